@@ -45,8 +45,8 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
     "completion": ((), "for bash and zsh: attention-bench completion >> ~/.bashrc"),
 }
 
-OWN = {"new-kernel": "[FILE]", "new-layer": "[FILE]", "completion": ""}
-"""Commands implemented in this module, with their arguments."""
+OWN = {"new-kernel": "[FILE]", "new-layer": "[FILE]", "completion": "", "list": ""}
+"""Commands without options, with their arguments."""
 
 COMPLETION = """\
 # Completion for bash and zsh: attention-bench completion >> ~/.bashrc (or ~/.zshrc)
@@ -82,17 +82,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         return _complain(f"unknown command {name!r}{nearest(name, COMMANDS)} (--help shows all)")
     command, about = COMMANDS[name]
-    if name in OWN:
-        if rest in (["-h"], ["--help"]):
-            print(f"usage: attention-bench {name} {OWN[name]}".rstrip() + f"\n\n{about[0].upper()}{about[1:]}.")
-            return 0
+    if name in (*OWN, "run") and {"-h", "--help"} & {*rest}:
+        usage = f"usage: attention-bench {name} {OWN.get(name)}".rstrip()
+        print(_run_help() if name == "run" else f"{usage}\n\n{about[0].upper()}{about[1:]}.")
+        return 0
+    if not command:
         return completion(rest) if name == "completion" else begin(name, rest)
-    if name == "list" and {"-h", "--help"} & {*rest}:
-        print(f"usage: attention-bench list\n\nShow {about}.")
-        return 0
-    if name == "run" and {"-h", "--help"} & {*rest}:
-        print(_run_help())
-        return 0
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, *command, *rest])
 
@@ -144,7 +139,7 @@ def completion(arguments: Sequence[str]) -> int:
 
 def _options(command: str) -> list[str]:
     """Return the long options shown in a command's help."""
-    if command in (*OWN, "list"):
+    if command in OWN:
         return []
     asked = [sys.executable, *COMMANDS[command][0], "--help"]
     shown = "" if command == "run" else subprocess.run(asked, capture_output=True, text=True).stdout

@@ -88,8 +88,8 @@ none.limits, rule.limits = {"dtypes": ()}, {"beyond": ("biass",)}
         (["--sweep", "quick", "--sweep", "heads"], "--sweep is given 2 times: give it once\n"),  # takes no list
         (["--cell-time=1", "--cell-time", "2"], "--cell-time is given 2 times: give it once"),
         (["--benchmark-min-rounds=3"], "--benchmark-min-rounds=3 changes nothing here: --cell-time, "),
-        (["--benchmark-histogram"], "changes nothing here: `python -m reports figure` draws"),
-        (["--benchmark-compare-fail=mean:5%"], "changes nothing here: `python -m reports compare` judges"),
+        (["--benchmark-histogram"], "`python -m reports` compares runs and draws"),
+        (["--benchmark-compare-fail=mean:5%"], "--benchmark-compare-fail=mean:5% changes nothing here"),
         (["--list", "--T", "16"], "--list shows everything: leave out --T"),
         (["--smoke", "--sweep", "quick"], "--smoke is a sweep itself: leave out --sweep"),
         (["--smoke", "--model", "gpt2"], "--smoke is a sweep itself: leave out --model"),
@@ -395,7 +395,7 @@ def test_a_run_that_cannot_be_saved_says_so_and_keeps_its_journal(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     pages: list[str] = []
-    monkeypatch.setattr(saving, "reports", pages.append)
+    monkeypatch.setattr(saving, "reports", lambda path, *_: pages.append(path))
     unsupported = ("--impl", "loop", "--T", "512", "--report")
     with monkeypatch.context() as disk:
         disk.setattr(saving.Path, "write_text", full)

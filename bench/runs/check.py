@@ -17,11 +17,6 @@ from ..workers.client import STARTING, Lost, Script, Setting, Variant, WorkerCli
 
 PASSED, UNSUPPORTED = "passed", Unsupported.reason
 
-USAGE_ERROR = 3
-
-MOST_WORKERS = 4
-"""Most processes that check an implementation at the same time: importing torch takes a core three seconds."""
-
 SIZES = {"T": 64, "H": 2, "D_h": 64}
 
 PADDED = {"mask": "causal+padding", "B": 3}
@@ -96,7 +91,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Return the exit code: 0 if all supported cases are correct, 1 if one is wrong or fails, 3 for a usage error."""
     parser = Parser(
         "check",
-        USAGE_ERROR,
         description="Check kernels and layers for correctness in all modes and axes that they declare, without timing them.",
         epilog="Exit code: 0 when everything supported is correct, 1 when something is wrong or fails.",
     )
@@ -122,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in _listed(asked.impl):
             check(name, asked.device, report)
     except UsageError as error:
-        return complain(error, USAGE_ERROR)
+        return complain(error)
     failed = sum(it.outcome in FAILURES for it in found)
     if asked.json:
         print(json.dumps([asdict(it) for it in found], indent=1))

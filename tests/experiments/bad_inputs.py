@@ -108,7 +108,7 @@ INTERRUPTED = r"^(bench|reports): (error: )?interrupted|^unfinished, and kept: .
 """Of what is starting, or has nothing to go on with; of a run."""
 LASTS = "pr history --results ../many --out ."
 """A history of more runs than are read before Ctrl-C."""
-COMMITTED = "git init -q; git add mine.py; git -c user.name=a -c user.email=b commit -qm x"
+COMMITTED = "git init -q; git add *.py; git -c user.name=a -c user.email=b commit -qm x"
 SDPA_OVER_FUSED = "--base-impl fused --head-impl sdpa"
 INPUTS = [
     # Kernels that end, hang or shout.
@@ -402,27 +402,28 @@ INPUTS = [
                            ('{"beyond": ("biass",)}', "did you mean bias"))),
     refused("bench --impl x=mine:Sizes --dry-run", 4, "a layer is built from one LayerShape"),
     # What nobody thought of.
-    refused("bench --baseline sdpa --baseline fused --impl sdpa,fused --dry-run", 4, "2 times: give it once$"),
-    refused("bench $SMALL --impl sdpa --benchmark-histogram", 4, "changes nothing here: `python -m reports figure` draws"),
-    refused("bench $SMALL --impl sdpa --benchmark-compare --benchmark-compare-fail=mean:5%", 4, "reports compare` judges"),
-    refused("bench --impl mine = mine:own --dry-run", 4, "unexpected argument '='"),
-    refused("bench --impl mine=../mine.py:own --dry-run", 4, "lies outside of the folder that you are in"),
-    refused("bench --impl mine=mine: --dry-run", 4, "as in mine=mine:FUNCTION"),
+    mistake("bench --baseline sdpa --baseline fused --impl sdpa,fused --dry-run", 4, "2 times: give it once$"),
+    mistake("bench $SMALL --impl sdpa --benchmark-histogram", 4, "histogram changes nothing here"),
+    mistake("bench $SMALL --impl sdpa --benchmark-compare --benchmark-compare-fail=mean:5%", 4, "fail=mean:5% changes nothing"),
+    mistake("bench --impl mine = mine:own --dry-run", 4, "unexpected argument '='"),
+    mistake("bench --impl mine=../mine.py:own --dry-run", 4, "lies outside of the folder that you are in"),
+    mistake("bench --impl mine=mine: --dry-run", 4, "as in mine=mine:FUNCTION"),
     run("echo 'input(1)' > asks.py; bench --impl mine=asks:f --dry-run", 4, "can't import asks: OSError"),
     run("echo 'import argparse as a; a.ArgumentParser().parse_args()' > parses.py; bench --impl mine=parses:f --dry-run", 4,
         "can't import parses: SystemExit: 2"),
-    run("echo 'async def f(q, k, v, **_): return q' > later.py; bench --impl mine=later:f $SMALL", 1, "returns coroutine, not"),
+    run("echo 'async def f(q, k, v, **_): return q' > later.py; bench --impl mine=later:f $SMALL", 1,
+        "^wrong: mine: .*returns coroutine, not"),
     run(f"bench --impl sdpa $SMALL {NAMED}", 0, "^No answer: only sdpa has times"),
-    refused("pb check sdpa,fusde", 3, "did you mean fused"),
-    refused("pb check mine:own --device cuda", 3, "--device cuda: torch finds none here"),
-    refused("pb check mine:own --T 16", 3, "unrecognized arguments: --T 16"),
-    refused("pb ab --base-impl fused", 3, "give both --base-impl NAME and --head-impl NAME"),
-    refused("pb ab --head main", 3, "--base REF, which is missing"),
-    refused("pb ab --base HEAD --base-impl fused --head-impl sdpa", 3, "give either --base REF, or"),
-    refused(f"pb ab {SDPA_OVER_FUSED} --margin 5%", 3, "'5%' is not a share like 0.01"),
-    refused(f"pb ab {SDPA_OVER_FUSED} --threads 1,2", 3, "'1,2' is not a positive whole number"),
-    refused("git init -q; pb ab --base HEAD --impl mine=mine:own", 3, "unknown revision 'HEAD'"),
-    refused(f"{COMMITTED}; pb ab --base HEAD", 3, "name a kernel in it"),
+    mistake("pb check fusde,sdpa", 3, "did you mean fused"),
+    mistake("pb check mine:own --device cuda", 3, "--device cuda: torch finds none here"),
+    mistake("pb check mine:own --T 16", 3, "unrecognized arguments: --T 16"),
+    mistake("pb ab --base-impl fused", 3, "give both --base-impl NAME and --head-impl NAME"),
+    mistake("pb ab --head main", 3, "--base REF, which is missing"),
+    mistake("pb ab --base HEAD --base-impl fused --head-impl sdpa", 3, "give either --base REF, or"),
+    mistake(f"pb ab {SDPA_OVER_FUSED} --margin 5%", 3, "'5%' is not a share like 0.01"),
+    mistake(f"pb ab {SDPA_OVER_FUSED} --threads 1,2", 3, "'1,2' is not a positive whole number"),
+    mistake("git init -q; pb ab --base HEAD --impl mine=mine:own", 3, "unknown revision 'HEAD'"),
+    mistake(f"{COMMITTED}; pb ab --base HEAD", 3, "name a kernel in it"),
     run(f"{COMMITTED}; pb ab --base HEAD --impl mine=mine:own", 0, "no difference in code between HEAD"),
     refused(f"{COMMITTED}; pb bisect HEAD HEAD --impl mine=mine:own", 3, "GOOD and BAD are the same commit"),
     refused("pr advise base", 3, "unrecognized arguments: base"),
