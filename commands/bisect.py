@@ -89,7 +89,7 @@ def _answer(options: argparse.Namespace) -> int:
     if not change:
         if any(cell.verdict.word == INCONCLUSIVE for cell in ends.cells):
             said.append(f"some of it is INCONCLUSIVE: --budget {2 * options.budget:g} measures for longer")
-        print("between the ends nothing is shown to be slower:", *said, sep="\n  ")
+        print("nothing is significantly slower between the ends:", *said, sep="\n  ")
         return UNJUDGED
     print("slower between the ends:", *said, sep="\n  ", flush=True)
     good, bad, between = search(len(points), lambda at: bisection.look(at, change))

@@ -89,7 +89,7 @@ def test_a_run_is_resumed_with_its_allocator_alone(runs: dict[str, Path]) -> Non
 
 
 def test_a_name_that_is_none_is_refused(environ: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match="known are system, keep, tcmalloc, jemalloc; did you mean jemalloc"):
+    with pytest.raises(UsageError, match="known: system, keep, tcmalloc, jemalloc; did you mean jemalloc"):
         choose("jmalloc")
 
 

@@ -151,5 +151,5 @@ def test_a_disk_that_fills_up_ends_the_run_with_one_line(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(Journal, "add", full)
     for write in (lambda: run.add_visit(0, 0, cell.case.id, {}), lambda: run.begin(cell), run.sample_machine):
-        with pytest.raises(pytest.exit.Exception, match="No space left on device; `--resume x` goes on"):
+        with pytest.raises(pytest.exit.Exception, match="No space left on device; `--resume x` continues"):
             write()

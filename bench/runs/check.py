@@ -17,6 +17,9 @@ from ..workers.client import STARTING, Lost, Script, Setting, Variant, WorkerCli
 
 PASSED, UNSUPPORTED = "passed", Unsupported.reason
 
+MOST_WORKERS = 4
+"""Most processes that check an implementation at the same time: importing torch takes a core three seconds."""
+
 SIZES = {"T": 64, "H": 2, "D_h": 64}
 
 PADDED = {"mask": "causal+padding", "B": 3}
