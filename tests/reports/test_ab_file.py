@@ -78,7 +78,7 @@ SLOW = {("sdpa", "T16"): noisy(0.1, 0.002), ("sdpa", "T32"): noisy(0.3, 0.002), 
 
 def test_cells_that_neither_side_can_do_are_counted(saved: Any) -> None:
     text = summary(ab_file.comparison(saved(document(SLOW, neither=["loop T16: no", "loop T32: no"]))))
-    assert "; 2 cells that neither side can do (" in text
+    assert "; 2 cells that neither variant supports (" in text
 
 
 def test_regressions_come_first_in_every_format(saved: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
