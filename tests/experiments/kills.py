@@ -66,7 +66,8 @@ def main() -> None:
             now = (
                 [*results(folder)] if kind != "bisect" else [*dict.fromkeys(results(folder))]
             )  # a step continues with another's
-            lost, twice = [it for it in kept if it not in now], len(now) - len({*now})
+            lost = [it for it in kept if it not in now]
+            twice = len(now) - len({it.partition(" = ")[0] for it in now})
             print(f"kill {kill + 1:>2}: {len(kept):>3} results before, {len(now):>3} after, {len(lost)} lost, {twice} twice",
                   flush=True)  # fmt: skip
             assert not lost and not twice
@@ -106,7 +107,9 @@ def started(folder: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def results(folder: Path) -> Iterator[str]:
-    """What is on disk: rows or replicates of saved files, and lines with a result of journals."""
+    """What is on disk: rows or replicates of saved files, and lines with a result of journals. Of a sample its cell,
+    round and seconds.
+    """
     for path in sorted(folder.glob("results/**/*.json")):
         if path.parent.name == "ab":
             yield from (str(pair["logs"]) for pair in saved(path)["pairs"])
@@ -123,13 +126,14 @@ def results(folder: Path) -> Iterator[str]:
                     yield f"checked {impl} {case}"
                 case {"visit": visit}:
                     for impl, cell in visit["cells"].items():
-                        yield from (f"{impl} {visit['id']} {fastest}" for _, fastest, *_ in cell["samples"])
+                        yield from (f"{impl} {visit['id']} {it[2]} = {it[1]}" for it in cell["samples"])
 
 
 def of_rows(run: dict[str, Any]) -> Iterator[str]:
     for row in (it["extra_info"] for it in run["benchmarks"]):
         yield f"checked {row['impl']} {row['id']}"
-        yield from (f"{row['impl']} {row['id']} {at}" for at in row["sample_fastest"])
+        for number, fastest in zip(row["sample_rounds"], row["sample_fastest"], strict=True):
+            yield f"{row['impl']} {row['id']} {number} = {fastest}"
 
 
 def saved(path: Path) -> dict[str, Any]:
