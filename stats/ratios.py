@@ -13,7 +13,18 @@ from typing import TypeVar
 
 import numpy as np
 
-from .estimate import PRIOR, Key, Logs, Variance, between_processes, exp_or_inf, of_processes, simultaneous, trimmed
+from .estimate import (
+    PRIOR,
+    Array,
+    Key,
+    Logs,
+    Variance,
+    between_processes,
+    exp_or_inf,
+    of_processes,
+    simultaneous,
+    trimmed,
+)
 from .shares import UNRESOLVED, too_wide
 
 Case = TypeVar("Case", bound=Hashable)
@@ -115,27 +126,26 @@ def paired(of: Samples, over: Samples, one_case: bool = True) -> Logs:
     cases.
     """
     base = dict(zip(over.rounds, over.seconds, strict=True)) if one_case else {}
-    found: list[tuple[int, list[tuple[float, float]]]] = []
+    found: dict[int, list[Array]] = {}
     for (process, _), times in of.by_visit().items():
         if both := [(seconds, base[round_]) for round_, seconds in times.items() if round_ in base]:
-            found.append((process, both))
-    logs: dict[int, list[list[float]]] = {}
-    for (process, both), counts in zip(found, _undisturbed([both for _, both in found]), strict=True):
-        if counts:
-            logs.setdefault(process, []).append([math.log(seconds / other) for seconds, other in both])
-    return {process: _units(visits) for process, visits in logs.items()} or _paired_by_visit(of, over)
+            found.setdefault(process, []).append(np.array(both))
+    if not found:
+        return _paired_by_visit(of, over)
+    usual = np.median([np.median(both, axis=0) for visits in found.values() for both in visits], axis=0)
+    return {process: units for process, visits in found.items() if (units := _units(visits, usual))}
 
 
-def _undisturbed(visits: Sequence[Sequence[tuple[float, float]]]) -> list[bool]:
-    """Return for each visit, a sequence of rounds with the seconds of both rows, whether it counts."""
-    levels = np.array([np.median(rounds, axis=0) for rounds in visits])
-    return [bool(it) for it in (levels <= DISTURBED * np.median(levels, axis=0)).any(axis=1)] if visits else []
-
-
-def _units(visits: Sequence[Sequence[float]]) -> list[float]:
-    rounds = [log for logs in visits for log in logs]
-    few = len(visits) < VISITS <= len(rounds) < VISITS * len(visits)
-    return trimmed(rounds, int(TRIMMED * len(rounds))).tolist() if few else [float(np.median(logs)) for logs in visits]
+def _units(visits: Sequence[Array], usual: Array) -> list[float]:
+    """Return the log ratios of a process's visits, arrays of (rounds, 2) seconds. `usual`: both rows' usual seconds."""
+    all_rounds = sum(map(len, visits))
+    few = len(visits) < VISITS <= all_rounds < VISITS * len(visits)
+    counted = [both for both in visits if (np.median(both, axis=0) <= DISTURBED * usual).any()]
+    logs = [np.log(both[:, 0] / both[:, 1]) for both in counted]
+    if few and logs:
+        rounds = np.concatenate(logs)
+        return [float(it) for it in trimmed(rounds, int(TRIMMED * len(rounds)))]
+    return [float(np.median(it)) for it in logs]
 
 
 def _paired_by_visit(of: Samples, over: Samples) -> Logs:
