@@ -184,10 +184,10 @@ def _possible(cases: Sequence[Case]) -> str:
 
 
 def _gain(name: str, cases: Sequence[Case], baseline: str) -> Iterator[str]:
-    """Yield the largest significant speed-up over the baseline implementation."""
+    """Yield the largest of the significant speed-ups over the baseline implementation."""
     shown = [it for case in cases if (it := fr.ratio(case.marks[baseline].row, case.marks[name].row)).slower]
     if shown:
-        most = max(shown, key=lambda it: it.low)
+        most = max(shown, key=lambda it: it.value)
         upto = "up to " * (len(cases) > 1)
         yield f"{upto}{slowdown(most.value)}× faster than {baseline} ({interval(most.low, most.high)})"
 
