@@ -183,6 +183,22 @@ def test_right_but_unusual_kernel_passes(name: str, mode: str, dtype: str) -> No
 
 
 @pytest.mark.parametrize(
+    ("name", "axes"),
+    [
+        ("scaled_before_the_product", {"D_h": 80, "mode": "decode", "T": 1, "T_kv": 64, "mask": "none"}),
+        ("vmapped_over_heads", {"D_h": 40, "mode": "decode", "B": 3, "H": 3, "T": 1, "T_kv": 127, "mask": "none"}),
+        ("heads_one_after_the_other_into_one_tensor", {"D_h": 80, "B": 3, "T": 118, "mask": "none"}),
+        ("split_keys_merged_by_log_sum_exp", {"D_h": 8, "T": 22, "mask": "none"}),
+        ("powers_of_two", {"D_h": 8, "T": 75}),
+        ("LayerThatProjectsByEinsum", {"D_h": 128, "T": 29, "mode": "backward"}),
+    ],
+)
+def test_right_kernels_that_round_scores_differently_pass(name: str, axes: dict[str, object]) -> None:
+    known = wrong_kernels.RIGHT | {name: it.kernel for name, it in unusual_kernels.KERNELS.items()}
+    gated(known[name], **axes)
+
+
+@pytest.mark.parametrize(
     ("divisor", "lengths", "ragged"),
     [
         (1, [37, 513, 128, 127, 64], True),

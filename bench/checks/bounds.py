@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from ..cases.case import Case
 from . import reference, settings
-from .patterns import DEEP, DEEPEST, DOMINATED, HIGH, LATE, LOW, large_scores
+from .patterns import DEEP, DEEPEST, DOMINATED, HIGH, LATE, LOW, SPREAD, large_scores
 from .problem import Errors, Expected
 
 WIDE = ("float32", "float64")
@@ -132,17 +133,17 @@ def _by_pattern(expected: Expected, pattern: Tensor) -> Iterator[Expected]:
 
 
 def _size_of_rounding(formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case) -> float | Tensor:
-    """Return the smallest norm to which an output row's error is relative; with a bias, the change caused by errors of
-    2 in each score.
+    """Return the smallest norm to which an output row's error is relative: the change caused by errors of 2 in each
+    score.
 
-    Scores with a bias differ, and each is rounded if it is far from zero: twice in base 2, possibly not at all in base
-    e. Where values cancel, a row is much smaller than this change.
+    Scores that are far from zero or have a bias are rounded in every method, and differently. Where values cancel, a row
+    is much smaller than this change.
     """
-    if not case.bias or case.rounds not in WIDE:
+    if case.rounds not in WIDE:
         return Expected.norm_floor
-    with reference.attending(reference.spread):
+    with torch.no_grad(), reference.attending(reference.spread):
         moved: Tensor = formula(torch.float64)["output"].norm(dim=-1)
-    return 2 * moved
+    return (2 * moved).clamp_min(Expected.norm_floor)
 
 
 def _ways(
@@ -185,19 +186,24 @@ def _bounded(
 def _floor(part: Expected, case: Case) -> float:
     """Return a pattern's floor in units of epsilon: rounding grows with the scores' size, in the float64 reference too.
 
+    A score is a sum of D_h products, and every addition after the largest product rounds a sum of the score's size: the
+    error of the score has a standard deviation of size * sqrt(D_h / 12), plus a few factors (of the scale, of base 2).
+    An output may be off by 3.5 of these over 2, to whose effect its row's error is relative. A gradient of a weight sums
+    them over the quarter of the tokens whose scores are large, by keys' features of size `SPREAD`.
+
     Merging parts of the keys by the logarithms of their sums rounds these as well, in float32 at least.
     """
     large = large_scores(case) / (2 if case.computes == "float32" else 1)  # correct kernels stay well below it
+    rounding = large_scores(case) * math.sqrt(((case.latent or case.D_h) + 4) / 12)
     if part.pattern == DEEPEST and not part.name.startswith("gradient"):
         eps = torch.finfo(getattr(torch, case.rounds)).eps
         return max(FLOOR_OF_PATTERNS, DEEP / 2 * min(1.0, torch.finfo(torch.float32).eps / eps))
     if part.name.startswith("gradient") and case.rounds in WIDE:
-        return FLOOR_OF_WIDE_GRADIENTS * large
+        return max(FLOOR_OF_WIDE_GRADIENTS * large, 1.5 * SPREAD * rounding)
     if case.rounds == "float64":
         return 16 * large
     if part.pattern in (HIGH, LOW):
-        products = max(1.0, case.D_h / 64)  # more terms, and sums as large as the score
-        return 4 * large * products if case.rounds == "float32" else large / 2
+        return max(4 * large, 1.75 * rounding) if case.rounds == "float32" else large / 2
     if part.name.startswith("gradient"):
         return FLOOR_OF_PATTERN_GRADIENTS
     return FLOOR_OF_DOMINATED if part.pattern in (DOMINATED, LATE) else FLOOR_OF_PATTERNS

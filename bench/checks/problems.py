@@ -269,8 +269,8 @@ def _leaves(tensors: Iterable[Tensor], dtype: torch.dtype, case: Case) -> list[T
 
 
 def _gradients(o: Tensor, leaves: dict[str, Tensor], grad: Tensor | None, rows: Tensor | None) -> dict[str, Tensor]:
-    """Return the gradients of every leaf; empty if the case has no backward."""
-    if grad is None:
+    """Return the gradients of every leaf; empty if the case has no backward, or none are recorded."""
+    if grad is None or not torch.is_grad_enabled():
         return {}
     picked = grad if rows is None else grad.index_select(-2, rows)
     found = torch.autograd.grad(o, list(leaves.values()), picked.to(o.dtype))

@@ -102,8 +102,14 @@ def log_sum(scores: Tensor, v: Tensor, dropped: Tensor | None) -> Tensor:
 
 
 def spread(scores: Tensor, v: Tensor, dropped: Tensor | None) -> Tensor:
-    """Return the standard deviation of the output if every score has an error of standard deviation 1: (B, T, D_v)."""
-    return (_without(dropped, torch.softmax(scores, dim=-1)).square() @ v.square()).sqrt()
+    """Return the standard deviation of the output if every score has an error of standard deviation 1: (B, T, D_v).
+
+    That is the norm of the output's derivatives p_j (v_j - o).
+    """
+    probs = _without(dropped, torch.softmax(scores, dim=-1))
+    o, squares = probs @ v, probs.square()
+    variance = squares @ v.square() - 2 * o * (squares @ v) + o.square() * squares.sum(-1, keepdim=True)
+    return variance.clamp_min(0.0).sqrt()
 
 
 _attend: Callable[[Tensor, Tensor, Tensor | None], Tensor] = _softmax_times
