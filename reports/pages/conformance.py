@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ MARKS = {"passed": "✓", "unsupported": "·"}
 """Marks of outcomes; any other outcome is shown as a fault."""
 
 FAULT = "✗"
+
+WIDTH = 100
+"""Most characters of a line of text."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -72,4 +76,6 @@ def text(found: Sequence[dict[str, Any]]) -> str:
         f"torch {', '.join(versions)}. ✓ right, {FAULT} wrong or failed, · not supported, - not checked; "
         "one mark where all versions agree, else one for each in that order."
     )
-    return "\n".join([introduction, "", *(f"| {' | '.join(line)} |" for line in lines), "", *said]).rstrip()
+    return "\n".join(
+        [*textwrap.wrap(introduction, WIDTH), "", *(f"| {' | '.join(line)} |" for line in lines), "", *said]
+    ).rstrip()
