@@ -83,7 +83,7 @@ def _line(impl: str, share: float, found: list[dict[str, Any]]) -> tuple[str, ..
         others = [it for key, it in cells.items() if not (share and key[0] == impl)]
         others_whole = [it for name, it in implementations.items() if not (share and name == impl)]
         injected, cells_of_others = injected + len(own), cells_of_others + len(others)
-        seen += bool(share) and way(implementations[impl]) == right
+        seen += impl in implementations and way(implementations[impl]) == right
         cells_seen += sum(way(it) == right for it in own)
         alarms += sum(way(it) != 0 for it in others)
         alarmed += any(way(it) for it in (*others, *others_whole))
@@ -124,7 +124,7 @@ def contradicts(cells: Mapping[Key, Verdict], implementations: Mapping[str, Verd
     return any(
         it.word in CHANGED and whole.word in (SLIGHT, UNCHANGED) and it.low <= whole.high and whole.low <= it.high
         for (impl, _), it in cells.items()
-        if (whole := implementations[impl])
+        if (whole := implementations.get(impl))
     )
 
 
