@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,11 +28,12 @@ from bench.cases.sweep import SWEEPS
 from bench.runs import listing, saving
 from bench.runs.lacking import refusal
 from bench.runs.measuring import Measuring
-from bench.runs.progress import skips, unchecked
-from bench.runs.remaining import END, START, USUAL, guessed, parts, remaining
+from bench.runs.progress import skips
+from bench.runs.remaining import END, USUAL, guessed, parts, remaining
 from bench.runs.run import Run
 from bench.selection.choice import impls_named
 from bench.selection.options import ASKED, Selection, clock_text
+from bench.timing.engine import VISITS
 from reports import __main__ as reports_main
 from reports.reading import command as reports_command
 
@@ -126,7 +128,6 @@ none.limits, rule.limits = {"dtypes": ()}, {"beyond": ("biass",)}
         (["--impl", "[/x]=math:sqrt"], "a name is made of letters, digits and _ . + -"),
         (["--impl", "a\nb=math:sqrt"], r"'a\nb=math:sqrt'"),
         (["--benchmark-save", "a\nb"], r"a run can't be called 'a\nb'"),
-        (["--benchmark-save", "x" * 250], "is too long"),
         (["--benchmark-storage", "http://x"], "--benchmark-storage http://x: runs are files: give a folder"),
     ],
 )  # fmt: skip
@@ -163,15 +164,15 @@ def test_only_modes_that_are_measured_are_collected(at_a_shell: pytest.Pytester)
     assert not (at_a_shell.path / "results").exists()  # since nothing is saved
 
 
-def test_obstacles_are_seen_before_anything_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert saving.obstacle(tmp_path / "results" / "machine", "x") is None
-    assert list(tmp_path.iterdir()) == []
-    (tmp_path / "file").touch()
-    (tmp_path / "loop").symlink_to("loop")
-    for name in ("file", "loop"):
-        assert saving.obstacle(tmp_path / name / "machine", "x") == f"{tmp_path / name} is no folder"
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert saving.obstacle(tmp_path, "x") == f"{tmp_path} can't be written to"
+@pytest.mark.parametrize("obstacle", ["file", "loop", "long name"])
+def test_obstacles_are_seen_before_anything_is_measured(at_a_shell: pytest.Pytester, obstacle: str) -> None:
+    results = at_a_shell.path / "results"
+    {"file": results.touch, "loop": partial(results.symlink_to, "results"), "long name": results.mkdir}[obstacle]()
+    name = "x" * (250 if obstacle == "long name" else 1)
+    done = at_a_shell.runpytest_inprocess(BENCH, f"--benchmark-save={name}", "--impl", "sdpa", "--T", "16", "--H", "2")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    assert "results can't be written to " in "\n".join(done.errlines)
+    assert not any("checked" in it or "--resume" in it for it in done.outlines)
 
 
 def test_without_a_compiler_compiled_forms_are_skipped_with_one_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,14 +227,6 @@ def test_a_sentence_keeps_its_words_where_an_implementation_is_called_layer() ->
     assert skips([entry]) == ["error: layer: layer (probe), b: ValueError: no (a)"]
 
 
-def test_what_is_left_of_the_timing_follows_what_the_visits_took() -> None:
-    assert remaining(ahead=10.0, done=0.0, passed=0.0) == pytest.approx(USUAL * (10 + END))
-    assert remaining(ahead=10.0, done=10.0, passed=13.0) == pytest.approx(USUAL * (10 + END))
-    assert 2.5 < remaining(ahead=10.0, done=10.0, passed=30.0) / (10 + END) < 3.0
-    assert remaining(ahead=100.0, done=1.0, passed=16.0) < 400.0  # of little time the rate is not believed
-    assert remaining(ahead=0.0, done=0.0, passed=0.0) == USUAL * END
-
-
 def test_an_estimate_counts_the_few_calls_of_long_ones_and_the_check() -> None:
     short, long = (Cell(impls.get("fused"), Case.of(T=T, H=8, D_h=64, threads=2)) for T in (64, 8192))
     assert guessed(short, 0.25, processes=1) < 1 < guessed(short, 0.25, processes=5) < 3
@@ -241,18 +234,25 @@ def test_an_estimate_counts_the_few_calls_of_long_ones_and_the_check() -> None:
     assert 20 * call < guessed(long, 0.25, processes=1) < guessed(long, 0.25, processes=5) / 1.5
 
 
-def test_what_is_left_while_cells_are_checked_follows_the_checks_until_now() -> None:
+def test_what_is_left_follows_what_the_run_took_until_now(monkeypatch: pytest.MonkeyPatch) -> None:
     cells = [Cell(impls.get(name), CASE) for name in ("fused", "sdpa", "einsum", "packed")]
     run = Run({}, Selection(SWEEPS["quick"], "cpu", tuple(it.impl for it in cells), tuple(cells)), Path())
     run.timing, run.planned = {"cell_time": 0.25, "processes": 1}, {cell.key for cell in cells}
-    run.checked[cells[0].key] = {"seconds": 1e-6}
+    now = [0.0]
+    monkeypatch.setattr("bench.runs.remaining.monotonic", lambda: now[0])
+    left, whole = remaining(run), guessed(cells[0], 0.25, 1)
+    assert left() == pytest.approx(USUAL * (4 * whole + END))
+    run.checked = {cell.key: {"seconds": 1e-6} for cell in cells[:2]}
     check, timed = parts(cells[0], 0.25, 1, 1e-6)
-    usual = START + check
-    assert unchecked(run, (), usual) == pytest.approx(3 * check + USUAL * (4 * timed + END), rel=0.1)
-    assert unchecked(run, (), 3 * usual) == pytest.approx(3 * (3 * check + 4 * timed + END), rel=0.1)  # timing, too
-    assert unchecked(run, [cells[0].key], usual) > unchecked(run, (), usual)  # that check is no part of these seconds
-    run.skipped |= {cell.key: {} for cell in cells[1:]}
-    assert unchecked(run, (), START) == pytest.approx(USUAL * (timed + END))
+    of_timing = remaining(run)
+    now[0] = USUAL * 2 * check
+    assert left() == pytest.approx(USUAL * (2 * check + 4 * timed + END), rel=0.1)
+    now[0] = 3 * 2 * check
+    assert 2.3 * (2 * check + 4 * timed + END) < left() < 3 * (2 * check + 4 * timed + END)  # the prior has some weight
+    run.skipped |= {cell.key: {} for cell in cells[2:]}
+    for visit in range(VISITS):
+        run.add_visit(0, visit, CASE.id, {})
+    assert of_timing() == pytest.approx(END * now[0] / 2 / timed, rel=0.2)  # all is done, but for the end
 
 
 @pytest.mark.parametrize(("seconds", "says"), [(10, "10 s"), (600, "10 min"), (3 * 3600, "3 h"), (1e9, "11,574 days")])
@@ -409,16 +409,6 @@ def test_a_run_that_cannot_be_saved_says_so_and_keeps_its_journal(
     assert pages == [str(file) for file in at_a_shell.path.rglob("*.json")]
     (line,) = filter(None, at_a_shell.runpytest_inprocess(BENCH, *unsupported).errlines)
     assert "--report makes the page of a run: name it, with --benchmark-save=NAME" in line
-
-
-def test_a_run_that_does_not_fit_on_the_disk_is_not_called_unfinished(
-    at_a_shell: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bench.runs.run.shortage", lambda folder, cells: f"no room for {cells} cells")
-    done = at_a_shell.runpytest_inprocess(BENCH, "--impl", "sdpa", "--T", "16", "--H", "2", "--benchmark-save=x")
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    assert "no room for 2 cells" in "\n".join(done.errlines) and not any("--resume" in it for it in done.outlines)
-    assert not [*at_a_shell.path.rglob("*.journal")]
 
 
 def test_ctrl_c_in_a_run_says_how_much_is_kept(at_a_shell: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

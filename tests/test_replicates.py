@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,8 +21,6 @@ from bench.cases.cells import Cell
 from bench.cases.sweep import SWEEPS
 from bench.runs.journal import Journal
 from bench.runs.run import Run
-from bench.runs.saving import shortage
-from bench.selection.errors import UsageError
 from bench.selection.options import Selection
 from bench.timing.engine import VISITS
 
@@ -127,18 +124,6 @@ def test_two_runs_at_once_take_two_numbers(tmp_path: Path) -> None:
     assert [process.wait() for process in both] == [0, 0]
     assert [file.name for file in run_files(tmp_path)] == ["0001_x.json", "0002_x.json"]
     assert all(len(json.loads(file.read_text())["benchmarks"]) == 2 for file in run_files(tmp_path))
-
-
-def test_a_full_disk_is_reported_before_anything_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 1 << 20))  # type: ignore[attr-defined]
-    assert shortage(tmp_path, 16) is None
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 1 << 14))  # type: ignore[attr-defined]
-    assert shortage(tmp_path, 1) == "0.0 MiB are free there, and one cell may need 0.1 MiB"
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 1 << 20))  # type: ignore[attr-defined]
-    run = Run({}, Selection(SWEEPS["quick"], "cpu", (), ()), tmp_path, "x")
-    with pytest.raises(UsageError, match=r"1\.0 MiB are free there, and 100 cells may need 6\.2 MiB"):
-        run.plan([("a", str(i)) for i in range(100)])
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_disk_that_fills_up_ends_the_run_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from ..timing.machine import fingerprint
 from . import journal as journals
 from .journal import Journal
 from .run import Run
-from .saving import load, obstacle, results_root, run_files, run_names
+from .saving import load, results_root, run_files, run_names
 from .traces import Traces
 
 
@@ -47,11 +47,8 @@ def begin(config: pytest.Config) -> Run:
             or _new(config, folder, _to_begin(config, folder, resume))
         )
     config.option.benchmark_save = config.option.benchmark_autosave = None  # the suite itself saves, all or nothing
-    if run.name:
-        if not run.name.isprintable():
-            raise UsageError(f"a run can't be called {run.name!r}: it holds what can't be printed")
-        if why := obstacle(folder, run.name):
-            raise UsageError(f"results can't be written to {folder}: {why}")
+    if run.name and not run.name.isprintable():
+        raise UsageError(f"a run can't be called {run.name!r}: it holds what can't be printed")
     run.command = command
     if config.getoption("save_traces"):
         run.traces = Traces(run)

@@ -14,7 +14,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from statistics import median
-from time import monotonic
 
 from stats import ratios
 from stats.estimate import half_width
@@ -26,9 +25,9 @@ from ..cases.counting import held_bytes, least_memory
 from ..cases.outcome import Skip
 from ..selection.options import clock_text
 from ..timing.devices import free_bytes_elsewhere, tells_more
-from ..timing.engine import VISITS, Visits, block_of, need
+from ..timing.engine import VISITS, Visits, need
 from ..workers.client import Script, WorkerClient, checking, together
-from .remaining import EACH_VISIT, FIRST, READIED, remaining
+from .remaining import remaining
 from .rows import samples_of
 from .run import Run
 from .visit import Visit
@@ -72,8 +71,6 @@ class Measuring:
         self._checkers = min(fit, len(self._cases), math.ceil(len(cells) / WORTH_A_WORKER))
         alive = self._checkers if run.processes == 1 else self._side_by_side
         self._held = self._that_fit(self._free // alive - largest)
-        self._starting = 0.0
-        """Seconds that the workers took to start."""
         self._owner: dict[str, Worker] = {}
         """Worker that times each case, in a run of one process."""
 
@@ -97,9 +94,7 @@ class Measuring:
         self._run.sample_machine()
         for slots in self._batches():
             if self._unchecked() or any(self._open(slot) for slot in slots):
-                began = monotonic()
                 with self._workers(slots) as workers:
-                    self._starting = monotonic() - began
                     self._check(workers[: self._checkers])
                     self._time(workers)
                     if self._run.processes - 1 in slots:
@@ -135,11 +130,12 @@ class Measuring:
         unchecked = self._unchecked()
         suspects = [cell for cell in unchecked if cell.key in self._run.suspects]
         queue = shared_probes([cell for cell in unchecked if cell not in suspects], len(workers))
+        left = remaining(self._run)
         with spending("check"):
-            together([self._checking(worker, queue) for worker in workers])
-            together([self._checking(workers[0], [suspects])])
+            together([self._checking(worker, queue, left) for worker in workers])
+            together([self._checking(workers[0], [suspects], left)])
 
-    def _checking(self, worker: Worker, queue: list[list[Cell]]) -> Script:
+    def _checking(self, worker: Worker, queue: list[list[Cell]], left: Callable[[], float]) -> Script:
         while queue:
             for cell in queue.pop(0):
                 self._owner.setdefault(cell.case.id, worker)
@@ -159,6 +155,11 @@ class Measuring:
                     self._tell(self._run.line(cell, "checked"))
                     if held:
                         worker.seconds[cell.key] = answer["seconds"]
+                planned = self._run.planned or ()
+                checked = sum(map(self._run.settled, planned))
+                if checked < len(planned) and 5 * checked // len(planned) > 5 * (checked - 1) // len(planned):
+                    time_left = f"{clock_text(left())} left, timing included"
+                    self._tell(f"checking: {checked} of {len(planned)} cells; {time_left}")
 
     def _time(self, workers: Sequence[Worker]) -> None:
         """Make all visits of these processes, spread over their lifetime."""
@@ -171,22 +172,10 @@ class Measuring:
                 for worker, cases in of_workers
             ]
             together([worker.preparing(it) for (worker, _), it in zip(of_workers, held, strict=True)])
-        began = monotonic()
-        every = [(worker.slot, case) for worker, cases in of_workers for case in cases]
-        first = next(
-            visit for visit in range(VISITS) if not all(self._run.visited(slot, visit, case) for slot, case in every)
-        )
-        batches, now = (
-            math.ceil(slots / self._side_by_side)
-            for slots in (self._run.processes, 1 + max(worker.slot for worker in workers))
-        )
-        later = batches - now
+        left = remaining(self._run)
         for visit in range(VISITS):
-            planned = self._planned(of_workers)  # anew, since call times become more accurate after every visit
-            done, ahead = sum(planned[first:visit]), sum(planned[visit:]) + later * sum(planned)
-            left = remaining(ahead, done, monotonic() - began) + later * self._starting
-            left_text = f", {clock_text(left)} left" if visit > first + 1 else ""  # one visit tells little
-            self._tell(f"timing: visit {visit + 1} of {VISITS}{self._which(workers)}{left_text}")
+            time_left = f", {clock_text(left())} left" if visit > 1 else ""  # one visit tells little
+            self._tell(f"timing: visit {visit + 1} of {VISITS}{self._which(workers)}{time_left}")
             for worker, cases in self._rng.sample(of_workers, len(of_workers)):
                 for case in self._rng.sample(cases, len(cases)):
                     with spending("timing"):
@@ -205,20 +194,6 @@ class Measuring:
         """Return the visits of a case at the `visit`-th pass over all cases: one, or a whole sitting at its end."""
         size = 1 if case in self._held else VISITS // PREPARATIONS
         return range(visit + 1 - size, visit + 1) if (visit + 1) % size == 0 else range(0)
-
-    def _planned(self, of_workers: Sequence[tuple[Worker, list[str]]]) -> list[float]:
-        """Estimate the seconds of each pass over all cases from the call times of cells."""
-        seconds = [0.0] * VISITS
-        groups = ((worker, group) for worker, cases in of_workers for case in cases for group in self._groups(case))
-        for worker, group in groups:
-            calls = {it.key: worker.seconds.get(it.key, self._run.checked[it.key]["seconds"]) for it in group}
-            blocks = {key: block_of(call) for key, call in calls.items()}
-            seconds[0] += sum(FIRST + READIED * call for call in calls.values())
-            for at in range(VISITS):
-                for visit in self._now(group[0].case.id, at):
-                    turns = self._visits.turns(blocks, visit, {})
-                    seconds[at] += sum(count * blocks[key].seconds for key, count in turns.items())
-        return [taken + EACH_VISIT if taken else 0.0 for taken in seconds]
 
     def _share(self, worker: Worker, workers: Sequence[Worker]) -> tuple[Worker, list[str]]:
         """Return the cases that a worker times: all, or in a run of one process those that it checked."""

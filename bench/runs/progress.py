@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from importlib import import_module
 from time import monotonic
 
@@ -12,10 +12,7 @@ from stats import conditions
 from stats.shares import varied
 
 from ..cases.accounting import spent
-from ..cases.cells import Key
 from ..cases.outcome import FAILURES
-from ..selection.options import clock_text
-from .remaining import END, START, USUAL, parts
 from .run import Run
 
 
@@ -27,10 +24,6 @@ class Progress:
         self.reporter: pytest.TerminalReporter | None = None
         self.began = monotonic()
         self.over = False
-        self.before = frozenset({*run.checked, *run.known})
-        """Cells that an earlier session of this run has checked."""
-        self.told = 0
-        """Number of checked cells at the latest estimate of the time left."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
@@ -48,16 +41,7 @@ class Progress:
         return "", "", ""
 
     def tell(self, text: str) -> None:
-        """Print a line with the elapsed time; after each fifth of the checks, add an estimate of the time left."""
-        self._write(text)
-        planned = self.run.planned or set()
-        checked = sum(map(self.run.settled, planned))
-        if self.told + len(planned) / 5 <= checked < len(planned):
-            self.told = checked
-            left = clock_text(unchecked(self.run, self.before, monotonic() - self.began))
-            self._write(f"checking: {checked} of {len(planned)} cells; {left} left, timing included")
-
-    def _write(self, text: str) -> None:
+        """Print a line with the elapsed time."""
         if self.reporter:
             self.reporter.write(f"[{monotonic() - self.began:4.0f} s] {text}\n", flush=True)
 
@@ -101,23 +85,6 @@ class Progress:
             terminalreporter.write_line(f"unfinished, and kept: {run.kept}; `--resume {run.name}` continues")
         if answer:
             terminalreporter.write_line(answer, bold=True)
-
-
-def unchecked(run: Run, before: Collection[Key], passed: float) -> float:
-    """Estimate the seconds left while cells are checked; `passed`: seconds of the start and of all checks except those of
-    `before`. The rate of both, at least the usual one, is expected of the timing.
-    """
-    done, left, timing = START, 0.0, 0.0
-    for key in run.planned or ():
-        call = run.checked[key]["seconds"] if key in run.checked else None
-        check, timed = parts(run.cell(key), run.timing["cell_time"], run.processes, call)
-        if not run.settled(key):
-            left += check
-        elif key not in before:
-            done += check
-        timing += timed * (key not in run.skipped)
-    rate = passed / done
-    return rate * left + max(rate, USUAL) * (timing + END)
 
 
 def skips(skipped: Sequence[Mapping[str, str]]) -> list[str]:

@@ -1,12 +1,15 @@
-"""Estimates the duration of a run before it begins, and the time left while it checks and times."""
+"""Estimates the duration of a run before it begins, and the time left during it."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from time import monotonic
 
 from ..cases.cells import Cell
 from ..cases.counting import flops
 from ..timing.engine import VISITS, Visits, block_of
+from .run import Run
 
 OF_A_CORE, OF_A_GPU = 2.5e10, 2e13
 """Rough estimates of the formula's operations per second."""
@@ -14,13 +17,8 @@ OF_A_CORE, OF_A_GPU = 2.5e10, 2e13
 CHECKED, READIED = 8, 5
 """Approximate number of calls in a check, and in preparing a cell for timing in one process."""
 
-START, END = 1.5, 1.5
-"""Approximate seconds until a worker has started, and from the last visit to the end of the run."""
-
-EACH_VISIT, FIRST = 0.15, 0.05
-"""Approximate overhead in seconds of a visit to all cases, besides its blocks; and of a cell's first one, besides
-`READIED` calls.
-"""
+END = 1.5
+"""Approximate seconds from the last visit to the end of the run."""
 
 USUAL, PRIOR = 1.3, 0.05
 """Typical ratio of actual to planned seconds; and the share of the plan by which this prior is weighted."""
@@ -44,11 +42,27 @@ def parts(cell: Cell, cell_time: float, processes: int, call: float | None = Non
     return once, processes * (0.1 + READIED * call + 1.2 * blocks * block.seconds)
 
 
-def remaining(ahead: float, done: float, passed: float) -> float:
-    """Return the seconds left while timing: `ahead` and `done` are planned seconds, `passed` the actual seconds of `done`.
-
-    Uses the rate of the visits so far, with `USUAL` as a prior of weight `PRIOR`, since the first visits are short.
+def remaining(run: Run) -> Callable[[], float]:
+    """Return a function that estimates the seconds left of a run, from the rate since this call with `USUAL` as a prior
+    of weight `PRIOR`.
     """
-    weight = PRIOR * (ahead + done)
-    rate = (passed + USUAL * weight) / (done + weight) if weight else USUAL
-    return rate * (ahead + END)
+
+    def planned() -> tuple[float, float]:
+        """Return the planned seconds of what is done, and of the whole run."""
+        done = whole = 0.0
+        for key in (run.planned or set()) - run.skipped.keys():
+            call = run.checked[key]["seconds"] if key in run.checked else None
+            check, timing = parts(run.cell(key), run.timing["cell_time"], run.processes, call)
+            whole += check + timing
+            done += check * run.settled(key) + timing * run.share_timed(key[1])
+        return done, whole
+
+    began, before = monotonic(), planned()[0]
+
+    def left() -> float:
+        done, whole = planned()
+        weight = PRIOR * whole
+        rate = (monotonic() - began + USUAL * weight) / (max(0.0, done - before) + weight) if weight else USUAL
+        return rate * (whole - done + END)
+
+    return left

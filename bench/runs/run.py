@@ -30,7 +30,7 @@ from ..timing.machine import fingerprint, state
 from ..timing.roofs import Roofs
 from .journal import Journal, Line
 from .rows import Row, Sample, Timed, finite, row
-from .saving import load, run_files, shortage
+from .saving import load, run_files
 
 if TYPE_CHECKING:
     from .traces import Traces
@@ -143,9 +143,12 @@ class Run:
     def kept(self) -> str:
         """Describe the state of an unfinished run: `24 of 24 cells checked, 37% of the timing done`."""
         planned, cases = self.planned or set(), {case for _, case in self.checked}
-        share = len(self._visited) / max(1, self.processes * VISITS * len(cases))
-        checked = f"{sum(map(self.settled, planned))} of {len(planned)} cells checked"
-        return f"{checked}, {min(1.0, share):.0%} of the timing done"
+        share = sum(map(self.share_timed, cases)) / max(1, len(cases))
+        return f"{sum(map(self.settled, planned))} of {len(planned)} cells checked, {share:.0%} of the timing done"
+
+    def share_timed(self, case: str) -> float:
+        """Return the share of a case's visits that are made."""
+        return sum(of == case for _, _, of in self._visited) / (self.processes * VISITS)
 
     def samples(self, key: Key) -> Sequence[Sample]:
         """Return the timed blocks of a cell so far."""
@@ -175,10 +178,6 @@ class Run:
             self.journal = Journal.start(self.folder, self.name, header)
         except OSError as error:
             raise UsageError(f"results can't be written to {self.folder}: {error.strerror}") from None
-        if short := shortage(self.folder, len(self.planned)):
-            self.journal.delete()
-            self.journal = None  # nothing to resume
-            raise UsageError(f"results don't fit in {self.folder}: {short}")
         if self.replaced:
             self.replaced.delete()
 

@@ -6,7 +6,6 @@ import fcntl
 import glob
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,12 +13,6 @@ from typing import Any
 
 from .. import CHECKOUT
 from ..selection.errors import UsageError
-
-ROOM_IN_A_NAME = 40
-"""Characters in names of run files and journals besides the run's own name."""
-
-BYTES_OF_A_CELL = 64 * 1024
-"""Bytes that a cell may use on disk: its samples in the journal, and again, indented, in the run file."""
 
 
 def results_root(start: Path, storage: str | None) -> Path:
@@ -72,26 +65,3 @@ def load(path: Path) -> dict[str, Any]:
 def reports(*arguments: str) -> int:
     """Run `python -m reports ...` in a separate process that only reads the files; returns its exit code."""
     return subprocess.run([sys.executable, str(CHECKOUT / "reports"), *arguments]).returncode
-
-
-def obstacle(folder: Path, name: str) -> str | None:
-    """Explain why not even one cell can be saved in `folder`; None if it can. Leaves no files."""
-    there = next(it for it in (folder, *folder.parents) if it.exists() or it.is_symlink())
-    if not there.is_dir():
-        return f"{there} is no folder"
-    if os.statvfs(there).f_flag & os.ST_RDONLY:
-        return "Read-only file system"
-    if not os.access(there, os.W_OK | os.X_OK):
-        return f"{there} can't be written to"
-    if len(os.fsencode(name)) > os.pathconf(there, "PC_NAME_MAX") - ROOM_IN_A_NAME:
-        return f"the name {name:.20}... is too long"
-    return shortage(there, 1)
-
-
-def shortage(folder: Path, cells: int) -> str | None:
-    """Explain why `folder` has too little space for a run of `cells` cells; None if it has enough."""
-    free, needed = shutil.disk_usage(folder).free, cells * BYTES_OF_A_CELL
-    if free >= needed:
-        return None
-    what = "one cell" if cells == 1 else f"{cells} cells"
-    return f"{free / 2**20:.1f} MiB are free there, and {what} may need {needed / 2**20:.1f} MiB"
