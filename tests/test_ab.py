@@ -32,7 +32,7 @@ from bench.ab import comparison, pairing, planning, sources
 from bench.ab.comparison import Plan, Record, Unjudgeable
 from bench.ab.pairing import COLUMNS, CONTROLS, Pair, Pairing, interleaved, judged, until_settled
 from bench.ab.planning import Same
-from bench.ab.selftest import Log, injected, missing, schedule, self_test, summary
+from bench.ab.selftest import injected, kept, schedule
 from bench.ab.sources import PREFIX
 from bench.cases.case import Case
 from bench.cases.cells import Key
@@ -230,11 +230,9 @@ def test_what_is_settled_leaves_and_what_is_open_is_measured_on() -> None:
     assert words_of(found) == {A: UNCHANGED, B: REGRESSED, C: REGRESSED} and world.seconds > 0
 
 
-def test_nothing_open_ends_it_unless_the_whole_time_is_wanted() -> None:
+def test_nothing_open_ends_it() -> None:
     world = World({A: (0.0, 0.001)}, 40)
     assert words_of(world.compare()) == {A: UNCHANGED} and world.seconds > 30
-    left = world.seconds
-    assert len(world.compare(whole=True)) == left - 1  # the last second is too short for another replicate
 
 
 def test_the_budget_ends_it() -> None:
@@ -645,60 +643,40 @@ def test_a_step_of_history_is_compared_by_its_commits(tmp_path: Path, monkeypatc
 # Self-test
 
 
-def test_a_self_test_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
-    log, plan, ran, kept = Log(tmp_path / "self-test.json"), plan_of("a", "a", "sdpa", "fused"), [], []
+def test_a_self_test_goes_on_where_it_was_stopped(
+    inside: Inside, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[dict[str, float]] = []
 
-    def one(asked: Plan, injection: Any) -> Record:
-        ran.append(asked.variants[1].slower)
+    def compare(plan: Plan, tell: Any) -> Record:
+        ran.append(dict(plan.variants[1].slower))
         if len(ran) == 3:
             raise KeyboardInterrupt
-        kept.append(injection)
-        return comparison_of(line(REGRESSED if asked.variants[1].slower else UNCHANGED))
+        return comparison_of(line(REGRESSED if plan.variants[1].slower else UNCHANGED))
 
-    wanted = schedule(3, ["sdpa", "fused"], None)
-    assert wanted == [None] * 3 + [
-        ("sdpa", 0.01),
-        ("sdpa", 0.02),
-        ("sdpa", 0.05),
-        ("sdpa", 0.1),
-        ("sdpa", -0.02),
-        ("sdpa", -0.05),
+    def tested(*options: str) -> tuple[int, list[str], str]:
+        code, text, errors = inside(*TINY[:-1], "2", "--impl", "sdpa,fused", "--self-test", "3", *options)
+        return code, text.splitlines(), errors
+
+    monkeypatch.setattr(measuring, "compare", compare)
+    assert schedule(3, ["sdpa", "fused"]) == [None] * 3 + [
+        ("sdpa", share) for share in (0.01, 0.02, 0.05, 0.1, -0.02, -0.05)
     ]
-    told: list[str] = []
-    with pytest.raises(KeyboardInterrupt):
-        self_test(plan, wanted, log, one, told.append)
-    assert (
-        told[0] == "self-test: about 15 min; finished comparisons are kept, and the same command continues"
-    )  # 9 runs of 100 s
-    assert len(log.records()) == 2
-    self_test(plan, wanted, log, one, lambda text: None)
-    assert len(log.records()) == 9 and kept == wanted
-    assert missing(wanted, log.records()) == []
+    code, text, errors = tested()
+    assert code == 2 and not text and "interrupted" in errors
+    assert "self-test: about 18 min; finished comparisons are kept, and the same command continues" in errors
+    code, text, errors = tested()
+    assert code == 0 and "self-test: run 3 of 9, unchanged code" in errors and nothing_is_left(repository, [])
     assert ran == [{}] * 4 + [{"sdpa": share} for share in (0.01, 0.02, 0.05, 0.1)] + [{}] * 2
-    sentences = list(summary(log.records(), 0.01))
-    assert "0 of 3 runs of unchanged code raised a false alarm (0 of 3 cells)" in sentences[0]
-    assert sentences[3] == "self-test, +1 % injected: 1 of 1 cells found, 0 of 0 others flagged"
-    assert not [*summary(log.records(), 0.02)]
-
-
-def test_a_self_test_saves_its_comparisons(inside: Inside, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "compare", lambda plan, tell: comparison_of(line(UNCHANGED)))
-    code, text, errors = inside(*TINY, "--impl", "sdpa", "--self-test", "2", "--inject", "sdpa=0")
-    assert code == 0 and "0 of 2 runs of unchanged code raised a false alarm" in text, errors
-    assert len([*repository.glob("results/*/ab/*_self-test*.json")]) == 2
-    assert inside(*TINY, "--impl", "sdpa", "--self-test", "2", "--inject", "fused=0")[0] == 3
-    assert nothing_is_left(repository, [])
-
-
-def test_what_was_tested_is_not_known_of_another_procedure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log, plan = Log(tmp_path / "self-test.json"), plan_of("a", "a", "sdpa")
-    self_test(plan, [None], log, lambda *_: comparison_of(line(UNCHANGED)), lambda text: None)
-    assert len(log.records()) == 1
+    assert len([*repository.glob("results/*/ab/*_self-test*.json")]) == 9
+    assert text[0] == "self-test of this machine: 0 of 3 runs of unchanged code raised a false alarm (0 of 3 cells)"
+    assert text[3] == "self-test, +1 % injected: 1 of 1 cells found, 0 of 0 others flagged"
+    assert tested()[1] == text and len(ran) == 10
+    tested("--margin", "0.02")
+    assert len(ran) == 19  # another margin is another test
     monkeypatch.setattr("bench.ab.selftest.PROCEDURE", ("bench/ab/pairing.py",))
-    assert log.records() == []
-    self_test(plan, [None], log, lambda *_: comparison_of(line(UNCHANGED)), lambda text: None)
-    assert len(log.records()) == 1
-    assert len(json.loads(log.path.read_text())["runs"]) == 2
+    (folder,) = repository.glob("results/*/ab")
+    assert kept(folder) == []
 
 
 def test_a_speed_up_is_injected_by_slowing_base_down() -> None:

@@ -198,7 +198,7 @@ def test_runs_are_stored_in_the_checkout_from_anywhere_inside_it(tmp_path: Path)
 def test_list_and_dry_run_measure_nothing(suite: Suite, tmp_path: Path) -> None:
     listed = suite("--list")
     assert listed.returncode == 0
-    for name in ("mask_after_softmax", "T above 256", *SWEEPS):
+    for name in ("mask_after_softmax", "max_T=256", *SWEEPS):
         assert name in listed.stdout
     planned = suite("--dry-run", *SMALL)
     assert planned.returncode == 0

@@ -9,14 +9,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Skip
 from bench.runs.traces import MOST_OPERATORS, Traces, on_disk
-from bench.timing.tracing import write
 from bench.workers.tasks import Tasks
 
 from .conftest import Suite, run_files
@@ -84,7 +81,7 @@ def test_where_traces_cant_be_written_the_run_goes_on(tasks: Tasks, tmp_path: Pa
     saved = traces_in(tmp_path)
     assert saved.save(CELL, 10, partial(tasks.trace, "x")) == {}
     (why,) = saved.without
-    assert why.startswith(f"can't be written to {tmp_path / 'traces'}") and why.endswith(": Not a directory")
+    assert why.startswith(f"{tmp_path / 'traces'}") and why.endswith(": Not a directory")
 
 
 def test_a_call_that_fails_when_traced_keeps_its_row(tmp_path: Path) -> None:
@@ -93,23 +90,9 @@ def test_a_call_that_fails_when_traced_keeps_its_row(tmp_path: Path) -> None:
 
     saved = traces_in(tmp_path)
     assert saved.save(CELL, 10, fail) == {}
-    assert list(saved.without) == ["the traced call failed, RuntimeError: no more"]
+    assert list(saved.without) == ["RuntimeError: no more"]
     assert saved.save(CELL, MOST_OPERATORS + 1, fail) == {}
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_trace_is_on_disk_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(b"{}", tmp_path / "a/call.gz")
-    assert gzip.decompress((tmp_path / "a/call.gz").read_bytes()) == b"{}"
-
-    def full(path: Path, data: bytes) -> None:
-        path.open("wb").write(data[:5])
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(OSError, match="No space"):
-        write(b"{}", tmp_path / "b/call.gz")
-    assert list((tmp_path / "b").iterdir()) == []
 
 
 def test_names_on_disk_are_safe_and_stay_apart() -> None:

@@ -22,7 +22,6 @@ from pytest_benchmark.utils import get_machine_id
 
 import impls
 
-from ..cases.axes import nearest
 from ..runs import journal
 from ..runs.journal import Journal
 from ..runs.saving import load, results_root, save
@@ -30,11 +29,11 @@ from ..selection.choice import listed
 from ..selection.errors import UsageError
 from ..selection.options import clock_text
 from ..timing.machine import fingerprint
-from .comparison import KIND, Plan, Record, compare
+from . import selftest
+from .comparison import KIND, Plan, compare
 from .options import EACH_TIME, asked, command, defaults
 from .pairing import VARIANTS, Pair
 from .planning import plan_of
-from .selftest import FILE, Injection, Log, injected, schedule, self_test, summary
 from .sources import digest, repository, temporary_worktrees
 
 
@@ -65,9 +64,9 @@ def measured(options: argparse.Namespace, results: Path | None = None) -> Path:
             plan = replace(plan, before=tuple(continued["pairs"]), seed=continued["seed"])
         about = {"asked": asked(options), "continues": str(options.to_continue.resolve()) if continued else None}
         begun = about | {"code": code, "machine": fingerprint()}
-        with _journaled(folder, begun, injected(plan, options.injection)) as (plan, keep):
+        with _journaled(folder, begun, plan) as (plan, keep):
             found = compare(plan, _teller(plan.seconds), keep)
-            known = list(summary(Log(folder.parent / FILE).records(), plan.margin))
+            known = list(selftest.summary(selftest.kept(folder), plan.margin))
             whole = found | about | {"command": command(asked(options)), "self_test": known}
             return save(folder, options.save or strftime("%Y%m%d_%H%M%S"), whole, indent=None)
 
@@ -124,29 +123,22 @@ def comparisons(results: Path | None = None) -> Path:
 
 def self_tested(options: argparse.Namespace) -> None:
     """Run the comparisons of `--self-test`, and print the summary; raises as `measured`."""
-    folder = comparisons()
-    log, tell = Log(folder.parent / FILE), _teller(None)
+    folder, tell = comparisons(), _teller(None)
     names = [name.partition("=")[0] for name in listed(options.impl)]
     registry = names or [impl.name for impl in impls.registered() if impl.common]
-    if options.injection and options.injection[0] not in registry:
-        raise UsageError(
-            f"--inject {options.injection[0]}: not among {', '.join(registry)}{nearest(options.injection[0], registry)}"
-        )
-
-    def measure(plan: Plan, injection: Injection | None) -> Record:
-        found = compare(plan, _teller(plan.seconds))
-        name = "self-test" + (f"_{injection[0]}_{injection[1]:+g}" if injection else "")
-        save(
-            folder,
-            name,
-            found | {"command": f"python -m bench ab --self-test: {injection or 'unchanged'}"},
-            indent=None,
-        )
-        return found
-
+    settings = asked(options) | {"self_test": None, "budget": options.budget}
+    wanted = selftest.schedule(options.self_test, registry)
+    left = selftest.missing(wanted, [it for it in selftest.kept(folder) if it["settings"] == settings])
+    about = clock_text(60 * len(left) * options.budget)
+    tell(f"self-test: {about}; finished comparisons are kept, and the same command continues")
     with temporary_worktrees(repository()) as place:
-        self_test(plan_of(options, place), schedule(options.self_test, registry, options.injection), log, measure, tell)
-    for sentence in summary(log.records(), options.margin):
+        plan = plan_of(options, place)
+        for i, injection in enumerate(left, len(wanted) - len(left)):
+            what = f"{injection[0]} {injection[1]:+.3g} of its time" if injection else "unchanged code"
+            tell(f"self-test: run {i + 1} of {len(wanted)}, {what}")
+            found = compare(replace(selftest.injected(plan, injection), seed=plan.seed + i), _teller(plan.seconds))
+            selftest.keep(folder, found, injection, settings)
+    for sentence in selftest.summary(selftest.kept(folder), options.margin):
         print(sentence)
 
 

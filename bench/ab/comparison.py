@@ -71,8 +71,6 @@ class Plan:
     seed: int
     allow_gone: tuple[str, ...] = ()
     """Implementations that head may lack, entirely or in some cases."""
-    whole: bool = False
-    """Whether all of the time is used, even if all cells are decided."""
     before: tuple[Pair, ...] = ()
     """Replicates of the comparison that this one continues."""
     twins: Mapping[Path, Path] = field(default_factory=dict)
@@ -119,7 +117,7 @@ def compare(plan: Plan, tell: Tell, keep: Callable[[Pair], None] = lambda pair: 
     pairing = Pairing(lambda: _fresh(plan, _placed(plan, rng)), requests, rng, controls, together=plan.together)
     pairs = []
     if ready:
-        pairs = until_settled(pairing.pair, ready, plan.margin, left, tell, plan.before, plan.whole, keep)
+        pairs = until_settled(pairing.pair, ready, plan.margin, left, tell, plan.before, keep)
     verdicts, lines = judged(ready, pairs, plan.margin), []
     for key in cells:
         variants = found[0][key], found[1][key]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +14,6 @@ from ..cases.case import AXES
 from ..selection.command import Parser
 from ..selection.errors import count, positive
 from ..selection.options import OPTIONS
-from .selftest import Injection
 
 EACH_TIME = ("budget", "json", "markdown", "save", "to_continue")
 """Options that a continued comparison does not inherit."""
@@ -51,8 +49,6 @@ def parser() -> argparse.ArgumentParser:
         metavar="N",
         help="N comparisons of unchanged code, and more with slow-downs injected: how often verdicts are right on this machine",
     )
-    how.add_argument("--whole", action="store_true", help=argparse.SUPPRESS)  # spend all, though decided
-    how.add_argument("--inject", type=_injection, dest="injection", metavar="IMPL=SHARE", help=argparse.SUPPRESS)
     return parser
 
 
@@ -104,14 +100,3 @@ def command(asked: Mapping[str, Any]) -> str:
 def spelt(name: str) -> str:
     """Return an option by its name among the options: `base_impl` -> `--base-impl`."""
     return f"--{name if name in AXES else name.replace('_', '-')}"
-
-
-def _injection(text: str) -> Injection:
-    name, _, share = text.partition("=")
-    try:
-        number = float(share)
-    except ValueError:
-        number = math.nan
-    if not name or not number > -1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not IMPL=SHARE, as in sdpa=0.05")
-    return name, number

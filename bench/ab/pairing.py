@@ -173,11 +173,9 @@ def until_settled(
     left: Callable[[], float],
     tell: Callable[[str], None] = lambda text: None,
     before: Sequence[Pair] = (),
-    whole: bool = False,
     keep: Callable[[Pair], None] = lambda pair: None,
 ) -> list[Pair]:
-    """Measure replicates after those `before`, of undecided cells (or of all), while there are seconds `left()`;
-    returns all.
+    """Measure replicates after those `before`, of undecided cells, while there are seconds `left()`; returns all.
 
     Calls `keep` with each new replicate as soon as it is measured.
 
@@ -188,7 +186,7 @@ def until_settled(
     pairs = list(before)
 
     def open_cells() -> list[Key]:
-        verdicts = judged(cells, pairs, margin) if pairs and not whole else {}
+        verdicts = judged(cells, pairs, margin) if pairs else {}
         return [key for key in cells if key not in verdicts or verdicts[key].word not in SETTLED]
 
     open_, last = open_cells(), 0.0

@@ -63,7 +63,6 @@ def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
         seconds=60 * options.budget,
         seed=random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed,
         allow_gone=tuple(listed(options.allow_gone)),
-        whole=options.whole,
         twins=twins(base.tree or base.impls, head.tree or head.impls, folder),
     )
 
@@ -120,7 +119,7 @@ def _revisions(options: argparse.Namespace, folder: Path) -> tuple[Variant, Vari
         _variant(given, commit, folder / name, root)
         for name, given, commit in zip(VARIANTS, (options.base, options.head), commits, strict=True)
     )
-    if not options.injection and digest(base.code) == digest(head.code) and same_files(*commits, root):
+    if digest(base.code) == digest(head.code) and same_files(*commits, root):
         raise Same(base, head)
     return base, head
 

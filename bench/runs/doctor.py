@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +9,14 @@ from time import perf_counter, sleep
 
 import psutil
 import torch
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from ..selection.command import Parser
 from ..terminal import as_typed
 from ..timing.devices.nvml import IDLE, SETTINGS, Reading, readings, words
-from ..timing.machine import fingerprint, page_fault_seconds
+from ..timing.machine import fingerprint
 from .lacking import cpp_compiler
 
 BUSY = 0.10
@@ -26,9 +27,6 @@ WATCH = 1.0
 
 UNEVEN = 1.25
 """Ratio of the 90th percentile to the shortest time of fixed work, above which the machine is uneven."""
-
-INDENT = 25
-"""Width of the label column."""
 
 FREE_GIB = 2.0
 SYS = Path("/sys")
@@ -51,23 +49,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog="Exit code: 0 when nothing disturbs, 1 when something does.",
     ).parse_args(arguments)
     remarks = [remark for check in CHECKS for remark in check()]
+    table = Table.grid(padding=(0, 2, 0, 0))
     for remark in remarks:
-        print(_wrapped(f"{'disturbs' if remark.advice else 'fine':<9} {remark.about:<14} {remark.found}"))
-        if remark.advice:
-            print(_wrapped(f"{'':<{INDENT}}{as_typed(remark.advice)}"))
+        said = "\n".join(map(as_typed, filter(None, (remark.found, remark.advice))))
+        table.add_row("disturbs" if remark.advice else "fine", remark.about, Text(said))
+    Console().print(table)
     disturbing = sum(remark.advice is not None for remark in remarks)
-    print(
-        f"{disturbing} of {len(remarks)} will disturb a measurement"
-        if disturbing
-        else "nothing here disturbs a measurement"
-    )
+    print(f"{disturbing or 'none'} of {len(remarks)} will disturb a measurement")
     return 1 if disturbing else 0
-
-
-def _wrapped(line: str) -> str:
-    """Wrap a line to the terminal's width, or to 80 columns without a terminal."""
-    width = shutil.get_terminal_size().columns
-    return textwrap.fill(line, max(width, 2 * INDENT), subsequent_indent=" " * INDENT, break_long_words=False)
 
 
 def others(watch: Callable[[float], None] = sleep) -> Iterator[Remark]:
@@ -85,13 +74,6 @@ def others(watch: Callable[[float], None] = sleep) -> Iterator[Remark]:
         yield Remark("other load", ", ".join(named[:5]), "stop them, or measure when they are done")
     else:
         yield Remark("other load", "no other process computes")
-
-
-def steal() -> Iterator[Remark]:
-    """Report time that a hypervisor gave to other guests."""
-    stolen = getattr(psutil.cpu_times_percent(interval=WATCH / 2), "steal", 0.0)
-    advice = "a shared virtual machine: only ratios from one interleaved run can be trusted" if stolen > 1 else None
-    yield Remark("hypervisor", f"{stolen:.1f} % of the processor's time went to other guests", advice)
 
 
 def pieces() -> list[float]:
@@ -120,8 +102,7 @@ def threads() -> Iterator[Remark]:
     """Compare intra-op threads with the cores available to this process."""
     cores, used = fingerprint()["cores"], torch.get_num_threads()
     advice = f"more threads than cores wait for each other: OMP_NUM_THREADS={cores}" if used > cores else None
-    all_of_them = f"; whatever else runs stalls them all: --threads {cores - 1} for small differences"
-    yield Remark("threads", f"{used} on {cores} cores{all_of_them if used == cores > 1 else ''}", advice)
+    yield Remark("threads", f"{used} on {cores} cores", advice)
 
 
 def governor(sys: Path = SYS) -> Iterator[Remark]:
@@ -162,11 +143,6 @@ def huge_pages(sys: Path = SYS) -> Iterator[Remark]:
         yield Remark("huge pages", chosen, advice)
 
 
-def page_faults() -> Iterator[Remark]:
-    """Report the cost of fresh memory: large scores are mapped anew at every call."""
-    yield Remark("page faults", f"{1e6 * page_fault_seconds():.2f} µs each")
-
-
 def compiler() -> Iterator[Remark]:
     """Report the compiler that compiled forms on the CPU need."""
     found = cpp_compiler()
@@ -197,5 +173,5 @@ def _share(process: psutil.Process) -> float:
 
 
 CHECKS: tuple[Callable[[], Iterator[Remark]], ...] = (
-    others, steal, evenness, threads, governor, memory, huge_pages, page_faults, compiler, gpus,
+    others, evenness, threads, governor, memory, huge_pages, compiler, gpus,
 )  # fmt: skip

@@ -14,7 +14,6 @@ from rich.text import Text
 import impls
 from impls import Limits
 
-from ..cases.case import AXES
 from ..cases.models import MODELS, layers_of
 from ..cases.sweep import SWEEPS, Axes
 from ..selection.options import clock_text
@@ -30,8 +29,8 @@ def show_registry() -> None:
     models = _table("model")
     for impl in impls.registered():
         about = impl.summary.split(". ")[0].replace("`", "").rstrip(".")
-        cannot = "; ".join(_declared(impl.limits))
-        registry.add_row(impl.name, Text("\n".join([about, *([f"can't: {cannot}"] if cannot else [])])))
+        limits = "; ".join(_declared(impl.limits))
+        registry.add_row(impl.name, Text("\n".join([about, *([f"limits: {limits}"] if limits else [])])))
     for form, options in impls.FORMS.items():
         mode = f", mode {options['mode']}" if options else ""
         registry.add_row(f"NAME{form}", f"any of them through torch.compile, one static graph a shape{mode}")
@@ -67,39 +66,17 @@ def _typed(value: Any) -> str:
     return next((word for it, word in words if value is it), str(value))
 
 
-_CANNOT = {
-    "max_T": "T above {}",
-    "max_pairs": "more than {:,} pairs of a query and a key",
-    "heads": "other than {} head",
-    "grouped": "grouped heads",
-    "wide_values": "values of another width",
-    "dropout": "dropout",
-    "compiles": "torch.compile",
-    "autocasts": "--autocast with --scope core",
-    "alone": "share a process with others",
-    "own_memory": "measure its memory through torch",
-}
-"""Limits phrased as unsupported features."""
-
-
 def _declared(limits: Limits) -> list[str]:
-    """Describe the limits that differ from their defaults: `T above 256`, `dropout`."""
+    """Return the declared limits that differ from their defaults: `max_T=256`, `dropout=False`."""
     named = ((limit.name, getattr(limits, limit.name), limit.default) for limit in fields(limits))
     differing = (it for it in named if it[1] != it[2] and it[0] not in ("install", "beyond", "returns_lse"))
-    return [*(_words(name, value) for name, value, _ in differing), *map(_option, limits.without)]
+    return [*(_said(name, value) for name, value, _ in differing), *(f"no {rule}" for rule in limits.without)]
 
 
-def _option(rule: str) -> str:
-    """Return the option that selects a rule: `--window`, `--mask causal_br`."""
-    return f"--{rule}" if rule in AXES else f"--mask {rule}"
-
-
-def _words(name: str, value: Any) -> str:
+def _said(name: str, value: Any) -> str:
     if callable(value):
-        return str(value.__doc__).splitlines()[0].rstrip(".").removeprefix("No ")
-    if isinstance(value, tuple):
-        return f"any {name.removesuffix('s')} but {', '.join(value)}"
-    return f"without the package {' and '.join(value.split())}" if name == "package" else _CANNOT[name].format(value)
+        return str(value.__doc__).splitlines()[0].rstrip(".")
+    return f"{name}={'/'.join(value) if isinstance(value, tuple) else value}"
 
 
 def show_plan(run: Run) -> None:

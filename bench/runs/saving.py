@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import glob
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path

@@ -46,17 +46,14 @@ class Traces:
         `write(path=...)` writes the trace. The row is already measured, so that a failure here loses only the trace.
         """
         if operators > MOST_OPERATORS:
-            self._without(f"more than {MOST_OPERATORS:,} operators a call", cell)
+            self.without.setdefault(f"more than {MOST_OPERATORS:,} operators a call", []).append(cell)
             return {}
         path = self.folder / on_disk(cell.case.id) / on_disk(cell.impl.name) / FILE
         try:
             with spending("traces"):
-                unwritten = write(path=str(path))["unwritten"]
+                write(path=str(path))
         except Skip as error:
-            self._without(f"the traced call failed, {error}", cell)
-            return {}
-        if unwritten:
-            self._without(f"can't be written to {self.folder}: {unwritten}", cell)
+            self.without.setdefault(str(error), []).append(cell)
             return {}
         self.saved += 1
         return {"trace": path.relative_to(self.run.folder.parent).as_posix()}
@@ -66,9 +63,6 @@ class Traces:
         """Folder of traces, named like the journal: unique per run, and reused by resumed runs."""
         assert self.run.journal, "only a run that is saved has traces"
         return self.run.folder.parent / FOLDER / on_disk(self.run.journal.path.stem)
-
-    def _without(self, why: str, cell: Cell) -> None:
-        self.without.setdefault(why, []).append(cell)
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

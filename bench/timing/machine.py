@@ -16,7 +16,7 @@ import psutil
 import torch
 
 from .devices import DEVICES, energy_sources
-from .devices.nvml import readings, settings, words
+from .devices.nvml import readings, words
 from .pages import allocator_settings
 
 ENVIRONMENT = ("OMP_", "MKL_", "KMP_", "GOMP_", "TORCH", "PYTORCH_", "CUDA_", "CUBLAS_", "NVIDIA_TF32", "MALLOC_")
@@ -50,10 +50,7 @@ def state() -> dict[str, Any]:
         "free_bytes": memory.available,
         "page_fault_s": page_fault_seconds(),
         "energy": energy_sources(),
-        "gpus": [
-            asdict(gpu) | {"reasons": words(gpu.reasons)} | chosen
-            for gpu, chosen in zip(readings(), settings(), strict=True)
-        ],
+        "gpus": [asdict(gpu) | {"reasons": words(gpu.reasons)} for gpu in readings()],
         "system": f"{platform.system()} {platform.release()}",
         "environment": {name: os.environ[name] for name in sorted(os.environ) if _decides_speed(name)},
     }

@@ -21,6 +21,7 @@ from ..cases import accounting
 from ..cases.case import Case
 from ..cases.cells import Cell
 from ..cases.counting import least_memory
+from ..cases.outcome import Skip
 from ..checks.afterwards import settle
 from ..checks.gate import Gate
 from ..checks.impl_hash import impl_hash, packages
@@ -297,15 +298,14 @@ class Tasks:
         return found
 
     def trace(self, what: str, path: str) -> dict[str, Any]:
-        """Write the profiler's trace of one more call: {"unwritten": None, or why it can't be written}."""
-        from ..timing.tracing import trace, write  # imports the whole compiler
+        """Write the profiler's trace of one more call; raises `Skip` if it can't be written."""
+        from ..timing.tracing import write_trace  # imports the whole compiler
 
-        data = trace(self._built(what))
         try:
-            write(data, Path(path))
+            write_trace(self._built(what), Path(path))
         except OSError as error:
-            return {"unwritten": error.strerror or str(error)}
-        return {"unwritten": None}
+            raise Skip(f"{error.filename}: {error.strerror}") from None
+        return {}
 
     def settle(self) -> dict[str, Any]:
         """Return once the threads of this process sleep, before another process is timed."""

@@ -25,11 +25,12 @@ LONGEST = {"run": 10.0, "ab": 20.0, "bisect": 30.0, "ray": 30.0}
 """Most seconds before a kill: several replicates of a comparison."""
 
 BENCH = (sys.executable, str(CHECKOUT / "bench"))
+SDPA = "torch.nn.functional:scaled_dot_product_attention"
 COMMANDS = {
     "run": ((sys.executable, "-m", "pytest", str(CHECKOUT / "bench"), "--resume", "x", *CELLS),
             (sys.executable, "-m", "pytest", str(CHECKOUT / "bench"), "--resume", "x")),
-    "ab": ((*BENCH, "ab", "--base-impl", "fused", "--head-impl", "sdpa", "--seed", "1", "--save", "x", *CELLS,
-            "--budget", "1", "--whole"),) * 2,
+    "ab": ((*BENCH, "ab", "--base-impl", "sdpa", "--head-impl", f"same={SDPA}", "--margin", "0.0001", "--seed", "1",
+            "--save", "x", *CELLS, "--budget", "1"),) * 2,
     "bisect": ((*BENCH, "bisect", "GOOD", "BAD", "--impl", "mine=mine:mine", "--seed", "1", "--budget", "0.5",
                 "--T", "64", "--H", "2", "--dtype", "float32"),) * 2,
     "ray": ((*BENCH, "sweep", "--cluster", "ray", "--save", "x", "--processes", "1", "--cell-time", "0.05", *CELLS),
