@@ -37,6 +37,7 @@ from bench.ab.sources import PREFIX
 from bench.cases.case import Case
 from bench.cases.cells import Key
 from bench.cases.outcome import Skip
+from bench.selection.errors import UsageError
 from bench.workers.client import Lost, Setting, Variant, WorkerClient
 from bench.workers.tasks import Tasks
 from commands.history import confirm
@@ -570,6 +571,9 @@ def test_a_variant_imports_the_modules_of_its_own_tree_also_if_installed_as_edit
         (root / "src" / "pkg").mkdir(parents=True)
         (root / "src" / "pkg" / "kern.py").write_text(source)
         (root / "flat.py").write_text(source)
+        (root / "a folder").mkdir()
+        (root / "a folder" / "neighbour.py").write_text(source)
+        (root / "a folder" / "file.py").write_text("from neighbour import mine\n")
         (root / "colorsys.py").write_text("raise RuntimeError('of the user, and not meant')\n")
     (repository / "started here").mkdir()
     (repository / "new.py").write_text("mine = abs\n")
@@ -577,10 +581,10 @@ def test_a_variant_imports_the_modules_of_its_own_tree_also_if_installed_as_edit
     client = WorkerClient(Variant("x", tree=tree), Setting(str(repository / "started here"), repository=repository))
     names = [f"{name}={path}" for name, path in
              (("deep", "pkg.kern:mine"), ("flat", "flat:mine"), ("new", "new:mine"), ("yaml", "yaml:load"),
-              ("hsv", "colorsys:rgb_to_hsv"))]  # fmt: skip
+              ("hsv", "colorsys:rgb_to_hsv"), ("file", "a folder/file.py:mine"))]  # fmt: skip
     answer = client.ask("cells", names=names, whole_registry=False, cases=[CASE])
     client.close()
-    assert {*answer["cells"]} == {"deep", "flat"} and "colorsys is imported from " in answer["unknown"]["hsv"]
+    assert {*answer["cells"]} == {"deep", "flat", "file"} and "colorsys is imported from " in answer["unknown"]["hsv"]
     assert "can't import new: ModuleNotFoundError" in answer["unknown"]["new"]
     assert (
         "yaml is imported from " in answer["unknown"]["yaml"]
@@ -941,6 +945,12 @@ def test_no_difference_in_code_is_no_regression(inside: Inside, repository: Path
     assert code == 0 and "the working tree\nNothing regressed: no cell " in text
     assert "no difference in code between HEAD (" in text and json.loads(out.read_text())["cells"] == []
     assert not [*repository.glob("results/*/ab/*.json")]
+
+
+def test_a_shallow_clone_says_how_to_complete_it(repository: Path, tmp_path: Path) -> None:
+    subprocess.run(["git", "clone", "-q", "--depth", "1", f"file://{repository}", str(tmp_path / "clone")], check=True)
+    with pytest.raises(UsageError, match=r"unknown revision 'HEAD~1': `git fetch --unshallow` completes .*clone"):
+        sources.commit_of("HEAD~1", tmp_path / "clone")
 
 
 def test_what_a_power_failure_left_is_removed_by_the_next(inside: Inside, repository: Path) -> None:

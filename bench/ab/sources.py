@@ -76,7 +76,9 @@ def commit_of(revision: str, repository: Path) -> str:
         )
     commit = _git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
     if not commit:
-        raise UsageError(f"unknown revision {revision!r}: give a branch, a tag or a commit of {repository}")
+        shallow = _git(repository, "rev-parse", "--is-shallow-repository") == "true"
+        how = "`git fetch --unshallow` completes" if shallow else "give a branch, a tag or a commit of"
+        raise UsageError(f"unknown revision {revision!r}: {how} {repository}")
     return commit
 
 

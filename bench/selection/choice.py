@@ -110,6 +110,9 @@ def _own(name: str, path: str, folder: str) -> Impl:
     for place in (*os.environ.get(MODULES, "").split(os.pathsep), folder):
         if place and place not in sys.path:
             sys.path.append(place)  # last, so that the user's modules can't shadow others
+    if path.partition(":")[0].endswith(".py"):  # a file may import its neighbours by name, as a script does
+        files = [os.path.join(place, f"{module.replace('.', os.sep)}.py") for place in sys.path]
+        sys.path += [os.path.dirname(file) for file in files if os.path.isfile(file)][:1]
     if module == "kernels" and "#" in attr:
         repository, _, attr = attr.rpartition("#")
         imported = _imported(repository, lambda: _of_repository(repository, folder))

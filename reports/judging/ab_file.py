@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -123,4 +124,4 @@ def _notes(
     yield from (f"in neither variant: {text}" for text in data["neither"])
     yield from data.get("self_test", ())
     if pairs and "blocks" in pairs[0] and any(cell.verdict.word == verdict.INCONCLUSIVE for cell in cells):
-        yield f"more minutes for what is open: python -m bench ab --continue {path}"
+        yield f"more minutes for what is open: python -m bench ab --continue {shlex.quote(str(path))}"
