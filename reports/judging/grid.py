@@ -201,10 +201,12 @@ def slowdown(value: float) -> str:
 
 
 def interval(low: float, high: float) -> str:
-    """Format an interval: '1.2 to 1.4', or why it is omitted."""
+    """Format an interval: '1.2 to 1.4'; one too wide to be informative as 'over 1.2', or as why it is omitted."""
     if not low > 0:
         return ""
-    return shares.UNRESOLVED if shares.too_wide(low, high) else f"{_end(low)} to {_end(high)}"
+    if shares.too_wide(low, high):
+        return f"over {_end(low)}" if low > 1 else shares.UNRESOLVED
+    return f"{_end(low)} to {_end(high)}"
 
 
 def length(cases: Sequence[Case]) -> str | None:

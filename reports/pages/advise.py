@@ -54,7 +54,8 @@ def _answer(options: argparse.Namespace, arguments: Sequence[str], layers_of: Ca
     ]
     if not frames:
         raise RunError(
-            f"no layer of {options.model} was measured here: `pytest bench/ --model {options.model}` does that"
+            f"no layer of {options.model} was measured here: `pytest bench/ --model {options.model} "
+            "--benchmark-save=NAME` does that"
         )
     if options.emit:
         rows = [(run, advice.narrowed(frame, advice.read_as(asked))[0]) for _, run, frame in frames]

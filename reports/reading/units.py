@@ -40,9 +40,9 @@ def tick(text: str) -> str:
 
 
 def span(low: float, high: float) -> str:
-    """Format the interval of a ratio, with as many digits as it warrants: '1.06 to 1.08×'."""
+    """Format the interval of a ratio, with as many digits as it warrants: '1.06 to 1.08×', 'over 1.2×'."""
     if too_wide(low, high):
-        return UNRESOLVED
+        return f"over {significant(low)}×" if low > 1 else UNRESOLVED
     decimals = min(3, max(0, _decimals((high - low) / 2))) if high > low else 2
     decimals = _telling(decimals, low, high)
     a, b = f"{low:.{decimals}f}", f"{high:.{decimals}f}"

@@ -13,7 +13,7 @@ from reports.judging import answer
 from reports.judging import frame as fr
 from reports.judging import grid as grids
 from reports.pages import page, publish, tables
-from reports.reading import runs, words
+from reports.reading import runs, units, words
 from reports.reading.runs import Run
 from stats import ratios
 
@@ -330,6 +330,11 @@ def test_standings_follow_the_interval_of_the_ratio_to_the_leader(
         pairs[name, "first"] = ratio(*ends)
         pairs["first", name] = pairs[name, "first"].inverse
     assert list(ratios.states(names, pairs).values()) == expected
+
+
+def test_what_is_slower_is_not_called_unresolved_however_wide_its_interval() -> None:
+    assert (grids.interval(1.15, 40.0), grids.interval(0.9, 40.0)) == ("over 1.15", "not resolved")
+    assert (units.span(1.15, 40.0), units.span(0.9, 40.0)) == ("over 1.15×", "not resolved")
 
 
 def test_intervals_of_many_pairs_are_wider() -> None:

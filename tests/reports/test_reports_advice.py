@@ -299,7 +299,7 @@ def test_usage_errors_about_models(as_run: Any, capsys: pytest.CaptureFixture[st
     run = of_models(as_run, {"T": 512, **LLAMA})
     for arguments, expected in (
         (["--model", "llama3"], "--model llama3: unknown; known: gpt2, "),
-        (["--model", "gpt2"], "no layer of gpt2 was measured here: `pytest bench/ --model gpt2` does that"),
+        (["--model", "gpt2"], "no layer of gpt2 was measured here: `pytest bench/ --model gpt2 --benchmark-save=NAME`"),
         (["--T", "1024..4096"], "T = 1024..4096 was not measured here; measured: 512"),
     ):
         assert main(["advise", "--run", run, *arguments]) == 3
