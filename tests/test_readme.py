@@ -15,6 +15,7 @@ import impls
 from bench.cases.outcome import Wrong
 from bench.cases.sweep import SWEEPS
 from bench.checks.gate import Gate
+from bench.runs import check
 from commands import answer
 
 from .conftest import CHECKOUT, Suite, run_files
@@ -51,8 +52,12 @@ def test_the_kernel_that_is_wrong_has_the_sentence_that_is_shown() -> None:
     assert f"wrong: mine: {wrong.value}" in " ".join(README.split())
 
 
-def test_a_kernel_of_ones_own(suite: Suite, tmp_path: Path) -> None:
+def test_a_kernel_of_ones_own(suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text(block("own"))
+    lone = {"mode": "decode", **check.CHUNK}
+    monkeypatch.setattr(check, "PROBLEMS", ({}, {"dropout": 0.1}, check.PADDED, check.GROUPS, lone, *check.RULES))
+    monkeypatch.chdir(tmp_path)
+    assert check.main(["mine:mine"]) == 0
     (options,) = re.findall(r"attention-bench run (--impl mine.*)", README)
     done = suite(*options.replace("256,1024", "32").split(), "--H", "2", "--dtype", "float32", "--benchmark-save=mine")
     assert done.returncode == 0, done.stdout + done.stderr
