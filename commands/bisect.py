@@ -92,18 +92,18 @@ def _answer(options: argparse.Namespace) -> int:
         print("nothing is significantly slower between the ends:", *said, sep="\n  ")
         return UNJUDGED
     print("slower between the ends:", *said, sep="\n  ", flush=True)
-    good, bad, between = search(len(points), lambda at: bisection.look(at, change))
+    good, bad, between = search(len(points), lambda at: bisection.judge(at, change))
     return bisection.told(good, bad, between)
 
 
-def search(count: int, look: Callable[[int], Step]) -> tuple[int, int, list[int]]:
+def search(count: int, judge: Callable[[int], Step]) -> tuple[int, int, list[int]]:
     """Find the last good and the first bad of `count` points, of which the first is good and the last is bad, and those
     between them that can't be judged.
     """
     good, bad, left_out = 0, count - 1, set[int]()
     while open_ := [at for at in range(good + 1, bad) if at not in left_out]:
         middle = min(open_, key=lambda at: abs(at - (good + bad) / 2))
-        word = look(middle).word
+        word = judge(middle).word
         if word == "bad":
             bad = middle
         elif word == "good":
@@ -135,7 +135,7 @@ class Bisection:
     """`commits` or `pythons`"""
     options: argparse.Namespace
 
-    def look(self, at: int, change: Change) -> Step:
+    def judge(self, at: int, change: Change) -> Step:
         """Return the share of the change at a point; undecided points are measured for longer."""
         step = UNKNOWN
         for doubling in range(DOUBLINGS):

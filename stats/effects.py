@@ -35,7 +35,7 @@ WEIGHT = 4
 NOISY = 0.99
 """Quantile of the expected spreads above which a cell keeps its own spread."""
 
-CONTROL = "control"
+WORKLOAD = "control"
 """Stands for the implementation in data of the reference workload."""
 
 K = TypeVar("K")
@@ -44,17 +44,18 @@ Logs = dict[K, list[float]]
 """log(head / base) of every replicate, NaN where it was not measured."""
 
 
-def of_saved(pairs: Sequence[Mapping[str, Any]]) -> tuple[Logs[Key], Logs[str]]:
+def of_saved(replicates: Sequence[Mapping[str, Any]]) -> tuple[Logs[Key], Logs[str]]:
     """Return the data of saved replicates by cell, and of the parts of the reference workload that all of them have."""
-    by_key = [{(impl, case): float(log) for impl, case, log in pair["logs"]} for pair in pairs]
+    by_key = [{(impl, case): float(log) for impl, case, log in replicate["logs"]} for replicate in replicates]
     logs = {
-        key: [pair.get(key, math.nan) for pair in by_key] for key in dict.fromkeys(key for it in by_key for key in it)
+        key: [replicate.get(key, math.nan) for replicate in by_key]
+        for key in dict.fromkeys(key for it in by_key for key in it)
     }
-    controls = {case: of for (impl, case), of in logs.items() if impl == CONTROL and not any(map(math.isnan, of))}
-    return {key: of for key, of in logs.items() if key[0] != CONTROL}, controls
+    workloads = {case: of for (impl, case), of in logs.items() if impl == WORKLOAD and not any(map(math.isnan, of))}
+    return {key: of for key, of in logs.items() if key[0] != WORKLOAD}, workloads
 
 
-def of_pairs(logs: Mapping[Key, ArrayLike]) -> tuple[dict[Key, Estimate], dict[str, Estimate]]:
+def of_replicates(logs: Mapping[Key, ArrayLike]) -> tuple[dict[Key, Estimate], dict[str, Estimate]]:
     """Return effects of cells, and of implementations: the mean over the cells of each.
 
     Each cell has log(head / base) of every replicate, NaN if it was not measured in it. Replicates that lack some cells
@@ -76,17 +77,17 @@ def _sequential(groups: Mapping[K, Array]) -> dict[K, Estimate]:
     most = max((cells.shape[1] for cells in groups.values()), default=0)
     analyses: dict[K, list[Estimate]] = {key: [] for key in groups}
     for count in range(FIRST_ANALYSIS, most + 1):
-        known = {key: paired(_by_pair(cells[:, :count])) for key, cells in groups.items()}
+        known = {key: paired(_by_replicate(cells[:, :count])) for key, cells in groups.items()}
         for key, found in moderated({key: it for key, it in known.items() if it.pairs >= FIRST_ANALYSIS}).items():
             if np.isfinite(groups[key][:, count - 1]).any():
                 analyses[key].append(found)
     return {
-        key: replace(of[-1] if of else replace(paired(_by_pair(groups[key])), error=math.nan), analyses=tuple(of))
+        key: replace(of[-1] if of else replace(paired(_by_replicate(groups[key])), error=math.nan), analyses=tuple(of))
         for key, of in analyses.items()
     }
 
 
-def _by_pair(cells: Array) -> Array:
+def _by_replicate(cells: Array) -> Array:
     """Return each replicate's estimate of the mean over cells, (cells, pairs) -> (pairs,), plain if none is missing."""
     there = np.isfinite(cells)
     cells, there = cells[there.any(axis=1)], there[there.any(axis=1)]

@@ -119,7 +119,7 @@ def per_analysis(level: float) -> float:
     of `level`.
 
     It is level / (5 + z²), z being the quantile of the result, to 3 % from 0.1 to 0.00005
-    (`tests/experiments/looks.py`).
+    (`tests/experiments/interim.py`).
     """
     nominal = level / 15
     for _ in range(6):

@@ -146,19 +146,19 @@ def of_effects(
     return verdicts, found
 
 
-def of_pairs(
-    logs: Mapping[Key, ArrayLike], controls: Mapping[str, ArrayLike], margin: float = MARGIN
+def of_replicates(
+    logs: Mapping[Key, ArrayLike], workloads: Mapping[str, ArrayLike], margin: float = MARGIN
 ) -> tuple[dict[Key, Verdict], dict[str, Verdict]]:
-    """Return `of_effects` of interleaved variants (`effects.of_pairs`). Drift of the controls voids all verdicts."""
-    cells, implementations = of_effects(*effects.of_pairs(logs), margin)
-    if why := drifted(controls):
+    """Return `of_effects` of replicates (`effects.of_replicates`). Drift of the reference workload voids all verdicts."""
+    cells, implementations = of_effects(*effects.of_replicates(logs), margin)
+    if why := drifted(workloads):
         return {key: replace(it, word=INCONCLUSIVE, reason=why) for key, it in cells.items()}, {}
     return cells, implementations
 
 
-def drifted(controls: Mapping[str, ArrayLike]) -> str:
+def drifted(workloads: Mapping[str, ArrayLike]) -> str:
     """Explain why no verdict is possible, or '': a reference workload's median time over the replicates changed."""
-    for name, logs in controls.items():
+    for name, logs in workloads.items():
         pairs = estimate.finite(logs)
         middle = float(np.median(pairs)) if pairs.size else 0.0  # a single disturbed replicate is no machine drift
         if abs(middle) > math.log1p(STILL):

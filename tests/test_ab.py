@@ -28,10 +28,10 @@ from torch.nn.functional import scaled_dot_product_attention
 import impls
 from bench.__main__ import main
 from bench.ab import ab as measuring
-from bench.ab import comparison, pairing, planning, sources
+from bench.ab import comparison, planning, sources
 from bench.ab.comparison import Plan, Record, Unjudgeable
-from bench.ab.pairing import COLUMNS, CONTROLS, Pair, Pairing, interleaved, judged, until_settled
 from bench.ab.planning import Same
+from bench.ab.replicates import COLUMNS, WORKLOADS, Replicate, Replication, datum, interleaved, judged, until_settled
 from bench.ab.selftest import injected, kept, schedule
 from bench.ab.sources import PREFIX
 from bench.cases.case import Case
@@ -71,28 +71,28 @@ def test_each_round_has_every_cell_once_per_variant_in_random_order() -> None:
 def test_a_long_call_has_fewer_rounds_but_three() -> None:
     log: list[tuple[Any, ...]] = []
     took = {A: 0.5, C: 1e-5}
-    pairing_of(Fake(0, log, took), Fake(1, log, took)).pair([A, B, C], 5)
+    replication_of(Fake(0, log, took), Fake(1, log, took)).replicate([A, B, C], 5)
     timed = {key: [it[3:] for it in log if it[:3] == ("time", 0, key)] for key in (A, B, C)}
     assert timed == {A: [(1, 1, 1), *[(1, 1, 0)] * 2], B: [(1, 2, 1)] * 5, C: [(25, 8, 25)] * 5}
 
 
 def test_machine_conditions_common_to_both_variants_cancel_in_the_datum() -> None:
-    mood = [1.0, 2.0, 2.0, 1.0, 2.0, 1.0]
-    base, head = mood, [1.05 * seconds for seconds in mood]
+    drift = [1.0, 2.0, 2.0, 1.0, 2.0, 1.0]
+    base, head = drift, [1.05 * seconds for seconds in drift]
     head[4] = 1.05  # once it changed between the two blocks
     blocks = [(variant, times[i]) for i in range(6) for variant, times in enumerate((base, head))]
-    assert pairing.datum(blocks) == pytest.approx(math.log(1.05))
+    assert datum(blocks) == pytest.approx(math.log(1.05))
 
 
 # Pairs
 
 
-def pair_of(logs: dict[Key, float]) -> Pair:
+def replicate_of(logs: dict[Key, float]) -> Replicate:
     return {"logs": [[*key, log] for key, log in logs.items()], "seconds": 1.0}
 
 
-def logs_of(pair: Pair) -> dict[Key, float]:
-    return {(impl, case): log for impl, case, log in pair["logs"]}
+def logs_of(replicate: Replicate) -> dict[Key, float]:
+    return {(impl, case): log for impl, case, log in replicate["logs"]}
 
 
 class Answering:
@@ -146,25 +146,25 @@ class Two:
             client.close()
 
 
-def pairing_of(base: Fake, head: Fake, controls: Sequence[Key] = CONTROLS, **options: Any) -> Pairing:
+def replication_of(base: Fake, head: Fake, workloads: Sequence[Key] = WORKLOADS, **options: Any) -> Replication:
     """Of such processes, by the keys of the cells."""
     requests: dict[Key, dict[str, Any]] = {key: {"impl": key[0]} for key in (A, B, C)}
-    return Pairing(lambda: Two(base, head), (requests,) * 2, random.Random(0), controls, **options)  # type: ignore[arg-type, return-value]
+    return Replication(lambda: Two(base, head), (requests,) * 2, random.Random(0), workloads, **options)  # type: ignore[arg-type, return-value]
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_both_variants_are_prepared_at_the_same_time_but_not_on_a_gpu(device: str) -> None:
     log: list[tuple[Any, ...]] = []
     plan = plan_of("same", "same", cases=(Case.of(T=16, H=1, D_h=8, device=device),))
-    pairing_of(Fake(0, log), Fake(1, log), (), together=plan.together).pair([A, B], 3)
+    replication_of(Fake(0, log), Fake(1, log), (), together=plan.together).replicate([A, B], 3)
     variants = [it[1] for it in log if it[0] in ("prepare", "pin")]
     assert variants == ([0, 1] * 3 if device == "cpu" else [0] * 3 + [1] * 3)
 
 
 def test_a_replicate_gives_log_ratios_and_ends_its_processes() -> None:
     log: list[tuple[Any, ...]] = []
-    found = pairing_of(Fake(0, log), Fake(1, log, {A: 2e-3})).pair([A, B], 3)
-    assert logs_of(found) == {A: math.log(2), B: 0.0} | dict.fromkeys(CONTROLS, 0.0)
+    found = replication_of(Fake(0, log), Fake(1, log, {A: 2e-3})).replicate([A, B], 3)
+    assert logs_of(found) == {A: math.log(2), B: 0.0} | dict.fromkeys(WORKLOADS, 0.0)
     keys, blocks = [*logs_of(found)], [*zip(*(found["blocks"][name] for name in COLUMNS), strict=True)]
     assert [(keys[it[0]], it[1]) for it in blocks] == [(it[2], it[1]) for it in log if it[0] == "time"]
     assert {(it[2], it[4]) for it in blocks if keys[it[0]] == A} == {(1e-3, 0.25), (2e-3, 0.25)}
@@ -181,16 +181,16 @@ def test_a_replicate_gives_log_ratios_and_ends_its_processes() -> None:
 
 def test_a_process_that_dies_costs_its_cell_and_the_replicate_begins_anew() -> None:
     log: list[tuple[Any, ...]] = []
-    fight = pairing_of(Fake(0, log), Fake(1, log, dies_at=B))
-    assert {*logs_of(fight.pair([A, B], 1))} == {A, *CONTROLS}
+    fight = replication_of(Fake(0, log), Fake(1, log, dies_at=B))
+    assert {*logs_of(fight.replicate([A, B], 1))} == {A, *WORKLOADS}
     assert (fight.failures[B].variant, str(fight.failures[B].outcome)) == ("head", "ended its process (SIGSEGV)")
     assert [it for it in log if it[0] == "close"] == [("close", 0), ("close", 1)] * 2
-    assert {*logs_of(fight.pair([A, B], 1))} == {A, *CONTROLS}
+    assert {*logs_of(fight.replicate([A, B], 1))} == {A, *WORKLOADS}
 
 
 def test_without_a_reference_workload_no_drift_is_reported() -> None:
     with pytest.raises(Skip, match="SIGSEGV"):
-        pairing_of(Fake(0, []), Fake(1, [], dies_at=CONTROLS[0])).pair([A], 1)
+        replication_of(Fake(0, []), Fake(1, [], dies_at=WORKLOADS[0])).replicate([A], 1)
 
 
 # Pairs until all is settled
@@ -208,19 +208,19 @@ class World:
     asked: list[tuple[Key, ...]] = field(default_factory=list)
     rng: random.Random = field(default_factory=lambda: random.Random(1))
 
-    def pair(self, cells: Collection[Key], rounds: int) -> Pair:
+    def replicate(self, cells: Collection[Key], rounds: int) -> Replicate:
         self.asked.append(tuple(cells))
         self.seconds -= 1
         drawn = {key: self.rng.gauss(*self.truth[key]) + self.machine for key in cells}
-        return pair_of(drawn | {key: self.rng.gauss(self.machine, self.noise) for key in CONTROLS})
+        return replicate_of(drawn | {key: self.rng.gauss(self.machine, self.noise) for key in WORKLOADS})
 
-    def compare(self, **options: Any) -> list[Pair]:
-        return until_settled(self.pair, list(self.truth), 0.01, lambda: self.seconds, **options)
+    def compare(self, **options: Any) -> list[Replicate]:
+        return until_settled(self.replicate, list(self.truth), 0.01, lambda: self.seconds, **options)
 
 
-def words_of(pairs: list[Pair]) -> dict[Key, str]:
-    keys = [key for key in (A, B, C) if key in logs_of(pairs[0])]
-    return {key: verdict.word for key, verdict in judged(keys, pairs, 0.01).items()}
+def words_of(replicates: list[Replicate]) -> dict[Key, str]:
+    keys = [key for key in (A, B, C) if key in logs_of(replicates[0])]
+    return {key: verdict.word for key, verdict in judged(keys, replicates, 0.01).items()}
 
 
 def test_what_is_settled_leaves_and_what_is_open_is_measured_on() -> None:
@@ -247,7 +247,7 @@ def test_more_minutes_go_to_what_is_open_and_all_replicates_count() -> None:
     first = world.compare()
     assert words_of(first) == {A: UNCHANGED, B: INCONCLUSIVE}
     world.seconds, world.asked = 60, []
-    kept: list[Pair] = []
+    kept: list[Replicate] = []
     found = world.compare(before=first, keep=kept.append)
     assert words_of(found) == {A: UNCHANGED, B: REGRESSED}
     assert found == [*first, *kept] and {*world.asked} == {(B,)}
@@ -256,13 +256,13 @@ def test_more_minutes_go_to_what_is_open_and_all_replicates_count() -> None:
 def test_a_cell_lost_on_the_way_keeps_what_it_has() -> None:
     world = World({A: (0.0, 0.004), B: (0.0, 0.004)}, 40)
 
-    def losing(cells: Collection[Key], rounds: int) -> Pair:
-        found = logs_of(world.pair(cells, rounds))
-        return pair_of({key: log for key, log in found.items() if key != B or len(world.asked) < 3})
+    def losing(cells: Collection[Key], rounds: int) -> Replicate:
+        found = logs_of(world.replicate(cells, rounds))
+        return replicate_of({key: log for key, log in found.items() if key != B or len(world.asked) < 3})
 
     found = until_settled(losing, [A, B], 0.01, lambda: world.seconds)
     assert words_of(found)[A] == UNCHANGED and B in words_of(found)
-    assert sum(B in logs_of(pair) for pair in found) == 2
+    assert sum(B in logs_of(replicate) for replicate in found) == 2
 
 
 # What is there, and what is right
@@ -420,8 +420,8 @@ def comparison_of(*cells: Record, moved: str = "") -> Record:
         }
         for sign in (-1, 1) * 4
     ]
-    pairs = [pair_of(it | dict.fromkeys(CONTROLS, 0.0)) for it in logs]
-    return comparison.record(plan_of("a", "b"), cells, pairs, moved, ({"cpu": "x"}, {"cpu": "x"}), 1.0)
+    replicates = [replicate_of(it | dict.fromkeys(WORKLOADS, 0.0)) for it in logs]
+    return comparison.record(plan_of("a", "b"), cells, replicates, moved, ({"cpu": "x"}, {"cpu": "x"}), 1.0)
 
 
 def shown(found: Record) -> Shown:
@@ -678,7 +678,7 @@ def test_a_self_test_goes_on_where_it_was_stopped(
     assert tested()[1] == text and len(ran) == 10
     tested("--margin", "0.02")
     assert len(ran) == 19  # another margin is another test
-    monkeypatch.setattr("bench.ab.selftest.PROCEDURE", ("bench/ab/pairing.py",))
+    monkeypatch.setattr("bench.ab.selftest.PROCEDURE", ("bench/ab/replicates.py",))
     (folder,) = repository.glob("results/*/ab")
     assert kept(folder) == []
 
@@ -720,7 +720,7 @@ def test_what_an_implementation_prints_does_not_reach_the_pipe(worker: WorkerCli
     assert ask_check(worker.ask, "loud", CASE)["columns"]["kernel"] == "flash"
     worker.ask("prepare", what="x", impl="loud", case=CASE)
     assert worker.ask("time", timeout=1e300, what="x", calls=2, warm=1)["seconds"] > 0
-    worker.ask("control", what="y", name="python")
+    worker.ask("workload", what="y", name="python")
     assert worker.ask("time", what="y", calls=1, warm=0)["seconds"] > 0
     with pytest.raises(Skip, match="KeyError"):
         ask_check(worker.ask, "nobody", CASE)
@@ -900,29 +900,29 @@ def test_nothing_is_left_behind(repository: Path, ending: signal.Signals, while_
 def test_the_same_command_continues_with_the_replicates_of_an_interrupted_one(
     command: Any, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measure, pairs = Pairing.pair, list[Pair]()
+    measure, replicates = Replication.replicate, list[Replicate]()
 
-    def interrupted(self: Pairing, *given: Any) -> Pair:
-        if len(pairs) == 2:
+    def interrupted(self: Replication, *given: Any) -> Replicate:
+        if len(replicates) == 2:
             raise KeyboardInterrupt
-        pairs.append(measure(self, *given))
-        return pairs[-1]
+        replicates.append(measure(self, *given))
+        return replicates[-1]
 
-    monkeypatch.setattr(Pairing, "pair", interrupted)
+    monkeypatch.setattr(Replication, "replicate", interrupted)
     with pytest.raises(ValueError, match="not enough values"):  # nothing is saved
         command({}, "--seed", "1")
     (kept,) = repository.glob("results/*/ab/*.journal")
     with kept.open("a") as file:
         file.write('{"pair": {"logs": [["sd')  # as after `kill -9`
-    pairs_before = list(pairs)
+    replicates_before = list(replicates)
     monkeypatch.setattr(measuring.journal, "writer", lambda path: None)  # it is gone
-    monkeypatch.setattr(Pairing, "pair", lambda *given: pairs.append(measure(*given)) or pairs[-1])
+    monkeypatch.setattr(Replication, "replicate", lambda *given: replicates.append(measure(*given)) or replicates[-1])
     command({}, "--seed", "2")
     assert kept.exists()  # of another comparison
-    del pairs[2:]
+    del replicates[2:]
     _, _, saved = command({}, "--seed", "1")
-    assert len(saved["pairs"]) == len(pairs) > 2 and pairs[:2] == pairs_before
-    assert saved["pairs"] == pairs
+    assert len(saved["pairs"]) == len(replicates) > 2 and replicates[:2] == replicates_before
+    assert saved["pairs"] == replicates
     assert not [*repository.glob("results/*/ab/*.journal")]
 
 

@@ -95,8 +95,8 @@ def test_another_process_is_timed_when_the_last_has_come_to_rest_and_behind_a_wh
 
 
 def test_a_process_has_come_to_rest_when_its_threads_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = iter((0.0, 1e-3, 1e-3, 2e-3, 2e-3, 2.1e-3))  # CPU seconds before and after each sample
+    readings = iter((0.0, 1e-3, 1e-3, 2e-3, 2e-3, 2.1e-3))  # CPU seconds before and after each sample
     clock = iter(i * 1e-3 for i in range(100))
     slept: list[float] = []
-    settle(slept.append, lambda: next(looks), lambda: next(clock))
+    settle(slept.append, lambda: next(readings), lambda: next(clock))
     assert len(slept) == 3

@@ -36,14 +36,14 @@ def found(**cells: tuple[float, float]) -> Comparison:
 
 @pytest.mark.parametrize("culprit", range(1, COMMITS))
 def test_the_first_slow_one_is_found_in_few_steps(culprit: int) -> None:
-    looks: list[int] = []
+    asked: list[int] = []
 
-    def look(at: int) -> Step:
-        looks.append(at)
+    def judge(at: int) -> Step:
+        asked.append(at)
         return Step(float(at >= culprit), 0.1)
 
-    assert search(COMMITS, look) == (culprit - 1, culprit, [])
-    assert len(looks) <= math.ceil(math.log2(COMMITS))
+    assert search(COMMITS, judge) == (culprit - 1, culprit, [])
+    assert len(asked) <= math.ceil(math.log2(COMMITS))
 
 
 def test_what_cannot_be_judged_is_left_out_and_reported_where_it_matters() -> None:

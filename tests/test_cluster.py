@@ -127,8 +127,8 @@ def test_as_many_nodes_measure_as_are_asked_for(tmp_path: Path) -> None:
 
 def test_nodes_whose_controls_disagree_are_named() -> None:
     def answer(name: str, *seconds: float) -> Answer:
-        looks = [{"at": 0.0, "seconds": s} for s in seconds]
-        return {"node": name, "run": {"controls": {"looks": {"product": looks}}}}
+        samples = [{"at": 0.0, "seconds": s} for s in seconds]
+        return {"node": name, "run": {"controls": {"looks": {"product": samples}}}}
 
     alike = answer("n1", 1.0, 1.01, 0.99), answer("n2", 1.02, 1.0, 1.03)
     assert not [*disagreements(alike)]

@@ -10,15 +10,15 @@ import pytest
 from stats import conditions
 
 
-def looks(change: float, scatter: float, count: int = 20) -> list[float]:
+def samples(change: float, scatter: float, count: int = 20) -> list[float]:
     steps = np.random.default_rng(0).normal(0, scatter, count) + np.log1p(change) * (np.arange(count) >= count // 2)
     return list(1e-3 * np.exp(steps))
 
 
 @pytest.mark.parametrize("count", [10, 100, 1000])
 def test_a_long_run_drifts_no_more_than_a_short_one(count: int) -> None:
-    assert conditions.drift({"product": looks(0, 0.05, count)}) < conditions.DRIFT
-    assert conditions.drift({"product": looks(0.5, 0.05, count)}) == pytest.approx(0.5, abs=0.1)
+    assert conditions.drift({"product": samples(0, 0.05, count)}) < conditions.DRIFT
+    assert conditions.drift({"product": samples(0.5, 0.05, count)}) == pytest.approx(0.5, abs=0.1)
 
 
 def test_drift_of_one_sample_is_unknown() -> None:

@@ -33,14 +33,14 @@ from bench.checks.dispatch import kernel_in
 from bench.checks.gate import check
 from bench.runs import doctor
 from bench.runs.measuring import Measuring
-from bench.timing import controls, machine
+from bench.timing import machine, reference_workload
 from bench.timing.devices import DEVICES, cuda, energy_sources, nvml
 from bench.timing.devices.cpu import CpuMeter
 from bench.timing.devices.cuda import COLD_BELOW, GRAPH_BELOW, CudaMeter
 from bench.timing.devices.graphs import captured
 from bench.timing.devices.nvml import Nvml, Reading, words
 from bench.timing.engine import block_of
-from bench.timing.roofs import Roofs
+from bench.timing.rooflines import Rooflines
 from bench.workers import worker
 from bench.workers.tasks import Tasks
 
@@ -549,12 +549,12 @@ def test_the_roofline_of_a_gpu_is_measured_in_a_worker_and_marks_what_is_above(
     case = Case.of(T=16, H=1, D_h=16, device="cuda")
     tasks.prepare("x", "sdpa", replace(case, device="cpu").columns())
     tasks._built("x").cell = Cell(impls.get("sdpa"), case)
-    monkeypatch.setattr(Roofs, "_peak_flops", lambda self, *of: self._flops.setdefault((*of[:2], 1), 1e6))
-    monkeypatch.setattr(Roofs, "_peak_bytes", lambda self, *of: 1e6)
+    monkeypatch.setattr(Rooflines, "_peak_flops", lambda self, *of: self._flops.setdefault((*of[:2], 1), 1e6))
+    monkeypatch.setattr(Rooflines, "_peak_bytes", lambda self, *of: 1e6)
     monkeypatch.setattr("bench.workers.tasks.energy_counter", lambda device: None)
     more = tasks.more("x", hot_s=1e-4)
     assert more["roof"] > 1
-    assert {roof["device"] for roof in more["roofs"]} == {"cuda"}
+    assert {ceiling["device"] for ceiling in more["roofs"]} == {"cuda"}
 
 
 def test_a_gpu_has_controls_of_its_own(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -563,16 +563,16 @@ def test_a_gpu_has_controls_of_its_own(tasks: Tasks, monkeypatch: pytest.MonkeyP
     kernels = {"gpu product": 1e-4, "gpu copy": 4e-5, "gpu launch": 1e-6}
     work = {name: (lambda seconds=seconds: lambda: gpu.work(seconds * pace[0])) for name, seconds in kernels.items()}
     pace = [1.0]
-    assert controls.GPU_WORK.keys() == kernels.keys() <= controls.software().keys()
+    assert reference_workload.GPU_WORK.keys() == kernels.keys() <= reference_workload.software().keys()
     monkeypatch.setattr("bench.workers.tasks.GPU_WORK", work)
     monkeypatch.setattr("bench.workers.tasks.meter_for", lambda device: meter_of(gpu))
-    monkeypatch.setattr(controls, "WORK", {})
-    assert tasks.gpu_controls() == {
+    monkeypatch.setattr(reference_workload, "WORK", {})
+    assert tasks.gpu_workloads() == {
         "gpu product": pytest.approx(1e-4), "gpu copy": pytest.approx(4e-5), "gpu launch": pytest.approx(LAUNCH),
     }  # fmt: skip
-    seen = controls.Controls()
+    seen = reference_workload.ReferenceWorkload()
     for pace[0] in (1.0, 1.0, 1.0, 1.3, 1.3, 1.3):
-        seen.sample(tasks.gpu_controls())
+        seen.sample(tasks.gpu_workloads())
     assert seen.drift() == pytest.approx(0.3, abs=0.05)
 
 

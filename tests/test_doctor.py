@@ -18,15 +18,15 @@ class Process:
 
     pid: int
     share: float
-    looks: int = 0
+    readings: int = 0
 
     @property
     def info(self) -> dict[str, str]:
         return {"name": f"of{self.pid}"}
 
     def cpu_percent(self) -> float:
-        self.looks += 1
-        return 100 * self.share if self.looks == 2 else 0.0  # psutil's first reading only starts the count
+        self.readings += 1
+        return 100 * self.share if self.readings == 2 else 0.0  # psutil's first reading only starts the count
 
 
 def test_the_busiest_are_named_and_doctor_itself_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,8 +50,8 @@ def test_a_block_is_long_enough_for_the_clock_and_warmed_up_where_it_has_several
 
 
 def test_each_round_has_every_member_with_rounds_left_in_random_order() -> None:
-    turns = {"a": 60, "b": 60, "c": 60, "slow": 2}
-    seen = list(rounds(turns, random.Random(0)))
+    counts = {"a": 60, "b": 60, "c": 60, "slow": 2}
+    seen = list(rounds(counts, random.Random(0)))
     assert all(sorted(order) == ["a", "b", "c", "slow"] for order in seen[:2])
     assert all(sorted(order) == ["a", "b", "c"] for order in seen[2:])
     assert len({tuple(order) for order in seen[2:]}) == 6
@@ -64,19 +64,21 @@ def test_all_members_take_part_in_the_same_rounds_however_long_their_calls(proce
     seconds = {"short": 1e-4, "20 ms": 0.02, "100 ms": 0.1, "1 s": 1.0}
     blocks = {name: block_of(each) for name, each in seconds.items()}
     assert blocks["100 ms"].seconds > EVEN > blocks["20 ms"].seconds
-    turns = [plan.turns(blocks, visit, {}) for visit in range(VISITS)]
-    assert sum("1 s" in it for it in turns) == plan.long and "1 s" in turns[-1]
-    for it in turns:
+    counts = [plan.counts(blocks, visit, {}) for visit in range(VISITS)]
+    assert sum("1 s" in it for it in counts) == plan.long and "1 s" in counts[-1]
+    for it in counts:
         assert it.get("1 s") == it.get("100 ms") and min(it.values()) >= it.get("1 s", MIN_ROUNDS)
-    assert processes * sum(it.get("1 s", 0) for it in turns) in range(LONG_ROUNDS, LONG_ROUNDS + 2 * processes)
-    assert sum(plan.turns({"1 min": block_of(60.0)}, visit, {}).get("1 min", 0) for visit in range(VISITS)) == plan.long
-    alone = [plan.turns({"20 ms": blocks["20 ms"]}, visit, {}) for visit in range(VISITS)]
+    assert processes * sum(it.get("1 s", 0) for it in counts) in range(LONG_ROUNDS, LONG_ROUNDS + 2 * processes)
+    assert (
+        sum(plan.counts({"1 min": block_of(60.0)}, visit, {}).get("1 min", 0) for visit in range(VISITS)) == plan.long
+    )
+    alone = [plan.counts({"20 ms": blocks["20 ms"]}, visit, {}) for visit in range(VISITS)]
     assert sum(it.get("20 ms", 0) for it in alone) == pytest.approx(0.25 / 0.02, abs=2)  # as many as fit into the time
 
 
 def test_what_is_known_less_well_gets_more_time_and_what_is_known_less() -> None:
     plan, blocks = Visits(0.4), {"base": block_of(1e-4), "known": block_of(1e-4), "long": block_of(1.0)}
-    usual, needy = plan.turns(blocks, 5, {}), plan.turns(blocks, 5, {"base": 2.0, "known": 0.25, "long": 2.0})
+    usual, needy = plan.counts(blocks, 5, {}), plan.counts(blocks, 5, {"base": 2.0, "known": 0.25, "long": 2.0})
     assert needy["base"] == pytest.approx(2 * usual["base"], abs=1) and needy["long"] == usual["long"]
     assert usual["known"] > needy["known"] >= MIN_ROUNDS
     assert need({"known": 0.001, "wide": 0.3}, 0.02) == dict(zip(("known", "wide"), NEED, strict=True))
@@ -85,8 +87,8 @@ def test_what_is_known_less_well_gets_more_time_and_what_is_known_less() -> None
 def test_a_case_that_is_known_is_timed_no_more_once_all_have_had_their_rounds() -> None:
     plan, known = Visits(0.4), need({"a": 0.001, "b": 0.02}, 0.02)
     short = {"a": block_of(1e-4), "b": block_of(1e-4)}
-    assert plan.turns(short, 5, known) == {}
-    assert set(plan.turns(short | {"b": block_of(1.0)}, 5, known).values()) == {-(-LONG_ROUNDS // plan.long)}
+    assert plan.counts(short, 5, known) == {}
+    assert set(plan.counts(short | {"b": block_of(1.0)}, 5, known).values()) == {-(-LONG_ROUNDS // plan.long)}
 
 
 # Visits
@@ -98,7 +100,7 @@ class FakeWorker:
 
     run: Run
     seconds_of: dict[str, float]
-    slot: int = 0
+    process: int = 0
     number: int = 0
     fails: dict[str, Callable[[], Skip]] = field(default_factory=dict)
     """By request and implementation: raised at the third block."""

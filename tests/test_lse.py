@@ -26,7 +26,7 @@ AXES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("axes", AXES, ids=str)
 def test_split_is_held_to_the_reference_with_its_log_sum_exp(axes: dict[str, Any]) -> None:
     split, case = impls.get("split"), Case.of(**({"T": 37, "H": 2, "D_h": 16} | axes))
-    check_lse(split, case.bare)
+    check_lse(split, case.core)
     check(split, case)
 
 

@@ -25,7 +25,7 @@ NUMBERS = [
 def test_inputs_and_weights_are_those_of_earlier_runs(
     axes: dict[str, Any], of_inputs: float, of_weights: float
 ) -> None:
-    """Where cells mean something else now, change `QUESTION` in bench/cases/meaning.py; write the new numbers here anyway."""
+    """If cells change their meaning, change `MEASUREMENT` in bench/cases/meaning.py, too."""
     problem = problem_of(Case.of(**({"H": 2, "D_h": 8} | axes)))
     drawn = (*problem.inputs, *([] if problem.grad is None else [problem.grad]))
     assert total(drawn) == pytest.approx(of_inputs, rel=1e-5)

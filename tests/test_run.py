@@ -73,7 +73,9 @@ def test_rows_and_skips(small: tuple[Path, str]) -> None:
     assert {entry["impl"]: entry["reason"] for entry in data["skipped"]} == {"linear": "unsupported"}
     assert data["skipped"][0]["detail"] == "linear has 1 head, not 2"
     assert len(data["benchmarks"]) == 4
-    assert all(len(looks) >= 2 for looks in data["controls"]["looks"].values())  # at the start and at the end, at least
+    assert all(
+        len(samples) >= 2 for samples in data["controls"]["looks"].values()
+    )  # at the start and at the end, at least
     assert {"flops_per_s", "bytes_per_s"} <= {key for roof in data["roofs"] for key in roof}
     for benchmark in data["benchmarks"]:
         row = benchmark["extra_info"]
@@ -351,7 +353,7 @@ def test_what_was_begun_by_other_code_is_begun_anew_or_not_at_all(shell: Suite, 
     ("file", "decides"),
     [
         ("runs/doctor.py", False),
-        ("ab/pairing.py", False),
+        ("ab/replicates.py", False),
         ("timing/engine.py", True),
         ("checks/gate.py", True),
         ("runs/worker.py", True),

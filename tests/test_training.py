@@ -241,13 +241,13 @@ def as_they_come(rows: list[int]) -> list[int]:
     return random.sample(rows, len(rows))
 
 
-def by_turns(rows: list[int]) -> list[int]:
+def alternating(rows: list[int]) -> list[int]:
     """As what tries its algorithms out, one in each call."""
     return rows if next(_calls) % 2 else rows[::-1]
 
 
 @pytest.mark.parametrize(
-    ("kernel", "order"), [(scattered, as_they_come), (scattered, by_turns), (rounds_at_random, None)]
+    ("kernel", "order"), [(scattered, as_they_come), (scattered, alternating), (rounds_at_random, None)]
 )
 def test_gradients_that_do_not_repeat_are_refused_where_that_is_asked(kernel: Any, order: Any) -> None:
     _order[:] = [order]
@@ -282,11 +282,11 @@ def turns_it_off(q, k, v, **_):
 def test_deterministic_algorithms_are_on_in_a_call_and_nowhere_else() -> None:
     seen = []
 
-    def looks(q, k, v, **_):
+    def reads(q, k, v, **_):
         seen.append(torch.are_deterministic_algorithms_enabled())
         return sdpa(q, k, v)
 
-    mine = impls.make("mine", looks)
+    mine = impls.make("mine", reads)
     check(mine, REPEATING)
     assert seen and all(seen)
     seen.clear()

@@ -32,8 +32,8 @@ from ..timing.machine import fingerprint
 from . import selftest
 from .comparison import KIND, Plan, compare
 from .options import EACH_TIME, asked, command, defaults
-from .pairing import VARIANTS, Pair
 from .planning import plan_of
+from .replicates import VARIANTS, Replicate
 from .sources import digest, repository, temporary_worktrees
 
 
@@ -72,25 +72,27 @@ def measured(options: argparse.Namespace, results: Path | None = None) -> Path:
 
 
 @contextmanager
-def _journaled(folder: Path, begun: Mapping[str, Any], plan: Plan) -> Iterator[tuple[Plan, Callable[[Pair], None]]]:
+def _journaled(
+    folder: Path, begun: Mapping[str, Any], plan: Plan
+) -> Iterator[tuple[Plan, Callable[[Replicate], None]]]:
     """Yield the plan with the replicates of a killed process of the comparison, and a function that stores more."""
     name = f"ab-{hashlib.sha256(json.dumps(begun).encode()).hexdigest()[:10]}"
     path = journal.newest(folder, name)
     left_behind = path is not None and journal.writer(path) is None
     kept = Journal.reopen(path) if path and left_behind else Journal.start(folder, name, {"seed": plan.seed})
-    pairs = [line["pair"] for line in kept.lines]
-    if pairs:
-        print(f"continues after {len(pairs)} saved replicates", file=sys.stderr)
-    left = max(0.0, plan.seconds - sum(pair["seconds"] for pair in pairs))
+    replicates = [line["pair"] for line in kept.lines]
+    if replicates:
+        print(f"continues after {len(replicates)} saved replicates", file=sys.stderr)
+    left = max(0.0, plan.seconds - sum(replicate["seconds"] for replicate in replicates))
 
-    def keep(pair: Pair) -> None:
-        kept.add({"pair": pair})
-        pairs.append(pair)
+    def keep(replicate: Replicate) -> None:
+        kept.add({"pair": replicate})
+        replicates.append(replicate)
 
     try:
-        yield replace(plan, before=(*plan.before, *pairs), seconds=left, seed=kept.header["seed"]), keep
+        yield replace(plan, before=(*plan.before, *replicates), seconds=left, seed=kept.header["seed"]), keep
     except BaseException:
-        if pairs:
+        if replicates:
             kept.close()
         else:
             kept.delete()

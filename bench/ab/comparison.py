@@ -20,7 +20,7 @@ from ..runs.rows import finite
 from ..selection.errors import UsageError
 from ..workers.client import Answer, Lost, Request, Script, Setting, Variant, WorkerClient, checking
 from ..workers.team import Team
-from .pairing import CONTROLS, GPU_CONTROLS, VARIANTS, Pair, Pairing, judged, of_both, until_settled
+from .replicates import GPU_WORKLOADS, VARIANTS, WORKLOADS, Replicate, Replication, judged, of_both, until_settled
 from .sources import digest
 
 OF_INTERPRETERS = ("torch", "torch_build", "python", "cpu_capability")
@@ -71,7 +71,7 @@ class Plan:
     seed: int
     allow_gone: tuple[str, ...] = ()
     """Implementations that head may lack, entirely or in some cases."""
-    before: tuple[Pair, ...] = ()
+    before: tuple[Replicate, ...] = ()
     """Replicates of the comparison that this one continues."""
     twins: Mapping[Path, Path] = field(default_factory=dict)
     """For the code folder of each variant, another folder with the same code, beside the other variant's copy."""
@@ -92,7 +92,7 @@ class Plan:
         return (self.variants[1].impl or label).partition("=")[0]
 
 
-def compare(plan: Plan, tell: Tell, keep: Callable[[Pair], None] = lambda pair: None) -> Record:
+def compare(plan: Plan, tell: Tell, keep: Callable[[Replicate], None] = lambda replicate: None) -> Record:
     """Compare two variants; calls `keep` after every replicate, so that a later plan can continue (`Plan.before`).
 
     Raises `Unjudgeable`, or `UsageError` if no requested implementation exists.
@@ -108,26 +108,28 @@ def compare(plan: Plan, tell: Tell, keep: Callable[[Pair], None] = lambda pair: 
         except HeadBroken as why:
             broken = cell_of(("all", "implementations"), Verdict(BROKEN, str(why)), failed=["head"])
             return record(plan, [broken], seconds=monotonic() - began)
-        fingerprints, controls = _conditions(plan, conditions)
+        fingerprints, workloads = _conditions(plan, conditions)
         cells, neither, requests, found = _present(plan, known)
         tell(f"checking {len(cells)} cell{'s' * (len(cells) != 1)} of base and head")
         of_both([_checking(plan, team, i, requests[i], found[i]) for i in (0, 1)], plan.together)
     ready = [key for key in cells if all(isinstance(of[key], dict) for of in found)]
     rng = random.Random(plan.seed + len(plan.before))
-    pairing = Pairing(lambda: _fresh(plan, _placed(plan, rng)), requests, rng, controls, together=plan.together)
-    pairs = []
+    replication = Replication(
+        lambda: _fresh(plan, _placed(plan, rng)), requests, rng, workloads, together=plan.together
+    )
+    replicates = []
     if ready:
-        pairs = until_settled(pairing.pair, ready, plan.margin, left, tell, plan.before, keep)
-    verdicts, lines = judged(ready, pairs, plan.margin), []
+        replicates = until_settled(replication.replicate, ready, plan.margin, left, tell, plan.before, keep)
+    verdicts, lines = judged(ready, replicates, plan.margin), []
     for key in cells:
         variants = found[0][key], found[1][key]
         failures = {variant: it for variant, it in zip(VARIANTS, variants, strict=True) if isinstance(it, Skip)}
-        if failed_cell := pairing.failures.get(key):
+        if failed_cell := replication.failures.get(key):
             failures[failed_cell.variant] = failed_cell.outcome
         said = _without_numbers(failures, plan.of_head(key[0]), plan.allow_gone) if failures else verdicts[key]
         failed = [variant for variant, failure in failures.items() if failure.reason != UNSUPPORTED]
         lines.append(cell_of(key, said, *(None if isinstance(it, Skip) else it for it in variants), failed=failed))
-    return record(plan, lines, pairs, drifted(of_saved(pairs)[1]), fingerprints, monotonic() - began, neither)
+    return record(plan, lines, replicates, drifted(of_saved(replicates)[1]), fingerprints, monotonic() - began, neither)
 
 
 def cell_of(
@@ -140,7 +142,7 @@ def cell_of(
 def record(
     plan: Plan,
     cells: Sequence[Record],
-    pairs: Sequence[Pair] = (),
+    replicates: Sequence[Replicate] = (),
     moved: str = "",
     fingerprints: Sequence[Mapping[str, Any]] = ({}, {}),
     seconds: float = 0.0,
@@ -170,7 +172,7 @@ def record(
         "moved": moved,
         "cells": cells,
         "neither": neither,
-        "pairs": pairs,
+        "pairs": replicates,
     }
     return dict(finite(whole))
 
@@ -241,9 +243,9 @@ def _conditions(plan: Plan, facts: Sequence[Answer]) -> tuple[tuple[Answer, Answ
     if differ:
         differences = "; ".join(f"{name}: {base[name]} and {head[name]}" for name in differ)
         raise Unjudgeable(f"base and head run under different conditions: {differences}")
-    controls = CONTROLS if plan.together else CONTROLS + GPU_CONTROLS
+    workloads = WORKLOADS if plan.together else WORKLOADS + GPU_WORKLOADS
     versions = [it["controls"] for it in facts]
-    return (base, head), tuple(key for key in controls if versions[0][key[1]] == versions[1][key[1]])
+    return (base, head), tuple(key for key in workloads if versions[0][key[1]] == versions[1][key[1]])
 
 
 def _present(

@@ -22,17 +22,17 @@ EACH_TIME = ("budget", "json", "markdown", "save", "to_continue")
 def parser() -> argparse.ArgumentParser:
     """Build the parser of `python -m bench ab`."""
     parser = Parser("ab", description="Compare two variants, base and head: interleaved, in pairs of fresh processes.")
-    sides = parser.add_argument_group("variants: two revisions, two implementations or two interpreters")
-    sides.add_argument(
+    variants = parser.add_argument_group("variants: two revisions, two implementations or two interpreters")
+    variants.add_argument(
         "--base", metavar="REF", help="git revision of the base, in the repository of the current folder"
     )
-    sides.add_argument("--head", metavar="REF", help="git revision of the head (default: the working tree)")
-    sides.add_argument(
+    variants.add_argument("--head", metavar="REF", help="git revision of the head (default: the working tree)")
+    variants.add_argument(
         "--base-impl", metavar="NAME", help="base implementation, or NAME=package.module:attr for your own"
     )
-    sides.add_argument("--head-impl", metavar="NAME", help="head implementation")
-    sides.add_argument("--base-python", metavar="PATH", help="interpreter of the base, with torch, numpy and psutil")
-    sides.add_argument("--head-python", metavar="PATH", help="interpreter of the head (default: this one)")
+    variants.add_argument("--head-impl", metavar="NAME", help="head implementation")
+    variants.add_argument("--base-python", metavar="PATH", help="interpreter of the base, with torch, numpy and psutil")
+    variants.add_argument("--head-python", metavar="PATH", help="interpreter of the head (default: this one)")
     add_cells(parser)
     how = parser.add_argument_group("duration and output")
     how.add_argument(

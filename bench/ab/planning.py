@@ -15,7 +15,7 @@ from ..selection.errors import UsageError
 from ..selection.options import OPTIONS, cases_of, sweep_of
 from ..workers.client import Setting, Variant
 from .comparison import Plan
-from .pairing import VARIANTS
+from .replicates import VARIANTS
 from .sources import (
     check_out,
     commit_of,

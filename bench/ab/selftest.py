@@ -22,7 +22,7 @@ SLOW_DOWNS, SPEED_UPS = (0.01, 0.02, 0.05, 0.10), (-0.02, -0.05)
 
 PROCEDURE = (
     "bench/ab/comparison.py",
-    "bench/ab/pairing.py",
+    "bench/ab/replicates.py",
     "bench/timing/engine.py",
     "bench/timing/cell.py",
     "bench/workers/client.py",

@@ -11,7 +11,7 @@ _inner: list[float] = []
 
 
 @contextmanager
-def spending(purpose: str) -> Iterator[None]:
+def accounted(purpose: str) -> Iterator[None]:
     """Count the seconds of the block under `purpose`, excluding nested blocks, which count under their own purpose."""
     start = perf_counter()
     _inner.append(0.0)

@@ -31,13 +31,13 @@ class Axis:
     """Value left out of ids. NOTHING if the axis is required or derived."""
     most: int = 2**31 - 1
     """Largest `size`."""
-    quiet: bool = False
+    if_varying: bool = False
     """Whether it is shown only where it varies."""
     check: Callable[[str], Any] | None = None
     """Validator of a `choice` without `values`: raises ValueError with the correct usage."""
-    unsaid: Any = NOTHING
+    omitted: Any = NOTHING
     """Default that ids leave out; NOTHING if every value is shown."""
-    hides: bool = False
+    masks: bool = False
     """Whether it affects visibility: which keys a query sees. `none` and None mask no key."""
 
     def read(self, text: str) -> Any:
@@ -66,14 +66,19 @@ class Axis:
 
     def described(self) -> dict[str, Any]:
         """Return its description for readers of the run file."""
-        described: dict[str, Any] = {name: getattr(self, name) for name in ("name", "kind", "label", "quiet", "hides")}
-        described["follows"] = list(self.follows)
-        return described if self.unsaid is NOTHING else described | {"unsaid": self.unsaid}
+        described: dict[str, Any] = {
+            "name": self.name,
+            "kind": self.kind,
+            "label": self.label,
+            "follows": list(self.follows),
+        }
+        described |= {"quiet": self.if_varying, "hides": self.masks}
+        return described if self.omitted is NOTHING else described | {"unsaid": self.omitted}
 
 
 def axis(kind: str, about: str, *, default: Any = NOTHING, **others: Any) -> Any:
     """Declare a dataclass field that is an axis; `others` are fields of `Axis`."""
-    known = Axis(kind, about, default=default, **{"unsaid": default} | others)
+    known = Axis(kind, about, default=default, **{"omitted": default} | others)
     if default is NOTHING:
         return dataclasses.field(metadata={"axis": known})
     return dataclasses.field(default=default, metadata={"axis": known})

@@ -35,14 +35,14 @@ class Case:
     T: int = axis("size", "sequence length: tokens of the queries", label="tokens")
     T_kv: int = axis("size", "tokens of the keys and values (with --source cross)", label="keys", follows=("T",))
     dtype: str = axis("choice", ", ".join(DTYPES), values=DTYPES)
-    device: str = axis("choice", "cpu, cuda (default: what the machine has)", values=DEVICES, unsaid="cpu")
+    device: str = axis("choice", "cpu, cuda (default: what the machine has)", values=DEVICES, omitted="cpu")
     mask: str = axis(
         "choice",
         f"{', '.join(MASKS)} (causal, aligned bottom right: the queries are the newest tokens)",
         values=MASKS,
         default="causal",
-        unsaid=NOTHING,
-        hides=True,
+        omitted=NOTHING,
+        masks=True,
     )
     source: str = axis(
         "choice",
@@ -55,7 +55,7 @@ class Case:
     qkv_bias: bool = axis("switch", "biases in the input projections: on, off", default=False)
     out_bias: bool = axis("switch", "a bias in the output projection: on, off", default=False)
     threads: int | None = axis(
-        "size", "intra-op threads on the CPU (default: torch's own)", default=None, most=1024, quiet=True
+        "size", "intra-op threads on the CPU (default: torch's own)", default=None, most=1024, if_varying=True
     )
     mode: str = axis(
         "choice",
@@ -74,26 +74,26 @@ class Case:
         "size",
         "sliding window: how many keys before its own a query sees (without a causal mask also after it)",
         default=None,
-        hides=True,
+        masks=True,
     )
     window_right: int | None = axis(
         "size",
         "sliding window: how many keys after its own a query sees (default: as --window)",
         default=None,
-        hides=True,
+        masks=True,
     )
     prefix: int | None = axis(
         "size",
         "prefix: how many of the first keys every query sees, in spite of the causal mask",
         default=None,
-        hides=True,
+        masks=True,
     )
     documents: str | None = axis(
         "choice",
         f"documents packed into one sequence, each of which sees only itself; their lengths: {', '.join(DOCUMENTS)}",
         values=DOCUMENTS,
         default=None,
-        hides=True,
+        masks=True,
     )
     bias: str | None = axis("choice", f"what is added to the scores: {', '.join(BIASES)}", values=BIASES, default=None)
     softcap: int | None = axis("size", "soft cap of the scores: softcap * tanh(score / softcap)", default=None)
@@ -153,7 +153,7 @@ class Case:
         return replace(self, **{it.name: AXES[it.name].default for it in fields(Rules)} | {"mask": "none"} | others)
 
     @property
-    def bare(self) -> Case:
+    def core(self) -> Case:
         """Return the case of its core alone; under autocast, the projections pass it inputs of the narrow dtype."""
         given = self.dtype if self.scope == "core" else self.computes
         around: dict[str, Any] = {"qkv_bias": False, "out_bias": False, "latent": None, "rope": None, "page": None}

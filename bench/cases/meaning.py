@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .case import Case
 
 
-QUESTION = "6f6082bd3f0f"
+MEASUREMENT = "6f6082bd3f0f"
 """Version of the measurement: change it whenever a cell's numbers change their meaning.
 
 Until 2026 it was a hash of the sources; this is its last value, so that runs of that time stay comparable.
@@ -29,7 +29,7 @@ def case_hash(case: Case) -> str:
     Axes at zero, off or unset are left out, so that new axes change no hash.
     """
     axes = {name: value for name, value in case.columns().items() if value}
-    return _digest(json.dumps([sorted(axes.items()), QUESTION]).encode())
+    return _digest(json.dumps([sorted(axes.items()), MEASUREMENT]).encode())
 
 
 def hash_of(paths: tuple[str, ...]) -> str:

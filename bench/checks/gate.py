@@ -98,20 +98,20 @@ class Gate:
         """
         eager = eager_form(impl)
         if eager.core is not None and case.scope == "layer" and case.H * case.T * case.T_kv <= FEW:
-            self._once("kernel", eager, case.bare, check)
+            self._once("kernel", eager, case.core, check)
         if (lone := lone_queries(eager, case)) is not None:
             self._once("lone queries", eager, lone, check_patterns)
         probed = probes(impl, replace(case, threads=None))
         for probe in probed:
             if eager.core is not None:
-                self._once("another mask", eager, probe.bare, call_with_another_mask)
-                self._once("kernel (probe)", eager, probe.bare, check_probe)
+                self._once("another mask", eager, probe.core, call_with_another_mask)
+                self._once("kernel (probe)", eager, probe.core, check_probe)
                 if probe == probed[0] and not case.does.gradients:
-                    self._once("scale", eager, probe.bare, check_scale)
+                    self._once("scale", eager, probe.core, check_scale)
                 if probe.computes == "float16" and probe.T_kv > LONG and not probe.sinks:
-                    self._once("large values", eager, probe.bare, check_large_values)
+                    self._once("large values", eager, probe.core, check_large_values)
             if eager.limits.returns_lse:
-                self._once("log-sum-exp", eager, probe.bare, check_lse)
+                self._once("log-sum-exp", eager, probe.core, check_lse)
             if eager.core is None or impl.compiled or (case.in_model and probe is probed[0]):
                 scope = "kernel" if probe.scope == "core" else probe.scope
                 self._once(f"{scope} (probe)", impl, probe, check_probe)
@@ -124,7 +124,7 @@ class Gate:
 
     def _check_dropout(self, impl: Impl, eager: Impl, case: Case) -> None:
         """Check dropout of probs and of the output separately: each is visible only while the other is off."""
-        probs = replace(case if eager.core is None else case.bare, out_dropout=0.0)
+        probs = replace(case if eager.core is None else case.core, out_dropout=0.0)
         if case.dropout:
             self._once("dropout", impl, replace(case, out_dropout=0.0), check_dropout)
             if (probe := spanning(eager, probs)) is not None:
@@ -157,7 +157,7 @@ def lone_queries(impl: Impl, case: Case) -> Case | None:
     A layer shows one pattern per batch entry, a core one per head too. None if the case itself has enough batch
     entries, or more tokens or requests.
     """
-    own = replace(case if impl.core is None else case.bare, dropout=0.0, out_dropout=0.0)
+    own = replace(case if impl.core is None else case.core, dropout=0.0, out_dropout=0.0)
     entry = sum(math.prod(size) for size in cache_sizes(own))
     wanted = ENTRIES if impl.core is None else (len(PATTERNS) + 1 - case.H,)
     B = next((b for b in wanted if b <= case.B or b * entry <= LARGEST_CACHE), 0)
@@ -259,7 +259,7 @@ def check_probe(impl: Impl, case: Case) -> None:
         if isinstance(mask := getattr(module, "visible", None), Tensor):
             module.visible = nn.functional.pad(mask, (0, 1))[..., :-1]
     input_sets = range(3 if case.padded or case.page else 2)
-    check_call(call_of(module, case, numbers), module, numbers, case, input_sets, in_turn=True)
+    check_call(call_of(module, case, numbers), module, numbers, case, input_sets, on_other_tensors=True)
     if case.does.gradients:
         with keeping_settings():
             numbers.refill(problem_of(case))
@@ -364,19 +364,19 @@ def check_call(
     numbers: Inputs,
     case: Case,
     input_sets: Sequence[int] = (0,),
-    in_turn: bool = False,
+    on_other_tensors: bool = False,
 ) -> CheckResult:
     """Compare a call of `module` with the reference on each input set, loaded into the same buffers; raises `Wrong`.
 
     The call must not write to inputs, to the gradient of the output, to weights or to buffers, and outputs must survive
-    later calls. `in_turn`: call once more, on other tensors. Returns the errors on the first input set.
+    later calls. `on_other_tensors`: call once more, on other tensors. Returns the errors on the first input set.
     """
     with keeping_settings():
-        return _check_problems(call, module, numbers, case, input_sets, in_turn)
+        return _check_problems(call, module, numbers, case, input_sets, on_other_tensors)
 
 
 def _check_problems(
-    call: Call, module: nn.Module, numbers: Inputs, case: Case, input_sets: Sequence[int], in_turn: bool
+    call: Call, module: nn.Module, numbers: Inputs, case: Case, input_sets: Sequence[int], on_other_tensors: bool
 ) -> CheckResult:
     problems = [problem_of(case, input_set) for input_set in input_sets]
     earlier: list[tuple[Problem, dict[str, Tensor], tuple[Tensor, ...]]] = []
@@ -415,7 +415,7 @@ def _check_problems(
         found[input_set] = compared(
             problem, (NEW_PADDING if case.padded else NEW_PAGES) if input_set > 1 else NEW_NUMBERS
         )
-    if in_turn:
+    if on_other_tensors:
         apart = elsewhere(numbers, problems[-1])
         numbers.refill(problems[0])  # a stale read of these would give another output
         with nullcontext() if isinstance(module, Compiled) else settings.memory_filled():

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from impls.paging import places
 
-from ..cases.accounting import spending
+from ..cases.accounting import accounted
 from ..cases.case import Case
 
 ROWS: dict[int, tuple[str, ...]] = {
@@ -129,7 +129,7 @@ class Problem:
         if scores <= FEW_SCORES:
             torch.set_num_threads(1)
         try:
-            with torch.inference_mode(False), spending("reference"):
+            with torch.inference_mode(False), accounted("reference"):
                 return self.solve()
         finally:
             torch.set_num_threads(threads)

@@ -26,16 +26,18 @@ def merged(driver: Driver, kind: str) -> dict[str, Any]:
         if (why := driver.given_up.get(Job(kind, case)))
         for impl in impls
     ]
-    controls = [run["controls"] for run in runs]
-    looks = {name: [look for it in controls for look in it["looks"][name]] for name in controls[0]["looks"]}
-    roofs = sorted(_all("roofs", runs), key=lambda roof: float([*roof.values()][-1]))
+    workloads = [run["controls"] for run in runs]
+    samples = {name: [sample for it in workloads for sample in it["looks"][name]] for name in workloads[0]["looks"]}
+    rooflines = sorted(_all("roofs", runs), key=lambda ceiling: float([*ceiling.values()][-1]))
     return runs[0] | {
         "asked": {name: value for name, value in runs[0]["asked"].items() if name != "case"},
         "benchmarks": [_row(row, i, it["node"]) for i, it in enumerate(answers) for row in it["run"]["benchmarks"]],
         "skipped": _all("skipped", runs) + lost,
         "published": _all("published", runs),
-        "roofs": [*{(*roof, *[*roof.values()][:-1]): roof for roof in roofs}.values()],  # highest of each
-        "controls": {"drift": max(it["drift"] for it in controls), "looks": looks},
+        "roofs": [
+            *{(*ceiling, *[*ceiling.values()][:-1]): ceiling for ceiling in rooflines}.values()
+        ],  # highest of each
+        "controls": {"drift": max(it["drift"] for it in workloads), "looks": samples},
         "seconds": sum((Counter(run["seconds"]) for run in runs), Counter()),
         "nodes": Counter(it["node"] for it in answers),
         "notes": [*disagreements(answers)],
@@ -60,8 +62,8 @@ def disagreements(answers: Sequence[Answer]) -> Iterator[str]:
     """
     seen: dict[str, dict[str, list[float]]] = {}
     for answer in answers:
-        for name, looks in answer["run"]["controls"]["looks"].items():
-            seen.setdefault(name, {}).setdefault(answer["node"], []).extend(look["seconds"] for look in looks)
+        for name, samples in answer["run"]["controls"]["looks"].items():
+            seen.setdefault(name, {}).setdefault(answer["node"], []).extend(sample["seconds"] for sample in samples)
     for name, by_node in seen.items():
         middle = median(median(seconds) for seconds in by_node.values())
         for node, seconds in by_node.items():

@@ -53,7 +53,7 @@ def begin(config: pytest.Config) -> Run:
     if config.getoption("save_traces"):
         run.traces = Traces(run)
     run.timing = settle_timing(config, run.timing)
-    run.roofs.seconds = min(run.roofs.seconds, run.timing["cell_time"] / 5)  # a hasty run is hasty in all things
+    run.rooflines.seconds = min(run.rooflines.seconds, run.timing["cell_time"] / 5)
     return run
 
 

@@ -18,7 +18,7 @@ from statistics import median
 from stats import ratios
 from stats.estimate import half_width
 
-from ..cases.accounting import spending
+from ..cases.accounting import accounted
 from ..cases.case import Case
 from ..cases.cells import Cell, Key
 from ..cases.counting import held_bytes, least_memory
@@ -92,12 +92,12 @@ class Measuring:
     def measure(self) -> None:
         """Measure all remaining cells. Raises `UsageError` if workers can't start."""
         self._run.sample_machine()
-        for slots in self._batches():
-            if self._unchecked() or any(self._open(slot) for slot in slots):
-                with self._workers(slots) as workers:
+        for processes in self._batches():
+            if self._unchecked() or any(self._open(process) for process in processes):
+                with self._workers(processes) as workers:
                     self._check(workers[: self._checkers])
                     self._time(workers)
-                    if self._run.processes - 1 in slots:
+                    if self._run.processes - 1 in processes:
                         self._tell_precision()
                         self._finish(workers)
         self._run.sample_machine()
@@ -106,16 +106,16 @@ class Measuring:
         """Group the run's processes that live at the same time: two workers share the cases of a single process."""
         if self._run.processes == 1:
             return [[0] * self._checkers]
-        slots = list(range(self._run.processes))
-        return [slots[first : first + self._side_by_side] for first in slots[:: self._side_by_side]]
+        processes = list(range(self._run.processes))
+        return [processes[first : first + self._side_by_side] for first in processes[:: self._side_by_side]]
 
     @contextmanager
-    def _workers(self, slots: Sequence[int]) -> Iterator[list[Worker]]:
+    def _workers(self, processes: Sequence[int]) -> Iterator[list[Worker]]:
         """Start workers that live as long as the block; raises `UsageError` if one can't import the implementations."""
         cells = [cell for group in self._cases.values() for cell in group if cell.key not in self._run.skipped]
         alone = dict.fromkeys(cell.impl.name for cell in cells if cell.impl.limits.alone)
         with ExitStack() as stack:
-            workers = [Worker(self._run, slot, self._start, self._tell, tuple(alone)) for slot in slots]
+            workers = [Worker(self._run, process, self._start, self._tell, tuple(alone)) for process in processes]
             for worker in workers:
                 stack.callback(worker.close)
             for worker in workers:
@@ -131,7 +131,7 @@ class Measuring:
         suspects = [cell for cell in unchecked if cell.key in self._run.suspects]
         queue = shared_probes([cell for cell in unchecked if cell not in suspects], len(workers))
         left = remaining(self._run)
-        with spending("check"):
+        with accounted("check"):
             together([self._checking(worker, queue, left) for worker in workers])
             together([self._checking(workers[0], [suspects], left)])
 
@@ -163,12 +163,12 @@ class Measuring:
 
     def _time(self, workers: Sequence[Worker]) -> None:
         """Make all visits of these processes, spread over their lifetime."""
-        if not any(self._open(worker.slot) for worker in workers):
+        if not any(self._open(worker.process) for worker in workers):
             return
         of_workers = [self._share(worker, workers) for worker in workers]
-        with spending("preparing"):
+        with accounted("preparing"):
             held = [
-                [cell for cell in self._open(worker.slot) if cell.case.id in self._held.intersection(cases)]
+                [cell for cell in self._open(worker.process) if cell.case.id in self._held.intersection(cases)]
                 for worker, cases in of_workers
             ]
             together([worker.preparing(it) for (worker, _), it in zip(of_workers, held, strict=True)])
@@ -178,16 +178,16 @@ class Measuring:
             self._tell(f"timing: visit {visit + 1} of {VISITS}{self._which(workers)}{time_left}")
             for worker, cases in self._rng.sample(of_workers, len(of_workers)):
                 for case in self._rng.sample(cases, len(cases)):
-                    with spending("timing"):
+                    with accounted("timing"):
                         self._visit(worker, case, visit)
-                    if self._run.controls.due():
-                        self._run.sample_machine(self._gpu_controls(worker, self._cases[case][0]))
+                    if self._run.workload.due():
+                        self._run.sample_machine(self._gpu_workloads(worker, self._cases[case][0]))
 
-    def _gpu_controls(self, worker: Worker, cell: Cell) -> dict[str, float]:
+    def _gpu_workloads(self, worker: Worker, cell: Cell) -> dict[str, float]:
         """Return the seconds of GPU controls, timed by a cell's process; empty on a CPU or if the process is lost."""
         with suppress(Skip):
             if cell.case.device != "cpu":
-                return worker.client(cell).ask("gpu_controls")
+                return worker.client(cell).ask("gpu_workloads")
         return {}
 
     def _now(self, case: str, visit: int) -> range:
@@ -206,22 +206,22 @@ class Measuring:
     def _which(self, workers: Sequence[Worker]) -> str:
         if self._run.processes == 1:
             return ""
-        slots = " and ".join(str(worker.slot + 1) for worker in workers)
-        return f", process {slots} of {self._run.processes}"
+        processes = " and ".join(str(worker.process + 1) for worker in workers)
+        return f", process {processes} of {self._run.processes}"
 
-    def _open(self, slot: int) -> list[Cell]:
+    def _open(self, process: int) -> list[Cell]:
         """Return the checked cells that a process has still to time."""
         return [
             cell
             for case, group in self._cases.items()
-            if any(not self._run.visited(slot, visit, case) for visit in range(VISITS))
+            if any(not self._run.visited(process, visit, case) for visit in range(VISITS))
             for cell in group
             if cell.key in self._run.checked and cell.key not in self._run.skipped
         ]
 
     def _visit(self, worker: Worker, case: str, at: int) -> None:
         """Make the visits of a case that are due at a pass and not yet made."""
-        numbers = [it for it in self._now(case, at) if not self._run.visited(worker.slot, it, case)]
+        numbers = [it for it in self._now(case, at) if not self._run.visited(worker.process, it, case)]
         made = [Visit(self._run, worker, case, number, self._rng) for number in numbers]
         for group in self._groups(case) if made else ():
             for visit in made:
@@ -278,7 +278,7 @@ class Measuring:
                 if wants_more:
                     hot = median(it.seconds for it in self._run.samples(cell.key))
                     more = worker.ask("more", cell, hot_s=hot)
-                    self._run.roofs.restore(more.pop("roofs", []))
+                    self._run.rooflines.restore(more.pop("roofs", []))
                     self._run.add_columns(cell, more)
                 if self._run.traces:
                     operators = self._run.checked[cell.key]["columns"]["operators"]

@@ -66,7 +66,7 @@ class Progress:
             every = terminalreporter.config.getoption("verbose") > 0
             table, answer = import_module("commands.answer").of_run(run.top_level() | {"benchmarks": rows}, every)
             terminalreporter.write(f"{table}\n\n")
-        of_machine = drifting(run.controls.drift()) if rows else None, conditions.disturbed(rows)
+        of_machine = drifting(run.workload.drift()) if rows else None, conditions.disturbed(rows)
         unverified = (
             "CUDA: times, memory and energy are unverified on a GPU" if run.selection.device == "cuda" else None
         )

@@ -37,7 +37,7 @@ def parts(cell: Cell, cell_time: float, processes: int, call: float | None = Non
     if call is None:
         call = flops(case) / (OF_A_GPU if case.device == "cuda" else OF_A_CORE * (case.threads or os.cpu_count() or 1))
     visits, block = Visits(cell_time, processes), block_of(call)
-    blocks = sum(visits.turns({"": block}, visit, {}).get("", 0) for visit in range(VISITS))
+    blocks = sum(visits.counts({"": block}, visit, {}).get("", 0) for visit in range(VISITS))
     once = 0.15 + CHECKED * call + loops + (1.5 if cell.impl.compiled else 0.0)
     return once, processes * (0.1 + READIED * call + 1.2 * blocks * block.seconds)
 

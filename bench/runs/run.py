@@ -23,11 +23,11 @@ from ..cases.outcome import FAILURES, Skip
 from ..cases.published import published_of
 from ..selection.errors import UsageError
 from ..selection.options import Selection
-from ..timing.controls import Controls
 from ..timing.devices import meter_for
 from ..timing.engine import VISITS
 from ..timing.machine import fingerprint, state
-from ..timing.roofs import Roofs
+from ..timing.reference_workload import ReferenceWorkload
+from ..timing.rooflines import Rooflines
 from .journal import Journal, Line
 from .rows import Row, Sample, Timed, finite, row
 from .saving import load, run_files
@@ -80,8 +80,8 @@ class Run:
     timed: dict[Key, Timed] = field(default_factory=dict)
     finished: dict[Key, Row] = field(default_factory=dict)
     """Complete rows: of a resumed run without remaining cells, and of cells finished by this process."""
-    roofs: Roofs = field(default_factory=Roofs)
-    controls: Controls = field(default_factory=Controls)
+    rooflines: Rooflines = field(default_factory=Rooflines)
+    workload: ReferenceWorkload = field(default_factory=ReferenceWorkload)
     suspects: frozenset[Key] = frozenset()
     """Cells that were being checked when an earlier process ended: they are tried again, last."""
     _visited: set[tuple[int, int, str]] = field(default_factory=set)
@@ -158,9 +158,9 @@ class Run:
         """Whether a cell needs no further check."""
         return key in self.checked or key in self.known
 
-    def visited(self, slot: int, visit: int, case: str) -> bool:
+    def visited(self, process: int, visit: int, case: str) -> bool:
         """Whether a process has made a given visit of a case."""
-        return (slot, visit, case) in self._visited
+        return (process, visit, case) in self._visited
 
     def plan(self, keys: Iterable[Key]) -> None:
         """Fix the cells of the run after pytest has deselected some, and open the journal.
@@ -203,11 +203,11 @@ class Run:
         impl, case_id = cell.key
         self._add({"skipped": {"impl": impl, "id": case_id, "reason": outcome.reason, "detail": str(outcome)}})
 
-    def add_visit(self, slot: int, visit: int, case: str, timed: Mapping[str, Timed]) -> None:
+    def add_visit(self, process: int, visit: int, case: str, timed: Mapping[str, Timed]) -> None:
         """Store the samples of one visit of a case, by implementation."""
         cells = {impl: it.written() for impl, it in timed.items()}
         now = {"numbers": dict(self._numbers), "elapsed": self.elapsed()}
-        self._add({"visit": {"slot": slot, "visit": visit, "id": case, "cells": cells, **now}})
+        self._add({"visit": {"slot": process, "visit": visit, "id": case, "cells": cells, **now}})
 
     def add_columns(self, cell: Cell, columns: dict[str, Any]) -> None:
         self._add({"columns": {"key": cell.key, "columns": columns}})
@@ -225,18 +225,18 @@ class Run:
                 more["calls_compared"] = 0 if cell.case.drops else len(timed.samples) + timed.compared
                 more |= timed.columns
                 if "roof" not in more:
-                    more["roof"] = self._roof(cell, timed.samples)
+                    more["roof"] = self._of_roofline(cell, timed.samples)
             except Skip as outcome:
                 self.add_skipped(cell, outcome)
                 continue
             more.pop("throttled_by", None)
             self.finished[key] = finite(row(cell, self.checked[key]["columns"], timed.samples, over, NOT_READ | more))
 
-    def _roof(self, cell: Cell, found: Sequence[Sample]) -> float:
+    def _of_roofline(self, cell: Cell, found: Sequence[Sample]) -> float:
         threads = torch.get_num_threads()
         torch.set_num_threads(cell.case.threads or threads)
         try:
-            return self.roofs.share(cell.case, meter_for(cell.case.device), median(it.seconds for it in found))
+            return self.rooflines.share(cell.case, meter_for(cell.case.device), median(it.seconds for it in found))
         finally:
             torch.set_num_threads(threads)
 
@@ -295,11 +295,11 @@ class Run:
 
     def seen(self) -> dict[str, Any]:
         """Return the observations of the machine so far, including earlier processes of a resumed run."""
-        return {"roofs": self.roofs.table(), "controls": self.controls.table(), "seconds": spent()}
+        return {"roofs": self.rooflines.table(), "controls": self.workload.table(), "seconds": spent()}
 
     def sample_machine(self, elsewhere: Mapping[str, float] = {}) -> None:
         """Time the reference workload and record the machine's state, including measurements from a worker."""
-        self.controls.sample(elsewhere)
+        self.workload.sample(elsewhere)
         self._write({"machine": self.seen()})
 
     def restore(self, journal: Journal) -> None:
@@ -309,8 +309,8 @@ class Run:
         for line in journal.lines:
             self._take(line)
         if seen := _last(journal.lines, "machine"):
-            self.roofs.restore(seen["roofs"])
-            self.controls.restore(seen["controls"])
+            self.rooflines.restore(seen["roofs"])
+            self.workload.restore(seen["controls"])
             add_spent(seen["seconds"])
         if last := _last(journal.lines, "visit"):
             self._numbers.update(last["numbers"])

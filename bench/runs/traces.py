@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ..cases.accounting import spending
+from ..cases.accounting import accounted
 from ..cases.cells import Cell
 from ..cases.outcome import Skip
 
@@ -50,7 +50,7 @@ class Traces:
             return {}
         path = self.folder / on_disk(cell.case.id) / on_disk(cell.impl.name) / FILE
         try:
-            with spending("traces"):
+            with accounted("traces"):
                 write(path=str(path))
         except Skip as error:
             self.without.setdefault(str(error), []).append(cell)

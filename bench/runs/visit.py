@@ -56,7 +56,7 @@ class Visit:
 
     def time(self, cells: Sequence[Cell], visits: Visits, needs: Mapping[Key, float]) -> None:
         """Time cells interleaved. Failing cells are skipped; the others continue, in a fresh process if necessary."""
-        if not visits.turns(self._blocks(cells), self.visit, needs):
+        if not visits.counts(self._blocks(cells), self.visit, needs):
             return
         self.worker.prepare(cells)
         members = {cell.key: cell for cell in cells if self._ready(cell)}
@@ -65,7 +65,7 @@ class Visit:
             self._attempt(cell, cells, self._renew)
         blocks = self._blocks(cells)
         self._cold = {key for key in members if key not in self.worker.grown or blocks[key].seconds <= COLD}
-        for order in rounds(visits.turns(blocks, self.visit, needs), self.rng):
+        for order in rounds(visits.counts(blocks, self.visit, needs), self.rng):
             round_number = self.run.new(self.case)
             for key in order:
                 if answer := self._attempt(members[key], cells, partial(self._block, block=blocks[key])):
@@ -87,7 +87,7 @@ class Visit:
                     self.worker.prepare(cells)
 
     def write(self) -> None:
-        self.run.add_visit(self.worker.slot, self.visit, self.case, self.found)
+        self.run.add_visit(self.worker.process, self.visit, self.case, self.found)
 
     def _ready(self, cell: Cell) -> bool:
         return cell.key in self.worker.seconds and cell.key not in self.run.skipped

@@ -27,7 +27,7 @@ class Worker:
     """One shared process, and one process for each isolated implementation."""
 
     run: Run
-    slot: int
+    process: int
     """Index among the run's processes."""
     start: Callable[[], WorkerClient]
     tell: Tell

@@ -61,7 +61,7 @@ def check_kernel_caches_nothing(cell: Cell) -> None:
 
     The kernel is called without its layer, whose projections would mask the time saved.
     """
-    impl, case = eager_form(cell.impl), replace(cell.case.bare, dropout=0.0, out_dropout=0.0)
+    impl, case = eager_form(cell.impl), replace(cell.case.core, dropout=0.0, out_dropout=0.0)
     if cell.case.scope == "core" or impl.core is None:
         return
     with suppress(OutOfMemory):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..cases.accounting import spending
+from ..cases.accounting import accounted
 from ..cases.cells import Cell
 from ..cases.counting import least_memory
 from ..cases.outcome import OutOfMemory, Skip, Wrong
@@ -203,7 +203,7 @@ class Checked:
 def probe(cell: Cell, gate: Gate) -> Built:
     """Check an implementation on probes, build a cell's module; raises `Wrong`, or the implementation's exception."""
     check_fits(cell)
-    with spending("gate"), _single_threaded():
+    with accounted("gate"), _single_threaded():
         ragged = gate.check(cell.impl, cell.case).ragged
     return replace(build(cell), ragged=ragged)
 
@@ -220,7 +220,7 @@ def check(built: Built, memory: bool = True) -> Checked:
         raise Skip("torch.compile made no graph: what would be timed is the eager form")
     watch = _Watch(built, memory)
     ways = iter((watch.memory, watch.seconds, watch.operators))
-    with spending("gate"):
+    with accounted("gate"):
         if case.drops:
             found = check_call(built.call, built.module, built.numbers, case, (0, 1))
         else:
@@ -249,7 +249,7 @@ class _Watch:
     def memory(self) -> Any:
         if not self._sized:
             return self._run()
-        with spending("memory"):
+        with accounted("memory"):
             self._memory, answer = self._built.meter.memory(self._run)
         return answer
 
@@ -268,7 +268,7 @@ class _Watch:
     def operators(self) -> Any:
         if not self._sized and not self._built.cell.impl.dispatches:
             return self._run()
-        with spending("memory"):
+        with accounted("memory"):
             self._trace, answer = operators_of(self._run)
         return answer
 
@@ -287,13 +287,13 @@ class _Watch:
             built.module.eval()
             answer = built.call.run()
             built.module.train()
-        with spending("gate"):
+        with accounted("gate"):
             verify(built.call.read(answer), problem_of(case, input_set=1), NEW_NUMBERS)
 
     def found(self, check: CheckResult) -> Checked:
         """Return all results; makes more calls if one of them is inconclusive."""
         memory, rss = self._memory, self._rss
-        with spending("memory"), keeping_settings(), without_gradients(self._built.module, self._built.cell.case):
+        with accounted("memory"), keeping_settings(), without_gradients(self._built.module, self._built.cell.case):
             if memory.kept_bytes:  # the first call allocated what the module keeps
                 memory = replace(
                     memory, peak_bytes=self._built.meter.memory(self._run)[0].peak_bytes + memory.kept_bytes
@@ -312,7 +312,7 @@ class _Watch:
 
         if not self._sized:
             return run()
-        with spending("memory"):
+        with accounted("memory"):
             self._rss, answer = self._built.meter.resident(run)
         return answer
 
@@ -332,7 +332,7 @@ def check_repeats(built: Built) -> None:
     """Check that calls on the same inputs, with the timed threads, agree bitwise and drop the same; raises `Wrong`."""
     found: list[dict[str, Tensor]] = []
     for _ in range(REPEATS):
-        with spending("gate"), torch.random.fork_rng(), built.watched():
+        with accounted("gate"), torch.random.fork_rng(), built.watched():
             found.append(built.call.read(built.call.run()))
     for name, first in found[0].items():
         if not all(torch.equal(first, answers[name]) for answers in found):
@@ -343,7 +343,7 @@ def _compile(call: Call, cell: Cell) -> tuple[float, str | None]:
     """Return the seconds of the first call, which compiles, and whether from scratch; None without a new graph."""
     before, misses = _graphs(), _cache_misses()
     start = perf_counter()
-    with recording(cell.case), spending("compiling"):
+    with recording(cell.case), accounted("compiling"):
         call.run()
     spent = perf_counter() - start
     if _graphs() == before:

@@ -68,10 +68,10 @@ def block_of(seconds: float) -> Block:
     return Block(calls, slices, warm, (calls * slices + warm) * seconds + REQUEST)
 
 
-def rounds(turns: Mapping[Member, int], rng: random.Random) -> Iterator[list[Member]]:
+def rounds(counts: Mapping[Member, int], rng: random.Random) -> Iterator[list[Member]]:
     """Yield the members of each round that have rounds left, in random order."""
-    for i in range(max(turns.values(), default=0)):
-        left = [member for member, count in turns.items() if count > i]
+    for i in range(max(counts.values(), default=0)):
+        left = [member for member, count in counts.items() if count > i]
         yield rng.sample(left, len(left))
 
 
@@ -93,7 +93,7 @@ class Visits:
         """Whether members with long blocks take part in the `visit`-th visit."""
         return (visit + 1) % (VISITS // self.long) == 0
 
-    def turns(self, blocks: Mapping[Member, Block], visit: int, need: Mapping[Member, float]) -> dict[Member, int]:
+    def counts(self, blocks: Mapping[Member, Block], visit: int, need: Mapping[Member, float]) -> dict[Member, int]:
         """Return the number of rounds of each member in the `visit`-th visit: `need` times the usual number (default
         1).
 

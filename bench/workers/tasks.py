@@ -31,7 +31,6 @@ from ..selection.errors import UsageError
 from ..timing.caching import check_kernel_caches_nothing, check_no_result_caching
 from ..timing.cell import Built, build, check, probe, time_block
 from ..timing.cold import cold_s
-from ..timing.controls import GPU_WORK, WORK, software
 from ..timing.devices import energy_counter, free_bytes, meter_for
 from ..timing.devices.cuda import see_one_gpu
 from ..timing.devices.energy import Unread, joules_of_a_call
@@ -39,7 +38,8 @@ from ..timing.devices.nvml import Reading, words
 from ..timing.machine import fingerprint
 from ..timing.pages import MAPPED, as_system, otherwise, release, use_chosen
 from ..timing.parts import parts_of
-from ..timing.roofs import Roofs
+from ..timing.reference_workload import GPU_WORK, WORK, software
+from ..timing.rooflines import Rooflines
 from .fresh import pin
 
 WARM_CALLS = 3
@@ -52,7 +52,7 @@ WARM_SECONDS = 0.02
 ROOM = 5
 """Multiple of a cell's least memory that must be free for calls under other settings of the allocator."""
 
-CONTROL_CALLS = 50
+WORKLOAD_CALLS = 50
 """Calls of a GPU workload in one block: some milliseconds of products."""
 
 
@@ -60,7 +60,7 @@ DISTURBED = {"page_faults": "ru_minflt", "voluntary": "ru_nvcsw", "involuntary":
 """Answers to `time` on what disturbs calls, and the counters of `getrusage`."""
 
 
-class Control:
+class Workload:
     """The reference workload, timed like a cell."""
 
     def __init__(self, name: str):
@@ -87,11 +87,11 @@ class Tasks:
         self._tree = tree
         self._slower = slower or {}
         self._gate = Gate()
-        self._controls: dict[str, Control] = {}
-        self._roofs = Roofs()
+        self._workloads: dict[str, Workload] = {}
+        self._rooflines = Rooflines()
         self._kernels: set[tuple[str, Case]] = set()
         """Layers' kernels shown to cache nothing, at one length; at every length the layer itself gets fresh inputs."""
-        self._ready: dict[str, Built | Control] = {}
+        self._ready: dict[str, Built | Workload] = {}
         self._answers: dict[str, dict[int, list[torch.Tensor]]] = {}
         """Checked outputs of every cell prepared before: a cell that is rebuilt need not be checked again."""
 
@@ -212,14 +212,14 @@ class Tasks:
                 built.call = replace(built.call, run=built.meter.slowed(built.call.run, share))
         return self._warmed(what, built)
 
-    def control(self, what: str, name: str) -> dict[str, float]:
+    def workload(self, what: str, name: str) -> dict[str, float]:
         """Prepare the reference workload for timing as `what`: {"seconds": of one warm call}."""
-        return self._warmed(what, Control(name))
+        return self._warmed(what, Workload(name))
 
-    def gpu_controls(self) -> dict[str, float]:
+    def gpu_workloads(self) -> dict[str, float]:
         """Return the seconds of each workload on the GPU, over a block of calls."""
-        self._controls = self._controls or {name: Control(name) for name in GPU_WORK}
-        return {name: it.time(CONTROL_CALLS, warm=WARM_CALLS)[0] for name, it in self._controls.items()}
+        self._workloads = self._workloads or {name: Workload(name) for name in GPU_WORK}
+        return {name: it.time(WORKLOAD_CALLS, warm=WARM_CALLS)[0] for name, it in self._workloads.items()}
 
     def pin(self) -> dict[str, Any]:
         """Pin this process to as many cores as threads; both variants share them, since they never run at the same
@@ -262,7 +262,7 @@ class Tasks:
         built = self._built(what)
         with built.watched():
             check_no_result_caching(built, built.call.run, usual, first)
-        kernel = eager_name(built.cell.impl.name), replace(built.cell.case.bare, B=1, T=1, T_kv=1)
+        kernel = eager_name(built.cell.impl.name), replace(built.cell.case.core, B=1, T=1, T_kv=1)
         if kernel not in self._kernels:
             check_kernel_caches_nothing(built.cell)
             self._kernels.add(kernel)
@@ -279,7 +279,7 @@ class Tasks:
     def more(self, what: str, hot_s: float) -> dict[str, Any]:
         """Return {"cold_s", ...}: one call under further conditions (`Meter.more`); "energy_j": its joules; of a block
         or a model its parts (`parts_of`); on a GPU "roof", its share of the roofline, and "roofs": all that were
-        measured (`Roofs.table`).
+        measured (`Rooflines.table`).
         """
         built = self._built(what)
         case, meter, run = built.cell.case, built.meter, built.call.run
@@ -294,7 +294,7 @@ class Tasks:
             if case.in_model:
                 found |= parts_of(built)
         if case.device != "cpu":
-            found |= {"roof": self._roofs.share(case, meter, hot_s), "roofs": self._roofs.table()}
+            found |= {"roof": self._rooflines.share(case, meter, hot_s), "roofs": self._rooflines.table()}
         return found
 
     def trace(self, what: str, path: str) -> dict[str, Any]:
@@ -330,7 +330,7 @@ class Tasks:
         if case.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
-    def _warmed(self, what: str, ready: Built | Control) -> dict[str, float]:
+    def _warmed(self, what: str, ready: Built | Workload) -> dict[str, float]:
         """Keep a call ready to be timed as `what`: {"seconds": of one warm call}."""
         self._keep(what, ready)
         seconds = [ready.time(1)[0]]
@@ -338,7 +338,7 @@ class Tasks:
             seconds.append(ready.time(1)[0])
         return {"seconds": min(seconds)}
 
-    def _keep(self, what: str, ready: Built | Control) -> None:
+    def _keep(self, what: str, ready: Built | Workload) -> None:
         if isinstance(ready, Built):
             ready.answers = self._answers.setdefault(what, ready.answers)
         self._ready[what] = ready
@@ -352,7 +352,7 @@ def _since(before: dict[str, float]) -> dict[str, float]:
     return {purpose: s - before.get(purpose, 0.0) for purpose, s in accounting.spent().items()}
 
 
-def _sensed(ready: Built | Control) -> dict[str, Any]:
+def _sensed(ready: Built | Workload) -> dict[str, Any]:
     """Return the GPU's clock and temperature after a block, and whether it was throttled."""
     reading: Reading | None = ready.meter.sensors() if isinstance(ready, Built) else None
     if reading is None:

@@ -121,11 +121,11 @@ def _lines(ax: Axes, series: dict[str, Any], palette: Palette, labelled: Sequenc
     """Draw lines with labels at their ends; unlabelled ones are grey."""
     for name in sorted(series, key=labelled.__contains__):
         xs, ys = zip(*series[name], strict=True)
-        look, told = palette[name], name in labelled
-        colour = look.colour if told else GRID
+        style, told = palette[name], name in labelled
+        colour = style.colour if told else GRID
         ax.plot(
-            xs, ys, "--" if look.compiled else "-", marker=look.marker if told else None, color=colour, ms=5,
-            mfc=SURFACE if look.compiled else colour, lw=2.4 if look.own else 1.6 if told else 1.0, zorder=3 if told else 2,
+            xs, ys, "--" if style.compiled else "-", marker=style.marker if told else None, color=colour, ms=5,
+            mfc=SURFACE if style.compiled else colour, lw=2.4 if style.own else 1.6 if told else 1.0, zorder=3 if told else 2,
         )  # fmt: skip
     values = [y for name in labelled for _, y in series[name]]
     low, high = min(values) / 1.25, max(values) * 1.25

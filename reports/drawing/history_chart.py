@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from ..judging.series import Series
 from ..reading import units
 from ..reading.runs import Run
-from .palette import Look
+from .palette import Style
 from .svg import kind
 
 WIDTH, HEIGHT = 420, 168  # small, so that its labels are readable on a phone
@@ -43,7 +43,9 @@ class Scale:
         return BOTTOM - (seconds - self.low) / (self.high - self.low) * (BOTTOM - TOP)
 
 
-def draw(series: Series, runs: Sequence[Run], look: Look, baselines: Iterable[int], texts: Mapping[int, str]) -> Markup:
+def draw(
+    series: Series, runs: Sequence[Run], style: Style, baselines: Iterable[int], texts: Mapping[int, str]
+) -> Markup:
     """Draw a cell's history. `baselines`: positions of runs. `texts`: tooltips by position in the series."""
     ends = [end for at in texts for end in _drawn(series, at)] + [*series.usual.values()]
     values = [point.median for point in series.points]
@@ -54,7 +56,7 @@ def draw(series: Series, runs: Sequence[Run], look: Look, baselines: Iterable[in
     parts = (*_frame(scale, runs), *_levels(scale, series), *_lines(scale, series), *_points(scale, series, texts))
     marks = (f'<path class="baseline" d="M{scale.x(at) - 4:.1f} {BOTTOM}h8l-4-8z"/>' for at in baselines)
     return Markup(
-        f'<svg class="plot {kind(look)}" aria-hidden="true" viewBox="0 0 {WIDTH} {HEIGHT}">{"".join((*parts, *marks))}</svg>'
+        f'<svg class="plot {kind(style)}" aria-hidden="true" viewBox="0 0 {WIDTH} {HEIGHT}">{"".join((*parts, *marks))}</svg>'
     )
 
 

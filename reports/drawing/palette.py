@@ -52,33 +52,33 @@ THEME = (
     ("heat", "#f0883e", "#a8501c"),
     ("page", "#f5f6f8", "#0d0f13"),
     ("accent", "#0f58d3", "#6fb3ff"),
-    *((f"c{slot}", *pair) for slot, pair in enumerate(COLOURS)),
+    *((f"c{index}", *pair) for index, pair in enumerate(COLOURS)),
 )
 INK, MUTED, GRID, SURFACE = (light for _, light, _ in THEME[:4])
 
 
 @dataclass(frozen=True)
-class Look:
-    """Style of an implementation. `slot` indexes colour and marker; a compiled form is its base, hollow and dashed."""
+class Style:
+    """Style of an implementation. `index`: its colour and marker; a compiled form has those of its base, hollow and dashed."""
 
-    slot: int
+    index: int
     compiled: bool
 
     @property
     def own(self) -> bool:
-        return self.slot == 0
+        return self.index == 0
 
     @property
     def grey(self) -> bool:
-        return self.slot > len(FIRST_MET)
+        return self.index > len(FIRST_MET)
 
     @property
     def colour(self) -> str:
-        return COLOURS[self.slot][0]
+        return COLOURS[self.index][0]
 
     @property
     def marker(self) -> str:
-        return MARKERS[self.slot]
+        return MARKERS[self.index]
 
 
 class Palette:
@@ -87,8 +87,8 @@ class Palette:
     def __init__(self, registry: Iterable[str] = ()) -> None:
         self.registry = set(map(base, registry))
 
-    def __getitem__(self, name: str) -> Look:
+    def __getitem__(self, name: str) -> Style:
         known = base(name)
         own = bool(self.registry) and known not in self.registry
-        slot = 0 if own else 1 + FIRST_MET.index(known) if known in FIRST_MET else 1 + len(FIRST_MET)
-        return Look(slot, known != name)
+        index = 0 if own else 1 + FIRST_MET.index(known) if known in FIRST_MET else 1 + len(FIRST_MET)
+        return Style(index, known != name)

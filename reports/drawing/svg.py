@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from markupsafe import Markup
 
 from ..reading import units
-from .palette import Look
+from .palette import Style
 
 Points = Sequence[tuple[float, float]]
 
@@ -51,7 +51,7 @@ class Log:
 
 
 def lines(
-    series: Mapping[str, Points], looks: Mapping[str, Look], y_text: Callable[[float], str], x_name: str, base: int = 10,
+    series: Mapping[str, Points], styles: Mapping[str, Style], y_text: Callable[[float], str], x_name: str, base: int = 10,
     least: float | None = None,
 ) -> Markup:  # fmt: skip
     """Draw one line per implementation from points (x, y) on logarithmic axes, with its name at the end. `least`: lower
@@ -66,31 +66,31 @@ def lines(
     parts += [f'<text x="{x(v)}" y="{BOTTOM + 16}" text-anchor="middle">{v:g}</text>' for v in shown]
     parts.append(f'<text x="{RIGHT}" y="{HEIGHT - 4}" text-anchor="end">{html.escape(x_name)}</text>')
     ends = spread([y(points[-1][1]) for points in series.values()], LINE, TOP, HEIGHT - 8)
-    for (name, points), at in sorted(zip(series.items(), ends, strict=True), key=lambda it: looks[it[0][0]].own):
-        look, places = looks[name], [(x(a), y(b)) for a, b in points]
+    for (name, points), at in sorted(zip(series.items(), ends, strict=True), key=lambda it: styles[it[0][0]].own):
+        style, places = styles[name], [(x(a), y(b)) for a, b in points]
         path = "L".join(f"{a} {b}" for a, b in places)
-        marks = "".join(mark(look, a, b) for a, b in places if len(xs) <= MOST_MARKS)
+        marks = "".join(mark(style, a, b) for a, b in places if len(xs) <= MOST_MARKS)
         end = f'<path class="lead" d="M{places[-1][0] + 5} {places[-1][1]}L{RIGHT + 6} {at:.1f}h4"/>'
         text = f'<text class="name" x="{RIGHT + 24}" y="{at + 4:.1f}">{html.escape(label(name))}</text>'
-        parts.append(f'<g class="{kind(look)}">{end}<path class="line" d="M{path}"/>{marks}'
-                     f"{mark(look, RIGHT + 16, round(at, 1))}{text}</g>")  # fmt: skip
+        parts.append(f'<g class="{kind(style)}">{end}<path class="line" d="M{path}"/>{marks}'
+                     f"{mark(style, RIGHT + 16, round(at, 1))}{text}</g>")  # fmt: skip
     return _svg("".join(parts))
 
 
-def roofline(points: Sequence[tuple[float, float, Look, str]], roofs: Mapping[str, Points]) -> Markup:
+def roofline(points: Sequence[tuple[float, float, Style, str]], rooflines: Mapping[str, Points]) -> Markup:
     """Draw a roofline chart, operations per second over operations per byte: cells as points, ceilings as lines."""
-    every = [(a, b) for a, b, _, _ in points] + [point for roof in roofs.values() for point in roof]
+    every = [(a, b) for a, b, _, _ in points] + [point for ceiling in rooflines.values() for point in ceiling]
     x = Log(min(a for a, _ in every) / 1.2, max(a for a, _ in every) * 1.2, LEFT + 10, WIDTH - 10)
     y = Log(min(b for _, b in every) / 1.2, max(b for _, b in every) * 1.3, BOTTOM, TOP)
     parts = [_tick_y(y(tick), f"{tick / 1e9:g} G", WIDTH - 10) for tick in y.ticks()]
     parts += [f'<text x="{x(v)}" y="{BOTTOM + 16}" text-anchor="middle">{v:g}</text>' for v in x.ticks()]
     parts.append(f'<text x="{WIDTH - 10}" y="{HEIGHT - 4}" text-anchor="end">FLOP per byte</text>')
-    for name, roof in roofs.items():
-        path = "L".join(f"{x(a)} {y(b)}" for a, b in roof)
-        parts.append(f'<path class="roof" d="M{path}"><title>{html.escape(name)}</title></path>')
-    for a, b, look, title in points:
-        inner = f"<title>{html.escape(title)}</title>{mark(look, x(a), y(b))}"
-        parts.append(f'<g class="{kind(look)}">{inner}</g>')
+    for name, ceiling in rooflines.items():
+        path = "L".join(f"{x(a)} {y(b)}" for a, b in ceiling)
+        parts.append(f'<path class="ceiling" d="M{path}"><title>{html.escape(name)}</title></path>')
+    for a, b, style, title in points:
+        inner = f"<title>{html.escape(title)}</title>{mark(style, x(a), y(b))}"
+        parts.append(f'<g class="{kind(style)}">{inner}</g>')
     return _svg("".join(parts))
 
 
@@ -119,14 +119,16 @@ def bars(rows: Sequence[tuple[str, str, Mapping[str, float]]]) -> Markup:
     return _svg("".join(drawn), y + LINE)
 
 
-def _part(name: str, slot: int, x: float, y: float, width: float, said: str = "") -> str:
+def _part(name: str, index: int, x: float, y: float, width: float, said: str = "") -> str:
     title = f"<title>{html.escape(name)} {said}</title>" if said else ""
-    return f'<rect x="{x:.1f}" y="{y:g}" width="{width:.1f}" height="10" style="fill:var(--c{slot + 1})">{title}</rect>'
+    return (
+        f'<rect x="{x:.1f}" y="{y:g}" width="{width:.1f}" height="10" style="fill:var(--c{index + 1})">{title}</rect>'
+    )
 
 
-def kind(look: Look) -> str:
+def kind(style: Style) -> str:
     """Return the CSS classes: colour, whether compiled, whether the user's own."""
-    return f"k{look.slot}{' hollow' if look.compiled else ''}{' own' if look.own else ''}"
+    return f"k{style.index}{' hollow' if style.compiled else ''}{' own' if style.own else ''}"
 
 
 def strips(blocks: Sequence[float]) -> Markup:
@@ -142,9 +144,9 @@ def _strip(share: float) -> float:
     return round(min(199.0, max(1.0, (share - 0.5) / 1.5 * 200)), 1)
 
 
-def mark(look: Look, x: float, y: float) -> str:
+def mark(style: Style, x: float, y: float) -> str:
     """Draw one of the page's symbols."""
-    return f'<use href="#m{look.slot}" x="{x}" y="{y}"/>'
+    return f'<use href="#m{style.index}" x="{x}" y="{y}"/>'
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:

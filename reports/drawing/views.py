@@ -173,11 +173,11 @@ def _along(
                 if it.row["peak_bytes"] > 0:
                     memory.setdefault(impl, []).append((case.at[axis], float(it.row["peak_bytes"])))
     drawn, beyond = _within(time)
-    looks = {name: palette[name] for name in time}
+    styles = {name: palette[name] for name in time}
     name = labelled(axis)
-    one = svg.lines(drawn, looks, lambda value: f"{value:g}×", name, least=0.97)
+    one = svg.lines(drawn, styles, lambda value: f"{value:g}×", name, least=0.97)
     held = {name: memory[name] for name in drawn if name in memory}
-    two = svg.lines(held, looks, lambda value: units.tick(units.memory(value, 3)), name, 2) if held else None
+    two = svg.lines(held, styles, lambda value: units.tick(units.memory(value, 3)), name, 2) if held else None
     left = f" · not drawn: {', '.join(beyond)}" if beyond else ""
     return Lines(" ".join(keys[case.id] for case in cases), where + left, one, two)
 

@@ -18,7 +18,7 @@ from stats.verdict import Verdict
 from ..reading import runs
 from ..reading.runs import RunError
 from ..reading.words import plural
-from .comparison import SIDES, Cell, Comparison, changes, worst_first
+from .comparison import VARIANTS, Cell, Comparison, changes, worst_first
 
 FOLDER = "ab"
 """Subfolder of a machine's folder."""
@@ -50,18 +50,18 @@ def comparison(path: Path, margin: float | None = None) -> Comparison:
         RunError: it can't be read, or is no comparison.
     """
     data = read(path)
-    pairs, kept = data["pairs"], data["margin"] if margin is None else margin
-    (logs, controls), times = effects.of_saved(pairs), _times(pairs)
-    judged, implementations = verdict.of_pairs(logs, controls, kept)
-    pace = mean(pair.get("seconds") or 0.0 for pair in pairs) if pairs else 0.0
+    replicates, kept = data["pairs"], data["margin"] if margin is None else margin
+    (logs, workloads), times = effects.of_saved(replicates), _times(replicates)
+    judged, implementations = verdict.of_replicates(logs, workloads, kept)
+    pace = mean(replicate.get("seconds") or 0.0 for replicate in replicates) if replicates else 0.0
     cells = []
     for cell in data["cells"]:
         key, said = (str(cell["impl"]), str(cell["id"])), _saved(cell)
         if math.isfinite(said.ratio):
             said = judged.get(key, said)
         count = sum(map(math.isfinite, logs.get(key, ())))
-        base, head = (median(times.get((key, side), [math.nan])) for side in (0, 1))
-        before, after = (cell.get(side) or {} for side in SIDES)
+        base, head = (median(times.get((key, variant), [math.nan])) for variant in (0, 1))
+        before, after = (cell.get(variant) or {} for variant in VARIANTS)
         broken = said.word == verdict.BROKEN or list(cell.get("failed") or ()) == ["head"]
         said = _with_reach(said, count * pace)
         cells.append(Cell(*key, said, base, head, (count, count), tuple(changes(before, after, kept)), broken))
@@ -70,22 +70,22 @@ def comparison(path: Path, margin: float | None = None) -> Comparison:
         data["sides"]["head"]["label"],
         margin=kept,
         cells=sorted(cells, key=worst_first),
-        notes=list(_notes(data, controls, cells, implementations, path)),
+        notes=list(_notes(data, workloads, cells, implementations, path)),
         machine=data["fingerprints"]["head"],
         commands=[data["command"]],
         implementations=implementations,
-        unjudged=verdict.drifted(controls),
+        unjudged=verdict.drifted(workloads),
         neither=len(data["neither"]),
     )
 
 
-def _times(pairs: Sequence[Mapping[str, Any]]) -> dict[tuple[Key, int], list[float]]:
+def _times(replicates: Sequence[Mapping[str, Any]]) -> dict[tuple[Key, int], list[float]]:
     """Return the seconds of one call in every block, by cell and variant."""
     found: dict[tuple[Key, int], list[float]] = {}
-    for pair in pairs:
-        blocks, keys = pair.get("blocks") or {}, [(impl, case) for impl, case, _ in pair["logs"]]
-        for cell, side, seconds in zip(*(blocks.get(name, ()) for name in ("cell", "side", "seconds")), strict=True):
-            found.setdefault((keys[cell], side), []).append(seconds)
+    for replicate in replicates:
+        blocks, keys = replicate.get("blocks") or {}, [(impl, case) for impl, case, _ in replicate["logs"]]
+        for cell, variant, seconds in zip(*(blocks.get(name, ()) for name in ("cell", "side", "seconds")), strict=True):
+            found.setdefault((keys[cell], variant), []).append(seconds)
     return found
 
 
@@ -105,23 +105,23 @@ def _with_reach(said: Verdict, spent: float) -> Verdict:
 
 def _notes(
     data: Mapping[str, Any],
-    controls: Mapping[str, Sequence[float]],
+    workloads: Mapping[str, Sequence[float]],
     cells: Sequence[Cell],
     found: Mapping[str, Verdict],
     path: Path,
 ) -> Iterator[str]:
-    pairs = data["pairs"]
+    replicates = data["pairs"]
     yield (
-        f"{plural(len(pairs), 'replicate')} (pairs of fresh processes) in {data['seconds']:.0f} s, "
+        f"{plural(len(replicates), 'replicate')} (pairs of fresh processes) in {data['seconds']:.0f} s, "
         f"{plural(data['threads'], 'thread')}, seed {data['seed']}"
     )
-    base, head = (data["fingerprints"][side] for side in SIDES)
+    base, head = (data["fingerprints"][variant] for variant in VARIANTS)
     yield from (f"{name}: {base[name]} → {head[name]}" for name in base if base[name] != head.get(name))
-    if controls:
-        drift = ", ".join(f"{name} {shares.signed(median(logs))}" for name, logs in controls.items())
+    if workloads:
+        drift = ", ".join(f"{name} {shares.signed(median(logs))}" for name, logs in workloads.items())
         yield f"the reference workload's time changed by: {drift}"
     yield from (f"{name}: {said.reason}" for name, said in found.items() if verdict.CONTRADICTED in said.reason)
     yield from (f"in neither variant: {text}" for text in data["neither"])
     yield from data.get("self_test", ())
-    if pairs and "blocks" in pairs[0] and any(cell.verdict.word == verdict.INCONCLUSIVE for cell in cells):
+    if replicates and "blocks" in replicates[0] and any(cell.verdict.word == verdict.INCONCLUSIVE for cell in cells):
         yield f"more minutes for what is open: python -m bench ab --continue {shlex.quote(str(path))}"

@@ -98,7 +98,7 @@ def trust(run: Run, grid: Grid) -> Trust:
     fewest = min((int(it.row["processes"]) for it in marks), default=0)
     known = [it for case in grid.judged for it in case.ranked[1:2] if it.low > 0]
     half = median((it.high / it.low) ** 0.5 - 1 for it in known) if known else math.inf
-    drift = run.controls.get("drift")
+    drift = run.workload.get("drift")
     wide = shares.too_wide(1, (1 + half) ** 2)
     precision = f"ratios are {shares.UNRESOLVED if wide else f'known to ± {shares.varied(half)} (95 %)'}"
     told = {

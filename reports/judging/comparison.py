@@ -42,7 +42,7 @@ ALL_CHANGED = (
 TOLD = 0.01
 """Difference of logarithms between a cell's change in seconds and its relative change above which both are printed."""
 
-SIDES = ("base", "head")
+VARIANTS = ("base", "head")
 
 
 @dataclass(frozen=True)
@@ -151,20 +151,20 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
     machines = fingerprint.described(fingerprint.differing(base, head))
     other = f"another machine: {machines}" if machines else ""
     cells = _matched(base, head)
-    both = {key: sides for key, sides in cells.items() if all(side.logs for side in sides)}
-    hashes = {key: [side.facts.get("impl_hash") for side in sides] for key, sides in both.items()}
+    both = {key: variants for key, variants in cells.items() if all(variant.logs for variant in variants)}
+    hashes = {key: [variant.facts.get("impl_hash") for variant in variants] for key, variants in both.items()}
     changed = {impl for (impl, _), (old, new) in hashes.items() if old is None or old != new}
-    alike = {key: sides for key, sides in both.items() if not other and not _redefined(sides)}
-    before, after = ({key: sides[i].samples for key, sides in alike.items()} for i in (0, 1))
+    alike = {key: variants for key, variants in both.items() if not other and not _redefined(variants)}
+    before, after = ({key: variants[i].samples for key, variants in alike.items()} for i in (0, 1))
     found = saved.changes(before, after, changed)
     judged, implementations = _judged(found, changed, margin)
     asked = tuple(dict.fromkeys(impl for impl, _ in alike if impl in changed))
     anchors = {impl for impl, _ in alike} - changed
     why = ALL_CHANGED if alike and not anchors else other
     shown = [
-        _cell(key, sides, _wrong(sides) or judged.get(key) or _unjudged(sides, why), margin)
-        for key, sides in cells.items()
-        if any(side.logs for side in sides) or _wrong(sides) or sides[1].skipped.get("reason") in FAILED
+        _cell(key, variants, _wrong(variants) or judged.get(key) or _unjudged(variants, why), margin)
+        for key, variants in cells.items()
+        if any(variant.logs for variant in variants) or _wrong(variants) or variants[1].skipped.get("reason") in FAILED
     ]
     open_ = {name: implementations.get(name) for name in asked}
     notes = [*_notes(base, head), *_notes_on(found, len(anchors)), *_open(base, head, open_)]
@@ -192,7 +192,7 @@ def _commit(run: Run) -> str:
 
 
 @dataclass(frozen=True)
-class _Side:
+class _Variant:
     """Data of a cell in one run."""
 
     facts: Mapping[str, Any]
@@ -208,22 +208,22 @@ class _Side:
         return math.exp(mean(self.logs)) if self.logs else math.nan
 
 
-_NOWHERE = _Side({}, (), Samples((), (), (), ()), {})
+_NOWHERE = _Variant({}, (), Samples((), (), (), ()), {})
 
-_Sides = tuple[_Side, _Side]
+_Variants = tuple[_Variant, _Variant]
 
 
-def _matched(base: Run, head: Run) -> dict[Key, _Sides]:
+def _matched(base: Run, head: Run) -> dict[Key, _Variants]:
     before, after = _cells(base), _cells(head)
     return {key: (before.get(key, _NOWHERE), after.get(key, _NOWHERE)) for key in before | after}
 
 
-def _cells(run: Run) -> dict[Key, _Side]:
+def _cells(run: Run) -> dict[Key, _Variant]:
     skipped = {_key(cell): cell for cell in run.skipped}
     found = {key: replace(_NOWHERE, skipped=cell) for key, cell in skipped.items()}
     for row in run.rows:
         key, logs = _key(row["extra_info"]), list(map(math.log, row["extra_info"]["process_medians"]))
-        found[key] = _Side(row["extra_info"], logs, processes.samples(row), skipped.get(key, {}))
+        found[key] = _Variant(row["extra_info"], logs, processes.samples(row), skipped.get(key, {}))
     return found
 
 
@@ -231,9 +231,9 @@ def _key(facts: Mapping[str, Any]) -> Key:
     return str(facts["impl"]), str(facts["id"])
 
 
-def _redefined(sides: _Sides) -> bool:
+def _redefined(variants: _Variants) -> bool:
     """Whether the benchmark itself changed."""
-    before, after = (side.facts.get("case_hash") for side in sides)
+    before, after = (variant.facts.get("case_hash") for variant in variants)
     return bool(before != after)
 
 
@@ -253,8 +253,8 @@ def _judged(found: Changes, changed: set[str], margin: float) -> tuple[dict[Key,
     return cells, implementations
 
 
-def _cell(key: Key, sides: _Sides, said: Verdict, margin: float) -> Cell:
-    before, after = sides
+def _cell(key: Key, variants: _Variants, said: Verdict, margin: float) -> Cell:
+    before, after = variants
     seconds = math.log(after.seconds / before.seconds)
     if math.isfinite(said.low) and abs(seconds - math.log(said.ratio)) > TOLD:
         said = replace(said, reason=f"{said.reason}, beside the others; in seconds {shares.signed(seconds)}")
@@ -269,28 +269,28 @@ def _cell(key: Key, sides: _Sides, said: Verdict, margin: float) -> Cell:
     )
 
 
-def _wrong(sides: _Sides) -> Verdict | None:
+def _wrong(variants: _Variants) -> Verdict | None:
     """Return the verdict WRONG if either variant is wrong; else None."""
     said = [
-        f"{name}: {side.skipped['detail']}"
-        for name, side in zip(SIDES, sides, strict=True)
-        if side.skipped.get("reason") == "wrong"
+        f"{name}: {variant.skipped['detail']}"
+        for name, variant in zip(VARIANTS, variants, strict=True)
+        if variant.skipped.get("reason") == "wrong"
     ]
     return Verdict(verdict.WRONG, f"wrong output in {'; '.join(said)}") if said else None
 
 
-def _unjudged(sides: _Sides, why: str) -> Verdict:
+def _unjudged(variants: _Variants, why: str) -> Verdict:
     """Return a verdict with the ratio alone, and why there is no other. `why` holds for all cells that can be compared."""
-    before, after = sides
+    before, after = variants
     lost = verdict.BROKEN if after.skipped.get("reason") in FAILED else verdict.GONE
-    for word, name, side in ((lost, "head", after), (verdict.NEW, "base", before)):
-        if not side.logs:
+    for word, name, variant in ((lost, "head", after), (verdict.NEW, "base", before)):
+        if not variant.logs:
             parts = (
-                str(side.skipped.get("reason", "not")).replace("_", " ") + f" in {name}",
-                side.skipped.get("detail"),
+                str(variant.skipped.get("reason", "not")).replace("_", " ") + f" in {name}",
+                variant.skipped.get("detail"),
             )
             return Verdict(word, ": ".join(filter(None, parts)))
-    reason = "the benchmark itself was changed" if _redefined(sides) else why or NOTHING_BESIDE
+    reason = "the benchmark itself was changed" if _redefined(variants) else why or NOTHING_BESIDE
     return Verdict(verdict.INCONCLUSIVE, reason, after.seconds / before.seconds)
 
 
@@ -339,11 +339,11 @@ def _open(base: Run, head: Run, asked: Mapping[str, Verdict | None]) -> Iterator
 def _interleaved(base: Run, head: Run, names: Collection[str]) -> str:
     """Return the command that compares the code of two runs, interleaved."""
     if fingerprint.software(base, head):
-        sides = f"--base-python PYTHON_WITH_TORCH_{base.machine.get('torch')}"
+        variants = f"--base-python PYTHON_WITH_TORCH_{base.machine.get('torch')}"
     else:
         commits = [run.committed[:10] for run in (base, head)]
         newer = f" --head {commits[1]}" if commits[1] and commits[0] != commits[1] else ""
-        sides = f"--base {commits[0] or 'REF'}{newer}"
+        variants = f"--base {commits[0] or 'REF'}{newer}"
     asked = [f"--{name} {head.asked[name]}" for name in ("sweep", "model", *KNOWN_AXES) if head.asked.get(name)]
     own = ",".join(head.own.get(name, name) for name in names)
-    return " ".join([f"python -m bench ab {sides} --impl {own}", *asked])
+    return " ".join([f"python -m bench ab {variants} --impl {own}", *asked])

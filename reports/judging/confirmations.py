@@ -12,7 +12,7 @@ from stats.verdict import Verdict
 from ..reading.axes import KNOWN_AXES
 from ..reading.runs import Run, RunError
 from . import ab_file
-from .comparison import SIDES
+from .comparison import VARIANTS
 from .series import Series
 
 Commits = tuple[str, str]
@@ -73,7 +73,7 @@ def known(folder: Path) -> Known:
             data = ab_file.read(path)
         except RunError:
             continue
-        base, head = (data["sides"][side].get("commit") for side in SIDES)
+        base, head = (data["sides"][variant].get("commit") for variant in VARIANTS)
         if base and head:
             for cell in ab_file.comparison(path).cells:
                 found[(base, head), cell.impl, cell.id] = cell.verdict

@@ -121,7 +121,7 @@ def calls(frame: pd.DataFrame) -> str:
     return f"During timing, the outputs of {many} calls per cell were compared with the verified output."
 
 
-def reference_workload(controls: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def reference_workload(workload: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return the times of the reference workload during the run, one line per part."""
-    spent = {name: [look["seconds"] for look in seen] for name, seen in controls.get("looks", {}).items() if seen}
+    spent = {name: [sample["seconds"] for sample in seen] for name, seen in workload.get("looks", {}).items() if seen}
     return [(name, str(len(of)), *map(units.seconds, (median(of), min(of), max(of)))) for name, of in spent.items()]

@@ -34,7 +34,7 @@ def points(frame: pd.DataFrame) -> pd.DataFrame:
     return rows[((known > 0) & (known < math.inf)).all(axis=1)]
 
 
-def ceilings(roofs: Sequence[dict[str, Any]], rows: pd.DataFrame) -> dict[str, Corners]:
+def ceilings(rooflines: Sequence[dict[str, Any]], rows: pd.DataFrame) -> dict[str, Corners]:
     """Return the ceilings of `points` by name, over the range of their intensities.
 
     Two slopes per product: copies of the largest measured footprint, and of the fastest one, which may fit a cache.
@@ -42,7 +42,9 @@ def ceilings(roofs: Sequence[dict[str, Any]], rows: pd.DataFrame) -> dict[str, C
     low, high = rows["intensity"].min() / 2, rows["intensity"].max() * 2
     found: dict[str, Corners] = {}
     for device, dtype, autocast, threads in rows.reindex(columns=list(AXES)).drop_duplicates().values.tolist():
-        here = [it for it in roofs if it.get("device") == device and (pd.isna(threads) or it.get("threads") == threads)]
+        here = [
+            it for it in rooflines if it.get("device") == device and (pd.isna(threads) or it.get("threads") == threads)
+        ]
         wanted = dtype if pd.isna(autocast) else autocast
         own = {wanted, "float32"} if wanted in NARROW else {wanted}
         products = [
@@ -63,17 +65,19 @@ def ceilings(roofs: Sequence[dict[str, Any]], rows: pd.DataFrame) -> dict[str, C
     return found
 
 
-def table(roofs: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+def table(rooflines: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
     """Return rows of device, workload, threads, rate per second."""
     lines: list[tuple[str, ...]] = []
-    for roof in roofs:
-        product, copy = words.value("dtype", roof.get("dtype")), units.memory(roof.get("footprint") or math.nan)
+    for ceiling in rooflines:
+        product, copy = words.value("dtype", ceiling.get("dtype")), units.memory(ceiling.get("footprint") or math.nan)
         for rate, unit, what in (
             ("flops_per_s", "FLOP", f"a product in {product}"),
-            ("bytes_per_s", "B", f"{'a copy' if roof.get('device') == 'cpu' else 'a copy or a sum'} of {copy}"),
+            ("bytes_per_s", "B", f"{'a copy' if ceiling.get('device') == 'cpu' else 'a copy or a sum'} of {copy}"),
         ):
-            if positive(roof.get(rate)):
-                lines.append((str(roof.get("device")), what, str(roof.get("threads")), f"{_si(roof[rate])}{unit}/s"))
+            if positive(ceiling.get(rate)):
+                lines.append(
+                    (str(ceiling.get("device")), what, str(ceiling.get("threads")), f"{_si(ceiling[rate])}{unit}/s")
+                )
     return lines
 
 

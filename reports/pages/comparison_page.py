@@ -36,5 +36,5 @@ def html(this: Comparison) -> str:
         notes=this.notes,
         machine=dict(page.flat({key: value for key, value in this.machine.items() if value not in (None, "", {})})),
         commands=this.commands,
-        looks=Palette(),
+        styles=Palette(),
     )

@@ -112,7 +112,7 @@ def html(this: History) -> str:
         widest=f"{WIDEST:+.0%}".replace("%", " %"),
         chapters=list(_chapters(this, palette)),
         more=[it for it in (_marks(this), _still(this)) if it.rows],
-        looks=palette,
+        styles=palette,
         machine=dict(page.flat(this.runs[-1].machine)),
         min_runs=MIN_RUNS,
         false_steps=FALSE_STEPS,

@@ -40,7 +40,7 @@ def tables_of(run: Run, frame: pd.DataFrame, grid: Grid, palette: Palette, keys:
 
 def _roofline(run: Run, frame: pd.DataFrame, palette: Palette) -> Table | None:
     points = roofline.points(frame)
-    if points.empty or not run.roofs:
+    if points.empty or not run.rooflines:
         return None
     said = fr.varying(frame)
     dots = [
@@ -49,7 +49,7 @@ def _roofline(run: Run, frame: pd.DataFrame, palette: Palette) -> Table | None:
         for row in fr.records(points)
     ]  # fmt: skip
     note = "FLOP per second against FLOP per byte, a point a cell. Lines: ceilings measured on this machine."
-    return Table("Roofline", note=note, drawings=[svg.roofline(dots, roofline.ceilings(run.roofs, points))])
+    return Table("Roofline", note=note, drawings=[svg.roofline(dots, roofline.ceilings(run.rooflines, points))])
 
 
 def _compiling(frame: pd.DataFrame) -> Table:

@@ -76,7 +76,7 @@ def html(runs: Sequence[Run]) -> str:
         notes=[SEPARATE, *dict.fromkeys(note for one in found.values() for note in one.notes)],
         machine=shared,
         commands=[run.command for run in runs if run.command],
-        looks=Palette({name for run in runs for name in run.registry}),
+        styles=Palette({name for run in runs for name in run.registry}),
     )  # fmt: skip
 
 

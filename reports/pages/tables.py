@@ -41,10 +41,10 @@ def headings(grid: Grid) -> tuple[str, ...]:
     """Return the headings of `cells`, for any case of a run."""
     rows = [mark.row for case in grid.cases for mark in case.ranked]
     rate = ("tokens/s",) * any(row["mode"] == "decode" for row in rows)
-    roof = ("of roofline",) * any(row["roof"] > 0 for row in rows)
+    ceiling = ("of roofline",) * any(row["roof"] > 0 for row in rows)
     gpu = tuple(f"{it} (unverified)" for it in ("TFLOP/s", "of peak", "device only", "launches"))
     gpu *= any(row["device"] == "cuda" for row in rows)
-    return ("slowdown", "95 % interval", "median", *rate, "peak memory", "of tolerance", "kernel", *gpu, *roof)
+    return ("slowdown", "95 % interval", "median", *rate, "peak memory", "of tolerance", "kernel", *gpu, *ceiling)
 
 
 def cells(mark: Mark, headings: Sequence[str]) -> list[str]:

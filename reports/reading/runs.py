@@ -53,8 +53,8 @@ class Run:
     machine: dict[str, Any] = field(default_factory=dict)
     commit: dict[str, Any] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
-    roofs: list[dict[str, Any]] = field(default_factory=list)
-    controls: dict[str, Any] = field(default_factory=dict)
+    rooflines: list[dict[str, Any]] = field(default_factory=list)
+    workload: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """Caveats on its numbers."""
     axes: list[dict[str, Any]] = field(default_factory=list)
@@ -191,8 +191,8 @@ def checked(data: Any, path: Path) -> Run:
         machine=data.get("machine_info") or {},
         commit=data.get("commit_info") or {},
         state=data.get("state") or {},
-        roofs=_dictionaries(data.get("roofs")),
-        controls=_controls(data.get("controls")),
+        rooflines=_dictionaries(data.get("roofs")),
+        workload=_workload(data.get("controls")),
         notes=tuple(map(str, data.get("notes") or ())),
         axes=_dictionaries(data.get("axes")),
         published=[it for it in _dictionaries(data.get("published")) if positive(it.get("seconds"))],
@@ -251,10 +251,10 @@ def _cell(cell: Any, path: Path) -> dict[str, Any]:
     return {"detail": "", **cell}
 
 
-def _controls(value: Any) -> dict[str, Any]:
+def _workload(value: Any) -> dict[str, Any]:
     """Return the samples of the reference workload; empty if the format is unknown."""
-    looks = value.get("looks") if isinstance(value, dict) else None
-    lists = list(looks.values()) if isinstance(looks, dict) else [None]
+    samples = value.get("looks") if isinstance(value, dict) else None
+    lists = list(samples.values()) if isinstance(samples, dict) else [None]
     known = all(
         isinstance(of, list) and all(isinstance(it, dict) and positive(it.get("seconds")) for it in of) for of in lists
     )

@@ -96,10 +96,10 @@ def _write_runs(folder: Path, runs: int, rows: int) -> None:
     """Runs of one machine, an hour apart."""
     folder.mkdir(parents=True, exist_ok=True)
     pattern = json.loads(PATTERN.read_text(encoding="utf-8"))
-    draw = random.Random(0)
+    rng = random.Random(0)
     cells = [_cell(pattern["benchmarks"], i) for i in range(rows)]
     for number in range(1, runs + 1):
-        pattern["benchmarks"] = [_timed(cell, draw) for cell in cells]
+        pattern["benchmarks"] = [_timed(cell, rng) for cell in cells]
         pattern["datetime"] = f"2026-{1 + number // 672:02}-{1 + number // 24 % 28:02}T{number % 24:02}:00:00+00:00"
         (folder / f"{number:04}_scale.json").write_text(json.dumps(pattern), encoding="utf-8")
 
@@ -114,8 +114,8 @@ def _cell(rows: list[dict[str, Any]], i: int) -> dict[str, Any]:
     return row
 
 
-def _timed(row: dict[str, Any], draw: random.Random) -> dict[str, Any]:
-    factor = draw.lognormvariate(0, 0.02)
+def _timed(row: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    factor = rng.lognormvariate(0, 0.02)
     timed = {key: row["stats"][key] * factor for key in ("min", "max", "mean", "median", "q1", "q3", "iqr")}
     samples = [sample * factor for sample in row["stats"]["data"]]
     return {**row, "stats": {**row["stats"], **timed, "data": samples}}

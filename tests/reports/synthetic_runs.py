@@ -128,13 +128,13 @@ def timed_interleaved(
     day, rows = rng.normal(0, noise.day), []
     for length in T:
         at = case(T=length, H=1)
-        mood = rng.normal(0, noise.round, processes * visits * rounds)
+        drift = rng.normal(0, noise.round, processes * visits * rounds)
         for impl in impls:
             factor, loud = (slower or {}).get(impl, 1.0), noise.louder.get(impl, 1.0)
             whole = rng.normal(0, noise.run * loud)
             process = rng.normal(0, noise.process * loud, processes).repeat(visits * rounds)
             visit = rng.normal(0, noise.visit * loud, processes * visits).repeat(rounds)
-            logs = day + mood + whole + process + visit + rng.normal(0, noise.block, mood.size)
+            logs = day + drift + whole + process + visit + rng.normal(0, noise.block, drift.size)
             seconds = (COSTS[impl][0] * length / 64 * factor * np.exp(logs)).tolist()
             rows.append(_timed(impl, at, seconds, processes, visits, f"{impl} {factor}"))
     return document(rows, controls=_still(rng, day), **top)
@@ -160,8 +160,8 @@ def _timed(
 
 def _still(rng: np.random.Generator, day: float) -> dict[str, Any]:
     """A reference workload with the drift of the implementations."""
-    looks = [{"at": 20.0 * i, "seconds": float(3e-3 * math.exp(day + rng.normal(0, 0.001)))} for i in range(5)]
-    return {"drift": 0.01, "looks": {"product": looks}}
+    samples = [{"at": 20.0 * i, "seconds": float(3e-3 * math.exp(day + rng.normal(0, 0.001)))} for i in range(5)]
+    return {"drift": 0.01, "looks": {"product": samples}}
 
 
 def save(data: dict[str, Any], folder: Path, name: str) -> Path:

@@ -65,10 +65,10 @@ def test_of_two_that_are_tied_neither_is_called_the_fastest(as_run: Any) -> None
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_machine_drift_widens_the_intervals_and_is_reported(seed: int, as_run: Any) -> None:
-    looks = {"product": [{"at": 0.0, "seconds": 1e-3}, {"at": 9.0, "seconds": 1.8e-3}]}
+    samples = {"product": [{"at": 0.0, "seconds": 1e-3}, {"at": 9.0, "seconds": 1.8e-3}]}
     data = injected(seed, {"sdpa": 1.0}, noise=Noise(run=0.0, round=0.3))
-    headline, trust = first_screen({**data, "controls": {"drift": 0.8, "looks": looks}}, as_run)
-    _, calm = first_screen({**data, "controls": {"drift": 0.01, "looks": looks}}, as_run)
+    headline, trust = first_screen({**data, "controls": {"drift": 0.8, "looks": samples}}, as_run)
+    _, calm = first_screen({**data, "controls": {"drift": 0.01, "looks": samples}}, as_run)
     assert trust == f"{calm}; meanwhile the reference workload's time varied by 80 %"
     assert not re.search("Use (fused|linear|packed)", headline)
 

@@ -159,8 +159,8 @@ def test_ceilings_parts_and_drift_are_shown_where_they_were_measured(as_run: Any
         row["extra_info"]["id"] += "".join(f"-{key}={value}" for key, value in at.items())
     roofs = [{"device": "cpu", "dtype": "float32", "threads": 2, "flops_per_s": 2e11},
              {"device": "cpu", "footprint": 2**20, "threads": 2, "bytes_per_s": 4e10}]  # fmt: skip
-    looks = {"product": [{"at": 0.0, "seconds": 4e-3}, {"at": 20.0, "seconds": 5e-3}]}
-    data = synthetic.document(rows, roofs=roofs, controls={"drift": 0.11, "looks": looks})
+    samples = {"product": [{"at": 0.0, "seconds": 4e-3}, {"at": 20.0, "seconds": 5e-3}]}
+    data = synthetic.document(rows, roofs=roofs, controls={"drift": 0.11, "looks": samples})
     words = Outline(page.write(as_run(data), tmp_path).read_text()).words
     for expected in ("a product in fp32", "200 GFLOP", "a copy of 1.00 MiB", "varied by 11 %", "3,000 calls",
                      "Roofline", "The kernel as a share of its layer", "50.0 %", "40.0 %"):  # fmt: skip

@@ -10,14 +10,14 @@ import synthetic_runs as synthetic
 from reports.judging import frame, peaks, roofline
 from reports.pages import page, tables
 
-ROOFS = [{"device": "cpu", "dtype": dtype, "threads": 2, "flops_per_s": rate}
+CEILINGS = [{"device": "cpu", "dtype": dtype, "threads": 2, "flops_per_s": rate}
          for dtype, rate in (("float32", 1e11), ("bfloat16", 4e11), ("float16", 5e10))]  # fmt: skip
 COPIES = [
     {"device": "cpu", "footprint": 2**n, "threads": 2, "bytes_per_s": rate} for n, rate in ((16, 9e10), (20, 3e10))
 ]
 
 
-def corners(as_run: Any, *rows: dict[str, Any], roofs: Any = ROOFS) -> dict[str, roofline.Corners]:
+def corners(as_run: Any, *rows: dict[str, Any], roofs: Any = CEILINGS) -> dict[str, roofline.Corners]:
     axes = [{"name": "autocast", "kind": "choice", "unsaid": None}]
     made = [
         synthetic.row("fused", synthetic.case(**at), [1e-3], id=str(at), autocast=at.get("autocast")) for at in rows

@@ -24,7 +24,7 @@ from stats.verdict import (
     UNCHANGED,
     Verdict,
     of_effects,
-    of_pairs,
+    of_replicates,
 )
 
 CASES, PAIRS, NOISE = 8, 12, 0.01
@@ -43,7 +43,7 @@ def table(rng: np.random.Generator, injected: float = 0.0, pairs: int = PAIRS, n
 
 
 def one(*logs: float, margin: float = 0.01) -> Verdict:
-    return of_pairs({("x", "case"): np.array(logs)}, {}, margin)[0]["x", "case"]
+    return of_replicates({("x", "case"): np.array(logs)}, {}, margin)[0]["x", "case"]
 
 
 def known(mean: float, error: float, df: float = 100) -> Estimate:
@@ -60,19 +60,19 @@ def every(said: tuple[dict[tuple[str, str], Verdict], dict[str, Verdict]]) -> li
 
 def test_unchanged_code_is_reported_in_a_hundredth_of_comparisons_over_all_interim_analyses() -> None:
     rng = np.random.default_rng(1)
-    alarms = sum(any(it.word in (*CHANGED, SLIGHT) for it in every(of_pairs(table(rng), {}))) for _ in range(300))
+    alarms = sum(any(it.word in (*CHANGED, SLIGHT) for it in every(of_replicates(table(rng), {}))) for _ in range(300))
     assert alarms <= 6  # 1 in 100 is guaranteed for interim analyses after every replicate up to the 200th
 
 
 def test_a_slow_down_of_two_percent_is_found_in_its_implementation_and_nowhere_else() -> None:
     rng = np.random.default_rng(3)
-    said = [of_pairs(table(rng, 0.02), {}) for _ in range(60)]
+    said = [of_replicates(table(rng, 0.02), {}) for _ in range(60)]
     assert sum(impls["sdpa"].word == REGRESSED for _, impls in said) >= 59
     assert sum(it.word in CHANGED for cells, _ in said for key, it in cells.items() if key[0] != "sdpa") <= 2
 
 
 def test_a_speed_up_is_called_improved() -> None:
-    _, impls = of_pairs(table(np.random.default_rng(4), -0.05), {})
+    _, impls = of_replicates(table(np.random.default_rng(4), -0.05), {})
     assert [impls[name].word for name in IMPLS] == [IMPROVED, UNCHANGED, UNCHANGED]
 
 
@@ -109,7 +109,7 @@ def test_a_fact_is_never_taken_back() -> None:
     for injected in (0.0, 0.005, 0.009, 0.011):
         logs, facts = table(rng, injected, pairs=40, noise=0.004), dict[object, tuple[int, bool]]()
         for count in range(effects.FIRST_ANALYSIS, 41):
-            cells, impls = of_pairs({key: of[:count] for key, of in logs.items()}, {})
+            cells, impls = of_replicates({key: of[:count] for key, of in logs.items()}, {})
             for name, it in [*cells.items(), *impls.items()]:
                 way = (1 if it.ratio > 1 else -1) * (it.word in (*CHANGED, SLIGHT))
                 before = facts.get(name, (0, False))
@@ -122,14 +122,14 @@ def test_intervals_of_all_interim_analyses_hold_the_truth_in_95_percent_of_compa
     rng = np.random.default_rng(9)
     wrong = 0
     for _ in range(60):
-        cells, _ = effects.of_pairs(table(rng, pairs=60))
+        cells, _ = effects.of_replicates(table(rng, pairs=60))
         wrong += sum(not low <= 0 <= high for low, high in (it.interval() for it in cells.values()))
     assert 0.005 < wrong / 60 / 24 <= 0.06
 
 
 @pytest.mark.parametrize("level", [0.1, 0.05, 0.01, 0.0005])
 def test_the_level_of_an_interim_analysis(level: float) -> None:
-    """Nominal levels from 1,200,000 simulated walks, as `tests/experiments/looks.py` prints them."""
+    """Nominal levels from 1,200,000 simulated walks, as `tests/experiments/interim.py` prints them."""
     simulated = {0.1: 0.00831, 0.05: 0.00359, 0.01: 0.000565, 0.0005: 0.0000225}
     assert per_analysis(level) == pytest.approx(simulated[level], rel=0.08)
 
@@ -244,9 +244,9 @@ def test_a_group_of_unchanged_cells_raises_few_false_alarms_with_noise_common_to
     rng = np.random.default_rng(23)
     alarms = 0
     for _ in range(150):
-        mood = {impl: rng.normal(0, 0.03, 6) for impl in IMPLS}
-        logs = {key: of + mood[key[0]] for key, of in table(rng, pairs=6).items()}
-        alarms += any(it.word in (*CHANGED, SLIGHT) for it in of_pairs(logs, {})[1].values())
+        drift = {impl: rng.normal(0, 0.03, 6) for impl in IMPLS}
+        logs = {key: of + drift[key[0]] for key, of in table(rng, pairs=6).items()}
+        alarms += any(it.word in (*CHANGED, SLIGHT) for it in of_replicates(logs, {})[1].values())
     assert alarms <= 4
 
 
@@ -255,7 +255,7 @@ def test_an_implementation_counts_all_replicates_of_all_its_cells() -> None:
     rng = np.random.default_rng(24)
     still, slow = rng.normal(0, 0.001, 12), rng.normal(0.1, 0.001, 12)
     still[4:] = math.nan
-    found = of_pairs({("sdpa", "still"): still, ("sdpa", "slow"): slow}, {})[1]["sdpa"]
+    found = of_replicates({("sdpa", "still"): still, ("sdpa", "slow"): slow}, {})[1]["sdpa"]
     assert found.ratio == pytest.approx(math.exp(0.05), abs=0.002)
 
 
@@ -263,7 +263,7 @@ def test_a_reference_workload_that_changed_a_little_hides_no_change_of_the_code(
     """Both variants were timed within milliseconds: head's code may have slowed the workload in its own process."""
     rng = np.random.default_rng(25)
     logs = {("sdpa", str(i)): rng.normal(0.02, 0.0005, 8) for i in range(3)}
-    said = of_pairs(logs, {"loop": rng.normal(0.02, 0.0005, 8)})[1]["sdpa"]
+    said = of_replicates(logs, {"loop": rng.normal(0.02, 0.0005, 8)})[1]["sdpa"]
     assert said.word == REGRESSED and said.ratio == pytest.approx(math.exp(0.02), abs=0.001)
 
 
@@ -271,7 +271,7 @@ def _replayed(logs: dict[Any, Any], pairs: int) -> list[dict[Any, str]]:
     """The words on all cells and implementations, after each pair from the fourth on."""
     found = []
     for count in range(4, pairs + 1):
-        cells, implementations = of_pairs({key: of[:count] for key, of in logs.items()}, {}, 0.01)
+        cells, implementations = of_replicates({key: of[:count] for key, of in logs.items()}, {}, 0.01)
         found.append({key: it.word for key, it in (cells | implementations).items()})
     return found
 
@@ -342,7 +342,7 @@ def test_a_margin_is_a_share(margin: float) -> None:
 
 
 def test_nothing_to_judge() -> None:
-    assert of_pairs({}, {}) == ({}, {})
+    assert of_replicates({}, {}) == ({}, {})
 
 
 def test_the_judge_travels_light() -> None:
@@ -395,9 +395,9 @@ def visited(times: dict[int, float], process: int = 0) -> ratios.Samples:
 
 def test_two_cases_are_paired_by_the_visits_that_lie_nearest() -> None:
     """The machine is half as fast from the third pass on: it divides out, and where a visit was left out, too."""
-    mood = {0: 1.0, 10: 1.0, 20: 2.0, 30: 2.0}
-    of = visited({visit + 3: 3 * mood[visit] for visit in mood})
-    over = visited({visit + 5: mood[visit] for visit in (10, 20, 30)})
+    drift = {0: 1.0, 10: 1.0, 20: 2.0, 30: 2.0}
+    of = visited({visit + 3: 3 * drift[visit] for visit in drift})
+    over = visited({visit + 5: drift[visit] for visit in (10, 20, 30)})
     found, inverse = ratios.ratio(of, over, one_case=False), ratios.ratio(over, of, one_case=False)
     assert (found.value, found.visits, found.processes) == (pytest.approx(3), 3, 1)
     half = estimate.BETWEEN_PROCESSES * stats.t.ppf(0.975, estimate.PRIOR.df)

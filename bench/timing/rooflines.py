@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from ..cases.accounting import spending
+from ..cases.accounting import accounted
 from ..cases.case import Case
 from ..cases.counting import ITEM_BYTES, flops, least_bytes
 from ..cases.outcome import Skip
@@ -22,7 +22,7 @@ from .devices import Meter
 TF32 = "tf32"
 """Float32 products that tensor cores round to 10 bits, listed beside the dtypes."""
 
-SIDES = (256, 512, 1024, 2048, 4096, 8192)
+SIZES = (256, 512, 1024, 2048, 4096, 8192)
 """Sides of the square matrices, as long as one product takes no more time than two ceilings are allowed."""
 
 SECONDS = 0.05
@@ -41,7 +41,7 @@ SMALLEST = 1 << 16
 """Bytes below which no copy is timed, since call overhead would dominate."""
 
 
-class Roofs:
+class Rooflines:
     """Ceilings measured so far, each on first use, with the threads set at that time."""
 
     def __init__(self) -> None:
@@ -82,11 +82,11 @@ class Roofs:
 
     def restore(self, table: list[dict[str, Any]]) -> None:
         """Load the ceilings measured by an earlier process of the same run."""
-        for roof in table:
-            if "dtype" in roof:
-                self._flops[roof["device"], roof["dtype"], roof["threads"]] = roof["flops_per_s"]
+        for ceiling in table:
+            if "dtype" in ceiling:
+                self._flops[ceiling["device"], ceiling["dtype"], ceiling["threads"]] = ceiling["flops_per_s"]
             else:
-                self._bytes[roof["device"], roof["footprint"], roof["threads"]] = roof["bytes_per_s"]
+                self._bytes[ceiling["device"], ceiling["footprint"], ceiling["threads"]] = ceiling["bytes_per_s"]
 
     def _seconds(self, case: Case, meter: Meter) -> float:
         """Return the least seconds possible for a case on this machine.
@@ -95,7 +95,7 @@ class Roofs:
         three TF32 products may replace one of float32.
         """
         dtypes = {case.computes} if ITEM_BYTES[case.computes] >= 4 else {case.computes, "float32"}
-        with spending("roofs"):
+        with accounted("roofs"):
             compute = max(self._peak_flops(case.device, dtype, meter) for dtype in dtypes)
             if case.computes == "float32" and case.device != "cpu":
                 compute = max(compute, self._peak_flops(case.device, TF32, meter) / (1 if case.tf32 else 3))
@@ -111,7 +111,7 @@ class Roofs:
             rates = []
             stored = torch.float32 if dtype == TF32 else getattr(torch, dtype)
             with tf32_products() if dtype == TF32 else nullcontext():
-                for n in SIDES:
+                for n in SIZES:
                     a, b = (torch.randn(n, n, device=device).to(stored) for _ in range(2))
                     rates.append(2 * n**3 / self._best(meter, lambda a=a, b=b: a @ b, single=n < LARGE))  # type: ignore[misc]
                     if 2 * (2 * n) ** 3 / rates[-1] > 2 * self.seconds:

@@ -14,7 +14,7 @@ import torch
 
 from stats import conditions
 
-from ..cases.accounting import spending
+from ..cases.accounting import accounted
 
 EVERY = 20.0
 """Seconds between two samples."""
@@ -64,7 +64,7 @@ def software() -> dict[str, str]:
 
 
 @dataclass
-class Controls:
+class ReferenceWorkload:
     """Samples so far: for each workload its seconds, and when they were taken, in seconds since the first sample."""
 
     clock: Callable[[], float] = perf_counter
@@ -74,11 +74,11 @@ class Controls:
     _last: float = 0.0
 
     def sample(self, elsewhere: Mapping[str, float] = {}) -> None:
-        """Time every control now; `elsewhere`: seconds of those that a worker has just timed."""
+        """Time every CPU workload now; `elsewhere`: seconds of GPU workloads that a worker has just timed."""
         now = self.clock()
         if self._began is None:  # samples of an earlier process come first
-            self._began = now - max((at for looks in self.seen.values() for at, _ in looks), default=0.0)
-        with spending("controls"):
+            self._began = now - max((at for samples in self.seen.values() for at, _ in samples), default=0.0)
+        with accounted("controls"):
             for name, make in WORK.items():
                 work = self._work.setdefault(name, make())
                 work()
@@ -93,17 +93,17 @@ class Controls:
 
     def drift(self) -> float:
         """Return `conditions.drift` of the samples."""
-        return conditions.drift({name: [seconds for _, seconds in looks] for name, looks in self.seen.items()})
+        return conditions.drift({name: [seconds for _, seconds in samples] for name, samples in self.seen.items()})
 
     def restore(self, table: dict[str, Any]) -> None:
         """Load the samples of an earlier process of the same run."""
-        for name, looks in table["looks"].items():
-            self.seen[name] = [(look["at"], look["seconds"]) for look in looks]
+        for name, samples in table["looks"].items():
+            self.seen[name] = [(sample["at"], sample["seconds"]) for sample in samples]
 
     def table(self) -> dict[str, Any]:
         """Return the samples for the run file."""
-        looks = {name: [{"at": at, "seconds": seconds} for at, seconds in seen] for name, seen in self.seen.items()}
-        return {"drift": self.drift(), "looks": looks}
+        samples = {name: [{"at": at, "seconds": seconds} for at, seconds in seen] for name, seen in self.seen.items()}
+        return {"drift": self.drift(), "looks": samples}
 
     def _seconds(self, work: Callable[[], Any]) -> float:
         spent = []

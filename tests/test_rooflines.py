@@ -11,7 +11,7 @@ import torch
 from bench.cases.case import Case
 from bench.cases.counting import flops, least_bytes
 from bench.cases.outcome import Skip
-from bench.timing.roofs import Roofs
+from bench.timing.rooflines import Rooflines
 
 
 class Machine:
@@ -34,31 +34,31 @@ class Machine:
 def test_the_share_is_that_of_the_lower_ceiling() -> None:
     busy, idle = Case.of(T=512, H=8, D_h=64), Case.of(T=1, T_kv=4096, H=8, D_h=64, mask="none", mode="decode")
     assert flops(busy) / 1e11 > least_bytes(busy) / 1e10
-    assert Roofs().share(busy, Machine(), 1.0) == pytest.approx(flops(busy) / 1e11)
+    assert Rooflines().share(busy, Machine(), 1.0) == pytest.approx(flops(busy) / 1e11)
     assert flops(idle) / 1e11 < least_bytes(idle) / 1e10
-    assert Roofs().share(idle, Machine(), 1.0) == pytest.approx(least_bytes(idle) / 1e10)
+    assert Rooflines().share(idle, Machine(), 1.0) == pytest.approx(least_bytes(idle) / 1e10)
 
 
 def test_a_narrow_dtype_may_be_computed_in_float32() -> None:
     case = Case.of(T=512, H=8, D_h=64, dtype="bfloat16")
-    assert Roofs().share(case, Machine(), 1.0) == pytest.approx(flops(case) / 1e11)
+    assert Rooflines().share(case, Machine(), 1.0) == pytest.approx(flops(case) / 1e11)
 
 
 def test_above_the_ceiling_there_is_no_row() -> None:
     case, machine = Case.of(T=512, H=8, D_h=64), Machine()
     with pytest.raises(Skip, match="200% of this machine's measured roof"):
-        Roofs().share(case, machine, flops(case) / machine.rate / 2)
+        Rooflines().share(case, machine, flops(case) / machine.rate / 2)
 
 
 def test_a_ceiling_measured_on_a_busy_machine_is_measured_again() -> None:
-    case, machine, roofs = Case.of(T=512, H=8, D_h=64), Machine(rate=1e10), Roofs()
-    roofs.share(case, machine, 100.0)
+    case, machine, rooflines = Case.of(T=512, H=8, D_h=64), Machine(rate=1e10), Rooflines()
+    rooflines.share(case, machine, 100.0)
     machine.rate = 1e11
-    assert roofs.share(case, machine, flops(case) / 5e10) == pytest.approx(0.5)
+    assert rooflines.share(case, machine, flops(case) / 5e10) == pytest.approx(0.5)
     machine.rate = 1e9  # a worse moment takes nothing back
     with pytest.raises(Skip):
-        roofs.share(case, machine, flops(case) / 2e11)
-    assert [row["flops_per_s"] for row in roofs.table() if "dtype" in row] == [pytest.approx(1e11)]
+        rooflines.share(case, machine, flops(case) / 2e11)
+    assert [row["flops_per_s"] for row in rooflines.table() if "dtype" in row] == [pytest.approx(1e11)]
 
 
 def test_a_ceiling_is_measured_thoroughly_before_a_row_is_refused() -> None:
@@ -68,17 +68,17 @@ def test_a_ceiling_is_measured_thoroughly_before_a_row_is_refused() -> None:
         def seconds(self, call: Any, times: int) -> float:
             return super().seconds(call, times) * (1 if call().shape[0] >= 1024 else 2)
 
-    case, machine, roofs = Case.of(T=512, H=8, D_h=64), Warming(rate=1e12), Roofs()
-    roofs.seconds = 1e-6
-    roofs.share(case, machine, 100.0)
-    assert roofs.share(case, machine, flops(case) / 0.9e12) == pytest.approx(0.9)
+    case, machine, rooflines = Case.of(T=512, H=8, D_h=64), Warming(rate=1e12), Rooflines()
+    rooflines.seconds = 1e-6
+    rooflines.share(case, machine, 100.0)
+    assert rooflines.share(case, machine, flops(case) / 0.9e12) == pytest.approx(0.9)
 
 
 def test_a_resumed_run_has_the_measured_ceilings() -> None:
     machine = Machine()
-    killed, case = Roofs(), Case.of(T=64, H=2, D_h=16)
+    killed, case = Rooflines(), Case.of(T=64, H=2, D_h=16)
     killed.share(case, machine, 100.0)
-    resumed = Roofs()
+    resumed = Rooflines()
     resumed.restore(killed.table())
     assert resumed.table() == killed.table()
     machine.rate = 1.0  # would be a very low ceiling
@@ -95,7 +95,7 @@ class Growing(Machine):
 
 @pytest.mark.parametrize(("rate", "side"), [(8e14, 8192), (8e10, 256)])
 def test_products_grow_as_long_as_the_device_is_fast_enough(rate: float, side: int) -> None:
-    assert Roofs()._peak_flops("meta", "float32", Growing(rate)) == pytest.approx(rate * side / 8192)
+    assert Rooflines()._peak_flops("meta", "float32", Growing(rate)) == pytest.approx(rate * side / 8192)
 
 
 class Busy(Machine):
@@ -112,7 +112,7 @@ class Busy(Machine):
 
 def test_a_large_copy_that_meets_a_bad_moment_is_made_again() -> None:
     """64 MiB take 7 ms here, and 67 in that moment."""
-    assert Roofs()._peak_bytes("meta", 1 << 26, Busy(slow=4)) == pytest.approx(1e10)
+    assert Rooflines()._peak_bytes("meta", 1 << 26, Busy(slow=4)) == pytest.approx(1e10)
 
 
 class Gpu(Machine):
@@ -127,7 +127,7 @@ class Gpu(Machine):
 def test_on_a_gpu_float32_may_be_three_products_of_tf32_and_reading_is_no_copy() -> None:
     before, gpu = torch.backends.cuda.matmul.fp32_precision, Gpu()
     busy = Case.of(T=512, H=8, D_h=64, device="meta")
-    assert Roofs().share(busy, gpu, 1.0) == pytest.approx(flops(busy) / (gpu.rate * 10 / 3))
+    assert Rooflines().share(busy, gpu, 1.0) == pytest.approx(flops(busy) / (gpu.rate * 10 / 3))
     assert torch.backends.cuda.matmul.fp32_precision == before
-    assert Roofs()._peak_bytes("meta", 2 << 20, gpu) == pytest.approx(2 * gpu.bandwidth)
-    assert Roofs()._peak_bytes("cpu", 2 << 20, gpu) == pytest.approx(gpu.bandwidth)
+    assert Rooflines()._peak_bytes("meta", 2 << 20, gpu) == pytest.approx(2 * gpu.bandwidth)
+    assert Rooflines()._peak_bytes("cpu", 2 << 20, gpu) == pytest.approx(gpu.bandwidth)

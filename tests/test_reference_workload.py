@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from bench.runs.progress import drifting
-from bench.timing import controls
-from bench.timing.controls import Controls
+from bench.timing import reference_workload
+from bench.timing.reference_workload import ReferenceWorkload
 
 
 class Clock:
@@ -27,12 +27,12 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(controls, "WORK", {"fixed": lambda: clock.work})
+    monkeypatch.setattr(reference_workload, "WORK", {"fixed": lambda: clock.work})
     return clock
 
 
 def test_a_steady_machine_reports_no_drift(clock: Clock) -> None:
-    seen = Controls(clock)
+    seen = ReferenceWorkload(clock)
     for _ in range(4):
         seen.sample()
     assert seen.drift() == pytest.approx(0)
@@ -40,18 +40,18 @@ def test_a_steady_machine_reports_no_drift(clock: Clock) -> None:
 
 
 def test_machine_drift_is_reported(clock: Clock) -> None:
-    seen = Controls(clock)
+    seen = ReferenceWorkload(clock)
     for clock.each in (1e-3, 1e-3, 1.2e-3, 1.2e-3):
         seen.sample()
     assert seen.drift() == pytest.approx(0.2)
     assert "changed by 20 % between" in (drifting(seen.drift()) or "")
     assert "changed by a factor of 20 between" in (drifting(18.58) or "")
-    seconds = [look["seconds"] for look in seen.table()["looks"]["fixed"]]
+    seconds = [sample["seconds"] for sample in seen.table()["looks"]["fixed"]]
     assert seconds == pytest.approx([1e-3, 1e-3, 1.2e-3, 1.2e-3])
 
 
 def test_it_samples_again_when_it_is_due(clock: Clock) -> None:
-    seen = Controls(clock)
+    seen = ReferenceWorkload(clock)
     for clock.now in (0.0, 5.0, 19.0, 30.0, 40.0):
         if seen.due():
             seen.sample()
@@ -59,11 +59,11 @@ def test_it_samples_again_when_it_is_due(clock: Clock) -> None:
 
 
 def test_a_resumed_run_knows_what_was_seen_before(clock: Clock) -> None:
-    killed = Controls(clock)
+    killed = ReferenceWorkload(clock)
     for clock.now in (0.0, 30.0):
         killed.sample()
     clock.now, clock.each = 500.0, 1.2e-3  # a new process, whenever
-    resumed = Controls(clock)
+    resumed = ReferenceWorkload(clock)
     resumed.restore(killed.table())
     resumed.sample()
     clock.now = 510.0
@@ -72,7 +72,7 @@ def test_a_resumed_run_knows_what_was_seen_before(clock: Clock) -> None:
     assert resumed.drift() == pytest.approx(0.2)
 
 
-@pytest.mark.parametrize("name", controls.WORK)
+@pytest.mark.parametrize("name", reference_workload.WORK)
 def test_the_work_is_some(name: str) -> None:
-    make: Callable[[], Callable[[], Any]] = controls.WORK[name]
+    make: Callable[[], Callable[[], Any]] = reference_workload.WORK[name]
     assert make()() is not None

@@ -1,4 +1,4 @@
-"""`python -m tests.experiments.looks [FILE...]`: interleaved comparisons, judged again after each of their replicates.
+"""`python -m tests.experiments.interim [FILE...]`: interleaved comparisons, judged again after each of their replicates.
 
 FILE is a comparison as `python -m bench ab` saves it; without one, those that `--keep` has put into `tests/data/`. Prints, of
 each kind of comparison (by injection, as `python -m bench ab --self-test` names its files), what is found of it, alarms,
@@ -101,7 +101,7 @@ def _line(impl: str, share: float, found: list[dict[str, Any]]) -> tuple[str, ..
 
 def judged(data: Mapping[str, Any], count: int) -> tuple[dict[Key, Verdict], dict[str, Verdict]]:
     """After so many pairs."""
-    return verdict.of_pairs(*effects.of_saved(data["pairs"][:count]), data["margin"])
+    return verdict.of_replicates(*effects.of_saved(data["pairs"][:count]), data["margin"])
 
 
 def taken_back(data: Mapping[str, Any]) -> tuple[int, int, int]:

@@ -18,13 +18,13 @@ from statistics import median
 from time import monotonic
 from typing import Any
 
-from stats.effects import CONTROL, of_saved
-from stats.verdict import SETTLED, Verdict, of_pairs
+from stats.effects import WORKLOAD, of_saved
+from stats.verdict import SETTLED, Verdict, of_replicates
 
 from ..cases.cells import Key
 from ..cases.outcome import Skip
-from ..timing.controls import GPU_WORK, WORK
 from ..timing.engine import block_of, rounds
+from ..timing.reference_workload import GPU_WORK, WORK
 from ..workers.client import Request, Script, WorkerClient, together
 from ..workers.team import Team
 
@@ -33,7 +33,7 @@ ROUNDS = 20
 (docs/measured.md).
 """
 
-TURNS = 320
+ROUNDS_OF_ALL = 320
 """Least rounds of all cells together, so that timing a replicate takes longer than starting it."""
 
 MIN_ROUNDS = 3
@@ -52,10 +52,10 @@ evicted from the caches is a small part of such a call, and equally for both var
 
 VARIANTS = ("base", "head")
 
-CONTROLS: tuple[Key, ...] = tuple((CONTROL, name) for name in WORK)
-GPU_CONTROLS: tuple[Key, ...] = tuple((CONTROL, name) for name in GPU_WORK)
+WORKLOADS: tuple[Key, ...] = tuple((WORKLOAD, name) for name in WORK)
+GPU_WORKLOADS: tuple[Key, ...] = tuple((WORKLOAD, name) for name in GPU_WORK)
 
-Pair = dict[str, Any]
+Replicate = dict[str, Any]
 """Saved measurements of one replicate: `logs`, the datum of each cell and reference workload as [impl, case, log];
 `blocks`, in the order of timing, by `COLUMNS`; and its duration in `seconds`.
 """
@@ -73,45 +73,45 @@ def of_both(scripts: Sequence[Script], at_once: bool) -> None:
 
 
 @dataclass
-class Pairing:
-    """The replicates measured so far."""
+class Replication:
+    """Measures the replicates of one comparison."""
 
     start: Callable[[], Team]
     """Starts a fresh process for each of `VARIANTS`."""
     requests: Sequence[Mapping[Key, dict[str, Any]]]
     """By variant, the requests that prepare cells: the implementation's name there, and the case."""
     rng: random.Random
-    controls: Sequence[Key] = CONTROLS
-    """Controls with the same work in both variants."""
+    workloads: Sequence[Key] = WORKLOADS
+    """Reference workloads that are the same in both variants."""
     failures: dict[Key, CellFailed] = field(default_factory=dict)
     """Cells that were lost while they were timed."""
     together: bool = True
     """Whether both variants are prepared at the same time: each on its own core, but never on one GPU."""
 
-    def pair(self, cells: Collection[Key], most: int) -> Pair:
+    def replicate(self, cells: Collection[Key], most: int) -> Replicate:
         """Measure a datum of each cell and reference workload in a fresh replicate; if a cell is lost, repeat without."""
         while True:
-            order = [key for key in (*cells, *self.controls) if key not in self.failures]
+            order = [key for key in (*cells, *self.workloads) if key not in self.failures]
             self.rng.shuffle(order)
             team = self.start()
             try:
                 return self._measured(team, order, most)
             except CellFailed as failed_cell:
-                if failed_cell.key in self.controls:
+                if failed_cell.key in self.workloads:
                     raise failed_cell.outcome from None
                 self.failures[failed_cell.key] = failed_cell
             finally:
                 team.close()
 
-    def _measured(self, team: Team, order: list[Key], most: int) -> Pair:
+    def _measured(self, team: Team, order: list[Key], most: int) -> Replicate:
         began, clients = monotonic(), [team.clients[name] for name in VARIANTS]
         took: tuple[dict[Key, float], ...] = {}, {}
         of_both([self._preparing(client, i, order, took[i]) for i, client in enumerate(clients)], self.together)
         blocks = {key: block_of(math.sqrt(took[0][key] * took[1][key])) for key in order}
-        turns = {key: max(MIN_ROUNDS, min(most, round(most * EVEN / block.seconds))) for key, block in blocks.items()}
+        counts = {key: max(MIN_ROUNDS, min(most, round(most * EVEN / block.seconds))) for key, block in blocks.items()}
         timed: list[tuple[int, int, float, float, float, float]] = []
         cold = {(key, i) for key in order for i in (0, 1)}
-        for key, i in interleaved(turns, self.rng):
+        for key, i in interleaved(counts, self.rng):
             before, at = _stolen(), monotonic() - began
             block, what = blocks[key], " ".join(key)
             warm = block.warm or int(block.seconds <= LONG or (key, i) in cold)  # the other process was scheduled
@@ -133,7 +133,7 @@ class Pairing:
         """
         for key in order:
             what, cell = {"what": " ".join(key)}, self.requests[i].get(key)
-            do, details = ("prepare", cell) if cell else ("control", {"name": key[1]})
+            do, details = ("prepare", cell) if cell else ("workload", {"name": key[1]})
             with _failing(i, key):
                 answer = yield Request(client, do, what | details)
                 took[key] = float(answer["seconds"])
@@ -159,51 +159,51 @@ def datum(blocks: Sequence[tuple[int, float]]) -> float:
     return median(math.log(slow / fast) for fast, slow in zip(base, head, strict=True))
 
 
-def interleaved(turns: Mapping[Key, int], rng: random.Random) -> Iterator[tuple[Key, int]]:
+def interleaved(counts: Mapping[Key, int], rng: random.Random) -> Iterator[tuple[Key, int]]:
     """Yield the order of timing: each round has both variants (0 base, 1 head) of cells with rounds left."""
-    for order in rounds(turns, rng):
+    for order in rounds(counts, rng):
         for key in order:
             yield from ((key, variant) for variant in rng.sample((0, 1), 2))
 
 
 def until_settled(
-    pair: Callable[[Collection[Key], int], Pair],
+    replicate: Callable[[Collection[Key], int], Replicate],
     cells: Sequence[Key],
     margin: float,
     left: Callable[[], float],
     tell: Callable[[str], None] = lambda text: None,
-    before: Sequence[Pair] = (),
-    keep: Callable[[Pair], None] = lambda pair: None,
-) -> list[Pair]:
+    before: Sequence[Replicate] = (),
+    keep: Callable[[Replicate], None] = lambda replicate: None,
+) -> list[Replicate]:
     """Measure replicates after those `before`, of undecided cells, while there are seconds `left()`; returns all.
 
     Calls `keep` with each new replicate as soon as it is measured.
 
     Verdicts are valid at every interim analysis, so that analysing every replicate does not raise the error rate.
 
-    `pair` measures given cells in a fresh replicate with a given number of rounds; it may omit cells that it lost.
+    `replicate` measures given cells in a fresh replicate with a given number of rounds; it may omit cells that it lost.
     """
-    pairs = list(before)
+    replicates = list(before)
 
     def open_cells() -> list[Key]:
-        verdicts = judged(cells, pairs, margin) if pairs else {}
+        verdicts = judged(cells, replicates, margin) if replicates else {}
         return [key for key in cells if key not in verdicts or verdicts[key].word not in SETTLED]
 
     open_, last = open_cells(), 0.0
-    while open_ and (len(pairs) == len(before) or left() > last):
-        tell(f"timing {len(open_)} of {len(cells)} cells: replicate {len(pairs) + 1}")
+    while open_ and (len(replicates) == len(before) or left() > last):
+        tell(f"timing {len(open_)} of {len(cells)} cells: replicate {len(replicates) + 1}")
         last = left()
-        pairs.append(pair(open_, min(MAX_ROUNDS, max(ROUNDS, TURNS // len(open_)))))
-        keep(pairs[-1])
+        replicates.append(replicate(open_, min(MAX_ROUNDS, max(ROUNDS, ROUNDS_OF_ALL // len(open_)))))
+        keep(replicates[-1])
         last -= left()
         open_ = open_cells()
-    return pairs
+    return replicates
 
 
-def judged(cells: Sequence[Key], pairs: Sequence[Pair], margin: float) -> dict[Key, Verdict]:
+def judged(cells: Sequence[Key], replicates: Sequence[Replicate], margin: float) -> dict[Key, Verdict]:
     """Return the verdicts from all replicates."""
-    logs, controls = of_saved(pairs)
-    return of_pairs({key: logs.get(key, [math.nan] * len(pairs)) for key in cells}, controls, margin)[0]
+    logs, workloads = of_saved(replicates)
+    return of_replicates({key: logs.get(key, [math.nan] * len(replicates)) for key in cells}, workloads, margin)[0]
 
 
 class CellFailed(Exception):
