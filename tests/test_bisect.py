@@ -96,7 +96,7 @@ def history(monkeypatch: pytest.MonkeyPatch, measured: Callable[[Measured], None
         ]
         logs = {("sdpa", name): [pair["logs"][i][2] for pair in pairs] for i, name in enumerate("ab")}
         facts = {side: {"kernel": "math" if slow and side == "head" else "flash"} for side in ("base", "head")}
-        judged = verdict.of_pairs(logs, {})[0]
+        judged = verdict.of_replicates(logs, {})[0]
         cells = [{"impl": "sdpa", "id": name, "failed": []} | facts | vars(judged["sdpa", name]) for name in "ab"]
         data = {"sides": {"base": {"label": base}, "head": {"label": head}}, "cells": cells, "pairs": pairs,
                 "margin": 0.01, "moved": "", "threads": 1, "seed": 1, "seconds": 1.0, "neither": [], "command": "x",

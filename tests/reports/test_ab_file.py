@@ -37,7 +37,7 @@ def document(
     count = len(next(iter(logs.values()), []))
     rng = random.Random(0)
     known = logs | {("control", "python"): [rng.gauss(drift, 1e-4) for _ in range(count)]}
-    judged = verdict.of_pairs(logs, {})[0]
+    judged = verdict.of_replicates(logs, {})[0]
     said = {**judged, **{key: verdict.Verdict(*told) for key, told in (without or {}).items()}}
     cells = [
         {"impl": impl, "id": id_, "base": FACTS, "head": FACTS, "failed": [], **vars(it)}

@@ -264,7 +264,7 @@ def test_a_step_is_confirmed_by_an_interleaved_comparison(
         asked.append(step.options())
         cell = {"impl": "sdpa", "id": synthetic.case_id(tracked.CASES[0]), "failed": [], "base": None, "head": None}
         logs = [0.05, 0.0502, 0.0498, 0.05]
-        said = vars(verdict.of_pairs({("sdpa", cell["id"]): logs}, {})[0]["sdpa", cell["id"]])
+        said = vars(verdict.of_replicates({("sdpa", cell["id"]): logs}, {})[0]["sdpa", cell["id"]])
         sides = {side: {"label": side, "commit": asked[-1][side]} for side in ("base", "head")}
         data = {"sides": sides, "cells": [cell | said],
                 "pairs": [{"logs": [["sdpa", cell["id"], log]], "seconds": 1.0} for log in logs],

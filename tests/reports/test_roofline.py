@@ -23,7 +23,7 @@ def corners(as_run: Any, *rows: dict[str, Any], roofs: Any = CEILINGS) -> dict[s
         synthetic.row("fused", synthetic.case(**at), [1e-3], id=str(at), autocast=at.get("autocast")) for at in rows
     ]
     run = as_run(synthetic.document(made, schema=2, axes=axes, roofs=[*roofs, *COPIES]))
-    return roofline.ceilings(run.roofs, roofline.points(frame.tidy(run)))
+    return roofline.ceilings(run.rooflines, roofline.points(frame.tidy(run)))
 
 
 @pytest.mark.parametrize(
