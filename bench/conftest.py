@@ -75,6 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.benchmark_storage = f"file://{run.folder.parent if there else CHECKOUT / 'bench'}"
     if not any(str(it).startswith(OF_TABLE) for it in config.invocation_params.args):
         config.option.benchmark_quiet = True  # the suite prints its own table at the end
+    config.option.no_header |= not run.ended  # pytest-benchmark's would show its timer, rounds and warm-up, unused here
     progress = config.stash[PROGRESS] = Progress(config, run)
     config.pluginmanager.register(progress, "attention-progress")
     if run.traces:

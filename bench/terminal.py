@@ -1,16 +1,15 @@
-"""Output streams that tolerate a closed reader, and command names as typed by the user."""
+"""Output streams that tolerate a closed reader."""
 
 from __future__ import annotations
 
 import io
 import os
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
-from . import INSTALLED
+from stats.arguments import as_typed
 
 
 class Patient:
@@ -51,15 +50,6 @@ def prepare() -> None:
 def close() -> None:
     """Drop buffered and further output."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def as_typed(text: str) -> str:
-    """Replace commands in a text by the single command of an installed suite, `attention-bench`."""
-    if not INSTALLED:
-        return text
-    text = re.sub("^bench: ", "attention-bench: ", text)
-    text = re.sub(r"python -m (?:bench|reports) (?=[a-z])", "attention-bench ", text)
-    return text.replace("python -m reports", "attention-bench report").replace("pytest bench/", "attention-bench run")
 
 
 def warn(text: str) -> None:

@@ -24,11 +24,11 @@ from bench.ab.sources import commit_of, commits_between, repository, subject_of
 from bench.cases.outcome import Skip
 from bench.runs.saving import run_files
 from bench.selection.choice import listed
-from bench.selection.command import Parser
 from bench.selection.errors import UsageError, positive
 from reports.judging import ab_file
 from reports.judging.comparison import Comparison
 from reports.pages.comparison_text import changed, sentences
+from stats.arguments import Parser
 from stats.verdict import INCONCLUSIVE, REGRESSED
 
 from .ab import UNJUDGED, answered, unmeasured
@@ -200,7 +200,7 @@ def _points(ends: Sequence[str], pythons: str | None) -> tuple[list[str], str]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
-        "bisect",
+        "python -m bench bisect",
         usage="%(prog)s GOOD BAD [options]\n       %(prog)s --pythons A,B,C [options]",
         description="Find the commit, or the version of torch, that made it slower.",
     )

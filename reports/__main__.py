@@ -14,9 +14,10 @@ if not __package__:  # started by path: a package `reports` of the user's must n
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     __package__ = "reports"
 
-from . import INSTALLED
+from stats.arguments import INSTALLED, Parser
+
 from .reading import command, runs
-from .reading.command import NOT_JUDGED, Parser, complain
+from .reading.command import NOT_JUDGED, complain
 from .reading.runs import Run, RunError
 
 COMMANDS: dict[str, str] = {

@@ -1,9 +1,48 @@
-"""Command-line rules shared by bench and reports."""
+"""Command-line rules shared by bench and reports: one-line usage errors, and commands as typed by the user."""
 
 from __future__ import annotations
 
+import re
+import sys
 from argparse import ArgumentParser, _StoreAction
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+USAGE_ERROR = 3
+
+_HOME = Path(__file__).resolve().parent.parent
+INSTALLED = _HOME.name == "attention_bench" and not (_HOME / "tox.ini").exists()
+"""Whether the suite is installed from a wheel: without a checkout, with a single command, `attention-bench`."""
+
+
+def as_typed(text: str) -> str:
+    """Replace commands in a text by the single command of an installed suite, `attention-bench`."""
+    if not INSTALLED:
+        return text
+    text = re.sub("^(?:bench|reports): ", "attention-bench: ", text)
+    text = re.sub(r"python -m (?:bench|reports) (?=[a-z])", "attention-bench ", text)
+    return text.replace("python -m reports", "attention-bench report").replace("pytest bench/", "attention-bench run")
+
+
+class Parser(ArgumentParser):
+    """argparse with one-line errors and an exit code of its own for them, since 2 means that nothing could be judged."""
+
+    def __init__(self, prog: str, usage_error: int = USAGE_ERROR, **options: Any):
+        """`prog`: `python -m bench ab`, of which errors name the package."""
+        super().__init__(prog=as_typed(prog), allow_abbrev=False, **options)
+        self._package, self._usage_error = prog.split()[2], usage_error
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        refuse_repeated(self, sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
+
+    def format_help(self) -> str:
+        return as_typed(super().format_help())
+
+    def error(self, message: str) -> NoReturn:
+        text = f"{self._package}: error: {' '.join(message.split())} (--help shows the options)\n"
+        self.exit(self._usage_error, as_typed(text))
 
 
 def refuse_repeated(parser: ArgumentParser, words: Sequence[str]) -> None:

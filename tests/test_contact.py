@@ -35,7 +35,7 @@ from bench.selection.choice import impls_named
 from bench.selection.options import ASKED, Selection, clock_text
 from bench.timing.engine import VISITS
 from reports import __main__ as reports_main
-from reports.reading import command as reports_command
+from stats import arguments
 
 from .conftest import CHECKOUT, environment, gated
 
@@ -298,15 +298,12 @@ def test_ctrl_c_and_a_full_disk_end_a_command_in_one_line(
 
 
 def test_an_installed_suite_is_spoken_of_as_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    from reports.reading import command
-
     text = "python -m bench ab, python -m reports advise, python -m reports, pytest bench/ --T 16"
-    for room in (terminal, command):
-        assert room.as_typed(text) == text  # in a checkout
-        monkeypatch.setattr(room, "INSTALLED", True)
-        assert room.as_typed(text) == (
-            "attention-bench ab, attention-bench advise, attention-bench report, attention-bench run --T 16"
-        )
+    assert arguments.as_typed(text) == text  # in a checkout
+    monkeypatch.setattr(arguments, "INSTALLED", True)
+    assert arguments.as_typed(text) == (
+        "attention-bench ab, attention-bench advise, attention-bench report, attention-bench run --T 16"
+    )
 
 
 @pytest.mark.parametrize(
@@ -461,8 +458,7 @@ def test_what_help_says_fits_into_80_columns(
     room: ModuleType, installed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    for names in (terminal, reports_command):
-        monkeypatch.setattr(names, "INSTALLED", installed)  # where commands have longer names
+    monkeypatch.setattr(arguments, "INSTALLED", installed)  # where commands have longer names
     for command in ([], *([name] for name in room.COMMANDS)):
         with suppress(SystemExit):
             room.main([*command, "--help"])

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from stats.arguments import Parser
 from stats.verdict import MARGIN, as_margin
 
 from ..cases.case import AXES
-from ..selection.command import Parser
 from ..selection.errors import count, positive
 from ..selection.options import OPTIONS
 
@@ -21,7 +21,10 @@ EACH_TIME = ("budget", "json", "markdown", "save", "to_continue")
 
 def parser() -> argparse.ArgumentParser:
     """Build the parser of `python -m bench ab`."""
-    parser = Parser("ab", description="Compare two variants, base and head: interleaved, in pairs of fresh processes.")
+    parser = Parser(
+        "python -m bench ab",
+        description="Compare two variants, base and head: interleaved, in pairs of fresh processes.",
+    )
     variants = parser.add_argument_group("variants: two revisions, two implementations or two interpreters")
     variants.add_argument(
         "--base", metavar="REF", help="git revision of the base, in the repository of the current folder"

@@ -15,10 +15,12 @@ from typing import Any
 
 from pytest_benchmark.utils import get_machine_id
 
+from stats.arguments import Parser
+
 from .. import CHECKOUT
 from ..runs import journal as journals
 from ..runs.saving import results_root
-from ..selection.command import Parser, complain, named, said
+from ..selection.command import complain, named, said
 from ..selection.errors import UsageError, count
 from ..workers.fresh import QUIET, pin
 
@@ -96,7 +98,7 @@ def was_quiet(machine: Mapping[str, Any]) -> bool:
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
-        "sweep",
+        "python -m bench sweep",
         USAGE_ERROR,
         description="Measure a sweep in several fresh processes and save it as one run.",
         epilog="All other options are those of `pytest bench/`: --sweep, --impl, --T, ...",

@@ -9,6 +9,8 @@ from typing import Any
 
 from pytest_benchmark.utils import get_commit_info
 
+from stats.arguments import as_typed
+
 from ..cases.outcome import FAILURES
 from ..runs.journal import Journal, Line
 from ..runs.progress import skips
@@ -16,7 +18,6 @@ from ..runs.saving import load, run_files, save
 from ..selection.command import complain
 from ..selection.errors import UsageError
 from ..starting import UNFINISHED
-from ..terminal import as_typed
 from .driver import Driver, Engine, tell
 from .merging import merged
 

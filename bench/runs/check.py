@@ -10,8 +10,10 @@ from importlib.metadata import version
 from time import perf_counter
 from typing import Any
 
+from stats.arguments import Parser
+
 from ..cases.outcome import FAILURES, Skip, Unsupported
-from ..selection.command import Parser, complain
+from ..selection.command import complain
 from ..selection.errors import UsageError
 from ..workers.client import STARTING, Lost, Script, Setting, Variant, WorkerClient, checking, together
 
@@ -93,7 +95,7 @@ class Checked:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return the exit code: 0 if all supported cases are correct, 1 if one is wrong or fails, 3 for a usage error."""
     parser = Parser(
-        "check",
+        "python -m bench check",
         description="Check kernels and layers for correctness in all modes and axes that they declare, without timing them.",
         epilog="Exit code: 0 when everything supported is correct, 1 when something is wrong or fails.",
     )

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..selection.command import Parser
-from ..terminal import as_typed
+from stats.arguments import Parser, as_typed
+
 from ..timing.devices.nvml import IDLE, SETTINGS, Reading, readings, words
 from ..timing.machine import fingerprint
 from .lacking import cpp_compiler
@@ -44,7 +44,7 @@ class Remark:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return the exit code: 0 without disturbances, 1 with some, 3 for a usage error."""
     Parser(
-        "doctor",
+        "python -m bench doctor",
         description="Find what on this machine will disturb measurements, with advice for each.",
         epilog="Exit code: 0 when nothing disturbs, 1 when something does.",
     ).parse_args(arguments)

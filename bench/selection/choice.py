@@ -8,7 +8,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -35,12 +35,6 @@ MODULES = "ATTENTION_BENCH_PATH"
 """Environment variable: folders searched for a user's modules before the current folder."""
 
 
-def registered() -> Iterator[Impl]:
-    """Yield every implementation; supports older revisions, where this function has another name (`ab --base`)."""
-    every: Callable[[], Iterator[Impl]] = getattr(impls, "registered", None) or getattr(impls, "shelf")  # noqa: B009
-    return every()
-
-
 def _eager_name(name: str) -> str:
     """Return the eager name: `NAME+compile` -> `NAME`; supports older revisions with a single compiled form."""
     forms = getattr(impls, "FORMS", (impls.COMPILE,))
@@ -64,7 +58,7 @@ def impls_named(given: list[str], whole_registry: bool, folder: str) -> tuple[Im
     if not names:
         if given:
             raise UsageError(f"--impl names nothing; known: {known()}")
-        chosen = [impl for impl in registered() if impl.common or whole_registry]
+        chosen = [impl for impl in impls.registered() if impl.common or whole_registry]
         names = [impl.name for impl in chosen]
         names += [impl.name + impls.COMPILE for impl in chosen if impl.compiled_by_default]
     return tuple(_impl(name, folder) for name in dict.fromkeys(names))
@@ -75,7 +69,7 @@ def _impl(name: str, folder: str) -> Impl:
         with suppress(KeyError):
             return impls.get(name)
         if ":" not in name and not os.path.exists(os.path.join(folder, f"{name.removesuffix('.py')}.py")):
-            near = nearest(_eager_name(name), [impl.name for impl in registered()])
+            near = nearest(_eager_name(name), [impl.name for impl in impls.registered()])
             raise UsageError(f"unknown implementation {name!r}; known: {known()}{near}")
     try:
         return _own(*name.rpartition("=")[::2], folder)
@@ -133,7 +127,7 @@ def _own(name: str, path: str, folder: str) -> Impl:
         _refuse_sizes(it)
     if not (inspect.isroutine(it) or inspect.isclass(it)):  # a partial belongs to the module that names it
         impl = replace(impl, owner=module)
-    if plain not in {i.name for i in registered()} or impls.get(plain).owner != impl.owner:
+    if plain not in {i.name for i in impls.registered()} or impls.get(plain).owner != impl.owner:
         impls.add(impl)
     _own_paths[plain] = path
     return impls.get(name)
@@ -217,17 +211,9 @@ def _imported(module: str, load: Callable[[], ModuleType]) -> ModuleType:
         noted = settings.noted(before)
         if changed := settings.put_back(before):
             warn(f"{module} modifies global torch settings when it is imported; they were restored: "
-                 f"{', '.join(changed)}{_instead(changed)}")  # fmt: skip
+                 f"{', '.join(changed)}")  # fmt: skip
         if noted:
             warn(f"{module} changes, when it is imported, {', '.join(noted)}")
-
-
-def _instead(changed: list[str]) -> str:
-    """Return advice for a module that replaces one of torch's names."""
-    patches = any(change.startswith("names of torch.nn.functional") for change in changed)
-    return (
-        " (to measure what was to take its place, register the function itself: --impl NAME=module:function)" * patches
-    )
 
 
 def uncallable(cell: Cell) -> str | None:
@@ -267,4 +253,4 @@ def _misfit(function: Callable[..., Any], positional: list[str], keywords: dict[
 
 
 def known() -> str:
-    return f"{', '.join(impl.name for impl in registered())}, and NAME{impls.COMPILE}"
+    return f"{', '.join(impl.name for impl in impls.registered())}, and NAME{impls.COMPILE}"

@@ -6,35 +6,13 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
 
 from pytest_benchmark.utils import parse_save
 
-from stats.arguments import refuse_repeated
+from stats.arguments import USAGE_ERROR
 
-from ..terminal import as_typed, warn
+from ..terminal import warn
 from .errors import UsageError
-
-USAGE_ERROR = 3
-"""Exit code for usage errors."""
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse with another exit code for usage errors, since 2 is used otherwise."""
-
-    def __init__(self, command: str, usage_error: int = USAGE_ERROR, **options: object):
-        super().__init__(prog=as_typed(f"python -m bench {command}"), allow_abbrev=False, **options)  # type: ignore[arg-type]
-        self._usage_error = usage_error
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        refuse_repeated(self, sys.argv[1:] if args is None else args)
-        return super().parse_known_args(args, namespace)
-
-    def format_help(self) -> str:
-        return as_typed(super().format_help())
-
-    def error(self, message: str) -> NoReturn:
-        raise SystemExit(complain(f"{message} (--help shows the options)", self._usage_error))
 
 
 def complain(message: object, code: int = USAGE_ERROR) -> int:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from impls import Impl
-from stats.arguments import refuse_repeated
+from stats.arguments import as_typed, refuse_repeated
 
 from .. import CHECKOUT
 from ..cases.axes import nearest
@@ -22,7 +22,7 @@ from ..cases.decoders import BLOCKS
 from ..cases.models import config_of, layers_of, notes_of
 from ..cases.sweep import SWEEPS, Sweep, of_points
 from ..checks.impl_hash import sources_hash
-from ..terminal import as_typed, warn
+from ..terminal import warn
 from ..timing.devices import default_device
 from . import workloads
 from .choice import impls_named, listed, refuse_absent

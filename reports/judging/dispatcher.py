@@ -19,11 +19,11 @@ import numpy as np
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from stats.arguments import as_typed
 from stats.ratios import UNKNOWN, Ratio
 
 from ..reading import fingerprint, units
 from ..reading.axes import KNOWN_AXES, axis_names
-from ..reading.command import as_typed
 from ..reading.runs import Run, RunError
 from ..reading.words import SHORT_DTYPE
 from . import frame as fr

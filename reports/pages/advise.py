@@ -13,6 +13,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from stats.arguments import Parser
+
 from ..judging import advice, dispatcher
 from ..judging import frame as fr
 from ..judging.advice import Layers
@@ -120,8 +122,8 @@ def _print(table: Mapping[str, Any]) -> None:
         console.print(f"left out, wrong somewhere in this run: {', '.join(table['left_out'])}")
 
 
-def _parser() -> command.Parser:
-    parser = command.Parser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="python -m reports advise",
         description="Which implementation to use, from a saved run.",
         epilog="Any other axis of the run is an option as well, as --window 128. Numbers may be ranges: --T 512..8192.",

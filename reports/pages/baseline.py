@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
+from stats.arguments import Parser, as_typed
 from stats.verdict import REGRESSED
 
 from ..judging.comparison import compare
@@ -90,7 +91,7 @@ def _show(options: argparse.Namespace) -> int:
     for baseline in found:
         _print(baseline)
     if not found:
-        print(command.as_typed(f"no baseline in {results} yet; {baseline_file.HOW_TO_SET_ONE}"))
+        print(as_typed(f"no baseline in {results} yet; {baseline_file.HOW_TO_SET_ONE}"))
     return command.FINE
 
 
@@ -106,7 +107,7 @@ def _print(baseline: Baseline) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command.Parser(
+    parser = Parser(
         prog="python -m reports baseline",
         description="The run that later runs are compared with, one per machine.",
         epilog=_EPILOG,

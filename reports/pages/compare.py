@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from stats.arguments import Parser
 from stats.verdict import as_margin
 
 from ..judging import ab_file
@@ -112,7 +113,7 @@ def _sides(options: argparse.Namespace) -> tuple[Run, Run]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command.Parser(
+    parser = Parser(
         prog="python -m reports compare",
         description="What became slower or faster between two saved runs, cell by cell.",
         epilog=_EPILOG,

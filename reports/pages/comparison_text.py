@@ -12,11 +12,12 @@ from rich.padding import Padding
 from rich.text import Text
 
 from stats import shares, verdict
+from stats.arguments import as_typed
 from stats.verdict import CHANGED, IMPROVED, REGRESSED, SLIGHT, UNCHANGED, Verdict
 
 from ..judging.comparison import Cell, Change, Comparison
 from ..reading import units
-from ..reading.command import FINE, NOT_JUDGED, as_typed
+from ..reading.command import FINE, NOT_JUDGED
 from ..reading.words import listing, plural
 from .tables import escape, markdown
 

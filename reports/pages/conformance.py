@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from stats.arguments import Parser
+
 from ..reading import command
 from ..reading.runs import RunError
 
@@ -23,7 +25,7 @@ WIDTH = 100
 
 def main(arguments: Sequence[str]) -> int:
     """Print the table; returns the exit code: 0 printed; 3 a usage error, reported in one line on stderr."""
-    parser = command.Parser(
+    parser = Parser(
         prog="python -m reports conformance",
         description="Print a Markdown table of what is correct, from output files of `python -m bench check --json`.",
     )

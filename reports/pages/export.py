@@ -10,6 +10,8 @@ from typing import Any
 
 import pandas as pd
 
+from stats.arguments import Parser
+
 from ..judging import frame as fr
 from ..reading import command
 from ..reading.axes import KNOWN_AXES, axis_names
@@ -85,8 +87,8 @@ FORMS: dict[str, Callable[[pd.DataFrame, Path], Any]] = {
 """Writers by file ending."""
 
 
-def _parser() -> command.Parser:
-    parser = command.Parser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="python -m reports export",
         description="Export measured rows for other tools; docs/columns.md of the sources defines the columns.",
     )

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
+from stats.arguments import Parser
+
 from ..drawing import figure
 from ..drawing.figure import MEASURES
 from ..reading import command
@@ -50,10 +52,8 @@ def draw(name: str, run: Run, path: Path, narrow: bool = False) -> Path:
     return path
 
 
-def _parser() -> command.Parser:
-    parser = command.Parser(
-        prog="python -m reports figure", description="Draw one figure of a saved run, as PNG or SVG."
-    )
+def _parser() -> Parser:
+    parser = Parser(prog="python -m reports figure", description="Draw one figure of a saved run, as PNG or SVG.")
     parser.add_argument("name", metavar="NAME", help=", ".join(MEASURES))
     command.add_run(parser)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="FILE.png or FILE.svg")

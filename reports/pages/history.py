@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from stats.arguments import Parser
+
 from ..judging import confirmations, series
 from ..judging.confirmations import Asked, Known
 from ..judging.series import Saved, Series
@@ -85,7 +87,7 @@ def _notes(others: int, force: bool) -> Iterator[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command.Parser(
+    parser = Parser(
         prog="python -m reports history",
         description="Find when cells became slower or faster, over all runs of one machine.",
         epilog=_EPILOG,

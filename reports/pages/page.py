@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from stats import ratios
+from stats.arguments import as_typed
 
 from ..drawing import figure, svg, views
 from ..drawing.palette import MARKERS, PATHS, THEME
@@ -21,7 +22,6 @@ from ..judging import frame as fr
 from ..judging.grid import Case, Grid, Mark
 from ..reading import units, words
 from ..reading.axes import labelled
-from ..reading.command import as_typed
 from ..reading.runs import Run
 from . import more, tables
 from .report import Report, report

@@ -10,6 +10,8 @@ from typing import Any
 
 import orjson
 
+from stats.arguments import Parser
+
 from .. import CHECKOUT
 from ..reading import command, runs
 from ..reading.runs import Run
@@ -35,7 +37,7 @@ them. These are ranks on one machine: yours will rank implementations differentl
 
 def main(arguments: Sequence[str]) -> int:
     """Publish runs; returns the exit code: 0 written; 3 a usage error, reported in one line on stderr."""
-    parser = command.Parser(
+    parser = Parser(
         prog="python -m reports publish", description="docs/results.md and README's figure, from results/published/."
     )
     parser.add_argument("runs", nargs="*", metavar="RUN", help="which runs to keep there first (default: none)")

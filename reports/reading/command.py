@@ -4,48 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
 
-from stats.arguments import refuse_repeated
+from stats.arguments import INSTALLED, USAGE_ERROR, as_typed
 
-from .. import INSTALLED
 from . import runs
 from .runs import Run, RunError
 
 FINE = 0
 REGRESSED = 1
 NOT_JUDGED = 2
-USAGE_ERROR = 3
-
-
-def as_typed(text: str) -> str:
-    """Replace commands in a text by the single command of an installed suite, `attention-bench`."""
-    if not INSTALLED:
-        return text
-    text = re.sub("^reports: ", "attention-bench: ", text)
-    text = re.sub(r"python -m (?:bench|reports) (?=[a-z])", "attention-bench ", text)
-    return text.replace("python -m reports", "attention-bench report").replace("pytest bench/", "attention-bench run")
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse with one-line errors and exit code 3, since 2 means that nothing could be judged."""
-
-    def __init__(self, *, prog: str, **options: Any):
-        super().__init__(prog=as_typed(prog), allow_abbrev=False, **options)
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        refuse_repeated(self, sys.argv[1:] if args is None else args)
-        return super().parse_known_args(args, namespace)
-
-    def format_help(self) -> str:
-        return as_typed(super().format_help())
-
-    def error(self, message: str) -> NoReturn:
-        sys.exit(complain(f"{message} (--help shows the options)"))
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:

@@ -13,7 +13,9 @@ from typing import Any
 
 import orjson
 
-from .. import CHECKOUT, INSTALLED
+from stats.arguments import INSTALLED
+
+from .. import CHECKOUT
 from .axes import KNOWN_AXES, add_axes
 
 SCHEMA = 2
