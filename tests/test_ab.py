@@ -799,8 +799,8 @@ def nothing_is_left(folder: Path, workers: list[psutil.Process]) -> bool:
     return gone and len(trees.splitlines()) == 1 and not [*folder.parent.glob(f"{PREFIX}*")]
 
 
-def test_a_pairing(inside: Inside, repository: Path) -> None:
-    """The second is in the user's folder."""
+def test_two_implementations(inside: Inside, repository: Path) -> None:
+    """The second one is in the user's folder."""
     out = repository.parent / "out.json"
     (repository / "mine.py").write_text("from torch.nn.functional import scaled_dot_product_attention as mine\n")
     code, text, errors = inside(*TINY, "--base-impl", "fused", "--head-impl", "mine=mine:mine", "--json", str(out))
@@ -819,8 +819,8 @@ def test_a_pairing(inside: Inside, repository: Path) -> None:
 
 
 def test_a_revision_against_a_changed_working_tree(repository: Path) -> None:
-    """`sdpa` falls from flash to the formula, `einsum` fails the check, `extra` is new; `packed` and `sdpa_math` are gone, one
-    of them on purpose.
+    """`sdpa` falls back from flash to math, `einsum` fails the check, `extra` is new; `packed` and `sdpa_math` are gone, one
+    of them intentionally.
     """
     fall(repository)
     impls = repository / "impls"

@@ -333,10 +333,10 @@ def test_what_is_to_begin_with_refuses(
 @pytest.mark.parametrize(
     ("command", "attr"), [("new-kernel", "mine"), ("new-kernel", "mine128"), ("new-layer", "Mine")]
 )
-def test_what_one_begins_with_is_right(
+def test_the_templates_pass_the_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_probes: None, command: str, attr: str
 ) -> None:
-    """Grouped heads, masks, a cache, gradients and biases included."""
+    """With grouped heads, masks, a cache, gradients and biases."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "mine", raising=False)
@@ -386,7 +386,7 @@ def test_completion_knows_commands_options_and_values(
 def test_a_run_that_cannot_be_saved_says_so_and_keeps_its_journal(
     at_a_shell: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor is there a page, of it or of an older run."""
+    """No page is written, of this run or of an older one."""
 
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -431,7 +431,7 @@ SWEEP, PYTEST = ("bench", "sweep", "--save", "x"), ("pytest", BENCH, "--benchmar
     [(SWEEP, "bench.cases"), (SWEEP, "pytest_benchmark.utils"), (SWEEP, "_pytest.config"), (SWEEP, "torch"), (PYTEST, "torch")],
 )  # fmt: skip
 def test_ctrl_c_while_a_run_starts_is_one_line(tmp_path: Path, command: tuple[str, ...], before: str) -> None:
-    """`before` this module is imported: by a command, and by the pytest that it becomes."""
+    """Interrupted before the module `before` is imported: by a command, and by the pytest that replaces it."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os, signal, sys\n"
         "class Interrupts:\n"

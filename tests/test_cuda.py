@@ -97,7 +97,7 @@ def adding(gpu: SimulatedCuda, kernels: int = 1, seconds: float = KERNEL) -> Cal
     ],
 )
 def test_a_block_begins_on_a_busy_device(kernel: float, calls: int, expected: float) -> None:
-    """What a call takes once the first is under way; begun on an idle device, 2 ms of one call are 0.5 % longer."""
+    """On an idle device, a block of 2 ms with one call takes 0.5 % longer."""
     gpu = SimulatedCuda(launch=LAUNCH)
     meter = meter_of(gpu)
     assert meter.seconds(lambda: gpu.work(kernel), calls, warm=max(1, calls // 8)) / calls == pytest.approx(expected)
@@ -119,8 +119,8 @@ def on_a_simulated_gpu(monkeypatch: pytest.MonkeyPatch, tasks: Tasks) -> tuple[S
     return gpu, tasks
 
 
-def test_a_block_on_a_gpu_is_timed_whole(on_a_simulated_gpu: tuple[SimulatedCuda, Tasks]) -> None:
-    """Also as requested by `ab`, whose blocks have slices: the fastest is the block itself."""
+def test_a_block_on_a_gpu_has_one_slice(on_a_simulated_gpu: tuple[SimulatedCuda, Tasks]) -> None:
+    """Even if `ab` requests slices."""
     _, tasks = on_a_simulated_gpu
     tasks.prepare("x", "sdpa", Case.of(T=16, H=2, D_h=16, mask="none").columns())
     block = block_of(1e-4)
@@ -132,7 +132,7 @@ def test_a_block_on_a_gpu_is_timed_whole(on_a_simulated_gpu: tuple[SimulatedCuda
 def test_a_block_never_begins_on_an_idle_gpu(
     on_a_simulated_gpu: tuple[SimulatedCuda, Tasks], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where no warm call is requested."""
+    """Even if no warm call is requested."""
     _, tasks = on_a_simulated_gpu
     tasks.prepare("x", "sdpa", Case.of(T=16, H=2, D_h=16, mask="none").columns())
     queued, meter = [], tasks._built("x").meter
@@ -209,15 +209,15 @@ def test_work_in_another_stream_is_refused() -> None:
 # Cold calls and graphs
 
 
-def test_a_cold_call_finds_an_empty_cache_and_no_launches() -> None:
-    """20 kernels of 5 µs, and 35 µs for each that the L2 doesn't hold; neither flushing nor launching counts."""
+def test_a_cold_call_excludes_flushing_and_launches() -> None:
+    """20 kernels of 5 µs, and 35 µs for each that misses the L2."""
     gpu = SimulatedCuda(launch=LAUNCH, miss=35e-6)
     hot, cold, graph = more(gpu, adding(gpu, kernels=20))
     assert (hot, cold, graph) == (pytest.approx(200e-6), pytest.approx(135e-6), pytest.approx(100e-6))
 
 
-def test_device_only_time_has_no_launches_with_and_without_a_graph() -> None:
-    """Also of a backward call, which no graph is made of."""
+def test_device_only_time_excludes_launches_with_and_without_a_graph() -> None:
+    """A backward call, too, which can't be captured."""
     gpu = SimulatedCuda(launch=LAUNCH, miss=35e-6)
     hot, found = columns(gpu, adding(gpu, kernels=20), graph=False)
     assert (hot, found["device_s"]) == (pytest.approx(200e-6), pytest.approx(100e-6))
@@ -239,7 +239,7 @@ def test_launches_that_cannot_be_queued_give_no_device_only_time(why: str) -> No
 
 
 def test_a_clock_that_rises_after_it_was_measured_gives_no_device_only_time() -> None:
-    """The spin, of as many cycles, would be over before all is queued, and launches would count as the device's time."""
+    """The spin, of a fixed number of cycles, would end before all is queued, so launches would count as device time."""
     gpu = SimulatedCuda(launch=LAUNCH)
     meter, call = meter_of(gpu), adding(gpu, kernels=20)
     at_first = meter._cycles_per_second
@@ -256,7 +256,7 @@ def test_a_clock_that_rises_after_it_was_measured_gives_no_device_only_time() ->
 
 
 def test_a_spin_before_a_hot_block_would_hide_launches() -> None:
-    """Therefore blocks begin after warm calls: launching is part of a user's waiting time."""
+    """Blocks therefore begin after warm calls: users wait for launches, too."""
     gpu = SimulatedCuda(launch=LAUNCH)
     meter, call = meter_of(gpu), adding(gpu)
     behind_a_spin = meter._between(call, 20, lambda: gpu._sleep(int(1e-4 * HZ)))[0] / 20
@@ -265,7 +265,7 @@ def test_a_spin_before_a_hot_block_would_hide_launches() -> None:
 
 
 def test_a_cold_call_has_an_interval() -> None:
-    """Of eleven calls, the slowest and the fastest are outside."""
+    """Of eleven calls, it excludes the fastest and the slowest."""
     gpu = SimulatedCuda()
     seconds = iter([1e-3] * 2 + [5e-3] + [1e-3 + i * 1e-5 for i in range(8)] + [1e-5] + [1e-3] * 99)
     found = meter_of(gpu).more(lambda: gpu.work(next(seconds)), 1e-3, graph=False)
@@ -285,8 +285,8 @@ def test_a_call_that_outlasts_the_cache_is_not_flushed_for() -> None:
     assert more(gpu, lambda: gpu.work(COLD_BELOW + 1e-3))[1] is None
 
 
-def test_a_graph_costs_no_launches_of_its_own_either() -> None:
-    """One kernel of 1 µs: a graph of it alone would be as long as its launch, 10 µs."""
+def test_the_launch_of_a_graph_is_not_counted() -> None:
+    """One kernel of 1 µs: launching its graph takes 10 µs."""
     gpu = SimulatedCuda(launch=LAUNCH)
     assert more(gpu, adding(gpu, seconds=1e-6))[2] == pytest.approx(1e-6)
     assert len(gpu.captures[0].kernels) == 50
@@ -298,8 +298,8 @@ def test_an_eager_layer_of_many_launches_has_a_graph() -> None:
     assert (hot, graph) == (pytest.approx(400e-6), pytest.approx(200e-6))
 
 
-def test_a_replay_with_another_output_is_no_graph() -> None:
-    """What a call computes on the host is done once, when it is captured."""
+def test_a_graph_whose_replay_differs_is_rejected() -> None:
+    """Work on the host happens only once, during the capture."""
     gpu = SimulatedCuda(launch=LAUNCH)
 
     def call() -> torch.Tensor:
@@ -356,7 +356,7 @@ def test_a_capture_that_fails_gives_no_graph_and_leaves_nothing_behind() -> None
 
 
 def test_the_simulated_capture_needs_a_stream_that_is_warm() -> None:
-    """Otherwise no test would notice that the calls before the capture are missing."""
+    """Otherwise no test would detect that the calls before the capture are missing."""
     gpu = SimulatedCuda()
     with pytest.raises(RuntimeError, match="previous error"), gpu.graph(gpu.CUDAGraph(), stream=gpu.Stream()):
         gpu.work(KERNEL)
@@ -430,8 +430,8 @@ def test_a_deterministic_cell_has_cublas_configured(tasks: Tasks, monkeypatch: p
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 
-def test_float32_products_are_of_float32_where_a_container_asks_for_less() -> None:
-    """NVIDIA's containers set the variable; the older and the newer getter must agree, since torch reads both."""
+def test_float32_products_use_float32_despite_the_containers_setting() -> None:
+    """NVIDIA's containers set the variable; torch reads both the older and the newer setting, so both must agree."""
     code = (
         "from bench.workers.tasks import Tasks; import torch\n"
         "assert torch.backends.cuda.matmul.fp32_precision == 'tf32'\n"
@@ -454,7 +454,7 @@ def test_float32_products_are_of_float32_where_a_container_asks_for_less() -> No
     ],
 )
 def test_a_worker_sees_the_gpu_that_is_timed_and_no_second_one(visible: dict[str, str], one: dict[str, str]) -> None:
-    """Work that an implementation left on another would not be waited for."""
+    """Work on another GPU would not be synchronised."""
     code = "from bench.workers.tasks import Tasks; import os; Tasks('.')\n"
     code += f"print({{name: os.environ[name] for name in {cuda.VISIBLE} if name in os.environ}})"
     others = {name: value for name, value in os.environ.items() if name not in cuda.VISIBLE}
@@ -520,7 +520,7 @@ def test_a_cell_that_is_dropped_leaves_its_memory_to_other_processes(
 
 
 def test_one_worker_at_a_time_has_a_gpu_and_this_process_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is tuned beside another's work is tuned for a busy device; in exclusive mode there could be no second one."""
+    """Kernels tuned beside other work are tuned for a busy device, and exclusive mode allows one process only."""
     gpu = Gpu(exclusive=True)
     mine, other = SimulatedCuda(gpu=gpu), SimulatedCuda(gpu=gpu)
     monkeypatch.setitem(DEVICES, "cuda", replace(DEVICES["cuda"], free_bytes=lambda: cuda.free_bytes(mine)))
@@ -544,7 +544,7 @@ def test_one_worker_at_a_time_has_a_gpu_and_this_process_has_none(monkeypatch: p
 def test_the_roofline_of_a_gpu_is_measured_in_a_worker_and_marks_what_is_above(
     on_a_simulated_gpu: tuple[SimulatedCuda, Tasks], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Decode reads only, and float32 may be computed by tensor cores: a row above is no fault of the measurement."""
+    """Decode reads only, and tensor cores may compute float32: a row above 1 is no measurement error."""
     _, tasks = on_a_simulated_gpu
     case = Case.of(T=16, H=1, D_h=16, device="cuda")
     tasks.prepare("x", "sdpa", replace(case, device="cpu").columns())
@@ -557,8 +557,7 @@ def test_the_roofline_of_a_gpu_is_measured_in_a_worker_and_marks_what_is_above(
     assert {ceiling["device"] for ceiling in more["roofs"]} == {"cuda"}
 
 
-def test_a_gpu_has_controls_of_its_own(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When it slows down, so do its products, whatever the processor does."""
+def test_a_gpu_has_its_own_reference_workload(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = SimulatedCuda(launch=LAUNCH)
     kernels = {"gpu product": 1e-4, "gpu copy": 4e-5, "gpu launch": 1e-6}
     work = {name: (lambda seconds=seconds: lambda: gpu.work(seconds * pace[0])) for name, seconds in kernels.items()}
@@ -595,8 +594,8 @@ def test_a_reading() -> None:
     assert reader.of("of-somebody-else") is None
 
 
-def test_of_a_part_of_a_gpu_the_sensors_of_the_whole_are_read() -> None:
-    """Its UUID has another form, and NVML supports neither clocks nor energy of its handle."""
+def test_a_mig_instance_reports_the_sensors_of_its_gpu() -> None:
+    """Its UUID has another format, and NVML supports neither clocks nor energy of its handle."""
     whole, part = (Nvml(SimulatedNvml(SimulatedCuda(), kind=kind)) for kind in ("GPU", "MIG"))
     assert part.of(UUID) == whole.of(UUID)
     assert part.millijoules(UUID) == 7_000
@@ -610,7 +609,7 @@ def test_reasons_have_another_name_in_older_drivers() -> None:
 
 
 def test_a_gpu_is_sampled_while_it_works() -> None:
-    """Behind the synchronisation it is idle, and no reason is left."""
+    """After synchronisation it is idle, and no throttling reason is reported."""
     gpu = SimulatedCuda()
     meter = meter_of(gpu, Nvml(SimulatedNvml(gpu, HOT)))
     meter.seconds(lambda: gpu.work(2e-3), 1)
@@ -619,7 +618,7 @@ def test_a_gpu_is_sampled_while_it_works() -> None:
     assert meter.sensors() is None  # since then none was taken
 
 
-def test_looking_at_a_gpu_does_not_let_it_rest() -> None:
+def test_nvml_queries_do_not_idle_the_gpu() -> None:
     """Eight queries of 30 µs after every block of 2 ms would leave it idle for a tenth of the time."""
     gpu = SimulatedCuda(launch=LAUNCH)
     meter = meter_of(gpu, Nvml(SimulatedNvml(gpu)))
@@ -700,7 +699,7 @@ def test_the_fingerprint_needs_no_nvml(has_nvml: bool, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("fault", [ImportError, OSError, RuntimeError], ids=["package", "library", "driver"])
 def test_without_nvml_there_are_no_readings(fault: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package is absent, or the driver's library, or it can't be initialised."""
+    """The package or the driver's library is missing, or initialisation fails."""
 
     class Absent(ModuleType):
         def __getattr__(self, name: str) -> Any:
@@ -802,8 +801,8 @@ def test_a_graph_is_of_the_same_calls_on_a_device() -> None:
 @pytest.mark.parametrize(
     "work", [gpu.environment, gpu.clocks, gpu.starts, gpu.cold, gpu.side_stream, gpu.load, gpu.memory]
 )
-def test_a_step_of_the_script_for_a_gpu_is_rehearsed(work: Callable[[gpu.Lab], str], tmp_path: Path) -> None:
-    """Those that need no process of their own; `--rehearse` takes all fourteen."""
+def test_steps_of_the_gpu_script_run_on_the_simulated_gpu(work: Callable[[gpu.Lab], str], tmp_path: Path) -> None:
+    """Only steps without a process of their own; `--rehearse` runs all fourteen."""
     work(gpu.Lab(tmp_path, rehearsal=True, until=monotonic() + 60))
 
 
@@ -813,8 +812,8 @@ def test_the_script_for_a_gpu_is_rehearsed_from_end_to_end(tmp_path: Path, monke
     assert gpu.main([str(tmp_path), "--rehearse"]) == 0, (tmp_path / "log.txt").read_text()
 
 
-def test_the_script_for_a_gpu_needs_no_other_package_than_it_names() -> None:
-    """Of those that this project lists: what its steps import is imported, without the others."""
+def test_the_gpu_script_imports_only_packages_that_it_names() -> None:
+    """Other packages of this project can't be imported here."""
     groups = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["dependency-groups"]
     listed = {re.split("[>=<]", need)[0] for needs in groups.values() for need in needs if isinstance(need, str)}
     modules = {

@@ -91,8 +91,8 @@ def test_every_kernel_of_the_registry_is_accepted(scope: str, axes: dict[str, An
 
 @needs_transformers
 @pytest.mark.parametrize("model", decoders.REST)
-def test_every_model_is_built_as_its_config_says(model: str) -> None:
-    """Its block at a smaller width, against its own eager attention."""
+def test_every_model_is_built_from_its_config(model: str) -> None:
+    """One block at a smaller width, against the model's own eager attention."""
     (layer, *_) = layers_of(decoders.config_of(model)).values()
     H_kv = 4 if layer["H_kv"] == layer["H"] else 2
     check(impls.get("sdpa"), small(model=model, H_kv=H_kv, D_h=16, D_v=16))
@@ -111,8 +111,8 @@ def test_matrices_and_weights_are_those_of_the_model() -> None:
 
 
 @needs_transformers
-def test_operations_of_a_model_are_those_of_its_blocks_and_its_head() -> None:
-    """319 of 400 GFLOP of two blocks of Qwen3 0.6B at T = 1024 are the head's."""
+def test_operations_of_a_model_include_its_head() -> None:
+    """Two blocks of Qwen3 0.6B at T = 1024: 400 GFLOP, 319 of them in the head."""
     block, model = (cases_of("qwen3-0.6b", T=1024, scope=it)[0] for it in decoders.BLOCKS)
     head = counting.flops(model) - 2 * counting.flops(block)
     assert head == 2 * 1024 * 1024 * 151936
@@ -177,8 +177,8 @@ def test_a_part_that_ends_ends_those_within_it() -> None:
 @needs_transformers
 @pytest.mark.parametrize("mode", ["forward", "backward", "decode"])
 @pytest.mark.parametrize("scope", ["block", "model"])
-def test_the_parts_of_a_call_are_all_of_it(scope: str, mode: str) -> None:
-    """The core sleeps, in the forward and in the backward: for as long at least."""
+def test_the_parts_of_a_call_add_up_to_it(scope: str, mode: str) -> None:
+    """The core sleeps in the forward and in the backward, so its part has a lower bound."""
     case = small(scope=scope, mode=mode, B=1)
     built = build(Cell(impls.make("slow", Slow), case))
     with built.watched():

@@ -167,7 +167,7 @@ def test_boolean_masks_are_distinguished_by_their_shape(
 
 @pytest.mark.parametrize("name", ["sdpa_math", "sdpa_flash"])
 def test_a_query_that_sees_no_key_gets_zeros(name: str, tmp_path: Path) -> None:
-    """As a padded query of a model does: SDPA's own kernels may be chosen beside a mask because of it."""
+    """As a padded query of a model: SDPA's kernels guarantee it, so they may be chosen with a mask."""
     fresh = module(tmp_path, text(name, 16, 16, HERE._replace(mask="pairs")))
     visible = torch.ones(16, 16, dtype=torch.bool).tril(-1)
     assert chosen(fresh, *tensors(16), attn_mask=visible) == [name]
@@ -220,7 +220,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_in_a_model_logits_are_those_of_eager_attention(family: str, tmp_path: Path) -> None:
-    """Prompts with and without padding, a step of training, and new tokens against a cache; every mask has a kernel."""
+    """Prompts with and without padding, a training step, and new tokens against a cache, with every mask."""
     transformers = pytest.importorskip("transformers")
     causal = "Bert" not in family
     settings = [

@@ -278,8 +278,8 @@ def test_a_signed_error_in_bfloat16_shows_in_its_slope(T: int) -> None:
     assert all(abs(slope(impls.get(name))) < 0.05 for name in ("sdpa", "fused", "einsum"))
 
 
-def test_rows_that_vanish_by_nature_have_a_bound_that_honest_kernels_reach() -> None:
-    """The first query sees one key: its gradient is zero, as the difference of two large terms."""
+def test_gradients_that_are_exactly_zero_have_an_attainable_tolerance() -> None:
+    """The first query sees one key: its gradient is zero, the difference of two large terms."""
     gated(torch.nn.functional.scaled_dot_product_attention, T=256, mode="backward", scope="core")
 
 
@@ -306,6 +306,6 @@ def test_a_lone_query_to_another_sequence_can_be_checked_with_its_gradients(T_kv
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 @pytest.mark.parametrize("scope", ["core", "layer"])
 def test_one_token_can_be_checked_with_its_gradients(scope: str, dtype: str) -> None:
-    """All gradients of queries and keys are zero by nature."""
+    """All gradients of queries and keys are exactly zero."""
     for name in ("sdpa", "fused"):
         check(impls.get(name), Case.of(T=1, H=2, D_h=64, mode="backward", mask="none", scope=scope, dtype=dtype))

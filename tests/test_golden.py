@@ -132,8 +132,8 @@ def test_two_causal_heads_with_an_output_projection(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", single_head_layers())
-def test_the_source_that_swaps_roles_and_scales_by_a_constant(name: str) -> None:
-    """What that source calls the key plays the query's part: W_k's numbers are loaded as W_q, and the scale is 1/16."""
+def test_the_tutorial_that_swaps_query_and_key(name: str) -> None:
+    """Its key acts as the query: W_k is loaded as W_q, and the scale is 1/16."""
 
     def swapped(w: dict[str, Tensor]) -> dict[str, Tensor]:
         return {"W_q": w["W_k"], "W_k": w["W_q"], "W_v": w["W_v"]}
@@ -144,8 +144,8 @@ def test_the_source_that_swaps_roles_and_scales_by_a_constant(name: str) -> None
     same(layer(name, swapped(linears("kqv")), **shape)(X[None])[0], "linear_key_first_scale256")
 
 
-def test_what_the_tutorials_print_of_wrong_attention() -> None:
-    """Row-sum normalisation and softmax twice are in the tutorials too: here they are kernels that the gate refuses."""
+def test_wrong_outputs_of_the_tutorials_are_refused() -> None:
+    """The tutorials' row-sum normalisation and double softmax as kernels."""
     row_sum = WRONG["row_sum"].kernel(X[None, None], X[None, None], torch.eye(6)[None, None], scale=1.0)
     same(row_sum[0, 0, 1], "simplified_naive_normalised_row2")
     parameters(123)

@@ -57,8 +57,8 @@ def test_rebuilt_and_absorbed_give_the_same_output(short_probes: None, axes: dic
 
 
 @pytest.mark.parametrize("name", ["absorbed", "absorbed_sdpa"])
-def test_the_tolerance_allows_both_ways(name: str) -> None:
-    """With the sweep's sizes and long probes: with the tolerance of the rebuilt way alone, correct outputs were refused."""
+def test_the_tolerance_allows_both_forms_of_latent_attention(name: str) -> None:
+    """With the sweep's sizes and long probes: the tolerance of the rebuilt form alone refused correct outputs."""
     for case in SWEEPS["latent"].cases("cpu", {"T": (256,)}):
         if case.latent:
             Gate().check(impls.get(name), case)
@@ -78,7 +78,7 @@ def test_the_form_that_wrong_ones_are_made_from_passes() -> None:
 
 
 def test_positions_rotate_features_as_complex_numbers() -> None:
-    """By hand: the first pair is rotated by its position, the second by a hundredth of it."""
+    """By hand: the first pair is rotated by the position, the second by a hundredth of it."""
     shape = Case.of(**SMALL | {"rope": 4}).layer_shape
     x = torch.zeros(1, 1, 3, 6, dtype=torch.float64)
     x[..., -4:] = torch.tensor([1.0, 0.0, 1.0, 0.0])
@@ -107,8 +107,8 @@ def test_a_formula_that_fails_leaves_the_reference_as_it_was() -> None:
     assert not reference._absorbing and reference._attend is reference._softmax_times
 
 
-def test_a_cache_holds_what_is_counted_of_a_token() -> None:
-    """DeepSeek-V2's: 512 + 64 numbers a token, where 128 heads of 128 have 32,768; what the meter sees of both is that."""
+def test_the_cache_has_the_counted_size() -> None:
+    """DeepSeek-V2: 512 + 64 numbers a token, instead of 32,768 for 128 heads of width 128."""
     deep = Case.of(B=2, T=1, T_kv=10, H=4, D_h=192, D_v=128, d_model=16, latent=512, rope=64, mode="decode",
                    mask="none", dtype="bfloat16")  # fmt: skip
     plain = replace(deep, latent=None, rope=None, H=128, H_kv=128, D_h=128)
@@ -120,8 +120,8 @@ def test_a_cache_holds_what_is_counted_of_a_token() -> None:
         assert allocated == 2 * 10 * counting.cache_bytes(case) + 2 * 2 * 16
 
 
-def test_what_is_counted_is_the_cheaper_form() -> None:
-    """A token against a cache absorbs, a prompt rebuilds; without a rotary part a latent's attention is that of wide heads."""
+def test_operations_count_the_cheaper_form() -> None:
+    """A token against a cache absorbs, a prompt rebuilds; without rotary features it equals attention with wide heads."""
     case = Case.of(T=1, T_kv=100, H=2, D_h=8, D_v=4, d_model=16, latent=10, rope=2, mode="decode", mask="none")
     projected = 16 * 2 * 8 + 2 * 4 * 16 + 16 * 12  # W_q, W_o, W_c
     absorbed = 2 * (6 * 10 + 4 * 10 + 100 * (12 + 10))

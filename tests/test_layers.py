@@ -91,8 +91,8 @@ def test_what_cannot_be_compiled_says_so() -> None:
     assert "no compiled form" in (impls.get("loop+compile").refusal(Case.of(T=8, H=1, D_h=4)) or "")
 
 
-def test_a_form_of_the_longest_tuning_is_checked_alike() -> None:
-    """Without projections: tuning a product takes seconds."""
+def test_max_autotune_is_checked_like_other_compiled_forms() -> None:
+    """Without projections, whose tuning takes seconds."""
     torch.compiler.reset()
     check(impls.get("sdpa+max-autotune"), Case.of(T=16, H=2, D_h=16, scope="core"))
 
@@ -116,7 +116,7 @@ def test_cuda_graphs_are_refused_on_the_cpu_alone() -> None:
 
 
 def test_additive_mask_equals_the_boolean_one() -> None:
-    """0 or -inf added to the scores, as some write it, is the mask that is True where a key is visible."""
+    """0 or -inf added to the scores equals the mask that is True where a key is visible."""
     q, k, v = (torch.randn(1, 2, 6, 4) for _ in range(3))
     visible = causal_visible(6, 6)
     additive = torch.zeros(6, 6).masked_fill(~visible, -torch.inf)

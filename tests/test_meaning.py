@@ -39,7 +39,7 @@ def total(tensors: Iterable[Tensor]) -> float:
 
 
 def test_hashes_of_earlier_runs_stay() -> None:
-    """From when the hash was made of the sources."""
+    """Computed when the hash still covered the sources."""
     assert case_hash(Case.of(T=64, H=1, D_h=64)) == "bf6ad737dea5"
     assert case_hash(Case.of(T=64, H=8, D_h=64, mode="backward", dtype="bfloat16")) == "4a089d7117ce"
 

@@ -34,8 +34,8 @@ STORES_SCORES = [impl for impl in impls.registered() if impl.scores]
      ("bfloat16", "causal", "backward")],
 )  # fmt: skip
 @pytest.mark.parametrize("impl", STORES_SCORES, ids=lambda impl: impl.name)
-def test_what_is_declared_is_really_allocated(impl: impls.Impl, dtype: str, mask: str, mode: str) -> None:
-    """An estimate above the truth would skip what fits."""
+def test_declared_memory_is_allocated(impl: impls.Impl, dtype: str, mask: str, mode: str) -> None:
+    """Too high an estimate would skip cells that fit."""
     case = Case.of(T=128, H=impl.limits.heads or 4, D_h=16, dtype=dtype, mask=mask, mode=mode)
     if impl.refusal(case):
         pytest.skip(str(impl.refusal(case)))

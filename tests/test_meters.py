@@ -117,8 +117,8 @@ def test_the_second_witness_sees_what_torch_does_not(takes: Any) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there the high-water mark can be set back")
-def test_both_witnesses_agree_on_the_plain_formula() -> None:
-    """Of scores above 32 MiB, which malloc gives back as soon as they are freed, whatever was allocated before."""
+def test_profiler_and_rss_agree_on_the_plain_formula() -> None:
+    """Scores above 32 MiB, which malloc always returns to the system."""
     q, k, v = torch.randn(3, 1, 8, 1280, 64)
     with torch.inference_mode():
         plain = partial(impls.get("fused").kernel, q, k, v)
@@ -147,8 +147,8 @@ def test_where_the_mark_stays_nothing_is_reported(status: str | None, tmp_path: 
     assert peak_rss(lambda: None, tmp_path) == (None, None)
 
 
-def test_profiling_what_is_not_compiled_imports_no_compiler() -> None:
-    """It takes seconds, and slows down every garbage collection after it."""
+def test_profiling_an_eager_call_imports_no_compiler() -> None:
+    """The import takes seconds and slows every later garbage collection."""
     code = (
         "import sys\n"
         "from tests.conftest import checked\n"
@@ -223,8 +223,8 @@ def test_the_kernel_that_ran(name: str, mask: str, kernel: str) -> None:
         assert kernel_in(operators_of(call.run)[0]) == kernel
 
 
-def test_a_pinned_name_must_be_what_ran() -> None:
-    """SDPA that is free to choose, under a name that promises math."""
+def test_a_pinned_kernel_must_be_the_one_that_ran() -> None:
+    """Unpinned SDPA, under a name that promises math."""
     case = Case.of(T=64, H=2, D_h=16)
     liar = replace(impls.get("sdpa"), name="liar", dispatches="math")
     with pytest.raises(Wrong, match="registered as math, but dispatched flash"):
@@ -232,10 +232,8 @@ def test_a_pinned_name_must_be_what_ran() -> None:
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_the_first_timed_call_of_a_form_with_dropout_is_of_that_form(
-    dropout: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And it finds inputs of which it can't have cached a result."""
+def test_the_first_timed_call_with_dropout_is_compiled(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its inputs are new, so no result can be cached."""
     timed: list[bool] = []
     seen: list[tuple[float, bool]] = []
 

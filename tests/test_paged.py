@@ -40,8 +40,8 @@ def test_every_method_gives_the_same_output(short_probes: None, axes: dict[str, 
 
 
 @pytest.mark.parametrize("axes", [{}, CHUNK | {"window": 9, "H_kv": 2}], ids=str)
-def test_so_does_flex_attention(axes: dict[str, Any]) -> None:
-    """Each of its calls is traced anew, which takes seconds: once, in the case itself."""
+def test_flex_attention_keeps_the_rules(axes: dict[str, Any]) -> None:
+    """Only in the case itself, since each call is traced anew, which takes seconds."""
     check(impls.get("flex_paged"), Case.of(**(SMALL | axes)))
 
 
@@ -176,7 +176,7 @@ WRONG = (*InPlace.__subclasses__(), NoMaximumOverPages)
 def test_a_wrong_layer_is_refused(
     short_probes: None, layer: type[nn.Module], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Pages are full in the case itself, as in sweeps: the probe is what has others."""
+    """In the case itself all pages are full; the probe has others."""
     full = {"T_kv": 48, "page": 16} if layer in (AllOfTheLastPage, LastPageIsLeftOut, OneTokenOfTheLastPage) else {}
     with pytest.raises(Wrong) as refusal:
         gated(impls.make("mine", layer, limits=impls.Limits(beyond=("page",))), Case.of(**SMALL | full))

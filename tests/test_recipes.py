@@ -86,8 +86,8 @@ def test_an_axis_and_a_mode_are_a_line_each(checkout: Path) -> None:
     assert all("stride=" in row["group"] for row in rows)
 
 
-def test_run_files_describe_what_reports_know_of_older_ones() -> None:
-    """Axes that reports have without a run file come first."""
+def test_run_files_describe_axes_as_reports_know_them() -> None:
+    """Axes that reports know without a run file come first."""
     known = dict(KNOWN_AXES)
     add_axes(axis.described() for axis in AXES.values())
     assert {name: KNOWN_AXES[name] for name in known} == known
@@ -106,7 +106,7 @@ def test_a_section_of_the_page_is_one_function(page: Path) -> None:
 def test_reports_know_the_axis_from_the_run_file(
     checkout: Path, page: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also this checkout's reports, which lack the axis."""
+    """Even the reports of this checkout, which lack the axis."""
     html = page.read_text()
     assert "fp32 causal forward stride=4" in html  # in tables
     assert '<option value="stride">' in html and "Along stride" in html  # to be chosen, and as what lines run along

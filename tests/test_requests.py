@@ -57,8 +57,8 @@ def test_what_they_imply() -> None:
         of(TEXT, T=9)
 
 
-def test_who_sees_whom() -> None:
-    """Pair by pair, as defined."""
+def test_visible_keys_of_a_batch_of_requests() -> None:
+    """Each pair of query and key, from the definition."""
     found = torch.zeros(10, 16, dtype=torch.bool)
     query = key = 0
     for new, tokens in requests_of(TEXT):
@@ -90,7 +90,7 @@ def test_every_method_gives_the_same_output(short_probes: None, axes: dict[str, 
     )
 
 
-def test_so_does_flex_attention() -> None:
+def test_flex_attention_keeps_the_rules() -> None:
     check(impls.get("flex"), of("2x24:24+1x10:40+3x1:33"))
 
 

@@ -110,8 +110,8 @@ class Busy(Machine):
         return super().seconds(call, times) * (10 if self.slow >= 0 else 1)
 
 
-def test_a_large_copy_that_meets_a_bad_moment_is_made_again() -> None:
-    """64 MiB take 7 ms here, and 67 in that moment."""
+def test_a_disturbed_copy_is_repeated() -> None:
+    """A copy of 64 MiB usually takes 7 ms, disturbed 67 ms."""
     assert Rooflines()._peak_bytes("meta", 1 << 26, Busy(slow=4)) == pytest.approx(1e10)
 
 

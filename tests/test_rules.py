@@ -64,8 +64,8 @@ def test_a_core_that_breaks_a_rule_is_refused(
 
 
 @pytest.mark.parametrize("axes", RULES, ids=str)
-def test_a_core_that_keeps_them_passes(short_probes: None, axes: dict[str, Any]) -> None:
-    """Written out again, without what implementations and reference share."""
+def test_an_independent_core_with_all_rules_passes(short_probes: None, axes: dict[str, Any]) -> None:
+    """It shares no code with the implementations or the reference."""
     if "padding" not in axes.get("mask", ""):
         held_to(core_of(wrong_rules.right), axes)
 
@@ -110,8 +110,8 @@ def test_flex_attention_follows_them(axes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("T", [100, 256, 700])
-def test_blocks_that_are_found_in_parts_are_those_found_at_once(T: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose mask of T times T_kv would be as large as the scores that FlexAttention never stores."""
+def test_the_block_mask_is_equal_if_built_in_parts(T: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mask of T times T_kv would be as large as the scores that FlexAttention never stores."""
     asked: list[int] = []
 
     def counted(rule: Any, B: Any, H: Any, rows: int, T_kv: int, device: str) -> BlockMask:
@@ -223,8 +223,8 @@ def test_probes_are_longer_than_their_windows() -> None:
         assert 2 * probe.window < probe.T
 
 
-def test_neutral_rules_leave_no_trace() -> None:
-    """Ids and hashes of older runs stay; a window is part of both."""
+def test_defaults_of_rules_are_left_out_of_ids_and_hashes() -> None:
+    """Ids and hashes of older runs stay valid; a window is part of both."""
     plain = Case.of(T=64, H=1, D_h=64)
     assert beyond(plain) == []
     assert plain == Case.of(T=64, H=1, D_h=64, window=None, bias=None, sinks=False)

@@ -292,7 +292,7 @@ BAD = {
 
 
 def test_a_bad_cell_is_skipped_with_its_reason_and_costs_no_other(suite: Suite, tmp_path: Path) -> None:
-    """One ends its process in the middle of its rounds; the others of its case go on interleaved in another."""
+    """One ends its process during its rounds; the other cells of its case continue interleaved in a new process."""
     (tmp_path / "broken.py").write_text(BROKEN)
     own = ",".join(f"{name}=broken:{name}" for name in BAD)
     done = suite("--benchmark-save=x", "--cell-timeout=8", *SMALL[:-1], f"fused,{own},sdpa")
@@ -373,7 +373,7 @@ def test_a_run_is_resumed_where_only_code_changed_that_decides_no_result(
 
 @pytest.mark.slow
 def test_killed_at_random_moments_and_resumed(suite: Suite, small: tuple[Path, str], tmp_path: Path) -> None:
-    """Three kills: the rows on disk only grow, none is measured twice, and the end is that of a run never interrupted."""
+    """Three kills: rows on disk are never lost or measured twice, and the result equals that of an uninterrupted run."""
     rng = random.Random(20)
     kept: list[str] = []
     for kill in range(3):

@@ -199,7 +199,7 @@ HARMLESS = {
 
 
 def test_every_pair_of_a_getter_and_a_setter_of_torch_is_known() -> None:
-    """A new version of torch with a new flag fails here: is it watched, or harmless?"""
+    """Fails for a new flag of a new torch: decide whether it must be watched."""
     source = inspect.getsource(settings)
     getters, setters = ({n[5:] for n in dir(C) if n.startswith(f"_{kind}_")} for kind in ("get", "set"))
     watched = {name for name in getters & setters if f'_pair("{name}")' in source}
@@ -315,7 +315,7 @@ def test_what_a_module_sets_when_it_is_imported_is_put_back(
 def test_a_patched_sdpa_makes_no_other_implementation_wrong(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in SageAttention's instructions: the name is restored, and a line gives advice."""
+    """As in SageAttention's instructions: the function is restored, and a warning gives advice."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "patches_sdpa", raising=False)
     (tmp_path / "patches_sdpa.py").write_text(
@@ -356,8 +356,8 @@ def test_an_instance_is_a_usage_error(own: str) -> None:
         impls_named(["mine_built=two_of_them:layer"], False, own)
 
 
-def test_a_partial_is_made_of_the_module_that_names_it(tmp_path: Path) -> None:
-    """So `--resume` and `compare` see that its numbers changed."""
+def test_a_partial_belongs_to_the_module_that_defines_it(tmp_path: Path) -> None:
+    """So that `--resume` and `compare` notice changes of its parameters."""
     source = "from functools import partial\ndef f(q, k, v, block, **_): return v\nmine = partial(f, block=64)\n"
     (tmp_path / "named_here.py").write_text(source)
     impls_named(["mine_partial=named_here:mine"], False, str(tmp_path))

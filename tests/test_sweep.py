@@ -19,7 +19,7 @@ from impls.rules import Rules
 
 
 def test_ids_are_a_public_format() -> None:
-    """Saved runs are matched by them: whoever changes one of these lines breaks every saved run."""
+    """Saved runs are matched by ids: a change of these lines breaks every saved run."""
     assert Case.of(T=256, H=8, D_h=64).id == "B1-T256-H8-D_h64-float32-cpu"
     assert Case.of(T=256, H=8, D_h=64, mask="causal", threads=None, d_model=512).id == "B1-T256-H8-D_h64-float32-cpu"
     other = Case.of(
@@ -42,8 +42,8 @@ def test_the_sweeps_hold_what_they_promise() -> None:
     assert all(len({c.id for c in s.cases("cpu")}) == len(s.cases("cpu")) for s in SWEEPS.values())
 
 
-def test_a_gpu_has_sizes_and_dtypes_of_its_own() -> None:
-    """None of SDPA's kernels is left out for its dtype or its heads."""
+def test_a_gpu_has_its_own_sizes_and_dtypes() -> None:
+    """They exclude none of SDPA's kernels."""
     cases = [case for name in ("quick", "length", "decode") for case in SWEEPS[name].cases("cuda")]
     for name in ("sdpa_flash", "sdpa_efficient", "sdpa_cudnn"):
         assert not any(impls.get(name).refusal(case) for case in cases)
@@ -92,7 +92,7 @@ def test_axes_that_do_not_fit_together(axes: dict[str, tuple[object, ...]], says
 
 @pytest.mark.parametrize("axes", [{}, {"mask": "none"}, {"source": "cross", "T_kv": 5}, {"H_kv": 1}, {"D_v": 3}])
 def test_operations_against_torchs_own_counter(axes: dict[str, object]) -> None:
-    """`FlopCounterMode` counts the products of the plain formula; with a causal mask it counts the masked half too."""
+    """`FlopCounterMode` counts the products of the plain formula, including the masked half."""
     from torch.utils.flop_counter import FlopCounterMode
 
     case = Case.of(**({"B": 2, "T": 7, "H": 2, "D_h": 4, "mask": "none"} | axes | {"mask": "none"}))  # type: ignore[arg-type]
@@ -139,8 +139,8 @@ def columns_of(name: str, seconds: float = 0.5, **axes: Any) -> dict[str, Any]:
     return row(Cell(impls.get(name), Case.of(**axes)), {}, found, (), {})["extra_info"]
 
 
-def test_what_a_row_says_of_documents() -> None:
-    """By hand: of 22 tokens one document has 8, the others 2 each."""
+def test_counts_of_documents() -> None:
+    """By hand: 22 tokens, one document of 8, the others of 2."""
     of = {"B": 2, "T": 22, "H": 3, "D_h": 4, "D_v": 6, "documents": "one_long", "scope": "core"}
     causal, whole = columns_of("one_by_one", **of), columns_of("padded", mask="none", **of)
     assert causal["flops"] == 2 * 2 * 3 * (36 + 7 * 3) * (4 + 6)
@@ -150,8 +150,8 @@ def test_what_a_row_says_of_documents() -> None:
     assert (causal["tokens_per_s"], causal["cache_bytes_per_token"]) == (2 * 22 / 0.5, None)
 
 
-def test_what_a_row_says_of_requests() -> None:
-    """By hand: a prompt of 5 tokens, one more of which 6 are there already, and two with one new token each."""
+def test_counts_of_requests() -> None:
+    """By hand: a prompt of 5 tokens, one new token after 6, and two requests of one new token."""
     of = {"T": 5 + 2 + 1 + 1, "T_kv": 5 + 8 + 4 + 4, "H": 4, "H_kv": 2, "D_h": 3, "dtype": "bfloat16"}
     of |= {"requests": "1x5:5+1x2:8+2x1:4", "mask": "causal_br", "source": "cross", "scope": "core"}
     kinds, padded = columns_of("by_kind", **of), columns_of("padded_requests", **of)
@@ -161,8 +161,8 @@ def test_what_a_row_says_of_requests() -> None:
     assert kinds["tokens_per_s"] == 9 / 0.5
 
 
-def test_what_a_row_says_of_pages() -> None:
-    """By hand, and as of a cache in one piece: neither tables nor copies are what must move."""
+def test_counts_of_pages() -> None:
+    """By hand: equal to a contiguous cache, since neither block tables nor copies are counted."""
     of = {"B": 3, "T": 2, "T_kv": 50, "H": 4, "H_kv": 2, "D_h": 8, "mask": "causal_br", "mode": "decode"}
     paged, plain = columns_of("page_by_page", page=16, **of), columns_of("sdpa", **of)
     assert paged["cache_bytes_per_token"] == 4 * 2 * (8 + 8)
@@ -173,7 +173,7 @@ def test_what_a_row_says_of_pages() -> None:
 
 
 def test_reference_is_the_formula() -> None:
-    """Worked out by hand: one query of 2, two keys, scores 0 and ln 3, so probabilities 1/4 and 3/4."""
+    """By hand: one query of 2, two keys, scores 0 and ln 3, so probabilities 1/4 and 3/4."""
     q = torch.tensor([[[[2.0**0.5, 0.0]]]], dtype=torch.float64)
     k = torch.tensor([[[[0.0, 1.0], [3.0, 1.0]]]], dtype=torch.float64).log().nan_to_num(neginf=0.0)
     v = torch.tensor([[[[4.0], [8.0]]]], dtype=torch.float64)

@@ -111,8 +111,8 @@ def test_another_version_is_behind_sdpa_for_its_own_calls_alone(versions: list[s
     assert versions == [] and torch.backends.cuda.math_sdp_enabled()
 
 
-def test_torchs_own_settings_are_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By torch's own registry, with a fake package: its kernels are registered and removed again."""
+def test_torchs_settings_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In torch's own registry, a fake package registers kernels, which are removed again."""
     made_up = ModuleType("flash_attn_interface")
     monkeypatch.setitem(sys.modules, "flash_attn_interface", made_up)
     ops = SimpleNamespace(fwd=None, bwd=None)

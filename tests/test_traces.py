@@ -42,7 +42,7 @@ def operators_in(path: Path) -> set[str]:
 
 
 def test_every_row_names_its_trace_and_is_otherwise_the_same(suite: Suite, tmp_path: Path) -> None:
-    """But for what is too long."""
+    """Except calls with too many operators."""
     (tmp_path / "own.py").write_text("from torch.nn.functional import scaled_dot_product_attention as sdpa\n")
     cells = ("--impl", "loop,sdpa,fused,ö+x=own:sdpa", "--T", "64", "--H", "1", "--dtype", "float32")
     traced = suite(*UNHINDERED, *cells)

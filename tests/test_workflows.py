@@ -308,7 +308,7 @@ def {a}(q, k, v, *, is_causal=False{more}, **options):
 
 @pytest.mark.slow
 def test_a_head_that_cannot_do_what_base_does_fails(compare: Step) -> None:
-    """Its module can't be imported, or has lost a function, or a function raises."""
+    """Its module can't be imported, lacks a function, or a function raises."""
     git = ["git", "-c", "user.name=x", "-c", "user.email=x@x", "-c", "commit.gpgsign=false"]
     names = ("mine", "misfit", "raises", "renamed")
     for name in names[1:]:
@@ -333,8 +333,8 @@ def test_a_head_that_cannot_do_what_base_does_fails(compare: Step) -> None:
 
 
 @pytest.mark.slow
-def test_a_head_that_is_slower_in_what_all_share_fails(tmp_path: Path) -> None:
-    """All cells change alike, which is no machine drift: only the reference workloads can show that."""
+def test_a_head_whose_shared_code_is_slower_fails(tmp_path: Path) -> None:
+    """All cells change alike; the reference workload shows that it is no machine drift."""
     checkout = committed(tmp_path / "checkout")
     shutil.copy(CHECKOUT / "pyproject.toml", checkout)
     layer = checkout / "impls" / "layer.py"

@@ -105,8 +105,8 @@ def test_regressions_come_first_in_every_format(saved: Any, tmp_path: Path, caps
     assert "UNCHANGED    fused T16" in capsys.readouterr().out
 
 
-def test_a_headline_names_what_regressed_and_no_mean_hides_it(saved: Any) -> None:
-    """One cell of many, of an implementation that is unchanged on average: it comes before what got faster."""
+def test_a_headline_names_the_regression_despite_an_unchanged_mean(saved: Any) -> None:
+    """One cell of many regressed, of an implementation that is unchanged on average."""
     logs = {("fused", f"T{i}"): noisy(-0.1, 0.001, seed=i) for i in range(2)} | {("packed", "T0"): noisy(0, 0.001)}
     logs |= {("sdpa", f"T{i}"): noisy(0.15 * (i == 0), 0.001, seed=i) for i in range(40)}
     found = of(saved, logs)
@@ -131,8 +131,8 @@ def of(saved: Any, logs: Logs, **more: Any) -> Comparison:
     return ab_file.comparison(saved(document(logs, **more)))
 
 
-def test_cells_are_judged_as_their_implementation_is(saved: Any) -> None:
-    """Judged by the present rules, whatever verdict was saved."""
+def test_saved_comparisons_are_judged_again(saved: Any) -> None:
+    """The current rules apply, whatever verdict was saved."""
     data = document({("sdpa", "T16"): noisy(0.02, 0.002)})
     data["cells"][0] |= {"word": "UNCHANGED"}
     found = ab_file.comparison(saved(data))
@@ -140,7 +140,7 @@ def test_cells_are_judged_as_their_implementation_is(saved: Any) -> None:
 
 
 def test_an_implementation_is_judged_on_all_its_cells_together(saved: Any) -> None:
-    """Cells that show nothing alone; what is open has a bound."""
+    """No cell is significant alone; the inconclusive implementation has a bound."""
     found = of(saved, {("sdpa", f"T{i}"): noisy(0.03, 0.03, 6, i) for i in range(16)})
     assert not any(cell.verdict.word == "REGRESSED" for cell in found.cells) and found.code == 1
     (sentence,) = sentences(found)

@@ -89,7 +89,7 @@ def test_setting_it_again_adds_no_history(saved: Path, baseline: Any, capsys: py
 
 
 def test_an_older_file_is_read_and_no_json_is_left_that_is_no_run(saved: Path, baseline: Any) -> None:
-    """`pytest-benchmark list` takes every *.json for one."""
+    """`pytest-benchmark list` reads every *.json as a run."""
     baseline("set", "first")
     (saved / "baseline").rename(saved / "baseline.json")
     assert baseline("set", "same") == 0

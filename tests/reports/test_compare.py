@@ -353,7 +353,7 @@ def test_what_the_machine_did_that_day_cancels(compared: Any) -> None:
 
 
 def test_another_machine_under_the_same_name_is_reported_without_a_verdict(compared: Any) -> None:
-    """A virtual machine that was moved: all are slower, the fused kernels by less."""
+    """As after a virtual machine was moved: all are slower, the fused kernels by less."""
     this = compared(interleaved(1), slowed(interleaved(2), {"sdpa": 1.45}, others=1.6))
     assert this.code != 1 and any("as on another machine" in note for note in this.notes)
     assert (
@@ -362,7 +362,7 @@ def test_another_machine_under_the_same_name_is_reported_without_a_verdict(compa
     )
 
 
-def test_changed_code_beside_nothing_is_not_called_fine(compared: Any) -> None:
+def test_changed_code_without_an_unchanged_reference_is_reported(compared: Any) -> None:
     """Cells that can't be judged are reported beside unchanged ones."""
     others = ("fused", "einsum", "linear")
     base, head = interleaved(1, impls=others), interleaved(2, impls=others)
@@ -392,7 +392,7 @@ def test_a_copy_of_a_run_is_no_second_one(results: Path) -> None:
 
 
 def test_the_only_implementation_that_can_be_judged_is_counted(compared: Any) -> None:
-    """None of its cells is shown to have changed, nor is there anything beside the other one."""
+    """None of its cells has changed significantly, and the other implementation has no reference."""
     impls, noisy = ("sdpa", "fused"), replace(QUIET, visit=0.05)
     this = compared(interleaved(1, impls=impls, noise=noisy), interleaved(2, {"sdpa": 1.25}, impls=impls, noise=noisy))
     assert this.code == 1 and "REGRESSED" not in this.counts
@@ -416,7 +416,7 @@ def test_a_slow_down_is_found_and_blames_no_other(compared: Any) -> None:
     assert first(this, "sdpa").verdict.ratio == pytest.approx(1.10, abs=0.01)
 
 
-def test_what_changed_is_no_anchor(compared: Any) -> None:
+def test_changed_implementations_are_no_reference(compared: Any) -> None:
     """Four of six are slower: relative to all others, the two unchanged ones would seem faster."""
     slower = dict.fromkeys(("linear", "packed", "einsum", "wrapper"), 1.2)
     this = compared(interleaved(1), interleaved(2, slower))
@@ -424,8 +424,8 @@ def test_what_changed_is_no_anchor(compared: Any) -> None:
     assert this.implementations["fused"].ratio == pytest.approx(1, abs=0.02)
 
 
-def test_one_changed_beside_two_is_found(compared: Any) -> None:
-    """README's own: a kernel, and two that it is compared with."""
+def test_one_changed_beside_two_unchanged_is_found(compared: Any) -> None:
+    """As in README: a kernel and two that it is compared with."""
     sides = [
         interleaved(seed, slower, impls=("einsum", "sdpa", "fused"))
         for seed, slower in ((1, None), (2, {"einsum": 1.1}))

@@ -88,8 +88,8 @@ def test_what_happens_to_others_is_no_step_and_hides_none(happens: Callable[[Log
         assert places(cell(logs)) == [(6, True)]
 
 
-def test_ratios_interleaved_show_what_medians_are_too_noisy_for() -> None:
-    """In two runs they are not known, and in another one not of all."""
+def test_interleaved_ratios_show_steps_that_are_lost_in_noisy_medians() -> None:
+    """Two runs have no ratios, another one lacks some."""
     for seed in SOME:
         logs = measured(seed, runs=16)
         logs[0, 8:] += np.log(1.1)
@@ -142,8 +142,8 @@ def test_a_step_beside_one_other_whose_code_changed_is_found() -> None:
         assert places(cell(logs, codes)) == [(6, True)]
 
 
-def test_what_was_found_stays_when_others_change_later() -> None:
-    """No three of five others keep their code through all of the runs."""
+def test_a_step_stays_when_other_implementations_change_later() -> None:
+    """At most two of five others keep their code through all of the runs."""
     for seed in SOME:
         logs = measured(seed, others=5, runs=30)
         logs[0, 6:] += np.log(1.2)

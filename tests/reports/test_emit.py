@@ -177,8 +177,8 @@ def test_only_what_is_asked_for(as_run: Any, tmp_path: Path) -> None:
     assert "torch.bfloat16" in text and "torch.float32" not in text
 
 
-def test_a_run_file_writes_no_code(as_run: Any, tmp_path: Path) -> None:
-    """Whoever made the run file chose these words; what they can reach is a docstring, a string and a number."""
+def test_text_of_a_run_file_never_becomes_code(as_run: Any, tmp_path: Path) -> None:
+    """Untrusted text reaches a docstring, a string and a number only."""
     evil = '"""\nraise SystemExit(1)\n"""\\'
     machine = {**synthetic.MACHINE, "cpu": evil, "gpu": evil, "torch": "'+str(1/0)+'"}
     data = run_of({"fused": 0.5}, device="cuda", top={"machine_info": machine, "commit_info": {"id": evil}})

@@ -71,7 +71,7 @@ def test_a_length_that_was_not_measured_stands_for_its_neighbours(tiny: Run) -> 
 def test_decode_at_a_length_is_one_token_against_a_cache_of_that_length(
     as_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As measured by `pytest bench/ --mode decode --T 64`, beside several tokens with the length of their cache."""
+    """As measured by `pytest bench/ --mode decode --T 64`, not several tokens with a cache of that length."""
     cases = [synthetic.case(T=T, T_kv=T_kv, mode="decode") for T, T_kv in ((1, 64), (1, 256), (4, 256))]
     cases.append(synthetic.case(T=64))
     data = synthetic.document([synthetic.row("a", case, [1e-3, 1e-3, 1e-3]) for case in cases], registry=["a"])

@@ -270,7 +270,7 @@ def test_an_unknown_option_is_one_line(capsys: pytest.CaptureFixture[str]) -> No
 def test_from_the_shell_without_traceback_and_without_torch(
     results: Path, small: dict[str, Any], tmp_path: Path
 ) -> None:
-    """The whole thing once, as a user starts it, where torch, impls and bench can't be imported."""
+    """Once in a subprocess in which torch, impls and bench can't be imported."""
     synthetic.save(small, results, "0001_x")
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\n"

@@ -67,7 +67,7 @@ def test_without_a_measured_product_there_is_no_ceiling(as_run: Any) -> None:
 def test_the_share_of_the_data_sheets_peak(
     gpu: str | None, at: dict[str, Any], share: float | None, as_run: Any
 ) -> None:
-    """Of 494.7 TFLOP in a second."""
+    """494.7 TFLOP/s."""
     row = synthetic.row("sdpa", synthetic.case(device="cuda", **at), [1.0], flops=494.7e12, device_s=0.75)
     axes = [{"name": "autocast", "kind": "choice", "unsaid": None}, {"name": "tf32", "kind": "switch", "unsaid": False}]
     run = as_run(synthetic.document([row], axes=axes, machine_info=synthetic.MACHINE | {"gpu": gpu}))

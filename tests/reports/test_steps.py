@@ -42,8 +42,8 @@ def test_the_page_shows_a_step_unfolded(as_run: Any) -> None:
     assert text.index("Inside the model") < opened < folded < text.index("Can I trust this?")
 
 
-def test_a_step_changes_as_the_share_and_the_cores_ratio_say(as_run: Any) -> None:
-    """Half of a fifth less: 0.9 of the time."""
+def test_the_predicted_step_follows_from_share_and_ratio(as_run: Any) -> None:
+    """A core that takes half as long and is a fifth of the step: 0.9 of the time."""
     (fused, sdpa), _ = found(as_run, 0.9)
     assert fused.share.value == pytest.approx(0.2)
     assert fused.predicted is None

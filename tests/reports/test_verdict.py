@@ -102,8 +102,8 @@ def test_users_set_one_number_and_what_is_smaller_than_code_moves_by_itself_is_n
     assert of(0.02, 0.001, margin=0.15).word == UNCHANGED
 
 
-def test_a_fact_is_never_taken_back() -> None:
-    """Nor does a ratio change its direction, over all prefixes of what was measured, near the margin and off it."""
+def test_a_significant_verdict_is_never_withdrawn() -> None:
+    """Over all prefixes of the data, near the margin and far from it, no verdict changes its direction."""
     rng = np.random.default_rng(8)
     lost = 0
     for injected in (0.0, 0.005, 0.009, 0.011):
@@ -156,8 +156,8 @@ def test_an_implementation_lies_within_the_margin_where_all_of_its_cells_do() ->
     assert (impls["sdpa"].low, impls["sdpa"].high) == (said["sdpa", "0"].low, said["sdpa", "2"].high)
 
 
-def test_a_cell_that_changed_as_its_implementation_did_lies_within_the_margin_where_that_does() -> None:
-    """Or one would read: as fast as before within 1 %, but slower in 8 of 16 cells."""
+def test_a_cell_agrees_with_its_implementation_about_the_margin() -> None:
+    """Otherwise a report would contradict itself: as fast as before within 1 %, but slower in 8 of 16 cells."""
     cells = {("sdpa", str(i)): known(0.0085, 0.0012) for i in range(16)}
     alone, _ = of_effects(cells)
     said, impls = of_effects(cells, {"sdpa": known(0.0085, 0.0003)})
@@ -185,8 +185,8 @@ def test_a_disturbed_replicate_costs_little() -> None:
     assert said.word == REGRESSED and said.high / said.low < 1.4 * calm.high / calm.low
 
 
-def test_what_could_be_seen_is_seen_with_that_power() -> None:
-    """`detectable` is a promise: a lone change of that size is found about four times in five."""
+def test_the_minimum_detectable_effect_is_found_in_80_percent() -> None:
+    """A single change of the size `detectable` is found about four times in five."""
     rng = np.random.default_rng(9)
 
     def cell(injected: float) -> Verdict:
@@ -211,7 +211,7 @@ def test_spreads_inform_each_other_but_for_one_that_is_no_chance() -> None:
 
 
 @pytest.mark.parametrize("spreads", [[0.02], [0.008, 0.013, 0.02], [0.008, 0.013, 0.016, 0.02]])
-def test_the_typical_spread_is_that_of_the_others(spreads: list[float]) -> None:
+def test_the_typical_spread_excludes_the_cell_itself(spreads: list[float]) -> None:
     """Otherwise a small spread would reduce the typical spread with which it is compared."""
     others = {str(spread): Estimate(0.0, spread / 2, 4, 5, spread) for spread in spreads}
     found = [
@@ -233,8 +233,8 @@ def test_replicates_that_contradict_an_earlier_verdict_are_reported() -> None:
     )
 
 
-def test_a_look_that_contradicts_what_was_shown_is_told_of_though_all_pairs_do_not() -> None:
-    """The interval stays as it was before that look, so it may be far narrower or wider than what all pairs say."""
+def test_an_interim_analysis_that_contradicts_an_earlier_one_is_reported() -> None:
+    """The interval stays that of the earlier analysis, so it may be narrower or wider than that of all replicates."""
     watched = Estimate(0.02, 0.01, 100, analyses=(known(0.0, 0.001), known(0.1, 0.001), known(0.02, 0.01)))
     said = of_effects({("x", "case"): watched})[0]["x", "case"]
     assert said.word == UNCHANGED and "later replicates contradict it: all replicates give" in said.reason
@@ -251,7 +251,7 @@ def test_a_group_of_unchanged_cells_raises_few_false_alarms_with_noise_common_to
 
 
 def test_an_implementation_counts_all_replicates_of_all_its_cells() -> None:
-    """Decided cells leave, and later replicates hold only undecided ones, which may be the only changed ones."""
+    """Decided cells are no longer timed: later replicates have undecided cells only, perhaps the only changed ones."""
     rng = np.random.default_rng(24)
     still, slow = rng.normal(0, 0.001, 12), rng.normal(0.1, 0.001, 12)
     still[4:] = math.nan
@@ -259,7 +259,7 @@ def test_an_implementation_counts_all_replicates_of_all_its_cells() -> None:
     assert found.ratio == pytest.approx(math.exp(0.05), abs=0.002)
 
 
-def test_a_reference_workload_that_changed_a_little_hides_no_change_of_the_code() -> None:
+def test_a_small_change_of_the_reference_workload_voids_no_verdict() -> None:
     """Both variants were timed within milliseconds: head's code may have slowed the workload in its own process."""
     rng = np.random.default_rng(25)
     logs = {("sdpa", str(i)): rng.normal(0.02, 0.0005, 8) for i in range(3)}
@@ -278,7 +278,7 @@ def _replayed(logs: dict[Any, Any], pairs: int) -> list[dict[Any, str]]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_cell_that_is_slower_within_the_margin_stays_so(seed: int) -> None:
-    """Its implementation's interval shrinks away from it."""
+    """The interval of its implementation excludes it later."""
     rng = np.random.default_rng(seed)
     logs = {
         ("i", f"c{i}"): (0.0125 if not i else 0.005) + rng.normal(0, 0.006 if not i else 0.002, 25) for i in range(8)
@@ -345,8 +345,8 @@ def test_nothing_to_judge() -> None:
     assert of_replicates({}, {}) == ({}, {})
 
 
-def test_the_judge_travels_light() -> None:
-    """The live comparison imports it where no pandas and no matplotlib may be."""
+def test_verdicts_need_neither_pandas_nor_matplotlib() -> None:
+    """`ab` imports stats in an environment without them."""
     check = (
         "import sys, stats.ratios, stats.verdict; "
         "sys.exit(bool({'pandas', 'matplotlib', 'torch'} & sys.modules.keys()))"
@@ -394,7 +394,7 @@ def visited(times: dict[int, float], process: int = 0) -> ratios.Samples:
 
 
 def test_two_cases_are_paired_by_the_visits_that_lie_nearest() -> None:
-    """The machine is half as fast from the third pass on: it divides out, and where a visit was left out, too."""
+    """From the third pass on the machine is half as fast: it cancels, even if a visit is missing."""
     drift = {0: 1.0, 10: 1.0, 20: 2.0, 30: 2.0}
     of = visited({visit + 3: 3 * drift[visit] for visit in drift})
     over = visited({visit + 5: drift[visit] for visit in (10, 20, 30)})
@@ -410,8 +410,8 @@ def test_two_cases_of_two_processes_are_paired_by_visits_where_they_share_none()
     assert found.value == pytest.approx(0.5) and found.known
 
 
-def test_a_visit_in_which_another_program_took_the_cores_hides_no_ratio() -> None:
-    """Every call waited 43 ms for a core, so that the ratio of 5 was 1.2 there."""
+def test_a_disturbed_visit_does_not_count() -> None:
+    """Every call waited 43 ms for a core, so that its ratio was 1.2 instead of 5."""
     rng, rounds = np.random.default_rng(0), range(30)
 
     def calls(seconds: float, *waits: tuple[int, float]) -> ratios.Samples:
@@ -443,7 +443,7 @@ def test_ranks_that_are_possible_overlap_where_no_difference_is_shown() -> None:
 
 
 def test_no_rank_is_shown_against_the_order_of_the_medians_that_tables_print() -> None:
-    """Paired by rounds `b` is faster; it took part in the slow half of the run alone, so its median is larger."""
+    """By rounds `b` is faster, but it was timed only in the slow half of the run, so its median is larger."""
     rounds = list(range(16))
     slow = [1.0 + (i >= 8) + 0.001 * (i % 3) for i in rounds]
     a = ratios.Samples(slow, rounds, [i // 2 for i in rounds], [0] * 16)
