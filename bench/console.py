@@ -28,10 +28,10 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
     "run": (PYTEST, "measure, print a table, and save it: --benchmark-save=NAME"),
     "list": ((*PYTEST, "--list"), "implementations with their limits, sweeps, and models"),
     "sweep": ((*BENCH, "sweep"), "measure in several fresh processes, or on many machines"),
-    "check": ((*BENCH, "check"), "are kernels and layers right? Without timing, in less than a minute"),
+    "check": ((*BENCH, "check"), "are kernels and layers correct? Without timing, in less than a minute"),
     "doctor": ((*BENCH, "doctor"), "what on this machine will disturb a measurement"),
-    "report": (REPORTS, "the page of the newest run, or of those that are named"),
-    "advise": ((*REPORTS, "advise"), "which implementation to use, from what was measured"),
+    "report": (REPORTS, "the page of the newest run, or of the named runs"),
+    "advise": ((*REPORTS, "advise"), "the fastest implementation of each case of a saved run"),
     "figure": ((*REPORTS, "figure"), "one figure for a paper or a README"),
     "export": ((*REPORTS, "export"), "rows for other tools: Parquet or CSV"),
     "conformance": ((*REPORTS, "conformance"), "a table of what is correct, from the output of check --json"),
@@ -66,7 +66,7 @@ OPTIONS
 complete -o default -F _attention_bench attention-bench
 """
 
-MISTAKE = 2
+USAGE_ERROR = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -171,7 +171,7 @@ usage error; 5 when no cell is selected."""
 
 def _complain(message: str) -> int:
     print(f"attention-bench: {message}", file=sys.stderr)
-    return MISTAKE
+    return USAGE_ERROR
 
 
 def _help() -> str:

@@ -28,7 +28,7 @@ COMMANDS: dict[str, str] = {
 """Further commands, each with the module whose `main(arguments)` implements it."""
 
 _EPILOG = """\
-RUN is a file; or a name, as pytest-benchmark has it: x, 0001, 0001_x or
+RUN is a file; or a name, as pytest-benchmark saves it: x, 0001, 0001_x or
 MACHINE/0001_x (the newest where several match); or a glob in quotes ('*_x': all
 that match).
 
@@ -110,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_results(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="print every case's table, too")
-    parser.add_argument("-q", "--quiet", action="store_true", help="print only where the page is")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print only the page's path")
     parser.add_argument(
         "--out", type=Path, metavar="DIR",
         help="where pages go (default: ./reports/out; for runs of the checkout its reports/out)",

@@ -122,7 +122,7 @@ class Case:
         "choice", f"{', '.join(AUTOCASTS)}: dtype of products under torch.autocast", values=AUTOCASTS, default=None
     )
     deterministic: bool = axis(
-        "switch", "under torch.use_deterministic_algorithms, and checked so: on, off", default=False
+        "switch", "under torch.use_deterministic_algorithms, and checked to repeat bit for bit: on, off", default=False
     )
     tf32: bool = axis(
         "switch", "products of float32 numbers in TF32, on a GPU: torch.backends.cuda.matmul: on, off", default=False

@@ -115,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     group = parser.add_argument_group("on many machines")
     group.add_argument("--cluster", choices=ENGINES, help="measure on the nodes of a cluster")
     group.add_argument(
-        "--address", help="HOST:PORT of a running Ray cluster; of slurm only `local`: processes here, without Slurm"
+        "--address", help="HOST:PORT of a running Ray cluster; with slurm only `local`: processes here"
     )
     group.add_argument(
         "--node-types",
@@ -123,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
         type=node_types,
         default={},
         help="which types of nodes measure, and how many of each at a time: a type is a resource `type:NAME` of Ray, or a "
-        "partition of Slurm (default: all; of Slurm the default partition)",
+        "partition of Slurm (default: all; on Slurm the default partition)",
     )
     group.add_argument(
         "--slurm-option",

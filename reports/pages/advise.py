@@ -1,4 +1,4 @@
-"""`python -m reports advise`: which implementation to use, from a saved run."""
+"""`python -m reports advise`: the fastest implementation of each case of a saved run."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _print(table: Mapping[str, Any]) -> None:
 def _parser() -> Parser:
     parser = Parser(
         prog="python -m reports advise",
-        description="Which implementation to use, from a saved run.",
+        description="Print the fastest implementation of each case of a saved run.",
         epilog="Any other axis of the run is an option as well, as --window 128. Numbers may be ranges: --T 512..8192.",
     )
     command.add_run(parser)

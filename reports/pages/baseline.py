@@ -109,7 +109,7 @@ def _print(baseline: Baseline) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="python -m reports baseline",
-        description="The run that later runs are compared with, one per machine.",
+        description="Set or show the run that later runs are compared with, one per machine.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -33,8 +33,8 @@ that `python -m bench ab` saved.
 Exit code: 0 nothing regressed; 1 something did (a time that is REGRESSED,
 memory beyond the margin, a wrong output, a failure); 2 nothing could be judged
 (another machine, machine drift, one process a cell); 3 a usage error in the
-command. A time is REGRESSED that is shown to be slower by more than a fifth of
-the margin, and not shown to be within it; SLIGHT is slower and within it.
+command. A time is REGRESSED if it is shown to be slower by more than a fifth of
+the margin, and not shown to be within the margin; SLIGHT if slower and within.
 """
 
 
@@ -115,7 +115,7 @@ def _sides(options: argparse.Namespace) -> tuple[Run, Run]:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="python -m reports compare",
-        description="What became slower or faster between two saved runs, cell by cell.",
+        description="Compare two saved runs, cell by cell.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

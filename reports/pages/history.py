@@ -18,10 +18,10 @@ from ..reading.words import plural
 from . import history_page
 
 _EPILOG = """\
-The machine and the environment variables that decide speed are those of the
-newest run; versions of torch and Python may differ. The page is
-OUT/history/index.html, which opens from disk and needs no network; points.csv
-lies beside it.
+Only runs with the machine of the newest run, and with its environment variables
+that affect speed, are included; versions of torch and Python may differ. The
+page is OUT/history/index.html, which opens from disk and needs no network, with
+points.csv in the same folder.
 
 Exit code: 0 written; 3 a usage error in the command.
 """

@@ -48,7 +48,7 @@ def _roofline(run: Run, frame: pd.DataFrame, palette: Palette) -> Table | None:
          f"{row['impl']}, {_place(row, said)}: {row['rate'] / 1e9:.3g} GFLOP/s")
         for row in fr.records(points)
     ]  # fmt: skip
-    note = "FLOP per second against FLOP per byte, a point a cell. Lines: ceilings measured on this machine."
+    note = "FLOP per second against FLOP per byte, one point per cell. Lines: ceilings measured on this machine."
     return Table("Roofline", note=note, drawings=[svg.roofline(dots, roofline.ceilings(run.rooflines, points))])
 
 
@@ -186,7 +186,7 @@ def _blocks(grid: Grid, keys: Mapping[str, str]) -> Iterator[Table]:
             if samples is not None and len(samples.seconds) > 1:
                 shares = [seconds / mark.row["median"] for seconds in samples.seconds]
                 rows.append((mark.impl, svg.strips(shares[:: -(-len(shares) // MOST_BLOCKS)]), str(len(shares))))
-        note = "Each tick is a timed block, from half of the median (left) to twice (right). Two clusters: two states."
+        note = "Each tick is a timed block, from half of the median (left) to twice (right). Two clusters indicate two states."
         yield Table(
             "Timed blocks", ("implementation", "blocks", "number"), rows, note if rows else "", True, of=keys[case.id]
         )

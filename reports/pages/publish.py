@@ -38,7 +38,8 @@ them. These are ranks on one machine: yours will rank implementations differentl
 def main(arguments: Sequence[str]) -> int:
     """Publish runs; returns the exit code: 0 written; 3 a usage error, reported in one line on stderr."""
     parser = Parser(
-        prog="python -m reports publish", description="docs/results.md and README's figure, from results/published/."
+        prog="python -m reports publish",
+        description="Write docs/results.md and README's figure from results/published/.",
     )
     parser.add_argument("runs", nargs="*", metavar="RUN", help="which runs to keep there first (default: none)")
     command.add_results(parser)
