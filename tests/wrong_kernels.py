@@ -245,7 +245,7 @@ def accumulates_a_cache_in_bfloat16(q, k, v, **_):
     return accumulates_in_bfloat16(q, k, v)
 
 
-@wrong("dtype", "where all values are 256: ", dtype="float16", T=32)
+@wrong("dtype", "low scores", dtype="float16", T=32)
 def sums_in_float16_before_it_divides(q, k, v, *, is_causal=False, attn_mask=None, **_):
     scores = (q.float() @ k.float().mT * q.shape[-1] ** -0.5).masked_fill(
         ~visible(q, k, is_causal, attn_mask), -torch.inf
@@ -1927,6 +1927,58 @@ def the_first_gradients_whatever_is_needed(q, k, v, *, is_causal=False, **_):
 def recorded_by_its_queries_alone(q, k, v, *, is_causal=False, **_):
     with torch.set_grad_enabled(q.requires_grad or k.requires_grad):
         return sdpa(q, k, v, is_causal=is_causal)
+
+
+# numbers that ordinary inputs don't have
+
+
+def _without_the_tail(q, k, v, mask, farthest):
+    scores = (q.float() @ k.float().mT * q.shape[-1] ** -0.5).masked_fill(~mask, -torch.inf)
+    far = scores < scores.amax(-1, keepdim=True) - farthest
+    return (torch.softmax(scores.masked_fill(far, -torch.inf), -1) @ v.float()).to(q.dtype)
+
+
+@wrong("low scores", "low scores", dtype="bfloat16")
+def skips_keys_whose_scores_are_7_lower(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    return _without_the_tail(q, k, v, visible(q, k, is_causal, attn_mask), 7.0)
+
+
+@wrong("low scores", "low scores", dtype="bfloat16", mode="decode", T=1, T_kv=64, mask="none")
+def skips_keys_in_decode(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    return _without_the_tail(q, k, v, visible(q, k, is_causal, attn_mask), 7.0)
+
+
+@wrong("low scores", "low scores")
+def skips_keys_whose_scores_are_14_lower(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    return _without_the_tail(q, k, v, visible(q, k, is_causal, attn_mask), 14.0)
+
+
+@wrong("range of float16", "low scores", dtype="bfloat16")
+def float16_inside(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    q, k, v = (x.half() for x in (q * q.shape[-1] ** -0.5, k, v))
+    return sdpa(q, k, v, is_causal=is_causal, attn_mask=attn_mask, scale=1.0).bfloat16()
+
+
+class _HalfGradient(_Plain):
+    @staticmethod
+    def backward(ctx, grad):
+        return _Plain.backward(ctx, grad.half().to(grad.dtype))
+
+
+class _NoSmallGradient(_Plain):
+    @staticmethod
+    def backward(ctx, grad):
+        return _Plain.backward(ctx, grad * (grad.abs() > 1e-6))
+
+
+@wrong("range of float16", "where another forward comes between", dtype="bfloat16", **BACKWARD)
+def float16_in_the_backward(q, k, v, *, is_causal=False, **_):
+    return _HalfGradient.apply(q, k, v, is_causal)
+
+
+@wrong("range of float16", "where another forward comes between", **BACKWARD)
+def small_gradients_are_zero(q, k, v, *, is_causal=False, **_):
+    return _NoSmallGradient.apply(q, k, v, is_causal)
 
 
 RIGHT: dict[str, Kernel] = {}

@@ -103,19 +103,20 @@ def _expected(
     exact, plain = _ways(formula, case)
     biases = max((tensor.norm().item() for name, tensor in exact.items() if _is_bias(name)), default=0.0)
     found = []
+    picked = pattern if pattern is None or rows is None else pattern[..., rows]
     for name, tensor in exact.items():
         of_queries = name == "output"
         usual = biases if _is_bias(name) else tensor.norm(dim=-1).square().mean().sqrt().item()
         least: float | Tensor = max(usual, _vanishing(case))
         if of_queries:
-            least = Expected.norm_floor if pattern is None else _size_of_rounding(formula, case)
+            least = Expected.norm_floor if picked is None else _size_of_rounding(formula, case, picked)
         sane = SANE if of_queries else SANE_OF_GRADIENTS
         if pattern is not None:
             sane = SANE_OF_PATTERNS * large_scores(case)
         expected = Expected(name, tensor, None, compared if of_queries else None, least)
         parts = iter([expected])
         if pattern is not None and (of_queries or name == "gradient of q"):
-            parts = _by_pattern(expected, pattern if rows is None or not of_queries else pattern[..., rows])
+            parts = _by_pattern(expected, picked if of_queries and picked is not None else pattern)
         for part in parts:
             floor = 0.0 if pattern is None else _floor(part, case)
             found.append(replace(_bounded(part, plain, case, sane, floor), rows=rows if of_queries else None))
@@ -132,18 +133,18 @@ def _by_pattern(expected: Expected, pattern: Tensor) -> Iterator[Expected]:
             yield replace(expected, compared=shown, pattern=kind)
 
 
-def _size_of_rounding(formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case) -> float | Tensor:
-    """Return the smallest norm to which an output row's error is relative: the change caused by errors of 2 in each
+def _size_of_rounding(formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case, pattern: Tensor) -> Tensor:
+    """Return the smallest norm to which each output row's error is relative: the change caused by errors of 2 in each
     score.
 
-    Scores that are far from zero or have a bias are rounded in every method, and differently. Where values cancel, a row
-    is much smaller than this change.
+    Scores that are far from zero or have a bias are rounded in every method, and differently; in narrow dtypes only
+    where they are large. Where values cancel, a row is much smaller than this change.
     """
-    if case.rounds not in WIDE:
-        return Expected.norm_floor
     with torch.no_grad(), reference.attending(reference.spread):
-        moved: Tensor = formula(torch.float64)["output"].norm(dim=-1)
-    return (2 * moved).clamp_min(Expected.norm_floor)
+        moved: Tensor = 2 * formula(torch.float64)["output"].norm(dim=-1)
+    if case.rounds not in WIDE:
+        moved = moved * ((pattern == HIGH) | (pattern == LOW))
+    return moved.clamp_min(Expected.norm_floor)
 
 
 def _ways(

@@ -16,13 +16,21 @@ from impls import weights as canonical
 from ..cases.accounting import accounted
 from ..cases.case import Case
 from . import data, decoders, patterns, reference
-from .bounds import solved
+from .bounds import WIDE, solved
 from .patterns import APART, DEEPEST, FEATURES, PATTERN_FEATURES, SPREAD
 from .problem import Problem, written_to
 
 TOKEN = 16.0
 """Size of the feature that identifies a token where probs are shown: as large as all other features together."""
 
+LOWER = 16
+"""Distances by which scores are lower than the first key's, from 0 to the farthest."""
+
+FARTHEST, FARTHEST_OF_NARROW = 16.0, 9.0
+"""Farthest of these distances: there exponentials are normal numbers of float32, or of float16."""
+
+LARGE_VALUE, LARGE_VALUE_OF_FLOAT16 = 2.0**17, 256.0
+"""A value beyond float16's range, and one whose sum over 512 keys float16 can't hold, though it holds their mean."""
 
 SMALL = 1 << 21
 """Scores up to which many problems are cached: those of the probes, which every implementation gets."""
@@ -236,6 +244,21 @@ def showing_probs(case: Case, dropped: Tensor | None = None) -> Problem:
     exact = [data.randn(size, generator) for size in data.sizes_of_inputs(case)]
     exact[-1][..., : case.T_kv] = unit * TOKEN
     return _layer_problem_of(case, exact, _in_dtype(weights, case), generator, 0, dropped=dropped)
+
+
+def showing_tails(case: Case) -> Problem:
+    """Return a problem of a core in which the first key has the largest score and the value zero.
+
+    All other keys share a lower score and a large value, so that the output is wrong if they are left out.
+    """
+    queries = torch.arange(case.B * case.H * case.T).view(case.B, case.H, case.T)
+    q = torch.zeros(*queries.shape, case.D_h)
+    k, v = (torch.zeros(case.B, *size) for size in data.cache_sizes(case))
+    q[..., 0] = queries % LOWER / LOWER * (FARTHEST if case.rounds in WIDE else FARTHEST_OF_NARROW)
+    k[..., 0, 0] = case.D_h**0.5
+    v[..., 1:, :] = LARGE_VALUE_OF_FLOAT16 if case.computes == "float16" else LARGE_VALUE
+    pattern = torch.full_like(queries, patterns.APART).to(case.device)
+    return _kernel_problem_of(case, [q, k, v], data.seeded(case, 5), 0, pattern)
 
 
 def showing_output(case: Case, dropped: Tensor | None = None) -> Problem:

@@ -35,6 +35,7 @@ RULES: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 
 GROUPS = {"H": 6, "H_kv": 2}
+TILES = {"window": 160, "T": 200}  # a window of several tiles
 
 FORWARD: tuple[dict[str, Any], ...] = (
     {}, {"dtype": "bfloat16"}, {"dtype": "float16"}, {"dtype": "float64"}, {"autocast": "bfloat16"}, {"dropout": 0.1},
@@ -43,12 +44,12 @@ FORWARD: tuple[dict[str, Any], ...] = (
     {"mask": "causal_br", "source": "cross", "T_kv": 100}, {"window": 8, "window_right": 2, "mask": "none"}, REQUESTS,
     {"H": 1}, GROUPS, {"H": 7, "H_kv": 1}, {"B": 17, "T": 32, "H": 5}, {"D_h": 40}, {"D_h": 128}, {"D_h": 256},
     {"D_v": 96}, {"T": 1}, {"T": 256}, {"T": 1024, "H": 1}, *RULES,
-    *(GROUPS | axes for axes in (PADDED, {"window": 8}, {"sinks": True, "window": 8}, {"softcap": 20, "window": 8})),
+    *(GROUPS | axes for axes in (PADDED, TILES, {"sinks": True, "window": 8}, {"softcap": 20, "window": 8})),
 )  # fmt: skip
 
 BACKWARD: tuple[dict[str, Any], ...] = (
     {}, {"dtype": "bfloat16"}, {"dtype": "float16"}, {"autocast": "bfloat16"}, {"dropout": 0.1}, PADDED, GROUPS,
-    GROUPS | {"window": 8}, {"D_v": 96}, {"T": 256}, LONE | {"source": "cross"}, *RULES,
+    GROUPS | TILES, {"D_v": 96}, {"T": 256}, LONE | {"source": "cross"}, *RULES,
 )  # fmt: skip
 
 DECODE: tuple[dict[str, Any], ...] = (
