@@ -771,7 +771,7 @@ def epsilon_in_the_denominator(q, k, v, *, is_causal=False, attn_mask=None, **_)
 
 # two forwards before a backward
 
-TWO_FORWARDS = "where another forward comes between a forward and its backward: gradient of"
+TWO_FORWARDS = "where another forward comes between a forward and its backward, with gradients of size"
 
 
 class _OnTheClass(torch.autograd.Function):

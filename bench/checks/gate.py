@@ -442,11 +442,12 @@ def check_many_forwards(module: nn.Module, case: Case, numbers: Sequence[Inputs]
         outputs = [module(*read.tensors, **read.options) for read in numbers]
     parameters = [p for p in module.parameters() if p.requires_grad]
     for input_set, o, read in zip(FORWARDS, outputs, numbers, strict=True):
+        assert read.grad is not None
         with recording(case):
             continuous = [x for x in read.tensors if x.requires_grad]
             gradients = torch.autograd.grad(o, [*continuous, *parameters], read.grad * small, allow_unused=True)
         gradients = tuple(None if it is None else it / small for it in gradients)
-        verify(call_of(module, case, read).read((o, *gradients)), problem_of(case, input_set), TWO_FORWARDS)
+        verify(call_of(module, case, read).read((o, *gradients)), problem_of(case, input_set), f"{TWO_FORWARDS}{small:.0e}: ")
 
 
 def check_single_gradients(module: nn.Module, case: Case, numbers: Inputs) -> None:
@@ -545,7 +546,7 @@ NEW_PAGES = "where requests have other pages than before: "
 TRAINING = "in training, of the probs that it kept: "
 TRAINING_OUTPUT = "in training, of the output that it kept: "
 ALONE = "where nothing else requires a gradient: "
-TWO_FORWARDS = "where another forward comes between a forward and its backward: "
+TWO_FORWARDS = "where another forward comes between a forward and its backward, with gradients of size "
 
 
 def _formed(o: object, problem: Problem) -> object:
