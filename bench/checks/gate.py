@@ -447,11 +447,8 @@ def check_many_forwards(module: nn.Module, case: Case, numbers: Sequence[Inputs]
             continuous = [x for x in read.tensors if x.requires_grad]
             gradients = torch.autograd.grad(o, [*continuous, *parameters], read.grad * small, allow_unused=True)
         gradients = tuple(None if it is None else it / small for it in gradients)
-        verify(
-            call_of(module, case, read).read((o, *gradients)),
-            problem_of(case, input_set),
-            f"{TWO_FORWARDS}{small:.0e}: ",
-        )
+        outputs_by_name = call_of(module, case, read).read((o, *gradients))
+        verify(outputs_by_name, problem_of(case, input_set), f"{TWO_FORWARDS}{small:.0e}: ")
 
 
 def check_single_gradients(module: nn.Module, case: Case, numbers: Inputs) -> None:
