@@ -114,9 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--benchmark-storage", metavar="URI", help="folder of results (default: results/)")
     group = parser.add_argument_group("on many machines")
     group.add_argument("--cluster", choices=ENGINES, help="measure on the nodes of a cluster")
-    group.add_argument(
-        "--address", help="HOST:PORT of a running Ray cluster; with slurm only `local`: processes here"
-    )
+    group.add_argument("--address", help="HOST:PORT of a running Ray cluster; with slurm only `local`: processes here")
     group.add_argument(
         "--node-types",
         metavar="TYPE[:N],...",
