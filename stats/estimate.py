@@ -28,9 +28,6 @@ BETWEEN_PROCESSES = 0.02
 Calibrated on stored runs (`tests/experiments/ranking.py`): a prior, used before a run provides its own estimate.
 """
 
-ENOUGH_PROCESSES = 3
-"""Processes from which on the interval uses their own variance."""
-
 OF_A_PROCESS = 4
 """Degrees of freedom per further process in the pooled estimate: a disturbed process affects many of its cells."""
 

@@ -59,8 +59,6 @@ class Changes:
 
     cells: dict[Key, Estimate]
     implementations: dict[str, Estimate]
-    placebos: int
-    """Number of implementations used as placebos for a changed one."""
     of_cells: float
     """Standard deviation of the placebos' cells."""
     of_implementations: float
@@ -103,7 +101,7 @@ def changes(base: Mapping[Key, Samples], head: Mapping[Key, Samples], changed: C
             alone[key] = replace(it, error=math.hypot(it.error, of_cells, of_impls), df=LONG_TAILED)
         spreads.append((of_cells, of_impls))
     of_cells, of_impls = map(median, zip(*spreads, strict=True)) if spreads else (math.nan, math.nan)
-    return Changes(alone, found, len({*unchanged} - others), of_cells, of_impls, shift)
+    return Changes(alone, found, of_cells, of_impls, shift)
 
 
 def _level(samples: Samples) -> float:

@@ -56,8 +56,8 @@ def comparison(path: Path, margin: float | None = None) -> Comparison:
     pace = mean(replicate.get("seconds") or 0.0 for replicate in replicates) if replicates else 0.0
     cells = []
     for cell in data["cells"]:
-        key, said = (str(cell["impl"]), str(cell["id"])), _saved(cell)
-        if math.isfinite(said.ratio):
+        key, said = (str(cell["impl"]), str(cell["id"])), Verdict(cell["word"], cell["reason"])
+        if cell["ratio"] is not None:
             said = judged.get(key, said)
         count = sum(map(math.isfinite, logs.get(key, ())))
         base, head = (median(times.get((key, variant), [math.nan])) for variant in (0, 1))
@@ -83,15 +83,11 @@ def _times(replicates: Sequence[Mapping[str, Any]]) -> dict[tuple[Key, int], lis
     """Return the seconds of one call in every block, by cell and variant."""
     found: dict[tuple[Key, int], list[float]] = {}
     for replicate in replicates:
-        blocks, keys = replicate.get("blocks") or {}, [(impl, case) for impl, case, _ in replicate["logs"]]
+        blocks = replicate.get("blocks") or {}
         for cell, variant, seconds in zip(*(blocks.get(name, ()) for name in ("cell", "side", "seconds")), strict=True):
-            found.setdefault((keys[cell], variant), []).append(seconds)
+            impl, case, _ = replicate["logs"][cell]
+            found.setdefault(((impl, case), variant), []).append(seconds)
     return found
-
-
-def _saved(cell: Mapping[str, Any]) -> Verdict:
-    known: dict[str, Any] = {name: cell.get(name) for name in Verdict.__dataclass_fields__}
-    return Verdict(**(known | {name: math.nan for name, value in known.items() if value is None}))
 
 
 def _with_reach(said: Verdict, spent: float) -> Verdict:

@@ -19,9 +19,6 @@ from . import frame as fr
 from . import grid as grids
 from .grid import FASTEST, Case, Mark
 
-LEANER = 1.25
-"""Ratio of memory from which on it is mentioned for implementations that are tied in time."""
-
 Layers = Mapping[str, Mapping[str, Any]]
 """Axes of a model's attention layers, by kind."""
 
@@ -41,15 +38,10 @@ def of_layer(frame: pd.DataFrame, layer: Mapping[str, Any] | None, asked: Mappin
     layer = {"D_v": layer["D_h"], "mask": "causal", "source": "self", **layer}
     keep = pd.Series(True, frame.index)
     for axis in axis_names():
-        if axis in asked or (axis in NOT_OF_A_MODEL and not (axis == "T_kv" and axis in layer)):
-            continue
-        wanted = layer.get(axis)
-        same = frame[axis].isin([None, *KNOWN_AXES[axis].omitted]) | frame[axis].isna()
-        same = same if wanted is None else frame[axis] == wanted
-        other = (
-            frame["scope"] == "core" if axis in AROUND_CORE else frame["mode"] == "decode" if axis == "mask" else False
-        )
-        keep &= same | other
+        if axis not in asked and (axis not in NOT_OF_A_MODEL or (axis == "T_kv" and axis in layer)):
+            wanted = (None, *KNOWN_AXES[axis].omitted) if layer.get(axis) is None else (layer[axis],)
+            around = frame["scope"] == "core" if axis in AROUND_CORE else (frame["mode"] == "decode") & (axis == "mask")
+            keep &= around | frame[axis].isin(wanted) | (frame[axis].isna() & (None in wanted))
     return frame[keep]
 
 
@@ -111,7 +103,7 @@ def choice(case: Case) -> dict[str, Any]:
     best, *others = case.ranked
     row = best.row
     following = others[0] if others and row["leads"] else Mark("", "")
-    ties, open_ = ([it for it in others if it.row["standing"] == how] for how in (TIED, NOT_RESOLVED))
+    ties, open_ = ([it.impl for it in others if it.row["standing"] == how] for how in (TIED, NOT_RESOLVED))
     found = {
         "id": case.id, **{axis: row[axis] for axis in axis_names()},
         "fastest": best.impl, "seconds": row["median"], "bytes": row["peak_bytes"], "standing": row["standing"],
@@ -120,22 +112,21 @@ def choice(case: Case) -> dict[str, Any]:
     }  # fmt: skip
     return {
         **{key: fr.plain(value) for key, value in found.items()},
-        "ties": [it.impl for it in ties],
-        "not_resolved": [it.impl for it in open_],
+        "ties": ties,
+        "not_resolved": open_,
         "verdict": _verdict(case, ties, open_),
     }
 
 
-def _verdict(case: Case, ties: Sequence[Mark], open_: Sequence[Mark]) -> str:
+def _verdict(case: Case, ties: Sequence[str], open_: Sequence[str]) -> str:
+    if not case.judged:
+        return "the only one"
     best = case.ranked[0]
-    lean = [it for it in ties if best.row["peak_bytes"] > LEANER * it.row["peak_bytes"]]
-    tied = f"{lean[0].impl}, which needs less memory" if lean else words.listing((it.impl for it in ties), 1)
     told = {
-        "the only one": not case.judged,
-        "smallest median; no significant difference": case.judged and not best.row["standing"],
-        "faster": best.state == FASTEST and case.judged,
-        f"tied with {tied}": ties,
-        f"not resolved from {words.listing((it.impl for it in open_), 1)}": open_,
+        "smallest median; no significant difference": not best.row["standing"],
+        "faster": best.state == FASTEST,
+        f"tied with {words.listing(ties, 1)}": ties,
+        f"not resolved from {words.listing(open_, 1)}": open_,
     }
     return "; ".join(text for text, holds in told.items() if holds)
 

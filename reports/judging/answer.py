@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from statistics import median
@@ -17,16 +17,15 @@ from ..reading import words
 from ..reading.axes import length_axes
 from ..reading.runs import Run
 from . import frame as fr
-from .advice import LEANER
-from .grid import OPEN, SLOWER, Case, Grid, Mark, interval, slowdown
+from .grid import OPEN, SLOWER, Case, Grid, interval, mean_slowdown, slowdown
 
 KNOWN_WELL = 0.03
 """Half-width of an interval, as a share, that is precise enough."""
 
-ADVISED_PROCESSES, MOST_PROCESSES = 5, 20
+ADVISED_PROCESSES = 5
 
-POSSIBLE = 1.1
-"""Possible differences between tied implementations that are mentioned when larger than this ratio."""
+LEANER = 1.25
+"""Ratio of memory from which on it is mentioned, and decides between implementations that are tied in time."""
 
 MOST_PARTS = 3
 """Most parts along an axis in one sentence."""
@@ -43,6 +42,8 @@ class Trust:
 def headline(grid: Grid, baseline: str | None) -> str:
     """Return the headline in one sentence. `baseline` is the default implementation."""
     cases = grid.judged
+    if not grid.cases:
+        return "No answer: no cell of this run has a number."
     if len(grid.impls) == 1:
         return f"No answer: only {grid.impls[0]} has times, and a ratio takes two implementations."
     if not cases:
@@ -96,8 +97,8 @@ def trust(run: Run, grid: Grid) -> Trust:
     """Assess confidence from the intervals of the second fastest, the number of processes, and disturbances."""
     marks = [mark for case in grid.cases for mark in case.ranked]
     fewest = min((int(it.row["processes"]) for it in marks), default=0)
-    known = [it for case in grid.judged for it in case.ranked[1:2] if it.low > 0]
-    half = median((it.high / it.low) ** 0.5 - 1 for it in known) if known else math.inf
+    known = [it.high / it.low for case in grid.judged for it in case.ranked[1:2] if it.low > 0]
+    half = median(known) ** 0.5 - 1 if known else math.inf
     drift = run.workload.get("drift")
     wide = shares.too_wide(1, (1 + half) ** 2)
     precision = f"ratios are {shares.UNRESOLVED if wide else f'known to ± {shares.varied(half)} (95 %)'}"
@@ -113,17 +114,14 @@ def trust(run: Run, grid: Grid) -> Trust:
     if isinstance(drift, int | float) and conditions.DRIFT < drift < math.inf:
         told[f"meanwhile the reference workload's time varied by {shares.varied(drift)}"] = True
     settled = half <= KNOWN_WELL and fewest >= 3 and not _open(grid.judged)
-    return Trust(
-        tuple(text for text, holds in told.items() if holds), "" if settled else _settling(run.command, fewest, half)
-    )
+    kept = re.sub(r" --processes[ =]\S+", "", run.command)
+    more = f"{kept} --processes {ADVISED_PROCESSES}" if kept and fewest < ADVISED_PROCESSES and not settled else ""
+    return Trust(tuple(text for text, holds in told.items() if holds), more)
 
 
-def _settling(command: str, fewest: int, half: float) -> str:
-    """Return the command that would decide open cases; '' if more processes would not."""
-    wider = (half / KNOWN_WELL) ** 2 if half < math.inf else 1.0
-    wanted = min(MOST_PROCESSES, max(ADVISED_PROCESSES, math.ceil(max(1, fewest) * wider)))
-    kept = re.sub(r" --processes[ =]\S+", "", command)
-    return f"{kept} --processes {wanted}" if command and wanted > fewest else ""
+def _peak(case: Case, name: str) -> float:
+    """Return its peak memory in bytes; NaN if unknown."""
+    return float(case.marks[name].row["peak_bytes"]) if _has(case, name) else math.nan
 
 
 def _has(case: Case, name: str) -> bool:
@@ -136,23 +134,12 @@ def _best(case: Case, name: str) -> bool:
 
 def _pick(cases: Sequence[Case]) -> str:
     """Return the implementation that is fastest or tied in the most cases; of several, excluding those with clearly
-    more memory than the leanest, the one with the smallest slowdowns; '' if there is none.
+    more memory than the leanest, the one with the smallest mean slowdown; '' if there is none.
     """
     counts = Counter(mark.impl for case in cases for mark in case.ranked if mark.best)
-    equal = {name: _peaks(cases, name) for name in counts if counts[name] == max(counts.values())}
-    lean = [name for name in equal if not equal[name] > LEANER * min(equal.values())]
-    return min(lean, key=lambda name: _total(cases, name, lambda it: math.log(it.slowdown)), default="")
-
-
-def _total(cases: Sequence[Case], name: str, of: Callable[[Mark], float]) -> float:
-    """Sum a quantity over all cases; infinite if unknown in one."""
-    total = sum(of(case.marks[name]) if _has(case, name) else math.inf for case in cases)
-    return total if total == total else math.inf
-
-
-def _peaks(cases: Sequence[Case], name: str) -> float:
-    """Sum peak memory in bytes."""
-    return _total(cases, name, lambda it: it.row.get("peak_bytes") or math.inf)
+    peaks = {name: sum(_peak(case, name) for case in cases) for name in counts if counts[name] == max(counts.values())}
+    lean = [name for name in peaks if not peaks[name] > LEANER * min(peaks.values())]
+    return min(lean, key=lambda name: mean_slowdown(name, cases), default="")
 
 
 def _use(name: str, cases: Sequence[Case], best: Sequence[Case], baseline: str | None) -> str:
@@ -160,13 +147,12 @@ def _use(name: str, cases: Sequence[Case], best: Sequence[Case], baseline: str |
     T = 1024.'
     """
     count = len(cases)
-    everywhere = "the one case" if count == 1 else "both cases" if count == 2 else f"all {count} cases"
+    everywhere = {1: "the one case", 2: "both cases"}.get(count, f"all {count} cases")
     where = everywhere if len(best) == count else f"{len(best)} of {words.plural(count, 'case')}"
-    how = _how(name, best)
-    said = [f"{how} in {where}{_possible(best) if how.startswith('tied') else ''}"]
-    if baseline and baseline != name and (both := [it for it in cases if _has(it, name) and _has(it, baseline)]):
-        said += [*_gain(name, both, baseline), *_memory(name, both, baseline, count > 1)]
-    return f"Use {name}: {', '.join(said)}."
+    both = [it for it in cases if baseline and baseline != name and _has(it, name) and _has(it, baseline)]
+    return (
+        f"Use {name}: {', '.join([f'{_how(name, best)} in {where}', *_gains(name, both, baseline or '', count > 1)])}."
+    )
 
 
 def _how(name: str, best: Sequence[Case]) -> str:
@@ -177,30 +163,20 @@ def _how(name: str, best: Sequence[Case]) -> str:
     return f"tied with {words.listing(always, most=2)}" if always else "fastest or tied"
 
 
-def _possible(cases: Sequence[Case]) -> str:
-    """Return ' (differences up to 1.4× are possible)' for tied implementations; '' if none exceeds POSSIBLE."""
-    widest = max((mark.high for case in cases for mark in case.ranked[1:] if mark.best), default=1.0)
-    return f" (differences up to {slowdown(widest)}× are possible)" if widest > POSSIBLE else ""
-
-
-def _gain(name: str, cases: Sequence[Case], baseline: str) -> Iterator[str]:
-    """Yield the largest of the significant speed-ups over the baseline implementation."""
-    shown = [it for case in cases if (it := fr.ratio(case.marks[baseline].row, case.marks[name].row)).slower]
-    if shown:
-        most = max(shown, key=lambda it: it.value)
+def _gains(name: str, cases: Sequence[Case], baseline: str, several: bool) -> Iterator[str]:
+    """Yield the largest of the significant speed-ups over the baseline implementation, and its memory relative to it,
+    in the case where the latter needs most.
+    """
+    found = [fr.ratio(case.marks[baseline].row, case.marks[name].row) for case in cases]
+    if most := max((it for it in found if it.slower), key=lambda it: it.value, default=None):
         upto = "up to " * (len(cases) > 1)
         yield f"{upto}{slowdown(most.value)}× faster than {baseline} ({interval(most.low, most.high)})"
-
-
-def _memory(name: str, cases: Sequence[Case], baseline: str, several: bool) -> Iterator[str]:
-    """Yield its memory relative to the baseline implementation, in the case where the latter needs most."""
-    known = [case for case in cases if _peaks([case], name) < math.inf > _peaks([case], baseline)]
-    if known:
-        case = max(known, key=lambda case: (_peaks([case], baseline), case.ranked[0].row["median"]))
-        less = _peaks([case], baseline) / _peaks([case], name)
-        if max(less, 1 / less) >= LEANER:
-            where = f" at {case.place}" * several
-            yield f"{slowdown(max(less, 1 / less))}× {'less' if less > 1 else 'more'} memory{where}"
+    known = [case for case in cases if _peak(case, name) > 0 < _peak(case, baseline)]
+    case = max(known, key=lambda it: (_peak(it, baseline), it.ranked[0].row["median"]), default=None)
+    less = _peak(case, baseline) / _peak(case, name) if case else 1.0
+    if case and max(less, 1 / less) >= LEANER:
+        where = f" at {case.place}" * several
+        yield f"{slowdown(max(less, 1 / less))}× {'less' if less > 1 else 'more'} memory{where}"
 
 
 def _exceptions(name: str, cases: Sequence[Case]) -> str:
@@ -211,8 +187,8 @@ def _exceptions(name: str, cases: Sequence[Case]) -> str:
         worst = max((case for case in cases if _has(case, name)), key=lambda case: case.marks[name].slowdown)
         one = f"{worst.place}: {worst.ranked[0].impl}, {slowdown(worst.marks[name].slowdown)}× faster"
         said.append(one if slower == 1 else f"slower in {slower} cases, most at {one}")
-    said += [f"{words.plural(count, 'case')} not resolved" for count in [by_state[OPEN]] if count]
-    said += [f"no number in {words.plural(count, 'case')}" for count in [by_state[""]] if count]
+    for what, count in (("not resolved", by_state[OPEN]), ("without a number", by_state[""])):
+        said += [f"{words.plural(count, 'case')} {what}"] if count else []
     return f" Exception{'s' * (slower + by_state[OPEN] + by_state[''] > 1)}: {'; '.join(said)}."
 
 

@@ -23,7 +23,7 @@ from stats.verdict import Verdict
 from ..reading import command, fingerprint, words
 from ..reading.axes import KNOWN_AXES
 from ..reading.runs import Run
-from . import processes
+from .frame import samples_of
 
 EXACT = ("peak_bytes", "kernel", "operators", "error")
 """Facts that are equal in every call of a cell, so that any difference is reported."""
@@ -38,9 +38,6 @@ NOTHING_BESIDE = (
 ALL_CHANGED = (
     "all code that both runs timed has changed, so a change of the code can't be distinguished from one of the machine"
 )
-
-TOLD = 0.01
-"""Difference of logarithms between a cell's change in seconds and its relative change above which both are printed."""
 
 VARIANTS = ("base", "head")
 
@@ -150,7 +147,8 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
     margin = verdict.MARGIN_OF_RUNS if margin is None else margin
     machines = fingerprint.described(fingerprint.differing(base, head))
     other = f"another machine: {machines}" if machines else ""
-    cells = _matched(base, head)
+    runs = _cells(base), _cells(head)
+    cells = {key: (runs[0].get(key, _NOWHERE), runs[1].get(key, _NOWHERE)) for key in runs[0] | runs[1]}
     both = {key: variants for key, variants in cells.items() if all(variant.logs for variant in variants)}
     hashes = {key: [variant.facts.get("impl_hash") for variant in variants] for key, variants in both.items()}
     changed = {impl for (impl, _), (old, new) in hashes.items() if old is None or old != new}
@@ -162,9 +160,11 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
     anchors = {impl for impl, _ in alike} - changed
     why = ALL_CHANGED if alike and not anchors else other
     shown = [
-        _cell(key, variants, _wrong(variants) or judged.get(key) or _unjudged(variants, why), margin)
+        _cell(key, variants, _unmeasured(variants) or judged.get(key) or _unjudged(variants, why), margin)
         for key, variants in cells.items()
-        if any(variant.logs for variant in variants) or _wrong(variants) or variants[1].skipped.get("reason") in FAILED
+        if any(variant.logs for variant in variants)
+        or "wrong" in (variants[0].reason, variants[1].reason)
+        or variants[1].reason in FAILED
     ]
     open_ = {name: implementations.get(name) for name in asked}
     notes = [*_notes(base, head), *_notes_on(found, len(anchors)), *_open(base, head, open_)]
@@ -177,18 +177,13 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
         notes=list(dict.fromkeys(notes)),
         machine=head.machine,
         commands=[
-            *(f"{run.command}  # {run.name}, at {_commit(run)}" for run in (base, head)),
+            *(f"{run.command}  # {run.name}, at {run.commit_id or 'an unknown commit'}" for run in (base, head)),
             f"python -m reports compare {base.name} {head.name}{again}",
         ],
         implementations=implementations,
         asked=asked,
         unjudged="" if implementations else words.listing(sorted(reasons)) or "no cell in common",
     )
-
-
-def _commit(run: Run) -> str:
-    dirty = " with changes that were not committed" if run.commit.get("dirty") else ""
-    return f"{run.commit_id or 'an unknown commit'}{dirty}"
 
 
 @dataclass(frozen=True)
@@ -203,6 +198,10 @@ class _Variant:
     """Reason and detail if it has no numbers."""
 
     @property
+    def reason(self) -> str:
+        return str(self.skipped.get("reason", ""))
+
+    @property
     def seconds(self) -> float:
         """Geometric mean over the processes."""
         return math.exp(mean(self.logs)) if self.logs else math.nan
@@ -213,17 +212,12 @@ _NOWHERE = _Variant({}, (), Samples((), (), (), ()), {})
 _Variants = tuple[_Variant, _Variant]
 
 
-def _matched(base: Run, head: Run) -> dict[Key, _Variants]:
-    before, after = _cells(base), _cells(head)
-    return {key: (before.get(key, _NOWHERE), after.get(key, _NOWHERE)) for key in before | after}
-
-
 def _cells(run: Run) -> dict[Key, _Variant]:
     skipped = {_key(cell): cell for cell in run.skipped}
     found = {key: replace(_NOWHERE, skipped=cell) for key, cell in skipped.items()}
     for row in run.rows:
         key, logs = _key(row["extra_info"]), list(map(math.log, row["extra_info"]["process_medians"]))
-        found[key] = _Variant(row["extra_info"], logs, processes.samples(row), skipped.get(key, {}))
+        found[key] = _Variant(row["extra_info"], logs, samples_of(row), skipped.get(key, {}))
     return found
 
 
@@ -239,25 +233,21 @@ def _redefined(variants: _Variants) -> bool:
 
 def _judged(found: Changes, changed: set[str], margin: float) -> tuple[dict[Key, Verdict], dict[str, Verdict]]:
     """Judge changed implementations separately, so that testing others costs no sensitivity."""
-    cells: dict[Key, Verdict] = {}
-    implementations: dict[str, Verdict] = {}
-    for group in (changed, found.implementations.keys() - changed):
-        said = verdict.of_effects(
+    groups = (changed, found.implementations.keys() - changed)
+    said = [
+        verdict.of_effects(
             {key: it for key, it in found.cells.items() if key[0] in group},
             {impl: it for impl, it in found.implementations.items() if impl in group},
             margin,
             verdict.LEAST_OF_RUNS,
         )
-        cells |= said[0]
-        implementations |= said[1]
-    return cells, implementations
+        for group in groups
+    ]
+    return said[0][0] | said[1][0], said[0][1] | said[1][1]
 
 
 def _cell(key: Key, variants: _Variants, said: Verdict, margin: float) -> Cell:
     before, after = variants
-    seconds = math.log(after.seconds / before.seconds)
-    if math.isfinite(said.low) and abs(seconds - math.log(said.ratio)) > TOLD:
-        said = replace(said, reason=f"{said.reason}, beside the others; in seconds {shares.signed(seconds)}")
     return Cell(
         *key,
         verdict=said,
@@ -265,33 +255,28 @@ def _cell(key: Key, variants: _Variants, said: Verdict, margin: float) -> Cell:
         head=after.seconds,
         processes=(len(before.logs), len(after.logs)),
         changes=tuple(changes(before.facts, after.facts, margin)),
-        broken=after.skipped.get("reason") in FAILED and before.skipped.get("reason") not in FAILED,
+        broken=after.reason in FAILED and before.reason not in FAILED,
     )
 
 
-def _wrong(variants: _Variants) -> Verdict | None:
-    """Return the verdict WRONG if either variant is wrong; else None."""
-    said = [
-        f"{name}: {variant.skipped['detail']}"
+def _unmeasured(variants: _Variants) -> Verdict | None:
+    """Return the verdict on a cell that is wrong or has no time in a run; else None."""
+    why = [
+        ": ".join(
+            filter(None, [f"{variant.reason.replace('_', ' ') or 'not'} in {name}", variant.skipped.get("detail")])
+        )
         for name, variant in zip(VARIANTS, variants, strict=True)
-        if variant.skipped.get("reason") == "wrong"
+        if not variant.logs or variant.reason == "wrong"
     ]
-    return Verdict(verdict.WRONG, f"wrong output in {'; '.join(said)}") if said else None
+    before, after = (variant.reason for variant in variants)
+    lost = verdict.BROKEN if after in FAILED else verdict.NEW if variants[1].logs else verdict.GONE
+    return Verdict(verdict.WRONG if "wrong" in (before, after) else lost, "; ".join(why)) if why else None
 
 
 def _unjudged(variants: _Variants, why: str) -> Verdict:
     """Return a verdict with the ratio alone, and why there is no other. `why` holds for all cells that can be compared."""
-    before, after = variants
-    lost = verdict.BROKEN if after.skipped.get("reason") in FAILED else verdict.GONE
-    for word, name, variant in ((lost, "head", after), (verdict.NEW, "base", before)):
-        if not variant.logs:
-            parts = (
-                str(variant.skipped.get("reason", "not")).replace("_", " ") + f" in {name}",
-                variant.skipped.get("detail"),
-            )
-            return Verdict(word, ": ".join(filter(None, parts)))
     reason = "the benchmark itself was changed" if _redefined(variants) else why or NOTHING_BESIDE
-    return Verdict(verdict.INCONCLUSIVE, reason, after.seconds / before.seconds)
+    return Verdict(verdict.INCONCLUSIVE, reason, variants[1].seconds / variants[0].seconds)
 
 
 def _notes(base: Run, head: Run) -> Iterator[str]:
@@ -320,9 +305,8 @@ def _notes_on(found: Changes, anchors: int) -> Iterator[str]:
         yield f"seconds of unchanged code changed by {shares.signed(found.shift)} from base to head{another}"
     cells, impls = (shares.percent(math.expm1(spread)) for spread in (found.of_cells, found.of_implementations))
     yield (
-        f"changes are relative to {words.plural(found.placebos or anchors, 'implementation')} whose code is the "
-        f"same in both runs. These {'moved' if found.placebos else 'usually move'} by {impls}, and a cell of theirs by "
-        f"{cells} (standard deviations)"
+        f"changes are relative to {words.plural(anchors, 'implementation')} whose code is the same in both runs. Such "
+        f"code moves by {impls}, and one cell by {cells} (standard deviations)"
     )
 
 
@@ -338,12 +322,11 @@ def _open(base: Run, head: Run, asked: Mapping[str, Verdict | None]) -> Iterator
 
 def _interleaved(base: Run, head: Run, names: Collection[str]) -> str:
     """Return the command that compares the code of two runs, interleaved."""
+    variants, newer = f"--base {base.committed[:10] or 'REF'}", head.committed[:10]
     if fingerprint.software(base, head):
         variants = f"--base-python PYTHON_WITH_TORCH_{base.machine.get('torch')}"
-    else:
-        commits = [run.committed[:10] for run in (base, head)]
-        newer = f" --head {commits[1]}" if commits[1] and commits[0] != commits[1] else ""
-        variants = f"--base {commits[0] or 'REF'}{newer}"
+    elif newer and newer != base.committed[:10]:
+        variants += f" --head {newer}"
     asked = [f"--{name} {head.asked[name]}" for name in ("sweep", "model", *KNOWN_AXES) if head.asked.get(name)]
     own = ",".join(head.own.get(name, name) for name in names)
     return " ".join([f"python -m bench ab {variants} --impl {own}", *asked])

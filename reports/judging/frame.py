@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
 from stats import ratios
-from stats.ratios import Ratio
+from stats.ratios import Ratio, Samples
 
 from ..reading.axes import KNOWN_AXES, axis_names
 from ..reading.runs import Run
-from . import masking, peaks, processes
+from . import masking, peaks
 
 #: Seconds, from pytest-benchmark's stats.
 STATS = ("median", "q1", "q3", "min", "max", "mean", "stddev", "iqr", "rounds", "iterations")
@@ -56,7 +57,7 @@ def tidy(run: Run) -> pd.DataFrame:
     for key in (*STATS, *_NUMBERS):
         frame[key] = pd.to_numeric(frame[key], errors="coerce").astype(float)
     frame["impl"] = frame["impl"].astype(str)
-    frame["samples"] = pd.Series(list(map(processes.samples, run.rows)), dtype=object)
+    frame["samples"] = pd.Series(list(map(samples_of, run.rows)), dtype=object)
     frame["wrong"] = frame["impl"].isin(run.wrong)
     frame, between = _judged(frame)
     frame = frame.assign(**masking.columns(records(frame)))
@@ -70,6 +71,12 @@ def tidy(run: Run) -> pd.DataFrame:
     frame["tied"] = frame["standing"].isin((ratios.FASTEST, ratios.TIED))
     frame.attrs["between_processes"] = between
     return frame
+
+
+def samples_of(row: Mapping[str, Any]) -> Samples:
+    """Return the timed blocks of a run file's row."""
+    places = (row["extra_info"][f"sample_{what}"] for what in ("rounds", "visits", "processes"))
+    return Samples(row["stats"]["data"], *places)
 
 
 def skipped(run: Run) -> pd.DataFrame:
@@ -87,17 +94,15 @@ def varying(frame: pd.DataFrame) -> list[str]:
     return found
 
 
-def groups(frame: pd.DataFrame, axes: list[str]) -> list[tuple[dict[str, Any], pd.DataFrame]]:
-    """Split the frame by the values of some axes, (values, rows) each: numbers sorted, words in file order."""
-    if not axes:
-        return [({}, frame)] * (not frame.empty)
-    keys = [
-        frame[axis]
-        if is_numeric_dtype(frame[axis])
-        else pd.Series(pd.factorize(frame[axis], use_na_sentinel=False)[0], frame.index)
-        for axis in axes
-    ]
-    return [({axis: part[axis].iloc[0] for axis in axes}, part) for _, part in frame.groupby(keys, dropna=False)]
+def by_case(frame: pd.DataFrame, axes: list[str]) -> Iterator[tuple[Any, pd.DataFrame]]:
+    """Split the frame by case, in the order of the values of some axes: numbers sorted, words in file order."""
+    if axes:
+        ranks = [
+            of.rank() if is_numeric_dtype(of := frame[axis]) else pd.factorize(of, use_na_sentinel=False)[0]
+            for axis in axes
+        ]
+        frame = frame.iloc[np.lexsort(ranks[::-1])]
+    return iter(frame.groupby("id", sort=False))
 
 
 def distinct_lengths(frame: pd.DataFrame) -> pd.DataFrame:
@@ -177,15 +182,17 @@ def _judged(frame: pd.DataFrame) -> tuple[pd.DataFrame, float]:
     Also return the standard deviation between processes, in logarithms, with which the ratios' intervals reckon.
     """
     timed = frame.sort_values("median").drop_duplicates(["id", "impl"])
-    cases = {case: part.set_index("impl") for case, part in timed.assign(at=timed.index).groupby("id", sort=False)}
+    cases = {case: dict(zip(part["impl"], part.index, strict=True)) for case, part in timed.groupby("id", sort=False)}
+    samples, wrong = frame["samples"].to_dict(), frame["wrong"].to_dict()
+    compared, between = ratios.compared({case: {one: samples[at[one]] for one in at} for case, at in cases.items()})
     nothing = {"rank_low": math.nan, "rank_high": math.nan, "standing": "", "leads": False}
     found: dict[Any, dict[str, Any]] = {at: {"over": {}, **nothing} for at in frame.index}
-    compared, between = ratios.compared({case: part["samples"].to_dict() for case, part in cases.items()})
     for case, pairs in compared.items():
-        at, right = cases[case]["at"].to_dict(), list(cases[case].index[~cases[case]["wrong"]])
-        right = [one for one in right if len(right) == 1 or any(pairs[one, it].known for it in right if it != one)]
+        at = cases[case]
         for (one, other), it in pairs.items():
             found[at[one]]["over"][other] = it
+        right = [one for one in at if not wrong[at[one]]]
+        right = [one for one in right if len(right) == 1 or any(pairs[one, it].known for it in right if it != one)]
         states = ratios.states(right, pairs) if right else {}
         for one, (low, high) in ratios.ranks(right, pairs).items():
             found[at[one]] |= {"rank_low": low, "rank_high": high, "standing": states[one], "leads": one == right[0]}

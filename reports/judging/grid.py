@@ -115,10 +115,9 @@ class Grid:
     def judged(self) -> list[Case]:
         return [case for case in self.cases if case.judged]
 
-    def mean(self, impl: str, cases: Iterable[Case] | None = None) -> float:
+    def mean(self, impl: str) -> float:
         """Return the geometric mean of its slowdowns, over the cases in which it has one; NaN without any."""
-        found = [it.slowdown for case in cases or self.cases if (it := case.marks.get(impl)) and it.counts]
-        return geometric_mean(found) if found else math.nan
+        return mean_slowdown(impl, self.cases)
 
     def count(self, impl: str) -> int:
         """Count the cases in which it has a slowdown."""
@@ -142,9 +141,7 @@ class Grid:
     @property
     def signs(self) -> str:
         """Explain the signs that occur: '✗ wrong, – unsupported'; '' without any."""
-        states = {
-            case.marks[impl].state if impl in case.marks else UNMEASURED for case in self.cases for impl in self.impls
-        }
+        states = {case.marks.get(impl, Mark(impl, UNMEASURED)).state for case in self.cases for impl in self.impls}
         return ", ".join(f"{sign} {state.replace('_', ' ')}" for state, sign in SIGNS.items() if state in states)
 
     @property
@@ -155,17 +152,24 @@ class Grid:
         return [None, *several] if len(self.cases) <= MOST_COLUMNS or not several else [*several]
 
     def entry(self, impl: str, column: Column) -> Entry:
-        marks = [case.marks[impl] for case in column.cases if impl in case.marks]
+        marks = [case.marks.get(impl, Mark(impl, UNMEASURED)) for case in column.cases]
         found = [mark for mark in marks if mark.counts]
         if not found:
-            one = marks[0] if marks else Mark(impl, UNMEASURED)
-            title = f"{impl}: {one.state.replace('_', ' ')} {one.why}"
-            return Entry(SIGNS.get(one.state, SIGNS[UNMEASURED]), math.nan, False, False, title)
-        value = self.mean(impl, column.cases)
-        judged = [it for it, case in zip(marks, column.cases, strict=False) if it.counts and case.judged]
-        best = bool(judged) and len(found) == len(column.cases) and all(it.best for it in judged)
+            state = marks[0].state if marks[0].state in SIGNS else UNMEASURED
+            return Entry(
+                SIGNS[state], math.nan, False, False, f"{impl}: {marks[0].state.replace('_', ' ')} {marks[0].why}"
+            )
+        value = mean_slowdown(impl, column.cases)
+        judged = [it for it, case in zip(marks, column.cases, strict=True) if case.judged]
+        best = bool(judged) and len(found) == len(marks) and all(it.best for it in judged)
         open_ = 2 * sum(it.state == OPEN for it in found) >= len(found)
         return Entry(slowdown(value), value, best, open_, _told(found, column))
+
+
+def mean_slowdown(impl: str, cases: Iterable[Case]) -> float:
+    """Return the geometric mean of an implementation's slowdowns, over the cases in which it has one; else NaN."""
+    found = [it.slowdown for case in cases if (it := case.marks.get(impl)) and it.counts]
+    return geometric_mean(found) if found else math.nan
 
 
 UNMEASURED = "not measured"
@@ -182,15 +186,14 @@ def grid(frame: pd.DataFrame, skipped: pd.DataFrame, registry: Iterable[str] = (
     gone: dict[str, list[Mapping[str, Any]]] = {}
     for row in fr.records(skipped):
         gone.setdefault(row["id"], []).append(row)
-    parts = [(at, str(i), of) for at, rows in fr.groups(frame, axes) for i, of in rows.groupby("id", sort=False)]
-    cases = [_case(id_, {a: fr.plain(v) for a, v in at.items()}, part, gone.get(id_, [])) for at, id_, part in parts]
+    cases = [_case(id_, axes, part, gone.get(id_, [])) for id_, part in fr.by_case(frame, axes)]
     known = set(map(words.base, registry))
     names = list(dict.fromkeys(impl for case in cases for impl in case.marks))
     own = frozenset(name for name in names if known and words.base(name) not in known)
-    made = Grid(cases, names, axes, own)
     told = {mark.impl for case in cases for mark in case.marks.values() if mark.counts or mark.state != "unsupported"}
-    shown = [name for name in names if name in own | told]
-    return Grid(cases, sorted(shown, key=lambda name: (name not in own, -made.count(name), made.mean(name))), axes, own)
+    made = Grid(cases, [name for name in names if name in own | told], axes, own)
+    made.impls.sort(key=lambda name: (name not in own, -made.count(name), made.mean(name)))
+    return made
 
 
 def slowdown(value: float) -> str:
@@ -219,9 +222,8 @@ def length(cases: Sequence[Case]) -> str | None:
 def along(cases: Sequence[Case], axis: str) -> dict[tuple[Any, ...], list[Case]]:
     """Group cases by their setting of all axes but one, sorted by that axis. T_kv equal to T is no setting."""
     found: dict[tuple[Any, ...], list[Case]] = {}
-    for case in sorted(
-        (case for case in cases if case.at[axis] is not None and case.ranked), key=lambda case: case.at[axis]
-    ):
+    known = [case for case in cases if case.at[axis] is not None and case.ranked]
+    for case in sorted(known, key=lambda case: case.at[axis]):
         at = {key: None if key == "T_kv" and value == case.at.get("T") else value for key, value in case.at.items()}
         found.setdefault(tuple(value for key, value in at.items() if key != axis), []).append(case)
     return found
@@ -232,20 +234,20 @@ def _end(value: float) -> str:
 
 
 def _told(found: Sequence[Mark], column: Column) -> str:
-    """Return 'sdpa, H=8 T=64: tied, 1.03 (0.99 to 1.08)'."""
+    """Return 'sdpa, H=8 T=64: tied, 1.03× the fastest (0.99 to 1.08)'."""
     where = f"{found[0].impl}, {' '.join(column.heading)}"
     if len(column.cases) > 1:
         return f"{where}: geometric mean of {words.plural(len(found), 'case')}"
     [mark] = found
-    between = interval(mark.low, mark.high)
-    return f"{where}: {mark.state}, {slowdown(mark.slowdown)}× the fastest{f' ({between})' if between else ''}"
+    between = f" ({interval(mark.low, mark.high)})" if mark.low > 0 else ""
+    return f"{where}: {mark.state}, {slowdown(mark.slowdown)}× the fastest{between}"
 
 
-def _case(id_: str, at: dict[str, Any], part: pd.DataFrame, gone: Sequence[Mapping[str, Any]]) -> Case:
+def _case(id_: str, axes: Sequence[str], part: pd.DataFrame, gone: Sequence[Mapping[str, Any]]) -> Case:
+    at = {axis: fr.plain(part[axis].iloc[0]) for axis in axes}
     title = words.place(fr.settings(part), always=[*at, "B", "H", "D_h", "T"]) or id_
     rows = fr.ranked(fr.trusted(part))
-    marks = [_mark(row, rows[0]) for row in rows]
-    marks.sort(key=lambda mark: (mark.slowdown, not mark.row["leads"], mark.row["median"]))
+    marks = sorted((_mark(row, rows[0]) for row in rows), key=lambda mark: mark.slowdown)
     doubtful = fr.records(part[part["wrong"] & part["median"].notna()])
     marks += [Mark(row["impl"], WRONG, row=row, why="in another case: its times are in doubt") for row in doubtful]
     marks += [Mark(str(row["impl"]), str(row["reason"]), why=str(row["detail"] or "")) for row in gone]

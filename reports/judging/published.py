@@ -22,26 +22,23 @@ def table(frame: pd.DataFrame, published: Sequence[dict[str, Any]]) -> tuple[lis
     sources: dict[str, int] = {}
     parts = dict(iter(fr.trusted(frame).groupby("id")))
     lines = [
-        (*_line(parts[it["id"]], it), str(sources.setdefault(_source(it), 1 + len(sources))))
+        (
+            *_line(parts[it["id"]], it),
+            str(sources.setdefault(f"{it['source']}; machine: {it['machine']}; {it['differs']}", 1 + len(sources))),
+        )
         for it in published
         if it.get("id") in parts
     ]
     return lines, [*sources]
 
 
-def _source(figure: Mapping[str, Any]) -> str:
-    source, machine, differs = (str(figure.get(name) or units.MISSING) for name in ("source", "machine", "differs"))
-    return f"{source}; machine: {machine}; {differs}"
-
-
 def _line(case: pd.DataFrame, figure: Mapping[str, Any]) -> tuple[str, ...]:
     """Return a published time beside the rows of its case."""
     best, *_ = rows = fr.ranked(case)
-    nearest = [_time(row["median"], row) for row in rows if row["impl"] == figure.get("impl")]
-    kernel, impl = (str(figure.get(name) or units.MISSING) for name in ("kernel", "impl"))
+    nearest = [_time(row["median"], row) for row in rows if row["impl"] == figure["impl"]]
     return (
-        words.place(best, always=("B", "H", "D_h", "T")), kernel, _time(figure["seconds"], best),
-        impl, nearest[0] if nearest else units.MISSING, best["impl"], _time(best["median"], best),
+        words.place(best, always=("B", "H", "D_h", "T")), str(figure["kernel"]), _time(figure["seconds"], best),
+        str(figure["impl"] or units.MISSING), *(nearest or [units.MISSING])[:1], best["impl"], _time(best["median"], best),
     )  # fmt: skip
 
 

@@ -11,14 +11,11 @@ from typing import Any
 
 import pandas as pd
 
-from ..reading import units, words
+from ..reading import words
 from ..reading.runs import positive
 
 AXES = ("device", "dtype", "autocast", "threads")
 """Axes that determine a row's ceiling."""
-
-COLUMNS = ("device", "what", "threads", "per second")
-"""Columns of `table`."""
 
 NARROW = ("bfloat16", "float16")
 """Dtypes that may be computed in float32 if that is faster, so that the higher ceiling applies."""
@@ -47,38 +44,19 @@ def ceilings(rooflines: Sequence[dict[str, Any]], rows: pd.DataFrame) -> dict[st
         ]
         wanted = dtype if pd.isna(autocast) else autocast
         own = {wanted, "float32"} if wanted in NARROW else {wanted}
-        products = [
-            (it["flops_per_s"], it["dtype"])
-            for it in here
-            if it.get("dtype") in own and positive(it.get("flops_per_s"))
-        ]
+        rates = [it for it in here if it.get("dtype") in own and positive(it.get("flops_per_s"))]
         copies = [(it.get("footprint") or 0, it["bytes_per_s"]) for it in here if positive(it.get("bytes_per_s"))]
-        if products and copies:
-            peak, fastest = max(products)
-            product = f"product in {words.value('dtype', fastest)}, {_si(peak)}FLOP/s"
-            labels = {max(rate for _, rate in copies): "fastest copy", max(copies)[1]: "large copy"}
-            for bandwidth, label in labels.items():
-                ridge = peak / bandwidth
-                ends = (min(low, ridge / 2), ridge, max(high, ridge * 2))
-                name = f"{label}, {_si(bandwidth)}B/s; {product}"
-                found[name] = [(at, min(peak, at * bandwidth)) for at in ends]
+        if rates and copies:
+            best = max(rates, key=lambda it: it["flops_per_s"])
+            peak = best["flops_per_s"]
+            product = f"product in {words.value('dtype', best['dtype'])}, {_si(peak)}FLOP/s"
+            for bandwidth, label in {
+                max(rate for _, rate in copies): "fastest copy",
+                max(copies)[1]: "large copy",
+            }.items():
+                ends = (min(low, peak / bandwidth / 2), peak / bandwidth, max(high, peak / bandwidth * 2))
+                found[f"{label}, {_si(bandwidth)}B/s; {product}"] = [(at, min(peak, at * bandwidth)) for at in ends]
     return found
-
-
-def table(rooflines: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """Return rows of device, workload, threads, rate per second."""
-    lines: list[tuple[str, ...]] = []
-    for ceiling in rooflines:
-        product, copy = words.value("dtype", ceiling.get("dtype")), units.memory(ceiling.get("footprint") or math.nan)
-        for rate, unit, what in (
-            ("flops_per_s", "FLOP", f"a product in {product}"),
-            ("bytes_per_s", "B", f"{'a copy' if ceiling.get('device') == 'cpu' else 'a copy or a sum'} of {copy}"),
-        ):
-            if positive(ceiling.get(rate)):
-                lines.append(
-                    (str(ceiling.get("device")), what, str(ceiling.get("threads")), f"{_si(ceiling[rate])}{unit}/s")
-                )
-    return lines
 
 
 def _si(value: float) -> str:

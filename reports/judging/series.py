@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -107,14 +106,9 @@ def saved(run: Run, axes: dict[Key, Mapping[str, Any]]) -> Saved:
 
 
 def oldest_first(found: Iterable[Saved]) -> list[Saved]:
-    """Sort runs by their date in the file; a file without one counts by its modification time.
-
-    Files with equal contents, such as those of a copied folder, are the same run and count once.
-    """
-    kept: dict[object, Saved] = {}
-    for one in sorted(found, key=lambda one: (_when(one.run), one.run.name)):
-        kept.setdefault((one.run.date, *one.cells.items()), one)
-    return [*kept.values()]
+    """Sort runs by their date. Files with equal contents, such as those of a copied folder, are one run."""
+    ordered = sorted(found, key=lambda one: (one.run.date, one.run.name))
+    return [*{(one.run.date, *one.cells.items()): one for one in reversed(ordered)}.values()][::-1]
 
 
 def of_one_machine(ordered: Sequence[Saved]) -> list[Saved]:
@@ -136,14 +130,13 @@ def all_series(ordered: Sequence[Saved]) -> list[Series]:
     for run, one in enumerate(ordered):
         for key, point in one.cells.items():
             points.setdefault(key, []).append(point._replace(run=run))
-    return sorted(of_points(points, ordered[-1].axes if ordered else {}), key=_order)
 
+    def order(series: Series) -> tuple[bool, int, float]:
+        last = series.steps[-1:]
+        at = max((series.points[step.at].run for step in last), default=-1)
+        return series.open_step is None, -at, -sum(abs(math.log(step.ratio)) for step in last)
 
-def _order(series: Series) -> tuple[bool, int, float]:
-    if not series.steps:
-        return True, 1, 0.0
-    last = series.steps[-1]
-    return series.open_step is None, -series.points[last.at].run, -abs(math.log(last.ratio))
+    return sorted(of_points(points, ordered[-1].axes if ordered else {}), key=order)
 
 
 def of_points(points: Mapping[Key, Sequence[Point]], axes: Mapping[Key, Mapping[str, Any]]) -> Iterator[Series]:
@@ -175,17 +168,6 @@ def _series(
 ) -> Series:
     """Build a series, with positions among its own points."""
     at = {point.run: i for i, point in enumerate(points)}
-    steps = tuple(
-        replace(step, at=at[step.at], recovered=None if step.recovered is None else at[step.recovered])
-        for step in found
-    )
-    usual = {i: float(np.exp(logs[run])) for run, i in at.items() if np.isfinite(logs[run])}
-    return Series(impl, case, axes, tuple(points), steps, usual if any(step.relative for step in found) else {})
-
-
-def _when(run: Run) -> datetime:
-    try:
-        when = datetime.fromisoformat(run.date)
-    except ValueError:
-        return datetime.fromtimestamp(run.path.stat().st_mtime, UTC)
-    return when if when.tzinfo else when.replace(tzinfo=UTC)
+    steps = tuple(replace(step, at=at[step.at], recovered=step.recovered and at[step.recovered]) for step in found)
+    known = [(i, run) for run, i in at.items() if np.isfinite(logs[run]) and any(step.relative for step in found)]
+    return Series(impl, case, axes, tuple(points), steps, {i: float(np.exp(logs[run])) for i, run in known})

@@ -29,13 +29,8 @@ SLOWER_INSIDE = 1.25
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """A number with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
+Bounds = tuple[float, float, float]
+"""A number with its 95 % interval: value, low, high."""
 
 
 @dataclass(frozen=True)
@@ -84,13 +79,14 @@ class Step:
         """The likely reason if prediction and measurement contradict each other; '' if they don't."""
         if self.predicted is None or self.measured is None or not self.measured.known:
             return ""
-        if self.measured.low <= self.predicted.high and self.predicted.low <= self.measured.high:
+        _, low, high = self.predicted
+        if self.measured.low <= high and low <= self.measured.high:
             return ""
-        if self.slower_inside >= SLOWER_INSIDE:
+        if 1 / SLOWER_INSIDE < self.slower_inside < SLOWER_INSIDE:
+            return "outside the core: copies of its inputs, a mask for each block, or the allocator"
+        if self.slower_inside > 1:
             return f"the core is {self.slower_inside:.2g}× as slow inside as alone: strided or cold inputs"
-        if self.slower_inside <= 1 / SLOWER_INSIDE:
-            return f"the core is {1 / self.slower_inside:.2g}× as fast inside as alone"
-        return "outside the core: copies of its inputs, a mask for each block, or the allocator"
+        return f"the core is {1 / self.slower_inside:.2g}× as fast inside as alone"
 
 
 def steps(frame: pd.DataFrame, baseline: str | None) -> list[Step]:
@@ -110,44 +106,45 @@ def steps(frame: pd.DataFrame, baseline: str | None) -> list[Step]:
 
 def nearer(found: Iterable[Step]) -> str:
     """Say whether hot or cold times predict a core's time in the model better; '' if no core was measured cold."""
-    both = [it for it in found if it.hot > 0 and it.cold > 0]
-    if not both:
+    off = [(abs(math.log(it.inside / it.hot)), abs(math.log(it.inside / it.cold))) for it in found if it.cold > 0]
+    if not off:
         return ""
-    off = {word: [abs(math.log(it.inside / getattr(it, word))) for it in both] for word in ("hot", "cold")}
-    usual = " and ".join(f"{word} by a factor of {math.exp(median(logs)):.2f}" for word, logs in off.items())
-    cold = sum(cold < hot for hot, cold in zip(off["hot"], off["cold"], strict=True))
-    return f"In the model a core's time differs from {usual} (medians); cold is nearer in {cold} of {len(both)}."
+    hot, cold = (f"{math.exp(median(logs)):.2f}" for logs in zip(*off, strict=True))
+    return (
+        f"In the model a core's time differs from hot by a factor of {hot} and cold by a factor of {cold} (medians); cold "
+        f"is nearer in {sum(cold < hot for hot, cold in off)} of {len(off)}."
+    )
 
 
-def _step(
-    row: Row, said: list[str], base: Row | None = None, core: Row | None = None, base_core: Row | None = None
-) -> Step:
+def _step(row: Row, said: list[str], base: Row | None, core: Row | None, base_core: Row | None) -> Step:
     at = {axis: row[axis] for axis in dict.fromkeys((*said, "T_kv")) if axis != "T_kv" or row["T_kv"] != row["T"]}
-    place, parts = words.place(at, always=at), row["parts_s"]
-    hot, cold = (float(core[name]) if core and core.get(name) else math.nan for name in ("median", "cold_s"))
-    sizes = int(row["blocks"]), int(row["depth"])
-    step = Step(row["impl"], place, row["median"], parts, _share(row), *sizes, hot, cold)
+    hot, cold = (float((core or {}).get(name) or math.nan) for name in ("median", "cold_s"))
+    step = Step(
+        row["impl"], words.place(at, always=at), row["median"], row["parts_s"], _share(row), int(row["blocks"]),
+        int(row["depth"]), hot, cold,
+    )  # fmt: skip
     if base is None or base is row:
         return step
     step = replace(step, measured=fr.ratio(row, base))
     if core is None or base_core is None:
         return step
-    alone, inside = fr.ratio(core, base_core), parts["core"] / base["parts_s"]["core"]
+    alone, inside = fr.ratio(core, base_core), row["parts_s"]["core"] / base["parts_s"]["core"]
     return replace(step, predicted=_predicted(_share(base), alone), slower_inside=inside / alone.value)
 
 
 def _predicted(share: Bounds, core: Ratio) -> Bounds:
     """Return 1 + share · (ratio of the cores - 1); the two errors are independent."""
-    value = 1 + share.value * (core.value - 1)
-    half = math.hypot(share.value * (core.high - core.low) / 2, (core.value - 1) * (share.high - share.low) / 2)
-    return Bounds(value, value - half, value + half)
+    one, low, high = share
+    value = 1 + one * (core.value - 1)
+    half = math.hypot(one * (core.high - core.low) / 2, (core.value - 1) * (high - low) / 2)
+    return value, value - half, value + half
 
 
 def _share(row: Row) -> Bounds:
     """Return the trimmed mean over the recorded calls with its interval, robust to interrupted calls."""
     known = paired(row["core_shares"])
     low, high = known.interval()
-    return Bounds(known.mean, max(0.0, low), min(1.0, high))
+    return known.mean, max(0.0, low), min(1.0, high)
 
 
 def _kind(row: Row) -> tuple[Any, ...]:

@@ -113,8 +113,8 @@ def _effect(step: Step, baseline: str) -> list[str]:
     """Return the predicted and the measured ratio of a step to the baseline's."""
     if step.impl == baseline:
         return ["baseline", "baseline"]
-    ratios = (step.predicted, step.measured)
-    return [units.MISSING if it is None else units.bounded(it.value, it.low, it.high, "×") for it in ratios]
+    measured = step.measured and (step.measured.value, step.measured.low, step.measured.high)
+    return [units.bounded(*it, "×") if it else units.MISSING for it in (step.predicted, measured)]
 
 
 PARTS = {
@@ -151,7 +151,8 @@ def _inside_and_alone(found: list[Step]) -> Table:
 
 
 def _part(share: Bounds) -> str:
-    return f"{units.percent(share.value)} ({units.percent(share.low)} to {units.percent(share.high)})"
+    value, low, high = map(units.percent, share)
+    return f"{value} ({low} to {high})"
 
 
 def printed(this: Report, every: bool) -> str:

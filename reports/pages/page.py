@@ -17,7 +17,7 @@ from stats.arguments import as_typed
 
 from ..drawing import figure, svg, views
 from ..drawing.palette import MARKERS, PATHS, THEME
-from ..judging import answer, findings, grid, roofline
+from ..judging import answer, findings, grid
 from ..judging import frame as fr
 from ..judging.grid import Case, Grid, Mark
 from ..reading import units, words
@@ -109,11 +109,8 @@ def html(this: Report, figures: Sequence[str] = ()) -> str:
         inside=more.of_steps(run, this.frame),
         more=more.tables_of(run, this.frame, this.grid, this.palette, keys),
         styles=this.palette,
-        calls_compared=findings.calls(this.frame),
         between_processes=findings.between_processes(this.frame),
         skipped=Table("Skipped", tables.SKIPPED, tables.skipped_rows(this.skipped), of_impls=True, left=(1, 3)),
-        workload=Table("Reference workload", findings.WORKLOAD, findings.reference_workload(run.workload)),
-        rooflines=Table("Roofline ceilings", roofline.COLUMNS, roofline.table(run.rooflines), left=(1,)),
         machine=dict(flat(run.machine)),
         state=dict(flat({**run.state, "commit": run.commit} if run.commit else run.state)),
         figures=figures,

@@ -29,7 +29,7 @@ class Report:
 def report(run: Run) -> Report:
     frame, skipped = fr.tidy(run), fr.skipped(run)
     made = grid.grid(frame, skipped, run.registry)
-    headline = answer.headline(made, run.baseline_impl) if made.cases else findings.nothing(skipped)
+    headline = answer.headline(made, run.baseline_impl)
     return Report(
         run,
         frame,
@@ -38,5 +38,5 @@ def report(run: Run) -> Report:
         Palette(run.registry),
         headline,
         answer.trust(run, made),
-        findings.findings(frame),
+        [*filter(None, [findings.page_faults(frame)])],
     )

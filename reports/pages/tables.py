@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
 
-from ..judging import processes, published
+from ..judging import published
 from ..judging.grid import SIGNS, Case, Column, Grid, Mark, interval, slowdown
 from ..reading import units
 
@@ -53,7 +53,7 @@ def cells(mark: Mark, headings: Sequence[str]) -> list[str]:
     said = {
         "slowdown": f"{slowdown(mark.slowdown)}×",
         "95 % interval": interval(mark.low, mark.high) if mark.low != 1 or mark.high != 1 else mark.state,
-        "median": units.seconds(row["median"], _digits(row)),
+        "median": units.seconds(row["median"], 3 if row["spread"] < 0.1 else 2),
         "tokens/s": f"{row['B'] * row['T'] / row['median']:,.0f}" if row["mode"] == "decode" else units.MISSING,
         "peak memory": units.memory(row["peak_bytes"]),
         "of tolerance": units.percent(row["error"] / row["error_bound"]) if row["error_bound"] > 0 else units.MISSING,
@@ -225,10 +225,6 @@ def _markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _without_numbers(text: str) -> str:
     return re.sub(r"\d[\d.,]*(e[+-]?\d+)?", "0", text)
-
-
-def _digits(row: Mapping[str, Any]) -> int:
-    return processes.digits(row["process_medians"], row["spread"])
 
 
 def escape(text: str) -> str:

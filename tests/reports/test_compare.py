@@ -172,7 +172,7 @@ def test_a_wrong_output_is_never_a_speed_up(side: str, compared: Any) -> None:
     tracked.without(sides[side], "sdpa", "wrong", "row 3 off by 0.5")
     this = compared(sides["base"], sides["head"])
     assert words(this) == {*UNTOUCHED, ("sdpa", "WRONG")}
-    assert first(this, "sdpa").verdict.reason == f"wrong output in {side}: row 3 off by 0.5"
+    assert first(this, "sdpa").verdict.reason == f"wrong in {side}: row 3 off by 0.5"
     assert this.code == (1 if side == "head" else 0)
 
 
@@ -304,8 +304,8 @@ def test_what_to_know_before_believing_it(compared: Any) -> None:
     assert different == "the environment differs: OMP_PROC_BIND (true, then none)"
     assert incomplete == "0001_base is not complete"
     assert re.fullmatch(
-        r"changes are relative to 3 implementations whose code is the same in both runs. These moved by [\d.]+ %, and a cell "
-        r"of theirs by [\d.]+ % \(standard deviations\)",
+        r"changes are relative to 3 implementations whose code is the same in both runs. Such code moves by [\d.]+ %, "
+        r"and one cell by [\d.]+ % \(standard deviations\)",
         estimated,
     )
 
@@ -349,7 +349,6 @@ def test_what_the_machine_did_that_day_cancels(compared: Any) -> None:
     assert {it.word for it in this.implementations.values()} == {"UNCHANGED"} and this.code == 0
     assert all(abs(cell.head / cell.base - 1) > 0.1 for cell in this.cells)
     assert all(abs(cell.verdict.ratio - 1) < 0.02 for cell in this.cells)
-    assert all(re.search(r", beside the others; in seconds .\d\d.\d %$", cell.verdict.reason) for cell in this.cells)
 
 
 def test_another_machine_under_the_same_name_is_reported_without_a_verdict(compared: Any) -> None:
@@ -406,7 +405,7 @@ def test_what_is_open_is_said_of_changed_code_alone(compared: Any) -> None:
     this = compared(base, head)
     assert this.implementations["sdpa"].word == this.implementations["fused"].word == "INCONCLUSIVE"
     assert [sentence.split()[0] for sentence in sentences(this)] == ["sdpa"]
-    assert this.commands[1].endswith("at abc with changes that were not committed")
+    assert this.commands[1].endswith("at abc")
 
 
 def test_a_slow_down_is_found_and_blames_no_other(compared: Any) -> None:

@@ -45,12 +45,12 @@ def test_the_page_shows_a_step_unfolded(as_run: Any) -> None:
 def test_the_predicted_step_follows_from_share_and_ratio(as_run: Any) -> None:
     """A core that takes half as long and is a fifth of the step: 0.9 of the time."""
     (fused, sdpa), _ = found(as_run, 0.9)
-    assert fused.share.value == pytest.approx(0.2)
+    assert fused.share[0] == pytest.approx(0.2)
     assert fused.predicted is None
     assert sdpa.predicted is not None
     assert sdpa.measured is not None
-    assert sdpa.predicted.value == pytest.approx(0.9, abs=0.01)
-    assert sdpa.predicted.low < 0.9 < sdpa.predicted.high
+    assert sdpa.predicted[0] == pytest.approx(0.9, abs=0.01)
+    assert sdpa.predicted[1] < 0.9 < sdpa.predicted[2]
     assert sdpa.measured.value == pytest.approx(0.9, abs=0.01)
     assert not sdpa.disagreement
 
@@ -100,7 +100,7 @@ def test_a_share_is_between_none_and_all(as_run: Any) -> None:
     known = {"parts_s": {"core": FUSED}, "core_shares": [0.0, 0.01, 0.9], "blocks": 1, "depth": 28}
     at = case(scope="block", model="qwen3-0.6b")
     (step,) = steps(fr.tidy(as_run(document([row("fused", at, [1e-2] * 8, **known)]))), "fused")
-    assert (step.share.low, step.share.high) == (0.0, 1.0)
+    assert step.share[1:] == (0.0, 1.0)
 
 
 def test_other_runs_have_none(as_run: Any) -> None:
