@@ -484,7 +484,7 @@ INPUTS = [
     refused("pr advise --T 16 --window 3", 3, "window"),
     refused("pr advise --emit x.txt", 3, "expected a Python module"),
     refused("pr advise --emit ''", 3, "expected a Python module"),
-    refused("pr advise --emit torch.py", 3, "choose another name"),
+    refused("pr advise --emit torch.py", 3, "a name that is free"),
     refused("pr advise --emit mine.py", 3, "there is another file of that name"),
     refused("pr advise --emit /nowhere/x.py", 3, "No such file"),
     refused("pr advise --emit x.py --json", 3, "not allowed with"),
