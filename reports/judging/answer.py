@@ -86,7 +86,7 @@ def own(grid: Grid, wrong: Collection[str] = ()) -> Iterator[str]:
     for name in (name for name in grid.impls if name in grid.own and name not in wrong):
         all_, count = words.plural(len(grid.cases), "case"), grid.count(name)
         mean = (
-            f"{slowdown(grid.mean(name))}× the time of the fastest, on average over {count} of"
+            f"{slowdown(mean_slowdown(name, grid.cases))}× the time of the fastest, on average over {count} of"
             if count
             else "no time in"
         )

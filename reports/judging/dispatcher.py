@@ -121,8 +121,11 @@ def _choosable(setting: Setting, by_length: ByLength) -> ByLength:
     """Return the selectable implementations: with a boolean mask SDPA's own kernels alone, which like SDPA return 0 for
     a query without visible keys.
     """
-    names = {name for name, code in kernels().items() if setting.mask in ("none", "causal") or "**options" in code}
-    found = {T: {name: it for name, it in over.items() if name in names} for T, over in by_length.items()}
+    code = kernels()
+    found = {
+        T: {name: it for name, it in over.items() if setting.mask in ("none", "causal") or "**options" in code[name]}
+        for T, over in by_length.items()
+    }
     return {T: over for T, over in found.items() if over}
 
 

@@ -115,10 +115,6 @@ class Grid:
     def judged(self) -> list[Case]:
         return [case for case in self.cases if case.judged]
 
-    def mean(self, impl: str) -> float:
-        """Return the geometric mean of its slowdowns, over the cases in which it has one; NaN without any."""
-        return mean_slowdown(impl, self.cases)
-
     def count(self, impl: str) -> int:
         """Count the cases in which it has a slowdown."""
         return sum(impl in case.marks and case.marks[impl].counts for case in self.cases)
@@ -126,7 +122,7 @@ class Grid:
     def mean_text(self, impl: str) -> str:
         """Format the mean slowdown: '1.2', or '1.1 (6/12)' if it lacks cases."""
         count = self.count(impl)
-        mean = slowdown(self.mean(impl)) if count else "–"
+        mean = slowdown(mean_slowdown(impl, self.cases)) if count else "–"
         return mean if count in (0, len(self.cases)) else f"{mean} ({count}/{len(self.cases)})"
 
     def columns(self, axis: str | None = None) -> list[Column]:
@@ -192,7 +188,7 @@ def grid(frame: pd.DataFrame, skipped: pd.DataFrame, registry: Iterable[str] = (
     own = frozenset(name for name in names if known and words.base(name) not in known)
     told = {mark.impl for case in cases for mark in case.marks.values() if mark.counts or mark.state != "unsupported"}
     made = Grid(cases, [name for name in names if name in own | told], axes, own)
-    made.impls.sort(key=lambda name: (name not in own, -made.count(name), made.mean(name)))
+    made.impls.sort(key=lambda name: (name not in own, -made.count(name), mean_slowdown(name, cases)))
     return made
 
 
