@@ -29,6 +29,8 @@ def off_in_inference(q, k, v, **options):
     return sdpa(q, k, v, **options) * (1 + torch.is_inference_mode_enabled())
 """
 
+EVERY_PROBLEM = [check.words(axes) for axes in (*check.PROBLEMS, *check.AROUND)]
+
 PROBLEMS = ({}, {"dtype": "bfloat16"}, {"mask": "none"}, {"softcap": 20})
 
 
@@ -89,3 +91,9 @@ def test_a_module_that_ends_the_process_is_one_line(tmp_path: Path, capsys: pyte
 def test_only_its_worker_imports_torch() -> None:
     imported = "import sys, bench.runs.check; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", imported], cwd=CHECKOUT).returncode == 0
+
+
+def test_the_published_table_has_every_problem() -> None:
+    table = (CHECKOUT / "docs" / "conformance.md").read_text(encoding="utf-8").splitlines()
+    rows = [line.split(" | ")[0].removeprefix("| ") for line in table if line.startswith("| mode=")]
+    assert sorted(rows) == sorted(EVERY_PROBLEM)

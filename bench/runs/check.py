@@ -70,6 +70,11 @@ PROBLEMS = (
 )
 
 
+def words(axes: dict[str, Any]) -> str:
+    """Name a test problem: `mode=forward mask=none`."""
+    return " ".join(f"{axis}={value}" for axis, value in ({"mode": "forward"} | axes).items())
+
+
 @dataclass(frozen=True)
 class Checked:
     """Outcome of one implementation in one case."""
@@ -204,9 +209,8 @@ def _problems(impl: str, cases: list[list[dict[str, Any]]]) -> list[tuple[Checke
         if around and not own_layer:
             continue
         case = next((it for it in of_problem[around:] if it["refused"] is None), of_problem[-1])
-        words = " ".join(f"{axis}={value}" for axis, value in ({"mode": "forward"} | axes).items())
         outcome = PASSED if case["refused"] is None else UNSUPPORTED
-        checked = Checked(impl, words, case["id"], outcome, case["refused"])
+        checked = Checked(impl, words(axes), case["id"], outcome, case["refused"])
         found.append((checked, case["case"] if outcome == PASSED else None))
     return found
 
