@@ -7,6 +7,7 @@ import math
 import os
 import random
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -129,7 +130,7 @@ class Fake(Answering):
             raise Lost("ended its process (SIGSEGV)")
         self.log.append((do, self.variant, key, *(details.values() if do == "time" else ())))
         seconds = self.seconds.get(key, 1e-3)
-        return {"seconds": seconds, "fastest": seconds, "involuntary": 0.25}
+        return {"seconds": seconds, "fastest": seconds}
 
     def close(self) -> None:
         self.log.append(("close", self.variant))
@@ -167,9 +168,7 @@ def test_a_replicate_gives_log_ratios_and_ends_its_processes() -> None:
     assert logs_of(found) == {A: math.log(2), B: 0.0} | dict.fromkeys(WORKLOADS, 0.0)
     keys, blocks = [*logs_of(found)], [*zip(*(found["blocks"][name] for name in COLUMNS), strict=True)]
     assert [(keys[it[0]], it[1]) for it in blocks] == [(it[2], it[1]) for it in log if it[0] == "time"]
-    assert {(it[2], it[4]) for it in blocks if keys[it[0]] == A} == {(1e-3, 0.25), (2e-3, 0.25)}
-    times = found["blocks"]["at"]
-    assert times == sorted(times) and times[0] >= 0
+    assert {it[2] for it in blocks if keys[it[0]] == A} == {1e-3, 2e-3}
     assert [it for it in log if it[0] == "close"] == [("close", 0), ("close", 1)]
     timed = [it for it in log if it[0] == "time"]
     assert len(timed) == 3 * 2 * 4
@@ -294,7 +293,7 @@ class FakePeer(Answering):
             return {"seconds": 1.0}
         if do == "probe":
             self.probed = details["impl"]
-            return {"spent": {}}
+            return {}
         assert do == "check"
         name = self.probed
         if name == f"wrong-{self.variant.impls}" or name == "wrong":
@@ -307,7 +306,7 @@ class FakePeer(Answering):
             raise Skip("torch has no such kernel", "unsupported")
         kernel = "math" if name == "falls" and self.variant.impls == Path("head") else "flash"
         columns = {"error": 1e-7, "error_bound": 1e-6, "peak_bytes": 100, "kernel": kernel}
-        return {"columns": columns, "seconds": 1.0, "spent": {}}
+        return {"columns": columns, "seconds": 1.0}
 
     def close(self) -> None:
         self.closed = True
@@ -531,12 +530,9 @@ def test_more_minutes_for_a_saved_comparison(
     assert main(("ab", "--continue", str(file))) == 3
     assert "head (the working tree) is other code than it was" in capfd.readouterr().err
     assert main(("ab", "--continue", str(repository / "pyproject.toml"))) == 3
-    assert "not a comparison that `python -m bench ab` saved" in capfd.readouterr().err
+    assert "not a comparison that this `python -m bench ab` saved" in capfd.readouterr().err
     assert main(("ab", "--continue", str(file), "--T", "16", "--base-impl", "fused")) == 3
     assert "leave out --base-impl, --T" in capfd.readouterr().err
-    file.write_text(json.dumps({name: value for name, value in before.items() if name != "asked"}))
-    assert main(("ab", "--continue", str(file))) == 3
-    assert "an older version saved it" in capfd.readouterr().err
 
 
 def test_folders_change_places_at_random_so_that_what_they_do_to_time_is_noise(tmp_path: Path) -> None:
@@ -616,10 +612,6 @@ def test_a_working_tree_is_copied_as_it_is_now(tmp_path: Path, monkeypatch: pyte
         "sub/changed.py": "now\n",
         "sub/new.py": "now\n",
     }
-    assert sources.untracked(root, ".") == " (untracked: sub/new.py)"
-    (root / "a.py").touch()
-    assert sources.untracked(root, ".") == " (untracked: a.py and 1 more)"
-    assert sources.untracked(tmp_path / "copy", ".") == ""  # no repository
     before = sources.digest(copy)
     (copy / "notes.txt").write_text("no code")
     assert sources.digest(copy) == before
@@ -954,8 +946,9 @@ def test_a_shallow_clone_says_how_to_complete_it(repository: Path, tmp_path: Pat
 
 
 def test_what_a_power_failure_left_is_removed_by_the_next(inside: Inside, repository: Path) -> None:
-    left = repository.parent / f"{PREFIX}999999999-1-x"
+    left = repository.parent / f"{PREFIX}x"
     subprocess.run(["git", "worktree", "add", "-q", "--detach", str(left / "base")], cwd=repository, check=True)
+    shutil.rmtree(left)
     assert inside(*TINY, "--base", "nowhere")[0] == 3
     assert nothing_is_left(repository, [])
 
@@ -966,17 +959,17 @@ PYTHON = tempfile.gettempdir() + "/no/such/python"
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ((), "nothing to compare: give either --base REF"),
+        ((), "one comparison at a time: give either --base REF"),
         (("--base", "nowhere"), "unknown revision 'nowhere': give a branch"),
-        (("--head", "HEAD"), "--base REF, which is missing"),
+        (("--head", "HEAD"), "--base, which is missing"),
         (("--base", "HEAD", "--head", "HEAD"), "are the same commit"),
-        (("--base", "HEAD", "--base-impl", "fused"), "revisions and impls together are too much"),
-        (("--base-impl", "fused"), "give both --base-impl NAME and --head-impl NAME"),
+        (("--base", "HEAD", "--base-impl", "fused"), "one comparison at a time"),
+        (("--base-impl", "fused"), "with --head-impl NAME, which is missing"),
         (("--base-impl", "fused", "--head-impl", "fused"), "can't be compared with itself"),
         (("--base-impl", "fused", "--head-impl", "sdpa", "--impl", "packed"), "--impl chooses among many"),
         (("--base-impl", "fused", "--head-impl", "sdqa"), "unknown implementation 'sdqa'"),
         (("--base-python", PYTHON), f"there is no interpreter {PYTHON}"),
-        (("--head-python", sys.executable), "--base-python PATH, which is missing"),
+        (("--head-python", sys.executable), "--base-python, which is missing"),
         (("--base", "HEAD", "--sweep", "quik"), "did you mean quick?"),
         (("--base", "HEAD", "--margin", "1"), "from 0 to below 0.5"),
         (("--base", "HEAD", "--budget", "0"), "not a positive number"),

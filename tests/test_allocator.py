@@ -19,7 +19,7 @@ from bench.selection import allocator
 from bench.selection.allocator import KEEP, choose
 from bench.selection.errors import UsageError
 from bench.timing import pages
-from bench.timing.devices.resident import peak_rss
+from bench.timing.devices.cpu import peak_rss
 from bench.workers.fresh import QUIET
 
 from .conftest import run_files, started

@@ -13,8 +13,7 @@ import pytest
 
 from bench.cluster import archive, command
 from bench.cluster.driver import TRIES, Answer, Driver
-from bench.cluster.merging import disagreements, merged
-from bench.cluster.sweep import measure
+from bench.cluster.sweep import disagreements, measure, merged
 from bench.runs import journal
 from bench.runs.journal import Journal
 from bench.selection.errors import UsageError

@@ -26,7 +26,7 @@ from bench.cases.case import AXES, Case
 from bench.cases.cells import Cell
 from bench.cases.sweep import SWEEPS
 from bench.runs import listing, saving
-from bench.runs.lacking import refusal
+from bench.runs.lacking import skip_of
 from bench.runs.measuring import Measuring
 from bench.runs.progress import skips
 from bench.runs.remaining import END, USUAL, guessed, parts, remaining
@@ -178,11 +178,11 @@ def test_obstacles_are_seen_before_anything_is_measured(at_a_shell: pytest.Pytes
 def test_without_a_compiler_compiled_forms_are_skipped_with_one_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = [Cell(impls.get(f"{name}+compile"), CASE) for name in ("fused", "sdpa")]
     monkeypatch.setenv("CXX", sys.executable)  # something that is there
-    assert [refusal(cell) for cell in compiled] == [None, None]
+    assert [skip_of(cell) for cell in compiled] == [None, None]
     monkeypatch.setenv("CXX", "/nonexistent")
-    (why,) = {refusal(cell) for cell in compiled}
+    (why,) = {str(skip_of(cell)) for cell in compiled}
     assert why == "compiled forms on the CPU need a C++ compiler, and /nonexistent isn't there"
-    assert refusal(Cell(impls.get("fused"), CASE)) is None
+    assert skip_of(Cell(impls.get("fused"), CASE)) is None
     entries = [{"impl": it.impl.name, "id": "c", "reason": "unsupported", "detail": why} for it in compiled]
     assert skips(entries) == [f"unsupported: fused+compile, sdpa+compile: {why} (2 cells; the first: c)"]
 

@@ -34,10 +34,9 @@ from bench.checks.gate import check
 from bench.runs import doctor
 from bench.runs.measuring import Measuring
 from bench.timing import machine, reference_workload
-from bench.timing.devices import DEVICES, cuda, energy_sources, nvml
+from bench.timing.devices import DEVICES, cuda, nvml
 from bench.timing.devices.cpu import CpuMeter
-from bench.timing.devices.cuda import COLD_BELOW, GRAPH_BELOW, CudaMeter
-from bench.timing.devices.graphs import captured
+from bench.timing.devices.cuda import COLD_BELOW, GRAPH_BELOW, CudaMeter, captured
 from bench.timing.devices.nvml import Nvml, Reading, words
 from bench.timing.engine import block_of
 from bench.timing.rooflines import Rooflines
@@ -482,7 +481,7 @@ def test_rocm_is_measured_as_far_as_torch_has_its_api_and_says_what_it_lacks(mon
     monkeypatch.setattr(nvml, "opened", lambda: None)
     monkeypatch.setitem(DEVICES, "cuda", replace(DEVICES["cuda"], present=lambda: True))
     assert cuda.identity(gpu) == {"gpu": "AMD Instinct MI300X", "driver": "unknown, ROCm 7.1"}
-    assert energy_sources()["cuda"] == "not read: with ROCm there is no NVML: no clocks, power, throttling or energy"
+    assert DEVICES["cuda"].energy() is None
     assert machine.readings() == []
     hot, found = columns(gpu, adding(gpu, kernels=20))
     assert (hot, found["device_s"], found["graph_s"]) == (*[pytest.approx(200e-6)], *[pytest.approx(100e-6)] * 2)
@@ -549,7 +548,7 @@ def test_the_roofline_of_a_gpu_is_measured_in_a_worker_and_marks_what_is_above(
     case = Case.of(T=16, H=1, D_h=16, device="cuda")
     tasks.prepare("x", "sdpa", replace(case, device="cpu").columns())
     tasks._built("x").cell = Cell(impls.get("sdpa"), case)
-    monkeypatch.setattr(Rooflines, "_peak_flops", lambda self, *of: self._flops.setdefault((*of[:2], 1), 1e6))
+    monkeypatch.setattr(Rooflines, "_peak_flops", lambda self, *of: self._best.setdefault((*of[:2], 1), 1e6))
     monkeypatch.setattr(Rooflines, "_peak_bytes", lambda self, *of: 1e6)
     monkeypatch.setattr("bench.workers.tasks.energy_counter", lambda device: None)
     more = tasks.more("x", hot_s=1e-4)

@@ -59,20 +59,8 @@ def test_the_governor(tmp_path: Path, kind: str, disturbs: bool) -> None:
     folder = tmp_path / "devices/system/cpu/cpu0/cpufreq"
     folder.mkdir(parents=True)
     (folder / "scaling_governor").write_text(f"{kind}\n")
-    (folder.parents[1] / "cpufreq").mkdir()
-    (folder.parents[1] / "cpufreq/boost").write_text("1\n")
-    found = {remark.about: remark for remark in doctor.governor(tmp_path)}
-    assert found["governor"].found == kind
-    assert bool(found["governor"].advice) is disturbs
-    assert found["turbo"].found == "on"
-
-
-def test_huge_pages(tmp_path: Path) -> None:
-    path = tmp_path / "kernel/mm/transparent_hugepage/enabled"
-    path.parent.mkdir(parents=True)
-    path.write_text("always madvise [never]\n")
-    (remark,) = doctor.huge_pages(tmp_path)
-    assert (remark.found, bool(remark.advice)) == ("never", True)
+    (remark,) = doctor.governor(tmp_path)
+    assert (remark.found, bool(remark.advice)) == (kind, disturbs)
 
 
 def test_a_compiler_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,9 +25,8 @@ from bench.checks.calls import call_of
 from bench.checks.dispatch import kernel_in, operators_of
 from bench.checks.problem import inputs_of
 from bench.checks.problems import problem_of
-from bench.timing.devices.cpu import CpuMeter, left, memory_events, peak
+from bench.timing.devices.cpu import FLOOR, CpuMeter, left, memory_events, peak, peak_rss
 from bench.timing.devices.cuda import CudaMeter
-from bench.timing.devices.resident import FLOOR, peak_rss
 
 from .conftest import CHECKOUT, checked
 from .simulated_gpu import SimulatedCuda

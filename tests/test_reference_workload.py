@@ -55,7 +55,7 @@ def test_it_samples_again_when_it_is_due(clock: Clock) -> None:
     for clock.now in (0.0, 5.0, 19.0, 30.0, 40.0):
         if seen.due():
             seen.sample()
-    assert [round(at) for at, _ in seen.seen["fixed"]] == [0, 30]
+    assert [round(it["at"]) for it in seen.seen["fixed"]] == [0, 30]
 
 
 def test_a_resumed_run_knows_what_was_seen_before(clock: Clock) -> None:
@@ -68,7 +68,7 @@ def test_a_resumed_run_knows_what_was_seen_before(clock: Clock) -> None:
     resumed.sample()
     clock.now = 510.0
     resumed.sample()
-    assert [round(at) for at, _ in resumed.seen["fixed"]] == [0, 30, 30, 40]
+    assert [round(it["at"]) for it in resumed.seen["fixed"]] == [0, 30, 30, 40]
     assert resumed.drift() == pytest.approx(0.2)
 
 

@@ -158,7 +158,7 @@ def test_implementations_are_right_under_autocast(short_probes: None, axes: dict
 def test_a_bound_under_autocast_is_that_of_the_narrow_dtype() -> None:
     fused = impls.get("fused")
     for case in (NARROW, BACKWARD):
-        under, narrow = (check(fused, it).bound for it in (case, replace(case, autocast=None, dtype="bfloat16")))
+        under, narrow = (check(fused, it).error_bound for it in (case, replace(case, autocast=None, dtype="bfloat16")))
         assert under == pytest.approx(narrow, rel=0.5)
 
 

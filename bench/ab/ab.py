@@ -103,11 +103,9 @@ def _journaled(
 def _continued(file: Path) -> dict[str, Any]:
     """Return the comparison to continue; raises `UsageError`."""
     data = load(file)
-    if data.get("kind") != KIND:
-        raise UsageError(f"--continue {file}: not a comparison that `python -m bench ab` saved, as in results/*/ab/")
-    if "asked" not in data:
+    if data.get("kind") != KIND or "asked" not in data:
         raise UsageError(
-            f"--continue {file}: an older version saved it, without its options: compare anew: {data['command']}"
+            f"--continue {file}: not a comparison that this `python -m bench ab` saved, as in results/*/ab/"
         )
     return data
 

@@ -18,8 +18,7 @@ from ..cases.cells import Key
 from ..cases.outcome import Skip, Unsupported, Wrong
 from ..runs.rows import finite
 from ..selection.errors import UsageError
-from ..workers.client import Answer, Lost, Request, Script, Setting, Variant, WorkerClient, checking
-from ..workers.team import Team
+from ..workers.client import Answer, Lost, Request, Script, Setting, Team, Variant, WorkerClient, checking
 from .replicates import GPU_WORKLOADS, VARIANTS, WORKLOADS, Replicate, Replication, judged, of_both, until_settled
 from .sources import digest
 

@@ -25,7 +25,6 @@ from .sources import (
     repository,
     same_files,
     twins,
-    untracked,
 )
 
 NEEDED = "import sys, torch, numpy, psutil; assert sys.version_info >= (3, 11), 'Python 3.11 or newer is needed'"
@@ -70,34 +69,33 @@ def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
 def _variants(options: argparse.Namespace, folder: Path) -> tuple[Variant, Variant]:
     """Return both variants; raises `UsageError` for missing, incomplete or conflicting options."""
     kinds = {
-        "revisions": (options.base, options.head),
-        "impls": (options.base_impl, options.head_impl),
-        "pythons": (options.base_python, options.head_python),
-        "self-test": (options.self_test, None),
+        kind: (getattr(options, f"base{kind}"), getattr(options, f"head{kind}")) for kind in ("", "_impl", "_python")
     }
     asked = [kind for kind, given in kinds.items() if any(given)]
-    if len(asked) != 1:
-        what = f"{' and '.join(asked)} together are too much" if asked else "nothing to compare"
+    if len(asked) + bool(options.self_test) != 1:
         raise UsageError(
-            f"{what}: give either --base REF, or --base-impl NAME --head-impl NAME, or --base-python PATH, or --self-test N"
+            "one comparison at a time: give either --base REF, or --base-impl NAME --head-impl NAME, or --base-python PATH, "
+            "or --self-test N"
         )
-    first, second = kinds[asked[0]]
-    if asked == ["revisions"]:
+    kind = asked[0] if asked else "self-test"
+    first, second = kinds.get(kind, ("", ""))
+    if asked and not first:
+        option = kind.replace("_", "-")
+        raise UsageError(f"--head{option} {second} is compared with --base{option}, which is missing")
+    if kind == "":
         return _revisions(options, folder)
-    if asked == ["impls"]:
-        if not (first and second):
-            raise UsageError("two implementations are compared: give both --base-impl NAME and --head-impl NAME")
+    if kind == "_impl":
+        if not second:
+            raise UsageError(f"--base-impl {first} is compared with --head-impl NAME, which is missing")
         if options.impl:
             raise UsageError("--impl chooses among many; here --base-impl and --head-impl are the two")
         if first == second:
             raise UsageError(f"{first} can't be compared with itself; --self-test N does that")
-    if not first:
-        raise UsageError("--head-python PATH is compared with --base-python PATH, which is missing")
     here = copy_of_impls(folder / "working-tree")
-    if asked == ["self-test"]:
+    if kind == "self-test":
         there = copy_of_impls(folder / "another-copy")  # the folder's path may affect time, which must show
         return Variant("the working tree", here), Variant("a copy of it", there)
-    if asked == ["impls"]:
+    if kind == "_impl":
         base, head = (Variant(name.partition("=")[0], here, impl=name) for name in (first, second))
     else:
         base, head = (Variant(given, here, python=_interpreter(given)) for given in (first, second or sys.executable))
@@ -105,8 +103,6 @@ def _variants(options: argparse.Namespace, folder: Path) -> tuple[Variant, Varia
 
 
 def _revisions(options: argparse.Namespace, folder: Path) -> tuple[Variant, Variant]:
-    if not options.base:
-        raise UsageError("--head REF is compared with --base REF, which is missing")
     root = repository()
     if root != CHECKOUT and not any("=" in name for name in listed(options.impl)):
         raise UsageError(f"revisions of {root} are compared: name a kernel in it, as in --impl mine=mine:mine")
@@ -128,7 +124,7 @@ def _variant(given: str, commit: str | None, place: Path, root: Path) -> Variant
     """Return a variant: a revision of the user's repository or of the suite, or the working tree."""
     own = root != CHECKOUT
     if commit is None:
-        label = f"the working tree{untracked(root, '.' if own else 'impls')}"
+        label = "the working tree"
         place = copy_of_working_tree(place, root) if own else copy_of_impls(place)
     else:
         short = commit[:10]

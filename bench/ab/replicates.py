@@ -8,12 +8,10 @@ replicates of a cell count.
 from __future__ import annotations
 
 import math
-import os
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
 from time import monotonic
 from typing import Any
@@ -25,8 +23,7 @@ from ..cases.cells import Key
 from ..cases.outcome import Skip
 from ..timing.engine import block_of, rounds
 from ..timing.reference_workload import GPU_WORK, WORK
-from ..workers.client import Request, Script, WorkerClient, together
-from ..workers.team import Team
+from ..workers.client import Request, Script, Team, WorkerClient, together
 
 ROUNDS = 20
 """Least timed blocks of a cell and variant in one replicate: more replicates tell more than longer ones
@@ -60,10 +57,8 @@ Replicate = dict[str, Any]
 `blocks`, in the order of timing, by `COLUMNS`; and its duration in `seconds`.
 """
 
-COLUMNS = ("cell", "side", "seconds", "at", "switches", "stolen")
-"""Columns of a block: index into `logs`; 0 base, 1 head; seconds of a call in its fastest slice; seconds since the
-replicate began; involuntary context switches per call; steal time of all cores meanwhile in seconds, in steps of 10 ms.
-"""
+COLUMNS = ("cell", "side", "seconds")
+"""Columns of a block: index into `logs`; 0 base, 1 head; seconds of a call in its fastest slice."""
 
 
 def of_both(scripts: Sequence[Script], at_once: bool) -> None:
@@ -109,20 +104,18 @@ class Replication:
         of_both([self._preparing(client, i, order, took[i]) for i, client in enumerate(clients)], self.together)
         blocks = {key: block_of(math.sqrt(took[0][key] * took[1][key])) for key in order}
         counts = {key: max(MIN_ROUNDS, min(most, round(most * EVEN / block.seconds))) for key, block in blocks.items()}
-        timed: list[tuple[int, int, float, float, float, float]] = []
+        timed: list[tuple[int, int, float]] = []
         cold = {(key, i) for key in order for i in (0, 1)}
         for key, i in interleaved(counts, self.rng):
-            before, at = _stolen(), monotonic() - began
             block, what = blocks[key], " ".join(key)
             warm = block.warm or int(block.seconds <= LONG or (key, i) in cold)  # the other process was scheduled
             cold.discard((key, i))
             with _failing(i, key):
                 answer = clients[i].ask("time", what=what, calls=block.calls, slices=block.slices, warm=warm)
-            seconds, switches = float(f"{answer['fastest']:.6g}"), round(answer["involuntary"], 4)
-            timed.append((order.index(key), i, seconds, round(at, 4), switches, round(_stolen() - before, 2)))
+            timed.append((order.index(key), i, float(f"{answer['fastest']:.6g}")))
         return {
             "seconds": monotonic() - began,
-            "logs": [[*key, datum([it[1:3] for it in timed if it[0] == n])] for n, key in enumerate(order)],
+            "logs": [[*key, datum([it[1:] for it in timed if it[0] == n])] for n, key in enumerate(order)],
             "blocks": {name: list(column) for name, column in zip(COLUMNS, zip(*timed, strict=True), strict=True)},
         }
 
@@ -138,15 +131,6 @@ class Replication:
                 answer = yield Request(client, do, what | details)
                 took[key] = float(answer["seconds"])
         yield Request(client, "pin", {})
-
-
-def _stolen() -> float:
-    """Return the steal time of a virtual machine's cores since boot in seconds; 0 if unavailable."""
-    try:
-        first = Path("/proc/stat").read_text().partition("\n")[0].split()
-        return int(first[8]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, IndexError, ValueError):
-        return 0.0
 
 
 def datum(blocks: Sequence[tuple[int, float]]) -> float:

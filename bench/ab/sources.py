@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 import subprocess
 import tempfile
@@ -18,14 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .. import CHECKOUT
-from ..runs.journal import alive, process
 from ..runs.saving import results_root
 from ..selection.errors import UsageError
 
 PREFIX = "attention-bench-ab-"
-"""Prefix of the folder's name; the owner's process number and start time in seconds follow."""
-
-OWNER = re.compile(re.escape(PREFIX) + r"(\d+)-(\d+)-")
+"""Prefix of the folder's name."""
 
 REMOVE = 'for tree in "$1"/*/; do git -C "$2" worktree remove --force "$tree"; done; rm -rf "$1"'
 """Shell script with two arguments: folder, repository."""
@@ -45,27 +41,13 @@ def repository() -> Path:
 @contextmanager
 def temporary_worktrees(repository: Path) -> Iterator[Path]:
     """Create a temporary folder for the variants' code; removed with its git worktrees, even after `kill -9`."""
-    remove_leftovers(repository)
-    me = process()
-    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{me['pid']}-{int(me['started'])}-"))
+    _git(repository, "worktree", "prune")  # those of folders that are gone, as after a power failure
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     command = ["sh", "-c", f"cat; {REMOVE}", "sh", str(folder), str(repository)]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     # waits for the end of its input, which comes when this process ends; must not receive Ctrl-C
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, env=_plain(), **quiet):  # type: ignore[call-overload]
         yield folder
-
-
-def remove_leftovers(repository: Path) -> None:
-    """Remove folders left by ended processes, for example after a power failure."""
-    known = re.findall(r"^worktree (.+)$", _git(repository, "worktree", "list", "--porcelain") or "", re.MULTILINE)
-    folders = {Path(tree).parent for tree in known} | {*Path(tempfile.gettempdir()).glob(f"{PREFIX}*")}
-    for folder in folders:
-        owner = OWNER.match(folder.name)
-        if owner and not alive({"pid": int(owner[1]), "started": int(owner[2])}):
-            for tree in known:
-                if Path(tree).parent == folder:
-                    _git(repository, "worktree", "remove", "--force", tree)
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def commit_of(revision: str, repository: Path) -> str:
@@ -95,14 +77,6 @@ def commits_between(good: str, bad: str, repository: Path) -> list[str]:
 def same_files(base: str, head: str | None, repository: Path) -> bool:
     """Whether tracked files are equal in two commits, or in a commit and the working tree."""
     return _git(repository, "diff", "--quiet", base, *([head] if head else [])) is not None
-
-
-def untracked(repository: Path, folder: str) -> str:
-    """Describe code in a folder that is neither tracked nor ignored, if any: ` (untracked: new.py and 2 more)`."""
-    found = _git(repository, "ls-files", "-z", "--others", "--exclude-standard", folder) or ""
-    first, *more = [name for name in found.split("\0") if Path(name).suffix in CODE] or [""]
-    shown = os.fsencode(first).decode(errors="replace")
-    return f" (untracked: {shown}{f' and {len(more)} more' if more else ''})" if first else ""
 
 
 def subject_of(commit: str, repository: Path) -> str:

@@ -578,7 +578,7 @@ class CheckResult:
 
     error: float
     """norm(o - ref) / norm(ref), over all rows."""
-    bound: float
+    error_bound: float
     error_output: float | None = None
     """Error of the output alone; None if it was not compared."""
     error_grad: float | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from time import perf_counter
@@ -15,7 +16,7 @@ from stats.arguments import Parser
 from ..cases.outcome import FAILURES, Skip, Unsupported
 from ..selection.command import complain
 from ..selection.errors import UsageError
-from ..workers.client import STARTING, Lost, Script, Setting, Variant, WorkerClient, checking, together
+from ..workers.client import Lost, Script, Setting, Team, Variant, WorkerClient, checking, together
 
 PASSED, UNSUPPORTED = "passed", Unsupported.reason
 
@@ -162,40 +163,42 @@ def check(name: str, device: str, report: Callable[[Checked], None]) -> None:
 
     A lost process is replaced.
     """
-    asked = [SIZES | {"device": device} | axes for axes in (*PROBLEMS, *AROUND)]
-    clients = [_start() for _ in range(1 if device == "cuda" else min(MOST_WORKERS, os.cpu_count() or 1))]
+    problems = {"name": name, "axes": [SIZES | {"device": device} | axes for axes in (*PROBLEMS, *AROUND)]}
+    homes = map(str, range(1 if device == "cuda" else min(MOST_WORKERS, os.cpu_count() or 1)))
+    setting = Setting(os.getcwd(), threads=None, quiet=False)
     done: dict[int, Checked] = {}
     first = 0  # of those that are not reported yet
-    try:
-        for client in clients:
-            impl, cases = _cases(client, name, asked)
-        todo = enumerate(_problems(impl, cases))
 
-        def script(at: int) -> Script:
-            nonlocal first
-            for index, (checked, case) in todo:
-                begun = perf_counter()
-                try:
-                    if case is not None:
-                        answer = yield from checking(
-                            clients[at], "it", impl, case, threaded=False, keep=False, memory=False
-                        )
-                        checked = replace(checked, **{it: answer["columns"][it] for it in ("error", "error_bound")})
-                except Skip as outcome:
-                    checked = replace(checked, outcome=outcome.reason, detail=str(outcome))
-                    if isinstance(outcome, Lost):
-                        clients[at].close()
-                        clients[at] = _start()
-                        _cases(clients[at], name, asked)
-                done[index] = replace(checked, seconds=perf_counter() - begun)
-                while first in done:
-                    report(done[first])
-                    first += 1
+    def script(home: str) -> Script:
+        nonlocal first
+        for index, (checked, case) in todo:
+            begun = perf_counter()
+            try:
+                if case is not None:
+                    what = "it", impl, case
+                    answer = yield from checking(team.clients[home], *what, threaded=False, keep=False, memory=False)
+                    checked = replace(checked, **{it: answer["columns"][it] for it in ("error", "error_bound")})
+            except Skip as outcome:
+                checked = replace(checked, outcome=outcome.reason, detail=str(outcome))
+                if isinstance(outcome, Lost):
+                    team.replace(home)
+            done[index] = replace(checked, seconds=perf_counter() - begun)
+            while first in done:
+                report(done[first])
+                first += 1
 
-        together([script(at) for at in range(len(clients))])
-    finally:
-        for client in clients:
-            client.close()
+    with closing(
+        Team(lambda home: WorkerClient(Variant("check"), setting), dict.fromkeys(homes, problems), "cases")
+    ) as team:
+        try:
+            known, *_ = [team.known(home) for home in team.clients]
+        except Lost as lost:
+            raise UsageError(f"{name}: {lost}") from None
+        if "unknown" in known:
+            raise UsageError(known["unknown"])
+        impl = known["impl"]
+        todo = enumerate(_problems(impl, known["cases"]))
+        together([script(home) for home in team.clients])
 
 
 def _problems(impl: str, cases: list[list[dict[str, Any]]]) -> list[tuple[Checked, dict[str, Any] | None]]:
@@ -213,21 +216,3 @@ def _problems(impl: str, cases: list[list[dict[str, Any]]]) -> list[tuple[Checke
         checked = Checked(impl, words(axes), case["id"], outcome, case["refused"])
         found.append((checked, case["case"] if outcome == PASSED else None))
     return found
-
-
-def _start() -> WorkerClient:
-    return WorkerClient(Variant("check"), Setting(os.getcwd(), threads=None, quiet=False))
-
-
-def _cases(client: WorkerClient, name: str, axes: list[dict[str, Any]]) -> tuple[str, list[list[dict[str, Any]]]]:
-    """Have a new process import an implementation; returns its name and the cases; raises `UsageError`.
-
-    This process imports no torch: the cases are made by the other one.
-    """
-    try:
-        known = client.ask("cases", timeout=STARTING, name=name, axes=axes)
-    except Lost as lost:
-        known = {"unknown": f"{name}: {lost}"}
-    if "unknown" in known:
-        raise UsageError(known["unknown"])
-    return known["impl"], known["cases"]

@@ -106,41 +106,20 @@ def threads() -> Iterator[Remark]:
 
 
 def governor(sys: Path = SYS) -> Iterator[Remark]:
-    """Report the frequency governor and turbo."""
+    """Report the frequency governor."""
     kinds = {path.read_text().strip() for path in sys.glob("devices/system/cpu/cpu*/cpufreq/scaling_governor")}
     if kinds:
         advice = None if kinds == {"performance"} else "sudo cpupower frequency-set -g performance"
         yield Remark("governor", ", ".join(sorted(kinds)), advice)
     else:
         yield Remark("governor", "not to be seen (a virtual machine, or not Linux)")
-    for path, on in (
-        (sys / "devices/system/cpu/intel_pstate/no_turbo", "0"),
-        (sys / "devices/system/cpu/cpufreq/boost", "1"),
-    ):
-        if path.exists():
-            turbo = path.read_text().strip() == on
-            advice = (
-                "clocks fall as the processor warms up: let it run warm first, or switch turbo off" if turbo else None
-            )
-            yield Remark("turbo", "on" if turbo else "off", advice)
 
 
 def memory() -> Iterator[Remark]:
-    """Report free memory and swap in use."""
-    free, swap = psutil.virtual_memory().available / 2**30, psutil.swap_memory()
+    """Report free memory."""
+    free = psutil.virtual_memory().available / 2**30
     advice = "long sequences won't fit, or be swapped: close something" if free < FREE_GIB else None
     yield Remark("memory", f"{free:.1f} GiB free", advice)
-    if swap.total and swap.percent > 10:
-        yield Remark("swap", f"{swap.percent:.0f} % in use", "what was swapped out is timed on its way back in")
-
-
-def huge_pages(sys: Path = SYS) -> Iterator[Remark]:
-    """Report transparent huge pages, which reduce page faults of large scores."""
-    path = sys / "kernel/mm/transparent_hugepage/enabled"
-    if path.exists():
-        chosen = path.read_text().split("[")[-1].split("]")[0]
-        advice = "large scores fault page by page: set it to madvise or always" if chosen == "never" else None
-        yield Remark("huge pages", chosen, advice)
 
 
 def compiler() -> Iterator[Remark]:
@@ -173,5 +152,5 @@ def _share(process: psutil.Process) -> float:
 
 
 CHECKS: tuple[Callable[[], Iterator[Remark]], ...] = (
-    others, evenness, threads, governor, memory, huge_pages, compiler, gpus,
+    others, evenness, threads, governor, memory, compiler, gpus,
 )  # fmt: skip

@@ -19,17 +19,13 @@ def cpp_compiler() -> str | None:
     return shutil.which(os.environ.get("CXX", CXX))
 
 
-def refusal(cell: Cell) -> str | None:
-    """Return one sentence on why a cell can't be measured in general or on this machine; None if it can."""
-    if why := cell.impl.refusal(cell.case):
-        return why
-    if cell.impl.compiled and cell.case.device == "cpu" and cpp_compiler() is None:
-        return f"compiled forms on the CPU need a C++ compiler, and {os.environ.get('CXX', CXX)} isn't there"
-    return None
-
-
 def skip_of(cell: Cell) -> Skip | None:
-    """Return why a cell has no row; None if it can be tried. A signature that doesn't fit is an error."""
-    if why := refusal(cell):
+    """Return why a cell can't be measured in general or on this machine; None if it can be tried. A signature that
+    doesn't fit is an error.
+    """
+    if why := cell.impl.refusal(cell.case):
         return Unsupported(why)
+    if cell.impl.compiled and cell.case.device == "cpu" and cpp_compiler() is None:
+        compiler = os.environ.get("CXX", CXX)
+        return Unsupported(f"compiled forms on the CPU need a C++ compiler, and {compiler} isn't there")
     return Skip(why) if (why := uncallable(cell)) else None

@@ -98,7 +98,6 @@ class Measuring:
                     self._check(workers[: self._checkers])
                     self._time(workers)
                     if self._run.processes - 1 in processes:
-                        self._tell_precision()
                         self._finish(workers)
         self._run.sample_machine()
 
@@ -175,7 +174,8 @@ class Measuring:
         left = remaining(self._run)
         for visit in range(VISITS):
             time_left = f", {clock_text(left())} left" if visit > 1 else ""  # one visit tells little
-            self._tell(f"timing: visit {visit + 1} of {VISITS}{self._which(workers)}{time_left}")
+            number = VISITS * (workers[0].process // self._side_by_side) + visit + 1
+            self._tell(f"timing: visit {number} of {VISITS * len(self._batches())}{time_left}")
             for worker, cases in self._rng.sample(of_workers, len(of_workers)):
                 for case in self._rng.sample(cases, len(cases)):
                     with accounted("timing"):
@@ -202,12 +202,6 @@ class Measuring:
         for i, case in enumerate(self._cases):
             self._owner.setdefault(case, workers[i % len(workers)])
         return worker, [case for case in self._cases if self._owner[case] is worker]
-
-    def _which(self, workers: Sequence[Worker]) -> str:
-        if self._run.processes == 1:
-            return ""
-        processes = " and ".join(str(worker.process + 1) for worker in workers)
-        return f", process {processes} of {self._run.processes}"
 
     def _open(self, process: int) -> list[Cell]:
         """Return the checked cells that a process has still to time."""
@@ -254,17 +248,6 @@ class Measuring:
         base, *others = (samples_of(self._run.samples(cell.key)) for cell in cells)
         logs = (ratios.paired(other, base) for other in others)
         return {cell.key: half_width(it) for cell, it in zip(cells[1:], logs, strict=True)}
-
-    def _tell_precision(self) -> None:
-        """Print for every case why its timing ended: the precision was reached, or the time was used up."""
-        precision = self._run.timing["precision"]
-        for case in self._cases:
-            groups = [group for group in self._groups(case) if len(group) > 1]
-            widths = {key: width for group in groups for key, width in self._half_widths(group).items()}
-            if widths:
-                widest = max(widths, key=lambda key: widths[key])
-                ended = "" if widths[widest] <= precision else f"out of time: {widest[0]} "
-                self._tell(f"{case}  {ended}\N{PLUS-MINUS SIGN}{widths[widest]:.1%} from its visits")
 
     def _finish(self, workers: Sequence[Worker]) -> None:
         """Take further measurements: single cold calls, graphs, energy, and traces."""

@@ -70,7 +70,7 @@ class Progress:
         unverified = (
             "CUDA: times, memory and energy are unverified on a GPU" if run.selection.device == "cuda" else None
         )
-        for line in (*skips(run.skips), _shares(), unverified, *of_machine):
+        for line in (*skips(run.skips), _spent(), unverified, *of_machine):
             if line:
                 terminalreporter.write_line(line)
         if run.planned == set() and run.name:
@@ -106,24 +106,10 @@ def _skip(reason: str, entries: Sequence[Mapping[str, str]]) -> str:
     return f"{reason}: {impls}: {detail} ({of})"
 
 
-IN_WORKERS = ("gate", "reference", "compiling", "memory")
-"""Purposes on which two workers spend time in parallel during checks: shown separately from the total."""
-
-
-def _shares() -> str:
-    """Format shares of time by purpose, largest first: `time spent: timed calls 52%, check 25%, ...`."""
-    seconds = spent()
-    timed = seconds.get("timed calls", 0.0)
-    here = {purpose: s for purpose, s in seconds.items() if purpose not in IN_WORKERS}
-    if "timing" in here:
-        here["timing"] = max(0.0, here["timing"] - timed)
-        here["between timed calls"] = here.pop("timing")
-    whole = sum(here.values())
-    if not whole:
-        return ""
-    shares = ", ".join(f"{purpose} {s / whole:.0%}" for purpose, s in sorted(here.items(), key=lambda it: -it[1]))
-    check = ", ".join(f"{purpose} {seconds[purpose]:.1f} s" for purpose in IN_WORKERS if purpose in seconds)
-    return f"time spent: {shares}" + (f"; workers' check: {check}" if check else "")
+def _spent() -> str:
+    """Format seconds by purpose, largest first; those of checks are of all workers together, timed calls part of timing."""
+    seconds = sorted(spent().items(), key=lambda it: -it[1])
+    return f"time spent: {', '.join(f'{purpose} {s:.1f} s' for purpose, s in seconds)}" if seconds else ""
 
 
 def drifting(drift: float) -> str | None:

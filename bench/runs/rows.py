@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from statistics import mean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_benchmark.stats import Stats
 
@@ -19,8 +19,7 @@ from ..cases.meaning import case_hash
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """One timed block of a cell."""
 
     seconds: float
@@ -53,9 +52,6 @@ class Timed:
     @classmethod
     def read(cls, line: Mapping[str, Any]) -> Timed:
         return cls([Sample(*it) for it in line["samples"]], line["compared"], line["columns"])
-
-    def written(self) -> Row:
-        return {**vars(self), "samples": [list(asdict(it).values()) for it in self.samples]}
 
     def add(self, later: Timed) -> None:
         self.samples += later.samples

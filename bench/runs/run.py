@@ -196,7 +196,6 @@ class Run:
 
     def add_checked(self, cell: Cell, answer: dict[str, Any]) -> None:
         """Store a worker's result of `check`."""
-        add_spent(answer.get("spent", {}))
         self._add({"checked": {"key": cell.key, "columns": answer["columns"], "seconds": answer["seconds"]}})
 
     def add_skipped(self, cell: Cell, outcome: Skip) -> None:
@@ -205,7 +204,7 @@ class Run:
 
     def add_visit(self, process: int, visit: int, case: str, timed: Mapping[str, Timed]) -> None:
         """Store the samples of one visit of a case, by implementation."""
-        cells = {impl: it.written() for impl, it in timed.items()}
+        cells = {impl: vars(it) for impl, it in timed.items()}
         now = {"numbers": dict(self._numbers), "elapsed": self.elapsed()}
         self._add({"visit": {"slot": process, "visit": visit, "id": case, "cells": cells, **now}})
 

@@ -12,8 +12,7 @@ from ..cases.cells import Cell, Key
 from ..cases.outcome import Skip
 from ..selection.choice import listed
 from ..selection.errors import UsageError
-from ..workers.client import Answer, Lost, Request, Script, WorkerClient, together
-from ..workers.team import Team
+from ..workers.client import Answer, Lost, Request, Script, Team, WorkerClient, together
 from .run import Run
 
 Tell = Callable[[str], None]

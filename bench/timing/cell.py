@@ -25,7 +25,7 @@ from ..checks.gate import NEW_NUMBERS, CheckResult, Gate, check_call, verify, wi
 from ..checks.problem import Inputs, copies, inputs_of
 from ..checks.problems import problem_of
 from .devices import Memory, Meter, free_bytes, meter_for
-from .devices.resident import FLOOR
+from .devices.cpu import FLOOR
 from .pages import release
 
 GRAPHS = 4096
@@ -185,21 +185,6 @@ def build(cell: Cell) -> Built:
     return built
 
 
-@dataclass(frozen=True)
-class Checked:
-    """Results of a cell's checks before it is timed."""
-
-    check: CheckResult
-    memory: Memory
-    peak_rss_bytes: int | None
-    """Growth of the process's high-water mark over another call, private memory included; None if unavailable."""
-    kernel: str
-    operators: int
-    """Number of operators per call, nested ones included."""
-    first_s: float
-    """Seconds of the first call on fresh inputs; with dropout, in training."""
-
-
 def probe(cell: Cell, gate: Gate) -> Built:
     """Check an implementation on probes, build a cell's module; raises `Wrong`, or the implementation's exception."""
     check_fits(cell)
@@ -218,19 +203,19 @@ def check(built: Built, memory: bool = True) -> Checked:
     cell, case = built.cell, built.cell.case
     if cell.impl.compiled and built.compile_cache is None:
         raise Skip("torch.compile made no graph: what would be timed is the eager form")
-    watch = _Watch(built, memory)
-    ways = iter((watch.memory, watch.seconds, watch.operators))
+    checked = Checked(built, memory)
+    ways = iter((checked.size, checked.time, checked.trace))
     with accounted("gate"):
         if case.drops:
-            found = check_call(built.call, built.module, built.numbers, case, (0, 1))
+            checked.check = check_call(built.call, built.module, built.numbers, case, (0, 1))
         else:
             watched = replace(built.call, run=lambda: next(ways)())
             built.refill(1)  # timing begins with other inputs than were checked last
-            found = check_call(watched, built.module, built.numbers, case, (1, 0, 1))
+            checked.check = check_call(watched, built.module, built.numbers, case, (1, 0, 1))
     built.input_set = 1
     if case.drops:
-        watch.in_training()
-    checked = watch.found(found)
+        checked.in_training()
+    checked.repeat()
     if cell.impl.dispatches and checked.kernel != cell.impl.dispatches:
         raise Wrong(f"registered as {cell.impl.dispatches}, but dispatched {checked.kernel}")
     if case.deterministic:
@@ -238,22 +223,30 @@ def check(built: Built, memory: bool = True) -> Checked:
     return checked
 
 
-class _Watch:
-    """Calls of a cell, each measured in one way."""
+class Checked:
+    """Calls of a cell's check, each measured in one way, and their results."""
 
-    def __init__(self, built: Built, memory: bool):
-        self._built, self._run, self._sized = built, built.call.run, memory
-        self._memory, self._trace, self._seconds = Memory(0, 0), b"", 0.0
-        self._rss: int | None = None
+    check: CheckResult
+    peak_rss_bytes: int | None = None
+    """Growth of the process's high-water mark over another call, private memory included; None if unavailable."""
+    kernel = "other"
+    operators = 0
+    """Number of operators per call, nested ones included."""
+    first_s = 0.0
+    """Seconds of the first call on fresh inputs; with dropout, in training."""
 
-    def memory(self) -> Any:
+    def __init__(self, built: Built, sized: bool):
+        self._built, self._run, self._sized = built, built.call.run, sized
+        self.memory = Memory(0, 0)
+
+    def size(self) -> Any:
         if not self._sized:
             return self._run()
         with accounted("memory"):
-            self._memory, answer = self._built.meter.memory(self._run)
+            self.memory, answer = self._built.meter.memory(self._run)
         return answer
 
-    def seconds(self) -> Any:
+    def time(self) -> Any:
         """Return the output of a timed call; raises if its work continues after it returns."""
         answer = self._resident()
         if not isinstance(answer, Tensor | tuple):
@@ -265,11 +258,12 @@ class _Watch:
             raise Wrong("its output changes after the call has returned")
         return answer
 
-    def operators(self) -> Any:
+    def trace(self) -> Any:
         if not self._sized and not self._built.cell.impl.dispatches:
             return self._run()
         with accounted("memory"):
-            self._trace, answer = operators_of(self._run)
+            trace, answer = operators_of(self._run)
+            self.kernel, self.operators = kernel_in(trace), operators_in(trace)
         return answer
 
     def in_training(self) -> None:
@@ -280,40 +274,36 @@ class _Watch:
             if built.cell.impl.compiled:
                 built.call.run()  # compiles another graph
             built.perturb()  # a cache of results on the checked inputs must not appear fast initially
-            self.seconds()
+            self.time()
             built.refill(1)
-            self.memory()
-            self.operators()
+            self.size()
+            self.trace()
             built.module.eval()
             answer = built.call.run()
             built.module.train()
         with accounted("gate"):
             verify(built.call.read(answer), problem_of(case, input_set=1), NEW_NUMBERS)
 
-    def found(self, check: CheckResult) -> Checked:
-        """Return all results; makes more calls if one of them is inconclusive."""
-        memory, rss = self._memory, self._rss
+    def repeat(self) -> None:
+        """Make more calls if a result is inconclusive."""
         with accounted("memory"), keeping_settings(), without_gradients(self._built.module, self._built.cell.case):
-            if memory.kept_bytes:  # the first call allocated what the module keeps
-                memory = replace(
-                    memory, peak_bytes=self._built.meter.memory(self._run)[0].peak_bytes + memory.kept_bytes
-                )
+            if kept := self.memory.kept_bytes:  # the first call allocated what the module keeps
+                self.memory = Memory(self._built.meter.memory(self._run)[0].peak_bytes + kept, kept)
             for _ in range(MORE_CALLS):
-                if rss is not None and rss > BEYOND * memory.peak_bytes + FLOOR:
+                if (rss := self.peak_rss_bytes) is not None and rss > BEYOND * self.memory.peak_bytes + FLOOR:
                     self._resident()
-                    rss = min(rss, self._rss or rss)
-        return Checked(check, memory, rss, kernel_in(self._trace), operators_in(self._trace), self._seconds)
+                    self.peak_rss_bytes = min(rss, self.peak_rss_bytes or rss)
 
     def _resident(self) -> Any:
         def run() -> Any:
             seconds, answer = self._built.meter.timed(self._run, 1)
-            self._seconds = self._seconds or seconds
+            self.first_s = self.first_s or seconds
             return answer
 
         if not self._sized:
             return run()
         with accounted("memory"):
-            self._rss, answer = self._built.meter.resident(run)
+            self.peak_rss_bytes, answer = self._built.meter.resident(run)
         return answer
 
 

@@ -68,7 +68,7 @@ class ReferenceWorkload:
     """Samples so far: for each workload its seconds, and when they were taken, in seconds since the first sample."""
 
     clock: Callable[[], float] = perf_counter
-    seen: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    seen: dict[str, list[dict[str, float]]] = field(default_factory=dict)
     _work: dict[str, Callable[[], Any]] = field(default_factory=dict)
     _began: float | None = None
     _last: float = 0.0
@@ -77,14 +77,11 @@ class ReferenceWorkload:
         """Time every CPU workload now; `elsewhere`: seconds of GPU workloads that a worker has just timed."""
         now = self.clock()
         if self._began is None:  # samples of an earlier process come first
-            self._began = now - max((at for samples in self.seen.values() for at, _ in samples), default=0.0)
+            self._began = now - max((sample["at"] for samples in self.seen.values() for sample in samples), default=0.0)
         with accounted("controls"):
-            for name, make in WORK.items():
-                work = self._work.setdefault(name, make())
-                work()
-                self.seen.setdefault(name, []).append((now - self._began, self._seconds(work)))
-        for name, seconds in elsewhere.items():
-            self.seen.setdefault(name, []).append((now - self._began, seconds))
+            here = {name: self._seconds(self._work.setdefault(name, make())) for name, make in WORK.items()}
+        for name, seconds in {**here, **elsewhere}.items():
+            self.seen.setdefault(name, []).append({"at": now - self._began, "seconds": seconds})
         self._last = self.clock()
 
     def due(self) -> bool:
@@ -93,19 +90,20 @@ class ReferenceWorkload:
 
     def drift(self) -> float:
         """Return `conditions.drift` of the samples."""
-        return conditions.drift({name: [seconds for _, seconds in samples] for name, samples in self.seen.items()})
+        return conditions.drift(
+            {name: [sample["seconds"] for sample in samples] for name, samples in self.seen.items()}
+        )
 
     def restore(self, table: dict[str, Any]) -> None:
         """Load the samples of an earlier process of the same run."""
-        for name, samples in table["looks"].items():
-            self.seen[name] = [(sample["at"], sample["seconds"]) for sample in samples]
+        self.seen = table["looks"]
 
     def table(self) -> dict[str, Any]:
         """Return the samples for the run file."""
-        samples = {name: [{"at": at, "seconds": seconds} for at, seconds in seen] for name, seen in self.seen.items()}
-        return {"drift": self.drift(), "looks": samples}
+        return {"drift": self.drift(), "looks": self.seen}
 
     def _seconds(self, work: Callable[[], Any]) -> float:
+        work()
         spent = []
         for _ in range(BLOCKS):
             start = self.clock()

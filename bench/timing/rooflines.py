@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -40,14 +40,19 @@ TRIES = 5
 SMALLEST = 1 << 16
 """Bytes below which no copy is timed, since call overhead would dominate."""
 
+Key = tuple[str, str | int, int]
+"""Device, a dtype or the bytes of a copy, threads."""
+
+NAMES = ("device", "footprint", "threads", "bytes_per_s"), ("device", "dtype", "threads", "flops_per_s")
+"""Names of a key's parts and of its rate in the run file, of copies and of products."""
+
 
 class Rooflines:
     """Ceilings measured so far, each on first use, with the threads set at that time."""
 
     def __init__(self) -> None:
         self.seconds = SECONDS
-        self._flops: dict[tuple[str, str, int], float] = {}
-        self._bytes: dict[tuple[str, int, int], float] = {}
+        self._best: dict[Key, float] = {}
 
     def share(self, case: Case, meter: Meter, seconds: float) -> float:
         """Return the time at the ceiling over the measured time, at most 1; raises `Skip` if it is above 1.
@@ -60,33 +65,24 @@ class Rooflines:
             if share <= 1:
                 return share
             self.seconds = SECONDS  # now measured thoroughly
-            before = self._flops, self._bytes
-            self._flops, self._bytes = {}, {}
+            before, self._best = self._best, {}
             self._seconds(case, meter)
-            self._flops, self._bytes = _higher(before[0], self._flops), _higher(before[1], self._bytes)
+            self._best = before | {key: max(rate, before.get(key, 0.0)) for key, rate in self._best.items()}
         if case.device != "cpu":
             return share
         raise Skip(f"{share:.0%} of this machine's measured roofline: a measurement error")
 
     def table(self) -> list[dict[str, Any]]:
         """Return for the run file: operations per second by dtype, bytes per second by footprint, with threads."""
-        computed = [
-            {"device": device, "dtype": dtype, "threads": threads, "flops_per_s": best}
-            for (device, dtype, threads), best in self._flops.items()
+        return [
+            dict(zip(NAMES[isinstance(key[1], str)], (*key, rate), strict=True)) for key, rate in self._best.items()
         ]
-        copied = [
-            {"device": device, "footprint": size, "threads": threads, "bytes_per_s": best}
-            for (device, size, threads), best in self._bytes.items()
-        ]
-        return computed + copied
 
     def restore(self, table: list[dict[str, Any]]) -> None:
         """Load the ceilings measured by an earlier process of the same run."""
         for ceiling in table:
-            if "dtype" in ceiling:
-                self._flops[ceiling["device"], ceiling["dtype"], ceiling["threads"]] = ceiling["flops_per_s"]
-            else:
-                self._bytes[ceiling["device"], ceiling["footprint"], ceiling["threads"]] = ceiling["bytes_per_s"]
+            device, of, threads, rate = ceiling.values()
+            self._best[device, of, threads] = rate
 
     def _seconds(self, case: Case, meter: Meter) -> float:
         """Return the least seconds possible for a case on this machine.
@@ -107,17 +103,17 @@ class Rooflines:
         devices.
         """
         key = (device, dtype, torch.get_num_threads())
-        if key not in self._flops:
+        if key not in self._best:
             rates = []
             stored = torch.float32 if dtype == TF32 else getattr(torch, dtype)
             with tf32_products() if dtype == TF32 else nullcontext():
                 for n in SIZES:
                     a, b = (torch.randn(n, n, device=device).to(stored) for _ in range(2))
-                    rates.append(2 * n**3 / self._best(meter, lambda a=a, b=b: a @ b, single=n < LARGE))  # type: ignore[misc]
+                    rates.append(2 * n**3 / self._fastest(meter, lambda a=a, b=b: a @ b, single=n < LARGE))  # type: ignore[misc]
                     if 2 * (2 * n) ** 3 / rates[-1] > 2 * self.seconds:
                         break
-            self._flops[key] = max(rates)
-        return self._flops[key]
+            self._best[key] = max(rates)
+        return self._best[key]
 
     def _peak_bytes(self, device: str, footprint: int, meter: Meter) -> float:
         """Return bytes read and written per second by a copy as large as the case's traffic, which may fit a cache. On
@@ -125,16 +121,16 @@ class Rooflines:
         """
         size = max(SMALLEST, 1 << (footprint - 1).bit_length())
         key = (device, size, torch.get_num_threads())
-        if key not in self._bytes:
+        if key not in self._best:
             source, target = (torch.ones(size // 2, dtype=torch.uint8, device=device) for _ in range(2))
-            seconds = self._best(meter, lambda: target.copy_(source), FEWEST_COPIES)
+            seconds = self._fastest(meter, lambda: target.copy_(source), FEWEST_COPIES)
             if device != "cpu":
                 whole = torch.ones(size // 4, device=device)
-                seconds = min(seconds, self._best(meter, whole.sum, FEWEST_COPIES))
-            self._bytes[key] = size / seconds
-        return self._bytes[key]
+                seconds = min(seconds, self._fastest(meter, whole.sum, FEWEST_COPIES))
+            self._best[key] = size / seconds
+        return self._best[key]
 
-    def _best(self, meter: Meter, call: Callable[[], Any], fewest: int = 2, single: bool = True) -> float:
+    def _fastest(self, meter: Meter, call: Callable[[], Any], fewest: int = 2, single: bool = True) -> float:
         """Return the seconds of the fastest of several blocks of calls, with the current threads and, if `single`, with
         one thread too.
 
@@ -157,11 +153,3 @@ class Rooflines:
         fewest = max(2, min(fewest, int(LONGEST_COPIES / (calls * one))))
         blocks = max(fewest, min(10, int(self.seconds / (calls * one))))
         return min(one, *(meter.seconds(call, calls) / calls for _ in range(blocks)))
-
-
-Key = TypeVar("Key")
-
-
-def _higher(a: dict[Key, float], b: dict[Key, float]) -> dict[Key, float]:
-    """Return the higher of two measurements of every ceiling."""
-    return {key: max(a.get(key, 0.0), b.get(key, 0.0)) for key in a | b}

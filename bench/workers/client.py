@@ -1,4 +1,4 @@
-"""Client of a worker process: requests over a pipe with a time limit; a lost process is an exception."""
+"""Clients of worker processes: requests over pipes with a time limit; a lost process is an exception, and is replaced."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import select
 import signal
 import sys
 import tempfile
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,9 +17,9 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from .. import CHECKOUT
+from ..cases.accounting import add_spent
 from ..cases.outcome import Skip
 from .fresh import start
-from .worker import request as line_of
 
 STARTING = 120.0
 """Most seconds until a new process replies, which includes importing torch."""
@@ -97,7 +97,6 @@ class WorkerClient:
             [variant.python, "-P", "-c", MAIN, json.dumps(given)],
             quiet=setting.quiet,
             threads=setting.threads or 1,
-            pinned=False,
             cwd=folder,
             stdin=-1,
             stdout=-1,
@@ -116,13 +115,14 @@ class WorkerClient:
         self._patience = min(self._timeout if timeout is None else timeout, TIMEOUT_MAX)
         self._deadline = monotonic() + self._patience
         try:
-            self._process.stdin.write(line_of(do, **details).encode())
+            self._process.stdin.write(json.dumps({"do": do} | details).encode() + b"\n")
         except OSError:
             raise Lost(self._exit_reason()) from None
 
     def receive(self) -> Answer:
         """Return the reply to the request sent; raises as `ask` does."""
         answer: Answer = json.loads(self._line())
+        add_spent(answer.pop("spent"))
         if "failed" in answer:
             raise (Lost if answer.get("unusable") else Skip)(answer["detail"], answer["failed"])
         return answer
@@ -180,6 +180,9 @@ class Request(NamedTuple):
 Script = Generator[Request, Answer, None]
 """A sequence of requests to workers: yields requests, and receives each reply or its exception."""
 
+Start = Callable[[str], WorkerClient]
+"""Starts the process of a home."""
+
 
 def together(scripts: Sequence[Script]) -> None:
     """Run scripts concurrently in this thread, each with its own worker: a child ends with its parent's thread."""
@@ -225,8 +228,35 @@ def checking(
     keep: bool = True,
     memory: bool = True,
 ) -> Generator[Request, Answer, Answer]:
-    """Check a cell for correctness; returns the reply of `Tasks.check`, with the seconds of both requests."""
-    probed = yield Request(client, "probe", {"what": what, "impl": impl, "case": case})
-    found = yield Request(client, "check", {"what": what, "keep": keep, "memory": memory}, threaded)
-    spent = {it: probed["spent"].get(it, 0.0) + s for it, s in found["spent"].items()}
-    return found | {"spent": spent}
+    """Check a cell for correctness; returns the reply of `Tasks.check`."""
+    yield Request(client, "probe", {"what": what, "impl": impl, "case": case})
+    return (yield Request(client, "check", {"what": what, "keep": keep, "memory": memory}, threaded))
+
+
+class Team:
+    """Worker processes of a measurement, one for each home, from its creation to `close`; a lost one is replaced."""
+
+    def __init__(self, start: Start, imports: Mapping[str, Mapping[str, Any]], do: str = "cells"):
+        """`imports`: by home, the details of the request `do`, which every process of that home gets first."""
+        self._start, self._imports, self._do = start, imports, do
+        self.clients: dict[str, WorkerClient] = {}
+        for home in imports:
+            self._begin(home)
+
+    def known(self, home: str) -> Answer:
+        """Return a new process's reply to `cells`; raises `Skip` if the process ends."""
+        return self.clients[home].receive()
+
+    def replace(self, home: str) -> Answer:
+        """Replace a lost process; returns and raises as `known`."""
+        self.clients[home].close()
+        self._begin(home)
+        return self.known(home)
+
+    def close(self) -> None:
+        for client in self.clients.values():
+            client.close()
+
+    def _begin(self, home: str) -> None:
+        self.clients[home] = self._start(home)
+        self.clients[home].send(self._do, STARTING, **self._imports[home])

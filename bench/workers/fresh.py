@@ -27,22 +27,16 @@ PR_SET_PDEATHSIG = 1
 """Option of Linux's prctl: signal sent when the parent ends."""
 
 
-def start(
-    command: Sequence[str], *, quiet: bool = False, threads: int = 1, pinned: bool = True, **options: Any
-) -> subprocess.Popen[Any]:
-    """Start a process that ends with this one, even if this one is killed; a `quiet` one has this many threads, with a
-    core for each.
+def start(command: Sequence[str], *, quiet: bool = False, threads: int = 1, **options: Any) -> subprocess.Popen[Any]:
+    """Start a process that ends with this one, even if this one is killed; a `quiet` one has this many threads.
 
-    One that is not `pinned` must call `pin` itself after its preparation. `options` are those of `subprocess.Popen`.
-    Must be called in the main thread, which the kernel treats as the parent.
+    `options` are those of `subprocess.Popen`. Must be called in the main thread, which the kernel treats as the parent.
     """
 
     def before() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if quiet and pinned:
-            pin(threads)
 
     count = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     env = os.environ | QUIET | count if quiet else None

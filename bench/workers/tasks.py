@@ -17,7 +17,6 @@ import torch
 from impls import get
 from impls.registry import eager_name
 
-from ..cases import accounting
 from ..cases.case import Case
 from ..cases.cells import Cell
 from ..cases.counting import least_memory
@@ -33,7 +32,7 @@ from ..timing.cell import Built, build, check, probe, time_block
 from ..timing.cold import cold_s
 from ..timing.devices import energy_counter, free_bytes, meter_for
 from ..timing.devices.cuda import see_one_gpu
-from ..timing.devices.energy import Unread, joules_of_a_call
+from ..timing.devices.energy import joules_of_a_call
 from ..timing.devices.nvml import Reading, words
 from ..timing.machine import fingerprint
 from ..timing.pages import MAPPED, as_system, otherwise, release, use_chosen
@@ -149,21 +148,21 @@ class Tasks:
                 )
 
     def probe(self, what: str, impl: str, case: dict[str, Any]) -> dict[str, Any]:
-        """Check an implementation on probes, and build the module of a cell: {"spent": seconds by purpose}."""
-        cell, before = Cell(get(impl), Case(**case)), accounting.spent()
+        """Check an implementation on probes, and build the module of a cell."""
+        cell = Cell(get(impl), Case(**case))
         self._use(cell.case)
         with as_system():
             self._ready[what] = probe(cell, self._gate)
-        return {"spent": _since(before)}
+        return {}
 
     def check(self, what: str, keep: bool = True, memory: bool = True) -> dict[str, Any]:
         """Check a built cell against the reference, and measure its call; returns the resulting columns of the row:
 
-        {"columns": {"error", "error_bound", "peak_bytes", "kernel", ...}, "seconds": of the first call on fresh inputs,
-        "spent": seconds by purpose}. Without `keep` the cell is released. Without `memory` its columns are None, and one
-        more call is made as it would be timed.
+        {"columns": {"error", "error_bound", "peak_bytes", "kernel", ...}, "seconds": of the first call on fresh inputs}.
+        Without `keep` the cell is released. Without `memory` its columns are None, and one more call is made as it
+        would be timed.
         """
-        built, before = self._built(what), accounting.spent()
+        built = self._built(what)
         del self._ready[what]  # a rejected cell holds no memory
         cell = built.cell
         self._use(cell.case)
@@ -172,23 +171,16 @@ class Tasks:
         known = memory and not cell.impl.limits.own_memory
         rows = problem_of(cell.case).output.rows
         columns = {
-            "error": checked.check.error,
-            "error_bound": checked.check.bound,
-            "error_output": checked.check.error_output,
-            "error_grad": checked.check.error_grad,
-            "error_slope": checked.check.error_slope,
+            **asdict(checked.check),
+            **{name: size if known else None for name, size in asdict(checked.memory).items()},
+            **{name: getattr(built, name) for name in ("prepare_s", "compile_s", "compile_cache")},
             "proved_ragged": built.ragged,
             "rows_compared": cell.case.T if rows is None else len(rows),
-            "peak_bytes": checked.memory.peak_bytes if known else None,
-            "kept_bytes": checked.memory.kept_bytes if known else None,
             "peak_rss_bytes": checked.peak_rss_bytes,
             "kernel": checked.kernel,
             "operators": checked.operators,
             "threads": torch.get_num_threads(),
             "clock": built.meter.clock,
-            "prepare_s": built.prepare_s,
-            "compile_s": built.compile_s,
-            "compile_cache": built.compile_cache,
             "impl_hash": impl_hash(cell.impl, checked.kernel),
             "packages": packages(cell.impl, cell.case.in_model),
         }
@@ -198,7 +190,7 @@ class Tasks:
             built.time(1)
         if checked.memory.peak_bytes >= MAPPED:
             release()
-        return {"columns": columns, "seconds": checked.first_s, "spent": _since(before)}
+        return {"columns": columns, "seconds": checked.first_s}
 
     def prepare(self, what: str, impl: str, case: dict[str, Any]) -> dict[str, float]:
         """Prepare a cell for timing as `what`, without checking it: {"seconds": of one warm call}."""
@@ -287,7 +279,7 @@ class Tasks:
         with built.watched():
             found: dict[str, Any] = meter.more(run, hot_s, graph=not case.does.gradients)
             if counter is not None:
-                with suppress(Unread):
+                with suppress(OSError):
                     found["energy_j"] = joules_of_a_call(counter, partial(meter.seconds, run), hot_s)
             if case.device == "cpu":
                 found["cold_s"] = cold_s(built, hot_s)
@@ -345,11 +337,6 @@ class Tasks:
         gc.collect()
         gc.freeze()  # excludes these objects from later collections
         gc.disable()
-
-
-def _since(before: dict[str, float]) -> dict[str, float]:
-    """Return the seconds by purpose since `before`."""
-    return {purpose: s - before.get(purpose, 0.0) for purpose, s in accounting.spent().items()}
 
 
 def _sensed(ready: Built | Workload) -> dict[str, Any]:

@@ -25,6 +25,7 @@ def main() -> None:
     sys.path.insert(0, given.pop("impls"))  # bench is known by now: `impls` alone comes from there
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent
     requests, answers = _own_pipes()
+    from ..cases.accounting import spent
     from .tasks import Tasks
 
     if trees := given.pop("trees"):
@@ -33,14 +34,15 @@ def main() -> None:
     tasks, process = Tasks(**given), os.getpid()
     gc.freeze()  # each garbage collection, two per check, would scan torch's modules for 0.1 s
     for line in requests:
-        request = json.loads(line)
+        request, before = json.loads(line), spent()
         try:
             answer = getattr(tasks, request.pop("do"))(**request)
         except BaseException as error:
             answer = _failure(error)
         if os.getpid() != process:
             os._exit(0)  # an implementation forked, and both processes continued: only one of them replies
-        answers.write(json.dumps(answer) + "\n")
+        seconds = {purpose: s - before.get(purpose, 0.0) for purpose, s in spent().items() - before.items()}
+        answers.write(json.dumps(answer | {"spent": seconds}) + "\n")
         answers.flush()
 
 
@@ -74,11 +76,6 @@ def _own_pipes() -> tuple[Iterable[str], TextIO]:
     os.dup2(nothing, 0)
     os.dup2(2, 1)
     return requests, answers
-
-
-def request(do: str, **details: Any) -> str:
-    """Return the line of a request to a worker."""
-    return json.dumps({"do": do} | details) + "\n"
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from bench.cluster.driver import Answer, Driver
-from bench.cluster.merging import merged
+from bench.cluster.sweep import merged
 from bench.runs.journal import Journal
 from bench.runs.saving import save
 

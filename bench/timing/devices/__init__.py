@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from contextlib import suppress
 
 from ... import CHECKOUT
 from .cpu import CPU
 from .cuda import CUDA
 from .device import Device, Memory, Meter
-from .energy import Counter, Unread
+from .energy import Counter
 
 __all__ = [
-    "DEVICES", "Device", "Memory", "Meter", "default_device", "energy_counter", "energy_sources", "free_bytes",
+    "DEVICES", "Device", "Memory", "Meter", "default_device", "energy_counter", "free_bytes",
     "free_bytes_elsewhere", "meter_for", "tells_more",
 ]  # fmt: skip
 
@@ -30,18 +29,6 @@ def meter_for(device: str) -> Meter:
     return DEVICES[device].meter()
 
 
-def energy_sources() -> dict[str, str]:
-    """Return the energy source of each present device, or why it isn't read."""
-    return {name: _energy_source(it) for name, it in DEVICES.items() if it.present()}
-
-
-def _energy_source(device: Device) -> str:
-    try:
-        return device.energy().source
-    except Unread as reason:
-        return f"not read: {reason}"
-
-
 def tells_more(device: str) -> bool:
     """Whether cells have measurements besides their time on this device."""
     return DEVICES[device].takes_more or energy_counter(device) is not None
@@ -49,9 +36,7 @@ def tells_more(device: str) -> bool:
 
 def energy_counter(device: str) -> Counter | None:
     """Return the energy counter of a device; None if it isn't read."""
-    with suppress(Unread):
-        return DEVICES[device].energy()
-    return None
+    return DEVICES[device].energy()
 
 
 def free_bytes(device: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import re
 from collections.abc import Callable
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -13,14 +14,18 @@ from numpy.typing import ArrayLike, NDArray
 from torch.profiler import ProfilerActivity
 
 from ...checks.dispatch import allocations_of
+from ..pages import chosen, release
 from . import host
-from .device import Device, Memory, copied
+from .device import Device, Memory, Meter, copied
 from .energy import rapl
-from .nvml import Reading
-from .resident import peak_rss
+
+FLOOR = 2 << 20
+"""Bytes below which growth can't be distinguished from the process's own: reported as 0."""
+
+PROCESS = Path("/proc/self")
 
 
-class CpuMeter:
+class CpuMeter(Meter):
     clock = "wall"
     whole_blocks = False
 
@@ -32,9 +37,6 @@ class CpuMeter:
             call()  # its output is freed before the next one is computed
         answer = call()
         return perf_counter() - start, answer
-
-    def seconds(self, call: Callable[[], Any], times: int, warm: int = 0) -> float:
-        return self.timed(call, times, warm)[0]
 
     def slowed(self, call: Callable[[], Any], share: float) -> Callable[[], Any]:
         """Return the call slowed by a share of its time, which includes reading the clock."""
@@ -52,12 +54,6 @@ class CpuMeter:
 
         own = min(self.seconds(around(lambda: None, 0.0), 100) / 100 for _ in range(20))
         return around(call, own)
-
-    def more(self, call: Callable[[], Any], hot_s: float, graph: bool) -> dict[str, float | None]:
-        return dict.fromkeys(("cold_s", "cold_low", "cold_high", "device_s", "graph_s"))
-
-    def sensors(self) -> Reading | None:
-        return None
 
     def memory(self, call: Callable[[], Any]) -> tuple[Memory, Any]:
         """Return the largest sum of live allocations among the profiler's `[memory]` events, workspaces of operators
@@ -80,6 +76,44 @@ class CpuMeter:
 
     def resident(self, call: Callable[[], Any]) -> tuple[int | None, Any]:
         return peak_rss(call)
+
+
+def peak_rss(call: Callable[[], Any], process: Path = PROCESS) -> tuple[int | None, Any]:
+    """Return the growth of the process's high-water mark over one call, its output included, and the output; 0 below
+    `FLOOR`.
+
+    None if the mark can't be reset (anywhere but on Linux, and in some containers). Pages cached by malloc would hide
+    memory that a call reuses: they are released first, if the C library can. It can't release the last free block of
+    another thread's arena: blocks below 32 MiB allocated by a thread show in the first call only.
+    """
+    if "LD_PRELOAD" in chosen():
+        return None, call()  # caches of other allocators can't be released here
+    gc.collect()
+    release()
+    before = _set_back(process)
+    answer = call()
+    if before is None:
+        return None, answer
+    grown = _in_bytes(process, "VmHWM") - before
+    return (grown if grown >= FLOOR else 0), answer
+
+
+def _set_back(process: Path) -> int | None:
+    """Reset the high-water mark to the current resident size, and return that; None if it did not change."""
+    try:
+        (process / "clear_refs").write_text("5")
+        resident, highest = (_in_bytes(process, name) for name in ("VmRSS", "VmHWM"))
+    except (OSError, ValueError):
+        return None
+    return highest if highest - resident < FLOOR else None
+
+
+def _in_bytes(process: Path, name: str) -> int:
+    """Return a line of `status` in bytes; raises ValueError if it is missing."""
+    found = re.search(rf"^{name}:\s*(\d+) kB$", (process / "status").read_text(), re.MULTILINE)
+    if found is None:
+        raise ValueError(f"no {name} in {process / 'status'}")
+    return int(found[1]) << 10
 
 
 _FIELDS = [re.compile(rb'"%s": (-?\d+)' % name) for name in (b"Addr", b"Bytes", b"Device Type")]

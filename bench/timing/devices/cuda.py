@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import ceil
 from statistics import median
 from time import perf_counter
@@ -14,9 +15,8 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from ...cases.outcome import Wrong
-from .device import Device, Memory, copied
-from .energy import Counter, Unread, of_gpu
-from .graphs import captured
+from .device import Device, Memory, Meter, copied
+from .energy import Counter, of_gpu
 from .nvml import Nvml, Reading, opened
 
 COLD_CALLS, COLD_BELOW = 11, 0.1
@@ -45,7 +45,11 @@ LATE_BLOCKS = 3
 """Consecutive late blocks that count as a fault: a single one may come from an interrupted host."""
 
 
-class CudaMeter:
+WARM = 3
+"""Calls on the side stream before capture, as in torch's notes on CUDA graphs, to initialise libraries."""
+
+
+class CudaMeter(Meter):
     """`cuda` is `torch.cuda` or a simulated device with the same interface; so are `empty` and `clock`."""
 
     clock = "cuda_events"
@@ -74,9 +78,6 @@ class CudaMeter:
                 call()
 
         return self._between(call, times, behind)
-
-    def seconds(self, call: Callable[[], Any], times: int, warm: int = 0) -> float:
-        return self.timed(call, times, warm)[0]
 
     def _between(self, call: Callable[[], Any], times: int, behind: Callable[[], Any]) -> tuple[float, Any]:
         """Return the seconds of `times` calls queued behind untimed work, and the last output."""
@@ -230,8 +231,44 @@ class CudaMeter:
         self._cuda.synchronize()
         return int(self._cuda.memory_stats()["requested_bytes.all.current"])
 
-    def resident(self, call: Callable[[], Any]) -> tuple[None, Any]:
-        return None, call()
+
+def captured(cuda: Any, call: Callable[[], Any], calls: int = 1) -> tuple[Any, Any] | None:
+    """Return a `torch.cuda.CUDAGraph` of `calls` calls, and the last output, which replays overwrite; None if capture
+    fails.
+
+    A failed capture leaves the current stream, and in some versions of torch the random generator, in capture mode:
+    both are restored. The most common failure, a call that waits for the device, is detected before capture.
+    """
+    generator = cuda.default_generators[cuda.current_device()]
+    spare = generator.clone_state()
+    graph, side, before = cuda.CUDAGraph(), cuda.Stream(), cuda.current_stream()
+    side.wait_stream(before)
+    try:
+        with cuda.stream(side):  # restores the stream even if `cuda.graph` failed and doesn't
+            for _ in range(WARM):
+                call()
+            with _waiting_raises(cuda):
+                call()
+            with cuda.graph(graph, stream=side):
+                for _ in range(calls - 1):
+                    call()
+                answer = call()
+    except Exception:  # any exception of the implementation or the driver means no graph
+        generator.graphsafe_set_state(spare)
+        return None
+    before.wait_stream(side)
+    return graph, answer
+
+
+@contextmanager
+def _waiting_raises(cuda: Any) -> Iterator[None]:
+    """Make operations that wait for the device raise within the block."""
+    mode = cuda.get_sync_debug_mode()
+    cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        cuda.set_sync_debug_mode(mode)
 
 
 def works(cuda: Any = torch.cuda, ones: Callable[..., Any] = torch.ones) -> bool:
@@ -276,10 +313,9 @@ def see_one_gpu() -> None:
         os.environ[name] = os.environ.get(name, "0").partition(",")[0]
 
 
-def _energy() -> Counter:
-    if torch.version.hip:
-        raise Unread("with ROCm there is no NVML: no clocks, power, throttling or energy")
-    return of_gpu(opened(), _uuid())
+def _energy() -> Counter | None:
+    nvml = opened()
+    return of_gpu(nvml, _uuid()) if nvml else None
 
 
 CUDA = Device(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 from torch.profiler import ProfilerActivity
 
-from .energy import Counter, no_counter
+from .energy import Counter
 from .nvml import Reading
 
 
@@ -30,8 +30,8 @@ def copied(answer: Any) -> Any:
     return tuple(map(copied, answer)) if type(answer) is tuple else answer
 
 
-class Meter(Protocol):
-    """Interface for measurements on a device."""
+class Meter:
+    """Measurements on a device; by default without sensors, and without those of the operating system."""
 
     clock: str
     """Timing method, a column of the results."""
@@ -42,12 +42,15 @@ class Meter(Protocol):
         """Return the seconds of `times` calls after `warm` untimed ones, asynchronous work included, and the last
         output.
         """
+        raise NotImplementedError
 
     def seconds(self, call: Callable[[], Any], times: int, warm: int = 0) -> float:
         """Return the seconds alone."""
+        return self.timed(call, times, warm)[0]
 
     def slowed(self, call: Callable[[], Any], share: float) -> Callable[[], Any]:
         """Return the call, slowed by a share of its own time."""
+        raise NotImplementedError
 
     def more(self, call: Callable[[], Any], hot_s: float, graph: bool) -> dict[str, float | None]:
         """Return the seconds of one call under further conditions: `cold_s` with cold caches, and its interval
@@ -55,17 +58,21 @@ class Meter(Protocol):
         if `graph`). None if the device doesn't support it, if a hot call takes too long (`hot_s`) for it to matter, or
         if the call can't be captured or queued.
         """
+        return dict.fromkeys(("cold_s", "cold_low", "cold_high", "device_s", "graph_s"))
 
     def sensors(self) -> Reading | None:
         """Return the device's current clock and temperature; None if unavailable."""
+        return None
 
     def memory(self, call: Callable[[], Any]) -> tuple[Memory, Any]:
         """Return the memory of one call, excluding earlier allocations, and a copy of its output."""
+        raise NotImplementedError
 
     def resident(self, call: Callable[[], Any]) -> tuple[int | None, Any]:
         """Return the growth in bytes of the process's high-water mark over a call, private memory included, None if it
         can't be measured; and the call's output.
         """
+        return None, call()
 
 
 @dataclass(frozen=True)
@@ -82,8 +89,8 @@ class Device:
     meter: Callable[[], Meter]
     activities: tuple[ProfilerActivity, ...]
     """Activities recorded by the profiler for a trace."""
-    energy: Callable[[], Counter] = no_counter
-    """Energy counter; raises `Unread`."""
+    energy: Callable[[], Counter | None] = lambda: None
+    """Energy counter; None if it can't be read."""
     takes_more: bool = False
     """Whether `Meter.more` measures anything on this device."""
     works: Callable[[], bool] = lambda: True

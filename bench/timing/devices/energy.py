@@ -20,24 +20,16 @@ AT_A_TIME = 0.01
 """Seconds of calls between two readings of the clock."""
 
 
-class Unread(Exception):
-    """No counter can be read; the message explains why."""
-
-
 @dataclass(frozen=True)
 class Counter:
     """An energy counter with its own units."""
 
-    source: str
     seconds: float
     """Seconds of observation after which its resolution doesn't matter."""
     read: Callable[[], tuple[int, ...]]
+    """Reads it; raises OSError."""
     joules: Callable[[tuple[int, ...], tuple[int, ...]], float]
     """Joules between two readings."""
-
-
-def no_counter() -> Counter:
-    raise Unread("no counter is known")
 
 
 def joules_of_a_call(counter: Counter, run: Callable[[int], object], hot_s: float) -> float | None:
@@ -52,42 +44,39 @@ def joules_of_a_call(counter: Counter, run: Callable[[int], object], hot_s: floa
     return counter.joules(before, counter.read()) / made or None
 
 
-def rapl(folder: Path = POWERCAP) -> Counter:
-    """Return the counter of all packages of the machine; raises `Unread`. Other zones are parts of a package, or
-    `psys`, a superset.
+def rapl(folder: Path = POWERCAP) -> Counter | None:
+    """Return the counter of all packages of the machine; None if it can't be read. Other zones are parts of a package,
+    or `psys`, a superset.
     """
-    names = {zone: _text(zone / "name") for zone in sorted(folder.glob("intel-rapl:*"))}
-    zones = [zone for zone, name in names.items() if name.startswith("package")]
-    if not zones:
-        raise Unread(f"{folder} shows no package of a processor")
-    ranges = [int(_text(zone / "max_energy_range_uj")) for zone in zones]
+
+    def number(zone: Path, name: str) -> int:
+        return int((zone / name).read_text())
 
     def read() -> tuple[int, ...]:
-        return tuple(int(_text(zone / "energy_uj")) for zone in zones)
+        return tuple(number(zone, "energy_uj") for zone in zones)
 
     def joules(before: tuple[int, ...], after: tuple[int, ...]) -> float:
         """Return the joules between two readings; a counter wraps to zero at its range."""
         return sum((b - a) % most for a, b, most in zip(before, after, ranges, strict=True)) / 1e6
 
-    read()
-    return Counter(f"RAPL, {', '.join(names[zone] for zone in zones)}", RAPL_SECONDS, read, joules)
-
-
-def _text(path: Path) -> str:
     try:
-        return path.read_text().strip()
-    except OSError as error:
-        raise Unread(f"{path}: {error.strerror}") from None
+        zones = [it for it in sorted(folder.glob("intel-rapl:*")) if (it / "name").read_text().startswith("package")]
+        ranges = [number(zone, "max_energy_range_uj") for zone in zones]
+        read()
+    except OSError:
+        return None
+    return Counter(RAPL_SECONDS, read, joules) if zones else None
 
 
-def of_gpu(nvml: Nvml | None, uuid: str) -> Counter:
-    """Return the counter of one GPU; raises `Unread`."""
+def of_gpu(nvml: Nvml, uuid: str) -> Counter | None:
+    """Return the counter of one GPU; None if NVML reports no energy for it."""
 
     def read() -> tuple[int, ...]:
-        found = nvml.millijoules(uuid) if nvml else None
+        found = nvml.millijoules(uuid)
         if found is None:
-            raise Unread("NVML reports no energy for this GPU")
+            raise OSError("NVML reports no energy for this GPU")
         return (found,)
 
-    read()
-    return Counter("NVML", NVML_SECONDS, read, lambda before, after: (after[0] - before[0]) / 1e3)
+    if nvml.millijoules(uuid) is None:
+        return None
+    return Counter(NVML_SECONDS, read, lambda before, after: (after[0] - before[0]) / 1e3)
