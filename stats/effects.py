@@ -78,7 +78,7 @@ def _sequential(groups: Mapping[K, Array]) -> dict[K, Estimate]:
     analyses: dict[K, list[Estimate]] = {key: [] for key in groups}
     for count in range(FIRST_ANALYSIS, most + 1):
         known = {key: paired(_by_replicate(cells[:, :count])) for key, cells in groups.items()}
-        for key, found in moderated({key: it for key, it in known.items() if it.pairs >= FIRST_ANALYSIS}).items():
+        for key, found in moderated({key: it for key, it in known.items() if it.count >= FIRST_ANALYSIS}).items():
             if np.isfinite(groups[key][:, count - 1]).any():
                 analyses[key].append(found)
     return {
@@ -119,7 +119,7 @@ def moderated(estimates: Mapping[K, Estimate]) -> dict[K, Estimate]:
     odd = own > usual * fdtri(df, weight, NOISY)
     spreads, degrees = np.sqrt(np.where(odd, own, mixed)), np.where(odd, df, degrees)
     return {
-        key: replace(it, error=spread / max(it.spread, LEAST_SPREAD) * it.error or spread / math.sqrt(it.pairs),
+        key: replace(it, error=spread / max(it.spread, LEAST_SPREAD) * it.error or spread / math.sqrt(it.count),
                      df=degree, spread=spread)
         for (key, it), spread, degree in zip(estimates.items(), spreads.tolist(), degrees.tolist(), strict=True)
     }  # fmt: skip

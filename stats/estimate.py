@@ -70,7 +70,8 @@ class Estimate:
     mean: float
     error: float = math.nan
     df: float = math.nan
-    pairs: int = 1
+    count: int = 1
+    """Data that it was estimated from: replicates or visits."""
     spread: float = math.nan
     analyses: tuple[Estimate, ...] = ()
     """Estimates at the interim analyses, if there were any: intervals then hold at all of them at once."""
@@ -135,7 +136,7 @@ def paired(logs: ArrayLike) -> Estimate:
     """Estimate from log ratios, one per replicate."""
     values = finite(logs)
     if values.size < 2:
-        return Estimate(float(values[0]) if values.size else math.nan, pairs=values.size)
+        return Estimate(float(values[0]) if values.size else math.nan, count=values.size)
     cut = values.size // TRIM
     values = trimmed(values, cut)
     spread = float(values.std(ddof=1))
@@ -163,7 +164,7 @@ def of_processes(logs: Logs, between: Variance = PRIOR) -> Estimate:
     Student's.
     """
     if not logs:
-        return Estimate(math.nan, df=0, pairs=0)
+        return Estimate(math.nan, df=0, count=0)
     seen, within = _parts(logs)
     if within.df:
         seen = seen.moderated(within + between)

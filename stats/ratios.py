@@ -179,7 +179,7 @@ def _ratio(of: Samples, over: Samples, logs: Logs, among: int = 2, between: Vari
     value = exp_or_inf(found.mean) if logs else float(np.median(of.seconds) / np.median(over.seconds))
     half = found.error * simultaneous(among, found.df)
     low, high = (exp_or_inf(found.mean + end) for end in (-half, half))
-    return Ratio(value, low, high, len(logs), found.pairs)
+    return Ratio(value, low, high, len(logs), found.count)
 
 
 def compared(

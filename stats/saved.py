@@ -124,7 +124,7 @@ def _differences(
             sides |= {(side, (impl, case)): paired(of) for side, of in enumerate(logs)}
     known = moderated(sides)
     return {
-        key: Estimate(known[1, key].mean - it.mean, math.hypot(it.error, known[1, key].error), it.df, it.pairs)
+        key: Estimate(known[1, key].mean - it.mean, math.hypot(it.error, known[1, key].error), it.df, it.count)
         for (side, key), it in known.items()
         if side == 0
     }

@@ -47,7 +47,7 @@ def draw(
     series: Series, runs: Sequence[Run], style: Style, baselines: Iterable[int], texts: Mapping[int, str]
 ) -> Markup:
     """Draw a cell's history. `baselines`: positions of runs. `texts`: tooltips by position in the series."""
-    ends = [end for at in texts for end in _drawn(series, at)] + [*series.usual.values()]
+    ends = [end for at in texts for end in _drawn(series, at)] + [*series.without_drift.values()]
     values = [point.median for point in series.points]
     middle = median(values)
     low, high = min(*values, *ends, middle * (1 - CALM)), max(*values, *ends, middle * (1 + CALM))
@@ -62,8 +62,8 @@ def draw(
 
 def _drawn(series: Series, position: int) -> tuple[float, float, float]:
     """Return median, low and high of a point; no spread with drift removed, since that of processes includes drift."""
-    point, usual = series.points[position], series.usual.get(position)
-    return (point.median, point.low, point.high) if usual is None else (usual, usual, usual)
+    point, seconds = series.points[position], series.without_drift.get(position)
+    return (point.median, point.low, point.high) if seconds is None else (seconds, seconds, seconds)
 
 
 def _frame(scale: Scale, runs: Sequence[Run]) -> Iterator[str]:
@@ -92,7 +92,7 @@ def _levels(scale: Scale, series: Series) -> Iterator[str]:
     for piece in series.pieces:
         edges = [piece.start, *(at for at in steps if at in piece), piece.stop]
         for start, stop in pairwise(edges):
-            known = [at for at in range(start, stop) if not series.usual or at in series.usual]
+            known = [at for at in range(start, stop) if not series.without_drift or at in series.without_drift]
             if known:
                 y = scale.y(median(_drawn(series, at)[0] for at in known))
                 yield _path("level", [(scale.x(series.points[at].run), y) for at in (known[0], known[-1])])
@@ -105,16 +105,16 @@ def _lines(scale: Scale, series: Series) -> Iterator[str]:
     for piece in series.pieces:
         inside = series.points[piece.start : piece.stop]
         measured = [(scale.x(point.run), scale.y(point.median)) for point in inside]
-        yield _path("measured" if series.usual else "line", measured)
-    if series.usual:
-        yield _path("line", [(scale.x(series.points[at].run), scale.y(y)) for at, y in series.usual.items()])
+        yield _path("measured" if series.without_drift else "line", measured)
+    if series.without_drift:
+        yield _path("line", [(scale.x(series.points[at].run), scale.y(y)) for at, y in series.without_drift.items()])
 
 
 def _points(scale: Scale, series: Series, texts: Mapping[int, str]) -> Iterator[str]:
     for position, text in texts.items():
         x = scale.x(series.points[position].run)
         y, low, high = map(scale.y, _drawn(series, position))
-        faint = ' class="measured"' if series.usual and position not in series.usual else ""
+        faint = ' class="measured"' if series.without_drift and position not in series.without_drift else ""
         if low != high:
             yield _path("spread", [(x, low), (x, high)])
         yield f'<circle{faint} cx="{x:.1f}" cy="{y:.1f}"><title>{html.escape(text)}</title></circle>'

@@ -59,7 +59,7 @@ class Series:
     points: tuple[Point, ...]
     steps: tuple[Step, ...]
     """Level changes, relative to the case's others or in seconds, oldest first; never across a break."""
-    usual: Mapping[int, float]
+    without_drift: Mapping[int, float]
     """Seconds with drift removed, by position, if it has a step relative to its others; else empty."""
 
     @cached_property

@@ -140,7 +140,7 @@ def _map(this: History) -> HeatMap:
 def _since(series: Series) -> dict[int, float]:
     """Return by run the log of its time relative to its first runs, with drift removed around a step."""
     piece = series.pieces[-1]
-    at = {series.points[i].run: math.log(series.usual.get(i, series.points[i].median)) for i in piece}
+    at = {series.points[i].run: math.log(series.without_drift.get(i, series.points[i].median)) for i in piece}
     level = median(list(at.values())[:MIN_RUNS])
     return {run: log - level for run, log in at.items()}
 
@@ -178,13 +178,13 @@ def headline(this: History) -> str:
     ]
     names = dict.fromkeys(impl for impl, _ in slower)
     cells = sum(one.impl in names for one in this.series)
-    usual = units.percent(median(ratio for _, ratio in slower) - 1)
+    typical = units.percent(median(ratio for _, ratio in slower) - 1)
     where = (
         f"in {len(slower)} of {'their' if len(names) > 1 else 'its'} {cells} cells"
         if len(slower) > 1
         else f"at {title(first)}"
     )
-    return f"{words.listing(names)} became slower by {usual} in {this.runs[run].name}, {where}."
+    return f"{words.listing(names)} became slower by {typical} in {this.runs[run].name}, {where}."
 
 
 def tally(this: History) -> str:
@@ -258,7 +258,8 @@ def _lines(series: Series, this: History) -> dict[int, Sequence[str]]:
         entries = this.baselines.get(point.run, ())
         notes += [f"baseline, accepted: {it.reason}" if it.reason else "baseline" for it in entries]
         if notes or at >= len(series.points) - NEWEST:
-            notes += [f"{units.seconds(series.usual[at], 4)} with drift removed"] if at in series.usual else []
+            if at in series.without_drift:
+                notes.append(f"{units.seconds(series.without_drift[at], 4)} with drift removed")
             spread = f"{units.seconds(point.low)} to {units.seconds(point.high)}"
             change = units.change(point.median / series.points[at - 1].median)
             texts = run.name, _when(run.date), _commit(run), _torch(run), units.seconds(point.median, 4), spread

@@ -100,7 +100,7 @@ def test_interleaved_ratios_show_steps_that_are_lost_in_noisy_medians() -> None:
         ratios[2, 10] = np.nan
         found = cell(noisy, ratios=ratios)
         assert relative(found) == [8] and not relative(cell(noisy))
-        apart = [np.log(found.points[at].median / seconds) for at, seconds in found.usual.items()]
+        apart = [np.log(found.points[at].median / seconds) for at, seconds in found.without_drift.items()]
         assert abs(np.median(apart)) < 0.01
 
 
@@ -184,7 +184,7 @@ def test_what_changes_in_all_with_their_code_shows_in_seconds() -> None:
     found = cell(logs, {row: [run >= 6 for run in range(RUNS)] for row in range(4)})
     (step,) = found.steps
     assert step.at == 6 and not step.relative and step.ratio == pytest.approx(1.2, abs=0.03)
-    assert found.usual == {}
+    assert found.without_drift == {}
 
 
 def test_a_step_that_shows_either_way_is_one() -> None:
@@ -243,7 +243,7 @@ def test_after_a_break_steps_are_found_at_their_position() -> None:
     logs[0, 14:] += np.log(1.2)
     found = cell(logs, case_hash=[str(run >= 5) for run in range(20)])
     assert found.pieces == (range(5), range(5, 20)) and places(found) == [(14, True)]
-    assert list(found.usual) == list(range(5, 20))
+    assert list(found.without_drift) == list(range(5, 20))
 
 
 def heights(path: str) -> list[float]:
