@@ -7,6 +7,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -65,11 +66,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.verbose and len(options.runs) > 1:
         return complain("-v prints the tables of one run: leave it out, or name one")
     try:
-        chosen = list(command.several(options.runs, results))
+        chosen = [_compared(run, options.baseline) for run in command.several(options.runs, results)]
         _write(chosen, options.out or runs.default_out(chosen[0].path), options)
     except RunError as error:
         return complain(str(error))
     return 0
+
+
+def _compared(run: Run, baseline: str | None) -> Run:
+    """Return the run with another baseline implementation. Raises `RunError` if it has no times of that one."""
+    measured = dict.fromkeys(row["extra_info"]["impl"] for row in run.rows)
+    if baseline and baseline not in measured:
+        raise RunError(f"--baseline {baseline}: {run.name} has times of {', '.join(measured) or 'nothing'}")
+    return replace(run, baseline_impl=baseline or run.baseline_impl)
 
 
 def _write(chosen: Sequence[Run], out: Path, options: argparse.Namespace) -> None:
@@ -109,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
         "runs", nargs="*", metavar="RUN", help="runs to report, several on one page (default: the newest)"
     )
     command.add_results(parser)
+    parser.add_argument("--baseline", metavar="NAME", help="implementation to compare with (default: the run's)")
     parser.add_argument("-v", "--verbose", action="store_true", help="print every case's table, too")
     parser.add_argument("-q", "--quiet", action="store_true", help="print only the page's path")
     parser.add_argument(

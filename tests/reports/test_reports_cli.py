@@ -315,3 +315,16 @@ def test_a_figure_is_written_by_its_ending(
     assert main(["figure", "latency", "--run", str(path), "-o", name]) == 0
     assert capsys.readouterr().out.strip() == name
     assert (tmp_path / name).read_bytes().startswith(start)
+
+
+def test_a_page_with_another_baseline(
+    results: Path, small: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    synthetic.save(small, results, "0001_x")
+    asked = ["--results", str(results), "--out", str(tmp_path / "out")]
+    assert main(asked) == 0
+    assert "faster than fused" in capsys.readouterr().out
+    assert main([*asked, "--baseline", "sdpa"]) == 0
+    assert "faster than" not in capsys.readouterr().out
+    assert main([*asked, "--baseline", "flash"]) == 3
+    assert "--baseline flash: 0001_x has times of fused, sdpa" in complaint(capsys)
