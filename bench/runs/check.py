@@ -164,41 +164,41 @@ def check(name: str, device: str, report: Callable[[Checked], None]) -> None:
     A lost process is replaced.
     """
     problems = {"name": name, "axes": [SIZES | {"device": device} | axes for axes in (*PROBLEMS, *AROUND)]}
-    homes = map(str, range(1 if device == "cuda" else min(MOST_WORKERS, os.cpu_count() or 1)))
+    numbers = map(str, range(1 if device == "cuda" else min(MOST_WORKERS, os.cpu_count() or 1)))
     setting = Setting(os.getcwd(), threads=None, quiet=False)
     done: dict[int, Checked] = {}
     first = 0  # of those that are not reported yet
 
-    def script(home: str) -> Script:
+    def script(number: str) -> Script:
         nonlocal first
         for index, (checked, case) in todo:
             begun = perf_counter()
             try:
                 if case is not None:
                     what = "it", impl, case
-                    answer = yield from checking(team.clients[home], *what, threaded=False, keep=False, memory=False)
+                    answer = yield from checking(team.clients[number], *what, threaded=False, keep=False, memory=False)
                     checked = replace(checked, **{it: answer["columns"][it] for it in ("error", "error_bound")})
             except Skip as outcome:
                 checked = replace(checked, outcome=outcome.reason, detail=str(outcome))
                 if isinstance(outcome, Lost):
-                    team.replace(home)
+                    team.replace(number)
             done[index] = replace(checked, seconds=perf_counter() - begun)
             while first in done:
                 report(done[first])
                 first += 1
 
     with closing(
-        Team(lambda home: WorkerClient(Variant("check"), setting), dict.fromkeys(homes, problems), "cases")
+        Team(lambda number: WorkerClient(Variant("check"), setting), dict.fromkeys(numbers, problems), "cases")
     ) as team:
         try:
-            known, *_ = [team.known(home) for home in team.clients]
+            known, *_ = [team.known(number) for number in team.clients]
         except Lost as lost:
             raise UsageError(f"{name}: {lost}") from None
         if "unknown" in known:
             raise UsageError(known["unknown"])
         impl = known["impl"]
         todo = enumerate(_problems(impl, known["cases"]))
-        together([script(home) for home in team.clients])
+        together([script(number) for number in team.clients])
 
 
 def _problems(impl: str, cases: list[list[dict[str, Any]]]) -> list[tuple[Checked, dict[str, Any] | None]]:

@@ -47,22 +47,22 @@ class Worker:
 
     def __post_init__(self) -> None:
         imports: dict[str, dict[str, Any]] = {
-            home: {"names": [], "whole_registry": self.run.selection.sweep.whole_registry, "cases": []}
-            for home in (SHARED, *self.alone)
+            name: {"names": [], "whole_registry": self.run.selection.sweep.whole_registry, "cases": []}
+            for name in (SHARED, *self.alone)
         }
         for name in listed(self.run.asked.get("impl", [])):
-            imports[self._home(name.partition("=")[0])]["names"].append(name)
-        self._team = Team(lambda home: self.start(), imports)
+            imports[self._name(name.partition("=")[0])]["names"].append(name)
+        self._team = Team(lambda name: self.start(), imports)
         self.number = self.run.new("process")
 
     def hello(self) -> None:
         """Wait until all processes have imported the implementations; raises `UsageError` if one can't."""
-        for home in self._team.clients:
-            _greeted(partial(self._team.known, home))
+        for name in self._team.clients:
+            _greeted(partial(self._team.known, name))
 
     def client(self, cell: Cell) -> WorkerClient:
         """Return the process of a cell."""
-        return self._team.clients[self._home(cell.impl.name)]
+        return self._team.clients[self._name(cell.impl.name)]
 
     def ask(self, do: str, cell: Cell, **details: Any) -> Answer:
         """Send a request to a cell's process; raises `Skip` if it fails."""
@@ -99,7 +99,7 @@ class Worker:
         why = "" if (cell.impl.name, str(outcome)) in known else f": {outcome}"
         self.tell(self.run.line(cell, f"{outcome.reason}{why}"))
         if isinstance(outcome, Lost):
-            self._replace(self._home(cell.impl.name))
+            self._replace(self._name(cell.impl.name))
 
     def drop(self, cells: Sequence[Cell]) -> None:
         """Release the tensors of cells."""
@@ -111,17 +111,17 @@ class Worker:
     def close(self) -> None:
         self._team.close()
 
-    def _home(self, impl: str) -> str:
+    def _name(self, impl: str) -> str:
         return impl if impl in self.alone else SHARED
 
-    def _replace(self, home: str) -> None:
+    def _replace(self, name: str) -> None:
         self._last = None
         self.grown.clear()
-        self.renewed = {key for key in self.renewed if self._home(key[0]) != home}
-        self.seconds = {key: seconds for key, seconds in self.seconds.items() if self._home(key[0]) != home}
-        if home == SHARED:
+        self.renewed = {key for key in self.renewed if self._name(key[0]) != name}
+        self.seconds = {key: seconds for key, seconds in self.seconds.items() if self._name(key[0]) != name}
+        if name == SHARED:
             self.number = self.run.new("process")
-        _greeted(partial(self._team.replace, home))
+        _greeted(partial(self._team.replace, name))
 
 
 def _greeted(known: Callable[[], Answer]) -> None:

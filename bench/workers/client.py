@@ -181,7 +181,7 @@ Script = Generator[Request, Answer, None]
 """A sequence of requests to workers: yields requests, and receives each reply or its exception."""
 
 Start = Callable[[str], WorkerClient]
-"""Starts the process of a home."""
+"""Starts the process of that name."""
 
 
 def together(scripts: Sequence[Script]) -> None:
@@ -234,29 +234,29 @@ def checking(
 
 
 class Team:
-    """Worker processes of a measurement, one for each home, from its creation to `close`; a lost one is replaced."""
+    """The named worker processes of a measurement, from its creation to `close`; a lost one is replaced."""
 
     def __init__(self, start: Start, imports: Mapping[str, Mapping[str, Any]], do: str = "cells"):
-        """`imports`: by home, the details of the request `do`, which every process of that home gets first."""
+        """`imports`: by name, the details of the request `do`, which every process of that name gets first."""
         self._start, self._imports, self._do = start, imports, do
         self.clients: dict[str, WorkerClient] = {}
-        for home in imports:
-            self._begin(home)
+        for name in imports:
+            self._begin(name)
 
-    def known(self, home: str) -> Answer:
+    def known(self, name: str) -> Answer:
         """Return a new process's reply to `cells`; raises `Skip` if the process ends."""
-        return self.clients[home].receive()
+        return self.clients[name].receive()
 
-    def replace(self, home: str) -> Answer:
+    def replace(self, name: str) -> Answer:
         """Replace a lost process; returns and raises as `known`."""
-        self.clients[home].close()
-        self._begin(home)
-        return self.known(home)
+        self.clients[name].close()
+        self._begin(name)
+        return self.known(name)
 
     def close(self) -> None:
         for client in self.clients.values():
             client.close()
 
-    def _begin(self, home: str) -> None:
-        self.clients[home] = self._start(home)
-        self.clients[home].send(self._do, STARTING, **self._imports[home])
+    def _begin(self, name: str) -> None:
+        self.clients[name] = self._start(name)
+        self.clients[name].send(self._do, STARTING, **self._imports[name])
