@@ -1,4 +1,4 @@
-"""Findings on disturbances of a run: wrong outputs, page faults, scatter between processes."""
+"""Findings on disturbances of a run: wrong outputs, page faults, memory outside of tensors, scatter between processes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ PART = 0.10
 
 KEEPING = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184 (--allocator keep) or tcmalloc"
 """Settings with which a program keeps its pages."""
+
+UNEXPLAINED, TIMES = 8 * 2**20, 1.6
+"""Bytes by which a process may grow beyond torch's allocations, and the ratio allowed: libraries pack matrices, and
+malloc rounds and caches memory.
+"""
 
 
 def wrong(frame: pd.DataFrame, skipped: pd.DataFrame) -> list[str]:
@@ -49,6 +54,20 @@ def page_faults(frame: pd.DataFrame) -> str:
         leads = [f"{shares.significant(most[way] / fastest[way], 2)}×" for way in ("kept", "fresh")]
         said += f", and {fastest['impl']}'s lead is {leads[0]} instead of {leads[1]}"
     return f"{said}."
+
+
+def hidden_memory(frame: pd.DataFrame) -> str:
+    """Name the cell whose process grew most beyond torch's allocations; '' if none grew by more than is usual."""
+    grown, tensors = frame["peak_rss_bytes"], frame["peak_bytes"]
+    beyond = (grown - tensors)[(grown > tensors + UNEXPLAINED) & (grown > TIMES * tensors)]
+    if beyond.empty:
+        return ""
+    most = fr.records(frame.loc[[beyond.idxmax()]])[0]
+    return (
+        f"In {words.plural(len(beyond), 'cell')} a call took more memory than its tensors, most {most['impl']} at "
+        f"{words.place(most, always=fr.varying(frame))}: the process grew by {units.memory(most['peak_rss_bytes'])}, of "
+        f"which tensors take {units.memory(most['peak_bytes'])}."
+    )
 
 
 def between_processes(frame: pd.DataFrame) -> str:

@@ -38,5 +38,5 @@ def report(run: Run) -> Report:
         Palette(run.registry),
         headline,
         answer.trust(run, made),
-        [*filter(None, [findings.page_faults(frame)])],
+        [*filter(None, [findings.page_faults(frame), findings.hidden_memory(frame)])],
     )

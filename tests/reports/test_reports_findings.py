@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
 import synthetic_runs as synthetic
 
 from reports.judging import findings, frame
@@ -81,6 +82,21 @@ def test_calls_that_take_as_long_with_kept_pages_lose_nothing(as_run: Any) -> No
 def test_the_fastest_faults_as_well(as_run: Any) -> None:
     told = findings.page_faults(frame.tidy(as_run(faulting(sdpa=42e-3, fused=630e-3))))
     assert "of which 11 % are page faults" in told and "sdpa's lead is 15× instead of 8.4×" in told
+
+
+def test_memory_outside_of_tensors(tidy_tiny: pd.DataFrame) -> None:
+    assert findings.hidden_memory(tidy_tiny) == ""
+    tidy_tiny["peak_bytes"] = 10.0 * MIB
+    tidy_tiny["peak_rss_bytes"] = [27.5 * MIB, 12 * MIB, *[0] * (len(tidy_tiny) - 2)]
+    told = findings.hidden_memory(tidy_tiny)
+    assert told.startswith(f"In 1 cell a call took more memory than its tensors, most {tidy_tiny['impl'].iloc[0]} at ")
+    assert "the process grew by 27.5 MiB, of which tensors take 10.0 MiB." in told
+
+
+def test_memory_that_malloc_keeps_is_not_mentioned(tidy_tiny: pd.DataFrame) -> None:
+    tidy_tiny["peak_bytes"] = [10.0 * MIB, *[100 * MIB] * (len(tidy_tiny) - 1)]
+    tidy_tiny["peak_rss_bytes"] = [17.0 * MIB, *[150 * MIB] * (len(tidy_tiny) - 1)]
+    assert findings.hidden_memory(tidy_tiny) == ""
 
 
 def test_how_far_processes_move_a_ratio_is_told_and_whether_it_was_estimated(tiny: Run, turns: Run) -> None:
