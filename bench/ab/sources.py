@@ -41,7 +41,6 @@ def repository() -> Path:
 @contextmanager
 def temporary_worktrees(repository: Path) -> Iterator[Path]:
     """Create a temporary folder for the variants' code; removed with its git worktrees, even after `kill -9`."""
-    _git(repository, "worktree", "prune")  # those of folders that are gone, as after a power failure
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     command = ["sh", "-c", f"cat; {REMOVE}", "sh", str(folder), str(repository)]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
