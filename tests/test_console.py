@@ -141,7 +141,7 @@ def test_every_command_that_is_shown_has_the_options_that_it_is_shown_with(optio
 
 
 def test_every_option_that_a_sentence_names_is_one(options: dict[str, set[str]]) -> None:
-    others = {"--format", "--logdir", "--resources", "--look", "--c"}  # of git, TensorBoard, Ray and CSS
+    others = {"--unshallow", "--format", "--logdir", "--resources", "--look", "--c"}  # of git, TensorBoard, Ray and CSS
     known = others.union(*options.values())
     wrong = []
     for path in SOURCES:
