@@ -20,7 +20,7 @@ from torch import nn
 import impls
 from impls import Impl, Limits
 from impls.layer import kernel_options
-from impls.registry import AROUND
+from impls.registry import AROUND, eager_name
 from impls.rules import EVERY_RULE
 
 from ..cases.axes import Axis, nearest
@@ -33,12 +33,6 @@ from .errors import UsageError
 
 MODULES = "ATTENTION_BENCH_PATH"
 """Environment variable: folders searched for a user's modules before the current folder."""
-
-
-def _eager_name(name: str) -> str:
-    """Return the eager name: `NAME+compile` -> `NAME`; supports older revisions with a single compiled form."""
-    forms = getattr(impls, "FORMS", (impls.COMPILE,))
-    return next((name.removesuffix(form) for form in forms if name.endswith(form)), name)
 
 
 def refuse_absent(device: str) -> None:
@@ -69,7 +63,7 @@ def _impl(name: str, folder: str) -> Impl:
         with suppress(KeyError):
             return impls.get(name)
         if ":" not in name and not os.path.exists(os.path.join(folder, f"{name.removesuffix('.py')}.py")):
-            near = nearest(_eager_name(name), [impl.name for impl in impls.registered()])
+            near = nearest(eager_name(name), [impl.name for impl in impls.registered()])
             raise UsageError(f"unknown implementation {name!r}; known: {known()}{near}")
     try:
         return _own(*name.rpartition("=")[::2], folder)
@@ -94,7 +88,7 @@ def place_of(path: str, folder: str) -> tuple[str, str]:
 
 def _own(name: str, path: str, folder: str) -> Impl:
     """Register a user's kernel or layer, and return it or its compiled form; raises TypeError and ValueError."""
-    plain, (module, attr) = _eager_name(name), place_of(path, folder)
+    plain, (module, attr) = eager_name(name), place_of(path, folder)
     if not (plain and module and attr):
         raise ValueError(
             f"expected NAME=module:function, as in {plain or 'mine'}={module or 'mine'}:{attr or 'FUNCTION'}"
