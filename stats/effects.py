@@ -36,7 +36,7 @@ NOISY = 0.99
 """Quantile of the expected spreads above which a cell keeps its own spread."""
 
 WORKLOAD = "control"
-"""Stands for the implementation in data of the reference workload."""
+"""Stands for the implementation in data of the reference workload, in saved comparisons too."""
 
 K = TypeVar("K")
 
@@ -88,7 +88,9 @@ def _sequential(groups: Mapping[K, Array]) -> dict[K, Estimate]:
 
 
 def _by_replicate(cells: Array) -> Array:
-    """Return each replicate's estimate of the mean over cells, (cells, pairs) -> (pairs,), plain if none is missing."""
+    """Return each replicate's estimate of the mean over cells, (cells, replicates) -> (replicates,): plain if none is
+    missing.
+    """
     there = np.isfinite(cells)
     cells, there = cells[there.any(axis=1)], there[there.any(axis=1)]
     if not len(cells):

@@ -150,7 +150,8 @@ def record(
     """Build the saved comparison: every replicate with its blocks, so that it can be judged again, shown, and
     continued.
 
-    Numbers that are not finite are null. `moved`: why no verdict on the code is possible; or ''. `neither`: cells that
+    Its keys keep the names of earlier files: `sides` are the variants, `pairs` the replicates. Numbers that are not
+    finite are null. `moved`: why no verdict on the code is possible; or ''. `neither`: cells that
     both variants lack, as `loop B1-...: loop stops at T = 64`.
     """
     variants = [

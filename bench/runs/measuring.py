@@ -184,7 +184,7 @@ class Measuring:
                         self._run.sample_machine(self._gpu_workloads(worker, self._cases[case][0]))
 
     def _gpu_workloads(self, worker: Worker, cell: Cell) -> dict[str, float]:
-        """Return the seconds of GPU controls, timed by a cell's process; empty on a CPU or if the process is lost."""
+        """Return the seconds of GPU workloads, timed by a cell's process; empty on a CPU or if the process is lost."""
         with suppress(Skip):
             if cell.case.device != "cpu":
                 return worker.client(cell).ask("gpu_workloads")

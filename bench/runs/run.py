@@ -293,7 +293,10 @@ class Run:
         }
 
     def seen(self) -> dict[str, Any]:
-        """Return the observations of the machine so far, including earlier processes of a resumed run."""
+        """Return the observations of the machine so far, including earlier processes of a resumed run.
+
+        The keys keep the names of earlier files: `roofs` are the rooflines, `controls` the reference workload.
+        """
         return {"roofs": self.rooflines.table(), "controls": self.workload.table(), "seconds": spent()}
 
     def sample_machine(self, elsewhere: Mapping[str, float] = {}) -> None:
