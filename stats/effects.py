@@ -88,7 +88,7 @@ def _sequential(groups: Mapping[K, Array]) -> dict[K, Estimate]:
 
 
 def _by_replicate(cells: Array) -> Array:
-    """Return each replicate's estimate of the mean over cells, (cells, pairs) -> (pairs,), plain if none is missing."""
+    """Return each replicate's estimated mean over cells, (cells, replicates) -> (replicates,), plain if none is missing."""
     there = np.isfinite(cells)
     cells, there = cells[there.any(axis=1)], there[there.any(axis=1)]
     if not len(cells):

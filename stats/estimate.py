@@ -157,7 +157,7 @@ def trimmed(values: ArrayLike, cut: int) -> Array:
 
 
 def of_processes(logs: Logs, between: Variance = PRIOR) -> Estimate:
-    """Estimate from log ratios by process, one per visit: `pairs` are the visits.
+    """Estimate from log ratios by process, one per visit: `count` is that of the visits.
 
     A process's expected scatter follows from its visits and from `between`; it is moderated by the observed variance
     between processes (Smyth 2004). If each process has one visit, the parts can't be separated, and the error is

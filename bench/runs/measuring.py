@@ -184,14 +184,14 @@ class Measuring:
                         self._run.sample_machine(self._gpu_workloads(worker, self._cases[case][0]))
 
     def _gpu_workloads(self, worker: Worker, cell: Cell) -> dict[str, float]:
-        """Return the seconds of GPU controls, timed by a cell's process; empty on a CPU or if the process is lost."""
+        """Return the seconds of GPU workloads, timed by a cell's process; empty on a CPU or if the process is lost."""
         with suppress(Skip):
             if cell.case.device != "cpu":
                 return worker.client(cell).ask("gpu_workloads")
         return {}
 
     def _now(self, case: str, visit: int) -> range:
-        """Return the visits of a case at the `visit`-th pass over all cases: one, or a whole sitting at its end."""
+        """Return the visits of a case at the `visit`-th pass over all cases: one, or all of a preparation at its end."""
         size = 1 if case in self._held else VISITS // PREPARATIONS
         return range(visit + 1 - size, visit + 1) if (visit + 1) % size == 0 else range(0)
 

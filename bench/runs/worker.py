@@ -18,7 +18,7 @@ from .run import Run
 Tell = Callable[[str], None]
 
 SHARED = ""
-"""Home of implementations that share a process."""
+"""Name of the process that implementations share."""
 
 
 @dataclass

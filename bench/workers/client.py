@@ -244,7 +244,7 @@ class Team:
             self._begin(name)
 
     def known(self, name: str) -> Answer:
-        """Return a new process's reply to `cells`; raises `Skip` if the process ends."""
+        """Return a new process's reply to its first request; raises `Skip` if the process ends."""
         return self.clients[name].receive()
 
     def replace(self, name: str) -> Answer:
