@@ -24,10 +24,10 @@ TOKEN = 16.0
 """Size of the feature that identifies a token where probs are shown: as large as all other features together."""
 
 LOWER = 16
-"""Distances by which scores are lower than the first key's, from 0 to the farthest."""
+"""Distances by which scores are lower than the first key's, in equal steps from 0 to just below the farthest."""
 
 FARTHEST, FARTHEST_OF_NARROW = 16.0, 9.0
-"""Farthest of these distances: there exponentials are normal numbers of float32, or of float16."""
+"""End of these distances: there exponentials are normal numbers of float32, or of float16."""
 
 LARGE_VALUE, LARGE_VALUE_OF_FLOAT16 = 2.0**17, 256.0
 """A value beyond float16's range, and one whose sum over 512 keys float16 can't hold, though it holds their mean."""

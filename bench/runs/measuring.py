@@ -191,7 +191,7 @@ class Measuring:
         return {}
 
     def _now(self, case: str, visit: int) -> range:
-        """Return the visits of a case at the `visit`-th pass over all cases: one, or a whole sitting at its end."""
+        """Return the visits of a case at the `visit`-th pass over all cases: one, or all of a preparation at its end."""
         size = 1 if case in self._held else VISITS // PREPARATIONS
         return range(visit + 1 - size, visit + 1) if (visit + 1) % size == 0 else range(0)
 

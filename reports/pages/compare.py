@@ -32,7 +32,7 @@ that `python -m bench ab` saved.
 
 Exit code: 0 nothing regressed; 1 something did (a time that is REGRESSED,
 memory beyond the margin, a wrong output, a failure); 2 nothing could be judged
-(another machine, machine drift, one process a cell); 3 a usage error in the
+(another machine, machine drift, too few visits); 3 a usage error in the
 command. A time is REGRESSED if it is shown to be slower by more than a fifth of
 the margin, and not shown to be within the margin; SLIGHT if slower and within.
 """

@@ -24,7 +24,7 @@ LONGEST_NAME = 120
 
 SEPARATE = (
     "Runs made hours or machines apart: 5 to 50 % between two runs of unchanged code is ordinary. "
-    "Verdicts are those of `python -m reports compare`; they need one machine, and several processes a cell."
+    "Verdicts are those of `python -m reports compare`; they need one machine, and implementations with the same code."
 )
 
 
