@@ -95,7 +95,7 @@ class Decoder(nn.Module):
         """Return the parameters as parts, one each; names of biases begin with `b_`."""
         return {f"{'b_' * name.endswith('bias')}{name}": [of(it)] for name, it in self.model.named_parameters()}
 
-    def random_weights(self, generator: torch.Generator) -> dict[str, Tensor]:
+    def draw(self, generator: torch.Generator) -> dict[str, Tensor]:
         """Draw float32 values of each parameter: matrices preserve the variance of inputs, norms scale by about 1."""
         found = {}
         for module in self.model.modules():

@@ -38,7 +38,7 @@ def _inputs(shape: LayerShape, n: str) -> int:
     return shape.latent if shape.latent is not None and n in "kv" else shape.d_model
 
 
-def random_weights(shape: LayerShape, generator: torch.Generator, device: str = "cpu") -> dict[str, Tensor]:
+def draw(shape: LayerShape, generator: torch.Generator, device: str = "cpu") -> dict[str, Tensor]:
     """Draw canonical weights in float64, scaled by 1 / sqrt(inputs) so that q, k and v have variance 1."""
     drawn = {
         name: torch.randn(size, generator=generator, dtype=torch.float64).div_(_inputs(shape, name[-1]) ** 0.5)
@@ -46,11 +46,11 @@ def random_weights(shape: LayerShape, generator: torch.Generator, device: str = 
         if name != "sinks"
     }
     if shape.sinks:
-        drawn["sinks"] = random_sinks(shape.H, shape.max_T, generator)
+        drawn["sinks"] = draw_sinks(shape.H, shape.max_T, generator)
     return {name: weight.to(device) for name, weight in drawn.items()}
 
 
-def random_sinks(H: int, T_kv: int, generator: torch.Generator) -> Tensor:
+def draw_sinks(H: int, T_kv: int, generator: torch.Generator) -> Tensor:
     """Draw (H,) in float64, each about as large as sqrt(T_kv) keys together: it affects outputs beside one key and
     beside thousands.
     """

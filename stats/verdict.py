@@ -215,4 +215,6 @@ def _reason(word: str, margin: float, least: float, low: float, high: float) -> 
         IMPROVED: f"faster by more than {effect}",
         SLIGHT: f"{'slower' if low > 1 else 'faster'}, within the margin of {most}",
         UNCHANGED: f"shown to be within {most}",
-    }.get(word) or f"{bound(low, high)}{', not significant at 1 % over all comparisons' * (low > 1 or high < 1)}"
+    }.get(word) or bound(low, high) + ", not significant at 1 % over all comparisons" * (
+        low > 1 + least or high < 1 / (1 + least)
+    )

@@ -36,7 +36,7 @@ def test_all_implementations_agree(B, T, T_kv, H, groups, D_h, D_v, extra, mask,
     case = Case.of(B=B, T=T, T_kv=T_kv, H=H, H_kv=H_kv, D_h=D_h, D_v=D_v, d_model=H * D_h + extra, dtype="float64",
                    mask=mask, source=source, qkv_bias=biases, out_bias=biases)  # fmt: skip
     shape = LayerShape(**{**vars(case.layer_shape), "max_T": max(T, T_kv) + spare})  # a mask longer than the input
-    drawn = weights.random_weights(shape, torch.Generator().manual_seed(0))
+    drawn = weights.draw(shape, torch.Generator().manual_seed(0))
     x = [torch.randn(B, T, case.d_model, dtype=torch.float64)]
     if source == "cross":
         x.append(torch.randn(B, T_kv, case.d_model, dtype=torch.float64))
@@ -63,7 +63,7 @@ def test_weights_come_back_as_they_were_loaded(name: str) -> None:
     impl = impls.get(name)
     own = {"latent": 5, "rope": 2} if impl.core is None and "latent" in impl.limits.beyond else {"qkv_bias": True}
     shape = LayerShape.heads(impl.limits.heads or 2, 3, out_bias=True, max_T=4, **own)
-    drawn = {key: w.float() for key, w in weights.random_weights(shape, torch.Generator().manual_seed(1)).items()}
+    drawn = {key: w.float() for key, w in weights.draw(shape, torch.Generator().manual_seed(1)).items()}
     layer = impl.layer(shape)
     weights.load(layer, drawn)
     kept = {key: torch.cat(pieces) for key, pieces in weights.parts(layer, lambda p: p.data).items()}
@@ -155,7 +155,7 @@ def test_a_taken_name_is_refused() -> None:
 
 def test_a_layer_with_other_weights_is_refused() -> None:
     with pytest.raises(ValueError, match=r"keeps the weights none; the case has W_k, W_o"):
-        weights.load(nn.Linear(2, 2), weights.random_weights(LayerShape.heads(1, 2), torch.Generator()))
+        weights.load(nn.Linear(2, 2), weights.draw(LayerShape.heads(1, 2), torch.Generator()))
 
 
 def test_every_width_of_a_layer_is_a_number() -> None:

@@ -129,10 +129,11 @@ def self_tested(options: argparse.Namespace) -> None:
     settings = asked(options) | {"self_test": None, "budget": options.budget}
     wanted = selftest.schedule(options.self_test, registry)
     left = selftest.missing(wanted, [it for it in selftest.kept(folder) if it["settings"] == settings])
-    about = clock_text(60 * len(left) * options.budget)
-    tell(f"self-test: {about}; finished comparisons are kept, and the same command continues")
     with temporary_worktrees(repository()) as place:
         plan = plan_of(options, place)
+        if left:
+            about = clock_text(60 * len(left) * options.budget)
+            tell(f"self-test: {about}; finished comparisons are kept, and the same command continues")
         for i, injection in enumerate(left, len(wanted) - len(left)):
             what = f"{injection[0]} {injection[1]:+.3g} of its time" if injection else "unchanged code"
             tell(f"self-test: run {i + 1} of {len(wanted)}, {what}")

@@ -76,7 +76,7 @@ def _same_weights(case: Case) -> Case:
 @lru_cache(maxsize=2)
 @torch.inference_mode(False)
 def _weights(case: Case) -> Weights:
-    drawn = decoder_of(case, torch.float32, None).random_weights(data.seeded(case, 0))
+    drawn = decoder_of(case, torch.float32, None).draw(data.seeded(case, 0))
     return {name: it.to(case.device, getattr(torch, case.dtype)) for name, it in drawn.items()}
 
 

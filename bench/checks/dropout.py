@@ -195,7 +195,7 @@ def _probe(impl: Impl, case: Case) -> tuple[nn.Module, list[Tensor]]:
     if case.scope == "core":
         q, k = (torch.randn(B, H, T, D, generator=generator).to(case.device, dtype) for _ in range(2))
         return module, [q, k, twice.expand(B, H, T, D)]
-    weights = canonical.random_weights(small.layer_shape, generator, case.device)
+    weights = canonical.draw(small.layer_shape, generator, case.device)
     weights["W_v"] = torch.cat([twice.T] * H).repeat(1, 2 * H) / (2 * H)  # (H * D, d_model)
     weights["W_o"] = torch.eye(H * D, device=case.device)
     with torch.no_grad():

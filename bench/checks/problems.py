@@ -103,7 +103,7 @@ def _kernel_problem_of(
     """Return the test problem of a core with these q, k and v; `pattern` (B, H, T), or None for ordinary inputs. Sinks
     are the same in every input set.
     """
-    sinks = {"sinks": canonical.random_sinks(case.H, case.keys, data.seeded(case, -3))} if case.sinks else {}
+    sinks = {"sinks": canonical.draw_sinks(case.H, case.keys, data.seeded(case, -3))} if case.sinks else {}
     weights = _in_dtype(sinks, case)
     inputs = tuple(x.to(case.device, getattr(torch, case.dtype)) for x in exact)
     padding, rows = data.padding(case, input_set), data.rows(case, input_set)
@@ -138,7 +138,7 @@ def _layer_problem(case: Case, input_set: int) -> Problem:
 def _layer_patterns(case: Case) -> tuple[Problem, Problem, Problem]:
     """Return three problems whose weights copy a token's first features to those of every head's queries and keys."""
     generator, sizes = data.seeded(case, 2), patterns.Sizes.of(case)
-    drawn = canonical.random_weights(case.layer_shape, generator)
+    drawn = canonical.draw(case.layer_shape, generator)
     _take(drawn["W_q"], case.H, 0, sizes.of_queries, FEATURES + 1)
     if case.latent is None:
         _take(drawn["W_k"], case.H_kv, PATTERN_FEATURES, (SPREAD,) * PATTERN_FEATURES, FEATURES + 1)
@@ -236,7 +236,7 @@ def showing_probs(case: Case, dropped: Tensor | None = None) -> Problem:
         q, k = (data.randn((case.B, H, T, case.D_h), generator) for H, T in ((case.H, case.T), (case.H_kv, case.T_kv)))
         v = unit.expand(case.B, case.H_kv, -1, -1)
         return _kernel_problem_of(case, [q, k, v], generator, 0, dropped=dropped)
-    weights = canonical.random_weights(case.layer_shape, generator)
+    weights = canonical.draw(case.layer_shape, generator)
     weights["W_v"] = torch.cat([unit, torch.zeros(case.T_kv, case.d_model - case.T_kv)], 1).repeat(case.H_kv, 1) / TOKEN
     weights["W_o"] = torch.eye(case.d_model)
     if case.qkv_bias:
@@ -267,7 +267,7 @@ def showing_output(case: Case, dropped: Tensor | None = None) -> Problem:
     `dropped` (B, T, d_model): factor on the output in training, or None.
     """
     case, generator = replace(case, threads=None, dropout=0.0, out_dropout=0.0), data.seeded(case, 4)
-    weights = _in_dtype(canonical.random_weights(case.layer_shape, generator), case)
+    weights = _in_dtype(canonical.draw(case.layer_shape, generator), case)
     exact = [data.randn(size, generator) for size in data.sizes_of_inputs(case)]
     return _layer_problem_of(case, exact, weights, generator, 0, out_dropped=dropped)
 
@@ -275,7 +275,7 @@ def showing_output(case: Case, dropped: Tensor | None = None) -> Problem:
 @lru_cache(maxsize=4)
 def _weights(case: Case) -> dict[str, Tensor]:
     """Return the weights, the same in every input set."""
-    return _in_dtype(canonical.random_weights(case.layer_shape, data.seeded(case, 0)), case)
+    return _in_dtype(canonical.draw(case.layer_shape, data.seeded(case, 0)), case)
 
 
 def _in_dtype(weights: dict[str, Tensor], case: Case) -> dict[str, Tensor]:

@@ -78,7 +78,7 @@ class ReferenceWorkload:
         now = self.clock()
         if self._began is None:  # samples of an earlier process come first
             self._began = now - max((sample["at"] for samples in self.seen.values() for sample in samples), default=0.0)
-        with accounted("controls"):
+        with accounted("reference workload"):
             here = {name: self._seconds(self._work.setdefault(name, make())) for name, make in WORK.items()}
         for name, seconds in {**here, **elsewhere}.items():
             self.seen.setdefault(name, []).append({"at": now - self._began, "seconds": seconds})

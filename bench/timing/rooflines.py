@@ -91,7 +91,7 @@ class Rooflines:
         three TF32 products may replace one of float32.
         """
         dtypes = {case.computes} if ITEM_BYTES[case.computes] >= 4 else {case.computes, "float32"}
-        with accounted("roofs"):
+        with accounted("rooflines"):
             compute = max(self._peak_flops(case.device, dtype, meter) for dtype in dtypes)
             if case.computes == "float32" and case.device != "cpu":
                 compute = max(compute, self._peak_flops(case.device, TF32, meter) / (1 if case.tf32 else 3))

@@ -296,7 +296,7 @@ class Tasks:
         try:
             write_trace(self._built(what), Path(path))
         except OSError as error:
-            raise Skip(f"{error.filename}: {error.strerror}") from None
+            raise Skip(f"{path}: {error.strerror or error}") from None
         return {}
 
     def settle(self) -> dict[str, Any]:

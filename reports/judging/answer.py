@@ -120,8 +120,9 @@ def trust(run: Run, grid: Grid) -> Trust:
 
 
 def _peak(case: Case, name: str) -> float:
-    """Return its peak memory in bytes; NaN if unknown."""
-    return float(case.marks[name].row["peak_bytes"]) if _has(case, name) else math.nan
+    """Return its peak memory in bytes; infinite if unknown."""
+    found = float(case.marks[name].row["peak_bytes"]) if _has(case, name) else math.inf
+    return found if found == found else math.inf
 
 
 def _has(case: Case, name: str) -> bool:
@@ -171,7 +172,7 @@ def _gains(name: str, cases: Sequence[Case], baseline: str, several: bool) -> It
     if most := max((it for it in found if it.slower), key=lambda it: it.value, default=None):
         upto = "up to " * (len(cases) > 1)
         yield f"{upto}{slowdown(most.value)}× faster than {baseline} ({interval(most.low, most.high)})"
-    known = [case for case in cases if _peak(case, name) > 0 < _peak(case, baseline)]
+    known = [case for case in cases if all(0 < _peak(case, it) < math.inf for it in (name, baseline))]
     case = max(known, key=lambda it: (_peak(it, baseline), it.ranked[0].row["median"]), default=None)
     less = _peak(case, baseline) / _peak(case, name) if case else 1.0
     if case and max(less, 1 / less) >= LEANER:

@@ -92,7 +92,7 @@ def emit(path: Path, runs: Sequence[tuple[Run, pd.DataFrame]]) -> str:
         RunError: another file has that name, or the runs don't belong together or contain no selectable kernel.
         OSError: the file can't be written.
     """
-    taken = {*sys.stdlib_module_names, *kwlist, "torch"}
+    taken = {*sys.stdlib_module_names, *kwlist, "torch", "numpy", "sdpa", "eager"}
     # transformers loads a kernel of its hub by a name with flash
     if path.suffix != ".py" or not path.stem.isidentifier() or path.stem in taken or "flash" in path.stem:
         raise RunError(f"--emit {path}: expected a Python module of a name that is free, as attention_here.py")
@@ -101,7 +101,7 @@ def emit(path: Path, runs: Sequence[tuple[Run, pd.DataFrame]]) -> str:
     if not known:
         raise RunError(
             f"nothing to choose from: no case that a call can have was measured with {SDPA} and one of "
-            f"{', '.join(kernels().keys() - {SDPA})}"
+            f"{', '.join(sorted(kernels().keys() - {SDPA}))}"
         )
     table = {setting: found for setting, by_length in known.items() if (found := list(key_ranges(by_length)))}
     text = module(path.stem, [run for run, _ in runs], table)

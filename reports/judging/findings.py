@@ -51,8 +51,9 @@ def page_faults(frame: pd.DataFrame) -> str:
         f"which {shares.percent(1 - most['kept'] / most['fresh'])} are page faults. With {KEEPING} it takes {times[0]}"
     )
     if fastest is not most:
-        leads = [f"{shares.significant(most[way] / fastest[way], 2)}×" for way in ("kept", "fresh")]
-        said += f", and {fastest['impl']}'s lead is {leads[0]} instead of {leads[1]}"
+        kept_lead, lead = (shares.significant(most[way] / fastest[way], 2) for way in ("kept", "fresh"))
+        instead = f"is {kept_lead}× instead of" if most["kept"] > fastest["kept"] else "is gone: it was"
+        said += f", and {fastest['impl']}'s lead {instead} {lead}×"
     return f"{said}."
 
 

@@ -75,6 +75,10 @@ def test_a_run_that_keeps_pages_says_what_others_lose(as_run: Any) -> None:
     assert told.endswith(" it takes 705 ms, and sdpa's lead is 8.4× instead of 17×.")
 
 
+def test_a_lead_that_was_page_faults_is_gone(as_run: Any) -> None:
+    assert "it takes 80.0 ms, and sdpa's lead is gone: it was 8.4×." in said(as_run(faulting(fused=80e-3)))[0]
+
+
 def test_calls_that_take_as_long_with_kept_pages_lose_nothing(as_run: Any) -> None:
     assert findings.page_faults(frame.tidy(as_run(faulting(fused=690e-3, einsum=730e-3)))) == ""
 
