@@ -64,7 +64,8 @@ def headline(grid: Grid, baseline: str | None) -> str:
     if 3 * len(best) >= 2 * len(cases):
         return f"{_use(name, cases, best, baseline)}{_exceptions(name, cases)}"
     if 2 * _open(cases) >= len(cases):
-        return f"No answer yet: {_not_resolved(cases)}."
+        open_ = words.listing(mark.impl for mark in cases[0].ranked if mark.state == OPEN)
+        return f"No answer yet: {_not_resolved(cases) if len(cases) > 1 else f'{open_} are not resolved'}."
     counts = Counter(mark.impl for case in cases for mark in case.ranked if mark.best).most_common()
     named = words.listing(f"{it} in {n}" for it, n in counts if n >= counts[:3][-1][1])
     return f"No single answer: fastest or tied are {named} of {len(cases)} cases."

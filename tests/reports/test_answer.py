@@ -119,7 +119,7 @@ def test_what_is_not_resolved_is_counted() -> None:
     def said(*cases: grids.Case) -> str:
         return answer.headline(grids.Grid(list(cases), ["sdpa", "packed"], ["T"]), None)
 
-    assert said(open_case(64)) == "No answer yet: 1 of 1 case not resolved."
+    assert said(open_case(64)) == "No answer yet: sdpa and packed are not resolved."
     three = [open_case(64), open_case(256), open_case(1024, "packed", "sdpa")]
     assert said(*three) == "No answer yet: 3 of 3 cases not resolved."
 
