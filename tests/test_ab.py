@@ -85,6 +85,12 @@ def test_machine_conditions_common_to_both_variants_cancel_in_the_datum() -> Non
     assert datum(blocks) == pytest.approx(math.log(1.05))
 
 
+def test_disturbed_rounds_of_long_calls_do_not_change_the_datum() -> None:
+    base, head = [1.1, 0.7, 0.9], [0.77, 1.4, 1.3]
+    blocks = [(variant, times[i]) for i in range(3) for variant, times in enumerate((base, head))]
+    assert datum(blocks) == pytest.approx(math.log(1.1))
+
+
 # Pairs
 
 

@@ -43,8 +43,8 @@ EVEN = 5e-3
 """Seconds of a block above which a cell has fewer rounds, so that cells take about the same time."""
 
 LONG = 50e-3
-"""Seconds of a block above which only the first one of a replicate follows an untimed call: what the other process has
-evicted from the caches is a small part of such a call, and equally for both variants.
+"""Seconds of a block above which only the first one of a replicate follows an untimed call, since what the other process
+has evicted from the caches is a small part of such a call, and equally for both variants; and the fastest ones count.
 """
 
 VARIANTS = ("base", "head")
@@ -137,9 +137,11 @@ def datum(blocks: Sequence[tuple[int, float]]) -> float:
     """Return log(head / base) of a cell in a replicate: the median over its rounds. `blocks`: variant and seconds.
 
     A round's two blocks lie within milliseconds and share the machine conditions; medians over all blocks of a variant
-    don't (docs/measured.md).
+    don't (docs/measured.md). Blocks above `LONG` share none, and are few: the fastest ones are compared.
     """
     base, head = ([seconds for variant, seconds in blocks if variant == i] for i in (0, 1))
+    if min(*base, *head) > LONG:
+        return math.log(min(head) / min(base))
     return median(math.log(slow / fast) for fast, slow in zip(base, head, strict=True))
 
 
