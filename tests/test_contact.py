@@ -234,6 +234,11 @@ def test_an_estimate_counts_the_few_calls_of_long_ones_and_the_check() -> None:
     assert 20 * call < guessed(long, 0.25, processes=1) < guessed(long, 0.25, processes=5) / 1.5
 
 
+def test_a_long_call_is_planned_for_the_visits_that_time_it() -> None:
+    _, visits = parts(Cell(impls.get("fused"), CASE), 0.25, 5, call=1.0)
+    assert visits[-1] > 5 and not any(visits[:-1])
+
+
 def test_what_is_left_follows_what_the_run_took_until_now(monkeypatch: pytest.MonkeyPatch) -> None:
     cells = [Cell(impls.get(name), CASE) for name in ("fused", "sdpa", "einsum", "packed")]
     run = Run({}, Selection(SWEEPS["quick"], "cpu", tuple(it.impl for it in cells), tuple(cells)), Path())
@@ -243,7 +248,8 @@ def test_what_is_left_follows_what_the_run_took_until_now(monkeypatch: pytest.Mo
     left, whole = remaining(run), guessed(cells[0], 0.25, 1)
     assert left() == pytest.approx(USUAL * (4 * whole + END))
     run.checked = {cell.key: {"seconds": 1e-6} for cell in cells[:2]}
-    check, timed = parts(cells[0], 0.25, 1, 1e-6)
+    check, visits = parts(cells[0], 0.25, 1, 1e-6)
+    timed = sum(visits)
     of_timing = remaining(run)
     now[0] = USUAL * 2 * check
     assert left() == pytest.approx(USUAL * (2 * check + 4 * timed + END), rel=0.1)

@@ -26,20 +26,24 @@ USUAL, PRIOR = 1.3, 0.05
 
 def guessed(cell: Cell, cell_time: float, processes: int) -> float:
     """Estimate the seconds of a cell, check and memory included."""
-    return sum(parts(cell, cell_time, processes))
+    check, visits = parts(cell, cell_time, processes)
+    return check + processes * sum(visits)
 
 
-def parts(cell: Cell, cell_time: float, processes: int, call: float | None = None) -> tuple[float, float]:
-    """Estimate the seconds of a cell's check, memory included, and of its timing; `call`: of one call, if known."""
+def parts(cell: Cell, cell_time: float, processes: int, call: float | None = None) -> tuple[float, list[float]]:
+    """Estimate the seconds of a cell's check, memory included, and of each visit in one process, with its share of
+    preparing the cell; `call`: of one call, if known.
+    """
     case, limits = cell.case, cell.impl.limits
     pairs = case.B * case.H * case.T * case.T_kv
     loops = 6 * pairs / limits.max_pairs if limits.max_pairs else 0.0  # a limit on pairs marks a Python loop
     if call is None:
         call = flops(case) / (OF_A_GPU if case.device == "cuda" else OF_A_CORE * (case.threads or os.cpu_count() or 1))
     visits, block = Visits(cell_time, processes), block_of(call)
-    blocks = sum(visits.counts({"": block}, visit, {}).get("", 0) for visit in range(VISITS))
+    blocks = [visits.counts({"": block}, visit, {}).get("", 0) for visit in range(VISITS)]
     once = 0.15 + CHECKED * call + loops + (1.5 if cell.impl.compiled else 0.0)
-    return once, processes * (0.1 + READIED * call + 1.2 * blocks * block.seconds)
+    each = 1.2 * block.seconds + (0.1 + READIED * call) / sum(blocks)
+    return once, [count * each for count in blocks]
 
 
 def remaining(run: Run) -> Callable[[], float]:
@@ -52,9 +56,9 @@ def remaining(run: Run) -> Callable[[], float]:
         done = whole = 0.0
         for key in (run.planned or set()) - run.skipped.keys():
             call = run.checked[key]["seconds"] if key in run.checked else None
-            check, timing = parts(run.cell(key), run.timing["cell_time"], run.processes, call)
-            whole += check + timing
-            done += check * run.settled(key) + timing * run.share_timed(key[1])
+            check, visits = parts(run.cell(key), run.timing["cell_time"], run.processes, call)
+            whole += check + run.processes * sum(visits)
+            done += check * run.settled(key) + sum(visits[visit] for visit in run.visits(key[1]))
         return done, whole
 
     began, before = monotonic(), planned()[0]

@@ -143,12 +143,12 @@ class Run:
     def kept(self) -> str:
         """Describe the state of an unfinished run: `24 of 24 cells checked, 37% of the timing done`."""
         planned, cases = self.planned or set(), {case for _, case in self.checked}
-        share = sum(map(self.share_timed, cases)) / max(1, len(cases))
+        share = sum(len(self.visits(case)) for case in cases) / (self.processes * VISITS * max(1, len(cases)))
         return f"{sum(map(self.settled, planned))} of {len(planned)} cells checked, {share:.0%} of the timing done"
 
-    def share_timed(self, case: str) -> float:
-        """Return the share of a case's visits that are made."""
-        return sum(of == case for _, _, of in self._visited) / (self.processes * VISITS)
+    def visits(self, case: str) -> list[int]:
+        """Return the numbers of the visits of a case that are made, of all processes."""
+        return [visit for _, visit, of in self._visited if of == case]
 
     def samples(self, key: Key) -> Sequence[Sample]:
         """Return the timed blocks of a cell so far."""
