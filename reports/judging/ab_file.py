@@ -119,5 +119,10 @@ def _notes(
     yield from (f"{name}: {said.reason}" for name, said in found.items() if verdict.CONTRADICTED in said.reason)
     yield from (f"in neither variant: {text}" for text in data["neither"])
     yield from data.get("self_test", ())
-    if "asked" in data and replicates and "blocks" in replicates[0] and any(cell.verdict.word == verdict.INCONCLUSIVE for cell in cells):
+    if (
+        "asked" in data
+        and replicates
+        and "blocks" in replicates[0]
+        and any(cell.verdict.word == verdict.INCONCLUSIVE for cell in cells)
+    ):
         yield f"more minutes for what is open: python -m bench ab --continue {shlex.quote(str(path))}"
