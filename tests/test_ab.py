@@ -951,14 +951,6 @@ def test_a_shallow_clone_says_how_to_complete_it(repository: Path, tmp_path: Pat
         sources.commit_of("HEAD~1", tmp_path / "clone")
 
 
-def test_what_a_power_failure_left_is_removed_by_the_next(inside: Inside, repository: Path) -> None:
-    left = repository.parent / f"{PREFIX}x"
-    subprocess.run(["git", "worktree", "add", "-q", "--detach", str(left / "base")], cwd=repository, check=True)
-    shutil.rmtree(left)
-    assert inside(*TINY, "--base", "nowhere")[0] == 3
-    assert nothing_is_left(repository, [])
-
-
 PYTHON = tempfile.gettempdir() + "/no/such/python"
 
 
