@@ -7,7 +7,6 @@ import math
 import os
 import random
 import select
-import shutil
 import signal
 import subprocess
 import sys
