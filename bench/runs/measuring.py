@@ -71,6 +71,8 @@ class Measuring:
         self._checkers = min(fit, len(self._cases), math.ceil(len(cells) / WORTH_A_WORKER))
         alive = self._checkers if run.processes == 1 else self._side_by_side
         self._held = self._that_fit(self._free // alive - largest)
+        self._left: Callable[[], float] | None = None
+        """Estimates the seconds left of timing, from the rate of all processes."""
         self._owner: dict[str, Worker] = {}
         """Worker that times each case, in a run of one process."""
 
@@ -171,7 +173,7 @@ class Measuring:
                 for worker, cases in of_workers
             ]
             together([worker.preparing(it) for (worker, _), it in zip(of_workers, held, strict=True)])
-        left = remaining(self._run)
+        left = self._left = self._left or remaining(self._run)
         for visit in range(VISITS):
             time_left = f", {clock_text(left())} left" if visit > 1 else ""  # one visit tells little
             number = VISITS * (workers[0].process // self._side_by_side) + visit + 1
