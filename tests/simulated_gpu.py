@@ -6,6 +6,7 @@ its stream reaches it. A kernel that faults breaks its process for good. Times a
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -321,8 +322,26 @@ class SimulatedNvml:
     def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, part: str) -> str:
         return part.replace("MIG", "GPU") if part.startswith("MIG") else self.refuse()
 
+    def nvmlDeviceGetComputeMode(self, gpu: str) -> Any:
+        return self._answer(0)
+
     def nvmlDeviceGetClockInfo(self, gpu: str, kind: int) -> Any:
-        return self._answer(1755, gpu)
+        return self._answer({self.NVML_CLOCK_SM: 1755, self.NVML_CLOCK_MEM: 2619}[kind], gpu)
+
+    def nvmlDeviceGetApplicationsClock(self, gpu: str, kind: int) -> Any:
+        return self._answer(1500)
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, gpu: str) -> Any:
+        return self._answer(700_000)  # milliwatts
+
+    def nvmlDeviceGetMigMode(self, gpu: str) -> Any:
+        return self._answer([1, 1])  # now, and from the next reset on
+
+    def nvmlDeviceGetUUID(self, gpu: str) -> str:
+        return gpu
+
+    def nvmlDeviceGetComputeRunningProcesses(self, gpu: str) -> Any:
+        return self._answer([SimpleNamespace(pid=pid) for pid in (os.getpid(), 1)])
 
     def nvmlDeviceGetMaxClockInfo(self, gpu: str, kind: int) -> Any:
         return self._answer(1980)

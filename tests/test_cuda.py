@@ -482,7 +482,7 @@ def test_rocm_is_measured_as_far_as_torch_has_its_api_and_says_what_it_lacks(mon
     monkeypatch.setitem(DEVICES, "cuda", replace(DEVICES["cuda"], present=lambda: True))
     assert cuda.identity(gpu) == {"gpu": "AMD Instinct MI300X", "driver": "unknown, ROCm 7.1"}
     assert DEVICES["cuda"].energy() is None
-    assert machine.readings() == []
+    assert machine.settings() == []
     hot, found = columns(gpu, adding(gpu, kernels=20))
     assert (hot, found["device_s"], found["graph_s"]) == (*[pytest.approx(200e-6)], *[pytest.approx(100e-6)] * 2)
     assert found["cold_s"] == pytest.approx(135e-6)
@@ -617,6 +617,15 @@ def test_a_gpu_is_sampled_while_it_works() -> None:
     assert meter.sensors() is None  # since then none was taken
 
 
+def test_the_workers_of_a_run_are_not_counted_as_other_processes_on_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as worker_process:
+        simulated = SimulatedNvml(SimulatedCuda())
+        running = [SimpleNamespace(pid=pid) for pid in (os.getpid(), worker_process.pid, 1)]
+        monkeypatch.setattr(simulated, "nvmlDeviceGetComputeRunningProcesses", lambda gpu: running)
+        assert Nvml(simulated).settings()[0]["others"] == 1
+        worker_process.communicate(b"\n")
+
+
 def test_nvml_queries_do_not_idle_the_gpu() -> None:
     """Eight queries of 30 µs after every block of 2 ms would leave it idle for a tenth of the time."""
     gpu = SimulatedCuda(launch=LAUNCH)
@@ -707,7 +716,7 @@ def test_without_nvml_there_are_no_readings(fault: type[Exception], monkeypatch:
     monkeypatch.setitem(sys.modules, "pynvml", None if fault is ImportError else Absent("pynvml"))
     nvml.opened.cache_clear()
     try:
-        assert (nvml.opened(), nvml.readings()) == (None, [])
+        assert (nvml.opened(), nvml.readings(), nvml.settings()) == (None, [], [])
         assert machine.fingerprint()["gpu"] == (torch.cuda.get_device_name() if torch.cuda.is_available() else None)
     finally:
         nvml.opened.cache_clear()
@@ -721,10 +730,23 @@ def test_the_state_of_a_machine_holds_its_gpus(monkeypatch: pytest.MonkeyPatch) 
     (found,) = machine.state()["gpus"]
     assert found == {
         "sm_mhz": 1755, "sm_mhz_most": 1980, "power_w": 612.5, "temperature_c": 61, "busy_percent": 3,
-        "reasons": ["software thermal slowdown"],
+        "reasons": ["software thermal slowdown"], "uuid": f"GPU-{UUID}", "sm_mhz_chosen": 1500, "memory_mhz": 2619,
+        "power_limit_w": 700.0, "compute_mode": 0, "mig": True, "others": 1,
     }  # fmt: skip
     monkeypatch.setattr(nvml, "opened", lambda: None)
     assert machine.state()["gpus"] == []
+
+
+def test_a_gpu_without_readable_settings() -> None:
+    class Mute(SimulatedNvml):
+        def __getattribute__(self, name: str) -> Any:
+            return super().__getattribute__(
+                "refuse" if name.startswith("nvmlDeviceGet") and name not in KNOWN else name
+            )
+
+    KNOWN = ("nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex")
+    (found,) = Nvml(Mute(SimulatedCuda())).settings()
+    assert set(found.values()) == {None}
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,7 @@ class Measuring:
                     self._check(workers[: self._checkers])
                     self._time(workers)
                     if self._run.processes - 1 in processes:
+                        self._tell_precision()
                         self._finish(workers)
         self._run.sample_machine()
 
@@ -250,6 +251,17 @@ class Measuring:
         base, *others = (samples_of(self._run.samples(cell.key)) for cell in cells)
         logs = (ratios.paired(other, base) for other in others)
         return {cell.key: half_width(it) for cell, it in zip(cells[1:], logs, strict=True)}
+
+    def _tell_precision(self) -> None:
+        """Print for every case why its timing ended: the precision was reached, or the time was used up."""
+        precision = self._run.timing["precision"]
+        for case in self._cases:
+            groups = [group for group in self._groups(case) if len(group) > 1]
+            widths = {key: width for group in groups for key, width in self._half_widths(group).items()}
+            if widths:
+                widest = max(widths, key=lambda key: widths[key])
+                ended = "" if widths[widest] <= precision else f"out of time: {widest[0]} "
+                self._tell(f"{case}  {ended}\N{PLUS-MINUS SIGN}{widths[widest]:.1%} from its visits")
 
     def _finish(self, workers: Sequence[Worker]) -> None:
         """Take further measurements: single cold calls, graphs, energy, and traces."""

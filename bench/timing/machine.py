@@ -11,7 +11,7 @@ import psutil
 import torch
 
 from .devices import DEVICES
-from .devices.nvml import readings, words
+from .devices.nvml import readings, settings, words
 from .pages import allocator_settings
 
 ENVIRONMENT = ("OMP_", "MKL_", "KMP_", "GOMP_", "TORCH", "PYTORCH_", "CUDA_", "CUBLAS_", "NVIDIA_TF32", "MALLOC_")
@@ -38,7 +38,10 @@ def state() -> dict[str, Any]:
     return {
         "load": list(os.getloadavg()),
         "free_bytes": psutil.virtual_memory().available,
-        "gpus": [asdict(gpu) | {"reasons": words(gpu.reasons)} for gpu in readings()],
+        "gpus": [
+            asdict(gpu) | {"reasons": words(gpu.reasons)} | chosen
+            for gpu, chosen in zip(readings(), settings(), strict=True)
+        ],
         "system": f"{platform.system()} {platform.release()}",
         "environment": {name: os.environ[name] for name in sorted(os.environ) if _decides_speed(name)},
     }

@@ -96,7 +96,7 @@ def emit(path: Path, runs: Sequence[tuple[Run, pd.DataFrame]]) -> str:
     # transformers loads a kernel of its hub by a name with flash
     if path.suffix != ".py" or not path.stem.isidentifier() or path.stem in taken or "flash" in path.stem:
         raise RunError(f"--emit {path}: expected a Python module of a name that is free, as attention_here.py")
-    every = measured(runs, kernels().keys() - {SDPA})
+    every = measured(runs, {name for _, frame in runs for name in frame["impl"]} - {SDPA})
     known = {setting: some for setting, by_length in every.items() if (some := _choosable(setting, by_length))}
     if not known:
         raise RunError(
@@ -114,18 +114,17 @@ def emit(path: Path, runs: Sequence[tuple[Run, pd.DataFrame]]) -> str:
         if names
         else "none of its kernels was faster than"
     )
-    return f"{path} is written: {chosen} SDPA"
+    faster = {one.kernel for by_length in every.values() for one in key_ranges(by_length)} - kernels().keys()
+    others = f"; faster somewhere, but not in it: {', '.join(sorted(faster))}" if faster else ""
+    return f"{path} is written: {chosen} SDPA{others}"
 
 
 def _choosable(setting: Setting, by_length: ByLength) -> ByLength:
     """Return the selectable implementations: with a boolean mask SDPA's own kernels alone, which like SDPA return 0 for
     a query without visible keys.
     """
-    code = kernels()
-    found = {
-        T: {name: it for name, it in over.items() if setting.mask in ("none", "causal") or "**options" in code[name]}
-        for T, over in by_length.items()
-    }
+    names = {name for name, code in kernels().items() if setting.mask in ("none", "causal") or "**options" in code}
+    found = {T: {name: it for name, it in over.items() if name in names} for T, over in by_length.items()}
     return {T: over for T, over in found.items() if over}
 
 

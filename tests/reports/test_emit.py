@@ -127,9 +127,11 @@ def test_with_a_boolean_mask_sdpas_own_kernels_are_chosen(
     assert "(64, 256, sdpa_math)" in text and "def fused" not in text
 
 
-def test_a_kernel_of_ones_own_is_not_chosen(as_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_faster_kernel_of_ones_own_is_named(as_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     emitted(as_run, run_of({"mine": 0.4, "fused": 0.5, "einsum": 2.0}), tmp_path / "here.py")
-    assert capsys.readouterr().out.endswith("fused in 1 of 1 settings, else SDPA\n")
+    assert capsys.readouterr().out.endswith(
+        "fused in 1 of 1 settings, else SDPA; faster somewhere, but not in it: mine\n"
+    )
 
 
 def test_nothing_shown_to_be_faster_is_sdpa_everywhere(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
+
+import psutil
 
 REASONS = {
     0x1: "idle",
@@ -74,8 +77,15 @@ class Nvml:
 
     def all(self) -> list[Reading]:
         """Return the state of every GPU, in NVML's order, which may differ from CUDA's."""
-        handles = (self._ask("DeviceGetHandleByIndex", index) for index in range(self._ask("DeviceGetCount") or 0))
-        return [self._read(gpu) for gpu in handles if gpu is not None]
+        return [self._read(gpu) for gpu in self._every()]
+
+    def settings(self) -> list[dict[str, Any]]:
+        """Return the settings of every GPU, in the order of `all`: clocks in MHz, power limit in watts, NVML's compute
+        mode (3: exclusive), whether it is divided; in `others` the number of processes with a context on it that are
+        neither this one nor its children, who all count where a container has process ids of its own. None for
+        unavailable values.
+        """
+        return [self._settings(gpu) for gpu in self._every()]
 
     def is_due(self, now: float) -> bool:
         """Whether the previous reading is `EVERY` seconds old; if so, starts a new interval."""
@@ -108,6 +118,10 @@ class Nvml:
         found = self._ask("SystemGetDriverVersion")
         return None if found is None else str(found)
 
+    def _every(self) -> list[Any]:
+        handles = (self._ask("DeviceGetHandleByIndex", index) for index in range(self._ask("DeviceGetCount") or 0))
+        return [gpu for gpu in handles if gpu is not None]
+
     def _gpu(self, uuid: str) -> Any:
         """Return the handle of the GPU, of which a part (MIG) has neither clocks nor power of its own."""
         if (part := self._ask("DeviceGetHandleByUUID", f"MIG-{uuid}")) is not None:
@@ -132,6 +146,20 @@ class Nvml:
             or 0,
         )
 
+    def _settings(self, gpu: Any) -> dict[str, Any]:
+        milliwatts, mig = self._ask("DeviceGetEnforcedPowerLimit", gpu), self._ask("DeviceGetMigMode", gpu)
+        processes = self._ask("DeviceGetComputeRunningProcesses", gpu)
+        ours = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+        return {
+            "uuid": self._ask("DeviceGetUUID", gpu),
+            "sm_mhz_chosen": self._ask("DeviceGetApplicationsClock", gpu, self._nvml.NVML_CLOCK_SM),
+            "memory_mhz": self._ask("DeviceGetClockInfo", gpu, self._nvml.NVML_CLOCK_MEM),
+            "power_limit_w": None if milliwatts is None else milliwatts / 1e3,
+            "compute_mode": self._ask("DeviceGetComputeMode", gpu),
+            "mig": None if mig is None else bool(mig[0]),
+            "others": None if processes is None else sum(it.pid not in ours for it in processes),
+        }
+
     def _ask(self, name: str, *arguments: Any) -> Any:
         """Return the result of an NVML function; None if this GPU, its driver or this NVML lacks it."""
         try:
@@ -150,6 +178,12 @@ def opened() -> Nvml | None:
     except Exception:  # any exception of NVML means that it is unavailable
         return None
     return Nvml(pynvml)
+
+
+def settings() -> list[dict[str, Any]]:
+    """Return the settings of every GPU (`Nvml.settings`); empty without NVML."""
+    nvml = opened()
+    return nvml.settings() if nvml else []
 
 
 def readings() -> list[Reading]:
