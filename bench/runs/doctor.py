@@ -91,7 +91,7 @@ def evenness(timed: Callable[[], list[float]] = pieces) -> Iterator[Remark]:
     middle, high = (ordered[len(ordered) * tenths // 10] / ordered[0] for tenths in (5, 9))
     found = f"the same work takes {middle:.2f} times its shortest, {high:.2f} or more one time in ten"
     advice = (
-        "something shares the cores, seen or not: runs differ by as much; for small differences `python -m bench ab`"
+        "something shares the cores, seen or not: runs differ by as much; for small differences use `python -m bench ab`"
         if high > UNEVEN
         else None
     )
