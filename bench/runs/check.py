@@ -192,13 +192,13 @@ def check(name: str, device: str, report: Callable[[Checked], None]) -> None:
     ) as team:
         try:
             known, *_ = [team.known(number) for number in team.clients]
-        except Lost as lost:
+            if "unknown" in known:
+                raise UsageError(known["unknown"])
+            impl = known["impl"]
+            todo = enumerate(_problems(impl, known["cases"]))
+            together([script(number) for number in team.clients])
+        except Lost as lost:  # a process can't start, or not again
             raise UsageError(f"{name}: {lost}") from None
-        if "unknown" in known:
-            raise UsageError(known["unknown"])
-        impl = known["impl"]
-        todo = enumerate(_problems(impl, known["cases"]))
-        together([script(number) for number in team.clients])
 
 
 def _problems(impl: str, cases: list[list[dict[str, Any]]]) -> list[tuple[Checked, dict[str, Any] | None]]:
