@@ -16,7 +16,7 @@ from .cases.axes import nearest
 from .starting import UNFINISHED
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "check": ("bench.runs.check", "are kernels and layers correct? Without timing, in less than a minute"),
+    "check": ("bench.runs.check", "are kernels and layers correct? No timing"),
     "doctor": ("bench.runs.doctor", "what on this machine will disturb a measurement"),
     "sweep": ("bench.cluster.command", "measure in several fresh processes, or on many machines"),
     "ab": ("commands.ab", "did it get slower? Compare two revisions, kernels or interpreters"),

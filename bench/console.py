@@ -28,7 +28,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
     "run": (PYTEST, "measure, print a table, and save it: --benchmark-save=NAME"),
     "list": ((*PYTEST, "--list"), "implementations with their limits, sweeps, and models"),
     "sweep": ((*BENCH, "sweep"), "measure in several fresh processes, or on many machines"),
-    "check": ((*BENCH, "check"), "are kernels and layers correct? Without timing, in less than a minute"),
+    "check": ((*BENCH, "check"), "are kernels and layers correct? No timing"),
     "doctor": ((*BENCH, "doctor"), "what on this machine will disturb a measurement"),
     "report": (REPORTS, "the page of the newest run, or of the named runs"),
     "advise": ((*REPORTS, "advise"), "the fastest implementation of each case of a saved run"),
