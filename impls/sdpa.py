@@ -24,6 +24,7 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 
 def _pinned(backend: SDPBackend) -> Callable[..., Tensor]:
     """Return SDPA restricted to one kernel: it raises if torch finds that kernel unfit."""
+    # The context disables all other kernels, so the flag of another one shows whether it is entered.
     is_free: Callable[[], bool] = flash_sdp_enabled if backend == SDPBackend.MATH else math_sdp_enabled
     kernel = _within(lambda: sdpa_kernel(backend), is_free)
     kernel.__doc__ = f"`scaled_dot_product_attention` with {backend.name} as its only choice."
@@ -48,7 +49,7 @@ def _of_version(version: str) -> Callable[..., Tensor]:
 
 
 def _within(around: Callable[[], AbstractContextManager[Any]], is_free: Callable[[], bool]) -> Callable[..., Tensor]:
-    """Return SDPA in a context, unless that is already entered.
+    """Return SDPA that enters a context, unless the caller has entered it.
 
     The attribute `around` is the context of a timed block of calls, since entering it takes longer than a short call.
     """
@@ -74,7 +75,7 @@ register("sdpa_cudnn", dispatches="cudnn", devices=("cuda",), dtypes=("float16",
 
 
 def _lacks_versions(case: Any) -> str | None:
-    """No versions of flash attention in torch before 2.11."""
+    """Return the reason why torch can't select a version of flash attention; None if it can."""
     return None if hasattr(attention, "activate_flash_attention_impl") else "needs torch 2.11 or later"
 
 

@@ -154,7 +154,7 @@ class Case:
 
     @property
     def core(self) -> Case:
-        """Return the case of its core alone; under autocast, the projections pass it inputs of the narrow dtype."""
+        """Return this case with `scope="core"`; under autocast its inputs have the narrow dtype, as after projections."""
         given = self.dtype if self.scope == "core" else self.computes
         around: dict[str, Any] = {"qkv_bias": False, "out_bias": False, "latent": None, "rope": None, "page": None}
         around["model"] = None
@@ -208,7 +208,7 @@ class Case:
 
 
 def tokens_of(requests: str) -> dict[str, Any]:
-    """Return the axes T and T_kv: the total number of new tokens, and of all tokens, of all requests."""
+    """Return the axes `requests`, T and T_kv (new tokens, and all tokens, of all requests)."""
     new, tokens = map(sum, zip(*requests_of(requests), strict=True))
     return {"requests": requests, "T": new, "T_kv": tokens}
 

@@ -42,6 +42,7 @@ class HeatCell:
     text: str
     title: str
     kind: str = ""
+    """`best`, `pale` (not resolved), `bad` (wrong), `gone` (no result) or empty."""
     shade: int = 0
     to: str = ""
     """Key of the case that a click selects."""
@@ -58,7 +59,7 @@ class HeatRow:
 class HeatMap:
     """A heat map. `headings` are lines of (text, number of columns spanned)."""
 
-    axis: str | None
+    axis: str
     name: str
     mean: str
     """Heading of the column before the cells."""
@@ -112,7 +113,7 @@ def _heat_map(grid: Grid, axis: str | None, keys: Mapping[str, str]) -> HeatMap:
 
 
 def _cell(entry: Entry, key: str) -> HeatCell:
-    if entry.slowdown != entry.slowdown:
+    if math.isnan(entry.slowdown):
         return HeatCell(entry.text, entry.title, "bad" if entry.text == grids.SIGNS[grids.WRONG] else "gone", to=key)
     return HeatCell(
         entry.text, entry.title, "best" if entry.best else "pale" if entry.open else "", shade(entry.slowdown), key
