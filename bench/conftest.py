@@ -21,7 +21,7 @@ from .runs.measuring import Measuring
 from .runs.progress import Progress
 from .runs.replay import replay
 from .runs.run import Run
-from .runs.saving import reports, save
+from .runs.saving import reports, save, writable
 from .selection.errors import UsageError
 from .selection.options import pytest_addoption, refuse_unused
 from .timing.machine import fingerprint
@@ -34,6 +34,10 @@ PROGRESS = pytest.StashKey[Progress]()
 
 OF_TABLE = tuple(f"--benchmark-{name}" for name in ("compare", "columns", "sort", "group-by", "name"))
 """Prefixes of options that request pytest-benchmark's own table."""
+
+
+UNSAVED = ("help", "collectonly", "attention_list", "attention_dry_run")
+"""Options with which nothing is measured, and so nothing saved."""
 
 
 @contextmanager
@@ -68,6 +72,8 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 @_usage_errors()
 def pytest_configure(config: pytest.Config) -> None:
     run = config.stash[RUN] = begin(config)
+    if run.name and not any(map(config.getoption, UNSAVED)):
+        writable(run.folder)  # one line, before pytest's first
     for option, what in (("save_traces", "--save-traces saves traces with"), ("report", "--report makes the page of")):
         if config.getoption(option) and not (run.name or config.getoption("resume")):
             raise UsageError(f"{what} a run: name it, with --benchmark-save=NAME")

@@ -21,7 +21,8 @@ HOME = Path(__file__).resolve().parent.parent
 """Folder of bench, impls and reports: a checkout or an installation."""
 
 LAUNCH = str(HOME / "bench" / "launch.py")
-PYTEST = ("-P", LAUNCH, "-c", str(HOME / "pyproject.toml"), f"--rootdir={HOME}", str(HOME / "bench"))
+PYTEST = ("-P", LAUNCH, "-c", str(HOME / "pyproject.toml"), f"--rootdir={HOME}", "-o", "verbosity_test_cases=0",
+          str(HOME / "bench"))  # fmt: skip
 BENCH, REPORTS = (str(HOME / "bench"),), (str(HOME / "reports"),)
 
 COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {

@@ -14,7 +14,8 @@ from bench.ab.comparison import Unjudgeable
 from bench.ab.options import asked, command, parser, spelt
 from bench.ab.planning import Same
 from bench.cases.outcome import Skip
-from bench.selection.command import complain, named
+from bench.runs.saving import named
+from bench.selection.command import complain
 from bench.selection.errors import UsageError
 from bench.terminal import warn
 from reports.judging import ab_file

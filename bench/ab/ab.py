@@ -10,7 +10,6 @@ import argparse
 import hashlib
 import json
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,7 +23,7 @@ import impls
 
 from ..runs import journal
 from ..runs.journal import Journal
-from ..runs.saving import load, results_root, save
+from ..runs.saving import load, results_root, save, writable
 from ..selection.choice import listed
 from ..selection.errors import UsageError
 from ..selection.options import clock_text
@@ -112,13 +111,7 @@ def _continued(file: Path) -> dict[str, Any]:
 
 def comparisons(results: Path | None = None) -> Path:
     """Return this machine's folder of comparisons, by default among the user's results; raises `UsageError`."""
-    folder = (results or results_root(Path.cwd(), None)) / str(get_machine_id()) / "ab"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise UsageError(f"results can't be written to {folder}: {error.strerror}") from None
-    return folder
+    return writable((results or results_root(Path.cwd(), None)) / str(get_machine_id()) / "ab")
 
 
 def self_tested(options: argparse.Namespace) -> None:

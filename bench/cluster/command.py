@@ -19,8 +19,8 @@ from stats.arguments import Parser
 
 from .. import CHECKOUT
 from ..runs import journal as journals
-from ..runs.saving import results_root
-from ..selection.command import complain, named, said
+from ..runs.saving import named, results_root
+from ..selection.command import complain, said
 from ..selection.errors import UsageError, count
 from ..workers.fresh import QUIET, pin
 

@@ -19,7 +19,7 @@ from ..timing.machine import fingerprint
 from . import journal as journals
 from .journal import Journal
 from .run import Run
-from .saving import load, results_root, run_files, run_names
+from .saving import load, named, results_root, run_files, run_names
 from .traces import Traces
 
 
@@ -29,9 +29,11 @@ def begin(config: pytest.Config) -> Run:
         raise UsageError("nothing can be timed under pytest-xdist: leave out -n")
     folder = results_folder(config) / str(get_machine_id())  # pytest-benchmark's name for it
     resume, save = config.getoption("resume"), config.getoption("benchmark_save")
-    given = [str(it) for it in config.invocation_params.args]
-    installed = given[:1] == ["-c"] and given[3:4] == [str(CHECKOUT / "bench")]  # started by `attention-bench run`
-    command = shlex.join(["attention-bench", "run", *given[4:]] if installed else ["pytest", *given])
+    given, suite = [str(it) for it in config.invocation_params.args], str(CHECKOUT / "bench")
+    own = (
+        given[given.index(suite) + 1 :] if given[:1] == ["-c"] and suite in given else None
+    )  # of `attention-bench run`
+    command = shlex.join(["pytest", *given] if own is None else ["attention-bench", "run", *own])
     if resume == "":
         raise UsageError("--resume is empty: name the run that is to be finished")
     if config.getoption("redo") and not resume:
@@ -47,8 +49,8 @@ def begin(config: pytest.Config) -> Run:
             or _new(config, folder, _to_begin(config, folder, resume))
         )
     config.option.benchmark_save = config.option.benchmark_autosave = None  # the suite itself saves, all or nothing
-    if run.name and not run.name.isprintable():
-        raise UsageError(f"a run can't be called {run.name!r}: it holds what can't be printed")
+    if run.name:
+        named(run.name, "--benchmark-save")
     run.command = command
     if config.getoption("save_traces"):
         run.traces = Traces(run)

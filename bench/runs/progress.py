@@ -103,7 +103,7 @@ def _skip(reason: str, entries: Sequence[Mapping[str, str]]) -> str:
     details = {entry["detail"].removeprefix(f"{entry['impl']} " * named) for entry in entries}
     detail = details.pop() if len(details) == 1 else "can't do these cases (--dry-run says why)"
     of = entries[0]["id"] if len(entries) == 1 else f"{len(entries)} cells; the first: {entries[0]['id']}"
-    return f"{reason}: {impls}: {detail} ({of})"
+    return f"{reason}: {impls}: {detail}" + (f" ({of})" if of not in detail else "")
 
 
 IN_WORKERS = {"check": ("gate", "memory", "compiling", "reference"), "timing": ("timed calls",)}

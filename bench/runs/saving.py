@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import glob
 import json
+import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
+from pytest_benchmark.utils import parse_save
+
 from .. import CHECKOUT
 from ..selection.errors import UsageError
+
+LONGEST = 200
+"""Most bytes of a run's name; the names of its files are a few bytes longer, and may have 255."""
+
+
+def named(name: str, option: str) -> str:
+    """Return a run's name that is valid in file names; raises `UsageError`."""
+    try:
+        name = str(parse_save(name))
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"{option} {name!r}: {str(error)[0].lower()}{str(error)[1:]}") from None
+    if not name.isprintable():
+        raise UsageError(f"a run can't be called {name!r}: it holds what can't be printed")
+    if len(os.fsencode(name)) > LONGEST:
+        raise UsageError(f"{option} {name[:20]}...: too long: a run's name has at most {LONGEST} bytes")
+    return name
 
 
 def results_root(start: Path, storage: str | None) -> Path:
@@ -26,6 +47,17 @@ def results_root(start: Path, storage: str | None) -> Path:
         return Path(folder).resolve()
     start = start.resolve()
     return (CHECKOUT if start.is_relative_to(CHECKOUT) else start) / "results"
+
+
+def writable(folder: Path) -> Path:
+    """Create a folder of results, and write to it once, before anything is measured; raises `UsageError`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            file.write(b"x")
+    except OSError as error:
+        raise UsageError(f"results can't be written to {folder}: {error.strerror}") from None
+    return folder
 
 
 def save(folder: Path, name: str, data: dict[str, Any], indent: int | None = 4) -> Path:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import sys
 from collections.abc import Sequence
 
-from pytest_benchmark.utils import parse_save
-
 from stats.arguments import USAGE_ERROR
 
 from ..terminal import warn
-from .errors import UsageError
 
 
 def complain(message: object, code: int = USAGE_ERROR) -> int:
@@ -24,11 +20,3 @@ def complain(message: object, code: int = USAGE_ERROR) -> int:
 def said(command: str, arguments: Sequence[str] | None) -> str:
     """Return the command line for repeating the command."""
     return shlex.join(["python", "-m", "bench", command, *(sys.argv[2:] if arguments is None else arguments)])
-
-
-def named(name: str, option: str) -> str:
-    """Return a run's name that is valid in file names; raises `UsageError`."""
-    try:
-        return str(parse_save(name))
-    except argparse.ArgumentTypeError as error:
-        raise UsageError(f"{option} {name!r}: {str(error)[0].lower()}{str(error)[1:]}") from None

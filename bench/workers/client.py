@@ -21,7 +21,7 @@ from ..cases.accounting import add_spent
 from ..cases.outcome import Skip
 from .fresh import start
 
-STARTING = 120.0
+STARTING = 300.0
 """Most seconds until a new process replies, which includes importing torch."""
 
 MAIN = f"import sys; sys.path.insert(0, {str(CHECKOUT)!r}); from bench.workers.worker import main; main()"
@@ -91,6 +91,7 @@ class WorkerClient:
         self._timeout = setting.timeout
         self._deadline = 0.0
         self._patience = 0.0
+        self._limit = ""
         self._unread = b""
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (as long as the process lives)
         self._process = start(
@@ -113,6 +114,7 @@ class WorkerClient:
         """Send a request, whose reply `receive` returns; raises `Lost`."""
         assert self._process.stdin
         self._patience = min(self._timeout if timeout is None else timeout, TIMEOUT_MAX)
+        self._limit = "(--cell-timeout)" if timeout is None else "to start"
         self._deadline = monotonic() + self._patience
         try:
             self._process.stdin.write(json.dumps({"do": do} | details).encode() + b"\n")
@@ -149,7 +151,7 @@ class WorkerClient:
         while b"\n" not in self._unread:
             if not select.select([self], [], [], self.left)[0]:
                 self._process.kill()
-                raise Lost(f"took longer than {self._patience:g} s (--cell-timeout): its process was ended", "timeout")
+                raise Lost(f"took longer than {self._patience:g} s {self._limit}: its process was ended", "timeout")
             if not (read := os.read(self.fileno(), 1 << 16)):
                 raise Lost(self._exit_reason())
             self._unread += read

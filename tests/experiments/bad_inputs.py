@@ -227,7 +227,7 @@ INPUTS = [
     refused("pb doctor > /dev/full", 2, "No space left"),
     refused("pr history > /dev/full", 3, "No space left"),
     # Disks.
-    refused(f"full 4k; bench $SMALL --impl sdpa {NAMED}", 4, "results", "root"),
+    refused(f"full 4k; head -c 4k /dev/zero > results/hog; bench $SMALL --impl sdpa {NAMED}", 4, "results", "root"),
     run(f"full 1m; bench $SMALL --impl sdpa {NAMED} & pid=$!; fill_when_begun; wait $pid", 1, "continues once", "root"),
     refused(f"full 1m; mount -o remount,ro results; bench $SMALL --impl sdpa {NAMED}", 4, "Read-only file system", "root"),
     refused("mount --bind results results; mount -o remount,ro,bind results; bench --resume base", 0, "", "root"),
@@ -516,19 +516,17 @@ INPUTS = [
 
 def main() -> None:
     wanted = [it for it in INPUTS if all(word in it.typed + it.setting for word in sys.argv[1:])]
+    good = 0
     with tempfile.TemporaryDirectory(prefix="bad_inputs") as name:
         kept = Path(name) / "kept"
         _prepare(kept)
         folders = [Path(name) / f"{i}" for i in range(len(wanted))]
-        began = time.monotonic()
         with ThreadPoolExecutor(2) as pool:
-            verdicts = list(pool.map(lambda it, folder: _verdict(it, kept, folder), wanted, folders))
-        print(f"{time.monotonic() - began:.0f} s")
-    for it, verdict in zip(wanted, verdicts, strict=True):
-        print(f"{'ok ' if not verdict else 'BAD'} {it.typed}{f'   [{it.setting}]' * bool(it.setting)}")
-        if verdict:
-            print(f"      {verdict}")
-    good = verdicts.count("")
+            verdicts = pool.map(lambda it, folder: _verdict(it, kept, folder), wanted, folders)
+            for it, verdict in zip(wanted, verdicts, strict=True):
+                print(f"{'BAD' if verdict else 'ok '} {it.typed}{f'   [{it.setting}]' * bool(it.setting)}")
+                print(f"      {verdict}\n" * bool(verdict), end="", flush=True)
+                good += not verdict
     print(f"{good} of {len(wanted)} with one line and the right exit code")
 
 
