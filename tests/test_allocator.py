@@ -137,6 +137,13 @@ def test_where_there_is_no_glibc(environ: dict[str, str], monkeypatch: pytest.Mo
 
 
 @GLIBC
+def test_a_long_call_is_not_repeated_with_the_settings_of_its_check(environ: dict[str, str]) -> None:
+    environ.update(KEEP)
+    assert pages.otherwise(lambda: pytest.fail("is called"), checked=1.5) == {"fresh_pages_s": 1.5}
+    assert pages.otherwise(lambda: 2.0, checked=0.5) == {"fresh_pages_s": 2.0}
+
+
+@GLIBC
 def test_pages_are_kept_for_as_long_as_they_should_be(environ: dict[str, str]) -> None:
     def call() -> float:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -22,7 +22,7 @@ from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
 from bench.checks.building import module_of
 from bench.checks.calls import call_of
-from bench.checks.dispatch import kernel_in, operators_of
+from bench.checks.dispatch import kernel_in, traced
 from bench.checks.problem import inputs_of
 from bench.checks.problems import problem_of
 from bench.timing.devices.cpu import FLOOR, CpuMeter, left, memory_events, peak, peak_rss
@@ -219,7 +219,7 @@ def test_the_kernel_that_ran(name: str, mask: str, kernel: str) -> None:
     call = call_of(module_of(impls.get(name), case), case, inputs_of(problem_of(case)))
     with torch.inference_mode():
         call.run()
-        assert kernel_in(operators_of(call.run)[0]) == kernel
+        assert kernel_in(traced(call.run)[0]) == kernel
 
 
 def test_a_pinned_kernel_must_be_the_one_that_ran() -> None:

@@ -89,6 +89,33 @@ def test_a_kernel_that_computes_every_time_caches_nothing(axes: dict[str, Any]) 
         check_kernel_caches_nothing(Cell(impls.get(name), Case.of(**({"T": 64, "H": 2, "D_h": 64} | axes))))
 
 
+def test_a_long_kernel_that_its_layer_shows_is_called_on_a_probe() -> None:
+    lengths = []
+
+    def kernel(q, k, v, *, is_causal=False, **_):  # type: ignore[no-untyped-def]
+        lengths.append(q.shape[-2])
+        return wrong_kernels.sdpa(q, k, v, is_causal=is_causal)
+
+    for usual, T in ((0.0, 1024), (1.0, 513)):
+        check_kernel_caches_nothing(Cell(impls.make("mine", kernel), Case.of(T=1024, H=2, D_h=64)), usual)
+        assert {*lengths} == {T}
+        lengths.clear()
+    check_kernel_caches_nothing(Cell(impls.make("mine", kernel), Case.of(T=1024, H=2, D_h=64, d_model=2048)), 1.0)
+    assert {*lengths} == {1024}  # projections take longer
+
+
+def test_a_check_makes_two_calls_of_the_cell(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case.of(T=600, H=1, D_h=8, scope="core")
+    lengths = []
+    kernel = torch.nn.functional.scaled_dot_product_attention
+    counting = impls.make("counting", lambda q, k, v, **given: lengths.append(q.shape[-2]) or kernel(q, k, v, **given))
+    built = cell.probe(Cell(counting, case), cell.Gate())
+    lengths.clear()
+    found = cell.check(built)
+    assert lengths == [600, 600]
+    assert (found.kernel, found.operators > 0, found.memory.peak_bytes > 0) == ("flash", True, True)
+
+
 def test_a_cell_that_is_built_again_is_compared_with_its_own_outputs(
     tasks: Tasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1660,6 +1660,24 @@ def memory_that_nobody_wrote_now_and_then(q, k, v, *, is_causal=False, **_):
     return torch.where(torch.arange(o.shape[-1]) == 0, torch.nan, o) if now_and_then("memory") else o
 
 
+@wrong_when_timed("buffer", "share one buffer", scope="core", T=640)
+def one_buffer_beyond_the_probes(q, k, v, *, is_causal=False, **_):
+    o = sdpa(q, k, v, is_causal=is_causal)
+    return _remembered.setdefault("beyond the probes", torch.empty_like(o)).copy_(o) if q.shape[-2] > 600 else o
+
+
+@wrong_when_timed("buffer", "share one buffer", scope="core", T=640, mask="none")
+def a_buffer_by_size_beyond_the_probes(q, k, v, *, is_causal=False, **_):
+    o = sdpa(q, k, v, is_causal=is_causal)
+    return _remembered.setdefault(f"size {o.numel()}", torch.empty_like(o)).copy_(o) if o.numel() > 70_000 else o
+
+
+@wrong_when_timed("buffer", "share one buffer", scope="core", T=640, dtype="bfloat16")
+def a_buffer_of_bfloat16_beyond_the_probes(q, k, v, *, is_causal=False, **_):
+    o = sdpa(q, k, v, is_causal=is_causal)
+    return _remembered.setdefault("bfloat16", torch.empty_like(o)).copy_(o) if q.shape[-2] > 600 else o
+
+
 def digest(*tensors: Tensor) -> tuple[Any, ...]:
     return tuple((x.shape, x.dtype, float(x.detach().double().sum())) for x in tensors)
 

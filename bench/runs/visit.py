@@ -80,8 +80,10 @@ class Visit:
                 try:
                     self.worker.ask("caching", cell, usual=usual, first=checked["seconds"])
                     if cell.case.device == "cpu" and (checked["columns"].get("peak_bytes") or 0) >= MAPPED:
-                        found.columns |= self.worker.ask("other_pages", cell)
-                        self.worker.grown.clear()
+                        pages = self.worker.ask("other_pages", cell, checked=checked["seconds"])
+                        found.columns |= pages
+                        if pages.get("fresh_pages_s", checked["seconds"]) != checked["seconds"]:
+                            self.worker.grown.clear()
                 except Skip as outcome:
                     self.worker.skip(cell, outcome)
                     self.worker.prepare(cells)
@@ -119,6 +121,7 @@ class Visit:
             return {}
         self.worker.renewed.add(cell.key)
         answer = self.worker.ask("renew", cell, seconds=COMPARING * self.run.timing["cell_time"])
+        self.worker.grown.add(cell.key)
         self._found(cell.key).compared = answer["compared"]
         self._learn(cell.key, answer["seconds"])
         return answer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -20,7 +20,7 @@ from ..checks import settings
 from ..checks.afterwards import check_idle_afterwards
 from ..checks.building import keeping_settings, module_of, prepare
 from ..checks.calls import Call, call_of, recording
-from ..checks.dispatch import kernel_in, operators_in, operators_of
+from ..checks.dispatch import kernel_in, operators_in, traced
 from ..checks.gate import NEW_NUMBERS, CheckResult, Gate, check_call, verify, without_gradients
 from ..checks.problem import Inputs, copies, inputs_of
 from ..checks.problems import problem_of
@@ -35,8 +35,8 @@ REPEATS = 4
 """Calls on the same inputs that must agree bit for bit with deterministic algorithms, before timing begins."""
 
 MORE_CALLS, BEYOND = 2, 1.1
-"""Further calls if the process grew by more than this multiple of what torch allocated: malloc occasionally keeps freed
-memory.
+"""Further calls if the process grew by more than this multiple of what torch allocated, until one grows it by as much
+as the call before: malloc occasionally keeps freed memory.
 """
 
 NOT_REPEATED = "two calls on the same inputs differ, though algorithms were to be deterministic"
@@ -65,6 +65,8 @@ class Built:
     """Whether outputs of calls on the same inputs differed in their last bits."""
     answers: dict[int, list[Tensor]] = field(default_factory=dict)
     """Latest checked output of each input set."""
+    earlier: tuple[int, Sequence[Tensor], Sequence[Tensor]] | None = None
+    """Output of the last checked call, with its input set and a copy: a call on another input set must not change it."""
 
     def time(self, calls: int, slices: int = 1, warm: int = 0, input_set: int = 0) -> tuple[float, float]:
         """Return the seconds of one call in a block of `slices` slices of `calls`: over the whole block, and over
@@ -80,6 +82,7 @@ class Built:
         graphs = _graphs() if self.cell.impl.compiled else 0
         with self.watched():
             seconds, fastest, answer = time_block(self.meter, self.call.run, calls, slices, warm)
+        self._check_earlier(input_set)
         if self.cell.impl.compiled and _graphs() != graphs:
             raise Skip("torch.compile made another graph while it was timed: compiling would be part of what is timed")
         if not self.cell.case.drops:
@@ -128,10 +131,17 @@ class Built:
             self.numbers.refill(problem_of(self.cell.case, input_set))
             self.input_set = input_set
 
+    def _check_earlier(self, input_set: int) -> None:
+        if self.earlier is not None and input_set != self.earlier[0]:
+            _, found, kept = self.earlier
+            self.earlier = None
+            if not _same(found, kept):
+                raise Wrong("an output changed during a later call: both share one buffer")
+
     def _compare(self, answer: Any, input_set: int) -> None:
         found = _tensors(answer, len(self.numbers.tensors))
         if (known := self.answers.get(input_set)) is not None:
-            if all(torch.equal(a, b) for a, b in zip(found, known, strict=True)):
+            if _same(found, known):
                 return
             if self.cell.case.deterministic:
                 raise Wrong(f"under the clock: {NOT_REPEATED}")
@@ -159,6 +169,12 @@ def _tensors(answer: Any, inputs: int) -> list[Tensor]:
     return [answer] if isinstance(answer, Tensor) else [x for x in answer[: 1 + inputs] if x is not None]
 
 
+def _same(found: Sequence[Tensor], known: Sequence[Tensor]) -> bool:
+    """Whether tensors are equal, NaN in the same places included."""
+    pairs = zip(found, known, strict=True)
+    return all(torch.equal(a, b) or torch.isclose(a, b, rtol=0, atol=0, equal_nan=True).all() for a, b in pairs)
+
+
 def check_fits(cell: Cell) -> None:
     """Raise `OutOfMemory` if a cell can't fit; trying it on the CPU would get the process killed."""
     needed, free = least_memory(cell.impl, cell.case), free_bytes(cell.case.device)
@@ -181,38 +197,45 @@ def build(cell: Cell) -> Built:
     built = Built(cell, call_of(module, case, numbers), module, numbers, meter_for(case.device), prepare_s)
     if cell.impl.compiled:
         _allow_graphs()
+        built.perturb()  # the checked call on input set 0 is the first one on it
         built.compile_s, built.compile_cache = _compile(built.call, cell)
     return built
 
 
 def probe(cell: Cell, gate: Gate) -> Built:
-    """Check an implementation on probes, build a cell's module; raises `Wrong`, or the implementation's exception."""
+    """Check an implementation on probes, build a cell's module; raises `Wrong`, or the implementation's exception.
+
+    Uses one thread, beside other workers. Expected outputs are computed for `check`, during which others wait.
+    """
     check_fits(cell)
     with accounted("gate"), _single_threaded():
         ragged = gate.check(cell.impl, cell.case).ragged
+        for input_set in (0, 1):
+            problem_of(cell.case, input_set).expected  # noqa: B018  computed here, since no other worker waits for it
     return replace(build(cell), ragged=ragged)
 
 
 def check(built: Built, memory: bool = True) -> Checked:
-    """Check the module to be timed against the reference in three calls; raises `Wrong`, or the call's exception.
+    """Check the module to be timed against the reference in two calls; raises `Wrong`, or the call's exception.
 
-    One call measures memory, one time and the growth of the process, and one operators. The second has other inputs
-    than the others. With dropout, further calls in training are measured instead. Without `memory`, neither memory nor
-    growth is measured, and operators are traced only where the name pins a kernel.
+    The first one is traced for memory and operators. The second one, on other inputs, measures time and the growth of
+    the process; the next call, which may be timed, must leave its output unchanged (`Built.earlier`). With dropout,
+    further calls in training are measured instead. Without `memory`, neither memory nor growth is measured, and
+    operators are traced only where the name pins a kernel.
     """
     cell, case = built.cell, built.cell.case
     if cell.impl.compiled and built.compile_cache is None:
         raise Skip("torch.compile made no graph: what would be timed is the eager form")
     checked = Checked(built, memory)
-    ways = iter((checked.size, checked.time, checked.trace))
+    ways = iter((checked.size, checked.time))
     with accounted("gate"):
         if case.drops:
             checked.check = check_call(built.call, built.module, built.numbers, case, (0, 1))
         else:
             watched = replace(built.call, run=lambda: next(ways)())
-            built.refill(1)  # timing begins with other inputs than were checked last
-            checked.check = check_call(watched, built.module, built.numbers, case, (1, 0, 1))
-    built.input_set = 1
+            built.refill(1)
+            checked.check = check_call(watched, built.module, built.numbers, case, (1, 0))
+            built.input_set = 0
     if case.drops:
         checked.in_training()
     checked.repeat()
@@ -240,10 +263,14 @@ class Checked:
         self.memory = Memory(0, 0)
 
     def size(self) -> Any:
-        if not self._sized:
+        if not self._sized and not self._built.cell.impl.dispatches:
             return self._run()
         with accounted("memory"):
-            self.memory, answer = self._built.meter.memory(self._run)
+            if self._sized:
+                self.memory, trace, answer = self._built.meter.memory(self._run)
+            else:
+                trace, answer = traced(self._run)
+            self.kernel, self.operators = kernel_in(trace), operators_in(trace)
         return answer
 
     def time(self) -> Any:
@@ -254,20 +281,13 @@ class Checked:
         found = _tensors(answer, len(self._built.numbers.tensors))
         kept = copies(found)
         check_idle_afterwards()
-        if not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(found, kept, strict=True)):
+        if not _same(found, kept):
             raise Wrong("its output changes after the call has returned")
-        return answer
-
-    def trace(self) -> Any:
-        if not self._sized and not self._built.cell.impl.dispatches:
-            return self._run()
-        with accounted("memory"):
-            trace, answer = operators_of(self._run)
-            self.kernel, self.operators = kernel_in(trace), operators_in(trace)
+        self._built.earlier = 0, [x.detach() for x in found], kept
         return answer
 
     def in_training(self) -> None:
-        """Make all three calls in training; then check one without dropout again."""
+        """Make both calls in training; then check one without dropout again."""
         built, case = self._built, self._built.cell.case
         built.module.train()
         with recording(case):
@@ -277,7 +297,6 @@ class Checked:
             self.time()
             built.refill(1)
             self.size()
-            self.trace()
             built.module.eval()
             answer = built.call.run()
             built.module.train()
@@ -287,12 +306,15 @@ class Checked:
     def repeat(self) -> None:
         """Make more calls if a result is inconclusive."""
         with accounted("memory"), keeping_settings(), without_gradients(self._built.module, self._built.cell.case):
-            if kept := self.memory.kept_bytes:  # the first call allocated what the module keeps
-                self.memory = Memory(self._built.meter.memory(self._run)[0].peak_bytes + kept, kept)
+            if kept := self.memory.kept_bytes:  # the first call allocated, or computed, what the module keeps
+                self.size()
+                self.memory = Memory(self.memory.peak_bytes + kept, kept)
             for _ in range(MORE_CALLS):
                 if (rss := self.peak_rss_bytes) is not None and rss > BEYOND * self.memory.peak_bytes + FLOOR:
                     self._resident()
                     self.peak_rss_bytes = min(rss, self.peak_rss_bytes or rss)
+                    if BEYOND * self.peak_rss_bytes >= rss:
+                        break
 
     def _resident(self) -> Any:
         def run() -> Any:

@@ -72,15 +72,18 @@ def use_chosen() -> None:
     _set(_chosen())
 
 
-def otherwise(seconds: Callable[[], float]) -> dict[str, float]:
+def otherwise(seconds: Callable[[], float], checked: float = 0.0) -> dict[str, float]:
     """Return the seconds of the fastest of several calls in the other way: {"fresh_pages_s"} if this process keeps its
     pages, {"kept_pages_s"} with glibc's own settings, and {} with another allocator or other settings.
 
-    `seconds` makes a call and returns its duration.
+    `seconds` makes a call and returns its duration. A call of more than `WITHIN` seconds in the check (`checked`) is
+    not repeated with glibc's settings, which it had there.
     """
     if not _chosen():
         return {}
     name, other = ("fresh_pages_s", SYSTEM) if _chosen() is KEPT else ("kept_pages_s", KEPT)
+    if checked > WITHIN and other is SYSTEM:
+        return {name: checked}
     release()
     _set(other)
     try:

@@ -159,8 +159,8 @@ class Tasks:
         """Check a built cell against the reference, and measure its call; returns the resulting columns of the row:
 
         {"columns": {"error", "error_bound", "peak_bytes", "kernel", ...}, "seconds": of the first call on fresh inputs}.
-        Without `keep` the cell is released. Without `memory` its columns are None, and one more call is made as it
-        would be timed.
+        Without `keep` one more call is made as it would be timed, and the cell is released. Without `memory` its
+        columns are None.
         """
         built = self._built(what)
         del self._ready[what]  # a rejected cell holds no memory
@@ -186,8 +186,8 @@ class Tasks:
         }
         if keep:
             self._keep(what, built)
-        elif not memory:
-            built.time(1)
+        else:
+            built.time(1, input_set=1)
         if checked.memory.peak_bytes >= MAPPED:
             release()
         return {"columns": columns, "seconds": checked.first_s}
@@ -256,17 +256,17 @@ class Tasks:
             check_no_result_caching(built, built.call.run, usual, first)
         kernel = eager_name(built.cell.impl.name), replace(built.cell.case.core, B=1, T=1, T_kv=1)
         if kernel not in self._kernels:
-            check_kernel_caches_nothing(built.cell)
+            check_kernel_caches_nothing(built.cell, usual)
             self._kernels.add(kernel)
         return {}
 
-    def other_pages(self, what: str) -> dict[str, float]:
+    def other_pages(self, what: str, checked: float = 0.0) -> dict[str, float]:
         """Return the seconds of a call with the page faults that this process avoids, or without those that it has
-        (`pages.otherwise`); {} if memory may be too small.
+        (`pages.otherwise`, with `checked`); {} if memory may be too small.
         """
         built = self._built(what)
         room = ROOM * least_memory(built.cell.impl, built.cell.case) < free_bytes(built.cell.case.device)
-        return otherwise(lambda: built.time(1)[0]) if room else {}
+        return otherwise(lambda: built.time(1)[0], checked) if room else {}
 
     def more(self, what: str, hot_s: float) -> dict[str, Any]:
         """Return {"cold_s", ...}: one call under further conditions (`Meter.more`); "energy_j": its joules; of a block

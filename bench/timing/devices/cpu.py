@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch.profiler import ProfilerActivity
 
-from ...checks.dispatch import allocations_of
+from ...checks.dispatch import traced
 from ..pages import chosen, release
 from . import host
 from .device import Device, Memory, Meter, copied
@@ -55,7 +55,7 @@ class CpuMeter(Meter):
         own = min(self.seconds(around(lambda: None, 0.0), 100) / 100 for _ in range(20))
         return around(call, own)
 
-    def memory(self, call: Callable[[], Any]) -> tuple[Memory, Any]:
+    def memory(self, call: Callable[[], Any]) -> tuple[Memory, bytes, Any]:
         """Return the largest sum of live allocations among the profiler's `[memory]` events, workspaces of operators
         included.
 
@@ -63,7 +63,7 @@ class CpuMeter(Meter):
         mallocs, of NumPy or inside MKL and oneDNN, and allocations of an implementation's own threads are not recorded:
         the operating system's count covers them (`resident`).
         """
-        trace, answer = allocations_of(call)
+        trace, answer = traced(call)
         copy, held = copied(answer), [answer]
         del answer
 
@@ -71,8 +71,8 @@ class CpuMeter(Meter):
             held.clear()
             gc.collect()
 
-        of_call, of_end = (memory_events(it) for it in (trace, allocations_of(let_go)[0]))
-        return Memory(peak(of_call), left(np.concatenate([of_call, of_end]))), copy
+        of_call, of_end = (memory_events(it) for it in (trace, traced(let_go)[0]))
+        return Memory(peak(of_call), left(np.concatenate([of_call, of_end]))), trace, copy
 
     def resident(self, call: Callable[[], Any]) -> tuple[int | None, Any]:
         return peak_rss(call)
@@ -117,7 +117,7 @@ def _in_bytes(process: Path, name: str) -> int:
 
 
 _FIELDS = [re.compile(rb'"%s": (-?\d+)' % name) for name in (b"Addr", b"Bytes", b"Device Type")]
-"""Fields of a `[memory]` event: no other event of a trace without operators has them."""
+"""Fields of a `[memory]` event: operators don't have them."""
 
 
 def memory_events(trace: bytes) -> NDArray[np.int64]:

@@ -15,6 +15,7 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from ...cases.outcome import Wrong
+from ...checks.dispatch import traced
 from .device import Device, Memory, Meter, copied
 from .energy import Counter, of_gpu
 from .nvml import Nvml, Reading, opened
@@ -211,20 +212,20 @@ class CudaMeter(Meter):
         seen, self._seen = self._seen, None
         return seen
 
-    def memory(self, call: Callable[[], Any]) -> tuple[Memory, Any]:
+    def memory(self, call: Callable[[], Any]) -> tuple[Memory, bytes, Any]:
         """Return the requested bytes from the allocator, unrounded. Library workspaces are excluded: probes have
         allocated them before.
         """
         before = self._requested()
         self._cuda.reset_peak_memory_stats()
-        answer = call()
+        trace, answer = traced(call)
         self._cuda.synchronize()
         peak = int(self._cuda.memory_stats()["requested_bytes.all.peak"])
         held = self._requested()
         copy = copied(answer)
         copies = self._requested() - held
         del answer
-        return Memory(peak - before, max(0, self._requested() - copies - before)), copy
+        return Memory(peak - before, max(0, self._requested() - copies - before)), trace, copy
 
     def _requested(self) -> int:
         gc.collect()

@@ -64,8 +64,8 @@ class Meter:
         """Return the device's current clock and temperature; None if unavailable."""
         return None
 
-    def memory(self, call: Callable[[], Any]) -> tuple[Memory, Any]:
-        """Return the memory of one call, excluding earlier allocations, and a copy of its output."""
+    def memory(self, call: Callable[[], Any]) -> tuple[Memory, bytes, Any]:
+        """Return the memory of one call, excluding earlier allocations, its Chrome trace, and a copy of its output."""
         raise NotImplementedError
 
     def resident(self, call: Callable[[], Any]) -> tuple[int | None, Any]:
