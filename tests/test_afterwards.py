@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import thread_time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from torch.nn.functional import scaled_dot_product_attention as sdpa
@@ -21,7 +25,7 @@ from bench.checks.afterwards import check_idle_afterwards
 from bench.runs.run import Run
 from bench.runs.worker import Worker
 from bench.selection.options import Selection
-from bench.workers.client import Setting, Variant, WorkerClient, checking, together
+from bench.workers.client import Request, Script, Setting, Variant, WorkerClient, checking, together
 
 from .conftest import checked
 from .resting import Rest, resting
@@ -85,6 +89,7 @@ def test_one_busy_sample_is_no_fault() -> None:
 
 
 SPINS = """
+import os
 import threading
 from time import process_time, sleep
 
@@ -126,3 +131,38 @@ def test_the_next_one_is_not_accused_of_what_another_left_behind(tmp_path: Path)
             except Skip as outcome:
                 worker.skip(cell, outcome)
     assert [(it["impl"], it["reason"]) for it in run.skips] == [("spins", "wrong")]
+
+
+def worker_of(asked: Callable[[], object]) -> tuple[WorkerClient, Callable[[bytes], int]]:
+    """A client whose worker calls `asked` at a request, and what writes the worker's lines."""
+    read, write = os.pipe()
+    client: Any = WorkerClient.__new__(WorkerClient)
+    client._unread, client._timeout = b"", 5.0
+    client._process = SimpleNamespace(
+        stdin=SimpleNamespace(write=lambda line: asked()), stdout=os.fdopen(read, "rb", 0), kill=lambda: None
+    )
+    return client, partial(os.write, write)
+
+
+@pytest.mark.parametrize("beside", [b"", b'{"spent": {}}\n'])
+def test_another_worker_computes_once_the_calls_of_a_check_are_made(beside: bytes) -> None:
+    """The first worker replies when the second one is asked, or together with its blank line."""
+    log: list[str] = []
+
+    def second_asked() -> None:
+        log.append("second asked")
+        says_second(b'{"spent": {}}\n')
+        if not beside:
+            says(b'{"spent": {}}\n')
+
+    first, says = worker_of(lambda: says(b"\n" + beside))
+    second, says_second = worker_of(second_asked)
+
+    def script(name: str, client: WorkerClient) -> Script:
+        yield Request(client, "check", {}, threaded=True)
+        log.append(f"{name} done")
+
+    together([script("first", first), script("second", second)])
+    assert log == (
+        ["first done", "second asked", "second done"] if beside else ["second asked", "first done", "second done"]
+    )

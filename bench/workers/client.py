@@ -129,6 +129,15 @@ class WorkerClient:
             raise (Lost if answer.get("unusable") else Skip)(answer["detail"], answer["failed"])
         return answer
 
+    def eased(self) -> bool:
+        """Whether a blank line came, and no reply yet: the request uses one thread from now on."""
+        if b"\n" not in self._unread and self.left:
+            self._unread += os.read(self.fileno(), 1 << 16)
+        if not self._unread.startswith(b"\n"):
+            return False
+        self._unread = self._unread[1:]
+        return b"\n" not in self._unread
+
     def fileno(self) -> int:
         """Return the descriptor of the reply's pipe, for waiting on several workers."""
         assert self._process.stdout
@@ -156,7 +165,7 @@ class WorkerClient:
                 raise Lost(self._exit_reason())
             self._unread += read
         line, _, self._unread = self._unread.partition(b"\n")
-        return line
+        return line or self._line()
 
     def _exit_reason(self) -> str:
         """Describe how the process ended, with its last output."""
@@ -174,8 +183,8 @@ class Request(NamedTuple):
     do: str
     details: dict[str, Any]
     threaded: bool = False
-    """Whether its calls use several threads. Such a request runs alone: its threads would wait at each parallel region
-    for a core used by another worker.
+    """Whether its calls use several threads. Such a request runs alone until its calls are made: its threads would wait
+    at each parallel region for a core used by another worker.
     """
 
 
@@ -190,11 +199,13 @@ def together(scripts: Sequence[Script]) -> None:
     """Run scripts concurrently in this thread, each with its own worker: a child ends with its parent's thread."""
     asked: dict[Script, Request] = {}
     waiting: dict[Script, Request] = {}
+    eased = set[Script]()
     for script in scripts:
         _advance(script, asked, None)
     while asked or waiting:
         for script, request in list(asked.items()):
-            if waiting and any(it.threaded for it in (request, *waiting.values())):
+            busy = [it for of, it in waiting.items() if of not in eased]
+            if busy and any(it.threaded for it in (request, *busy)):
                 break  # in the order of the requests
             del asked[script]
             try:
@@ -207,7 +218,11 @@ def together(scripts: Sequence[Script]) -> None:
         answered = select.select(clients, [], [], min((it.left for it in clients), default=0.0))[0]
         for script, request in list(waiting.items()):
             if request.client in answered or not request.client.left:
+                if request.client.eased():
+                    eased.add(script)
+                    continue
                 del waiting[script]
+                eased.discard(script)
                 try:
                     answer: Answer | Skip = request.client.receive()
                 except Skip as outcome:

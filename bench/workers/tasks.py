@@ -6,6 +6,7 @@ import gc
 import os
 import resource
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -74,8 +75,10 @@ class Tasks:
     """Handlers of requests, one method each; return values are the replies, as JSON."""
 
     def __init__(
-        self, folder: str, threads: int | None = None, slower: dict[str, float] | None = None, tree: str | None = None
-    ):
+        self, folder: str, threads: int | None = None, slower: dict[str, float] | None = None, tree: str | None = None,
+        ease: Callable[[], None] = lambda: None,
+    ):  # fmt: skip
+        """`ease`: called where a request stops using several threads."""
         if threads:
             torch.set_num_threads(threads)
         torch.set_float32_matmul_precision("highest")  # containers may set TF32 (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE)
@@ -86,6 +89,7 @@ class Tasks:
         self._tree = tree
         self._slower = slower or {}
         self._gate = Gate()
+        self._ease = ease
         self._workloads: dict[str, Workload] = {}
         self._rooflines = Rooflines()
         self._kernels: set[tuple[str, Case]] = set()
@@ -167,7 +171,7 @@ class Tasks:
         cell = built.cell
         self._use(cell.case)
         with as_system():
-            checked = check(built, memory)
+            checked = check(built, memory, self._ease)
         known = memory and not cell.impl.limits.own_memory
         rows = problem_of(cell.case).output.rows
         columns = {

@@ -1,8 +1,9 @@
 """A worker process: executes requests from a pipe, for as long as its parent lives.
 
 A request is one JSON line, `{"do": "time", ...}`, and so is its reply; `Tasks` defines the requests. Failures are
-reported as `{"failed": reason, "detail": sentence, "unusable": whether this process can do nothing else now}`. Needs
-torch, NumPy and psutil, and no other package.
+reported as `{"failed": reason, "detail": sentence, "unusable": whether this process can do nothing else now}`. A blank
+line before a reply means that the request uses one thread from there on. Needs torch, NumPy and psutil, and no other
+package.
 """
 
 from __future__ import annotations
@@ -31,7 +32,12 @@ def main() -> None:
     if trees := given.pop("trees"):
         _search(Path(trees[0]), Path(trees[1]), given["folder"])
         given["tree"] = trees[1]
-    tasks, process = Tasks(**given), os.getpid()
+
+    def ease() -> None:
+        answers.write("\n")
+        answers.flush()
+
+    tasks, process = Tasks(**given, ease=ease), os.getpid()
     gc.freeze()  # each garbage collection, two per check, would scan torch's modules for 0.1 s
     for line in requests:
         request, before = json.loads(line), spent()
