@@ -270,6 +270,17 @@ def test_what_is_left_follows_what_the_run_took_until_now(monkeypatch: pytest.Mo
     assert of_timing() == pytest.approx(END * now[0] / 2 / timed, rel=0.2)  # all is done, but for the end
 
 
+def test_a_cell_that_failed_after_long_says_nothing_of_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = [Cell(impls.get(name), CASE) for name in ("fused", "sdpa", "einsum")]
+    run = Run({}, Selection(SWEEPS["quick"], "cpu", tuple(it.impl for it in cells), tuple(cells)), Path())
+    run.timing, run.planned = {"cell_time": 0.25, "processes": 1}, {cell.key for cell in cells}
+    now = [0.0]
+    monkeypatch.setattr("bench.runs.remaining.monotonic", lambda: now[0])
+    left = remaining(run)
+    now[0], run.skipped = 300.0, {cells[0].key: {}}
+    assert left(300.0) == left() == pytest.approx(USUAL * (2 * guessed(cells[1], 0.25, 1) + END))
+
+
 @pytest.mark.parametrize(("seconds", "says"), [(10, "10 s"), (600, "10 min"), (3 * 3600, "3 h"), (1e9, "11,574 days")])
 def test_how_long_it_takes(seconds: float, says: str) -> None:
     assert clock_text(seconds) == f"about {says}"

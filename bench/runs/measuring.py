@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from statistics import median
+from time import monotonic
 
 from stats import ratios
 from stats.estimate import half_width
@@ -134,10 +135,12 @@ class Measuring:
         queue = shared_probes([cell for cell in unchecked if cell not in suspects], len(workers))
         left = remaining(self._run)
         with accounted("check"):
-            together([self._checking(worker, queue, left) for worker in workers])
+            together(
+                [self._checking(worker, queue, lambda failed=0.0: left(failed / len(workers))) for worker in workers]
+            )
             together([self._checking(workers[0], [suspects], left)])
 
-    def _checking(self, worker: Worker, queue: list[list[Cell]], left: Callable[[], float]) -> Script:
+    def _checking(self, worker: Worker, queue: list[list[Cell]], left: Callable[..., float]) -> Script:
         while queue:
             for cell in queue.pop(0):
                 self._owner.setdefault(cell.case.id, worker)
@@ -145,10 +148,12 @@ class Measuring:
                 held, what = cell.case.id in self._held, " ".join(cell.key)
                 threaded = cell.case.threads != 1 and cell.impl.limits.max_pairs is None  # a Python loop is one thread
                 asked = what, cell.impl.name, cell.case.columns(), threaded, held
+                began = monotonic()
                 try:
                     answer = yield from checking(worker.client(cell), *asked)
                 except Skip as outcome:
                     worker.skip(cell, outcome)
+                    left(monotonic() - began)
                     if self._fail_fast and self._run.failed:
                         queue.clear()
                         return

@@ -46,9 +46,9 @@ def parts(cell: Cell, cell_time: float, processes: int, call: float | None = Non
     return once, [count * each for count in blocks]
 
 
-def remaining(run: Run) -> Callable[[], float]:
+def remaining(run: Run) -> Callable[..., float]:
     """Return a function that estimates the seconds left of a run, from the rate since this call with `USUAL` as a prior
-    of weight `PRIOR`.
+    of weight `PRIOR`. It takes the seconds of the machine's time that a failed cell took, which say nothing of others.
     """
 
     def planned() -> tuple[float, float]:
@@ -63,7 +63,9 @@ def remaining(run: Run) -> Callable[[], float]:
 
     began, before = monotonic(), planned()[0]
 
-    def left() -> float:
+    def left(failed: float = 0.0) -> float:
+        nonlocal began
+        began = min(monotonic(), began + failed)
         done, whole = planned()
         weight = PRIOR * whole
         rate = (monotonic() - began + USUAL * weight) / (max(0.0, done - before) + weight) if weight else USUAL
