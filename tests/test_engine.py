@@ -111,6 +111,8 @@ class FakeWorker:
     renewed: set[Key] = field(default_factory=set)
     grown: set[Key] = field(default_factory=set)
     asked: list[tuple[Any, ...]] = field(default_factory=list)
+    pages: dict[str, float] = field(default_factory=dict)
+    """Reply to `other_pages`."""
 
     def prepare(self, cells: list[Cell]) -> None:
         for cell in cells:
@@ -122,6 +124,8 @@ class FakeWorker:
         times = sum(it[:2] == (do, cell.impl.name) for it in self.asked)
         if (fail := self.fails.get(f"{do} {cell.impl.name}")) and times >= 3:
             raise fail()
+        if do == "other_pages":
+            return self.pages
         if do != "time":
             return {"compared": 5, "seconds": self.seconds_of[cell.impl.name]} if do == "renew" else {}
         reasons = self.reasons.pop(0) if len(self.reasons) > 1 else (self.reasons or [None])[0]
@@ -200,9 +204,9 @@ def test_a_call_that_was_slow_while_others_were_checked_is_timed_in_whole_blocks
     assert {it.calls for it in run.samples(("sdpa", run.selection.cells[0].case.id))} == {21}
 
 
-def untimed(run: Run, seconds: float) -> list[bool]:
+def untimed(run: Run, seconds: float, **pages: float) -> list[bool]:
     """Whether the first block of each of three visits, and no other, follows an untimed call of this many seconds."""
-    worker, found = FakeWorker(run, dict.fromkeys(SECONDS, seconds)), list[bool]()
+    worker, found = FakeWorker(run, dict.fromkeys(SECONDS, seconds), pages=pages), list[bool]()
     for visit in range(3):
         worker.asked = [it for it in worker.asked if it[0] == "caching"]
         visited(run, worker, visit)
@@ -213,12 +217,21 @@ def untimed(run: Run, seconds: float) -> list[bool]:
 
 
 def test_an_untimed_call_begins_each_visit_and_of_long_calls_the_first_with_an_empty_heap(tmp_path: Path) -> None:
+    """A long call grows the heap where its outputs are compared, before the first visit's blocks."""
+
+    def mapped() -> Run:
+        run = run_of(tmp_path, *SECONDS)
+        for checked in run.checked.values():
+            checked["columns"]["peak_bytes"] = MAPPED  # has other settings of malloc after the first visit
+        return run
+
     assert untimed(run_of(tmp_path, *SECONDS), 5e-3) == [True, True, True]
-    assert untimed(run_of(tmp_path, *SECONDS), 0.03) == [True, False, False]
-    run = run_of(tmp_path, *SECONDS)
-    for checked in run.checked.values():
-        checked["columns"]["peak_bytes"] = MAPPED  # is timed with other settings of malloc after the first visit
-    assert untimed(run, 0.03) == [True, True, False]
+    assert untimed(run_of(tmp_path, *SECONDS), 0.03) == [False, False, False]
+    assert untimed(mapped(), 0.03, fresh_pages_s=0.06) == [False, True, False]
+    assert untimed(mapped(), 0.03, kept_pages_s=0.02) == [False, False, False]
+    run = mapped()
+    seconds = next(iter(run.checked.values()))["seconds"]
+    assert untimed(run, 0.03, fresh_pages_s=seconds) == [False, False, False]  # the checked call, so memory was kept
 
 
 def test_one_that_fails_costs_itself_alone(tmp_path: Path) -> None:
