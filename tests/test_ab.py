@@ -912,7 +912,6 @@ def test_the_same_command_continues_with_the_replicates_of_an_interrupted_one(
     with kept.open("a") as file:
         file.write('{"pair": {"logs": [["sd')  # as after `kill -9`
     replicates_before = list(replicates)
-    monkeypatch.setattr(measuring.journal, "writer", lambda path: None)  # it is gone
     monkeypatch.setattr(Replication, "replicate", lambda *given: replicates.append(measure(*given)) or replicates[-1])
     command({}, "--seed", "2")
     assert kept.exists()  # of another comparison

@@ -14,7 +14,6 @@ import pytest
 from bench.cluster import archive, command
 from bench.cluster.driver import TRIES, Answer, Driver
 from bench.cluster.sweep import disagreements, measure, merged
-from bench.runs import journal
 from bench.runs.journal import Journal
 from bench.selection.errors import UsageError
 
@@ -80,7 +79,7 @@ def test_a_driver_that_dies_behind_any_line_goes_on_and_measures_nothing_twice(t
         killed.parent.mkdir()
         killed.write_text("".join(lines[:kept]) + lines[kept][:50])
         cluster = MadeUpCluster(NODES, CASES)
-        state = driven(cluster, Journal.reopen(killed))
+        state = driven(cluster, Journal(killed))
         assert state.answers.keys() == whole.answers.keys()
         assert len(cluster.asked) == 6 - (kept - 1)
 
@@ -161,7 +160,7 @@ def test_a_driver_that_dies_behind_its_run_files_writes_no_others(
     (path,) = tmp_path.glob("cluster/*")
     (tmp_path / "b" / "0001_x.json").unlink()
     cluster = MadeUpCluster(NODES, CASES)
-    assert measure(cluster, tmp_path, "x", asked, path) == 0
+    assert measure(cluster, tmp_path, "x", asked, Journal(path)) == 0
     assert sorted(tmp_path.glob("*/*.json")) == files and not cluster.asked and not path.exists()
 
 
@@ -210,27 +209,16 @@ def test_usage_errors(
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize(
-    ("begun", "says"),
-    [
-        (journal.process(), "run x is being measured right now"),
-        ({"pid": 1, "started": 0}, "the code has changed since run x was begun"),
-    ],
-)
 def test_what_is_not_resumed(
-    begun: dict[str, Any],
-    says: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    header = {"arguments": [], "kinds": {}, "command": "", "digest": "another", **begun}
-    path = tmp_path / "results" / "cluster" / "x.0-0.journal"
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({"header": header}) + "\n")
-    assert command.main(("--cluster", "ray", "--resume", "x")) == 4
-    assert says in capsys.readouterr().err and path.exists()
+    header = {"arguments": [], "kinds": {}, "command": "", "digest": "another"}
+    begun = Journal.start(tmp_path / "results" / "cluster", "x", header)
+    for says in ("x is being measured right now", "the code has changed since run x was begun"):
+        assert command.main(("--cluster", "ray", "--resume", "x")) == 4
+        assert says in capsys.readouterr().err and begun.path.exists()
+        begun.close()
     assert command.main(("--cluster", "ray", "--save", "x")) == 4
     assert "run x was begun and not finished: `--resume x` continues" in capsys.readouterr().err
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,23 +24,23 @@ def test_a_line_that_was_not_finished_is_cut_off_and_one_that_is_unreadable_left
     first.close()
     with first.path.open("ab") as file:
         file.write(b'\0\0{"skipped"\n{"row": {"extra_in')
-    again = Journal.reopen(first.path)
+    again = Journal(first.path)
     assert again.lines == [skipped("one")]
     again.add(skipped("two"))
     again.close()
-    assert Journal.reopen(first.path).lines == [skipped("one"), skipped("two")]
+    assert Journal(first.path).lines == [skipped("one"), skipped("two")]
 
 
-def test_the_newest_journal_of_a_name_and_who_writes_it(tmp_path: Path) -> None:
+def test_the_newest_journal_of_a_name_is_opened_once_at_a_time(tmp_path: Path) -> None:
     (tmp_path / "x.20990101T000000000000-1.journal").write_text('{"header"\n')  # of a bad disk
     assert journal.newest(tmp_path, "x") is None
-    mine = Journal.start(tmp_path, "x", {})
-    Journal.start(tmp_path, "x.y", {})
+    mine = Journal.start(tmp_path, "x", {"asked": {}})
+    Journal.start(tmp_path, "x.y", {"asked": {}})
     assert journal.newest(tmp_path, "x") == mine.path
-    with pytest.raises(UsageError, match=f"run x is being measured right now, by process {os.getpid()}"):
-        journal.refuse_written(mine.path)
-    mine.path.write_text(mine.path.read_text().replace(f'"pid": {os.getpid()}', '"pid": 4194303'))
-    journal.refuse_written(mine.path)
+    with pytest.raises(UsageError, match="x is being measured right now"):
+        Journal(mine.path)
+    mine.close()
+    assert Journal(mine.path).header == {"asked": {}}
 
 
 def test_a_resumed_run_is_timed_as_it_was_begun() -> None:

@@ -21,8 +21,7 @@ from pytest_benchmark.utils import get_machine_id
 
 import impls
 
-from ..runs import journal
-from ..runs.journal import Journal
+from ..runs.journal import Journal, newest
 from ..runs.saving import load, results_root, save, writable
 from ..selection.choice import listed
 from ..selection.errors import UsageError
@@ -76,9 +75,8 @@ def _journaled(
 ) -> Iterator[tuple[Plan, Callable[[Replicate], None]]]:
     """Yield the plan with the replicates of a killed process of the comparison, and a function that stores more."""
     name = f"ab-{hashlib.sha256(json.dumps(begun).encode()).hexdigest()[:10]}"
-    path = journal.newest(folder, name)
-    left_behind = path is not None and journal.writer(path) is None
-    kept = Journal.reopen(path) if path and left_behind else Journal.start(folder, name, {"seed": plan.seed})
+    path = newest(folder, name)
+    kept = Journal(path) if path else Journal.start(folder, name, {"seed": plan.seed})
     replicates = [line["pair"] for line in kept.lines]
     if replicates:
         print(f"continues after {len(replicates)} saved replicates", file=sys.stderr)

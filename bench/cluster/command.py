@@ -155,11 +155,10 @@ def _on_cluster(options: argparse.Namespace, others: list[str], command: str) ->
         raise UsageError(f"{unfit.pop()} does not go with --cluster")
     results = results_root(Path.cwd(), options.benchmark_storage)
     name, path = begun(options, [*others, *options.node_types], results / "cluster")
-    if path:
-        journals.refuse_written(path)
+    journal = journals.Journal(path) if path else None
     own = [*["--quiet-machine"] * options.quiet_machine, f"--processes={options.processes or PROCESSES}"]
     asked = {"arguments": [*others, *own], "kinds": options.node_types, "command": command}
-    header = journals.header_of(path) if path else asked
+    header = journal.header if journal else asked
     from .archive import pack
     from .sweep import measure
 
@@ -173,4 +172,4 @@ def _on_cluster(options: argparse.Namespace, others: list[str], command: str) ->
         needed = f"{error.name}: python -m pip install {ENGINES[options.cluster]}"
         raise UsageError(f"--cluster {options.cluster} needs {needed}") from None
     cluster = engine.Cluster(options, archive, header["kinds"], results / "cluster" / name)
-    return measure(cluster, results, name, header, path)
+    return measure(cluster, results, name, header, journal)

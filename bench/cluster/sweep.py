@@ -28,17 +28,17 @@ APART = 1000
 """Offset between the process numbers of two cases, since a ratio between cases would compare two nodes."""
 
 
-def measure(engine: Engine, results: Path, name: str, header: Line, path: Path | None = None) -> int:
+def measure(engine: Engine, results: Path, name: str, header: Line, journal: Journal | None = None) -> int:
     """Measure all remaining cases and write the run files; returns the exit code.
 
-    `header`: `arguments` of a run, `kinds` of nodes, `command` line, `digest` of the code. `path`: the journal to
+    `header`: `arguments` of a run, `kinds` of nodes, `command` line, `digest` of the code. `journal`: the one to
     resume.
     """
     with closing(engine):
         header["kinds"] = header["kinds"] or dict.fromkeys(engine.nodes(()))
         if not header["kinds"]:
             raise UsageError("the cluster has no node")
-        journal = Journal.reopen(path) if path else Journal.start(results / "cluster", name, header)
+        journal = journal or Journal.start(results / "cluster", name, header)
         driver = Driver(engine, journal, header["arguments"], header["kinds"])
         try:
             driver.run()

@@ -84,8 +84,7 @@ def _from_journal(config: pytest.Config, folder: Path, name: str) -> Run | None:
     path = journals.newest(folder, name)
     if path is None:
         return None
-    journals.refuse_written(path)
-    journal = Journal.reopen(path)
+    journal = Journal(path)
     options = _same(config, name, journal.header["asked"], journal.header["machine"])
     selection = _select(config, options)
     run = Run(options, selection, folder, name, timing=journal.header.get("timing", {}))
