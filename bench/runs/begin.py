@@ -14,7 +14,7 @@ from .. import CHECKOUT
 from ..cases.axes import nearest
 from ..selection import allocator
 from ..selection.errors import UsageError
-from ..selection.options import Selection, asked, select, settle_timing
+from ..selection.options import asked, select, settle_timing
 from ..timing.machine import fingerprint
 from . import journal as journals
 from .journal import Journal
@@ -29,11 +29,6 @@ def begin(config: pytest.Config) -> Run:
         raise UsageError("nothing can be timed under pytest-xdist: leave out -n")
     folder = results_folder(config) / str(get_machine_id())  # pytest-benchmark's name for it
     resume, save = config.getoption("resume"), config.getoption("benchmark_save")
-    given, suite = [str(it) for it in config.invocation_params.args], str(CHECKOUT / "bench")
-    own = (
-        given[given.index(suite) + 1 :] if given[:1] == ["-c"] and suite in given else None
-    )  # of `attention-bench run`
-    command = shlex.join(["pytest", *given] if own is None else ["attention-bench", "run", *own])
     if resume == "":
         raise UsageError("--resume is empty: name the run that is to be finished")
     if config.getoption("redo") and not resume:
@@ -51,7 +46,9 @@ def begin(config: pytest.Config) -> Run:
     config.option.benchmark_save = config.option.benchmark_autosave = None  # the suite itself saves, all or nothing
     if run.name:
         named(run.name, "--benchmark-save")
-    run.command = command
+    given, suite = [str(it) for it in config.invocation_params.args], str(CHECKOUT / "bench")
+    own = given[given.index(suite) + 1 :] if given[:1] == ["-c"] and suite in given else None  # of `attention-bench run`
+    run.command = shlex.join(["pytest", *given] if own is None else ["attention-bench", "run", *own])
     if config.getoption("save_traces"):
         run.traces = Traces(run)
     run.timing = settle_timing(config, run.timing)
@@ -69,14 +66,13 @@ def _to_begin(config: pytest.Config, folder: Path, name: str) -> str:
 
 
 def _new(config: pytest.Config, folder: Path, name: str | None) -> Run:
-    options = asked(config)
-    selection = _select(config, options)
-    allocator.choose(config.getoption("allocator"), selection.cells)
-    return Run(options, selection, folder, name)
+    run = _run(config, asked(config), folder, name)
+    allocator.choose(config.getoption("allocator"), run.selection.cells)
+    return run
 
 
-def _select(config: pytest.Config, options: dict[str, Any]) -> Selection:
-    return select(options, str(config.invocation_params.dir))
+def _run(config: pytest.Config, options: dict[str, Any], folder: Path, name: str | None = None) -> Run:
+    return Run(options, select(options, str(config.invocation_params.dir)), folder, name)
 
 
 def _from_journal(config: pytest.Config, folder: Path, name: str) -> Run | None:
@@ -85,17 +81,16 @@ def _from_journal(config: pytest.Config, folder: Path, name: str) -> Run | None:
     if path is None:
         return None
     journal = Journal(path)
-    options = _same(config, name, journal.header["asked"], journal.header["machine"])
-    selection = _select(config, options)
-    run = Run(options, selection, folder, name, timing=journal.header.get("timing", {}))
-    if journal.header.get("traced"):
+    run = _run(config, _same(config, name, journal.header["asked"], journal.header["machine"]), folder, name)
+    run.timing = journal.header["timing"]
+    if journal.header["traced"]:
         run.traces = Traces(run)
     if config.getoption("redo"):
         run.replaced = journal
         return run
     if journal.header["machine"] != fingerprint():
         raise UsageError(f"run {name} was begun on another machine or with another torch; --redo begins it anew")
-    if journal.header.get("sources") != selection.sources:
+    if journal.header["sources"] != run.selection.sources:
         raise UsageError(f"the code has changed since run {name} was begun; --redo begins it anew")
     run.restore(journal)
     return run
@@ -103,19 +98,18 @@ def _from_journal(config: pytest.Config, folder: Path, name: str) -> Run | None:
 
 def _from_file(config: pytest.Config, folder: Path, name: str) -> Run | None:
     """Return a finished run, with nothing left to measure or save; None if there is none."""
-    finished = [data for path in run_files(folder, name) if (data := load(path)).get("complete")]
-    if not finished:
+    found = (data for path in reversed(run_files(folder, name)) if (data := load(path)).get("complete"))
+    if (finished := next(found, None)) is None:
         return None
     if config.getoption("redo"):
         raise UsageError(f"run {name} is finished; --benchmark-save={name} measures it once more")
-    options = _same(config, name, finished[-1]["asked"], finished[-1]["machine_info"])
-    run = Run(options, _select(config, options), folder)
-    if finished[-1].get("sources") not in (None, run.selection.sources):
+    run = _run(config, _same(config, name, finished["asked"], finished["machine_info"]), folder)
+    if finished.get("sources") not in (None, run.selection.sources):
         raise UsageError(
             f"run {name} is finished, and the code is another now; --benchmark-save={name} measures it once more"
         )
-    run.finished = {(it["extra_info"]["impl"], it["extra_info"]["id"]): it for it in finished[-1]["benchmarks"]}
-    run.skipped = {(it["impl"], it["id"]): it for it in finished[-1]["skipped"]}
+    run.finished = {(it["extra_info"]["impl"], it["extra_info"]["id"]): it for it in finished["benchmarks"]}
+    run.skipped = {(it["impl"], it["id"]): it for it in finished["skipped"]}
     run.planned, run.ended = run.known, True
     return run
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from statistics import median
 from time import monotonic
 
@@ -23,7 +24,7 @@ from ..cases.accounting import accounted
 from ..cases.case import Case
 from ..cases.cells import Cell, Key
 from ..cases.counting import held_bytes, least_memory
-from ..cases.outcome import Skip
+from ..cases.outcome import FAILURES, Skip
 from ..selection.options import clock_text
 from ..timing.devices import free_bytes_elsewhere, tells_more
 from ..timing.engine import VISITS, Visits, need
@@ -32,7 +33,7 @@ from .remaining import remaining
 from .rows import samples_of
 from .run import Run
 from .visit import Visit
-from .worker import Tell, Worker
+from .worker import Tell, Worker, request
 
 SIDE_BY_SIDE = 2
 """Workers alive at the same time. On a GPU one, since autotuning beside other work would tune for a busy device."""
@@ -62,6 +63,7 @@ class Measuring:
         self._run, self._tell, self._start, self._fail_fast = run, tell, start, fail_fast
         self._rng = random.Random(seed)
         self._visits = Visits(run.timing["cell_time"], run.processes)
+        self._cells = cells
         self._cases: dict[str, list[Cell]] = {}
         for cell in cells:
             self._cases.setdefault(cell.case.id, []).append(cell)
@@ -79,13 +81,9 @@ class Measuring:
 
     def _that_fit(self, free: int) -> set[str]:
         """Return the cases whose cells stay ready between visits: smallest first, in a third of a worker's free bytes."""
-        sizes = {case: held_bytes(group[0].case) * len(group) for case, group in self._cases.items()}
-        found, room = set[str](), free / 3
-        for case in sorted(sizes, key=lambda case: sizes[case]):
-            room -= sizes[case]
-            if room > 0:
-                found.add(case)
-        return found
+        sizes = sorted((held_bytes(group[0].case) * len(group), case) for case, group in self._cases.items())
+        sums = accumulate(size for size, _ in sizes)
+        return {case for (_, case), whole in zip(sizes, sums, strict=True) if whole < free / 3}
 
     def check(self) -> None:
         """Check every cell without timing. Raises `UsageError` if workers can't start."""
@@ -115,18 +113,19 @@ class Measuring:
     @contextmanager
     def _workers(self, processes: Sequence[int]) -> Iterator[list[Worker]]:
         """Start workers that live as long as the block; raises `UsageError` if one can't import the implementations."""
-        cells = [cell for group in self._cases.values() for cell in group if cell.key not in self._run.skipped]
-        alone = dict.fromkeys(cell.impl.name for cell in cells if cell.impl.limits.alone)
+        left = (cell.impl for cell in self._cells if cell.key not in self._run.skipped)
+        alone = dict.fromkeys(impl.name for impl in left if impl.limits.alone)
         with ExitStack() as stack:
-            workers = [Worker(self._run, process, self._start, self._tell, tuple(alone)) for process in processes]
-            for worker in workers:
-                stack.callback(worker.close)
+            workers = [
+                stack.enter_context(closing(Worker(self._run, process, self._start, self._tell, tuple(alone))))
+                for process in processes
+            ]
             for worker in workers:
                 worker.hello()
             yield workers
 
     def _unchecked(self) -> list[Cell]:
-        return [cell for group in self._cases.values() for cell in group if not self._run.settled(cell.key)]
+        return [cell for cell in self._cells if not self._run.settled(cell.key)]
 
     def _check(self, workers: Sequence[Worker]) -> None:
         """Check cells: each worker takes cases that share probes; those that ended a process come last, alone."""
@@ -144,41 +143,40 @@ class Measuring:
         while queue:
             for cell in queue.pop(0):
                 self._owner.setdefault(cell.case.id, worker)
-                self._run.begin(cell)
-                held, what = cell.case.id in self._held, " ".join(cell.key)
+                self._run.add("begin", cell)
+                held = cell.case.id in self._held
                 threaded = cell.case.threads != 1 and cell.impl.limits.max_pairs is None  # a Python loop is one thread
-                asked = what, cell.impl.name, cell.case.columns(), threaded, held
                 began = monotonic()
                 try:
-                    answer = yield from checking(worker.client(cell), *asked)
+                    answer = yield from checking(worker.client(cell), **request(cell), threaded=threaded, keep=held)
                 except Skip as outcome:
                     worker.skip(cell, outcome)
                     left(monotonic() - began)
-                    if self._fail_fast and self._run.failed:
+                    if self._fail_fast and outcome.reason in FAILURES:
                         queue.clear()
                         return
                 else:
-                    self._run.add_checked(cell, answer)
+                    self._run.add("checked", cell, **answer)
                     self._tell(self._run.line(cell, "checked"))
                     if held:
                         worker.seconds[cell.key] = answer["seconds"]
                 planned = self._run.planned or ()
                 checked = sum(map(self._run.settled, planned))
                 if checked < len(planned) and 5 * checked // len(planned) > 5 * (checked - 1) // len(planned):
-                    time_left = f"{clock_text(left())} left, timing included"
-                    self._tell(f"checking: {checked} of {len(planned)} cells; {time_left}")
+                    self._tell(
+                        f"checking: {checked} of {len(planned)} cells; {clock_text(left())} left, timing included"
+                    )
 
     def _time(self, workers: Sequence[Worker]) -> None:
         """Make all visits of these processes, spread over their lifetime."""
         if not any(self._open(worker.process) for worker in workers):
             return
-        of_workers = [self._share(worker, workers) for worker in workers]
+        of_workers = [(worker, self._share(worker, workers)) for worker in workers]
         with accounted("preparing"):
-            held = [
-                [cell for cell in self._open(worker.process) if cell.case.id in self._held.intersection(cases)]
+            together([
+                worker.preparing([it for it in self._open(worker.process) if it.case.id in self._held.intersection(cases)])
                 for worker, cases in of_workers
-            ]
-            together([worker.preparing(it) for (worker, _), it in zip(of_workers, held, strict=True)])
+            ])  # fmt: skip
         left = self._left = self._left or remaining(self._run)
         for visit in range(VISITS):
             time_left = f", {clock_text(left())} left" if visit > 1 else ""  # one visit tells little
@@ -203,23 +201,26 @@ class Measuring:
         size = 1 if case in self._held else VISITS // PREPARATIONS
         return range(visit + 1 - size, visit + 1) if (visit + 1) % size == 0 else range(0)
 
-    def _share(self, worker: Worker, workers: Sequence[Worker]) -> tuple[Worker, list[str]]:
+    def _share(self, worker: Worker, workers: Sequence[Worker]) -> list[str]:
         """Return the cases that a worker times: all, or in a run of one process those that it checked."""
         if self._run.processes > 1:
-            return worker, list(self._cases)
+            return list(self._cases)
         for i, case in enumerate(self._cases):
             self._owner.setdefault(case, workers[i % len(workers)])
-        return worker, [case for case in self._cases if self._owner[case] is worker]
+        return [case for case in self._cases if self._owner[case] is worker]
 
     def _open(self, process: int) -> list[Cell]:
         """Return the checked cells that a process has still to time."""
         return [
             cell
-            for case, group in self._cases.items()
+            for case in self._cases
             if any(not self._run.visited(process, visit, case) for visit in range(VISITS))
-            for cell in group
-            if cell.key in self._run.checked and cell.key not in self._run.skipped
+            for cell in self._checked(case)
         ]
+
+    def _checked(self, case: str) -> list[Cell]:
+        """Return the cells of a case that can be timed."""
+        return [it for it in self._cases[case] if it.key in self._run.checked and it.key not in self._run.skipped]
 
     def _visit(self, worker: Worker, case: str, at: int) -> None:
         """Make the visits of a case that are due at a pass and not yet made."""
@@ -241,15 +242,12 @@ class Measuring:
 
     def _groups(self, case: str) -> Iterator[list[Cell]]:
         """Yield groups of a case's cells that fit in memory together, each with the baseline implementation first."""
-        cells = [
-            cell for cell in self._cases[case] if cell.key in self._run.checked and cell.key not in self._run.skipped
-        ]
+        cells = self._checked(case)
         base = [cell for cell in cells if cell.impl.name == self._run.baseline_impl]
         others = [cell for cell in cells if cell not in base]
-        if cells:
-            most = max(2, int(self._free / 3 / held_bytes(cells[0].case))) - len(base)
-            for first in range(0, max(1, len(others)), most):
-                yield base + others[first : first + most]
+        most = max(2, int(self._free / 3 / held_bytes(self._cases[case][0].case))) - len(base)
+        for first in range(0, len(others) or len(base), most):
+            yield base + others[first : first + most]
 
     def _half_widths(self, cells: Sequence[Cell]) -> dict[Key, float]:
         """Return the half-width of each cell's ratio to the first, from the visits so far."""
@@ -261,16 +259,17 @@ class Measuring:
         """Print for every case why its timing ended: the precision was reached, or the time was used up."""
         precision = self._run.timing["precision"]
         for case in self._cases:
-            groups = [group for group in self._groups(case) if len(group) > 1]
-            widths = {key: width for group in groups for key, width in self._half_widths(group).items()}
+            widths = [
+                (width, key[0]) for group in self._groups(case) for key, width in self._half_widths(group).items()
+            ]
             if widths:
-                widest = max(widths, key=lambda key: widths[key])
-                ended = "" if widths[widest] <= precision else f"out of time: {widest[0]} "
-                self._tell(f"{case}  {ended}\N{PLUS-MINUS SIGN}{widths[widest]:.1%} from its visits")
+                width, widest = max(widths)
+                ended = "" if width <= precision else f"out of time: {widest} "
+                self._tell(f"{case}  {ended}\N{PLUS-MINUS SIGN}{width:.1%} from its visits")
 
     def _finish(self, workers: Sequence[Worker]) -> None:
         """Take further measurements: single cold calls, graphs, energy, and traces."""
-        for cell in (cell for group in self._cases.values() for cell in group):
+        for cell in self._cells:
             wants_more = tells_more(cell.case.device) or "model" in self._run.asked  # hot beside cold
             if cell.key in self._run.skipped or not self._run.samples(cell.key) or not (wants_more or self._run.traces):
                 continue
@@ -281,11 +280,11 @@ class Measuring:
                     hot = median(it.seconds for it in self._run.samples(cell.key))
                     more = worker.ask("more", cell, hot_s=hot)
                     self._run.rooflines.restore(more.pop("roofs", []))
-                    self._run.add_columns(cell, more)
+                    self._run.add("columns", cell, columns=more)
                 if self._run.traces:
                     operators = self._run.checked[cell.key]["columns"]["operators"]
                     trace = self._run.traces.save(cell, operators, partial(worker.ask, "trace", cell))
-                    self._run.add_columns(cell, trace)
+                    self._run.add("columns", cell, columns=trace)
             except Skip as outcome:
                 worker.skip(cell, outcome)
             if cell.case.id not in self._held:

@@ -24,12 +24,12 @@ class Sample(NamedTuple):
 
     seconds: float
     """Seconds of a call."""
-    fastest: float
-    """Seconds of a call in the fastest slice of the block."""
     round: int
     """Number of the round within the case and the run; blocks of other members with this number are paired with it."""
     visit: int
     process: int
+    fastest: float
+    """Seconds of a call in the fastest slice of the block."""
     at: float
     """Seconds since the run began."""
     calls: int
@@ -60,13 +60,8 @@ class Timed:
 
 
 def samples_of(found: Sequence[Sample]) -> ratios.Samples:
-    """Convert samples to the format of `stats.ratios`."""
-    return ratios.Samples(
-        [it.seconds for it in found],
-        [it.round for it in found],
-        [it.visit for it in found],
-        [it.process for it in found],
-    )
+    """Convert samples to the format of `stats.ratios`, whose fields are the first of a sample."""
+    return ratios.Samples(*([it[i] for it in found] for i in range(4)))  # type: ignore[misc]
 
 
 def row(cell: Cell, checked: Mapping[str, Any], found: Sequence[Sample], over: Sequence[Sample], more: Row) -> Row:
@@ -99,22 +94,19 @@ def row(cell: Cell, checked: Mapping[str, Any], found: Sequence[Sample], over: S
 
 def stats_of(found: Sequence[Sample]) -> Row:
     """Return statistics in pytest-benchmark's format, with the samples."""
-    stats = Stats()
-    for it in found:
-        stats.update(it.seconds)
-    columns: Row = stats.as_dict()
-    return columns | {"data": [it.seconds for it in found], "iterations": found[0].calls}
+    stats, data = Stats(), [it.seconds for it in found]
+    for seconds in data:
+        stats.update(seconds)
+    return dict(stats.as_dict()) | {"data": data, "iterations": found[0].calls}
 
 
 def timed(found: Sequence[Sample], over: Sequence[Sample]) -> Row:
     """Return the columns derived from the samples and those of the baseline implementation."""
-    by_process: dict[int, list[float]] = {}
-    for it in sorted(found, key=lambda it: it.process):
-        by_process.setdefault(it.process, []).append(it.seconds)
+    processes = sorted({it.process for it in found})
     return {
         "calls": found[0].calls,
-        "processes": len(by_process),
-        "process_medians": [median(seconds) for seconds in by_process.values()],
+        "processes": len(processes),
+        "process_medians": [median(it.seconds for it in found if it.process == process) for process in processes],
         "page_faults": median(it.page_faults for it in found),
         "switches_voluntary": mean(it.voluntary for it in found),
         "switches_involuntary": mean(it.involuntary for it in found),

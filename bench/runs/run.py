@@ -12,18 +12,17 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 
 import impls
 
 from ..cases.accounting import add_spent, spent
 from ..cases.case import AXES
 from ..cases.cells import Cell, Key
-from ..cases.outcome import FAILURES, Skip
+from ..cases.outcome import Skip
 from ..cases.published import published_of
 from ..selection.errors import UsageError
 from ..selection.options import Selection
-from ..timing.devices import meter_for
+from ..timing.devices import meter_for, threads
 from ..timing.engine import VISITS
 from ..timing.machine import fingerprint, state
 from ..timing.reference_workload import ReferenceWorkload
@@ -82,10 +81,9 @@ class Run:
     """Complete rows: of a resumed run without remaining cells, and of cells finished by this process."""
     rooflines: Rooflines = field(default_factory=Rooflines)
     workload: ReferenceWorkload = field(default_factory=ReferenceWorkload)
-    suspects: frozenset[Key] = frozenset()
+    suspects: set[Key] = field(default_factory=set)
     """Cells that were being checked when an earlier process ended: they are tried again, last."""
     _visited: set[tuple[int, int, str]] = field(default_factory=set)
-    _begun: Counter[Key] = field(default_factory=Counter)
     _numbers: Counter[str] = field(default_factory=Counter)
     _began: float = field(default_factory=monotonic)
 
@@ -118,17 +116,12 @@ class Run:
         return [self.skipped[key] for key in self._cells if key in self.skipped]
 
     @property
-    def failed(self) -> bool:
-        return any(entry["reason"] in FAILURES for entry in self.skipped.values())
-
-    @property
     def baseline_impl(self) -> str | None:
         """Baseline implementation of speed-ups: by default `sdpa` if it is measured beside the user's own."""
-        chosen = self.selection.impls
-        own = any(not impl.owner.startswith("impls.") for impl in chosen)
-        usual = [impl.name for impl in chosen if own and impl.name == "sdpa"]
-        registered = [impl.name for impl in impls.registered() if impl.baseline]
-        return next(iter([*filter(None, [self.asked.get("baseline")]), *usual, *registered]), None)
+        of = {impl.name: impl.owner for impl in self.selection.impls}
+        usual = "sdpa" if "sdpa" in of and not all(owner.startswith("impls.") for owner in of.values()) else None
+        registered = (impl.name for impl in impls.registered() if impl.baseline)
+        return self.asked.get("baseline") or usual or next(registered, None)
 
     @property
     def complete(self) -> bool:
@@ -190,13 +183,11 @@ class Run:
         self._numbers[what] += 1
         return self._numbers[what] - 1
 
-    def begin(self, cell: Cell) -> None:
-        """Record in the journal that a cell's check begins, in case it ends this process."""
-        self._write({"begin": cell.key})
-
-    def add_checked(self, cell: Cell, answer: dict[str, Any]) -> None:
-        """Store a worker's result of `check`."""
-        self._add({"checked": {"key": cell.key, "columns": answer["columns"], "seconds": answer["seconds"]}})
+    def add(self, kind: str, cell: Cell, **found: Any) -> None:
+        """Store what was found of a cell: `checked`, a worker's reply to `check`; more `columns`; or in the journal alone
+        that its check will `begin`, in case it ends this process.
+        """
+        self._add({kind: {"key": cell.key, **found}})
 
     def add_skipped(self, cell: Cell, outcome: Skip) -> None:
         impl, case_id = cell.key
@@ -207,9 +198,6 @@ class Run:
         cells = {impl: vars(it) for impl, it in timed.items()}
         now = {"numbers": dict(self._numbers), "elapsed": self.elapsed()}
         self._add({"visit": {"slot": process, "visit": visit, "id": case, "cells": cells, **now}})
-
-    def add_columns(self, cell: Cell, columns: dict[str, Any]) -> None:
-        self._add({"columns": {"key": cell.key, "columns": columns}})
 
     def finish(self) -> None:
         """Build the rows of all timed cells; a row above the roofline is rejected."""
@@ -232,12 +220,8 @@ class Run:
             self.finished[key] = finite(row(cell, self.checked[key]["columns"], timed.samples, over, NOT_READ | more))
 
     def _of_roofline(self, cell: Cell, found: Sequence[Sample]) -> float:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(cell.case.threads or threads)
-        try:
+        with threads(cell.case.threads):
             return self.rooflines.share(cell.case, meter_for(cell.case.device), median(it.seconds for it in found))
-        finally:
-            torch.set_num_threads(threads)
 
     def _add(self, line: Line) -> None:
         self._take(line)
@@ -246,8 +230,6 @@ class Run:
     def _take(self, line: Line) -> None:
         """Apply a line of the journal."""
         match line:
-            case {"begin": [impl, case]}:
-                self._begun[impl, case] += 1
             case {"checked": checked}:
                 self.checked[tuple(checked["key"])] = checked
             case {"skipped": entry}:
@@ -317,15 +299,11 @@ class Run:
         if last := _last(journal.lines, "visit"):
             self._numbers.update(last["numbers"])
             self._began -= last["elapsed"]
-        self._judge_begun()
-
-    def _judge_begun(self) -> None:
-        """Skip cells whose checks repeatedly ended a process; others in progress at such an end are tried last."""
-        begun = {key: times for key, times in self._begun.items() if not self.settled(key)}
+        begun = Counter(tuple(line["begin"]["key"]) for line in journal.lines if "begin" in line)
         for key, times in begun.items():
-            if times >= TRIES:
+            if times >= TRIES and not self.settled(key):
                 self.add_skipped(self.cell(key), Skip(f"the run ended {times} times while this was checked"))
-        self.suspects = frozenset(begun.keys() - self.skipped.keys())
+        self.suspects = {key for key in begun if not self.settled(key)}
 
     def close(self) -> None:
         """Delete the journal of a complete and saved run, and the file written when it was interrupted."""

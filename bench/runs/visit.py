@@ -96,8 +96,11 @@ class Visit:
 
     def _blocks(self, cells: Sequence[Cell]) -> dict[Key, Block]:
         """Return blocks sized by the call time of each cell, from timing or else from its check."""
-        seconds = {cell: self.worker.seconds.get(cell.key, self.run.checked[cell.key]["seconds"]) for cell in cells}
-        return {cell.key: block_of(taken) for cell, taken in seconds.items() if cell.key not in self.run.skipped}
+        return {
+            key: block_of(self.worker.seconds.get(key, self.run.checked[key]["seconds"]))
+            for key in (cell.key for cell in cells)
+            if key not in self.run.skipped
+        }
 
     def _attempt(self, cell: Cell, cells: Sequence[Cell], act: Callable[[Cell], Answer]) -> Answer | None:
         """Return the result of `act`; None if the cell fails, now or earlier."""
@@ -105,14 +108,13 @@ class Visit:
             return None
         process = self.worker.number
         try:
-            answer = act(cell)
+            return act(cell)
         except Skip as outcome:
             self.worker.skip(cell, outcome)
-            if self.worker.number != process:
-                self._number, self._cold = self.run.new("visit"), {it.key for it in cells}
-                self.worker.prepare([it for it in cells if it.key in self.run.checked])
-            return None
-        return answer
+        if self.worker.number != process:
+            self._number, self._cold = self.run.new("visit"), {it.key for it in cells}
+            self.worker.prepare(cells)
+        return None
 
     def _renew(self, cell: Cell) -> Answer:
         """Move a cell's tensors every other visit, and compare outputs on fresh inputs; long calls once per process."""
@@ -148,11 +150,11 @@ class Visit:
         return answer
 
     def _keep(self, key: Key, answer: Answer, number: int, block: Block) -> None:
-        disturbed = (answer[name] for name in ("page_faults", "voluntary", "involuntary"))
         self._learn(key, answer["fastest"])
-        where = number, self._number, self.worker.number, self.run.elapsed(), block.calls * block.slices
+        where = {"round": number, "visit": self._number, "process": self.worker.number, "at": self.run.elapsed()}
+        measured = {name: answer[name] for name in answer.keys() & {*Sample._fields}}
         found = self._found(key)
-        found.samples.append(Sample(answer["seconds"], answer["fastest"], *where, *disturbed))
+        found.samples.append(Sample(calls=block.calls * block.slices, **where, **measured))
         if "sm_mhz" in answer:
             found.columns |= _sensors(answer, found.columns)
         if answer.get("varies"):
@@ -164,9 +166,9 @@ class Visit:
 
 def _sensors(answer: Answer, before: Mapping[str, Any]) -> dict[str, Any]:
     """Return columns on the GPU's state: its latest reading, and all throttling reasons."""
-    throttled = dict.fromkeys([*before.get("throttled_by", []), *answer["throttled"]])
+    throttled = [*dict.fromkeys([*before.get("throttled_by", []), *answer["throttled"]])]
     return {
         **{name: answer[name] for name in ("sm_mhz", "power_w", "temperature_c")},
-        "throttled_by": list(throttled),
+        "throttled_by": throttled,
         "throttled": ", ".join(throttled) or None,
     }

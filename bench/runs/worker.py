@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from ..cases.cells import Cell, Key
@@ -58,7 +57,7 @@ class Worker:
     def hello(self) -> None:
         """Wait until all processes have imported the implementations; raises `UsageError` if one can't."""
         for name in self._team.clients:
-            _greeted(partial(self._team.known, name))
+            _greet(self._team.known, name)
 
     def client(self, cell: Cell) -> WorkerClient:
         """Return the process of a cell."""
@@ -84,9 +83,8 @@ class Worker:
         for cell in cells:
             if cell.key in self.seconds or cell.key in self.run.skipped:
                 continue
-            details = {"what": " ".join(cell.key), "impl": cell.impl.name, "case": cell.case.columns()}
             try:
-                answer = yield Request(self.client(cell), "prepare", details)
+                answer = yield Request(self.client(cell), "prepare", request(cell))
             except Skip as outcome:
                 self.skip(cell, outcome)
             else:
@@ -121,13 +119,18 @@ class Worker:
         self.seconds = {key: seconds for key, seconds in self.seconds.items() if self._name(key[0]) != name}
         if name == SHARED:
             self.number = self.run.new("process")
-        _greeted(partial(self._team.replace, name))
+        _greet(self._team.replace, name)
 
 
-def _greeted(known: Callable[[], Answer]) -> None:
+def request(cell: Cell) -> dict[str, Any]:
+    """Return the details of a request that builds a cell."""
+    return {"what": " ".join(cell.key), "impl": cell.impl.name, "case": cell.case.columns()}
+
+
+def _greet(known: Callable[[str], Answer], name: str) -> None:
     """Wait until a process has imported the implementations; raises `UsageError` if it can't."""
     try:
-        unknown = known()["unknown"]
+        unknown = known(name)["unknown"]
     except Skip as error:
         raise UsageError(f"a worker process can't begin: {error}") from None
     if unknown:

@@ -24,7 +24,7 @@ from ..checks.dispatch import kernel_in, operators_in, traced
 from ..checks.gate import NEW_NUMBERS, CheckResult, Gate, check_call, verify, without_gradients
 from ..checks.problem import Inputs, copies, inputs_of
 from ..checks.problems import problem_of
-from .devices import Memory, Meter, free_bytes, meter_for
+from .devices import Memory, Meter, free_bytes, meter_for, threads
 from .devices.cpu import FLOOR
 from .pages import release
 
@@ -208,7 +208,7 @@ def probe(cell: Cell, gate: Gate) -> Built:
     Uses one thread, beside other workers. Expected outputs are computed for `check`, during which others wait.
     """
     check_fits(cell)
-    with accounted("gate"), _single_threaded():
+    with accounted("gate"), threads(1):  # another worker checks at the same time on the other core
         ragged = gate.check(cell.impl, cell.case).ragged
         for input_set in (0, 1):
             problem_of(cell.case, input_set).expected  # noqa: B018  computed here, since no other worker waits for it
@@ -329,17 +329,6 @@ class Checked:
         with accounted("memory"):
             self.peak_rss_bytes, answer = self._built.meter.resident(run)
         return answer
-
-
-@contextmanager
-def _single_threaded() -> Iterator[None]:
-    """Use one thread within the block, since another worker checks at the same time on the other core."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def check_repeats(built: Built) -> None:

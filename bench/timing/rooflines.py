@@ -17,7 +17,7 @@ from ..cases.case import Case
 from ..cases.counting import ITEM_BYTES, flops, least_bytes
 from ..cases.outcome import Skip
 from ..checks.settings import tf32_products
-from .devices import Meter
+from .devices import Meter, threads
 
 TF32 = "tf32"
 """Float32 products that tensor cores round to 10 bits, listed beside the dtypes."""
@@ -136,15 +136,11 @@ class Rooflines:
 
         On a busy machine, threads that wait for each other are slower than a single one.
         """
-        threads = torch.get_num_threads()
         fastest = self._fastest_block(meter, call, fewest)
-        if threads == 1 or not single:
+        if torch.get_num_threads() == 1 or not single:
             return fastest
-        torch.set_num_threads(1)
-        try:
+        with threads(1):
             return min(fastest, self._fastest_block(meter, call, fewest))
-        finally:
-            torch.set_num_threads(threads)
 
     def _fastest_block(self, meter: Meter, call: Callable[[], Any], fewest: int) -> float:
         meter.seconds(call, 1)

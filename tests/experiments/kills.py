@@ -127,7 +127,7 @@ def results(folder: Path) -> Iterator[str]:
                     yield f"checked {impl} {case}"
                 case {"visit": visit}:
                     for impl, cell in visit["cells"].items():
-                        yield from (f"{impl} {visit['id']} {it[2]} = {it[1]}" for it in cell["samples"])
+                        yield from (f"{impl} {visit['id']} {it[1]} = {it[4]}" for it in cell["samples"])
 
 
 def of_rows(run: dict[str, Any]) -> Iterator[str]:

@@ -10,10 +10,11 @@ from .cpu import CPU
 from .cuda import CUDA
 from .device import Device, Memory, Meter
 from .energy import Counter
+from .host import threads
 
 __all__ = [
     "DEVICES", "Device", "Memory", "Meter", "default_device", "energy_counter", "free_bytes",
-    "free_bytes_elsewhere", "meter_for", "tells_more",
+    "free_bytes_elsewhere", "meter_for", "tells_more", "threads",
 ]  # fmt: skip
 
 DEVICES = {it.name: it for it in (CPU, CUDA)}

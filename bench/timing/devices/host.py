@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,17 @@ def free_bytes() -> int:
     if limit.exists() and (most := limit.read_text().strip()) != "max":
         free.append(int(most) - int(used.read_text()) + _reclaimable())
     return max(0, min(free))
+
+
+@contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """Use a number of intra-op threads within the block; None for as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _reclaimable() -> int:
