@@ -22,6 +22,7 @@ from ..runs.saving import load, run_files, save
 from ..selection.command import complain
 from ..selection.errors import UsageError
 from ..starting import UNFINISHED
+from ..timing.rooflines import Rooflines
 from .driver import Answer, Driver, Engine, Job, tell
 
 APART = 1000
@@ -93,15 +94,14 @@ def merged(driver: Driver, kind: str) -> dict[str, Any]:
     ]
     workloads = [run["controls"] for run in runs]
     samples = {name: [sample for it in workloads for sample in it["looks"][name]] for name in workloads[0]["looks"]}
-    rooflines = sorted(_all("roofs", runs), key=lambda ceiling: float([*ceiling.values()][-1]))
+    rooflines = Rooflines()
+    rooflines.restore(_all("roofs", runs))
     return runs[0] | {
         "asked": {name: value for name, value in runs[0]["asked"].items() if name != "case"},
         "benchmarks": [_row(row, i, it["node"]) for i, it in enumerate(answers) for row in it["run"]["benchmarks"]],
         "skipped": _all("skipped", runs) + lost,
         "published": _all("published", runs),
-        "roofs": [
-            *{(*ceiling, *[*ceiling.values()][:-1]): ceiling for ceiling in rooflines}.values()
-        ],  # highest of each
+        "roofs": rooflines.table(),
         "controls": {"drift": max(it["drift"] for it in workloads), "looks": samples},
         "seconds": sum((Counter(run["seconds"]) for run in runs), Counter()),
         "nodes": Counter(it["node"] for it in answers),

@@ -61,7 +61,7 @@ class Timed:
 
 def samples_of(found: Sequence[Sample]) -> ratios.Samples:
     """Convert samples to the format of `stats.ratios`, whose fields are the first of a sample."""
-    return ratios.Samples(*([it[i] for it in found] for i in range(4)))  # type: ignore[misc]
+    return ratios.Samples(*([it[i] for it in found] for i in range(4)))  # type: ignore[arg-type]
 
 
 def row(cell: Cell, checked: Mapping[str, Any], found: Sequence[Sample], over: Sequence[Sample], more: Row) -> Row:

@@ -151,10 +151,10 @@ class Visit:
 
     def _keep(self, key: Key, answer: Answer, number: int, block: Block) -> None:
         self._learn(key, answer["fastest"])
-        where = {"round": number, "visit": self._number, "process": self.worker.number, "at": self.run.elapsed()}
-        measured = {name: answer[name] for name in answer.keys() & {*Sample._fields}}
-        found = self._found(key)
-        found.samples.append(Sample(calls=block.calls * block.slices, **where, **measured))
+        where = number, self._number, self.worker.number
+        measured = {name: answer[name] for name in answer.keys() & {*Sample._fields} - {"seconds"}}
+        found, calls = self._found(key), block.calls * block.slices
+        found.samples.append(Sample(answer["seconds"], *where, at=self.run.elapsed(), calls=calls, **measured))
         if "sm_mhz" in answer:
             found.columns |= _sensors(answer, found.columns)
         if answer.get("varies"):

@@ -6,7 +6,6 @@ reveals it: calls on fresh inputs repeatedly take longer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
@@ -27,7 +26,7 @@ from ..checks.gate import probes
 from ..checks.problem import Inputs
 from ..checks.problems import problem_of
 from .cell import Built, build
-from .devices import Meter
+from .devices import Meter, Work
 
 SHARE = 1.5
 """Below this ratio of fresh to repeated, both count as equally fast."""
@@ -100,7 +99,7 @@ def _check_fresh(case: Case, numbers: Inputs, output: Tensor) -> None:
         raise Wrong("its output on inputs that no earlier call has had is not attention")
 
 
-def check_no_result_caching(built: Built, run: Callable[[], Any], usual: float, first: float) -> None:
+def check_no_result_caching(built: Built, run: Work, usual: float, first: float) -> None:
     """Raise `Wrong` if calls on fresh inputs take longer than calls on repeated inputs, now or in the check.
 
     `usual`: seconds of a timed call; `first`: seconds of the checked call, whose inputs may have been fresh.
@@ -129,7 +128,7 @@ def check_no_result_caching(built: Built, run: Callable[[], Any], usual: float, 
     raise Wrong(f"caches results: fresh inputs take {ratio:.1f} times as long as those that were seen")
 
 
-def _paused(meter: Meter, run: Callable[[], Any]) -> float:
+def _paused(meter: Meter, run: Work) -> float:
     """Return the seconds of a call after a pause."""
     sleep(PAUSE)
     return meter.seconds(run, 1)

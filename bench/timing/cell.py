@@ -24,7 +24,7 @@ from ..checks.dispatch import kernel_in, operators_in, traced
 from ..checks.gate import NEW_NUMBERS, CheckResult, Gate, check_call, verify, without_gradients
 from ..checks.problem import Inputs, copies, inputs_of
 from ..checks.problems import problem_of
-from .devices import Memory, Meter, free_bytes, meter_for, threads
+from .devices import Memory, Meter, Work, free_bytes, meter_for, threads
 from .devices.cpu import FLOOR
 from .pages import release
 
@@ -150,9 +150,7 @@ class Built:
         self.answers[input_set] = list(copies(found))
 
 
-def time_block(
-    meter: Meter, run: Callable[[], Any], calls: int, slices: int = 1, warm: int = 0
-) -> tuple[float, float, Any]:
+def time_block(meter: Meter, run: Work, calls: int, slices: int = 1, warm: int = 0) -> tuple[float, float, Any]:
     """Return the seconds of one call, over the whole block and over its fastest slice, and the last output."""
     if meter.whole_blocks:  # at least one call before it: the first launch on an idle device takes longer
         calls, slices, warm = calls * slices, 1, max(1, warm)

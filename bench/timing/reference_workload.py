@@ -15,6 +15,7 @@ import torch
 from stats import conditions
 
 from ..cases.accounting import accounted
+from .devices import Work
 
 EVERY = 20.0
 """Seconds between two samples."""
@@ -23,35 +24,35 @@ BLOCKS = 5
 """Blocks of one sample, of which the median counts."""
 
 
-def _product() -> Callable[[], Any]:
+def _product() -> Work:
     a = np.random.default_rng(0).standard_normal((384, 384)).astype(np.float32)
     return lambda: a @ a
 
 
-def _loop() -> Callable[[], Any]:
+def _loop() -> Work:
     return lambda: sum(i * i for i in range(40_000))
 
 
-WORK: dict[str, Callable[[], Callable[[], Any]]] = {"product": _product, "python": _loop}
+WORK: dict[str, Callable[[], Work]] = {"product": _product, "python": _loop}
 """CPU workloads: a matrix product by NumPy, and a loop in plain Python; a few milliseconds each."""
 
 
-def _product_on_gpu() -> Callable[[], Any]:
+def _product_on_gpu() -> Work:
     a = torch.ones(2048, 2048, dtype=torch.bfloat16, device="cuda")
     return lambda: a @ a
 
 
-def _copy_on_gpu() -> Callable[[], Any]:
+def _copy_on_gpu() -> Work:
     source, target = (torch.ones(1 << 26, dtype=torch.uint8, device="cuda") for _ in range(2))
     return lambda: target.copy_(source)
 
 
-def _launch() -> Callable[[], Any]:
+def _launch() -> Work:
     a = torch.ones(1, device="cuda")
     return lambda: a.add_(0)
 
 
-GPU_WORK: dict[str, Callable[[], Callable[[], Any]]] = {
+GPU_WORK: dict[str, Callable[[], Work]] = {
     "gpu product": _product_on_gpu, "gpu copy": _copy_on_gpu, "gpu launch": _launch,
 }  # fmt: skip
 """GPU workloads: products, memory, and the host's cost of a launch. They are timed in workers."""
@@ -69,7 +70,7 @@ class ReferenceWorkload:
 
     clock: Callable[[], float] = perf_counter
     seen: dict[str, list[dict[str, float]]] = field(default_factory=dict)
-    _work: dict[str, Callable[[], Any]] = field(default_factory=dict)
+    _work: dict[str, Work] = field(default_factory=dict)
     _began: float | None = None
     _last: float = 0.0
 
@@ -102,7 +103,7 @@ class ReferenceWorkload:
         """Return the samples for the run file."""
         return {"drift": self.drift(), "looks": self.seen}
 
-    def _seconds(self, work: Callable[[], Any]) -> float:
+    def _seconds(self, work: Work) -> float:
         work()
         spent = []
         for _ in range(BLOCKS):

@@ -6,7 +6,6 @@ ceiling is a measurement error, not a fast implementation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -17,7 +16,7 @@ from ..cases.case import Case
 from ..cases.counting import ITEM_BYTES, flops, least_bytes
 from ..cases.outcome import Skip
 from ..checks.settings import tf32_products
-from .devices import Meter, threads
+from .devices import Meter, Work, threads
 
 TF32 = "tf32"
 """Float32 products that tensor cores round to 10 bits, listed beside the dtypes."""
@@ -67,7 +66,8 @@ class Rooflines:
             self.seconds = SECONDS  # now measured thoroughly
             before, self._best = self._best, {}
             self._seconds(case, meter)
-            self._best = before | {key: max(rate, before.get(key, 0.0)) for key, rate in self._best.items()}
+            for key, rate in before.items():
+                self._keep(key, rate)
         if case.device != "cpu":
             return share
         raise Skip(f"{share:.0%} of this machine's measured roofline: a measurement error")
@@ -79,10 +79,12 @@ class Rooflines:
         ]
 
     def restore(self, table: list[dict[str, Any]]) -> None:
-        """Load the ceilings measured by an earlier process of the same run."""
-        for ceiling in table:
-            device, of, threads, rate = ceiling.values()
-            self._best[device, of, threads] = rate
+        """Add the ceilings measured by other processes of the same run; the highest counts."""
+        for *key, rate in (ceiling.values() for ceiling in table):
+            self._keep(tuple(key), rate)
+
+    def _keep(self, key: Key, rate: float) -> None:
+        self._best[key] = max(rate, self._best.get(key, 0.0))
 
     def _seconds(self, case: Case, meter: Meter) -> float:
         """Return the least seconds possible for a case on this machine.
@@ -130,7 +132,7 @@ class Rooflines:
             self._best[key] = size / seconds
         return self._best[key]
 
-    def _fastest(self, meter: Meter, call: Callable[[], Any], fewest: int = 2, single: bool = True) -> float:
+    def _fastest(self, meter: Meter, call: Work, fewest: int = 2, single: bool = True) -> float:
         """Return the seconds of the fastest of several blocks of calls, with the current threads and, if `single`, with
         one thread too.
 
@@ -142,7 +144,7 @@ class Rooflines:
         with threads(1):
             return min(fastest, self._fastest_block(meter, call, fewest))
 
-    def _fastest_block(self, meter: Meter, call: Callable[[], Any], fewest: int) -> float:
+    def _fastest_block(self, meter: Meter, call: Work, fewest: int) -> float:
         meter.seconds(call, 1)
         one = meter.seconds(call, 1)
         calls = max(1, int(self.seconds / 20 / max(one, 1e-7)))

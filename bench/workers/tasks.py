@@ -42,6 +42,9 @@ from ..timing.reference_workload import GPU_WORK, WORK, software
 from ..timing.rooflines import Rooflines
 from .fresh import pin
 
+Answer = dict[str, Any]
+"""Reply to a request, or an object in it, as JSON."""
+
 WARM_CALLS = 3
 """Warm-up calls before the first timed call."""
 
@@ -98,11 +101,11 @@ class Tasks:
         self._answers: dict[str, dict[int, list[torch.Tensor]]] = {}
         """Checked outputs of every cell prepared before: a cell that is rebuilt need not be checked again."""
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Answer:
         """Return {"fingerprint": what two variants must share, "controls": {name: workload's version}}."""
         return {"fingerprint": fingerprint(), "controls": software()}
 
-    def cells(self, names: list[str], whole_registry: bool, cases: list[dict[str, Any]]) -> dict[str, Any]:
+    def cells(self, names: list[str], whole_registry: bool, cases: list[Answer]) -> Answer:
         """Return the available implementations among the requested names (none: those of the sweep), with their cells.
 
         {"cells": {name: {case id: None, or why it can't be measured}}, "unknown": {name: why it is not there}}
@@ -120,7 +123,7 @@ class Tasks:
             known[impl.name] = {cell.case.id: impl.refusal(cell.case) or uncallable(cell) for cell in of_impl}
         return {"cells": known, "unknown": unknown}
 
-    def cases(self, name: str, axes: list[dict[str, Any]]) -> dict[str, Any]:
+    def cases(self, name: str, axes: list[Answer]) -> Answer:
         """Return the cases of an implementation with these axes, each of a kernel and of a layer:
 
         {"impl": its name, "cases": [[{"case", "id", "refused": None, or why it can't be measured}, ...], ...]}, or
@@ -132,7 +135,7 @@ class Tasks:
         except UsageError as error:
             return {"unknown": str(error)}
 
-        def told(case: Case) -> dict[str, Any]:
+        def told(case: Case) -> Answer:
             refused = impl.refusal(case) or uncallable(Cell(impl, case))
             return {"case": case.columns(), "id": case.id, "refused": refused}
 
@@ -151,7 +154,7 @@ class Tasks:
                     f"give a module of the repository that you are in"
                 )
 
-    def probe(self, what: str, impl: str, case: dict[str, Any]) -> dict[str, Any]:
+    def probe(self, what: str, impl: str, case: Answer) -> Answer:
         """Check an implementation on probes, and build the module of a cell."""
         cell = Cell(get(impl), Case(**case))
         self._use(cell.case)
@@ -159,7 +162,7 @@ class Tasks:
             self._ready[what] = probe(cell, self._gate)
         return {}
 
-    def check(self, what: str, keep: bool = True, memory: bool = True) -> dict[str, Any]:
+    def check(self, what: str, keep: bool = True, memory: bool = True) -> Answer:
         """Check a built cell against the reference, and measure its call; returns the resulting columns of the row:
 
         {"columns": {"error", "error_bound", "peak_bytes", "kernel", ...}, "seconds": of the first call on fresh inputs}.
@@ -196,7 +199,7 @@ class Tasks:
             release()
         return {"columns": columns, "seconds": checked.first_s}
 
-    def prepare(self, what: str, impl: str, case: dict[str, Any]) -> dict[str, float]:
+    def prepare(self, what: str, impl: str, case: Answer) -> dict[str, float]:
         """Prepare a cell for timing as `what`, without checking it: {"seconds": of one warm call}."""
         cell = Cell(get(impl), Case(**case))
         self._use(cell.case)
@@ -217,14 +220,14 @@ class Tasks:
         self._workloads = self._workloads or {name: Workload(name) for name in GPU_WORK}
         return {name: it.time(WORKLOAD_CALLS, warm=WARM_CALLS)[0] for name, it in self._workloads.items()}
 
-    def pin(self) -> dict[str, Any]:
+    def pin(self) -> Answer:
         """Pin this process to as many cores as threads; both variants share them, since they never run at the same
         time.
         """
         pin(self._threads)
         return {}
 
-    def renew(self, what: str, seconds: float) -> dict[str, Any]:
+    def renew(self, what: str, seconds: float) -> Answer:
         """Move a prepared cell's tensors in memory, and compare outputs on fresh inputs for `seconds`:
 
         {"compared": number of calls, at least one, "seconds": of the fastest}
@@ -235,7 +238,7 @@ class Tasks:
         taken = built.compare(seconds, input_set=1)
         return {"compared": len(taken), "seconds": min(taken)}
 
-    def time(self, what: str, calls: int, slices: int = 1, warm: int = 0, input_set: int = 0) -> dict[str, Any]:
+    def time(self, what: str, calls: int, slices: int = 1, warm: int = 0, input_set: int = 0) -> Answer:
         """Time a block (`Built.time`):
 
         {"seconds": of one call, "fastest": of one call in the fastest slice, "page_faults", "voluntary", "involuntary":
@@ -253,7 +256,7 @@ class Tasks:
         varies = isinstance(ready, Built) and ready.varies
         return {"seconds": seconds, "fastest": fastest, "varies": varies} | disturbed | _sensed(ready)
 
-    def caching(self, what: str, usual: float, first: float) -> dict[str, Any]:
+    def caching(self, what: str, usual: float, first: float) -> Answer:
         """Raise `Wrong` if a prepared cell caches results; `usual` and `first` as in `check_no_result_caching`."""
         built = self._built(what)
         with built.watched():
@@ -272,7 +275,7 @@ class Tasks:
         room = ROOM * least_memory(built.cell.impl, built.cell.case) < free_bytes(built.cell.case.device)
         return otherwise(lambda: built.time(1)[0], checked) if room else {}
 
-    def more(self, what: str, hot_s: float) -> dict[str, Any]:
+    def more(self, what: str, hot_s: float) -> Answer:
         """Return {"cold_s", ...}: one call under further conditions (`Meter.more`); "energy_j": its joules; of a block
         or a model its parts (`parts_of`); on a GPU "roof", its share of the roofline, and "roofs": all that were
         measured (`Rooflines.table`).
@@ -281,7 +284,7 @@ class Tasks:
         case, meter, run = built.cell.case, built.meter, built.call.run
         counter = energy_counter(case.device)
         with built.watched():
-            found: dict[str, Any] = meter.more(run, hot_s, graph=not case.does.gradients)
+            found: Answer = meter.more(run, hot_s, graph=not case.does.gradients)
             if counter is not None:
                 with suppress(OSError):
                     found["energy_j"] = joules_of_a_call(counter, partial(meter.seconds, run), hot_s)
@@ -293,7 +296,7 @@ class Tasks:
             found |= {"roof": self._rooflines.share(case, meter, hot_s), "roofs": self._rooflines.table()}
         return found
 
-    def trace(self, what: str, path: str) -> dict[str, Any]:
+    def trace(self, what: str, path: str) -> Answer:
         """Write the profiler's trace of one more call; raises `Skip` if it can't be written."""
         from ..timing.tracing import write_trace  # imports the whole compiler
 
@@ -303,12 +306,12 @@ class Tasks:
             raise Skip(f"{path}: {error.strerror or error}") from None
         return {}
 
-    def settle(self) -> dict[str, Any]:
+    def settle(self) -> Answer:
         """Return once the threads of this process sleep, before another process is timed."""
         settle()
         return {}
 
-    def drop(self, what: str) -> dict[str, Any]:
+    def drop(self, what: str) -> Answer:
         """Release a prepared cell, and the memory cached for it."""
         self._ready.pop(what, None)
         release()
@@ -343,7 +346,7 @@ class Tasks:
         gc.disable()
 
 
-def _sensed(ready: Built | Workload) -> dict[str, Any]:
+def _sensed(ready: Built | Workload) -> Answer:
     """Return the GPU's clock and temperature after a block, and whether it was throttled."""
     reading: Reading | None = ready.meter.sensors() if isinstance(ready, Built) else None
     if reading is None:

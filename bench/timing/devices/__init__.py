@@ -8,12 +8,12 @@ import sys
 from ... import CHECKOUT
 from .cpu import CPU
 from .cuda import CUDA
-from .device import Device, Memory, Meter
+from .device import Device, Memory, Meter, Work
 from .energy import Counter
 from .host import threads
 
 __all__ = [
-    "DEVICES", "Device", "Memory", "Meter", "default_device", "energy_counter", "free_bytes",
+    "DEVICES", "Device", "Memory", "Meter", "Work", "default_device", "energy_counter", "free_bytes",
     "free_bytes_elsewhere", "meter_for", "tells_more", "threads",
 ]  # fmt: skip
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -16,7 +15,7 @@ from torch.profiler import ProfilerActivity
 from ...checks.dispatch import traced
 from ..pages import chosen, release
 from . import host
-from .device import Device, Memory, Meter, copied
+from .device import Device, Memory, Meter, Work, copied
 from .energy import rapl
 
 FLOOR = 2 << 20
@@ -29,7 +28,7 @@ class CpuMeter(Meter):
     clock = "wall"
     whole_blocks = False
 
-    def timed(self, call: Callable[[], Any], times: int, warm: int = 0) -> tuple[float, Any]:
+    def timed(self, call: Work, times: int, warm: int = 0) -> tuple[float, Any]:
         for _ in range(warm):
             call()
         start = perf_counter()
@@ -38,10 +37,10 @@ class CpuMeter(Meter):
         answer = call()
         return perf_counter() - start, answer
 
-    def slowed(self, call: Callable[[], Any], share: float) -> Callable[[], Any]:
+    def slowed(self, call: Work, share: float) -> Work:
         """Return the call slowed by a share of its time, which includes reading the clock."""
 
-        def around(call: Callable[[], Any], own: float) -> Callable[[], Any]:
+        def around(call: Work, own: float) -> Work:
             def run() -> Any:
                 start = perf_counter()
                 answer = call()
@@ -55,7 +54,7 @@ class CpuMeter(Meter):
         own = min(self.seconds(around(lambda: None, 0.0), 100) / 100 for _ in range(20))
         return around(call, own)
 
-    def memory(self, call: Callable[[], Any]) -> tuple[Memory, bytes, Any]:
+    def memory(self, call: Work) -> tuple[Memory, bytes, Any]:
         """Return the largest sum of live allocations among the profiler's `[memory]` events, workspaces of operators
         included.
 
@@ -74,11 +73,11 @@ class CpuMeter(Meter):
         of_call, of_end = (memory_events(it) for it in (trace, traced(let_go)[0]))
         return Memory(peak(of_call), left(np.concatenate([of_call, of_end]))), trace, copy
 
-    def resident(self, call: Callable[[], Any]) -> tuple[int | None, Any]:
+    def resident(self, call: Work) -> tuple[int | None, Any]:
         return peak_rss(call)
 
 
-def peak_rss(call: Callable[[], Any], process: Path = PROCESS) -> tuple[int | None, Any]:
+def peak_rss(call: Work, process: Path = PROCESS) -> tuple[int | None, Any]:
     """Return the growth of the process's high-water mark over one call, its output included, and the output; 0 below
     `FLOOR`.
 

@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity
 
 from ...cases.outcome import Wrong
 from ...checks.dispatch import traced
-from .device import Device, Memory, Meter, copied
+from .device import Device, Memory, Meter, Work, copied
 from .energy import Counter, of_gpu
 from .nvml import Nvml, Reading, opened
 
@@ -67,7 +67,7 @@ class CudaMeter(Meter):
         self._seen: Reading | None = None
         self._late = 0
 
-    def timed(self, call: Callable[[], Any], times: int, warm: int = 0) -> tuple[float, Any]:
+    def timed(self, call: Work, times: int, warm: int = 0) -> tuple[float, Any]:
         """Return the time between two events in the stream. The `warm` calls are queued before the first event and not
         waited for, so that the device is busy when the first timed call is launched; earlier work is waited for. A spin
         would overlap launches, which are part of this time (`device_s` excludes them). Raises `Wrong` if work in another
@@ -80,7 +80,7 @@ class CudaMeter(Meter):
 
         return self._between(call, times, behind)
 
-    def _between(self, call: Callable[[], Any], times: int, behind: Callable[[], Any]) -> tuple[float, Any]:
+    def _between(self, call: Work, times: int, behind: Work) -> tuple[float, Any]:
         """Return the seconds of `times` calls queued behind untimed work, and the last output."""
         start, end = (self._cuda.Event(enable_timing=True) for _ in range(2))
         self._cuda.synchronize()
@@ -105,7 +105,7 @@ class CudaMeter(Meter):
         if self._late == LATE_BLOCKS:
             raise Wrong("its work in another CUDA stream continues after that in the current stream: it can't be timed")
 
-    def slowed(self, call: Callable[[], Any], share: float) -> Callable[[], Any]:
+    def slowed(self, call: Work, share: float) -> Work:
         """Return the call followed by a kernel that spins for a share of its time."""
         self.seconds(call, 1)
         cycles = ceil(share * self.seconds(call, 10, warm=3) / 10 * self._cycles_per_second())
@@ -117,7 +117,7 @@ class CudaMeter(Meter):
 
         return run
 
-    def more(self, call: Callable[[], Any], hot_s: float, graph: bool) -> dict[str, float | None]:
+    def more(self, call: Work, hot_s: float, graph: bool) -> dict[str, float | None]:
         short = hot_s < COLD_BELOW
         cold = self._cold(call) if short else []
         device = self._queued(call, ceil(GRAPH_SECONDS / hot_s), BLOCKS) if short else []
@@ -129,7 +129,7 @@ class CudaMeter(Meter):
             "graph_s": self._replayed(call, hot_s) if graph and hot_s < GRAPH_BELOW else None,
         }
 
-    def _cold(self, call: Callable[[], Any]) -> list[float]:
+    def _cold(self, call: Work) -> list[float]:
         """Return sorted device seconds of single calls, each after writing twice the caches; empty if they are unknown."""
         l2 = self._cuda.get_device_properties().L2_cache_size
         if not l2:
@@ -137,9 +137,7 @@ class CudaMeter(Meter):
         size = 2 * (max(l2, INFINITY_CACHE) if torch.version.hip else l2)
         return self._queued(call, 1, COLD_CALLS, self._empty(size, dtype=torch.uint8, device="cuda").zero_)
 
-    def _queued(
-        self, call: Callable[[], Any], calls: int, blocks: int, first: Callable[[], Any] = lambda: None
-    ) -> list[float]:
+    def _queued(self, call: Work, calls: int, blocks: int, first: Work = lambda: None) -> list[float]:
         """Return sorted device seconds per call over several blocks. All launches are queued behind a spin and behind
         `first` before the clock starts; empty if queueing takes longer than the device spins, because the call waits
         for the device or the queue is full.
@@ -178,7 +176,7 @@ class CudaMeter(Meter):
         """Return the clock rate of `torch.cuda._sleep`, which counts cycles of the multiprocessors."""
         return SPIN_CYCLES / self.seconds(lambda: self._cuda._sleep(SPIN_CYCLES), 1, warm=1)
 
-    def _replayed(self, call: Callable[[], Any], hot_s: float) -> float | None:
+    def _replayed(self, call: Work, hot_s: float) -> float | None:
         """Return the seconds of a call in a graph of many; None if capture fails or a replay gives another output."""
         calls = ceil(GRAPH_SECONDS / hot_s)
         found = captured(self._cuda, call, calls)
@@ -190,7 +188,7 @@ class CudaMeter(Meter):
         taken = (self.seconds(graph.replay, REPLAYS, warm=1) for _ in range(BLOCKS))
         return median(taken) / REPLAYS / calls
 
-    def _is_same(self, graph: Any, answer: torch.Tensor, call: Callable[[], Any]) -> bool:
+    def _is_same(self, graph: Any, answer: torch.Tensor, call: Work) -> bool:
         """Whether a replay recomputes the output of an eager call, within the tolerance of its dtype."""
         expected = call().clone()
         answer.fill_(torch.nan)
@@ -212,7 +210,7 @@ class CudaMeter(Meter):
         seen, self._seen = self._seen, None
         return seen
 
-    def memory(self, call: Callable[[], Any]) -> tuple[Memory, bytes, Any]:
+    def memory(self, call: Work) -> tuple[Memory, bytes, Any]:
         """Return the requested bytes from the allocator, unrounded. Library workspaces are excluded: probes have
         allocated them before.
         """
@@ -233,7 +231,7 @@ class CudaMeter(Meter):
         return int(self._cuda.memory_stats()["requested_bytes.all.current"])
 
 
-def captured(cuda: Any, call: Callable[[], Any], calls: int = 1) -> tuple[Any, Any] | None:
+def captured(cuda: Any, call: Work, calls: int = 1) -> tuple[Any, Any] | None:
     """Return a `torch.cuda.CUDAGraph` of `calls` calls, and the last output, which replays overwrite; None if capture
     fails.
 

@@ -12,6 +12,9 @@ from torch.profiler import ProfilerActivity
 from .energy import Counter
 from .nvml import Reading
 
+Work = Callable[[], Any]
+"""A call that is measured; its output may be needed."""
+
 
 @dataclass(frozen=True)
 class Memory:
@@ -38,21 +41,21 @@ class Meter:
     whole_blocks: bool
     """Whether the clock is read once per block, since reading it waits for the device."""
 
-    def timed(self, call: Callable[[], Any], times: int, warm: int = 0) -> tuple[float, Any]:
+    def timed(self, call: Work, times: int, warm: int = 0) -> tuple[float, Any]:
         """Return the seconds of `times` calls after `warm` untimed ones, asynchronous work included, and the last
         output.
         """
         raise NotImplementedError
 
-    def seconds(self, call: Callable[[], Any], times: int, warm: int = 0) -> float:
+    def seconds(self, call: Work, times: int, warm: int = 0) -> float:
         """Return the seconds alone."""
         return self.timed(call, times, warm)[0]
 
-    def slowed(self, call: Callable[[], Any], share: float) -> Callable[[], Any]:
+    def slowed(self, call: Work, share: float) -> Work:
         """Return the call, slowed by a share of its own time."""
         raise NotImplementedError
 
-    def more(self, call: Callable[[], Any], hot_s: float, graph: bool) -> dict[str, float | None]:
+    def more(self, call: Work, hot_s: float, graph: bool) -> dict[str, float | None]:
         """Return the seconds of one call under further conditions: `cold_s` with cold caches, and its interval
         `cold_low`, `cold_high`; `device_s` with all launches queued beforehand; `graph_s` replayed from a graph (only
         if `graph`). None if the device doesn't support it, if a hot call takes too long (`hot_s`) for it to matter, or
@@ -64,11 +67,11 @@ class Meter:
         """Return the device's current clock and temperature; None if unavailable."""
         return None
 
-    def memory(self, call: Callable[[], Any]) -> tuple[Memory, bytes, Any]:
+    def memory(self, call: Work) -> tuple[Memory, bytes, Any]:
         """Return the memory of one call, excluding earlier allocations, its Chrome trace, and a copy of its output."""
         raise NotImplementedError
 
-    def resident(self, call: Callable[[], Any]) -> tuple[int | None, Any]:
+    def resident(self, call: Work) -> tuple[int | None, Any]:
         """Return the growth in bytes of the process's high-water mark over a call, private memory included, None if it
         can't be measured; and the call's output.
         """
