@@ -10,8 +10,7 @@ import argparse
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic, strftime
@@ -28,10 +27,10 @@ from ..selection.errors import UsageError
 from ..selection.options import clock_text
 from ..timing.machine import fingerprint
 from . import selftest
-from .comparison import KIND, Plan, compare
+from .comparison import KIND, compare
 from .options import EACH_TIME, asked, command, defaults
 from .planning import plan_of
-from .replicates import VARIANTS, Replicate
+from .replicates import VARIANTS
 from .sources import digest, repository, temporary_worktrees
 
 
@@ -61,40 +60,33 @@ def measured(options: argparse.Namespace, results: Path | None = None) -> Path:
                     )
             plan = replace(plan, before=tuple(continued["pairs"]), seed=continued["seed"])
         about = {"asked": asked(options), "continues": str(options.to_continue.resolve()) if continued else None}
-        begun = about | {"code": code, "machine": fingerprint()}
-        with _journaled(folder, begun, plan) as (plan, keep):
-            found = compare(plan, _teller(plan.seconds), keep)
+        journal = _journal(folder, about | {"code": code, "machine": fingerprint()}, plan.seed)
+        try:
+            before = [line["pair"] for line in journal.lines]
+            left = max(0.0, plan.seconds - sum(replicate["seconds"] for replicate in before))
+            plan = replace(plan, before=(*plan.before, *before), seconds=left, seed=journal.header["seed"])
+            found = compare(plan, _teller(left), lambda replicate: journal.add({"pair": replicate}))
             known = list(selftest.summary(selftest.kept(folder), plan.margin))
             whole = found | about | {"command": command(asked(options)), "self_test": known}
-            return save(folder, options.save or strftime("%Y%m%d_%H%M%S"), whole, indent=None)
+            saved = save(folder, options.save or strftime("%Y%m%d_%H%M%S"), whole, indent=None)
+        except BaseException:
+            if journal.lines:
+                journal.close()
+            else:
+                journal.delete()
+            raise
+        journal.delete()
+        return saved
 
 
-@contextmanager
-def _journaled(
-    folder: Path, begun: Mapping[str, Any], plan: Plan
-) -> Iterator[tuple[Plan, Callable[[Replicate], None]]]:
-    """Yield the plan with the replicates of a killed process of the comparison, and a function that stores more."""
+def _journal(folder: Path, begun: Mapping[str, Any], seed: int) -> Journal:
+    """Return the journal of a killed process of the comparison, else a new one; raises `UsageError`."""
     name = f"ab-{hashlib.sha256(json.dumps(begun).encode()).hexdigest()[:10]}"
     path = newest(folder, name)
-    kept = Journal(path) if path else Journal.start(folder, name, {"seed": plan.seed})
-    replicates = [line["pair"] for line in kept.lines]
-    if replicates:
-        print(f"continues after {len(replicates)} saved replicates", file=sys.stderr)
-    left = max(0.0, plan.seconds - sum(replicate["seconds"] for replicate in replicates))
-
-    def keep(replicate: Replicate) -> None:
-        kept.add({"pair": replicate})
-        replicates.append(replicate)
-
-    try:
-        yield replace(plan, before=(*plan.before, *replicates), seconds=left, seed=kept.header["seed"]), keep
-    except BaseException:
-        if replicates:
-            kept.close()
-        else:
-            kept.delete()
-        raise
-    kept.delete()
+    journal = Journal(path) if path else Journal.start(folder, name, {"seed": seed})
+    if journal.lines:
+        print(f"continues after {len(journal.lines)} saved replicates", file=sys.stderr)
+    return journal
 
 
 def _continued(file: Path) -> dict[str, Any]:

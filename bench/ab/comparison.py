@@ -103,11 +103,10 @@ def compare(plan: Plan, tell: Tell, keep: Callable[[Replicate], None] = lambda r
 
     with closing(_team(plan, plan.variants, plan.cases)) as team:
         try:
-            known, conditions = _begun(plan, team)
+            known, fingerprints, workloads = _begun(plan, team)
         except HeadBroken as why:
             broken = cell_of(("all", "implementations"), Verdict(BROKEN, str(why)), failed=["head"])
             return record(plan, [broken], seconds=monotonic() - began)
-        fingerprints, workloads = _conditions(plan, conditions)
         cells, neither, requests, found = _present(plan, known)
         tell(f"checking {len(cells)} cell{'s' * (len(cells) != 1)} of base and head")
         of_both([_checking(plan, team, i, requests[i], found[i]) for i in (0, 1)], plan.together)
@@ -223,8 +222,10 @@ def _team(plan: Plan, variants: Sequence[Variant], cases: Collection[Case] = ())
     )
 
 
-def _begun(plan: Plan, team: Team) -> tuple[list[Answer], list[Answer]]:
-    """Return both processes' replies to `cells` and to `facts`; raises `Unjudgeable`, or `HeadBroken`, if one ends."""
+def _begun(plan: Plan, team: Team) -> tuple[list[Answer], list[Answer], list[Key]]:
+    """Return both processes' replies to `cells`, their fingerprints, and the reference workloads that are equal in both;
+    raises `Unjudgeable`, or `HeadBroken`, if a process ends, and if conditions differ.
+    """
     known, facts = [], []
     for name, variant in zip(VARIANTS, plan.variants, strict=True):
         try:
@@ -232,12 +233,7 @@ def _begun(plan: Plan, team: Team) -> tuple[list[Answer], list[Answer]]:
             facts.append(team.clients[name].ask("facts"))
         except Skip as error:
             raise (HeadBroken if name == "head" else Unjudgeable)(f"{name} ({variant.label}): {error}") from None
-    return known, facts
-
-
-def _conditions(plan: Plan, facts: Sequence[Answer]) -> tuple[tuple[Answer, Answer], tuple[Key, ...]]:
-    """Return both fingerprints, and the reference workloads that are equal in both variants; raises `Unjudgeable`."""
-    base, head = (it["fingerprint"] for it in facts)
+    base, head = fingerprints = [it["fingerprint"] for it in facts]
     free = OF_INTERPRETERS if plan.variants[0].python != plan.variants[1].python else ()
     differ = [name for name in base if base[name] != head[name] and name not in free]
     if differ:
@@ -245,7 +241,7 @@ def _conditions(plan: Plan, facts: Sequence[Answer]) -> tuple[tuple[Answer, Answ
         raise Unjudgeable(f"base and head run under different conditions: {differences}")
     workloads = WORKLOADS if plan.together else WORKLOADS + GPU_WORKLOADS
     versions = [it["controls"] for it in facts]
-    return (base, head), tuple(key for key in workloads if versions[0][key[1]] == versions[1][key[1]])
+    return known, fingerprints, [key for key in workloads if versions[0][key[1]] == versions[1][key[1]]]
 
 
 def _present(

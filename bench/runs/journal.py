@@ -33,7 +33,7 @@ class Journal:
         self._file.truncate(whole)
         self.header: Line = next((line["header"] for line in lines if "header" in line), {})
         self.lines = [line for line in lines if "header" not in line]
-        """Lines written by earlier processes of the run."""
+        """Results of this process and of earlier ones."""
 
     @classmethod
     def start(cls, folder: Path, name: str, header: Line) -> Journal:
@@ -43,14 +43,18 @@ class Journal:
         journal = cls(folder / f"{name}.{stamp}-{os.getpid()}.journal")
         journal.header = header
         try:
-            journal.add({"header": header})
+            journal._write({"header": header})
         except OSError:
             journal.delete()
             raise
         return journal
 
     def add(self, line: Line) -> None:
-        """Write a line and wait until it is on disk."""
+        """Write a result and wait until it is on disk."""
+        self._write(line)
+        self.lines.append(line)
+
+    def _write(self, line: Line) -> None:
         self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())

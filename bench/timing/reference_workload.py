@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -70,9 +71,9 @@ class ReferenceWorkload:
 
     clock: Callable[[], float] = perf_counter
     seen: dict[str, list[dict[str, float]]] = field(default_factory=dict)
-    _work: dict[str, Work] = field(default_factory=dict)
+    _work: dict[str, Work] = field(default_factory=lambda: {name: make() for name, make in WORK.items()})
     _began: float | None = None
-    _last: float = 0.0
+    _last: float = -math.inf
 
     def sample(self, elsewhere: Mapping[str, float] = {}) -> None:
         """Time every CPU workload now; `elsewhere`: seconds of GPU workloads that a worker has just timed."""
@@ -80,14 +81,14 @@ class ReferenceWorkload:
         if self._began is None:  # samples of an earlier process come first
             self._began = now - max((sample["at"] for samples in self.seen.values() for sample in samples), default=0.0)
         with accounted("reference workload"):
-            here = {name: self._seconds(self._work.setdefault(name, make())) for name, make in WORK.items()}
+            here = {name: self._seconds(work) for name, work in self._work.items()}
         for name, seconds in {**here, **elsewhere}.items():
             self.seen.setdefault(name, []).append({"at": now - self._began, "seconds": seconds})
         self._last = self.clock()
 
     def due(self) -> bool:
         """Whether the last sample is `EVERY` seconds old."""
-        return self._began is None or self.clock() - self._last >= EVERY
+        return self.clock() - self._last >= EVERY
 
     def drift(self) -> float:
         """Return `conditions.drift` of the samples."""
