@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +21,6 @@ from bench.cases.sweep import SWEEPS
 from bench.runs.journal import Journal
 from bench.runs.run import Run
 from bench.selection.options import Selection
-from bench.timing.engine import VISITS
 
 from .conftest import CHECKOUT, Suite, environment, run_files, suite_command
 
@@ -79,35 +77,6 @@ def test_every_seed_draws_an_order(suite: Suite) -> None:
     first, again, other = order("1"), order("1"), order("2")
     assert first == again != other
     assert sorted(first) == sorted(other)
-
-
-@pytest.mark.slow
-def test_killed_and_resumed(tmp_path: Path) -> None:
-    env = environment() | {"PYTHONPATH": str(CHECKOUT)}
-    options = ("--processes", "2", "--save", "x", "--quiet-machine", *SMALL[2:-1], "0.4",
-               "--precision", "1e-9", "--T", "16,24")  # fmt: skip
-    with subprocess.Popen(sweep_command(*options), cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as begun:
-        assert begun.stdout
-        for line in begun.stdout:
-            if "visit 2 of" in line:  # a whole visit is on disk
-                break
-        begun.send_signal(signal.SIGKILL)
-    (journal,) = tmp_path.glob("results/*/x.*.journal")
-    kept = [json.loads(line)["visit"] for line in journal.read_text().splitlines() if '"visit"' in line[:9]]
-    assert kept
-    assert "was begun and not finished" in sweep(tmp_path, "--save", "x", *SMALL).stderr
-    resumed = sweep(tmp_path, "--resume", "x")
-    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
-    assert "checked" not in resumed.stdout  # it was
-    (file,) = run_files(tmp_path)
-    data = json.loads(file.read_text())
-    assert data["machine_info"]["allocator"]["MALLOC_MMAP_MAX_"] == "0"  # as it was begun
-    rows = {(row["extra_info"]["impl"], row["extra_info"]["id"]): row for row in data["benchmarks"]}
-    assert len(rows) == 4
-    for visit in kept:
-        for impl, cell in visit["cells"].items():
-            assert {seconds for seconds, *_ in cell["samples"]} <= set(rows[impl, visit["id"]]["stats"]["data"])
-    assert all(len(set(row["extra_info"]["sample_visits"])) == 2 * VISITS for row in rows.values())
 
 
 @pytest.mark.parametrize(("option", "code"), [("--dry-run", 0), ("-knothing", 5), ("--sweep=quik", 4)])

@@ -379,7 +379,7 @@ def test_killed_at_random_moments_and_resumed(suite: Suite, small: tuple[Path, s
     for kill in range(3):
         process = subprocess.Popen(
             suite_command(
-                "--resume", "x", *(SMALL if kill == 0 else ()), "--cell-time", "2", "--precision", "1e-9"
+                "--resume", "x", *(SMALL if kill == 0 else ()), "--processes", "2", "--cell-time", "1", "--precision", "1e-9"
             ),
             cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
