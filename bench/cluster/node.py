@@ -37,8 +37,14 @@ def do(archive: bytes | Path, task: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="attention-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         zipfile.ZipFile(archive if isinstance(archive, Path) else io.BytesIO(archive)).extractall(folder / "code")
+        code = folder / "code"
+        what = [f"--case={task['case']}"] if task["case"] else ["-pbench.cluster.node", "--collect-only", "-q"]
+        command = [sys.executable, str(code / "bench"), "sweep", "--save=job", *task["arguments"], *what]
+        env = os.environ | {"ATTENTION_BENCH_PATH": str(code / "user")}
         with (folder / "said").open("w") as said:
-            process = _started(folder, task, said)
+            process = subprocess.Popen(
+                command, cwd=folder, env=env, stdout=said, stderr=said, preexec_fn=_end_with_parent
+            )
             while process.poll() is None:
                 if isinstance(archive, Path) and not archive.exists():
                     process.kill()
@@ -51,14 +57,6 @@ def do(archive: bytes | Path, task: dict[str, Any]) -> dict[str, Any]:
                 return node | {"run" if task["case"] else "cells": found}
         last = (folder / "said").read_text(errors="replace").strip().split("\n")[-1]
         return node | {"failed": f"{last.removeprefix('ERROR: ')} (exit code {process.returncode})"}
-
-
-def _started(folder: Path, task: dict[str, Any], said: Any) -> subprocess.Popen[Any]:
-    code = folder / "code"
-    what = [f"--case={task['case']}"] if task["case"] else ["-pbench.cluster.node", "--collect-only", "-q"]
-    command = [sys.executable, str(code / "bench"), "sweep", "--save=job", *task["arguments"], *what]
-    env = os.environ | {"ATTENTION_BENCH_PATH": str(code / "user")}
-    return subprocess.Popen(command, cwd=folder, env=env, stdout=said, stderr=said, preexec_fn=_end_with_parent)
 
 
 def _end_with_parent() -> None:

@@ -216,7 +216,6 @@ class Run:
             except Skip as outcome:
                 self.add_skipped(cell, outcome)
                 continue
-            more.pop("throttled_by", None)
             self.finished[key] = finite(row(cell, self.checked[key]["columns"], timed.samples, over, NOT_READ | more))
 
     def _of_roofline(self, cell: Cell, found: Sequence[Sample]) -> float:

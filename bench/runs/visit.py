@@ -134,19 +134,16 @@ class Visit:
             self.worker.seconds[key] = min(self.worker.seconds[key], seconds)
 
     def _block(self, cell: Cell, block: Block) -> Answer:
-        answer = self._timed(cell, block)
-        if answer.get("held_back") and not self._cooled:
-            self._cooled = True
-            sleep(COOLING)
-            answer = self._timed(cell, block)
-        return answer
-
-    def _timed(self, cell: Cell, block: Block) -> Answer:
+        """Return the reply to `time`; in a visit, the first block of a GPU that is held back is timed again."""
         warm = block.warm or int(cell.key in self._cold)
         self._cold.discard(cell.key)
         self.worker.grown.add(cell.key)
         answer = self.worker.ask("time", cell, calls=block.calls, slices=block.slices, warm=warm)
         count("timed calls", answer["seconds"] * (block.calls * block.slices + warm))
+        if answer.get("held_back") and not self._cooled:
+            self._cooled = True
+            sleep(COOLING)
+            return self._block(cell, block)
         return answer
 
     def _keep(self, key: Key, answer: Answer, number: int, block: Block) -> None:
@@ -166,9 +163,6 @@ class Visit:
 
 def _sensors(answer: Answer, before: Mapping[str, Any]) -> dict[str, Any]:
     """Return columns on the GPU's state: its latest reading, and all throttling reasons."""
-    throttled = [*dict.fromkeys([*before.get("throttled_by", []), *answer["throttled"]])]
-    return {
-        **{name: answer[name] for name in ("sm_mhz", "power_w", "temperature_c")},
-        "throttled_by": throttled,
-        "throttled": ", ".join(throttled) or None,
-    }
+    earlier = before.get("throttled")
+    throttled = ", ".join(dict.fromkeys([*(earlier.split(", ") if earlier else ()), *answer["throttled"]]))
+    return {name: answer[name] for name in ("sm_mhz", "power_w", "temperature_c")} | {"throttled": throttled or None}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil
+from functools import partial
+from math import ceil, inf
 from pathlib import Path
 from time import perf_counter
 
@@ -22,14 +23,18 @@ AT_A_TIME = 0.01
 
 @dataclass(frozen=True)
 class Counter:
-    """An energy counter with its own units."""
+    """An energy counter, of one or several parts."""
 
     seconds: float
     """Seconds of observation after which its resolution doesn't matter."""
-    read: Callable[[], tuple[int, ...]]
-    """Reads it; raises OSError."""
-    joules: Callable[[tuple[int, ...], tuple[int, ...]], float]
-    """Joules between two readings."""
+    read: Callable[[], list[float]]
+    """Reads the joules of each part; raises OSError."""
+    wraps: Sequence[float]
+    """Joules at which each part begins anew."""
+
+    def since(self, before: Sequence[float]) -> float:
+        """Return the joules since an earlier reading."""
+        return sum((b - a) % most for a, b, most in zip(before, self.read(), self.wraps, strict=True))
 
 
 def joules_of_a_call(counter: Counter, run: Callable[[int], object], hot_s: float) -> float | None:
@@ -41,7 +46,7 @@ def joules_of_a_call(counter: Counter, run: Callable[[int], object], hot_s: floa
     while not made or perf_counter() < until:
         run(at_a_time)
         made += at_a_time
-    return counter.joules(before, counter.read()) / made or None
+    return counter.since(before) / made or None
 
 
 def rapl(folder: Path = POWERCAP) -> Counter | None:
@@ -49,34 +54,24 @@ def rapl(folder: Path = POWERCAP) -> Counter | None:
     or `psys`, a superset.
     """
 
-    def number(zone: Path, name: str) -> int:
-        return int((zone / name).read_text())
-
-    def read() -> tuple[int, ...]:
-        return tuple(number(zone, "energy_uj") for zone in zones)
-
-    def joules(before: tuple[int, ...], after: tuple[int, ...]) -> float:
-        """Return the joules between two readings; a counter wraps to zero at its range."""
-        return sum((b - a) % most for a, b, most in zip(before, after, ranges, strict=True)) / 1e6
+    def joules(name: str) -> list[float]:
+        return [int((zone / name).read_text()) / 1e6 for zone in zones]
 
     try:
         zones = [it for it in sorted(folder.glob("intel-rapl:*")) if (it / "name").read_text().startswith("package")]
-        ranges = [number(zone, "max_energy_range_uj") for zone in zones]
-        read()
+        counter = Counter(RAPL_SECONDS, partial(joules, "energy_uj"), joules("max_energy_range_uj"))
+        counter.read()
     except OSError:
         return None
-    return Counter(RAPL_SECONDS, read, joules) if zones else None
+    return counter if zones else None
 
 
 def of_gpu(nvml: Nvml, uuid: str) -> Counter | None:
     """Return the counter of one GPU; None if NVML reports no energy for it."""
 
-    def read() -> tuple[int, ...]:
-        found = nvml.millijoules(uuid)
-        if found is None:
+    def read() -> list[float]:
+        if (found := nvml.millijoules(uuid)) is None:
             raise OSError("NVML reports no energy for this GPU")
-        return (found,)
+        return [found / 1e3]
 
-    if nvml.millijoules(uuid) is None:
-        return None
-    return Counter(NVML_SECONDS, read, lambda before, after: (after[0] - before[0]) / 1e3)
+    return None if nvml.millijoules(uuid) is None else Counter(NVML_SECONDS, read, [inf])
