@@ -235,11 +235,6 @@ def test_what_is_settled_leaves_and_what_is_open_is_measured_on() -> None:
     assert words_of(found) == {A: UNCHANGED, B: REGRESSED, C: REGRESSED} and world.seconds > 0
 
 
-def test_nothing_open_ends_it() -> None:
-    world = World({A: (0.0, 0.001)}, 40)
-    assert words_of(world.compare()) == {A: UNCHANGED} and world.seconds > 30
-
-
 def test_the_budget_ends_it() -> None:
     world = World({A: (0.0, 0.5)}, 20)
     assert words_of(world.compare()) == {A: INCONCLUSIVE}

@@ -214,21 +214,6 @@ def test_verbose_adds_tables_and_no_ids_of_tests(at_a_shell: pytest.Pytester) ->
     assert "::" not in done.stdout.str()
 
 
-def test_the_counts_of_a_plan_add_up_to_the_cells_that_were_asked_for(at_a_shell: pytest.Pytester) -> None:
-    asked = ("--impl", "loop,sdpa,parameter,fused", "--T", "64,512", "--H", "1,2", "--dtype", "float32", "--dry-run")
-    printed = at_a_shell.runpytest_inprocess(BENCH, *asked).outlines
-    listed = [names.split(", ") for line in printed if line.startswith("B1-") for names in line.split(": ")[1:]]
-    last = re.search(r"(\d+) cells to measure, (\d+) unsupported", printed[-1])
-    assert last and sum(map(len, listed)) == int(last[1]) and int(last[1]) + int(last[2]) == 4 * 2 * 2
-
-
-def test_the_counts_of_what_has_no_row_add_up() -> None:
-    reasons = ("unsupported", "wrong", "error", "wrong", "unsupported", "out_of_memory")
-    entries = [
-        {"reason": it, "impl": f"i{n % 4}", "id": f"c{n}", "detail": f"d{n % 3}"} for n, it in enumerate(reasons)
-    ]
-    counts = [re.search(r"\((\d+) cells; ", line) for line in skips(entries)]
-    assert sum(int(found[1]) if found else 1 for found in counts) == len(entries)
 
 
 def test_a_sentence_keeps_its_words_where_an_implementation_is_called_layer() -> None:

@@ -78,10 +78,3 @@ def test_the_exit_code_says_whether_something_disturbs(
     monkeypatch.setattr(doctor, "CHECKS", (lambda: iter([fine, bad]),))
     assert doctor.main([]) == 1
     assert "1 of 2 will disturb a measurement" in capsys.readouterr().out
-
-
-def test_a_usage_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        doctor.main(["--fast"])
-    assert left.value.code == 3
-    assert capsys.readouterr().err == "bench: error: unrecognized arguments: --fast (--help shows the options)\n"

@@ -47,7 +47,9 @@ def begin(config: pytest.Config) -> Run:
     if run.name:
         named(run.name, "--benchmark-save")
     given, suite = [str(it) for it in config.invocation_params.args], str(CHECKOUT / "bench")
-    own = given[given.index(suite) + 1 :] if given[:1] == ["-c"] and suite in given else None  # of `attention-bench run`
+    own = (
+        given[given.index(suite) + 1 :] if given[:1] == ["-c"] and suite in given else None
+    )  # of `attention-bench run`
     run.command = shlex.join(["pytest", *given] if own is None else ["attention-bench", "run", *own])
     if config.getoption("save_traces"):
         run.traces = Traces(run)

@@ -70,6 +70,9 @@ def row(cell: Cell, checked: Mapping[str, Any], found: Sequence[Sample], over: S
     """
     impl, case = cell.key
     test = f"test_{cell.case.mode}"
+    stats, data = Stats(), [it.seconds for it in found]
+    for seconds in data:
+        stats.update(seconds)
     return {
         "group": case,
         "name": f"{test}[{impl}-{case}]",
@@ -81,23 +84,15 @@ def row(cell: Cell, checked: Mapping[str, Any], found: Sequence[Sample], over: S
         | dict(checked)
         | {"flops": flops(cell.case), "bytes": least_bytes(cell.case)}
         | {
-            "tokens_per_s": cell.case.B * cell.case.T / median(it.seconds for it in found),
+            "tokens_per_s": cell.case.B * cell.case.T / median(data),
             "padding_share": padding_share(cell.impl, cell.case),
             "cache_bytes_per_token": cache_bytes(cell.case),
         }
         | timed(found, over)
         | more,
         "options": {},
-        "stats": stats_of(found),
+        "stats": stats.as_dict() | {"data": data, "iterations": found[0].calls},
     }
-
-
-def stats_of(found: Sequence[Sample]) -> Row:
-    """Return statistics in pytest-benchmark's format, with the samples."""
-    stats, data = Stats(), [it.seconds for it in found]
-    for seconds in data:
-        stats.update(seconds)
-    return dict(stats.as_dict()) | {"data": data, "iterations": found[0].calls}
 
 
 def timed(found: Sequence[Sample], over: Sequence[Sample]) -> Row:

@@ -212,15 +212,13 @@ class Run:
                 more["calls_compared"] = 0 if cell.case.drops else len(timed.samples) + timed.compared
                 more |= timed.columns
                 if "roof" not in more:
-                    more["roof"] = self._of_roofline(cell, timed.samples)
+                    usual = median(it.seconds for it in timed.samples)
+                    with threads(cell.case.threads):
+                        more["roof"] = self.rooflines.share(cell.case, meter_for(cell.case.device), usual)
             except Skip as outcome:
                 self.add_skipped(cell, outcome)
                 continue
             self.finished[key] = finite(row(cell, self.checked[key]["columns"], timed.samples, over, NOT_READ | more))
-
-    def _of_roofline(self, cell: Cell, found: Sequence[Sample]) -> float:
-        with threads(cell.case.threads):
-            return self.rooflines.share(cell.case, meter_for(cell.case.device), median(it.seconds for it in found))
 
     def _add(self, line: Line) -> None:
         self._take(line)

@@ -194,7 +194,9 @@ def build(cell: Cell) -> Built:
     numbers = inputs_of(problem_of(case))
     built = Built(cell, call_of(module, case, numbers), module, numbers, meter_for(case.device), prepare_s)
     if cell.impl.compiled:
-        _allow_graphs()
+        from torch._dynamo import config  # takes seconds to import, needed by compiled forms only
+
+        config.recompile_limit = config.accumulated_recompile_limit = GRAPHS
         built.perturb()  # the checked call on input set 0 is the first one on it
         built.compile_s, built.compile_cache = _compile(built.call, cell)
     return built
@@ -350,12 +352,6 @@ def _compile(call: Call, cell: Cell) -> tuple[float, str | None]:
     if _graphs() == before:
         return spent, None
     return spent, "cold" if _cache_misses() > misses else "warm"
-
-
-def _allow_graphs() -> None:
-    from torch._dynamo import config  # takes seconds to import, needed by compiled forms only
-
-    config.recompile_limit = config.accumulated_recompile_limit = GRAPHS
 
 
 def _graphs() -> int:

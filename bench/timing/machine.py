@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from dataclasses import asdict
 from typing import Any
 
@@ -14,7 +15,8 @@ from .devices import DEVICES
 from .devices.nvml import readings, settings, words
 from .pages import allocator_settings
 
-ENVIRONMENT = ("OMP_", "MKL_", "KMP_", "GOMP_", "TORCH", "PYTORCH_", "CUDA_", "CUBLAS_", "NVIDIA_TF32", "MALLOC_")
+SPEED = re.compile("(OMP_|MKL_|KMP_|GOMP_|TORCH|PYTORCH_|CUDA_|CUBLAS_|NVIDIA_TF32|MALLOC_)(?!.*(_DIR|_PATH|_HOME)$)")
+"""Environment variables that may determine speed; folders don't."""
 
 
 def fingerprint() -> dict[str, Any]:
@@ -43,9 +45,5 @@ def state() -> dict[str, Any]:
             for gpu, chosen in zip(readings(), settings(), strict=True)
         ],
         "system": f"{platform.system()} {platform.release()}",
-        "environment": {name: os.environ[name] for name in sorted(os.environ) if _decides_speed(name)},
+        "environment": {name: os.environ[name] for name in sorted(os.environ) if SPEED.match(name)},
     }
-
-
-def _decides_speed(name: str) -> bool:
-    return name.startswith(ENVIRONMENT) and not name.endswith(("_DIR", "_PATH", "_HOME"))  # folders don't

@@ -34,7 +34,7 @@ from ..timing.cold import cold_s
 from ..timing.devices import energy_counter, free_bytes, meter_for
 from ..timing.devices.cuda import see_one_gpu
 from ..timing.devices.energy import joules_of_a_call
-from ..timing.devices.nvml import Reading, words
+from ..timing.devices.nvml import words
 from ..timing.machine import fingerprint
 from ..timing.pages import MAPPED, as_system, otherwise, release, use_chosen
 from ..timing.parts import parts_of
@@ -66,12 +66,14 @@ DISTURBED = {"page_faults": "ru_minflt", "voluntary": "ru_nvcsw", "involuntary":
 class Workload:
     """The reference workload, timed like a cell."""
 
+    varies = False
+
     def __init__(self, name: str):
-        self._run, self._meter = (WORK | GPU_WORK)[name](), meter_for("cuda" if name in GPU_WORK else "cpu")
+        self._run, self.meter = (WORK | GPU_WORK)[name](), meter_for("cuda" if name in GPU_WORK else "cpu")
 
     def time(self, calls: int, slices: int = 1, warm: int = 0, input_set: int = 0) -> tuple[float, float]:
         """Return times as `Built.time`."""
-        return time_block(self._meter, self._run, calls, slices, warm)[:2]
+        return time_block(self.meter, self._run, calls, slices, warm)[:2]
 
 
 class Tasks:
@@ -243,7 +245,7 @@ class Tasks:
 
         {"seconds": of one call, "fastest": of one call in the fastest slice, "page_faults", "voluntary", "involuntary":
         minor faults and context switches per call, untimed calls included, "varies": whether outputs so far differed in
-        their last bits}
+        their last bits; on a GPU its sensors' reading, "throttled", "held_back"}
         """
         ready = self._ready[what]
         before = resource.getrusage(resource.RUSAGE_SELF)
@@ -253,8 +255,10 @@ class Tasks:
             name: (getattr(after, counter) - getattr(before, counter)) / (calls * slices + warm)
             for name, counter in DISTURBED.items()
         }
-        varies = isinstance(ready, Built) and ready.varies
-        return {"seconds": seconds, "fastest": fastest, "varies": varies} | disturbed | _sensed(ready)
+        answer: Answer = {"seconds": seconds, "fastest": fastest, "varies": ready.varies} | disturbed
+        if reading := ready.meter.sensors():
+            answer |= asdict(reading) | {"throttled": words(reading.throttling), "held_back": reading.held_back}
+        return answer
 
     def caching(self, what: str, usual: float, first: float) -> Answer:
         """Raise `Wrong` if a prepared cell caches results; `usual` and `first` as in `check_no_result_caching`."""
@@ -344,11 +348,3 @@ class Tasks:
         gc.collect()
         gc.freeze()  # excludes these objects from later collections
         gc.disable()
-
-
-def _sensed(ready: Built | Workload) -> Answer:
-    """Return the GPU's clock and temperature after a block, and whether it was throttled."""
-    reading: Reading | None = ready.meter.sensors() if isinstance(ready, Built) else None
-    if reading is None:
-        return {}
-    return asdict(reading) | {"throttled": words(reading.throttling), "held_back": reading.held_back}

@@ -104,7 +104,8 @@ class Nvml:
         if gpu is None:
             return None
         reading, before = self._read(gpu), self._violated.get(uuid)
-        now = self._violated[uuid] = [self._violation(gpu, policy) for policy in POLICIES]
+        read = [self._ask("DeviceGetViolationStatus", gpu, policy) for policy in POLICIES]
+        now = self._violated[uuid] = [it and int(it.violationTime) for it in read]  # nanoseconds of throttling so far
         moved = sum(bit for bit, a, b in zip(POLICIES.values(), before or now, now, strict=True) if a != b)
         return replace(reading, reasons=reading.reasons | moved)
 
@@ -127,11 +128,6 @@ class Nvml:
         if (part := self._ask("DeviceGetHandleByUUID", f"MIG-{uuid}")) is not None:
             return self._ask("DeviceGetDeviceHandleFromMigDeviceHandle", part)
         return self._ask("DeviceGetHandleByUUID", f"GPU-{uuid}")
-
-    def _violation(self, gpu: Any, policy: int) -> int | None:
-        """Return the nanoseconds for which a policy has throttled the clock so far."""
-        status = self._ask("DeviceGetViolationStatus", gpu, policy)
-        return None if status is None else int(status.violationTime)
 
     def _read(self, gpu: Any) -> Reading:
         milliwatts, rates = self._ask("DeviceGetPowerUsage", gpu), self._ask("DeviceGetUtilizationRates", gpu)
