@@ -110,7 +110,7 @@ def history(monkeypatch: pytest.MonkeyPatch, measured: Callable[[Measured], None
     return calls
 
 
-def test_the_culprit_is_reported_with_what_changed_and_nothing_is_measured_twice(
+def test_the_culprit_is_reported_with_what_changed(
     history: list[tuple[str, str, float]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert bisect.main(["c0", "c29", "--impl", "sdpa"]) == 0
@@ -119,13 +119,9 @@ def test_the_culprit_is_reported_with_what_changed_and_nothing_is_measured_twice
     assert "sdpa a: kernel flash → math" in text
     assert history[0] == ("c0", "c29", 2.0)
     assert history[-1] == ("c16", "c17", 1.0)
-    steps = [call for call in history if call[1] != "c14"]
-    history.clear()
-    assert bisect.main(["--impl", "sdpa", "c0", "c29"]) == 0
-    assert "the first that is slow: c17 what it says" in capsys.readouterr().out
-    assert {call[1] for call in history} == {"c14"}  # all else is known
+    known = len(history)
     assert bisect.main(["c0", "c29", "--impl", "sdpa", "--margin", "0.02"]) == 0
-    assert history[-1] == steps[-1]  # other options, another comparison
+    assert history[known:][-1] == history[known - 1]  # other options, other comparisons
 
 
 def test_interpreters_are_points_too(history: list[tuple[str, str, float]], capsys: pytest.CaptureFixture[str]) -> None:

@@ -214,8 +214,6 @@ def test_verbose_adds_tables_and_no_ids_of_tests(at_a_shell: pytest.Pytester) ->
     assert "::" not in done.stdout.str()
 
 
-
-
 def test_a_sentence_keeps_its_words_where_an_implementation_is_called_layer() -> None:
     entry = {"reason": "error", "impl": "layer", "id": "a", "detail": "layer (probe), b: ValueError: no"}
     assert skips([entry]) == ["error: layer: layer (probe), b: ValueError: no (a)"]
