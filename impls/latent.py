@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .layer import AttentionLayer, Cache, LayerShape, extend, split
-from .weights import Parts, linear_parts, sinks_part
+from .weights import Parts, core_parts, linear_parts
 
 BASE = 10000.0
 """Base of the wavelengths, as in the paper of rotary embeddings."""
@@ -78,7 +78,7 @@ class LatentLayer(AttentionLayer):
         found: Parts = {}
         for n in "qckv" + "o" * self.shape.out_proj:
             found |= linear_parts(n, getattr(self, f"W_{n}"), of)
-        return found | sinks_part(self.core, of)
+        return found | core_parts(self.core, of)
 
 
 def rotary_angles(rope: int, T: int) -> Tensor:

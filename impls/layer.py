@@ -96,11 +96,16 @@ class KernelCore(Masked):
         super().__init__(shape, owns_mask=owns_mask and needed)
         self.kernel = kernel
         self.sinks: nn.Parameter | None = nn.Parameter(torch.zeros(shape.H)) if shape.sinks else None
+        size = shape.H, shape.T or shape.max_T, shape.max_T
+        self.score_bias = nn.Parameter(torch.zeros(size)) if shape.bias == "learned" else None
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
         """(..., H, T, D_h), (..., H_kv, T_kv, D_h), (..., H_kv, T_kv, D_v) -> (..., H, T, D_v)"""
         by_head = None if padding is None else padding.unsqueeze(-2)
         mask = self.attn_mask(q.shape[-2], k.shape[-2], by_head)  # with padding (B, 1, T or 1, T_kv)
+        if self.score_bias is not None:
+            bias = rows_of(self.score_bias, self.shape, q.shape[-2], k.shape[-2])[None]
+            mask = bias if mask is None else torch.where(mask, bias, -torch.inf)
         o: Tensor = self.kernel(q, k, v, **kernel_options(self.shape, mask, self.training, self.sinks))
         return o
 

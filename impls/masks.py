@@ -21,7 +21,8 @@ def rows_of(mask: Tensor, rules: Rules, T: int, T_kv: int) -> Tensor:
 
 def mask_of(rules: Rules, H: int, T: int, T_kv: int) -> Tensor | None:
     """Return the mask without padding, in SDPA's format: (T, T_kv), True where a query may see a key; with a bias (1,
-    H, T, T_kv), which is added, -inf for masked keys. None if every key is visible and nothing is added.
+    H, T, T_kv), which is added, -inf for masked keys. None if every key is visible and nothing is added. A learned
+    bias is not part of it.
 
     SDPA's flash kernel on the CPU accepts only masks of two or four axes.
     """

@@ -10,7 +10,7 @@ from .formula import attention
 from .layer import KernelCore, KernelLayer, LayerShape, split
 from .registry import every_score, register
 from .rules import EVERY_RULE
-from .weights import Parts, linear_parts, packed_parts, sinks_part
+from .weights import Parts, core_parts, linear_parts, packed_parts
 
 
 @register("packed", beyond=(*EVERY_RULE, "page"), scores=every_score)
@@ -40,5 +40,5 @@ class Packed(KernelLayer):
         else:
             found = linear_parts("q", self.W_q, of)
             found |= packed_parts("kv", self.W_kv.weight, self.W_kv.bias, self.widths[1:], of)
-        found |= sinks_part(self.core, of)
+        found |= core_parts(self.core, of)
         return found | (linear_parts("o", self.W_o, of) if self.shape.out_proj else {})

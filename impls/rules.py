@@ -46,7 +46,7 @@ class Rules:
     request in order, and see the tokens of their own request up to themselves; keys are all tokens of all requests.
     """
     bias: str | None = None
-    """`alibi`, or `dense`: the bias added to the scores (`bias_of`)."""
+    """`alibi`, or `dense`: the bias added to the scores (`bias_of`); or `learned`: a table (H, T, T_kv), one of the weights."""
     softcap: int | None = None
     """Bound of the scores: softcap · tanh(score / softcap), before bias and mask, as in Gemma 2 (2024)."""
     sinks: bool = False
@@ -104,12 +104,13 @@ class Rules:
 BY_MASK = ("causal_br", "window", "window_right", "prefix", "documents", "requests")
 """Rules expressed by a boolean mask. A mask of numbers, which are added, expresses a bias too; SDPA supports both."""
 
-EVERY_RULE = (*BY_MASK, "bias", "softcap", "sinks")
+EVERY_RULE = (*BY_MASK, "bias", "learned_bias", "softcap", "sinks")
 
 
 def beyond(case: Any) -> list[str]:
     """Return the names of all rules of a case beyond plain attention, causal or with padding."""
     own = ["causal_br"] if case.mask == "causal_br" else []
+    own += ["learned_bias"] if case.bias == "learned" else []
     return own + [it.name for it in fields(Rules) if it.name != "mask" and getattr(case, it.name)]
 
 
@@ -192,19 +193,23 @@ def bias_of(
     rules: Rules, H: int, T: int, T_kv: int, device: Device = None, dtype: torch.dtype = torch.float64
 ) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
     """Return a function of the bias of head h, query i and key j, for scalars or tensors that broadcast; None for no
-    bias.
+    bias, or a learned one.
 
-    `alibi`: the distance from the query's own position, times the head's negative slope. `dense`: a table (H, T, T_kv),
-    drawn from multiples of 1/4 between -2 and 2, which are exact in every dtype.
+    `alibi`: the distance from the query's own position, times the head's negative slope. `dense`: a table (H, T, T_kv)
+    of `quarters`.
     """
-    if rules.bias is None:
+    if rules.bias in (None, "learned"):
         return None
     if rules.bias == "alibi":
         slopes, offset = -alibi_slopes(H, device).to(dtype), rules.offset(T, T_kv)
         return lambda h, i, j: slopes[h] * (i + offset - j).abs()
-    drawn = torch.randint(-8, 9, (H, T, T_kv), generator=torch.Generator().manual_seed(0), dtype=torch.int8)
-    table = (drawn.to(dtype) / 4).to(device)
+    table = quarters((H, T, T_kv), torch.Generator().manual_seed(0), dtype).to(device)
     return lambda h, i, j: table[h, i, j]
+
+
+def quarters(size: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Draw multiples of 1/4 between -2 and 2, which are exact in every dtype."""
+    return torch.randint(-8, 9, size, generator=generator, dtype=torch.int8).to(dtype) / 4
 
 
 def capped(scores: Tensor, softcap: float) -> Tensor:

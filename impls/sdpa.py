@@ -16,7 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from .registry import every_score, register
 
 
-@register("sdpa", compiled_by_default=True, beyond=("bias",))
+@register("sdpa", compiled_by_default=True, beyond=("bias", "learned_bias"))
 def sdpa(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     """`torch.nn.functional.scaled_dot_product_attention`, which picks a kernel by itself."""
     return scaled_dot_product_attention(q, k, v, **options)
@@ -65,10 +65,11 @@ def _within(around: Callable[[], AbstractContextManager[Any]], is_free: Callable
 
 
 PINNED: dict[str, Any] = {"common": False, "pins": "sdpa", "beyond": ("bias",)}
+LEARNS: dict[str, Any] = PINNED | {"beyond": ("bias", "learned_bias")}
 
-register("sdpa_math", dispatches="math", compiles=False, scores=every_score, **PINNED)(_pinned(SDPBackend.MATH))
+register("sdpa_math", dispatches="math", compiles=False, scores=every_score, **LEARNS)(_pinned(SDPBackend.MATH))
 register("sdpa_flash", dispatches="flash", **PINNED)(_pinned(SDPBackend.FLASH_ATTENTION))
-register("sdpa_efficient", dispatches="efficient", devices=("cuda",), **PINNED)(_pinned(SDPBackend.EFFICIENT_ATTENTION))
+register("sdpa_efficient", dispatches="efficient", devices=("cuda",), **LEARNS)(_pinned(SDPBackend.EFFICIENT_ATTENTION))
 register("sdpa_cudnn", dispatches="cudnn", devices=("cuda",), dtypes=("float16", "bfloat16"), **PINNED)(
     _pinned(SDPBackend.CUDNN_ATTENTION)
 )

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from .layer import LayerShape
+from .rules import quarters
 
 Parts = dict[str, list[Tensor]]
 
 
 def sizes(shape: LayerShape) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the canonical weights, (out, in) as in `nn.Linear`: W_q, W_k, W_v, W_o, biases b_*, and
-    sinks.
+    those of the core.
 
     W_k and W_v take d_model, or the latent produced by W_c, which also produces the rotary key shared by all heads.
     """
@@ -30,7 +31,13 @@ def sizes(shape: LayerShape) -> dict[str, tuple[int, ...]]:
         found["W_o"] = (shape.d_out, shape.H * shape.D_v)
         if shape.out_bias:
             found["b_o"] = (shape.d_out,)
-    return found | ({"sinks": (shape.H,)} if shape.sinks else {})
+    return found | core_sizes(shape)
+
+
+def core_sizes(shape: LayerShape) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a core's own weights: sinks, and a learned bias of the scores, sliced for fewer tokens."""
+    found: dict[str, tuple[int, ...]] = {"sinks": (shape.H,)} if shape.sinks else {}
+    return found | ({"score_bias": (shape.H, shape.T or shape.max_T, shape.max_T)} if shape.bias == "learned" else {})
 
 
 def _inputs(shape: LayerShape, n: str) -> int:
@@ -43,11 +50,16 @@ def draw(shape: LayerShape, generator: torch.Generator, device: str = "cpu") -> 
     drawn = {
         name: torch.randn(size, generator=generator, dtype=torch.float64).div_(_inputs(shape, name[-1]) ** 0.5)
         for name, size in sizes(shape).items()
-        if name != "sinks"
+        if name not in core_sizes(shape)
     }
-    if shape.sinks:
-        drawn["sinks"] = draw_sinks(shape.H, shape.max_T, generator)
-    return {name: weight.to(device) for name, weight in drawn.items()}
+    return {name: weight.to(device) for name, weight in (drawn | draw_core(shape, generator)).items()}
+
+
+def draw_core(shape: LayerShape, generator: torch.Generator) -> dict[str, Tensor]:
+    """Draw a core's own weights in float64."""
+    sizes = core_sizes(shape)
+    drawn = {"sinks": draw_sinks(shape.H, shape.max_T, generator)} if "sinks" in sizes else {}
+    return drawn | ({"score_bias": quarters(sizes["score_bias"], generator)} if "score_bias" in sizes else {})
 
 
 def draw_sinks(H: int, T_kv: int, generator: torch.Generator) -> Tensor:
@@ -72,13 +84,13 @@ def parts(layer: nn.Module, of: Callable[[Tensor], Tensor]) -> Parts:
         linear = getattr(layer, f"W_{n}", None)
         if isinstance(linear, nn.Linear):
             found |= linear_parts(n, linear, of)
-    return found | sinks_part(getattr(layer, "core", layer), of)
+    return found | core_parts(getattr(layer, "core", layer), of)
 
 
-def sinks_part(core: nn.Module, of: Callable[[Tensor], Tensor]) -> Parts:
-    """Return the sinks of a core that has some."""
-    sinks = getattr(core, "sinks", None)
-    return {"sinks": [of(sinks)]} if isinstance(sinks, nn.Parameter) else {}
+def core_parts(core: nn.Module, of: Callable[[Tensor], Tensor]) -> Parts:
+    """Return the parts of a core's own weights (`core_sizes`)."""
+    own = {name: getattr(core, name, None) for name in ("sinks", "score_bias")}
+    return {name: [of(it)] for name, it in own.items() if isinstance(it, nn.Parameter)}
 
 
 def linear_parts(n: str, linear: nn.Linear, of: Callable[[Tensor], Tensor]) -> Parts:

@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from . import wrong_rules as rules
-from .wrong_kernels import _probs, groups, plain, visible
+from .wrong_kernels import _probs, going_back, groups, plain, visible
 from .wrong_rules import core_of, places
 
 
@@ -44,24 +44,6 @@ def reported_rule(thread: str, **case: Any) -> Callable[[Any], Any]:
         return attend
 
     return keep
-
-
-class Back(torch.autograd.Function):
-    """The same number, whose gradient is changed."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-        ctx.change = change
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return ctx.change(gradients[0]), None
-
-
-def going_back(x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-    changed: Tensor = Back.apply(x, change)
-    return changed
 
 
 DECODE: dict[str, Any] = {"mode": "decode", "T": 1, "T_kv": 64, "mask": "none"}

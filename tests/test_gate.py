@@ -41,6 +41,12 @@ def test_wrong_kernel_is_refused(name: str, capsys: pytest.CaptureFixture[str]) 
         print(f"\n{wrong.family:<20} {name:<30} refused  {refusal.value}", end="")
 
 
+@pytest.mark.parametrize("name", [name for name, it in wrong_kernels.KERNELS.items() if it.family == "bias gradient"])
+def test_only_a_learned_bias_shows_its_gradient(short_probes: None, name: str) -> None:
+    wrong = wrong_kernels.KERNELS[name]
+    gated(wrong.kernel, **(wrong.case | {"bias": "dense"}))
+
+
 @pytest.mark.parametrize("mode", ["forward", "backward"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
 @pytest.mark.parametrize("name", wrong_kernels.RIGHT)

@@ -41,6 +41,7 @@ RULES: list[dict[str, Any]] = [
     CHUNK | {"window": 7, "T": 1},
     {"bias": "alibi", "mask": "padding", "B": 3},
     {"bias": "dense"},
+    {"bias": "learned", "mask": "causal+padding", "B": 2},
     {"softcap": 20, "sinks": True, "bias": "alibi", "window": 9},
     {"sinks": True, "mask": "causal+padding", "B": 2},
 ]
@@ -131,7 +132,16 @@ def test_the_block_mask_is_equal_if_built_in_parts(T: int, monkeypatch: pytest.M
     assert max(asked) <= 256 and sum(asked) == T
 
 
-@pytest.mark.parametrize("axes", [{"window": 5, "bias": "alibi"}, {"softcap": 20, "sinks": True}], ids=str)
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {"window": 5, "bias": "alibi"},
+        {"softcap": 20, "sinks": True, "bias": "learned"},
+        {"bias": "learned", "source": "cross", "T_kv": 20, "scope": "core"},
+        {"bias": "learned", "mask": "none", "latent": 16},
+    ],
+    ids=str,
+)
 def test_gradients_follow_them(axes: dict[str, Any]) -> None:
     check(impls.get("fused"), Case.of(T=33, H=3, D_h=16, mode="backward", **axes))
 
@@ -214,7 +224,10 @@ def test_what_is_counted_of_a_chunk_in_a_window() -> None:
     assert counting.flops(case) == 2 * 2 * 40 * 16
     assert counting.least_bytes(case) == 4 * (2 * 4 * 8 + 13 * 2 * 16 + 2 * 4 * 8)  # 13 of 100 keys and values
     assert counting.least_bytes(replace(case, sinks=True)) == counting.least_bytes(case) + 4 * 2
-    assert counting.least_bytes(replace(case, bias="dense")) == counting.least_bytes(case) + 4 * 2 * 40
+    for bias in ("dense", "learned"):
+        assert counting.least_bytes(replace(case, bias=bias)) == counting.least_bytes(case) + 4 * 2 * 40
+    trained = Case.of(T=10, H=2, D_h=8, mode="backward")  # a learned bias and its gradient, where a key is visible
+    assert counting.least_bytes(replace(trained, bias="learned")) == counting.least_bytes(trained) + 2 * 4 * 2 * 55
 
 
 def test_probes_are_longer_than_their_windows() -> None:
@@ -269,6 +282,9 @@ def test_reports_say_which_rule_a_word_belongs_to() -> None:
 def test_what_an_implementation_can_not_do_is_a_sentence() -> None:
     capped = Case.of(T=64, H=2, D_h=8, softcap=50, sinks=True)
     assert impls.get("sdpa").refusal(capped) == "sdpa has no softcap and no sinks"
+    learned = Case.of(T=64, H=2, D_h=8, bias="learned")
+    assert impls.get("loop").refusal(learned) == "loop has no learned_bias and no bias"
+    assert impls.get("flex").refusal(learned) == "flex has no learned_bias"
     mine = impls.make("mine", type("Mine", (torch.nn.Module,), {}))
     assert mine.refusal(Case.of(T=64, H=2, D_h=8, window=4)) == "mine has no window"
     assert "has no sinks on the CPU" in (impls.get("flex+compile").refusal(replace(capped, softcap=None)) or "")

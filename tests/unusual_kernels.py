@@ -349,6 +349,45 @@ def checkpointed(q, k, v, *, is_causal=False, **_):
     return torch.utils.checkpoint.checkpoint(lambda *x: sdpa(*x, is_causal=is_causal), q, k, v, use_reentrant=False)
 
 
+class _Biased(torch.autograd.Function):
+    """The gradient of the bias is that of the scores, summed over the batch in float32."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, bias):
+        probs = (scores_of(q, k, False) + bias.float()).softmax(-1)
+        ctx.save_for_backward(q, k, v, probs)
+        return (probs @ v.float()).to(q.dtype)
+
+    @staticmethod
+    def backward(ctx, grad):
+        q, k, v, probs = ctx.saved_tensors
+        through = grad.float() @ v.float().mT
+        of_scores = probs * (through - (through * probs).sum(-1, keepdim=True))
+        scaled = of_scores * q.shape[-1] ** -0.5
+        of_inputs = scaled @ k.float(), scaled.mT @ q.float(), probs.mT @ grad.float(), of_scores.sum(0, keepdim=True)
+        return tuple(it.to(q.dtype) for it in of_inputs)
+
+
+def learns_its_bias(kernel: Any) -> Any:
+    kernel.limits = {"beyond": ("bias", "learned_bias")}
+    return unusual(modes=("forward", "backward"), bias="learned", B=2)(kernel)
+
+
+@learns_its_bias
+def autograd_function_with_a_bias(q, k, v, *, attn_mask=None, **_):
+    return _Biased.apply(q, k, v, attn_mask)
+
+
+@learns_its_bias
+def bias_for_each_batch_entry(q, k, v, *, attn_mask=None, **_):
+    return torch.cat([sdpa(*(x[b : b + 1] for x in (q, k, v)), attn_mask=attn_mask) for b in range(len(q))])
+
+
+@learns_its_bias
+def powers_of_two_with_a_learned_bias(q, k, v, **options):
+    return powers_of_two_with_a_bias(q, k, v, **options)
+
+
 # by other means of torch
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Any, ClassVar
 
 import numpy as np
@@ -511,12 +512,108 @@ def remembers_its_gradients(q, k, v, *, is_causal=False, **_):
     return _Remembered.apply(q, k, v, is_causal)
 
 
+@wrong("gradient", "gradient of", mask="causal_br", source="cross", T_kv=100, **BACKWARD)
+def aligned_top_left_going_back(q, k, v, *, attn_mask=None, **_):
+    right, other = sdpa(q, k, v, attn_mask=attn_mask), sdpa(q, k, v, is_causal=True)
+    return other + (right - other).detach()
+
+
 @wrong("gradient", "gradient of q: error", H=4, H_kv=2, **BACKWARD)
 def half_the_group_going_back(q, k, v, *, is_causal=False, enable_gqa=False, **_):
     """The output is right; the gradient of a shared head uses only one query head of its group."""
     k_, v_ = groups(q, k), groups(q, v)
     wrong_q = torch.cat([q[:, :1], q[:, 1:].detach()], dim=1)
     return sdpa(wrong_q, k_, v_, is_causal=is_causal)
+
+
+# gradient of a learned bias: q, k and v have theirs, and a bias that is constant shows nothing
+
+
+class Back(torch.autograd.Function):
+    """The same number, whose gradient is changed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.change = change
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return ctx.change(gradients[0]), None
+
+
+def going_back(x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    changed: Tensor = Back.apply(x, change)
+    return changed
+
+
+def bias_gradient(change: Callable[[Tensor], Tensor]) -> Kernel:
+    """SDPA whose gradient of the bias, (B, H, T, T_kv), is changed before it is summed over the batch."""
+
+    @wrong("bias gradient", "gradient of score_bias: error", **BACKWARD, bias="learned", B=2)
+    @wraps(change)
+    def kernel(q, k, v, *, attn_mask=None, **options):
+        attn_mask = going_back(attn_mask.expand(len(q), q.shape[1], -1, -1), change)
+        return sdpa(q, k, v, attn_mask=attn_mask, **options)
+
+    kernel.limits = {"beyond": ("bias", "learned_bias")}  # type: ignore[attr-defined]
+    return kernel
+
+
+@bias_gradient
+def bias_detached(grad):
+    return torch.zeros_like(grad)
+
+
+@bias_gradient
+def bias_gradient_without_its_sign(grad):
+    return grad.abs()
+
+
+@bias_gradient
+def bias_gradient_of_the_first_batch_entry(grad):
+    return torch.cat([grad[:1], torch.zeros_like(grad[1:])])
+
+
+@bias_gradient
+def bias_gradient_averaged_over_the_batch(grad):
+    return grad / len(grad)
+
+
+@bias_gradient
+def bias_gradient_averaged_over_the_heads(grad):
+    return grad.mean(1, keepdim=True).expand_as(grad)
+
+
+@bias_gradient
+def bias_gradient_summed_over_the_queries(grad):
+    return grad.sum(2, keepdim=True).expand_as(grad)
+
+
+@bias_gradient
+def bias_gradient_scaled_as_that_of_the_queries(grad):
+    return grad / 8  # sqrt(D_h)
+
+
+@wrong("bias gradient", "no gradient reaches score_bias where nothing else", **BACKWARD, bias="learned")
+def bias_learns_beside_the_inputs_alone(q, k, v, *, attn_mask=None, **options):
+    trained = any(x.requires_grad for x in (q, k, v))
+    return sdpa(q, k, v, attn_mask=attn_mask if trained else attn_mask.detach(), **options)
+
+
+bias_learns_beside_the_inputs_alone.limits = {"beyond": ("bias", "learned_bias")}  # type: ignore[attr-defined]
+
+
+@bias_gradient
+def bias_gradient_transposed(grad):
+    return grad.mT
+
+
+@bias_gradient
+def bias_gradient_without_the_partial_tile(grad):
+    return torch.cat(
+        [grad[..., : grad.shape[-1] // 64 * 64], torch.zeros_like(grad[..., grad.shape[-1] // 64 * 64 :])], -1
+    )
 
 
 # dropout

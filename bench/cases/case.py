@@ -16,7 +16,7 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 DEVICES = ("cpu", "cuda")
 MASKS = ("none", "causal", "padding", "causal+padding", "causal_br")
 DOCUMENTS = ("equal", "one_long", "lognormal")
-BIASES = ("alibi", "dense")
+BIASES = ("alibi", "dense", "learned")
 AUTOCASTS = ("bfloat16", "float16")
 SOURCES = ("self", "cross")
 SCOPES = ("layer", "core", *BLOCKS)
@@ -95,7 +95,12 @@ class Case:
         default=None,
         masks=True,
     )
-    bias: str | None = axis("choice", f"what is added to the scores: {', '.join(BIASES)}", values=BIASES, default=None)
+    bias: str | None = axis(
+        "choice",
+        f"what is added to the scores: {', '.join(BIASES)} (a weight for each head, query and key)",
+        values=BIASES,
+        default=None,
+    )
     softcap: int | None = axis("size", "soft cap of the scores: softcap * tanh(score / softcap)", default=None)
     sinks: bool = axis(
         "switch", "attention sinks: a learned score per head, only in the sum of the softmax: on, off", default=False

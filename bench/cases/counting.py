@@ -72,8 +72,8 @@ def least_bytes(case: Case) -> int:
     """Count the fewest bytes moved: inputs and weights read once, output written once.
 
     `decode` reads the cache entries visible to some query, and writes those of the new tokens. `backward` also reads
-    the gradient of the output and writes a gradient for all that was read. A dense bias is read where a key is visible.
-    Under autocast only the output is narrow.
+    the gradient of the output and writes a gradient for all that was read. A dense or learned bias is read where a key is
+    visible. Under autocast only the output is narrow.
     """
     if case.in_model:
         return _bytes_of_decoder(case)
@@ -83,9 +83,10 @@ def least_bytes(case: Case) -> int:
         read = case.B * case.T * case.H * case.D_h + seen_keys(case) * cached + case.sinks * case.H
     else:
         tokens = case.T if case.source == "self" else case.T + case.T_kv
-        read = case.B * tokens * case.d_model + sum(map(prod, sizes(case.layer_shape).values()))
+        read = case.B * tokens * case.d_model
+        read += sum(prod(size) for name, size in sizes(case.layer_shape).items() if name != "score_bias")
         read += seen_keys(case) * cached if case.does.cached else 0  # earlier entries read, new ones written
-    read += case.H * visible_pairs(case) if case.bias == "dense" else 0
+    read += case.H * visible_pairs(case) if case.bias in ("dense", "learned") else 0
     moved = read * ITEM_BYTES[case.dtype] + o * ITEM_BYTES[case.computes]
     return 2 * moved if case.does.gradients else moved
 

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from . import decoders, published
-from .case import BIASES, DOCUMENTS, DTYPES, Case, tokens_of
+from .case import DOCUMENTS, DTYPES, Case, tokens_of
 from .models import MODELS, layers_of
 from .modes import MODES
 
@@ -163,6 +163,7 @@ def _beside_a_latent(case: Case) -> str | None:
 BOTH = ("float32", "bfloat16")
 AROUND_AND_CORE = ("layer", "core")
 BASIC_MASKS = ("none", "causal", "padding", "causal+padding")
+CONSTANT_BIASES = (None, "alibi", "dense")
 
 
 def _grid(**axes: Any) -> Axes:
@@ -232,9 +233,9 @@ SWEEPS = {
                _grid(T=1024, mask="none", window=64, window_right=(None, 16)), _grid(T=(1024, 4096), mask="none")),
               whole_registry=True, gpu=(_grid(D_h=128, T=(4096, 16384), window=(None, 1024, 4096), **SIXTEEN),)),
         Sweep("scores", "modified scores: ALiBi, a dense bias, a soft cap, sinks",
-              (_grid(T=512, bias=(None, *BIASES)), _grid(T=512, softcap=50), _grid(T=512, sinks=True)), whole_registry=True,
+              (_grid(T=512, bias=CONSTANT_BIASES), _grid(T=512, softcap=50), _grid(T=512, sinks=True)), whole_registry=True,
               gpu=tuple(_grid(T=4096, **SIXTEEN, **rule) for rule in (
-                  {"bias": (None, *BIASES)}, {"softcap": 50}, {"sinks": True}))),
+                  {"bias": CONSTANT_BIASES}, {"softcap": 50}, {"sinks": True}))),
         Sweep("chunk", "the next 512 tokens of a prompt, and 1 to 8 draft tokens, against a cache",
               tuple(_grid(T=T, T_kv=T_kv, mode="decode", mask="causal_br")
                     for T, T_kv in ((512, (1024, 4096)), ((1, 2, 4, 8), 4096))), whole_registry=True,

@@ -343,11 +343,9 @@ def check_lse(impl: Impl, case: Case) -> None:
 def _log_sums(problem: Problem, dtype: torch.dtype) -> Tensor:
     """Return natural logarithms of the softmax's sums, (B, H, T), computed in a dtype."""
     q, k, v = (x.to(dtype) for x in problem.inputs)
-    sinks = problem.weights.get("sinks")
+    weights = {name: it.to(dtype) for name, it in problem.weights.items()}
     with reference.attending(reference.log_sum):
-        return reference.attention(
-            q, k, v, problem.case.layer_shape, sinks=None if sinks is None else sinks.to(dtype), padding=problem.padding
-        )[..., 0]
+        return reference.attention(q, k, v, problem.case.layer_shape, padding=problem.padding, **weights)[..., 0]
 
 
 def check_call(
@@ -452,13 +450,18 @@ def check_many_forwards(module: nn.Module, case: Case, numbers: Sequence[Inputs]
 
 
 def check_single_gradients(module: nn.Module, case: Case, numbers: Inputs) -> None:
-    """Check the gradient of each of q, k and v where no other one requires a gradient; raises `Wrong`."""
+    """Check the gradient of each of q, k and v where no other one requires a gradient, and that of a core's weights
+    where none of them does; raises `Wrong`.
+    """
     problem = problem_of(case)
-    for name, x in zip(numbers.names, numbers.tensors, strict=True):
-        tensors = [other.detach().requires_grad_(other is x) for other in numbers.tensors]
+    weights = {name: weight for name, (weight,) in canonical.parts(module, lambda weight: weight).items()}
+    for name in (*numbers.names, *weights):
+        tensors = [
+            x.detach().requires_grad_(name == own) for own, x in zip(numbers.names, numbers.tensors, strict=True)
+        ]
         with recording(case):
             o = module(*tensors, **numbers.options)
-            wanted = tensors[numbers.names.index(name)]
+            wanted = weights[name] if name in weights else tensors[numbers.names.index(name)]
             gradient = torch.autograd.grad(o, wanted, numbers.grad, allow_unused=True)[0] if o.requires_grad else None
         if gradient is None:
             raise Wrong(f"no gradient reaches {name} where nothing else requires one")

@@ -100,11 +100,10 @@ def _kernel_problem_of(
     case: Case, exact: list[Tensor], generator: torch.Generator, input_set: int, pattern: Tensor | None = None,
     dropped: Tensor | None = None,
 ) -> Problem:  # fmt: skip
-    """Return the test problem of a core with these q, k and v; `pattern` (B, H, T), or None for ordinary inputs. Sinks
-    are the same in every input set.
+    """Return the test problem of a core with these q, k and v; `pattern` (B, H, T), or None for ordinary inputs.
+    Weights are the same in every input set.
     """
-    sinks = {"sinks": canonical.draw_sinks(case.H, case.keys, data.seeded(case, -3))} if case.sinks else {}
-    weights = _in_dtype(sinks, case)
+    weights = _in_dtype(canonical.draw_core(case.layer_shape, data.seeded(case, -3)), case)
     inputs = tuple(x.to(case.device, getattr(torch, case.dtype)) for x in exact)
     padding, rows = data.padding(case, input_set), data.rows(case, input_set)
     compared = data.compared(case, padding, rows)
@@ -116,9 +115,7 @@ def _kernel_problem_of(
         q, k, v = leaves = _leaves(inputs, dtype, case)
         learned = dict(zip(weights, _leaves(weights.values(), dtype, case), strict=True))
         with autocasting(case):
-            o = reference.attention(
-                q, k, v, case.layer_shape, sinks=learned.get("sinks"), padding=padding, rows=rows, dropped=dropped
-            )
+            o = reference.attention(q, k, v, case.layer_shape, padding=padding, rows=rows, dropped=dropped, **learned)
         return {"output": o.detach()} | _gradients(o, dict(zip("qkv", leaves, strict=True)) | learned, grad, rows)
 
     solve = solved(formula, case, rows, compared, pattern)

@@ -13,6 +13,7 @@ from torch.nn.functional import linear, pad
 
 from impls import LayerShape
 from impls.rules import Rules, bias_of
+from impls.weights import core_sizes
 
 Weights: TypeAlias = dict[str, Tensor]
 
@@ -21,14 +22,15 @@ BLOCK = 1 << 22
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, rules: Rules, *, sinks: Tensor | None = None, padding: Tensor | None = None,
-    rows: Tensor | None = None, dropped: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, rules: Rules, *, sinks: Tensor | None = None, score_bias: Tensor | None = None,
+    padding: Tensor | None = None, rows: Tensor | None = None, dropped: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Compute softmax(q kᵀ / sqrt(D_h)) v with `rules` in the inputs' dtype: float64 for the reference, others to
     measure rounding.
 
     q (B, H, T, D_h), k (B, H_kv, T_kv, D_h), v (B, H_kv, T_kv, D_v); `padding` (B, T_kv), True where a key is a token.
-    `sinks` (H,): scores of a further key, whose value is zero. `rows` selects queries: (B, H, len(rows), D_v).
+    `sinks` (H,): scores of a further key, whose value is zero. `score_bias` (H, T, T_kv or more) is added to the scores,
+    as the bias of `rules` is. `rows` selects queries: (B, H, len(rows), D_v).
     `dropped` (B, H, T, T_kv): factor on each prob, 0 or 1 / (1 - p).
     """
     B, H, T, D_h = q.shape
@@ -49,6 +51,8 @@ def attention(
                 scores = rules.softcap * torch.tanh(scores / rules.softcap)
             if bias is not None:
                 scores = scores + bias(torch.tensor(h), block[:, None], keys).to(scores.dtype)
+            if score_bias is not None:
+                scores = scores + score_bias[h, block, : len(keys)].to(scores.dtype)
             if hidden is not None:
                 scores = scores.masked_fill(hidden, -torch.inf)
             v_h, kept = v[:, h // group], None if dropped is None else dropped[:, h, block]
@@ -181,7 +185,7 @@ def _attention_to(
     kept: list[Tensor], q: Tensor, weights: Weights, shape: LayerShape, **options: Tensor | None
 ) -> Tensor:
     """Attend from q (B, H, T, D_h) to cache entries: (B, H, T or len(rows), D_v)."""
-    options["sinks"] = weights.get("sinks")
+    options |= {name: weights[name] for name in core_sizes(shape)}
     if shape.latent is None:
         k, v = kept
         return attention(q, k, v, shape, **options)

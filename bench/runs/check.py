@@ -50,7 +50,8 @@ FORWARD: tuple[dict[str, Any], ...] = (
 
 BACKWARD: tuple[dict[str, Any], ...] = (
     {}, {"dtype": "bfloat16"}, {"dtype": "float16"}, {"autocast": "bfloat16"}, {"dropout": 0.1}, PADDED, GROUPS,
-    GROUPS | TILES, {"D_v": 96}, {"T": 256}, LONE | {"source": "cross"}, *RULES,
+    GROUPS | TILES, {"D_v": 96}, {"T": 256}, LONE | {"source": "cross"},
+    {"mask": "causal_br", "source": "cross", "T_kv": 100}, *RULES, {"bias": "learned"},
 )  # fmt: skip
 
 DECODE: tuple[dict[str, Any], ...] = (

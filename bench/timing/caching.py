@@ -93,8 +93,7 @@ def _check_fresh(case: Case, numbers: Inputs, output: Tensor) -> None:
     tokens = case.T if padding is None or case.source == "cross" else int(padding.sum(-1).min())
     row = torch.tensor([tokens - 1], device=case.device)
     q, k, v = (x.detach().double() for x in numbers.tensors)
-    sinks = problem_of(case).weights.get("sinks")
-    exact = reference.attention(q, k, v, case.layer_shape, sinks=sinks, padding=padding, rows=row)
+    exact = reference.attention(q, k, v, case.layer_shape, padding=padding, rows=row, **problem_of(case).weights)
     if not (output.detach()[..., row, :] - exact).norm() <= FRESH_ERROR * exact.norm():
         raise Wrong("its output on inputs that no earlier call has had is not attention")
 
