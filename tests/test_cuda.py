@@ -31,7 +31,7 @@ from bench.checks import settings
 from bench.checks.calls import recording
 from bench.checks.dispatch import kernel_in
 from bench.checks.gate import check
-from bench.runs import doctor
+from bench.runs import doctor, progress
 from bench.runs.measuring import Measuring
 from bench.timing import machine, reference_workload
 from bench.timing.devices import DEVICES, cuda, nvml
@@ -487,6 +487,7 @@ def test_rocm_is_measured_as_far_as_torch_has_its_api_and_says_what_it_lacks(mon
     assert (hot, found["device_s"], found["graph_s"]) == (*[pytest.approx(200e-6)], *[pytest.approx(100e-6)] * 2)
     assert found["cold_s"] == pytest.approx(135e-6)
     assert meter_of(gpu).sensors() is None
+    assert "ROCm: no clocks, power, temperature, throttling or energy" in str(progress.unverified("cuda"))
 
 
 def test_the_state_of_a_machine_has_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -843,6 +844,27 @@ def test_the_gpu_script_imports_only_packages_that_it_names() -> None:
     steps = "tests.experiments.gpu, tests.test_cuda, tests.test_meters, bench.conftest, bench.ab.ab, commands.answer"
     code = f"import sys; sys.modules.update(dict.fromkeys({sorted(modules)})); import {steps}"
     assert {"matplotlib", "pyarrow", "hypothesis"} <= modules
+    done = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_gpu_script_names_the_packages_that_a_step_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """And does the steps that need none of them."""
+    absent = {"orjson", "pynvml", "triton"}
+    monkeypatch.setattr(gpu, "find_spec", lambda name: None if name in absent else object())
+    lacks = {work.__name__: packages for work in gpu.STEPS if (packages := gpu.lacking(work, rehearsal=False))}
+    assert lacks == dict.fromkeys(("cuda_tests", "out_of_memory", "roofs", "injected"), "orjson") | {
+        "illegal_access": "orjson, triton", "gate": "orjson, triton", "starts": "triton", "tuning": "triton",
+        "load": "nvidia-ml-py",
+    }  # fmt: skip
+    assert gpu.main([str(tmp_path), "--rehearse", "--steps", "out_of_memory"]) == 1
+    with (tmp_path / "steps.csv").open() as table:
+        assert [(row["result"], row["figure"]) for row in csv.DictReader(table)] == [("lacks", "orjson")]
+
+
+def test_the_gpu_script_starts_without_the_packages_of_the_suite() -> None:
+    modules = {*gpu.SUITE, "pynvml", "triton"}
+    code = f"import sys; sys.modules.update(dict.fromkeys({sorted(modules)})); import tests.experiments.gpu"
     done = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

@@ -7,6 +7,7 @@ from importlib import import_module
 from time import monotonic
 
 import pytest
+import torch
 
 from stats import conditions
 from stats.shares import varied
@@ -67,10 +68,7 @@ class Progress:
             table, answer = import_module("commands.answer").of_run(run.top_level() | {"benchmarks": rows}, every)
             terminalreporter.write(f"{table}\n\n")
         of_machine = drifting(run.workload.drift()) if rows else None, conditions.disturbed(rows)
-        unverified = (
-            "CUDA: times, memory and energy are unverified on a GPU" if run.selection.device == "cuda" else None
-        )
-        for line in (*skips(run.skips), _spent(), unverified, *of_machine):
+        for line in (*skips(run.skips), _spent(), unverified(run.selection.device), *of_machine):
             if line:
                 terminalreporter.write_line(line)
         if run.planned == set() and run.name:
@@ -85,6 +83,14 @@ class Progress:
             terminalreporter.write_line(f"unfinished, and kept: {run.kept}; `--resume {run.name}` continues")
         if answer:
             terminalreporter.write_line(answer, bold=True)
+
+
+def unverified(device: str) -> str | None:
+    """Return what is unverified of a run on a device, and what ROCm lacks; None on a CPU."""
+    if device == "cpu":
+        return None
+    lacks = "; ROCm: no clocks, power, temperature, throttling or energy" * bool(torch.version.hip)
+    return f"CUDA: times, memory and energy are unverified on a GPU{lacks}"
 
 
 def skips(skipped: Sequence[Mapping[str, str]]) -> list[str]:

@@ -37,14 +37,24 @@ class Table:
     """Keys of its cases; empty for all."""
 
 
+GPU = ("TFLOP/s", "of peak", "device only", "launches")
+"""Headings of columns that only a GPU has."""
+
+UNVERIFIED = " (unverified)"
+"""Ends the headings of what is measured on a GPU, until the suite has run on one."""
+
+MEASURED = ("median", "tokens/s", "peak memory", *GPU, "of roofline")
+
+
 def headings(grid: Grid) -> tuple[str, ...]:
     """Return the headings of `cells`, for any case of a run."""
     rows = [mark.row for case in grid.cases for mark in case.ranked]
     rate = ("tokens/s",) * any(row["mode"] == "decode" for row in rows)
     ceiling = ("of roofline",) * any(row["roof"] > 0 for row in rows)
-    gpu = tuple(f"{it} (unverified)" for it in ("TFLOP/s", "of peak", "device only", "launches"))
-    gpu *= any(row["device"] == "cuda" for row in rows)
-    return ("slowdown", "95 % interval", "median", *rate, "peak memory", "of tolerance", "kernel", *gpu, *ceiling)
+    on_gpu = any(row["device"] == "cuda" for row in rows)
+    every = ("slowdown", "95 % interval", "median", *rate, "peak memory", "of tolerance", "kernel")
+    names = (*every, *GPU * on_gpu, *ceiling)
+    return tuple(name + UNVERIFIED * (on_gpu and name in MEASURED) for name in names)
 
 
 def cells(mark: Mark, headings: Sequence[str]) -> list[str]:
@@ -58,13 +68,13 @@ def cells(mark: Mark, headings: Sequence[str]) -> list[str]:
         "peak memory": units.memory(row["peak_bytes"]),
         "of tolerance": units.percent(row["error"] / row["error_bound"]) if row["error_bound"] > 0 else units.MISSING,
         "kernel": row["kernel"] if isinstance(row["kernel"], str) else units.MISSING,
-        "TFLOP/s (unverified)": f"{row['tflops_per_s']:.3g}",
-        "of peak (unverified)": units.percent(row["of_peak"]),
-        "device only (unverified)": units.seconds(row["device_s"]),
-        "launches (unverified)": units.percent(row["launch_share"]),
+        "TFLOP/s": f"{row['tflops_per_s']:.3g}",
+        "of peak": units.percent(row["of_peak"]),
+        "device only": units.seconds(row["device_s"]),
+        "launches": units.percent(row["launch_share"]),
         "of roofline": units.percent(row["roof"]),
     }
-    return [said[heading] for heading in headings]
+    return [said[heading.removesuffix(UNVERIFIED)] for heading in headings]
 
 
 def why(mark: Mark) -> str:
@@ -157,10 +167,14 @@ def detailed(grid: Grid) -> str:
 
 
 def _with_refused(case: Case, heads: list[str], rows: list[list[str]]) -> list[list[str]]:
-    """Add a row for each implementation that was tried and has no valid number."""
+    """Add a row for each implementation that was tried and has no valid number, and a line of headings for what is
+    unverified.
+    """
     refused = [mark for mark in case.marks.values() if not mark.counts and mark.state != "unsupported"]
     rest = [""] * (len(heads) - 2)
-    return [heads, *rows, *([mark.impl, mark.state.replace("_", " "), *rest] for mark in refused)]
+    unverified = [UNVERIFIED.strip(" ()") * head.endswith(UNVERIFIED) for head in heads]
+    above = [[head.removesuffix(UNVERIFIED) for head in heads], *[unverified] * any(unverified)]
+    return [*above, *rows, *([mark.impl, mark.state.replace("_", " "), *rest] for mark in refused)]
 
 
 def summary(title: str, said: Sequence[str], grid: Grid, skipped: pd.DataFrame, beside: str = "") -> str:

@@ -1,11 +1,12 @@
 """`python -m tests.experiments.gpu OUT`: the first ten minutes on a GPU, in fourteen steps, each with pass or fail.
 
 Each step has a process and a time limit of its own, so a crash or a hang costs one step. OUT/steps.csv has the steps so far,
-OUT/gpu.tar.gz all files at the end. `--rehearse` does the same on the CPU at tiny sizes, with a simulated GPU where events,
-streams, memory and NVML are read.
+OUT/gpu.tar.gz all files at the end. `--rehearse` does the same on the CPU at tiny sizes and with no limit per step, with a
+simulated GPU where events, streams, memory and NVML are read.
 
 Needs torch with Triton, and numpy, pytest, pytest-benchmark, pandas, scipy, jinja2, orjson, rich, psutil, nvidia-ml-py: the
-group `bench` of pyproject.toml without matplotlib, pyarrow, torch-tb-profiler and tensorboard.
+group `bench` of pyproject.toml without matplotlib, pyarrow, torch-tb-profiler and tensorboard. A step whose packages are
+missing names them; torch, numpy and psutil are enough for the others.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
+from importlib.util import find_spec
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from signal import SIGINT, SIGKILL
 from statistics import median
 from time import monotonic, perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd import DeviceType
@@ -39,9 +41,11 @@ from bench.timing.devices.cuda import CudaMeter
 from bench.timing.devices.nvml import Nvml, opened, words
 from bench.timing.machine import fingerprint, state
 from impls.formula import attention
-from reports.reading import runs
 
 from ..simulated_gpu import HZ, SimulatedCuda, SimulatedNvml
+
+if TYPE_CHECKING:
+    from reports.reading import runs
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -149,7 +153,8 @@ class Lab:
         with path.open("w", encoding="utf-8") as log:
             child = subprocess.Popen([sys.executable, *arguments], cwd=self.out, env=where, stdout=log, stderr=log)
             try:
-                code = child.wait(max(1.0, min(most, self.until - monotonic())))
+                left = self.until - monotonic()
+                code = child.wait(max(1.0, left if self.rehearsal else min(most, left)))
             except subprocess.TimeoutExpired:
                 child.send_signal(SIGINT)  # a run saves what it has
                 code = 128 + SIGINT
@@ -170,6 +175,8 @@ class Lab:
             "-m", "pytest", "-q", str(CHECKOUT / "bench"), "--device", self.device, f"--benchmark-save={name}",
             "--cell-time", "0.01" if self.rehearsal else "0.05", *options, most=most, fine=(0, 1),
         )  # fmt: skip
+        from reports.reading import runs
+
         return runs.one(name, self.out / "results")
 
 
@@ -189,7 +196,8 @@ def answer(work: Callable[[Lab], str], out: Path, rehearsal: bool, until: float,
 def step(work: Callable[[Lab], str], out: Path, rehearsal: bool, until: float) -> dict[str, Any]:
     """Do one step in a process of its own, and end what it leaves behind; returns its row of the table."""
     started, (ours, theirs) = monotonic(), PROCESSES.Pipe(duplex=False)
-    limit = max(1.0, min(MOST, until - started))
+    left = until - started
+    limit = max(1.0, left if rehearsal else min(MOST, left))
     child = PROCESSES.Process(target=answer, args=(work, out, rehearsal, until, theirs))
     child.start()
     theirs.close()
@@ -443,8 +451,25 @@ STEPS = (environment, cuda_tests, illegal_access, out_of_memory, clocks, starts,
          memory, injected)  # fmt: skip
 
 
+SUITE = ("pytest", "pytest_benchmark", "pandas", "scipy", "jinja2", "orjson", "rich")
+"""Modules that a run of the suite imports, besides torch, numpy and psutil."""
+
+NEEDS = dict.fromkeys((cuda_tests, out_of_memory, roofs, injected), SUITE) | {
+    illegal_access: (*SUITE, "triton"), gate: (*SUITE, "triton"), starts: ("triton",), tuning: ("triton",),
+    load: ("pynvml",),
+}  # fmt: skip
+PACKAGES = {"pynvml": "nvidia-ml-py", "pytest_benchmark": "pytest-benchmark"}
+"""Names of packages that differ from those of their modules."""
+
+
+def lacking(work: Callable[[Lab], str], rehearsal: bool) -> str:
+    """Packages that a step needs and that aren't installed; a rehearsal needs neither Triton nor NVML."""
+    needs = [it for it in NEEDS.get(work, ()) if not (rehearsal and it in ("triton", "pynvml"))]
+    return ", ".join(PACKAGES.get(it, it) for it in needs if find_spec(it) is None)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 every step passed; 1 some failed, which the table at the end names."""
+    """Exit code: 0 every step passed; 1 some failed or lack packages, which the table at the end names."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("out", type=Path, help="folder, made where it isn't there")
     options.add_argument("--minutes", type=float, default=9.5)
@@ -457,14 +482,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out, until, rows = asked.out.resolve(), monotonic() + 60 * asked.minutes, []
     for work in STEPS:
         if work.__name__ in asked.steps.split(","):
-            rows.append(step(work, out, asked.rehearse, until))
+            absent = lacking(work, asked.rehearse)
+            rows.append(
+                {"step": work.__name__, "result": "lacks", "seconds": 0.0, "figure": absent}
+                if absent
+                else step(work, out, asked.rehearse, until)
+            )
             with (out / "steps.csv").open("w", newline="", encoding="utf-8") as file:
                 table = csv.DictWriter(file, rows[0])
                 table.writeheader()
                 table.writerows(rows)
     print()
     for it in rows:
-        print(f"{it['step']:15} {it['result']} {it['seconds']:6.1f} s  {it['figure']}")
+        print(f"{it['step']:15} {it['result']:5} {it['seconds']:6.1f} s  {it['figure']}")
     with tarfile.open(out / "gpu.tar.gz", "w:gz") as archive:
         for path in sorted(out.iterdir()):
             if path.name != "gpu.tar.gz":
