@@ -9,7 +9,7 @@ have the previous run's code can't be compared with that run.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -69,12 +69,15 @@ def moved(timed: Timed, impl: int) -> Iterator[tuple[list[Step], Array]]:
                 seen = steps(logs[:, first:end], SMALLEST_RELATIVE if relative else SMALLEST)
                 for of, at, those in zip(found, known, seen, strict=True):
                     new = [replace(step, at=step.at + first, relative=relative) for step in those]
-                    others = timed.machine if relative else [*of]
-                    of += [step for step in new if at[step.at] == relative and not _near(step, others)]
+                    others = [it.at for it in (timed.machine if relative else of)]
+                    of += [
+                        step
+                        for step in new
+                        if at[step.at] == relative and all(abs(step.at - other) >= MIN_RUNS for other in others)
+                    ]
     for of, logs in zip(found, usual, strict=True):
-        parts = (
-            [step for step in sorted(of, key=lambda step: step.at) if a <= step.at < b] for a, b in _parts(redefined)
-        )
+        of.sort(key=lambda step: step.at)
+        parts = ([step for step in of if a <= step.at < b] for a, b in _parts(redefined))
         yield [step for part in parts for step in with_recoveries(part)], logs
 
 
@@ -95,7 +98,3 @@ def _usual(timed: Timed, impl: int, runs: slice) -> Array:
             day = (timed.seconds[impl, case, runs] - relative)[np.isfinite(relative)]
             usual[case] = relative + (float(np.median(day)) if day.size else 0.0)
     return usual
-
-
-def _near(step: Step, found: Iterable[Step]) -> bool:
-    return any(abs(step.at - other.at) < MIN_RUNS for other in found)

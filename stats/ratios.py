@@ -115,7 +115,8 @@ DISTURBED = 2.0
 visit shows how long calls wait, and does not count.
 """
 
-UNKNOWN = Ratio(math.nan, math.nan, math.nan, 0, 0)
+UNKNOWN, SAME = (Ratio(value, value, value, 0, 0) for value in (math.nan, 1.0))
+"""Ratio to a row that was not timed, and of a row to itself."""
 
 
 def paired(of: Samples, over: Samples, one_case: bool = True) -> Logs:
@@ -222,9 +223,8 @@ def states(names: Sequence[Key], pairs: Mapping[tuple[Key, Key], Ratio]) -> dict
     not significant and differences of RESOLUTION are excluded. If some implementation may be faster than the first by
     RESOLUTION, or its interval is too wide, none is tied.
     """
-    first, *others = names
-    over = {other: pairs[other, first] for other in others}
+    over = {other: pairs[other, names[0]] for other in names[1:]}
     known = all(it.slower or (it.low > 1 / RESOLUTION and not too_wide(it.low, it.high)) for it in over.values())
     tied = TIED if known else NOT_RESOLVED
     found = {other: SLOWER if it.slower else tied if it.tied else NOT_RESOLVED for other, it in over.items()}
-    return {first: FASTEST if all(it.slower for it in over.values()) else tied, **found}
+    return {**dict.fromkeys(names[:1], FASTEST if all(it.slower for it in over.values()) else tied), **found}

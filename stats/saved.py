@@ -80,8 +80,8 @@ def changes(base: Mapping[Key, Samples], head: Mapping[Key, Samples], changed: C
         if impl not in changed
     ]
     shift = median(moved) if moved else 0.0
-    most = {case: median(of.values()) + math.log(ANOTHER_KIND) for case, of in levels.items()}
-    others = {impl for case, of in levels.items() for impl, level in of.items() if level > most[case]}
+    slow = math.log(ANOTHER_KIND)
+    others = {impl for of in levels.values() for impl, level in of.items() if level > median(of.values()) + slow}
     cells = _differences(base, head, levels, {*changed} | others)
     by_impl: dict[str, dict[Key, Estimate]] = {}
     for key, it in cells.items():
@@ -115,18 +115,17 @@ def _differences(
     excluded: Collection[str],
 ) -> dict[Key, Estimate]:
     """Return head - base of each cell that has an anchor, with the standard error from its visits."""
-    sides: dict[tuple[int, Key], Estimate] = {}
+    sides: dict[tuple[Key, int], Estimate] = {}
     for impl, case in ((impl, case) for case, of in levels.items() for impl in of):
         anchors = {(name, case): of for name, of in levels[case].items() if name not in {impl, *excluded}}
         anchors = {key: of for key, of in anchors.items() if _plain(key[0])} or anchors
-        logs = [_beside(run[impl, case], run, anchors) for run in (base, head)] if anchors else []
-        if logs and min(map(len, logs)) >= FEWEST_VISITS:
-            sides |= {(side, (impl, case)): paired(of) for side, of in enumerate(logs)}
-    known = moderated(sides)
+        logs = [_beside(run[impl, case], run, anchors) for run in (base, head)] if anchors else [[]]
+        if min(map(len, logs)) >= FEWEST_VISITS:
+            sides |= {((impl, case), side): paired(of) for side, of in enumerate(logs)}
+    ends = iter(moderated(sides).items())
     return {
-        key: Estimate(known[1, key].mean - it.mean, math.hypot(it.error, known[1, key].error), it.df, it.count)
-        for (side, key), it in known.items()
-        if side == 0
+        key: Estimate(b.mean - a.mean, math.hypot(a.error, b.error), a.df, a.count)
+        for ((key, _), a), (_, b) in zip(ends, ends, strict=True)
     }
 
 

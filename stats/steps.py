@@ -98,34 +98,28 @@ def _of_case(logs: Array, together: Array, common: Sequence[int], level: float, 
     """Return the common steps in which a case takes part, and its own steps between them."""
     measured = np.flatnonzero(np.isfinite(logs))
     logs, common = logs[measured], np.searchsorted(measured, common).tolist()
-    own, theirs = (_moves(of, common) for of in (logs, together[measured]))
+    own, theirs = (np.diff(_levels(of, common)) for of in (logs, together[measured]))
     took = [at for at, a, b in zip(common, own, theirs, strict=True) if a * np.sign(b) >= OF_THE_CASES * abs(b) > 0]
-    edges = [0, *took, len(logs)]
-    alone = [a + at for a, b in pairwise(edges) for at in places(logs[a:b], level)]
+    alone = [a + at for a, b in pairwise([0, *took, len(logs)]) for at in places(logs[a:b], level)]
     at = sorted([*took, *alone])
-    found = zip(at, np.exp(_levels(logs, at)).tolist(), _moves(logs, at), strict=False)
     return [
-        Step(int(measured[i]), before, before * math.exp(moved))
-        for i, before, moved in found
-        if abs(moved) >= math.log1p(smallest)
+        Step(int(measured[i]), math.exp(before), math.exp(after))
+        for i, (before, after) in zip(at, pairwise(_levels(logs, at)), strict=True)
+        if abs(after - before) >= math.log1p(smallest)
     ]
 
 
-def _levels(logs: Array, at: Sequence[int]) -> Array:
+def _levels(logs: Array, at: Sequence[int]) -> list[float]:
     """Return the level of each part between positions; NaN for a part without numbers."""
-    return np.array([np.median(part) if part.size else math.nan for part in np.split(logs, at)])
-
-
-def _moves(logs: Array, at: Sequence[int]) -> list[float]:
-    return [float(moved) for moved in np.diff(_levels(logs, at))]
+    return [float(np.median(part)) if part.size else math.nan for part in np.split(logs, at)]
 
 
 def _together(logs: Array) -> Array:
     """Return the common component of cases by run; noisy cases have less weight."""
-    tamed, noises = np.full(logs.shape, np.nan), []
-    for case, of in zip(logs, tamed, strict=True):
-        measured = np.isfinite(case)
-        of[measured] = _tamed(case[measured])
+    tamed, noises = logs.copy(), []
+    for of in tamed:
+        measured = np.isfinite(of)
+        of[measured] = _tamed(of[measured])
         noises.append(scatter(np.diff(of[measured])) ** 2 + LEAST_NOISE**2)
     return shared(tamed, weights=1 / (np.array(noises) + np.median(noises)))
 

@@ -125,14 +125,13 @@ def of_effects(
     wholes = {impl: alone.get(impl, it) for impl, it in (implementations or {}).items()}
     known = {impl: it for impl, it in wholes.items() if it.testable}
     found = {impl: _verdict(it, margin, least, len(known)) for impl, it in wholes.items()}
+    ways = {impl: _exceeds(it, least, FALSE_ALARMS / len(known)) for impl, it in known.items()}
     testable = sum(it.testable for it in cells.values())
     verdicts = {}
     for (impl, case), cell in cells.items():
-        together = inherits = False
-        if own := known.get(impl):
-            together = _exceeds(own, least, FALSE_ALARMS / len(known)) == (1 if cell.mean > 0 else -1)
-            inherits = _met(cell, own, margin)
-        verdicts[impl, case] = _verdict(cell, margin, least, counts[impl] if together else testable, inherits)
+        among = counts[impl] if ways.get(impl, 0) * cell.mean > 0 else testable
+        inherits = impl in known and _met(cell, known[impl], margin)
+        verdicts[impl, case] = _verdict(cell, margin, least, among, inherits)
     for impl, it in found.items():
         of_cells = [said for key, said in verdicts.items() if key[0] == impl]
         words = Counter(said.word for said in of_cells)

@@ -44,7 +44,7 @@ class Measure:
 
 
 def _speedup(row: dict[str, Any], over: dict[str, Any]) -> float:
-    return fr.ratio(over, row).value if over and row["impl"] != over["impl"] else 1.0
+    return fr.ratio(over, row).value if over else 1.0
 
 
 MEASURES = {
@@ -67,7 +67,7 @@ def draw(name: str, grid: Grid, palette: Palette, baseline: str | None, narrow: 
         return None
     settings = grids.along(grid.cases, axis).values()
     cases = max(settings, key=lambda cases: (len(cases), cases[-1].ranked[0].row["median"]))
-    if name == "speedup" and not any(_has(case, baseline) for case in cases):
+    if name == "speedup" and not any(case.mark(baseline).counts for case in cases):
         return None
     series = {impl: points for impl in grid.impls if (points := list(_points(cases, impl, axis, measure, baseline)))}
     if not series:
@@ -88,16 +88,12 @@ def draw(name: str, grid: Grid, palette: Palette, baseline: str | None, narrow: 
     return figure
 
 
-def _has(case: Case, impl: str | None) -> bool:
-    return impl in case.marks and case.marks[impl].counts
-
-
 def _points(
     cases: Sequence[Case], impl: str, axis: str, measure: Measure, baseline: str | None
 ) -> Iterator[tuple[float, float]]:
     for case in cases:
-        over = dict(case.marks[baseline].row) if baseline in case.marks else {}
-        if _has(case, impl) and (value := measure.value(dict(case.marks[impl].row), over)) > 0:
+        own, over = case.mark(impl), dict(case.mark(baseline).row)
+        if own.counts and (value := measure.value(dict(own.row), over)) > 0:
             yield float(case.at[axis]), value
 
 
@@ -148,8 +144,8 @@ def _lines(ax: Axes, series: dict[str, Any], palette: Palette, labelled: Sequenc
 
 def _finding(name: str, case: Case, baseline: str | None, axis: str) -> str:
     """Return 'sdpa is 3.0× faster than fused at T = 1024' if that holds in the largest case; else ''."""
-    best, over = case.ranked[0], case.marks.get(baseline or "")
-    if over is None or not over.counts or over is best:
+    best, over = case.ranked[0], case.mark(baseline)
+    if not over.counts or over is best:
         return ""
     where = f"{baseline} at {axis} = {case.at[axis]}"
     if name == "memory":

@@ -169,7 +169,7 @@ def _along(
     memory: dict[str, list[tuple[float, float]]] = {}
     for impl in grid.impls:
         for case in cases:
-            if impl in case.marks and (it := case.marks[impl]).counts:
+            if (it := case.mark(impl)).counts:
                 time.setdefault(impl, []).append((case.at[axis], it.slowdown))
                 if it.row["peak_bytes"] > 0:
                     memory.setdefault(impl, []).append((case.at[axis], float(it.row["peak_bytes"])))

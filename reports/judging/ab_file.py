@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 from stats import effects, shares, verdict
@@ -53,7 +53,7 @@ def comparison(path: Path, margin: float | None = None) -> Comparison:
     replicates, kept = data["pairs"], data["margin"] if margin is None else margin
     (logs, workloads), times = effects.of_saved(replicates), _times(replicates)
     judged, implementations = verdict.of_replicates(logs, workloads, kept)
-    pace = mean(replicate.get("seconds") or 0.0 for replicate in replicates) if replicates else 0.0
+    spent = [replicate.get("seconds") or 0.0 for replicate in replicates]
     cells = []
     for cell in data["cells"]:
         key, said = (str(cell["impl"]), str(cell["id"])), Verdict(cell["word"], cell["reason"])
@@ -63,7 +63,7 @@ def comparison(path: Path, margin: float | None = None) -> Comparison:
         base, head = (median(times.get((key, variant), [math.nan])) for variant in (0, 1))
         before, after = (cell.get(variant) or {} for variant in VARIANTS)
         broken = said.word == verdict.BROKEN or list(cell.get("failed") or ()) == ["head"]
-        said = _with_reach(said, count * pace)
+        said = _with_reach(said, count * sum(spent) / max(1, len(spent)))
         cells.append(Cell(*key, said, base, head, (count, count), tuple(changes(before, after, kept)), broken))
     return Comparison(
         data["sides"]["base"]["label"],

@@ -102,7 +102,7 @@ def choice(case: Case) -> dict[str, Any]:
     """
     best, *others = case.ranked
     row = best.row
-    following = others[0] if others and row["leads"] else Mark("", "")
+    following = others[0] if others and row["standing"] else Mark("", "")
     ties, open_ = ([it.impl for it in others if it.row["standing"] == how] for how in (TIED, NOT_RESOLVED))
     found = {
         "id": case.id, **{axis: row[axis] for axis in axis_names()},

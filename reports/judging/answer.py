@@ -54,7 +54,7 @@ def headline(grid: Grid, baseline: str | None) -> str:
             "interleaved only once."
         )
     name = _pick(cases)
-    best = [case for case in cases if name and _best(case, name)]
+    best = [case for case in cases if case.mark(name).best]
     if len(best) == len(cases):
         return _use(name, cases, best, baseline)
     told = [it for it in (list(_along(cases, axis)) for axis in grid.axes) if 1 < len(it) <= MOST_PARTS]
@@ -85,13 +85,9 @@ def own(grid: Grid, wrong: Collection[str] = ()) -> Iterator[str]:
     of 6 cases'.
     """
     for name in (name for name in grid.impls if name in grid.own and name not in wrong):
-        all_, count = words.plural(len(grid.cases), "case"), grid.count(name)
-        mean = (
-            f"{slowdown(mean_slowdown(name, grid.cases))}× the time of the fastest, on average over {count} of"
-            if count
-            else "no time in"
-        )
-        yield f"{name}: {mean} {all_}."
+        mean, count = slowdown(mean_slowdown(name, grid.cases)), grid.count(name)
+        said = f"{mean}× the time of the fastest, on average over {count} of" if count else "no time in"
+        yield f"{name}: {said} {words.plural(len(grid.cases), 'case')}."
 
 
 def trust(run: Run, grid: Grid) -> Trust:
@@ -120,18 +116,10 @@ def trust(run: Run, grid: Grid) -> Trust:
     return Trust(tuple(text for text, holds in told.items() if holds), more)
 
 
-def _peak(case: Case, name: str) -> float:
+def _peak(case: Case, name: str | None) -> float:
     """Return its peak memory in bytes; infinite if unknown."""
-    found = float(case.marks[name].row["peak_bytes"]) if _has(case, name) else math.inf
-    return found if found == found else math.inf
-
-
-def _has(case: Case, name: str) -> bool:
-    return name in case.marks and case.marks[name].counts
-
-
-def _best(case: Case, name: str) -> bool:
-    return _has(case, name) and case.marks[name].best
+    mark = case.mark(name)
+    return float(mark.row["peak_bytes"]) if mark.counts and mark.row["peak_bytes"] >= 0 else math.inf
 
 
 def _pick(cases: Sequence[Case]) -> str:
@@ -151,25 +139,23 @@ def _use(name: str, cases: Sequence[Case], best: Sequence[Case], baseline: str |
     count = len(cases)
     everywhere = {1: "the one case", 2: "both cases"}.get(count, f"all {count} cases")
     where = everywhere if len(best) == count else f"{len(best)} of {words.plural(count, 'case')}"
-    both = [it for it in cases if baseline and baseline != name and _has(it, name) and _has(it, baseline)]
-    return (
-        f"Use {name}: {', '.join([f'{_how(name, best)} in {where}', *_gains(name, both, baseline or '', count > 1)])}."
-    )
+    both = [it for it in cases if baseline != name and it.mark(name).counts and it.mark(baseline).counts]
+    return f"Use {name}: {', '.join([f'{_how(name, best)} in {where}', *_gains(name, both, baseline, count > 1)])}."
 
 
 def _how(name: str, best: Sequence[Case]) -> str:
     """Return 'fastest', 'tied with packed', or 'fastest or tied'."""
     if all(case.marks[name].state == ratios.FASTEST for case in best):
         return "fastest"
-    always = [mark.impl for mark in best[0].ranked if mark.impl != name and all(_best(it, mark.impl) for it in best)]
+    always = [it.impl for it in best[0].ranked if it.impl != name and all(case.mark(it.impl).best for case in best)]
     return f"tied with {words.listing(always, most=2)}" if always else "fastest or tied"
 
 
-def _gains(name: str, cases: Sequence[Case], baseline: str, several: bool) -> Iterator[str]:
+def _gains(name: str, cases: Sequence[Case], baseline: str | None, several: bool) -> Iterator[str]:
     """Yield the largest of the significant speed-ups over the baseline implementation, and its memory relative to it,
     in the case where the latter needs most.
     """
-    found = [fr.ratio(case.marks[baseline].row, case.marks[name].row) for case in cases]
+    found = [fr.ratio(case.mark(baseline).row, case.mark(name).row) for case in cases]
     if most := max((it for it in found if it.slower), key=lambda it: it.value, default=None):
         upto = "up to " * (len(cases) > 1)
         yield f"{upto}{slowdown(most.value)}× faster than {baseline} ({interval(most.low, most.high)})"
@@ -183,15 +169,15 @@ def _gains(name: str, cases: Sequence[Case], baseline: str, several: bool) -> It
 
 def _exceptions(name: str, cases: Sequence[Case]) -> str:
     """Return ' Exceptions: slower in 3 cases, most at H = 1, T = 64, bf16: packed, 1.2× faster.'"""
-    by_state = Counter(case.marks[name].state if _has(case, name) else "" for case in cases)
+    found = Counter(it.state if it.counts else "" for it in (case.mark(name) for case in cases))
     said = []
-    if slower := by_state[SLOWER]:
-        worst = max((case for case in cases if _has(case, name)), key=lambda case: case.marks[name].slowdown)
-        one = f"{worst.place}: {worst.ranked[0].impl}, {slowdown(worst.marks[name].slowdown)}× faster"
+    if slower := found[SLOWER]:
+        worst = max((it for it in cases if it.mark(name).counts), key=lambda case: case.mark(name).slowdown)
+        one = f"{worst.place}: {worst.ranked[0].impl}, {slowdown(worst.mark(name).slowdown)}× faster"
         said.append(one if slower == 1 else f"slower in {slower} cases, most at {one}")
-    for what, count in (("not resolved", by_state[OPEN]), ("without a number", by_state[""])):
+    for what, count in (("not resolved", found[OPEN]), ("without a number", found[""])):
         said += [f"{words.plural(count, 'case')} {what}"] if count else []
-    return f" Exception{'s' * (slower + by_state[OPEN] + by_state[''] > 1)}: {'; '.join(said)}."
+    return f" Exception{'s' * (slower + found[OPEN] + found[''] > 1)}: {'; '.join(said)}."
 
 
 def _along(cases: Sequence[Case], axis: str) -> Iterator[tuple[str, str]]:
@@ -202,7 +188,7 @@ def _along(cases: Sequence[Case], axis: str) -> Iterator[tuple[str, str]]:
     for value in values:
         there = [case for case in cases if case.at[axis] == value]
         name = _pick(there)
-        answers[value] = name if all(_best(case, name) for case in there) else ""
+        answers[value] = name if all(case.mark(name).best for case in there) else ""
     for (name, _), of in groupby(sorted(values) if on_a_line else values, lambda it: (answers[it], on_a_line or it)):
         first, *others = of
         where = f"{'at' if on_a_line else 'with'} {words.value(axis, first, equals=' = ')}"

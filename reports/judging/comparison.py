@@ -114,11 +114,10 @@ class Comparison:
     @property
     def code(self) -> int:
         """Exit code: 0 without regressions, 1 with some, 2 if nothing could be judged."""
-        if self.regressed or verdict.REGRESSED in (it.word for it in self.implementations.values()):
+        told = [(cell.impl, cell.verdict) for cell in self.cells] + [*self.implementations.items()]
+        if self.regressed or any(it.word == verdict.REGRESSED for _, it in told):
             return command.REGRESSED
-        told = [(cell.impl, cell.verdict.word) for cell in self.cells]
-        told += [(name, it.word) for name, it in self.implementations.items()]
-        words = {word for name, word in told if name in (self.asked or {name})}
+        words = {it.word for name, it in told if name in (self.asked or [name])}
         open_ = verdict.INCONCLUSIVE in words and not words & {*verdict.SETTLED}
         return command.NOT_JUDGED if self.unjudged or open_ else command.FINE
 
@@ -149,22 +148,19 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
     other = f"another machine: {machines}" if machines else ""
     runs = _cells(base), _cells(head)
     cells = {key: (runs[0].get(key, _NOWHERE), runs[1].get(key, _NOWHERE)) for key in runs[0] | runs[1]}
-    both = {key: variants for key, variants in cells.items() if all(variant.logs for variant in variants)}
-    hashes = {key: [variant.facts.get("impl_hash") for variant in variants] for key, variants in both.items()}
-    changed = {impl for (impl, _), (old, new) in hashes.items() if old is None or old != new}
-    alike = {key: variants for key, variants in both.items() if not other and not _redefined(variants)}
+    both = {key: variants for key, variants in cells.items() if all(it.logs for it in variants)}
+    changed = {impl for (impl, _), variants in both.items() if _differs("impl_hash", variants, unknown=True)}
+    alike = {key: variants for key, variants in both.items() if not other and not _differs("case_hash", variants)}
     before, after = ({key: variants[i].samples for key, variants in alike.items()} for i in (0, 1))
     found = saved.changes(before, after, changed)
     judged, implementations = _judged(found, changed, margin)
-    asked = tuple(dict.fromkeys(impl for impl, _ in alike if impl in changed))
-    anchors = {impl for impl, _ in alike} - changed
+    names = dict.fromkeys(impl for impl, _ in alike)
+    asked, anchors = tuple(name for name in names if name in changed), names.keys() - changed
     why = ALL_CHANGED if alike and not anchors else other
     shown = [
-        _cell(key, variants, _unmeasured(variants) or judged.get(key) or _unjudged(variants, why), margin)
+        _cell(key, variants, _verdict(variants, judged.get(key), why), margin)
         for key, variants in cells.items()
-        if any(variant.logs for variant in variants)
-        or "wrong" in (variants[0].reason, variants[1].reason)
-        or variants[1].reason in FAILED
+        if any(it.logs or it.reason == "wrong" for it in variants) or variants[1].reason in FAILED
     ]
     open_ = {name: implementations.get(name) for name in asked}
     notes = [*_notes(base, head), *_notes_on(found, len(anchors)), *_open(base, head, open_)]
@@ -194,12 +190,9 @@ class _Variant:
     logs: Sequence[float]
     """log(seconds), one per process."""
     samples: Samples
-    skipped: Mapping[str, Any]
-    """Reason and detail if it has no numbers."""
-
-    @property
-    def reason(self) -> str:
-        return str(self.skipped.get("reason", ""))
+    reason: str = ""
+    """Why it has no numbers."""
+    detail: str = ""
 
     @property
     def seconds(self) -> float:
@@ -207,17 +200,20 @@ class _Variant:
         return math.exp(mean(self.logs)) if self.logs else math.nan
 
 
-_NOWHERE = _Variant({}, (), Samples((), (), (), ()), {})
+_NOWHERE = _Variant({}, (), Samples((), (), (), ()))
 
 _Variants = tuple[_Variant, _Variant]
 
 
 def _cells(run: Run) -> dict[Key, _Variant]:
-    skipped = {_key(cell): cell for cell in run.skipped}
-    found = {key: replace(_NOWHERE, skipped=cell) for key, cell in skipped.items()}
+    found = {
+        _key(cell): replace(_NOWHERE, reason=str(cell["reason"]), detail=cell.get("detail") or "")
+        for cell in run.skipped
+    }
     for row in run.rows:
-        key, logs = _key(row["extra_info"]), list(map(math.log, row["extra_info"]["process_medians"]))
-        found[key] = _Variant(row["extra_info"], logs, samples_of(row), skipped.get(key, {}))
+        facts = row["extra_info"]
+        logs, known = [*map(math.log, facts["process_medians"])], found.get(_key(facts), _NOWHERE)
+        found[_key(facts)] = replace(known, facts=facts, logs=logs, samples=samples_of(row))
     return found
 
 
@@ -225,25 +221,22 @@ def _key(facts: Mapping[str, Any]) -> Key:
     return str(facts["impl"]), str(facts["id"])
 
 
-def _redefined(variants: _Variants) -> bool:
-    """Whether the benchmark itself changed."""
-    before, after = (variant.facts.get("case_hash") for variant in variants)
-    return bool(before != after)
+def _differs(what: str, variants: _Variants, unknown: bool = False) -> bool:
+    """Whether a fact differs between the variants; `unknown` if neither has it."""
+    before, after = (variant.facts.get(what) for variant in variants)
+    return bool(before != after) or (unknown and before is None)
 
 
 def _judged(found: Changes, changed: set[str], margin: float) -> tuple[dict[Key, Verdict], dict[str, Verdict]]:
     """Judge changed implementations separately, so that testing others costs no sensitivity."""
-    groups = (changed, found.implementations.keys() - changed)
-    said = [
-        verdict.of_effects(
-            {key: it for key, it in found.cells.items() if key[0] in group},
-            {impl: it for impl, it in found.implementations.items() if impl in group},
-            margin,
-            verdict.LEAST_OF_RUNS,
-        )
-        for group in groups
-    ]
-    return said[0][0] | said[1][0], said[0][1] | said[1][1]
+    cells: dict[Key, Verdict] = {}
+    implementations: dict[str, Verdict] = {}
+    for group in (True, False):
+        own = {key: it for key, it in found.cells.items() if (key[0] in changed) == group}
+        wholes = {impl: it for impl, it in found.implementations.items() if (impl in changed) == group}
+        said = verdict.of_effects(own, wholes, margin, verdict.LEAST_OF_RUNS)
+        cells, implementations = cells | said[0], implementations | said[1]
+    return cells, implementations
 
 
 def _cell(key: Key, variants: _Variants, said: Verdict, margin: float) -> Cell:
@@ -259,24 +252,21 @@ def _cell(key: Key, variants: _Variants, said: Verdict, margin: float) -> Cell:
     )
 
 
-def _unmeasured(variants: _Variants) -> Verdict | None:
-    """Return the verdict on a cell that is wrong or has no time in a run; else None."""
+def _verdict(variants: _Variants, judged: Verdict | None, other: str) -> Verdict:
+    """Return the verdict on a cell that is wrong or has no time in a run, else that on its times, else the ratio alone with
+    the reason. `other`: the reason for all cells that can be compared.
+    """
     why = [
-        ": ".join(
-            filter(None, [f"{variant.reason.replace('_', ' ') or 'not'} in {name}", variant.skipped.get("detail")])
-        )
-        for name, variant in zip(VARIANTS, variants, strict=True)
-        if not variant.logs or variant.reason == "wrong"
+        f"{it.reason.replace('_', ' ') or 'not'} in {name}{it.detail and f': {it.detail}'}"
+        for name, it in zip(VARIANTS, variants, strict=True)
+        if not it.logs or it.reason == "wrong"
     ]
-    before, after = (variant.reason for variant in variants)
-    lost = verdict.BROKEN if after in FAILED else verdict.NEW if variants[1].logs else verdict.GONE
-    return Verdict(verdict.WRONG if "wrong" in (before, after) else lost, "; ".join(why)) if why else None
-
-
-def _unjudged(variants: _Variants, why: str) -> Verdict:
-    """Return a verdict with the ratio alone, and why there is no other. `why` holds for all cells that can be compared."""
-    reason = "the benchmark itself was changed" if _redefined(variants) else why or NOTHING_BESIDE
-    return Verdict(verdict.INCONCLUSIVE, reason, variants[1].seconds / variants[0].seconds)
+    before, after = variants
+    if why:
+        lost = verdict.BROKEN if after.reason in FAILED else verdict.NEW if after.logs else verdict.GONE
+        return Verdict(verdict.WRONG if "wrong" in (before.reason, after.reason) else lost, "; ".join(why))
+    reason = "the benchmark itself was changed" if _differs("case_hash", variants) else other or NOTHING_BESIDE
+    return judged or Verdict(verdict.INCONCLUSIVE, reason, after.seconds / before.seconds)
 
 
 def _notes(base: Run, head: Run) -> Iterator[str]:
@@ -284,12 +274,10 @@ def _notes(base: Run, head: Run) -> Iterator[str]:
         yield "base and head hold the same measurements"
     if refusal := fingerprint.refusal(base, head):
         yield f"{refusal}, so there is no verdict"
-    for what, different in (
-        ("compared across versions", fingerprint.software(base, head)),
-        ("the environment differs", fingerprint.environment(base, head)),
-    ):
-        if different:
-            yield f"{what}: {fingerprint.described(different)}"
+    if different := fingerprint.software(base, head):
+        yield f"compared across versions: {fingerprint.described(different)}"
+    if different := fingerprint.environment(base, head):
+        yield f"the environment differs: {fingerprint.described(different)}"
     for run in (base, head):
         if not run.complete:
             yield f"{run.name} is not complete"

@@ -37,15 +37,11 @@ class Asked:
             for name, value in one.axes.items():
                 known = KNOWN_AXES.get(name)
                 if known and value is not None and value != known.usual(one.axes):
-                    axes.setdefault(name, {})[_given(value)] = None
+                    given = str(value) if not isinstance(value, bool) else "on" if value else "off"
+                    axes.setdefault(name, {})[given] = None
         base, head = self.commits
         impls = list(dict.fromkeys(self.own.get(one.impl, one.impl) for one in self.cells))
         return {"base": base, "head": head, "impl": impls} | {name: ",".join(values) for name, values in axes.items()}
-
-
-def _given(value: Any) -> str:
-    """Format a value in command-line syntax."""
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
 
 
 def commits(series: Series, at: int, runs: Sequence[Run]) -> Commits | None:

@@ -20,11 +20,10 @@ from . import masking, peaks
 #: Seconds, from pytest-benchmark's stats.
 STATS = ("median", "q1", "q3", "min", "max", "mean", "stddev", "iqr", "rounds", "iterations")
 
-JUDGED = ("over", "rank_low", "rank_high", "standing", "leads")
-_RATIO = ("ratio", "ratio_low", "ratio_high")
+JUDGED = ("over", "rank_low", "rank_high", "ratio", "ratio_low", "ratio_high", "standing")
 _NUMBERS = (
     "error", "error_bound", "peak_bytes", "flops", "bytes", "processes", "page_faults", "kept_pages_s", "fresh_pages_s",
-    "switches_voluntary", "switches_involuntary", "roof", "peak_rss_bytes", "calls_compared", "device_s", *_RATIO,
+    "switches_voluntary", "switches_involuntary", "roof", "peak_rss_bytes", "calls_compared", "device_s",
 )  # fmt: skip
 
 #: Ratio to the next largest beyond which a value is printed in words, so that the axis separates the others.
@@ -42,11 +41,10 @@ def tidy(run: Run) -> pd.DataFrame:
     `tflops_per_s`  `flops` over the median,
     `of_peak`  `tflops_per_s` over the data sheet's peak (see `peaks.shares`),
     `launch_share`  share of the median beyond the device's time, `device_s` (CUDA),
-    `mask_efficiency`  share of masked work that is skipped, with its interval and `work_share` (see `masking.columns`),
+    `mask_efficiency`  share of masked work that is skipped, with its interval and `work_share` (see `masking.of_rows`),
     `wrong`    whether this implementation failed the check in any cell of the run, so that it is not ranked,
     `rank_low`, `rank_high`  its ranks by significant differences (see `ratios.ranks`; NaN if unknown),
     `standing` its rank in its case in words (see `ratios.states`), empty if unknown,
-    `leads`    whether its median is the smallest of its case,
     `tied`     whether it is the fastest of its case or tied with it.
 
     `attrs` has `between_processes`, the standard deviation of log ratios between processes, in excess of their visits'.
@@ -59,10 +57,9 @@ def tidy(run: Run) -> pd.DataFrame:
     frame["impl"] = frame["impl"].astype(str)
     frame["samples"] = pd.Series(list(map(samples_of, run.rows)), dtype=object)
     frame["wrong"] = frame["impl"].isin(run.wrong)
-    frame, between = _judged(frame)
-    frame = frame.assign(**masking.columns(records(frame)))
-    compared = [_ratio(row, run.baseline_impl) for row in records(frame)]
-    frame[[*_RATIO]] = pd.DataFrame(compared, frame.index, _RATIO, float)
+    judged, between = _judged(frame, run.baseline_impl)
+    frame[[*JUDGED]] = pd.DataFrame(judged, frame.index, JUDGED).astype(dict.fromkeys(JUDGED[1:-1], float))
+    frame[[*masking.COLUMNS]] = pd.DataFrame(masking.of_rows(records(frame)), frame.index, masking.COLUMNS, float)
     frame["speedup"] = 1 / frame["ratio"]
     frame["spread"] = (frame["q3"] - frame["q1"]) / frame["median"]
     frame["tflops_per_s"] = frame["flops"] / frame["median"] / 1e12
@@ -89,7 +86,7 @@ def varying(frame: pd.DataFrame) -> list[str]:
     found = [axis for axis in axis_names() if axis in frame and frame[axis].nunique(dropna=False) > 1]
     for axis, sources in _may_follow():
         known = [source for source in sources if source in found]
-        if axis in found and known and _follows(frame, axis, known):
+        if axis in found and known and frame.groupby(known, dropna=False)[axis].nunique(dropna=False).max() == 1:
             found.remove(axis)
     return found
 
@@ -141,8 +138,8 @@ def trusted(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def ranked(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a case sorted by median."""
-    return records(rows.sort_values(["leads", "median"], ascending=[False, True]))
+    """Return the rows of a case sorted by median, those without a rank last."""
+    return records(rows.assign(last=rows["standing"] == "").sort_values(["last", "median"]))
 
 
 def ratio(of: Mapping[str, Any], over: Mapping[str, Any]) -> Ratio:
@@ -164,10 +161,8 @@ def within(values: Iterable[float]) -> list[float]:
     [1.0, 2.0]
     """
     kept = sorted(values)
-    for i in range(1, len(kept)):
-        if kept[i] > OFF_THE_CHART * kept[i - 1]:
-            return kept[:i]
-    return kept
+    beyond = (i for i in range(1, len(kept)) if kept[i] > OFF_THE_CHART * kept[i - 1])
+    return kept[: next(beyond, None)]
 
 
 def _facts(extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,37 +171,26 @@ def _facts(extra: Mapping[str, Any]) -> dict[str, Any]:
     return {**defaults, **{key: value for key, value in extra.items() if not key.startswith("sample_")}}
 
 
-def _judged(frame: pd.DataFrame) -> tuple[pd.DataFrame, float]:
-    """Add ratios of every row to the others of its case, and ranks; implementations that failed a check have none.
+def _judged(frame: pd.DataFrame, baseline: str | None) -> tuple[list[tuple[Any, ...]], float]:
+    """Return `JUDGED` of every row; implementations that failed a check have no rank.
 
     Also return the standard deviation between processes, in logarithms, with which the ratios' intervals reckon.
     """
     timed = frame.sort_values("median").drop_duplicates(["id", "impl"])
-    cases = {case: dict(zip(part["impl"], part.index, strict=True)) for case, part in timed.groupby("id", sort=False)}
-    samples, wrong = frame["samples"].to_dict(), frame["wrong"].to_dict()
-    compared, between = ratios.compared({case: {one: samples[at[one]] for one in at} for case, at in cases.items()})
-    nothing = {"rank_low": math.nan, "rank_high": math.nan, "standing": "", "leads": False}
-    found: dict[Any, dict[str, Any]] = {at: {"over": {}, **nothing} for at in frame.index}
+    samples = {case: part.set_index("impl")["samples"].to_dict() for case, part in timed.groupby("id", sort=False)}
+    wrong = set(frame.loc[frame["wrong"], "impl"])
+    compared, between = ratios.compared(samples)
+    found: dict[Any, tuple[Any, ...]] = {}
     for case, pairs in compared.items():
-        at = cases[case]
-        for (one, other), it in pairs.items():
-            found[at[one]]["over"][other] = it
-        right = [one for one in at if not wrong[at[one]]]
+        right = [one for one in samples[case] if one not in wrong]
         right = [one for one in right if len(right) == 1 or any(pairs[one, it].known for it in right if it != one)]
-        states = ratios.states(right, pairs) if right else {}
-        for one, (low, high) in ratios.ranks(right, pairs).items():
-            found[at[one]] |= {"rank_low": low, "rank_high": high, "standing": states[one], "leads": one == right[0]}
-    judged = pd.DataFrame.from_dict(found, orient="index", columns=JUDGED)
-    judged = judged.astype({"rank_low": float, "rank_high": float, "leads": bool})
-    return frame.join(judged), math.sqrt(between.value)
-
-
-def _ratio(row: Mapping[str, Any], baseline_impl: str | None) -> tuple[float, ...]:
-    """Return a row's ratio to the baseline implementation, with its interval."""
-    if row["impl"] == baseline_impl:
-        return 1.0, 1.0, 1.0
-    one = row["over"].get(baseline_impl, ratios.UNKNOWN)
-    return one.value, one.low, one.high
+        states, ranks = ratios.states(right, pairs), ratios.ranks(right, pairs)
+        for one in samples[case]:
+            over = {other: pairs.get((one, other), ratios.SAME) for other in samples[case]}
+            it = over.get(baseline or "", ratios.UNKNOWN)
+            rank = ranks.get(one, (math.nan, math.nan))
+            found[case, one] = over, *rank, it.value, it.low, it.high, states.get(one, "")
+    return [found[key] for key in zip(frame["id"], frame["impl"], strict=True)], math.sqrt(between.value)
 
 
 def _columns(records: list[dict[str, Any]]) -> list[str]:
@@ -221,7 +205,3 @@ def _may_follow() -> list[tuple[str, tuple[str, ...]]]:
     known = {name: it.follows for name, it in KNOWN_AXES.items() if it.follows}
     lengths = [("T", ("requests",)), ("T_kv", ("requests",))]
     return [*lengths, *sorted(known.items(), key=lambda it: -len(it[1])), ("D_h", ("H",))]
-
-
-def _follows(frame: pd.DataFrame, axis: str, sources: list[str]) -> bool:
-    return bool((frame.groupby(sources, dropna=False)[axis].nunique(dropna=False) == 1).all())

@@ -73,6 +73,10 @@ class Case:
         """Whether there was anything to compare."""
         return len(self.ranked) > 1
 
+    def mark(self, impl: str | None) -> Mark:
+        """Return the mark of an implementation, UNMEASURED if it has none."""
+        return self.marks.get(impl or "") or Mark(impl or "", UNMEASURED)
+
     @property
     def place(self) -> str:
         """Values of the varying axes: 'H = 8, T = 1024, bf16'."""
@@ -117,7 +121,7 @@ class Grid:
 
     def count(self, impl: str) -> int:
         """Count the cases in which it has a slowdown."""
-        return sum(impl in case.marks and case.marks[impl].counts for case in self.cases)
+        return sum(case.mark(impl).counts for case in self.cases)
 
     def mean_text(self, impl: str) -> str:
         """Format the mean slowdown: '1.2', or '1.1 (6/12)' if it lacks cases."""
@@ -137,7 +141,7 @@ class Grid:
     @property
     def signs(self) -> str:
         """Explain the signs that occur: '✗ wrong, – unsupported'; '' without any."""
-        states = {case.marks.get(impl, Mark(impl, UNMEASURED)).state for case in self.cases for impl in self.impls}
+        states = {case.mark(impl).state for case in self.cases for impl in self.impls}
         return ", ".join(f"{sign} {state.replace('_', ' ')}" for state, sign in SIGNS.items() if state in states)
 
     @property
@@ -148,23 +152,22 @@ class Grid:
         return [None, *several] if len(self.cases) <= MOST_COLUMNS or not several else [*several]
 
     def entry(self, impl: str, column: Column) -> Entry:
-        marks = [case.marks.get(impl, Mark(impl, UNMEASURED)) for case in column.cases]
+        marks = [case.mark(impl) for case in column.cases]
         found = [mark for mark in marks if mark.counts]
         if not found:
-            state = marks[0].state if marks[0].state in SIGNS else UNMEASURED
-            return Entry(
-                SIGNS[state], math.nan, False, False, f"{impl}: {marks[0].state.replace('_', ' ')} {marks[0].why}"
-            )
+            first = marks[0]
+            why = f"{impl}: {first.state.replace('_', ' ')} {first.why}"
+            return Entry(SIGNS.get(first.state, SIGNS[UNMEASURED]), math.nan, False, False, why)
         value = mean_slowdown(impl, column.cases)
-        judged = [it for it, case in zip(marks, column.cases, strict=True) if case.judged]
-        best = bool(judged) and len(found) == len(marks) and all(it.best for it in judged)
+        judged = [case.mark(impl).best for case in column.cases if case.judged]
+        best = bool(judged) and len(found) == len(marks) and all(judged)
         open_ = 2 * sum(it.state == OPEN for it in found) >= len(found)
         return Entry(slowdown(value), value, best, open_, _told(found, column))
 
 
 def mean_slowdown(impl: str, cases: Iterable[Case]) -> float:
     """Return the geometric mean of an implementation's slowdowns, over the cases in which it has one; else NaN."""
-    found = [it.slowdown for case in cases if (it := case.marks.get(impl)) and it.counts]
+    found = [it.slowdown for it in (case.mark(impl) for case in cases) if it.counts]
     return geometric_mean(found) if found else math.nan
 
 
@@ -251,9 +254,6 @@ def _case(id_: str, axes: Sequence[str], part: pd.DataFrame, gone: Sequence[Mapp
 
 
 def _mark(row: Mapping[str, Any], best: Mapping[str, Any]) -> Mark:
-    state = row["standing"] or OPEN
-    if row is best:
-        return Mark(row["impl"], state, 1.0, 1.0, 1.0, row)
     found = fr.ratio(row, best)
     # the smallest median is the fastest: a paired ratio below 1 is not significant
-    return Mark(row["impl"], state, max(1.0, found.value), found.low, found.high, row)
+    return Mark(row["impl"], row["standing"] or OPEN, max(1.0, found.value), found.low, found.high, row)

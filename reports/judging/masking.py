@@ -21,7 +21,7 @@ COLUMNS = ("work_share", "mask_efficiency", "mask_efficiency_low", "mask_efficie
 Row = Mapping[str, Any]
 
 
-def columns(rows: Sequence[Row]) -> dict[str, list[float]]:
+def of_rows(rows: Sequence[Row]) -> list[tuple[float, ...]]:
     """Return `COLUMNS` for each of a run's rows; NaN if the run lacks the case without its mask.
 
     `work_share`        visible operations over all operations; for a core the visible share,
@@ -29,8 +29,7 @@ def columns(rows: Sequence[Row]) -> dict[str, list[float]]:
                         `work_share` if none is; with its 95 % interval, `mask_efficiency_low`, `mask_efficiency_high`.
     """
     unmasked = {_without_mask(row): row for row in rows if not _masked(row)}
-    found = [_efficiency(row, unmasked.get(_without_mask(row))) for row in rows]
-    return {name: [one[i] for one in found] for i, name in enumerate(COLUMNS)}
+    return [_efficiency(row, unmasked.get(_without_mask(row))) for row in rows]
 
 
 def skips(row: Row) -> bool:
@@ -39,7 +38,8 @@ def skips(row: Row) -> bool:
 
 
 def _efficiency(row: Row, unmasked: Row | None) -> tuple[float, ...]:
-    if unmasked is None or not 0 < row["flops"] < unmasked["flops"] or _padded(row):
+    # padding is counted in full, so that the visible share is unknown
+    if unmasked is None or not 0 < row["flops"] < unmasked["flops"] or str(row["mask"]).endswith("padding"):
         return (math.nan,) * len(COLUMNS)
     share = row["flops"] / unmasked["flops"]
     known = ratios.ratio(unmasked["samples"], row["samples"], one_case=False)
@@ -48,11 +48,6 @@ def _efficiency(row: Row, unmasked: Row | None) -> tuple[float, ...]:
 
 def _masked(row: Row) -> bool:
     return not all(row[axis] == "none" or pd.isna(row[axis]) for axis in axis_names() if KNOWN_AXES[axis].masks)
-
-
-def _padded(row: Row) -> bool:
-    """Whether padding masks keys: operations count it in full, so that the visible share is unknown."""
-    return str(row["mask"]).endswith("padding")
 
 
 def _without_mask(row: Row) -> tuple[Any, ...]:

@@ -50,10 +50,8 @@ def ceilings(rooflines: Sequence[dict[str, Any]], rows: pd.DataFrame) -> dict[st
             best = max(rates, key=lambda it: it["flops_per_s"])
             peak = best["flops_per_s"]
             product = f"product in {words.value('dtype', best['dtype'])}, {_si(peak)}FLOP/s"
-            for bandwidth, label in {
-                max(rate for _, rate in copies): "fastest copy",
-                max(copies)[1]: "large copy",
-            }.items():
+            slopes = {max(rate for _, rate in copies): "fastest copy", max(copies)[1]: "large copy"}
+            for bandwidth, label in slopes.items():
                 ends = (min(low, peak / bandwidth / 2), peak / bandwidth, max(high, peak / bandwidth * 2))
                 found[f"{label}, {_si(bandwidth)}B/s; {product}"] = [(at, min(peak, at * bandwidth)) for at in ends]
     return found
@@ -61,5 +59,5 @@ def ceilings(rooflines: Sequence[dict[str, Any]], rows: pd.DataFrame) -> dict[st
 
 def _si(value: float) -> str:
     """Format a number with an SI prefix: 43e9 -> '43 G'."""
-    size, unit = next(((s, u) for s, u in ((1e12, "T"), (1e9, "G"), (1e6, "M")) if value >= s), (1.0, ""))
-    return f"{value / size:.3g} {unit}"
+    size, unit = next((s, u) for s, u in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (0, "")) if value >= s)
+    return f"{value / (size or 1):.3g} {unit}"

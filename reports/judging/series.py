@@ -76,8 +76,8 @@ class Series:
     @property
     def open_step(self) -> Step | None:
         """The last slow-down that has not recovered, since the last break."""
-        open_ = [step for step in self.steps if step.slower and step.recovered is None and step.at in self.pieces[-1]]
-        return open_[-1] if open_ else None
+        open_ = (it for it in self.steps[::-1] if it.slower and it.recovered is None and it.at in self.pieces[-1])
+        return next(open_, None)
 
 
 def read(files: Iterable[Path], left_out: Callable[[RunError], None]) -> list[Saved]:
@@ -107,18 +107,14 @@ def saved(run: Run, axes: dict[Key, Mapping[str, Any]]) -> Saved:
 
 def oldest_first(found: Iterable[Saved]) -> list[Saved]:
     """Sort runs by their date. Files with equal contents, such as those of a copied folder, are one run."""
-    ordered = sorted(found, key=lambda one: (one.run.date, one.run.name))
-    return [*{(one.run.date, *one.cells.items()): one for one in reversed(ordered)}.values()][::-1]
+    newest = sorted(found, key=lambda one: (one.run.date, one.run.name), reverse=True)
+    return [*{(one.run.date, *one.cells.items()): one for one in newest}.values()][::-1]
 
 
 def of_one_machine(ordered: Sequence[Saved]) -> list[Saved]:
     """Return the runs whose machine and environment equal the last one's; torch and Python may differ."""
-    newest = ordered[-1].run
-    return [
-        one
-        for one in ordered
-        if not (fingerprint.differing(one.run, newest) or fingerprint.environment(one.run, newest))
-    ]
+    apart, newest = (fingerprint.differing, fingerprint.environment), ordered[-1].run
+    return [one for one in ordered if not any(of(one.run, newest) for of in apart)]
 
 
 def all_series(ordered: Sequence[Saved]) -> list[Series]:
@@ -131,10 +127,9 @@ def all_series(ordered: Sequence[Saved]) -> list[Series]:
         for key, point in one.cells.items():
             points.setdefault(key, []).append(point._replace(run=run))
 
-    def order(series: Series) -> tuple[bool, int, float]:
-        last = series.steps[-1:]
-        at = max((series.points[step.at].run for step in last), default=-1)
-        return series.open_step is None, -at, -sum(abs(math.log(step.ratio)) for step in last)
+    def order(series: Series) -> tuple[float, ...]:
+        last = ((-series.points[step.at].run, -abs(math.log(step.ratio))) for step in series.steps[-1:])
+        return series.open_step is None, *next(last, (math.inf,))
 
     return sorted(of_points(points, ordered[-1].axes if ordered else {}), key=order)
 
@@ -159,8 +154,8 @@ def _timed(points: Mapping[Key, Sequence[Point]], impls: Sequence[str], cases: S
         ratios[i, j, at] = np.log(np.array([point.ratio for point in of], float))
         for a, b in pairwise(of):
             redefined[i, b.run] |= a.case_hash != b.case_hash
-            renewed[i, b.run] |= a.case_hash != b.case_hash or b.impl_hash is None or a.impl_hash != b.impl_hash
-    return Timed(seconds, ratios, renewed, redefined)
+            renewed[i, b.run] |= b.impl_hash is None or a.impl_hash != b.impl_hash
+    return Timed(seconds, ratios, renewed | redefined, redefined)
 
 
 def _series(
