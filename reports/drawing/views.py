@@ -59,7 +59,7 @@ class HeatRow:
 class HeatMap:
     """A heat map. `headings` are lines of (text, number of columns spanned)."""
 
-    axis: str
+    axis: str | None
     name: str
     mean: str
     """Heading of the column before the cells."""
