@@ -5,7 +5,7 @@ Tested without a GPU, by tensors that have a device and no values.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -15,7 +15,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.nn.attention import flex_attention
+from torch.autograd.graph import get_gradient_edge
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.nested._internal import nested_tensor
+from torch.nested._internal import sdpa as nested_sdpa
+from torch.nn.attention import SDPBackend, flex_attention
 
 import impls
 from bench.cases.case import Case
@@ -29,13 +33,9 @@ DEVICES = [
     "meta",
     pytest.param("cuda", marks=pytest.mark.skipif(torch.version.cuda is None, reason="torch without CUDA")),
 ]
-"""On `meta` with the backward pass, for which torch's engine would need a driver's context on `cuda`."""
 
-ONLY_CUDA = {"flex", "flex_paged"}
-"""Forward alone: torch has no FlexAttention on `meta`."""
-
-CANNOT = {"nested"}
-"""SDPA of nested tensors finds no kernel without a driver."""
+ONLY_CUDA = {"flex", "flex_paged", "nested"}
+"""torch has neither FlexAttention nor SDPA of nested tensors on `meta`."""
 
 SIZES: dict[str, Any] = {"T": 8, "H": 2, "D_h": 8, "device": "cuda"}
 DECODE: dict[str, Any] = SIZES | {"T": 1, "T_kv": 16, "mode": "decode", "mask": "none"}
@@ -74,13 +74,66 @@ def moved(x: Tensor, device: str) -> Tensor:
     return nn.Parameter(fake) if isinstance(x, nn.Parameter) else fake.requires_grad_(x.requires_grad)
 
 
+def is_cuda(outputs: Any) -> bool:
+    return all(x.is_cuda for x in ([outputs] if isinstance(outputs, Tensor) else outputs))
+
+
+@torch.no_grad()
+def gradients(outputs: Any, inputs: Sequence[Tensor], grad_outputs: Any, allow_unused: bool) -> list[Tensor | None]:
+    """As `torch.autograd.grad`, whose engine would ask a driver for streams: call the graph's nodes one after the other."""
+    if isinstance(outputs, Tensor):
+        outputs, grad_outputs = [outputs], [grad_outputs]
+    held: dict[Any, list[Tensor | None]] = {}
+    order: list[Any] = []
+
+    def visit(node: Any) -> None:
+        held[node] = [None] * len(node._input_metadata)
+        for follower, _ in node.next_functions:
+            if follower is not None and follower not in held:
+                visit(follower)
+        order.append(node)
+
+    def add(node: Any, at: int, x: Tensor) -> None:
+        known, before = node._input_metadata[at], held[node][at]
+        if x.device != known.device:
+            raise RuntimeError(f"a gradient is on device {x.device}, not {known.device}")
+        if not known.is_nested_tensor:  # as the engine reduces what was broadcast
+            x = x.sum_to_size(known.shape).to(known.dtype)
+        held[node][at] = x if before is None else before + x
+
+    edges = [get_gradient_edge(o) for o in outputs]
+    for node, *_ in edges:
+        if node not in held:
+            visit(node)
+    for (node, at, *_), grad in zip(edges, grad_outputs, strict=True):
+        add(node, at, grad)
+    found: dict[int, Tensor | None] = {}
+    for node in reversed(order):
+        if (leaf := getattr(node, "variable", None)) is not None:
+            (found[id(leaf)],) = held[node]
+        elif any(x is not None for x in held[node]):
+            called = node if callable(node) else node.apply  # of an `autograd.Function`
+            after = called(*held[node])
+            after = after if isinstance(after, tuple) else (after,)
+            if hasattr(node, "needs_input_grad"):  # for inputs that are no tensors, too, and more
+                after = [x for x, needed in zip(after, node.needs_input_grad, strict=False) if needed]
+                edges = [edge for edge in node.next_functions if edge[0] is not None]
+            else:
+                edges = node.next_functions
+            for (follower, at), x in zip(edges, after, strict=True):
+                if follower is not None and x is not None:
+                    add(follower, at, x)
+    return [found.get(id(x)) for x in inputs]
+
+
 def answers(name: str, case: Case, device: str) -> dict[str, Tensor]:
     """Of a call whose module and inputs are made on the CPU and moved; the module is prepared on the device."""
     impl, numbers = impls.get(name), inputs_of(problem_of(replace(case, device="cpu")))
     build = impl.core if case.scope == "core" else impl.layer
     assert build is not None
     module = build(case.layer_shape).to(getattr(torch, case.dtype))
-    with FakeTensorMode(), torch.set_grad_enabled(case.does.gradients and device == "meta"):
+    shapes = ShapeEnv() if name in ONLY_CUDA else None
+    with FakeTensorMode(shape_env=shapes), torch.set_grad_enabled(case.does.gradients):
         for part in module.modules():
             held: Any
             for held in (part._parameters, part._buffers):
@@ -95,7 +148,7 @@ def answers(name: str, case: Case, device: str) -> dict[str, Tensor]:
             pages = inputs.options.get("pages")
             paged = {} if pages is None else {"pages": pages, "pool": inputs.tensors[1].shape[-2]}
             prepare(case.T, case.T_kv, inputs.options.get("padding"), device, **paged)
-        call = call_of(module, case if device == "meta" or case.does.cached else replace(case, mode="forward"), inputs)
+        call = call_of(module, case, inputs)
         return call.read(call.run())
 
 
@@ -114,7 +167,13 @@ def without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     """Excluded is what needs a GPU or values: which of SDPA's kernels torch can take, FlexAttention's compiler, the
     launch of a Triton kernel, and a mask that is read as a list.
     """
+    engine = torch.autograd.grad
+    monkeypatch.setattr(
+        torch.autograd, "grad", lambda o, *given, **how: (gradients if is_cuda(o) else engine)(o, *given, **how)
+    )
     monkeypatch.setattr("impls.sdpa.sdpa_kernel", nullcontext)
+    nested_tensor._nt_view_dummy()  # is made once, and isn't fake
+    monkeypatch.setattr(nested_sdpa, "_select_sdp_backend", lambda *_: SDPBackend.FLASH_ATTENTION)
     monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
     monkeypatch.setattr("impls.flash_triton._forward", Launch())
     monkeypatch.setattr(FakeTensor, "tolist", lambda mask: np.ones(mask.shape, bool).tolist(), raising=False)
@@ -124,8 +183,8 @@ def without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", [impl.name for impl in impls.registered()])
 def test_an_implementation(name: str, device: str) -> None:
     cases = possible(name)
-    if not cases or name in CANNOT or (name in ONLY_CUDA and device == "meta"):
-        pytest.skip("its package isn't here, it isn't for CUDA, or torch can't do without a driver")
+    if not cases or (name in ONLY_CUDA and device == "meta"):
+        pytest.skip("its package isn't here, it isn't for CUDA, or torch has no such operator on meta")
     for case in cases:
         assert {x.device.type for x in answers(name, case, device).values()} == {device}, case.id
 
@@ -141,7 +200,7 @@ def test_the_reference(case: Case, device: str) -> None:
     if device == "meta" and (case.documents or case.requests):
         pytest.skip("torch.tensor of a list gives no fake tensor on meta")
     problem, shape = problem_of(replace(case, device="cpu")), case.layer_shape
-    with FakeTensorMode(), torch.set_grad_enabled(case.does.gradients and device == "meta"):
+    with FakeTensorMode(), torch.set_grad_enabled(case.does.gradients):
         leaves = [moved(x, device).requires_grad_(case.does.gradients) for x in problem.inputs]
         weights = {name: moved(x, device).requires_grad_(case.does.gradients) for name, x in problem.weights.items()}
         padding = None if problem.padding is None else moved(problem.padding, device)
@@ -152,7 +211,8 @@ def test_the_reference(case: Case, device: str) -> None:
             o, *_ = reference.decode(leaves[0], leaves[1:], weights, shape)
         else:
             o = reference.layer(leaves[0], leaves[-1], weights, shape, padding=padding)
-        grads = torch.autograd.grad(o.sum(), [*leaves, *weights.values()], allow_unused=True) if o.requires_grad else ()
+        wanted = [*leaves, *weights.values()]
+        grads = torch.autograd.grad(o, wanted, torch.ones_like(o), allow_unused=True) if o.requires_grad else ()
         assert {x.device.type for x in (o, *grads) if x is not None} == {device}
 
 
@@ -172,3 +232,39 @@ def test_a_tensor_made_on_the_cpu_is_found(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(impls, "get", lambda name: forgetful)
     with pytest.raises(RuntimeError, match="device"):
         answers("fused", Case.of(**SIZES, scope="core", dtype="float32"), "meta")
+
+
+class MadeOnTheCpuBackwards(torch.autograd.Function):
+    """Forgets the device in its backward pass alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0] + torch.zeros(grads[0].shape)
+
+
+class Forgetful(MadeOnTheCpu):
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        return torch.softmax(MadeOnTheCpuBackwards.apply(q) @ k.mT, -1) @ v
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_tensor_made_on_the_cpu_backwards_is_found(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    forgetful = replace(impls.get("fused"), core=Forgetful)
+    monkeypatch.setattr(impls, "get", lambda name: forgetful)
+    case = Case.of(**SIZES, scope="core", dtype="float32", mode="backward")
+    with pytest.raises(RuntimeError, match="device"):
+        answers("fused", case, device)
+
+
+def test_the_nodes_of_a_graph_give_the_gradients_of_the_engine() -> None:
+    q, k, v, sink = (torch.randn(2, 4, 4, requires_grad=True) for _ in range(4))
+    o = torch.softmax(MadeOnTheCpuBackwards.apply(q) @ k.mT + (q * k).sum(-1, keepdim=True), -1) @ v
+    inputs, grad = [q, k, v, sink], torch.randn(2, 4, 4)
+    expected = torch.autograd.grad(o, inputs, grad, retain_graph=True, allow_unused=True)
+    found = gradients(o, inputs, grad, allow_unused=True)
+    assert found[3] is expected[3] is None
+    torch.testing.assert_close(found[:3], list(expected[:3]))
