@@ -227,7 +227,7 @@ def words_of(replicates: list[Replicate]) -> dict[Key, str]:
     return {key: verdict.word for key, verdict in judged(keys, replicates, 0.01).items()}
 
 
-def test_what_is_settled_leaves_and_what_is_open_is_measured_on() -> None:
+def test_settled_cells_leave_and_open_ones_are_measured_on() -> None:
     world = World({A: (0.0, 0.001), B: (0.012, 0.008), C: (0.05, 0.001)}, 80)
     found = world.compare()
     assert world.asked[:FIRST_ANALYSIS] == [(A, B, C)] * FIRST_ANALYSIS
@@ -342,7 +342,7 @@ def test_new_gone_wrong_and_dead(compare: Callable[[Plan], dict[str, Record]]) -
     assert lines["young"]["reason"] == "base: there is no young"
 
 
-def test_what_head_can_no_longer_do_is_broken_unless_that_is_meant(
+def test_a_cell_that_only_base_can_run_is_broken_unless_that_is_allowed(
     compare: Callable[[Plan], dict[str, Record]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ("same", "raises-head", "raises-base", "gone", "old")
@@ -490,7 +490,7 @@ def command(inside: Inside, repository: Path, monkeypatch: pytest.MonkeyPatch) -
 EVERYWHERE = {"fused T16": 1.03, "fused T32": 1.03, "sdpa T16": 1.032, "sdpa T32": 1.032}
 
 
-def test_what_all_cells_share_beside_controls_that_stand_still_is_the_code(command: Any) -> None:
+def test_a_change_of_all_cells_without_drift_is_attributed_to_the_code(command: Any) -> None:
     code, text, saved = command(EVERYWHERE)
     assert code == 1
     assert text.startswith(
@@ -708,7 +708,7 @@ def worker(tmp_path: Path) -> Any:
 CASE = Case.of(T=16, H=2, D_h=8).columns()
 
 
-def test_what_an_implementation_prints_does_not_reach_the_pipe(worker: WorkerClient) -> None:
+def test_output_of_an_implementation_does_not_reach_the_pipe(worker: WorkerClient) -> None:
     assert ask_check(worker.ask, "loud", CASE)["columns"]["kernel"] == "flash"
     worker.ask("prepare", what="x", impl="loud", case=CASE)
     assert worker.ask("time", timeout=1e300, what="x", calls=2, warm=1)["seconds"] > 0
@@ -734,7 +734,7 @@ def checked(tasks: Tasks, impl: str) -> dict[str, Any]:
     return tasks.check("x")
 
 
-def test_what_is_refused_holds_no_memory(tasks: Tasks) -> None:
+def test_a_refused_cell_holds_no_memory(tasks: Tasks) -> None:
     refusing: list[str] = []
 
     @impls.register("refuses")

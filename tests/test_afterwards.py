@@ -116,7 +116,7 @@ cell.check_idle_afterwards = lambda: check_idle_afterwards(rest)
 """
 
 
-def test_the_next_one_is_not_accused_of_what_another_left_behind(tmp_path: Path) -> None:
+def test_a_cell_is_not_refused_for_threads_of_an_earlier_one(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(SPINS)
     chosen = impls.make("spins", sdpa), impls.get("sdpa")  # in the worker's process the first is that of own.py
     cells = tuple(Cell(impl, CASE) for impl in chosen)

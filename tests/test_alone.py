@@ -47,7 +47,7 @@ dies.limits = {"alone": True}
 """
 
 
-def test_what_ends_a_process_of_its_own_leaves_the_others_theirs(suite: Suite, tmp_path: Path) -> None:
+def test_a_crash_of_an_isolated_process_spares_the_others(suite: Suite, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     names = "fused,beside=own:beside,alone=own:alone,dies=own:dies"
     small = ("--T", "16,32", "--H", "2", "--dtype", "float32", "--impl", names)

@@ -46,7 +46,7 @@ def test_the_first_slow_one_is_found_in_few_steps(culprit: int) -> None:
     assert len(asked) <= math.ceil(math.log2(COMMITS))
 
 
-def test_what_cannot_be_judged_is_left_out_and_reported_where_it_matters() -> None:
+def test_commits_that_cannot_be_judged_are_skipped_and_reported() -> None:
     broken = {14, 15, 20}
     looked = lambda at: bisect.UNKNOWN if at in broken else Step(float(at >= 20), 0.1)  # noqa: E731
     assert search(COMMITS, looked) == (19, 21, [20])

@@ -65,7 +65,7 @@ def check(work: Work, usual: float, first: float) -> None:
     check_no_result_caching(work, work, usual, first)  # type: ignore[arg-type]
 
 
-def test_what_caches_by_content_is_refused() -> None:
+def test_a_kernel_that_caches_by_content_is_refused() -> None:
     work = Work(inputs_of(problem_of(CASE)), caches=True)
     work()
     with pytest.raises(Wrong, match=r"caches results: fresh inputs take 10\.0 times as long as those that were seen"):
@@ -82,7 +82,7 @@ def test_a_kernel_right_only_on_the_inputs_of_the_check_is_refused() -> None:
         check(Knows(inputs_of(problem_of(CASE)), caches=True), 0.1, 1.0)
 
 
-def test_what_computes_passes_by_one_call_and_noise_does_not_change_that() -> None:
+def test_a_kernel_that_computes_passes_by_one_call_in_spite_of_noise() -> None:
     work = Work(inputs_of(problem_of(CASE)), caches=False)
     check(work, 1.0, 5.0)
     assert work.calls == 1
@@ -91,13 +91,13 @@ def test_what_computes_passes_by_one_call_and_noise_does_not_change_that() -> No
     assert disturbed.calls == 2  # the second one, on other fresh inputs, is as fast as any
 
 
-def test_a_machine_slower_than_before_accuses_nobody() -> None:
+def test_a_machine_slower_than_before_is_not_reported_as_caching() -> None:
     work = Work(inputs_of(problem_of(CASE)), caches=False, noise=(9.0,) * 13)
     check(work, 1.0, 5.0)
     assert work.calls == QUICK + 3 * MIN_PAIRS
 
 
-def test_a_call_that_finds_its_data_out_of_the_cache_is_not_accused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_miss_is_not_reported_as_caching(monkeypatch: pytest.MonkeyPatch) -> None:
     class Cold(Work):
         """Takes twice as long where the inputs were perturbed since the last call."""
 
@@ -119,7 +119,7 @@ def test_numbers_that_are_written_again_are_the_same() -> None:
     assert all(torch.equal(x, known) for x, known in zip(numbers.tensors, before, strict=True))
 
 
-def test_noise_on_known_numbers_hides_nobody() -> None:
+def test_noise_on_known_inputs_does_not_hide_caching() -> None:
     work = Work(inputs_of(problem_of(CASE)), caches=True, noise=(0.0, 9.0))
     with pytest.raises(Wrong, match="caches results"):
         check(work, 0.1, 1.0)
@@ -131,7 +131,7 @@ def test_a_long_call_is_not_repeated_where_the_check_was_as_fast() -> None:
     assert work.calls == 0
 
 
-def test_a_perturbation_changes_every_input_and_nothing_comes_back() -> None:
+def test_a_perturbation_changes_every_input_and_never_repeats() -> None:
     numbers = inputs_of(problem_of(CASE))
     seen: list[tuple[float, ...]] = []
     for _ in range(6):
@@ -174,13 +174,13 @@ def calls_of_the_gate() -> int:
     return -count.left
 
 
-def test_what_computes_for_the_gate_and_the_profiler_alone_is_refused() -> None:
+def test_a_kernel_that_computes_only_for_the_gate_and_the_profiler_is_refused() -> None:
     idle = built(Idle(Later(calls_of_the_gate())))
     with pytest.raises(Wrong, match="under the clock"):
         idle.time(calls=2, warm=0)  # the profiler's call was on other inputs
 
 
-def test_what_idles_where_the_clock_stops_the_collector_is_refused() -> None:
+def test_a_kernel_that_idles_while_the_collector_is_off_is_refused() -> None:
     idle = built(Idle(lambda: not gc.isenabled()))
     idle.time(calls=2, warm=0)
     gc.disable()
@@ -206,11 +206,11 @@ def test_an_output_that_changes_later_is_compared_with_the_reference() -> None:
         it.time(calls=3, warm=1)
 
 
-def test_what_computes_every_time_is_timed() -> None:
+def test_a_kernel_that_computes_every_time_is_timed() -> None:
     assert built(Idle(lambda: False)).time(calls=2, warm=1)[0] > 0
 
 
-def test_what_is_renewed_lies_elsewhere_and_as_it_lay() -> None:
+def test_renewed_inputs_have_new_addresses_and_the_same_layout() -> None:
     it = built(Idle(lambda: False))
     it.module.register_buffer("expanded", torch.ones(1, 4).expand(3, 4))
     before = {
@@ -235,7 +235,7 @@ class Leaves:
         return o
 
 
-def test_what_an_earlier_case_leaves_behind_shows_in_the_first_call_of_the_next() -> None:
+def test_state_left_by_an_earlier_case_shows_in_the_first_call_of_the_next() -> None:
     impl, gate = impls.make("mine", Leaves()), Gate()
     short, long = (Cell(impl, Case.of(T=T, H=2, D_h=8)) for T in (64, 256))
     gate.check(impl, long.case)

@@ -72,7 +72,7 @@ def test_programs_get_a_list_of_objects(capsys: pytest.CaptureFixture[str]) -> N
     assert last["detail"] == "no_mask has no softcap"
 
 
-def test_what_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_kernel_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert check.main(["mine:wrong"]) == 3
     assert "module mine has no attribute 'wrong'" in capsys.readouterr().err
     assert check.main(["sdpaa"]) == 3

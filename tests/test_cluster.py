@@ -104,7 +104,7 @@ def test_a_usage_error_ends_the_sweep(tmp_path: Path) -> None:
         driven(cluster, Journal.start(tmp_path, "x", {}))
 
 
-def test_what_no_node_survives_is_given_up(tmp_path: Path) -> None:
+def test_a_job_that_every_node_fails_is_given_up(tmp_path: Path) -> None:
     def lost(node: str, case: str | None) -> Answer | None:
         return {"failed": "out of memory"} if case == CASES[1] else None
 
@@ -209,7 +209,7 @@ def test_usage_errors(
     assert not [*tmp_path.iterdir()]
 
 
-def test_what_is_not_resumed(
+def test_a_sweep_that_differs_is_not_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -145,7 +145,7 @@ def test_a_usage_error_is_one_line(at_a_shell: pytest.Pytester, options: list[st
     assert says.format(results=folder) in f"{line}\n"
 
 
-def test_what_is_meant_instead_exists() -> None:
+def test_suggested_options_exist() -> None:
     for option, _, value in (it.partition(" ") for it in ELSEWHERE.values() if it.startswith("--")):
         assert option[2:] in (*ASKED, "benchmark-save")
         assert not value or AXES[option[2:]].read(value) is not None
@@ -231,7 +231,7 @@ def test_a_long_call_is_planned_for_the_visits_that_time_it() -> None:
     assert visits[-1] > 5 and not any(visits[:-1])
 
 
-def test_what_is_left_follows_what_the_run_took_until_now(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_left_follows_the_rate_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     cells = [Cell(impls.get(name), CASE) for name in ("fused", "sdpa", "einsum", "packed")]
     run = Run({}, Selection(SWEEPS["quick"], "cpu", tuple(it.impl for it in cells), tuple(cells)), Path())
     run.timing, run.planned = {"cell_time": 0.25, "processes": 1}, {cell.key for cell in cells}
@@ -328,7 +328,7 @@ def test_an_installed_suite_is_spoken_of_as_it_is_called(monkeypatch: pytest.Mon
     ],
 )
 @pytest.mark.parametrize("command", ["new-kernel", "new-layer"])
-def test_what_is_to_begin_with_refuses(
+def test_templates_are_not_written_under_unusable_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, arguments: list[str],
     says: str,
 ) -> None:  # fmt: skip
@@ -380,7 +380,7 @@ def completed(script: str, *words: str) -> list[str]:
     return subprocess.run(["bash", "-c", script + asked], capture_output=True, text=True).stdout.split()
 
 
-def test_completion_knows_commands_options_and_values(
+def test_completion_has_commands_options_and_values(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(console, "_options", lambda command: ["--html", "--json"] if command == "compare" else [])
@@ -463,7 +463,7 @@ def test_ctrl_c_while_a_run_starts_is_one_line(tmp_path: Path, command: tuple[st
 
 @pytest.mark.parametrize("installed", [False, True])
 @pytest.mark.parametrize("room", [bench_main, reports_main])
-def test_what_help_says_fits_into_80_columns(
+def test_help_fits_into_80_columns(
     room: ModuleType, installed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")

@@ -177,7 +177,7 @@ def test_the_operators_of_packages(operator: str, kernel: str) -> None:
     assert kernel_in(f'{{"name": "{operator}", "cat": "cpu_op"}}'.encode()) == kernel
 
 
-def test_what_is_slowed_takes_longer_by_the_clock() -> None:
+def test_a_slowed_kernel_takes_longer_by_the_clock() -> None:
     gpu = SimulatedCuda(launch=LAUNCH)
     meter = meter_of(gpu)
     slowed = meter.slowed(lambda: gpu.work(1e-3), 0.02)
@@ -317,7 +317,7 @@ def test_the_streams_wait_for_each_other() -> None:
 
 
 @pytest.mark.parametrize("why", ["too long", "backward"])
-def test_what_is_not_captured(why: str) -> None:
+def test_calls_that_are_not_captured(why: str) -> None:
     gpu = SimulatedCuda()
     seconds = {"too long": GRAPH_BELOW + 1e-5, "backward": KERNEL}[why]
     assert more(gpu, adding(gpu, seconds=seconds), graph=why != "backward")[2] is None
@@ -415,7 +415,7 @@ def test_a_process_without_cuda_gets_no_gpu_request() -> None:
         (ILLEGAL, "error"),
     ],
 )  # fmt: skip
-def test_what_cuda_says(message: str, reason: str) -> None:
+def test_messages_of_cuda(message: str, reason: str) -> None:
     outcome = classify(RuntimeError(message))
     assert outcome.reason == reason
     assert message[:60] in str(outcome)
@@ -499,7 +499,7 @@ def test_the_state_of_a_machine_has_tf32(monkeypatch: pytest.MonkeyPatch) -> Non
 # Memory
 
 
-def test_what_the_allocator_keeps_is_free_and_what_others_hold_is_not() -> None:
+def test_memory_that_the_allocator_keeps_is_free_and_that_of_others_is_not() -> None:
     gpu = SimulatedCuda(gpu=Gpu(total=1000_000_000, others=100_000_000))
     gpu.work(KERNEL, allocates=600_000_000)
     assert gpu.mem_get_info()[0] < 400_000_000
@@ -654,7 +654,7 @@ def test_a_power_cap_between_two_readings_is_seen() -> None:
         ("nvmlDeviceGetTemperature", "temperature_c"),
     ],
 )
-def test_what_a_gpu_does_not_report(without: str, field: str) -> None:
+def test_readings_that_a_gpu_lacks(without: str, field: str) -> None:
     (reading,) = Nvml(SimulatedNvml(SimulatedCuda(), without=without)).all()
     assert getattr(reading, field) is None
     assert reading.sm_mhz == 1755

@@ -134,7 +134,7 @@ def test_a_core_of_a_model_is_any_core_of_its_sizes() -> None:
 
 
 @needs_transformers
-def test_what_a_config_decides_is_no_option_of_its_block() -> None:
+def test_a_block_has_no_option_for_what_its_config_decides() -> None:
     with pytest.raises(ValueError, match="leave out --window"):
         cases_of("qwen3-0.6b", scope="block", window=8)
 
@@ -143,7 +143,9 @@ def test_what_a_config_decides_is_no_option_of_its_block() -> None:
     ({"model": None}, "--model"), ({"dtype": "float64"}, "float32"), ({"model": "gemma2-9b"}, "config.json"),
     ({"mask": "none"}, "causal"), ({"model": "gpt2", "T": 2048, "T_kv": 2048}, "1024 positions"),
 ])  # fmt: skip
-def test_what_a_model_has_not_is_one_sentence(axes: dict[str, Any], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_axis_that_a_model_lacks_is_one_sentence(
+    axes: dict[str, Any], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(decoders, "find_spec", lambda name: name)
     assert says in str(misfit(replace(small(), **axes)))
 

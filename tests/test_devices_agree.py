@@ -189,7 +189,7 @@ def test_an_implementation(name: str, device: str) -> None:
         assert {x.device.type for x in answers(name, case, device).values()} == {device}, case.id
 
 
-def test_what_is_left_out_lacks_a_package_or_cuda() -> None:
+def test_an_implementation_that_is_left_out_lacks_a_package_or_cuda() -> None:
     left_out = [impl for impl in impls.registered() if not possible(impl.name)]
     assert all(impl.limits.package or "cuda" not in (impl.limits.devices or ["cuda"]) for impl in left_out)
 

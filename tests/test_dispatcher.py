@@ -136,7 +136,7 @@ def outcome(call: Callable[..., Tensor], *qkv: Tensor) -> str:
         return "refused"
 
 
-def test_what_sdpa_refuses_is_refused_and_what_it_takes_is_taken(here: ModuleType) -> None:
+def test_the_dispatcher_accepts_and_refuses_the_same_arguments_as_sdpa(here: ModuleType) -> None:
     q, k, v = tensors(16)
     odd = ((q, k[:, :1], v[:, :1]), (q, k, v.bfloat16()), (q, k[..., :4], v), (q, k, v[..., :4]), (q, k[:, :, :9], v))
     assert [outcome(here.attention, *it) for it in odd] == [outcome(sdpa, *it) for it in odd]
@@ -272,7 +272,7 @@ def test_in_a_model_logits_are_those_of_eager_attention(family: str, tmp_path: P
             assert torch.equal(*said)
 
 
-def test_what_sdpa_has_not_is_refused_in_a_model(tmp_path: Path) -> None:
+def test_an_argument_that_sdpa_lacks_is_refused_in_a_model(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     fresh = module(tmp_path, text())
     assert fresh.register() == "here"

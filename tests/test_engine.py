@@ -65,7 +65,7 @@ def test_all_members_take_part_in_the_same_rounds_however_long_their_calls(proce
     assert sum(it.get("20 ms", 0) for it in alone) == pytest.approx(0.25 / 0.02, abs=2)  # as many as fit into the time
 
 
-def test_what_is_known_less_well_gets_more_time_and_what_is_known_less() -> None:
+def test_cells_with_wider_intervals_get_more_time() -> None:
     plan, blocks = Visits(0.4), {"base": block_of(1e-4), "known": block_of(1e-4), "long": block_of(1.0)}
     usual, needy = plan.counts(blocks, 5, {}), plan.counts(blocks, 5, {"base": 2.0, "known": 0.25, "long": 2.0})
     assert needy["base"] == pytest.approx(2 * usual["base"], abs=1) and needy["long"] == usual["long"]
@@ -323,7 +323,7 @@ def test_nothing_is_made_ready_for_a_visit_that_times_nothing(tmp_path: Path, mo
     visit.time(cells, Visits(0.25), dict.fromkeys(run.checked, 0.0))
 
 
-def test_what_cannot_be_held_at_once_is_split_with_the_baseline_in_every_part(tmp_path: Path) -> None:
+def test_cells_that_do_not_fit_into_memory_are_split_with_the_baseline_in_every_part(tmp_path: Path) -> None:
     names = ("sdpa", "packed", "fused", "einsum", "wrapper")
     run = run_of(tmp_path, *names)
     measuring = Measuring(run, run.selection.cells, lambda: pytest.fail("no process"), 0, False, lambda text: None)

@@ -144,7 +144,7 @@ def test_every_implementation_passes(
         pytest.skip(str(unfit))
 
 
-def test_only_a_subset_of_rows_is_compared_when_the_reference_is_dear() -> None:
+def test_only_a_subset_of_rows_is_compared_when_the_reference_is_expensive() -> None:
     case = Case.of(T=4096, H=8, D_h=64, scope="core")
     output = problem_of(case).output
     assert output.rows is not None
@@ -168,7 +168,7 @@ def test_padding_has_a_full_sequence_and_one_at_most_half_full() -> None:
     assert (problem.padding.int().diff(dim=-1) <= 0).all()  # on the right
 
 
-def test_problems_are_the_same_whatever_the_threads() -> None:
+def test_problems_do_not_depend_on_the_number_of_threads() -> None:
     case = Case.of(T=16, H=2, D_h=8)
     assert problem_of(replace(case, threads=1)) is problem_of(case)
 

@@ -148,12 +148,12 @@ def test_operations_count_the_cheaper_form() -> None:
         ({"latent": (8,), "rope": (64,)}, "--rope 64"),
     ],
 )
-def test_what_has_no_latent(axes: dict[str, tuple[object, ...]], says: str) -> None:
+def test_invalid_sizes_of_latents_are_refused(axes: dict[str, tuple[object, ...]], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         SWEEPS["quick"].cases("cpu", {"T": (16,), "H": (8,)} | axes)
 
 
-def test_what_a_layer_of_its_own_making_can_not_do_is_a_sentence() -> None:
+def test_an_unsupported_latent_of_an_own_layer_is_a_sentence() -> None:
     case = Case.of(**SMALL)
     assert impls.get("packed").refusal(case) == "packed has no latent"
     assert impls.get("page_by_page").refusal(Case.of(**SMALL | TOKEN | {"page": 8})) == "page_by_page has no latent"

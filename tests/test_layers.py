@@ -87,7 +87,7 @@ def test_compiled_forms_are_checked_alike(name: str, mode: str) -> None:
     check(impl, case)
 
 
-def test_what_cannot_be_compiled_says_so() -> None:
+def test_a_form_that_cannot_be_compiled_has_a_reason() -> None:
     assert "no compiled form" in (impls.get("loop+compile").refusal(Case.of(T=8, H=1, D_h=4)) or "")
 
 

@@ -68,7 +68,7 @@ def test_memory_is_measured_of_cells_that_stay_ready_and_of_those_that_do_not(ta
     assert peak(memory=False) is None
 
 
-def test_what_never_stores_the_scores_is_tried_at_any_length() -> None:
+def test_kernels_that_never_store_the_scores_run_at_any_length() -> None:
     case = Case.of(T=1 << 17, H=8, D_h=64)
     assert least_memory(impls.get("sdpa"), case) < 2**30 < 2**39 < least_memory(impls.get("fused"), case)
     assert least_memory(impls.get("fused+compile"), case) < 2**30  # Inductor may replace it by SDPA

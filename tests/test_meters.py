@@ -125,7 +125,7 @@ def test_profiler_and_rss_agree_on_the_plain_formula() -> None:
     assert grown == pytest.approx(peak_bytes, abs=2 * FLOOR)
 
 
-def test_what_the_first_call_keeps_is_part_of_the_peak() -> None:
+def test_memory_that_the_first_call_keeps_is_part_of_the_peak() -> None:
     kept: dict[int, torch.Tensor] = {}
 
     def keeps(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, is_causal: bool = False) -> torch.Tensor:
@@ -167,7 +167,7 @@ def test_peak_of_events() -> None:
     assert peak([]) == 0
 
 
-def test_what_is_left_of_events() -> None:
+def test_memory_left_by_events() -> None:
     assert left([(1, 50), (2, 100), (1, -50), (3, 20)]) == 120
     assert left([(9, -400), (1, 50)]) == 50
     assert left([]) == 0

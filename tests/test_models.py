@@ -76,7 +76,7 @@ def test_the_llm_sweep_is_made_of_the_same_table() -> None:
     assert widths == {(768, 12), (896, 2), (4096, 8)}
 
 
-def test_what_does_not_fit_is_left_out_with_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_that_do_not_fit_are_left_out_and_named(capsys: pytest.CaptureFixture[str]) -> None:
     sweep, device, overrides = sweep_of({"model": "whisper-large-v3", "mode": "forward,decode", "device": "cpu"})
     assert len(cases_of(sweep, device, overrides)) == 5
     said = capsys.readouterr().err
@@ -126,7 +126,7 @@ def test_a_mistyped_name_has_its_nearest() -> None:
         sweep_of({"model": "gpt2", "sweep": "quick"})
 
 
-def test_what_differs_from_the_config_is_reported() -> None:
+def test_differences_from_the_config_are_reported() -> None:
     config = {"model_type": "mamba_llama", "hidden_size": 64, "num_attention_heads": 4, "q_lora_rank": 8}
     config |= {"layer_types": ["full_attention", "linear_attention"], "query_pre_attn_scalar": 32, "head_dim": 16}
     assert list(notes_of({"model_type": "x", "text_config": config})) == [
@@ -194,7 +194,7 @@ def test_geometry_is_the_default_of_transformers(model: str) -> None:
         ("vit-l", "ViTConfig", ("qkv_bias", "image_size", "patch_size")),
     ],
 )
-def test_what_sizes_of_a_kind_share_is_the_default_of_transformers(model: str, of: str, keys: Iterable[str]) -> None:
+def test_values_shared_by_all_sizes_are_the_defaults_of_transformers(model: str, of: str, keys: Iterable[str]) -> None:
     default = getattr(pytest.importorskip("transformers"), of)().to_dict()
     assert {key: default[key] for key in keys} == {key: config_of(model)[key] for key in keys}
 

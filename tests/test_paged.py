@@ -184,7 +184,7 @@ def test_a_wrong_layer_is_refused(
         print(f"\n{'page':<20} {layer.__name__:<40} refused  {refusal.value}", end="")
 
 
-def test_what_wrong_ones_are_made_of_passes(short_probes: None) -> None:
+def test_the_kernel_from_which_wrong_ones_are_made_passes(short_probes: None) -> None:
     gated(impls.make("mine", InPlace, limits=impls.Limits(beyond=("page",))), Case.of(**SMALL))
 
 

@@ -58,7 +58,7 @@ def test_it_samples_again_when_it_is_due(clock: Clock) -> None:
     assert [round(it["at"]) for it in seen.seen["fixed"]] == [0, 30]
 
 
-def test_a_resumed_run_knows_what_was_seen_before(clock: Clock) -> None:
+def test_a_resumed_run_keeps_earlier_samples(clock: Clock) -> None:
     killed = ReferenceWorkload(clock)
     for clock.now in (0.0, 30.0):
         killed.sample()

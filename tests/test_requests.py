@@ -42,7 +42,7 @@ def test_the_grammar() -> None:
             axis.read(text)
 
 
-def test_what_they_imply() -> None:
+def test_lengths_implied_by_requests() -> None:
     case = of(TEXT)
     assert (case.T, case.T_kv, case.B, case.mask, case.scope) == (10, 16, 1, "causal_br", "core")
     assert case.id == (
@@ -94,14 +94,14 @@ def test_flex_attention_keeps_the_rules() -> None:
     check(impls.get("flex"), of("2x24:24+1x10:40+3x1:33"))
 
 
-def test_what_the_wrong_ones_leave_out_passes(short_probes: None) -> None:
+def test_the_kernel_from_which_wrong_requests_are_made_passes(short_probes: None) -> None:
     gated(
         impls.make("mine", core_of(by_requests), limits=impls.Limits(beyond=EVERY_RULE)),
         Case.of(H=2, D_h=16, **REQUESTS),
     )
 
 
-def test_what_padding_costs() -> None:
+def test_cost_of_padding() -> None:
     case = of("1x100:100+9x1:100")
     assert counting.padding_share(impls.get("padded_requests"), case) == 1 - 109 / 1000
     assert counting.padding_share(impls.get("by_kind"), case) == 0

@@ -218,7 +218,7 @@ def test_slopes_are_those_of_the_paper() -> None:
     assert alibi_slopes(3).tolist() == [1 / 16, 1 / 256, 1 / 4]  # those of two heads, and the first one of four
 
 
-def test_what_is_counted_of_a_chunk_in_a_window() -> None:
+def test_counts_of_a_chunk_in_a_window() -> None:
     case = Case.of(T=4, T_kv=100, H=2, D_h=8, mode="decode", mask="causal_br", window=9, scope="core")
     assert counting.visible_pairs(case) == 4 * 10
     assert counting.flops(case) == 2 * 2 * 40 * 16
@@ -279,7 +279,7 @@ def test_reports_say_which_rule_a_word_belongs_to() -> None:
     assert words.value("mode", "backward") == "backward"
 
 
-def test_what_an_implementation_can_not_do_is_a_sentence() -> None:
+def test_an_unsupported_rule_is_a_sentence() -> None:
     capped = Case.of(T=64, H=2, D_h=8, softcap=50, sinks=True)
     assert impls.get("sdpa").refusal(capped) == "sdpa has no softcap and no sinks"
     learned = Case.of(T=64, H=2, D_h=8, bias="learned")

@@ -100,7 +100,7 @@ def test_rows_and_skips(small: tuple[Path, str]) -> None:
     assert "hz_actual" not in json.dumps(data["machine_info"])
 
 
-def test_what_pytest_benchmark_skips_is_not_measured(suite: Suite) -> None:
+def test_cells_that_pytest_benchmark_skips_are_not_measured(suite: Suite) -> None:
     done = suite("--benchmark-skip", *SMALL)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "6 skipped" in done.stdout
@@ -319,7 +319,7 @@ def test_a_bad_cell_is_skipped_with_its_reason_and_costs_no_other(suite: Suite, 
 
 
 @pytest.mark.slow
-def test_what_was_begun_by_other_code_is_begun_anew_or_not_at_all(shell: Suite, tmp_path: Path) -> None:
+def test_a_run_begun_by_other_code_is_begun_anew_or_refused(shell: Suite, tmp_path: Path) -> None:
     own = tmp_path / "own.py"
     own.write_text(
         "import os, signal\n"

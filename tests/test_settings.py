@@ -139,7 +139,7 @@ def test_a_change_is_reported_and_put_back(name: str) -> None:
     assert torch.zeros(1).device.type == "cpu"
 
 
-def test_what_is_cheap_is_a_part_of_it() -> None:
+def test_cheap_settings_are_a_part_of_all() -> None:
     cheap, whole = settings.read(cheap=True), settings.read()
     assert cheap.keys() < whole.keys()
     assert settings.put_back(cheap) == []
@@ -163,7 +163,7 @@ def test_drawing_is_no_change_and_the_state_of_other_generators_comes_back() -> 
     assert (random.random(), np.random.rand()) == first
 
 
-def test_what_is_reported_is_no_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_changes_that_are_only_reported_are_no_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     before = settings.read()
     assert settings.noted(before) == []
     monkeypatch.setenv("MINE", "1")
@@ -242,7 +242,7 @@ def test_every_flag_of_torch_backends_is_known() -> None:
     }
 
 
-def test_what_a_refused_kernel_set_is_gone() -> None:
+def test_settings_of_a_refused_kernel_are_restored() -> None:
     def lowers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **_: object) -> torch.Tensor:
         torch.set_float32_matmul_precision("high")
         raise RuntimeError("and then it fails")
@@ -281,7 +281,7 @@ def building(change: Callable[[], object], at: str) -> type[KernelLayer]:
 @pytest.mark.parametrize(
     "name", ["number of threads", "precision of float32 products", "seed of torch's random numbers"]
 )
-def test_what_is_set_when_a_layer_is_built_is_refused(name: str, at: str) -> None:
+def test_a_setting_changed_while_a_layer_is_built_is_refused(name: str, at: str) -> None:
     before = settings.read()
     layer = impls.make("mine", building(CHANGES[name], at))
     with pytest.raises(Wrong, match=f"modifies global torch settings when it is built: .*{name}: "):
@@ -297,7 +297,7 @@ def test_what_is_set_when_a_layer_is_built_is_refused(name: str, at: str) -> Non
         ("other = 1", "module sets_at_import has no attribute 'mine'"),
     ],
 )
-def test_what_a_module_sets_when_it_is_imported_is_put_back(
+def test_a_setting_changed_at_import_is_restored(
     then: str, says: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))

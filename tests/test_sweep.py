@@ -50,7 +50,7 @@ def test_a_gpu_has_its_own_sizes_and_dtypes() -> None:
     assert all(len({c.id for c in s.cases("cuda")}) == len(s.cases("cuda")) for s in SWEEPS.values())
 
 
-def test_what_others_have_published_is_measured_on_the_device_that_it_is_of() -> None:
+def test_published_cases_are_measured_on_the_device_of_their_source() -> None:
     cases = {device: SWEEPS["published"].cases(device) for device in ("cpu", "cuda")}
     assert {it.case for it in PUBLISHED} == {*cases["cpu"], *cases["cuda"]}
     assert all(case.device == device for device, found in cases.items() for case in found)

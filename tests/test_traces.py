@@ -66,7 +66,7 @@ def test_every_row_names_its_trace_and_is_otherwise_the_same(suite: Suite, tmp_p
         )
 
 
-def test_what_is_traced_is_what_is_timed(tasks: Tasks, tmp_path: Path) -> None:
+def test_the_traced_call_is_the_timed_call(tasks: Tasks, tmp_path: Path) -> None:
     case = Case.of(T=16, H=2, D_h=16, mode="backward", dropout=0.1)
     tasks.prepare("x", "fused", case.columns())
     saved = traces_in(tmp_path).save(Cell(impls.get("fused"), case), 10, partial(tasks.trace, "x"))

@@ -88,7 +88,9 @@ WRONG: list[tuple[Callable[..., Tensor], Case, str]] = [
 
 
 @pytest.mark.parametrize(("kernel", "case", "says"), WRONG, ids=[f"{it[0].__name__} {it[1].scope}" for it in WRONG])
-def test_what_loses_numbers_under_autocast_is_refused(short_probes: None, kernel: Any, case: Case, says: str) -> None:
+def test_a_layer_that_loses_precision_under_autocast_is_refused(
+    short_probes: None, kernel: Any, case: Case, says: str
+) -> None:
     with pytest.raises(Wrong, match=says):
         gated(impls.make("mine", kernel), case)
 
@@ -131,7 +133,7 @@ def own_backward(q, k, v, **_):
 
 @pytest.mark.parametrize("case", [CORE, replace(CORE, mode="backward"), BACKWARD], ids=["core", "gradients", "layer"])
 @pytest.mark.parametrize("kernel", [in_float32, casts_by_hand, own_backward])
-def test_what_casts_in_its_own_way_passes(short_probes: None, kernel: Any, case: Case) -> None:
+def test_a_layer_that_casts_in_its_own_way_passes(short_probes: None, kernel: Any, case: Case) -> None:
     gated(impls.make("mine", kernel), case)
 
 
@@ -162,7 +164,7 @@ def test_a_bound_under_autocast_is_that_of_the_narrow_dtype() -> None:
         assert under == pytest.approx(narrow, rel=0.5)
 
 
-def test_what_is_unsupported_is_reported() -> None:
+def test_unsupported_cells_are_reported() -> None:
     online = impls.get("online")
     assert online.refusal(CORE) == "online computes in the dtype that it is given: --autocast needs --scope layer"
     assert online.refusal(NARROW) is None
@@ -299,6 +301,6 @@ def test_deterministic_algorithms_are_on_in_a_call_and_nowhere_else() -> None:
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_what_torch_has_no_deterministic_form_of_is_unsupported() -> None:
+def test_an_operator_without_a_deterministic_form_is_unsupported() -> None:
     error = RuntimeError("put_ does not have a deterministic implementation, but you set ...")
     assert isinstance(classify(error), Unsupported)

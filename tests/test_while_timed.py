@@ -56,7 +56,7 @@ def measured(kernel: wrong_kernels.Kernel, compared: int = 0, **axes: object) ->
 
 
 @pytest.mark.parametrize("name", wrong_kernels.WHEN_TIMED)
-def test_what_the_gate_cannot_see_is_refused_while_it_is_timed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_faults_that_the_gate_cannot_see_are_found_while_timed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     wrong = wrong_kernels.WHEN_TIMED[name]
     gc.collect()
     with pytest.raises(Wrong) as refusal:

@@ -243,7 +243,7 @@ def compare(repository: Path) -> Step:
         (137, {}, "0"),
     ],
 )
-def test_what_came_out_is_written_down(compare: Step, code: int, counts: dict[str, int], regressed: str) -> None:
+def test_the_action_writes_its_result_down(compare: Step, code: int, counts: dict[str, int], regressed: str) -> None:
     report = compare.repository / "attention-bench.md"
     report.write_text("of an earlier run")
     done = compare(BASE_IMPL="fused", HEAD_IMPL="sdpa", CODE=str(code))
@@ -382,7 +382,7 @@ def test_modules_of_the_user_are_found_last(repository: Path, tmp_path: Path) ->
         ("--orphan", "mine=mine:mine", "unknown revision '--orphan'"),
     ],
 )
-def test_what_is_no_revision_of_a_kernel_here_is_a_usage_error(
+def test_an_unknown_revision_of_a_kernel_is_a_usage_error(
     repository: Path,
     base: str,
     impl: str,
@@ -415,7 +415,7 @@ def test_a_verdict_becomes_the_result_of_a_check(tmp_path: Path, code: str, says
     ("choice", "says", "fails"),
     [("pass", "::notice ", False), ("fail", "::error ", True), ("Pass", "::error title=attention-bench::on-inc", True)],
 )
-def test_what_could_not_be_judged_passes_only_with_on_inconclusive(
+def test_an_unjudged_comparison_passes_only_with_on_inconclusive(
     tmp_path: Path, choice: str, says: str, fails: bool
 ) -> None:
     done = script("verdict.sh", tmp_path, EXIT_CODE="2", REGRESSED="0", ON_INCONCLUSIVE=choice)

@@ -175,7 +175,7 @@ def test_cells_that_differ_reach_from_a_percentage_to_a_factor(saved: Any) -> No
     assert sentence.endswith(", but slower in 2 of 3 cells (10 % to 2.4x)")
 
 
-def test_what_regressed_is_named(saved: Any) -> None:
+def test_regressed_implementations_are_named(saved: Any) -> None:
     data = document({("sdpa", "T16"): noisy(-0.1, 0.002)})
     data["cells"][0]["head"] = FACTS | {"peak_bytes": 10 * FACTS["peak_bytes"]}
     found = ab_file.comparison(saved(data))
@@ -184,7 +184,7 @@ def test_what_regressed_is_named(saved: Any) -> None:
     assert summary(ab_file.comparison(saved(data))).startswith("Something is broken: 1 BROKEN")
 
 
-def test_what_is_out_of_reach_says_how_long_it_would_take(saved: Any) -> None:
+def test_an_undetectable_change_has_the_time_it_would_take(saved: Any) -> None:
     cell = of(saved, {("sdpa", "T16"): noisy(0.0, 0.05)}).cells[0]
     seen, aim, minutes = re.search(
         r"; minimum detectable effect ([\d.]+) %; ([\d.]+) % would take (\d+) min$", cell.verdict.reason
@@ -254,7 +254,7 @@ def test_a_reader_that_leaves_changes_no_exit_code(saved: Any) -> None:
     assert (it.returncode, errors) == (1, b"")
 
 
-def test_what_an_earlier_version_saved_is_shown(saved: Any) -> None:
+def test_a_record_of_an_earlier_version_is_shown(saved: Any) -> None:
     data = document(SLOW, alarm=None)
     for pair in data["pairs"]:
         del pair["blocks"], pair["seconds"]

@@ -115,7 +115,7 @@ def open_case(T: int, leader: str = "sdpa", other: str = "packed") -> grids.Case
     return grids.Case(str(T), {"T": T}, f"T={T}", marks)
 
 
-def test_what_is_not_resolved_is_counted() -> None:
+def test_unresolved_cases_are_counted() -> None:
     def said(*cases: grids.Case) -> str:
         return answer.headline(grids.Grid(list(cases), ["sdpa", "packed"], ["T"]), None)
 
@@ -168,12 +168,12 @@ def test_without_intervals_there_is_no_answer_yet(tiny: Run) -> None:
     assert this.trust.command == "pytest bench/ --benchmark-save=x --processes 5"
 
 
-def test_what_is_known_well_needs_no_more_processes(turns_data: dict[str, Any], as_run: Any) -> None:
+def test_narrow_intervals_need_no_more_processes(turns_data: dict[str, Any], as_run: Any) -> None:
     trust = page.report(as_run({**turns_data, "command": "pytest bench/ --processes 3 --benchmark-save=x"})).trust
     assert trust.command == ""
 
 
-def test_a_run_is_told_to_take_more_processes_than_it_had_or_none(as_run: Any) -> None:
+def test_the_advice_names_more_processes_than_the_run_had_or_none(as_run: Any) -> None:
     noisy = injected(
         1, {"sdpa": 0.97}, noise=Noise(process=0.03), command="pytest bench/ --processes 4 --benchmark-save=x"
     )
@@ -321,7 +321,7 @@ def test_standings_follow_the_interval_of_the_ratio_to_the_leader(
     assert list(ratios.states(names, pairs).values()) == expected
 
 
-def test_what_is_slower_is_not_called_unresolved_however_wide_its_interval() -> None:
+def test_a_slower_implementation_is_not_called_unresolved_however_wide_its_interval() -> None:
     assert (grids.interval(1.15, 40.0), grids.interval(0.9, 40.0)) == ("over 1.15", "not resolved")
     assert (units.span(1.15, 40.0), units.span(0.9, 40.0)) == ("over 1.15×", "not resolved")
 

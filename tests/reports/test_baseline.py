@@ -118,7 +118,7 @@ def test_run_finders_do_not_take_it_for_a_run(saved: Path, results: Path, baseli
         ({"machine_info": {**synthetic.MACHINE, "cores": 64}}, "0001_first is of another machine: cores (2, then 64)"),
     ],
 )
-def test_what_else_needs_a_reason(
+def test_other_changes_that_need_a_reason(
     changes: dict[str, Any], told: str, saved: Path, results: Path, baseline: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     baseline("set", "first")

@@ -101,7 +101,7 @@ def test_one_process_per_variant_is_inconclusive(compared: Any) -> None:
     assert "not timed in 3 visits" in this.cells[0].verdict.reason
 
 
-def test_a_machine_that_is_slower_in_head_is_told_of_and_is_no_regression(compared: Any) -> None:
+def test_a_slower_machine_in_head_is_reported_and_is_no_regression(compared: Any) -> None:
     this = compared(tracked.run(1), slowed(tracked.run(2, slower={"sdpa": 1.2}), {}, others=1.08))
     assert words(this) == {*UNTOUCHED, ("sdpa", "REGRESSED")}
     assert re.fullmatch(r"seconds of unchanged code changed by \+[78]\.\d % from base to head", this.notes[0])
@@ -298,7 +298,7 @@ def test_the_page_begins_with_the_changes_and_draws_whole_points(compared: Any) 
     assert rows[:4] == ["worse"] * 4 and "worse" not in rows[4:]
 
 
-def test_what_to_know_before_believing_it(compared: Any) -> None:
+def test_caveats_of_a_comparison(compared: Any) -> None:
     base = tracked.run(1, complete=False, state={"environment": {"OMP_PROC_BIND": "true"}})
     different, incomplete, estimated = compared(base, tracked.run(2, state={"environment": {}})).notes
     assert different == "the environment differs: OMP_PROC_BIND (true, then none)"
@@ -343,7 +343,7 @@ def test_a_disturbed_run_is_named(compared: Any) -> None:
     )
 
 
-def test_what_the_machine_did_that_day_cancels(compared: Any) -> None:
+def test_machine_conditions_cancel(compared: Any) -> None:
     days = [interleaved(seed, noise=replace(QUIET, day=0.1)) for seed in (1, 3)]
     this = compared(*days)
     assert {it.word for it in this.implementations.values()} == {"UNCHANGED"} and this.code == 0
@@ -372,13 +372,13 @@ def test_changed_code_without_an_unchanged_reference_is_reported(compared: Any) 
     assert next(sentences(this)).startswith("sdpa changed, and can't be judged: not timed in 3 visits")
 
 
-def test_what_fails_in_both_runs_has_not_regressed(compared: Any) -> None:
+def test_a_cell_that_fails_in_both_runs_has_not_regressed(compared: Any) -> None:
     sides = [tracked.without(tracked.run(seed), "sdpa", "wrong", "off by 3") for seed in (1, 2)]
     assert compared(*sides).code == 0
 
 
 @pytest.mark.parametrize("reason", ["wrong", "error", "timeout", "out_of_memory"])
-def test_what_fails_in_head_alone_has_regressed_and_comes_first(reason: str, compared: Any) -> None:
+def test_a_cell_that_fails_in_head_alone_has_regressed_and_comes_first(reason: str, compared: Any) -> None:
     this = compared(tracked.run(1), tracked.without(tracked.run(2), "sdpa", reason, "so"))
     word = "wrong" if reason == "wrong" else "broken"
     assert this.code == 1 and {cell.verdict.word for cell in this.cells[:4]} == {word.upper()}
@@ -398,7 +398,7 @@ def test_the_only_implementation_that_can_be_judged_is_counted(compared: Any) ->
     assert summary(this).startswith("Something regressed: of 1 implementation 1 REGRESSED; of ")
 
 
-def test_what_is_open_is_said_of_changed_code_alone(compared: Any) -> None:
+def test_open_cells_are_listed_for_changed_code_alone(compared: Any) -> None:
     noisy = replace(QUIET, visit=0.2)
     base, head = interleaved(1, noise=noisy), interleaved(2, {"sdpa": 1.03}, noise=noisy)
     head["commit_info"] = {"id": "abc", "dirty": True}
@@ -432,7 +432,7 @@ def test_one_changed_beside_two_unchanged_is_found(compared: Any) -> None:
     assert compared(*sides).implementations["einsum"].word == "REGRESSED"
 
 
-def test_a_cell_that_changed_alone_is_told_of(compared: Any) -> None:
+def test_a_cell_that_changed_alone_is_reported(compared: Any) -> None:
     head = interleaved(2)
     (row, *_) = tracked.cells(head, "sdpa")
     row["stats"]["data"] = [1.3 * seconds for seconds in row["stats"]["data"]]
@@ -442,7 +442,7 @@ def test_a_cell_that_changed_alone_is_told_of(compared: Any) -> None:
     ]
 
 
-def test_what_nothing_is_timed_beside_is_not_judged(compared: Any) -> None:
+def test_an_implementation_timed_alone_is_not_judged(compared: Any) -> None:
     this = compared(interleaved(1, impls=["sdpa"]), interleaved(2, impls=["sdpa"]))
     assert this.code == 2 and this.unjudged == this.cells[0].verdict.reason == NOTHING_BESIDE
 
@@ -470,7 +470,7 @@ def test_the_change_is_in_every_form(command: Any, tmp_path: Path, capsys: pytes
     assert f"sdpa is {said[1]} slower" in (tmp_path / "x.md").read_text(encoding="utf-8")
 
 
-def test_what_two_runs_can_not_show_names_the_command_that_can(compared: Any) -> None:
+def test_a_change_that_two_runs_can_not_show_names_the_command_that_can(compared: Any) -> None:
     loud = replace(QUIET, process=0.1, visit=0.1)
     base, head = interleaved(1, noise=loud), interleaved(2, {"sdpa": 1.03}, noise=loud)
     base["commit_info"]["id"], head["commit_info"]["id"] = "a" * 40, "b" * 40

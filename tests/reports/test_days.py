@@ -79,7 +79,9 @@ def all_are_odd(logs: Logs, at: int) -> None:
 
 
 @pytest.mark.parametrize(("happens", "at"), [(another_changes, 4), (another_changes, 6), (all_are_odd, 7)])
-def test_what_happens_to_others_is_no_step_and_hides_none(happens: Callable[[Logs, int], None], at: int) -> None:
+def test_steps_of_other_implementations_neither_cause_nor_hide_one(
+    happens: Callable[[Logs, int], None], at: int
+) -> None:
     for seed in SOME:
         logs = measured(seed)
         happens(logs, at)
@@ -118,7 +120,7 @@ def test_a_baseline_implementation_that_changes_makes_no_step() -> None:
         assert not relative(cell(logs, ratios=logs - logs[1]))
 
 
-def test_what_one_other_moves_the_median_by_is_no_step() -> None:
+def test_a_median_moved_by_one_other_implementation_is_no_step() -> None:
     for seed in SOME:
         logs = measured(seed, runs=40, own=0.01)
         logs[1, 20:] += np.log(1.4)
@@ -160,7 +162,7 @@ def test_a_slow_down_recovers_where_other_others_are_known() -> None:
     assert found.steps[0].recovered == 24 and found.open_step is None
 
 
-def test_what_happens_to_all_at_once_is_the_machines() -> None:
+def test_a_change_of_all_implementations_is_attributed_to_the_machine() -> None:
     logs = measured(0, runs=30, day=0.01)
     logs[:, 20:] -= np.log(1.3)
     assert not cell(logs).steps
@@ -178,7 +180,7 @@ def test_where_the_machine_became_another_one_no_code_is_blamed() -> None:
         assert places(cell(logs)) == [(10, True)]
 
 
-def test_what_changes_in_all_with_their_code_shows_in_seconds() -> None:
+def test_a_change_of_all_code_shows_in_seconds() -> None:
     logs = measured(0, day=0.01)
     logs[:, 6:] += np.log(1.2)
     found = cell(logs, {row: [run >= 6 for run in range(RUNS)] for row in range(4)})
@@ -195,7 +197,7 @@ def test_a_step_that_shows_either_way_is_one() -> None:
         assert step.relative and step.at == 6
 
 
-def test_what_was_not_measured_in_some_runs_leaves_them_out() -> None:
+def test_runs_without_the_cell_are_left_out() -> None:
     for seed in SOME:
         logs = measured(seed, runs=20)
         logs[0, 9:] += np.log(1.2)
@@ -214,7 +216,7 @@ def test_a_run_with_few_others_does_not_estimate_drift() -> None:
     assert not cell(interleaved).steps
 
 
-def test_what_others_missed_is_not_taken_for_their_usual_time() -> None:
+def test_missing_times_of_others_do_not_count_as_usual() -> None:
     for seed in SOME:
         rng = np.random.default_rng(seed)
         days = rng.normal(0, 0.3, 30)

@@ -44,7 +44,7 @@ def test_of_several_the_fastest_is_chosen() -> None:
     assert chosen(by_length) == [(64, 112, "a"), (113, 256, "b")]
 
 
-def test_what_is_not_known_at_a_length_is_not_faster_around_it() -> None:
+def test_a_kernel_that_was_not_measured_at_a_length_is_not_chosen_around_it() -> None:
     for unknown in ({"a": UNKNOWN}, {}):
         known = {64: {"a": ratio(0.5)}, 256: unknown, 1024: {"a": ratio(0.5)}}
         assert chosen(known) == [(64, 64, "a"), (1024, 1024, "a")]
@@ -143,7 +143,7 @@ def test_nothing_shown_to_be_faster_is_sdpa_everywhere(
     assert "fused" not in text and "none of its kernels was faster than SDPA" in capsys.readouterr().out
 
 
-def test_what_was_wrong_anywhere_is_not_chosen(as_run: Any, tmp_path: Path) -> None:
+def test_a_kernel_that_was_wrong_anywhere_is_not_chosen(as_run: Any, tmp_path: Path) -> None:
     skipped = [{"impl": "fused", "id": "x", "reason": "wrong", "detail": "off"}]
     text = emitted(as_run, run_of({"fused": 0.5, "einsum": 0.8}, top={"skipped": skipped}), tmp_path / "here.py")
     assert "fused" not in text and "einsum" in text

@@ -118,7 +118,7 @@ def test_steps_of_several_times_the_noise_are_nearly_always_found(runs: int, noi
     assert right >= 90
 
 
-def test_what_all_cases_share_is_found_where_no_single_one_shows_it() -> None:
+def test_a_step_shared_by_all_cases_is_found_where_no_single_one_shows_it() -> None:
     rng = np.random.default_rng(2)
     shared = alone = 0
     for _ in range(20):
@@ -178,12 +178,12 @@ def test_a_slow_down_that_recovered_is_marked_and_one_that_did_not_is_not(
     assert shown["fused"].open and shown["fused"].status.startswith("Became slower by")
 
 
-def test_what_moved_last_comes_first(nights: Any, cells: Any) -> None:
+def test_the_latest_step_comes_first(nights: Any, cells: Any) -> None:
     nights(lambda n: {"slower": {"sdpa": 1.3 if n >= 4 else 1.0, "einsum": 1.08 if n >= 8 else 1.0}})
     assert [one.impl for one in cells()] == ["einsum"] * 4 + ["sdpa"] * 4 + ["fused"] * 4
 
 
-def test_what_is_slower_and_stays_so_comes_before_what_moved_later(nights: Any, cells: Any, written: Any) -> None:
+def test_a_lasting_slow_down_comes_before_later_steps(nights: Any, cells: Any, written: Any) -> None:
     nights(lambda n: {"slower": {"sdpa": 1.1 if n >= 4 else 1.0, "einsum": 0.8 if n >= 8 else 1.0}})
     assert [one.impl for one in cells()] == ["sdpa"] * 4 + ["einsum"] * 4 + ["fused"] * 4
     assert ", in 4 of its 4 cells.</h1>" in (page := written())

@@ -46,6 +46,6 @@ def test_a_folder_of_the_users_with_the_same_name_is_named(monkeypatch: pytest.M
         _ = attention_bench.frame
 
 
-def test_what_it_does_not_have() -> None:
+def test_an_unknown_attribute_is_an_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'fram'"):
         _ = attention_bench.fram

@@ -47,7 +47,7 @@ def test_the_readmes_figure_is_drawn_from_the_newest_published_run() -> None:
         assert figure.info["Source"] == f"{newest.stem} {sha256(newest.read_bytes()).hexdigest()}"
 
 
-def test_what_the_docs_say_of_the_tutorials_is_in_the_published_run() -> None:
+def test_figures_of_the_tutorials_in_the_docs_are_those_of_the_published_run() -> None:
     (path,) = publish.PUBLISHED.glob("*_tutorial.json")
     rows = {row["extra_info"]["impl"]: row for row in json.loads(path.read_text(encoding="utf-8"))["benchmarks"]}
     fused, fresh = rows["fused"]["stats"]["median"], rows["fused"]["extra_info"]["fresh_pages_s"]

@@ -40,13 +40,13 @@ def test_a_source_is_said_once_however_many_figures_are_from_it(tmp_path: Path) 
         assert text.count("them/theirs#1") == text.count("others/x") == 1 and "of no case here" not in text
 
 
-def test_what_was_not_measured_here_is_missing(tmp_path: Path) -> None:
+def test_published_cases_not_measured_here_are_missing(tmp_path: Path) -> None:
     run = read(tmp_path, FIGURE | {"impl": "onnxruntime"})
     (line,), _ = published.table(frame.tidy(run), run.published)
     assert line[3:5] == ("onnxruntime", "–")
 
 
-def test_what_was_wrong_has_no_time_here(tmp_path: Path) -> None:
+def test_a_wrong_implementation_has_no_time(tmp_path: Path) -> None:
     run = read(tmp_path, FIGURE, skipped=[{"impl": "sdpa", "id": "x", "reason": "wrong", "detail": "off"}])
     (line,), _ = published.table(frame.tidy(run), run.published)
     assert line[3:6] == ("sdpa", "–", "fused")

@@ -107,7 +107,7 @@ def test_a_word_that_was_not_measured_is_refused_and_the_measured_are_listed(tin
         advice.advise(frame.tidy(tiny), {"dtype": "float16"})
 
 
-def test_what_was_wrong_anywhere_is_never_advised(tiny: Run) -> None:
+def test_a_kernel_that_was_wrong_anywhere_is_never_advised(tiny: Run) -> None:
     table = advice.advise(frame.tidy(tiny))
     assert table["left_out"] == ["packed"]
     assert "packed" not in {name for cell in table["cells"] for name in (cell["fastest"], *cell["ties"])}

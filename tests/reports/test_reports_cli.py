@@ -119,7 +119,9 @@ def test_a_value_that_is_none_is_named(
 
 
 @pytest.mark.parametrize("axis", [3, {"name": "a b", "kind": "size"}, {"name": "x", "kind": "size", "follows": 3}])
-def test_what_describes_no_axis_is_left_out(axis: Any, results: Path, small: dict[str, Any], tmp_path: Path) -> None:
+def test_an_entry_that_describes_no_axis_is_left_out(
+    axis: Any, results: Path, small: dict[str, Any], tmp_path: Path
+) -> None:
     known = dict(KNOWN_AXES)
     synthetic.save(small | {"schema": 2, "axes": [axis]}, results, "0001_x")
     assert main(["--results", str(results), "--out", str(tmp_path / "out")]) == 0

@@ -59,7 +59,7 @@ def faulting(column: str = "kept_pages_s", **other: float | None) -> dict[str, A
     )
 
 
-def test_what_page_faults_cost_is_said_of_the_call_that_loses_most(as_run: Any) -> None:
+def test_the_cost_of_page_faults_is_given_for_the_call_that_loses_most(as_run: Any) -> None:
     [told] = said(as_run(faulting(fused=352e-3, einsum=400e-3)))
     assert told == (
         "With glibc's own settings fused takes 705 ms at B=1 H=8 D_h=64 T=4096 fp32 causal, of which 50 % are page "
@@ -103,7 +103,7 @@ def test_memory_that_malloc_keeps_is_not_mentioned(tidy_tiny: pd.DataFrame) -> N
     assert findings.hidden_memory(tidy_tiny) == ""
 
 
-def test_how_far_processes_move_a_ratio_is_told_and_whether_it_was_estimated(tiny: Run, turns: Run) -> None:
+def test_the_variation_between_processes_is_printed_and_whether_it_was_estimated(tiny: Run, turns: Run) -> None:
     assumed, estimated = (findings.between_processes(frame.tidy(run)) for run in (tiny, turns))
     assert assumed.endswith(": 2 % (standard deviation; assumed, of one process).")
     assert estimated.endswith(" % (standard deviation; estimated from this run, with 2 % as prior).")

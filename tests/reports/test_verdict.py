@@ -89,11 +89,11 @@ def test_a_speed_up_is_called_improved() -> None:
         (0.0, 0.02, INCONCLUSIVE),
     ],
 )
-def test_words_follow_from_two_facts(mean: float, error: float, word: str) -> None:
+def test_the_verdict_follows_from_minimum_effect_and_margin(mean: float, error: float, word: str) -> None:
     assert of(mean, error).word == word
 
 
-def test_users_set_one_number_and_what_is_smaller_than_code_moves_by_itself_is_no_change() -> None:
+def test_the_minimum_effect_holds_whatever_the_margin() -> None:
     assert of(0.0018, 0.0001, margin=0.0).word == INCONCLUSIVE
     runs = of_effects({("x", "case"): known(0.009, 0.0005)}, margin=0.001, least=verdict.LEAST_OF_RUNS)
     assert runs[0]["x", "case"].word == INCONCLUSIVE
@@ -170,7 +170,7 @@ def test_an_implementation_of_one_cell_says_what_its_cell_says() -> None:
     assert impls["x"] == said["x", "case"]
 
 
-def test_intervals_of_a_single_analysis_are_students() -> None:
+def test_intervals_of_a_single_analysis_use_students_t() -> None:
     said = of_effects({("x", "case"): known(0.03, 0.01, 7)})[0]["x", "case"]
     half = 0.01 * stats.t.ppf(0.975, 7)
     assert (math.log(said.low), math.log(said.high)) == pytest.approx((0.03 - half, 0.03 + half))
@@ -199,7 +199,7 @@ def test_the_minimum_detectable_effect_is_found_in_80_percent() -> None:
     assert 0.7 < found / 300 < 0.9
 
 
-def test_spreads_inform_each_other_but_for_one_that_is_no_chance() -> None:
+def test_spreads_are_moderated_except_outliers() -> None:
     rng = np.random.default_rng(11)
     found = {i: estimate.paired(rng.normal(0, 0.01, 6)) for i in range(40)} | {
         40: estimate.paired(rng.normal(0, 0.2, 6))
@@ -287,7 +287,7 @@ def test_a_cell_that_is_slower_within_the_margin_stays_so(seed: int) -> None:
     assert SLIGHT not in words or words[words.index(SLIGHT) :] == [SLIGHT] * (len(words) - words.index(SLIGHT))
 
 
-def test_a_control_that_moved_far_speaks_of_the_machine() -> None:
+def test_drift_of_the_reference_workload_voids_the_comparison() -> None:
     assert verdict.drifted({"loop": [0.01] * 10}) == ""
     assert "'loop' changed by −5.8 %" in verdict.drifted({"product": [0.0] * 3, "loop": [-0.06, -0.05, -0.07]})
 
@@ -314,7 +314,7 @@ def test_replicates_that_were_not_measured_are_left_out() -> None:
     assert one(*logs, math.nan, math.inf) == one(*logs)
 
 
-def test_what_is_inconclusive_says_what_is_possible() -> None:
+def test_an_inconclusive_cell_has_bounds() -> None:
     said = of(0.002, 0.01)
     assert said.word == INCONCLUSIVE
     bounds = f"between {(1 - said.low) * 100:.2g} % faster and {(said.high - 1) * 100:.2g} % slower"
@@ -329,7 +329,7 @@ def test_what_is_inconclusive_says_what_is_possible() -> None:
     assert of(0.0, 5.0).reason.startswith("not resolved") and of(0.0, 5000.0).detectable == math.inf
 
 
-def test_the_last_look_is_what_is_shown_within_what_all_looks_leave() -> None:
+def test_the_reported_interval_is_the_intersection_of_all_interim_analyses() -> None:
     analyses = (known(0.0, 0.001), known(0.02, 0.1))
     watched = Estimate(0.02, 0.1, 100, analyses=analyses)
     assert watched.interval() == analyses[0].interval(per_analysis(0.05))
@@ -430,7 +430,7 @@ def test_a_single_visit_has_a_ratio_and_no_interval() -> None:
     assert found.value == pytest.approx(2) and not found.known
 
 
-def test_rounds_that_only_one_took_part_in_say_nothing_of_a_ratio() -> None:
+def test_rounds_of_only_one_implementation_do_not_count_in_a_ratio() -> None:
     of = timed([[0.1, 9.0], [0.1, 9.0], [0.1, 9.0]])
     over = ratios.Samples([1.0, 1.0, 1.0], [0, 2, 4], [0, 1, 2], [0, 1, 2])
     assert ratios.ratio(of, over).value == pytest.approx(math.exp(0.1))
@@ -501,7 +501,7 @@ def test_a_ratio_claims_what_its_interval_shows() -> None:
     assert {ends: of(*ends).tied for ends in told} == told
 
 
-def test_what_more_time_could_narrow_is_the_interval_of_the_visits_alone() -> None:
+def test_more_time_narrows_the_interval_of_the_visits_alone() -> None:
     visits = [0.1, 0.12, 0.14]
     half = stats.t.ppf(0.975, 2) * np.std(visits, ddof=1) / 3**0.5
     assert estimate.half_width({0: visits}) == pytest.approx(half)
