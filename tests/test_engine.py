@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -342,9 +343,16 @@ def test_a_case_that_cannot_stay_ready_is_made_ready_for_several_visits_at_a_tim
     dropped: list[int] = []
     monkeypatch.setattr(worker, "preparing", lambda cells: (it for it in ()), raising=False)
     monkeypatch.setattr(worker, "drop", lambda cells: dropped.append(len(cells)))
-    measuring = Measuring(run, run.selection.cells, lambda: pytest.fail("no process"), 0, False, lambda text: None)
+    told: list[str] = []
+    measuring = Measuring(run, run.selection.cells, lambda: pytest.fail("no process"), 0, False, told.append)
     measuring._held = set()
     measuring._time([worker])  # type: ignore[list-item]
+    measuring._tell_precision()
+    case = run.selection.cells[0].case.id
+    assert re.fullmatch(rf"{case}  ±\d\.\d% from its visits", told[-1])
+    run.timing["precision"] = -1.0
+    measuring._tell_precision()
+    assert told[-1].startswith(f"{case}  out of time: ")
     assert dropped == [len(SECONDS)] * PREPARATIONS
     assert all(len(it.samples) in (LONG_ROUNDS, LONG_ROUNDS + 1) for it in run.timed.values())
     assert run.kept.endswith("100% of the timing done")

@@ -99,6 +99,7 @@ class Measuring:
                     self._check(workers[: self._checkers])
                     self._time(workers)
                     if self._run.processes - 1 in processes:
+                        self._tell_precision()
                         self._finish(workers)
         self._run.sample_machine()
 
@@ -235,12 +236,8 @@ class Measuring:
             visit.write()
 
     def _needs(self, group: Sequence[Cell]) -> dict[Key, float]:
-        """Return the share of the usual time for each cell, from the half-width of its ratio to the first cell, which
-        gets the largest share of all.
-        """
-        base, *others = (samples_of(self._run.samples(cell.key)) for cell in group)
-        widths = {it.key: half_width(ratios.paired(of, base)) for it, of in zip(group[1:], others, strict=True)}
-        needs = need(widths, self._run.timing["precision"])
+        """Return the share of the usual time for each cell; the baseline gets the largest share of all."""
+        needs = need(self._half_widths(group), self._run.timing["precision"])
         return needs | {group[0].key: max(needs.values(), default=1.0)}
 
     def _groups(self, case: str) -> Iterator[list[Cell]]:
@@ -251,6 +248,24 @@ class Measuring:
         most = max(2, int(self._free / 3 / held_bytes(self._cases[case][0].case))) - len(base)
         for first in range(0, len(others) or len(base), most):
             yield base + others[first : first + most]
+
+    def _half_widths(self, cells: Sequence[Cell]) -> dict[Key, float]:
+        """Return the half-width of each cell's ratio to the first, from the visits so far."""
+        base, *others = (samples_of(self._run.samples(cell.key)) for cell in cells)
+        logs = (ratios.paired(other, base) for other in others)
+        return {cell.key: half_width(it) for cell, it in zip(cells[1:], logs, strict=True)}
+
+    def _tell_precision(self) -> None:
+        """Print for every case why its timing ended: the precision was reached, or the time was used up."""
+        precision = self._run.timing["precision"]
+        for case in self._cases:
+            widths = [
+                (width, key[0]) for group in self._groups(case) for key, width in self._half_widths(group).items()
+            ]
+            if widths:
+                width, widest = max(widths)
+                ended = "" if width <= precision else f"out of time: {widest} "
+                self._tell(f"{case}  {ended}\N{PLUS-MINUS SIGN}{width:.1%} from its visits")
 
     def _finish(self, workers: Sequence[Worker]) -> None:
         """Take further measurements: single cold calls, graphs, energy, and traces."""
