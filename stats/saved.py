@@ -90,8 +90,9 @@ def changes(base: Mapping[Key, Samples], head: Mapping[Key, Samples], changed: C
     beyond = BEYOND * max(0.0, abs(shift) - STEADY)
     found, alone, spreads = {}, {}, []
     for impl, own in by_impl.items():
-        alike = [name for name in unchanged if (name in others) == (impl in others) and _plain(name) >= _plain(impl)]
-        placebos = [[*by_impl[name].values()] for name in alike if name != impl]
+        kind = [name for name in unchanged if name != impl and (name in others) == (impl in others)]
+        alike = [name for name in kind if _plain(name) == _plain(impl)] or [name for name in kind if _plain(name)]
+        placebos = [[*by_impl[name].values()] for name in alike]
         of_cells = _spread_of_cells([it for of in placebos for it in of])
         usual = math.hypot(ANOTHER_KINDS if impl in others else USUAL_OF_IMPLEMENTATIONS, beyond)
         of_impls = _spread(usual, [_pooled(of, of_cells) for of in placebos])

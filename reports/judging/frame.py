@@ -45,7 +45,8 @@ def tidy(run: Run) -> pd.DataFrame:
     `wrong`    whether this implementation failed the check in any cell of the run, so that it is not ranked,
     `rank_low`, `rank_high`  its ranks by significant differences (see `ratios.ranks`; NaN if unknown),
     `standing` its rank in its case in words (see `ratios.states`), empty if unknown,
-    `tied`     whether it is the fastest of its case or tied with it.
+    `tied`     whether it is the fastest of its case or tied with it,
+    `leads`    whether its median is the smallest of those with a standing.
 
     `attrs` has `between_processes`, the standard deviation of log ratios between processes, in excess of their visits'.
     Implementations keep the registry's order (unknown ones follow), cases the file's. Never raises on an empty run.
@@ -66,6 +67,7 @@ def tidy(run: Run) -> pd.DataFrame:
     frame["of_peak"] = peaks.shares(frame, run.machine.get("gpu"))
     frame["launch_share"] = (1 - frame["device_s"] / frame["median"]).clip(lower=0)
     frame["tied"] = frame["standing"].isin((ratios.FASTEST, ratios.TIED))
+    frame["leads"] = frame.index.isin(frame[frame["standing"] != ""].groupby("id")["median"].idxmin())
     frame.attrs["between_processes"] = between
     return frame
 
