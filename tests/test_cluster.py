@@ -114,7 +114,7 @@ def test_a_job_that_every_node_fails_is_given_up(tmp_path: Path) -> None:
     assert {row["group"] for row in data["benchmarks"]} == {CASES[0]} and data["complete"]
     failed = [it for it in data["skipped"] if it["reason"] == "error"]
     assert {it["id"]: [it["impl"] for it in failed] for it in failed} == cases_of(CASES[1])
-    assert failed[0]["detail"] == "its node was lost 3 times: out of memory"
+    assert failed[0]["detail"] == "failed 3 times, lastly: out of memory"
 
 
 def test_as_many_nodes_measure_as_are_asked_for(tmp_path: Path) -> None:

@@ -26,12 +26,12 @@ from ..timing.reference_workload import GPU_WORK, WORK
 from ..workers.client import Request, Script, Team, WorkerClient, together
 
 ROUNDS = 20
-"""Least timed blocks of a cell and variant in one replicate: more replicates tell more than longer ones
+"""Rounds of a cell in one replicate, fewer for long blocks: more replicates tell more than longer ones
 (docs/measured.md).
 """
 
 ROUNDS_OF_ALL = 320
-"""Least rounds of all cells together, so that timing a replicate takes longer than starting it."""
+"""Rounds that few open cells share, so that timing a replicate takes longer than starting it."""
 
 MIN_ROUNDS = 3
 """Least rounds of a cell, however long they take: a single disturbed round must not be the datum."""
@@ -142,7 +142,7 @@ def datum(blocks: Sequence[tuple[int, float]]) -> float:
     base, head = ([seconds for variant, seconds in blocks if variant == i] for i in (0, 1))
     if min(*base, *head) > LONG:
         return math.log(min(head) / min(base))
-    return median(math.log(slow / fast) for fast, slow in zip(base, head, strict=True))
+    return median(math.log(after / before) for before, after in zip(base, head, strict=True))
 
 
 def interleaved(counts: Mapping[Key, int], rng: random.Random) -> Iterator[tuple[Key, int]]:
@@ -161,9 +161,10 @@ def until_settled(
     before: Sequence[Replicate] = (),
     keep: Callable[[Replicate], None] = lambda replicate: None,
 ) -> list[Replicate]:
-    """Measure replicates after those `before`, of undecided cells, while there are seconds `left()`; returns all.
+    """Measure replicates of the undecided cells until all are decided; returns `before`, and the new ones.
 
-    Calls `keep` with each new replicate as soon as it is measured.
+    `left()`: seconds left; a replicate starts if one as long as the last would fit. Calls `keep` with each new
+    replicate as soon as it is measured.
 
     Verdicts are valid at every interim analysis, so that analysing every replicate does not raise the error rate.
 
@@ -175,13 +176,13 @@ def until_settled(
         verdicts = judged(cells, replicates, margin) if replicates else {}
         return [key for key in cells if key not in verdicts or verdicts[key].word not in SETTLED]
 
-    open_, last = open_cells(), 0.0
-    while open_ and (len(replicates) == len(before) or left() > last):
+    open_, duration = open_cells(), 0.0
+    while open_ and (len(replicates) == len(before) or left() > duration):
         tell(f"timing {len(open_)} of {len(cells)} cells: replicate {len(replicates) + 1}")
-        last = left()
+        began = left()
         replicates.append(replicate(open_, min(MAX_ROUNDS, max(ROUNDS, ROUNDS_OF_ALL // len(open_)))))
         keep(replicates[-1])
-        last -= left()
+        duration = began - left()
         open_ = open_cells()
     return replicates
 

@@ -638,8 +638,7 @@ def _where(bad: Tensor, expected: Expected, problem: Problem) -> str:
         size = bad.shape[axis]
         if axis == bad.dim() - 1:
             rows = range(size) if expected.rows is None else expected.rows.tolist()
-            label = "t" if name == "t" else name
-            span = f"{label} = {rows[hit[0]]}" if len(hit) == 1 else f"{label} from {rows[hit[0]]} to {rows[hit[-1]]}"
+            span = f"{name} = {rows[hit[0]]}" if len(hit) == 1 else f"{name} from {rows[hit[0]]} to {rows[hit[-1]]}"
             all_of_it = f" (T = {problem.case.T})" if name == "t" else ""
             parts.append("every row" if len(hit) == size else f"{len(hit)} of {size} rows, {span}{all_of_it}")
         elif size > 1:

@@ -118,7 +118,7 @@ class Driver:
         self._open[job] += 1
         if self._open[job] == TRIES:
             del self._open[job]
-            self.given_up[job] = f"its node was lost {TRIES} times: {why}"
+            self.given_up[job] = f"failed {TRIES} times, lastly: {why}"
 
     def _differing(self, kind: str, machine: Mapping[str, Any]) -> str:
         """Describe how a node differs from the first of its type: `cores 2, not 4`; empty if they are equal."""

@@ -34,12 +34,12 @@ COOLING = 3.0
 
 
 COMPARING = 0.0075
-"""Share of a cell's time used per visit for untimed calls whose outputs are compared: 3 % in total."""
+"""Share of a cell's time used in a visit for untimed calls whose outputs are compared."""
 
 
 @dataclass
 class Visit:
-    """Collects the samples of one visit until they are journalled."""
+    """Times the cells of one case in one visit, and collects their samples until they are journalled."""
 
     run: Run
     worker: Worker

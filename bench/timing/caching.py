@@ -35,7 +35,7 @@ MIN_PAIRS = 3
 """Least pairs of calls, on fresh and on repeated inputs, before a call can pass."""
 
 MAX_PAIRS = 15
-"""Least pairs of calls before a call can be refused."""
+"""Pairs of calls after which a call that has not passed is refused."""
 
 QUICK = 4
 """Calls on fresh inputs without pauses, of which one that is as fast as timed calls suffices to pass. Most pass here: the

@@ -1,4 +1,4 @@
-"""The headline of a run: the recommended implementation, its lead, exceptions, and confidence."""
+"""The headline of a run: the recommended implementation, how much faster it is, exceptions, and confidence."""
 
 from __future__ import annotations
 

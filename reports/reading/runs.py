@@ -254,7 +254,7 @@ def _cell(cell: Any, path: Path) -> dict[str, Any]:
 
 
 def _workload(value: Any) -> dict[str, Any]:
-    """Return the samples of the reference workload; empty if the format is unknown."""
+    """Return the record of the reference workload; empty if the format is unknown."""
     samples = value.get("looks") if isinstance(value, dict) else None
     lists = list(samples.values()) if isinstance(samples, dict) else [None]
     known = all(
