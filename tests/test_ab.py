@@ -116,6 +116,9 @@ class Answering:
     def fileno(self) -> int:
         return self.readable
 
+    def eased(self) -> bool:
+        return False
+
     def ask(self, do: str, timeout: float | None = None, **details: Any) -> dict[str, Any]:
         raise NotImplementedError
 
