@@ -215,8 +215,8 @@ def test_verbose_adds_tables_and_no_ids_of_tests(at_a_shell: pytest.Pytester) ->
 
 
 def test_a_sentence_keeps_its_words_where_an_implementation_is_called_layer() -> None:
-    entry = {"reason": "error", "impl": "layer", "id": "a", "detail": "layer (probe), b: ValueError: no"}
-    assert skips([entry]) == ["error: layer: layer (probe), b: ValueError: no (a)"]
+    entry = {"reason": "error", "impl": "layer", "id": "B1-T64", "detail": "layer (probe), b: ValueError: no"}
+    assert skips([entry]) == ["error: layer: layer (probe), b: ValueError: no (B1-T64)"]
 
 
 def test_an_estimate_counts_the_few_calls_of_long_ones_and_the_check() -> None:
