@@ -141,8 +141,8 @@ def _shape_of(attention: nn.Module, shape: LayerShape) -> LayerShape:
     """Return the shape with this layer's own properties."""
     scaling, window = getattr(attention, "scaling", None), _window_of(attention)
     usual = scaling is None or math.isclose(scaling, shape.D_h**-0.5)
-    hides = window is not None and window < shape.max_T
-    return replace(shape, scale=None if usual else scaling, window=window - 1 if window and hides else None)
+    is_limited = window is not None and window < shape.max_T
+    return replace(shape, scale=None if usual else scaling, window=window - 1 if window and is_limited else None)
 
 
 def _window_of(attention: Any) -> int | None:

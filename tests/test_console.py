@@ -106,11 +106,11 @@ def options(pytestconfig: pytest.Config, capsys: pytest.CaptureFixture[str]) -> 
     pytest_addoption(parser)
     of_run = {*parser.optparser._option_string_actions, *pytestconfig._parser.optparser._option_string_actions}
     found = {"run": of_run, "list": set[str]()}
-    for room, names in ((bench_main, bench_main.COMMANDS), (reports_main, ["report", *reports_main.COMMANDS])):
+    for commands, names in ((bench_main, bench_main.COMMANDS), (reports_main, ["report", *reports_main.COMMANDS])):
         for name in names:
             for words in ([name], [name, "set"]) if name == "baseline" else ([name],):
                 with suppress(SystemExit):
-                    room.main([*words, "--help"] if name != "report" else ["--help"])
+                    commands.main([*words, "--help"] if name != "report" else ["--help"])
                 shown = re.findall(r"^ .*?(--[A-Za-z][\w-]*)", capsys.readouterr().out, re.MULTILINE)
                 found.setdefault(name, set()).update(shown)
     found["sweep"] |= of_run

@@ -462,29 +462,29 @@ def test_ctrl_c_while_a_run_starts_is_one_line(tmp_path: Path, command: tuple[st
 
 
 @pytest.mark.parametrize("installed", [False, True])
-@pytest.mark.parametrize("room", [bench_main, reports_main])
+@pytest.mark.parametrize("commands", [bench_main, reports_main])
 def test_help_fits_into_80_columns(
-    room: ModuleType, installed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    commands: ModuleType, installed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(arguments, "INSTALLED", installed)  # where commands have longer names
-    for command in ([], *([name] for name in room.COMMANDS)):
+    for command in ([], *([name] for name in commands.COMMANDS)):
         with suppress(SystemExit):
-            room.main([*command, "--help"])
+            commands.main([*command, "--help"])
     assert [line for line in capsys.readouterr().out.splitlines() if len(line) > 80] == []
 
 
-@pytest.mark.parametrize("room", [bench_main, reports_main])
+@pytest.mark.parametrize("commands", [bench_main, reports_main])
 def test_an_option_of_which_the_last_would_count_is_given_once(
-    room: ModuleType, capsys: pytest.CaptureFixture[str]
+    commands: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for command in room.COMMANDS:
+    for command in commands.COMMANDS:
         with suppress(SystemExit):
-            room.main([command, "--help"])
+            commands.main([command, "--help"])
         with_value = {*re.findall(r"^ .*?(--[\w-]+) [A-Z]", capsys.readouterr().out, re.MULTILINE)}
         for option in with_value - {"--impl", "--allow-gone", "--slurm-option"}:
             with pytest.raises(SystemExit) as ended:
-                room.main([command, option, "1", f"{option}=2"])
+                commands.main([command, option, "1", f"{option}=2"])
             assert ended.value.code in (3, 4), (command, option)
             assert f"{option} is given 2 times: give it once" in capsys.readouterr().err
 

@@ -40,8 +40,8 @@ MODE = """    "twice": Mode("o = layer(x), under another name"),
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy with another implementation, axis and mode, each added in one file; the implementation also by name."""
     copy = tmp_path_factory.mktemp("checkout")
-    for room in ("impls", "bench", "stats", "reports", "commands"):
-        shutil.copytree(CHECKOUT / room, copy / room)
+    for package in ("impls", "bench", "stats", "reports", "commands"):
+        shutil.copytree(CHECKOUT / package, copy / package)
     shutil.copy(CHECKOUT / "pyproject.toml", copy)
     (copy / "impls" / "additive.py").write_text(block("stays"))
     insert(copy / "impls" / "__init__.py", "    sdpa,\n", "    additive,\n")
@@ -131,7 +131,7 @@ def test_the_diagram_of_packages_is_the_import_contract() -> None:
     ]
     layers = {it["containers"][0]: it["layers"] for it in contracts if "containers" in it}
     assert layers.keys() == {"bench", "reports"}
-    for room, names in layers.items():
-        assert f"{room + ':':<9} {' -> '.join(names)}\n" in text
+    for package, names in layers.items():
+        assert f"{package + ':':<9} {' -> '.join(names)}\n" in text
         side_by_side = {name for layer in names for name in layer.split(" | ")}
-        assert {path.parent.name for path in (CHECKOUT / room).glob("*/__init__.py")} == side_by_side
+        assert {path.parent.name for path in (CHECKOUT / package).glob("*/__init__.py")} == side_by_side

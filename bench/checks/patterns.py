@@ -151,6 +151,6 @@ def _ends(case: Case) -> tuple[Tensor, Tensor]:
     return case.layer_shape.span(case.T, case.T_kv).ends(case.T, case.T_kv)
 
 
-def quiet(x: Tensor, pattern: Tensor) -> Tensor:
+def zero_where_equal(x: Tensor, pattern: Tensor) -> Tensor:
     """Set x to zero where all scores must be exactly equal."""
     return x * ((pattern != EQUAL) & (pattern != DEEPEST))[..., None]

@@ -90,7 +90,7 @@ def _kernel_patterns(case: Case) -> Problem:
     query_features = patterns.query_features(pattern) * torch.tensor(sizes.of_queries)
     if case.softcap and case.softcap <= patterns.large_scores(case):  # a larger cap applies to larger scores only
         q[pattern == APART] *= case.softcap / 2  # spread scores across the cap
-    q = torch.cat([query_features, patterns.quiet(q[..., PATTERN_FEATURES:], pattern)], -1)
+    q = torch.cat([query_features, patterns.zero_where_equal(q[..., PATTERN_FEATURES:], pattern)], -1)
     k[..., :PATTERN_FEATURES] = patterns.key_features(case, generator)[:, None] * SPREAD
     v = v * data.outliers(case, generator).abs().clamp(min=1.0)
     return _kernel_problem_of(case, [q, k, v], generator, 1, pattern.to(case.device))
@@ -149,7 +149,7 @@ def _layer_patterns(case: Case) -> tuple[Problem, Problem, Problem]:
     ordinary, shown, other = ([data.randn(size, generator) for size in data.sizes_of_inputs(case)] for _ in range(3))
     for exact in (ordinary, other):
         exact[0][..., : FEATURES + 1] = 0.0
-    shown[0] = patterns.quiet(shown[0], pattern)
+    shown[0] = patterns.zero_where_equal(shown[0], pattern)
     shown[0][..., : FEATURES + 1] = 0.0
     shown[0][..., :PATTERN_FEATURES] = patterns.query_features(pattern)
     outliers = data.outliers(case, generator)

@@ -37,8 +37,8 @@ def main() -> None:
 
 def committed(folder: Path) -> Path:
     """A separate checkout with one commit, which may be changed."""
-    for room in ("bench", "commands", "impls", "stats", "reports"):
-        shutil.copytree(CHECKOUT / room, folder / room, ignore=shutil.ignore_patterns("__pycache__", "out"))
+    for package in ("bench", "commands", "impls", "stats", "reports"):
+        shutil.copytree(CHECKOUT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__", "out"))
     git = ["git", "-c", "user.name=x", "-c", "user.email=x@x", "-c", "commit.gpgsign=false"]
     plain = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
