@@ -253,6 +253,16 @@ def test_the_time_left_follows_the_rate_of_the_run(monkeypatch: pytest.MonkeyPat
     assert of_timing() == pytest.approx(END * now[0] / 2 / timed, rel=0.2)  # all is done, but for the end
 
 
+def test_calls_not_yet_made_are_planned_by_those_that_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = [Cell(impls.get("fused"), Case.of(T=T, H=8, D_h=64, threads=2)) for T in (4096, 8192)]
+    run = Run({}, Selection(SWEEPS["quick"], "cpu", (cells[0].impl,), tuple(cells)), Path())
+    run.timing, run.planned = {"cell_time": 0.25, "processes": 1}, {cell.key for cell in cells}
+    monkeypatch.setattr("bench.runs.remaining.monotonic", lambda: 0.0)
+    before = remaining(run)()
+    run.checked = {cells[0].key: {"seconds": 4 * counting.flops(cells[0].case) / 5e10}}
+    assert remaining(run)() > 2.5 * before
+
+
 def test_a_cell_that_failed_after_long_says_nothing_of_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     cells = [Cell(impls.get(name), CASE) for name in ("fused", "sdpa", "einsum")]
     run = Run({}, Selection(SWEEPS["quick"], "cpu", tuple(it.impl for it in cells), tuple(cells)), Path())

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from time import monotonic
 
+from ..cases.case import Case
 from ..cases.cells import Cell
 from ..cases.counting import flops
 from ..timing.engine import VISITS, Visits, block_of
@@ -14,8 +15,11 @@ from .run import Run
 OF_A_CORE, OF_A_GPU = 2.5e10, 2e13
 """Rough estimates of the formula's operations per second."""
 
-CHECKED, READIED = 8, 5
+CHECKED, READIED = 6, 4
 """Approximate number of calls in a check, and in preparing a cell for timing in one process."""
+
+CALLS = 0.5
+"""Seconds of calls by which the estimates of calls are weighted."""
 
 END = 1.5
 """Approximate seconds from the last visit to the end of the run."""
@@ -37,13 +41,17 @@ def parts(cell: Cell, cell_time: float, processes: int, call: float | None = Non
     case, limits = cell.case, cell.impl.limits
     pairs = case.B * case.H * case.T * case.T_kv
     loops = 6 * pairs / limits.max_pairs if limits.max_pairs else 0.0  # a limit on pairs marks a Python loop
-    if call is None:
-        call = flops(case) / (OF_A_GPU if case.device == "cuda" else OF_A_CORE * (case.threads or os.cpu_count() or 1))
+    call = call or call_of(case)
     visits, block = Visits(cell_time, processes), block_of(call)
     blocks = [visits.counts({"": block}, visit, {}).get("", 0) for visit in range(VISITS)]
     once = 0.15 + CHECKED * call + loops + (1.5 if cell.impl.compiled else 0.0)
     each = 1.2 * block.seconds + (0.1 + READIED * call) / sum(blocks)
     return once, [count * each for count in blocks]
+
+
+def call_of(case: Case) -> float:
+    """Estimate the seconds of a call."""
+    return flops(case) / (OF_A_GPU if case.device == "cuda" else OF_A_CORE * (case.threads or os.cpu_count() or 1))
 
 
 def remaining(run: Run) -> Callable[..., float]:
@@ -52,11 +60,16 @@ def remaining(run: Run) -> Callable[..., float]:
     """
 
     def planned() -> tuple[float, float]:
-        """Return the planned seconds of what is done, and of the whole run."""
+        """Return the planned seconds of what is done, and of the whole run; calls not yet made take as much longer than
+        estimated as those that were made.
+        """
         done = whole = 0.0
+        known = {key: it["seconds"] for key, it in run.checked.items() if not run.cell(key).impl.limits.max_pairs}
+        longer = (CALLS + sum(known.values())) / (CALLS + sum(call_of(run.cell(key).case) for key in known))
         for key in (run.planned or set()) - run.skipped.keys():
-            call = run.checked[key]["seconds"] if key in run.checked else None
-            check, visits = parts(run.cell(key), run.timing["cell_time"], run.processes, call)
+            cell = run.cell(key)
+            call = run.checked[key]["seconds"] if key in run.checked else longer * call_of(cell.case)
+            check, visits = parts(cell, run.timing["cell_time"], run.processes, call)
             whole += check + run.processes * sum(visits)
             done += check * run.settled(key) + sum(visits[visit] for visit in run.visits(key[1]))
         return done, whole
