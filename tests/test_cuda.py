@@ -496,6 +496,11 @@ def test_the_state_of_a_machine_has_tf32(monkeypatch: pytest.MonkeyPatch) -> Non
         assert machine.state()["environment"][name] == "1"
 
 
+def test_variables_that_name_folders_do_not_determine_speed() -> None:
+    assert not any(map(machine.SPEED.match, ("CUDA_HOME", "CUDA_PATH", "MKL_DIR", "TORCH_HOME")))
+    assert machine.SPEED.match("CUDA_LAUNCH_BLOCKING")
+
+
 # Memory
 
 

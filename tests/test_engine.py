@@ -15,10 +15,11 @@ import pytest
 import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell, Key
+from bench.cases.counting import held_bytes
 from bench.cases.outcome import Skip
 from bench.cases.sweep import SWEEPS
 from bench.runs import visit as visits
-from bench.runs.measuring import PREPARATIONS, Measuring
+from bench.runs.measuring import PREPARATIONS, Measuring, shared_probes
 from bench.runs.run import Run
 from bench.runs.visit import Visit
 from bench.selection.options import Selection
@@ -333,6 +334,24 @@ def test_cells_that_do_not_fit_into_memory_are_split_with_the_baseline_in_every_
     measuring._free = 0
     parts = [[cell.impl.name for cell in group] for group in measuring._groups(whole[0].case.id)]
     assert parts == [["fused", name] for name in ("sdpa", "packed", "einsum", "wrapper")]
+
+
+def test_checks_that_need_one_core_for_seconds_come_first_so_that_no_worker_waits_for_them() -> None:
+    cells = [Cell(impls.get(name), Case.of(T=16, H=2, D_h=8)) for name in ("sdpa", "fused+compile", "loop")]
+    assert [[cell.impl.name for cell in group] for group in shared_probes(cells, 1)] == [
+        ["loop", "fused+compile", "sdpa"]
+    ]
+
+
+def test_the_smallest_cases_stay_ready_whatever_the_largest_needs(tmp_path: Path) -> None:
+    run = run_of(tmp_path, "sdpa", "fused")
+    cells = [Cell(impls.get("fused"), Case.of(T=T, H=8, D_h=64)) for T in (4096, 64, 256)]
+    measuring = Measuring(run, cells, lambda: pytest.fail("no process"), 0, False, lambda text: None)
+    held = {cell.case.T: held_bytes(cell.case) for cell in cells}
+    assert measuring._held == {cell.case.id for cell in cells}
+    for free, T in ((held[64] + held[256], {64, 256}), (held[256], {64}), (0, set())):
+        found = measuring._that_fit(3 * (free + 1))
+        assert found == {cell.case.id for cell in cells if cell.case.T in T}
 
 
 def test_a_case_that_cannot_stay_ready_is_made_ready_for_several_visits_at_a_time(

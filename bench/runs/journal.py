@@ -29,6 +29,8 @@ class Journal:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until it is closed, also by the end of the process
         except BlockingIOError:
             raise UsageError(f"{_name(path)} is being measured right now, by another process") from None
+        except OSError as error:
+            raise UsageError(f"{path} can't be locked: {error.strerror}") from None
         whole, lines = _read(path)
         self._file.truncate(whole)
         self.header: Line = next((line["header"] for line in lines if "header" in line), {})

@@ -80,7 +80,8 @@ class Visit:
                 try:
                     self.worker.ask("caching", cell, usual=usual, first=checked["seconds"])
                     if cell.case.device == "cpu" and (checked["columns"].get("peak_bytes") or 0) >= MAPPED:
-                        pages = self.worker.ask("other_pages", cell, checked=checked["seconds"])
+                        alone = cell.case.threads != 1 and cell.impl.limits.max_pairs is None  # while it was checked
+                        pages = self.worker.ask("other_pages", cell, checked=alone * checked["seconds"])
                         found.columns |= pages
                         if pages.get("fresh_pages_s", checked["seconds"]) != checked["seconds"]:
                             self.worker.grown.clear()

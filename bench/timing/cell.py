@@ -207,13 +207,15 @@ def build(cell: Cell) -> Built:
 def probe(cell: Cell, gate: Gate) -> Built:
     """Check an implementation on probes, build a cell's module; raises `Wrong`, or the implementation's exception.
 
-    Uses one thread, beside other workers. Expected outputs are computed for `check`, during which others wait.
+    Uses at most half of the threads, beside another worker. Computes the expected outputs for `check`, too.
     """
     check_fits(cell)
-    with accounted("gate"), threads(1):  # another worker checks at the same time on the other core
-        ragged = gate.check(cell.impl, cell.case).ragged
-        for input_set in (0, 1):
-            problem_of(cell.case, input_set).expected  # noqa: B018  computed here, since no other worker waits for it
+    with accounted("gate"):
+        with threads(1):  # another worker checks at the same time on the other core
+            ragged = gate.check(cell.impl, cell.case).ragged
+        with threads(max(1, torch.get_num_threads() // 2)):
+            for input_set in (0, 1):
+                problem_of(cell.case, input_set).expected  # noqa: B018  computed here: no other worker waits for it
     return replace(build(cell), ragged=ragged)
 
 
@@ -282,11 +284,14 @@ class Checked:
             self._ease()
         if not isinstance(answer, Tensor | tuple):
             return answer
-        found = _tensors(answer, len(self._built.numbers.tensors))
-        kept = copies(found)
-        check_idle_afterwards()
-        if not _same(found, kept):
-            raise Wrong("its output changes after the call has returned")
+        found = _tensors(
+            answer, len(answer) if self._built.cell.case.does.gradients else len(self._built.numbers.tensors)
+        )
+        with threads(1):  # another worker may make a call
+            kept = copies(found)
+            check_idle_afterwards()
+            if not _same(found, kept):
+                raise Wrong("its output changes after the call has returned")
         self._built.earlier = 0, [x.detach() for x in found], kept
         return answer
 

@@ -130,7 +130,7 @@ class WorkerClient:
         return answer
 
     def eased(self) -> bool:
-        """Whether a blank line came, and no reply yet: the request uses one thread from now on."""
+        """Whether a blank line came, and no reply yet: the request has made its calls."""
         if b"\n" not in self._unread and self.left:
             self._unread += os.read(self.fileno(), 1 << 16)
         if not self._unread.startswith(b"\n"):

@@ -83,7 +83,7 @@ class Tasks:
         self, folder: str, threads: int | None = None, slower: dict[str, float] | None = None, tree: str | None = None,
         ease: Callable[[], None] = lambda: None,
     ):  # fmt: skip
-        """`ease`: called where a request stops using several threads."""
+        """`ease`: called where a request has made its calls, so that another worker may make some."""
         if threads:
             torch.set_num_threads(threads)
         torch.set_float32_matmul_precision("highest")  # containers may set TF32 (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE)
@@ -175,8 +175,9 @@ class Tasks:
         del self._ready[what]  # a rejected cell holds no memory
         cell = built.cell
         self._use(cell.case)
+        calls_again = not keep or cell.case.deterministic
         with as_system():
-            checked = check(built, memory, self._ease)
+            checked = check(built, memory, (lambda: None) if calls_again else self._ease)
         known = memory and not cell.impl.limits.own_memory
         rows = problem_of(cell.case).output.rows
         columns = {

@@ -2,8 +2,7 @@
 
 A request is one JSON line, `{"do": "time", ...}`, and so is its reply; `Tasks` defines the requests. Failures are
 reported as `{"failed": reason, "detail": sentence, "unusable": whether this process can do nothing else now}`. A blank
-line before a reply means that the request uses one thread from there on. Needs torch, NumPy and psutil, and no other
-package.
+line before a reply means that the request has made its calls. Needs torch, NumPy and psutil, and no other package.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ def _judged(frame: pd.DataFrame, baseline: str | None) -> tuple[list[tuple[Any, 
 
     Also return the standard deviation between processes, in logarithms, with which the ratios' intervals reckon.
     """
-    timed = frame.sort_values("median").drop_duplicates(["id", "impl"])
+    timed = frame.sort_values("median", kind="stable").drop_duplicates(["id", "impl"])
     samples = {case: part.set_index("impl")["samples"].to_dict() for case, part in timed.groupby("id", sort=False)}
     wrong = set(frame.loc[frame["wrong"], "impl"])
     compared, between = ratios.compared(samples)

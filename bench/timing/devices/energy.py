@@ -46,7 +46,8 @@ def joules_of_a_call(counter: Counter, run: Callable[[int], object], hot_s: floa
     while not made or perf_counter() < until:
         run(at_a_time)
         made += at_a_time
-    return counter.since(before) / made or None
+    found = counter.since(before) / made
+    return found if 0 < found < inf else None
 
 
 def rapl(folder: Path = POWERCAP) -> Counter | None:
