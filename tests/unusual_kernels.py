@@ -319,6 +319,12 @@ def autograd_function(q, k, v, *, is_causal=False, **_):
     return _Recomputed.apply(q, k, v, is_causal)
 
 
+def _of_scores(probs, v, grad):
+    """Return the gradient of the scores in float32, from that of the output."""
+    through = grad.float() @ v.float().mT
+    return probs * (through - (through * probs).sum(-1, keepdim=True))
+
+
 class _KeepsProbs(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, is_causal):
@@ -329,8 +335,7 @@ class _KeepsProbs(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         q, k, v, probs = ctx.saved_tensors
-        through = grad.float() @ v.float().mT
-        of_scores = probs * (through - (through * probs).sum(-1, keepdim=True)) * q.shape[-1] ** -0.5
+        of_scores = _of_scores(probs, v, grad) * q.shape[-1] ** -0.5
         return (
             (of_scores @ k.float()).to(q.dtype),
             (of_scores.mT @ q.float()).to(q.dtype),
@@ -361,8 +366,7 @@ class _Biased(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         q, k, v, probs = ctx.saved_tensors
-        through = grad.float() @ v.float().mT
-        of_scores = probs * (through - (through * probs).sum(-1, keepdim=True))
+        of_scores = _of_scores(probs, v, grad)
         scaled = of_scores * q.shape[-1] ** -0.5
         of_inputs = scaled @ k.float(), scaled.mT @ q.float(), probs.mT @ grad.float(), of_scores.sum(0, keepdim=True)
         return tuple(it.to(q.dtype) for it in of_inputs)
