@@ -19,7 +19,7 @@ from impls import get
 from impls.registry import eager_name
 
 from ..cases.case import Case
-from ..cases.cells import Cell
+from ..cases.cells import Cell, Key
 from ..cases.counting import least_memory
 from ..cases.outcome import Skip
 from ..checks.afterwards import settle
@@ -100,7 +100,7 @@ class Tasks:
         self._kernels: set[tuple[str, Case]] = set()
         """Layers' kernels shown to cache nothing, at one length; at every length the layer itself gets fresh inputs."""
         self._ready: dict[str, Built | Workload] = {}
-        self._answers: dict[str, dict[int, list[torch.Tensor]]] = {}
+        self._answers: dict[Key, dict[int, list[torch.Tensor]]] = {}
         """Checked outputs of every cell prepared before: a cell that is rebuilt need not be checked again."""
 
     def facts(self) -> Answer:
@@ -344,7 +344,7 @@ class Tasks:
 
     def _keep(self, what: str, ready: Built | Workload) -> None:
         if isinstance(ready, Built):
-            ready.answers = self._answers.setdefault(what, ready.answers)
+            ready.answers = self._answers.setdefault(ready.cell.key, ready.answers)
         self._ready[what] = ready
         gc.collect()
         gc.freeze()  # excludes these objects from later collections
