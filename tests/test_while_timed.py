@@ -132,5 +132,21 @@ def test_a_cell_that_is_built_again_is_compared_with_its_own_outputs(
     assert len(held_to_reference) == 3
 
 
+def test_cells_of_different_threads_are_timed_with_their_own(tasks: Tasks) -> None:
+    usual, seen = torch.get_num_threads() + 1, list[int]()
+
+    def kernel(q, k, v, *, is_causal=False, **_):  # type: ignore[no-untyped-def]
+        seen.append(torch.get_num_threads())
+        return wrong_kernels.sdpa(q, k, v, is_causal=is_causal)
+
+    for threads in (usual, usual + 1):
+        torch.set_num_threads(threads)
+        tasks._ready[str(threads)] = cell.build(Cell(impls.make("mine", kernel), Case.of(T=16, H=1, D_h=8)))
+    for threads in (usual, usual + 1, usual):
+        seen.clear()
+        tasks.time(str(threads), calls=1)
+        assert {*seen} == {threads}
+
+
 def test_at_least_3_of_each() -> None:
     assert min(Counter(it.family for it in wrong_kernels.WHEN_TIMED.values()).values()) >= 3

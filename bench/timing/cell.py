@@ -51,6 +51,8 @@ class Built:
     module: nn.Module
     numbers: Inputs
     meter: Meter
+    threads: int
+    """Intra-op threads of its calls; cells of a process may differ."""
     prepare_s: float | None = None
     """Seconds spent on an implementation's preparation for a mask and a length; None if it prepares nothing."""
     compile_s: float | None = None
@@ -93,9 +95,9 @@ class Built:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Context of a call, with the threads of its case; raises `Wrong` if the call changes torch's settings."""
-        if self.cell.case.threads and self.cell.case.threads != torch.get_num_threads():
-            torch.set_num_threads(self.cell.case.threads)
+        """Context of a call, with its threads; raises `Wrong` if the call changes torch's settings."""
+        if self.threads != torch.get_num_threads():
+            torch.set_num_threads(self.threads)
         around = None if self.cell.impl.compiled else getattr(self.cell.impl.kernel, "around", None)
         before = settings.read(cheap=True)
         changed: list[str] = []
@@ -194,7 +196,8 @@ def build(cell: Cell) -> Built:
     module = module_of(cell.impl, case)
     prepare_s = prepare(module, case)  # called twice: the first call of a process includes imports
     numbers = inputs_of(problem_of(case))
-    built = Built(cell, call_of(module, case, numbers), module, numbers, meter_for(case.device), prepare_s)
+    call, meter, count = call_of(module, case, numbers), meter_for(case.device), torch.get_num_threads()
+    built = Built(cell, call, module, numbers, meter, count, prepare_s)
     if cell.impl.compiled:
         from torch._dynamo import config  # takes seconds to import, needed by compiled forms only
 

@@ -6,15 +6,16 @@ from pathlib import Path
 
 from torch.profiler import profile, schedule
 
-from ..checks.calls import recording
 from .cell import Built
 from .devices import DEVICES
 
 
 def write_trace(built: Built, path: Path) -> None:
-    """Write the profiler's gzipped Chrome trace of one call, with shapes and allocations, after a warm-up call."""
+    """Write the profiler's gzipped Chrome trace of one call, with shapes and allocations, after a warm-up call; within
+    `Built.watched`.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with recording(built.cell.case), profile(
+    with profile(
         activities=DEVICES[built.cell.case.device].activities,
         schedule=schedule(wait=0, warmup=1, active=1, repeat=1),
         on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(path)),

@@ -305,8 +305,10 @@ class Tasks:
         """Write the profiler's trace of one more call; raises `Skip` if it can't be written."""
         from ..timing.tracing import write_trace  # imports the whole compiler
 
+        built = self._built(what)
         try:
-            write_trace(self._built(what), Path(path))
+            with built.watched():
+                write_trace(built, Path(path))
         except OSError as error:
             raise Skip(f"{path}: {error.strerror or error}") from None
         return {}
