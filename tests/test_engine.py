@@ -232,6 +232,15 @@ def test_one_that_fails_costs_itself_alone(tmp_path: Path) -> None:
     assert {key[0] for key in run.finished} == {"fused", "packed"}
 
 
+def test_one_that_fails_on_fresh_inputs_in_a_later_visit_costs_itself_alone(tmp_path: Path) -> None:
+    run = run_of(tmp_path, *SECONDS)
+    worker = FakeWorker(run, SECONDS, fails={"renew sdpa": lambda: Skip("error 1.0", "wrong")})
+    for visit in range(5):
+        visited(run, worker, visit)
+    assert [key[0] for key in run.skipped] == ["sdpa"]
+    assert len({it.visit for it in run.samples(("fused", run.selection.cells[0].case.id))}) == 5
+
+
 def test_one_that_ends_the_process_leaves_the_others_their_samples(tmp_path: Path) -> None:
     run = run_of(tmp_path, *SECONDS)
     visited(run, FakeWorker(run, SECONDS, fails={"time sdpa": lambda: Lost("ended its process (SIGSEGV)")}))

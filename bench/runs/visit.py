@@ -64,7 +64,7 @@ class Visit:
         for cell in members.values():
             self._attempt(cell, cells, self._renew)
         blocks = self._blocks(cells)
-        self._cold = {key for key in members if key not in self.worker.grown or blocks[key].seconds <= COLD}
+        self._cold = {key for key, it in blocks.items() if key not in self.worker.grown or it.seconds <= COLD}
         for order in rounds(visits.counts(blocks, self.visit, needs), self.rng):
             round_number = self.run.new(self.case)
             for key in order:
