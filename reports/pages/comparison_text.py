@@ -203,7 +203,7 @@ def counted(this: Comparison) -> str:
     known = Counter(said.word for said in this.implementations.values())
     if len(this.implementations) > 1 or known[REGRESSED] > this.counts.get(REGRESSED, 0):
         of_impls = ", ".join(f"{known[word]} {word}" for word in verdict.WORDS if known[word])
-        impls = plural(len(this.implementations), "implementation")
+        impls = plural(len(this.implementations), "timed implementation")
         counts = f"of {impls} {of_impls}; of {plural(len(this.cells), 'cell')} {counts}"
     more = [f"{plural(count, 'cell')} {part}" for part, count in _exact(this).items() if count]
     return "; ".join([*([this.unjudged] if this.unjudged else []), counts, *more])
@@ -367,7 +367,6 @@ def _exact(this: Comparison) -> dict[str, int]:
         "with more memory": sum(change.worse for change in changes),
         "with another kernel": sum(change.what == "kernel" for change in changes),
         "with another error": sum(change.what == "error" for change in changes),
-        "broken": sum(cell.broken for cell in this.cells),
         "that neither variant supports": this.neither,
     }
 

@@ -88,7 +88,7 @@ def test_regressions_come_first_in_every_format(saved: Any, tmp_path: Path, caps
     first = out.splitlines()[0]
     assert re.fullmatch(r"sdpa is 22\.\d % slower \(.*\) in 2 of 2 cells", first)
     of_cells = "of 4 cells 2 REGRESSED, 1 NEW, 1 UNCHANGED within 1 % (main (0123456789) → x)"
-    answer = f"Something regressed: of 2 implementations 1 REGRESSED, 1 UNCHANGED; {of_cells}"
+    answer = f"Something regressed: of 2 timed implementations 1 REGRESSED, 1 UNCHANGED; {of_cells}"
     assert " ".join(out.split()).endswith(answer)
     assert re.search(r"REGRESSED +sdpa T32\n +\+35\.\d % \(.*\); slower by", out)
     assert "1.00 ms → 2.00 ms" in out and "note: 0 of 12 runs" in out and "note: torch: 2.12 → 2.13" in out

@@ -395,7 +395,7 @@ def test_the_only_implementation_that_can_be_judged_is_counted(compared: Any) ->
     impls, noisy = ("sdpa", "fused"), replace(QUIET, visit=0.05)
     this = compared(interleaved(1, impls=impls, noise=noisy), interleaved(2, {"sdpa": 1.25}, impls=impls, noise=noisy))
     assert this.code == 1 and "REGRESSED" not in this.counts
-    assert summary(this).startswith("Something regressed: of 1 implementation 1 REGRESSED; of ")
+    assert summary(this).startswith("Something regressed: of 1 timed implementation 1 REGRESSED; of ")
 
 
 def test_open_cells_are_listed_for_changed_code_alone(compared: Any) -> None:
