@@ -101,7 +101,9 @@ def shell(tmp_path: Path) -> Suite:
 
 @pytest.fixture(scope="session")
 def loaded() -> None:
-    """pytester forgets what is first imported in its own runs; torch and NumPy can't be imported twice."""
+    """pytester forgets what is first imported in its own runs; torch and NumPy can't be imported twice, and pandas takes long."""
+    import pandas  # noqa: F401
+    import rich.progress  # noqa: F401
     import scipy.special  # noqa: F401
 
 
@@ -116,7 +118,8 @@ def suite(loaded: None, pytester: pytest.Pytester, tmp_path: Path) -> Suite:
         with registry_kept() as patch:
             for name in os.environ.keys() - environment().keys():
                 patch.delenv(name)
-            patch.setenv("COLUMNS", "160")
+            for name in ("COLUMNS", "PYTEST_ADDOPTS"):
+                patch.setenv(name, environment()[name])
             patch.chdir(tmp_path)
             done = pytester.runpytest_inprocess(*suite_command(*options)[3:])
         return subprocess.CompletedProcess(options, int(done.ret), done.stdout.str(), done.stderr.str())
