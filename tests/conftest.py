@@ -101,7 +101,7 @@ def shell(tmp_path: Path) -> Suite:
 
 @pytest.fixture(scope="session")
 def loaded() -> None:
-    """pytester forgets what is first imported in its own runs; torch and NumPy can't be imported twice, and pandas takes long."""
+    """pytester forgets what is first imported in its own runs: NumPy can't be imported twice, and pandas takes long."""
     import pandas  # noqa: F401
     import rich.progress  # noqa: F401
     import scipy.special  # noqa: F401
