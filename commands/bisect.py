@@ -15,15 +15,17 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from bench import CHECKOUT
 from bench.ab import ab
 from bench.ab.comparison import Unjudgeable
 from bench.ab.options import add_cells, defaults
 from bench.ab.planning import Same
-from bench.ab.sources import commit_of, commits_between, repository, subject_of
+from bench.ab.sources import commit_of, commits_between, digest, repository, subject_of
 from bench.cases.outcome import Skip
 from bench.runs.saving import run_files
-from bench.selection.choice import listed
+from bench.selection.choice import listed, own_files
 from bench.selection.errors import UsageError, positive
 from reports.judging import ab_file
 from reports.judging.comparison import Comparison
@@ -155,7 +157,9 @@ class Bisection:
         asked = vars(self.options) | {f"base{side}": base, f"head{side}": head}
         for name in ("ends", "pythons", "budget"):
             del asked[name]
-        name = f"bisect-{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:10]}"
+        own = own_files(" ".join(self.options.impl), Path.cwd())
+        code = {} if self.kind == "commits" else {"code": digest(CHECKOUT / "impls", own)}
+        name = f"bisect-{hashlib.sha256(json.dumps(asked | code).encode()).hexdigest()[:10]}"
         files = run_files(ab.comparisons(), name)
         if len(files) > times:
             return ab_file.comparison(files[times])

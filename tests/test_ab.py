@@ -30,6 +30,7 @@ from bench.__main__ import main
 from bench.ab import ab as measuring
 from bench.ab import comparison, planning, sources
 from bench.ab.comparison import Plan, Record, Unjudgeable
+from bench.ab.options import parser
 from bench.ab.planning import Same
 from bench.ab.replicates import COLUMNS, WORKLOADS, Replicate, Replication, datum, interleaved, judged, until_settled
 from bench.ab.selftest import injected, kept, schedule
@@ -528,8 +529,12 @@ def test_more_minutes_for_a_saved_comparison(
     assert more["pairs"][:-1] == before["pairs"] and more["asked"] == before["asked"]
     assert more["command"].startswith("python -m bench ab --base HEAD --impl fused,sdpa ")
     assert more["command"].endswith(" --allow-gone a")
-    (repository / "impls" / "sdpa.py").write_text("changed = True\n")
+    elsewhere = repository / "elsewhere.json"
+    elsewhere.write_text(json.dumps(before | {"fingerprints": {"base": {"torch": "1"}, "head": {"torch": "1"}}}))
     capfd.readouterr()
+    assert main(("ab", "--continue", str(elsewhere))) == 3
+    assert "the machine or its software is not what it was" in capfd.readouterr().err
+    (repository / "impls" / "sdpa.py").write_text("changed = True\n")
     assert main(("ab", "--continue", str(file))) == 3
     assert "head (the working tree) is other code than it was" in capfd.readouterr().err
     assert main(("ab", "--continue", str(repository / "pyproject.toml"))) == 3
@@ -620,6 +625,26 @@ def test_a_working_tree_is_copied_as_it_is_now(tmp_path: Path, monkeypatch: pyte
     assert sources.digest(copy) == before
     (copy / odd).write_text("now\n")
     assert sources.digest(copy) != before
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--base-impl", "sdpa", "--head-impl", "x=mine:f"], ["--base-python", sys.executable, "--impl", "x=mine:f"]],
+)
+def test_another_kernel_of_the_users_is_another_comparison(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("bench.ab.planning._interpreter", str)
+
+    def code(mine: str, beside: str) -> tuple[str, str]:
+        (tmp_path / "mine.py").write_text(mine)
+        (tmp_path / "helper.py").write_text(beside)
+        with tempfile.TemporaryDirectory() as folder:
+            return planning.plan_of(parser().parse_args(options), Path(folder)).code
+
+    assert code("a", "b") == code("a", "b")
+    assert len({*code("a", "b"), *code("c", "b"), *code("a", "c")}) == 3  # the same of both variants
 
 
 def test_a_step_of_history_is_compared_by_its_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,13 +25,12 @@ from ..runs.saving import load, results_root, save, writable
 from ..selection.choice import listed
 from ..selection.errors import UsageError
 from ..selection.options import clock_text
-from ..timing.machine import fingerprint
 from . import selftest
 from .comparison import KIND, compare
 from .options import EACH_TIME, asked, command, defaults
 from .planning import plan_of
 from .replicates import VARIANTS
-from .sources import digest, repository, temporary_worktrees
+from .sources import repository, temporary_worktrees
 
 
 def measured(options: argparse.Namespace, results: Path | None = None) -> Path:
@@ -51,23 +50,23 @@ def measured(options: argparse.Namespace, results: Path | None = None) -> Path:
         options = argparse.Namespace(**defaults() | continued["asked"] | {it: getattr(options, it) for it in EACH_TIME})
     with temporary_worktrees(repository()) as place:
         plan = plan_of(options, place)
-        code = [digest(variant.code) for variant in plan.variants]
         if continued:
-            for variant, now, of_plan in zip(VARIANTS, code, plan.variants, strict=True):
+            for variant, now, of_plan in zip(VARIANTS, plan.code, plan.variants, strict=True):
                 if continued["sides"][variant]["code"] != now:
                     raise UsageError(
                         f"{variant} ({of_plan.label}) is other code than it was: compare anew, without --continue"
                     )
-            plan = replace(plan, before=tuple(continued["pairs"]), seed=continued["seed"])
+            known = [*continued["fingerprints"].values()]
+            plan = replace(plan, before=tuple(continued["pairs"]), seed=continued["seed"], fingerprints=known)
         about = {"asked": asked(options), "continues": str(options.to_continue.resolve()) if continued else None}
-        journal = _journal(folder, about | {"code": code, "machine": fingerprint()}, plan.seed)
+        journal = _journal(folder, about | {"code": plan.code} | selftest.conditions(), plan.seed)
         try:
             before = [line["pair"] for line in journal.lines]
             left = max(0.0, plan.seconds - sum(replicate["seconds"] for replicate in before))
             plan = replace(plan, before=(*plan.before, *before), seconds=left, seed=journal.header["seed"])
             found = compare(plan, _teller(left), lambda replicate: journal.add({"pair": replicate}))
-            known = list(selftest.summary(selftest.kept(folder), plan.margin))
-            whole = found | about | {"command": command(asked(options)), "self_test": known}
+            tested = list(selftest.summary(selftest.kept(folder), plan.margin))
+            whole = found | about | {"command": command(asked(options)), "self_test": tested}
             saved = save(folder, options.save or strftime("%Y%m%d_%H%M%S"), whole, indent=None)
         except BaseException:
             if journal.lines:

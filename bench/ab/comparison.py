@@ -20,7 +20,6 @@ from ..runs.rows import finite
 from ..selection.errors import UsageError
 from ..workers.client import Answer, Lost, Request, Script, Setting, Team, Variant, WorkerClient, checking
 from .replicates import GPU_WORKLOADS, VARIANTS, WORKLOADS, Replicate, Replication, judged, of_both, until_settled
-from .sources import digest
 
 OF_INTERPRETERS = ("torch", "torch_build", "python", "cpu_capability")
 """Parts of the fingerprint that may differ when two interpreters are compared."""
@@ -68,10 +67,14 @@ class Plan:
     seconds: float
     """Total seconds to use."""
     seed: int
+    code: tuple[str, str] = ("", "")
+    """Digest of each variant's code, the user's modules included."""
     allow_gone: tuple[str, ...] = ()
     """Implementations that head may lack, entirely or in some cases."""
     before: tuple[Replicate, ...] = ()
     """Replicates of the comparison that this one continues."""
+    fingerprints: Sequence[Mapping[str, Any]] = ()
+    """Fingerprints of base and head in that comparison; empty if there is none."""
     twins: Mapping[Path, Path] = field(default_factory=dict)
     """For the code folder of each variant, another folder with the same code, beside the other variant's copy."""
 
@@ -154,8 +157,8 @@ def record(
     both variants lack, as `loop B1-...: loop stops at T = 64`.
     """
     variants = [
-        {"label": it.label, "impl": it.impl, "python": it.python, "commit": it.commit, "code": digest(it.code)}
-        for it in plan.variants
+        {"label": it.label, "impl": it.impl, "python": it.python, "commit": it.commit, "code": code}
+        for it, code in zip(plan.variants, plan.code, strict=True)
     ]
     whole: Record = {
         "kind": KIND,
@@ -234,6 +237,8 @@ def _begun(plan: Plan, team: Team) -> tuple[list[Answer], list[Answer], list[Key
         except Skip as error:
             raise (HeadBroken if name == "head" else Unjudgeable)(f"{name} ({variant.label}): {error}") from None
     base, head = fingerprints = [it["fingerprint"] for it in facts]
+    if plan.fingerprints and fingerprints != plan.fingerprints:
+        raise UsageError("the machine or its software is not what it was: compare anew, without --continue")
     free = OF_INTERPRETERS if plan.variants[0].python != plan.variants[1].python else ()
     differ = [name for name in base if base[name] != head[name] and name not in free]
     if differ:

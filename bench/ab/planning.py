@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from .. import CHECKOUT
-from ..selection.choice import listed
+from ..selection.choice import listed, own_files
 from ..selection.errors import UsageError
 from ..selection.options import OPTIONS, cases_of, sweep_of
 from ..workers.client import Setting, Variant
@@ -52,6 +52,8 @@ def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
         raise UsageError("--impl names nothing")
     cases = tuple(cases_of(sweep, device, overrides))
     base, head = _variants(options, folder)
+    given = " ".join([*names, *(it.impl for it in (base, head) if it.impl)])
+    own = own_files(given, Path.cwd()) if base.tree is None else {}  # a tree has the user's modules
     return Plan(
         variants=(base, head),
         cases=cases,
@@ -61,6 +63,7 @@ def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
         margin=options.margin,
         seconds=60 * options.budget,
         seed=random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed,
+        code=(digest(base.code, own), digest(head.code, own)),
         allow_gone=tuple(listed(options.allow_gone)),
         twins=twins(base.tree or base.impls, head.tree or head.impls, folder),
     )

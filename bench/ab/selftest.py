@@ -25,7 +25,11 @@ PROCEDURE = (
     "bench/ab/replicates.py",
     "bench/timing/engine.py",
     "bench/timing/cell.py",
+    "bench/timing/pages.py",
+    "bench/timing/devices/cpu.py",
+    "bench/timing/devices/cuda.py",
     "bench/workers/client.py",
+    "bench/workers/fresh.py",
     "bench/workers/tasks.py",
     "stats/estimate.py",
     "stats/effects.py",
@@ -64,12 +68,12 @@ def keep(folder: Path, found: Record, injection: Injection | None, settings: dic
     """Save a comparison of a self-test with these options."""
     name = NAME + (f"_{injection[0]}_{injection[1]:+g}" if injection else "")
     about = {"command": f"python -m bench ab --self-test: {injection or 'unchanged'}", "settings": settings}
-    save(folder, name, found | about | {"injection": injection, "tested": _tested()}, indent=None)
+    save(folder, name, found | about | {"injection": injection, "tested": conditions()}, indent=None)
 
 
 def kept(folder: Path) -> list[Record]:
     """Return the saved comparisons of self-tests of this machine by the current procedure."""
-    now = json.loads(json.dumps(_tested()))
+    now = json.loads(json.dumps(conditions()))
     return [it for path in sorted(folder.glob(f"*_{NAME}*.json")) if (it := load(path)).get("tested") == now]
 
 
@@ -78,7 +82,7 @@ def missing(wanted: Sequence[Injection | None], done: Sequence[Record]) -> list[
     return [*(Counter(wanted) - Counter(map(_injection, done))).elements()]
 
 
-def _tested() -> Record:
+def conditions() -> Record:
     """Return the machine and procedure of a comparison."""
     return {"fingerprint": fingerprint(), "procedure": hash_of(PROCEDURE)}
 

@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -126,11 +126,13 @@ def twins(base: Path, head: Path, folder: Path) -> dict[Path, Path]:
     return places
 
 
-def digest(folder: Path) -> str:
-    """Return a digest of the code in a folder."""
+def digest(folder: Path, others: Mapping[str, Path] = {}) -> str:
+    """Return a digest of the code in a folder, and of other files by name."""
     found = hashlib.sha256()
-    for path in sorted(it for it in folder.rglob("*") if it.suffix in CODE and it.is_file()):
-        found.update(os.fsencode(path.relative_to(folder)) + b"\0" + path.read_bytes())
+    files = sorted(it for it in folder.rglob("*") if it.suffix in CODE and it.is_file())
+    named = [(str(it.relative_to(folder)), it) for it in files]
+    for name, path in [*named, *sorted(others.items())]:
+        found.update(os.fsencode(name) + b"\0" + path.read_bytes())
     return found.hexdigest()[:16]
 
 

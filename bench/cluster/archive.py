@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import io
-import os
-import re
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from .. import CHECKOUT
-from ..selection.choice import MODULES
+from ..selection.choice import own_files
 
 PACKAGES = ("bench", "impls", "stats")
 
@@ -25,14 +23,7 @@ def pack(folder: Path, arguments: Sequence[str]) -> bytes:
     checked_out, installed = CHECKOUT / "attention_bench.py", CHECKOUT / "__init__.py"
     files["attention_bench.py"] = checked_out if checked_out.exists() else installed
     files["pyproject.toml"] = CHECKOUT / "pyproject.toml"
-    places = [Path(place) for place in (*os.environ.get(MODULES, "").split(os.pathsep), str(folder)) if place]
-    for name in {*re.findall(r"=[./]*(\w+)[\w./]*:", " ".join(arguments))}:
-        for place in places:
-            if found := [*(place / name).rglob("*.py")] or (
-                [*place.glob("*.py")] if (place / f"{name}.py").is_file() else []
-            ):
-                files |= {f"user/{path.relative_to(place).as_posix()}": path for path in found}
-                break
+    files |= {f"user/{name}": path for name, path in own_files(" ".join(arguments), folder).items()}
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name, path in sorted(files.items()):

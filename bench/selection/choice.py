@@ -86,6 +86,21 @@ def place_of(path: str, folder: str) -> tuple[str, str]:
     return module, attr
 
 
+def own_files(given: str, folder: Path) -> dict[str, Path]:
+    """Return the files of the user's modules that `NAME=module:attr` among these words names, by their path on a node: of a
+    package all Python files, of a module those beside it as well, which it may import.
+    """
+    places = [Path(place) for place in (*os.environ.get(MODULES, "").split(os.pathsep), str(folder)) if place]
+    found: dict[str, Path] = {}
+    for name in {*re.findall(r"=[./]*(\w+)[\w./]*:", given)}:
+        for place in places:
+            beside = place.glob("*.py") if (place / f"{name}.py").is_file() else ()
+            if files := [*(place / name).rglob("*.py")] or [*beside]:
+                found |= {path.relative_to(place).as_posix(): path for path in files}
+                break
+    return found
+
+
 def _own(name: str, path: str, folder: str) -> Impl:
     """Register a user's kernel or layer, and return it or its compiled form; raises TypeError and ValueError."""
     plain, (module, attr) = eager_name(name), place_of(path, folder)
