@@ -155,7 +155,7 @@ class Bisection:
         """Compare two points, continued `times` times: returns a saved or a new comparison; raises as `measured`."""
         side = "" if self.kind == "commits" else "_python"
         asked = vars(self.options) | {f"base{side}": base, f"head{side}": head}
-        for name in ("ends", "pythons", "budget"):
+        for name in ("ends", "pythons"):
             del asked[name]
         own = own_files(" ".join(self.options.impl), Path.cwd())
         code = {} if self.kind == "commits" else {"code": digest(CHECKOUT / "impls", own)}

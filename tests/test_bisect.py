@@ -154,6 +154,8 @@ def test_ends_that_were_measured_too_briefly_are_measured_for_longer(
 ) -> None:
     assert bisect.main(["c0", "c29", "--impl", "sdpa", "--budget", "0.1"]) == 2
     assert "INCONCLUSIVE: --budget 0.2 measures for longer\n" in capsys.readouterr().out
+    bisect.main(["c0", "c29", "--impl", "sdpa", "--budget", "0.2"])
+    assert [budget for *ends, budget in history if ends == ["c0", "c29"]] == [0.2, 0.4]
 
 
 def test_after_ctrl_c_the_same_command_goes_on(
