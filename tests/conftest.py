@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
@@ -115,11 +116,7 @@ def suite(loaded: None, pytester: pytest.Pytester, tmp_path: Path) -> Suite:
     """
 
     def run(*options: str) -> subprocess.CompletedProcess[str]:
-        with registry_kept() as patch:
-            for name in os.environ.keys() - environment().keys():
-                patch.delenv(name)
-            for name in ("COLUMNS", "PYTEST_ADDOPTS"):
-                patch.setenv(name, environment()[name])
+        with registry_kept() as patch, mock.patch.dict(os.environ, environment(), clear=True):
             patch.chdir(tmp_path)
             done = pytester.runpytest_inprocess(*suite_command(*options)[3:])
         return subprocess.CompletedProcess(options, int(done.ret), done.stdout.str(), done.stderr.str())

@@ -23,7 +23,6 @@ from bench.timing.devices.cpu import peak_rss
 from bench.workers.fresh import QUIET
 
 from .conftest import run_files, started
-from .test_run import one_line
 
 GLIBC = pytest.mark.skipif(not pages.has_glibc(), reason="only glibc maps large blocks anew")
 LARGE = ("--scope", "core", "--T", "1024", "--H", "8", "--dtype", "float32", "--impl", "sdpa,fused,mine=seen:attention",
@@ -82,12 +81,6 @@ def test_only_what_may_fault_is_called_in_the_other_way(runs: dict[str, Path]) -
     assert 3 * keep["fused"]["page_faults"] < system["fused"]["page_faults"]
 
 
-@GLIBC
-def test_a_run_is_resumed_with_its_allocator_alone(runs: dict[str, Path]) -> None:
-    refused = one_line(started(runs["keep"], "--resume", "x", "--allocator", "system"))
-    assert "--allocator system: the run was begun with another one" in refused
-
-
 def test_a_name_that_is_none_is_refused(environ: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="known: system, keep, tcmalloc, jemalloc; did you mean jemalloc"):
         choose("jmalloc")
@@ -111,6 +104,10 @@ def test_the_environment_is_not_overruled(environ: dict[str, str]) -> None:
     with pytest.raises(UsageError, match=r"chooses already \(MALLOC_MMAP_MAX_=0\)"):
         choose("system")
     choose(None, begun={"MALLOC_MMAP_MAX_": "1"})
+    environ.pop("MALLOC_MMAP_MAX_")
+    with pytest.raises(UsageError, match="the run was begun with another one"):
+        choose("system", begun=KEEP)
+    environ["MALLOC_MMAP_MAX_"] = "0"
     choose(None)
     assert environ["MALLOC_MMAP_MAX_"] == "0" and "MALLOC_TRIM_THRESHOLD_" not in environ
     assert pages.otherwise(lambda: pytest.fail("is called")) == {}

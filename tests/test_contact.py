@@ -9,11 +9,13 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -44,10 +46,9 @@ BENCH = str(CHECKOUT / "bench")
 
 
 @pytest.fixture
-def at_a_shell(loaded: None, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
-    monkeypatch.setenv("PYTEST_ADDOPTS", environment()["PYTEST_ADDOPTS"])
-    return pytester
+def at_a_shell(loaded: None, pytester: pytest.Pytester) -> Iterator[pytest.Pytester]:
+    with mock.patch.dict(os.environ, environment(), clear=True):
+        yield pytester
 
 
 MISTAKEN = """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
 import sys
 import threading
 from dataclasses import replace
@@ -28,7 +27,7 @@ from bench.checks.problems import problem_of
 from bench.timing.devices.cpu import FLOOR, CpuMeter, left, memory_events, peak, peak_rss
 from bench.timing.devices.cuda import CudaMeter
 
-from .conftest import CHECKOUT, checked
+from .conftest import checked
 from .simulated_gpu import SimulatedCuda
 
 S, O = 8 * 1024 * 1024 * 4, 8 * 1024 * 64 * 4  # noqa: E741  bytes of the scores and of the output: B=1 H=8 T=1024 D_h=64 fp32
@@ -144,21 +143,6 @@ def test_where_the_mark_stays_nothing_is_reported(status: str | None, tmp_path: 
     if status is not None:
         (tmp_path / "status").write_text(status)
     assert peak_rss(lambda: None, tmp_path) == (None, None)
-
-
-def test_profiling_an_eager_call_imports_no_compiler() -> None:
-    """The import takes seconds and slows every later garbage collection."""
-    code = (
-        "import sys\n"
-        "from tests.conftest import checked\n"
-        "from bench.cases.cells import Cell\n"
-        "from bench.cases.case import Case\n"
-        "from impls import get\n"
-        "cell = Cell(get('sdpa'), Case.of(T=16, H=2, D_h=8))\n"
-        "assert checked(cell)[1].memory.peak_bytes\n"
-        "assert 'torch._dynamo' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, check=True)
 
 
 def test_peak_of_events() -> None:

@@ -8,8 +8,10 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
+from time import sleep
 from typing import Any
 
 import pytest
@@ -18,23 +20,20 @@ from pytest_benchmark import cli
 import impls
 from bench.cases.cells import Cell
 from bench.cases.sweep import SWEEPS
+from bench.runs import saving
 from bench.runs.journal import Journal
 from bench.runs.run import Run
 from bench.selection.options import Selection
 
-from .conftest import CHECKOUT, Suite, environment, run_files, suite_command
+from .conftest import CHECKOUT, Suite, environment, run_files
 
 SMALL = ("--T", "16,24", "--H", "2", "--dtype", "float32", "--impl", "fused,sdpa", "--cell-time", "0.01")
 
 
-def sweep_command(*options: str) -> list[str]:
-    return [sys.executable, "-m", "bench", "sweep", *options]
-
-
 def sweep(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """`python -m bench sweep ...`, started in a folder of the test's own."""
-    env = environment() | {"PYTHONPATH": str(CHECKOUT)}
-    return subprocess.run(sweep_command(*options), cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+    command, env = [sys.executable, "-m", "bench", "sweep", *options], environment() | {"PYTHONPATH": str(CHECKOUT)}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
 
 
 def test_processes_become_one_run(
@@ -86,13 +85,13 @@ def test_where_nothing_is_begun_nothing_is_left(suite: Suite, tmp_path: Path, op
     assert not [*tmp_path.glob("results/*/*")]
 
 
-@pytest.mark.slow
-def test_two_runs_at_once_take_two_numbers(tmp_path: Path) -> None:
-    command = suite_command("--benchmark-save=x", *SMALL[2:], "--T", "16")
-    both = [subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL) for _ in range(2)]
-    assert [process.wait() for process in both] == [0, 0]
-    assert [file.name for file in run_files(tmp_path)] == ["0001_x.json", "0002_x.json"]
-    assert all(len(json.loads(file.read_text())["benchmarks"]) == 2 for file in run_files(tmp_path))
+def test_runs_that_end_at_once_take_different_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = Path.write_text
+    monkeypatch.setattr(Path, "write_text", lambda *given, **how: (sleep(0.02), write(*given, **how))[1])
+    with ThreadPoolExecutor(4) as pool:
+        files = [*pool.map(lambda i: saving.save(tmp_path, "x", {"run": i}), range(4))]
+    assert sorted(file.name for file in files) == [f"{i:04}_x.json" for i in range(1, 5)]
+    assert [json.loads(file.read_text())["run"] for file in files] == [*range(4)]
 
 
 def test_a_disk_that_fills_up_ends_the_run_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
