@@ -92,8 +92,9 @@ def _variants(options: argparse.Namespace, folder: Path) -> tuple[Variant, Varia
             raise UsageError(f"--base-impl {first} is compared with --head-impl NAME, which is missing")
         if options.impl:
             raise UsageError("--impl chooses among many; here --base-impl and --head-impl are the two")
-        if first == second:
-            raise UsageError(f"{first} can't be compared with itself; --self-test N does that")
+        name = first.partition("=")[0]
+        if name == second.partition("=")[0]:
+            raise UsageError(f"both are called {name}: give two names; --self-test N compares unchanged code")
     here = copy_of_impls(folder / "working-tree")
     if kind == "self-test":
         there = copy_of_impls(folder / "another-copy")  # the folder's path may affect time, which must show

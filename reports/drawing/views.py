@@ -135,14 +135,9 @@ def spans(headings: Sequence[Sequence[str]]) -> list[list[tuple[str, int]]]:
 
 def scale(case: Case) -> Scale:
     """Return the scale of a case's slowdowns; larger values are drawn at its end."""
-    reach = max(
-        [
-            1.2,
-            *fr.within(
-                [min(max(it.slowdown, it.high if it.high == it.high else 0), 4 * it.slowdown) for it in case.ranked]
-            ),
-        ]
-    )
+    slowest = max(fr.within(it.slowdown for it in case.ranked), default=1.0)
+    drawn = (it for it in case.ranked if it.slowdown <= slowest)
+    reach = max([1.2, *(min(max(it.slowdown, it.high), 4 * it.slowdown) for it in drawn)])  # high may be NaN
     high = min(CELLS[-1], reach) * 1.06
     made = Scale(0.93, high)
     inside = [tick for tick in CELLS if tick <= high]

@@ -330,3 +330,12 @@ def test_a_page_with_another_baseline(
     assert "faster than" not in capsys.readouterr().out
     assert main([*asked, "--baseline", "flash"]) == 3
     assert "--baseline flash: 0001_x has times of fused, sdpa" in complaint(capsys)
+
+
+def test_a_run_that_is_not_complete_says_so_above_its_headline(
+    results: Path, small: dict[str, Any], no_drawing: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for complete in (True, False):
+        synthetic.save({**small, "complete": complete}, results, f"0001_{complete}")
+        assert main(["--results", str(results), f"0001_{complete}"]) == 0
+        assert ("\nThe run is not complete.\n" in capsys.readouterr().out) is not complete

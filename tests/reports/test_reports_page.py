@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import synthetic_runs as synthetic
 
-from reports.drawing import figure, palette
+from reports.drawing import figure, palette, views
 from reports.drawing.svg import spread
 from reports.judging import frame, grid
 from reports.pages import page, tables
@@ -385,3 +385,11 @@ def test_a_median_has_as_many_digits_as_its_spread_warrants(as_run: Any) -> None
     this = page.report(as_run(synthetic.document(rows)))
     said = {mark.impl: tables.cells(mark, ["median"]) for mark in this.grid.cases[0].ranked}
     assert said == {"a": ["1.23 ms"], "b": ["1.2 ms"]}
+
+
+def test_a_dot_is_on_the_scale_however_wide_its_interval_is() -> None:
+    marks = {
+        "sdpa": grid.Mark("sdpa", grid.FASTEST, 1.0, 1.0, 1.0),
+        "mine": grid.Mark("mine", grid.SLOWER, 4.5, 1.7, 12),
+    }
+    assert views.scale(grid.Case("x", {}, "", marks)).at(4.5) < 100
