@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from . import wrong_rules as rules
-from .wrong_kernels import _probs, going_back, groups, plain, visible
+from .wrong_kernels import going_back, groups, masked, plain, probs_of, scores_of, visible
 from .wrong_rules import core_of, places
 
 
@@ -70,9 +70,10 @@ def repeats_the_last_key_to_the_end_of_its_block(q, k, v, **_):
 
 
 @reported("ROCm/triton#361")
-def multiplies_what_lies_behind_by_zero(q, k, v, *, is_causal=False, attn_mask=None, **_):
+@masked
+def multiplies_what_lies_behind_by_zero(q, k, v, mask):
     extra = max(0, 64 - k.shape[-2])
-    probs = pad(_probs(q, k, is_causal, attn_mask), (0, extra))
+    probs = pad(probs_of(q, k, mask), (0, extra))
     return probs @ pad(v, (0, 0, 0, extra), value=torch.nan)
 
 
@@ -97,19 +98,19 @@ def leaves_out_the_ragged_tail_for_a_lone_query(q, k, v, **_):
 
 
 @reported("pytorch/pytorch#191937", **PADDING)
-def wrong_where_one_key_is_left_over(q, k, v, *, attn_mask=None, **_):
-    o = sdpa(q, k, v, attn_mask=attn_mask)
+def wrong_where_one_key_is_left_over(q, k, v, **options):
+    o = sdpa(q, k, v, **options)
     return o + v[..., -1:, :] if k.shape[-2] % 32 == 1 else o
 
 
 @reported("pytorch/pytorch#83142", **PADDING | {"T": 1100, "H": 1, "D_h": 16})
-def forgets_the_mask_beyond_1024_keys(q, k, v, *, attn_mask=None, **_):
-    return sdpa(q, k, v, attn_mask=attn_mask if k.shape[-2] <= 1024 else None)
+def forgets_the_mask_beyond_1024_keys(q, k, v, **options):
+    return sdpa(q, k, v, **(options if k.shape[-2] <= 1024 else {}))
 
 
 @reported("vllm-project/vllm#49795")
-def sees_the_last_512_keys_alone(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    mask = visible(q, k, is_causal, attn_mask)
+@masked
+def sees_the_last_512_keys_alone(q, k, v, mask):
     far = torch.arange(q.shape[-2])[:, None] - torch.arange(k.shape[-2]) >= 512
     return plain(q, k, v, mask & ~far)
 
@@ -123,11 +124,12 @@ def attends_by_the_first_64_features(q, k, v, **options):
 
 
 @reported("sgl-project/sglang#1281", D_h=48)
-def reads_a_power_of_two_of_features(q, k, v, *, is_causal=False, attn_mask=None, **_):
+@masked
+def reads_a_power_of_two_of_features(q, k, v, mask):
     width = q.shape[-1]
     wide = 1 << (width - 1).bit_length()
     q_, k_ = (torch.cat([x, x.roll(-1, -2)], -1)[..., :wide] for x in (q, k))
-    return plain(q_, k_, v, visible(q, k, is_causal, attn_mask), width**-0.5)
+    return plain(q_, k_, v, mask, width**-0.5)
 
 
 @reported("sgl-project/sglang#18369", D_v=96)
@@ -191,9 +193,9 @@ ALONE = rules.ALONE
 
 
 @reported_rule("vllm-project/vllm#23969", **WINDOW, **ALONE)
-def no_window_in_decode(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return rules.plain(q, k, v, (j <= i) & ((i - j <= shape.window) | (len(i) == 1)))
+@rules.seeing
+def no_window_in_decode(i, j, shape):
+    return (j <= i) & ((i - j <= shape.window) | (len(i) == 1))
 
 
 @reported_rule("vllm-project/vllm-ascend#6558", **WINDOW, **ALONE)
@@ -210,11 +212,11 @@ def window_by_the_row_of_a_packed_group(q, k, v, shape, sinks):
 
 
 @reported_rule("pytorch/pytorch#141126", **WINDOW)
-def blocks_that_are_seen_in_part_are_seen_whole(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
+@rules.seeing
+def blocks_that_are_seen_in_part_are_seen_whole(i, j, shape):
     seen = (j <= i) & (i - j <= shape.window)
     blocks = torch.nn.functional.max_pool2d(seen[None].float(), 4, ceil_mode=True)[0]
-    return rules.plain(q, k, v, blocks.bool().repeat_interleave(4, 0)[: len(i)].repeat_interleave(4, 1)[:, : len(j)])
+    return blocks.bool().repeat_interleave(4, 0)[: len(i)].repeat_interleave(4, 1)[:, : len(j)]
 
 
 @reported_rule("MinghuasLab/flash-attention-npu#168", **WINDOW)
@@ -236,9 +238,9 @@ def sinks_by_the_row_of_a_packed_group(q, k, v, shape, sinks):
 
 
 @reported_rule("openai/gpt-oss#196", **rules.CHUNK)
-def skips_the_first_keys_of_a_cache(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return rules.plain(q, k, v, (j <= i) & (j >= i[0]))
+@rules.seeing
+def skips_the_first_keys_of_a_cache(i, j, shape):
+    return (j <= i) & (j >= i[0])
 
 
 @reported_rule("AI-Hypercomputer/maxtext#4476", documents="equal", **BACKWARD)
@@ -344,13 +346,11 @@ def no_gradient_of_queries_behind_the_last_key(q, k, v, **options):
 
 
 @reported("Dao-AILab/flash-attention#2333", **BACKWARD)
-def gradient_of_queries_without_the_last_tile(q, k, v, *, is_causal=False, **_):
+def gradient_of_queries_without_the_last_tile(q, k, v, **options):
     whole = k.shape[-2] // 64 * 64 or k.shape[-2]
     k_ = torch.cat([k[..., :whole, :], k[..., whole:, :].detach()], -2)
-    right = sdpa(q.detach(), k, v, is_causal=is_causal)
-    back = sdpa(
-        q, torch.cat([k_[..., :whole, :], 0 * k_[..., whole:, :]], -2).detach(), v.detach(), is_causal=is_causal
-    )
+    right = sdpa(q.detach(), k, v, **options)
+    back = sdpa(q, torch.cat([k_[..., :whole, :], 0 * k_[..., whole:, :]], -2).detach(), v.detach(), **options)
     return right + (back - back.detach())
 
 
@@ -375,11 +375,11 @@ def heads_and_tokens_swapped_going_back(q, k, v, **options):
 
 
 @reported("fla-org/flash-linear-attention#384", **BACKWARD, **SHARED)
-def gradient_of_keys_by_the_numbers_of_query_heads(q, k, v, *, is_causal=False, **_):
+def gradient_of_keys_by_the_numbers_of_query_heads(q, k, v, **options):
     def change(grad: Tensor) -> Tensor:  # (B, H, T_kv, D), each at its own index
         return grad.unflatten(1, (-1, k.shape[1])).transpose(1, 2).flatten(1, 2)
 
-    return sdpa(q, going_back(groups(q, k), change), groups(q, v), is_causal=is_causal)
+    return sdpa(q, going_back(groups(q, k), change), groups(q, v), **options)
 
 
 class _NoSum(torch.autograd.Function):
@@ -395,8 +395,9 @@ class _NoSum(torch.autograd.Function):
 
 
 @reported("ooples/AiDotNet.Tensors#49", **BACKWARD)
-def the_sum_of_the_softmax_is_a_constant_going_back(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~visible(q, k, is_causal, attn_mask), -torch.inf)
+@masked
+def the_sum_of_the_softmax_is_a_constant_going_back(q, k, v, mask):
+    scores = scores_of(q, k, mask)
     return _NoSum.apply(scores) @ v
 
 
@@ -410,7 +411,7 @@ def probs_without_their_sink_going_back(q, k, v, shape, sinks):
 
 @reported("aws-neuron/aws-neuron-sdk#1156", dropout=0.25)
 def divides_by_the_sum_of_what_it_kept(q, k, v, *, is_causal=False, attn_mask=None, dropout_p=0.0, **_):
-    probs = _probs(q, k, is_causal, attn_mask)
+    probs = probs_of(q, k, visible(q, k, is_causal, attn_mask))
     kept = torch.nn.functional.dropout(probs, dropout_p)
     return kept / kept.sum(-1, keepdim=True) @ v
 
@@ -458,8 +459,8 @@ def permuted_inputs_read_as_contiguous_at_multiples_of_64(q, k, v, **options):
 
 
 @reported("flagos-ai/FlagGems#5235", **PARTS)
-def rows_of_merged_parts_by_the_wrong_stride(q, k, v, *, attn_mask=None, **_):
-    o = sdpa(q, k, v, attn_mask=attn_mask)
+def rows_of_merged_parts_by_the_wrong_stride(q, k, v, **options):
+    o = sdpa(q, k, v, **options)
     return in_memory(o.transpose(1, 2).contiguous().transpose(1, 2)) if k.shape[-2] >= 512 else o
 
 
@@ -494,9 +495,9 @@ def a_cap_whose_exponentials_overflow(q, k, v, shape, sinks):
 
 
 @reported_rule("sgl-project/sglang#33915", softcap=50)
-def no_cap(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return rules.plain(q, k, v, j <= i)
+@rules.seeing
+def no_cap(i, j, shape):
+    return j <= i
 
 
 @reported_rule("vllm-project/tpu-inference#1954", window=8)
@@ -507,15 +508,15 @@ def sums_begin_at_the_first_block_alone(q, k, v, shape, sinks):
 
 
 @reported_rule("ModelTC/LightLLM#1311", window=8)
-def a_window_ahead_too(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return rules.plain(q, k, v, (i - j).abs() <= shape.window)
+@rules.seeing
+def a_window_ahead_too(i, j, shape):
+    return (i - j).abs() <= shape.window
 
 
 @reported_rule("sgl-project/sglang#34273", window=8, **rules.CHUNK)
-def one_cached_key_too_many(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return rules.plain(q, k, v, (j <= i) & (i - j <= shape.window + (j < i[0]).int()))
+@rules.seeing
+def one_cached_key_too_many(i, j, shape):
+    return (j <= i) & (i - j <= shape.window + (j < i[0]).int())
 
 
 @reported("ml-explore/mlx#2835", source="cross", T=32, T_kv=64)
@@ -532,7 +533,7 @@ def no_sinks_of_a_lone_query(q, k, v, shape, sinks):
 @reported_rule("meta-pytorch/segment-anything-fast#71", bias="dense")
 def bias_in_powers_of_two(q, k, v, shape, sinks):
     i, j = places(q, k, shape)
-    return rules.plain(q, k, v, j <= i, rules.dense(q, k, shape) * 0.6931471805599453)
+    return rules.plain(q, k, v, j <= i, rules.dense(i, j, shape) * 0.6931471805599453)
 
 
 @reported("Dao-AILab/flash-attention#2528", **SHARED)
@@ -552,16 +553,18 @@ def blocks_of_keys_as_if_there_were_no_past(q, k, v, shape, sinks):
 
 
 @reported("flashinfer-ai/flashinfer#4401")
-def a_maximum_of_products_from_minus_50000(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    scores = (q @ k.mT).masked_fill(~visible(q, k, is_causal, attn_mask), -torch.inf)
+@masked
+def a_maximum_of_products_from_minus_50000(q, k, v, mask):
+    scores = (q @ k.mT).masked_fill(~mask, -torch.inf)
     top = scores.amax(-1, keepdim=True).clamp(min=-5e4)
     weights = ((scores - top) * q.shape[-1] ** -0.5).exp()
     return weights @ v / weights.sum(-1, keepdim=True).clamp(min=1e-30)
 
 
 @reported("tracel-ai/burn#4697")
-def a_maximum_of_at_least_minus_10000(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~visible(q, k, is_causal, attn_mask), -torch.inf)
+@masked
+def a_maximum_of_at_least_minus_10000(q, k, v, mask):
+    scores = scores_of(q, k, mask)
     weights = (scores - scores.amax(-1, keepdim=True).clamp(min=-1e4)).exp()
     return weights @ v / weights.sum(-1, keepdim=True).clamp(min=1e-6)
 
@@ -571,13 +574,14 @@ def a_maximum_of_at_least_minus_10000(q, k, v, *, is_causal=False, attn_mask=Non
 
 def right_and_lse(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, attn_mask: Tensor | None) -> tuple[Tensor, Tensor]:
     k, v = groups(q, k), groups(q, v)
-    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~visible(q, k, is_causal, attn_mask), -torch.inf)
+    scores = scores_of(q, k, visible(q, k, is_causal, attn_mask))
     return scores.softmax(-1) @ v, scores.float().logsumexp(-1)
 
 
 @reported("flashinfer-ai/flashinfer#4051")
-def two_empty_parts_are_merged(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~visible(q, k, is_causal, attn_mask), -torch.inf)
+@masked
+def two_empty_parts_are_merged(q, k, v, mask):
+    scores = scores_of(q, k, mask)
     found = []
     for part, values in zip(scores.split(16, -1), v.split(16, -2), strict=True):
         lse = part.logsumexp(-1, keepdim=True)
@@ -610,7 +614,7 @@ lse_of_another_base.limits = lse_of_the_wrong_heads.limits = {"returns_lse": 2.7
 
 
 @reported("XunhaoLai/native-sparse-attention-triton#27", **BACKWARD, H=6, H_kv=2)
-def gradient_by_the_share_of_heads_instead_of_their_groups(q, k, v, *, is_causal=False, **_):
+def gradient_by_the_share_of_heads_instead_of_their_groups(q, k, v, **options):
     H_kv = k.shape[1]
     share = q.shape[1] // H_kv
 
@@ -619,14 +623,12 @@ def gradient_by_the_share_of_heads_instead_of_their_groups(q, k, v, *, is_causal
         at = torch.arange(q.shape[1])
         return wrong.index_add(1, (at % share).clamp(max=H_kv - 1) * share, grad)
 
-    return sdpa(
-        q, going_back(groups(q, k), change) if share != H_kv else groups(q, k), groups(q, v), is_causal=is_causal
-    )
+    return sdpa(q, going_back(groups(q, k), change) if share != H_kv else groups(q, k), groups(q, v), **options)
 
 
 @reported("XunhaoLai/native-sparse-attention-triton#27", **BACKWARD, D_v=96)
-def gradient_of_queries_by_as_many_values_as_keys_are_wide(q, k, v, *, is_causal=False, **_):
+def gradient_of_queries_by_as_many_values_as_keys_are_wide(q, k, v, **options):
     width = q.shape[-1]
-    right = sdpa(q.detach(), k, v, is_causal=is_causal)
-    narrow = pad(sdpa(q, k.detach(), v[..., :width].detach(), is_causal=is_causal), (0, max(0, v.shape[-1] - width)))
+    right = sdpa(q.detach(), k, v, **options)
+    narrow = pad(sdpa(q, k.detach(), v[..., :width].detach(), **options), (0, max(0, v.shape[-1] - width)))
     return right + (narrow - narrow.detach())

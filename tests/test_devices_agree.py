@@ -63,9 +63,13 @@ CASES = [
 
 
 def possible(name: str) -> list[Case]:
-    impl = impls.get(name)
-    cases = {case.id: case for it in CASES for case in (it, replace(it, scope="core" if impl.core else "layer"))}
-    return [case for case in cases.values() if misfit(case) is None and impl.refusal(case) is None]
+    """The core alone, where that can be: the layer around it is the same for all, and tried around SDPA."""
+    impl, cases = impls.get(name), dict[str, Case]()
+    for it in CASES:
+        both = replace(it, scope="core" if impl.core else "layer"), it
+        found = [case for case in both if misfit(case) is None and impl.refusal(case) is None]
+        cases |= {case.id: case for case in (found if name == "sdpa" else found[:1])}
+    return [*cases.values()]
 
 
 def moved(x: Tensor, device: str) -> Tensor:

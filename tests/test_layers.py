@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 import pytest
@@ -72,17 +71,24 @@ def test_weights_come_back_as_they_were_loaded(name: str) -> None:
         assert torch.equal(kept[key], w), key
 
 
-ONE_OF_EACH_LAYER = ("parameter", "wrapper", "fused", "packed", "sdpa", "flex")
-"""Of those whose layers are alike, one is compiled: the rest is checked where it is measured."""
-
-
-@pytest.mark.parametrize(("name", "mode"), [*product(ONE_OF_EACH_LAYER, ("forward", "backward", "decode"))])
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        ("parameter", "backward"),
+        ("wrapper", "forward"),
+        ("fused", "decode"),
+        ("packed", "backward"),
+        ("packed", "decode"),
+        ("sdpa", "backward"),
+        ("flex", "forward"),
+    ],
+)
 def test_compiled_forms_are_checked_alike(name: str, mode: str) -> None:
+    """One of each kind of layer: the rest is checked where it is measured."""
     sizes = {"T": 1, "T_kv": 16, "mask": "none"} if mode == "decode" else {"T": 16}
     impl = impls.get(name + impls.COMPILE)
     case = Case.of(H=impl.limits.heads or 2, D_h=16, mode=mode, **sizes)
-    if why := impl.refusal(case):
-        pytest.skip(why)
+    assert impl.refusal(case) is None
     torch.compiler.reset()
     check(impl, case)
 

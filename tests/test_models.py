@@ -16,11 +16,10 @@ from bench.ab.planning import plan_of
 from bench.cases.case import Case
 from bench.cases.models import LATENT, MODELS, config_of, layers_of, notes_of
 from bench.cases.sweep import SWEEPS, of_points
+from bench.checks.gate import check
 from bench.selection.errors import UsageError
-from bench.selection.options import cases_of, sweep_of
+from bench.selection.options import cases_of, select, sweep_of
 from impls.rules import Rules
-
-from .conftest import Suite
 
 
 def cases(model: str, **overrides: tuple[Any, ...]) -> dict[str, Case]:
@@ -159,12 +158,14 @@ def test_biases_of_a_vision_transformer_are_its_default() -> None:
     assert layers_of(config | {"qkv_bias": False})["global"]["qkv_bias"] is False
 
 
-def test_a_run_of_a_config(suite: Suite, tmp_path: Path) -> None:
+def test_layers_of_a_config_are_right(tmp_path: Path) -> None:
     sizes = {"hidden_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "sliding_window": 6}
     config = {"model_type": "gpt_oss", "torch_dtype": "float32", "attention_bias": True, **sizes}
     (tmp_path / "config.json").write_text(json.dumps(config | {"layer_types": ["sliding_attention", "full_attention"]}))
-    done = suite("--model", "config.json", "--T", "24", "--impl", "fused", "--precision", "0.5")
-    assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout
+    cells = select({"model": "config.json", "T": "24", "impl": ["fused"], "device": "cpu"}, str(tmp_path)).cells
+    assert [cell.case.window for cell in cells] == [5, None]
+    for cell in cells:
+        check(cell.impl, cell.case)
 
 
 # What follows needs transformers: `tox -e model`.

@@ -53,15 +53,10 @@ def held_to(core: type[torch.nn.Module], axes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", wrong_rules.CORES)
-def test_a_core_that_breaks_a_rule_is_refused(
-    short_probes: None, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_core_that_breaks_a_rule_is_refused(short_probes: None, name: str) -> None:
     wrong = wrong_rules.CORES[name]
-    with pytest.raises(Wrong) as refusal:
+    with pytest.raises(Wrong, match=r"error|no gradient|NaN or Inf"):
         held_to(wrong.module, wrong.case)
-    assert any(words in str(refusal.value) for words in ("error", "no gradient", "NaN or Inf"))
-    with capsys.disabled():
-        print(f"\n{wrong.family:<20} {name:<40} refused  {refusal.value}", end="")
 
 
 @pytest.mark.parametrize("axes", RULES, ids=str)

@@ -30,7 +30,6 @@ from bench.checks.gate import Gate, check
 from bench.checks.impl_hash import sources
 from bench.selection.choice import impls_named
 from bench.selection.errors import UsageError
-from impls.layer import KernelCore, KernelLayer, LayerShape
 
 C = torch._C
 
@@ -259,34 +258,6 @@ def test_settings_of_a_refused_kernel_are_restored() -> None:
 def _wide(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, is_causal: bool, **_: object) -> torch.Tensor:
     torch.set_default_dtype(torch.float64)
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
-
-
-def building(change: Callable[[], object], at: str) -> type[KernelLayer]:
-    """An honest layer that changes something when it is built, or when it prepares."""
-
-    class Layer(KernelLayer):
-        def __init__(self, shape: LayerShape):
-            super().__init__(shape, KernelCore(shape, functional.scaled_dot_product_attention))
-            if at == "init":
-                change()
-
-        @property
-        def prepare(self) -> Callable[..., None]:
-            return lambda *_: change() if at == "prepare" else None
-
-    return Layer
-
-
-@pytest.mark.parametrize("at", ["init", "prepare"])
-@pytest.mark.parametrize(
-    "name", ["number of threads", "precision of float32 products", "seed of torch's random numbers"]
-)
-def test_a_setting_changed_while_a_layer_is_built_is_refused(name: str, at: str) -> None:
-    before = settings.read()
-    layer = impls.make("mine", building(CHANGES[name], at))
-    with pytest.raises(Wrong, match=f"modifies global torch settings when it is built: .*{name}: "):
-        Gate().check(layer, Case.of(T=16, H=2, D_h=8))
-    assert settings.put_back(before) == []
 
 
 @pytest.mark.parametrize(

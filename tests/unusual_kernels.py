@@ -15,6 +15,9 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 from impls.layer import KernelCore, KernelLayer, LayerShape, extend
 from impls.masks import causal_visible
 
+from .wrong_kernels import Plain, applied, masked, plain, visible
+from .wrong_kernels import scores_of as masked_scores
+
 MODES = ("forward", "backward", "decode")
 
 
@@ -40,13 +43,58 @@ def unusual(
 
 
 FORWARD = ("forward", "decode")
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+OF_SDPA = ("float32",)
+"""Of kernels whose numbers are those of SDPA, which is checked in the others."""
 
 
-def scores_of(q: Tensor, k: Tensor, is_causal: bool, attn_mask: Tensor | None = None) -> Tensor:
-    scores = q.float() @ k.float().mT * q.shape[-1] ** -0.5
-    if is_causal:
-        scores = scores.masked_fill(~causal_visible(q.shape[-2], k.shape[-2]), -torch.inf)
-    return scores if attn_mask is None else scores.masked_fill(~attn_mask, -torch.inf)
+def scores_of(q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
+    return masked_scores(q.float(), k.float(), mask)
+
+
+# of every dtype
+
+
+@unusual(dtypes=DTYPES)
+@masked
+def keys_in_reverse(q, k, v, mask):
+    return plain(q, k.flip(-2), v.flip(-2), mask.flip(-1))
+
+
+@unusual(dtypes=DTYPES)
+@masked
+def block_wise(q, k, v, mask):
+    dtype, accumulator = q.dtype, torch.promote_types(q.dtype, torch.float32)
+    q, k, v = (x.to(accumulator) for x in (q, k, v))
+    o = torch.zeros_like(q)
+    top = q.new_full((*q.shape[:-1], 1), -torch.inf)
+    total = q.new_zeros(*q.shape[:-1], 1)
+    for j in range(0, k.shape[-2], 16):
+        scores = (q @ k[..., j : j + 16, :].mT * q.shape[-1] ** -0.5).masked_fill(~mask[..., j : j + 16], -torch.inf)
+        new = torch.maximum(top, scores.amax(-1, keepdim=True))
+        weights, rescale = torch.exp(scores - new), torch.exp(top - new)
+        o, total, top = (
+            o * rescale + weights @ v[..., j : j + 16, :],
+            total * rescale + weights.sum(-1, keepdim=True),
+            new,
+        )
+    return (o / total).to(dtype)
+
+
+@unusual(dtypes=DTYPES[:3])
+def float32_accumulation(q, k, v, **options):
+    return sdpa(q.float(), k.float(), v.float(), **options).to(q.dtype)
+
+
+@unusual(dtypes=DTYPES)
+def transposed_contiguous_output(q, k, v, **options):
+    return sdpa(q, k, v, **options).transpose(1, 2).contiguous().transpose(1, 2)
+
+
+@unusual(dtypes=DTYPES)
+@masked
+def scaled_before_the_product(q, k, v, mask):
+    return plain(q * q.shape[-1] ** -0.5, k, v, mask, 1.0)
 
 
 # masks
@@ -70,20 +118,19 @@ def kept_bias(T: int, T_kv: int, dtype: torch.dtype) -> Tensor:
     return torch.zeros(T, T_kv, dtype=dtype).masked_fill(~causal_visible(T, T_kv), -torch.inf)
 
 
-@unusual()
+@unusual(dtypes=OF_SDPA)
 def bias_in_an_lru_cache(q, k, v, *, is_causal=False, **_):
     return sdpa(q, k, v, attn_mask=kept_bias(q.shape[-2], k.shape[-2], q.dtype) if is_causal else None)
 
 
 @unusual()
-def masks_with_the_smallest_number(q, k, v, *, is_causal=False, **_):
+@masked
+def masks_with_the_smallest_number(q, k, v, mask):
     scores = (q @ k.mT * q.shape[-1] ** -0.5).float()
-    if is_causal:
-        scores = scores.masked_fill(~causal_visible(q.shape[-2], k.shape[-2]), torch.finfo(torch.float32).min)
-    return scores.softmax(-1).to(v.dtype) @ v
+    return scores.masked_fill(~mask, torch.finfo(torch.float32).min).softmax(-1).to(v.dtype) @ v
 
 
-@unusual(mask="padding", B=3, modes=("forward",))
+@unusual(mask="padding", B=3, modes=("forward",), dtypes=OF_SDPA)
 def unpads_and_leaves_the_padded_rows_empty(q, k, v, *, attn_mask=None, **_):
     """Keys that are padding are left out, and so are their queries: whatever memory held stays in their rows."""
     if attn_mask is None:
@@ -94,7 +141,7 @@ def unpads_and_leaves_the_padded_rows_empty(q, k, v, *, attn_mask=None, **_):
     return o
 
 
-@unusual(mask="padding", B=3, modes=("forward",))
+@unusual(mask="padding", B=3, modes=("forward",), dtypes=OF_SDPA)
 def unpads_into_memory_that_changes(q, k, v, *, attn_mask=None, **_):
     if attn_mask is None:
         return sdpa(q, k, v)
@@ -108,7 +155,7 @@ def unpads_into_memory_that_changes(q, k, v, *, attn_mask=None, **_):
 _rows: dict[Any, Tensor] = {}
 
 
-@unusual(mask="padding", B=3, modes=("forward",))
+@unusual(mask="padding", B=3, modes=("forward",), dtypes=OF_SDPA)
 def shares_padded_rows_alone(q, k, v, *, attn_mask=None, **_):
     """Masked rows share one buffer for all calls; all others belong to their call."""
     o = sdpa(q, k, v, attn_mask=attn_mask)
@@ -122,10 +169,10 @@ def shares_padded_rows_alone(q, k, v, *, attn_mask=None, **_):
 
 
 @unusual(modes=FORWARD)
-def in_place_into_its_own_scores(q, k, v, *, is_causal=False, **_):
+@masked
+def in_place_into_its_own_scores(q, k, v, mask):
     scores = (q @ k.mT).mul_(q.shape[-1] ** -0.5)
-    if is_causal:
-        scores.masked_fill_(~causal_visible(q.shape[-2], k.shape[-2]), -torch.inf)
+    scores.masked_fill_(~mask, -torch.inf)
     scores.sub_(scores.amax(-1, keepdim=True)).exp_()
     return (scores @ v).div_(scores.sum(-1, keepdim=True))
 
@@ -134,36 +181,34 @@ _scratch: dict[Any, Tensor] = {}
 
 
 @unusual(modes=FORWARD)
-def scratch_kept_between_calls(q, k, v, *, is_causal=False, **_):
+@masked
+def scratch_kept_between_calls(q, k, v, mask):
     size = (*q.shape[:-1], k.shape[-2])
     key = size, q.dtype
     scores = torch.matmul(q, k.mT, out=_scratch.setdefault(key, torch.empty(size, dtype=q.dtype)))
-    scores = scores * q.shape[-1] ** -0.5
-    if is_causal:
-        scores = scores.masked_fill(~causal_visible(q.shape[-2], k.shape[-2]), -torch.inf)
-    return scores.softmax(-1) @ v
+    return (scores * q.shape[-1] ** -0.5).masked_fill(~mask, -torch.inf).softmax(-1) @ v
 
 
-@unusual()
-def answers_in_a_larger_tensor(q, k, v, *, is_causal=False, **_):
-    o = sdpa(q, k, v, is_causal=is_causal)
+@unusual(dtypes=OF_SDPA)
+def answers_in_a_larger_tensor(q, k, v, **options):
+    o = sdpa(q, k, v, **options)
     return torch.cat([o, o], -1)[..., : v.shape[-1]]
 
 
-@unusual()
-def contiguous_first(q, k, v, *, is_causal=False, **_):
-    return sdpa(q.contiguous(), k.contiguous(), v.contiguous(), is_causal=is_causal)
+@unusual(dtypes=OF_SDPA)
+def contiguous_first(q, k, v, **options):
+    return sdpa(q.contiguous(), k.contiguous(), v.contiguous(), **options)
 
 
 # threads
 
 
-@unusual(modes=FORWARD)
-def threads_fill_parts_of_one_output(q, k, v, *, is_causal=False, **_):
+@unusual(modes=FORWARD, dtypes=OF_SDPA)
+def threads_fill_parts_of_one_output(q, k, v, **options):
     o = torch.empty(*q.shape[:-1], v.shape[-1], dtype=q.dtype)
 
     def fill(h: int) -> None:
-        o[:, h] = sdpa(q[:, h : h + 1], k[:, h : h + 1], v[:, h : h + 1], is_causal=is_causal)[:, 0]
+        o[:, h] = sdpa(q[:, h : h + 1], k[:, h : h + 1], v[:, h : h + 1], **options)[:, 0]
 
     threads = [threading.Thread(target=fill, args=(h,)) for h in range(q.shape[1])]
     for thread in threads:
@@ -173,12 +218,12 @@ def threads_fill_parts_of_one_output(q, k, v, *, is_causal=False, **_):
     return o
 
 
-@unusual()
-def a_thread_for_each_batch_entry(q, k, v, *, is_causal=False, **_):
+@unusual(dtypes=OF_SDPA)
+def a_thread_for_each_batch_entry(q, k, v, **options):
     parts: list[Any] = [None] * len(q)
 
     def fill(b: int) -> None:
-        parts[b] = sdpa(q[b], k[b], v[b], is_causal=is_causal)
+        parts[b] = sdpa(q[b], k[b], v[b], **options)
 
     threads = [threading.Thread(target=fill, args=(b,)) for b in range(len(q))]
     for thread in threads:
@@ -192,40 +237,40 @@ def a_thread_for_each_batch_entry(q, k, v, *, is_causal=False, **_):
 
 
 @unusual(modes=FORWARD, dtypes=("float32",))
-def numpy_inside(q, k, v, *, is_causal=False, **_):
+@masked
+def numpy_inside(q, k, v, mask):
     import numpy as np
 
     scores = np.einsum("bhid,bhjd->bhij", q.numpy(), k.numpy()) * np.float32(q.shape[-1] ** -0.5)
-    if is_causal:
-        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
+    scores = np.where(mask.numpy(), scores, -np.inf)
     exps = np.exp(scores - scores.max(-1, keepdims=True))
     return torch.from_numpy((exps / exps.sum(-1, keepdims=True) @ v.numpy()).astype(np.float32))
 
 
 @unusual()
-def float64_inside(q, k, v, *, is_causal=False, **_):
-    return sdpa(q.double(), k.double(), v.double(), is_causal=is_causal).to(q.dtype)
+def float64_inside(q, k, v, **options):
+    return sdpa(q.double(), k.double(), v.double(), **options).to(q.dtype)
 
 
 @unusual()
-def float32_inside(q, k, v, *, is_causal=False, **_):
-    return (scores_of(q, k, is_causal).softmax(-1) @ v.float()).to(q.dtype)
+@masked
+def float32_inside(q, k, v, mask):
+    return (scores_of(q, k, mask).softmax(-1) @ v.float()).to(q.dtype)
 
 
 @unusual()
-def vmapped_over_heads(q, k, v, *, is_causal=False, **_):
+@masked
+def vmapped_over_heads(q, k, v, mask):
     def one(q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # (B, T, D)
-        scores = q @ k.mT * q.shape[-1] ** -0.5
-        if is_causal:
-            scores = torch.where(causal_visible(q.shape[-2], k.shape[-2]), scores, -torch.inf)
-        return scores.softmax(-1) @ v
+        return torch.where(mask, q @ k.mT * q.shape[-1] ** -0.5, -torch.inf).softmax(-1) @ v
 
     return torch.vmap(one, in_dims=1, out_dims=1)(q, k, v)
 
 
 @unusual()
-def split_keys_merged_by_log_sum_exp(q, k, v, *, is_causal=False, **_):
-    scores = scores_of(q, k, is_causal)
+@masked
+def split_keys_merged_by_log_sum_exp(q, k, v, mask):
+    scores = scores_of(q, k, mask)
     half = (k.shape[-2] + 1) // 2
     parts, sums = [], []
     for s, x in zip(scores.split(half, -1), v.float().split(half, -2), strict=True):
@@ -237,8 +282,9 @@ def split_keys_merged_by_log_sum_exp(q, k, v, *, is_causal=False, **_):
 
 
 @unusual()
-def powers_of_two(q, k, v, *, is_causal=False, **_):
-    scores = scores_of(q, k, is_causal) * 1.4426950408889634
+@masked
+def powers_of_two(q, k, v, mask):
+    scores = scores_of(q, k, mask) * 1.4426950408889634
     weights = torch.exp2(scores - scores.amax(-1, keepdim=True))
     return (weights @ v.float() / weights.sum(-1, keepdim=True)).to(q.dtype)
 
@@ -263,35 +309,37 @@ for bias, T, H in (("alibi", 128, 4), ("alibi", 256, 1), ("dense", 64, 2), ("den
 
 
 @unusual()
-def keys_shuffled(q, k, v, *, is_causal=False, **_):
+@masked
+def keys_shuffled(q, k, v, mask):
     order = torch.randperm(k.shape[-2])
-    scores = scores_of(q, k, is_causal)[..., order]
+    scores = scores_of(q, k, mask)[..., order]
     return (scores.softmax(-1) @ v[..., order, :].float()).to(q.dtype)
 
 
 @unusual()
-def log_softmax_first(q, k, v, *, is_causal=False, **_):
-    return (scores_of(q, k, is_causal).log_softmax(-1).exp() @ v.float()).to(q.dtype)
+@masked
+def log_softmax_first(q, k, v, mask):
+    return (scores_of(q, k, mask).log_softmax(-1).exp() @ v.float()).to(q.dtype)
 
 
-@unusual()
-def batch_and_heads_flattened(q, k, v, *, is_causal=False, **_):
+@unusual(dtypes=OF_SDPA)
+def batch_and_heads_flattened(q, k, v, **options):
     B, H, _T, _D = q.shape
     q, k, v = (x.reshape(B * H, *x.shape[2:]) for x in (q, k, v))
-    return sdpa(q, k, v, is_causal=is_causal).unflatten(0, (B, H))
+    return sdpa(q, k, v, **options).unflatten(0, (B, H))
 
 
 @unusual()
-def query_by_query_blocks(q, k, v, *, is_causal=False, **_):
-    scores = scores_of(q, k, is_causal)
+@masked
+def query_by_query_blocks(q, k, v, mask):
+    scores = scores_of(q, k, mask)
     return torch.cat([s.softmax(-1) @ v.float() for s in scores.split(13, -2)], -2).to(q.dtype)
 
 
 @unusual()
-def padded_to_a_tile_inside(q, k, v, *, is_causal=False, **_):
-    T, T_kv = q.shape[-2], k.shape[-2]
-    mask = causal_visible(T, T_kv) if is_causal else torch.ones(T, T_kv, dtype=torch.bool)
-    extra = -T_kv % 16
+@masked
+def padded_to_a_tile_inside(q, k, v, mask):
+    extra = -k.shape[-2] % 16
     k, v = (nn.functional.pad(x, (0, 0, 0, extra)) for x in (k, v))
     return sdpa(q, k, v, attn_mask=nn.functional.pad(mask, (0, extra)))
 
@@ -299,24 +347,7 @@ def padded_to_a_tile_inside(q, k, v, *, is_causal=False, **_):
 # gradients
 
 
-class _Recomputed(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, q, k, v, is_causal):
-        ctx.save_for_backward(q, k, v)
-        ctx.is_causal = is_causal
-        return sdpa(q, k, v, is_causal=is_causal)
-
-    @staticmethod
-    def backward(ctx, grad):
-        leaves = [x.detach().requires_grad_() for x in ctx.saved_tensors]
-        with torch.enable_grad():
-            o = sdpa(*leaves, is_causal=ctx.is_causal)
-        return *torch.autograd.grad(o, leaves, grad), None
-
-
-@unusual()
-def autograd_function(q, k, v, *, is_causal=False, **_):
-    return _Recomputed.apply(q, k, v, is_causal)
+KERNELS["autograd_function"] = Unusual(applied(Plain))
 
 
 def _of_scores(probs, v, grad):
@@ -327,8 +358,8 @@ def _of_scores(probs, v, grad):
 
 class _KeepsProbs(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, k, v, is_causal):
-        probs = scores_of(q, k, is_causal).softmax(-1)
+    def forward(ctx, q, k, v, mask):
+        probs = scores_of(q, k, mask).softmax(-1)
         ctx.save_for_backward(q, k, v, probs)
         return (probs @ v.float()).to(q.dtype)
 
@@ -345,13 +376,14 @@ class _KeepsProbs(torch.autograd.Function):
 
 
 @unusual()
-def autograd_function_that_keeps_probs(q, k, v, *, is_causal=False, **_):
-    return _KeepsProbs.apply(q, k, v, is_causal)
+@masked
+def autograd_function_that_keeps_probs(q, k, v, mask):
+    return _KeepsProbs.apply(q, k, v, mask)
 
 
-@unusual()
-def checkpointed(q, k, v, *, is_causal=False, **_):
-    return torch.utils.checkpoint.checkpoint(lambda *x: sdpa(*x, is_causal=is_causal), q, k, v, use_reentrant=False)
+@unusual(dtypes=OF_SDPA)
+def checkpointed(q, k, v, **options):
+    return torch.utils.checkpoint.checkpoint(lambda *x: sdpa(*x, **options), q, k, v, use_reentrant=False)
 
 
 class _Biased(torch.autograd.Function):
@@ -359,7 +391,7 @@ class _Biased(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q, k, v, bias):
-        probs = (scores_of(q, k, False) + bias.float()).softmax(-1)
+        probs = ((q.float() @ k.float().mT * q.shape[-1] ** -0.5) + bias.float()).softmax(-1)
         ctx.save_for_backward(q, k, v, probs)
         return (probs @ v.float()).to(q.dtype)
 
@@ -383,8 +415,8 @@ def autograd_function_with_a_bias(q, k, v, *, attn_mask=None, **_):
 
 
 @learns_its_bias
-def bias_for_each_batch_entry(q, k, v, *, attn_mask=None, **_):
-    return torch.cat([sdpa(*(x[b : b + 1] for x in (q, k, v)), attn_mask=attn_mask) for b in range(len(q))])
+def bias_for_each_batch_entry(q, k, v, **options):
+    return torch.cat([sdpa(*(x[b : b + 1] for x in (q, k, v)), **options) for b in range(len(q))])
 
 
 @learns_its_bias
@@ -401,14 +433,10 @@ def _scripted(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
     return torch.matmul(torch.softmax(scores.masked_fill(~visible, float("-inf")), -1), v)
 
 
-def shown(q: Tensor, k: Tensor, is_causal: bool) -> Tensor:
-    size = q.shape[-2], k.shape[-2]
-    return causal_visible(*size) if is_causal else torch.ones(size, dtype=torch.bool)
-
-
 @unusual()
-def scripted(q, k, v, *, is_causal=False, **_):
-    return _scripted(q, k, v, shown(q, k, is_causal))
+@masked
+def scripted(q, k, v, mask):
+    return _scripted(q, k, v, mask)
 
 
 @torch.library.custom_op("unusual::attend", mutates_args=())
@@ -424,59 +452,62 @@ def a_custom_operator(q, k, v, *, is_causal=False, **_):
 _inner = torch.compile(lambda scores: torch.softmax(scores, -1), dynamic=True)
 
 
-@unusual(dtypes=("float32",))
-def compiled_inside(q, k, v, *, is_causal=False, **_):
-    return _inner(scores_of(q, k, is_causal)).to(v.dtype) @ v
+@unusual(modes=("forward",), dtypes=("float32",))
+@masked
+def compiled_inside(q, k, v, mask):
+    return _inner(scores_of(q, k, mask)).to(v.dtype) @ v
 
 
-@unusual()
-def in_another_layout(q, k, v, *, is_causal=False, **_):
+@unusual(dtypes=OF_SDPA)
+def in_another_layout(q, k, v, **options):
     """Batch, time, heads: as flash_attn wants them, and back."""
     q, k, v = (x.transpose(1, 2).contiguous() for x in (q, k, v))
-    o = sdpa(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=is_causal)
+    o = sdpa(*(x.transpose(1, 2) for x in (q, k, v)), **options)
     return o.transpose(1, 2).contiguous().transpose(1, 2)
 
 
-@unusual()
-def one_product_for_keys_and_values(q, k, v, *, is_causal=False, **_):
+@unusual(dtypes=OF_SDPA)
+def one_product_for_keys_and_values(q, k, v, **options):
     both = torch.cat([k, v], -1)
-    return sdpa(q, both[..., : k.shape[-1]], both[..., k.shape[-1] :], is_causal=is_causal)
+    return sdpa(q, both[..., : k.shape[-1]], both[..., k.shape[-1] :], **options)
 
 
 @unusual()
-def a_sink_that_nobody_sees(q, k, v, *, is_causal=False, **_):
+@masked
+def a_sink_that_nobody_sees(q, k, v, mask):
     """One key more, at minus infinity: as if it weren't there."""
-    scores = scores_of(q, k, is_causal)
+    scores = scores_of(q, k, mask)
     probs = torch.cat([scores, torch.full_like(scores[..., :1], -torch.inf)], -1).softmax(-1)[..., :-1]
     return probs.to(v.dtype) @ v
 
 
-@unusual(modes=FORWARD)
-def under_its_own_inference_mode(q, k, v, *, is_causal=False, **_):
+@unusual(modes=FORWARD, dtypes=OF_SDPA)
+def under_its_own_inference_mode(q, k, v, **options):
     with torch.inference_mode():
-        return sdpa(q, k, v, is_causal=is_causal)
+        return sdpa(q, k, v, **options)
 
 
-@unusual()
-def with_its_own_number_of_threads_put_back(q, k, v, *, is_causal=False, **_):
+@unusual(dtypes=OF_SDPA)
+def with_its_own_number_of_threads_put_back(q, k, v, **options):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return sdpa(q, k, v, is_causal=is_causal)
+        return sdpa(q, k, v, **options)
     finally:
         torch.set_num_threads(threads)
 
 
-@unusual()
-def draws_numbers_that_it_does_not_use(q, k, v, *, is_causal=False, **_):
+@unusual(dtypes=OF_SDPA)
+def draws_numbers_that_it_does_not_use(q, k, v, **options):
     torch.rand(3)
-    return sdpa(q, k, v, is_causal=is_causal)
+    return sdpa(q, k, v, **options)
 
 
 @unusual()
-def half_of_the_keys_at_a_time(q, k, v, *, is_causal=False, **_):
+@masked
+def half_of_the_keys_at_a_time(q, k, v, mask):
     """Two halves of the keys, the largest score of both taken first."""
-    scores = scores_of(q, k, is_causal)
+    scores = scores_of(q, k, mask)
     middle = max(1, k.shape[-2] // 2)
     top = scores.amax(-1, keepdim=True)
     parts = [((scores[..., a:b] - top).exp(), v[..., a:b, :].float()) for a, b in ((0, middle), (middle, k.shape[-2]))]
@@ -484,21 +515,21 @@ def half_of_the_keys_at_a_time(q, k, v, *, is_causal=False, **_):
     return (sum(weights @ values for weights, values in parts) / total).to(v.dtype)
 
 
-@unusual(modes=("forward",))
-def heads_one_after_the_other_into_one_tensor(q, k, v, *, is_causal=False, **_):
+@unusual(modes=("forward",), dtypes=OF_SDPA)
+def heads_one_after_the_other_into_one_tensor(q, k, v, **options):
     o = torch.empty_like(q)
     for h in range(q.shape[1]):
-        o[:, h] = sdpa(q[:, h], k[:, h], v[:, h], is_causal=is_causal)
+        o[:, h] = sdpa(q[:, h], k[:, h], v[:, h], **options)
     return o
 
 
 # with declared limits
 
 
-@unusual(modes=("forward", "backward"), T=128)
-def multiples_of_128_alone(q, k, v, *, is_causal=False, **_):
+@unusual(modes=("forward", "backward"), T=128, dtypes=OF_SDPA)
+def multiples_of_128_alone(q, k, v, **options):
     assert q.shape[-2] % 128 == 0
-    return sdpa(q, k, v, is_causal=is_causal)
+    return sdpa(q, k, v, **options)
 
 
 multiples_of_128_alone.limits = {"unless": lambda case: "needs multiples of 128" if case.T % 128 else None}  # type: ignore[attr-defined]
@@ -528,7 +559,7 @@ class LayerWithBuffers(KernelLayer):
         return self.finish((scores.softmax(-1) @ v).transpose(-3, -2).flatten(-2))
 
 
-@unusual()
+@unusual(dtypes=OF_SDPA)
 class SubclassOfALayer(LayerWithBuffers):
     """Twice removed, with a submodule that is never called."""
 
@@ -537,7 +568,7 @@ class SubclassOfALayer(LayerWithBuffers):
         self.unused = nn.Identity()
 
 
-@unusual()
+@unusual(dtypes=OF_SDPA)
 class LayerThatAllocatesItsMaskOnce(KernelLayer):
     """At its first call, and keeps it."""
 
@@ -573,7 +604,7 @@ class LayerThatProjectsByEinsum(KernelLayer):
 
 def chunks_in_powers_of_two(q, k, v, *, is_causal=False, size=24, **_):
     """Chunks of the keys, merged by logarithms to base 2: (o, lse)."""
-    scores = scores_of(q, k, is_causal) * 1.4426950408889634
+    scores = scores_of(q, k, visible(q, k, is_causal, None)) * 1.4426950408889634
     top = torch.full_like(scores[..., :1], -torch.inf)
     total, o = torch.zeros_like(top), torch.zeros(*q.shape[:-1], v.shape[-1])
     for s, x in zip(scores.split(size, -1), v.float().split(size, -2), strict=True):
@@ -588,8 +619,9 @@ unusual(modes=FORWARD)(chunks_in_powers_of_two)
 
 
 @unusual(modes=FORWARD)
-def chunks_whose_sums_are_those_of_logsumexp(q, k, v, *, is_causal=False, **_):
-    scores = scores_of(q, k, is_causal)
+@masked
+def chunks_whose_sums_are_those_of_logsumexp(q, k, v, mask):
+    scores = scores_of(q, k, mask)
     parts = zip(scores.split(16, -1), v.float().split(16, -2), strict=True)
     sums = torch.stack([s.logsumexp(-1) for s in scores.split(16, -1)], -1)
     lse = sums.logsumexp(-1)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as sdpa
@@ -37,12 +36,20 @@ class Wrong:
 KERNELS: dict[str, Wrong] = {}
 
 
-def wrong(family: str, says: str = "error", **case: Any) -> Callable[[Kernel], Kernel]:
-    def keep(kernel: Kernel) -> Kernel:
-        KERNELS[kernel.__name__] = Wrong(family, kernel, says, case)
-        return kernel
+def wrong(family: str, says: str = "error", **case: Any) -> Callable[[Any], Any]:
+    """Keeps a kernel or a layer, or an `autograd.Function` of q, k, v and whether it is causal."""
+
+    def keep(it: Any) -> Any:
+        assert it.__name__ not in KERNELS
+        of_function = isinstance(it, type) and issubclass(it, torch.autograd.Function)
+        KERNELS[it.__name__] = Wrong(family, applied(it) if of_function else it, says, case)
+        return it
 
     return keep
+
+
+def applied(function: type[torch.autograd.Function]) -> Kernel:
+    return lambda q, k, v, *, is_causal=False, **_: function.apply(q, k, v, is_causal)
 
 
 def visible(q: Tensor, k: Tensor, is_causal: bool, attn_mask: Tensor | None) -> Tensor:
@@ -52,9 +59,44 @@ def visible(q: Tensor, k: Tensor, is_causal: bool, attn_mask: Tensor | None) -> 
     return mask if attn_mask is None else mask & attn_mask
 
 
+def masked(kernel: Kernel) -> Kernel:
+    """A kernel that takes the mask alone, with the signature of SDPA."""
+
+    @wraps(kernel)
+    def whole(q, k, v, *, is_causal=False, attn_mask=None, **_):
+        return kernel(q, k, v, visible(q, k, is_causal, attn_mask))
+
+    return whole
+
+
+def scores_of(q: Tensor, k: Tensor, mask: Tensor, scale: float | None = None) -> Tensor:
+    return (q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)).masked_fill(~mask, -torch.inf)
+
+
+def probs_of(q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
+    return torch.softmax(scores_of(q, k, mask), -1)
+
+
 def plain(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float | None = None) -> Tensor:
-    scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
-    return torch.softmax(scores.masked_fill(~mask, -torch.inf), -1) @ v
+    return torch.softmax(scores_of(q, k, mask, scale), -1) @ v
+
+
+def recomputed(tensors: Any, grad: Tensor, attend: Kernel = sdpa, **options: Any) -> tuple[Tensor, ...]:
+    """The gradients of q, k and v, from another forward."""
+    leaves = [x.detach().requires_grad_() for x in tensors]
+    with torch.enable_grad():
+        o = attend(*leaves, **options)
+    return torch.autograd.grad(o, leaves, grad)
+
+
+def only(kernel: Kernel, name: str, when: Callable[[Tensor, Tensor], bool]) -> Kernel:
+    """SDPA, but where when(q, k) holds."""
+
+    def whole(q, k, v, **options):
+        return (kernel if when(q, k) else sdpa)(q, k, v, **options)
+
+    whole.__name__ = name
+    return whole
 
 
 def groups(q: Tensor, x: Tensor) -> Tensor:
@@ -65,22 +107,24 @@ def groups(q: Tensor, x: Tensor) -> Tensor:
 
 
 @wrong("mask")
-def anti_causal(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    return plain(q, k, v, visible(q, k, is_causal, attn_mask).mT)
+@masked
+def anti_causal(q, k, v, mask):
+    return plain(q, k, v, mask.mT)
 
 
 @wrong("mask", "NaN or Inf")
-def wrong_triangle(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    return plain(q, k, v, ~visible(q, k, is_causal, attn_mask))  # the last row sees nothing
+@masked
+def wrong_triangle(q, k, v, mask):
+    return plain(q, k, v, ~mask)  # the last row sees nothing
 
 
 @wrong("mask")
-def sees_one_ahead(q, k, v, *, is_causal=False, **_):
+def sees_one_ahead(q, k, v, **_):
     return plain(q, k, v, torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril(1))
 
 
 @wrong("mask", "NaN or Inf in")
-def hides_the_diagonal(q, k, v, *, is_causal=False, **_):
+def hides_the_diagonal(q, k, v, **_):
     return plain(q, k, v, torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril(-1))
 
 
@@ -90,15 +134,17 @@ def no_mask(q, k, v, **_):
 
 
 @wrong("mask")
-def mask_of_zeros(q, k, v, *, is_causal=False, attn_mask=None, **_):
+@masked
+def mask_of_zeros(q, k, v, mask):
     scores = q @ k.mT * q.shape[-1] ** -0.5
-    return torch.softmax(scores * visible(q, k, is_causal, attn_mask), -1) @ v  # exp(0) is not 0
+    return torch.softmax(scores * mask, -1) @ v  # exp(0) is not 0
 
 
 @wrong("mask")
-def mask_without_renormalising(q, k, v, *, is_causal=False, attn_mask=None, **_):
+@masked
+def mask_without_renormalising(q, k, v, mask):
     probs = torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1)
-    return (probs * visible(q, k, is_causal, attn_mask)) @ v
+    return (probs * mask) @ v
 
 
 @wrong("mask", mask="padding", B=2)
@@ -127,29 +173,33 @@ def causal_bottom_right(q, k, v, *, is_causal=False, attn_mask=None, **_):
 
 
 @wrong("scale")
-def no_scale(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    return plain(q, k, v, visible(q, k, is_causal, attn_mask), 1.0)
+@masked
+def no_scale(q, k, v, mask):
+    return plain(q, k, v, mask, 1.0)
 
 
 @wrong("scale")
-def constant_scale(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    return plain(q, k, v, visible(q, k, is_causal, attn_mask), 256**-0.5)
+@masked
+def constant_scale(q, k, v, mask):
+    return plain(q, k, v, mask, 256**-0.5)
 
 
 @wrong("scale", d_model=256)
-def scaled_by_the_models_width(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    return plain(q, k, v, visible(q, k, is_causal, attn_mask), (q.shape[1] * q.shape[-1]) ** -0.5)
+@masked
+def scaled_by_the_models_width(q, k, v, mask):
+    return plain(q, k, v, mask, (q.shape[1] * q.shape[-1]) ** -0.5)
 
 
 # softmax
 
 
 @wrong("softmax")
-def softmax_twice(q, k, v, *, is_causal=False, attn_mask=None, **_):
+@masked
+def softmax_twice(q, k, v, mask):
     """As a tutorial prints it: softmax over every key, the future set to -inf, softmax again."""
     scale = q.shape[-1] ** -0.5
     probs = torch.softmax(q @ k.mT * scale, -1)
-    return torch.softmax(probs.masked_fill(~visible(q, k, is_causal, attn_mask), -torch.inf) * scale, -1) @ v
+    return torch.softmax(probs.masked_fill(~mask, -torch.inf) * scale, -1) @ v
 
 
 @wrong("softmax")
@@ -161,16 +211,10 @@ def row_sum(q, k, v, *, is_causal=False, attn_mask=None, scale=None, **_):
 
 
 @wrong("softmax")
-def softmax_over_queries(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~visible(q, k, is_causal, attn_mask), -torch.inf)
+@masked
+def softmax_over_queries(q, k, v, mask):
+    scores = scores_of(q, k, mask)
     return torch.softmax(scores, -2) @ v
-
-
-@wrong("softmax", "NaN or Inf in")
-def exp_without_the_maximum(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    mask = visible(q, k, is_causal, attn_mask)
-    weights = torch.exp(q @ k.mT * q.shape[-1] ** -0.5) * mask
-    return weights / weights.sum(-1, keepdim=True) @ v
 
 
 @wrong("softmax")
@@ -179,62 +223,64 @@ def zeros(q, k, v, **_):
 
 
 @wrong("softmax")
-def mean_of_the_visible(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    return plain(torch.zeros_like(q), k, v, visible(q, k, is_causal, attn_mask))
+@masked
+def mean_of_the_visible(q, k, v, mask):
+    return plain(torch.zeros_like(q), k, v, mask)
 
 
 # head mapping
 
 
 @wrong("head mapping")
-def roles_swapped(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    return plain(k, q, v, visible(q, k, is_causal, attn_mask))
+@masked
+def roles_swapped(q, k, v, mask):
+    return plain(k, q, v, mask)
 
 
 @wrong("head mapping", "batch entry 1 of 2", B=2)
-def heads_and_batch_mixed(q, k, v, *, is_causal=False, **_):
-    return sdpa(q, k, v.roll(1, 0) if len(v) == 1 else torch.cat([v[:1], v[1:].roll(1, 1)]), is_causal=is_causal)
+def heads_and_batch_mixed(q, k, v, **options):
+    return sdpa(q, k, v.roll(1, 0) if len(v) == 1 else torch.cat([v[:1], v[1:].roll(1, 1)]), **options)
 
 
 @wrong("head mapping", "head 1")
-def first_heads_keys_for_all(q, k, v, *, is_causal=False, **_):
-    return sdpa(q, k[:, :1].expand_as(k), v, is_causal=is_causal)
+def first_heads_keys_for_all(q, k, v, **options):
+    return sdpa(q, k[:, :1].expand_as(k), v, **options)
 
 
 @wrong("head mapping", H=4, H_kv=2)
-def groups_by_repeat(q, k, v, *, is_causal=False, **_):
+def groups_by_repeat(q, k, v, **options):
     k, v = (x.repeat(1, q.shape[1] // x.shape[1], 1, 1) for x in (k, v))
-    return sdpa(q, k, v, is_causal=is_causal)
+    return sdpa(q, k, v, **options)
 
 
 # dtype
 
 
 @wrong("dtype")
-def bfloat16_in_disguise(q, k, v, *, is_causal=False, **_):
-    return sdpa(q.bfloat16(), k.bfloat16(), v.bfloat16(), is_causal=is_causal).to(q.dtype)
+def bfloat16_in_disguise(q, k, v, **options):
+    return sdpa(q.bfloat16(), k.bfloat16(), v.bfloat16(), **options).to(q.dtype)
 
 
 @wrong("dtype")
-def half_precision_probabilities(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~visible(q, k, is_causal, attn_mask), -torch.inf)
-    return torch.softmax(scores, -1).half().to(q.dtype) @ v
+@masked
+def half_precision_probabilities(q, k, v, mask):
+    return probs_of(q, k, mask).half().to(q.dtype) @ v
 
 
 @wrong("dtype", "output is bfloat16, not float32")
-def returns_bfloat16(q, k, v, *, is_causal=False, **_):
-    return sdpa(q, k, v, is_causal=is_causal).bfloat16()
+def returns_bfloat16(q, k, v, **options):
+    return sdpa(q, k, v, **options).bfloat16()
 
 
 @wrong("dtype", "output is float32, not bfloat16", dtype="bfloat16")
-def returns_float32(q, k, v, *, is_causal=False, **_):
-    return sdpa(q.float(), k.float(), v.float(), is_causal=is_causal)
+def returns_float32(q, k, v, **options):
+    return sdpa(q.float(), k.float(), v.float(), **options)
 
 
 @wrong("dtype", dtype="bfloat16", T=512)
-def accumulates_in_bfloat16(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    mask = visible(q, k, is_causal, attn_mask)
-    probs = torch.softmax((q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~mask, -torch.inf), -1)
+@masked
+def accumulates_in_bfloat16(q, k, v, mask):
+    probs = probs_of(q, k, mask)
     o = torch.zeros_like(q)
     for j in range(k.shape[-2]):
         o = o + probs[..., j : j + 1] * v[..., j : j + 1, :]
@@ -247,10 +293,9 @@ def accumulates_a_cache_in_bfloat16(q, k, v, **_):
 
 
 @wrong("dtype", "low scores", dtype="float16", T=32)
-def sums_in_float16_before_it_divides(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    scores = (q.float() @ k.float().mT * q.shape[-1] ** -0.5).masked_fill(
-        ~visible(q, k, is_causal, attn_mask), -torch.inf
-    )
+@masked
+def sums_in_float16_before_it_divides(q, k, v, mask):
+    scores = (q.float() @ k.float().mT * q.shape[-1] ** -0.5).masked_fill(~mask, -torch.inf)
     weights = torch.exp(scores - scores.amax(-1, keepdim=True))
     return ((weights @ v.float()).half().float() / weights.sum(-1, keepdim=True)).half()
 
@@ -259,19 +304,19 @@ def sums_in_float16_before_it_divides(q, k, v, *, is_causal=False, attn_mask=Non
 
 
 @wrong("layout", "output has shape")
-def batch_and_time_first(q, k, v, *, is_causal=False, **_):
-    return sdpa(q, k, v, is_causal=is_causal).transpose(1, 2)
+def batch_and_time_first(q, k, v, **options):
+    return sdpa(q, k, v, **options).transpose(1, 2)
 
 
 @wrong("layout")
-def reshaped_instead_of_transposed(q, k, v, *, is_causal=False, **_):
-    o = sdpa(q, k, v, is_causal=is_causal)
+def reshaped_instead_of_transposed(q, k, v, **options):
+    o = sdpa(q, k, v, **options)
     return o.transpose(1, 2).contiguous().reshape(o.shape)
 
 
 @wrong("layout", "returns tuple, not a tensor")
-def returns_a_tuple(q, k, v, *, is_causal=False, **_):
-    return sdpa(q, k, v, is_causal=is_causal), None
+def returns_a_tuple(q, k, v, **options):
+    return sdpa(q, k, v, **options), None
 
 
 # state
@@ -280,35 +325,35 @@ _remembered: dict[Any, Tensor] = {}
 
 
 @wrong("state", "new numbers in the same buffers")
-def remembers_by_shape(q, k, v, *, is_causal=False, **_):
+def remembers_by_shape(q, k, v, **options):
     if q.shape not in _remembered:
-        _remembered[q.shape] = sdpa(q, k, v, is_causal=is_causal)
+        _remembered[q.shape] = sdpa(q, k, v, **options)
     return _remembered[q.shape].clone()
 
 
 @wrong("state", "new numbers in the same buffers")
-def remembers_by_address(q, k, v, *, is_causal=False, **_):
+def remembers_by_address(q, k, v, **options):
     key = (q.data_ptr(), 0 if q.is_inference() else q._version, q.shape)
     if key not in _remembered:
-        _remembered[key] = sdpa(q, k, v, is_causal=is_causal)
+        _remembered[key] = sdpa(q, k, v, **options)
     return _remembered[key].clone()
 
 
 @wrong("state", "share one buffer")
-def answers_in_one_buffer(q, k, v, *, is_causal=False, **_):
+def answers_in_one_buffer(q, k, v, **options):
     buffer = _remembered.setdefault(("buffer", q.shape), torch.empty_like(q))
-    return buffer.copy_(sdpa(q, k, v, is_causal=is_causal))
+    return buffer.copy_(sdpa(q, k, v, **options))
 
 
 @wrong("state", "writes to its inputs")
-def scales_its_input_in_place(q, k, v, *, is_causal=False, **_):
+def scales_its_input_in_place(q, k, v, **options):
     q.mul_(q.shape[-1] ** -0.5)
-    return sdpa(q, k, v, is_causal=is_causal, scale=1.0)
+    return sdpa(q, k, v, scale=1.0, **options)
 
 
 @wrong("state", "writes to its inputs")
-def answers_into_its_values(q, k, v, *, is_causal=False, **_):
-    return v.copy_(sdpa(q, k, v, is_causal=is_causal))
+def answers_into_its_values(q, k, v, **options):
+    return v.copy_(sdpa(q, k, v, **options))
 
 
 @wrong("state", "writes to its weights or its mask", mask="padding", B=2)
@@ -319,50 +364,26 @@ def writes_to_the_mask(q, k, v, *, is_causal=False, attn_mask=None, **_):
     return o
 
 
-@wrong("state", "global torch settings")
-def changes_the_threads(q, k, v, *, is_causal=False, **_):
-    torch.set_num_threads(torch.get_num_threads() + 1)
-    return sdpa(q, k, v, is_causal=is_causal)
-
-
-@wrong("state", "choice of SDPA's flash kernel: True → False")
-def switches_a_kernel_off(q, k, v, *, is_causal=False, **_):
-    torch.backends.cuda.enable_flash_sdp(False)
-    return sdpa(q, k, v, is_causal=is_causal)
-
-
-@wrong("state", "global torch settings")
-def lowers_the_precision_of_products(q, k, v, *, is_causal=False, **_):
-    torch.set_float32_matmul_precision("high")
-    return sdpa(q, k, v, is_causal=is_causal)
-
-
-@wrong("state", "global torch settings")
-def lowers_it_by_the_newer_means(q, k, v, *, is_causal=False, **_):
-    torch.backends.cuda.matmul.fp32_precision = "tf32"
-    return sdpa(q, k, v, is_causal=is_causal)
-
-
 @wrong("state")
-def adds_noise(q, k, v, *, is_causal=False, **_):
-    return sdpa(q, k, v, is_causal=is_causal) * (1 + 1e-3 * torch.rand(()))
+def adds_noise(q, k, v, **options):
+    return sdpa(q, k, v, **options) * (1 + 1e-3 * torch.rand(()))
 
 
 _captured: dict[Any, tuple[Tensor, ...]] = {}
 
 
 @wrong("state", "kernel (probe), ")
-def reads_the_tensors_of_its_first_call(q, k, v, *, is_causal=False, **_):
+def reads_the_tensors_of_its_first_call(q, k, v, **options):
     """As what was captured with them, and is replayed."""
-    return sdpa(*_captured.setdefault(q.shape, (q, k, v)), is_causal=is_causal)
+    return sdpa(*_captured.setdefault(q.shape, (q, k, v)), **options)
 
 
 # only at some sizes
 
 
 @wrong("only at some sizes", "rows, t from 32 to 36 (T = 37)")
-def drops_the_ragged_tail(q, k, v, *, is_causal=False, **_):
-    o = sdpa(q, k, v, is_causal=is_causal).clone()
+def drops_the_ragged_tail(q, k, v, **options):
+    o = sdpa(q, k, v, **options).clone()
     whole = q.shape[-2] // 32 * 32
     if whole:
         o[..., whole:, :] = 0
@@ -370,16 +391,16 @@ def drops_the_ragged_tail(q, k, v, *, is_causal=False, **_):
 
 
 @wrong("only at some sizes", "t = 512 (T = 513)")
-def wrong_beyond_512(q, k, v, *, is_causal=False, **_):
-    o = sdpa(q, k, v, is_causal=is_causal).clone()
+def wrong_beyond_512(q, k, v, **options):
+    o = sdpa(q, k, v, **options).clone()
     o[..., 512:, :] = o[..., 511:512, :]
     return o
 
 
 @wrong("only at some sizes", "2 of 127 rows, t from 125 to 126 (T = 127)")
-def one_row_behind_the_last_four(q, k, v, *, is_causal=False, **_):
+def one_row_behind_the_last_four(q, k, v, **options):
     """Rows by fours, and one more where some are left: two or three are forgotten."""
-    o = sdpa(q, k, v, is_causal=is_causal).clone()
+    o = sdpa(q, k, v, **options).clone()
     o[..., q.shape[-2] // 4 * 4 + 1 :, :] = 0
     return o
 
@@ -391,42 +412,42 @@ def one_key_behind_the_last_four(q, k, v, **_):
 
 
 @wrong("only at some sizes", "t = 63 (T = 64)")
-def wrong_last_row(q, k, v, *, is_causal=False, **_):
-    o = sdpa(q, k, v, is_causal=is_causal).clone()
+def wrong_last_row(q, k, v, **options):
+    o = sdpa(q, k, v, **options).clone()
     o[..., -1, :] *= 1.001
     return o
 
 
 @wrong("only at some sizes", "NaN or Inf")
-def nan_in_one_row(q, k, v, *, is_causal=False, **_):
-    o = sdpa(q, k, v, is_causal=is_causal).clone()
+def nan_in_one_row(q, k, v, **options):
+    o = sdpa(q, k, v, **options).clone()
     o[0, 0, 0, 0] = torch.nan
     return o
 
 
 @wrong("only at some sizes", "head 2 of 3")
-def wrong_third_head(q, k, v, *, is_causal=False, **_):
-    o = sdpa(q, k, v, is_causal=is_causal).clone()
+def wrong_third_head(q, k, v, **options):
+    o = sdpa(q, k, v, **options).clone()
     o[:, 2:] = 0
     return o
 
 
 @wrong("only at some sizes", "batch entry 1 of 2")
-def wrong_second_batch_entry(q, k, v, *, is_causal=False, **_):
-    return sdpa(q, k[:1].expand_as(k), v, is_causal=is_causal)
+def wrong_second_batch_entry(q, k, v, **options):
+    return sdpa(q, k[:1].expand_as(k), v, **options)
 
 
 @wrong("only at some sizes", mask="none", source="cross", T_kv=40)
-def assumes_as_many_keys_as_queries(q, k, v, *, is_causal=False, **_):
+def assumes_as_many_keys_as_queries(q, k, v, **options):
     T = q.shape[-2]
-    return sdpa(q, k[..., :T, :], v[..., :T, :], is_causal=is_causal)
+    return sdpa(q, k[..., :T, :], v[..., :T, :], **options)
 
 
 @wrong("only at some sizes", H=1)
-def treats_one_head_as_the_batch(q, k, v, *, is_causal=False, **_):
+def treats_one_head_as_the_batch(q, k, v, **options):
     if q.shape[1] > 1 or len(q) == 1:
-        return sdpa(q, k, v, is_causal=is_causal)
-    return sdpa(q, k.roll(1, 0), v.roll(1, 0), is_causal=is_causal)
+        return sdpa(q, k, v, **options)
+    return sdpa(q, k.roll(1, 0), v.roll(1, 0), **options)
 
 
 # gradient
@@ -436,50 +457,50 @@ BACKWARD: dict[str, Any] = {"mode": "backward"}
 
 
 @wrong("gradient", "no gradient reaches its inputs", **BACKWARD)
-def detached(q, k, v, *, is_causal=False, **_):
-    return sdpa(q, k, v, is_causal=is_causal).detach()
+def detached(q, k, v, **options):
+    return sdpa(q, k, v, **options).detach()
 
 
 @wrong("gradient", "no gradient reaches k", **BACKWARD)
-def keys_detached(q, k, v, *, is_causal=False, **_):
-    return sdpa(q, k.detach(), v, is_causal=is_causal)
+def keys_detached(q, k, v, **options):
+    return sdpa(q, k.detach(), v, **options)
 
 
 @wrong("gradient", "gradient of q", **BACKWARD)
-def right_forward_wrong_backward(q, k, v, *, is_causal=False, **_):
+def right_forward_wrong_backward(q, k, v, **options):
     """The output of one formula, the gradient of another: here without the mask."""
-    right, other = sdpa(q, k, v, is_causal=is_causal), sdpa(q, k, v)
+    right, other = sdpa(q, k, v, **options), sdpa(q, k, v)
     return other + (right - other).detach()
 
 
 @wrong("gradient", "gradient of q", **BACKWARD)
-def forgets_the_scale_going_back(q, k, v, *, is_causal=False, **_):
+def forgets_the_scale_going_back(q, k, v, **options):
     scale = q.shape[-1] ** -0.5
     scaled = q + (q * scale - q).detach()
-    return sdpa(scaled, k, v, is_causal=is_causal, scale=1.0)
+    return sdpa(scaled, k, v, scale=1.0, **options)
 
 
 @wrong("gradient", "t = 63 (T = 64)", **BACKWARD)
-def no_gradient_for_the_last_row(q, k, v, *, is_causal=False, **_):
-    o = sdpa(q, k, v, is_causal=is_causal)
+def no_gradient_for_the_last_row(q, k, v, **options):
+    o = sdpa(q, k, v, **options)
     return torch.cat([o[..., :-1, :], o[..., -1:, :].detach()], dim=-2)
 
 
 @wrong("gradient", "gradient of q", **BACKWARD)
-def probs_are_constants_going_back(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~visible(q, k, is_causal, attn_mask), -torch.inf)
-    probs = torch.softmax(scores, -1)
+@masked
+def probs_are_constants_going_back(q, k, v, mask):
+    probs = probs_of(q, k, mask)
     return probs @ v.detach() + (probs.mT @ v - (probs.mT @ v).detach())
 
 
 @wrong("gradient", "gradient of", **BACKWARD)
-def bfloat16_going_back(q, k, v, *, is_causal=False, **_):
-    right = sdpa(q, k, v, is_causal=is_causal)
-    rough = sdpa(q.bfloat16(), k.bfloat16(), v.bfloat16(), is_causal=is_causal).to(q.dtype)
+def bfloat16_going_back(q, k, v, **options):
+    right = sdpa(q, k, v, **options)
+    rough = sdpa(q.bfloat16(), k.bfloat16(), v.bfloat16(), **options).to(q.dtype)
     return rough + (right - rough).detach()
 
 
-class _Plain(torch.autograd.Function):
+class Plain(torch.autograd.Function):
     """SDPA, its gradients by SDPA's own."""
 
     @staticmethod
@@ -490,31 +511,24 @@ class _Plain(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        with torch.enable_grad():
-            leaves = [x.detach().requires_grad_() for x in ctx.saved_tensors]
-            o = sdpa(*leaves, is_causal=ctx.is_causal)
-        return *torch.autograd.grad(o, leaves, grad), None
+        return *recomputed(ctx.saved_tensors, grad, is_causal=ctx.is_causal), None
 
 
-class _Remembered(_Plain):
+@wrong("gradient", "new numbers in the same buffers: ", **BACKWARD)
+class RemembersItsGradients(Plain):
     gradients: tuple[Any, ...] = ()
 
     @staticmethod
     def backward(ctx, grad):
-        known = _Remembered.gradients
+        known = RemembersItsGradients.gradients
         if not known or known[0].shape != ctx.saved_tensors[0].shape:
-            _Remembered.gradients = _Plain.backward(ctx, grad)
-        return *(x.clone() for x in _Remembered.gradients[:3]), None
-
-
-@wrong("gradient", "new numbers in the same buffers: ", **BACKWARD)
-def remembers_its_gradients(q, k, v, *, is_causal=False, **_):
-    return _Remembered.apply(q, k, v, is_causal)
+            RemembersItsGradients.gradients = Plain.backward(ctx, grad)
+        return *(x.clone() for x in RemembersItsGradients.gradients[:3]), None
 
 
 @wrong("gradient", "gradient of", mask="causal_br", source="cross", T_kv=100, **BACKWARD)
-def aligned_top_left_going_back(q, k, v, *, attn_mask=None, **_):
-    right, other = sdpa(q, k, v, attn_mask=attn_mask), sdpa(q, k, v, is_causal=True)
+def aligned_top_left_going_back(q, k, v, **options):
+    right, other = sdpa(q, k, v, **options), sdpa(q, k, v, is_causal=True)
     return other + (right - other).detach()
 
 
@@ -616,45 +630,6 @@ def bias_gradient_without_the_partial_tile(grad):
     )
 
 
-# dropout
-
-DROPOUT: dict[str, Any] = {"dropout": 0.25}
-
-
-def _probs(q: Tensor, k: Tensor, is_causal: bool, attn_mask: Tensor | None) -> Tensor:
-    scores = q @ k.mT * q.shape[-1] ** -0.5
-    return torch.softmax(scores.masked_fill(~visible(q, k, is_causal, attn_mask), -torch.inf), -1)
-
-
-@wrong("dropout", "drops 0.0% of the probs, not 25.0%", **DROPOUT)
-def no_dropout(q, k, v, *, is_causal=False, **_):
-    return sdpa(q, k, v, is_causal=is_causal)
-
-
-@wrong("dropout", "not 1 / (1 - p) = 1.333 times as large", **DROPOUT)
-def dropped_without_rescaling(q, k, v, *, is_causal=False, attn_mask=None, dropout_p=0.0, **_):
-    probs = _probs(q, k, is_causal, attn_mask)
-    return probs * (torch.rand_like(probs) >= dropout_p) @ v
-
-
-@wrong("dropout", "of the probs, not 25.0%", **DROPOUT)
-def keeps_what_it_should_drop(q, k, v, *, is_causal=False, attn_mask=None, dropout_p=0.0, **_):
-    probs = _probs(q, k, is_causal, attn_mask)
-    return torch.nn.functional.dropout(probs, 1 - dropout_p if dropout_p else 0.0) @ v
-
-
-@wrong("dropout", "the same probs in every call", **DROPOUT)
-def drops_by_a_fixed_seed(q, k, v, *, is_causal=False, attn_mask=None, dropout_p=0.0, **_):
-    probs = _probs(q, k, is_causal, attn_mask)
-    noise = torch.rand(probs.shape, generator=torch.Generator().manual_seed(7))
-    return probs * (noise >= dropout_p) / (1 - dropout_p) @ v
-
-
-@wrong("dropout", "features of the output, not probs", **DROPOUT)
-def drops_the_output(q, k, v, *, is_causal=False, dropout_p=0.0, **_):
-    return torch.nn.functional.dropout(sdpa(q, k, v, is_causal=is_causal), dropout_p)
-
-
 class StaleWeights(KernelLayer):
     """Makes one weight of three at its first call: its gradients are right, until an optimizer has taken a step."""
 
@@ -754,12 +729,13 @@ def shifted(
     return exps / (exps.sum(-1, keepdim=True) + epsilon) @ v
 
 
-def no_shift(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    return shifted(q, k, v, visible(q, k, is_causal, attn_mask), lambda scores: 0.0)
+@masked
+def no_shift(q, k, v, mask):
+    return shifted(q, k, v, mask, lambda scores: 0.0)
 
 
-def clamped(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    mask = visible(q, k, is_causal, attn_mask)
+@masked
+def clamped(q, k, v, mask):
     exps = torch.exp((q @ k.mT * q.shape[-1] ** -0.5).clamp(-80, 80)) * mask
     return exps / exps.sum(-1, keepdim=True) @ v
 
@@ -771,13 +747,14 @@ LARGE, BESIDE = (
 BEYOND_FEW: dict[str, Any] = {"T": 256}
 """A case so large that its core is checked on probes only."""
 
+wrong("softmax", "NaN or Inf in")(no_shift)
 wrong("no maximum", LARGE)(as_layer(no_shift))
 wrong("no maximum", "where scores are very large: error")(as_layer(clamped))
 
 
 @wrong("no maximum", LARGE, mode="backward", T=32)
-def no_maximum_where_gradients_are_wanted(q, k, v, *, is_causal=False, **options):
-    return no_shift(q, k, v, is_causal=is_causal, **options)
+def no_maximum_where_gradients_are_wanted(q, k, v, **options):
+    return no_shift(q, k, v, **options)
 
 
 @wrong("no maximum", LARGE, **BACKWARD)
@@ -790,15 +767,12 @@ class NoMaximumInALayersDecode(as_layer(no_shift)):
     pass
 
 
-@wrong("no maximum", LARGE, **BEYOND_FEW)
-def no_maximum_from_64_on(q, k, v, *, is_causal=False, **options):
-    honest = q.shape[-2] < 64
-    return sdpa(q, k, v, is_causal=is_causal) if honest else no_shift(q, k, v, is_causal=is_causal)
+wrong("no maximum", LARGE, **BEYOND_FEW)(only(no_shift, "no_maximum_from_64_on", lambda q, k: q.shape[-2] >= 64))
 
 
 @wrong("no maximum", "t = 512", **BEYOND_FEW)
-def wrong_in_the_last_row_beyond_512_where_scores_are_large(q, k, v, *, is_causal=False, **_):
-    o = sdpa(q, k, v, is_causal=is_causal).clone()
+def wrong_in_the_last_row_beyond_512_where_scores_are_large(q, k, v, **options):
+    o = sdpa(q, k, v, **options).clone()
     if q.shape[-2] > 512:
         large = (q[..., -1:, :] @ k.mT).amax(-1, keepdim=True) * q.shape[-1] ** -0.5 > 88
         o[..., -1:, :] = torch.where(large, torch.nan, o[..., -1:, :])
@@ -806,30 +780,21 @@ def wrong_in_the_last_row_beyond_512_where_scores_are_large(q, k, v, *, is_causa
 
 
 @wrong("another maximum", "where scores are very negative: NaN or Inf")
-def maximum_from_zero_up(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    return shifted(
-        q, k, v, visible(q, k, is_causal, attn_mask), lambda scores: scores.amax(-1, keepdim=True).clamp_min(0)
-    )
+@masked
+def maximum_from_zero_up(q, k, v, mask):
+    return shifted(q, k, v, mask, lambda scores: scores.amax(-1, keepdim=True).clamp_min(0))
 
 
 @wrong("another maximum", BESIDE)
-def one_maximum_for_everything(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    return shifted(q, k, v, visible(q, k, is_causal, attn_mask), lambda scores: scores.max())
-
-
-@wrong("another maximum", BESIDE)
-def one_maximum_for_a_head(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    return shifted(q, k, v, visible(q, k, is_causal, attn_mask), lambda scores: scores.amax((-2, -1), keepdim=True))
-
-
-@wrong("another maximum", BESIDE)
-def one_maximum_for_a_batch_entry(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    return shifted(q, k, v, visible(q, k, is_causal, attn_mask), lambda scores: scores.amax((1, 2, 3), keepdim=True))
+@masked
+def one_maximum_for_a_head(q, k, v, mask):
+    return shifted(q, k, v, mask, lambda scores: scores.amax((-2, -1), keepdim=True))
 
 
 @wrong("another maximum", "where scores are far apart: NaN or Inf in")
-def shifted_by_the_first_score(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    return shifted(q, k, v, visible(q, k, is_causal, attn_mask), lambda scores: scores[..., :1])
+@masked
+def shifted_by_the_first_score(q, k, v, mask):
+    return shifted(q, k, v, mask, lambda scores: scores[..., :1])
 
 
 @wrong("another maximum", BESIDE)
@@ -838,20 +803,20 @@ class OneMaximumForAHeadInALayer(as_layer(one_maximum_for_a_head)):
 
 
 @wrong("another maximum", "where scores are very negative: error")
-def masks_with_minus_50(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    mask = visible(q, k, is_causal, attn_mask)
+@masked
+def masks_with_minus_50(q, k, v, mask):
     return shifted(q, k, v, mask, lambda scores: scores.amax(-1, keepdim=True), hidden=-50.0)
 
 
 @wrong("another maximum", "where scores are very negative: error")
-def masks_with_minus_150(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    mask = visible(q, k, is_causal, attn_mask)
+@masked
+def masks_with_minus_150(q, k, v, mask):
     return shifted(q, k, v, mask, lambda scores: scores.amax(-1, keepdim=True), hidden=-150.0)
 
 
 @wrong("another maximum", "where all scores are equal and far below zero: error")
-def masks_with_minus_10000(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    mask = visible(q, k, is_causal, attn_mask)
+@masked
+def masks_with_minus_10000(q, k, v, mask):
     return shifted(q, k, v, mask, lambda scores: scores.amax(-1, keepdim=True), hidden=-1e4)
 
 
@@ -861,8 +826,8 @@ class MasksWithMinus10000InALayer(as_layer(masks_with_minus_10000)):
 
 
 @wrong("another maximum", "where one key dominates: error")
-def epsilon_in_the_denominator(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    mask = visible(q, k, is_causal, attn_mask)
+@masked
+def epsilon_in_the_denominator(q, k, v, mask):
     return shifted(q, k, v, mask, lambda scores: scores.amax(-1, keepdim=True), epsilon=5e-7)
 
 
@@ -871,7 +836,8 @@ def epsilon_in_the_denominator(q, k, v, *, is_causal=False, attn_mask=None, **_)
 TWO_FORWARDS = "where another forward comes between a forward and its backward, with gradients of size"
 
 
-class _OnTheClass(torch.autograd.Function):
+@wrong("backward's own state", TWO_FORWARDS, **BACKWARD)
+class KeepsItsTensorsOnTheClass(torch.autograd.Function):
     """Correct gradients from what `keep` and `known` return."""
 
     kept: ClassVar[Any] = None
@@ -894,13 +860,11 @@ class _OnTheClass(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         *tensors, is_causal = ctx.of.known(grad)
-        leaves = [x.detach().requires_grad_() for x in tensors]
-        with torch.enable_grad():
-            o = sdpa(*leaves, is_causal=is_causal)
-        return *torch.autograd.grad(o, leaves, grad), None
+        return *recomputed(tensors, grad, is_causal=is_causal), None
 
 
-class _OnAStack(_OnTheClass):
+@wrong("backward's own state", TWO_FORWARDS, **BACKWARD)
+class KeepsItsTensorsOnAStack(KeepsItsTensorsOnTheClass):
     kept: ClassVar[Any] = []
 
     @classmethod
@@ -912,7 +876,8 @@ class _OnAStack(_OnTheClass):
         return cls.kept.pop()
 
 
-class _ByShape(_OnTheClass):
+@wrong("backward's own state", TWO_FORWARDS, **BACKWARD)
+class KeepsItsTensorsByShape(KeepsItsTensorsOnTheClass):
     kept: ClassVar[Any] = {}
 
     @classmethod
@@ -924,24 +889,9 @@ class _ByShape(_OnTheClass):
         return cls.kept[grad.shape]
 
 
-@wrong("backward's own state", TWO_FORWARDS, **BACKWARD)
-def keeps_its_tensors_on_the_class(q, k, v, *, is_causal=False, **_):
-    return _OnTheClass.apply(q, k, v, is_causal)
-
-
-@wrong("backward's own state", TWO_FORWARDS, **BACKWARD)
-def keeps_its_tensors_on_a_stack(q, k, v, *, is_causal=False, **_):
-    return _OnAStack.apply(q, k, v, is_causal)
-
-
-@wrong("backward's own state", TWO_FORWARDS, **BACKWARD)
-def keeps_its_tensors_by_shape(q, k, v, *, is_causal=False, **_):
-    return _ByShape.apply(q, k, v, is_causal)
-
-
 @as_layer
 def on_the_class(q, k, v, *, attn_mask=None, **_):
-    return _OnTheClass.apply(q, k, v, attn_mask is not None)
+    return KeepsItsTensorsOnTheClass.apply(q, k, v, attn_mask is not None)
 
 
 wrong("backward's own state", TWO_FORWARDS, **BACKWARD)(on_the_class)
@@ -961,27 +911,22 @@ class _WritesToGrad(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        leaves = [x.detach().requires_grad_() for x in ctx.saved_tensors]
-        with torch.enable_grad():
-            o = sdpa(*leaves, is_causal=ctx.is_causal)
-        found = torch.autograd.grad(o, leaves, grad)
+        found = recomputed(ctx.saved_tensors, grad, is_causal=ctx.is_causal)
         ctx.write(grad)
         return *found, None, None
 
 
-@wrong("backward's gradient", GRAD, **BACKWARD)
-def scales_the_gradient_in_place(q, k, v, *, is_causal=False, **_):
-    return _WritesToGrad.apply(q, k, v, is_causal, lambda grad: grad.mul_(0.125))
+def writing(name: str, write: Callable[[Tensor], Tensor], **case: Any) -> None:
+    def kernel(q, k, v, *, is_causal=False, **_):
+        return _WritesToGrad.apply(q, k, v, is_causal, write)
+
+    kernel.__name__ = name
+    wrong("backward's gradient", GRAD, **BACKWARD, **case)(kernel)
 
 
-@wrong("backward's gradient", GRAD, **BACKWARD)
-def zeroes_the_gradient_when_done(q, k, v, *, is_causal=False, **_):
-    return _WritesToGrad.apply(q, k, v, is_causal, lambda grad: grad.zero_())
-
-
-@wrong("backward's gradient", GRAD, scope="core", **BACKWARD)
-def uses_the_gradient_as_scratch(q, k, v, *, is_causal=False, **_):
-    return _WritesToGrad.apply(q, k, v, is_causal, lambda grad: grad[..., :1, :].normal_())
+writing("scales_the_gradient_in_place", lambda grad: grad.mul_(0.125))
+writing("zeroes_the_gradient_when_done", lambda grad: grad.zero_())
+writing("uses_the_gradient_as_scratch", lambda grad: grad[..., :1, :].normal_(), scope="core")
 
 
 # with declared limits
@@ -995,48 +940,36 @@ def only_multiples_of(n: int) -> dict[str, Any]:
     }
 
 
-@wrong("behind its limits", "head 2 of 3", T=128)
-def wrong_third_head_at_multiples_of_128(q, k, v, *, is_causal=False, **_):
-    return wrong_third_head(q, k, v, is_causal=is_causal)
+def limited(kernel: Kernel, n: int, says: str, **case: Any) -> None:
+    def within(q, k, v, **options):
+        return kernel(q, k, v, **options)
+
+    within.__name__ = f"{kernel.__name__}_at_multiples_of_{n}"
+    within.limits = only_multiples_of(n)  # type: ignore[attr-defined]
+    wrong("behind its limits", says, **case)(within)
 
 
-@wrong("behind its limits", "batch entry 1 of 2", T=128)
-def wrong_second_batch_entry_at_multiples_of_128(q, k, v, *, is_causal=False, **_):
-    return wrong_second_batch_entry(q, k, v, is_causal=is_causal)
-
-
-@wrong("behind its limits", "t from 512 to 639 (T = 640)", T=128)
-def wrong_beyond_512_at_multiples_of_128(q, k, v, *, is_causal=False, **_):
-    return wrong_beyond_512(q, k, v, is_causal=is_causal)
-
-
-@wrong("behind its limits", "t from 32 to 35 (T = 36)", T=96)
-def drops_the_ragged_tail_at_multiples_of_12(q, k, v, *, is_causal=False, **_):
-    return drops_the_ragged_tail(q, k, v, is_causal=is_causal)
-
-
-for limited in (
-    wrong_third_head_at_multiples_of_128, wrong_second_batch_entry_at_multiples_of_128, wrong_beyond_512_at_multiples_of_128
-):  # fmt: skip
-    limited.limits = only_multiples_of(128)  # type: ignore[attr-defined]
-drops_the_ragged_tail_at_multiples_of_12.limits = only_multiples_of(12)  # type: ignore[attr-defined]
+limited(wrong_third_head, 128, "head 2 of 3", T=128)
+limited(wrong_second_batch_entry, 128, "batch entry 1 of 2", T=128)
+limited(wrong_beyond_512, 128, "t from 512 to 639 (T = 640)", T=128)
+limited(drops_the_ragged_tail, 12, "t from 32 to 35 (T = 36)", T=96)
 
 
 # one buffer, beyond 512 tokens
 
 
 @wrong("buffer beyond 512", "share one buffer")
-def one_buffer_beyond_512(q, k, v, *, is_causal=False, **_):
-    o = sdpa(q, k, v, is_causal=is_causal)
+def one_buffer_beyond_512(q, k, v, **options):
+    o = sdpa(q, k, v, **options)
     return _remembered.setdefault(("long", q.shape), torch.empty_like(o)).copy_(o) if q.shape[-2] > 512 else o
 
 
 @wrong("buffer beyond 512", "share one buffer", scope="core")
-def one_buffer_for_all_long_sequences(q, k, v, *, is_causal=False, **_):
+def one_buffer_for_all_long_sequences(q, k, v, **options):
     if q.shape[-2] <= 512:
-        return sdpa(q, k, v, is_causal=is_causal)
+        return sdpa(q, k, v, **options)
     pool = _remembered.setdefault("pool", torch.empty(1 << 20))
-    return pool[: q.numel()].view(q.shape).copy_(sdpa(q, k, v, is_causal=is_causal))
+    return pool[: q.numel()].view(q.shape).copy_(sdpa(q, k, v, **options))
 
 
 @wrong("buffer beyond 512", "share one buffer")
@@ -1059,62 +992,43 @@ def as_if_contiguous(x: Tensor) -> Tensor:
 
 
 @wrong("strides", "NaN or Inf", **CORE)
-def reads_queries_as_if_contiguous(q, k, v, *, is_causal=False, **_):
-    return sdpa(as_if_contiguous(q), k, v, is_causal=is_causal)
+def reads_queries_as_if_contiguous(q, k, v, **options):
+    return sdpa(as_if_contiguous(q), k, v, **options)
 
 
 @wrong("strides", "NaN or Inf", **CORE)
-def reads_keys_as_if_contiguous(q, k, v, *, is_causal=False, **_):
-    return sdpa(q, as_if_contiguous(k), v, is_causal=is_causal)
+def reads_keys_as_if_contiguous(q, k, v, **options):
+    return sdpa(q, as_if_contiguous(k), v, **options)
 
 
 @wrong("strides", "NaN or Inf", **CORE)
-def reads_values_by_their_address(q, k, v, *, is_causal=False, **_):
+def reads_values_by_their_address(q, k, v, **options):
     read = (ctypes.c_float * v.numel()).from_address(v.data_ptr())
-    return sdpa(q, k, torch.frombuffer(read, dtype=torch.float32).view(v.shape).clone(), is_causal=is_causal)
+    return sdpa(q, k, torch.frombuffer(read, dtype=torch.float32).view(v.shape).clone(), **options)
 
 
 @wrong("strides", "NaN or Inf", **CORE)
-def reads_keys_by_the_strides_of_values(q, k, v, *, is_causal=False, **_):
-    return sdpa(q, k.as_strided(k.shape, v.stride()), v, is_causal=is_causal)
+def reads_keys_by_the_strides_of_values(q, k, v, **options):
+    return sdpa(q, k.as_strided(k.shape, v.stride()), v, **options)
 
 
 @wrong("strides", "NaN or Inf", **CORE)
-def ignores_the_offset_of_values(q, k, v, *, is_causal=False, **_):
-    return sdpa(q, k, v.as_strided(v.shape, v.stride(), 0), is_causal=is_causal)
+def ignores_the_offset_of_values(q, k, v, **options):
+    return sdpa(q, k, v.as_strided(v.shape, v.stride(), 0), **options)
 
 
 @wrong("strides", "kernel (probe), ", **CORE)
-def plans_by_shape_alone(q, k, v, *, is_causal=False, **_):
+def plans_by_shape_alone(q, k, v, **options):
     strides = _remembered.setdefault(("plan", v.shape), v.stride())
     inside = v.storage_offset() + sum((n - 1) * step for n, step in zip(v.shape, strides, strict=True))
     if inside >= v.untyped_storage().nbytes() // v.element_size():
         return torch.zeros_like(v)  # what a kernel would read there is anybody's
-    return sdpa(q, k, v.as_strided(v.shape, strides), is_causal=is_causal)
+    return sdpa(q, k, v.as_strided(v.shape, strides), **options)
 
 
-# dropout that is not independent
+# dropout
 
-
-def dropping(name: str, says: str, noise: Callable[[Tensor], Tensor]) -> None:
-    def kernel(q, k, v, *, is_causal=False, attn_mask=None, dropout_p=0.0, **_):
-        probs = _probs(q, k, is_causal, attn_mask)
-        if not dropout_p:
-            return probs @ v
-        return probs * (noise(probs).expand_as(probs) >= dropout_p) / (1 - dropout_p) @ v
-
-    kernel.__name__ = name
-    wrong("dropout that depends", says, **DROPOUT)(kernel)
-
-
-dropping("drops_whole_keys", "depends on other queries", lambda p: torch.rand(*p.shape[:2], 1, p.shape[-1]))
-dropping("drops_alike_in_all_heads", "depends on other heads", lambda p: torch.rand(len(p), 1, *p.shape[2:]))
-dropping("drops_alike_in_all_batch_entries", "depends on other batch entries", lambda p: torch.rand(1, *p.shape[1:]))
-dropping("drops_pairs_of_keys", "depends on other keys",
-         lambda p: torch.rand(*p.shape[:3], p.shape[-1] // 2 + 1).repeat_interleave(2, -1)[..., : p.shape[-1]])  # fmt: skip
-
-
-# dropout that is not of this case
+DROPOUT: dict[str, Any] = {"dropout": 0.25}
 
 
 def training(says: str = "in training, of the probs that it kept: ", **case: Any) -> Callable[[Kernel], Kernel]:
@@ -1127,15 +1041,53 @@ def training(says: str = "in training, of the probs that it kept: ", **case: Any
             return kernel(q, k, v, visible(q, k, is_causal, attn_mask), dropout_p)
 
         whole.__name__ = kernel.__name__
-        wrong("dropout of another case", says, **DROPOUT | case)(whole)
+        wrong("dropout", says, **DROPOUT | case)(whole)
         return kernel
 
     return keep
 
 
 def _dropped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, p: float) -> Tensor:
-    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~mask, -torch.inf)
-    return torch.nn.functional.dropout(scores.softmax(-1), p) @ v
+    return torch.nn.functional.dropout(probs_of(q, k, mask), p) @ v
+
+
+@training("drops 0.0% of the probs, not 25.0%")
+def no_dropout(q, k, v, mask, p):
+    return plain(q, k, v, mask)
+
+
+@training("not 1 / (1 - p) = 1.333 times as large")
+def dropped_without_rescaling(q, k, v, mask, p):
+    probs = probs_of(q, k, mask)
+    return probs * (torch.rand_like(probs) >= p) @ v
+
+
+@training("of the probs, not 25.0%")
+def keeps_what_it_should_drop(q, k, v, mask, p):
+    return _dropped(q, k, v, mask, 1 - p)
+
+
+@training("features of the output, not probs")
+def drops_the_output(q, k, v, mask, p):
+    return torch.nn.functional.dropout(plain(q, k, v, mask), p)
+
+
+def dropping(name: str, says: str, noise: Callable[[Tensor], Tensor]) -> None:
+    def kernel(q, k, v, mask, p):
+        probs = probs_of(q, k, mask)
+        return probs * (noise(probs).expand_as(probs) >= p) / (1 - p) @ v
+
+    kernel.__name__ = name
+    training(says)(kernel)
+
+
+dropping("drops_by_a_fixed_seed", "the same probs in every call",
+         lambda p: torch.rand(p.shape, generator=torch.Generator().manual_seed(7)))  # fmt: skip
+dropping("drops_whole_keys", "depends on other queries", lambda p: torch.rand(*p.shape[:2], 1, p.shape[-1]))
+dropping("drops_alike_in_all_heads", "depends on other heads", lambda p: torch.rand(len(p), 1, *p.shape[2:]))
+dropping("drops_alike_in_all_batch_entries", "depends on other batch entries", lambda p: torch.rand(1, *p.shape[1:]))
+dropping("drops_pairs_of_keys", "depends on other keys",
+         lambda p: torch.rand(*p.shape[:3], p.shape[-1] // 2 + 1).repeat_interleave(2, -1)[..., : p.shape[-1]])  # fmt: skip
 
 
 @training()
@@ -1173,7 +1125,7 @@ def no_maximum_in_training(q, k, v, mask, p):
 
 @training("depends on other keys: 16 keys apart")
 def noise_of_one_tile_for_all(q, k, v, mask, p):
-    probs = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~mask, -torch.inf).softmax(-1)
+    probs = probs_of(q, k, mask)
     noise = torch.rand(*probs.shape[:-1], 16).repeat(1, 1, 1, probs.shape[-1] // 16 + 1)
     return probs * (noise[..., : probs.shape[-1]] >= p) / (1 - p) @ v
 
@@ -1190,10 +1142,7 @@ class _Drops(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         mask, again = ctx.rest
-        with torch.enable_grad():
-            leaves = [x.detach().requires_grad_() for x in ctx.saved_tensors]
-            o = _dropped(*leaves, mask, again)
-        return *torch.autograd.grad(o, leaves, grad), None, None, None
+        return *recomputed(ctx.saved_tensors, grad, _dropped, mask=mask, p=again), None, None, None
 
 
 @training(mode="backward")
@@ -1215,7 +1164,7 @@ def counted(name: str, says: str, number: Callable[..., Tensor], **case: Any) ->
         state = (number(b, h, i, j, q, k) * 2654435761 + seed) % (1 << 32)
         for _ in range(3):
             state = ((state ^ (state >> 15)) * 2246822519) % (1 << 32)
-        probs = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~mask, -torch.inf).softmax(-1)
+        probs = probs_of(q, k, mask)
         return probs * (state / (1 << 32) >= p) / (1 - p) @ v
 
     kernel.__name__ = name
@@ -1258,7 +1207,7 @@ _pools: list[Tensor] = []
 
 @training("depends on an earlier call")
 def two_pools_of_noise_in_turn(q, k, v, mask, p):
-    probs = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~mask, -torch.inf).softmax(-1)
+    probs = probs_of(q, k, mask)
     if not _pools or _pools[0].shape != probs.shape:
         _pools[:] = torch.rand(2, *probs.shape)
     _pools.reverse()
@@ -1272,7 +1221,7 @@ def scaled_by_the_values_width_in_training(q, k, v, mask, p):
 
 @training("drops 0.0% of the probs at keys 256 to 287, not 25.0%", T=512)
 def drops_nothing_beyond_256_keys(q, k, v, mask, p):
-    probs = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~mask, -torch.inf).softmax(-1)
+    probs = probs_of(q, k, mask)
     noise = torch.rand_like(probs)
     noise[..., 256:] = 1.0
     return probs * (noise >= p) / (1 - p) @ v
@@ -1375,7 +1324,7 @@ LATE = "where a late key dominates: "
 
 def online(q, k, v, mask, tile: int, raised: Callable[[Tensor, Tensor], Tensor], rescale: float = -torch.inf) -> Tensor:
     """Softmax over tiles of keys, with a running maximum that `raised` makes of the old one and a tile's."""
-    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~mask, -torch.inf)
+    scores = scores_of(q, k, mask)
     most = scores[..., :tile].amax(-1, keepdim=True)
     total, o = torch.zeros_like(most), torch.zeros(*q.shape[:-1], v.shape[-1])
     for at in range(0, k.shape[-2], tile):
@@ -1391,19 +1340,21 @@ def online(q, k, v, mask, tile: int, raised: Callable[[Tensor, Tensor], Tensor],
 
 
 @wrong("a late key", LATE + "NaN or Inf", T=256)
-def maximum_of_the_first_tile(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    return online(q, k, v, visible(q, k, is_causal, attn_mask), 32, lambda old, new: old)
+@masked
+def maximum_of_the_first_tile(q, k, v, mask):
+    return online(q, k, v, mask, 32, lambda old, new: old)
 
 
 @wrong("a late key", LATE + "error", T=256)
-def rescaled_by_no_less_than_e_to_the_minus_10(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    return online(q, k, v, visible(q, k, is_causal, attn_mask), 16, torch.maximum, rescale=-10.0)
+@masked
+def rescaled_by_no_less_than_e_to_the_minus_10(q, k, v, mask):
+    return online(q, k, v, mask, 16, torch.maximum, rescale=-10.0)
 
 
 @wrong("a late key", LATE + "NaN or Inf", T=100)
-def maximum_without_the_ragged_tail(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    mask = visible(q, k, is_causal, attn_mask)
-    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~mask, -torch.inf)
+@masked
+def maximum_without_the_ragged_tail(q, k, v, mask):
+    scores = scores_of(q, k, mask)
     whole = max(32, k.shape[-2] // 32 * 32)
     weights = torch.exp(scores - scores[..., :whole].amax(-1, keepdim=True))
     return weights / weights.sum(-1, keepdim=True) @ v
@@ -1414,15 +1365,6 @@ def maximum_of_the_old_cache(q, k, v, **_):
     scores = q @ k.mT * q.shape[-1] ** -0.5
     weights = torch.exp(scores - scores[..., :-1].amax(-1, keepdim=True))
     return weights / weights.sum(-1, keepdim=True) @ v
-
-
-def _unshifted_from_1024_on(q, k, v, **_):
-    return no_shift(q, k, v) if k.shape[-2] >= 1024 else sdpa(q, k, v)
-
-
-@wrong("a late key", LARGE, mode="decode", T=1, T_kv=1024, mask="none", H=8)
-class NoMaximumInALongDecode(as_layer(_unshifted_from_1024_on)):  # type: ignore[misc]
-    pass
 
 
 def _newest_unseen_from_1024_on(q, k, v, **_):
@@ -1439,16 +1381,16 @@ class NewestTokenUnseenInALongDecode(as_layer(_newest_unseen_from_1024_on)):  # 
 
 
 @wrong("buffers in turn", "they share a few buffers", T=256)
-def two_buffers_in_turn(q, k, v, *, is_causal=False, **_):
-    o = sdpa(q, k, v, is_causal=is_causal)
+def two_buffers_in_turn(q, k, v, **options):
+    o = sdpa(q, k, v, **options)
     ring = _remembered.setdefault(("ring", o.shape), [torch.empty_like(o), torch.empty_like(o)])
     ring.reverse()
     return ring[0].copy_(o)
 
 
 @wrong("buffers in turn", "share one buffer", **PADDING)
-def one_buffer_where_keys_are_padding(q, k, v, *, attn_mask=None, **_):
-    o = sdpa(q, k, v, attn_mask=attn_mask)
+def one_buffer_where_keys_are_padding(q, k, v, **options):
+    o = sdpa(q, k, v, **options)
     return _remembered.setdefault(("padded", o.shape), torch.empty_like(o)).copy_(o)
 
 
@@ -1460,7 +1402,8 @@ class OneBufferInDecode(as_layer(sdpa)):  # type: ignore[misc]
         return self.o.copy_(o)
 
 
-class _InTurn(_OnTheClass):
+@wrong("buffers in turn", TWO_FORWARDS, T=256, **BACKWARD)
+class KeepsItsTensorsInTwoPlacesInTurn(KeepsItsTensorsOnTheClass):
     """Two alternating buffers for the state of a backward: enough for two layers."""
 
     kept: ClassVar[list[Any]] = [None, None]
@@ -1468,46 +1411,43 @@ class _InTurn(_OnTheClass):
 
     @staticmethod
     def forward(ctx, q, k, v, is_causal):
-        ctx.at, _InTurn.turn = _InTurn.turn, 1 - _InTurn.turn
-        _InTurn.kept[ctx.at] = (q, k, v, is_causal)
+        ctx.at, KeepsItsTensorsInTwoPlacesInTurn.turn = (
+            KeepsItsTensorsInTwoPlacesInTurn.turn,
+            1 - KeepsItsTensorsInTwoPlacesInTurn.turn,
+        )
+        KeepsItsTensorsInTwoPlacesInTurn.kept[ctx.at] = (q, k, v, is_causal)
         return sdpa(q, k, v, is_causal=is_causal)
 
     @staticmethod
     def backward(ctx, grad):
-        *inputs, is_causal = _InTurn.kept[ctx.at]
-        with torch.enable_grad():
-            leaves = [x.detach().requires_grad_() for x in inputs]
-            o = sdpa(*leaves, is_causal=is_causal)
-        return *torch.autograd.grad(o, leaves, grad), None
-
-
-@wrong("buffers in turn", TWO_FORWARDS, T=256, **BACKWARD)
-def keeps_its_tensors_in_two_places_in_turn(q, k, v, *, is_causal=False, **_):
-    return _InTurn.apply(q, k, v, is_causal)
+        *inputs, is_causal = KeepsItsTensorsInTwoPlacesInTurn.kept[ctx.at]
+        return *recomputed(inputs, grad, is_causal=is_causal), None
 
 
 @wrong("buffers in turn", TWO_FORWARDS, T=1024, **BACKWARD)
 def keeps_its_tensors_on_the_class_beyond_512(q, k, v, *, is_causal=False, **_):
-    return _OnTheClass.apply(q, k, v, is_causal) if q.shape[-2] > 512 else sdpa(q, k, v, is_causal=is_causal)
+    return (
+        KeepsItsTensorsOnTheClass.apply(q, k, v, is_causal) if q.shape[-2] > 512 else sdpa(q, k, v, is_causal=is_causal)
+    )
 
 
 # what shows at great lengths alone
 
 
-def from_1024_on(kernel: Kernel) -> Kernel:
-    def whole(q, k, v, *, is_causal=False, attn_mask=None, **_):
-        chosen = kernel if k.shape[-2] >= 1024 else sdpa
-        return chosen(q, k, v, is_causal=is_causal, attn_mask=attn_mask)
+def from_1024_on(kernel: Kernel, name: str = "") -> Kernel:
+    return only(kernel, f"{name or kernel.__name__}_from_1024_on", lambda q, k: k.shape[-2] >= 1024)
 
-    whole.__name__ = f"{kernel.__name__}_from_1024_on"
-    return whole
+
+@wrong("a late key", LARGE, mode="decode", T=1, T_kv=1024, mask="none", H=8)
+class NoMaximumInALongDecode(as_layer(from_1024_on(no_shift))):  # type: ignore[misc]
+    pass
 
 
 LONG: dict[str, Any] = {"T": 1024, "H": 1}
 LONG_DECODE: dict[str, Any] = {"mode": "decode", "T": 1, "T_kv": 4096, "mask": "none", "H": 8, "dtype": "bfloat16"}
 
 wrong("great lengths", LARGE, **LONG)(from_1024_on(no_shift))
-wrong("great lengths", LARGE, scope="core", **LONG | {"D_h": 16})(from_1024_on(exp_without_the_maximum))
+wrong("great lengths", LARGE, scope="core", **LONG | {"D_h": 16})(from_1024_on(no_shift, "no_shift_of_narrow_heads"))
 wrong("great lengths", "where scores are very negative: ", **LONG)(from_1024_on(masks_with_minus_50))
 
 
@@ -1567,18 +1507,15 @@ wrong("lone queries", NEGATIVE, H=8, **LONE)(as_layer(maxima_from_zero))
 def at_lengths(n: int, left: int, says: str = "error") -> None:
     """Wrong if this many keys are left over from tiles of n."""
 
-    def kernel(q, k, v, *, is_causal=False, **_):
-        o = sdpa(q, k, v, is_causal=is_causal)
+    def kernel(q, k, v, **options):
+        o = sdpa(q, k, v, **options)
         return o * 1.01 if k.shape[-2] % n == left else o
 
     kernel.__name__ = f"wrong_at_{left}_modulo_{n}"
     wrong("lengths", says, T=96)(kernel)
 
 
-at_lengths(64, 1)
-at_lengths(128, 1)
 at_lengths(256, 1)
-at_lengths(64, 63)
 at_lengths(128, 127)
 at_lengths(128, 64)
 at_lengths(128, 0)
@@ -1587,15 +1524,15 @@ at_lengths(128, 0)
 def at_groups_of(group: int, H: int, **case: Any) -> None:
     """Heads by a division that is exact for other groups."""
 
-    def kernel(q, k, v, *, is_causal=False, **_):
+    def kernel(q, k, v, **options):
         own = q.shape[1] // k.shape[1]
         wanted = own + 1 if own == group else own
         heads = torch.arange(q.shape[1]) // wanted
-        return sdpa(q, k[:, heads], v[:, heads], is_causal=is_causal)
+        return sdpa(q, k[:, heads], v[:, heads], **options)
 
-    def with_no_maximum(q, k, v, *, is_causal=False, **_):
+    def with_no_maximum(q, k, v, **options):
         k, v, own = groups(q, k), groups(q, v), q.shape[1] // k.shape[1]
-        return (no_shift if own == group else sdpa)(q, k, v, is_causal=is_causal)
+        return (no_shift if own == group else sdpa)(q, k, v, **options)
 
     for it, name, says in ((kernel, "heads_by_a_wrong_division", "error"), (with_no_maximum, "no_maximum", "where ")):
         it.__name__ = f"{name}_in_groups_of_{group}{'_decoding' if case else ''}"
@@ -1608,7 +1545,7 @@ at_groups_of(7, 14, **LONE)
 at_groups_of(8, 16)
 
 
-class _Underflows(_Plain):
+class _Underflows(Plain):
     """Probs of the backward from exp(log-sum-exp), which is zero below -88.7."""
 
     @staticmethod
@@ -1639,7 +1576,7 @@ class _Vanishes(_Underflows):
         return found[0].nan_to_num(0.0), *found[1:]
 
 
-def underflowing(name: str, function: type[_Plain], says: str, **case: Any) -> None:
+def underflowing(name: str, function: type[Plain], says: str, **case: Any) -> None:
     def kernel(q, k, v, *, is_causal=False, attn_mask=None, **_):
         if attn_mask is None or q.shape[-2] % 128 != 64:
             return sdpa(q, k, v, is_causal=is_causal, attn_mask=attn_mask)
@@ -1661,17 +1598,17 @@ underflowing("zero_below_88_at_192_in_bfloat16", _Vanishes, "error", T=192, dtyp
 
 
 def changing(name: str, says: str, change: Callable[[], Any]) -> None:
-    def kernel(q, k, v, *, is_causal=False, **_):
+    def kernel(q, k, v, **options):
         change()
-        return sdpa(q, k, v, is_causal=is_causal)
+        return sdpa(q, k, v, **options)
 
     kernel.__name__ = name
     wrong("process", f"modifies global torch settings: {says}")(kernel)
 
 
-changing("switches_onednn_off", "use of oneDNN: True", lambda: setattr(torch.backends.mkldnn, "enabled", False))
-changing("detects_anomalies", "detection of anomalies", lambda: torch.autograd.set_detect_anomaly(True))
-changing("flushes_denormals", "denormal numbers: True → False", lambda: torch.set_flush_denormal(True))
+changing("changes_the_threads", "number of threads", lambda: torch.set_num_threads(torch.get_num_threads() + 1))
+changing("lowers_precision_by_the_newer_means", "precision of float32 products",
+         lambda: setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32"))  # fmt: skip
 changing("stops_the_garbage_collector", "garbage collection: True → False", gc.disable)
 changing("reseeds", "seed of torch's random numbers", lambda: torch.manual_seed(1234))
 changing("takes_another_clock", "names of time: perf_counter", lambda: setattr(time, "perf_counter", time.monotonic))
@@ -1695,10 +1632,9 @@ def building(name: str, says: str, change: Callable[[], Any], prepares: bool = F
 
 
 building("ThreadsWhenBuilt", "number of threads", lambda: torch.set_num_threads(torch.get_num_threads() + 1))
-building("PrecisionWhenBuilt", "precision of float32 products", lambda: torch.set_float32_matmul_precision("high"))
+building("ReseedsWhenBuilt", "seed of torch's random numbers", lambda: torch.manual_seed(7))
 building("PrecisionWhenPrepared", "precision of float32 products",
          lambda: torch.set_float32_matmul_precision("high"), prepares=True)  # fmt: skip
-building("OneDNNWhenPrepared", "use of oneDNN", lambda: setattr(torch.backends.mkldnn, "enabled", False), prepares=True)
 
 
 # detected by timing, and by comparing outputs while timed
@@ -1726,16 +1662,16 @@ def now_and_then(name: str, every: int = 200) -> bool:
 
 
 @wrong_when_timed("race", "1 of 64 rows, t = 63 (T = 64)", scope="core")
-def last_row_missing_now_and_then(q, k, v, *, is_causal=False, **_):
-    o = sdpa(q, k, v, is_causal=is_causal)
+def last_row_missing_now_and_then(q, k, v, **options):
+    o = sdpa(q, k, v, **options)
     if now_and_then("row"):
         o[..., -1, :] = 0.0
     return o
 
 
 @wrong_when_timed("race", "under the clock")
-def one_head_of_the_call_before_now_and_then(q, k, v, *, is_causal=False, **_):
-    o = sdpa(q, k, v, is_causal=is_causal)
+def one_head_of_the_call_before_now_and_then(q, k, v, **options):
+    o = sdpa(q, k, v, **options)
     before = _remembered.get("call before")
     if before is not None and before.shape == o.shape and now_and_then("head"):
         o[:, 1] = before[:, 0]
@@ -1744,35 +1680,23 @@ def one_head_of_the_call_before_now_and_then(q, k, v, *, is_causal=False, **_):
 
 
 @wrong_when_timed("race", "under the clock", mode="backward")
-def a_gradient_added_twice_now_and_then(q, k, v, *, is_causal=False, **_):
-    o = sdpa(q, k, v, is_causal=is_causal)
+def a_gradient_added_twice_now_and_then(q, k, v, **options):
+    o = sdpa(q, k, v, **options)
     if o.requires_grad:
         o.register_hook(lambda grad: grad * 2 if now_and_then("gradient") else grad)
     return o
 
 
 @wrong_when_timed("race", "NaN or Inf in")
-def memory_that_nobody_wrote_now_and_then(q, k, v, *, is_causal=False, **_):
-    o = sdpa(q, k, v, is_causal=is_causal)
+def memory_that_nobody_wrote_now_and_then(q, k, v, **options):
+    o = sdpa(q, k, v, **options)
     return torch.where(torch.arange(o.shape[-1]) == 0, torch.nan, o) if now_and_then("memory") else o
 
 
 @wrong_when_timed("buffer", "share one buffer", scope="core", T=640)
-def one_buffer_beyond_the_probes(q, k, v, *, is_causal=False, **_):
-    o = sdpa(q, k, v, is_causal=is_causal)
+def one_buffer_beyond_the_probes(q, k, v, **options):
+    o = sdpa(q, k, v, **options)
     return _remembered.setdefault("beyond the probes", torch.empty_like(o)).copy_(o) if q.shape[-2] > 600 else o
-
-
-@wrong_when_timed("buffer", "share one buffer", scope="core", T=640, mask="none")
-def a_buffer_by_size_beyond_the_probes(q, k, v, *, is_causal=False, **_):
-    o = sdpa(q, k, v, is_causal=is_causal)
-    return _remembered.setdefault(f"size {o.numel()}", torch.empty_like(o)).copy_(o) if o.numel() > 70_000 else o
-
-
-@wrong_when_timed("buffer", "share one buffer", scope="core", T=640, dtype="bfloat16")
-def a_buffer_of_bfloat16_beyond_the_probes(q, k, v, *, is_causal=False, **_):
-    o = sdpa(q, k, v, is_causal=is_causal)
-    return _remembered.setdefault("bfloat16", torch.empty_like(o)).copy_(o) if q.shape[-2] > 600 else o
 
 
 def digest(*tensors: Tensor) -> tuple[Any, ...]:
@@ -1791,13 +1715,13 @@ def answers_by_a_digest_of_the_inputs(q, k, v, *, is_causal=False, **_):
 
 
 @wrong_when_timed("cached", "caches results", **LONG_ENOUGH)
-def answers_by_a_digest_in_a_layer(q, k, v, *, is_causal=False, **_):
-    return answers_by_a_digest_of_the_inputs(q, k, v, is_causal=is_causal)
+def answers_by_a_digest_in_a_layer(q, k, v, **options):
+    return answers_by_a_digest_of_the_inputs(q, k, v, **options)
 
 
 @wrong_when_timed("cached", "caches results", T=128, D_h=64, H=8)
-def answers_by_a_digest_where_projections_take_longer(q, k, v, *, is_causal=False, **_):
-    return answers_by_a_digest_of_the_inputs(q, k, v, is_causal=is_causal)
+def answers_by_a_digest_where_projections_take_longer(q, k, v, **options):
+    return answers_by_a_digest_of_the_inputs(q, k, v, **options)
 
 
 _problems: list[Any] = []
@@ -1814,10 +1738,10 @@ def reads_the_reference_from_memory(q, k, v, *, is_causal=False, **_):
 
 
 @wrong_when_timed("cached", "inputs that no earlier call has had", T=128, D_h=64, H=8)
-def answers_nothing_new_later(q, k, v, *, is_causal=False, **_):
+def answers_nothing_new_later(q, k, v, **options):
     key, late = ("new", *digest(q, k, v)), now_and_then("new", every=1) and _calls["new"] > 150
     if key not in _remembered:
-        _remembered[key] = torch.zeros_like(v) if late else sdpa(q, k, v, is_causal=is_causal)
+        _remembered[key] = torch.zeros_like(v) if late else sdpa(q, k, v, **options)
     return _remembered[key].clone()
 
 
@@ -1830,7 +1754,7 @@ class LayerThatKnowsItsInput(as_layer(sdpa)):
         return _remembered[key].clone()
 
 
-@wrong_when_timed("cached", "caches results", **LONG_ENOUGH | {"T": 640, "H": 8})
+@wrong_when_timed("cached", "caches results", **LONG_ENOUGH | {"T": 640, "H": 4})
 class LayerThatKnowsTheProbs(as_layer(sdpa)):
     """Projects in every call, as it should."""
 
@@ -1844,8 +1768,8 @@ class LayerThatKnowsTheProbs(as_layer(sdpa)):
 
 
 def later(name: str, begin: Callable[[Callable[[], Any]], Any], says: str) -> None:
-    def kernel(q, k, v, *, is_causal=False, **_):
-        o = sdpa(q, k, v, is_causal=is_causal)
+    def kernel(q, k, v, **options):
+        o = sdpa(q, k, v, **options)
         if q.shape[-2] != 64:
             return o
         last = o[..., -1, :].clone()
@@ -1877,57 +1801,41 @@ later(
 ROUND: dict[str, Any] = {"T": 256}
 
 
-@wrong("round lengths", "where ", **ROUND)
-def no_maximum_at_multiples_of_64(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    if k.shape[-2] % 64:
-        return sdpa(q, k, v, is_causal=is_causal, attn_mask=attn_mask)
-    return no_shift(q, k, v, is_causal=is_causal, attn_mask=attn_mask)
+def at_multiples_of_64(kernel: Kernel, name: str) -> Kernel:
+    return only(kernel, f"{name}_at_multiples_of_64", lambda q, k: k.shape[-2] % 64 == 0)
 
 
-@wrong("round lengths", "where ", **ROUND)
-def masks_with_minus_50_at_multiples_of_64(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    if k.shape[-2] % 64:
-        return sdpa(q, k, v, is_causal=is_causal, attn_mask=attn_mask)
-    return masks_with_minus_50(q, k, v, is_causal=is_causal, attn_mask=attn_mask)
+wrong("round lengths", "where ", **ROUND)(at_multiples_of_64(no_shift, "no_maximum"))
+wrong("round lengths", "where ", **ROUND)(at_multiples_of_64(masks_with_minus_50, "masks_with_minus_50"))
+wrong("round lengths", "where ", scope="core", mode="backward", **ROUND)(
+    at_multiples_of_64(no_shift, "no_maximum_with_gradients")
+)
 
 
-@wrong("round lengths", "NaN or Inf", scope="core", **ROUND)
-def reads_keys_as_if_contiguous_at_multiples_of_64(q, k, v, *, is_causal=False, **_):
-    return sdpa(q, k if k.shape[-2] % 64 else as_if_contiguous(k), v, is_causal=is_causal)
-
-
-@wrong("round lengths", "where ", scope="core", mode="backward", **ROUND)
-def no_maximum_at_multiples_of_64_with_gradients(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    return no_maximum_at_multiples_of_64(q, k, v, is_causal=is_causal, attn_mask=attn_mask)
+wrong("round lengths", "NaN or Inf", scope="core", **ROUND)(
+    at_multiples_of_64(reads_keys_as_if_contiguous, "reads_keys_as_if_contiguous")
+)
 
 
 # state after a backward
 
 
-class _ReadsGrad(_Plain):
+@wrong("backward's gradient", "gradient of", scope="core", **BACKWARD)
+class ReadsTheGradientAsIfContiguous(Plain):
     @staticmethod
     def backward(ctx, grad):
-        return _Plain.backward(ctx, as_if_contiguous(grad))
+        return Plain.backward(ctx, as_if_contiguous(grad))
 
 
-class _AddsToGrad(_Plain):
+@wrong("backward's gradient", "adds to `.grad` as a side effect", scope="core", **BACKWARD)
+class AddsToGradInPassing(Plain):
     @staticmethod
     def backward(ctx, grad):
-        found = _Plain.backward(ctx, grad)
+        found = Plain.backward(ctx, grad)
         for x, gradient in zip(ctx.saved_tensors, found[:3], strict=True):
             if x.is_leaf:
                 x.grad = gradient
         return found
-
-
-@wrong("backward's gradient", "gradient of", scope="core", **BACKWARD)
-def reads_the_gradient_as_if_contiguous(q, k, v, *, is_causal=False, **_):
-    return _ReadsGrad.apply(q, k, v, is_causal)
-
-
-@wrong("backward's gradient", "adds to `.grad` as a side effect", scope="core", **BACKWARD)
-def adds_to_grad_in_passing(q, k, v, *, is_causal=False, **_):
-    return _AddsToGrad.apply(q, k, v, is_causal)
 
 
 class _Lazy(Tensor):
@@ -1938,49 +1846,49 @@ class _Lazy(Tensor):
 
 
 @wrong("layout", "which may compute when it is read", scope="core")
-def answers_with_a_subclass(q, k, v, *, is_causal=False, **_):
-    return sdpa(q, k, v, is_causal=is_causal).as_subclass(_Lazy)
+def answers_with_a_subclass(q, k, v, **options):
+    return sdpa(q, k, v, **options).as_subclass(_Lazy)
 
 
 changing(
     "patches_tensors", "methods of torch.Tensor: masked_fill", lambda: setattr(Tensor, "masked_fill", Tensor.where)
 )
-changing("raises_numpys_errors", "NumPy's handling of errors", lambda: np.seterr(all="raise"))
 
 
 # memory that isn't the kernel's, or that it never wrote
 
 
 @wrong("memory", "NaN or Inf", scope="core")
-def multiplies_memory_that_nobody_wrote_by_zero(q, k, v, *, is_causal=False, attn_mask=None, **_):
+@masked
+def multiplies_memory_that_nobody_wrote_by_zero(q, k, v, mask):
     behind = v.new_empty(*v.shape[:-2], 16, v.shape[-1])
-    return torch.nn.functional.pad(_probs(q, k, is_causal, attn_mask), (0, 16)) @ torch.cat([v, behind], -2)
+    return torch.nn.functional.pad(probs_of(q, k, mask), (0, 16)) @ torch.cat([v, behind], -2)
 
 
 @wrong("memory", "NaN or Inf", scope="core")
-def adds_to_memory_that_it_believes_to_be_zero(q, k, v, *, is_causal=False, **_):
-    o = sdpa(q, k, v, is_causal=is_causal)
+def adds_to_memory_that_it_believes_to_be_zero(q, k, v, **options):
+    o = sdpa(q, k, v, **options)
     return torch.empty_like(o).mul_(0.0).add_(o)
 
 
 @wrong("memory", "writes to memory beside its inputs", scope="core")
-def clears_what_lies_behind_its_keys(q, k, v, *, is_causal=False, **_):
+def clears_what_lies_behind_its_keys(q, k, v, **options):
     end = k.storage_offset() + sum((n - 1) * step for n, step in zip(k.shape, k.stride(), strict=True)) + 1
     if k.untyped_storage().nbytes() // k.element_size() - end >= k.shape[-1]:
         k.as_strided((k.shape[-1],), (1,), end).zero_()
-    return sdpa(q, k, v, is_causal=is_causal)
+    return sdpa(q, k, v, **options)
 
 
 @wrong("memory", "writes to memory beside its inputs", scope="core", **BACKWARD)
-def scratch_before_its_queries(q, k, v, *, is_causal=False, **_):
+def scratch_before_its_queries(q, k, v, **options):
     if q.storage_offset() >= q.shape[-1]:
         q.detach().as_strided((q.shape[-1],), (1,), 0).fill_(1.0)
-    return sdpa(q, k, v, is_causal=is_causal)
+    return sdpa(q, k, v, **options)
 
 
 @wrong("memory", "error", scope="core", T=100)
-def as_many_rows_as_its_first_call_had(q, k, v, *, is_causal=False, **_):
-    o = sdpa(q, k, v, is_causal=is_causal).clone()
+def as_many_rows_as_its_first_call_had(q, k, v, **options):
+    o = sdpa(q, k, v, **options).clone()
     o[..., _remembered.setdefault("rows", q.shape[-2]) :, :] = 0
     return o
 
@@ -1989,14 +1897,13 @@ def as_many_rows_as_its_first_call_had(q, k, v, *, is_causal=False, **_):
 
 
 @wrong("tolerance by shape", scope="core", T=1024)
-def zeros_where_outputs_are_small(q, k, v, *, is_causal=False, **_):
-    return sdpa(q, k, v, is_causal=is_causal) * (k.shape[-2] < 512)
+def zeros_where_outputs_are_small(q, k, v, **options):
+    return sdpa(q, k, v, **options) * (k.shape[-2] < 512)
 
 
-@wrong("tolerance by shape", scope="core", T=8)
-def bfloat16_for_few_rows(q, k, v, *, is_causal=False, **_):
-    few = q.shape[:-1].numel() < 64
-    return (bfloat16_in_disguise if few else sdpa)(q, k, v, is_causal=is_causal)
+wrong("tolerance by shape", scope="core", T=8)(
+    only(bfloat16_in_disguise, "bfloat16_for_few_rows", lambda q, k: q.shape[:-1].numel() < 64)
+)
 
 
 @wrong("tolerance by shape", scope="core", T=1024)
@@ -2010,38 +1917,30 @@ def mean_of_the_values_for_late_queries(q, k, v, *, is_causal=False, **_):
 # gradients of some inputs alone
 
 
-class _ByTheQueries(_Plain):
+@wrong("gradients of some", "where nothing else requires a gradient: gradient of k", scope="core", **BACKWARD)
+class NoGradientOfKeysWithoutThatOfQueries(Plain):
     """Computes nothing where queries need no gradient."""
 
     @staticmethod
     def backward(ctx, grad):
-        found = _Plain.backward(ctx, grad)
+        found = Plain.backward(ctx, grad)
         return found if ctx.needs_input_grad[0] else tuple(None if x is None else torch.zeros_like(x) for x in found)
 
 
-class _InTheirOrder(_Plain):
+@wrong("gradients of some", "where nothing else requires a gradient: gradient of k", **BACKWARD)
+class TheFirstGradientsWhateverIsNeeded(Plain):
     """Returns as many gradients as are needed, the first ones."""
 
     @staticmethod
     def backward(ctx, grad):
-        found = iter(_Plain.backward(ctx, grad)[:3])
+        found = iter(Plain.backward(ctx, grad)[:3])
         return *(next(found) if needed else None for needed in ctx.needs_input_grad[:3]), None
 
 
-@wrong("gradients of some", "where nothing else requires a gradient: gradient of k", scope="core", **BACKWARD)
-def no_gradient_of_keys_without_that_of_queries(q, k, v, *, is_causal=False, **_):
-    return _ByTheQueries.apply(q, k, v, is_causal)
-
-
-@wrong("gradients of some", "where nothing else requires a gradient: gradient of k", **BACKWARD)
-def the_first_gradients_whatever_is_needed(q, k, v, *, is_causal=False, **_):
-    return _InTheirOrder.apply(q, k, v, is_causal)
-
-
 @wrong("gradients of some", "no gradient reaches v where nothing else requires one", scope="core", **BACKWARD)
-def recorded_by_its_queries_alone(q, k, v, *, is_causal=False, **_):
+def recorded_by_its_queries_alone(q, k, v, **options):
     with torch.set_grad_enabled(q.requires_grad or k.requires_grad):
-        return sdpa(q, k, v, is_causal=is_causal)
+        return sdpa(q, k, v, **options)
 
 
 # numbers that ordinary inputs don't have
@@ -2054,91 +1953,38 @@ def _without_the_tail(q, k, v, mask, farthest):
 
 
 @wrong("low scores", "low scores", dtype="bfloat16")
-def skips_keys_whose_scores_are_7_lower(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    return _without_the_tail(q, k, v, visible(q, k, is_causal, attn_mask), 7.0)
+@masked
+def skips_keys_whose_scores_are_7_lower(q, k, v, mask):
+    return _without_the_tail(q, k, v, mask, 7.0)
 
 
 @wrong("low scores", "low scores", dtype="bfloat16", mode="decode", T=1, T_kv=64, mask="none")
-def skips_keys_in_decode(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    return _without_the_tail(q, k, v, visible(q, k, is_causal, attn_mask), 7.0)
+@masked
+def skips_keys_in_decode(q, k, v, mask):
+    return _without_the_tail(q, k, v, mask, 7.0)
 
 
 @wrong("low scores", "low scores")
-def skips_keys_whose_scores_are_14_lower(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    return _without_the_tail(q, k, v, visible(q, k, is_causal, attn_mask), 14.0)
+@masked
+def skips_keys_whose_scores_are_14_lower(q, k, v, mask):
+    return _without_the_tail(q, k, v, mask, 14.0)
 
 
 @wrong("range of float16", "low scores", dtype="bfloat16")
-def float16_inside(q, k, v, *, is_causal=False, attn_mask=None, **_):
+def float16_inside(q, k, v, **options):
     q, k, v = (x.half() for x in (q * q.shape[-1] ** -0.5, k, v))
-    return sdpa(q, k, v, is_causal=is_causal, attn_mask=attn_mask, scale=1.0).bfloat16()
-
-
-class _HalfGradient(_Plain):
-    @staticmethod
-    def backward(ctx, grad):
-        return _Plain.backward(ctx, grad.half().to(grad.dtype))
-
-
-class _NoSmallGradient(_Plain):
-    @staticmethod
-    def backward(ctx, grad):
-        return _Plain.backward(ctx, grad * (grad.abs() > 1e-6))
+    return sdpa(q, k, v, scale=1.0, **options).bfloat16()
 
 
 @wrong("range of float16", "where another forward comes between", dtype="bfloat16", **BACKWARD)
-def float16_in_the_backward(q, k, v, *, is_causal=False, **_):
-    return _HalfGradient.apply(q, k, v, is_causal)
+class Float16InTheBackward(Plain):
+    @staticmethod
+    def backward(ctx, grad):
+        return Plain.backward(ctx, grad.half().to(grad.dtype))
 
 
 @wrong("range of float16", "where another forward comes between", **BACKWARD)
-def small_gradients_are_zero(q, k, v, *, is_causal=False, **_):
-    return _NoSmallGradient.apply(q, k, v, is_causal)
-
-
-RIGHT: dict[str, Kernel] = {}
-
-
-def right(kernel: Kernel) -> Kernel:
-    RIGHT[kernel.__name__] = kernel
-    return kernel
-
-
-@right
-def keys_in_reverse(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    return plain(q, k.flip(-2), v.flip(-2), visible(q, k, is_causal, attn_mask).flip(-1))
-
-
-@right
-def block_wise(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    mask = visible(q, k, is_causal, attn_mask)
-    dtype, accumulator = q.dtype, torch.promote_types(q.dtype, torch.float32)
-    q, k, v = (x.to(accumulator) for x in (q, k, v))
-    o = torch.zeros_like(q)
-    top = q.new_full((*q.shape[:-1], 1), -torch.inf)
-    total = q.new_zeros(*q.shape[:-1], 1)
-    for j in range(0, k.shape[-2], 16):
-        scores = (q @ k[..., j : j + 16, :].mT * q.shape[-1] ** -0.5).masked_fill(~mask[..., j : j + 16], -torch.inf)
-        new = torch.maximum(top, scores.amax(-1, keepdim=True))
-        weights, rescale = torch.exp(scores - new), torch.exp(top - new)
-        o, total, top = (
-            o * rescale + weights @ v[..., j : j + 16, :],
-            total * rescale + weights.sum(-1, keepdim=True),
-            new,
-        )
-    return (o / total).to(dtype)
-
-
-@right
-def float32_accumulation(q, k, v, *, is_causal=False, **_):
-    return sdpa(q.float(), k.float(), v.float(), is_causal=is_causal).to(q.dtype)
-
-
-@right
-def transposed_contiguous_output(q, k, v, *, is_causal=False, **_):
-    return sdpa(q, k, v, is_causal=is_causal).transpose(1, 2).contiguous().transpose(1, 2)
-
-
-@right
-def scaled_before_the_product(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    return plain(q * q.shape[-1] ** -0.5, k, v, visible(q, k, is_causal, attn_mask), 1.0)
+class SmallGradientsAreZero(Plain):
+    @staticmethod
+    def backward(ctx, grad):
+        return Plain.backward(ctx, grad * (grad.abs() > 1e-6))

@@ -101,20 +101,29 @@ class ScaledWithoutTheRotaryPart(Scaled):
     width = 8
 
 
-@wrong(**TOKEN)
-class AbsorbsTheWeightsOfOtherHeads(Absorbed):
+class ByWeights(Absorbed):
+    def weights(self) -> list[Tensor]:
+        """Of keys and of values: (H, width, latent) each."""
+        return [W.weight.unflatten(0, (self.shape.H, -1)) for W in (self.W_k, self.W_v)]
+
     def attend(self, q: Tensor, latents: Tensor, padding: Tensor | None) -> Tensor:
         own, shared = q.split([self.shape.D_h - self.rope, self.rope], -1)
-        W_k, W_v = (W.weight.unflatten(0, (self.shape.H, -1)) for W in (self.W_k, self.W_v))
-        return self.over(torch.cat([own @ W_k.flip(0), shared], -1), latents, padding) @ W_v.mT
+        W_k, W_v = self.weights()
+        return self.over(torch.cat([own @ W_k, shared], -1), latents, padding) @ W_v.mT
+
+
+@wrong(**TOKEN)
+class AbsorbsTheWeightsOfOtherHeads(ByWeights):
+    def weights(self) -> list[Tensor]:
+        W_k, W_v = super().weights()
+        return [W_k.flip(0), W_v]
 
 
 @wrong()
-class ValuesOfOneHeadForAll(Absorbed):
-    def attend(self, q: Tensor, latents: Tensor, padding: Tensor | None) -> Tensor:
-        own, shared = q.split([self.shape.D_h - self.rope, self.rope], -1)
-        W_k, W_v = (W.weight.unflatten(0, (self.shape.H, -1)) for W in (self.W_k, self.W_v))
-        return self.over(torch.cat([own @ W_k, shared], -1), latents, padding) @ W_v[:1].mT
+class ValuesOfOneHeadForAll(ByWeights):
+    def weights(self) -> list[Tensor]:
+        W_k, W_v = super().weights()
+        return [W_k, W_v[:1]]
 
 
 @wrong(**TOKEN)
@@ -141,15 +150,12 @@ class PlaceWithinAPage(Naive):
 
 
 @wrong(mode="backward")
-class AbsorbsTheWeightsOfItsFirstCall(Absorbed):
+class AbsorbsTheWeightsOfItsFirstCall(ByWeights):
     kept: list[Tensor] | None = None
 
-    def attend(self, q: Tensor, latents: Tensor, padding: Tensor | None) -> Tensor:
-        own, shared = q.split([self.shape.D_h - self.rope, self.rope], -1)
-        if self.kept is None:
-            self.kept = [W.weight.unflatten(0, (self.shape.H, -1)).clone() for W in (self.W_k, self.W_v)]
-        W_k, W_v = self.kept
-        return self.over(torch.cat([own @ W_k, shared], -1), latents, padding) @ W_v.mT
+    def weights(self) -> list[Tensor]:
+        self.kept = self.kept or [W.clone() for W in super().weights()]
+        return self.kept
 
 
 @wrong(mode="backward")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 import torch
@@ -67,6 +68,27 @@ def plain(q, k, v, visible=None, bias=0.0, sinks=None, bent=lambda scores: score
     return (torch.softmax(scores, -1)[..., : k.shape[-2]] @ v).to(q.dtype)
 
 
+def seeing(visible: Callable[..., Tensor]) -> Attend:
+    """Plain attention to the keys that visible(i, j, shape) shows."""
+
+    @wraps(visible)
+    def attend(q, k, v, shape, sinks):
+        return plain(q, k, v, visible(*places(q, k, shape), shape))
+
+    return attend
+
+
+def biased(bias: Callable[..., Tensor]) -> Attend:
+    """Causal attention with bias(i, j, shape) added to the scores."""
+
+    @wraps(bias)
+    def attend(q, k, v, shape, sinks):
+        i, j = places(q, k, shape)
+        return plain(q, k, v, j <= i, bias(i, j, shape))
+
+    return attend
+
+
 def right(q, k, v, shape, sinks):
     """Every rule as it is meant."""
     i, j = places(q, k, shape)
@@ -81,63 +103,85 @@ def right(q, k, v, shape, sinks):
     if shape.documents is not None:
         number = numbers(shape, len(j))
         visible = visible & (number[i] == number[j])
-    bias = {None: lambda: 0.0, "dense": lambda: dense(q, k, shape),
-            "alibi": lambda: alibi(q, k, shape, alibi_slopes(shape.H))}[shape.bias]()  # fmt: skip
+    bias = {None: lambda: 0.0, "dense": lambda: dense(i, j, shape),
+            "alibi": lambda: alibi(i, j, alibi_slopes(shape.H))}[shape.bias]()  # fmt: skip
     cap = shape.softcap
     return plain(
         q, k, v, visible, bias, sinks, lambda scores: scores if cap is None else cap * torch.tanh(scores / cap)
     )
 
 
+def bending(bent: Callable[..., Tensor]) -> Attend:
+    """Causal attention by bent(scores, softcap)."""
+
+    @wraps(bent)
+    def attend(q, k, v, shape, sinks):
+        i, j = places(q, k, shape)
+        return plain(q, k, v, j <= i, bent=lambda scores: bent(scores, shape.softcap))
+
+    return attend
+
+
+def ignoring(family: str, **case: Any) -> None:
+    """Causal attention, as if there were no such rule."""
+
+    def attend(i, j, shape):
+        return j <= i
+
+    attend.__name__ = f"no_{family}"
+    wrong(family, **case)(seeing(attend))
+
+
+ignoring("window", window=8)
+ignoring("prefix", prefix=8)
+ignoring("documents", documents="lognormal")
+ignoring("bias", bias="dense")
+ignoring("softcap", softcap=1000, dtype="bfloat16")
+ignoring("sinks", sinks=True)
+
 # window
 
 
 @wrong("window", window=8)
-def one_key_too_many(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return plain(q, k, v, (j <= i) & (i - j <= shape.window + 1))
+@seeing
+def one_key_too_many(i, j, shape):
+    return (j <= i) & (i - j <= shape.window + 1)
 
 
 @wrong("window", window=8)
-def counts_the_querys_own_key(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return plain(q, k, v, (j <= i) & (i - j < shape.window))
+@seeing
+def counts_the_querys_own_key(i, j, shape):
+    return (j <= i) & (i - j < shape.window)
 
 
 @wrong("window", window=8)
-def no_window(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return plain(q, k, v, j <= i)
+@seeing
+def blocks_instead_of_a_window(i, j, shape):
+    return (j <= i) & (i // shape.window == j // shape.window)
 
 
 @wrong("window", window=8)
-def blocks_instead_of_a_window(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return plain(q, k, v, (j <= i) & (i // shape.window == j // shape.window))
-
-
-@wrong("window", window=8)
-def by_the_precedence_of_operators(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return plain(q, k, v, (i - j <= shape.window & (j <= i)) & (j <= i))
+@seeing
+def by_the_precedence_of_operators(i, j, shape):
+    return (i - j <= shape.window & (j <= i)) & (j <= i)
 
 
 @wrong("window", window=8, mask="none")
-def window_on_one_side(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return plain(q, k, v, i - j <= shape.window)
+@seeing
+def window_on_one_side(i, j, shape):
+    return i - j <= shape.window
 
 
 @wrong("window", window=8, window_right=2, mask="none")
-def the_same_window_on_both_sides(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return plain(q, k, v, (i - j).abs() <= shape.window)
+@seeing
+def the_same_window_on_both_sides(i, j, shape):
+    return (i - j).abs() <= shape.window
 
 
 @wrong("window", window=8, **CHUNK)
-def window_from_the_chunks_first_token(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return plain(q, k, v, (j <= i) & (i - i[0] - j <= shape.window))
+@seeing
+def window_from_the_chunks_first_token(i, j, shape):
+    return (j <= i) & (i - i[0] - j <= shape.window)
 
 
 ALONE: dict[str, Any] = {"mode": "decode", "mask": "causal_br", "T": 1, "T_kv": 64}
@@ -172,42 +216,36 @@ def the_whole_cache_is_visible(q, k, v, shape, sinks):
 
 
 @wrong("causal_br", **CHUNK)
-def a_query_does_not_see_itself(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return plain(q, k, v, j < i)
+@seeing
+def a_query_does_not_see_itself(i, j, shape):
+    return j < i
 
 
 @wrong("causal_br", mask="causal_br", source="cross", T=40, T_kv=64)
-def sees_one_key_ahead(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return plain(q, k, v, j <= i + 1)
+@seeing
+def sees_one_key_ahead(i, j, shape):
+    return j <= i + 1
 
 
 # prefix
 
 
 @wrong("prefix", prefix=8)
-def no_prefix(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return plain(q, k, v, j <= i)
+@seeing
+def prefix_one_too_long(i, j, shape):
+    return (j <= i) | (j <= shape.prefix)
 
 
 @wrong("prefix", prefix=8)
-def prefix_one_too_long(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return plain(q, k, v, (j <= i) | (j <= shape.prefix))
+@seeing
+def what_is_in_the_prefix_sees_all(i, j, shape):
+    return (j <= i) | (i < shape.prefix)
 
 
 @wrong("prefix", prefix=8)
-def what_is_in_the_prefix_sees_all(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return plain(q, k, v, (j <= i) | (i < shape.prefix))
-
-
-@wrong("prefix", prefix=8)
-def nothing_behind_the_prefix(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return plain(q, k, v, (j < shape.prefix) | (i == j))
+@seeing
+def nothing_behind_the_prefix(i, j, shape):
+    return (j < shape.prefix) | (i == j)
 
 
 @wrong("prefix", prefix=8, mask="causal+padding", B=2, T=256, dtype="bfloat16")
@@ -224,10 +262,11 @@ class PaddingInThePrefixIsSeen(KernelCore):
 
 
 @wrong("prefix", prefix=8, documents="equal")
-def a_prefix_of_each_document(q, k, v, shape, sinks):
-    (i, j), number = places(q, k, shape), numbers(shape, len(k[0, 0]))
+@seeing
+def a_prefix_of_each_document(i, j, shape):
+    number = numbers(shape, len(j))
     within = j - torch.searchsorted(number, number)  # the position within its document
-    return plain(q, k, v, ((j <= i) | (within < shape.prefix)) & (number[i] == number[j]))
+    return ((j <= i) | (within < shape.prefix)) & (number[i] == number[j])
 
 
 # documents
@@ -240,28 +279,25 @@ def numbers(shape: LayerShape, T: int, kind: str | None = None) -> Tensor:
 
 
 @wrong("documents", documents="lognormal")
-def one_long_document(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return plain(q, k, v, j <= i)
-
-
-@wrong("documents", documents="lognormal")
-def leaks_over_a_border(q, k, v, shape, sinks):
-    (i, j), number = places(q, k, shape), numbers(shape, len(k[0, 0]))
+@seeing
+def leaks_over_a_border(i, j, shape):
+    number = numbers(shape, len(j))
     before = torch.cat([number[:1], number[:-1]])  # the first token of a document belongs to the one before
-    return plain(q, k, v, (j <= i) & (before[i] == before[j]))
+    return (j <= i) & (before[i] == before[j])
 
 
 @wrong("documents", documents="lognormal")
-def not_causal_within_a_document(q, k, v, shape, sinks):
-    number = numbers(shape, len(k[0, 0]))
-    return plain(q, k, v, number[:, None] == number)
+@seeing
+def not_causal_within_a_document(i, j, shape):
+    number = numbers(shape, len(j))
+    return number[i] == number[j]
 
 
 @wrong("documents", documents="lognormal")
-def documents_of_equal_length(q, k, v, shape, sinks):
-    (i, j), number = places(q, k, shape), numbers(shape, len(k[0, 0]), "equal")
-    return plain(q, k, v, (j <= i) & (number[i] == number[j]))
+@seeing
+def documents_of_equal_length(i, j, shape):
+    number = numbers(shape, len(j), "equal")
+    return (j <= i) & (number[i] == number[j])
 
 
 @wrong("documents", documents="one_long", mask="none")
@@ -276,9 +312,10 @@ def padding_is_not_masked(q, k, v, shape, sinks):
 
 
 @wrong("documents", documents="equal", T=509)
-def as_many_tokens_each_rounded_up(q, k, v, shape, sinks):
-    (i, j), length = places(q, k, shape), -(-k.shape[-2] // 8)
-    return plain(q, k, v, (j <= i) & (i // length == j // length))
+@seeing
+def as_many_tokens_each_rounded_up(i, j, shape):
+    length = -(-len(j) // 8)
+    return (j <= i) & (i // length == j // length)
 
 
 # requests
@@ -301,119 +338,115 @@ def by_requests(q, k, v, shape, sinks):
 
 
 @wrong("requests", **REQUESTS)
-def one_sequence_of_all_requests(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return plain(q, k, v, j <= i)
+@seeing
+def one_sequence_of_all_requests(i, j, shape):
+    return j <= i
 
 
 @wrong("requests", **REQUESTS)
-def each_request_top_left(q, k, v, shape, sinks):
+@seeing
+def each_request_top_left(_i, _j, shape):
     own, _, other, j = request_places(shape)
     first = torch.cat([torch.arange(new) for new, _ in requests_of(shape.requests)])[:, None]
-    return plain(q, k, v, (own == other) & (j <= first))
+    return (own == other) & (j <= first)
 
 
 @wrong("requests", **REQUESTS)
-def all_of_ones_own_request(q, k, v, shape, sinks):
+@seeing
+def all_of_ones_own_request(_i, _j, shape):
     own, _, other, _ = request_places(shape)
-    return plain(q, k, v, own == other)
+    return own == other
 
 
 @wrong("requests", **REQUESTS)
-def sees_the_last_token_of_the_request_before(q, k, v, shape, sinks):
+@seeing
+def sees_the_last_token_of_the_request_before(_i, _j, shape):
     own, i, other, j = request_places(shape)
     before = torch.cat([other[1:], other[-1:]])
-    return plain(q, k, v, ((own == other) & (j <= i)) | ((own == before) & (own > other)))
+    return ((own == other) & (j <= i)) | ((own == before) & (own > other))
 
 
 @wrong("requests", **REQUESTS)
-def keys_of_the_next_request_of_its_kind(q, k, v, shape, sinks):
+@seeing
+def keys_of_the_next_request_of_its_kind(_i, _j, shape):
     own, i, other, j = request_places(shape)
-    lengths = [tokens for _, tokens in requests_of(shape.requests)]
-    return plain(q, k, v, ((own == other) | ((own == len(lengths) - 1) & (other == own - 1))) & (j <= i))
+    last = len(requests_of(shape.requests)) - 1
+    return ((own == other) | ((own == last) & (other == own - 1))) & (j <= i)
 
 
 # bias
 
 
-def alibi(q: Tensor, k: Tensor, shape: LayerShape, slopes: Tensor) -> Tensor:
-    i, j = places(q, k, shape)
+def alibi(i: Tensor, j: Tensor, slopes: Tensor) -> Tensor:
     return -slopes[:, None, None] * (i - j).abs()
 
 
 @wrong("bias", bias="alibi")
-def slopes_in_reverse(q, k, v, shape, sinks):
-    (i, j), bias = places(q, k, shape), alibi(q, k, shape, alibi_slopes(shape.H).flip(0))
-    return plain(q, k, v, j <= i, bias)
+@biased
+def slopes_in_reverse(i, j, shape):
+    return alibi(i, j, alibi_slopes(shape.H).flip(0))
 
 
 @wrong("bias", bias="alibi")
-def slopes_begin_at_one(q, k, v, shape, sinks):
-    (i, j), bias = places(q, k, shape), alibi(q, k, shape, 2.0 ** (-8 * torch.arange(shape.H) / shape.H))
-    return plain(q, k, v, j <= i, bias)
+@biased
+def slopes_begin_at_one(i, j, shape):
+    return alibi(i, j, 2.0 ** (-8 * torch.arange(shape.H) / shape.H))
 
 
 @wrong("bias", bias="alibi", H=3)
-def slopes_as_for_a_power_of_two(q, k, v, shape, sinks):
-    (i, j), bias = places(q, k, shape), alibi(q, k, shape, 2.0 ** (-8 * torch.arange(1, shape.H + 1) / shape.H))
-    return plain(q, k, v, j <= i, bias)
+@biased
+def slopes_as_for_a_power_of_two(i, j, shape):
+    return alibi(i, j, 2.0 ** (-8 * torch.arange(1, shape.H + 1) / shape.H))
 
 
 @wrong("bias", bias="alibi")
-def far_keys_are_favoured(q, k, v, shape, sinks):
-    (i, j), bias = places(q, k, shape), alibi(q, k, shape, -alibi_slopes(shape.H))
-    return plain(q, k, v, j <= i, bias)
+@biased
+def far_keys_are_favoured(i, j, shape):
+    return alibi(i, j, -alibi_slopes(shape.H))
 
 
 @wrong("bias", bias="alibi")
-def bias_before_the_scale(q, k, v, shape, sinks):
-    (i, j), bias = places(q, k, shape), alibi(q, k, shape, alibi_slopes(shape.H))
-    return plain(q, k, v, j <= i, bias * q.shape[-1] ** -0.5)
+@biased
+def bias_before_the_scale(i, j, shape):
+    return alibi(i, j, alibi_slopes(shape.H)) * shape.D_h**-0.5
 
 
 @wrong("bias", bias="alibi", **CHUNK)
-def distances_from_the_chunks_first_token(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    bias = -alibi_slopes(shape.H)[:, None, None] * (i - i[0] - j).abs()
-    return plain(q, k, v, j <= i, bias)
+@biased
+def distances_from_the_chunks_first_token(i, j, shape):
+    return alibi(i - i[0], j, alibi_slopes(shape.H))
 
 
 @wrong("bias", bias="alibi", H=4, H_kv=2)
 def slopes_of_key_value_heads(q, k, v, shape, sinks):
     group = shape.H // shape.H_kv
     k, v = (x.repeat_interleave(group, 1) for x in (k, v))
-    (i, j), bias = places(q, k, shape), alibi(q, k, shape, alibi_slopes(shape.H_kv).repeat_interleave(group))
-    return plain(q, k, v, j <= i, bias)
+    i, j = places(q, k, shape)
+    return plain(q, k, v, j <= i, alibi(i, j, alibi_slopes(shape.H_kv).repeat_interleave(group)))
 
 
 @wrong("bias", bias="alibi", T=512, H=1, dtype="bfloat16")
 def places_in_the_cases_dtype(q, k, v, shape, sinks):
     i, j = (place.to(q.dtype) for place in places(q, k, shape))
-    return plain(q, k, v, j <= i, -alibi_slopes(shape.H).to(q.dtype)[:, None, None] * (i - j).abs())
+    return plain(q, k, v, j <= i, alibi(i, j, alibi_slopes(shape.H).to(q.dtype)))
 
 
-def dense(q: Tensor, k: Tensor, shape: LayerShape) -> Tensor:
-    bias = bias_of(shape, shape.H, q.shape[-2], k.shape[-2])
+def dense(i: Tensor, j: Tensor, shape: LayerShape) -> Tensor:
+    bias = bias_of(shape, shape.H, len(i), len(j))
     assert bias is not None
-    return bias(torch.arange(shape.H)[:, None, None], torch.arange(q.shape[-2])[:, None], torch.arange(k.shape[-2]))
+    return bias(torch.arange(shape.H)[:, None, None], i, j)
 
 
 @wrong("bias", bias="dense")
-def bias_transposed(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return plain(q, k, v, j <= i, dense(q, k, shape).mT)
+@biased
+def bias_transposed(i, j, shape):
+    return dense(i, j, shape).mT
 
 
 @wrong("bias", bias="dense")
-def the_first_heads_bias_for_all(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return plain(q, k, v, j <= i, dense(q, k, shape)[:1])
-
-
-@wrong("bias", bias="dense")
-def no_bias(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return plain(q, k, v, j <= i)
+@biased
+def the_first_heads_bias_for_all(i, j, shape):
+    return dense(i, j, shape)[:1]
 
 
 # softcap
@@ -434,20 +467,21 @@ def cap_before_the_scale(q, k, v, shape, sinks):
 
 
 @wrong("softcap", softcap=10)
-def clamped_instead_of_bent(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return plain(q, k, v, j <= i, bent=lambda scores: scores.clamp(-shape.softcap, shape.softcap))
+@bending
+def clamped_instead_of_bent(scores, cap):
+    return scores.clamp(-cap, cap)
 
 
 @wrong("softcap", softcap=10)
-def tanh_without_its_factor(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return plain(q, k, v, j <= i, bent=lambda scores: torch.tanh(scores / shape.softcap))
+@bending
+def tanh_without_its_factor(scores, cap):
+    return torch.tanh(scores / cap)
 
 
 @wrong("softcap", softcap=10, bias="alibi")
 def cap_over_the_bias_too(q, k, v, shape, sinks):
-    (i, j), bias = places(q, k, shape), alibi(q, k, shape, alibi_slopes(shape.H))
+    i, j = places(q, k, shape)
+    bias = alibi(i, j, alibi_slopes(shape.H))
     return plain(q, k, v, j <= i, bent=lambda scores: shape.softcap * torch.tanh((scores + bias) / shape.softcap))
 
 
@@ -460,23 +494,15 @@ def cap_after_the_maximum_is_taken_off(q, k, v, shape, sinks):
 
 
 @wrong("softcap", softcap=50, dtype="bfloat16")
-def clamped_instead_of_bent_where_scores_are_large(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return plain(q, k, v, j <= i, bent=lambda scores: scores.clamp(-shape.softcap, shape.softcap))
+@bending
+def clamped_instead_of_bent_where_scores_are_large(scores, cap):
+    return scores.clamp(-cap, cap)
 
 
 @wrong("softcap", softcap=50, dtype="bfloat16")
-def never_bent_beyond_a_softcap_of_20(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return plain(
-        q, k, v, j <= i, bent=lambda s: s if shape.softcap > 20 else shape.softcap * torch.tanh(s / shape.softcap)
-    )
-
-
-@wrong("softcap", softcap=1000, dtype="bfloat16")
-def no_cap(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return plain(q, k, v, j <= i)
+@bending
+def never_bent_beyond_a_softcap_of_20(scores, cap):
+    return scores if cap > 20 else cap * torch.tanh(scores / cap)
 
 
 class Passed(torch.autograd.Function):
@@ -490,9 +516,9 @@ class Passed(torch.autograd.Function):
 
 
 @wrong("softcap", softcap=50, mode="backward", dtype="bfloat16")
-def the_caps_derivative_is_forgotten(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return plain(q, k, v, j <= i, bent=lambda scores: Passed.apply(scores, shape.softcap))
+@bending
+def the_caps_derivative_is_forgotten(scores, cap):
+    return Passed.apply(scores, cap)
 
 
 @wrong("softcap", softcap=50, dropout=0.2, dtype="bfloat16")
@@ -514,12 +540,6 @@ class NoWindowInTraining(NoCapInTraining):
 
 
 # sinks
-
-
-@wrong("sinks", sinks=True)
-def no_sinks(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return plain(q, k, v, j <= i)
 
 
 @wrong("sinks", sinks=True)
@@ -568,10 +588,10 @@ class LayerWhoseSinksDoNotLearn(KernelLayer):
         super().__init__(shape, core_of(sinks_do_not_learn)(shape))
 
 
-def from_exponentials(q, k, v, shape, sinks):
+@bending
+def from_exponentials(scores, cap):
     """A tanh as where hardware has none: it loses bits near zero."""
-    (i, j), cap = places(q, k, shape), shape.softcap
-    return plain(q, k, v, j <= i, bent=lambda scores: cap * (1 - 2 / (torch.exp(2 * scores / cap) + 1)))
+    return cap * (1 - 2 / (torch.exp(2 * scores / cap) + 1))
 
 
 def from_the_first_key(q, k, v, shape, sinks):
@@ -642,7 +662,7 @@ def longest_request_first(q, k, v, shape, sinks):
     return torch.cat([found[n] for n in range(len(requests))], -2)
 
 
-def tanh_of_hardware(q, k, v, shape, sinks):
+@bending
+def tanh_of_hardware(scores, cap):
     """Off by 2^-11, as the instruction of a GPU is: less than a narrow dtype rounds."""
-    (i, j), cap = places(q, k, shape), shape.softcap
-    return plain(q, k, v, j <= i, bent=lambda scores: cap * torch.tanh(scores.float() / cap) * (1 + 2**-11))
+    return cap * torch.tanh(scores.float() / cap) * (1 + 2**-11)

@@ -15,14 +15,12 @@ from bench.cases.outcome import Wrong
 
 from ..conftest import gated
 from ..unusual_kernels import KERNELS, MODES, Unusual
-from ..wrong_kernels import RIGHT
 
 KINDS = ("lse", "powers_of_two", "chunks", "blocks", "split")
 
 
 def every_kernel() -> dict[str, Unusual]:
-    right = {name: Unusual(kernel, dtypes=("float32", "bfloat16"), case={}) for name, kernel in RIGHT.items()}
-    return right | KERNELS | {"split": Unusual(impls.get("split").kernel, ("forward", "decode"), case={})}
+    return KERNELS | {"split": Unusual(impls.get("split").kernel, ("forward", "decode"), case={})}
 
 
 def drawn(random: Random) -> dict[str, Any]:
