@@ -44,8 +44,9 @@ def headline(grid: Grid, baseline: str | None) -> str:
     cases = grid.judged
     if not grid.cases:
         return "No answer: no cell of this run has a number."
-    if len(grid.impls) == 1:
-        return f"No answer: only {grid.impls[0]} has times, and a ratio takes two implementations."
+    able = [it for it in grid.impls if any(case.mark(it).state != "unsupported" for case in grid.cases)]
+    if len(able) == 1:
+        return f"No answer: only {able[0]} has times, and a ratio takes two implementations."
     if not cases:
         return "No answer: no case of this run has two implementations that are correct everywhere."
     if not any(mark.low == mark.low for case in cases for mark in case.ranked[1:]):

@@ -104,7 +104,11 @@ def _said(this: Comparison) -> tuple[str, str]:
         return ": ".join([answer(this), *told[:first]]), "; ".join(told[first:])
     ratios = [ratio for cell in this.cells if math.isfinite(ratio := cell.head / cell.base)]
     cells = words.plural(len(ratios), "cell")
-    moved = f"{units.change(median(ratios))} in the median of {cells}, not judged" if ratios else "no cell in common"
+    moved = (
+        f"seconds {units.change(median(ratios))} in the median of {cells}, not judged"
+        if ratios
+        else "no cell in common"
+    )
     return moved, "; ".join(told)
 
 

@@ -125,7 +125,13 @@ def test_unresolved_cases_are_counted() -> None:
 
 
 def test_one_implementation_has_no_answer() -> None:
-    said = answer.headline(grids.Grid([open_case(64)], ["sdpa"], ["T"]), None)
+    marks = {
+        "sdpa": grids.Mark("sdpa", grids.FASTEST, 1.0),
+        "mine": grids.Mark("mine", "unsupported", why="no package"),
+    }
+    said = answer.headline(
+        grids.Grid([grids.Case("64", {}, "", marks)], ["mine", "sdpa"], [], frozenset({"mine"})), None
+    )
     assert said == "No answer: only sdpa has times, and a ratio takes two implementations."
 
 

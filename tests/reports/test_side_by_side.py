@@ -54,7 +54,7 @@ def sweep() -> dict[str, Any]:
 def test_the_headline_of_two_runs_says_how_they_compare(sweep: dict[str, Any], tmp_path: Path) -> None:
     three = saved(tmp_path, a=sweep, b=times(sweep, 1.5), c=sweep)
     slower, as_before = (
-        f"{by} % in the median of {len(sweep['benchmarks'])} cells, not judged" for by in ("+50.0", "0.0")
+        f"seconds {by} % in the median of {len(sweep['benchmarks'])} cells, not judged" for by in ("+50.0", "0.0")
     )
     for these, said in (
         (three[:2], (f"a → b: {slower}",)),
@@ -84,7 +84,9 @@ def test_a_cell_of_one_run_only_is_listed_with_the_reason(sweep: dict[str, Any],
 def test_another_device_is_matched_and_never_judged(sweep: dict[str, Any], tmp_path: Path) -> None:
     page = read(saved(tmp_path, here=sweep, there=on_cuda(times(sweep, 0.1))))
     assert "Measured on different machines: no verdicts." in page and "REGRESSED" not in page
-    assert f"−90.0 % in the median of {len(sweep['benchmarks'])} cells, not judged" in page and "GONE" not in page
+    assert (
+        f"seconds −90.0 % in the median of {len(sweep['benchmarks'])} cells, not judged" in page and "GONE" not in page
+    )
     assert re.search(r"<th scope=\"row\">gpu</th><td[^>]*>–</td><td[^>]*>NVIDIA H200</td>", page)
     assert '<th scope="row">cpu</th>' not in page  # the same in both
 
