@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bench.cases.case import Case
     from bench.cases.cells import Cell
     from bench.timing.cell import Built, Checked
-    from bench.workers.client import Answer
+    from bench.workers.client import Reply
     from bench.workers.tasks import Tasks
     from impls import Impl
 
@@ -148,7 +148,7 @@ def checked(cell: Cell) -> tuple[Built, Checked]:
     return built, check(built)
 
 
-def ask_check(ask: Callable[..., Answer], impl: str, case: dict[str, Any], what: str = "x") -> Answer:
+def ask_check(ask: Callable[..., Reply], impl: str, case: dict[str, Any], what: str = "x") -> Reply:
     """Return a worker's result of `check` for a cell."""
     ask("probe", what=what, impl=impl, case=case)
     return ask("check", what=what)

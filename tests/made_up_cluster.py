@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from typing import Any
 
-from bench.cluster.driver import Answer
+from bench.cluster.driver import Reply
 
 from .conftest import CHECKOUT
 
@@ -49,8 +49,8 @@ class Task:
     def done(self) -> bool:
         return self._cluster.running[0] is self
 
-    def result(self) -> Answer:
-        return self._cluster.answer(self._cluster.running.pop(0))
+    def result(self) -> Reply:
+        return self._cluster.reply(self._cluster.running.pop(0))
 
 
 class MadeUpCluster:
@@ -60,7 +60,7 @@ class MadeUpCluster:
         self,
         nodes: Mapping[str, str],
         cases: tuple[str, ...],
-        fate: Callable[[str, str | None], Answer | None] = lambda node, case: None,
+        fate: Callable[[str, str | None], Reply | None] = lambda node, case: None,
     ):
         self.there = dict(nodes)
         self.asked: list[tuple[str, str | None]] = []
@@ -81,6 +81,6 @@ class MadeUpCluster:
     def close(self) -> None:
         self.running.clear()
 
-    def answer(self, task: Task) -> Answer:
+    def reply(self, task: Task) -> Reply:
         usual = {"run": job(task.case)} if task.case else {"cells": cases_of(*self._cases)}
         return {"node": task.node} | (self._fate(task.node, task.case) or usual)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bench.cluster import archive, command
-from bench.cluster.driver import TRIES, Answer, Driver
+from bench.cluster.driver import TRIES, Driver, Reply
 from bench.cluster.sweep import disagreements, measure, merged
 from bench.runs.journal import Journal
 from bench.selection.errors import UsageError
@@ -63,8 +63,8 @@ def test_a_node_that_dies_costs_one_job_which_another_of_its_type_does(tmp_path:
     cluster = MadeUpCluster(NODES, CASES, dies)
     state = driven(cluster, Journal.start(tmp_path, "x", {}))
     ((_, lost),) = [(node, case) for node, case in cluster.asked if node == "a1" and case]
-    assert state.answers["a", lost]["node"] == "a2" and not state.given_up  # type: ignore[index]
-    assert {it["node"] for (_, case), it in state.answers.items() if case} == {"a2", "b1"}
+    assert state.replies["a", lost]["node"] == "a2" and not state.given_up  # type: ignore[index]
+    assert {it["node"] for (_, case), it in state.replies.items() if case} == {"a2", "b1"}
     asked = Counter(case for _, case in cluster.asked if case)
     assert asked == {case: 2 + (case == lost) for case in CASES}
 
@@ -80,12 +80,12 @@ def test_a_driver_that_dies_behind_any_line_goes_on_and_measures_nothing_twice(t
         killed.write_text("".join(lines[:kept]) + lines[kept][:50])
         cluster = MadeUpCluster(NODES, CASES)
         state = driven(cluster, Journal(killed))
-        assert state.answers.keys() == whole.answers.keys()
+        assert state.replies.keys() == whole.replies.keys()
         assert len(cluster.asked) == 6 - (kept - 1)
 
 
 def test_a_node_that_is_another_machine_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def other(node: str, case: str | None) -> Answer | None:
+    def other(node: str, case: str | None) -> Reply | None:
         if node != "a2" or not case:
             return None
         run = job(case)
@@ -95,7 +95,7 @@ def test_a_node_that_is_another_machine_is_refused(tmp_path: Path, capsys: pytes
     state = driven(cluster, Journal.start(tmp_path, "x", {}))
     assert "a2 is refused: a has cores 2, not 4" in capsys.readouterr().out
     assert [node for node, case in cluster.asked if case].count("a2") == 1
-    assert [it["node"] for (_, case), it in state.answers.items() if case].count("a1") == 3
+    assert [it["node"] for (_, case), it in state.replies.items() if case].count("a1") == 3
 
 
 def test_a_usage_error_ends_the_sweep(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_usage_error_ends_the_sweep(tmp_path: Path) -> None:
 
 
 def test_a_job_that_every_node_fails_is_given_up(tmp_path: Path) -> None:
-    def lost(node: str, case: str | None) -> Answer | None:
+    def lost(node: str, case: str | None) -> Reply | None:
         return {"failed": "out of memory"} if case == CASES[1] else None
 
     cluster = MadeUpCluster(NODES, CASES, lost)
@@ -124,15 +124,15 @@ def test_as_many_nodes_measure_as_are_asked_for(tmp_path: Path) -> None:
 
 
 def test_nodes_whose_controls_disagree_are_named() -> None:
-    def answer(name: str, *seconds: float) -> Answer:
+    def reply(name: str, *seconds: float) -> Reply:
         samples = [{"at": 0.0, "seconds": s} for s in seconds]
         return {"node": name, "run": {"controls": {"looks": {"product": samples}}}}
 
-    alike = answer("n1", 1.0, 1.01, 0.99), answer("n2", 1.02, 1.0, 1.03)
+    alike = reply("n1", 1.0, 1.01, 0.99), reply("n2", 1.02, 1.0, 1.03)
     assert not [*disagreements(alike)]
-    (said,) = disagreements([*alike, answer("n3", 1.10, 1.11, 1.09)])
+    (said,) = disagreements([*alike, reply("n3", 1.10, 1.11, 1.09)])
     assert said == "nodes differ: n3 takes +7.8% for the reference workload 'product', beside the median node"
-    assert not [*disagreements([*alike, answer("n3", 0.9, 1.10, 1.3)])]  # its own spread is as large
+    assert not [*disagreements([*alike, reply("n3", 0.9, 1.10, 1.3)])]  # its own spread is as large
 
 
 def test_the_run_files_of_a_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from ..cases.cells import Key
 from ..cases.outcome import Skip, Unsupported, Wrong
 from ..runs.rows import finite
 from ..selection.errors import UsageError
-from ..workers.client import Answer, Lost, Request, Script, Setting, Team, Variant, WorkerClient, checking
+from ..workers.client import Lost, Reply, Request, Script, Setting, Team, Variant, WorkerClient, checking
 from .replicates import GPU_WORKLOADS, VARIANTS, WORKLOADS, Replicate, Replication, judged, of_both, until_settled
 
 OF_INTERPRETERS = ("torch", "torch_build", "python", "cpu_capability")
@@ -225,7 +225,7 @@ def _team(plan: Plan, variants: Sequence[Variant], cases: Collection[Case] = ())
     )
 
 
-def _begun(plan: Plan, team: Team) -> tuple[list[Answer], list[Answer], list[Key]]:
+def _begun(plan: Plan, team: Team) -> tuple[list[Reply], list[Reply], list[Key]]:
     """Return both processes' replies to `cells`, their fingerprints, and the reference workloads that are equal in both;
     raises `Unjudgeable`, or `HeadBroken`, if a process ends, and if conditions differ.
     """
@@ -250,26 +250,26 @@ def _begun(plan: Plan, team: Team) -> tuple[list[Answer], list[Answer], list[Key
 
 
 def _present(
-    plan: Plan, answers: Sequence[Answer]
+    plan: Plan, replies: Sequence[Reply]
 ) -> tuple[list[Key], list[str], tuple[Requests, Requests], tuple[Found, Found]]:
     """Return the cells available in some variant, in the order of the cases, and sentences on the others; by variant,
     the requests and the reasons for unsupported cells.
 
     Raises `UsageError` if neither variant supports any cell.
     """
-    base, head = (answer["unknown"] for answer in answers)
+    base, head = (reply["unknown"] for reply in replies)
     for why in ({**base, **head} if plan.versus else {name: head[name] for name in head if name in base}).values():
         raise UsageError(why)
-    names = [{plan.versus or name: name for name in answer["cells"]} for answer in answers]
+    names = [{plan.versus or name: name for name in reply["cells"]} for reply in replies]
     cells, neither = [], []
     requests: tuple[Requests, Requests] = ({}, {})
     found: tuple[Found, Found] = ({}, {})
     for case in plan.cases:
         for label in dict.fromkeys([*names[0], *names[1]]):
             key = label, case.id
-            for i, answer in enumerate(answers):
+            for i, reply in enumerate(replies):
                 own = names[i].get(label)
-                why = answer["cells"][own][case.id] if own else answer["unknown"].get(label, f"there is no {label}")
+                why = reply["cells"][own][case.id] if own else reply["unknown"].get(label, f"there is no {label}")
                 if why:
                     found[i][key] = Unsupported(why)
                 else:
@@ -294,7 +294,7 @@ def _checking(plan: Plan, team: Team, i: int, requests: Requests, found: Found) 
                 team.replace(VARIANTS[i])
 
 
-def _checked(client: WorkerClient, request: Mapping[str, Any], threaded: bool) -> Generator[Request, Answer, Facts]:
+def _checked(client: WorkerClient, request: Mapping[str, Any], threaded: bool) -> Generator[Request, Reply, Facts]:
     """Return the facts from a cell's check; raises the reason for its rejection, including result caching."""
     it = {"what": "it"}
     checked = yield from checking(client, "it", **request, threaded=threaded)

@@ -111,8 +111,8 @@ class Replication:
             warm = block.warm or int(block.seconds <= LONG or (key, i) in cold)  # the other process was scheduled
             cold.discard((key, i))
             with _failing(i, key):
-                answer = clients[i].ask("time", what=what, calls=block.calls, slices=block.slices, warm=warm)
-            timed.append((order.index(key), i, float(f"{answer['fastest']:.6g}")))
+                reply = clients[i].ask("time", what=what, calls=block.calls, slices=block.slices, warm=warm)
+            timed.append((order.index(key), i, float(f"{reply['fastest']:.6g}")))
         return {
             "seconds": monotonic() - began,
             "logs": [[*key, datum([it[1:] for it in timed if it[0] == n])] for n, key in enumerate(order)],
@@ -128,8 +128,8 @@ class Replication:
             what, cell = {"what": " ".join(key)}, self.requests[i].get(key)
             do, details = ("prepare", cell) if cell else ("workload", {"name": key[1]})
             with _failing(i, key):
-                answer = yield Request(client, do, what | details)
-                took[key] = float(answer["seconds"])
+                reply = yield Request(client, do, what | details)
+                took[key] = float(reply["seconds"])
         yield Request(client, "pin", {})
 
 

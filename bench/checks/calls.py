@@ -73,8 +73,8 @@ def _backward(module: nn.Module, inputs: Inputs) -> Call:
         o = module(*inputs.tensors, **inputs.options)
         return o, *torch.autograd.grad(o, wanted, inputs.grad, allow_unused=True)
 
-    def read(answers: tuple[Tensor, ...]) -> dict[str, Tensor]:
-        o, *grads = answers
+    def read(outputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
+        o, *grads = outputs
         of_inputs, of_parameters = grads[: len(continuous)], grads[len(continuous) :]
         if missing := [name for name, grad in zip(continuous, of_inputs, strict=True) if grad is None]:
             raise Wrong(f"no gradient reaches {' and '.join(missing)}: the output is detached")
@@ -93,7 +93,7 @@ def _continue(module: nn.Module, inputs: Inputs) -> Call:
     x, *cache = inputs.tensors
     names = ("output", *map(written_to, inputs.names[1:]))
     return Call(
-        lambda: module(x, cache=tuple(cache), **inputs.options), lambda answers: dict(zip(names, answers, strict=True))
+        lambda: module(x, cache=tuple(cache), **inputs.options), lambda outputs: dict(zip(names, outputs, strict=True))
     )
 
 

@@ -44,8 +44,8 @@ def traced(call: Callable[[], Any]) -> tuple[bytes, Any]:
     slows down every later garbage collection.
     """
     with profile(profile_memory=True, experimental_config=_TRACE_ALONE) as profiler:
-        answer = call()
-    return trace_of(profiler), answer
+        output = call()
+    return trace_of(profiler), output
 
 
 def _trace_alone() -> _ExperimentalConfig | None:

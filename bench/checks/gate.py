@@ -313,16 +313,16 @@ def check_lse(impl: Impl, case: Case) -> None:
     """Compare a kernel's log-sum-exp with the reference, on ordinary scores and in every pattern; raises `Wrong`."""
     base = math.log(impl.limits.returns_lse or math.e)
     module = module_of(impl, case)
-    module.kernel = impl.kernel  # type: ignore[assignment]  # whose second answer the core leaves out
+    module.kernel = impl.kernel  # type: ignore[assignment]  # whose second output the core leaves out
     earlier: list[Tensor] = []
     for input_set in (0, 1):
         problem = problem_of(case, input_set)
         numbers = strided(inputs_of(problem))
         with torch.no_grad():
-            answer = module(*numbers.tensors, **numbers.options)
-        if not (isinstance(answer, tuple) and len(answer) == 2):
-            raise Wrong(f"returns {type(answer).__name__}, not (o, lse)")
-        lse, size = answer[1], problem.inputs[0].shape[:-1]
+            found = module(*numbers.tensors, **numbers.options)
+        if not (isinstance(found, tuple) and len(found) == 2):
+            raise Wrong(f"returns {type(found).__name__}, not (o, lse)")
+        lse, size = found[1], problem.inputs[0].shape[:-1]
         if lse.shape != size or lse.dtype not in (torch.float32, torch.float64):
             raise Wrong(f"lse is {_name(lse.dtype)} {tuple(lse.shape)}, not float32 {tuple(size)}")
         exact, plain = (_log_sums(problem, getattr(torch, dtype)) for dtype in ("float64", case.dtype))

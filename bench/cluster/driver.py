@@ -17,7 +17,7 @@ TRIES = 3
 POLL = 0.5
 """Seconds between two polls of nodes and jobs."""
 
-Answer = dict[str, Any]
+Reply = dict[str, Any]
 """Return value of `node.do`."""
 
 
@@ -27,7 +27,7 @@ class Engine(Protocol):
     def nodes(self, refused: Collection[str]) -> Mapping[str, int]:
         """Return the current number of nodes of each type, except refused ones."""
 
-    def submit(self, kind: str, task: dict[str, Any], refused: Collection[str]) -> Future[Answer]:
+    def submit(self, kind: str, task: dict[str, Any], refused: Collection[str]) -> Future[Reply]:
         """Submit a task (see `node.do`) to a node of a type; returns an object with a future's `done` and `result`."""
 
     def close(self) -> None:
@@ -56,14 +56,14 @@ class Driver:
     """Options of `bench sweep` for all tasks."""
     kinds: Mapping[str, int | None]
     """Types of nodes that measure, and the number of nodes used at a time; None for all."""
-    answers: dict[Job, Answer] = field(default_factory=dict)
+    replies: dict[Job, Reply] = field(default_factory=dict)
     given_up: dict[Job, str] = field(default_factory=dict)
     """Jobs that were lost too often, each with a sentence."""
     refused: set[str] = field(default_factory=set)
     """Nodes that differ from the first of their type."""
     _open: dict[Job, int] = field(default_factory=dict)
     """Jobs without a result, each with its number of losses."""
-    _begun: dict[Job, Future[Answer]] = field(default_factory=dict)
+    _begun: dict[Job, Future[Reply]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._open = {Job(kind, None): 0 for kind in self.kinds}
@@ -90,28 +90,28 @@ class Driver:
             if not ended:
                 sleep(POLL)
 
-    def _end(self, job: Job, future: Future[Answer]) -> None:
+    def _end(self, job: Job, future: Future[Reply]) -> None:
         try:
-            answer = future.result()
+            reply = future.result()
         except Exception as error:  # each engine has its own
             *_, last = str(error).strip().split("\n")
             return self._lose(job, f"{type(error).__name__}: {last}")
-        if why := answer.get("failed"):
+        if why := reply.get("failed"):
             if not job.case:
-                raise UsageError(f"{answer['node']}: {why}")
+                raise UsageError(f"{reply['node']}: {why}")
             return self._lose(job, why)
-        if job.case and (why := self._differing(job.kind, answer["run"]["machine_info"])):
-            self.refused.add(answer["node"])
-            return tell(f"{answer['node']} is refused: {job.kind} has {why}")
-        self.journal.add({"job": job, "answer": answer})
-        self._take(job, answer)
+        if job.case and (why := self._differing(job.kind, reply["run"]["machine_info"])):
+            self.refused.add(reply["node"])
+            return tell(f"{reply['node']} is refused: {job.kind} has {why}")
+        self.journal.add({"job": job, "answer": reply})
+        self._take(job, reply)
         left = sum(it.kind == job.kind for it in self._open)
-        tell(f"{job}: {answer['node']}; {left} left")
+        tell(f"{job}: {reply['node']}; {left} left")
 
-    def _take(self, job: Job, answer: Answer) -> None:
+    def _take(self, job: Job, reply: Reply) -> None:
         del self._open[job]
-        self.answers[job] = answer
-        self._open |= {Job(job.kind, case): 0 for case in answer.get("cells", ())}
+        self.replies[job] = reply
+        self._open |= {Job(job.kind, case): 0 for case in reply.get("cells", ())}
 
     def _lose(self, job: Job, why: str) -> None:
         tell(f"{job} is lost: {why}")
@@ -122,7 +122,7 @@ class Driver:
 
     def _differing(self, kind: str, machine: Mapping[str, Any]) -> str:
         """Describe how a node differs from the first of its type: `cores 2, not 4`; empty if they are equal."""
-        known = (it["run"]["machine_info"] for job, it in self.answers.items() if job.kind == kind and job.case)
+        known = (it["run"]["machine_info"] for job, it in self.replies.items() if job.kind == kind and job.case)
         first = next(known, machine)
         parts = [key for key in {**first, **machine} if first.get(key) != machine.get(key)]
         return ", ".join(f"{key} {first.get(key)}, not {machine.get(key)}" for key in parts)

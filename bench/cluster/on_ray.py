@@ -13,7 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ..selection.errors import UsageError
 from . import node as on_node
-from .driver import Answer
+from .driver import Reply
 
 TYPE = "type:"
 """Prefix of the resource that names a node's type: `ray start --resources '{"type:a": 1}'`."""
@@ -42,7 +42,7 @@ class Cluster:
         self._do = ray.remote(on_node.do)
         self._there: dict[str, list[dict[str, Any]]] = {}
         """Nodes of each type, as listed by Ray."""
-        self._last: dict[str, Future[Answer]] = {}
+        self._last: dict[str, Future[Reply]] = {}
         """Latest task of each node."""
 
     def nodes(self, refused: Collection[str]) -> Mapping[str, int]:
@@ -53,7 +53,7 @@ class Cluster:
                 self._there.setdefault(next(named, UNNAMED), []).append(node)
         return {kind: len(nodes) for kind, nodes in self._there.items()}
 
-    def submit(self, kind: str, task: dict[str, Any], refused: Collection[str]) -> Future[Answer]:
+    def submit(self, kind: str, task: dict[str, Any], refused: Collection[str]) -> Future[Reply]:
         own = self._there[kind]
         idle = (it for it in own if (last := self._last.get(it["NodeID"])) is None or last.done())
         node = next(idle, own[0])
@@ -66,7 +66,7 @@ class Cluster:
             num_gpus=has.get("GPU", 0),
             max_retries=0,
         )
-        future: Future[Answer] = do.remote(self._archive, task).future()
+        future: Future[Reply] = do.remote(self._archive, task).future()
         self._last[node["NodeID"]] = future
         return future
 

@@ -16,7 +16,7 @@ import submitit
 
 from ..selection.errors import UsageError
 from . import node as on_node
-from .driver import Answer
+from .driver import Reply
 
 LOCAL = "local"
 """Address of submitit's local executor, whose jobs are processes of this machine."""
@@ -48,9 +48,9 @@ class Cluster:
     def nodes(self, refused: Collection[str]) -> Mapping[str, int]:
         return self._nodes
 
-    def submit(self, kind: str, task: dict[str, Any], refused: Collection[str]) -> Future[Answer]:
+    def submit(self, kind: str, task: dict[str, Any], refused: Collection[str]) -> Future[Reply]:
         self._executor.update_parameters(partition=kind, exclude=",".join(refused) or None)
-        job: Future[Answer] = self._executor.submit(on_node.do, self._code, task)
+        job: Future[Reply] = self._executor.submit(on_node.do, self._code, task)
         self._jobs.append(job)
         return job
 

@@ -23,7 +23,7 @@ from ..selection.command import complain
 from ..selection.errors import UsageError
 from ..starting import UNFINISHED
 from ..timing.rooflines import Rooflines
-from .driver import Answer, Driver, Engine, Job, tell
+from .driver import Driver, Engine, Job, Reply, tell
 
 APART = 1000
 """Offset between the process numbers of two cases, since a ratio between cases would compare two nodes."""
@@ -47,7 +47,7 @@ def measure(engine: Engine, results: Path, name: str, header: Line, journal: Jou
             tell(f"unfinished; `--resume {name}` continues")
             raise
         except UsageError as error:
-            if any(job.case for job in driver.answers):
+            if any(job.case for job in driver.replies):
                 return complain(f"{error}; `--resume {name}` continues", UNFINISHED)
             journal.delete()
             raise
@@ -59,7 +59,7 @@ def _save(results: Path, name: str, driver: Driver, command: str) -> int:
     of_all = {"commit_info": get_commit_info(), "command": command, "journal": driver.journal.path.name}
     code, files = 0, []
     for kind in driver.kinds:
-        if not any(job.case for job in driver.answers if job.kind == kind):
+        if not any(job.case for job in driver.replies if job.kind == kind):
             why = next(why for job, why in driver.given_up.items() if job.kind == kind)
             code = complain(f"{kind}: nothing was measured: {why}", 1)
             continue
@@ -83,9 +83,9 @@ def _file(folder: Path, name: str, data: dict[str, Any]) -> Path:
 
 def merged(driver: Driver, kind: str) -> dict[str, Any]:
     """Return the run file of a type of node."""
-    cases: dict[str, list[str]] = driver.answers[Job(kind, None)]["cells"]
-    answers = [it for case in cases if (it := driver.answers.get(Job(kind, case)))]
-    runs: list[dict[str, Any]] = [it["run"] for it in answers]
+    cases: dict[str, list[str]] = driver.replies[Job(kind, None)]["cells"]
+    replies = [it for case in cases if (it := driver.replies.get(Job(kind, case)))]
+    runs: list[dict[str, Any]] = [it["run"] for it in replies]
     lost = [
         {"impl": impl, "id": case, "reason": "error", "detail": why}
         for case, impls in cases.items()
@@ -98,14 +98,14 @@ def merged(driver: Driver, kind: str) -> dict[str, Any]:
     rooflines.restore(_all("roofs", runs))
     return runs[0] | {
         "asked": {name: value for name, value in runs[0]["asked"].items() if name != "case"},
-        "benchmarks": [_row(row, i, it["node"]) for i, it in enumerate(answers) for row in it["run"]["benchmarks"]],
+        "benchmarks": [_row(row, i, it["node"]) for i, it in enumerate(replies) for row in it["run"]["benchmarks"]],
         "skipped": _all("skipped", runs) + lost,
         "published": _all("published", runs),
         "roofs": rooflines.table(),
         "controls": {"drift": max(it["drift"] for it in workloads), "looks": samples},
         "seconds": sum((Counter(run["seconds"]) for run in runs), Counter()),
-        "nodes": Counter(it["node"] for it in answers),
-        "notes": [*disagreements(answers)],
+        "nodes": Counter(it["node"] for it in replies),
+        "notes": [*disagreements(replies)],
     }
 
 
@@ -121,14 +121,14 @@ def _row(row: dict[str, Any], number: int, node: str) -> dict[str, Any]:
     return row | {"extra_info": columns | moved}
 
 
-def disagreements(answers: Sequence[Answer]) -> Iterator[str]:
+def disagreements(replies: Sequence[Reply]) -> Iterator[str]:
     """Yield a sentence for every node whose time for a reference workload differs from the median node's by more than
     `STILL` in three of four samples.
     """
     seen: dict[str, dict[str, list[float]]] = {}
-    for answer in answers:
-        for name, samples in answer["run"]["controls"]["looks"].items():
-            seen.setdefault(name, {}).setdefault(answer["node"], []).extend(sample["seconds"] for sample in samples)
+    for reply in replies:
+        for name, samples in reply["run"]["controls"]["looks"].items():
+            seen.setdefault(name, {}).setdefault(reply["node"], []).extend(sample["seconds"] for sample in samples)
     for name, by_node in seen.items():
         middle = median(median(seconds) for seconds in by_node.values())
         for node, seconds in by_node.items():

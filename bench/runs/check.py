@@ -177,8 +177,8 @@ def check(name: str, device: str, report: Callable[[Checked], None]) -> None:
             try:
                 if case is not None:
                     what = "it", impl, case
-                    answer = yield from checking(team.clients[number], *what, threaded=False, keep=False, memory=False)
-                    checked = replace(checked, **{it: answer["columns"][it] for it in ("error", "error_bound")})
+                    reply = yield from checking(team.clients[number], *what, threaded=False, keep=False, memory=False)
+                    checked = replace(checked, **{it: reply["columns"][it] for it in ("error", "error_bound")})
             except Skip as outcome:
                 checked = replace(checked, outcome=outcome.reason, detail=str(outcome))
                 if isinstance(outcome, Lost):

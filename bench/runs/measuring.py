@@ -148,7 +148,7 @@ class Measuring:
                 threaded = cell.case.threads != 1 and cell.impl.limits.max_pairs is None  # a Python loop is one thread
                 began = monotonic()
                 try:
-                    answer = yield from checking(worker.client(cell), **request(cell), threaded=threaded, keep=held)
+                    reply = yield from checking(worker.client(cell), **request(cell), threaded=threaded, keep=held)
                 except Skip as outcome:
                     worker.skip(cell, outcome)
                     left(monotonic() - began)
@@ -156,10 +156,10 @@ class Measuring:
                         queue.clear()
                         return
                 else:
-                    self._run.add("checked", cell, **answer)
+                    self._run.add("checked", cell, **reply)
                     self._tell(self._run.line(cell, "checked"))
                     if held:
-                        worker.seconds[cell.key] = answer["seconds"]
+                        worker.seconds[cell.key] = reply["seconds"]
                 planned = self._run.planned or ()
                 checked = sum(map(self._run.settled, planned))
                 if checked < len(planned) and 5 * checked // len(planned) > 5 * (checked - 1) // len(planned):
@@ -228,7 +228,7 @@ class Measuring:
         made = [Visit(self._run, worker, case, number, self._rng) for number in numbers]
         for group in self._groups(case) if made else ():
             for visit in made:
-                visit.time(group, self._visits, self._needs(group) if visit.visit >= VISITS // 2 else {})
+                visit.time(group, self._visits, self._needs(group) if visit.index >= VISITS // 2 else {})
                 visit.check_caching(group)
             if case not in self._held:
                 worker.drop(group)

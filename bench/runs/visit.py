@@ -15,7 +15,7 @@ from ..cases.cells import Cell, Key
 from ..cases.outcome import Skip
 from ..timing.engine import Block, Visits, block_of, rounds
 from ..timing.pages import MAPPED
-from ..workers.client import Answer
+from ..workers.client import Reply
 from .rows import Sample, Timed
 from .run import Run
 from .worker import Worker
@@ -44,19 +44,20 @@ class Visit:
     run: Run
     worker: Worker
     case: str
-    visit: int
+    index: int
     """Index of the visit within its process and case."""
     rng: random.Random
     found: dict[str, Timed] = field(default_factory=dict)
     """Samples by implementation."""
     _number: int = 0
+    """Number of the visit in the run; a new one once its process was replaced."""
     _cold: set[Key] = field(default_factory=set)
     """Cells whose next block follows other work in this process, and therefore begins with an untimed call."""
     _cooled: bool = False
 
     def time(self, cells: Sequence[Cell], visits: Visits, needs: Mapping[Key, float]) -> None:
         """Time cells interleaved. Failing cells are skipped; the others continue, in a fresh process if necessary."""
-        if not visits.counts(self._blocks(cells), self.visit, needs):
+        if not visits.counts(self._blocks(cells), self.index, needs):
             return
         self.worker.prepare(cells)
         members = {cell.key: cell for cell in cells if self._ready(cell)}
@@ -65,11 +66,11 @@ class Visit:
             self._attempt(cell, cells, self._renew)
         blocks = self._blocks(cells)
         self._cold = {key for key, it in blocks.items() if key not in self.worker.grown or it.seconds <= COLD}
-        for order in rounds(visits.counts(blocks, self.visit, needs), self.rng):
+        for order in rounds(visits.counts(blocks, self.index, needs), self.rng):
             round_number = self.run.new(self.case)
             for key in order:
-                if answer := self._attempt(members[key], cells, partial(self._block, block=blocks[key])):
-                    self._keep(key, answer, round_number, blocks[key])
+                if reply := self._attempt(members[key], cells, partial(self._block, block=blocks[key])):
+                    self._keep(key, reply, round_number, blocks[key])
 
     def check_caching(self, cells: Sequence[Cell]) -> None:
         """Skip cells found to cache results, after their first timing; time large ones with other settings of malloc."""
@@ -90,7 +91,7 @@ class Visit:
                     self.worker.prepare(cells)
 
     def write(self) -> None:
-        self.run.add_visit(self.worker.process, self.visit, self.case, self.found)
+        self.run.add_visit(self.worker.process, self.index, self.case, self.found)
 
     def _ready(self, cell: Cell) -> bool:
         return cell.key in self.worker.seconds and cell.key not in self.run.skipped
@@ -103,7 +104,7 @@ class Visit:
             if key not in self.run.skipped
         }
 
-    def _attempt(self, cell: Cell, cells: Sequence[Cell], act: Callable[[Cell], Answer]) -> Answer | None:
+    def _attempt(self, cell: Cell, cells: Sequence[Cell], act: Callable[[Cell], Reply]) -> Reply | None:
         """Return the result of `act`; None if the cell fails, now or earlier."""
         if not self._ready(cell):
             return None
@@ -117,53 +118,53 @@ class Visit:
             self.worker.prepare(cells)
         return None
 
-    def _renew(self, cell: Cell) -> Answer:
+    def _renew(self, cell: Cell) -> Reply:
         """Move a cell's tensors every other visit, and compare outputs on fresh inputs; long calls once per process."""
         is_short = self.worker.seconds[cell.key] <= SHORT
-        if self.visit % 2 if is_short else cell.key in self.worker.renewed:
+        if self.index % 2 if is_short else cell.key in self.worker.renewed:
             return {}
         self.worker.renewed.add(cell.key)
-        answer = self.worker.ask("renew", cell, seconds=COMPARING * self.run.timing["cell_time"])
+        reply = self.worker.ask("renew", cell, seconds=COMPARING * self.run.timing["cell_time"])
         self.worker.grown.add(cell.key)
-        self._found(cell.key).compared = answer["compared"]
-        self._learn(cell.key, answer["seconds"])
-        return answer
+        self._found(cell.key).compared = reply["compared"]
+        self._learn(cell.key, reply["seconds"])
+        return reply
 
     def _learn(self, key: Key, seconds: float) -> None:
         """Keep the shortest time of a call, since times measured beside a busy worker are longer."""
         if key in self.worker.seconds:
             self.worker.seconds[key] = min(self.worker.seconds[key], seconds)
 
-    def _block(self, cell: Cell, block: Block) -> Answer:
+    def _block(self, cell: Cell, block: Block) -> Reply:
         """Return the reply to `time`; in a visit, the first block of a GPU that is held back is timed again."""
         warm = block.warm or int(cell.key in self._cold)
         self._cold.discard(cell.key)
         self.worker.grown.add(cell.key)
-        answer = self.worker.ask("time", cell, calls=block.calls, slices=block.slices, warm=warm)
-        count("timed calls", answer["seconds"] * (block.calls * block.slices + warm))
-        if answer.get("held_back") and not self._cooled:
+        reply = self.worker.ask("time", cell, calls=block.calls, slices=block.slices, warm=warm)
+        count("timed calls", reply["seconds"] * (block.calls * block.slices + warm))
+        if reply.get("held_back") and not self._cooled:
             self._cooled = True
             sleep(COOLING)
             return self._block(cell, block)
-        return answer
+        return reply
 
-    def _keep(self, key: Key, answer: Answer, number: int, block: Block) -> None:
-        self._learn(key, answer["fastest"])
+    def _keep(self, key: Key, reply: Reply, number: int, block: Block) -> None:
+        self._learn(key, reply["fastest"])
         where = number, self._number, self.worker.number
-        measured = {name: answer[name] for name in answer.keys() & {*Sample._fields} - {"seconds"}}
+        measured = {name: reply[name] for name in reply.keys() & {*Sample._fields} - {"seconds"}}
         found, calls = self._found(key), block.calls * block.slices
-        found.samples.append(Sample(answer["seconds"], *where, at=self.run.elapsed(), calls=calls, **measured))
-        if "sm_mhz" in answer:
-            found.columns |= _sensors(answer, found.columns)
-        if answer.get("varies"):
+        found.samples.append(Sample(reply["seconds"], *where, at=self.run.elapsed(), calls=calls, **measured))
+        if "sm_mhz" in reply:
+            found.columns |= _sensors(reply, found.columns)
+        if reply.get("varies"):
             found.columns["repeats"] = False
 
     def _found(self, key: Key) -> Timed:
         return self.found.setdefault(key[0], Timed())
 
 
-def _sensors(answer: Answer, before: Mapping[str, Any]) -> dict[str, Any]:
+def _sensors(reply: Reply, before: Mapping[str, Any]) -> dict[str, Any]:
     """Return columns on the GPU's state: its latest reading, and all throttling reasons."""
     earlier = before.get("throttled")
-    throttled = ", ".join(dict.fromkeys([*(earlier.split(", ") if earlier else ()), *answer["throttled"]]))
-    return {name: answer[name] for name in ("sm_mhz", "power_w", "temperature_c")} | {"throttled": throttled or None}
+    throttled = ", ".join(dict.fromkeys([*(earlier.split(", ") if earlier else ()), *reply["throttled"]]))
+    return {name: reply[name] for name in ("sm_mhz", "power_w", "temperature_c")} | {"throttled": throttled or None}

@@ -11,7 +11,7 @@ from ..cases.cells import Cell, Key
 from ..cases.outcome import Skip
 from ..selection.choice import listed
 from ..selection.errors import UsageError
-from ..workers.client import Answer, Lost, Request, Script, Team, WorkerClient, together
+from ..workers.client import Lost, Reply, Request, Script, Team, WorkerClient, together
 from .run import Run
 
 Tell = Callable[[str], None]
@@ -63,7 +63,7 @@ class Worker:
         """Return the process of a cell."""
         return self._team.clients[self._name(cell.impl.name)]
 
-    def ask(self, do: str, cell: Cell, **details: Any) -> Answer:
+    def ask(self, do: str, cell: Cell, **details: Any) -> Reply:
         """Send a request to a cell's process; raises `Skip` if it fails."""
         client = self.client(cell)
         if self._last is not None and self._last is not client:
@@ -84,11 +84,11 @@ class Worker:
             if cell.key in self.seconds or cell.key in self.run.skipped:
                 continue
             try:
-                answer = yield Request(self.client(cell), "prepare", request(cell))
+                reply = yield Request(self.client(cell), "prepare", request(cell))
             except Skip as outcome:
                 self.skip(cell, outcome)
             else:
-                self.seconds[cell.key] = answer["seconds"]
+                self.seconds[cell.key] = reply["seconds"]
 
     def skip(self, cell: Cell, outcome: Skip) -> None:
         """Record why a cell has no row; a process that it ended is replaced."""
@@ -127,7 +127,7 @@ def request(cell: Cell) -> dict[str, Any]:
     return {"what": " ".join(cell.key), "impl": cell.impl.name, "case": cell.case.columns()}
 
 
-def _greet(known: Callable[[str], Answer], name: str) -> None:
+def _greet(known: Callable[[str], Reply], name: str) -> None:
     """Wait until a process has imported the implementations; raises `UsageError` if it can't."""
     try:
         unknown = known(name)["unknown"]

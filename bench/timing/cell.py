@@ -65,7 +65,7 @@ class Built:
     """Input set currently loaded; None after perturbation."""
     varies: bool = False
     """Whether outputs of calls on the same inputs differed in their last bits."""
-    answers: dict[int, list[Tensor]] = field(default_factory=dict)
+    outputs: dict[int, list[Tensor]] = field(default_factory=dict)
     """Latest checked output of each input set."""
     earlier: tuple[int, Sequence[Tensor], Sequence[Tensor]] | None = None
     """Output of the last checked call, with its input set and a copy: a call on another input set must not change it."""
@@ -85,12 +85,12 @@ class Built:
         self.refill(input_set)
         graphs = _graphs() if self.cell.impl.compiled else 0
         with self.watched():
-            seconds, fastest, answer = time_block(self.meter, self.call.run, calls, slices, warm)
+            seconds, fastest, output = time_block(self.meter, self.call.run, calls, slices, warm)
         self._check_earlier(input_set)
         if self.cell.impl.compiled and _graphs() != graphs:
             raise Skip("torch.compile made another graph while it was timed: compiling would be part of what is timed")
         if not self.cell.case.drops:
-            self._compare(answer, input_set)
+            self._compare(output, input_set)
         return seconds, fastest
 
     @contextmanager
@@ -142,33 +142,33 @@ class Built:
             if not _same(found, kept):
                 raise Wrong("an output changed during a later call: both share one buffer")
 
-    def _compare(self, answer: Any, input_set: int) -> None:
-        found = _tensors(answer, len(self.numbers.tensors))
-        if (known := self.answers.get(input_set)) is not None:
+    def _compare(self, output: Any, input_set: int) -> None:
+        found = _tensors(output, len(self.numbers.tensors))
+        if (known := self.outputs.get(input_set)) is not None:
             if _same(found, known):
                 return
             if self.cell.case.deterministic:
                 raise Wrong(f"under the clock: {NOT_REPEATED}")
             self.varies = True
-        verify(self.call.read(answer), problem_of(self.cell.case, input_set), "under the clock: ")
-        self.answers[input_set] = list(copies(found))
+        verify(self.call.read(output), problem_of(self.cell.case, input_set), "under the clock: ")
+        self.outputs[input_set] = list(copies(found))
 
 
 def time_block(meter: Meter, run: Work, calls: int, slices: int = 1, warm: int = 0) -> tuple[float, float, Any]:
     """Return the seconds of one call, over the whole block and over its fastest slice, and the last output."""
     if meter.whole_blocks:  # at least one call before it: the first launch on an idle device takes longer
         calls, slices, warm = calls * slices, 1, max(1, warm)
-    taken, answer = [], None
+    taken, output = [], None
     for i in range(slices):
-        answer = None  # is freed before the next output is computed
-        seconds, answer = meter.timed(run, calls, 0 if i else warm)
+        output = None  # is freed before the next output is computed
+        seconds, output = meter.timed(run, calls, 0 if i else warm)
         taken.append(seconds)
-    return sum(taken) / slices / calls, min(taken) / calls, answer
+    return sum(taken) / slices / calls, min(taken) / calls, output
 
 
-def _tensors(answer: Any, inputs: int) -> list[Tensor]:
+def _tensors(output: Any, inputs: int) -> list[Tensor]:
     """Return the compared tensors of a call: the output, and in a backward the gradients of its inputs."""
-    return [answer] if isinstance(answer, Tensor) else [x for x in answer[: 1 + inputs] if x is not None]
+    return [output] if isinstance(output, Tensor) else [x for x in output[: 1 + inputs] if x is not None]
 
 
 def _same(found: Sequence[Tensor], known: Sequence[Tensor]) -> bool:
@@ -274,21 +274,21 @@ class Checked:
             return self._run()
         with accounted("memory"):
             if self._sized:
-                self.memory, trace, answer = self._built.meter.memory(self._run)
+                self.memory, trace, output = self._built.meter.memory(self._run)
             else:
-                trace, answer = traced(self._run)
+                trace, output = traced(self._run)
             self.kernel, self.operators = kernel_in(trace), operators_in(trace)
-        return answer
+        return output
 
     def time(self) -> Any:
         """Return the output of a timed call; raises if its work continues after it returns."""
-        answer = self._resident()
+        output = self._resident()
         if not self._built.cell.case.drops:
             self._ease()
-        if not isinstance(answer, Tensor | tuple):
-            return answer
+        if not isinstance(output, Tensor | tuple):
+            return output
         found = _tensors(
-            answer, len(answer) if self._built.cell.case.does.gradients else len(self._built.numbers.tensors)
+            output, len(output) if self._built.cell.case.does.gradients else len(self._built.numbers.tensors)
         )
         with threads(1):  # another worker may make a call
             kept = copies(found)
@@ -296,7 +296,7 @@ class Checked:
             if not _same(found, kept):
                 raise Wrong("its output changes after the call has returned")
         self._built.earlier = 0, [x.detach() for x in found], kept
-        return answer
+        return output
 
     def in_training(self) -> None:
         """Make both calls in training; then check one without dropout again."""
@@ -310,10 +310,10 @@ class Checked:
             built.refill(1)
             self.size()
             built.module.eval()
-            answer = built.call.run()
+            output = built.call.run()
             built.module.train()
         with accounted("gate"):
-            verify(built.call.read(answer), problem_of(case, input_set=1), NEW_NUMBERS)
+            verify(built.call.read(output), problem_of(case, input_set=1), NEW_NUMBERS)
 
     def repeat(self) -> None:
         """Make more calls if a result is inconclusive."""
@@ -330,15 +330,15 @@ class Checked:
 
     def _resident(self) -> Any:
         def run() -> Any:
-            seconds, answer = self._built.meter.timed(self._run, 1)
+            seconds, output = self._built.meter.timed(self._run, 1)
             self.first_s = self.first_s or seconds
-            return answer
+            return output
 
         if not self._sized:
             return run()
         with accounted("memory"):
-            self.peak_rss_bytes, answer = self._built.meter.resident(run)
-        return answer
+            self.peak_rss_bytes, output = self._built.meter.resident(run)
+        return output
 
 
 def check_repeats(built: Built) -> None:
@@ -348,7 +348,7 @@ def check_repeats(built: Built) -> None:
         with accounted("gate"), torch.random.fork_rng(), built.watched():
             found.append(built.call.read(built.call.run()))
     for name, first in found[0].items():
-        if not all(torch.equal(first, answers[name]) for answers in found):
+        if not all(torch.equal(first, outputs[name]) for outputs in found):
             raise Wrong(f"{name}: {NOT_REPEATED}")
 
 

@@ -26,7 +26,8 @@ STARTING = 300.0
 
 MAIN = f"import sys; sys.path.insert(0, {str(CHECKOUT)!r}); from bench.workers.worker import main; main()"
 
-Answer = dict[str, Any]
+Reply = dict[str, Any]
+"""Reply to a request, or an object in it, as JSON."""
 
 
 class Lost(Skip):
@@ -105,7 +106,7 @@ class WorkerClient:
             bufsize=0,
         )
 
-    def ask(self, do: str, timeout: float | None = None, **details: Any) -> Answer:
+    def ask(self, do: str, timeout: float | None = None, **details: Any) -> Reply:
         """Send a request and return its reply; raises `Skip` if it fails, and `Lost` if the process can't go on."""
         self.send(do, timeout, **details)
         return self.receive()
@@ -121,13 +122,13 @@ class WorkerClient:
         except OSError:
             raise Lost(self._exit_reason()) from None
 
-    def receive(self) -> Answer:
+    def receive(self) -> Reply:
         """Return the reply to the request sent; raises as `ask` does."""
-        answer: Answer = json.loads(self._line())
-        add_spent(answer.pop("spent"))
-        if "failed" in answer:
-            raise (Lost if answer.get("unusable") else Skip)(answer["detail"], answer["failed"])
-        return answer
+        reply: Reply = json.loads(self._line())
+        add_spent(reply.pop("spent"))
+        if "failed" in reply:
+            raise (Lost if reply.get("unusable") else Skip)(reply["detail"], reply["failed"])
+        return reply
 
     def eased(self) -> bool:
         """Whether a blank line came, and no reply yet: the request has made its calls."""
@@ -188,7 +189,7 @@ class Request(NamedTuple):
     """
 
 
-Script = Generator[Request, Answer, None]
+Script = Generator[Request, Reply, None]
 """A sequence of requests to workers: yields requests, and receives each reply or its exception."""
 
 Start = Callable[[str], WorkerClient]
@@ -224,16 +225,16 @@ def together(scripts: Sequence[Script]) -> None:
                 del waiting[script]
                 eased.discard(script)
                 try:
-                    answer: Answer | Skip = request.client.receive()
+                    reply: Reply | Skip = request.client.receive()
                 except Skip as outcome:
-                    answer = outcome
-                _advance(script, asked, answer)
+                    reply = outcome
+                _advance(script, asked, reply)
 
 
-def _advance(script: Script, asked: dict[Script, Request], answer: Answer | Skip | None) -> None:
+def _advance(script: Script, asked: dict[Script, Request], reply: Reply | Skip | None) -> None:
     """Pass a script its reply, and store its next request."""
     with suppress(StopIteration):
-        asked[script] = script.throw(answer) if isinstance(answer, Skip) else script.send(answer)  # type: ignore[arg-type]
+        asked[script] = script.throw(reply) if isinstance(reply, Skip) else script.send(reply)  # type: ignore[arg-type]
 
 
 def checking(
@@ -244,7 +245,7 @@ def checking(
     threaded: bool,
     keep: bool = True,
     memory: bool = True,
-) -> Generator[Request, Answer, Answer]:
+) -> Generator[Request, Reply, Reply]:
     """Check a cell for correctness; returns the reply of `Tasks.check`."""
     yield Request(client, "probe", {"what": what, "impl": impl, "case": case})
     return (yield Request(client, "check", {"what": what, "keep": keep, "memory": memory}, threaded))
@@ -260,11 +261,11 @@ class Team:
         for name in imports:
             self._begin(name)
 
-    def known(self, name: str) -> Answer:
+    def known(self, name: str) -> Reply:
         """Return a new process's reply to its first request; raises `Skip` if the process ends."""
         return self.clients[name].receive()
 
-    def replace(self, name: str) -> Answer:
+    def replace(self, name: str) -> Reply:
         """Replace a lost process; returns and raises as `known`."""
         self.clients[name].close()
         self._begin(name)

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -40,10 +39,8 @@ from ..timing.pages import MAPPED, as_system, otherwise, release, use_chosen
 from ..timing.parts import parts_of
 from ..timing.reference_workload import GPU_WORK, WORK, software
 from ..timing.rooflines import Rooflines
+from .client import Reply
 from .fresh import pin
-
-Answer = dict[str, Any]
-"""Reply to a request, or an object in it, as JSON."""
 
 WARM_CALLS = 3
 """Warm-up calls before the first timed call."""
@@ -60,7 +57,7 @@ WORKLOAD_CALLS = 50
 
 
 DISTURBED = {"page_faults": "ru_minflt", "voluntary": "ru_nvcsw", "involuntary": "ru_nivcsw"}
-"""Answers to `time` on what disturbs calls, and the counters of `getrusage`."""
+"""Keys of the reply to `time` on what disturbs calls, and the counters of `getrusage`."""
 
 
 class Workload:
@@ -100,14 +97,14 @@ class Tasks:
         self._kernels: set[tuple[str, Case]] = set()
         """Layers' kernels shown to cache nothing, at one length; at every length the layer itself gets fresh inputs."""
         self._ready: dict[str, Built | Workload] = {}
-        self._answers: dict[Key, dict[int, list[torch.Tensor]]] = {}
+        self._outputs: dict[Key, dict[int, list[torch.Tensor]]] = {}
         """Checked outputs of every cell prepared before: a cell that is rebuilt need not be checked again."""
 
-    def facts(self) -> Answer:
+    def facts(self) -> Reply:
         """Return {"fingerprint": what two variants must share, "controls": {name: workload's version}}."""
         return {"fingerprint": fingerprint(), "controls": software()}
 
-    def cells(self, names: list[str], whole_registry: bool, cases: list[Answer]) -> Answer:
+    def cells(self, names: list[str], whole_registry: bool, cases: list[Reply]) -> Reply:
         """Return the available implementations among the requested names (none: those of the sweep), with their cells.
 
         {"cells": {name: {case id: None, or why it can't be measured}}, "unknown": {name: why it is not there}}
@@ -125,7 +122,7 @@ class Tasks:
             known[impl.name] = {cell.case.id: impl.refusal(cell.case) or uncallable(cell) for cell in of_impl}
         return {"cells": known, "unknown": unknown}
 
-    def cases(self, name: str, axes: list[Answer]) -> Answer:
+    def cases(self, name: str, axes: list[Reply]) -> Reply:
         """Return the cases of an implementation with these axes, each of a kernel and of a layer:
 
         {"impl": its name, "cases": [[{"case", "id", "refused": None, or why it can't be measured}, ...], ...]}, or
@@ -137,7 +134,7 @@ class Tasks:
         except UsageError as error:
             return {"unknown": str(error)}
 
-        def told(case: Case) -> Answer:
+        def told(case: Case) -> Reply:
             refused = impl.refusal(case) or uncallable(Cell(impl, case))
             return {"case": case.columns(), "id": case.id, "refused": refused}
 
@@ -156,7 +153,7 @@ class Tasks:
                     f"give a module of the repository that you are in"
                 )
 
-    def probe(self, what: str, impl: str, case: Answer) -> Answer:
+    def probe(self, what: str, impl: str, case: Reply) -> Reply:
         """Check an implementation on probes, and build the module of a cell."""
         cell = Cell(get(impl), Case(**case))
         self._use(cell.case)
@@ -164,7 +161,7 @@ class Tasks:
             self._ready[what] = probe(cell, self._gate)
         return {}
 
-    def check(self, what: str, keep: bool = True, memory: bool = True) -> Answer:
+    def check(self, what: str, keep: bool = True, memory: bool = True) -> Reply:
         """Check a built cell against the reference, and measure its call; returns the resulting columns of the row:
 
         {"columns": {"error", "error_bound", "peak_bytes", "kernel", ...}, "seconds": of the first call on fresh inputs}.
@@ -202,7 +199,7 @@ class Tasks:
             release()
         return {"columns": columns, "seconds": checked.first_s}
 
-    def prepare(self, what: str, impl: str, case: Answer) -> dict[str, float]:
+    def prepare(self, what: str, impl: str, case: Reply) -> dict[str, float]:
         """Prepare a cell for timing as `what`, without checking it: {"seconds": of one warm call}."""
         cell = Cell(get(impl), Case(**case))
         self._use(cell.case)
@@ -223,14 +220,14 @@ class Tasks:
         self._workloads = self._workloads or {name: Workload(name) for name in GPU_WORK}
         return {name: it.time(WORKLOAD_CALLS, warm=WARM_CALLS)[0] for name, it in self._workloads.items()}
 
-    def pin(self) -> Answer:
+    def pin(self) -> Reply:
         """Pin this process to as many cores as threads; both variants share them, since they never run at the same
         time.
         """
         pin(self._threads)
         return {}
 
-    def renew(self, what: str, seconds: float) -> Answer:
+    def renew(self, what: str, seconds: float) -> Reply:
         """Move a prepared cell's tensors in memory, and compare outputs on fresh inputs for `seconds`:
 
         {"compared": number of calls, at least one, "seconds": of the fastest}
@@ -241,7 +238,7 @@ class Tasks:
         taken = built.compare(seconds, input_set=1)
         return {"compared": len(taken), "seconds": min(taken)}
 
-    def time(self, what: str, calls: int, slices: int = 1, warm: int = 0, input_set: int = 0) -> Answer:
+    def time(self, what: str, calls: int, slices: int = 1, warm: int = 0, input_set: int = 0) -> Reply:
         """Time a block (`Built.time`):
 
         {"seconds": of one call, "fastest": of one call in the fastest slice, "page_faults", "voluntary", "involuntary":
@@ -256,12 +253,12 @@ class Tasks:
             name: (getattr(after, counter) - getattr(before, counter)) / (calls * slices + warm)
             for name, counter in DISTURBED.items()
         }
-        answer: Answer = {"seconds": seconds, "fastest": fastest, "varies": ready.varies} | disturbed
+        reply: Reply = {"seconds": seconds, "fastest": fastest, "varies": ready.varies} | disturbed
         if reading := ready.meter.sensors():
-            answer |= asdict(reading) | {"throttled": words(reading.throttling), "held_back": reading.held_back}
-        return answer
+            reply |= asdict(reading) | {"throttled": words(reading.throttling), "held_back": reading.held_back}
+        return reply
 
-    def caching(self, what: str, usual: float, first: float) -> Answer:
+    def caching(self, what: str, usual: float, first: float) -> Reply:
         """Raise `Wrong` if a prepared cell caches results; `usual` and `first` as in `check_no_result_caching`."""
         built = self._built(what)
         with built.watched():
@@ -280,7 +277,7 @@ class Tasks:
         room = ROOM * least_memory(built.cell.impl, built.cell.case) < free_bytes(built.cell.case.device)
         return otherwise(lambda: built.time(1)[0], checked) if room else {}
 
-    def more(self, what: str, hot_s: float) -> Answer:
+    def more(self, what: str, hot_s: float) -> Reply:
         """Return {"cold_s", ...}: one call under further conditions (`Meter.more`); "energy_j": its joules; of a block
         or a model its parts (`parts_of`); on a GPU "roof", its share of the roofline, and "roofs": all that were
         measured (`Rooflines.table`).
@@ -289,7 +286,7 @@ class Tasks:
         case, meter, run = built.cell.case, built.meter, built.call.run
         counter = energy_counter(case.device)
         with built.watched():
-            found: Answer = meter.more(run, hot_s, graph=not case.does.gradients)
+            found: Reply = meter.more(run, hot_s, graph=not case.does.gradients)
             if counter is not None:
                 with suppress(OSError):
                     found["energy_j"] = joules_of_a_call(counter, partial(meter.seconds, run), hot_s)
@@ -301,7 +298,7 @@ class Tasks:
             found |= {"roof": self._rooflines.share(case, meter, hot_s), "roofs": self._rooflines.table()}
         return found
 
-    def trace(self, what: str, path: str) -> Answer:
+    def trace(self, what: str, path: str) -> Reply:
         """Write the profiler's trace of one more call; raises `Skip` if it can't be written."""
         from ..timing.tracing import write_trace  # imports the whole compiler
 
@@ -313,12 +310,12 @@ class Tasks:
             raise Skip(f"{path}: {error.strerror or error}") from None
         return {}
 
-    def settle(self) -> Answer:
+    def settle(self) -> Reply:
         """Return once the threads of this process sleep, before another process is timed."""
         settle()
         return {}
 
-    def drop(self, what: str) -> Answer:
+    def drop(self, what: str) -> Reply:
         """Release a prepared cell, and the memory cached for it."""
         self._ready.pop(what, None)
         release()
@@ -346,7 +343,7 @@ class Tasks:
 
     def _keep(self, what: str, ready: Built | Workload) -> None:
         if isinstance(ready, Built):
-            ready.answers = self._answers.setdefault(ready.cell.key, ready.answers)
+            ready.outputs = self._outputs.setdefault(ready.cell.key, ready.outputs)
         self._ready[what] = ready
         gc.collect()
         gc.freeze()  # excludes these objects from later collections

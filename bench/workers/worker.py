@@ -24,7 +24,7 @@ def main() -> None:
     given = json.loads(sys.argv[1])
     sys.path.insert(0, given.pop("impls"))  # bench is known by now: `impls` alone comes from there
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent
-    requests, answers = _own_pipes()
+    requests, replies = _own_pipes()
     from ..cases.accounting import spent
     from .tasks import Tasks
 
@@ -33,22 +33,22 @@ def main() -> None:
         given["tree"] = trees[1]
 
     def ease() -> None:
-        answers.write("\n")
-        answers.flush()
+        replies.write("\n")
+        replies.flush()
 
     tasks, process = Tasks(**given, ease=ease), os.getpid()
     gc.freeze()  # each garbage collection, two per check, would scan torch's modules for 0.1 s
     for line in requests:
         request, before = json.loads(line), spent()
         try:
-            answer = getattr(tasks, request.pop("do"))(**request)
+            reply = getattr(tasks, request.pop("do"))(**request)
         except BaseException as error:
-            answer = _failure(error)
+            reply = _failure(error)
         if os.getpid() != process:
             os._exit(0)  # an implementation forked, and both processes continued: only one of them replies
         seconds = {purpose: s - before.get(purpose, 0.0) for purpose, s in spent().items() - before.items()}
-        answers.write(json.dumps(answer | {"spent": seconds}) + "\n")
-        answers.flush()
+        replies.write(json.dumps(reply | {"spent": seconds}) + "\n")
+        replies.flush()
 
 
 def _search(repository: Path, tree: Path, folder: str) -> None:
@@ -76,11 +76,11 @@ def _failure(error: BaseException) -> dict[str, Any]:
 
 def _own_pipes() -> tuple[Iterable[str], TextIO]:
     """Take over this process's pipes, out of reach of implementations, whose output goes to stderr."""
-    requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    requests, replies = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
-    return requests, answers
+    return requests, replies
 
 
 if __name__ == "__main__":

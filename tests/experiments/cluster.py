@@ -20,7 +20,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from bench.cluster.driver import Answer, Driver
+from bench.cluster.driver import Driver, Reply
 from bench.cluster.sweep import merged
 from bench.runs.journal import Journal
 from bench.runs.saving import save
@@ -48,7 +48,7 @@ class Crowd:
     def close(self) -> None:
         pass
 
-    def _answer(self, case: str | None) -> Answer:
+    def _answer(self, case: str | None) -> Reply:
         if case:
             return {"node": "n", "run": json.loads(self._job.replace(PATTERN, case))}
         names = [row["extra_info"]["impl"] for row in json.loads(self._job)["benchmarks"]]
@@ -80,15 +80,15 @@ def _measure(nodes: int, cases: int) -> None:
         driver = Driver(cluster, journal, [], {"a": None})
         with redirect_stdout(None):
             driver.run()
-        driven, answers = time.perf_counter(), _memory()
+        driven, replies = time.perf_counter(), _memory()
         data = merged(driver, "a")
         file = save(folder, "x", data, indent=None)
         ended = time.perf_counter()
-        rows, jobs = len(data["benchmarks"]), len(driver.answers)
+        rows, jobs = len(data["benchmarks"]), len(driver.replies)
         assert rows == (jobs - 1) * len(job(PATTERN)["benchmarks"]) and data["complete"]
         sizes = [path.stat().st_size / 2**20 for path in (journal.path, file)]
         print(
-            f"{rows:>8,}{jobs:>8,}{1e3 * (driven - began) / jobs:>8.2f} ms{answers:>6.0f} MiB{ended - driven:>7.1f} s"
+            f"{rows:>8,}{jobs:>8,}{1e3 * (driven - began) / jobs:>8.2f} ms{replies:>6.0f} MiB{ended - driven:>7.1f} s"
             f"{_memory():>6.0f} MiB{sizes[0]:>6.0f} MiB{sizes[1]:>6.0f} MiB"
         )
 

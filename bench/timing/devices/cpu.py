@@ -34,8 +34,8 @@ class CpuMeter(Meter):
         start = perf_counter()
         for _ in range(times - 1):
             call()  # its output is freed before the next one is computed
-        answer = call()
-        return perf_counter() - start, answer
+        output = call()
+        return perf_counter() - start, output
 
     def slowed(self, call: Work, share: float) -> Work:
         """Return the call slowed by a share of its time, which includes reading the clock."""
@@ -43,11 +43,11 @@ class CpuMeter(Meter):
         def around(call: Work, own: float) -> Work:
             def run() -> Any:
                 start = perf_counter()
-                answer = call()
+                output = call()
                 until = start + (1 + share) * (perf_counter() - start) - own
                 while perf_counter() < until:
                     pass
-                return answer
+                return output
 
             return run
 
@@ -62,9 +62,9 @@ class CpuMeter(Meter):
         mallocs, of NumPy or inside MKL and oneDNN, and allocations of an implementation's own threads are not recorded:
         the operating system's count covers them (`resident`).
         """
-        trace, answer = traced(call)
-        copy, held = copied(answer), [answer]
-        del answer
+        trace, output = traced(call)
+        copy, held = copied(output), [output]
+        del output
 
         def let_go() -> None:
             held.clear()
@@ -90,11 +90,11 @@ def peak_rss(call: Work, process: Path = PROCESS) -> tuple[int | None, Any]:
     gc.collect()
     release()
     before = _set_back(process)
-    answer = call()
+    output = call()
     if before is None:
-        return None, answer
+        return None, output
     grown = _in_bytes(process, "VmHWM") - before
-    return (grown if grown >= FLOOR else 0), answer
+    return (grown if grown >= FLOOR else 0), output
 
 
 def _set_back(process: Path) -> int | None:

@@ -88,13 +88,13 @@ class CudaMeter(Meter):
         start.record()
         for _ in range(times - 1):
             call()
-        answer = call()
+        output = call()
         end.record()
         self._read_sensors()  # while the device works
         end.synchronize()  # calls return before their work is done
         seconds = float(start.elapsed_time(end)) / 1e3  # milliseconds
         self._check_other_streams(seconds)
-        return seconds, answer
+        return seconds, output
 
     def _check_other_streams(self, seconds: float) -> None:
         """Raise `Wrong` for work left in another stream, which stream events don't time."""
@@ -111,9 +111,9 @@ class CudaMeter(Meter):
         cycles = ceil(share * self.seconds(call, 10, warm=3) / 10 * self._cycles_per_second())
 
         def run() -> Any:
-            answer = call()
+            output = call()
             self._cuda._sleep(cycles)
-            return answer
+            return output
 
         return run
 
@@ -147,9 +147,9 @@ class CudaMeter(Meter):
 
         def launch() -> Any:
             nonlocal done
-            answer = call()
+            output = call()
             done = self._host_clock()
-            return answer
+            return output
 
         def behind() -> None:
             nonlocal began
@@ -182,20 +182,20 @@ class CudaMeter(Meter):
         found = captured(self._cuda, call, calls)
         if found is None:
             return None
-        graph, answer = found
-        if not self._is_same(graph, answer, call):
+        graph, output = found
+        if not self._is_same(graph, output, call):
             return None
         taken = (self.seconds(graph.replay, REPLAYS, warm=1) for _ in range(BLOCKS))
         return median(taken) / REPLAYS / calls
 
-    def _is_same(self, graph: Any, answer: torch.Tensor, call: Work) -> bool:
+    def _is_same(self, graph: Any, output: torch.Tensor, call: Work) -> bool:
         """Whether a replay recomputes the output of an eager call, within the tolerance of its dtype."""
         expected = call().clone()
-        answer.fill_(torch.nan)
+        output.fill_(torch.nan)
         graph.replay()
         self._cuda.synchronize()
         try:
-            torch.testing.assert_close(answer, expected)
+            torch.testing.assert_close(output, expected)
         except AssertionError:
             return False
         return True
@@ -216,13 +216,13 @@ class CudaMeter(Meter):
         """
         before = self._requested()
         self._cuda.reset_peak_memory_stats()
-        trace, answer = traced(call)
+        trace, output = traced(call)
         self._cuda.synchronize()
         peak = int(self._cuda.memory_stats()["requested_bytes.all.peak"])
         held = self._requested()
-        copy = copied(answer)
+        copy = copied(output)
         copies = self._requested() - held
-        del answer
+        del output
         return Memory(peak - before, max(0, self._requested() - copies - before)), trace, copy
 
     def _requested(self) -> int:
@@ -251,12 +251,12 @@ def captured(cuda: Any, call: Work, calls: int = 1) -> tuple[Any, Any] | None:
             with cuda.graph(graph, stream=side):
                 for _ in range(calls - 1):
                     call()
-                answer = call()
+                output = call()
     except Exception:  # any exception of the implementation or the driver means no graph
         generator.graphsafe_set_state(spare)
         return None
     before.wait_stream(side)
-    return graph, answer
+    return graph, output
 
 
 @contextmanager

@@ -26,11 +26,11 @@ class Memory:
     """Bytes still allocated after the output was freed, such as a cache or a buffer that is filled once."""
 
 
-def copied(answer: Any) -> Any:
+def copied(output: Any) -> Any:
     """Return a copy of a call's output, a tensor or a tuple with tensors."""
-    if isinstance(answer, Tensor):
-        return answer.detach().clone()
-    return tuple(map(copied, answer)) if type(answer) is tuple else answer
+    if isinstance(output, Tensor):
+        return output.detach().clone()
+    return tuple(map(copied, output)) if type(output) is tuple else output
 
 
 class Meter:
