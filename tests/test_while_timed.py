@@ -129,6 +129,16 @@ def test_a_cell_that_is_built_again_is_compared_with_its_own_outputs(
     assert len(held_to_reference) == 3
 
 
+def test_a_rejected_cell_holds_no_memory_while_the_next_is_checked(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, case = list[bool](), Case.of(T=16, H=1, D_h=8).columns()
+    monkeypatch.setattr("bench.workers.tasks.probe", lambda cell, gate: held.append("it" in tasks._ready))
+    tasks.prepare("it", "sdpa", case)
+    tasks.probe("it", "sdpa", case)
+    assert held == [False]
+
+
 def test_cells_of_different_threads_are_timed_with_their_own(tasks: Tasks) -> None:
     usual, seen = torch.get_num_threads() + 1, list[int]()
 

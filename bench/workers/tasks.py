@@ -157,6 +157,7 @@ class Tasks:
         """Check an implementation on probes, and build the module of a cell."""
         cell = Cell(get(impl), Case(**case))
         self._use(cell.case)
+        self._ready.pop(what, None)  # one rejected while it was timed, which would take the memory of this one
         with as_system():
             self._ready[what] = probe(cell, self._gate)
         return {}
