@@ -1,4 +1,5 @@
-"""`python -m tests.experiments.kills run|ab|bisect|ray [KILLS]`: a command killed at random moments and resumed each time (20).
+"""`python -m tests.experiments.kills run|ab|bisect|ray [KILLS [SECONDS]]`: a command killed at random moments and resumed each
+time. KILLS: 20. SECONDS: most before a kill, by default 13 to 33; a busy machine needs more.
 
 Prints, for every kill, the results on disk before and after it. Results that are on disk must stay, in their order, until the
 command ends by itself; no result may be there twice. Of a run also: whether the finished file has the cells of one that was
@@ -23,6 +24,9 @@ CELLS = ("--T", "16,32,64,128", "--H", "1,2", "--dtype", "float32")
 KILLS = 20
 LONGEST = {"run": 10.0, "ab": 20.0, "bisect": 30.0, "ray": 30.0}
 """Most seconds before a kill: several replicates of a comparison."""
+
+STARTING = 3.0
+"""Seconds before any kill: importing torch."""
 
 BENCH = (sys.executable, str(CHECKOUT / "bench"))
 SDPA = "torch.nn.functional:scaled_dot_product_attention"
@@ -50,6 +54,7 @@ def mine(q, k, v, *, is_causal=False):
 
 def main() -> None:
     kind, kills = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else KILLS
+    longest = float(sys.argv[3]) if len(sys.argv) > 3 else STARTING + LONGEST[kind]
     begin, go_on = COMMANDS[kind]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "killed"
@@ -59,7 +64,7 @@ def main() -> None:
         draw, kept = random.Random(0), list[str]()
         for kill in range(kills):
             process = started(folder, go_on if begun(folder) else begin)
-            end = time.monotonic() + draw.uniform(0, LONGEST[kind]) + 3.0  # importing torch is no part of it
+            end = time.monotonic() + draw.uniform(STARTING, longest)
             while time.monotonic() < end and process.poll() is None:
                 time.sleep(0.02)
             process.send_signal(signal.SIGKILL)
