@@ -18,13 +18,13 @@ from bench.cluster.command import was_quiet
 from bench.selection import allocator
 from bench.selection.allocator import KEEP, choose
 from bench.selection.errors import UsageError
-from bench.timing import pages
+from bench.timing import malloc
 from bench.timing.devices.cpu import peak_rss
 from bench.workers.fresh import QUIET
 
 from .conftest import run_files, started
 
-GLIBC = pytest.mark.skipif(not pages.has_glibc(), reason="only glibc maps large blocks anew")
+GLIBC = pytest.mark.skipif(not malloc.has_glibc(), reason="only glibc maps large blocks anew")
 LARGE = ("--scope", "core", "--T", "1024", "--H", "8", "--dtype", "float32", "--impl", "sdpa,fused,mine=seen:attention",
          "--cell-time", "0.05")  # fmt: skip
 
@@ -39,7 +39,7 @@ def attention(q, k, v, **_):
 @pytest.fixture
 def environ(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """An environment without settings of an allocator, and of the test's own."""
-    plain = {name: value for name, value in os.environ.items() if name not in pages.chosen()}
+    plain = {name: value for name, value in os.environ.items() if name not in malloc.chosen()}
     monkeypatch.setattr(os, "environ", plain)
     return plain
 
@@ -93,7 +93,7 @@ def test_a_library_is_preloaded_before_others(environ: dict[str, str], monkeypat
     choose("tcmalloc")
     assert environ["LD_PRELOAD"] == "libtcmalloc.so.4 libiomp5.so"
     assert peak_rss(lambda: 1) == (None, 1)
-    assert pages.otherwise(lambda: pytest.fail("is called")) == {}
+    assert malloc.otherwise(lambda: pytest.fail("is called")) == {}
     environ.pop("LD_PRELOAD")
     with pytest.raises(UsageError, match=r"no libjemalloc\.so is found here"):
         choose("jemalloc")
@@ -110,34 +110,34 @@ def test_the_environment_is_not_overruled(environ: dict[str, str]) -> None:
     environ["MALLOC_MMAP_MAX_"] = "0"
     choose(None)
     assert environ["MALLOC_MMAP_MAX_"] == "0" and "MALLOC_TRIM_THRESHOLD_" not in environ
-    assert pages.otherwise(lambda: pytest.fail("is called")) == {}
+    assert malloc.otherwise(lambda: pytest.fail("is called")) == {}
 
 
 @GLIBC
 def test_pages_are_kept_unless_that_could_exhaust_the_memory(environ: dict[str, str]) -> None:
     choose(None, [Cell(impls.get("fused"), Case.of(T=1 << 18, H=64, D_h=64))])
-    assert not pages.chosen()
+    assert not malloc.chosen()
     choose(None, [Cell(impls.get("fused"), Case.of(T=256, H=8, D_h=64))])
-    assert pages.chosen() == KEEP
+    assert malloc.chosen() == KEEP
 
 
 def test_where_there_is_no_glibc(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(allocator, "has_glibc", lambda: False)
-    monkeypatch.setattr(pages, "has_glibc", lambda: False)
+    monkeypatch.setattr(malloc, "has_glibc", lambda: False)
     with pytest.raises(UsageError, match="only glibc has these settings"):
         choose("keep")
     choose("system")
     choose(None)
-    assert not pages.chosen()
-    pages.use_chosen()
-    assert pages.otherwise(lambda: pytest.fail("is called")) == {}
+    assert not malloc.chosen()
+    malloc.use_chosen()
+    assert malloc.otherwise(lambda: pytest.fail("is called")) == {}
 
 
 @GLIBC
 def test_a_long_call_is_not_repeated_with_the_settings_of_its_check(environ: dict[str, str]) -> None:
     environ.update(KEEP)
-    assert pages.otherwise(lambda: pytest.fail("is called"), checked=1.5) == {"fresh_pages_s": 1.5}
-    assert pages.otherwise(lambda: 2.0, checked=0.5) == {"fresh_pages_s": 2.0}
+    assert malloc.otherwise(lambda: pytest.fail("is called"), checked=1.5) == {"fresh_pages_s": 1.5}
+    assert malloc.otherwise(lambda: 2.0, checked=0.5) == {"fresh_pages_s": 2.0}
 
 
 @GLIBC
@@ -149,11 +149,11 @@ def test_pages_are_kept_for_as_long_as_they_should_be(environ: dict[str, str]) -
         return 2.0
 
     faults: list[int] = []
-    pages.use_chosen()
+    malloc.use_chosen()
     call()
     if faults[0] < 5000:
         pytest.skip("huge pages are in use")
-    assert pages.otherwise(call) == {"kept_pages_s": 2.0}
+    assert malloc.otherwise(call) == {"kept_pages_s": 2.0}
     call()
     assert faults[2] < 100 < 5000 < faults[-1]
 

@@ -35,7 +35,7 @@ from bench.timing.engine import (
     block_of,
     need,
 )
-from bench.timing.pages import MAPPED
+from bench.timing.malloc import MAPPED
 from bench.workers.client import Lost
 
 POWER, HOT, SLOW = 0x4, 0x20, 0x8

@@ -25,7 +25,7 @@ PROCEDURE = (
     "bench/ab/replicates.py",
     "bench/timing/engine.py",
     "bench/timing/cell.py",
-    "bench/timing/pages.py",
+    "bench/timing/malloc.py",
     "bench/timing/devices/cpu.py",
     "bench/timing/devices/cuda.py",
     "bench/workers/client.py",

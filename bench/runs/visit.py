@@ -14,7 +14,7 @@ from ..cases.accounting import count
 from ..cases.cells import Cell, Key
 from ..cases.outcome import Skip
 from ..timing.engine import Block, Visits, block_of, rounds
-from ..timing.pages import MAPPED
+from ..timing.malloc import MAPPED
 from ..workers.client import Reply
 from .rows import Sample, Timed
 from .run import Run

@@ -12,7 +12,7 @@ import psutil
 from ..cases.axes import nearest
 from ..cases.cells import Cell
 from ..cases.counting import least_memory
-from ..timing.pages import KEEP, allocator_settings, chosen, has_glibc
+from ..timing.malloc import KEEP, allocator_settings, chosen, has_glibc
 from .errors import UsageError
 
 LIBRARIES = {"tcmalloc": ("tcmalloc_minimal", "tcmalloc"), "jemalloc": ("jemalloc",)}

@@ -26,7 +26,7 @@ from ..checks.problem import Inputs, copies, inputs_of
 from ..checks.problems import problem_of
 from .devices import Memory, Meter, Work, free_bytes, meter_for, threads
 from .devices.cpu import FLOOR
-from .pages import release
+from .malloc import release
 
 GRAPHS = 4096
 """Graphs of one function that torch.compile may hold; with its default of eight it would fall back to eager."""

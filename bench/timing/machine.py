@@ -13,7 +13,7 @@ import torch
 
 from .devices import DEVICES
 from .devices.nvml import readings, settings, words
-from .pages import allocator_settings
+from .malloc import allocator_settings
 
 SPEED = re.compile("(?!.*(_DIR|_PATH|_HOME)$)(OMP_|MKL_|KMP_|GOMP_|TORCH|PYTORCH_|CUDA_|CUBLAS_|NVIDIA_TF32|MALLOC_)")
 """Environment variables that may determine speed; folders don't."""

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..timing.pages import KEEP
+from ..timing.malloc import KEEP
 
 QUIET: Mapping[str, str] = {
     "OMP_NUM_THREADS": "1",

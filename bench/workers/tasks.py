@@ -35,7 +35,7 @@ from ..timing.devices.cuda import see_one_gpu
 from ..timing.devices.energy import joules_of_a_call
 from ..timing.devices.nvml import words
 from ..timing.machine import fingerprint
-from ..timing.pages import MAPPED, as_system, otherwise, release, use_chosen
+from ..timing.malloc import MAPPED, as_system, otherwise, release, use_chosen
 from ..timing.parts import parts_of
 from ..timing.reference_workload import GPU_WORK, WORK, software
 from ..timing.rooflines import Rooflines
@@ -272,7 +272,7 @@ class Tasks:
 
     def other_pages(self, what: str, checked: float = 0.0) -> dict[str, float]:
         """Return the seconds of a call with the page faults that this process avoids, or without those that it has
-        (`pages.otherwise`, with `checked`); {} if memory may be too small.
+        (`malloc.otherwise`, with `checked`); {} if memory may be too small.
         """
         built = self._built(what)
         room = ROOM * least_memory(built.cell.impl, built.cell.case) < free_bytes(built.cell.case.device)

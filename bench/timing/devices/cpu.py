@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch.profiler import ProfilerActivity
 
 from ...checks.dispatch import traced
-from ..pages import chosen, release
+from ..malloc import chosen, release
 from . import host
 from .device import Device, Memory, Meter, Work, copied
 from .energy import rapl
