@@ -363,6 +363,19 @@ def test_the_smallest_cases_stay_ready_whatever_the_largest_needs(tmp_path: Path
         assert found == {cell.case.id for cell in cells if cell.case.T in T}
 
 
+def test_a_case_that_cannot_stay_ready_is_tested_for_cached_results_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_of(tmp_path, *SECONDS)
+    worker = FakeWorker(run, SECONDS)
+    monkeypatch.setattr(worker, "preparing", lambda cells: (it for it in ()), raising=False)
+    monkeypatch.setattr(worker, "drop", lambda cells: None)
+    measuring = Measuring(run, run.selection.cells, lambda: pytest.fail("no process"), 0, False, lambda text: None)
+    measuring._held = set()
+    measuring._time([worker])  # type: ignore[list-item]
+    assert Counter(name for do, name, *_ in worker.asked if do == "caching") == dict.fromkeys(SECONDS, 1)
+
+
 def test_a_case_that_cannot_stay_ready_is_made_ready_for_several_visits_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -225,7 +225,8 @@ class Measuring:
     def _visit(self, worker: Worker, case: str, at: int) -> None:
         """Make the visits of a case that are due at a pass and not yet made."""
         numbers = [it for it in self._now(case, at) if not self._run.visited(worker.process, it, case)]
-        made = [Visit(self._run, worker, case, number, self._rng) for number in numbers]
+        tested = set[Key]()
+        made = [Visit(self._run, worker, case, number, self._rng, tested) for number in numbers]
         for group in self._groups(case) if made else ():
             for visit in made:
                 visit.time(group, self._visits, self._needs(group) if visit.index >= VISITS // 2 else {})

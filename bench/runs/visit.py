@@ -47,6 +47,8 @@ class Visit:
     index: int
     """Index of the visit within its process and case."""
     rng: random.Random
+    tested: set[Key] = field(default_factory=set)
+    """Cells tested for cached results by visits that are not journalled yet."""
     found: dict[str, Timed] = field(default_factory=dict)
     """Samples by implementation."""
     _number: int = 0
@@ -76,7 +78,9 @@ class Visit:
         """Skip cells found to cache results, after their first timing; time large ones with other settings of malloc."""
         for cell in cells:
             found = self.found.get(cell.impl.name, Timed())
-            if found.samples and not self.run.samples(cell.key) and self._ready(cell):
+            is_first = cell.key not in self.tested and not self.run.samples(cell.key)
+            if found.samples and is_first and self._ready(cell):
+                self.tested.add(cell.key)
                 checked, usual = self.run.checked[cell.key], median(it.seconds for it in found.samples)
                 try:
                     self.worker.ask("caching", cell, usual=usual, first=checked["seconds"])
