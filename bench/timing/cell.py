@@ -188,11 +188,11 @@ def check_fits(cell: Cell) -> None:
 
 
 def build(cell: Cell) -> Built:
-    """Build a cell's module with its input tensors, compiled if requested; raises the implementation's exception."""
+    """Build a cell's module with its input tensors, compiled if requested, for the threads set now; raises the
+    implementation's exception.
+    """
     check_fits(cell)
     case = cell.case
-    if case.threads:
-        torch.set_num_threads(case.threads)
     module = module_of(cell.impl, case)
     prepare_s = prepare(module, case)  # called twice: the first call of a process includes imports
     numbers = inputs_of(problem_of(case))
