@@ -644,6 +644,8 @@ def test_another_kernel_of_the_users_is_another_comparison(
     def code(mine: str, beside: str) -> tuple[str, str]:
         (tmp_path / "mine.py").write_text(mine)
         (tmp_path / "helper.py").write_text(beside)
+        (tmp_path / ".#mine.py").unlink(missing_ok=True)
+        (tmp_path / ".#mine.py").symlink_to("nowhere")  # as an editor leaves one
         with tempfile.TemporaryDirectory() as folder:
             return planning.plan_of(parser().parse_args(options), Path(folder)).code
 

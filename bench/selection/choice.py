@@ -96,7 +96,7 @@ def own_files(given: str, folder: Path) -> dict[str, Path]:
         for place in places:
             beside = place.glob("*.py") if (place / f"{name}.py").is_file() else ()
             if files := [*(place / name).rglob("*.py")] or [*beside]:
-                found |= {path.relative_to(place).as_posix(): path for path in files}
+                found |= {path.relative_to(place).as_posix(): path for path in files if path.is_file()}
                 break
     return found
 
