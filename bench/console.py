@@ -108,8 +108,10 @@ def begin(command: str, arguments: Sequence[str]) -> int:
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text.format(name=path.stem, run=run))
+    except FileExistsError:
+        return _complain(f"{path} exists already; choose another name, as my_{command[4:]}.py")
     except OSError as error:
-        return _complain(f"{path} can't be written: {error.strerror}; choose another, as my_{command[4:]}.py")
+        return _complain(f"{path} can't be written: {error.strerror}")
     there = "" if path.parent == Path() else f"cd {path.parent}; "
     print(f"{path} is written. Edit it; then check it, and time it beside sdpa:")
     print(f"  {there}attention-bench check {path.stem}:{attr}\n  {there}{run}")

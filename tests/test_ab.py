@@ -530,6 +530,7 @@ def test_more_minutes_for_a_saved_comparison(
     more = json.loads(sorted(repository.glob("results/*/ab/*.json"))[-1].read_text())
     before = json.loads(file.read_text())
     assert more["continues"] == str(file) and (more["command"], more["seed"]) == (before["command"], before["seed"])
+    assert more["seconds"] > before["seconds"]
     assert more["pairs"][:-1] == before["pairs"] and more["asked"] == before["asked"]
     assert more["command"].startswith("python -m bench ab --base HEAD --impl fused,sdpa ")
     assert more["command"].endswith(" --allow-gone a")

@@ -62,11 +62,13 @@ def measured(options: argparse.Namespace, results: Path | None = None) -> Path:
         journal = _journal(folder, about | {"code": plan.code} | selftest.conditions(), plan.seed)
         try:
             before = [line["pair"] for line in journal.lines]
-            left = max(0.0, plan.seconds - sum(replicate["seconds"] for replicate in before))
+            spent = sum(replicate["seconds"] for replicate in before)
+            left = max(0.0, plan.seconds - spent)
             plan = replace(plan, before=(*plan.before, *before), seconds=left, seed=journal.header["seed"])
             found = compare(plan, _teller(left), lambda replicate: journal.add({"pair": replicate}))
             tested = list(selftest.summary(selftest.kept(folder), plan.margin))
-            whole = found | about | {"command": command(asked(options)), "self_test": tested}
+            seconds = found["seconds"] + spent + continued.get("seconds", 0.0)
+            whole = found | about | {"seconds": seconds, "command": command(asked(options)), "self_test": tested}
             saved = save(folder, options.save or strftime("%Y%m%d_%H%M%S"), whole, indent=None)
         except BaseException:
             if journal.lines:
