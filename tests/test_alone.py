@@ -38,7 +38,7 @@ def alone(q, k, v, *, is_causal=False):
     return noting("alone", q, k, v, is_causal)
 
 def dies(q, k, v, *, is_causal=False):
-    if not gc.isenabled() and q.shape[-2] == 16:  # while blocks are timed
+    if not gc.isenabled():  # while blocks are timed
         os._exit(3)
     return noting("dies", q, k, v, is_causal)
 
@@ -50,19 +50,17 @@ dies.limits = {"alone": True}
 def test_a_crash_of_an_isolated_process_spares_the_others(suite: Suite, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     names = "fused,beside=own:beside,alone=own:alone,dies=own:dies"
-    small = ("--T", "16,32", "--H", "2", "--dtype", "float32", "--impl", names)
-    assert suite("--benchmark-save=x", *small).returncode == 1
+    assert suite("--benchmark-save=x", "--T", "16", "--H", "2", "--dtype", "float32", "--impl", names).returncode == 1
     data = json.loads(run_files(tmp_path)[0].read_text())
-    rows = {(b["extra_info"]["impl"], b["extra_info"]["T"]): b["extra_info"] for b in data["benchmarks"]}
-    assert set(rows) == {(name, T) for name in ("fused", "beside", "alone") for T in (16, 32)} | {("dies", 32)}
+    rows = {row["extra_info"]["impl"]: row["extra_info"] for row in data["benchmarks"]}
+    assert {name: row["peak_bytes"] is None for name, row in rows.items()} == {
+        "fused": False, "beside": False, "alone": True
+    }  # fmt: skip
     assert [(it["impl"], it["reason"]) for it in data["skipped"]] == [("dies", "error")]
     assert {number for row in rows.values() for number in row["sample_processes"]} == {0}
-    assert {name for (name, _), row in rows.items() if row["peak_bytes"] is None} == {"alone"}
-    assert set(rows["alone", 16]["sample_rounds"]) & set(rows["fused", 16]["sample_rounds"])  # interleaved
+    assert set(rows["alone"]["sample_rounds"]) & set(rows["fused"]["sample_rounds"])  # interleaved
     said = [line.split() for line in (tmp_path / "processes").read_text().splitlines()]
-    processes = {name: {number for other, number in said if other == name} for name in ("beside", "alone", "dies")}
-    assert {name: len(found) for name, found in processes.items()} == {"beside": 1, "alone": 1, "dies": 2}
-    assert len(set.union(*processes.values())) == 4
+    assert sorted(name for name, _ in said) == ["alone", "beside", "dies"] and len({number for _, number in said}) == 3
 
 
 class Client:

@@ -48,26 +48,20 @@ from .experiments import gpu
 from .simulated_gpu import HZ, ILLEGAL, UUID, Gpu, SimulatedCuda, SimulatedNvml
 
 KERNEL, LAUNCH = 5e-6, 10e-6
-IDLE, POWER, HOT, BRAKE = 0x1, 0x4, 0x20, 0x80
+IDLE, POWER, HOT = 0x1, 0x4, 0x20
 
 
 def meter_of(gpu: SimulatedCuda, reader: Nvml | None = None) -> CudaMeter:
     return CudaMeter(gpu, reader, gpu.empty, gpu.clock)
 
 
-def more(gpu: SimulatedCuda, call: Callable[[], Any], graph: bool = True) -> tuple[float, float | None, float | None]:
-    """Seconds hot, cold and by its graph."""
-    hot, found = columns(gpu, call, graph)
-    return hot, found["cold_s"], found["graph_s"]
-
-
-def columns(gpu: SimulatedCuda, call: Callable[[], Any], graph: bool = True) -> tuple[float, dict[str, float | None]]:
-    """Seconds hot, and what else is measured."""
+def columns(gpu: SimulatedCuda, call: Callable[[], Any], graph: bool = True) -> dict[str, Any]:
+    """Return the seconds of a hot call, as `hot_s`, and what else is measured."""
     meter = meter_of(gpu)
     hot = meter.seconds(call, 50, warm=1) / 50
     found = meter.more(call, hot, graph)
     assert found.keys() == CpuMeter().more(call, hot, graph).keys()
-    return hot, found
+    return {"hot_s": hot, **found}
 
 
 def adding(gpu: SimulatedCuda, kernels: int = 1, seconds: float = KERNEL) -> Callable[[], torch.Tensor]:
@@ -208,18 +202,20 @@ def test_work_in_another_stream_is_refused() -> None:
 # Cold calls and graphs
 
 
-def test_a_cold_call_excludes_flushing_and_launches() -> None:
-    """20 kernels of 5 µs, and 35 µs for each that misses the L2."""
-    gpu = SimulatedCuda(launch=LAUNCH, miss=35e-6)
-    hot, cold, graph = more(gpu, adding(gpu, kernels=20))
-    assert (hot, cold, graph) == (pytest.approx(200e-6), pytest.approx(135e-6), pytest.approx(100e-6))
-
-
-def test_device_only_time_excludes_launches_with_and_without_a_graph() -> None:
-    """A backward call, too, which can't be captured."""
-    gpu = SimulatedCuda(launch=LAUNCH, miss=35e-6)
-    hot, found = columns(gpu, adding(gpu, kernels=20), graph=False)
-    assert (hot, found["device_s"]) == (pytest.approx(200e-6), pytest.approx(100e-6))
+def test_cold_calls_device_only_time_and_graphs_exclude_flushing_and_launches() -> None:
+    """20 kernels of 5 µs, and 35 µs for each that misses the L2. A backward call can't be captured."""
+    found = columns(gpu := SimulatedCuda(launch=LAUNCH, miss=35e-6), adding(gpu, kernels=20))
+    assert found == pytest.approx(
+        {
+            "hot_s": 200e-6,
+            "cold_s": 135e-6,
+            "cold_low": 135e-6,
+            "cold_high": 135e-6,
+            "device_s": 100e-6,
+            "graph_s": 100e-6,
+        }
+    )
+    assert columns(gpu, adding(gpu, kernels=20), graph=False) == pytest.approx(found | {"graph_s": None})
 
 
 @pytest.mark.parametrize("why", ["it waits for the device", "the queue is full"])
@@ -233,7 +229,7 @@ def test_launches_that_cannot_be_queued_give_no_device_only_time(why: str) -> No
             gpu.item()
         return answer
 
-    found = columns(gpu, call, graph=False)[1]
+    found = columns(gpu, call, graph=False)
     assert (found["device_s"], found["cold_s"]) == (None, None)
 
 
@@ -254,15 +250,6 @@ def test_a_clock_that_rises_after_it_was_measured_gives_no_device_only_time() ->
     assert (found["device_s"], found["cold_s"]) == (None, None)
 
 
-def test_a_spin_before_a_hot_block_would_hide_launches() -> None:
-    """Blocks therefore begin after warm calls: users wait for launches, too."""
-    gpu = SimulatedCuda(launch=LAUNCH)
-    meter, call = meter_of(gpu), adding(gpu)
-    behind_a_spin = meter._between(call, 20, lambda: gpu._sleep(int(1e-4 * HZ)))[0] / 20
-    assert meter.seconds(call, 20, warm=2) / 20 == pytest.approx(LAUNCH)
-    assert behind_a_spin < 0.8 * LAUNCH
-
-
 def test_a_cold_call_has_an_interval() -> None:
     """Of eleven calls, it excludes the fastest and the slowest."""
     gpu = SimulatedCuda()
@@ -273,28 +260,19 @@ def test_a_cold_call_has_an_interval() -> None:
     assert 1e-3 <= low < middle < high < 5e-3
 
 
-def test_a_device_that_does_not_report_its_cache_has_no_cold_calls() -> None:
-    gpu = SimulatedCuda(miss=0.3, l2=0)
-    assert more(gpu, adding(gpu))[1] is None
-
-
-def test_a_call_that_outlasts_the_cache_is_not_flushed_for() -> None:
+def test_calls_that_outlast_the_cache_or_whose_cache_is_unknown_have_no_cold_calls() -> None:
     gpu = SimulatedCuda()
-    assert more(gpu, lambda: gpu.work(COLD_BELOW - 1e-3))[1] is not None
-    assert more(gpu, lambda: gpu.work(COLD_BELOW + 1e-3))[1] is None
+    assert columns(gpu, lambda: gpu.work(COLD_BELOW - 1e-3))["cold_s"]
+    assert columns(gpu, lambda: gpu.work(COLD_BELOW + 1e-3))["cold_s"] is None
+    gpu = SimulatedCuda(miss=0.3, l2=0)
+    assert columns(gpu, adding(gpu))["cold_s"] is None
 
 
 def test_the_launch_of_a_graph_is_not_counted() -> None:
     """One kernel of 1 µs: launching its graph takes 10 µs."""
     gpu = SimulatedCuda(launch=LAUNCH)
-    assert more(gpu, adding(gpu, seconds=1e-6))[2] == pytest.approx(1e-6)
+    assert columns(gpu, adding(gpu, seconds=1e-6))["graph_s"] == pytest.approx(1e-6)
     assert len(gpu.captures[0].kernels) == 50
-
-
-def test_an_eager_layer_of_many_launches_has_a_graph() -> None:
-    gpu = SimulatedCuda(launch=LAUNCH)
-    hot, _, graph = more(gpu, adding(gpu, kernels=40))
-    assert (hot, graph) == (pytest.approx(400e-6), pytest.approx(200e-6))
 
 
 def test_a_graph_whose_replay_differs_is_rejected() -> None:
@@ -305,7 +283,7 @@ def test_a_graph_whose_replay_differs_is_rejected() -> None:
         gpu.work(KERNEL)
         return torch.ones(4)
 
-    assert more(gpu, call)[2] is None
+    assert columns(gpu, call)["graph_s"] is None
     assert gpu.captures
 
 
@@ -316,11 +294,10 @@ def test_the_streams_wait_for_each_other() -> None:
     assert gpu.default.ready == gpu.streams[1].ready > 1.0
 
 
-@pytest.mark.parametrize("why", ["too long", "backward"])
-def test_calls_that_are_not_captured(why: str) -> None:
+def test_neither_long_calls_nor_backward_calls_are_captured() -> None:
     gpu = SimulatedCuda()
-    seconds = {"too long": GRAPH_BELOW + 1e-5, "backward": KERNEL}[why]
-    assert more(gpu, adding(gpu, seconds=seconds), graph=why != "backward")[2] is None
+    assert columns(gpu, adding(gpu, seconds=GRAPH_BELOW + 1e-5))["graph_s"] is None
+    assert columns(gpu, adding(gpu), graph=False)["graph_s"] is None
     assert not gpu.captures
 
 
@@ -337,7 +314,7 @@ def test_a_call_that_waits_for_the_device_has_no_graph_and_is_found_before_the_c
         gpu.work(KERNEL)
         gpu.item()
 
-    assert more(gpu, call)[2] is None
+    assert columns(gpu, call)["graph_s"] is None
     assert not gpu.captures
     assert untouched(gpu)
 
@@ -349,18 +326,9 @@ def test_a_capture_that_fails_gives_no_graph_and_leaves_nothing_behind() -> None
         gpu.work(KERNEL)
         gpu.forbidden_in_a_capture()
 
-    assert more(gpu, call)[2] is None
+    assert columns(gpu, call)["graph_s"] is None
     assert len(gpu.captures) == 1
     assert untouched(gpu)
-
-
-def test_the_simulated_capture_needs_a_stream_that_is_warm() -> None:
-    """Otherwise no test would detect that the calls before the capture are missing."""
-    gpu = SimulatedCuda()
-    with pytest.raises(RuntimeError, match="previous error"), gpu.graph(gpu.CUDAGraph(), stream=gpu.Stream()):
-        gpu.work(KERNEL)
-    with pytest.raises(RuntimeError, match="Offset increment"):
-        untouched(gpu)
 
 
 # Errors
@@ -384,19 +352,11 @@ def test_an_illegal_access_makes_its_process_unusable(faults: bool, monkeypatch:
     assert (answer["failed"], answer["unusable"]) == ("error", faults)
 
 
-def test_a_process_whose_memory_is_full_is_usable() -> None:
+def test_a_process_without_cuda_or_whose_memory_is_full_is_usable() -> None:
     gpu = SimulatedCuda(gpu=Gpu(total=1 << 21))
+    assert cuda.works(gpu, lambda *_, **__: pytest.fail("CUDA is initialised"))
     gpu.work(KERNEL)
-
-    def ones(size: int, device: str) -> torch.Tensor:
-        gpu.allocate(1 << 21)
-        raise AssertionError("there was memory")
-
-    assert cuda.works(gpu, ones)
-
-
-def test_a_process_without_cuda_gets_no_gpu_request() -> None:
-    assert cuda.works(SimulatedCuda())
+    assert cuda.works(gpu, lambda *_, **__: gpu.allocate(1 << 21))
 
 
 @pytest.mark.parametrize(
@@ -429,38 +389,36 @@ def test_a_deterministic_cell_has_cublas_configured(tasks: Tasks, monkeypatch: p
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 
-def test_float32_products_use_float32_despite_the_containers_setting() -> None:
+def test_a_worker_uses_one_gpu_and_float32_products_despite_the_containers_setting() -> None:
     """NVIDIA's containers set the variable; torch reads both the older and the newer setting, so both must agree."""
     code = (
-        "from bench.workers.tasks import Tasks; import torch\n"
+        "from bench.workers.tasks import Tasks; import os, torch\n"
         "assert torch.backends.cuda.matmul.fp32_precision == 'tf32'\n"
         "Tasks('.')\n"
-        "print(torch.backends.cuda.matmul.fp32_precision, torch.backends.cuda.matmul.allow_tf32)"
+        "print(torch.backends.cuda.matmul.fp32_precision, torch.backends.cuda.matmul.allow_tf32,"
+        " os.environ['CUDA_VISIBLE_DEVICES'])"
     )
-    override = os.environ | {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
-    done = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, env=override, capture_output=True, text=True)
-    assert done.stdout == "ieee False\n", done.stderr
+    given = os.environ | {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1", "CUDA_VISIBLE_DEVICES": "3,1"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, env=given, capture_output=True, text=True)
+    assert done.stdout == "ieee False 3\n", done.stderr
 
 
 @pytest.mark.parametrize(
     ("visible", "one"),
     [
         ({}, {"CUDA_VISIBLE_DEVICES": "0"}),
-        ({"CUDA_VISIBLE_DEVICES": "3,1"}, {"CUDA_VISIBLE_DEVICES": "3"}),
         ({"CUDA_VISIBLE_DEVICES": "MIG-abc"}, {"CUDA_VISIBLE_DEVICES": "MIG-abc"}),
         ({"CUDA_VISIBLE_DEVICES": ""}, {"CUDA_VISIBLE_DEVICES": ""}),
         ({"HIP_VISIBLE_DEVICES": "2,3"}, {"HIP_VISIBLE_DEVICES": "2"}),
     ],
 )
-def test_a_worker_sees_the_gpu_that_is_timed_and_no_second_one(visible: dict[str, str], one: dict[str, str]) -> None:
+def test_the_gpu_that_is_timed_is_visible_and_no_second_one(
+    visible: dict[str, str], one: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Work on another GPU would not be synchronised."""
-    code = "from bench.workers.tasks import Tasks; import os; Tasks('.')\n"
-    code += f"print({{name: os.environ[name] for name in {cuda.VISIBLE} if name in os.environ}})"
-    others = {name: value for name, value in os.environ.items() if name not in cuda.VISIBLE}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=CHECKOUT, env=others | visible, capture_output=True, text=True
-    )
-    assert done.stdout == f"{one}\n", done.stderr
+    monkeypatch.setattr(os, "environ", dict(visible))
+    cuda.see_one_gpu()
+    assert os.environ == one
 
 
 def test_rocm_is_measured_as_far_as_torch_has_its_api_and_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -483,9 +441,10 @@ def test_rocm_is_measured_as_far_as_torch_has_its_api_and_says_what_it_lacks(mon
     assert cuda.identity(gpu) == {"gpu": "AMD Instinct MI300X", "driver": "unknown, ROCm 7.1"}
     assert DEVICES["cuda"].energy() is None
     assert machine.settings() == []
-    hot, found = columns(gpu, adding(gpu, kernels=20))
-    assert (hot, found["device_s"], found["graph_s"]) == (*[pytest.approx(200e-6)], *[pytest.approx(100e-6)] * 2)
-    assert found["cold_s"] == pytest.approx(135e-6)
+    found = columns(gpu, adding(gpu, kernels=20))
+    assert [found[name] for name in ("hot_s", "cold_s", "device_s", "graph_s")] == pytest.approx(
+        [200e-6, 135e-6, 100e-6, 100e-6]
+    )
     assert meter_of(gpu).sensors() is None
     assert "ROCm: no clocks, power, temperature, throttling or energy" in str(progress.unverified("cuda"))
 
@@ -651,29 +610,13 @@ def test_a_power_cap_between_two_readings_is_seen() -> None:
     assert reading is not None and words(reading.throttling) == ["power cap"]
 
 
-@pytest.mark.parametrize(
-    ("without", "field"),
-    [
-        ("nvmlDeviceGetPowerUsage", "power_w"),
-        ("nvmlDeviceGetUtilizationRates", "busy_percent"),
-        ("nvmlDeviceGetTemperature", "temperature_c"),
-    ],
-)
-def test_readings_that_a_gpu_lacks(without: str, field: str) -> None:
-    (reading,) = Nvml(SimulatedNvml(SimulatedCuda(), without=without)).all()
-    assert getattr(reading, field) is None
-    assert reading.sm_mhz == 1755
-
-
-def test_counters_that_a_gpu_does_not_have() -> None:
-    reader = Nvml(SimulatedNvml(SimulatedCuda(), without="nvmlDeviceGetViolationStatus"))
-    assert [reading.reasons for reading in (reader.of(UUID), reader.of(UUID)) if reading] == [IDLE, IDLE]
-
-
-def test_reasons_in_words() -> None:
-    assert words(HOT | POWER) == ["power cap", "software thermal slowdown"]
-    assert words(BRAKE | 0x4000) == ["power brake", "0x4000"]
-    assert words(0) == []
+@pytest.mark.parametrize("lacks", ["PowerUsage", "UtilizationRates", "Temperature", "ViolationStatus"])
+def test_a_reading_that_a_gpu_lacks_is_none(lacks: str) -> None:
+    reader = Nvml(SimulatedNvml(SimulatedCuda(), without=f"nvmlDeviceGet{lacks}"))
+    (reading,) = reader.all()
+    field = {"PowerUsage": "power_w", "UtilizationRates": "busy_percent", "Temperature": "temperature_c"}.get(lacks)
+    assert [name for name, value in vars(reading).items() if value is None] == [field] * bool(field)
+    assert [reader.of(UUID), reader.of(UUID)] == [reading] * 2
 
 
 def test_the_bits_are_those_of_nvml() -> None:
@@ -685,6 +628,7 @@ def test_the_bits_are_those_of_nvml() -> None:
         "DisplayClockSetting": "display clocks",
     }  # fmt: skip
     assert {getattr(pynvml, f"nvmlClocksEventReason{name}"): word for name, word in names.items()} == nvml.REASONS
+    assert words(pynvml.nvmlClocksEventReasonSwPowerCap | 0x4000) == ["power cap", "0x4000"]
     policies = (pynvml.NVML_PERF_POLICY_POWER, pynvml.NVML_PERF_POLICY_THERMAL)
     assert {policy: nvml.REASONS[bit] for policy, bit in nvml.POLICIES.items()} == dict(
         zip(policies, ("power cap", "software thermal slowdown"), strict=True)
@@ -758,12 +702,11 @@ def test_a_gpu_without_readable_settings() -> None:
 @pytest.mark.parametrize(
     ("reasons", "found", "advice"),
     [
-        pytest.param(IDLE, "1755 of 1980 MHz, 3 % busy, throttled: no", None, id="idle"),
-        pytest.param(HOT, "1755 of 1980 MHz, 3 % busy, throttled: software thermal slowdown",
-                     "its clocks are held back: let it cool down", id="hot"),
-        pytest.param(0x2, "1755 of 1980 MHz, as set, 3 % busy, throttled: no", None, id="locked clocks"),
-        pytest.param(POWER, "1755 of 1980 MHz, 3 % busy, throttled: power cap", None, id="power cap"),
+        (HOT, "1755 of 1980 MHz, 3 % busy, throttled: software thermal slowdown",
+         "its clocks are held back: let it cool down"),
+        (0x2 | POWER, "1755 of 1980 MHz, as set, 3 % busy, throttled: power cap", None),
     ],
+    ids=["hot", "locked clocks"],
 )  # fmt: skip
 def test_the_doctor_on_a_gpu(reasons: int, found: str, advice: str | None) -> None:
     gpu = SimulatedCuda()
@@ -772,11 +715,9 @@ def test_the_doctor_on_a_gpu(reasons: int, found: str, advice: str | None) -> No
     assert list(doctor.gpus(Nvml(SimulatedNvml(gpu, reasons)).all)) == [remark]
 
 
-@pytest.mark.parametrize("mode", ["forward", "backward", "decode"])
-def test_a_worker_reports_it(mode: str, on_a_simulated_gpu: tuple[SimulatedCuda, Tasks]) -> None:
+def test_a_worker_reports_the_state_of_its_gpu(on_a_simulated_gpu: tuple[SimulatedCuda, Tasks]) -> None:
     gpu, tasks = on_a_simulated_gpu
-    sizes = {"T": 1, "T_kv": 16} if mode == "decode" else {"T": 16}
-    tasks.prepare("x", "sdpa", Case.of(**sizes, H=2, D_h=16, mode=mode, mask="none").columns())
+    tasks.prepare("x", "sdpa", Case.of(T=16, H=2, D_h=16, mode="backward", mask="none").columns())
     gpu.host += 1.0
     answer = tasks.time("x", calls=2, warm=1)
     assert (answer["sm_mhz"], answer["power_w"], answer["temperature_c"]) == (1755, 612.5, 61)
@@ -825,29 +766,36 @@ def test_a_graph_is_of_the_same_calls_on_a_device() -> None:
     assert total.tolist() == [3.0] * 4
 
 
-@pytest.mark.parametrize(
-    "work", [gpu.environment, gpu.clocks, gpu.starts, gpu.cold, gpu.side_stream, gpu.load, gpu.memory]
-)
+ALONE = (gpu.environment, gpu.clocks, gpu.starts, gpu.cold, gpu.side_stream, gpu.load, gpu.memory)
+"""Steps that start no other process."""
+
+
+@pytest.mark.parametrize("work", ALONE)
 def test_steps_of_the_gpu_script_run_on_the_simulated_gpu(work: Callable[[gpu.Lab], str], tmp_path: Path) -> None:
-    """Only steps without a process of their own; `--rehearse` runs all fourteen."""
     work(gpu.Lab(tmp_path, rehearsal=True, until=monotonic() + 60))
 
 
 @pytest.mark.slow
-def test_the_script_for_a_gpu_is_rehearsed_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_other_steps_of_the_gpu_script_are_rehearsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
-    assert gpu.main([str(tmp_path), "--rehearse"]) == 0, (tmp_path / "log.txt").read_text()
+    others = ",".join(work.__name__ for work in gpu.STEPS if work not in ALONE)
+    assert gpu.main([str(tmp_path), "--rehearse", "--steps", others]) == 0, (tmp_path / "log.txt").read_text()
 
 
-def test_the_gpu_script_imports_only_packages_that_it_names() -> None:
+def test_the_gpu_script_starts_without_the_suites_packages_and_its_steps_import_only_those_that_it_names() -> None:
     """Other packages of this project can't be imported here."""
     groups = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["dependency-groups"]
     listed = {re.split("[>=<]", need)[0] for needs in groups.values() for need in needs if isinstance(need, str)}
     modules = {
         name.replace("-", "_") for name in listed if not re.search(rf"\b{name}\b", str(gpu.__doc__).split("without")[0])
     }
-    steps = "tests.experiments.gpu, tests.test_cuda, tests.test_meters, bench.conftest, bench.ab.ab, commands.answer"
-    code = f"import sys; sys.modules.update(dict.fromkeys({sorted(modules)})); import {steps}"
+    steps = "tests.test_cuda, tests.test_meters, bench.conftest, bench.ab.ab, commands.answer"
+    at_first = {*gpu.SUITE, "pynvml", "triton"}
+    code = f"""import sys
+sys.modules.update(dict.fromkeys({at_first | modules}))
+import tests.experiments.gpu
+for name in {at_first}: del sys.modules[name]
+import {steps}"""
     assert {"matplotlib", "pyarrow", "hypothesis"} <= modules
     done = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -865,13 +813,6 @@ def test_the_gpu_script_names_the_packages_that_a_step_lacks(monkeypatch: pytest
     assert gpu.main([str(tmp_path), "--rehearse", "--steps", "out_of_memory"]) == 1
     with (tmp_path / "steps.csv").open() as table:
         assert [(row["result"], row["figure"]) for row in csv.DictReader(table)] == [("lacks", "orjson")]
-
-
-def test_the_gpu_script_starts_without_the_packages_of_the_suite() -> None:
-    modules = {*gpu.SUITE, "pynvml", "triton"}
-    code = f"import sys; sys.modules.update(dict.fromkeys({sorted(modules)})); import tests.experiments.gpu"
-    done = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def raises(lab: gpu.Lab) -> str:
@@ -895,7 +836,7 @@ def passes(lab: gpu.Lab) -> str:
 @pytest.mark.slow
 def test_a_step_that_fails_or_crashes_does_not_end_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "STEPS", (raises, crashes, passes))
-    assert gpu.main([str(tmp_path), "--rehearse", "--steps", "raises,crashes,passes"]) == 1
+    assert gpu.main([str(tmp_path), "--rehearse"]) == 1
     with (tmp_path / "steps.csv").open() as table:
         found = {row["step"]: (row["result"], row["figure"]) for row in csv.DictReader(table)}
     assert found == {
@@ -907,11 +848,10 @@ def test_a_step_that_fails_or_crashes_does_not_end_the_others(tmp_path: Path, mo
 
 @pytest.mark.slow
 def test_a_step_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
-    row = gpu.step(hangs, tmp_path, True, monotonic() + 30)
-    assert (row["result"], row["figure"]) == ("fail", "not done after 30 s")
-    pid = (tmp_path / "child").read_text()
-    left = [it for it in psutil.process_iter(["pid", "status"]) if str(it.info["pid"]) == pid]
-    assert all(it.info["status"] == psutil.STATUS_ZOMBIE for it in left)
+    row = gpu.step(hangs, tmp_path, True, monotonic() + 20)
+    assert (row["result"], row["figure"]) == ("fail", "not done after 20 s")
+    child = int((tmp_path / "child").read_text())
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
 
 
 # TF32
@@ -936,8 +876,7 @@ class Rounded(TorchFunctionMode):
         return func(*(map(self.round, args) if func in self.PRODUCTS else args), **kwargs or {})
 
 
-@pytest.mark.parametrize("mode", ["forward", "backward"])
-@pytest.mark.parametrize("scope", ["core", "layer"])
+@pytest.mark.parametrize(("mode", "scope"), [("forward", "core"), ("backward", "layer")])
 def test_tf32_is_judged_by_what_it_rounds(mode: str, scope: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case.of(T=48, H=2, D_h=16, mode=mode, scope=scope)
     monkeypatch.setattr(settings, "tf32_products", lambda: Rounded(bits=10))
