@@ -11,7 +11,7 @@ import torch
 import impls
 from bench.cases.case import Case
 from bench.cases.outcome import Unsupported, Wrong
-from bench.checks.gate import Gate, check, check_probe, lone_queries
+from bench.checks.gate import Gate, check, check_low_scores, check_probe, lone_queries
 from bench.checks.patterns import DEEPEST, PATTERNS
 from bench.checks.problems import problem_of
 
@@ -54,6 +54,12 @@ def test_only_a_learned_bias_shows_its_gradient(short_probes: None, name: str) -
 
 def test_as_many_wrong_kernels_as_the_readme_promises() -> None:
     assert len(wrong_kernels.KERNELS) > 200
+
+
+@pytest.mark.parametrize("rule", [{"bias": "learned"}, {"sinks": True}])
+def test_weights_of_scores_are_the_same_with_dropout(rule: dict[str, object]) -> None:
+    case = Case.of(scope="core", T=513, H=1, D_h=16, dropout=0.1, **rule)  # type: ignore[arg-type]
+    check_low_scores(impls.get("fused"), case)
 
 
 MASKS = [

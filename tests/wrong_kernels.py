@@ -381,6 +381,15 @@ def reads_the_tensors_of_its_first_call(q, k, v, **options):
 # only at some sizes
 
 
+_shapes: list[torch.Size] = []
+
+
+@wrong("state", "in call 16: error")
+def another_variant_from_its_tenth_call_on(q, k, v, *, is_causal=False, **_):
+    _shapes.append(q.shape)
+    return sdpa(q, k, v, is_causal=is_causal) * (1.0 if _shapes.count(q.shape) < 10 else 1.01)
+
+
 @wrong("only at some sizes", "rows, t from 32 to 36 (T = 37)")
 def drops_the_ragged_tail(q, k, v, **options):
     o = sdpa(q, k, v, **options).clone()
@@ -1385,6 +1394,14 @@ def two_buffers_in_turn(q, k, v, **options):
     o = sdpa(q, k, v, **options)
     ring = _remembered.setdefault(("ring", o.shape), [torch.empty_like(o), torch.empty_like(o)])
     ring.reverse()
+    return ring[0].copy_(o)
+
+
+@wrong("buffers in turn", "the outputs of 16 calls share 8 buffers")
+def eight_buffers_in_turn(q, k, v, *, is_causal=False, **_):
+    o = sdpa(q, k, v, is_causal=is_causal)
+    ring = _remembered.setdefault(("ring of eight", o.shape), [torch.empty_like(o) for _ in range(8)])
+    ring.append(ring.pop(0))
     return ring[0].copy_(o)
 
 

@@ -105,6 +105,7 @@ class Gate:
                 self._once("kernel (probe)", eager, probe.core, check_probe)
                 if probe == probed[0] and not case.does.gradients:
                     self._once("scale", eager, probe.core, check_scale)
+                    self._once("outputs", eager, probe.core, check_buffers)
                 if probe.T_kv > LONG:
                     self._once("low scores", eager, probe.core, check_low_scores)
             if eager.limits.returns_lse:
@@ -292,6 +293,21 @@ def check_scale(impl: Impl, case: Case) -> None:
     numbers = inputs_of(problem)
     numbers.tensors[0].mul_(0.5)
     _check_once(module, case, numbers, problem, "with a scale of the caller's own: ")
+
+
+CALLS_KEPT = 16
+"""Calls whose outputs are kept at the same time: a few more than a workspace has buffers for."""
+
+
+def check_buffers(impl: Impl, case: Case) -> None:
+    """Check that outputs which exist at the same time have memory of their own, and the last output; raises `Wrong`."""
+    module, problem = module_of(impl, case), problem_of(case)
+    numbers = inputs_of(problem)
+    with keeping_settings(), recording(case, inference=False):
+        outputs = [module(*numbers.tensors, **numbers.options) for _ in range(CALLS_KEPT)]
+    if (places := len({o.untyped_storage().data_ptr() for o in outputs})) < CALLS_KEPT:
+        raise Wrong(f"the outputs of {CALLS_KEPT} calls share {places} buffers")
+    verify({"output": outputs[-1]}, problem, f"in call {CALLS_KEPT}: ")
 
 
 def check_low_scores(impl: Impl, case: Case) -> None:

@@ -49,6 +49,11 @@ def _cached(make: Callable[..., Made]) -> Callable[..., Made]:
     return problem
 
 
+def evaluated(case: Case) -> Case:
+    """Return the case without dropout, by which a problem's numbers are drawn and its weights with them."""
+    return replace(case, threads=None, dropout=0.0, out_dropout=0.0)
+
+
 def problem_of(case: Case, input_set: int = 0) -> Problem:
     """Return the test problem of a case, the same for every implementation.
 
@@ -60,7 +65,7 @@ def problem_of(case: Case, input_set: int = 0) -> Problem:
     tolerance, and a few values are outliers (`OUTLIER`); heads too narrow for the pattern features get ordinary inputs.
     Input set 2 is like 0, with other numbers and other padding.
     """
-    case = replace(case, threads=None, dropout=0.0, out_dropout=0.0)
+    case = evaluated(case)
     with accounted("reference"):
         if case.in_model:
             return decoders.problem_of(case, input_set)
@@ -227,7 +232,7 @@ def showing_probs(case: Case, dropped: Tensor | None = None) -> Problem:
     For a case with D_v = T_kv and d_model = H * T_kv. `dropped` (B, H, T, T_kv): factor on each prob in training, 0 or
     1 / (1 - p); None for evaluation.
     """
-    case, generator = replace(case, threads=None, dropout=0.0, out_dropout=0.0), data.seeded(case, 3)
+    case, generator = evaluated(case), data.seeded(case, 3)
     unit = torch.eye(case.T_kv)
     if case.scope == "core":
         q, k = (data.randn((case.B, H, T, case.D_h), generator) for H, T in ((case.H, case.T), (case.H_kv, case.T_kv)))
@@ -248,6 +253,7 @@ def showing_tails(case: Case) -> Problem:
 
     All other keys share a lower score and a large value, so that the output is wrong if they are left out.
     """
+    case = evaluated(case)
     queries = torch.arange(case.B * case.H * case.T).view(case.B, case.H, case.T)
     q = torch.zeros(*queries.shape, case.D_h)
     k, v = (torch.zeros(case.B, *size) for size in data.cache_sizes(case))
@@ -263,7 +269,7 @@ def showing_output(case: Case, dropped: Tensor | None = None) -> Problem:
 
     `dropped` (B, T, d_model): factor on the output in training, or None.
     """
-    case, generator = replace(case, threads=None, dropout=0.0, out_dropout=0.0), data.seeded(case, 4)
+    case, generator = evaluated(case), data.seeded(case, 4)
     weights = _in_dtype(canonical.draw(case.layer_shape, generator), case)
     exact = [data.randn(size, generator) for size in data.sizes_of_inputs(case)]
     return _layer_problem_of(case, exact, weights, generator, 0, out_dropped=dropped)
