@@ -11,7 +11,8 @@ import torch
 import impls
 from bench.cases.case import Case
 from bench.cases.outcome import Unsupported, Wrong
-from bench.checks.gate import Gate, check, check_low_scores, check_probe, lone_queries
+from bench.checks.dropout import spanning
+from bench.checks.gate import Gate, check, check_low_scores, check_probe, check_training, lone_queries
 from bench.checks.patterns import DEEPEST, PATTERNS
 from bench.checks.problems import problem_of
 
@@ -50,6 +51,17 @@ def test_wrong_kernel_is_refused(name: str) -> None:
 def test_only_a_learned_bias_shows_its_gradient(short_probes: None, name: str) -> None:
     wrong = wrong_kernels.KERNELS[name]
     gated(wrong.kernel, **(wrong.case | {"bias": "dense"}))
+
+
+def test_a_kernel_that_writes_to_its_inputs_in_training_makes_no_other_one_wrong(short_probes: None) -> None:
+    def writes(q, k, v, *, dropout_p=0.0, **options):  # type: ignore[no-untyped-def]
+        return wrong_kernels.sdpa(q.mul_(2.0) if dropout_p else q, k, v, dropout_p=dropout_p, **options)
+
+    probe = spanning(impls.get("sdpa"), Case.of(**PLAIN, dropout=0.25, scope="core"))  # type: ignore[arg-type]
+    assert probe is not None
+    with pytest.raises(Wrong):
+        check_training(impls.make("writes", writes), probe)
+    check_training(impls.get("sdpa"), probe)
 
 
 def test_as_many_wrong_kernels_as_the_readme_promises() -> None:
