@@ -115,7 +115,8 @@ def _print(table: Mapping[str, Any]) -> None:
         shown.add_row(place, cell["fastest"], units.seconds(cell["seconds"], 2), following, ahead, cell["verdict"])
     console.print(shown)
     for crossing in table["crossovers"]:
-        console.print(f"{words.place(crossing, always=table['axes'])}: {advice.sentence(crossing)}")
+        place = words.place(crossing, always=table["axes"])
+        console.print(": ".join(filter(None, [place, advice.sentence(crossing)])))
     if table["page_faults"]:
         console.print(table["page_faults"])
     if table["left_out"]:

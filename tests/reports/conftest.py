@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import synthetic_runs as synthetic
 
+from reports.__main__ import main
 from reports.judging import frame
 from reports.reading import runs
 from reports.reading.runs import Run
@@ -51,6 +52,41 @@ def results(tmp_path: Path) -> Path:
     folder = tmp_path / "results"
     folder.mkdir()
     return folder
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a folder of the user's own: a test that forgets --out must not write into the checkout."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command, which ends with this exit code; returns what it printed."""
+
+    def of(*arguments: object, code: int = 0) -> str:
+        capsys.readouterr()
+        assert main([*map(str, arguments)]) == code
+        return capsys.readouterr().out
+
+    return of
+
+
+@pytest.fixture
+def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command that is refused in one line on stderr, by default as a usage error; returns the line."""
+
+    def of(*arguments: object, code: int = 3) -> str:
+        capsys.readouterr()
+        try:
+            found = main([*map(str, arguments)])
+        except SystemExit as stopped:
+            found = stopped.code
+        said = capsys.readouterr()
+        assert (found, said.out, said.err.count("\n")) == (code, "", 1), said
+        return said.err
+
+    return of
 
 
 @pytest.fixture

@@ -33,8 +33,8 @@ MACHINE = {
 
 
 def case_id(case: dict[str, Any]) -> str:
-    parts = [f"B{case['B']}-T{case['T']}-H{case['H']}-D_h{case['D_h']}-{case['dtype']}-{case['device']}"]
-    return "".join([*parts, *(f"-mask={case['mask']}" for _ in [0] if case["mask"] != "causal")])
+    mask = "" if case["mask"] == "causal" else f"-mask={case['mask']}"
+    return f"B{case['B']}-T{case['T']}-H{case['H']}-D_h{case['D_h']}-{case['dtype']}-{case['device']}{mask}"
 
 
 def case(**axes: Any) -> dict[str, Any]:
@@ -136,26 +136,9 @@ def timed_interleaved(
             visit = rng.normal(0, noise.visit * loud, processes * visits).repeat(rounds)
             logs = day + drift + whole + process + visit + rng.normal(0, noise.block, drift.size)
             seconds = (COSTS[impl][0] * length / 64 * factor * np.exp(logs)).tolist()
-            rows.append(_timed(impl, at, seconds, processes, visits, f"{impl} {factor}"))
+            made = row(impl, at, seconds, (), kernel="math", impl_hash=f"{impl} {factor}")
+            rows.append(sampled(made, seconds, processes, visits))
     return document(rows, controls=_still(rng, day), **top)
-
-
-def _timed(
-    impl: str, at: dict[str, Any], seconds: list[float], processes: int, visits: int, impl_hash: str
-) -> dict[str, Any]:
-    made = row(impl, at, seconds, (), kernel="math", impl_hash=impl_hash)
-    each = len(seconds) // processes
-    of_process = [i // each for i in range(len(seconds))]
-    made["stats"]["data"] = seconds
-    made["extra_info"] |= {
-        "processes": processes,
-        "process_medians": [_quantile(sorted(seconds[p * each : (p + 1) * each]), 0.5) for p in range(processes)],
-        "sample_rounds": list(range(len(seconds))),
-        "sample_visits": [i * processes * visits // len(seconds) for i in range(len(seconds))],
-        "sample_processes": of_process,
-        "sample_times": [0.1 * i for i in range(len(seconds))],
-    }
-    return made
 
 
 def _still(rng: np.random.Generator, day: float) -> dict[str, Any]:
@@ -196,27 +179,29 @@ def _quantile(data: list[float], q: float) -> float:
     return data[low] + (data[min(low + 1, len(data) - 1)] - data[low]) * (at - low)
 
 
-def interleaved(row: dict[str, Any], apart: Sequence[float] = (1.0, 1.0, 1.0), visits: int = 1) -> dict[str, Any]:
-    """The row as runs have it whose implementations are interleaved: its samples once a process, times that process's factor
-    in `apart`, cut into `visits`. Rows of one length are paired sample by sample."""
-    once = row["stats"]["data"]
-    many, K = len(once), len(apart)
-    row["stats"]["data"] = [seconds * factor for factor in apart for seconds in once]
+def sampled(row: dict[str, Any], seconds: Sequence[float], processes: int, visits: int = 1) -> dict[str, Any]:
+    """The row with these samples of its processes, one after the other, each cut into `visits`. Rows of one length are paired
+    sample by sample."""
+    many = len(seconds) // processes
+    row["stats"]["data"] = [*seconds]
     row["extra_info"] |= {
-        "processes": K,
-        "process_medians": [_quantile(sorted(once), 0.5) * factor for factor in apart],
-        "sample_rounds": list(range(many * K)),
-        "sample_visits": [process * visits + i * visits // many for process in range(K) for i in range(many)],
-        "sample_processes": [process for process in range(K) for _ in once],
-        "sample_times": [0.1 * i for i in range(many * K)],
+        "processes": processes,
+        "process_medians": [_quantile(sorted(seconds[p * many : (p + 1) * many]), 0.5) for p in range(processes)],
+        "sample_rounds": list(range(len(seconds))),
+        "sample_visits": [i * visits // many for i in range(len(seconds))],
+        "sample_processes": [i // many for i in range(len(seconds))],
+        "sample_times": [0.1 * i for i in range(len(seconds))],
     }
     return row
 
 
+def interleaved(row: dict[str, Any], apart: Sequence[float] = (1.0, 1.0, 1.0), visits: int = 1) -> dict[str, Any]:
+    """The row as if its samples were repeated in several processes, times each process's factor in `apart`."""
+    seconds = [seconds * factor for factor in apart for seconds in row["stats"]["data"]]
+    return sampled(row, seconds, len(apart), visits)
+
+
 def once(row: dict[str, Any], medians: Sequence[float] | None = None) -> dict[str, Any]:
     """The row as one is of a single block a process; of a single process without `medians`."""
-    data = [*(medians or [row["stats"]["median"]])]
-    row["stats"]["data"] = data
-    row["extra_info"] |= {"processes": len(data), "process_medians": data}
-    row["extra_info"] |= {f"sample_{what}": list(range(len(data))) for what in ("rounds", "visits", "processes")}
-    return row
+    data = medians or [row["stats"]["median"]]
+    return sampled(row, data, len(data))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -58,13 +57,6 @@ def test_its_interval_is_that_of_the_ratio(as_run: Any) -> None:
     low, high = SHARE * math.exp(-half), SHARE * math.exp(half)
     found = efficiency(as_run(synthetic.document(rows)), "a")
     assert found == (pytest.approx(SHARE), pytest.approx(low, rel=1e-5), pytest.approx(high, rel=1e-5))
-
-
-def test_of_a_single_visit_it_claims_nothing(masked: Run, as_run: Any) -> None:
-    data = json.loads(masked.path.read_text())
-    data["benchmarks"] = [synthetic.once(row) for row in data["benchmarks"]]
-    value, low, high = efficiency(as_run(data), "skips_all")
-    assert value == pytest.approx(1) and math.isnan(low) and math.isnan(high)
 
 
 def test_the_page_has_a_table_of_it(masked: Run, turns: Run) -> None:

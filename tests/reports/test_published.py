@@ -35,26 +35,13 @@ def test_a_source_is_said_once_however_many_figures_are_from_it(tmp_path: Path) 
     figures = [FIGURE, FIGURE | {"kernel": "another", "source": "others/x"}, FIGURE | {"kernel": "a third"}]
     run = read(tmp_path, *figures, FIGURE | {"id": "B1-T65-H8-D_h64-float32-cpu", "source": "of no case here"})
     assert [line[-1] for line in published.table(frame.tidy(run), run.published)[0]] == ["1", "2", "1"]
-    path = page.write(run, tmp_path / "out")
-    for text in (path.read_text(), (path.parent / "summary.md").read_text()):
+    for text in (page.html(this := page.report(run)), page.summary(this)):
+        assert "Published times beside ours" in text and "threads not said" in text
         assert text.count("them/theirs#1") == text.count("others/x") == 1 and "of no case here" not in text
 
 
-def test_published_cases_not_measured_here_are_missing(tmp_path: Path) -> None:
-    run = read(tmp_path, FIGURE | {"impl": "onnxruntime"})
-    (line,), _ = published.table(frame.tidy(run), run.published)
-    assert line[3:5] == ("onnxruntime", "–")
-
-
-def test_a_wrong_implementation_has_no_time(tmp_path: Path) -> None:
-    run = read(tmp_path, FIGURE, skipped=[{"impl": "sdpa", "id": "x", "reason": "wrong", "detail": "off"}])
-    (line,), _ = published.table(frame.tidy(run), run.published)
-    assert line[3:6] == ("sdpa", "–", "fused")
-
-
-def test_the_page_and_the_summary_have_the_table(tmp_path: Path) -> None:
-    path = page.write(read(tmp_path, FIGURE), tmp_path / "out")
-    for text in (path.read_text(), (path.parent / "summary.md").read_text()):
-        assert "Published times beside ours" in text and "CPU:Flash" in text and "threads not said" in text
-    path = page.write(read(tmp_path), tmp_path / "none")
-    assert "Published times beside ours" not in path.read_text()
+def test_an_implementation_that_was_not_measured_here_or_was_wrong_has_no_time(tmp_path: Path) -> None:
+    wrong = [{"impl": "sdpa", "id": "x", "reason": "wrong", "detail": "off"}]
+    run = read(tmp_path, FIGURE | {"impl": "onnxruntime"}, FIGURE, skipped=wrong)
+    first, second = published.table(frame.tidy(run), run.published)[0]
+    assert first[3:6] == ("onnxruntime", "–", "fused") and second[3:6] == ("sdpa", "–", "fused")

@@ -9,12 +9,9 @@ from typing import Any
 import pytest
 import synthetic_runs as synthetic
 
-from reports.__main__ import main
 from reports.judging import advice, frame
 from reports.reading import runs
-from reports.reading.runs import Run, RunError
-
-QUICK = Path(__file__).resolve().parents[2] / "results" / "published" / "0001_quick.json"
+from reports.reading.runs import Run
 
 LLM = Path(__file__).parent / "data" / "llm.json"
 """A real run of the sweep `llm`, less its samples."""
@@ -55,11 +52,6 @@ def test_where_nothing_is_shown_the_choice_is_the_smallest_median() -> None:
         assert cell["bytes"] == measured[best]["peak"]
 
 
-def test_the_table_is_json_without_nan() -> None:
-    table = advice.advise(frame.tidy(runs.read(QUICK)), {"T": 64})
-    assert json.loads(json.dumps(table, allow_nan=False)) == table
-
-
 def test_a_length_that_was_not_measured_stands_for_its_neighbours(tiny: Run) -> None:
     table = advice.advise(frame.tidy(tiny), {"T": 512})
     assert table["not_measured"] == [{"axis": "T", "asked": 512, "nearest": [256, 1024]}]
@@ -69,7 +61,7 @@ def test_a_length_that_was_not_measured_stands_for_its_neighbours(tiny: Run) -> 
 
 
 def test_decode_at_a_length_is_one_token_against_a_cache_of_that_length(
-    as_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    as_run: Any, results: Path, printed: Any
 ) -> None:
     """As measured by `pytest bench/ --mode decode --T 64`, not several tokens with a cache of that length."""
     cases = [synthetic.case(T=T, T_kv=T_kv, mode="decode") for T, T_kv in ((1, 64), (1, 256), (4, 256))]
@@ -86,25 +78,11 @@ def test_decode_at_a_length_is_one_token_against_a_cache_of_that_length(
     assert found(4, T_kv=256) == ({}, [(4, 256)], [])
     between = {"axis": "T_kv", "asked": 100, "nearest": [64, 256]}
     assert found(100) == ({"T": 1, "T_kv": 100}, [(1, 64), (1, 256)], [between])
-    synthetic.save(data, tmp_path / "results", "0001_decode")
-    synthetic.save(two({64: (1e-3, 2e-3)}), tmp_path / "results", "0002_forward")
-    monkeypatch.chdir(tmp_path)
-    assert main(["advise", "--mode", "decode", "--T", "64"]) == 0
-    printed = capsys.readouterr().out
-    assert "0001_decode" in printed and "T_kv=64" in printed
-    assert "decode at T = 64: one new token (T = 1) against a cache of as many (T_kv)" in printed
-
-
-def test_a_share_is_a_finite_number(capsys: pytest.CaptureFixture[str]) -> None:
-    for text in ("1e999", "nan", "x"):
-        with pytest.raises(SystemExit):
-            main(["advise", "--run", str(QUICK), "--dropout", text])
-        assert f"--dropout: '{text}' is not a number" in capsys.readouterr().err
-
-
-def test_a_word_that_was_not_measured_is_refused_and_the_measured_are_listed(tiny: Run) -> None:
-    with pytest.raises(RunError, match=r"dtype = float16 was not measured here; measured: float32"):
-        advice.advise(frame.tidy(tiny), {"dtype": "float16"})
+    synthetic.save(data, results, "0001_decode")
+    synthetic.save(two({64: (1e-3, 2e-3)}), results, "0002_forward")
+    said = printed("advise", "--mode", "decode", "--T", 64)
+    assert "0001_decode" in said and "T_kv=64" in said
+    assert "decode at T = 64: one new token (T = 1) against a cache of as many (T_kv)" in said
 
 
 def test_a_kernel_that_was_wrong_anywhere_is_never_advised(tiny: Run) -> None:
@@ -115,7 +93,9 @@ def test_a_kernel_that_was_wrong_anywhere_is_never_advised(tiny: Run) -> None:
 
 def test_a_crossover_lies_where_the_lines_cross_in_log_log(as_run: Any) -> None:
     run = as_run(two({64: (1e-3, 2e-3), 256: (4e-3, 2e-3)}))
-    [crossing] = advice.advise(frame.tidy(run))["crossovers"]
+    table = advice.advise(frame.tidy(run))
+    [crossing] = table["crossovers"]
+    assert json.loads(json.dumps(table, allow_nan=False)) == table
     assert (crossing["from"], crossing["to"], crossing["between"]) == ("a", "b", [64, 256])
     assert crossing["crosses_at"] == pytest.approx(128)
     assert advice.sentence(crossing) == "b overtakes a near T = 128 (measured at 64 and 256)"
@@ -145,24 +125,9 @@ def test_those_not_shown_to_be_slower_tie_unless_they_may_be_far_slower(
     assert cell["verdict"] == said
 
 
-def test_a_wrong_implementation_has_no_rank(as_run: Any) -> None:
-    data = two({64: (1e-3, 2e-3)})
-    data["skipped"] = [{"impl": "a", "id": "x", "reason": "wrong", "detail": ""}]
-    [cell] = advice.advise(frame.tidy(as_run(data)))["cells"]
-    assert (cell["fastest"], cell["standing"]) == ("b", "fastest")
-
-
 def test_a_crossover_out_of_a_tie_is_none(as_run: Any) -> None:
     data = two({64: (1e-3, 1.005e-3), 256: (4e-3, 2e-3)})
     data["benchmarks"][0] = synthetic.row("a", synthetic.case(T=64), [0.99e-3, 1e-3, 1.01e-3], (0.9, 1.0, 1.1))
-    assert advice.advise(frame.tidy(as_run(data)))["crossovers"] == []
-
-
-def test_a_crossover_of_two_that_tie_at_both_ends_is_none(as_run: Any) -> None:
-    data = two({64: (1e-3, 1.005e-3), 256: (2.01e-3, 2e-3)})
-    for i, T in ((0, 64), (2, 256)):
-        row = data["benchmarks"][i]
-        data["benchmarks"][i] = synthetic.row("a", synthetic.case(T=T), row["stats"]["data"][:3], (0.9, 1.0, 1.1))
     assert advice.advise(frame.tidy(as_run(data)))["crossovers"] == []
 
 
@@ -180,62 +145,13 @@ def test_no_crossover_where_one_is_always_ahead(as_run: Any) -> None:
     assert advice.advise(frame.tidy(as_run(two({64: (1, 2), 256: (3, 4)}))))["crossovers"] == []
 
 
-def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["advise", "--run", str(QUICK), "--T", "2048", "--H", "8", "--dtype", "float32"]) == 0
-    out = capsys.readouterr().out
-    assert "T = 2048 was not measured; the nearest: 1024" in out and "sdpa" in out
-    assert main(["advise", "--run", str(QUICK), "--json", "--T", "64"]) == 0
-    assert {cell["T"] for cell in json.loads(capsys.readouterr().out)["cells"]} == {64}
-
-
-def test_an_older_run_answers_what_the_newest_did_not_measure(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_older_run_answers_what_the_newest_did_not_measure(tmp_path: Path, printed: Any) -> None:
     for name, T in (("0001_long", 512), ("0002_short", 64), ("0003_cut", 512)):
         rows = [synthetic.row("sdpa", synthetic.case(T=T), [1e-3]), synthetic.row("fused", synthetic.case(T=T), [2e-3])]
         synthetic.save(synthetic.document(rows), tmp_path, name)
     next(tmp_path.glob("*/0003_cut.json")).write_text("{")
     for T, run in ((512, "0001_long"), (64, "0002_short"), (128, "0002_short")):
-        assert main(["advise", "--results", str(tmp_path), "--T", str(T)]) == 0
-        assert capsys.readouterr().out.startswith(f"from run {run} of 2026-11-20\n")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["--dtype", "float8"], "measured: bfloat16, float32"),
-        (["--mask", "none"], "measured: causal"),
-        (["--run", "nope"], "no run 'nope'"),
-    ],
-)
-def test_a_usage_error_is_one_line(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
-    run = [] if "--run" in arguments else ["--run", str(QUICK)]
-    assert main(["advise", *run, *arguments]) == 3
-    captured = capsys.readouterr()
-    assert captured.out == "" and captured.err.count("\n") == 1 and expected in captured.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["--T", "x"], "argument --T: 'x' is not a positive whole number"),
-        (["--dropout", "x"], "argument --dropout: 'x' is not a number"),
-        (["--qkv_bias", "x"], "argument --qkv_bias: 'x' is not on or off"),
-    ],
-)
-def test_a_value_of_another_kind_is_one_line(
-    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(["advise", *arguments])
-    assert stopped.value.code == 3
-    assert capsys.readouterr().err.startswith(f"reports: error: {expected}")
-
-
-def test_a_run_without_numbers_is_one_line(as_run: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    run = as_run(synthetic.document([]))
-    assert main(["advise", "--run", str(run.path)]) == 3
-    assert "no implementation of this run was correct" in capsys.readouterr().err
+        assert printed("advise", "--results", tmp_path, "--T", T).startswith(f"from run {run} of 2026-11-20\n")
 
 
 LLAMA = {"H": 32, "H_kv": 8, "D_h": 128, "D_v": 128, "d_model": 4096, "dtype": "bfloat16"}
@@ -254,9 +170,7 @@ def of_models(as_run: Any, *cases: dict[str, Any]) -> str:
     return str(as_run(synthetic.document(rows, schema=2, axes=axes)).path)
 
 
-def test_a_models_table_has_its_layers_and_the_lengths_that_are_asked_for(
-    as_run: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_models_table_has_its_layers_and_the_lengths_that_are_asked_for(as_run: Any, printed: Any) -> None:
     llama = [{"T": T, **LLAMA} for T in (64, 512, 2048, 8192)]
     decode = {"T": 1, "T_kv": 512, "mode": "decode", "mask": "none", **LLAMA}
     core = {"T": 1024, "scope": "core", **LLAMA, "d_model": 32 * 128}
@@ -273,41 +187,51 @@ def test_a_models_table_has_its_layers_and_the_lengths_that_are_asked_for(
     run = of_models(as_run, *llama, decode, core, *others, *gemma)
 
     def told(*arguments: str) -> dict[str, Any]:
-        assert main(["advise", "--run", run, "--json", *arguments]) == 0
-        return {
-            kind: sorted(cell["T"] for cell in it["cells"])
-            for kind, it in json.loads(capsys.readouterr().out)["layers"].items()
-        }
+        layers = json.loads(printed("advise", "--run", run, "--json", *arguments))["layers"]
+        return {kind: sorted(cell["T"] for cell in it["cells"]) for kind, it in layers.items()}
 
     assert told("--model", "llama3-8b", "--T", "512..8192") == {"global": [512, 1024, 2048, 8192]}
     assert told("--model", "llama3-8b", "--T", "512", "--mode", "decode") == {"global": [1]}
     assert told("--model", "llama3-8b", "--dtype", "float32") == {"global": [512]}
     assert told("--model", "gemma3-4b") == {"local": [512], "global": [512, 1024]}
-    assert main(["advise", "--run", run, "--model", "gemma3-4b", "--T", "512..8192"]) == 0
-    said = capsys.readouterr().out
+    said = printed("advise", "--run", run, "--model", "gemma3-4b", "--T", "512..8192")
     assert "gemma3-4b, local layers" in said and "gemma3-4b, global layers" in said
 
 
-def test_usage_errors_about_models(as_run: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    run = of_models(as_run, {"T": 512, **LLAMA})
-    for arguments, expected in (
-        (["--model", "llama3"], "--model llama3: unknown; known: gpt2, "),
-        (["--model", "gpt2"], "no layer of gpt2 was measured here: `pytest bench/ --model gpt2 --benchmark-save=NAME`"),
-        (["--T", "1024..4096"], "T = 1024..4096 was not measured here; measured: 512"),
-    ):
-        assert main(["advise", "--run", run, *arguments]) == 3
-        assert expected in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["advise", "--run", run, "--T", "512..64"])
-    assert "512..64: a range begins with the smaller number" in capsys.readouterr().err
-
-
-def test_the_newest_run_with_a_layer_of_the_model_answers(
-    results: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(results.parent)
+def test_the_newest_run_with_a_layer_of_the_model_answers(results: Path, printed: Any) -> None:
     for name, axes in (("0001_a", LLAMA), ("0002_b", {})):
         rows = [synthetic.row(impl, synthetic.case(T=512, **axes), [1e-3]) for impl in ("fused", "sdpa")]
         synthetic.save(synthetic.document(rows), results, name)
-    assert main(["advise", "--results", str(results), "--model", "llama3-8b"]) == 0
-    assert "from run 0001_a" in capsys.readouterr().out
+    assert "from run 0001_a" in printed("advise", "--results", results, "--model", "llama3-8b")
+
+
+def test_on_the_command_line(as_run: Any, printed: Any) -> None:
+    run = as_run(two({64: (1e-3, 2e-3), 1024: (4e-3, 2e-3)})).path
+    out = printed("advise", "--run", run, "--T", 2048, "--H", 8, "--dtype", "float32")
+    assert "T = 2048 was not measured; the nearest: 1024" in out and "\nT=1024  b " in out
+    assert out.endswith("\nb overtakes a near T = 256 (measured at 64 and 1024)\n")
+    assert {cell["T"] for cell in json.loads(printed("advise", "--run", run, "--json", "--T", 64))["cells"]} == {64}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--dtype", "float8"], "dtype = float8 was not measured here; measured: bfloat16"),
+        (["--run", "nope"], "no run 'nope'"),
+        (["--T", "x"], "argument --T: 'x' is not a positive whole number"),
+        (["--T", "512..64"], "512..64: a range begins with the smaller number"),
+        (["--T", "1024..4096"], "T = 1024..4096 was not measured here; measured: 512"),
+        *((["--dropout", text], f"argument --dropout: '{text}' is not a number") for text in ("x", "nan", "1e999")),
+        (["--qkv_bias", "x"], "argument --qkv_bias: 'x' is not on or off"),
+        (["--model", "llama3"], "--model llama3: unknown; known: gpt2, "),
+        (["--model", "gpt2"], "no layer of gpt2 was measured here: `pytest bench/ --model gpt2 --benchmark-save=NAME`"),
+    ],
+)
+def test_usage_errors_are_one_line(arguments: list[str], expected: str, as_run: Any, refusal: Any) -> None:
+    run = [] if "--run" in arguments else ["--run", of_models(as_run, {"T": 512, **LLAMA})]
+    assert expected in refusal("advise", *run, *arguments)
+
+
+def test_a_run_without_numbers_is_one_line(as_run: Any, refusal: Any) -> None:
+    run = as_run(synthetic.document([]))
+    assert "no implementation of this run was correct" in refusal("advise", "--run", run.path)

@@ -18,24 +18,6 @@ def said(run: Run) -> list[str]:
     return [*filter(None, [findings.page_faults(frame.tidy(run))])]
 
 
-def retimed(data: dict[str, Any], impl: str, T: int, median: float, apart: tuple[float, ...] = (1, 1, 1)) -> None:
-    """Lets an implementation take another time at one T, a process apart from the other."""
-    for row in data["benchmarks"]:
-        if (row["extra_info"]["impl"], row["extra_info"]["T"]) == (impl, T):
-            row["stats"] |= {"median": median, "data": [0.99 * median, median, median, median, 1.01 * median]}
-            synthetic.interleaved(row, apart)
-
-
-UNEQUAL = (0.7, 1.0, 1.3)
-
-
-def test_a_wide_interval_may_still_be_clearly_slower(turns_data: dict[str, Any], as_run: Any) -> None:
-    retimed(turns_data, "fused", 256, 0.4, UNEQUAL)
-    tidy = frame.tidy(as_run(turns_data))
-    at = tidy[(tidy["impl"] == "fused") & (tidy["T"] == 256)].iloc[0]
-    assert (at["rank_low"], at["standing"]) == (2, "slower")
-
-
 def test_wrong_outputs_are_warned_of(tiny: Run) -> None:
     [told] = findings.wrong(frame.tidy(tiny), frame.skipped(tiny))
     why = "packed ✗ did not pass the correctness check in 1 cell: error 0.3 exceeds its bound"

@@ -79,13 +79,6 @@ def test_the_ratio_to_the_yardstick_has_its_interval(as_run: Any) -> None:
     )
 
 
-def test_a_ratio_of_single_visits_claims_nothing(as_run: Any) -> None:
-    rows = [synthetic.row(name, synthetic.case(), [s], ()) for name, s in (("fused", 2e-3), ("sdpa", 1e-3))]
-    sdpa = frame.tidy(as_run(synthetic.document(rows))).iloc[1]
-    assert sdpa["ratio"] == pytest.approx(0.5) and math.isnan(sdpa["ratio_low"])
-    assert sdpa["standing"] == "" and math.isnan(sdpa["rank_low"])
-
-
 def test_rows_of_two_cases_are_paired_by_process_and_never_by_round(as_run: Any) -> None:
     rows = [synthetic.row("a", synthetic.case(T=T), [s], (1, 2, 4)) for T, s in ((64, 1e-3), (128, 3e-3))]
     rows[1]["extra_info"]["sample_rounds"] = [1, 2, 0]

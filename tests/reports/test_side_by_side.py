@@ -102,12 +102,13 @@ def test_runs_of_one_machine_get_the_verdicts_of_compare(tmp_path: Path) -> None
 
 
 def test_runs_of_one_name_are_distinguished_by_their_folder(sweep: dict[str, Any], tmp_path: Path) -> None:
-    paths = [tmp_path / folder / "machine" / "0001_x.json" for folder in ("one", "two")]
-    for path in paths:
-        path.parent.mkdir(parents=True)
-        path.write_text(json.dumps(sweep))
-    both = [runs.read(path) for path in paths]
-    assert export.labels_of(both) == ["0001_x (one)", "0001_x (two)"]
+    for deeper in ("machine", ""):
+        paths = [tmp_path / folder / deeper / "0001_x.json" for folder in ("one", "two")]
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(sweep))
+        both = [runs.read(path) for path in paths]
+        assert export.labels_of(both) == ["0001_x (one)", "0001_x (two)"]
     assert export.labels_of(both[:1]) == ["0001_x"]
     assert list(export.rows(both)["run"].unique()) == ["0001_x (one)", "0001_x (two)"]
 

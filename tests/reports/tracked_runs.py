@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,6 @@ import synthetic_runs as synthetic
 CASES = tuple(synthetic.case(T=T, dtype=dtype) for T in (64, 256) for dtype in ("float32", "bfloat16"))
 IMPLS = ("fused", "einsum", "sdpa")
 SECONDS = {"fused": 2e-3, "einsum": 3e-3, "sdpa": 1e-3, "sdpa+compile": 9e-4}
-
-Times = Callable[[str, str], float]
 
 
 def run(
@@ -52,7 +49,3 @@ def without(data: dict[str, Any], impl: str, reason: str, detail: str) -> dict[s
     told = {"impl": impl, "reason": reason, "detail": detail}
     data["skipped"] = [{**told, "id": row["extra_info"]["id"]} for row in gone]
     return data
-
-
-def save(data: dict[str, Any], results: Path, name: str) -> Path:
-    return synthetic.save(data, results, name)

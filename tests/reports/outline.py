@@ -1,0 +1,35 @@
+"""A page as a browser would read it."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+
+class Outline(HTMLParser):
+    """Tags with their attributes, the text that is read, and what stands in each script by its id."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words = ""
+        self.scripts: dict[str | None, str] = {}
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        tag, attributes = self.tags[-1] if self.tags else ("", {})
+        if self.cdata_elem is None:
+            self.words += data.replace("\N{NO-BREAK SPACE}", " ")
+        elif tag == "script":
+            self.scripts[attributes.get("id")] = self.scripts.get(attributes.get("id"), "") + data
+
+    @property
+    def ids(self) -> list[str | None]:
+        return [attributes["id"] for _, attributes in self.tags if "id" in attributes]
+
+    @property
+    def names(self) -> list[str]:
+        """Of tags."""
+        return [tag for tag, _ in self.tags]
