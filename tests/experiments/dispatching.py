@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import math
 import random
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -31,7 +30,8 @@ from reports.judging.dispatcher import SDPA, ByLength, Setting, key_ranges, meas
 from reports.reading import command, runs
 from stats.ratios import Ratio
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+from . import measured as suite
+
 MODULE = "attention_here"
 SHARE = 0.03
 """Of the time of the best, what may be lost to it."""
@@ -73,8 +73,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         print(dispatcher.emit(Path(folder) / f"{MODULE}.py", rows))
         found = []
-        for i, (setting, T) in enumerate(drawn(table, asked.cases, random.Random(asked.seed))):
-            found.append(timed(Path(folder), f"case{i}", setting, T, table[setting], asked.options.split()))
+        for setting, T in drawn(table, asked.cases, random.Random(asked.seed)):
+            found.append(timed(Path(folder), setting, T, table[setting], asked.options.split()))
             print(line(found[-1]), flush=True)
         report(found, overhead(Path(folder)))
 
@@ -94,7 +94,7 @@ def drawn(table: dict[Setting, ByLength], count: int, rng: random.Random) -> Ite
             yield setting, T
 
 
-def timed(folder: Path, name: str, setting: Setting, T: int, by_length: ByLength, options: Sequence[str]) -> Found:
+def timed(folder: Path, setting: Setting, T: int, by_length: ByLength, options: Sequence[str]) -> Found:
     """One run of the suite, from the folder in which the dispatcher lies."""
     rivals = [impl.name for impl in impls.registered() if impl.kernel and impl.limits.max_T is None]
     axes: dict[str, Any] = {name: getattr(setting, name) for name in ("B", "H", "H_kv", "D_h", "D_v", "dtype")}
@@ -102,12 +102,9 @@ def timed(folder: Path, name: str, setting: Setting, T: int, by_length: ByLength
     axes |= {"scope": "core", "device": "cpu" if setting.device == "cpu" else "cuda"}
     axes |= {"threads": setting.threads} if setting.threads else {}
     given = [text for axis, value in axes.items() for text in (f"--{axis}", str(value))]
-    subprocess.run(
-        [sys.executable, "-m", "pytest", str(CHECKOUT / "bench"), "-q", f"--benchmark-save={name}", *given, *options,
-         "--impl", ",".join([f"here={MODULE}:attention", *rivals])],
-        cwd=folder, check=True, stdout=subprocess.DEVNULL,
-    )  # fmt: skip
-    rows = {row["impl"]: row for row in fr.records(fr.tidy(runs.one(name, folder / "results")))}
+    impls_ = ",".join([f"here={MODULE}:attention", *rivals])
+    file = suite(folder, *given, *options, "--impl", impls_)
+    rows = {row["impl"]: row for row in fr.records(fr.tidy(runs.read(file)))}
     here = rows.pop("here")
     over = {rival: fr.ratio(here, row) for rival, row in rows.items()}
     best = max(over, key=lambda rival: over[rival].value)

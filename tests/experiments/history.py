@@ -1,9 +1,7 @@
-"""`python -m tests.experiments.history FOLDER`: twelve runs made out of a real one, steps injected, and what is found of them.
+"""`python -m tests.experiments.history`: which steps `history` finds.
 
-Every process of every run finds the real run's median, times noise; `INJECTED` has the injected steps. Prints what
-`python -m reports history` reports, and which of the injected steps it finds at their run. `--table N` prints instead what
-is found in N series of simulated noise of each kind: false steps, also within a year of daily runs, and steps within a run of
-their place.
+`--table N` prints what is found in N series of simulated noise of each kind: false steps, also within a year of daily runs,
+and steps within a run of their place.
 `--real` prints what is found in the real runs of `saved.py`, of unchanged code, with an injected slow-down.
 `--days N` prints what is found in N cells whose machine is faster on some days than on others: in seconds alone, and with what
 is found relative to the other implementations of the case.
@@ -12,70 +10,37 @@ is found relative to the other implementations of the case.
 from __future__ import annotations
 
 import argparse
-import copy
-import hashlib
-import json
 import math
-import random
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from itertools import product
-from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from reports.__main__ import main as reports
 from reports.judging import series
 from reports.judging.series import Point
 from reports.pages.tables import markdown
-from reports.reading import runs
 from stats import ratios, steps
 
 from . import saved
 
-SOURCE = Path(__file__).resolve().parents[2] / "results" / "published" / "0001_quick.json"
-FIRST = datetime(2026, 11, 1, 3, tzinfo=UTC)
-RUNS, PROCESSES = 12, 5
 YEAR = 365
-
-INJECTED = {"sdpa": (1.08, range(7, RUNS + 1)), "einsum": (1.15, range(3, 5)), "packed": (1.12, range(4, 8))}
-"""How much slower, and in which runs: one to the end, one for two runs, one for four. Runs are counted from 1."""
-
-NEW_TORCH, CHANGED, CHANGED_IMPL = 10, 9, "linear"
-"""The run from which on torch is another one; and the run from which on the benchmark of one implementation is another one."""
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("folder", type=Path, nargs="?")
-    options.add_argument("--table", type=int, default=0, metavar="N", help="series of each kind, for the table")
-    options.add_argument("--days", type=int, default=0, metavar="N", help="cells of each kind, for the table of days")
-    options.add_argument("--real", action="store_true", help="the real runs")
-    options.add_argument("--source", type=Path, default=SOURCE, help="the real run")
-    options.add_argument("--noise", type=float, default=0.02, help="standard deviation of a process, as a share")
-    options.add_argument("--seed", type=int, default=0)
+    kind = options.add_mutually_exclusive_group(required=True)
+    kind.add_argument("--table", type=int, metavar="N", help="series of each kind, for the table")
+    kind.add_argument("--days", type=int, metavar="N", help="cells of each kind, for the table of days")
+    kind.add_argument("--real", action="store_true", help="the real runs")
     asked = options.parse_args()
     if asked.table:
         print(markdown(HEADINGS, list(table(asked.table))))
-        return
-    if asked.days:
+    elif asked.days:
         print(markdown(BY_DAY, list(found_by_day(asked.days))))
-        return
-    if asked.real:
+    else:
         print(markdown(OF_REAL, list(found_in_real())))
-        return
-    if asked.folder is None:
-        options.error("give a FOLDER for the runs, --table N, --days N or --real")
-    results = asked.folder / "results"
-    write(json.loads(asked.source.read_text(encoding="utf-8")), results, asked.noise, random.Random(asked.seed))
-    reports(["baseline", "set", "0001", "--results", str(results)])
-    reports(["history", "--results", str(results), "--out", str(asked.folder / "out")])
-    for sentence in found(results):
-        print(sentence)
 
 
 HEADINGS = ("noise", "cases", "runs", "injected", "where", "found")
@@ -205,55 +170,6 @@ def _cell(logs: NDArray[np.float64], before: int, size: float, other: float) -> 
         (str(impl), ""): [Point(run, s, s, s, 1, "", "") for run, s in enumerate(row)] for impl, row in enumerate(rows)
     }
     return next(series.of_points(points, {}))
-
-
-def write(real: dict[str, Any], results: Path, noise: float, draw: random.Random) -> None:
-    """Save the runs, a night apart, each of a commit of its own."""
-    folder = results / "machine"
-    folder.mkdir(parents=True, exist_ok=True)
-    for number in range(1, RUNS + 1):
-        made = run(real, number, noise, draw)
-        (folder / f"{number:04}_nightly.json").write_text(json.dumps(made), encoding="utf-8")
-
-
-def run(real: dict[str, Any], number: int, noise: float, draw: random.Random) -> dict[str, Any]:
-    """The real run as several processes would have measured it in that night."""
-    data = copy.deepcopy(real)
-    date = (FIRST + timedelta(days=number - 1)).isoformat()
-    commit = hashlib.sha1(str(number).encode()).hexdigest()
-    data |= {"datetime": date, "commit_info": data["commit_info"] | {"id": commit, "time": date, "dirty": False}}
-    if number >= NEW_TORCH:
-        data["machine_info"]["torch"] = "2.14.0+cpu"
-    for row in data["benchmarks"]:
-        factor, when = INJECTED.get(row["extra_info"]["impl"], (1.0, range(0)))
-        _measured(row, factor if number in when else 1.0, noise, draw)
-        asks = "new" if number >= CHANGED and row["extra_info"]["impl"] == CHANGED_IMPL else "old"
-        row["extra_info"]["case_hash"] = asks
-    return data
-
-
-def _measured(row: dict[str, Any], factor: float, noise: float, draw: random.Random) -> None:
-    """Give a row the medians of its processes."""
-    medians = [row["stats"]["median"] * factor * math.exp(draw.gauss(0, noise)) for _ in range(PROCESSES)]
-    row["extra_info"] |= {"processes": PROCESSES, "process_medians": medians, "ratio": None}
-    row["extra_info"] |= {f"sample_{what}": list(range(PROCESSES)) for what in ("rounds", "visits", "processes")}
-    row["stats"] |= {"data": medians, "median": median(medians), "min": min(medians), "max": max(medians)}
-
-
-def found(results: Path) -> list[str]:
-    """For each implementation, how many of its cells stepped where it was injected, beside it, or nowhere."""
-    cells = series.all_series(series.oldest_first(series.read(runs.newest_first(results), print)))
-    told = []
-    for impl in dict.fromkeys(cell.impl for cell in cells):
-        factor, when = INJECTED.get(impl, (1.0, range(0)))
-        seen = Counter(_steps(cell) for cell in cells if cell.impl == impl)
-        injected = f"{factor - 1:+.0%} in runs {when[0]} to {when[-1]}" if when else "nothing injected"
-        told.append(f"{impl:<20}{injected:<26}{', '.join(f'{count} cells: {what}' for what, count in seen.items())}")
-    return told
-
-
-def _steps(cell: series.Series) -> str:
-    return " and ".join(f"{'slower' if it.slower else 'faster'} from run {it.at + 1}" for it in cell.steps) or "no step"
 
 
 if __name__ == "__main__":

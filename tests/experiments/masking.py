@@ -7,8 +7,6 @@ diagonal is computed whole, so that the one that skips does (1 + 1 / BLOCKS) tim
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -18,7 +16,8 @@ from torch import Tensor
 from reports.judging import frame as fr
 from reports.reading import runs, units
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+from . import CHECKOUT, measured
+
 BLOCKS = 16
 OPTIONS = "--T 1024,4096 --H 8 --D_h 64 --dtype float32 --processes 3"
 
@@ -57,13 +56,10 @@ def main() -> None:
     asked = options.parse_args()
     own = [f"{kernel.__name__}={__spec__.name}:{kernel.__name__}" for kernel in (skips_all, skips_none)]
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(
-            [sys.executable, "-m", "pytest", str(CHECKOUT / "bench"), "-q", "--scope", "core", "--mask", "none,causal",
-             "--impl", ",".join([*own, *filter(None, asked.impl.split(","))]), *asked.options.split(),
-             "--benchmark-save=masking", f"--benchmark-storage=file://{folder}"],
-            cwd=CHECKOUT, check=True, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
-        [file] = Path(folder).glob("*/*.json")
+        impls = ",".join([*own, *filter(None, asked.impl.split(","))])
+        options = "--scope", "core", "--mask", "none,causal", "--impl", impls, *asked.options.split()
+        path = {"PYTHONPATH": str(CHECKOUT)}
+        file = measured(Path(folder), *options, environment=path)
         tidy = fr.tidy(runs.read(file))
     for row in fr.records(tidy[tidy["mask_efficiency"] > 0].sort_values(["T", "mask_efficiency"])):
         found = units.bounded(row["mask_efficiency"], row["mask_efficiency_low"], row["mask_efficiency_high"])

@@ -14,16 +14,17 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import subprocess
-import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from stats.ratios import Ratio, Samples, ratio
+from reports.judging.frame import samples_of
+from stats.ratios import Ratio, ratio
+
+from . import measured
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 HOSTILE = """
@@ -87,7 +88,9 @@ def main() -> None:
         Path(folder, "hostile.py").write_text(HOSTILE)
         for _ in range(asked.runs):
             for name, runs in found.items():
-                data = _measured(Path(folder), asked.T, [*NEIGHBOURS, *([hostile[name]] if name in hostile else [])])
+                impls = [*NEIGHBOURS, *([hostile[name]] if name in hostile else [])]
+                options = "--T", asked.T, "--H", "8", "--dtype", "float32", "--processes", "1"
+                data = json.loads(measured(Path(folder), "--impl", ",".join(impls), *options).read_text())
                 runs.append(_run(data))
                 if name in hostile:
                     fates[name].update(_fates(data, name))
@@ -112,19 +115,6 @@ def _middle(runs: list[Run], cell: tuple[str, str]) -> list[float]:
     return [median(run[cell][0] for run in runs), median(run[cell][1].value for run in runs)]
 
 
-def _measured(folder: Path, T: str, impls: Sequence[str]) -> dict[str, Any]:
-    """A run file's contents."""
-    command = [sys.executable, "-m", "pytest", str(CHECKOUT / "bench"), "-q", "--impl", ",".join(impls)]
-    command += ["--T", T, "--H", "8", "--dtype", "float32", "--benchmark-save=x", "--processes", "1"]
-    before = {*folder.glob("results/*/*.json")}
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    new = {*folder.glob("results/*/*.json")} - before
-    if not new:
-        sys.exit(done.stderr or done.stdout)
-    data: dict[str, Any] = json.loads(new.pop().read_text())
-    return data
-
-
 def _fates(data: Mapping[str, Any], name: str) -> list[str]:
     """What became of each cell of an implementation: it was measured, or why not."""
     measured = ["measured" for row in data["benchmarks"] if row["extra_info"]["impl"] == name]
@@ -134,17 +124,10 @@ def _fates(data: Mapping[str, Any], name: str) -> list[str]:
 def _run(data: Mapping[str, Any]) -> Run:
     rows = {(row["extra_info"]["impl"], row["extra_info"]["id"]): row for row in data["benchmarks"]}
     return {
-        (impl, case): (row["stats"]["median"], ratio(_samples(row), _samples(rows["fused", case])))
+        (impl, case): (row["stats"]["median"], ratio(samples_of(row), samples_of(rows["fused", case])))
         for (impl, case), row in rows.items()
         if impl in NEIGHBOURS
     }
-
-
-def _samples(row: Mapping[str, Any]) -> Samples:
-    columns = row["extra_info"]
-    return Samples(
-        row["stats"]["data"], columns["sample_rounds"], columns["sample_visits"], columns["sample_processes"]
-    )
 
 
 if __name__ == "__main__":

@@ -13,9 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -28,7 +25,8 @@ from typing import Any
 
 from stats import ratios
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+from . import CHECKOUT, measured
+
 BASELINE = "fused"
 CLOSE = (1.05, 1.5)
 """Pooled ratios of pairs most of which should be significantly different."""
@@ -67,15 +65,10 @@ def main() -> None:
 def _run(name: str, checkout: Path, options: list[str], first: bool) -> dict[str, Any]:
     """The rows of one run, and what it took from the command to its end."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pytest", str(checkout / "bench"), "-q", "--benchmark-save=x", *options]
         cache = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/cache"} if first else {}
         start = perf_counter()
-        subprocess.run(
-            [*command, f"--benchmark-storage=file://{folder}"], cwd=folder, env=os.environ | cache, check=True,
-            stdout=subprocess.DEVNULL,
-        )  # fmt: skip
+        file = measured(Path(folder), *options, checkout=checkout, environment=cache)
         seconds = perf_counter() - start
-        (file,) = Path(folder).glob("*/*.json")
         data = json.loads(file.read_text())
     rows = [{"data": row["stats"]["data"], "iqr": [row["stats"]["q1"], row["stats"]["q3"]], "median": row["stats"]["median"]}
             | {key: value for key, value in row["extra_info"].items() if key in ("impl", "id") or key.startswith("sample_")}
