@@ -96,6 +96,7 @@ CHANGES: dict[str, Callable[[], object]] = {
     "autocast's dtype on cpu": lambda: torch.set_autocast_dtype("cpu", torch.float16),
     "autocast on cuda": lambda: torch.set_autocast_enabled("cuda", True),
     "autocast's dtype on cuda": lambda: torch.set_autocast_dtype("cuda", torch.bfloat16),
+    "open contexts of autocast": torch.autocast_increment_nesting,
     "garbage collection": gc.disable,
     "thresholds of garbage collection": lambda: gc.set_threshold(7),
     "seconds between threads' turns": lambda: sys.setswitchinterval(1.0),

@@ -138,6 +138,18 @@ def _autocast(device: str) -> dict[str, Setting]:
     }
 
 
+def _depth() -> int:
+    """Return how many contexts of autocast are open: the last one to close drops its copies of weights."""
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()
+
+
+def _set_depth(depth: int) -> None:
+    for _ in range(_depth() - depth):
+        torch.autocast_decrement_nesting()
+    torch.clear_autocast_cache()
+
+
 def _precision() -> str | None:
     """Return the precision of float32 products; None if set by the newer API, which the older one can't represent."""
     try:
@@ -236,6 +248,7 @@ _KNOWN: dict[str, Setting | None] = {
     "strategy of optimised einsum": _attribute(opt_einsum, "strategy"),
     **_autocast("cpu"),
     **_autocast("cuda"),
+    "open contexts of autocast": Setting(_depth, _set_depth),
     "garbage collection": Setting(gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
     "thresholds of garbage collection": Setting(gc.get_threshold, lambda thresholds: gc.set_threshold(*thresholds)),
     "seconds between threads' turns": Setting(sys.getswitchinterval, sys.setswitchinterval),
