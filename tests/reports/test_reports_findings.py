@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pandas as pd
 import synthetic_runs as synthetic
 
-from reports.judging import findings, frame
+from reports.judging import findings, frame, grid
 from reports.pages import page
 from reports.reading.runs import Run
 
@@ -59,6 +60,18 @@ def test_a_run_that_keeps_pages_says_what_others_lose(as_run: Any) -> None:
 
 def test_a_lead_that_was_page_faults_is_gone(as_run: Any) -> None:
     assert "it takes 80.0 ms, and sdpa's lead is gone: it was 8.4×." in said(as_run(faulting(fused=80e-3)))[0]
+
+
+def test_the_lead_is_that_of_the_tables(turns_data: dict[str, Any], as_run: Any) -> None:
+    """Which pairs the calls of a round, and is not the ratio of the medians."""
+    for row in turns_data["benchmarks"]:
+        if row["extra_info"]["impl"] == "fused":
+            row["stats"]["median"] *= 1.4
+            row["extra_info"]["kept_pages_s"] = row["stats"]["median"] / 2
+    tidy = frame.tidy(as_run(turns_data))
+    [lead] = re.findall(r"lead .* (\S+×)\.$", findings.page_faults(tidy))
+    made = grid.grid(tidy, tidy.iloc[:0].assign(reason="", detail=""))
+    assert lead in {f"{grid.slowdown(case.mark('fused').slowdown)}×" for case in made.cases}
 
 
 def test_calls_that_take_as_long_with_kept_pages_lose_nothing(as_run: Any) -> None:
