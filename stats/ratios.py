@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -59,16 +59,15 @@ class Samples:
         return found
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """Ratio of one implementation's time to another's in the same case: below 1 is faster. NaN if unknown."""
+class Ratio(NamedTuple):
+    """A ratio with its 95 % interval, mostly of one implementation's time to another's: below 1 is faster. NaN if
+    unknown.
+    """
 
     value: float
     low: float
-    """Lower end of the 95 % interval; within a case, the intervals of all pairs hold simultaneously."""
+    """Lower end of the interval; within a case, the intervals of all pairs hold simultaneously."""
     high: float
-    processes: int
-    visits: int
 
     @property
     def known(self) -> bool:
@@ -96,7 +95,7 @@ class Ratio:
 
     @property
     def inverse(self) -> Ratio:
-        return replace(self, value=1 / self.value, low=1 / self.high, high=1 / self.low)
+        return Ratio(1 / self.value, 1 / self.high, 1 / self.low)
 
 
 VISITS = 6
@@ -115,7 +114,7 @@ DISTURBED = 2.0
 visit shows how long calls wait, and does not count.
 """
 
-UNKNOWN, SAME = (Ratio(value, value, value, 0, 0) for value in (math.nan, 1.0))
+UNKNOWN, SAME = (Ratio(value, value, value) for value in (math.nan, 1.0))
 """Ratio to a row that was not timed, and of a row to itself."""
 
 
@@ -180,7 +179,7 @@ def _ratio(of: Samples, over: Samples, logs: Logs, among: int = 2, between: Vari
     value = exp_or_inf(found.mean) if logs else float(np.median(of.seconds) / np.median(over.seconds))
     half = found.error * simultaneous(among, found.df)
     low, high = (exp_or_inf(found.mean + end) for end in (-half, half))
-    return Ratio(value, low, high, len(logs), found.count)
+    return Ratio(value, low, high)
 
 
 def compared(
@@ -200,7 +199,7 @@ def compared(
         for (a, b), pair in pairs.items():
             it = _ratio(cases[case][a], cases[case][b], pair, len(medians), between)
             if (it.slower and medians[a] < medians[b]) or (it.faster and medians[a] > medians[b]):
-                it = replace(it, low=min(it.low, 1.0), high=max(it.high, 1.0))
+                it = Ratio(it.value, min(it.low, 1.0), max(it.high, 1.0))
             found[case] |= {(a, b): it, (b, a): it.inverse}
     return found, between
 

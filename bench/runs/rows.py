@@ -116,10 +116,8 @@ def timed(found: Sequence[Sample], over: Sequence[Sample]) -> Row:
 def _ratio(found: Sequence[Sample], over: Sequence[Sample]) -> Row:
     """Return the ratio to the baseline implementation with its 95 % interval; None without a baseline."""
     known = ratios.ratio(samples_of(found), samples_of(over)) if over else ratios.UNKNOWN
-    if found is over:
-        known = ratios.Ratio(1.0, 1.0, 1.0, known.processes, known.visits)
-    columns = {"ratio": known.value, "ratio_low": known.low, "ratio_high": known.high}
-    return {name: value if math.isfinite(value) else None for name, value in columns.items()}
+    columns = zip(("ratio", "ratio_low", "ratio_high"), ratios.SAME if found is over else known, strict=True)
+    return {name: value if math.isfinite(value) else None for name, value in columns}
 
 
 def finite(value: Any) -> Any:

@@ -17,6 +17,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
+from stats.ratios import SLOWER
+
 from ..judging import frame as fr
 from ..judging import grid as grids
 from ..judging.grid import Case, Grid
@@ -152,7 +154,7 @@ def _finding(name: str, case: Case, baseline: str | None, axis: str) -> str:
         lean = min(case.ranked, key=lambda it: it.row["peak_bytes"] or math.inf)
         times = over.row["peak_bytes"] / lean.row["peak_bytes"]
         return f"{label(lean.impl)} needs {grids.slowdown(times)}× less memory than {where}" if times > 1.1 else ""
-    if over.state != grids.SLOWER:
+    if over.state != SLOWER:
         return ""
     return f"{label(best.impl)} is {grids.slowdown(over.slowdown)}× faster than {where}"
 

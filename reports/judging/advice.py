@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from stats.ratios import NOT_RESOLVED, TIED, UNKNOWN
+from stats.ratios import FASTEST, NOT_RESOLVED, TIED, UNKNOWN
 
 from ..reading import words
 from ..reading.axes import KNOWN_AXES, axis_names
@@ -17,7 +17,7 @@ from ..reading.runs import RunError
 from . import findings
 from . import frame as fr
 from . import grid as grids
-from .grid import FASTEST, Case, Mark
+from .grid import Case, Mark
 
 Layers = Mapping[str, Mapping[str, Any]]
 """Axes of a model's attention layers, by kind."""

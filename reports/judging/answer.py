@@ -11,13 +11,14 @@ from itertools import groupby
 from statistics import median
 from typing import Any
 
-from stats import conditions, ratios, shares
+from stats import conditions, shares
+from stats.ratios import FASTEST, NOT_RESOLVED, SLOWER
 
 from ..reading import words
 from ..reading.axes import length_axes
 from ..reading.runs import Run
 from . import frame as fr
-from .grid import OPEN, SLOWER, Case, Grid, interval, mean_slowdown, slowdown
+from .grid import Case, Grid, interval, mean_slowdown, slowdown
 
 KNOWN_WELL = 0.03
 """Half-width of an interval, as a share, that is precise enough."""
@@ -65,7 +66,7 @@ def headline(grid: Grid, baseline: str | None) -> str:
     if 3 * len(best) >= 2 * len(cases):
         return f"{_use(name, cases, best, baseline)}{_exceptions(name, cases)}"
     if 2 * _open(cases) >= len(cases):
-        open_ = words.listing(mark.impl for mark in cases[0].ranked if mark.state == OPEN)
+        open_ = words.listing(mark.impl for mark in cases[0].ranked if mark.state == NOT_RESOLVED)
         return f"No answer yet: {_not_resolved(cases) if len(cases) > 1 else f'{open_} are not resolved'}."
     counts = Counter(mark.impl for case in cases for mark in case.ranked if mark.best).most_common()
     named = words.listing(f"{it} in {n}" for it, n in counts if n >= counts[:3][-1][1])
@@ -74,7 +75,7 @@ def headline(grid: Grid, baseline: str | None) -> str:
 
 def _open(cases: Sequence[Case]) -> int:
     """Count the cases in which the fastest is not known."""
-    return sum(case.ranked[0].state == OPEN for case in cases)
+    return sum(case.ranked[0].state == NOT_RESOLVED for case in cases)
 
 
 def _not_resolved(cases: Sequence[Case]) -> str:
@@ -99,7 +100,7 @@ def trust(run: Run, grid: Grid) -> Trust:
     half = median(known) ** 0.5 - 1 if known else math.inf
     drift = run.workload.get("drift")
     wide = shares.too_wide(1, (1 + half) ** 2)
-    precision = f"ratios are {shares.UNRESOLVED if wide else f'known to ± {shares.varied(half)} (95 %)'}"
+    precision = f"ratios are {NOT_RESOLVED if wide else f'known to ± {shares.varied(half)} (95 %)'}"
     told = {
         precision if known else "no ratio has an interval": True,
         "one process a cell" if fewest < 2 else f"{fewest} processes a cell": True,
@@ -146,7 +147,7 @@ def _use(name: str, cases: Sequence[Case], best: Sequence[Case], baseline: str |
 
 def _how(name: str, best: Sequence[Case]) -> str:
     """Return 'fastest', 'tied with packed', or 'fastest or tied'."""
-    if all(case.marks[name].state == ratios.FASTEST for case in best):
+    if all(case.marks[name].state == FASTEST for case in best):
         return "fastest"
     always = [it.impl for it in best[0].ranked if it.impl != name and all(case.mark(it.impl).best for case in best)]
     return f"tied with {words.listing(always, most=2)}" if always else "fastest or tied"
@@ -176,9 +177,9 @@ def _exceptions(name: str, cases: Sequence[Case]) -> str:
         worst = max((it for it in cases if it.mark(name).counts), key=lambda case: case.mark(name).slowdown)
         one = f"{worst.place}: {worst.ranked[0].impl}, {slowdown(worst.mark(name).slowdown)}× faster"
         said.append(one if slower == 1 else f"slower in {slower} cases, most at {one}")
-    for what, count in (("not resolved", found[OPEN]), ("without a number", found[""])):
+    for what, count in ((NOT_RESOLVED, found[NOT_RESOLVED]), ("without a number", found[""])):
         said += [f"{words.plural(count, 'case')} {what}"] if count else []
-    return f" Exception{'s' * (slower + found[OPEN] + found[''] > 1)}: {'; '.join(said)}."
+    return f" Exception{'s' * (slower + found[NOT_RESOLVED] + found[''] > 1)}: {'; '.join(said)}."
 
 
 def _along(cases: Sequence[Case], axis: str) -> Iterator[tuple[str, str]]:

@@ -162,7 +162,7 @@ def _key(setting: Setting) -> str:
 
 def _evidence(chosen: KeyRange) -> str:
     """Return '0.71 (0.66 to 0.76) of SDPA's time at 64'."""
-    ratios = [f"{units.bounded(it.value, it.low, it.high)} at {T}" for T, it in chosen.measured.items()]
+    ratios = [f"{units.bounded(*it)} at {T}" for T, it in chosen.measured.items()]
     return f"of SDPA's time: {', '.join(ratios)}" if ratios else "interpolated"
 
 

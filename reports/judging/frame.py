@@ -191,7 +191,7 @@ def _judged(frame: pd.DataFrame, baseline: str | None) -> tuple[list[tuple[Any, 
             over = {other: pairs.get((one, other), ratios.SAME) for other in samples[case]}
             it = over.get(baseline or "", ratios.UNKNOWN)
             rank = ranks.get(one, (math.nan, math.nan))
-            found[case, one] = over, *rank, it.value, it.low, it.high, states.get(one, "")
+            found[case, one] = over, *rank, *it, states.get(one, "")
     return [found[key] for key in zip(frame["id"], frame["impl"], strict=True)], math.sqrt(between.value)
 
 

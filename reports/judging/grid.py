@@ -14,13 +14,13 @@ from typing import Any
 
 import pandas as pd
 
-from stats import ratios, shares
+from stats import shares
+from stats.ratios import FASTEST, NOT_RESOLVED, TIED
 
 from ..reading import words
 from ..reading.axes import length_axes
 from . import frame as fr
 
-FASTEST, TIED, OPEN, SLOWER = ratios.FASTEST, ratios.TIED, ratios.NOT_RESOLVED, ratios.SLOWER
 WRONG = "wrong"
 
 MOST_COLUMNS = 20
@@ -29,7 +29,7 @@ MOST_COLUMNS = 20
 
 @dataclass(frozen=True)
 class Mark:
-    """One implementation in one case. `state` is one of FASTEST, TIED, OPEN, SLOWER; or the reason for a missing
+    """One implementation in one case. `state` is FASTEST, TIED, NOT_RESOLVED or SLOWER; or the reason for a missing
     number, explained by the sentence `why`.
     """
 
@@ -161,7 +161,7 @@ class Grid:
         value = mean_slowdown(impl, column.cases)
         judged = [case.mark(impl).best for case in column.cases if case.judged]
         best = bool(judged) and len(found) == len(marks) and all(judged)
-        open_ = 2 * sum(it.state == OPEN for it in found) >= len(found)
+        open_ = 2 * sum(it.state == NOT_RESOLVED for it in found) >= len(found)
         return Entry(slowdown(value), value, best, open_, _told(found, column))
 
 
@@ -207,7 +207,7 @@ def interval(low: float, high: float) -> str:
     if not low > 0:
         return ""
     if shares.too_wide(low, high):
-        return f"over {_end(low)}" if low > 1 else shares.UNRESOLVED
+        return f"over {_end(low)}" if low > 1 else NOT_RESOLVED
     return f"{_end(low)} to {_end(high)}"
 
 
@@ -256,4 +256,4 @@ def _case(id_: str, axes: Sequence[str], part: pd.DataFrame, gone: Sequence[Mapp
 def _mark(row: Mapping[str, Any], best: Mapping[str, Any]) -> Mark:
     found = fr.ratio(row, best)
     # the smallest median is the fastest: a paired ratio below 1 is not significant
-    return Mark(row["impl"], row["standing"] or OPEN, max(1.0, found.value), found.low, found.high, row)
+    return Mark(row["impl"], row["standing"] or NOT_RESOLVED, max(1.0, found.value), found.low, found.high, row)

@@ -42,8 +42,7 @@ def _efficiency(row: Row, unmasked: Row | None) -> tuple[float, ...]:
     if unmasked is None or not 0 < row["flops"] < unmasked["flops"] or str(row["mask"]).endswith("padding"):
         return (math.nan,) * len(COLUMNS)
     share = row["flops"] / unmasked["flops"]
-    known = ratios.ratio(unmasked["samples"], row["samples"], one_case=False)
-    return share, *(share * it for it in (known.value, known.low, known.high))
+    return share, *(share * it for it in ratios.ratio(unmasked["samples"], row["samples"], one_case=False))
 
 
 def _masked(row: Row) -> bool:

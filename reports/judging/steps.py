@@ -29,10 +29,6 @@ SLOWER_INSIDE = 1.25
 Row = Mapping[str, Any]
 
 
-Bounds = tuple[float, float, float]
-"""A number with its 95 % interval: value, low, high."""
-
-
 @dataclass(frozen=True)
 class Step:
     """One implementation in one block or model. Seconds are per call; `place` lists the distinguishing axes."""
@@ -42,7 +38,7 @@ class Step:
     seconds: float
     parts: Mapping[str, float]
     """Seconds by part; their sum is the time of a call with recording."""
-    share: Bounds
+    share: Ratio
     """Share of the core in the step."""
     blocks: int
     depth: int
@@ -53,7 +49,7 @@ class Step:
     """Seconds of the core called alone with cold caches."""
     measured: Ratio | None = None
     """Measured ratio of the step to the baseline implementation's."""
-    predicted: Bounds | None = None
+    predicted: Ratio | None = None
     """Predicted ratio, from the baseline's share and the ratio of the cores called alone."""
     slower_inside: float = 1.0
     """Growth of the core's time inside the block, relative to the baseline's growth."""
@@ -79,8 +75,7 @@ class Step:
         """The likely reason if prediction and measurement contradict each other; '' if they don't."""
         if self.predicted is None or self.measured is None or not self.measured.known:
             return ""
-        _, low, high = self.predicted
-        if self.measured.low <= high and low <= self.measured.high:
+        if self.measured.low <= self.predicted.high and self.predicted.low <= self.measured.high:
             return ""
         if 1 / SLOWER_INSIDE < self.slower_inside < SLOWER_INSIDE:
             return "outside the core: copies of its inputs, a mask for each block, or the allocator"
@@ -132,19 +127,18 @@ def _step(row: Row, said: list[str], base: Row | None, core: Row | None, base_co
     return replace(step, predicted=_predicted(_share(base), alone), slower_inside=inside / alone.value)
 
 
-def _predicted(share: Bounds, core: Ratio) -> Bounds:
+def _predicted(share: Ratio, core: Ratio) -> Ratio:
     """Return 1 + share · (ratio of the cores - 1); the two errors are independent."""
-    one, low, high = share
-    value = 1 + one * (core.value - 1)
-    half = math.hypot(one * (core.high - core.low) / 2, (core.value - 1) * (high - low) / 2)
-    return value, value - half, value + half
+    value = 1 + share.value * (core.value - 1)
+    half = math.hypot(share.value * (core.high - core.low) / 2, (core.value - 1) * (share.high - share.low) / 2)
+    return Ratio(value, value - half, value + half)
 
 
-def _share(row: Row) -> Bounds:
+def _share(row: Row) -> Ratio:
     """Return the trimmed mean over the recorded calls with its interval, robust to interrupted calls."""
     known = paired(row["core_shares"])
     low, high = known.interval()
-    return known.mean, max(0.0, low), min(1.0, high)
+    return Ratio(known.mean, max(0.0, low), min(1.0, high))
 
 
 def _kind(row: Row) -> tuple[Any, ...]:

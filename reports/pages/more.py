@@ -8,12 +8,14 @@ from typing import Any
 
 import pandas as pd
 
+from stats.ratios import Ratio
+
 from ..drawing import svg
 from ..drawing.palette import Palette
 from ..judging import frame as fr
 from ..judging import masking, published, roofline
 from ..judging.grid import Grid
-from ..judging.steps import Bounds, Step, nearer, steps
+from ..judging.steps import Step, nearer, steps
 from ..reading import units, words
 from ..reading.axes import axis_names
 from ..reading.runs import Run
@@ -113,8 +115,7 @@ def _effect(step: Step, baseline: str) -> list[str]:
     """Return the predicted and the measured ratio of a step to the baseline's."""
     if step.impl == baseline:
         return ["baseline", "baseline"]
-    measured = step.measured and (step.measured.value, step.measured.low, step.measured.high)
-    return [units.bounded(*it, "×") if it else units.MISSING for it in (step.predicted, measured)]
+    return [units.bounded(*it, "×") if it else units.MISSING for it in (step.predicted, step.measured)]
 
 
 PARTS = {
@@ -150,7 +151,7 @@ def _inside_and_alone(found: list[Step]) -> Table:
     return Table("Time of one core", heads, rows, note, True, (1,))
 
 
-def _part(share: Bounds) -> str:
+def _part(share: Ratio) -> str:
     value, low, high = map(units.percent, share)
     return f"{value} ({low} to {high})"
 

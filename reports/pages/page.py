@@ -150,7 +150,9 @@ def _row(mark: Mark, headings: Sequence[str], scale: views.Scale) -> CaseRow:
     if not mark.counts:
         return CaseRow(mark.impl, None, why=tables.why(mark))
     return CaseRow(
-        mark.impl, scale.bar(mark.slowdown, mark.low, mark.high, mark.state == grid.OPEN), tables.cells(mark, headings)
+        mark.impl,
+        scale.bar(mark.slowdown, mark.low, mark.high, mark.state == ratios.NOT_RESOLVED),
+        tables.cells(mark, headings),
     )
 
 

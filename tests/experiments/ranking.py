@@ -116,7 +116,7 @@ def _ratio(a: dict[str, Any], b: dict[str, Any]) -> ratios.Ratio:
         return ratios.ratio(_samples(a), _samples(b))
     value, apart = a["median"] / b["median"], a["iqr"][0] > b["iqr"][1] or b["iqr"][0] > a["iqr"][1]
     end = value if apart else math.nan
-    return ratios.Ratio(value, end, end, 1, 1)
+    return ratios.Ratio(value, end, end)
 
 
 def _samples(row: dict[str, Any]) -> ratios.Samples:
@@ -214,7 +214,7 @@ def _pooled(runs: Iterable[Run], pair: Pair) -> float:
 def _held(run: Run, runs: list[Run], pair: Pair) -> bool | None:
     case, one, other = pair
     known = _ratio(run.rows[case, one], run.rows[case, other])  # one comparison, not one of many
-    if known.visits < 2:
+    if not known.known:
         return None
     return known.low <= _pooled((other for other in runs if other is not run), pair) <= known.high
 

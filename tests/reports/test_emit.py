@@ -16,7 +16,7 @@ from stats.ratios import UNKNOWN, Ratio
 
 
 def ratio(value: float, width: float = 1.01) -> Ratio:
-    return Ratio(value, value / width, value * width, 3, 8)
+    return Ratio(value, value / width, value * width)
 
 
 def chosen(by_length: Any) -> list[tuple[int, int, str]]:

@@ -21,7 +21,7 @@ from reports.judging import frame, grid
 from reports.pages import page, tables
 from reports.reading import runs, units
 from reports.reading.runs import Run
-from stats import shares
+from stats import ratios, shares
 
 EVIL = [
     'a"b', "<script>alert(1)</script>", "$x_1$ 'q'", "注意力", "_hidden", "new\nline\x07", "naïve & co|</script>${x}\\",
@@ -210,7 +210,7 @@ def test_one_case_is_printed_as_its_table_at_80_columns_with_what_was_refused(
 def test_of_cells_timed_one_after_the_other_nothing_is_claimed(tiny: Run) -> None:
     this = page.report(tiny)
     assert {this.grid.entry("packed", column).text for column in this.grid.columns()} <= {"✗", "–"}
-    assert {mark.state for case in this.grid.cases for mark in case.ranked} == {grid.OPEN}
+    assert {mark.state for case in this.grid.cases for mark in case.ranked} == {ratios.NOT_RESOLVED}
     assert not any(this.grid.entry("sdpa", column).best for column in this.grid.columns())
     assert this.grid.cases[0].marks["fused"].slowdown == pytest.approx(1.25)  # by medians
 
@@ -357,7 +357,7 @@ def test_a_median_has_as_many_digits_as_its_spread_warrants(as_run: Any) -> None
 
 def test_a_dot_is_on_the_scale_however_wide_its_interval_is() -> None:
     marks = {
-        "sdpa": grid.Mark("sdpa", grid.FASTEST, 1.0, 1.0, 1.0),
-        "mine": grid.Mark("mine", grid.SLOWER, 4.5, 1.7, 12),
+        "sdpa": grid.Mark("sdpa", ratios.FASTEST, 1.0, 1.0, 1.0),
+        "mine": grid.Mark("mine", ratios.SLOWER, 4.5, 1.7, 12),
     }
     assert views.scale(grid.Case("x", {}, "", marks)).at(4.5) < 100
