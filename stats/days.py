@@ -52,7 +52,7 @@ class Timed:
         return np.where(known, self.ratios, self.seconds)
 
 
-def moved(timed: Timed, impl: int) -> Iterator[tuple[list[Step], Array]]:
+def steps_of(timed: Timed, impl: int) -> Iterator[tuple[list[Step], Array]]:
     """Yield the steps of each case of an implementation, by position of runs, and its log seconds with drift removed.
 
     A step in seconds counts only where the others are not known; otherwise it is attributed to the machine, as is a

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import digamma, fdtri
 
-from .estimate import Array, Estimate, paired
+from . import estimate
+from .estimate import Array, Estimate
 
 Key = tuple[str, str]
 """Implementation and case id."""
@@ -77,12 +78,15 @@ def _sequential(groups: Mapping[K, Array]) -> dict[K, Estimate]:
     most = max((cells.shape[1] for cells in groups.values()), default=0)
     analyses: dict[K, list[Estimate]] = {key: [] for key in groups}
     for count in range(FIRST_ANALYSIS, most + 1):
-        known = {key: paired(_by_replicate(cells[:, :count])) for key, cells in groups.items()}
+        known = {key: estimate.of_replicates(_by_replicate(cells[:, :count])) for key, cells in groups.items()}
         for key, found in moderated({key: it for key, it in known.items() if it.count >= FIRST_ANALYSIS}).items():
             if np.isfinite(groups[key][:, count - 1]).any():
                 analyses[key].append(found)
     return {
-        key: replace(of[-1] if of else replace(paired(_by_replicate(groups[key])), error=math.nan), analyses=tuple(of))
+        key: replace(
+            of[-1] if of else replace(estimate.of_replicates(_by_replicate(groups[key])), error=math.nan),
+            analyses=tuple(of),
+        )
         for key, of in analyses.items()
     }
 
@@ -98,8 +102,8 @@ def _by_replicate(cells: Array) -> Array:
     counts = there.sum(axis=1, keepdims=True)
     means = np.where(there, cells, 0).sum(axis=1, keepdims=True) / counts
     apart = np.where(there, (cells - means) / counts, 0).mean(axis=0) * counts.max()
-    said: Array = (means.mean() + apart)[there.any(axis=0)]
-    return said
+    combined: Array = (means.mean() + apart)[there.any(axis=0)]
+    return combined
 
 
 def moderated(estimates: Mapping[K, Estimate]) -> dict[K, Estimate]:

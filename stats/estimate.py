@@ -7,10 +7,9 @@ replicates.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,9 +34,7 @@ RANGE_NODES = 200
 
 Array = NDArray[np.float64]
 
-Key = TypeVar("Key", bound=Hashable)
-
-Logs = Mapping[int, Sequence[float]]
+ByProcess = Mapping[int, Sequence[float]]
 """Log ratios by process, one per visit."""
 
 
@@ -132,7 +129,7 @@ def finite(logs: ArrayLike) -> Array:
     return finite
 
 
-def paired(logs: ArrayLike) -> Estimate:
+def of_replicates(logs: ArrayLike) -> Estimate:
     """Estimate from log ratios, one per replicate."""
     values = finite(logs)
     if values.size < 2:
@@ -156,7 +153,7 @@ def trimmed(values: ArrayLike, cut: int) -> Array:
     return found
 
 
-def of_processes(logs: Logs, between: Variance = PRIOR) -> Estimate:
+def of_processes(logs: ByProcess, between: Variance = PRIOR) -> Estimate:
     """Estimate from log ratios by process, one per visit: `count` is the number of visits.
 
     A process's expected scatter follows from its visits and from `between`; it is moderated by the observed variance
@@ -173,7 +170,7 @@ def of_processes(logs: Logs, between: Variance = PRIOR) -> Estimate:
     return Estimate(mean, error, seen.df, sum(map(len, logs.values())))
 
 
-def _parts(logs: Logs) -> tuple[Variance, Variance]:
+def _parts(logs: ByProcess) -> tuple[Variance, Variance]:
     """Return the observed variance of process means, and the variance expected from visits alone."""
     means = [float(np.mean(visits)) for visits in logs.values()]
     K, visits = len(means), sum(map(len, logs.values()))
@@ -182,7 +179,7 @@ def _parts(logs: Logs) -> tuple[Variance, Variance]:
     return seen, Variance(squares / max(1, visits - K) * K / max(1, visits), visits - K)
 
 
-def between_processes(pairs: Iterable[Logs]) -> Variance:
+def between_processes(pairs: Iterable[ByProcess]) -> Variance:
     """Estimate from all pairs of implementations of a run the variance between its processes in excess of that of
     visits.
 
@@ -198,7 +195,7 @@ def between_processes(pairs: Iterable[Logs]) -> Variance:
     return replace(Variance(max(0.0, beyond), OF_A_PROCESS * df).moderated(PRIOR), df=PRIOR.df)
 
 
-def half_width(logs: Logs) -> float:
+def half_width(logs: ByProcess) -> float:
     """Return half of the 95 % interval from visits alone, which more time could narrow. Infinite if too few."""
     _, within = _parts(logs)
     return math.sqrt(within.value / len(logs)) * quantile(1 - LEVEL / 2, within.df) if within.df else math.inf

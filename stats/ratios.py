@@ -16,8 +16,7 @@ import numpy as np
 from .estimate import (
     PRIOR,
     Array,
-    Key,
-    Logs,
+    ByProcess,
     Variance,
     between_processes,
     exp_or_inf,
@@ -28,6 +27,7 @@ from .estimate import (
 from .shares import UNRESOLVED, too_wide
 
 Case = TypeVar("Case", bound=Hashable)
+Name = TypeVar("Name", bound=Hashable)
 
 RESOLUTION = 1.5
 """Two are called tied only if a difference of this factor either way is excluded."""
@@ -118,7 +118,7 @@ UNKNOWN, SAME = (Ratio(value, value, value) for value in (math.nan, 1.0))
 """Ratio to a row that was not timed, and of a row to itself."""
 
 
-def paired(of: Samples, over: Samples, one_case: bool = True) -> Logs:
+def paired(of: Samples, over: Samples, one_case: bool = True) -> ByProcess:
     """Return log(seconds / seconds) by process, of the rounds of both: the median of each visit; or each round, if both
     have few (`VISITS`). Without visits that were disturbed (`DISTURBED`).
 
@@ -148,7 +148,7 @@ def _units(visits: Sequence[Array], usual: Array) -> list[float]:
     return [float(np.median(it)) for it in logs]
 
 
-def _paired_by_visit(of: Samples, over: Samples) -> Logs:
+def _paired_by_visit(of: Samples, over: Samples) -> ByProcess:
     """Pair visits: a process visits all of its cases in one pass, in random order, before the next pass. Each visit of
     the row with fewer is divided by the nearest visit of the other in its process. Rows timed in two interleaved
     processes of their own use the nearest visit of all.
@@ -173,7 +173,7 @@ def ratio(of: Samples, over: Samples, one_case: bool = True) -> Ratio:
     return _ratio(of, over, paired(of, over, one_case))
 
 
-def _ratio(of: Samples, over: Samples, logs: Logs, among: int = 2, between: Variance = PRIOR) -> Ratio:
+def _ratio(of: Samples, over: Samples, logs: ByProcess, among: int = 2, between: Variance = PRIOR) -> Ratio:
     """Return a ratio from log ratios by process. Intervals of all pairs of `among` implementations hold with 95 %."""
     found = of_processes(logs, between)
     value = exp_or_inf(found.mean) if logs else float(np.median(of.seconds) / np.median(over.seconds))
@@ -183,8 +183,8 @@ def _ratio(of: Samples, over: Samples, logs: Logs, among: int = 2, between: Vari
 
 
 def compared(
-    cases: Mapping[Case, Mapping[Key, Samples]],
-) -> tuple[dict[Case, dict[tuple[Key, Key], Ratio]], Variance]:
+    cases: Mapping[Case, Mapping[Name, Samples]],
+) -> tuple[dict[Case, dict[tuple[Name, Name], Ratio]], Variance]:
     """Return the ratio of each pair of implementations, for all cases of a run, and the variance between its processes,
     as estimated from all pairs.
 
@@ -192,7 +192,7 @@ def compared(
     """
     logs = {case: {(a, b): paired(rows[a], rows[b]) for a, b in combinations(rows, 2)} for case, rows in cases.items()}
     between = between_processes(pair for pairs in logs.values() for pair in pairs.values())
-    found: dict[Case, dict[tuple[Key, Key], Ratio]] = {}
+    found: dict[Case, dict[tuple[Name, Name], Ratio]] = {}
     for case, pairs in logs.items():
         medians = {name: float(np.median(samples.seconds)) for name, samples in cases[case].items()}
         found[case] = {}
@@ -204,7 +204,7 @@ def compared(
     return found, between
 
 
-def ranks(names: Collection[Key], pairs: Mapping[tuple[Key, Key], Ratio]) -> dict[Key, tuple[int, int]]:
+def ranks(names: Collection[Name], pairs: Mapping[tuple[Name, Name], Ratio]) -> dict[Name, tuple[int, int]]:
     """Return the lowest and the highest rank of each implementation of a case, from the significant differences."""
     return {
         one: (
@@ -215,7 +215,7 @@ def ranks(names: Collection[Key], pairs: Mapping[tuple[Key, Key], Ratio]) -> dic
     }
 
 
-def states(names: Sequence[Key], pairs: Mapping[tuple[Key, Key], Ratio]) -> dict[Key, str]:
+def states(names: Sequence[Name], pairs: Mapping[tuple[Name, Name], Ratio]) -> dict[Name, str]:
     """Return how each implementation of a case ranks; `names` in the order of time.
 
     The first is FASTEST if it is significantly faster than every other. Another is tied with it if their difference is

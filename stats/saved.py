@@ -14,10 +14,10 @@ from statistics import median
 
 import numpy as np
 
-from . import ratios
+from . import estimate, ratios
 from .conditions import TO_SIGMA
 from .effects import WEIGHT, Key, moderated
-from .estimate import Estimate, paired
+from .estimate import Estimate
 from .ratios import Samples
 
 USUAL_OF_CELLS, USUAL_OF_IMPLEMENTATIONS = 0.01, 0.005
@@ -122,7 +122,7 @@ def _differences(
         anchors = {key: of for key, of in anchors.items() if _plain(key[0])} or anchors
         logs = [_beside(run[impl, case], run, anchors) for run in (base, head)] if anchors else [[]]
         if min(map(len, logs)) >= FEWEST_VISITS:
-            sides |= {((impl, case), side): paired(of) for side, of in enumerate(logs)}
+            sides |= {((impl, case), side): estimate.of_replicates(of) for side, of in enumerate(logs)}
     ends = iter(moderated(sides).items())
     return {
         key: Estimate(b.mean - a.mean, math.hypot(a.error, b.error), a.df, a.count)

@@ -133,13 +133,13 @@ def of_effects(
         inherits = impl in known and _met(cell, known[impl], margin)
         verdicts[impl, case] = _verdict(cell, margin, least, among, inherits)
     for impl, it in found.items():
-        of_cells = [said for key, said in verdicts.items() if key[0] == impl]
-        words = Counter(said.word for said in of_cells)
+        of_cells = [own for key, own in verdicts.items() if key[0] == impl]
+        words = Counter(own.word for own in of_cells)
         if it.word in (SLIGHT, UNCHANGED) and (word := next(filter(words.get, CHANGED), "")):
             reason = f"{it.reason} on average; {words[word]} of {counts[impl]} cells {word}"
             found[impl] = replace(it, word=word, reason=reason)
         elif it.word == INCONCLUSIVE and {*words} == {UNCHANGED}:
-            low, high = min(said.low for said in of_cells), max(said.high for said in of_cells)
+            low, high = min(own.low for own in of_cells), max(own.high for own in of_cells)
             ratio = min(max(it.ratio, low), high)
             found[impl] = replace(it, word=UNCHANGED, reason=of_cells[0].reason, ratio=ratio, low=low, high=high)
     return verdicts, found

@@ -56,15 +56,15 @@ def comparison(path: Path, margin: float | None = None) -> Comparison:
     spent = [replicate.get("seconds") or 0.0 for replicate in replicates]
     cells = []
     for cell in data["cells"]:
-        key, said = (str(cell["impl"]), str(cell["id"])), Verdict(cell["word"], cell["reason"])
+        key, result = (str(cell["impl"]), str(cell["id"])), Verdict(cell["word"], cell["reason"])
         if cell["ratio"] is not None:
-            said = judged.get(key, said)
+            result = judged.get(key, result)
         count = sum(map(math.isfinite, logs.get(key, ())))
         base, head = (median(times.get((key, variant), [math.nan])) for variant in (0, 1))
         before, after = (cell.get(variant) or {} for variant in VARIANTS)
-        broken = said.word == verdict.BROKEN or list(cell.get("failed") or ()) == ["head"]
-        said = _with_reach(said, count * sum(spent) / max(1, len(spent)))
-        cells.append(Cell(*key, said, base, head, (count, count), tuple(changes(before, after, kept)), broken))
+        broken = result.word == verdict.BROKEN or list(cell.get("failed") or ()) == ["head"]
+        result = _with_reach(result, count * sum(spent) / max(1, len(spent)))
+        cells.append(Cell(*key, result, base, head, (count, count), tuple(changes(before, after, kept)), broken))
     return Comparison(
         data["sides"]["base"]["label"],
         data["sides"]["head"]["label"],
@@ -90,13 +90,15 @@ def _times(replicates: Sequence[Mapping[str, Any]]) -> dict[tuple[Key, int], lis
     return found
 
 
-def _with_reach(said: Verdict, spent: float) -> Verdict:
+def _with_reach(result: Verdict, spent: float) -> Verdict:
     """Extend an open verdict by the minimum detectable effect, and the time to halve it: four times `spent` seconds."""
-    if said.word != verdict.INCONCLUSIVE or not said.detectable < 1:  # two or three replicates allow no extrapolation
-        return said
-    seen, half = map(shares.percent, (said.detectable, said.detectable / 2))
+    if (
+        result.word != verdict.INCONCLUSIVE or not result.detectable < 1
+    ):  # two or three replicates allow no extrapolation
+        return result
+    seen, half = map(shares.percent, (result.detectable, result.detectable / 2))
     more = f"; {half} would take {4 * spent / 60:,.0f} min" if spent >= 15 else ""
-    return replace(said, reason=f"{said.reason}; minimum detectable effect {seen}{more}")
+    return replace(result, reason=f"{result.reason}; minimum detectable effect {seen}{more}")
 
 
 def _notes(
@@ -116,7 +118,7 @@ def _notes(
     if workloads:
         drift = ", ".join(f"{name} {shares.signed(median(logs))}" for name, logs in workloads.items())
         yield f"the reference workload's time changed by: {drift}"
-    yield from (f"{name}: {said.reason}" for name, said in found.items() if verdict.CONTRADICTED in said.reason)
+    yield from (f"{name}: {result.reason}" for name, result in found.items() if verdict.CONTRADICTED in result.reason)
     yield from (f"in neither variant: {text}" for text in data["neither"])
     yield from data.get("self_test", ())
     if (

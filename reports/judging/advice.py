@@ -122,13 +122,13 @@ def _verdict(case: Case, ties: Sequence[str], open_: Sequence[str]) -> str:
     if not case.judged:
         return "the only one"
     best = case.ranked[0]
-    told = {
+    parts = {
         "smallest median; no significant difference": not best.row["standing"],
         "faster": best.state == FASTEST,
         f"tied with {words.listing(ties, 1)}": ties,
         f"not resolved from {words.listing(open_, 1)}": open_,
     }
-    return "; ".join(text for text, holds in told.items() if holds)
+    return "; ".join(text for text, holds in parts.items() if holds)
 
 
 def crossovers(cases: Sequence[Case]) -> Iterator[dict[str, Any]]:

@@ -59,8 +59,8 @@ def headline(grid: Grid, baseline: str | None) -> str:
     best = [case for case in cases if case.mark(name).best]
     if len(best) == len(cases):
         return _use(name, cases, best, baseline)
-    told = [it for it in (list(_along(cases, axis)) for axis in grid.axes) if 1 < len(it) <= MOST_PARTS]
-    if parts := min((it for it in told if all(what for _, what in it)), key=len, default=[]):
+    by_axis = [it for it in (list(_along(cases, axis)) for axis in grid.axes) if 1 < len(it) <= MOST_PARTS]
+    if parts := min((it for it in by_axis if all(what for _, what in it)), key=len, default=[]):
         text = "; ".join(f"{where}, use {what}" for where, what in parts)
         return f"{text[0].upper()}{text[1:]}."
     if 3 * len(best) >= 2 * len(cases):
@@ -88,8 +88,8 @@ def own(grid: Grid, wrong: Collection[str] = ()) -> Iterator[str]:
     """
     for name in (name for name in grid.impls if name in grid.own and name not in wrong):
         mean, count = slowdown(mean_slowdown(name, grid.cases)), grid.count(name)
-        said = f"{mean}× the time of the fastest, on average over {count} of" if count else "no time in"
-        yield f"{name}: {said} {words.plural(len(grid.cases), 'case')}."
+        text = f"{mean}× the time of the fastest, on average over {count} of" if count else "no time in"
+        yield f"{name}: {text} {words.plural(len(grid.cases), 'case')}."
 
 
 def trust(run: Run, grid: Grid) -> Trust:
@@ -101,7 +101,7 @@ def trust(run: Run, grid: Grid) -> Trust:
     drift = run.workload.get("drift")
     wide = shares.too_wide(1, (1 + half) ** 2)
     precision = f"ratios are {NOT_RESOLVED if wide else f'known to ± {shares.varied(half)} (95 %)'}"
-    told = {
+    reasons = {
         precision if known else "no ratio has an interval": True,
         "one process a cell" if fewest < 2 else f"{fewest} processes a cell": True,
         _not_resolved(grid.judged): _open(grid.judged),
@@ -111,11 +111,11 @@ def trust(run: Run, grid: Grid) -> Trust:
         (disturbed := conditions.disturbed(run.rows)): disturbed,
     }
     if isinstance(drift, int | float) and conditions.DRIFT < drift < math.inf:
-        told[f"meanwhile the reference workload's time varied by {shares.varied(drift)}"] = True
+        reasons[f"meanwhile the reference workload's time varied by {shares.varied(drift)}"] = True
     settled = half <= KNOWN_WELL and fewest >= 3 and not _open(grid.judged)
     kept = re.sub(r" --processes[ =]\S+", "", run.command)
     more = f"{kept} --processes {ADVISED_PROCESSES}" if kept and fewest < ADVISED_PROCESSES and not settled else ""
-    return Trust(tuple(text for text, holds in told.items() if holds), more)
+    return Trust(tuple(text for text, holds in reasons.items() if holds), more)
 
 
 def _peak(case: Case, name: str | None) -> float:
@@ -172,26 +172,26 @@ def _gains(name: str, cases: Sequence[Case], baseline: str | None, several: bool
 def _exceptions(name: str, cases: Sequence[Case]) -> str:
     """Return ' Exceptions: slower in 3 cases, most at H = 1, T = 64, bf16: packed, 1.2× faster.'"""
     found = Counter(it.state if it.counts else "" for it in (case.mark(name) for case in cases))
-    said = []
+    parts = []
     if slower := found[SLOWER]:
         worst = max((it for it in cases if it.mark(name).counts), key=lambda case: case.mark(name).slowdown)
         one = f"{worst.place}: {worst.ranked[0].impl}, {slowdown(worst.mark(name).slowdown)}× faster"
-        said.append(one if slower == 1 else f"slower in {slower} cases, most at {one}")
+        parts.append(one if slower == 1 else f"slower in {slower} cases, most at {one}")
     for what, count in ((NOT_RESOLVED, found[NOT_RESOLVED]), ("without a number", found[""])):
-        said += [f"{words.plural(count, 'case')} {what}"] if count else []
-    return f" Exception{'s' * (slower + found[NOT_RESOLVED] + found[''] > 1)}: {'; '.join(said)}."
+        parts += [f"{words.plural(count, 'case')} {what}"] if count else []
+    return f" Exception{'s' * (slower + found[NOT_RESOLVED] + found[''] > 1)}: {'; '.join(parts)}."
 
 
 def _along(cases: Sequence[Case], axis: str) -> Iterator[tuple[str, str]]:
     """Yield each value of an axis, or range of lengths with one result, and the result: 'sdpa (fastest)', or ''."""
     values = list(dict.fromkeys(case.at[axis] for case in cases))
     on_a_line = axis in length_axes() and None not in values
-    answers: dict[Any, str] = {}
+    names: dict[Any, str] = {}
     for value in values:
         there = [case for case in cases if case.at[axis] == value]
         name = _pick(there)
-        answers[value] = name if all(case.mark(name).best for case in there) else ""
-    for (name, _), of in groupby(sorted(values) if on_a_line else values, lambda it: (answers[it], on_a_line or it)):
+        names[value] = name if all(case.mark(name).best for case in there) else ""
+    for (name, _), of in groupby(sorted(values) if on_a_line else values, lambda it: (names[it], on_a_line or it)):
         first, *others = of
         where = f"{'at' if on_a_line else 'with'} {words.value(axis, first, equals=' = ')}"
         if others:

@@ -114,10 +114,10 @@ class Comparison:
     @property
     def code(self) -> int:
         """Exit code: 0 without regressions, 1 with some, 2 if nothing could be judged."""
-        told = [(cell.impl, cell.verdict) for cell in self.cells] + [*self.implementations.items()]
-        if self.regressed or any(it.word == verdict.REGRESSED for _, it in told):
+        verdicts = [(cell.impl, cell.verdict) for cell in self.cells] + [*self.implementations.items()]
+        if self.regressed or any(it.word == verdict.REGRESSED for _, it in verdicts):
             return command.REGRESSED
-        words = {it.word for name, it in told if name in (self.asked or [name])}
+        words = {it.word for name, it in verdicts if name in (self.asked or [name])}
         open_ = verdict.INCONCLUSIVE in words and not words & {*verdict.SETTLED}
         return command.NOT_JUDGED if self.unjudged or open_ else command.FINE
 
@@ -153,7 +153,7 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
     alike = {key: variants for key, variants in both.items() if not other and not _differs("case_hash", variants)}
     before, after = ({key: variants[i].samples for key, variants in alike.items()} for i in (0, 1))
     found = saved.changes(before, after, changed)
-    judged, implementations = _judged(found, changed, margin)
+    judged, implementations = _verdicts(found, changed, margin)
     names = dict.fromkeys(impl for impl, _ in alike)
     asked, anchors = tuple(name for name in names if name in changed), names.keys() - changed
     why = ALL_CHANGED if alike and not anchors else other
@@ -227,23 +227,23 @@ def _differs(what: str, variants: _Variants, unknown: bool = False) -> bool:
     return bool(before != after) or (unknown and before is None)
 
 
-def _judged(found: Changes, changed: set[str], margin: float) -> tuple[dict[Key, Verdict], dict[str, Verdict]]:
+def _verdicts(found: Changes, changed: set[str], margin: float) -> tuple[dict[Key, Verdict], dict[str, Verdict]]:
     """Judge changed implementations separately, so that testing others costs no sensitivity."""
     cells: dict[Key, Verdict] = {}
     implementations: dict[str, Verdict] = {}
     for group in (True, False):
         own = {key: it for key, it in found.cells.items() if (key[0] in changed) == group}
         wholes = {impl: it for impl, it in found.implementations.items() if (impl in changed) == group}
-        said = verdict.of_effects(own, wholes, margin, verdict.LEAST_OF_RUNS)
-        cells, implementations = cells | said[0], implementations | said[1]
+        of_cells, of_wholes = verdict.of_effects(own, wholes, margin, verdict.LEAST_OF_RUNS)
+        cells, implementations = cells | of_cells, implementations | of_wholes
     return cells, implementations
 
 
-def _cell(key: Key, variants: _Variants, said: Verdict, margin: float) -> Cell:
+def _cell(key: Key, variants: _Variants, judged: Verdict, margin: float) -> Cell:
     before, after = variants
     return Cell(
         *key,
-        verdict=said,
+        verdict=judged,
         base=before.seconds,
         head=after.seconds,
         processes=(len(before.logs), len(after.logs)),
@@ -300,12 +300,12 @@ def _notes_on(found: Changes, anchors: int) -> Iterator[str]:
 
 def _open(base: Run, head: Run, asked: Mapping[str, Verdict | None]) -> Iterator[str]:
     """Yield the command that decides what is open of changed code; None is what has no verdict at all."""
-    names = [name for name, said in asked.items() if said is None or said.word == verdict.INCONCLUSIVE]
+    names = [name for name, known in asked.items() if known is None or known.word == verdict.INCONCLUSIVE]
     if not names:
         return
-    seen = max((said.detectable for name in names if (said := asked[name])), default=math.inf)
-    told = f"of {words.listing(names)} these runs would have shown a change of {shares.percent(seen)}; " * (seen < 1)
-    yield f"{told}`{_interleaved(base, head, names)}` shows 1 % in a few minutes"
+    seen = max((known.detectable for name in names if (known := asked[name])), default=math.inf)
+    shown = f"of {words.listing(names)} these runs would have shown a change of {shares.percent(seen)}; " * (seen < 1)
+    yield f"{shown}`{_interleaved(base, head, names)}` shows 1 % in a few minutes"
 
 
 def _interleaved(base: Run, head: Run, names: Collection[str]) -> str:

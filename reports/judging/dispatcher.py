@@ -170,9 +170,9 @@ def _provenance(runs: Sequence[Run]) -> Iterator[str]:
     """Yield the runs' provenance, restricted to characters that are safe in a docstring."""
     machine: Mapping[str, Any] = runs[-1].machine
     parts = [machine.get("cpu"), machine.get("gpu"), f"{machine.get('cores')} cores", f"torch {machine.get('torch')}"]
-    said = [f"Machine: {', '.join(str(part) for part in parts if part)}"]
-    said += [f"Run: {run.name} of {run.date[:10]}" + f", commit {run.commit_id}" * bool(run.commit_id) for run in runs]
-    return (re.sub(r"[^\w .,:()/+@-]+", " ", line) for line in said)
+    lines = [f"Machine: {', '.join(str(part) for part in parts if part)}"]
+    lines += [f"Run: {run.name} of {run.date[:10]}" + f", commit {run.commit_id}" * bool(run.commit_id) for run in runs]
+    return (re.sub(r"[^\w .,:()/+@-]+", " ", line) for line in lines)
 
 
 def measured(runs: Sequence[tuple[Run, pd.DataFrame]], kernels: Collection[str]) -> dict[Setting, ByLength]:

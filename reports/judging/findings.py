@@ -47,7 +47,7 @@ def page_faults(frame: pd.DataFrame) -> str:
     most = max(faulting, key=lambda row: row["fresh"] - row["kept"])
     fastest = fr.ranked(usable[usable["id"] == most["id"]])[0]
     times = [units.seconds(most[way]) for way in ("kept", "fresh")]
-    said = (
+    text = (
         f"With glibc's own settings {most['impl']} takes {times[1]} at {words.place(most, always=fr.varying(usable))}, of "
         f"which {shares.percent(1 - most['kept'] / most['fresh'])} are page faults. With {KEEPING} it takes {times[0]}"
     )
@@ -55,8 +55,8 @@ def page_faults(frame: pd.DataFrame) -> str:
         own = fr.ratio(most, fastest).value  # as in the tables; that with the other settings follows from the medians
         kept, fresh = (own * most[way] / most["median"] * fastest["median"] / fastest[way] for way in ("kept", "fresh"))
         instead = f"is {slowdown(kept)}× instead of" if kept > 1 else "is gone: it was"
-        said += f", and {fastest['impl']}'s lead {instead} {slowdown(fresh)}×"
-    return f"{said}."
+        text += f", and {fastest['impl']}'s lead {instead} {slowdown(fresh)}×"
+    return f"{text}."
 
 
 def hidden_memory(frame: pd.DataFrame) -> str:

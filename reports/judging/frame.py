@@ -58,7 +58,7 @@ def tidy(run: Run) -> pd.DataFrame:
     frame["impl"] = frame["impl"].astype(str)
     frame["samples"] = pd.Series(list(map(samples_of, run.rows)), dtype=object)
     frame["wrong"] = frame["impl"].isin(run.wrong)
-    judged, between = _judged(frame, run.baseline_impl)
+    judged, between = _comparisons(frame, run.baseline_impl)
     frame[[*JUDGED]] = pd.DataFrame(judged, frame.index, JUDGED).astype(dict.fromkeys(JUDGED[1:-1], float))
     frame[[*masking.COLUMNS]] = pd.DataFrame(masking.of_rows(records(frame)), frame.index, masking.COLUMNS, float)
     frame["speedup"] = 1 / frame["ratio"]
@@ -173,7 +173,7 @@ def _facts(extra: Mapping[str, Any]) -> dict[str, Any]:
     return {**defaults, **{key: value for key, value in extra.items() if not key.startswith("sample_")}}
 
 
-def _judged(frame: pd.DataFrame, baseline: str | None) -> tuple[list[tuple[Any, ...]], float]:
+def _comparisons(frame: pd.DataFrame, baseline: str | None) -> tuple[list[tuple[Any, ...]], float]:
     """Return `JUDGED` of every row; implementations that failed a check have no rank.
 
     Also return the standard deviation between processes, in logarithms, with which the ratios' intervals reckon.

@@ -80,8 +80,8 @@ class Case:
     @property
     def place(self) -> str:
         """Values of the varying axes: 'H = 8, T = 1024, bf16'."""
-        said = {axis: value for axis, value in self.at.items() if axis != "T_kv" or value != self.at.get("T")}
-        return words.title(said, ", ") or self.title
+        shown = {axis: value for axis, value in self.at.items() if axis != "T_kv" or value != self.at.get("T")}
+        return words.title(shown, ", ") or self.title
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class Grid:
         judged = [case.mark(impl).best for case in column.cases if case.judged]
         best = bool(judged) and len(found) == len(marks) and all(judged)
         open_ = 2 * sum(it.state == NOT_RESOLVED for it in found) >= len(found)
-        return Entry(slowdown(value), value, best, open_, _told(found, column))
+        return Entry(slowdown(value), value, best, open_, _tooltip(found, column))
 
 
 def mean_slowdown(impl: str, cases: Iterable[Case]) -> float:
@@ -189,8 +189,10 @@ def grid(frame: pd.DataFrame, skipped: pd.DataFrame, registry: Iterable[str] = (
     known = set(map(words.base, registry))
     names = list(dict.fromkeys(impl for case in cases for impl in case.marks))
     own = frozenset(name for name in names if known and words.base(name) not in known)
-    told = {mark.impl for case in cases for mark in case.marks.values() if mark.counts or mark.state != "unsupported"}
-    made = Grid(cases, [name for name in names if name in own | told], axes, own)
+    supported = {
+        mark.impl for case in cases for mark in case.marks.values() if mark.counts or mark.state != "unsupported"
+    }
+    made = Grid(cases, [name for name in names if name in own | supported], axes, own)
     made.impls.sort(key=lambda name: (name not in own, -made.count(name), mean_slowdown(name, cases)))
     return made
 
@@ -232,7 +234,7 @@ def _end(value: float) -> str:
     return f"{value:.2f}" if value < 1.995 else shares.significant(value, 2)
 
 
-def _told(found: Sequence[Mark], column: Column) -> str:
+def _tooltip(found: Sequence[Mark], column: Column) -> str:
     """Return 'sdpa, H=8 T=64: tied, 1.03× the fastest (0.99 to 1.08)'."""
     where = f"{found[0].impl}, {' '.join(column.heading)}"
     if len(column.cases) > 1:

@@ -139,7 +139,7 @@ def of_points(points: Mapping[Key, Sequence[Point]], axes: Mapping[Key, Mapping[
     impls, cases = (list(dict.fromkeys(names)) for names in zip(*points, strict=True)) if points else ([], [])
     timed = _timed(points, impls, cases)
     for i, impl in enumerate(impls):
-        for case, found in zip(cases, days.moved(timed, i), strict=True):
+        for case, found in zip(cases, days.steps_of(timed, i), strict=True):
             if of := points.get((impl, case)):
                 yield _series(impl, case, axes.get((impl, case), {}), of, *found)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from stats.estimate import paired
+from stats import estimate
 from stats.ratios import Ratio
 
 from ..reading import words
@@ -92,9 +92,9 @@ def steps(frame: pd.DataFrame, baseline: str | None) -> list[Step]:
     of_models = [row for row in rows if row["scope"] in OF_MODELS and isinstance(row["parts_s"], Mapping)]
     cores = {(row["impl"], _kind(row)): row for row in rows if row["scope"] == "core"}
     bases = {row["id"]: row for row in of_models if row["impl"] == baseline}
-    said = fr.varying(frame[frame["scope"].isin(OF_MODELS)])
+    axes = fr.varying(frame[frame["scope"].isin(OF_MODELS)])
     return [
-        _step(row, said, bases.get(row["id"]), *(cores.get((name, _kind(row))) for name in (row["impl"], baseline)))
+        _step(row, axes, bases.get(row["id"]), *(cores.get((name, _kind(row))) for name in (row["impl"], baseline)))
         for row in of_models
     ]
 
@@ -111,8 +111,8 @@ def nearer(found: Iterable[Step]) -> str:
     )
 
 
-def _step(row: Row, said: list[str], base: Row | None, core: Row | None, base_core: Row | None) -> Step:
-    at = {axis: row[axis] for axis in dict.fromkeys((*said, "T_kv")) if axis != "T_kv" or row["T_kv"] != row["T"]}
+def _step(row: Row, axes: list[str], base: Row | None, core: Row | None, base_core: Row | None) -> Step:
+    at = {axis: row[axis] for axis in dict.fromkeys((*axes, "T_kv")) if axis != "T_kv" or row["T_kv"] != row["T"]}
     hot, cold = (float((core or {}).get(name) or math.nan) for name in ("median", "cold_s"))
     step = Step(
         row["impl"], words.place(at, always=at), row["median"], row["parts_s"], _share(row), int(row["blocks"]),
@@ -136,7 +136,7 @@ def _predicted(share: Ratio, core: Ratio) -> Ratio:
 
 def _share(row: Row) -> Ratio:
     """Return the trimmed mean over the recorded calls with its interval, robust to interrupted calls."""
-    known = paired(row["core_shares"])
+    known = estimate.of_replicates(row["core_shares"])
     low, high = known.interval()
     return Ratio(known.mean, max(0.0, low), min(1.0, high))
 

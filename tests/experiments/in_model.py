@@ -117,7 +117,7 @@ def timed(
     others = names.keys() - {"here"}
     logs = {impl: np.log(taken["here"]) - np.log(taken[impl]) for impl in others}
     best = max(others, key=lambda impl: float(np.median(logs[impl])))
-    ratio = estimate.paired(logs[best])
+    ratio = estimate.of_replicates(logs[best])
     low, high = ratio.interval(0.05)
     chosen = next((it.kernel for it in key_ranges(by_length) if it.first <= T <= it.last), SDPA)
     apart = max(float((it - logits[SDPA]).abs().max() / logits[SDPA].abs().max()) for it in logits.values())

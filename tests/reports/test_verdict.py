@@ -193,8 +193,8 @@ def test_the_minimum_detectable_effect_is_found_in_80_percent() -> None:
 
 def test_spreads_are_moderated_except_outliers() -> None:
     rng = np.random.default_rng(11)
-    found = {i: estimate.paired(rng.normal(0, 0.01, 6)) for i in range(40)} | {
-        40: estimate.paired(rng.normal(0, 0.2, 6))
+    found = {i: estimate.of_replicates(rng.normal(0, 0.01, 6)) for i in range(40)} | {
+        40: estimate.of_replicates(rng.normal(0, 0.2, 6))
     }
     mixed = effects.moderated(found)
     spreads = [mixed[i].spread for i in range(40)]
