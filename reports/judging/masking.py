@@ -14,7 +14,7 @@ import pandas as pd
 
 from stats import ratios
 
-from ..reading.axes import KNOWN_AXES, axis_names
+from ..reading.axes import KNOWN_AXES, axis_names, setting
 
 COLUMNS = ("work_share", "mask_efficiency", "mask_efficiency_low", "mask_efficiency_high")
 
@@ -50,6 +50,5 @@ def _masked(row: Row) -> bool:
 
 
 def _without_mask(row: Row) -> tuple[Any, ...]:
-    """Return the implementation and the case without its mask; missing values are None, since NaN equals nothing."""
-    axes = [axis for axis in axis_names() if not KNOWN_AXES[axis].masks]
-    return row["impl"], *(None if pd.isna(row[axis]) else row[axis] for axis in axes)
+    """Return the implementation and the case without its mask."""
+    return row["impl"], *setting(row, [axis for axis in axis_names() if KNOWN_AXES[axis].masks])

@@ -14,7 +14,7 @@ from stats import estimate
 from stats.ratios import Ratio
 
 from ..reading import words
-from ..reading.axes import axis_names
+from ..reading.axes import setting
 from . import frame as fr
 
 OF_MODELS = ("block", "model")
@@ -90,11 +90,16 @@ def steps(frame: pd.DataFrame, baseline: str | None) -> list[Step]:
         return []
     rows = fr.records(fr.trusted(frame))
     of_models = [row for row in rows if row["scope"] in OF_MODELS and isinstance(row["parts_s"], Mapping)]
-    cores = {(row["impl"], _kind(row)): row for row in rows if row["scope"] == "core"}
+    cores = {(row["impl"], setting(row, AROUND)): row for row in rows if row["scope"] == "core"}
     bases = {row["id"]: row for row in of_models if row["impl"] == baseline}
     axes = fr.varying(frame[frame["scope"].isin(OF_MODELS)])
     return [
-        _step(row, axes, bases.get(row["id"]), *(cores.get((name, _kind(row))) for name in (row["impl"], baseline)))
+        _step(
+            row,
+            axes,
+            bases.get(row["id"]),
+            *(cores.get((name, setting(row, AROUND))) for name in (row["impl"], baseline)),
+        )
         for row in of_models
     ]
 
@@ -139,7 +144,3 @@ def _share(row: Row) -> Ratio:
     known = estimate.of_replicates(row["core_shares"])
     low, high = known.interval()
     return Ratio(known.mean, max(0.0, low), min(1.0, high))
-
-
-def _kind(row: Row) -> tuple[Any, ...]:
-    return tuple(None if row[axis] != row[axis] else row[axis] for axis in axis_names() if axis not in AROUND)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,6 +112,11 @@ def axis_names() -> list[str]:
         KNOWN_AXES,
         key=lambda name: (KNOWN_AXES[name].kind == "size" and not KNOWN_AXES[name].if_varying) or name == "dtype",
     )
+
+
+def setting(row: Mapping[str, Any], without: Container[str]) -> tuple[Any, ...]:
+    """Return a row's values of all axes but some; missing ones are None, since NaN equals nothing."""
+    return tuple(None if row[axis] != row[axis] else row[axis] for axis in axis_names() if axis not in without)
 
 
 def length_axes() -> list[str]:
