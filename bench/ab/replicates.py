@@ -42,9 +42,14 @@ MAX_ROUNDS = 160
 EVEN = 5e-3
 """Seconds of a block above which a cell has fewer rounds, so that cells take about the same time."""
 
-LONG = 50e-3
-"""Seconds of a block above which only the first one of a replicate follows an untimed call, since what the other process
-has evicted from the caches is a small part of such a call, and equally for both variants; and the fastest ones count.
+LONG, LONG_ROUNDS = 50e-3, 2
+"""Seconds of a block above which none follows an untimed call, since what the other process has evicted from the caches is
+a small part of it; the fastest ones count; and further rounds tell nothing: what differs are the processes.
+"""
+
+MOST_UNTIMED, FEW_FAULTS = 4, 256
+"""Untimed calls of a long cell, until one faults fewer pages than this: while the heap grows, a call may take half as long
+again.
 """
 
 VARIANTS = ("base", "head")
@@ -103,13 +108,11 @@ class Replication:
         took: tuple[dict[Key, float], ...] = {}, {}
         of_both([self._preparing(client, i, order, took[i]) for i, client in enumerate(clients)], self.together)
         blocks = {key: block_of(math.sqrt(took[0][key] * took[1][key])) for key in order}
-        counts = {key: max(MIN_ROUNDS, min(most, round(most * EVEN / block.seconds))) for key, block in blocks.items()}
+        counts = {key: _rounds(block.seconds, most) for key, block in blocks.items()}
         timed: list[tuple[int, int, float]] = []
-        cold = {(key, i) for key in order for i in (0, 1)}
         for key, i in interleaved(counts, self.rng):
             block, what = blocks[key], " ".join(key)
-            warm = block.warm or int(block.seconds <= LONG or (key, i) in cold)  # the other process was scheduled
-            cold.discard((key, i))
+            warm = block.warm or int(block.seconds <= LONG)  # the other process was scheduled
             with _failing(i, key):
                 reply = clients[i].ask("time", what=what, calls=block.calls, slices=block.slices, warm=warm)
             timed.append((order.index(key), i, float(f"{reply['fastest']:.6g}")))
@@ -120,7 +123,8 @@ class Replication:
         }
 
     def _preparing(self, client: WorkerClient, i: int, order: Sequence[Key], took: dict[Key, float]) -> Script:
-        """Measure the seconds of one call of each cell: variants in parallel, each on its own core, then on one core.
+        """Measure the seconds of one call of each cell, and let the heap grow: variants in parallel, each on its own core;
+        what follows is on one core.
 
         The order of cells is equal in both, so that memory is laid out alike.
         """
@@ -130,6 +134,12 @@ class Replication:
             with _failing(i, key):
                 reply = yield Request(client, do, what | details)
                 took[key] = float(reply["seconds"])
+        for key in (it for it in order if took[it] > LONG):
+            for _ in range(MOST_UNTIMED):
+                with _failing(i, key):
+                    reply = yield Request(client, "time", {"what": " ".join(key), "calls": 1})
+                if reply["page_faults"] < FEW_FAULTS:
+                    break
         yield Request(client, "pin", {})
 
 
@@ -143,6 +153,11 @@ def datum(blocks: Sequence[tuple[int, float]]) -> float:
     if min(*base, *head) > LONG:
         return math.log(min(head) / min(base))
     return median(math.log(after / before) for before, after in zip(base, head, strict=True))
+
+
+def _rounds(seconds: float, most: int) -> int:
+    """Return the rounds of a cell whose block takes this long."""
+    return max(LONG_ROUNDS if seconds > LONG else MIN_ROUNDS, min(most, round(most * EVEN / seconds)))
 
 
 def interleaved(counts: Mapping[Key, int], rng: random.Random) -> Iterator[tuple[Key, int]]:

@@ -142,7 +142,8 @@ def _use(name: str, cases: Sequence[Case], best: Sequence[Case], baseline: str |
     everywhere = {1: "the one case", 2: "both cases"}.get(count, f"all {count} cases")
     where = everywhere if len(best) == count else f"{len(best)} of {words.plural(count, 'case')}"
     both = [it for it in cases if baseline != name and it.mark(name).counts and it.mark(baseline).counts]
-    return f"Use {name}: {', '.join([f'{_how(name, best)} in {where}', *_gains(name, both, baseline, count > 1)])}."
+    why = (_how(name, best) + f" in {where}", *_leaner(name, best, baseline), *_gains(name, both, baseline, count > 1))
+    return f"Use {name}: {', '.join(why)}."
 
 
 def _how(name: str, best: Sequence[Case]) -> str:
@@ -151,6 +152,15 @@ def _how(name: str, best: Sequence[Case]) -> str:
         return "fastest"
     always = [it.impl for it in best[0].ranked if it.impl != name and all(case.mark(it.impl).best for case in best)]
     return f"tied with {words.listing(always, most=2)}" if always else "fastest or tied"
+
+
+def _leaner(name: str, best: Sequence[Case], baseline: str | None) -> Iterator[str]:
+    """Yield why it is named though another one, tied with it everywhere, has a smaller mean slowdown."""
+    tied = [it.impl for it in best[0].ranked if all(case.mark(it.impl).best for case in best)]
+    first = min(tied, key=lambda it: mean_slowdown(it, best), default=name)
+    own, other = (sum(_peak(case, it) for case in best) for it in (name, first))
+    if first != baseline and 0 < own * LEANER < other < math.inf:  # `_gains` compares with the baseline
+        yield f"{slowdown(other / own)}× less memory than {first}"
 
 
 def _gains(name: str, cases: Sequence[Case], baseline: str | None, several: bool) -> Iterator[str]:
