@@ -157,8 +157,10 @@ class Bisection:
         asked = vars(self.options) | {f"base{side}": base, f"head{side}": head}
         for name in ("ends", "pythons"):
             del asked[name]
-        own = own_files(" ".join(self.options.impl), Path.cwd())
-        code = {} if self.kind == "commits" else {"code": digest(CHECKOUT / "impls", own)}
+        pythons = self.kind == "pythons"
+        in_tree = not pythons and repository() != CHECKOUT  # a revision has the user's modules
+        own = {} if in_tree else own_files(" ".join(self.options.impl), Path.cwd())
+        code = {"code": digest(CHECKOUT / "impls", own)} if pythons or own else {}
         name = f"bisect-{hashlib.sha256(json.dumps(asked | code).encode()).hexdigest()[:10]}"
         files = run_files(ab.comparisons(), name)
         if len(files) > times:

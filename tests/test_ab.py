@@ -541,6 +541,8 @@ def test_more_minutes_for_a_saved_comparison(
     capfd.readouterr()
     assert main(("ab", "--continue", str(elsewhere))) == 3
     assert "the machine or its software is not what it was" in capfd.readouterr().err
+    elsewhere.write_text(json.dumps(before | {"fingerprints": {"base": {}, "head": {}}}))  # as of a broken head
+    assert main(("ab", "--continue", str(elsewhere), "--budget", "0.01")) == 0
     (repository / "impls" / "sdpa.py").write_text("changed = True\n")
     assert main(("ab", "--continue", str(file))) == 3
     assert "head (the working tree) is other code than it was" in capfd.readouterr().err
@@ -635,18 +637,23 @@ def test_a_working_tree_is_copied_as_it_is_now(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    "options",
-    [["--base-impl", "sdpa", "--head-impl", "x=mine:f"], ["--base-python", sys.executable, "--impl", "x=mine:f"]],
+    ("options", "name", "other"),
+    [
+        (["--base-impl", "sdpa", "--head-impl", "x=mine:f"], "mine.py", "helper.py"),
+        (["--base-python", sys.executable, "--impl", "x=mine:f"], "mine.py", "mine.cu"),
+        (["--base-impl", "sdpa", "--head-impl", "x=kernels:build#f"], "build/a/__init__.py", "build/a/mine.so"),
+    ],
 )
 def test_another_kernel_of_the_users_is_another_comparison(
-    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: list[str], name: str, other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "build" / "a").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("bench.ab.planning._interpreter", str)
 
     def code(mine: str, beside: str) -> tuple[str, str]:
-        (tmp_path / "mine.py").write_text(mine)
-        (tmp_path / "helper.py").write_text(beside)
+        (tmp_path / name).write_text(mine)
+        (tmp_path / other).write_text(beside)
         (tmp_path / ".#mine.py").unlink(missing_ok=True)
         (tmp_path / ".#mine.py").symlink_to("nowhere")  # as an editor leaves one
         with tempfile.TemporaryDirectory() as folder:

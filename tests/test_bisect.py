@@ -129,6 +129,20 @@ def test_interpreters_are_points_too(history: list[tuple[str, str, float]], caps
     assert "the first that is slow: c29\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("in_tree", [True, False])
+def test_another_kernel_of_the_users_is_measured_unless_each_commit_has_its_own(
+    in_tree: bool, history: list[tuple[str, str, float]], tmp_path: Path
+) -> None:
+    counts = []
+    if in_tree:
+        (tmp_path / ".git").mkdir()
+    for source in "aab":
+        (tmp_path / "mine.py").write_text(source)
+        bisect.main(["c0", "c29", "--impl", "mine=mine:f"])
+        counts.append(len([call for call in history if call[1] != "c14"]))
+    assert counts[0] == counts[1] and (counts[2] == counts[1]) is in_tree
+
+
 def test_a_step_that_is_open_is_measured_on(history: list[tuple[str, str, float]]) -> None:
     assert bisect.main(["c0", "c29", "--impl", "sdpa", "--budget", "0.2"]) in (0, 1)
     spent = [call[2] for call in history if call[1] == history[1][1]]

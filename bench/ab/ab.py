@@ -56,7 +56,7 @@ def measured(options: argparse.Namespace, results: Path | None = None) -> Path:
                     raise UsageError(
                         f"{variant} ({of_plan.label}) is other code than it was: compare anew, without --continue"
                     )
-            known = [*continued["fingerprints"].values()]
+            known = [it for it in continued["fingerprints"].values() if it]  # none if head was broken
             plan = replace(plan, before=tuple(continued["pairs"]), seed=continued["seed"], fingerprints=known)
         about = {"asked": asked(options), "continues": str(options.to_continue.resolve()) if continued else None}
         journal = _journal(folder, about | {"code": plan.code} | selftest.conditions(), plan.seed)

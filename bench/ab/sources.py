@@ -18,6 +18,7 @@ from pathlib import Path
 
 from .. import CHECKOUT
 from ..runs.saving import results_root
+from ..selection.choice import CODE
 from ..selection.errors import UsageError
 
 PREFIX = "attention-bench-ab-"
@@ -25,9 +26,6 @@ PREFIX = "attention-bench-ab-"
 
 REMOVE = 'for tree in "$1"/*/; do git -C "$2" worktree remove --force "$tree"; done; rm -rf "$1"'
 """Shell script with two arguments: folder, repository."""
-
-CODE = {".py", ".pyx", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".ptx", ".metal", ".cl"}
-"""Suffixes of files that are code."""
 
 NO_CODE = shutil.ignore_patterns("__pycache__", ".git")
 

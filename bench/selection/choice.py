@@ -8,7 +8,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -33,6 +33,9 @@ from .errors import UsageError
 
 MODULES = "ATTENTION_BENCH_PATH"
 """Environment variable: folders searched for a user's modules before the current folder."""
+
+CODE = {".py", ".pyx", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".ptx", ".metal", ".cl", ".so"}
+"""Suffixes of files that are code, also compiled code."""
 
 
 def refuse_absent(device: str) -> None:
@@ -87,18 +90,24 @@ def place_of(path: str, folder: str) -> tuple[str, str]:
 
 
 def own_files(given: str, folder: Path) -> dict[str, Path]:
-    """Return the files of the user's modules that `NAME=module:attr` among these words names, by their path on a node: of a
-    package all Python files, of a module those beside it as well, which it may import.
+    """Return the user's code that `NAME=module:attr` among these words names, by its path on a node: all of a package or a
+    local kernel repository, and of a module also the files beside it, which it may import or load.
     """
     places = [Path(place) for place in (*os.environ.get(MODULES, "").split(os.pathsep), str(folder)) if place]
     found: dict[str, Path] = {}
     for name in {*re.findall(r"=[./]*(\w+)[\w./]*:", given)}:
         for place in places:
-            beside = place.glob("*.py") if (place / f"{name}.py").is_file() else ()
-            if files := [*(place / name).rglob("*.py")] or [*beside]:
-                found |= {path.relative_to(place).as_posix(): path for path in files if path.is_file()}
+            beside = place.iterdir() if (place / f"{name}.py").is_file() else ()
+            if files := _code((place / name).rglob("*")) or _code(beside):
+                found |= {path.relative_to(place).as_posix(): path for path in files}
                 break
+    for name in re.findall(r"=kernels:([^#,\s]+)#", given):
+        found |= {os.path.relpath(path, folder): path for path in _code((folder / name).rglob("*"))}
     return found
+
+
+def _code(paths: Iterable[Path]) -> list[Path]:
+    return [path for path in paths if path.suffix in CODE and path.is_file()]
 
 
 def _own(name: str, path: str, folder: str) -> Impl:
