@@ -125,6 +125,11 @@ def test_every_implementation_passes(
         pytest.skip(str(unfit))
 
 
+@pytest.mark.parametrize("mode", ["forward", "backward"])
+def test_a_kernel_alone_passes(short_probes: None, mode: str) -> None:
+    every_check(impls.get("fused"), small(impls.get("fused"), {"mode": mode, "scope": "core"}))
+
+
 def test_only_a_subset_of_rows_is_compared_when_the_reference_is_expensive() -> None:
     case = Case.of(T=4096, H=8, D_h=64, scope="core")
     output = problem_of(case).output
@@ -182,6 +187,9 @@ def test_right_but_unusual_kernel_passes(name: str, case: Case) -> None:
         ("split_keys_merged_by_log_sum_exp", {"D_h": 8, "T": 22, "mask": "none"}),
         ("powers_of_two", {"D_h": 8, "T": 75}),
         ("LayerThatProjectsByEinsum", {"D_h": 128, "T": 29, "mode": "backward"}),
+        ("split_keys_merged_by_log_sum_exp", {"mode": "backward", "dtype": "bfloat16"}),
+        ("heads_one_after_the_other_into_one_tensor", {"mode": "backward", "dtype": "bfloat16"}),
+        ("LayerThatProjectsByEinsum", {"mode": "backward", "dtype": "bfloat16"}),
     ],
 )
 def test_right_kernels_that_round_scores_differently_pass(name: str, axes: dict[str, object]) -> None:
@@ -210,6 +218,23 @@ def test_where_no_probe_is_allowed_the_case_itself_is_one() -> None:
     impl = impls.make("mine", wrong_kernels.wrong_beyond_512, limits=limits)
     with pytest.raises(Wrong, match=r"\(probe\), B1-T1536-H2.*t from 512 to 1535"):
         Gate().check(impl, Case.of(T=1536, H=2, D_h=8))
+
+
+@pytest.mark.parametrize(("name", "scope"), [("sdpa", "core"), ("packed", "layer")])
+def test_many_outputs_are_kept_of_a_short_probe_alone(name: str, scope: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str, int]] = []
+    monkeypatch.setattr(
+        Gate, "_once", lambda self, what, impl, case, check: asked.append((check.__name__, case.scope, case.T))
+    )
+    case, impl = Case.of(T=1536, H=2, D_h=8), impls.get(name)
+    Gate().check(impl, case)
+    assert [it for it in asked if it[0] == "check_buffers"] == [("check_buffers", scope, 37)]
+    asked.clear()
+    long = replace(impl.limits, unless=lambda case: None if case.T == 1536 else "stands at 1536")
+    Gate().check(replace(impl, limits=long), case)
+    assert asked
+    assert {it[2] for it in asked} == {1536}
+    assert "check_buffers" not in {it[0] for it in asked}
 
 
 def test_a_compiled_form_alone_without_its_maximum_is_refused() -> None:

@@ -139,6 +139,23 @@ def test_a_change_is_reported_and_put_back(name: str) -> None:
     assert torch.zeros(1).device.type == "cpu"
 
 
+@pytest.mark.parametrize(
+    ("change", "back"),
+    [
+        (torch.autocast_increment_nesting, torch.autocast_decrement_nesting),
+        (torch.autocast_decrement_nesting, torch.autocast_increment_nesting),
+    ],
+)
+def test_contexts_of_autocast_are_as_many_as_before(change: Callable[[], int], back: Callable[[], int]) -> None:
+    before = settings.read()
+    change()
+    assert settings.put_back(before)
+    left = settings.put_back(before)
+    if left:
+        back()  # for the tests that follow
+    assert left == []
+
+
 def test_cheap_settings_are_a_part_of_all() -> None:
     cheap, whole = settings.read(cheap=True), settings.read()
     assert cheap.keys() < whole.keys()

@@ -384,7 +384,7 @@ def reads_the_tensors_of_its_first_call(q, k, v, **options):
 _shapes: list[torch.Size] = []
 
 
-@wrong("state", "in call 16: error")
+@wrong("state", "in the last of 16 calls: error")
 def another_variant_from_its_tenth_call_on(q, k, v, *, is_causal=False, **_):
     _shapes.append(q.shape)
     return sdpa(q, k, v, is_causal=is_causal) * (1.0 if _shapes.count(q.shape) < 10 else 1.01)
@@ -1403,6 +1403,20 @@ def eight_buffers_in_turn(q, k, v, *, is_causal=False, **_):
     ring = _remembered.setdefault(("ring of eight", o.shape), [torch.empty_like(o) for _ in range(8)])
     ring.append(ring.pop(0))
     return ring[0].copy_(o)
+
+
+@wrong("buffers in turn", "the outputs of 16 calls share 8 buffers")
+class EightBuffersInALayer(as_layer(sdpa)):  # type: ignore[misc]
+    def forward(self, *inputs, **options):
+        o = super().forward(*inputs, **options)
+        self.ring = getattr(self, "ring", None) or [torch.empty_like(o) for _ in range(8)]
+        self.ring.append(self.ring.pop(0))
+        return self.ring[0].copy_(o)
+
+
+@wrong("buffers in turn", "the outputs of 16 calls share 8 buffers", mode="decode", T=1, T_kv=64, mask="none")
+class EightBuffersInDecode(EightBuffersInALayer):
+    pass
 
 
 @wrong("buffers in turn", "share one buffer", **PADDING)

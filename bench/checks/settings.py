@@ -145,8 +145,9 @@ def _depth() -> int:
 
 
 def _set_depth(depth: int) -> None:
-    for _ in range(_depth() - depth):
-        torch.autocast_decrement_nesting()
+    change = torch.autocast_decrement_nesting if _depth() > depth else torch.autocast_increment_nesting
+    while _depth() != depth:
+        change()
     torch.clear_autocast_cache()
 
 
