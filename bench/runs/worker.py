@@ -79,10 +79,11 @@ class Worker:
         together([self.preparing(cells)])
 
     def preparing(self, cells: Sequence[Cell]) -> Script:
-        """Prepare cells as a script, which can run in parallel with those of other workers."""
-        for cell in cells:
-            if cell.key in self.seconds or cell.key in self.run.skipped:
-                continue
+        """Prepare cells as a script, which can run in parallel with those of other workers; also cells that were ready
+        in a process that another one ended.
+        """
+        while left := [it for it in cells if it.key not in self.seconds and it.key not in self.run.skipped]:
+            cell = left[0]
             try:
                 reply = yield Request(self.client(cell), "prepare", request(cell))
             except Skip as outcome:
