@@ -296,6 +296,7 @@ class FakePeer(Answering):
                 "cells": known,
                 "unknown": {name: f"unknown {name}" for name in details["names"] if name not in have},
             }
+        assert do != "drop" or details["outputs"]  # nothing is built again in a process that checks
         if do in ("time", "caching", "drop"):
             return {"seconds": 1.0}
         if do == "probe":

@@ -127,6 +127,8 @@ def test_a_cell_that_is_built_again_is_compared_with_its_own_outputs(
     assert len(held_to_reference) == 2  # one of each input set
     tasks.prepare("it", "sdpa", replace(case, T=32, T_kv=32).columns())  # another cell, by the same name
     assert len(held_to_reference) == 3
+    tasks.drop("it", outputs=True)
+    assert len(tasks._outputs) == 1
 
 
 def test_a_rejected_cell_holds_no_memory_while_the_next_is_checked(

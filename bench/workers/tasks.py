@@ -316,9 +316,11 @@ class Tasks:
         settle()
         return {}
 
-    def drop(self, what: str) -> Reply:
-        """Release a prepared cell, and the memory cached for it."""
-        self._ready.pop(what, None)
+    def drop(self, what: str, outputs: bool = False) -> Reply:
+        """Release a prepared cell, and the memory cached for it. `outputs`: also its checked outputs."""
+        ready = self._ready.pop(what, None)
+        if outputs and isinstance(ready, Built):
+            self._outputs.pop(ready.cell.key, None)
         release()
         torch.cuda.empty_cache()  # no effect if this process hasn't used a GPU
         return {}
