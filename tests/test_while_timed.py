@@ -102,6 +102,18 @@ def test_a_long_kernel_that_its_layer_shows_is_called_on_a_probe() -> None:
     assert {*lengths} == {1024}  # projections take longer
 
 
+@pytest.mark.parametrize(("impl", "T", "grown"), [("fused", 1024, True), ("fused", 64, False), ("sdpa", 1024, False)])
+def test_the_heap_grows_for_cells_that_store_scores(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch, impl: str, T: int, grown: bool
+) -> None:
+    sizes: list[int] = []
+    filled = torch.empty(1)
+    monkeypatch.setattr(torch, "empty", lambda size, **_: sizes.append(size) or filled)
+    case = Case.of(T=T, H=8, D_h=64)
+    tasks.grow(impl, case.columns())
+    assert [size > 2 * 4 * 8 * T * T for size in sizes] == [True] * grown
+
+
 def test_a_check_makes_two_calls_of_the_cell(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case.of(T=600, H=1, D_h=8, scope="core")
     lengths = []

@@ -47,9 +47,9 @@ LONG, LONG_ROUNDS = 50e-3, 2
 a small part of it; the fastest ones count; and further rounds tell nothing: what differs are the processes.
 """
 
-MOST_UNTIMED, FEW_FAULTS = 4, 256
-"""Untimed calls of a long cell, until one faults fewer pages than this: while the heap grows, a call may take half as long
-again.
+TRIES, FEW_FAULTS = 3, 256
+"""How often a long block is timed, until it faults fewer pages than this: while the heap grows, a call may take half as
+long again.
 """
 
 VARIANTS = ("base", "head")
@@ -113,8 +113,11 @@ class Replication:
         for key, i in interleaved(counts, self.rng):
             block, what = blocks[key], " ".join(key)
             warm = block.warm or int(block.seconds <= LONG)  # the other process was scheduled
-            with _failing(i, key):
-                reply = clients[i].ask("time", what=what, calls=block.calls, slices=block.slices, warm=warm)
+            for _ in range(TRIES if block.seconds > LONG else 1):
+                with _failing(i, key):
+                    reply = clients[i].ask("time", what=what, calls=block.calls, slices=block.slices, warm=warm)
+                if reply["page_faults"] < FEW_FAULTS:
+                    break
             timed.append((order.index(key), i, float(f"{reply['fastest']:.6g}")))
         return {
             "seconds": monotonic() - began,
@@ -123,23 +126,20 @@ class Replication:
         }
 
     def _preparing(self, client: WorkerClient, i: int, order: Sequence[Key], took: dict[Key, float]) -> Script:
-        """Measure the seconds of one call of each cell, and let the heap grow: variants in parallel, each on its own core;
-        what follows is on one core.
+        """Measure the seconds of one call of each cell, once the heap has grown: variants in parallel, each on its own
+        core; what follows is on one core.
 
         The order of cells is equal in both, so that memory is laid out alike.
         """
+        for key in (it for it in order if it in self.requests[i]):
+            with _failing(i, key):
+                yield Request(client, "grow", self.requests[i][key])
         for key in order:
             what, cell = {"what": " ".join(key)}, self.requests[i].get(key)
             do, details = ("prepare", cell) if cell else ("workload", {"name": key[1]})
             with _failing(i, key):
                 reply = yield Request(client, do, what | details)
                 took[key] = float(reply["seconds"])
-        for key in (it for it in order if took[it] > LONG):
-            for _ in range(MOST_UNTIMED):
-                with _failing(i, key):
-                    reply = yield Request(client, "time", {"what": " ".join(key), "calls": 1})
-                if reply["page_faults"] < FEW_FAULTS:
-                    break
         yield Request(client, "pin", {})
 
 

@@ -52,6 +52,11 @@ WARM_SECONDS = 0.02
 ROOM = 5
 """Multiple of a cell's least memory that must be free for calls under other settings of the allocator."""
 
+GROWTH, SHARE = 3, 0.25
+"""Multiple of a cell's least memory that the heap holds before it is timed in a comparison, and the largest share of the
+free memory for it.
+"""
+
 WORKLOAD_CALLS = 50
 """Calls of a GPU workload in one block: some milliseconds of products."""
 
@@ -211,6 +216,14 @@ class Tasks:
             with built.watched():
                 built.call = replace(built.call, run=built.meter.slowed(built.call.run, share))
         return self._warmed(what, built)
+
+    def grow(self, impl: str, case: Reply) -> Reply:
+        """Let the heap grow beyond what a cell needs, so that no timed call faults pages and layouts differ less."""
+        cell = Cell(get(impl), Case(**case))
+        size = min(GROWTH * least_memory(cell.impl, cell.case), SHARE * free_bytes("cpu"))
+        if cell.case.device == "cpu" and size >= MAPPED:
+            torch.empty(int(size), dtype=torch.uint8).fill_(0)
+        return {}
 
     def workload(self, what: str, name: str) -> dict[str, float]:
         """Prepare the reference workload for timing as `what`: {"seconds": of one warm call}."""
