@@ -1,8 +1,8 @@
 """Schedules an interleaved comparison: what is timed next, and in how many replicates.
 
 The unit is a replicate, a pair of fresh processes; its datum is the median over rounds of log(head / base), where each
-round is a short block of each variant. Decided cells leave, and the remaining time goes to undecided ones; all
-replicates of a cell count.
+round is a short block of each variant; of long blocks the fastest ones are compared. Decided cells leave, and the
+remaining time goes to undecided ones; all replicates of a cell count.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROUNDS_OF_ALL = 320
 """Rounds that few open cells share, so that timing a replicate takes longer than starting it."""
 
 MIN_ROUNDS = 3
-"""Least rounds of a cell, however long they take: a single disturbed round must not be the datum."""
+"""Least rounds of a cell whose block isn't `LONG`: a single disturbed round must not be the datum."""
 
 MAX_ROUNDS = 160
 """Most rounds of a cell, when few cells are left."""

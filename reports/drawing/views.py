@@ -23,8 +23,8 @@ HOTTEST, SHADE = 5.0, 75
 MOST_LINES = 14
 """Most lines of a chart whose labels fit beside it."""
 
-CELLS = (1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 8.0)
-"""Ticks of slowdowns; the last one ends the axis."""
+TICKS = (1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 50.0, 100.0)
+"""Ticks of slowdowns."""
 
 
 @dataclass(frozen=True)
@@ -134,13 +134,13 @@ def spans(headings: Sequence[Sequence[str]]) -> list[list[tuple[str, int]]]:
 
 
 def scale(case: Case) -> Scale:
-    """Return the scale of a case's slowdowns; larger values are drawn at its end."""
+    """Return the scale of a case's slowdowns; those far above all others are drawn at its end."""
     slowest = max(fr.within(it.slowdown for it in case.ranked), default=1.0)
     drawn = (it for it in case.ranked if it.slowdown <= slowest)
     reach = max([1.2, *(min(max(it.slowdown, it.high), 4 * it.slowdown) for it in drawn)])  # high may be NaN
-    high = min(CELLS[-1], reach) * 1.06
+    high = reach * 1.06
     made = Scale(0.93, high)
-    inside = [tick for tick in CELLS if tick <= high]
+    inside = [tick for tick in TICKS if tick <= high]
     return Scale(
         0.93, high, [(made.at(tick), f"{tick:g}×") for tick in inside if len(inside) < 4 or tick not in (1.25, 5.0)]
     )

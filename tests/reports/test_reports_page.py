@@ -361,3 +361,6 @@ def test_a_dot_is_on_the_scale_however_wide_its_interval_is() -> None:
         "mine": grid.Mark("mine", ratios.SLOWER, 4.5, 1.7, 12),
     }
     assert views.scale(grid.Case("x", {}, "", marks)).at(4.5) < 100
+    marks["slow"] = grid.Mark("slow", ratios.SLOWER, 11, 10, 12)
+    axis = views.scale(grid.Case("x", {}, "", marks))
+    assert axis.at(8) < axis.at(10) < axis.at(11) < axis.at(12) < 100
