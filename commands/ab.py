@@ -86,8 +86,12 @@ def unmeasured(same: Same, options: argparse.Namespace) -> Comparison:
 
 def _writable(path: Path | None) -> None:
     """Raise `UsageError` before measuring if a file can't be written."""
+    if path is None:
+        return
+    is_new = not path.exists()
     try:
-        if path is not None:
-            path.open("a").close()
+        path.open("a").close()
     except OSError as error:
         raise UsageError(f"{path} can't be written: {error.strerror}") from None
+    if is_new:
+        path.unlink()

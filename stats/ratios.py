@@ -188,7 +188,7 @@ def compared(
     """Return the ratio of each pair of implementations, for all cases of a run, and the variance between its processes,
     as estimated from all pairs.
 
-    An interval is extended to 1 if the medians, by which tables are sorted, have the opposite order.
+    An interval is extended to 1 if the medians have the opposite order.
     """
     logs = {case: {(a, b): paired(rows[a], rows[b]) for a, b in combinations(rows, 2)} for case, rows in cases.items()}
     between = between_processes(pair for pairs in logs.values() for pair in pairs.values())

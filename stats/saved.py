@@ -80,9 +80,8 @@ def changes(base: Mapping[Key, Samples], head: Mapping[Key, Samples], changed: C
         if impl not in changed
     ]
     shift = median(moved) if moved else 0.0
-    slow = math.log(ANOTHER_KIND)
-    others = {impl for of in levels.values() for impl, level in of.items() if level > median(of.values()) + slow}
-    cells = _differences(base, head, levels, {*changed} | others)
+    slow = {impl for of in levels.values() for impl in of if _is_slow(impl, of)}
+    cells = _differences(base, head, levels, {*changed} | slow)
     by_impl: dict[str, dict[Key, Estimate]] = {}
     for key, it in cells.items():
         by_impl.setdefault(key[0], {})[key] = it
@@ -90,11 +89,11 @@ def changes(base: Mapping[Key, Samples], head: Mapping[Key, Samples], changed: C
     beyond = BEYOND * max(0.0, abs(shift) - STEADY)
     found, alone, spreads = {}, {}, []
     for impl, own in by_impl.items():
-        kind = [name for name in unchanged if name != impl and (name in others) == (impl in others)]
+        kind = [name for name in unchanged if name != impl and (name in slow) == (impl in slow)]
         alike = [name for name in kind if _plain(name) == _plain(impl)] or [name for name in kind if _plain(name)]
         placebos = [[*by_impl[name].values()] for name in alike]
         of_cells = _spread_of_cells([it for of in placebos for it in of])
-        usual = math.hypot(ANOTHER_KINDS if impl in others else USUAL_OF_IMPLEMENTATIONS, beyond)
+        usual = math.hypot(ANOTHER_KINDS if impl in slow else USUAL_OF_IMPLEMENTATIONS, beyond)
         of_impls = _spread(usual, [_pooled(of, of_cells) for of in placebos])
         pooled = _pooled(own.values(), of_cells)
         found[impl] = replace(pooled, error=math.hypot(pooled.error, of_impls), df=WEIGHT + len(placebos))
@@ -107,6 +106,12 @@ def changes(base: Mapping[Key, Samples], head: Mapping[Key, Samples], changed: C
 
 def _level(samples: Samples) -> float:
     return float(np.median(np.log(samples.seconds)))
+
+
+def _is_slow(impl: str, levels: Mapping[str, float]) -> bool:
+    """Whether it is slower than the others of a case by more than ANOTHER_KIND."""
+    others = [level for name, level in levels.items() if name != impl]
+    return bool(others) and levels[impl] > median(others) + math.log(ANOTHER_KIND)
 
 
 def _differences(

@@ -84,13 +84,13 @@ def test_machine_conditions_common_to_both_variants_cancel_in_the_datum() -> Non
     base, head = drift, [1.05 * seconds for seconds in drift]
     head[4] = 1.05  # once it changed between the two blocks
     blocks = [(variant, times[i]) for i in range(6) for variant, times in enumerate((base, head))]
-    assert datum(blocks) == pytest.approx(math.log(1.05))
+    assert datum(blocks, long=False) == pytest.approx(math.log(1.05))
 
 
 def test_disturbed_rounds_of_long_calls_do_not_change_the_datum() -> None:
     base, head = [1.1, 0.7, 0.9], [0.77, 1.4, 1.3]
     blocks = [(variant, times[i]) for i in range(3) for variant, times in enumerate((base, head))]
-    assert datum(blocks) == pytest.approx(math.log(1.1))
+    assert datum(blocks, long=True) == pytest.approx(math.log(1.1))
 
 
 # Pairs
@@ -271,6 +271,12 @@ def test_a_cell_lost_on_the_way_keeps_what_it_has() -> None:
     found = until_settled(losing, [A, B], 0.01, lambda: world.seconds)
     assert words_of(found)[A] == UNCHANGED and B in words_of(found)
     assert sum(B in logs_of(replicate) for replicate in found) == 2
+    assert not any(B in asked for asked in world.asked[3:])
+
+
+def test_a_comparison_ends_when_all_open_cells_were_lost() -> None:
+    left = iter(range(40, 0, -1))
+    assert len(until_settled(lambda cells, rounds: replicate_of({}), [A], 0.01, lambda: next(left))) == 1
 
 
 # What is there, and what is right
@@ -987,7 +993,7 @@ PYTHON = tempfile.gettempdir() + "/no/such/python"
     ("options", "says"),
     [
         ((), "one comparison at a time: give either --base REF"),
-        (("--base", "nowhere"), "unknown revision 'nowhere': give a branch"),
+        (("--base", "nowhere", "--json", "left.json"), "unknown revision 'nowhere': give a branch"),
         (("--head", "HEAD"), "--base, which is missing"),
         (("--base", "HEAD", "--head", "HEAD"), "are the same commit"),
         (("--base", "HEAD", "--base-impl", "fused"), "one comparison at a time"),
@@ -1010,7 +1016,7 @@ def test_usage_errors(inside: Inside, repository: Path, options: tuple[str, ...]
     assert code == 3, errors
     assert says in errors
     assert errors.count("bench: error") == 1
-    assert nothing_is_left(repository, [])
+    assert nothing_is_left(repository, []) and not (repository / "left.json").exists()
 
 
 def test_an_interpreter_without_torch(inside: Inside, repository: Path) -> None:

@@ -299,16 +299,17 @@ def test_gradients_that_are_exactly_zero_have_an_attainable_tolerance() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "own", "T_kv", "B"),
+    ("name", "H", "T_kv", "B"),
     [
-        ("sdpa", "layer", 4096, 7),
-        ("packed", "layer", 64, 8),
-        ("packed", "layer", 16384, 4),
-        ("packed", "layer", 1 << 17, 0),
+        ("sdpa", 2, 4096, 7),
+        ("sdpa", 9, 4096, 1),
+        ("packed", 8, 64, 8),
+        ("packed", 8, 16384, 4),
+        ("packed", 8, 1 << 17, 0),
     ],
 )
-def test_lone_queries_have_every_pattern_where_their_caches_are_small(name: str, own: str, T_kv: int, B: int) -> None:
-    case = Case.of(T=1, T_kv=T_kv, H=8 if B != 7 else 2, D_h=64, mode="decode", mask="none", scope=own)
+def test_lone_queries_have_every_pattern_where_their_caches_are_small(name: str, H: int, T_kv: int, B: int) -> None:
+    case = Case.of(T=1, T_kv=T_kv, H=H, D_h=64, mode="decode", mask="none")
     lone = lone_queries(impls.get(name), case)
     assert (lone.B if lone else 0) == B
 

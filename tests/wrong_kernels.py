@@ -434,7 +434,7 @@ def nan_in_one_row(q, k, v, **options):
     return o
 
 
-@wrong("only at some sizes", "head 2 of 3")
+@wrong("only at some sizes", "head 2 (of 0 to 2)")
 def wrong_third_head(q, k, v, **options):
     o = sdpa(q, k, v, **options).clone()
     o[:, 2:] = 0
@@ -958,7 +958,7 @@ def limited(kernel: Kernel, n: int, says: str, **case: Any) -> None:
     wrong("behind its limits", says, **case)(within)
 
 
-limited(wrong_third_head, 128, "head 2 of 3", T=128)
+limited(wrong_third_head, 128, "head 2 (of 0 to 2)", T=128)
 limited(wrong_second_batch_entry, 128, "batch entry 1 of 2", T=128)
 limited(wrong_beyond_512, 128, "t from 512 to 639 (T = 640)", T=128)
 limited(drops_the_ragged_tail, 12, "t from 32 to 35 (T = 36)", T=96)

@@ -43,8 +43,8 @@ EVEN = 5e-3
 """Seconds of a block above which a cell has fewer rounds, so that cells take about the same time."""
 
 LONG, LONG_ROUNDS = 50e-3, 2
-"""Seconds of a block above which none follows an untimed call, since what the other process has evicted from the caches is
-a small part of it; the fastest ones count; and further rounds tell nothing: what differs are the processes.
+"""Seconds of a block above which no untimed call precedes it, since what the other process has evicted from the caches is
+a small part of it, and the fastest block of each variant counts; and its least rounds: processes differ more.
 """
 
 TRIES, FEW_FAULTS = 3, 256
@@ -121,7 +121,10 @@ class Replication:
             timed.append((order.index(key), i, float(f"{reply['fastest']:.6g}")))
         return {
             "seconds": monotonic() - began,
-            "logs": [[*key, datum([it[1:] for it in timed if it[0] == n])] for n, key in enumerate(order)],
+            "logs": [
+                [*key, datum([it[1:] for it in timed if it[0] == n], blocks[key].seconds > LONG)]
+                for n, key in enumerate(order)
+            ],
             "blocks": {name: list(column) for name, column in zip(COLUMNS, zip(*timed, strict=True), strict=True)},
         }
 
@@ -143,14 +146,14 @@ class Replication:
         yield Request(client, "pin", {})
 
 
-def datum(blocks: Sequence[tuple[int, float]]) -> float:
+def datum(blocks: Sequence[tuple[int, float]], long: bool) -> float:
     """Return log(head / base) of a cell in a replicate: the median over its rounds. `blocks`: variant and seconds.
 
     A round's two blocks lie within milliseconds and share the machine conditions; medians over all blocks of a variant
     don't (docs/measured.md). Blocks above `LONG` share none, and are few: the fastest ones are compared.
     """
     base, head = ([seconds for variant, seconds in blocks if variant == i] for i in (0, 1))
-    if min(*base, *head) > LONG:
+    if long:
         return math.log(min(head) / min(base))
     return median(math.log(after / before) for before, after in zip(base, head, strict=True))
 
@@ -186,16 +189,18 @@ def until_settled(
     `replicate` measures given cells in a fresh replicate with a given number of rounds; it may omit cells that it lost.
     """
     replicates = list(before)
+    lost: set[Key] = set()
 
     def open_cells() -> list[Key]:
         verdicts = judged(cells, replicates, margin) if replicates else {}
-        return [key for key in cells if key not in verdicts or verdicts[key].word not in SETTLED]
+        return [key for key in cells if not (key in lost or (key in verdicts and verdicts[key].word in SETTLED))]
 
     open_, duration = open_cells(), 0.0
     while open_ and (len(replicates) == len(before) or left() > duration):
         tell(f"timing {len(open_)} of {len(cells)} cells: replicate {len(replicates) + 1}")
         began = left()
         replicates.append(replicate(open_, min(MAX_ROUNDS, max(ROUNDS, ROUNDS_OF_ALL // len(open_)))))
+        lost |= {*open_} - {(impl, case) for impl, case, _ in replicates[-1]["logs"]}
         keep(replicates[-1])
         duration = began - left()
         open_ = open_cells()

@@ -158,7 +158,7 @@ def lone_queries(impl: Impl, case: Case) -> Case | None:
     """
     own = replace(case if impl.core is None else case.core, dropout=0.0, out_dropout=0.0)
     entry = sum(math.prod(size) for size in cache_sizes(own))
-    wanted = ENTRIES if impl.core is None else (len(PATTERNS) + 1 - case.H,)
+    wanted = ENTRIES if impl.core is None else (max(1, len(PATTERNS) + 1 - case.H),)
     B = next((b for b in wanted if b <= case.B or b * entry <= LARGEST_CACHE), 0)
     lone = replace(own, B=max(case.B, B))
     if case.T > 1 or case.requests or not B or lone == case or len(PATTERNS) <= case.B:
@@ -650,7 +650,7 @@ def _verify(o: Tensor, expected: Expected, problem: Problem, why: str) -> Errors
 
 
 def _where(bad: Tensor, expected: Expected, problem: Problem) -> str:
-    """Describe the failing rows, axis by axis: `every batch entry, head 1 of 3, t 512 to 576`."""
+    """Describe the failing rows, axis by axis: `every batch entry, head 1 (of 0 to 2), 65 of 1024 rows, t from 512 to 576 (T = 1024)`."""
     parts = []
     for axis, name in enumerate(expected.axes):
         others = tuple(i for i in range(bad.dim()) if i != axis)
@@ -662,7 +662,7 @@ def _where(bad: Tensor, expected: Expected, problem: Problem) -> str:
             all_of_it = f" (T = {problem.case.T})" if name == "t" else ""
             parts.append("every row" if len(hit) == size else f"{len(hit)} of {size} rows, {span}{all_of_it}")
         elif size > 1:
-            parts.append(f"every {name}" if len(hit) == size else f"{name} {', '.join(map(str, hit))} of {size}")
+            parts.append(f"every {name}" if len(hit) == size else f"{name} {', '.join(map(str, hit))} (of 0 to {size - 1})")
     return ", ".join(parts) or "all of it"
 
 

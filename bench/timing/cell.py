@@ -16,7 +16,7 @@ from ..cases.cells import Cell
 from ..cases.counting import least_memory
 from ..cases.outcome import OutOfMemory, Skip, Wrong
 from ..cases.units import bytes_text
-from ..checks import settings
+from ..checks import decoders, settings
 from ..checks.afterwards import check_idle_afterwards
 from ..checks.building import keeping_settings, module_of, prepare
 from ..checks.calls import Call, call_of, recording
@@ -181,6 +181,7 @@ def check_fits(cell: Cell) -> None:
     """Raise `OutOfMemory` if a cell can't fit; trying it on the CPU would get the process killed."""
     needed, free = least_memory(cell.impl, cell.case), free_bytes(cell.case.device)
     if needed > free:
+        decoders.problem_of.cache_clear()  # gradients of other cases' reference models
         release()
         free = free_bytes(cell.case.device)
     if needed > free:

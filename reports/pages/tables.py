@@ -106,12 +106,12 @@ def key(grid: Grid) -> str:
 
 def terminal(grid: Grid, wide: int = WIDTH) -> str:
     """Return the grid as lines of at most `wide` columns: one column per case, in two blocks if necessary; if they
-    don't fit, one per value of an axis.
+    don't fit, one per value of an axis, or else more blocks.
     """
     whole = grid.columns()
-    half = -(-len(whole) // 2)
-    tried = [[whole], [whole[:half], whole[half:]], *([grid.columns(axis)] for axis in grid.views if axis)]
-    for blocks in tried:
+    sizes = [-(-len(whole) // count) for count in range(1, len(whole) + 1)]
+    split = [[whole[i : i + size] for i in range(0, len(whole), size)] for size in sizes]
+    for blocks in [*split[:2], *([grid.columns(axis)] for axis in grid.views if axis), *split[2:]]:
         lines = [line for block in blocks for line in _lines(grid, block)]
         if max(map(len, lines)) <= wide:
             break

@@ -144,6 +144,18 @@ def test_a_column_is_not_resolved_where_at_least_half_of_its_cases_are() -> None
         assert made.signs == "· not measured"
 
 
+def test_the_terminal_has_every_case_however_many_lengths_there_are() -> None:
+    lengths = range(1000, 1025)
+    cases = [
+        grids.Case(f"{T}", {"T": T}, "", {"sdpa": grids.Mark("sdpa", ratios.SLOWER, T / 100, 1.9, 2.1)})
+        for T in lengths
+    ]
+    lines = tables.terminal(grids.Grid(cases, ["sdpa"], ["T"])).splitlines()
+    assert max(map(len, lines)) <= tables.WIDTH
+    shown = " ".join(lines)
+    assert all(f" {grids.slowdown(T / 100)}" in shown and f"T={T}" in shown for T in lengths)
+
+
 def test_the_gain_is_the_largest_that_the_heat_map_shows(as_run: Any) -> None:
     """1.6 times with a wider interval, rather than the 1.4 times of another case."""
     known = {64: (1.4, (1.0, 1.001, 0.999)), 256: (1.6, (1.0, 1.1, 0.91))}
