@@ -650,7 +650,7 @@ def _verify(o: Tensor, expected: Expected, problem: Problem, why: str) -> Errors
 
 
 def _where(bad: Tensor, expected: Expected, problem: Problem) -> str:
-    """Describe the failing rows, axis by axis: `every batch entry, head 1 (of 0 to 2), 65 of 1024 rows, t from 512 to 576 (T = 1024)`."""
+    """Describe the failing rows, axis by axis: `head 1 (of 0 to 2), 65 of 1024 rows, t from 512 to 576 (T = 1024)`."""
     parts = []
     for axis, name in enumerate(expected.axes):
         others = tuple(i for i in range(bad.dim()) if i != axis)
