@@ -662,7 +662,9 @@ def _where(bad: Tensor, expected: Expected, problem: Problem) -> str:
             all_of_it = f" (T = {problem.case.T})" if name == "t" else ""
             parts.append("every row" if len(hit) == size else f"{len(hit)} of {size} rows, {span}{all_of_it}")
         elif size > 1:
-            parts.append(f"every {name}" if len(hit) == size else f"{name} {', '.join(map(str, hit))} (of 0 to {size - 1})")
+            parts.append(
+                f"every {name}" if len(hit) == size else f"{name} {', '.join(map(str, hit))} (of 0 to {size - 1})"
+            )
     return ", ".join(parts) or "all of it"
 
 
