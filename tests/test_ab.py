@@ -119,7 +119,7 @@ class Answering:
     def fileno(self) -> int:
         return self.readable
 
-    def eased(self) -> bool:
+    def calls_done(self) -> bool:
         return False
 
     def ask(self, do: str, timeout: float | None = None, **details: Any) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from bench.cases.cells import Cell
 from bench.cases.outcome import Skip, Wrong
 from bench.cases.sweep import SWEEPS
 from bench.checks.afterwards import check_idle_afterwards
+from bench.runs.pool import WorkerPool
 from bench.runs.run import Run
-from bench.runs.worker import Worker
 from bench.selection.options import Selection
 from bench.workers.client import Request, Script, Setting, Variant, WorkerClient, checking, together
 
@@ -118,18 +118,18 @@ cell.check_idle_afterwards = lambda: check_idle_afterwards(rest)
 
 def test_a_cell_is_not_refused_for_threads_of_an_earlier_one(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(SPINS)
-    chosen = impls.make("spins", sdpa), impls.get("sdpa")  # in the worker's process the first is that of own.py
+    chosen = impls.make("spins", sdpa), impls.get("sdpa")  # in the worker the first is that of own.py
     cells = tuple(Cell(impl, CASE) for impl in chosen)
     run = Run({"impl": ["spins=own:spins,sdpa"]}, Selection(SWEEPS["quick"], "cpu", chosen, cells), tmp_path)
     setting = Setting(str(tmp_path), None, quiet=False)
-    worker = Worker(run, 0, lambda: WorkerClient(Variant("run"), setting), lambda text: None)
-    with closing(worker):
-        worker.hello()
+    pool = WorkerPool(run, 0, lambda: WorkerClient(Variant("run"), setting), lambda text: None)
+    with closing(pool):
+        pool.wait_until_ready()
         for cell in cells:
             try:
-                together([checking(worker.client(cell), "x", cell.impl.name, CASE.columns(), True)])
+                together([checking(pool.client(cell), "x", cell.impl.name, CASE.columns(), True)])
             except Skip as outcome:
-                worker.skip(cell, outcome)
+                pool.skip(cell, outcome)
     assert [(it["impl"], it["reason"]) for it in run.skips] == [("spins", "wrong")]
 
 

@@ -13,8 +13,8 @@ from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.sweep import SWEEPS
 from bench.checks.afterwards import settle
+from bench.runs.pool import WorkerPool
 from bench.runs.run import Run
-from bench.runs.worker import Worker
 from bench.selection.options import Selection
 from bench.workers.client import Lost
 
@@ -86,33 +86,35 @@ class Client:
         pass
 
 
-def worker_of(tmp_path: Path, alone: tuple[str, ...] = ()) -> tuple[Worker, tuple[Cell, ...], list[tuple[Client, str]]]:
-    """Return a worker of three implementations, their cells, and the requests to its processes."""
+def pool_of(
+    tmp_path: Path, alone: tuple[str, ...] = ()
+) -> tuple[WorkerPool, tuple[Cell, ...], list[tuple[Client, str]]]:
+    """Return a pool of three implementations, their cells, and the requests to its processes."""
     cells = tuple(Cell(impls.get(name), Case.of(T=16, H=2, D_h=8)) for name in ("fused", "packed", "sdpa"))
     run = Run({}, Selection(SWEEPS["quick"], "cpu", tuple(cell.impl for cell in cells), cells), tmp_path)
     asked: list[tuple[Client, str]] = []
-    return Worker(run, 0, lambda: Client(asked), lambda text: None, alone), cells, asked  # type: ignore[arg-type, return-value]
+    return WorkerPool(run, 0, lambda: Client(asked), lambda text: None, alone), cells, asked  # type: ignore[arg-type, return-value]
 
 
 def test_cells_that_were_ready_are_prepared_again_where_another_one_ends_their_process(tmp_path: Path) -> None:
-    worker, cells, _ = worker_of(tmp_path)
-    script = worker.preparing(cells)
+    pool, cells, _ = pool_of(tmp_path)
+    script = pool.preparing(cells)
     assert next(script).details["impl"] == "fused"
     assert script.send({"seconds": 1.0}).details["impl"] == "packed"
     assert script.throw(Lost("ended its process (SIGSEGV)")).details["impl"] == "fused"
     assert script.send({"seconds": 2.0}).details["impl"] == "sdpa"
     with pytest.raises(StopIteration):
         script.send({"seconds": 3.0})
-    assert worker.seconds == {cells[0].key: 2.0, cells[2].key: 3.0}
-    assert list(worker.run.skipped) == [cells[1].key]
+    assert pool.seconds == {cells[0].key: 2.0, cells[2].key: 3.0}
+    assert list(pool.run.skipped) == [cells[1].key]
 
 
 def test_another_process_is_timed_when_the_last_has_come_to_rest_and_behind_a_whole_block(tmp_path: Path) -> None:
-    worker, cells, asked = worker_of(tmp_path, alone=("sdpa",))
+    pool, cells, asked = pool_of(tmp_path, alone=("sdpa",))
     shared, own = (client for client, _ in asked)
     asked.clear()
     for i in (0, 1, 2, 2, 0):
-        worker.ask("time", cells[i], calls=5, slices=8, warm=5)
+        pool.ask("time", cells[i], calls=5, slices=8, warm=5)
     usual, other = "time after 5 calls", "time after 40 calls"
     assert asked == [
         (shared, usual), (shared, usual), (shared, "settle"), (own, other), (own, usual), (own, "settle"), (shared, other),

@@ -86,8 +86,8 @@ def test_a_case_that_is_known_is_timed_no_more_once_all_have_had_their_rounds() 
 
 
 @dataclass
-class FakeWorker:
-    """A worker whose calls take given times, and fail on request."""
+class FakePool:
+    """A `WorkerPool` without processes: its calls take given times, and fail on request."""
 
     run: Run
     seconds_of: dict[str, float]
@@ -155,9 +155,9 @@ def run_of(tmp_path: Path, *names: str, T: int = 16) -> Run:
     return run
 
 
-def visited(run: Run, worker: FakeWorker, visit: int = 0) -> Visit:
+def visited(run: Run, pool: FakePool, visit: int = 0) -> Visit:
     cells = list(run.selection.cells)
-    it = Visit(run, worker, cells[0].case.id, visit, random.Random(0))  # type: ignore[arg-type]
+    it = Visit(run, pool, cells[0].case.id, visit, random.Random(0))  # type: ignore[arg-type]
     it.time(cells, Visits(0.25), {})
     it.check_caching(cells)
     it.write()
@@ -166,7 +166,7 @@ def visited(run: Run, worker: FakeWorker, visit: int = 0) -> Visit:
 
 def test_members_are_interleaved_and_share_their_rounds(tmp_path: Path) -> None:
     run = run_of(tmp_path, *SECONDS)
-    visited(run, FakeWorker(run, SECONDS))
+    visited(run, FakePool(run, SECONDS))
     found = {impl: it.samples for (impl, _), it in run.timed.items()}
     assert {impl: {it.seconds for it in samples} for impl, samples in found.items()} == {
         impl: {seconds} for impl, seconds in SECONDS.items()
@@ -178,29 +178,29 @@ def test_members_are_interleaved_and_share_their_rounds(tmp_path: Path) -> None:
 
 def test_every_other_visit_begins_elsewhere_in_memory_and_on_fresh_inputs(tmp_path: Path) -> None:
     run = run_of(tmp_path, *SECONDS)
-    worker = FakeWorker(run, SECONDS)
+    pool = FakePool(run, SECONDS)
     for visit, count in ((0, 1), (1, 1), (2, 2)):
-        visited(run, worker, visit)
-        assert Counter(name for do, name, *_ in worker.asked if do == "renew") == dict.fromkeys(SECONDS, count)
-    assert sum(do == "time" for do, *_ in worker.asked) == sum(len(it.samples) for it in run.timed.values())
+        visited(run, pool, visit)
+        assert Counter(name for do, name, *_ in pool.asked if do == "renew") == dict.fromkeys(SECONDS, count)
+    assert sum(do == "time" for do, *_ in pool.asked) == sum(len(it.samples) for it in run.timed.values())
     assert {it.compared for it in run.timed.values()} == {2 * 5}
 
 
 def test_a_call_that_was_slow_while_others_were_checked_is_timed_in_whole_blocks(tmp_path: Path) -> None:
     run = run_of(tmp_path, *SECONDS)
-    worker = FakeWorker(run, SECONDS)
-    worker.seconds = dict.fromkeys(run.checked, 0.1)  # as if it were long
-    visited(run, worker, 1)
+    pool = FakePool(run, SECONDS)
+    pool.seconds = dict.fromkeys(run.checked, 0.1)  # as if it were long
+    visited(run, pool, 1)
     assert {it.calls for it in run.samples(("sdpa", run.selection.cells[0].case.id))} == {21}
 
 
 def untimed(run: Run, seconds: float, **pages: float) -> list[bool]:
     """Whether the first block of each of three visits, and no other, follows an untimed call of this many seconds."""
-    worker, found = FakeWorker(run, dict.fromkeys(SECONDS, seconds), pages=pages), list[bool]()
+    pool, found = FakePool(run, dict.fromkeys(SECONDS, seconds), pages=pages), list[bool]()
     for visit in range(3):
-        worker.asked = [it for it in worker.asked if it[0] == "caching"]
-        visited(run, worker, visit)
-        first, *others = (details["warm"] for do, it, _, details in worker.asked if (do, it) == ("time", "sdpa"))
+        pool.asked = [it for it in pool.asked if it[0] == "caching"]
+        visited(run, pool, visit)
+        first, *others = (details["warm"] for do, it, _, details in pool.asked if (do, it) == ("time", "sdpa"))
         assert not any(others)
         found.append(first == 1)
     return found
@@ -226,7 +226,7 @@ def test_an_untimed_call_begins_each_visit_and_of_long_calls_the_first_with_an_e
 
 def test_one_that_fails_costs_itself_alone(tmp_path: Path) -> None:
     run = run_of(tmp_path, *SECONDS)
-    visited(run, FakeWorker(run, SECONDS, fails={"time sdpa": lambda: Skip("error 1.0", "wrong")}))
+    visited(run, FakePool(run, SECONDS, fails={"time sdpa": lambda: Skip("error 1.0", "wrong")}))
     assert [(key[0], entry["reason"]) for key, entry in run.skipped.items()] == [("sdpa", "wrong")]
     run.finish()
     assert {key[0] for key in run.finished} == {"fused", "packed"}
@@ -234,16 +234,16 @@ def test_one_that_fails_costs_itself_alone(tmp_path: Path) -> None:
 
 def test_one_that_fails_on_fresh_inputs_in_a_later_visit_costs_itself_alone(tmp_path: Path) -> None:
     run = run_of(tmp_path, *SECONDS)
-    worker = FakeWorker(run, SECONDS, fails={"renew sdpa": lambda: Skip("error 1.0", "wrong")})
+    pool = FakePool(run, SECONDS, fails={"renew sdpa": lambda: Skip("error 1.0", "wrong")})
     for visit in range(5):
-        visited(run, worker, visit)
+        visited(run, pool, visit)
     assert [key[0] for key in run.skipped] == ["sdpa"]
     assert len({it.visit for it in run.samples(("fused", run.selection.cells[0].case.id))}) == 5
 
 
 def test_one_that_ends_the_process_leaves_the_others_their_samples(tmp_path: Path) -> None:
     run = run_of(tmp_path, *SECONDS)
-    visited(run, FakeWorker(run, SECONDS, fails={"time sdpa": lambda: Lost("ended its process (SIGSEGV)")}))
+    visited(run, FakePool(run, SECONDS, fails={"time sdpa": lambda: Lost("ended its process (SIGSEGV)")}))
     assert [key[0] for key in run.skipped] == ["sdpa"]
     of_fused = run.samples(("fused", run.selection.cells[0].case.id))
     assert {it.process for it in of_fused} == {0, 1}
@@ -253,10 +253,10 @@ def test_one_that_ends_the_process_leaves_the_others_their_samples(tmp_path: Pat
 
 def test_one_that_caches_results_is_skipped(tmp_path: Path) -> None:
     run = run_of(tmp_path, *SECONDS)
-    worker = FakeWorker(run, SECONDS, fails={})
-    worker.asked += [("caching", "packed", 0, {})] * 2
-    worker.fails["caching packed"] = lambda: Skip("caches results", "wrong")
-    visited(run, worker)
+    pool = FakePool(run, SECONDS, fails={})
+    pool.asked += [("caching", "packed", 0, {})] * 2
+    pool.fails["caching packed"] = lambda: Skip("caches results", "wrong")
+    visited(run, pool)
     assert [key[0] for key in run.skipped] == ["packed"]
 
 
@@ -271,7 +271,7 @@ def test_a_gpu_that_is_held_back_cools_down_once_and_the_block_is_timed_again(
     tmp_path: Path, pauses: list[float]
 ) -> None:
     run = run_of(tmp_path, "fused")
-    visited(run, FakeWorker(run, SECONDS, reasons=[0, HOT, POWER, 0]))
+    visited(run, FakePool(run, SECONDS, reasons=[0, HOT, POWER, 0]))
     (columns,) = (it.columns for it in run.timed.values())
     assert pauses == [visits.COOLING]
     assert (columns["sm_mhz"], columns["throttled"]) == (1755, "power cap")  # of the blocks that were kept
@@ -279,7 +279,7 @@ def test_a_gpu_that_is_held_back_cools_down_once_and_the_block_is_timed_again(
 
 def test_a_gpu_that_stays_throttled_is_reported(tmp_path: Path, pauses: list[float]) -> None:
     run = run_of(tmp_path, "fused")
-    visited(run, FakeWorker(run, SECONDS, reasons=[0, HOT, SLOW, HOT]))
+    visited(run, FakePool(run, SECONDS, reasons=[0, HOT, SLOW, HOT]))
     (columns,) = (it.columns for it in run.timed.values())
     assert len(pauses) == 1
     assert columns["throttled"] == "hardware slowdown, software thermal slowdown"
@@ -287,7 +287,7 @@ def test_a_gpu_that_stays_throttled_is_reported(tmp_path: Path, pauses: list[flo
 
 def test_a_baseline_that_is_refused_later_is_not_used_for_ratios(tmp_path: Path) -> None:
     run = run_of(tmp_path, *SECONDS)
-    visited(run, FakeWorker(run, SECONDS))
+    visited(run, FakePool(run, SECONDS))
     run.add_skipped(run.selection.cells[0], Skip("it caches results"))
     run.finish()
     assert {key[0] for key in run.finished} == {"sdpa", "packed"}
@@ -297,7 +297,7 @@ def test_a_baseline_that_is_refused_later_is_not_used_for_ratios(tmp_path: Path)
 # Whole runs
 
 
-class Noisy(FakeWorker):
+class Noisy(FakePool):
     """Its calls vary by a share of their time."""
 
     noise = 0.0
@@ -315,12 +315,12 @@ RNG = random.Random(0)
 @pytest.mark.parametrize(("noise", "count"), [(0.0, VISITS // 2), (0.5, VISITS)])
 def test_a_case_is_visited_until_its_ratios_are_known(tmp_path: Path, noise: float, count: int) -> None:
     run = run_of(tmp_path, *SECONDS)
-    worker = Noisy(run, SECONDS)
-    worker.noise = noise
+    pool = Noisy(run, SECONDS)
+    pool.noise = noise
     measuring = Measuring(run, run.selection.cells, lambda: pytest.fail("no process"), 0, False, lambda text: None)
     measuring._held = {run.selection.cells[0].case.id}
-    worker.preparing = lambda cells: (it for it in ())  # type: ignore[attr-defined]
-    measuring._time([worker])  # type: ignore[list-item]
+    pool.preparing = lambda cells: (it for it in ())  # type: ignore[attr-defined]
+    measuring._time([pool])  # type: ignore[list-item]
     samples = run.samples(("sdpa", run.selection.cells[0].case.id))
     assert len({it.visit for it in samples}) == count
     assert all(run.visited(0, visit, run.selection.cells[0].case.id) for visit in range(VISITS))
@@ -328,9 +328,9 @@ def test_a_case_is_visited_until_its_ratios_are_known(tmp_path: Path, noise: flo
 
 def test_nothing_is_made_ready_for_a_visit_that_times_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of(tmp_path, *SECONDS)
-    worker, cells = FakeWorker(run, SECONDS), list(run.selection.cells)
-    monkeypatch.setattr(worker, "prepare", lambda cells: pytest.fail("made ready"))
-    visit = Visit(run, worker, cells[0].case.id, 4, random.Random(0))  # type: ignore[arg-type]
+    pool, cells = FakePool(run, SECONDS), list(run.selection.cells)
+    monkeypatch.setattr(pool, "prepare", lambda cells: pytest.fail("made ready"))
+    visit = Visit(run, pool, cells[0].case.id, 4, random.Random(0))  # type: ignore[arg-type]
     visit.time(cells, Visits(0.25), dict.fromkeys(run.checked, 0.0))
 
 
@@ -367,27 +367,27 @@ def test_a_case_that_cannot_stay_ready_is_tested_for_cached_results_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_of(tmp_path, *SECONDS)
-    worker = FakeWorker(run, SECONDS)
-    monkeypatch.setattr(worker, "preparing", lambda cells: (it for it in ()), raising=False)
-    monkeypatch.setattr(worker, "drop", lambda cells: None)
+    pool = FakePool(run, SECONDS)
+    monkeypatch.setattr(pool, "preparing", lambda cells: (it for it in ()), raising=False)
+    monkeypatch.setattr(pool, "drop", lambda cells: None)
     measuring = Measuring(run, run.selection.cells, lambda: pytest.fail("no process"), 0, False, lambda text: None)
     measuring._held = set()
-    measuring._time([worker])  # type: ignore[list-item]
-    assert Counter(name for do, name, *_ in worker.asked if do == "caching") == dict.fromkeys(SECONDS, 1)
+    measuring._time([pool])  # type: ignore[list-item]
+    assert Counter(name for do, name, *_ in pool.asked if do == "caching") == dict.fromkeys(SECONDS, 1)
 
 
 def test_a_case_that_cannot_stay_ready_is_made_ready_for_several_visits_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_of(tmp_path, *SECONDS)
-    worker = FakeWorker(run, dict.fromkeys(SECONDS, 0.3))
+    pool = FakePool(run, dict.fromkeys(SECONDS, 0.3))
     dropped: list[int] = []
-    monkeypatch.setattr(worker, "preparing", lambda cells: (it for it in ()), raising=False)
-    monkeypatch.setattr(worker, "drop", lambda cells: dropped.append(len(cells)))
+    monkeypatch.setattr(pool, "preparing", lambda cells: (it for it in ()), raising=False)
+    monkeypatch.setattr(pool, "drop", lambda cells: dropped.append(len(cells)))
     told: list[str] = []
     measuring = Measuring(run, run.selection.cells, lambda: pytest.fail("no process"), 0, False, told.append)
     measuring._held = set()
-    measuring._time([worker])  # type: ignore[list-item]
+    measuring._time([pool])  # type: ignore[list-item]
     measuring._tell_precision()
     case = run.selection.cells[0].case.id
     assert re.fullmatch(rf"{case}  ±\d\.\d% from its visits", told[-1])

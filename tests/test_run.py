@@ -348,7 +348,7 @@ def test_a_run_begun_by_other_code_is_begun_anew_or_refused(shell: Suite, tmp_pa
         ("ab/replicates.py", False),
         ("timing/engine.py", True),
         ("checks/gate.py", True),
-        ("runs/worker.py", True),
+        ("runs/pool.py", True),
     ],
 )
 def test_a_run_is_resumed_where_only_code_changed_that_decides_no_result(

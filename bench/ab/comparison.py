@@ -18,7 +18,7 @@ from ..cases.cells import Key
 from ..cases.outcome import Skip, Unsupported, Wrong
 from ..runs.rows import finite
 from ..selection.errors import UsageError
-from ..workers.client import Lost, Reply, Request, Script, Setting, Team, Variant, WorkerClient, checking
+from ..workers.client import Lost, NamedWorkers, Reply, Request, Script, Setting, Variant, WorkerClient, checking
 from .replicates import GPU_WORKLOADS, VARIANTS, WORKLOADS, Replicate, Replication, judged, of_both, until_settled
 
 OF_INTERPRETERS = ("torch", "torch_build", "python", "cpu_capability")
@@ -104,15 +104,15 @@ def compare(plan: Plan, tell: Tell, keep: Callable[[Replicate], None] = lambda r
     def left() -> float:
         return plan.seconds - (monotonic() - began)
 
-    with closing(_team(plan, plan.variants, plan.cases)) as team:
+    with closing(_start_workers(plan, plan.variants, plan.cases)) as workers:
         try:
-            known, fingerprints, workloads = _begun(plan, team)
+            known, fingerprints, workloads = _begun(plan, workers)
         except HeadBroken as why:
             broken = cell_of(("all", "implementations"), Verdict(BROKEN, str(why)), failed=["head"])
             return record(plan, [broken], seconds=monotonic() - began)
         cells, neither, requests, found = _present(plan, known)
         tell(f"checking {len(cells)} cell{'s' * (len(cells) != 1)} of base and head")
-        of_both([_checking(plan, team, i, requests[i], found[i]) for i in (0, 1)], plan.together)
+        of_both([_checking(plan, workers, i, requests[i], found[i]) for i in (0, 1)], plan.together)
     ready = [key for key in cells if all(isinstance(of[key], dict) for of in found)]
     rng = random.Random(plan.seed + len(plan.before))
     replication = Replication(
@@ -214,26 +214,26 @@ def _sentence(variant: str, why: Skip, alone: bool) -> str:
     return f": {why.reason}: {why}"
 
 
-def _team(plan: Plan, variants: Sequence[Variant], cases: Collection[Case] = ()) -> Team:
+def _start_workers(plan: Plan, variants: Sequence[Variant], cases: Collection[Case] = ()) -> NamedWorkers:
     """Start a process for each variant, which imports the implementations and checks support for these cases."""
     by_name = dict(zip(VARIANTS, variants, strict=True))
     of_all = {"whole_registry": plan.whole_registry, "cases": [case.columns() for case in cases]}
     names = {name: [variant.impl] if variant.impl else list(plan.names) for name, variant in by_name.items()}
-    return Team(
+    return NamedWorkers(
         lambda name: WorkerClient(by_name[name], plan.setting),
         {name: of_all | {"names": names[name]} for name in VARIANTS},
     )
 
 
-def _begun(plan: Plan, team: Team) -> tuple[list[Reply], list[Reply], list[Key]]:
+def _begun(plan: Plan, workers: NamedWorkers) -> tuple[list[Reply], list[Reply], list[Key]]:
     """Return both processes' replies to `cells`, their fingerprints, and the reference workloads that are equal in both;
     raises `Unjudgeable`, or `HeadBroken`, if a process ends, and if conditions differ.
     """
     known, facts = [], []
     for name, variant in zip(VARIANTS, plan.variants, strict=True):
         try:
-            known.append(team.known(name))
-            facts.append(team.clients[name].ask("facts"))
+            known.append(workers.first_reply(name))
+            facts.append(workers.clients[name].ask("facts"))
         except Skip as error:
             raise (HeadBroken if name == "head" else Unjudgeable)(f"{name} ({variant.label}): {error}") from None
     base, head = fingerprints = [it["fingerprint"] for it in facts]
@@ -283,15 +283,15 @@ def _present(
     return cells, neither, requests, found
 
 
-def _checking(plan: Plan, team: Team, i: int, requests: Requests, found: Found) -> Script:
+def _checking(plan: Plan, workers: NamedWorkers, i: int, requests: Requests, found: Found) -> Script:
     """Check each cell of a variant and store its facts or its failure; a lost process is replaced."""
     for key, request in requests.items():
         try:
-            found[key] = yield from _checked(team.clients[VARIANTS[i]], request, plan.setting.threads != 1)
+            found[key] = yield from _checked(workers.clients[VARIANTS[i]], request, plan.setting.threads != 1)
         except Skip as outcome:
             found[key] = outcome
             if isinstance(outcome, Lost):
-                team.replace(VARIANTS[i])
+                workers.replace(VARIANTS[i])
 
 
 def _checked(client: WorkerClient, request: Mapping[str, Any], threaded: bool) -> Generator[Request, Reply, Facts]:
@@ -316,13 +316,13 @@ def _placed(plan: Plan, rng: random.Random) -> tuple[Variant, Variant]:
     return base, head
 
 
-def _fresh(plan: Plan, variants: Sequence[Variant]) -> Team:
+def _fresh(plan: Plan, variants: Sequence[Variant]) -> NamedWorkers:
     """Start a fresh replicate, ready to prepare cells."""
-    team = _team(plan, variants)
+    workers = _start_workers(plan, variants)
     try:
         for name in VARIANTS:
-            team.known(name)
+            workers.first_reply(name)
     except BaseException:
-        team.close()
+        workers.close()
         raise
-    return team
+    return workers

@@ -23,7 +23,7 @@ from ..cases.cells import Key
 from ..cases.outcome import Skip
 from ..timing.engine import block_of, rounds
 from ..timing.reference_workload import GPU_WORK, WORK
-from ..workers.client import Request, Script, Team, WorkerClient, together
+from ..workers.client import NamedWorkers, Request, Script, WorkerClient, together
 
 ROUNDS = 20
 """Rounds of a cell in one replicate, fewer for long blocks: more replicates tell more than longer ones
@@ -76,7 +76,7 @@ def of_both(scripts: Sequence[Script], at_once: bool) -> None:
 class Replication:
     """Measures the replicates of one comparison."""
 
-    start: Callable[[], Team]
+    start: Callable[[], NamedWorkers]
     """Starts a fresh process for each of `VARIANTS`."""
     requests: Sequence[Mapping[Key, dict[str, Any]]]
     """By variant, the requests that prepare cells: the implementation's name there, and the case."""
@@ -93,18 +93,18 @@ class Replication:
         while True:
             order = [key for key in (*cells, *self.workloads) if key not in self.failures]
             self.rng.shuffle(order)
-            team = self.start()
+            workers = self.start()
             try:
-                return self._measured(team, order, most)
+                return self._measured(workers, order, most)
             except CellFailed as failed_cell:
                 if failed_cell.key in self.workloads:
                     raise failed_cell.outcome from None
                 self.failures[failed_cell.key] = failed_cell
             finally:
-                team.close()
+                workers.close()
 
-    def _measured(self, team: Team, order: list[Key], most: int) -> Replicate:
-        began, clients = monotonic(), [team.clients[name] for name in VARIANTS]
+    def _measured(self, workers: NamedWorkers, order: list[Key], most: int) -> Replicate:
+        began, clients = monotonic(), [workers.clients[name] for name in VARIANTS]
         took: tuple[dict[Key, float], ...] = {}, {}
         of_both([self._preparing(client, i, order, took[i]) for i, client in enumerate(clients)], self.together)
         blocks = {key: block_of(math.sqrt(took[0][key] * took[1][key])) for key in order}

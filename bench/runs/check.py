@@ -16,7 +16,7 @@ from stats.arguments import Parser
 from ..cases.outcome import FAILURES, Skip, Unsupported
 from ..selection.command import complain
 from ..selection.errors import UsageError
-from ..workers.client import Lost, Script, Setting, Team, Variant, WorkerClient, checking, together
+from ..workers.client import Lost, NamedWorkers, Script, Setting, Variant, WorkerClient, checking, together
 
 PASSED, UNSUPPORTED = "passed", Unsupported.reason
 
@@ -177,27 +177,29 @@ def check(name: str, device: str, report: Callable[[Checked], None]) -> None:
             try:
                 if case is not None:
                     what = "it", impl, case
-                    reply = yield from checking(team.clients[number], *what, threaded=False, keep=False, memory=False)
+                    reply = yield from checking(
+                        workers.clients[number], *what, threaded=False, keep=False, memory=False
+                    )
                     checked = replace(checked, **{it: reply["columns"][it] for it in ("error", "error_bound")})
             except Skip as outcome:
                 checked = replace(checked, outcome=outcome.reason, detail=str(outcome))
                 if isinstance(outcome, Lost):
-                    team.replace(number)
+                    workers.replace(number)
             done[index] = replace(checked, seconds=perf_counter() - begun)
             while first in done:
                 report(done[first])
                 first += 1
 
     with closing(
-        Team(lambda number: WorkerClient(Variant("check"), setting), dict.fromkeys(numbers, problems), "cases")
-    ) as team:
+        NamedWorkers(lambda number: WorkerClient(Variant("check"), setting), dict.fromkeys(numbers, problems), "cases")
+    ) as workers:
         try:
-            known, *_ = [team.known(number) for number in team.clients]
+            known, *_ = [workers.first_reply(number) for number in workers.clients]
             if "unknown" in known:
                 raise UsageError(known["unknown"])
             impl = known["impl"]
             todo = enumerate(_problems(impl, known["cases"]))
-            together([script(number) for number in team.clients])
+            together([script(number) for number in workers.clients])
         except Lost as lost:  # a process can't start, or not again
             raise UsageError(f"{name}: {lost}") from None
 

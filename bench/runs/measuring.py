@@ -1,8 +1,8 @@
 """Runs all measurements: cells are checked, timed interleaved in worker processes, and journalled.
 
-This process runs no implementation code. A lost worker loses only its current cell. Two workers check in parallel; then
-workers time one at a time. In a run of one process, a case is timed by the worker that checked it; in a run of several,
-every worker times all cases.
+This process runs no implementation code. If a worker process is lost, only its current cell is. Two pools of workers
+(`pool.py`) check in parallel; then one times at a time. In a run of one process, a case is timed by the pool that
+checked it; in a run of several, every pool times all cases.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from ..cases.cells import Cell, Key
 from ..cases.counting import held_bytes, least_memory
 from ..cases.outcome import FAILURES, Skip
 from ..selection.options import clock_text
-from ..timing.devices import free_bytes_elsewhere, tells_more
+from ..timing.devices import free_bytes_elsewhere, measures_more
 from ..timing.engine import VISITS, Visits, need
 from ..workers.client import Script, WorkerClient, checking, together
+from .pool import Tell, WorkerPool, request
 from .remaining import remaining
 from .rows import samples_of
 from .run import Run
 from .visit import Visit
-from .worker import Tell, Worker, request
 
 SIDE_BY_SIDE = 2
-"""Workers alive at the same time. On a GPU one, since autotuning beside other work would tune for a busy device."""
+"""Pools alive at the same time. On a GPU one, since autotuning beside other work would tune for a busy device."""
 
 PREPARATIONS = 2
 """How often a case that doesn't fit in memory with the others is prepared in a process, for several visits each."""
 
-WORTH_A_WORKER = 8
-"""Cells that justify starting one more worker: importing torch takes as long as checking a few."""
+WORTH_A_POOL = 8
+"""Cells that justify starting one more pool: importing torch takes as long as checking a few."""
 
 
 class Measuring:
@@ -71,86 +71,84 @@ class Measuring:
         self._side_by_side = SIDE_BY_SIDE if run.selection.device == "cpu" else 1
         largest = max((least_memory(cell.impl, cell.case) for cell in cells), default=0)
         fit = self._side_by_side if 4 * largest < self._free else 1
-        self._checkers = min(fit, len(self._cases), math.ceil(len(cells) / WORTH_A_WORKER))
+        self._checkers = min(fit, len(self._cases), math.ceil(len(cells) / WORTH_A_POOL))
         alive = self._checkers if run.processes == 1 else self._side_by_side
         self._held = self._that_fit(self._free // alive - largest)
         self._left: Callable[[], float] | None = None
         """Estimates the seconds left of timing, from the rate of all processes."""
-        self._owner: dict[str, Worker] = {}
-        """Worker that times each case, in a run of one process."""
+        self._owner: dict[str, WorkerPool] = {}
+        """Pool that times each case, in a run of one process."""
 
     def _that_fit(self, free: int) -> set[str]:
-        """Return the cases whose cells stay ready between visits: smallest first, in a third of a worker's free bytes."""
+        """Return the cases whose cells stay ready between visits: smallest first, in a third of a pool's free bytes."""
         sizes = sorted((held_bytes(group[0].case) * len(group), case) for case, group in self._cases.items())
         sums = accumulate(size for size, _ in sizes)
         return {case for (_, case), whole in zip(sizes, sums, strict=True) if whole < free / 3}
 
     def check(self) -> None:
-        """Check every cell without timing. Raises `UsageError` if workers can't start."""
-        with self._workers([0] * self._checkers) as workers:
-            self._check(workers)
+        """Check every cell without timing. Raises `UsageError` if worker processes can't start."""
+        with self._pools([0] * self._checkers) as pools:
+            self._check(pools)
 
     def measure(self) -> None:
-        """Measure all remaining cells. Raises `UsageError` if workers can't start."""
+        """Measure all remaining cells. Raises `UsageError` if worker processes can't start."""
         self._run.sample_machine()
         for processes in self._batches():
             if self._unchecked() or any(self._open(process) for process in processes):
-                with self._workers(processes) as workers:
-                    self._check(workers[: self._checkers])
-                    self._time(workers)
+                with self._pools(processes) as pools:
+                    self._check(pools[: self._checkers])
+                    self._time(pools)
                     if self._run.processes - 1 in processes:
                         self._tell_precision()
-                        self._finish(workers)
+                        self._finish(pools)
         self._run.sample_machine()
 
     def _batches(self) -> list[list[int]]:
-        """Group the run's processes that live at the same time: two workers share the cases of a single process."""
+        """Group the run's processes that live at the same time: two pools share the cases of a single process."""
         if self._run.processes == 1:
             return [[0] * self._checkers]
         processes = list(range(self._run.processes))
         return [processes[first : first + self._side_by_side] for first in processes[:: self._side_by_side]]
 
     @contextmanager
-    def _workers(self, processes: Sequence[int]) -> Iterator[list[Worker]]:
-        """Start workers that live as long as the block; raises `UsageError` if one can't import the implementations."""
+    def _pools(self, processes: Sequence[int]) -> Iterator[list[WorkerPool]]:
+        """Start pools, which live as long as the block; raises `UsageError` if one can't import the implementations."""
         left = (cell.impl for cell in self._cells if cell.key not in self._run.skipped)
         alone = dict.fromkeys(impl.name for impl in left if impl.limits.alone)
         with ExitStack() as stack:
-            workers = [
-                stack.enter_context(closing(Worker(self._run, process, self._start, self._tell, tuple(alone))))
+            pools = [
+                stack.enter_context(closing(WorkerPool(self._run, process, self._start, self._tell, tuple(alone))))
                 for process in processes
             ]
-            for worker in workers:
-                worker.hello()
-            yield workers
+            for pool in pools:
+                pool.wait_until_ready()
+            yield pools
 
     def _unchecked(self) -> list[Cell]:
         return [cell for cell in self._cells if not self._run.settled(cell.key)]
 
-    def _check(self, workers: Sequence[Worker]) -> None:
-        """Check cells: each worker takes cases that share probes; those that ended a process come last, alone."""
+    def _check(self, pools: Sequence[WorkerPool]) -> None:
+        """Check cells: each pool takes cases that share probes; those that ended a process come last, alone."""
         unchecked = self._unchecked()
         suspects = [cell for cell in unchecked if cell.key in self._run.suspects]
-        queue = shared_probes([cell for cell in unchecked if cell not in suspects], len(workers))
+        queue = shared_probes([cell for cell in unchecked if cell not in suspects], len(pools))
         left = remaining(self._run)
         with accounted("check"):
-            together(
-                [self._checking(worker, queue, lambda failed=0.0: left(failed / len(workers))) for worker in workers]
-            )
-            together([self._checking(workers[0], [suspects], left)])
+            together([self._checking(pool, queue, lambda failed=0.0: left(failed / len(pools))) for pool in pools])
+            together([self._checking(pools[0], [suspects], left)])
 
-    def _checking(self, worker: Worker, queue: list[list[Cell]], left: Callable[..., float]) -> Script:
+    def _checking(self, pool: WorkerPool, queue: list[list[Cell]], left: Callable[..., float]) -> Script:
         while queue:
             for cell in queue.pop(0):
-                self._owner.setdefault(cell.case.id, worker)
+                self._owner.setdefault(cell.case.id, pool)
                 self._run.add("begin", cell)
                 held = cell.case.id in self._held
                 threaded = cell.case.threads != 1 and cell.impl.limits.max_pairs is None  # a Python loop is one thread
                 began = monotonic()
                 try:
-                    reply = yield from checking(worker.client(cell), **request(cell), threaded=threaded, keep=held)
+                    reply = yield from checking(pool.client(cell), **request(cell), threaded=threaded, keep=held)
                 except Skip as outcome:
-                    worker.skip(cell, outcome)
+                    pool.skip(cell, outcome)
                     left(monotonic() - began)
                     if self._fail_fast and outcome.reason in FAILURES:
                         queue.clear()
@@ -159,7 +157,7 @@ class Measuring:
                     self._run.add("checked", cell, **reply)
                     self._tell(self._run.line(cell, "checked"))
                     if held:
-                        worker.seconds[cell.key] = reply["seconds"]
+                        pool.seconds[cell.key] = reply["seconds"]
                 planned = self._run.planned or ()
                 checked = sum(map(self._run.settled, planned))
                 if checked < len(planned) and 5 * checked // len(planned) > 5 * (checked - 1) // len(planned):
@@ -167,33 +165,33 @@ class Measuring:
                         f"checking: {checked} of {len(planned)} cells; {clock_text(left())} left, timing included"
                     )
 
-    def _time(self, workers: Sequence[Worker]) -> None:
+    def _time(self, pools: Sequence[WorkerPool]) -> None:
         """Make all visits of these processes, spread over their lifetime."""
-        if not any(self._open(worker.process) for worker in workers):
+        if not any(self._open(pool.process) for pool in pools):
             return
-        of_workers = [(worker, self._share(worker, workers)) for worker in workers]
+        of_pools = [(pool, self._share(pool, pools)) for pool in pools]
         with accounted("preparing"):
             together([
-                worker.preparing([it for it in self._open(worker.process) if it.case.id in self._held.intersection(cases)])
-                for worker, cases in of_workers
+                pool.preparing([it for it in self._open(pool.process) if it.case.id in self._held.intersection(cases)])
+                for pool, cases in of_pools
             ])  # fmt: skip
         left = self._left = self._left or remaining(self._run)
         for visit in range(VISITS):
             time_left = f", {clock_text(left())} left" if visit > 1 else ""  # one visit tells little
-            number = VISITS * (workers[0].process // self._side_by_side) + visit + 1
+            number = VISITS * (pools[0].process // self._side_by_side) + visit + 1
             self._tell(f"timing: visit {number} of {VISITS * len(self._batches())}{time_left}")
-            for worker, cases in self._rng.sample(of_workers, len(of_workers)):
+            for pool, cases in self._rng.sample(of_pools, len(of_pools)):
                 for case in self._rng.sample(cases, len(cases)):
                     with accounted("timing"):
-                        self._visit(worker, case, visit)
+                        self._visit(pool, case, visit)
                     if self._run.workload.due():
-                        self._run.sample_machine(self._gpu_workloads(worker, self._cases[case][0]))
+                        self._run.sample_machine(self._gpu_workloads(pool, self._cases[case][0]))
 
-    def _gpu_workloads(self, worker: Worker, cell: Cell) -> dict[str, float]:
+    def _gpu_workloads(self, pool: WorkerPool, cell: Cell) -> dict[str, float]:
         """Return the seconds of GPU workloads, timed by a cell's process; empty on a CPU or if the process is lost."""
         with suppress(Skip):
             if cell.case.device != "cpu":
-                return worker.client(cell).ask("gpu_workloads")
+                return pool.client(cell).ask("gpu_workloads")
         return {}
 
     def _now(self, case: str, visit: int) -> range:
@@ -201,13 +199,13 @@ class Measuring:
         size = 1 if case in self._held else VISITS // PREPARATIONS
         return range(visit + 1 - size, visit + 1) if (visit + 1) % size == 0 else range(0)
 
-    def _share(self, worker: Worker, workers: Sequence[Worker]) -> list[str]:
-        """Return the cases that a worker times: all, or in a run of one process those that it checked."""
+    def _share(self, pool: WorkerPool, pools: Sequence[WorkerPool]) -> list[str]:
+        """Return the cases that a pool times: all, or in a run of one process those that it checked."""
         if self._run.processes > 1:
             return list(self._cases)
         for i, case in enumerate(self._cases):
-            self._owner.setdefault(case, workers[i % len(workers)])
-        return [case for case in self._cases if self._owner[case] is worker]
+            self._owner.setdefault(case, pools[i % len(pools)])
+        return [case for case in self._cases if self._owner[case] is pool]
 
     def _open(self, process: int) -> list[Cell]:
         """Return the checked cells that a process has still to time."""
@@ -222,17 +220,17 @@ class Measuring:
         """Return the cells of a case that can be timed."""
         return [it for it in self._cases[case] if it.key in self._run.checked and it.key not in self._run.skipped]
 
-    def _visit(self, worker: Worker, case: str, at: int) -> None:
+    def _visit(self, pool: WorkerPool, case: str, at: int) -> None:
         """Make the visits of a case that are due at a pass and not yet made."""
-        numbers = [it for it in self._now(case, at) if not self._run.visited(worker.process, it, case)]
+        numbers = [it for it in self._now(case, at) if not self._run.visited(pool.process, it, case)]
         tested = set[Key]()
-        made = [Visit(self._run, worker, case, number, self._rng, tested) for number in numbers]
+        made = [Visit(self._run, pool, case, number, self._rng, tested) for number in numbers]
         for group in self._groups(case) if made else ():
             for visit in made:
                 visit.time(group, self._visits, self._needs(group) if visit.index >= VISITS // 2 else {})
                 visit.check_caching(group)
             if case not in self._held:
-                worker.drop(group)
+                pool.drop(group)
         for visit in made:
             visit.write()
 
@@ -268,33 +266,33 @@ class Measuring:
                 ended = "" if width <= precision else f"out of time: {widest} "
                 self._tell(f"{case}  {ended}\N{PLUS-MINUS SIGN}{width:.1%} from its visits")
 
-    def _finish(self, workers: Sequence[Worker]) -> None:
+    def _finish(self, pools: Sequence[WorkerPool]) -> None:
         """Take further measurements: single cold calls, graphs, energy, and traces."""
         for cell in self._cells:
-            wants_more = tells_more(cell.case.device) or "model" in self._run.asked  # hot beside cold
+            wants_more = measures_more(cell.case.device) or "model" in self._run.asked  # hot beside cold
             if cell.key in self._run.skipped or not self._run.samples(cell.key) or not (wants_more or self._run.traces):
                 continue
-            worker = workers[0] if self._run.processes > 1 else self._owner.get(cell.case.id, workers[0])
-            worker.prepare([cell])
+            pool = pools[0] if self._run.processes > 1 else self._owner.get(cell.case.id, pools[0])
+            pool.prepare([cell])
             try:
                 if wants_more:
                     hot = median(it.seconds for it in self._run.samples(cell.key))
-                    more = worker.ask("more", cell, hot_s=hot)
+                    more = pool.ask("more", cell, hot_s=hot)
                     self._run.rooflines.restore(more.pop("roofs", []))
                     self._run.add("columns", cell, columns=more)
                 if self._run.traces:
                     operators = self._run.checked[cell.key]["columns"]["operators"]
-                    trace = self._run.traces.save(cell, operators, partial(worker.ask, "trace", cell))
+                    trace = self._run.traces.save(cell, operators, partial(pool.ask, "trace", cell))
                     self._run.add("columns", cell, columns=trace)
             except Skip as outcome:
-                worker.skip(cell, outcome)
+                pool.skip(cell, outcome)
             if cell.case.id not in self._held:
-                worker.drop([cell])
+                pool.drop([cell])
 
 
-def shared_probes(cells: Sequence[Cell], workers: int) -> list[list[Cell]]:
+def shared_probes(cells: Sequence[Cell], pools: int) -> list[list[Cell]]:
     """Group cells that share probes: by all axes but sizes, else by all but lengths, else by case. Python loops and
-    compiled forms, whose checks use one thread for seconds, come first: later, other workers would wait for them.
+    compiled forms, whose checks use one thread for seconds, come first: later, another pool would wait for them.
     """
     cells = sorted(cells, key=lambda cell: (cell.impl.limits.max_pairs is None, not cell.impl.compiled))
 
@@ -309,4 +307,4 @@ def shared_probes(cells: Sequence[Cell], workers: int) -> list[list[Cell]]:
         lambda case: replace(case, B=1, T=1, T_kv=1),
         lambda case: case,
     ]
-    return next((found for way in ways if len(found := parts(way)) >= workers), parts(ways[-1]))
+    return next((found for way in ways if len(found := parts(way)) >= pools), parts(ways[-1]))

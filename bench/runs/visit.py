@@ -16,9 +16,9 @@ from ..cases.outcome import Skip
 from ..timing.engine import Block, Visits, block_of, rounds
 from ..timing.malloc import MAPPED
 from ..workers.client import Reply
+from .pool import WorkerPool
 from .rows import Sample, Timed
 from .run import Run
-from .worker import Worker
 
 SHORT = 10e-3
 """Seconds of a call up to which its tensors are moved every other visit."""
@@ -42,7 +42,7 @@ class Visit:
     """Times the cells of one case in one visit, and collects their samples until they are journalled."""
 
     run: Run
-    worker: Worker
+    pool: WorkerPool
     case: str
     index: int
     """Index of the visit within its process and case."""
@@ -61,13 +61,13 @@ class Visit:
         """Time cells interleaved. Failing cells are skipped; the others continue, in a fresh process if necessary."""
         if not visits.counts(self._blocks(cells), self.index, needs):
             return
-        self.worker.prepare(cells)
+        self.pool.prepare(cells)
         members = {cell.key: cell for cell in cells if self._ready(cell)}
         self._number = self.run.new("visit")
         for cell in members.values():
             self._attempt(cell, cells, self._renew)
         blocks = self._blocks(cells)
-        self._cold = {key for key, it in blocks.items() if key not in self.worker.grown or it.seconds <= COLD}
+        self._cold = {key for key, it in blocks.items() if key not in self.pool.grown or it.seconds <= COLD}
         for order in rounds(visits.counts(blocks, self.index, needs), self.rng):
             round_number = self.run.new(self.case)
             for key in order:
@@ -83,27 +83,27 @@ class Visit:
                 self.tested.add(cell.key)
                 checked, usual = self.run.checked[cell.key], median(it.seconds for it in found.samples)
                 try:
-                    self.worker.ask("caching", cell, usual=usual, first=checked["seconds"])
+                    self.pool.ask("caching", cell, usual=usual, first=checked["seconds"])
                     if cell.case.device == "cpu" and (checked["columns"].get("peak_bytes") or 0) >= MAPPED:
                         alone = cell.case.threads != 1 and cell.impl.limits.max_pairs is None  # while it was checked
-                        pages = self.worker.ask("other_pages", cell, checked=alone * checked["seconds"])
+                        pages = self.pool.ask("other_pages", cell, checked=alone * checked["seconds"])
                         found.columns |= pages
                         if pages.get("fresh_pages_s", checked["seconds"]) != checked["seconds"]:
-                            self.worker.grown.clear()
+                            self.pool.grown.clear()
                 except Skip as outcome:
-                    self.worker.skip(cell, outcome)
-                    self.worker.prepare(cells)
+                    self.pool.skip(cell, outcome)
+                    self.pool.prepare(cells)
 
     def write(self) -> None:
-        self.run.add_visit(self.worker.process, self.index, self.case, self.found)
+        self.run.add_visit(self.pool.process, self.index, self.case, self.found)
 
     def _ready(self, cell: Cell) -> bool:
-        return cell.key in self.worker.seconds and cell.key not in self.run.skipped
+        return cell.key in self.pool.seconds and cell.key not in self.run.skipped
 
     def _blocks(self, cells: Sequence[Cell]) -> dict[Key, Block]:
         """Return blocks sized by the call time of each cell, from timing or else from its check."""
         return {
-            key: block_of(self.worker.seconds.get(key, self.run.checked[key]["seconds"]))
+            key: block_of(self.pool.seconds.get(key, self.run.checked[key]["seconds"]))
             for key in (cell.key for cell in cells)
             if key not in self.run.skipped
         }
@@ -112,39 +112,39 @@ class Visit:
         """Return the result of `act`; None if the cell fails, now or earlier."""
         if not self._ready(cell):
             return None
-        process = self.worker.number
+        process = self.pool.number
         try:
             return act(cell)
         except Skip as outcome:
-            self.worker.skip(cell, outcome)
-        if self.worker.number != process:
+            self.pool.skip(cell, outcome)
+        if self.pool.number != process:
             self._number, self._cold = self.run.new("visit"), {it.key for it in cells}
-            self.worker.prepare(cells)
+            self.pool.prepare(cells)
         return None
 
     def _renew(self, cell: Cell) -> Reply:
         """Move a cell's tensors every other visit, and compare outputs on fresh inputs; long calls once per process."""
-        is_short = self.worker.seconds[cell.key] <= SHORT
-        if self.index % 2 if is_short else cell.key in self.worker.renewed:
+        is_short = self.pool.seconds[cell.key] <= SHORT
+        if self.index % 2 if is_short else cell.key in self.pool.renewed:
             return {}
-        self.worker.renewed.add(cell.key)
-        reply = self.worker.ask("renew", cell, seconds=COMPARING * self.run.timing["cell_time"])
-        self.worker.grown.add(cell.key)
+        self.pool.renewed.add(cell.key)
+        reply = self.pool.ask("renew", cell, seconds=COMPARING * self.run.timing["cell_time"])
+        self.pool.grown.add(cell.key)
         self._found(cell.key).compared = reply["compared"]
         self._learn(cell.key, reply["seconds"])
         return reply
 
     def _learn(self, key: Key, seconds: float) -> None:
         """Keep the shortest time of a call, since times measured beside a busy worker are longer."""
-        if key in self.worker.seconds:
-            self.worker.seconds[key] = min(self.worker.seconds[key], seconds)
+        if key in self.pool.seconds:
+            self.pool.seconds[key] = min(self.pool.seconds[key], seconds)
 
     def _block(self, cell: Cell, block: Block) -> Reply:
         """Return the reply to `time`; in a visit, the first block of a GPU that is held back is timed again."""
         warm = block.warm or int(cell.key in self._cold)
         self._cold.discard(cell.key)
-        self.worker.grown.add(cell.key)
-        reply = self.worker.ask("time", cell, calls=block.calls, slices=block.slices, warm=warm)
+        self.pool.grown.add(cell.key)
+        reply = self.pool.ask("time", cell, calls=block.calls, slices=block.slices, warm=warm)
         count("timed calls", reply["seconds"] * (block.calls * block.slices + warm))
         if reply.get("held_back") and not self._cooled:
             self._cooled = True
@@ -154,7 +154,7 @@ class Visit:
 
     def _keep(self, key: Key, reply: Reply, number: int, block: Block) -> None:
         self._learn(key, reply["fastest"])
-        where = number, self._number, self.worker.number
+        where = number, self._number, self.pool.number
         measured = {name: reply[name] for name in reply.keys() & {*Sample._fields} - {"seconds"}}
         found, calls = self._found(key), block.calls * block.slices
         found.samples.append(Sample(reply["seconds"], *where, at=self.run.elapsed(), calls=calls, **measured))

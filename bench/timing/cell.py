@@ -223,18 +223,19 @@ def probe(cell: Cell, gate: Gate) -> Built:
     return replace(build(cell), ragged=ragged)
 
 
-def check(built: Built, memory: bool = True, ease: Callable[[], None] = lambda: None) -> Checked:
+def check(built: Built, memory: bool = True, on_calls_done: Callable[[], None] = lambda: None) -> Checked:
     """Check the module to be timed against the reference in two calls; raises `Wrong`, or the call's exception.
 
     The first one is traced for memory and operators. The second one, on other inputs, measures time and the growth of
     the process; the next call, which may be timed, must leave its output unchanged (`Built.earlier`). With dropout,
     further calls in training are measured instead. Without `memory`, neither memory nor growth is measured, and
-    operators are traced only where the name pins a kernel. `ease` is called after the calls: few cells need more.
+    operators are traced only where the name pins a kernel. `on_calls_done` is called after these calls, though a few
+    cells need further ones.
     """
     cell, case = built.cell, built.cell.case
     if cell.impl.compiled and built.compile_cache is None:
         raise Skip("torch.compile made no graph: what would be timed is the eager form")
-    checked = Checked(built, memory, ease)
+    checked = Checked(built, memory, on_calls_done)
     ways = iter((checked.size, checked.time))
     with accounted("gate"):
         if case.drops:
@@ -266,8 +267,8 @@ class Checked:
     first_s = 0.0
     """Seconds of the first call on fresh inputs; with dropout, in training."""
 
-    def __init__(self, built: Built, sized: bool, ease: Callable[[], None]):
-        self._built, self._run, self._sized, self._ease = built, built.call.run, sized, ease
+    def __init__(self, built: Built, sized: bool, on_calls_done: Callable[[], None]):
+        self._built, self._run, self._sized, self._on_calls_done = built, built.call.run, sized, on_calls_done
         self.memory = Memory(0, 0)
 
     def size(self) -> Any:
@@ -285,7 +286,7 @@ class Checked:
         """Return the output of a timed call; raises if its work continues after it returns."""
         output = self._resident()
         if not self._built.cell.case.drops:
-            self._ease()
+            self._on_calls_done()
         if not isinstance(output, Tensor | tuple):
             return output
         found = _tensors(

@@ -1,4 +1,4 @@
-"""Clients of worker processes: requests over pipes with a time limit; a lost process is an exception, and is replaced."""
+"""Clients of worker processes: requests over pipes with a time limit. A lost process raises `Lost`, and is replaced."""
 
 from __future__ import annotations
 
@@ -130,8 +130,8 @@ class WorkerClient:
             raise (Lost if reply.get("unusable") else Skip)(reply["detail"], reply["failed"])
         return reply
 
-    def eased(self) -> bool:
-        """Whether a blank line came, and no reply yet: the request has made its calls."""
+    def calls_done(self) -> bool:
+        """Whether the request has made its calls, which a blank line reports, and its reply has not arrived."""
         if b"\n" not in self._unread and self.left:
             self._unread += os.read(self.fileno(), 1 << 16)
         if not self._unread.startswith(b"\n"):
@@ -173,8 +173,8 @@ class WorkerClient:
         code = self._process.wait()
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         self._stderr.seek(0)
-        said = self._stderr.read().decode(errors="replace").strip().splitlines()
-        return f"ended its process ({how})" + (f": {said[-1]}" if said else "")
+        printed = self._stderr.read().decode(errors="replace").strip().splitlines()
+        return f"ended its process ({how})" + (f": {printed[-1]}" if printed else "")
 
 
 class Request(NamedTuple):
@@ -198,43 +198,43 @@ Start = Callable[[str], WorkerClient]
 
 def together(scripts: Sequence[Script]) -> None:
     """Run scripts concurrently in this thread, each with its own worker: a child ends with its parent's thread."""
-    asked: dict[Script, Request] = {}
-    waiting: dict[Script, Request] = {}
-    eased = set[Script]()
+    pending: dict[Script, Request] = {}
+    sent: dict[Script, Request] = {}
+    calls_done = set[Script]()
     for script in scripts:
-        _advance(script, asked, None)
-    while asked or waiting:
-        for script, request in list(asked.items()):
-            busy = [it for of, it in waiting.items() if of not in eased]
+        _advance(script, pending, None)
+    while pending or sent:
+        for script, request in list(pending.items()):
+            busy = [it for of, it in sent.items() if of not in calls_done]
             if busy and any(it.threaded for it in (request, *busy)):
                 break  # in the order of the requests
-            del asked[script]
+            del pending[script]
             try:
                 request.client.send(request.do, **request.details)
             except Skip as outcome:
-                _advance(script, asked, outcome)
+                _advance(script, pending, outcome)
             else:
-                waiting[script] = request
-        clients = [it.client for it in waiting.values()]
+                sent[script] = request
+        clients = [it.client for it in sent.values()]
         answered = select.select(clients, [], [], min((it.left for it in clients), default=0.0))[0]
-        for script, request in list(waiting.items()):
+        for script, request in list(sent.items()):
             if request.client in answered or not request.client.left:
-                if request.client.eased():
-                    eased.add(script)
+                if request.client.calls_done():
+                    calls_done.add(script)
                     continue
-                del waiting[script]
-                eased.discard(script)
+                del sent[script]
+                calls_done.discard(script)
                 try:
                     reply: Reply | Skip = request.client.receive()
                 except Skip as outcome:
                     reply = outcome
-                _advance(script, asked, reply)
+                _advance(script, pending, reply)
 
 
-def _advance(script: Script, asked: dict[Script, Request], reply: Reply | Skip | None) -> None:
+def _advance(script: Script, pending: dict[Script, Request], reply: Reply | Skip | None) -> None:
     """Pass a script its reply, and store its next request."""
     with suppress(StopIteration):
-        asked[script] = script.throw(reply) if isinstance(reply, Skip) else script.send(reply)  # type: ignore[arg-type]
+        pending[script] = script.throw(reply) if isinstance(reply, Skip) else script.send(reply)  # type: ignore[arg-type]
 
 
 def checking(
@@ -251,7 +251,7 @@ def checking(
     return (yield Request(client, "check", {"what": what, "keep": keep, "memory": memory}, threaded))
 
 
-class Team:
+class NamedWorkers:
     """The named worker processes of a measurement, from its creation to `close`; a lost one is replaced."""
 
     def __init__(self, start: Start, imports: Mapping[str, Mapping[str, Any]], do: str = "cells"):
@@ -261,15 +261,15 @@ class Team:
         for name in imports:
             self._begin(name)
 
-    def known(self, name: str) -> Reply:
+    def first_reply(self, name: str) -> Reply:
         """Return a new process's reply to its first request; raises `Skip` if the process ends."""
         return self.clients[name].receive()
 
     def replace(self, name: str) -> Reply:
-        """Replace a lost process; returns and raises as `known`."""
+        """Replace a lost process; returns and raises as `first_reply`."""
         self.clients[name].close()
         self._begin(name)
-        return self.known(name)
+        return self.first_reply(name)
 
     def close(self) -> None:
         for client in self.clients.values():

@@ -83,9 +83,9 @@ class Tasks:
 
     def __init__(
         self, folder: str, threads: int | None = None, slower: dict[str, float] | None = None, tree: str | None = None,
-        ease: Callable[[], None] = lambda: None,
+        on_calls_done: Callable[[], None] = lambda: None,
     ):  # fmt: skip
-        """`ease`: called where a request has made its calls, so that another worker may make some."""
+        """`on_calls_done`: called when a request has made its calls, so that another worker may make some."""
         if threads:
             torch.set_num_threads(threads)
         torch.set_float32_matmul_precision("highest")  # containers may set TF32 (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE)
@@ -96,7 +96,7 @@ class Tasks:
         self._tree = tree
         self._slower = slower or {}
         self._gate = Gate()
-        self._ease = ease
+        self._on_calls_done = on_calls_done
         self._workloads: dict[str, Workload] = {}
         self._rooflines = Rooflines()
         self._kernels: set[tuple[str, Case]] = set()
@@ -180,7 +180,7 @@ class Tasks:
         self._use(cell.case)
         calls_again = not keep or cell.case.deterministic
         with as_system():
-            checked = check(built, memory, (lambda: None) if calls_again else self._ease)
+            checked = check(built, memory, (lambda: None) if calls_again else self._on_calls_done)
         known = memory and not cell.impl.limits.own_memory
         rows = problem_of(cell.case).output.rows
         columns = {

@@ -1,4 +1,4 @@
-"""A worker process: executes requests from a pipe, for as long as its parent lives.
+"""A worker process: executes requests from a pipe until its parent ends.
 
 A request is one JSON line, `{"do": "time", ...}`, and so is its reply; `Tasks` defines the requests. Failures are
 reported as `{"failed": reason, "detail": sentence, "unusable": whether this process can do nothing else now}`. A blank
@@ -32,11 +32,11 @@ def main() -> None:
         _search(Path(trees[0]), Path(trees[1]), given["folder"])
         given["tree"] = trees[1]
 
-    def ease() -> None:
+    def report_calls_done() -> None:
         replies.write("\n")
         replies.flush()
 
-    tasks, process = Tasks(**given, ease=ease), os.getpid()
+    tasks, process = Tasks(**given, on_calls_done=report_calls_done), os.getpid()
     gc.freeze()  # each garbage collection, two per check, would scan torch's modules for 0.1 s
     for line in requests:
         request, before = json.loads(line), spent()

@@ -13,8 +13,18 @@ from .energy import Counter
 from .host import threads
 
 __all__ = [
-    "DEVICES", "Device", "Memory", "Meter", "Work", "default_device", "energy_counter", "free_bytes",
-    "free_bytes_elsewhere", "meter_for", "tells_more", "threads",
+    "DEVICES",
+    "Device",
+    "Memory",
+    "Meter",
+    "Work",
+    "default_device",
+    "energy_counter",
+    "free_bytes",
+    "free_bytes_elsewhere",
+    "measures_more",
+    "meter_for",
+    "threads",
 ]  # fmt: skip
 
 DEVICES = {it.name: it for it in (CPU, CUDA)}
@@ -30,7 +40,7 @@ def meter_for(device: str) -> Meter:
     return DEVICES[device].meter()
 
 
-def tells_more(device: str) -> bool:
+def measures_more(device: str) -> bool:
     """Whether cells have measurements besides their time on this device."""
     return DEVICES[device].takes_more or energy_counter(device) is not None
 

@@ -104,7 +104,7 @@ class Nvml:
         if gpu is None:
             return None
         reading, before = self._read(gpu), self._violated.get(uuid)
-        read = [self._ask("DeviceGetViolationStatus", gpu, policy) for policy in POLICIES]
+        read = [self._query("DeviceGetViolationStatus", gpu, policy) for policy in POLICIES]
         now = self._violated[uuid] = [it and int(it.violationTime) for it in read]  # nanoseconds of throttling so far
         moved = sum(bit for bit, a, b in zip(POLICIES.values(), before or now, now, strict=True) if a != b)
         return replace(reading, reasons=reading.reasons | moved)
@@ -112,51 +112,51 @@ class Nvml:
     def millijoules(self, uuid: str) -> int | None:
         """Return the millijoules used by the GPU with this UUID since its driver was loaded; None if unavailable."""
         gpu = self._gpu(uuid)
-        return None if gpu is None else self._ask("DeviceGetTotalEnergyConsumption", gpu)
+        return None if gpu is None else self._query("DeviceGetTotalEnergyConsumption", gpu)
 
     def driver(self) -> str | None:
         """Return the driver's version."""
-        found = self._ask("SystemGetDriverVersion")
+        found = self._query("SystemGetDriverVersion")
         return None if found is None else str(found)
 
     def _every(self) -> list[Any]:
-        handles = (self._ask("DeviceGetHandleByIndex", index) for index in range(self._ask("DeviceGetCount") or 0))
+        handles = (self._query("DeviceGetHandleByIndex", index) for index in range(self._query("DeviceGetCount") or 0))
         return [gpu for gpu in handles if gpu is not None]
 
     def _gpu(self, uuid: str) -> Any:
         """Return the handle of the GPU, of which a part (MIG) has neither clocks nor power of its own."""
-        if (part := self._ask("DeviceGetHandleByUUID", f"MIG-{uuid}")) is not None:
-            return self._ask("DeviceGetDeviceHandleFromMigDeviceHandle", part)
-        return self._ask("DeviceGetHandleByUUID", f"GPU-{uuid}")
+        if (part := self._query("DeviceGetHandleByUUID", f"MIG-{uuid}")) is not None:
+            return self._query("DeviceGetDeviceHandleFromMigDeviceHandle", part)
+        return self._query("DeviceGetHandleByUUID", f"GPU-{uuid}")
 
     def _read(self, gpu: Any) -> Reading:
-        milliwatts, rates = self._ask("DeviceGetPowerUsage", gpu), self._ask("DeviceGetUtilizationRates", gpu)
+        milliwatts, rates = self._query("DeviceGetPowerUsage", gpu), self._query("DeviceGetUtilizationRates", gpu)
         return Reading(
-            sm_mhz=self._ask("DeviceGetClockInfo", gpu, self._nvml.NVML_CLOCK_SM),
-            sm_mhz_most=self._ask("DeviceGetMaxClockInfo", gpu, self._nvml.NVML_CLOCK_SM),
+            sm_mhz=self._query("DeviceGetClockInfo", gpu, self._nvml.NVML_CLOCK_SM),
+            sm_mhz_most=self._query("DeviceGetMaxClockInfo", gpu, self._nvml.NVML_CLOCK_SM),
             power_w=None if milliwatts is None else milliwatts / 1e3,
-            temperature_c=self._ask("DeviceGetTemperature", gpu, self._nvml.NVML_TEMPERATURE_GPU),
+            temperature_c=self._query("DeviceGetTemperature", gpu, self._nvml.NVML_TEMPERATURE_GPU),
             busy_percent=None if rates is None else rates.gpu,
-            reasons=self._ask("DeviceGetCurrentClocksEventReasons", gpu)
-            or self._ask("DeviceGetCurrentClocksThrottleReasons", gpu)  # its name before driver 535
+            reasons=self._query("DeviceGetCurrentClocksEventReasons", gpu)
+            or self._query("DeviceGetCurrentClocksThrottleReasons", gpu)  # its name before driver 535
             or 0,
         )
 
     def _settings(self, gpu: Any) -> dict[str, Any]:
-        milliwatts, mig = self._ask("DeviceGetEnforcedPowerLimit", gpu), self._ask("DeviceGetMigMode", gpu)
-        processes = self._ask("DeviceGetComputeRunningProcesses", gpu)
+        milliwatts, mig = self._query("DeviceGetEnforcedPowerLimit", gpu), self._query("DeviceGetMigMode", gpu)
+        processes = self._query("DeviceGetComputeRunningProcesses", gpu)
         ours = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
         return {
-            "uuid": self._ask("DeviceGetUUID", gpu),
-            "sm_mhz_chosen": self._ask("DeviceGetApplicationsClock", gpu, self._nvml.NVML_CLOCK_SM),
-            "memory_mhz": self._ask("DeviceGetClockInfo", gpu, self._nvml.NVML_CLOCK_MEM),
+            "uuid": self._query("DeviceGetUUID", gpu),
+            "sm_mhz_chosen": self._query("DeviceGetApplicationsClock", gpu, self._nvml.NVML_CLOCK_SM),
+            "memory_mhz": self._query("DeviceGetClockInfo", gpu, self._nvml.NVML_CLOCK_MEM),
             "power_limit_w": None if milliwatts is None else milliwatts / 1e3,
-            "compute_mode": self._ask("DeviceGetComputeMode", gpu),
+            "compute_mode": self._query("DeviceGetComputeMode", gpu),
             "mig": None if mig is None else bool(mig[0]),
             "others": None if processes is None else sum(it.pid not in ours for it in processes),
         }
 
-    def _ask(self, name: str, *arguments: Any) -> Any:
+    def _query(self, name: str, *arguments: Any) -> Any:
         """Return the result of an NVML function; None if this GPU, its driver or this NVML lacks it."""
         try:
             return getattr(self._nvml, f"nvml{name}")(*arguments)

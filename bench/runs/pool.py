@@ -1,4 +1,4 @@
-"""A worker of a run: its processes, of which a lost one is replaced."""
+"""The worker processes that check and time the cells of a run, and what is ready in them."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from ..cases.cells import Cell, Key
 from ..cases.outcome import Skip
 from ..selection.choice import listed
 from ..selection.errors import UsageError
-from ..workers.client import Lost, Reply, Request, Script, Team, WorkerClient, together
+from ..workers.client import Lost, NamedWorkers, Reply, Request, Script, WorkerClient, together
 from .run import Run
 
 Tell = Callable[[str], None]
 
 SHARED = ""
-"""Name of the process that implementations share."""
+"""Name of the shared process."""
 
 
 @dataclass
-class Worker:
-    """One shared process, and one process for each isolated implementation."""
+class WorkerPool:
+    """One process that implementations share, and one more for each isolated implementation; a lost one is replaced."""
 
     run: Run
     process: int
-    """Index among the run's processes."""
+    """Index among the run's `--processes`, each of which is one pool."""
     start: Callable[[], WorkerClient]
     tell: Tell
     alone: Collection[str] = ()
@@ -51,17 +51,17 @@ class Worker:
         }
         for name in listed(self.run.asked.get("impl", [])):
             imports[self._name(name.partition("=")[0])]["names"].append(name)
-        self._team = Team(lambda name: self.start(), imports)
+        self._workers = NamedWorkers(lambda name: self.start(), imports)
         self.number = self.run.new("process")
 
-    def hello(self) -> None:
+    def wait_until_ready(self) -> None:
         """Wait until all processes have imported the implementations; raises `UsageError` if one can't."""
-        for name in self._team.clients:
-            _greet(self._team.known, name)
+        for name in self._workers.clients:
+            _await_imports(self._workers.first_reply, name)
 
     def client(self, cell: Cell) -> WorkerClient:
         """Return the process of a cell."""
-        return self._team.clients[self._name(cell.impl.name)]
+        return self._workers.clients[self._name(cell.impl.name)]
 
     def ask(self, do: str, cell: Cell, **details: Any) -> Reply:
         """Send a request to a cell's process; raises `Skip` if it fails."""
@@ -79,7 +79,7 @@ class Worker:
         together([self.preparing(cells)])
 
     def preparing(self, cells: Sequence[Cell]) -> Script:
-        """Prepare cells as a script, which can run in parallel with those of other workers; also cells that were ready
+        """Prepare cells as a script, which can run in parallel with those of other pools; also cells that were ready
         in a process that another one ended.
         """
         while left := [it for it in cells if it.key not in self.seconds and it.key not in self.run.skipped]:
@@ -108,7 +108,7 @@ class Worker:
                 self.grown.clear()
 
     def close(self) -> None:
-        self._team.close()
+        self._workers.close()
 
     def _name(self, impl: str) -> str:
         return impl if impl in self.alone else SHARED
@@ -120,7 +120,7 @@ class Worker:
         self.seconds = {key: seconds for key, seconds in self.seconds.items() if self._name(key[0]) != name}
         if name == SHARED:
             self.number = self.run.new("process")
-        _greet(self._team.replace, name)
+        _await_imports(self._workers.replace, name)
 
 
 def request(cell: Cell) -> dict[str, Any]:
@@ -128,10 +128,10 @@ def request(cell: Cell) -> dict[str, Any]:
     return {"what": " ".join(cell.key), "impl": cell.impl.name, "case": cell.case.columns()}
 
 
-def _greet(known: Callable[[str], Reply], name: str) -> None:
+def _await_imports(first_reply: Callable[[str], Reply], name: str) -> None:
     """Wait until a process has imported the implementations; raises `UsageError` if it can't."""
     try:
-        unknown = known(name)["unknown"]
+        unknown = first_reply(name)["unknown"]
     except Skip as error:
         raise UsageError(f"a worker process can't begin: {error}") from None
     if unknown:
