@@ -20,7 +20,7 @@ from reports.reading.axes import KNOWN_AXES
 if TYPE_CHECKING:
     from bench.cases.case import Case
     from bench.cases.cells import Cell
-    from bench.timing.cell import Built, Checked
+    from bench.timing.cell import Built, CheckCalls
     from bench.workers.client import Reply
     from bench.workers.tasks import Tasks
     from impls import Impl
@@ -133,19 +133,19 @@ def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def gated(impl: Impl, case: Case) -> None:
     """Run all checks of an implementation before a case is timed; raises what they find."""
-    from bench.checks.gate import Gate, check
+    from bench.checks.gate import Gate, check_case
 
     Gate().check(impl, case)
-    check(impl, case)
+    check_case(impl, case)
 
 
-def checked(cell: Cell) -> tuple[Built, Checked]:
+def checked(cell: Cell) -> tuple[Built, CheckCalls]:
     """A cell that has passed all checks, and what they found."""
     from bench.checks.gate import Gate
-    from bench.timing.cell import check, probe
+    from bench.timing.cell import check_built, probe
 
     built = probe(cell, Gate())
-    return built, check(built)
+    return built, check_built(built)
 
 
 def ask_check(ask: Callable[..., Reply], impl: str, case: dict[str, Any], what: str = "x") -> Reply:

@@ -93,7 +93,7 @@ def test_a_library_is_preloaded_before_others(environ: dict[str, str], monkeypat
     choose("tcmalloc")
     assert environ["LD_PRELOAD"] == "libtcmalloc.so.4 libiomp5.so"
     assert peak_rss(lambda: 1) == (None, 1)
-    assert malloc.otherwise(lambda: pytest.fail("is called")) == {}
+    assert malloc.time_other_setting(lambda: pytest.fail("is called")) == {}
     environ.pop("LD_PRELOAD")
     with pytest.raises(UsageError, match=r"no libjemalloc\.so is found here"):
         choose("jemalloc")
@@ -110,7 +110,7 @@ def test_the_environment_is_not_overruled(environ: dict[str, str]) -> None:
     environ["MALLOC_MMAP_MAX_"] = "0"
     choose(None)
     assert environ["MALLOC_MMAP_MAX_"] == "0" and "MALLOC_TRIM_THRESHOLD_" not in environ
-    assert malloc.otherwise(lambda: pytest.fail("is called")) == {}
+    assert malloc.time_other_setting(lambda: pytest.fail("is called")) == {}
 
 
 @GLIBC
@@ -130,14 +130,14 @@ def test_where_there_is_no_glibc(environ: dict[str, str], monkeypatch: pytest.Mo
     choose(None)
     assert not malloc.chosen()
     malloc.use_chosen()
-    assert malloc.otherwise(lambda: pytest.fail("is called")) == {}
+    assert malloc.time_other_setting(lambda: pytest.fail("is called")) == {}
 
 
 @GLIBC
 def test_a_long_call_is_not_repeated_with_the_settings_of_its_check(environ: dict[str, str]) -> None:
     environ.update(KEEP)
-    assert malloc.otherwise(lambda: pytest.fail("is called"), checked=1.5) == {"fresh_pages_s": 1.5}
-    assert malloc.otherwise(lambda: 2.0, checked=0.5) == {"fresh_pages_s": 2.0}
+    assert malloc.time_other_setting(lambda: pytest.fail("is called"), checked=1.5) == {"fresh_pages_s": 1.5}
+    assert malloc.time_other_setting(lambda: 2.0, checked=0.5) == {"fresh_pages_s": 2.0}
 
 
 @GLIBC
@@ -153,7 +153,7 @@ def test_pages_are_kept_for_as_long_as_they_should_be(environ: dict[str, str]) -
     call()
     if faults[0] < 5000:
         pytest.skip("huge pages are in use")
-    assert malloc.otherwise(call) == {"kept_pages_s": 2.0}
+    assert malloc.time_other_setting(call) == {"kept_pages_s": 2.0}
     call()
     assert faults[2] < 100 < 5000 < faults[-1]
 

@@ -241,10 +241,10 @@ def test_state_left_by_an_earlier_case_shows_in_the_first_call_of_the_next() -> 
     gate.check(impl, long.case)
     impl.kernel.left = False  # type: ignore[union-attr]
     timed, later = cell.probe(short, gate), cell.probe(long, gate)
-    cell.check(timed)
+    cell.check_built(timed)
     timed.time(calls=3)
     with pytest.raises(Wrong, match="error"):
-        cell.check(later)
+        cell.check_built(later)
     later.compare(0.0, input_set=1)  # and where the clock visits one case after the other
     timed.time(calls=3)
     with pytest.raises(Wrong, match="under the clock"):

@@ -23,7 +23,7 @@ import impls
 from bench import __main__ as bench_main
 from bench import console, terminal
 from bench.cases import counting
-from bench.cases.axes import ELSEWHERE
+from bench.cases.axes import SYNONYMS
 from bench.cases.case import AXES, Case
 from bench.cases.cells import Cell
 from bench.cases.sweep import SWEEPS
@@ -135,7 +135,7 @@ def test_a_usage_error_is_one_line(at_a_shell: pytest.Pytester, options: list[st
 
 
 def test_suggested_options_exist() -> None:
-    for option, _, value in (it.partition(" ") for it in ELSEWHERE.values() if it.startswith("--")):
+    for option, _, value in (it.partition(" ") for it in SYNONYMS.values() if it.startswith("--")):
         assert option[2:] in (*ASKED, "benchmark-save")
         assert not value or AXES[option[2:]].read(value) is not None
 

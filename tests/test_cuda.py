@@ -30,7 +30,7 @@ from bench.cases.sweep import misfit
 from bench.checks import settings
 from bench.checks.calls import recording
 from bench.checks.dispatch import kernel_in
-from bench.checks.gate import check
+from bench.checks.gate import check_case
 from bench.runs import doctor, progress
 from bench.runs.measuring import Measuring
 from bench.timing import machine, reference_workload
@@ -880,20 +880,20 @@ class Rounded(TorchFunctionMode):
 def test_tf32_is_judged_by_what_it_rounds(mode: str, scope: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case.of(T=48, H=2, D_h=16, mode=mode, scope=scope)
     monkeypatch.setattr(settings, "tf32_products", lambda: Rounded(bits=10))
-    check(impls.get("fused"), case)
-    check(impls.get("fused"), replace(case, tf32=True))
+    check_case(impls.get("fused"), case)
+    check_case(impls.get("fused"), replace(case, tf32=True))
 
     def coarse(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> torch.Tensor:
         with Rounded(bits=bits):
             return impls.get("fused").kernel(q, k, v, **options)  # type: ignore[misc]
 
     bits = 10
-    check(impls.make("coarse", coarse), replace(case, tf32=True))
+    check_case(impls.make("coarse", coarse), replace(case, tf32=True))
     with pytest.raises(Wrong):
-        check(impls.make("coarse", coarse), case)
+        check_case(impls.make("coarse", coarse), case)
     bits = 6
     with pytest.raises(Wrong):
-        check(impls.make("coarse", coarse), replace(case, tf32=True))
+        check_case(impls.make("coarse", coarse), replace(case, tf32=True))
 
 
 def test_tf32_is_set_for_calls_alone() -> None:

@@ -18,7 +18,7 @@ from bench.cases.cells import Cell
 from bench.cases.models import layers_of
 from bench.cases.outcome import Wrong
 from bench.cases.sweep import misfit, of_points
-from bench.checks.gate import check, check_probe
+from bench.checks.gate import check_case, check_probe
 from bench.checks.problems import problem_of
 from bench.selection.options import select
 from bench.timing import cold
@@ -81,7 +81,7 @@ def test_every_kernel_of_the_registry_is_accepted(scope: str, axes: dict[str, An
     case = small(scope=scope, **axes)
     accepted = [impl for impl in impls.registered() if impl.refusal(case) is None and not impl.limits.alone]
     for impl in accepted:
-        check(impl, case)
+        check_case(impl, case)
     assert {"sdpa", "fused"} <= {impl.name for impl in accepted}
 
 
@@ -91,7 +91,7 @@ def test_every_model_is_built_from_its_config(model: str) -> None:
     """One block at a smaller width, against the model's own eager attention."""
     (layer, *_) = layers_of(decoders.config_of(model)).values()
     H_kv = 4 if layer["H_kv"] == layer["H"] else 2
-    check(impls.get("sdpa"), small(model=model, H_kv=H_kv, D_h=16, D_v=16))
+    check_case(impls.get("sdpa"), small(model=model, H_kv=H_kv, D_h=16, D_v=16))
 
 
 @needs_transformers

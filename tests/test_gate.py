@@ -12,7 +12,7 @@ import impls
 from bench.cases.case import Case
 from bench.cases.outcome import Unsupported, Wrong
 from bench.checks.dropout import spanning
-from bench.checks.gate import Gate, check, check_low_scores, check_probe, check_training, lone_queries
+from bench.checks.gate import Gate, check_case, check_low_scores, check_probe, check_training, lone_queries
 from bench.checks.patterns import DEEPEST, PATTERNS
 from bench.checks.problems import problem_of
 
@@ -268,11 +268,11 @@ def test_every_pattern_has_rows_and_a_bound_of_its_own(T: int, mode: str, scope:
 
 def test_errors_of_gradients_are_kept_beside_that_of_the_output() -> None:
     case = Case.of(T=33, H=2, D_h=16, mode="backward", scope="core")
-    checked = check(impls.get("fused"), case)
+    checked = check_case(impls.get("fused"), case)
     assert checked.error_output is not None
     assert checked.error_grad is not None
     assert checked.error in (checked.error_output, checked.error_grad)
-    assert check(impls.get("fused"), replace(case, mode="forward")).error_grad is None
+    assert check_case(impls.get("fused"), replace(case, mode="forward")).error_grad is None
     check_probe(impls.get("fused"), case)
 
 
@@ -287,7 +287,7 @@ def test_a_signed_error_in_bfloat16_shows_in_its_slope(T: int) -> None:
     case = Case.of(T=T, H=4, D_h=64, dtype="bfloat16", scope="core")
 
     def slope(impl: impls.Impl) -> float:
-        return check(impl, case).error_slope or 0.0
+        return check_case(impl, case).error_slope or 0.0
 
     assert slope(impls.make("mine", rounded_to_zero)) < -0.2
     assert all(abs(slope(impls.get(name))) < 0.05 for name in ("sdpa", "fused", "einsum"))
@@ -316,7 +316,7 @@ def test_lone_queries_have_every_pattern_where_their_caches_are_small(name: str,
 
 @pytest.mark.parametrize("T_kv", [64, 128])
 def test_a_lone_query_to_another_sequence_can_be_checked_with_its_gradients(T_kv: int) -> None:
-    check(impls.get("sdpa"), Case.of(T=1, T_kv=T_kv, H=8, D_h=64, mode="backward", source="cross", mask="none"))
+    check_case(impls.get("sdpa"), Case.of(T=1, T_kv=T_kv, H=8, D_h=64, mode="backward", source="cross", mask="none"))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
@@ -324,4 +324,4 @@ def test_a_lone_query_to_another_sequence_can_be_checked_with_its_gradients(T_kv
 def test_one_token_can_be_checked_with_its_gradients(scope: str, dtype: str) -> None:
     """All gradients of queries and keys are exactly zero."""
     for name in ("sdpa", "fused"):
-        check(impls.get(name), Case.of(T=1, H=2, D_h=64, mode="backward", mask="none", scope=scope, dtype=dtype))
+        check_case(impls.get(name), Case.of(T=1, H=2, D_h=64, mode="backward", mask="none", scope=scope, dtype=dtype))

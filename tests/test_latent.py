@@ -14,7 +14,7 @@ from bench.cases.case import Case
 from bench.cases.outcome import Wrong
 from bench.cases.sweep import SWEEPS
 from bench.checks import reference
-from bench.checks.gate import Gate, check
+from bench.checks.gate import Gate, check_case
 from bench.checks.problem import inputs_of
 from bench.checks.problems import problem_of
 from bench.timing.devices.cpu import CpuMeter
@@ -72,7 +72,7 @@ def test_a_wrong_form_is_refused(short_probes: None, name: str) -> None:
 
 
 def test_the_form_that_wrong_ones_are_made_from_passes() -> None:
-    check(impls.make("mine", Naive, limits=impls.Limits(beyond=("latent",))), Case.of(**SMALL))
+    check_case(impls.make("mine", Naive, limits=impls.Limits(beyond=("latent",))), Case.of(**SMALL))
 
 
 def test_positions_rotate_features_as_complex_numbers() -> None:

@@ -14,7 +14,7 @@ from torch import nn
 import impls
 from bench.cases.case import Case
 from bench.checks import reference
-from bench.checks.gate import check, prepare
+from bench.checks.gate import check_case, prepare
 from bench.checks.problems import problem_of
 from impls import LayerShape, weights
 from impls.masks import causal_visible
@@ -90,7 +90,7 @@ def test_compiled_forms_are_checked_alike(name: str, mode: str) -> None:
     case = Case.of(H=impl.limits.heads or 2, D_h=16, mode=mode, **sizes)
     assert impl.refusal(case) is None
     torch.compiler.reset()
-    check(impl, case)
+    check_case(impl, case)
 
 
 def test_a_form_that_cannot_be_compiled_has_a_reason() -> None:
@@ -100,7 +100,7 @@ def test_a_form_that_cannot_be_compiled_has_a_reason() -> None:
 def test_max_autotune_is_checked_like_other_compiled_forms() -> None:
     """Without projections, whose tuning takes seconds."""
     torch.compiler.reset()
-    check(impls.get("sdpa+max-autotune"), Case.of(T=16, H=2, D_h=16, scope="core"))
+    check_case(impls.get("sdpa+max-autotune"), Case.of(T=16, H=2, D_h=16, scope="core"))
 
 
 @pytest.mark.parametrize("form", impls.FORMS)

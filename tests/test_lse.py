@@ -13,7 +13,7 @@ from torch import Tensor
 import impls
 from bench.cases.case import Case
 from bench.cases.outcome import Wrong
-from bench.checks.gate import Gate, check, check_lse
+from bench.checks.gate import Gate, check_case, check_lse
 from impls.rules import EVERY_RULE
 from impls.split import attend, merge
 
@@ -27,7 +27,7 @@ AXES: list[dict[str, Any]] = [
 def test_split_is_held_to_the_reference_with_its_log_sum_exp(axes: dict[str, Any]) -> None:
     split, case = impls.get("split"), Case.of(**({"T": 37, "H": 2, "D_h": 16} | axes))
     check_lse(split, case.core)
-    check(split, case)
+    check_case(split, case)
 
 
 def returning(change: Callable[[Tensor, Tensor], Any], base: float = math.e) -> impls.Impl:

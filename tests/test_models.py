@@ -16,7 +16,7 @@ from bench.ab.planning import plan_of
 from bench.cases.case import Case
 from bench.cases.models import LATENT, MODELS, config_of, layers_of, notes_of
 from bench.cases.sweep import SWEEPS, of_points
-from bench.checks.gate import check
+from bench.checks.gate import check_case
 from bench.selection.errors import UsageError
 from bench.selection.options import cases_of, select, sweep_of
 from impls.rules import Rules
@@ -165,7 +165,7 @@ def test_layers_of_a_config_are_right(tmp_path: Path) -> None:
     cells = select({"model": "config.json", "T": "24", "impl": ["fused"], "device": "cpu"}, str(tmp_path)).cells
     assert [cell.case.window for cell in cells] == [5, None]
     for cell in cells:
-        check(cell.impl, cell.case)
+        check_case(cell.impl, cell.case)
 
 
 # What follows needs transformers: `tox -e model`.

@@ -14,7 +14,7 @@ from bench.cases.case import Case
 from bench.cases.outcome import Wrong
 from bench.cases.sweep import SWEEPS
 from bench.checks.building import module_of
-from bench.checks.gate import check
+from bench.checks.gate import check_case
 from bench.checks.problems import problem_of
 from impls.formula import attention
 from impls.layer import Cache, KernelCore, LayerShape
@@ -42,7 +42,7 @@ def test_every_method_gives_the_same_output(short_probes: None, axes: dict[str, 
 @pytest.mark.parametrize("axes", [{}, CHUNK | {"window": 9, "H_kv": 2}], ids=str)
 def test_flex_attention_keeps_the_rules(axes: dict[str, Any]) -> None:
     """Only in the case itself, since each call is traced anew, which takes seconds."""
-    check(impls.get("flex_paged"), Case.of(**(SMALL | axes)))
+    check_case(impls.get("flex_paged"), Case.of(**(SMALL | axes)))
 
 
 def test_a_core_is_prepared_for_a_cache_in_one_piece() -> None:

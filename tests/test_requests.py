@@ -13,7 +13,7 @@ from bench.cases import counting
 from bench.cases.axes import Axis
 from bench.cases.case import AXES, Case, tokens_of
 from bench.cases.sweep import SWEEPS
-from bench.checks.gate import Gate, check
+from bench.checks.gate import Gate, check_case
 from impls.masks import mask_of
 from impls.rules import EVERY_RULE, Rules, kinds_of, requests_of
 
@@ -83,7 +83,7 @@ def test_every_method_gives_the_same_output(short_probes: None, axes: dict[str, 
     for name in ("fused", "sdpa", "by_kind", "by_request", "padded_requests"):
         if impls.get(name).refusal(case) is None:
             Gate().check(impls.get(name), case)
-            assert check(impls.get(name), case).error < (1e-2 if case.dtype == "bfloat16" else 1e-6)
+            assert check_case(impls.get(name), case).error < (1e-2 if case.dtype == "bfloat16" else 1e-6)
             passed.add(name)
     assert passed == {"fused"} | ({"sdpa"} if not case.softcap else set()) | (
         {"by_kind", "by_request", "padded_requests"} if "H" in axes or not axes else set()
@@ -91,7 +91,7 @@ def test_every_method_gives_the_same_output(short_probes: None, axes: dict[str, 
 
 
 def test_flex_attention_keeps_the_rules() -> None:
-    check(impls.get("flex"), of("2x24:24+1x10:40+3x1:33"))
+    check_case(impls.get("flex"), of("2x24:24+1x10:40+3x1:33"))
 
 
 def test_the_kernel_from_which_wrong_requests_are_made_passes(short_probes: None) -> None:

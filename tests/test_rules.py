@@ -12,10 +12,10 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 import impls
 from bench.cases import counting
 from bench.cases.case import AXES, Case
-from bench.cases.meaning import case_hash
+from bench.cases.case_hash import case_hash
 from bench.cases.outcome import Wrong
 from bench.cases.sweep import SWEEPS
-from bench.checks.gate import check, probes
+from bench.checks.gate import check_case, probes
 from impls import flex
 from impls.masks import mask_of, rows_of
 from impls.rules import EVERY_RULE, Rules, alibi_slopes, beyond, document_lengths
@@ -95,14 +95,14 @@ def test_every_implementation_that_can_follows_the_rules(axes: dict[str, Any]) -
         if (
             impl.refusal(case) is None and impl.name != "flex"
         ):  # each of whose calls is traced anew, which takes seconds
-            check(impl, case)
+            check_case(impl, case)
             passed.add(impl.name)
     assert {"fused", "einsum", "packed"} <= passed
 
 
 @pytest.mark.parametrize("axes", [RULES[7], CHUNK | {"window": 7}, RULES[-2]], ids=str)
 def test_flex_attention_follows_them(axes: dict[str, Any]) -> None:
-    check(impls.get("flex"), Case.of(**({"T": 33, "H": 3, "D_h": 16} | axes)))
+    check_case(impls.get("flex"), Case.of(**({"T": 33, "H": 3, "D_h": 16} | axes)))
 
 
 @pytest.mark.parametrize("T", [100, 256, 700])
@@ -138,7 +138,7 @@ def test_the_block_mask_is_equal_if_built_in_parts(T: int, monkeypatch: pytest.M
     ids=str,
 )
 def test_gradients_follow_them(axes: dict[str, Any]) -> None:
-    check(impls.get("fused"), Case.of(T=33, H=3, D_h=16, mode="backward", **axes))
+    check_case(impls.get("fused"), Case.of(T=33, H=3, D_h=16, mode="backward", **axes))
 
 
 def spelled_out(rules: Rules, T: int, T_kv: int) -> torch.Tensor:
@@ -290,8 +290,8 @@ def test_the_methods_for_packed_documents_give_the_same_output() -> None:
     case = Case.of(T=64, H=4, D_h=16, B=2, documents="lognormal", mask="none", scope="core")
     for name in ("sdpa", "flex", "one_by_one", "padded", "nested"):
         assert impls.get(name).refusal(case) is None
-        assert check(impls.get(name), case).error < 1e-6
+        assert check_case(impls.get(name), case).error < 1e-6
     grouped = replace(case, mask="causal", H_kv=2, mode="backward")
     for name in ("one_by_one", "padded"):
-        assert check(impls.get(name), grouped).error < 1e-5
+        assert check_case(impls.get(name), grouped).error < 1e-5
     assert impls.get("nested").refusal(grouped) == "nested has no causal mask and no grouped heads on the CPU"

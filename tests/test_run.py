@@ -18,7 +18,7 @@ import impls
 from bench.cases.case import Case
 from bench.cases.sweep import SWEEPS
 from bench.checks import impl_hash
-from bench.checks.gate import check
+from bench.checks.gate import check_case
 
 from .conftest import CHECKOUT, Suite, environment, run_files, started, suite_command
 
@@ -128,7 +128,7 @@ def test_a_signature_needs_what_its_cases_ask_for_and_no_more(suite: Suite, tmp_
     assert "error: Shapeless() can't be called as (shape)" in planned
     assert "1 cell to measure, 0 unsupported, 2 error" in planned
     assert "2 cells to measure, 0 unsupported, 1 error" in suite(*options, "--mask", "none").stdout
-    check(
+    check_case(
         impls.make("plain", lambda q, k, v: scaled_dot_product_attention(q, k, v)),
         Case.of(T=16, H=2, D_h=8, mask="none"),
     )

@@ -26,7 +26,7 @@ import impls
 from bench.cases.case import Case
 from bench.cases.outcome import Wrong
 from bench.checks import settings
-from bench.checks.gate import Gate, check
+from bench.checks.gate import Gate, check_case
 from bench.checks.impl_hash import sources
 from bench.selection.choice import impls_named
 from bench.selection.errors import UsageError
@@ -132,9 +132,9 @@ def test_a_change_is_reported_and_put_back(name: str) -> None:
         CHANGES[name]()
     except RuntimeError as unfit:
         pytest.skip(f"not on this machine: {unfit}")
-    changes = settings.put_back(before)
+    changes = settings.restore(before)
     assert any(change.startswith(f"{name}: ") for change in changes), changes
-    assert settings.put_back(before) == []
+    assert settings.restore(before) == []
     assert torch.get_float32_matmul_precision() == "highest"  # raises where older and newer means are mixed
     assert torch.zeros(1).device.type == "cpu"
 
@@ -149,8 +149,8 @@ def test_a_change_is_reported_and_put_back(name: str) -> None:
 def test_contexts_of_autocast_are_as_many_as_before(change: Callable[[], int], back: Callable[[], int]) -> None:
     before = settings.read()
     change()
-    assert settings.put_back(before)
-    left = settings.put_back(before)
+    assert settings.restore(before)
+    left = settings.restore(before)
     if left:
         back()  # for the tests that follow
     assert left == []
@@ -159,38 +159,38 @@ def test_contexts_of_autocast_are_as_many_as_before(change: Callable[[], int], b
 def test_cheap_settings_are_a_part_of_all() -> None:
     cheap, whole = settings.read(cheap=True), settings.read()
     assert cheap.keys() < whole.keys()
-    assert settings.put_back(cheap) == []
+    assert settings.restore(cheap) == []
     torch.manual_seed(3)
-    assert settings.put_back(cheap) == []
-    assert settings.put_back(whole)
+    assert settings.restore(cheap) == []
+    assert settings.restore(whole)
 
 
 def test_the_precision_that_was_there_is_no_change() -> None:
     before = settings.read()
     torch.set_float32_matmul_precision("highest")  # which writes `ieee` where nothing was written
-    assert settings.put_back(before) == []
+    assert settings.restore(before) == []
 
 
 def test_drawing_is_no_change_and_the_state_of_other_generators_comes_back() -> None:
     before = settings.read()
     torch.rand(3), random.random(), np.random.rand(3)
-    assert settings.put_back(before) == []
+    assert settings.restore(before) == []
     first = random.random(), np.random.rand()
-    settings.put_back(before)
+    settings.restore(before)
     assert (random.random(), np.random.rand()) == first
 
 
 def test_changes_that_are_only_reported_are_no_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     before = settings.read()
-    assert settings.noted(before) == []
+    assert settings.reported_changes(before) == []
     monkeypatch.setenv("MINE", "1")
     monkeypatch.syspath_prepend("/somewhere")
     monkeypatch.chdir(tmp_path)
-    noted = settings.noted(before)
+    noted = settings.reported_changes(before)
     assert [line.partition(":")[0] for line in noted] == ["working folder", "sys.path", "environment variables"]
     assert "environment variables: MINE" in noted
     assert "sys.path: /somewhere" in noted
-    assert settings.put_back(before) == []
+    assert settings.restore(before) == []
     assert os.environ["MINE"] == "1"
 
 
@@ -266,11 +266,11 @@ def test_settings_of_a_refused_kernel_are_restored() -> None:
 
     before = settings.read()
     with pytest.raises(RuntimeError, match="and then it fails"), torch.inference_mode():
-        check(impls.make("lowers", lowers), Case.of(T=16, H=2, D_h=8, scope="core"))
-    assert settings.put_back(before) == []
+        check_case(impls.make("lowers", lowers), Case.of(T=16, H=2, D_h=8, scope="core"))
+    assert settings.restore(before) == []
     with pytest.raises(Wrong, match=r"default dtype: torch\.float32 → torch\.float64"), torch.inference_mode():
-        check(impls.make("wide", _wide), Case.of(T=16, H=2, D_h=8, scope="core"))
-    assert settings.put_back(before) == []
+        check_case(impls.make("wide", _wide), Case.of(T=16, H=2, D_h=8, scope="core"))
+    assert settings.restore(before) == []
 
 
 def _wide(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, is_causal: bool, **_: object) -> torch.Tensor:
@@ -296,7 +296,7 @@ def test_a_setting_changed_at_import_is_restored(
     before = settings.read()
     with pytest.raises(UsageError, match=says) if says else nullcontext():
         impls_named(["sets_at_import=sets_at_import:mine"], False, str(tmp_path))
-    assert settings.put_back(before) == []
+    assert settings.restore(before) == []
     printed = "sets_at_import modifies global torch settings when it is imported; they were restored: "
     assert printed + "precision of float32 products" in capsys.readouterr().err
 

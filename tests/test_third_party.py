@@ -20,7 +20,7 @@ import impls
 from bench.cases.case import Case
 from bench.cases.outcome import Wrong
 from bench.checks import impl_hash, settings
-from bench.checks.gate import check
+from bench.checks.gate import check_case
 from impls.paging import by_page
 
 NEEDED = {
@@ -122,7 +122,7 @@ def test_torchs_settings_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
         with kernel.around():  # type: ignore[union-attr]
             assert torch._C._get_fa3_sdp_enabled()
             assert torch.nn.attention.current_flash_attention_impl() == "FA3"
-        assert settings.put_back(before) == []
+        assert settings.restore(before) == []
         assert torch.nn.attention.current_flash_attention_impl() is None
 
 
@@ -181,10 +181,10 @@ def varlen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[..., 
 @pytest.mark.parametrize("name", VARLEN)
 def test_varlen_attn_is_called_as_it_documents(name: str, varlen: Callable[..., None]) -> None:
     varlen(by_sequence)
-    check(on_cpu(name), VARLEN[name])
+    check_case(on_cpu(name), VARLEN[name])
     varlen(top_left)
     with pytest.raises(Wrong):
-        check(on_cpu(name), VARLEN[name])
+        check_case(on_cpu(name), VARLEN[name])
 
 
 def test_pages_are_read_where_they_lie() -> None:
@@ -221,5 +221,5 @@ def test_flash_attn_4_and_flashinfer_are_given_their_layout(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "flash_attn.cute", SimpleNamespace(flash_attn_func=dense))
     monkeypatch.setitem(sys.modules, "flashinfer", SimpleNamespace(BatchPrefillWithRaggedKVCacheWrapper=Ragged))
     for axes in ({"B": 2}, {"mask": "none", "T_kv": 24, "source": "cross", "scope": "core"}):
-        check(on_cpu("flash_attn_4"), Case.of(**SMALL | axes))
-        check(on_cpu("flashinfer"), Case.of(**SMALL | axes))
+        check_case(on_cpu("flash_attn_4"), Case.of(**SMALL | axes))
+        check_case(on_cpu("flashinfer"), Case.of(**SMALL | axes))

@@ -21,7 +21,7 @@ from bench.cases.cells import Cell
 from bench.cases.outcome import Unsupported, Wrong, classify
 from bench.cases.sweep import SWEEPS
 from bench.checks.calls import recording
-from bench.checks.gate import Gate, check
+from bench.checks.gate import Gate, check_case
 from bench.timing.cell import build, check_repeats
 
 from .conftest import gated
@@ -154,13 +154,15 @@ def test_implementations_are_right_under_autocast(short_probes: None, axes: dict
     for name in ("fused", "sdpa", "packed", "online", "torch_mha"):
         if impls.get(name).refusal(case) is None:
             Gate().check(impls.get(name), case)
-            assert check(impls.get(name), case).error > 1e-4  # in float32 it would be 5e-7
+            assert check_case(impls.get(name), case).error > 1e-4  # in float32 it would be 5e-7
 
 
 def test_a_bound_under_autocast_is_that_of_the_narrow_dtype() -> None:
     fused = impls.get("fused")
     for case in (NARROW, BACKWARD):
-        under, narrow = (check(fused, it).error_bound for it in (case, replace(case, autocast=None, dtype="bfloat16")))
+        under, narrow = (
+            check_case(fused, it).error_bound for it in (case, replace(case, autocast=None, dtype="bfloat16"))
+        )
         assert under == pytest.approx(narrow, rel=0.5)
 
 
@@ -255,7 +257,7 @@ def test_gradients_that_do_not_repeat_are_refused_where_that_is_asked(kernel: An
     _order[:] = [order]
     mine = impls.make("mine", kernel)
     for scope in ("core", "layer"):
-        check(mine, replace(REPEATING, scope=scope, deterministic=False))
+        check_case(mine, replace(REPEATING, scope=scope, deterministic=False))
         with pytest.raises(Wrong, match=r"gradient of \w+: two calls on the same inputs differ"):
             check_repeats(build(Cell(mine, replace(REPEATING, scope=scope))))
 
@@ -289,13 +291,13 @@ def test_deterministic_algorithms_are_on_in_a_call_and_nowhere_else() -> None:
         return sdpa(q, k, v)
 
     mine = impls.make("mine", reads)
-    check(mine, REPEATING)
+    check_case(mine, REPEATING)
     assert seen and all(seen)
     seen.clear()
-    check(mine, replace(REPEATING, deterministic=False))
+    check_case(mine, replace(REPEATING, deterministic=False))
     assert not any(seen)
     with pytest.raises(Wrong, match="turns torch's deterministic algorithms off"):
-        check(impls.make("mine", turns_it_off), REPEATING)
+        check_case(impls.make("mine", turns_it_off), REPEATING)
     with pytest.raises(ZeroDivisionError), recording(REPEATING):
         raise ZeroDivisionError
     assert not torch.are_deterministic_algorithms_enabled()

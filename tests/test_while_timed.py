@@ -121,7 +121,7 @@ def test_a_check_makes_two_calls_of_the_cell(tasks: Tasks, monkeypatch: pytest.M
     counting = impls.make("counting", lambda q, k, v, **given: lengths.append(q.shape[-2]) or kernel(q, k, v, **given))
     built = cell.probe(Cell(counting, case), cell.Gate())
     lengths.clear()
-    found = cell.check(built)
+    found = cell.check_built(built)
     assert lengths == [600, 600]
     assert (found.kernel, found.operators > 0, found.memory.peak_bytes > 0) == ("flash", True, True)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from stats.verdict import IMPROVED, REGRESSED
 
-from ..cases.meaning import hash_of
+from ..cases.case_hash import hash_of
 from ..runs.saving import load, save
 from ..timing.machine import fingerprint
 from .comparison import Plan, Record

@@ -33,8 +33,8 @@ class Axis:
     """Largest `size`."""
     if_varying: bool = False
     """Whether it is shown only where it varies."""
-    check: Callable[[str], Any] | None = None
-    """Validator of a `choice` without `values`: raises ValueError with the correct usage."""
+    validate: Callable[[str], Any] | None = None
+    """Checks a `choice` without `values`: raises ValueError with the correct usage."""
     omitted: Any = NOTHING
     """Default that ids leave out; NOTHING if every value is shown."""
     masks: bool = False
@@ -44,8 +44,8 @@ class Axis:
         """Parse a command-line value, `none` where None is the default; raises ValueError with the correct usage."""
         if self.default is None and text == "none":
             return None
-        if self.check is not None:
-            self.check(text)
+        if self.validate is not None:
+            self.validate(text)
             return text
         if self.kind in ("choice", "switch"):
             values, word = self.values or ("on", "off"), SHORT.get(text, text)
@@ -94,11 +94,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     known = list(known)
     same = [it for it in known if it.lower() == name.lower()]
     held = [it for it in known if name in it][:2] if len(name) > 2 else []
-    near = [ELSEWHERE[name]] if name in ELSEWHERE else same or held or get_close_matches(name, known, n=1, cutoff=0.65)
+    near = [SYNONYMS[name]] if name in SYNONYMS else same or held or get_close_matches(name, known, n=1, cutoff=0.65)
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
-ELSEWHERE = {
+SYNONYMS = {
     "gpu": "cuda",
     "sliding": "--window",
     "sliding_window": "--window",

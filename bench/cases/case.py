@@ -120,7 +120,7 @@ class Case:
         "a server's batch, COUNTxNEW:ALL+...: 2x512:512+8x1:4096 are two prompts of 512 tokens, and eight requests with one "
         "new token each, their 4096th",
         default=None,
-        check=kinds_of,
+        validate=kinds_of,
     )
     page: int | None = axis("size", "paged KV cache: tokens per page (with --mode decode)", default=None)
     autocast: str | None = axis(
@@ -133,7 +133,7 @@ class Case:
         "switch", "products of float32 numbers in TF32, on a GPU: torch.backends.cuda.matmul: on, off", default=False
     )
     model: str | None = axis(
-        "choice", "of which model a block is, by name or config.json", default=None, check=config_of
+        "choice", "of which model a block is, by name or config.json", default=None, validate=config_of
     )
 
     @classmethod
@@ -159,7 +159,7 @@ class Case:
 
     @property
     def core(self) -> Case:
-        """Return this case with `scope="core"`; under autocast its inputs have the narrow dtype, as after projections."""
+        """This case with `scope="core"`. Under autocast its inputs have the narrow dtype, as after projections."""
         given = self.dtype if self.scope == "core" else self.computes
         around: dict[str, Any] = {"qkv_bias": False, "out_bias": False, "latent": None, "rope": None, "page": None}
         around["model"] = None
@@ -171,8 +171,8 @@ class Case:
         return self.autocast or self.dtype
 
     @property
-    def rounds(self) -> str:
-        """Dtype whose epsilon the tolerances use: float16 for TF32, whose mantissa has as many bits."""
+    def rounding_dtype(self) -> str:
+        """Dtype whose epsilon the tolerances are multiples of: float16 for TF32, whose mantissa has as many bits."""
         return "float16" if self.tf32 else self.computes
 
     @property
@@ -184,8 +184,8 @@ class Case:
         return self.mask.endswith("padding")
 
     @property
-    def keys(self) -> int:
-        """Length of the longer sequence."""
+    def max_T(self) -> int:
+        """Length of the longer of both sequences."""
         return max(self.T, self.T_kv)
 
     @property
@@ -206,7 +206,7 @@ class Case:
     def layer_shape(self) -> LayerShape:
         """Shape from which a layer for this case is built."""
         shared = {it.name: getattr(self, it.name) for it in fields(LayerShape) if it.name in AXES}
-        return LayerShape(d_out=self.d_model, max_T=self.keys, **shared)
+        return LayerShape(d_out=self.d_model, max_T=self.max_T, **shared)
 
     def columns(self) -> dict[str, Any]:
         return asdict(self)

@@ -68,7 +68,7 @@ def config_for(case: Case) -> Config:
         asked |= {
             "num_key_value_heads": case.H_kv,
             "head_dim": case.D_h,
-            "max_position_embeddings": max(4096, case.keys),
+            "max_position_embeddings": max(4096, case.max_T),
         }
     (layer, *_) = models.layers_of(config).values()
     if any(getattr(case, name) != layer[name] for name in SIZES):
@@ -85,7 +85,7 @@ def depth(case: Case) -> int:
     return int(config.get("num_hidden_layers") or config["n_layer"])
 
 
-def unfit(case: Case) -> str | None:
+def misfit(case: Case) -> str | None:
     """Return why a case can't be a block or a model; None if it can."""
     if case.model is None:
         return f"--scope {case.scope} is of a model: add --model {', '.join(REST)}, or a config.json"
@@ -97,15 +97,15 @@ def unfit(case: Case) -> str | None:
     (layer, *_) = models.layers_of(config).values()
     if unbuilt := [name for name in ("latent", "softcap", "sinks") if layer.get(name)]:
         return f"a block with {' and '.join(unbuilt)} is not built: leave out --scope {case.scope}"
-    if case.does.cached and layer.get("window", case.keys) < case.keys:
+    if case.does.cached and layer.get("window", case.max_T) < case.max_T:
         return f"a cache with a window of {layer['window']} is not built: --T up to that"
     if case.dtype == "float64":
         return "norms and rotary embeddings of transformers compute in float32: --dtype float32 or narrower"
     masks = ("none", "causal_br", "padding") if case.does.cached else ("causal", "causal+padding")
     if case.mask not in masks:
         return f"a decoder block in mode {case.mode} has --mask {' or '.join(masks)}, not {case.mask}"
-    if case.keys > config.get("n_positions", case.keys):
-        return f"{case.model} has {config['n_positions']} positions, not {case.keys}"
+    if case.max_T > config.get("n_positions", case.max_T):
+        return f"{case.model} has {config['n_positions']} positions, not {case.max_T}"
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as KNOWN
 
     if (of := str(config.get("model_type"))) not in KNOWN:

@@ -116,7 +116,7 @@ def _of_requests(point: dict[str, Any]) -> dict[str, Any]:
 def misfit(case: Case) -> str | None:
     """Return why a case's rules conflict or leave a query without a key; None if they don't."""
     if case.in_model:
-        return decoders.unfit(case)
+        return decoders.misfit(case)
     causal, apart = case.mask.startswith("causal"), case.window or case.documents
     if case.prefix and not causal:
         return f"without a causal mask every key is visible: --prefix needs --mask causal, not {case.mask}"

@@ -81,11 +81,11 @@ VANISHING_OF_ONE_KEY = 1.0
 """Norm used where there is a single key: all rows are zero in exact arithmetic, up to rounding of terms this size."""
 
 
-def solved(
+def solver(
     formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case, rows: Tensor | None, compared: Tensor | None,
     pattern: Tensor | None,
 ) -> Callable[[], tuple[Expected, ...]]:  # fmt: skip
-    """Return a function that computes expected outputs and bounds, given a formula that computes in any dtype."""
+    """Return `Problem.solve`: computes expected outputs and bounds from a formula that can compute in any dtype."""
     return partial(_expected, formula, case, rows, compared, pattern)
 
 
@@ -142,7 +142,7 @@ def _size_of_rounding(formula: Callable[[torch.dtype], dict[str, Tensor]], case:
     """
     with torch.no_grad(), reference.attending(reference.spread):
         moved: Tensor = 2 * formula(torch.float64)["output"].norm(dim=-1)
-    if case.rounds not in WIDE:
+    if case.rounding_dtype not in WIDE:
         moved = moved * ((pattern == HIGH) | (pattern == LOW))
     return moved.clamp_min(Expected.norm_floor)
 
@@ -169,7 +169,7 @@ def _bounded(
     """Return an expected output with its bound, whose floor is at least `floor` epsilons; raises AssertionError for a
     faulty reference.
     """
-    of_queries, eps = expected.name == "output", torch.finfo(getattr(torch, case.rounds)).eps
+    of_queries, eps = expected.name == "output", torch.finfo(getattr(torch, case.rounding_dtype)).eps
     errors = [expected.errors(way[expected.name].double()) for way in plain]
     own = Errors(max(e.overall for e in errors), max(e.row for e in errors))
     if not own.overall <= sane * eps:
@@ -178,9 +178,11 @@ def _bounded(
         )
     factor, least_error = (FACTOR, SMALL_FLOOR) if of_queries else (FACTOR_OF_GRADIENTS, FLOOR_OF_GRADIENTS)
     if of_queries and case.B * case.H * case.T < MANY_ROWS:
-        floor = max(floor, FLOOR_OF_FEW_ROWS if case.rounds in WIDE else FLOOR_OF_FEW_NARROW_ROWS)
-    floor = max(floor, FLOOR.get(case.rounds, least_error), _floor_of_rules(case))
-    row_floor = floor if of_queries or case.rounds != "float32" else max(floor, FLOOR_OF_GRADIENTS * case.keys**0.5)
+        floor = max(floor, FLOOR_OF_FEW_ROWS if case.rounding_dtype in WIDE else FLOOR_OF_FEW_NARROW_ROWS)
+    floor = max(floor, FLOOR.get(case.rounding_dtype, least_error), _floor_of_rules(case))
+    row_floor = (
+        floor if of_queries or case.rounding_dtype != "float32" else max(floor, FLOOR_OF_GRADIENTS * case.max_T**0.5)
+    )
     return replace(expected, tolerance=Errors(factor * own.overall + floor * eps, factor * own.row + row_floor * eps))
 
 
@@ -197,14 +199,14 @@ def _floor(part: Expected, case: Case) -> float:
     large = large_scores(case) / (2 if case.computes == "float32" else 1)  # correct kernels stay well below it
     rounding = large_scores(case) * math.sqrt(((case.latent or case.D_h) + 4) / 12)
     if part.pattern == DEEPEST and not part.name.startswith("gradient"):
-        eps = torch.finfo(getattr(torch, case.rounds)).eps
+        eps = torch.finfo(getattr(torch, case.rounding_dtype)).eps
         return max(FLOOR_OF_PATTERNS, DEEP / 2 * min(1.0, torch.finfo(torch.float32).eps / eps))
-    if part.name.startswith("gradient") and case.rounds in WIDE:
+    if part.name.startswith("gradient") and case.rounding_dtype in WIDE:
         return max(FLOOR_OF_WIDE_GRADIENTS * large, 1.5 * SPREAD * rounding)
-    if case.rounds == "float64":
+    if case.rounding_dtype == "float64":
         return 16 * large
     if part.pattern in (HIGH, LOW):
-        return max(4 * large, 1.75 * rounding) if case.rounds == "float32" else large / 2
+        return max(4 * large, 1.75 * rounding) if case.rounding_dtype == "float32" else large / 2
     if part.name.startswith("gradient"):
         return FLOOR_OF_PATTERN_GRADIENTS
     return FLOOR_OF_DOMINATED if part.pattern in (DOMINATED, LATE) else FLOOR_OF_PATTERNS
@@ -216,9 +218,9 @@ def _floor_of_rules(case: Case) -> float:
     A cap's tanh may be computed as a difference of exponentials, and ALiBi may count from the first key instead of from
     the query, as in BLOOM. Narrow dtypes have no such floor: there kernels do both in float32.
     """
-    if case.rounds not in WIDE:
+    if case.rounding_dtype not in WIDE:
         return 0.0
-    return max(4 * (case.softcap or 0), case.keys / 2 if case.bias == "alibi" else 0.0)
+    return max(4 * (case.softcap or 0), case.max_T / 2 if case.bias == "alibi" else 0.0)
 
 
 def _vanishing(case: Case) -> float:

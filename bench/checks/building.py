@@ -71,6 +71,6 @@ def keeping_settings(when: str = "") -> Iterator[None]:
     try:
         yield
     finally:
-        changed = settings.put_back(before)
+        changed = settings.restore(before)
     if changed:
         raise Wrong(f"modifies global torch settings{when}: {', '.join(changed)}")

@@ -18,7 +18,7 @@ from impls import weights as canonical
 from ..cases.case import Case
 from ..cases.decoders import BLOCKS, config_for, output_width
 from . import data
-from .bounds import solved
+from .bounds import solver
 from .problem import Problem, written_to
 
 COMPARED = 1 << 24
@@ -65,7 +65,7 @@ def problem_of(case: Case, input_set: int) -> Problem:
     compared = None if case.does.cached else data.compared(case, padding, rows)
     grad = data.grad(case, (case.B, case.T, output_width(case)), rows, compared, generator)
     formula = partial(_formula, case, names, inputs, weights, grad, padding, rows)
-    return Problem(case, names, inputs, padding, grad, weights, solved(formula, case, rows, compared, None))
+    return Problem(case, names, inputs, padding, grad, weights, solver(formula, case, rows, compared, None))
 
 
 def _same_weights(case: Case) -> Case:

@@ -59,7 +59,7 @@ def check_dropout(impl: Impl, case: Case) -> None:
     of_heads = shown[..., 0, :] if case.scope == "core" else shown[..., 0, :].transpose(1, 2)
     check_independence([of_heads], torch.ones_like(of_heads))
     check_share(kept, torch.ones_like(kept), case.dropout, "the probs", of_each=2)
-    eps = torch.finfo(getattr(torch, case.rounds)).eps
+    eps = torch.finfo(getattr(torch, case.rounding_dtype)).eps
     if not torch.allclose(first[kept] * keep, probs[kept], rtol=8 * eps, atol=float(probs.max()) * eps):
         raise Wrong(f"what dropout leaves is not 1 / (1 - p) = {1 / keep:.3f} times as large")
     if torch.equal(first, second):
@@ -84,7 +84,7 @@ def spanning(impl: Impl, case: Case) -> Case | None:
 
 
 def spanning_output(impl: Impl, case: Case) -> Case | None:
-    """Return such a case for dropout of the output alone."""
+    """Return such a case that drops the output only; None if `impl` supports none."""
     probes = (replace(it, d_model=it.H * it.D_h) for it in _sizes(impl, replace(case, dropout=0.0)))
     return next((probe for probe in probes if impl.refusal(probe) is None), None)
 
@@ -166,11 +166,11 @@ def check_independence(calls: list[Tensor], visible: Tensor) -> None:
             worst = int((sigmas > NEARLY * sigmas.max()).nonzero()[0])
             lag = worst if worst < size // 2 else worst - size
             alike = float(agreement[worst] / (variance * pairs[worst]))
-            whose = f"an earlier call, {later} before" if later else _who(lag, visible.shape)
-            raise Wrong(f"what it drops depends on {whose} (correlation {alike:.2f})")
+            other = f"an earlier call, {later} before" if later else _describe_lag(lag, visible.shape)
+            raise Wrong(f"what it drops depends on {other} (correlation {alike:.2f})")
 
 
-def _who(lag: int, shape: torch.Size) -> str:
+def _describe_lag(lag: int, shape: torch.Size) -> str:
     """Describe a distance in memory: `other keys: 16 keys apart`."""
     apart = []
     for size, name in zip(reversed(shape), reversed(AXES), strict=True):

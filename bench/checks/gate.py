@@ -75,7 +75,7 @@ class Probed:
     @property
     def ragged(self) -> bool:
         """Whether some length was not round: an implementation limited to round lengths is checked at those alone."""
-        return any(probe.keys % ROUND for probe in self.probes)
+        return any(probe.max_T % ROUND for probe in self.probes)
 
 
 class Gate:
@@ -95,7 +95,7 @@ class Gate:
         """
         eager = eager_form(impl)
         if eager.core is not None and case.scope == "layer" and case.H * case.T * case.T_kv <= FEW:
-            self._once("kernel", eager, case.core, check)
+            self._once("kernel", eager, case.core, check_case)
         if (lone := lone_queries(eager, case)) is not None:
             self._once("lone queries", eager, lone, check_patterns)
         probed = probes(impl, replace(case, threads=None))
@@ -225,7 +225,7 @@ def _lengths(case: Case, T: int) -> Iterator[dict[str, Any]]:
         yield {"T": tokens, "T_kv": T_kv}
 
 
-def check(impl: Impl, case: Case) -> CheckResult:
+def check_case(impl: Impl, case: Case) -> CheckResult:
     """Compare a new core or layer with the reference on two input sets; raises `Wrong`."""
     module, numbers = module_of(impl, case), inputs_of(problem_of(case))
     return check_call(call_of(module, case, numbers), module, numbers, case, (0, 1))
@@ -239,7 +239,7 @@ def check_patterns(impl: Impl, case: Case) -> None:
 
 def _check_once(module: nn.Module, case: Case, numbers: Inputs, problem: Problem, why: str = "") -> None:
     call = call_of(module, case, numbers)
-    with keeping_settings(), without_gradients(module, case):
+    with keeping_settings(), checked_call(module, case):
         outputs = call.read(_run(call))
     verify(outputs, problem, why)
 
@@ -314,7 +314,7 @@ def check_buffers(impl: Impl, case: Case) -> None:
 def check_low_scores(impl: Impl, case: Case) -> None:
     """Compare a new core with the reference where low scores decide, without gradients; raises `Wrong`."""
     case = replace(case, mode="forward") if case.does.gradients else case
-    problem = _known(showing_tails, case)
+    problem = _cached_problem(showing_tails, case)
     _check_once(module_of(impl, case), case, inputs_of(problem), problem, LOW_SCORES)
 
 
@@ -393,14 +393,14 @@ def _check_problems(
         """Return what is compared now of tensors that the module returned."""
         own = [part for part in problem.expected if part.name == "output" or not caching]
         whole = {name: outputs[name].contiguous() for name in {part.name for part in own}}
-        return [part.shown(whole[part.name]) for part in own]
+        return [part.compared_rows(whole[part.name]) for part in own]
 
     def compared(problem: Problem, why: str = "", call: Call = call, numbers: Inputs = numbers) -> CheckResult:
         owned = [*module.parameters(), *module.buffers(), *numbers.options.values()]
         before = copies(owned)
-        with without_gradients(module, case):
+        with checked_call(module, case):
             o = _run(call)
-        outputs = call.read(_formed(o, problem))
+        outputs = call.read(_check_form(o, problem))
         _unchanged(numbers.tensors, problem.inputs, "writes to its inputs", problem.free if caching else None)
         _unchanged(owned, before, "writes to its weights or its mask")
         if numbers.grad is not None and problem.grad is not None:
@@ -430,11 +430,11 @@ def _check_problems(
     return found[min(input_sets)]
 
 
-def without_gradients(module: nn.Module, case: Case) -> Any:
-    """Context of a checked call: gradients are recorded only if needed.
+def checked_call(module: nn.Module, case: Case) -> Any:
+    """Context of a checked call: records gradients only if the case needs them.
 
-    Avoids inference mode, whose tensors an implementation can neither save for a later backward nor fill from its own
-    threads; except for compiled calls, which would compile another graph for another context.
+    Inference mode is used for compiled calls only, which would compile another graph without it: an implementation can
+    neither save its tensors for a later backward nor fill them from its own threads.
     """
     return recording(case, inference=isinstance(module, Compiled))
 
@@ -489,7 +489,7 @@ def check_single_gradients(module: nn.Module, case: Case, numbers: Inputs) -> No
 
 def check_new_weights(module: nn.Module, case: Case, numbers: Inputs) -> None:
     """Check a layer after its weights change: results derived from the old weights must not be used; raises `Wrong`."""
-    problem = _known(showing_output, case)
+    problem = _cached_problem(showing_output, case)
     with torch.no_grad():
         canonical.load(module, problem.weights)
     prepare(module, case)
@@ -498,10 +498,10 @@ def check_new_weights(module: nn.Module, case: Case, numbers: Inputs) -> None:
 
 
 @lru_cache(maxsize=8)
-def _known(make: Callable[[Case], Problem], case: Case) -> Problem:
-    """Return a problem, the same for every implementation, whose output was computed before a kernel could patch torch."""
+def _cached_problem(make: Callable[[Case], Problem], case: Case) -> Problem:
+    """Return a solved problem from a cache: its expected output was computed before a kernel could patch torch."""
     problem = make(case)
-    problem.expected  # noqa: B018
+    problem.expected  # noqa: B018  computed here
     return problem
 
 
@@ -511,11 +511,11 @@ CALLS_IN_TRAINING = 3
 
 def check_training(impl: Impl, probe: Case) -> None:
     """Check that training outputs are finite in every pattern and match the probs kept in that call; raises `Wrong`."""
-    problem, module = _known(showing_probs, probe), module_of(impl, probe)
+    problem, module = _cached_problem(showing_probs, probe), module_of(impl, probe)
     call = call_of(module.train(), probe, inputs_of(problem_of(probe, input_set=1)))
     with recording(probe):
         output = call.read(call.run())["output"]
-    if not problem.output.shown(output).isfinite().all():
+    if not problem.output.compared_rows(output).isfinite().all():
         raise Wrong("in training, where scores are far from zero: NaN or Inf")
     with torch.no_grad():
         canonical.load(module, problem.weights)
@@ -537,7 +537,7 @@ def check_training(impl: Impl, probe: Case) -> None:
 
 def check_output_dropped(impl: Impl, probe: Case) -> None:
     """Check that training drops the output after its projection, bias included, and that gradients match."""
-    problem, module = _known(showing_output, probe), module_of(impl, probe)
+    problem, module = _cached_problem(showing_output, probe), module_of(impl, probe)
     with torch.no_grad():
         canonical.load(module, problem.weights)
     call = call_of(module.train(), probe, inputs_of(problem))
@@ -573,7 +573,7 @@ ALONE = "where nothing else requires a gradient: "
 TWO_FORWARDS = "where another forward comes between a forward and its backward, with gradients of size "
 
 
-def _formed(o: object, problem: Problem) -> object:
+def _check_form(o: object, problem: Problem) -> object:
     """Check shape, dtype and device of an output; raises `Wrong`."""
     promised, first = problem.inputs[0], o
     several = problem.grad is not None or (problem.case.in_model and problem.case.does.cached)
@@ -620,7 +620,7 @@ def verify(outputs: dict[str, Tensor], problem: Problem, why: str = "") -> Check
         return max(of_kind)[1] if of_kind else None
 
     part, error = max(found, key=lambda it: it[1] / it[0].tolerance.overall)
-    eps = torch.finfo(getattr(torch, problem.case.rounds)).eps
+    eps = torch.finfo(getattr(torch, problem.case.rounding_dtype)).eps
     return CheckResult(
         error,
         part.tolerance.overall,

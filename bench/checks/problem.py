@@ -78,13 +78,13 @@ class Expected:
 
     def errors(self, o: Tensor) -> Errors:
         reference, of_rows, overall = self._sizes
-        off = (self.shown(o).double() - reference).norm(dim=-1)
+        off = (self.compared_rows(o).double() - reference).norm(dim=-1)
         return Errors((off.norm() / overall).item(), (off / of_rows).max().item())
 
     def slope(self, o: Tensor) -> float:
         """Return the slope of a least-squares fit of o - reference on the reference."""
         reference, *_ = self._sizes
-        return (((self.shown(o).double() - reference) * reference).sum() / reference.square().sum()).item()
+        return (((self.compared_rows(o).double() - reference) * reference).sum() / reference.square().sum()).item()
 
     def row_errors(self, o: Tensor) -> Tensor:
         """Return the relative error of each compared row, in the shape of `reference` without its last axis."""
@@ -92,8 +92,8 @@ class Expected:
         errors = (o - self.reference).norm(dim=-1) / self.reference.norm(dim=-1).clamp_min(self.norm_floor)
         return errors if self.compared is None else torch.where(self._like(self.compared), errors, 0.0)
 
-    def shown(self, o: Tensor) -> Tensor:
-        """Return only the compared part of an output; contiguous ones aren't copied as a whole."""
+    def compared_rows(self, o: Tensor) -> Tensor:
+        """Select the compared rows of an output. Contiguous outputs aren't copied as a whole."""
         o = o if self.rows is None else o.index_select(-2, self.rows)
         return o if self._places is None else o.flatten(0, -2).index_select(0, self._places)
 

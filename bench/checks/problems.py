@@ -16,7 +16,7 @@ from impls import weights as canonical
 from ..cases.accounting import accounted
 from ..cases.case import Case
 from . import data, decoders, patterns, reference
-from .bounds import WIDE, solved
+from .bounds import WIDE, solver
 from .patterns import APART, DEEPEST, FEATURES, PATTERN_FEATURES, SPREAD
 from .problem import Problem, written_to
 
@@ -49,7 +49,7 @@ def _cached(make: Callable[..., Made]) -> Callable[..., Made]:
     return problem
 
 
-def evaluated(case: Case) -> Case:
+def without_dropout(case: Case) -> Case:
     """Return the case without dropout, by which a problem's numbers are drawn and its weights with them."""
     return replace(case, threads=None, dropout=0.0, out_dropout=0.0)
 
@@ -65,7 +65,7 @@ def problem_of(case: Case, input_set: int = 0) -> Problem:
     tolerance, and a few values are outliers (`OUTLIER`); heads too narrow for the pattern features get ordinary inputs.
     Input set 2 is like 0, with other numbers and other padding.
     """
-    case = evaluated(case)
+    case = without_dropout(case)
     with accounted("reference"):
         if case.in_model:
             return decoders.problem_of(case, input_set)
@@ -123,7 +123,7 @@ def _kernel_problem_of(
             o = reference.attention(q, k, v, case.layer_shape, padding=padding, rows=rows, dropped=dropped, **learned)
         return {"output": o.detach()} | _gradients(o, dict(zip("qkv", leaves, strict=True)) | learned, grad, rows)
 
-    solve = solved(formula, case, rows, compared, pattern)
+    solve = solver(formula, case, rows, compared, pattern)
     return Problem(case, ("q", "k", "v"), inputs, padding, grad, weights, solve)
 
 
@@ -204,7 +204,7 @@ def _layer_problem_of(
     pages, given = data.pages(case, input_set), inputs
     if pages is not None:
         given = (inputs[0], *(data.in_pool(x, pages, case) for x in inputs[1:]))
-    return Problem(case, names, given, padding, grad, weights, solved(formula, case, rows, compared, pattern), pages)
+    return Problem(case, names, given, padding, grad, weights, solver(formula, case, rows, compared, pattern), pages)
 
 
 def _layer_formula(
@@ -232,7 +232,7 @@ def showing_probs(case: Case, dropped: Tensor | None = None) -> Problem:
     For a case with D_v = T_kv and d_model = H * T_kv. `dropped` (B, H, T, T_kv): factor on each prob in training, 0 or
     1 / (1 - p); None for evaluation.
     """
-    case, generator = evaluated(case), data.seeded(case, 3)
+    case, generator = without_dropout(case), data.seeded(case, 3)
     unit = torch.eye(case.T_kv)
     if case.scope == "core":
         q, k = (data.randn((case.B, H, T, case.D_h), generator) for H, T in ((case.H, case.T), (case.H_kv, case.T_kv)))
@@ -253,11 +253,11 @@ def showing_tails(case: Case) -> Problem:
 
     All other keys share a lower score and a large value, so that the output is wrong if they are left out.
     """
-    case = evaluated(case)
+    case = without_dropout(case)
     queries = torch.arange(case.B * case.H * case.T).view(case.B, case.H, case.T)
     q = torch.zeros(*queries.shape, case.D_h)
     k, v = (torch.zeros(case.B, *size) for size in data.cache_sizes(case))
-    q[..., 0] = queries % LOWER / LOWER * (FARTHEST if case.rounds in WIDE else FARTHEST_OF_NARROW)
+    q[..., 0] = queries % LOWER / LOWER * (FARTHEST if case.rounding_dtype in WIDE else FARTHEST_OF_NARROW)
     k[..., 0, 0] = case.D_h**0.5
     v[..., 1:, :] = LARGE_VALUE_OF_FLOAT16 if case.computes == "float16" else LARGE_VALUE
     pattern = torch.full_like(queries, patterns.APART).to(case.device)
@@ -269,7 +269,7 @@ def showing_output(case: Case, dropped: Tensor | None = None) -> Problem:
 
     `dropped` (B, T, d_model): factor on the output in training, or None.
     """
-    case, generator = evaluated(case), data.seeded(case, 4)
+    case, generator = without_dropout(case), data.seeded(case, 4)
     weights = _in_dtype(canonical.draw(case.layer_shape, generator), case)
     exact = [data.randn(size, generator) for size in data.sizes_of_inputs(case)]
     return _layer_problem_of(case, exact, weights, generator, 0, out_dropped=dropped)

@@ -279,10 +279,10 @@ def read(cheap: bool = False) -> dict[str, Any]:
     return {name: setting.get() for name, setting in SETTINGS.items() if setting.cheap or not cheap}
 
 
-def put_back(before: dict[str, Any]) -> list[str]:
+def restore(before: dict[str, Any]) -> list[str]:
     """Restore all given settings and return the refused changes: `default dtype: torch.float32 → torch.float64`.
 
-    Settings marked `reported` are not among them (see `noted`); of these, only the working folder is restored.
+    Settings marked `reported` are not among them (`reported_changes`); of these, only the working folder is restored.
     """
     now = {name: SETTINGS[name].get() for name in before}
     changed = {name: value for name, value in before.items() if _differ(name, value, now[name])}
@@ -295,7 +295,7 @@ def put_back(before: dict[str, Any]) -> list[str]:
     ]
 
 
-def noted(before: dict[str, Any]) -> list[str]:
+def reported_changes(before: dict[str, Any]) -> list[str]:
     """Return changes of the settings marked `reported`."""
     reported = {name: value for name, value in before.items() if SETTINGS[name].on_change == "reported"}
     now = {name: SETTINGS[name].get() for name in reported}

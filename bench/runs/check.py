@@ -78,12 +78,12 @@ def words(axes: dict[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Checked:
-    """Outcome of one implementation in one case."""
+class Result:
+    """Result of one implementation on one test problem."""
 
     impl: str
     problem: str
-    """Axes by which the problem differs from the common ones."""
+    """Axes that differ from the defaults of `check`."""
     case: str
     """The case's id."""
     outcome: str
@@ -96,8 +96,8 @@ class Checked:
     torch: str = version("torch")
 
     def __str__(self) -> str:
-        said = self.detail if self.error is None else f"error {self.error:.1e} of {self.error_bound:.1e}"
-        return f"{self.outcome:<13} {self.impl}: {self.problem}: {said}"
+        detail = self.detail if self.error is None else f"error {self.error:.1e} of {self.error_bound:.1e}"
+        return f"{self.outcome:<13} {self.impl}: {self.problem}: {detail}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -115,23 +115,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="default: cpu")
     parser.add_argument("--json", action="store_true", help="print a list of objects, one per test problem")
-    asked = parser.parse_args(arguments)
-    found: list[Checked] = []
+    options = parser.parse_args(arguments)
+    found: list[Result] = []
 
-    def report(checked: Checked) -> None:
-        found.append(checked)
-        if not asked.json:
-            print(checked, flush=True)
+    def report(result: Result) -> None:
+        found.append(result)
+        if not options.json:
+            print(result, flush=True)
 
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # several processes share the cores: waiting threads sleep
     begun = perf_counter()
     try:
-        for name in _listed(asked.impl):
-            check(name, asked.device, report)
+        for name in _listed(options.impl):
+            check_implementation(name, options.device, report)
     except UsageError as error:
         return complain(error)
     failed = sum(it.outcome in FAILURES for it in found)
-    if asked.json:
+    if options.json:
         print(json.dumps([asdict(it) for it in found], indent=1))
     else:
         passed, seconds = sum(it.outcome == PASSED for it in found), perf_counter() - begun
@@ -159,7 +159,7 @@ def _named(text: str) -> str:
     return f"{text.rpartition(':')[2]}={text}" if ":" in text and "=" not in text else text
 
 
-def check(name: str, device: str, report: Callable[[Checked], None]) -> None:
+def check_implementation(name: str, device: str, report: Callable[[Result], None]) -> None:
     """Check one implementation in several processes, and report each problem's outcome in order; raises `UsageError`.
 
     A lost process is replaced.
@@ -167,12 +167,12 @@ def check(name: str, device: str, report: Callable[[Checked], None]) -> None:
     problems = {"name": name, "axes": [SIZES | {"device": device} | axes for axes in (*PROBLEMS, *AROUND)]}
     numbers = map(str, range(1 if device == "cuda" else min(MOST_WORKERS, os.cpu_count() or 1)))
     setting = Setting(os.getcwd(), threads=None, quiet=False)
-    done: dict[int, Checked] = {}
+    done: dict[int, Result] = {}
     first = 0  # of those that are not reported yet
 
     def script(number: str) -> Script:
         nonlocal first
-        for index, (checked, case) in todo:
+        for index, (result, case) in todo:
             begun = perf_counter()
             try:
                 if case is not None:
@@ -180,12 +180,12 @@ def check(name: str, device: str, report: Callable[[Checked], None]) -> None:
                     reply = yield from checking(
                         workers.clients[number], *what, threaded=False, keep=False, memory=False
                     )
-                    checked = replace(checked, **{it: reply["columns"][it] for it in ("error", "error_bound")})
+                    result = replace(result, **{it: reply["columns"][it] for it in ("error", "error_bound")})
             except Skip as outcome:
-                checked = replace(checked, outcome=outcome.reason, detail=str(outcome))
+                result = replace(result, outcome=outcome.reason, detail=str(outcome))
                 if isinstance(outcome, Lost):
                     workers.replace(number)
-            done[index] = replace(checked, seconds=perf_counter() - begun)
+            done[index] = replace(result, seconds=perf_counter() - begun)
             while first in done:
                 report(done[first])
                 first += 1
@@ -194,17 +194,17 @@ def check(name: str, device: str, report: Callable[[Checked], None]) -> None:
         NamedWorkers(lambda number: WorkerClient(Variant("check"), setting), dict.fromkeys(numbers, problems), "cases")
     ) as workers:
         try:
-            known, *_ = [workers.first_reply(number) for number in workers.clients]
-            if "unknown" in known:
-                raise UsageError(known["unknown"])
-            impl = known["impl"]
-            todo = enumerate(_problems(impl, known["cases"]))
+            reply, *_ = [workers.first_reply(number) for number in workers.clients]
+            if "unknown" in reply:
+                raise UsageError(reply["unknown"])
+            impl = reply["impl"]
+            todo = enumerate(_problems(impl, reply["cases"]))
             together([script(number) for number in workers.clients])
         except Lost as lost:  # a process can't start, or not again
             raise UsageError(f"{name}: {lost}") from None
 
 
-def _problems(impl: str, cases: list[list[dict[str, Any]]]) -> list[tuple[Checked, dict[str, Any] | None]]:
+def _problems(impl: str, cases: list[list[dict[str, Any]]]) -> list[tuple[Result, dict[str, Any] | None]]:
     """Return each problem with the case to check: a kernel alone, else a layer; None if it is unsupported.
 
     Problems of projections and caches are for user-defined layers only.
@@ -216,6 +216,6 @@ def _problems(impl: str, cases: list[list[dict[str, Any]]]) -> list[tuple[Checke
             continue
         case = next((it for it in of_problem[around:] if it["refused"] is None), of_problem[-1])
         outcome = PASSED if case["refused"] is None else UNSUPPORTED
-        checked = Checked(impl, words(axes), case["id"], outcome, case["refused"])
-        found.append((checked, case["case"] if outcome == PASSED else None))
+        result = Result(impl, words(axes), case["id"], outcome, case["refused"])
+        found.append((result, case["case"] if outcome == PASSED else None))
     return found

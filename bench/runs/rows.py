@@ -12,9 +12,9 @@ from pytest_benchmark.stats import Stats
 
 from stats import ratios
 
+from ..cases.case_hash import case_hash
 from ..cases.cells import Cell
 from ..cases.counting import cache_bytes, flops, least_bytes, padding_share
-from ..cases.meaning import case_hash
 
 Row = dict[str, Any]
 

@@ -226,12 +226,12 @@ def _imported(module: str, load: Callable[[], ModuleType]) -> ModuleType:
     except (Exception, SystemExit) as error:
         raise ValueError(f"can't import {module}: {type(error).__name__}: {error}") from None
     finally:
-        noted = settings.noted(before)
-        if changed := settings.put_back(before):
+        reported = settings.reported_changes(before)
+        if changed := settings.restore(before):
             warn(f"{module} modifies global torch settings when it is imported; they were restored: "
                  f"{', '.join(changed)}")  # fmt: skip
-        if noted:
-            warn(f"{module} changes, when it is imported, {', '.join(noted)}")
+        if reported:
+            warn(f"{module} changes, when it is imported, {', '.join(reported)}")
 
 
 def uncallable(cell: Cell) -> str | None:

@@ -21,7 +21,7 @@ from ..checks.afterwards import check_idle_afterwards
 from ..checks.building import keeping_settings, module_of, prepare
 from ..checks.calls import Call, call_of, recording
 from ..checks.dispatch import kernel_in, operators_in, traced
-from ..checks.gate import NEW_NUMBERS, CheckResult, Gate, check_call, verify, without_gradients
+from ..checks.gate import NEW_NUMBERS, CheckResult, Gate, check_call, checked_call, verify
 from ..checks.problem import Inputs, copies, inputs_of
 from ..checks.problems import problem_of
 from .devices import Memory, Meter, Work, free_bytes, meter_for, threads
@@ -105,7 +105,7 @@ class Built:
             with recording(self.cell.case), around() if around else nullcontext():
                 yield
         finally:
-            changed = settings.put_back(before)
+            changed = settings.restore(before)
         if changed:
             raise Wrong(f"modifies global torch settings: {', '.join(changed)}")
 
@@ -223,7 +223,7 @@ def probe(cell: Cell, gate: Gate) -> Built:
     return replace(build(cell), ragged=ragged)
 
 
-def check(built: Built, memory: bool = True, on_calls_done: Callable[[], None] = lambda: None) -> Checked:
+def check_built(built: Built, memory: bool = True, on_calls_done: Callable[[], None] = lambda: None) -> CheckCalls:
     """Check the module to be timed against the reference in two calls; raises `Wrong`, or the call's exception.
 
     The first one is traced for memory and operators. The second one, on other inputs, measures time and the growth of
@@ -235,15 +235,15 @@ def check(built: Built, memory: bool = True, on_calls_done: Callable[[], None] =
     cell, case = built.cell, built.cell.case
     if cell.impl.compiled and built.compile_cache is None:
         raise Skip("torch.compile made no graph: what would be timed is the eager form")
-    checked = Checked(built, memory, on_calls_done)
+    checked = CheckCalls(built, memory, on_calls_done)
     ways = iter((checked.size, checked.time))
     with accounted("gate"):
         if case.drops:
-            checked.check = check_call(built.call, built.module, built.numbers, case, (0, 1))
+            checked.errors = check_call(built.call, built.module, built.numbers, case, (0, 1))
         else:
             watched = replace(built.call, run=lambda: next(ways)())
             built.refill(1)
-            checked.check = check_call(watched, built.module, built.numbers, case, (1, 0))
+            checked.errors = check_call(watched, built.module, built.numbers, case, (1, 0))
             built.input_set = 0
     if case.drops:
         checked.in_training()
@@ -255,10 +255,10 @@ def check(built: Built, memory: bool = True, on_calls_done: Callable[[], None] =
     return checked
 
 
-class Checked:
-    """Calls of a cell's check, each measured in one way, and their results."""
+class CheckCalls:
+    """The calls that a cell's check makes, each measured in one way, and what was measured."""
 
-    check: CheckResult
+    errors: CheckResult
     peak_rss_bytes: int | None = None
     """Growth of the process's high-water mark over another call, private memory included; None if unavailable."""
     kernel = "other"
@@ -319,7 +319,7 @@ class Checked:
 
     def repeat(self) -> None:
         """Make more calls if a result is inconclusive."""
-        with accounted("memory"), keeping_settings(), without_gradients(self._built.module, self._built.cell.case):
+        with accounted("memory"), keeping_settings(), checked_call(self._built.module, self._built.cell.case):
             if kept := self.memory.kept_bytes:  # the first call allocated, or computed, what the module keeps
                 self.size()
                 self.memory = Memory(self.memory.peak_bytes + kept, kept)

@@ -3,7 +3,7 @@
 With its own settings glibc maps blocks above a threshold separately and unmaps them when freed; the next call faults on
 each of their pages again. The threshold depends on earlier frees, so that other cells of a process would affect a
 call's time: workers fix it. They check with these settings, since kept pages would count as memory, and time with those
-that the environment chooses: by default pages are kept, and what calls take without that is measured beside.
+that the environment chooses: by default pages are kept, and the time without kept pages is measured, too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KEEP: Mapping[str, str] = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
     "MALLOC_TOP_PAD_": str(1 << 28),
 }
-"""The same by environment variables of a new process."""
+"""`KEPT` as environment variables of a new process."""
 
 VARIABLES = (*KEEP, "MALLOC_MMAP_THRESHOLD_")
 
@@ -39,7 +39,7 @@ ALLOCATOR = ("LD_PRELOAD", "GLIBC_TUNABLES", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH
 """Settings of the memory allocator, besides glibc's MALLOC_*."""
 
 CALLS, WITHIN = 3, 1.0
-"""Most timed calls under the other settings, and the seconds after which no more are made."""
+"""Most timed calls under the other setting, and the seconds after which no more are made."""
 
 
 def chosen() -> dict[str, str]:
@@ -72,9 +72,9 @@ def use_chosen() -> None:
     _set(_chosen())
 
 
-def otherwise(seconds: Callable[[], float], checked: float = 0.0) -> dict[str, float]:
-    """Return the seconds of the fastest of several calls in the other way: {"fresh_pages_s"} if this process keeps its
-    pages, {"kept_pages_s"} with glibc's own settings, and {} with another allocator or other settings.
+def time_other_setting(seconds: Callable[[], float], checked: float = 0.0) -> dict[str, float]:
+    """Time calls under the other setting of malloc, and return the seconds of the fastest: {"fresh_pages_s"} if this
+    process keeps its pages, {"kept_pages_s"} if it has glibc's own settings, {} with another allocator or others.
 
     `seconds` makes a call and returns its duration. A call of more than `WITHIN` seconds in the check (`checked`) is
     not repeated with glibc's settings, which it had there.

@@ -28,14 +28,14 @@ from ..checks.problems import problem_of
 from ..selection.choice import impls_named, place_of, refuse_absent, uncallable
 from ..selection.errors import UsageError
 from ..timing.caching import check_kernel_caches_nothing, check_no_result_caching
-from ..timing.cell import Built, build, check, probe, time_block
+from ..timing.cell import Built, build, check_built, probe, time_block
 from ..timing.cold import cold_s
 from ..timing.devices import energy_counter, free_bytes, meter_for
 from ..timing.devices.cuda import see_one_gpu
 from ..timing.devices.energy import joules_of_a_call
 from ..timing.devices.nvml import words
 from ..timing.machine import fingerprint
-from ..timing.malloc import MAPPED, as_system, otherwise, release, use_chosen
+from ..timing.malloc import MAPPED, as_system, release, time_other_setting, use_chosen
 from ..timing.parts import parts_of
 from ..timing.reference_workload import GPU_WORK, WORK, software
 from ..timing.rooflines import Rooflines
@@ -180,11 +180,11 @@ class Tasks:
         self._use(cell.case)
         calls_again = not keep or cell.case.deterministic
         with as_system():
-            checked = check(built, memory, (lambda: None) if calls_again else self._on_calls_done)
+            checked = check_built(built, memory, (lambda: None) if calls_again else self._on_calls_done)
         known = memory and not cell.impl.limits.own_memory
         rows = problem_of(cell.case).output.rows
         columns = {
-            **asdict(checked.check),
+            **asdict(checked.errors),
             **{name: size if known else None for name, size in asdict(checked.memory).items()},
             **{name: getattr(built, name) for name in ("prepare_s", "compile_s", "compile_cache")},
             "proved_ragged": built.ragged,
@@ -285,11 +285,11 @@ class Tasks:
 
     def other_pages(self, what: str, checked: float = 0.0) -> dict[str, float]:
         """Return the seconds of a call with the page faults that this process avoids, or without those that it has
-        (`malloc.otherwise`, with `checked`); {} if memory may be too small.
+        (`malloc.time_other_setting`); {} if memory may be too small.
         """
         built = self._built(what)
         room = ROOM * least_memory(built.cell.impl, built.cell.case) < free_bytes(built.cell.case.device)
-        return otherwise(lambda: built.time(1)[0], checked) if room else {}
+        return time_other_setting(lambda: built.time(1)[0], checked) if room else {}
 
     def more(self, what: str, hot_s: float) -> Reply:
         """Return {"cold_s", ...}: one call under further conditions (`Meter.more`); "energy_j": its joules; of a block

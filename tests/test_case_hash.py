@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bench.cases.case import Case
-from bench.cases.meaning import case_hash
+from bench.cases.case_hash import case_hash
 from bench.checks.problems import problem_of
 
 NUMBERS = [
@@ -25,7 +25,7 @@ NUMBERS = [
 def test_inputs_and_weights_are_those_of_earlier_runs(
     axes: dict[str, Any], of_inputs: float, of_weights: float
 ) -> None:
-    """If cells change their meaning, change `MEASUREMENT` in bench/cases/meaning.py, too."""
+    """If cells change their meaning, change `MEASUREMENT` in bench/cases/case_hash.py, too."""
     problem = problem_of(Case.of(**({"H": 2, "D_h": 8} | axes)))
     drawn = (*problem.inputs, *([] if problem.grad is None else [problem.grad]))
     assert total(drawn) == pytest.approx(of_inputs, rel=1e-5)

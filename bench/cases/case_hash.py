@@ -1,7 +1,7 @@
-"""Hashes the meaning of a cell: numbers with different `case_hash` are not comparable and don't belong on one line.
+"""Hashes what a cell measures: numbers with different `case_hash` are not comparable.
 
 The hash covers the case and the version of the measurement: how inputs and weights are generated, and what is timed. It
-excludes the implementation, the timer and the correctness checks, which may change without changing the meaning.
+excludes the implementation, the timer and the correctness checks.
 """
 
 from __future__ import annotations
