@@ -11,9 +11,9 @@ if not __package__:  # started by path: a package `bench` of the user's must not
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     __package__ = "bench"
 
-from . import starting, terminal
+from . import interrupts, terminal
 from .cases.axes import nearest
-from .starting import UNFINISHED
+from .interrupts import UNFINISHED
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("bench.runs.check", "are kernels and layers correct? No timing"),
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 raise
             terminal.warn(f"BROKEN: impls can't be imported: {type(error).__name__}: {error}")
             return 1
-        starting.started()
+        interrupts.raise_from_now_on()
         code: int = command.main(rest)
         return code
     if name in ("-h", "--help"):
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return USAGE_ERROR
 
 
-def guarded() -> int:
+def run_from_shell() -> int:
     """Run `main` from a shell: interrupts and broken output end it with one line."""
     terminal.prepare()
     try:
@@ -69,4 +69,4 @@ def guarded() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded())
+    sys.exit(run_from_shell())

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from . import CHECKOUT, starting, terminal
+from . import CHECKOUT, interrupts, terminal
 from .cases.cells import Cell, Key
 from .cases.modes import MODES
 from .cases.outcome import FAILURES
@@ -21,7 +21,7 @@ from .runs.measuring import Measuring
 from .runs.progress import Progress
 from .runs.replay import replay
 from .runs.run import Run
-from .runs.saving import reports, save, writable
+from .runs.saving import run_reports, save, writable
 from .selection.errors import UsageError
 from .selection.options import pytest_addoption, refuse_unused
 from .timing.machine import fingerprint
@@ -64,7 +64,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     except OSError as error:
         terminal.close()
         raise UsageError(f"standard output: {error.strerror}") from None
-    starting.started()
+    interrupts.raise_from_now_on()
     return None
 
 
@@ -252,4 +252,4 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     sys.stdout.flush()
     run = config.stash.get(RUN, None)
     if run and run.saved and run.complete and config.getoption("report"):
-        reports(str(run.saved), "--quiet")  # the run has printed its table
+        run_reports(str(run.saved), "--quiet")  # the run has printed its table

@@ -14,7 +14,7 @@ from importlib.metadata import version
 from keyword import iskeyword
 from pathlib import Path
 
-from . import starting  # noqa: F401  (Ctrl-C is one line)
+from . import interrupts  # noqa: F401  (Ctrl-C is one line)
 from .cases.axes import nearest
 
 HOME = Path(__file__).resolve().parent.parent
@@ -46,7 +46,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
     "completion": ((), "for bash and zsh: attention-bench completion >> ~/.bashrc"),
 }
 
-OWN = {"new-kernel": "[FILE]", "new-layer": "[FILE]", "completion": "", "list": ""}
+WITHOUT_OPTIONS = {"new-kernel": "[FILE]", "new-layer": "[FILE]", "completion": "", "list": ""}
 """Commands without options, with their arguments."""
 
 COMPLETION = """\
@@ -83,17 +83,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         return _complain(f"unknown command {name!r}{nearest(name, COMMANDS)} (--help shows all)")
     command, about = COMMANDS[name]
-    if name in (*OWN, "run") and {"-h", "--help"} & {*rest}:
-        usage = f"usage: attention-bench {name} {OWN.get(name)}".rstrip()
+    if name in (*WITHOUT_OPTIONS, "run") and {"-h", "--help"} & {*rest}:
+        usage = f"usage: attention-bench {name} {WITHOUT_OPTIONS.get(name)}".rstrip()
         print(_run_help() if name == "run" else f"{usage}\n\n{about[0].upper()}{about[1:]}.")
         return 0
     if not command:
-        return completion(rest) if name == "completion" else begin(name, rest)
+        return completion(rest) if name == "completion" else write_template(name, rest)
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, *command, *rest])
 
 
-def begin(command: str, arguments: Sequence[str]) -> int:
+def write_template(command: str, arguments: Sequence[str]) -> int:
     """Write a template of a kernel or layer; refuses to overwrite files and to shadow other modules."""
     if len(arguments) > 1 or " ".join(arguments).startswith("-"):
         return _complain(f"{command} {' '.join(arguments)}: takes one FILE, and no options")
@@ -142,7 +142,7 @@ def completion(arguments: Sequence[str]) -> int:
 
 def _options(command: str) -> list[str]:
     """Return the long options shown in a command's help."""
-    if command in OWN:
+    if command in WITHOUT_OPTIONS:
         return []
     asked = [sys.executable, *COMMANDS[command][0], "--help"]
     shown = "" if command == "run" else subprocess.run(asked, capture_output=True, text=True).stdout

@@ -12,8 +12,8 @@ from typing import Any, TextIO, cast
 from stats.arguments import as_typed
 
 
-class Patient:
-    """Stream whose reader may close early, as `head` does: further output is dropped, the exit code is unchanged."""
+class TolerantStream:
+    """Stream whose reader may close it early, as `head` does: further output is dropped, the exit code is unchanged."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
@@ -22,16 +22,16 @@ class Patient:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        with self._listened_to():
+        with self._tolerating_closed_reader():
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        with self._listened_to():
+        with self._tolerating_closed_reader():
             self._stream.flush()
 
     @contextmanager
-    def _listened_to(self) -> Iterator[None]:
+    def _tolerating_closed_reader(self) -> Iterator[None]:
         try:
             yield
         except BrokenPipeError:
@@ -44,7 +44,7 @@ def prepare() -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (as long as the process lives)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-        sys.stdout = cast(TextIO, Patient(sys.stdout))
+        sys.stdout = cast(TextIO, TolerantStream(sys.stdout))
 
 
 def close() -> None:

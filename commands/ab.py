@@ -14,7 +14,7 @@ from bench.ab.comparison import Unjudgeable
 from bench.ab.options import asked, command, parser, spelt
 from bench.ab.planning import Same
 from bench.cases.outcome import Skip
-from bench.runs.saving import named
+from bench.runs.saving import valid_name
 from bench.selection.command import complain
 from bench.selection.errors import UsageError
 from bench.terminal import warn
@@ -53,7 +53,7 @@ def _answer(options: argparse.Namespace) -> int:
     for path in (options.json, options.markdown):
         _writable(path)
     if options.save is not None:
-        options.save = named(options.save, "--save")
+        options.save = valid_name(options.save, "--save")
     if options.self_test:
         ab.self_tested(options)
         return 0

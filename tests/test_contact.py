@@ -31,7 +31,7 @@ from bench.runs import listing, saving
 from bench.runs.lacking import skip_of
 from bench.runs.measuring import Measuring
 from bench.runs.progress import skips
-from bench.runs.remaining import END, USUAL, guessed, parts, remaining
+from bench.runs.remaining import END, USUAL, remaining, seconds_of_cell, seconds_of_parts
 from bench.runs.run import Run
 from bench.selection.choice import impls_named
 from bench.selection.options import ASKED, Selection, clock_text
@@ -210,13 +210,13 @@ def test_a_sentence_keeps_its_words_where_an_implementation_is_called_layer() ->
 
 def test_an_estimate_counts_the_few_calls_of_long_ones_and_the_check() -> None:
     short, long = (Cell(impls.get("fused"), Case.of(T=T, H=8, D_h=64, threads=2)) for T in (64, 8192))
-    assert guessed(short, 0.25, processes=1) < 1 < guessed(short, 0.25, processes=5) < 3
+    assert seconds_of_cell(short, 0.25, processes=1) < 1 < seconds_of_cell(short, 0.25, processes=5) < 3
     call = counting.flops(long.case) / 5e10  # more than a second
-    assert 20 * call < guessed(long, 0.25, processes=1) < guessed(long, 0.25, processes=5) / 1.5
+    assert 20 * call < seconds_of_cell(long, 0.25, processes=1) < seconds_of_cell(long, 0.25, processes=5) / 1.5
 
 
 def test_a_long_call_is_planned_for_the_visits_that_time_it() -> None:
-    _, visits = parts(Cell(impls.get("fused"), CASE), 0.25, 5, call=1.0)
+    _, visits = seconds_of_parts(Cell(impls.get("fused"), CASE), 0.25, 5, call=1.0)
     assert visits[-1] > 5 and not any(visits[:-1])
 
 
@@ -237,10 +237,10 @@ def beginning(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_the_time_left_follows_the_rate_of_the_run(beginning: Any) -> None:
     cells = [Cell(impls.get(name), CASE) for name in ("fused", "sdpa", "einsum", "packed")]
     run, now = beginning(*cells)
-    left, whole = remaining(run), guessed(cells[0], 0.25, 1)
+    left, whole = remaining(run), seconds_of_cell(cells[0], 0.25, 1)
     assert left() == pytest.approx(USUAL * (4 * whole + END))
     run.checked = {cell.key: {"seconds": 1e-6} for cell in cells[:2]}
-    check, visits = parts(cells[0], 0.25, 1, 1e-6)
+    check, visits = seconds_of_parts(cells[0], 0.25, 1, 1e-6)
     timed = sum(visits)
     of_timing = remaining(run)
     now[0] = USUAL * 2 * check
@@ -266,7 +266,7 @@ def test_a_cell_that_failed_after_long_says_nothing_of_what_is_left(beginning: A
     run, now = beginning(*cells)
     left = remaining(run)
     now[0], run.skipped = 300.0, {cells[0].key: {}}
-    assert left(300.0) == left() == pytest.approx(USUAL * (2 * guessed(cells[1], 0.25, 1) + END))
+    assert left(300.0) == left() == pytest.approx(USUAL * (2 * seconds_of_cell(cells[1], 0.25, 1) + END))
 
 
 @pytest.mark.parametrize(("seconds", "says"), [(10, "10 s"), (600, "10 min"), (3 * 3600, "3 h"), (1e9, "11,574 days")])
@@ -296,7 +296,7 @@ def test_ctrl_c_and_a_full_disk_end_a_command_in_one_line(
         monkeypatch.setattr(terminal, "close", lambda: None)
         monkeypatch.setattr(os, "_exit", sys.exit)
         try:
-            return bench_main.guarded(), capsys.readouterr().err
+            return bench_main.run_from_shell(), capsys.readouterr().err
         except SystemExit as ended:
             return int(str(ended.code)), capsys.readouterr().err
 
@@ -400,7 +400,7 @@ def test_a_run_that_cannot_be_saved_says_so_and_keeps_its_journal(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     pages: list[str] = []
-    monkeypatch.setattr(saving, "reports", lambda path, *_: pages.append(path))
+    monkeypatch.setattr(saving, "run_reports", lambda path, *_: pages.append(path))
     unsupported = ("--impl", "loop", "--T", "512", "--report")
     with monkeypatch.context() as disk:
         disk.setattr(saving.Path, "write_text", full)

@@ -67,18 +67,18 @@ def classify(error: BaseException) -> Skip:
 
     if isinstance(error, Skip):
         return error
-    said = _said(error)
-    sentence = f"{type(error).__name__}: {next(iter(said.splitlines()), 'no message')}{_place(error)}"
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in said for words in OUT_OF_MEMORY):
+    message = _message(error)
+    sentence = f"{type(error).__name__}: {next(iter(message.splitlines()), 'no message')}{_place(error)}"
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in message for words in OUT_OF_MEMORY):
         return OutOfMemory(sentence)
-    if why := next((why for words, why in CANNOT.items() if words in said), None):
+    if why := next((why for words, why in CANNOT.items() if words in message), None):
         return Unsupported(f"{why} ({sentence})")
-    if OCCUPIED in said:
+    if OCCUPIED in message:
         return Skip(f"another process has the GPU to itself: `nvidia-smi -c 0` lets several use it ({sentence})")
     return Skip(sentence)
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     """Return an exception's message; empty if a user-defined class fails to produce it."""
     try:
         return str(error).strip()

@@ -19,8 +19,8 @@ from stats.arguments import Parser
 
 from .. import CHECKOUT
 from ..runs import journal as journals
-from ..runs.saving import named, results_root
-from ..selection.command import complain, said
+from ..runs.saving import results_root, valid_name
+from ..selection.command import command_line, complain
 from ..selection.errors import UsageError, count
 from ..workers.fresh import QUIET, pin
 
@@ -32,7 +32,7 @@ PROCESSES = 5
 ENGINES = {"ray": "ray", "slurm": "submitit"}
 """Engines with their packages; each is implemented by the module `on_NAME`."""
 
-WITHOUT = (
+UNSUPPORTED = (
     "--dry-run", "--list", "--collect-only", "--co", "--save-traces", "--redo", "-x", "--exitfirst", "--maxfail",
     "--benchmark-disable", "--benchmark-skip",
 )  # fmt: skip
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, others = _parser().parse_known_args(arguments)
     try:
         if options.cluster:
-            return _on_cluster(options, others, said("sweep", arguments))
+            return _on_cluster(options, others, command_line("sweep", arguments))
         for option in ("--address", "--node-types", "--slurm-option"):
             if getattr(options, option[2:].replace("-", "_")):
                 raise UsageError(f"{option} goes with --cluster {' or '.join(ENGINES)}")
@@ -75,7 +75,7 @@ def begun(options: argparse.Namespace, others: Sequence[str], folder: Path) -> t
     """Return the run's name, and its journal in `folder` if it is resumed; raises `UsageError`."""
     if not (options.resume or options.save):
         raise UsageError("--save NAME is missing: what is the run called? (--resume NAME finishes one)")
-    name = named(options.resume or options.save, "--resume" if options.resume else "--save")
+    name = valid_name(options.resume or options.save, "--resume" if options.resume else "--save")
     journal = journals.newest(folder, name)
     if options.resume:
         if {*others} - {"--redo"} or options.processes or options.save or options.quiet_machine:
@@ -151,7 +151,7 @@ def _pair(text: str) -> tuple[str, str | int]:
 
 def _on_cluster(options: argparse.Namespace, others: list[str], command: str) -> int:
     """Begin or resume a sweep."""
-    if unfit := {given.partition("=")[0] for given in others} & {*WITHOUT}:
+    if unfit := {given.partition("=")[0] for given in others} & {*UNSUPPORTED}:
         raise UsageError(f"{unfit.pop()} does not go with --cluster")
     results = results_root(Path.cwd(), options.benchmark_storage)
     name, path = begun(options, [*others, *options.node_types], results / "cluster")

@@ -16,12 +16,12 @@ from stats.arguments import as_typed
 from stats.verdict import STILL
 
 from ..cases.outcome import FAILURES
+from ..interrupts import UNFINISHED
 from ..runs.journal import Journal, Line
 from ..runs.progress import skips
 from ..runs.saving import load, run_files, save
 from ..selection.command import complain
 from ..selection.errors import UsageError
-from ..starting import UNFINISHED
 from ..timing.rooflines import Rooflines
 from .driver import Driver, Engine, Job, Reply, tell
 

@@ -19,7 +19,7 @@ from ..timing.machine import fingerprint
 from . import journal as journals
 from .journal import Journal
 from .run import Run
-from .saving import load, named, results_root, run_files, run_names
+from .saving import load, results_root, run_files, run_names, valid_name
 from .traces import Traces
 
 
@@ -45,7 +45,7 @@ def begin(config: pytest.Config) -> Run:
         )
     config.option.benchmark_save = config.option.benchmark_autosave = None  # the suite itself saves, all or nothing
     if run.name:
-        named(run.name, "--benchmark-save")
+        valid_name(run.name, "--benchmark-save")
     given, suite = [str(it) for it in config.invocation_params.args], str(CHECKOUT / "bench")
     own = (
         given[given.index(suite) + 1 :] if given[:1] == ["-c"] and suite in given else None

@@ -19,7 +19,7 @@ from ..cases.sweep import SWEEPS, Axes
 from ..selection.options import clock_text
 from ..timing.devices import default_device
 from .lacking import skip_of
-from .remaining import guessed
+from .remaining import seconds_of_cell
 from .run import Run
 
 
@@ -70,10 +70,10 @@ def _declared(limits: Limits) -> list[str]:
     """Return the declared limits that differ from their defaults: `max_T=256`, `dropout=False`."""
     named = ((limit.name, getattr(limits, limit.name), limit.default) for limit in fields(limits))
     differing = (it for it in named if it[1] != it[2] and it[0] not in ("install", "beyond", "returns_lse"))
-    return [*(_said(name, value) for name, value, _ in differing), *(f"no {rule}" for rule in limits.without)]
+    return [*(_limit_text(name, value) for name, value, _ in differing), *(f"no {rule}" for rule in limits.without)]
 
 
-def _said(name: str, value: Any) -> str:
+def _limit_text(name: str, value: Any) -> str:
     if callable(value):
         return str(value.__doc__).splitlines()[0].rstrip(".")
     return f"{name}={'/'.join(value) if isinstance(value, tuple) else value}"
@@ -90,7 +90,7 @@ def show_plan(run: Run) -> None:
         say(f"{case.id}: {', '.join(names) or 'nothing'}")
     for line in dict.fromkeys(f"{why.reason}: {why}" for why in refused.values()):
         say(line, markup=False)
-    guess = clock_text(sum(guessed(cell, run.timing["cell_time"], run.processes) for cell in possible))
+    guess = clock_text(sum(seconds_of_cell(cell, run.timing["cell_time"], run.processes) for cell in possible))
     left = "1 cell" if len(possible) == 1 else f"{len(possible)} cells"
     counts = {"unsupported": 0} | Counter(why.reason for why in refused.values())
     say(f"{left} to measure, {', '.join(f'{count} {reason}' for reason, count in counts.items())}, {guess}")

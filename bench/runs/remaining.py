@@ -28,20 +28,22 @@ USUAL, PRIOR = 1.3, 0.05
 """Typical ratio of actual to planned seconds; and the share of the plan by which this prior is weighted."""
 
 
-def guessed(cell: Cell, cell_time: float, processes: int) -> float:
-    """Estimate the seconds of a cell, check and memory included."""
-    check, visits = parts(cell, cell_time, processes)
+def seconds_of_cell(cell: Cell, cell_time: float, processes: int) -> float:
+    """Estimate the seconds of a cell in all processes, from its check to its last block."""
+    check, visits = seconds_of_parts(cell, cell_time, processes)
     return check + processes * sum(visits)
 
 
-def parts(cell: Cell, cell_time: float, processes: int, call: float | None = None) -> tuple[float, list[float]]:
-    """Estimate the seconds of a cell's check, memory included, and of each visit in one process, with its share of
-    preparing the cell; `call`: of one call, if known.
+def seconds_of_parts(
+    cell: Cell, cell_time: float, processes: int, call: float | None = None
+) -> tuple[float, list[float]]:
+    """Estimate the seconds of a cell's check, and of each of its visits in one process, preparation included. `call`:
+    seconds of one call, if known.
     """
     case, limits = cell.case, cell.impl.limits
     pairs = case.B * case.H * case.T * case.T_kv
     loops = 6 * pairs / limits.max_pairs if limits.max_pairs else 0.0  # a limit on pairs marks a Python loop
-    call = call or call_of(case)
+    call = call or seconds_of_call(case)
     visits, block = Visits(cell_time, processes), block_of(call)
     blocks = [visits.counts({"": block}, visit, {}).get("", 0) for visit in range(VISITS)]
     once = 0.15 + CHECKED * call + loops + (1.5 if cell.impl.compiled else 0.0)
@@ -49,14 +51,14 @@ def parts(cell: Cell, cell_time: float, processes: int, call: float | None = Non
     return once, [count * each for count in blocks]
 
 
-def call_of(case: Case) -> float:
+def seconds_of_call(case: Case) -> float:
     """Estimate the seconds of a call."""
     return flops(case) / (OF_A_GPU if case.device == "cuda" else OF_A_CORE * (case.threads or os.cpu_count() or 1))
 
 
 def remaining(run: Run) -> Callable[..., float]:
     """Return a function that estimates the seconds left of a run, from the rate since this call with `USUAL` as a prior
-    of weight `PRIOR`. It takes the seconds of the machine's time that a failed cell took, which say nothing of others.
+    of weight `PRIOR`. Its argument, the seconds that a failed cell took, is excluded from the rate.
     """
 
     def planned() -> tuple[float, float]:
@@ -65,11 +67,11 @@ def remaining(run: Run) -> Callable[..., float]:
         """
         done = whole = 0.0
         known = {key: it["seconds"] for key, it in run.checked.items() if not run.cell(key).impl.limits.max_pairs}
-        longer = (CALLS + sum(known.values())) / (CALLS + sum(call_of(run.cell(key).case) for key in known))
+        longer = (CALLS + sum(known.values())) / (CALLS + sum(seconds_of_call(run.cell(key).case) for key in known))
         for key in (run.planned or set()) - run.skipped.keys():
             cell = run.cell(key)
-            call = run.checked[key]["seconds"] if key in run.checked else longer * call_of(cell.case)
-            check, visits = parts(cell, run.timing["cell_time"], run.processes, call)
+            call = run.checked[key]["seconds"] if key in run.checked else longer * seconds_of_call(cell.case)
+            check, visits = seconds_of_parts(cell, run.timing["cell_time"], run.processes, call)
             whole += check + run.processes * sum(visits)
             done += check * run.settled(key) + sum(visits[visit] for visit in run.visits(key[1]))
         return done, whole

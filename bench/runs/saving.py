@@ -22,8 +22,8 @@ LONGEST = 200
 """Most bytes of a run's name; the names of its files are a few bytes longer, and may have 255."""
 
 
-def named(name: str, option: str) -> str:
-    """Return a run's name that is valid in file names; raises `UsageError`."""
+def valid_name(name: str, option: str) -> str:
+    """Return a run's name as it may occur in file names; raises `UsageError` for others."""
     try:
         name = str(parse_save(name))
     except argparse.ArgumentTypeError as error:
@@ -93,6 +93,6 @@ def load(path: Path) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def reports(*arguments: str) -> int:
+def run_reports(*arguments: str) -> int:
     """Run `python -m reports ...` in a separate process that only reads the files; returns its exit code."""
     return subprocess.run([sys.executable, str(CHECKOUT / "reports"), *arguments]).returncode

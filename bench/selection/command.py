@@ -17,6 +17,6 @@ def complain(message: object, code: int = USAGE_ERROR) -> int:
     return code
 
 
-def said(command: str, arguments: Sequence[str] | None) -> str:
-    """Return the command line for repeating the command."""
+def command_line(command: str, arguments: Sequence[str] | None) -> str:
+    """Return the command line of `python -m bench COMMAND`; None stands for this process's own arguments."""
     return shlex.join(["python", "-m", "bench", command, *(sys.argv[2:] if arguments is None else arguments)])

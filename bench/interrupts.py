@@ -1,4 +1,4 @@
-"""Handles Ctrl-C with one line while other imports, which take seconds, are running. Must be imported first."""
+"""Ctrl-C during imports, which take seconds, ends the process with one line. Must be imported before other modules."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def end_in_one_line(*_: object) -> None:
     os._exit(UNFINISHED)  # an import in progress can't turn this exit into another exception
 
 
-def started() -> None:
+def raise_from_now_on() -> None:
     """Make Ctrl-C raise KeyboardInterrupt from now on, since there is work to finish."""
     handler = signal.getsignal(signal.SIGINT)
     if getattr(handler, "__name__", "") == end_in_one_line.__name__:  # of any copy of this module
