@@ -12,7 +12,7 @@ from pathlib import Path
 from bench.ab import ab
 from bench.ab.comparison import Unjudgeable
 from bench.ab.options import asked, command, parser, spelt
-from bench.ab.planning import Same
+from bench.ab.planning import SameCode
 from bench.cases.outcome import Skip
 from bench.runs.saving import valid_name
 from bench.selection.command import complain
@@ -55,11 +55,11 @@ def _answer(options: argparse.Namespace) -> int:
     if options.save is not None:
         options.save = valid_name(options.save, "--save")
     if options.self_test:
-        ab.self_tested(options)
+        ab.self_test(options)
         return 0
     try:
-        saved = ab.measured(options)
-    except Same as same:
+        saved = ab.measure(options)
+    except SameCode as same:
         return compare.tell(unmeasured(same, options), json_file=options.json, markdown=options.markdown)
     code = compare.tell(
         ab_file.comparison(saved), shlex.quote(str(saved)), json_file=options.json, markdown=options.markdown
@@ -77,7 +77,7 @@ def _refuse_ignored(options: argparse.Namespace) -> None:
             raise UsageError(f"--self-test writes its own files: leave out --{name}")
 
 
-def unmeasured(same: Same, options: argparse.Namespace) -> Comparison:
+def unmeasured(same: SameCode, options: argparse.Namespace) -> Comparison:
     """Return the comparison of two variants with the same code."""
     return Comparison(
         *same.variants, options.margin, cells=[], notes=[str(same)], machine={}, commands=[command(asked(options))]

@@ -21,7 +21,7 @@ from bench import CHECKOUT
 from bench.ab import ab
 from bench.ab.comparison import Unjudgeable
 from bench.ab.options import add_cells, defaults
-from bench.ab.planning import Same
+from bench.ab.planning import SameCode
 from bench.ab.sources import commit_of, commits_between, digest, repository, subject_of
 from bench.cases.outcome import Skip
 from bench.runs.saving import run_files
@@ -65,7 +65,7 @@ class Step:
     def __str__(self) -> str:
         if not math.isfinite(self.error):
             return f"{self.word}: nothing could be measured"
-        low, high = (100 * (self.share + side * WITHIN * self.error) for side in (-1, 1))
+        low, high = (100 * (self.share + sign * WITHIN * self.error) for sign in (-1, 1))
         return f"{self.word}: {100 * self.share:.0f} % of the change ({low:.0f} to {high:.0f})"
 
 
@@ -83,19 +83,19 @@ def main(arguments: Sequence[str]) -> int:
 def _answer(options: argparse.Namespace) -> int:
     points, kind = _points(options.ends, options.pythons)
     bisection = Bisection(points, kind, options)
-    ends = bisection.compared(points[0], points[-1], options.budget * 2)
+    ends = bisection.compare(points[0], points[-1], options.budget * 2)
     change = {
         (cell.impl, cell.id): math.log(cell.verdict.ratio) for cell in ends.cells if cell.verdict.word == REGRESSED
     }
-    said = [*sentences(ends), *(ends.notes if not ends.cells else ())]
+    lines = [*sentences(ends), *(ends.notes if not ends.cells else ())]
     if not change:
         if any(cell.verdict.word == INCONCLUSIVE for cell in ends.cells):
-            said.append(f"some of it is INCONCLUSIVE: --budget {2 * options.budget:g} measures for longer")
-        print("nothing is significantly slower between the ends:", *said, sep="\n  ")
+            lines.append(f"some of it is INCONCLUSIVE: --budget {2 * options.budget:g} measures for longer")
+        print("nothing is significantly slower between the ends:", *lines, sep="\n  ")
         return UNJUDGED
-    print("slower between the ends:", *said, sep="\n  ", flush=True)
+    print("slower between the ends:", *lines, sep="\n  ", flush=True)
     good, bad, between = search(len(points), lambda at: bisection.judge(at, change))
-    return bisection.told(good, bad, between)
+    return bisection.print_result(good, bad, between)
 
 
 def search(count: int, judge: Callable[[int], Step]) -> tuple[int, int, list[int]]:
@@ -119,11 +119,11 @@ def step_of(found: Comparison, change: Change) -> Step:
     """Derive a step from a comparison with the good end: mean over the changed cells, weighted by precision."""
     weights, shares = [0.0], [0.0]
     for cell in found.cells:
-        full, said = change.get((cell.impl, cell.id)), cell.verdict
-        if full and math.isfinite(said.ratio) and math.isfinite(said.low) and math.isfinite(said.high):
-            error = math.log(said.high / said.low) / 4 / full  # an interval of 95 % is four standard errors wide
+        full, verdict = change.get((cell.impl, cell.id)), cell.verdict
+        if full and math.isfinite(verdict.ratio) and math.isfinite(verdict.low) and math.isfinite(verdict.high):
+            error = math.log(verdict.high / verdict.low) / 4 / full  # an interval of 95 % is four standard errors wide
             weights.append(error**-2)
-            shares.append(math.log(said.ratio) / full)
+            shares.append(math.log(verdict.ratio) / full)
     whole = sum(weights)
     return Step(sum(w * s for w, s in zip(weights, shares, strict=True)) / whole, whole**-0.5) if whole else UNKNOWN
 
@@ -142,7 +142,7 @@ class Bisection:
         step = UNKNOWN
         for doubling in range(DOUBLINGS):
             try:
-                found = self.compared(self.points[0], self.points[at], self.options.budget * 2**doubling, doubling)
+                found = self.compare(self.points[0], self.points[at], self.options.budget * 2**doubling, doubling)
             except (UsageError, Unjudgeable, Skip):
                 break
             step = step_of(found, change) if found.cells else SAME
@@ -151,31 +151,31 @@ class Bisection:
         print(f"{self._name(at)}: {step}", flush=True)
         return step
 
-    def compared(self, base: str, head: str, minutes: float, times: int = 0) -> Comparison:
-        """Compare two points, continued `times` times: returns a saved or a new comparison; raises as `measured`."""
-        side = "" if self.kind == "commits" else "_python"
-        asked = vars(self.options) | {f"base{side}": base, f"head{side}": head}
+    def compare(self, base: str, head: str, minutes: float, times: int = 0) -> Comparison:
+        """Return the comparison of two points, continued `times` times, saved or measured now; raises as `ab.measure`."""
+        suffix = "" if self.kind == "commits" else "_python"
+        given = vars(self.options) | {f"base{suffix}": base, f"head{suffix}": head}
         for name in ("ends", "pythons"):
-            del asked[name]
+            del given[name]
         pythons = self.kind == "pythons"
         in_tree = not pythons and repository() != CHECKOUT  # a revision has the user's modules
         own = {} if in_tree else own_files(" ".join(self.options.impl), Path.cwd())
         code = {"code": digest(CHECKOUT / "impls", own)} if pythons or own else {}
-        name = f"bisect-{hashlib.sha256(json.dumps(asked | code).encode()).hexdigest()[:10]}"
+        name = f"bisect-{hashlib.sha256(json.dumps(given | code).encode()).hexdigest()[:10]}"
         files = run_files(ab.comparisons(), name)
         if len(files) > times:
             return ab_file.comparison(files[times])
         more = {"budget": minutes, "save": name, "to_continue": files[-1] if files else None}
-        options = argparse.Namespace(**defaults() | asked | more)
+        options = argparse.Namespace(**defaults() | given | more)
         try:
-            return ab_file.comparison(ab.measured(options))
-        except Same as same:
+            return ab_file.comparison(ab.measure(options))
+        except SameCode as same:
             return unmeasured(same, options)
 
-    def told(self, good: int, bad: int, between: Sequence[int]) -> int:
+    def print_result(self, good: int, bad: int, between: Sequence[int]) -> int:
         """Print the result; returns the exit code."""
         print(f"the first that is slow: {self._name(bad)}")
-        found = self.compared(self.points[good], self.points[bad], self.options.budget)
+        found = self.compare(self.points[good], self.points[bad], self.options.budget)
         changes = [f"{it.impl} {it.id}: {', '.join(map(changed, it.changes))}" for it in found.cells if it.changes]
         print(f"against {self._name(good)}:", *sentences(found), *changes, sep="\n  ")
         if between:

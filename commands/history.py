@@ -19,7 +19,7 @@ def confirm(asked: Asked, results: Path) -> str:
     from bench.ab import ab  # imports torch, on which reports does not depend
     from bench.ab.comparison import Unjudgeable
     from bench.ab.options import defaults
-    from bench.ab.planning import Same
+    from bench.ab.planning import SameCode
     from bench.cases.outcome import Skip
     from bench.selection.errors import UsageError
 
@@ -29,7 +29,7 @@ def confirm(asked: Asked, results: Path) -> str:
     except ValueError:
         return f"{options['threads']} threads: a comparison has one number of them"
     try:
-        ab.measured(Namespace(**defaults() | options), results)
-    except (UsageError, Unjudgeable, Skip, Same) as why:
+        ab.measure(Namespace(**defaults() | options), results)
+    except (UsageError, Unjudgeable, Skip, SameCode) as why:
         return str(why)
     return ""

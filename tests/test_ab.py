@@ -32,8 +32,17 @@ from bench.ab import ab as measuring
 from bench.ab import comparison, planning, sources
 from bench.ab.comparison import Plan, Record, Unjudgeable
 from bench.ab.options import parser
-from bench.ab.planning import Same
-from bench.ab.replicates import COLUMNS, WORKLOADS, Replicate, Replication, datum, interleaved, judged, until_settled
+from bench.ab.planning import SameCode
+from bench.ab.replicates import (
+    COLUMNS,
+    WORKLOADS,
+    Replicate,
+    Replication,
+    datum,
+    interleaved,
+    until_settled,
+    verdicts_of,
+)
 from bench.ab.selftest import injected, kept, schedule
 from bench.ab.sources import PREFIX
 from bench.cases.case import Case
@@ -233,7 +242,7 @@ class World:
 
 def words_of(replicates: list[Replicate]) -> dict[Key, str]:
     keys = [key for key in (A, B, C) if key in logs_of(replicates[0])]
-    return {key: verdict.word for key, verdict in judged(keys, replicates, 0.01).items()}
+    return {key: verdict.word for key, verdict in verdicts_of(keys, replicates, 0.01).items()}
 
 
 def test_settled_cells_leave_and_open_ones_are_measured_on() -> None:
@@ -339,7 +348,7 @@ def compare(monkeypatch: pytest.MonkeyPatch) -> Callable[[Plan], dict[str, Recor
     """`comparison.compare` on simulated processes: the cells by implementation."""
     fresh = lambda plan, variants: Two(Fake(0, []), Fake(1, [], {("slow", plan.cases[0].id): 1.2}))  # noqa: E731
     monkeypatch.setattr(comparison, "WorkerClient", FakePeer)
-    monkeypatch.setattr(comparison, "_fresh", fresh)
+    monkeypatch.setattr(comparison, "_start_replicate", fresh)
     return lambda plan: {cell["impl"]: cell for cell in comparison.compare(plan, lambda text: None)["cells"]}
 
 
@@ -495,7 +504,9 @@ def command(inside: Inside, repository: Path, monkeypatch: pytest.MonkeyPatch) -
     def run(slower: dict[str, float], *options: str) -> tuple[int, str, dict[str, Any]]:
         keys = {tuple(name.split()): 1e-3 * ratio for name, ratio in slower.items()}
         seconds = {(impl, ids.get(of, of)): taken for (impl, of), taken in keys.items()}
-        monkeypatch.setattr(comparison, "_fresh", lambda plan, variants: Two(Fake(0, []), Fake(1, [], seconds)))
+        monkeypatch.setattr(
+            comparison, "_start_replicate", lambda plan, variants: Two(Fake(0, []), Fake(1, [], seconds))
+        )
         code, text, _ = inside(*TINY[2:], "--T", "16,32", "--impl", "fused,sdpa", "--base", "HEAD", *options)
         (*_, newest) = sorted(repository.glob("results/*/ab/*.json"))
         return code, text, json.loads(newest.read_text())
@@ -677,9 +688,9 @@ def test_a_step_of_history_is_compared_by_its_commits(tmp_path: Path, monkeypatc
 
     def measured(*given: Any) -> Path:
         asked.append(given)
-        raise Same(Variant("a"), Variant("b"))
+        raise SameCode(Variant("a"), Variant("b"))
 
-    monkeypatch.setattr(measuring, "measured", measured)
+    monkeypatch.setattr(measuring, "measure", measured)
     axes = {"T": 64, "threads": 2, "qkv_bias": False}
     cells = [Series(name, "x", axes, (), (), {}) for name in ("mine", "sdpa")]  # type: ignore[arg-type]
     step = confirmations.Asked(("a", "b"), cells, {"mine": "mine=mine:mine"})

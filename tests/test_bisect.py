@@ -13,7 +13,7 @@ import pytest
 
 from bench.ab import ab
 from bench.ab.comparison import Unjudgeable
-from bench.ab.planning import Same
+from bench.ab.planning import SameCode
 from bench.workers.client import Variant
 from commands import bisect
 from commands.bisect import Step, search, step_of
@@ -72,9 +72,9 @@ Measured = Callable[[argparse.Namespace], Path]
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Measured], None]:
-    """Replace `ab.measured` by another function."""
+    """Replace `ab.measure` by another function."""
     monkeypatch.chdir(tmp_path)
-    return lambda function: monkeypatch.setattr(ab, "measured", function)
+    return lambda function: monkeypatch.setattr(ab, "measure", function)
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_ends_that_do_not_differ_are_no_usage_error(
     measured: Callable[[Measured], None], history: list[tuple[str, str, float]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     def same(options: argparse.Namespace) -> Path:
-        raise Same(Variant("c0"), Variant("c29"))
+        raise SameCode(Variant("c0"), Variant("c29"))
 
     measured(same)
     assert bisect.main(["c0", "c29"]) == 2
@@ -175,7 +175,7 @@ def test_ends_that_were_measured_too_briefly_are_measured_for_longer(
 def test_after_ctrl_c_the_same_command_goes_on(
     history: list[tuple[str, str, float]], measured: Callable[[Measured], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = ab.measured
+    whole = ab.measure
 
     def interrupted(options: argparse.Namespace) -> Path:
         if len(history) == 3:

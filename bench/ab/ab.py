@@ -33,19 +33,19 @@ from .replicates import VARIANTS
 from .sources import repository, temporary_worktrees
 
 
-def measured(options: argparse.Namespace, results: Path | None = None) -> Path:
-    """Measure the comparison described by the options (`parser`), save it under `results` (default: the user's), return
-    the file.
+def measure(options: argparse.Namespace, results: Path | None = None) -> Path:
+    """Measure the comparison that the options (`parser`) describe, and save it under `results` (default: the user's);
+    returns the file.
 
     Reuses replicates that a killed process of the same comparison has measured.
 
     Raises:
         UsageError: the options or files are invalid.
         Unjudgeable, Skip: nothing can be compared.
-        Same: both variants have the same code.
+        SameCode: both variants have the same code.
     """
     folder = comparisons(results)
-    continued = _continued(options.to_continue) if options.to_continue else {}
+    continued = _load_comparison(options.to_continue) if options.to_continue else {}
     if continued:
         options = argparse.Namespace(**defaults() | continued["asked"] | {it: getattr(options, it) for it in EACH_TIME})
     with temporary_worktrees(repository()) as place:
@@ -65,7 +65,7 @@ def measured(options: argparse.Namespace, results: Path | None = None) -> Path:
             spent = sum(replicate["seconds"] for replicate in before)
             left = max(0.0, plan.seconds - spent)
             plan = replace(plan, before=(*plan.before, *before), seconds=left, seed=journal.header["seed"])
-            found = compare(plan, _teller(left), lambda replicate: journal.add({"pair": replicate}))
+            found = compare(plan, _progress_printer(left), lambda replicate: journal.add({"pair": replicate}))
             tested = list(selftest.summary(selftest.kept(folder), plan.margin))
             seconds = found["seconds"] + spent + continued.get("seconds", 0.0)
             whole = found | about | {"seconds": seconds, "command": command(asked(options)), "self_test": tested}
@@ -90,7 +90,7 @@ def _journal(folder: Path, begun: Mapping[str, Any], seed: int) -> Journal:
     return journal
 
 
-def _continued(file: Path) -> dict[str, Any]:
+def _load_comparison(file: Path) -> dict[str, Any]:
     """Return the comparison to continue; raises `UsageError`."""
     data = load(file)
     if data.get("kind") != KIND or "asked" not in data:
@@ -105,9 +105,9 @@ def comparisons(results: Path | None = None) -> Path:
     return writable((results or results_root(Path.cwd(), None)) / str(get_machine_id()) / "ab")
 
 
-def self_tested(options: argparse.Namespace) -> None:
-    """Run the comparisons of `--self-test`, and print the summary; raises as `measured`."""
-    folder, tell = comparisons(), _teller(None)
+def self_test(options: argparse.Namespace) -> None:
+    """Run the comparisons of `--self-test`, and print the summary; raises as `measure`."""
+    folder, tell = comparisons(), _progress_printer(None)
     names = [name.partition("=")[0] for name in listed(options.impl)]
     registry = names or [impl.name for impl in impls.registered() if impl.common]
     settings = asked(options) | {"self_test": None, "budget": options.budget}
@@ -121,13 +121,15 @@ def self_tested(options: argparse.Namespace) -> None:
         for i, injection in enumerate(left, len(wanted) - len(left)):
             what = f"{injection[0]} {injection[1]:+.3g} of its time" if injection else "unchanged code"
             tell(f"self-test: run {i + 1} of {len(wanted)}, {what}")
-            found = compare(replace(selftest.injected(plan, injection), seed=plan.seed + i), _teller(plan.seconds))
+            found = compare(
+                replace(selftest.injected(plan, injection), seed=plan.seed + i), _progress_printer(plan.seconds)
+            )
             selftest.keep(folder, found, injection, settings)
     for sentence in selftest.summary(selftest.kept(folder), options.margin):
         print(sentence)
 
 
-def _teller(seconds: float | None) -> Any:
+def _progress_printer(seconds: float | None) -> Any:
     """Return a function that prints a line of progress with the time left of the budget."""
     began = monotonic()
 

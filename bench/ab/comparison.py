@@ -1,4 +1,4 @@
-"""Runs one comparison: checks the cells of both variants, times them in replicates, and judges them."""
+"""Runs one comparison: checks the cells of both variants, times them in replicates, and derives verdicts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..cases.outcome import Skip, Unsupported, Wrong
 from ..runs.rows import finite
 from ..selection.errors import UsageError
 from ..workers.client import Lost, NamedWorkers, Reply, Request, Script, Setting, Variant, WorkerClient, checking
-from .replicates import GPU_WORKLOADS, VARIANTS, WORKLOADS, Replicate, Replication, judged, of_both, until_settled
+from .replicates import GPU_WORKLOADS, VARIANTS, WORKLOADS, Replicate, Replication, run_both, until_settled, verdicts_of
 
 OF_INTERPRETERS = ("torch", "torch_build", "python", "cpu_capability")
 """Parts of the fingerprint that may differ when two interpreters are compared."""
@@ -106,30 +106,30 @@ def compare(plan: Plan, tell: Tell, keep: Callable[[Replicate], None] = lambda r
 
     with closing(_start_workers(plan, plan.variants, plan.cases)) as workers:
         try:
-            known, fingerprints, workloads = _begun(plan, workers)
+            known, fingerprints, workloads = _first_replies(plan, workers)
         except HeadBroken as why:
             broken = cell_of(("all", "implementations"), Verdict(BROKEN, str(why)), failed=["head"])
             return record(plan, [broken], seconds=monotonic() - began)
-        cells, neither, requests, found = _present(plan, known)
+        cells, neither, requests, found = _available_cells(plan, known)
         tell(f"checking {len(cells)} cell{'s' * (len(cells) != 1)} of base and head")
-        of_both([_checking(plan, workers, i, requests[i], found[i]) for i in (0, 1)], plan.together)
+        run_both([_checking(plan, workers, i, requests[i], found[i]) for i in (0, 1)], plan.together)
     ready = [key for key in cells if all(isinstance(of[key], dict) for of in found)]
     rng = random.Random(plan.seed + len(plan.before))
     replication = Replication(
-        lambda: _fresh(plan, _placed(plan, rng)), requests, rng, workloads, together=plan.together
+        lambda: _start_replicate(plan, _placed(plan, rng)), requests, rng, workloads, together=plan.together
     )
     replicates = []
     if ready:
         replicates = until_settled(replication.replicate, ready, plan.margin, left, tell, plan.before, keep)
-    verdicts, lines = judged(ready, replicates, plan.margin), []
+    verdicts, lines = verdicts_of(ready, replicates, plan.margin), []
     for key in cells:
         variants = found[0][key], found[1][key]
         failures = {variant: it for variant, it in zip(VARIANTS, variants, strict=True) if isinstance(it, Skip)}
         if failed_cell := replication.failures.get(key):
             failures[failed_cell.variant] = failed_cell.outcome
-        said = _without_numbers(failures, plan.of_head(key[0]), plan.allow_gone) if failures else verdicts[key]
+        verdict = _without_numbers(failures, plan.of_head(key[0]), plan.allow_gone) if failures else verdicts[key]
         failed = [variant for variant, failure in failures.items() if failure.reason != UNSUPPORTED]
-        lines.append(cell_of(key, said, *(None if isinstance(it, Skip) else it for it in variants), failed=failed))
+        lines.append(cell_of(key, verdict, *(None if isinstance(it, Skip) else it for it in variants), failed=failed))
     return record(plan, lines, replicates, drifted(of_saved(replicates)[1]), fingerprints, monotonic() - began, neither)
 
 
@@ -149,12 +149,12 @@ def record(
     seconds: float = 0.0,
     neither: Sequence[str] = (),
 ) -> Record:
-    """Build the saved comparison: every replicate with its blocks, so that it can be judged again, shown, and
+    """Build the saved comparison, with every replicate and its blocks: verdicts can be derived again, and it can be
     continued.
 
     Its keys keep the names of earlier files: `sides` are the variants, `pairs` the replicates. Numbers that are not
-    finite are null. `moved`: why no verdict on the code is possible; or ''. `neither`: cells that
-    both variants lack, as `loop B1-...: loop stops at T = 64`.
+    finite are null. `moved`: why no verdict on the code is possible; or ''. `neither`: cells that both variants lack,
+    as `loop B1-...: loop stops at T = 64`.
     """
     variants = [
         {"label": it.label, "impl": it.impl, "python": it.python, "commit": it.commit, "code": code}
@@ -183,10 +183,10 @@ def _without_numbers(failures: Mapping[str, Skip], name: str, allow_gone: Collec
     """Return the verdict on a cell without a number in some variant; `name` is head's name of the implementation."""
     word = _word({variant: failure.reason for variant, failure in failures.items()}, name in allow_gone)
     gone = word == BROKEN and failures["head"].reason == UNSUPPORTED
-    said: dict[str, list[str]] = {}
+    by_sentence: dict[str, list[str]] = {}
     for variant, why in failures.items():
-        said.setdefault(_sentence(variant, why, len(failures) == 1), []).append(variant)
-    reason = "; ".join(" and ".join(variants) + sentence for sentence, variants in said.items())
+        by_sentence.setdefault(_sentence(variant, why, len(failures) == 1), []).append(variant)
+    reason = "; ".join(" and ".join(variants) + sentence for sentence, variants in by_sentence.items())
     return Verdict(word, reason + f" (--allow-gone {name} where that is meant)" * gone)
 
 
@@ -225,7 +225,7 @@ def _start_workers(plan: Plan, variants: Sequence[Variant], cases: Collection[Ca
     )
 
 
-def _begun(plan: Plan, workers: NamedWorkers) -> tuple[list[Reply], list[Reply], list[Key]]:
+def _first_replies(plan: Plan, workers: NamedWorkers) -> tuple[list[Reply], list[Reply], list[Key]]:
     """Return both processes' replies to `cells`, their fingerprints, and the reference workloads that are equal in both;
     raises `Unjudgeable`, or `HeadBroken`, if a process ends, and if conditions differ.
     """
@@ -249,7 +249,7 @@ def _begun(plan: Plan, workers: NamedWorkers) -> tuple[list[Reply], list[Reply],
     return known, fingerprints, [key for key in workloads if versions[0][key[1]] == versions[1][key[1]]]
 
 
-def _present(
+def _available_cells(
     plan: Plan, replies: Sequence[Reply]
 ) -> tuple[list[Key], list[str], tuple[Requests, Requests], tuple[Found, Found]]:
     """Return the cells available in some variant, in the order of the cases, and sentences on the others; by variant,
@@ -287,14 +287,14 @@ def _checking(plan: Plan, workers: NamedWorkers, i: int, requests: Requests, fou
     """Check each cell of a variant and store its facts or its failure; a lost process is replaced."""
     for key, request in requests.items():
         try:
-            found[key] = yield from _checked(workers.clients[VARIANTS[i]], request, plan.setting.threads != 1)
+            found[key] = yield from _check_cell(workers.clients[VARIANTS[i]], request, plan.setting.threads != 1)
         except Skip as outcome:
             found[key] = outcome
             if isinstance(outcome, Lost):
                 workers.replace(VARIANTS[i])
 
 
-def _checked(client: WorkerClient, request: Mapping[str, Any], threaded: bool) -> Generator[Request, Reply, Facts]:
+def _check_cell(client: WorkerClient, request: Mapping[str, Any], threaded: bool) -> Generator[Request, Reply, Facts]:
     """Return the facts from a cell's check; raises the reason for its rejection, including result caching."""
     it = {"what": "it"}
     checked = yield from checking(client, "it", **request, threaded=threaded)
@@ -307,7 +307,7 @@ def _checked(client: WorkerClient, request: Mapping[str, Any], threaded: bool) -
 
 
 def _placed(plan: Plan, rng: random.Random) -> tuple[Variant, Variant]:
-    """Place the variants in their own folders or in their twins, which turns effects of the path into noise."""
+    """Choose for both variants their own folders or their twins at random: effects of the path become noise."""
     twins = plan.twins if rng.random() < 0.5 else {}
     base, head = (
         replace(it, impls=twins.get(it.impls, it.impls), tree=it.tree and twins.get(it.tree, it.tree))
@@ -316,8 +316,8 @@ def _placed(plan: Plan, rng: random.Random) -> tuple[Variant, Variant]:
     return base, head
 
 
-def _fresh(plan: Plan, variants: Sequence[Variant]) -> NamedWorkers:
-    """Start a fresh replicate, ready to prepare cells."""
+def _start_replicate(plan: Plan, variants: Sequence[Variant]) -> NamedWorkers:
+    """Start the processes of a replicate, ready to prepare cells."""
     workers = _start_workers(plan, variants)
     try:
         for name in VARIANTS:

@@ -31,7 +31,7 @@ NEEDED = "import sys, torch, numpy, psutil; assert sys.version_info >= (3, 11), 
 """Requirements on an interpreter."""
 
 
-class Same(Exception):
+class SameCode(Exception):
     """Both variants have the same code, so that nothing is measured."""
 
     def __init__(self, base: Variant, head: Variant):
@@ -40,13 +40,13 @@ class Same(Exception):
 
 
 def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
-    """Return the comparison that the options describe, with its code in `folder`; raises `UsageError`, or `Same`."""
-    asked = {
+    """Return the comparison that the options describe, with its code in `folder`; raises `UsageError`, or `SameCode`."""
+    selected = {
         name: value
         for name in ("sweep", "model", *OPTIONS)
         if name != "threads" and (value := getattr(options, name)) is not None
     }
-    sweep, device, overrides = sweep_of(asked)
+    sweep, device, overrides = sweep_of(selected)
     names = tuple(listed(options.impl))
     if options.impl and not names:
         raise UsageError("--impl names nothing")
@@ -74,15 +74,15 @@ def _variants(options: argparse.Namespace, folder: Path) -> tuple[Variant, Varia
     kinds = {
         kind: (getattr(options, f"base{kind}"), getattr(options, f"head{kind}")) for kind in ("", "_impl", "_python")
     }
-    asked = [kind for kind, given in kinds.items() if any(given)]
-    if len(asked) + bool(options.self_test) != 1:
+    given = [kind for kind, both in kinds.items() if any(both)]
+    if len(given) + bool(options.self_test) != 1:
         raise UsageError(
             "one comparison at a time: give either --base REF, or --base-impl NAME --head-impl NAME, or --base-python PATH, "
             "or --self-test N"
         )
-    kind = asked[0] if asked else "self-test"
+    kind = given[0] if given else "self-test"
     first, second = kinds.get(kind, ("", ""))
-    if asked and not first:
+    if given and not first:
         option = kind.replace("_", "-")
         raise UsageError(f"--head{option} {second} is compared with --base{option}, which is missing")
     if kind == "":
@@ -102,7 +102,8 @@ def _variants(options: argparse.Namespace, folder: Path) -> tuple[Variant, Varia
     if kind == "_impl":
         base, head = (Variant(name.partition("=")[0], here, impl=name) for name in (first, second))
     else:
-        base, head = (Variant(given, here, python=_interpreter(given)) for given in (first, second or sys.executable))
+        paths = first, second or sys.executable
+        base, head = (Variant(path, here, python=_interpreter(path)) for path in paths)
     return base, head
 
 
@@ -120,7 +121,7 @@ def _revisions(options: argparse.Namespace, folder: Path) -> tuple[Variant, Vari
         for name, given, commit in zip(VARIANTS, (options.base, options.head), commits, strict=True)
     )
     if digest(base.code) == digest(head.code) and same_files(*commits, root):
-        raise Same(base, head)
+        raise SameCode(base, head)
     return base, head
 
 

@@ -26,7 +26,7 @@ from ..timing.reference_workload import GPU_WORK, WORK
 from ..workers.client import NamedWorkers, Request, Script, WorkerClient, together
 
 ROUNDS = 20
-"""Rounds of a cell in one replicate, fewer for long blocks: more replicates tell more than longer ones
+"""Rounds of a cell in one replicate, fewer for long blocks: more replicates give more precision than longer ones
 (docs/measured.md).
 """
 
@@ -66,7 +66,7 @@ COLUMNS = ("cell", "side", "seconds")
 """Columns of a block: index into `logs`; 0 base, 1 head; seconds of a call in its fastest slice."""
 
 
-def of_both(scripts: Sequence[Script], at_once: bool) -> None:
+def run_both(scripts: Sequence[Script], at_once: bool) -> None:
     """Run the scripts of base and head, in parallel or one after the other."""
     for those in [scripts] if at_once else [[script] for script in scripts]:
         together(those)
@@ -95,7 +95,7 @@ class Replication:
             self.rng.shuffle(order)
             workers = self.start()
             try:
-                return self._measured(workers, order, most)
+                return self._measure(workers, order, most)
             except CellFailed as failed_cell:
                 if failed_cell.key in self.workloads:
                     raise failed_cell.outcome from None
@@ -103,10 +103,10 @@ class Replication:
             finally:
                 workers.close()
 
-    def _measured(self, workers: NamedWorkers, order: list[Key], most: int) -> Replicate:
+    def _measure(self, workers: NamedWorkers, order: list[Key], most: int) -> Replicate:
         began, clients = monotonic(), [workers.clients[name] for name in VARIANTS]
         took: tuple[dict[Key, float], ...] = {}, {}
-        of_both([self._preparing(client, i, order, took[i]) for i, client in enumerate(clients)], self.together)
+        run_both([self._preparing(client, i, order, took[i]) for i, client in enumerate(clients)], self.together)
         blocks = {key: block_of(math.sqrt(took[0][key] * took[1][key])) for key in order}
         counts = {key: _rounds(block.seconds, most) for key, block in blocks.items()}
         timed: list[tuple[int, int, float]] = []
@@ -114,7 +114,7 @@ class Replication:
             block, what = blocks[key], " ".join(key)
             warm = block.warm or int(block.seconds <= LONG)  # the other process was scheduled
             for _ in range(TRIES if block.seconds > LONG else 1):
-                with _failing(i, key):
+                with _as_cell_failure(i, key):
                     reply = clients[i].ask("time", what=what, calls=block.calls, slices=block.slices, warm=warm)
                 if reply["page_faults"] < FEW_FAULTS:
                     break
@@ -129,18 +129,18 @@ class Replication:
         }
 
     def _preparing(self, client: WorkerClient, i: int, order: Sequence[Key], took: dict[Key, float]) -> Script:
-        """Measure the seconds of one call of each cell, once the heap has grown: variants in parallel, each on its own
-        core; what follows is on one core.
+        """Let the heap grow, prepare each cell, and measure the seconds of one call: variants in parallel, each on its
+        own core. Afterwards the processes are pinned to one core.
 
         The order of cells is equal in both, so that memory is laid out alike.
         """
         for key in (it for it in order if it in self.requests[i]):
-            with _failing(i, key):
+            with _as_cell_failure(i, key):
                 yield Request(client, "grow", self.requests[i][key])
         for key in order:
             what, cell = {"what": " ".join(key)}, self.requests[i].get(key)
             do, details = ("prepare", cell) if cell else ("workload", {"name": key[1]})
-            with _failing(i, key):
+            with _as_cell_failure(i, key):
                 reply = yield Request(client, do, what | details)
                 took[key] = float(reply["seconds"])
         yield Request(client, "pin", {})
@@ -181,18 +181,17 @@ def until_settled(
 ) -> list[Replicate]:
     """Measure replicates of the undecided cells until all are decided; returns `before`, and the new ones.
 
-    `left()`: seconds left; a replicate starts if one as long as the last would fit. Calls `keep` with each new
-    replicate as soon as it is measured.
+    `replicate` measures given cells in a given number of rounds; it may omit cells that it lost. `left()`: seconds
+    left; a replicate starts if one as long as the last would fit. `keep` is called with each new replicate as soon as
+    it is measured.
 
-    Verdicts are valid at every interim analysis, so that analysing every replicate does not raise the error rate.
-
-    `replicate` measures given cells in a fresh replicate with a given number of rounds; it may omit cells that it lost.
+    Verdicts are valid at every interim analysis, so that analysing after every replicate does not raise the error rate.
     """
     replicates = list(before)
     lost: set[Key] = set()
 
     def open_cells() -> list[Key]:
-        verdicts = judged(cells, replicates, margin) if replicates else {}
+        verdicts = verdicts_of(cells, replicates, margin) if replicates else {}
         return [key for key in cells if not (key in lost or (key in verdicts and verdicts[key].word in SETTLED))]
 
     open_, duration = open_cells(), 0.0
@@ -207,7 +206,7 @@ def until_settled(
     return replicates
 
 
-def judged(cells: Sequence[Key], replicates: Sequence[Replicate], margin: float) -> dict[Key, Verdict]:
+def verdicts_of(cells: Sequence[Key], replicates: Sequence[Replicate], margin: float) -> dict[Key, Verdict]:
     """Return the verdicts from all replicates."""
     logs, workloads = of_saved(replicates)
     return of_replicates({key: logs.get(key, [math.nan] * len(replicates)) for key in cells}, workloads, margin)[0]
@@ -221,7 +220,7 @@ class CellFailed(Exception):
 
 
 @contextmanager
-def _failing(i: int, key: Key) -> Iterator[None]:
+def _as_cell_failure(i: int, key: Key) -> Iterator[None]:
     try:
         yield
     except Skip as outcome:
