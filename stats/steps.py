@@ -1,5 +1,5 @@
-"""Detects when the times of an implementation changed: steps common to its cases, then those of single cases. Verdicts
-decide whether.
+"""Detects when the times of an implementation changed: steps common to its cases, then those of single cases. Whether
+they changed is decided by verdicts.
 
 Runs are analysed one at a time as they arrive, so that detected steps stay detected. At every position, Student's t of
 a step is computed in a model in which each run resembles the previous one by an unknown share (AR(1), generalized least
@@ -26,8 +26,8 @@ MIN_RUNS = 3
 """Fewest runs of a level on either side: a step shows from the third run on."""
 
 FALSE_STEPS = 5
-"""Most implementations of 100 without a step that show one in any cell within a year of daily runs, for independent
-runs, long-tailed ones (Student's, 3 degrees), and an autocorrelation of 0.6.
+"""Per cent of unchanged implementations that show a step in any cell within a year of daily runs, at most: simulated
+with independent runs, long-tailed ones (Student's, 3 degrees of freedom), and an autocorrelation of 0.6.
 """
 
 LEVEL = FALSE_STEPS / 100 / 100
@@ -88,9 +88,9 @@ def steps(logs: Array, smallest: float = SMALLEST) -> list[list[Step]]:
 
     `logs` are of seconds, NaN where a case was not measured. At least twice MIN_RUNS runs are needed.
     """
-    together = _together(logs)
+    together = _common_of_cases(logs)
     known = np.flatnonzero(np.isfinite(together))
-    common = [int(known[at]) for at in places(together[known], LEVEL / 2)]
+    common = [int(known[at]) for at in positions(together[known], LEVEL / 2)]
     return [_of_case(case, together, common, LEVEL / 2 / len(logs), smallest) for case in logs]
 
 
@@ -100,7 +100,7 @@ def _of_case(logs: Array, together: Array, common: Sequence[int], level: float, 
     logs, common = logs[measured], np.searchsorted(measured, common).tolist()
     own, theirs = (np.diff(_levels(of, common)) for of in (logs, together[measured]))
     took = [at for at, a, b in zip(common, own, theirs, strict=True) if a * np.sign(b) >= OF_THE_CASES * abs(b) > 0]
-    alone = [a + at for a, b in pairwise([0, *took, len(logs)]) for at in places(logs[a:b], level)]
+    alone = [a + at for a, b in pairwise([0, *took, len(logs)]) for at in positions(logs[a:b], level)]
     at = sorted([*took, *alone])
     return [
         Step(int(measured[i]), math.exp(before), math.exp(after))
@@ -114,17 +114,17 @@ def _levels(logs: Array, at: Sequence[int]) -> list[float]:
     return [float(np.median(part)) if part.size else math.nan for part in np.split(logs, at)]
 
 
-def _together(logs: Array) -> Array:
-    """Return the common component of cases by run; noisy cases have less weight."""
-    tamed, noises = logs.copy(), []
-    for of in tamed:
+def _common_of_cases(logs: Array) -> Array:
+    """Return the common component of an implementation's cases by run; noisy cases have less weight."""
+    clipped, noises = logs.copy(), []
+    for of in clipped:
         measured = np.isfinite(of)
-        of[measured] = _tamed(of[measured])
+        of[measured] = _clipped(of[measured])
         noises.append(scatter(np.diff(of[measured])) ** 2 + LEAST_NOISE**2)
-    return shared(tamed, weights=1 / (np.array(noises) + np.median(noises)))
+    return common_component(clipped, weights=1 / (np.array(noises) + np.median(noises)))
 
 
-def shared(logs: Array, fewest: int = 1, weights: Array | None = None) -> Array:
+def common_component(logs: Array, fewest: int = 1, weights: Array | None = None) -> Array:
     """Return the common component of rows by run: the median deviation from each row's usual level, or with `weights`
     their mean; NaN where fewer than `fewest` were measured. The usual level of a row with missing runs is derived from
     the common component.
@@ -156,14 +156,14 @@ def _recovered(step: Step, later: Sequence[Step]) -> int | None:
     return None
 
 
-def places(logs: Array, level: float) -> Iterator[int]:
+def positions(logs: Array, level: float) -> Iterator[int]:
     """Yield positions of steps in one series, `level` being the risk of one analysis.
 
     The position is refined for two further runs after a step was detected.
     """
     if logs.size < 2 * MIN_RUNS:
         return
-    logs = _tamed(logs)
+    logs = _clipped(logs)
     start, end = 0, 2 * MIN_RUNS
     while end <= logs.size:
         if _likeliest(logs[start:end])[1] <= level:
@@ -174,8 +174,8 @@ def places(logs: Array, level: float) -> Iterator[int]:
             end += 1
 
 
-def _tamed(logs: Array) -> Array:
-    """Limit runs farther than ODD from their neighbours."""
+def _clipped(logs: Array) -> Array:
+    """Clip runs that are farther than ODD from the median of their neighbours."""
     around = median_filter(logs, 5, mode="mirror")
     reach = ODD * max(scatter(np.diff(logs)), LEAST_NOISE)
     return np.clip(logs, around - reach, around + reach)

@@ -66,7 +66,7 @@ CONTRADICTED = "later replicates contradict it"
 POWER = 0.8
 """Probability of detecting a change as large as `detectable`."""
 
-STILL = 0.03
+MAX_DRIFT = 0.03
 """Relative change of a reference workload's time above which the machine has drifted."""
 
 
@@ -130,7 +130,7 @@ def of_effects(
     verdicts = {}
     for (impl, case), cell in cells.items():
         among = counts[impl] if ways.get(impl, 0) * cell.mean > 0 else testable
-        inherits = impl in known and _met(cell, known[impl], margin)
+        inherits = impl in known and _overlaps(cell, known[impl], margin)
         verdicts[impl, case] = _verdict(cell, margin, least, among, inherits)
     for impl, it in found.items():
         of_cells = [own for key, own in verdicts.items() if key[0] == impl]
@@ -160,7 +160,7 @@ def drifted(workloads: Mapping[str, ArrayLike]) -> str:
     for name, logs in workloads.items():
         pairs = estimate.finite(logs)
         middle = float(np.median(pairs)) if pairs.size else 0.0  # a single disturbed replicate is no machine drift
-        if abs(middle) > math.log1p(STILL):
+        if abs(middle) > math.log1p(MAX_DRIFT):
             return f"machine drift: the time of the reference workload {name!r} changed by {signed(middle)}"
     return ""
 
@@ -196,9 +196,9 @@ def _within(effect: Estimate, margin: float) -> bool:
     return max(-low, high) < math.log1p(margin)
 
 
-def _met(cell: Estimate, own: Estimate, margin: float) -> bool:
+def _overlaps(cell: Estimate, own: Estimate, margin: float) -> bool:
     """Whether the cell's interval overlaps that of its implementation at the interim analysis that first showed the
-    latter to be within the margin; later ones retract nothing.
+    implementation to be within the margin. Later analyses retract nothing.
     """
     first = next((i for i, state in enumerate(own.states) if _within(state, margin)), None)
     if first is None or not cell.testable:

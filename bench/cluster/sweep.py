@@ -13,7 +13,7 @@ from typing import Any
 from pytest_benchmark.utils import get_commit_info
 
 from stats.arguments import as_typed
-from stats.verdict import STILL
+from stats.verdict import MAX_DRIFT
 
 from ..cases.outcome import FAILURES
 from ..interrupts import UNFINISHED
@@ -123,7 +123,7 @@ def _row(row: dict[str, Any], number: int, node: str) -> dict[str, Any]:
 
 def disagreements(replies: Sequence[Reply]) -> Iterator[str]:
     """Yield a sentence for every node whose time for a reference workload differs from the median node's by more than
-    `STILL` in three of four samples.
+    `MAX_DRIFT` in three of four samples.
     """
     seen: dict[str, dict[str, list[float]]] = {}
     for reply in replies:
@@ -133,6 +133,6 @@ def disagreements(replies: Sequence[Reply]) -> Iterator[str]:
         middle = median(median(seconds) for seconds in by_node.values())
         for node, seconds in by_node.items():
             low, _, high = quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else seconds * 3
-            if low > middle * (1 + STILL) or high < middle / (1 + STILL):
+            if low > middle * (1 + MAX_DRIFT) or high < middle / (1 + MAX_DRIFT):
                 longer = median(seconds) / middle - 1
                 yield f"nodes differ: {node} takes {longer:+.1%} for the reference workload {name!r}, beside the median node"

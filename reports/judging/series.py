@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stats import days
-from stats.days import Timed
+from stats import relative_steps
 from stats.effects import Key
 from stats.estimate import Array
+from stats.relative_steps import History
 from stats.steps import Step
 
 from ..reading import fingerprint, runs
@@ -137,14 +137,14 @@ def all_series(ordered: Sequence[Saved]) -> list[Series]:
 def of_points(points: Mapping[Key, Sequence[Point]], axes: Mapping[Key, Mapping[str, Any]]) -> Iterator[Series]:
     """Yield a series of each cell's points, with steps detected relative to all others."""
     impls, cases = (list(dict.fromkeys(names)) for names in zip(*points, strict=True)) if points else ([], [])
-    timed = _timed(points, impls, cases)
+    history = _history(points, impls, cases)
     for i, impl in enumerate(impls):
-        for case, found in zip(cases, days.steps_of(timed, i), strict=True):
+        for case, found in zip(cases, relative_steps.steps_of(history, i), strict=True):
             if of := points.get((impl, case)):
                 yield _series(impl, case, axes.get((impl, case), {}), of, *found)
 
 
-def _timed(points: Mapping[Key, Sequence[Point]], impls: Sequence[str], cases: Sequence[str]) -> Timed:
+def _history(points: Mapping[Key, Sequence[Point]], impls: Sequence[str], cases: Sequence[str]) -> History:
     runs_ = 1 + max((of[-1].run for of in points.values()), default=-1)
     seconds, ratios = np.full((2, len(impls), len(cases), runs_), np.nan)
     renewed, redefined = np.zeros((2, len(impls), runs_), bool)
@@ -155,7 +155,7 @@ def _timed(points: Mapping[Key, Sequence[Point]], impls: Sequence[str], cases: S
         for a, b in pairwise(of):
             redefined[i, b.run] |= a.case_hash != b.case_hash
             renewed[i, b.run] |= b.impl_hash is None or a.impl_hash != b.impl_hash
-    return Timed(seconds, ratios, renewed | redefined, redefined)
+    return History(seconds, ratios, renewed | redefined, redefined)
 
 
 def _series(

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from pyarrow import csv as pa_csv
 
 from stats import conditions, shares
-from stats.days import MIN_OTHERS
+from stats.relative_steps import MIN_OTHERS
 from stats.shares import bound
 from stats.steps import FALSE_STEPS, MIN_RUNS, SMALLEST, Step
 from stats.verdict import REGRESSED, UNCHANGED

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from reports.__main__ import main
 from reports.judging.series import Point, Series, of_points
-from stats.steps import shared
+from stats.steps import common_component
 
 RUNS = 12
 SOME = range(3)
@@ -207,7 +207,7 @@ def test_missing_times_of_others_do_not_count_as_usual() -> None:
         days = rng.normal(0, 0.3, 30)
         logs = days + rng.normal(0, 0.005, (8, 30))
         logs[:, 1:-1][rng.random((8, 28)) < 0.15] = np.nan
-        assert np.std(shared(logs, fewest=3) - days) < 0.0055
+        assert np.std(common_component(logs, fewest=3) - days) < 0.0055
 
 
 @pytest.mark.parametrize("others", [0, 1, 2])
