@@ -19,7 +19,7 @@ from . import (  # noqa: F401
     absorbed,
     paged,
     packages,
-    rivals,
+    backends,
 )
 from .layer import LayerShape
 from .registry import COMPILE, FORMS, Impl, Limits, add, get, make, register, registered

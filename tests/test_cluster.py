@@ -17,7 +17,7 @@ from bench.cluster.sweep import disagreements, measure, merged
 from bench.runs.journal import Journal
 from bench.selection.errors import UsageError
 
-from .made_up_cluster import MadeUpCluster, cases_of, job, published
+from .simulated_cluster import SimulatedCluster, cases_of, job, published
 
 CASES = ("B1-T64-H1-D_h64-float32-cpu", "B1-T64-H8-D_h64-float32-cpu")
 THIRD = "B1-T256-H8-D_h64-float32-cpu"
@@ -29,7 +29,7 @@ def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.cluster.driver.POLL", 0.0)
 
 
-def driven(cluster: MadeUpCluster, journal: Journal, **kinds: int | None) -> Driver:
+def driven(cluster: SimulatedCluster, journal: Journal, **kinds: int | None) -> Driver:
     """The sweep to its end, from where its journal is."""
     driver = Driver(cluster, journal, [], kinds or dict.fromkeys(cluster.there.values()))
     driver.run()
@@ -37,7 +37,7 @@ def driven(cluster: MadeUpCluster, journal: Journal, **kinds: int | None) -> Dri
 
 
 def test_rows_of_many_nodes_are_those_of_one_run(tmp_path: Path) -> None:
-    data = merged(driven(MadeUpCluster({"n1": "a", "n2": "a"}, CASES), Journal.start(tmp_path, "x", {})), "a")
+    data = merged(driven(SimulatedCluster({"n1": "a", "n2": "a"}, CASES), Journal.start(tmp_path, "x", {})), "a")
     whole = {tuple(row["params"].values()): row for row in published()["benchmarks"] if row["group"] in CASES}
     assert [tuple(row["params"].values()) for row in data["benchmarks"]] == [*whole] and data["complete"]
     assert data["skipped"] == [it for it in published()["skipped"] if it["id"] in CASES]
@@ -60,7 +60,7 @@ def test_a_node_that_dies_costs_one_job_which_another_of_its_type_does(tmp_path:
             del cluster.there[node]
             raise RuntimeError("its cable")
 
-    cluster = MadeUpCluster(NODES, CASES, dies)
+    cluster = SimulatedCluster(NODES, CASES, dies)
     state = driven(cluster, Journal.start(tmp_path, "x", {}))
     ((_, lost),) = [(node, case) for node, case in cluster.asked if node == "a1" and case]
     assert state.replies["a", lost]["node"] == "a2" and not state.given_up  # type: ignore[index]
@@ -71,14 +71,14 @@ def test_a_node_that_dies_costs_one_job_which_another_of_its_type_does(tmp_path:
 
 def test_a_driver_that_dies_behind_any_line_goes_on_and_measures_nothing_twice(tmp_path: Path) -> None:
     first = Journal.start(tmp_path / "first", "x", {})
-    whole = driven(MadeUpCluster(NODES, CASES), first)
+    whole = driven(SimulatedCluster(NODES, CASES), first)
     lines = first.path.read_text().splitlines(keepends=True)
     assert len(lines) == 1 + 2 + 4  # a header, the cells of two types, and the jobs
     for kept in range(1, len(lines)):
         killed = tmp_path / str(kept) / "x.0-0.journal"
         killed.parent.mkdir()
         killed.write_text("".join(lines[:kept]) + lines[kept][:50])
-        cluster = MadeUpCluster(NODES, CASES)
+        cluster = SimulatedCluster(NODES, CASES)
         state = driven(cluster, Journal(killed))
         assert state.replies.keys() == whole.replies.keys()
         assert len(cluster.asked) == 6 - (kept - 1)
@@ -91,7 +91,7 @@ def test_a_node_that_is_another_machine_is_refused(tmp_path: Path, capsys: pytes
         run = job(case)
         return {"run": run | {"machine_info": run["machine_info"] | {"cores": 4}}}
 
-    cluster = MadeUpCluster(NODES, (*CASES, THIRD), other)
+    cluster = SimulatedCluster(NODES, (*CASES, THIRD), other)
     state = driven(cluster, Journal.start(tmp_path, "x", {}))
     assert "a2 is refused: a has cores 2, not 4" in capsys.readouterr().out
     assert [node for node, case in cluster.asked if case].count("a2") == 1
@@ -99,7 +99,7 @@ def test_a_node_that_is_another_machine_is_refused(tmp_path: Path, capsys: pytes
 
 
 def test_a_usage_error_ends_the_sweep(tmp_path: Path) -> None:
-    cluster = MadeUpCluster(NODES, CASES, lambda node, case: {"failed": "--T x: no number"})
+    cluster = SimulatedCluster(NODES, CASES, lambda node, case: {"failed": "--T x: no number"})
     with pytest.raises(UsageError, match="a1: --T x: no number"):
         driven(cluster, Journal.start(tmp_path, "x", {}))
 
@@ -108,7 +108,7 @@ def test_a_job_that_every_node_fails_is_given_up(tmp_path: Path) -> None:
     def lost(node: str, case: str | None) -> Reply | None:
         return {"failed": "out of memory"} if case == CASES[1] else None
 
-    cluster = MadeUpCluster(NODES, CASES, lost)
+    cluster = SimulatedCluster(NODES, CASES, lost)
     data = merged(driven(cluster, Journal.start(tmp_path, "x", {}), a=None), "a")
     assert [case for _, case in cluster.asked].count(CASES[1]) == TRIES
     assert {row["group"] for row in data["benchmarks"]} == {CASES[0]} and data["complete"]
@@ -118,7 +118,7 @@ def test_a_job_that_every_node_fails_is_given_up(tmp_path: Path) -> None:
 
 
 def test_as_many_nodes_measure_as_are_asked_for(tmp_path: Path) -> None:
-    cluster = MadeUpCluster(NODES, CASES)
+    cluster = SimulatedCluster(NODES, CASES)
     driven(cluster, Journal.start(tmp_path, "x", {}), a=1)
     assert {node for node, _ in cluster.asked} == {"a1"}
 
@@ -137,7 +137,7 @@ def test_nodes_whose_controls_disagree_are_named() -> None:
 
 def test_the_run_files_of_a_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = {"arguments": ["--T", "64"], "kinds": {}, "command": "python -m bench sweep"}
-    assert measure(MadeUpCluster(NODES | {"b1": "b/1"}, CASES), tmp_path, "x", asked) == 0
+    assert measure(SimulatedCluster(NODES | {"b1": "b/1"}, CASES), tmp_path, "x", asked) == 0
     files = sorted(tmp_path.glob("*/*.json"))
     assert [file.relative_to(tmp_path).as_posix() for file in files] == ["a/0001_x.json", "b_1/0001_x.json"]
     said = capsys.readouterr().out
@@ -155,11 +155,11 @@ def test_a_driver_that_dies_behind_its_run_files_writes_no_others(
     asked: dict[str, Any] = {"arguments": [], "kinds": {}, "command": ""}
     with monkeypatch.context() as killed:
         killed.setattr(Journal, "delete", Journal.close)
-        measure(MadeUpCluster(NODES, CASES), tmp_path, "x", asked)
+        measure(SimulatedCluster(NODES, CASES), tmp_path, "x", asked)
     files = sorted(tmp_path.glob("*/*.json"))
     (path,) = tmp_path.glob("cluster/*")
     (tmp_path / "b" / "0001_x.json").unlink()
-    cluster = MadeUpCluster(NODES, CASES)
+    cluster = SimulatedCluster(NODES, CASES)
     assert measure(cluster, tmp_path, "x", asked, Journal(path)) == 0
     assert sorted(tmp_path.glob("*/*.json")) == files and not cluster.asked and not path.exists()
 
@@ -170,7 +170,7 @@ def test_a_sweep_without_nodes_is_resumed(tmp_path: Path, capsys: pytest.Capture
             cluster.there.clear()
 
     asked = {"arguments": [], "kinds": {"a": None}, "command": ""}
-    cluster = MadeUpCluster({"a1": "a"}, CASES, vanishes)
+    cluster = SimulatedCluster({"a1": "a"}, CASES, vanishes)
     assert measure(cluster, tmp_path, "x", asked) == 2
     assert "no node of type a is left; `--resume x` continues" in capsys.readouterr().err
     assert [*tmp_path.glob("cluster/x.*.journal")] and not [*tmp_path.glob("*/*.json")]

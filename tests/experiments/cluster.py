@@ -26,7 +26,7 @@ from bench.runs.journal import Journal
 from bench.runs.saving import save
 
 from ..conftest import CHECKOUT
-from ..made_up_cluster import job
+from ..simulated_cluster import job
 
 PATTERN = "B1-T64-H8-D_h64-float32-cpu"
 

@@ -96,18 +96,18 @@ def drawn(table: dict[Setting, ByLength], count: int, rng: random.Random) -> Ite
 
 def timed(folder: Path, setting: Setting, T: int, by_length: ByLength, options: Sequence[str]) -> Found:
     """One run of the suite, from the folder in which the dispatcher lies."""
-    rivals = [impl.name for impl in impls.registered() if impl.kernel and impl.limits.max_T is None]
+    others = [impl.name for impl in impls.registered() if impl.kernel and impl.limits.max_T is None]
     axes: dict[str, Any] = {name: getattr(setting, name) for name in ("B", "H", "H_kv", "D_h", "D_v", "dtype")}
     axes |= {"T": T, "mask": setting.mask, "mode": MODES[setting.gradients, setting.T]}
     axes |= {"scope": "core", "device": "cpu" if setting.device == "cpu" else "cuda"}
     axes |= {"threads": setting.threads} if setting.threads else {}
     given = [text for axis, value in axes.items() for text in (f"--{axis}", str(value))]
-    impls_ = ",".join([f"here={MODULE}:attention", *rivals])
+    impls_ = ",".join([f"here={MODULE}:attention", *others])
     file = suite(folder, *given, *options, "--impl", impls_)
     rows = {row["impl"]: row for row in fr.records(fr.tidy(runs.read(file)))}
     here = rows.pop("here")
-    over = {rival: fr.ratio(here, row) for rival, row in rows.items()}
-    best = max(over, key=lambda rival: over[rival].value)
+    over = {other: fr.ratio(here, row) for other, row in rows.items()}
+    best = max(over, key=lambda other: over[other].value)
     chosen = next((it.kernel for it in key_ranges(by_length) if it.first <= T <= it.last), SDPA)
     return Found(here["id"], chosen, best, over[best], over[SDPA], rows[best]["median"])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-RIVAL: dict[str, Any] = {
+BACKEND: dict[str, Any] = {
     "common": False,
     "alone": True,
     "own_memory": True,

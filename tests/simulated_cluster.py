@@ -43,7 +43,7 @@ def job(case: str) -> dict[str, Any]:
 class Task:
     """The oldest task of a cluster is done when it is polled."""
 
-    def __init__(self, cluster: MadeUpCluster, node: str, case: str | None):
+    def __init__(self, cluster: SimulatedCluster, node: str, case: str | None):
         self._cluster, self.node, self.case = cluster, node, case
 
     def done(self) -> bool:
@@ -53,7 +53,7 @@ class Task:
         return self._cluster.reply(self._cluster.running.pop(0))
 
 
-class MadeUpCluster:
+class SimulatedCluster:
     """Nodes by type, which return results in the order of submission; `fate` chooses other outcomes of a task."""
 
     def __init__(

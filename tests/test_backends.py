@@ -1,4 +1,4 @@
-"""Other libraries, where they are installed (`tox -e rivals`): each passes the same check as torch's kernels."""
+"""Other libraries, where they are installed (`tox -e backends`): each passes the same check as torch's kernels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bench.cases.case import Case
 
 from .conftest import gated
 
-RIVALS = [impl for impl in impls.registered() if impl.owner.startswith("impls.rivals.")]
+BACKENDS = [impl for impl in impls.registered() if impl.owner.startswith("impls.backends.")]
 CASES = [
     Case.of(T=64, H=3, D_h=32, B=2, mask=mask, dtype=dtype, scope=scope)
     for mask in ("none", "causal")
@@ -22,7 +22,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-@pytest.mark.parametrize("impl", RIVALS, ids=lambda impl: impl.name)
+@pytest.mark.parametrize("impl", BACKENDS, ids=lambda impl: impl.name)
 def test_another_library_is_right(impl: impls.Impl, case: Case) -> None:
     if why := impl.refusal(case):
         pytest.skip(why)
@@ -30,5 +30,5 @@ def test_another_library_is_right(impl: impls.Impl, case: Case) -> None:
 
 
 def test_each_is_alone_and_says_how_it_is_installed() -> None:
-    assert {impl.name for impl in RIVALS} >= {"onnxruntime", "openvino", "jax", "numpy"}
-    assert all(impl.limits.alone and impl.limits.install and not impl.common for impl in RIVALS)
+    assert {impl.name for impl in BACKENDS} >= {"onnxruntime", "openvino", "jax", "numpy"}
+    assert all(impl.limits.alone and impl.limits.install and not impl.common for impl in BACKENDS)

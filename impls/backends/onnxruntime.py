@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..packages import time_first
 from ..registry import register
-from .common import RIVAL
+from .common import BACKEND
 
 
 def _unfit(case: Any) -> str | None:
@@ -20,7 +20,7 @@ def _unfit(case: Any) -> str | None:
 
 
 @register("onnxruntime", package="onnxruntime onnx", install="pip install onnxruntime onnx", dtypes=("float32",),
-          grouped=False, unless=_unfit, **RIVAL)  # fmt: skip
+          grouped=False, unless=_unfit, **BACKEND)  # fmt: skip
 def onnxruntime(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, scale: float | None = None) -> Tensor:
     """`MultiHeadAttention` of ONNX Runtime, bound to the tensors' memory; a core's inputs, heads before tokens, are copied."""
     H, width = q.shape[1], v.shape[-1]

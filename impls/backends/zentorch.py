@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from ..registry import register
-from .common import RIVAL
+from .common import BACKEND
 
 
 @register("zentorch", package="zentorch", install="pip install zentorch==2.13.* (the build for the same torch)",
-          dtypes=("float32", "bfloat16"), grouped=False, wide_values=False, **RIVAL | {"own_memory": False})  # fmt: skip
+          dtypes=("float32", "bfloat16"), grouped=False, wide_values=False, **BACKEND | {"own_memory": False})  # fmt: skip
 def zentorch(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, scale: float | None = None) -> Tensor:
     """`zentorch_sdpa` of zentorch."""
     import zentorch  # noqa: F401  (registers its operators)
