@@ -35,7 +35,6 @@ PROGRESS = pytest.StashKey[Progress]()
 OF_TABLE = tuple(f"--benchmark-{name}" for name in ("compare", "columns", "sort", "group-by", "name"))
 """Prefixes of options that request pytest-benchmark's own table."""
 
-
 UNSAVED = ("help", "collectonly", "attention_list", "attention_dry_run")
 """Options with which nothing is measured, and so nothing saved."""
 
@@ -97,8 +96,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str) -> list[pytest.Item] | None:
     """Collect no tests for modes without cells."""
-    asked = {_test(cell) for cell in collector.config.stash[RUN].selection.cells}
-    return [] if name in {f"test_{mode}" for mode in MODES} - asked else None
+    selected = {_test(cell) for cell in collector.config.stash[RUN].selection.cells}
+    return [] if name in {f"test_{mode}" for mode in MODES} - selected else None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -115,7 +114,7 @@ def _test(cell: Cell) -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Restrict a resumed run to its original tests."""
+    """Restrict a resumed run to its original cells; shuffle the tests with `--shuffle`."""
     run = config.stash[RUN]
     left = [item for item in items if run.planned is None or _key(item) in run.planned]
     if len(left) < len(items):
@@ -207,7 +206,7 @@ def report(request: pytest.FixtureRequest, impl: str, case: str) -> Callable[[],
 
 
 def pytest_benchmark_generate_machine_info(config: pytest.Config) -> dict[str, Any]:
-    """Return stable facts only: pytest-benchmark's include the current clock rate, with a warning when it differs."""
+    """Return constant facts only: those of pytest-benchmark include the clock rate, and it warns when that changes."""
     return fingerprint()
 
 

@@ -47,7 +47,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
 }
 
 WITHOUT_OPTIONS = {"new-kernel": "[FILE]", "new-layer": "[FILE]", "completion": "", "list": ""}
-"""Commands without options, with their arguments."""
+"""Commands without options, and the arguments that they take."""
 
 COMPLETION = """\
 # Completion for bash and zsh: attention-bench completion >> ~/.bashrc (or ~/.zshrc)
@@ -144,8 +144,8 @@ def _options(command: str) -> list[str]:
     """Return the long options shown in a command's help."""
     if command in WITHOUT_OPTIONS:
         return []
-    asked = [sys.executable, *COMMANDS[command][0], "--help"]
-    shown = "" if command == "run" else subprocess.run(asked, capture_output=True, text=True).stdout
+    run_help = [sys.executable, *COMMANDS[command][0], "--help"]
+    shown = "" if command == "run" else subprocess.run(run_help, capture_output=True, text=True).stdout
     shown += _run_help() if command in ("run", "sweep") else ""
     return sorted({*re.findall(r"^ .*?(--[A-Za-z][\w-]*)", shown, re.MULTILINE)})
 

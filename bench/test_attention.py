@@ -1,7 +1,4 @@
-"""Tests that report cells: one call of a layer or its core, with inputs, weights and masks already in place.
-
-All cells of a case are measured before its tests run (`measuring.py`); each test reports the outcome of one cell.
-"""
+"""One test function per mode. Each test reports the outcome of one cell, measured before (`runs/measuring.py`)."""
 
 import pytest
 

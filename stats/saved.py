@@ -27,7 +27,7 @@ degrees of freedom, combined with the placebos of the runs.
 
 ANOTHER_KIND, ANOTHER_KINDS = 10.0, 0.1
 """An implementation slower than the others of its case by this factor is limited by something else, such as the
-interpreter: it is no anchor, and moves with its like alone, with this standard deviation: a prior as above.
+interpreter. It is no anchor, and its placebos are such implementations alone, with this standard deviation as prior.
 """
 
 STEADY, BEYOND = 0.2, 0.3

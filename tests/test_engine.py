@@ -134,7 +134,7 @@ class FakePool:
     def skip(self, cell: Cell, outcome: Skip) -> None:
         self.run.add_skipped(cell, outcome)
         if isinstance(outcome, Lost):
-            self.number, self.seconds = self.run.new("process"), {}
+            self.number, self.seconds = self.run.next_number("process"), {}
 
     def drop(self, cells: list[Cell]) -> None:
         pass
@@ -151,7 +151,7 @@ def run_of(tmp_path: Path, *names: str, T: int = 16) -> Run:
     for cell in cells:
         run.checked[cell.key] = {"columns": {"kernel": "x"}, "seconds": 1e-3}
     run.plan(cell.key for cell in cells)
-    run.new("process")
+    run.next_number("process")
     return run
 
 
@@ -396,4 +396,4 @@ def test_a_case_that_cannot_stay_ready_is_made_ready_for_several_visits_at_a_tim
     assert told[-1].startswith(f"{case}  out of time: ")
     assert dropped == [len(SECONDS)] * PREPARATIONS
     assert all(len(it.samples) in (LONG_ROUNDS, LONG_ROUNDS + 1) for it in run.timed.values())
-    assert run.kept.endswith("100% of the timing done")
+    assert run.state_text.endswith("100% of the timing done")

@@ -129,7 +129,7 @@ def test_differences_from_the_config_are_reported() -> None:
     config = {"model_type": "mamba_llama", "hidden_size": 64, "num_attention_heads": 4, "q_lora_rank": 8}
     config |= {"layer_types": ["full_attention", "linear_attention"], "query_pre_attn_scalar": 32, "head_dim": 16}
     assert list(notes_of({"model_type": "x", "text_config": config})) == [
-        "of x the text model is measured",
+        "the text model of x is measured",
         "model_type mamba_llama is not known: it is read as a causal decoder",
         "queries are projected in one step, not through a latent of 8",
         "layers of linear_attention are left out",

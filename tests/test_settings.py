@@ -99,7 +99,7 @@ CHANGES: dict[str, Callable[[], object]] = {
     "open contexts of autocast": torch.autocast_increment_nesting,
     "garbage collection": gc.disable,
     "thresholds of garbage collection": lambda: gc.set_threshold(7),
-    "seconds between threads' turns": lambda: sys.setswitchinterval(1.0),
+    "thread switch interval": lambda: sys.setswitchinterval(1.0),
     "seed of torch's random numbers": lambda: torch.manual_seed(7),
     "names of torch.nn.functional": lambda: setattr(functional, "softmax", torch.softmax),
     "names of time": lambda: setattr(time, "perf_counter", time.monotonic),

@@ -1040,7 +1040,7 @@ def plans_by_shape_alone(q, k, v, **options):
 DROPOUT: dict[str, Any] = {"dropout": 0.25}
 
 
-def training(says: str = "in training, of the probs that it kept: ", **case: Any) -> Callable[[Kernel], Kernel]:
+def training(says: str = "in training, from the probs that it kept: ", **case: Any) -> Callable[[Kernel], Kernel]:
     """A kernel of training alone: in evaluation it is SDPA."""
 
     def keep(kernel: Kernel) -> Kernel:
@@ -1280,7 +1280,7 @@ class _ForgetsGoingBack(torch.autograd.Function):
         return grad, None
 
 
-@wrong("dropout of the output", "in training, of the output that it kept: gradient of", mode="backward", **OUT)
+@wrong("dropout of the output", "in training, from the features that it kept: gradient of", mode="backward", **OUT)
 class ForgetsItsDropoutGoingBack(OutDropout):
     def finish(self, o):
         o = self.W_o(o)

@@ -28,7 +28,7 @@ class Axis:
     follows: tuple[str, ...] = ()
     """Axes whose product is the default."""
     default: Any = NOTHING
-    """Value left out of ids. NOTHING if the axis is required or derived."""
+    """Value if none is given. NOTHING if the axis is required or derived."""
     most: int = 2**31 - 1
     """Largest `size`."""
     if_varying: bool = False
@@ -93,8 +93,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return `; did you mean ...?`, or an empty string if no known name is similar."""
     known = list(known)
     same = [it for it in known if it.lower() == name.lower()]
-    held = [it for it in known if name in it][:2] if len(name) > 2 else []
-    near = [SYNONYMS[name]] if name in SYNONYMS else same or held or get_close_matches(name, known, n=1, cutoff=0.65)
+    longer = [it for it in known if name in it][:2] if len(name) > 2 else []
+    near = [SYNONYMS[name]] if name in SYNONYMS else same or longer or get_close_matches(name, known, n=1, cutoff=0.65)
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
@@ -113,7 +113,7 @@ SYNONYMS = {
     "--kernel": "--impl",
     "--save": "--benchmark-save",
 }
-"""Names used by other projects or by other options, with the option to use instead."""
+"""Names used in other projects or in other options, with the option or value to use here."""
 
 SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
 """Abbreviations of dtypes used in tables."""

@@ -97,7 +97,7 @@ class Case:
     )
     bias: str | None = axis(
         "choice",
-        f"what is added to the scores: {', '.join(BIASES)} (a weight for each head, query and key)",
+        f"bias of the scores: {', '.join(BIASES)} (a learned one has a weight for each head, query and key)",
         values=BIASES,
         default=None,
     )
@@ -133,7 +133,7 @@ class Case:
         "switch", "products of float32 numbers in TF32, on a GPU: torch.backends.cuda.matmul: on, off", default=False
     )
     model: str | None = axis(
-        "choice", "of which model a block is, by name or config.json", default=None, validate=config_of
+        "choice", "model that a block belongs to, by name or config.json", default=None, validate=config_of
     )
 
     @classmethod

@@ -63,19 +63,19 @@ def config_for(case: Case) -> Config:
     """
     config = dict(config_of(case.model or ""))
     gpt2 = config["model_type"] == "gpt2"
-    asked = {"hidden_size": case.d_model, "num_attention_heads": case.H, "num_hidden_layers": BLOCKS[case.scope]}
+    wanted = {"hidden_size": case.d_model, "num_attention_heads": case.H, "num_hidden_layers": BLOCKS[case.scope]}
     if not gpt2:
-        asked |= {
+        wanted |= {
             "num_key_value_heads": case.H_kv,
             "head_dim": case.D_h,
             "max_position_embeddings": max(4096, case.max_T),
         }
     (layer, *_) = models.layers_of(config).values()
     if any(getattr(case, name) != layer[name] for name in SIZES):
-        asked |= SMALL | {"intermediate_size": 2 * case.d_model}
+        wanted |= SMALL | {"intermediate_size": 2 * case.d_model}
     if kinds := config.pop("layer_types", None):
-        asked["layer_types"] = kinds[: BLOCKS[case.scope]]
-    known = {OF_GPT2.get(name, name) if gpt2 else name: it for name, it in asked.items()}
+        wanted["layer_types"] = kinds[: BLOCKS[case.scope]]
+    known = {OF_GPT2.get(name, name) if gpt2 else name: it for name, it in wanted.items()}
     return config | known | dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
 
 
@@ -88,12 +88,12 @@ def depth(case: Case) -> int:
 def misfit(case: Case) -> str | None:
     """Return why a case can't be a block or a model; None if it can."""
     if case.model is None:
-        return f"--scope {case.scope} is of a model: add --model {', '.join(REST)}, or a config.json"
+        return f"--scope {case.scope} needs a model: add --model {', '.join(REST)}, or a config.json"
     if find_spec("transformers") is None:
         return f"--scope {case.scope} needs the package transformers: pip install transformers"
     config = config_of(case.model)
     if "vocab_size" not in config:
-        return f"of {case.model} only attention is known, and no vocab_size: give a whole config.json as --model"
+        return f"{case.model} has no vocab_size, since only its attention is known: give a whole config.json as --model"
     (layer, *_) = models.layers_of(config).values()
     if unbuilt := [name for name in ("latent", "softcap", "sinks") if layer.get(name)]:
         return f"a block with {' and '.join(unbuilt)} is not built: leave out --scope {case.scope}"

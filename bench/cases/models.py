@@ -178,7 +178,7 @@ def _kinds(config: Config, window: int | None) -> list[str]:
 def notes_of(config: Config) -> Iterator[str]:
     """Yield parts of the configuration that are not measured, or measured differently."""
     if config.get("text_config"):
-        yield f"of {config.get('model_type')} the text model is measured"
+        yield f"the text model of {config.get('model_type')} is measured"
         config = text_of(config)
     if config.get("model_type") not in (*KNOWN, *CODE):
         yield f"model_type {config.get('model_type')} is not known: it is read as a causal decoder"

@@ -46,7 +46,9 @@ class Sweep:
         if unfit and not cases:
             raise ValueError(unfit[0])
         if (fixed := decoders.FIXED & overrides.keys()) and any(case.in_model for case in cases):
-            raise ValueError(f"in a model its config decides, or nothing is built: leave out --{' and --'.join(fixed)}")
+            raise ValueError(
+                f"a model has no option for what its config decides: leave out --{' and --'.join(sorted(fixed))}"
+            )
         unused = PROJECTIONS & overrides.keys() - ({"d_model"} if "D_h" not in grids[0] else set())
         if unused and any(case.scope == "core" for case in cases):
             raise ValueError(f"a core has no projections: leave out --{' and --'.join(sorted(unused))}")
@@ -108,7 +110,7 @@ def _of_requests(point: dict[str, Any]) -> dict[str, Any]:
     for name, value in implied.items():
         if point.get(name, value) != value:
             raise ValueError(
-                f"requests are one batch for a core, causal, bottom right: --requests needs --{name} {value}"
+                f"requests are one causal batch of a core, aligned bottom right: --requests needs --{name} {value}"
             )
     return point | implied | tokens_of(point["requests"])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def bytes_text(size: float) -> str:
-    """`768 KiB`, `66.0 MiB`"""
+    """Format a number of bytes: `768 KiB`, `66.0 MiB`."""
     for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if size >= 2**power:
             return f"{size / 2**power:.1f} {unit}"

@@ -76,10 +76,9 @@ class Sizes:
         deep = (
             min(DEEP, 32768 / case.D_h**0.5) if case.computes == "float16" else DEEP
         )  # so that products are finite before scaling
-        exact = case.qkv_bias or (
-            case.does.gradients and case.scope == "layer"
-        )  # there these are not, or drown the rest
-        return cls(large * width, 0.0 if exact else -deep * width)
+        # biases make these scores unequal; a layer's gradients would be dominated by theirs
+        is_left_out = case.qkv_bias or (case.does.gradients and case.scope == "layer")
+        return cls(large * width, 0.0 if is_left_out else -deep * width)
 
 
 def large_scores(case: Case) -> float:

@@ -167,7 +167,7 @@ class Inputs:
     def perturb(self, weight: int = 1) -> None:
         """Add noise to every number of every input, so that no digest matches; their variance is preserved.
 
-        With `weight` 0 all numbers stay, while as much memory is written and read.
+        With `weight` 0 all numbers keep their values, and the same memory is read and written.
         """
         for buffer in self.tensors:
             if not buffer.is_floating_point():

@@ -252,7 +252,7 @@ _KNOWN: dict[str, Setting | None] = {
     "open contexts of autocast": Setting(_depth, _set_depth),
     "garbage collection": Setting(gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
     "thresholds of garbage collection": Setting(gc.get_threshold, lambda thresholds: gc.set_threshold(*thresholds)),
-    "seconds between threads' turns": Setting(sys.getswitchinterval, sys.setswitchinterval),
+    "thread switch interval": Setting(sys.getswitchinterval, sys.setswitchinterval),
     "seed of torch's random numbers": Setting(_seeds, _set_seeds, cheap=False),
     "names of torch.nn.functional": _names(functional),
     "names of time": _names(time),

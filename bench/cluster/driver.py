@@ -43,7 +43,7 @@ class Job(NamedTuple):
     """Case id; None lists the cases."""
 
     def __str__(self) -> str:
-        return f"{self.kind}  {self.case or 'what there is'}"
+        return f"{self.kind}  {self.case or 'list of cases'}"
 
 
 @dataclass

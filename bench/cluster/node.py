@@ -41,9 +41,9 @@ def do(archive: bytes | Path, task: dict[str, Any]) -> dict[str, Any]:
         what = [f"--case={task['case']}"] if task["case"] else ["-pbench.cluster.node", "--collect-only", "-q"]
         command = [sys.executable, str(code / "bench"), "sweep", "--save=job", *task["arguments"], *what]
         env = os.environ | {"ATTENTION_BENCH_PATH": str(code / "user")}
-        with (folder / "said").open("w") as said:
+        with (folder / "output").open("w") as output:
             process = subprocess.Popen(
-                command, cwd=folder, env=env, stdout=said, stderr=said, preexec_fn=_end_with_parent
+                command, cwd=folder, env=env, stdout=output, stderr=output, preexec_fn=_end_with_parent
             )
             while process.poll() is None:
                 if isinstance(archive, Path) and not archive.exists():
@@ -55,7 +55,7 @@ def do(archive: bytes | Path, task: dict[str, Any]) -> dict[str, Any]:
             found = json.loads(file.read_text())
             if found and found.get("complete", True):
                 return node | {"run" if task["case"] else "cells": found}
-        last = (folder / "said").read_text(errors="replace").strip().split("\n")[-1]
+        last = (folder / "output").read_text(errors="replace").strip().split("\n")[-1]
         return node | {"failed": f"{last.removeprefix('ERROR: ')} (exit code {process.returncode})"}
 
 

@@ -63,8 +63,8 @@ class Cluster:
 
 def _partitions(kinds: Mapping[str, int | None]) -> dict[str, int]:
     """Return the number of nodes of the requested partitions, or of the default one."""
-    said = subprocess.run(["sinfo", "--noheader", "--format=%P %D"], capture_output=True, text=True).stdout.split()
-    there = dict(zip(said[::2], map(int, said[1::2]), strict=True))
+    printed = subprocess.run(["sinfo", "--noheader", "--format=%P %D"], capture_output=True, text=True).stdout.split()
+    there = dict(zip(printed[::2], map(int, printed[1::2]), strict=True))
     default = [name for name in there if name.endswith("*")]
     there |= {name.removesuffix("*"): there.pop(name) for name in default}
     if unknown := kinds.keys() - there.keys():

@@ -32,7 +32,7 @@ def begin(config: pytest.Config) -> Run:
     if resume == "":
         raise UsageError("--resume is empty: name the run that is to be finished")
     if config.getoption("redo") and not resume:
-        raise UsageError("--redo says how to resume: with --resume NAME")
+        raise UsageError("--redo begins a run anew that --resume NAME names: give --resume NAME")
     if not resume:
         run = _new(config, folder, save or config.getoption("benchmark_autosave"))
     elif save and save != resume:
@@ -41,7 +41,7 @@ def begin(config: pytest.Config) -> Run:
         run = (
             _from_journal(config, folder, resume)
             or _from_file(config, folder, resume)
-            or _new(config, folder, _to_begin(config, folder, resume))
+            or _new(config, folder, _new_name(config, folder, resume))
         )
     config.option.benchmark_save = config.option.benchmark_autosave = None  # the suite itself saves, all or nothing
     if run.name:
@@ -58,8 +58,10 @@ def begin(config: pytest.Config) -> Run:
     return run
 
 
-def _to_begin(config: pytest.Config, folder: Path, name: str) -> str:
-    """Return the name of a new run for `--resume`; refuses a lone unknown name, which would measure all of `quick`."""
+def _new_name(config: pytest.Config, folder: Path, name: str) -> str:
+    """Return the name of the new run that `--resume NAME` begins with other options; raises `UsageError` without any,
+    which would measure all of `quick`.
+    """
     if asked(config):
         return name
     known = sorted({*journals.names(folder), *run_names(folder)})
@@ -83,7 +85,9 @@ def _from_journal(config: pytest.Config, folder: Path, name: str) -> Run | None:
     if path is None:
         return None
     journal = Journal(path)
-    run = _run(config, _same(config, name, journal.header["asked"], journal.header["machine"]), folder, name)
+    run = _run(
+        config, _original_options(config, name, journal.header["asked"], journal.header["machine"]), folder, name
+    )
     run.timing = journal.header["timing"]
     if journal.header["traced"]:
         run.traces = Traces(run)
@@ -105,7 +109,7 @@ def _from_file(config: pytest.Config, folder: Path, name: str) -> Run | None:
         return None
     if config.getoption("redo"):
         raise UsageError(f"run {name} is finished; --benchmark-save={name} measures it once more")
-    run = _run(config, _same(config, name, finished["asked"], finished["machine_info"]), folder)
+    run = _run(config, _original_options(config, name, finished["asked"], finished["machine_info"]), folder)
     if finished.get("sources") not in (None, run.selection.sources):
         raise UsageError(
             f"run {name} is finished, and the code is another now; --benchmark-save={name} measures it once more"
@@ -116,7 +120,9 @@ def _from_file(config: pytest.Config, folder: Path, name: str) -> Run | None:
     return run
 
 
-def _same(config: pytest.Config, name: str, options: dict[str, Any], machine: dict[str, Any]) -> dict[str, Any]:
+def _original_options(
+    config: pytest.Config, name: str, options: dict[str, Any], machine: dict[str, Any]
+) -> dict[str, Any]:
     """Return the run's original options; raises if the command line now requests others."""
     now = asked(config)
     if now and now != options:

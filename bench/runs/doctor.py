@@ -51,8 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     remarks = [remark for check in CHECKS for remark in check()]
     table = Table.grid(padding=(0, 2, 0, 0))
     for remark in remarks:
-        said = "\n".join(map(as_typed, filter(None, (remark.found, remark.advice))))
-        table.add_row("disturbs" if remark.advice else "fine", remark.about, Text(said))
+        text = "\n".join(map(as_typed, filter(None, (remark.found, remark.advice))))
+        table.add_row("disturbs" if remark.advice else "fine", remark.about, Text(text))
     Console().print(table)
     disturbing = sum(remark.advice is not None for remark in remarks)
     print(f"{disturbing or 'none'} of {len(remarks)} will disturb a measurement")
@@ -86,12 +86,12 @@ def pieces() -> list[float]:
 
 
 def evenness(timed: Callable[[], list[float]] = pieces) -> Iterator[Remark]:
-    """Report slow-downs without counters: another guest or hyper-thread on the same core."""
+    """Report slow-downs that no counter shows, such as those by another guest or hyper-thread on the same core."""
     ordered = sorted(timed())
     middle, high = (ordered[len(ordered) * tenths // 10] / ordered[0] for tenths in (5, 9))
     found = f"the same work takes {middle:.2f} times its shortest, {high:.2f} or more one time in ten"
     advice = (
-        "something shares the cores, seen or not: runs differ by as much; for small differences use `python -m bench ab`"
+        "something shares the cores: runs differ by as much; for small differences use `python -m bench ab`"
         if high > UNEVEN
         else None
     )
@@ -112,7 +112,7 @@ def governor(sys: Path = SYS) -> Iterator[Remark]:
         advice = None if kinds == {"performance"} else "sudo cpupower frequency-set -g performance"
         yield Remark("governor", ", ".join(sorted(kinds)), advice)
     else:
-        yield Remark("governor", "not to be seen (a virtual machine, or not Linux)")
+        yield Remark("governor", "not visible (a virtual machine, or not Linux)")
 
 
 def memory() -> Iterator[Remark]:

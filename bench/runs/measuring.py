@@ -169,7 +169,7 @@ class Measuring:
         """Make all visits of these processes, spread over their lifetime."""
         if not any(self._open(pool.process) for pool in pools):
             return
-        of_pools = [(pool, self._share(pool, pools)) for pool in pools]
+        of_pools = [(pool, self._cases_of(pool, pools)) for pool in pools]
         with accounted("preparing"):
             together([
                 pool.preparing([it for it in self._open(pool.process) if it.case.id in self._held.intersection(cases)])
@@ -194,12 +194,14 @@ class Measuring:
                 return pool.client(cell).ask("gpu_workloads")
         return {}
 
-    def _now(self, case: str, visit: int) -> range:
-        """Return the visits of a case at the `visit`-th pass over all cases: one, or all of a preparation at its end."""
+    def _due_visits(self, case: str, visit: int) -> range:
+        """Return the visits of a case that are due at the `visit`-th pass over all cases: this one. A case that doesn't
+        stay ready makes several visits at once, at the last of their passes.
+        """
         size = 1 if case in self._held else VISITS // PREPARATIONS
         return range(visit + 1 - size, visit + 1) if (visit + 1) % size == 0 else range(0)
 
-    def _share(self, pool: WorkerPool, pools: Sequence[WorkerPool]) -> list[str]:
+    def _cases_of(self, pool: WorkerPool, pools: Sequence[WorkerPool]) -> list[str]:
         """Return the cases that a pool times: all, or in a run of one process those that it checked."""
         if self._run.processes > 1:
             return list(self._cases)
@@ -222,7 +224,7 @@ class Measuring:
 
     def _visit(self, pool: WorkerPool, case: str, at: int) -> None:
         """Make the visits of a case that are due at a pass and not yet made."""
-        numbers = [it for it in self._now(case, at) if not self._run.visited(pool.process, it, case)]
+        numbers = [it for it in self._due_visits(case, at) if not self._run.visited(pool.process, it, case)]
         tested = set[Key]()
         made = [Visit(self._run, pool, case, number, self._rng, tested) for number in numbers]
         for group in self._groups(case) if made else ():

@@ -52,7 +52,7 @@ class WorkerPool:
         for name in listed(self.run.asked.get("impl", [])):
             imports[self._name(name.partition("=")[0])]["names"].append(name)
         self._workers = NamedWorkers(lambda name: self.start(), imports)
-        self.number = self.run.new("process")
+        self.number = self.run.next_number("process")
 
     def wait_until_ready(self) -> None:
         """Wait until all processes have imported the implementations; raises `UsageError` if one can't."""
@@ -119,7 +119,7 @@ class WorkerPool:
         self.renewed = {key for key in self.renewed if self._name(key[0]) != name}
         self.seconds = {key: seconds for key, seconds in self.seconds.items() if self._name(key[0]) != name}
         if name == SHARED:
-            self.number = self.run.new("process")
+            self.number = self.run.next_number("process")
         _await_imports(self._workers.replace, name)
 
 

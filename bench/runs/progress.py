@@ -80,7 +80,7 @@ class Progress:
         elif run.name and run.complete:
             terminalreporter.write_line(f"saved: {run.saved}")
         elif run.name and run.journal:
-            terminalreporter.write_line(f"unfinished, and kept: {run.kept}; `--resume {run.name}` continues")
+            terminalreporter.write_line(f"unfinished, and kept: {run.state_text}; `--resume {run.name}` continues")
         if answer:
             terminalreporter.write_line(answer, bold=True)
 
@@ -120,12 +120,12 @@ def _spent() -> str:
     """Format seconds by purpose: `time spent: check 30.1 s (in workers: gate 25.0 s, memory 9.0 s), timing ...`."""
     seconds = spent()
 
-    def told(purpose: str) -> str:
+    def with_inner(purpose: str) -> str:
         inner = ", ".join(f"{it} {seconds[it]:.1f} s" for it in IN_WORKERS.get(purpose, ()) if it in seconds)
         return f"{purpose} {seconds[purpose]:.1f} s" + (f" (in workers: {inner})" if inner else "")
 
     whole = [it for it in seconds if not any(it in inner for inner in IN_WORKERS.values())]
-    text = ", ".join(told(it) for it in sorted(whole, key=lambda it: -seconds[it]))
+    text = ", ".join(with_inner(it) for it in sorted(whole, key=lambda it: -seconds[it]))
     return f"time spent: {text}" if text else ""
 
 

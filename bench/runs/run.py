@@ -133,7 +133,7 @@ class Run:
         return f"{sum(map(self.settled, planned)):>3}/{len(planned)} {cell.case.id}  {cell.impl.name:<20} {outcome}"
 
     @property
-    def kept(self) -> str:
+    def state_text(self) -> str:
         """Describe the state of an unfinished run: `24 of 24 cells checked, 37% of the timing done`."""
         planned, cases = self.planned or set(), {case for _, case in self.checked}
         share = sum(len(self.visits(case)) for case in cases) / (self.processes * VISITS * max(1, len(cases)))
@@ -178,8 +178,8 @@ class Run:
         """Seconds since the run began, excluding gaps between a process and the one that resumed it."""
         return monotonic() - self._began
 
-    def new(self, what: str) -> int:
-        """Return a number, unique within this run, for a worker `process`, a `visit`, or a round of a case."""
+    def next_number(self, what: str) -> int:
+        """Return the next number in this run of a worker `process`, a `visit`, or a round of a case (its id)."""
         self._numbers[what] += 1
         return self._numbers[what] - 1
 
@@ -267,12 +267,12 @@ class Run:
             "axes": [axis.described() for axis in AXES.values()],
             "published": published_of({cell.case.id for cell in self.selection.cells}),
             "skipped": self.skips,
-            **self.seen(),
+            **self.observations(),
             "state": state(),
         }
 
-    def seen(self) -> dict[str, Any]:
-        """Return the observations of the machine so far, including earlier processes of a resumed run.
+    def observations(self) -> dict[str, Any]:
+        """Return what was measured of the machine so far, including earlier processes of a resumed run.
 
         The keys keep the names of earlier files: `roofs` are the rooflines, `controls` the reference workload.
         """
@@ -281,7 +281,7 @@ class Run:
     def sample_machine(self, elsewhere: Mapping[str, float] = {}) -> None:
         """Time the reference workload and record the machine's state, including measurements from a worker."""
         self.workload.sample(elsewhere)
-        self._write({"machine": self.seen()})
+        self._write({"machine": self.observations()})
 
     def restore(self, journal: Journal) -> None:
         """Continue with the plan, the results and the journal of earlier processes of this run."""

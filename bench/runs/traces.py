@@ -74,7 +74,7 @@ class Traces:
 
 
 def on_disk(name: str) -> str:
-    """A name as a folder can be called; names that differ stay apart.
+    """Return a folder's name for a name; different names have different folders.
 
     >>> on_disk("fused+compile"), on_disk("a/b")
     ('fused+compile', 'a_b~07f4401c')

@@ -63,13 +63,13 @@ class Visit:
             return
         self.pool.prepare(cells)
         members = {cell.key: cell for cell in cells if self._ready(cell)}
-        self._number = self.run.new("visit")
+        self._number = self.run.next_number("visit")
         for cell in members.values():
             self._attempt(cell, cells, self._renew)
         blocks = self._blocks(cells)
         self._cold = {key for key, it in blocks.items() if key not in self.pool.grown or it.seconds <= COLD}
         for order in rounds(visits.counts(blocks, self.index, needs), self.rng):
-            round_number = self.run.new(self.case)
+            round_number = self.run.next_number(self.case)
             for key in order:
                 if reply := self._attempt(members[key], cells, partial(self._block, block=blocks[key])):
                     self._keep(key, reply, round_number, blocks[key])
@@ -118,7 +118,7 @@ class Visit:
         except Skip as outcome:
             self.pool.skip(cell, outcome)
         if self.pool.number != process:
-            self._number, self._cold = self.run.new("visit"), {it.key for it in cells}
+            self._number, self._cold = self.run.next_number("visit"), {it.key for it in cells}
             self.pool.prepare(cells)
         return None
 
@@ -131,10 +131,10 @@ class Visit:
         reply = self.pool.ask("renew", cell, seconds=COMPARING * self.run.timing["cell_time"])
         self.pool.grown.add(cell.key)
         self._found(cell.key).compared = reply["compared"]
-        self._learn(cell.key, reply["seconds"])
+        self._keep_shortest(cell.key, reply["seconds"])
         return reply
 
-    def _learn(self, key: Key, seconds: float) -> None:
+    def _keep_shortest(self, key: Key, seconds: float) -> None:
         """Keep the shortest time of a call, since times measured beside a busy worker are longer."""
         if key in self.pool.seconds:
             self.pool.seconds[key] = min(self.pool.seconds[key], seconds)
@@ -153,7 +153,7 @@ class Visit:
         return reply
 
     def _keep(self, key: Key, reply: Reply, number: int, block: Block) -> None:
-        self._learn(key, reply["fastest"])
+        self._keep_shortest(key, reply["fastest"])
         where = number, self._number, self.pool.number
         measured = {name: reply[name] for name in reply.keys() & {*Sample._fields} - {"seconds"}}
         found, calls = self._found(key), block.calls * block.slices

@@ -139,12 +139,15 @@ class Tasks:
         except UsageError as error:
             return {"unknown": str(error)}
 
-        def told(case: Case) -> Reply:
+        def described(case: Case) -> Reply:
             refused = impl.refusal(case) or uncallable(Cell(impl, case))
             return {"case": case.columns(), "id": case.id, "refused": refused}
 
         scopes = ("core", "layer")
-        return {"impl": impl.name, "cases": [[told(Case.of(**it, scope=scope)) for scope in scopes] for it in axes]}
+        return {
+            "impl": impl.name,
+            "cases": [[described(Case.of(**it, scope=scope)) for scope in scopes] for it in axes],
+        }
 
     def _check_place(self, name: str) -> None:
         """Raise `UsageError` if a module of the user's, `NAME=module:attr`, isn't that of this variant's tree."""

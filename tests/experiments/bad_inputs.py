@@ -136,7 +136,7 @@ INPUTS = [
     refused("bench --device gpu --dry-run", 4, "--device gpu"),
     refused("bench --H 3 --H_kv 2 --dry-run", 4, "H"),
     refused("bench --cell-time 0", 4, "argument --cell-time: '0' is not a positive number"),
-    refused("bench --redo", 4, "--redo says how to resume"),
+    refused("bench --redo", 4, "--redo begins a run anew"),
     refused("bench --save-traces --impl sdpa", 4, "--save-traces saves traces with a run"),
     # What goes with what.
     refused("bench --page 16 --mode decode --scope core --dry-run", 4, "without --scope core"),

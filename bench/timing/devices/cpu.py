@@ -89,7 +89,7 @@ def peak_rss(call: Work, process: Path = PROCESS) -> tuple[int | None, Any]:
         return None, call()  # caches of other allocators can't be released here
     gc.collect()
     release()
-    before = _set_back(process)
+    before = _reset_high_water_mark(process)
     output = call()
     if before is None:
         return None, output
@@ -97,7 +97,7 @@ def peak_rss(call: Work, process: Path = PROCESS) -> tuple[int | None, Any]:
     return (grown if grown >= FLOOR else 0), output
 
 
-def _set_back(process: Path) -> int | None:
+def _reset_high_water_mark(process: Path) -> int | None:
     """Reset the high-water mark to the current resident size, and return that; None if it did not change."""
     try:
         (process / "clear_refs").write_text("5")
