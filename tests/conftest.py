@@ -1,4 +1,4 @@
-"""Shared by the tests that need torch: the suite as a user would start it."""
+"""Fixtures of the tests that need torch: starting the suite as a user does."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Suite = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @contextmanager
 def registry_kept() -> Iterator[pytest.MonkeyPatch]:
-    """What is registered meanwhile is forgotten; gives the patch that sees to it."""
+    """Context that removes later registrations from the registry; yields its MonkeyPatch."""
     from bench.selection import choice
     from impls import registry
 
@@ -82,14 +82,14 @@ def suite_command(*options: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """As at a user's shell: without what pytest-xdist sets for its workers, where nothing can be timed."""
+    """Return the environment without the variables of pytest-xdist, under which nothing can be timed."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     # hypothesis' plugin imports all of hypothesis at the end of every session: a second of nothing
     return plain | {"COLUMNS": "160", "PYTEST_ADDOPTS": "-p no:hypothesispytest"}
 
 
 def started(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """`pytest PATH/TO/bench --T 16 ...`, started in a folder."""
+    """Run `pytest PATH/TO/bench --T 16 ...` in a folder."""
     command = suite_command(*options)
     return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=300)
 
@@ -102,7 +102,7 @@ def shell(tmp_path: Path) -> Suite:
 
 @pytest.fixture(scope="session")
 def loaded() -> None:
-    """pytester forgets what is first imported in its own runs: NumPy can't be imported twice, and pandas takes long."""
+    """Import these before pytester, which removes what its runs import: NumPy can't be imported twice, pandas is slow."""
     import pandas  # noqa: F401
     import rich.progress  # noqa: F401
     import scipy.special  # noqa: F401
@@ -126,7 +126,7 @@ def suite(loaded: None, pytester: pytest.Pytester, tmp_path: Path) -> Suite:
 
 @pytest.fixture
 def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the probe of 513 tokens, and with few where probs are dropped: honest implementations can do what they can."""
+    """Check with the probe of 37 tokens only, and shorter probes of dropout, which suffices for right implementations."""
     monkeypatch.setattr("bench.checks.gate.PROBES", (37,))
     monkeypatch.setattr("bench.checks.dropout.LENGTH", {"core": 80, "layer": 80})
 
@@ -140,7 +140,7 @@ def gated(impl: Impl, case: Case) -> None:
 
 
 def checked(cell: Cell) -> tuple[Built, CheckCalls]:
-    """A cell that has passed all checks, and what they found."""
+    """Run all checks of a cell; returns it built, with what was measured."""
     from bench.checks.gate import Gate
     from bench.timing.cell import check_built, probe
 
@@ -156,7 +156,7 @@ def ask_check(ask: Callable[..., Reply], impl: str, case: dict[str, Any], what: 
 
 @pytest.fixture
 def tasks(tmp_path: Path) -> Iterator[Tasks]:
-    """What a worker does, in this process; a worker collects no garbage once a cell is ready."""
+    """Return a worker's `Tasks` in this process. Garbage collection, which they disable, is restored."""
     from bench.workers.tasks import Tasks
 
     yield Tasks(str(tmp_path))
@@ -164,5 +164,5 @@ def tasks(tmp_path: Path) -> Iterator[Tasks]:
 
 
 def run_files(folder: Path) -> list[Path]:
-    """The run files under a user's folder, in the order of their numbers."""
+    """Return the run files below a user's folder, in the order of their numbers."""
     return sorted(folder.glob("results/*/*.json"))

@@ -16,7 +16,7 @@ Work = Callable[[], Any]
 
 
 class Rest:
-    """Stands for `sleep` in `check_idle_afterwards`; what kernels leave behind is begun by `behind` and `spinning`."""
+    """Replaces `sleep` in `check_idle_afterwards`. Kernels start their background work by `behind` and `spinning`."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -25,7 +25,7 @@ class Rest:
         self._turn = threading.Condition()
 
     def __call__(self, seconds: float) -> None:
-        """Let so much time pass. What is due by then is done when this returns, and what spins has spun for so long."""
+        """Advance the time: work that is due is done when this returns, and spinning threads have used as much CPU time."""
         with self._turn:
             self.now += seconds
             self._turn.notify_all()
@@ -35,7 +35,7 @@ class Rest:
             sleep(1e-3)
 
     def behind(self, seconds: float, then: Work) -> Work:
-        """`then`, so much later than now: for a thread that sleeps until it is due."""
+        """Do `then` after some seconds, in a thread that sleeps until it is due."""
         due = self._begun(seconds)
 
         def work() -> None:
@@ -49,7 +49,7 @@ class Rest:
         return work
 
     def spinning(self, seconds: float, then: Work) -> Work:
-        """`then`, so much later than now: for a thread that works until it is due."""
+        """Do `then` after some seconds, in a thread that works until it is due."""
         if self._spinning:
             return self.behind(seconds, then)  # one that works is enough
         due = self._begun(seconds)
@@ -67,7 +67,7 @@ class Rest:
         return work
 
     def end(self) -> None:
-        """All that was begun comes to its end."""
+        """Advance the time until all work is done."""
         self(max(self._due, default=0.0))
 
     def _begun(self, seconds: float) -> float:
@@ -82,5 +82,5 @@ class Rest:
 
 
 def resting(patch: pytest.MonkeyPatch, rest: Rest) -> None:
-    """Watch every checked cell in simulated time."""
+    """Use simulated time to watch every checked cell."""
     patch.setattr(cell, "check_idle_afterwards", lambda: check_idle_afterwards(rest))

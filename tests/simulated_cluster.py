@@ -15,7 +15,7 @@ from .conftest import CHECKOUT
 
 @cache
 def published() -> dict[str, Any]:
-    """A run of five processes, with what a published one leaves out (reports/pages/publish.py): taken from its blocks."""
+    """Return the published run, completed by the keys that `publish` leaves out."""
     data: dict[str, Any] = json.loads((CHECKOUT / "results" / "published" / "0001_quick.json").read_text())
     for row in data["benchmarks"]:
         blocks = row["stats"]["data"]
@@ -24,14 +24,14 @@ def published() -> dict[str, Any]:
 
 
 def cases_of(*cases: str) -> dict[str, list[str]]:
-    """By case, the implementations for which the published run has a row or a reason."""
+    """Return by case the implementations for which the published run has a row or a reason."""
     rows = [(row["extra_info"]["impl"], row["group"]) for row in published()["benchmarks"]]
     skipped = [(entry["impl"], entry["id"]) for entry in published()["skipped"]]
     return {case: [impl for impl, its in (*rows, *skipped) if its == case] for case in cases}
 
 
 def job(case: str) -> dict[str, Any]:
-    """What a run of one case would have saved, had it been that case of the published one."""
+    """Return a run file of one case of the published run."""
     data = json.loads(json.dumps(published()))
     of_case = {
         "benchmarks": [row for row in data["benchmarks"] if row["group"] == case],
@@ -41,7 +41,7 @@ def job(case: str) -> dict[str, Any]:
 
 
 class Task:
-    """The oldest task of a cluster is done when it is polled."""
+    """A future; polling it finishes the cluster's oldest task."""
 
     def __init__(self, cluster: SimulatedCluster, node: str, case: str | None):
         self._cluster, self.node, self.case = cluster, node, case

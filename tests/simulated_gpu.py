@@ -120,7 +120,7 @@ class SimulatedCuda:
         self.in_cache = cached
 
     def item(self) -> None:
-        """An operation that waits for the device, as torch knows."""
+        """Read a number, which waits for the device."""
         if self.sync_mode == "error":
             raise RuntimeError("called a synchronizing CUDA operation")
         self.synchronize()
@@ -132,7 +132,7 @@ class SimulatedCuda:
 
     @property
     def ready(self) -> float:
-        """When all streams are done."""
+        """Return the time at which all streams are done."""
         return max(stream.ready for stream in self.streams)
 
     def synchronize(self) -> None:
@@ -141,7 +141,7 @@ class SimulatedCuda:
         self.host = max(self.host, self.ready)
 
     def allocate(self, size: int) -> None:
-        """Of the caching allocator: what is freed stays reserved, until it is emptied or would not be enough."""
+        """Allocate by a caching allocator: freed memory stays reserved until it is emptied or doesn't suffice."""
         grow = self.allocated + size - self.reserved
         if grow > self.gpu.free():
             raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size} bytes.")

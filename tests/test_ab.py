@@ -114,7 +114,7 @@ def logs_of(replicate: Replicate) -> dict[Key, float]:
 
 
 class Answering:
-    """A worker's client that immediately returns the result of its `ask`."""
+    """Client of a worker that replies at once with the result of `ask`."""
 
     left, readable = 100.0, os.open(os.devnull, os.O_RDONLY)
 
@@ -137,7 +137,7 @@ class Answering:
 
 @dataclass(eq=False)
 class Fake(Answering):
-    """A process whose cells take a given time."""
+    """Client of a simulated process whose cells take given times."""
 
     variant: int
     log: list[tuple[Any, ...]]
@@ -160,7 +160,7 @@ class Fake(Answering):
 
 
 class Two:
-    """A team of two such processes."""
+    """`NamedWorkers` of two simulated processes."""
 
     def __init__(self, base: Fake, head: Fake):
         self.clients = {"base": base, "head": head}
@@ -171,7 +171,7 @@ class Two:
 
 
 def replication_of(base: Fake, head: Fake, workloads: Sequence[Key] = WORKLOADS, **options: Any) -> Replication:
-    """Of such processes, by the keys of the cells."""
+    """Return a `Replication` with these processes for the cells A, B and C."""
     requests: dict[Key, dict[str, Any]] = {key: {"impl": key[0]} for key in (A, B, C)}
     return Replication(lambda: Two(base, head), (requests,) * 2, random.Random(0), workloads, **options)  # type: ignore[arg-type, return-value]
 
@@ -292,7 +292,7 @@ def test_a_comparison_ends_when_all_open_cells_were_lost() -> None:
 
 
 class FakePeer(Answering):
-    """A checker of given implementations; `wrong`, `dead` and `impossible` ones fail accordingly."""
+    """Client of a process that checks given implementations; those called `wrong`, `dead` and `impossible` fail so."""
 
     threads = 1
 
@@ -345,7 +345,7 @@ def plan_of(base: str, head: str, *names: str, **changes: Any) -> Plan:
 
 @pytest.fixture
 def compare(monkeypatch: pytest.MonkeyPatch) -> Callable[[Plan], dict[str, Record]]:
-    """`comparison.compare` on simulated processes: the cells by implementation."""
+    """Run `comparison.compare` on simulated processes; returns the cells by implementation."""
     fresh = lambda plan, variants: Two(Fake(0, []), Fake(1, [], {("slow", plan.cases[0].id): 1.2}))  # noqa: E731
     monkeypatch.setattr(comparison, "WorkerClient", FakePeer)
     monkeypatch.setattr(comparison, "_start_replicate", fresh)
@@ -438,7 +438,7 @@ def test_another_version_of_a_reference_workload_is_ignored(compare: Callable[[P
 
 
 def comparison_of(*cells: Record, moved: str = "") -> Record:
-    """Replicates with the same verdicts as the cells: those of inconclusive cells scatter."""
+    """Return a comparison whose replicates lead to the cells' verdicts: those of inconclusive cells scatter."""
     logs = [
         {
             (it["impl"], it["id"]): math.log(it["ratio"]) + sign * 0.1 * (it["word"] == INCONCLUSIVE)
@@ -452,7 +452,7 @@ def comparison_of(*cells: Record, moved: str = "") -> Record:
 
 
 def shown(found: Record) -> Shown:
-    """As read by `python -m reports compare` from the file."""
+    """Return the output of `python -m reports compare` for the file."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "0001_x.json"
         file.write_text(json.dumps(found | {"command": "python -m bench ab --base main"}, allow_nan=False))
@@ -484,7 +484,7 @@ def inside(repository: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capt
 
 
 def edited(repository: Path) -> None:
-    """Other code, which does the same."""
+    """Return the code with a comment added, which changes no behaviour."""
     with (repository / "impls" / "sdpa.py").open("a") as source:
         source.write("# more\n")
 
@@ -839,7 +839,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def repository(checkout: Path, tmp_path: Path) -> Path:
-    """A copy of it, which the test may change."""
+    """Return a copy of the checkout that the test may change."""
     return shutil.copytree(checkout, tmp_path / "checkout")
 
 
@@ -862,7 +862,7 @@ def nothing_is_left(folder: Path, workers: list[psutil.Process]) -> bool:
 
 
 def test_two_implementations_in_cells_of_several_lengths_and_dtypes(inside: Inside, repository: Path) -> None:
-    """The second one is in the user's folder."""
+    """The second implementation is a module in the user's folder."""
     out = repository.parent / "out.json"
     (repository / "mine.py").write_text("from torch.nn.functional import scaled_dot_product_attention as mine\n")
     cells = (*TINY[2:6], "--T", "16,32", "--dtype", "float32,bfloat16", "--budget", "0.01")

@@ -1,4 +1,4 @@
-"""Threads that work on when a call has returned are found by the process's own clock."""
+"""Threads that continue to work after a call has returned are detected by the process's CPU clock."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_cell_is_not_refused_for_threads_of_an_earlier_one(tmp_path: Path) -> 
 
 
 def worker_of(asked: Callable[[], object]) -> tuple[WorkerClient, Callable[[bytes], int]]:
-    """A client whose worker calls `asked` at a request, and what writes the worker's lines."""
+    """Return a client whose worker calls `asked` at each request, and a function that writes the worker's replies."""
     read, write = os.pipe()
     client: Any = WorkerClient.__new__(WorkerClient)
     client._unread, client._timeout = b"", 5.0

@@ -1,4 +1,4 @@
-"""`--allocator`: the environment of workers, what a run writes down, and what a call takes in the other way."""
+"""`--allocator`: the workers' environment, what a run records of it, and calls timed under the other setting."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def attention(q, k, v, **_):
 
 @pytest.fixture
 def environ(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """An environment without settings of an allocator, and of the test's own."""
+    """Return an environment without settings of an allocator; changes end with the test."""
     plain = {name: value for name, value in os.environ.items() if name not in malloc.chosen()}
     monkeypatch.setattr(os, "environ", plain)
     return plain

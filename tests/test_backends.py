@@ -1,4 +1,4 @@
-"""Other libraries, where they are installed (`tox -e backends`): each passes the same check as torch's kernels."""
+"""Third-party backends, if installed (`tox -e backends`), pass the same checks as torch's kernels."""
 
 from __future__ import annotations
 

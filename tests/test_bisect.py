@@ -1,4 +1,4 @@
-"""Bisection: the right commit, whatever is broken or noisy on the way, and nothing measured twice."""
+"""`bisect` finds the right commit despite broken commits and noise, and measures nothing twice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHANGE = {("sdpa", "a"): math.log(1.05), ("sdpa", "b"): math.log(1.05)}
 
 
 def found(**cells: tuple[float, float]) -> Comparison:
-    """Of sdpa's cells by name: ratio, and half the width of its interval."""
+    """Return a comparison of sdpa's cells, each given by its ratio and the half-width of its interval."""
     made = [
         Cell("sdpa", name, Verdict("x", "", ratio, ratio * math.exp(-width), ratio * math.exp(width)), 1, 1, (4, 4))
         for name, (ratio, width) in cells.items()
@@ -63,7 +63,7 @@ def test_a_step_weighs_its_cells_by_their_certainty() -> None:
 
 @pytest.fixture(autouse=True)
 def no_handler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SIGTERM ends these tests, and not a later one as if its command had been ended."""
+    """Keep the handlers of signals, which commands replace."""
     monkeypatch.setattr("signal.signal", lambda *_: None)
 
 

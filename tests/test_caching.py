@@ -99,7 +99,7 @@ def test_a_machine_slower_than_before_is_not_reported_as_caching() -> None:
 
 def test_a_cache_miss_is_not_reported_as_caching(monkeypatch: pytest.MonkeyPatch) -> None:
     class Cold(Work):
-        """Takes twice as long where the inputs were perturbed since the last call."""
+        """Takes twice as long if the inputs were perturbed since the last call."""
 
         def __call__(self) -> None:
             super().__call__()
@@ -154,7 +154,7 @@ class Idle:
 
 
 class Later:
-    """False this many times, and under a profiler."""
+    """Returns False for this many calls and under a profiler, then True."""
 
     def __init__(self, calls: int):
         self.left = calls
@@ -225,7 +225,7 @@ def test_renewed_inputs_have_new_addresses_and_the_same_layout() -> None:
 
 
 class Leaves:
-    """A kernel whose first call after one on 64 tokens is wrong, as by a counter that isn't set back."""
+    """A kernel whose first call after one on 64 tokens is wrong, as if a counter were not reset."""
 
     left = False
 

@@ -33,13 +33,13 @@ def test_inputs_and_weights_are_those_of_earlier_runs(
 
 
 def total(tensors: Iterable[Tensor]) -> float:
-    """A number that another order changes, too."""
+    """Return a weighted sum, which depends on the order of the numbers."""
     flat = torch.cat([it.double().flatten().nan_to_num() for it in tensors])
     return float(flat.clamp(-10, 10) @ torch.linspace(1, 2, len(flat), dtype=torch.float64))
 
 
 def test_hashes_of_earlier_runs_stay() -> None:
-    """Computed when the hash still covered the sources."""
+    """The hashes were computed when they still covered the sources."""
     assert case_hash(Case.of(T=64, H=1, D_h=64)) == "bf6ad737dea5"
     assert case_hash(Case.of(T=64, H=8, D_h=64, mode="backward", dtype="bfloat16")) == "4a089d7117ce"
 

@@ -59,7 +59,7 @@ def one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_programs_get_a_list_of_objects(one_worker: None, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also what ends its process, or is wrong in inference mode alone."""
+    """Includes a kernel that ends its process, and one that is wrong only in inference mode."""
     assert check.main(["mine.py:no_mask,it=mine:exits", "mine:off_in_inference", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert [it["outcome"] for it in found] == [

@@ -30,7 +30,7 @@ def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def driven(cluster: SimulatedCluster, journal: Journal, **kinds: int | None) -> Driver:
-    """The sweep to its end, from where its journal is."""
+    """Run the sweep from the state of its journal to its end."""
     driver = Driver(cluster, journal, [], kinds or dict.fromkeys(cluster.there.values()))
     driver.run()
     return driver

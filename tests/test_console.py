@@ -1,4 +1,4 @@
-"""`attention-bench`, installed from a wheel, in a folder that holds modules of the suite's and of Python's names."""
+"""`attention-bench` installed from a wheel, run in a folder whose modules are named like the suite's and Python's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Installed = subprocess.CompletedProcess[str]
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the wheel is installed, without its dependencies: those are there."""
+    """Return the folder into which the wheel is installed, without its dependencies, which exist already."""
     site = tmp_path_factory.mktemp("site")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", str(CHECKOUT), "--no-deps", "--no-build-isolation", "-w", str(site)], check=True)
@@ -101,7 +101,7 @@ def test_list_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.fixture
 def options(pytestconfig: pytest.Config, capsys: pytest.CaptureFixture[str]) -> dict[str, set[str]]:
-    """The options of every command, those of pytest and pytest-benchmark for `run` included."""
+    """Return the options of every command; those of `run` include pytest's and pytest-benchmark's."""
     parser = Parser(_ispytest=True)
     pytest_addoption(parser)
     of_run = {*parser.optparser._option_string_actions, *pytestconfig._parser.optparser._option_string_actions}

@@ -222,7 +222,7 @@ def test_a_long_call_is_planned_for_the_visits_that_time_it() -> None:
 
 @pytest.fixture
 def beginning(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`beginning(*cells)` is a run of these cells, and the time now, in a list."""
+    """Return a function that builds a run of given cells, and a list with the simulated time."""
     now = [0.0]
     monkeypatch.setattr("bench.runs.remaining.monotonic", lambda: now[0])
 
@@ -439,7 +439,7 @@ SWEEP, PYTEST = ("bench", "sweep", "--save", "x"), ("pytest", BENCH, "--benchmar
     [(SWEEP, "bench.cases"), (SWEEP, "pytest_benchmark.utils"), (SWEEP, "_pytest.config"), (SWEEP, "torch"), (PYTEST, "torch")],
 )  # fmt: skip
 def test_ctrl_c_while_a_run_starts_is_one_line(tmp_path: Path, command: tuple[str, ...], before: str) -> None:
-    """Interrupted before the module `before` is imported: by a command, and by the pytest that replaces it."""
+    """The command, or the pytest that replaces it, is interrupted before it imports the module `before`."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os, signal, sys\n"
         "class Interrupts:\n"

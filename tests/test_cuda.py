@@ -65,7 +65,7 @@ def columns(gpu: SimulatedCuda, call: Callable[[], Any], graph: bool = True) -> 
 
 
 def adding(gpu: SimulatedCuda, kernels: int = 1, seconds: float = KERNEL) -> Callable[[], torch.Tensor]:
-    """A call that launches this many kernels, the last of which writes the output."""
+    """Return a call that launches this many kernels, the last of which writes the output."""
     x = torch.ones(4)
 
     def call() -> torch.Tensor:
@@ -302,7 +302,7 @@ def test_neither_long_calls_nor_backward_calls_are_captured() -> None:
 
 
 def untouched(gpu: SimulatedCuda) -> bool:
-    """What comes next finds the device as it was."""
+    """Check that stream, generator and synchronisation mode are as before a capture."""
     gpu.default_generators[0].draw()
     return (gpu.current_stream(), gpu.get_sync_debug_mode(), gpu.capturing) == (gpu.default, 0, None)
 
@@ -430,7 +430,7 @@ def test_rocm_is_measured_as_far_as_torch_has_its_api_and_says_what_it_lacks(mon
             return "AMD Instinct MI300X"
 
         def empty(self, size: int, dtype: Any, device: str) -> SimpleNamespace:
-            """Twice the L2 would still lie in the cache behind it."""
+            """Twice the size of the L2 would fit into the cache behind it."""
             return super().empty(0 if size < 512 << 20 else size, dtype, device)
 
     gpu = Instinct(launch=LAUNCH, miss=35e-6, l2=4 << 20)
@@ -802,7 +802,7 @@ import {steps}"""
 
 
 def test_the_gpu_script_names_the_packages_that_a_step_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """And does the steps that need none of them."""
+    """Steps that need none of these packages still run."""
     absent = {"orjson", "pynvml", "triton"}
     monkeypatch.setattr(gpu, "find_spec", lambda name: None if name in absent else object())
     lacks = {work.__name__: packages for work in gpu.STEPS if (packages := gpu.lacking(work, rehearsal=False))}

@@ -1,4 +1,4 @@
-"""Kernels inside decoder blocks of transformers: right ones are accepted, those that are wrong there alone refused."""
+"""Kernels inside decoder blocks of transformers: those that are wrong only there are refused, right ones accepted."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ CASES = [
 
 
 def possible(name: str) -> list[Case]:
-    """The core alone, where that can be: the layer around it is the same for all, and tried around SDPA."""
+    """Return the cases with the core alone if the implementation has one; the shared layer is tested with SDPA."""
     impl, cases = impls.get(name), dict[str, Case]()
     for it in CASES:
         both = replace(it, scope="core" if impl.core else "layer"), it
@@ -73,7 +73,7 @@ def possible(name: str) -> list[Case]:
 
 
 def moved(x: Tensor, device: str) -> Tensor:
-    """A tensor without numbers."""
+    """Return a fake tensor, without values, on a device."""
     fake = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
     return nn.Parameter(fake) if isinstance(x, nn.Parameter) else fake.requires_grad_(x.requires_grad)
 
@@ -84,7 +84,7 @@ def is_cuda(outputs: Any) -> bool:
 
 @torch.no_grad()
 def gradients(outputs: Any, inputs: Sequence[Tensor], grad_outputs: Any, allow_unused: bool) -> list[Tensor | None]:
-    """As `torch.autograd.grad`, whose engine would ask a driver for streams: call the graph's nodes one after the other."""
+    """Compute gradients by calling the graph's nodes in order: the engine of `torch.autograd.grad` needs a CUDA driver."""
     if isinstance(outputs, Tensor):
         outputs, grad_outputs = [outputs], [grad_outputs]
     held: dict[Any, list[Tensor | None]] = {}
@@ -131,7 +131,7 @@ def gradients(outputs: Any, inputs: Sequence[Tensor], grad_outputs: Any, allow_u
 
 
 def answers(name: str, case: Case, device: str) -> dict[str, Tensor]:
-    """Of a call whose module and inputs are made on the CPU and moved; the module is prepared on the device."""
+    """Return the outputs of a call whose module and inputs are made on the CPU, moved, and prepared on the device."""
     impl, numbers = impls.get(name), inputs_of(problem_of(replace(case, device="cpu")))
     build = impl.core if case.scope == "core" else impl.layer
     assert build is not None

@@ -1,4 +1,4 @@
-"""What `advise --emit` writes, called: its kernels are the registered ones, and what was not measured is torch's own choice."""
+"""Dispatchers of `advise --emit`: they call the registered kernels, and SDPA in cases that were not measured."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_kernel_is_the_registered_one_to_the_bit(name: str, is_causal: bool, t
 
 
 def chosen(here: ModuleType, *qkv: Tensor, **options: Any) -> list[str]:
-    """The kernels of the table that a call ran; none where it was SDPA alone."""
+    """Return the kernels of the table that a call ran; empty if it ran SDPA only."""
     ran: list[str] = []
 
     def watched(kernel: Callable[..., Tensor]) -> Callable[..., Tensor]:

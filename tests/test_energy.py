@@ -23,7 +23,7 @@ ZONES = {"intel-rapl:0": "package-0", "intel-rapl:0:0": "core", "intel-rapl:0:1"
 
 @pytest.fixture
 def powercap(tmp_path: Path) -> Path:
-    """Two packages with a core, memory and a whole system beside them; the second is about to begin again."""
+    """Return a folder of counters: two packages, of which the second is about to wrap around, a core, memory and `psys`."""
     for zone, name in ZONES.items():
         (tmp_path / zone).mkdir()
         for file, value in (("name", name), ("max_energy_range_uj", RANGE), ("energy_uj", 1_000)):
@@ -39,7 +39,7 @@ def counter_of(folder: Path) -> Counter:
 
 
 def spend(folder: Path, microjoules: int) -> None:
-    """Let every counter go on."""
+    """Advance every counter."""
     for zone in ZONES:
         path = folder / zone / "energy_uj"
         path.write_text(f"{(int(path.read_text()) + microjoules) % RANGE}\n")

@@ -1,4 +1,4 @@
-"""Timing interleaved: blocks, rounds, visits; and a visit to simulated processes, some of which end, cache or throttle."""
+"""The timing schedule: blocks, rounds, visits. Visits of simulated processes, some of which end, cache or throttle."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ def test_a_baseline_that_is_refused_later_is_not_used_for_ratios(tmp_path: Path)
 
 
 class Noisy(FakePool):
-    """Its calls vary by a share of their time."""
+    """A pool whose calls vary by a share of their time."""
 
     noise = 0.0
 

@@ -1,4 +1,4 @@
-"""The kernel written by hand in Triton, on the CPU by Triton's interpreter: through the gate, and refused when it is wrong."""
+"""The Triton kernel, run by Triton's interpreter on the CPU: it passes the gate, and wrong versions of it are refused."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def gated(kernel: wrong_kernels.Kernel, **axes: object) -> None:
 
 
 def by_case(kernels: dict[str, Any]) -> list[str]:
-    """Names in the order of their cases, whose expected outputs are kept."""
+    """Return names of kernels sorted by case, since expected outputs are cached."""
     return sorted(kernels, key=lambda name: str(kernels[name].case))
 
 
@@ -160,7 +160,7 @@ def test_problems_do_not_depend_on_the_number_of_threads() -> None:
 
 
 def unusual_cases() -> list[Any]:
-    """Case by case, so that kernels share its expected outputs; of gradients in the widest dtype and in float16."""
+    """Return kernels and cases, sorted by case, since expected outputs are cached; gradients in two dtypes only."""
     cases = []
     for name, it in unusual_kernels.KERNELS.items():
         for mode in it.modes:
@@ -277,7 +277,7 @@ def test_errors_of_gradients_are_kept_beside_that_of_the_output() -> None:
 
 
 def rounded_to_zero(q, k, v, **options):  # type: ignore[no-untyped-def]
-    """bfloat16 by leaving out the last 16 bits of float32."""
+    """Convert to bfloat16 by dropping the last 16 bits of float32."""
     o = torch.nn.functional.scaled_dot_product_attention(q.float(), k.float(), v.float(), **options)
     return (o.contiguous().view(torch.int32) >> 16 << 16).view(torch.float32).bfloat16()
 

@@ -37,20 +37,20 @@ def kernel(name: str, q: Tensor, k: Tensor, v: Tensor, **options: object) -> Ten
 
 
 def layer(name: str, canonical: dict[str, Tensor], **shape: object) -> nn.Module:
-    """A layer of the registry that holds these weights; width in 3, H heads of the widths the weights have."""
+    """Return a layer of the registry with these weights, input width 3, and H heads."""
     built = impls.get(name).layer(LayerShape.heads(d_model=3, max_T=16, **shape)).eval()
     weights.load(built, canonical)
     return built
 
 
 def parameters(seed: int, order: str = "qkv") -> dict[str, Tensor]:
-    """Three matrices randn(3, 2), drawn in the order given."""
+    """Return three matrices randn(3, 2), drawn in the order given."""
     torch.manual_seed(seed)
     return {f"W_{n}": torch.randn(3, 2).T for n in order}
 
 
 def linears(order: str = "qkv") -> dict[str, Tensor]:
-    """Three nn.Linear(3, 2) without bias, drawn in the order given from wherever the generator stands."""
+    """Return three nn.Linear(3, 2) without bias, drawn in the order given from the generator's current state."""
     return {f"W_{n}": nn.Linear(3, 2, bias=False).weight.detach() for n in order}
 
 

@@ -84,7 +84,7 @@ def test_weights_come_back_as_they_were_loaded(name: str) -> None:
     ],
 )
 def test_compiled_forms_are_checked_alike(name: str, mode: str) -> None:
-    """One of each kind of layer: the rest is checked where it is measured."""
+    """One of each kind of layer; a run checks the others."""
     sizes = {"T": 1, "T_kv": 16, "mask": "none"} if mode == "decode" else {"T": 16}
     impl = impls.get(name + impls.COMPILE)
     case = Case.of(H=impl.limits.heads or 2, D_h=16, mode=mode, **sizes)

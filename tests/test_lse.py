@@ -1,4 +1,4 @@
-"""Log-sum-exps that kernels return beside their output, and attention to parts of the keys that is merged by them."""
+"""Kernels that return a log-sum-exp beside their output, and attention to parts of the keys merged by it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_split_is_held_to_the_reference_with_its_log_sum_exp(axes: dict[str, Any
 
 
 def returning(change: Callable[[Tensor, Tensor], Any], base: float = math.e) -> impls.Impl:
-    """A kernel that returns what `change` makes of its output and log-sum-exp."""
+    """Return an implementation whose output and log-sum-exp pass through `change`."""
 
     def kernel(q: Tensor, k: Tensor, v: Tensor, *, attn_mask: Tensor | None = None, **_: Any) -> Any:
         o, lse = attend(q, k, v, attn_mask, q.shape[-1] ** -0.5)

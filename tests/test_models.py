@@ -23,7 +23,7 @@ from impls.rules import Rules
 
 
 def cases(model: str, **overrides: tuple[Any, ...]) -> dict[str, Case]:
-    """By kind of layer; one case each."""
+    """Return one case per kind of layer."""
     layers = layers_of(config_of(model))
     return {
         kind: of_points(model, {f"{model}, {kind}": layer | {"of_model": True}}).cases("cpu", overrides)[0]
@@ -201,7 +201,7 @@ def test_values_shared_by_all_sizes_are_the_defaults_of_transformers(model: str,
 
 
 def written(model: str, folder: Path) -> Any:
-    """The configuration of a model, with layers of both kinds, as an object of transformers; also written to a folder."""
+    """Return a model's configuration, with layers of both kinds, as an object of transformers; also writes it to a folder."""
     transformers = pytest.importorskip("transformers")
     given = dict(config_of(model))
     if "layer_types" in given:
@@ -235,7 +235,7 @@ def linear(attention: nn.Module, names: tuple[str, ...]) -> Any:
 
 
 def widths(it: Any) -> tuple[int, int]:
-    """(in, out); a Conv1D of GPT-2 has its weight the other way round."""
+    """Return (in, out). The weight of GPT-2's Conv1D is transposed."""
     return tuple(it.weight.shape if type(it).__name__ == "Conv1D" else it.weight.mT.shape)  # type: ignore[return-value]
 
 

@@ -74,7 +74,7 @@ def test_pages_are_drawn_without_replacement_and_hold_what_one_piece_holds() -> 
 
 
 class InPlace(PagedLayer):
-    """What wrong layers are made of: the pages of all requests in one piece, and the plain formula."""
+    """Base of wrong layers, itself correct: copies the pages of all requests into one piece, then uses the plain formula."""
 
     def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
         o: Tensor = self.core(q, *(in_order(pool, pages, self.page, self.shape.max_T) for pool in (k, v)))
@@ -98,7 +98,7 @@ class AllOfTheLastPage(InPlace):
 
 
 class LastPageIsLeftOut(InPlace):
-    """Where it isn't full: as if tokens were counted in whole pages."""
+    """Ignores a last page that isn't full, as if tokens were counted in whole pages."""
 
     def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
         full = self.shape.max_T // self.page * self.page
@@ -107,7 +107,7 @@ class LastPageIsLeftOut(InPlace):
 
 
 class OneTokenOfTheLastPage(InPlace):
-    """Where it isn't full: as if the newest token were always its first."""
+    """Reads only the first token of a last page that isn't full."""
 
     def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
         tokens, full = self.shape.max_T, self.shape.max_T // self.page * self.page
@@ -117,7 +117,7 @@ class OneTokenOfTheLastPage(InPlace):
 
 
 class KeepsTheFirstTable(InPlace):
-    """A block table that is cached stays that of the first step."""
+    """Caches the block table of the first step."""
 
     table: Tensor | None = None
 
@@ -134,7 +134,7 @@ class ValuesByTheTableOfTheNext(InPlace):
 
 
 class ClearsThePage(InPlace):
-    """Writes the new token with the rest of its page, which may not be this request's forever."""
+    """Writes the new token and clears the rest of its page."""
 
     def extend_pages(self, pools: Cache, newest: Cache, pages: Tensor) -> Cache:
         last = places(pages, self.page, self.shape.max_T, pages.shape[1] * self.page)
@@ -152,7 +152,7 @@ class WritesToTheEndOfThePool(InPlace):
 
 
 class ValuesOfTheWholePool(InPlace):
-    """Probs over the whole pool, zero for pages of others: zero times NaN is NaN."""
+    """Multiplies by the whole pool, with zero probs for other pages: zero times NaN is NaN."""
 
     def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
         own = torch.zeros(len(q), k.shape[-2], dtype=torch.bool)
@@ -162,7 +162,7 @@ class ValuesOfTheWholePool(InPlace):
 
 
 class NoMaximumOverPages(PageByPage):
-    """Every page's softmax by itself, and their mean."""
+    """Averages the softmax of each page."""
 
     def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
         each = [self.core(q, *(in_order(x, page, self.page, self.page) for x in (k, v))) for page in pages.split(1, 1)]
@@ -174,7 +174,7 @@ WRONG = (*InPlace.__subclasses__(), NoMaximumOverPages)
 
 @pytest.mark.parametrize("layer", WRONG, ids=lambda it: it.__name__)
 def test_a_wrong_layer_is_refused(short_probes: None, layer: type[nn.Module]) -> None:
-    """In the case itself all pages are full; the probe has others."""
+    """In the case itself all pages are full; the probe's last page is not."""
     full = {"T_kv": 48, "page": 16} if layer in (AllOfTheLastPage, LastPageIsLeftOut, OneTokenOfTheLastPage) else {}
     with pytest.raises(Wrong):
         gated(impls.make("mine", layer, limits=impls.Limits(beyond=("page",))), Case.of(**SMALL | full))

@@ -25,7 +25,7 @@ README, KERNELS = ((CHECKOUT / name).read_text(encoding="utf-8") for name in ("R
 
 
 def block(name: str) -> str:
-    """Return the code after `<!-- test: name -->` in one of them."""
+    """Return the code after `<!-- test: name -->` in one of the documents."""
     found = re.search(rf"<!-- test: {name} -->\n```python\n(.*?)```", README + KERNELS, re.DOTALL)
     assert found, name
     return found[1]

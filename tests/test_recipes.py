@@ -38,7 +38,7 @@ MODE = """    "twice": Mode("o = layer(x), under another name"),
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy with another implementation, axis and mode, each added in one file; the implementation also by name."""
+    """Return a copy with another implementation, axis and mode, each added as its recipe says."""
     copy = tmp_path_factory.mktemp("checkout")
     for package in ("impls", "bench", "stats", "reports", "commands"):
         shutil.copytree(CHECKOUT / package, copy / package)

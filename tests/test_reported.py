@@ -1,4 +1,4 @@
-"""Faults that were reported of others' kernels: which of them the gate refuses."""
+"""The gate refuses kernels with faults that were reported in bug trackers (`reported_kernels.py`)."""
 
 from __future__ import annotations
 

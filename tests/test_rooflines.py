@@ -63,7 +63,7 @@ def test_a_ceiling_measured_on_a_busy_machine_is_measured_again() -> None:
 
 def test_a_ceiling_is_measured_thoroughly_before_a_row_is_refused() -> None:
     class Warming(Machine):
-        """Reaches its rate in the larger products alone."""
+        """A meter that reaches its rate only in larger products."""
 
         def seconds(self, call: Any, times: int) -> float:
             return super().seconds(call, times) * (1 if call().shape[0] >= 1024 else 2)
@@ -86,7 +86,7 @@ def test_a_resumed_run_has_the_measured_ceilings() -> None:
 
 
 class Growing(Machine):
-    """Reaches more the larger the matrices are, as a GPU does."""
+    """A meter whose rate grows with the matrices, as a GPU's does."""
 
     def seconds(self, call: Callable[[], Any], times: int) -> float:
         side = call().shape[0]
@@ -99,7 +99,7 @@ def test_products_grow_as_long_as_the_device_is_fast_enough(rate: float, side: i
 
 
 class Busy(Machine):
-    """A memory that is shared: the first copies are slow."""
+    """A meter whose first copies are slow, as of a shared memory."""
 
     def __init__(self, slow: int):
         super().__init__()

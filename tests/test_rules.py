@@ -142,7 +142,7 @@ def test_gradients_follow_them(axes: dict[str, Any]) -> None:
 
 
 def spelled_out(rules: Rules, T: int, T_kv: int) -> torch.Tensor:
-    """(T, T_kv), pair by pair."""
+    """Return the mask (T, T_kv), computed pair by pair from the definition."""
     ends = torch.tensor(document_lengths(rules.documents or "equal", T_kv)).cumsum(0).tolist()
     found = torch.zeros(T, T_kv, dtype=torch.bool)
     for i in range(T):

@@ -160,7 +160,7 @@ def test_samples_are_saved_as_they_were_taken() -> None:
     from bench.runs.replay import replay, replayed
 
     class Benchmark:
-        """Does what pytest-benchmark does with a timer and a setup."""
+        """Calls timer and setup as pytest-benchmark does."""
 
         def pedantic(self, target: object, setup: object, rounds: int) -> None:
             self.data = []
@@ -365,7 +365,7 @@ def test_a_run_is_resumed_where_only_code_changed_that_decides_no_result(
 
 @pytest.mark.slow
 def test_killed_at_random_moments_and_resumed(suite: Suite, small: tuple[Path, str], tmp_path: Path) -> None:
-    """Three kills: rows on disk are never lost or measured twice, and the result equals that of an uninterrupted run."""
+    """After three kills no row on disk is lost or measured twice, and the result is that of an uninterrupted run."""
     rng = random.Random(20)
     kept: list[str] = []
     for kill in range(3):

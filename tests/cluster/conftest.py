@@ -1,4 +1,4 @@
-"""A small sweep, as a user starts it, and what came of it."""
+"""Fixtures that start a small sweep as a user does, and read its results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Cells = dict[tuple[str, str], dict[str, Any]]
 
 
 class Sweeping:
-    """`python -m bench sweep --cluster ...` in a folder, its options after that."""
+    """Process of `python -m bench sweep --cluster ...` in a folder, with further options."""
 
     def __init__(self, folder: Path, *options: str):
         command = [sys.executable, str(CHECKOUT / "bench"), "sweep", "--cluster", *options]
@@ -39,7 +39,7 @@ class Sweeping:
         self.said: list[str] = []
 
     def until(self, words: str) -> None:
-        """Wait for a line that holds these words."""
+        """Wait for a line of output that contains these words."""
         for line in self._lines():
             self.said.append(line)
             if words in line:
@@ -59,7 +59,7 @@ class Sweeping:
         pytest.fail("the sweep ended before a job was stopped")
 
     def end(self) -> str:
-        """All that it said."""
+        """Wait for its end; returns its output."""
         self.said += [*self._lines()]
         assert self.process.wait(60) == 0, "".join(self.said)
         return "".join(self.said)
@@ -75,7 +75,7 @@ class Sweeping:
 
 @pytest.fixture(scope="session")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The run of the same sweep on this machine alone."""
+    """Return the run of the same sweep without a cluster."""
     folder = tmp_path_factory.mktemp("alone")
     done = started(folder, *SWEEP, "--processes", str(PROCESSES), "--benchmark-save=x")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -85,19 +85,19 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def runs_of(folder: Path) -> dict[str, dict[str, Any]]:
-    """The run files, by type of node."""
+    """Return the run files by type of node."""
     return {file.parent.name: json.loads(file.read_text()) for file in sorted(folder.glob("results/*/*_x.json"))}
 
 
 def answered(folder: Path) -> list[tuple[str, str]]:
-    """The jobs whose results are in the journal."""
+    """Return the jobs whose results are in the journal."""
     (journal,) = folder.glob("results/cluster/x.*.journal")
     lines = [json.loads(line) for line in journal.read_text().splitlines(keepends=True) if line.endswith("\n")]
     return [tuple(line["job"]) for line in lines if "run" in line.get("answer", ())]
 
 
 def check_same_cells(data: dict[str, Any], alone: dict[str, Any]) -> None:
-    """As on one machine: every cell once, from as many processes, with the same checks and the same reasons."""
+    """Check that a run has the same cells, processes, checks and reasons as the one without a cluster."""
     keys, known = ([(row["extra_info"]["impl"], row["group"]) for row in run["benchmarks"]] for run in (data, alone))
     assert keys == known and len({*keys}) == len(keys)
     assert data["skipped"] == alone["skipped"] and data["complete"]
@@ -110,7 +110,7 @@ def check_same_cells(data: dict[str, Any], alone: dict[str, Any]) -> None:
 
 
 def check_resumed(folder: Path, alone: dict[str, Any], *options: str, known: list[tuple[str, str]]) -> None:
-    """Go on with what a killed driver left: nothing is measured twice, and both types have the cells of one machine."""
+    """Resume the sweep of a killed driver, and check that nothing is measured twice and that no cell is missing."""
     said = Sweeping(folder, *options, "--resume", "x").end()
     assert len({*known}) == len(known) >= 1
     assert said.count(MEASURED) == 2 * CASES - len(known)
@@ -124,7 +124,7 @@ def check_resumed(folder: Path, alone: dict[str, Any], *options: str, known: lis
 
 
 def side_by_side(folder: Path) -> str:
-    """The page of all of a sweep's runs."""
+    """Return the page of all runs of a sweep."""
     files = [str(file) for file in sorted(folder.glob("results/*/*_x.json"))]
     command = [sys.executable, str(CHECKOUT / "reports"), *files, "--out", str(folder / "out")]
     done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True)

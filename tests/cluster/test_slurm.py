@@ -1,4 +1,4 @@
-"""The same through submitit, whose local executor stands in for Slurm."""
+"""A sweep through submitit, whose local executor stands in for Slurm; a job and the driver are killed."""
 
 from __future__ import annotations
 
