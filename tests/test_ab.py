@@ -270,7 +270,7 @@ def test_more_minutes_go_to_what_is_open_and_all_replicates_count() -> None:
     assert found == [*first, *kept] and {*world.asked} == {(B,)}
 
 
-def test_a_cell_lost_on_the_way_keeps_what_it_has() -> None:
+def test_a_cell_that_is_lost_keeps_its_replicates() -> None:
     world = World({A: (0.0, 0.004), B: (0.0, 0.004)}, 40)
 
     def losing(cells: Collection[Key], rounds: int) -> Replicate:
@@ -529,7 +529,7 @@ def test_a_change_of_all_cells_without_drift_is_attributed_to_the_code(command: 
     assert {cell["word"] for cell in saved["cells"]} == {REGRESSED} and not saved["moved"]
 
 
-def test_controls_alone_void_a_comparison(command: Any) -> None:
+def test_only_drift_of_the_reference_workload_voids_a_comparison(command: Any) -> None:
     code, text, saved = command(EVERYWHERE | {"control python": 1.1})
     assert code == 2
     assert "machine drift: the time of the reference workload 'python' changed by +10.0 %" in " ".join(text.split())

@@ -109,7 +109,7 @@ def test_cells_that_were_ready_are_prepared_again_where_another_one_ends_their_p
     assert list(pool.run.skipped) == [cells[1].key]
 
 
-def test_another_process_is_timed_when_the_last_has_come_to_rest_and_behind_a_whole_block(tmp_path: Path) -> None:
+def test_a_process_is_timed_once_the_previous_one_is_idle_and_after_a_whole_untimed_block(tmp_path: Path) -> None:
     pool, cells, asked = pool_of(tmp_path, alone=("sdpa",))
     shared, own = (client for client, _ in asked)
     asked.clear()
@@ -121,7 +121,7 @@ def test_another_process_is_timed_when_the_last_has_come_to_rest_and_behind_a_wh
     ]  # fmt: skip
 
 
-def test_a_process_has_come_to_rest_when_its_threads_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_is_idle_when_its_threads_use_no_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
     readings = iter((0.0, 1e-3, 1e-3, 2e-3, 2e-3, 2.1e-3))  # CPU seconds before and after each sample
     clock = iter(i * 1e-3 for i in range(100))
     slept: list[float] = []

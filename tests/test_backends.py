@@ -23,12 +23,12 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 @pytest.mark.parametrize("impl", BACKENDS, ids=lambda impl: impl.name)
-def test_another_library_is_right(impl: impls.Impl, case: Case) -> None:
+def test_a_backend_passes_the_checks(impl: impls.Impl, case: Case) -> None:
     if why := impl.refusal(case):
         pytest.skip(why)
     gated(impl, case)
 
 
-def test_each_is_alone_and_says_how_it_is_installed() -> None:
+def test_backends_are_isolated_and_declare_how_to_install_them() -> None:
     assert {impl.name for impl in BACKENDS} >= {"onnxruntime", "openvino", "jax", "numpy"}
     assert all(impl.limits.alone and impl.limits.install and not impl.common for impl in BACKENDS)

@@ -69,7 +69,7 @@ def test_a_node_that_dies_costs_one_job_which_another_of_its_type_does(tmp_path:
     assert asked == {case: 2 + (case == lost) for case in CASES}
 
 
-def test_a_driver_that_dies_behind_any_line_goes_on_and_measures_nothing_twice(tmp_path: Path) -> None:
+def test_a_sweep_resumes_after_any_line_of_its_journal_and_measures_nothing_twice(tmp_path: Path) -> None:
     first = Journal.start(tmp_path / "first", "x", {})
     whole = driven(SimulatedCluster(NODES, CASES), first)
     lines = first.path.read_text().splitlines(keepends=True)
@@ -117,13 +117,13 @@ def test_a_job_that_every_node_fails_is_given_up(tmp_path: Path) -> None:
     assert failed[0]["detail"] == "failed 3 times, lastly: out of memory"
 
 
-def test_as_many_nodes_measure_as_are_asked_for(tmp_path: Path) -> None:
+def test_as_many_nodes_measure_as_requested(tmp_path: Path) -> None:
     cluster = SimulatedCluster(NODES, CASES)
     driven(cluster, Journal.start(tmp_path, "x", {}), a=1)
     assert {node for node, _ in cluster.asked} == {"a1"}
 
 
-def test_nodes_whose_controls_disagree_are_named() -> None:
+def test_nodes_whose_reference_workloads_differ_are_named() -> None:
     def reply(name: str, *seconds: float) -> Reply:
         samples = [{"at": 0.0, "seconds": s} for s in seconds]
         return {"node": name, "run": {"controls": {"looks": {"product": samples}}}}
@@ -149,7 +149,7 @@ def test_the_run_files_of_a_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert len(data["benchmarks"]) + len(data["skipped"]) == sum(map(len, cases_of(*CASES).values()))
 
 
-def test_a_driver_that_dies_behind_its_run_files_writes_no_others(
+def test_a_driver_killed_after_it_saved_the_run_files_writes_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: dict[str, Any] = {"arguments": [], "kinds": {}, "command": ""}
@@ -223,7 +223,7 @@ def test_a_sweep_that_differs_is_not_resumed(
     assert "run x was begun and not finished: `--resume x` continues" in capsys.readouterr().err
 
 
-def test_the_code_travels_with_the_users_own_and_is_named_by_what_it_holds(tmp_path: Path) -> None:
+def test_the_archive_holds_the_modules_that_impl_names(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import helper")
     (tmp_path / "helper.py").write_text("")
     plain, own = archive.pack(tmp_path, []), archive.pack(tmp_path, ["--impl=sdpa,mine=mine:mine,x=torch:add"])

@@ -51,7 +51,7 @@ def run(site: Path, folder: Path, *arguments: str) -> Installed:
     return subprocess.run(command, cwd=folder, env=where, capture_output=True, text=True, timeout=300)
 
 
-def test_only_one_name_lands_among_the_installed_packages(site: Path) -> None:
+def test_the_wheel_installs_a_single_package(site: Path) -> None:
     assert {it.name for it in site.iterdir() if not it.name.endswith(".dist-info")} == {"attention_bench", "bin"}
 
 

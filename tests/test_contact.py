@@ -155,7 +155,7 @@ def test_only_modes_that_are_measured_are_collected(at_a_shell: pytest.Pytester)
 
 
 @pytest.mark.parametrize("obstacle", ["file", "loop"])
-def test_obstacles_are_seen_before_anything_is_measured(at_a_shell: pytest.Pytester, obstacle: str) -> None:
+def test_unwritable_results_are_reported_before_anything_is_measured(at_a_shell: pytest.Pytester, obstacle: str) -> None:
     results = at_a_shell.path / "results"
     {"file": results.touch, "loop": partial(results.symlink_to, "results")}[obstacle]()
     done = at_a_shell.runpytest_inprocess(BENCH, "--benchmark-save=x", "--impl", "sdpa", "--T", "16", "--H", "2")
@@ -274,7 +274,7 @@ def test_how_long_it_takes(seconds: float, says: str) -> None:
     assert clock_text(seconds) == f"about {says}"
 
 
-def test_a_reader_that_leaves_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_pipe_does_not_change_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     stream = io.TextIOWrapper(io.FileIO(writing, "w"), encoding="ascii")
@@ -305,7 +305,7 @@ def test_ctrl_c_and_a_full_disk_end_a_command_in_one_line(
     assert ends(full) == (2, "bench: error: standard output: No space left on device\n")
 
 
-def test_an_installed_suite_is_spoken_of_as_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_of_an_installed_suite_name_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "python -m bench ab, python -m reports advise, python -m reports, pytest bench/ --T 16"
     assert arguments.as_typed(text) == text  # in a checkout
     monkeypatch.setattr(arguments, "INSTALLED", True)
@@ -364,7 +364,7 @@ BEGUN: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def test_speed_ups_are_over_sdpa_beside_ones_own_unless_another_is_named() -> None:
+def test_the_baseline_beside_own_kernels_is_sdpa_unless_another_is_named() -> None:
     def baseline(*names: str, **asked: str) -> str | None:
         impl = [impls.make(name, lambda q, k, v: q) if name == "mine" else impls.get(name) for name in names]
         return Run(dict(asked), Selection(SWEEPS["quick"], "cpu", tuple(impl), ()), Path()).baseline_impl
@@ -488,7 +488,7 @@ def test_an_option_of_which_the_last_would_count_is_given_once(
             assert f"{option} is given 2 times: give it once" in capsys.readouterr().err
 
 
-def test_a_listed_sweep_is_said_as_it_is_typed() -> None:
+def test_sweeps_are_listed_as_they_are_typed() -> None:
     grids = [grid for sweep in SWEEPS.values() for grid in sweep.grids]
     listed = [part.split("=", 1) for grid in grids for part in listing._axes(grid).split("  ")]
     values = [tuple(AXES[axis].read(value) for value in text.split(", ")) for axis, text in listed]

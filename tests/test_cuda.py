@@ -730,7 +730,7 @@ ON_A_DEVICE = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA 
 
 @pytest.mark.cuda
 @ON_A_DEVICE
-def test_more_on_a_device() -> None:
+def test_further_measurements_on_a_device() -> None:
     x = torch.randn(1 << 10, device="cuda")
     meter = CudaMeter(nvml=nvml.opened())
     meter.seconds(lambda: x + 1, 10)

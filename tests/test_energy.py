@@ -45,7 +45,7 @@ def spend(folder: Path, microjoules: int) -> None:
         path.write_text(f"{(int(path.read_text()) + microjoules) % RANGE}\n")
 
 
-def test_packages_count_and_begin_again(powercap: Path) -> None:
+def test_packages_are_summed_and_their_counters_wrap_around(powercap: Path) -> None:
     counter = counter_of(powercap)
     before = counter.read()
     spend(powercap, 3_000_000)
@@ -87,7 +87,7 @@ def test_where_no_counter_can_be_read_there_is_none(powercap: Path, tmp_path: Pa
     assert rapl(powercap) is rapl(tmp_path / "none") is None
 
 
-def test_a_worker_is_asked_for_it(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_measures_energy(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
     readings = iter([[0.0], [4.0]])
     counter = Counter(0.0, lambda: next(readings), [math.inf])
     monkeypatch.setattr("bench.workers.tasks.energy_counter", lambda device: counter)
@@ -101,7 +101,7 @@ def unreadable() -> list[float]:
     raise OSError
 
 
-def test_of_a_gpu() -> None:
+def test_energy_of_a_gpu() -> None:
     nvml = SimulatedNvml(SimulatedCuda())
     counter = of_gpu(Nvml(nvml), UUID)
     assert counter

@@ -224,7 +224,7 @@ def test_an_untimed_call_begins_each_visit_and_of_long_calls_the_first_with_an_e
     assert untimed(run, 0.03, fresh_pages_s=seconds) == [False, False, False]  # the checked call, so memory was kept
 
 
-def test_one_that_fails_costs_itself_alone(tmp_path: Path) -> None:
+def test_a_failing_cell_is_the_only_one_skipped(tmp_path: Path) -> None:
     run = run_of(tmp_path, *SECONDS)
     visited(run, FakePool(run, SECONDS, fails={"time sdpa": lambda: Skip("error 1.0", "wrong")}))
     assert [(key[0], entry["reason"]) for key, entry in run.skipped.items()] == [("sdpa", "wrong")]
@@ -232,7 +232,7 @@ def test_one_that_fails_costs_itself_alone(tmp_path: Path) -> None:
     assert {key[0] for key in run.finished} == {"fused", "packed"}
 
 
-def test_one_that_fails_on_fresh_inputs_in_a_later_visit_costs_itself_alone(tmp_path: Path) -> None:
+def test_a_cell_that_fails_on_fresh_inputs_in_a_later_visit_is_the_only_one_skipped(tmp_path: Path) -> None:
     run = run_of(tmp_path, *SECONDS)
     pool = FakePool(run, SECONDS, fails={"renew sdpa": lambda: Skip("error 1.0", "wrong")})
     for visit in range(5):
@@ -241,7 +241,7 @@ def test_one_that_fails_on_fresh_inputs_in_a_later_visit_costs_itself_alone(tmp_
     assert len({it.visit for it in run.samples(("fused", run.selection.cells[0].case.id))}) == 5
 
 
-def test_one_that_ends_the_process_leaves_the_others_their_samples(tmp_path: Path) -> None:
+def test_a_cell_that_ends_the_process_leaves_the_others_their_samples(tmp_path: Path) -> None:
     run = run_of(tmp_path, *SECONDS)
     visited(run, FakePool(run, SECONDS, fails={"time sdpa": lambda: Lost("ended its process (SIGSEGV)")}))
     assert [key[0] for key in run.skipped] == ["sdpa"]
@@ -251,7 +251,7 @@ def test_one_that_ends_the_process_leaves_the_others_their_samples(tmp_path: Pat
     assert [it.round for it in of_fused] == list(range(len(of_fused)))
 
 
-def test_one_that_caches_results_is_skipped(tmp_path: Path) -> None:
+def test_a_cell_that_caches_results_is_skipped(tmp_path: Path) -> None:
     run = run_of(tmp_path, *SECONDS)
     pool = FakePool(run, SECONDS, fails={})
     pool.asked += [("caching", "packed", 0, {})] * 2

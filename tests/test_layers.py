@@ -52,7 +52,7 @@ def test_all_implementations_agree(B, T, T_kv, H, groups, D_h, D_v, extra, mask,
             torch.testing.assert_close(o, truth, atol=1e-12, rtol=1e-9, msg=lambda m, n=impl.name: f"{n}: {m}")
 
 
-def test_at_one_head_all_of_them_meet() -> None:
+def test_all_implementations_agree_at_one_head() -> None:
     case = Case.of(T=8, H=1, D_h=4)
     assert [impl.name for impl in impls.registered() if impl.common and impl.refusal(case)] == []
 

@@ -106,7 +106,7 @@ def in_two_threads() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there the high-water mark can be set back")
 @pytest.mark.parametrize("takes", [with_malloc, with_numpy, in_two_threads])
-def test_the_second_witness_sees_what_torch_does_not(takes: Any) -> None:
+def test_the_resident_set_includes_memory_allocated_outside_torch(takes: Any) -> None:
     taken = (66 if takes is in_two_threads else 48) * MIB
     assert CpuMeter().resident(private(lambda: None))[0] == 0  # below the floor
     for _ in range(2):  # the second time too, though it has been freed
@@ -139,7 +139,7 @@ def test_memory_that_the_first_call_keeps_is_part_of_the_peak() -> None:
 
 
 @pytest.mark.parametrize("status", ["VmRSS:\t 10 kB\nVmHWM:\t 99999 kB\n", "Name: nothing of that kind\n", None])
-def test_where_the_mark_stays_nothing_is_reported(status: str | None, tmp_path: Path) -> None:
+def test_a_high_water_mark_that_cannot_be_reset_is_not_reported(status: str | None, tmp_path: Path) -> None:
     if status is not None:
         (tmp_path / "status").write_text(status)
     assert peak_rss(lambda: None, tmp_path) == (None, None)
@@ -157,7 +157,7 @@ def test_memory_left_by_events() -> None:
     assert left([]) == 0
 
 
-def test_an_unknown_form_of_the_trace_is_said() -> None:
+def test_an_unknown_format_of_the_trace_is_an_error() -> None:
     with pytest.raises(ValueError, match="another form"):
         list(memory_events(b'"name": "[memory]", "args": {"bytes": 1}'))
 

@@ -73,6 +73,6 @@ def test_a_resumed_run_keeps_earlier_samples(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("name", reference_workload.WORK)
-def test_the_work_is_some(name: str) -> None:
+def test_a_workload_returns_a_result(name: str) -> None:
     make: Callable[[], Callable[[], Any]] = reference_workload.WORK[name]
     assert make()() is not None

@@ -124,7 +124,7 @@ def test_every_setting_is_tried() -> None:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_is_reported_and_put_back(name: str) -> None:
+def test_a_change_is_reported_and_restored(name: str) -> None:
     if name == "CPUs that may be used" and len(os.sched_getaffinity(0)) == 1:
         pytest.skip("there is one")
     before = settings.read()

@@ -193,7 +193,7 @@ def commit(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A user's repository: a kernel by the formula in the first commit, by SDPA in the second, beside modules with common names."""
+    """A user's repository: a kernel by the formula, then by SDPA, beside modules whose names others use, too."""
     folder = tmp_path_factory.mktemp("committed") / "repository"
     (folder / "bench").mkdir(parents=True)
     for name in THEIRS:
