@@ -155,7 +155,9 @@ def test_only_modes_that_are_measured_are_collected(at_a_shell: pytest.Pytester)
 
 
 @pytest.mark.parametrize("obstacle", ["file", "loop"])
-def test_unwritable_results_are_reported_before_anything_is_measured(at_a_shell: pytest.Pytester, obstacle: str) -> None:
+def test_unwritable_results_are_reported_before_anything_is_measured(
+    at_a_shell: pytest.Pytester, obstacle: str
+) -> None:
     results = at_a_shell.path / "results"
     {"file": results.touch, "loop": partial(results.symlink_to, "results")}[obstacle]()
     done = at_a_shell.runpytest_inprocess(BENCH, "--benchmark-save=x", "--impl", "sdpa", "--T", "16", "--H", "2")

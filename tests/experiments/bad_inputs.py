@@ -85,7 +85,7 @@ number = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Input:
-    """A command line, its exit code, and the words of the resulting line."""
+    """A command line, its exit code, and words of the resulting line."""
 
     typed: str
     code: int
@@ -499,12 +499,12 @@ def _bash(typed: str, folder: Path, setting: str = "") -> subprocess.CompletedPr
 
 
 def _listen() -> None:
-    """To Ctrl-C, which what a shell started behind `&` ignores."""
+    """Restore the default handler of SIGINT, which processes started behind a shell's `&` ignore."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _python_under(pid: int):  # type: ignore[no-untyped-def]
-    """The suite's own process: bash itself, where it has become that, or its only child."""
+    """Return the suite's process: bash itself if it was replaced, else its only child."""
     import psutil
 
     shell = psutil.Process(pid)
@@ -512,7 +512,7 @@ def _python_under(pid: int):  # type: ignore[no-untyped-def]
 
 
 def _in_terminal(command: list[str], folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """In a terminal of 80 columns."""
+    """Run in a terminal of 80 columns."""
     import fcntl
     import struct
     import termios

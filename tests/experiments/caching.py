@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def accuses(kernel: impls.Kernel, checks: int) -> Iterator[bool]:
-    """Whether each check says that it caches results."""
+    """Return for each check whether it reports cached results."""
     gc.disable()
     built, found = checked(Cell(impls.make(kernel.__name__, kernel), Case.of(T=256, H=2, D_h=8, scope="core")))
     with torch.inference_mode():

@@ -94,7 +94,7 @@ def _measure(nodes: int, cases: int) -> None:
 
 
 def _memory() -> float:
-    """The most that this process has held, in MiB; importing torch takes 270 of them."""
+    """Return this process's peak memory in MiB; importing torch takes 270 of them."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 

@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def drawn(table: dict[Setting, ByLength], count: int, rng: random.Random) -> Iterator[tuple[Setting, int]]:
-    """Settings and lengths between the shortest and the longest, those that were measured left out."""
+    """Yield settings with lengths between the shortest and the longest that were not measured."""
     wide = [setting for setting, by_length in table.items() if len(by_length) > 1]
     if not wide:
         sys.exit("no setting of this run has two lengths")
@@ -95,7 +95,7 @@ def drawn(table: dict[Setting, ByLength], count: int, rng: random.Random) -> Ite
 
 
 def timed(folder: Path, setting: Setting, T: int, by_length: ByLength, options: Sequence[str]) -> Found:
-    """One run of the suite, from the folder in which the dispatcher lies."""
+    """Run the suite from the dispatcher's folder; returns a case's ratios."""
     others = [impl.name for impl in impls.registered() if impl.kernel and impl.limits.max_T is None]
     axes: dict[str, Any] = {name: getattr(setting, name) for name in ("B", "H", "H_kv", "D_h", "D_v", "dtype")}
     axes |= {"T": T, "mask": setting.mask, "mode": MODES[setting.gradients, setting.T]}
@@ -113,7 +113,7 @@ def timed(folder: Path, setting: Setting, T: int, by_length: ByLength, options: 
 
 
 def overhead(folder: Path) -> float:
-    """Seconds that choosing takes a call: one whose kernel does nothing, less a call of that."""
+    """Return the seconds of choosing: a call whose kernel does nothing, minus a call of that kernel."""
     sys.path.insert(0, str(folder))
     here: Any = import_module(MODULE)
     q = torch.zeros(1, 1, 2, 2)

@@ -111,7 +111,7 @@ print(copy.best_config)
 
 @dataclass
 class Lab:
-    """Where everything goes, on which device, and until when."""
+    """Folder of the output, device, and deadline of all steps."""
 
     out: Path
     rehearsal: bool
@@ -137,7 +137,7 @@ class Lab:
         return 0.02 * HZ / median(meter.seconds(lambda: self.cuda._sleep(int(0.02 * HZ)), 1, warm=1) for _ in range(5))
 
     def spin(self, seconds: float) -> None:
-        """A kernel of this length."""
+        """Queue a kernel that takes this long."""
         self.cuda._sleep(int(seconds * self.hz))
 
     def say(self, text: str) -> None:
@@ -170,7 +170,7 @@ class Lab:
         return text
 
     def measure(self, name: str, *options: str, most: float = 100) -> runs.Run:
-        """A run of the suite; it stays in OUT/results."""
+        """Run the suite; the run file stays in OUT/results."""
         self.command(
             "-m", "pytest", "-q", str(CHECKOUT / "bench"), "--device", self.device, f"--benchmark-save={name}",
             "--cell-time", "0.01" if self.rehearsal else "0.05", *options, most=most, fine=(0, 1),
@@ -181,7 +181,7 @@ class Lab:
 
 
 def answer(work: Callable[[Lab], str], out: Path, rehearsal: bool, until: float, to: Connection) -> None:
-    """Do one step in this process, with its children in one group: sends pass or fail, and a figure or what was raised."""
+    """Do one step in this process and process group; sends pass or fail, and a figure or the exception."""
     os.setpgrp()
     lab = Lab(out, rehearsal, until)
     lab.say(f"\n## {work.__name__}, {until - monotonic():.0f} s left")
@@ -214,7 +214,7 @@ def step(work: Callable[[Lab], str], out: Path, rehearsal: bool, until: float) -
 
 
 def environment(lab: Lab) -> str:
-    """The GPU and its software; and that reading them opens no context, so that a worker could have the GPU exclusively."""
+    """Print the GPU and its software; reading them must open no context, so that a worker can use the GPU exclusively."""
     found = {"machine": fingerprint(), "state": state()}
     if not lab.rehearsal:
         found["built for"], found["capability"] = torch.cuda.get_arch_list(), torch.cuda.get_device_capability()
@@ -227,7 +227,7 @@ def environment(lab: Lab) -> str:
 
 
 def cuda_tests(lab: Lab) -> str:
-    """Those that a machine without a GPU skips."""
+    """Run the tests that are skipped on a machine without a GPU."""
     files = [str(CHECKOUT / "tests" / f"test_{name}.py") for name in ("cuda", "meters")]
     text = lab.command("-m", "pytest", "-q", "-p", "no:cacheprovider", *files, "-m", "cuda", f"--rootdir={CHECKOUT}",
                        "-c", str(CHECKOUT / "pyproject.toml"), most=60)  # fmt: skip
@@ -248,7 +248,7 @@ def out_of_memory(lab: Lab) -> str:
 
 
 def _lost_alone(run: runs.Run, name: str, reason: str) -> str:
-    """That one implementation has no row for this reason, and all others have one."""
+    """Check that one implementation has no row for this reason, and that all others have one."""
     lost = {(entry["impl"], entry["reason"]) for entry in run.skipped}
     assert lost == {(name, reason)} and run.rows, f"lost: {lost}"
     return f"lost: {name}, {reason}; measured: {', '.join(row['extra_info']['impl'] for row in run.rows)}"

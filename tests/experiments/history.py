@@ -60,7 +60,7 @@ def _drifting(fresh: NDArray[np.float64], kept: float = 0.6) -> NDArray[np.float
 
 
 def table(count: int) -> Iterator[list[str]]:
-    """Of steps of 4 and 6 times the noise, in the middle and three runs from the end."""
+    """Yield rows on how often steps of several sizes are found, in the middle and three runs from the end."""
     for noise, draw in NOISES.items():
         for cases in (1, 12):
             rng = np.random.default_rng(YEAR)
@@ -93,7 +93,7 @@ def _steps_of(
     size: float = 0,
     at: int = 0,
 ) -> list[list[steps.Step]]:
-    """Of an implementation's cases, each with its own noise, and common noise of the same size."""
+    """Return the steps of an implementation's cases, each with its own noise and common noise of the same size."""
     noise = np.array([draw(rng, runs_) for _ in range(cases)])
     if cases > 1:
         noise = (noise + draw(rng, runs_)) / math.sqrt(2)
@@ -104,7 +104,7 @@ OF_REAL = ("slower", "from run", "of", "cells found", "implementations with one"
 
 
 def found_in_real() -> Iterator[list[str]]:
-    """Each implementation in turn becomes slower."""
+    """Yield rows on the steps found in the real runs when each implementation in turn becomes slower."""
     real = sorted((it for it in saved.read() if it.impl == "-" and not it.load), key=lambda it: it.at)
     impls = dict.fromkeys(impl for impl, _ in real[0].samples)
     timed = [{key: _timed(run, key) for key in run.samples} for run in real]
@@ -120,7 +120,7 @@ def found_in_real() -> Iterator[list[str]]:
 
 
 def _timed(run: saved.Timed, key: saved.Key) -> tuple[float, float]:
-    """Seconds, and how many times those of `fused`."""
+    """Return the seconds, and their ratio to those of `fused`."""
     return median(run.samples[key].seconds), ratios.ratio(run.samples[key], run.samples["fused", key[1]]).value
 
 
@@ -163,7 +163,7 @@ def found_by_day(count: int) -> Iterator[list[str]]:
 
 
 def _cell(logs: NDArray[np.float64], before: int, size: float, other: float) -> series.Series:
-    """The first row's, after it and the second became slower."""
+    """Return the steps of the first row, after it and the second became slower."""
     logs[:2, before:] += np.log1p([[size], [other]])
     rows = np.exp(logs).tolist()
     points = {

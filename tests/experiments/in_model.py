@@ -82,12 +82,12 @@ def main() -> None:
 
 
 def fits(setting: Setting) -> bool:
-    """What a model without padding calls: a causal mask of a prompt, none of one new token."""
+    """Whether a model without padding makes such calls: a causal mask for a prompt, none for one new token."""
     return (setting.gradients, setting.T) in MODES and setting.mask == ("none" if setting.T == 1 else "causal")
 
 
 def registered(path: Path) -> str:
-    """The name under which transformers finds the dispatcher of a module."""
+    """Return the name under which transformers finds a module's dispatcher."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -127,7 +127,7 @@ def timed(
 
 @lru_cache
 def model_of(name: str, dtype: str) -> Any:
-    """Two blocks of the model with embedding and head: its sizes from the table, its weights random."""
+    """Return two blocks of the model with embedding and head: sizes from the table, random weights."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = decoders.config_of(name)
@@ -138,7 +138,7 @@ def model_of(name: str, dtype: str) -> Any:
 
 
 def step_of(model: Any, setting: Setting, T: int) -> Callable[[], torch.Tensor]:
-    """A call that gives the logits of the last token."""
+    """Return a call that computes the logits of the last token."""
     tokens = torch.randint(model.config.vocab_size, (setting.B, setting.T or T))
     sizes = setting.B, setting.H_kv, T - 1, setting.D_h
     cache = tuple(torch.randn(sizes, dtype=model.dtype) for _ in range(4)) if setting.T else ()

@@ -66,7 +66,7 @@ def levels() -> Iterator[tuple[str, ...]]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """What was injected, from its name: `0007_self-test_sdpa_+0.02.json`; and the replicates without their blocks."""
+    """Return what was injected, by the file's name `0007_self-test_sdpa_+0.02.json`, and the replicates without blocks."""
     _, _, rest = path.stem.partition("self-test_")
     impl, _, share = rest.partition("_")
     data = json.loads(path.read_text(encoding="utf-8"))
@@ -100,12 +100,12 @@ def _line(impl: str, share: float, found: list[dict[str, Any]]) -> tuple[str, ..
 
 
 def judged(data: Mapping[str, Any], count: int) -> tuple[dict[Key, Verdict], dict[str, Verdict]]:
-    """After so many pairs."""
+    """Return the verdicts after this number of replicates."""
     return verdict.of_replicates(*effects.of_saved(data["pairs"][:count]), data["margin"])
 
 
 def taken_back(data: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Facts that are missing after more replicates; all facts; flipped signs."""
+    """Count verdicts that are missing after more replicates, all verdicts, and flipped signs."""
     last: dict[object, tuple[int, bool]] = {}
     back = known = flips = 0
     for count in range(effects.FIRST_ANALYSIS, len(data["pairs"]) + 1):

@@ -111,12 +111,12 @@ def main() -> None:
 
 
 def _middle(runs: list[Run], cell: tuple[str, str]) -> list[float]:
-    """The middle median of some runs, and the middle ratio."""
+    """Return the median over runs of a cell's median and of its ratio."""
     return [median(run[cell][0] for run in runs), median(run[cell][1].value for run in runs)]
 
 
 def _fates(data: Mapping[str, Any], name: str) -> list[str]:
-    """What became of each cell of an implementation: it was measured, or why not."""
+    """Return the outcome of each cell of an implementation: measured, or why not."""
     measured = ["measured" for row in data["benchmarks"] if row["extra_info"]["impl"] == name]
     return measured + [it["detail"] for it in data["skipped"] if it["impl"] == name]
 

@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def _run(name: str, checkout: Path, options: list[str], first: bool) -> dict[str, Any]:
-    """The rows of one run, and what it took from the command to its end."""
+    """Return the rows of one run, and its seconds from the command to its end."""
     with tempfile.TemporaryDirectory() as folder:
         cache = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/cache"} if first else {}
         start = perf_counter()
@@ -125,7 +125,7 @@ def _samples(row: dict[str, Any]) -> ratios.Samples:
 
 @dataclass(frozen=True)
 class Figures:
-    """What the runs of one checkout say."""
+    """Figures of the runs of one checkout."""
 
     apart: list[float]
     """Of every pair of runs, how far apart they see an implementation over the baseline one; sorted."""
@@ -207,7 +207,7 @@ def _distances(runs: list[Run], pairs: Iterable[Pair]) -> Iterator[float]:
 
 
 def _pooled(runs: Iterable[Run], pair: Pair) -> float:
-    """The median over runs."""
+    """Return the median over runs."""
     return median(run.ratio(pair).value for run in runs)
 
 
@@ -220,7 +220,7 @@ def _held(run: Run, runs: list[Run], pair: Pair) -> bool | None:
 
 
 def _winner(runs: list[Run], case: str, shared: set[Pair]) -> str:
-    """Who is fastest by all runs together."""
+    """Return the fastest implementation by all runs together."""
     names = {pair[1] for pair in shared if pair[0] == case}
     return min(names, key=lambda name: 1.0 if name == BASELINE else _pooled(runs, (case, name, BASELINE)))
 

@@ -101,7 +101,7 @@ def main() -> None:
 
 
 def _by_shift(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
-    """Those whose seconds changed little from one run to the other, and the others."""
+    """Group pairs of runs by whether seconds changed little between them."""
     moved = [abs(changes(*pair).shift) > saved.STEADY for pair in pairs]
     steady, others = ([pair for pair, it in zip(pairs, moved, strict=True) if it == which] for which in (False, True))
     return steady, others
@@ -127,7 +127,7 @@ def _unchanged(what: str, pairs: Sequence[Pair], only: set[str] | None = None) -
 
 
 def _slower(idle: Sequence[Timed], slower: Sequence[Timed], only: set[str] | None = None) -> Iterator[tuple[str, ...]]:
-    """Each run that was made slower against each idle one."""
+    """Compare each run with an injected slow-down with each idle run."""
     for share in sorted({it.share for it in slower}):
         runs = [it for it in slower if it.share == share and (only is None or it.impl in only)]
         names = ", ".join(it.impl for it in runs)
@@ -144,7 +144,7 @@ def _slower(idle: Sequence[Timed], slower: Sequence[Timed], only: set[str] | Non
 
 
 def _ranked(runs: Sequence[Timed]) -> tuple[str, ...]:
-    """What each run says of the order of implementations in a case, beside what all others say together."""
+    """Compare each run's order of the implementations of a case with that of all other runs together."""
     logs: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     said: list[dict[str, dict[tuple[str, str], ratios.Ratio]]] = []
     for run in runs:
@@ -188,7 +188,7 @@ def _of_changed(found: Changes, impl: str) -> tuple[dict[Key, verdict.Verdict], 
 
 
 def _alone(idle: Sequence[Timed], share: float) -> tuple[str, ...]:
-    """A single cell of sdpa slower (its samples multiplied), one case after the other, in neighbouring runs."""
+    """Slow down a single cell of sdpa (its samples are multiplied), one case after the other, in neighbouring runs."""
     found, alarms, of = 0, 0, 0
     for base, head in pairwise(idle):
         for key in [key for key in head.samples if key[0] == "sdpa"]:
@@ -223,7 +223,7 @@ def _share(flags: Sequence[float]) -> str:
 
 
 def add(lines: Sequence[str]) -> None:
-    """Write what the files say behind what is known."""
+    """Append the runs of the files to the known ones."""
     known: Mapping[str, Any] = dict(np.load(RECORD))
     about = json.loads(str(known["about"]))
     columns = {name: [of] for name, of in known.items() if name != "about"}

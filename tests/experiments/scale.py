@@ -93,7 +93,7 @@ STEPS: dict[str, Callable[[Path], None]] = {"frame": _frame, "history": _history
 
 
 def _write_runs(folder: Path, runs: int, rows: int) -> None:
-    """Runs of one machine, an hour apart."""
+    """Write runs of one machine, an hour apart."""
     folder.mkdir(parents=True, exist_ok=True)
     pattern = json.loads(PATTERN.read_text(encoding="utf-8"))
     rng = random.Random(0)
@@ -105,7 +105,7 @@ def _write_runs(folder: Path, runs: int, rows: int) -> None:
 
 
 def _cell(rows: list[dict[str, Any]], i: int) -> dict[str, Any]:
-    """The i-th cell: a real row, at a batch size of its own in every round through them."""
+    """Return the i-th cell: a real row, with another batch size in every pass over the rows."""
     row = copy.deepcopy(rows[i % len(rows)])
     columns, batch = row["extra_info"], 1 + i // len(rows)
     columns.update(id=columns["id"].replace("B1-", f"B{batch}-", 1), B=batch)
