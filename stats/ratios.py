@@ -154,11 +154,11 @@ def _paired_by_visit(of: Samples, over: Samples) -> ByProcess:
     processes of their own use the nearest visit of all.
     """
     visits, others = (
-        {where: float(np.median([*times.values()])) for where, times in side.by_visit().items()} for side in (of, over)
+        {where: float(np.median([*times.values()])) for where, times in row.by_visit().items()} for row in (of, over)
     )
     if len(visits) > len(others):
         return {process: [-log for log in logs] for process, logs in _paired_by_visit(over, of).items()}
-    interleaved = all(len({process for process, _ in side}) == 1 for side in (visits, others))
+    interleaved = all(len({process for process, _ in row}) == 1 for row in (visits, others))
     found: dict[int, list[float]] = {}
     for (process, visit), seconds in visits.items():
         near = [it for it in others if it[0] == process or interleaved]

@@ -121,17 +121,17 @@ def _differences(
     excluded: Collection[str],
 ) -> dict[Key, Estimate]:
     """Return head - base of each cell that has an anchor, with the standard error from its visits."""
-    sides: dict[tuple[Key, int], Estimate] = {}
+    of_runs: dict[tuple[Key, int], Estimate] = {}
     for impl, case in ((impl, case) for case, of in levels.items() for impl in of):
         anchors = {(name, case): of for name, of in levels[case].items() if name not in {impl, *excluded}}
         anchors = {key: of for key, of in anchors.items() if _plain(key[0])} or anchors
         logs = [_beside(run[impl, case], run, anchors) for run in (base, head)] if anchors else [[]]
         if min(map(len, logs)) >= FEWEST_VISITS:
-            sides |= {((impl, case), side): estimate.of_replicates(of) for side, of in enumerate(logs)}
-    ends = iter(moderated(sides).items())
+            of_runs |= {((impl, case), run): estimate.of_replicates(of) for run, of in enumerate(logs)}
+    both = iter(moderated(of_runs).items())
     return {
         key: Estimate(b.mean - a.mean, math.hypot(a.error, b.error), a.df, a.count)
-        for ((key, _), a), (_, b) in zip(ends, ends, strict=True)
+        for ((key, _), a), (_, b) in zip(both, both, strict=True)
     }
 
 

@@ -95,7 +95,7 @@ def history(monkeypatch: pytest.MonkeyPatch, measured: Callable[[Measured], None
             for _ in range(round(10 * options.budget))
         ]
         logs = {("sdpa", name): [pair["logs"][i][2] for pair in pairs] for i, name in enumerate("ab")}
-        facts = {side: {"kernel": "math" if slow and side == "head" else "flash"} for side in ("base", "head")}
+        facts = {variant: {"kernel": "math" if slow and variant == "head" else "flash"} for variant in ("base", "head")}
         judged = verdict.of_replicates(logs, {})[0]
         cells = [{"impl": "sdpa", "id": name, "failed": []} | facts | vars(judged["sdpa", name]) for name in "ab"]
         data = {"sides": {"base": {"label": base}, "head": {"label": head}}, "cells": cells, "pairs": pairs,

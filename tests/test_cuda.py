@@ -69,11 +69,11 @@ def adding(gpu: SimulatedCuda, kernels: int = 1, seconds: float = KERNEL) -> Cal
     x = torch.ones(4)
 
     def call() -> torch.Tensor:
-        answer = torch.empty(4)
+        output = torch.empty(4)
         for _ in range(kernels - 1):
             gpu.work(seconds)
-        gpu.work(seconds, writes=lambda: answer.copy_(x + 1))
-        return answer
+        gpu.work(seconds, writes=lambda: output.copy_(x + 1))
+        return output
 
     return call
 
@@ -118,8 +118,8 @@ def test_a_block_on_a_gpu_has_one_slice(on_a_simulated_gpu: tuple[SimulatedCuda,
     tasks.prepare("x", "sdpa", Case.of(T=16, H=2, D_h=16, mask="none").columns())
     block = block_of(1e-4)
     assert block.slices > 1
-    answer = tasks.time("x", calls=block.calls, slices=block.slices, warm=block.warm)
-    assert answer["fastest"] == answer["seconds"] == pytest.approx(2e-3, rel=0.02)
+    reply = tasks.time("x", calls=block.calls, slices=block.slices, warm=block.warm)
+    assert reply["fastest"] == reply["seconds"] == pytest.approx(2e-3, rel=0.02)
 
 
 def test_a_block_never_begins_on_an_idle_gpu(
@@ -224,10 +224,10 @@ def test_launches_that_cannot_be_queued_give_no_device_only_time(why: str) -> No
     kernels = adding(gpu, kernels=20)
 
     def call() -> torch.Tensor:
-        answer = kernels()
+        output = kernels()
         if why == "it waits for the device":
             gpu.item()
-        return answer
+        return output
 
     found = columns(gpu, call, graph=False)
     assert (found["device_s"], found["cold_s"]) == (None, None)
@@ -348,8 +348,8 @@ def test_an_illegal_access_makes_its_process_unusable(faults: bool, monkeypatch:
     device = cuda.Device("cuda", bool, dict, int, CpuMeter, (), works=lambda: cuda.works(gpu, checked_ones(gpu)))
     monkeypatch.setitem(DEVICES, "cuda", device)
     gpu.work(KERNEL, faults=faults)
-    answer = worker._failure(torch.AcceleratorError(ILLEGAL) if faults else ValueError("no such shape"))
-    assert (answer["failed"], answer["unusable"]) == ("error", faults)
+    reply = worker._failure(torch.AcceleratorError(ILLEGAL) if faults else ValueError("no such shape"))
+    assert (reply["failed"], reply["unusable"]) == ("error", faults)
 
 
 def test_a_process_without_cuda_or_whose_memory_is_full_is_usable() -> None:
@@ -719,9 +719,9 @@ def test_a_worker_reports_the_state_of_its_gpu(on_a_simulated_gpu: tuple[Simulat
     gpu, tasks = on_a_simulated_gpu
     tasks.prepare("x", "sdpa", Case.of(T=16, H=2, D_h=16, mode="backward", mask="none").columns())
     gpu.host += 1.0
-    answer = tasks.time("x", calls=2, warm=1)
-    assert (answer["sm_mhz"], answer["power_w"], answer["temperature_c"]) == (1755, 612.5, 61)
-    assert (answer["throttled"], answer["held_back"]) == (["power cap"], False)
+    reply = tasks.time("x", calls=2, warm=1)
+    assert (reply["sm_mhz"], reply["power_w"], reply["temperature_c"]) == (1755, 612.5, 61)
+    assert (reply["throttled"], reply["held_back"]) == (["power cap"], False)
     gc.unfreeze()
 
 
@@ -789,7 +789,7 @@ def test_the_gpu_script_starts_without_the_suites_packages_and_its_steps_import_
     modules = {
         name.replace("-", "_") for name in listed if not re.search(rf"\b{name}\b", str(gpu.__doc__).split("without")[0])
     }
-    steps = "tests.test_cuda, tests.test_meters, bench.conftest, bench.ab.ab, commands.answer"
+    steps = "tests.test_cuda, tests.test_meters, bench.conftest, bench.ab.ab, commands.summary"
     at_first = {*gpu.SUITE, "pynvml", "triton"}
     code = f"""import sys
 sys.modules.update(dict.fromkeys({at_first | modules}))

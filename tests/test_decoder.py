@@ -69,8 +69,8 @@ def test_a_core_that_is_wrong_inside_a_model_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     "axes", [it.case for it in wrong_in_model.WRONG.values()] + [{"scope": "model", "mode": "backward"}]
 )
-def test_the_honest_core_behind_the_wrong_ones_is_accepted(axes: dict[str, Any]) -> None:
-    check_probe(impls.make("honest", wrong_in_model.Honest), small(**axes))
+def test_the_correct_core_behind_the_wrong_ones_is_accepted(axes: dict[str, Any]) -> None:
+    check_probe(impls.make("correct", wrong_in_model.Correct), small(**axes))
 
 
 @needs_transformers

@@ -130,7 +130,7 @@ def gradients(outputs: Any, inputs: Sequence[Tensor], grad_outputs: Any, allow_u
     return [found.get(id(x)) for x in inputs]
 
 
-def answers(name: str, case: Case, device: str) -> dict[str, Tensor]:
+def outputs_of(name: str, case: Case, device: str) -> dict[str, Tensor]:
     """Return the outputs of a call whose module and inputs are made on the CPU, moved, and prepared on the device."""
     impl, numbers = impls.get(name), inputs_of(problem_of(replace(case, device="cpu")))
     build = impl.core if case.scope == "core" else impl.layer
@@ -190,7 +190,7 @@ def test_an_implementation(name: str, device: str) -> None:
     if not cases or (name in ONLY_CUDA and device == "meta"):
         pytest.skip("its package isn't here, it isn't for CUDA, or torch has no such operator on meta")
     for case in cases:
-        assert {x.device.type for x in answers(name, case, device).values()} == {device}, case.id
+        assert {x.device.type for x in outputs_of(name, case, device).values()} == {device}, case.id
 
 
 def test_an_implementation_that_is_left_out_lacks_a_package_or_cuda() -> None:
@@ -235,7 +235,7 @@ def test_a_tensor_made_on_the_cpu_is_found(monkeypatch: pytest.MonkeyPatch) -> N
     forgetful = replace(impls.get("fused"), core=MadeOnTheCpu)
     monkeypatch.setattr(impls, "get", lambda name: forgetful)
     with pytest.raises(RuntimeError, match="device"):
-        answers("fused", Case.of(**SIZES, scope="core", dtype="float32"), "meta")
+        outputs_of("fused", Case.of(**SIZES, scope="core", dtype="float32"), "meta")
 
 
 class MadeOnTheCpuBackwards(torch.autograd.Function):
@@ -261,7 +261,7 @@ def test_a_tensor_made_on_the_cpu_backwards_is_found(device: str, monkeypatch: p
     monkeypatch.setattr(impls, "get", lambda name: forgetful)
     case = Case.of(**SIZES, scope="core", dtype="float32", mode="backward")
     with pytest.raises(RuntimeError, match="device"):
-        answers("fused", case, device)
+        outputs_of("fused", case, device)
 
 
 def test_the_nodes_of_a_graph_give_the_gradients_of_the_engine() -> None:

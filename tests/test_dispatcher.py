@@ -67,9 +67,9 @@ def test_a_kernel_is_the_registered_one_to_the_bit(name: str, is_causal: bool, t
         q, k, v = (it.requires_grad_() for it in tensors(T=37, H=4))
         if options["enable_gqa"]:
             k, v = (it[:, :2].detach().requires_grad_() for it in (k, v))
-        answers = [call(q, k, v, is_causal=is_causal, **options) for call in (written, registered)]
-        assert torch.equal(*answers)
-        found, known = (torch.autograd.grad(o.square().sum(), (q, k, v)) for o in answers)
+        outputs = [call(q, k, v, is_causal=is_causal, **options) for call in (written, registered)]
+        assert torch.equal(*outputs)
+        found, known = (torch.autograd.grad(o.square().sum(), (q, k, v)) for o in outputs)
         assert all(map(torch.equal, found, known))
 
 

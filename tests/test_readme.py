@@ -16,7 +16,7 @@ from bench.cases.outcome import Wrong
 from bench.cases.sweep import SWEEPS
 from bench.checks.gate import Gate
 from bench.runs import check
-from commands import answer
+from commands import summary
 
 from .conftest import CHECKOUT, Suite, run_files
 from .test_run import cells
@@ -39,7 +39,7 @@ def test_the_table_is_that_of_the_newest_published_run() -> None:
     data = json.loads(newest.read_text(encoding="utf-8"))
     case = "B1-T1024-H8-D_h64-float32-cpu"
     rows = [row for row in data["benchmarks"] if row["group"] == case and row["params"]["impl"] in SHOWN]
-    table, headline = answer.of_run({**data, "benchmarks": rows, "skipped": []}, every=False)
+    table, headline = summary.of_run({**data, "benchmarks": rows, "skipped": []}, every=False)
     assert table in README and headline in " ".join(README.split()), f"{table}\n{headline}"
 
 

@@ -1,4 +1,4 @@
-"""Cores that must be refused inside a model: each is honest but for one thing."""
+"""Cores that must be refused inside a model: each is correct except for one fault."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Wrong:
 WRONG: dict[str, Wrong] = {}
 
 
-class Honest(KernelCore):
+class Correct(KernelCore):
     """A core of SDPA with its own mask, of which each part can be replaced."""
 
     def __init__(self, shape: LayerShape):
@@ -74,7 +74,7 @@ def turned(x: Tensor, places: Tensor) -> Tensor:
 
 
 @wrong(**DECODE)
-class RotaryAtTheFirstPlace(Honest):
+class RotaryAtTheFirstPlace(Correct):
     """The new token's query and key are turned as if the cache were empty."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
@@ -84,13 +84,13 @@ class RotaryAtTheFirstPlace(Honest):
 
 
 @wrong(**DECODE)
-class RotaryOnePlaceLate(Honest):
+class RotaryOnePlaceLate(Correct):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
         return super().forward(turned(q, torch.ones(1)), k, v)
 
 
 @wrong()
-class HeadsRepeatedAsAWhole(Honest):
+class HeadsRepeatedAsAWhole(Correct):
     """Query head h reads key head h % H_kv, not h // group."""
 
     def share(self, x: Tensor) -> Tensor:
@@ -98,19 +98,19 @@ class HeadsRepeatedAsAWhole(Honest):
 
 
 @wrong(**PADDED)
-class NoPadding(Honest):
+class NoPadding(Correct):
     def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
         return super().seen(T, T_kv, None)
 
 
 @wrong()
-class NoScale(Honest):
+class NoScale(Correct):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         return sdpa(q, k, v, attn_mask=mask, scale=1.0)
 
 
 @wrong()
-class ScaledByTheWidthOfTheModel(Honest):
+class ScaledByTheWidthOfTheModel(Correct):
     """1 / sqrt(d_model / H): a head of Qwen3 is wider than its share of the model."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ class ScaledByTheWidthOfTheModel(Honest):
 
 
 @wrong(**NEW_TOKENS)
-class AlignedTopLeft(Honest):
+class AlignedTopLeft(Correct):
     """New tokens see the first ones of the cache alone."""
 
     def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
@@ -126,13 +126,13 @@ class AlignedTopLeft(Honest):
 
 
 @wrong(**NEW_TOKENS)
-class NewTokensSeeTheNext(Honest):
+class NewTokensSeeTheNext(Correct):
     def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
         return torch.ones(T, T_kv, dtype=torch.bool).tril(T_kv - T + 1)
 
 
 @wrong()
-class MaskedTwice(Honest):
+class MaskedTwice(Correct):
     """Once more after the softmax, shifted by one key: probs that don't sum to one."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
@@ -141,25 +141,25 @@ class MaskedTwice(Honest):
 
 
 @wrong(**DECODE)
-class KeysAndValuesSwapped(Honest):
+class KeysAndValuesSwapped(Correct):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         return sdpa(q, v, k, attn_mask=mask)
 
 
 @wrong()
-class DropoutLeftOn(Honest):
+class DropoutLeftOn(Correct):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         return sdpa(q, k, v, attn_mask=mask, dropout_p=0.1)
 
 
 @wrong(**DECODE)
-class WithoutTheNewestToken(Honest):
+class WithoutTheNewestToken(Correct):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
         return super().forward(q, k[..., :-1, :], v[..., :-1, :])
 
 
 @wrong(mode="backward")
-class ValuesDetached(Honest):
+class ValuesDetached(Correct):
     """The output is right, and no gradient reaches the values' projection."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
@@ -170,7 +170,7 @@ FIRST: dict[int, Tensor] = {}
 
 
 @wrong(scope="model")
-class KeysOfTheFirstBlock(Honest):
+class KeysOfTheFirstBlock(Correct):
     """What is kept by a number that blocks share: right in one block."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
@@ -181,7 +181,7 @@ class KeysOfTheFirstBlock(Honest):
 
 
 @wrong()
-class HeadsReadAsTheyLie(Honest):
+class HeadsReadAsTheyLie(Correct):
     """Reads rows of memory as tokens: in a model heads lie between them. Right for contiguous queries."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
@@ -190,7 +190,7 @@ class HeadsReadAsTheyLie(Honest):
 
 
 @wrong(**TWO_KINDS)
-class ScaledByTheWidthOfAHead(Honest):
+class ScaledByTheWidthOfAHead(Correct):
     """The config has another scale."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
@@ -198,7 +198,7 @@ class ScaledByTheWidthOfAHead(Honest):
 
 
 @wrong(**TWO_KINDS)
-class WindowOneKeyTooLong(Honest):
+class WindowOneKeyTooLong(Correct):
     def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
         window = self.shape.window or T_kv
         return torch.ones(T, T_kv, dtype=torch.bool).tril().triu(-window - 1)
@@ -208,7 +208,7 @@ WINDOWS: list[int | None] = []
 
 
 @wrong(scope="model", **TWO_KINDS)
-class WindowOfTheFirstBlock(Honest):
+class WindowOfTheFirstBlock(Correct):
     """Kept for all blocks: right in one block."""
 
     def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
@@ -217,7 +217,7 @@ class WindowOfTheFirstBlock(Honest):
 
 
 @wrong(**DECODE)
-class LateAfterTheFirstToken(Honest):
+class LateAfterTheFirstToken(Correct):
     """Right in its first call; later ones take the length of the cache before it was extended."""
 
     calls = 0
@@ -229,7 +229,7 @@ class LateAfterTheFirstToken(Honest):
 
 
 @wrong(**PADDED)
-class PaddingOfTheFirstBatch(Honest):
+class PaddingOfTheFirstBatch(Correct):
     """Kept by its size."""
 
     def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
@@ -239,7 +239,7 @@ class PaddingOfTheFirstBatch(Honest):
 
 
 @wrong(**PADDED)
-class PaddingFromTheOtherEnd(Honest):
+class PaddingFromTheOtherEnd(Correct):
     """Requests are padded on the left; this one takes the last keys for padding."""
 
     def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
@@ -247,7 +247,7 @@ class PaddingFromTheOtherEnd(Honest):
 
 
 @wrong(mode="backward")
-class GradientOfOneHeadAGroup(Honest):
+class GradientOfOneHeadAGroup(Correct):
     """The output is right; of each group, one query head's gradient reaches the keys and values."""
 
     def share(self, x: Tensor) -> Tensor:
@@ -256,7 +256,7 @@ class GradientOfOneHeadAGroup(Honest):
 
 
 @wrong(**DECODE)
-class KeysOfTheFirstRequest(Honest):
+class KeysOfTheFirstRequest(Correct):
     """Every entry of a batch reads the cache of the first one."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:

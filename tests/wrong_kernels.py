@@ -1,4 +1,4 @@
-"""Kernels that must be refused, by the family of their fault. Each is honest but for one thing."""
+"""Kernels that must be refused, by the family of their fault. Each is correct except for one fault."""
 
 from __future__ import annotations
 
@@ -663,7 +663,7 @@ DECODE: dict[str, Any] = {"mode": "decode", "T": 1, "T_kv": 64, "mask": "none"}
 
 
 class CachedLayer(KernelLayer):
-    """An honest layer but for `extend`."""
+    """A layer that is correct except for `extend`."""
 
     def __init__(self, shape: LayerShape):
         super().__init__(shape, KernelCore(shape, sdpa))
@@ -1924,7 +1924,7 @@ def as_many_rows_as_its_first_call_had(q, k, v, **options):
     return o
 
 
-# less exact where it is hoped that nobody looks: outputs that are small, few rows, probs that are nearly equal
+# less precise where errors are hard to detect: small outputs, few rows, nearly equal probs
 
 
 @wrong("tolerance by shape", scope="core", T=1024)

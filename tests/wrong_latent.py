@@ -1,4 +1,4 @@
-"""Layers with multi-head latent attention that are wrong, as an honest author might be, and that must be refused."""
+"""Layers with multi-head latent attention that must be refused: each has one plausible mistake."""
 
 from __future__ import annotations
 

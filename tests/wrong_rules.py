@@ -1,4 +1,4 @@
-"""Cores that break one rule beyond plain attention each, as an honest author might, and that must be refused."""
+"""Cores that must be refused: each breaks one rule beyond plain attention by a plausible mistake."""
 
 from __future__ import annotations
 

@@ -62,10 +62,10 @@ class Progress:
             self._show(terminalreporter)
 
     def _show(self, terminalreporter: pytest.TerminalReporter) -> None:
-        run, rows, answer = self.run, self.run.rows, ""
+        run, rows, headline = self.run, self.run.rows, ""
         if rows:
             every = terminalreporter.config.getoption("verbose") > 0
-            table, answer = import_module("commands.answer").of_run(run.top_level() | {"benchmarks": rows}, every)
+            table, headline = import_module("commands.summary").of_run(run.top_level() | {"benchmarks": rows}, every)
             terminalreporter.write(f"{table}\n\n")
         of_machine = drifting(run.workload.drift()) if rows else None, conditions.disturbed(rows)
         for line in (*skips(run.skips), _spent(), unverified(run.selection.device), *of_machine):
@@ -81,8 +81,8 @@ class Progress:
             terminalreporter.write_line(f"saved: {run.saved}")
         elif run.name and run.journal:
             terminalreporter.write_line(f"unfinished, and kept: {run.state_text}; `--resume {run.name}` continues")
-        if answer:
-            terminalreporter.write_line(answer, bold=True)
+        if headline:
+            terminalreporter.write_line(headline, bold=True)
 
 
 def unverified(device: str) -> str | None:

@@ -49,7 +49,7 @@ WARM_SECONDS = 0.02
 """Seconds of warm-up calls after which no more are made."""
 
 
-ROOM = 5
+FREE = 5
 """Multiple of a cell's least memory that must be free for calls under other settings of the allocator."""
 
 GROWTH, SHARE = 3, 0.25
@@ -291,8 +291,8 @@ class Tasks:
         (`malloc.time_other_setting`); {} if memory may be too small.
         """
         built = self._built(what)
-        room = ROOM * least_memory(built.cell.impl, built.cell.case) < free_bytes(built.cell.case.device)
-        return time_other_setting(lambda: built.time(1)[0], checked) if room else {}
+        fits = FREE * least_memory(built.cell.impl, built.cell.case) < free_bytes(built.cell.case.device)
+        return time_other_setting(lambda: built.time(1)[0], checked) if fits else {}
 
     def more(self, what: str, hot_s: float) -> Reply:
         """Return {"cold_s", ...}: one call under further conditions (`Meter.more`); "energy_j": its joules; of a block

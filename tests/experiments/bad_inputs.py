@@ -334,7 +334,7 @@ INPUTS = [
                            ('{"max_T": True}', "True, not a positive"), ('{"max_T": -1}', "-1, not a positive"),
                            ('{"grouped": 0}', "0, not True or False"), ('{"masks": []}', "is empty: no case"),
                            ('{"beyond": ("biass",)}', "did you mean bias"))),
-    # What nobody thought of.
+    # Unexpected inputs.
     refused("bench $SMALL --impl sdpa --benchmark-histogram", 4, "histogram changes nothing here"),
     refused("bench --impl mine = mine:own --dry-run", 4, "unexpected argument '='"),
     refused("bench --impl mine=mine: --dry-run", 4, "as in mine=mine:FUNCTION"),

@@ -29,7 +29,7 @@ BUSY = "import torch\nwhile True: torch.randn(500, 500) @ torch.randn(500, 500)"
 _seen: dict[tuple[float, ...], Tensor] = {}
 
 
-def honest(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool) -> Tensor:
+def correct(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool) -> Tensor:
     o: Tensor = impls.get("fused").kernel(q, k, v, is_causal=is_causal)
     return o
 
@@ -37,7 +37,7 @@ def honest(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool) -> Tensor:
 def caches(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool) -> Tensor:
     content = tuple(float(x.sum()) for x in (q, k, v))
     if content not in _seen:
-        _seen[content] = honest(q, k, v, is_causal=is_causal)
+        _seen[content] = correct(q, k, v, is_causal=is_causal)
     return _seen[content].clone()
 
 
@@ -48,7 +48,7 @@ def main() -> None:
     asked = options.parse_args()
     torch.set_num_threads(1)  # as the processes of `ab`, which have the fewest calls to go by
     with neighbours(asked.neighbours):
-        for kernel in (honest, caches):
+        for kernel in (correct, caches):
             accused = sum(accuses(kernel, asked.checks))
             print(f"{kernel.__name__}: accused {accused} times of {asked.checks}", flush=True)
 

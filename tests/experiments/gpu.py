@@ -180,7 +180,7 @@ class Lab:
         return runs.one(name, self.out / "results")
 
 
-def answer(work: Callable[[Lab], str], out: Path, rehearsal: bool, until: float, to: Connection) -> None:
+def do_step(work: Callable[[Lab], str], out: Path, rehearsal: bool, until: float, to: Connection) -> None:
     """Do one step in this process and process group; sends pass or fail, and a figure or the exception."""
     os.setpgrp()
     lab = Lab(out, rehearsal, until)
@@ -198,7 +198,7 @@ def step(work: Callable[[Lab], str], out: Path, rehearsal: bool, until: float) -
     started, (ours, theirs) = monotonic(), PROCESSES.Pipe(duplex=False)
     left = until - started
     limit = max(1.0, left if rehearsal else min(MOST, left))
-    child = PROCESSES.Process(target=answer, args=(work, out, rehearsal, until, theirs))
+    child = PROCESSES.Process(target=do_step, args=(work, out, rehearsal, until, theirs))
     child.start()
     theirs.close()
     try:
@@ -320,7 +320,7 @@ def starts(lab: Lab) -> str:
 
 
 def cold(lab: Lab) -> str:
-    """`cold_s` of twenty small kernels, and the same without the spin that hides their launches."""
+    """`cold_s` of twenty small kernels, and without the spin that overlaps their launches."""
     x = torch.randn(1 << (8 if lab.rehearsal else 16), device=lab.device)
 
     def call() -> None:

@@ -1,4 +1,4 @@
-"""Prints a run's table and headline at its end, as `python -m reports` does for a saved run."""
+"""Summary of a run, printed at its end: table and headline, as `python -m reports` prints them of a saved run."""
 
 from __future__ import annotations
 
