@@ -15,13 +15,13 @@ from .cases.cells import Cell, Key
 from .cases.modes import MODES
 from .cases.outcome import FAILURES
 from .runs.begin import begin
-from .runs.lacking import skip_of
 from .runs.listing import show_plan, show_registry
 from .runs.measuring import Measuring
 from .runs.progress import Progress
 from .runs.replay import replay
 from .runs.run import Run
 from .runs.saving import run_reports, save, writable
+from .runs.skips import skip_of
 from .selection.errors import UsageError
 from .selection.options import pytest_addoption, refuse_unused
 from .timing.machine import fingerprint

@@ -55,7 +55,7 @@ class Absorbed(LatentLayer):
 
 @register("absorbed_sdpa", beyond=(*BY_MASK, "bias", *AROUND), **FORM)
 class AbsorbedSDPA(Absorbed):
-    """The same by SDPA: the latents are keys, and values of the same width, as its fused kernels need."""
+    """`absorbed` by SDPA: the latents are keys, and values of the same width, as its fused kernels need."""
 
     def core_of(self, inside: LayerShape) -> KernelCore:
         return KernelCore(replace(inside, H_kv=1), sdpa)

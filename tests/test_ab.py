@@ -180,7 +180,7 @@ def replication_of(base: Fake, head: Fake, workloads: Sequence[Key] = WORKLOADS,
 def test_both_variants_are_prepared_at_the_same_time_but_not_on_a_gpu(device: str) -> None:
     log: list[tuple[Any, ...]] = []
     plan = plan_of("same", "same", cases=(Case.of(T=16, H=1, D_h=8, device=device),))
-    replication_of(Fake(0, log), Fake(1, log), (), together=plan.together).replicate([A, B], 3)
+    replication_of(Fake(0, log), Fake(1, log), (), in_parallel=plan.in_parallel).replicate([A, B], 3)
     variants = [it[1] for it in log if it[0] in ("prepare", "pin")]
     assert variants == ([0, 1] * 3 if device == "cpu" else [0] * 3 + [1] * 3)
 

@@ -25,7 +25,7 @@ from bench.checks.afterwards import check_idle_afterwards
 from bench.runs.pool import WorkerPool
 from bench.runs.run import Run
 from bench.selection.options import Selection
-from bench.workers.client import Request, Script, Setting, Variant, WorkerClient, checking, together
+from bench.workers.client import Request, Script, Setting, Variant, WorkerClient, checking, run_concurrently
 
 from .conftest import checked
 from .resting import Rest, resting
@@ -127,7 +127,7 @@ def test_a_cell_is_not_refused_for_threads_of_an_earlier_one(tmp_path: Path) -> 
         pool.wait_until_ready()
         for cell in cells:
             try:
-                together([checking(pool.client(cell), "x", cell.impl.name, CASE.columns(), True)])
+                run_concurrently([checking(pool.client(cell), "x", cell.impl.name, CASE.columns(), True)])
             except Skip as outcome:
                 pool.skip(cell, outcome)
     assert [(it["impl"], it["reason"]) for it in run.skips] == [("spins", "wrong")]
@@ -162,7 +162,7 @@ def test_another_worker_computes_once_the_calls_of_a_check_are_made(beside: byte
         yield Request(client, "check", {}, threaded=True)
         log.append(f"{name} done")
 
-    together([script("first", first), script("second", second)])
+    run_concurrently([script("first", first), script("second", second)])
     assert log == (
         ["first done", "second asked", "second done"] if beside else ["second asked", "first done", "second done"]
     )

@@ -76,7 +76,9 @@ def test_a_new_kernel_is_measured_and_reported_whatever_lies_around(site: Path, 
     assert page.is_file() and page.is_relative_to(hostile) and page.parent.name == file.stem
 
 
-@pytest.mark.parametrize("name", [name for name in console.COMMANDS if name not in ("list", "run", *console.WITHOUT_OPTIONS)])
+@pytest.mark.parametrize(
+    "name", [name for name in console.COMMANDS if name not in ("list", "run", *console.WITHOUT_OPTIONS)]
+)
 def test_every_command_is_there(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     called: list[list[str]] = []
     monkeypatch.setattr(os, "execv", lambda path, command: called.append(command))

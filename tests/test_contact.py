@@ -28,11 +28,11 @@ from bench.cases.case import AXES, Case
 from bench.cases.cells import Cell
 from bench.cases.sweep import SWEEPS
 from bench.runs import listing, saving
-from bench.runs.lacking import skip_of
 from bench.runs.measuring import Measuring
 from bench.runs.progress import skips
 from bench.runs.remaining import END, USUAL, remaining, seconds_of_cell, seconds_of_parts
 from bench.runs.run import Run
+from bench.runs.skips import skip_of
 from bench.selection.choice import impls_named
 from bench.selection.options import ASKED, Selection, clock_text
 from bench.timing.engine import VISITS

@@ -85,7 +85,7 @@ class Plan:
         return f"{head} against {base}" if base else ""
 
     @property
-    def together(self) -> bool:
+    def run_concurrently(self) -> bool:
         """Whether both variants are prepared at once; not on a GPU, where one would be tuned beside the other."""
         return all(case.device == "cpu" for case in self.cases)
 
@@ -112,11 +112,11 @@ def compare(plan: Plan, tell: Tell, keep: Callable[[Replicate], None] = lambda r
             return record(plan, [broken], seconds=monotonic() - began)
         cells, neither, requests, found = _available_cells(plan, known)
         tell(f"checking {len(cells)} cell{'s' * (len(cells) != 1)} of base and head")
-        run_both([_checking(plan, workers, i, requests[i], found[i]) for i in (0, 1)], plan.together)
+        run_both([_checking(plan, workers, i, requests[i], found[i]) for i in (0, 1)], plan.in_parallel)
     ready = [key for key in cells if all(isinstance(of[key], dict) for of in found)]
     rng = random.Random(plan.seed + len(plan.before))
     replication = Replication(
-        lambda: _start_replicate(plan, _placed(plan, rng)), requests, rng, workloads, together=plan.together
+        lambda: _start_replicate(plan, _placed(plan, rng)), requests, rng, workloads, in_parallel=plan.in_parallel
     )
     replicates = []
     if ready:
@@ -244,7 +244,7 @@ def _first_replies(plan: Plan, workers: NamedWorkers) -> tuple[list[Reply], list
     if differ:
         differences = "; ".join(f"{name}: {base[name]} and {head[name]}" for name in differ)
         raise Unjudgeable(f"base and head run under different conditions: {differences}")
-    workloads = WORKLOADS if plan.together else WORKLOADS + GPU_WORKLOADS
+    workloads = WORKLOADS if plan.in_parallel else WORKLOADS + GPU_WORKLOADS
     versions = [it["controls"] for it in facts]
     return known, fingerprints, [key for key in workloads if versions[0][key[1]] == versions[1][key[1]]]
 

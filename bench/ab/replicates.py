@@ -23,7 +23,7 @@ from ..cases.cells import Key
 from ..cases.outcome import Skip
 from ..timing.engine import block_of, rounds
 from ..timing.reference_workload import GPU_WORK, WORK
-from ..workers.client import NamedWorkers, Request, Script, WorkerClient, together
+from ..workers.client import NamedWorkers, Request, Script, WorkerClient, run_concurrently
 
 ROUNDS = 20
 """Rounds of a cell in one replicate, fewer for long blocks: more replicates give more precision than longer ones
@@ -66,10 +66,10 @@ COLUMNS = ("cell", "side", "seconds")
 """Columns of a block: index into `logs`; 0 base, 1 head; seconds of a call in its fastest slice."""
 
 
-def run_both(scripts: Sequence[Script], at_once: bool) -> None:
+def run_both(scripts: Sequence[Script], in_parallel: bool) -> None:
     """Run the scripts of base and head, in parallel or one after the other."""
-    for those in [scripts] if at_once else [[script] for script in scripts]:
-        together(those)
+    for those in [scripts] if in_parallel else [[script] for script in scripts]:
+        run_concurrently(those)
 
 
 @dataclass
@@ -85,7 +85,7 @@ class Replication:
     """Reference workloads that are the same in both variants."""
     failures: dict[Key, CellFailed] = field(default_factory=dict)
     """Cells that were lost while they were timed."""
-    together: bool = True
+    in_parallel: bool = True
     """Whether both variants are prepared at the same time: each on its own core, but never on one GPU."""
 
     def replicate(self, cells: Collection[Key], most: int) -> Replicate:
@@ -106,7 +106,7 @@ class Replication:
     def _measure(self, workers: NamedWorkers, order: list[Key], most: int) -> Replicate:
         began, clients = monotonic(), [workers.clients[name] for name in VARIANTS]
         took: tuple[dict[Key, float], ...] = {}, {}
-        run_both([self._preparing(client, i, order, took[i]) for i, client in enumerate(clients)], self.together)
+        run_both([self._preparing(client, i, order, took[i]) for i, client in enumerate(clients)], self.in_parallel)
         blocks = {key: block_of(math.sqrt(took[0][key] * took[1][key])) for key in order}
         counts = {key: _rounds(block.seconds, most) for key, block in blocks.items()}
         timed: list[tuple[int, int, float]] = []

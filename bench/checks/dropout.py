@@ -17,7 +17,7 @@ from impls import weights as canonical
 from ..cases.case import Case
 from ..cases.outcome import Wrong
 from .building import module_of
-from .shortening import within
+from .shortening import shortened_rules
 
 B, T = 32, 16
 """Batch entries and length of the probe whose output shows every prob twice."""
@@ -25,8 +25,8 @@ B, T = 32, 16
 LENGTH = {"core": 288, "layer": 160}
 """Lengths of the probes with a case's own mask, groups and gradients: more than one tile of 64, 128 or (core) 256."""
 
-REACHED = 4
-"""Cap within reach of ordinary scores; the case's own might leave them unchanged."""
+PROBE_CAP = 4
+"""Soft cap of probes, low enough to change ordinary scores; the case's own might leave them unchanged."""
 
 SIGMAS = 6.0
 """Standard deviations by which the dropped share may differ from p."""
@@ -100,7 +100,7 @@ def _sizes(impl: Impl, case: Case) -> list[Case]:
     lengths = sorted(range(2, 2 * wanted), key=lambda length: abs(length - wanted))
     apart = (0,) if case.source == "self" else (33, 0)
     sizes = [(L - fewer, L) for fewer in apart for L in lengths if fewer < L]
-    shortened = [replace(plain, T=T, T_kv=T_kv, **within(case, T_kv, REACHED)) for T, T_kv in sizes]
+    shortened = [replace(plain, T=T, T_kv=T_kv, **shortened_rules(case, T_kv, PROBE_CAP)) for T, T_kv in sizes]
     return list(dict.fromkeys([*shortened, *(replace(plain, T=T, T_kv=T_kv) for T, T_kv in sizes)]))
 
 

@@ -30,7 +30,7 @@ from .dropout import check_dropout, check_independence, check_shares, kept_probs
 from .patterns import PATTERNS
 from .problem import Errors, Expected, Inputs, Problem, copies, elsewhere, inputs_of, strided, surroundings_intact
 from .problems import problem_of, showing_output, showing_probs, showing_tails
-from .shortening import within
+from .shortening import shortened_rules
 
 LONG = 512
 """Probes up to this length have several batch entries and heads; longer ones cover long ranges only."""
@@ -59,8 +59,8 @@ FLOOR_OF_LSE = 1e-6
 LARGEST_CACHE = 1 << 26
 """Numbers in the caches of lone queries up to which they get more batch entries than their case has."""
 
-REACHED = 50
-"""Cap within reach of the patterns' large scores."""
+PROBE_CAP = 50
+"""Soft cap of probes, which the patterns' large scores exceed."""
 
 ROUND = 16
 """A multiple of this counts as a round length: it leaves no partial tile, however small."""
@@ -207,7 +207,7 @@ def _probes_at(case: Case, T: int) -> Iterator[Case]:
     for (b, h, h_kv), shrunk in product(dict.fromkeys(shapes), (True, False)):
         d_model = h * case.D_h if case.d_model == case.H * case.D_h else case.d_model
         for lengths in _lengths(case, T):
-            rules = within(case, lengths["T_kv"], REACHED) if shrunk else {}
+            rules = shortened_rules(case, lengths["T_kv"], PROBE_CAP) if shrunk else {}
             probe = replace(case, B=b, H=h, H_kv=h_kv, d_model=d_model, **lengths, **rules)
             if probe.T_kv > 0 and misfit(probe) is None:
                 yield probe

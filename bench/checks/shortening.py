@@ -7,11 +7,11 @@ from typing import Any
 from ..cases.case import Case
 
 
-def within(case: Case, T_kv: int, softcap: int) -> dict[str, Any]:
-    """Return windows and similar lengths that mask some of T_kv keys, page sizes, and a cap within reach of a probe's
-    scores.
+def shortened_rules(case: Case, T_kv: int, softcap: int) -> dict[str, Any]:
+    """Return axes of a probe: windows and similar lengths that mask some of T_kv keys, page sizes, and a cap of at most
+    `softcap`.
 
-    A fifth of 37 tokens is a page length whose last page holds two tokens.
+    With pages of a fifth of 37 tokens, the last page holds two tokens.
     """
     most = dict.fromkeys(("window", "window_right", "prefix"), T_kv // 4) | {"page": T_kv // 5, "softcap": softcap}
     sizes = ((name, getattr(case, name)) for name in most)

@@ -16,7 +16,7 @@ from stats.arguments import Parser
 from ..cases.outcome import FAILURES, Skip, Unsupported
 from ..selection.command import complain
 from ..selection.errors import UsageError
-from ..workers.client import Lost, NamedWorkers, Script, Setting, Variant, WorkerClient, checking, together
+from ..workers.client import Lost, NamedWorkers, Script, Setting, Variant, WorkerClient, checking, run_concurrently
 
 PASSED, UNSUPPORTED = "passed", Unsupported.reason
 
@@ -199,7 +199,7 @@ def check_implementation(name: str, device: str, report: Callable[[Result], None
                 raise UsageError(reply["unknown"])
             impl = reply["impl"]
             todo = enumerate(_problems(impl, reply["cases"]))
-            together([script(number) for number in workers.clients])
+            run_concurrently([script(number) for number in workers.clients])
         except Lost as lost:  # a process can't start, or not again
             raise UsageError(f"{name}: {lost}") from None
 

@@ -17,7 +17,7 @@ from stats.arguments import Parser, as_typed
 
 from ..timing.devices.nvml import IDLE, SETTINGS, Reading, readings, words
 from ..timing.machine import fingerprint
-from .lacking import cpp_compiler
+from .skips import cpp_compiler
 
 BUSY = 0.10
 """Share of one core above which another process is reported."""

@@ -18,9 +18,9 @@ from ..cases.models import MODELS, layers_of
 from ..cases.sweep import SWEEPS, Axes
 from ..selection.options import clock_text
 from ..timing.devices import default_device
-from .lacking import skip_of
 from .remaining import seconds_of_cell
 from .run import Run
+from .skips import skip_of
 
 
 def show_registry() -> None:

@@ -28,7 +28,7 @@ from ..cases.outcome import FAILURES, Skip
 from ..selection.options import clock_text
 from ..timing.devices import free_bytes_elsewhere, measures_more
 from ..timing.engine import VISITS, Visits, need
-from ..workers.client import Script, WorkerClient, checking, together
+from ..workers.client import Script, WorkerClient, checking, run_concurrently
 from .pool import Tell, WorkerPool, request
 from .remaining import remaining
 from .rows import samples_of
@@ -134,8 +134,10 @@ class Measuring:
         queue = shared_probes([cell for cell in unchecked if cell not in suspects], len(pools))
         left = remaining(self._run)
         with accounted("check"):
-            together([self._checking(pool, queue, lambda failed=0.0: left(failed / len(pools))) for pool in pools])
-            together([self._checking(pools[0], [suspects], left)])
+            run_concurrently(
+                [self._checking(pool, queue, lambda failed=0.0: left(failed / len(pools))) for pool in pools]
+            )
+            run_concurrently([self._checking(pools[0], [suspects], left)])
 
     def _checking(self, pool: WorkerPool, queue: list[list[Cell]], left: Callable[..., float]) -> Script:
         while queue:
@@ -171,7 +173,7 @@ class Measuring:
             return
         of_pools = [(pool, self._cases_of(pool, pools)) for pool in pools]
         with accounted("preparing"):
-            together([
+            run_concurrently([
                 pool.preparing([it for it in self._open(pool.process) if it.case.id in self._held.intersection(cases)])
                 for pool, cases in of_pools
             ])  # fmt: skip

@@ -11,7 +11,7 @@ from ..cases.cells import Cell, Key
 from ..cases.outcome import Skip
 from ..selection.choice import listed
 from ..selection.errors import UsageError
-from ..workers.client import Lost, NamedWorkers, Reply, Request, Script, WorkerClient, together
+from ..workers.client import Lost, NamedWorkers, Reply, Request, Script, WorkerClient, run_concurrently
 from .run import Run
 
 Tell = Callable[[str], None]
@@ -76,7 +76,7 @@ class WorkerPool:
 
     def prepare(self, cells: Sequence[Cell]) -> None:
         """Prepare cells for timing; those that fail are skipped."""
-        together([self.preparing(cells)])
+        run_concurrently([self.preparing(cells)])
 
     def preparing(self, cells: Sequence[Cell]) -> Script:
         """Prepare cells as a script, which can run in parallel with those of other pools; also cells that were ready

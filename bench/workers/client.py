@@ -196,8 +196,8 @@ Start = Callable[[str], WorkerClient]
 """Starts the process of that name."""
 
 
-def together(scripts: Sequence[Script]) -> None:
-    """Run scripts concurrently in this thread, each with its own worker: a child ends with its parent's thread."""
+def run_concurrently(scripts: Sequence[Script]) -> None:
+    """Run scripts concurrently, each with its own worker. Uses one thread, since a worker ends with its parent's thread."""
     pending: dict[Script, Request] = {}
     sent: dict[Script, Request] = {}
     calls_done = set[Script]()
