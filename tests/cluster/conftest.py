@@ -36,15 +36,15 @@ class Sweeping:
         env = environment() | {"XDG_CACHE_HOME": str(folder.parent / "cache")}
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         self.process = subprocess.Popen(command, cwd=folder, env=env, **pipes)
-        self.said: list[str] = []
+        self.output: list[str] = []
 
     def until(self, words: str) -> None:
         """Wait for a line of output that contains these words."""
         for line in self._lines():
-            self.said.append(line)
+            self.output.append(line)
             if words in line:
                 return
-        pytest.fail(f"{words!r} was never said:\n{''.join(self.said)}")
+        pytest.fail(f"{words!r} was never printed:\n{''.join(self.output)}")
 
     def stopped_job(self, processes: Callable[[], Iterable[psutil.Process]]) -> psutil.Process:
         """Stop one of the processes while it measures a case, so that it can't reply."""
@@ -60,9 +60,9 @@ class Sweeping:
 
     def end(self) -> str:
         """Wait for its end; returns its output."""
-        self.said += [*self._lines()]
-        assert self.process.wait(60) == 0, "".join(self.said)
-        return "".join(self.said)
+        self.output += [*self._lines()]
+        assert self.process.wait(60) == 0, "".join(self.output)
+        return "".join(self.output)
 
     def kill(self) -> None:
         self.process.kill()
@@ -111,9 +111,9 @@ def check_same_cells(data: dict[str, Any], alone: dict[str, Any]) -> None:
 
 def check_resumed(folder: Path, alone: dict[str, Any], *options: str, known: list[tuple[str, str]]) -> None:
     """Resume the sweep of a killed driver, and check that nothing is measured twice and that no cell is missing."""
-    said = Sweeping(folder, *options, "--resume", "x").end()
+    output = Sweeping(folder, *options, "--resume", "x").end()
     assert len({*known}) == len(known) >= 1
-    assert said.count(MEASURED) == 2 * CASES - len(known)
+    assert output.count(MEASURED) == 2 * CASES - len(known)
     runs = runs_of(folder)
     assert {*runs} == {"a", "b"}
     for data in runs.values():

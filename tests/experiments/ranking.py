@@ -1,11 +1,11 @@
 """`python -m tests.experiments.ranking FILE`: how well does the ranking of a run repeat? Runs of unchanged code, interleaved.
 
-Each run is a `quick` of this checkout; with `--other CHECKOUT` interleaved with one of another commit, which may be of before
-rows knew their rounds. Printed for both, over all pairs of runs: how far two runs disagree about implementation / baseline
-implementation; of the pairs of implementations of a case, how many a run tells apart; of what a run says, how much another
-says the opposite of; how often a run's interval holds the pooled ratio of the others; who ties for the first place; seconds.
-Appends to a file, and goes on where it was stopped. `--replay` judges this checkout's runs in it again, with the whole of a
-block and with its fastest slice.
+Each run is a `quick` of this checkout; with `--other CHECKOUT` it is interleaved with a run of another commit, which may be so
+old that rows have no rounds. Printed for both, over all pairs of runs: how far two runs disagree about the ratio of an
+implementation to the baseline; how many pairs of implementations of a case differ significantly; how many significant
+differences another run contradicts; how often a run's interval contains the pooled ratio of the others; the members of the
+fastest tie; seconds. Appends to FILE, and continues where it was stopped. `--replay` evaluates this checkout's runs in FILE
+again, by whole blocks and by their fastest slices.
 """
 
 from __future__ import annotations

@@ -53,13 +53,13 @@ class Timed:
     at: str
     """When it was made."""
     impl: str
-    """Whose calls were made slower; or `-`."""
+    """Implementation whose calls were slowed down; or `-`."""
     share: float
     load: int
-    """Processes beside it that kept the machine busy."""
+    """Other processes that kept the machine busy."""
     samples: dict[Key, Samples]
     disturbed: bool | None = None
-    """Whether it said so itself; None of a run whose file told less."""
+    """Whether the run reported it; None if its file lacks what is needed."""
 
 
 Pair = tuple[Timed, Timed]
@@ -146,22 +146,22 @@ def _slower(idle: Sequence[Timed], slower: Sequence[Timed], only: set[str] | Non
 def _ranked(runs: Sequence[Timed]) -> tuple[str, ...]:
     """Compare each run's order of the implementations of a case with that of all other runs together."""
     logs: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-    said: list[dict[str, dict[tuple[str, str], ratios.Ratio]]] = []
+    by_run: list[dict[str, dict[tuple[str, str], ratios.Ratio]]] = []
     for run in runs:
         by_case: dict[str, dict[str, Samples]] = defaultdict(dict)
         for (impl, case), samples in run.samples.items():
             by_case[case][impl] = samples
-        said.append(ratios.compared(by_case)[0])
-        for case, pairs in said[-1].items():
+        by_run.append(ratios.compared(by_case)[0])
+        for case, pairs in by_run[-1].items():
             for pair, it in pairs.items():
                 logs[case, *pair].append(math.log(it.value))
-    wrong = cases = told = of = 0
-    for i, run in enumerate(said):
+    wrong = cases = resolved = of = 0
+    for i, run in enumerate(by_run):
         for case, pairs in run.items():
             claims = [pair for pair, it in pairs.items() if it.faster]
             wrong += any(_contradicted([*logs[case, *pair][:i], *logs[case, *pair][i + 1 :]]) for pair in claims)
-            cases, told, of = cases + 1, told + len(claims), of + len(pairs) // 2
-    return str(len(runs)), str(cases), f"{wrong} ({wrong / cases:.1%})", str(told), str(of)
+            cases, resolved, of = cases + 1, resolved + len(claims), of + len(pairs) // 2
+    return str(len(runs)), str(cases), f"{wrong} ({wrong / cases:.1%})", str(resolved), str(of)
 
 
 def _contradicted(others: Sequence[float]) -> bool:
