@@ -29,8 +29,8 @@ LEAST_SPREAD = 1e-5
 """Smallest spread in logarithms: closer agreement is chance, or the clock's resolution."""
 
 WEIGHT = 4
-"""Degrees of freedom of the prior spread estimated from other cells. Real spreads were as unlike as with 2 to 7
-(docs/measured.md).
+"""Degrees of freedom of the prior, which is the spread of other cells. Measured spreads differed from cell to cell as
+much as 2 to 7 degrees of freedom imply (docs/measured.md).
 """
 
 NOISY = 0.99

@@ -99,9 +99,9 @@ class Ratio(NamedTuple):
 
 
 VISITS = 6
-"""Visits of a case in one process, spread over the process's lifetime. With fewer visits of fewer rounds each, the
-rounds are the unit if they are as many: medians of few rounds scatter as much as the rounds, few visits estimate their
-scatter poorly, and fewer rounds can't be trimmed.
+"""Visits of a case in one process, spread over the process's lifetime. A process with fewer visits, which have fewer
+than VISITS rounds on average and at least VISITS in all, contributes its rounds instead of its visits' medians: medians
+of few rounds scatter as much as the rounds, and few visits estimate their scatter poorly.
 """
 
 TRIMMED = 0.25
@@ -119,8 +119,8 @@ UNKNOWN, SAME = (Ratio(value, value, value) for value in (math.nan, 1.0))
 
 
 def paired(of: Samples, over: Samples, one_case: bool = True) -> ByProcess:
-    """Return log(seconds / seconds) by process, of the rounds of both: the median of each visit; or each round, if both
-    have few (`VISITS`). Without visits that were disturbed (`DISTURBED`).
+    """Return the log ratios of rounds that both rows have, by process: the median of each visit, or each round if there
+    are few (`VISITS`). Disturbed visits are left out (`DISTURBED`).
 
     Rows without common rounds, which may not have fitted into memory at once, are paired by visit as those of two
     cases.

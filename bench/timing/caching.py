@@ -51,7 +51,7 @@ LONG = 0.05
 """Calls longer than this are not repeated if the checked call was no slower."""
 
 SHOWN = 0.5
-"""The kernel's share of a layer's operations from which on a lookup shows in the layer's time: the rest is a half."""
+"""Share of a layer's operations that its kernel must have for a lookup to show in the layer's time."""
 
 REPEATED = 2
 """Calls of a kernel on repeated inputs before the one on fresh inputs."""

@@ -22,7 +22,7 @@ TF32 = "tf32"
 """Float32 products that tensor cores round to 10 bits, listed beside the dtypes."""
 
 SIZES = (256, 512, 1024, 2048, 4096, 8192)
-"""Sides of the square matrices, as long as one product takes no more time than two ceilings are allowed."""
+"""Sides of the square matrices. Larger ones are left out once one product would take more than twice `SECONDS`."""
 
 SECONDS = 0.05
 """Seconds for which a ceiling is measured, after a first call."""
@@ -31,7 +31,7 @@ FEWEST_COPIES, LONGEST_COPIES = 8, 0.25
 """Least blocks of a copy within these seconds: two may both fall into a disturbance of shared memory."""
 
 LARGE = 2048
-"""Side from which on a single thread is not tried: it can't win, and takes long."""
+"""Side from which on products aren't timed with a single thread, too: it would be slower, and take long."""
 
 TRIES = 5
 """Number of measurements of a ceiling before a row above it is rejected."""
