@@ -85,7 +85,7 @@ class Plan:
         return f"{head} against {base}" if base else ""
 
     @property
-    def run_concurrently(self) -> bool:
+    def in_parallel(self) -> bool:
         """Whether both variants are prepared at once; not on a GPU, where one would be tuned beside the other."""
         return all(case.device == "cpu" for case in self.cases)
 
