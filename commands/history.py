@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,13 +25,11 @@ def confirm(asked: Asked, results: Path) -> str:
     from bench.cases.outcome import Skip
     from bench.selection.errors import UsageError
 
-    options = asked.options()
+    text = json.dumps(asked.cases)
     try:
-        options["threads"] = int(options.get("threads", 1))
-    except ValueError:
-        return f"{options['threads']} threads: a comparison has one number of them"
-    try:
-        ab.measure(Namespace(**defaults() | options), results)
+        cases = ab.comparisons(results) / f"cases-{hashlib.sha256(text.encode()).hexdigest()[:10]}.json"
+        cases.write_text(text, encoding="utf-8")  # kept, for --continue
+        ab.measure(Namespace(**{**defaults(), **asked.options, "cases": str(cases.resolve())}), results)
     except (UsageError, Unjudgeable, Skip, SameCode) as why:
         return str(why)
     return ""

@@ -45,17 +45,19 @@ from bench.ab.replicates import (
 )
 from bench.ab.selftest import injected, kept, schedule
 from bench.ab.sources import PREFIX
-from bench.cases.case import Case
+from bench.cases.case import AXES, Case
 from bench.cases.cells import Key
 from bench.cases.outcome import Skip
+from bench.cases.sweep import SWEEPS, Sweep
 from bench.selection.errors import UsageError
+from bench.selection.options import cases_of, sweep_of
 from bench.workers.client import Lost, Setting, Variant, WorkerClient
 from bench.workers.tasks import Tasks
 from commands.history import confirm
 from reports.judging import ab_file, confirmations
 from reports.judging.comparison import Comparison as Shown
-from reports.judging.series import Series
 from reports.pages.comparison_text import as_markdown
+from reports.reading.axes import add_axes, without_defaults
 from stats.effects import FIRST_ANALYSIS, of_saved
 from stats.verdict import INCONCLUSIVE, REGRESSED, UNCHANGED, Verdict
 
@@ -691,13 +693,21 @@ def test_a_step_of_history_is_compared_by_its_commits(tmp_path: Path, monkeypatc
         raise SameCode(Variant("a"), Variant("b"))
 
     monkeypatch.setattr(measuring, "measure", measured)
-    axes = {"T": 64, "threads": 2, "qkv_bias": False}
-    cells = [Series(name, "x", axes, (), (), {}) for name in ("mine", "sdpa")]  # type: ignore[arg-type]
-    step = confirmations.Asked(("a", "b"), cells, {"mine": "mine=mine:mine"})
+    given = {"base": "a", "head": "b", "threads": 2, "device": "cpu", "impl": ["mine=mine:mine", "sdpa"]}
+    step = confirmations.Asked(given, [{"T": 64}])
     assert confirm(step, tmp_path) == "no difference in code between a and b"
     ((options, results),) = asked
-    assert (options.base, options.head, options.T, options.threads, results) == ("a", "b", "64", 2, tmp_path)
-    assert options.impl == ["mine=mine:mine", "sdpa"]
+    assert {name: getattr(options, name) for name in given} == given and results == tmp_path
+    assert json.loads(Path(options.cases).read_text(encoding="utf-8")) == [{"T": 64}]
+
+
+@pytest.mark.parametrize("sweep", SWEEPS.values(), ids=SWEEPS)
+def test_history_compares_each_case_as_it_was_measured(sweep: Sweep, tmp_path: Path) -> None:
+    """Values of several cases, in all combinations, would be other cases, or none that can be measured."""
+    add_axes(axis.described() for axis in AXES.values())
+    cases, file = sweep.cases("cpu"), tmp_path / "cases.json"
+    file.write_text(json.dumps([without_defaults(case.columns()) for case in cases]))
+    assert cases_of(*sweep_of({"cases": str(file), "device": "cpu"})) == cases
 
 
 # Self-test

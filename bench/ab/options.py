@@ -60,6 +60,7 @@ def add_cells(parser: argparse.ArgumentParser) -> None:
     cells = parser.add_argument_group("cells, as in `pytest bench/`; VALUES, as 256,1024, replace the sweep's")
     cells.add_argument("--sweep", metavar="NAME", help="which cases (default: quick)")
     cells.add_argument("--model", metavar="NAMES", help="cases of models instead, by name or by a config.json")
+    cells.add_argument("--cases", metavar="FILE", help="cases in a file instead")
     cells.add_argument(
         "--impl", metavar="NAMES", action="append", default=[], help="which implementations, as NAME,NAME"
     )

@@ -43,7 +43,7 @@ def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
     """Return the comparison that the options describe, with its code in `folder`; raises `UsageError`, or `SameCode`."""
     selected = {
         name: value
-        for name in ("sweep", "model", *OPTIONS)
+        for name in ("sweep", "model", "cases", *OPTIONS)
         if name != "threads" and (value := getattr(options, name)) is not None
     }
     sweep, device, overrides = sweep_of(selected)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stats.verdict import Verdict
 
-from ..reading.axes import KNOWN_AXES
+from ..reading.axes import without_defaults
 from ..reading.runs import Run, RunError
 from . import ab_file
 from .comparison import VARIANTS
 from .series import Series
 
-Commits = tuple[str, str]
+Key = tuple[str, str, str, str, int]
+"""Commits, implementation, case, which a comparison names without its threads, and threads."""
 
-Known = Mapping[tuple[Commits, str, str], Verdict]
+Known = Mapping[Key | None, Verdict]
 """Verdicts by commits, implementation and case."""
 
 
@@ -25,45 +26,42 @@ Known = Mapping[tuple[Commits, str, str], Verdict]
 class Asked:
     """Cells that changed between two runs, to be compared by their commits."""
 
-    commits: Commits
-    cells: Sequence[Series]
-    own: Mapping[str, str] = field(default_factory=dict)
-    """The user's own implementations by name, as NAME=module:attr."""
-
-    def options(self) -> dict[str, Any]:
-        """Return options of `python -m bench ab` by name: commits, implementations, and axes of the cells as lists."""
-        axes: dict[str, dict[str, None]] = {}
-        for one in self.cells:
-            for name, value in one.axes.items():
-                known = KNOWN_AXES.get(name)
-                if known and value is not None and value != known.usual(one.axes):
-                    given = str(value) if not isinstance(value, bool) else "on" if value else "off"
-                    axes.setdefault(name, {})[given] = None
-        base, head = self.commits
-        impls = list(dict.fromkeys(self.own.get(one.impl, one.impl) for one in self.cells))
-        return {"base": base, "head": head, "impl": impls} | {name: ",".join(values) for name, values in axes.items()}
+    options: Mapping[str, Any]
+    """Options of `python -m bench ab` by name."""
+    cases: Sequence[Mapping[str, Any]]
+    """Axes of each case, for `--cases FILE`."""
 
 
-def commits(series: Series, at: int, runs: Sequence[Run]) -> Commits | None:
-    """Return the commits before and after a step; None if they are missing, equal, or the code was not committed."""
+def key(series: Series, at: int, runs: Sequence[Run]) -> Key | None:
+    """Return the key of the comparison of the commits before and after a step; None if they are missing, equal, or the
+    code was not committed.
+    """
     base, head = (runs[series.points[i].run].committed for i in (at - 1, at))
-    return (base, head) if base and head and base != head else None
+    case = "-".join(part for part in series.id.split("-") if not part.startswith("threads="))
+    return (base, head, series.impl, case, series.axes.get("threads") or 1) if base and head and base != head else None
 
 
 def open_steps(series: Sequence[Series], runs: Sequence[Run], known: Known) -> Iterator[Asked]:
-    """Yield slow-downs that have not recovered and have no comparison."""
-    by_commits: dict[Commits, list[Series]] = {}
+    """Yield slow-downs that have not recovered and have no comparison. A comparison has one device and one number of
+    threads.
+    """
+    together: dict[tuple[Any, ...], list[Series]] = {}
     for one in series:
-        between = commits(one, one.open_step.at, runs) if one.open_step else None
-        if between and (between, one.impl, one.id) not in known:
-            by_commits.setdefault(between, []).append(one)
+        asked = key(one, one.open_step.at, runs) if one.open_step else None
+        if asked and asked not in known:
+            base, head, _, _, threads = asked
+            options = {"base": base, "head": head, "threads": threads, "device": one.axes.get("device")}
+            together.setdefault(tuple(options.items()), []).append(one)
     own = {name: given for run in runs for name, given in run.own.items()}
-    yield from (Asked(between, cells, own) for between, cells in by_commits.items())
+    for given, cells in together.items():
+        impls = list(dict.fromkeys(own.get(one.impl, one.impl) for one in cells))
+        cases = {one.id: without_defaults(one.axes) for one in cells}
+        yield Asked({**dict(given), "impl": impls}, [*cases.values()])
 
 
 def known(folder: Path) -> Known:
     """Return the verdicts of a machine's comparisons; of several comparisons of the same commits the newest counts."""
-    found = {}
+    found: dict[Key | None, Verdict] = {}
     for path in sorted((folder / ab_file.FOLDER).glob("[0-9]*.json")):
         try:
             data = ab_file.read(path)
@@ -72,5 +70,5 @@ def known(folder: Path) -> Known:
         base, head = (data["sides"][variant].get("commit") for variant in VARIANTS)
         if base and head:
             for cell in ab_file.comparison(path).cells:
-                found[(base, head), cell.impl, cell.id] = cell.verdict
+                found[base, head, cell.impl, cell.id, data["threads"]] = cell.verdict
     return found

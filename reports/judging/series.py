@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -19,9 +18,9 @@ from stats.estimate import Array
 from stats.relative_steps import History
 from stats.steps import Step
 
-from ..reading import fingerprint, runs
+from ..reading import fingerprint
 from ..reading.axes import axis_names
-from ..reading.runs import Run, RunError
+from ..reading.runs import Run
 
 
 class Point(NamedTuple):
@@ -80,16 +79,10 @@ class Series:
         return next(open_, None)
 
 
-def read(files: Iterable[Path], left_out: Callable[[RunError], None]) -> list[Saved]:
-    """Read all readable runs; calls `left_out` for the others."""
-    found: list[Saved] = []
+def read(found: Iterable[Run]) -> list[Saved]:
+    """Return the data kept of runs that are read one at a time."""
     axes: dict[Key, Mapping[str, Any]] = {}  # one of each for all runs: a year of them would fill the memory
-    for file in files:
-        try:
-            found.append(saved(runs.read(file), axes))
-        except RunError as error:
-            left_out(error)
-    return found
+    return [saved(run, axes) for run in found]
 
 
 def saved(run: Run, axes: dict[Key, Mapping[str, Any]]) -> Saved:

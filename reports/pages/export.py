@@ -14,7 +14,7 @@ from stats.arguments import Parser
 
 from ..judging import frame as fr
 from ..reading import command
-from ..reading.axes import KNOWN_AXES, axis_names
+from ..reading.axes import without_defaults
 from ..reading.runs import Run, RunError
 
 
@@ -67,12 +67,9 @@ def _label(run: Run, namesakes: Sequence[Run]) -> str:
 
 
 def cases(chosen: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return the distinct cases, without axes at their defaults or of the machine: for `pytest bench/ --cases FILE`."""
+    """Return the distinct cases (`without_defaults`), for `pytest bench/ --cases FILE`."""
     found: list[dict[str, Any]] = []
-    for values in (row["extra_info"] for run in chosen for row in run.rows):
-        defaults = {name: (None, *KNOWN_AXES[name].omitted, KNOWN_AXES[name].usual(values)) for name in axis_names()}
-        del defaults["device"], defaults["threads"]
-        case = {name: values[name] for name, default in defaults.items() if values.get(name) not in default}
+    for case in (without_defaults(row["extra_info"]) for run in chosen for row in run.rows):
         if case not in found:
             found.append(case)
     return found

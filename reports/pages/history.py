@@ -11,9 +11,9 @@ from stats.arguments import Parser
 
 from ..judging import confirmations, series
 from ..judging.confirmations import Asked, Known
-from ..judging.series import Saved, Series
+from ..judging.series import Series
 from ..reading import command, runs
-from ..reading.runs import Run, RunError
+from ..reading.runs import Run
 from ..reading.words import plural
 from . import history_page
 
@@ -43,9 +43,7 @@ def _answer(options: argparse.Namespace, confirm: Confirm) -> int:
         OSError: the page can't be written.
     """
     results = command.results(options)
-    ordered = series.oldest_first(_readable(results))
-    if not ordered:
-        raise RunError(f"no run in {results} that can be read; {runs.HOW_TO_MAKE_ONE}")
+    ordered = series.oldest_first(series.read(command.newest_first(results)))
     same = series.of_one_machine(ordered)
     notes = list(_notes(len(ordered) - len(same), options.force))
     for note in notes:
@@ -70,13 +68,9 @@ def _confirmed(every: Sequence[Series], of: Sequence[Run], known: Known, confirm
         command.warn("nothing to confirm: no lasting slow-down between two commits that hasn't been compared yet")
     for one in asked:
         if why := confirm(one):
-            command.warn(f"{one.commits[0][:10]} and {one.commits[1][:10]} can't be compared: {why}")
+            base, head = (one.options[name][:10] for name in ("base", "head"))
+            command.warn(f"{base} and {head} can't be compared: {why}")
     return confirmations.known(of[-1].path.parent)
-
-
-def _readable(results: Path) -> list[Saved]:
-    files = runs.newest_first(results)
-    return series.read(files, lambda error: command.warn(f"left out: {error}"))
 
 
 def _notes(others: int, force: bool) -> Iterator[str]:

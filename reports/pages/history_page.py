@@ -17,12 +17,12 @@ from stats import conditions, shares
 from stats.relative_steps import MIN_OTHERS
 from stats.shares import bound
 from stats.steps import FALSE_STEPS, MIN_RUNS, SMALLEST, Step
-from stats.verdict import REGRESSED, UNCHANGED
+from stats.verdict import IMPROVED, INCONCLUSIVE, REGRESSED
 
 from ..drawing import history_chart, views
 from ..drawing.palette import Palette
 from ..drawing.views import HeatCell, HeatMap, HeatRow
-from ..judging.confirmations import Known, commits
+from ..judging.confirmations import Known, key
 from ..judging.series import Point, Series
 from ..reading import baseline_file, units, words
 from ..reading.baseline_file import Entry
@@ -198,8 +198,9 @@ def tally(this: History) -> str:
 
 
 def title(series: Series) -> str:
-    """Return the case in words."""
-    return words.place(series.axes, always=("B", "H", "D_h", "T")) or series.id
+    """Return the case in words, with the axes that its id names, such as threads."""
+    named = (part.partition("=")[0] for part in series.id.split("-") if "=" in part)
+    return words.place(series.axes, always=("B", "H", "D_h", "T", *named)) or series.id
 
 
 def _baselines(runs: Sequence[Run]) -> dict[int, list[Entry]]:
@@ -284,12 +285,13 @@ def _status(series: Series, runs: Sequence[Run]) -> str:
 
 
 def _confirmation(series: Series, this: History) -> str:
-    """Return the verdict of an interleaved comparison of the commits around the last step, if there is one."""
-    between = commits(series, series.steps[-1].at, this.runs) if series.steps else None
-    said = this.confirmed.get((between, series.impl, series.id)) if between else None
-    if said is None:
+    """Return the verdict of an interleaved comparison of the commits around the open slow-down, else the last step."""
+    step = series.open_step or next(reversed(series.steps), None)
+    said = this.confirmed.get(key(series, step.at, this.runs)) if step else None
+    if step is None or said is None:
         return ""
-    words = {REGRESSED: "confirmed", UNCHANGED: "not confirmed"}.get(said.word, "open")
+    expected = REGRESSED if step.slower else IMPROVED
+    words = {expected: "confirmed", INCONCLUSIVE: "open"}.get(said.word, "not confirmed")
     return (
         f" Interleaved: {words} ({bound(said.low, said.high)})."
         if said.low == said.low

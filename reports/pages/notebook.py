@@ -47,4 +47,4 @@ def show(run: str | Path | None = None, results: Path | None = None) -> Page:
 
 def _read(run: str | Path | None, results: Path | None) -> Run:
     folder = results or runs.default_results()
-    return command.newest(folder) if run is None else runs.one(str(run), folder)
+    return next(command.newest_first(folder)) if run is None else runs.one(str(run), folder)

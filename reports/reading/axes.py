@@ -125,6 +125,16 @@ def length_axes() -> list[str]:
     return [*first, *(name for name, it in KNOWN_AXES.items() if it.kind == "size" and name not in first)]
 
 
+def without_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a case as `--cases FILE` reads it: without axes at their defaults or of the machine."""
+    defaults = {name: (None, *it.omitted, it.usual(values)) for name, it in KNOWN_AXES.items()}
+    return {
+        name: values[name]
+        for name in axis_names()
+        if name not in ("device", "threads") and values.get(name) not in defaults[name]
+    }
+
+
 def labelled(name: str) -> str:
     """Return a name with its label: 'tokens T'."""
     return f"{KNOWN_AXES[name].label} {name}".strip()

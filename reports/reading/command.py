@@ -41,7 +41,7 @@ def chosen(options: argparse.Namespace) -> Run:
     Raises:
         RunError: there is none, or it can't be read.
     """
-    return newest(results(options)) if options.run is None else runs.one(options.run, results(options))
+    return next(newest_first(results(options))) if options.run is None else runs.one(options.run, results(options))
 
 
 def several(names: Sequence[str], results: Path) -> Iterator[Run]:
@@ -51,21 +51,21 @@ def several(names: Sequence[str], results: Path) -> Iterator[Run]:
         RunError: there is nothing to read, or the only run can't be read.
     """
     if not names:
-        yield newest(results)
+        yield next(newest_first(results))
         return
     paths = {path.resolve(): path for name in names for path in runs.find(name, results)}
     yield from _readable(paths.values(), f"none of the {len(paths)} runs can be read")
 
 
-def newest(folder: Path) -> Run:
-    """Return the newest readable run, with a warning for a newer unreadable one.
+def newest_first(folder: Path) -> Iterator[Run]:
+    """Yield the runs of a folder, newest first. Unreadable ones are skipped with a warning.
 
     Raises:
         RunError: there is none, or none that can be read.
     """
     if not (files := runs.newest_first(folder)):
         raise RunError(f"no run in {folder} yet; {runs.HOW_TO_MAKE_ONE}")
-    return next(_readable(files, f"none of the {len(files)} runs in {folder} can be read"))
+    yield from _readable(files, f"none of the {len(files)} runs in {folder} can be read")
 
 
 def _readable(files: Iterable[Path], none: str) -> Iterator[Run]:

@@ -55,11 +55,11 @@ def written(results: Path, tmp_path: Path) -> Callable[..., str]:
 
 @pytest.fixture
 def cells(results: Path) -> Callable[[], list[series.Series]]:
-    return lambda: series.all_series(series.oldest_first(series.read(runs.newest_first(results), print)))
+    return lambda: series.all_series(series.oldest_first(series.read(map(runs.read, runs.newest_first(results)))))
 
 
 def chapters(results: Path) -> list[Chapter]:
-    ordered = series.oldest_first(series.read(runs.newest_first(results), print))
+    ordered = series.oldest_first(series.read(map(runs.read, runs.newest_first(results))))
     this = history_page.history([one.run for one in ordered], series.all_series(ordered), [])
     return list(history_page._chapters(this, Palette(tracked.IMPLS)))
 
@@ -152,6 +152,13 @@ def test_identical_numbers_with_a_step_below_the_smallest() -> None:
     assert found([0.0] * 6 + [0.05] * 6) == [[6]]
 
 
+def test_cases_that_differ_in_threads_have_different_titles() -> None:
+    axes = {"B": 1, "H": 8, "D_h": 64, "T": 64, "T_kv": 64, "dtype": "float32"}
+    ids = {threads: f"B1-T64-H8-D_h64-float32-cpu{'-threads=1' * (threads == 1)}" for threads in (1, 2)}
+    one, two = (series.Series("a", it, axes | {"threads": threads}, (), (), {}) for threads, it in ids.items())
+    assert history_page.title(two) == "B=1 H=8 D_h=64 T=64 fp32" and "threads=1" in history_page.title(one)
+
+
 def test_a_slow_down_that_recovered_is_marked_and_one_that_did_not_is_not(
     nights: Any, cells: Any, results: Path
 ) -> None:
@@ -209,7 +216,7 @@ def test_a_step_after_a_break_keeps_its_position(nights: Any, cells: Any) -> Non
 def test_runs_are_ordered_by_when_they_were_made(results: Path) -> None:
     for name, when in (("0001_c", "2026-11-20T12:00:00"), ("0002_b", "2026-11-20T09:30:00"), ("0003_a", "")):
         synthetic.save(tracked.run(1, datetime=when), results, name)
-    ordered = series.oldest_first(series.read(runs.newest_first(results), print))
+    ordered = series.oldest_first(series.read(map(runs.read, runs.newest_first(results))))
     assert [one.run.name for one in ordered] == ["0003_a", "0002_b", "0001_c"]
 
 
@@ -233,17 +240,17 @@ def test_a_step_is_confirmed_by_an_interleaved_comparison(
 ) -> None:
     own = {"asked": {"impl": ["fused,sdpa=mine:kernel"]}}
     nights(lambda night: {"slower": {"sdpa": 1.06 if night >= 6 else 1.0}} | own)
-    asked: list[dict[str, Any]] = []
+    asked: list[confirmations.Asked] = []
 
     def confirm(step: confirmations.Asked, where: Path) -> str:
-        asked.append(step.options())
+        asked.append(step)
         cell = {"impl": "sdpa", "id": synthetic.case_id(tracked.CASES[0]), "failed": [], "base": None, "head": None}
         logs = [0.05, 0.0502, 0.0498, 0.05]
         said = vars(verdict.of_replicates({("sdpa", cell["id"]): logs}, {})[0]["sdpa", cell["id"]])
-        sides = {side: {"label": side, "commit": asked[-1][side]} for side in ("base", "head")}
+        sides = {side: {"label": side, "commit": step.options[side]} for side in ("base", "head")}
         data = {"sides": sides, "cells": [cell | said],
                 "pairs": [{"logs": [["sdpa", cell["id"], log]], "seconds": 1.0} for log in logs],
-                "margin": 0.01, "moved": "", "threads": 1, "seed": 1,
+                "margin": 0.01, "moved": "", "threads": 2, "seed": 1,
                 "seconds": 1.0, "neither": [], "command": "x", "fingerprints": {"base": {}, "head": {}}}  # fmt: skip
         folder = next(results.glob("*/0001_night.json")).parent / "ab"
         folder.mkdir(exist_ok=True)
@@ -255,10 +262,43 @@ def test_a_step_is_confirmed_by_an_interleaved_comparison(
     page = written("--confirm")
     said = page.replace("\N{NO-BREAK SPACE}", " ").count("Interleaved: confirmed (5.1 % to 5.2 % slower)")
     assert said == 2  # for those who see, and read aloud
-    (options,) = asked
-    assert (options["base"], options["head"], options["impl"]) == ("c000000005", "c000000006", ["sdpa=mine:kernel"])
-    assert options["T"] == "64,256" and options["qkv_bias"] == "off" and "T_kv" not in options
+    (step,) = asked
+    assert step.options == {
+        "base": "c000000005", "head": "c000000006", "threads": 2, "device": "cpu", "impl": ["sdpa=mine:kernel"],
+    }  # fmt: skip
+    assert {(case["T"], case["dtype"]) for case in step.cases} == {(it["T"], it["dtype"]) for it in tracked.CASES}
+    assert not any({"T_kv", "qkv_bias", "threads"} & {*case} for case in step.cases)
     assert "Interleaved: confirmed" in written()
+
+
+@pytest.mark.parametrize(
+    ("factor", "word", "expected"),
+    [(1.06, verdict.REGRESSED, "confirmed"), (1.06, verdict.IMPROVED, "not confirmed"), (1.06, verdict.SLIGHT, "not confirmed"),
+     (1.06, verdict.UNCHANGED, "not confirmed"), (1.06, verdict.INCONCLUSIVE, "open"), (0.94, verdict.IMPROVED, "confirmed"),
+     (0.94, verdict.REGRESSED, "not confirmed")],
+)  # fmt: skip
+def test_a_comparison_confirms_a_step_of_its_own_direction(
+    factor: float, word: str, expected: str, nights: Any, results: Path
+) -> None:
+    nights(lambda night: {"slower": {"sdpa": factor if night >= 6 else 1.0}})
+    assert confirmation(results, lambda one: one.steps[-1], word) == {f" Interleaved: {expected} (1 % to 2 % slower)."}
+
+
+def test_the_comparison_of_an_open_slow_down_is_shown_though_a_part_of_it_recovered(nights: Any, results: Path) -> None:
+    times = (1.0, 1.3, 1.15)
+    nights(lambda night: {"slower": {"sdpa": times[night // 6]}}, count=18)
+    found = confirmation(results, lambda one: one.open_step, verdict.REGRESSED)
+    assert found == {" Interleaved: confirmed (1 % to 2 % slower)."}
+
+
+def confirmation(results: Path, step_of: Callable[[series.Series], Any], word: str) -> set[str]:
+    """Return what the page says of `sdpa` if a comparison of the commits around a step has a verdict."""
+    ordered = series.oldest_first(series.read(map(runs.read, runs.newest_first(results))))
+    of, every = [one.run for one in ordered], series.all_series(ordered)
+    own = [one for one in every if one.impl == "sdpa"]
+    said = verdict.Verdict(word, "", 1.015, 1.01, 1.02)
+    known = {confirmations.key(one, step_of(one).at, of): said for one in own}
+    return {history_page._confirmation(one, history_page.history(of, every, [], known)) for one in own}
 
 
 def test_a_run_that_cannot_be_read_is_left_out_with_a_warning(
@@ -274,7 +314,7 @@ def test_cells_without_numbers_in_some_runs_are_drawn_from_the_others(nights: An
     nights()
     synthetic.save(tracked.run(99, impls=["sdpa"], datetime="2026-12-01T00:00:00"), results, "0013_fewer")
     synthetic.save(tracked.run(98, impls=["sdpa+compile"], datetime="2026-12-02T00:00:00"), results, "0014_new")
-    ordered = series.oldest_first(series.read(runs.newest_first(results), print))
+    ordered = series.oldest_first(series.read(map(runs.read, runs.newest_first(results))))
     lengths = {one.impl: len(one.points) for one in series.all_series(ordered)}
     assert lengths == {"fused": 12, "einsum": 12, "sdpa": 13, "sdpa+compile": 1}
 
