@@ -78,9 +78,9 @@ def _shortened(value: Any) -> Any:
 
 
 def text(folder: Path) -> str:
-    """Return the page as Markdown: headline, confidence and tables of every run of the current schema."""
-    found = [runs.read(path) for path in sorted(folder.glob("*.json"))]
-    return "\n".join([INTRODUCTION, *(part for run in found if run.axes for part in _section(run))])
+    """Return the page as Markdown: headline, confidence and tables of every run."""
+    found = map(runs.read, sorted(folder.glob("*.json")))
+    return "\n".join([INTRODUCTION, *(part for run in found for part in _section(run))])
 
 
 def _section(run: Run) -> Iterator[str]:
