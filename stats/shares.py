@@ -25,7 +25,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 def percent(share: float) -> str:
     """Format a share: 0.0123 -> '1.2 %', 0.2 -> '20 %'."""
-    return f"{share * 100:.2g} %" if abs(share) < 1 else f"{share * 100:.0f} %"
+    return f"{share * 100:.2g} %" if abs(share) < 0.995 else f"{share * 100:.0f} %"
 
 
 def varied(share: float) -> str:

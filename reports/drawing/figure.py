@@ -46,7 +46,7 @@ class Measure:
 
 
 def _speedup(row: dict[str, Any], over: dict[str, Any]) -> float:
-    return fr.ratio(over, row).value if over else 1.0
+    return fr.ratio(over, row).value if over else math.nan
 
 
 MEASURES = {
@@ -136,7 +136,7 @@ def _lines(ax: Axes, series: dict[str, Any], palette: Palette, labelled: Sequenc
     ax.set_xscale("log")
     ax.xaxis.set_major_locator(FixedLocator(sizes[:: math.ceil(len(sizes) / 7)]))
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    ax.xaxis.set_major_formatter(lambda value, _: words.number(value))
     ax.grid(True)
     to_panel = ax.transData + ax.transAxes.inverted()
     wanted = [float(to_panel.transform(series[name][-1])[1]) for name in labelled]

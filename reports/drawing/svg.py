@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from markupsafe import Markup
 
 from ..reading import units
+from ..reading.words import number
 from .palette import Style
 
 Points = Sequence[tuple[float, float]]
@@ -63,7 +64,7 @@ def lines(
     x, y = Log(xs[0], xs[-1], LEFT + 8, RIGHT - 8), Log(low, high, BOTTOM, TOP)
     parts = [_tick_y(y(tick), y_text(tick)) for tick in y.ticks(base)]
     shown = xs[:: -(-len(xs) // 6)]
-    parts += [f'<text x="{x(v)}" y="{BOTTOM + 16}" text-anchor="middle">{v:g}</text>' for v in shown]
+    parts += [f'<text x="{x(v)}" y="{BOTTOM + 16}" text-anchor="middle">{number(v)}</text>' for v in shown]
     parts.append(f'<text x="{RIGHT}" y="{HEIGHT - 4}" text-anchor="end">{html.escape(x_name)}</text>')
     ends = spread([y(points[-1][1]) for points in series.values()], LINE, TOP, HEIGHT - 8)
     for (name, points), at in sorted(zip(series.items(), ends, strict=True), key=lambda it: styles[it[0][0]].own):

@@ -49,7 +49,7 @@ def headline(grid: Grid, baseline: str | None) -> str:
     if len(able) == 1:
         return f"No answer: only {able[0]} has times, and a ratio takes two implementations."
     if not cases:
-        return "No answer: no case of this run has two implementations that are correct everywhere."
+        return "No answer: no case of this run has times of two implementations that are correct everywhere."
     if not any(mark.low == mark.low for case in cases for mark in case.ranked[1:]):
         return (
             "No answer yet: no ratio of this run has an interval: its implementations were timed one after the other, or "
@@ -58,13 +58,13 @@ def headline(grid: Grid, baseline: str | None) -> str:
     name = _pick(cases)
     best = [case for case in cases if case.mark(name).best]
     if len(best) == len(cases):
-        return _use(name, cases, best, baseline)
+        return _use(name, grid, best, baseline)
     by_axis = [it for it in (list(_along(cases, axis)) for axis in grid.axes) if 1 < len(it) <= MOST_PARTS]
     if parts := min((it for it in by_axis if all(what for _, what in it)), key=len, default=[]):
         text = "; ".join(f"{where}, use {what}" for where, what in parts)
         return f"{text[0].upper()}{text[1:]}."
     if 3 * len(best) >= 2 * len(cases):
-        return f"{_use(name, cases, best, baseline)}{_exceptions(name, cases)}"
+        return f"{_use(name, grid, best, baseline)}{_exceptions(name, cases)}"
     if 2 * _open(cases) >= len(cases):
         open_ = words.listing(mark.impl for mark in cases[0].ranked if mark.state == NOT_RESOLVED)
         return f"No answer yet: {_not_resolved(cases) if len(cases) > 1 else f'{open_} are not resolved'}."
@@ -134,13 +134,14 @@ def _pick(cases: Sequence[Case]) -> str:
     return min(lean, key=lambda name: mean_slowdown(name, cases), default="")
 
 
-def _use(name: str, cases: Sequence[Case], best: Sequence[Case], baseline: str | None) -> str:
+def _use(name: str, grid: Grid, best: Sequence[Case], baseline: str | None) -> str:
     """Return 'Use sdpa: fastest or tied in 11 of 12 cases, up to 3.2× faster than fused (2.6 to 3.9), 7× less memory at
     T = 1024.'
     """
-    count = len(cases)
+    cases, count = grid.judged, len(grid.judged)
     everywhere = {1: "the one case", 2: "both cases"}.get(count, f"all {count} cases")
     where = everywhere if len(best) == count else f"{len(best)} of {words.plural(count, 'case')}"
+    where += " with several implementations" * (count < len(grid.cases))
     both = [it for it in cases if baseline != name and it.mark(name).counts and it.mark(baseline).counts]
     why = (_how(name, best) + f" in {where}", *_leaner(name, best, baseline), *_gains(name, both, baseline, count > 1))
     return f"Use {name}: {', '.join(why)}."
@@ -183,13 +184,13 @@ def _exceptions(name: str, cases: Sequence[Case]) -> str:
     """Return ' Exceptions: slower in 3 cases, most at H = 1, T = 64, bf16: packed, 1.2× faster.'"""
     found = Counter(it.state if it.counts else "" for it in (case.mark(name) for case in cases))
     parts = []
-    if slower := found[SLOWER]:
-        worst = max((it for it in cases if it.mark(name).counts), key=lambda case: case.mark(name).slowdown)
+    if slower := [case for case in cases if case.mark(name).state == SLOWER]:
+        worst = max(slower, key=lambda case: case.mark(name).slowdown)
         one = f"{worst.place}: {worst.ranked[0].impl}, {slowdown(worst.mark(name).slowdown)}× faster"
-        parts.append(one if slower == 1 else f"slower in {slower} cases, most at {one}")
+        parts.append(one if len(slower) == 1 else f"slower in {len(slower)} cases, most at {one}")
     for what, count in ((NOT_RESOLVED, found[NOT_RESOLVED]), ("without a number", found[""])):
         parts += [f"{words.plural(count, 'case')} {what}"] if count else []
-    return f" Exception{'s' * (slower + found[NOT_RESOLVED] + found[''] > 1)}: {'; '.join(parts)}."
+    return f" Exception{'s' * (len(slower) + found[NOT_RESOLVED] + found[''] > 1)}: {'; '.join(parts)}."
 
 
 def _along(cases: Sequence[Case], axis: str) -> Iterator[tuple[str, str]]:

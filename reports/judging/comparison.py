@@ -8,6 +8,7 @@ so that machine changes common to all of them cancel.
 from __future__ import annotations
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -158,7 +159,7 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
     asked, anchors = tuple(name for name in names if name in changed), names.keys() - changed
     why = ALL_CHANGED if alike and not anchors else other
     shown = [
-        _cell(key, variants, _verdict(variants, judged.get(key), why), margin)
+        _cell(key, variants, _verdict(variants, judged.get(key), why), margin if key in alike else math.inf)
         for key, variants in cells.items()
         if any(it.logs or it.reason == "wrong" for it in variants) or variants[1].reason in FAILED
     ]
@@ -240,6 +241,7 @@ def _verdicts(found: Changes, changed: set[str], margin: float) -> tuple[dict[Ke
 
 
 def _cell(key: Key, variants: _Variants, judged: Verdict, margin: float) -> Cell:
+    """Build a cell; with an infinite `margin`, more memory is no regression."""
     before, after = variants
     return Cell(
         *key,
@@ -265,8 +267,11 @@ def _verdict(variants: _Variants, judged: Verdict | None, other: str) -> Verdict
     if why:
         lost = verdict.BROKEN if after.reason in FAILED else verdict.NEW if after.logs else verdict.GONE
         return Verdict(verdict.WRONG if "wrong" in (before.reason, after.reason) else lost, "; ".join(why))
-    reason = "the benchmark itself was changed" if _differs("case_hash", variants) else other or NOTHING_BESIDE
-    return judged or Verdict(verdict.INCONCLUSIVE, reason, after.seconds / before.seconds)
+    if _differs("device", variants):
+        other = "measured on another device"
+    elif _differs("case_hash", variants):
+        other = "the benchmark itself was changed"
+    return judged or Verdict(verdict.INCONCLUSIVE, other or NOTHING_BESIDE, after.seconds / before.seconds)
 
 
 def _notes(base: Run, head: Run) -> Iterator[str]:
@@ -315,6 +320,9 @@ def _interleaved(base: Run, head: Run, names: Collection[str]) -> str:
         variants = f"--base-python PYTHON_WITH_TORCH_{base.machine.get('torch')}"
     elif newer and newer != base.committed[:10]:
         variants += f" --head {newer}"
-    asked = [f"--{name} {head.asked[name]}" for name in ("sweep", "model", *KNOWN_AXES) if head.asked.get(name)]
+    asked = {name: str(head.asked[name]) for name in ("sweep", "model", "cases", *KNOWN_AXES) if head.asked.get(name)}
+    if "threads" in asked:
+        asked["threads"] = asked["threads"].partition(",")[0]  # a comparison has one number of them
     own = ",".join(head.own.get(name, name) for name in names)
-    return " ".join([f"python -m bench ab {variants} --impl {own}", *asked])
+    cells = shlex.join(["--impl", own, *(word for name, value in asked.items() for word in (f"--{name}", value))])
+    return f"python -m bench ab {variants} {cells}"

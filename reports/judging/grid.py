@@ -155,9 +155,9 @@ class Grid:
         marks = [case.mark(impl) for case in column.cases]
         found = [mark for mark in marks if mark.counts]
         if not found:
-            first = marks[0]
-            why = f"{impl}: {first.state.replace('_', ' ')} {first.why}"
-            return Entry(SIGNS.get(first.state, SIGNS[UNMEASURED]), math.nan, False, False, why)
+            worst = next((mark for state in SIGNS for mark in marks if mark.state == state), marks[0])
+            why = f"{impl}: {worst.state.replace('_', ' ')} {worst.why}"
+            return Entry(SIGNS.get(worst.state, SIGNS[UNMEASURED]), math.nan, False, False, why)
         value = mean_slowdown(impl, column.cases)
         judged = [case.mark(impl).best for case in column.cases if case.judged]
         best = bool(judged) and len(found) == len(marks) and all(judged)
@@ -176,7 +176,7 @@ UNMEASURED = "not measured"
 SIGNS = {
     WRONG: words.WRONG, "error": "err", "timeout": "time", "out_of_memory": "OOM", "unsupported": "–", UNMEASURED: "·",
 }  # fmt: skip
-"""Signs in place of missing numbers."""
+"""Signs in place of missing numbers, the worst reason first."""
 
 
 def grid(frame: pd.DataFrame, skipped: pd.DataFrame, registry: Iterable[str] = ()) -> Grid:
@@ -231,7 +231,8 @@ def along(cases: Sequence[Case], axis: str) -> dict[tuple[Any, ...], list[Case]]
 
 
 def _end(value: float) -> str:
-    return f"{value:.2f}" if value < 1.995 else shares.significant(value, 2)
+    """Format an interval's end; one above 1 by less than 0.5 % has a digit more, so that it differs from 1."""
+    return f"{value:.{2 + (1 < value < 1.005)}f}" if value < 1.995 else shares.significant(value, 2)
 
 
 def _tooltip(found: Sequence[Mark], column: Column) -> str:

@@ -73,7 +73,7 @@ class Step:
     @property
     def disagreement(self) -> str:
         """The likely reason if prediction and measurement contradict each other; '' if they don't."""
-        if self.predicted is None or self.measured is None or not self.measured.known:
+        if self.predicted is None or self.measured is None or not (self.predicted.known and self.measured.known):
             return ""
         if self.measured.low <= self.predicted.high and self.predicted.low <= self.measured.high:
             return ""

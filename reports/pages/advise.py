@@ -18,6 +18,7 @@ from stats.arguments import Parser
 from ..judging import advice, dispatcher
 from ..judging import frame as fr
 from ..judging.advice import Layers
+from ..judging.grid import interval
 from ..reading import command, runs, units, words
 from ..reading.axes import KNOWN_AXES, axis_names
 from ..reading.runs import Run, RunError
@@ -25,7 +26,7 @@ from ..reading.runs import Run, RunError
 MOST_RUNS = 200
 """Most runs searched for one that contains the requested cases."""
 
-COLUMNS = {"case": False, "use": False, "time": True, "next best": False, "ahead by": True, "verdict": False}
+COLUMNS = {"case": False, "fastest": False, "time": True, "next best": False, "slowdown": True, "verdict": False}
 """Columns, and whether they are aligned right."""
 
 
@@ -110,9 +111,9 @@ def _print(table: Mapping[str, Any]) -> None:
         shown.add_column(heading, justify="right" if right else "left", no_wrap=whole, overflow="fold")
     for cell in table["cells"]:
         place = words.place({axis: cell[axis] for axis in table["axes"]} or cell, always=[*table["axes"], "T", "H"])
-        ahead = units.span(cell["ahead_low"], cell["ahead_high"]) if cell["ahead_low"] else units.MISSING
+        slower = interval(cell["ahead_low"], cell["ahead_high"]) if cell["ahead_low"] else units.MISSING
         following = cell["next_best"] or units.MISSING
-        shown.add_row(place, cell["fastest"], units.seconds(cell["seconds"], 2), following, ahead, cell["verdict"])
+        shown.add_row(place, cell["fastest"], units.seconds(cell["seconds"], 2), following, slower, cell["verdict"])
     console.print(shown)
     for crossing in table["crossovers"]:
         place = words.place(crossing, always=table["axes"])

@@ -104,26 +104,26 @@ def key(grid: Grid) -> str:
     return f"Slowdown over the fastest: 1 is the fastest; * fastest or tied; ~ not resolved{signs}."
 
 
-def terminal(grid: Grid, wide: int = WIDTH) -> str:
-    """Return the grid as lines of at most `wide` columns: one column per case, in two blocks if necessary; if they
-    don't fit, one per value of an axis, or else more blocks.
+def terminal(grid: Grid) -> str:
+    """Return the grid as lines of at most WIDTH columns: one column per case, in two blocks if necessary; if they don't
+    fit, one per value of an axis, else in more blocks. Names and headings longer than that are not cut.
     """
     whole = grid.columns()
     sizes = [-(-len(whole) // count) for count in range(1, len(whole) + 1)]
-    split = [[whole[i : i + size] for i in range(0, len(whole), size)] for size in sizes]
-    for blocks in [*split[:2], *([grid.columns(axis)] for axis in grid.views if axis), *split[2:]]:
+    parted = [[whole[i : i + size] for i in range(0, len(whole), size)] for size in sizes]
+    for blocks in [*parted[:2], *([grid.columns(axis)] for axis in grid.views if axis), *parted[2:]]:
         lines = [line for block in blocks for line in _lines(grid, block)]
-        if max(map(len, lines)) <= wide:
+        if max(map(len, lines)) <= WIDTH:
             break
     if any(len(column.cases) > 1 for block in blocks for column in block):
         lines += ["", "Each column is the mean over its cases, with * if it holds in all of them."]
-    return "\n".join(line[:wide] for line in lines)
+    return "\n".join(lines)
 
 
 def printed(grid: Grid, every: bool = False) -> str:
     """Return a run's terminal output: the grid with its key; with `every`, each case's table above."""
-    parts = [detailed(grid)] * (every or len(grid.cases) == 1)
-    parts += [terminal(grid), textwrap.fill(key(grid), WIDTH)] * (len(grid.cases) > 1)
+    parts = [detailed(grid)] if every or len(grid.cases) == 1 else []
+    parts += [terminal(grid), textwrap.fill(key(grid), WIDTH)] if len(grid.cases) > 1 else []
     return "\n\n".join(parts)
 
 

@@ -39,16 +39,6 @@ def tick(text: str) -> str:
     return re.sub(r"(\.\d*?)0+(?= )", r"\1", text).replace(". ", " ")
 
 
-def span(low: float, high: float) -> str:
-    """Format the interval of a ratio, with as many digits as it warrants: '1.06 to 1.08×', 'over 1.2×'."""
-    if too_wide(low, high):
-        return f"over {significant(low)}×" if low > 1 else UNRESOLVED
-    decimals = min(3, max(0, _decimals((high - low) / 2))) if high > low else 2
-    decimals = _telling(decimals, low, high)
-    a, b = f"{low:.{decimals}f}", f"{high:.{decimals}f}"
-    return f"{a}×" if a == b else f"{a} to {b}×"
-
-
 def bounded(value: float, low: float, high: float, unit: str = "") -> str:
     """Format a positive number with its interval, with as many digits as that warrants: '0.51 (0.49 to 0.53)'.
 

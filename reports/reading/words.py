@@ -34,8 +34,8 @@ def value(axis: str, val: Any, *, equals: str = "=") -> str:
 
 
 def number(val: Any) -> str:
-    """Format a number: 8.0 -> '8', 0.1 -> '0.1'."""
-    return f"{val:g}" if isinstance(val, float) or hasattr(val, "dtype") else str(val)
+    """Format a number: 8.0 -> '8', 0.1 -> '0.1', 2.0**20 -> '1048576'."""
+    return f"{val:.15g}" if isinstance(val, float) or hasattr(val, "dtype") else str(val)
 
 
 def place(values: Mapping[str, Any], *, always: Iterable[str] = ()) -> str:

@@ -14,7 +14,7 @@ from reports.judging import answer
 from reports.judging import frame as fr
 from reports.judging import grid as grids
 from reports.pages import page, publish, tables
-from reports.reading import runs, units, words
+from reports.reading import runs, words
 from reports.reading.runs import Run
 from stats import ratios
 
@@ -103,6 +103,50 @@ def test_the_exception_is_named_with_its_factor() -> None:
         "Use sdpa: fastest in 3 of 4 cases. Exception: T = 64, bf16: packed, 1.3× faster."
     )
     assert made.entry("sdpa", made.columns()[1]).text == "1.3"
+
+
+def test_an_exception_is_a_case_in_which_it_is_slower() -> None:
+    row = {"over": {}, "impl": "sdpa", "samples": None, "peak_bytes": float("nan")}
+    marks = [("sdpa", ratios.FASTEST, 1.0, ratios.SLOWER, 2.0)] * 4
+    marks += [
+        ("packed", ratios.FASTEST, 1.0, ratios.SLOWER, 1.05),
+        ("packed", ratios.NOT_RESOLVED, 1.0, ratios.NOT_RESOLVED, 1.8),
+    ]
+    cases = []
+    for T, (first, state, slowdown, other_state, other) in enumerate(marks):
+        second = {"sdpa": "packed", "packed": "sdpa"}[first]
+        both = (grids.Mark(first, state, slowdown, row=row), grids.Mark(second, other_state, other, 1.0, row=row))
+        cases.append(grids.Case(str(T), {"T": T}, "", {mark.impl: mark for mark in both}))
+    said = answer.headline(grids.Grid(cases, ["sdpa", "packed"], ["T"]), None)
+    assert said == ("Use sdpa: fastest in 4 of 6 cases. Exceptions: T = 4: packed, 1.05× faster; 1 case not resolved.")
+
+
+def test_a_case_with_one_implementation_is_none_in_which_it_is_the_fastest(as_run: Any) -> None:
+    """As of a kernel of one's own with a limit."""
+    data = injected(0, {"sdpa": 0.5})
+    for T in (1024, 2048):
+        data["benchmarks"].append(synthetic.row("sdpa", synthetic.case(T=T, H=1), [1e-3] * 3))
+    assert first_screen(data, as_run)[0].startswith(
+        "Use sdpa: fastest in both cases with several implementations, up to"
+    )
+
+
+def test_a_column_has_the_sign_of_its_worst_case() -> None:
+    fastest = {"sdpa": grids.Mark("sdpa", ratios.FASTEST, 1.0)}
+    cases = [
+        grids.Case(str(T), {"T": T}, "", fastest | {"mine": grids.Mark("mine", state)})
+        for T, state in enumerate(("unsupported", grids.WRONG, "timeout"))
+    ]
+    made = grids.Grid(cases, ["mine", "sdpa"], ["T"])
+    assert made.entry("mine", grids.Column(("all",), cases)).text == grids.SIGNS[grids.WRONG]
+
+
+def test_no_number_of_the_terminal_is_cut() -> None:
+    requests = [f"2x128:128+{i}x1:1024" for i in range(1, 8)]
+    cases = [grids.Case(it, {"requests": it}, "", {"sdpa": grids.Mark("sdpa", ratios.SLOWER, 12.0)}) for it in requests]
+    lines = tables.terminal(grids.Grid(cases, ["sdpa"], ["requests"]))
+    assert max(map(len, lines.splitlines())) <= tables.WIDTH
+    assert all(it in lines for it in requests) and lines.count(" 12") >= len(requests)
 
 
 def open_case(T: int, leader: str = "sdpa", other: str = "packed") -> grids.Case:
@@ -341,7 +385,7 @@ def test_standings_follow_the_interval_of_the_ratio_to_the_leader(
 
 def test_a_slower_implementation_is_not_called_unresolved_however_wide_its_interval() -> None:
     assert (grids.interval(1.15, 40.0), grids.interval(0.9, 40.0)) == ("over 1.15", "not resolved")
-    assert (units.span(1.15, 40.0), units.span(0.9, 40.0)) == ("over 1.15×", "not resolved")
+    assert grids.interval(1.003, 1.2) == "1.003 to 1.20"  # not from 1.00 on
 
 
 def test_intervals_of_many_pairs_are_wider() -> None:

@@ -145,6 +145,15 @@ def test_a_benchmark_with_another_meaning_is_not_compared(compared: Any) -> None
     assert this.counts == {"INCONCLUSIVE": 12} and "the benchmark itself was changed" in this.cells[0].verdict.reason
 
 
+def test_memory_of_another_benchmark_or_machine_is_no_regression(compared: Any) -> None:
+    for other in ({"extra": {"case_hash": "b"}}, {"machine_info": {**synthetic.MACHINE, "threads": 4}}):
+        head = tracked.run(2, **other)
+        tracked.cells(head, "sdpa")[0]["extra_info"]["peak_bytes"] = 2**21
+        this = compared(tracked.run(1, extra={"case_hash": "a"} if "extra" in other else None), head)
+        [change] = [change for cell in this.cells for change in cell.changes]
+        assert this.code == 2 and change.what == "peak_bytes" and not change.worse
+
+
 def test_nothing_in_common_cannot_be_judged(compared: Any) -> None:
     this = compared(tracked.run(1, impls=["sdpa"]), tracked.run(2, impls=["fused"]))
     assert this.counts == {"GONE": 4, "NEW": 4} and this.code == 2

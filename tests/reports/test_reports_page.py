@@ -19,7 +19,7 @@ from reports.drawing import figure, palette, views
 from reports.drawing.svg import spread
 from reports.judging import frame, grid
 from reports.pages import page, tables
-from reports.reading import runs, units
+from reports.reading import runs, units, words
 from reports.reading.runs import Run
 from stats import ratios, shares
 
@@ -276,6 +276,15 @@ def test_a_figures_title_is_its_finding_and_at_most_five_lines_have_names(turns:
     assert len(ax.texts) == figure.MOST_LABELLED and "fused" in [text.get_text() for text in ax.texts]
 
 
+def test_there_is_no_speed_up_where_the_baseline_has_no_time(as_run: Any) -> None:
+    data = synthetic.sweep(impls=("fused", "sdpa"), H=(8,), dtype=("float32",))
+    data["benchmarks"] = [
+        it for it in data["benchmarks"] if "T1024" not in it["group"] or it["params"]["impl"] == "sdpa"
+    ]
+    [ax] = drawn(as_run(data))["speedup"].axes
+    assert {tuple(line.get_xdata()) for line in ax.lines} == {(64, 256)}
+
+
 @pytest.mark.parametrize(
     ("name", "data", "expected"),
     [
@@ -326,7 +335,8 @@ def test_labels_keep_their_distance_and_their_order() -> None:
     [
         (units.seconds(9.996e-4), "1.00 ms"), (units.seconds(2e-7), "200 ns"), (units.seconds(float("nan")), "–"),
         (units.memory(2_621_440), "2.50 MiB"), (units.memory(0), "0 B"), (units.percent(0.0312), "3.1 %"),
-        (shares.significant(1234.5), "1234"), (units.tick("10.00 ms"), "10 ms"), (units.tick("1.125 KiB"), "1.125 KiB"),
+        (shares.significant(1234.5), "1234"), (shares.percent(0.996), "100 %"), (words.number(2.0**20), "1048576"),
+        (units.tick("10.00 ms"), "10 ms"), (units.tick("1.125 KiB"), "1.125 KiB"),
     ],
 )  # fmt: skip
 def test_units(shown: str, expected: str) -> None:

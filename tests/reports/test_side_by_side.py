@@ -91,6 +91,16 @@ def test_another_device_is_matched_and_never_judged(sweep: dict[str, Any], tmp_p
     assert '<th scope="row">cpu</th>' not in page  # the same in both
 
 
+def test_two_devices_of_one_machine_are_no_change_of_the_benchmark(sweep: dict[str, Any], tmp_path: Path) -> None:
+    machine = {**sweep["machine_info"], "gpu": "NVIDIA H200"}
+    both = {"here": sweep | {"machine_info": machine}, "there": on_cuda(sweep) | {"machine_info": machine}}
+    for name, data in both.items():
+        for row in data["benchmarks"]:
+            row["extra_info"]["case_hash"] = name
+    page = read(saved(tmp_path, **both))
+    assert "measured on another device" in page and "the benchmark itself was changed" not in page
+
+
 def test_runs_of_one_machine_get_the_verdicts_of_compare(tmp_path: Path) -> None:
     before, after = saved(tmp_path, a=tracked.run(1), b=tracked.run(2, slower={"fused": 1.5}))
     page = read([before, after])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from synthetic_runs import case, document, row
 from reports.judging import frame as fr
 from reports.judging.steps import Step, steps
 from reports.pages import more, page
+from stats.ratios import UNKNOWN, Ratio
 
 FUSED, SDPA = 2e-3, 1e-3
 """Seconds of the core alone."""
@@ -62,6 +64,12 @@ def test_the_predicted_step_follows_from_share_and_ratio(as_run: Any) -> None:
 def test_a_step_that_is_not_as_predicted_has_its_reason(change: float, inside: float, reason: str, as_run: Any) -> None:
     (_, sdpa), _ = found(as_run, change, inside * SDPA)
     assert reason in sdpa.disagreement
+
+
+def test_a_prediction_without_an_interval_contradicts_nothing() -> None:
+    one = Step("sdpa", "", 1e-2, {"core": 1e-3}, UNKNOWN, 1, 1, 1e-3, 1e-3, measured=Ratio(1.1, 1.05, 1.15))
+    assert replace(one, predicted=Ratio(1.5, 1.4, 1.6)).disagreement
+    assert not replace(one, predicted=Ratio(1.5, float("nan"), float("nan"))).disagreement
 
 
 def test_new_tokens_say_how_long_their_cache_is(as_run: Any) -> None:
