@@ -16,7 +16,7 @@ from .weights import Parts
 ATTENTION = "attention_bench"
 """Name under which transformers finds `attend` and `padding_of`."""
 
-FINAL_NORMS = ("norm", "ln_f")
+FINAL_NORMS = ("norm", "ln_f", "final_layer_norm", "final_layernorm")
 """Names of the final norm in models of transformers."""
 
 
@@ -58,8 +58,11 @@ class Decoder(nn.Module):
 
     @property
     def attentions(self) -> list[nn.Module]:
-        """The attention layer of each block."""
-        return [next(it for it in block.children() if type(it).__name__.endswith("Attention")) for block in self.blocks]
+        """The attention layer of each block; raises ValueError if one has none."""
+        found = [[it for it in block.children() if type(it).__name__.endswith("Attention")] for block in self.blocks]
+        if not all(found):
+            raise ValueError(f"a block of {self.model.config.model_type} has no attention")
+        return [first for first, *_ in found]
 
     @property
     def prepare(self) -> Callable[..., None] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from time import sleep
@@ -41,6 +43,23 @@ SMALL = {
 }
 """Of Qwen3's kind; as small as a probe."""
 
+Written = Callable[..., str]
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    """Writes a small config.json, and returns its path."""
+
+    def write(model_type: str, **config: Any) -> str:
+        sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+        sizes |= {"intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 64}
+        path = tmp_path / f"{model_type}{len(config)}.json"
+        path.write_text(json.dumps(sizes | {"model_type": model_type} | config))
+        return str(path)
+
+    return write
+
+
 needs_transformers = pytest.mark.skipif(not decoders.find_spec("transformers"), reason="needs transformers")
 
 
@@ -67,10 +86,15 @@ def test_a_core_that_is_wrong_inside_a_model_is_refused(name: str) -> None:
 
 @needs_transformers
 @pytest.mark.parametrize(
-    "axes", [it.case for it in wrong_in_model.WRONG.values()] + [{"scope": "model", "mode": "backward"}]
+    "axes", [it.case for it in wrong_in_model.WRONG.values()] + [{"scope": "model", "mode": "backward"}], ids=str
 )
 def test_the_correct_core_behind_the_wrong_ones_is_accepted(axes: dict[str, Any]) -> None:
     check_probe(impls.make("correct", wrong_in_model.Correct), small(**axes))
+
+
+@needs_transformers
+def test_the_honest_backward_behind_the_wrong_ones_is_accepted() -> None:
+    check_probe(impls.make("own", wrong_in_model.WithOwnBackward), small(scope="model", mode="backward"))
 
 
 @needs_transformers
@@ -95,15 +119,20 @@ def test_every_model_is_built_from_its_config(model: str) -> None:
 
 
 @needs_transformers
-def test_matrices_and_weights_are_those_of_the_model() -> None:
-    for scope in decoders.BLOCKS:
-        for model in ("qwen3-0.6b", "gpt2"):
-            sizes = {"H": 4, "H_kv": 2 if model.startswith("qwen3") else 4, "D_h": 16, "D_v": 16, "d_model": 64}
-            case = small(scope=scope, model=model, **sizes)
-            of_matrices = sum(
-                it.numel() for name, it in problem_of(case).weights.items() if it.dim() > 1 and "wpe" not in name
-            )
-            assert decoders.weights(case) == of_matrices
+def test_matrices_and_weights_are_those_of_the_model(written: Written) -> None:
+    """By formula: attention, an MLP that is gated in some models, and the head, which may be tied to the embedding."""
+    attention, mlp, head = 64 * (4 + 2 + 2 + 4) * 16, 64 * 128, 64 * 64
+    for model, block, others in (
+        ("qwen3-0.6b", attention + 3 * mlp, head),
+        ("gpt2", 64 * 16 * 16 + 2 * 64 * 256, head + 1024 * 64),
+        (written("starcoder2"), attention + 2 * mlp, head),
+        (written("llama"), attention + 3 * mlp, 2 * head),
+    ):
+        sizes = {"H": 4, "H_kv": 4 if model == "gpt2" else 2, "D_h": 16, "D_v": 16, "d_model": 64}
+        case = small(scope="model", model=model, **sizes)
+        assert (decoders.matrices(case), decoders.weights(case)) == ((block, head), 2 * block + others)
+        assert decoders.weights(case) == sum(it.numel() for it in problem_of(case).weights.values() if it.dim() > 1)
+        assert decoders.matrices(replace(case, scope="block")) == (block, 0)
 
 
 @needs_transformers
@@ -144,6 +173,38 @@ def test_an_axis_that_a_model_lacks_is_one_sentence(
 ) -> None:
     monkeypatch.setattr(decoders, "find_spec", lambda name: name)
     assert says in str(misfit(replace(small(), **axes)))
+
+
+@needs_transformers
+@pytest.mark.parametrize("model_type", ["falcon", "gpt_neo"])
+def test_a_model_whose_attention_no_kernel_can_replace_is_left_out(model_type: str, written: Written) -> None:
+    """There no kernel would be called."""
+    assert "no kernel can replace it" in str(misfit(small(model=written(model_type, multi_query=False, num_layers=2))))
+
+
+@needs_transformers
+@pytest.mark.parametrize(
+    ("model_type", "config", "says"),
+    [
+        ("whisper", {"is_encoder_decoder": True}, "with an encoder is not built"),
+        ("bloom", {}, "with bias is not built"),
+        ("mixtral", {"num_local_experts": 4}, "with experts is not built"),
+    ],
+)
+def test_a_block_that_is_not_built_is_one_sentence(model_type: str, config: Any, says: str, written: Written) -> None:
+    assert says in str(misfit(small(model=written(model_type, **config))))
+
+
+@needs_transformers
+def test_blocks_without_attention_are_left_out(written: Written) -> None:
+    """Of a model with convolutions the blocks with attention are measured."""
+    sizes = {"num_hidden_layers": 3, "norm_eps": 1e-5, "block_auto_adjust_ff_dim": False}
+    check_case(
+        impls.get("sdpa"),
+        small(model=written("lfm2", layer_types=["conv", "conv", "full_attention"], **sizes), D_h=16, D_v=16),
+    )
+    with pytest.raises(ValueError, match="a block of lfm2 has no attention"):
+        check_case(impls.get("sdpa"), small(model=written("lfm2", full_attn_idxs=[2], num_hidden_layers=3), D_h=16, D_v=16))
 
 
 @needs_transformers

@@ -14,7 +14,7 @@ from torch import nn
 from bench.ab.options import parser
 from bench.ab.planning import plan_of
 from bench.cases.case import Case
-from bench.cases.models import LATENT, MODELS, config_of, layers_of, notes_of
+from bench.cases.models import CODE, LATENT, MODELS, config_of, layers_of, notes_of
 from bench.cases.sweep import SWEEPS, of_points
 from bench.checks.gate import check_case
 from bench.selection.errors import UsageError
@@ -32,8 +32,8 @@ def cases(model: str, **overrides: tuple[Any, ...]) -> dict[str, Case]:
 
 
 def test_a_model_sets_every_axis_of_its_layers() -> None:
-    gemma = cases("gemma2-9b", T=(256,))
-    assert gemma["local"].id == ("B1-T256-H16-D_h256-bfloat16-cpu-H_kv=8-d_model=3584-window=4095-softcap=50")
+    gemma = cases("gemma2-9b", T=(8192,))
+    assert gemma["local"].id == ("B1-T8192-H16-D_h256-bfloat16-cpu-H_kv=8-d_model=3584-window=4095-softcap=50")
     assert gemma["global"].window is None and gemma["global"].softcap == 50
     oss = cases("gpt-oss")["local"]
     assert (oss.sinks, oss.window, oss.qkv_bias, oss.out_bias, oss.d_model) == (True, 127, True, True, 2880)
@@ -57,6 +57,15 @@ def test_ab_compares_layers_of_a_model(tmp_path: Path) -> None:
     given = ["--base-impl", "fused", "--head-impl", "sdpa", "--model", "gpt2", "--T", "64"]
     plan = plan_of(parser().parse_args(given), tmp_path)
     assert [(case.H, case.D_h, case.T) for case in plan.cases] == [(12, 64, 64)]
+
+
+def test_a_window_that_hides_no_key_is_left_out() -> None:
+    """As transformers leaves it out; then layers of both kinds are one case."""
+    assert [cases("mistral-7b", T=(T,))["local"].window for T in (4096, 4097)] == [None, 4095]
+    gemma = cases("gemma2-9b", T=(256,))
+    assert gemma["local"] == gemma["global"]
+    decode = cases("mistral-7b", T=(4096,), mode=("decode",))["local"]
+    assert (decode.T_kv, decode.mask, decode.window) == (4096, "none", None)
 
 
 def test_a_core_has_nothing_of_what_is_around_it() -> None:
@@ -92,7 +101,8 @@ def test_options_that_do_not_fit_are_left_out_and_named(capsys: pytest.CaptureFi
         ("[]", "expected an object, as transformers writes it"),
         ('{"text_config": "gemma"}', "expected an object, as transformers writes it"),
         ('{"hidden_size": 64}', "has no num_attention_heads: add it"),
-        ('{"hidden_size": 64, "n_head": 0}', "n_head is 0, not a positive whole number"),
+        ('{"hidden_size": 64, "n_head": 0}', "num_attention_heads is 0, not a positive whole number"),
+        ('{"hidden_size": 64, "n_head": 4, "attn_config": "alibi"}', "expected an object, as transformers writes it"),
         ('{"hidden_size": 64, "n_head": 5}', "has no head_dim: add it"),
         ('{"hidden_size": 64, "num_attention_heads": "4"}', "num_attention_heads is '4', not a positive"),
         ('{"hidden_size": 64, "n_head": 4, "sliding_window": "all"}', "sliding_window is 'all', not a positive"),
@@ -127,14 +137,52 @@ def test_a_mistyped_name_has_its_nearest() -> None:
 
 def test_differences_from_the_config_are_reported() -> None:
     config = {"model_type": "mamba_llama", "hidden_size": 64, "num_attention_heads": 4, "q_lora_rank": 8}
-    config |= {"layer_types": ["full_attention", "linear_attention"], "query_pre_attn_scalar": 32, "head_dim": 16}
+    config |= {"layer_types": ["full_attention", "linear_attention"], "query_pre_attn_scalar": 64, "attn_pdrop": 0.1}
     assert list(notes_of({"model_type": "x", "text_config": config})) == [
         "the text model of x is measured",
-        "model_type mamba_llama is not known: it is read as a causal decoder",
+        "model_type mamba_llama is not known: masks and biases that only its code has are left out",
         "queries are projected in one step, not through a latent of 8",
+        "dropout in training is left out (--dropout 0.1)",
         "layers of linear_attention are left out",
-        "scores are scaled by 1 / sqrt(16), not by 1 / sqrt(32)",
+        "scores are scaled by 1 / sqrt(16), not by 0.125",
     ]
+    granite = {"model_type": "granite", "hidden_size": 64, "num_attention_heads": 4, "attention_multiplier": 0.25}
+    assert not [*notes_of(granite)]
+    assert [*notes_of(granite | {"attention_multiplier": 0.0625})] == [
+        "scores are scaled by 1 / sqrt(16), not by 0.0625"
+    ]
+
+
+H64 = {"hidden_size": 64, "num_attention_heads": 4}
+
+
+@pytest.mark.parametrize(
+    ("config", "axes"),
+    [
+        ({"model_type": "falcon", "multi_query": True, "bias": False, **H64}, {"H_kv": 1}),
+        ({"model_type": "falcon", "new_decoder_architecture": True, "num_kv_heads": 2, "bias": False, **H64}, {"H_kv": 2}),
+        ({"model_type": "falcon", "multi_query": False, "alibi": True, "bias": True, **H64},
+         {"H_kv": 4, "bias": "alibi", "qkv_bias": True, "out_bias": True}),
+        ({"model_type": "bloom", "n_embed": 64, "num_attention_heads": 4},
+         {"H_kv": 4, "bias": "alibi", "qkv_bias": True, "out_bias": True}),
+        ({"model_type": "mpt", "d_model": 64, "n_heads": 4, "attn_config": {"alibi": True, "model_type": ""}},
+         {"H_kv": 4, "bias": "alibi"}),
+        ({"model_type": "dbrx", "d_model": 64, "n_heads": 4, "attn_config": {"kv_n_heads": 2}}, {"H_kv": 2}),
+        ({"model_type": "gpt_bigcode", "n_embd": 64, "n_head": 4}, {"H_kv": 1, "qkv_bias": True, "out_bias": True}),
+        ({"model_type": "gpt_neox", **H64}, {"H_kv": 4, "qkv_bias": True, "out_bias": True}),
+        ({"model_type": "starcoder2", "use_bias": False, **H64}, {"H_kv": 4}),
+        ({"model_type": "glm4", "attention_bias": True, **H64}, {"H_kv": 4, "qkv_bias": True}),
+        ({"model_type": "stablelm", "use_qkv_bias": True, **H64}, {"H_kv": 4, "qkv_bias": True}),
+        ({"model_type": "gemma3_text", "hidden_size": 3840, "num_attention_heads": 16, "num_key_value_heads": 8},
+         {"d_model": 3840, "H": 16, "H_kv": 8, "D_h": 256}),
+        ({"model_type": "t5", "d_model": 64, "num_heads": 4, "d_kv": 128}, {"H_kv": 4, "D_h": 128}),
+        ({"model_type": "roberta", **H64}, {"H_kv": 4, "mask": "none", "qkv_bias": True, "out_bias": True}),
+    ],
+)  # fmt: skip
+def test_other_spellings_and_what_only_code_says_are_read(config: dict[str, Any], axes: dict[str, Any]) -> None:
+    usual = {"d_model": 64, "H": 4, "D_h": 16, "dtype": "float32"}
+    (layer,) = layers_of(config).values()
+    assert layer == usual | axes
 
 
 def test_older_configs_name_no_layer_types() -> None:
@@ -144,6 +192,11 @@ def test_older_configs_name_no_layer_types() -> None:
         assert [*layers_of({"model_type": mixed, **sizes})] == ["local", "global"]
     assert [*layers_of({"model_type": "qwen2", "use_sliding_window": False, **sizes})] == ["global"]
     assert layers_of({"model_type": "phi3", **sizes})["local"]["window"] == 7
+    assert [*layers_of({"model_type": "qwen2", **sizes})] == ["global"]
+    used = {"model_type": "qwen2", "use_sliding_window": True, "num_hidden_layers": 6, **sizes}
+    assert [[*layers_of(used | {"max_window_layers": it})] for it in (4, 6)] == [["local", "global"], ["global"]]
+    both_ways = layers_of({"model_type": "gemma3_text", "use_bidirectional_attention": True, **sizes})["local"]
+    assert (both_ways["mask"], both_ways["window"]) == ("none", 4)
 
 
 def test_a_text_model_has_the_dtype_of_the_whole() -> None:
@@ -155,7 +208,7 @@ def test_a_text_model_has_the_dtype_of_the_whole() -> None:
 def test_biases_of_a_vision_transformer_are_its_default() -> None:
     config = {"model_type": "vit", "hidden_size": 64, "num_attention_heads": 4}
     assert layers_of(config)["global"]["qkv_bias"] is True
-    assert layers_of(config | {"qkv_bias": False})["global"]["qkv_bias"] is False
+    assert "qkv_bias" not in layers_of(config | {"qkv_bias": False})["global"]
 
 
 def test_layers_of_a_config_are_right(tmp_path: Path) -> None:
@@ -223,10 +276,10 @@ def test_geometry_survives_being_written_by_transformers(model: str, tmp_path: P
 
 
 NAMES = {
-    "W_q": ("q_proj", "query"), "W_k": ("k_proj", "key"), "W_v": ("v_proj", "value"),
-    "W_o": ("o_proj", "out_proj", "c_proj", "Wo", "dense"),
+    "W_q": ("q_proj", "query", "q"), "W_k": ("k_proj", "key", "k"), "W_v": ("v_proj", "value", "v"),
+    "W_o": ("o_proj", "out_proj", "c_proj", "Wo", "dense", "o"),
 }  # fmt: skip
-PACKED = ("qkv_proj", "c_attn", "Wqkv")
+PACKED = ("qkv_proj", "c_attn", "Wqkv", "query_key_value")
 ATTENTION = {"local": 0, "global": -1, "encoder": 0, "decoder": 1, "cross": 2}
 
 
@@ -241,13 +294,25 @@ def widths(it: Any) -> tuple[int, int]:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_projections_are_as_wide_as_those_that_transformers_builds(model: str, tmp_path: Path) -> None:
+    compare_projections(cases(model), written(model, tmp_path))
+
+
+@pytest.mark.parametrize("model_type", CODE)
+def test_a_config_of_a_known_type_is_read_as_transformers_reads_it(model_type: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    config = written(model, tmp_path)
+    depth = ("num_hidden_layers", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
+    config = transformers.AutoConfig.for_model(model_type, **dict.fromkeys(depth, 1))
+    config.save_pretrained(tmp_path)
+    compare_projections(cases(str(tmp_path / "config.json")), config)
+
+
+def compare_projections(found: dict[str, Case], config: Any) -> None:
+    transformers = pytest.importorskip("transformers")
     with torch.device("meta"):
         built = transformers.AutoModel.from_config(config)
     layers = [it for it in built.modules() if type(it).__name__.endswith(("Attention", "SelfAttention"))]
     layers = [it for it in layers if linear(it, (*NAMES["W_q"], *PACKED, "q_b_proj"))]
-    for kind, case in cases(model).items():
+    for kind, case in found.items():
         attention = layers[ATTENTION[kind]]
         heads = {"W_q": case.H * case.D_h, "W_k": case.H_kv * case.D_h, "W_v": case.H_kv * case.D_v}
         if packed := linear(attention, PACKED):
@@ -263,9 +328,9 @@ def test_projections_are_as_wide_as_those_that_transformers_builds(model: str, t
             for name, width in heads.items():
                 projection = linear(attention, NAMES[name])
                 assert widths(projection) == (case.d_model, width)
-                assert (projection.bias is not None) == (case.qkv_bias and not (name == "W_k" and "whisper" in model))
-        out = linear(attention, NAMES["W_o"])
-        if model != "vit-l":  # whose output projection lies beside the attention
+                is_exception = name == "W_k" and config.model_type == "whisper"
+                assert (projection.bias is not None) == (case.qkv_bias and not is_exception)
+        if (out := linear(attention, NAMES["W_o"])) is not None:  # beside the attention in encoders
             assert widths(out) == (case.H * case.D_v, case.d_model) and (out.bias is not None) == case.out_bias
         assert hasattr(attention, "sinks") == case.sinks
 
@@ -273,7 +338,7 @@ def test_projections_are_as_wide_as_those_that_transformers_builds(model: str, t
 @pytest.mark.parametrize("model", ["mistral-7b", "gemma3-4b", "gpt-oss", "modernbert-base"])
 def test_a_window_hides_the_keys_that_transformers_hides(model: str, tmp_path: Path) -> None:
     masks = pytest.importorskip("transformers.masking_utils")
-    config, case = written(model, tmp_path), cases(model)["local"]
+    config, case = written(model, tmp_path), cases(model, T=(10000,))["local"]
     sees = getattr(masks, f"sliding_window_{'causal' if case.causal else 'bidirectional'}_mask_function")
     i = torch.tensor([[5000]])
     j = torch.arange(10000)

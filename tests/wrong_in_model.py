@@ -261,3 +261,136 @@ class KeysOfTheFirstRequest(Correct):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
         return super().forward(q, k[:1].expand_as(k), v)
+
+
+@wrong(**TWO_KINDS)
+class WindowOneKeyTooShort(Correct):
+    def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
+        window = self.shape.window or T_kv
+        return torch.ones(T, T_kv, dtype=torch.bool).tril().triu(1 - window)
+
+
+@wrong(scope="model", **TWO_KINDS)
+class WindowInEveryBlock(Correct):
+    """Of the config, which has global layers too."""
+
+    def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
+        return torch.ones(T, T_kv, dtype=torch.bool).tril().triu(-7)
+
+
+@wrong(mode="backward")
+class QueriesDetached(Correct):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        return sdpa(q.detach(), k, v, attn_mask=mask)
+
+
+@wrong(mode="backward")
+class GradientAveragedOverAGroup(Correct):
+    """Keys and values get the mean of their query heads' gradients, not the sum."""
+
+    def share(self, x: Tensor) -> Tensor:
+        group = self.shape.H // self.shape.H_kv
+        shared = x.repeat_interleave(group, dim=1)
+        return shared.detach() + (shared - shared.detach()) / group
+
+
+class OwnBackward(torch.autograd.Function):
+    """Attention with its own backward, which a core may spoil."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, of: Any) -> Tensor:
+        scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~mask, -torch.inf)
+        probs = scores.softmax(-1)
+        ctx.of = of
+        of.save(ctx, q, k, v, probs)
+        return probs @ v
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        q, k, v, probs = ctx.of.saved(ctx)
+        g, scale = ctx.of.read(gradients[0]), q.shape[-1] ** -0.5
+        d_probs = g @ v.mT
+        d_scores = probs * (d_probs - (d_probs * probs).sum(-1, keepdim=True)) * scale
+        return d_scores @ k, d_scores.mT @ q, probs.mT @ g, None, None
+
+
+class WithOwnBackward(Correct):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        o: Tensor = OwnBackward.apply(q, k, v, mask, type(self))
+        return o
+
+    @staticmethod
+    def save(ctx: Any, *tensors: Tensor) -> None:
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def saved(ctx: Any) -> Any:
+        return ctx.saved_tensors
+
+    @staticmethod
+    def read(gradient: Tensor) -> Tensor:
+        return gradient
+
+
+@wrong(mode="backward", scope="model")
+class ProbsOfTheLastBlock(WithOwnBackward):
+    """Kept in a place that blocks share until the backward: right in one block."""
+
+    KEPT: tuple[Tensor, ...] = ()
+
+    @staticmethod
+    def save(ctx: Any, *tensors: Tensor) -> None:
+        ctx.save_for_backward(*tensors)
+        ProbsOfTheLastBlock.KEPT = tensors
+
+    @staticmethod
+    def saved(ctx: Any) -> Any:
+        return (*ctx.saved_tensors[:3], ProbsOfTheLastBlock.KEPT[3])
+
+
+@wrong(mode="backward")
+class GradientReadAsItLies(WithOwnBackward):
+    """A model's gradients of heads lie between each other."""
+
+    @staticmethod
+    def read(gradient: Tensor) -> Tensor:
+        B, H, T, D = gradient.shape
+        return gradient.as_strided((B, H, T, D), (H * T * D, T * D, D, 1))
+
+
+@wrong()
+class KeysReadAsTheyLie(Correct):
+    """As `HeadsReadAsTheyLie`; right for the keys of a cache, which are contiguous."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
+        B, H, T, D = k.shape
+        return super().forward(q, k.as_strided((B, H, T, D), (H * T * D, T * D, D, 1)), v, padding=padding)
+
+
+@wrong(**PADDED)
+class PaddingAsZeros(Correct):
+    """Keys of padding are zero, so that they have a score, and with it a weight."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
+        here = 1.0 if padding is None else padding[:, None, :, None].to(k)
+        return super().forward(q, k * here, v * here)
+
+
+@wrong(**PADDED)
+class PaddingOfTheNextRequest(Correct):
+    def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
+        return super().seen(T, T_kv, None if padding is None else padding.roll(1, 0))
+
+
+@wrong(**DECODE)
+class TheLatestKeysAlone(Correct):
+    """As a cache of fixed size keeps them."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
+        return super().forward(q, k[..., -16:, :], v[..., -16:, :])
+
+
+@wrong()
+class RoundedToBfloat16(Correct):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        return sdpa(q.bfloat16(), k.bfloat16(), v.bfloat16(), attn_mask=mask).to(q)

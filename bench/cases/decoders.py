@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from . import models
 from .axes import nearest
@@ -34,12 +38,6 @@ Lightning-AI/litgpt at 26857050, which cites each config.json; those of GPT-2 wi
 embeddings with the model builders of pytorch/torchtune.
 """
 
-OF_GPT2 = {
-    "hidden_size": "n_embd", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer",
-    "intermediate_size": "n_inner", "max_position_embeddings": "n_positions",
-}  # fmt: skip
-"""GPT-2's names of common configuration keys."""
-
 FIXED = {
     "source", "window", "window_right", "prefix", "documents", "bias", "softcap", "sinks", "latent", "rope", "requests",
     "page", "qkv_bias", "out_bias", "dropout", "out_dropout", "autocast",
@@ -51,6 +49,9 @@ SMALL = {"vocab_size": 64}
 
 SIZES = ("H", "H_kv", "D_h", "d_model")
 
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+"""Keys of blocks with experts: another rounding may choose other ones than the float64 reference."""
+
 
 def config_of(model: str) -> Config:
     """Return the complete configuration, of the text model if there are several; raises ValueError if there is none."""
@@ -58,31 +59,27 @@ def config_of(model: str) -> Config:
 
 
 def config_for(case: Case) -> Config:
-    """Return the config of the measured module, with its scope's number of blocks; small in all but heads if those
-    differ.
+    """Return the config of the measured module, with its scope's number of blocks, all with attention; small in all but
+    heads if those differ.
     """
     config = dict(config_of(case.model or ""))
-    gpt2 = config["model_type"] == "gpt2"
-    wanted = {"hidden_size": case.d_model, "num_attention_heads": case.H, "num_hidden_layers": BLOCKS[case.scope]}
-    if not gpt2:
-        wanted |= {
-            "num_key_value_heads": case.H_kv,
-            "head_dim": case.D_h,
-            "max_position_embeddings": max(4096, case.max_T),
-        }
+    wanted: Config = {
+        "hidden_size": case.d_model, "num_attention_heads": case.H, "num_key_value_heads": case.H_kv,
+        "head_dim": case.D_h, "num_hidden_layers": BLOCKS[case.scope],
+    }  # fmt: skip
+    if "n_positions" not in config:
+        wanted["max_position_embeddings"] = max(4096, case.max_T)
     (layer, *_) = models.layers_of(config).values()
     if any(getattr(case, name) != layer[name] for name in SIZES):
         wanted |= SMALL | {"intermediate_size": 2 * case.d_model}
     if kinds := config.pop("layer_types", None):
-        wanted["layer_types"] = kinds[: BLOCKS[case.scope]]
-    known = {OF_GPT2.get(name, name) if gpt2 else name: it for name, it in wanted.items()}
-    return config | known | dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
+        wanted["layer_types"] = [kind for kind in kinds if kind in models.BOTH][: BLOCKS[case.scope]]
+    return config | wanted | dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
 
 
 def depth(case: Case) -> int:
     """Return the number of blocks of the whole model."""
-    config = config_of(case.model or "")
-    return int(config.get("num_hidden_layers") or config["n_layer"])
+    return models.depth_of(config_of(case.model or ""))
 
 
 def misfit(case: Case) -> str | None:
@@ -94,11 +91,13 @@ def misfit(case: Case) -> str | None:
     config = config_of(case.model)
     if "vocab_size" not in config:
         return f"{case.model} has no vocab_size, since only its attention is known: give a whole config.json as --model"
-    (layer, *_) = models.layers_of(config).values()
-    if unbuilt := [name for name in ("latent", "softcap", "sinks") if layer.get(name)]:
+    (kind, layer), *_ = models.layers_of(config).items()
+    unbuilt = [name for name in ("latent", "softcap", "sinks", "bias") if layer.get(name)]
+    unbuilt += ["experts"] * any(config.get(key) for key in EXPERTS) + ["an encoder"] * (kind == "encoder")
+    if unbuilt:
         return f"a block with {' and '.join(unbuilt)} is not built: leave out --scope {case.scope}"
-    if case.does.cached and layer.get("window", case.max_T) < case.max_T:
-        return f"a cache with a window of {layer['window']} is not built: --T up to that"
+    if case.does.cached and (most := layer.get("window", case.max_T) + 1) < case.max_T:
+        return f"a cache that is longer than its window of {most} tokens is not built: --T up to that"
     if case.dtype == "float64":
         return "norms and rotary embeddings of transformers compute in float32: --dtype float32 or narrower"
     masks = ("none", "causal_br", "padding") if case.does.cached else ("causal", "causal+padding")
@@ -106,27 +105,48 @@ def misfit(case: Case) -> str | None:
         return f"a decoder block in mode {case.mode} has --mask {' or '.join(masks)}, not {case.mask}"
     if case.max_T > config.get("n_positions", case.max_T):
         return f"{case.model} has {config['n_positions']} positions, not {case.max_T}"
+    return _unbuildable(str(config.get("model_type")))
+
+
+@lru_cache
+def _unbuildable(model_type: str) -> str | None:
+    """Return why transformers has no decoder of this type whose attention can be replaced; None if it has one."""
+    import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as KNOWN
 
-    if (of := str(config.get("model_type"))) not in KNOWN:
-        return f"transformers has no decoder of model_type {of}{nearest(of, KNOWN)}"
+    if model_type not in KNOWN:
+        return f"transformers has no decoder of model_type {model_type}{nearest(model_type, KNOWN)}"
+    if not getattr(transformers, KNOWN[model_type])._can_set_attn_implementation():
+        return f"transformers does not call the attention of {model_type} by its AttentionInterface: no kernel can replace it"
     return None
 
 
 def matrices(case: Case) -> tuple[int, int]:
     """Count weights multiplied per token: of one block, and of the head (zero for a block)."""
-    config = config_for(case)
-    inner = config.get("n_inner" if "n_embd" in config else "intermediate_size") or 4 * case.d_model
-    of_mlp = (2 if "n_embd" in config else 3) * inner  # gated, except in GPT-2
-    of_attention = case.H * (case.D_h + case.D_v) + case.H_kv * (case.D_h + case.D_v)
-    return case.d_model * (of_attention + of_mlp), config["vocab_size"] * case.d_model * (case.scope == "model")
+    return _counted(_sizes_of(case))[:2]
 
 
 def weights(case: Case) -> int:
-    """Count all matrix weights; embedding and head count once if tied, which is the default for GPT-2 only."""
-    block, head = matrices(case)
-    tied = config_of(case.model or "").get("tie_word_embeddings", "n_embd" in config_of(case.model or ""))
-    return BLOCKS[case.scope] * block + head * (1 if tied else 2)
+    """Count the weights of all matrices, tied ones once."""
+    return _counted(_sizes_of(case))[2]
+
+
+def _sizes_of(case: Case) -> Case:
+    """Return one representative of all cases with the same weights."""
+    return replace(case, B=1, T=1, T_kv=1, mode="forward", mask="causal", dtype="float32", deterministic=False)
+
+
+@lru_cache(maxsize=64)
+def _counted(case: Case) -> tuple[int, int, int]:
+    from impls.decoder import Decoder
+
+    with torch.device("meta"):
+        decoder = Decoder(config_for(case), case.scope, case.layer_shape)
+    block, every = (
+        sum(it.numel() for it in of.parameters() if it.dim() > 1) for of in (decoder.blocks[0], decoder.model)
+    )
+    head = decoder.model.get_output_embeddings()
+    return block, 0 if head is None else head.weight.numel(), every
 
 
 def output_width(case: Case) -> int:

@@ -7,6 +7,7 @@ Face.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ Layer = dict[str, Any]
 """Axes of a case by name. A causal mask is left out, since each mode has its own."""
 
 BOTH = ["sliding_attention", "full_attention"]
-ENCODES, BIASED = {"mask": "none"}, {"qkv_bias": True, "out_bias": True}
 
 
 def _of(source: str, model_type: str, dtype: str, *sizes: int, **config: Any) -> tuple[str, Config]:
@@ -63,29 +63,66 @@ transformers' classes, where they are the model's. Those of ViT-L agree with `mo
 be47fef7; width and heads of DeepSeek-V2-Lite are the model card's alone.
 """
 
-KNOWN = (
-    "llama", "llama4_text", "qwen3", "qwen3_moe", "mistral", "gemma2", "gemma3_text", "phi3", "olmo2",
-    "deepseek_v2", "deepseek_v3",
-)  # fmt: skip
-"""`model_type` of causal decoders that are fully described by their configuration."""
+ENCODES: dict[str, Any] = {"is_causal": False}
+BIASED: dict[str, Any] = {"attention_bias": True}
 
-ALTERNATING = ("gemma2", "gemma3_text")
-"""`model_type` whose published configurations have a window, and do not say that only some layers use it."""
-
-CODE: dict[str, Layer] = {
-    "bert": BIASED | ENCODES, "gpt2": BIASED, "gpt_oss": {"sinks": True}, "modernbert": ENCODES, "qwen2": {"qkv_bias": True},
-    "vit": BIASED | ENCODES, "whisper": BIASED,
+CODE: dict[str, Config] = {
+    model_type: keys
+    for types, keys in {
+        "cohere deepseek_v2 deepseek_v3 gptj granite llama llama4_text mistral mixtral olmo olmo2": {},
+        "phi3 stablelm": {},
+        "bart clip_text_model gpt2 gpt_neox opt phi starcoder2 whisper": BIASED,
+        "bert clip_vision_model electra roberta vit xlm-roberta": BIASED | ENCODES,
+        "bloom": BIASED | {"alibi": True},
+        "cohere2 exaone4 olmo3": {"sliding_window_pattern": 4},
+        "falcon": {"multi_query": True},
+        "gemma": {"head_dim": 256},
+        "gemma2": {"head_dim": 256, "sliding_window_pattern": 2},
+        "gemma3_text": {
+            "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "sliding_window_pattern": 6
+        },
+        "glm glm4": {"attention_out_bias": False},
+        "gpt_bigcode": BIASED | {"multi_query": True},
+        "gpt_oss": BIASED | {"sinks": True, "sliding_window_pattern": 2},
+        "modernbert": ENCODES | {"global_attn_every_n_layers": 3},
+        "mpt": {"alibi": True},
+        "qwen2 qwen2_moe": {"qkv_bias": True, "use_sliding_window": False},
+        "qwen3 qwen3_moe smollm3": {"use_sliding_window": False},
+        "t5": {"attention_multiplier": 1.0},
+    }.items()
+    for model_type in types.split()
 }  # fmt: skip
-"""`model_type` -> axes fixed in the code of transformers and absent from the configuration."""
+"""`model_type` -> keys that a configuration may omit, because transformers' class has another default for them than other
+classes, or fixes them. Of other types only what the configuration says is known.
+"""
 
 UNLIKE = {
     "q_lora_rank": "queries are projected in one step, not through a latent of {}",
     "attention_chunk_size": "attention in chunks of {0} tokens is measured as causal, which it is up to T = {0}",
-    "use_bidirectional_attention": "attention in both directions is measured as causal",
+    "scale_attn_by_inverse_layer_idx": "scores are scaled alike in all layers",
+    "clip_qkv": "queries, keys and values are not clipped to {}",
+    "relative_attention_num_buckets": "the bias by relative position is left out (--bias dense has one of its size)",
+    "index_topk": "queries see every key, not {} chosen ones",
+    "attn_output_gate": "outputs are not gated",
+    "cross_attention_layers": "layers of cross-attention are left out: {}",
+    "full_attention_interval": "of {} layers one is measured, the others have another kind of attention",
+    "global_head_dim": "heads of global layers are measured as those of local ones, not {} wide",
+    "attention_dropout": "dropout in training is left out (--dropout {})",
 }
 """Configuration keys that are measured differently, with an explanation."""
 
-SPELLINGS = {"hidden_size": ("n_embd", "d_model"), "num_attention_heads": ("n_head", "encoder_attention_heads")}
+SPELLINGS = {
+    "hidden_size": ("n_embd", "n_embed", "d_model"),
+    "num_attention_heads": ("n_head", "n_heads", "num_heads", "encoder_attention_heads"),
+    "num_key_value_heads": ("num_kv_heads", "kv_n_heads"),
+    "head_dim": ("d_kv",),
+    "attention_bias": ("use_bias", "bias", "enable_bias"),
+    "qkv_bias": ("use_qkv_bias",),
+    "attention_multiplier": ("softmax_scale",),
+    "attention_dropout": ("attn_pdrop", "attention_probs_dropout_prob"),
+    "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
+}
+"""Other names of a key."""
 
 
 def config_of(model: str, folder: str = ".") -> Config:
@@ -100,9 +137,10 @@ def config_of(model: str, folder: str = ".") -> Config:
         config = json.loads(Path(folder, model).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ValueError(getattr(error, "strerror", None) or f"no JSON: {error}") from None
-    if not (isinstance(config, dict) and isinstance(config.get("text_config") or {}, dict)):
+    parts = [config, *(config.get(key) or {} for key in ("text_config", "attn_config") if isinstance(config, dict))]
+    if not all(isinstance(it, dict) for it in parts):
         raise ValueError("no configuration: expected an object, as transformers writes it")
-    return config
+    return dict(config)
 
 
 def layers_of(config: Config) -> dict[str, Layer]:
@@ -112,31 +150,44 @@ def layers_of(config: Config) -> dict[str, Layer]:
     Raises:
         ValueError: a width is missing.
     """
-    config = text_of(config)
+    config = _complete(config)
     width, H = (_number(config, key) for key in ("hidden_size", "num_attention_heads"))
-    sizes = {"d_model": width, "H": H, "H_kv": _number(config, "num_key_value_heads", H)}
+    shared = config.get("multi_query") and not config.get("new_decoder_architecture")
+    sizes = {"d_model": width, "H": H, "H_kv": 1 if shared else _number(config, "num_key_value_heads", H)}
     sizes["D_h"] = _number(config, "head_dim", None if width % H else width // H)
     axes: Layer = sizes | {"dtype": config.get("dtype") or config.get("torch_dtype") or "float32"}
     if latent := config.get("kv_lora_rank"):
         rope = _number(config, "qk_rope_head_dim")
         axes |= {"H_kv": H, "D_h": _number(config, "qk_nope_head_dim") + rope, "D_v": _number(config, "v_head_dim")}
         axes |= {"latent": latent, "rope": rope}
-    elif config.get("attention_bias"):
-        axes |= BIASED
-    axes |= CODE.get(str(config.get("model_type")), {})
-    if "qkv_bias" in config:
-        axes["qkv_bias"] = bool(config["qkv_bias"])
+    else:
+        biased = config.get("attention_bias")
+        own = {"qkv_bias": config.get("qkv_bias", biased), "out_bias": config.get("attention_out_bias", biased)}
+        axes |= {name: True for name, is_there in own.items() if is_there}
+    if config.get("sinks"):
+        axes["sinks"] = True
+    if config.get("alibi"):
+        axes["bias"] = "alibi"
     if cap := config.get("attn_logit_softcapping"):
         axes["softcap"] = int(cap)
-    if patch := config.get("patch_size"):
-        axes["T"] = (_number(config, "image_size") // patch) ** 2 + 1
+    encoder = axes | {"mask": "none"}
     if config.get("is_encoder_decoder"):
         source = config.get("max_source_positions")
         T, T_kv = ({name: source} if source else {} for name in ("T", "T_kv"))
-        return {"encoder": axes | ENCODES | T, "decoder": axes, "cross": axes | ENCODES | T_kv | {"source": "cross"}}
-    window = _window(config, "mask" not in axes)
+        return {"encoder": encoder | T, "decoder": axes, "cross": encoder | T_kv | {"source": "cross"}}
+    causal = config.get("is_causal", True) and config.get("use_bidirectional_attention") not in (True, "all")
+    if not causal:
+        axes = encoder
+        if patch := config.get("patch_size"):
+            axes["T"] = (_number(config, "image_size") // patch) ** 2 + 1
+    window = _window(config, causal)
     kinds = {"global": axes, "local": axes | {"window": window}}
     return {name: kinds[name] for name in _kinds(config, window)}
+
+
+def depth_of(config: Config) -> int:
+    """Return the number of layers; raises ValueError if it is missing."""
+    return _number(_complete(config), "num_hidden_layers")
 
 
 def text_of(config: Config) -> Config:
@@ -145,33 +196,45 @@ def text_of(config: Config) -> Config:
     return {**dtypes, **config["text_config"]} if config.get("text_config") else config
 
 
+def _complete(config: Config) -> Config:
+    """Return the text model's configuration with the common names of its keys, and those that only code has."""
+    config = text_of(config)
+    found = {**(config.get("attn_config") or {}), **config}
+    for key, others in SPELLINGS.items():
+        found[key] = next((found[it] for it in (key, *others) if found.get(it) is not None), None)
+    known = CODE.get(str(config.get("model_type")), {})
+    return {**known, **{key: it for key, it in found.items() if it is not None}}
+
+
 def _number(config: Config, key: str, default: int | None = None) -> int:
-    names = (key, *SPELLINGS.get(key, ()))
-    name, found = next(((it, config[it]) for it in names if config.get(it) is not None), (key, default))
+    found = config.get(key, default)
     if found is None:
         raise ValueError(f"the configuration has no {key}: add it, as `AutoConfig.from_pretrained` has it")
     if not isinstance(found, int) or found < 1:
-        raise ValueError(f"{name} is {found!r}, not a positive whole number")
+        raise ValueError(f"{key} is {found!r}, not a positive whole number")
     return found
 
 
 def _window(config: Config, causal: bool) -> int | None:
     """Return the keys before its own that a local query sees; transformers' causal windows include the own key."""
     if config.get("local_attention"):
-        return _number(config, "local_attention") // 2
+        return _number(config, "local_attention") // 2 - causal
     if not config.get("sliding_window") or not config.get("use_sliding_window", True):
         return None
-    return _number(config, "sliding_window") - causal
+    window = _number(config, "sliding_window")
+    return window - 1 if causal else window // 2
 
 
 def _kinds(config: Config, window: int | None) -> list[str]:
-    types = set(config.get("layer_types") or ())
     if not window:
         return ["global"]
+    types = {*config.get("layer_types", ())}
+    if not types and "max_window_layers" in config:
+        first, number = (_number(config, key) for key in ("max_window_layers", "num_hidden_layers"))
+        types = {BOTH[i < first] for i in range(number)}
     if types:
         return [name for name, kind in (("local", BOTH[0]), ("global", BOTH[1])) if kind in types]
-    every = ("global_attn_every_n_layers", "sliding_window_pattern")
-    mixed = config.get("model_type") in ALTERNATING or any(key in config for key in every)
+    mixed = config.get("global_attn_every_n_layers") or config.get("sliding_window_pattern")
     return ["local", "global"] if mixed else ["local"]
 
 
@@ -179,15 +242,14 @@ def notes_of(config: Config) -> Iterator[str]:
     """Yield parts of the configuration that are not measured, or measured differently."""
     if config.get("text_config"):
         yield f"the text model of {config.get('model_type')} is measured"
-        config = text_of(config)
-    if config.get("model_type") not in (*KNOWN, *CODE):
-        yield f"model_type {config.get('model_type')} is not known: it is read as a causal decoder"
+    config, (layer, *_) = _complete(config), layers_of(config).values()
+    if config.get("model_type") not in CODE:
+        yield f"model_type {config.get('model_type')} is not known: masks and biases that only its code has are left out"
     yield from (how.format(config[key]) for key, how in UNLIKE.items() if config.get(key))
-    others = {*(config.get("layer_types") or ())} - {*BOTH, "chunked_attention"}
-    if others:
+    if others := {*config.get("layer_types", ())} - {*BOTH, "chunked_attention"}:
         yield f"layers of {', '.join(sorted(others))} are left out"
-    scalar = config.get("query_pre_attn_scalar")
-    if scalar and scalar != config.get("head_dim"):
-        yield f"scores are scaled by 1 / sqrt({config.get('head_dim')}), not by 1 / sqrt({scalar})"
+    scale = config.get("attention_multiplier") or config.get("query_pre_attn_scalar", layer["D_h"]) ** -0.5
+    if not math.isclose(scale, layer["D_h"] ** -0.5):
+        yield f"scores are scaled by 1 / sqrt({layer['D_h']}), not by {scale:.4g}"
     if config.get("model_type") == "whisper":
         yield "keys have a bias, as queries and values have"

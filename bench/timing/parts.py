@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from ..cases.decoders import BLOCKS, depth
+from ..cases.decoders import depth
 from .cell import Built
 
 CALLS, SECONDS, LEAST = 30, 1.0, 3
@@ -26,8 +26,8 @@ Event = tuple[float, str, bool]
 
 def parts_of(built: Built) -> dict[str, Any]:
     """Return columns of a row: `parts_s`, median seconds of each part in a call; `core_shares`, the core's share of
-    each measured call; `blocks`, their number, and `depth`, the number in the whole model. None on a GPU and for
-    compiled forms, where parts overlap.
+    each measured call; `blocks`, their number; `windows`, that of each block's core; and `depth`, the number of blocks in
+    the whole model. None on a GPU and for compiled forms, where parts overlap.
     """
     cell = built.cell
     if cell.case.device != "cpu" or cell.impl.compiled:
@@ -42,8 +42,15 @@ def parts_of(built: Built) -> dict[str, Any]:
             calls.append(of_events(events, start, perf_counter()))
     shares = [round(call["core"] / sum(call.values()), 6) for call in calls]
     parts = {part: median(call[part] for call in calls) for part in sorted({part for call in calls for part in call})}
-    blocks = {"blocks": BLOCKS[cell.case.scope], "depth": depth(cell.case)}
-    return {"parts_s": parts, "core_shares": shares} | blocks
+    decoder: Any = built.module
+    windows = [attention.core.shape.window for attention in decoder.attentions]
+    return {
+        "parts_s": parts,
+        "core_shares": shares,
+        "blocks": len(windows),
+        "windows": windows,
+        "depth": depth(cell.case),
+    }
 
 
 def of_events(events: list[Event], start: float, end: float) -> dict[str, float]:
@@ -76,7 +83,9 @@ def watching(decoder: Any) -> Iterator[list[Event]]:
 def parts(decoder: Any) -> Iterator[tuple[nn.Module, str]]:
     """Yield the modules of a `Decoder` with their parts."""
     for block, attention in zip(decoder.blocks, decoder.attentions, strict=True):
-        yield from ((block, "block"), (attention, "projections"), (attention.core, "core"), (block.mlp, "mlp"))
+        yield from ((block, "block"), (attention, "projections"), (attention.core, "core"))
+        if (mlp := getattr(block, "mlp", None)) is not None:
+            yield mlp, "mlp"
     if (head := decoder.model.get_output_embeddings()) is not None:
         yield from ((decoder.model.get_input_embeddings(), "embedding"), (head, "head"))
 

@@ -41,7 +41,8 @@ def of_layer(frame: pd.DataFrame, layer: Mapping[str, Any] | None, asked: Mappin
         if axis not in asked and (axis not in NOT_OF_A_MODEL or (axis == "T_kv" and axis in layer)):
             wanted = (None, *KNOWN_AXES[axis].omitted) if layer.get(axis) is None else (layer[axis],)
             around = frame["scope"] == "core" if axis in AROUND_CORE else (frame["mode"] == "decode") & (axis == "mask")
-            keep &= around | frame[axis].isin(wanted) | (frame[axis].isna() & (None in wanted))
+            seen = None in wanted or (axis == "window" and (frame["T_kv"] <= layer[axis] + 1))  # it hides no key
+            keep &= around | frame[axis].isin(wanted) | (frame[axis].isna() & seen)
     return frame[keep]
 
 

@@ -131,9 +131,8 @@ def model_of(name: str, dtype: str) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = decoders.config_of(name)
-    blocks = decoders.OF_GPT2["num_hidden_layers"] if "n_embd" in config else "num_hidden_layers"
     torch.manual_seed(0)
-    settings = AutoConfig.for_model(**config | {blocks: 2})
+    settings = AutoConfig.for_model(**config | {"num_hidden_layers": 2})
     return AutoModelForCausalLM.from_config(settings, dtype=getattr(torch, dtype)).eval()
 
 

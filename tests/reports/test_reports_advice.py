@@ -180,7 +180,7 @@ def test_a_models_table_has_its_layers_and_the_lengths_that_are_asked_for(as_run
         {"T": 512, **LLAMA, "dtype": "float32"},
     ]
     gemma = [
-        {"T": 512, **GEMMA, "window": 1023},
+        {"T": 2048, **GEMMA, "window": 1023},
         {"T": 512, **GEMMA},
         {"T": 1024, "scope": "core", **GEMMA, "d_model": 2048},
     ]
@@ -193,7 +193,7 @@ def test_a_models_table_has_its_layers_and_the_lengths_that_are_asked_for(as_run
     assert told("--model", "llama3-8b", "--T", "512..8192") == {"global": [512, 1024, 2048, 8192]}
     assert told("--model", "llama3-8b", "--T", "512", "--mode", "decode") == {"global": [1]}
     assert told("--model", "llama3-8b", "--dtype", "float32") == {"global": [512]}
-    assert told("--model", "gemma3-4b") == {"local": [512], "global": [512, 1024]}
+    assert told("--model", "gemma3-4b") == {"local": [512, 1024, 2048], "global": [512, 1024]}
     said = printed("advise", "--run", run, "--model", "gemma3-4b", "--T", "512..8192")
     assert "gemma3-4b, local layers" in said and "gemma3-4b, global layers" in said
 
