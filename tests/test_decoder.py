@@ -204,7 +204,9 @@ def test_blocks_without_attention_are_left_out(written: Written) -> None:
         small(model=written("lfm2", layer_types=["conv", "conv", "full_attention"], **sizes), D_h=16, D_v=16),
     )
     with pytest.raises(ValueError, match="a block of lfm2 has no attention"):
-        check_case(impls.get("sdpa"), small(model=written("lfm2", full_attn_idxs=[2], num_hidden_layers=3), D_h=16, D_v=16))
+        check_case(
+            impls.get("sdpa"), small(model=written("lfm2", full_attn_idxs=[2], num_hidden_layers=3), D_h=16, D_v=16)
+        )
 
 
 @needs_transformers

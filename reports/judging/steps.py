@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import pandas as pd
@@ -19,8 +19,8 @@ from . import frame as fr
 
 OF_MODELS = ("block", "model")
 
-AROUND = ("scope", "model", "d_model")
-"""Axes in which a core differs from the block that contains it."""
+AROUND = ("scope", "model", "d_model", "window")
+"""Axes in which a core differs from the block that contains it, whose own windows are a column."""
 
 SLOWER_INSIDE = 1.25
 """Ratio of a core's slow-down inside a block to the baseline's from which on it explains a step."""
@@ -90,18 +90,17 @@ def steps(frame: pd.DataFrame, baseline: str | None) -> list[Step]:
         return []
     rows = fr.records(fr.trusted(frame))
     of_models = [row for row in rows if row["scope"] in OF_MODELS and isinstance(row["parts_s"], Mapping)]
-    cores = {(row["impl"], setting(row, AROUND)): row for row in rows if row["scope"] == "core"}
+    cores = {(row["impl"], setting(row, AROUND), _window(row)): row for row in rows if row["scope"] == "core"}
     bases = {row["id"]: row for row in of_models if row["impl"] == baseline}
     axes = fr.varying(frame[frame["scope"].isin(OF_MODELS)])
-    return [
-        _step(
-            row,
-            axes,
-            bases.get(row["id"]),
-            *(cores.get((name, setting(row, AROUND))) for name in (row["impl"], baseline)),
-        )
-        for row in of_models
-    ]
+
+    def alone(impl: str | None, row: Row) -> list[Row]:
+        """Return the rows of the cores of its blocks; empty if one was not measured."""
+        windows = row["windows"] if isinstance(row.get("windows"), list) else [None] * int(row["blocks"])
+        found = [cores.get((impl, setting(row, AROUND), window)) for window in windows]
+        return [core for core in found if core] if all(found) else []
+
+    return [_step(row, axes, bases.get(row["id"]), alone(row["impl"], row), alone(baseline, row)) for row in of_models]
 
 
 def nearer(found: Iterable[Step]) -> str:
@@ -116,9 +115,14 @@ def nearer(found: Iterable[Step]) -> str:
     )
 
 
-def _step(row: Row, axes: list[str], base: Row | None, core: Row | None, base_core: Row | None) -> Step:
+def _window(row: Row) -> int | None:
+    window = row.get("window")
+    return None if window is None or window != window else int(window)
+
+
+def _step(row: Row, axes: list[str], base: Row | None, cores: list[Row], base_cores: list[Row]) -> Step:
     at = {axis: row[axis] for axis in dict.fromkeys((*axes, "T_kv")) if axis != "T_kv" or row["T_kv"] != row["T"]}
-    hot, cold = (float((core or {}).get(name) or math.nan) for name in ("median", "cold_s"))
+    hot, cold = (fmean(core.get(name) or math.nan for core in cores or [{}]) for name in ("median", "cold_s"))
     step = Step(
         row["impl"], words.place(at, always=at), row["median"], row["parts_s"], _share(row), int(row["blocks"]),
         int(row["depth"]), hot, cold,
@@ -126,10 +130,17 @@ def _step(row: Row, axes: list[str], base: Row | None, core: Row | None, base_co
     if base is None or base is row:
         return step
     step = replace(step, measured=fr.ratio(row, base))
-    if core is None or base_core is None:
+    if not (cores and base_cores):
         return step
-    alone, inside = fr.ratio(core, base_core), row["parts_s"]["core"] / base["parts_s"]["core"]
+    alone, inside = _together(cores, base_cores), row["parts_s"]["core"] / base["parts_s"]["core"]
     return replace(step, predicted=_predicted(_share(base), alone), slower_inside=inside / alone.value)
+
+
+def _together(cores: list[Row], bases: list[Row]) -> Ratio:
+    """Return the ratio of their total times; an interval of all ratios of a case holds for a mean of them."""
+    ratios = [fr.ratio(core, base) for core, base in zip(cores, bases, strict=True)]
+    seconds = [base["median"] for base in bases]
+    return Ratio(*(fmean(bounds, seconds) for bounds in zip(*ratios, strict=True)))
 
 
 def _predicted(share: Ratio, core: Ratio) -> Ratio:

@@ -72,6 +72,24 @@ def test_a_prediction_without_an_interval_contradicts_nothing() -> None:
     assert not replace(one, predicted=Ratio(1.5, float("nan"), float("nan"))).disagreement
 
 
+@pytest.mark.parametrize(
+    ("windows", "predicted"), [([None], 1.0), ([7], 0.9), ([7, None], 0.95), ([5], None), ([7, 5], None)]
+)
+def test_a_step_is_predicted_from_the_cores_of_its_own_windows(windows: Any, predicted: Any, as_run: Any) -> None:
+    """Of a core with a window `sdpa` takes half the time of `fused`, of one without it as long."""
+    rows = []
+    for window, sdpa in ((None, FUSED), (7, SDPA)):
+        core = case(scope="core", window=window)
+        rows += [row(impl, core, [s] * 8, id=f"core{window}") for impl, s in (("fused", FUSED), ("sdpa", sdpa))]
+    block, parts = case(scope="block", model="gemma", d_model=1024), {"core": FUSED * len(windows), "around": 8e-3}
+    known = {"parts_s": parts, "core_shares": [0.2] * 3, "blocks": len(windows), "windows": windows, "depth": 28}
+    rows += [row(impl, block, [1e-2] * 8, id="block", **known) for impl in ("fused", "sdpa")]
+    axes = [{"name": "window", "kind": "size", "unsaid": None}]
+    _, step = steps(fr.tidy(as_run(document(rows, axes=axes))), "fused")
+    assert (step.predicted and step.predicted.value) == (predicted and pytest.approx(predicted))
+    assert step.inside == pytest.approx(FUSED)
+
+
 def test_new_tokens_say_how_long_their_cache_is(as_run: Any) -> None:
     known = {"parts_s": {"core": FUSED}, "core_shares": [0.2, 0.2], "blocks": 1, "depth": 28}
     cases = [case(scope="block", model="qwen3-0.6b", mode="decode", T=1, T_kv=keys) for keys in (64, 256)]
