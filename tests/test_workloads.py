@@ -38,12 +38,22 @@ def test_our_own_format_has_axes_each_with_a_value_or_several(tmp_path: Path) ->
     assert {it.dtype for it in cases(tmp_path, "own.json", content, dtype="bfloat16")} == {"bfloat16"}
 
 
-def test_batches_of_vllm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    content = 'model:\n  num_q_heads: 32\nbatch_specs:\n  - "q2k"  # a prompt\n  - "2q1k_32q1s1k"\n8q1kv4k\n16q4s1k\n'
-    assert [it.requests for it in cases(tmp_path, "batches.yaml", content, H="4")] == [
-        "1x2048:2048", "2x1024:1024+32x1:1024", "8x1:4096", "16x4:1024",
+def test_a_record_that_names_a_model_has_its_heads(tmp_path: Path) -> None:
+    content = json.dumps([{"model": "gpt2", "T": 64}, {"model": ["qwen3-0.6b", "gpt2"], "scope": "core", "T": 32}])
+    found = cases(tmp_path, "own.json", content, dtype="float32")
+    assert [(it.H, it.H_kv, it.D_h, it.T, it.scope) for it in found] == [
+        (12, 12, 64, 64, "layer"), (16, 8, 128, 32, "core"), (12, 12, 64, 32, "core"),
     ]  # fmt: skip
-    assert "3 × a line that is no batch" in capsys.readouterr().err
+
+
+def test_batches_of_vllm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = "# decode, prefill\nmodel:\n  num_q_heads: 32\n  num_kv_heads: 8\n  head_dim: 128\nbatch_specs:\n"
+    content += '  - "q2k"  # a prompt\n  - "2q1k_32q1s1k"\n8q1kv4k\n16q4s1k\n'
+    found = cases(tmp_path, "batches.yaml", content)
+    assert [it.requests for it in found] == ["1x2048:2048", "2x1024:1024+32x1:1024", "8x1:4096", "16x4:1024"]
+    assert {(it.H, it.H_kv, it.D_h) for it in found} == {(32, 8, 128)}
+    assert "2 × a line that is no batch" in capsys.readouterr().err
+    assert {it.H for it in cases(tmp_path, "batches.yaml", content, H="16")} == {16}
 
 
 @pytest.mark.parametrize(
@@ -67,11 +77,11 @@ def test_batches_are_drawn_from_lengths_of_requests(
     assert "1 × a request without a prompt" in said and ("shared blocks" in said) == (name == "mooncake.jsonl")
 
 
-def safetensors(path: Path, **tensors: list[int]) -> None:
+def safetensors(path: Path, dtype: str = "I32", **tensors: list[int]) -> None:
     header, data = {}, b""
     for name, values in tensors.items():
-        begin, data = len(data), data + np.array(values, np.int32).tobytes()
-        header[name] = {"dtype": "I32", "shape": [len(values)], "data_offsets": [begin, len(data)]}
+        begin, data = len(data), data + np.array(values, {"I32": np.int32, "I64": np.int64}.get(dtype, float)).tobytes()
+        header[name] = {"dtype": dtype, "shape": [len(values)], "data_offsets": [begin, len(data)]}
     head = json.dumps(header).encode()
     path.write_bytes(len(head).to_bytes(8, "little") + head + data)
 
@@ -112,6 +122,18 @@ def test_workloads_of_flashinfer_bench(tmp_path: Path, capsys: pytest.CaptureFix
         assert what in said
 
 
+def test_the_last_page_of_a_request_may_be_partly_filled(tmp_path: Path) -> None:
+    (tmp_path / "blob").mkdir()
+    record = workload("gqa_paged_decode_h8_kv2_d64_ps64", "kv_indptr", "kv_last_page_len", batch_size=2)
+    for dtype in ("I32", "I64"):
+        safetensors(tmp_path / "blob" / "x.safetensors", dtype, kv_indptr=[0, 46, 75], kv_last_page_len=[1, 64])
+        (one,) = cases(tmp_path, "w.jsonl", jsonl(record))
+        assert one.requests == "1x1:2881+1x1:1856"
+    safetensors(tmp_path / "blob" / "x.safetensors", "F64", kv_indptr=[0, 46, 75], kv_last_page_len=[1, 64])
+    with pytest.raises(UsageError, match="kv_indptr is F64, not one of I32, I64"):
+        cases(tmp_path, "w.jsonl", jsonl(record))
+
+
 def test_a_models_layers_in_the_batches_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (one,) = cases(tmp_path, "b.txt", "8q1s1k", model="mistral-7b,whisper-large-v3")[:-1]
     assert (one.H, one.H_kv, one.window, one.requests, one.scope) == (32, 8, 4095, "8x1:1024", "core")
@@ -123,6 +145,7 @@ def test_a_models_layers_in_the_batches_of_a_file(tmp_path: Path, capsys: pytest
     [
         ('[{"TT": 4}]', "no case has an axis 'TT'"),
         ('[{"T": -4}]', "T: -4 is not a positive whole number"),
+        ('[{"T": []}]', "T has no value"),
         ("[4]", "expected objects of axes"),
         ('{"definition": "gqa_paged_decode_h1_kv1_d8_ps1"}', "a record has no 'workload'"),
         ('[{"T": 4', "not JSON: "),

@@ -235,10 +235,12 @@ def _sweep(options: dict[str, Any], folder: str) -> Sweep:
         given, notes = workloads.read(Path(folder, options["cases"]))
         for note in notes:
             warn(note)
+        named = {place: ",".join(filter(None, axes.pop("model", ()))) for place, axes in given.items()}
+        layers = {models: _layers(models, folder) if models else points for models in dict.fromkeys(named.values())}
         points = {
             f"{origin}, {place}".lstrip(", "): layer | axes
-            for origin, layer in points.items()
             for place, axes in given.items()
+            for origin, layer in layers[named[place]].items()
         }
     return of_points(", ".join(options[name] for name in ("model", "cases") if name in options), points)
 

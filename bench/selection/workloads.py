@@ -26,9 +26,21 @@ Lengths = Sequence[tuple[int, int]]
 BATCHES, REQUESTS = 4, 8
 """Batches drawn from a list of requests, and requests in each."""
 
-PROMPT = ("inputlength", "inputtokens", "contexttokens", "requesttokens", "prompt")
-OUTPUT = ("outputlength", "outputtokens", "generatedtokens", "responsetokens", "output")
-"""Column names of output lengths, without case and punctuation."""
+PROMPT = (
+    "inputlength", "inputlen", "inputtokens", "contexttokens", "requesttokens", "promptlength", "promptlen", "prompttokens",
+    "numprefilltokens", "prompt",
+)  # fmt: skip
+OUTPUT = (
+    "outputlength", "outputlen", "outputtokens", "generatedtokens", "responsetokens", "completiontokens", "numdecodetokens",
+    "output",
+)  # fmt: skip
+"""Column names of lengths of prompts and outputs, without case and punctuation."""
+
+HEADS = {"num_q_heads": "H", "num_kv_heads": "H_kv", "head_dim": "D_h"}
+"""Keys of vLLM's benchmark files, and the axes that they give."""
+
+INTEGERS = {"I32": np.int32, "I64": np.int64}
+"""Types of safetensors files."""
 
 WORDS = {"None": "none", "True": "on", "False": "off"}
 """Values in command-line syntax."""
@@ -75,7 +87,7 @@ def _records(text: str) -> Iterator[Record]:
             except ValueError:
                 raise ValueError(f"not JSON: {error}") from None
         yield from [found] if isinstance(found, dict) else found
-    elif "," in text.partition("\n")[0]:
+    elif "," in text.partition("\n")[0].partition("#")[0]:
         yield from csv.DictReader(text.splitlines())
 
 
@@ -96,6 +108,8 @@ def _values(axis: str, value: Any) -> tuple[Any, ...]:
     if axis not in AXES or axis == "device":  # chosen by --device
         raise ValueError(f"no case has an axis {axis!r}{nearest(axis, AXES)}")
     found = []
+    if value == []:
+        raise ValueError(f"{axis} has no value")
     for it in value if isinstance(value, list) else [value]:
         try:
             found.append(AXES[axis].read(WORDS.get(repr(it), str(it))))
@@ -104,15 +118,19 @@ def _values(axis: str, value: Any) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def _batches(lines: Sequence[str], _: Path, left_out: Counter[str]) -> Iterator[Point]:
-    """Read batches in vLLM's grammar, one per line, or one per entry of a YAML list."""
+def _batches(lines: Sequence[str], folder: Path, left_out: Counter[str]) -> Iterator[Point]:
+    """Read batches in vLLM's grammar, one per line, or one per entry of a YAML list, and heads of its YAML."""
+    heads: Point = {}
     for line in filter(None, (line.partition("#")[0].strip() for line in lines)):
         parts = [BATCH.fullmatch(part) for part in line.lstrip("- ").strip("\"'").split("_")]
+        key, _, value = line.partition(":")
         if all(parts):
             kinds = [part.groups() for part in parts if part]
-            yield {
+            yield heads | {
                 "requests": "+".join(f"{count or 1}x{_size(new)}:{_size(all_ or new)}" for count, new, all_ in kinds)
             }
+        elif key in HEADS and value.strip().isdigit():
+            heads[HEADS[key]] = int(value)
         else:
             left_out["a line that is no batch, as 2q1k_8q1s4k"] += 1
 
@@ -184,9 +202,10 @@ def _point(of: Mapping[str, int], paged: bool, lengths: Lengths, left_out: Count
 def _lengths(workload: Record, page: int, folder: Path, left_out: Counter[str]) -> Lengths:
     """Read lengths from the index tensors; if their file is missing, divide the batch's totals equally."""
     inputs, axes = workload["inputs"], workload["axes"]
-    keys, new = (_tensor(inputs.get(name), folder) for name in ("kv_indptr", "qo_indptr"))
+    keys, new, last = (_tensor(inputs.get(name), folder) for name in ("kv_indptr", "qo_indptr", "kv_last_page_len"))
     if keys is not None:
-        tokens = np.diff(keys) * page
+        pages = np.diff(keys)
+        tokens = pages * page if last is None else np.maximum(pages - 1, 0) * page + last
         queries = np.ones_like(tokens) if new is None else np.diff(new)
         return [(n, t) for n, t in zip(queries.tolist(), tokens.tolist(), strict=True) if n > 0]
     left_out["a workload whose file of lengths is missing: its tokens are divided equally among requests"] += 1
@@ -197,9 +216,7 @@ def _lengths(workload: Record, page: int, folder: Path, left_out: Counter[str]) 
 
 
 def _tensor(described: Any, folder: Path) -> Any:
-    """Read a tensor of 32-bit integers from a safetensors file; its path is relative to a parent of the workloads'
-    folder.
-    """
+    """Read a tensor of integers from a safetensors file; its path is relative to a parent of the workloads' folder."""
     if not isinstance(described, Mapping) or described.get("type") != "safetensors":
         return None
     places = (parent / described["path"] for parent in (folder, *folder.resolve().parents))
@@ -208,5 +225,8 @@ def _tensor(described: Any, folder: Path) -> Any:
         return None
     data = file.read_bytes()
     begin = 8 + int.from_bytes(data[:8], "little")
-    first, last = json.loads(data[8:begin])[described["tensor_key"]]["data_offsets"]
-    return np.frombuffer(data[begin + first : begin + last], np.int32)
+    tensor = json.loads(data[8:begin])[described["tensor_key"]]
+    if tensor["dtype"] not in INTEGERS:
+        raise ValueError(f"{file}: {described['tensor_key']} is {tensor['dtype']}, not one of {', '.join(INTEGERS)}")
+    first, last = tensor["data_offsets"]
+    return np.frombuffer(data[begin + first : begin + last], INTEGERS[tensor["dtype"]])
