@@ -14,7 +14,7 @@ from typing import Any
 
 from .runs import RunError
 
-NAME = "baseline"
+NAME, OLDER_NAME = "baseline", "baseline.json"
 SCHEMA = 1
 HOW_TO_SET_ONE = "set one with: python -m reports baseline set RUN"
 
@@ -53,8 +53,8 @@ def read(folder: Path) -> Baseline | None:
     Raises:
         RunError: the file exists but is no baseline file.
     """
-    path = folder / NAME
-    if not path.exists():
+    path = next((file for name in (NAME, OLDER_NAME) if (file := folder / name).exists()), None)
+    if path is None:
         return None
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -78,6 +78,7 @@ def write(baseline: Baseline) -> Path:
     unfinished = path.with_suffix(".unfinished")
     unfinished.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     os.replace(unfinished, path)
+    (baseline.folder / OLDER_NAME).unlink(missing_ok=True)
     return path
 
 

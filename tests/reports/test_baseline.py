@@ -58,10 +58,12 @@ def test_an_accepted_reason_is_kept_and_shown(saved: Path, baseline: Any, refuse
     assert "because: needed for <b>correctness</b> 「正しさ」" in baseline("show")
 
 
-def test_no_json_is_left_that_is_no_run(saved: Path, baseline: Any) -> None:
+def test_an_older_file_is_read_and_no_json_is_left_that_is_no_run(saved: Path, baseline: Any) -> None:
     """`pytest-benchmark list` reads every *.json as a run."""
     baseline("set", "first")
-    assert len(history(saved)) == 1 and all(file.name.startswith("000") for file in saved.glob("*.json"))
+    (saved / "baseline").rename(saved / "baseline.json")
+    baseline("set", "same")
+    assert len(history(saved)) == 2 and all(file.name.startswith("000") for file in saved.glob("*.json"))
 
 
 def test_compare_with_one_run_takes_the_baseline(saved: Path, results: Path, baseline: Any, printed: Any) -> None:
@@ -113,9 +115,9 @@ def test_published_runs_are_no_baseline(results: Path, refused: Any) -> None:
     ],
 )
 def test_a_broken_baseline_file_is_named(text: str, saved: Path, results: Path, refusal: Any) -> None:
-    (saved / "baseline").write_text(text)
+    (saved / "baseline.json").write_text(text)
     for arguments in (["baseline", "show"], ["baseline", "set", "same"], ["compare", "same"]):
-        assert "baseline: not a baseline file" in refusal(*arguments, "--results", results)
+        assert "baseline.json: not a baseline file" in refusal(*arguments, "--results", results)
 
 
 @pytest.mark.parametrize("arguments", [[], ["set"], ["move", "x"], ["set", "first", "--accept", " "], ["set", "nope"]])
