@@ -164,7 +164,9 @@ def _measure(config: pytest.Config, run: Run, cells: list[Cell]) -> None:
     if not left:
         run.ended = True
         return
-    setting = Setting(str(config.invocation_params.dir), None, run.timing["cell_timeout"], quiet=False)
+    deterministic = any(cell.case.deterministic for cell in left)
+    folder, timeout = str(config.invocation_params.dir), run.timing["cell_timeout"]
+    setting = Setting(folder, None, timeout, quiet=False, deterministic=deterministic)
     seed, fail_fast = config.getoption("shuffle"), bool(config.getoption("maxfail"))
     try:
         measuring = Measuring(run, left, lambda: WorkerClient(Variant("run"), setting), seed, fail_fast, tell)

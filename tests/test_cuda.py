@@ -23,6 +23,8 @@ from torch.overrides import TorchFunctionMode
 
 import bench.timing.cell
 import impls
+from bench.ab.options import parser
+from bench.ab.planning import plan_of
 from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong, classify
@@ -381,12 +383,16 @@ def test_messages_of_cuda(message: str, reason: str) -> None:
     assert message[:60] in str(outcome)
 
 
-def test_a_deterministic_cell_has_cublas_configured(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-    tasks.prepare("x", "fused", Case.of(T=16, H=1, D_h=8).columns())
-    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
-    tasks.prepare("y", "fused", Case.of(T=16, H=1, D_h=8, deterministic=True).columns())
-    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_cublas_is_configured_before_the_first_product_of_a_worker_with_deterministic_cells(
+    deterministic: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch reads the variable once: a cell without deterministic algorithms may come first."""
+    monkeypatch.setattr(os, "environ", {})
+    more = ["--deterministic", "off,on"] * deterministic
+    plan = plan_of(parser().parse_args(["--base-impl", "fused", "--head-impl", "sdpa", *more]), tmp_path)
+    Tasks(".", deterministic=plan.setting.deterministic)
+    assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == (":4096:8" if deterministic else None)
 
 
 def test_a_worker_uses_one_gpu_and_float32_products_despite_the_containers_setting() -> None:

@@ -43,6 +43,8 @@ class Variant:
     impls: Path = CHECKOUT
     """Folder that contains `impls`."""
     python: str = sys.executable
+    versions: str = ""
+    """Versions of a compared interpreter."""
     tree: Path | None = None
     """A tree of `Setting.repository`, if the user's modules differ between the variants; else None."""
     impl: str | None = None
@@ -72,6 +74,8 @@ class Setting:
     """Whether a worker's allocator returns no memory, and, once pinned, it has as many cores as threads."""
     repository: Path = CHECKOUT
     """Git repository around `folder`, of which each variant may have a tree."""
+    deterministic: bool = False
+    """Whether some case is."""
 
 
 class WorkerClient:
@@ -88,6 +92,7 @@ class WorkerClient:
             "trees": [str(setting.repository), str(variant.tree)] if variant.tree else None,
             "threads": setting.threads,
             "slower": dict(variant.slower),
+            "deterministic": setting.deterministic,
         }
         self._timeout = setting.timeout
         self._deadline = 0.0

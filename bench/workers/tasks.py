@@ -83,9 +83,11 @@ class Tasks:
 
     def __init__(
         self, folder: str, threads: int | None = None, slower: dict[str, float] | None = None, tree: str | None = None,
-        on_calls_done: Callable[[], None] = lambda: None,
+        deterministic: bool = False, on_calls_done: Callable[[], None] = lambda: None,
     ):  # fmt: skip
         """`on_calls_done`: called when a request has made its calls, so that another worker may make some."""
+        if deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch reads it once, at its first product
         if threads:
             torch.set_num_threads(threads)
         torch.set_float32_matmul_precision("highest")  # containers may set TF32 (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE)
@@ -347,10 +349,8 @@ class Tasks:
         return built
 
     def _use(self, case: Case) -> None:
-        """Set the threads of a case, and the environment variable that makes cuBLAS deterministic."""
+        """Set the threads of a case."""
         torch.set_num_threads(case.threads or self._threads)
-        if case.deterministic:
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
     def _warmed(self, what: str, ready: Built | Workload) -> dict[str, float]:
         """Keep a call ready to be timed as `what`: {"seconds": of one warm call}."""
