@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import CHECKOUT
-from bench.ab import ab
+from bench.ab import ab, selftest
 from bench.ab.comparison import Unjudgeable
 from bench.ab.options import add_cells, defaults
-from bench.ab.planning import SameCode
+from bench.ab.planning import SameCode, interpreter
 from bench.ab.sources import commit_of, commits_between, digest, repository, subject_of
 from bench.cases.outcome import Skip
 from bench.runs.saving import run_files
@@ -158,10 +158,12 @@ class Bisection:
         for name in ("ends", "pythons"):
             del given[name]
         pythons = self.kind == "pythons"
-        in_tree = not pythons and repository() != CHECKOUT  # a revision has the user's modules
+        in_tree = not pythons and Path.cwd().is_relative_to(repository())  # a revision has the user's modules
         own = {} if in_tree else own_files(" ".join(self.options.impl), Path.cwd())
-        code = {"code": digest(CHECKOUT / "impls", own)} if pythons or own else {}
-        name = f"bisect-{hashlib.sha256(json.dumps(given | code).encode()).hexdigest()[:10]}"
+        versions = [interpreter(it)[1] for it in (base, head)] if pythons else []
+        code = {"code": digest(CHECKOUT / "impls", own, *versions)} if pythons or own else {}
+        conditions = given | code | selftest.conditions()
+        name = f"bisect-{hashlib.sha256(json.dumps(conditions).encode()).hexdigest()[:10]}"
         files = run_files(ab.comparisons(), name)
         if len(files) > times:
             return ab_file.comparison(files[times])

@@ -567,7 +567,7 @@ def test_more_minutes_for_a_saved_comparison(
     assert main(("ab", "--continue", str(elsewhere), "--budget", "0.01")) == 0
     (repository / "impls" / "sdpa.py").write_text("changed = True\n")
     assert main(("ab", "--continue", str(file))) == 3
-    assert "head (the working tree) is other code than it was" in capfd.readouterr().err
+    assert "head (the working tree) is other code or another torch than it was" in capfd.readouterr().err
     assert main(("ab", "--continue", str(repository / "pyproject.toml"))) == 3
     assert "not a comparison that this `python -m bench ab` saved" in capfd.readouterr().err
     assert main(("ab", "--continue", str(file), "--T", "16", "--base-impl", "fused")) == 3
@@ -612,8 +612,12 @@ def test_a_variant_imports_the_modules_of_its_own_tree_also_if_installed_as_edit
         (root / "colorsys.py").write_text("raise RuntimeError('of the user, and not meant')\n")
     (repository / "started here").mkdir()
     (repository / "new.py").write_text("mine = abs\n")
+    sources.copy_of_impls(tree)
+    (tree / "stats").mkdir()
+    (tree / "stats" / "__init__.py").write_text("raise RuntimeError('of a revision of the suite')\n")
     monkeypatch.setenv("PYTHONPATH", str(repository / "src"))
-    client = WorkerClient(Variant("x", tree=tree), Setting(str(repository / "started here"), repository=repository))
+    setting = Setting(str(repository / "started here"), repository=repository)
+    client = WorkerClient(Variant("x", impls=tree, tree=tree), setting)
     names = [f"{name}={path}" for name, path in
              (("deep", "pkg.kern:mine"), ("flat", "flat:mine"), ("new", "new:mine"), ("yaml", "yaml:load"),
               ("hsv", "colorsys:rgb_to_hsv"), ("file", "a folder/file.py:mine"))]  # fmt: skip
@@ -625,6 +629,28 @@ def test_a_variant_imports_the_modules_of_its_own_tree_also_if_installed_as_edit
         "yaml is imported from " in answer["unknown"]["yaml"]
         and "the repository that you are in" in answer["unknown"]["yaml"]
     )
+
+
+def test_a_kernel_that_lies_in_the_checkout_is_that_of_each_revision(
+    inside: Inside, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def planned(folder: str) -> Plan:
+        options = parser().parse_args(["--base", "HEAD", "--impl", "mine=mine:mine"])
+        with sources.temporary_worktrees(repository) as place:
+            monkeypatch.chdir(repository / folder)
+            plan = planning.plan_of(options, place)
+            assert all((it.impls / "impls").is_dir() for it in plan.variants)
+            return replace(plan, names=tuple((it.tree / "mine.py").read_text() for it in plan.variants if it.tree))
+
+    (repository / "mine.py").write_text("first")
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x"]
+    subprocess.run([*git, "add", "mine.py"], cwd=repository, check=True, env=quiet_git())
+    subprocess.run([*git, "commit", "-qm", "x"], cwd=repository, check=True, env=quiet_git())
+    (repository / "mine.py").write_text("second")
+    plan = planned(".")
+    assert plan.names == ("first", "second") and plan.code[0] != plan.code[1]
+    edited(repository)
+    assert planned("..").names == ()  # started elsewhere, with a module that no revision has
 
 
 def test_a_working_tree_is_copied_as_it_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -671,7 +697,7 @@ def test_another_kernel_of_the_users_is_another_comparison(
 ) -> None:
     (tmp_path / "build" / "a").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("bench.ab.planning._interpreter", str)
+    monkeypatch.setattr("bench.ab.planning.interpreter", lambda path: (path, "3.11 2.13"))
 
     def code(mine: str, beside: str) -> tuple[str, str]:
         (tmp_path / name).write_text(mine)
@@ -681,6 +707,9 @@ def test_another_kernel_of_the_users_is_another_comparison(
         with tempfile.TemporaryDirectory() as folder:
             return planning.plan_of(parser().parse_args(options), Path(folder)).code
 
+    plan = planning.plan_of(parser().parse_args(options), tmp_path / "copies")
+    with pytest.raises(Unjudgeable, match="code of yours has changed meanwhile"):
+        measuring._keep(None, replace(plan, code=("of", "before")), {})  # type: ignore[arg-type]
     assert code("a", "b") == code("a", "b")
     assert len({*code("a", "b"), *code("c", "b"), *code("a", "c")}) == 3  # the same of both variants
 

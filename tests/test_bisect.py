@@ -104,6 +104,7 @@ def history(monkeypatch: pytest.MonkeyPatch, measured: Callable[[Measured], None
         return ab.save(ab.comparisons(Path("results")), options.save, data)
 
     measured(saved)
+    monkeypatch.setattr(bisect, "interpreter", lambda path: (path, "3.11 2.13"))
     monkeypatch.setattr(bisect, "commit_of", lambda revision, root: revision)
     monkeypatch.setattr(bisect, "subject_of", lambda commit, root: f"{commit} what it says")
     monkeypatch.setattr(bisect, "commits_between", lambda *_: [f"c{n}" for n in range(1, COMMITS)])
@@ -124,9 +125,28 @@ def test_the_culprit_is_reported_with_what_changed(
     assert history[known:][-1] == history[known - 1]  # other options, other comparisons
 
 
-def test_interpreters_are_points_too(history: list[tuple[str, str, float]], capsys: pytest.CaptureFixture[str]) -> None:
-    assert bisect.main(["--pythons", "c0,c5,c29", "--impl", "sdpa,fused", "--T", "64"]) == 0
+def test_interpreters_are_points_too(
+    history: list[tuple[str, str, float]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["--pythons", "c0,c5,c29", "--impl", "sdpa,fused", "--T", "64"]
+    assert bisect.main(arguments) == 0
     assert "the first that is slow: c29\n" in capsys.readouterr().out
+    known = len(history)
+    bisect.main(arguments)
+    assert len(history) == known
+    monkeypatch.setattr(bisect, "interpreter", lambda path: (path, f"3.11 {'2.14' if path == 'c5' else '2.13'}"))
+    bisect.main(arguments)  # another torch was installed in c5
+    assert len(history) > known and all("c5" in call for call in history[known:])
+
+
+def test_a_machine_with_another_torch_is_measured_anew(
+    history: list[tuple[str, str, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bisect.main(["c0", "c29", "--impl", "sdpa"])
+    first = list(history)
+    monkeypatch.setattr("bench.ab.selftest.fingerprint", lambda: {"torch": "another"})
+    bisect.main(["c0", "c29", "--impl", "sdpa"])
+    assert history[len(first) :] == first
 
 
 @pytest.mark.parametrize("in_tree", [True, False])

@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import monotonic, strftime
 from typing import Any
@@ -20,16 +21,17 @@ from pytest_benchmark.utils import get_machine_id
 
 import impls
 
+from ..cases.meaning import case_hash
 from ..runs.journal import Journal, newest
 from ..runs.saving import load, results_root, save, writable
 from ..selection.choice import listed
 from ..selection.errors import UsageError
 from ..selection.options import clock_text
 from . import selftest
-from .comparison import KIND, compare
+from .comparison import KIND, Plan, Unjudgeable, compare
 from .options import EACH_TIME, asked, command, defaults
-from .planning import plan_of
-from .replicates import VARIANTS
+from .planning import code_of, plan_of
+from .replicates import VARIANTS, Replicate
 from .sources import repository, temporary_worktrees
 
 
@@ -53,19 +55,21 @@ def measure(options: argparse.Namespace, results: Path | None = None) -> Path:
         if continued:
             for variant, now, of_plan in zip(VARIANTS, plan.code, plan.variants, strict=True):
                 if continued["sides"][variant]["code"] != now:
+                    what = f"{variant} ({of_plan.label})"
                     raise UsageError(
-                        f"{variant} ({of_plan.label}) is other code than it was: compare anew, without --continue"
+                        f"{what} is other code or another torch than it was: compare anew, without --continue"
                     )
             known = [it for it in continued["fingerprints"].values() if it]  # none if head was broken
             plan = replace(plan, before=tuple(continued["pairs"]), seed=continued["seed"], fingerprints=known)
         about = {"asked": asked(options), "continues": str(options.to_continue.resolve()) if continued else None}
-        journal = _journal(folder, about | {"code": plan.code} | selftest.conditions(), plan.seed)
+        compared = {"code": plan.code, "cases": [case_hash(case) for case in plan.cases]}
+        journal = _journal(folder, about | compared | selftest.conditions(), plan.seed)
         try:
             before = [line["pair"] for line in journal.lines]
             spent = sum(replicate["seconds"] for replicate in before)
             left = max(0.0, plan.seconds - spent)
             plan = replace(plan, before=(*plan.before, *before), seconds=left, seed=journal.header["seed"])
-            found = compare(plan, _progress_printer(left), lambda replicate: journal.add({"pair": replicate}))
+            found = compare(plan, _progress_printer(left), partial(_keep, journal, plan))
             tested = list(selftest.summary(selftest.kept(folder), plan.margin))
             seconds = found["seconds"] + spent + continued.get("seconds", 0.0)
             whole = found | about | {"seconds": seconds, "command": command(asked(options)), "self_test": tested}
@@ -78,6 +82,13 @@ def measure(options: argparse.Namespace, results: Path | None = None) -> Path:
             raise
         journal.delete()
         return saved
+
+
+def _keep(journal: Journal, plan: Plan, replicate: Replicate) -> None:
+    """Save a replicate; raises `Unjudgeable` if code that isn't a copy, the user's own, has changed meanwhile."""
+    if plan.variants[0].tree is None and code_of(plan.variants, plan.names) != plan.code:
+        raise Unjudgeable("code of yours has changed meanwhile: the same command compares it as it is now")
+    journal.add({"pair": replicate})
 
 
 def _journal(folder: Path, begun: Mapping[str, Any], seed: int) -> Journal:

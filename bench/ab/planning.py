@@ -7,6 +7,8 @@ import random
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from .. import CHECKOUT
@@ -27,8 +29,12 @@ from .sources import (
     twins,
 )
 
-NEEDED = "import sys, torch, numpy, psutil; assert sys.version_info >= (3, 11), 'Python 3.11 or newer is needed'"
-"""Requirements on an interpreter."""
+ASKED = """\
+import sys, torch, numpy, psutil
+assert sys.version_info >= (3, 11), 'Python 3.11 or newer is needed'
+print(sys.version, torch.__version__, torch.version.git_version)
+"""
+"""Requirements on an interpreter, and its versions, which an installation changes in place."""
 
 
 class SameCode(Exception):
@@ -52,21 +58,33 @@ def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
         raise UsageError("--impl names nothing")
     cases = tuple(cases_of(sweep, device, overrides))
     base, head = _variants(options, folder)
-    given = " ".join([*names, *(it.impl for it in (base, head) if it.impl)])
-    own = own_files(given, Path.cwd()) if base.tree is None else {}  # a tree has the user's modules
     return Plan(
         variants=(base, head),
         cases=cases,
         names=names,
         whole_registry=sweep.whole_registry,
-        setting=Setting(str(Path.cwd()), options.threads, options.cell_timeout, repository=repository()),
+        setting=Setting(
+            str(Path.cwd()),
+            options.threads,
+            options.cell_timeout,
+            repository=repository(),
+            deterministic=any(case.deterministic for case in cases),
+        ),
         margin=options.margin,
         seconds=60 * options.budget,
         seed=random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed,
-        code=(digest(base.code, own), digest(head.code, own)),
+        code=code_of((base, head), names),
         allow_gone=tuple(listed(options.allow_gone)),
         twins=twins(base.tree or base.impls, head.tree or head.impls, folder),
     )
+
+
+def code_of(variants: tuple[Variant, Variant], names: Sequence[str]) -> tuple[str, str]:
+    """Return digests of both variants' code, the user's modules included, and of their interpreters' versions."""
+    base, head = variants
+    given = " ".join([*names, *(it.impl for it in variants if it.impl)])
+    own = own_files(given, Path.cwd()) if base.tree is None else {}  # a tree has the user's modules
+    return digest(base.code, own, base.versions), digest(head.code, own, head.versions)
 
 
 def _variants(options: argparse.Namespace, folder: Path) -> tuple[Variant, Variant]:
@@ -102,14 +120,18 @@ def _variants(options: argparse.Namespace, folder: Path) -> tuple[Variant, Varia
     if kind == "_impl":
         base, head = (Variant(name.partition("=")[0], here, impl=name) for name in (first, second))
     else:
-        paths = first, second or sys.executable
-        base, head = (Variant(path, here, python=_interpreter(path)) for path in paths)
+        base, head = (
+            Variant(given, here, python=path, versions=versions)
+            for given in (first, second or sys.executable)
+            for path, versions in [interpreter(given)]
+        )
     return base, head
 
 
 def _revisions(options: argparse.Namespace, folder: Path) -> tuple[Variant, Variant]:
     root = repository()
-    if root != CHECKOUT and not any("=" in name for name in listed(options.impl)):
+    own = Path.cwd().is_relative_to(root) and any("=" in name for name in listed(options.impl))
+    if root != CHECKOUT and not own:
         raise UsageError(f"revisions of {root} are compared: name a kernel in it, as in --impl mine=mine:mine")
     commits = commit_of(options.base, root), options.head and commit_of(options.head, root)
     if commits[0] == commits[1]:
@@ -117,7 +139,7 @@ def _revisions(options: argparse.Namespace, folder: Path) -> tuple[Variant, Vari
             f"--base {options.base} and --head {options.head} are the same commit {commits[0][:10]}; name another"
         )
     base, head = (
-        _variant(given, commit, folder / name, root)
+        _variant(given, commit, folder / name, root, own)
         for name, given, commit in zip(VARIANTS, (options.base, options.head), commits, strict=True)
     )
     if digest(base.code) == digest(head.code) and same_files(*commits, root):
@@ -125,26 +147,29 @@ def _revisions(options: argparse.Namespace, folder: Path) -> tuple[Variant, Vari
     return base, head
 
 
-def _variant(given: str, commit: str | None, place: Path, root: Path) -> Variant:
-    """Return a variant: a revision of the user's repository or of the suite, or the working tree."""
-    own = root != CHECKOUT
+def _variant(given: str, commit: str | None, place: Path, root: Path, own: bool) -> Variant:
+    """Return a variant: a revision or the working tree, of the user's repository or of the suite; with `own` modules
+    of it.
+    """
     if commit is None:
         label = "the working tree"
         place = copy_of_working_tree(place, root) if own else copy_of_impls(place)
     else:
         short = commit[:10]
         label, place = short if commit.startswith(given) else f"{given} ({short})", check_out(commit, place, root)
-    return Variant(label, commit=commit, tree=place) if own else Variant(label, place, commit=commit)
+    impls = place if root == CHECKOUT else CHECKOUT
+    return Variant(label, impls, commit=commit, tree=place if own else None)
 
 
-def _interpreter(given: str) -> str:
-    """Return an interpreter that can run a worker; raises `UsageError`."""
+@cache
+def interpreter(given: str) -> tuple[str, str]:
+    """Return the path and the versions of an interpreter that can run a worker; raises `UsageError`."""
     path = shutil.which(given)
     if path is None:
         raise UsageError(f"there is no interpreter {given}: give the path of a `python` with torch, numpy and psutil")
     path = str(Path(path).absolute())
-    done = subprocess.run([path, "-c", NEEDED], cwd=CHECKOUT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([path, "-c", ASKED], cwd=CHECKOUT, capture_output=True, text=True, timeout=300)
     if done.returncode:
         why = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise UsageError(f"{given} can't run the suite ({why}): `{given} -m pip install torch numpy psutil`")
-    return path
+    return path, done.stdout

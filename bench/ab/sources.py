@@ -124,9 +124,9 @@ def twins(base: Path, head: Path, folder: Path) -> dict[Path, Path]:
     return places
 
 
-def digest(folder: Path, others: Mapping[str, Path] = {}) -> str:
-    """Return a digest of the code in a folder, and of other files by name."""
-    found = hashlib.sha256()
+def digest(folder: Path, others: Mapping[str, Path] = {}, *versions: str) -> str:
+    """Return a digest of the code in a folder, of other files by name, and of the versions of what runs it."""
+    found = hashlib.sha256("".join(versions).encode())
     files = sorted(it for it in folder.rglob("*") if it.suffix in CODE and it.is_file())
     named = [(str(it.relative_to(folder)), it) for it in files]
     for name, path in [*named, *sorted(others.items())]:

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,9 +23,11 @@ def main() -> None:
     "slower": {}}`.
     """
     given = json.loads(sys.argv[1])
-    sys.path.insert(0, given.pop("impls"))  # bench is known by now: `impls` alone comes from there
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent
     requests, replies = _own_pipes()
+    sys.path.insert(0, impls := given.pop("impls"))
+    import_module("impls")
+    sys.path.remove(impls)  # where a revision of the suite has its other packages, too
     from ..cases.accounting import spent
     from .tasks import Tasks
 
@@ -61,7 +64,7 @@ def _search(repository: Path, tree: Path, folder: str) -> None:
         return str(below) if below and below.is_dir() else place
 
     own = [place for place in os.environ.pop(MODULES, "").split(os.pathsep) if place]
-    sys.path[2:] = map(moved, [*sys.path[2:], *own, folder, str(tree)])  # the first two belong to the suite
+    sys.path[1:] = map(moved, [*sys.path[1:], *own, folder, str(tree)])  # the first one belongs to the suite
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
