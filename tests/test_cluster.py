@@ -54,6 +54,18 @@ def test_rows_of_many_nodes_are_those_of_one_run(tmp_path: Path) -> None:
     assert not set.intersection(*processes.values())  # a ratio between two cases would be one between two nodes
 
 
+def test_a_job_without_a_sample_of_a_gpu_is_merged_with_one_that_has_some(tmp_path: Path) -> None:
+    def longer(node: str, case: str | None) -> Reply | None:
+        if case != CASES[0]:
+            return None
+        run = job(case)
+        looks = run["controls"]["looks"] | {"gpu copy": [{"at": 0.0, "seconds": 1e-3}]}
+        return {"run": run | {"controls": run["controls"] | {"looks": looks}}}
+
+    data = merged(driven(MadeUpCluster({"n1": "a"}, CASES, longer), Journal.start(tmp_path, "x", {})), "a")
+    assert len(data["controls"]["looks"]["gpu copy"]) == 1 and len(data["benchmarks"]) > 1
+
+
 def test_a_node_that_dies_costs_one_job_which_another_of_its_type_does(tmp_path: Path) -> None:
     def dies(node: str, case: str | None) -> None:
         if node == "a1" and case:
