@@ -109,6 +109,16 @@ def test_cells_that_were_ready_are_prepared_again_where_another_one_ends_their_p
     assert list(pool.run.skipped) == [cells[1].key]
 
 
+def test_a_new_process_times_no_cell_whose_code_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a user who edits a kernel during a run."""
+    pool, cells, _ = pool_of(tmp_path)
+    pool.run.planned = {cell.key for cell in cells}
+    monkeypatch.setitem(pool.run.code, cells[1].impl.owner, ("of another state",))
+    pool.skip(cells[0], Lost("ended its process (SIGSEGV)"))
+    assert pool.run.skipped.keys() == {cells[0].key, cells[1].key}
+    assert "its code has changed since the run began" in pool.run.skipped[cells[1].key]["detail"]
+
+
 def test_a_process_is_timed_once_the_previous_one_is_idle_and_after_a_whole_untimed_block(tmp_path: Path) -> None:
     pool, cells, asked = pool_of(tmp_path, alone=("sdpa",))
     shared, own = (client for client, _ in asked)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,6 +44,18 @@ def test_hashes_of_earlier_runs_stay() -> None:
     """The hashes were computed when they still covered the sources."""
     assert case_hash(Case.of(T=64, H=1, D_h=64)) == "bf6ad737dea5"
     assert case_hash(Case.of(T=64, H=8, D_h=64, mode="backward", dtype="bfloat16")) == "4a089d7117ce"
+
+
+def test_a_model_is_known_by_its_configuration_and_not_by_the_path_of_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    case = Case.of(T=64, H=1, D_h=64, scope="block", model="config.json")
+    hashes = []
+    for width in (128, 256, 128):
+        Path("config.json").write_text(json.dumps({"model_type": "llama", "intermediate_size": width}))
+        hashes.append(case_hash(case))
+    assert hashes[0] == hashes[2] != hashes[1]
 
 
 def test_every_axis_is_in_it_and_one_that_is_off_is_not() -> None:

@@ -62,7 +62,7 @@ def test_a_job_without_a_sample_of_a_gpu_is_merged_with_one_that_has_some(tmp_pa
         looks = run["controls"]["looks"] | {"gpu copy": [{"at": 0.0, "seconds": 1e-3}]}
         return {"run": run | {"controls": run["controls"] | {"looks": looks}}}
 
-    data = merged(driven(MadeUpCluster({"n1": "a"}, CASES, longer), Journal.start(tmp_path, "x", {})), "a")
+    data = merged(driven(SimulatedCluster({"n1": "a"}, CASES, longer), Journal.start(tmp_path, "x", {})), "a")
     assert len(data["controls"]["looks"]["gpu copy"]) == 1 and len(data["benchmarks"]) > 1
 
 

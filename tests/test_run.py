@@ -325,7 +325,7 @@ def test_a_run_begun_by_other_code_is_begun_anew_or_refused(shell: Suite, tmp_pa
     )
     assert shell("--benchmark-save=x", "--precision", "0.5", *ONE, "mine=own:mine,sdpa").returncode == -signal.SIGKILL
     own.write_text(own.read_text() + "# another state\n")
-    assert "the code has changed since run x was begun; --redo begins it anew" in one_line(shell("--resume", "x"))
+    assert "code or cases have changed since run x was begun; --redo begins it anew" in one_line(shell("--resume", "x"))
     for looking in ("--dry-run", "--collect-only"):
         assert shell("--resume", "x", "--redo", looking).returncode == 0
         assert list(tmp_path.glob("results/*/*.journal"))  # sampling loses nothing
@@ -338,7 +338,7 @@ def test_a_run_begun_by_other_code_is_begun_anew_or_refused(shell: Suite, tmp_pa
     assert "run x is finished" in one_line(shell("--resume", "x", "--redo"))
     assert data["sources"] and shell("--resume", "x").returncode == 0  # nothing is left to do
     own.write_text(own.read_text() + "# a third\n")
-    assert "run x is finished, and the code is another now; --benchmark-save=x" in one_line(shell("--resume", "x"))
+    assert "run x is finished, and code or cases have changed; --benchmark-save=x" in one_line(shell("--resume", "x"))
 
 
 @pytest.mark.parametrize(
@@ -357,10 +357,10 @@ def test_a_run_is_resumed_where_only_code_changed_that_decides_no_result(
     assert all(any(CHECKOUT.glob(pattern)) for pattern in impl_hash.DECIDING)
     shutil.copytree(CHECKOUT / "bench", tmp_path / "bench")
     monkeypatch.setattr(impl_hash, "CHECKOUT", tmp_path)
-    before = impl_hash.sources_hash([])
+    before = impl_hash.sources_hash([], [])
     changed = tmp_path / "bench" / file
     changed.write_text(changed.read_text() + "# more\n")
-    assert (impl_hash.sources_hash([]) != before) == decides
+    assert (impl_hash.sources_hash([], []) != before) == decides
 
 
 @pytest.mark.slow

@@ -8,6 +8,9 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
+
+import pytest
 
 import impls
 from bench.cases.case import Case
@@ -34,11 +37,16 @@ def operators_in(path: Path) -> set[str]:
     return {event["name"] for event in events if event.get("cat") == "cpu_op"}
 
 
-def test_every_row_names_its_trace_and_is_otherwise_the_same(suite: Suite, tmp_path: Path) -> None:
-    """Except calls with too many operators."""
+def test_every_row_names_its_trace_and_is_otherwise_the_same(
+    suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Except calls with too many operators; also of a run that was interrupted behind its timing."""
     (tmp_path / "own.py").write_text("from torch.nn.functional import scaled_dot_product_attention as sdpa\n")
     cells = ("--impl", "loop,fused,ö+x=own:sdpa", "--T", "64", "--H", "1", "--dtype", "float32")
-    traced = suite("--save-traces", "--benchmark-save=x", *cells)
+    with monkeypatch.context() as patch:
+        patch.setattr(Traces, "save", mock.Mock(side_effect=KeyboardInterrupt))
+        assert suite("--save-traces", "--benchmark-save=x", *cells).returncode == 2
+    traced = suite("--resume", "x")
     assert traced.returncode == 0, traced.stdout
     assert traced.stdout.count("no trace of 1 cells (loop): more than 10,000 operators a call") == 1
     assert "traces: 2, for `tensorboard --logdir " in traced.stdout

@@ -21,7 +21,7 @@ from pytest_benchmark.utils import get_machine_id
 
 import impls
 
-from ..cases.meaning import case_hash
+from ..cases.case_hash import case_hash
 from ..runs.journal import Journal, newest
 from ..runs.saving import load, results_root, save, writable
 from ..selection.choice import listed

@@ -11,6 +11,7 @@ import json
 from typing import TYPE_CHECKING
 
 from .. import CHECKOUT
+from .models import config_of
 
 if TYPE_CHECKING:
     from .case import Case
@@ -26,9 +27,12 @@ Until 2026 it was a hash of the sources; this is its last value, so that runs of
 def case_hash(case: Case) -> str:
     """Return a hash that is equal in every process and for every implementation, until the case or the version changes.
 
-    Axes at zero, off or unset are left out, so that new axes change no hash.
+    Axes at zero, off or unset are left out, so that new axes change no hash. Of a model given by its file, the contents
+    count.
     """
     axes = {name: value for name, value in case.columns().items() if value}
+    if (model := axes.get("model", "")).endswith(".json"):
+        axes["config"] = config_of(model)
     return _digest(json.dumps([sorted(axes.items()), MEASUREMENT]).encode())
 
 

@@ -15,6 +15,8 @@ import torch
 from impls import Impl
 
 from .. import CHECKOUT
+from ..cases.case import Case
+from ..cases.case_hash import case_hash
 
 
 def impl_hash(impl: Impl, kernel: str) -> str:
@@ -41,11 +43,14 @@ DECIDING = (
 """Files that determine what a run measures, and how its journal is read."""
 
 
-def sources_hash(impls: Iterable[Impl]) -> str:
-    """Return a hash of all code that determines measurements: implementations, wherever they come from, and timing."""
+def sources_hash(impls: Iterable[Impl], cases: Iterable[Case]) -> str:
+    """Return a hash of what determines measurements: all code, implementations included wherever they come from, and the
+    cases.
+    """
     files = sorted(path for pattern in DECIDING for path in CHECKOUT.glob(pattern))
     digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
     digests += [digest for owner in sorted({impl.owner for impl in impls}) for digest in sources(owner)]
+    digests += map(case_hash, cases)
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()[:12]
 
 

@@ -97,7 +97,7 @@ def _from_journal(config: pytest.Config, folder: Path, name: str) -> Run | None:
     if journal.header["machine"] != fingerprint():
         raise UsageError(f"run {name} was begun on another machine or with another torch; --redo begins it anew")
     if journal.header["sources"] != run.selection.sources:
-        raise UsageError(f"the code has changed since run {name} was begun; --redo begins it anew")
+        raise UsageError(f"code or cases have changed since run {name} was begun; --redo begins it anew")
     run.restore(journal)
     return run
 
@@ -112,7 +112,7 @@ def _from_file(config: pytest.Config, folder: Path, name: str) -> Run | None:
     run = _run(config, _original_options(config, name, finished["asked"], finished["machine_info"]), folder)
     if finished.get("sources") not in (None, run.selection.sources):
         raise UsageError(
-            f"run {name} is finished, and the code is another now; --benchmark-save={name} measures it once more"
+            f"run {name} is finished, and code or cases have changed; --benchmark-save={name} measures it once more"
         )
     run.finished = {(it["extra_info"]["impl"], it["extra_info"]["id"]): it for it in finished["benchmarks"]}
     run.skipped = {(it["impl"], it["id"]): it for it in finished["skipped"]}

@@ -94,11 +94,13 @@ class Measuring:
         """Measure all remaining cells. Raises `UsageError` if worker processes can't start."""
         self._run.sample_machine()
         for processes in self._batches():
-            if self._unchecked() or any(self._open(process) for process in processes):
+            last = self._run.processes - 1 in processes
+            to_time = self._unchecked() or any(map(self._open, processes))
+            if to_time or (last and any(map(self._lacks, self._cells))):
                 with self._pools(processes) as pools:
                     self._check(pools[: self._checkers])
                     self._time(pools)
-                    if self._run.processes - 1 in processes:
+                    if last:
                         self._tell_precision()
                         self._finish(pools)
         self._run.sample_machine()
@@ -270,21 +272,28 @@ class Measuring:
                 ended = "" if width <= precision else f"out of time: {widest} "
                 self._tell(f"{case}  {ended}\N{PLUS-MINUS SIGN}{width:.1%} from its visits")
 
+    def _lacks(self, cell: Cell) -> set[str]:
+        """Return which of the columns measured after the timing, `cold_s` and `trace`, a timed cell still lacks."""
+        if cell.key in self._run.skipped or not self._run.samples(cell.key):
+            return set()
+        wants_more = measures_more(cell.case.device) or "model" in self._run.asked  # hot beside cold
+        wanted = [*["cold_s"] * wants_more, *["trace"] * (self._run.traces is not None)]
+        return {*wanted} - self._run.timed[cell.key].columns.keys()
+
     def _finish(self, pools: Sequence[WorkerPool]) -> None:
         """Take further measurements: single cold calls, graphs, energy, and traces."""
         for cell in self._cells:
-            wants_more = measures_more(cell.case.device) or "model" in self._run.asked  # hot beside cold
-            if cell.key in self._run.skipped or not self._run.samples(cell.key) or not (wants_more or self._run.traces):
+            if not (lacks := self._lacks(cell)):
                 continue
             pool = pools[0] if self._run.processes > 1 else self._owner.get(cell.case.id, pools[0])
             pool.prepare([cell])
             try:
-                if wants_more:
+                if "cold_s" in lacks:
                     hot = median(it.seconds for it in self._run.samples(cell.key))
                     more = pool.ask("more", cell, hot_s=hot)
                     self._run.rooflines.restore(more.pop("roofs", []))
                     self._run.add("columns", cell, columns=more)
-                if self._run.traces:
+                if self._run.traces and "trace" in lacks:
                     operators = self._run.checked[cell.key]["columns"]["operators"]
                     trace = self._run.traces.save(cell, operators, partial(pool.ask, "trace", cell))
                     self._run.add("columns", cell, columns=trace)

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..cases.cells import Cell, Key
 from ..cases.outcome import Skip
+from ..checks.impl_hash import sources
 from ..selection.choice import listed
 from ..selection.errors import UsageError
 from ..workers.client import Lost, NamedWorkers, Reply, Request, Script, WorkerClient, run_concurrently
@@ -51,6 +52,7 @@ class WorkerPool:
         }
         for name in listed(self.run.asked.get("impl", [])):
             imports[self._name(name.partition("=")[0])]["names"].append(name)
+        self._skip_changed()
         self._workers = NamedWorkers(lambda name: self.start(), imports)
         self.number = self.run.next_number("process")
 
@@ -110,10 +112,19 @@ class WorkerPool:
     def close(self) -> None:
         self._workers.close()
 
+    def _skip_changed(self) -> None:
+        """Skip the cells of implementations whose code has changed since the run began, as a new process imports it."""
+        began = self.run.code
+        sources.cache_clear()
+        for cell in map(self.run.cell, sorted((self.run.planned or set()) - self.run.known)):
+            if sources(cell.impl.owner) != began[cell.impl.owner]:
+                self.skip(cell, Skip("its code has changed since the run began: measure it anew"))
+
     def _name(self, impl: str) -> str:
         return impl if impl in self.alone else SHARED
 
     def _replace(self, name: str) -> None:
+        self._skip_changed()
         self._last = None
         self.grown.clear()
         self.renewed = {key for key in self.renewed if self._name(key[0]) != name}

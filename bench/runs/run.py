@@ -20,6 +20,7 @@ from ..cases.case import AXES
 from ..cases.cells import Cell, Key
 from ..cases.outcome import Skip
 from ..cases.published import published_of
+from ..checks.impl_hash import sources
 from ..selection.errors import UsageError
 from ..selection.options import Selection
 from ..timing.devices import meter_for, threads
@@ -90,6 +91,11 @@ class Run:
     def cell(self, key: Key) -> Cell:
         """Return the cell of an implementation's name and a case id."""
         return self._cells[key]
+
+    @cached_property
+    def code(self) -> dict[str, tuple[str, ...]]:
+        """Digests of the implementations' files by module, as of the start of the first process."""
+        return {impl.owner: sources(impl.owner) for impl in self.selection.impls}
 
     @cached_property
     def _cells(self) -> dict[Key, Cell]:

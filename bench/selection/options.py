@@ -40,8 +40,8 @@ class Selection:
 
     @property
     def sources(self) -> str:
-        """Return a digest of all code that affects its measurements."""
-        return sources_hash(self.impls)
+        """Return a digest of all code that affects its measurements, and of its cases."""
+        return sources_hash(self.impls, dict.fromkeys(cell.case for cell in self.cells))
 
 
 TIMING: dict[str, tuple[float, str, str]] = {
