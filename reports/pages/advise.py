@@ -26,6 +26,9 @@ from ..reading.runs import Run, RunError
 MOST_RUNS = 200
 """Most runs searched for one that contains the requested cases."""
 
+WIDTH = 80
+"""Least columns of the table, and those without a terminal."""
+
 COLUMNS = {"case": False, "fastest": False, "time": True, "next best": False, "slowdown": True, "verdict": False}
 """Columns, and whether they are aligned right."""
 
@@ -97,7 +100,8 @@ def _answering(newest: Run, asked: Mapping[str, Any], layers: Mapping[str, Mappi
 
 def _print(table: Mapping[str, Any]) -> None:
     """Print one line per case, then the crossovers."""
-    console = Console(width=None if sys.stdout.isatty() else 80, highlight=False, markup=False)
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, markup=False)
+    console.width = max(console.width, WIDTH)  # the numbers of a narrower table would be cut
     if table["read_as"]:
         console.print(
             f"decode at T = {advice.typed(table['asked']['T'])}: one new token (T = 1) against a cache of as many (T_kv)"

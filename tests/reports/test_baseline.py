@@ -120,6 +120,11 @@ def test_a_broken_baseline_file_is_named(text: str, saved: Path, results: Path, 
         assert "baseline.json: not a baseline file" in refusal(*arguments, "--results", results)
 
 
+def test_errors_of_an_installed_suite_name_its_command(refused: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stats.arguments.INSTALLED", True)
+    assert refused("set").startswith("attention-bench: error: ")
+
+
 @pytest.mark.parametrize("arguments", [[], ["set"], ["move", "x"], ["set", "first", "--accept", " "], ["set", "nope"]])
 def test_usage_errors_are_one_line_and_exit_code_3(arguments: list[str], saved: Path, refused: Any) -> None:
     refused(*arguments)

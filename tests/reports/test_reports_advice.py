@@ -205,6 +205,14 @@ def test_the_newest_run_with_a_layer_of_the_model_answers(results: Path, printed
     assert "from run 0001_a" in printed("advise", "--results", results, "--model", "llama3-8b")
 
 
+def test_no_number_is_cut_in_a_narrow_terminal(as_run: Any, printed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = as_run(two({64: (1e-3, 2e-3)})).path
+    wide = printed("advise", "--run", run)
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert printed("advise", "--run", run).splitlines()[2] == wide.splitlines()[2]
+
+
 def test_on_the_command_line(as_run: Any, printed: Any) -> None:
     run = as_run(two({64: (1e-3, 2e-3), 1024: (4e-3, 2e-3)})).path
     out = printed("advise", "--run", run, "--T", 2048, "--H", 8, "--dtype", "float32")
