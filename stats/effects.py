@@ -30,7 +30,7 @@ LEAST_SPREAD = 1e-5
 
 WEIGHT = 4
 """Degrees of freedom of the prior, which is the spread of other cells. Measured spreads differed from cell to cell as
-much as 2 to 7 degrees of freedom imply (docs/measured.md).
+much as 2 to 7 degrees of freedom imply.
 """
 
 NOISY = 0.99
