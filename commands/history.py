@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from reports.judging.confirmations import Asked
+from reports.judging.confirmations import Unconfirmed
 from reports.pages import history
 
 
@@ -16,7 +16,7 @@ def main(arguments: Sequence[str]) -> int:
     return history.main(arguments, confirm)
 
 
-def confirm(asked: Asked, results: Path) -> str:
+def confirm(step: Unconfirmed, results: Path) -> str:
     """Compare the commits around a step, and save the comparison; returns why it can't be done, or ''."""
     from bench.ab import ab  # imports torch, on which reports does not depend
     from bench.ab.comparison import Unjudgeable
@@ -25,11 +25,11 @@ def confirm(asked: Asked, results: Path) -> str:
     from bench.cases.outcome import Skip
     from bench.selection.errors import UsageError
 
-    text = json.dumps(asked.cases)
+    text = json.dumps(step.cases)
     try:
         cases = ab.comparisons(results) / f"cases-{hashlib.sha256(text.encode()).hexdigest()[:10]}.json"
         cases.write_text(text, encoding="utf-8")  # kept, for --continue
-        ab.measure(Namespace(**{**defaults(), **asked.options, "cases": str(cases.resolve())}), results)
+        ab.measure(Namespace(**{**defaults(), **step.options, "cases": str(cases.resolve())}), results)
     except (UsageError, Unjudgeable, Skip, SameCode) as why:
         return str(why)
     return ""

@@ -723,7 +723,7 @@ def test_a_step_of_history_is_compared_by_its_commits(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(measuring, "measure", measured)
     given = {"base": "a", "head": "b", "threads": 2, "device": "cpu", "impl": ["mine=mine:mine", "sdpa"]}
-    step = confirmations.Asked(given, [{"T": 64}])
+    step = confirmations.Unconfirmed(given, [{"T": 64}])
     assert confirm(step, tmp_path) == "no difference in code between a and b"
     ((options, results),) = asked
     assert {name: getattr(options, name) for name in given} == given and results == tmp_path

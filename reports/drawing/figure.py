@@ -79,9 +79,9 @@ def draw(name: str, grid: Grid, palette: Palette, baseline: str | None, narrow: 
     ax = figure.add_axes((0.13, 0.14, 0.62, 0.66))
     _lines(ax, series, palette, _labelled(series, grid, baseline), measure)
     ax.set_xlabel(axis_label(axis))
-    said = fr.settings(pd.DataFrame([it.row for it in cases[-1].ranked]))
+    common = fr.settings(pd.DataFrame([it.row for it in cases[-1].ranked]))
     place = words.place(
-        {key: value for key, value in said.items() if key not in (axis, "T_kv")},
+        {key: value for key, value in common.items() if key not in (axis, "T_kv")},
         always=("B", "H", "D_h", "dtype", "mask"),
     )
     title = _finding(name, cases[-1], baseline, axis) or measure.title
@@ -119,11 +119,11 @@ def _lines(ax: Axes, series: dict[str, Any], palette: Palette, labelled: Sequenc
     """Draw lines with labels at their ends; unlabelled ones are grey."""
     for name in sorted(series, key=labelled.__contains__):
         xs, ys = zip(*series[name], strict=True)
-        style, told = palette[name], name in labelled
-        colour = style.colour if told else GRID
+        style, named = palette[name], name in labelled
+        colour = style.colour if named else GRID
         ax.plot(
-            xs, ys, "--" if style.compiled else "-", marker=style.marker if told else None, color=colour, ms=5,
-            mfc=SURFACE if style.compiled else colour, lw=2.4 if style.own else 1.6 if told else 1.0, zorder=3 if told else 2,
+            xs, ys, "--" if style.compiled else "-", marker=style.marker if named else None, color=colour, ms=5,
+            mfc=SURFACE if style.compiled else colour, lw=2.4 if style.own else 1.6 if named else 1.0, zorder=3 if named else 2,
         )  # fmt: skip
     values = [y for name in labelled for _, y in series[name]]
     low, high = min(values) / 1.25, max(values) * 1.25

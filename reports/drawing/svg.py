@@ -120,8 +120,8 @@ def bars(rows: Sequence[tuple[str, str, Mapping[str, float]]]) -> Markup:
     return _svg("".join(drawn), y + LINE)
 
 
-def _part(name: str, index: int, x: float, y: float, width: float, said: str = "") -> str:
-    title = f"<title>{html.escape(name)} {said}</title>" if said else ""
+def _part(name: str, index: int, x: float, y: float, width: float, text: str = "") -> str:
+    title = f"<title>{html.escape(name)} {text}</title>" if text else ""
     return (
         f'<rect x="{x:.1f}" y="{y:g}" width="{width:.1f}" height="10" style="fill:var(--c{index + 1})">{title}</rect>'
     )

@@ -127,4 +127,4 @@ def _notes(
         and "blocks" in replicates[0]
         and any(cell.verdict.word == verdict.INCONCLUSIVE for cell in cells)
     ):
-        yield f"more minutes for what is open: python -m bench ab --continue {shlex.quote(str(path))}"
+        yield f"to measure the INCONCLUSIVE cells for longer: python -m bench ab --continue {shlex.quote(str(path))}"

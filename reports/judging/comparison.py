@@ -95,8 +95,8 @@ class Comparison:
     """Commands that repeat the comparison."""
     implementations: Mapping[str, Verdict] = field(default_factory=dict)
     """Verdicts on the mean over the cells of each implementation."""
-    asked: Sequence[str] = ()
-    """Implementations of interest: those whose code changed; if empty, all."""
+    of_interest: Sequence[str] = ()
+    """Implementations whose code changed; if empty, all are of interest."""
     unjudged: str = ""
     """Why no verdict on the code is possible; or ''."""
     neither: int = 0
@@ -118,7 +118,7 @@ class Comparison:
         verdicts = [(cell.impl, cell.verdict) for cell in self.cells] + [*self.implementations.items()]
         if self.regressed or any(it.word == verdict.REGRESSED for _, it in verdicts):
             return command.REGRESSED
-        words = {it.word for name, it in verdicts if name in (self.asked or [name])}
+        words = {it.word for name, it in verdicts if name in (self.of_interest or [name])}
         open_ = verdict.INCONCLUSIVE in words and not words & {*verdict.SETTLED}
         return command.NOT_JUDGED if self.unjudged or open_ else command.FINE
 
@@ -156,14 +156,14 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
     found = saved.changes(before, after, changed)
     judged, implementations = _verdicts(found, changed, margin)
     names = dict.fromkeys(impl for impl, _ in alike)
-    asked, anchors = tuple(name for name in names if name in changed), names.keys() - changed
+    of_interest, anchors = tuple(name for name in names if name in changed), names.keys() - changed
     why = ALL_CHANGED if alike and not anchors else other
     shown = [
         _cell(key, variants, _verdict(variants, judged.get(key), why), margin if key in alike else math.inf)
         for key, variants in cells.items()
         if any(it.logs or it.reason == "wrong" for it in variants) or variants[1].reason in FAILED
     ]
-    open_ = {name: implementations.get(name) for name in asked}
+    open_ = {name: implementations.get(name) for name in of_interest}
     notes = [*_notes(base, head), *_notes_on(found, len(anchors)), *_open(base, head, open_)]
     reasons = {cell.verdict.reason for cell in shown if cell.verdict.word == verdict.INCONCLUSIVE}
     return Comparison(
@@ -178,7 +178,7 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
             f"python -m reports compare {base.name} {head.name}{again}",
         ],
         implementations=implementations,
-        asked=asked,
+        of_interest=of_interest,
         unjudged="" if implementations else words.listing(sorted(reasons)) or "no cell in common",
     )
 
@@ -294,7 +294,7 @@ def _notes_on(found: Changes, anchors: int) -> Iterator[str]:
     if not found.implementations:
         return
     if abs(math.expm1(found.shift)) > conditions.DRIFT:
-        another = ", as on another machine: only large changes can be told" * (abs(found.shift) > saved.STEADY)
+        another = ", as on another machine: only large changes can be detected" * (abs(found.shift) > saved.STEADY)
         yield f"seconds of unchanged code changed by {shares.signed(found.shift)} from base to head{another}"
     cells, impls = (shares.percent(math.expm1(spread)) for spread in (found.of_cells, found.of_implementations))
     yield (
@@ -303,14 +303,14 @@ def _notes_on(found: Changes, anchors: int) -> Iterator[str]:
     )
 
 
-def _open(base: Run, head: Run, asked: Mapping[str, Verdict | None]) -> Iterator[str]:
-    """Yield the command that decides what is open of changed code; None is what has no verdict at all."""
-    names = [name for name, known in asked.items() if known is None or known.word == verdict.INCONCLUSIVE]
+def _open(base: Run, head: Run, verdicts: Mapping[str, Verdict | None]) -> Iterator[str]:
+    """Yield the command that judges changed implementations without a verdict. `verdicts`: None for one without times."""
+    names = [name for name, known in verdicts.items() if known is None or known.word == verdict.INCONCLUSIVE]
     if not names:
         return
-    seen = max((known.detectable for name in names if (known := asked[name])), default=math.inf)
-    shown = f"of {words.listing(names)} these runs would have shown a change of {shares.percent(seen)}; " * (seen < 1)
-    yield f"{shown}`{_interleaved(base, head, names)}` shows 1 % in a few minutes"
+    seen = max((known.detectable for name in names if (known := verdicts[name])), default=math.inf)
+    shown = f"for {words.listing(names)} these runs can detect a change of {shares.percent(seen)}; " * (seen < 1)
+    yield f"{shown}`{_interleaved(base, head, names)}` detects 1 % in a few minutes"
 
 
 def _interleaved(base: Run, head: Run, names: Collection[str]) -> str:
@@ -320,9 +320,9 @@ def _interleaved(base: Run, head: Run, names: Collection[str]) -> str:
         variants = f"--base-python PYTHON_WITH_TORCH_{base.machine.get('torch')}"
     elif newer and newer != base.committed[:10]:
         variants += f" --head {newer}"
-    asked = {name: str(head.asked[name]) for name in ("sweep", "model", "cases", *KNOWN_AXES) if head.asked.get(name)}
-    if "threads" in asked:
-        asked["threads"] = asked["threads"].partition(",")[0]  # a comparison has one number of them
+    options = {name: str(head.asked[name]) for name in ("sweep", "model", "cases", *KNOWN_AXES) if head.asked.get(name)}
+    if "threads" in options:
+        options["threads"] = options["threads"].partition(",")[0]  # a comparison has one number of them
     own = ",".join(head.own.get(name, name) for name in names)
-    cells = shlex.join(["--impl", own, *(word for name, value in asked.items() for word in (f"--{name}", value))])
+    cells = shlex.join(["--impl", own, *(word for name, value in options.items() for word in (f"--{name}", value))])
     return f"python -m bench ab {variants} {cells}"

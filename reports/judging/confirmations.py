@@ -23,8 +23,8 @@ Known = Mapping[Key | None, Verdict]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Cells that changed between two runs, to be compared by their commits."""
+class Unconfirmed:
+    """Cells that became slower between two runs, whose commits have not been compared."""
 
     options: Mapping[str, Any]
     """Options of `python -m bench ab` by name."""
@@ -41,7 +41,7 @@ def key(series: Series, at: int, runs: Sequence[Run]) -> Key | None:
     return (base, head, series.impl, case, series.axes.get("threads") or 1) if base and head and base != head else None
 
 
-def open_steps(series: Sequence[Series], runs: Sequence[Run], known: Known) -> Iterator[Asked]:
+def open_steps(series: Sequence[Series], runs: Sequence[Run], known: Known) -> Iterator[Unconfirmed]:
     """Yield slow-downs that have not recovered and have no comparison. A comparison has one device and one number of
     threads.
     """
@@ -56,7 +56,7 @@ def open_steps(series: Sequence[Series], runs: Sequence[Run], known: Known) -> I
     for given, cells in together.items():
         impls = list(dict.fromkeys(own.get(one.impl, one.impl) for one in cells))
         cases = {one.id: without_defaults(one.axes) for one in cells}
-        yield Asked({**dict(given), "impl": impls}, [*cases.values()])
+        yield Unconfirmed({**dict(given), "impl": impls}, [*cases.values()])
 
 
 def known(folder: Path) -> Known:

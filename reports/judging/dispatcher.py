@@ -100,7 +100,7 @@ def emit(path: Path, runs: Sequence[tuple[Run, pd.DataFrame]]) -> str:
     known = {setting: some for setting, by_length in every.items() if (some := _choosable(setting, by_length))}
     if not known:
         raise RunError(
-            f"nothing to choose from: no case that a call can have was measured with {SDPA} and one of "
+            f"no kernel to choose: no case that a call of SDPA can have was measured with {SDPA} and one of "
             f"{', '.join(sorted(kernels().keys() - {SDPA}))}"
         )
     table = {setting: found for setting, by_length in known.items() if (found := list(key_ranges(by_length)))}

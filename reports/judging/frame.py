@@ -1,4 +1,4 @@
-"""Converts a run to a tidy frame, one row per measured cell and one column per fact; and queries on it."""
+"""Converts a run to a tidy frame, one row per measured cell; and queries on it."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def _facts(extra: Mapping[str, Any]) -> dict[str, Any]:
 def _comparisons(frame: pd.DataFrame, baseline: str | None) -> tuple[list[tuple[Any, ...]], float]:
     """Return `JUDGED` of every row; implementations that failed a check have no rank.
 
-    Also return the standard deviation between processes, in logarithms, with which the ratios' intervals reckon.
+    Also return the standard deviation between processes, in logarithms, that the ratios' intervals include.
     """
     timed = frame.sort_values("median", kind="stable").drop_duplicates(["id", "impl"])
     samples = {case: part.set_index("impl")["samples"].to_dict() for case, part in timed.groupby("id", sort=False)}

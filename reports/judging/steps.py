@@ -110,8 +110,8 @@ def nearer(found: Iterable[Step]) -> str:
         return ""
     hot, cold = (f"{math.exp(median(logs)):.2f}" for logs in zip(*off, strict=True))
     return (
-        f"In the model a core's time differs from hot by a factor of {hot} and cold by a factor of {cold} (medians); cold "
-        f"is nearer in {sum(cold < hot for hot, cold in off)} of {len(off)}."
+        f"A core's time in the model differs from its hot time by a factor of {hot}, from its cold time by {cold} (medians); "
+        f"cold is nearer in {sum(cold < hot for hot, cold in off)} of {len(off)}."
     )
 
 

@@ -60,8 +60,8 @@ def _answer(options: argparse.Namespace, arguments: Sequence[str], layers_of: Ca
     ]
     if not frames:
         raise RunError(
-            f"no layer of {options.model} was measured here: `pytest bench/ --model {options.model} "
-            "--benchmark-save=NAME` does that"
+            f"no layer of {options.model} was measured here; measure them with `pytest bench/ --model {options.model} "
+            "--benchmark-save=NAME`"
         )
     if options.emit:
         rows = [(run, advice.narrowed(frame, advice.read_as(asked))[0]) for _, run, frame in frames]
@@ -104,7 +104,7 @@ def _print(table: Mapping[str, Any]) -> None:
     console.width = max(console.width, WIDTH)  # the numbers of a narrower table would be cut
     if table["read_as"]:
         console.print(
-            f"decode at T = {advice.typed(table['asked']['T'])}: one new token (T = 1) against a cache of as many (T_kv)"
+            f"decode at T = {(T := advice.typed(table['asked']['T']))}: one new token (T = 1) and a cache of {T} tokens (T_kv)"
         )
     for miss in table["not_measured"]:
         nearest = " and ".join(map(words.number, miss["nearest"]))
@@ -146,7 +146,7 @@ def _parser() -> Parser:
     form.add_argument("--json", action="store_true", help="a table that a program can read")
     form.add_argument(
         "--emit", type=Path, metavar="FILE.py",
-        help="write a module with a function like SDPA that calls what was fastest; --run may be a glob of one machine's runs",
+        help="write a module that calls the fastest kernel, with SDPA's signature; --run may be a glob of one machine's runs",
     )  # fmt: skip
     return parser
 

@@ -70,10 +70,10 @@ def _objections(run: Run, before: Baseline | None) -> Iterator[str]:
         yield f"{current.name} is of another machine: {fingerprint.described(other)}"
         return
     this = compare(current, run)
-    slower = {name: said for name, said in this.implementations.items() if said.word == REGRESSED and said.low > 1}
-    yield from (f"{name} is slower by {said.ratio - 1:.0%}" for name, said in slower.items())
-    told = (cell for cell in this.regressed if cell.faulty or cell.impl not in slower)
-    for cell in sorted(told, key=lambda cell: not cell.faulty):
+    slower = {name: it for name, it in this.implementations.items() if it.word == REGRESSED and it.low > 1}
+    yield from (f"{name} is slower by {it.ratio - 1:.0%}" for name, it in slower.items())
+    others = (cell for cell in this.regressed if cell.faulty or cell.impl not in slower)
+    for cell in sorted(others, key=lambda cell: not cell.faulty):
         slow = f"is slower by {cell.verdict.ratio - 1:.0%}"
         yield f"{cell.impl} {'is broken' if cell.broken else 'needs more memory' if cell.faulty else slow} at {cell.id}"
     if this.code == command.NOT_JUDGED:

@@ -51,19 +51,23 @@ def of_cells(cells: Sequence[Cell], margin: str = "") -> Changes:
     shown, hidden = examples(ordered)
     reasons = shared_reasons(ordered)
     counted = [f"{count} more {word}, in all numbers" for word, count in hidden.items()]
-    said = [f"{words.plural(count, 'cell')}: {reason}" for reason, count in reasons.items()]
-    return Changes([_row(cell, scale, reasons) for cell in shown], scale.ticks, margin, "; ".join([*counted, *said]))
+    explained = [f"{words.plural(count, 'cell')}: {reason}" for reason, count in reasons.items()]
+    return Changes(
+        [_row(cell, scale, reasons) for cell in shown], scale.ticks, margin, "; ".join([*counted, *explained])
+    )
 
 
-def _row(cell: Cell, scale: Scale, said_once: Container[str]) -> Change:
-    said, line = cell.verdict, dict(zip(HEADINGS, columns(cell), strict=True))
-    open_ = said.word == verdict.INCONCLUSIVE
-    bar = scale.bar(said.ratio, said.low, said.high, open_) if said.ratio > 0 and math.isfinite(said.ratio) else None
-    plain = said.word in (verdict.UNCHANGED, *verdict.CHANGED) and verdict.CONTRADICTED not in said.reason
-    known = plain or said.reason in said_once
+def _row(cell: Cell, scale: Scale, shared: Container[str]) -> Change:
+    found, line = cell.verdict, dict(zip(HEADINGS, columns(cell), strict=True))
+    open_ = found.word == verdict.INCONCLUSIVE
+    bar = (
+        scale.bar(found.ratio, found.low, found.high, open_) if found.ratio > 0 and math.isfinite(found.ratio) else None
+    )
+    plain = found.word in (verdict.UNCHANGED, *verdict.CHANGED) and verdict.CONTRADICTED not in found.reason
+    known = plain or found.reason in shared
     why = "" if known and not cell.changes else line["why"]
-    kind = "worse" if cell.regressed else "better" if said.word == verdict.IMPROVED else "still"
-    return Change(cell.impl, cell.id, bar, line["change"], said.word, why, kind)
+    kind = "worse" if cell.regressed else "better" if found.word == verdict.IMPROVED else "still"
+    return Change(cell.impl, cell.id, bar, line["change"], found.word, why, kind)
 
 
 def _scale(ratios: Iterable[float]) -> Scale:

@@ -92,7 +92,7 @@ def _comparison(options: argparse.Namespace) -> Comparison | int:
     """Return the comparison, or the exit code if two runs are of different machines; raises `RunError`."""
     if options.base is None and ab_file.is_saved(Path(options.head)):
         return ab_file.comparison(Path(options.head), options.margin)
-    base, head = _sides(options)
+    base, head = _base_and_head(options)
     if base.path.resolve() == head.path.resolve():
         raise RunError(f"BASE and HEAD are both {head.name}: name another run")
     refusal = fingerprint.refusal(base, head)
@@ -101,7 +101,7 @@ def _comparison(options: argparse.Namespace) -> Comparison | int:
     return compare(base, head, options.margin)
 
 
-def _sides(options: argparse.Namespace) -> tuple[Run, Run]:
+def _base_and_head(options: argparse.Namespace) -> tuple[Run, Run]:
     results = command.results(options)
     head = runs.one(options.head, results)
     if options.base is not None:

@@ -12,22 +12,22 @@ from . import changes, page
 from .comparison_text import HEADINGS, answer, columns, counted, sentences
 from .tables import Table
 
-MOST_SAID = 2
+MOST_SENTENCES = 2
 """Most sentences in a headline; if there are more, only the first is shown when something regressed."""
 
 
 def html(this: Comparison) -> str:
     """Return the page; all texts from files are escaped."""
-    said = list(sentences(this))
-    first = len(said) if len(said) <= MOST_SAID else int(this.code == REGRESSED)
+    lines = list(sentences(this))
+    first = len(lines) if len(lines) <= MOST_SENTENCES else int(this.code == REGRESSED)
     numbers = [dict(zip(HEADINGS, columns(cell), strict=True)) for cell in this.cells]
     used = [name for name in HEADINGS[1:-1] if any(line[name] not in ("", units.MISSING) for line in numbers)]
-    return page.rendered(
+    return page.render(
         "changes.html.j2",
         title=f"{this.base} → {this.head}",
         kicker=[f"{this.base} → {this.head}"],
-        headline=": ".join([answer(this), *(["; ".join(said[:first])] if said[:first] else [])]),
-        lead=[*said[first:], counted(this)],
+        headline=": ".join([answer(this), *(["; ".join(lines[:first])] if lines[:first] else [])]),
+        lead=[*lines[first:], counted(this)],
         notices=[],
         lists=[("Changes", changes.of_cells(this.cells, shares.percent(this.margin)))],
         more=[

@@ -114,7 +114,7 @@ def sentences(this: Comparison) -> Iterator[str]:
     yield from (
         f"{name} is {word} in {count} of {plural(counts[name], 'cell')}" for (name, word), count in broken.items()
     )
-    by_impl: dict[str, list[Cell]] = {name: [] for name in this.asked}
+    by_impl: dict[str, list[Cell]] = {name: [] for name in this.of_interest}
     for cell in this.cells:
         if math.isfinite(cell.verdict.ratio):
             by_impl.setdefault(cell.impl, []).append(cell)
@@ -122,8 +122,8 @@ def sentences(this: Comparison) -> Iterator[str]:
     if len(still) < MANY:
         still = []
     for name, cells in sorted(by_impl.items(), key=lambda it: not _regressed(this, *it)):
-        if name not in still and (said := _sentence(this, name, cells)):
-            yield said
+        if name not in still and (text := _sentence(this, name, cells)):
+            yield text
     if still:
         yield f"{listing(still)} are as fast as before, within {shares.percent(this.margin)}"
 
@@ -144,7 +144,7 @@ def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
     words = Counter(cell.verdict.word for cell in cells)
     others = [f"{WAYS[word]} in {words[word]} of {len(cells)} cells{_by(word, cells)}" for word in WAYS if words[word]]
     found = this.implementations.get(name)
-    if found is None and name in this.asked and not this.unjudged:
+    if found is None and name in this.of_interest and not this.unjudged:
         return f"{head} changed, and can't be judged: {cells[0].verdict.reason}"
     if found is None or (others and found.word in CHANGED and found.low <= 1 <= found.high):  # the mean did not change
         return f"{head} is {' and '.join(others)}{than}" if others and not this.unjudged else ""
@@ -153,19 +153,19 @@ def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
         count, every = words[found.word], len(cells)
         some = f" ({count} of them {found.word})" if count else ""
         where = f"in {count} of {every} cells" if count == every else f"over its {every} cells{some}"
-        said = f"{_change(found, base)} {where}"
+        text = f"{_change(found, base)} {where}"
     elif found.word == SLIGHT:
-        said = f"{_change(found, base)} over its {len(cells)} cells, within the margin of {shares.percent(this.margin)}"
+        text = f"{_change(found, base)} over its {len(cells)} cells, within the margin of {shares.percent(this.margin)}"
     elif found.word == UNCHANGED:
-        said = f"as fast as {base or 'before'}, within {shares.percent(this.margin)}"
+        text = f"as fast as {base or 'before'}, within {shares.percent(this.margin)}"
     elif math.isfinite(found.low) and not shares.too_wide(found.low, found.high):
-        if this.asked and name not in this.asked and not others:
+        if this.of_interest and name not in this.of_interest and not others:
             return ""
         perhaps = "" if found.low < 1 < found.high else "perhaps "
-        said = f"{perhaps}{shares.bound(found.low, found.high)}{than}"
+        text = f"{perhaps}{shares.bound(found.low, found.high)}{than}"
     else:
-        said = "measured too rarely"
-    return f"{head} is {said}" + (f", but {' and '.join(others)}" if others else "")
+        text = "measured too rarely"
+    return f"{head} is {text}" + (f", but {' and '.join(others)}" if others else "")
 
 
 def _by(word: str, cells: list[Cell]) -> str:
@@ -188,7 +188,7 @@ def answer(this: Comparison) -> str:
     if this.code in ANSWERS:
         return ANSWERS[this.code]
     judged = [cell.verdict for cell in this.cells] + [*this.implementations.values()]
-    if any(said.word == REGRESSED for said in judged):
+    if any(it.word == REGRESSED for it in judged):
         return "Something regressed"
     return "Something is broken" if any(cell.broken for cell in this.cells) else "Memory regressed"
 
@@ -200,7 +200,7 @@ def counted(this: Comparison) -> str:
         ", ".join(f"{count} {word}{within.get(word, '')}" for word, count in this.counts.items())
         or "no cell to compare"
     )
-    known = Counter(said.word for said in this.implementations.values())
+    known = Counter(it.word for it in this.implementations.values())
     if len(this.implementations) > 1 or known[REGRESSED] > this.counts.get(REGRESSED, 0):
         of_impls = ", ".join(f"{known[word]} {word}" for word in verdict.WORDS if known[word])
         impls = plural(len(this.implementations), "timed implementation")
@@ -214,7 +214,7 @@ def _bound(this: Comparison) -> str:
     open_ = [cell.verdict for cell in this.cells if cell.verdict.word == verdict.INCONCLUSIVE]
     widest = max((it.high for it in open_), default=math.nan)
     if all(it.high > 1 for it in open_) and widest <= TWICE:
-        return f" (the least known at most {shares.percent(widest - 1)} slower)"
+        return f" (none is more than {shares.percent(widest - 1)} slower)"
     reasons = {it.reason for it in open_}
     return f" ({reasons.pop()})" if len(reasons) == 1 and this.unjudged not in reasons else ""
 
@@ -224,8 +224,8 @@ def as_markdown(this: Comparison) -> str:
     changed = [cell for cell in this.cells if _is_news(cell)]
     still = [cell for cell in this.cells if cell not in changed]
     parts = [f"### attention-bench: {_escaped(summary(this))}"]
-    if said := [f"**{_escaped(sentence)}**" for sentence in sentences(this)]:
-        parts.append("  \n".join(said))
+    if lines := [f"**{_escaped(sentence)}**" for sentence in sentences(this)]:
+        parts.append("  \n".join(lines))
     parts += [_table(changed)] if changed else []
     parts += [_folded(still)] if still else []
     if this.notes:
@@ -259,7 +259,7 @@ def as_data(this: Comparison) -> dict[str, Any]:
         "counts": this.counts,
         "unjudged": this.unjudged,
         "sentences": list(sentences(this)),
-        "implementations": {name: _finite(vars(said)) for name, said in this.implementations.items()},
+        "implementations": {name: _finite(vars(it)) for name, it in this.implementations.items()},
         "notes": this.notes,
         "machine": this.machine,
         "commands": list(this.commands),
@@ -286,44 +286,44 @@ def _finite(numbers: Mapping[str, Any]) -> dict[str, Any]:
 
 def columns(cell: Cell) -> tuple[str, ...]:
     """Return a cell's entries for HEADINGS."""
-    said = cell.verdict
+    found = cell.verdict
     line = (
-        said.word,
+        found.word,
         cell.impl,
         cell.id,
         units.seconds(cell.base),
         units.seconds(cell.head),
-        _moved(said),
-        units.detectable(said.detectable),
-        "; ".join([*map(changed, cell.changes), said.reason]),
+        _moved(found),
+        units.detectable(found.detectable),
+        "; ".join([*map(changed, cell.changes), found.reason]),
     )
     return tuple(map(_plain, line))
 
 
-def _lines(cell: Cell, said_once: Container[str]) -> Iterator[RenderableType]:
+def _lines(cell: Cell, shared: Container[str]) -> Iterator[RenderableType]:
     """Yield a cell's terminal lines: its name, and its result below, to avoid narrow columns."""
     word, impl, case, base, head, change, _, why = columns(cell)
     yield Text(f"{word:<13}", STYLES.get(word, "")).append(f"{impl} {case}", "default")
     times = f"{base} → {head}" if units.MISSING not in (base, head) else units.MISSING
-    why = "; ".join(map(changed, cell.changes)) if cell.verdict.reason in said_once else why
+    why = "; ".join(map(changed, cell.changes)) if cell.verdict.reason in shared else why
     known = [part for part in (change, times, _plain(why)) if part not in ("", units.MISSING)]
     yield Padding(Text("; ".join(known)), (0, 0, 0, 13), expand=False)
 
 
-def _moved(said: Verdict) -> str:
+def _moved(found: Verdict) -> str:
     """Format a change: '+5.2 % (+4.1 to +6.3 %)', with as many digits as the interval warrants."""
-    if not math.isfinite(said.ratio):
+    if not math.isfinite(found.ratio):
         return units.MISSING
-    large = _factor(said.ratio) >= FACTOR
-    if not math.isfinite(said.low):
-        return _times(said.ratio) if large else units.change(said.ratio)
-    if shares.too_wide(said.low, said.high):
+    large = _factor(found.ratio) >= FACTOR
+    if not math.isfinite(found.low):
+        return _times(found.ratio) if large else units.change(found.ratio)
+    if shares.too_wide(found.low, found.high):
         return shares.UNRESOLVED
     if large:
-        return _change(said)
-    digits = 0 if said.high - said.low > 0.1 else 1
-    low, high = units.change(said.low, digits).removesuffix(" %"), units.change(said.high, digits)
-    return f"{units.change(said.ratio, digits)} ({low} to {high})"
+        return _change(found)
+    digits = 0 if found.high - found.low > 0.1 else 1
+    low, high = units.change(found.low, digits).removesuffix(" %"), units.change(found.high, digits)
+    return f"{units.change(found.ratio, digits)} ({low} to {high})"
 
 
 def _factor(ratio: float) -> float:
@@ -340,14 +340,14 @@ def _times(ratio: float) -> str:
     return f"{_size(ratio)} as {'slow' if ratio > 1 else 'fast'}"
 
 
-def _change(said: Verdict, base: str = "") -> str:
+def _change(found: Verdict, base: str = "") -> str:
     """Format a change: '2.0 % slower (1.7 to 2.3)', or '2.1x as slow (2.0 to 2.2)'."""
-    if _factor(said.ratio) >= FACTOR:
-        factors = sorted(ratio if said.ratio > 1 else 1 / ratio for ratio in (said.low, said.high))
-        return f"{_times(said.ratio)}{f' as {base}' if base else ''} ({factors[0]:.1f} to {factors[1]:.1f})"
-    ends = sorted(abs(ratio - 1) for ratio in (said.low, said.high))
-    size, low, high = (f"{share * 100:.{share < 1:d}f}" for share in (abs(said.ratio - 1), *ends))
-    return f"{size} % {'slower' if said.ratio > 1 else 'faster'}{f' than {base}' if base else ''} ({low} to {high})"
+    if _factor(found.ratio) >= FACTOR:
+        factors = sorted(ratio if found.ratio > 1 else 1 / ratio for ratio in (found.low, found.high))
+        return f"{_times(found.ratio)}{f' as {base}' if base else ''} ({factors[0]:.1f} to {factors[1]:.1f})"
+    ends = sorted(abs(ratio - 1) for ratio in (found.low, found.high))
+    size, low, high = (f"{share * 100:.{share < 1:d}f}" for share in (abs(found.ratio - 1), *ends))
+    return f"{size} % {'slower' if found.ratio > 1 else 'faster'}{f' than {base}' if base else ''} ({low} to {high})"
 
 
 def changed(change: Change) -> str:

@@ -70,7 +70,7 @@ def text(found: Sequence[dict[str, Any]]) -> str:
         if it["outcome"] not in MARKS:
             key = it["impl"], it["problem"], it["outcome"], it["detail"]
             faults.setdefault(key, []).append(it["torch"])
-    said = [
+    fault_lines = [
         f"- `{impl}`, {problem}, torch {', '.join(of)}: {outcome}: {detail}"
         for (impl, problem, outcome, detail), of in faults.items()
     ]
@@ -79,5 +79,5 @@ def text(found: Sequence[dict[str, Any]]) -> str:
         "one mark where all versions agree, else one for each in that order."
     )
     return "\n".join(
-        [*textwrap.wrap(introduction, WIDTH), "", *(f"| {' | '.join(line)} |" for line in lines), "", *said]
+        [*textwrap.wrap(introduction, WIDTH), "", *(f"| {' | '.join(line)} |" for line in lines), "", *fault_lines]
     ).rstrip()

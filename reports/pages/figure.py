@@ -47,7 +47,7 @@ def draw(name: str, run: Run, path: Path, narrow: bool = False) -> Path:
     with figure.style():
         drawn = figure.draw(name, this.grid, this.palette, run.baseline_impl, narrow)
         if drawn is None:
-            raise RunError(f"{run.name} has nothing to draw in {name!r}: it needs several sizes, as of --T 256,1024")
+            raise RunError(f"{run.name} has nothing to draw in {name!r}: it needs several sizes, as with --T 256,1024")
         page.save_as(drawn, path, source=f"{run.name} {sha256(run.path.read_bytes()).hexdigest()}")
     return path
 

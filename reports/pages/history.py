@@ -10,7 +10,7 @@ from pathlib import Path
 from stats.arguments import Parser
 
 from ..judging import confirmations, series
-from ..judging.confirmations import Asked, Known
+from ..judging.confirmations import Known, Unconfirmed
 from ..judging.series import Series
 from ..reading import command, runs
 from ..reading.runs import Run
@@ -27,7 +27,7 @@ Exit code: 0 written; 3 a usage error in the command.
 """
 
 
-Confirm = Callable[[Asked, Path], str]
+Confirm = Callable[[Unconfirmed, Path], str]
 """Compares the commits around a step, and saves the comparison; returns why it can't be done, or ''."""
 
 
@@ -53,7 +53,7 @@ def _answer(options: argparse.Namespace, confirm: Confirm) -> int:
     folder = of[-1].path.parent
     known = confirmations.known(folder) if any(one.steps for one in every) else {}
     if options.confirm:
-        known = _confirmed(every, of, known, lambda asked: confirm(asked, results))
+        known = _confirmed(every, of, known, lambda it: confirm(it, results))
     this = history_page.history(of, every, notes, known)
     out: Path = options.out or runs.default_out(chosen[-1].run.path)
     print(history_page.headline(this), history_page.tally(this))
@@ -61,12 +61,14 @@ def _answer(options: argparse.Namespace, confirm: Confirm) -> int:
     return command.FINE
 
 
-def _confirmed(every: Sequence[Series], of: Sequence[Run], known: Known, confirm: Callable[[Asked], str]) -> Known:
+def _confirmed(
+    every: Sequence[Series], of: Sequence[Run], known: Known, confirm: Callable[[Unconfirmed], str]
+) -> Known:
     """Return the known verdicts after confirming every open slow-down by an interleaved comparison."""
-    asked = list(confirmations.open_steps(every, of, known))
-    if not asked:
+    unconfirmed = list(confirmations.open_steps(every, of, known))
+    if not unconfirmed:
         command.warn("nothing to confirm: no lasting slow-down between two commits that hasn't been compared yet")
-    for one in asked:
+    for one in unconfirmed:
         if why := confirm(one):
             base, head = (one.options[name][:10] for name in ("base", "head"))
             command.warn(f"{base} and {head} can't be compared: {why}")

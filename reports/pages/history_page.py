@@ -100,7 +100,7 @@ def html(this: History) -> str:
     registry = {name for run in this.runs for name in run.registry}
     palette = Palette(registry)
     count = words.plural(len(this.runs), "run")
-    return page.rendered(
+    return page.render(
         "history.html.j2",
         title="History",
         kicker=["history", f"{count}, {this.runs[0].name} to {this.runs[-1].name}"],
@@ -287,15 +287,15 @@ def _status(series: Series, runs: Sequence[Run]) -> str:
 def _confirmation(series: Series, this: History) -> str:
     """Return the verdict of an interleaved comparison of the commits around the open slow-down, else the last step."""
     step = series.open_step or next(reversed(series.steps), None)
-    said = this.confirmed.get(key(series, step.at, this.runs)) if step else None
-    if step is None or said is None:
+    found = this.confirmed.get(key(series, step.at, this.runs)) if step else None
+    if step is None or found is None:
         return ""
     expected = REGRESSED if step.slower else IMPROVED
-    words = {expected: "confirmed", INCONCLUSIVE: "open"}.get(said.word, "not confirmed")
+    words = {expected: "confirmed", INCONCLUSIVE: "open"}.get(found.word, "not confirmed")
     return (
-        f" Interleaved: {words} ({bound(said.low, said.high)})."
-        if said.low == said.low
-        else f" Interleaved: {said.reason}."
+        f" Interleaved: {words} ({bound(found.low, found.high)})."
+        if found.low == found.low
+        else f" Interleaved: {found.reason}."
     )
 
 

@@ -44,10 +44,10 @@ def _roofline(run: Run, frame: pd.DataFrame, palette: Palette) -> Table | None:
     points = roofline.points(frame)
     if points.empty or not run.rooflines:
         return None
-    said = fr.varying(frame)
+    varying = fr.varying(frame)
     dots = [
         (row["intensity"], row["rate"], palette[row["impl"]],
-         f"{row['impl']}, {_place(row, said)}: {row['rate'] / 1e9:.3g} GFLOP/s")
+         f"{row['impl']}, {_place(row, varying)}: {row['rate'] / 1e9:.3g} GFLOP/s")
         for row in fr.records(points)
     ]  # fmt: skip
     note = "FLOP per second against FLOP per byte, one point per cell. Lines: ceilings measured on this machine."
@@ -56,7 +56,7 @@ def _roofline(run: Run, frame: pd.DataFrame, palette: Palette) -> Table | None:
 
 def _compiling(frame: pd.DataFrame) -> Table:
     """Return the break-even point of compilation for each compiled cell whose eager form was measured too."""
-    said, rows = fr.varying(frame), []
+    varying, rows = fr.varying(frame), []
     known = {(row["impl"], row["id"]): row for row in fr.records(frame.dropna(subset=["median"]))}
     for (impl, id_), row in known.items():
         eager, spent = known.get((words.base(impl), id_)), row.get("compile_s")
@@ -66,7 +66,7 @@ def _compiling(frame: pd.DataFrame) -> Table:
             pays = f"{math.ceil(spent / won):,} calls" if won > 0 else "never"
             times = [units.seconds(eager["median"]), units.seconds(row["median"])]
             took = f"{units.seconds(spent)} {cache if isinstance(cache, str) else ''}".rstrip()
-            rows.append((impl, _place(row, said), pays if ratio.resolved else "not significant", took, *times))
+            rows.append((impl, _place(row, varying), pays if ratio.resolved else "not significant", took, *times))
     heads = ("implementation", "case", "pays after", "compile time", "eager", "compiled")
     return Table("Compile break-even", heads, rows, of_impls=True, left=(1,))
 
@@ -74,7 +74,7 @@ def _compiling(frame: pd.DataFrame) -> Table:
 def _shares(frame: pd.DataFrame, title: str, axis: str, one: str, other: str, heads: Sequence[str]) -> Table:
     """Return the time at one value of an axis as a share of that at another, all else being equal."""
     both = frame[frame[axis].isin((one, other))].dropna(subset=["median"])
-    said, rows = [it for it in fr.varying(both) if it != axis], []
+    varying, rows = [it for it in fr.varying(both) if it != axis], []
     for _, part in both.groupby(
         ["impl", *(it for it in axis_names() if it in both and it != axis)], dropna=False, sort=False
     ):
@@ -82,13 +82,13 @@ def _shares(frame: pd.DataFrame, title: str, axis: str, one: str, other: str, he
         if len(known) == 2:
             times = known[one]["median"], known[other]["median"]
             numbers = [*map(units.seconds, times), units.percent(times[0] / times[1])]
-            rows.append((known[one]["impl"], _place(known[one], said), *numbers))
+            rows.append((known[one]["impl"], _place(known[one], varying), *numbers))
     return Table(title, ("implementation", "case", *heads), rows, of_impls=True, left=(1,))
 
 
-def _place(row: Mapping[str, Any], said: Sequence[str]) -> str:
+def _place(row: Mapping[str, Any], varying: Sequence[str]) -> str:
     """Return a row's values of the varying axes, and its T."""
-    return words.place({axis: row[axis] for axis in [*said, "T"]}, always={*said, "T"} - {"T_kv"})
+    return words.place({axis: row[axis] for axis in [*varying, "T"]}, always={*varying, "T"} - {"T_kv"})
 
 
 def of_steps(run: Run, frame: pd.DataFrame) -> list[Table]:
@@ -163,9 +163,9 @@ def printed(this: Report, every: bool) -> str:
 
 
 def _masks(frame: pd.DataFrame) -> Table:
-    said = fr.varying(frame)
+    varying = fr.varying(frame)
     rows = [
-        (row["impl"], words.place(row, always=said), units.bounded(*(row[it] for it in masking.COLUMNS[1:])),
+        (row["impl"], words.place(row, always=varying), units.bounded(*(row[it] for it in masking.COLUMNS[1:])),
          f"{row['work_share']:.2f}", "yes" if masking.skips(row) else "not shown")
         for row in fr.records(frame[frame["mask_efficiency"] > 0])
     ]  # fmt: skip

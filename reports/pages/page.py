@@ -62,10 +62,10 @@ def write(run: Run, folder: Path) -> Path:
     Raises:
         OSError: the folder can't be made or written to.
     """
-    return written(report(run), folder)
+    return write_report(report(run), folder)
 
 
-def written(this: Report, folder: Path) -> Path:
+def write_report(this: Report, folder: Path) -> Path:
     """Write an existing report as `write` does."""
     folder.mkdir(parents=True, exist_ok=True)
     fr.exported(this.frame).to_csv(folder / "rows.csv", index=False)
@@ -83,7 +83,7 @@ def html(this: Report, figures: Sequence[str] = ()) -> str:
     run, keys = this.run, {case.id: f"c{i}" for i, case in enumerate(this.grid.cases)}
     headings = tables.headings(this.grid)
     cases = [_case(case, keys[case.id], headings) for case in this.grid.cases]
-    return rendered(
+    return render(
         "page.html.j2",
         run.wrong,
         title=run.name,
@@ -157,7 +157,7 @@ def _row(mark: Mark, headings: Sequence[str], scale: views.Scale) -> CaseRow:
 
 
 def summary(this: Report) -> str:
-    said = [
+    lines = [
         this.headline,
         *answer.own(this.grid, this.run.wrong),
         _sure(this),
@@ -165,10 +165,10 @@ def summary(this: Report) -> str:
         *this.findings,
     ]
     beside = tables.beside(this.frame, this.run.published)
-    return tables.summary(this.run.name, list(filter(None, said)), this.grid, this.skipped, beside)
+    return tables.summary(this.run.name, list(filter(None, lines)), this.grid, this.skipped, beside)
 
 
-def rendered(template: str, wrong: Collection[str] = (), **values: Any) -> str:
+def render(template: str, wrong: Collection[str] = (), **values: Any) -> str:
     """Render one of our templates, with commands as typed by the user; values are escaped, and names of `wrong`
     implementations can be marked.
     """

@@ -58,15 +58,15 @@ def html(runs: Sequence[Run]) -> str:
     wrong = sorted({name for run in runs for name in run.wrong})
     machines = [dict(page.flat(run.machine)) for run in runs]
     shared = {key: text for key, text in machines[0].items() if all(it.get(key) == text for it in machines)}
-    told = {label: _said(one) for label, one in found.items()}
-    said = [f"{label}: {first}" for label, (first, _) in told.items()]
-    return page.rendered(
+    summaries = {label: _summary(one) for label, one in found.items()}
+    headlines = [f"{label}: {first}" for label, (first, _) in summaries.items()]
+    return page.render(
         "changes.html.j2",
         wrong,
         title=" + ".join(labels),
         kicker=labels,
-        headline=f"{labels[0]} → {'; → '.join(said[:MOST_NAMES])}{'; …' * (len(said) > MOST_NAMES)}",
-        lead=[f"→ {label}: {more}." for label, (_, more) in told.items() if more],
+        headline=f"{labels[0]} → {'; → '.join(headlines[:MOST_NAMES])}{'; …' * (len(headlines) > MOST_NAMES)}",
+        lead=[f"→ {label}: {more}." for label, (_, more) in summaries.items() if more],
         notices=[
             *["Measured on different machines: no verdicts."] * any(fingerprint.differing(first, run) for run in others),
             *[f"{words.WRONG} wrong in at least one cell of these runs: {words.listing(wrong)}."] * bool(wrong),
@@ -96,12 +96,12 @@ def _without(run: Run, device: str) -> Run:
     return replace(run, rows=rows, skipped=list(map(renamed, run.skipped)))
 
 
-def _said(this: Comparison) -> tuple[str, str]:
+def _summary(this: Comparison) -> tuple[str, str]:
     """Return the headline, 'Something regressed: sdpa is 5.0 % slower' or the median change, and the other text."""
-    told = list(sentences(this))
+    lines = list(sentences(this))
     first = int(this.code == REGRESSED)
     if this.code != NOT_JUDGED:
-        return ": ".join([answer(this), *told[:first]]), "; ".join(told[first:])
+        return ": ".join([answer(this), *lines[:first]]), "; ".join(lines[first:])
     ratios = [ratio for cell in this.cells if math.isfinite(ratio := cell.head / cell.base)]
     cells = words.plural(len(ratios), "cell")
     moved = (
@@ -109,7 +109,7 @@ def _said(this: Comparison) -> tuple[str, str]:
         if ratios
         else "no cell in common"
     )
-    return moved, "; ".join(told)
+    return moved, "; ".join(lines)
 
 
 def _numbers(runs: Sequence[Run], labels: Sequence[str]) -> Table:

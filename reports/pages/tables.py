@@ -60,7 +60,7 @@ def headings(grid: Grid) -> tuple[str, ...]:
 def cells(mark: Mark, headings: Sequence[str]) -> list[str]:
     """Return the entries of an implementation in a case, in the order of `headings`."""
     row = mark.row
-    said = {
+    entries = {
         "slowdown": f"{slowdown(mark.slowdown)}×",
         "95 % interval": interval(mark.low, mark.high) if mark.low != 1 or mark.high != 1 else mark.state,
         "median": units.seconds(row["median"], 3 if row["spread"] < 0.1 else 2),
@@ -74,7 +74,7 @@ def cells(mark: Mark, headings: Sequence[str]) -> list[str]:
         "launches": units.percent(row["launch_share"]),
         "of roofline": units.percent(row["roof"]),
     }
-    return [said[heading.removesuffix(UNVERIFIED)] for heading in headings]
+    return [entries[heading.removesuffix(UNVERIFIED)] for heading in headings]
 
 
 def why(mark: Mark) -> str:
@@ -177,9 +177,9 @@ def _with_refused(case: Case, heads: list[str], rows: list[list[str]]) -> list[l
     return [*above, *rows, *([mark.impl, mark.state.replace("_", " "), *rest] for mark in refused)]
 
 
-def summary(title: str, said: Sequence[str], grid: Grid, skipped: pd.DataFrame, beside: str = "") -> str:
+def summary(title: str, lines: Sequence[str], grid: Grid, skipped: pd.DataFrame, beside: str = "") -> str:
     """Return headline, grid, every case's table, published times (`beside`) and skipped cells, as Markdown."""
-    parts = [f"# {escape(title)}", *map(escape, said)]
+    parts = [f"# {escape(title)}", *map(escape, lines)]
     if grid.cases:
         parts += [escape(key(grid)), of_runs(grid)]
     parts += [f"## {escape(case.title)}\n\n{_markdown(*of_case(case, headings(grid)))}" for case in grid.cases]

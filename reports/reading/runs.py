@@ -233,7 +233,7 @@ def _checked(row: Any, path: Path) -> dict[str, Any]:
     unfit += [key for key in _NUMBERS if not isinstance(extra.get(key), int | float | None)]
     unfit += [axis for axis in KNOWN_AXES if isinstance(extra.get(axis), list | dict)]
     if unfit:
-        raise RunError(f"{path}: benchmark {row.get('name')!r} has no proper value of {', '.join(unfit)}")
+        raise RunError(f"{path}: benchmark {row.get('name')!r} has an invalid value of {', '.join(unfit)}")
     places = [extra.get(f"sample_{what}") or [] for what in ("rounds", "visits", "processes")]
     times, medians = stats.get("data") or [], extra.get("process_medians") or []
     listed = all(isinstance(it, list) for it in (times, medians, *places))
@@ -283,8 +283,8 @@ def _unknown(name: str, wanted: str, known: Iterable[Path], results: Path) -> st
     stems = list(dict.fromkeys(f.stem for f in known))
     if not stems:
         return f"no run {name!r}: there is no run in {results} yet; {HOW_TO_MAKE_ONE}"
-    spoken = {alias: f.stem for f in known for alias in _names(f)}
-    near = difflib.get_close_matches(wanted, spoken, n=1, cutoff=0.5)
-    hint = f"; did you mean {spoken[near[0]]!r}?" if near else ""
+    by_alias = {alias: f.stem for f in known for alias in _names(f)}
+    near = difflib.get_close_matches(wanted, by_alias, n=1, cutoff=0.5)
+    hint = f"; did you mean {by_alias[near[0]]!r}?" if near else ""
     more = f" and {len(stems) - 12} more" if len(stems) > 12 else ""
     return f"no run {name!r} in {results}; known: {', '.join(stems[:12])}{more}{hint}"

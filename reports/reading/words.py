@@ -41,8 +41,8 @@ def number(val: Any) -> str:
 def place(values: Mapping[str, Any], *, always: Iterable[str] = ()) -> str:
     """Format a setting: 'B=1 H=8 D_h=64 fp32 causal'. Defaults are omitted, unless named in `always`."""
     always = set(always)
-    said = [axis for axis in KNOWN_AXES if axis in values and _worth_saying(axis, values, axis in always)]
-    return " ".join(value(axis, values[axis]) for axis in said)
+    shown = [axis for axis in KNOWN_AXES if axis in values and _worth_saying(axis, values, axis in always)]
+    return " ".join(value(axis, values[axis]) for axis in shown)
 
 
 def title(values: Mapping[str, Any], between: str = " · ") -> str:

@@ -358,7 +358,7 @@ INPUTS = [
             "bench --impl 'mine=a b/k.py:own' --dry-run >out", 0, ""),
     run(f"{COMMITTED}; pb ab --base HEAD --impl mine=mine:own", 0, "no difference in code between HEAD"),
     refused("pr advise base", 3, "unrecognized arguments: base"),
-    refused("pr advise --model gpt2", 3, "`pytest bench/ --model gpt2 --benchmark-save=NAME` does that"),
+    refused("pr advise --model gpt2", 3, "measure them with `pytest bench/ --model gpt2 --benchmark-save=NAME`"),
     refused("pr --baseline nix", 3, "--baseline nix: .* has times of "),
     refused("pr history --confirm --dry-run", 3, "unrecognized arguments: --dry-run"),
     refused("pr baseline clear", 3, "invalid choice: 'clear'"),

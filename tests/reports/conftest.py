@@ -35,7 +35,7 @@ def tidy_tiny(tiny: Run) -> Any:
 
 
 @pytest.fixture
-def turns_data(tiny_data: dict[str, Any]) -> dict[str, Any]:
+def interleaved_data(tiny_data: dict[str, Any]) -> dict[str, Any]:
     """The small stored run as if its implementations had been interleaved in three processes."""
     for row in tiny_data["benchmarks"]:
         synthetic.interleaved(row)
@@ -43,8 +43,8 @@ def turns_data(tiny_data: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def turns(turns_data: dict[str, Any], as_run: Callable[[dict[str, Any]], Run]) -> Run:
-    return as_run(turns_data)
+def interleaved_run(interleaved_data: dict[str, Any], as_run: Callable[[dict[str, Any]], Run]) -> Run:
+    return as_run(interleaved_data)
 
 
 @pytest.fixture

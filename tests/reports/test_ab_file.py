@@ -76,7 +76,7 @@ def noisy(mean: float, spread: float, pairs: int = 8, seed: int = 3) -> list[flo
 SLOW = {("sdpa", "T16"): noisy(0.1, 0.002), ("sdpa", "T32"): noisy(0.3, 0.002), ("fused", "T16"): noisy(0, 0.002)}
 
 
-def test_cells_that_neither_side_can_do_are_counted(saved: Any) -> None:
+def test_cells_that_neither_variant_supports_are_counted(saved: Any) -> None:
     text = summary(ab_file.comparison(saved(document(SLOW, neither=["loop T16: no", "loop T32: no"]))))
     assert "; 2 cells that neither variant supports (" in text
 
@@ -199,7 +199,7 @@ def test_two_replicates_allow_no_estimate_of_the_time_needed(saved: Any) -> None
     assert "would take" not in of(saved, {("sdpa", "T16"): [0.0, 0.1]}).cells[0].verdict.reason
 
 
-def test_a_change_of_nothing_has_no_minus_and_a_large_one_is_a_factor() -> None:
+def test_no_change_has_no_minus_sign_and_a_large_change_is_a_factor() -> None:
     told = [shares.signed(math.log1p(share)) for share in (-0.0001, -0.012, 0.1, 18.58)]
     assert told == ["+0.0 %", "−1.2 %", "+10.0 %", "a factor of 20"]
 
@@ -254,7 +254,7 @@ def test_the_page_draws_intervals_and_loads_nothing(saved: Any, tmp_path: Path) 
     assert 50 < low < high <= 100  # slower, as in the row
 
 
-def test_a_reader_that_leaves_changes_no_exit_code(saved: Any) -> None:
+def test_a_pipe_closed_early_does_not_change_the_exit_code(saved: Any) -> None:
     command = [sys.executable, "-m", "reports", "compare", str(saved(document(SLOW)))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2]) as it:
         assert it.stdout and it.stderr

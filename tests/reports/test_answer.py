@@ -37,7 +37,7 @@ def first_screen(data: dict[str, Any], as_run: Any) -> tuple[str, str]:
     return this.headline, "; ".join(this.trust.reasons)
 
 
-def test_a_size_that_some_cases_have_not_splits_the_answer(as_run: Any) -> None:
+def test_a_size_missing_in_some_cases_splits_the_answer(as_run: Any) -> None:
     data = synthetic.document([], axes=[{"name": "H_kv", "kind": "size"}])
     for heads, seconds in ((4, (1.0, 2.0)), (None, (2.0, 1.0))):
         case = synthetic.case(H_kv=heads)
@@ -232,12 +232,12 @@ def test_without_intervals_there_is_no_answer_yet(tiny: Run) -> None:
     assert this.trust.command == "pytest bench/ --benchmark-save=x --processes 5"
 
 
-def test_narrow_intervals_need_no_more_processes(turns_data: dict[str, Any], as_run: Any) -> None:
-    trust = page.report(as_run({**turns_data, "command": "pytest bench/ --processes 3 --benchmark-save=x"})).trust
+def test_narrow_intervals_need_no_more_processes(interleaved_data: dict[str, Any], as_run: Any) -> None:
+    trust = page.report(as_run({**interleaved_data, "command": "pytest bench/ --processes 3 --benchmark-save=x"})).trust
     assert trust.command == ""
 
 
-def test_the_advice_names_more_processes_than_the_run_had_or_none(as_run: Any) -> None:
+def test_the_suggested_number_of_processes_exceeds_that_of_the_run(as_run: Any) -> None:
     noisy = injected(
         1, {"sdpa": 0.97}, noise=Noise(process=0.03), command="pytest bench/ --processes 4 --benchmark-save=x"
     )
@@ -371,7 +371,7 @@ def ratio(low: float, high: float) -> ratios.Ratio:
         ([(1.01, 9.0), (0.99, 1.1)], ["tied", "slower", "tied"]),
     ],
 )
-def test_standings_follow_the_interval_of_the_ratio_to_the_leader(
+def test_ranks_follow_the_interval_of_the_ratio_to_the_fastest(
     rivals: list[tuple[float, float]], expected: list[str]
 ) -> None:
     names = ["first", *map(str, range(len(rivals)))]

@@ -92,11 +92,11 @@ def test_where_all_code_changed_no_time_is_judged_and_the_command_that_can_is_na
     assert f"It could not be judged: {ALL_CHANGED}; {4 * len(impls)} INCONCLUSIVE (0001_base" in out
     assert out.count(ALL_CHANGED) == 1 and "REGRESSED" not in out and "2.0x as slow" in out
     names = ",".join("sdpa=mine:mine" if name == "sdpa" else name for name in impls)
-    code = f"`python -m bench ab --base 0123abc --head {'b' * 10} --impl {names} --sweep smoke` shows 1 %"
+    code = f"`python -m bench ab --base 0123abc --head {'b' * 10} --impl {names} --sweep smoke` detects 1 %"
     assert code in out
     machine = {**synthetic.MACHINE, "torch": "2.14.0"}
     assert command(tracked.run(1, **ran), {**head, "machine_info": machine}) == 2
-    python = f"`python -m bench ab --base-python PYTHON_WITH_TORCH_2.13.0+cpu --impl {names} --sweep smoke` shows 1 %"
+    python = f"`python -m bench ab --base-python PYTHON_WITH_TORCH_2.13.0+cpu --impl {names} --sweep smoke` detects 1 %"
     assert python in capsys.readouterr().out
 
 
@@ -304,7 +304,7 @@ def test_changed_code_without_an_unchanged_reference_is_reported(compared: Any) 
     base["benchmarks"] += interleaved(3, impls=("sdpa",), T=(2048,))["benchmarks"]
     head["benchmarks"] += interleaved(4, {"sdpa": 3.0}, impls=("sdpa",), T=(2048,))["benchmarks"]
     this = compared(base, head)
-    assert this.code == 2 and this.asked == ("sdpa",)
+    assert this.code == 2 and this.of_interest == ("sdpa",)
     assert next(sentences(this)).startswith("sdpa changed, and can't be judged: not timed in 3 visits")
 
 
@@ -336,16 +336,16 @@ def test_open_cells_are_listed_for_changed_code_alone(compared: Any) -> None:
     head["commit_info"] = {"id": "abc", "dirty": True}
     this = compared(base, head)
     assert this.implementations["sdpa"].word == this.implementations["fused"].word == "INCONCLUSIVE" and this.code == 2
-    assert "`python -m bench ab --base 0123abc --impl sdpa` shows 1 %" in this.notes[-1]
+    assert "`python -m bench ab --base 0123abc --impl sdpa` detects 1 %" in this.notes[-1]
     assert [sentence.split()[0] for sentence in sentences(this)] == ["sdpa"]
     assert this.commands[1].endswith("at abc")
 
 
-def test_a_slow_down_is_found_and_blames_no_other(compared: Any) -> None:
+def test_a_slow_down_is_attributed_to_its_implementation_only(compared: Any) -> None:
     this = compared(interleaved(1), interleaved(2, {"sdpa": 1.10}))
     assert [cell.impl for cell in this.cells[:3]] == ["sdpa"] * 3 and this.cells[0].processes == (4, 4)
     assert {name for name, it in this.implementations.items() if it.word != "UNCHANGED"} == {"sdpa"} and this.code == 1
-    assert this.implementations["sdpa"].ratio == pytest.approx(1.10, abs=0.01) and this.asked == ("sdpa",)
+    assert this.implementations["sdpa"].ratio == pytest.approx(1.10, abs=0.01) and this.of_interest == ("sdpa",)
     assert first(this, "sdpa").verdict.ratio == pytest.approx(1.10, abs=0.01)
     assert compared(interleaved(1), interleaved(2, {"sdpa": 0.8})).code == 0
 

@@ -11,7 +11,7 @@ def found(torch: str, impl: str, problem: str, outcome: str, detail: str | None 
     return {"torch": torch, "impl": impl, "problem": problem, "outcome": outcome, "detail": detail}
 
 
-def test_versions_stand_beside_each_other_where_they_differ(tmp_path: Path, printed: Any) -> None:
+def test_versions_that_differ_have_a_mark_each(tmp_path: Path, printed: Any) -> None:
     old = [
         found("2.11", "a", "x", "passed"),
         found("2.11", "a", "y", "wrong", "off"),

@@ -148,7 +148,7 @@ def test_a_step_stays_when_other_implementations_change_later() -> None:
         assert places(found) == [(6, True)] and found.open_step
 
 
-def test_a_slow_down_recovers_where_other_others_are_known() -> None:
+def test_a_slow_down_recovers_beside_other_implementations() -> None:
     logs = measured(0, others=3, runs=30)
     logs[0, 6:24] += np.log(1.2)
     found = cell(logs, {1: [run >= 15 for run in range(30)]})
@@ -233,7 +233,7 @@ def test_after_a_break_steps_are_found_at_their_position() -> None:
     assert list(found.without_drift) == list(range(5, 20))
 
 
-def test_where_the_machine_became_another_one_no_code_is_blamed() -> None:
+def test_a_step_of_most_seconds_is_attributed_to_the_machine() -> None:
     for seed in SOME:
         logs = measured(seed, runs=30, day=0.03)
         logs[:, 20:] += np.log(1.4)

@@ -93,7 +93,7 @@ def test_on_a_gpu_threads_do_not_count(as_run: Any, tmp_path: Path) -> None:
     "axes",
     [{"dropout": 0.1}, {"mode": "prefill"}, {"softcap": 50}, {"threads": None}, {"device": "cuda"}],
 )
-def test_a_case_that_no_plain_call_is_like_is_not_in_the_table(axes: Any, as_run: Any, tmp_path: Path) -> None:
+def test_a_case_without_an_equivalent_plain_call_is_not_in_the_table(axes: Any, as_run: Any, tmp_path: Path) -> None:
     described = [{"name": "softcap", "kind": "size", "unsaid": None}]
     data = run_of({"fused": 0.5}, **axes, top={"schema": 2, "axes": described})
     assert main(["advise", "--run", str(as_run(data).path), "--emit", str(tmp_path / "here.py")]) == 3

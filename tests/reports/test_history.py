@@ -240,9 +240,9 @@ def test_a_step_is_confirmed_by_an_interleaved_comparison(
 ) -> None:
     own = {"asked": {"impl": ["fused,sdpa=mine:kernel"]}}
     nights(lambda night: {"slower": {"sdpa": 1.06 if night >= 6 else 1.0}} | own)
-    asked: list[confirmations.Asked] = []
+    asked: list[confirmations.Unconfirmed] = []
 
-    def confirm(step: confirmations.Asked, where: Path) -> str:
+    def confirm(step: confirmations.Unconfirmed, where: Path) -> str:
         asked.append(step)
         cell = {"impl": "sdpa", "id": synthetic.case_id(tracked.CASES[0]), "failed": [], "base": None, "head": None}
         logs = [0.05, 0.0502, 0.0498, 0.05]

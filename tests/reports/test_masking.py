@@ -43,7 +43,7 @@ def efficiency(run: Run, impl: str) -> tuple[float, float, float]:
     return row["mask_efficiency"], row["mask_efficiency_low"], row["mask_efficiency_high"]
 
 
-def test_one_is_all_of_it_and_the_visible_share_none(masked: Run) -> None:
+def test_efficiency_is_1_if_all_is_skipped_and_the_visible_share_if_nothing_is(masked: Run) -> None:
     assert efficiency(masked, "skips_all") == (pytest.approx(1), pytest.approx(1), pytest.approx(1))
     assert efficiency(masked, "skips_none") == (pytest.approx(SHARE), pytest.approx(SHARE), pytest.approx(SHARE))
     tidy = frame.tidy(masked)
@@ -59,8 +59,8 @@ def test_its_interval_is_that_of_the_ratio(as_run: Any) -> None:
     assert found == (pytest.approx(SHARE), pytest.approx(low, rel=1e-5), pytest.approx(high, rel=1e-5))
 
 
-def test_the_page_has_a_table_of_it(masked: Run, turns: Run) -> None:
+def test_the_page_has_a_table_of_it(masked: Run, interleaved_run: Run) -> None:
     text = page.html(page.report(masked))
     for expected in ("Mask efficiency", "not shown", "0.51"):
         assert expected in text, expected
-    assert "Mask efficiency" not in page.html(page.report(turns))
+    assert "Mask efficiency" not in page.html(page.report(interleaved_run))

@@ -20,7 +20,7 @@ def read(folder: Path, *figures: object, **top: object) -> runs.Run:
     return runs.read(synthetic.save(synthetic.document(rows, published=list(figures), **top), folder, "0001_x"))
 
 
-def test_a_figure_stands_beside_what_was_measured_of_its_case(tmp_path: Path) -> None:
+def test_a_published_time_is_shown_beside_the_measured_one(tmp_path: Path) -> None:
     elsewhere, no_time = FIGURE | {"id": "B1-T65-H8-D_h64-float32-cpu"}, FIGURE | {"seconds": None}
     run = read(tmp_path, FIGURE, elsewhere, no_time, "nothing")
     (line,), sources = published.table(frame.tidy(run), run.published)
@@ -31,7 +31,7 @@ def test_a_figure_stands_beside_what_was_measured_of_its_case(tmp_path: Path) ->
     )  # fmt: skip
 
 
-def test_a_source_is_said_once_however_many_figures_are_from_it(tmp_path: Path) -> None:
+def test_a_source_is_listed_once_for_all_its_figures(tmp_path: Path) -> None:
     figures = [FIGURE, FIGURE | {"kernel": "another", "source": "others/x"}, FIGURE | {"kernel": "a third"}]
     run = read(tmp_path, *figures, FIGURE | {"id": "B1-T65-H8-D_h64-float32-cpu", "source": "of no case here"})
     assert [line[-1] for line in published.table(frame.tidy(run), run.published)[0]] == ["1", "2", "1"]

@@ -52,7 +52,7 @@ def test_where_nothing_is_shown_the_choice_is_the_smallest_median() -> None:
         assert cell["bytes"] == measured[best]["peak"]
 
 
-def test_a_length_that_was_not_measured_stands_for_its_neighbours(tiny: Run) -> None:
+def test_a_length_that_was_not_measured_is_replaced_by_its_neighbours(tiny: Run) -> None:
     table = advice.advise(frame.tidy(tiny), {"T": 512})
     assert table["not_measured"] == [{"axis": "T", "asked": 512, "nearest": [256, 1024]}]
     assert [cell["T"] for cell in table["cells"]] == [256, 1024]
@@ -82,7 +82,7 @@ def test_decode_at_a_length_is_one_token_against_a_cache_of_that_length(
     synthetic.save(two({64: (1e-3, 2e-3)}), results, "0002_forward")
     said = printed("advise", "--mode", "decode", "--T", 64)
     assert "0001_decode" in said and "T_kv=64" in said
-    assert "decode at T = 64: one new token (T = 1) against a cache of as many (T_kv)" in said
+    assert "decode at T = 64: one new token (T = 1) and a cache of 64 tokens (T_kv)" in said
 
 
 def test_a_kernel_that_was_wrong_anywhere_is_never_advised(tiny: Run) -> None:
@@ -145,7 +145,7 @@ def test_no_crossover_where_one_is_always_ahead(as_run: Any) -> None:
     assert advice.advise(frame.tidy(as_run(two({64: (1, 2), 256: (3, 4)}))))["crossovers"] == []
 
 
-def test_an_older_run_answers_what_the_newest_did_not_measure(tmp_path: Path, printed: Any) -> None:
+def test_an_older_run_is_used_for_cases_missing_in_the_newest(tmp_path: Path, printed: Any) -> None:
     for name, T in (("0001_long", 512), ("0002_short", 64), ("0003_cut", 512)):
         rows = [synthetic.row("sdpa", synthetic.case(T=T), [1e-3]), synthetic.row("fused", synthetic.case(T=T), [2e-3])]
         synthetic.save(synthetic.document(rows), tmp_path, name)
@@ -232,7 +232,7 @@ def test_on_the_command_line(as_run: Any, printed: Any) -> None:
         *((["--dropout", text], f"argument --dropout: '{text}' is not a number") for text in ("x", "nan", "1e999")),
         (["--qkv_bias", "x"], "argument --qkv_bias: 'x' is not on or off"),
         (["--model", "llama3"], "--model llama3: unknown; known: gpt2, "),
-        (["--model", "gpt2"], "no layer of gpt2 was measured here: `pytest bench/ --model gpt2 --benchmark-save=NAME`"),
+        (["--model", "gpt2"], "no layer of gpt2 was measured here; measure them with `pytest bench/ --model gpt2 "),
     ],
 )
 def test_usage_errors_are_one_line(arguments: list[str], expected: str, as_run: Any, refusal: Any) -> None:

@@ -39,7 +39,7 @@ def no_drawing(monkeypatch: pytest.MonkeyPatch) -> list[tuple[runs.Run, Path]]:
 
     nothing = SimpleNamespace(cases=[])
     monkeypatch.setattr(page, "report", lambda run: SimpleNamespace(run=run, grid=nothing, headline="No answer."))
-    monkeypatch.setattr(page, "written", lambda this, folder: write_all([this.run], folder))
+    monkeypatch.setattr(page, "write_report", lambda this, folder: write_all([this.run], folder))
     monkeypatch.setattr(side_by_side_page, "write", write_all)
     return written
 
@@ -78,12 +78,12 @@ def test_a_file_that_is_no_run_is_named(
     ("of", "key", "value"),
     [("stats", "median", float("nan")), ("stats", "q1", "x"), ("extra_info", "T", [64])],
 )
-def test_a_value_that_is_none_is_named(
+def test_an_invalid_value_is_named(
     of: str, key: str, value: Any, results: Path, small: dict[str, Any], refusal: Any
 ) -> None:
     small["benchmarks"][0][of][key] = value
     synthetic.save(small, results, "0001_bad")
-    assert f"has no proper value of {key}\n" in refusal("--results", results)
+    assert f"has an invalid value of {key}\n" in refusal("--results", results)
 
 
 @pytest.mark.parametrize("axis", [3, {"name": "a b", "kind": "size"}, {"name": "x", "kind": "size", "follows": 3}])

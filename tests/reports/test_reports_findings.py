@@ -62,13 +62,13 @@ def test_a_lead_that_was_page_faults_is_gone(as_run: Any) -> None:
     assert "it takes 80.0 ms, and sdpa's lead is gone: it was 8.4×." in said(as_run(faulting(fused=80e-3)))[0]
 
 
-def test_the_lead_is_that_of_the_tables(turns_data: dict[str, Any], as_run: Any) -> None:
+def test_the_lead_is_that_of_the_tables(interleaved_data: dict[str, Any], as_run: Any) -> None:
     """Which pairs the calls of a round, and is not the ratio of the medians."""
-    for row in turns_data["benchmarks"]:
+    for row in interleaved_data["benchmarks"]:
         if row["extra_info"]["impl"] == "fused":
             row["stats"]["median"] *= 1.4
             row["extra_info"]["kept_pages_s"] = row["stats"]["median"] / 2
-    tidy = frame.tidy(as_run(turns_data))
+    tidy = frame.tidy(as_run(interleaved_data))
     [lead] = re.findall(r"lead .* (\S+×)\.$", findings.page_faults(tidy))
     made = grid.grid(tidy, tidy.iloc[:0].assign(reason="", detail=""))
     assert lead in {f"{grid.slowdown(case.mark('fused').slowdown)}×" for case in made.cases}
@@ -98,7 +98,9 @@ def test_memory_that_malloc_keeps_is_not_mentioned(tidy_tiny: pd.DataFrame) -> N
     assert findings.hidden_memory(tidy_tiny) == ""
 
 
-def test_the_variation_between_processes_is_printed_and_whether_it_was_estimated(tiny: Run, turns: Run) -> None:
-    assumed, estimated = (findings.between_processes(frame.tidy(run)) for run in (tiny, turns))
+def test_the_variation_between_processes_is_printed_and_whether_it_was_estimated(
+    tiny: Run, interleaved_run: Run
+) -> None:
+    assumed, estimated = (findings.between_processes(frame.tidy(run)) for run in (tiny, interleaved_run))
     assert assumed.endswith(": 2 % (standard deviation; assumed, of one process).")
     assert estimated.endswith(" % (standard deviation; estimated from this run, with 2 % as prior).")

@@ -31,7 +31,7 @@ def test_spread_is_the_interquartile_range_over_the_median(tidy_tiny: pd.DataFra
     assert cell(tidy_tiny, "sdpa", 1024)["spread"] == pytest.approx(40 / 900)
 
 
-def test_without_a_yardstick_in_the_case_there_is_no_speedup(tiny_data: dict[str, Any], as_run: Any) -> None:
+def test_without_a_baseline_in_the_case_there_is_no_speedup(tiny_data: dict[str, Any], as_run: Any) -> None:
     tiny_data["benchmarks"] = [row for row in tiny_data["benchmarks"] if row["extra_info"]["impl"] != "fused"]
     assert frame.tidy(as_run(tiny_data))["speedup"].isna().all()
 
@@ -46,20 +46,20 @@ def ranks_at_64(tidy: pd.DataFrame) -> dict[str, tuple[float, float]]:
     return {impl: (low[impl], high[impl]) for impl in low}
 
 
-def test_ranks_are_the_judges_and_ranges_where_several_are_possible(turns_data: dict[str, Any], as_run: Any) -> None:
-    wrong, turns_data["skipped"] = turns_data["skipped"], []
-    tidy = frame.tidy(as_run(turns_data))
+def test_ranks_are_ranges_where_several_are_possible(interleaved_data: dict[str, Any], as_run: Any) -> None:
+    wrong, interleaved_data["skipped"] = interleaved_data["skipped"], []
+    tidy = frame.tidy(as_run(interleaved_data))
     assert ranks_at_64(tidy) == {"packed": (1, 1), "sdpa": (2, 2), "fused": (3, 3)}
     assert at_64(tidy, "standing") == {"packed": "fastest", "sdpa": "slower", "fused": "slower"}
-    for row in turns_data["benchmarks"]:
+    for row in interleaved_data["benchmarks"]:
         if row["extra_info"]["impl"] == "sdpa" and row["extra_info"]["T"] == 64:
             row["stats"]["data"] = row["stats"]["data"][:5]
             synthetic.interleaved(row, (0.8, 1.0, 1.2))
-    tidy = frame.tidy(as_run(turns_data))
+    tidy = frame.tidy(as_run(interleaved_data))
     assert ranks_at_64(tidy) == {"packed": (1, 2), "sdpa": (1, 3), "fused": (2, 3)}
     assert at_64(tidy, "standing") == {"packed": "not resolved", "sdpa": "not resolved", "fused": "slower"}
-    turns_data["skipped"] = wrong
-    tidy = frame.tidy(as_run(turns_data))
+    interleaved_data["skipped"] = wrong
+    tidy = frame.tidy(as_run(interleaved_data))
     assert at_64(tidy, "standing")["packed"] == "" and not at_64(tidy, "leads")["packed"]
 
 
@@ -67,7 +67,7 @@ def test_there_are_no_ranks_where_cells_were_timed_one_after_the_other(tidy_tiny
     assert tidy_tiny["rank_low"].isna().all() and not tidy_tiny["tied"].any()
 
 
-def test_the_ratio_to_the_yardstick_has_its_interval(as_run: Any) -> None:
+def test_the_ratio_to_the_baseline_has_its_interval(as_run: Any) -> None:
     at = synthetic.case()
     rows = [synthetic.row("fused", at, [2e-3]), synthetic.row("sdpa", at, [1e-3], (0.9, 1.0, 1 / 0.9))]
     sdpa = frame.tidy(as_run(synthetic.document(rows))).iloc[1]

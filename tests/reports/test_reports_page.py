@@ -78,8 +78,8 @@ def test_ids_in_the_page_are_unique_and_every_reference_has_its_target(quick: Pa
     assert len(cases) == 12 and {a["data-to"] for _, a in tags if "data-to" in a} <= cases
 
 
-def test_the_page_has_machine_command_and_skips(turns: Run) -> None:
-    text = html(turns)
+def test_the_page_has_machine_command_and_skips(interleaved_run: Run) -> None:
+    text = html(interleaved_run)
     words = Outline(text).words
     assert re.search(r"packed\s✗</th>", text)  # in tables, too
     for expected in ("AMD EPYC 9B14", "2.13.0+cpu", "pytest bench/ --benchmark-save=x", "loop stops at T = 64",
@@ -177,12 +177,12 @@ def test_csv_holds_seconds_and_bytes_row_by_row(written: Path) -> None:
 
 
 def test_the_case_table_is_in_the_order_of_slowdown_with_readable_units(
-    turns_data: dict[str, Any], as_run: Any
+    interleaved_data: dict[str, Any], as_run: Any
 ) -> None:
-    fused = next(row for row in turns_data["benchmarks"] if row["extra_info"]["impl"] == "fused")
+    fused = next(row for row in interleaved_data["benchmarks"] if row["extra_info"]["impl"] == "fused")
     fused["stats"]["data"] = fused["stats"]["data"][:5]
     synthetic.interleaved(fused, (0.95, 1.0, 1.05))
-    this = page.report(as_run(turns_data))
+    this = page.report(as_run(interleaved_data))
     case = this.grid.cases[0]
     heads, rows = tables.of_case(case, tables.headings(this.grid))
     assert heads == ["implementation", "slowdown", "95 % interval", "median", "peak memory", "of tolerance", "kernel"]
@@ -194,11 +194,11 @@ def test_the_case_table_is_in_the_order_of_slowdown_with_readable_units(
 
 
 def test_one_case_is_printed_as_its_table_at_80_columns_with_what_was_refused(
-    turns_data: dict[str, Any], as_run: Any
+    interleaved_data: dict[str, Any], as_run: Any
 ) -> None:
-    for row in turns_data["benchmarks"]:
+    for row in interleaved_data["benchmarks"]:
         row["extra_info"] |= {"kernel": "a_kernel_with_quite_a_long_name", "roof": 0.5}
-    made = page.report(as_run(turns_data)).grid
+    made = page.report(as_run(interleaved_data)).grid
     lines = tables.printed(grid.Grid(made.cases[:1], made.impls, made.axes)).splitlines()
     assert [line.split()[:2] for line in lines[2:]] == [["sdpa", "1×"], ["fused", "1.2×"], ["packed", "wrong"]]
     assert lines[1].endswith("of tolerance") and max(map(len, lines)) <= tables.WIDTH
@@ -265,8 +265,8 @@ def test_the_latency_figure_holds_the_measured_points(tiny: Run) -> None:
     assert list(ax.get_xticks()) == [64, 256, 1024]
 
 
-def test_a_figures_title_is_its_finding_and_at_most_five_lines_have_names(turns: Run, as_run: Any) -> None:
-    titles = {name: one.texts[0].get_text() for name, one in drawn(turns).items()}
+def test_a_figures_title_is_its_finding_and_at_most_five_lines_have_names(interleaved_run: Run, as_run: Any) -> None:
+    titles = {name: one.texts[0].get_text() for name, one in drawn(interleaved_run).items()}
     assert titles == {
         "latency": "sdpa is 4.0× faster than fused at T = 1024",
         "memory": "sdpa needs 29× less memory than fused at T = 1024",

@@ -64,9 +64,7 @@ def test_the_headline_of_two_runs_says_how_they_compare(sweep: dict[str, Any], t
         assert all(part in read(these) for part in said)
 
 
-def test_every_run_has_its_column_and_what_is_not_known_is_said_to_be_missing(
-    sweep: dict[str, Any], tmp_path: Path
-) -> None:
+def test_every_run_has_a_column_and_missing_values_are_marked(sweep: dict[str, Any], tmp_path: Path) -> None:
     sweep["machine_info"] = {**sweep["machine_info"], "driver": None}
     outside = times(sweep, 1.5) | {"commit_info": {"id": "unversioned", "dirty": False}}
     page = read(saved(tmp_path, a=sweep, b=outside))
@@ -145,7 +143,7 @@ def test_runs_of_one_row_and_of_none(rows: int, sweep: dict[str, Any], tmp_path:
         assert side_by_side_page.write(saved(tmp_path, **chosen), tmp_path / "out").is_file()
 
 
-def test_many_runs_and_long_names_make_a_folder_name_that_a_disk_takes(sweep: dict[str, Any], tmp_path: Path) -> None:
+def test_many_runs_and_long_names_give_a_short_folder_name(sweep: dict[str, Any], tmp_path: Path) -> None:
     many = saved(tmp_path, **{f"{i:04}_{'x' * 60}": sweep for i in range(5)})
     names = {side_by_side_page.folder_name(chosen) for chosen in (many, many[:2], many[1:3])}
     assert len(names) == 3 and max(map(len, names)) < 130

@@ -112,11 +112,11 @@ def test_the_tables_have_a_row_for_each_of_them(as_run: Any) -> None:
     assert tables[1].drawings[0].count("<title>core") == 2
     hot, cold, inside = tables[2].rows[0][2:]
     assert (hot, cold, inside) == ("2.00 ms", "3.00 ms", "2.00 ms")
-    assert "differs from hot by a factor of 1.00 and cold by a factor of 1.50" in tables[2].note
+    assert "differs from its hot time by a factor of 1.00, from its cold time by 1.50" in tables[2].note
     assert tables[2].note.endswith("cold is nearer in 0 of 2.")
 
 
-def test_a_share_is_between_none_and_all(as_run: Any) -> None:
+def test_a_share_lies_between_0_and_1(as_run: Any) -> None:
     known = {"parts_s": {"core": FUSED}, "core_shares": [0.0, 0.01, 0.9], "blocks": 1, "depth": 28}
     at = case(scope="block", model="qwen3-0.6b")
     (step,) = steps(fr.tidy(as_run(document([row("fused", at, [1e-2] * 8, **known)]))), "fused")

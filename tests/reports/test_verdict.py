@@ -157,7 +157,7 @@ def test_a_cell_agrees_with_its_implementation_about_the_margin() -> None:
     assert impls["sdpa"].word == SLIGHT and {it.word for it in said.values()} == {SLIGHT}
 
 
-def test_an_implementation_of_one_cell_says_what_its_cell_says() -> None:
+def test_an_implementation_with_one_cell_has_its_verdict() -> None:
     said, impls = of_effects({("x", "case"): known(0.05, 0.001)}, {"x": known(0.0, 1.0)})
     assert impls["x"] == said["x", "case"]
 
