@@ -35,6 +35,6 @@ for (const table of all("table.heat")) {
 pick?.addEventListener("change", () => chosen(pick.value));
 view?.addEventListener("change", () => all("[data-view]").forEach((one) => (one.hidden = one.dataset.view !== view.value)));
 every?.addEventListener("click", () => every.setAttribute("aria-pressed", document.body.classList.toggle("every")));
-const asked = () => all(".case").find((one) => one.id === decodeURIComponent(location.hash.slice(1)))?.dataset.case;
-addEventListener("hashchange", () => choose(asked()));
-choose(asked() ?? pick?.value);
+const linked = () => all(".case").find((one) => one.id === decodeURIComponent(location.hash.slice(1)))?.dataset.case;
+addEventListener("hashchange", () => choose(linked()));
+choose(linked() ?? pick?.value);
