@@ -1,12 +1,13 @@
-"""The timing schedule: blocks, rounds, visits. Visits of simulated processes, some of which end, cache or throttle."""
+"""Timing interleaved: blocks, rounds, visits; and runs in simulated processes, some of which end, cache or throttle."""
 
 from __future__ import annotations
 
+import os
 import random
 import re
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +15,20 @@ import pytest
 
 import impls
 from bench.cases.case import Case
-from bench.cases.cells import Cell, Key
-from bench.cases.counting import held_bytes
+from bench.cases.cells import Cell
+from bench.cases.counting import held_bytes, least_memory
 from bench.cases.outcome import Skip
 from bench.cases.sweep import SWEEPS
+from bench.runs import pool
 from bench.runs import visit as visits
-from bench.runs.measuring import PREPARATIONS, Measuring, shared_probes
+from bench.runs.measuring import PREPARATIONS, Measuring
+from bench.runs.rows import Sample
 from bench.runs.run import Run
-from bench.runs.visit import Visit
 from bench.selection.options import Selection
 from bench.timing.devices.nvml import words
-from bench.timing.engine import (
-    BLOCK,
-    EVEN,
-    LONG_ROUNDS,
-    MIN_ROUNDS,
-    NEED,
-    VISITS,
-    Visits,
-    block_of,
-    need,
-)
+from bench.timing.engine import BLOCK, EVEN, LONG_ROUNDS, MIN_ROUNDS, NEED, VISITS, Visits, block_of, need
 from bench.timing.malloc import MAPPED
+from bench.timing.reference_workload import ReferenceWorkload
 from bench.workers.client import Lost
 
 POWER, HOT, SLOW = 0x4, 0x20, 0x8
@@ -49,7 +42,7 @@ def test_a_block_is_long_enough_for_the_clock_and_warmed_up_where_it_has_several
     assert block_of(0.0).calls > 0
 
 
-@pytest.mark.parametrize("processes", [1, 2, 3, 5])
+@pytest.mark.parametrize("processes", [1, 2, 5])
 def test_all_members_take_part_in_the_same_rounds_however_long_their_calls(processes: int) -> None:
     plan = Visits(0.25, processes)
     seconds = {"short": 1e-4, "20 ms": 0.02, "100 ms": 0.1, "1 s": 1.0}
@@ -60,11 +53,10 @@ def test_all_members_take_part_in_the_same_rounds_however_long_their_calls(proce
     for it in counts:
         assert it.get("1 s") == it.get("100 ms") and min(it.values()) >= it.get("1 s", MIN_ROUNDS)
     assert processes * sum(it.get("1 s", 0) for it in counts) in range(LONG_ROUNDS, LONG_ROUNDS + 2 * processes)
-    assert (
-        sum(plan.counts({"1 min": block_of(60.0)}, visit, {}).get("1 min", 0) for visit in range(VISITS)) == plan.long
-    )
-    alone = [plan.counts({"20 ms": blocks["20 ms"]}, visit, {}) for visit in range(VISITS)]
-    assert sum(it.get("20 ms", 0) for it in alone) == pytest.approx(0.25 / 0.02, abs=2)  # as many as fit into the time
+    minute = {"1 min": block_of(60.0)}
+    assert sum(plan.counts(minute, visit, {}).get("1 min", 0) for visit in range(VISITS)) == plan.long
+    alone = sum(plan.counts({"": blocks["20 ms"]}, visit, {}).get("", 0) for visit in range(VISITS))
+    assert alone == pytest.approx(0.25 / 0.02, abs=2)  # as many as fit into the time
 
 
 def test_cells_with_wider_intervals_get_more_time() -> None:
@@ -73,327 +65,321 @@ def test_cells_with_wider_intervals_get_more_time() -> None:
     assert needy["base"] == pytest.approx(2 * usual["base"], abs=1) and needy["long"] == usual["long"]
     assert usual["known"] > needy["known"] >= MIN_ROUNDS
     assert need({"known": 0.001, "wide": 0.3}, 0.02) == dict(zip(("known", "wide"), NEED, strict=True))
+    known = need(
+        {"base": 0.001, "known": 0.02, "long": 0.0}, 0.02
+    )  # all of the case: timed no more, but for long calls
+    assert plan.counts(blocks | {"long": block_of(1e-4)}, 5, known) == {}
+    assert {*plan.counts(blocks, 5, known).values()} == {-(-LONG_ROUNDS // plan.long)}
 
 
-def test_a_case_that_is_known_is_timed_no_more_once_all_have_had_their_rounds() -> None:
-    plan, known = Visits(0.4), need({"a": 0.001, "b": 0.02}, 0.02)
-    short = {"a": block_of(1e-4), "b": block_of(1e-4)}
-    assert plan.counts(short, 5, known) == {}
-    assert set(plan.counts(short | {"b": block_of(1.0)}, 5, known).values()) == {-(-LONG_ROUNDS // plan.long)}
-
-
-# Visits
+# Runs in simulated processes
 
 
 @dataclass
-class FakePool:
-    """A `WorkerPool` without processes: its calls take given times, and fail on request."""
+class Simulated:
+    """Worker processes of a run: how long calls take, what fails, and what was asked."""
 
-    run: Run
-    seconds_of: dict[str, float]
-    process: int = 0
-    number: int = 0
-    fails: dict[str, Callable[[], Skip]] = field(default_factory=dict)
-    """By request and implementation: raised at the third block."""
-    reasons: list[int] = field(default_factory=list)
-    """What throttles the GPU at each block, the last for ever; none for a device without sensors."""
-    seconds: dict[Key, float] = field(default_factory=dict)
-    renewed: set[Key] = field(default_factory=set)
-    grown: set[Key] = field(default_factory=set)
-    asked: list[tuple[Any, ...]] = field(default_factory=list)
+    seconds: dict[str, float]
+    """Of a call, by implementation."""
+    noise: float = 0.0
+    """Share of its time by which a call varies."""
+    checked: float | None = None
+    """Seconds of a call in its check, if it takes another time there."""
+    peak_bytes: int = 0
     pages: dict[str, float] = field(default_factory=dict)
     """Reply to `other_pages`."""
+    fails: dict[str, tuple[int, Skip]] = field(default_factory=dict)
+    """By request and implementation: which of these requests fails, counted from 1, and how."""
+    throttled: list[int] = field(default_factory=list)
+    """What throttles the GPU at each block, the last for ever; none for a device without sensors."""
+    asked: list[tuple[str, str, int, dict[str, Any]]] = field(default_factory=list)
+    """Request, implementation, number of the process, and details."""
+    told: list[str] = field(default_factory=list)
+    started: int = 0
+    rng: random.Random = field(default_factory=lambda: random.Random(0))
 
-    def prepare(self, cells: list[Cell]) -> None:
-        for cell in cells:
-            if cell.key not in self.run.skipped:
-                self.seconds.setdefault(cell.key, self.seconds_of[cell.impl.name])
+    def start(self) -> Process:
+        self.started += 1
+        return Process(self, self.started - 1)
 
-    def ask(self, do: str, cell: Cell, **details: Any) -> dict[str, Any]:
-        self.asked.append((do, cell.impl.name, self.number, details))
-        times = sum(it[:2] == (do, cell.impl.name) for it in self.asked)
-        if (fail := self.fails.get(f"{do} {cell.impl.name}")) and times >= 3:
-            raise fail()
-        if do == "other_pages":
-            return self.pages
-        if do != "time":
-            return {"compared": 5, "seconds": self.seconds_of[cell.impl.name]} if do == "renew" else {}
-        reasons = self.reasons.pop(0) if len(self.reasons) > 1 else (self.reasons or [None])[0]
-        sensed = {} if reasons is None else {
-            "sm_mhz": 1755, "power_w": 612.5, "temperature_c": 61,
-            "throttled": words(reasons), "held_back": bool(reasons & (HOT | SLOW)),
-        }  # fmt: skip
-        return {
-            "seconds": self.seconds_of[cell.impl.name],
-            "fastest": 0.9 * self.seconds_of[cell.impl.name],
-            "page_faults": 2.0,
-            "voluntary": 0.0,
-            "involuntary": 1.0,
-        } | sensed
+    def of(self, do: str) -> list[str]:
+        """The implementations of all requests of this kind."""
+        return [name for it, name, *_ in self.asked if it == do]
 
-    def skip(self, cell: Cell, outcome: Skip) -> None:
-        self.run.add_skipped(cell, outcome)
-        if isinstance(outcome, Lost):
-            self.number, self.seconds = self.run.next_number("process"), {}
 
-    def drop(self, cells: list[Cell]) -> None:
+@dataclass
+class Process:
+    """One of them, as a client sees it."""
+
+    of: Simulated
+    number: int
+    ready: set[str] = field(default_factory=set)
+    left, readable = 100.0, os.open(os.devnull, os.O_RDONLY)
+
+    def send(self, do: str, timeout: float | None = None, what: str = "", **details: Any) -> None:
+        self.sent = do, what, details
+
+    def fileno(self) -> int:
+        return self.readable
+
+    def calls_done(self) -> bool:
+        return False
+
+    def close(self) -> None:
         pass
 
+    def ask(self, do: str, **details: Any) -> dict[str, Any]:
+        self.send(do, **details)
+        return self.receive()
 
-SECONDS = {"fused": 1e-3, "sdpa": 1e-4, "packed": 9e-4}
+    def receive(self) -> dict[str, Any]:
+        (do, what, details), it = self.sent, self.of
+        name = what.partition(" ")[0]
+        it.asked.append((do, name, self.number, details | {"what": what}))
+        at, outcome = it.fails.get(f"{do} {name}", (0, None))
+        if outcome and it.of(do).count(name) == at:
+            raise outcome
+        seconds = it.seconds.get(name, 0.0) * (1 + it.noise * it.rng.uniform(-1, 1))
+        if do == "prepare" or details.get("keep"):
+            self.ready.add(what)
+        elif do not in ("cells", "probe", "check", "settle"):
+            assert what in self.ready, f"{what} is not ready in this process"
+        if do == "drop":
+            self.ready.remove(what)
+        if do == "time":
+            return {"seconds": seconds, "fastest": 0.9 * seconds, "page_faults": 2.0, "voluntary": 0.0,
+                    "involuntary": 1.0} | self.sensors()  # fmt: skip
+        columns = {"kernel": "x", "peak_bytes": it.peak_bytes, "operators": 1}
+        replies = {"cells": {"unknown": {}}, "check": {"columns": columns, "seconds": it.checked or seconds},
+                   "other_pages": it.pages, "renew": {"compared": 5, "seconds": seconds}}  # fmt: skip
+        return replies.get(do, {"seconds": seconds} if do == "prepare" else {})
 
-
-def run_of(tmp_path: Path, *names: str, T: int = 16) -> Run:
-    case = Case.of(T=T, H=2, D_h=8)
-    cells = tuple(Cell(impls.get(name), case) for name in names)
-    run = Run({}, Selection(SWEEPS["quick"], "cpu", tuple(cell.impl for cell in cells), cells), tmp_path)
-    run.timing = {"cell_time": 0.25, "processes": 1, "precision": 0.02, "cell_timeout": 60.0}
-    for cell in cells:
-        run.checked[cell.key] = {"columns": {"kernel": "x"}, "seconds": 1e-3}
-    run.plan(cell.key for cell in cells)
-    run.next_number("process")
-    return run
-
-
-def visited(run: Run, pool: FakePool, visit: int = 0) -> Visit:
-    cells = list(run.selection.cells)
-    it = Visit(run, pool, cells[0].case.id, visit, random.Random(0))  # type: ignore[arg-type]
-    it.time(cells, Visits(0.25), {})
-    it.check_caching(cells)
-    it.write()
-    return it
-
-
-def test_members_are_interleaved_and_share_their_rounds(tmp_path: Path) -> None:
-    run = run_of(tmp_path, *SECONDS)
-    visited(run, FakePool(run, SECONDS))
-    found = {impl: it.samples for (impl, _), it in run.timed.items()}
-    assert {impl: {it.seconds for it in samples} for impl, samples in found.items()} == {
-        impl: {seconds} for impl, seconds in SECONDS.items()
-    }
-    numbers = [[it.round for it in samples] for samples in found.values()]
-    assert numbers[0] == numbers[1] == numbers[2] == list(range(len(numbers[0])))
-    assert {(it.page_faults, it.involuntary, it.process, it.visit) for it in found["sdpa"]} == {(2.0, 1.0, 0, 0)}
+    def sensors(self) -> dict[str, Any]:
+        if not (left := self.of.throttled):
+            return {}
+        reasons = left.pop(0) if len(left) > 1 else left[0]
+        return {"sm_mhz": 1755, "power_w": 612.5, "temperature_c": 61, "throttled": words(reasons),
+                "held_back": bool(reasons & (HOT | SLOW))}  # fmt: skip
 
 
-def test_every_other_visit_begins_elsewhere_in_memory_and_on_fresh_inputs(tmp_path: Path) -> None:
-    run = run_of(tmp_path, *SECONDS)
-    pool = FakePool(run, SECONDS)
-    for visit, count in ((0, 1), (1, 1), (2, 2)):
-        visited(run, pool, visit)
-        assert Counter(name for do, name, *_ in pool.asked if do == "renew") == dict.fromkeys(SECONDS, count)
-    assert sum(do == "time" for do, *_ in pool.asked) == sum(len(it.samples) for it in run.timed.values())
-    assert {it.compared for it in run.timed.values()} == {2 * 5}
+SECONDS = {"fused": 1e-3, "packed": 9e-4, "sdpa": 1e-4}
+CASE = Case.of(T=16, H=2, D_h=8)
+CELLS = tuple(Cell(impls.get(name), CASE) for name in SECONDS)
+TOO_LITTLE = 3 * len(CELLS) * held_bytes(CASE)
+"""Bytes for the cells of one case at a time."""
 
-
-def test_a_call_that_was_slow_while_others_were_checked_is_timed_in_whole_blocks(tmp_path: Path) -> None:
-    run = run_of(tmp_path, *SECONDS)
-    pool = FakePool(run, SECONDS)
-    pool.seconds = dict.fromkeys(run.checked, 0.1)  # as if it were long
-    visited(run, pool, 1)
-    assert {it.calls for it in run.samples(("sdpa", run.selection.cells[0].case.id))} == {21}
-
-
-def untimed(run: Run, seconds: float, **pages: float) -> list[bool]:
-    """Whether the first block of each of three visits, and no other, follows an untimed call of this many seconds."""
-    pool, found = FakePool(run, dict.fromkeys(SECONDS, seconds), pages=pages), list[bool]()
-    for visit in range(3):
-        pool.asked = [it for it in pool.asked if it[0] == "caching"]
-        visited(run, pool, visit)
-        first, *others = (details["warm"] for do, it, _, details in pool.asked if (do, it) == ("time", "sdpa"))
-        assert not any(others)
-        found.append(first == 1)
-    return found
-
-
-def test_an_untimed_call_begins_each_visit_and_of_long_calls_the_first_with_an_empty_heap(tmp_path: Path) -> None:
-    """A long call grows the heap where its outputs are compared, before the first visit's blocks."""
-
-    def mapped() -> Run:
-        run = run_of(tmp_path, *SECONDS)
-        for checked in run.checked.values():
-            checked["columns"]["peak_bytes"] = MAPPED  # has other settings of malloc after the first visit
-        return run
-
-    assert untimed(run_of(tmp_path, *SECONDS), 5e-3) == [True, True, True]
-    assert untimed(run_of(tmp_path, *SECONDS), 0.03) == [False, False, False]
-    assert untimed(mapped(), 0.03, fresh_pages_s=0.06) == [False, True, False]
-    assert untimed(mapped(), 0.03, kept_pages_s=0.02) == [False, False, False]
-    run = mapped()
-    seconds = next(iter(run.checked.values()))["seconds"]
-    assert untimed(run, 0.03, fresh_pages_s=seconds) == [False, False, False]  # the checked call, so memory was kept
-
-
-def test_a_failing_cell_is_the_only_one_skipped(tmp_path: Path) -> None:
-    run = run_of(tmp_path, *SECONDS)
-    visited(run, FakePool(run, SECONDS, fails={"time sdpa": lambda: Skip("error 1.0", "wrong")}))
-    assert [(key[0], entry["reason"]) for key, entry in run.skipped.items()] == [("sdpa", "wrong")]
-    run.finish()
-    assert {key[0] for key in run.finished} == {"fused", "packed"}
-
-
-def test_a_cell_that_fails_on_fresh_inputs_in_a_later_visit_is_the_only_one_skipped(tmp_path: Path) -> None:
-    run = run_of(tmp_path, *SECONDS)
-    pool = FakePool(run, SECONDS, fails={"renew sdpa": lambda: Skip("error 1.0", "wrong")})
-    for visit in range(5):
-        visited(run, pool, visit)
-    assert [key[0] for key in run.skipped] == ["sdpa"]
-    assert len({it.visit for it in run.samples(("fused", run.selection.cells[0].case.id))}) == 5
-
-
-def test_a_cell_that_ends_the_process_leaves_the_others_their_samples(tmp_path: Path) -> None:
-    run = run_of(tmp_path, *SECONDS)
-    visited(run, FakePool(run, SECONDS, fails={"time sdpa": lambda: Lost("ended its process (SIGSEGV)")}))
-    assert [key[0] for key in run.skipped] == ["sdpa"]
-    of_fused = run.samples(("fused", run.selection.cells[0].case.id))
-    assert {it.process for it in of_fused} == {0, 1}
-    assert len({(it.process, it.visit) for it in of_fused}) == 2  # a visit lies within a process
-    assert [it.round for it in of_fused] == list(range(len(of_fused)))
-
-
-def test_a_cell_that_caches_results_is_skipped(tmp_path: Path) -> None:
-    run = run_of(tmp_path, *SECONDS)
-    pool = FakePool(run, SECONDS, fails={})
-    pool.asked += [("caching", "packed", 0, {})] * 2
-    pool.fails["caching packed"] = lambda: Skip("caches results", "wrong")
-    visited(run, pool)
-    assert [key[0] for key in run.skipped] == ["packed"]
+Measured = Callable[..., Run]
 
 
 @pytest.fixture
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    found: list[float] = []
-    monkeypatch.setattr(visits, "sleep", found.append)
-    return found
+def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
+    """`measured(processes)` is a run of three cells, or of those that are given, in such processes."""
+
+    def measure(processes: Simulated, *cells: Cell, free: int = 1 << 40, precision: float = 0.02) -> Run:
+        cells = cells or CELLS
+        monkeypatch.setattr("bench.runs.measuring.free_bytes_elsewhere", lambda device: free)
+        chosen = Selection(SWEEPS["quick"], "cpu", tuple({cell.impl: 0 for cell in cells}), cells)
+        run = Run({}, chosen, Path(), workload=ReferenceWorkload(_work={}))
+        run.timing = {"cell_time": 0.25, "processes": 1, "precision": precision, "cell_timeout": 60.0}
+        run.plan(cell.key for cell in cells)
+        Measuring(run, cells, processes.start, 0, False, processes.told.append).measure()  # type: ignore[arg-type]
+        return run
+
+    return measure
 
 
-def test_a_gpu_that_is_held_back_cools_down_once_and_the_block_is_timed_again(
-    tmp_path: Path, pauses: list[float]
-) -> None:
-    run = run_of(tmp_path, "fused")
-    visited(run, FakePool(run, SECONDS, reasons=[0, HOT, POWER, 0]))
-    (columns,) = (it.columns for it in run.timed.values())
-    assert pauses == [visits.COOLING]
-    assert (columns["sm_mhz"], columns["throttled"]) == (1755, "power cap")  # of the blocks that were kept
+def samples(run: Run, name: str = "fused") -> Sequence[Sample]:
+    return run.samples((name, CASE.id))
 
 
-def test_a_gpu_that_stays_throttled_is_reported(tmp_path: Path, pauses: list[float]) -> None:
-    run = run_of(tmp_path, "fused")
-    visited(run, FakePool(run, SECONDS, reasons=[0, HOT, SLOW, HOT]))
-    (columns,) = (it.columns for it in run.timed.values())
-    assert len(pauses) == 1
-    assert columns["throttled"] == "hardware slowdown, software thermal slowdown"
-
-
-def test_a_baseline_that_is_refused_later_is_not_used_for_ratios(tmp_path: Path) -> None:
-    run = run_of(tmp_path, *SECONDS)
-    visited(run, FakePool(run, SECONDS))
-    run.add_skipped(run.selection.cells[0], Skip("it caches results"))
-    run.finish()
-    assert {key[0] for key in run.finished} == {"sdpa", "packed"}
-    assert all(row["extra_info"]["ratio"] is None for row in run.finished.values())
-
-
-# Whole runs
-
-
-class Noisy(FakePool):
-    """A pool whose calls vary by a share of their time."""
-
-    noise = 0.0
-
-    def ask(self, do: str, cell: Cell, **details: Any) -> dict[str, Any]:
-        answer = super().ask(do, cell, **details)
-        if "seconds" in answer:
-            answer["seconds"] *= 1 + self.noise * RNG.uniform(-1, 1)
-        return answer
-
-
-RNG = random.Random(0)
+def test_members_are_interleaved_and_share_their_rounds(measured: Measured) -> None:
+    run = measured(Simulated(SECONDS))
+    for name, seconds in SECONDS.items():
+        found = samples(run, name)
+        assert {(it.seconds, it.page_faults, it.involuntary, it.process) for it in found} == {(seconds, 2.0, 1.0, 0)}
+        assert [it.round for it in found] == [*range(len(samples(run)))]
 
 
 @pytest.mark.parametrize(("noise", "count"), [(0.0, VISITS // 2), (0.5, VISITS)])
-def test_a_case_is_visited_until_its_ratios_are_known(tmp_path: Path, noise: float, count: int) -> None:
-    run = run_of(tmp_path, *SECONDS)
-    pool = Noisy(run, SECONDS)
-    pool.noise = noise
-    measuring = Measuring(run, run.selection.cells, lambda: pytest.fail("no process"), 0, False, lambda text: None)
-    measuring._held = {run.selection.cells[0].case.id}
-    pool.preparing = lambda cells: (it for it in ())  # type: ignore[attr-defined]
-    measuring._time([pool])  # type: ignore[list-item]
-    samples = run.samples(("sdpa", run.selection.cells[0].case.id))
-    assert len({it.visit for it in samples}) == count
-    assert all(run.visited(0, visit, run.selection.cells[0].case.id) for visit in range(VISITS))
+def test_a_case_is_visited_until_its_ratios_are_known(measured: Measured, noise: float, count: int) -> None:
+    """Every other visit begins elsewhere in memory, and with calls on fresh inputs."""
+    processes = Simulated(SECONDS, noise)
+    run = measured(processes)
+    assert len({it.visit for it in samples(run, "sdpa")}) == count
+    assert all(run.visited(0, visit, CASE.id) for visit in range(VISITS))
+    renewed = -(-count // 2)
+    assert Counter(processes.of("renew")) == dict.fromkeys(SECONDS, renewed)
+    assert {it.compared for it in run.timed.values()} == {renewed * 5}
+    assert len(processes.of("time")) == sum(len(it.samples) for it in run.timed.values())
 
 
-def test_nothing_is_made_ready_for_a_visit_that_times_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = run_of(tmp_path, *SECONDS)
-    pool, cells = FakePool(run, SECONDS), list(run.selection.cells)
-    monkeypatch.setattr(pool, "prepare", lambda cells: pytest.fail("made ready"))
-    visit = Visit(run, pool, cells[0].case.id, 4, random.Random(0))  # type: ignore[arg-type]
-    visit.time(cells, Visits(0.25), dict.fromkeys(run.checked, 0.0))
+def test_a_call_that_was_slow_while_others_were_checked_is_timed_in_whole_blocks(measured: Measured) -> None:
+    assert samples(measured(Simulated(SECONDS, checked=0.1)), "sdpa")[0].calls == 21
 
 
-def test_cells_that_do_not_fit_into_memory_are_split_with_the_baseline_in_every_part(tmp_path: Path) -> None:
-    names = ("sdpa", "packed", "fused", "einsum", "wrapper")
-    run = run_of(tmp_path, *names)
-    measuring = Measuring(run, run.selection.cells, lambda: pytest.fail("no process"), 0, False, lambda text: None)
-    (whole,) = measuring._groups(run.selection.cells[0].case.id)
-    assert [cell.impl.name for cell in whole] == ["fused", "sdpa", "packed", "einsum", "wrapper"]
-    measuring._free = 0
-    parts = [[cell.impl.name for cell in group] for group in measuring._groups(whole[0].case.id)]
-    assert parts == [["fused", name] for name in ("sdpa", "packed", "einsum", "wrapper")]
+@pytest.mark.parametrize(
+    ("seconds", "peak_bytes", "pages", "begins"),
+    [
+        (5e-3, 0, {}, [1, 1, 1]),
+        (0.03, 0, {}, [0, 0, 0]),
+        (0.03, MAPPED, {"fresh_pages_s": 0.06}, [0, 1, 0]),  # other settings of malloc after the first visit
+        (0.03, MAPPED, {"kept_pages_s": 0.02}, [0, 0, 0]),
+        (0.03, MAPPED, {"fresh_pages_s": 0.03}, [0, 0, 0]),  # the checked call, so memory was kept
+    ],
+)
+def test_an_untimed_call_begins_each_visit_and_of_long_calls_the_first_with_an_empty_heap(
+    measured: Measured, seconds: float, peak_bytes: int, pages: dict[str, float], begins: list[int]
+) -> None:
+    """A long call grows the heap where its outputs are compared, before the first visit's blocks."""
+    processes = Simulated(dict.fromkeys(SECONDS, seconds), peak_bytes=peak_bytes, pages=pages)
+    found = samples(measured(processes), "sdpa")
+    untimed: dict[int, list[int]] = {}
+    warm = [details["warm"] for do, name, _, details in processes.asked if (do, name) == ("time", "sdpa")]
+    for sample, calls in zip(found, warm, strict=True):
+        untimed.setdefault(sample.visit, []).append(calls)
+    assert [calls[0] for calls in untimed.values()] == begins
+    assert not any(any(calls[1:]) for calls in untimed.values())
 
 
-def test_checks_that_need_one_core_for_seconds_come_first_so_that_no_worker_waits_for_them() -> None:
-    cells = [Cell(impls.get(name), Case.of(T=16, H=2, D_h=8)) for name in ("sdpa", "fused+compile", "loop")]
-    assert [[cell.impl.name for cell in group] for group in shared_probes(cells, 1)] == [
-        ["loop", "fused+compile", "sdpa"]
-    ]
+@pytest.mark.parametrize("when", ["check packed", "time packed", "renew packed", "caching packed"])
+def test_one_that_fails_costs_itself_alone(measured: Measured, when: str) -> None:
+    """In a later visit, too."""
+    at = 3 if when[0] in "tr" else 1
+    run = measured(Simulated(SECONDS, 0.5, fails={when: (at, Skip("error 1.0", "wrong"))}))
+    assert [(key[0], entry["reason"]) for key, entry in run.skipped.items()] == [("packed", "wrong")]
+    assert len({it.visit for it in samples(run)}) == VISITS
 
 
-def test_the_smallest_cases_stay_ready_whatever_the_largest_needs(tmp_path: Path) -> None:
-    run = run_of(tmp_path, "sdpa", "fused")
+LOST = Lost("ended its process (SIGSEGV)")
+
+
+def test_one_that_ends_the_process_leaves_the_others_their_samples(measured: Measured) -> None:
+    processes = Simulated(SECONDS, fails={"time packed": (3, LOST)})
+    run = measured(processes)
+    assert [key[0] for key in run.skipped] == ["packed"] and processes.of("prepare") == ["fused", "sdpa"]
+    found = samples(run)
+    assert {it.process for it in found} == {0, 1}
+    assert len({(it.process, it.visit) for it in found}) == len({it.visit for it in found})  # a visit is of one process
+    assert [it.round for it in found] == [*range(len(found))]
+
+
+def test_one_that_ends_the_process_while_it_is_prepared_has_the_others_prepared_again(measured: Measured) -> None:
+    processes = Simulated(SECONDS, fails={"prepare packed": (1, LOST)})
+    run = measured(processes, free=TOO_LITTLE)
+    assert [key[0] for key in run.skipped] == ["packed"]
+    assert processes.of("prepare")[:4] == ["fused", "packed", "fused", "sdpa"]
+
+
+def test_a_new_process_times_no_cell_whose_code_has_changed(
+    measured: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a user who edits a kernel during a run."""
+    processes, known = Simulated(SECONDS, fails={"time packed": (3, LOST)}), pool.sources
+
+    def sources(owner: str) -> tuple[str, ...]:
+        dead = processes.of("time").count("packed") == 3
+        return ("another",) if dead and owner == CELLS[2].impl.owner else known(owner)
+
+    sources.cache_clear = known.cache_clear  # type: ignore[attr-defined]
+    monkeypatch.setattr(pool, "sources", sources)
+    run = measured(processes)
+    assert {name for name, _ in run.skipped} == {"packed", "sdpa"}
+    assert "its code has changed since the run began" in run.skipped["sdpa", CASE.id]["detail"]
+
+
+def test_an_isolated_process_spares_the_others_and_each_comes_to_rest_before_the_next(measured: Measured) -> None:
+    """A block that follows one of another process follows as many untimed calls."""
+    own = replace(CELLS[1].impl, limits=replace(CELLS[1].impl.limits, alone=True))
+    processes = Simulated(SECONDS, fails={"renew packed": (2, LOST)})
+    run = measured(processes, CELLS[0], Cell(own, CASE), CELLS[2])
+    assert [key[0] for key in run.skipped] == ["packed"] and not processes.of("prepare")
+    assert {it.process for name in SECONDS for it in samples(run, name)} == {0}
+    assert {(name == "packed", number) for do, name, number, _ in processes.asked if do == "time"} == {
+        (False, 0),
+        (True, 1),
+    }
+    changes = 0
+    for (_, _, before, _), (did, _, last, _), (do, _, number, how) in zip(
+        processes.asked, processes.asked[1:], processes.asked[2:], strict=False
+    ):
+        if do == "time" and did == "settle":
+            changes += 1
+            assert before == last != number and how["warm"] == how["calls"] * how["slices"]
+        elif do == "time":
+            assert last == number and how["warm"] < how["calls"] * how["slices"]
+    assert changes > 5
+
+
+@pytest.mark.parametrize(
+    ("reasons", "throttled", "count"),
+    [
+        ([0, HOT, POWER, 0], "power cap", 1),
+        ([0, HOT, SLOW, HOT], "hardware slowdown, software thermal slowdown", VISITS),
+    ],
+)
+def test_a_gpu_that_is_held_back_cools_down_once_a_visit_and_the_block_is_timed_again(
+    measured: Measured, monkeypatch: pytest.MonkeyPatch, reasons: list[int], throttled: str, count: int
+) -> None:
+    """The row names what throttled the blocks that were kept."""
+    pauses: list[float] = []
+    monkeypatch.setattr(visits, "sleep", pauses.append)
+    run = measured(Simulated(SECONDS, throttled=reasons), CELLS[0])
+    (columns,) = (it.columns for it in run.timed.values())
+    assert pauses == [visits.COOLING] * count
+    assert (columns["sm_mhz"], columns["throttled"]) == (1755, throttled)
+
+
+def test_a_baseline_that_is_refused_later_is_not_used_for_ratios(measured: Measured) -> None:
+    run = measured(Simulated(SECONDS, fails={"caching fused": (1, Skip("it caches results"))}))
+    for timed in run.timed.values():
+        timed.columns["roof"] = 0.5
+    run.finish()
+    assert samples(run) and {key[0] for key in run.finished} == {"sdpa", "packed"}
+    assert all(row["extra_info"]["ratio"] is None for row in run.finished.values())
+
+
+def test_cells_that_do_not_fit_into_memory_are_split_with_the_baseline_in_every_part(measured: Measured) -> None:
+    cells = [Cell(impls.get(name), CASE) for name in ("sdpa", "packed", "fused", "einsum")]
+    processes = Simulated(dict.fromkeys(("sdpa", "packed", "fused", "einsum"), 1e-3))
+    measured(processes, *cells, free=0)
+    assert processes.of("prepare") == ["fused", "sdpa", "fused", "packed", "fused", "einsum"]
+
+
+def test_checks_that_need_one_core_for_seconds_come_first_so_that_no_worker_waits_for_them(measured: Measured) -> None:
+    names = ("sdpa", "fused+compile", "loop")
+    processes = Simulated(dict.fromkeys(names, 1e-3))
+    measured(processes, *(Cell(impls.get(name), CASE) for name in names))
+    assert processes.of("probe") == ["loop", "fused+compile", "sdpa"]
+
+
+def test_the_smallest_cases_stay_ready_whatever_the_largest_needs(measured: Measured) -> None:
     cells = [Cell(impls.get("fused"), Case.of(T=T, H=8, D_h=64)) for T in (4096, 64, 256)]
-    measuring = Measuring(run, cells, lambda: pytest.fail("no process"), 0, False, lambda text: None)
     held = {cell.case.T: held_bytes(cell.case) for cell in cells}
-    assert measuring._held == {cell.case.id for cell in cells}
+    largest = least_memory(cells[0].impl, cells[0].case)
     for free, T in ((held[64] + held[256], {64, 256}), (held[256], {64}), (0, set())):
-        found = measuring._that_fit(3 * (free + 1))
-        assert found == {cell.case.id for cell in cells if cell.case.T in T}
+        processes = Simulated(SECONDS)
+        measured(processes, *cells, free=3 * (free + 1) + largest)
+        prepared = {details["what"] for do, *_, details in processes.asked if do == "prepare"}
+        assert prepared == {" ".join(cell.key) for cell in cells if cell.case.T not in T}
 
 
-def test_a_case_that_cannot_stay_ready_is_tested_for_cached_results_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = run_of(tmp_path, *SECONDS)
-    pool = FakePool(run, SECONDS)
-    monkeypatch.setattr(pool, "preparing", lambda cells: (it for it in ()), raising=False)
-    monkeypatch.setattr(pool, "drop", lambda cells: None)
-    measuring = Measuring(run, run.selection.cells, lambda: pytest.fail("no process"), 0, False, lambda text: None)
-    measuring._held = set()
-    measuring._time([pool])  # type: ignore[list-item]
-    assert Counter(name for do, name, *_ in pool.asked if do == "caching") == dict.fromkeys(SECONDS, 1)
-
-
+@pytest.mark.parametrize("seconds", [1e-3, 0.3])
 def test_a_case_that_cannot_stay_ready_is_made_ready_for_several_visits_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    measured: Measured, seconds: float
 ) -> None:
-    run = run_of(tmp_path, *SECONDS)
-    pool = FakePool(run, dict.fromkeys(SECONDS, 0.3))
-    dropped: list[int] = []
-    monkeypatch.setattr(pool, "preparing", lambda cells: (it for it in ()), raising=False)
-    monkeypatch.setattr(pool, "drop", lambda cells: dropped.append(len(cells)))
-    told: list[str] = []
-    measuring = Measuring(run, run.selection.cells, lambda: pytest.fail("no process"), 0, False, told.append)
-    measuring._held = set()
-    measuring._time([pool])  # type: ignore[list-item]
-    measuring._tell_precision()
-    case = run.selection.cells[0].case.id
-    assert re.fullmatch(rf"{case}  ±\d\.\d% from its visits", told[-1])
-    run.timing["precision"] = -1.0
-    measuring._tell_precision()
-    assert told[-1].startswith(f"{case}  out of time: ")
-    assert dropped == [len(SECONDS)] * PREPARATIONS
-    assert all(len(it.samples) in (LONG_ROUNDS, LONG_ROUNDS + 1) for it in run.timed.values())
+    """Unless nothing is left to time; and is tested for cached results once."""
+    processes = Simulated(dict.fromkeys(SECONDS, seconds))
+    run = measured(processes, free=TOO_LITTLE)
+    times = PREPARATIONS if seconds > 0.1 else 1
+    for do, count in (("prepare", times), ("drop", times), ("caching", 1)):
+        assert Counter(processes.of(do)) == dict.fromkeys(SECONDS, count), do
+    if seconds > 0.1:
+        assert all(len(it.samples) in (LONG_ROUNDS, LONG_ROUNDS + 1) for it in run.timed.values())
     assert run.state_text.endswith("100% of the timing done")
+
+
+@pytest.mark.parametrize(("precision", "says"), [(0.02, ""), (1e-9, "out of time: (packed|sdpa) ")])
+def test_why_the_timing_of_a_case_ended_is_told(measured: Measured, precision: float, says: str) -> None:
+    processes = Simulated(SECONDS, 1e-3)
+    measured(processes, precision=precision)
+    assert re.fullmatch(rf"{CASE.id}  {says}±\d\.\d% from its visits", processes.told[-1])

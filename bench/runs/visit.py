@@ -159,7 +159,7 @@ class Visit:
         found, calls = self._found(key), block.calls * block.slices
         found.samples.append(Sample(reply["seconds"], *where, at=self.run.elapsed(), calls=calls, **measured))
         if "sm_mhz" in reply:
-            found.columns |= _sensors(reply, found.columns)
+            found.columns |= _sensors(reply, self.run.timed.get(key, found).columns | found.columns)
         if reply.get("varies"):
             found.columns["repeats"] = False
 
