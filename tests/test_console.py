@@ -51,15 +51,12 @@ def run(site: Path, folder: Path, *arguments: str) -> Installed:
     return subprocess.run(command, cwd=folder, env=where, capture_output=True, text=True, timeout=300)
 
 
-def test_the_wheel_installs_a_single_package(site: Path) -> None:
+def test_the_wheel_installs_a_single_package(site: Path, tmp_path: Path) -> None:
     assert {it.name for it in site.iterdir() if not it.name.endswith(".dist-info")} == {"attention_bench", "bin"}
-
-
-def test_the_public_names_are_those_of_what_is_installed(site: Path, tmp_path: Path) -> None:
     asked = "from attention_bench import LayerShape, frame; print(LayerShape.__module__, frame.__module__)"
-    done = subprocess.run([sys.executable, "-c", asked], cwd=tmp_path, env=environment() | {"PYTHONPATH": str(site)},
-                          capture_output=True, text=True, check=True)  # fmt: skip
-    assert done.stdout == "impls.layer reports.pages.notebook\n"
+    env = environment() | {"PYTHONPATH": str(site)}
+    command = [sys.executable, "-c", asked]
+    assert subprocess.check_output(command, cwd=tmp_path, env=env, text=True) == "impls.layer reports.pages.notebook\n"
 
 
 def test_a_new_kernel_is_measured_and_reported_whatever_lies_around(site: Path, hostile: Path) -> None:
@@ -68,11 +65,12 @@ def test_a_new_kernel_is_measured_and_reported_whatever_lies_around(site: Path, 
     said = "attention-bench: mine.py exists already; choose another name, as my_kernel.py\n"
     assert (again.returncode, again.stderr) == (2, said)
     done = run(site, hostile, "run", "--impl", "mine=mine:mine,sdpa", "--T", "16", "--H", "2", "--dtype", "float32",
-               "--cell-time", "0.01", "--benchmark-save=mine", "--report")  # fmt: skip
+               "-v", "--cell-time", "0.01", "--benchmark-save=mine", "--report")  # fmt: skip
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert "::" not in done.stdout  # -v adds tables, and no ids of tests
     (file,) = run_files(hostile)
     page = Path(done.stdout.splitlines()[-1])
-    assert done.stdout.count("95 % interval") == 1
+    assert "95 % interval" in done.stdout
     assert page.is_file() and page.is_relative_to(hostile) and page.parent.name == file.stem
 
 
@@ -91,14 +89,10 @@ def test_every_command_is_there(name: str, monkeypatch: pytest.MonkeyPatch, caps
 def test_an_unknown_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert console.main(["rum"]) == 2
     assert "unknown command 'rum'; did you mean run?" in capsys.readouterr().err
-    assert console.main([]) == 0
+    assert console.main([]) == console.main(["list", "--help"]) == 0
     printed = capsys.readouterr().out
     assert all(f"\n  {name} " in printed for name in console.COMMANDS)
-
-
-def test_list_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    assert console.main(["list", "--help"]) == 0
-    assert capsys.readouterr().out.startswith("usage: attention-bench list\n")
+    assert "\nusage: attention-bench list\n" in printed
 
 
 @pytest.fixture

@@ -27,14 +27,14 @@ from bench.cases.axes import SYNONYMS
 from bench.cases.case import AXES, Case
 from bench.cases.cells import Cell
 from bench.cases.sweep import SWEEPS
-from bench.runs import listing, saving
+from bench.runs import saving
 from bench.runs.measuring import Measuring
 from bench.runs.progress import skips
 from bench.runs.remaining import END, USUAL, remaining, seconds_of_cell, seconds_of_parts
 from bench.runs.run import Run
 from bench.runs.skips import skip_of
 from bench.selection.choice import impls_named
-from bench.selection.options import ASKED, Selection, clock_text
+from bench.selection.options import ASKED, Selection
 from bench.timing.engine import VISITS
 from reports import __main__ as reports_main
 from stats import arguments
@@ -59,11 +59,8 @@ class Sizes(nn.Module):
 
 def unknown(q, k, v, **_): ...
 def word(q, k, v, **_): ...
-def text(q, k, v, **_): ...
 def none(q, k, v, **_): ...
-def rule(q, k, v, **_): ...
-unknown.limits, word.limits, text.limits = {"dtype": "float32"}, {"dtypes": ("half",)}, {"max_T": "64"}
-none.limits, rule.limits = {"dtypes": ()}, {"beyond": ("biass",)}
+unknown.limits, word.limits, none.limits = {"dtype": "float32"}, {"dtypes": ("half",)}, {"dtypes": ()}
 """
 
 
@@ -72,15 +69,12 @@ none.limits, rule.limits = {"dtypes": ()}, {"beyond": ("biass",)}
     [
         (["--T", ""], "--T is empty: give it a value, or leave it out"),
         (["--impl", "sdpq"], "unknown implementation 'sdpq'; known: loop, parameter"),
-        (["--impl", ","], "names nothing"),
         (["--sweep", "lenght"], "unknown sweep 'lenght'; known: quick, ladder, length"),
         (["--dtype", "float23"], "'float23' is not one of float32, bfloat16, float16, float64; did you mean float32?"),
-        (["--T", "256,x"], "'x' is not a positive whole number"),
         (["--sweep", "heads", "--H", "3"], "d_model = 1024 is not divisible by H = 3"),
         (["--T", "64", "--case", "B1-T64-H9-D_h64-float32-cpu"], "; did you mean B1-T64-H8-D_h64-float32-cpu?"),
         (["--impl", "mine=nowhere:f"], "can't import nowhere"),
         (["--impl", "mine=math:pi"], "neither a function nor an nn.Module class"),
-        (["--impl", "math:pi"], "expected NAME=module:function, as in mine=math:pi"),
         (["--impl", "sdpa=math:sqrt"], "'sdpa' is already registered by impls.sdpa"),
         (["--resume", "x", "--benchmark-save=y"], "leave out --benchmark-save=y"),
         (["-n", "2", "--T", "16"], "leave out -n"),
@@ -88,7 +82,6 @@ none.limits, rule.limits = {"dtypes": ()}, {"beyond": ("biass",)}
         (["--T", "64", "128"], "unexpected argument '128': several values are joined by commas, as in --T 64,128"),
         (["mine.py", "--dry-run"], "'mine.py': a kernel of your own is named by --impl mine=mine:FUNCTION"),
         (["--T", "16", "--T", "32"], "--T is given 2 times: give it once, as in --T 16,32"),
-        (["--sweep", "quick", "--sweep", "heads"], "--sweep is given 2 times: give it once\n"),  # takes no list
         (["--benchmark-min-rounds=3"], "--benchmark-min-rounds=3 changes nothing here: --cell-time, "),
         (["--benchmark-histogram"], "`python -m reports` compares runs and draws"),
         (["--list", "--T", "16"], "--list shows everything: leave out --T"),
@@ -96,7 +89,6 @@ none.limits, rule.limits = {"dtypes": ()}, {"beyond": ("biass",)}
         (["--scope", "core", "--qkv_bias", "on"], "a core has no projections: leave out --qkv_bias"),
         (["--swep", "quick"], "unrecognized arguments: --swep quick; did you mean --sweep?"),
         (["--gpu"], "did you mean --device cuda?"),
-        (["--warmup", "5"], "unrecognized arguments: --warmup 5 (--help"),  # that of pytest-benchmark is refused
         (["--impl", "sdpa", "--baseline", "fused"], "--baseline fused: not among what runs: sdpa"),
         (["--impl", "x=mine.py"], "expected NAME=module:function, as in x=mine:FUNCTION"),
         (["--impl", "x=../mine.py:word"], "../mine.py is outside the current folder"),
@@ -106,14 +98,11 @@ none.limits, rule.limits = {"dtypes": ()}, {"beyond": ("biass",)}
         (["--mask", "sliding"], "did you mean --window?"),
         (["--impl", "x=mine:unknown"], "limits has no 'dtype'; known: "),
         (["--impl", "x=mine:word"], "limits['dtypes']: 'half' is not one of float32, bfloat16, "),
-        (["--impl", "x=mine:text"], "limits['max_T'] is '64', not a positive whole number"),
         (["--impl", "x=mine:none"], "limits['dtypes'] is empty: no case would be possible"),
-        (["--impl", "x=mine:rule"], "limits['beyond']: 'biass' is not one of "),
         (["--impl", "x=mine:Sizes"], "Sizes(d_model, n_heads=8) takes sizes, but a layer is built from one LayerShape"),
         (["--requests", "2x16:16", "--T", "9"], "--requests gives both lengths: leave out --T and --T_kv"),
         (["--resume", "nihgtly"], "no run 'nihgtly' to resume in {results} (known: nightly; did you mean nightly?)"),
         (["--cell-time", "nan"], "argument --cell-time: 'nan' is not a positive number"),
-        (["--shuffle", "x"], "argument --shuffle: 'x' is not a whole number"),
         (["--threads", "1025"], "--threads 1025: '1025' is not a whole number up to 1024"),
         (["--impl", "[/x]=math:sqrt"], "a name is made of letters, digits and _ . + -"),
         (["--benchmark-save", "a\nb"], r"a run can't be called 'a\nb'"),
@@ -144,13 +133,12 @@ def test_nothing_selected_is_not_called_saved(at_a_shell: pytest.Pytester) -> No
     done = at_a_shell.runpytest_inprocess(BENCH, "--impl", "sdpa", "--T", "16", "-k", "nothing", "--benchmark-save=x")
     assert done.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     assert "nothing was saved: no cell is selected" in done.outlines
-    assert not any(line.startswith("saved:") for line in done.outlines)
+    assert not [*at_a_shell.path.glob("results/*/*")]
 
 
 def test_only_modes_that_are_measured_are_collected(at_a_shell: pytest.Pytester) -> None:
     options = ("--impl", "sdpa,fused", "--T", "16", "--H", "2", "--dtype", "float32", "--collect-only")
     assert "collected 2 items" in at_a_shell.runpytest_inprocess(BENCH, *options).outlines
-    at_a_shell.runpytest_inprocess(BENCH, "--help")
     assert not (at_a_shell.path / "results").exists()  # since nothing is saved
 
 
@@ -174,40 +162,21 @@ def test_without_a_compiler_compiled_forms_are_skipped_with_one_reason(monkeypat
     (why,) = {str(skip_of(cell)) for cell in compiled}
     assert why == "compiled forms on the CPU need a C++ compiler, and /nonexistent isn't there"
     assert skip_of(Cell(impls.get("fused"), CASE)) is None
-    entries = [{"impl": it.impl.name, "id": "c", "reason": "unsupported", "detail": why} for it in compiled]
-    assert skips(entries) == [f"unsupported: fused+compile, sdpa+compile: {why} (2 cells; the first: c)"]
 
 
 def test_failures_are_listed_once_a_reason_and_last() -> None:
-    def entry(reason: str, impl: str, case: str, detail: str) -> dict[str, str]:
-        return {"impl": impl, "id": case, "reason": reason, "detail": detail}
-
-    told = skips(
-        [
-            entry("timeout", "mine", "a", "took longer"),
-            entry("timeout", "mine", "b", "took longer"),
-            entry("wrong", "mine", "B1-T9", "kernel, B1-T9-scope=core: error 2"),
-            entry("unsupported", "loop", "a", "loop stops at T = 256"),
-            entry("unsupported", "linear", "b", "linear has 1 head, not 8"),
-        ]
-    )
-    assert told == [
+    told = [
+        ("timeout", "mine", "a", "took longer"),
+        ("timeout", "mine", "b", "took longer"),
+        ("wrong", "layer", "B1-T9", "layer (probe), B1-T9-scope=core: error 2"),
+        ("unsupported", "loop", "a", "loop stops at T = 256"),
+        ("unsupported", "linear", "b", "linear has 1 head, not 8"),
+    ]
+    assert skips([dict(zip(("reason", "impl", "id", "detail"), entry, strict=True)) for entry in told]) == [
         "unsupported: loop, linear: can't do these cases (--dry-run says why) (2 cells; the first: a)",
         "timeout: mine: took longer (2 cells; the first: a)",
-        "wrong: mine: kernel, B1-T9-scope=core: error 2",  # names its case
+        "wrong: layer: layer (probe), B1-T9-scope=core: error 2",  # names its case
     ]
-
-
-def test_verbose_adds_tables_and_no_ids_of_tests(at_a_shell: pytest.Pytester) -> None:
-    asked = ("-v", "--benchmark-disable", "--impl", "sdpa", "--T", "16", "--H", "2", "--dtype", "float32")
-    done = at_a_shell.runpytest_inprocess(*console.PYTEST[2:], *asked)
-    done.assert_outcomes(passed=1)
-    assert "::" not in done.stdout.str()
-
-
-def test_a_sentence_keeps_its_words_where_an_implementation_is_called_layer() -> None:
-    entry = {"reason": "error", "impl": "layer", "id": "B1-T64", "detail": "layer (probe), b: ValueError: no"}
-    assert skips([entry]) == ["error: layer: layer (probe), b: ValueError: no (B1-T64)"]
 
 
 def test_an_estimate_counts_the_few_calls_of_long_ones_and_the_check() -> None:
@@ -215,11 +184,8 @@ def test_an_estimate_counts_the_few_calls_of_long_ones_and_the_check() -> None:
     assert seconds_of_cell(short, 0.25, processes=1) < 1 < seconds_of_cell(short, 0.25, processes=5) < 3
     call = counting.flops(long.case) / 5e10  # more than a second
     assert 20 * call < seconds_of_cell(long, 0.25, processes=1) < seconds_of_cell(long, 0.25, processes=5) / 1.5
-
-
-def test_a_long_call_is_planned_for_the_visits_that_time_it() -> None:
-    _, visits = seconds_of_parts(Cell(impls.get("fused"), CASE), 0.25, 5, call=1.0)
-    assert visits[-1] > 5 and not any(visits[:-1])
+    _, visits = seconds_of_parts(short, 0.25, 5, call=1.0)
+    assert visits[-1] > 5 and not any(visits[:-1])  # the others don't time a call as long as that
 
 
 @pytest.fixture
@@ -243,16 +209,15 @@ def test_the_time_left_follows_the_rate_of_the_run(beginning: Any) -> None:
     assert left() == pytest.approx(USUAL * (4 * whole + END))
     run.checked = {cell.key: {"seconds": 1e-6} for cell in cells[:2]}
     check, visits = seconds_of_parts(cells[0], 0.25, 1, 1e-6)
-    timed = sum(visits)
-    of_timing = remaining(run)
+    planned = 2 * check + 4 * sum(visits) + END
     now[0] = USUAL * 2 * check
-    assert left() == pytest.approx(USUAL * (2 * check + 4 * timed + END), rel=0.1)
+    assert left() == pytest.approx(USUAL * planned, rel=0.1)
     now[0] = 3 * 2 * check
-    assert 2.3 * (2 * check + 4 * timed + END) < left() < 3 * (2 * check + 4 * timed + END)  # the prior has some weight
-    run.skipped |= {cell.key: {} for cell in cells[2:]}
+    assert 2.3 * planned < left() < 3 * planned  # the prior has some weight
+    run.checked |= {cell.key: {"seconds": 1e-6} for cell in cells}
     for visit in range(VISITS):
         run.add_visit(0, visit, CASE.id, {})
-    assert of_timing() == pytest.approx(END * now[0] / 2 / timed, rel=0.2)  # all is done, but for the end
+    assert left() < 3 * END
 
 
 def test_calls_not_yet_made_are_planned_by_those_that_were(beginning: Any) -> None:
@@ -269,11 +234,6 @@ def test_a_cell_that_failed_after_long_says_nothing_of_what_is_left(beginning: A
     left = remaining(run)
     now[0], run.skipped = 300.0, {cells[0].key: {}}
     assert left(300.0) == left() == pytest.approx(USUAL * (2 * seconds_of_cell(cells[1], 0.25, 1) + END))
-
-
-@pytest.mark.parametrize(("seconds", "says"), [(10, "10 s"), (600, "10 min"), (3 * 3600, "3 h"), (1e9, "11,574 days")])
-def test_how_long_it_takes(seconds: float, says: str) -> None:
-    assert clock_text(seconds) == f"about {says}"
 
 
 def test_a_closed_pipe_does_not_change_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,22 +279,20 @@ def test_messages_of_an_installed_suite_name_its_command(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["a.py", "b.py"], "takes one FILE, and no options"),
-        (["--force"], "--force: takes one FILE, and no options"),
-        (["json.py"], "choose another name"),
-        (["torch.py"], "choose another name"),
-        (["my-kernel.py"], "as in my_kernel.py"),
-        (["kernel"], "as in my_kernel.py"),
-        (["nowhere/kernel.py"], "can't be written: No such file or directory"),
+        (["new-layer", "a.py", "b.py"], "takes one FILE, and no options"),
+        (["new-kernel", "--force"], "--force: takes one FILE, and no options"),
+        (["new-kernel", "json.py"], "choose another name"),
+        (["new-kernel", "torch.py"], "choose another name"),
+        (["new-layer", "my-kernel.py"], "as in my_kernel.py"),
+        (["new-kernel", "kernel"], "as in my_kernel.py"),
+        (["new-kernel", "nowhere/kernel.py"], "can't be written: No such file or directory"),
     ],
 )
-@pytest.mark.parametrize("command", ["new-kernel", "new-layer"])
 def test_templates_are_not_written_under_unusable_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, arguments: list[str],
-    says: str,
-) -> None:  # fmt: skip
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
     monkeypatch.chdir(tmp_path)
-    assert console.main([command, *arguments]) == 2
+    assert console.main(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert says in line
     assert list(tmp_path.iterdir()) == []
@@ -408,14 +366,12 @@ def test_a_run_that_cannot_be_saved_says_so_and_keeps_its_journal(
         disk.setattr(saving.Path, "write_text", full)
         done = at_a_shell.runpytest_inprocess(BENCH, *unsupported, "--benchmark-save=x")
     assert done.ret == pytest.ExitCode.TESTS_FAILED and not pages
-    (line,) = [line for line in done.outlines if line.startswith("not saved: ")]
-    assert "No space left on device; `--resume x` continues once that is fixed" in line
-    assert not [*at_a_shell.path.rglob("*.json")]
-    assert [*at_a_shell.path.rglob("x.*.journal")]
+    done.stdout.fnmatch_lines("not saved: *No space left on device; `--resume x` continues once that is fixed")
+    assert not [*at_a_shell.path.rglob("*.json")] and [*at_a_shell.path.rglob("x.*.journal")]
     assert at_a_shell.runpytest_inprocess(BENCH, *unsupported, "--benchmark-save=y").ret == 0
     assert pages == [str(file) for file in at_a_shell.path.rglob("*.json")]
-    (line,) = filter(None, at_a_shell.runpytest_inprocess(BENCH, *unsupported).errlines)
-    assert "--report makes the page of a run: name it, with --benchmark-save=NAME" in line
+    done = at_a_shell.runpytest_inprocess(BENCH, *unsupported)
+    done.stderr.fnmatch_lines("*--report makes the page of a run: name it, with --benchmark-save=NAME*")
 
 
 def test_ctrl_c_in_a_run_says_how_much_is_kept(at_a_shell: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -438,10 +394,10 @@ SWEEP, PYTEST = ("bench", "sweep", "--save", "x"), ("pytest", BENCH, "--benchmar
 
 @pytest.mark.parametrize(
     ("command", "before"),
-    [(SWEEP, "bench.cases"), (SWEEP, "pytest_benchmark.utils"), (SWEEP, "_pytest.config"), (SWEEP, "torch"), (PYTEST, "torch")],
-)  # fmt: skip
+    [(SWEEP, "pytest_benchmark.utils"), (SWEEP, "_pytest.config"), (PYTEST, "torch")],
+)
 def test_ctrl_c_while_a_run_starts_is_one_line(tmp_path: Path, command: tuple[str, ...], before: str) -> None:
-    """The command, or the pytest that replaces it, is interrupted before it imports the module `before`."""
+    """Interrupted before the module `before` is imported: by a command, and by the pytest that replaces it."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os, signal, sys\n"
         "class Interrupts:\n"
@@ -462,19 +418,6 @@ def test_ctrl_c_while_a_run_starts_is_one_line(tmp_path: Path, command: tuple[st
     assert not [*tmp_path.glob("results")]
 
 
-@pytest.mark.parametrize("installed", [False, True])
-@pytest.mark.parametrize("commands", [bench_main, reports_main])
-def test_help_fits_into_80_columns(
-    commands: ModuleType, installed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(arguments, "INSTALLED", installed)  # where commands have longer names
-    for command in ([], *([name] for name in commands.COMMANDS)):
-        with suppress(SystemExit):
-            commands.main([*command, "--help"])
-    assert [line for line in capsys.readouterr().out.splitlines() if len(line) > 80] == []
-
-
 @pytest.mark.parametrize("commands", [bench_main, reports_main])
 def test_an_option_of_which_the_last_would_count_is_given_once(
     commands: ModuleType, capsys: pytest.CaptureFixture[str]
@@ -488,10 +431,3 @@ def test_an_option_of_which_the_last_would_count_is_given_once(
                 commands.main([command, option, "1", f"{option}=2"])
             assert ended.value.code in (3, 4), (command, option)
             assert f"{option} is given 2 times: give it once" in capsys.readouterr().err
-
-
-def test_sweeps_are_listed_as_they_are_typed() -> None:
-    grids = [grid for sweep in SWEEPS.values() for grid in sweep.grids]
-    listed = [part.split("=", 1) for grid in grids for part in listing._axes(grid).split("  ")]
-    values = [tuple(AXES[axis].read(value) for value in text.split(", ")) for axis, text in listed]
-    assert values == [tuple(of) for grid in grids for of in grid.values()]
