@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 import yaml
 
 from bench.__main__ import main as bench
+from bench.selection.choice import impls_named
 
 from .conftest import CHECKOUT, environment
 
@@ -91,20 +93,18 @@ def test_permissions_are_few_and_code_of_others_never_meets_a_right_to_write(pat
     assert not writes or all("ref" not in it for it in checkouts)
 
 
-def test_every_input_and_output_of_the_action_is_used() -> None:
-    text = ACTION.read_text(encoding="utf-8")
-    data = yaml.safe_load(text)
-    assert all(f"inputs.{name} " in text for name in data["inputs"])
-    written = (SCRIPTS / "compare.sh").read_text()
-    assert all(f'echo "{name}=' in written for name in data["outputs"])
-
-
 def test_the_workflow_that_the_docs_show(tmp_path: Path) -> None:
+    """Its inputs are those of the action, each of which a step reads; every output is written."""
+    text = ACTION.read_text(encoding="utf-8")
+    action = yaml.safe_load(text)
+    assert all(f"inputs.{name} " in text for name in action["inputs"])
+    written = (SCRIPTS / "compare.sh").read_text()
+    assert all(f'echo "{name}=' in written for name in action["outputs"])
     page = (CHECKOUT / "docs" / "tracking.md").read_text(encoding="utf-8")
     shown = tmp_path / "attention.yml"
     shown.write_text(page.partition("<!-- test: ci -->\n```yaml\n")[2].partition("```")[0])
     (ours,) = (step for step in steps_of(shown) if "attention-bench" in step["uses"])
-    assert ours["with"].keys() <= yaml.safe_load(ACTION.read_text(encoding="utf-8"))["inputs"].keys()
+    assert ours["with"].keys() <= action["inputs"].keys()
     assert lint(shown) == []
 
 
@@ -278,22 +278,18 @@ def test_inputs_become_arguments_and_nothing_else(compare: Step) -> None:
     assert not [*compare.folder.rglob("broken")]
 
 
-def test_the_suites_own_checkout_is_compared_by_revision(compare: Step) -> None:
-    (compare.repository / "bench" / "ab").mkdir()
-    shutil.copy(CHECKOUT / "pyproject.toml", compare.repository)
-    compare(BASE_REF="HEAD~1")
-    call = json.loads(compare.call.read_text())
-    assert call["arguments"][0] == "--base=HEAD~1"
-    assert call["folder"] == str(compare.repository)
-    assert call["suite"] == str(compare.repository / "bench")
-
-
-def test_another_repository_is_compared_by_revision_too_from_the_folder_of_its_modules(compare: Step) -> None:
+@pytest.mark.parametrize("own", [True, False])
+def test_revisions_are_those_of_the_repository(compare: Step, own: bool) -> None:
+    """Of the suite's own checkout by its own suite, of another from the folder of its modules."""
     (compare.repository / "src").mkdir()
-    compare(BASE_REF="HEAD~1", IMPL="mine=mine:mine", MODULES="src")
+    if own:
+        (compare.repository / "bench" / "ab").mkdir()
+        shutil.copy(CHECKOUT / "pyproject.toml", compare.repository)
+    compare(BASE_REF="HEAD~1", **({} if own else {"IMPL": "mine=mine:mine", "MODULES": "src"}))
     call = json.loads(compare.call.read_text())
-    assert call["arguments"][:2] == ["--base=HEAD~1", "--impl=mine=mine:mine"]
-    assert (call["folder"], call["suite"]) == (str(compare.repository / "src"), str(CHECKOUT / "bench"))
+    assert call["arguments"][: 2 - own] == ["--base=HEAD~1", "--impl=mine=mine:mine"][: 2 - own]
+    suite, folder = (compare.repository, "") if own else (CHECKOUT, "src")
+    assert (call["folder"], call["suite"]) == (str(compare.repository / folder), str(suite / "bench"))
 
 
 def test_a_kernel_is_compared_and_a_head_that_cannot_do_what_base_does_fails(compare: Step) -> None:
@@ -328,71 +324,53 @@ def test_a_kernel_is_compared_and_a_head_that_cannot_do_what_base_does_fails(com
     assert len(trees.splitlines()) == 1
 
 
-def test_modules_of_the_user_are_found_last(repository: Path, tmp_path: Path) -> None:
+def test_modules_of_the_user_are_found_last(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (repository / "colorsys.py").write_text("raise RuntimeError('of the user, and not meant')\n")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine.py").write_text("raise RuntimeError('of another side')\n")
-    code = (
-        "import sys\n"
-        "from bench.selection.choice import impls_named\n"
-        "(found,) = impls_named(['mine=mine:mine'], False, sys.argv[1])\n"
-        "import colorsys\n"
-        "print(found.kernel.__module__, sys.modules['mine'].__file__)\n"
-    )
-    env = environment() | {"ATTENTION_BENCH_PATH": str(repository), "PYTHONPATH": str(CHECKOUT)}
-    command = [sys.executable, "-P", "-c", code, str(tmp_path / "other")]
-    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert str(repository / "mine.py") in done.stdout
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("ATTENTION_BENCH_PATH", str(repository))
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    impls_named(["own=mine:mine"], False, str(tmp_path / "other"))
+    assert sys.modules["mine"].__file__ == str(repository / "mine.py")
+    assert import_module("colorsys").rgb_to_hsv
 
 
-@pytest.mark.parametrize(
-    ("base", "impl", "says"),
-    [
+def test_an_unknown_revision_of_a_kernel_is_a_usage_error(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(repository)
+    for base, impl, says in (
         ("HEAD~1", "sdpa", "name a kernel in it, as in --impl mine=mine:mine"),
         ("no-such", "mine=mine:mine", "unknown revision 'no-such'"),
         ("--orphan", "mine=mine:mine", "unknown revision '--orphan'"),
-    ],
-)
-def test_an_unknown_revision_of_a_kernel_is_a_usage_error(
-    repository: Path,
-    base: str,
-    impl: str,
-    says: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(repository)
-    assert bench(["ab", f"--base={base}", f"--impl={impl}", "--T=16", "--H=2", "--dtype=float32"]) == 3
-    assert says in capsys.readouterr().err
+    ):
+        assert bench(["ab", f"--base={base}", f"--impl={impl}", "--T=16", "--H=2", "--dtype=float32"]) == 3
+        assert says in capsys.readouterr().err
+
+
+ERROR = "::error title=attention-bench::"
 
 
 @pytest.mark.parametrize(
-    ("code", "says", "fails"),
+    ("code", "choice", "says"),
     [
-        ("0", "Nothing regressed.", False),
-        ("1", "::error title=attention-bench::something regressed (4 cells in time)", True),
-        ("2", "::error title=attention-bench::it could not be judged", True),
-        ("3", "::error title=attention-bench::an error in the inputs", True),
-        ("137", "::error title=attention-bench::the comparison ended with exit code 137", True),
-        ("", "::error title=attention-bench::the comparison ended with exit code unknown", True),
+        ("0", "", "Nothing regressed."),
+        ("1", "pass", f"{ERROR}something regressed (4 cells in time)"),
+        ("2", "", f"{ERROR}it could not be judged"),
+        ("2", "pass", "::notice "),
+        ("2", "fail", f"{ERROR}it could not be judged"),
+        ("2", "Pass", f"{ERROR}on-inc"),
+        ("3", "", f"{ERROR}an error in the inputs"),
+        ("137", "", f"{ERROR}the comparison ended with exit code 137"),
+        ("", "", f"{ERROR}the comparison ended with exit code unknown"),
     ],
 )
-def test_a_verdict_becomes_the_result_of_a_check(tmp_path: Path, code: str, says: str, fails: bool) -> None:
-    done = script("verdict.sh", tmp_path, EXIT_CODE=code, REGRESSED="4")
-    assert done.stdout.startswith(says) and done.returncode == fails
-
-
-@pytest.mark.parametrize(
-    ("choice", "says", "fails"),
-    [("pass", "::notice ", False), ("fail", "::error ", True), ("Pass", "::error title=attention-bench::on-inc", True)],
-)
-def test_an_unjudged_comparison_passes_only_with_on_inconclusive(
-    tmp_path: Path, choice: str, says: str, fails: bool
-) -> None:
-    done = script("verdict.sh", tmp_path, EXIT_CODE="2", REGRESSED="0", ON_INCONCLUSIVE=choice)
-    assert done.stdout.startswith(says) and done.returncode == fails
-    assert script("verdict.sh", tmp_path, EXIT_CODE="1", ON_INCONCLUSIVE=choice).returncode == 1
+def test_a_verdict_becomes_the_result_of_a_check(tmp_path: Path, code: str, choice: str, says: str) -> None:
+    """One that could not be judged passes only with `on-inconclusive: pass`."""
+    chosen = {"ON_INCONCLUSIVE": choice} if choice else {}
+    done = script("verdict.sh", tmp_path, EXIT_CODE=code, REGRESSED="4", **chosen)
+    assert done.stdout.startswith(says) and done.returncode == says.startswith(ERROR)
 
 
 @pytest.fixture
