@@ -145,16 +145,16 @@ def test_a_high_water_mark_that_cannot_be_reset_is_not_reported(status: str | No
     assert peak_rss(lambda: None, tmp_path) == (None, None)
 
 
-def test_peak_of_events() -> None:
-    assert peak([(1, 50), (2, 100), (1, -50), (3, 20)]) == 150
-    assert peak([(9, -400), (1, 50), (2, 100)]) == 150  # 9 was there before: freeing it doesn't count
-    assert peak([]) == 0
-
-
-def test_memory_left_by_events() -> None:
-    assert left([(1, 50), (2, 100), (1, -50), (3, 20)]) == 120
-    assert left([(9, -400), (1, 50)]) == 50
-    assert left([]) == 0
+@pytest.mark.parametrize(
+    ("events", "most", "at_end"),
+    [
+        ([(1, 50), (2, 100), (1, -50), (3, 20)], 150, 120),
+        ([(9, -400), (1, 50), (2, 100)], 150, 150),  # 9 was there before: freeing it doesn't count
+        ([], 0, 0),
+    ],
+)
+def test_peak_and_rest_of_events(events: list[tuple[int, int]], most: int, at_end: int) -> None:
+    assert (peak(events), left(events)) == (most, at_end)
 
 
 def test_an_unknown_format_of_the_trace_is_an_error() -> None:
@@ -214,25 +214,21 @@ def test_a_pinned_kernel_must_be_the_one_that_ran() -> None:
         checked(Cell(liar, case))
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_the_first_timed_call_with_dropout_is_compiled(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its inputs are new, so no result can be cached."""
-    timed: list[bool] = []
-    seen: list[tuple[float, bool]] = []
+def test_the_first_timed_call_with_dropout_drops_and_has_new_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it is compiled, and no result can be cached."""
+    timed, seen = list[bool](), list[tuple[bool, float]]()
 
     def kernel(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> torch.Tensor:
-        seen.append((q[0, 0, 0, 0].item(), "dropout_p" in options))
+        seen.append(("dropout_p" in options, q[0, 0, 0, 0].item()))
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, **options)
 
     class Counting(CpuMeter):
         def timed(self, call: Any, times: int, warm: int = 0) -> tuple[float, Any]:
             found = super().timed(call, times, warm)
-            timed.append(seen[-1][1])
+            timed.append(seen[-1][0])
             return found
 
     monkeypatch.setattr(bench.timing.cell, "meter_for", lambda device: Counting())
-    case = Case.of(T=16, H=2, D_h=8, dropout=dropout)
-    checked(Cell(impls.make("mine", kernel), case))
-    assert timed[0] is bool(dropout)
-    proved_on = {number for number, drops in seen if not drops}
-    assert not dropout or {number for number, drops in seen if drops} - proved_on
+    checked(Cell(impls.make("mine", kernel), Case.of(T=16, H=2, D_h=8, dropout=0.5)))
+    dropping, checked_on = ({number for drops, number in seen if drops is which} for which in (True, False))
+    assert timed[0] and dropping - checked_on
