@@ -22,7 +22,7 @@ from bench.timing import malloc
 from bench.timing.devices.cpu import peak_rss
 from bench.workers.fresh import QUIET
 
-from .conftest import run_files, started
+from .conftest import Suite, run_files
 
 GLIBC = pytest.mark.skipif(not malloc.has_glibc(), reason="only glibc maps large blocks anew")
 LARGE = ("--scope", "core", "--T", "1024", "--H", "8", "--dtype", "float32", "--impl", "sdpa,fused,mine=seen:attention",
@@ -44,37 +44,19 @@ def environ(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return plain
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Folders with a run `x` by each of two allocators."""
-    folders = {name: tmp_path_factory.mktemp(name) for name in ("system", "keep")}
-    for folder, chosen in zip(folders.values(), (["--allocator", "system"], []), strict=True):
-        (folder / "seen.py").write_text(SEEN)
-        done = started(folder, *chosen, "--benchmark-save=x", *LARGE)
+@GLIBC
+def test_a_run_by_each_of_two_allocators(suite: Suite, tmp_path: Path) -> None:
+    """Workers have the environment that the run writes down; what may fault pages is called in the other way, too."""
+    (tmp_path / "seen.py").write_text(SEEN)
+    rows: dict[str, dict[str, Any]] = {}
+    for name, chosen, value, written in (("system", ["--allocator", "system"], None, {}), ("keep", [], "0", KEEP)):
+        done = suite(*chosen, f"--benchmark-save={name}", *LARGE)
         assert done.returncode == 1, done.stdout + done.stderr  # `mine` raises
-    return folders
-
-
-def saved(folder: Path) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(run_files(folder)[-1].read_text())
-    return data
-
-
-def rows(folder: Path) -> dict[str, dict[str, Any]]:
-    return {row["extra_info"]["impl"]: row["extra_info"] | row["stats"] for row in saved(folder)["benchmarks"]}
-
-
-@GLIBC
-def test_workers_have_the_environment_that_the_run_writes_down(runs: dict[str, Path]) -> None:
-    for name, value in (("system", "None"), ("keep", "0")):
-        assert f"MALLOC_MMAP_MAX_ is {value}" in saved(runs[name])["skipped"][0]["detail"]
-    assert saved(runs["system"])["machine_info"]["allocator"] == {}
-    assert saved(runs["keep"])["machine_info"]["allocator"] == dict(sorted(KEEP.items()))
-
-
-@GLIBC
-def test_only_what_may_fault_is_called_in_the_other_way(runs: dict[str, Path]) -> None:
-    system, keep = (rows(runs[name]) for name in ("system", "keep"))
+        data = json.loads(run_files(tmp_path)[-1].read_text())
+        assert f"MALLOC_MMAP_MAX_ is {value}" in data["skipped"][0]["detail"]
+        assert data["machine_info"]["allocator"] == dict(sorted(written.items()))
+        rows[name] = {row["extra_info"]["impl"]: row["extra_info"] for row in data["benchmarks"]}
+    system, keep = rows["system"], rows["keep"]
     assert system["sdpa"]["kept_pages_s"] is system["sdpa"]["fresh_pages_s"] is None
     assert system["fused"]["kept_pages_s"] > 0 and system["fused"]["fresh_pages_s"] is None
     assert keep["fused"]["fresh_pages_s"] > 0 and keep["fused"]["kept_pages_s"] is None
@@ -160,6 +142,8 @@ def test_pages_are_kept_for_as_long_as_they_should_be(environ: dict[str, str]) -
 
 def test_kept_pages_alone_are_not_quiet_machine() -> None:
     quiet = {name: value for name, value in QUIET.items() if name.startswith("MALLOC_")}
-    assert was_quiet({"cores": 1, "allocator": quiet})
-    assert not was_quiet({"cores": 2, "allocator": quiet})
-    assert not was_quiet({"cores": 1, "allocator": {}})
+    assert [was_quiet({"cores": cores, "allocator": it}) for cores, it in ((1, quiet), (2, quiet), (1, {}))] == [
+        True,
+        False,
+        False,
+    ]
