@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from time import thread_time
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,63 +18,13 @@ from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Skip, Wrong
 from bench.cases.sweep import SWEEPS
-from bench.checks.afterwards import check_idle_afterwards
+from bench.checks.afterwards import check_idle_afterwards, settle
 from bench.runs.pool import WorkerPool
 from bench.runs.run import Run
 from bench.selection.options import Selection
 from bench.workers.client import Request, Script, Setting, Variant, WorkerClient, checking, run_concurrently
 
-from .conftest import checked
-from .resting import Rest, resting
-
 CASE = Case.of(T=16, H=2, D_h=8)
-
-
-@pytest.fixture
-def rest(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rest]:
-    """No test finds the threads of another."""
-    rest = Rest()
-    resting(monkeypatch, rest)
-    yield rest
-    rest.end()
-
-
-def test_a_kernel_that_leaves_threads_spinning_is_refused(rest: Rest) -> None:
-    def spins(q, k, v, *, is_causal=False):  # type: ignore[no-untyped-def]
-        if q.shape[-2] == 16:
-            threading.Thread(target=rest.spinning(0.3, lambda: None)).start()
-        return sdpa(q, k, v, is_causal=is_causal)
-
-    with pytest.raises(Wrong, match="leaves threads that work when its call has returned"):
-        checked(Cell(impls.make("spins", spins), CASE))
-
-
-def test_an_output_that_is_finished_after_the_call_is_refused(rest: Rest) -> None:
-    def late(q, k, v, *, is_causal=False):  # type: ignore[no-untyped-def]
-        o = sdpa(q, k, v, is_causal=is_causal)
-        last = o[..., -1, :].clone()
-        o[..., -1, :] = last + 1e-7 * (q.shape[-2] == 16)  # not yet what it will be, and near enough
-        if q.shape[-2] == 16:
-            threading.Thread(target=rest.behind(4e-3, lambda: o[..., -1, :].copy_(last))).start()
-        return o
-
-    with pytest.raises(Wrong, match="its output changes after the call has returned"):
-        checked(Cell(impls.make("late", late), replace(CASE, scope="core")))
-
-
-def test_threads_that_are_joined_in_time_are_fine(rest: Rest) -> None:
-    def spin() -> None:
-        until = thread_time() + 2e-3
-        while thread_time() < until:
-            pass
-
-    def joins(q, k, v, *, is_causal=False):  # type: ignore[no-untyped-def]
-        thread = threading.Thread(target=spin)
-        thread.start()
-        thread.join()
-        return sdpa(q, k, v, is_causal=is_causal)
-
-    checked(Cell(impls.make("joins", joins), CASE))
 
 
 def test_one_busy_sample_is_no_fault() -> None:
@@ -86,6 +33,14 @@ def test_one_busy_sample_is_no_fault() -> None:
     always = iter(i * 0.02 for i in range(6))
     with pytest.raises(Wrong, match=r"2\.0 cores stay busy"):
         check_idle_afterwards(rest=lambda _: None, clock=lambda: next(always))
+
+
+def test_a_process_is_idle_when_its_threads_use_no_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = iter((0.0, 1e-3, 1e-3, 2e-3, 2e-3, 2.1e-3))  # CPU seconds before and after each sample
+    clock = iter(i * 1e-3 for i in range(100))
+    slept: list[float] = []
+    settle(slept.append, lambda: next(readings), lambda: next(clock))
+    assert len(slept) == 3
 
 
 SPINS = """
@@ -118,7 +73,7 @@ cell.check_idle_afterwards = lambda: check_idle_afterwards(rest)
 
 def test_a_cell_is_not_refused_for_threads_of_an_earlier_one(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(SPINS)
-    chosen = impls.make("spins", sdpa), impls.get("sdpa")  # in the worker the first is that of own.py
+    chosen = impls.make("spins", sdpa), impls.get("sdpa")  # in the worker's process the first is that of own.py
     cells = tuple(Cell(impl, CASE) for impl in chosen)
     run = Run({"impl": ["spins=own:spins,sdpa"]}, Selection(SWEEPS["quick"], "cpu", chosen, cells), tmp_path)
     setting = Setting(str(tmp_path), None, quiet=False)
@@ -134,7 +89,7 @@ def test_a_cell_is_not_refused_for_threads_of_an_earlier_one(tmp_path: Path) -> 
 
 
 def worker_of(asked: Callable[[], object]) -> tuple[WorkerClient, Callable[[bytes], int]]:
-    """Return a client whose worker calls `asked` at each request, and a function that writes the worker's replies."""
+    """A client whose worker calls `asked` at a request, and what writes the worker's lines."""
     read, write = os.pipe()
     client: Any = WorkerClient.__new__(WorkerClient)
     client._unread, client._timeout = b"", 5.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from statistics import median
@@ -65,8 +66,15 @@ def test_faults_that_the_gate_cannot_see_are_found_while_timed(name: str) -> Non
 
 
 def test_the_same_without_their_faults_are_measured() -> None:
+    def joins(q, k, v, **options):  # type: ignore[no-untyped-def]
+        thread = threading.Thread(target=sum, args=(range(100_000),))
+        thread.start()
+        thread.join()
+        return wrong_kernels.sdpa(q, k, v, **options)
+
     measured(wrong_kernels.sdpa, COMPARED)
     measured(wrong_kernels.sdpa, COMPARED, mode="backward", scope="core")
+    measured(joins, T=16)
 
 
 @pytest.mark.parametrize(
@@ -90,16 +98,19 @@ def test_a_kernel_that_computes_every_time_caches_nothing(axes: dict[str, Any]) 
 def test_a_long_kernel_that_its_layer_shows_is_called_on_a_probe() -> None:
     lengths = []
 
-    def kernel(q, k, v, *, is_causal=False, **_):  # type: ignore[no-untyped-def]
+    def kernel(q, k, v, **options):  # type: ignore[no-untyped-def]
         lengths.append(q.shape[-2])
-        return wrong_kernels.sdpa(q, k, v, is_causal=is_causal)
+        return wrong_kernels.sdpa(q, k, v, **options)
 
-    for usual, T in ((0.0, 1024), (1.0, 513)):
-        check_kernel_caches_nothing(Cell(impls.make("mine", kernel), Case.of(T=1024, H=2, D_h=64)), usual)
+    for usual, d_model, T in (
+        (0.0, 128, 1024),
+        (1.0, 128, 513),
+        (1.0, 2048, 1024),
+    ):  # projections take longer in the last
+        case = Case.of(T=1024, H=2, D_h=64, d_model=d_model)
+        check_kernel_caches_nothing(Cell(impls.make("mine", kernel), case), usual)
         assert {*lengths} == {T}
         lengths.clear()
-    check_kernel_caches_nothing(Cell(impls.make("mine", kernel), Case.of(T=1024, H=2, D_h=64, d_model=2048)), 1.0)
-    assert {*lengths} == {1024}  # projections take longer
 
 
 @pytest.mark.parametrize(("impl", "T", "grown"), [("fused", 1024, True), ("fused", 64, False), ("sdpa", 1024, False)])
@@ -143,12 +154,24 @@ def test_a_cell_that_is_built_again_is_compared_with_its_own_outputs(
     assert len(tasks._outputs) == 1
 
 
-def test_a_rejected_cell_holds_no_memory_while_the_next_is_checked(
-    tasks: Tasks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held, case = list[bool](), Case.of(T=16, H=1, D_h=8).columns()
-    monkeypatch.setattr("bench.workers.tasks.probe", lambda cell, gate: held.append("it" in tasks._ready))
+def test_a_rejected_cell_holds_no_memory(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rejected by its check, or while it was timed, when the next one is checked."""
+    refusing, held = list[str](), list[bool]()
+
+    def kernel(q, k, v, **options):  # type: ignore[no-untyped-def]
+        if refusing:
+            raise ValueError("no")
+        return wrong_kernels.sdpa(q, k, v, **options)
+
+    case = Case.of(T=16, H=1, D_h=8).columns()
+    impls.register("refuses")(kernel)
+    tasks.probe("it", "refuses", case)
+    refusing.append("the case itself")
+    with pytest.raises(ValueError, match="no"):
+        tasks.check("it")
+    assert not tasks._ready
     tasks.prepare("it", "sdpa", case)
+    monkeypatch.setattr("bench.workers.tasks.probe", lambda cell, gate: held.append("it" in tasks._ready))
     tasks.probe("it", "sdpa", case)
     assert held == [False]
 
@@ -156,9 +179,9 @@ def test_a_rejected_cell_holds_no_memory_while_the_next_is_checked(
 def test_cells_of_different_threads_are_timed_with_their_own(tasks: Tasks) -> None:
     usual, seen = torch.get_num_threads() + 1, list[int]()
 
-    def kernel(q, k, v, *, is_causal=False, **_):  # type: ignore[no-untyped-def]
+    def kernel(q, k, v, **options):  # type: ignore[no-untyped-def]
         seen.append(torch.get_num_threads())
-        return wrong_kernels.sdpa(q, k, v, is_causal=is_causal)
+        return wrong_kernels.sdpa(q, k, v, **options)
 
     for threads in (usual, usual + 1):
         torch.set_num_threads(threads)
