@@ -100,6 +100,13 @@ def test_where_all_code_changed_no_time_is_judged_and_the_command_that_can_is_na
     assert python in capsys.readouterr().out
 
 
+def test_the_command_that_can_judge_is_one_that_a_shell_and_ab_take(compared: Any) -> None:
+    asked = {"cases": "my cases.json", "threads": "1,2"}
+    head = tracked.run(2, slower=dict.fromkeys(tracked.IMPLS, 2.0), asked=asked)
+    [note] = [note for note in compared(tracked.run(1), head).notes if "bench ab" in note]
+    assert "--cases 'my cases.json' --threads 1`" in note
+
+
 def test_more_memory_is_reported_though_no_time_can_be_judged(compared: Any) -> None:
     head = tracked.run(2, slower=dict.fromkeys(tracked.IMPLS, 1.1))
     tracked.cells(head, "sdpa")[0]["extra_info"]["peak_bytes"] = 2**21
