@@ -19,6 +19,7 @@ from ..reading.axes import length_axes
 from ..reading.runs import Run
 from . import frame as fr
 from .grid import Case, Grid, interval, mean_slowdown, slowdown
+from .steps import OF_MODELS
 
 KNOWN_WELL = 0.03
 """Half-width of an interval, as a share, that is precise enough."""
@@ -143,6 +144,7 @@ def _use(name: str, grid: Grid, best: Sequence[Case], baseline: str | None) -> s
     where = everywhere if len(best) == count else f"{len(best)} of {words.plural(count, 'case')}"
     where += " with several implementations" * (count < len(grid.cases))
     both = [it for it in cases if baseline != name and it.mark(name).counts and it.mark(baseline).counts]
+    both = [it for it in both if _is_step(it)] or both  # cores alone predict them
     why = (_how(name, best) + f" in {where}", *_leaner(name, best, baseline), *_gains(name, both, baseline, count > 1))
     return f"Use {name}: {', '.join(why)}."
 
@@ -164,13 +166,18 @@ def _leaner(name: str, best: Sequence[Case], baseline: str | None) -> Iterator[s
         yield f"{slowdown(other / own)}× less memory than {first}"
 
 
+def _is_step(case: Case) -> bool:
+    """Whether it is a block or a model."""
+    return any(mark.row.get("scope") in OF_MODELS for mark in case.ranked)
+
+
 def _gains(name: str, cases: Sequence[Case], baseline: str | None, several: bool) -> Iterator[str]:
     """Yield the largest of the significant speed-ups over the baseline implementation, and its memory relative to it,
     in the case where the latter needs most.
     """
     found = [fr.ratio(case.mark(baseline).row, case.mark(name).row) for case in cases]
     if most := max((it for it in found if it.slower), key=lambda it: it.value, default=None):
-        upto = "up to " * (len(cases) > 1)
+        upto = "steps " * _is_step(cases[0]) + "up to " * (len(cases) > 1)
         yield f"{upto}{slowdown(most.value)}× faster than {baseline} ({interval(most.low, most.high)})"
     known = [case for case in cases if all(0 < _peak(case, it) < math.inf for it in (name, baseline))]
     case = max(known, key=lambda it: (_peak(it, baseline), it.ranked[0].row["median"]), default=None)

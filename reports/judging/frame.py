@@ -201,9 +201,9 @@ def _columns(records: list[dict[str, Any]]) -> list[str]:
 
 
 def _may_follow() -> list[tuple[str, tuple[str, ...]]]:
-    """Return the axes that are redundant if derived from others, including head widths from the number of heads, and
-    lengths from the requests of a batch.
+    """Return the axes that are redundant if derived from others, including head widths from the number of heads, heads
+    from a model, and lengths from the requests of a batch.
     """
     known = {name: it.follows for name, it in KNOWN_AXES.items() if it.follows}
     lengths = [("T", ("requests",)), ("T_kv", ("requests",))]
-    return [*lengths, *sorted(known.items(), key=lambda it: -len(it[1])), ("D_h", ("H",))]
+    return [*lengths, *sorted(known.items(), key=lambda it: -len(it[1])), ("D_h", ("H",)), ("H", ("model",))]

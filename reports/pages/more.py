@@ -133,7 +133,8 @@ def _parts(found: list[Step]) -> Table:
         for it, share in zip(found, shares, strict=True)
     ]  # fmt: skip
     note = (
-        "The longest bar of each case fills the width. The last column has the number of blocks in the model, a step with "
+        "Shares of the medians of recorded calls (the core's share of a step is a mean). The longest bar of each case fills "
+        "the width. The last column has the number of blocks in the model, a step with "
         "all of them (in scope block without embedding and head), and the cores' share of it."
     )
     drawn = [(it.impl, it.place, {PARTS[name]: it.parts[name] for name in PARTS if name in it.parts}) for it in found]

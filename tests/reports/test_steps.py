@@ -44,6 +44,20 @@ def test_the_page_shows_a_step_unfolded(as_run: Any) -> None:
     assert text.index("Inside the model") < opened < folded < text.index("Can I trust this?")
 
 
+def test_the_headline_has_the_speed_up_of_steps_not_of_cores(as_run: Any) -> None:
+    """The core takes half the time, the step nine tenths."""
+    text = page.report(measured(as_run, 0.9)).headline
+    assert text.startswith("Use sdpa: fastest in both cases, steps 1.1× faster than fused (1.1")
+
+
+def test_a_step_names_its_model_not_the_heads_of_it(as_run: Any) -> None:
+    known = {"parts_s": {"core": FUSED}, "core_shares": [0.2, 0.2], "blocks": 1, "depth": 28}
+    cases = [case(scope="block", model=model, H=H) for model, H in (("gpt2", 12), ("qwen3-0.6b", 16))]
+    axes = [{"name": "model", "kind": "choice", "unsaid": None}]
+    run = as_run(document([row("fused", it, [1e-2] * 8, id=it["model"], **known) for it in cases], axes=axes))
+    assert [it.place for it in steps(fr.tidy(run), "fused")] == ["model=gpt2", "model=qwen3-0.6b"]
+
+
 def test_the_predicted_step_follows_from_share_and_ratio(as_run: Any) -> None:
     """A core that takes half as long and is a fifth of the step: 0.9 of the time."""
     (fused, sdpa), _ = found(as_run, 0.9)
