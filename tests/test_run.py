@@ -291,14 +291,13 @@ def test_a_bad_cell_is_skipped_with_its_reason_and_costs_no_other(suite: Suite, 
 
 
 @pytest.mark.slow
-def test_a_run_begun_by_other_code_is_begun_anew_or_refused(shell: Suite, suite: Suite, tmp_path: Path) -> None:
+def test_a_run_begun_by_other_code_is_begun_anew_or_refused(shell: Suite, tmp_path: Path) -> None:
     own = tmp_path / "own.py"
 
     def resumed(*options: str, changed: bool = False) -> subprocess.CompletedProcess[str]:
         if changed:
             own.write_text(own.read_text() + "# another state\n")
-        impl_hash.sources.cache_clear()  # as in another process
-        return suite("--resume", "x", *options)
+        return shell("--resume", "x", *options)
 
     own.write_text(
         "import os, signal\n"
