@@ -159,7 +159,7 @@ H64 = {"hidden_size": 64, "num_attention_heads": 4}
 @pytest.mark.parametrize(
     ("config", "axes"),
     [
-        ({"model_type": "falcon", "multi_query": True, "bias": False, **H64}, {"H_kv": 1}),
+        ({"model_type": "falcon", "bias": False, **H64}, {"H_kv": 1}),
         ({"model_type": "falcon", "new_decoder_architecture": True, "num_kv_heads": 2, "bias": False, **H64}, {"H_kv": 2}),
         ({"model_type": "falcon", "multi_query": False, "alibi": True, "bias": True, **H64},
          {"H_kv": 4, "bias": "alibi", "qkv_bias": True, "out_bias": True}),
