@@ -40,15 +40,15 @@ compared with the first.
 """
 
 _OTHERS = """
-Other commands (each has its own --help):
-  python -m reports advise --T 2048 ...  the fastest implementation
-  python -m reports figure NAME -o FILE  one figure for a paper or a README
-  python -m reports export -o FILE       rows for other tools: Parquet or CSV
-  python -m reports compare [BASE] HEAD  did it get slower?
-  python -m reports baseline set RUN     set the run to compare later runs with
-  python -m reports history              when did it get slower?
-  python -m reports publish [RUN...]     docs/results.md and README's figure
-  python -m reports conformance FILE...  what is correct, by `check --json`
+Other commands, as `python -m reports NAME --help`:
+  advise       the fastest implementation of each case
+  figure       one figure for a paper or a README
+  export       rows for other tools: Parquet or CSV
+  compare      did it get slower?
+  baseline     the run that later runs are compared with
+  history      when did it get slower?
+  publish      docs/results.md and README's figure
+  conformance  what is correct, from the output of `check --json`
 """
 """Commands listed by `attention-bench --help` in an installed suite."""
 
@@ -63,10 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     options = _parser().parse_intermixed_args(given)
     results = command.results(options)
-    if options.verbose and len(options.runs) > 1:
-        return complain("-v prints the tables of one run: leave it out, or name one")
     try:
         chosen = [_compared(run, options.baseline) for run in command.several(options.runs, results)]
+        if given := ["-v"] * options.verbose + ["--baseline"] * bool(options.baseline) if len(chosen) > 1 else []:
+            raise RunError(f"{given[0]} is for the page of one run: leave it out, or name one")
         _write(chosen, options.out or runs.default_out(chosen[0].path), options)
     except RunError as error:
         return complain(str(error))
@@ -119,8 +119,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_results(parser)
     parser.add_argument("--baseline", metavar="NAME", help="implementation to compare with (default: the run's)")
-    parser.add_argument("-v", "--verbose", action="store_true", help="print every case's table, too")
-    parser.add_argument("-q", "--quiet", action="store_true", help="print only the page's path")
+    printed = parser.add_mutually_exclusive_group()
+    printed.add_argument("-v", "--verbose", action="store_true", help="print every case's table, too")
+    printed.add_argument("-q", "--quiet", action="store_true", help="print only the page's path")
     parser.add_argument(
         "--out", type=Path, metavar="DIR",
         help="where pages go (default: ./reports/out; for runs of the checkout its reports/out)",

@@ -1,8 +1,9 @@
-"""Formats ratios and their intervals."""
+"""Formats ratios and their intervals; tells which sentences differ only in their numbers."""
 
 from __future__ import annotations
 
 import math
+import re
 
 UNRESOLVED = "not resolved"
 TOO_WIDE = 10.0
@@ -50,3 +51,8 @@ def bound(low: float, high: float) -> str:
     if low >= 1:
         return f"{percent(low - 1)} to {percent(high - 1)} slower"
     return f"between {percent(1 - low)} faster and {percent(high - 1)} slower"
+
+
+def without_numbers(text: str) -> str:
+    """Return a sentence without the case's id and other numbers: equal for cells that fail for the same reason."""
+    return re.sub(r"\bB\d+-T\d+\S*|\d[\d.,]*(e[+-]?\d+)?", "0", text)

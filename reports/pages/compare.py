@@ -91,6 +91,8 @@ def tell(
 def _comparison(options: argparse.Namespace) -> Comparison | int:
     """Return the comparison, or the exit code if two runs are of different machines; raises `RunError`."""
     if options.base is None and ab_file.is_saved(Path(options.head)):
+        if given := [f"--{name}" for name in ("force", "results") if getattr(options, name)]:
+            raise RunError(f"{options.head} is a comparison, not a run: leave out {given[0]}")
         return ab_file.comparison(Path(options.head), options.margin)
     base, head = _base_and_head(options)
     if base.path.resolve() == head.path.resolve():

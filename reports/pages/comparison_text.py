@@ -85,16 +85,30 @@ def terminal(this: Comparison, named: str, whole: bool = False) -> RenderableTyp
 
 
 def examples(cells: Iterable[Cell]) -> tuple[list[Cell], dict[str, int]]:
-    """Return the cells with `EXAMPLES` of each unchanged or unjudged word, and the number omitted per word."""
+    """Return the cells with `EXAMPLES` of each unchanged or unjudged word, and the first of those of an implementation
+    that fail for one reason; and the number omitted per word.
+    """
     shown: list[Cell] = []
-    seen: Counter[str] = Counter()
+    seen: Counter[tuple[str, ...]] = Counter()
+    hidden: Counter[str] = Counter()
     for cell in cells:
-        word = cell.verdict.word
-        quiet = (word in UNJUDGED or (word == UNCHANGED and not _is_news(cell))) and not cell.regressed
-        seen[word] += quiet
-        if not quiet or seen[word] <= EXAMPLES:
+        alike, most = _alike(cell)
+        seen[alike] += 1
+        if alike and seen[alike] > most:
+            hidden[cell.verdict.word] += 1
+        else:
             shown.append(cell)
-    return shown, {word: count - EXAMPLES for word, count in seen.items() if count > EXAMPLES}
+    return shown, dict(hidden)
+
+
+def _alike(cell: Cell) -> tuple[tuple[str, ...], int]:
+    """Return what a cell has in common with those of which a few suffice, and how many do; () if it is always listed."""
+    word = cell.verdict.word
+    if word in (verdict.BROKEN, verdict.WRONG) and not cell.changes:
+        return (cell.impl, word, shares.without_numbers(cell.verdict.reason)), 1
+    if cell.regressed or word not in (UNCHANGED, *UNJUDGED) or (word == UNCHANGED and _is_news(cell)):
+        return (), 0
+    return (word,), EXAMPLES
 
 
 def shared_reasons(cells: Iterable[Cell]) -> dict[str, int]:
@@ -226,7 +240,8 @@ def as_markdown(this: Comparison) -> str:
     parts = [f"### attention-bench: {_escaped(summary(this))}"]
     if lines := [f"**{_escaped(sentence)}**" for sentence in sentences(this)]:
         parts.append("  \n".join(lines))
-    parts += [_table(changed)] if changed else []
+    shown, hidden = examples(changed)
+    parts += [_table(shown, sum(hidden.values()))] if changed else []
     parts += [_folded(still)] if still else []
     if this.notes:
         parts.append("\n".join(f"- {_escaped(note)}" for note in this.notes))
@@ -235,12 +250,13 @@ def as_markdown(this: Comparison) -> str:
     return as_typed("\n\n".join(parts) + "\n")
 
 
-def _table(cells: list[Cell]) -> str:
-    """Return a table of the first MOST_LINES cells, without empty columns."""
+def _table(cells: list[Cell], more: int = 0) -> str:
+    """Return a table of the first MOST_LINES cells, without empty columns; `more`: cells not among them."""
     rows = [[_escaped(text) for text in columns(cell)] for cell in cells[:MOST_LINES]]
     used = [i for i in range(len(HEADINGS)) if any(row[i] != units.MISSING for row in rows)]
-    more = f"\n\n… and {plural(len(cells) - MOST_LINES, 'cell')} more" if len(cells) > MOST_LINES else ""
-    return markdown([HEADINGS[i] for i in used], [[row[i] for i in used] for row in rows]) + more
+    more += max(0, len(cells) - MOST_LINES)
+    left_out = f"\n\n… and {plural(more, 'cell')} more" if more else ""
+    return markdown([HEADINGS[i] for i in used], [[row[i] for i in used] for row in rows]) + left_out
 
 
 def _folded(cells: list[Cell]) -> str:
@@ -260,9 +276,9 @@ def as_data(this: Comparison) -> dict[str, Any]:
         "unjudged": this.unjudged,
         "sentences": list(sentences(this)),
         "implementations": {name: _finite(vars(it)) for name, it in this.implementations.items()},
-        "notes": this.notes,
+        "notes": [*map(as_typed, this.notes)],
         "machine": this.machine,
-        "commands": list(this.commands),
+        "commands": [*map(as_typed, this.commands)],
         "cells": [_cell_data(cell) for cell in this.cells],
     }
 

@@ -11,6 +11,8 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
+from stats.shares import without_numbers
+
 from ..judging import published
 from ..judging.grid import SIGNS, Case, Column, Grid, Mark, interval, slowdown
 from ..reading import units
@@ -200,7 +202,7 @@ SKIPPED = ("implementation", "reason", "cells", "detail")
 def skipped_rows(skipped: pd.DataFrame) -> list[tuple[str, ...]]:
     """Return skipped cells, merged if implementation, reason and detail are equal up to numbers, worst first."""
     known = skipped.fillna({"detail": ""})
-    parts = known.groupby(["reason", "impl", known["detail"].map(_without_numbers)], sort=False)
+    parts = known.groupby(["reason", "impl", known["detail"].map(without_numbers)], sort=False)
     rows = [
         (str(impl), str(reason).replace("_", " "), str(len(part)), str(part["detail"].iloc[0]))
         for (reason, impl, _), part in parts
@@ -235,10 +237,6 @@ def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a pipe table of texts that may contain markup."""
     return markdown([*map(escape, headings)], [[*map(escape, row)] for row in rows])
-
-
-def _without_numbers(text: str) -> str:
-    return re.sub(r"\d[\d.,]*(e[+-]?\d+)?", "0", text)
 
 
 def escape(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,17 @@ from reports.__main__ import main
 from reports.judging import frame
 from reports.reading import runs
 from reports.reading.runs import Run
+from stats import arguments
 
 TINY = Path(__file__).parent / "data" / "tiny.json"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def at_the_root() -> Iterator[None]:
+    """Print commands as in the checkout's root, whichever folder a test stands in."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arguments, "_HOME", ".")
+        yield
 
 
 @pytest.fixture

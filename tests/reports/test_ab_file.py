@@ -243,6 +243,20 @@ def test_texts_are_never_markup(saved: Any, capsys: pytest.CaptureFixture[str]) 
     assert "no \\[/x\\] \\[red\\] in \\| &lt;img src=x&gt; \\`a\\` @&#8203;you \\[31m next |" in text
 
 
+def test_cells_that_are_broken_for_one_reason_are_shown_once(saved: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    ids = [f"B1-T{T}-H2-D_h64-{dtype}-cpu" for T in (16, 32) for dtype in ("float32", "bfloat16")]
+    broken = {("mine", it): ("BROKEN", f"head: error: kernel, {it}: no {i}") for i, it in enumerate(ids)}
+    file = saved(document({}, broken | {("mine", "other"): ("BROKEN", "head: error: out of luck")}))
+    assert main(["compare", str(file)]) == 1
+    shown = capsys.readouterr().out
+    assert shown.startswith("mine is broken in 5 of 5 cells") and shown.count("BROKEN   ") == 2
+    assert "3 BROKEN more: `python -m reports compare" in shown and "out of luck" in shown
+    text = as_markdown(ab_file.comparison(file))
+    assert text.count("| BROKEN") == 2 and "… and 3 cells more" in text
+    assert main(["compare", str(file), "--all"]) == 1
+    assert capsys.readouterr().out.count("BROKEN   ") == 5
+
+
 def test_the_page_draws_intervals_and_loads_nothing(saved: Any, tmp_path: Path) -> None:
     file = saved(document(SLOW, {("my<kernel>", "T16"): ("BROKEN", HOSTILE)}))
     assert main(["compare", str(file), f"--html={tmp_path / 'x.html'}"]) == 1
