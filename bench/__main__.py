@@ -11,6 +11,8 @@ if not __package__:  # started by path: a package `bench` of the user's must not
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     __package__ = "bench"
 
+from stats.arguments import as_typed
+
 from . import interrupts, terminal
 from .cases.axes import nearest
 from .interrupts import UNFINISHED
@@ -44,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     if name in ("-h", "--help"):
         lines = [f"  {name:<7} {about}" for name, (_, about) in COMMANDS.items()]
-        print("\n".join(["usage: python -m bench COMMAND [options]", "", *lines, "", "Each has its own --help."]))
+        usage = as_typed("usage: python -m bench COMMAND [options]")
+        print("\n".join([usage, "", *lines, "", "Each has its own --help."]))
         return 0
     known = ", ".join(COMMANDS)
     terminal.warn(f"error: unknown command {name!r}; known: {known}{nearest(name, COMMANDS)}")

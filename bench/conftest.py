@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from stats.arguments import as_typed
+
 from . import CHECKOUT, interrupts, terminal
 from .cases.cells import Cell, Key
 from .cases.modes import MODES
@@ -45,7 +47,7 @@ def _usage_errors() -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        raise pytest.UsageError(str(error)) from None
+        raise pytest.UsageError(as_typed(str(error))) from None
 
 
 @_usage_errors()
@@ -157,9 +159,9 @@ def _measure(config: pytest.Config, run: Run, cells: list[Cell]) -> None:
     tell = config.stash[PROGRESS].tell
     for cell in cells:
         if cell.key not in run.known and (why := skip_of(cell)):
-            run.add_skipped(cell, why)
+            line = run.add_skipped(cell, why)
             if why.reason in FAILURES:
-                tell(run.line(cell, f"{why.reason}: {why}"))
+                tell(line)
     left = [cell for cell in cells if cell.key not in run.known]
     if not left:
         run.ended = True

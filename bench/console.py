@@ -90,7 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not command:
         return completion(rest) if name == "completion" else write_template(name, rest)
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, *command, *rest])
+    named = os.environ | {"ATTENTION_BENCH_COMMAND": name}  # makes `stats.arguments.as_typed` print `attention-bench`
+    os.execve(sys.executable, [sys.executable, *command, *rest], named)
 
 
 def write_template(command: str, arguments: Sequence[str]) -> int:

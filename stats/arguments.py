@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import sys
 from argparse import ArgumentParser, _StoreAction
 from collections.abc import Sequence
@@ -15,14 +17,27 @@ _HOME = Path(__file__).resolve().parent.parent
 INSTALLED = _HOME.name == "attention_bench" and not (_HOME / "tox.ini").exists()
 """Whether the suite is installed from a wheel: without a checkout, with a single command, `attention-bench`."""
 
+ONE_COMMAND = "ATTENTION_BENCH_COMMAND"
+"""Environment variable that is set below the command `attention-bench`, also in an editable installation."""
+
 
 def as_typed(text: str) -> str:
-    """Replace commands in a text by the single command of an installed suite, `attention-bench`."""
-    if not INSTALLED:
+    """Replace commands of a checkout's root (`python -m bench ab`, `pytest bench/`) by those that work in the current
+    folder: `attention-bench ab` if that is installed, else `python PATH/bench ab`, `pytest PATH/bench`.
+    """
+    if INSTALLED or os.environ.get(ONE_COMMAND):
+        text = re.sub("^(?:bench|reports): ", "attention-bench: ", text)
+        text = re.sub(r"python -m (?:bench|reports) (?=[a-z])", "attention-bench ", text)
+        return text.replace("python -m reports", "attention-bench report").replace(
+            "pytest bench/", "attention-bench run"
+        )
+    if os.path.samefile(".", _HOME):
         return text
-    text = re.sub("^(?:bench|reports): ", "attention-bench: ", text)
-    text = re.sub(r"python -m (?:bench|reports) (?=[a-z])", "attention-bench ", text)
-    return text.replace("python -m reports", "attention-bench report").replace("pytest bench/", "attention-bench run")
+    home = shlex.quote(str(_HOME))
+    text = text.replace("python -m bench", f"python {home}/bench").replace(
+        "python -m reports", f"python {home}/reports"
+    )
+    return text.replace("pytest bench/", f"pytest {home}/bench")
 
 
 class Parser(ArgumentParser):

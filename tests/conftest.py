@@ -78,6 +78,7 @@ def frozen() -> None:
 def suite_command(*options: str) -> list[str]:
     given = [option.partition("=")[0] for option in options]
     usual = [f"{name}={value}" for name, value in (("--cell-time", 0.01), ("--processes", 1)) if name not in given]
+    usual = [] if "--list" in given else usual
     return [sys.executable, "-m", "pytest", str(CHECKOUT / "bench"), *usual, *options]
 
 

@@ -327,7 +327,7 @@ def test_a_saved_comparison_is_continued_with_the_same_code_on_the_same_machine(
     (repository / "impls" / "sdpa.py").write_text("changed = True\n")
     for other, options, says in (
         (file, (), "head (the working tree) is other code or another torch than it was"),
-        (repository / "pyproject.toml", (), "not a comparison that this `python -m bench ab` saved"),
+        (repository / "pyproject.toml", (), "not a comparison that this `python "),
         (file, ("--T", "16", "--base-impl", "fused"), "leave out --base-impl, --T"),
     ):
         ran = command("--continue", str(other), *options)

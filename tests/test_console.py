@@ -79,7 +79,7 @@ def test_a_new_kernel_is_measured_and_reported_whatever_lies_around(site: Path, 
 )
 def test_every_command_is_there(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     called: list[list[str]] = []
-    monkeypatch.setattr(os, "execv", lambda path, command: called.append(command))
+    monkeypatch.setattr(os, "execve", lambda path, command, named: called.append(command))
     console.main([name, "--help"])
     ((_, path, *rest),) = called
     assert Path(path).parent == CHECKOUT

@@ -28,9 +28,18 @@ from bench.cases.case import AXES, Case
 from bench.cases.cells import Cell
 from bench.cases.sweep import SWEEPS
 from bench.runs import saving
+from bench.runs.begin import _command
 from bench.runs.measuring import Measuring
 from bench.runs.progress import skips
-from bench.runs.remaining import END, USUAL, remaining, seconds_of_cell, seconds_of_parts
+from bench.runs.remaining import (
+    END,
+    USUAL,
+    remaining,
+    seconds_of_call,
+    seconds_of_cells,
+    seconds_of_check,
+    seconds_of_visits,
+)
 from bench.runs.run import Run
 from bench.runs.skips import skip_of
 from bench.selection.choice import impls_named
@@ -83,8 +92,10 @@ unknown.limits, word.limits, none.limits = {"dtype": "float32"}, {"dtypes": ("ha
         (["mine.py", "--dry-run"], "'mine.py': a kernel of your own is named by --impl mine=mine:FUNCTION"),
         (["--T", "16", "--T", "32"], "--T is given 2 times: give it once, as in --T 16,32"),
         (["--benchmark-min-rounds=3"], "--benchmark-min-rounds=3 changes nothing here: --cell-time, "),
-        (["--benchmark-histogram"], "`python -m reports` compares runs and draws"),
+        (["--benchmark-histogram"], "/reports` compares runs and draws"),
         (["--list", "--T", "16"], "--list shows everything: leave out --T"),
+        (["--list", "--cell-time", "1", "--dry-run"], "--list shows everything: leave out --cell-time, --dry-run"),
+        (["--benchmark-save", "a/b"], "--benchmark-save: Must not contain any of these characters"),
         (["--smoke", "--model", "gpt2"], "--smoke is a sweep itself: leave out --model"),
         (["--scope", "core", "--qkv_bias", "on"], "a core has no projections: leave out --qkv_bias"),
         (["--swep", "quick"], "unrecognized arguments: --swep quick; did you mean --sweep?"),
@@ -169,23 +180,46 @@ def test_failures_are_listed_once_a_reason_and_last() -> None:
         ("timeout", "mine", "a", "took longer"),
         ("timeout", "mine", "b", "took longer"),
         ("wrong", "layer", "B1-T9", "layer (probe), B1-T9-scope=core: error 2"),
+        ("wrong", "layer", "B1-T16", "layer (probe), B1-T16-H2-bfloat16-scope=core: error 1.5e-01"),
+        ("wrong", "layer", "B1-T8", "layer (probe), B1-T9-dtype=x: returns None"),
+        ("wrong", "other", "B1-T9", "layer (probe), B1-T9-scope=core: error 2"),
         ("unsupported", "loop", "a", "loop stops at T = 256"),
         ("unsupported", "linear", "b", "linear has 1 head, not 8"),
     ]
     assert skips([dict(zip(("reason", "impl", "id", "detail"), entry, strict=True)) for entry in told]) == [
         "unsupported: loop, linear: can't do these cases (--dry-run says why) (2 cells; the first: a)",
         "timeout: mine: took longer (2 cells; the first: a)",
-        "wrong: layer: layer (probe), B1-T9-scope=core: error 2",  # names its case
+        "wrong: layer: layer (probe), B1-T9-scope=core: error 2 (2 cells)",  # names its case
+        "wrong: layer: layer (probe), B1-T9-dtype=x: returns None (B1-T8)",
+        "wrong: other: layer (probe), B1-T9-scope=core: error 2",
     ]
 
 
 def test_an_estimate_counts_the_few_calls_of_long_ones_and_the_check() -> None:
     short, long = (Cell(impls.get("fused"), Case.of(T=T, H=8, D_h=64, threads=2)) for T in (64, 8192))
-    assert seconds_of_cell(short, 0.25, processes=1) < 1 < seconds_of_cell(short, 0.25, processes=5) < 3
+    assert seconds_of_cells([short], 0.25, processes=1) < 1 < seconds_of_cells([short], 0.25, processes=5) < 3
     call = counting.flops(long.case) / 5e10  # more than a second
-    assert 20 * call < seconds_of_cell(long, 0.25, processes=1) < seconds_of_cell(long, 0.25, processes=5) / 1.5
-    _, visits = seconds_of_parts(short, 0.25, 5, call=1.0)
-    assert visits[-1] > 5 and not any(visits[:-1])  # the others don't time a call as long as that
+    assert 15 * call < seconds_of_cells([long], 0.25, processes=1) < seconds_of_cells([long], 0.25, processes=5) / 1.5
+
+
+def test_a_long_call_is_planned_for_the_visits_that_time_it() -> None:
+    cell = Cell(impls.get("fused"), CASE)
+    *before, last = seconds_of_visits([cell], 0.25, 5, {cell.key: 1.0})
+    assert last > 5 and not any(before)
+
+
+def test_long_calls_of_one_case_are_planned_together() -> None:
+    """They share the seconds within which there are several rounds; the first visit also prepares them."""
+    cells = [Cell(impls.get(name), CASE) for name in ("fused", "sdpa", "einsum", "packed")]
+    calls = {cell.key: 15.0 for cell in cells}
+    _, first, _, second, _, third = seconds_of_visits(cells, 0.25, 1, calls)
+    assert first > 2 * second == 2 * third
+    assert sum(seconds_of_visits(cells[:1], 0.25, 1, calls)) > sum(seconds_of_visits(cells, 0.25, 1, calls)) / 2
+
+
+def test_reading_memory_takes_time_too() -> None:
+    decode = Case.of(T=1, T_kv=1 << 20, H=8, D_h=64, mode="decode", mask="none", threads=2)
+    assert seconds_of_call(decode) > 5 * counting.flops(decode) / 5e10
 
 
 @pytest.fixture
@@ -205,19 +239,20 @@ def beginning(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_the_time_left_follows_the_rate_of_the_run(beginning: Any) -> None:
     cells = [Cell(impls.get(name), CASE) for name in ("fused", "sdpa", "einsum", "packed")]
     run, now = beginning(*cells)
-    left, whole = remaining(run), seconds_of_cell(cells[0], 0.25, 1)
-    assert left() == pytest.approx(USUAL * (4 * whole + END))
+    left = remaining(run)
+    assert left() == pytest.approx(USUAL * (seconds_of_cells(cells, 0.25, 1) + END))
     run.checked = {cell.key: {"seconds": 1e-6} for cell in cells[:2]}
-    check, visits = seconds_of_parts(cells[0], 0.25, 1, 1e-6)
-    planned = 2 * check + 4 * sum(visits) + END
+    check, calls = seconds_of_check(cells[0], 1e-6), {cell.key: 1e-6 for cell in cells}
+    timed, half = (sum(seconds_of_visits(of, 0.25, 1, calls)) for of in (cells, cells[:2]))
+    of_timing = remaining(run)
     now[0] = USUAL * 2 * check
-    assert left() == pytest.approx(USUAL * planned, rel=0.1)
+    assert left() == pytest.approx(USUAL * (2 * check + timed + END), rel=0.1)
     now[0] = 3 * 2 * check
-    assert 2.3 * planned < left() < 3 * planned  # the prior has some weight
-    run.checked |= {cell.key: {"seconds": 1e-6} for cell in cells}
+    assert 2.3 * (2 * check + timed + END) < left() < 3 * (2 * check + timed + END)  # the prior has some weight
+    run.skipped |= {cell.key: {} for cell in cells[2:]}
     for visit in range(VISITS):
         run.add_visit(0, visit, CASE.id, {})
-    assert left() < 3 * END
+    assert of_timing() == pytest.approx(END * now[0] / half, rel=0.2)  # all is done, but for the end
 
 
 def test_calls_not_yet_made_are_planned_by_those_that_were(beginning: Any) -> None:
@@ -233,7 +268,7 @@ def test_a_cell_that_failed_after_long_says_nothing_of_what_is_left(beginning: A
     run, now = beginning(*cells)
     left = remaining(run)
     now[0], run.skipped = 300.0, {cells[0].key: {}}
-    assert left(300.0) == left() == pytest.approx(USUAL * (2 * seconds_of_cell(cells[1], 0.25, 1) + END))
+    assert left(300.0) == left() == pytest.approx(USUAL * (seconds_of_cells(cells[1:], 0.25, 1) + END))
 
 
 def test_a_closed_pipe_does_not_change_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,13 +302,29 @@ def test_ctrl_c_and_a_full_disk_end_a_command_in_one_line(
     assert ends(full) == (2, "bench: error: standard output: No space left on device\n")
 
 
-def test_messages_of_an_installed_suite_name_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_are_printed_as_they_work_in_the_current_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     text = "python -m bench ab, python -m reports advise, python -m reports, pytest bench/ --T 16"
-    assert arguments.as_typed(text) == text  # in a checkout
+    monkeypatch.chdir(CHECKOUT)
+    assert arguments.as_typed(text) == text
+    monkeypatch.chdir(tmp_path)
+    by_path = arguments.as_typed(text)
+    assert by_path.replace(f"{CHECKOUT}/", "").replace("python ", "python -m ") == text.replace("bench/ ", "bench ")
+    assert by_path.count(f"{CHECKOUT}/") == 4
+    monkeypatch.setenv("ATTENTION_BENCH_COMMAND", "run")  # an editable installation
+    installed = "attention-bench ab, attention-bench advise, attention-bench report, attention-bench run --T 16"
+    assert arguments.as_typed(text) == installed
+    monkeypatch.delenv("ATTENTION_BENCH_COMMAND")
     monkeypatch.setattr(arguments, "INSTALLED", True)
-    assert arguments.as_typed(text) == (
-        "attention-bench ab, attention-bench advise, attention-bench report, attention-bench run --T 16"
-    )
+    assert arguments.as_typed(text) == installed
+
+
+@pytest.mark.parametrize(
+    "typed", ["bench --T 16", "{suite} --T 16", "-c x.toml --rootdir=/x {suite} --T 16", "--T 16 {suite}/"]
+)
+def test_the_command_of_a_run_is_kept_as_in_the_checkout(typed: str) -> None:
+    assert _command(typed.format(suite=BENCH).split(), CHECKOUT) == "pytest bench/ --T 16"
 
 
 @pytest.mark.parametrize(

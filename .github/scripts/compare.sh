@@ -10,7 +10,11 @@ markdown=$(realpath -m "${MARKDOWN:?}")
 rm -f "$json" "$markdown"
 
 suite=$GITHUB_ACTION_PATH
-if [ -d bench/ab ] && grep -qs '^name = "attention-bench"' pyproject.toml; then suite=$PWD; fi
+if [ -d bench/ab ] && grep -qs '^name = "attention-bench"' pyproject.toml; then
+    suite=$PWD
+else
+    export ATTENTION_BENCH_COMMAND=ab # the report shows commands of an installation: its readers lack this path
+fi
 read -ra more <<<"${ARGUMENTS//$'\n'/ }"
 code=0
 (

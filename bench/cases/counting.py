@@ -108,10 +108,10 @@ def cache_bytes(case: Case) -> int | None:
 def least_memory(impl: Impl, case: Case) -> int:
     """Return the least memory of a cell in bytes: the bytes moved, and the scores that the implementation stores."""
     scores = (impl.scores(case) if impl.scores else 0) * ITEM_BYTES[case.computes]
-    return least_bytes(case) + scores + (_bytes_of_reference(case) if case.in_model else 0)
+    return least_bytes(case) + scores + (bytes_of_reference(case) if case.in_model else 0)
 
 
-def _bytes_of_reference(case: Case) -> int:
+def bytes_of_reference(case: Case) -> int:
     """Return the bytes of the float64 reference model, its gradients for two input sets, and the generated weights."""
     of_weights = decoders.weights(case) * (8 + ITEM_BYTES[case.dtype] + (24 if case.does.gradients else 0))
     return of_weights + 2 * 8 * case.B * case.T * case.d_model

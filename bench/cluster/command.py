@@ -73,6 +73,8 @@ def _here(options: argparse.Namespace, others: Sequence[str]) -> int:
 
 def begun(options: argparse.Namespace, others: Sequence[str], folder: Path) -> tuple[str, Path | None]:
     """Return the run's name, and its journal in `folder` if it is resumed; raises `UsageError`."""
+    if options.quiet_machine and any(option.startswith("--threads") for option in others):
+        raise UsageError("--quiet-machine uses one thread, on one core: leave out --threads")
     if not (options.resume or options.save):
         raise UsageError("--save NAME is missing: what is the run called? (--resume NAME finishes one)")
     name = valid_name(options.resume or options.save, "--resume" if options.resume else "--save")
@@ -151,6 +153,8 @@ def _pair(text: str) -> tuple[str, str | int]:
 
 def _on_cluster(options: argparse.Namespace, others: list[str], command: str) -> int:
     """Begin or resume a sweep."""
+    if options.slurm_option and options.cluster != "slurm":
+        raise UsageError("--slurm-option goes with --cluster slurm")
     if unfit := {given.partition("=")[0] for given in others} & {*UNSUPPORTED}:
         raise UsageError(f"{unfit.pop()} does not go with --cluster")
     results = results_root(Path.cwd(), options.benchmark_storage)

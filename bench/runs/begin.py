@@ -46,16 +46,22 @@ def begin(config: pytest.Config) -> Run:
     config.option.benchmark_save = config.option.benchmark_autosave = None  # the suite itself saves, all or nothing
     if run.name:
         valid_name(run.name, "--benchmark-save")
-    given, suite = [str(it) for it in config.invocation_params.args], str(CHECKOUT / "bench")
-    own = (
-        given[given.index(suite) + 1 :] if given[:1] == ["-c"] and suite in given else None
-    )  # of `attention-bench run`
-    run.command = shlex.join(["pytest", *given] if own is None else ["attention-bench", "run", *own])
+    run.command = run.command or _command([*map(str, config.invocation_params.args)], config.invocation_params.dir)
     if config.getoption("save_traces"):
         run.traces = Traces(run)
     run.timing = settle_timing(config, run.timing)
     run.rooflines.seconds = min(run.rooflines.seconds, run.timing["cell_time"] / 5)
     return run
+
+
+def _command(given: list[str], folder: Path) -> str:
+    """Return the command line as in the checkout: `pytest bench/ ...`, without what `attention-bench run` adds."""
+    suite = CHECKOUT / "bench"
+    at = next((i for i, it in enumerate(given) if (folder / it).resolve() == suite), None)
+    if at is None:
+        return shlex.join(["pytest", *given])
+    before = [] if given[0] == "-c" else given[:at]
+    return shlex.join(["pytest", "bench/", *before, *given[at + 1 :]])
 
 
 def _new_name(config: pytest.Config, folder: Path, name: str) -> str:
@@ -88,7 +94,7 @@ def _from_journal(config: pytest.Config, folder: Path, name: str) -> Run | None:
     run = _run(
         config, _original_options(config, name, journal.header["asked"], journal.header["machine"]), folder, name
     )
-    run.timing = journal.header["timing"]
+    run.timing, run.command = journal.header["timing"], journal.header.get("command", "")
     if journal.header["traced"]:
         run.traces = Traces(run)
     if config.getoption("redo"):

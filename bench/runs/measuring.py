@@ -41,6 +41,9 @@ SIDE_BY_SIDE = 2
 PREPARATIONS = 2
 """How often a case that doesn't fit in memory with the others is prepared in a process, for several visits each."""
 
+SILENT = 60.0
+"""Seconds after which the time left is printed again."""
+
 WORTH_A_POOL = 8
 """Cells that justify starting one more pool: importing torch takes as long as checking a few."""
 
@@ -74,6 +77,8 @@ class Measuring:
         self._checkers = min(fit, len(self._cases), math.ceil(len(cells) / WORTH_A_POOL))
         alive = self._checkers if run.processes == 1 else self._side_by_side
         self._held = self._that_fit(self._free // alive - largest)
+        self._told = monotonic()
+        """When the time left was printed."""
         self._left: Callable[[], float] | None = None
         """Estimates the seconds left of timing, from the rate of all processes."""
         self._owner: dict[str, WorkerPool] = {}
@@ -164,10 +169,9 @@ class Measuring:
                         pool.seconds[cell.key] = reply["seconds"]
                 planned = self._run.planned or ()
                 checked = sum(map(self._run.settled, planned))
-                if checked < len(planned) and 5 * checked // len(planned) > 5 * (checked - 1) // len(planned):
-                    self._tell(
-                        f"checking: {checked} of {len(planned)} cells; {clock_text(left())} left, timing included"
-                    )
+                another_fifth = 5 * checked // max(1, len(planned)) > 5 * (checked - 1) // max(1, len(planned))
+                if checked < len(planned) and (another_fifth or self._silent()):
+                    self._tell_left(f"checking: {checked} of {len(planned)} cells", left, ", timing included")
 
     def _time(self, pools: Sequence[WorkerPool]) -> None:
         """Make all visits of these processes, spread over their lifetime."""
@@ -181,15 +185,25 @@ class Measuring:
             ])  # fmt: skip
         left = self._left = self._left or remaining(self._run)
         for visit in range(VISITS):
-            time_left = f", {clock_text(left())} left" if visit > 1 else ""  # one visit tells little
             number = VISITS * (pools[0].process // self._side_by_side) + visit + 1
-            self._tell(f"timing: visit {number} of {VISITS * len(self._batches())}{time_left}")
+            part = f"timing: visit {number} of {VISITS * len(self._batches())}"
+            self._tell_left(part, left)
             for pool, cases in self._rng.sample(of_pools, len(of_pools)):
                 for case in self._rng.sample(cases, len(cases)):
+                    if self._silent():
+                        self._tell_left(part, left)
                     with accounted("timing"):
                         self._visit(pool, case, visit)
                     if self._run.workload.due():
                         self._run.sample_machine(self._gpu_workloads(pool, self._cases[case][0]))
+
+    def _silent(self) -> bool:
+        return monotonic() - self._told > SILENT
+
+    def _tell_left(self, part: str, left: Callable[[], float], more: str = "") -> None:
+        """Print which part of the run is running, and the time left."""
+        self._told = monotonic()
+        self._tell(f"{part}, {clock_text(left())} left{more}")
 
     def _gpu_workloads(self, pool: WorkerPool, cell: Cell) -> dict[str, float]:
         """Return the seconds of GPU workloads, timed by a cell's process; empty on a CPU or if the process is lost."""
@@ -282,9 +296,12 @@ class Measuring:
 
     def _finish(self, pools: Sequence[WorkerPool]) -> None:
         """Take further measurements: single cold calls, graphs, energy, and traces."""
-        for cell in self._cells:
-            if not (lacks := self._lacks(cell)):
-                continue
+        lacking = {cell: lacks for cell in self._cells if (lacks := self._lacks(cell))}
+        if lacking:
+            self._tell_left(
+                f"finishing: {len(lacking)} cells under further conditions", self._left or remaining(self._run)
+            )
+        for cell, lacks in lacking.items():
             pool = pools[0] if self._run.processes > 1 else self._owner.get(cell.case.id, pools[0])
             pool.prepare([cell])
             try:

@@ -95,10 +95,7 @@ class WorkerPool:
 
     def skip(self, cell: Cell, outcome: Skip) -> None:
         """Record why a cell has no row; a process that it ended is replaced."""
-        known = {(it["impl"], it["detail"]) for it in self.run.skipped.values()}
-        self.run.add_skipped(cell, outcome)
-        why = "" if (cell.impl.name, str(outcome)) in known else f": {outcome}"
-        self.tell(self.run.line(cell, f"{outcome.reason}{why}"))
+        self.tell(self.run.add_skipped(cell, outcome))
         if isinstance(outcome, Lost):
             self._replace(self._name(cell.impl.name))
 

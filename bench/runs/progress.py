@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from stats import conditions
-from stats.shares import varied
+from stats.shares import varied, without_numbers
 
 from ..cases.accounting import spent
 from ..cases.outcome import FAILURES
@@ -94,22 +94,26 @@ def unverified(device: str) -> str | None:
 
 
 def skips(skipped: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return one line per reason for missing rows; declared limits are counted together."""
-    found: dict[tuple[str, str], list[Mapping[str, str]]] = {}
+    """Return one line per reason for missing rows, up to numbers in it; declared limits are counted together."""
+    found: dict[tuple[str, str, str], list[Mapping[str, str]]] = {}
     for entry in skipped:
         declared = entry["reason"] == "unsupported" and entry["detail"].startswith(entry["impl"])
-        found.setdefault((entry["reason"], "" if declared else entry["detail"]), []).append(entry)
-    return [_skip(key[0], found[key]) for key in sorted(found, key=lambda key: key[0] in FAILURES)]
+        what = "" if declared else without_numbers(entry["detail"])
+        found.setdefault((entry["reason"], what, entry["impl"] * (entry["reason"] in FAILURES)), []).append(entry)
+    return [_skip(*key[:2], found[key]) for key in sorted(found, key=lambda key: key[0] in FAILURES)]
 
 
-def _skip(reason: str, entries: Sequence[Mapping[str, str]]) -> str:
+def _skip(reason: str, what: str, entries: Sequence[Mapping[str, str]]) -> str:
     """Format a reason: `error: mine: ValueError: no 32 (2 cells; the first: B1-T32-H2)`."""
     impls = ", ".join(dict.fromkeys(entry["impl"] for entry in entries))
     named = reason == "unsupported"  # a sentence on an implementation begins with its name
-    details = {entry["detail"].removeprefix(f"{entry['impl']} " * named) for entry in entries}
-    detail = details.pop() if len(details) == 1 else "can't do these cases (--dry-run says why)"
-    of = entries[0]["id"] if len(entries) == 1 else f"{len(entries)} cells; the first: {entries[0]['id']}"
-    return f"{reason}: {impls}: {detail}" + (f" ({of})" if of not in detail else "")
+    detail, *others = dict.fromkeys(entry["detail"].removeprefix(f"{entry['impl']} " * named) for entry in entries)
+    if others and not what:
+        detail = "can't do these cases (--dry-run says why)"
+    first, count = entries[0]["id"], len(entries)
+    is_there = reason in FAILURES and first in detail
+    cells = [f"{count} cells"] * (count > 1) + [first if count == 1 else f"the first: {first}"] * (not is_there)
+    return f"{reason}: {impls}: {detail}" + (f" ({'; '.join(cells)})" if cells else "")
 
 
 IN_WORKERS = {"check": ("gate", "memory", "compiling", "reference"), "timing": ("timed calls",)}

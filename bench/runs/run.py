@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import impls
+from stats.shares import without_numbers
 
 from ..cases.accounting import add_spent, spent
 from ..cases.case import AXES
@@ -173,6 +174,7 @@ class Run:
             return
         header = {"schema": SCHEMA, "asked": self.asked, "timing": self.timing, "planned": sorted(self.planned)}
         header |= {"traced": self.traces is not None, "machine": fingerprint(), "sources": self.selection.sources}
+        header |= {"command": self.command}
         try:
             self.journal = Journal.start(self.folder, self.name, header)
         except OSError as error:
@@ -195,9 +197,13 @@ class Run:
         """
         self._add({kind: {"key": cell.key, **found}})
 
-    def add_skipped(self, cell: Cell, outcome: Skip) -> None:
+    def add_skipped(self, cell: Cell, outcome: Skip) -> str:
+        """Store why a cell has no row; returns its line, with the reason unless an earlier cell had the same one."""
+        known = {(it["impl"], without_numbers(it["detail"])) for it in self.skipped.values()}
+        why = "" if (cell.impl.name, without_numbers(str(outcome))) in known else f": {outcome}"
         impl, case_id = cell.key
         self._add({"skipped": {"impl": impl, "id": case_id, "reason": outcome.reason, "detail": str(outcome)}})
+        return self.line(cell, f"{outcome.reason}{why}")
 
     def add_visit(self, process: int, visit: int, case: str, timed: Mapping[str, Timed]) -> None:
         """Store the samples of one visit of a case, by implementation."""

@@ -155,7 +155,7 @@ def _declared(it: Any) -> Limits:
     """Return the declared limits of a user's kernel or layer; raises ValueError for limits without effect or possible
     case.
     """
-    given = getattr(it, "limits", {})
+    given = getattr(it, "limits", getattr(getattr(it, "func", None), "limits", {}))  # a partial has its function's
     if not isinstance(given, Mapping):
         raise ValueError(f"limits is no dict, as in {{'dtypes': ('bfloat16',)}}, but {given!r}")
     kinds = {field.name: str(field.type) for field in fields(Limits)}

@@ -6,13 +6,13 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 import torch
 
 from impls import Impl
-from stats.arguments import as_typed, refuse_repeated
+from stats.arguments import refuse_repeated
 
 from .. import CHECKOUT
 from ..cases.axes import nearest
@@ -58,7 +58,7 @@ TIMING: dict[str, tuple[float, str, str]] = {
 
 
 UNUSED = re.compile(
-    "--benchmark-(min-|max-time|timer|calibration-precision|warmup|disable-gc|cprofile|histogram|compare-fail)"
+    "--benchmark-(min-|max-time|time|calibration-precision|warmup|disable-gc|cprofile|histogram|compare-fail)"
 )
 """pytest-benchmark's options that have no effect here, since the suite times, judges and draws by itself."""
 
@@ -79,27 +79,14 @@ def refuse_unused(config: pytest.Config) -> None:
     refuse_repeated(config._parser.optparser, given)
     for option in filter(UNUSED.match, given):
         how = f"{', '.join(map(_spelt, TIMING))} say how cells are timed, `python -m reports` compares runs and draws"
-        raise UsageError(as_typed(f"{option} changes nothing here: {how}"))
-    others = [name for name in (*ASKED, "smoke") if config.getoption(name)]
+        raise UsageError(f"{option} changes nothing here: {how}")
+    own = {it.dest: it.names()[0] for it in config._parser.getgroup("attention").options}
+    others = [name for dest, name in own.items() if name != "--list" and config.getoption(dest)]
     if config.getoption("attention_list") and others:
-        raise UsageError(f"--list shows everything: leave out --{', --'.join(others)}, or use --dry-run")
-
-
-def _one_line(parser: pytest.Parser) -> None:
-    """Make pytest report command-line errors without its usage text and folders."""
-
-    def error(message: str) -> NoReturn:
-        own = [name for option in parser.getgroup("attention").options for name in option.names()]
-        unknown = re.match("unrecognized arguments: (--[^ =]+)", message)
-        near = nearest(unknown[1], [*own, "--benchmark-save"]) if unknown else ""
-        raise pytest.UsageError(f"{message}{near} (--help shows the options)")
-
-    optparser = parser.optparser
-    optparser.error = error  # type: ignore[method-assign]
+        raise UsageError(f"--list shows everything: leave out {', '.join(others)}")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    _one_line(parser)
     group = parser.getgroup("attention", "attention-bench")
     group.addoption(
         "--sweep",

@@ -1,0 +1,24 @@
+"""pytest plugin that is loaded before others: an error in the command line is one line, also in their options."""
+
+from __future__ import annotations
+
+import re
+from typing import NoReturn
+
+import pytest
+
+from .cases.axes import nearest
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Make pytest report command-line errors without its usage text and folders."""
+
+    def error(message: str) -> NoReturn:
+        own = [name for option in parser.getgroup("attention").options for name in option.names()]
+        unknown = re.match("unrecognized arguments: (--[^ =]+)", message)
+        near = nearest(unknown[1], [*own, "--benchmark-save"]) if unknown else ""
+        raise pytest.UsageError(f"{message}{near} (--help shows the options)")
+
+    optparser = parser.optparser
+    optparser.error = error  # type: ignore[method-assign]
