@@ -45,6 +45,7 @@ from commands.ab import answered
 from commands.history import confirm
 from reports.judging import confirmations
 from reports.reading.axes import add_axes, without_defaults
+from stats import arguments
 from stats.effects import of_saved
 from stats.verdict import INCONCLUSIVE, REGRESSED, UNCHANGED
 
@@ -202,6 +203,7 @@ def inside(repository: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capt
     monkeypatch.chdir(repository)
     for module in (sources, planning):
         monkeypatch.setattr(module, "CHECKOUT", repository)
+    monkeypatch.setattr(arguments, "_HOME", repository)  # where commands are printed for
     monkeypatch.setattr(tempfile, "tempdir", str(repository.parent))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
 
@@ -327,7 +329,7 @@ def test_a_saved_comparison_is_continued_with_the_same_code_on_the_same_machine(
     (repository / "impls" / "sdpa.py").write_text("changed = True\n")
     for other, options, says in (
         (file, (), "head (the working tree) is other code or another torch than it was"),
-        (repository / "pyproject.toml", (), "not a comparison that this `python "),
+        (repository / "pyproject.toml", (), "not a comparison that this `python -m bench ab` saved"),
         (file, ("--T", "16", "--base-impl", "fused"), "leave out --base-impl, --T"),
     ):
         ran = command("--continue", str(other), *options)
