@@ -45,7 +45,6 @@ from commands.ab import answered
 from commands.history import confirm
 from reports.judging import confirmations
 from reports.reading.axes import add_axes, without_defaults
-from stats import arguments
 from stats.effects import of_saved
 from stats.verdict import INCONCLUSIVE, REGRESSED, UNCHANGED
 
@@ -203,7 +202,7 @@ def inside(repository: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capt
     monkeypatch.chdir(repository)
     for module in (sources, planning):
         monkeypatch.setattr(module, "CHECKOUT", repository)
-    monkeypatch.setattr(arguments, "_HOME", repository)  # where commands are printed for
+    monkeypatch.setattr("stats.arguments._HOME", repository)  # where commands are printed for
     monkeypatch.setattr(tempfile, "tempdir", str(repository.parent))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
 
