@@ -96,6 +96,7 @@ class Run:
     @cached_property
     def code(self) -> dict[str, tuple[str, ...]]:
         """Digests of the implementations' files by module, as of the start of the first process."""
+        sources.cache_clear()
         return {impl.owner: sources(impl.owner) for impl in self.selection.impls}
 
     @cached_property
