@@ -237,7 +237,7 @@ def roles_swapped(q, k, v, mask):
     return plain(k, q, v, mask)
 
 
-@wrong("head mapping", "batch entry 1 of 2", B=2)
+@wrong("head mapping", "batch entry 1 (of 0 to 1)", B=2)
 def heads_and_batch_mixed(q, k, v, **options):
     return sdpa(q, k, v.roll(1, 0) if len(v) == 1 else torch.cat([v[:1], v[1:].roll(1, 1)]), **options)
 
@@ -441,7 +441,7 @@ def wrong_third_head(q, k, v, **options):
     return o
 
 
-@wrong("only at some sizes", "batch entry 1 of 2")
+@wrong("only at some sizes", "batch entry 1 (of 0 to 1)")
 def wrong_second_batch_entry(q, k, v, **options):
     return sdpa(q, k[:1].expand_as(k), v, **options)
 
@@ -959,7 +959,7 @@ def limited(kernel: Kernel, n: int, says: str, **case: Any) -> None:
 
 
 limited(wrong_third_head, 128, "head 2 (of 0 to 2)", T=128)
-limited(wrong_second_batch_entry, 128, "batch entry 1 of 2", T=128)
+limited(wrong_second_batch_entry, 128, "batch entry 1 (of 0 to 1)", T=128)
 limited(wrong_beyond_512, 128, "t from 512 to 639 (T = 640)", T=128)
 limited(drops_the_ragged_tail, 12, "t from 32 to 35 (T = 36)", T=96)
 
