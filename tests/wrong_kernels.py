@@ -2019,3 +2019,30 @@ class SmallGradientsAreZero(Plain):
     @staticmethod
     def backward(ctx, grad):
         return Plain.backward(ctx, grad * (grad.abs() > 1e-6))
+
+
+# uses of an output
+
+
+@wrong("uses", "gradient of q where that of the output has stride 0", **BACKWARD)
+def reads_a_gradient_of_stride_0_as_if_contiguous(q, k, v, **options):
+    first = torch.arange(v.shape[-1]) == 0  # behind it lies other memory
+    return going_back(sdpa(q, k, v, **options), lambda grad: grad if 0 not in grad.stride() else grad * first)
+
+
+@wrong("uses", "where its output is changed in place before the backward: gradient of", **BACKWARD)
+class KeepsItsOutputBesideWhatItSaves(torch.autograd.Function):
+    """So that autograd doesn't see that it was changed."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, is_causal):
+        probs = probs_of(q, k, visible(q, k, is_causal, None))
+        ctx.save_for_backward(q, k, v, probs)
+        ctx.o = probs @ v
+        return ctx.o
+
+    @staticmethod
+    def backward(ctx, grad):
+        q, k, v, probs = ctx.saved_tensors
+        of_scores = probs * (grad @ v.mT - (grad * ctx.o).sum(-1, keepdim=True)) * q.shape[-1] ** -0.5
+        return of_scores @ k, of_scores.mT @ q, probs.mT @ grad, None

@@ -112,8 +112,9 @@ class Gate:
             if eager.core is None or impl.compiled or (case.in_model and probe is probed[0]):
                 scope = "kernel" if probe.scope == "core" else probe.scope
                 self._once(f"{scope} (probe)", impl, probe, check_probe)
-            if probe == probed[0] and probe.T_kv <= LONG and not case.does.gradients:
-                self._once("outputs", eager, probe if eager.core is None else probe.core, check_buffers)
+            if probe == probed[0] and probe.T_kv <= LONG:
+                what, used = ("gradients", check_uses) if case.does.gradients else ("outputs", check_buffers)
+                self._once(what, eager, probe if eager.core is None else probe.core, used)
         for probe in (it for it in padded(probed) if impl.refusal(it) is None):
             self._once(f"{case.scope} (probe)", eager, probe, check_probe)
         if case.drops:
@@ -309,6 +310,35 @@ def check_buffers(impl: Impl, case: Case) -> None:
     if (places := len({it["output"].untyped_storage().data_ptr() for it in outputs})) < CALLS_KEPT:
         raise Wrong(f"the outputs of {CALLS_KEPT} calls share {places} buffers")
     verify(outputs[-1], problem, f"in the last of {CALLS_KEPT} calls: ")
+
+
+SAME_GRADIENT = 0.05
+"""Difference of gradients, in units of the largest one, above which they are not the same."""
+
+
+def check_uses(impl: Impl, case: Case) -> None:
+    """Check gradients where the output is summed, whose gradient has stride 0, and where the output is changed in place
+    before the backward; raises `Wrong`. A `RuntimeError`, as autograd raises for saved outputs, is no fault.
+    """
+    module, problem = module_of(impl, case), problem_of(case)
+    numbers, expected = inputs_of(problem), {part.name: part for part in problem.expected}
+    assert numbers.grad is not None
+
+    def gradients(grad: Tensor, factor: float = 1.0) -> tuple[Tensor, ...]:
+        with recording(case):
+            o = module(*numbers.tensors, **numbers.options)
+            return torch.autograd.grad(o if factor == 1.0 else o.mul_(factor), numbers.tensors, grad)
+
+    with keeping_settings(), suppress(RuntimeError):
+        ones = torch.ones_like(numbers.grad)
+        if not case.padded:  # padded queries may have any output
+            of_sum, known = (gradients(it) for it in (ones.flatten()[0].expand_as(ones), ones))
+            largest = max(it.norm() for it in known)
+            for name, a, b in zip(numbers.names, of_sum, known, strict=True):
+                if not (a - b).norm() <= SAME_GRADIENT * largest:
+                    raise Wrong(f"gradient of {name} where that of the output has stride 0, as that of a sum has")
+        for name, gradient in zip(numbers.names, gradients(numbers.grad / 2, 2.0), strict=True):
+            _verify(gradient, expected[f"gradient of {name}"], problem, CHANGED_OUTPUT)
 
 
 def check_low_scores(impl: Impl, case: Case) -> None:
@@ -570,6 +600,7 @@ NEW_PAGES = "where requests have other pages than before: "
 TRAINING = "in training, from the probs that it kept: "
 TRAINING_OUTPUT = "in training, from the features that it kept: "
 ALONE = "where nothing else requires a gradient: "
+CHANGED_OUTPUT = "where its output is changed in place before the backward: "
 TWO_FORWARDS = "where another forward comes between a forward and its backward, with gradients of size "
 
 
