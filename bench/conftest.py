@@ -159,14 +159,14 @@ def _measure(config: pytest.Config, run: Run, cells: list[Cell]) -> None:
     tell = config.stash[PROGRESS].tell
     for cell in cells:
         if cell.key not in run.known and (why := skip_of(cell)):
-            line = run.add_skipped(cell, why)
+            run.add_skipped(cell, why)
             if why.reason in FAILURES:
-                tell(line)
+                tell(run.skip_line(cell, why))
     left = [cell for cell in cells if cell.key not in run.known]
     if not left:
         run.ended = True
         return
-    deterministic = any(cell.case.deterministic for cell in left)
+    deterministic = any(cell.case.deterministic for cell in run.selection.cells)
     folder, timeout = str(config.invocation_params.dir), run.timing["cell_timeout"]
     setting = Setting(folder, None, timeout, quiet=False, deterministic=deterministic)
     seed, fail_fast = config.getoption("shuffle"), bool(config.getoption("maxfail"))

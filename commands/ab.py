@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import signal
 import sys
@@ -88,7 +89,7 @@ def _writable(path: Path | None) -> None:
     """Raise `UsageError` before measuring if a file can't be written."""
     if path is None:
         return
-    is_new = not path.exists()
+    is_new = not os.path.lexists(path)
     try:
         path.open("a").close()
     except OSError as error:

@@ -8,6 +8,7 @@ import shlex
 import sys
 from argparse import ArgumentParser, _StoreAction
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,8 +32,9 @@ def as_typed(text: str) -> str:
         return text.replace("python -m reports", "attention-bench report").replace(
             "pytest bench/", "attention-bench run"
         )
-    if os.path.samefile(".", _HOME):
-        return text
+    with suppress(OSError):  # the current folder was deleted
+        if os.path.samefile(".", _HOME):
+            return text
     home = shlex.quote(str(_HOME))
     text = text.replace("python -m bench", f"python {home}/bench").replace(
         "python -m reports", f"python {home}/reports"
@@ -46,7 +48,8 @@ class Parser(ArgumentParser):
     def __init__(self, prog: str, usage_error: int = USAGE_ERROR, **options: Any):
         """`prog`: `python -m bench ab`, of which errors name the package, or `attention-bench ab`."""
         super().__init__(prog=as_typed(prog), allow_abbrev=False, **options)
-        self._package, self._usage_error = prog.removeprefix("python -m ").split()[0], usage_error
+        program = shlex.split(prog.removeprefix("python ").removeprefix("-m "))[0]
+        self._package, self._usage_error = Path(program).name, usage_error
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         refuse_repeated(self, sys.argv[1:] if args is None else args)

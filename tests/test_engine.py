@@ -24,6 +24,7 @@ from bench.runs import visit as visits
 from bench.runs.measuring import PREPARATIONS, Measuring
 from bench.runs.rows import Sample
 from bench.runs.run import Run
+from bench.selection.errors import UsageError
 from bench.selection.options import Selection
 from bench.timing.devices.nvml import words
 from bench.timing.engine import BLOCK, EVEN, LONG_ROUNDS, MIN_ROUNDS, NEED, VISITS, Visits, block_of, need
@@ -270,7 +271,7 @@ def test_one_that_ends_the_process_while_it_is_prepared_has_the_others_prepared_
     assert processes.of("prepare")[:4] == ["fused", "packed", "fused", "sdpa"]
 
 
-def test_a_new_process_times_no_cell_whose_code_has_changed(
+def test_a_run_ends_before_a_new_process_imports_changed_code(
     measured: Measured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As of a user who edits a kernel during a run."""
@@ -282,9 +283,8 @@ def test_a_new_process_times_no_cell_whose_code_has_changed(
 
     sources.cache_clear = known.cache_clear  # type: ignore[attr-defined]
     monkeypatch.setattr(pool, "sources", sources)
-    run = measured(processes)
-    assert {name for name, _ in run.skipped} == {"packed", "sdpa"}
-    assert "its code has changed since the run began" in run.skipped["sdpa", CASE.id]["detail"]
+    with pytest.raises(UsageError, match="the code of sdpa has changed since the run began"):
+        measured(processes)
 
 
 def test_an_isolated_process_spares_the_others_and_each_comes_to_rest_before_the_next(measured: Measured) -> None:

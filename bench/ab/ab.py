@@ -52,7 +52,10 @@ def measure(options: argparse.Namespace, results: Path | None = None) -> Path:
         options = argparse.Namespace(**defaults() | continued["asked"] | {it: getattr(options, it) for it in EACH_TIME})
     with temporary_worktrees(repository()) as place:
         plan = plan_of(options, place)
+        cases = [case_hash(case) for case in plan.cases]
         if continued:
+            if continued.get("case_hashes", cases) != cases:
+                raise UsageError("the cases have changed since then: compare anew, without --continue")
             for variant, now, of_plan in zip(VARIANTS, plan.code, plan.variants, strict=True):
                 if continued["sides"][variant]["code"] != now:
                     what = f"{variant} ({of_plan.label})"
@@ -62,8 +65,8 @@ def measure(options: argparse.Namespace, results: Path | None = None) -> Path:
             known = [it for it in continued["fingerprints"].values() if it]  # none if head was broken
             plan = replace(plan, before=tuple(continued["pairs"]), seed=continued["seed"], fingerprints=known)
         about = {"asked": asked(options), "continues": str(options.to_continue.resolve()) if continued else None}
-        compared = {"code": plan.code, "cases": [case_hash(case) for case in plan.cases]}
-        journal = _journal(folder, about | compared | selftest.conditions(), plan.seed)
+        about["case_hashes"] = cases
+        journal = _journal(folder, about | {"code": plan.code} | selftest.conditions(), plan.seed)
         try:
             before = [line["pair"] for line in journal.lines]
             spent = sum(replicate["seconds"] for replicate in before)

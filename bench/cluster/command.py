@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _on_cluster(options, others, command_line("sweep", arguments))
         for option in ("--address", "--node-types", "--slurm-option"):
             if getattr(options, option[2:].replace("-", "_")):
-                raise UsageError(f"{option} goes with --cluster {' or '.join(ENGINES)}")
+                raise UsageError(f"{option} goes with --cluster")
         return _here(options, others)
     except UsageError as error:
         return complain(error, USAGE_ERROR)

@@ -39,7 +39,8 @@ def do(archive: bytes | Path, task: dict[str, Any]) -> dict[str, Any]:
         zipfile.ZipFile(archive if isinstance(archive, Path) else io.BytesIO(archive)).extractall(folder / "code")
         code = folder / "code"
         what = [f"--case={task['case']}"] if task["case"] else ["-pbench.cluster.node", "--collect-only", "-q"]
-        command = [sys.executable, str(code / "bench"), "sweep", "--save=job", "--no-summary", *task["arguments"], *what]
+        suite = [str(code / "bench"), "sweep", "--save=job", "--no-summary"]
+        command = [sys.executable, *suite, *task["arguments"], *what]
         env = os.environ | {"ATTENTION_BENCH_PATH": str(code / "user")}
         with (folder / "output").open("w") as output:
             process = subprocess.Popen(

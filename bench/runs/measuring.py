@@ -168,7 +168,7 @@ class Measuring:
                     if held:
                         pool.seconds[cell.key] = reply["seconds"]
                 planned = self._run.planned or ()
-                checked = sum(map(self._run.settled, planned))
+                checked = self._run.settled_cells
                 another_fifth = 5 * checked // max(1, len(planned)) > 5 * (checked - 1) // max(1, len(planned))
                 if checked < len(planned) and (another_fifth or self._silent()):
                     self._tell_left(f"checking: {checked} of {len(planned)} cells", left, ", timing included")
@@ -304,6 +304,8 @@ class Measuring:
         for cell, lacks in lacking.items():
             pool = pools[0] if self._run.processes > 1 else self._owner.get(cell.case.id, pools[0])
             pool.prepare([cell])
+            if cell.key in self._run.skipped:
+                continue
             try:
                 if "cold_s" in lacks:
                     hot = median(it.seconds for it in self._run.samples(cell.key))

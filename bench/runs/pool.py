@@ -52,7 +52,8 @@ class WorkerPool:
         }
         for name in listed(self.run.asked.get("impl", [])):
             imports[self._name(name.partition("=")[0])]["names"].append(name)
-        self._skip_changed()
+        for process in imports:
+            self._refuse_changed(process)
         self._workers = NamedWorkers(lambda name: self.start(), imports)
         self.number = self.run.next_number("process")
 
@@ -95,7 +96,8 @@ class WorkerPool:
 
     def skip(self, cell: Cell, outcome: Skip) -> None:
         """Record why a cell has no row; a process that it ended is replaced."""
-        self.tell(self.run.add_skipped(cell, outcome))
+        self.run.add_skipped(cell, outcome)
+        self.tell(self.run.skip_line(cell, outcome))
         if isinstance(outcome, Lost):
             self._replace(self._name(cell.impl.name))
 
@@ -109,19 +111,24 @@ class WorkerPool:
     def close(self) -> None:
         self._workers.close()
 
-    def _skip_changed(self) -> None:
-        """Skip the cells of implementations whose code has changed since the run began, as a new process imports it."""
+    def _refuse_changed(self, process: str) -> None:
+        """Raise `UsageError` if the code that a new process imports has changed since the run began."""
         began = self.run.code
         sources.cache_clear()
-        for cell in map(self.run.cell, sorted((self.run.planned or set()) - self.run.known)):
-            if sources(cell.impl.owner) != began[cell.impl.owner]:
-                self.skip(cell, Skip("its code has changed since the run began: measure it anew"))
+        for impl in self.run.selection.impls:
+            if self._name(impl.name) == process:
+                with suppress(OSError):  # a file is gone
+                    if sources(impl.owner) == began[impl.owner]:
+                        continue
+                raise UsageError(
+                    f"the code of {impl.name} has changed since the run began: restore it and --resume the run"
+                )
 
     def _name(self, impl: str) -> str:
         return impl if impl in self.alone else SHARED
 
     def _replace(self, name: str) -> None:
-        self._skip_changed()
+        self._refuse_changed(name)
         self._last = None
         self.grown.clear()
         self.renewed = {key for key in self.renewed if self._name(key[0]) != name}

@@ -137,15 +137,22 @@ class Run:
 
     def line(self, cell: Cell, outcome: str) -> str:
         """Return a line on a cell: `  2/16 B1-T16-H2  sdpa  checked`, where 2 of 16 cells need no further check."""
-        planned = self.planned or set()
-        return f"{sum(map(self.settled, planned)):>3}/{len(planned)} {cell.case.id}  {cell.impl.name:<20} {outcome}"
+        planned = self.planned or ()
+        return f"{self.settled_cells:>3}/{len(planned)} {cell.case.id}  {cell.impl.name:<20} {outcome}"
+
+    def skip_line(self, cell: Cell, outcome: Skip) -> str:
+        """Return a line on a cell without a row, with the reason unless another cell has the same one."""
+        others = (it for key, it in self.skipped.items() if key != cell.key)
+        known = {(it["impl"], without_numbers(it["detail"])) for it in others}
+        why = "" if (cell.impl.name, without_numbers(str(outcome))) in known else f": {outcome}"
+        return self.line(cell, f"{outcome.reason}{why}")
 
     @property
     def state_text(self) -> str:
         """Describe the state of an unfinished run: `24 of 24 cells checked, 37% of the timing done`."""
         planned, cases = self.planned or set(), {case for _, case in self.checked}
         share = sum(len(self.visits(case)) for case in cases) / (self.processes * VISITS * max(1, len(cases)))
-        return f"{sum(map(self.settled, planned))} of {len(planned)} cells checked, {share:.0%} of the timing done"
+        return f"{self.settled_cells} of {len(planned)} cells checked, {share:.0%} of the timing done"
 
     def visits(self, case: str) -> list[int]:
         """Return the numbers of the visits of a case that are made, of all processes."""
@@ -158,6 +165,11 @@ class Run:
     def settled(self, key: Key) -> bool:
         """Whether a cell needs no further check."""
         return key in self.checked or key in self.known
+
+    @property
+    def settled_cells(self) -> int:
+        """Number of planned cells that need no further check."""
+        return len((self.planned or set()) & (self.checked.keys() | self.known))
 
     def visited(self, process: int, visit: int, case: str) -> bool:
         """Whether a process has made a given visit of a case."""
@@ -198,13 +210,10 @@ class Run:
         """
         self._add({kind: {"key": cell.key, **found}})
 
-    def add_skipped(self, cell: Cell, outcome: Skip) -> str:
-        """Store why a cell has no row; returns its line, with the reason unless an earlier cell had the same one."""
-        known = {(it["impl"], without_numbers(it["detail"])) for it in self.skipped.values()}
-        why = "" if (cell.impl.name, without_numbers(str(outcome))) in known else f": {outcome}"
+    def add_skipped(self, cell: Cell, outcome: Skip) -> None:
+        """Store why a cell has no row."""
         impl, case_id = cell.key
         self._add({"skipped": {"impl": impl, "id": case_id, "reason": outcome.reason, "detail": str(outcome)}})
-        return self.line(cell, f"{outcome.reason}{why}")
 
     def add_visit(self, process: int, visit: int, case: str, timed: Mapping[str, Timed]) -> None:
         """Store the samples of one visit of a case, by implementation."""

@@ -20,7 +20,7 @@ from typing import Any, TextIO
 
 def main() -> None:
     """Run the worker; its argument is `{"impls": FOLDER, "folder": FOLDER, "trees": [FOLDER, FOLDER], "threads": 1,
-    "slower": {}}`.
+    "slower": {}, "deterministic": false}`.
     """
     given = json.loads(sys.argv[1])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent
@@ -64,7 +64,8 @@ def _search(repository: Path, tree: Path, folder: str) -> None:
         return str(below) if below and below.is_dir() else place
 
     own = [place for place in os.environ.pop(MODULES, "").split(os.pathsep) if place]
-    sys.path[1:] = map(moved, [*sys.path[1:], *own, folder, str(tree)])  # the first one belongs to the suite
+    suite, *others = sys.path
+    sys.path[:] = [*map(moved, [*others, *own, folder, str(tree)]), suite]
 
 
 def _failure(error: BaseException) -> dict[str, Any]:

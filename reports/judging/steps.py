@@ -96,7 +96,7 @@ def steps(frame: pd.DataFrame, baseline: str | None) -> list[Step]:
 
     def alone(impl: str | None, row: Row) -> list[Row]:
         """Return the rows of the cores of its blocks; empty if one was not measured."""
-        windows = row["windows"] if isinstance(row.get("windows"), list) else [None] * int(row["blocks"])
+        windows = row["windows"] if isinstance(row.get("windows"), list) else [_window(row)] * int(row["blocks"])
         found = [cores.get((impl, setting(row, AROUND), window)) for window in windows]
         return [core for core in found if core] if all(found) else []
 
