@@ -40,6 +40,7 @@ from bench.selection.errors import UsageError
 from bench.selection.options import cases_of, sweep_of
 from bench.timing.devices import DEVICES
 from bench.timing.reference_workload import GPU_WORK, WORK
+from bench.workers import worker
 from bench.workers.client import Lost, Setting, Variant, WorkerClient
 from commands.ab import answered
 from commands.history import confirm
@@ -452,6 +453,17 @@ def test_a_kernel_that_lies_in_the_checkout_is_that_of_each_revision(
     assert plan.names == ("first", "second") and plan.code[0] != plan.code[1]
     edited(repository)
     assert planned("..").names == ()  # started elsewhere, with a module that no revision has
+
+
+def test_modules_of_a_revision_come_before_those_of_the_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkout, tree = (tmp_path / name for name in ("checkout", "tree"))
+    for folder in (checkout, tree):
+        folder.mkdir()
+    monkeypatch.setattr(sys, "path", [str(checkout), "elsewhere"])
+    worker._search(checkout, tree, str(checkout))
+    assert sys.path.index(str(tree)) < sys.path.index(str(checkout))
 
 
 def test_a_working_tree_is_copied_as_it_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
