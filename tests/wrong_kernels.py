@@ -1376,6 +1376,17 @@ def maximum_of_the_old_cache(q, k, v, **_):
     return weights / weights.sum(-1, keepdim=True) @ v
 
 
+@wrong("a late key", LATE + "error")
+@masked
+def exponent_of_an_exponential_wraps(q, k, v, mask):
+    """2 to the power of a whole number, made of its bits."""
+    steps = scores_of(q, k, mask).clamp(min=-1e6) * 1.4426950408889634
+    steps = steps - steps.amax(-1, keepdim=True)
+    bits = (steps.floor().to(torch.int32) + 127) << 23
+    weights = (torch.exp2(steps - steps.floor()) * bits.view(torch.float32)).masked_fill(~mask, 0.0)
+    return weights / weights.sum(-1, keepdim=True) @ v
+
+
 def _newest_unseen_from_1024_on(q, k, v, **_):
     last = -1 if k.shape[-2] >= 1024 else k.shape[-2]
     return sdpa(q, k[..., :last, :], v[..., :last, :])

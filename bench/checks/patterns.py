@@ -21,6 +21,11 @@ below -104 that of float32 is zero.
 LARGE_OF_NARROW = 100.0
 """Distance for other dtypes, in which scores of 200 may be rounded by one."""
 
+WRAPPED, WRAPPED_OF_FLOAT64 = 65.0, 500.0
+"""Half of the distance of scores to that of a core's late key. There the exponent of an exponential that is made of its
+bits wraps: from 88 to 176 in float32 (709 to 1420 in float64) the result is large. Farther away it is small again.
+"""
+
 DEEP = 16384.0
 """How far below zero scores lie in the deepest pattern: a mask that only adds or writes -10,000 excludes no key there."""
 
@@ -64,10 +69,11 @@ class Sizes:
 
     large: float
     deep: float
+    late: float
 
     @property
     def of_queries(self) -> tuple[float, ...]:
-        return self.large, self.large, self.deep, self.large
+        return self.large, self.large, self.deep, self.late
 
     @classmethod
     def of(cls, case: Case) -> Sizes:
@@ -78,7 +84,9 @@ class Sizes:
         )  # so that products are finite before scaling
         # biases make these scores unequal; a layer's gradients would be dominated by theirs
         is_left_out = case.qkv_bias or (case.does.gradients and case.scope == "layer")
-        return cls(large * width, 0.0 if is_left_out else -deep * width)
+        wrapped = WRAPPED_OF_FLOAT64 if case.computes == "float64" else WRAPPED
+        late = wrapped if case.scope == "core" else large
+        return cls(large * width, 0.0 if is_left_out else -deep * width, late * width)
 
 
 def large_scores(case: Case) -> float:
