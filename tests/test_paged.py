@@ -172,6 +172,32 @@ class NoMaximumOverPages(PageByPage):
 WRONG = (*InPlace.__subclasses__(), NoMaximumOverPages)
 
 
+class PageBeforeThatOfTheNewestToken(InPlace):
+    """Where that token begins a page."""
+
+    def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
+        if self.shape.max_T % self.page == 1 and self.page > 1:
+            pages = torch.cat([pages[:, :-1], pages[:, -2:-1]], 1)
+        return super().over_pages(q, k, v, pages)
+
+
+class FullLastPageIsLeftOut(InPlace):
+    def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
+        tokens = self.shape.max_T
+        seen = tokens if tokens % self.page or tokens <= self.page else tokens - self.page
+        o: Tensor = self.core(q, *(in_order(pool, pages, self.page, seen) for pool in (k, v)))
+        return o
+
+
+@pytest.mark.parametrize("layer", [PageBeforeThatOfTheNewestToken, FullLastPageIsLeftOut])
+def test_pages_of_probes_end_as_those_of_the_case_do_not(layer: type[nn.Module]) -> None:
+    with pytest.raises(Wrong):
+        gated(
+            impls.make("mine", layer, limits=impls.Limits(beyond=("page",))),
+            Case.of(**SMALL | {"T_kv": 200, "page": 128}),
+        )
+
+
 @pytest.mark.parametrize("layer", WRONG, ids=lambda it: it.__name__)
 def test_a_wrong_layer_is_refused(short_probes: None, layer: type[nn.Module]) -> None:
     """In the case itself all pages are full; the probe's last page is not."""

@@ -11,8 +11,10 @@ def shortened_rules(case: Case, T_kv: int, softcap: int) -> dict[str, Any]:
     """Return axes of a probe: windows and similar lengths that mask some of T_kv keys, page sizes, and a cap of at most
     `softcap`.
 
-    With pages of a fifth of 37 tokens, the last page holds two tokens.
+    The last page holds two tokens of 37, as many as others of 64, and the newest one alone of 513.
     """
-    most = dict.fromkeys(("window", "window_right", "prefix"), T_kv // 4) | {"page": T_kv // 5, "softcap": softcap}
+    most = dict.fromkeys(("window", "window_right", "prefix", "page"), T_kv // 4) | {"softcap": softcap}
+    if T_kv < 64:
+        most["page"] = T_kv // 5
     sizes = ((name, getattr(case, name)) for name in most)
     return {name: max(1, min(size, most[name])) for name, size in sizes if size is not None}
