@@ -1326,6 +1326,17 @@ class KeepsItsFirstPadding(as_layer(sdpa)):  # type: ignore[misc]
         return super().forward(x, x_k, x_v, padding=self.first, cache=cache)
 
 
+@wrong("another padding", "in other tensors than before, ", **PADDING)
+def keeps_the_mask_by_its_address(q, k, v, *, attn_mask=None, **_):
+    known = _additive.setdefault(
+        (attn_mask.data_ptr(), attn_mask.shape), torch.zeros(attn_mask.shape).masked_fill(~attn_mask, -torch.inf)
+    )
+    return sdpa(q, k, v, attn_mask=known)
+
+
+_additive: dict[Any, Tensor] = {}
+
+
 # a dominant key that is not the first
 
 LATE = "where a late key dominates: "

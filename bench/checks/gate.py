@@ -416,6 +416,7 @@ def _check_problems(
     call: Call, module: nn.Module, numbers: Inputs, case: Case, input_sets: Sequence[int], on_other_tensors: bool
 ) -> CheckResult:
     problems = [problem_of(case, input_set) for input_set in input_sets]
+    first = dict(numbers.options)
     earlier: list[tuple[Problem, dict[str, Tensor], tuple[Tensor, ...]]] = []
     caching = case.does.cached and case.scope == "layer"  # in that case the call writes to the cache
 
@@ -453,7 +454,7 @@ def _check_problems(
             problem, (NEW_PADDING if case.padded else NEW_PAGES) if input_set > 1 else NEW_NUMBERS
         )
     if on_other_tensors:
-        apart = elsewhere(numbers, problems[-1])
+        apart = elsewhere(numbers, problems[-1], first)
         numbers.refill(problems[0])  # a stale read of these would give another output
         with nullcontext() if isinstance(module, Compiled) else settings.memory_filled():
             compared(problems[-1], NEW_TENSORS, call_of(module, case, apart), apart)

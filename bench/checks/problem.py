@@ -233,12 +233,15 @@ def surroundings_intact(numbers: Inputs) -> bool:
 
 
 @torch.inference_mode(False)
-def elsewhere(numbers: Inputs, problem: Problem) -> Inputs:
-    """Return a problem's numbers in new tensors, with axes in the same memory order and without gaps."""
+def elsewhere(numbers: Inputs, problem: Problem, first: dict[str, Tensor]) -> Inputs:
+    """Return a problem's numbers in new tensors, with axes in the same memory order and without gaps.
+
+    Masks and tables are new tensors at the addresses of those of the `first` call, where wrong kernels find that one's.
+    """
     apart = replace(
         numbers,
         tensors=tuple(torch.empty_like(x, requires_grad=x.requires_grad) for x in numbers.tensors),
-        options={name: it.clone() for name, it in problem.options.items()},
+        options={name: first[name].data.copy_(it) for name, it in problem.options.items()},
         grad=None if numbers.grad is None else torch.empty_like(numbers.grad),
     )
     apart.refill(problem)
