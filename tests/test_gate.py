@@ -10,13 +10,16 @@ import torch
 
 import impls
 from bench.cases.case import Case
+from bench.cases.cells import Cell
 from bench.cases.outcome import Unsupported, Wrong
 from bench.checks.dropout import spanning
 from bench.checks.gate import Gate, check_case, check_low_scores, check_probe, check_training, lone_queries
 from bench.checks.patterns import DEEPEST, PATTERNS
 from bench.checks.problems import problem_of
+from bench.timing.devices import threads
 
 from . import unusual_kernels, wrong_kernels
+from .conftest import checked
 from .conftest import gated as every_check
 
 PLAIN = {"T": 64, "H": 2, "D_h": 64}
@@ -45,6 +48,23 @@ def test_wrong_kernel_is_refused(name: str) -> None:
     finally:
         torch.set_num_threads(threads)
     assert wrong.says in str(refusal.value)
+
+
+@pytest.mark.parametrize("axes", [{}, {"mode": "decode", "T": 1, "T_kv": 64, "mask": "none"}], ids=str)
+def test_work_left_over_by_the_number_of_threads_is_checked(short_probes: None, axes: dict[str, object]) -> None:
+    def divides(q, k, v, **options):  # type: ignore[no-untyped-def]
+        whole = k.shape[-2] // torch.get_num_threads() * torch.get_num_threads()
+        if q.shape[-2] == k.shape[-2]:
+            return wrong_kernels.sdpa(q, k, v, **options) * (torch.arange(q.shape[-2]) < whole)[:, None]
+        return wrong_kernels.sdpa(q, k[..., :whole, :], v[..., :whole, :], **options)
+
+    case = Case.of(**(PLAIN | axes))  # type: ignore[arg-type]
+    with threads(1):
+        every_check(impls.make("divides", divides), case)
+    with threads(2):
+        checked(Cell(impls.get("sdpa"), case))
+        with pytest.raises(Wrong, match="several threads"):
+            checked(Cell(impls.make("divides", divides), case))
 
 
 @pytest.mark.parametrize("name", ["bias_detached", "bias_learns_beside_the_inputs_alone"])

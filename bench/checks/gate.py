@@ -122,6 +122,12 @@ class Gate:
                 self._check_dropout(impl, eager, case)
         return Probed(probed)
 
+    def check_threads(self, impl: Impl, case: Case) -> None:
+        """Check a probe with the threads set now, among which a kernel may divide its work; raises as `check_case`."""
+        eager = eager_form(impl)
+        for probe in probes(impl, replace(case, threads=None))[:1]:
+            self._once("several threads", eager, probe if eager.core is None else probe.core, check_case)
+
     def _check_dropout(self, impl: Impl, eager: Impl, case: Case) -> None:
         """Check dropout of probs and of the output separately: each is visible only while the other is off."""
         probs = replace(case if eager.core is None else case.core, out_dropout=0.0)

@@ -211,12 +211,15 @@ def build(cell: Cell) -> Built:
 def probe(cell: Cell, gate: Gate) -> Built:
     """Check an implementation on probes, build a cell's module; raises `Wrong`, or the implementation's exception.
 
-    Uses at most half of the threads, beside another worker. Computes the expected outputs for `check`, too.
+    Uses at most half of the threads, beside another worker, except for one probe. Computes the expected outputs for
+    `check`, too.
     """
     check_fits(cell)
     with accounted("gate"):
         with threads(1):  # another worker checks at the same time on the other core
             ragged = gate.check(cell.impl, cell.case).ragged
+        if cell.case.device == "cpu" and torch.get_num_threads() > 1:
+            gate.check_threads(cell.impl, cell.case)
         with threads(max(1, torch.get_num_threads() // 2)):
             for input_set in (0, 1):
                 problem_of(cell.case, input_set).expected  # noqa: B018  computed here: no other worker waits for it
