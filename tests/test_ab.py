@@ -40,7 +40,7 @@ from bench.selection.errors import UsageError
 from bench.selection.options import cases_of, sweep_of
 from bench.timing.devices import DEVICES
 from bench.timing.reference_workload import GPU_WORK, WORK
-from bench.workers import worker
+from bench.workers import worker as worker_process
 from bench.workers.client import Lost, Setting, Variant, WorkerClient
 from commands.ab import answered
 from commands.history import confirm
@@ -462,7 +462,7 @@ def test_modules_of_a_revision_come_before_those_of_the_checkout(
     for folder in (checkout, tree):
         folder.mkdir()
     monkeypatch.setattr(sys, "path", [str(checkout), "elsewhere"])
-    worker._search(checkout, tree, str(checkout))
+    worker_process._search(checkout, tree, str(checkout))
     assert sys.path.index(str(tree)) < sys.path.index(str(checkout))
 
 

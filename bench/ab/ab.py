@@ -64,8 +64,8 @@ def measure(options: argparse.Namespace, results: Path | None = None) -> Path:
                     )
             known = [it for it in continued["fingerprints"].values() if it]  # none if head was broken
             plan = replace(plan, before=tuple(continued["pairs"]), seed=continued["seed"], fingerprints=known)
-        about = {"asked": asked(options), "continues": str(options.to_continue.resolve()) if continued else None}
-        about["case_hashes"] = cases
+        source = str(options.to_continue.resolve()) if continued else None
+        about = {"asked": asked(options), "continues": source, "case_hashes": cases}
         journal = _journal(folder, about | {"code": plan.code} | selftest.conditions(), plan.seed)
         try:
             before = [line["pair"] for line in journal.lines]
