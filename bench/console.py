@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -31,7 +32,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
     "sweep": ((*BENCH, "sweep"), "measure in several fresh processes, or on many machines"),
     "check": ((*BENCH, "check"), "are kernels and layers correct? No timing"),
     "doctor": ((*BENCH, "doctor"), "what on this machine will disturb a measurement"),
-    "report": (REPORTS, "the page of the newest run, or of the named runs"),
+    "report": ((*REPORTS, "report"), "the page of the newest run, or of the named runs"),
     "advise": ((*REPORTS, "advise"), "the fastest implementation of each case of a saved run"),
     "figure": ((*REPORTS, "figure"), "one figure for a paper or a README"),
     "export": ((*REPORTS, "export"), "rows for other tools: Parquet or CSV"),
@@ -48,6 +49,9 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
 
 WITHOUT_OPTIONS = {"new-kernel": "[FILE]", "new-layer": "[FILE]", "completion": "", "list": ""}
 """Commands without options, and the arguments that they take."""
+
+TAKEN = ("torch", "numpy", "bench", "commands", "impls", "reports", "stats")
+"""Modules that are found before those of the user."""
 
 COMPLETION = """\
 # Completion for bash and zsh: attention-bench completion >> ~/.bashrc (or ~/.zshrc)
@@ -101,8 +105,8 @@ def write_template(command: str, arguments: Sequence[str]) -> int:
     path = Path(arguments[0] if arguments else "mine.py")
     if path.suffix != ".py" or not path.stem.isidentifier() or iskeyword(path.stem):
         return _complain(f"{command} {path}: expected a module, as in my_kernel.py")
-    if path.stem in sys.stdlib_module_names or path.stem in ("torch", "numpy"):
-        return _complain(f"{command} {path}: {path.stem} is a module of Python's or of torch's; choose another name")
+    if path.stem in sys.stdlib_module_names or path.stem in TAKEN:
+        return _complain(f"{command} {path}: a module {path.stem} exists already; choose another name")
     attr = {"new-kernel": "mine", "new-layer": "Mine"}[command]
     run = f"attention-bench run --smoke --impl mine={path.stem}:{attr}"
     text = (HOME / "bench" / "templates" / f"{command[4:]}.py.txt").read_text(encoding="utf-8")
@@ -113,7 +117,7 @@ def write_template(command: str, arguments: Sequence[str]) -> int:
         return _complain(f"{path} exists already; choose another name, as my_{command[4:]}.py")
     except OSError as error:
         return _complain(f"{path} can't be written: {error.strerror}")
-    there = "" if path.parent == Path() else f"cd {path.parent}; "
+    there = "" if path.parent == Path() else f"cd {shlex.quote(str(path.parent))}; "
     print(f"{path} is written. Edit it; then check it, and time it beside sdpa:")
     print(f"  {there}attention-bench check {path.stem}:{attr}\n  {there}{run}")
     return 0

@@ -18,6 +18,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
 
 import impls
 from bench import __main__ as bench_main
@@ -42,7 +43,7 @@ from bench.runs.remaining import (
 )
 from bench.runs.run import Run
 from bench.runs.skips import skip_of
-from bench.selection.choice import impls_named
+from bench.selection.choice import _declared, impls_named
 from bench.selection.options import ASKED, Selection
 from bench.timing.engine import VISITS
 from reports import __main__ as reports_main
@@ -69,7 +70,10 @@ class Sizes(nn.Module):
 def unknown(q, k, v, **_): ...
 def word(q, k, v, **_): ...
 def none(q, k, v, **_): ...
+def listed(q, k, v, **_): ...
+def true(q, k, v, **_): ...
 unknown.limits, word.limits, none.limits = {"dtype": "float32"}, {"dtypes": ("half",)}, {"dtypes": ()}
+listed.limits, true.limits = {"package": ("flash_attn",)}, {"returns_lse": True}
 """
 
 
@@ -110,6 +114,10 @@ unknown.limits, word.limits, none.limits = {"dtype": "float32"}, {"dtypes": ("ha
         (["--impl", "x=mine:unknown"], "limits has no 'dtype'; known: "),
         (["--impl", "x=mine:word"], "limits['dtypes']: 'half' is not one of float32, bfloat16, "),
         (["--impl", "x=mine:none"], "limits['dtypes'] is empty: no case would be possible"),
+        (["--impl", "x=mine:listed"], "limits['package'] is ('flash_attn',), not text"),
+        (["--impl", "x=mine:true"], "limits['returns_lse'] is True, not a positive number other than 1"),
+        (["--impl", "x=builds:f"], "can't import builds: RuntimeError: Error building extension 'x'\n"),
+        (["--impl", "x=bench/mine.py:f"], "No module named 'bench.mine'; bench is /"),
         (["--impl", "x=mine:Sizes"], "Sizes(d_model, n_heads=8) takes sizes, but a layer is built from one LayerShape"),
         (["--requests", "2x16:16", "--T", "9"], "--requests gives both lengths: leave out --T and --T_kv"),
         (["--resume", "nihgtly"], "no run 'nihgtly' to resume in {results} (known: nightly; did you mean nightly?)"),
@@ -128,10 +136,30 @@ def test_a_usage_error_is_one_line(at_a_shell: pytest.Pytester, options: list[st
     folder.mkdir(parents=True)
     (folder / "0001_nightly.json").write_text("{}")
     (at_a_shell.path / "mine.py").write_text(MISTAKEN)
+    (at_a_shell.path / "builds.py").write_text("raise RuntimeError(\"Error building extension 'x'\\n[1/2] c++\")")
     done = at_a_shell.runpytest_inprocess(BENCH, *options)
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     (line,) = [line for line in done.errlines + done.outlines if line.strip()]
     assert says.format(results=folder) in f"{line}\n"
+
+
+LIMITS: dict[str, Any] = {
+    "max_T": 64, "max_pairs": 4096, "heads": 8, "devices": "cpu", "dtypes": (torch.float16, "bf16"), "masks": ("none",),
+    "modes": ["forward"], "scopes": ("core",), "sources": ("self",), "grouped": False, "wide_values": False, "dropout": False,
+    "compiles": False, "autocasts": False, "beyond": (), "package": "flash_attn", "returns_lse": 2, "alone": True,
+    "own_memory": True,
+}  # fmt: skip
+
+
+def test_every_documented_limit_can_be_declared() -> None:
+    def kernel(*qkv: Any) -> None: ...
+
+    kernel.limits = LIMITS  # type: ignore[attr-defined]
+    expected = LIMITS | {"devices": ("cpu",), "dtypes": ("float16", "bfloat16"), "modes": ("forward",)}
+    assert _declared(kernel) == impls.Limits(**expected)
+    page = (CHECKOUT / "docs" / "kernels.md").read_text(encoding="utf-8").partition("## Declare what")[2]
+    keys = re.findall(r"^\| (`.*?) \|", page.partition("\n## ")[0], re.MULTILINE)
+    assert {*re.findall(r"`(\w+)`", " ".join(keys))} == LIMITS.keys()
 
 
 def test_suggested_options_exist() -> None:
@@ -334,6 +362,7 @@ def test_the_command_of_a_run_is_kept_as_in_the_checkout(typed: str) -> None:
         (["new-kernel", "--force"], "--force: takes one FILE, and no options"),
         (["new-kernel", "json.py"], "choose another name"),
         (["new-kernel", "torch.py"], "choose another name"),
+        (["new-kernel", "bench.py"], "choose another name"),
         (["new-layer", "my-kernel.py"], "as in my_kernel.py"),
         (["new-kernel", "kernel"], "as in my_kernel.py"),
         (["new-kernel", "nowhere/kernel.py"], "can't be written: No such file or directory"),
@@ -347,6 +376,15 @@ def test_templates_are_not_written_under_unusable_names(
     (line,) = capsys.readouterr().err.splitlines()
     assert says in line
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_printed_commands_find_the_template(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a b").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert console.main(["new-kernel", "a b/mine.py"]) == 0
+    assert "  cd 'a b'; attention-bench check mine:mine\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

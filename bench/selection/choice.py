@@ -178,18 +178,20 @@ def _declared(it: Any) -> Limits:
 
 KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "int | None": ("a positive whole number", lambda it: type(it) is int and it > 0),
+    "float | None": ("a positive number other than 1", lambda it: type(it) in (int, float) and it > 0 and it != 1),
     "bool": ("True or False", lambda it: isinstance(it, bool)),
+    "str | None": ("text", lambda it: isinstance(it, str)),
 }
 """Right values of a limit, in words and as a test, by the type of its field."""
 
-LISTED = {f"{name}s": axis for name, axis in AXES.items() if axis.values}
+LISTED = {name: AXES[name[:-1]] for name in ("devices", "dtypes", "modes", "masks", "sources", "scopes")}
 LISTED["beyond"] = Axis("choice", "", values=(*EVERY_RULE, *AROUND))
 """Limits that are lists, with the axis that their words are values of."""
 
 
 def _read(limit: str, axis: Axis, word: Any) -> Any:
     try:
-        return axis.read(word)
+        return axis.read(str(word).removeprefix("torch."))  # a dtype of torch's
     except ValueError as error:
         raise ValueError(f"limits[{limit!r}]: {word!r} is not {error}") from None
 
@@ -224,7 +226,7 @@ def _imported(module: str, load: Callable[[], ModuleType]) -> ModuleType:
     try:
         return load()
     except (Exception, SystemExit) as error:
-        raise ValueError(f"can't import {module}: {type(error).__name__}: {error}") from None
+        raise ValueError(f"can't import {module}: {_why(error, module)}") from None
     finally:
         reported = settings.reported_changes(before)
         if changed := settings.restore(before):
@@ -232,6 +234,14 @@ def _imported(module: str, load: Callable[[], ModuleType]) -> ModuleType:
                  f"{', '.join(changed)}")  # fmt: skip
         if reported:
             warn(f"{module} changes, when it is imported, {', '.join(reported)}")
+
+
+def _why(error: BaseException, module: str) -> str:
+    """Return the first line of an error during an import, and where the package lies if it has no such module."""
+    text = f"{type(error).__name__}: {next(iter(str(error).splitlines()), 'no message')}"
+    package = module.partition(".")[0]
+    where = getattr(sys.modules.get(package), "__file__", None)
+    return f"{text}; {package} is {where}" if where and getattr(error, "name", None) == module else text
 
 
 def uncallable(cell: Cell) -> str | None:

@@ -105,7 +105,9 @@ def _own(records: Sequence[Record], *_: Any) -> Iterator[Point]:
 def _values(axis: str, value: Any) -> tuple[Any, ...]:
     if axis is None:  # of csv.DictReader
         raise ValueError(f"a line has more values than columns: {value}")
-    if axis not in AXES or axis == "device":  # chosen by --device
+    if axis == "device":
+        raise ValueError("cases of a file are for any device: leave it out, and give --device")
+    if axis not in AXES:
         raise ValueError(f"no case has an axis {axis!r}{nearest(axis, AXES)}")
     found = []
     if value == []:
