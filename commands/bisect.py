@@ -89,6 +89,8 @@ def _answer(options: argparse.Namespace) -> int:
     }
     lines = [*sentences(ends), *(ends.notes if not ends.cells else ())]
     if not change:
+        untimed = (cell for cell in ends.cells if not math.isfinite(cell.verdict.ratio))
+        lines += dict.fromkeys(f"{cell.impl} is {cell.verdict.word}: {cell.verdict.reason}" for cell in untimed)
         if any(cell.verdict.word == INCONCLUSIVE for cell in ends.cells):
             lines.append(f"some of it is INCONCLUSIVE: --budget {2 * options.budget:g} measures for longer")
         print("nothing is significantly slower between the ends:", *lines, sep="\n  ")

@@ -481,7 +481,7 @@ def test_a_working_tree_is_copied_as_it_is_now(tmp_path: Path, monkeypatch: pyte
         subprocess.run(["git", *arguments], cwd=root, check=True, env=quiet_git())
     (root / "gone.py").unlink()
     kept |= write("now\n", "sub/changed.py", "sub/new.py")
-    write("now\n", "ignored.py", "sub/results/x/0001_x.json")
+    write("now\n", "ignored.py", "sub/results/x/0001_x.json", "sub/venv/pyvenv.cfg", "sub/venv/lib/torch.py")
     monkeypatch.chdir(root / "sub")
     assert sources.repository() == root
     copy = sources.copy_of_working_tree(tmp_path / "copy", root)
@@ -793,6 +793,14 @@ def test_a_shallow_clone_says_how_to_complete_it(repository: Path, tmp_path: Pat
     subprocess.run(["git", "clone", "-q", "--depth", "1", f"file://{repository}", str(tmp_path / "clone")], check=True)
     with pytest.raises(UsageError, match=r"unknown revision 'HEAD~1': `git fetch --unshallow` completes .*clone"):
         sources.commit_of("HEAD~1", tmp_path / "clone")
+
+
+def test_a_repository_that_git_refuses_is_not_called_missing(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is in no git repository, so there is no revision 'main'"):
+        sources.commit_of("main", tmp_path)
+    (tmp_path / ".git").write_text("x")
+    with pytest.raises(UsageError, match=f"git can't read {tmp_path}: fatal: invalid gitfile format"):
+        sources.commit_of("main", tmp_path)
 
 
 USAGE: list[tuple[tuple[str, ...], str]] = [

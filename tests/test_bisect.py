@@ -126,6 +126,17 @@ def test_the_culprit_is_reported_with_what_changed(
     assert history[known:][-1] == history[known - 1]  # other options, other comparisons
 
 
+def test_an_end_without_the_kernel_is_named(
+    history: list[tuple[str, str, float]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = [
+        Cell("mine", name, Verdict(verdict.NEW, "base: no module mine"), math.nan, math.nan, (0, 0)) for name in "ab"
+    ]
+    monkeypatch.setattr(bisect.Bisection, "compare", lambda *_: Comparison("c0", "c29", 0.01, cells, [], {}, []))
+    assert bisect.main(["c0", "c29", "--impl", "mine=mine:mine"]) == 2
+    assert capsys.readouterr().out.endswith("between the ends:\n  mine is NEW: base: no module mine\n")
+
+
 def test_interpreters_are_points_too(
     history: list[tuple[str, str, float]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,7 @@ def add_cells(parser: argparse.ArgumentParser) -> None:
     for name in OPTIONS:
         if name != "threads":
             cells.add_argument(f"--{name}", metavar="VALUES", help=AXES[name].about)
+    cells.add_argument("--case", metavar="IDS", help="only the cases with these ids")
     cells.add_argument(
         "--threads", type=count, default=1, metavar="N", help="threads and cores of a process (default: 1)"
     )

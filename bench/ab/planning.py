@@ -14,7 +14,7 @@ from pathlib import Path
 from .. import CHECKOUT
 from ..selection.choice import listed, own_files
 from ..selection.errors import UsageError
-from ..selection.options import OPTIONS, cases_of, sweep_of
+from ..selection.options import OPTIONS, cases_of, picked, sweep_of
 from ..workers.client import Setting, Variant
 from .comparison import Plan
 from .replicates import VARIANTS
@@ -56,7 +56,7 @@ def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
     names = tuple(listed(options.impl))
     if options.impl and not names:
         raise UsageError("--impl names nothing")
-    cases = tuple(cases_of(sweep, device, overrides))
+    cases = tuple(picked(cases_of(sweep, device, overrides), options.case))
     base, head = _variants(options, folder)
     return Plan(
         variants=(base, head),

@@ -49,10 +49,12 @@ def temporary_worktrees(repository: Path) -> Iterator[Path]:
 
 def commit_of(revision: str, repository: Path) -> str:
     """Return the commit of a revision; raises `UsageError`."""
-    if _git(repository, "rev-parse", "--git-dir") is None:
+    if not (repository / ".git").exists():
         raise UsageError(
-            f"git finds no repository in {Path.cwd()}, so there is no revision {revision!r}: start in that of your kernel"
+            f"{Path.cwd()} is in no git repository, so there is no revision {revision!r}: start in that of your kernel"
         )
+    if why := _unreadable(repository):
+        raise UsageError(f"git can't read {repository}: {why}")
     commit = _git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
     if not commit:
         shallow = _git(repository, "rev-parse", "--is-shallow-repository") == "true"
@@ -104,11 +106,14 @@ def copy_of_impls(folder: Path) -> Path:
 
 
 def copy_of_working_tree(folder: Path, repository: Path) -> Path:
-    """Copy the current files of the user's repository, except ignored files and results."""
-    results = results_root(Path.cwd(), None)
-    for name in (_git(repository, "ls-files", "-z", "--cached", "--others", "--exclude-standard") or "").split("\0"):
-        source = repository / name
-        if (source.is_file() or source.is_symlink()) and not source.is_relative_to(results):
+    """Copy the current files of the user's repository, except ignored files, results and virtual environments."""
+    listed = _git(repository, "ls-files", "-z", "--cached", "--others", "--exclude-standard") or ""
+    names = [repository / name for name in listed.split("\0")]
+    environments = (it.parent for it in names if it.name == "pyvenv.cfg" and it.parent != repository)
+    left_out = [results_root(Path.cwd(), None), *environments]
+    for source in names:
+        if (source.is_file() or source.is_symlink()) and not any(map(source.is_relative_to, left_out)):
+            name = source.relative_to(repository)
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, folder / name, follow_symlinks=False)
     return folder
@@ -141,6 +146,15 @@ def _git(folder: Path, *arguments: str) -> str | None:
     except OSError:
         return None
     return os.fsdecode(done.stdout).strip() if done.returncode == 0 else None
+
+
+def _unreadable(repository: Path) -> str:
+    """Return why git can't read a repository, such as that another user owns it; '' if it can."""
+    try:
+        done = subprocess.run(["git", "rev-parse"], cwd=repository, capture_output=True, text=True, env=_plain())
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(done.stderr.split()) if done.returncode else ""
 
 
 def _plain() -> dict[str, str]:

@@ -191,7 +191,7 @@ def select(options: dict[str, Any], folder: str) -> Selection:
     names = [impl.name for impl in chosen]
     if (base := options.get("baseline", names[0])) not in names:
         raise UsageError(f"--baseline {base}: not among what runs: {', '.join(names)}{nearest(base, names)}")
-    cases = _picked(cases_of(sweep, device, overrides), options.get("case"))
+    cases = picked(cases_of(sweep, device, overrides), options.get("case"))
     cells = tuple(Cell(impl, case) for case in cases for impl in chosen)
     return Selection(sweep, device, chosen, cells)
 
@@ -261,7 +261,7 @@ def cases_of(sweep: Sweep, device: str, overrides: dict[str, tuple[Any, ...]]) -
     return cases
 
 
-def _picked(cases: list[Case], ids: str | None) -> list[Case]:
+def picked(cases: list[Case], ids: str | None) -> list[Case]:
     """Return the cases named by `--case`, in sweep order; raises `UsageError` for unknown ones."""
     if ids is None:
         return cases

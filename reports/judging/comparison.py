@@ -8,6 +8,7 @@ so that machine changes common to all of them cancel.
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -320,9 +321,12 @@ def _interleaved(base: Run, head: Run, names: Collection[str]) -> str:
         variants = f"--base-python PYTHON_WITH_TORCH_{base.machine.get('torch')}"
     elif newer and newer != base.committed[:10]:
         variants += f" --head {newer}"
-    options = {name: str(head.asked[name]) for name in ("sweep", "model", "cases", *KNOWN_AXES) if head.asked.get(name)}
+    known = ("sweep", "model", "cases", *KNOWN_AXES, "case")
+    options = {name: str(head.asked[name]) for name in known if head.asked.get(name)}
     if "threads" in options:
         options["threads"] = options["threads"].partition(",")[0]  # a comparison has one number of them
+    if "case" in options:
+        options["case"] = re.sub(r"-threads=\d+", "", options["case"])  # which no id names
     own = ",".join(head.own.get(name, name) for name in names)
     cells = shlex.join(["--impl", own, *(word for name, value in options.items() for word in (f"--{name}", value))])
     return f"python -m bench ab {variants} {cells}"

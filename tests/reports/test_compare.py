@@ -101,10 +101,10 @@ def test_where_all_code_changed_no_time_is_judged_and_the_command_that_can_is_na
 
 
 def test_the_command_that_can_judge_is_one_that_a_shell_and_ab_take(compared: Any) -> None:
-    asked = {"cases": "my cases.json", "threads": "1,2"}
+    asked = {"cases": "my cases.json", "threads": "1,2", "case": "B1-T16-threads=2"}
     head = tracked.run(2, slower=dict.fromkeys(tracked.IMPLS, 2.0), asked=asked)
     [note] = [note for note in compared(tracked.run(1), head).notes if "bench ab" in note]
-    assert "--cases 'my cases.json' --threads 1`" in note
+    assert "--cases 'my cases.json' --threads 1 --case B1-T16`" in note
 
 
 def test_more_memory_is_reported_though_no_time_can_be_judged(compared: Any) -> None:
