@@ -15,7 +15,7 @@ if not __package__:  # started by path: a package `reports` of the user's must n
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     __package__ = "reports"
 
-from stats.arguments import INSTALLED, Parser
+from stats.arguments import Parser, has_one_command
 
 from .reading import command, runs
 from .reading.command import NOT_JUDGED, complain
@@ -50,7 +50,7 @@ Other commands, as `python -m reports NAME --help`:
   publish      docs/results.md and README's figure
   conformance  what is correct, from the output of `check --json`
 """
-"""Commands listed by `attention-bench --help` in an installed suite."""
+"""Commands that `attention-bench --help` lists."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -111,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="python -m reports",
         description="Make pages, tables and charts of saved runs.",
-        epilog=_EPILOG if INSTALLED else _EPILOG + _OTHERS,
+        epilog=_EPILOG if has_one_command() else _EPILOG + _OTHERS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(

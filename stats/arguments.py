@@ -22,11 +22,16 @@ ONE_COMMAND = "ATTENTION_BENCH_COMMAND"
 """Environment variable that is set below the command `attention-bench`, also in an editable installation."""
 
 
+def has_one_command() -> bool:
+    """Whether commands are those of `attention-bench`."""
+    return INSTALLED or bool(os.environ.get(ONE_COMMAND))
+
+
 def as_typed(text: str) -> str:
     """Replace commands of a checkout's root (`python -m bench ab`, `pytest bench/`) by those that work in the current
     folder: `attention-bench ab` if that is installed, else `python PATH/bench ab`, `pytest PATH/bench`.
     """
-    if INSTALLED or os.environ.get(ONE_COMMAND):
+    if has_one_command():
         text = re.sub("^(?:bench|reports): ", "attention-bench: ", text)
         text = re.sub(r"python -m (?:bench|reports) (?=[a-z])", "attention-bench ", text)
         return text.replace("python -m reports", "attention-bench report").replace(

@@ -299,7 +299,8 @@ class Measuring:
         lacking = {cell: lacks for cell in self._cells if (lacks := self._lacks(cell))}
         if lacking:
             self._tell_left(
-                f"finishing: {len(lacking)} cells under further conditions", self._left or remaining(self._run)
+                f"finishing: {len(lacking)} of {len(self._cells)} cells under further conditions",
+                self._left or remaining(self._run),
             )
         for cell, lacks in lacking.items():
             pool = pools[0] if self._run.processes > 1 else self._owner.get(cell.case.id, pools[0])

@@ -20,15 +20,12 @@ from ..reading.runs import RunError
 from ..reading.words import plural
 from .comparison import VARIANTS, Cell, Comparison, changes, worst_first
 
-FOLDER = "ab"
-"""Subfolder of a machine's folder."""
-
 
 def is_saved(path: Path) -> bool:
     """Whether a file is a saved comparison, or damaged and in a folder of such."""
     with suppress(RunError):
         return bool(read(path))
-    return path.is_file() and path.resolve().parent.name == FOLDER
+    return path.is_file() and path.resolve().parent.name == runs.COMPARISONS
 
 
 def read(path: Path) -> dict[str, Any]:

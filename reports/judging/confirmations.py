@@ -10,7 +10,7 @@ from typing import Any
 from stats.verdict import Verdict
 
 from ..reading.axes import without_defaults
-from ..reading.runs import Run, RunError
+from ..reading.runs import COMPARISONS, Run, RunError
 from . import ab_file
 from .comparison import VARIANTS
 from .series import Series
@@ -62,7 +62,7 @@ def open_steps(series: Sequence[Series], runs: Sequence[Run], known: Known) -> I
 def known(folder: Path) -> Known:
     """Return the verdicts of a machine's comparisons; of several comparisons of the same commits the newest counts."""
     found: dict[Key | None, Verdict] = {}
-    for path in sorted((folder / ab_file.FOLDER).glob("[0-9]*.json")):
+    for path in sorted((folder / COMPARISONS).glob("[0-9]*.json")):
         try:
             data = ab_file.read(path)
         except RunError:

@@ -166,10 +166,11 @@ def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
     if found.word in CHANGED:
         count, every = words[found.word], len(cells)
         some = f" ({count} of them {found.word})" if count else ""
-        where = f"in {count} of {every} cells" if count == every else f"over its {every} cells{some}"
+        where = f"in {count} of {every} cells" if count == every else f"over its {plural(every, 'cell')}{some}"
         text = f"{_change(found, base)} {where}"
     elif found.word == SLIGHT:
-        text = f"{_change(found, base)} over its {len(cells)} cells, within the margin of {shares.percent(this.margin)}"
+        where = f"over its {plural(len(cells), 'cell')}"
+        text = f"{_change(found, base)} {where}, within the margin of {shares.percent(this.margin)}"
     elif found.word == UNCHANGED:
         text = f"as fast as {base or 'before'}, within {shares.percent(this.margin)}"
     elif math.isfinite(found.low) and not shares.too_wide(found.low, found.high):

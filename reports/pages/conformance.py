@@ -36,7 +36,15 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _answer(options: argparse.Namespace) -> int:
-    print(text([it for path in options.files for it in _read(path)]))
+    found: dict[tuple[str, str], Path] = {}
+    every = []
+    for path in options.files:
+        these = _read(path)
+        for torch, impl in dict.fromkeys((it["torch"], it["impl"]) for it in these):
+            if (other := found.setdefault((torch, impl), path)) != path:
+                raise RunError(f"{other} and {path} both have {impl} with torch {torch}: leave out one")
+        every += these
+    print(text(every))
     return command.FINE
 
 

@@ -28,7 +28,7 @@ class Page:
         return f'<iframe srcdoc="{escape(self.html)}" width="100%" height="{HEIGHT}" style="border: 0"></iframe>'
 
 
-def frame(run: str | Path | None = None, results: Path | None = None) -> pd.DataFrame:
+def frame(run: str | Path | None = None, results: str | Path | None = None) -> pd.DataFrame:
     """Return one row per measured cell of a saved run, the newest by default; docs/columns.md lists the columns.
 
     `run` is a file or a name as on the command line (`x`, `0001`, `MACHINE/0001_x`), `results` the folder of runs.
@@ -39,12 +39,12 @@ def frame(run: str | Path | None = None, results: Path | None = None) -> pd.Data
     return fr.exported(fr.tidy(_read(run, results)))
 
 
-def show(run: str | Path | None = None, results: Path | None = None) -> Page:
+def show(run: str | Path | None = None, results: str | Path | None = None) -> Page:
     """Return the page of a saved run for display in a notebook; raises as `frame` does."""
     with TemporaryDirectory() as folder:
         return Page(page.write(_read(run, results), Path(folder)).read_text(encoding="utf-8"))
 
 
-def _read(run: str | Path | None, results: Path | None) -> Run:
-    folder = results or runs.default_results()
+def _read(run: str | Path | None, results: str | Path | None) -> Run:
+    folder = Path(results) if results else runs.default_results()
     return next(command.newest_first(folder)) if run is None else runs.one(str(run), folder)

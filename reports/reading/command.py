@@ -64,7 +64,7 @@ def newest_first(folder: Path) -> Iterator[Run]:
         RunError: there is none, or none that can be read.
     """
     if not (files := runs.newest_first(folder)):
-        raise RunError(f"no run in {folder} yet; {runs.HOW_TO_MAKE_ONE}")
+        raise RunError(runs.nothing_in(folder))
     yield from _readable(files, f"none of the {len(files)} runs in {folder} can be read")
 
 

@@ -19,7 +19,9 @@ from .. import CHECKOUT
 from .axes import KNOWN_AXES, add_axes
 
 SCHEMA = 2
-PUBLISHED = "published"
+PUBLISHED, COMPARISONS = "published", "ab"
+"""Folders of published runs, and below a machine's folder of comparisons."""
+
 HOW_TO_MAKE_ONE = "make one with: pytest bench/ --benchmark-save=NAME"
 
 _NUMBERED = re.compile(r"(\d{4,})_(.+)", re.DOTALL)
@@ -131,9 +133,16 @@ def newest_first(results: Path) -> list[Path]:
     return sorted(files, key=lambda f: (written[f.parent], str(f.parent), int(_names(f)[1]), f.stem), reverse=True)
 
 
+def nothing_in(results: Path) -> str:
+    """Return a sentence on a folder without runs below it."""
+    if any(map(is_numbered, results.glob("*.json"))):
+        return f"{results} is the folder of one machine: give {results.resolve().parent}"
+    return f"there is no run in {results} yet; {HOW_TO_MAKE_ONE}"
+
+
 def is_numbered(path: Path) -> bool:
     """Whether a path has the form of the user's own runs: `MACHINE/NNNN_NAME.json`."""
-    return _NUMBERED.fullmatch(path.stem) is not None and path.resolve().parent.name != PUBLISHED
+    return _NUMBERED.fullmatch(path.stem) is not None and path.resolve().parent.name not in (PUBLISHED, COMPARISONS)
 
 
 def find(name: str, results: Path) -> list[Path]:
@@ -282,7 +291,7 @@ def _names(file: Path) -> tuple[str, ...]:
 def _unknown(name: str, wanted: str, known: Iterable[Path], results: Path) -> str:
     stems = list(dict.fromkeys(f.stem for f in known))
     if not stems:
-        return f"no run {name!r}: there is no run in {results} yet; {HOW_TO_MAKE_ONE}"
+        return f"no run {name!r}: {nothing_in(results)}"
     by_alias = {alias: f.stem for f in known for alias in _names(f)}
     near = difflib.get_close_matches(wanted, by_alias, n=1, cutoff=0.5)
     hint = f"; did you mean {by_alias[near[0]]!r}?" if near else ""

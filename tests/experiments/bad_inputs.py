@@ -405,6 +405,22 @@ INPUTS = [
     refused("pr figure latency -o x.png --run nix", 3, "no run 'nix'"),
     refused("pr advise --T 512..64", 3, "a range begins with the smaller number"),
     refused("ab new-kernel class.py", 2, "expected a module"),
+    # What kernel authors write otherwise, and names that are taken.
+    *(run(f"echo 'own.limits = {limits}' >> mine.py; bench --impl x=mine:own $CELL --dry-run", 0, says)
+      for limits, says in (('{"dtypes": (torch.half,)}', "1 unsupported"), ('{"autocasts": False}', "^1 cell to measure"))),
+    *(refused(f"echo 'own.limits = {limits}' >> mine.py; bench --impl x=mine:own --dry-run", 4, says)
+      for limits, says in (('{"package": ("flash_attn",)}', "not text"), ('{"returns_lse": True}', "True, not a positive"),
+                           ('{"dtypes": (torch.int8,)}', "torch.int8 is not one of"))),
+    *(refused(f"printf 'raise RuntimeError(\"Error building x\\\\nc++: no\")' > builds.py; {command}", code,
+              "can't import builds: RuntimeError: Error building x$")
+      for command, code in (("bench --impl mine=builds:f --dry-run", 4), ("pb check builds:f", 3))),
+    refused("mkdir bench; cp mine.py bench; bench --impl mine=bench/mine.py:own --dry-run", 4, "'bench.mine'; bench is /"),
+    run("cd results/*; mv 0001_base.json 0001_history.json; cd -; ab report history", 0, "index.html$"),
+    refused("ab new-kernel bench.py", 2, "a module bench exists already"),
+    refused("echo x > .git; pb ab --base HEAD --impl mine=mine:own", 3, "git can't read .*invalid gitfile"),
+    refused("pr --results $(echo results/*)", 3, "is the folder of one machine: give "),
+    refused("echo '[{\"torch\": \"2\", \"impl\": \"a\", \"problem\": \"x\", \"outcome\": \"passed\"}]' > a.json; "
+            "cp a.json b.json; pr conformance a.json b.json", 3, "both have a with torch 2"),
     # The other commands.
     refused("pb", 0, "usage"),
     refused("pb docto", 3, "did you mean doctor"),

@@ -37,3 +37,10 @@ def test_versions_that_differ_have_a_mark_each(tmp_path: Path, printed: Any) -> 
 def test_another_file_is_one_line(tmp_path: Path, refusal: Any) -> None:
     (tmp_path / "x.json").write_text('{"benchmarks": []}')
     assert "no output of `python -m bench check --json`" in refusal("conformance", tmp_path / "x.json")
+
+
+def test_of_two_checks_with_one_torch_none_is_dropped(tmp_path: Path, refusal: Any) -> None:
+    files = [tmp_path / "before.json", tmp_path / "after.json"]
+    for file in files:
+        file.write_text(json.dumps([found("2.13", "mine", "x", "passed")]))
+    assert "before.json and " in (said := refusal("conformance", *files)) and "both have mine with torch 2.13" in said

@@ -27,7 +27,7 @@ def test_a_run_is_found_by_name_or_is_the_newest(results: Path, tiny_data: dict[
     synthetic.save(tiny_data, results, "0001_x")
     assert (
         len(attention_bench.frame("x", results))
-        == len(attention_bench.frame(None, results))
+        == len(attention_bench.frame(None, str(results)))
         == len(tiny_data["benchmarks"])
     )
     with pytest.raises(RunError, match="no run 'y'"):

@@ -272,6 +272,25 @@ def test_no_run_yet_says_how_to_make_one(results: Path, refusal: Any) -> None:
         assert "pytest bench/ --benchmark-save=NAME" in refusal("--results", folder)
 
 
+def test_the_folder_of_one_machine_is_no_folder_of_results(results: Path, small: dict[str, Any], refusal: Any) -> None:
+    machine = synthetic.save(small, results, "0001_x").parent
+    (machine / "ab").mkdir()
+    (machine / "ab" / "0001_y.json").write_text("{}")
+    for names in ((), ("x",)):
+        assert f"{machine} is the folder of one machine: give {results.resolve()}" in refusal(
+            "--results", machine, *names
+        )
+
+
+def test_the_help_of_an_installed_suite_has_no_commands_of_a_checkout(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ATTENTION_BENCH_COMMAND", "report")
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "NAME --help" not in capsys.readouterr().out
+
+
 def test_usage_errors(results: Path, small: dict[str, Any], refusal: Any) -> None:
     assert "--nonsense" in refusal("--nonsense")
     for stem in ("0001_before", "0002_after"):
