@@ -14,12 +14,10 @@ import pytest
 from torch.profiler import ProfilerActivity
 
 from bench.cases import case
-from bench.cases.case import AXES
 from bench.timing.devices import DEVICES, Device, default_device, free_bytes
 from bench.timing.devices.cpu import CpuMeter
 from bench.timing.machine import fingerprint
 from reports.__main__ import main as report
-from reports.reading.axes import KNOWN_AXES, add_axes
 
 from .conftest import CHECKOUT, environment, run_files
 from .test_readme import block
@@ -30,7 +28,7 @@ SECTION = """
 
 def _spread(run: Run, frame: pd.DataFrame) -> Table:
     rows = [(row["impl"], f"{row['spread']:.3f}") for row in fr.records(frame)]
-    return Table("Spread of each cell", ("implementation", "spread"), rows, of_impls=True)
+    return Table("Spread of each cell", ("implementation", "spread"), rows)
 """
 MODE = """    "twice": Mode("o = layer(x), under another name"),
 """
@@ -86,14 +84,6 @@ def test_an_axis_and_a_mode_are_a_line_each(checkout: Path) -> None:
     assert all("stride=" in row["group"] for row in rows)
 
 
-def test_run_files_describe_axes_as_reports_know_them() -> None:
-    """Axes that reports know without a run file come first."""
-    known = dict(KNOWN_AXES)
-    add_axes(axis.described() for axis in AXES.values())
-    assert {name: KNOWN_AXES[name] for name in known} == known
-    assert list(AXES) == list(KNOWN_AXES)
-
-
 @pytest.fixture(scope="module")
 def page(checkout: Path) -> Path:
     return Path(run(checkout, "-m", "reports").splitlines()[-2])
@@ -108,7 +98,7 @@ def test_reports_know_the_axis_from_the_run_file(
 ) -> None:
     """Even the reports of this checkout, which lack the axis."""
     html = page.read_text()
-    assert "fp32 causal forward stride=4" in html  # in tables
+    assert "fp32 causal stride=4 forward" in html  # in tables
     assert '<option value="stride">' in html and "Along stride" in html  # to be chosen, and as what lines run along
     assert report(["advise", "--results", str(checkout / "results"), "--stride", "8", "--mode", "twice"]) == 0
     assert "stride=8" in capsys.readouterr().out

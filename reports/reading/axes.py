@@ -68,31 +68,8 @@ _READ: dict[str, tuple[Callable[[str], Any], str]] = {
     "switch": (lambda text: _SWITCH[text.lower()], "on or off"),
 }
 
-KNOWN_AXES: dict[str, Axis] = {
-    it.name: it
-    for it in (
-        Axis("B", "size", "batch"),
-        Axis("H", "size", "heads"),
-        Axis("H_kv", "size", "key-value heads", ("H",)),
-        Axis("D_h", "size"),
-        Axis("D_v", "size", follows=("D_h",)),
-        Axis("d_model", "size", follows=("H", "D_h")),
-        Axis("T", "size", "tokens"),
-        Axis("T_kv", "size", "keys", ("T",)),
-        Axis("dtype", "choice"),
-        Axis("device", "choice", omitted=("cpu",)),
-        Axis("mask", "choice", masks=True),
-        Axis("source", "choice", omitted=("self",)),
-        Axis("dropout", "share", omitted=(0,)),
-        Axis("out_dropout", "share", omitted=(0,)),
-        Axis("qkv_bias", "switch", omitted=(False,)),
-        Axis("out_bias", "switch", omitted=(False,)),
-        Axis("threads", "size", omitted=(None,), if_varying=True),
-        Axis("mode", "choice", omitted=("forward",)),
-        Axis("scope", "choice", omitted=("layer",)),
-    )
-}
-"""Axes in display order. Run files add their own (`add_axes`)."""
+KNOWN_AXES: dict[str, Axis] = {}
+"""Axes in display order, as the run files that were read describe them."""
 
 
 def add_axes(described: Iterable[Mapping[str, Any]]) -> None:
@@ -102,8 +79,8 @@ def add_axes(described: Iterable[Mapping[str, Any]]) -> None:
         follows = it.get("follows") or []
         if name.isidentifier() and kind in _READ and isinstance(follows, list):
             omitted = (it["unsaid"],) if "unsaid" in it else ()
-            masks = bool(it.get("hides", name in KNOWN_AXES and KNOWN_AXES[name].masks))
-            KNOWN_AXES[name] = Axis(name, kind, label, tuple(map(str, follows)), omitted, bool(it.get("quiet")), masks)
+            shown = bool(it.get("quiet")), bool(it.get("hides"))
+            KNOWN_AXES[name] = Axis(name, kind, label, tuple(map(str, follows)), omitted, *shown)
 
 
 def axis_names() -> list[str]:

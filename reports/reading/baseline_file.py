@@ -74,7 +74,7 @@ def write(baseline: Baseline) -> Path:
     """
     path = baseline.folder / NAME
     history = [asdict(entry) for entry in baseline.history]
-    data = {"schema": SCHEMA, "run": baseline.current.run, "at": baseline.current.at, "history": history}
+    data = {"schema": SCHEMA, "history": history}
     unfinished = path.with_suffix(".unfinished")
     unfinished.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     os.replace(unfinished, path)

@@ -27,7 +27,6 @@ HOW_TO_MAKE_ONE = "make one with: pytest bench/ --benchmark-save=NAME"
 _NUMBERED = re.compile(r"(\d{4,})_(.+)", re.DOTALL)
 _KINDS = {"machine_info": dict, "commit_info": dict, "state": dict, "skipped": list,
           "registry": list, "baseline_impl": str, "notes": list, "axes": list, "asked": dict}  # fmt: skip
-_UNUSED = ("outliers", "ld15iqr", "hd15iqr", "iqr_outliers", "stddev_outliers", "ops", "total")
 _REQUIRED = ("median", "q1", "q3")
 _NUMBERS = ("peak_bytes", "error", "error_bound", "flops", "bytes")
 """Columns of a row that hold a number, if present."""
@@ -61,13 +60,8 @@ class Run:
     workload: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """Caveats on its numbers."""
-    axes: list[dict[str, Any]] = field(default_factory=list)
-    """Descriptions of its axes, added to the known axes when the run is created."""
     published: list[dict[str, Any]] = field(default_factory=list)
     """Published times of its cases: `id`, `seconds`, and text."""
-
-    def __post_init__(self) -> None:
-        add_axes(self.axes)
 
     @property
     def name(self) -> str:
@@ -188,6 +182,9 @@ def checked(data: Any, path: Path) -> Run:
     for key, kind in _KINDS.items():
         if data.get(key) is not None and not isinstance(data[key], kind):
             raise RunError(f"{path}: {key} is no {kind.__name__}")
+    add_axes(_dictionaries(data.get("axes")))
+    if not KNOWN_AXES:
+        raise RunError(f"{path}: not a run file (it describes no axes)")
     return Run(
         path=path,
         rows=[_checked(row, path) for row in data["benchmarks"]],
@@ -205,7 +202,6 @@ def checked(data: Any, path: Path) -> Run:
         rooflines=_dictionaries(data.get("roofs")),
         workload=_workload(data.get("controls")),
         notes=tuple(map(str, data.get("notes") or ())),
-        axes=_dictionaries(data.get("axes")),
         published=[it for it in _dictionaries(data.get("published")) if positive(it.get("seconds"))],
     )
 
@@ -231,29 +227,23 @@ def parse(path: Path) -> Any:
         raise RunError(f"{path}: not JSON") from None
 
 
-def _checked(row: Any, path: Path) -> dict[str, Any]:
+def _checked(row: Any, path: Path) -> Any:
     extra, stats = (row.get("extra_info"), row.get("stats")) if isinstance(row, dict) else (None, None)
     if not isinstance(extra, dict) or not isinstance(stats, dict) or not {"impl", "id"} <= extra.keys():
         name = row.get("name") if isinstance(row, dict) else row
         raise RunError(f"{path}: benchmark {name!r} has no implementation and case in its extra_info")
-    if missing := [key for key in _REQUIRED if key not in stats]:
-        raise RunError(f"{path}: benchmark {row.get('name')!r} has no {', '.join(missing)} in its stats")
-    unfit = [key for key in _REQUIRED if not positive(stats[key])]
+    unfit = [key for key in _REQUIRED if not positive(stats.get(key))]
     unfit += [key for key in _NUMBERS if not isinstance(extra.get(key), int | float | None)]
     unfit += [axis for axis in KNOWN_AXES if isinstance(extra.get(axis), list | dict)]
     if unfit:
         raise RunError(f"{path}: benchmark {row.get('name')!r} has an invalid value of {', '.join(unfit)}")
-    places = [extra.get(f"sample_{what}") or [] for what in ("rounds", "visits", "processes")]
-    times, medians = stats.get("data") or [], extra.get("process_medians") or []
-    listed = all(isinstance(it, list) for it in (times, medians, *places))
-    if (
-        not (listed and medians and times)
-        or not all(map(positive, (*times, *medians)))
-        or {*map(len, places)} != {len(times)}
-    ):
+    of_samples = (extra.get(f"sample_{what}") for what in ("rounds", "visits", "processes"))
+    lists: list[Any] = [stats.get("data"), extra.get("process_medians"), *of_samples]
+    times, medians, *places = lists
+    listed = all(it and isinstance(it, list) for it in lists)
+    if not listed or not all(map(positive, (*times, *medians))) or {*map(len, places)} != {len(times)}:
         raise RunError(f"{path}: benchmark {row.get('name')!r} has no samples, or not the round and visit of each")
-    kept = {key: value for key, value in stats.items() if key not in _UNUSED}  # drops fields that reports don't use
-    return {"name": row.get("name"), "extra_info": extra, "stats": kept}
+    return row
 
 
 def _cell(cell: Any, path: Path) -> dict[str, Any]:

@@ -32,6 +32,9 @@ MACHINE = {
 }  # fmt: skip
 
 
+AXES = json.loads((Path(__file__).parent / "data" / "tiny.json").read_text(encoding="utf-8"))["axes"]
+
+
 def case_id(case: dict[str, Any]) -> str:
     mask = "" if case["mask"] == "causal" else f"-mask={case['mask']}"
     return f"B{case['B']}-T{case['T']}-H{case['H']}-D_h{case['D_h']}-{case['dtype']}-{case['device']}{mask}"
@@ -73,7 +76,7 @@ def document(rows: list[dict[str, Any]], **top: Any) -> dict[str, Any]:
         "machine_info": MACHINE, "commit_info": {"id": "0123abc", "dirty": False}, "benchmarks": rows,
         "datetime": "2026-11-20T10:00:00+00:00", "version": "5.3.1", "schema": 2, "sweep": "quick",
         "command": "pytest bench/ --benchmark-save=x", "state": {"load": [0.1, 0.2, 0.3], "environment": {"LANG": "C"}},
-        "registry": list(REGISTRY), "baseline_impl": "fused", "complete": True, "skipped": [], **top,
+        "registry": list(REGISTRY), "baseline_impl": "fused", "complete": True, "skipped": [], "axes": AXES, **top,
     }  # fmt: skip
 
 
