@@ -96,7 +96,7 @@ def _write(chosen: Sequence[Run], out: Path, options: argparse.Namespace) -> Non
             print(side_by_side_page.write(chosen, folder))
             return
         this = report(chosen[0])
-        path = page.write_report(this, folder)
+        path = page.write(this, folder)
     except OSError as error:
         raise RunError(f"can't write to {folder}: {error.strerror or error}") from None
     if options.quiet:

@@ -27,9 +27,10 @@ def has_one_command() -> bool:
     return INSTALLED or bool(os.environ.get(ONE_COMMAND))
 
 
-def as_typed(text: str) -> str:
+def as_typed(text: str, here: bool = True) -> str:
     """Replace commands of a checkout's root (`python -m bench ab`, `pytest bench/`) by those that work in the current
-    folder: `attention-bench ab` if that is installed, else `python PATH/bench ab`, `pytest PATH/bench`.
+    folder: `attention-bench ab` if that is installed, else `python PATH/bench ab`, `pytest PATH/bench`; not `here`, as
+    in a file that others read, by no path.
     """
     if has_one_command():
         text = re.sub("^(?:bench|reports): ", "attention-bench: ", text)
@@ -38,7 +39,7 @@ def as_typed(text: str) -> str:
             "pytest bench/", "attention-bench run"
         )
     with suppress(OSError):  # the current folder was deleted
-        if os.path.samefile(".", _HOME):
+        if not here or os.path.samefile(".", _HOME):
             return text
     home = shlex.quote(str(_HOME))
     text = text.replace("python -m bench", f"python {home}/bench").replace(

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from ..reading import units
 from ..reading.words import number
-from .palette import Style
+from .palette import Palette, Style
 
 Points = Sequence[tuple[float, float]]
 
@@ -52,7 +52,7 @@ class Log:
 
 
 def lines(
-    series: Mapping[str, Points], styles: Mapping[str, Style], y_text: Callable[[float], str], x_name: str, base: int = 10,
+    series: Mapping[str, Points], styles: Palette, y_text: Callable[[float], str], x_name: str, base: int = 10,
     least: float | None = None,
 ) -> Markup:  # fmt: skip
     """Draw one line per implementation from points (x, y) on logarithmic axes, with its name at the end. `least`: lower

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 
 from markupsafe import Markup
@@ -16,6 +16,7 @@ from ..reading import units, words
 from ..reading.axes import labelled
 from . import svg
 from .palette import Palette
+from .svg import Log
 
 HOTTEST, SHADE = 5.0, 75
 """Slowdown from which cells have the darkest shade, and that shade in percent."""
@@ -32,9 +33,9 @@ class Bar:
     """A dot with its interval, in percent of the width."""
 
     at: float
-    low: float | None = None
-    high: float | None = None
-    pale: bool = False
+    low: float | None
+    high: float | None
+    pale: bool
 
 
 @dataclass(frozen=True)
@@ -77,23 +78,6 @@ class Lines:
     memory: Markup | None
 
 
-@dataclass(frozen=True)
-class Scale:
-    """A logarithmic axis of ratios, in percent of the width."""
-
-    low: float
-    high: float
-    ticks: Sequence[tuple[float, str]] = field(default=())
-
-    def at(self, ratio: float) -> float:
-        share = math.log(max(ratio, 1e-9) / self.low) / math.log(self.high / self.low)
-        return round(100 * min(1.0, max(0.0, share)), 1)
-
-    def bar(self, value: float, low: float, high: float, pale: bool = False) -> Bar:
-        known = low > 0 and math.isfinite(high)
-        return Bar(self.at(value), self.at(low) if known else None, self.at(high) if known else None, pale)
-
-
 def heat_maps(grid: Grid, keys: Mapping[str, str]) -> list[HeatMap]:
     """Return one map for each choice of columns, the default first."""
     return [_heat_map(grid, axis, keys) for axis in grid.views]
@@ -133,17 +117,22 @@ def spans(headings: Sequence[Sequence[str]]) -> list[list[tuple[str, int]]]:
     return lines
 
 
-def scale(case: Case) -> Scale:
-    """Return the scale of a case's slowdowns; those far above all others are drawn at its end."""
+def bar(scale: Log, value: float, low: float, high: float, pale: bool) -> Bar:
+    known = low > 0 and math.isfinite(high)
+    return Bar(scale(value), scale(low) if known else None, scale(high) if known else None, pale)
+
+
+def scale(case: Case) -> Log:
+    """Return the scale of a case's slowdowns, in percent of the width; those far above all others are drawn at its end."""
     slowest = max(fr.within(it.slowdown for it in case.ranked), default=1.0)
     drawn = (it for it in case.ranked if it.slowdown <= slowest)
     reach = max([1.2, *(min(max(it.slowdown, it.high), 4 * it.slowdown) for it in drawn)])  # high may be NaN
-    high = reach * 1.06
-    made = Scale(0.93, high)
-    inside = [tick for tick in TICKS if tick <= high]
-    return Scale(
-        0.93, high, [(made.at(tick), f"{tick:g}×") for tick in inside if len(inside) < 4 or tick not in (1.25, 5.0)]
-    )
+    return Log(0.93, reach * 1.06, 0, 100)
+
+
+def ticks(scale: Log) -> list[tuple[float, str]]:
+    inside = [tick for tick in TICKS if tick <= scale.high]
+    return [(scale(tick), f"{tick:g}×") for tick in inside if len(inside) < 4 or tick not in (1.25, 5.0)]
 
 
 def lines(grid: Grid, palette: Palette, keys: Mapping[str, str]) -> list[Lines]:
@@ -160,20 +149,16 @@ def _along(
 ) -> Lines:
     at = {key: value for key, value in cases[-1].at.items() if key != axis and not (key == "T_kv" and axis == "T")}
     where = f" · {words.title(at)}" if several and at else ""
-    time: dict[str, list[tuple[float, float]]] = {}
-    memory: dict[str, list[tuple[float, float]]] = {}
-    for impl in grid.impls:
-        for case in cases:
-            if (it := case.mark(impl)).counts:
-                time.setdefault(impl, []).append((case.at[axis], it.slowdown))
-                if it.row["peak_bytes"] > 0:
-                    memory.setdefault(impl, []).append((case.at[axis], float(it.row["peak_bytes"])))
-    drawn, beyond = _within(time)
-    styles = {name: palette[name] for name in time}
+    marks = {impl: [(case.at[axis], it) for case in cases if (it := case.mark(impl)).counts] for impl in grid.impls}
+    drawn, beyond = _within({impl: [(x, it.slowdown) for x, it in of] for impl, of in marks.items() if of})
+    known = (
+        (impl, [(x, float(it.row["peak_bytes"])) for x, it in marks[impl] if it.row["peak_bytes"] > 0])
+        for impl in drawn
+    )
+    memory = {impl: points for impl, points in known if points}
     name = labelled(axis)
-    one = svg.lines(drawn, styles, lambda value: f"{value:g}×", name, least=0.97)
-    held = {name: memory[name] for name in drawn if name in memory}
-    two = svg.lines(held, styles, lambda value: units.tick(units.memory(value, 3)), name, 2) if held else None
+    one = svg.lines(drawn, palette, lambda value: f"{value:g}×", name, least=0.97)
+    two = svg.lines(memory, palette, lambda value: units.tick(units.memory(value, 3)), name, 2) if memory else None
     left = f" · not drawn: {', '.join(beyond)}" if beyond else ""
     return Lines(" ".join(keys[case.id] for case in cases), where + left, one, two)
 

@@ -13,8 +13,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from stats.arguments import Parser
-
 from ..judging import advice, dispatcher
 from ..judging import frame as fr
 from ..judging.advice import Layers
@@ -22,6 +20,11 @@ from ..judging.grid import interval
 from ..reading import command, runs, units, words
 from ..reading.axes import KNOWN_AXES, axis_names
 from ..reading.runs import Run, RunError
+
+_EPILOG = """\
+Any other axis of the run is an option as well, as --window 128. Numbers may be
+ranges: --T 512..8192.
+"""
 
 MOST_RUNS = 200
 """Most runs searched for one that contains the requested cases."""
@@ -128,12 +131,8 @@ def _print(table: Mapping[str, Any]) -> None:
         console.print(f"left out, wrong somewhere in this run: {', '.join(table['left_out'])}")
 
 
-def _parser() -> Parser:
-    parser = Parser(
-        prog="python -m reports advise",
-        description="Print the fastest implementation of each case of a saved run.",
-        epilog="Any other axis of the run is an option as well, as --window 128. Numbers may be ranges: --T 512..8192.",
-    )
+def _parser() -> argparse.ArgumentParser:
+    parser = command.parser("advise", "Print the fastest implementation of each case of a saved run.", _EPILOG)
     command.add_run(parser)
     parser.add_argument(
         "--model",

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from stats.arguments import Parser, as_typed
+from stats.arguments import as_typed
 from stats.verdict import REGRESSED
 
 from ..judging.comparison import compare
@@ -107,12 +107,8 @@ def _print(baseline: Baseline) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="python -m reports baseline",
-        description="Set or show the run that later runs are compared with, one per machine.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    description = "Set or show the run that later runs are compared with, one per machine."
+    parser = command.parser("baseline", description, _EPILOG)
     commands = parser.add_subparsers(dest="what", metavar="set|show", required=True)
     setting = commands.add_parser("set", help="make a saved run the baseline of its machine")
     setting.add_argument("run", metavar="RUN", help="named as for `python -m reports`")

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from stats import verdict
 
-from ..drawing.views import Bar, Scale
+from ..drawing import views
+from ..drawing.svg import Log
 from ..judging.comparison import Cell
 from ..reading import words
-from .comparison_text import HEADINGS, columns, examples, shared_reasons
+from .comparison_text import columns, examples, shared_reasons
 
 NARROWEST, WIDEST = 0.02, 3.0
 """Smallest and largest change at which the axis may end."""
@@ -26,7 +27,7 @@ class Change:
 
     impl: str
     case: str
-    bar: Bar | None
+    bar: views.Bar | None
     change: str
     word: str
     why: str
@@ -47,22 +48,22 @@ class Changes:
 def of_cells(cells: Sequence[Cell], margin: str = "") -> Changes:
     """List a comparison's cells, worst first and not significant ones last."""
     scale = _scale(end for cell in cells for end in (cell.verdict.low, cell.verdict.high, cell.verdict.ratio))
+    step = max((it for it in STEPS if it <= 0.7 * (scale.high - 1)), default=STEPS[0])
+    ticks = [(scale(1 / (1 + step)), f"\N{MINUS SIGN}{100 * step / (1 + step):.2g} %"), (scale(1), "0"),
+             (scale(1 + step), f"+{100 * step:g} %")]  # fmt: skip
     ordered = sorted(cells, key=lambda cell: cell.verdict.word == verdict.INCONCLUSIVE)
     shown, hidden = examples(ordered)
     reasons = shared_reasons(ordered)
     counted = [f"{count} more {word}, in all numbers" for word, count in hidden.items()]
     explained = [f"{words.plural(count, 'cell')}: {reason}" for reason, count in reasons.items()]
-    return Changes(
-        [_row(cell, scale, reasons) for cell in shown], scale.ticks, margin, "; ".join([*counted, *explained])
-    )
+    return Changes([_row(cell, scale, reasons) for cell in shown], ticks, margin, "; ".join([*counted, *explained]))
 
 
-def _row(cell: Cell, scale: Scale, shared: Container[str]) -> Change:
-    found, line = cell.verdict, dict(zip(HEADINGS, columns(cell), strict=True))
+def _row(cell: Cell, scale: Log, shared: Container[str]) -> Change:
+    found, line = cell.verdict, columns(cell)
+    drawn = found.ratio > 0 and math.isfinite(found.ratio)
     open_ = found.word == verdict.INCONCLUSIVE
-    bar = (
-        scale.bar(found.ratio, found.low, found.high, open_) if found.ratio > 0 and math.isfinite(found.ratio) else None
-    )
+    bar = views.bar(scale, found.ratio, found.low, found.high, open_) if drawn else None
     plain = found.word in (verdict.UNCHANGED, *verdict.CHANGED) and verdict.CONTRADICTED not in found.reason
     known = plain or found.reason in shared
     why = "" if known and not cell.changes else line["why"]
@@ -70,11 +71,8 @@ def _row(cell: Cell, scale: Scale, shared: Container[str]) -> Change:
     return Change(cell.impl, cell.id, bar, line["change"], found.word, why, kind)
 
 
-def _scale(ratios: Iterable[float]) -> Scale:
-    """Return a scale symmetric about no change, as wide as the changes."""
+def _scale(ratios: Iterable[float]) -> Log:
+    """Return a scale symmetric about no change, as wide as the changes, in percent of the width."""
     reach = max([abs(math.log(it)) for it in ratios if it > 0 and math.isfinite(it)], default=0.0)
     widest = min(WIDEST, max(NARROWEST, math.expm1(1.1 * reach)))
-    made = Scale(1 / (1 + widest), 1 + widest)
-    step = max((it for it in STEPS if it <= 0.7 * widest), default=STEPS[0])
-    left = (made.at(1 / (1 + step)), f"\N{MINUS SIGN}{100 * step / (1 + step):.2g} %")
-    return Scale(made.low, made.high, [left, (50.0, "0"), (made.at(1 + step), f"+{100 * step:g} %")])
+    return Log(1 / (1 + widest), 1 + widest, 0, 100)

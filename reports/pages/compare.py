@@ -14,7 +14,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from stats.arguments import Parser
 from stats.verdict import as_margin
 
 from ..judging import ab_file
@@ -115,12 +114,7 @@ def _base_and_head(options: argparse.Namespace) -> tuple[Run, Run]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="python -m reports compare",
-        description="Compare two saved runs, cell by cell.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command.parser("compare", "Compare two saved runs, cell by cell.", _EPILOG)
     parser.add_argument(
         "base", nargs="?", metavar="BASE", help="the older run (default: the baseline of HEAD's machine)"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -16,13 +16,9 @@ from stats.arguments import as_typed
 from stats.verdict import CHANGED, IMPROVED, REGRESSED, SLIGHT, UNCHANGED, Verdict
 
 from ..judging.comparison import Cell, Change, Comparison
-from ..reading import units
-from ..reading.command import FINE, NOT_JUDGED
+from ..reading import command, units
 from ..reading.words import listing, plural
-from .tables import escape, markdown
-
-HEADINGS = ("verdict", "implementation", "case", "base", "head", "change", "min. detectable", "why")
-"""Column headings: `change` has its 95 % interval; `base` and `head` are seconds."""
+from .tables import escape, flat, markdown
 
 STYLES = {
     verdict.REGRESSED: "bold red",
@@ -36,8 +32,7 @@ STYLES = {
 MOST_LINES = 30
 """Most rows of the Markdown table, to be readable on a phone."""
 
-
-ANSWERS = {FINE: "Nothing regressed", NOT_JUDGED: "It could not be judged"}
+ANSWERS = {command.FINE: "Nothing regressed", command.NOT_JUDGED: "It could not be judged"}
 """Conclusions by exit code."""
 
 UNJUDGED = (verdict.GONE, verdict.INCONCLUSIVE, verdict.NEW)
@@ -208,6 +203,15 @@ def answer(this: Comparison) -> str:
     return "Something is broken" if any(cell.broken for cell in this.cells) else "Memory regressed"
 
 
+def headline(this: Comparison, most: int = 0) -> tuple[str, list[str]]:
+    """Return the conclusion with all sentences if there are at most so many, else with the first one if something
+    regressed; and the other sentences.
+    """
+    lines = list(sentences(this))
+    first = len(lines) if len(lines) <= most else int(this.code == command.REGRESSED)
+    return ": ".join(filter(None, [answer(this), "; ".join(lines[:first])])), lines[first:]
+
+
 def counted(this: Comparison) -> str:
     """Return the counts: '23 UNCHANGED within 1 %, 1 INCONCLUSIVE; 1 cell with another kernel'."""
     within = {UNCHANGED: f" within {shares.percent(this.margin)}", verdict.INCONCLUSIVE: _bound(this)}
@@ -247,17 +251,17 @@ def as_markdown(this: Comparison) -> str:
     if this.notes:
         parts.append("\n".join(f"- {_escaped(note)}" for note in this.notes))
     commands = "\n".join(f"    {_plain(command)}" for command in this.commands)
-    parts += [f"Machine: {_escaped(machine(this.machine))}", f"How to reproduce:\n\n{commands}"]
-    return as_typed("\n\n".join(parts) + "\n")
+    known = ", ".join(f"{key} {text}" for key, text in machine(this).items())
+    parts += [f"Machine: {_escaped(known)}", f"How to reproduce:\n\n{commands}"]
+    return as_typed("\n\n".join(parts) + "\n", here=False)
 
 
 def _table(cells: list[Cell], more: int = 0) -> str:
     """Return a table of the first MOST_LINES cells, without empty columns; `more`: cells not among them."""
-    rows = [[_escaped(text) for text in columns(cell)] for cell in cells[:MOST_LINES]]
-    used = [i for i in range(len(HEADINGS)) if any(row[i] != units.MISSING for row in rows)]
+    headings, rows = table(cells[:MOST_LINES])
     more += max(0, len(cells) - MOST_LINES)
     left_out = f"\n\n… and {plural(more, 'cell')} more" if more else ""
-    return markdown([HEADINGS[i] for i in used], [[row[i] for i in used] for row in rows]) + left_out
+    return markdown(headings, [[*map(_escaped, row)] for row in rows]) + left_out
 
 
 def _folded(cells: list[Cell]) -> str:
@@ -277,9 +281,9 @@ def as_data(this: Comparison) -> dict[str, Any]:
         "unjudged": this.unjudged,
         "sentences": list(sentences(this)),
         "implementations": {name: _finite(vars(it)) for name, it in this.implementations.items()},
-        "notes": [*map(as_typed, this.notes)],
+        "notes": [as_typed(note, here=False) for note in this.notes],
         "machine": this.machine,
-        "commands": [*map(as_typed, this.commands)],
+        "commands": [as_typed(command, here=False) for command in this.commands],
         "cells": [_cell_data(cell) for cell in this.cells],
     }
 
@@ -301,29 +305,37 @@ def _finite(numbers: Mapping[str, Any]) -> dict[str, Any]:
     return {**numbers, **dict.fromkeys(lost)}
 
 
-def columns(cell: Cell) -> tuple[str, ...]:
-    """Return a cell's entries for HEADINGS."""
+def columns(cell: Cell) -> dict[str, str]:
+    """Return a cell's texts by heading: `base` and `head` in seconds, and `change` with its 95 % interval."""
     found = cell.verdict
-    line = (
-        found.word,
-        cell.impl,
-        cell.id,
-        units.seconds(cell.base),
-        units.seconds(cell.head),
-        _moved(found),
-        units.detectable(found.detectable),
-        "; ".join([*map(changed, cell.changes), found.reason]),
-    )
-    return tuple(map(_plain, line))
+    texts = {
+        "verdict": found.word,
+        "implementation": cell.impl,
+        "case": cell.id,
+        "base": units.seconds(cell.base),
+        "head": units.seconds(cell.head),
+        "change": _moved(found),
+        "min. detectable": units.detectable(found.detectable),
+        "why": "; ".join(filter(None, [*map(changed, cell.changes), found.reason])),
+    }
+    return {heading: _plain(text) for heading, text in texts.items()}
+
+
+def table(cells: Sequence[Cell], without: Container[str] = ()) -> tuple[list[str], list[list[str]]]:
+    """Return headings and rows, without empty columns and those that are left out."""
+    lines = [*map(columns, cells)]
+    filled = {name for line in lines for name, text in line.items() if text not in ("", units.MISSING)}
+    used = [name for name in (lines[0] if lines else ()) if name in filled and name not in without]
+    return used, [[line[name] for name in used] for line in lines]
 
 
 def _lines(cell: Cell, shared: Container[str]) -> Iterator[RenderableType]:
     """Yield a cell's terminal lines: its name, and its result below, to avoid narrow columns."""
-    word, impl, case, base, head, change, _, why = columns(cell)
-    yield Text(f"{word:<13}", STYLES.get(word, "")).append(f"{impl} {case}", "default")
-    times = f"{base} → {head}" if units.MISSING not in (base, head) else units.MISSING
-    why = "; ".join(map(changed, cell.changes)) if cell.verdict.reason in shared else why
-    known = [part for part in (change, times, _plain(why)) if part not in ("", units.MISSING)]
+    line, word = columns(cell), cell.verdict.word
+    yield Text(f"{word:<13}", STYLES.get(word, "")).append(f"{line['implementation']} {line['case']}", "default")
+    times = f"{line['base']} → {line['head']}" if units.MISSING not in (line["base"], line["head"]) else ""
+    why = _plain("; ".join(map(changed, cell.changes))) if cell.verdict.reason in shared else line["why"]
+    known = [part for part in (line["change"], times, as_typed(why)) if part not in ("", units.MISSING)]
     yield Padding(Text("; ".join(known)), (0, 0, 0, 13), expand=False)
 
 
@@ -392,13 +404,9 @@ def _is_news(cell: Cell) -> bool:
     return cell.regressed or bool(cell.changes) or cell.verdict.word not in (SLIGHT, UNCHANGED, verdict.INCONCLUSIVE)
 
 
-def machine(machine: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} {_setting(value)}" for key, value in machine.items() if value not in (None, "", {}))
-
-
-def _setting(value: Any) -> str:
-    """Format a setting, joining several: 'MALLOC_TOP_PAD_=1 MALLOC_MMAP_MAX_=0'."""
-    return " ".join(f"{name}={it}" for name, it in value.items()) if isinstance(value, Mapping) else str(value)
+def machine(this: Comparison) -> dict[str, str]:
+    """Return what is known of the machine."""
+    return {key: text for key, text in flat(this.machine) if text != units.MISSING}
 
 
 def _escaped(text: str) -> str:
@@ -407,5 +415,5 @@ def _escaped(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return one line with commands as typed by the user, without terminal control characters."""
-    return as_typed(" ".join("".join(letter if letter.isprintable() else " " for letter in text).split()))
+    """Return one line without terminal control characters."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from stats.arguments import Parser
-
 from ..reading import command
 from ..reading.runs import RunError
 
@@ -25,10 +23,8 @@ WIDTH = 100
 
 def main(arguments: Sequence[str]) -> int:
     """Print the table; returns the exit code: 0 printed; 3 a usage error, reported in one line on stderr."""
-    parser = Parser(
-        prog="python -m reports conformance",
-        description="Print a Markdown table of what is correct, from output files of `python -m bench check --json`.",
-    )
+    description = "Print a Markdown table of what is correct, from output files of\n`python -m bench check --json`."
+    parser = command.parser("conformance", description)
     parser.add_argument(
         "files", nargs="+", metavar="FILE", type=Path, help="several versions of torch are shown side by side"
     )

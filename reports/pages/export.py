@@ -10,8 +10,6 @@ from typing import Any
 
 import pandas as pd
 
-from stats.arguments import Parser
-
 from ..judging import frame as fr
 from ..reading import command
 from ..reading.axes import without_defaults
@@ -84,11 +82,9 @@ FORMS: dict[str, Callable[[pd.DataFrame, Path], Any]] = {
 """Writers by file ending."""
 
 
-def _parser() -> Parser:
-    parser = Parser(
-        prog="python -m reports export",
-        description="Export measured rows for other tools; docs/columns.md of the sources defines the columns.",
-    )
+def _parser() -> argparse.ArgumentParser:
+    description = "Export measured rows for other tools; docs/columns.md of the sources\ndefines the columns."
+    parser = command.parser("export", description)
     parser.add_argument("runs", nargs="*", metavar="RUN", help="which runs (default: the newest)")
     parser.add_argument(
         "-o",

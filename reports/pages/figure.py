@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
-
-from stats.arguments import Parser
 
 from ..drawing import figure
 from ..drawing.figure import MEASURES
@@ -16,8 +13,6 @@ from ..reading import command
 from ..reading.runs import Run, RunError
 from . import page
 from .report import report
-
-KINDS = (".png", ".svg")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -31,30 +26,26 @@ def _answer(options: argparse.Namespace) -> int:
 
 
 def draw(name: str, run: Run, path: Path, narrow: bool = False) -> Path:
-    """Draw into `path`, PNG or SVG by its ending; returns it.
+    """Draw one of MEASURES into `path`, PNG or SVG by its ending; returns it.
 
     Raises:
-        RunError: there is no such figure or ending, or the run has nothing to show in it.
+        RunError: it has another ending, or the run has nothing to show in it.
         OSError: `path` can't be written.
     """
-    if name not in MEASURES:
-        near = difflib.get_close_matches(name, MEASURES, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise RunError(f"no figure {name!r}; there are: {', '.join(MEASURES)}{hint}")
-    if path.suffix.lower() not in KINDS:
-        raise RunError(f"{path}: its ending should be one of {', '.join(KINDS)}")
+    if path.suffix.lower() not in page.KINDS:
+        raise RunError(f"{path}: its ending should be one of {', '.join(page.KINDS)}")
     this = report(run)
     with figure.style():
         drawn = figure.draw(name, this.grid, this.palette, run.baseline_impl, narrow)
         if drawn is None:
             raise RunError(f"{run.name} has nothing to draw in {name!r}: it needs several sizes, as with --T 256,1024")
-        page.save_as(drawn, path, source=f"{run.name} {sha256(run.path.read_bytes()).hexdigest()}")
+        page.save(drawn, path, source=f"{run.name} {sha256(run.path.read_bytes()).hexdigest()}")
     return path
 
 
-def _parser() -> Parser:
-    parser = Parser(prog="python -m reports figure", description="Draw one figure of a saved run, as PNG or SVG.")
-    parser.add_argument("name", metavar="NAME", help=", ".join(MEASURES))
+def _parser() -> argparse.ArgumentParser:
+    parser = command.parser("figure", "Draw one figure of a saved run, as PNG or SVG.")
+    parser.add_argument("name", metavar="NAME", choices=MEASURES, help=", ".join(MEASURES))
     command.add_run(parser)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="FILE.png or FILE.svg")
     parser.add_argument("--narrow", action="store_true", help="as wide as a phone or a column")

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from stats.arguments import Parser
-
 from ..judging import confirmations, series
 from ..judging.confirmations import Known, Unconfirmed
 from ..judging.series import Series
@@ -83,12 +81,8 @@ def _notes(others: int, force: bool) -> Iterator[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="python -m reports history",
-        description="Find when cells became slower or faster, over all runs of one machine.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    description = "Find when cells became slower or faster, over all runs of one machine."
+    parser = command.parser("history", description, _EPILOG)
     command.add_results(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the page's folder goes (default: reports/out)")
     parser.add_argument("--force", action="store_true", help="include runs of other machines and environments")

@@ -28,7 +28,7 @@ from ..reading import baseline_file, units, words
 from ..reading.baseline_file import Entry
 from ..reading.runs import Run
 from . import page
-from .tables import Table
+from .tables import Table, flat
 
 HEADINGS = ("run", "when", "commit", "torch", "median", "spread", "change", "notes")
 """Column headings of a cell's table."""
@@ -113,7 +113,7 @@ def html(this: History) -> str:
         chapters=list(_chapters(this, palette)),
         more=[it for it in (_marks(this), _still(this)) if it.rows],
         styles=palette,
-        machine=dict(page.flat(this.runs[-1].machine)),
+        machine=dict(flat(this.runs[-1].machine)),
         min_runs=MIN_RUNS,
         false_steps=FALSE_STEPS,
         min_others=MIN_OTHERS,
@@ -234,7 +234,7 @@ def _table(series: Series, lines: Mapping[int, Sequence[str]]) -> Table:
         len(lines) < len(series.points)
     )
     title_of = f"{words.plural(len(series.points), 'run')}, {series.id}"
-    return Table(title_of, HEADINGS, list(lines.values())[::-1], older, left=(1, 2, 3, 7))
+    return Table(title_of, HEADINGS, list(lines.values())[::-1], older, left=("when", "commit", "torch", "notes"))
 
 
 def _still(this: History) -> Table:
@@ -243,7 +243,7 @@ def _still(this: History) -> Table:
         for one in this.series if not (one.steps or one.breaks)
     ]  # fmt: skip
     heads = ("implementation", "case", "newest", "result")
-    return Table(f"{words.plural(len(rows), 'cell')} without a change", heads, rows, of_impls=True, left=(1, 3))
+    return Table(f"{words.plural(len(rows), 'cell')} without a change", heads, rows, left=("case", "result"))
 
 
 def _lines(series: Series, this: History) -> dict[int, Sequence[str]]:
@@ -327,7 +327,8 @@ def _marks(this: History) -> Table:
         (this.runs[position].name, _when(entry.at), "; ".join(entry.accepted) or units.MISSING, entry.reason or units.MISSING)
         for position, entry in sorted(entries, key=lambda pair: pair[1].at, reverse=True)
     ]  # fmt: skip
-    return Table("Baselines", ("run", "set", "accepted with it", "because"), rows, left=(1, 2, 3))
+    heads = ("run", "set", "accepted with it", "because")
+    return Table("Baselines", heads, rows, left=heads)
 
 
 def _when(iso: str) -> str:

@@ -37,21 +37,20 @@ def tables_of(run: Run, frame: pd.DataFrame, grid: Grid, palette: Palette, keys:
         _masks(frame), _published(run, frame),
         *(_blocks(grid, keys) if len(frame) <= MOST_CELLS else ()), _traces(frame),
     ]  # fmt: skip
-    return [it for it in found if it and (it.rows or it.drawings or it.note)]
+    return [it for it in found if it.rows or it.drawings]
 
 
-def _roofline(run: Run, frame: pd.DataFrame, palette: Palette) -> Table | None:
-    points = roofline.points(frame)
-    if points.empty or not run.rooflines:
-        return None
-    varying = fr.varying(frame)
+def _roofline(run: Run, frame: pd.DataFrame, palette: Palette) -> Table:
+    points, varying = roofline.points(frame), fr.varying(frame)
     dots = [
         (row["intensity"], row["rate"], palette[row["impl"]],
          f"{row['impl']}, {_place(row, varying)}: {row['rate'] / 1e9:.3g} GFLOP/s")
         for row in fr.records(points)
     ]  # fmt: skip
     note = "FLOP per second against FLOP per byte, one point per cell. Lines: ceilings measured on this machine."
-    return Table("Roofline", note=note, drawings=[svg.roofline(dots, roofline.ceilings(run.rooflines, points))])
+    known = dots and run.rooflines
+    drawings = [svg.roofline(dots, roofline.ceilings(run.rooflines, points))] if known else []
+    return Table("Roofline", note=note, drawings=drawings)
 
 
 def _compiling(frame: pd.DataFrame) -> Table:
@@ -68,7 +67,7 @@ def _compiling(frame: pd.DataFrame) -> Table:
             took = f"{units.seconds(spent)} {cache if isinstance(cache, str) else ''}".rstrip()
             rows.append((impl, _place(row, varying), pays if ratio.resolved else "not significant", took, *times))
     heads = ("implementation", "case", "pays after", "compile time", "eager", "compiled")
-    return Table("Compile break-even", heads, rows, of_impls=True, left=(1,))
+    return Table("Compile break-even", heads, rows)
 
 
 def _shares(frame: pd.DataFrame, title: str, axis: str, one: str, other: str, heads: Sequence[str]) -> Table:
@@ -83,7 +82,7 @@ def _shares(frame: pd.DataFrame, title: str, axis: str, one: str, other: str, he
             times = known[one]["median"], known[other]["median"]
             numbers = [*map(units.seconds, times), units.percent(times[0] / times[1])]
             rows.append((known[one]["impl"], _place(known[one], varying), *numbers))
-    return Table(title, ("implementation", "case", *heads), rows, of_impls=True, left=(1,))
+    return Table(title, ("implementation", "case", *heads), rows)
 
 
 def _place(row: Mapping[str, Any], varying: Sequence[str]) -> str:
@@ -94,7 +93,8 @@ def _place(row: Mapping[str, Any], varying: Sequence[str]) -> str:
 def of_steps(run: Run, frame: pd.DataFrame) -> list[Table]:
     """Return tables of blocks and models: the core's share of a step, effects of other kernels, and parts."""
     found = steps(frame, run.baseline_impl)
-    return [_step(found, run.baseline_impl or ""), _parts(found), _inside_and_alone(found)] if found else []
+    tables_ = _step(found, run.baseline_impl or ""), _parts(found), _inside_and_alone(found)
+    return [it for it in tables_ if it.rows]
 
 
 def _step(found: list[Step], baseline: str) -> Table:
@@ -108,7 +108,7 @@ def _step(found: list[Step], baseline: str) -> Table:
         "likely reason is given."
     )
     heads = ("implementation", "case", "step", "core's share", "predicted", "measured", "likely reason")
-    return Table("Attention in a model's step", heads, rows, note, True, (1, 6))
+    return Table("Attention in a model's step", heads, rows, note, ("likely reason",), True)
 
 
 def _effect(step: Step, baseline: str) -> list[str]:
@@ -139,7 +139,7 @@ def _parts(found: list[Step]) -> Table:
     )
     drawn = [(it.impl, it.place, {PARTS[name]: it.parts[name] for name in PARTS if name in it.parts}) for it in found]
     heads = ("implementation", "case", *PARTS.values(), "all blocks")
-    return Table("Parts of a step", heads, rows, note, True, (1, 9), [svg.bars(drawn)])
+    return Table("Parts of a step", heads, rows, note, ("all blocks",), True, [svg.bars(drawn)])
 
 
 def _inside_and_alone(found: list[Step]) -> Table:
@@ -147,9 +147,9 @@ def _inside_and_alone(found: list[Step]) -> Table:
         (it.impl, it.place, units.seconds(it.hot), units.seconds(it.cold), units.seconds(it.inside))
         for it in found if it.hot == it.hot
     ]  # fmt: skip
-    note = f"Hot: repeated calls on the same inputs; cold: without cached data. {nearer(found)}" if rows else ""
+    note = f"Hot: repeated calls on the same inputs; cold: without cached data. {nearer(found)}"
     heads = ("implementation", "case", "alone, hot", "alone, cold", "in the model")
-    return Table("Time of one core", heads, rows, note, True, (1,))
+    return Table("Time of one core", heads, rows, note, by_case=True)
 
 
 def _part(share: Ratio) -> str:
@@ -159,8 +159,7 @@ def _part(share: Ratio) -> str:
 
 def printed(this: Report, every: bool) -> str:
     """Return a run's terminal output, including the tables of blocks and models."""
-    texts = (tables.plain(it) for it in of_steps(this.run, this.frame) if it.rows)
-    return "\n\n".join([tables.printed(this.grid, every), *texts])
+    return "\n\n".join([tables.printed(this.grid, every), *map(tables.plain, of_steps(this.run, this.frame))])
 
 
 def _masks(frame: pd.DataFrame) -> Table:
@@ -171,13 +170,13 @@ def _masks(frame: pd.DataFrame) -> Table:
         for row in fr.records(frame[frame["mask_efficiency"] > 0])
     ]  # fmt: skip
     heads = ("implementation", "case", "mask efficiency", "if nothing is skipped", "skips masked work")
-    return Table("Mask efficiency", heads, rows, "1: all masked work is skipped." if rows else "", True, (1,))
+    return Table("Mask efficiency", heads, rows, "1: all masked work is skipped.")
 
 
 def _published(run: Run, frame: pd.DataFrame) -> Table:
     lines, sources = published.table(frame, run.published)
     note = " ".join(f"[{i}] {source}." for i, source in enumerate(sources, 1))
-    return Table("Published times beside ours", published.COLUMNS, lines, note, left=range(1, 8))
+    return Table("Published times beside ours", published.COLUMNS, lines, note, published.COLUMNS)
 
 
 def _blocks(grid: Grid, keys: Mapping[str, str]) -> Iterator[Table]:
@@ -190,15 +189,12 @@ def _blocks(grid: Grid, keys: Mapping[str, str]) -> Iterator[Table]:
                 shares = [seconds / mark.row["median"] for seconds in samples.seconds]
                 rows.append((mark.impl, svg.strips(shares[:: -(-len(shares) // MOST_BLOCKS)]), str(len(shares))))
         note = "Each tick is a timed block, from half of the median (left) to twice (right). Two clusters indicate two states."
-        yield Table(
-            "Timed blocks", ("implementation", "blocks", "number"), rows, note if rows else "", True, of=keys[case.id]
-        )
+        yield Table("Timed blocks", ("implementation", "blocks", "number"), rows, note, of=keys[case.id])
 
 
 def _traces(frame: pd.DataFrame) -> Table:
     """Return the path of each cell's trace."""
-    known = frame[frame["trace"].map(lambda path: isinstance(path, str))] if "trace" in frame else frame[:0]
-    rows = [(row["impl"], row["id"], row["trace"]) for row in fr.records(known)]
+    rows = [(row["impl"], row["id"], row["trace"]) for row in fr.records(frame) if isinstance(row.get("trace"), str)]
     note = "One untimed call under the profiler. Paths are relative to the results folder; open a file with Perfetto,"
     note += " or a folder with `tensorboard --logdir`."
-    return Table("Profiler traces", ("implementation", "case", "file"), rows, note if rows else "", True, (1, 2))
+    return Table("Profiler traces", ("implementation", "case", "file"), rows, note, ("case", "file"))

@@ -13,6 +13,7 @@ from ..judging import frame as fr
 from ..reading import command, runs
 from ..reading.runs import Run
 from . import page
+from .report import report
 
 HEIGHT = 900
 """Height in pixels of a page in a notebook; it scrolls."""
@@ -42,7 +43,7 @@ def frame(run: str | Path | None = None, results: str | Path | None = None) -> p
 def show(run: str | Path | None = None, results: str | Path | None = None) -> Page:
     """Return the page of a saved run for display in a notebook; raises as `frame` does."""
     with TemporaryDirectory() as folder:
-        return Page(page.write(_read(run, results), Path(folder)).read_text(encoding="utf-8"))
+        return Page(page.write(report(_read(run, results)), Path(folder)).read_text(encoding="utf-8"))
 
 
 def _read(run: str | Path | None, results: str | Path | None) -> Run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,54 +19,25 @@ from ..drawing import figure, svg, views
 from ..drawing.palette import MARKERS, PATHS, THEME
 from ..judging import answer, findings, grid
 from ..judging import frame as fr
-from ..judging.grid import Case, Grid, Mark
-from ..reading import units, words
+from ..judging.grid import Grid
+from ..reading import words
 from ..reading.axes import labelled
-from ..reading.runs import Run
 from . import more, tables
-from .report import Report, report
-from .tables import Table
+from .report import Report
 
 DPI = 144
+KINDS = (".png", ".svg")
 
 #: No date or generator: equal runs give equal files, and the page contains no external address.
 _NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
 
 
-@dataclass(frozen=True)
-class CaseView:
-    """One case as shown on the page."""
-
-    key: str
-    id: str
-    title: str
-    ticks: Sequence[tuple[float, str]]
-    zero: float
-    """Position of 1 on the axis."""
-    rows: Sequence[CaseRow]
-
-
-@dataclass(frozen=True)
-class CaseRow:
-    """One implementation in a case: its dot and its numbers, or the reason for having none."""
-
-    impl: str
-    bar: views.Bar | None
-    cells: Sequence[str] = ()
-    why: str = ""
-
-
-def write(run: Run, folder: Path) -> Path:
+def write(this: Report, folder: Path) -> Path:
     """Write tables, figures and page of one run into `folder`; returns the page's path.
 
     Raises:
         OSError: the folder can't be made or written to.
     """
-    return write_report(report(run), folder)
-
-
-def write_report(this: Report, folder: Path) -> Path:
-    """Write an existing report as `write` does."""
     folder.mkdir(parents=True, exist_ok=True)
     fr.exported(this.frame).to_csv(folder / "rows.csv", index=False)
     this.skipped.to_csv(folder / "skipped.csv", index=False)
@@ -81,8 +52,6 @@ def html(this: Report, figures: Sequence[str] = ()) -> str:
     names of figure files beside it.
     """
     run, keys = this.run, {case.id: f"c{i}" for i, case in enumerate(this.grid.cases)}
-    headings = tables.headings(this.grid)
-    cases = [_case(case, keys[case.id], headings) for case in this.grid.cases]
     return render(
         "page.html.j2",
         run.wrong,
@@ -98,11 +67,14 @@ def html(this: Report, figures: Sequence[str] = ()) -> str:
         notices=list(_notices(this)),
         run=run,
         report=this,
-        views=views.heat_maps(this.grid, keys) if len(keys) > 1 else [],
+        heat_maps=views.heat_maps(this.grid, keys) if len(keys) > 1 else [],
         signs=this.grid.signs,
-        resolution=ratios.RESOLUTION,
-        cases=cases,
-        headings=headings,
+        ratios=ratios,
+        cases=this.grid.cases,
+        keys=keys,
+        headings=tables.headings(this.grid),
+        views=views,
+        tables=tables,
         first=_opening(this.grid, keys),
         lines=views.lines(this.grid, this.palette, keys),
         along=labelled(axis) if (axis := grid.length(this.grid.cases)) else "",
@@ -110,9 +82,9 @@ def html(this: Report, figures: Sequence[str] = ()) -> str:
         more=more.tables_of(run, this.frame, this.grid, this.palette, keys),
         styles=this.palette,
         between_processes=findings.between_processes(this.frame),
-        skipped=Table("Skipped", tables.SKIPPED, tables.skipped_rows(this.skipped), of_impls=True, left=(1, 3)),
-        machine=dict(flat(run.machine)),
-        state=dict(flat({**run.state, "commit": run.commit} if run.commit else run.state)),
+        skipped=tables.skipped_table(this.skipped),
+        machine=dict(tables.flat(run.machine)),
+        state=dict(tables.flat({**run.state, "commit": run.commit} if run.commit else run.state)),
         figures=figures,
     )
 
@@ -140,22 +112,6 @@ def _opening(made: Grid, keys: dict[str, str]) -> str:
     return keys[slowest.id] if slowest else ""
 
 
-def _case(case: Case, key: str, headings: Sequence[str]) -> CaseView:
-    scale = views.scale(case)
-    rows = [_row(mark, headings, scale) for mark in case.marks.values()]
-    return CaseView(key, case.id, case.title, scale.ticks, scale.at(1.0), rows)
-
-
-def _row(mark: Mark, headings: Sequence[str], scale: views.Scale) -> CaseRow:
-    if not mark.counts:
-        return CaseRow(mark.impl, None, why=tables.why(mark))
-    return CaseRow(
-        mark.impl,
-        scale.bar(mark.slowdown, mark.low, mark.high, mark.state == ratios.NOT_RESOLVED),
-        tables.cells(mark, headings),
-    )
-
-
 def summary(this: Report) -> str:
     lines = [
         this.headline,
@@ -169,20 +125,21 @@ def summary(this: Report) -> str:
 
 
 def render(template: str, wrong: Collection[str] = (), **values: Any) -> str:
-    """Render one of our templates, with commands as typed by the user; values are escaped, and names of `wrong`
-    implementations can be marked.
+    """Render one of our templates, without paths of this machine in its commands; values are escaped, and names of
+    `wrong` implementations can be marked.
     """
+    return as_typed(_environment().get_template(template).render(wrong=wrong, **values), here=False)
+
+
+@cache
+def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("reports", "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {
-        "marked": lambda name: words.marked(name, wrong),
-        "unbroken": _unbroken,
-        "plural": words.plural,
-    }
+    environment.filters |= {"marked": words.marked, "unbroken": _unbroken}
     environment.globals |= {"kind": svg.kind, "colours": THEME, "paths": [PATHS[marker] for marker in MARKERS]}
-    return as_typed(environment.get_template(template).render(**values))
+    return environment
 
 
 def _unbroken(text: str) -> str:
@@ -191,13 +148,7 @@ def _unbroken(text: str) -> str:
     return type(text)(found)
 
 
-def save(drawn: Figure, path: Path) -> None:
-    """Write `path`.png and `path`.svg."""
-    save_as(drawn, path.with_suffix(".png"))
-    save_as(drawn, path.with_suffix(".svg"))
-
-
-def save_as(drawn: Figure, path: Path, source: str | None = None) -> None:
+def save(drawn: Figure, path: Path, source: str | None = None) -> None:
     """Write one file, SVG or PNG by its ending; a PNG records the source of its data.
 
     Raises:
@@ -216,7 +167,8 @@ def _figures(this: Report, folder: Path) -> Iterator[str]:
     with figure.style():
         for name in figure.MEASURES:
             if (drawn := figure.draw(name, this.grid, this.palette, this.run.baseline_impl)) is not None:
-                save(drawn, folder / name)
+                for kind in KINDS:
+                    save(drawn, folder / f"{name}{kind}")
                 yield name
 
 
@@ -228,18 +180,3 @@ def machine_line(machine: dict[str, Any]) -> str:
         if machine.get(key)
     )]  # fmt: skip
     return " · ".join(str(part) for part in found if part)
-
-
-def flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Flatten nested dictionaries to ('outer inner', text) pairs, in order."""
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from flat(value, f"{prefix}{key} ")
-        else:
-            yield f"{prefix}{key}", _text(value)
-
-
-def _text(value: Any) -> str:
-    if value is None or value == "":
-        return units.MISSING
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

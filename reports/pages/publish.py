@@ -10,8 +10,6 @@ from typing import Any
 
 import orjson
 
-from stats.arguments import Parser
-
 from .. import CHECKOUT
 from ..reading import command, runs
 from ..reading.runs import Run
@@ -37,10 +35,7 @@ them. These are ranks on one machine: yours will rank implementations differentl
 
 def main(arguments: Sequence[str]) -> int:
     """Publish runs; returns the exit code: 0 written; 3 a usage error, reported in one line on stderr."""
-    parser = Parser(
-        prog="python -m reports publish",
-        description="Write docs/results.md and README's figure from results/published/.",
-    )
+    parser = command.parser("publish", "Write docs/results.md and README's figure from results/published/.")
     parser.add_argument("runs", nargs="*", metavar="RUN", help="which runs to keep there first (default: none)")
     command.add_results(parser)
     return command.answered(_answer, parser.parse_args(arguments))

@@ -13,11 +13,11 @@ from typing import Any
 from ..drawing.palette import Palette
 from ..judging.comparison import Comparison, compare
 from ..reading import fingerprint, units, words
-from ..reading.command import NOT_JUDGED, REGRESSED
+from ..reading.command import NOT_JUDGED
 from ..reading.runs import Run
 from . import changes, export, page
-from .comparison_text import answer, sentences
-from .tables import Table
+from .comparison_text import headline
+from .tables import Table, flat
 
 MOST_NAMES = 3
 LONGEST_NAME = 120
@@ -56,7 +56,7 @@ def html(runs: Sequence[Run]) -> str:
     labels, (first, *others) = export.labels_of(runs), _matched(runs)
     found = {label: compare(first, run) for label, run in zip(labels[1:], others, strict=True)}
     wrong = sorted({name for run in runs for name in run.wrong})
-    machines = [dict(page.flat(run.machine)) for run in runs]
+    machines = [dict(flat(run.machine)) for run in runs]
     shared = {key: text for key, text in machines[0].items() if all(it.get(key) == text for it in machines)}
     summaries = {label: _summary(one) for label, one in found.items()}
     headlines = [f"{label}: {first}" for label, (first, _) in summaries.items()]
@@ -98,10 +98,9 @@ def _without(run: Run, device: str) -> Run:
 
 def _summary(this: Comparison) -> tuple[str, str]:
     """Return the headline, 'Something regressed: sdpa is 5.0 % slower' or the median change, and the other text."""
-    lines = list(sentences(this))
-    first = int(this.code == REGRESSED)
+    first, lines = headline(this)
     if this.code != NOT_JUDGED:
-        return ": ".join([answer(this), *lines[:first]]), "; ".join(lines[first:])
+        return first, "; ".join(lines)
     ratios = [ratio for cell in this.cells if math.isfinite(ratio := cell.head / cell.base)]
     cells = words.plural(len(ratios), "cell")
     moved = (
@@ -120,7 +119,7 @@ def _numbers(runs: Sequence[Run], labels: Sequence[str]) -> Table:
             held = units.memory(facts["peak_bytes"]) if facts.get("peak_bytes") is not None else units.MISSING
             cells.setdefault((str(facts["impl"]), str(facts["id"])), {})[label] = f"{seconds}, {held}"
     rows = [(*key, *(of.get(label, units.MISSING) for label in labels)) for key, of in cells.items()]
-    return Table("All numbers", ("implementation", "case", *labels), rows, "Median and peak memory.", True, (1,))
+    return Table("All numbers", ("implementation", "case", *labels), rows, "Median and peak memory.")
 
 
 def _facts(runs: Sequence[Run], labels: Sequence[str], machines: Sequence[dict[str, str]]) -> Table:
@@ -134,4 +133,4 @@ def _facts(runs: Sequence[Run], labels: Sequence[str], machines: Sequence[dict[s
         (key, *(of.get(key) or units.MISSING for of in facts)) for key in dict.fromkeys(k for of in facts for k in of)
     ]
     differing = [row for row in rows if row[0] not in machines[0] or len(set(row[1:])) > 1]
-    return Table("Runs, and what differs", ("what", *labels), differing, left=range(1, 1 + len(labels)))
+    return Table("Runs, and what differs", ("what", *labels), differing, left=labels)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,6 @@ from ..judging import published
 from ..judging.grid import SIGNS, Case, Column, Grid, Mark, interval, slowdown
 from ..reading import units
 
-REASONS = ("wrong", "error", "timeout", "out_of_memory", "unsupported")
 WIDTH, PARAGRAPH = 80, 100
 """Columns of a terminal, and of a paragraph in Markdown."""
 
@@ -30,10 +29,10 @@ class Table:
     headings: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
     note: str = ""
-    of_impls: bool = False
-    """Whether its first column is an implementation."""
-    left: Sequence[int] = ()
-    """Indices of left-aligned columns."""
+    left: Collection[str] = ("case",)
+    """Headings of left-aligned columns; the first always is."""
+    by_case: bool = False
+    """Whether a page shows the case, the second column, once above the rows of its implementations."""
     drawings: Sequence[Markup] = ()
     of: str = ""
     """Keys of its cases; empty for all."""
@@ -84,15 +83,8 @@ def why(mark: Mark) -> str:
     return ": ".join(filter(None, (mark.state.replace("_", " "), mark.why)))
 
 
-def of_grid(grid: Grid, axis: str | None = None) -> tuple[list[str], list[list[str]]]:
-    """Return headings, and a row per implementation: mean slowdown, and each column; best after '*', open after '~'."""
-    columns = grid.columns(axis)
-    return ["implementation", "mean", *(" ".join(column.heading) or "slowdown" for column in columns)], _rows(
-        grid, columns
-    )
-
-
 def _rows(grid: Grid, columns: Sequence[Column]) -> list[list[str]]:
+    """Return a row per implementation: mean slowdown, and each column; best after '*', open after '~'."""
     rows = []
     for impl in grid.impls:
         entries = [grid.entry(impl, column) for column in columns]
@@ -186,29 +178,28 @@ def summary(title: str, lines: Sequence[str], grid: Grid, skipped: pd.DataFrame,
         parts += [escape(key(grid)), of_runs(grid)]
     parts += [f"## {escape(case.title)}\n\n{_markdown(*of_case(case, headings(grid)))}" for case in grid.cases]
     parts += [f"## Published times beside ours\n\n{beside}"] if beside else []
-    if len(skipped):
-        parts.append(f"## Skipped\n\n{_markdown(SKIPPED, skipped_rows(skipped))}")
+    without = skipped_table(skipped)
+    parts += [f"## Skipped\n\n{_markdown(without.headings, without.rows)}"] if without.rows else []
     return "\n\n".join(parts) + "\n"
 
 
 def of_runs(grid: Grid) -> str:
     """Return the grid in its default view, as Markdown."""
-    return _markdown(*of_grid(grid, grid.views[0]))
+    columns = grid.columns(grid.views[0])
+    headings = ["implementation", "mean", *(" ".join(column.heading) or "slowdown" for column in columns)]
+    return _markdown(headings, _rows(grid, columns))
 
 
-SKIPPED = ("implementation", "reason", "cells", "detail")
-
-
-def skipped_rows(skipped: pd.DataFrame) -> list[tuple[str, ...]]:
+def skipped_table(skipped: pd.DataFrame) -> Table:
     """Return skipped cells, merged if implementation, reason and detail are equal up to numbers, worst first."""
     known = skipped.fillna({"detail": ""})
     parts = known.groupby(["reason", "impl", known["detail"].map(without_numbers)], sort=False)
+    order = {reason: i for i, reason in enumerate(SIGNS)}
     rows = [
         (str(impl), str(reason).replace("_", " "), str(len(part)), str(part["detail"].iloc[0]))
-        for (reason, impl, _), part in parts
+        for (reason, impl, _), part in sorted(parts, key=lambda it: order.get(str(it[0][0]), len(order)))
     ]
-    order = [reason.replace("_", " ") for reason in REASONS]
-    return sorted(rows, key=lambda row: order.index(row[1]) if row[1] in order else len(order))
+    return Table("Skipped", ("implementation", "reason", "cells", "detail"), rows, left=("reason", "detail"))
 
 
 def beside(frame: pd.DataFrame, figures: Sequence[dict[str, Any]]) -> str:
@@ -243,3 +234,18 @@ def escape(text: str) -> str:
     """Escape Markdown, line breaks and column separators."""
     flat = " ".join(text.split())
     return re.sub(r"([\\`*_|\[\]])", r"\\\1", flat).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Flatten nested dictionaries to ('outer inner', text) pairs, in order."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{key} ")
+        else:
+            yield f"{prefix}{key}", _text(value)
+
+
+def _text(value: Any) -> str:
+    if value is None or value == "":
+        return units.MISSING
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

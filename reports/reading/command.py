@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from stats.arguments import INSTALLED, USAGE_ERROR, as_typed
+from stats.arguments import INSTALLED, USAGE_ERROR, Parser, as_typed
 
 from . import runs
 from .runs import Run, RunError
@@ -16,6 +16,12 @@ from .runs import Run, RunError
 FINE = 0
 REGRESSED = 1
 NOT_JUDGED = 2
+
+
+def parser(name: str, description: str, epilog: str = "") -> Parser:
+    """Return the parser of a command, `python -m reports NAME`."""
+    raw = argparse.RawDescriptionHelpFormatter
+    return Parser(f"python -m reports {name}", description=description, epilog=epilog, formatter_class=raw)
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:

@@ -18,6 +18,7 @@ from reports.pages import compare as compare_command
 from reports.pages.comparison_page import html
 from reports.pages.comparison_text import sentences, summary
 from reports.reading import fingerprint, runs
+from stats import arguments
 
 KEEP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TOP_PAD_": "1"}
 UNTOUCHED = {("fused", "UNCHANGED"), ("einsum", "UNCHANGED")}
@@ -199,7 +200,10 @@ def test_the_change_is_in_every_form(command: Any, tmp_path: Path, capsys: pytes
     assert f"sdpa is {said[1]} slower" in (tmp_path / "x.md").read_text(encoding="utf-8")
 
 
-def test_markdown_is_short_and_says_how_to_do_it_again(command: Any, tmp_path: Path) -> None:
+def test_markdown_is_short_and_says_how_to_do_it_again(
+    command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arguments, "_HOME", Path("/of/a/checkout"))
     head = tracked.run(2, slower={"sdpa": 1.2}, command="pytest bench/ --benchmark-save=head")
     command(tracked.run(1), head, "--markdown", str(tmp_path / "x.md"))
     text = (tmp_path / "x.md").read_text(encoding="utf-8")

@@ -15,6 +15,7 @@ import tracked_runs as tracked
 
 from reports.__main__ import main
 from reports.pages import page, side_by_side_page
+from reports.pages.report import report
 from reports.reading import runs
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
@@ -28,7 +29,6 @@ pytestmark = [
 ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-sync",
              "--disable-background-networking", "--disable-component-update", "--no-first-run",
              "--host-resolver-rules=MAP * ~NOTFOUND")  # fmt: skip
-PUBLISHED = runs.CHECKOUT / "results" / "published" / "0001_quick.json"
 
 
 @pytest.fixture(scope="module")
@@ -47,18 +47,19 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def pages_alone() -> Iterator[None]:
     """Leave out the figures, which take half of a page's time and are tested elsewhere."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page, "save", lambda figure, path: None)
+        patch.setattr(page, "_figures", lambda this, folder: ())
         yield
 
 
 def made(folder: Path, data: dict[str, Any], name: str = "0001_x") -> Path:
-    return page.write(runs.read(synthetic.save(data, folder, name)), folder / "out")
+    return page.write(report(runs.read(synthetic.save(data, folder, name))), folder / "out")
 
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of the published run of `quick`."""
-    return page.write(runs.read(PUBLISHED), tmp_path_factory.mktemp("quick"))
+    """The page of twelve cases."""
+    data = synthetic.sweep(impls=("fused", "einsum", "sdpa", "sdpa+compile", "loop"))
+    return made(tmp_path_factory.mktemp("quick"), data)
 
 
 @pytest.fixture(scope="module")
@@ -83,10 +84,31 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("compare")
-    base, head = (synthetic.timed_interleaved(seed, slower) for seed, slower in ((1, None), (2, {"sdpa": 1.09})))
-    both = [str(synthetic.save(data, folder, name)) for data, name in ((base, "0001_a"), (head, "0002_b"))]
+    data = [tracked.run(1), tracked.run(2, slower={"sdpa": 1.09})]
+    both = [str(synthetic.save(of, folder, name)) for of, name in zip(data, ("0001_a", "0002_b"), strict=True)]
     main(["compare", *both, "--html", str(folder / "compare.html")])
     return folder / "compare.html"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of blocks and models with long names of cases, of which a step contradicts its prediction."""
+    rows = []
+    for mode in ("forward", "backward"):
+        axes = {"mode": mode, "T": 1024, "H": 16}
+        core, step = synthetic.case(scope="core", **axes), synthetic.case(scope="model", model="qwen3-0.6b", **axes)
+        for impl, alone, whole in (("mask_after_softmax", 2e-3, 1e-2), ("sdpa", 1e-3, 2e-2)):
+            known = {
+                "parts_s": {"core": alone, "mlp": 5e-3},
+                "core_shares": [alone / whole] * 3,
+                "blocks": 1,
+                "depth": 28,
+            }
+            rows += [synthetic.row(impl, core, [alone] * 8, id=f"core-{mode}"),
+                     synthetic.row(impl, step, [whole] * 8, id=f"model-{mode}", **known)]  # fmt: skip
+    axes = [{"name": "model", "kind": "choice", "unsaid": None}]
+    data = synthetic.document(rows, axes=axes, baseline_impl="mask_after_softmax")
+    return made(tmp_path_factory.mktemp("models"), data)
 
 
 def opened(browser: Any, path: Path, width: int = 1280, night: bool = False) -> list[str]:
@@ -152,7 +174,7 @@ CUT = """
         .filter((it) => it.getBoundingClientRect().right > wide + .5).map((it) => it.innerText || it.tagName)"""
 
 
-@pytest.mark.parametrize("kind", ["quick", "pair"])
+@pytest.mark.parametrize("kind", ["quick", "pair", "models"])
 def test_on_a_phone_no_number_is_cut(browser: Any, kind: str, request: pytest.FixtureRequest) -> None:
     opened(browser, request.getfixturevalue(kind), width=390)
     assert browser.execute_script(CUT, 390) == []
@@ -165,7 +187,16 @@ def test_on_a_phone_each_number_has_its_heading(browser: Any, quick: Path) -> No
     assert before[1:5] == ['"slowdown"', '"95 % interval"', '"median"', '"peak memory"']
 
 
-@pytest.mark.parametrize("kind", ["quick", "pair", "history", "comparison"])
+def test_a_step_of_a_model_takes_one_line_and_its_likely_reason_is_whole(browser: Any, models: Path) -> None:
+    opened(browser, models)
+    rows = "[...document.querySelectorAll('details[open] tbody tr')].map((it) => [it.offsetHeight, it.innerText])"
+    heights, texts = zip(*run(browser, rows), strict=True)
+    lines = sorted(round(height / 25) for height in heights)
+    assert lines[:4] == [1] * 4 and max(lines) <= 2 and len(lines) == 6
+    assert sum("outside the core" in text for text in texts) == 2 and browser.execute_script(CUT, 1280) == []
+
+
+@pytest.mark.parametrize("kind", ["quick", "pair", "history"])
 def test_on_paper_nothing_is_cut(browser: Any, kind: str, request: pytest.FixtureRequest) -> None:
     opened(browser, request.getfixturevalue(kind))
     paper = 1032  # A4 landscape, less margins of 12 mm, in CSS pixels
@@ -192,7 +223,7 @@ def axe() -> str:
 
 
 @pytest.mark.parametrize(("width", "night"), [(390, False), (1280, True)])
-@pytest.mark.parametrize("kind", ["quick", "pair", "history", "comparison"])
+@pytest.mark.parametrize("kind", ["quick", "pair", "history", "models"])
 def test_a_page_has_no_errors_fits_and_is_accessible(
     browser: Any, axe: str, kind: str, width: int, night: bool, request: pytest.FixtureRequest
 ) -> None:

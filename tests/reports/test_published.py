@@ -8,6 +8,7 @@ import synthetic_runs as synthetic
 
 from reports.judging import frame, published
 from reports.pages import page
+from reports.pages.report import report
 from reports.reading import runs
 
 CASE = synthetic.case(T=64, H=8, mask="none")
@@ -35,7 +36,7 @@ def test_a_source_is_listed_once_for_all_its_figures(tmp_path: Path) -> None:
     figures = [FIGURE, FIGURE | {"kernel": "another", "source": "others/x"}, FIGURE | {"kernel": "a third"}]
     run = read(tmp_path, *figures, FIGURE | {"id": "B1-T65-H8-D_h64-float32-cpu", "source": "of no case here"})
     assert [line[-1] for line in published.table(frame.tidy(run), run.published)[0]] == ["1", "2", "1"]
-    for text in (page.html(this := page.report(run)), page.summary(this)):
+    for text in (page.html(this := report(run)), page.summary(this)):
         assert "Published times beside ours" in text and "threads not said" in text
         assert text.count("them/theirs#1") == text.count("others/x") == 1 and "of no case here" not in text
 

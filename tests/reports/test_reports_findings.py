@@ -9,7 +9,7 @@ import pandas as pd
 import synthetic_runs as synthetic
 
 from reports.judging import findings, frame, grid
-from reports.pages import page
+from reports.pages.report import report
 from reports.reading.runs import Run
 
 MIB = 2**20
@@ -30,7 +30,7 @@ def test_wrong_outputs_are_warned_of(tiny: Run) -> None:
 def test_only_skips_say_so_and_nothing_else(as_run: Any) -> None:
     skipped = [{"impl": "a", "id": "B1", "reason": "out_of_memory", "detail": "too big"}]
     run = as_run(synthetic.document([], skipped=skipped))
-    assert said(run) == [] and page.report(run).headline == "No answer: no cell of this run has a number."
+    assert said(run) == [] and report(run).headline == "No answer: no cell of this run has a number."
 
 
 def faulting(column: str = "kept_pages_s", **other: float | None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from synthetic_runs import case, document, row
 from reports.judging import frame as fr
 from reports.judging.steps import Step, steps
 from reports.pages import more, page
+from reports.pages.report import report
 from stats.ratios import UNKNOWN, Ratio
 
 FUSED, SDPA = 2e-3, 1e-3
@@ -36,7 +37,7 @@ def measured(as_run: Any, change: float, inside: float = SDPA) -> Any:
 
 
 def test_the_page_shows_a_step_unfolded(as_run: Any) -> None:
-    text = page.html(page.report(measured(as_run, 0.9)))
+    text = page.html(report(measured(as_run, 0.9)))
     opened, folded = (
         text.index("<details open>\n<summary>Attention in a"),
         text.index("<details>\n<summary>Parts of a step"),
@@ -46,7 +47,7 @@ def test_the_page_shows_a_step_unfolded(as_run: Any) -> None:
 
 def test_the_headline_has_the_speed_up_of_steps_not_of_cores(as_run: Any) -> None:
     """The core takes half the time, the step nine tenths."""
-    text = page.report(measured(as_run, 0.9)).headline
+    text = report(measured(as_run, 0.9)).headline
     assert text.startswith("Use sdpa: fastest in both cases, steps 1.1× faster than fused (1.1")
 
 
