@@ -85,7 +85,7 @@ def found(*logs: Sequence[float]) -> list[list[int]]:
 
 def test_noise_alone_makes_hardly_a_step() -> None:
     rng = np.random.default_rng(1)
-    assert sum(any(found(*rng.normal(0, 0.02, (4, RUNS)))) for _ in range(200)) <= 3
+    assert sum(any(found(*rng.normal(0, 0.02, (4, RUNS)))) for _ in range(67)) <= 1
 
 
 def drifting(rng: np.random.Generator, count: int) -> list[float]:
@@ -98,29 +98,29 @@ def drifting(rng: np.random.Generator, count: int) -> list[float]:
 
 def test_drifting_alone_makes_few_steps() -> None:
     rng = np.random.default_rng(1)
-    assert sum(any(found(drifting(rng, 120))) for _ in range(100)) <= steps.FALSE_STEPS
+    assert sum(any(found(drifting(rng, 120))) for _ in range(40)) <= 0.4 * steps.FALSE_STEPS
 
 
 @pytest.mark.parametrize(("runs", "noises"), [(RUNS, 10), (40, 5)])
 def test_steps_of_several_times_the_noise_are_nearly_always_found(runs: int, noises: int) -> None:
     rng = np.random.default_rng(2)
     right = 0
-    for _ in range(100):
+    for _ in range(40):
         logs = rng.normal(0, 0.02, runs)
         logs[runs // 2 :] += 0.02 * noises
         right += found(logs) == [[runs // 2]]
-    assert right >= 90
+    assert right >= 36
 
 
 def test_a_step_shared_by_all_cases_is_found_where_no_single_one_shows_it() -> None:
     rng = np.random.default_rng(2)
     shared = alone = 0
-    for _ in range(20):
+    for _ in range(6):
         logs = rng.normal(0, 0.02, (12, RUNS))
         logs[:, 6:] += 0.06
         shared += sum(6 in at for at in found(*logs))
         alone += sum(found(case) == [[6]] for case in logs)
-    assert shared > 200 > 50 > alone
+    assert shared > 60 > 15 > alone
 
 
 def test_a_step_of_one_case_alone_is_that_cases() -> None:
@@ -272,16 +272,16 @@ def test_a_step_is_confirmed_by_an_interleaved_comparison(
 
 
 @pytest.mark.parametrize(
-    ("factor", "word", "expected"),
-    [(1.06, verdict.REGRESSED, "confirmed"), (1.06, verdict.IMPROVED, "not confirmed"), (1.06, verdict.SLIGHT, "not confirmed"),
-     (1.06, verdict.UNCHANGED, "not confirmed"), (1.06, verdict.INCONCLUSIVE, "open"), (0.94, verdict.IMPROVED, "confirmed"),
-     (0.94, verdict.REGRESSED, "not confirmed")],
+    ("factor", "expected"),
+    [(1.06, {verdict.REGRESSED: "confirmed", verdict.IMPROVED: "not confirmed", verdict.INCONCLUSIVE: "open"}),
+     (0.94, {verdict.REGRESSED: "not confirmed", verdict.IMPROVED: "confirmed", verdict.SLIGHT: "not confirmed"})],
 )  # fmt: skip
 def test_a_comparison_confirms_a_step_of_its_own_direction(
-    factor: float, word: str, expected: str, nights: Any, results: Path
+    factor: float, expected: dict[str, str], nights: Any, results: Path
 ) -> None:
     nights(lambda night: {"slower": {"sdpa": factor if night >= 6 else 1.0}})
-    assert confirmation(results, lambda one: one.steps[-1], word) == {f" Interleaved: {expected} (1 % to 2 % slower)."}
+    for word, said in expected.items():
+        assert confirmation(results, lambda one: one.steps[-1], word) == {f" Interleaved: {said} (1 % to 2 % slower)."}
 
 
 def test_the_comparison_of_an_open_slow_down_is_shown_though_a_part_of_it_recovered(nights: Any, results: Path) -> None:

@@ -48,7 +48,7 @@ def saved(folder: Path, **named: dict[str, Any]) -> list[Run]:
 
 @pytest.fixture
 def sweep() -> dict[str, Any]:
-    return synthetic.sweep(impls=("fused", "sdpa", "loop"), T=(64, 1024), H=(1, 8), dtype=("float32",))
+    return synthetic.sweep(impls=("fused", "sdpa", "loop"), T=(64, 1024), H=(1,), dtype=("float32",))
 
 
 def test_the_headline_of_two_runs_says_how_they_compare(sweep: dict[str, Any], tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_hostile_names_are_escaped(sweep: dict[str, Any], tmp_path: Path) -> Non
 @pytest.mark.parametrize("rows", [0, 1])
 def test_runs_of_one_row_and_of_none(rows: int, sweep: dict[str, Any], tmp_path: Path) -> None:
     few = {**sweep, "benchmarks": sweep["benchmarks"][:rows]}
-    for chosen in ({"a": few, "b": few}, {"a": few, "b": sweep}, {"a": sweep, "b": few}):
+    for chosen in ({"a": few, "b": sweep}, {"a": sweep, "b": few}):
         assert side_by_side_page.write(saved(tmp_path, **chosen), tmp_path / "out").is_file()
 
 
