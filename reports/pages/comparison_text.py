@@ -384,9 +384,13 @@ def changed(change: Change) -> str:
     if change.what == "peak_bytes":
         ratio = change.head / change.base if change.base else 1.0
         size = f" ({units.change(ratio) if _factor(ratio) < FACTOR else f'{ratio:.2g}x'})" if change.base else ""
-        return f"memory {units.memory(change.base)} → {units.memory(change.head)}{size}"
+        before, after = map(units.memory, (change.base, change.head))
+        if before == after:  # it changed all the same
+            before, after, size = f"{change.base:,.0f}", f"{change.head:,.0f} B", ""
+        return f"memory {before} → {after}{size}"
     if change.what == "error":
-        return f"error {change.base:.4g} → {change.head:.4g}"
+        digits = 4 if f"{change.base:.4g}" != f"{change.head:.4g}" else 9
+        return f"error {change.base:.{digits}g} → {change.head:.{digits}g}"
     return f"{change.what} {change.base} → {change.head}"
 
 

@@ -13,10 +13,10 @@ import synthetic_runs as synthetic
 import tracked_runs as tracked
 
 from reports.__main__ import main
-from reports.judging.comparison import ALL_CHANGED, NOTHING_BESIDE, Cell, Comparison, compare
+from reports.judging.comparison import ALL_CHANGED, NOTHING_BESIDE, Cell, Change, Comparison, compare
 from reports.pages import compare as compare_command
 from reports.pages.comparison_page import html
-from reports.pages.comparison_text import sentences, summary
+from reports.pages.comparison_text import changed, sentences, summary
 from reports.reading import fingerprint, runs
 from stats import arguments
 
@@ -113,6 +113,13 @@ def test_more_memory_is_reported_though_no_time_can_be_judged(compared: Any) -> 
     tracked.cells(head, "sdpa")[0]["extra_info"]["peak_bytes"] = 2**21
     this = compared(tracked.run(1), head)
     assert this.code == 1 and summary(this).startswith(f"Memory regressed: {ALL_CHANGED}; 12 INCONCLUSIVE")
+
+
+def test_the_two_values_of_a_change_differ() -> None:
+    small = [("peak_bytes", 163840, 163856), ("peak_bytes", 2**20, 2**21), ("error", 1.00001e-7, 1.00002e-7)]
+    assert [changed(Change(what, base, head, False)) for what, base, head in small] == [
+        "memory 163,840 → 163,856 B", "memory 1.00 MiB → 2.00 MiB (2x)", "error 1.00001e-07 → 1.00002e-07",
+    ]  # fmt: skip
 
 
 def test_another_python_is_reported(compared: Any) -> None:
