@@ -25,7 +25,7 @@ from . import wrong_kernels
 from .conftest import checked
 from .resting import resting
 
-BLOCKS, COMPARED = 40, 300
+BLOCKS, COMPARED = 10, 300
 """Blocks that are timed; calls that are compared beside them, of which one in 200 may be wrong."""
 
 
@@ -61,7 +61,7 @@ def test_faults_that_the_gate_cannot_see_are_found_while_timed(name: str) -> Non
     wrong = wrong_kernels.WHEN_TIMED[name]
     gc.collect()
     with pytest.raises(Wrong) as refusal:
-        measured(wrong.kernel, COMPARED if wrong.family == "race" else 0, **wrong.case)
+        measured(wrong.kernel, COMPARED if wrong.family in ("race", "later") else 0, **wrong.case)
     assert wrong.says in str(refusal.value)
 
 
@@ -123,18 +123,6 @@ def test_the_heap_grows_for_cells_that_store_scores(
     case = Case.of(T=T, H=8, D_h=64)
     tasks.grow(impl, case.columns())
     assert [size > 2 * 4 * 8 * T * T for size in sizes] == [True] * grown
-
-
-def test_a_check_makes_two_calls_of_the_cell(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = Case.of(T=600, H=1, D_h=8, scope="core")
-    lengths = []
-    kernel = torch.nn.functional.scaled_dot_product_attention
-    counting = impls.make("counting", lambda q, k, v, **given: lengths.append(q.shape[-2]) or kernel(q, k, v, **given))
-    built = cell.probe(Cell(counting, case), cell.Gate())
-    lengths.clear()
-    found = cell.check_built(built)
-    assert lengths == [600, 600]
-    assert (found.kernel, found.operators > 0, found.memory.peak_bytes > 0) == ("flash", True, True)
 
 
 def test_a_cell_that_is_built_again_is_compared_with_its_own_outputs(
