@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import subprocess
 import sys
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from bench.cases.case import Case
     from bench.cases.cells import Cell
     from bench.timing.cell import Built, CheckCalls
-    from bench.workers.client import Reply
+    from bench.workers.client import Reply, Setting, Variant
     from bench.workers.tasks import Tasks
     from impls import Impl
 
@@ -51,11 +52,12 @@ def own_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Implementations that a test registers, and modules that it wrote, are known in that test alone; tests of reports need no
     torch.
     """
+    before = {*sys.modules}
     with registry_kept() if "impls" in sys.modules else nullcontext():
         yield
     written = str(tmp_path_factory.getbasetemp())
-    for name, module in list(sys.modules.items()):
-        if (getattr(module, "__file__", None) or "").startswith(written):
+    for name in sys.modules.keys() - before:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(written):
             del sys.modules[name]
 
 
@@ -162,6 +164,58 @@ def tasks(tmp_path: Path) -> Iterator[Tasks]:
 
     yield Tasks(str(tmp_path))
     gc.enable()
+
+
+class LocalWorker:
+    """A client whose worker is in this process: `ask` replies, as soon as the reply is received."""
+
+    left, readable = 100.0, os.open(os.devnull, os.O_RDONLY)
+
+    def ask(self, do: str, timeout: float | None = None, **details: Any) -> Reply:
+        raise NotImplementedError
+
+    def send(self, do: str, timeout: float | None = None, **details: Any) -> None:
+        self.sent = do, details
+
+    def receive(self) -> Reply:
+        do, details = self.sent
+        return self.ask(do, **details)
+
+    def fileno(self) -> int:
+        return self.readable
+
+    def calls_done(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        gc.enable()  # which timing disables
+
+
+class InProcess(LocalWorker):
+    """A worker that does its tasks: starting a process takes seconds."""
+
+    def __init__(self, variant: Variant, setting: Setting):
+        from bench.workers.tasks import Tasks
+
+        self._tasks = Tasks(setting.folder)
+
+    def ask(self, do: str, timeout: float | None = None, **details: Any) -> Reply:
+        from bench.cases.outcome import classify
+
+        try:
+            reply: Reply = json.loads(json.dumps(getattr(self._tasks, do)(**details)))
+        except Exception as error:
+            raise classify(error) from error
+        return reply
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the tasks of workers in this process, in tests of runs that no implementation ends."""
+    import torch._inductor.compile_fx  # noqa: F401  which can't be imported twice either
+
+    monkeypatch.setattr("bench.workers.client.WorkerClient", InProcess)
+    monkeypatch.setattr("bench.runs.check.WorkerClient", InProcess)
 
 
 def run_files(folder: Path) -> list[Path]:

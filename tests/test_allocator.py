@@ -25,8 +25,7 @@ from bench.workers.fresh import QUIET
 from .conftest import Suite, run_files
 
 GLIBC = pytest.mark.skipif(not malloc.has_glibc(), reason="only glibc maps large blocks anew")
-LARGE = ("--scope", "core", "--T", "1024", "--H", "8", "--dtype", "float32", "--impl", "sdpa,fused,mine=seen:attention",
-         "--cell-time", "0.05")  # fmt: skip
+LARGE = ("--scope", "core", "--T", "1024", "--H", "8", "--D_h", "8", "--dtype", "float32", "--precision", "0.5")
 
 SEEN = """
 import os
@@ -49,7 +48,10 @@ def test_a_run_by_each_of_two_allocators(suite: Suite, tmp_path: Path) -> None:
     """Workers have the environment that the run writes down; what may fault pages is called in the other way, too."""
     (tmp_path / "seen.py").write_text(SEEN)
     rows: dict[str, dict[str, Any]] = {}
-    for name, chosen, value, written in (("system", ["--allocator", "system"], None, {}), ("keep", [], "0", KEEP)):
+    for name, chosen, value, written in (
+        ("system", ["--allocator", "system", "--impl", "mine=seen:attention,fused,sdpa"], None, {}),
+        ("keep", ["--impl", "mine=seen:attention,fused"], "0", KEEP),
+    ):
         done = suite(*chosen, f"--benchmark-save={name}", *LARGE)
         assert done.returncode == 1, done.stdout + done.stderr  # `mine` raises
         data = json.loads(run_files(tmp_path)[-1].read_text())

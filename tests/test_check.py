@@ -42,7 +42,7 @@ def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(check, "AROUND", ())
 
 
-def test_every_problem_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_problem_has_a_line(in_process: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert check.main(["fused,mine:right"]) == 0
     *lines, summary = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines] == [
@@ -53,39 +53,31 @@ def test_every_problem_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert summary.startswith("7 passed, 0 failed, 1 unsupported, ")
 
 
-@pytest.fixture
-def one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "MOST_WORKERS", 1)
-
-
-def test_programs_get_a_list_of_objects(one_worker: None, capsys: pytest.CaptureFixture[str]) -> None:
-    """Includes a kernel that ends its process, and one that is wrong only in inference mode."""
-    assert check.main(["mine.py:no_mask,it=mine:exits", "mine:off_in_inference", "--json"]) == 1
+def test_programs_get_a_list_of_objects(in_process: None, capsys: pytest.CaptureFixture[str]) -> None:
+    """Includes a kernel that is wrong only in inference mode."""
+    assert check.main(["mine.py:no_mask", "it=mine:off_in_inference", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert [it["outcome"] for it in found] == [
         *("wrong", "wrong", "passed", "unsupported"),
-        *("passed", "error", "passed", "unsupported"),
         *("wrong", "wrong", "wrong", "unsupported"),
     ]
     first, last = found[0], found[3]
     assert (first["impl"], first["problem"]) == ("no_mask", "mode=forward")
     assert "error" in first["detail"] and first["case"] == "B1-T64-H2-D_h64-float32-cpu-scope=core"
     assert last["detail"] == "no_mask has no softcap"
+    assert check.main(["mine:missing"]) == 3
+    assert "module mine has no attribute 'missing'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("named", "says"),
-    [
-        ("mine:wrong", "module mine has no attribute 'wrong'"),
-        ("ends:mine", "ended its process (exit code 4)"),
-    ],
-)
-def test_a_kernel_that_is_not_there_is_one_line(
-    one_worker: None, named: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_kernel_that_ends_its_process_costs_one_problem_and_a_module_that_does_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "ends.py").write_text("import os; os._exit(4)")
-    assert check.main([named]) == 3
-    assert says in capsys.readouterr().err
+    monkeypatch.setattr(check, "MOST_WORKERS", 1)
+    assert check.main(["mine:exits", "ends:mine"]) == 3
+    lines, errors = capsys.readouterr()
+    assert [line.split()[0] for line in lines.splitlines()] == ["passed", "error", "passed", "unsupported"]
+    assert "ended its process (exit code 3)" in lines and "ended its process (exit code 4)" in errors
 
 
 def test_only_its_worker_imports_torch() -> None:

@@ -195,7 +195,9 @@ def test_under_another_torch_it_is_sdpa(here: ModuleType, monkeypatch: pytest.Mo
     assert chosen(here, *tensors(16), is_causal=True) == []
 
 
-def test_it_passes_the_gate_where_it_chooses_and_where_it_does_not(suite: Suite, tmp_path: Path) -> None:
+def test_it_passes_the_gate_where_it_chooses_and_where_it_does_not(
+    in_process: None, suite: Suite, tmp_path: Path
+) -> None:
     settings = [HERE._replace(threads=n, gradients=back) for n in range(1, 9) for back in (False, True)]
     (tmp_path / "attention_here.py").write_text(text("fused", 16, 16, *settings))
     done = suite(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import json
 import random
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,11 +15,12 @@ import pytest
 import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
-from bench.cases.counting import held_bytes, least_memory
+from bench.cases.counting import held_bytes
 from bench.cases.outcome import Skip
 from bench.cases.sweep import SWEEPS
 from bench.runs import pool
 from bench.runs import visit as visits
+from bench.runs.journal import Journal
 from bench.runs.measuring import PREPARATIONS, Measuring
 from bench.runs.rows import Sample
 from bench.runs.run import Run
@@ -31,6 +31,8 @@ from bench.timing.engine import BLOCK, EVEN, LONG_ROUNDS, MIN_ROUNDS, NEED, VISI
 from bench.timing.malloc import MAPPED
 from bench.timing.reference_workload import ReferenceWorkload
 from bench.workers.client import Lost
+
+from .conftest import LocalWorker
 
 POWER, HOT, SLOW = 0x4, 0x20, 0x8
 
@@ -109,33 +111,15 @@ class Simulated:
 
 
 @dataclass
-class Process:
+class Process(LocalWorker):
     """One of them, as a client sees it."""
 
     of: Simulated
     number: int
     ready: set[str] = field(default_factory=set)
-    left, readable = 100.0, os.open(os.devnull, os.O_RDONLY)
 
-    def send(self, do: str, timeout: float | None = None, what: str = "", **details: Any) -> None:
-        self.sent = do, what, details
-
-    def fileno(self) -> int:
-        return self.readable
-
-    def calls_done(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        pass
-
-    def ask(self, do: str, **details: Any) -> dict[str, Any]:
-        self.send(do, **details)
-        return self.receive()
-
-    def receive(self) -> dict[str, Any]:
-        (do, what, details), it = self.sent, self.of
-        name = what.partition(" ")[0]
+    def ask(self, do: str, timeout: float | None = None, what: str = "", **details: Any) -> dict[str, Any]:
+        it, name = self.of, what.partition(" ")[0]
         it.asked.append((do, name, self.number, details | {"what": what}))
         at, outcome = it.fails.get(f"{do} {name}", (0, None))
         if outcome and it.of(do).count(name) == at:
@@ -176,12 +160,16 @@ Measured = Callable[..., Run]
 def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
     """`measured(processes)` is a run of three cells, or of those that are given, in such processes."""
 
-    def measure(processes: Simulated, *cells: Cell, free: int = 1 << 40, precision: float = 0.02) -> Run:
+    def measure(
+        processes: Simulated, *cells: Cell, free: int = 1 << 40, folder: Path | None = None, journal: Path | None = None
+    ) -> Run:
         cells = cells or CELLS
         monkeypatch.setattr("bench.runs.measuring.free_bytes_elsewhere", lambda device: free)
         chosen = Selection(SWEEPS["quick"], "cpu", tuple({cell.impl: 0 for cell in cells}), cells)
-        run = Run({}, chosen, Path(), workload=ReferenceWorkload(_work={}))
-        run.timing = {"cell_time": 0.25, "processes": 1, "precision": precision, "cell_timeout": 60.0}
+        run = Run({}, chosen, folder or Path(), "x" if folder else None, workload=ReferenceWorkload(_work={}))
+        run.timing = {"cell_time": 0.25, "processes": 1, "precision": 0.02, "cell_timeout": 60.0}
+        if journal:
+            run.restore(Journal(journal))
         run.plan(cell.key for cell in cells)
         Measuring(run, cells, processes.start, 0, False, processes.told.append).measure()  # type: ignore[arg-type]
         return run
@@ -329,6 +317,28 @@ def test_a_gpu_that_is_held_back_cools_down_once_a_visit_and_the_block_is_timed_
     assert (columns["sm_mhz"], columns["throttled"]) == (1755, throttled)
 
 
+def test_a_run_is_resumed_behind_any_line_of_its_journal_and_measures_nothing_twice(
+    measured: Measured, tmp_path: Path
+) -> None:
+    """As after `kill -9`, which leaves a part of a line."""
+    journal = measured(Simulated(SECONDS, 0.5), folder=tmp_path).journal
+    assert journal
+    journal.close()
+    lines = journal.path.read_text().splitlines(keepends=True)
+    assert len(lines) > 2 * len(CELLS) + VISITS
+    for kept in range(1, len(lines)):
+        before = "".join(lines[:kept])
+        (part := tmp_path / f"{kept}.journal").write_text(before + lines[kept][:-9])
+        run = measured(Simulated(SECONDS, 0.5), journal=part)
+        found = [json.loads(line) for line in part.read_text().removeprefix(before).splitlines()]
+        again = [json.loads(line) for line in lines[1:kept]] + found
+        visits = [(it["slot"], it["visit"], it["id"]) for it in (line.get("visit") for line in again) if it]
+        checked = [line["checked"]["key"][0] for line in again if "checked" in line]
+        assert part.read_text().startswith(before) and sorted(checked) == sorted(SECONDS)
+        assert len({*visits}) == len(visits) == VISITS
+        assert [it.round for it in samples(run)] == [*range(len(samples(run)))]
+
+
 def test_a_baseline_that_is_refused_later_is_not_used_for_ratios(measured: Measured) -> None:
     run = measured(Simulated(SECONDS, fails={"caching fused": (1, Skip("it caches results"))}))
     for timed in run.timed.values():
@@ -345,24 +355,6 @@ def test_cells_that_do_not_fit_into_memory_are_split_with_the_baseline_in_every_
     assert processes.of("prepare") == ["fused", "sdpa", "fused", "packed", "fused", "einsum"]
 
 
-def test_checks_that_need_one_core_for_seconds_come_first_so_that_no_worker_waits_for_them(measured: Measured) -> None:
-    names = ("sdpa", "fused+compile", "loop")
-    processes = Simulated(dict.fromkeys(names, 1e-3))
-    measured(processes, *(Cell(impls.get(name), CASE) for name in names))
-    assert processes.of("probe") == ["loop", "fused+compile", "sdpa"]
-
-
-def test_the_smallest_cases_stay_ready_whatever_the_largest_needs(measured: Measured) -> None:
-    cells = [Cell(impls.get("fused"), Case.of(T=T, H=8, D_h=64)) for T in (4096, 64, 256)]
-    held = {cell.case.T: held_bytes(cell.case) for cell in cells}
-    largest = least_memory(cells[0].impl, cells[0].case)
-    for free, T in ((held[64] + held[256], {64, 256}), (held[256], {64}), (0, set())):
-        processes = Simulated(SECONDS)
-        measured(processes, *cells, free=3 * (free + 1) + largest)
-        prepared = {details["what"] for do, *_, details in processes.asked if do == "prepare"}
-        assert prepared == {" ".join(cell.key) for cell in cells if cell.case.T not in T}
-
-
 @pytest.mark.parametrize("seconds", [1e-3, 0.3])
 def test_a_case_that_cannot_stay_ready_is_made_ready_for_several_visits_at_a_time(
     measured: Measured, seconds: float
@@ -376,10 +368,3 @@ def test_a_case_that_cannot_stay_ready_is_made_ready_for_several_visits_at_a_tim
     if seconds > 0.1:
         assert all(len(it.samples) in (LONG_ROUNDS, LONG_ROUNDS + 1) for it in run.timed.values())
     assert run.state_text.endswith("100% of the timing done")
-
-
-@pytest.mark.parametrize(("precision", "says"), [(0.02, ""), (1e-9, "out of time: (packed|sdpa) ")])
-def test_why_the_timing_of_a_case_ended_is_told(measured: Measured, precision: float, says: str) -> None:
-    processes = Simulated(SECONDS, 1e-3)
-    measured(processes, precision=precision)
-    assert re.fullmatch(rf"{CASE.id}  {says}±\d\.\d% from its visits", processes.told[-1])

@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 from bench.runs import journal
-from bench.runs.begin import _from_journal
 from bench.runs.journal import Journal
 from bench.selection.errors import UsageError
-from bench.selection.options import select, settle_timing
-from bench.timing.machine import fingerprint
+from bench.selection.options import settle_timing
 
 
 def skipped(impl: str) -> journal.Line:
@@ -43,23 +41,6 @@ def test_the_newest_journal_of_a_name_is_opened_once_at_a_time(tmp_path: Path) -
         Journal(mine.path)
     mine.close()
     assert Journal(mine.path).header == {"asked": {}}
-
-
-def test_a_run_whose_cases_have_changed_is_not_resumed(tmp_path: Path) -> None:
-    """Neither the file of `--cases` nor the configuration of a model is code."""
-    file, asked = tmp_path / "cases.json", {"cases": "cases.json", "impl": ["sdpa"]}
-    config: Any = SimpleNamespace(getoption=lambda name: None, invocation_params=SimpleNamespace(dir=tmp_path))
-    file.write_text('[{"T": 64}, {"T": 128}]')
-    begun = select(asked, str(tmp_path))
-    planned = [cell.key for cell in begun.cells]
-    header = {"asked": asked, "machine": fingerprint(), "traced": False, "timing": {}, "planned": planned}
-    Journal.start(tmp_path, "x", header | {"sources": begun.sources}).close()
-    run = _from_journal(config, tmp_path, "x")
-    assert run and run.planned == {*planned} and run.journal
-    run.journal.close()
-    file.write_text('[{"T": 64}]')
-    with pytest.raises(UsageError, match="code or cases have changed since run x was begun; --redo begins it anew"):
-        _from_journal(config, tmp_path, "x")
 
 
 def test_a_resumed_run_is_timed_as_it_was_begun() -> None:

@@ -52,7 +52,7 @@ def test_the_kernel_that_is_wrong_has_the_sentence_that_is_shown() -> None:
     assert f"wrong: mine: {wrong.value}" in " ".join(README.split())
 
 
-def test_a_kernel_of_ones_own(suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_of_ones_own(in_process: None, suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text(block("own"))
     lone = {"mode": "decode", **check.CHUNK}
     monkeypatch.setattr(check, "PROBLEMS", ({}, {"dropout": 0.1}, check.PADDED, check.GROUPS, lone, *check.RULES))
@@ -74,7 +74,7 @@ def flash_attn_func(q, k, v, dropout_p, softmax_scale, causal):
 """
 
 
-def test_a_kernel_of_another_layout(suite: Suite, tmp_path: Path) -> None:
+def test_a_kernel_of_another_layout(in_process: None, suite: Suite, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(block("layout"))
     options = ("--impl", "flash=mine:flash", "--T", "32", "--H", "2", "--benchmark-save=x")
     suite(*options)

@@ -168,7 +168,7 @@ def test_axes_that_do_not_fit_together_are_named_by_their_position(tmp_path: Pat
         cases(tmp_path, "own.json", content)
 
 
-def test_a_run_is_exported_as_the_cases_that_it_was_made_from(suite: Suite, tmp_path: Path) -> None:
+def test_a_run_is_exported_as_the_cases_that_it_was_made_from(in_process: None, suite: Suite, tmp_path: Path) -> None:
     content = [
         {"T": [8, 9], "H": 2, "D_h": 8, "mode": "decode", "B": 2, "page": 4},
         {"requests": "2x3:3+1x1:4", "H": 2, "D_h": 8},
