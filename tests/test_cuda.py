@@ -11,6 +11,7 @@ import sys
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from time import monotonic, sleep
 from types import ModuleType, SimpleNamespace
@@ -45,7 +46,7 @@ from bench.timing.rooflines import Rooflines
 from bench.workers import worker
 from bench.workers.tasks import Tasks
 
-from .conftest import CHECKOUT
+from .conftest import CHECKOUT, Suite
 from .experiments import gpu
 from .simulated_gpu import HZ, ILLEGAL, UUID, Gpu, SimulatedCuda, SimulatedNvml
 
@@ -772,20 +773,30 @@ def test_a_graph_is_of_the_same_calls_on_a_device() -> None:
     assert total.tolist() == [3.0] * 4
 
 
-ALONE = (gpu.environment, gpu.clocks, gpu.starts, gpu.cold, gpu.side_stream, gpu.load, gpu.memory)
-"""Steps that start no other process."""
+Work = Callable[[gpu.Lab], str]
+STARTING = (gpu.cuda_tests, gpu.tuning, gpu.injected)
+"""Steps that start processes."""
 
 
-@pytest.mark.parametrize("work", ALONE)
-def test_steps_of_the_gpu_script_run_on_the_simulated_gpu(work: Callable[[gpu.Lab], str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("work", [work for work in gpu.STEPS if work not in STARTING])
+def test_steps_of_the_gpu_script_run_on_the_simulated_gpu(
+    work: Work, tmp_path: Path, in_process: None, suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def command(lab: gpu.Lab, *arguments: str, most: float, fine: tuple[int, ...]) -> None:
+        done = suite(*arguments[4:])
+        assert done.returncode in fine, done.stdout + done.stderr
+
+    monkeypatch.setattr(gpu.Lab, "command", command)
     work(gpu.Lab(tmp_path, rehearsal=True, until=monotonic() + 60))
 
 
 @pytest.mark.slow
-def test_the_other_steps_of_the_gpu_script_are_rehearsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("work", STARTING)
+def test_the_other_steps_of_the_gpu_script_are_rehearsed(
+    work: Work, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
-    others = ",".join(work.__name__ for work in gpu.STEPS if work not in ALONE)
-    assert gpu.main([str(tmp_path), "--rehearse", "--steps", others]) == 0, (tmp_path / "log.txt").read_text()
+    work(gpu.Lab(tmp_path, rehearsal=True, until=monotonic() + 100))
 
 
 def test_the_gpu_script_starts_without_the_suites_packages_and_its_steps_import_only_those_that_it_names() -> None:
@@ -839,23 +850,20 @@ def passes(lab: gpu.Lab) -> str:
     return "as well"
 
 
-@pytest.mark.slow
-def test_a_step_that_fails_or_crashes_does_not_end_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "STEPS", (raises, crashes, passes))
-    assert gpu.main([str(tmp_path), "--rehearse"]) == 1
+def test_a_step_that_fails_crashes_or_hangs_does_not_end_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that hangs is ended with its children."""
+    monkeypatch.setattr(gpu, "PROCESSES", get_context("fork"))  # which imports nothing
+    monkeypatch.setattr(gpu, "STEPS", (raises, crashes, passes, hangs))
+    assert gpu.main([str(tmp_path), "--rehearse", "--minutes", "0.05"]) == 1
     with (tmp_path / "steps.csv").open() as table:
         found = {row["step"]: (row["result"], row["figure"]) for row in csv.DictReader(table)}
     assert found == {
         "raises": ("fail", "RuntimeError: no such kernel"), "crashes": ("fail", "its process ended with exit code -6"),
-        "passes": ("pass", "as well"),
+        "passes": ("pass", "as well"), "hangs": ("fail", "not done after 3 s"),
     }  # fmt: skip
     assert (tmp_path / "gpu.tar.gz").stat().st_size > 500
-
-
-@pytest.mark.slow
-def test_a_step_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
-    row = gpu.step(hangs, tmp_path, True, monotonic() + 20)
-    assert (row["result"], row["figure"]) == ("fail", "not done after 20 s")
     child = int((tmp_path / "child").read_text())
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
 

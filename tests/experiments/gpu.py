@@ -431,19 +431,20 @@ def memory(lab: Lab) -> str:
 
 def injected(lab: Lab) -> str:
     """`ab` on a slow-down of 2 % inside the call, twice, and on unchanged code, four times."""
-    sizes = ("--T", "16", "--H", "2", "--dtype", "float32", "--budget", "0.1") if lab.rehearsal else (
+    sizes = ("--T", "16", "--H", "2", "--dtype", "float32", "--budget", "0.01") if lab.rehearsal else (
         "--T", "4096", "--H", "16", "--dtype", "bfloat16", "--budget", "0.5")  # fmt: skip
     begin = ("-c", "from bench.ab import selftest; from bench.__main__ import main; selftest.SLOW_DOWNS, "
              "selftest.SPEED_UPS = (0.02,), (); main()", "ab")  # fmt: skip
+    count = "1" if lab.rehearsal else "4"
     lab.command(
-        *begin, "--self-test", "4", "--impl", "sdpa", "--device", lab.device, "--scope", "core", "--D_h", "64", *sizes
+        *begin, "--self-test", count, "--impl", "sdpa", "--device", lab.device, "--scope", "core", "--D_h", "64", *sizes
     )
     records = [json.loads(path.read_text()) for path in lab.out.glob("results/*/ab/*_self-test*.json")]
     changed = [{cell["word"] for cell in record["cells"]} & {"REGRESSED", "IMPROVED"} for record in records]
     found = sum(bool(it) for it, record in zip(changed, records, strict=True) if record["injection"])
     alarms = sum(bool(it) for it, record in zip(changed, records, strict=True) if not record["injection"])
-    figure = f"found {found} of 2, {alarms} alarms in 4"
-    assert lab.rehearsal or (found, alarms) == (2, 0), figure  # a rehearsal is too hasty to find anything
+    figure = f"{found} found, {alarms} alarms"
+    assert records and (lab.rehearsal or (found, alarms) == (2, 0)), figure  # a rehearsal is too hasty to find anything
     return figure
 
 
