@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,7 +22,6 @@ import torch
 import impls
 from bench import __main__ as bench_main
 from bench import console, terminal
-from bench.cases import counting
 from bench.cases.axes import SYNONYMS
 from bench.cases.case import AXES, Case
 from bench.cases.cells import Cell
@@ -36,7 +34,6 @@ from bench.runs.remaining import (
     END,
     USUAL,
     remaining,
-    seconds_of_call,
     seconds_of_cells,
     seconds_of_check,
     seconds_of_visits,
@@ -69,10 +66,9 @@ class Sizes(nn.Module):
 
 def unknown(q, k, v, **_): ...
 def word(q, k, v, **_): ...
-def none(q, k, v, **_): ...
 def listed(q, k, v, **_): ...
 def true(q, k, v, **_): ...
-unknown.limits, word.limits, none.limits = {"dtype": "float32"}, {"dtypes": ("half",)}, {"dtypes": ()}
+unknown.limits, word.limits = {"dtype": "float32"}, {"dtypes": ("half",)}
 listed.limits, true.limits = {"package": ("flash_attn",)}, {"returns_lse": True}
 """
 
@@ -81,51 +77,40 @@ listed.limits, true.limits = {"package": ("flash_attn",)}, {"returns_lse": True}
     ("options", "says"),
     [
         (["--T", ""], "--T is empty: give it a value, or leave it out"),
-        (["--impl", "sdpq"], "unknown implementation 'sdpq'; known: loop, parameter"),
-        (["--sweep", "lenght"], "unknown sweep 'lenght'; known: quick, ladder, length"),
         (["--dtype", "float23"], "'float23' is not one of float32, bfloat16, float16, float64; did you mean float32?"),
         (["--sweep", "heads", "--H", "3"], "d_model = 1024 is not divisible by H = 3"),
         (["--T", "64", "--case", "B1-T64-H9-D_h64-float32-cpu"], "; did you mean B1-T64-H8-D_h64-float32-cpu?"),
         (["--impl", "mine=nowhere:f"], "can't import nowhere"),
+        (["--sweep", "lenght"], "unknown sweep 'lenght'; known: quick, ladder, length"),
         (["--impl", "mine=math:pi"], "neither a function nor an nn.Module class"),
         (["--impl", "sdpa=math:sqrt"], "'sdpa' is already registered by impls.sdpa"),
         (["--resume", "x", "--benchmark-save=y"], "leave out --benchmark-save=y"),
         (["-n", "2", "--T", "16"], "leave out -n"),
-        (["--save-traces", "--T", "16"], "name it, with --benchmark-save=NAME"),
         (["--T", "64", "128"], "unexpected argument '128': several values are joined by commas, as in --T 64,128"),
         (["mine.py", "--dry-run"], "'mine.py': a kernel of your own is named by --impl mine=mine:FUNCTION"),
         (["--T", "16", "--T", "32"], "--T is given 2 times: give it once, as in --T 16,32"),
         (["--benchmark-min-rounds=3"], "--benchmark-min-rounds=3 changes nothing here: --cell-time, "),
-        (["--benchmark-histogram"], "/reports` compares runs and draws"),
-        (["--list", "--T", "16"], "--list shows everything: leave out --T"),
         (["--list", "--cell-time", "1", "--dry-run"], "--list shows everything: leave out --cell-time, --dry-run"),
-        (["--benchmark-save", "a/b"], "--benchmark-save: Must not contain any of these characters"),
-        (["--smoke", "--model", "gpt2"], "--smoke is a sweep itself: leave out --model"),
         (["--scope", "core", "--qkv_bias", "on"], "a core has no projections: leave out --qkv_bias"),
         (["--swep", "quick"], "unrecognized arguments: --swep quick; did you mean --sweep?"),
         (["--gpu"], "did you mean --device cuda?"),
         (["--impl", "sdpa", "--baseline", "fused"], "--baseline fused: not among what runs: sdpa"),
-        (["--impl", "x=mine.py"], "expected NAME=module:function, as in x=mine:FUNCTION"),
         (["--impl", "x=../mine.py:word"], "../mine.py is outside the current folder"),
         (["--impl", "x=mine:wordd"], "/mine.py; did you mean word?"),
         (["--impl", "x=wave:mine"], "wave.py, which Python has itself: give yours another name"),
         (["--impl", "flash"], "did you mean sdpa_flash or flash_triton?"),
         (["--mask", "sliding"], "did you mean --window?"),
-        (["--impl", "x=mine:unknown"], "limits has no 'dtype'; known: "),
         (["--impl", "x=mine:word"], "limits['dtypes']: 'half' is not one of float32, bfloat16, "),
-        (["--impl", "x=mine:none"], "limits['dtypes'] is empty: no case would be possible"),
         (["--impl", "x=mine:listed"], "limits['package'] is ('flash_attn',), not text"),
         (["--impl", "x=mine:true"], "limits['returns_lse'] is True, not a positive number other than 1"),
         (["--impl", "x=builds:f"], "can't import builds: RuntimeError: Error building extension 'x'\n"),
         (["--impl", "x=bench/mine.py:f"], "No module named 'bench.mine'; bench is /"),
+        (["--impl", "x=mine:unknown"], "limits has no 'dtype'; known: "),
         (["--impl", "x=mine:Sizes"], "Sizes(d_model, n_heads=8) takes sizes, but a layer is built from one LayerShape"),
         (["--requests", "2x16:16", "--T", "9"], "--requests gives both lengths: leave out --T and --T_kv"),
         (["--resume", "nihgtly"], "no run 'nihgtly' to resume in {results} (known: nightly; did you mean nightly?)"),
         (["--cell-time", "nan"], "argument --cell-time: 'nan' is not a positive number"),
-        (["--threads", "1025"], "--threads 1025: '1025' is not a whole number up to 1024"),
-        (["--impl", "[/x]=math:sqrt"], "a name is made of letters, digits and _ . + -"),
         (["--benchmark-save", "a\nb"], r"a run can't be called 'a\nb'"),
-        (["--benchmark-save", "ü" * 101], "too long: a run's name has at most 200 bytes"),
         (["--benchmark-storage", "http://x"], "--benchmark-storage http://x: runs are files: give a folder"),
     ],
 )  # fmt: skip
@@ -181,12 +166,8 @@ def test_only_modes_that_are_measured_are_collected(at_a_shell: pytest.Pytester)
     assert not (at_a_shell.path / "results").exists()  # since nothing is saved
 
 
-@pytest.mark.parametrize("obstacle", ["file", "loop"])
-def test_unwritable_results_are_reported_before_anything_is_measured(
-    at_a_shell: pytest.Pytester, obstacle: str
-) -> None:
-    results = at_a_shell.path / "results"
-    {"file": results.touch, "loop": partial(results.symlink_to, "results")}[obstacle]()
+def test_unwritable_results_are_reported_before_anything_is_measured(at_a_shell: pytest.Pytester) -> None:
+    (at_a_shell.path / "results").symlink_to("results")
     done = at_a_shell.runpytest_inprocess(BENCH, "--benchmark-save=x", "--impl", "sdpa", "--T", "16", "--H", "2")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     assert "results can't be written to " in "\n".join(done.errlines)
@@ -223,13 +204,6 @@ def test_failures_are_listed_once_a_reason_and_last() -> None:
     ]
 
 
-def test_an_estimate_counts_the_few_calls_of_long_ones_and_the_check() -> None:
-    short, long = (Cell(impls.get("fused"), Case.of(T=T, H=8, D_h=64, threads=2)) for T in (64, 8192))
-    assert seconds_of_cells([short], 0.25, processes=1) < 1 < seconds_of_cells([short], 0.25, processes=5) < 3
-    call = counting.flops(long.case) / 5e10  # more than a second
-    assert 15 * call < seconds_of_cells([long], 0.25, processes=1) < seconds_of_cells([long], 0.25, processes=5) / 1.5
-
-
 def test_a_long_call_is_planned_for_the_visits_that_time_it() -> None:
     cell = Cell(impls.get("fused"), CASE)
     *before, last = seconds_of_visits([cell], 0.25, 5, {cell.key: 1.0})
@@ -243,11 +217,6 @@ def test_long_calls_of_one_case_are_planned_together() -> None:
     _, first, _, second, _, third = seconds_of_visits(cells, 0.25, 1, calls)
     assert first > 2 * second == 2 * third
     assert sum(seconds_of_visits(cells[:1], 0.25, 1, calls)) > sum(seconds_of_visits(cells, 0.25, 1, calls)) / 2
-
-
-def test_reading_memory_takes_time_too() -> None:
-    decode = Case.of(T=1, T_kv=1 << 20, H=8, D_h=64, mode="decode", mask="none", threads=2)
-    assert seconds_of_call(decode) > 5 * counting.flops(decode) / 5e10
 
 
 @pytest.fixture
@@ -281,14 +250,6 @@ def test_the_time_left_follows_the_rate_of_the_run(beginning: Any) -> None:
     for visit in range(VISITS):
         run.add_visit(0, visit, CASE.id, {})
     assert of_timing() == pytest.approx(END * now[0] / half, rel=0.2)  # all is done, but for the end
-
-
-def test_calls_not_yet_made_are_planned_by_those_that_were(beginning: Any) -> None:
-    cells = [Cell(impls.get("fused"), Case.of(T=T, H=8, D_h=64, threads=2)) for T in (4096, 8192)]
-    run, _ = beginning(*cells)
-    before = remaining(run)()
-    run.checked = {cells[0].key: {"seconds": 4 * counting.flops(cells[0].case) / 5e10}}
-    assert remaining(run)() > 2.5 * before
 
 
 def test_a_cell_that_failed_after_long_says_nothing_of_what_is_left(beginning: Any) -> None:
@@ -359,12 +320,9 @@ def test_the_command_of_a_run_is_kept_as_in_the_checkout(typed: str) -> None:
     ("arguments", "says"),
     [
         (["new-layer", "a.py", "b.py"], "takes one FILE, and no options"),
-        (["new-kernel", "--force"], "--force: takes one FILE, and no options"),
         (["new-kernel", "json.py"], "choose another name"),
-        (["new-kernel", "torch.py"], "choose another name"),
         (["new-kernel", "bench.py"], "choose another name"),
         (["new-layer", "my-kernel.py"], "as in my_kernel.py"),
-        (["new-kernel", "kernel"], "as in my_kernel.py"),
         (["new-kernel", "nowhere/kernel.py"], "can't be written: No such file or directory"),
     ],
 )
@@ -463,7 +421,9 @@ def test_a_run_that_cannot_be_saved_says_so_and_keeps_its_journal(
     done.stderr.fnmatch_lines("*--report makes the page of a run: name it, with --benchmark-save=NAME*")
 
 
-def test_ctrl_c_in_a_run_says_how_much_is_kept(at_a_shell: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_in_a_run_says_how_much_is_kept(
+    in_process: None, at_a_shell: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(measuring: Measuring) -> None:
         measuring.check()
         measuring._run.add_visit(0, 0, next(iter(measuring._cases)), {})  # the first of six
