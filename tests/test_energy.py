@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from bench.cases.case import Case
-from bench.timing.devices import Device, cpu
 from bench.timing.devices.energy import RAPL_SECONDS, Counter, joules_of_a_call, of_gpu, rapl
 from bench.timing.devices.nvml import Nvml
 from bench.workers.tasks import Tasks
@@ -109,8 +108,3 @@ def test_energy_of_a_gpu() -> None:
     nvml.millijoules += 2_500
     assert counter.since(before) == 2.5
     assert of_gpu(Nvml(SimulatedNvml(SimulatedCuda(), without="nvmlDeviceGetTotalEnergyConsumption")), UUID) is None
-
-
-def test_a_device_without_a_counter() -> None:
-    other = Device("npu", lambda: True, dict, lambda: 7, cpu.CpuMeter, ())
-    assert other.energy() is None

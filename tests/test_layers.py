@@ -23,7 +23,7 @@ NAMES = [impl.name for impl in impls.registered()]
 MASKS = ["none", "causal", "padding", "causal+padding"]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     B=st.integers(2, 3), T=st.integers(1, 12), T_kv=st.integers(1, 12), H=st.sampled_from([1, 2, 4]),
     groups=st.sampled_from([1, 2]), D_h=st.integers(1, 6), D_v=st.integers(1, 6), extra=st.integers(0, 3),

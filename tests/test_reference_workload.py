@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from bench.runs.progress import drifting
@@ -31,17 +28,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_a_steady_machine_reports_no_drift(clock: Clock) -> None:
-    seen = ReferenceWorkload(clock)
-    for _ in range(4):
-        seen.sample()
-    assert seen.drift() == pytest.approx(0)
-    assert drifting(seen.drift()) is None
-
-
 def test_machine_drift_is_reported(clock: Clock) -> None:
     seen = ReferenceWorkload(clock)
-    for clock.each in (1e-3, 1e-3, 1.2e-3, 1.2e-3):
+    for clock.each in (1e-3, 1e-3):
+        seen.sample()
+    assert seen.drift() == pytest.approx(0) and drifting(seen.drift()) is None
+    for clock.each in (1.2e-3, 1.2e-3):
         seen.sample()
     assert seen.drift() == pytest.approx(0.2)
     assert "changed by 20 % between" in (drifting(seen.drift()) or "")
@@ -70,9 +62,3 @@ def test_a_resumed_run_keeps_earlier_samples(clock: Clock) -> None:
     resumed.sample()
     assert [round(it["at"]) for it in resumed.seen["fixed"]] == [0, 30, 30, 40]
     assert resumed.drift() == pytest.approx(0.2)
-
-
-@pytest.mark.parametrize("name", reference_workload.WORK)
-def test_a_workload_returns_a_result(name: str) -> None:
-    make: Callable[[], Callable[[], Any]] = reference_workload.WORK[name]
-    assert make()() is not None

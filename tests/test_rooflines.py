@@ -32,7 +32,12 @@ class Machine:
         return times * 2 * o.shape[0] ** 3 / (self.rate / (10 if o.dtype == torch.bfloat16 else 1))
 
 
-def test_the_share_is_that_of_the_lower_ceiling() -> None:
+@pytest.fixture
+def small_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.timing.rooflines.SIZES", (16, 32, 64, 128))
+
+
+def test_the_share_is_that_of_the_lower_ceiling(small_products: None) -> None:
     busy, idle = Case.of(T=512, H=8, D_h=64), Case.of(T=1, T_kv=4096, H=8, D_h=64, mask="none", mode="decode")
     narrow = replace(busy, dtype="bfloat16")  # may be computed in float32
     assert flops(busy) / 1e11 > least_bytes(busy) / 1e10 and flops(idle) / 1e11 < least_bytes(idle) / 1e10
@@ -40,7 +45,7 @@ def test_the_share_is_that_of_the_lower_ceiling() -> None:
         assert Rooflines().share(case, Machine(), 1.0) == pytest.approx(seconds)
 
 
-def test_a_ceiling_measured_on_a_busy_machine_is_measured_again_before_a_row_is_refused() -> None:
+def test_a_ceiling_measured_on_a_busy_machine_is_measured_again_before_a_row_is_refused(small_products: None) -> None:
     case, machine, rooflines = Case.of(T=512, H=8, D_h=64), Machine(rate=1e10), Rooflines()
     rooflines.share(case, machine, 100.0)
     machine.rate = 1e11
@@ -51,15 +56,15 @@ def test_a_ceiling_measured_on_a_busy_machine_is_measured_again_before_a_row_is_
     assert [row["flops_per_s"] for row in rooflines.table() if "dtype" in row] == [pytest.approx(1e11)]
 
 
-def test_a_ceiling_is_then_measured_thoroughly() -> None:
+def test_a_ceiling_is_then_measured_thoroughly(small_products: None) -> None:
     class Warming(Machine):
         """A meter that reaches its rate only in larger products."""
 
         def seconds(self, call: Any, times: int) -> float:
-            return super().seconds(call, times) * (1 if call().shape[0] >= 1024 else 2)
+            return super().seconds(call, times) * (1 if call().shape[0] >= 64 else 2)
 
     case, machine, rooflines = Case.of(T=512, H=8, D_h=64), Warming(rate=1e12), Rooflines()
-    rooflines.seconds = 1e-6
+    rooflines.seconds = 1e-9
     rooflines.share(case, machine, 100.0)
     assert rooflines.share(case, machine, flops(case) / 0.9e12) == pytest.approx(0.9)
 
