@@ -49,12 +49,13 @@ def registry_kept() -> Iterator[pytest.MonkeyPatch]:
 
 @pytest.fixture(autouse=True)
 def own_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Implementations that a test registers, and modules that it wrote, are known in that test alone; tests of reports need no
-    torch.
+    """Implementations that a test registers, modules that it wrote and their folders are known in that test alone; tests of
+    reports need no torch.
     """
-    before = {*sys.modules}
+    before, path = {*sys.modules}, [*sys.path]
     with registry_kept() if "impls" in sys.modules else nullcontext():
         yield
+    sys.path[:] = path
     written = str(tmp_path_factory.getbasetemp())
     for name in sys.modules.keys() - before:
         if (getattr(sys.modules[name], "__file__", None) or "").startswith(written):
