@@ -43,6 +43,7 @@ from bench.runs.skips import skip_of
 from bench.selection.choice import _declared, impls_named
 from bench.selection.options import ASKED, Selection
 from bench.timing.engine import VISITS
+from bench.timing.malloc import KEEP
 from reports import __main__ as reports_main
 from stats import arguments
 
@@ -238,7 +239,7 @@ def test_the_time_left_follows_the_rate_of_the_run(beginning: Any) -> None:
     run, now = beginning(*cells)
     left = remaining(run)
     assert left() == pytest.approx(USUAL * (seconds_of_cells(cells, 0.25, 1) + END))
-    run.checked = {cell.key: {"seconds": 1e-6} for cell in cells[:2]}
+    run.checked = {cell.key: {"seconds": 1e-6, "columns": {}} for cell in cells[:2]}
     check, calls = seconds_of_check(cells[0], 1e-6), {cell.key: 1e-6 for cell in cells}
     timed, half = (sum(seconds_of_visits(of, 0.25, 1, calls)) for of in (cells, cells[:2]))
     of_timing = remaining(run)
@@ -250,6 +251,18 @@ def test_the_time_left_follows_the_rate_of_the_run(beginning: Any) -> None:
     for visit in range(VISITS):
         run.add_visit(0, visit, CASE.id, {})
     assert of_timing() == pytest.approx(END * now[0] / half, rel=0.2)  # all is done, but for the end
+
+
+def test_timed_calls_with_kept_pages_are_planned_shorter_than_checked_ones(
+    beginning: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _ = beginning(Cell(impls.get("fused"), Case.of(T=4096, H=8, D_h=64, threads=2)))
+    run.checked = {key: {"seconds": 1.3, "columns": {"peak_bytes": 1 << 30}} for key in run.planned}
+    found = []
+    for settings in ({}, KEEP):
+        monkeypatch.setattr("bench.runs.remaining.chosen", lambda settings=settings: settings)
+        found.append(remaining(run)())
+    assert found[1] < 0.7 * found[0]
 
 
 def test_a_cell_that_failed_after_long_says_nothing_of_what_is_left(beginning: Any) -> None:

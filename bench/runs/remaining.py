@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
+from typing import Any
 
 from ..cases.case import Case
 from ..cases.cells import Cell, Key
 from ..cases.counting import bytes_of_reference, flops, least_bytes
 from ..timing.engine import VISITS, Visits, block_of
+from ..timing.malloc import KEEP, MAPPED, chosen
 from .run import Run
 
 OF_A_CORE, OF_A_GPU = 2.5e10, 2e13
@@ -20,6 +22,9 @@ OF_MEMORY, OF_GPU_MEMORY = 1e10, 1e12
 
 OF_REFERENCE = 1.2e8
 """Rough estimate of the bytes per second at which a model is built and compared with its reference."""
+
+OF_FAULTS = 2e9
+"""Rough estimate of the bytes per second of newly mapped memory: checked calls use it, timed ones with kept pages don't."""
 
 CHECKED, READIED, MORE = 4, 3, 4
 """Approximate number of calls in a check, in preparing a cell for timing in one process, and under further conditions."""
@@ -81,6 +86,12 @@ def seconds_of_call(case: Case) -> float:
     return max(flops(case) / (OF_A_CORE * (case.threads or os.cpu_count() or 1)), least_bytes(case) / OF_MEMORY)
 
 
+def _seconds_of_timed(checked: Mapping[str, Any]) -> float:
+    """Estimate the seconds of a timed call from those of a checked one."""
+    seconds, peak = float(checked["seconds"]), checked["columns"].get("peak_bytes") or 0
+    return seconds - min(seconds / 2, peak / OF_FAULTS) if peak >= MAPPED and chosen() == KEEP else seconds
+
+
 def remaining(run: Run) -> Callable[..., float]:
     """Return a function that estimates the seconds left of a run, from the rate since this call with `USUAL` as a prior
     of weight `PRIOR`. Its argument, the seconds that a failed cell took, is excluded from the rate.
@@ -91,12 +102,12 @@ def remaining(run: Run) -> Callable[..., float]:
         estimated as those that were made.
         """
         done = whole = 0.0
-        known = {key: it["seconds"] for key, it in run.checked.items() if not run.cell(key).impl.limits.max_pairs}
+        checked = {key: _seconds_of_timed(it) for key, it in run.checked.items()}
+        known = {key: it for key, it in checked.items() if not run.cell(key).impl.limits.max_pairs}
         longer = (CALLS + sum(known.values())) / (CALLS + sum(seconds_of_call(run.cell(key).case) for key in known))
         left = map(run.cell, (run.planned or set()) - run.skipped.keys())
         for case, cells in by_case(left).items():
-            of_checked = {cell.key: run.checked[cell.key]["seconds"] for cell in cells if cell.key in run.checked}
-            calls = {cell.key: longer * seconds_of_call(cell.case) for cell in cells} | of_checked
+            calls = {cell.key: checked.get(cell.key, longer * seconds_of_call(cell.case)) for cell in cells}
             checks = {cell.key: seconds_of_check(cell, calls[cell.key]) for cell in cells}
             visits = seconds_of_visits(cells, run.timing["cell_time"], run.processes, calls)
             more = MORE * sum(calls.values()) if "model" in run.asked else 0.0
