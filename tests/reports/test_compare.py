@@ -15,7 +15,6 @@ import tracked_runs as tracked
 from reports.__main__ import main
 from reports.judging.comparison import ALL_CHANGED, NOTHING_BESIDE, Cell, Change, Comparison, compare
 from reports.pages import compare as compare_command
-from reports.pages.comparison_page import html
 from reports.pages.comparison_text import changed, sentences, summary
 from reports.reading import fingerprint, runs
 from stats import arguments
@@ -242,13 +241,6 @@ def test_usage_errors_are_one_line_and_exit_code_3(
     synthetic.save(tracked.run(1), results, "0001_base")
     synthetic.save(tracked.run(2), results, "0002_head")
     assert told in refusal("compare", *arguments, "--results", results)
-
-
-def test_the_page_begins_with_the_changes_and_draws_whole_points(compared: Any) -> None:
-    text = html(compared(tracked.run(1), tracked.run(2, slower={"sdpa": 9.0})))
-    assert re.search(r"<h1>Something regressed", text) and re.search(r"sdpa is [89]\.\dx as slow", text)
-    rows = re.findall(r'<tr class="(\w+)"><th scope="row">', text)
-    assert rows[:4] == ["worse"] * 4 and "worse" not in rows[4:]
 
 
 def test_caveats_of_a_comparison(compared: Any) -> None:

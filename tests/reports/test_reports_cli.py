@@ -251,13 +251,10 @@ def test_a_figure_that_cannot_be_drawn_is_one_line(
     assert expected in refusal("figure", *arguments, "--run", path)
 
 
-@pytest.mark.parametrize(("name", "start"), [("x.png", b"\x89PNG"), ("x.svg", b"<?xml")])
-def test_a_figure_is_written_by_its_ending(
-    name: str, start: bytes, results: Path, tmp_path: Path, printed: Any
-) -> None:
+def test_a_figure_is_written_by_its_ending(results: Path, tmp_path: Path, printed: Any) -> None:
     path = synthetic.save(synthetic.sweep(impls=("sdpa",), H=(8,), dtype=("float32",)), results, "0001_x")
-    assert printed("figure", "latency", "--run", path, "-o", name).strip() == name
-    assert (tmp_path / name).read_bytes().startswith(start)
+    assert printed("figure", "latency", "--run", path, "-o", "x.png").strip() == "x.png"
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_page_with_another_baseline(

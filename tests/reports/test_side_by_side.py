@@ -126,16 +126,6 @@ def test_a_wrong_output_in_one_run_marks_the_name(sweep: dict[str, Any], tmp_pat
     assert "sdpa ✗" in read(saved(tmp_path, a=sweep, b=wrong))
 
 
-def test_hostile_names_are_escaped(sweep: dict[str, Any], tmp_path: Path) -> None:
-    evil = "<img src=x onerror=alert(1)>\"注意'"
-    data = copy.deepcopy(sweep)
-    data["benchmarks"][0]["extra_info"]["impl"] = evil
-    data["command"] = data["machine_info"]["cpu"] = data["commit_info"]["id"] = evil
-    named = {"a'\"<b>": data, "b": sweep}
-    text = read(saved(tmp_path, **named))
-    assert evil[-3:-1] in text and "<img" not in text and '"<b>' not in text
-
-
 @pytest.mark.parametrize("rows", [0, 1])
 def test_runs_of_one_row_and_of_none(rows: int, sweep: dict[str, Any], tmp_path: Path) -> None:
     few = {**sweep, "benchmarks": sweep["benchmarks"][:rows]}
