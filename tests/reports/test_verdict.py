@@ -59,8 +59,10 @@ def every(said: tuple[dict[tuple[str, str], Verdict], dict[str, Verdict]]) -> li
 
 def test_unchanged_code_is_reported_in_a_hundredth_of_comparisons_over_all_interim_analyses() -> None:
     rng = np.random.default_rng(1)
-    alarms = sum(any(it.word in (*CHANGED, SLIGHT) for it in every(of_replicates(table(rng), {}))) for _ in range(200))
-    assert alarms <= 4  # 1 in 100 is guaranteed for interim analyses after every replicate up to the 200th
+    alarms = sum(
+        any(it.word in (*CHANGED, SLIGHT) for it in every(of_replicates(table(rng, noise=0.1), {}))) for _ in range(200)
+    )
+    assert alarms <= 2  # 1 in 100 is guaranteed for interim analyses after every replicate up to the 200th
 
 
 def test_a_slow_down_of_two_percent_is_found_in_its_implementation_and_nowhere_else() -> None:
