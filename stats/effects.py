@@ -62,13 +62,12 @@ def of_replicates(logs: Mapping[Key, ArrayLike]) -> tuple[dict[Key, Estimate], d
     Each cell has log(head / base) of every replicate, NaN if it was not measured in it. Replicates that lack some cells
     of an implementation count for the others.
     """
-    arrays = {key: np.asarray(of, float) for key, of in logs.items()}
+    arrays = {key: np.where(np.isfinite(of), of, np.nan)[None] for key, of in logs.items()}
     by_impl: dict[str, list[Array]] = {}
     for (impl, _), of in arrays.items():
         if np.isfinite(of).any():
             by_impl.setdefault(impl, []).append(of)
-    together = {impl: np.array(cells) for impl, cells in by_impl.items()}
-    return _sequential({key: of[None] for key, of in arrays.items()}), _sequential(together)
+    return _sequential(arrays), _sequential({impl: np.vstack(cells) for impl, cells in by_impl.items()})
 
 
 def _sequential(groups: Mapping[K, Array]) -> dict[K, Estimate]:
@@ -76,34 +75,24 @@ def _sequential(groups: Mapping[K, Array]) -> dict[K, Estimate]:
     all groups.
     """
     most = max((cells.shape[1] for cells in groups.values()), default=0)
-    analyses: dict[K, list[Estimate]] = {key: [] for key in groups}
+    found = {key: replace(_of_cells(cells), error=math.nan) for key, cells in groups.items()}
     for count in range(FIRST_ANALYSIS, most + 1):
-        known = {key: estimate.of_replicates(_by_replicate(cells[:, :count])) for key, cells in groups.items()}
-        for key, found in moderated({key: it for key, it in known.items() if it.count >= FIRST_ANALYSIS}).items():
+        known = {key: _of_cells(cells[:, :count]) for key, cells in groups.items()}
+        for key, it in moderated({key: it for key, it in known.items() if it.count >= FIRST_ANALYSIS}).items():
             if np.isfinite(groups[key][:, count - 1]).any():
-                analyses[key].append(found)
-    return {
-        key: replace(
-            of[-1] if of else replace(estimate.of_replicates(_by_replicate(groups[key])), error=math.nan),
-            analyses=tuple(of),
-        )
-        for key, of in analyses.items()
-    }
+                found[key] = replace(it, analyses=(*found[key].analyses, it))
+    return found
 
 
-def _by_replicate(cells: Array) -> Array:
-    """Return each replicate's estimate of the mean over cells, (cells, replicates) -> (replicates,): plain if none is
-    missing.
-    """
+def _of_cells(cells: Array) -> Estimate:
+    """Estimate the mean over cells, (cells, replicates), from one number per replicate: a plain mean if none is missing."""
     there = np.isfinite(cells)
     cells, there = cells[there.any(axis=1)], there[there.any(axis=1)]
     if not len(cells):
-        return np.empty(0)
-    counts = there.sum(axis=1, keepdims=True)
-    means = np.where(there, cells, 0).sum(axis=1, keepdims=True) / counts
-    apart = np.where(there, (cells - means) / counts, 0).mean(axis=0) * counts.max()
-    combined: Array = (means.mean() + apart)[there.any(axis=0)]
-    return combined
+        return Estimate(math.nan, count=0)
+    counts, means = there.sum(axis=1, keepdims=True), np.nanmean(cells, axis=1, keepdims=True)
+    apart = np.nansum((cells - means) / counts, axis=0) / len(cells) * counts.max()
+    return estimate.of_replicates((means.mean() + apart)[there.any(axis=0)])
 
 
 def moderated(estimates: Mapping[K, Estimate]) -> dict[K, Estimate]:
@@ -125,10 +114,9 @@ def moderated(estimates: Mapping[K, Estimate]) -> dict[K, Estimate]:
     odd = own > usual * fdtri(df, weight, NOISY)
     spreads, degrees = np.sqrt(np.where(odd, own, mixed)), np.where(odd, df, degrees)
     return {
-        key: replace(it, error=spread / max(it.spread, LEAST_SPREAD) * it.error or spread / math.sqrt(it.count),
-                     df=degree, spread=spread)
+        key: replace(it, error=spread / math.sqrt(it.count), df=degree, spread=spread)
         for (key, it), spread, degree in zip(estimates.items(), spreads.tolist(), degrees.tolist(), strict=True)
-    }  # fmt: skip
+    }
 
 
 def _expected_log(df: ArrayLike) -> Array:

@@ -7,7 +7,7 @@ replicates.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -34,8 +34,8 @@ RANGE_NODES = 200
 
 Array = NDArray[np.float64]
 
-ByProcess = Mapping[int, Sequence[float]]
-"""Log ratios by process, one per visit."""
+ByProcess = Sequence[Sequence[float]]
+"""Log ratios of each process, one per visit."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Estimate:
     error: float = math.nan
     df: float = math.nan
     count: int = 1
-    """Data that it was estimated from: replicates or visits."""
+    """Replicates that it was estimated from."""
     spread: float = math.nan
     analyses: tuple[Estimate, ...] = ()
     """Estimates at the interim analyses, if there were any: intervals then hold at all of them at once."""
@@ -77,36 +77,31 @@ class Estimate:
     def testable(self) -> bool:
         return math.isfinite(self.mean) and math.isfinite(self.error)
 
-    @property
-    def states(self) -> Sequence[Estimate]:
-        """Return the estimate after each interim analysis."""
-        return [replace(self, analyses=self.analyses[:i]) for i in range(1, len(self.analyses) + 1)] or [self]
-
     def reach(self, level: float) -> float:
         """Return half of the interval in standard errors."""
         return quantile(1 - (per_analysis(level) if self.analyses else level) / 2, self.df)
 
+    def intervals(self, level: float = LEVEL) -> Array:
+        """Return the interval after each interim analysis, (analyses, 2): the intersection of those so far, up to the first
+        analysis that contradicts it. All of them hold at once with probability 1 - level.
+        """
+        each = self.analyses or (self,)
+        means, errors, df = np.array([(it.mean, it.error, it.df) for it in each]).T
+        half = errors * stdtrit(df, 1 - (per_analysis(level) if self.analyses else level) / 2)
+        low, high = np.maximum.accumulate(means - half), np.minimum.accumulate(means + half)
+        agreeing: Array = np.array([low, high]).T[~(low > high)]
+        return agreeing
+
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
         """Return the interval that holds with probability 1 - level."""
-        return self._overlap(level)[:2]
+        low, high = self.intervals(level)[-1].tolist()
+        return low, high
 
     @property
     def contradiction(self) -> tuple[float, float] | None:
         """Return the interval of all replicates if an interim analysis contradicts earlier ones; else None."""
-        return None if self._overlap(LEVEL)[2] else replace(self, analyses=()).interval(per_analysis(LEVEL))
-
-    def _overlap(self, level: float) -> tuple[float, float, bool]:
-        """Intersect the intervals of all interim analyses, or of those before the first contradiction."""
-        if not self.analyses:
-            half = self.error * self.reach(level) if self.error else 0.0
-            return self.mean - half, self.mean + half, True
-        low, high, nominal = -math.inf, math.inf, per_analysis(level)
-        for analysis in self.analyses:
-            a, b = analysis.interval(nominal)
-            if max(low, a) > min(high, b):
-                return low, high, False
-            low, high = max(low, a), min(high, b)
-        return low, high, True
+        agree = len(self.intervals()) >= len(self.analyses)
+        return None if agree else replace(self, analyses=()).interval(per_analysis(LEVEL))
 
 
 def per_analysis(level: float) -> float:
@@ -154,28 +149,26 @@ def trimmed(values: ArrayLike, cut: int) -> Array:
 
 
 def of_processes(logs: ByProcess, between: Variance = PRIOR) -> Estimate:
-    """Estimate from log ratios by process, one per visit: `count` is the number of visits.
+    """Estimate from log ratios by process, one per visit.
 
     A process's expected scatter follows from its visits and from `between`; it is moderated by the observed variance
     between processes (Smyth 2004). If each process has one visit, the parts can't be separated, and the error is
     Student's.
     """
     if not logs:
-        return Estimate(math.nan, df=0, count=0)
+        return Estimate(math.nan, df=0)
     seen, within = _parts(logs)
     if within.df:
         seen = seen.moderated(within + between)
-    mean = float(np.mean([np.mean(visits) for visits in logs.values()]))
-    error = math.sqrt(seen.value / len(logs)) if seen.df else math.nan
-    return Estimate(mean, error, seen.df, sum(map(len, logs.values())))
+    mean = float(np.mean(list(map(np.mean, logs))))
+    return Estimate(mean, math.sqrt(seen.value / len(logs)) if seen.df else math.nan, seen.df)
 
 
 def _parts(logs: ByProcess) -> tuple[Variance, Variance]:
     """Return the observed variance of process means, and the variance expected from visits alone."""
-    means = [float(np.mean(visits)) for visits in logs.values()]
-    K, visits = len(means), sum(map(len, logs.values()))
-    squares = sum(float(((np.array(v) - mean) ** 2).sum()) for v, mean in zip(logs.values(), means, strict=True))
-    seen = Variance(float(np.var(means, ddof=1)) if K > 1 else 0.0, K - 1)
+    K, visits = len(logs), sum(map(len, logs))
+    squares = sum(len(of) * float(np.var(of)) for of in logs)
+    seen = Variance(float(np.var(list(map(np.mean, logs)), ddof=1)) if K > 1 else 0.0, K - 1)
     return seen, Variance(squares / max(1, visits - K) * K / max(1, visits), visits - K)
 
 

@@ -117,6 +117,9 @@ visit shows how long calls wait, and does not count.
 UNKNOWN, SAME = (Ratio(value, value, value) for value in (math.nan, 1.0))
 """Ratio to a row that was not timed, and of a row to itself."""
 
+Ratios = dict[Name, dict[Name, Ratio]]
+"""Of the time of each implementation of a case to that of each."""
+
 
 def paired(of: Samples, over: Samples, one_case: bool = True) -> ByProcess:
     """Return the log ratios of rounds that both rows have, by process: the median of each visit, or each round if there
@@ -133,7 +136,7 @@ def paired(of: Samples, over: Samples, one_case: bool = True) -> ByProcess:
     if not found:
         return _paired_by_visit(of, over)
     usual = np.median([np.median(both, axis=0) for visits in found.values() for both in visits], axis=0)
-    return {process: units for process, visits in found.items() if (units := _units(visits, usual))}
+    return [units for visits in found.values() if (units := _units(visits, usual))]
 
 
 def _units(visits: Sequence[Array], usual: Array) -> list[float]:
@@ -157,7 +160,7 @@ def _paired_by_visit(of: Samples, over: Samples) -> ByProcess:
         {where: float(np.median([*times.values()])) for where, times in row.by_visit().items()} for row in (of, over)
     )
     if len(visits) > len(others):
-        return {process: [-log for log in logs] for process, logs in _paired_by_visit(over, of).items()}
+        return [[-log for log in logs] for logs in _paired_by_visit(over, of)]
     interleaved = all(len({process for process, _ in row}) == 1 for row in (visits, others))
     found: dict[int, list[float]] = {}
     for (process, visit), seconds in visits.items():
@@ -165,7 +168,7 @@ def _paired_by_visit(of: Samples, over: Samples) -> ByProcess:
         if near:
             nearest = min(near, key=lambda it: abs(it[1] - visit))
             found.setdefault(process, []).append(math.log(seconds / others[nearest]))
-    return found
+    return [*found.values()]
 
 
 def ratio(of: Samples, over: Samples, one_case: bool = True) -> Ratio:
@@ -182,48 +185,44 @@ def _ratio(of: Samples, over: Samples, logs: ByProcess, among: int = 2, between:
     return Ratio(value, low, high)
 
 
-def compared(
-    cases: Mapping[Case, Mapping[Name, Samples]],
-) -> tuple[dict[Case, dict[tuple[Name, Name], Ratio]], Variance]:
-    """Return the ratio of each pair of implementations, for all cases of a run, and the variance between its processes,
-    as estimated from all pairs.
+def compared(cases: Mapping[Case, Mapping[Name, Samples]]) -> tuple[dict[Case, Ratios[Name]], Variance]:
+    """Return the ratios of all cases of a run, and the variance between its processes, as estimated from all pairs.
 
     An interval is extended to 1 if the medians have the opposite order.
     """
     logs = {case: {(a, b): paired(rows[a], rows[b]) for a, b in combinations(rows, 2)} for case, rows in cases.items()}
     between = between_processes(pair for pairs in logs.values() for pair in pairs.values())
-    found: dict[Case, dict[tuple[Name, Name], Ratio]] = {}
-    for case, pairs in logs.items():
-        medians = {name: float(np.median(samples.seconds)) for name, samples in cases[case].items()}
-        found[case] = {}
-        for (a, b), pair in pairs.items():
-            it = _ratio(cases[case][a], cases[case][b], pair, len(medians), between)
-            if (it.slower and medians[a] < medians[b]) or (it.faster and medians[a] > medians[b]):
+    found = {case: {name: {name: SAME} for name in rows} for case, rows in cases.items()}
+    for case, rows in cases.items():
+        medians = {name: float(np.median(samples.seconds)) for name, samples in rows.items()}
+        for (a, b), pair in logs[case].items():
+            it = _ratio(rows[a], rows[b], pair, len(rows), between)
+            if it.resolved and (it.value - 1) * (medians[a] - medians[b]) < 0:
                 it = Ratio(it.value, min(it.low, 1.0), max(it.high, 1.0))
-            found[case] |= {(a, b): it, (b, a): it.inverse}
+            found[case][a][b], found[case][b][a] = it, it.inverse
     return found, between
 
 
-def ranks(names: Collection[Name], pairs: Mapping[tuple[Name, Name], Ratio]) -> dict[Name, tuple[int, int]]:
+def ranks(names: Collection[Name], over: Ratios[Name]) -> dict[Name, tuple[int, int]]:
     """Return the lowest and the highest rank of each implementation of a case, from the significant differences."""
     return {
         one: (
-            1 + sum(pairs[one, other].slower for other in names if other != one),
-            len(names) - sum(pairs[one, other].faster for other in names if other != one),
+            1 + sum(over[one][other].slower for other in names),
+            len(names) - sum(over[one][other].faster for other in names),
         )
         for one in names
     }
 
 
-def states(names: Sequence[Name], pairs: Mapping[tuple[Name, Name], Ratio]) -> dict[Name, str]:
+def states(names: Sequence[Name], over: Ratios[Name]) -> dict[Name, str]:
     """Return how each implementation of a case ranks; `names` in the order of time.
 
     The first is FASTEST if it is significantly faster than every other. Another is tied with it if their difference is
     not significant and differences of RESOLUTION are excluded. If some implementation may be faster than the first by
     RESOLUTION, or its interval is too wide, none is tied.
     """
-    over = {other: pairs[other, names[0]] for other in names[1:]}
-    known = all(it.slower or (it.low > 1 / RESOLUTION and not too_wide(it.low, it.high)) for it in over.values())
+    others = {other: over[other][names[0]] for other in names[1:]}
+    known = all(it.slower or (it.low > 1 / RESOLUTION and not too_wide(it.low, it.high)) for it in others.values())
     tied = TIED if known else NOT_RESOLVED
-    found = {other: SLOWER if it.slower else tied if it.tied else NOT_RESOLVED for other, it in over.items()}
-    return {**dict.fromkeys(names[:1], FASTEST if all(it.slower for it in over.values()) else tied), **found}
+    found = {other: SLOWER if it.slower else tied if it.tied else NOT_RESOLVED for other, it in others.items()}
+    return {**dict.fromkeys(names[:1], FASTEST if all(it.slower for it in others.values()) else tied), **found}

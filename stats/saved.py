@@ -65,6 +65,8 @@ class Changes:
     """Standard deviation of the mean over a placebo's cells."""
     shift: float
     """Median change of log seconds of unchanged code."""
+    anchors: Collection[str]
+    """Implementations to which some cell is relative."""
 
 
 def changes(base: Mapping[Key, Samples], head: Mapping[Key, Samples], changed: Collection[str]) -> Changes:
@@ -73,45 +75,37 @@ def changes(base: Mapping[Key, Samples], head: Mapping[Key, Samples], changed: C
     for (impl, case), samples in base.items():
         if (impl, case) in head:
             levels.setdefault(case, {})[impl] = _level(samples)
-    moved = [
-        _level(head[impl, case]) - level
-        for case, of in levels.items()
+    moved = [_level(head[impl, case]) - of[impl] for case, of in levels.items() for impl in of if impl not in changed]
+    shift = median(moved or [0.0])
+    slow = {
+        impl
+        for of in levels.values()
         for impl, level in of.items()
-        if impl not in changed
-    ]
-    shift = median(moved) if moved else 0.0
-    slow = {impl for of in levels.values() for impl in of if _is_slow(impl, of)}
-    cells = _differences(base, head, levels, {*changed} | slow)
-    by_impl: dict[str, dict[Key, Estimate]] = {}
-    for key, it in cells.items():
-        by_impl.setdefault(key[0], {})[key] = it
-    unchanged = [impl for impl in by_impl if impl not in changed]
-    beyond = BEYOND * max(0.0, abs(shift) - STEADY)
-    found, alone, spreads = {}, {}, []
+        if level > math.log(ANOTHER_KIND) + median([it for name, it in of.items() if name != impl] or [math.inf])
+    }
+    cells, anchors = _differences(base, head, levels, {*changed} | slow)
+    by_impl: dict[str, list[Estimate]] = {}
+    for (impl, _), it in cells.items():
+        by_impl.setdefault(impl, []).append(it)
+    found, spreads = {}, {}
     for impl, own in by_impl.items():
-        kind = [name for name in unchanged if name != impl and (name in slow) == (impl in slow)]
-        alike = [name for name in kind if _plain(name) == _plain(impl)] or [name for name in kind if _plain(name)]
-        placebos = [[*by_impl[name].values()] for name in alike]
+        others = [name for name in by_impl if name not in {impl, *changed} and (name in slow) == (impl in slow)]
+        alike = [name for name in others if _plain(name) == _plain(impl)] or filter(_plain, others)
+        placebos = [by_impl[name] for name in alike]
         of_cells = _spread_of_cells([it for of in placebos for it in of])
-        usual = math.hypot(ANOTHER_KINDS if impl in slow else USUAL_OF_IMPLEMENTATIONS, beyond)
-        of_impls = _spread(usual, [_pooled(of, of_cells) for of in placebos])
-        pooled = _pooled(own.values(), of_cells)
-        found[impl] = replace(pooled, error=math.hypot(pooled.error, of_impls), df=WEIGHT + len(placebos))
-        for key, it in own.items():
-            alone[key] = replace(it, error=math.hypot(it.error, of_cells, of_impls), df=LONG_TAILED)
-        spreads.append((of_cells, of_impls))
-    of_cells, of_impls = map(median, zip(*spreads, strict=True)) if spreads else (math.nan, math.nan)
-    return Changes(alone, found, of_cells, of_impls, shift)
+        usual = ANOTHER_KINDS if impl in slow else USUAL_OF_IMPLEMENTATIONS
+        beyond = BEYOND * max(0.0, abs(shift) - STEADY)
+        of_impl = _spread(math.hypot(usual, beyond), [_pooled(of, of_cells) for of in placebos])
+        pooled = _pooled(own, of_cells)
+        found[impl] = Estimate(pooled.mean, math.hypot(pooled.error, of_impl), WEIGHT + len(placebos))
+        spreads[impl] = of_cells, of_impl
+    alone = {key: Estimate(it.mean, math.hypot(it.error, *spreads[key[0]]), LONG_TAILED) for key, it in cells.items()}
+    of_cells, of_impls = map(median, zip(*spreads.values(), strict=True)) if spreads else (math.nan, math.nan)
+    return Changes(alone, found, of_cells, of_impls, shift, anchors)
 
 
 def _level(samples: Samples) -> float:
     return float(np.median(np.log(samples.seconds)))
-
-
-def _is_slow(impl: str, levels: Mapping[str, float]) -> bool:
-    """Whether it is slower than the others of a case by more than ANOTHER_KIND."""
-    others = [level for name, level in levels.items() if name != impl]
-    return bool(others) and levels[impl] > median(others) + math.log(ANOTHER_KIND)
 
 
 def _differences(
@@ -119,20 +113,20 @@ def _differences(
     head: Mapping[Key, Samples],
     levels: Mapping[str, Mapping[str, float]],
     excluded: Collection[str],
-) -> dict[Key, Estimate]:
-    """Return head - base of each cell that has an anchor, with the standard error from its visits."""
+) -> tuple[dict[Key, Estimate], set[str]]:
+    """Return head - base of each cell that has an anchor, with the standard error from its visits; and all anchors."""
     of_runs: dict[tuple[Key, int], Estimate] = {}
+    used: set[str] = set()
     for impl, case in ((impl, case) for case, of in levels.items() for impl in of):
         anchors = {(name, case): of for name, of in levels[case].items() if name not in {impl, *excluded}}
         anchors = {key: of for key, of in anchors.items() if _plain(key[0])} or anchors
         logs = [_beside(run[impl, case], run, anchors) for run in (base, head)] if anchors else [[]]
         if min(map(len, logs)) >= FEWEST_VISITS:
             of_runs |= {((impl, case), run): estimate.of_replicates(of) for run, of in enumerate(logs)}
+            used |= {name for name, _ in anchors}
     both = iter(moderated(of_runs).items())
-    return {
-        key: Estimate(b.mean - a.mean, math.hypot(a.error, b.error), a.df, a.count)
-        for ((key, _), a), (_, b) in zip(both, both, strict=True)
-    }
+    pairs = zip(both, both, strict=True)
+    return {key: Estimate(b.mean - a.mean, math.hypot(a.error, b.error)) for ((key, _), a), (_, b) in pairs}, used
 
 
 def _beside(own: Samples, run: Mapping[Key, Samples], anchors: Mapping[Key, float]) -> list[float]:
@@ -146,7 +140,7 @@ def _beside(own: Samples, run: Mapping[Key, Samples], anchors: Mapping[Key, floa
             by_round.setdefault(at, []).append(math.log(seconds) - level)
     whole = {at: logs for at, logs in by_round.items() if len(logs) == len(anchors)} or by_round
     together = Samples([math.exp(median(logs)) for logs in whole.values()], *zip(*whole, strict=True))
-    return [log for visits in ratios.paired(own, together).values() for log in visits]
+    return [log for visits in ratios.paired(own, together) for log in visits]
 
 
 def _spread_of_cells(moved: Sequence[Estimate]) -> float:
@@ -173,4 +167,4 @@ def _pooled(cells: Collection[Estimate], spread: float) -> Estimate:
     far = abs(means - np.median(means)) / (CAPPED * np.sqrt(variances))
     weights = 1 / variances / np.maximum(far, 1)
     whole = weights.sum()
-    return Estimate(float((weights * means).sum() / whole), 1 / math.sqrt(whole), math.nan, len(cells))
+    return Estimate(float((weights * means).sum() / whole), 1 / math.sqrt(whole))

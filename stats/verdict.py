@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 
 from . import effects, estimate
 from .effects import Key
-from .estimate import LEVEL, Estimate
+from .estimate import Estimate
 from .shares import bound, signed
 
 REGRESSED = "REGRESSED"
@@ -83,6 +83,11 @@ class Verdict:
     detectable: float = math.nan
     """Minimum detectable effect, as ratio - 1: an 80 % chance of detection, if it is the only change."""
 
+    @property
+    def way(self) -> int:
+        """1 or -1 if it is shown to be slower or faster by more than the minimum effect; else 0."""
+        return (1 if self.ratio > 1 else -1) * (self.word in (*CHANGED, SLIGHT))
+
 
 def as_margin(text: str) -> float:
     """Parse a margin from the command line.
@@ -108,11 +113,11 @@ def of_effects(
     """Return verdicts on cells, and on the implementations that have an effect of their own.
 
     An implementation is tested for the minimum effect at FALSE_ALARMS divided by the number of implementations. A cell
-    is tested at its implementation's level divided by its number of cells, if the implementation changed in the same
-    direction, else divided by the number of all cells. A cell whose interval overlaps that of its implementation is
-    taken to have changed equally: it lies within the margin if the implementation does. An implementation lies within
-    the margin only if no cell is shown to have changed beyond it and all cells are shown to lie within: their mean is
-    no farther than the farthest of them.
+    is tested at FALSE_ALARMS divided by the number of its implementation's cells, if the implementation changed in the
+    same direction, else divided by the number of all cells. A cell whose interval overlaps that of its implementation
+    is taken to have changed equally: it lies within the margin if the implementation does. An implementation within
+    the margin has the verdict of the cells that changed beyond it, if any; an inconclusive one whose cells are all
+    UNCHANGED is UNCHANGED, since their mean is no farther than the farthest of them.
 
     Raises:
         ValueError: the margin is negative or not finite.
@@ -121,17 +126,16 @@ def of_effects(
         raise ValueError(f"the margin is a share like 0.01, not {margin}")
     least = max(MINIMUM * margin, least)
     counts = Counter(impl for impl, _ in cells)
-    alone = {key[0]: it for key, it in cells.items() if counts[key[0]] == 1}
+    alone = {impl: it for (impl, _), it in cells.items() if counts[impl] == 1}
     wholes = {impl: alone.get(impl, it) for impl, it in (implementations or {}).items()}
-    known = {impl: it for impl, it in wholes.items() if it.testable}
-    found = {impl: _verdict(it, margin, least, len(known)) for impl, it in wholes.items()}
-    ways = {impl: _exceeds(it, least, FALSE_ALARMS / len(known)) for impl, it in known.items()}
+    among = sum(it.testable for it in wholes.values())
+    found = {impl: _verdict(it, margin, least, among) for impl, it in wholes.items()}
     testable = sum(it.testable for it in cells.values())
     verdicts = {}
     for (impl, case), cell in cells.items():
-        among = counts[impl] if ways.get(impl, 0) * cell.mean > 0 else testable
-        inherits = impl in known and _overlaps(cell, known[impl], margin)
-        verdicts[impl, case] = _verdict(cell, margin, least, among, inherits)
+        same_way = impl in found and found[impl].way * cell.mean > 0
+        inherits = impl in wholes and _overlaps(cell, wholes[impl], margin)
+        verdicts[impl, case] = _verdict(cell, margin, least, counts[impl] if same_way else testable, inherits)
     for impl, it in found.items():
         of_cells = [own for key, own in verdicts.items() if key[0] == impl]
         words = Counter(own.word for own in of_cells)
@@ -171,9 +175,9 @@ def _verdict(effect: Estimate, margin: float, least: float, among: int, inherits
         known = math.isfinite(effect.mean)
         reason = "measured too rarely for an interval" if known else "no replicate measured both variants"
         return Verdict(INCONCLUSIVE, reason, math.exp(effect.mean))
-    low, high = effect.interval(LEVEL)
-    way = _exceeds(effect, least, FALSE_ALARMS / among)
-    within = _within(effect, margin) or (inherits and way != 0)
+    (low, high), (least_low, most_high) = effect.interval(), effect.interval(FALSE_ALARMS / among)
+    way = (least_low > math.log1p(least)) - (most_high < -math.log1p(least))
+    within = _within(low, high, margin) or (inherits and way != 0)
     word = SLIGHT if way and within else {1: REGRESSED, -1: IMPROVED}.get(way, UNCHANGED if within else INCONCLUSIVE)
     detectable = math.log1p(least) + effect.error * (
         effect.reach(FALSE_ALARMS / among) + estimate.quantile(POWER, effect.df)
@@ -185,14 +189,7 @@ def _verdict(effect: Estimate, margin: float, least: float, among: int, inherits
     return Verdict(word, reason, ratio, low, high, estimate.exp_or_inf(detectable) - 1)
 
 
-def _exceeds(effect: Estimate, least: float, level: float) -> int:
-    """Return 1 or -1 if it is shown to be slower or faster by more than the minimum effect; else 0."""
-    low, high = effect.interval(level)
-    return (low > math.log1p(least)) - (high < -math.log1p(least))
-
-
-def _within(effect: Estimate, margin: float) -> bool:
-    low, high = effect.interval(LEVEL)
+def _within(low: float, high: float, margin: float) -> bool:
     return max(-low, high) < math.log1p(margin)
 
 
@@ -200,11 +197,11 @@ def _overlaps(cell: Estimate, own: Estimate, margin: float) -> bool:
     """Whether the cell's interval overlaps that of its implementation at the interim analysis that first showed the
     implementation to be within the margin. Later analyses retract nothing.
     """
-    first = next((i for i, state in enumerate(own.states) if _within(state, margin)), None)
-    if first is None or not cell.testable:
-        return False
-    (a, b), (c, d) = cell.states[: first + 1][-1].interval(), own.states[first].interval()
-    return max(a, c) <= min(b, d)
+    for count, (low, high) in enumerate(own.intervals(), 1):
+        if _within(low, high, margin):
+            of_cell = cell.intervals()[:count][-1]
+            return bool(max(low, of_cell[0]) <= min(high, of_cell[1]))
+    return False
 
 
 def _reason(word: str, margin: float, least: float, low: float, high: float) -> str:

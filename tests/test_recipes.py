@@ -26,8 +26,8 @@ AXIS = """    stride: int | None = axis("size", "keys from one that a query sees
 """
 SECTION = """
 
-def _spread(run: Run, frame: pd.DataFrame) -> Table:
-    rows = [(row["impl"], f"{row['spread']:.3f}") for row in fr.records(frame)]
+def _spread(measured: Sequence[Row]) -> Table:
+    rows = [(row["impl"], f"{row['spread']:.3f}") for row in measured]
     return Table("Spread of each cell", ("implementation", "spread"), rows)
 """
 MODE = """    "twice": Mode("o = layer(x), under another name"),
@@ -46,7 +46,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     insert(copy / "bench" / "cases" / "modes.py", "MODES = {\n", MODE)
     insert(copy / "bench" / "cases" / "case.py", r"    out_bias: bool = axis\(.*\)\n", AXIS)
     more = copy / "reports" / "pages" / "more.py"
-    insert(more, r"    found = \[\n", "        _spread(run, frame),\n")
+    insert(more, r"    found = \[\n", "        _spread(rows),\n")
     more.write_text(more.read_text() + SECTION)
     run(copy, "-m", "pytest", "bench", "--benchmark-save=x", "--impl", "additive,fused", "--precision", "0.5",
         "--T", "32", "--H", "2", "--dtype", "float32", "--mode", "forward,twice", "--stride", "4,8")  # fmt: skip

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -64,11 +63,10 @@ def draw(name: str, grid: Grid, palette: Palette, baseline: str | None, narrow: 
     """Draw one of MEASURES along the size axis with the most values, at the slowest setting of the other axes. None if
     no size varies or there is nothing to show.
     """
-    measure, axis = MEASURES[name], grids.length(grid.cases)
+    measure, axis = MEASURES[name], grid.length
     if axis is None:
         return None
-    settings = grids.along(grid.cases, axis).values()
-    cases = max(settings, key=lambda cases: (len(cases), cases[-1].ranked[0].row["median"]))
+    cases = max(grid.along(axis), key=lambda cases: (len(cases), cases[-1].ranked[0].row["median"]))
     if name == "speedup" and not any(case.mark(baseline).counts for case in cases):
         return None
     series = {impl: points for impl in grid.impls if (points := list(_points(cases, impl, axis, measure, baseline)))}
@@ -79,9 +77,8 @@ def draw(name: str, grid: Grid, palette: Palette, baseline: str | None, narrow: 
     ax = figure.add_axes((0.13, 0.14, 0.62, 0.66))
     _lines(ax, series, palette, _labelled(series, grid, baseline), measure)
     ax.set_xlabel(axis_label(axis))
-    common = fr.settings(pd.DataFrame([it.row for it in cases[-1].ranked]))
     place = words.place(
-        {key: value for key, value in common.items() if key not in (axis, "T_kv")},
+        {key: value for key, value in cases[-1].ranked[0].row.items() if key not in (axis, "T_kv")},
         always=("B", "H", "D_h", "dtype", "mask"),
     )
     title = _finding(name, cases[-1], baseline, axis) or measure.title

@@ -7,6 +7,7 @@ a faint line.
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -46,9 +47,9 @@ class Scale:
 def draw(
     series: Series, runs: Sequence[Run], style: Style, baselines: Iterable[int], texts: Mapping[int, str]
 ) -> Markup:
-    """Draw a cell's history. `baselines`: positions of runs. `texts`: tooltips by position in the series."""
+    """Draw a cell's history. `baselines`: positions of runs. `texts`: tooltips by run."""
     ends = [end for at in texts for end in _drawn(series, at)] + [*series.without_drift.values()]
-    values = [point.median for point in series.points]
+    values = [point.median for point in series.points.values()]
     middle = median(values)
     low, high = min(*values, *ends, middle * (1 - CALM)), max(*values, *ends, middle * (1 + CALM))
     room = (high - low) * 0.06
@@ -60,9 +61,9 @@ def draw(
     )
 
 
-def _drawn(series: Series, position: int) -> tuple[float, float, float]:
+def _drawn(series: Series, run: int) -> tuple[float, float, float]:
     """Return median, low and high of a point; no spread with drift removed, since that of processes includes drift."""
-    point, seconds = series.points[position], series.without_drift.get(position)
+    point, seconds = series.points[run], series.without_drift.get(run)
     return (point.median, point.low, point.high) if seconds is None else (seconds, seconds, seconds)
 
 
@@ -90,31 +91,29 @@ def _levels(scale: Scale, series: Series) -> Iterator[str]:
     """Draw a bar along each level, and a line at each step: red up, green down, grey if it has recovered."""
     steps = {step.at: step for step in series.steps}
     for piece in series.pieces:
-        edges = [piece.start, *(at for at in steps if at in piece), piece.stop]
-        for start, stop in pairwise(edges):
-            known = [at for at in range(start, stop) if not series.without_drift or at in series.without_drift]
+        for start, stop in pairwise([0, *steps, math.inf]):
+            known = [at for at in piece if start <= at < stop and at in (series.without_drift or piece)]
             if known:
                 y = scale.y(median(_drawn(series, at)[0] for at in known))
-                yield _path("level", [(scale.x(series.points[at].run), y) for at in (known[0], known[-1])])
+                yield _path("level", [(scale.x(at), y) for at in (known[0], known[-1])])
     for at, step in steps.items():
         moved = "recovered" if step.recovered is not None else "slower" if step.slower else "faster"
-        yield _upright(f"moved {moved}", scale.x((series.points[at - 1].run + series.points[at].run) / 2))
+        yield _upright(f"moved {moved}", scale.x((series.before[at] + at) / 2))
 
 
 def _lines(scale: Scale, series: Series) -> Iterator[str]:
     for piece in series.pieces:
-        inside = series.points[piece.start : piece.stop]
-        measured = [(scale.x(point.run), scale.y(point.median)) for point in inside]
+        measured = [(scale.x(at), scale.y(series.points[at].median)) for at in piece]
         yield _path("measured" if series.without_drift else "line", measured)
     if series.without_drift:
-        yield _path("line", [(scale.x(series.points[at].run), scale.y(y)) for at, y in series.without_drift.items()])
+        yield _path("line", [(scale.x(at), scale.y(y)) for at, y in series.without_drift.items()])
 
 
 def _points(scale: Scale, series: Series, texts: Mapping[int, str]) -> Iterator[str]:
-    for position, text in texts.items():
-        x = scale.x(series.points[position].run)
-        y, low, high = map(scale.y, _drawn(series, position))
-        faint = ' class="measured"' if series.without_drift and position not in series.without_drift else ""
+    for run, text in texts.items():
+        x = scale.x(run)
+        y, low, high = map(scale.y, _drawn(series, run))
+        faint = ' class="measured"' if series.without_drift and run not in series.without_drift else ""
         if low != high:
             yield _path("spread", [(x, low), (x, high)])
         yield f'<circle{faint} cx="{x:.1f}" cy="{y:.1f}"><title>{html.escape(text)}</title></circle>'

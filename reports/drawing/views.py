@@ -137,17 +137,13 @@ def ticks(scale: Log) -> list[tuple[float, str]]:
 
 def lines(grid: Grid, palette: Palette, keys: Mapping[str, str]) -> list[Lines]:
     """Return charts for each setting of the other axes at which the longest axis has several values."""
-    axis = grids.length(grid.cases)
-    if axis is None:
-        return []
-    groups = [cases for cases in grids.along(grid.cases, axis).values() if len(cases) > 1]
-    return [_along(grid, palette, keys, cases, axis, len(groups) > 1) for cases in groups]
+    groups = grid.along(grid.length)
+    return [_along(grid, palette, keys, cases, len(groups) > 1) for cases in groups]
 
 
-def _along(
-    grid: Grid, palette: Palette, keys: Mapping[str, str], cases: Sequence[Case], axis: str, several: bool
-) -> Lines:
-    at = {key: value for key, value in cases[-1].at.items() if key != axis and not (key == "T_kv" and axis == "T")}
+def _along(grid: Grid, palette: Palette, keys: Mapping[str, str], cases: Sequence[Case], several: bool) -> Lines:
+    axis = grid.length or ""
+    at = {key: value for key, value in cases[-1].setting.items() if key != axis}
     where = f" · {words.title(at)}" if several and at else ""
     marks = {impl: [(case.at[axis], it) for case in cases if (it := case.mark(impl)).counts] for impl in grid.impls}
     drawn, beyond = _within({impl: [(x, it.slowdown) for x, it in of] for impl, of in marks.items() if of})

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from stats import effects, shares, verdict
@@ -19,6 +19,7 @@ from ..reading import runs
 from ..reading.runs import RunError
 from ..reading.words import plural
 from .comparison import VARIANTS, Cell, Comparison, changes, worst_first
+from .frame import key_of
 
 
 def is_saved(path: Path) -> bool:
@@ -50,18 +51,16 @@ def comparison(path: Path, margin: float | None = None) -> Comparison:
     replicates, kept = data["pairs"], data["margin"] if margin is None else margin
     (logs, workloads), times = effects.of_saved(replicates), _times(replicates)
     judged, implementations = verdict.of_replicates(logs, workloads, kept)
-    spent = [replicate.get("seconds") or 0.0 for replicate in replicates]
+    each = fmean([replicate.get("seconds") or 0.0 for replicate in replicates] or [0.0])
     cells = []
     for cell in data["cells"]:
-        key, result = (str(cell["impl"]), str(cell["id"])), Verdict(cell["word"], cell["reason"])
+        key, result = key_of(cell), Verdict(cell["word"], cell["reason"])
         if cell["ratio"] is not None:
-            result = judged.get(key, result)
-        count = sum(map(math.isfinite, logs.get(key, ())))
-        base, head = (median(times.get((key, variant), [math.nan])) for variant in (0, 1))
+            result = _with_reach(judged.get(key, result), each * sum(map(math.isfinite, logs.get(key, ()))))
+        seconds = [median(times.get((key, variant), [math.nan])) for variant in (0, 1)]
         before, after = (cell.get(variant) or {} for variant in VARIANTS)
-        broken = result.word == verdict.BROKEN or list(cell.get("failed") or ()) == ["head"]
-        result = _with_reach(result, count * sum(spent) / max(1, len(spent)))
-        cells.append(Cell(*key, result, base, head, (count, count), tuple(changes(before, after, kept)), broken))
+        broken = result.word == verdict.BROKEN or cell.get("failed") == ["head"]
+        cells.append(Cell(*key, result, seconds[0], seconds[1], tuple(changes(before, after, kept)), broken))
     return Comparison(
         data["sides"]["base"]["label"],
         data["sides"]["head"]["label"],

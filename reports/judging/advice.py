@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-import pandas as pd
-
 from stats.ratios import FASTEST, NOT_RESOLVED, TIED, UNKNOWN
 
 from ..reading import words
@@ -17,7 +15,8 @@ from ..reading.runs import RunError
 from . import findings
 from . import frame as fr
 from . import grid as grids
-from .grid import Case, Mark
+from .frame import Row
+from .grid import Case, Grid, Mark
 
 Layers = Mapping[str, Mapping[str, Any]]
 """Axes of a model's attention layers, by kind."""
@@ -31,19 +30,23 @@ NOT_OF_A_MODEL = {
 AROUND_CORE = {"d_model", "qkv_bias", "out_bias", "latent", "rope"}
 
 
-def of_layer(frame: pd.DataFrame, layer: Mapping[str, Any] | None, asked: Mapping[str, Any]) -> pd.DataFrame:
+def of_layer(rows: Sequence[Row], layer: Row | None, asked: Mapping[str, Any]) -> Sequence[Row]:
     """Return the rows of a model's attention layer, or of its core; all rows without a `layer`."""
     if layer is None:
-        return frame
-    layer = {"D_v": layer["D_h"], "mask": "causal", "source": "self", **layer}
-    keep = pd.Series(True, frame.index)
-    for axis in axis_names():
-        if axis not in asked and (axis not in NOT_OF_A_MODEL or (axis == "T_kv" and axis in layer)):
-            wanted = (None, *KNOWN_AXES[axis].omitted) if layer.get(axis) is None else (layer[axis],)
-            around = frame["scope"] == "core" if axis in AROUND_CORE else (frame["mode"] == "decode") & (axis == "mask")
-            seen = None in wanted or (axis == "window" and (frame["T_kv"] <= layer[axis] + 1))  # it hides no key
-            keep &= around | frame[axis].isin(wanted) | (frame[axis].isna() & seen)
-    return frame[keep]
+        return rows
+    known = {"D_v": layer["D_h"], "mask": "causal", "source": "self", **layer}
+    axes = [axis for axis in axis_names() if axis not in NOT_OF_A_MODEL or (axis == "T_kv" and axis in layer)]
+    return [row for row in rows if all(axis in asked or _has(row, axis, known.get(axis)) for axis in axes)]
+
+
+def _has(row: Row, axis: str, wanted: Any) -> bool:
+    """Whether a row is measured as a layer with this value of an axis, or None."""
+    if (row["scope"] == "core" and axis in AROUND_CORE) or (row["mode"] == "decode" and axis == "mask"):
+        return True
+    if wanted is None:
+        return row[axis] in (None, *KNOWN_AXES[axis].omitted)
+    hides_no_key = axis == "window" and row[axis] is None and row["T_kv"] <= wanted + 1
+    return hides_no_key or bool(row[axis] == wanted)
 
 
 def matches(value: Any, wanted: Any) -> bool:
@@ -62,7 +65,7 @@ def read_as(asked: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**asked, "T": 1, "T_kv": asked["T"]}
 
 
-def advise(frame: pd.DataFrame, asked: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def advise(every: Sequence[Row], asked: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return recommendations as a machine-readable table; seconds and bytes.
 
     `asked` maps axes to values. A number that was not measured is replaced by its measured neighbours, listed in
@@ -78,17 +81,17 @@ def advise(frame: pd.DataFrame, asked: Mapping[str, Any] | None = None) -> dict[
     """
     asked = asked or {}
     meant = read_as(asked)
-    rows, not_measured = narrowed(frame, meant)
-    along, _ = narrowed(frame, {axis: value for axis, value in meant.items() if axis not in ("T", "T_kv")})
-    cases, all_lengths = (grids.grid(part, pd.DataFrame(columns=["id"])).cases for part in (rows, along))
+    rows, not_measured = narrowed(every, meant)
+    along, _ = narrowed(every, {axis: value for axis, value in meant.items() if axis not in ("T", "T_kv")})
+    made, of_all_lengths = map(grids.grid, (rows, along))
     return {
         "asked": dict(asked),
         "read_as": {axis: value for axis, value in meant.items() if asked.get(axis) != value},
         "not_measured": not_measured,
-        "left_out": sorted(set(frame.loc[frame["wrong"] & frame["median"].notna(), "impl"])),
-        "axes": fr.varying(fr.trusted(frame)),
-        "cells": [choice(case) for case in cases],
-        "crossovers": list(crossovers(all_lengths)),
+        "left_out": sorted({row["impl"] for row in every if row["wrong"]}),
+        "axes": fr.varying(fr.trusted(every)),
+        "cells": [choice(case) for case in made.cases],
+        "crossovers": list(crossovers(of_all_lengths)),
         "page_faults": findings.page_faults(rows),
     }
 
@@ -102,43 +105,34 @@ def choice(case: Case) -> dict[str, Any]:
     `ahead_low`, `ahead_high`; the `verdict` in words.
     """
     best, *others = case.ranked
-    row = best.row
-    following = others[0] if others and row["standing"] else Mark("", "")
+    row, standing = best.row, best.row["standing"]
+    following = others[0] if others and standing else Mark("", "")
     ties, open_ = ([it.impl for it in others if it.row["standing"] == how] for how in (TIED, NOT_RESOLVED))
-    found = {
-        "id": case.id, **{axis: row[axis] for axis in axis_names()},
-        "fastest": best.impl, "seconds": row["median"], "bytes": row["peak_bytes"], "standing": row["standing"],
-        "next_best": following.impl or None,
-        "ahead": following.slowdown, "ahead_low": following.low, "ahead_high": following.high,
-    }  # fmt: skip
-    return {
-        **{key: fr.plain(value) for key, value in found.items()},
-        "ties": ties,
-        "not_resolved": open_,
-        "verdict": _verdict(case, ties, open_),
-    }
-
-
-def _verdict(case: Case, ties: Sequence[str], open_: Sequence[str]) -> str:
-    if not case.judged:
-        return "the only one"
-    best = case.ranked[0]
     parts = {
-        "smallest median; no significant difference": not best.row["standing"],
-        "faster": best.state == FASTEST,
+        "the only one": not others,
+        "smallest median; no significant difference": others and not standing,
+        "faster": others and standing == FASTEST,
         f"tied with {words.listing(ties, 1)}": ties,
         f"not resolved from {words.listing(open_, 1)}": open_,
     }
-    return "; ".join(text for text, holds in parts.items() if holds)
+    found = {
+        "id": case.id, **{axis: row[axis] for axis in axis_names()},
+        "fastest": best.impl, "seconds": row["median"], "bytes": row["peak_bytes"], "standing": standing,
+        "next_best": following.impl or None,
+        "ahead": following.slowdown, "ahead_low": following.low, "ahead_high": following.high,
+        "verdict": "; ".join(text for text, holds in parts.items() if holds),
+    }  # fmt: skip
+    known = {key: None if value != value else value for key, value in found.items()}
+    return {**known, "ties": ties, "not_resolved": open_}
 
 
-def crossovers(cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
+def crossovers(grid: Grid) -> Iterator[dict[str, Any]]:
     """Yield lengths T, between adjacent measured ones, at which the fastest implementation changes; all other axes are
     equal.
 
     Both differences are significant; the crossing point, `crosses_at`, is interpolated in log-log.
     """
-    for along in grids.along(cases, "T").values() if cases and "T" in cases[0].at else ():
+    for along in grid.along("T"):
         for one, other in pairwise(along):
             a, b = one.ranked[0], other.ranked[0]
             first, last = a.row["over"].get(b.impl, UNKNOWN), b.row["over"].get(a.impl, UNKNOWN)
@@ -157,21 +151,21 @@ def sentence(crossing: Mapping[str, Any]) -> str:
     return f"{crossing['to']} overtakes {crossing['from']} near T = {crossing['crosses_at']:.0f} (measured at {low} and {high})"
 
 
-def narrowed(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+def narrowed(every: Sequence[Row], asked: Mapping[str, Any]) -> tuple[list[Row], list[dict[str, Any]]]:
     """Return the matching rows of correct implementations, and their differences from the request. Words are matched
     before numbers, since they have no neighbours.
     """
-    frame, missed = fr.trusted(frame), []
-    if frame.empty:
+    rows, missed = fr.trusted(every), []
+    if not rows:
         raise RunError("no implementation of this run was correct in all of its cases and has a time")
     for axis in sorted(asked, key=lambda axis: KNOWN_AXES[axis].is_number):
-        wanted, known = asked[axis], sorted(frame[axis].dropna().unique())
+        wanted, known = asked[axis], sorted({row[axis] for row in rows} - {None})
         near = [value for value in known if matches(value, wanted)]
         if not near and KNOWN_AXES[axis].is_number and not isinstance(wanted, range):
             near = [v for v in known if v < wanted][-1:] + [v for v in known if v > wanted][:1]
-            missed.append({"axis": axis, "asked": wanted, "nearest": list(map(fr.plain, near))})
+            missed.append({"axis": axis, "asked": wanted, "nearest": near})
         if not near:
             listed = ", ".join(map(words.number, known)) or f"no {axis}"
             raise RunError(f"{axis} = {typed(wanted)} was not measured here; measured: {listed}")
-        frame = frame[frame[axis].isin(near)]
-    return frame, missed
+        rows = [row for row in rows if row[axis] in near]
+    return rows, missed

@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from statistics import median
-from typing import Any
 
 from stats import conditions, shares
 from stats.ratios import FASTEST, NOT_RESOLVED, SLOWER
@@ -44,11 +43,6 @@ class Trust:
 def headline(grid: Grid, baseline: str | None) -> str:
     """Return the headline in one sentence. `baseline` is the default implementation."""
     cases = grid.judged
-    if not grid.cases:
-        return "No answer: no cell of this run has a number."
-    able = [it for it in grid.impls if any(case.mark(it).state != "unsupported" for case in grid.cases)]
-    if len(able) == 1:
-        return f"No answer: only {able[0]} has times, and a ratio takes two implementations."
     if not cases:
         return "No answer: no case of this run has times of two implementations that are correct everywhere."
     if not any(mark.low == mark.low for case in cases for mark in case.ranked[1:]):
@@ -60,9 +54,9 @@ def headline(grid: Grid, baseline: str | None) -> str:
     best = [case for case in cases if case.mark(name).best]
     if len(best) == len(cases):
         return _use(name, grid, best, baseline)
-    by_axis = [it for it in (list(_along(cases, axis)) for axis in grid.axes) if 1 < len(it) <= MOST_PARTS]
-    if parts := min((it for it in by_axis if all(what for _, what in it)), key=len, default=[]):
-        text = "; ".join(f"{where}, use {what}" for where, what in parts)
+    by_axis = [parts for axis in grid.axes if 1 < len(parts := _along(cases, axis)) <= MOST_PARTS]
+    if parts := min(by_axis, key=len, default=[]):
+        text = "; ".join(parts)
         return f"{text[0].upper()}{text[1:]}."
     if 3 * len(best) >= 2 * len(cases):
         return f"{_use(name, grid, best, baseline)}{_exceptions(name, cases)}"
@@ -102,21 +96,21 @@ def trust(run: Run, grid: Grid) -> Trust:
     drift = run.workload.get("drift")
     wide = shares.too_wide(1, (1 + half) ** 2)
     precision = f"ratios are {NOT_RESOLVED if wide else f'known to ± {shares.varied(half)} (95 %)'}"
-    reasons = {
-        precision if known else "no ratio has an interval": True,
-        "one process a cell" if fewest < 2 else f"{fewest} processes a cell": True,
-        _not_resolved(grid.judged): _open(grid.judged),
-        f"left out, wrong somewhere: {words.listing(sorted(run.wrong))}": run.wrong,
-        "the run is not complete": not run.complete,
-        "times on CUDA are unverified on a GPU": any(it.row.get("device") == "cuda" for it in marks),
-        (disturbed := conditions.disturbed(run.rows)): disturbed,
-    }
+    reasons = [
+        precision if known else "no ratio has an interval",
+        "one process a cell" if fewest < 2 else f"{fewest} processes a cell",
+        _open(grid.judged) and _not_resolved(grid.judged),
+        run.wrong and f"left out, wrong somewhere: {words.listing(sorted(run.wrong))}",
+        not run.complete and "the run is not complete",
+        any(it.row.get("device") == "cuda" for it in marks) and "times on CUDA are unverified on a GPU",
+        conditions.disturbed(run.rows),
+    ]
     if isinstance(drift, int | float) and conditions.DRIFT < drift < math.inf:
-        reasons[f"meanwhile the reference workload's time varied by {shares.varied(drift)}"] = True
+        reasons.append(f"meanwhile the reference workload's time varied by {shares.varied(drift)}")
     settled = half <= KNOWN_WELL and fewest >= 3 and not _open(grid.judged)
     kept = re.sub(r" --processes[ =]\S+", "", run.command)
     more = f"{kept} --processes {ADVISED_PROCESSES}" if kept and fewest < ADVISED_PROCESSES and not settled else ""
-    return Trust(tuple(text for text, holds in reasons.items() if holds), more)
+    return Trust(tuple(map(str, filter(None, reasons))), more)
 
 
 def _peak(case: Case, name: str | None) -> float:
@@ -189,30 +183,30 @@ def _gains(name: str, cases: Sequence[Case], baseline: str | None, several: bool
 
 def _exceptions(name: str, cases: Sequence[Case]) -> str:
     """Return ' Exceptions: slower in 3 cases, most at H = 1, T = 64, bf16: packed, 1.2× faster.'"""
-    found = Counter(it.state if it.counts else "" for it in (case.mark(name) for case in cases))
-    parts = []
+    states = Counter(mark.state if mark.counts else "without a number" for mark in (case.mark(name) for case in cases))
+    parts = [f"{words.plural(states[it], 'case')} {it}" for it in (NOT_RESOLVED, "without a number") if states[it]]
     if slower := [case for case in cases if case.mark(name).state == SLOWER]:
         worst = max(slower, key=lambda case: case.mark(name).slowdown)
         one = f"{worst.place}: {worst.ranked[0].impl}, {slowdown(worst.mark(name).slowdown)}× faster"
-        parts.append(one if len(slower) == 1 else f"slower in {len(slower)} cases, most at {one}")
-    for what, count in ((NOT_RESOLVED, found[NOT_RESOLVED]), ("without a number", found[""])):
-        parts += [f"{words.plural(count, 'case')} {what}"] if count else []
-    return f" Exception{'s' * (len(slower) + found[NOT_RESOLVED] + found[''] > 1)}: {'; '.join(parts)}."
+        parts.insert(0, one if len(slower) == 1 else f"slower in {len(slower)} cases, most at {one}")
+    several = sum(not case.mark(name).best for case in cases) > 1
+    return f" Exception{'s' * several}: {'; '.join(parts)}."
 
 
-def _along(cases: Sequence[Case], axis: str) -> Iterator[tuple[str, str]]:
-    """Yield each value of an axis, or range of lengths with one result, and the result: 'sdpa (fastest)', or ''."""
+def _along(cases: Sequence[Case], axis: str) -> list[str]:
+    """Return for each value of an axis, or range of lengths with one result, 'at T = 64, use sdpa (fastest)'; an empty
+    list if nothing is fastest or tied at one of the values.
+    """
     values = list(dict.fromkeys(case.at[axis] for case in cases))
     on_a_line = axis in length_axes() and None not in values
-    names: dict[Any, str] = {}
-    for value in values:
-        there = [case for case in cases if case.at[axis] == value]
-        name = _pick(there)
-        names[value] = name if all(case.mark(name).best for case in there) else ""
-    for (name, _), of in groupby(sorted(values) if on_a_line else values, lambda it: (names[it], on_a_line or it)):
+    picked = {value: _pick([case for case in cases if case.at[axis] == value]) for value in values}
+    if not all(case.mark(picked[case.at[axis]]).best for case in cases):
+        return []
+    parts = []
+    for _, of in groupby(sorted(values) if on_a_line else values, picked.__getitem__ if on_a_line else None):
         first, *others = of
-        where = f"{'at' if on_a_line else 'with'} {words.value(axis, first, equals=' = ')}"
-        if others:
-            where = f"from {words.value(axis, first, equals=' = ')} to {words.number(others[-1])}"
-        within = [case for case in cases if case.at[axis] in (first, *others)]
-        yield where, name and f"{name} ({_how(name, within)})"
+        at, name = words.value(axis, first, equals=" = "), picked[first]
+        where = f"from {at} to {words.number(others[-1])}" if others else f"{'at' if on_a_line else 'with'} {at}"
+        how = _how(name, [case for case in cases if case.at[axis] in (first, *others)])
+        parts.append(f"{where}, use {name} ({how})")
+    return parts

@@ -12,20 +12,19 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from statistics import mean
+from dataclasses import dataclass, field
+from statistics import geometric_mean
 from typing import Any
 
 from stats import conditions, saved, shares, verdict
 from stats.effects import Key
-from stats.ratios import Samples
 from stats.saved import Changes
 from stats.verdict import Verdict
 
 from ..reading import command, fingerprint, words
 from ..reading.axes import KNOWN_AXES
 from ..reading.runs import Run
-from .frame import samples_of
+from .frame import key_of, samples_of
 
 EXACT = ("peak_bytes", "kernel", "operators", "error")
 """Facts that are equal in every call of a cell, so that any difference is reported."""
@@ -42,6 +41,8 @@ ALL_CHANGED = (
 )
 
 VARIANTS = ("base", "head")
+
+_UNKNOWN = Verdict(verdict.INCONCLUSIVE, "", detectable=math.inf)
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,6 @@ class Cell:
     verdict: Verdict
     base: float
     head: float
-    processes: tuple[int, int]
-    """Number of processes of each variant."""
     changes: tuple[Change, ...] = ()
     broken: bool = False
     """Whether head is wrong, fails or hangs where base does not."""
@@ -149,23 +148,24 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
     machines = fingerprint.described(fingerprint.differing(base, head))
     other = f"another machine: {machines}" if machines else ""
     runs = _cells(base), _cells(head)
-    cells = {key: (runs[0].get(key, _NOWHERE), runs[1].get(key, _NOWHERE)) for key in runs[0] | runs[1]}
-    both = {key: variants for key, variants in cells.items() if all(it.logs for it in variants)}
+    cells = {key: (runs[0].get(key, {}), runs[1].get(key, {})) for key in runs[0] | runs[1]}
+    both = {key: variants for key, variants in cells.items() if all("samples" in it for it in variants)}
     changed = {impl for (impl, _), variants in both.items() if _differs("impl_hash", variants, unknown=True)}
     alike = {key: variants for key, variants in both.items() if not other and not _differs("case_hash", variants)}
-    before, after = ({key: variants[i].samples for key, variants in alike.items()} for i in (0, 1))
+    before, after = ({key: variants[i]["samples"] for key, variants in alike.items()} for i in (0, 1))
     found = saved.changes(before, after, changed)
     judged, implementations = _verdicts(found, changed, margin)
     names = dict.fromkeys(impl for impl, _ in alike)
-    of_interest, anchors = tuple(name for name in names if name in changed), names.keys() - changed
-    why = ALL_CHANGED if alike and not anchors else other
+    of_interest = tuple(name for name in names if name in changed)
+    why = ALL_CHANGED if 0 < len(names) == len(of_interest) else other
     shown = [
         _cell(key, variants, _verdict(variants, judged.get(key), why), margin if key in alike else math.inf)
         for key, variants in cells.items()
-        if any(it.logs or it.reason == "wrong" for it in variants) or variants[1].reason in FAILED
+        if any("samples" in it or _reason(it) == "wrong" for it in variants) or _reason(variants[1]) in FAILED
     ]
-    open_ = {name: implementations.get(name) for name in of_interest}
-    notes = [*_notes(base, head), *_notes_on(found, len(anchors)), *_open(base, head, open_)]
+    known = {name: implementations.get(name, _UNKNOWN) for name in of_interest}
+    open_ = {name: it.detectable for name, it in known.items() if it.word == verdict.INCONCLUSIVE}
+    notes = [*_notes(base, head), *_notes_on(found), *_open(base, head, open_)]
     reasons = {cell.verdict.reason for cell in shown if cell.verdict.word == verdict.INCONCLUSIVE}
     return Comparison(
         base.name,
@@ -184,48 +184,27 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
     )
 
 
-@dataclass(frozen=True)
-class _Variant:
-    """Data of a cell in one run."""
-
-    facts: Mapping[str, Any]
-    logs: Sequence[float]
-    """log(seconds), one per process."""
-    samples: Samples
-    reason: str = ""
-    """Why it has no numbers."""
-    detail: str = ""
-
-    @property
-    def seconds(self) -> float:
-        """Geometric mean over the processes."""
-        return math.exp(mean(self.logs)) if self.logs else math.nan
+_Facts = Mapping[str, Any]
+"""A cell in one run: a row's metadata with `samples` and `seconds`, `reason` and `detail` of a skip, or both, or nothing."""
 
 
-_NOWHERE = _Variant({}, (), Samples((), (), (), ()))
-
-_Variants = tuple[_Variant, _Variant]
-
-
-def _cells(run: Run) -> dict[Key, _Variant]:
-    found = {
-        _key(cell): replace(_NOWHERE, reason=str(cell["reason"]), detail=cell.get("detail") or "")
-        for cell in run.skipped
-    }
+def _cells(run: Run) -> dict[Key, _Facts]:
+    found: dict[Key, _Facts] = {key_of(cell): cell for cell in run.skipped}
     for row in run.rows:
-        facts = row["extra_info"]
-        logs, known = [*map(math.log, facts["process_medians"])], found.get(_key(facts), _NOWHERE)
-        found[_key(facts)] = replace(known, facts=facts, logs=logs, samples=samples_of(row))
+        key, facts = key_of(row["extra_info"]), row["extra_info"]
+        timed = {"samples": samples_of(row), "seconds": geometric_mean(facts["process_medians"])}
+        found[key] = {**found.get(key, {}), **facts, **timed}
     return found
 
 
-def _key(facts: Mapping[str, Any]) -> Key:
-    return str(facts["impl"]), str(facts["id"])
+def _reason(facts: _Facts) -> str:
+    """Return why a cell was skipped; 'not' if it is not in the run."""
+    return str(facts.get("reason", "" if facts else "not"))
 
 
-def _differs(what: str, variants: _Variants, unknown: bool = False) -> bool:
+def _differs(what: str, variants: Sequence[_Facts], unknown: bool = False) -> bool:
     """Whether a fact differs between the variants; `unknown` if neither has it."""
-    before, after = (variant.facts.get(what) for variant in variants)
+    before, after = (facts.get(what) for facts in variants)
     return bool(before != after) or (unknown and before is None)
 
 
@@ -233,53 +212,45 @@ def _verdicts(found: Changes, changed: set[str], margin: float) -> tuple[dict[Ke
     """Judge changed implementations separately, so that testing others costs no sensitivity."""
     cells: dict[Key, Verdict] = {}
     implementations: dict[str, Verdict] = {}
-    for group in (True, False):
-        own = {key: it for key, it in found.cells.items() if (key[0] in changed) == group}
-        wholes = {impl: it for impl, it in found.implementations.items() if (impl in changed) == group}
+    for group in (changed, found.implementations.keys() - changed):
+        own = {key: it for key, it in found.cells.items() if key[0] in group}
+        wholes = {impl: it for impl, it in found.implementations.items() if impl in group}
         of_cells, of_wholes = verdict.of_effects(own, wholes, margin, verdict.LEAST_OF_RUNS)
         cells, implementations = cells | of_cells, implementations | of_wholes
     return cells, implementations
 
 
-def _cell(key: Key, variants: _Variants, judged: Verdict, margin: float) -> Cell:
+def _cell(key: Key, variants: Sequence[_Facts], judged: Verdict, margin: float) -> Cell:
     """Build a cell; with an infinite `margin`, more memory is no regression."""
     before, after = variants
-    return Cell(
-        *key,
-        verdict=judged,
-        base=before.seconds,
-        head=after.seconds,
-        processes=(len(before.logs), len(after.logs)),
-        changes=tuple(changes(before.facts, after.facts, margin)),
-        broken=after.reason in FAILED and before.reason not in FAILED,
-    )
+    broken = _reason(after) in FAILED and _reason(before) not in FAILED
+    seconds = before.get("seconds", math.nan), after.get("seconds", math.nan)
+    return Cell(*key, judged, *seconds, tuple(changes(before, after, margin)), broken)
 
 
-def _verdict(variants: _Variants, judged: Verdict | None, other: str) -> Verdict:
+def _verdict(variants: Sequence[_Facts], judged: Verdict | None, other: str) -> Verdict:
     """Return the verdict on a cell that is wrong or has no time in a run, else that on its times, else the ratio alone with
     the reason. `other`: the reason for all cells that can be compared.
     """
     why = [
-        f"{it.reason.replace('_', ' ') or 'not'} in {name}{it.detail and f': {it.detail}'}"
-        for name, it in zip(VARIANTS, variants, strict=True)
-        if not it.logs or it.reason == "wrong"
+        ": ".join(filter(None, (f"{_reason(facts).replace('_', ' ')} in {name}", facts.get("detail"))))
+        for name, facts in zip(VARIANTS, variants, strict=True)
+        if "samples" not in facts or _reason(facts) == "wrong"
     ]
     before, after = variants
     if why:
-        lost = verdict.BROKEN if after.reason in FAILED else verdict.NEW if after.logs else verdict.GONE
-        return Verdict(verdict.WRONG if "wrong" in (before.reason, after.reason) else lost, "; ".join(why))
+        lost = verdict.BROKEN if _reason(after) in FAILED else verdict.NEW if "samples" in after else verdict.GONE
+        return Verdict(verdict.WRONG if "wrong" in map(_reason, variants) else lost, "; ".join(why))
     if _differs("device", variants):
         other = "measured on another device"
     elif _differs("case_hash", variants):
         other = "the benchmark itself was changed"
-    return judged or Verdict(verdict.INCONCLUSIVE, other or NOTHING_BESIDE, after.seconds / before.seconds)
+    return judged or Verdict(verdict.INCONCLUSIVE, other or NOTHING_BESIDE, after["seconds"] / before["seconds"])
 
 
 def _notes(base: Run, head: Run) -> Iterator[str]:
     if base.rows == head.rows:
         yield "base and head hold the same measurements"
-    if refusal := fingerprint.refusal(base, head):
-        yield f"{refusal}, so there is no verdict"
     if different := fingerprint.software(base, head):
         yield f"compared across versions: {fingerprint.described(different)}"
     if different := fingerprint.environment(base, head):
@@ -291,7 +262,7 @@ def _notes(base: Run, head: Run) -> Iterator[str]:
             yield f"{run.name}: {why}"
 
 
-def _notes_on(found: Changes, anchors: int) -> Iterator[str]:
+def _notes_on(found: Changes) -> Iterator[str]:
     if not found.implementations:
         return
     if abs(math.expm1(found.shift)) > conditions.DRIFT:
@@ -299,19 +270,19 @@ def _notes_on(found: Changes, anchors: int) -> Iterator[str]:
         yield f"seconds of unchanged code changed by {shares.signed(found.shift)} from base to head{another}"
     cells, impls = (shares.percent(math.expm1(spread)) for spread in (found.of_cells, found.of_implementations))
     yield (
-        f"changes are relative to {words.plural(anchors, 'implementation')} whose code is the same in both runs. Such "
-        f"code moves by {impls}, and one cell by {cells} (standard deviations)"
+        f"changes are relative to {words.plural(len(found.anchors), 'implementation')} whose code is the same in both "
+        f"runs. Such code moves by {impls}, and one cell by {cells} (standard deviations)"
     )
 
 
-def _open(base: Run, head: Run, verdicts: Mapping[str, Verdict | None]) -> Iterator[str]:
-    """Yield the command that judges changed implementations without a verdict. `verdicts`: None for one without times."""
-    names = [name for name, known in verdicts.items() if known is None or known.word == verdict.INCONCLUSIVE]
-    if not names:
-        return
-    seen = max((known.detectable for name in names if (known := verdicts[name])), default=math.inf)
-    shown = f"for {words.listing(names)} these runs can detect a change of {shares.percent(seen)}; " * (seen < 1)
-    yield f"{shown}`{_interleaved(base, head, names)}` detects 1 % in a few minutes"
+def _open(base: Run, head: Run, detectable: Mapping[str, float]) -> Iterator[str]:
+    """Yield the command that judges changed implementations without a verdict, by their detectable effects."""
+    if detectable:
+        seen = max(detectable.values())
+        shown = f"for {words.listing(detectable)} these runs can detect a change of {shares.percent(seen)}; " * (
+            seen < 1
+        )
+        yield f"{shown}`{_interleaved(base, head, detectable)}` detects 1 % in a few minutes"
 
 
 def _interleaved(base: Run, head: Run, names: Collection[str]) -> str:

@@ -36,7 +36,7 @@ def key(series: Series, at: int, runs: Sequence[Run]) -> Key | None:
     """Return the key of the comparison of the commits before and after a step; None if they are missing, equal, or the
     code was not committed.
     """
-    base, head = (runs[series.points[i].run].committed for i in (at - 1, at))
+    base, head = (runs[run].committed for run in (series.before[at], at))
     case = "-".join(part for part in series.id.split("-") if not part.startswith("threads="))
     return (base, head, series.impl, case, series.axes.get("threads") or 1) if base and head and base != head else None
 

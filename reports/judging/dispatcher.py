@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from stats.arguments import as_typed
@@ -27,6 +26,7 @@ from ..reading.axes import KNOWN_AXES, axis_names
 from ..reading.runs import Run, RunError
 from ..reading.words import SHORT_DTYPE
 from . import frame as fr
+from .frame import Row
 
 _KERNELS = Path(__file__).parent.parent / "templates" / "kernels"
 _SUFFIX = ".py.j2"
@@ -44,6 +44,8 @@ T_kv).
 
 OF_LAYERS = ("d_model", "source", "qkv_bias", "out_bias", "scope")
 """Axes that affect the layer around a kernel, but not the kernel."""
+
+SIZES = ("threads", "B", "H", "H_kv", "D_h", "D_v", "T", "T_kv")
 
 MAY_LOSE = 0.03
 """Share of SDPA's time by which the upper end of a choice's interval may exceed it. Excluding any loss would keep SDPA
@@ -85,7 +87,7 @@ ByLength = dict[int, dict[str, Ratio]]
 """By number of keys, the ratio of each kernel's time to SDPA's."""
 
 
-def emit(path: Path, runs: Sequence[tuple[Run, pd.DataFrame]]) -> str:
+def emit(path: Path, runs: Sequence[tuple[Run, Sequence[Row]]]) -> str:
     """Write the module from the given rows of the runs, oldest first; returns a sentence on its contents.
 
     Raises:
@@ -96,7 +98,7 @@ def emit(path: Path, runs: Sequence[tuple[Run, pd.DataFrame]]) -> str:
     # transformers loads a kernel of its hub by a name with flash
     if path.suffix != ".py" or not path.stem.isidentifier() or path.stem in taken or "flash" in path.stem:
         raise RunError(f"--emit {path}: expected a Python module of a name that is free, as attention_here.py")
-    every = measured(runs, {name for _, frame in runs for name in frame["impl"]} - {SDPA})
+    every = measured(runs, {row["impl"] for _, rows in runs for row in rows} - {SDPA})
     known = {setting: some for setting, by_length in every.items() if (some := _choosable(setting, by_length))}
     if not known:
         raise RunError(
@@ -175,7 +177,7 @@ def _provenance(runs: Sequence[Run]) -> Iterator[str]:
     return (re.sub(r"[^\w .,:()/+@-]+", " ", line) for line in lines)
 
 
-def measured(runs: Sequence[tuple[Run, pd.DataFrame]], kernels: Collection[str]) -> dict[Setting, ByLength]:
+def measured(runs: Sequence[tuple[Run, Sequence[Row]]], kernels: Collection[str]) -> dict[Setting, ByLength]:
     """Return ratios of these kernels from the runs. Later runs replace earlier ones, and cores the layers around them:
     projections are equal, so that a layer is faster if its core is.
 
@@ -188,12 +190,12 @@ def measured(runs: Sequence[tuple[Run, pd.DataFrame]], kernels: Collection[str])
             raise RunError(f"{first.name} and {other.name} don't go together: {fingerprint.described(differs)}")
     found: dict[Setting, ByLength] = {}
     for scope in ("layer", "core"):
-        for run, frame in runs:
-            for _, part in frame[frame["scope"] == scope].groupby("id", sort=False):
-                rows = {row["impl"]: row for row in fr.records(part)}
-                over = {name: fr.ratio(rows[name], rows[SDPA]) for name in kernels if {name, SDPA} <= rows.keys()}
-                if over and (setting := _setting(rows[SDPA], run.machine)):
-                    found.setdefault(setting, {})[int(rows[SDPA]["T_kv"])] = over
+        for run, rows in runs:
+            for case in fr.grouped((row for row in rows if row["scope"] == scope), "id").values():
+                bases = [row for row in case if row["impl"] == SDPA]
+                over = {row["impl"]: fr.ratio(row, base) for base in bases for row in case if row["impl"] in kernels}
+                if over and (setting := _setting(bases[0], run.machine)):
+                    found.setdefault(setting, {})[bases[0]["T_kv"]] = over
     return found
 
 
@@ -204,35 +206,31 @@ def key_ranges(by_length: ByLength) -> Iterator[KeyRange]:
     chosen.
     """
     keys, lengths = np.arange(min(by_length), max(by_length) + 1), sorted(by_length)
-    names = sorted({name for ratios in by_length.values() for name in ratios})
-    least, chosen = np.zeros(keys.shape), np.full(keys.shape, -1)
-    for i, name in enumerate(names):
-        ratios = [by_length[T].get(name, UNKNOWN) for T in lengths]
-        value, high = (
-            np.interp(np.log(keys), np.log(lengths), np.log(ends))
-            for ends in ([it.value for it in ratios], [it.high for it in ratios])
-        )
-        wins = (high < math.log1p(MAY_LOSE)) & (value < least)
-        least[wins], chosen[wins] = value[wins], i
+    names = [SDPA, *sorted({name for ratios in by_length.values() for name in ratios})]
+    logs = np.zeros((len(names), len(keys)))
+    for i, name in enumerate(names[1:], 1):
+        ratios = np.log([by_length[T].get(name, UNKNOWN) for T in lengths])
+        value, _, high = (np.interp(np.log(keys), np.log(lengths), ends) for ends in ratios.T)
+        logs[i] = np.where(high < math.log1p(MAY_LOSE), value, np.inf)
+    chosen = logs.argmin(axis=0)
     for a, b in pairwise([0, *np.flatnonzero(np.diff(chosen)) + 1, len(keys)]):
-        if chosen[a] >= 0:
+        if chosen[a]:
             first, last, name = int(keys[a]), int(keys[b - 1]), names[chosen[a]]
             within = {T: by_length[T][name] for T in lengths if first <= T <= last}
             yield KeyRange(first, last, name, within)
 
 
-def _setting(row: Mapping[str, Any], machine: Mapping[str, Any]) -> Setting | None:
+def _setting(row: Row, machine: Mapping[str, Any]) -> Setting | None:
     """Return a case's setting; None unless it is a call with at most a boolean mask, without dropout."""
     own = {*Setting._fields, *OF_LAYERS, "T_kv", "mode", "window", "window_right"}
     others = [axis for axis in axis_names() if axis not in own]
-    is_usual = all(pd.isna(row[axis]) or row[axis] in KNOWN_AXES[axis].omitted for axis in others)
+    is_usual = all(row[axis] in (None, *KNOWN_AXES[axis].omitted) for axis in others)
     is_known = row["mask"] in MASKS and row["mode"] in GRADIENTS and row["dtype"] in SHORT_DTYPE
     on_gpu = row["device"] == "cuda"
     device = machine.get("gpu") if on_gpu else row["device"]
-    sizes = [row[name] for name in ("threads", "B", "H", "H_kv", "D_h", "D_v", "T", "T_kv")]
-    if not (is_usual and is_known and isinstance(device, str)) or any(map(pd.isna, sizes)):
+    threads, B, H, H_kv, D_h, D_v, T, T_kv = sizes = [row[name] for name in SIZES]
+    if not (is_usual and is_known and isinstance(device, str)) or None in sizes:
         return None
-    threads, B, H, H_kv, D_h, D_v, T, T_kv = map(int, sizes)
-    windowed = any(pd.notna(row.get(name)) for name in ("window", "window_right"))
+    windowed = (row.get("window"), row.get("window_right")) != (None, None)
     of_call = row["dtype"], GRADIENTS[row["mode"]], "pairs" if windowed else MASKS[row["mask"]]
     return Setting(device, None if on_gpu else threads, *of_call, B, H, H_kv, D_h, D_v, None if T_kv == T else T)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import pandas as pd
+from collections.abc import Iterable, Sequence
 
 from stats import estimate, shares
 
 from ..reading import units, words
 from . import frame as fr
+from .frame import Row
 from .grid import slowdown
 
 PART = 0.10
@@ -22,30 +23,32 @@ malloc rounds and caches memory.
 """
 
 
-def wrong(frame: pd.DataFrame, skipped: pd.DataFrame) -> list[str]:
+def wrong(rows: Iterable[Row], skipped: Iterable[Row]) -> list[str]:
     """Return a warning for every implementation that failed the correctness check, with its first failure."""
-    found = skipped[skipped["reason"] == "wrong"].groupby("impl", sort=False)["detail"]
-    measured = set(frame["impl"])
+    found = fr.grouped((cell for cell in skipped if cell["reason"] == "wrong"), "impl")
+    measured = {row["impl"] for row in rows}
     return [
-        f"{name} {words.WRONG} did not pass the correctness check in {words.plural(len(details), 'cell')}: {details.iloc[0]}."
+        f"{name} {words.WRONG} did not pass the correctness check in {words.plural(len(cells), 'cell')}: {cells[0]['detail']}."
         f"{' Its numbers elsewhere are in doubt.' * (name in measured)}"
-        for name, details in found
+        for name, cells in found.items()
     ]
 
 
-def page_faults(frame: pd.DataFrame) -> str:
+def page_faults(rows: Iterable[Row]) -> str:
     """Describe the call that loses most time to page faults where glibc has its own settings; '' if none loses `PART`.
 
     A run that keeps pages has `fresh_pages_s`, seconds with those settings; another one has `kept_pages_s`.
     """
-    usable = fr.distinct_lengths(fr.trusted(frame))
-    kept, fresh = usable[["kept_pages_s", "median"]].min(axis=1), usable[["fresh_pages_s", "median"]].max(axis=1)
-    usable = usable.assign(kept=kept, fresh=fresh)
-    faulting = [row for row in fr.records(usable) if row["kept"] <= (1 - PART) * row["fresh"]]
+    usable = [
+        {**row, "T_kv": None if row["T_kv"] == row["T"] else row["T_kv"],  # no length of its own
+         "kept": min(row["median"], row["kept_pages_s"]), "fresh": max(row["median"], row["fresh_pages_s"])}
+        for row in fr.trusted(rows)
+    ]  # fmt: skip
+    faulting = [row for row in usable if row["kept"] <= (1 - PART) * row["fresh"]]
     if not faulting:
         return ""
     most = max(faulting, key=lambda row: row["fresh"] - row["kept"])
-    fastest = fr.ranked(usable[usable["id"] == most["id"]])[0]
+    fastest = fr.ranked(row for row in usable if row["id"] == most["id"])[0]
     times = [units.seconds(most[way]) for way in ("kept", "fresh")]
     text = (
         f"With glibc's own settings {most['impl']} takes {times[1]} at {words.place(most, always=fr.varying(usable))}, of "
@@ -59,25 +62,25 @@ def page_faults(frame: pd.DataFrame) -> str:
     return f"{text}."
 
 
-def hidden_memory(frame: pd.DataFrame) -> str:
+def hidden_memory(rows: Sequence[Row]) -> str:
     """Name the cell whose process grew most beyond torch's allocations; '' if none grew by more than is usual."""
-    grown, tensors = frame["peak_rss_bytes"], frame["peak_bytes"]
-    beyond = (grown - tensors)[(grown > tensors + UNEXPLAINED) & (grown > TIMES * tensors)]
-    if beyond.empty:
+    beyond = [
+        row for row in rows if row["peak_rss_bytes"] > max(row["peak_bytes"] + UNEXPLAINED, row["peak_bytes"] * TIMES)
+    ]
+    if not beyond:
         return ""
-    most = fr.records(frame.loc[[beyond.idxmax()]])[0]
+    most = max(beyond, key=lambda row: row["peak_rss_bytes"] - row["peak_bytes"])
     return (
         f"In {words.plural(len(beyond), 'cell')} a call took more memory than its tensors, most {most['impl']} at "
-        f"{words.place(most, always=fr.varying(frame))}: the process grew by {units.memory(most['peak_rss_bytes'])}, of "
+        f"{words.place(most, always=fr.varying(rows))}: the process grew by {units.memory(most['peak_rss_bytes'])}, of "
         f"which tensors take {units.memory(most['peak_bytes'])}."
     )
 
 
-def between_processes(frame: pd.DataFrame) -> str:
+def between_processes(rows: Sequence[Row]) -> str:
     """Tell how far processes move a ratio, which its interval includes, and whether that was estimated."""
     usual = shares.percent(estimate.BETWEEN_PROCESSES)
-    how = (
-        f"estimated from this run, with {usual} as prior" if frame["processes"].max() > 1 else "assumed, of one process"
-    )
-    found = shares.percent(frame.attrs["between_processes"])
+    several = any(row["processes"] > 1 for row in rows)
+    how = f"estimated from this run, with {usual} as prior" if several else "assumed, of one process"
+    found = shares.percent(rows[0]["between_processes"]) if rows else usual
     return f"Intervals include what processes add to the scatter of visits: {found} (standard deviation; {how})."

@@ -6,13 +6,11 @@ Headline, heat map, tables, terminal output and Markdown are all made from one `
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import geometric_mean
 from typing import Any
-
-import pandas as pd
 
 from stats import shares
 from stats.ratios import FASTEST, NOT_RESOLVED, TIED
@@ -20,6 +18,7 @@ from stats.ratios import FASTEST, NOT_RESOLVED, TIED
 from ..reading import words
 from ..reading.axes import length_axes
 from . import frame as fr
+from .frame import Row
 
 WRONG = "wrong"
 
@@ -40,7 +39,7 @@ class Mark:
     low: float = math.nan
     """Ends of its 95 % interval; NaN if there is none."""
     high: float = math.nan
-    row: Mapping[str, Any] = field(default_factory=dict)
+    row: Row = field(default_factory=dict)
     why: str = ""
 
     @property
@@ -78,10 +77,14 @@ class Case:
         return self.marks.get(impl or "") or Mark(impl or "", UNMEASURED)
 
     @property
+    def setting(self) -> dict[str, Any]:
+        """Values of the varying axes; T_kv equal to T is none."""
+        return {axis: value for axis, value in self.at.items() if axis != "T_kv" or value != self.at.get("T")}
+
+    @property
     def place(self) -> str:
-        """Values of the varying axes: 'H = 8, T = 1024, bf16'."""
-        shown = {axis: value for axis, value in self.at.items() if axis != "T_kv" or value != self.at.get("T")}
-        return words.title(shown, ", ") or self.title
+        """Values of the varying axes in words: 'H = 8, T = 1024, bf16'."""
+        return words.title(self.setting, ", ") or self.title
 
 
 @dataclass(frozen=True)
@@ -131,12 +134,25 @@ class Grid:
 
     def columns(self, axis: str | None = None) -> list[Column]:
         """Return one column per case, or per value of an axis."""
-        if axis is None:
-            return [
-                Column(tuple(words.value(it, value) for it, value in case.at.items()), [case]) for case in self.cases
-            ]
-        values = dict.fromkeys(case.at[axis] for case in self.cases)
-        return [Column((words.value(axis, v),), [case for case in self.cases if case.at[axis] == v]) for v in values]
+        found: dict[Any, list[Case]] = {}
+        for case in self.cases:
+            found.setdefault(case.at[axis] if axis else case.id, []).append(case)
+        axes = [axis] if axis else self.axes
+        return [Column(tuple(words.value(it, of[0].at[it]) for it in axes), of) for of in found.values()]
+
+    def along(self, axis: str | None) -> list[list[Case]]:
+        """Return the cases at each setting of the other axes, sorted by this one, where they are several."""
+        found: dict[Any, list[Case]] = {}
+        known = [case for case in self.cases if case.ranked and case.at.get(axis or "") is not None]
+        for case in sorted(known, key=lambda case: case.at[axis or ""]):
+            found.setdefault(tuple(it for it in case.setting.items() if it[0] != axis), []).append(case)
+        return [cases for cases in found.values() if len(cases) > 1]
+
+    @cached_property
+    def length(self) -> str | None:
+        """The size axis with the most values at one setting of the others, used as the x-axis."""
+        most = {axis: max(map(len, self.along(axis)), default=0) for axis in length_axes()}
+        return max((axis for axis in most if most[axis]), key=most.__getitem__, default=None)
 
     @property
     def signs(self) -> str:
@@ -179,22 +195,27 @@ SIGNS = {
 """Signs in place of missing numbers, the worst reason first."""
 
 
-def grid(frame: pd.DataFrame, skipped: pd.DataFrame, registry: Iterable[str] = ()) -> Grid:
+def grid(rows: Sequence[Row], skipped: Iterable[Row] = (), registry: Iterable[str] = ()) -> Grid:
     """Build the grid. Names missing from `registry` are the user's own; without a registry, none are."""
-    axes = fr.varying(frame)
-    gone: dict[str, list[Mapping[str, Any]]] = {}
-    for row in fr.records(skipped):
-        gone.setdefault(row["id"], []).append(row)
-    cases = [_case(id_, axes, part, gone.get(id_, [])) for id_, part in fr.by_case(frame, axes)]
+    axes, gone = fr.varying(rows), fr.grouped(skipped, "id")
+    parts = fr.grouped(sorted(rows, key=_in_order(axes, rows)), "id")
+    cases = [_case(axes, part, gone.get(id_, [])) for id_, part in parts.items()]
     known = set(map(words.base, registry))
-    names = list(dict.fromkeys(impl for case in cases for impl in case.marks))
-    own = frozenset(name for name in names if known and words.base(name) not in known)
-    supported = {
-        mark.impl for case in cases for mark in case.marks.values() if mark.counts or mark.state != "unsupported"
-    }
-    made = Grid(cases, [name for name in names if name in own | supported], axes, own)
+    marks = {mark.impl: mark for case in cases for mark in case.marks.values()}
+    own = frozenset(name for name in marks if known and words.base(name) not in known)
+    supported = {mark.impl for case in cases for mark in case.marks.values() if mark.state != "unsupported"}
+    made = Grid(cases, [name for name in marks if name in own | supported], axes, own)
     made.impls.sort(key=lambda name: (name not in own, -made.count(name), mean_slowdown(name, cases)))
     return made
+
+
+def _in_order(axes: Sequence[str], rows: Sequence[Row]) -> Callable[[Row], list[int]]:
+    """Return a sort key by axes: numbers by size, None last; words as in the file."""
+    values = {axis: [*dict.fromkeys(row[axis] for row in rows)] for axis in axes}
+    for of in values.values():
+        if all(isinstance(value, int | float | None) for value in of):
+            of.sort(key=lambda value: (value is None, value or 0))
+    return lambda row: [of.index(row[axis]) for axis, of in values.items()]
 
 
 def slowdown(value: float) -> str:
@@ -213,23 +234,6 @@ def interval(low: float, high: float) -> str:
     return f"{_end(low)} to {_end(high)}"
 
 
-def length(cases: Sequence[Case]) -> str | None:
-    """Return the size axis with the most values at one setting of the others, used as the x-axis."""
-    axes = [axis for axis in length_axes() if cases and axis in cases[0].at]
-    counts = {axis: max(map(len, along(cases, axis).values()), default=0) for axis in axes}
-    return max(counts, key=counts.__getitem__) if counts and max(counts.values()) > 1 else None
-
-
-def along(cases: Sequence[Case], axis: str) -> dict[tuple[Any, ...], list[Case]]:
-    """Group cases by their setting of all axes but one, sorted by that axis. T_kv equal to T is no setting."""
-    found: dict[tuple[Any, ...], list[Case]] = {}
-    known = [case for case in cases if case.at[axis] is not None and case.ranked]
-    for case in sorted(known, key=lambda case: case.at[axis]):
-        at = {key: None if key == "T_kv" and value == case.at.get("T") else value for key, value in case.at.items()}
-        found.setdefault(tuple(value for key, value in at.items() if key != axis), []).append(case)
-    return found
-
-
 def _end(value: float) -> str:
     """Format an interval's end; one above 1 by less than 0.5 % has a digit more, so that it differs from 1."""
     return f"{value:.{2 + (1 < value < 1.005)}f}" if value < 1.995 else shares.significant(value, 2)
@@ -245,18 +249,17 @@ def _tooltip(found: Sequence[Mark], column: Column) -> str:
     return f"{where}: {mark.state}, {slowdown(mark.slowdown)}× the fastest{between}"
 
 
-def _case(id_: str, axes: Sequence[str], part: pd.DataFrame, gone: Sequence[Mapping[str, Any]]) -> Case:
-    at = {axis: fr.plain(part[axis].iloc[0]) for axis in axes}
-    title = words.place(fr.settings(part), always=[*at, "B", "H", "D_h", "T"]) or id_
-    rows = fr.ranked(fr.trusted(part))
+def _case(axes: Sequence[str], part: Sequence[Row], gone: Sequence[Row]) -> Case:
+    first, rows = part[0], fr.ranked(fr.trusted(part))
     marks = sorted((_mark(row, rows[0]) for row in rows), key=lambda mark: mark.slowdown)
-    doubtful = fr.records(part[part["wrong"] & part["median"].notna()])
-    marks += [Mark(row["impl"], WRONG, row=row, why="in another case: its times are in doubt") for row in doubtful]
+    doubtful = "in another case: its times are in doubt"
+    marks += [Mark(row["impl"], WRONG, row=row, why=doubtful) for row in part if row["wrong"]]
     marks += [Mark(str(row["impl"]), str(row["reason"]), why=str(row["detail"] or "")) for row in gone]
-    return Case(id_, at, title, {mark.impl: mark for mark in marks})
+    title = words.place(first, always=[*axes, "B", "H", "D_h", "T"]) or first["id"]
+    return Case(first["id"], {axis: first[axis] for axis in axes}, title, {mark.impl: mark for mark in marks})
 
 
-def _mark(row: Mapping[str, Any], best: Mapping[str, Any]) -> Mark:
+def _mark(row: Row, best: Row) -> Mark:
     found = fr.ratio(row, best)
     # the smallest median is the fastest: a paired ratio below 1 is not significant
     return Mark(row["impl"], row["standing"] or NOT_RESOLVED, max(1.0, found.value), found.low, found.high, row)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import pandas as pd
+import math
+from collections.abc import Mapping
+from typing import Any
 
 A100 = {"float64": 19.5, "float32": 19.5, "tf32": 156.0, "bfloat16": 312.0, "float16": 312.0}
 """NVIDIA A100 Tensor Core GPU, data sheet 1758950-r4, 2021; float64 on tensor cores, in all of NVIDIA's that have them."""
@@ -34,12 +36,8 @@ PEAKS = {
 """Peaks by torch's name of a whole GPU; a part of one (MIG) and unlisted variants have none."""
 
 
-def shares(frame: pd.DataFrame, gpu: object) -> pd.Series[float]:
-    """Return each row's `tflops_per_s` over the GPU's peak in the dtype of its products; NaN if unknown."""
-    formats = frame["dtype"].astype(object)
-    if "autocast" in frame:
-        formats = frame["autocast"].where(frame["autocast"].notna(), formats)
-    if "tf32" in frame:
-        formats = formats.where(frame["tf32"].fillna(False).astype(bool).eq(False), "tf32")
-    peaks = formats.map(PEAKS.get(str(gpu), {})).astype(float)
-    return frame["tflops_per_s"] / peaks.where(frame["device"] == "cuda")
+def share(row: Mapping[str, Any], gpu: object) -> float:
+    """Return a row's `tflops_per_s` over the GPU's peak in the dtype of its products; NaN if unknown."""
+    of_products = "tf32" if row.get("tf32") else row.get("autocast") or row["dtype"]
+    peaks = PEAKS.get(str(gpu), {}) if row["device"] == "cuda" else {}
+    return float(row["tflops_per_s"]) / peaks.get(of_products, math.nan)

@@ -5,14 +5,12 @@ Williams, Waterman and Patterson, "Roofline: an insightful visual performance mo
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
-
-import pandas as pd
 
 from ..reading import words
 from ..reading.runs import positive
+from .frame import Row
 
 AXES = ("device", "dtype", "autocast", "threads")
 """Axes that determine a row's ceiling."""
@@ -24,40 +22,38 @@ Corners = list[tuple[float, float]]
 """Points of FLOP per byte, FLOP per second."""
 
 
-def points(frame: pd.DataFrame) -> pd.DataFrame:
+def points(rows: Iterable[Row]) -> list[Row]:
     """Return rows with `intensity`, FLOP per byte, and `rate`, FLOP per second; incomplete rows are dropped."""
-    rows = frame.assign(intensity=frame["flops"] / frame["bytes"], rate=frame["flops"] / frame["median"])
-    known = rows[["intensity", "rate"]]
-    return rows[((known > 0) & (known < math.inf)).all(axis=1)]
+    return [
+        {**row, "intensity": row["flops"] / row["bytes"], "rate": row["flops"] / row["median"]}
+        for row in rows
+        if row["flops"] > 0 and row["bytes"] > 0
+    ]
 
 
-def ceilings(rooflines: Sequence[dict[str, Any]], rows: pd.DataFrame) -> dict[str, Corners]:
+def ceilings(rooflines: Sequence[dict[str, Any]], rows: Sequence[Row]) -> dict[str, Corners]:
     """Return the ceilings of `points` by name, over the range of their intensities.
 
     Two slopes per product: copies of the largest measured footprint, and of the fastest one, which may fit a cache.
     """
-    low, high = rows["intensity"].min() / 2, rows["intensity"].max() * 2
+    intensities = [row["intensity"] for row in rows]
+    low, high = min(intensities) / 2, max(intensities) * 2
     found: dict[str, Corners] = {}
-    for device, dtype, autocast, threads in rows.reindex(columns=list(AXES)).drop_duplicates().values.tolist():
-        here = [
-            it for it in rooflines if it.get("device") == device and (pd.isna(threads) or it.get("threads") == threads)
-        ]
-        wanted = dtype if pd.isna(autocast) else autocast
+    for device, dtype, autocast, threads in dict.fromkeys(tuple(row.get(axis) for axis in AXES) for row in rows):
+        here = [it for it in rooflines if it.get("device") == device and threads in (None, it.get("threads"))]
+        wanted = autocast or dtype
         own = {wanted, "float32"} if wanted in NARROW else {wanted}
-        rates = [it for it in here if it.get("dtype") in own and positive(it.get("flops_per_s"))]
+        rates = {
+            it["flops_per_s"]: it["dtype"] for it in here if it.get("dtype") in own and positive(it.get("flops_per_s"))
+        }
         copies = [(it.get("footprint") or 0, it["bytes_per_s"]) for it in here if positive(it.get("bytes_per_s"))]
         if rates and copies:
-            best = max(rates, key=lambda it: it["flops_per_s"])
-            peak = best["flops_per_s"]
-            product = f"product in {words.value('dtype', best['dtype'])}, {_si(peak)}FLOP/s"
+            peak = max(rates)
+            product = f"product in {words.value('dtype', rates[peak])}, {peak / 1e9:,.0f} GFLOP/s"
             slopes = {max(rate for _, rate in copies): "fastest copy", max(copies)[1]: "large copy"}
             for bandwidth, label in slopes.items():
                 ends = (min(low, peak / bandwidth / 2), peak / bandwidth, max(high, peak / bandwidth * 2))
-                found[f"{label}, {_si(bandwidth)}B/s; {product}"] = [(at, min(peak, at * bandwidth)) for at in ends]
+                found[f"{label}, {bandwidth / 1e9:,.0f} GB/s; {product}"] = [
+                    (at, min(peak, at * bandwidth)) for at in ends
+                ]
     return found
-
-
-def _si(value: float) -> str:
-    """Format a number with an SI prefix: 43e9 -> '43 G'."""
-    size, unit = next((s, u) for s, u in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (0, "")) if value >= s)
-    return f"{value / (size or 1):.3g} {unit}"

@@ -12,22 +12,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stats import relative_steps
+from stats import steps
 from stats.effects import Key
-from stats.estimate import Array
-from stats.relative_steps import History
-from stats.steps import Step
+from stats.steps import History, Step
 
 from ..reading import fingerprint
 from ..reading.axes import axis_names
 from ..reading.runs import Run
+from .frame import key_of
 
 
 class Point(NamedTuple):
     """One cell in one run, in seconds; `low` and `high` are extremes of the processes, or one process's quartiles."""
 
-    run: int
-    """Position of its run among all runs."""
     median: float
     low: float
     high: float
@@ -50,27 +47,33 @@ class Saved:
 
 @dataclass(frozen=True)
 class Series:
-    """One implementation in one case. Positions count its own points."""
+    """One implementation in one case. Runs are named by their positions among all runs."""
 
     impl: str
     id: str
     axes: Mapping[str, Any]
-    points: tuple[Point, ...]
-    steps: tuple[Step, ...]
+    points: Mapping[int, Point]
+    """By run, oldest first."""
+    steps: Sequence[Step]
     """Level changes, relative to the case's others or in seconds, oldest first; never across a break."""
     without_drift: Mapping[int, float]
-    """Seconds with drift removed, by position, if it has a step relative to its others; else empty."""
+    """Seconds with drift removed, by run, if it has a step relative to its others; else empty."""
 
     @cached_property
-    def breaks(self) -> tuple[int, ...]:
-        """Positions of points at which the benchmark's meaning changed."""
-        return tuple(i for i, (a, b) in enumerate(pairwise(self.points), 1) if a.case_hash != b.case_hash)
+    def before(self) -> Mapping[int, int]:
+        """The run before each one but the first, of those that have the cell."""
+        return {b: a for a, b in pairwise(self.points)}
 
     @cached_property
-    def pieces(self) -> tuple[range, ...]:
-        """Positions of the points of each unbroken line."""
-        edges = (0, *self.breaks, len(self.points))
-        return tuple(range(a, b) for a, b in pairwise(edges))
+    def breaks(self) -> Sequence[int]:
+        """Runs from which on the benchmark has another meaning."""
+        return [b for b, a in self.before.items() if self.points[a].case_hash != self.points[b].case_hash]
+
+    @cached_property
+    def pieces(self) -> Sequence[Sequence[int]]:
+        """Runs of each unbroken line."""
+        edges = [0, *self.breaks, math.inf]
+        return [[run for run in self.points if a <= run < b] for a, b in pairwise(edges)]
 
     @property
     def open_step(self) -> Step | None:
@@ -81,21 +84,18 @@ class Series:
 
 def read(found: Iterable[Run]) -> list[Saved]:
     """Return the data kept of runs that are read one at a time."""
+    kept: list[Saved] = []
     axes: dict[Key, Mapping[str, Any]] = {}  # one of each for all runs: a year of them would fill the memory
-    return [saved(run, axes) for run in found]
-
-
-def saved(run: Run, axes: dict[Key, Mapping[str, Any]]) -> Saved:
-    """Return the data kept of a run; adds the axes of its cells to `axes`."""
-    cells = {}
-    for row in run.rows:
-        extra, stats, times = row["extra_info"], row["stats"], row["extra_info"]["process_medians"]
-        key = str(extra["impl"]), str(extra["id"])
-        low, high = (stats["q1"], stats["q3"]) if len(times) == 1 else (min(times), max(times))
-        case_hash, impl_hash = (str(extra[name]) if extra.get(name) else None for name in ("case_hash", "impl_hash"))
-        cells[key] = Point(0, median(times), low, high, len(times), case_hash, impl_hash, extra.get("ratio"))
-        axes.setdefault(key, {axis: extra[axis] for axis in axis_names() if axis in extra})
-    return Saved(replace(run, rows=[], skipped=[]), cells, axes)
+    for run in found:
+        cells = {}
+        for row in run.rows:
+            extra, stats, times = row["extra_info"], row["stats"], row["extra_info"]["process_medians"]
+            key, hashes = key_of(extra), (extra.get("case_hash"), extra.get("impl_hash"))
+            low, high = (stats["q1"], stats["q3"]) if len(times) == 1 else (min(times), max(times))
+            cells[key] = Point(median(times), low, high, len(times), *hashes, extra.get("ratio"))
+            axes.setdefault(key, {axis: extra[axis] for axis in axis_names() if axis in extra})
+        kept.append(Saved(replace(run, rows=[], skipped=[]), cells, axes))
+    return kept
 
 
 def oldest_first(found: Iterable[Saved]) -> list[Saved]:
@@ -115,47 +115,39 @@ def all_series(ordered: Sequence[Saved]) -> list[Series]:
 
     Within these, the latest change comes first, and larger steps before smaller ones.
     """
-    points: dict[Key, list[Point]] = {}
+    points: dict[Key, dict[int, Point]] = {}
     for run, one in enumerate(ordered):
         for key, point in one.cells.items():
-            points.setdefault(key, []).append(point._replace(run=run))
+            points.setdefault(key, {})[run] = point
 
     def order(series: Series) -> tuple[float, ...]:
-        last = ((-series.points[step.at].run, -abs(math.log(step.ratio))) for step in series.steps[-1:])
+        last = ((-step.at, -abs(math.log(step.ratio))) for step in series.steps[-1:])
         return series.open_step is None, *next(last, (math.inf,))
 
     return sorted(of_points(points, ordered[-1].axes if ordered else {}), key=order)
 
 
-def of_points(points: Mapping[Key, Sequence[Point]], axes: Mapping[Key, Mapping[str, Any]]) -> Iterator[Series]:
-    """Yield a series of each cell's points, with steps detected relative to all others."""
+def of_points(points: Mapping[Key, Mapping[int, Point]], axes: Mapping[Key, Mapping[str, Any]]) -> Iterator[Series]:
+    """Yield a series of each cell's points by run, with steps detected relative to all others."""
     impls, cases = (list(dict.fromkeys(names)) for names in zip(*points, strict=True)) if points else ([], [])
     history = _history(points, impls, cases)
     for i, impl in enumerate(impls):
-        for case, found in zip(cases, relative_steps.steps_of(history, i), strict=True):
+        for case, (found, logs) in zip(cases, steps.steps_of(history, i), strict=True):
             if of := points.get((impl, case)):
-                yield _series(impl, case, axes.get((impl, case), {}), of, *found)
+                known = [run for run in of if np.isfinite(logs[run]) and any(step.relative for step in found)]
+                without_drift = {run: float(np.exp(logs[run])) for run in known}
+                yield Series(impl, case, axes.get((impl, case), {}), of, found, without_drift)
 
 
-def _history(points: Mapping[Key, Sequence[Point]], impls: Sequence[str], cases: Sequence[str]) -> History:
-    runs_ = 1 + max((of[-1].run for of in points.values()), default=-1)
+def _history(points: Mapping[Key, Mapping[int, Point]], impls: Sequence[str], cases: Sequence[str]) -> History:
+    runs_ = 1 + max(map(max, points.values()), default=-1)
     seconds, ratios = np.full((2, len(impls), len(cases), runs_), np.nan)
     renewed, redefined = np.zeros((2, len(impls), runs_), bool)
     for (impl, case), of in points.items():
-        i, j, at = impls.index(impl), cases.index(case), [point.run for point in of]
-        seconds[i, j, at] = np.log([point.median for point in of])
-        ratios[i, j, at] = np.log(np.array([point.ratio for point in of], float))
-        for a, b in pairwise(of):
-            redefined[i, b.run] |= a.case_hash != b.case_hash
-            renewed[i, b.run] |= b.impl_hash is None or a.impl_hash != b.impl_hash
+        i, j, at = impls.index(impl), cases.index(case), [*of]
+        seconds[i, j, at] = np.log([point.median for point in of.values()])
+        ratios[i, j, at] = np.log(np.array([point.ratio for point in of.values()], float))
+        for (_, a), (run, b) in pairwise(of.items()):
+            redefined[i, run] |= a.case_hash != b.case_hash
+            renewed[i, run] |= b.impl_hash is None or a.impl_hash != b.impl_hash
     return History(seconds, ratios, renewed | redefined, redefined)
-
-
-def _series(
-    impl: str, case: str, axes: Mapping[str, Any], points: Sequence[Point], found: Sequence[Step], logs: Array
-) -> Series:
-    """Build a series, with positions among its own points."""
-    at = {point.run: i for i, point in enumerate(points)}
-    steps = tuple(replace(step, at=at[step.at], recovered=step.recovered and at[step.recovered]) for step in found)
-    known = [(i, run) for run, i in at.items() if np.isfinite(logs[run]) and any(step.relative for step in found)]
-    return Series(impl, case, axes, tuple(points), steps, {i: float(np.exp(logs[run])) for i, run in known})

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
-import pandas as pd
-
 from stats import estimate
-from stats.ratios import Ratio
+from stats.ratios import UNKNOWN, Ratio
 
 from ..reading import words
 from ..reading.axes import setting
 from . import frame as fr
+from .frame import Row
 
 OF_MODELS = ("block", "model")
 
@@ -24,9 +23,6 @@ AROUND = ("scope", "model", "d_model", "window")
 
 SLOWER_INSIDE = 1.25
 """Ratio of a core's slow-down inside a block to the baseline's from which on it explains a step."""
-
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -47,9 +43,9 @@ class Step:
     """Seconds of the core called alone, repeatedly on the same inputs; NaN if not measured."""
     cold: float
     """Seconds of the core called alone with cold caches."""
-    measured: Ratio | None = None
+    measured: Ratio = UNKNOWN
     """Measured ratio of the step to the baseline implementation's."""
-    predicted: Ratio | None = None
+    predicted: Ratio = UNKNOWN
     """Predicted ratio, from the baseline's share and the ratio of the cores called alone."""
     slower_inside: float = 1.0
     """Growth of the core's time inside the block, relative to the baseline's growth."""
@@ -72,10 +68,8 @@ class Step:
 
     @property
     def disagreement(self) -> str:
-        """The likely reason if prediction and measurement contradict each other; '' if they don't."""
-        if self.predicted is None or self.measured is None or not (self.predicted.known and self.measured.known):
-            return ""
-        if self.measured.low <= self.predicted.high and self.predicted.low <= self.measured.high:
+        """The likely reason if the intervals of prediction and measurement don't overlap; '' if they do."""
+        if not (self.measured.low > self.predicted.high or self.predicted.low > self.measured.high):
             return ""
         if 1 / SLOWER_INSIDE < self.slower_inside < SLOWER_INSIDE:
             return "outside the core: copies of its inputs, a mask for each block, or the allocator"
@@ -84,23 +78,26 @@ class Step:
         return f"the core is {1 / self.slower_inside:.2g}× as fast inside as alone"
 
 
-def steps(frame: pd.DataFrame, baseline: str | None) -> list[Step]:
+def steps(every: Sequence[Row], baseline: str | None) -> list[Step]:
     """Return every row of a block or a model whose parts are known."""
-    if "parts_s" not in frame:
-        return []
-    rows = fr.records(fr.trusted(frame))
-    of_models = [row for row in rows if row["scope"] in OF_MODELS and isinstance(row["parts_s"], Mapping)]
-    cores = {(row["impl"], setting(row, AROUND), _window(row)): row for row in rows if row["scope"] == "core"}
+    rows = fr.trusted(every)
+    of_models = [row for row in rows if row["scope"] in OF_MODELS and isinstance(row.get("parts_s"), Mapping)]
+    cores = {_core(row, row["impl"], row.get("window")): row for row in rows if row["scope"] == "core"}
     bases = {row["id"]: row for row in of_models if row["impl"] == baseline}
-    axes = fr.varying(frame[frame["scope"].isin(OF_MODELS)])
+    axes = fr.varying([row for row in every if row["scope"] in OF_MODELS])
 
     def alone(impl: str | None, row: Row) -> list[Row]:
         """Return the rows of the cores of its blocks; empty if one was not measured."""
-        windows = row["windows"] if isinstance(row.get("windows"), list) else [_window(row)] * int(row["blocks"])
-        found = [cores.get((impl, setting(row, AROUND), window)) for window in windows]
-        return [core for core in found if core] if all(found) else []
+        windows = row["windows"] if isinstance(row.get("windows"), list) else [row.get("window")] * int(row["blocks"])
+        known = [core for window in windows if (core := cores.get(_core(row, impl, window)))]
+        return known if len(known) == len(windows) else []
 
     return [_step(row, axes, bases.get(row["id"]), alone(row["impl"], row), alone(baseline, row)) for row in of_models]
+
+
+def _core(row: Row, impl: str | None, window: Any) -> tuple[Any, ...]:
+    """Return what identifies the core of a block with this window."""
+    return impl, window, *setting(row, AROUND)
 
 
 def nearer(found: Iterable[Step]) -> str:
@@ -115,32 +112,27 @@ def nearer(found: Iterable[Step]) -> str:
     )
 
 
-def _window(row: Row) -> int | None:
-    window = row.get("window")
-    return None if window is None or window != window else int(window)
-
-
 def _step(row: Row, axes: list[str], base: Row | None, cores: list[Row], base_cores: list[Row]) -> Step:
     at = {axis: row[axis] for axis in dict.fromkeys((*axes, "T_kv")) if axis != "T_kv" or row["T_kv"] != row["T"]}
     hot, cold = (fmean(core.get(name) or math.nan for core in cores or [{}]) for name in ("median", "cold_s"))
-    step = Step(
+    measured = predicted = UNKNOWN
+    slower_inside = 1.0
+    if base and base is not row:
+        measured = fr.ratio(row, base)
+        if cores and base_cores:
+            alone = _together(cores, base_cores)
+            predicted = _predicted(_share(base), alone)
+            slower_inside = row["parts_s"]["core"] / base["parts_s"]["core"] / alone.value
+    return Step(
         row["impl"], words.place(at, always=at), row["median"], row["parts_s"], _share(row), int(row["blocks"]),
-        int(row["depth"]), hot, cold,
+        int(row["depth"]), hot, cold, measured, predicted, slower_inside,
     )  # fmt: skip
-    if base is None or base is row:
-        return step
-    step = replace(step, measured=fr.ratio(row, base))
-    if not (cores and base_cores):
-        return step
-    alone, inside = _together(cores, base_cores), row["parts_s"]["core"] / base["parts_s"]["core"]
-    return replace(step, predicted=_predicted(_share(base), alone), slower_inside=inside / alone.value)
 
 
 def _together(cores: list[Row], bases: list[Row]) -> Ratio:
     """Return the ratio of their total times; an interval of all ratios of a case holds for a mean of them."""
-    ratios = [fr.ratio(core, base) for core, base in zip(cores, bases, strict=True)]
-    seconds = [base["median"] for base in bases]
-    return Ratio(*(fmean(bounds, seconds) for bounds in zip(*ratios, strict=True)))
+    ratios = list(map(fr.ratio, cores, bases))
+    return Ratio(*(fmean(bounds, [base["median"] for base in bases]) for bounds in zip(*ratios, strict=True)))
 
 
 def _predicted(share: Ratio, core: Ratio) -> Ratio:
@@ -151,7 +143,8 @@ def _predicted(share: Ratio, core: Ratio) -> Ratio:
 
 
 def _share(row: Row) -> Ratio:
-    """Return the trimmed mean over the recorded calls with its interval, robust to interrupted calls."""
-    known = estimate.of_replicates(row["core_shares"])
-    low, high = known.interval()
-    return Ratio(known.mean, max(0.0, low), min(1.0, high))
+    """Return the core's share of the parts, with an interval as wide as that of the trimmed mean over recorded calls."""
+    value = row["parts_s"]["core"] / sum(row["parts_s"].values())
+    low, high = estimate.of_replicates(row["core_shares"]).interval()
+    half = (high - low) / 2
+    return Ratio(value, max(0.0, value - half), min(1.0, value + half))

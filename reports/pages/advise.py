@@ -55,22 +55,25 @@ def _answer(options: argparse.Namespace, arguments: Sequence[str], layers_of: Ca
     layers = layers_of(options.model) if options.model else {"": None}
     if options.run is None:
         chosen = [_answering(chosen[0], advice.read_as(asked), layers)]
-    frames = [
-        (kind, run, frame)
+    known = [(run, fr.rows_of(run)) for run in chosen]
+    found = [
+        (kind, run, of)
         for kind, layer in layers.items()
-        for run in chosen
-        if len(frame := advice.of_layer(fr.tidy(run), layer, asked)) or layer is None
+        for run, rows in known
+        if (of := advice.of_layer(rows, layer, asked)) or layer is None
     ]
-    if not frames:
-        raise RunError(
-            f"no layer of {options.model} was measured here; measure them with `pytest bench/ --model {options.model} "
-            "--benchmark-save=NAME`"
-        )
+    if lacking := [kind for kind in layers if kind not in {it for it, _, _ in found}]:
+        which = f"{words.listing(lacking)} " if found else ""
+        how = f"measure them with `pytest bench/ --model {options.model} --benchmark-save=NAME`"
+        why = f"no {which}layer of {options.model} was measured here; {how}"
+        if not found:
+            raise RunError(why)
+        command.warn(why)
     if options.emit:
-        rows = [(run, advice.narrowed(frame, advice.read_as(asked))[0]) for _, run, frame in frames]
+        rows = [(run, advice.narrowed(of, advice.read_as(asked))[0]) for _, run, of in found]
         print(dispatcher.emit(options.emit, rows))
     else:
-        _show(options, chosen[0], {kind: advice.advise(frame, asked) for kind, _, frame in frames})
+        _show(options, chosen[0], {kind: advice.advise(of, asked) for kind, _, of in found})
     return command.FINE
 
 
@@ -93,9 +96,9 @@ def _answering(newest: Run, asked: Mapping[str, Any], layers: Mapping[str, Mappi
     for file in (file for file in files if file.parent == newest.path.parent):
         with contextlib.suppress(RunError):
             run = runs.read(file)
-            frame = fr.tidy(run)
+            every = fr.rows_of(run)
             for layer in layers.values():
-                rows = fr.records(advice.of_layer(frame, layer, asked))
+                rows = advice.of_layer(every, layer, asked)
                 if any(all(advice.matches(row.get(axis), value) for axis, value in asked.items()) for row in rows):
                     return run
     return newest

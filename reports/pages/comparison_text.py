@@ -295,7 +295,6 @@ def _cell_data(cell: Cell) -> dict[str, Any]:
         "id": cell.id,
         "regressed": cell.regressed,
         **_finite(numbers),
-        "processes": list(cell.processes),
         "changes": [{**vars(change), "text": changed(change)} for change in cell.changes],
     }
 

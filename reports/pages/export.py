@@ -39,7 +39,7 @@ def rows(chosen: Sequence[Run]) -> pd.DataFrame:
     """Return rows of several runs, each with `run`, `date`, `commit`, and the machine's `cpu`, `gpu` and `torch`."""
     return pd.concat(
         [
-            fr.exported(fr.tidy(run)).assign(
+            fr.tidy(fr.rows_of(run)).assign(
                 run=label, date=run.date, commit=run.commit_id, **{key: run.machine.get(key) for key in _MACHINE}
             )
             for run, label in zip(chosen, labels_of(chosen), strict=True)

@@ -14,9 +14,8 @@ from markupsafe import Markup
 from pyarrow import csv as pa_csv
 
 from stats import conditions, shares
-from stats.relative_steps import MIN_OTHERS
 from stats.shares import bound
-from stats.steps import FALSE_STEPS, MIN_RUNS, SMALLEST, Step
+from stats.steps import FALSE_STEPS, MIN_OTHERS, MIN_RUNS, SMALLEST, Step
 from stats.verdict import IMPROVED, INCONCLUSIVE, REGRESSED
 
 from ..drawing import history_chart, views
@@ -33,7 +32,7 @@ from .tables import Table, flat
 HEADINGS = ("run", "when", "commit", "torch", "median", "spread", "change", "notes")
 """Column headings of a cell's table."""
 
-COLUMNS = ("impl", "id", "run", "date", "commit", "torch", "python", "seconds", *Point._fields[2:])
+COLUMNS = ("impl", "id", "run", "date", "commit", "torch", "python", "seconds", *Point._fields[1:])
 
 MOST_RUNS, WIDEST, STILL = 20, 0.25, 0.03
 """Runs of the heat map, the change with the darkest shade, and the largest speed-up that is not marked."""
@@ -140,7 +139,7 @@ def _map(this: History) -> HeatMap:
 def _since(series: Series) -> dict[int, float]:
     """Return by run the log of its time relative to its first runs, with drift removed around a step."""
     piece = series.pieces[-1]
-    at = {series.points[i].run: math.log(series.without_drift.get(i, series.points[i].median)) for i in piece}
+    at = {run: math.log(series.without_drift.get(run, series.points[run].median)) for run in piece}
     level = median(list(at.values())[:MIN_RUNS])
     return {run: log - level for run, log in at.items()}
 
@@ -171,11 +170,9 @@ def headline(this: History) -> str:
         few = f"Too few runs to see a change: a cell has at most {most}, and it takes {2 * MIN_RUNS}."
         return few if most < 2 * MIN_RUNS else "No change detected."
     if first.open_step is None:
-        return f"{first.impl} at {title(first)} {_what_happened(first.steps[-1], first, this.runs)}."
-    run = _run(first, first.open_step)
-    slower = [
-        (one.impl, one.open_step.ratio) for one in this.series if one.open_step and _run(one, one.open_step) == run
-    ]
+        return f"{first.impl} at {title(first)} {_what_happened(first.steps[-1], this.runs)}."
+    run = first.open_step.at
+    slower = [(one.impl, one.open_step.ratio) for one in this.series if one.open_step and one.open_step.at == run]
     names = dict.fromkeys(impl for impl, _ in slower)
     cells = sum(one.impl in names for one in this.series)
     typical = units.percent(median(ratio for _, ratio in slower) - 1)
@@ -239,7 +236,8 @@ def _table(series: Series, lines: Mapping[int, Sequence[str]]) -> Table:
 
 def _still(this: History) -> Table:
     rows = [
-        (one.impl, title(one), units.seconds(one.points[-1].median, 4), _status(one, this.runs) + _broken(one, this.runs))
+        (one.impl, title(one), units.seconds(one.points[max(one.points)].median, 4),
+         _status(one, this.runs) + _broken(one, this.runs))
         for one in this.series if not (one.steps or one.breaks)
     ]  # fmt: skip
     heads = ("implementation", "case", "newest", "result")
@@ -247,24 +245,26 @@ def _still(this: History) -> Table:
 
 
 def _lines(series: Series, this: History) -> dict[int, Sequence[str]]:
-    """Return rows of HEADINGS by position: the newest points, and older ones with events."""
+    """Return rows of HEADINGS by run: the newest points, and older ones with events."""
     moved = {step.at: step for step in series.steps}
     back = {step.recovered for step in series.steps}
     found: dict[int, Sequence[str]] = {}
-    for at, point in enumerate(series.points):
-        run = this.runs[point.run]
-        notes = [_what_happened(moved[at], series, this.runs)] if at in moved else []
+    newest = [*series.points][-NEWEST:]
+    for at, point in series.points.items():
+        run = this.runs[at]
+        notes = [_what_happened(moved[at], this.runs)] if at in moved else []
         notes += ["recovered"] if at in back else []
         notes += ["the benchmark itself was changed"] if at in series.breaks else []
-        entries = this.baselines.get(point.run, ())
+        entries = this.baselines.get(at, ())
         notes += [f"baseline, accepted: {it.reason}" if it.reason else "baseline" for it in entries]
-        if notes or at >= len(series.points) - NEWEST:
+        if notes or at in newest:
             if at in series.without_drift:
                 notes.append(f"{units.seconds(series.without_drift[at], 4)} with drift removed")
             spread = f"{units.seconds(point.low)} to {units.seconds(point.high)}"
-            change = units.change(point.median / series.points[at - 1].median)
+            before = math.nan if at in series.breaks else series.points[series.before.get(at, at)].median
+            change = units.change(point.median / before) if at in series.before else units.MISSING
             texts = run.name, _when(run.date), _commit(run), _torch(run), units.seconds(point.median, 4), spread
-            found[at] = (*texts, change if at and at not in series.breaks else units.MISSING, "; ".join(notes))
+            found[at] = (*texts, change, "; ".join(notes))
     return found
 
 
@@ -275,9 +275,7 @@ def _status(series: Series, runs: Sequence[Run]) -> str:
     """
     if series.steps:
         back = {step.recovered for step in series.steps}
-        sentence = "; ".join(
-            _what_happened(step, series, runs) for step in reversed(series.steps) if step.at not in back
-        )
+        sentence = "; ".join(_what_happened(step, runs) for step in reversed(series.steps) if step.at not in back)
         return f"{sentence[0].upper()}{sentence[1:]}."
     if len(series.points) < 2 * MIN_RUNS:
         return f"{words.plural(len(series.points), 'run')}: too few to see a step."
@@ -303,22 +301,15 @@ def _broken(series: Series, runs: Sequence[Run]) -> str:
     """Name the run from which on the benchmark itself was changed; '' if there is none."""
     if not series.breaks:
         return ""
-    return f" The benchmark itself was changed in {runs[series.points[series.breaks[-1]].run].name}."
+    return f" The benchmark itself was changed in {runs[series.breaks[-1]].name}."
 
 
-def _what_happened(step: Step, series: Series, runs: Sequence[Run]) -> str:
+def _what_happened(step: Step, runs: Sequence[Run]) -> str:
     """Return 'became slower by 5.1 % relative to its case's others in 0007_x, and recovered in 0011_x'."""
     how = f"slower by {units.percent(step.ratio - 1)}" if step.slower else f"faster by {units.percent(1 - step.ratio)}"
     how += " relative to its case's others" if step.relative else ""
-    sentence = f"became {how} in {runs[_run(series, step)].name}"
-    if step.recovered is None:
-        return sentence
-    return f"{sentence}, and recovered in {runs[series.points[step.recovered].run].name}"
-
-
-def _run(series: Series, step: Step) -> int:
-    """Return the position among all runs of the first one after a step."""
-    return series.points[step.at].run
+    sentence = f"became {how} in {runs[step.at].name}"
+    return sentence if step.recovered is None else f"{sentence}, and recovered in {runs[step.recovered].name}"
 
 
 def _marks(this: History) -> Table:
@@ -346,13 +337,14 @@ def _torch(run: Run) -> str:
 
 def _write_points(this: History, path: Path) -> None:
     """Write column by column, which takes a second for half a million points."""
-    points = [point for one in this.series for point in one.points]
-    cells = [[one.impl, one.id] for one in this.series for _ in one.points]
     runs = [_facts(run) for run in this.runs]
-    rows = zip(*cells, strict=True), zip(*(runs[point.run] for point in points), strict=True)
-    numbers = list(zip(*points, strict=True))[1:]
-    columns = dict(zip(COLUMNS, (*rows[0], *rows[1], *numbers), strict=True)) if points else {}
-    pa_csv.write_csv(pa.table(columns), path)
+    parts = (
+        [(one.impl, one.id) for one in this.series for _ in one.points],
+        [runs[at] for one in this.series for at in one.points],
+        [point for one in this.series for point in one.points.values()],
+    )
+    columns = [column for part in parts for column in zip(*part, strict=True)]
+    pa_csv.write_csv(pa.table(dict(zip(COLUMNS, columns, strict=True)) if columns else {}), path)
 
 
 def _facts(run: Run) -> tuple[str | None, ...]:

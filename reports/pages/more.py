@@ -6,18 +6,17 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import pandas as pd
-
 from stats.ratios import Ratio
 
 from ..drawing import svg
 from ..drawing.palette import Palette
 from ..judging import frame as fr
-from ..judging import masking, published, roofline
+from ..judging import published, roofline
+from ..judging.frame import Row
 from ..judging.grid import Grid
 from ..judging.steps import Step, nearer, steps
 from ..reading import units, words
-from ..reading.axes import axis_names
+from ..reading.axes import setting
 from ..reading.runs import Run
 from . import tables
 from .report import Report
@@ -27,25 +26,26 @@ MOST_BLOCKS, MOST_CELLS = 100, 250
 """Most blocks drawn per cell, and most cells of a run for which they are drawn."""
 
 
-def tables_of(run: Run, frame: pd.DataFrame, grid: Grid, palette: Palette, keys: Mapping[str, str]) -> list[Table]:
+def tables_of(this: Report, keys: Mapping[str, str]) -> list[Table]:
     """Return all tables for which this run has data. `keys` are those of its cases, by id."""
+    rows = this.rows
     found = [
-        _roofline(run, frame, palette), _compiling(frame),
-        _shares(frame, "The kernel as a share of its layer", "scope", "core", "layer", ("kernel", "layer", "share")),
-        _shares(frame, "Forward as a share of forward and backward", "mode", "forward", "backward",
+        _roofline(this.run, rows, this.palette), _compiling(rows),
+        _shares(rows, "The kernel as a share of its layer", "scope", "core", "layer", ("kernel", "layer", "share")),
+        _shares(rows, "Forward as a share of forward and backward", "mode", "forward", "backward",
                 ("forward", "with backward", "share")),
-        _masks(frame), _published(run, frame),
-        *(_blocks(grid, keys) if len(frame) <= MOST_CELLS else ()), _traces(frame),
+        _masks(rows), _published(this),
+        *(_blocks(this.grid, keys) if len(rows) <= MOST_CELLS else ()), _traces(rows),
     ]  # fmt: skip
     return [it for it in found if it.rows or it.drawings]
 
 
-def _roofline(run: Run, frame: pd.DataFrame, palette: Palette) -> Table:
-    points, varying = roofline.points(frame), fr.varying(frame)
+def _roofline(run: Run, rows: Sequence[Row], palette: Palette) -> Table:
+    points, varying = roofline.points(rows), fr.varying(rows)
     dots = [
         (row["intensity"], row["rate"], palette[row["impl"]],
          f"{row['impl']}, {_place(row, varying)}: {row['rate'] / 1e9:.3g} GFLOP/s")
-        for row in fr.records(points)
+        for row in points
     ]  # fmt: skip
     note = "FLOP per second against FLOP per byte, one point per cell. Lines: ceilings measured on this machine."
     known = dots and run.rooflines
@@ -53,10 +53,10 @@ def _roofline(run: Run, frame: pd.DataFrame, palette: Palette) -> Table:
     return Table("Roofline", note=note, drawings=drawings)
 
 
-def _compiling(frame: pd.DataFrame) -> Table:
+def _compiling(measured: Sequence[Row]) -> Table:
     """Return the break-even point of compilation for each compiled cell whose eager form was measured too."""
-    varying, rows = fr.varying(frame), []
-    known = {(row["impl"], row["id"]): row for row in fr.records(frame.dropna(subset=["median"]))}
+    varying, rows = fr.varying(measured), []
+    known = {(row["impl"], row["id"]): row for row in measured}
     for (impl, id_), row in known.items():
         eager, spent = known.get((words.base(impl), id_)), row.get("compile_s")
         if impl.endswith(words.COMPILED) and eager and isinstance(spent, int | float) and spent > 0:
@@ -70,14 +70,14 @@ def _compiling(frame: pd.DataFrame) -> Table:
     return Table("Compile break-even", heads, rows)
 
 
-def _shares(frame: pd.DataFrame, title: str, axis: str, one: str, other: str, heads: Sequence[str]) -> Table:
+def _shares(measured: Sequence[Row], title: str, axis: str, one: str, other: str, heads: Sequence[str]) -> Table:
     """Return the time at one value of an axis as a share of that at another, all else being equal."""
-    both = frame[frame[axis].isin((one, other))].dropna(subset=["median"])
+    both = [row for row in measured if row[axis] in (one, other)]
     varying, rows = [it for it in fr.varying(both) if it != axis], []
-    for _, part in both.groupby(
-        ["impl", *(it for it in axis_names() if it in both and it != axis)], dropna=False, sort=False
-    ):
-        known = {row[axis]: row for row in fr.records(part)}
+    parts: dict[Any, dict[str, Row]] = {}
+    for row in both:
+        parts.setdefault((row["impl"], setting(row, [axis])), {})[row[axis]] = row
+    for known in parts.values():
         if len(known) == 2:
             times = known[one]["median"], known[other]["median"]
             numbers = [*map(units.seconds, times), units.percent(times[0] / times[1])]
@@ -90,9 +90,9 @@ def _place(row: Mapping[str, Any], varying: Sequence[str]) -> str:
     return words.place({axis: row[axis] for axis in [*varying, "T"]}, always={*varying, "T"} - {"T_kv"})
 
 
-def of_steps(run: Run, frame: pd.DataFrame) -> list[Table]:
+def of_steps(run: Run, rows: Sequence[Row]) -> list[Table]:
     """Return tables of blocks and models: the core's share of a step, effects of other kernels, and parts."""
-    found = steps(frame, run.baseline_impl)
+    found = steps(rows, run.baseline_impl)
     tables_ = _step(found, run.baseline_impl or ""), _parts(found), _inside_and_alone(found)
     return [it for it in tables_ if it.rows]
 
@@ -115,7 +115,7 @@ def _effect(step: Step, baseline: str) -> list[str]:
     """Return the predicted and the measured ratio of a step to the baseline's."""
     if step.impl == baseline:
         return ["baseline", "baseline"]
-    return [units.bounded(*it, "×") if it else units.MISSING for it in (step.predicted, step.measured)]
+    return [units.bounded(*it, "×") for it in (step.predicted, step.measured)]
 
 
 PARTS = {
@@ -133,9 +133,9 @@ def _parts(found: list[Step]) -> Table:
         for it, share in zip(found, shares, strict=True)
     ]  # fmt: skip
     note = (
-        "Shares of the medians of recorded calls (the core's share of a step is a mean). The longest bar of each case fills "
-        "the width. The last column has the number of blocks in the model, a step with "
-        "all of them (in scope block without embedding and head), and the cores' share of it."
+        "Shares of the medians of recorded calls. The longest bar of each case fills the width. The last column has the "
+        "number of blocks in the model, a step with all of them (in scope block without embedding and head), and the cores' "
+        "share of it."
     )
     drawn = [(it.impl, it.place, {PARTS[name]: it.parts[name] for name in PARTS if name in it.parts}) for it in found]
     heads = ("implementation", "case", *PARTS.values(), "all blocks")
@@ -159,22 +159,22 @@ def _part(share: Ratio) -> str:
 
 def printed(this: Report, every: bool) -> str:
     """Return a run's terminal output, including the tables of blocks and models."""
-    return "\n\n".join([tables.printed(this.grid, every), *map(tables.plain, of_steps(this.run, this.frame))])
+    return "\n\n".join([tables.printed(this.grid, every), *map(tables.plain, of_steps(this.run, this.rows))])
 
 
-def _masks(frame: pd.DataFrame) -> Table:
-    varying = fr.varying(frame)
+def _masks(measured: Sequence[Row]) -> Table:
+    varying = fr.varying(measured)
     rows = [
-        (row["impl"], words.place(row, always=varying), units.bounded(*(row[it] for it in masking.COLUMNS[1:])),
-         f"{row['work_share']:.2f}", "yes" if masking.skips(row) else "not shown")
-        for row in fr.records(frame[frame["mask_efficiency"] > 0])
+        (row["impl"], words.place(row, always=varying), units.bounded(*(row[it] for it in fr.MASKED[1:])),
+         f"{row['work_share']:.2f}", "yes" if row["mask_efficiency_low"] > row["work_share"] else "not shown")
+        for row in measured if row["mask_efficiency"] > 0
     ]  # fmt: skip
     heads = ("implementation", "case", "mask efficiency", "if nothing is skipped", "skips masked work")
     return Table("Mask efficiency", heads, rows, "1: all masked work is skipped.")
 
 
-def _published(run: Run, frame: pd.DataFrame) -> Table:
-    lines, sources = published.table(frame, run.published)
+def _published(this: Report) -> Table:
+    lines, sources = published.table(this.grid, this.run.published)
     note = " ".join(f"[{i}] {source}." for i, source in enumerate(sources, 1))
     return Table("Published times beside ours", published.COLUMNS, lines, note, published.COLUMNS)
 
@@ -192,9 +192,9 @@ def _blocks(grid: Grid, keys: Mapping[str, str]) -> Iterator[Table]:
         yield Table("Timed blocks", ("implementation", "blocks", "number"), rows, note, of=keys[case.id])
 
 
-def _traces(frame: pd.DataFrame) -> Table:
+def _traces(measured: Sequence[Row]) -> Table:
     """Return the path of each cell's trace."""
-    rows = [(row["impl"], row["id"], row["trace"]) for row in fr.records(frame) if isinstance(row.get("trace"), str)]
+    rows = [(row["impl"], row["id"], row["trace"]) for row in measured if isinstance(row.get("trace"), str)]
     note = "One untimed call under the profiler. Paths are relative to the results folder; open a file with Perfetto,"
     note += " or a folder with `tensorboard --logdir`."
     return Table("Profiler traces", ("implementation", "case", "file"), rows, note, ("case", "file"))

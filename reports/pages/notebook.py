@@ -37,7 +37,7 @@ def frame(run: str | Path | None = None, results: str | Path | None = None) -> p
     Raises:
         RunError: there is no such run, there are several, or it can't be read.
     """
-    return fr.exported(fr.tidy(_read(run, results)))
+    return fr.tidy(fr.rows_of(_read(run, results)))
 
 
 def show(run: str | Path | None = None, results: str | Path | None = None) -> Page:

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
@@ -17,7 +18,7 @@ from stats.arguments import as_typed
 
 from ..drawing import figure, svg, views
 from ..drawing.palette import MARKERS, PATHS, THEME
-from ..judging import answer, findings, grid
+from ..judging import answer, findings
 from ..judging import frame as fr
 from ..judging.grid import Grid
 from ..reading import words
@@ -39,8 +40,9 @@ def write(this: Report, folder: Path) -> Path:
         OSError: the folder can't be made or written to.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    fr.exported(this.frame).to_csv(folder / "rows.csv", index=False)
-    this.skipped.to_csv(folder / "skipped.csv", index=False)
+    fr.tidy(this.rows).to_csv(folder / "rows.csv", index=False)
+    skipped = pd.DataFrame(this.run.skipped, columns=["impl", "id", "reason", "detail"])
+    skipped.to_csv(folder / "skipped.csv", index=False)
     (folder / "summary.md").write_text(summary(this), encoding="utf-8")
     page = folder / "index.html"
     page.write_text(html(this, list(_figures(this, folder))), encoding="utf-8")
@@ -77,12 +79,12 @@ def html(this: Report, figures: Sequence[str] = ()) -> str:
         tables=tables,
         first=_opening(this.grid, keys),
         lines=views.lines(this.grid, this.palette, keys),
-        along=labelled(axis) if (axis := grid.length(this.grid.cases)) else "",
-        inside=more.of_steps(run, this.frame),
-        more=more.tables_of(run, this.frame, this.grid, this.palette, keys),
+        along=labelled(this.grid.length) if this.grid.length else "",
+        inside=more.of_steps(run, this.rows),
+        more=more.tables_of(this, keys),
         styles=this.palette,
-        between_processes=findings.between_processes(this.frame),
-        skipped=tables.skipped_table(this.skipped),
+        between_processes=findings.between_processes(this.rows),
+        skipped=tables.skipped_table(run.skipped),
         machine=dict(tables.flat(run.machine)),
         state=dict(tables.flat({**run.state, "commit": run.commit} if run.commit else run.state)),
         figures=figures,
@@ -97,16 +99,13 @@ def _sure(this: Report) -> str:
 def _notices(this: Report) -> Iterator[str]:
     if not this.run.complete:
         yield "This run is not complete: it was stopped before its last cell. `pytest bench/ --resume NAME` finishes it."
-    yield from findings.wrong(this.frame, this.skipped)
+    yield from findings.wrong(this.rows, this.run.skipped)
     yield from (f"{note}." for note in this.run.notes)
 
 
 def _opening(made: Grid, keys: dict[str, str]) -> str:
     """Return the case shown first: the slowest of those included in a line chart."""
-    axis = grid.length(made.cases)
-    along = (
-        [case for cases in grid.along(made.cases, axis).values() if len(cases) > 1 for case in cases] if axis else []
-    )
+    along = [case for cases in made.along(made.length) for case in cases]
     timed = along or [case for case in made.cases if case.ranked]
     slowest = max(timed, key=lambda case: case.ranked[0].row["median"], default=None)
     return keys[slowest.id] if slowest else ""
@@ -117,11 +116,11 @@ def summary(this: Report) -> str:
         this.headline,
         *answer.own(this.grid, this.run.wrong),
         _sure(this),
-        *findings.wrong(this.frame, this.skipped),
+        *findings.wrong(this.rows, this.run.skipped),
         *this.findings,
     ]
-    beside = tables.beside(this.frame, this.run.published)
-    return tables.summary(this.run.name, list(filter(None, lines)), this.grid, this.skipped, beside)
+    beside = tables.beside(this.grid, this.run.published)
+    return tables.summary(this.run.name, list(filter(None, lines)), this.grid, this.run.skipped, beside)
 
 
 def render(template: str, wrong: Collection[str] = (), **values: Any) -> str:

@@ -88,6 +88,6 @@ def _section(run: Run) -> Iterator[str]:
     yield paragraph(where) + "\n"
     yield paragraph(escape(tables.key(this.grid))) + "\n"
     yield tables.of_runs(this.grid) + "\n"
-    if beside := tables.beside(this.frame, run.published):
+    if beside := tables.beside(this.grid, run.published):
         yield "Published times of these cases, beside ours:\n"
         yield beside + "\n"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pandas as pd
-
 from ..drawing.palette import Palette
 from ..judging import answer, findings, grid
 from ..judging import frame as fr
 from ..judging.answer import Trust
+from ..judging.frame import Row
 from ..judging.grid import Grid
 from ..reading.runs import Run
 
@@ -17,8 +16,7 @@ from ..reading.runs import Run
 @dataclass(frozen=True)
 class Report:
     run: Run
-    frame: pd.DataFrame
-    skipped: pd.DataFrame
+    rows: list[Row]
     grid: Grid
     palette: Palette
     headline: str
@@ -27,16 +25,15 @@ class Report:
 
 
 def report(run: Run) -> Report:
-    frame, skipped = fr.tidy(run), fr.skipped(run)
-    made = grid.grid(frame, skipped, run.registry)
+    rows = fr.rows_of(run)
+    made = grid.grid(rows, run.skipped, run.registry)
     headline = answer.headline(made, run.baseline_impl)
     return Report(
         run,
-        frame,
-        skipped,
+        rows,
         made,
         Palette(run.registry),
         headline,
         answer.trust(run, made),
-        [*filter(None, [findings.page_faults(frame), findings.hidden_memory(frame)])],
+        [*filter(None, [findings.page_faults(rows), findings.hidden_memory(rows)])],
     )

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
 from markupsafe import Markup
 
 from stats.shares import without_numbers
 
 from ..judging import published
+from ..judging.frame import Row
 from ..judging.grid import SIGNS, Case, Column, Grid, Mark, interval, slowdown
 from ..reading import units
 
@@ -68,7 +68,7 @@ def cells(mark: Mark, headings: Sequence[str]) -> list[str]:
         "tokens/s": f"{row['B'] * row['T'] / row['median']:,.0f}" if row["mode"] == "decode" else units.MISSING,
         "peak memory": units.memory(row["peak_bytes"]),
         "of tolerance": units.percent(row["error"] / row["error_bound"]) if row["error_bound"] > 0 else units.MISSING,
-        "kernel": row["kernel"] if isinstance(row["kernel"], str) else units.MISSING,
+        "kernel": str(row.get("kernel") or units.MISSING),
         "TFLOP/s": f"{row['tflops_per_s']:.3g}",
         "of peak": units.percent(row["of_peak"]),
         "device only": units.seconds(row["device_s"]),
@@ -171,7 +171,7 @@ def _with_refused(case: Case, heads: list[str], rows: list[list[str]]) -> list[l
     return [*above, *rows, *([mark.impl, mark.state.replace("_", " "), *rest] for mark in refused)]
 
 
-def summary(title: str, lines: Sequence[str], grid: Grid, skipped: pd.DataFrame, beside: str = "") -> str:
+def summary(title: str, lines: Sequence[str], grid: Grid, skipped: Sequence[Row], beside: str = "") -> str:
     """Return headline, grid, every case's table, published times (`beside`) and skipped cells, as Markdown."""
     parts = [f"# {escape(title)}", *map(escape, lines)]
     if grid.cases:
@@ -190,21 +190,23 @@ def of_runs(grid: Grid) -> str:
     return _markdown(headings, _rows(grid, columns))
 
 
-def skipped_table(skipped: pd.DataFrame) -> Table:
+def skipped_table(skipped: Iterable[Row]) -> Table:
     """Return skipped cells, merged if implementation, reason and detail are equal up to numbers, worst first."""
-    known = skipped.fillna({"detail": ""})
-    parts = known.groupby(["reason", "impl", known["detail"].map(without_numbers)], sort=False)
+    parts: dict[tuple[str, ...], list[str]] = {}
+    for cell in skipped:
+        reason, detail = str(cell["reason"]), str(cell["detail"] or "")
+        parts.setdefault((str(cell["impl"]), reason, without_numbers(detail)), []).append(detail)
     order = {reason: i for i, reason in enumerate(SIGNS)}
     rows = [
-        (str(impl), str(reason).replace("_", " "), str(len(part)), str(part["detail"].iloc[0]))
-        for (reason, impl, _), part in sorted(parts, key=lambda it: order.get(str(it[0][0]), len(order)))
+        (impl, reason.replace("_", " "), str(len(details)), details[0])
+        for (impl, reason, _), details in sorted(parts.items(), key=lambda it: order.get(it[0][1], len(order)))
     ]
     return Table("Skipped", ("implementation", "reason", "cells", "detail"), rows, left=("reason", "detail"))
 
 
-def beside(frame: pd.DataFrame, figures: Sequence[dict[str, Any]]) -> str:
+def beside(grid: Grid, figures: Sequence[dict[str, Any]]) -> str:
     """Return published times beside ours as Markdown, with sources below; '' without any."""
-    lines, sources = published.table(frame, figures)
+    lines, sources = published.table(grid, figures)
     listed = [paragraph(f"{i}. {escape(source)}", "   ") for i, source in enumerate(sources, 1)]
     return "\n\n".join([_markdown(published.COLUMNS, lines), "\n".join(listed)]) if lines else ""
 

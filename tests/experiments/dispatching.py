@@ -67,7 +67,7 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--options", default="--processes 3", help="for `pytest bench/`")
     asked = options.parse_args()
-    rows = [(run, fr.tidy(run)) for run in command.several([asked.run], runs.default_results())]
+    rows = [(run, fr.rows_of(run)) for run in command.several([asked.run], runs.default_results())]
     known = measured(rows, dispatcher.kernels())
     table = {key: of for key, of in known.items() if (key.gradients, key.T) in MODES and key.mask in ("none", "causal")}
     with tempfile.TemporaryDirectory() as folder:
@@ -104,7 +104,7 @@ def timed(folder: Path, setting: Setting, T: int, by_length: ByLength, options: 
     given = [text for axis, value in axes.items() for text in (f"--{axis}", str(value))]
     impls_ = ",".join([f"here={MODULE}:attention", *others])
     file = suite(folder, *given, *options, "--impl", impls_)
-    rows = {row["impl"]: row for row in fr.records(fr.tidy(runs.read(file)))}
+    rows = {row["impl"]: row for row in fr.rows_of(runs.read(file))}
     here = rows.pop("here")
     over = {other: fr.ratio(here, row) for other, row in rows.items()}
     best = max(over, key=lambda other: over[other].value)

@@ -127,13 +127,13 @@ def _timed(run: saved.Timed, key: saved.Key) -> tuple[float, float]:
 def _series(
     timed: Sequence[Mapping[saved.Key, tuple[float, float]]], slower: str, share: float, at: int
 ) -> Iterator[series.Series]:
-    points: dict[saved.Key, list[Point]] = {}
+    points: dict[saved.Key, dict[int, Point]] = {}
     for run, cells in enumerate(timed):
         by = 1 + share if run >= at else 1.0
         for (impl, case), (seconds, ratio) in cells.items():
             own, over = by if impl == slower else 1.0, by if slower == "fused" else 1.0
-            point = Point(run, seconds * own, 0, 0, 1, "", f"{impl} {own}", ratio * own / over)
-            points.setdefault((impl, case), []).append(point)
+            point = Point(seconds * own, 0, 0, 1, "", f"{impl} {own}", ratio * own / over)
+            points.setdefault((impl, case), {})[run] = point
     return series.of_points(points, {})
 
 
@@ -155,7 +155,7 @@ def found_by_day(count: int) -> Iterator[list[str]]:
             for _ in range(count):
                 common, each = rng.normal(0, day, before + after), rng.normal(0, own, (1 + OTHERS, before + after))
                 cell = _cell(common + each, before, size, other)
-                alone = steps.steps(np.log([[point.median for point in cell.points]]))[0]
+                alone = steps.steps(np.log([[point.median for point in cell.points.values()]]))[0]
                 for i, found in enumerate((alone, cell.steps)):
                     hits[i] += any(not size or abs(step.at - before) <= 1 for step in found)
             shares.append(" → ".join(f"{hit / count:.1%}" for hit in hits))
@@ -167,7 +167,7 @@ def _cell(logs: NDArray[np.float64], before: int, size: float, other: float) -> 
     logs[:2, before:] += np.log1p([[size], [other]])
     rows = np.exp(logs).tolist()
     points = {
-        (str(impl), ""): [Point(run, s, s, s, 1, "", "") for run, s in enumerate(row)] for impl, row in enumerate(rows)
+        (str(impl), ""): {run: Point(s, s, s, 1, "", "") for run, s in enumerate(row)} for impl, row in enumerate(rows)
     }
     return next(series.of_points(points, {}))
 

@@ -83,10 +83,10 @@ def _line(impl: str, share: float, found: list[dict[str, Any]]) -> tuple[str, ..
         others = [it for key, it in cells.items() if not (share and key[0] == impl)]
         others_whole = [it for name, it in implementations.items() if not (share and name == impl)]
         injected, cells_of_others = injected + len(own), cells_of_others + len(others)
-        seen += impl in implementations and way(implementations[impl]) == right
-        cells_seen += sum(way(it) == right for it in own)
-        alarms += sum(way(it) != 0 for it in others)
-        alarmed += any(way(it) for it in (*others, *others_whole))
+        seen += impl in implementations and implementations[impl].way == right
+        cells_seen += sum(it.way == right for it in own)
+        alarms += sum(it.way != 0 for it in others)
+        alarmed += any(it.way for it in (*others, *others_whole))
         contradictions += contradicts(cells, implementations)
         taken, known, flipped = taken_back(data)
         back, facts, flips = back + taken, facts + known, flips + flipped
@@ -111,7 +111,7 @@ def taken_back(data: Mapping[str, Any]) -> tuple[int, int, int]:
     for count in range(effects.FIRST_ANALYSIS, len(data["pairs"]) + 1):
         cells, implementations = judged(data, count)
         for key, it in (*cells.items(), *implementations.items()):
-            before, now = last.get(key, (0, False)), (way(it), it.word in (SLIGHT, UNCHANGED))
+            before, now = last.get(key, (0, False)), (it.way, it.word in (SLIGHT, UNCHANGED))
             back += (before[0] not in (0, now[0])) + (before[1] and not now[1])
             known += (before[0] == 0 != now[0]) + (now[1] and not before[1])
             flips += before[0] * now[0] < 0
@@ -126,11 +126,6 @@ def contradicts(cells: Mapping[Key, Verdict], implementations: Mapping[str, Verd
         for (impl, _), it in cells.items()
         if (whole := implementations.get(impl))
     )
-
-
-def way(it: Verdict) -> int:
-    """1 or -1 where it exceeds the minimum effect."""
-    return (1 if it.ratio > 1 else -1) if it.word in (*CHANGED, SLIGHT) else 0
 
 
 if __name__ == "__main__":

@@ -151,7 +151,10 @@ def _ranked(runs: Sequence[Timed]) -> tuple[str, ...]:
         by_case: dict[str, dict[str, Samples]] = defaultdict(dict)
         for (impl, case), samples in run.samples.items():
             by_case[case][impl] = samples
-        by_run.append(ratios.compared(by_case)[0])
+        found = ratios.compared(by_case)[0]
+        by_run.append(
+            {case: {(a, b): over[a][b] for a in over for b in over if a != b} for case, over in found.items()}
+        )
         for case, pairs in by_run[-1].items():
             for pair, it in pairs.items():
                 logs[case, *pair].append(math.log(it.value))

@@ -64,7 +64,9 @@ def _frame(folder: Path) -> None:
     from reports.reading import runs
 
     files = runs.newest_first(folder / "results")
-    rows = pd.concat([frame.tidy(run).assign(run=run.name) for run in map(runs.read, files)], ignore_index=True)
+    rows = pd.concat(
+        [frame.tidy(frame.rows_of(run)).assign(run=run.name) for run in map(runs.read, files)], ignore_index=True
+    )
     assert len(rows) and rows["median"].notna().all()
 
 

@@ -55,8 +55,8 @@ def _widths(cases: dict[str, dict[str, Samples]], kept: set[int]) -> Widths:
     }
     found, _ = ratios.compared({case: impls for case, impls in chosen.items() if len(impls) > 1})
     return {
-        (case, *pair): math.log(it.high / it.low) / 2
-        for case, pairs in found.items() for pair, it in pairs.items() if it.known and pair[0] < pair[1]
+        (case, a, b): math.log(it.high / it.low) / 2
+        for case, over in found.items() for a, of in over.items() for b, it in of.items() if it.known and a < b
     }  # fmt: skip
 
 

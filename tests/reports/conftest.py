@@ -43,7 +43,7 @@ def tiny() -> Run:
 
 @pytest.fixture
 def tidy_tiny(tiny: Run) -> Any:
-    return frame.tidy(tiny)
+    return frame.tidy(frame.rows_of(tiny))
 
 
 @pytest.fixture

@@ -46,15 +46,15 @@ def cell(
             None if r != r else r
             for r in np.exp(np.full(len(each), np.nan) if ratios is None else ratios[row]).tolist()
         ]
-        points[str(row), ""] = [
-            Point(run, s, s, s, 1, case_hash[run], code[run], ratio[run]) for run, s in enumerate(each) if s == s
-        ]
+        points[str(row), ""] = {
+            run: Point(s, s, s, 1, case_hash[run], code[run], ratio[run]) for run, s in enumerate(each) if s == s
+        }
     return next(of_points(points, {}))
 
 
 def places(series: Series) -> list[tuple[int, bool]]:
     """Of steps: in which run, and whether slower."""
-    return [(series.points[step.at].run, step.slower) for step in series.steps]
+    return [(step.at, step.slower) for step in series.steps]
 
 
 def relative(series: Series) -> list[int]:
@@ -229,7 +229,7 @@ def test_after_a_break_steps_are_found_at_their_position() -> None:
     logs = measured(0, runs=20)
     logs[0, 14:] += np.log(1.2)
     found = cell(logs, case_hash=[str(run >= 5) for run in range(20)])
-    assert found.pieces == (range(5), range(5, 20)) and places(found) == [(14, True)]
+    assert found.pieces == [[*range(5)], [*range(5, 20)]] and places(found) == [(14, True)]
     assert list(found.without_drift) == list(range(5, 20))
 
 

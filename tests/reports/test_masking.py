@@ -39,7 +39,7 @@ def masked(as_run: Any) -> Run:
 
 
 def efficiency(run: Run, impl: str) -> tuple[float, float, float]:
-    tidy = frame.tidy(run)
+    tidy = frame.tidy(frame.rows_of(run))
     row = tidy[(tidy["impl"] == impl) & (tidy["mask"] != "none")].iloc[0]
     return row["mask_efficiency"], row["mask_efficiency_low"], row["mask_efficiency_high"]
 
@@ -47,7 +47,7 @@ def efficiency(run: Run, impl: str) -> tuple[float, float, float]:
 def test_efficiency_is_1_if_all_is_skipped_and_the_visible_share_if_nothing_is(masked: Run) -> None:
     assert efficiency(masked, "skips_all") == (pytest.approx(1), pytest.approx(1), pytest.approx(1))
     assert efficiency(masked, "skips_none") == (pytest.approx(SHARE), pytest.approx(SHARE), pytest.approx(SHARE))
-    tidy = frame.tidy(masked)
+    tidy = frame.tidy(frame.rows_of(masked))
     assert list(tidy["work_share"].dropna()) == [SHARE, SHARE]
     assert tidy.loc[tidy["mask"] == "none", "mask_efficiency"].isna().all()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import synthetic_runs as synthetic
 
-from reports.judging import frame, published
+from reports.judging import published
 from reports.pages import page
 from reports.pages.report import report
 from reports.reading import runs
@@ -24,7 +24,7 @@ def read(folder: Path, *figures: object, **top: object) -> runs.Run:
 def test_a_published_time_is_shown_beside_the_measured_one(tmp_path: Path) -> None:
     elsewhere, no_time = FIGURE | {"id": "B1-T65-H8-D_h64-float32-cpu"}, FIGURE | {"seconds": None}
     run = read(tmp_path, FIGURE, elsewhere, no_time, "nothing")
-    (line,), sources = published.table(frame.tidy(run), run.published)
+    (line,), sources = published.table(report(run).grid, run.published)
     assert sources == ["them/theirs#1; machine: unnamed; threads not said"]
     assert line == (
         "B=1 H=8 D_h=64 T=64 fp32 no mask", "CPU:Flash", "4.00 ms, 0.250 TFLOP/s",
@@ -35,7 +35,7 @@ def test_a_published_time_is_shown_beside_the_measured_one(tmp_path: Path) -> No
 def test_a_source_is_listed_once_for_all_its_figures(tmp_path: Path) -> None:
     figures = [FIGURE, FIGURE | {"kernel": "another", "source": "others/x"}, FIGURE | {"kernel": "a third"}]
     run = read(tmp_path, *figures, FIGURE | {"id": "B1-T65-H8-D_h64-float32-cpu", "source": "of no case here"})
-    assert [line[-1] for line in published.table(frame.tidy(run), run.published)[0]] == ["1", "2", "1"]
+    assert [line[-1] for line in published.table(report(run).grid, run.published)[0]] == ["1", "2", "1"]
     for text in (page.html(this := report(run)), page.summary(this)):
         assert "Published times beside ours" in text and "threads not said" in text
         assert text.count("them/theirs#1") == text.count("others/x") == 1 and "of no case here" not in text
@@ -44,5 +44,5 @@ def test_a_source_is_listed_once_for_all_its_figures(tmp_path: Path) -> None:
 def test_an_implementation_that_was_not_measured_here_or_was_wrong_has_no_time(tmp_path: Path) -> None:
     wrong = [{"impl": "sdpa", "id": "x", "reason": "wrong", "detail": "off"}]
     run = read(tmp_path, FIGURE | {"impl": "onnxruntime"}, FIGURE, skipped=wrong)
-    first, second = published.table(frame.tidy(run), run.published)[0]
+    first, second = published.table(report(run).grid, run.published)[0]
     assert first[3:6] == ("onnxruntime", "–", "fused") and second[3:6] == ("sdpa", "–", "fused")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import synthetic_runs as synthetic
 
+from reports.__main__ import main
 from reports.judging import advice, frame
 from reports.reading import runs
 from reports.reading.runs import Run
@@ -42,7 +43,7 @@ def two(
 
 def test_where_nothing_is_shown_the_choice_is_the_smallest_median() -> None:
     run = runs.read(LLM)
-    cells, advised = raw(run), advice.advise(frame.tidy(run))["cells"]
+    cells, advised = raw(run), advice.advise(frame.rows_of(run))["cells"]
     assert {cell["id"] for cell in advised} == set(cells)
     for cell in advised:
         measured = cells[cell["id"]]
@@ -53,10 +54,10 @@ def test_where_nothing_is_shown_the_choice_is_the_smallest_median() -> None:
 
 
 def test_a_length_that_was_not_measured_is_replaced_by_its_neighbours(tiny: Run) -> None:
-    table = advice.advise(frame.tidy(tiny), {"T": 512})
+    table = advice.advise(frame.rows_of(tiny), {"T": 512})
     assert table["not_measured"] == [{"axis": "T", "asked": 512, "nearest": [256, 1024]}]
     assert [cell["T"] for cell in table["cells"]] == [256, 1024]
-    beyond = advice.advise(frame.tidy(tiny), {"T": 10**6})
+    beyond = advice.advise(frame.rows_of(tiny), {"T": 10**6})
     assert [cell["T"] for cell in beyond["cells"]] == [1024]
 
 
@@ -71,7 +72,7 @@ def test_decode_at_a_length_is_one_token_against_a_cache_of_that_length(
         row["extra_info"]["id"] += f"-{i}"
 
     def found(T: int, **cache: int) -> tuple[Any, list[tuple[int, int]], list[Any]]:
-        table = advice.advise(frame.tidy(as_run(data)), {"mode": "decode", "T": T, **cache})
+        table = advice.advise(frame.rows_of(as_run(data)), {"mode": "decode", "T": T, **cache})
         return table["read_as"], [(cell["T"], cell["T_kv"]) for cell in table["cells"]], table["not_measured"]
 
     assert found(64) == ({"T": 1, "T_kv": 64}, [(1, 64)], [])
@@ -86,14 +87,14 @@ def test_decode_at_a_length_is_one_token_against_a_cache_of_that_length(
 
 
 def test_a_kernel_that_was_wrong_anywhere_is_never_advised(tiny: Run) -> None:
-    table = advice.advise(frame.tidy(tiny))
+    table = advice.advise(frame.rows_of(tiny))
     assert table["left_out"] == ["packed"]
     assert "packed" not in {name for cell in table["cells"] for name in (cell["fastest"], *cell["ties"])}
 
 
 def test_a_crossover_lies_where_the_lines_cross_in_log_log(as_run: Any) -> None:
     run = as_run(two({64: (1e-3, 2e-3), 256: (4e-3, 2e-3)}))
-    table = advice.advise(frame.tidy(run))
+    table = advice.advise(frame.rows_of(run))
     [crossing] = table["crossovers"]
     assert json.loads(json.dumps(table, allow_nan=False)) == table
     assert (crossing["from"], crossing["to"], crossing["between"]) == ("a", "b", [64, 256])
@@ -120,7 +121,7 @@ def test_those_not_shown_to_be_slower_tie_unless_they_may_be_far_slower(
     data = two({64: (1e-3, median)}, apart=apart)
     data["benchmarks"].append(synthetic.row("c", synthetic.case(T=64), [0.97e-3, 0.98e-3, 0.99e-3]))
     data["benchmarks"].append(synthetic.row("d", synthetic.case(T=64), [9e-3, 9e-3, 9e-3]))
-    [cell] = advice.advise(frame.tidy(as_run(data)))["cells"]
+    [cell] = advice.advise(frame.rows_of(as_run(data)))["cells"]
     assert (cell["fastest"], cell["ties"], cell["not_resolved"]) == ("c", ties, not_resolved)
     assert cell["verdict"] == said
 
@@ -128,7 +129,7 @@ def test_those_not_shown_to_be_slower_tie_unless_they_may_be_far_slower(
 def test_a_crossover_out_of_a_tie_is_none(as_run: Any) -> None:
     data = two({64: (1e-3, 1.005e-3), 256: (4e-3, 2e-3)})
     data["benchmarks"][0] = synthetic.row("a", synthetic.case(T=64), [0.99e-3, 1e-3, 1.01e-3], (0.9, 1.0, 1.1))
-    assert advice.advise(frame.tidy(as_run(data)))["crossovers"] == []
+    assert advice.advise(frame.rows_of(as_run(data)))["crossovers"] == []
 
 
 def test_decoding_beside_forward_keeps_lengths_together(as_run: Any) -> None:
@@ -137,12 +138,12 @@ def test_decoding_beside_forward_keeps_lengths_together(as_run: Any) -> None:
         row = synthetic.row("a", synthetic.case(T=1, T_kv=keys, mode="decode", mask="none"), [1e-5])
         row["extra_info"]["id"] = f"decode-{keys}"
         data["benchmarks"].append(row)
-    table = advice.advise(frame.tidy(as_run(data)))
+    table = advice.advise(frame.rows_of(as_run(data)))
     assert [crossing["crosses_at"] for crossing in table["crossovers"]] == [pytest.approx(128)]
 
 
 def test_no_crossover_where_one_is_always_ahead(as_run: Any) -> None:
-    assert advice.advise(frame.tidy(as_run(two({64: (1, 2), 256: (3, 4)}))))["crossovers"] == []
+    assert advice.advise(frame.rows_of(as_run(two({64: (1, 2), 256: (3, 4)}))))["crossovers"] == []
 
 
 def test_an_older_run_is_used_for_cases_missing_in_the_newest(tmp_path: Path, printed: Any) -> None:
@@ -196,6 +197,14 @@ def test_a_models_table_has_its_layers_and_the_lengths_that_are_asked_for(as_run
     assert told("--model", "gemma3-4b") == {"local": [512, 1024, 2048], "global": [512, 1024]}
     said = printed("advise", "--run", run, "--model", "gemma3-4b", "--T", "512..8192")
     assert "gemma3-4b, local layers" in said and "gemma3-4b, global layers" in said
+
+
+def test_a_kind_of_layer_that_was_not_measured_is_named(as_run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    run = of_models(as_run, {"T": 4096, **GEMMA})
+    assert main(["advise", "--run", run, "--model", "gemma3-4b"]) == 0
+    said = capsys.readouterr()
+    assert "no local layer of gemma3-4b was measured here; measure them with" in said.err
+    assert "gemma3-4b, global layers" in said.out
 
 
 def test_the_newest_run_with_a_layer_of_the_model_answers(results: Path, printed: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pandas as pd
 import synthetic_runs as synthetic
 
 from reports.judging import findings, frame, grid
@@ -16,21 +15,22 @@ MIB = 2**20
 
 
 def said(run: Run) -> list[str]:
-    return [*filter(None, [findings.page_faults(frame.tidy(run))])]
+    return [*filter(None, [findings.page_faults(frame.rows_of(run))])]
 
 
 def test_wrong_outputs_are_warned_of(tiny: Run) -> None:
-    [told] = findings.wrong(frame.tidy(tiny), frame.skipped(tiny))
+    [told] = findings.wrong(frame.rows_of(tiny), tiny.skipped)
     why = "packed ✗ did not pass the correctness check in 1 cell: error 0.3 exceeds its bound"
     assert told.startswith(why) and told.endswith(". Its numbers elsewhere are in doubt.")
-    [told] = findings.wrong(frame.tidy(tiny).query("impl != 'packed'"), frame.skipped(tiny))
+    others = [row for row in frame.rows_of(tiny) if row["impl"] != "packed"]
+    [told] = findings.wrong(others, tiny.skipped)
     assert told.startswith(why) and "elsewhere" not in told
 
 
 def test_only_skips_say_so_and_nothing_else(as_run: Any) -> None:
     skipped = [{"impl": "a", "id": "B1", "reason": "out_of_memory", "detail": "too big"}]
     run = as_run(synthetic.document([], skipped=skipped))
-    assert said(run) == [] and report(run).headline == "No answer: no cell of this run has a number."
+    assert said(run) == [] and report(run).headline.startswith("No answer: no case of this run has times of two")
 
 
 def faulting(column: str = "kept_pages_s", **other: float | None) -> dict[str, Any]:
@@ -68,39 +68,42 @@ def test_the_lead_is_that_of_the_tables(interleaved_data: dict[str, Any], as_run
         if row["extra_info"]["impl"] == "fused":
             row["stats"]["median"] *= 1.4
             row["extra_info"]["kept_pages_s"] = row["stats"]["median"] / 2
-    tidy = frame.tidy(as_run(interleaved_data))
-    [lead] = re.findall(r"lead .* (\S+×)\.$", findings.page_faults(tidy))
-    made = grid.grid(tidy, tidy.iloc[:0].assign(reason="", detail=""))
+    rows = frame.rows_of(as_run(interleaved_data))
+    [lead] = re.findall(r"lead .* (\S+×)\.$", findings.page_faults(rows))
+    made = grid.grid(rows)
     assert lead in {f"{grid.slowdown(case.mark('fused').slowdown)}×" for case in made.cases}
 
 
 def test_calls_that_take_as_long_with_kept_pages_lose_nothing(as_run: Any) -> None:
-    assert findings.page_faults(frame.tidy(as_run(faulting(fused=690e-3, einsum=730e-3)))) == ""
+    assert findings.page_faults(frame.rows_of(as_run(faulting(fused=690e-3, einsum=730e-3)))) == ""
 
 
 def test_the_fastest_faults_as_well(as_run: Any) -> None:
-    told = findings.page_faults(frame.tidy(as_run(faulting(sdpa=42e-3, fused=630e-3))))
+    told = findings.page_faults(frame.rows_of(as_run(faulting(sdpa=42e-3, fused=630e-3))))
     assert "of which 11 % are page faults" in told and "sdpa's lead is 15× instead of 8.4×" in told
 
 
-def test_memory_outside_of_tensors(tidy_tiny: pd.DataFrame) -> None:
-    assert findings.hidden_memory(tidy_tiny) == ""
-    tidy_tiny["peak_bytes"] = 10.0 * MIB
-    tidy_tiny["peak_rss_bytes"] = [27.5 * MIB, 12 * MIB, *[0] * (len(tidy_tiny) - 2)]
-    told = findings.hidden_memory(tidy_tiny)
-    assert told.startswith(f"In 1 cell a call took more memory than its tensors, most {tidy_tiny['impl'].iloc[0]} at ")
+def with_memory(run: Run, tensors: list[float], grown: list[float]) -> list[dict[str, Any]]:
+    """The run's rows, of which the first have these bytes and the others none that matter."""
+    known = zip([*tensors, *[100.0] * 20], [*grown, *[0.0] * 20], frame.rows_of(run), strict=False)
+    return [{**row, "peak_bytes": held * MIB, "peak_rss_bytes": rss * MIB} for held, rss, row in known]
+
+
+def test_memory_outside_of_tensors(tiny: Run) -> None:
+    assert findings.hidden_memory(frame.rows_of(tiny)) == ""
+    rows = with_memory(tiny, [10, 10], [27.5, 12])
+    told = findings.hidden_memory(rows)
+    assert told.startswith(f"In 1 cell a call took more memory than its tensors, most {rows[0]['impl']} at ")
     assert "the process grew by 27.5 MiB, of which tensors take 10.0 MiB." in told
 
 
-def test_memory_that_malloc_keeps_is_not_mentioned(tidy_tiny: pd.DataFrame) -> None:
-    tidy_tiny["peak_bytes"] = [10.0 * MIB, *[100 * MIB] * (len(tidy_tiny) - 1)]
-    tidy_tiny["peak_rss_bytes"] = [17.0 * MIB, *[150 * MIB] * (len(tidy_tiny) - 1)]
-    assert findings.hidden_memory(tidy_tiny) == ""
+def test_memory_that_malloc_keeps_is_not_mentioned(tiny: Run) -> None:
+    assert findings.hidden_memory(with_memory(tiny, [10, 100, 100], [17, 150, 150])) == ""
 
 
 def test_the_variation_between_processes_is_printed_and_whether_it_was_estimated(
     tiny: Run, interleaved_run: Run
 ) -> None:
-    assumed, estimated = (findings.between_processes(frame.tidy(run)) for run in (tiny, interleaved_run))
+    assumed, estimated = (findings.between_processes(frame.rows_of(run)) for run in (tiny, interleaved_run))
     assert assumed.endswith(": 2 % (standard deviation; assumed, of one process).")
     assert estimated.endswith(" % (standard deviation; estimated from this run, with 2 % as prior).")

@@ -10,8 +10,14 @@ import pytest
 import synthetic_runs as synthetic
 
 from reports.judging import frame
+from reports.reading.runs import Run
+from stats import ratios
 
 CASES = {T: f"B1-T{T}-H8-D_h64-float32-cpu" for T in (64, 256, 1024)}
+
+
+def tidied(run: Run) -> pd.DataFrame:
+    return frame.tidy(frame.rows_of(run))
 
 
 def cell(tidy: pd.DataFrame, impl: str, T: int) -> pd.Series[Any]:
@@ -33,7 +39,7 @@ def test_spread_is_the_interquartile_range_over_the_median(tidy_tiny: pd.DataFra
 
 def test_without_a_baseline_in_the_case_there_is_no_speedup(tiny_data: dict[str, Any], as_run: Any) -> None:
     tiny_data["benchmarks"] = [row for row in tiny_data["benchmarks"] if row["extra_info"]["impl"] != "fused"]
-    assert frame.tidy(as_run(tiny_data))["speedup"].isna().all()
+    assert tidied(as_run(tiny_data))["speedup"].isna().all()
 
 
 def at_64(tidy: pd.DataFrame, column: str) -> dict[str, Any]:
@@ -48,18 +54,18 @@ def ranks_at_64(tidy: pd.DataFrame) -> dict[str, tuple[float, float]]:
 
 def test_ranks_are_ranges_where_several_are_possible(interleaved_data: dict[str, Any], as_run: Any) -> None:
     wrong, interleaved_data["skipped"] = interleaved_data["skipped"], []
-    tidy = frame.tidy(as_run(interleaved_data))
+    tidy = tidied(as_run(interleaved_data))
     assert ranks_at_64(tidy) == {"packed": (1, 1), "sdpa": (2, 2), "fused": (3, 3)}
     assert at_64(tidy, "standing") == {"packed": "fastest", "sdpa": "slower", "fused": "slower"}
     for row in interleaved_data["benchmarks"]:
         if row["extra_info"]["impl"] == "sdpa" and row["extra_info"]["T"] == 64:
             row["stats"]["data"] = row["stats"]["data"][:5]
             synthetic.interleaved(row, (0.8, 1.0, 1.2))
-    tidy = frame.tidy(as_run(interleaved_data))
+    tidy = tidied(as_run(interleaved_data))
     assert ranks_at_64(tidy) == {"packed": (1, 2), "sdpa": (1, 3), "fused": (2, 3)}
     assert at_64(tidy, "standing") == {"packed": "not resolved", "sdpa": "not resolved", "fused": "slower"}
     interleaved_data["skipped"] = wrong
-    tidy = frame.tidy(as_run(interleaved_data))
+    tidy = tidied(as_run(interleaved_data))
     assert at_64(tidy, "standing")["packed"] == "" and not at_64(tidy, "leads")["packed"]
 
 
@@ -70,7 +76,7 @@ def test_there_are_no_ranks_where_cells_were_timed_one_after_the_other(tidy_tiny
 def test_the_ratio_to_the_baseline_has_its_interval(as_run: Any) -> None:
     at = synthetic.case()
     rows = [synthetic.row("fused", at, [2e-3]), synthetic.row("sdpa", at, [1e-3], (0.9, 1.0, 1 / 0.9))]
-    sdpa = frame.tidy(as_run(synthetic.document(rows))).iloc[1]
+    sdpa = tidied(as_run(synthetic.document(rows))).iloc[1]
     half = 4.30265 * -math.log(0.9) / 3**0.5  # Student's, 2 degrees of freedom
     assert sdpa["ratio"] == pytest.approx(0.5) and sdpa["speedup"] == pytest.approx(2)
     assert (sdpa["ratio_low"], sdpa["ratio_high"]) == (
@@ -82,8 +88,9 @@ def test_the_ratio_to_the_baseline_has_its_interval(as_run: Any) -> None:
 def test_rows_of_two_cases_are_paired_by_process_and_never_by_round(as_run: Any) -> None:
     rows = [synthetic.row("a", synthetic.case(T=T), [s], (1, 2, 4)) for T, s in ((64, 1e-3), (128, 3e-3))]
     rows[1]["extra_info"]["sample_rounds"] = [1, 2, 0]
-    short, long = frame.records(frame.tidy(as_run(synthetic.document(rows))))
-    assert frame.ratio(long, short).value == pytest.approx(3) and frame.ratio(long, short).slower
+    short, long = (row["samples"] for row in frame.rows_of(as_run(synthetic.document(rows))))
+    found = ratios.ratio(long, short, one_case=False)
+    assert found.value == pytest.approx(3) and found.slower
 
 
 def test_an_implementation_with_a_wrong_cell_is_marked_in_all_its_rows(tidy_tiny: pd.DataFrame) -> None:
@@ -93,13 +100,13 @@ def test_an_implementation_with_a_wrong_cell_is_marked_in_all_its_rows(tidy_tiny
 
 def test_null_in_the_file_is_a_missing_number(tiny_data: dict[str, Any], as_run: Any) -> None:
     tiny_data["benchmarks"][0]["extra_info"]["peak_bytes"] = None
-    assert math.isnan(frame.tidy(as_run(tiny_data))["peak_bytes"].iloc[0])
+    assert math.isnan(tidied(as_run(tiny_data))["peak_bytes"].iloc[0])
 
 
 def test_unknown_keys_of_later_runs_are_kept_as_columns(tiny_data: dict[str, Any], as_run: Any) -> None:
     tiny_data["roofs"] = {"float32": 1e11}
     tiny_data["benchmarks"][0]["extra_info"]["kernel"] = "flash"
-    assert frame.tidy(as_run(tiny_data))["kernel"].iloc[0] == "flash"
+    assert tidied(as_run(tiny_data))["kernel"].iloc[0] == "flash"
 
 
 @pytest.mark.parametrize(
@@ -112,14 +119,14 @@ def test_unknown_keys_of_later_runs_are_kept_as_columns(tiny_data: dict[str, Any
     ],
 )
 def test_axes_that_follow_from_others_do_not_count_as_varying(axes: Any, expected: set[str], as_run: Any) -> None:
-    tidy = frame.tidy(as_run(synthetic.sweep(impls=("fused", "sdpa"), **axes)))
-    assert set(frame.varying(tidy)) == expected
+    rows = frame.rows_of(as_run(synthetic.sweep(impls=("fused", "sdpa"), **axes)))
+    assert set(frame.varying(rows)) == expected
 
 
 def test_the_width_of_heads_follows_when_the_model_keeps_its_width(as_run: Any) -> None:
     cases = [synthetic.case(H=H, D_h=1024 // H) for H in (1, 4, 16)]
-    tidy = frame.tidy(as_run(synthetic.document([synthetic.row("fused", at, [1e-3]) for at in cases])))
-    assert frame.varying(tidy) == ["H"]
+    rows = frame.rows_of(as_run(synthetic.document([synthetic.row("fused", at, [1e-3]) for at in cases])))
+    assert frame.varying(rows) == ["H"]
 
 
 def test_lengths_follow_from_the_requests_of_a_batch(as_run: Any) -> None:
@@ -127,13 +134,11 @@ def test_lengths_follow_from_the_requests_of_a_batch(as_run: Any) -> None:
     cases = [synthetic.case(T=T, T_kv=T_kv, requests=text) for text, (T, T_kv) in batches.items()]
     data = synthetic.document([synthetic.row("fused", at, [1e-3]) for at in cases], schema=2)
     data["axes"] = [{"name": "requests", "kind": "choice", "unsaid": None}]
-    assert frame.varying(frame.tidy(as_run(data))) == ["requests"]
+    assert frame.varying(frame.rows_of(as_run(data))) == ["requests"]
 
 
 def test_a_run_of_skips_alone_has_an_empty_frame(as_run: Any) -> None:
-    tidy = frame.tidy(as_run(synthetic.document([])))
-    assert len(tidy) == 0
-    assert {"impl", "median", "speedup", "tied"} <= set(tidy.columns)
+    assert tidied(as_run(synthetic.document([]))).empty
 
 
 def test_values_far_above_all_others_do_not_set_the_scale() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib
-import pandas as pd
 import pytest
 import synthetic_runs as synthetic
 from conftest import TINY
@@ -222,8 +221,8 @@ def test_markdown_is_a_table_and_its_names_stay_in_their_cells(tiny: Run) -> Non
     text = tables.markdown(("name", "b"), [("x", "12"), ("yyyyy", "3")])
     assert text == "| name  |  b |\n|-------|---:|\n| x     | 12 |\n| yyyyy |  3 |"
     rows = [synthetic.row(name, synthetic.case(), [1e-3]) for name in EVIL]
-    made = grid.grid(frame.tidy(Run(Path("x.json"), rows)), frame.skipped(tiny))
-    summary = tables.summary("0001_<x>", ["a <b>"], made, frame.skipped(tiny))
+    made = grid.grid(frame.rows_of(Run(Path("x.json"), rows)), tiny.skipped)
+    summary = tables.summary("0001_<x>", ["a <b>"], made, tiny.skipped)
     lines = [line for line in summary.splitlines() if line.startswith("|") and "ms" in line]
     assert len(lines) == len(EVIL)
     assert all(len(re.findall(r"(?<!\\)\|", line)) == len(tables.headings(made)) + 2 for line in lines)
@@ -312,7 +311,7 @@ def test_lines_run_along_the_axis_with_the_most_values_at_one_setting(as_run: An
     cases = [*decode, *(synthetic.case(T=T) for T in (256, 1024))]
     rows = [synthetic.row("a", case, [1e-3], id=str(i)) for i, case in enumerate(cases)]
     this = report(as_run(synthetic.document(rows)))
-    assert grid.length(this.grid.cases) == "T_kv" and max(map(len, grid.along(this.grid.cases, "T").values())) == 2
+    assert this.grid.length == "T_kv" and max(map(len, this.grid.along("T"))) == 2
 
 
 def test_nothing_is_left_of_our_drawing_style() -> None:
@@ -357,7 +356,7 @@ def test_slowdowns(value: float, text: str) -> None:
 def test_wrong_cells_that_differ_in_numbers_alone_are_one_line() -> None:
     details = ["error 0.12, over 3e-07, at T = 64", "error 1.5, over 2.1e-07, at T = 1024", "raises ValueError"]
     found = [{"impl": "mine", "id": f"c{i}", "reason": "wrong", "detail": detail} for i, detail in enumerate(details)]
-    assert tables.skipped_table(pd.DataFrame(found)).rows == [
+    assert tables.skipped_table(found).rows == [
         ("mine", "wrong", "2", details[0]),
         ("mine", "wrong", "1", details[2]),
     ]
