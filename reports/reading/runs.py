@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import glob
 import json
 import math
 import re
@@ -279,6 +280,8 @@ def _names(file: Path) -> tuple[str, ...]:
 
 
 def _unknown(name: str, wanted: str, known: Iterable[Path], results: Path) -> str:
+    if wanted and [*results.glob(f"*/{glob.escape(wanted)}.*.journal")]:
+        return f"run {name!r} is not finished: `pytest bench/ --resume {wanted}` finishes it"
     stems = list(dict.fromkeys(f.stem for f in known))
     if not stems:
         return f"no run {name!r}: {nothing_in(results)}"

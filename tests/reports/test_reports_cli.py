@@ -297,6 +297,9 @@ def test_usage_errors(results: Path, small: dict[str, Any], refusal: Any) -> Non
         synthetic.save(small, results, stem)
     line = refusal("--results", results, "befor2")
     assert "befor2" in line and "0002_after, 0001_before" in line and "did you mean '0001_before'?" in line
+    (results / "Machine").mkdir()
+    (results / "Machine" / "killed.20261126T0915-1.journal").touch()
+    assert "run 'killed' is not finished: " in refusal("--results", results, "killed")
 
 
 def test_a_run_that_is_not_complete_says_so_above_its_headline(
