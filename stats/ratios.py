@@ -135,7 +135,7 @@ def paired(of: Samples, over: Samples, one_case: bool = True) -> ByProcess:
             found.setdefault(process, []).append(np.array(both))
     if not found:
         return _paired_by_visit(of, over)
-    usual = np.median([np.median(both, axis=0) for visits in found.values() for both in visits], axis=0)
+    usual = np.median([_median(both) for visits in found.values() for both in visits], axis=0)
     return [units for visits in found.values() if (units := _units(visits, usual))]
 
 
@@ -143,12 +143,19 @@ def _units(visits: Sequence[Array], usual: Array) -> list[float]:
     """Return the log ratios of a process's visits, arrays of (rounds, 2) seconds. `usual`: both rows' usual seconds."""
     all_rounds = sum(map(len, visits))
     few = len(visits) < VISITS <= all_rounds < VISITS * len(visits)
-    counted = [both for both in visits if (np.median(both, axis=0) <= DISTURBED * usual).any()]
+    counted = [both for both in visits if (_median(both) <= DISTURBED * usual).any()]
     logs = [np.log(both[:, 0] / both[:, 1]) for both in counted]
     if few and logs:
         rounds = np.concatenate(logs)
         return [float(it) for it in trimmed(rounds, int(TRIMMED * len(rounds)))]
-    return [float(np.median(it)) for it in logs]
+    return [float(_median(it)) for it in logs]
+
+
+def _median(values: Array) -> Array:
+    """Return the median along the first axis, a tenth of `np.median`'s time for a dozen numbers."""
+    ordered = np.sort(values, axis=0)
+    middle: Array = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+    return middle
 
 
 def _paired_by_visit(of: Samples, over: Samples) -> ByProcess:
