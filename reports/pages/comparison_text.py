@@ -174,7 +174,7 @@ def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
         perhaps = "" if found.low < 1 < found.high else "perhaps "
         text = f"{perhaps}{shares.bound(found.low, found.high)}{than}"
     else:
-        text = "measured too rarely"
+        text = shares.UNRESOLVED if math.isfinite(found.low) else "measured too rarely"
     return f"{head} is {text}" + (f", but {' and '.join(others)}" if others else "")
 
 

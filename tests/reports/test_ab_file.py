@@ -150,6 +150,8 @@ def test_an_implementation_is_judged_on_all_its_cells_together(saved: Any) -> No
     assert re.fullmatch(r"sdpa is between [\d.]+ % faster and [\d.]+ % slower", sentence) and found.code == 2
     (sentence,) = sentences(of(saved, {("sdpa", "T16"): [0.024, 0.03, 0.03, 0.036]}))
     assert re.fullmatch(r"sdpa is perhaps [\d.]+ % to [\d.]+ % slower", sentence)
+    (sentence,) = sentences(of(saved, {("sdpa", "T16"): [1.2, -1.0, 2.0]}))
+    assert sentence == "sdpa is not resolved"  # as the cell itself says
     (sentence,) = sentences(of(saved, {("sdpa against fused", f"T{i}"): [0.05, 0.0501] * 3 for i in range(2)}))
     assert sentence == "sdpa is 5.1 % slower than fused (5.1 to 5.1) in 2 of 2 cells"
 
