@@ -796,7 +796,7 @@ def test_the_other_steps_of_the_gpu_script_are_rehearsed(
     work: Work, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
-    work(gpu.Lab(tmp_path, rehearsal=True, until=monotonic() + 100))
+    work(gpu.Lab(tmp_path, rehearsal=True, until=monotonic() + 600))
 
 
 def test_the_gpu_script_starts_without_the_suites_packages_and_its_steps_import_only_those_that_it_names() -> None:
