@@ -85,8 +85,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.no_header |= not run.ended  # pytest-benchmark's would show its timer, rounds and warm-up, unused here
     progress = config.stash[PROGRESS] = Progress(config, run)
     config.pluginmanager.register(progress, "attention-progress")
-    if run.traces:
-        config.pluginmanager.register(run.traces, "attention-traces")
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -203,7 +201,7 @@ def report(request: pytest.FixtureRequest, impl: str, case: str) -> Callable[[],
             benchmark.group = row["group"]
             benchmark.extra_info.update(row["extra_info"])
             replay(benchmark, row["stats"]["data"])
-        elif key not in run.checked:
+        elif key not in run.found:
             pytest.skip("not measured: the run ended before")
 
     return report

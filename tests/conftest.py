@@ -172,10 +172,10 @@ class LocalWorker:
 
     left, readable = 100.0, os.open(os.devnull, os.O_RDONLY)
 
-    def ask(self, do: str, timeout: float | None = None, **details: Any) -> Reply:
+    def ask(self, do: str, **details: Any) -> Reply:
         raise NotImplementedError
 
-    def send(self, do: str, timeout: float | None = None, **details: Any) -> None:
+    def send(self, do: str, starting: bool = False, **details: Any) -> None:
         self.sent = do, details
 
     def receive(self) -> Reply:
@@ -200,7 +200,7 @@ class InProcess(LocalWorker):
 
         self._tasks = Tasks(setting.folder)
 
-    def ask(self, do: str, timeout: float | None = None, **details: Any) -> Reply:
+    def ask(self, do: str, **details: Any) -> Reply:
         from bench.cases.outcome import classify
 
         try:

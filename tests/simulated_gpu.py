@@ -6,7 +6,6 @@ its stream reaches it. A kernel that faults breaks its process for good. Times a
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -298,7 +297,6 @@ class SimulatedNvml:
         self, cuda: SimulatedCuda, reasons: int = 0, without: str = "", kind: str = "GPU", capped: bool = False
     ) -> None:
         self.cuda, self.reasons, self.kind, self.capped = cuda, reasons, kind, capped
-        self.millijoules = 7_000
         if without:
             setattr(self, without, self.refuse)
 
@@ -340,17 +338,11 @@ class SimulatedNvml:
     def nvmlDeviceGetUUID(self, gpu: str) -> str:
         return gpu
 
-    def nvmlDeviceGetComputeRunningProcesses(self, gpu: str) -> Any:
-        return self._answer([SimpleNamespace(pid=pid) for pid in (os.getpid(), 1)])
-
     def nvmlDeviceGetMaxClockInfo(self, gpu: str, kind: int) -> Any:
         return self._answer(1980)
 
     def nvmlDeviceGetPowerUsage(self, gpu: str) -> Any:
         return self._answer(612_500, gpu)  # milliwatts
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, gpu: str) -> Any:
-        return self._answer(self.millijoules, gpu)
 
     def nvmlDeviceGetTemperature(self, gpu: str, sensor: int) -> Any:
         return self._answer(61, gpu)

@@ -225,7 +225,7 @@ def test_state_left_by_an_earlier_case_shows_in_the_first_call_of_the_next() -> 
     timed.time(calls=3)
     with pytest.raises(Wrong, match="error"):
         cell.check_built(later)
-    later.compare(0.0, input_set=1)  # and where the clock visits one case after the other
+    later.compare(0.0)  # and where the clock visits one case after the other
     timed.time(calls=3)
     with pytest.raises(Wrong, match="under the clock"):
-        later.compare(0.0, input_set=1)
+        later.compare(0.0)

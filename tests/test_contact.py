@@ -25,6 +25,7 @@ from bench import console, terminal
 from bench.cases.axes import SYNONYMS
 from bench.cases.case import AXES, Case
 from bench.cases.cells import Cell
+from bench.cases.counting import flops
 from bench.cases.sweep import SWEEPS
 from bench.runs import saving
 from bench.runs.begin import _command
@@ -34,10 +35,9 @@ from bench.runs.remaining import (
     END,
     USUAL,
     remaining,
-    seconds_of_cells,
     seconds_of_check,
-    seconds_of_visits,
 )
+from bench.runs.rows import Found
 from bench.runs.run import Run
 from bench.runs.skips import skip_of
 from bench.selection.choice import _declared, impls_named
@@ -205,72 +205,61 @@ def test_failures_are_listed_once_a_reason_and_last() -> None:
     ]
 
 
-def test_a_long_call_is_planned_for_the_visits_that_time_it() -> None:
-    cell = Cell(impls.get("fused"), CASE)
-    *before, last = seconds_of_visits([cell], 0.25, 5, {cell.key: 1.0})
-    assert last > 5 and not any(before)
+def beginning(*cells: Cell, processes: int = 1) -> Run:
+    """Return a run of given cells that begins."""
+    run = Run({}, Selection(SWEEPS["quick"], "cpu", tuple({it.impl: 0 for it in cells}), cells), Path())
+    run.timing, run.planned = {"cell_time": 0.25, "processes": processes}, {cell.key for cell in cells}
+    return run
+
+
+def test_an_estimate_counts_the_few_calls_of_long_ones_and_the_check() -> None:
+    short, long = (Cell(impls.get("fused"), Case.of(T=T, H=8, D_h=64, threads=2)) for T in (64, 8192))
+    once, often = (remaining(beginning(short, processes=processes)) / USUAL - END for processes in (1, 5))
+    assert 0 < once < 1 < often < 3
+    once, often = (remaining(beginning(long, processes=processes)) / USUAL - END for processes in (1, 5))
+    assert 15 * flops(long.case) / 5e10 < once < often / 1.5  # a call takes more than a second
 
 
 def test_long_calls_of_one_case_are_planned_together() -> None:
-    """They share the seconds within which there are several rounds; the first visit also prepares them."""
+    """They share the seconds within which there are several rounds."""
     cells = [Cell(impls.get(name), CASE) for name in ("fused", "sdpa", "einsum", "packed")]
-    calls = {cell.key: 15.0 for cell in cells}
-    _, first, _, second, _, third = seconds_of_visits(cells, 0.25, 1, calls)
-    assert first > 2 * second == 2 * third
-    assert sum(seconds_of_visits(cells[:1], 0.25, 1, calls)) > sum(seconds_of_visits(cells, 0.25, 1, calls)) / 2
+    left = []
+    for those in (cells, cells[:1]):
+        run = beginning(*those)
+        run.found = {cell.key: Found(seconds=15.0) for cell in those}
+        left.append(remaining(run))
+    assert 1.3 * left[1] < left[0] < 3 * left[1]
 
 
-@pytest.fixture
-def beginning(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that builds a run of given cells, and a list with the simulated time."""
-    now = [0.0]
-    monkeypatch.setattr("bench.runs.remaining.monotonic", lambda: now[0])
-
-    def begin(*cells: Cell) -> tuple[Run, list[float]]:
-        run = Run({}, Selection(SWEEPS["quick"], "cpu", tuple({it.impl: 0 for it in cells}), cells), Path())
-        run.timing, run.planned = {"cell_time": 0.25, "processes": 1}, {cell.key for cell in cells}
-        return run, now
-
-    return begin
-
-
-def test_the_time_left_follows_the_rate_of_the_run(beginning: Any) -> None:
+def test_the_time_left_is_that_of_checks_and_visits_to_come() -> None:
     cells = [Cell(impls.get(name), CASE) for name in ("fused", "sdpa", "einsum", "packed")]
-    run, now = beginning(*cells)
-    left = remaining(run)
-    assert left() == pytest.approx(USUAL * (seconds_of_cells(cells, 0.25, 1) + END))
-    run.checked = {cell.key: {"seconds": 1e-6, "columns": {}} for cell in cells[:2]}
-    check, calls = seconds_of_check(cells[0], 1e-6), {cell.key: 1e-6 for cell in cells}
-    timed, half = (sum(seconds_of_visits(of, 0.25, 1, calls)) for of in (cells, cells[:2]))
-    of_timing = remaining(run)
-    now[0] = USUAL * 2 * check
-    assert left() == pytest.approx(USUAL * (2 * check + timed + END), rel=0.1)
-    now[0] = 3 * 2 * check
-    assert 2.3 * (2 * check + timed + END) < left() < 3 * (2 * check + timed + END)  # the prior has some weight
-    run.skipped |= {cell.key: {} for cell in cells[2:]}
+    run = beginning(*cells)
+    left = [remaining(run)]
+    for cell in cells:
+        run.found[cell.key] = Found(seconds=1e-6)
+        left.append(remaining(run))
     for visit in range(VISITS):
         run.add_visit(0, visit, CASE.id, {})
-    assert of_timing() == pytest.approx(END * now[0] / half, rel=0.2)  # all is done, but for the end
+        left.append(remaining(run))
+    assert left == sorted(left, reverse=True) and left[-1] == pytest.approx(USUAL * END)
+    assert left[0] - left[len(cells)] == pytest.approx(USUAL * len(cells) * seconds_of_check(cells[0], 1e-6), rel=0.3)
 
 
-def test_timed_calls_with_kept_pages_are_planned_shorter_than_checked_ones(
-    beginning: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, _ = beginning(Cell(impls.get("fused"), Case.of(T=4096, H=8, D_h=64, threads=2)))
-    run.checked = {key: {"seconds": 1.3, "columns": {"peak_bytes": 1 << 30}} for key in run.planned}
-    found = []
+def test_timed_calls_with_kept_pages_are_planned_shorter_than_checked_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = Cell(impls.get("fused"), Case.of(T=4096, H=8, D_h=64, threads=2))
+    run, left = beginning(cell), []
+    run.found = {cell.key: Found(seconds=1.3, columns={"peak_bytes": 1 << 30})}
     for settings in ({}, KEEP):
         monkeypatch.setattr("bench.runs.remaining.chosen", lambda settings=settings: settings)
-        found.append(remaining(run)())
-    assert found[1] < 0.7 * found[0]
+        left.append(remaining(run))
+    assert left[1] < 0.8 * left[0]
 
 
-def test_a_cell_that_failed_after_long_says_nothing_of_what_is_left(beginning: Any) -> None:
+def test_a_cell_that_failed_says_nothing_of_what_is_left() -> None:
     cells = [Cell(impls.get(name), CASE) for name in ("fused", "sdpa", "einsum")]
-    run, now = beginning(*cells)
-    left = remaining(run)
-    now[0], run.skipped = 300.0, {cells[0].key: {}}
-    assert left(300.0) == left() == pytest.approx(USUAL * (seconds_of_cells(cells[1:], 0.25, 1) + END))
+    run = beginning(*cells)
+    run.skipped = {cells[0].key: {}}
+    assert remaining(run) == remaining(beginning(*cells[1:]))
 
 
 def test_a_closed_pipe_does_not_change_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:

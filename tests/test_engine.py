@@ -18,7 +18,7 @@ from bench.cases.cells import Cell
 from bench.cases.counting import held_bytes
 from bench.cases.outcome import Skip
 from bench.cases.sweep import SWEEPS
-from bench.runs import pool
+from bench.runs import measuring, pool
 from bench.runs import visit as visits
 from bench.runs.journal import Journal
 from bench.runs.measuring import PREPARATIONS, Measuring
@@ -118,7 +118,7 @@ class Process(LocalWorker):
     number: int
     ready: set[str] = field(default_factory=set)
 
-    def ask(self, do: str, timeout: float | None = None, what: str = "", **details: Any) -> dict[str, Any]:
+    def ask(self, do: str, what: str = "", **details: Any) -> dict[str, Any]:
         it, name = self.of, what.partition(" ")[0]
         it.asked.append((do, name, self.number, details | {"what": what}))
         at, outcome = it.fails.get(f"{do} {name}", (0, None))
@@ -161,13 +161,19 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
     """`measured(processes)` is a run of three cells, or of those that are given, in such processes."""
 
     def measure(
-        processes: Simulated, *cells: Cell, free: int = 1 << 40, folder: Path | None = None, journal: Path | None = None
+        processes: Simulated,
+        *cells: Cell,
+        free: int = 1 << 40,
+        folder: Path | None = None,
+        journal: Path | None = None,
+        traced: bool = False,
     ) -> Run:
         cells = cells or CELLS
         monkeypatch.setattr("bench.runs.measuring.free_bytes_elsewhere", lambda device: free)
         chosen = Selection(SWEEPS["quick"], "cpu", tuple({cell.impl: 0 for cell in cells}), cells)
         run = Run({}, chosen, folder or Path(), "x" if folder else None, workload=ReferenceWorkload(_work={}))
         run.timing = {"cell_time": 0.25, "processes": 1, "precision": 0.02, "cell_timeout": 60.0}
+        run.traced = traced
         if journal:
             run.restore(Journal(journal))
         run.plan(cell.key for cell in cells)
@@ -198,8 +204,8 @@ def test_a_case_is_visited_until_its_ratios_are_known(measured: Measured, noise:
     assert all(run.visited(0, visit, CASE.id) for visit in range(VISITS))
     renewed = -(-count // 2)
     assert Counter(processes.of("renew")) == dict.fromkeys(SECONDS, renewed)
-    assert {it.compared for it in run.timed.values()} == {renewed * 5}
-    assert len(processes.of("time")) == sum(len(it.samples) for it in run.timed.values())
+    assert {it.compared for it in run.found.values()} == {renewed * 5}
+    assert len(processes.of("time")) == sum(len(it.samples) for it in run.found.values())
 
 
 def test_a_call_that_was_slow_while_others_were_checked_is_timed_in_whole_blocks(measured: Measured) -> None:
@@ -259,6 +265,14 @@ def test_one_that_ends_the_process_while_it_is_prepared_has_the_others_prepared_
     assert processes.of("prepare")[:4] == ["fused", "packed", "fused", "sdpa"]
 
 
+def test_a_trace_that_ends_its_process_costs_no_row(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "save_trace", lambda run, cell, write: write(path="x") or {"trace": "x"})
+    processes = Simulated(SECONDS, fails={"trace packed": (1, LOST)})
+    run = measured(processes, traced=True)
+    assert not run.skipped and [key[0] for key, it in run.found.items() if "trace" in it.columns] == ["fused", "sdpa"]
+    assert processes.told[-1] == f"no trace of 1 cells (packed): {LOST}"
+
+
 def test_a_run_ends_before_a_new_process_imports_changed_code(
     measured: Measured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,7 +326,7 @@ def test_a_gpu_that_is_held_back_cools_down_once_a_visit_and_the_block_is_timed_
     pauses: list[float] = []
     monkeypatch.setattr(visits, "sleep", pauses.append)
     run = measured(Simulated(SECONDS, throttled=reasons), CELLS[0])
-    (columns,) = (it.columns for it in run.timed.values())
+    (columns,) = (it.columns for it in run.found.values())
     assert pauses == [visits.COOLING] * count
     assert (columns["sm_mhz"], columns["throttled"]) == (1755, throttled)
 
@@ -332,8 +346,8 @@ def test_a_run_is_resumed_behind_any_line_of_its_journal_and_measures_nothing_tw
         run = measured(Simulated(SECONDS, 0.5), journal=part)
         found = [json.loads(line) for line in part.read_text().removeprefix(before).splitlines()]
         again = [json.loads(line) for line in lines[1:kept]] + found
-        visits = [(it["slot"], it["visit"], it["id"]) for it in (line.get("visit") for line in again) if it]
-        checked = [line["checked"]["key"][0] for line in again if "checked" in line]
+        visits = [(it["process"], it["visit"], it["id"]) for it in (line.get("visit") for line in again) if it]
+        checked = [line["key"][0] for line in again if "found" in line]
         assert part.read_text().startswith(before) and sorted(checked) == sorted(SECONDS)
         assert len({*visits}) == len(visits) == VISITS
         assert [it.round for it in samples(run)] == [*range(len(samples(run)))]
@@ -341,7 +355,7 @@ def test_a_run_is_resumed_behind_any_line_of_its_journal_and_measures_nothing_tw
 
 def test_a_baseline_that_is_refused_later_is_not_used_for_ratios(measured: Measured) -> None:
     run = measured(Simulated(SECONDS, fails={"caching fused": (1, Skip("it caches results"))}))
-    for timed in run.timed.values():
+    for timed in run.found.values():
         timed.columns["roof"] = 0.5
     run.finish()
     assert samples(run) and {key[0] for key in run.finished} == {"sdpa", "packed"}
@@ -366,5 +380,5 @@ def test_a_case_that_cannot_stay_ready_is_made_ready_for_several_visits_at_a_tim
     for do, count in (("prepare", times), ("drop", times), ("caching", 1)):
         assert Counter(processes.of(do)) == dict.fromkeys(SECONDS, count), do
     if seconds > 0.1:
-        assert all(len(it.samples) in (LONG_ROUNDS, LONG_ROUNDS + 1) for it in run.timed.values())
+        assert all(len(it.samples) in (LONG_ROUNDS, LONG_ROUNDS + 1) for it in run.found.values())
     assert run.state_text.endswith("100% of the timing done")

@@ -31,10 +31,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_machine_drift_is_reported(clock: Clock) -> None:
     seen = ReferenceWorkload(clock)
     for clock.each in (1e-3, 1e-3):
-        seen.sample()
+        seen.sample(clock.now)
     assert seen.drift() == pytest.approx(0) and drifting(seen.drift()) is None
     for clock.each in (1.2e-3, 1.2e-3):
-        seen.sample()
+        seen.sample(clock.now)
     assert seen.drift() == pytest.approx(0.2)
     assert "changed by 20 % between" in (drifting(seen.drift()) or "")
     assert "changed by a factor of 20 between" in (drifting(18.58) or "")
@@ -46,19 +46,15 @@ def test_it_samples_again_when_it_is_due(clock: Clock) -> None:
     seen = ReferenceWorkload(clock)
     for clock.now in (0.0, 5.0, 19.0, 30.0, 40.0):
         if seen.due():
-            seen.sample()
+            seen.sample(clock.now)
     assert [round(it["at"]) for it in seen.seen["fixed"]] == [0, 30]
 
 
 def test_a_resumed_run_keeps_earlier_samples(clock: Clock) -> None:
-    killed = ReferenceWorkload(clock)
-    for clock.now in (0.0, 30.0):
-        killed.sample()
-    clock.now, clock.each = 500.0, 1.2e-3  # a new process, whenever
-    resumed = ReferenceWorkload(clock)
+    killed, resumed = ReferenceWorkload(clock), ReferenceWorkload(clock)
+    killed.sample(0.0)
     resumed.restore(killed.table())
-    resumed.sample()
-    clock.now = 510.0
-    resumed.sample()
-    assert [round(it["at"]) for it in resumed.seen["fixed"]] == [0, 30, 30, 40]
+    clock.each = 1.2e-3
+    resumed.sample(30.0)
+    assert [it["at"] for it in resumed.seen["fixed"]] == [0, 30]
     assert resumed.drift() == pytest.approx(0.2)

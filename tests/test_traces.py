@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import pytest
 
@@ -16,7 +15,13 @@ import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Skip
-from bench.runs.traces import Traces, on_disk
+from bench.cases.sweep import SWEEPS
+from bench.runs import measuring
+from bench.runs.journal import Journal
+from bench.runs.rows import Found
+from bench.runs.run import Run
+from bench.runs.traces import on_disk, save_trace
+from bench.selection.options import Selection
 from bench.workers.tasks import Tasks
 
 from .conftest import Suite, run_files
@@ -24,10 +29,15 @@ from .conftest import Suite, run_files
 CELL = Cell(impls.get("fused"), Case.of(T=16, H=2, D_h=16))
 
 
-def traces_in(folder: Path) -> Traces:
-    """Return the traces of a run with results in that folder."""
-    run = SimpleNamespace(folder=folder / "machine", journal=SimpleNamespace(path=folder / "x.1-1.journal"))
-    return Traces(run)  # type: ignore[arg-type]
+def traced(folder: Path, cell: Cell, write: Callable[..., object]) -> Any:
+    """Save the trace of a cell of a run with results in that folder; returns its path in the row."""
+    run = Run({}, Selection(SWEEPS["quick"], "cpu", (), (cell,)), folder / "machine", "x")
+    run.journal, run.found = Journal(folder / "x.1-1.journal"), {cell.key: Found(columns={"operators": 10})}
+    return save_trace(run, cell, write)["trace"]
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def operators_in(path: Path) -> set[str]:
@@ -43,7 +53,7 @@ def test_every_row_names_its_trace_and_is_otherwise_the_same(
     (tmp_path / "own.py").write_text("from torch.nn.functional import scaled_dot_product_attention as sdpa\n")
     cells = ("--impl", "loop,fused,ö+x=own:sdpa", "--T", "64", "--H", "1", "--dtype", "float32")
     with monkeypatch.context() as patch:
-        patch.setattr(Traces, "save", mock.Mock(side_effect=KeyboardInterrupt))
+        patch.setattr(measuring, "save_trace", interrupted)
         assert suite("--save-traces", "--benchmark-save=x", *cells).returncode == 2
     traced = suite("--resume", "x")
     assert traced.returncode == 0, traced.stdout
@@ -63,25 +73,16 @@ def test_every_row_names_its_trace_and_is_otherwise_the_same(
 def test_the_traced_call_is_the_timed_call(tasks: Tasks, tmp_path: Path) -> None:
     case = Case.of(T=16, H=2, D_h=16, mode="backward", dropout=0.1)
     tasks.prepare("x", "fused", case.columns())
-    saved = traces_in(tmp_path).save(Cell(impls.get("fused"), case), 10, partial(tasks.trace, "x"))
-    names = operators_in(tmp_path / saved["trace"])
+    names = operators_in(tmp_path / traced(tmp_path, Cell(impls.get("fused"), case), partial(tasks.trace, "x")))
     assert any("MmBackward0" in name for name in names)
     assert any("dropout" in name for name in names)
 
 
-def test_a_trace_that_cannot_be_taken_or_written_costs_no_row(tasks: Tasks, tmp_path: Path) -> None:
-    def fail(path: str) -> dict[str, Any]:
-        raise Skip("RuntimeError: no more")
-
-    saved = traces_in(tmp_path)
-    assert saved.save(CELL, 10, fail) == {}
-    assert list(saved.without) == ["RuntimeError: no more"] and list(tmp_path.iterdir()) == []
+def test_a_trace_that_cannot_be_written_says_why(tasks: Tasks, tmp_path: Path) -> None:
     (tmp_path / "traces").write_text("a file")
     tasks.prepare("x", "fused", CELL.case.columns())
-    saved = traces_in(tmp_path)
-    assert saved.save(CELL, 10, partial(tasks.trace, "x")) == {}
-    (why,) = saved.without
-    assert why.startswith(f"{tmp_path / 'traces'}") and why.endswith(": Not a directory")
+    with pytest.raises(Skip, match=f"^{tmp_path / 'traces'}.*: Not a directory$"):
+        traced(tmp_path, CELL, partial(tasks.trace, "x"))
 
 
 def test_names_on_disk_are_safe_and_stay_apart() -> None:

@@ -47,7 +47,7 @@ def measured(kernel: wrong_kernels.Kernel, compared: int = 0, **axes: object) ->
     """Treat a cell as a run does: check, compare, time, and test for cached results."""
     case = Case.of(**({"T": 64, "H": 2, "D_h": 64} | axes))  # type: ignore[arg-type]
     built, found = checked(Cell(impls.make("mine", kernel), case))
-    built.compare(0.0, input_set=1)
+    built.compare(0.0)
     for _ in range(compared):
         built.time(calls=1, input_set=1)
     usual = median(built.time(calls=5)[0] for _ in range(BLOCKS))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from impls import Impl
 
@@ -10,6 +12,8 @@ from .case import Case
 
 Key = tuple[str, str]
 """(impl, case id)"""
+
+Group = TypeVar("Group", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -22,3 +26,11 @@ class Cell:
     @property
     def key(self) -> Key:
         return self.impl.name, self.case.id
+
+
+def grouped(cells: Iterable[Cell], of: Callable[[Case], Group]) -> dict[Group, list[Cell]]:
+    """Group cells by a function of their case."""
+    found: dict[Group, list[Cell]] = {}
+    for cell in cells:
+        found.setdefault(of(cell.case), []).append(cell)
+    return found

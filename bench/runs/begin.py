@@ -20,7 +20,6 @@ from . import journal as journals
 from .journal import Journal
 from .run import Run
 from .saving import load, results_root, run_files, run_names, valid_name
-from .traces import Traces
 
 
 def begin(config: pytest.Config) -> Run:
@@ -47,8 +46,7 @@ def begin(config: pytest.Config) -> Run:
     if run.name:
         valid_name(run.name, "--benchmark-save")
     run.command = run.command or _command([*map(str, config.invocation_params.args)], config.invocation_params.dir)
-    if config.getoption("save_traces"):
-        run.traces = Traces(run)
+    run.traced |= config.getoption("save_traces")
     run.timing = settle_timing(config, run.timing)
     run.rooflines.seconds = min(run.rooflines.seconds, run.timing["cell_time"] / 5)
     return run
@@ -91,18 +89,15 @@ def _from_journal(config: pytest.Config, folder: Path, name: str) -> Run | None:
     if path is None:
         return None
     journal = Journal(path)
-    run = _run(
-        config, _original_options(config, name, journal.header["asked"], journal.header["machine"]), folder, name
-    )
-    run.timing, run.command = journal.header["timing"], journal.header.get("command", "")
-    if journal.header["traced"]:
-        run.traces = Traces(run)
+    header = journal.header
+    run = _run(config, _original_options(config, name, header["asked"], header["machine"]), folder, name)
+    run.timing, run.command, run.traced = header["timing"], header["command"], header["traced"]
     if config.getoption("redo"):
         run.replaced = journal
         return run
-    if journal.header["machine"] != fingerprint():
+    if header["machine"] != fingerprint():
         raise UsageError(f"run {name} was begun on another machine or with another torch; --redo begins it anew")
-    if journal.header["sources"] != run.selection.sources:
+    if header["sources"] != run.selection.sources:
         raise UsageError(f"code or cases have changed since run {name} was begun; --redo begins it anew")
     run.restore(journal)
     return run

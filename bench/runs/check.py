@@ -38,21 +38,21 @@ RULES: tuple[dict[str, Any], ...] = (
 GROUPS = {"H": 6, "H_kv": 2}
 TILES = {"window": 160, "T": 200}  # a window of several tiles
 
+BOTH: tuple[dict[str, Any], ...] = (
+    {}, {"dtype": "bfloat16"}, {"dtype": "float16"}, {"autocast": "bfloat16"}, {"dropout": 0.1}, PADDED, GROUPS,
+    GROUPS | TILES, {"D_v": 96}, {"T": 256}, {"mask": "causal_br", "source": "cross", "T_kv": 100}, *RULES,
+)  # fmt: skip
+"""Problems of forward and backward calls."""
+
 FORWARD: tuple[dict[str, Any], ...] = (
-    {}, {"dtype": "bfloat16"}, {"dtype": "float16"}, {"dtype": "float64"}, {"autocast": "bfloat16"}, {"dropout": 0.1},
-    {"mask": "none"}, {"mask": "padding", "B": 3}, PADDED,
+    *BOTH, {"dtype": "float64"}, {"mask": "none"}, {"mask": "padding", "B": 3},
     {"mask": "none", "source": "cross", "T_kv": 40}, {"source": "cross", "T_kv": 100},
-    {"mask": "causal_br", "source": "cross", "T_kv": 100}, {"window": 8, "window_right": 2, "mask": "none"}, REQUESTS,
-    {"H": 1}, GROUPS, {"H": 7, "H_kv": 1}, {"B": 17, "T": 32, "H": 5}, {"D_h": 40}, {"D_h": 128}, {"D_h": 256},
-    {"D_v": 96}, {"T": 1}, {"T": 256}, {"T": 1024, "H": 1}, *RULES,
-    *(GROUPS | axes for axes in (PADDED, TILES, {"sinks": True, "window": 8}, {"softcap": 20, "window": 8})),
+    {"window": 8, "window_right": 2, "mask": "none"}, REQUESTS, {"H": 1}, {"H": 7, "H_kv": 1},
+    {"B": 17, "T": 32, "H": 5}, {"D_h": 40}, {"D_h": 128}, {"D_h": 256}, {"T": 1}, {"T": 1024, "H": 1},
+    *(GROUPS | axes for axes in (PADDED, {"sinks": True, "window": 8}, {"softcap": 20, "window": 8})),
 )  # fmt: skip
 
-BACKWARD: tuple[dict[str, Any], ...] = (
-    {}, {"dtype": "bfloat16"}, {"dtype": "float16"}, {"autocast": "bfloat16"}, {"dropout": 0.1}, PADDED, GROUPS,
-    GROUPS | TILES, {"D_v": 96}, {"T": 256}, LONE | {"source": "cross"},
-    {"mask": "causal_br", "source": "cross", "T_kv": 100}, *RULES, {"bias": "learned"},
-)  # fmt: skip
+BACKWARD: tuple[dict[str, Any], ...] = (*BOTH, LONE | {"source": "cross"}, {"bias": "learned"})
 
 DECODE: tuple[dict[str, Any], ...] = (
     {}, {"T_kv": 1024}, {"T_kv": 4097, "H": 8, "H_kv": 1}, {"dtype": "bfloat16"}, GROUPS, {"sinks": True}, CHUNK,
@@ -126,8 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # several processes share the cores: waiting threads sleep
     begun = perf_counter()
     try:
-        for name in _listed(options.impl):
-            check_implementation(name, options.device, report)
+        check([_named(it) for it in ",".join(options.impl).split(",")], options.device, report)
     except UsageError as error:
         return complain(error)
     failed = sum(it.outcome in FAILURES for it in found)
@@ -139,32 +138,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def _listed(texts: Sequence[str]) -> list[str]:
-    """Return each implementation of comma-separated lists once, as `NAME=module:function`; raises `UsageError` for two of one
-    name.
-    """
-    sources: dict[str, str] = {}
-    for text in map(_named, ",".join(texts).split(",")):
-        name = text.partition("=")[0]
-        if sources.setdefault(name, text) != text:
-            other = f"as in other={text.rpartition('=')[2]}"
-            raise UsageError(
-                f"{name} is {sources[name].rpartition('=')[2]} already: give this one another name, {other}"
-            )
-    return [*sources.values()]
-
-
 def _named(text: str) -> str:
     """Return `function=module:function` for a text without a name."""
     return f"{text.rpartition(':')[2]}={text}" if ":" in text and "=" not in text else text
 
 
-def check_implementation(name: str, device: str, report: Callable[[Result], None]) -> None:
-    """Check one implementation in several processes, and report each problem's outcome in order; raises `UsageError`.
+def check(names: list[str], device: str, report: Callable[[Result], None]) -> None:
+    """Check implementations in several processes, and report each problem's outcome in order; raises `UsageError`.
 
     A lost process is replaced.
     """
-    problems = {"name": name, "axes": [SIZES | {"device": device} | axes for axes in (*PROBLEMS, *AROUND)]}
+    sizes = SIZES | {"device": device}
+    axes, around = ([sizes | it for it in problems] for problems in (PROBLEMS, AROUND))
+    given = {"names": names, "axes": axes, "around": around}
     numbers = map(str, range(1 if device == "cuda" else min(MOST_WORKERS, os.cpu_count() or 1)))
     setting = Setting(os.getcwd(), threads=None, quiet=False)
     done: dict[int, Result] = {}
@@ -175,8 +161,8 @@ def check_implementation(name: str, device: str, report: Callable[[Result], None
         for index, (result, case) in todo:
             begun = perf_counter()
             try:
-                if case is not None:
-                    what = "it", impl, case
+                if result.outcome == PASSED:
+                    what = "it", result.impl, case
                     reply = yield from checking(
                         workers.clients[number], *what, threaded=False, keep=False, memory=False
                     )
@@ -191,31 +177,20 @@ def check_implementation(name: str, device: str, report: Callable[[Result], None
                 first += 1
 
     with closing(
-        NamedWorkers(lambda number: WorkerClient(Variant("check"), setting), dict.fromkeys(numbers, problems), "cases")
+        NamedWorkers(lambda number: WorkerClient(Variant("check"), setting), dict.fromkeys(numbers, given), "cases")
     ) as workers:
         try:
             reply, *_ = [workers.first_reply(number) for number in workers.clients]
             if "unknown" in reply:
                 raise UsageError(reply["unknown"])
-            impl = reply["impl"]
-            todo = enumerate(_problems(impl, reply["cases"]))
+            todo = enumerate(
+                (
+                    Result(impl, words(axes), it["id"], UNSUPPORTED if it["refused"] else PASSED, it["refused"]),
+                    it["case"],
+                )
+                for impl, cases in reply["cases"].items()
+                for axes, it in zip((*PROBLEMS, *AROUND), cases, strict=False)  # a kernel has none of the last ones
+            )
             run_concurrently([script(number) for number in workers.clients])
         except Lost as lost:  # a process can't start, or not again
-            raise UsageError(f"{name}: {lost}") from None
-
-
-def _problems(impl: str, cases: list[list[dict[str, Any]]]) -> list[tuple[Result, dict[str, Any] | None]]:
-    """Return each problem with the case to check: a kernel alone, else a layer; None if it is unsupported.
-
-    Problems of projections and caches are for user-defined layers only.
-    """
-    own_layer, found = cases[0][0]["refused"] is not None, []
-    for axes, of_problem in zip((*PROBLEMS, *AROUND), cases, strict=True):
-        around = axes in AROUND
-        if around and not own_layer:
-            continue
-        case = next((it for it in of_problem[around:] if it["refused"] is None), of_problem[-1])
-        outcome = PASSED if case["refused"] is None else UNSUPPORTED
-        result = Result(impl, words(axes), case["id"], outcome, case["refused"])
-        found.append((result, case["case"] if outcome == PASSED else None))
-    return found
+            raise UsageError(f"{', '.join(names)}: {lost}") from None

@@ -13,8 +13,7 @@ from typing import Any
 from ..selection.errors import UsageError
 
 Line = dict[str, Any]
-"""{"header": ...}, or a line written by `Run`: {"begin": key}, {"checked": ...}, {"skipped": ...}, {"visit": ...}, ...
-"""
+"""{"header": ...}, or a line of `Run`: {"begin": key}, {"key": key, "found": ...}, {"skipped": ...}, {"visit": ...}, ..."""
 
 
 class Journal:

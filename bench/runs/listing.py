@@ -18,7 +18,7 @@ from ..cases.models import MODELS, layers_of
 from ..cases.sweep import SWEEPS, Axes
 from ..selection.options import clock_text
 from ..timing.devices import default_device
-from .remaining import seconds_of_cells
+from .remaining import remaining
 from .run import Run
 from .skips import skip_of
 
@@ -90,9 +90,9 @@ def show_plan(run: Run) -> None:
         say(f"{case.id}: {', '.join(names) or 'nothing'}")
     for line in dict.fromkeys(f"{why.reason}: {why}" for why in refused.values()):
         say(line, markup=False)
-    seconds = seconds_of_cells(possible, run.timing["cell_time"], run.processes)
+    run.planned = {cell.key for cell in possible}
     left = "1 cell" if len(possible) == 1 else f"{len(possible)} cells"
     reasons = Counter(why.reason for why in refused.values())
     failing = [f"{reasons['error']} that can't be called"] if reasons["error"] else []
-    about = [clock_text(seconds)] if possible else []
+    about = [clock_text(remaining(run))] if possible else []
     say(", ".join([f"{left} to measure", f"{reasons['unsupported']} unsupported", *failing, *about]))

@@ -16,23 +16,24 @@ from functools import partial
 from itertools import accumulate
 from statistics import median
 from time import monotonic
+from typing import Any
 
 from stats import ratios
 from stats.estimate import half_width
 
 from ..cases.accounting import accounted
-from ..cases.case import Case
-from ..cases.cells import Cell, Key
+from ..cases.cells import Cell, Key, grouped
 from ..cases.counting import held_bytes, least_memory
 from ..cases.outcome import FAILURES, Skip
 from ..selection.options import clock_text
-from ..timing.devices import free_bytes_elsewhere, measures_more
+from ..timing.devices import free_bytes_elsewhere
 from ..timing.engine import VISITS, Visits, need
 from ..workers.client import Script, WorkerClient, checking, run_concurrently
 from .pool import Tell, WorkerPool, request
 from .remaining import remaining
-from .rows import samples_of
+from .rows import Found, samples_of
 from .run import Run
+from .traces import save_trace
 from .visit import Visit
 
 SIDE_BY_SIDE = 2
@@ -41,7 +42,7 @@ SIDE_BY_SIDE = 2
 PREPARATIONS = 2
 """How often a case that doesn't fit in memory with the others is prepared in a process, for several visits each."""
 
-SILENT = 60.0
+SILENT = 20.0
 """Seconds after which the time left is printed again."""
 
 WORTH_A_POOL = 8
@@ -66,10 +67,7 @@ class Measuring:
         self._run, self._tell, self._start, self._fail_fast = run, tell, start, fail_fast
         self._rng = random.Random(seed)
         self._visits = Visits(run.timing["cell_time"], run.processes)
-        self._cells = cells
-        self._cases: dict[str, list[Cell]] = {}
-        for cell in cells:
-            self._cases.setdefault(cell.case.id, []).append(cell)
+        self._cells, self._cases = cells, grouped(cells, lambda case: case.id)
         self._free = free_bytes_elsewhere(run.selection.device)
         self._side_by_side = SIDE_BY_SIDE if run.selection.device == "cpu" else 1
         largest = max((least_memory(cell.impl, cell.case) for cell in cells), default=0)
@@ -79,10 +77,10 @@ class Measuring:
         self._held = self._that_fit(self._free // alive - largest)
         self._told = monotonic()
         """When the time left was printed."""
-        self._left: Callable[[], float] | None = None
-        """Estimates the seconds left of timing, from the rate of all processes."""
         self._owner: dict[str, WorkerPool] = {}
-        """Pool that times each case, in a run of one process."""
+        """Pool that checked each case, which then times it in a run of one process."""
+        self._tested = set[Key]()
+        """Cells tested for cached results."""
 
     def _that_fit(self, free: int) -> set[str]:
         """Return the cases whose cells stay ready between visits: smallest first, in a third of a pool's free bytes."""
@@ -135,43 +133,35 @@ class Measuring:
         return [cell for cell in self._cells if not self._run.settled(cell.key)]
 
     def _check(self, pools: Sequence[WorkerPool]) -> None:
-        """Check cells: each pool takes cases that share probes; those that ended a process come last, alone."""
+        """Check cells: each pool takes cases that share probes; those that ended a run come last, alone."""
         unchecked = self._unchecked()
-        suspects = [cell for cell in unchecked if cell.key in self._run.suspects]
+        suspects = [cell for cell in unchecked if self._run.begun[cell.key]]
         queue = shared_probes([cell for cell in unchecked if cell not in suspects], len(pools))
-        left = remaining(self._run)
+        self._owner = {}
         with accounted("check"):
-            run_concurrently(
-                [self._checking(pool, queue, lambda failed=0.0: left(failed / len(pools))) for pool in pools]
-            )
-            run_concurrently([self._checking(pools[0], [suspects], left)])
+            run_concurrently([self._checking(pool, queue) for pool in pools])
+            run_concurrently([self._checking(pools[0], [suspects])])
 
-    def _checking(self, pool: WorkerPool, queue: list[list[Cell]], left: Callable[..., float]) -> Script:
+    def _checking(self, pool: WorkerPool, queue: list[list[Cell]]) -> Script:
         while queue:
             for cell in queue.pop(0):
                 self._owner.setdefault(cell.case.id, pool)
-                self._run.add("begin", cell)
+                self._run.add_begin(cell)
                 held = cell.case.id in self._held
                 threaded = cell.case.threads != 1 and cell.impl.limits.max_pairs is None  # a Python loop is one thread
-                began = monotonic()
                 try:
                     reply = yield from checking(pool.client(cell), **request(cell), threaded=threaded, keep=held)
                 except Skip as outcome:
                     pool.skip(cell, outcome)
-                    left(monotonic() - began)
                     if self._fail_fast and outcome.reason in FAILURES:
                         queue.clear()
                         return
                 else:
-                    self._run.add("checked", cell, **reply)
+                    self._run.add_found(cell, **reply)
                     self._tell(self._run.line(cell, "checked"))
                     if held:
                         pool.seconds[cell.key] = reply["seconds"]
-                planned = self._run.planned or ()
-                checked = self._run.settled_cells
-                another_fifth = 5 * checked // max(1, len(planned)) > 5 * (checked - 1) // max(1, len(planned))
-                if checked < len(planned) and (another_fifth or self._silent()):
-                    self._tell_left(f"checking: {checked} of {len(planned)} cells", left, ", timing included")
+                self._tell_left("checking", ", timing included")
 
     def _time(self, pools: Sequence[WorkerPool]) -> None:
         """Make all visits of these processes, spread over their lifetime."""
@@ -183,27 +173,22 @@ class Measuring:
                 pool.preparing([it for it in self._open(pool.process) if it.case.id in self._held.intersection(cases)])
                 for pool, cases in of_pools
             ])  # fmt: skip
-        left = self._left = self._left or remaining(self._run)
         for visit in range(VISITS):
+            self._told = -math.inf
             number = VISITS * (pools[0].process // self._side_by_side) + visit + 1
-            part = f"timing: visit {number} of {VISITS * len(self._batches())}"
-            self._tell_left(part, left)
             for pool, cases in self._rng.sample(of_pools, len(of_pools)):
                 for case in self._rng.sample(cases, len(cases)):
-                    if self._silent():
-                        self._tell_left(part, left)
+                    self._tell_left(f"timing: visit {number} of {VISITS * len(self._batches())}")
                     with accounted("timing"):
                         self._visit(pool, case, visit)
                     if self._run.workload.due():
                         self._run.sample_machine(self._gpu_workloads(pool, self._cases[case][0]))
 
-    def _silent(self) -> bool:
-        return monotonic() - self._told > SILENT
-
-    def _tell_left(self, part: str, left: Callable[[], float], more: str = "") -> None:
-        """Print which part of the run is running, and the time left."""
-        self._told = monotonic()
-        self._tell(f"{part}, {clock_text(left())} left{more}")
+    def _tell_left(self, part: str, more: str = "") -> None:
+        """Print which part of the run is running, and the time left, unless that was printed lately."""
+        if monotonic() - self._told > SILENT:
+            self._told = monotonic()
+            self._tell(f"{part}, {clock_text(remaining(self._run))} left{more}")
 
     def _gpu_workloads(self, pool: WorkerPool, cell: Cell) -> dict[str, float]:
         """Return the seconds of GPU workloads, timed by a cell's process; empty on a CPU or if the process is lost."""
@@ -238,21 +223,20 @@ class Measuring:
 
     def _checked(self, case: str) -> list[Cell]:
         """Return the cells of a case that can be timed."""
-        return [it for it in self._cases[case] if it.key in self._run.checked and it.key not in self._run.skipped]
+        return [it for it in self._cases[case] if it.key in self._run.found and it.key not in self._run.skipped]
 
     def _visit(self, pool: WorkerPool, case: str, at: int) -> None:
         """Make the visits of a case that are due at a pass and not yet made."""
-        numbers = [it for it in self._due_visits(case, at) if not self._run.visited(pool.process, it, case)]
-        tested = set[Key]()
-        made = [Visit(self._run, pool, case, number, self._rng, tested) for number in numbers]
-        for group in self._groups(case) if made else ():
-            for visit in made:
-                visit.time(group, self._visits, self._needs(group) if visit.index >= VISITS // 2 else {})
-                visit.check_caching(group)
+        due = (it for it in self._due_visits(case, at) if not self._run.visited(pool.process, it, case))
+        found: dict[int, dict[str, Found]] = {visit: {} for visit in due}
+        for group in self._groups(case) if found else ():
+            for index, of_visit in found.items():
+                visit = Visit(self._run, pool, group, index, self._rng, self._tested, of_visit)
+                visit.time(self._visits, self._needs(group) if index >= VISITS // 2 else {})
             if case not in self._held:
                 pool.drop(group)
-        for visit in made:
-            visit.write()
+        for index, of_visit in found.items():
+            self._run.add_visit(pool.process, index, case, of_visit)
 
     def _needs(self, group: Sequence[Cell]) -> dict[Key, float]:
         """Return the share of the usual time for each cell; the baseline gets the largest share of all."""
@@ -290,37 +274,34 @@ class Measuring:
         """Return which of the columns measured after the timing, `cold_s` and `trace`, a timed cell still lacks."""
         if cell.key in self._run.skipped or not self._run.samples(cell.key):
             return set()
-        wants_more = measures_more(cell.case.device) or "model" in self._run.asked  # hot beside cold
-        wanted = [*["cold_s"] * wants_more, *["trace"] * (self._run.traces is not None)]
-        return {*wanted} - self._run.timed[cell.key].columns.keys()
+        wants_more = cell.case.device != "cpu" or "model" in self._run.asked  # hot beside cold
+        wanted = [*["cold_s"] * wants_more, *["trace"] * self._run.traced]
+        return {*wanted} - self._run.found[cell.key].columns.keys()
 
     def _finish(self, pools: Sequence[WorkerPool]) -> None:
-        """Take further measurements: single cold calls, graphs, energy, and traces."""
+        """Take further measurements: single cold calls, graphs, and traces."""
+        run, untraced = self._run, dict[str, list[str]]()
         lacking = {cell: lacks for cell in self._cells if (lacks := self._lacks(cell))}
-        if lacking:
-            self._tell_left(
-                f"finishing: {len(lacking)} of {len(self._cells)} cells under further conditions",
-                self._left or remaining(self._run),
-            )
+        self._told = -math.inf
         for cell, lacks in lacking.items():
-            pool = pools[0] if self._run.processes > 1 else self._owner.get(cell.case.id, pools[0])
+            self._tell_left(f"finishing: {len(lacking)} of {len(self._cells)} cells under further conditions")
+            pool = self._owner.get(cell.case.id, pools[0])
             pool.prepare([cell])
-            if cell.key in self._run.skipped:
-                continue
-            try:
-                if "cold_s" in lacks:
-                    hot = median(it.seconds for it in self._run.samples(cell.key))
-                    more = pool.ask("more", cell, hot_s=hot)
-                    self._run.rooflines.restore(more.pop("roofs", []))
-                    self._run.add("columns", cell, columns=more)
-                if self._run.traces and "trace" in lacks:
-                    operators = self._run.checked[cell.key]["columns"]["operators"]
-                    trace = self._run.traces.save(cell, operators, partial(pool.ask, "trace", cell))
-                    self._run.add("columns", cell, columns=trace)
-            except Skip as outcome:
-                pool.skip(cell, outcome)
+            if "cold_s" in lacks and cell.key not in run.skipped:
+                hot = median(it.seconds for it in run.samples(cell.key))
+                if (more := pool.attempt("more", cell, hot_s=hot)) is not None:
+                    run.rooflines.restore(more.pop("roofs", []))
+                    run.add_found(cell, columns=more)
+            if "trace" in lacks and cell.key not in run.skipped:
+                try:
+                    run.add_found(cell, columns=save_trace(run, cell, partial(pool.ask, "trace", cell)))
+                except Skip as outcome:
+                    pool.replace_lost(cell, outcome)
+                    untraced.setdefault(str(outcome), []).append(cell.impl.name)
             if cell.case.id not in self._held:
                 pool.drop([cell])
+        for why, names in untraced.items():
+            self._tell(f"no trace of {len(names)} cells ({', '.join(dict.fromkeys(names))}): {why}")
 
 
 def shared_probes(cells: Sequence[Cell], pools: int) -> list[list[Cell]]:
@@ -329,15 +310,10 @@ def shared_probes(cells: Sequence[Cell], pools: int) -> list[list[Cell]]:
     """
     cells = sorted(cells, key=lambda cell: (cell.impl.limits.max_pairs is None, not cell.impl.compiled))
 
-    def parts(of: Callable[[Case], object]) -> list[list[Cell]]:
-        found: dict[object, list[Cell]] = {}
-        for cell in cells:
-            found.setdefault(of(cell.case), []).append(cell)
-        return list(found.values())
-
-    ways: list[Callable[[Case], object]] = [
-        lambda case: replace(case, B=1, T=1, T_kv=1, H=1, H_kv=1, D_h=1, D_v=1, d_model=1),
-        lambda case: replace(case, B=1, T=1, T_kv=1),
-        lambda case: case,
-    ]
-    return next((found for way in ways if len(found := parts(way)) >= pools), parts(ways[-1]))
+    lengths: dict[str, Any] = {"B": 1, "T": 1, "T_kv": 1}
+    sizes = lengths | {"H": 1, "H_kv": 1, "D_h": 1, "D_v": 1, "d_model": 1}
+    for alike in (sizes, lengths, {}):
+        groups = grouped(cells, partial(replace, **alike))
+        if len(groups) >= pools:
+            break
+    return [*groups.values()]

@@ -77,6 +77,14 @@ class WorkerPool:
         self._last = client
         return client.ask(do, what=" ".join(cell.key), **details)
 
+    def attempt(self, do: str, cell: Cell, **details: Any) -> Reply | None:
+        """Send a request as `ask`; if it fails, the cell is skipped, and the reply None."""
+        try:
+            return self.ask(do, cell, **details)
+        except Skip as outcome:
+            self.skip(cell, outcome)
+            return None
+
     def prepare(self, cells: Sequence[Cell]) -> None:
         """Prepare cells for timing; those that fail are skipped."""
         run_concurrently([self.preparing(cells)])
@@ -98,8 +106,21 @@ class WorkerPool:
         """Record why a cell has no row; a process that it ended is replaced."""
         self.run.add_skipped(cell, outcome)
         self.tell(self.run.skip_line(cell, outcome))
-        if isinstance(outcome, Lost):
-            self._replace(self._name(cell.impl.name))
+        self.replace_lost(cell, outcome)
+
+    def replace_lost(self, cell: Cell, outcome: Skip) -> None:
+        """Replace a cell's process if that is lost."""
+        if not isinstance(outcome, Lost):
+            return
+        name = self._name(cell.impl.name)
+        self._refuse_changed(name)
+        self._last = None
+        self.grown.clear()
+        self.renewed = {key for key in self.renewed if self._name(key[0]) != name}
+        self.seconds = {key: seconds for key, seconds in self.seconds.items() if self._name(key[0]) != name}
+        if name == SHARED:
+            self.number = self.run.next_number("process")
+        _await_imports(self._workers.replace, name)
 
     def drop(self, cells: Sequence[Cell]) -> None:
         """Release the tensors of cells."""
@@ -126,16 +147,6 @@ class WorkerPool:
 
     def _name(self, impl: str) -> str:
         return impl if impl in self.alone else SHARED
-
-    def _replace(self, name: str) -> None:
-        self._refuse_changed(name)
-        self._last = None
-        self.grown.clear()
-        self.renewed = {key for key in self.renewed if self._name(key[0]) != name}
-        self.seconds = {key: seconds for key, seconds in self.seconds.items() if self._name(key[0]) != name}
-        if name == SHARED:
-            self.number = self.run.next_number("process")
-        _await_imports(self._workers.replace, name)
 
 
 def request(cell: Cell) -> dict[str, Any]:

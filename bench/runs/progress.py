@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from time import monotonic
 
 import pytest
@@ -68,7 +69,7 @@ class Progress:
             table, headline = import_module("commands.summary").of_run(run.top_level() | {"benchmarks": rows}, every)
             terminalreporter.write(f"{table}\n\n")
         of_machine = drifting(run.workload.drift()) if rows else None, conditions.disturbed(rows)
-        for line in (*skips(run.skips), _spent(), unverified(run.selection.device), *of_machine):
+        for line in (*skips(run.skips), _spent(), unverified(run.selection.device), *of_machine, traced(run)):
             if line:
                 terminalreporter.write_line(line)
         if run.planned == set() and run.name:
@@ -85,12 +86,20 @@ class Progress:
             terminalreporter.write_line(headline, bold=True)
 
 
+def traced(run: Run) -> str | None:
+    """Return where the traces of a run are; None if it has none."""
+    paths = [path for row in run.rows if (path := row["extra_info"].get("trace"))]
+    if not paths:
+        return None
+    return f"traces: {len(paths)}, for `tensorboard --logdir {run.folder.parent / Path(paths[0]).parents[2]}`"
+
+
 def unverified(device: str) -> str | None:
     """Return what is unverified of a run on a device, and what ROCm lacks; None on a CPU."""
     if device == "cpu":
         return None
-    lacks = "; ROCm: no clocks, power, temperature, throttling or energy" * bool(torch.version.hip)
-    return f"CUDA: times, memory and energy are unverified on a GPU{lacks}"
+    lacks = "; ROCm: no clocks, power, temperature or throttling" * bool(torch.version.hip)
+    return f"CUDA: times and memory are unverified on a GPU{lacks}"
 
 
 def skips(skipped: Sequence[Mapping[str, str]]) -> list[str]:
@@ -116,21 +125,17 @@ def _skip(reason: str, what: str, entries: Sequence[Mapping[str, str]]) -> str:
     return f"{reason}: {impls}: {detail}" + (f" ({'; '.join(cells)})" if cells else "")
 
 
-IN_WORKERS = {"check": ("gate", "memory", "compiling", "reference"), "timing": ("timed calls",)}
+IN_WORKERS = ("gate", "memory", "compiling", "reference", "timed calls")
 """Purposes on which workers, several at once during checks, spend time within that of this process."""
 
 
 def _spent() -> str:
-    """Format seconds by purpose: `time spent: check 30.1 s (in workers: gate 25.0 s, memory 9.0 s), timing ...`."""
-    seconds = spent()
-
-    def with_inner(purpose: str) -> str:
-        inner = ", ".join(f"{it} {seconds[it]:.1f} s" for it in IN_WORKERS.get(purpose, ()) if it in seconds)
-        return f"{purpose} {seconds[purpose]:.1f} s" + (f" (in workers: {inner})" if inner else "")
-
-    whole = [it for it in seconds if not any(it in inner for inner in IN_WORKERS.values())]
-    text = ", ".join(with_inner(it) for it in sorted(whole, key=lambda it: -seconds[it]))
-    return f"time spent: {text}" if text else ""
+    """Format seconds by purpose: `time spent: timing 31.0 s, check 30.1 s; in workers: timed calls 28.0 s, ...`."""
+    parts: tuple[list[str], list[str]] = [], []
+    for purpose, seconds in sorted(spent().items(), key=lambda it: -it[1]):
+        parts[purpose in IN_WORKERS].append(f"{purpose} {seconds:.1f} s")
+    texts = zip(("time spent: ", "in workers: "), map(", ".join, parts), strict=True)
+    return "; ".join(f"{where}{text}" for where, text in texts if text)
 
 
 def drifting(drift: float) -> str | None:

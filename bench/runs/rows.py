@@ -18,6 +18,12 @@ from ..cases.counting import cache_bytes, flops, least_bytes, padding_share
 
 Row = dict[str, Any]
 
+NOT_READ = dict.fromkeys(
+    ("cold_s", "cold_low", "cold_high", "device_s", "graph_s", "kept_pages_s", "fresh_pages_s", "sm_mhz", "power_w",
+     "temperature_c", "throttled")
+)  # fmt: skip
+"""Columns that some devices lack."""
+
 
 class Sample(NamedTuple):
     """One timed block of a cell."""
@@ -40,23 +46,29 @@ class Sample(NamedTuple):
 
 
 @dataclass
-class Timed:
-    """Samples of a cell with further columns: of one visit, as stored in the journal, or of the run so far."""
+class Found:
+    """What was found of a cell: in one reply or visit, as in the journal, or in the run so far."""
 
+    seconds: float = 0.0
+    """Seconds of the first checked call on fresh inputs."""
+    columns: Row = field(default_factory=dict)
+    """Columns of the row that do not follow from its samples."""
     samples: list[Sample] = field(default_factory=list)
     compared: int = 0
     """Untimed calls whose outputs were compared with a checked output."""
-    columns: dict[str, Any] = field(default_factory=dict)
-    """Columns of the row that do not follow from its samples."""
 
-    @classmethod
-    def read(cls, line: Mapping[str, Any]) -> Timed:
-        return cls([Sample(*it) for it in line["samples"]], line["compared"], line["columns"])
-
-    def add(self, later: Timed) -> None:
-        self.samples += later.samples
-        self.compared += later.compared
-        self.columns |= later.columns
+    def add(
+        self,
+        seconds: float = 0.0,
+        columns: Mapping[str, Any] = {},
+        samples: Sequence[Sequence[Any]] = (),
+        compared: int = 0,
+    ) -> None:
+        """Add what was found later."""
+        self.seconds = self.seconds or seconds
+        self.columns |= columns
+        self.samples += [Sample(*it) for it in samples]
+        self.compared += compared
 
 
 def samples_of(found: Sequence[Sample]) -> ratios.Samples:
@@ -64,13 +76,12 @@ def samples_of(found: Sequence[Sample]) -> ratios.Samples:
     return ratios.Samples(*([it[i] for it in found] for i in range(4)))  # type: ignore[arg-type]
 
 
-def row(cell: Cell, checked: Mapping[str, Any], found: Sequence[Sample], over: Sequence[Sample], more: Row) -> Row:
-    """Build the whole row. `checked`: columns of the check; `over`: samples of the baseline implementation, if there
-    are any; `more`: further columns.
-    """
-    impl, case = cell.key
-    test = f"test_{cell.case.mode}"
-    stats, data = Stats(), [it.seconds for it in found]
+def row(cell: Cell, found: Found, over: Sequence[Sample]) -> Row:
+    """Build the whole row. `over`: samples of the baseline implementation, if there are any."""
+    (impl, case), samples = cell.key, found.samples
+    test, drops = f"test_{cell.case.mode}", cell.case.drops
+    processes = sorted({it.process for it in samples})
+    stats, data = Stats(), [it.seconds for it in samples]
     for seconds in data:
         stats.update(seconds)
     return {
@@ -79,38 +90,37 @@ def row(cell: Cell, checked: Mapping[str, Any], found: Sequence[Sample], over: S
         "fullname": f"bench/test_attention.py::{test}[{impl}-{case}]",
         "params": {"impl": impl, "case": case},
         "param": f"{impl}-{case}",
-        "extra_info": {"impl": impl, "id": case, "case_hash": case_hash(cell.case), "pins": cell.impl.pins}
-        | cell.case.columns()
-        | dict(checked)
-        | {"flops": flops(cell.case), "bytes": least_bytes(cell.case)}
-        | {
+        "extra_info": {
+            "impl": impl,
+            "id": case,
+            "case_hash": case_hash(cell.case),
+            "pins": cell.impl.pins,
+            **cell.case.columns(),
+            **NOT_READ,
+            "repeats": None if drops else True,
+            **found.columns,
+            "calls_compared": 0 if drops else len(samples) + found.compared,
+            "flops": flops(cell.case),
+            "bytes": least_bytes(cell.case),
             "tokens_per_s": cell.case.B * cell.case.T / median(data),
             "padding_share": padding_share(cell.impl, cell.case),
             "cache_bytes_per_token": cache_bytes(cell.case),
-        }
-        | timed(found, over)
-        | more,
+            "calls": samples[0].calls,
+            "processes": len(processes),
+            "process_medians": [median(it.seconds for it in samples if it.process == process) for process in processes],
+            "page_faults": median(it.page_faults for it in samples),
+            "switches_voluntary": mean(it.voluntary for it in samples),
+            "switches_involuntary": mean(it.involuntary for it in samples),
+            "sample_rounds": [it.round for it in samples],
+            "sample_visits": [it.visit for it in samples],
+            "sample_processes": [it.process for it in samples],
+            "sample_times": [round(it.at, 4) for it in samples],
+            "sample_fastest": [it.fastest for it in samples],
+            **_ratio(samples, over),
+        },
         "options": {},
-        "stats": stats.as_dict() | {"data": data, "iterations": found[0].calls},
+        "stats": stats.as_dict() | {"data": data, "iterations": samples[0].calls},
     }
-
-
-def timed(found: Sequence[Sample], over: Sequence[Sample]) -> Row:
-    """Return the columns derived from the samples and those of the baseline implementation."""
-    processes = sorted({it.process for it in found})
-    return {
-        "calls": found[0].calls,
-        "processes": len(processes),
-        "process_medians": [median(it.seconds for it in found if it.process == process) for process in processes],
-        "page_faults": median(it.page_faults for it in found),
-        "switches_voluntary": mean(it.voluntary for it in found),
-        "switches_involuntary": mean(it.involuntary for it in found),
-        "sample_rounds": [it.round for it in found],
-        "sample_visits": [it.visit for it in found],
-        "sample_processes": [it.process for it in found],
-        "sample_times": [round(it.at, 4) for it in found],
-        "sample_fastest": [it.fastest for it in found],
-    } | _ratio(found, over)
 
 
 def _ratio(found: Sequence[Sample], over: Sequence[Sample]) -> Row:

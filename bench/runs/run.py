@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from statistics import median
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -30,22 +30,13 @@ from ..timing.machine import fingerprint, state
 from ..timing.reference_workload import ReferenceWorkload
 from ..timing.rooflines import Rooflines
 from .journal import Journal, Line
-from .rows import Row, Sample, Timed, finite, row
+from .rows import Found, Row, Sample, finite, row
 from .saving import load, run_files
-
-if TYPE_CHECKING:
-    from .traces import Traces
 
 SCHEMA = 2
 
 TRIES = 3
 """Number of processes that may end while checking a cell before the cell is skipped."""
-
-NOT_READ = dict.fromkeys(
-    ("energy_j", "cold_s", "cold_low", "cold_high", "device_s", "graph_s", "kept_pages_s", "fresh_pages_s", "sm_mhz", "power_w",
-     "temperature_c", "throttled")
-)  # fmt: skip
-"""Columns that some devices lack."""
 
 
 @dataclass
@@ -61,8 +52,8 @@ class Run:
     command: str = ""
     timing: dict[str, float] = field(default_factory=dict)
     """Timing options, as in `TIMING`."""
-    traces: Traces | None = None
-    """Saves a trace of every measured cell, if requested."""
+    traced: bool = False
+    """Whether a trace of every measured cell is saved."""
     journal: Journal | None = None
     replaced: Journal | None = None
     """Journal of the run that this one redoes: deleted once this run's journal is on disk."""
@@ -75,16 +66,15 @@ class Run:
     """Whether writing the journal has failed, which was then reported."""
     ended: bool = False
     """Whether everything was measured. An interrupted run has rows of what was timed so far, and can be resumed."""
-    checked: dict[Key, dict[str, Any]] = field(default_factory=dict)
-    """{"columns": of the row, "seconds": of the first checked call on fresh inputs}"""
+    found: dict[Key, Found] = field(default_factory=dict)
+    """Results of checked cells."""
     skipped: dict[Key, dict[str, str]] = field(default_factory=dict)
-    timed: dict[Key, Timed] = field(default_factory=dict)
     finished: dict[Key, Row] = field(default_factory=dict)
     """Complete rows: of a resumed run without remaining cells, and of cells finished by this process."""
     rooflines: Rooflines = field(default_factory=Rooflines)
     workload: ReferenceWorkload = field(default_factory=ReferenceWorkload)
-    suspects: set[Key] = field(default_factory=set)
-    """Cells that were being checked when an earlier process ended: they are tried again, last."""
+    begun: Counter[Key] = field(default_factory=Counter)
+    """How often the check of each cell has begun; one that ended its process begins again, last."""
     _visited: set[tuple[int, int, str]] = field(default_factory=set)
     _numbers: Counter[str] = field(default_factory=Counter)
     _began: float = field(default_factory=monotonic)
@@ -150,7 +140,7 @@ class Run:
     @property
     def state_text(self) -> str:
         """Describe the state of an unfinished run: `24 of 24 cells checked, 37% of the timing done`."""
-        planned, cases = self.planned or set(), {case for _, case in self.checked}
+        planned, cases = self.planned or set(), {case for _, case in self.found}
         share = sum(len(self.visits(case)) for case in cases) / (self.processes * VISITS * max(1, len(cases)))
         return f"{self.settled_cells} of {len(planned)} cells checked, {share:.0%} of the timing done"
 
@@ -160,16 +150,16 @@ class Run:
 
     def samples(self, key: Key) -> Sequence[Sample]:
         """Return the timed blocks of a cell so far."""
-        return self.timed[key].samples if key in self.timed else ()
+        return self.found[key].samples if key in self.found else ()
 
     def settled(self, key: Key) -> bool:
         """Whether a cell needs no further check."""
-        return key in self.checked or key in self.known
+        return key in self.found or key in self.known
 
     @property
     def settled_cells(self) -> int:
         """Number of planned cells that need no further check."""
-        return len((self.planned or set()) & (self.checked.keys() | self.known))
+        return sum(map(self.settled, self.planned or ()))
 
     def visited(self, process: int, visit: int, case: str) -> bool:
         """Whether a process has made a given visit of a case."""
@@ -185,9 +175,15 @@ class Run:
         self.planned = set(keys)
         if self.name is None or not self.planned:
             return
-        header = {"schema": SCHEMA, "asked": self.asked, "timing": self.timing, "planned": sorted(self.planned)}
-        header |= {"traced": self.traces is not None, "machine": fingerprint(), "sources": self.selection.sources}
-        header |= {"command": self.command}
+        header = {
+            "asked": self.asked,
+            "command": self.command,
+            "timing": self.timing,
+            "traced": self.traced,
+            "planned": sorted(self.planned),
+            "machine": fingerprint(),
+            "sources": self.selection.sources,
+        }
         try:
             self.journal = Journal.start(self.folder, self.name, header)
         except OSError as error:
@@ -204,43 +200,40 @@ class Run:
         self._numbers[what] += 1
         return self._numbers[what] - 1
 
-    def add(self, kind: str, cell: Cell, **found: Any) -> None:
-        """Store what was found of a cell: `checked`, a worker's reply to `check`; more `columns`; or in the journal alone
-        that its check will `begin`, in case it ends this process.
-        """
-        self._add({kind: {"key": cell.key, **found}})
+    def add_begin(self, cell: Cell) -> None:
+        """Store that a cell's check begins, in case it ends this process."""
+        self._add({"begin": cell.key})
+
+    def add_found(self, cell: Cell, **found: Any) -> None:
+        """Store what was found of a cell, as `Found.add`: its check first."""
+        self._add({"key": cell.key, "found": found})
 
     def add_skipped(self, cell: Cell, outcome: Skip) -> None:
         """Store why a cell has no row."""
         impl, case_id = cell.key
         self._add({"skipped": {"impl": impl, "id": case_id, "reason": outcome.reason, "detail": str(outcome)}})
 
-    def add_visit(self, process: int, visit: int, case: str, timed: Mapping[str, Timed]) -> None:
-        """Store the samples of one visit of a case, by implementation."""
-        cells = {impl: vars(it) for impl, it in timed.items()}
+    def add_visit(self, process: int, visit: int, case: str, found: Mapping[str, Found]) -> None:
+        """Store what was found in one visit of a case, by implementation."""
+        cells = {impl: vars(it) for impl, it in found.items()}
         now = {"numbers": dict(self._numbers), "elapsed": self.elapsed()}
-        self._add({"visit": {"slot": process, "visit": visit, "id": case, "cells": cells, **now}})
+        self._add({"visit": {"process": process, "visit": visit, "id": case, "cells": cells, **now}})
 
     def finish(self) -> None:
         """Build the rows of all timed cells; a row above the roofline is rejected."""
-        for key, timed in self.timed.items():
-            if key in self.known or not timed.samples:
+        for key, found in self.found.items():
+            if key in self.known or not found.samples:
                 continue
-            cell = self.cell(key)
-            base = (self.baseline_impl or "", key[1])
-            over = () if base in self.skipped else self.samples(base)
+            cell, base = self.cell(key), (self.baseline_impl or "", key[1])
             try:
-                more: Row = {"repeats": None if cell.case.drops else True}
-                more["calls_compared"] = 0 if cell.case.drops else len(timed.samples) + timed.compared
-                more |= timed.columns
-                if "roof" not in more:
-                    usual = median(it.seconds for it in timed.samples)
+                if "roof" not in found.columns:
+                    usual = median(it.seconds for it in found.samples)
                     with threads(cell.case.threads):
-                        more["roof"] = self.rooflines.share(cell.case, meter_for(cell.case.device), usual)
+                        found.columns["roof"] = self.rooflines.share(cell.case, meter_for(cell.case.device), usual)
             except Skip as outcome:
                 self.add_skipped(cell, outcome)
-                continue
-            self.finished[key] = finite(row(cell, self.checked[key]["columns"], timed.samples, over, NOT_READ | more))
+            else:
+                self.finished[key] = finite(row(cell, found, () if base in self.skipped else self.samples(base)))
 
     def _add(self, line: Line) -> None:
         self._take(line)
@@ -249,16 +242,17 @@ class Run:
     def _take(self, line: Line) -> None:
         """Apply a line of the journal."""
         match line:
-            case {"checked": checked}:
-                self.checked[tuple(checked["key"])] = checked
+            case {"begin": key}:
+                self.begun[tuple(key)] += 1
+            case {"key": key, "found": found}:
+                self.found.setdefault(tuple(key), Found()).add(**found)
             case {"skipped": entry}:
                 self.skipped[entry["impl"], entry["id"]] = entry
             case {"visit": seen}:
-                self._visited.add((seen["slot"], seen["visit"], seen["id"]))
-                for impl, cell in seen["cells"].items():
-                    self.timed.setdefault((impl, seen["id"]), Timed()).add(Timed.read(cell))
-            case {"columns": found}:
-                self.timed[tuple(found["key"])].columns |= found["columns"]
+                self._visited.add((seen["process"], seen["visit"], seen["id"]))
+                for impl, found in seen["cells"].items():
+                    if checked := self.found.get((impl, seen["id"])):  # else the line of its check is corrupted
+                        checked.add(**found)
 
     def _write(self, line: Line) -> None:
         """Write a line to the journal; on a full disk, end the run with one message and without loss."""
@@ -302,7 +296,7 @@ class Run:
 
     def sample_machine(self, elsewhere: Mapping[str, float] = {}) -> None:
         """Time the reference workload and record the machine's state, including measurements from a worker."""
-        self.workload.sample(elsewhere)
+        self.workload.sample(self.elapsed(), elsewhere)
         self._write({"machine": self.observations()})
 
     def restore(self, journal: Journal) -> None:
@@ -318,11 +312,9 @@ class Run:
         if last := _last(journal.lines, "visit"):
             self._numbers.update(last["numbers"])
             self._began -= last["elapsed"]
-        begun = Counter(tuple(line["begin"]["key"]) for line in journal.lines if "begin" in line)
-        for key, times in begun.items():
+        for key, times in self.begun.items():
             if times >= TRIES and not self.settled(key):
                 self.add_skipped(self.cell(key), Skip(f"the run ended {times} times while this was checked"))
-        self.suspects = {key for key in begun if not self.settled(key)}
 
     def close(self) -> None:
         """Delete the journal of a complete and saved run, and the file written when it was interrupted."""

@@ -5,17 +5,12 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import pytest
 
 from ..cases.accounting import accounted
 from ..cases.cells import Cell
 from ..cases.outcome import Skip
-
-if TYPE_CHECKING:
-    from .run import Run
+from .rows import Row
+from .run import Run
 
 FOLDER = "traces"
 """Folder beside the machines' folders of run files."""
@@ -30,47 +25,20 @@ MOST_OPERATORS = 10_000
 LONGEST_NAME = 200
 
 
-class Traces:
-    """Takes the traces of a run, and finally reports the cells without one."""
+def save_trace(run: Run, cell: Cell, write: Callable[..., object]) -> Row:
+    """Trace one more call of a cell by `write(path=...)`; returns the row's column with the trace's path. Raises `Skip` if
+    there is no trace.
 
-    def __init__(self, run: Run):
-        self.run = run
-        self.saved = 0
-        self.without: dict[str, list[Cell]] = {}
-        """Cells without a trace, by reason."""
-
-    def save(self, cell: Cell, operators: int, write: Callable[..., dict[str, Any]]) -> dict[str, str]:
-        """Trace one more call of a cell with this number of operators; returns the row's column with the trace's path,
-        or none.
-
-        `write(path=...)` writes the trace. The row is already measured, so that a failure here loses only the trace.
-        """
-        if operators > MOST_OPERATORS:
-            self.without.setdefault(f"more than {MOST_OPERATORS:,} operators a call", []).append(cell)
-            return {}
-        path = self.folder / on_disk(cell.case.id) / on_disk(cell.impl.name) / FILE
-        try:
-            with accounted("traces"):
-                write(path=str(path))
-        except Skip as error:
-            self.without.setdefault(str(error), []).append(cell)
-            return {}
-        self.saved += 1
-        return {"trace": path.relative_to(self.run.folder.parent).as_posix()}
-
-    @property
-    def folder(self) -> Path:
-        """Folder of traces, named like the journal: unique per run, and reused by resumed runs."""
-        assert self.run.journal, "only a run that is saved has traces"
-        return self.run.folder.parent / FOLDER / on_disk(self.run.journal.path.stem)
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        for why, cells in self.without.items():
-            names = dict.fromkeys(cell.impl.name for cell in cells)
-            terminalreporter.write_line(f"no trace of {len(cells)} cells ({', '.join(names)}): {why}")
-        if self.saved:
-            terminalreporter.write_line(f"traces: {self.saved}, for `tensorboard --logdir {self.folder}`")
+    The folder is named like the journal: unique per run, and reused by resumed runs.
+    """
+    if run.found[cell.key].columns["operators"] > MOST_OPERATORS:
+        raise Skip(f"more than {MOST_OPERATORS:,} operators a call")
+    assert run.journal, "only a run that is saved has traces"
+    names = map(on_disk, (run.journal.path.stem, cell.case.id, cell.impl.name))
+    path, results = "/".join((FOLDER, *names, FILE)), run.folder.parent
+    with accounted("traces"):
+        write(path=str(results / path))
+    return {"trace": path}
 
 
 def on_disk(name: str) -> str:

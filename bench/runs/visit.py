@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from statistics import median
 from time import sleep
 from typing import Any
 
 from ..cases.accounting import count
 from ..cases.cells import Cell, Key
-from ..cases.outcome import Skip
 from ..timing.engine import Block, Visits, block_of, rounds
 from ..timing.malloc import MAPPED
 from ..workers.client import Reply
 from .pool import WorkerPool
-from .rows import Sample, Timed
+from .rows import Found, Sample
 from .run import Run
 
 SHORT = 10e-3
@@ -39,132 +37,117 @@ COMPARING = 0.0075
 
 @dataclass
 class Visit:
-    """Times the cells of one case in one visit, and collects their samples until they are journalled."""
+    """Times cells of one case, interleaved in one visit; they fit in memory together."""
 
     run: Run
     pool: WorkerPool
-    case: str
+    cells: Sequence[Cell]
     index: int
     """Index of the visit within its process and case."""
     rng: random.Random
-    tested: set[Key] = field(default_factory=set)
-    """Cells tested for cached results by visits that are not journalled yet."""
-    found: dict[str, Timed] = field(default_factory=dict)
-    """Samples by implementation."""
+    tested: set[Key]
+    """Cells tested for cached results, in this visit or earlier."""
+    found: dict[str, Found]
+    """What this visit finds, by implementation."""
     _number: int = 0
     """Number of the visit in the run; a new one once its process was replaced."""
     _cold: set[Key] = field(default_factory=set)
     """Cells whose next block follows other work in this process, and therefore begins with an untimed call."""
     _cooled: bool = False
 
-    def time(self, cells: Sequence[Cell], visits: Visits, needs: Mapping[Key, float]) -> None:
-        """Time cells interleaved. Failing cells are skipped; the others continue, in a fresh process if necessary."""
-        if not visits.counts(self._blocks(cells), self.index, needs):
+    def time(self, visits: Visits, needs: Mapping[Key, float]) -> None:
+        """Time the cells. Failing ones are skipped; the others continue, in a fresh process if necessary."""
+        if not visits.counts(self._blocks(), self.index, needs):
             return
-        self.pool.prepare(cells)
-        members = {cell.key: cell for cell in cells if self._ready(cell)}
+        self.pool.prepare(self.cells)
         self._number = self.run.next_number("visit")
-        for cell in members.values():
-            self._attempt(cell, cells, self._renew)
-        blocks = self._blocks(cells)
+        for cell in self.cells:
+            self._renew(cell)
+        blocks = self._blocks()
         self._cold = {key for key, it in blocks.items() if key not in self.pool.grown or it.seconds <= COLD}
         for order in rounds(visits.counts(blocks, self.index, needs), self.rng):
-            round_number = self.run.next_number(self.case)
+            number = self.run.next_number(self.cells[0].case.id)
             for key in order:
-                if reply := self._attempt(members[key], cells, partial(self._block, block=blocks[key])):
-                    self._keep(key, reply, round_number, blocks[key])
+                self._time_block(self.run.cell(key), blocks[key], number)
+        for cell in self.cells:
+            self._check_caching(cell)
 
-    def check_caching(self, cells: Sequence[Cell]) -> None:
-        """Skip cells found to cache results, after their first timing; time large ones with other settings of malloc."""
-        for cell in cells:
-            found = self.found.get(cell.impl.name, Timed())
-            is_first = cell.key not in self.tested and not self.run.samples(cell.key)
-            if found.samples and is_first and self._ready(cell):
-                self.tested.add(cell.key)
-                checked, usual = self.run.checked[cell.key], median(it.seconds for it in found.samples)
-                try:
-                    self.pool.ask("caching", cell, usual=usual, first=checked["seconds"])
-                    if cell.case.device == "cpu" and (checked["columns"].get("peak_bytes") or 0) >= MAPPED:
-                        alone = cell.case.threads != 1 and cell.impl.limits.max_pairs is None  # while it was checked
-                        pages = self.pool.ask("other_pages", cell, checked=alone * checked["seconds"])
-                        found.columns |= pages
-                        if pages.get("fresh_pages_s", checked["seconds"]) != checked["seconds"]:
-                            self.pool.grown.clear()
-                except Skip as outcome:
-                    self.pool.skip(cell, outcome)
-                    self.pool.prepare(cells)
-
-    def write(self) -> None:
-        self.run.add_visit(self.pool.process, self.index, self.case, self.found)
-
-    def _ready(self, cell: Cell) -> bool:
-        return cell.key in self.pool.seconds and cell.key not in self.run.skipped
-
-    def _blocks(self, cells: Sequence[Cell]) -> dict[Key, Block]:
+    def _blocks(self) -> dict[Key, Block]:
         """Return blocks sized by the call time of each cell, from timing or else from its check."""
         return {
-            key: block_of(self.pool.seconds.get(key, self.run.checked[key]["seconds"]))
-            for key in (cell.key for cell in cells)
+            key: block_of(self.pool.seconds.get(key, self.run.found[key].seconds))
+            for key in (cell.key for cell in self.cells)
             if key not in self.run.skipped
         }
 
-    def _attempt(self, cell: Cell, cells: Sequence[Cell], act: Callable[[Cell], Reply]) -> Reply | None:
-        """Return the result of `act`; None if the cell fails, now or earlier."""
-        if not self._ready(cell):
+    def _ask(self, do: str, cell: Cell, **details: Any) -> Reply | None:
+        """Return the reply to a request; None if the cell fails, now or earlier."""
+        if cell.key in self.run.skipped:
             return None
         process = self.pool.number
-        try:
-            return act(cell)
-        except Skip as outcome:
-            self.pool.skip(cell, outcome)
+        reply = self.pool.attempt(do, cell, **details)
         if self.pool.number != process:
-            self._number, self._cold = self.run.next_number("visit"), {it.key for it in cells}
-            self.pool.prepare(cells)
-        return None
-
-    def _renew(self, cell: Cell) -> Reply:
-        """Move a cell's tensors every other visit, and compare outputs on fresh inputs; long calls once per process."""
-        is_short = self.pool.seconds[cell.key] <= SHORT
-        if self.index % 2 if is_short else cell.key in self.pool.renewed:
-            return {}
-        self.pool.renewed.add(cell.key)
-        reply = self.pool.ask("renew", cell, seconds=COMPARING * self.run.timing["cell_time"])
-        self.pool.grown.add(cell.key)
-        self._found(cell.key).compared = reply["compared"]
-        self._keep_shortest(cell.key, reply["seconds"])
+            self._number, self._cold = self.run.next_number("visit"), {it.key for it in self.cells}
+            self.pool.prepare(self.cells)
         return reply
 
-    def _keep_shortest(self, key: Key, seconds: float) -> None:
-        """Keep the shortest time of a call, since times measured beside a busy worker are longer."""
-        if key in self.pool.seconds:
-            self.pool.seconds[key] = min(self.pool.seconds[key], seconds)
+    def _renew(self, cell: Cell) -> None:
+        """Move a cell's tensors every other visit, and compare outputs on fresh inputs; long calls once per process."""
+        is_short = self.pool.seconds.get(cell.key, 0.0) <= SHORT
+        if self.index % 2 if is_short else cell.key in self.pool.renewed:
+            return
+        self.pool.renewed.add(cell.key)
+        reply = self._ask("renew", cell, seconds=COMPARING * self.run.timing["cell_time"])
+        if reply is not None:
+            self.pool.grown.add(cell.key)
+            self._found(cell).compared = reply["compared"]
+            self._keep_shortest(cell, reply["seconds"])
 
-    def _block(self, cell: Cell, block: Block) -> Reply:
-        """Return the reply to `time`; in a visit, the first block of a GPU that is held back is timed again."""
-        warm = block.warm or int(cell.key in self._cold)
+    def _time_block(self, cell: Cell, block: Block, number: int) -> None:
+        """Time a block of the round of this number; in a visit, the first block of a GPU that is held back is timed again."""
+        warm, calls = block.warm or int(cell.key in self._cold), block.calls * block.slices
         self._cold.discard(cell.key)
         self.pool.grown.add(cell.key)
-        reply = self.pool.ask("time", cell, calls=block.calls, slices=block.slices, warm=warm)
-        count("timed calls", reply["seconds"] * (block.calls * block.slices + warm))
+        reply = self._ask("time", cell, calls=block.calls, slices=block.slices, warm=warm)
+        if reply is None:
+            return
+        count("timed calls", reply["seconds"] * (calls + warm))
         if reply.get("held_back") and not self._cooled:
             self._cooled = True
             sleep(COOLING)
-            return self._block(cell, block)
-        return reply
-
-    def _keep(self, key: Key, reply: Reply, number: int, block: Block) -> None:
-        self._keep_shortest(key, reply["fastest"])
-        where = number, self._number, self.pool.number
-        measured = {name: reply[name] for name in reply.keys() & {*Sample._fields} - {"seconds"}}
-        found, calls = self._found(key), block.calls * block.slices
-        found.samples.append(Sample(reply["seconds"], *where, at=self.run.elapsed(), calls=calls, **measured))
+            return self._time_block(cell, block, number)
+        self._keep_shortest(cell, reply["fastest"])
+        found, where = self._found(cell), (number, self._number, self.pool.number)
+        disturbed = (reply[it] for it in ("page_faults", "voluntary", "involuntary"))
+        sample = Sample(reply["seconds"], *where, reply["fastest"], self.run.elapsed(), calls, *disturbed)
+        found.samples.append(sample)
         if "sm_mhz" in reply:
-            found.columns |= _sensors(reply, self.run.timed.get(key, found).columns | found.columns)
+            found.columns |= _sensors(reply, self.run.found[cell.key].columns | found.columns)
         if reply.get("varies"):
             found.columns["repeats"] = False
 
-    def _found(self, key: Key) -> Timed:
-        return self.found.setdefault(key[0], Timed())
+    def _check_caching(self, cell: Cell) -> None:
+        """Skip a cell found to cache results, after its first timing; time a large one with other settings of malloc."""
+        found, checked = self._found(cell), self.run.found[cell.key]
+        if not found.samples or checked.samples or cell.key in self.tested:
+            return
+        self.tested.add(cell.key)
+        usual = median(it.seconds for it in found.samples)
+        if self._ask("caching", cell, usual=usual, first=checked.seconds) is None:
+            return
+        if cell.case.device == "cpu" and (checked.columns.get("peak_bytes") or 0) >= MAPPED:
+            alone = cell.case.threads != 1 and cell.impl.limits.max_pairs is None  # while it was checked
+            pages = self._ask("other_pages", cell, checked=alone * checked.seconds) or {}
+            found.columns |= pages
+            if pages.get("fresh_pages_s", checked.seconds) != checked.seconds:
+                self.pool.grown.clear()
+
+    def _keep_shortest(self, cell: Cell, seconds: float) -> None:
+        """Keep the shortest time of a call, since times measured beside a busy worker are longer."""
+        self.pool.seconds[cell.key] = min(self.pool.seconds[cell.key], seconds)
+
+    def _found(self, cell: Cell) -> Found:
+        return self.found.setdefault(cell.impl.name, Found())
 
 
 def _sensors(reply: Reply, before: Mapping[str, Any]) -> dict[str, Any]:

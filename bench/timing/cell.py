@@ -53,22 +53,19 @@ class Built:
     meter: Meter
     threads: int
     """Intra-op threads of its calls; cells of a process may differ."""
-    prepare_s: float | None = None
-    """Seconds spent on an implementation's preparation for a mask and a length; None if it prepares nothing."""
-    compile_s: float | None = None
-    """Seconds of the first call of a compiled form; None for an eager one."""
-    compile_cache: str | None = None
-    """`cold`, or `warm` if an earlier process had left compiled code on disk."""
-    ragged: bool = False
-    """Whether the implementation was checked on a probe whose length is not round."""
+    columns: dict[str, Any]
+    """Columns of the row: `prepare_s`, seconds spent on an implementation's preparation for a mask and a length, None if it
+    prepares nothing; `compile_s`, seconds of the first call of a compiled form; `compile_cache`, `cold`, or `warm` if an
+    earlier process had left compiled code on disk.
+    """
     input_set: int | None = 0
     """Input set currently loaded; None after perturbation."""
     varies: bool = False
     """Whether outputs of calls on the same inputs differed in their last bits."""
     outputs: dict[int, list[Tensor]] = field(default_factory=dict)
     """Latest checked output of each input set."""
-    earlier: tuple[int, Sequence[Tensor], Sequence[Tensor]] | None = None
-    """Output of the last checked call, with its input set and a copy: a call on another input set must not change it."""
+    earlier: tuple[Sequence[Tensor], Sequence[Tensor]] | None = None
+    """Output of the last checked call, on input set 0, and a copy: a call on another input set must not change it."""
 
     def time(self, calls: int, slices: int = 1, warm: int = 0, input_set: int = 0) -> tuple[float, float]:
         """Return the seconds of one call in a block of `slices` slices of `calls`: over the whole block, and over
@@ -80,14 +77,18 @@ class Built:
         timed result is checked. Raises `Wrong`, also if torch's settings changed, and `Skip` if a compiled form was
         compiled again.
         """
-        if self.earlier is not None and input_set == self.earlier[0]:
+        if self.earlier and input_set == 0:
             self.time(1, input_set=1)  # in a run the comparison on fresh inputs comes first
         self.refill(input_set)
-        graphs = _graphs() if self.cell.impl.compiled else 0
+        graphs = _graphs(self.cell)
         with self.watched():
             seconds, fastest, output = time_block(self.meter, self.call.run, calls, slices, warm)
-        self._check_earlier(input_set)
-        if self.cell.impl.compiled and _graphs() != graphs:
+        if self.earlier:
+            found, kept = self.earlier
+            self.earlier = None
+            if not _same(found, kept):
+                raise Wrong("an output changed during a later call: both share one buffer")
+        if _graphs(self.cell) != graphs:
             raise Skip("torch.compile made another graph while it was timed: compiling would be part of what is timed")
         if not self.cell.case.drops:
             self._compare(output, input_set)
@@ -109,19 +110,24 @@ class Built:
         if changed:
             raise Wrong(f"modifies global torch settings: {', '.join(changed)}")
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Inputs, weights and masks."""
+        return [*self.numbers.tensors, *self.module.parameters(), *self.module.buffers()]
+
     def renew(self) -> None:
         """Move inputs, weights and masks elsewhere in memory, so that visits sample the effect of memory layout."""
         with torch.no_grad():
-            for tensor in (*self.numbers.tensors, *self.module.parameters(), *self.module.buffers()):
+            for tensor in self.tensors:
                 moved = tensor.data.clone()
                 if moved.stride() == tensor.stride():  # or strides change: a recompilation
                     tensor.data = moved
 
-    def compare(self, seconds: float, input_set: int) -> list[float]:
-        """Compare the outputs of single calls for `seconds`; returns the seconds of each. Raises as `time` does."""
-        until, taken = perf_counter() + seconds, [self.time(1, input_set=input_set)[0]]
+    def compare(self, seconds: float) -> list[float]:
+        """Compare outputs of single calls on fresh inputs for `seconds`; returns the seconds of each. Raises as `time`."""
+        until, taken = perf_counter() + seconds, [self.time(1, input_set=1)[0]]
         while perf_counter() < until:
-            taken.append(self.time(1, input_set=input_set)[0])
+            taken.append(self.time(1, input_set=1)[0])
         return taken
 
     def perturb(self) -> None:
@@ -134,13 +140,6 @@ class Built:
         if input_set != self.input_set:
             self.numbers.refill(problem_of(self.cell.case, input_set))
             self.input_set = input_set
-
-    def _check_earlier(self, input_set: int) -> None:
-        if self.earlier is not None and input_set != self.earlier[0]:
-            _, found, kept = self.earlier
-            self.earlier = None
-            if not _same(found, kept):
-                raise Wrong("an output changed during a later call: both share one buffer")
 
     def _compare(self, output: Any, input_set: int) -> None:
         found = _tensors(output, len(self.numbers.tensors))
@@ -195,16 +194,16 @@ def build(cell: Cell) -> Built:
     check_fits(cell)
     case = cell.case
     module = module_of(cell.impl, case)
-    prepare_s = prepare(module, case)  # called twice: the first call of a process includes imports
+    columns = {"prepare_s": prepare(module, case), "compile_s": None, "compile_cache": None}
     numbers = inputs_of(problem_of(case))
     call, meter, count = call_of(module, case, numbers), meter_for(case.device), torch.get_num_threads()
-    built = Built(cell, call, module, numbers, meter, count, prepare_s)
+    built = Built(cell, call, module, numbers, meter, count, columns)
     if cell.impl.compiled:
         from torch._dynamo import config  # takes seconds to import, needed by compiled forms only
 
         config.recompile_limit = config.accumulated_recompile_limit = GRAPHS
         built.perturb()  # the checked call on input set 0 is the first one on it
-        built.compile_s, built.compile_cache = _compile(built.call, cell)
+        built.columns |= _compile(built.call, cell)
     return built
 
 
@@ -223,7 +222,9 @@ def probe(cell: Cell, gate: Gate) -> Built:
         with threads(max(1, torch.get_num_threads() // 2)):
             for input_set in (0, 1):
                 problem_of(cell.case, input_set).expected  # noqa: B018  computed here: no other worker waits for it
-    return replace(build(cell), ragged=ragged)
+    built = build(cell)
+    built.columns["proved_ragged"] = ragged
+    return built
 
 
 def check_built(built: Built, memory: bool = True, on_calls_done: Callable[[], None] = lambda: None) -> CheckCalls:
@@ -236,7 +237,7 @@ def check_built(built: Built, memory: bool = True, on_calls_done: Callable[[], N
     cells need further ones.
     """
     cell, case = built.cell, built.cell.case
-    if cell.impl.compiled and built.compile_cache is None:
+    if cell.impl.compiled and built.columns["compile_cache"] is None:
         raise Skip("torch.compile made no graph: what would be timed is the eager form")
     checked = CheckCalls(built, memory, on_calls_done)
     ways = iter((checked.size, checked.time))
@@ -258,54 +259,56 @@ def check_built(built: Built, memory: bool = True, on_calls_done: Callable[[], N
     return checked
 
 
+@dataclass
 class CheckCalls:
     """The calls that a cell's check makes, each measured in one way, and what was measured."""
 
-    errors: CheckResult
+    built: Built
+    sized: bool
+    """Whether memory is measured."""
+    on_calls_done: Callable[[], None]
+    errors: CheckResult = field(init=False)
+    memory: Memory = field(default_factory=Memory)
     peak_rss_bytes: int | None = None
     """Growth of the process's high-water mark over another call, private memory included; None if unavailable."""
-    kernel = "other"
-    operators = 0
+    kernel: str = "other"
+    operators: int = 0
     """Number of operators per call, nested ones included."""
-    first_s = 0.0
+    first_s: float = 0.0
     """Seconds of the first call on fresh inputs; with dropout, in training."""
 
-    def __init__(self, built: Built, sized: bool, on_calls_done: Callable[[], None]):
-        self._built, self._run, self._sized, self._on_calls_done = built, built.call.run, sized, on_calls_done
-        self.memory = Memory(0, 0)
-
     def size(self) -> Any:
-        if not self._sized and not self._built.cell.impl.dispatches:
-            return self._run()
+        if not self.sized and not self.built.cell.impl.dispatches:
+            return self.built.call.run()
         with accounted("memory"):
-            if self._sized:
-                self.memory, trace, output = self._built.meter.memory(self._run)
+            if self.sized:
+                self.memory, trace, output = self.built.meter.memory(self.built.call.run)
             else:
-                trace, output = traced(self._run)
+                trace, output = traced(self.built.call.run)
             self.kernel, self.operators = kernel_in(trace), operators_in(trace)
         return output
 
     def time(self) -> Any:
         """Return the output of a timed call; raises if its work continues after it returns."""
         output = self._resident()
-        if not self._built.cell.case.drops:
-            self._on_calls_done()
+        if not self.built.cell.case.drops:
+            self.on_calls_done()
         if not isinstance(output, Tensor | tuple):
             return output
         found = _tensors(
-            output, len(output) if self._built.cell.case.does.gradients else len(self._built.numbers.tensors)
+            output, len(output) if self.built.cell.case.does.gradients else len(self.built.numbers.tensors)
         )
         with threads(1):  # another worker may make a call
             kept = copies(found)
             check_idle_afterwards()
             if not _same(found, kept):
                 raise Wrong("its output changes after the call has returned")
-        self._built.earlier = 0, [x.detach() for x in found], kept
+        self.built.earlier = [x.detach() for x in found], kept
         return output
 
     def in_training(self) -> None:
         """Make both calls in training; then check one without dropout again."""
-        built, case = self._built, self._built.cell.case
+        built, case = self.built, self.built.cell.case
         built.module.train()
         with recording(case):
             if built.cell.impl.compiled:
@@ -322,7 +325,7 @@ class CheckCalls:
 
     def repeat(self) -> None:
         """Make more calls if a result is inconclusive."""
-        with accounted("memory"), keeping_settings(), checked_call(self._built.module, self._built.cell.case):
+        with accounted("memory"), keeping_settings(), checked_call(self.built.module, self.built.cell.case):
             if kept := self.memory.kept_bytes:  # the first call allocated, or computed, what the module keeps
                 self.size()
                 self.memory = Memory(self.memory.peak_bytes + kept, kept)
@@ -335,14 +338,14 @@ class CheckCalls:
 
     def _resident(self) -> Any:
         def run() -> Any:
-            seconds, output = self._built.meter.timed(self._run, 1)
+            seconds, output = self.built.meter.timed(self.built.call.run, 1)
             self.first_s = self.first_s or seconds
             return output
 
-        if not self._sized:
+        if not self.sized:
             return run()
         with accounted("memory"):
-            self.peak_rss_bytes, output = self._built.meter.resident(run)
+            self.peak_rss_bytes, output = self.built.meter.resident(run)
         return output
 
 
@@ -357,20 +360,20 @@ def check_repeats(built: Built) -> None:
             raise Wrong(f"{name}: {NOT_REPEATED}")
 
 
-def _compile(call: Call, cell: Cell) -> tuple[float, str | None]:
-    """Return the seconds of the first call, which compiles, and whether from scratch; None without a new graph."""
-    before, misses = _graphs(), _cache_misses()
+def _compile(call: Call, cell: Cell) -> dict[str, Any]:
+    """Return columns on the first call, which compiles; `compile_cache` is None without a new graph."""
+    before, misses = _graphs(cell), _cache_misses()
     start = perf_counter()
     with recording(cell.case), accounted("compiling"):
         call.run()
-    spent = perf_counter() - start
-    if _graphs() == before:
-        return spent, None
-    return spent, "cold" if _cache_misses() > misses else "warm"
+    found = "cold" if _cache_misses() > misses else "warm"
+    return {"compile_s": perf_counter() - start, "compile_cache": None if _graphs(cell) == before else found}
 
 
-def _graphs() -> int:
-    """Return the number of graphs that torch.compile has made in this process."""
+def _graphs(cell: Cell) -> int:
+    """Return the number of graphs that torch.compile has made in this process; 0 for an eager cell, which needs none."""
+    if not cell.impl.compiled:
+        return 0
     from torch._dynamo.utils import counters
 
     return counters["stats"]["unique_graphs"]

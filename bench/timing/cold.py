@@ -38,8 +38,8 @@ def cold_s(built: Built, hot_s: float) -> float | None:
     locations.
     """
     cache = last_level_cache()
-    tensors = [*built.numbers.tensors, *built.module.parameters(), *built.module.buffers()]
-    size = sum(it.numel() * it.element_size() for it in tensors)
+    tensors = built.tensors
+    size = sum(it.nbytes for it in tensors)
     if cache is None or hot_s > LONGEST or not size or 4 * size > free_bytes("cpu"):
         return None
     count = min(MOST_PLACES, 1 + math.ceil(2 * cache / size))

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import re
-from dataclasses import asdict
 from typing import Any
 
 import psutil
 import torch
 
-from .devices import DEVICES
-from .devices.nvml import readings, settings, words
+from .devices import DEVICES, nvml
 from .malloc import allocator_settings
 
 SPEED = re.compile("(?!.*(_DIR|_PATH|_HOME)$)(OMP_|MKL_|KMP_|GOMP_|TORCH|PYTORCH_|CUDA_|CUBLAS_|NVIDIA_TF32|MALLOC_)")
@@ -40,10 +38,7 @@ def state() -> dict[str, Any]:
     return {
         "load": list(os.getloadavg()),
         "free_bytes": psutil.virtual_memory().available,
-        "gpus": [
-            asdict(gpu) | {"reasons": words(gpu.reasons)} | chosen
-            for gpu, chosen in zip(readings(), settings(), strict=True)
-        ],
+        "gpus": nvml.state(),
         "system": f"{platform.system()} {platform.release()}",
         "environment": {name: os.environ[name] for name in sorted(os.environ) if SPEED.match(name)},
     }

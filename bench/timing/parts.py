@@ -5,14 +5,15 @@ embedding and head, and the remainder.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from itertools import chain, count
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 from torch import Tensor, nn
-from torch.autograd import Function
 
 from ..cases.decoders import depth
 from .cell import Built
@@ -72,11 +73,11 @@ def of_events(events: list[Event], start: float, end: float) -> dict[str, float]
 def watching(decoder: Any) -> Iterator[list[Event]]:
     """Record the events of calls within the block: those of a forward, and of the backward that follows it."""
     events: list[Event] = []
-    handles = [handle for module, part in parts(decoder) for handle in _watch(module, part, events)]
+    watched = [_watch(module, part, events) for module, part in parts(decoder)]
     try:
         yield events
     finally:
-        for handle in handles:
+        for handle in chain.from_iterable(watched):
             handle.remove()
 
 
@@ -91,44 +92,34 @@ def parts(decoder: Any) -> Iterator[tuple[nn.Module, str]]:
 
 
 def _watch(module: nn.Module, part: str, events: list[Event]) -> list[Any]:
-    def note(begins: bool) -> Callable[[], None]:
-        return lambda: events.append((perf_counter(), part, begins))
+    """Record when a module's forward begins and ends, and its backward: once its output has a gradient, and once all of
+    its inputs have theirs. Returns handles of the hooks.
+    """
 
-    begins, ends = note(True), note(False)
+    def note(begins: bool, *_: Any) -> None:
+        events.append((perf_counter(), part, begins))
 
-    def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        begins()
-        leaves = [it for it in (*args, *kwargs.values()) if isinstance(it, Tensor) and it.requires_grad]
-        if not leaves:
-            return args, kwargs
-        marked = dict(zip(map(id, leaves), mark(ends, *leaves), strict=True))
-        return tuple(marked.get(id(it), it) for it in args), {n: marked.get(id(it), it) for n, it in kwargs.items()}
+    def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        note(True)
+        inputs, arrived = _differentiable(args, kwargs), count(1)
 
-    def after(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], o: Any) -> Any:
-        first, *others = o if isinstance(o, tuple) else (o,)
-        if any(isinstance(it, Tensor) and it.requires_grad for it in (*args, *kwargs.values())):
-            (first,) = mark(begins, first)
-        ends()
-        return (first, *others) if isinstance(o, tuple) else first
+        def arrive(_: Tensor) -> None:
+            if next(arrived) == len(inputs):
+                note(False)
 
-    return [
+        handles.extend(it.register_hook(arrive) for it in inputs)
+
+    def after(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], o: Any) -> None:
+        if _differentiable(args, kwargs):
+            (o[0] if isinstance(o, tuple) else o).register_hook(partial(note, True))
+        note(False)
+
+    handles: list[Any] = [
         module.register_forward_pre_hook(before, with_kwargs=True),
         module.register_forward_hook(after, with_kwargs=True),
     ]
+    return handles
 
 
-class _Mark(Function):
-    """Identity function on tensors whose backward records when all of their gradients have arrived."""
-
-    @staticmethod
-    def forward(ctx: Any, note: Callable[[], None], *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.note = note
-        return tuple(it.view_as(it) for it in tensors)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        ctx.note()
-        return (None, *gradients)
-
-
-mark: Callable[..., tuple[Tensor, ...]] = _Mark.apply
+def _differentiable(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    return [it for it in (*args, *kwargs.values()) if isinstance(it, Tensor) and it.requires_grad]

@@ -67,23 +67,21 @@ def software() -> dict[str, str]:
 
 @dataclass
 class ReferenceWorkload:
-    """Samples so far: for each workload its seconds, and when they were taken, in seconds since the first sample."""
+    """Samples so far: for each workload its seconds, and when they were taken, in seconds since the run began."""
 
     clock: Callable[[], float] = perf_counter
     seen: dict[str, list[dict[str, float]]] = field(default_factory=dict)
     _work: dict[str, Work] = field(default_factory=lambda: {name: make() for name, make in WORK.items()})
-    _began: float | None = None
     _last: float = -math.inf
 
-    def sample(self, elsewhere: Mapping[str, float] = {}) -> None:
-        """Time every CPU workload now; `elsewhere`: seconds of GPU workloads that a worker has just timed."""
-        now = self.clock()
-        if self._began is None:  # samples of an earlier process come first
-            self._began = now - max((sample["at"] for samples in self.seen.values() for sample in samples), default=0.0)
+    def sample(self, at: float, elsewhere: Mapping[str, float] = {}) -> None:
+        """Time every CPU workload now, `at` seconds after the run began; `elsewhere`: seconds of GPU workloads that a worker
+        has just timed.
+        """
         with accounted("reference workload"):
             here = {name: self._seconds(work) for name, work in self._work.items()}
         for name, seconds in {**here, **elsewhere}.items():
-            self.seen.setdefault(name, []).append({"at": now - self._began, "seconds": seconds})
+            self.seen.setdefault(name, []).append({"at": at, "seconds": seconds})
         self._last = self.clock()
 
     def due(self) -> bool:

@@ -95,10 +95,7 @@ class WorkerClient:
             "deterministic": setting.deterministic,
         }
         self._timeout = setting.timeout
-        self._deadline = 0.0
-        self._patience = 0.0
-        self._limit = ""
-        self._unread = b""
+        self._deadline, self._overdue, self._unread = 0.0, "", b""
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (as long as the process lives)
         self._process = start(
             [variant.python, "-P", "-c", MAIN, json.dumps(given)],
@@ -111,21 +108,19 @@ class WorkerClient:
             bufsize=0,
         )
 
-    def ask(self, do: str, timeout: float | None = None, **details: Any) -> Reply:
+    def ask(self, do: str, **details: Any) -> Reply:
         """Send a request and return its reply; raises `Skip` if it fails, and `Lost` if the process can't go on."""
-        self.send(do, timeout, **details)
+        self.send(do, **details)
         return self.receive()
 
-    def send(self, do: str, timeout: float | None = None, **details: Any) -> None:
-        """Send a request, whose reply `receive` returns; raises `Lost`."""
+    def send(self, do: str, starting: bool = False, **details: Any) -> None:
+        """Send a request, whose reply `receive` returns. `starting`: as the first one of a new process."""
         assert self._process.stdin
-        self._patience = min(self._timeout if timeout is None else timeout, TIMEOUT_MAX)
-        self._limit = "(--cell-timeout)" if timeout is None else "to start"
-        self._deadline = monotonic() + self._patience
-        try:
+        limit, what = (STARTING, "to start") if starting else (self._timeout, "(--cell-timeout)")
+        self._deadline = monotonic() + min(limit, TIMEOUT_MAX)
+        self._overdue = f"took longer than {limit:g} s {what}: its process was ended"
+        with suppress(OSError):  # it has ended, as `receive` finds
             self._process.stdin.write(json.dumps({"do": do} | details).encode() + b"\n")
-        except OSError:
-            raise Lost(self._exit_reason()) from None
 
     def receive(self) -> Reply:
         """Return the reply to the request sent; raises as `ask` does."""
@@ -166,7 +161,7 @@ class WorkerClient:
         while b"\n" not in self._unread:
             if not select.select([self], [], [], self.left)[0]:
                 self._process.kill()
-                raise Lost(f"took longer than {self._patience:g} s {self._limit}: its process was ended", "timeout")
+                raise Lost(self._overdue, "timeout")
             if not (read := os.read(self.fileno(), 1 << 16)):
                 raise Lost(self._exit_reason())
             self._unread += read
@@ -213,13 +208,8 @@ def run_concurrently(scripts: Sequence[Script]) -> None:
             busy = [it for of, it in sent.items() if of not in calls_done]
             if busy and any(it.threaded for it in (request, *busy)):
                 break  # in the order of the requests
-            del pending[script]
-            try:
-                request.client.send(request.do, **request.details)
-            except Skip as outcome:
-                _advance(script, pending, outcome)
-            else:
-                sent[script] = request
+            sent[script] = pending.pop(script)
+            request.client.send(request.do, **request.details)
         clients = [it.client for it in sent.values()]
         answered = select.select(clients, [], [], min((it.left for it in clients), default=0.0))[0]
         for script, request in list(sent.items()):
@@ -282,4 +272,4 @@ class NamedWorkers:
 
     def _begin(self, name: str) -> None:
         self.clients[name] = self._start(name)
-        self.clients[name].send(self._do, STARTING, **self._imports[name])
+        self.clients[name].send(self._do, starting=True, **self._imports[name])

@@ -7,14 +7,12 @@ import os
 import resource
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 
 import torch
 
-from impls import get
+from impls import Impl, get
 from impls.registry import eager_name
 
 from ..cases.case import Case
@@ -30,9 +28,8 @@ from ..selection.errors import UsageError
 from ..timing.caching import check_kernel_caches_nothing, check_no_result_caching
 from ..timing.cell import Built, build, check_built, probe, time_block
 from ..timing.cold import cold_s
-from ..timing.devices import energy_counter, free_bytes, meter_for
+from ..timing.devices import free_bytes, meter_for
 from ..timing.devices.cuda import see_one_gpu
-from ..timing.devices.energy import joules_of_a_call
 from ..timing.devices.nvml import words
 from ..timing.machine import fingerprint
 from ..timing.malloc import MAPPED, as_system, release, time_other_setting, use_chosen
@@ -129,26 +126,31 @@ class Tasks:
             known[impl.name] = {cell.case.id: impl.refusal(cell.case) or uncallable(cell) for cell in of_impl}
         return {"cells": known, "unknown": unknown}
 
-    def cases(self, name: str, axes: list[Reply]) -> Reply:
-        """Return the cases of an implementation with these axes, each of a kernel and of a layer:
+    def cases(self, names: list[str], axes: list[Reply], around: list[Reply]) -> Reply:
+        """Return a case of each implementation with these axes, of a kernel alone, else of a layer; with axes `around` a
+        kernel those of user-defined layers:
 
-        {"impl": its name, "cases": [[{"case", "id", "refused": None, or why it can't be measured}, ...], ...]}, or
-        {"unknown": why it is not there}
+        {"cases": {impl: [{"case", "id", "refused": None, or why it can't be measured}, ...]}}, or {"unknown": why one is
+        not there}
         """
         try:
-            (impl,) = impls_named([name], whole_registry=False, folder=self._folder)
             refuse_absent(axes[0]["device"])
+            impls = impls_named(names, whole_registry=False, folder=self._folder)
         except UsageError as error:
             return {"unknown": str(error)}
 
-        def described(case: Case) -> Reply:
-            refused = impl.refusal(case) or uncallable(Cell(impl, case))
+        def described(impl: Impl, it: Reply) -> Reply:
+            for scope in ("core", "layer"):
+                case = Case.of(**it, scope=scope)
+                if (refused := impl.refusal(case) or uncallable(Cell(impl, case))) is None:
+                    break
             return {"case": case.columns(), "id": case.id, "refused": refused}
 
-        scopes = ("core", "layer")
+        def is_layer(impl: Impl) -> bool:
+            return impl.refusal(Case.of(**axes[0], scope="core")) is not None
+
         return {
-            "impl": impl.name,
-            "cases": [[described(Case.of(**it, scope=scope)) for scope in scopes] for it in axes],
+            "cases": {it.name: [described(it, at) for at in (*axes, *(around if is_layer(it) else ()))] for it in impls}
         }
 
     def _check_place(self, name: str) -> None:
@@ -165,8 +167,7 @@ class Tasks:
 
     def probe(self, what: str, impl: str, case: Reply) -> Reply:
         """Check an implementation on probes, and build the module of a cell."""
-        cell = Cell(get(impl), Case(**case))
-        self._use(cell.case)
+        cell = self._cell(impl, case)
         self._ready.pop(what, None)  # one rejected while it was timed, which would take the memory of this one
         with as_system():
             self._ready[what] = probe(cell, self._gate)
@@ -182,7 +183,7 @@ class Tasks:
         built = self._built(what)
         del self._ready[what]  # a rejected cell holds no memory
         cell = built.cell
-        self._use(cell.case)
+        torch.set_num_threads(built.threads)
         calls_again = not keep or cell.case.deterministic
         with as_system():
             checked = check_built(built, memory, (lambda: None) if calls_again else self._on_calls_done)
@@ -191,13 +192,12 @@ class Tasks:
         columns = {
             **asdict(checked.errors),
             **{name: size if known else None for name, size in asdict(checked.memory).items()},
-            **{name: getattr(built, name) for name in ("prepare_s", "compile_s", "compile_cache")},
-            "proved_ragged": built.ragged,
+            **built.columns,
             "rows_compared": cell.case.T if rows is None else len(rows),
             "peak_rss_bytes": checked.peak_rss_bytes,
             "kernel": checked.kernel,
             "operators": checked.operators,
-            "threads": torch.get_num_threads(),
+            "threads": built.threads,
             "clock": built.meter.clock,
             "impl_hash": impl_hash(cell.impl, checked.kernel),
             "packages": packages(cell.impl, cell.case.in_model),
@@ -212,10 +212,8 @@ class Tasks:
 
     def prepare(self, what: str, impl: str, case: Reply) -> dict[str, float]:
         """Prepare a cell for timing as `what`, without checking it: {"seconds": of one warm call}."""
-        cell = Cell(get(impl), Case(**case))
-        self._use(cell.case)
-        built = build(cell)
-        if cell.case.drops:
+        built = build(self._cell(impl, case))
+        if built.cell.case.drops:
             built.module.train()
         if share := self._slower.get(impl):
             with built.watched():
@@ -224,7 +222,7 @@ class Tasks:
 
     def grow(self, impl: str, case: Reply) -> Reply:
         """Let the heap grow beyond what a cell needs, so that no timed call faults pages and layouts differ less."""
-        cell = Cell(get(impl), Case(**case))
+        cell = self._cell(impl, case)
         size = min(GROWTH * least_memory(cell.impl, cell.case), SHARE * free_bytes("cpu"))
         if cell.case.device == "cpu" and size >= MAPPED:
             torch.empty(int(size), dtype=torch.uint8).fill_(0)
@@ -254,7 +252,7 @@ class Tasks:
         built = self._built(what)
         built.renew()
         gc.collect()  # free reference cycles
-        taken = built.compare(seconds, input_set=1)
+        taken = built.compare(seconds)
         return {"compared": len(taken), "seconds": min(taken)}
 
     def time(self, what: str, calls: int, slices: int = 1, warm: int = 0, input_set: int = 0) -> Reply:
@@ -297,18 +295,14 @@ class Tasks:
         return time_other_setting(lambda: built.time(1)[0], checked) if fits else {}
 
     def more(self, what: str, hot_s: float) -> Reply:
-        """Return {"cold_s", ...}: one call under further conditions (`Meter.more`); "energy_j": its joules; of a block
-        or a model its parts (`parts_of`); on a GPU "roof", its share of the roofline, and "roofs": all that were
-        measured (`Rooflines.table`).
+        """Return {"cold_s", ...}: one call under further conditions (`Meter.more`); of a block or a model its parts
+        (`parts_of`); on a GPU "roof", its share of the roofline, and "roofs": all that were measured
+        (`Rooflines.table`).
         """
         built = self._built(what)
         case, meter, run = built.cell.case, built.meter, built.call.run
-        counter = energy_counter(case.device)
         with built.watched():
             found: Reply = meter.more(run, hot_s, graph=not case.does.gradients)
-            if counter is not None:
-                with suppress(OSError):
-                    found["energy_j"] = joules_of_a_call(counter, partial(meter.seconds, run), hot_s)
             if case.device == "cpu":
                 found["cold_s"] = cold_s(built, hot_s)
             if case.in_model:
@@ -348,9 +342,11 @@ class Tasks:
         assert isinstance(built, Built)
         return built
 
-    def _use(self, case: Case) -> None:
-        """Set the threads of a case."""
-        torch.set_num_threads(case.threads or self._threads)
+    def _cell(self, impl: str, case: Reply) -> Cell:
+        """Return a cell, whose threads are set."""
+        cell = Cell(get(impl), Case(**case))
+        torch.set_num_threads(cell.case.threads or self._threads)
+        return cell
 
     def _warmed(self, what: str, ready: Built | Workload) -> dict[str, float]:
         """Keep a call ready to be timed as `what`: {"seconds": of one warm call}."""

@@ -128,7 +128,7 @@ def results(folder: Path) -> Iterator[str]:
                     yield from of_rows(run)
                 case {"pair": pair}:
                     yield str(pair["logs"])
-                case {"checked": {"key": [impl, case]}}:
+                case {"key": [impl, case], "found": {"seconds": _}}:
                     yield f"checked {impl} {case}"
                 case {"visit": visit}:
                     for impl, cell in visit["cells"].items():

@@ -8,24 +8,11 @@ import sys
 from ... import CHECKOUT
 from .cpu import CPU
 from .cuda import CUDA
-from .device import Device, Memory, Meter, Work
-from .energy import Counter
-from .host import threads
-
-__all__ = [
-    "DEVICES",
-    "Device",
-    "Memory",
-    "Meter",
-    "Work",
-    "default_device",
-    "energy_counter",
-    "free_bytes",
-    "free_bytes_elsewhere",
-    "measures_more",
-    "meter_for",
-    "threads",
-]  # fmt: skip
+from .device import Device as Device
+from .device import Memory as Memory
+from .device import Meter as Meter
+from .device import Work as Work
+from .host import threads as threads
 
 DEVICES = {it.name: it for it in (CPU, CUDA)}
 """Devices by name; later ones are preferred if present."""
@@ -38,16 +25,6 @@ def default_device() -> str:
 
 def meter_for(device: str) -> Meter:
     return DEVICES[device].meter()
-
-
-def measures_more(device: str) -> bool:
-    """Whether cells have measurements besides their time on this device."""
-    return DEVICES[device].takes_more or energy_counter(device) is not None
-
-
-def energy_counter(device: str) -> Counter | None:
-    """Return the energy counter of a device; None if it isn't read."""
-    return DEVICES[device].energy()
 
 
 def free_bytes(device: str) -> int:

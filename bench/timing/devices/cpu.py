@@ -16,7 +16,6 @@ from ...checks.dispatch import traced
 from ..malloc import chosen, release
 from . import host
 from .device import Device, Memory, Meter, Work, copied
-from .energy import rapl
 
 FLOOR = 2 << 20
 """Bytes below which growth can't be distinguished from the process's own: reported as 0."""
@@ -153,4 +152,4 @@ def _live(events: ArrayLike) -> list[int]:
     return now
 
 
-CPU = Device("cpu", lambda: True, host.identity, host.free_bytes, CpuMeter, (ProfilerActivity.CPU,), rapl)
+CPU = Device("cpu", lambda: True, host.identity, host.free_bytes, CpuMeter, (ProfilerActivity.CPU,))

@@ -17,7 +17,6 @@ from torch.profiler import ProfilerActivity
 from ...cases.outcome import Wrong
 from ...checks.dispatch import traced
 from .device import Device, Memory, Meter, Work, copied
-from .energy import Counter, of_gpu
 from .nvml import Nvml, Reading, opened
 
 COLD_CALLS, COLD_BELOW = 11, 0.1
@@ -312,11 +311,6 @@ def see_one_gpu() -> None:
         os.environ[name] = os.environ.get(name, "0").partition(",")[0]
 
 
-def _energy() -> Counter | None:
-    nvml = opened()
-    return of_gpu(nvml, _uuid()) if nvml else None
-
-
 CUDA = Device(
     "cuda",
     torch.cuda.is_available,
@@ -324,7 +318,5 @@ CUDA = Device(
     free_bytes=free_bytes,
     meter=lambda: CudaMeter(nvml=opened()),
     activities=(ProfilerActivity.CPU, ProfilerActivity.CUDA),
-    energy=_energy,
-    takes_more=True,
     works=works,
 )

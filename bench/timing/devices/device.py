@@ -9,7 +9,6 @@ from typing import Any
 from torch import Tensor
 from torch.profiler import ProfilerActivity
 
-from .energy import Counter
 from .nvml import Reading
 
 Work = Callable[[], Any]
@@ -20,9 +19,9 @@ Work = Callable[[], Any]
 class Memory:
     """Memory allocated by one call."""
 
-    peak_bytes: int
+    peak_bytes: int = 0
     """Peak of newly allocated tensor memory."""
-    kept_bytes: int
+    kept_bytes: int = 0
     """Bytes still allocated after the output was freed, such as a cache or a buffer that is filled once."""
 
 
@@ -61,7 +60,7 @@ class Meter:
         if `graph`). None if the device doesn't support it, if a hot call takes too long (`hot_s`) for it to matter, or
         if the call can't be captured or queued.
         """
-        return dict.fromkeys(("cold_s", "cold_low", "cold_high", "device_s", "graph_s"))
+        return {}
 
     def sensors(self) -> Reading | None:
         """Return the device's current clock and temperature; None if unavailable."""
@@ -80,7 +79,7 @@ class Meter:
 
 @dataclass(frozen=True)
 class Device:
-    """One kind of device: its meter, identity, free memory and energy counter."""
+    """One kind of device: its meter, identity and free memory."""
 
     name: str
     """Name as in torch and in `cases.case.DEVICES`."""
@@ -92,9 +91,5 @@ class Device:
     meter: Callable[[], Meter]
     activities: tuple[ProfilerActivity, ...]
     """Activities recorded by the profiler for a trace."""
-    energy: Callable[[], Counter | None] = lambda: None
-    """Energy counter; None if it can't be read."""
-    takes_more: bool = False
-    """Whether `Meter.more` measures anything on this device."""
     works: Callable[[], bool] = lambda: True
     """Whether this process can still use the device after an implementation has failed."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
-
-import psutil
 
 REASONS = {
     0x1: "idle",
@@ -79,13 +77,12 @@ class Nvml:
         """Return the state of every GPU, in NVML's order, which may differ from CUDA's."""
         return [self._read(gpu) for gpu in self._every()]
 
-    def settings(self) -> list[dict[str, Any]]:
-        """Return the settings of every GPU, in the order of `all`: clocks in MHz, power limit in watts, NVML's compute
-        mode (3: exclusive), whether it is divided; in `others` the number of processes with a context on it that are
-        neither this one nor its children, who all count where a container has process ids of its own. None for
-        unavailable values.
+    def state(self) -> list[dict[str, Any]]:
+        """Return the reading and the settings of every GPU: clocks in MHz, power limit in watts, NVML's compute mode (3:
+        exclusive), whether it is divided. None for unavailable values.
         """
-        return [self._settings(gpu) for gpu in self._every()]
+        readings = ((gpu, self._read(gpu)) for gpu in self._every())
+        return [asdict(it) | {"reasons": words(it.reasons)} | self._settings(gpu) for gpu, it in readings]
 
     def is_due(self, now: float) -> bool:
         """Whether the previous reading is `EVERY` seconds old; if so, starts a new interval."""
@@ -104,20 +101,17 @@ class Nvml:
         if gpu is None:
             return None
         reading, before = self._read(gpu), self._violated.get(uuid)
-        read = [self._query("DeviceGetViolationStatus", gpu, policy) for policy in POLICIES]
-        now = self._violated[uuid] = [it and int(it.violationTime) for it in read]  # nanoseconds of throttling so far
+        now = self._violated[uuid] = [  # nanoseconds of throttling so far
+            self._query("DeviceGetViolationStatus", gpu, policy, read=lambda it: int(it.violationTime))
+            for policy in POLICIES
+        ]
         moved = sum(bit for bit, a, b in zip(POLICIES.values(), before or now, now, strict=True) if a != b)
         return replace(reading, reasons=reading.reasons | moved)
 
-    def millijoules(self, uuid: str) -> int | None:
-        """Return the millijoules used by the GPU with this UUID since its driver was loaded; None if unavailable."""
-        gpu = self._gpu(uuid)
-        return None if gpu is None else self._query("DeviceGetTotalEnergyConsumption", gpu)
-
     def driver(self) -> str | None:
         """Return the driver's version."""
-        found = self._query("SystemGetDriverVersion")
-        return None if found is None else str(found)
+        found: str | None = self._query("SystemGetDriverVersion", read=str)
+        return found
 
     def _every(self) -> list[Any]:
         handles = (self._query("DeviceGetHandleByIndex", index) for index in range(self._query("DeviceGetCount") or 0))
@@ -130,38 +124,37 @@ class Nvml:
         return self._query("DeviceGetHandleByUUID", f"GPU-{uuid}")
 
     def _read(self, gpu: Any) -> Reading:
-        milliwatts, rates = self._query("DeviceGetPowerUsage", gpu), self._query("DeviceGetUtilizationRates", gpu)
         return Reading(
             sm_mhz=self._query("DeviceGetClockInfo", gpu, self._nvml.NVML_CLOCK_SM),
             sm_mhz_most=self._query("DeviceGetMaxClockInfo", gpu, self._nvml.NVML_CLOCK_SM),
-            power_w=None if milliwatts is None else milliwatts / 1e3,
+            power_w=self._query("DeviceGetPowerUsage", gpu, read=_watts),
             temperature_c=self._query("DeviceGetTemperature", gpu, self._nvml.NVML_TEMPERATURE_GPU),
-            busy_percent=None if rates is None else rates.gpu,
+            busy_percent=self._query("DeviceGetUtilizationRates", gpu, read=lambda rates: rates.gpu),
             reasons=self._query("DeviceGetCurrentClocksEventReasons", gpu)
             or self._query("DeviceGetCurrentClocksThrottleReasons", gpu)  # its name before driver 535
             or 0,
         )
 
     def _settings(self, gpu: Any) -> dict[str, Any]:
-        milliwatts, mig = self._query("DeviceGetEnforcedPowerLimit", gpu), self._query("DeviceGetMigMode", gpu)
-        processes = self._query("DeviceGetComputeRunningProcesses", gpu)
-        ours = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
         return {
             "uuid": self._query("DeviceGetUUID", gpu),
             "sm_mhz_chosen": self._query("DeviceGetApplicationsClock", gpu, self._nvml.NVML_CLOCK_SM),
             "memory_mhz": self._query("DeviceGetClockInfo", gpu, self._nvml.NVML_CLOCK_MEM),
-            "power_limit_w": None if milliwatts is None else milliwatts / 1e3,
+            "power_limit_w": self._query("DeviceGetEnforcedPowerLimit", gpu, read=_watts),
             "compute_mode": self._query("DeviceGetComputeMode", gpu),
-            "mig": None if mig is None else bool(mig[0]),
-            "others": None if processes is None else sum(it.pid not in ours for it in processes),
+            "mig": self._query("DeviceGetMigMode", gpu, read=lambda now_and_next: bool(now_and_next[0])),
         }
 
-    def _query(self, name: str, *arguments: Any) -> Any:
-        """Return the result of an NVML function; None if this GPU, its driver or this NVML lacks it."""
+    def _query(self, name: str, *arguments: Any, read: Callable[[Any], Any] = lambda found: found) -> Any:
+        """Return the result of an NVML function, as `read`; None if this GPU, its driver or this NVML lacks it."""
         try:
-            return getattr(self._nvml, f"nvml{name}")(*arguments)
+            return read(getattr(self._nvml, f"nvml{name}")(*arguments))
         except (self._nvml.NVMLError, AttributeError):
             return None
+
+
+def _watts(milliwatts: int) -> float:
+    return milliwatts / 1e3
 
 
 @cache
@@ -176,13 +169,11 @@ def opened() -> Nvml | None:
     return Nvml(pynvml)
 
 
-def settings() -> list[dict[str, Any]]:
-    """Return the settings of every GPU (`Nvml.settings`); empty without NVML."""
-    nvml = opened()
-    return nvml.settings() if nvml else []
-
-
 def readings() -> list[Reading]:
     """Return the state of every GPU; empty without NVML."""
-    nvml = opened()
-    return nvml.all() if nvml else []
+    return nvml.all() if (nvml := opened()) else []
+
+
+def state() -> list[dict[str, Any]]:
+    """Return readings and settings of every GPU (`Nvml.state`); empty without NVML."""
+    return nvml.state() if (nvml := opened()) else []
