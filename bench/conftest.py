@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
 from typing import Any
 
 import pytest
+from pytest_benchmark.utils import get_commit_info
 
 from stats.arguments import as_typed
 
@@ -20,7 +22,6 @@ from .runs.begin import begin
 from .runs.listing import show_plan, show_registry
 from .runs.measuring import Measuring
 from .runs.progress import Progress
-from .runs.replay import replay
 from .runs.run import Run
 from .runs.saving import run_reports, save, writable
 from .runs.skips import skip_of
@@ -33,9 +34,6 @@ __all__ = ["pytest_addoption"]
 
 RUN = pytest.StashKey[Run]()
 PROGRESS = pytest.StashKey[Progress]()
-
-OF_TABLE = tuple(f"--benchmark-{name}" for name in ("compare", "columns", "sort", "group-by", "name"))
-"""Prefixes of options that request pytest-benchmark's own table."""
 
 UNSAVED = ("help", "collectonly", "attention_list", "attention_dry_run")
 """Options with which nothing is measured, and so nothing saved."""
@@ -78,10 +76,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for option, what in (("save_traces", "--save-traces saves traces with"), ("report", "--report makes the page of")):
         if config.getoption(option) and not (run.name or config.getoption("resume")):
             raise UsageError(f"{what} a run: name it, with --benchmark-save=NAME")
-    there = run.folder.parent.is_dir()  # otherwise pytest-benchmark creates an empty folder, even for --help
-    config.option.benchmark_storage = f"file://{run.folder.parent if there else CHECKOUT / 'bench'}"
-    if not any(str(it).startswith(OF_TABLE) for it in config.invocation_params.args):
-        config.option.benchmark_quiet = True  # the suite prints its own table at the end
+    config.option.benchmark_storage = f"file://{CHECKOUT / 'bench'}"  # pytest-benchmark creates it, even for --help
     config.option.no_header |= not run.ended  # pytest-benchmark's would show its timer, rounds and warm-up, unused here
     progress = config.stash[PROGRESS] = Progress(config, run)
     config.pluginmanager.register(progress, "attention-progress")
@@ -96,58 +91,37 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str) -> list[pytest.Item] | None:
     """Collect no tests for modes without cells."""
-    selected = {_test(cell) for cell in collector.config.stash[RUN].selection.cells}
-    return [] if name in {f"test_{mode}" for mode in MODES} - selected else None
+    return [] if name in {f"test_{mode}" for mode in MODES} and not _reported(collector.config, name) else None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "impl" in metafunc.fixturenames:
-        keys = [
-            cell.key for cell in metafunc.config.stash[RUN].selection.cells if _test(cell) == metafunc.function.__name__
-        ]
-        metafunc.parametrize(("impl", "case"), keys, ids=["-".join(key) for key in keys])
+    keys = _reported(metafunc.config, metafunc.function.__name__)
+    metafunc.parametrize(("impl", "case"), keys, ids=["-".join(key) for key in keys])
 
 
-def _test(cell: Cell) -> str:
-    """Return the name of the test function that reports a cell."""
-    return f"test_{cell.case.mode}"
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Restrict a resumed run to its original cells; shuffle the tests with `--shuffle`."""
+def _reported(config: pytest.Config, test: str) -> list[Key]:
+    """Return the cells that a test function reports: those of its mode, in a resumed run of its plan."""
     run = config.stash[RUN]
-    left = [item for item in items if run.planned is None or _key(item) in run.planned]
-    if len(left) < len(items):
-        config.hook.pytest_deselected(items=[item for item in items if item not in left])
-        items[:] = left
-    if (seed := config.getoption("shuffle")) is not None:
-        random.Random(seed).shuffle(items)
+    cells = [cell.key for cell in run.selection.cells if test == f"test_{cell.case.mode}"]
+    return [key for key in cells if run.planned is None or key in run.planned]
 
 
 @_usage_errors()
 def pytest_collection_finish(session: pytest.Session) -> None:
     if not session.config.getoption("collectonly"):
-        session.config.stash[RUN].plan(key for item in session.items if (key := _key(item)))
+        session.config.stash[RUN].plan(map(_key, session.items))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
     """Measure all cells before the first test, since the cells of a case are interleaved."""
     config, run = session.config, session.config.stash[RUN]
-    wanted = (item for item in session.items if not item.get_closest_marker("skip"))
-    cells = [run.cell(key) for item in wanted if (key := _key(item))]
-    with _interruptible():
+    cells = [run.cell(_key(item)) for item in session.items]
+    try:
         if not config.getoption("collectonly") and cells and not session.testsfailed:
             _measure(config, run, cells)
         return (yield)
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """End the session by name on Ctrl-C, without the interrupted line of code."""
-    try:
-        yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # without the interrupted line of code
         pytest.exit("interrupted", pytest.ExitCode.INTERRUPTED)
 
 
@@ -169,24 +143,20 @@ def _measure(config: pytest.Config, run: Run, cells: list[Cell]) -> None:
     setting = Setting(folder, None, timeout, quiet=False, deterministic=deterministic)
     seed, fail_fast = config.getoption("shuffle"), bool(config.getoption("maxfail"))
     try:
-        measuring = Measuring(run, left, lambda: WorkerClient(Variant("run"), setting), seed, fail_fast, tell)
-        if config.getoption("benchmark_disable"):
-            return measuring.check()
-        measuring.measure()
+        Measuring(run, left, lambda: WorkerClient(Variant("run"), setting), seed, fail_fast, tell).measure()
         run.ended = True
     finally:
         run.finish()
 
 
-def _key(item: pytest.Item) -> Key | None:
-    params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-    impl, case = params.get("impl"), params.get("case")
-    return (impl, case) if isinstance(impl, str) and isinstance(case, str) else None
+def _key(item: Any) -> Key:
+    """Return the cell that a test reports."""
+    return item.callspec.params["impl"], item.callspec.params["case"]
 
 
 @pytest.fixture
 def report(request: pytest.FixtureRequest, impl: str, case: str) -> Callable[[], None]:
-    """Report the outcome of this test's cell to pytest and pytest-benchmark."""
+    """Report the outcome of this test's cell to pytest."""
     run, key = request.config.stash[RUN], (impl, case)
 
     def report() -> None:
@@ -196,27 +166,10 @@ def report(request: pytest.FixtureRequest, impl: str, case: str) -> Callable[[],
             if entry["reason"] in FAILURES:
                 pytest.fail(sentence, pytrace=False)
             pytest.skip(sentence)
-        if key in run.finished and not request.config.getoption("benchmark_disable"):
-            benchmark, row = request.getfixturevalue("benchmark"), run.finished[key]
-            benchmark.group = row["group"]
-            benchmark.extra_info.update(row["extra_info"])
-            replay(benchmark, row["stats"]["data"])
-        elif key not in run.found:
+        if key not in run.finished:
             pytest.skip("not measured: the run ended before")
 
     return report
-
-
-def pytest_benchmark_generate_machine_info(config: pytest.Config) -> dict[str, Any]:
-    """Return constant facts only: those of pytest-benchmark include the clock rate, and it warns when that changes."""
-    return fingerprint()
-
-
-def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
-    """Write the whole run, including results of earlier processes."""
-    run = config.stash[RUN]
-    output_json["benchmarks"] = run.rows
-    output_json.update(run.top_level())
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -226,26 +179,19 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if run.planned is None or session.config.getoption("collectonly"):
         return
     if run.name and run.known:
+        of_file = {
+            "machine_info": fingerprint(),
+            "commit_info": get_commit_info(),
+            "benchmarks": run.rows,
+            "datetime": datetime.now(UTC).isoformat(),
+            "version": version("pytest-benchmark"),
+        }
         try:
-            run.saved = save(run.folder, run.name, _contents(session.config))
+            run.saved = save(run.folder, run.name, of_file | run.top_level())
         except OSError as error:
             run.unsaved = f"{error.filename or run.folder}: {error.strerror}"
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
     run.close()
-
-
-def _contents(config: pytest.Config) -> dict[str, Any]:
-    """Return the contents of a run file, built by pytest-benchmark's own hooks."""
-    hook = config.hook
-    machine, commit = (
-        hook.pytest_benchmark_generate_machine_info(config=config),
-        hook.pytest_benchmark_generate_commit_info(config=config),
-    )
-    data: dict[str, Any] = hook.pytest_benchmark_generate_json(
-        config=config, benchmarks=[], include_data=True, machine_info=machine, commit_info=commit
-    )
-    hook.pytest_benchmark_update_json(config=config, benchmarks=[], output_json=data)
-    return data
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

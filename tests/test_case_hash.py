@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from bench.cases import models
 from bench.cases.case import Case
 from bench.cases.case_hash import case_hash
 from bench.checks.problems import problem_of
@@ -53,6 +54,7 @@ def test_a_model_is_known_by_its_configuration_and_not_by_the_path_of_its_file(
     case = Case.of(T=64, H=1, D_h=64, scope="block", model="config.json")
     hashes = []
     for width in (128, 256, 128):
+        monkeypatch.setattr(models, "_read", {})  # as in another process
         Path("config.json").write_text(json.dumps({"model_type": "llama", "intermediate_size": width}))
         hashes.append(case_hash(case))
     assert hashes[0] == hashes[2] != hashes[1]

@@ -427,7 +427,8 @@ def test_ctrl_c_in_a_run_says_how_much_is_kept(
     in_process: None, at_a_shell: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(measuring: Measuring) -> None:
-        measuring.check()
+        with measuring._pools([0]) as pools:
+            measuring._check(pools)
         measuring._run.add_visit(0, 0, next(iter(measuring._cases)), {})  # the first of six
         raise KeyboardInterrupt
 

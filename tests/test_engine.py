@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import impls
+from bench.cases import models
 from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.counting import held_bytes
@@ -287,6 +288,18 @@ def test_a_run_ends_before_a_new_process_imports_changed_code(
     monkeypatch.setattr(pool, "sources", sources)
     with pytest.raises(UsageError, match="the code of sdpa has changed since the run began"):
         measured(processes)
+
+
+def test_a_configuration_is_read_once_and_not_changed_by_a_new_process(
+    measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models, "_read", {})
+    path = tmp_path / "config.json"
+    for text in ('{"a": 1}', '{"a": 2}'):
+        path.write_text(text)
+        assert models.config_of(str(path)) == {"a": 1}
+    with pytest.raises(UsageError, match=r"config\.json has changed since the run began: restore it"):
+        measured(Simulated(SECONDS))
 
 
 def test_an_isolated_process_spares_the_others_and_each_comes_to_rest_before_the_next(measured: Measured) -> None:

@@ -24,7 +24,7 @@ from bench.runs.journal import Journal
 from bench.runs.run import Run
 from bench.selection.options import Selection
 
-from .conftest import CHECKOUT, Suite, environment, run_files
+from .conftest import CHECKOUT, environment, run_files
 
 SMALL = ("--T", "16,24", "--H", "2", "--dtype", "float32", "--impl", "fused,sdpa", "--cell-time", "0.01")
 
@@ -55,16 +55,6 @@ def test_processes_become_one_run(tmp_path: Path) -> None:
     machine = data["machine_info"]
     assert machine["cores"] == 1 and machine["allocator"]["MALLOC_MMAP_MAX_"] == "0"
     assert not [*tmp_path.glob("results/*/*.journal")]
-
-
-def test_every_seed_draws_an_order(suite: Suite) -> None:
-    def order(seed: str) -> list[str]:
-        printed = suite(*SMALL[2:], "--T", "8,16,24,32,40", "--shuffle", seed, "--collect-only", "-q").stdout
-        return re.findall(r"\[(.+)\]", printed)
-
-    first, again, other = order("1"), order("1"), order("2")
-    assert first == again != other
-    assert sorted(first) == sorted(other)
 
 
 def test_runs_that_end_at_once_take_different_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,13 +134,28 @@ def config_of(model: str, folder: str = ".") -> Config:
     if not model.endswith(".json"):
         raise ValueError(f"unknown; known: {', '.join(MODELS)}, and a path to a config.json{nearest(model, MODELS)}")
     try:
-        config = json.loads(Path(folder, model).read_text(encoding="utf-8"))
+        config = json.loads(_contents(Path(folder, model).resolve()))
     except (OSError, ValueError) as error:
         raise ValueError(getattr(error, "strerror", None) or f"no JSON: {error}") from None
     parts = [config, *(config.get(key) or {} for key in ("text_config", "attn_config") if isinstance(config, dict))]
     if not all(isinstance(it, dict) for it in parts):
         raise ValueError("no configuration: expected an object, as transformers writes it")
     return dict(config)
+
+
+_read: dict[Path, bytes] = {}
+"""Files of configurations, as this process has first read them: an edit during a run has no effect on its process."""
+
+
+def _contents(path: Path) -> bytes:
+    if path not in _read:
+        _read[path] = path.read_bytes()
+    return _read[path]
+
+
+def changed_files() -> list[Path]:
+    """Return the files of configurations that are no longer as this process has read them."""
+    return [path for path, contents in _read.items() if not path.is_file() or path.read_bytes() != contents]
 
 
 def layers_of(config: Config) -> dict[str, Layer]:

@@ -96,7 +96,9 @@ def _from_journal(config: pytest.Config, folder: Path, name: str) -> Run | None:
         run.replaced = journal
         return run
     if header["machine"] != fingerprint():
-        raise UsageError(f"run {name} was begun on another machine or with another torch; --redo begins it anew")
+        raise UsageError(
+            f"run {name} was begun on another machine, with another torch or other --quiet-machine; --redo begins it anew"
+        )
     if header["sources"] != run.selection.sources:
         raise UsageError(f"code or cases have changed since run {name} was begun; --redo begins it anew")
     run.restore(journal)

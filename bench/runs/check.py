@@ -14,8 +14,8 @@ from typing import Any
 from stats.arguments import Parser
 
 from ..cases.outcome import FAILURES, Skip, Unsupported
-from ..selection.command import complain
 from ..selection.errors import UsageError
+from ..terminal import complain
 from ..workers.client import Lost, NamedWorkers, Script, Setting, Variant, WorkerClient, checking, run_concurrently
 
 PASSED, UNSUPPORTED = "passed", Unsupported.reason

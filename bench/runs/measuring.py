@@ -88,11 +88,6 @@ class Measuring:
         sums = accumulate(size for size, _ in sizes)
         return {case for (_, case), whole in zip(sizes, sums, strict=True) if whole < free / 3}
 
-    def check(self) -> None:
-        """Check every cell without timing. Raises `UsageError` if worker processes can't start."""
-        with self._pools([0] * self._checkers) as pools:
-            self._check(pools)
-
     def measure(self) -> None:
         """Measure all remaining cells. Raises `UsageError` if worker processes can't start."""
         self._run.sample_machine()

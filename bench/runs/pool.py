@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..cases.cells import Cell, Key
+from ..cases.models import changed_files
 from ..cases.outcome import Skip
 from ..checks.impl_hash import sources
 from ..selection.choice import listed
@@ -144,6 +145,8 @@ class WorkerPool:
                 raise UsageError(
                     f"the code of {impl.name} has changed since the run began: restore it and --resume the run"
                 )
+        if changed := changed_files():
+            raise UsageError(f"{changed[0]} has changed since the run began: restore it and --resume the run")
 
     def _name(self, impl: str) -> str:
         return impl if impl in self.alone else SHARED
