@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
-from stats.arguments import as_typed
+from stats.arguments import USAGE_ERROR, as_typed
 
 
 class TolerantStream:
@@ -55,3 +55,9 @@ def close() -> None:
 def warn(text: str) -> None:
     """Print one line on stderr, prefixed with the command's name."""
     print(as_typed(f"bench: {text}"), file=sys.stderr, flush=True)
+
+
+def complain(message: object, code: int = USAGE_ERROR) -> int:
+    """Print an error in one line on stderr; returns the exit code."""
+    warn(f"error: {message}")
+    return code

@@ -14,13 +14,11 @@ import pytest
 import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
-from bench.cluster.command import was_quiet
 from bench.selection import allocator
 from bench.selection.allocator import KEEP, choose
 from bench.selection.errors import UsageError
 from bench.timing import malloc
 from bench.timing.devices.cpu import peak_rss
-from bench.workers.fresh import QUIET
 
 from .conftest import Suite, run_files
 
@@ -140,12 +138,3 @@ def test_pages_are_kept_for_as_long_as_they_should_be(environ: dict[str, str]) -
     assert malloc.time_other_setting(call) == {"kept_pages_s": 2.0}
     call()
     assert faults[2] < 100 < 5000 < faults[-1]
-
-
-def test_kept_pages_alone_are_not_quiet_machine() -> None:
-    quiet = {name: value for name, value in QUIET.items() if name.startswith("MALLOC_")}
-    assert [was_quiet({"cores": cores, "allocator": it}) for cores, it in ((1, quiet), (2, quiet), (1, {}))] == [
-        True,
-        False,
-        False,
-    ]

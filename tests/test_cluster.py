@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from bench.cluster import archive, command
+from bench.cluster import command
 from bench.cluster.driver import TRIES, Reply
-from bench.cluster.sweep import disagreements, measure
+from bench.cluster.sweep import disagreements, measure, pack
 from bench.runs.journal import Journal
 from bench.selection.errors import UsageError
 
@@ -182,23 +182,27 @@ def test_a_sweep_without_nodes_is_resumed(tmp_path: Path, capsys: pytest.Capture
     ("options", "says"),
     [
         ((), "--save NAME is missing"),
-        (("--resume", "x"), "no run x was begun in "),
+        (("--cluster", "ray", "--resume", "x"), "no run x was begun in "),
         (("--save", "x", "--address", "h:1"), "--address goes with --cluster"),
         (("--cluster", "ray", "--save", "x", "--dry-run"), "--dry-run does not go with --cluster"),
+        (("--cluster", "ray", "--save", "x", "--model", "../config.json"), "../config.json does not reach the nodes"),
         (("--cluster", "ray", "--save", "x", "--node-types", "a:0"), "'0' is not a positive whole number"),
         (("--cluster", "ray", "--resume", "x", "--T", "64"), "--resume x continues with its original options"),
+        (("--save", "x", "--quiet-machine", "--threads=2"), "leave out --threads"),
     ],
 )
 def test_usage_errors(
     options: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").touch()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     try:
         code: object = command.main(options)
     except SystemExit as end:
         code = end.code
     assert code == 4 and says in capsys.readouterr().err
-    assert not [*tmp_path.iterdir()]
+    assert not [*Path().iterdir()]
 
 
 def test_a_sweep_that_differs_is_not_resumed(
@@ -215,11 +219,19 @@ def test_a_sweep_that_differs_is_not_resumed(
     assert "run x was begun and not finished: `--resume x` continues" in capsys.readouterr().err
 
 
-def test_the_archive_holds_the_modules_that_impl_names(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("import helper")
-    (tmp_path / "helper.py").write_text("")
-    plain, own = archive.pack(tmp_path, []), archive.pack(tmp_path, ["--impl=sdpa,mine=mine:mine,x=torch:add"])
-    assert plain == archive.pack(tmp_path, ["--impl", "fused"]) != own
+def test_the_archive_holds_the_files_that_the_options_name(tmp_path: Path) -> None:
+    for name, text in (("mine.py", "import helper"), ("helper.py", ""), ("other.py", ""), ("models/a.json", "{}")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    plain = pack(tmp_path, [])
+    own = pack(tmp_path, ["--impl=sdpa,mine=mine:mine,x=torch:add", "--model", "gpt2,models/a.json"])
+    assert plain == pack(tmp_path, ["--impl", "fused"]) != own
     packed, more = ({*zipfile.ZipFile(BytesIO(it)).namelist()} for it in (plain, own))
-    assert {"bench/__main__.py", "impls/sdpa.py", "pyproject.toml", "attention_bench.py"} <= packed
-    assert more - packed == {"user/mine.py", "user/helper.py"}
+    suite = {f"attention-bench/{name}" for name in ("bench/__main__.py", "impls/sdpa.py", "pyproject.toml")}
+    assert suite <= packed and "attention-bench/attention_bench.py" in packed
+    assert more - packed == {"mine.py", "helper.py", "models/a.json"}
+    (tmp_path / "mine.py").write_text("import other")
+    assert pack(tmp_path, ["--impl", "mine=./mine.py:mine"]) != own
+    (tmp_path / "w.jsonl").write_text('{"path": "x.safetensors"}')
+    with pytest.raises(UsageError, match=r"w\.jsonl: the safetensors files that it names do not reach the nodes"):
+        pack(tmp_path, ["--cases=w.jsonl"])

@@ -7,21 +7,20 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
-
-from pytest_benchmark.utils import get_machine_id
+from typing import NoReturn
 
 from stats.arguments import Parser
 
 from .. import CHECKOUT
 from ..runs import journal as journals
 from ..runs.saving import results_root, valid_name
-from ..selection.command import command_line, complain
 from ..selection.errors import UsageError, count
+from ..terminal import complain
 from ..workers.fresh import QUIET, pin
 
 USAGE_ERROR = 4
@@ -34,68 +33,43 @@ ENGINES = {"ray": "ray", "slurm": "submitit"}
 
 UNSUPPORTED = (
     "--dry-run", "--list", "--collect-only", "--co", "--save-traces", "--redo", "-x", "--exitfirst", "--maxfail",
-    "--benchmark-disable", "--benchmark-skip",
+    "--report", "--benchmark-autosave",
 )  # fmt: skip
-"""Options of pytest that have no effect on a cluster."""
+"""Options that have no effect on a cluster."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Return the exit code of `pytest bench/`: 0 measured; 1 a cell failed; 2 unfinished; 4 a usage error."""
     options, others = _parser().parse_known_args(arguments)
     try:
+        if options.quiet_machine and any(option.startswith("--threads") for option in others):
+            raise UsageError("--quiet-machine uses one thread, on one core: leave out --threads")
+        if not (options.resume or options.save):
+            raise UsageError("--save NAME is missing: what is the run called? (--resume NAME finishes one)")
         if options.cluster:
-            return _on_cluster(options, others, command_line("sweep", arguments))
-        for option in ("--address", "--node-types", "--slurm-option"):
-            if getattr(options, option[2:].replace("-", "_")):
-                raise UsageError(f"{option} goes with --cluster")
-        return _here(options, others)
+            return _on_cluster(options, others, shlex.join(["python", "-m", "bench", "sweep", *arguments]))
+        for name in ("address", "node_types", "slurm_option"):
+            if getattr(options, name):
+                raise UsageError(f"--{name.replace('_', '-')} goes with --cluster")
+        _here(options, others)
     except UsageError as error:
         return complain(error, USAGE_ERROR)
 
 
-def _here(options: argparse.Namespace, others: Sequence[str]) -> int:
-    """Replace this process by `pytest bench/ --processes K --benchmark-save=NAME`, under the requested conditions."""
-    name, journal = begun(options, others, results_root(Path.cwd(), options.benchmark_storage) / str(get_machine_id()))
-    if journal:
-        command, quiet = [f"--resume={name}", *others], was_quiet(journals.header_of(journal)["machine"])
-    else:
-        command = [f"--processes={options.processes or PROCESSES}", f"--benchmark-save={name}", *others]
-        quiet = options.quiet_machine
-    if options.benchmark_storage:
-        command.append(f"--benchmark-storage={options.benchmark_storage}")
-    if quiet:
+def _here(options: argparse.Namespace, others: Sequence[str]) -> NoReturn:
+    """Replace this process by `pytest bench/`, in several processes and under the requested conditions."""
+    given = {
+        "benchmark-save": options.save,
+        "resume": options.resume,
+        "processes": options.processes or (None if options.resume else PROCESSES),
+        "benchmark-storage": options.benchmark_storage,
+    }
+    if options.quiet_machine:
         os.environ.update(QUIET)
         pin()
     sys.stdout.flush()
-    suite = CHECKOUT / "bench"
-    os.execv(sys.executable, [sys.executable, "-P", str(suite / "launch.py"), str(suite), *command])
-
-
-def begun(options: argparse.Namespace, others: Sequence[str], folder: Path) -> tuple[str, Path | None]:
-    """Return the run's name, and its journal in `folder` if it is resumed; raises `UsageError`."""
-    if options.quiet_machine and any(option.startswith("--threads") for option in others):
-        raise UsageError("--quiet-machine uses one thread, on one core: leave out --threads")
-    if not (options.resume or options.save):
-        raise UsageError("--save NAME is missing: what is the run called? (--resume NAME finishes one)")
-    name = valid_name(options.resume or options.save, "--resume" if options.resume else "--save")
-    journal = journals.newest(folder, name)
-    if options.resume:
-        if {*others} - {"--redo"} or options.processes or options.save or options.quiet_machine:
-            raise UsageError(f"--resume {name} continues with its original options; leave out the others")
-        if journal is None:
-            raise UsageError(f"no run {name} was begun in {folder}: --save {name} begins one")
-        return name, journal
-    for option in others:
-        if option.startswith(("--benchmark-autosave", "--resume")):
-            raise UsageError(f"{option}: the run is named by --save, and finished by --resume")
-    if journal:
-        raise UsageError(f"run {name} was begun and not finished: `--resume {name}` continues")
-    return name, None
-
-
-def was_quiet(machine: Mapping[str, Any]) -> bool:
-    """Whether a run with this fingerprint was begun with `--quiet-machine`."""
-    return machine["cores"] == 1 and bool(machine["allocator"]) and machine["allocator"].items() <= QUIET.items()
+    suite, own = CHECKOUT / "bench", [f"--{name}={value}" for name, value in given.items() if value is not None]
+    os.execv(sys.executable, [sys.executable, "-P", str(suite / "launch.py"), str(suite), *own, *others])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -158,13 +132,19 @@ def _on_cluster(options: argparse.Namespace, others: list[str], command: str) ->
     if unfit := {given.partition("=")[0] for given in others} & {*UNSUPPORTED}:
         raise UsageError(f"{unfit.pop()} does not go with --cluster")
     results = results_root(Path.cwd(), options.benchmark_storage)
-    name, path = begun(options, [*others, *options.node_types], results / "cluster")
+    name = valid_name(options.resume or options.save, "--resume" if options.resume else "--save")
+    path = journals.newest(results / "cluster", name)
+    if options.resume and any((others, options.node_types, options.processes, options.save, options.quiet_machine)):
+        raise UsageError(f"--resume {name} continues with its original options; leave out the others")
+    if options.resume and path is None:
+        raise UsageError(f"no run {name} was begun in {results / 'cluster'}: --save {name} begins one")
+    if path and not options.resume:
+        raise UsageError(f"run {name} was begun and not finished: `--resume {name}` continues")
     journal = journals.Journal(path) if path else None
     own = [*["--quiet-machine"] * options.quiet_machine, f"--processes={options.processes or PROCESSES}"]
     asked = {"arguments": [*others, *own], "kinds": options.node_types, "command": command}
     header = journal.header if journal else asked
-    from .archive import pack
-    from .sweep import measure
+    from .sweep import measure, pack  # imports torch
 
     archive = pack(Path.cwd(), header["arguments"])
     digest = hashlib.sha256(archive).hexdigest()
@@ -175,5 +155,6 @@ def _on_cluster(options: argparse.Namespace, others: list[str], command: str) ->
     except ModuleNotFoundError as error:
         needed = f"{error.name}: python -m pip install {ENGINES[options.cluster]}"
         raise UsageError(f"--cluster {options.cluster} needs {needed}") from None
-    cluster = engine.Cluster(options, archive, header["kinds"], results / "cluster" / name)
-    return measure(cluster, results, name, header, journal)
+    return measure(
+        engine.Cluster(options, archive, header["kinds"], results / "cluster" / name), results, name, header, journal
+    )

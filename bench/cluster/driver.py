@@ -57,8 +57,7 @@ class Driver:
     kinds: Mapping[str, int | None]
     """Types of nodes that measure, and the number of nodes used at a time; None for all."""
     replies: dict[Job, Reply] = field(default_factory=dict)
-    given_up: dict[Job, str] = field(default_factory=dict)
-    """Jobs that were lost too often, each with a sentence."""
+    """Replies to finished jobs; of jobs that were lost too often, why they `failed`."""
     refused: set[str] = field(default_factory=set)
     """Nodes that differ from the first of their type."""
     _open: dict[Job, int] = field(default_factory=dict)
@@ -95,34 +94,31 @@ class Driver:
             reply = future.result()
         except Exception as error:  # each engine has its own
             *_, last = str(error).strip().split("\n")
-            return self._lose(job, f"{type(error).__name__}: {last}")
+            reply = {"failed": f"{type(error).__name__}: {last}"}
         if why := reply.get("failed"):
-            if not job.case:
+            if "node" in reply and not job.case:
                 raise UsageError(f"{reply['node']}: {why}")
-            return self._lose(job, why)
-        if job.case and (why := self._differing(job.kind, reply["run"]["machine_info"])):
+            tell(f"{job} is lost: {why}")
+            self._open[job] += 1
+            if self._open[job] == TRIES:
+                self._take(job, {"failed": f"failed {TRIES} times, lastly: {why}"})
+        elif job.case and (why := self._differing(job.kind, reply["run"]["machine_info"])):
             self.refused.add(reply["node"])
-            return tell(f"{reply['node']} is refused: {job.kind} has {why}")
-        self.journal.add({"job": job, "answer": reply})
-        self._take(job, reply)
-        left = sum(it.kind == job.kind for it in self._open)
-        tell(f"{job}: {reply['node']}; {left} left")
+            tell(f"{reply['node']} is refused: {job.kind} has {why}")
+        else:
+            self.journal.add({"job": job, "answer": reply})
+            self._take(job, reply)
+            left = sum(it.kind == job.kind for it in self._open)
+            tell(f"{job}: {reply['node']}; {left} left")
 
     def _take(self, job: Job, reply: Reply) -> None:
         del self._open[job]
         self.replies[job] = reply
         self._open |= {Job(job.kind, case): 0 for case in reply.get("cells", ())}
 
-    def _lose(self, job: Job, why: str) -> None:
-        tell(f"{job} is lost: {why}")
-        self._open[job] += 1
-        if self._open[job] == TRIES:
-            del self._open[job]
-            self.given_up[job] = f"failed {TRIES} times, lastly: {why}"
-
     def _differing(self, kind: str, machine: Mapping[str, Any]) -> str:
         """Describe how a node differs from the first of its type: `cores 2, not 4`; empty if they are equal."""
-        known = (it["run"]["machine_info"] for job, it in self.replies.items() if job.kind == kind and job.case)
+        known = (it["run"]["machine_info"] for job, it in self.replies.items() if job.kind == kind and "run" in it)
         first = next(known, machine)
         parts = [key for key in {**first, **machine} if first.get(key) != machine.get(key)]
         return ", ".join(f"{key} {first.get(key)}, not {machine.get(key)}" for key in parts)

@@ -20,6 +20,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+SUITE = "attention-bench"
+"""Folder of the suite in the archive, beside the user's own files, and of results."""
+
 POLL = 1.0
 """Seconds between two checks that the driver still runs."""
 
@@ -36,27 +39,29 @@ def do(archive: bytes | Path, task: dict[str, Any]) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory(prefix="attention-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        zipfile.ZipFile(archive if isinstance(archive, Path) else io.BytesIO(archive)).extractall(folder / "code")
-        code = folder / "code"
+        zipfile.ZipFile(archive if isinstance(archive, Path) else io.BytesIO(archive)).extractall(folder)
         what = [f"--case={task['case']}"] if task["case"] else ["-pbench.cluster.node", "--collect-only", "-q"]
-        suite = [str(code / "bench"), "sweep", "--save=job", "--no-summary"]
-        command = [sys.executable, *suite, *task["arguments"], *what]
-        env = os.environ | {"ATTENTION_BENCH_PATH": str(code / "user")}
-        with (folder / "output").open("w") as output:
+        suite = [f"{SUITE}/bench", "sweep", "--save=job", "--no-summary", f"--benchmark-storage={SUITE}"]
+        with tempfile.TemporaryFile("w+", errors="replace") as output:
             process = subprocess.Popen(
-                command, cwd=folder, env=env, stdout=output, stderr=output, preexec_fn=_end_with_parent
+                [sys.executable, *suite, *task["arguments"], *what],
+                cwd=folder,
+                stdout=output,
+                stderr=output,
+                preexec_fn=_end_with_parent,
             )
             while process.poll() is None:
                 if isinstance(archive, Path) and not archive.exists():
                     process.kill()
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(POLL)
+            output.seek(0)
+            last = output.read().strip().split("\n")[-1]
         node = {"node": os.environ.get("SLURMD_NODENAME", socket.gethostname())}
-        for file in (*folder.glob("cells.json"), *folder.glob("results/*/*.json")):
+        for file in (*folder.glob(f"{SUITE}/cells.json"), *folder.glob(f"{SUITE}/*/*_job.json")):
             found = json.loads(file.read_text())
             if found and found.get("complete", True):
                 return node | {"run" if task["case"] else "cells": found}
-        last = (folder / "output").read_text(errors="replace").strip().split("\n")[-1]
         return node | {"failed": f"{last.removeprefix('ERROR: ')} (exit code {process.returncode})"}
 
 
@@ -70,4 +75,4 @@ def pytest_collection_finish(session: Any) -> None:
     cells: dict[str, list[str]] = {}
     for item in session.items:
         cells.setdefault(item.callspec.params["case"], []).append(item.callspec.params["impl"])
-    Path("cells.json").write_text(json.dumps(cells))
+    Path(SUITE, "cells.json").write_text(json.dumps(cells))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import os
 import re
+import zipfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -15,18 +18,44 @@ from pytest_benchmark.utils import get_commit_info
 from stats.arguments import as_typed
 from stats.verdict import MAX_DRIFT
 
+from .. import CHECKOUT
 from ..cases.outcome import FAILURES
 from ..interrupts import UNFINISHED
 from ..runs.journal import Journal, Line
 from ..runs.progress import skips
 from ..runs.saving import load, run_files, save
-from ..selection.command import complain
+from ..selection.choice import own_files
 from ..selection.errors import UsageError
+from ..terminal import complain
 from ..timing.rooflines import Rooflines
 from .driver import Driver, Engine, Job, Reply, tell
+from .node import SUITE
 
 APART = 1000
 """Offset between the process numbers of two cases, since a ratio between cases would compare two nodes."""
+
+
+def pack(folder: Path, arguments: Sequence[str]) -> bytes:
+    """Pack what nodes get, with equal bytes for equal files: the suite, and the user's files in `folder` that the
+    arguments name. Raises `UsageError` for files that can't be found from there.
+    """
+    own = own_files(arguments, folder)
+    for name, path in own.items():
+        if os.path.isabs(name) or name.startswith(os.pardir):
+            raise UsageError(f"{name} does not reach the nodes: give a path in the current folder, without {os.pardir}")
+        if path.suffix == ".jsonl" and ".safetensors" in path.read_text(encoding="utf-8", errors="ignore"):
+            raise UsageError(f"{name}: the safetensors files that it names do not reach the nodes")
+    packages = (path for package in ("bench", "impls", "stats") for path in (CHECKOUT / package).rglob("*.py"))
+    checked_out, installed = CHECKOUT / "attention_bench.py", CHECKOUT / "__init__.py"
+    files = {
+        f"{SUITE}/{path.relative_to(CHECKOUT).as_posix()}": path for path in (*packages, CHECKOUT / "pyproject.toml")
+    }
+    files[f"{SUITE}/attention_bench.py"] = checked_out if checked_out.exists() else installed
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, path in sorted((files | own).items()):
+            archive.writestr(zipfile.ZipInfo(name), path.read_bytes())  # without the file's date, uncompressed
+    return packed.getvalue()
 
 
 def measure(engine: Engine, results: Path, name: str, header: Line, journal: Journal | None = None) -> int:
@@ -47,7 +76,7 @@ def measure(engine: Engine, results: Path, name: str, header: Line, journal: Jou
             tell(f"unfinished; `--resume {name}` continues")
             raise
         except UsageError as error:
-            if any(job.case for job in driver.replies):
+            if any("run" in reply for reply in driver.replies.values()):
                 return complain(f"{error}; `--resume {name}` continues", UNFINISHED)
             journal.delete()
             raise
@@ -59,9 +88,9 @@ def _save(results: Path, name: str, driver: Driver, command: str) -> int:
     of_all = {"commit_info": get_commit_info(), "command": command, "journal": driver.journal.path.name}
     code, files = 0, []
     for kind in driver.kinds:
-        if not any(job.case for job in driver.replies if job.kind == kind):
-            why = next(why for job, why in driver.given_up.items() if job.kind == kind)
-            code = complain(f"{kind}: nothing was measured: {why}", 1)
+        replies = [reply for job, reply in driver.replies.items() if job.kind == kind]
+        if not any("run" in reply for reply in replies):
+            code = complain(f"{kind}: nothing was measured: {replies[-1]['failed']}", 1)
             continue
         data = merged(driver, kind) | of_all
         files.append(_file(results / re.sub(r"[^\w.+-]+", "_", kind), name, data))
@@ -84,35 +113,30 @@ def _file(folder: Path, name: str, data: dict[str, Any]) -> Path:
 def merged(driver: Driver, kind: str) -> dict[str, Any]:
     """Return the run file of a type of node."""
     cases: dict[str, list[str]] = driver.replies[Job(kind, None)]["cells"]
-    replies = [it for case in cases if (it := driver.replies.get(Job(kind, case)))]
-    runs: list[dict[str, Any]] = [it["run"] for it in replies]
-    lost = [
-        {"impl": impl, "id": case, "reason": "error", "detail": why}
-        for case, impls in cases.items()
-        if (why := driver.given_up.get(Job(kind, case)))
-        for impl in impls
-    ]
-    workloads = [run["controls"] for run in runs]
+    replies = {case: driver.replies[Job(kind, case)] for case in cases}
+    measured = [reply for reply in replies.values() if "run" in reply]
+    runs: list[dict[str, Any]] = [reply["run"] for reply in measured]
+    skipped = [entry for run in runs for entry in run["skipped"]]
+    for case, reply in replies.items():
+        if why := reply.get("failed"):
+            skipped += [{"impl": impl, "id": case, "reason": "error", "detail": why} for impl in cases[case]]
     samples: dict[str, list[Any]] = {}
-    for name, of_job in (item for it in workloads for item in it["looks"].items()):  # a short job has none of a GPU
-        samples.setdefault(name, []).extend(of_job)
     rooflines = Rooflines()
-    rooflines.restore(_all("roofs", runs))
+    for run in runs:
+        rooflines.restore(run["roofs"])
+        for name, of_job in run["controls"]["looks"].items():  # a short job has none of a GPU
+            samples.setdefault(name, []).extend(of_job)
     return runs[0] | {
         "asked": {name: value for name, value in runs[0]["asked"].items() if name != "case"},
-        "benchmarks": [_row(row, i, it["node"]) for i, it in enumerate(replies) for row in it["run"]["benchmarks"]],
-        "skipped": _all("skipped", runs) + lost,
-        "published": _all("published", runs),
+        "benchmarks": [_row(row, i, it["node"]) for i, it in enumerate(measured) for row in it["run"]["benchmarks"]],
+        "skipped": skipped,
+        "published": [it for run in runs for it in run["published"]],
         "roofs": rooflines.table(),
-        "controls": {"drift": max(it["drift"] for it in workloads), "looks": samples},
+        "controls": {"drift": max(run["controls"]["drift"] for run in runs), "looks": samples},
         "seconds": sum((Counter(run["seconds"]) for run in runs), Counter()),
-        "nodes": Counter(it["node"] for it in replies),
-        "notes": [*disagreements(replies)],
+        "nodes": Counter(it["node"] for it in measured),
+        "notes": [*disagreements(measured)],
     }
-
-
-def _all(name: str, runs: Sequence[dict[str, Any]]) -> list[Any]:
-    return [it for run in runs for it in run[name]]
 
 
 def _row(row: dict[str, Any], number: int, node: str) -> dict[str, Any]:

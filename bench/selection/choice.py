@@ -8,7 +8,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -44,7 +44,7 @@ def refuse_absent(device: str) -> None:
         raise UsageError(f"--device {device}: torch finds none here; leave --device out, or use --device cpu")
 
 
-def listed(given: Sequence[str]) -> list[str]:
+def listed(given: Iterable[str]) -> list[str]:
     """Split comma-separated lists of names."""
     return [name.strip() for text in given for name in text.split(",") if name.strip()]
 
@@ -89,24 +89,52 @@ def place_of(path: str, folder: str) -> tuple[str, str]:
     return module, attr
 
 
-def own_files(given: str, folder: Path) -> dict[str, Path]:
-    """Return the user's code that `NAME=module:attr` among these words names, by its path on a node: all of a package or a
-    local kernel repository, and of a module also the files beside it, which it may import or load.
+def _places(folder: str) -> list[str]:
+    """Return the folders that are searched for the user's modules."""
+    return [place for place in (*os.environ.get(MODULES, "").split(os.pathsep), folder) if place]
+
+
+def own_files(words: Iterable[str], folder: Path) -> dict[str, Path]:
+    """Return the user's files that words of a command line name, by their path from `folder`: files as they are, kernel
+    repositories, and modules with all code that belongs to them.
     """
-    places = [Path(place) for place in (*os.environ.get(MODULES, "").split(os.pathsep), str(folder)) if place]
     found: dict[str, Path] = {}
-    for name in {*re.findall(r"=[./]*(\w+)[\w./]*:", given)}:
-        for place in places:
-            beside = place.iterdir() if (place / f"{name}.py").is_file() else ()
-            if files := _code((place / name).rglob("*")) or _code(beside):
-                found |= {path.relative_to(place).as_posix(): path for path in files}
-                break
-    for name in re.findall(r"=kernels:([^#,\s]+)#", given):
-        found |= {os.path.relpath(path, folder): path for path in _code((folder / name).rglob("*"))}
+    for word in listed(words):
+        named = word.rpartition("=")[2]
+        start, _, rest = named.partition(":")
+        if os.path.isfile(folder / named):
+            found[named] = folder / named
+        elif start == "kernels":
+            repository = folder / rest.rpartition("#")[0]
+            found |= {os.path.relpath(path, folder): path for path in code_among(repository.rglob("*"))}
+        elif rest:
+            with suppress(ValueError):  # outside of the folder, which an implementation can't be
+                found |= _code_of(place_of(named, str(folder))[0].partition(".")[0], folder)
     return found
 
 
-def _code(paths: Iterable[Path]) -> list[Path]:
+def _code_of(module: str, folder: Path) -> dict[str, Path]:
+    """Return the code of a module or package, and of those files and packages beside it whose names it mentions, and so
+    on: it may import or load them.
+    """
+    for place in filter(Path.is_dir, map(Path, _places(str(folder)))):
+        beside: dict[str, list[Path]] = {}
+        for path in place.iterdir():
+            beside.setdefault(path.name.partition(".")[0], []).append(path)
+        found, names = set[Path](), {module}
+        while names := names & beside.keys():
+            paths = [path for name in names for path in beside.pop(name)]
+            packages = [it for it in paths if it.is_dir() and (it.name == module or code_among(it.iterdir()))]
+            new = code_among([*paths, *(file for it in packages for file in it.rglob("*"))])
+            text = " ".join(it.read_text(encoding="utf-8", errors="ignore") for it in new if it.suffix != ".so")
+            names, found = {*re.findall(r"\w+", text)}, found | {*new}
+        if found:
+            return {path.relative_to(place).as_posix(): path for path in found}
+    return {}
+
+
+def code_among(paths: Iterable[Path]) -> list[Path]:
+    """Return those paths that are files of code."""
     return [path for path in paths if path.suffix in CODE and path.is_file()]
 
 
@@ -119,8 +147,8 @@ def _own(name: str, path: str, folder: str) -> Impl:
         )
     if not re.fullmatch(r"[\w.+-]+", plain):
         raise ValueError("a name is made of letters, digits and _ . + -")
-    for place in (*os.environ.get(MODULES, "").split(os.pathsep), folder):
-        if place and place not in sys.path:
+    for place in _places(folder):
+        if place not in sys.path:
             sys.path.append(place)  # last, so that the user's modules can't shadow others
     if path.partition(":")[0].endswith(".py"):  # a file may import its neighbours by name, as a script does
         files = [os.path.join(place, f"{module.replace('.', os.sep)}.py") for place in sys.path]

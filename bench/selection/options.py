@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -57,14 +58,28 @@ TIMING: dict[str, tuple[float, str, str]] = {
 """Timing options: default, unit, meaning. A resumed run keeps its original values."""
 
 
-UNUSED = re.compile(
-    "--benchmark-(min-|max-time|time|calibration-precision|warmup|disable-gc|cprofile|histogram|compare-fail)"
-)
+UNUSED = re.compile(r"--benchmark-(?!(save|autosave|storage)(=|$))")
 """pytest-benchmark's options that have no effect here, since the suite times, judges and draws by itself."""
 
 
 OPTIONS = tuple(name for name in AXES if name != "model")
 """Axes that are options; those of a model are implied by `--model`."""
+
+CELLS: dict[str, tuple[str, str]] = {
+    "sweep": ("NAME", f"which cases: {', '.join(SWEEPS)} (default: quick); the axes below replace its values"),
+    "model": ("NAMES", "the attention layers of these models (`list` shows them), or of a config.json of transformers"),
+    "cases": ("FILE", "the cases in this file: JSON of axes, flashinfer-bench workloads, vLLM batches, or lengths of requests"),
+    "impl": ("NAMES", "which implementations, as NAME,NAME: NAME+compile, NAME+max-autotune or NAME+reduce-overhead (on a "
+                      "GPU) for a compiled form; NAME=package.module:attr for a kernel or layer of your own, "
+                      "NAME=kernels:PATH#FUNCTION for one in a kernel repository of Hugging Face"),
+    **{name: ("VALUES", AXES[name].about) for name in OPTIONS},
+}  # fmt: skip
+"""Options that select cells, of runs and comparisons: metavariable and description."""
+
+
+def spelt(name: str) -> str:
+    """Return an option by its name in a namespace: `base_impl` -> `--base-impl`."""
+    return f"--{name if name in AXES else name.replace('_', '-')}"
 
 
 def refuse_unused(config: pytest.Config) -> None:
@@ -78,8 +93,8 @@ def refuse_unused(config: pytest.Config) -> None:
     given = [*map(str, config.invocation_params.args)]
     refuse_repeated(config._parser.optparser, given)
     for option in filter(UNUSED.match, given):
-        how = f"{', '.join(map(_spelt, TIMING))} say how cells are timed, `python -m reports` compares runs and draws"
-        raise UsageError(f"{option} changes nothing here: {how}")
+        how = f"{', '.join(map(spelt, TIMING))} say how cells are timed, `python -m bench check` only checks"
+        raise UsageError(f"{option} changes nothing here: {how}, `python -m reports` compares runs and draws")
     own = {it.dest: it.names()[0] for it in config._parser.getgroup("attention").options}
     others = [name for dest, name in own.items() if name != "--list" and config.getoption(dest)]
     if config.getoption("attention_list") and others:
@@ -88,41 +103,18 @@ def refuse_unused(config: pytest.Config) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("attention", "attention-bench")
-    group.addoption(
-        "--sweep",
-        action="append",
-        metavar="NAME",
-        help=f"which cases: {', '.join(SWEEPS)} (default: quick); the options down to --{[*AXES][-1]} replace its values",
-    )
-    group.addoption(
-        "--model",
-        action="append",
-        metavar="NAMES",
-        help="the attention layers of these models (--list shows them), or of a config.json of transformers",
-    )
-    group.addoption(
-        "--cases",
-        action="append",
-        metavar="FILE",
-        help="the cases in this file: JSON of axes, flashinfer-bench workloads, vLLM batches, or lengths of requests",
-    )
-    group.addoption("--impl", metavar="NAMES", action="append", default=[],
-                    help="which implementations, as NAME,NAME: NAME+compile, NAME+max-autotune or NAME+reduce-overhead "
-                         "(on a GPU) for a compiled form; "
-                         "NAME=package.module:attr for a kernel or layer of your own, NAME=kernels:PATH#FUNCTION for one in a "
-                         "kernel repository of Hugging Face")  # fmt: skip
+    for name, (metavar, about) in CELLS.items():
+        group.addoption(f"--{name}", action="append", metavar=metavar, help=about)
     group.addoption("--smoke", action="store_true", help="three small cases of --impl (or of fused) beside sdpa")
     group.addoption("--baseline", action="append", metavar="NAME",
                     help="which of them speed-ups are relative to (default: sdpa beside one of your own, else fused, "
                          "the plain formula)")  # fmt: skip
-    for name in OPTIONS:
-        group.addoption(f"--{name}", action="append", metavar="VALUES", help=AXES[name].about)
     group.addoption(
         "--case", action="append", metavar="IDS", help="only the cases with these ids, as --dry-run shows them"
     )
     for name, (default, metavar, about) in TIMING.items():
         read = count if isinstance(default, int) else positive
-        group.addoption(_spelt(name), type=read, metavar=metavar, help=f"{about} (default: {default:g})")
+        group.addoption(spelt(name), type=read, metavar=metavar, help=f"{about} (default: {default:g})")
     group.addoption("--allocator", metavar="NAME",
                     help="memory allocator of what is timed: keep (glibc keeps freed memory; default), system (glibc's "
                          "own settings), tcmalloc, jemalloc")  # fmt: skip
@@ -149,7 +141,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-ASKED = ("sweep", "model", "cases", "impl", "baseline", *OPTIONS, "case")
+ASKED = (*CELLS, "baseline", "case")
 """Options that decide which cells a run has, and with what they are compared."""
 
 
@@ -157,8 +149,8 @@ def asked(config: pytest.Config) -> dict[str, Any]:
     """Return the options of `ASKED` that were given."""
     given = {name: value for name in ASKED if (value := config.getoption(name))}
     if config.getoption("smoke"):
-        if others := [name for name in ("sweep", "model", "cases") if name in given]:
-            raise UsageError(f"--smoke is a sweep itself: leave out --{others[0]}, or leave out --smoke")
+        for name in given.keys() & {"sweep", "model", "cases"}:
+            raise UsageError(f"--smoke is a sweep itself: leave out --{name}, or leave out --smoke")
         given |= {"sweep": ["smoke"], "impl": [*(given.get("impl") or ["fused"]), "sdpa"]}
     for name, values in given.items():
         narrower = name == "case" and {*listed(values[-1:])} <= {*listed(values[:1])}  # added by a node of a cluster
@@ -172,10 +164,6 @@ def settle_timing(config: pytest.Config, begun: dict[str, float]) -> dict[str, f
     """Return every option of `TIMING`: its value given now, else that of the original run, else the default."""
     given = {name: value for name in TIMING if (value := config.getoption(name)) is not None}
     return {name: default for name, (default, *_) in TIMING.items()} | begun | given
-
-
-def _spelt(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def select(options: dict[str, Any], folder: str) -> Selection:
@@ -217,25 +205,25 @@ def _sweep(options: dict[str, Any], folder: str) -> Sweep:
         return SWEEPS[name]
     if "sweep" in options:
         raise UsageError("--model and --cases name cases, as --sweep does: leave out --sweep")
-    points: dict[str, dict[str, Any]] = _layers(options["model"], folder) if "model" in options else {"": {}}
+    places: dict[str, dict[str, Any]] = {"": {}}
     if "cases" in options:
-        given, notes = workloads.read(Path(folder, options["cases"]))
+        places, notes = workloads.read(Path(folder, options["cases"]))
         for note in notes:
             warn(note)
-        named = {place: ",".join(filter(None, axes.pop("model", ()))) for place, axes in given.items()}
-        layers = {models: _layers(models, folder) if models else points for models in dict.fromkeys(named.values())}
-        points = {
-            f"{origin}, {place}".lstrip(", "): layer | axes
-            for place, axes in given.items()
-            for origin, layer in layers[named[place]].items()
-        }
+    layers = cache(partial(_layers, folder=folder))  # says once what is measured differently
+    points: dict[str, dict[str, Any]] = {}
+    for place, axes in places.items():
+        models = ",".join(filter(None, axes.pop("model", ()))) or options.get("model", "")
+        points |= {f"{origin}, {place}".strip(", "): layer | axes for origin, layer in layers(models).items()}
     return of_points(", ".join(options[name] for name in ("model", "cases") if name in options), points)
 
 
 def _layers(models: str, folder: str) -> dict[str, dict[str, Any]]:
-    """Return the attention layers of models, by `MODEL, KIND`; raises `UsageError`."""
-    found: dict[str, dict[str, Any]] = {}
-    for model in dict.fromkeys(listed([models]) or [models]):
+    """Return the attention layers of models, by `MODEL, KIND`, or one without axes if none is named; raises
+    `UsageError`.
+    """
+    found: dict[str, dict[str, Any]] = {} if models else {"": {}}
+    for model in dict.fromkeys(listed([models]) or filter(None, [models])):
         try:
             config = config_of(model, folder)
             found |= {

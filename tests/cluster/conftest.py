@@ -19,7 +19,8 @@ from ..conftest import CHECKOUT, environment, started
 
 os.environ |= {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
 
-SWEEP = ("--T", "16,24,32", "--H", "2", "--dtype", "float32", "--impl", "fused,sdpa,linear", "--cell-time", "0.05")
+FILE = '[{"T": [16, 24, 32], "H": 2, "dtype": "float32"}]'
+SWEEP = ("--cases", "cases.json", "--impl", "fused,sdpa,linear", "--cell-time", "0.05")
 PROCESSES = 2
 CASES = 3
 MEASURED = "float32-cpu: "
@@ -32,6 +33,7 @@ class Sweeping:
     """Process of `python -m bench sweep --cluster ...` in a folder, with further options."""
 
     def __init__(self, folder: Path, *options: str):
+        (folder / "cases.json").write_text(FILE)
         command = [sys.executable, str(CHECKOUT / "bench"), "sweep", "--cluster", *options]
         env = environment() | {"XDG_CACHE_HOME": str(folder.parent / "cache")}
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -77,6 +79,7 @@ class Sweeping:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return the run of the same sweep without a cluster."""
     folder = tmp_path_factory.mktemp("alone")
+    (folder / "cases.json").write_text(FILE)
     done = started(folder, *SWEEP, "--processes", str(PROCESSES), "--benchmark-save=x")
     assert done.returncode == 0, done.stdout + done.stderr
     (file,) = folder.glob("results/*/*.json")

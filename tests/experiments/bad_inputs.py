@@ -253,7 +253,7 @@ INPUTS = [
     refused("sed -i 's/\"peak_bytes\": [0-9]*/\"peak_bytes\": \"x\"/' results/*/*.json; pr", 3, ""),
     refused("pr results", 3, "no run 'results'"),
     # Twice, against each other, and beyond measure.
-    refused("pb sweep --save x --resume y", 4, "no run y|leave out the others"),
+    refused("pb sweep --save x --resume y", 4, "leave out --benchmark-save=x"),
     refused("pb sweep --save x --benchmark-save y --processes 1 --dry-run", 4, "--save is given 2 times"),
     refused("pr compare base other --json", 3, "--json"),
     run(f"bench $SMALL --impl sdpa --cell-timeout 1e300 {NAMED}", 0, "saved: "),
@@ -287,6 +287,9 @@ INPUTS = [
     refused(f"pb ab {SDPA_OVER_FUSED} --save ''", 3, "--save ''"),
     refused("pb ab --continue x --T 32 --margin 0.02", 3, "leave out --T, --margin"),
     refused("pb ab --self-test 1 --json x.json", 3, "leave out --json"),
+    refused(f"pb ab {SDPA_OVER_FUSED} --allow-gone sdap", 3, "--allow-gone sdap: nothing of that name"),
+    refused("pb sweep --cluster ray --save x --report", 4, "--report does not go with --cluster"),
+    refused("bench $SMALL --benchmark-json=x.json", 4, "--benchmark-json=x.json changes nothing here"),
     refused("pb bisect A B --budget 1 --budget 2 --impl sdpa", 3, "--budget is given 2 times"),
     refused("pr export -o a.csv -o b.csv", 3, "-o is given 2 times"),
     refused("pr export -o a.csv --output=b.csv", 3, "-o is given 2 times"),
