@@ -8,17 +8,18 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from bench.ab import ab
-from bench.ab.comparison import Unjudgeable
-from bench.ab.options import asked, command, parser, spelt
+from bench.ab.options import asked, command, parser
+from bench.ab.plan import Unjudgeable
 from bench.ab.planning import SameCode
 from bench.cases.outcome import Skip
 from bench.runs.saving import valid_name
-from bench.selection.command import complain
 from bench.selection.errors import UsageError
-from bench.terminal import warn
+from bench.selection.options import spelt
+from bench.terminal import complain, warn
 from reports.judging import ab_file
 from reports.judging.comparison import Comparison
 from reports.pages import compare
@@ -27,7 +28,7 @@ from reports.reading.runs import RunError
 UNJUDGED = 2
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Return the exit code: 0 nothing regressed, or both variants have the same code; 1 something regressed in time or
     memory, is broken, or now fails the correctness check; 2 it could not be judged; 3 a usage error.
     """
@@ -51,20 +52,20 @@ def answered(answer: Callable[[], int]) -> int:
 
 def _answer(options: argparse.Namespace) -> int:
     _refuse_ignored(options)
-    for path in (options.json, options.markdown):
-        _writable(path)
+    for path in filter(None, (options.json, options.markdown)):
+        _refuse_unwritable(path)
     if options.save is not None:
         options.save = valid_name(options.save, "--save")
     if options.self_test:
         ab.self_test(options)
         return 0
+    tell = partial(compare.tell, json_file=options.json, markdown=options.markdown)
     try:
         saved = ab.measure(options)
     except SameCode as same:
-        return compare.tell(unmeasured(same, options), json_file=options.json, markdown=options.markdown)
-    code = compare.tell(
-        ab_file.comparison(saved), shlex.quote(str(saved)), json_file=options.json, markdown=options.markdown
-    )
+        ran = command(asked(options))
+        return tell(Comparison(*same.variants, options.margin, [], notes=[str(same)], machine={}, commands=[ran]))
+    code = tell(ab_file.comparison(saved), shlex.quote(str(saved)))
     print(f"saved: {saved}", flush=True)
     return code
 
@@ -78,17 +79,8 @@ def _refuse_ignored(options: argparse.Namespace) -> None:
             raise UsageError(f"--self-test writes its own files: leave out --{name}")
 
 
-def unmeasured(same: SameCode, options: argparse.Namespace) -> Comparison:
-    """Return the comparison of two variants with the same code."""
-    return Comparison(
-        *same.variants, options.margin, cells=[], notes=[str(same)], machine={}, commands=[command(asked(options))]
-    )
-
-
-def _writable(path: Path | None) -> None:
+def _refuse_unwritable(path: Path) -> None:
     """Raise `UsageError` before measuring if a file can't be written."""
-    if path is None:
-        return
     is_new = not os.path.lexists(path)
     try:
         path.open("a").close()

@@ -10,30 +10,26 @@ an interruption.
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import CHECKOUT
-from bench.ab import ab, selftest
-from bench.ab.comparison import Unjudgeable
+from bench.ab import ab
 from bench.ab.options import add_cells, defaults
-from bench.ab.planning import SameCode, interpreter
-from bench.ab.sources import commit_of, commits_between, digest, repository, subject_of
+from bench.ab.plan import Unjudgeable
+from bench.ab.planning import SameCode
+from bench.ab.sources import commit_of, commits_between, repository, subject_of
 from bench.cases.outcome import Skip
-from bench.runs.saving import run_files
-from bench.selection.choice import listed, own_files
-from bench.selection.errors import UsageError, positive
+from bench.selection.choice import listed
+from bench.selection.errors import UsageError
 from reports.judging import ab_file
 from reports.judging.comparison import Comparison
 from reports.pages.comparison_text import changed, sentences
 from stats.arguments import Parser
 from stats.verdict import INCONCLUSIVE, REGRESSED
 
-from .ab import UNJUDGED, answered, unmeasured
+from .ab import UNJUDGED, answered
 
 SEVERAL = 1
 """Exit code if commits that can't be judged lie between the last good one and the first bad one."""
@@ -81,13 +77,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _answer(options: argparse.Namespace) -> int:
-    points, kind = _points(options.ends, options.pythons)
-    bisection = Bisection(points, kind, options)
-    ends = bisection.compare(points[0], points[-1], options.budget * 2)
+    points = _points(options.ends, options.pythons)
+    ends = ab_file.comparison(_measure(options, points[0], points[-1], 2))
     change = {
         (cell.impl, cell.id): math.log(cell.verdict.ratio) for cell in ends.cells if cell.verdict.word == REGRESSED
     }
-    lines = [*sentences(ends), *(ends.notes if not ends.cells else ())]
+    lines = [*sentences(ends)]
     if not change:
         untimed = (cell for cell in ends.cells if not math.isfinite(cell.verdict.ratio))
         lines += dict.fromkeys(f"{cell.impl} is {cell.verdict.word}: {cell.verdict.reason}" for cell in untimed)
@@ -96,8 +91,24 @@ def _answer(options: argparse.Namespace) -> int:
         print("nothing is significantly slower between the ends:", *lines, sep="\n  ")
         return UNJUDGED
     print("slower between the ends:", *lines, sep="\n  ", flush=True)
-    good, bad, between = search(len(points), lambda at: bisection.judge(at, change))
-    return bisection.print_result(good, bad, between)
+
+    def named(at: int) -> str:
+        """Return the path of an interpreter, or a commit with its subject."""
+        return points[at] if options.pythons else subject_of(points[at], repository())
+
+    def judge(at: int) -> Step:
+        step = _judge(options, points[0], points[at], change)
+        print(f"{named(at)}: {step}", flush=True)
+        return step
+
+    good, bad, between = search(len(points), judge)
+    print(f"the first that is slow: {named(bad)}")
+    found = ab_file.comparison(_measure(options, points[good], points[bad]))
+    changes = [f"{it.impl} {it.id}: {', '.join(map(changed, it.changes))}" for it in found.cells if it.changes]
+    print(f"against {named(good)}:", *sentences(found), *changes, sep="\n  ")
+    if between:
+        print("or one of these, which can't be judged:", *map(named, between), sep="\n  ")
+    return SEVERAL if between else 0
 
 
 def search(count: int, judge: Callable[[int], Step]) -> tuple[int, int, list[int]]:
@@ -130,69 +141,32 @@ def step_of(found: Comparison, change: Change) -> Step:
     return Step(sum(w * s for w, s in zip(weights, shares, strict=True)) / whole, whole**-0.5) if whole else UNKNOWN
 
 
-@dataclass(frozen=True)
-class Bisection:
-    """The points to choose from, the good end first, and how they are compared."""
-
-    points: Sequence[str]
-    kind: str
-    """`commits` or `pythons`"""
-    options: argparse.Namespace
-
-    def judge(self, at: int, change: Change) -> Step:
-        """Return the share of the change at a point; undecided points are measured for longer."""
-        step = UNKNOWN
+def _judge(options: argparse.Namespace, good: str, point: str, change: Change) -> Step:
+    """Return the share of the change at a point; undecided points are measured for longer."""
+    step, file = UNKNOWN, None
+    try:
         for doubling in range(DOUBLINGS):
-            try:
-                found = self.compare(self.points[0], self.points[at], self.options.budget * 2**doubling, doubling)
-            except (UsageError, Unjudgeable, Skip):
-                break
-            step = step_of(found, change) if found.cells else SAME
+            file = _measure(options, good, point, 2**doubling, file)
+            step = step_of(ab_file.comparison(file), change)
             if step.word != "open" or not math.isfinite(step.error):
                 break
-        print(f"{self._name(at)}: {step}", flush=True)
-        return step
-
-    def compare(self, base: str, head: str, minutes: float, times: int = 0) -> Comparison:
-        """Return the comparison of two points, continued `times` times, saved or measured now; raises as `ab.measure`."""
-        suffix = "" if self.kind == "commits" else "_python"
-        given = vars(self.options) | {f"base{suffix}": base, f"head{suffix}": head}
-        for name in ("ends", "pythons"):
-            del given[name]
-        pythons = self.kind == "pythons"
-        in_tree = not pythons and Path.cwd().is_relative_to(repository())  # a revision has the user's modules
-        own = {} if in_tree else own_files(" ".join(self.options.impl), Path.cwd())
-        versions = [interpreter(it)[1] for it in (base, head)] if pythons else []
-        code = {"code": digest(CHECKOUT / "impls", own, *versions)} if pythons or own else {}
-        conditions = given | code | selftest.conditions()
-        name = f"bisect-{hashlib.sha256(json.dumps(conditions).encode()).hexdigest()[:10]}"
-        files = run_files(ab.comparisons(), name)
-        if len(files) > times:
-            return ab_file.comparison(files[times])
-        more = {"budget": minutes, "save": name, "to_continue": files[-1] if files else None}
-        options = argparse.Namespace(**defaults() | given | more)
-        try:
-            return ab_file.comparison(ab.measure(options))
-        except SameCode as same:
-            return unmeasured(same, options)
-
-    def print_result(self, good: int, bad: int, between: Sequence[int]) -> int:
-        """Print the result; returns the exit code."""
-        print(f"the first that is slow: {self._name(bad)}")
-        found = self.compare(self.points[good], self.points[bad], self.options.budget)
-        changes = [f"{it.impl} {it.id}: {', '.join(map(changed, it.changes))}" for it in found.cells if it.changes]
-        print(f"against {self._name(good)}:", *sentences(found), *changes, sep="\n  ")
-        if between:
-            print("or one of these, which can't be judged:", *map(self._name, between), sep="\n  ")
-        return SEVERAL if between else 0
-
-    def _name(self, at: int) -> str:
-        """Return a commit with its subject, or the path of an interpreter."""
-        point = self.points[at]
-        return subject_of(point, repository()) if self.kind == "commits" else point
+    except SameCode:
+        return SAME
+    except (UsageError, Unjudgeable, Skip):
+        pass
+    return step
 
 
-def _points(ends: Sequence[str], pythons: str | None) -> tuple[list[str], str]:
+def _measure(options: argparse.Namespace, base: str, head: str, times: int = 1, earlier: Path | None = None) -> Path:
+    """Return the comparison of two points, for `times` the budget, measured now or before; raises as `ab.measure`."""
+    suffix = "_python" if options.pythons else ""
+    given = vars(options) | {f"base{suffix}": base, f"head{suffix}": head}
+    given |= {"budget": times * options.budget, "to_continue": earlier}
+    known = {name: value for name, value in given.items() if name not in ("ends", "pythons")}
+    return ab.measure(argparse.Namespace(**defaults() | known), once="bisect")
+
+
+def _points(ends: Sequence[str], pythons: str | None) -> list[str]:
     """Return the points to choose from, the good end first; raises `UsageError`."""
     if pythons:
         if ends:
@@ -200,12 +174,12 @@ def _points(ends: Sequence[str], pythons: str | None) -> tuple[list[str], str]:
         points = listed([pythons])
         if len(points) < 2:
             raise UsageError("--pythons names interpreters from the good one to the bad one, two at least")
-        return points, "pythons"
+        return points
     if len(ends) != 2:
         raise UsageError("give two revisions: GOOD, which is fast, and BAD, which is slow")
     root = repository()
     good, bad = (commit_of(revision, root) for revision in ends)
-    return [good, *commits_between(good, bad, root)], "commits"
+    return [good, *commits_between(good, bad, root)]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -218,12 +192,5 @@ def _parser() -> argparse.ArgumentParser:
         "ends", nargs="*", metavar="GOOD BAD", help="two revisions: a fast one, and a slow one after it"
     )
     parser.add_argument("--pythons", metavar="A,B,C", help="interpreters instead, from the good one to the bad one")
-    parser.add_argument(
-        "--budget",
-        type=positive,
-        default=1.0,
-        metavar="MINUTES",
-        help="about how long to measure at each step (default: 1)",
-    )
-    add_cells(parser)
+    add_cells(parser, minutes=1.0)
     return parser

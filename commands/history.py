@@ -19,9 +19,8 @@ def main(arguments: Sequence[str]) -> int:
 def confirm(step: Unconfirmed, results: Path) -> str:
     """Compare the commits around a step, and save the comparison; returns why it can't be done, or ''."""
     from bench.ab import ab  # imports torch, on which reports does not depend
-    from bench.ab.comparison import Unjudgeable
     from bench.ab.options import defaults
-    from bench.ab.planning import SameCode
+    from bench.ab.plan import Unjudgeable
     from bench.cases.outcome import Skip
     from bench.selection.errors import UsageError
 
@@ -30,6 +29,6 @@ def confirm(step: Unconfirmed, results: Path) -> str:
         cases = ab.comparisons(results) / f"cases-{hashlib.sha256(text.encode()).hexdigest()[:10]}.json"
         cases.write_text(text, encoding="utf-8")  # kept, for --continue
         ab.measure(Namespace(**{**defaults(), **step.options, "cases": str(cases.resolve())}), results)
-    except (UsageError, Unjudgeable, Skip, SameCode) as why:
+    except (UsageError, Unjudgeable, Skip) as why:
         return str(why)
     return ""

@@ -26,9 +26,9 @@ import pytest
 
 from bench.__main__ import main
 from bench.ab import ab as measuring
-from bench.ab import comparison, planning, sources
-from bench.ab.comparison import Plan, Record, Unjudgeable
+from bench.ab import comparison, plan, planning, sources
 from bench.ab.options import parser
+from bench.ab.plan import Plan, Record
 from bench.ab.planning import SameCode
 from bench.ab.replicates import Replicate, Replication, datum
 from bench.ab.selftest import kept
@@ -123,8 +123,9 @@ class Simulated(LocalWorker):
         if do == "cells":
             absent = {*(("young",), ("gone", "old"))[self.side], "nobody"}
             cells = dict.fromkeys([Case(**case).id for case in details["cases"]])
-            known = {name: cells for name in details["names"] if name not in absent}
-            return {"cells": known, "unknown": {name: f"unknown {name}" for name in details["names"] if name in absent}}
+            names = [name.partition("=")[0] for name in details["names"]]
+            known = {name: cells for name in names if name not in absent}
+            return {"cells": known, "unknown": {name: f"unknown {name}" for name in names if name in absent}}
         assert do != "drop" or details["outputs"]  # nothing is built again in a process that checks
         if do == "probe":
             self.probed = details["impl"]
@@ -221,7 +222,7 @@ def command(inside: Inside, repository: Path, monkeypatch: pytest.MonkeyPatch) -
             usual |= {"--impl": "fused,sdpa", "--base": "HEAD"}
         given = [f"{name}={value}" for name, value in usual.items() if not {name, "--continue"} & {*options}]
         made = World(**world)
-        monkeypatch.setattr(comparison, "WorkerClient", partial(Simulated, made))
+        monkeypatch.setattr(plan, "WorkerClient", partial(Simulated, made))
         monkeypatch.setattr(comparison, "monotonic", lambda: made.now)
         before = {*repository.glob("results/*/ab/*.json")}
         code, text, errors = inside(*given, *options)
@@ -302,18 +303,18 @@ def test_settled_cells_leave_and_open_ones_are_measured_on_within_the_budget(com
 
 
 def test_a_saved_comparison_is_continued_with_the_same_code_on_the_same_machine(
-    command: Command, repository: Path
+    command: Command, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command("--save", "x", "--allow-gone", "a")
+    command("--save", "x")
     (file,) = repository.glob("results/*/ab/0001_x.json")
-    elsewhere = repository / "elsewhere.json"
-    for torch, code in (({"torch": "1"}, 3), ({}, 0)):  # of another machine; and of a head that was broken
-        known = json.loads(file.read_text())
-        elsewhere.write_text(json.dumps(known | {"fingerprints": {"base": torch, "head": torch}}))
-        assert command("--continue", str(elsewhere)).code == code
+    assert command("--continue", str(file)).code == 0
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr("bench.ab.selftest.fingerprint", lambda: {"torch": "another"})
+        ran = command("--continue", str(file))
+        assert ran.code == 3 and "changed since then: fingerprint; compare anew, without --continue" in ran.errors
     (repository / "impls" / "sdpa.py").write_text("changed = True\n")
     for other, options, says in (
-        (file, (), "head (the working tree) is other code or another torch than it was"),
+        (file, (), "changed since then: code; compare anew"),
         (repository / "pyproject.toml", (), "not a comparison that this `python -m bench ab` saved"),
         (file, ("--T", "16", "--base-impl", "fused"), "leave out --base-impl, --T"),
     ):
@@ -339,14 +340,17 @@ def test_new_gone_wrong_and_dead(command: Command) -> None:
 
 def test_exit_codes(command: Command) -> None:
     for impl, code in (("dead", 2), ("dead,same", 0), ("wrong-head,same", 1), ("same,slow", 1), ("raises-base,same", 0),
-                       ("raises-head", 1), ("gone,same", 1), ("old,same", 0), ("nobody", 3)):  # fmt: skip
-        ran = command("--T", "16", "--impl", impl, "--allow-gone", "old", slower={"slow T16": 1.2})
+                       ("raises-head", 1), ("gone,same", 1), ("nobody", 3)):  # fmt: skip
+        ran = command("--T", "16", "--impl", impl, slower={"slow T16": 1.2})
         assert ran.code == code, (impl, ran)
     assert "unknown nobody" in ran.errors
+    assert command("--T", "16", "--impl", "old,same", "--allow-gone", "old").code == 0
     two = ("--T", "16", "--base-impl", "same", "--head-impl", "impossible")
-    for allowed, word in (("same", "BROKEN"), ("impossible", "GONE")):
-        ran = command(*two, "--allow-gone", allowed, head="impossible")
+    for allowed, word in (((), "BROKEN"), (("--allow-gone", "impossible"), "GONE")):
+        ran = command(*two, *allowed, head="impossible")
         assert ran.words == {"impossible against same": word}
+    ran = command(*two, "--allow-gone", "imposible", head="impossible")
+    assert ran.code == 3 and "--allow-gone imposible: nothing of that name is compared; did you mean imp" in ran.errors
 
 
 @pytest.mark.parametrize("at", ["facts", "cells"])
@@ -372,7 +376,7 @@ EVERYWHERE = {"fused T16": 1.03, "fused T32": 1.03, "sdpa T16": 1.032, "sdpa T32
 
 def test_a_change_of_all_cells_is_attributed_to_the_code_unless_the_machine_drifts(command: Command) -> None:
     ran = command(slower=EVERYWHERE)
-    assert ran.code == 1 and {*ran.words.values()} == {REGRESSED} and not ran.saved["moved"]
+    assert ran.code == 1 and {*ran.words.values()} == {REGRESSED}
     assert ran.text.startswith(
         "sdpa is 3.2 % slower (3.2 to 3.2) in 2 of 2 cells\nfused is 3.0 % slower (3.0 to 3.0) in 2 of 2 cells\n"
     )
@@ -423,7 +427,7 @@ def test_a_kernel_that_lies_in_the_checkout_is_that_of_each_revision(
 ) -> None:
     def planned(folder: str) -> Plan:
         options = parser().parse_args(["--base", "HEAD", "--impl", "mine=mine:mine"])
-        with sources.temporary_worktrees(repository) as place:
+        with sources.temporary_folder() as place:
             monkeypatch.chdir(repository / folder)
             plan = planning.plan_of(options, place)
             assert all((it.impls / "impls").is_dir() for it in plan.variants)
@@ -435,9 +439,9 @@ def test_a_kernel_that_lies_in_the_checkout_is_that_of_each_revision(
     subprocess.run([*git, "commit", "-qm", "x"], cwd=repository, check=True, env=quiet_git())
     (repository / "mine.py").write_text("second")
     plan = planned(".")
-    assert plan.names == ("first", "second") and plan.code[0] != plan.code[1]
-    edited(repository)
-    assert planned("..").names == ()  # started elsewhere, with a module that no revision has
+    assert plan.names == ("first", "second") and len({*plan.same["code"]}) == 2
+    with pytest.raises(UsageError, match=r"is in no git repository: start in that of your kernel"):
+        planned("..")  # with a module that no revision has
 
 
 def test_modules_of_a_revision_come_before_those_of_the_checkout(
@@ -482,30 +486,55 @@ def test_a_working_tree_is_copied_as_it_is_now(tmp_path: Path, monkeypatch: pyte
     ("options", "name", "other"),
     [
         (["--base-impl", "sdpa", "--head-impl", "x=mine:f"], "mine.py", "helper.py"),
-        (["--base-python", sys.executable, "--impl", "x=mine:f"], "mine.py", "mine.cu"),
+        (["--base-impl", "sdpa", "--head-impl", "x=mine:f"], "mine.py", "helper/inner/deep.py"),
+        (["--base-python", sys.executable, "--impl", "x=./mine.py:f"], "mine.py", "helper.cu"),
+        (
+            ["--base-impl", "sdpa", "--head-impl", "x=with-hyphen/mine.py:f"],
+            "with-hyphen/mine.py",
+            "with-hyphen/other.so",
+        ),
         (["--base-impl", "sdpa", "--head-impl", "x=kernels:build#f"], "build/a/__init__.py", "build/a/mine.so"),
     ],
 )
 def test_another_kernel_of_the_users_is_another_comparison(
     options: list[str], name: str, other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "build" / "a").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("bench.ab.planning.interpreter", lambda path: (path, "3.11 2.13"))
+    for file in (name, other, "helper/other.py", "helper/data.bin"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    (tmp_path / ".#mine.py").symlink_to("nowhere")  # as an editor leaves one
 
-    def code(mine: str, beside: str) -> tuple[str, str]:
-        (tmp_path / name).write_text(mine)
+    def files(mine: str, beside: str) -> str:
+        (tmp_path / name).write_text(f"import helper  # {mine}")
         (tmp_path / other).write_text(beside)
-        (tmp_path / ".#mine.py").unlink(missing_ok=True)
-        (tmp_path / ".#mine.py").symlink_to("nowhere")  # as an editor leaves one
         with tempfile.TemporaryDirectory() as folder:
-            return planning.plan_of(parser().parse_args(options), Path(folder)).code
+            return str(planning.plan_of(parser().parse_args(options), Path(folder)).same["files"])
 
-    assert code("a", "b") == code("a", "b")
-    assert len({*code("a", "b"), *code("c", "b"), *code("a", "c")}) == 3  # the same of both variants
-    plan = planning.plan_of(parser().parse_args(options), tmp_path / "copies")
-    with pytest.raises(Unjudgeable, match="code of yours has changed meanwhile"):
-        measuring._keep(None, replace(plan, code=("of", "before")), {})  # type: ignore[arg-type]
+    first = files("a", "b")
+    (tmp_path / "unused.py").write_text("of another kernel")
+    assert files("a", "b") == first and len({first, files("c", "b"), files("a", "c")}) == 3
+
+
+def test_a_kernel_that_changes_meanwhile_ends_the_comparison(
+    command: Command, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure = Replication.replicate
+    (repository / "mine.py").write_text("mine = abs\n")
+
+    def edited(name: str) -> Ran:
+        def replicate(*given: Any) -> Replicate:
+            with (repository / name).open("a") as file:
+                file.write("# more\n")
+            return measure(*given)
+
+        monkeypatch.setattr(Replication, "replicate", replicate)
+        return command("--T", "16", "--base-impl", "same", "--head-impl", "other=mine:mine", head="other")
+
+    assert edited("unused.py").code == 0
+    ran = edited("mine.py")
+    assert ran.code == 2 and "code of yours has changed meanwhile" in ran.errors
 
 
 def test_a_step_of_history_is_compared_by_its_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -542,11 +571,11 @@ def test_a_self_test_goes_on_where_it_was_stopped(
     ran: list[tuple[dict[str, float], ...]] = []
     whole = measuring.compare
 
-    def compare(plan: Plan, tell: Any) -> Record:
+    def compare(plan: Plan, *given: Any) -> Record:
         ran.append(tuple(dict(variant.slower) for variant in plan.variants))
         if len(ran) == 3:
             raise KeyboardInterrupt
-        return whole(plan, tell)
+        return whole(plan, *given)
 
     def tested(*options: str) -> Ran:
         return command("--T", "16", "--impl", "sdpa,fused", "--self-test", "3", *options, head="a copy of it")

@@ -6,17 +6,19 @@ import argparse
 import json
 import math
 import random
-from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bench.ab import ab
-from bench.ab.comparison import Unjudgeable
-from bench.ab.planning import SameCode
-from bench.workers.client import Variant
+from bench.ab import ab, selftest
+from bench.ab.plan import Plan, Record, Unjudgeable
+from bench.ab.planning import SameCode, digest_of_own
+from bench.workers.client import Setting, Variant
 from commands import bisect
 from commands.bisect import Step, search, step_of
+from reports.judging import ab_file
 from reports.judging.comparison import Cell, Comparison
 from stats import verdict
 from stats.verdict import Verdict
@@ -68,102 +70,117 @@ def no_handler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("signal.signal", lambda *_: None)
 
 
-Measured = Callable[[argparse.Namespace], Path]
+Calls = list[tuple[str, str, float]]
+"""Base, head and minutes of every comparison that was measured."""
 
 
-@pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Measured], None]:
-    """Replace `ab.measure` by another function."""
-    monkeypatch.chdir(tmp_path)
-    return lambda function: monkeypatch.setattr(ab, "measure", function)
+@dataclass
+class History:
+    """Commits c0 to c29, slow from c17 on, c14 broken, or interpreters; each comparison is noisy, with ten replicates a
+    minute.
+    """
 
+    calls: Calls = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    """Versions of interpreters."""
+    interrupted: bool = False
+    noise: random.Random = field(default_factory=lambda: random.Random(0))
 
-@pytest.fixture
-def history(monkeypatch: pytest.MonkeyPatch, measured: Callable[[Measured], None]) -> list[tuple[str, str, float]]:
-    """Commits c0 to c29, slow from c17 on, c14 broken; each comparison is noisy, with ten replicates a minute."""
-    calls: list[tuple[str, str, float]] = []
-    noise = random.Random(0)
+    def plan_of(self, options: argparse.Namespace, folder: Path) -> Plan:
+        base, head = (Variant(it) for it in (options.base or options.base_python, options.head or options.head_python))
+        if base.label == head.label:
+            raise SameCode(base, head)
+        code = [self.versions.get(it.label, "") for it in (base, head)]
+        given = digest_of_own(filter(None, (options.cases, *(() if in_tree() else options.impl))))
+        same = {"code": code, "files": given} | json.loads(json.dumps(selftest.conditions()))
+        return Plan((base, head), (), (), False, Setting("."), 0.01, 60 * options.budget, 1, same)
 
-    def saved(options: argparse.Namespace) -> Path:
-        base, head = options.base or options.base_python, options.head or options.head_python
-        calls.append((base, head, options.budget))
+    def compare(self, plan: Plan, tell: Any, before: Any, keep: Any) -> Record:
+        base, head = (it.label for it in plan.variants)
+        if self.interrupted and len(self.calls) == 3:
+            raise KeyboardInterrupt
+        self.calls.append((base, head, plan.seconds / 60))
         if head == "c14":
             raise Unjudgeable("it can't be imported")
         slow = int(head[1:]) >= 17 > int(base[1:])
-        pairs = json.loads(options.to_continue.read_text())["pairs"] if options.to_continue else []
-        pairs += [
-            {"logs": [["sdpa", name, noise.gauss(0.05 * slow, 0.004)] for name in "ab"], "seconds": 1.0}
-            for _ in range(round(10 * options.budget))
+        pairs = [
+            *before,
+            *(
+                {"logs": [["sdpa", name, self.noise.gauss(0.05 * slow, 0.004)] for name in "ab"], "seconds": 1.0}
+                for _ in range(round(plan.seconds / 6))
+            ),
         ]
         logs = {("sdpa", name): [pair["logs"][i][2] for pair in pairs] for i, name in enumerate("ab")}
         facts = {variant: {"kernel": "math" if slow and variant == "head" else "flash"} for variant in ("base", "head")}
         judged = verdict.of_replicates(logs, {})[0]
         cells = [{"impl": "sdpa", "id": name, "failed": []} | facts | vars(judged["sdpa", name]) for name in "ab"]
-        data = {"sides": {"base": {"label": base}, "head": {"label": head}}, "cells": cells, "pairs": pairs,
-                "margin": 0.01, "moved": "", "threads": 1, "seed": 1, "seconds": 1.0, "neither": [], "command": "x",
+        return {"sides": {"base": {"label": base}, "head": {"label": head}}, "cells": cells, "pairs": pairs,
+                "margin": 0.01, "threads": 1, "seed": 1, "seconds": 1.0, "neither": [], "same": plan.same,
                 "fingerprints": {"base": {}, "head": {}}}  # fmt: skip
-        return ab.save(ab.comparisons(Path("results")), options.save, data)
 
-    measured(saved)
-    monkeypatch.setattr(bisect, "interpreter", lambda path: (path, "3.11 2.13"))
+
+def in_tree() -> bool:
+    """Whether revisions have the user's modules."""
+    return Path(".git").exists()
+
+
+@pytest.fixture
+def history(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> History:
+    made = History()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ab, "plan_of", made.plan_of)
+    monkeypatch.setattr(ab, "compare", made.compare)
     monkeypatch.setattr(bisect, "commit_of", lambda revision, root: revision)
     monkeypatch.setattr(bisect, "subject_of", lambda commit, root: f"{commit} what it says")
     monkeypatch.setattr(bisect, "commits_between", lambda *_: [f"c{n}" for n in range(1, COMMITS)])
-    return calls
+    return made
 
 
-def test_the_culprit_is_reported_with_what_changed(
-    history: list[tuple[str, str, float]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_culprit_is_reported_with_what_changed(history: History, capsys: pytest.CaptureFixture[str]) -> None:
     assert bisect.main(["c0", "c29", "--impl", "sdpa"]) == 0
     text = capsys.readouterr().out
     assert "the first that is slow: c17 what it says" in text
     assert "sdpa a: kernel flash → math" in text
-    assert history[0] == ("c0", "c29", 2.0)
-    assert history[-1] == ("c16", "c17", 1.0)
-    known = len(history)
+    known = len(history.calls)
+    assert history.calls[0] == ("c0", "c29", 2.0) and history.calls[-1] == ("c16", "c17", 1.0)
     assert bisect.main(["c0", "c29", "--impl", "sdpa", "--margin", "0.02"]) == 0
-    assert history[known:][-1] == history[known - 1]  # other options, other comparisons
+    assert len(history.calls) > known and history.calls[-1] == ("c16", "c17", 1.0)  # other options, other comparisons
 
 
 def test_an_end_without_the_kernel_is_named(
-    history: list[tuple[str, str, float]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    history: History, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cells = [
         Cell("mine", name, Verdict(verdict.NEW, "base: no module mine"), math.nan, math.nan, (0, 0)) for name in "ab"
     ]
-    monkeypatch.setattr(bisect.Bisection, "compare", lambda *_: Comparison("c0", "c29", 0.01, cells, [], {}, []))
+    monkeypatch.setattr(ab_file, "comparison", lambda _: Comparison("c0", "c29", 0.01, cells, [], {}, []))
     assert bisect.main(["c0", "c29", "--impl", "mine=mine:mine"]) == 2
     assert capsys.readouterr().out.endswith("between the ends:\n  mine is NEW: base: no module mine\n")
 
 
-def test_interpreters_are_points_too(
-    history: list[tuple[str, str, float]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interpreters_are_points_too(history: History, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--pythons", "c0,c5,c29", "--impl", "sdpa,fused", "--T", "64"]
     assert bisect.main(arguments) == 0
     assert "the first that is slow: c29\n" in capsys.readouterr().out
-    known = len(history)
+    known = len(history.calls)
     bisect.main(arguments)
-    assert len(history) == known
-    monkeypatch.setattr(bisect, "interpreter", lambda path: (path, f"3.11 {'2.14' if path == 'c5' else '2.13'}"))
-    bisect.main(arguments)  # another torch was installed in c5
-    assert len(history) > known and all("c5" in call for call in history[known:])
+    assert len(history.calls) == known
+    history.versions["c5"] = "another torch"
+    bisect.main(arguments)
+    assert len(history.calls) > known and all("c5" in call for call in history.calls[known:])
 
 
-def test_a_machine_with_another_torch_is_measured_anew(
-    history: list[tuple[str, str, float]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_with_another_torch_is_measured_anew(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     bisect.main(["c0", "c29", "--impl", "sdpa"])
-    first = list(history)
+    first = list(history.calls)
     monkeypatch.setattr("bench.ab.selftest.fingerprint", lambda: {"torch": "another"})
     bisect.main(["c0", "c29", "--impl", "sdpa"])
-    assert history[len(first) :] == first
+    assert history.calls[len(first) :][0] == first[0]
 
 
 @pytest.mark.parametrize("in_tree", [True, False])
 def test_another_kernel_of_the_users_is_measured_unless_each_commit_has_its_own(
-    in_tree: bool, history: list[tuple[str, str, float]], tmp_path: Path
+    in_tree: bool, history: History, tmp_path: Path
 ) -> None:
     counts = []
     if in_tree:
@@ -171,69 +188,63 @@ def test_another_kernel_of_the_users_is_measured_unless_each_commit_has_its_own(
     for source in "aab":
         (tmp_path / "mine.py").write_text(source)
         bisect.main(["c0", "c29", "--impl", "mine=mine:f"])
-        counts.append(len([call for call in history if call[1] != "c14"]))
+        counts.append(len([call for call in history.calls if call[1] != "c14"]))
     assert counts[0] == counts[1] and (counts[2] == counts[1]) is in_tree
 
 
-def test_a_step_that_is_open_is_measured_on(history: list[tuple[str, str, float]]) -> None:
+def test_an_edited_file_of_cases_is_measured_anew(history: History, tmp_path: Path) -> None:
+    counts = []
+    for T in (16, 16, 32):
+        (tmp_path / "cases.json").write_text(json.dumps([{"T": T}]))
+        bisect.main(["c0", "c29", "--impl", "sdpa", "--cases", "cases.json"])
+        counts.append(len([call for call in history.calls if call[1] != "c14"]))
+    assert counts[0] == counts[1] < counts[2]
+
+
+def test_a_step_that_is_open_is_measured_on(history: History) -> None:
     assert bisect.main(["c0", "c29", "--impl", "sdpa", "--budget", "0.2"]) in (0, 1)
-    spent = [call[2] for call in history if call[1] == history[1][1]]
-    assert spent == [0.2, 0.4, 0.8][: len(spent)]
+    spent = [call[2] for call in history.calls if call[1] == history.calls[1][1]]
+    assert spent == [pytest.approx(it) for it in (0.2, 0.4, 0.8)][: len(spent)]
 
 
-def test_ends_that_do_not_differ_are_no_usage_error(
-    measured: Callable[[Measured], None], history: list[tuple[str, str, float]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    def same(options: argparse.Namespace) -> Path:
-        raise SameCode(Variant("c0"), Variant("c29"))
-
-    measured(same)
-    assert bisect.main(["c0", "c29"]) == 2
-    assert (
-        "nothing is significantly slower between the ends:\n  no difference in code between c0 and c29\n"
-        in capsys.readouterr().out
-    )
+def test_ends_that_do_not_differ_are_no_usage_error(history: History, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bisect.main(["--pythons", "c0,c0"]) == 2
+    assert capsys.readouterr().err.endswith("could not be judged: no difference in code between c0 and c0\n")
 
 
 def test_ends_that_were_measured_too_briefly_are_measured_for_longer(
-    history: list[tuple[str, str, float]], capsys: pytest.CaptureFixture[str]
+    history: History, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert bisect.main(["c0", "c29", "--impl", "sdpa", "--budget", "0.1"]) == 2
     assert "INCONCLUSIVE: --budget 0.2 measures for longer\n" in capsys.readouterr().out
     bisect.main(["c0", "c29", "--impl", "sdpa", "--budget", "0.2"])
-    assert [budget for *ends, budget in history if ends == ["c0", "c29"]] == [0.2, 0.4]
+    assert [budget for *ends, budget in history.calls if ends == ["c0", "c29"]] == [
+        pytest.approx(0.2),
+        pytest.approx(0.4),
+    ]
 
 
-def test_after_ctrl_c_the_same_command_goes_on(
-    history: list[tuple[str, str, float]], measured: Callable[[Measured], None], capsys: pytest.CaptureFixture[str]
-) -> None:
-    whole = ab.measure
-
-    def interrupted(options: argparse.Namespace) -> Path:
-        if len(history) == 3:
-            raise KeyboardInterrupt
-        return whole(options)
-
-    measured(interrupted)
+def test_after_ctrl_c_the_same_command_goes_on(history: History, capsys: pytest.CaptureFixture[str]) -> None:
+    history.interrupted = True
     assert bisect.main(["c0", "c29"]) == 2
-    assert capsys.readouterr().err == "bench: interrupted; the same command continues\n"
-    first = [call for call in history if call[1] != "c14"]
-    measured(whole)
+    assert capsys.readouterr().err.endswith("bench: interrupted; the same command continues\n")
+    first = [call for call in history.calls if call[1] != "c14"]
+    history.interrupted = False
     assert bisect.main(["c0", "c29"]) == 0
-    assert not {call[:2] for call in first} & {call[:2] for call in history[3:]}
+    assert not {call[:2] for call in first} & {call[:2] for call in history.calls[3:]}
 
 
-def test_unwritable_or_unreadable_files_are_usage_errors_before_anything_is_measured(
-    history: list[tuple[str, str, float]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_an_unreadable_file_is_a_usage_error_before_anything_is_measured(
+    history: History, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert bisect.main(["c0", "c29"]) == 0
     (ends, *_) = sorted(tmp_path.glob("results/*/ab/*_bisect-*.json"))
     ends.write_text('{"ends": ')
-    known = len(history)
+    known = len(history.calls)
     capsys.readouterr()
     assert bisect.main(["c0", "c29"]) == 3
     assert str(ends) in capsys.readouterr().err
-    assert len(history) == known
+    assert len(history.calls) == known
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,8 @@ from typing import Any
 from stats.arguments import Parser
 from stats.verdict import MARGIN, as_margin
 
-from ..cases.case import AXES
 from ..selection.errors import count, positive
-from ..selection.options import OPTIONS
+from ..selection.options import CELLS, spelt
 
 EACH_TIME = ("budget", "json", "markdown", "save", "to_continue")
 """Options that a continued comparison does not inherit."""
@@ -26,59 +25,50 @@ def parser() -> argparse.ArgumentParser:
         description="Compare two variants, base and head: interleaved, in replicates of two fresh processes.",
     )
     variants = parser.add_argument_group("variants: two revisions, two implementations or two interpreters")
-    variants.add_argument(
-        "--base", metavar="REF", help="git revision of the base, in the repository of the current folder"
-    )
-    variants.add_argument("--head", metavar="REF", help="git revision of the head (default: the working tree)")
-    variants.add_argument(
-        "--base-impl", metavar="NAME", help="base implementation, or NAME=package.module:attr for your own"
-    )
-    variants.add_argument("--head-impl", metavar="NAME", help="head implementation")
-    variants.add_argument("--base-python", metavar="PATH", help="interpreter of the base, with torch, numpy and psutil")
-    variants.add_argument("--head-python", metavar="PATH", help="interpreter of the head (default: this one)")
-    add_cells(parser)
-    how = parser.add_argument_group("duration and output")
-    how.add_argument(
-        "--budget", type=positive, default=3.0, metavar="MINUTES", help="about how long to measure (default: 3)"
-    )
+    for name, metavar, about in (
+        ("base", "REF", "git revision of the base, in the repository of the current folder"),
+        ("head", "REF", "git revision of the head (default: the working tree)"),
+        ("base-impl", "NAME", "base implementation, or NAME=package.module:attr for your own"),
+        ("head-impl", "NAME", "head implementation"),
+        ("base-python", "PATH", "interpreter of the base, with torch, numpy and psutil"),
+        ("head-python", "PATH", "interpreter of the head (default: this one)"),
+    ):
+        variants.add_argument(f"--{name}", metavar=metavar, help=about)
+    add_cells(parser, minutes=3.0)
+    how = parser.add_argument_group("other comparisons, and output")
     how.add_argument("--continue", type=Path, metavar="FILE", dest="to_continue",
                      help="measure what is INCONCLUSIVE in a saved comparison for another --budget")  # fmt: skip
     how.add_argument("--save", metavar="NAME", help="name of the saved comparison under results/ (default: the time)")
     how.add_argument("--json", type=Path, metavar="FILE", help="write the verdicts for programs")
     how.add_argument("--markdown", type=Path, metavar="FILE", help="write the verdicts for a pull request")
-    how.add_argument(
-        "--self-test",
-        type=count,
-        metavar="N",
-        help="N comparisons of unchanged code, and more with slow-downs injected: how often verdicts are right on this machine",
-    )
+    how.add_argument("--self-test", type=count, metavar="N",
+                     help="N comparisons of unchanged code, and more with slow-downs injected: how often verdicts are right "
+                          "on this machine")  # fmt: skip
     return parser
 
 
-def add_cells(parser: argparse.ArgumentParser) -> None:
-    """Add the options that select cells and configure how they are judged."""
+def add_cells(parser: argparse.ArgumentParser, minutes: float) -> None:
+    """Add the options that select cells, and those on how they are compared."""
     cells = parser.add_argument_group("cells, as in `pytest bench/`; VALUES, as 256,1024, replace the sweep's")
-    cells.add_argument("--sweep", metavar="NAME", help="which cases (default: quick)")
-    cells.add_argument("--model", metavar="NAMES", help="cases of models instead, by name or by a config.json")
-    cells.add_argument("--cases", metavar="FILE", help="cases in a file instead")
-    cells.add_argument(
-        "--impl", metavar="NAMES", action="append", default=[], help="which implementations, as NAME,NAME"
-    )
-    for name in OPTIONS:
-        if name != "threads":
-            cells.add_argument(f"--{name}", metavar="VALUES", help=AXES[name].about)
+    for name, (metavar, about) in CELLS.items():
+        if name == "impl":
+            cells.add_argument("--impl", metavar=metavar, action="append", default=[], help=about)
+        elif name != "threads":
+            cells.add_argument(f"--{name}", metavar=metavar, help=about)
     cells.add_argument("--case", metavar="IDS", help="only the cases with these ids")
     cells.add_argument(
         "--threads", type=count, default=1, metavar="N", help="threads and cores of a process (default: 1)"
     )
     how = parser.add_argument_group("timing and verdicts")
+    how.add_argument("--budget", type=positive, default=minutes, metavar="MINUTES",
+                     help=f"about how long to measure, at each step of a bisection (default: {minutes:g})")  # fmt: skip
     how.add_argument("--margin", type=as_margin, default=MARGIN, metavar="SHARE",
                      help=f"equivalence margin: smaller changes are UNCHANGED or SLIGHT (default: {MARGIN})")  # fmt: skip
     how.add_argument("--cell-timeout", type=positive, default=300.0, metavar="SECONDS",
                      help="give up a cell whose check or one block takes longer (default: 300)")  # fmt: skip
     how.add_argument("--seed", type=int, help="seed of the random order of timing")
     how.add_argument("--allow-gone", metavar="NAMES", action="append", default=[],
-                       help="implementations that may be missing in head, separated by commas; others are BROKEN")  # fmt: skip
+                     help="implementations that may be missing in head, separated by commas; others are BROKEN")  # fmt: skip
 
 
 def defaults() -> dict[str, Any]:
@@ -96,12 +86,5 @@ def command(asked: Mapping[str, Any]) -> str:
     """Return `python -m bench ab ...` with the options that differ from their defaults."""
     words = ["python", "-m", "bench", "ab"]
     for name, value in asked.items():
-        words.append(spelt(name))
-        if value is not True:
-            words.append(",".join(value) if isinstance(value, list) else str(value))
+        words += [spelt(name), ",".join(value) if isinstance(value, list) else str(value)]
     return shlex.join(words)
-
-
-def spelt(name: str) -> str:
-    """Return an option by its name among the options: `base_impl` -> `--base-impl`."""
-    return f"--{name if name in AXES else name.replace('_', '-')}"

@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 from .. import CHECKOUT
+from ..cases.case_hash import case_hash
 from ..selection.choice import listed, own_files
 from ..selection.errors import UsageError
-from ..selection.options import OPTIONS, cases_of, picked, sweep_of
+from ..selection.options import CELLS, cases_of, picked, spelt, sweep_of
 from ..workers.client import Setting, Variant
-from .comparison import Plan
-from .replicates import VARIANTS
+from .plan import Plan, Unjudgeable, by_variant
+from .selftest import conditions
 from .sources import (
     check_out,
     commit_of,
     copy_of_impls,
     copy_of_working_tree,
     digest,
+    digest_of,
     repository,
     same_files,
     twins,
 )
 
-ASKED = """\
+NEEDED = """\
 import sys, torch, numpy, psutil
 assert sys.version_info >= (3, 11), 'Python 3.11 or newer is needed'
 print(sys.version, torch.__version__, torch.version.git_version)
@@ -37,7 +40,7 @@ print(sys.version, torch.__version__, torch.version.git_version)
 """Requirements on an interpreter, and its versions, which an installation changes in place."""
 
 
-class SameCode(Exception):
+class SameCode(Unjudgeable):
     """Both variants have the same code, so that nothing is measured."""
 
     def __init__(self, base: Variant, head: Variant):
@@ -47,25 +50,30 @@ class SameCode(Exception):
 
 def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
     """Return the comparison that the options describe, with its code in `folder`; raises `UsageError`, or `SameCode`."""
-    selected = {
-        name: value
-        for name in ("sweep", "model", "cases", *OPTIONS)
-        if name != "threads" and (value := getattr(options, name)) is not None
-    }
-    sweep, device, overrides = sweep_of(selected)
-    names = tuple(listed(options.impl))
+    given = {name: value for name in CELLS if (value := getattr(options, name)) is not None}
+    names, threads = listed(given.pop("impl")), given.pop("threads")
     if options.impl and not names:
         raise UsageError("--impl names nothing")
+    sweep, device, overrides = sweep_of(given)
     cases = tuple(picked(cases_of(sweep, device, overrides), options.case))
-    base, head = _variants(options, folder)
+    base, head = variants = _variants(options, folder)
+    own = () if base.tree else (*names, *filter(None, (base.impl, head.impl)))  # a tree has the user's modules
+    words = (*own, *filter(None, (options.model, options.cases)))
+    same = {
+        "cases": [case_hash(case) for case in cases],
+        "code": [digest(it.code) for it in variants],
+        "files": digest_of_own(words),
+        "interpreters": [it.versions for it in variants],
+        **conditions(),
+    }
     return Plan(
-        variants=(base, head),
+        variants=variants,
         cases=cases,
-        names=names,
+        names=tuple(names),
         whole_registry=sweep.whole_registry,
         setting=Setting(
             str(Path.cwd()),
-            options.threads,
+            threads,
             options.cell_timeout,
             repository=repository(),
             deterministic=any(case.deterministic for case in cases),
@@ -73,64 +81,55 @@ def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
         margin=options.margin,
         seconds=60 * options.budget,
         seed=random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed,
-        code=code_of((base, head), names),
+        same=json.loads(json.dumps(same)),
+        words=words,
         allow_gone=tuple(listed(options.allow_gone)),
         twins=twins(base.tree or base.impls, head.tree or head.impls, folder),
     )
 
 
-def code_of(variants: tuple[Variant, Variant], names: Sequence[str]) -> tuple[str, str]:
-    """Return digests of both variants' code, the user's modules included, and of their interpreters' versions."""
-    base, head = variants
-    given = " ".join([*names, *(it.impl for it in variants if it.impl)])
-    own = own_files(given, Path.cwd()) if base.tree is None else {}  # a tree has the user's modules
-    return digest(base.code, own, base.versions), digest(head.code, own, head.versions)
+def digest_of_own(words: Iterable[str]) -> str:
+    """Return a digest of the files that these words of the options name, of which a comparison has no copy."""
+    return digest_of(own_files(words, Path.cwd()))
 
 
 def _variants(options: argparse.Namespace, folder: Path) -> tuple[Variant, Variant]:
     """Return both variants; raises `UsageError` for missing, incomplete or conflicting options."""
-    kinds = {
-        kind: (getattr(options, f"base{kind}"), getattr(options, f"head{kind}")) for kind in ("", "_impl", "_python")
-    }
-    given = [kind for kind, both in kinds.items() if any(both)]
-    if len(given) + bool(options.self_test) != 1:
+    kinds = ("base", "base_impl", "base_python", "self_test")
+    for base, head in zip(kinds, ("head", "head_impl", "head_python"), strict=False):
+        if getattr(options, head) and not getattr(options, base):
+            raise UsageError(f"{spelt(head)} is compared with {spelt(base)}, which is missing")
+    if sum(bool(getattr(options, kind)) for kind in kinds) != 1:
         raise UsageError(
             "one comparison at a time: give either --base REF, or --base-impl NAME --head-impl NAME, or --base-python PATH, "
             "or --self-test N"
         )
-    kind = given[0] if given else "self-test"
-    first, second = kinds.get(kind, ("", ""))
-    if given and not first:
-        option = kind.replace("_", "-")
-        raise UsageError(f"--head{option} {second} is compared with --base{option}, which is missing")
-    if kind == "":
+    if options.base:
         return _revisions(options, folder)
-    if kind == "_impl":
-        if not second:
-            raise UsageError(f"--base-impl {first} is compared with --head-impl NAME, which is missing")
-        if options.impl:
-            raise UsageError("--impl chooses among many; here --base-impl and --head-impl are the two")
-        name = first.partition("=")[0]
-        if name == second.partition("=")[0]:
-            raise UsageError(f"both are called {name}: give two names; --self-test N compares unchanged code")
     here = copy_of_impls(folder / "working-tree")
-    if kind == "self-test":
+    if options.self_test:
         there = copy_of_impls(folder / "another-copy")  # the folder's path may affect time, which must show
         return Variant("the working tree", here), Variant("a copy of it", there)
-    if kind == "_impl":
-        base, head = (Variant(name.partition("=")[0], here, impl=name) for name in (first, second))
-    else:
-        base, head = (
-            Variant(given, here, python=path, versions=versions)
-            for given in (first, second or sys.executable)
-            for path, versions in [interpreter(given)]
-        )
-    return base, head
+    if options.base_python:
+        first, second = options.base_python, options.head_python or sys.executable
+        return Variant(first, here, *interpreter(first)), Variant(second, here, *interpreter(second))
+    first, second = options.base_impl, options.head_impl
+    if not second:
+        raise UsageError(f"--base-impl {first} is compared with --head-impl NAME, which is missing")
+    if options.impl:
+        raise UsageError("--impl chooses among many; here --base-impl and --head-impl are the two")
+    name, other = first.partition("=")[0], second.partition("=")[0]
+    if name == other:
+        raise UsageError(f"both are called {name}: give two names; --self-test N compares unchanged code")
+    return Variant(name, here, impl=first), Variant(other, here, impl=second)
 
 
 def _revisions(options: argparse.Namespace, folder: Path) -> tuple[Variant, Variant]:
+    """Return two revisions, of the suite or of the user's own repository, whose modules they then have."""
     root = repository()
-    own = Path.cwd().is_relative_to(root) and any("=" in name for name in listed(options.impl))
+    own = any("=" in name for name in listed(options.impl))
+    if own and not Path.cwd().is_relative_to(root):
+        raise UsageError(f"{Path.cwd()} is in no git repository: start in that of your kernel")
     if root != CHECKOUT and not own:
         raise UsageError(f"revisions of {root} are compared: name a kernel in it, as in --impl mine=mine:mine")
     commits = commit_of(options.base, root), options.head and commit_of(options.head, root)
@@ -138,27 +137,21 @@ def _revisions(options: argparse.Namespace, folder: Path) -> tuple[Variant, Vari
         raise UsageError(
             f"--base {options.base} and --head {options.head} are the same commit {commits[0][:10]}; name another"
         )
-    base, head = (
-        _variant(given, commit, folder / name, root, own)
-        for name, given, commit in zip(VARIANTS, (options.base, options.head), commits, strict=True)
-    )
+    variants = []
+    for name, (given, commit) in by_variant(((options.base, commits[0]), (options.head, commits[1]))):
+        place = folder / name
+        if commit:
+            check_out(commit, place, root)
+            label = commit[:10] if commit.startswith(given) else f"{given} ({commit[:10]})"
+        else:
+            copy_of_working_tree(place, root) if own else copy_of_impls(place)
+            label = "the working tree"
+        impls = place if root == CHECKOUT else CHECKOUT
+        variants.append(Variant(label, impls, commit=commit, tree=place if own else None))
+    base, head = variants
     if digest(base.code) == digest(head.code) and same_files(*commits, root):
         raise SameCode(base, head)
     return base, head
-
-
-def _variant(given: str, commit: str | None, place: Path, root: Path, own: bool) -> Variant:
-    """Return a variant: a revision or the working tree, of the user's repository or of the suite; with `own` modules
-    of it.
-    """
-    if commit is None:
-        label = "the working tree"
-        place = copy_of_working_tree(place, root) if own else copy_of_impls(place)
-    else:
-        short = commit[:10]
-        label, place = short if commit.startswith(given) else f"{given} ({short})", check_out(commit, place, root)
-    impls = place if root == CHECKOUT else CHECKOUT
-    return Variant(label, impls, commit=commit, tree=place if own else None)
 
 
 @cache
@@ -168,7 +161,7 @@ def interpreter(given: str) -> tuple[str, str]:
     if path is None:
         raise UsageError(f"there is no interpreter {given}: give the path of a `python` with torch, numpy and psutil")
     path = str(Path(path).absolute())
-    done = subprocess.run([path, "-c", ASKED], cwd=CHECKOUT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([path, "-c", NEEDED], cwd=CHECKOUT, capture_output=True, text=True, timeout=300)
     if done.returncode:
         why = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise UsageError(f"{given} can't run the suite ({why}): `{given} -m pip install torch numpy psutil`")

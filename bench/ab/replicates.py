@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from statistics import median
 from time import monotonic
 from typing import Any
@@ -23,7 +23,8 @@ from ..cases.cells import Key
 from ..cases.outcome import Skip
 from ..timing.engine import block_of, rounds
 from ..timing.reference_workload import GPU_WORK, WORK
-from ..workers.client import NamedWorkers, Request, Script, WorkerClient, run_concurrently
+from ..workers.client import NamedWorkers, Request, Script, WorkerClient
+from .plan import VARIANTS, Plan
 
 ROUNDS = 20
 """Rounds of a cell in one replicate, fewer for long blocks: more replicates give more precision than longer ones
@@ -52,8 +53,6 @@ TRIES, FEW_FAULTS = 3, 256
 long again.
 """
 
-VARIANTS = ("base", "head")
-
 WORKLOADS: tuple[Key, ...] = tuple((WORKLOAD, name) for name in WORK)
 GPU_WORKLOADS: tuple[Key, ...] = tuple((WORKLOAD, name) for name in GPU_WORK)
 
@@ -62,51 +61,73 @@ Replicate = dict[str, Any]
 `blocks`, in the order of timing, by `COLUMNS`; and its duration in `seconds`.
 """
 
+Found = dict[Key, dict[str, Any] | Skip]
+"""Facts from a cell's check (`error`, `error_bound`, `peak_bytes`, `kernel`, ...), or why there are none."""
+
 COLUMNS = ("cell", "side", "seconds")
 """Columns of a block: index into `logs`; 0 base, 1 head; seconds of a call in its fastest slice."""
 
 
-def run_both(scripts: Sequence[Script], in_parallel: bool) -> None:
-    """Run the scripts of base and head, in parallel or one after the other."""
-    for those in [scripts] if in_parallel else [[script] for script in scripts]:
-        run_concurrently(those)
+class CellLost(Exception):
+    """A cell can't be timed in one variant."""
 
 
 @dataclass
 class Replication:
     """Measures the replicates of one comparison."""
 
-    start: Callable[[], NamedWorkers]
-    """Starts a fresh process for each of `VARIANTS`."""
-    requests: Sequence[Mapping[Key, dict[str, Any]]]
-    """By variant, the requests that prepare cells: the implementation's name there, and the case."""
-    rng: random.Random
-    workloads: Sequence[Key] = WORKLOADS
+    plan: Plan
+    found: Sequence[Found]
+    """Results of both variants' cells: cells that can't be timed are added as what they fail with."""
+    workloads: Sequence[Key]
     """Reference workloads that are the same in both variants."""
-    failures: dict[Key, CellFailed] = field(default_factory=dict)
-    """Cells that were lost while they were timed."""
-    in_parallel: bool = True
-    """Whether both variants are prepared at the same time: each on its own core, but never on one GPU."""
+    rng: random.Random
 
-    def replicate(self, cells: Collection[Key], most: int) -> Replicate:
+    def timeable(self, cells: Sequence[Key]) -> list[Key]:
+        """Return the cells that have not failed in any variant."""
+        return [key for key in cells if not any(isinstance(of[key], Skip) for of in self.found)]
+
+    def until_settled(
+        self,
+        cells: Sequence[Key],
+        left: Callable[[], float],
+        tell: Callable[[str], None],
+        before: Sequence[Replicate],
+        keep: Callable[[Replicate], None],
+    ) -> list[Replicate]:
+        """Measure replicates of the undecided cells until all are decided; returns `before`, and the new ones.
+
+        `left()`: seconds left; a replicate starts if one as long as the last would fit. `keep` is called with each new
+        replicate as soon as it is measured.
+
+        Verdicts are valid at every interim analysis, so that analysing after every replicate does not raise the error rate.
+        """
+        replicates, duration = list(before), 0.0
+        while True:
+            verdicts = verdicts_of(cells, replicates, self.plan.margin)
+            open_ = [key for key in self.timeable(cells) if verdicts[key].word not in SETTLED]
+            if not open_ or (len(replicates) > len(before) and left() <= duration):
+                return replicates
+            tell(f"timing {len(open_)} of {len(cells)} cells: replicate {len(replicates) + 1}")
+            began = left()
+            replicates.append(self.replicate(open_, min(MAX_ROUNDS, max(ROUNDS, ROUNDS_OF_ALL // len(open_)))))
+            keep(replicates[-1])
+            duration = began - left()
+
+    def replicate(self, cells: Sequence[Key], most: int) -> Replicate:
         """Measure a datum of each cell and reference workload in a fresh replicate; if a cell is lost, repeat without."""
         while True:
-            order = [key for key in (*cells, *self.workloads) if key not in self.failures]
+            order = [*self.timeable(cells), *self.workloads]
             self.rng.shuffle(order)
-            workers = self.start()
-            try:
+            with suppress(CellLost), closing(self.plan.start(self.plan.placed(self.rng))) as workers:
+                for name in VARIANTS:
+                    workers.first_reply(name)
                 return self._measure(workers, order, most)
-            except CellFailed as failed_cell:
-                if failed_cell.key in self.workloads:
-                    raise failed_cell.outcome from None
-                self.failures[failed_cell.key] = failed_cell
-            finally:
-                workers.close()
 
     def _measure(self, workers: NamedWorkers, order: list[Key], most: int) -> Replicate:
         began, clients = monotonic(), [workers.clients[name] for name in VARIANTS]
         took: tuple[dict[Key, float], ...] = {}, {}
-        run_both([self._preparing(client, i, order, took[i]) for i, client in enumerate(clients)], self.in_parallel)
+        self.plan.run([self._preparing(client, i, order, took[i]) for i, client in enumerate(clients)])
         blocks = {key: block_of(math.sqrt(took[0][key] * took[1][key])) for key in order}
         counts = {key: _rounds(block.seconds, most) for key, block in blocks.items()}
         timed: list[tuple[int, int, float]] = []
@@ -114,7 +135,7 @@ class Replication:
             block, what = blocks[key], " ".join(key)
             warm = block.warm or int(block.seconds <= LONG)  # the other process was scheduled
             for _ in range(TRIES if block.seconds > LONG else 1):
-                with _as_cell_failure(i, key):
+                with self._losing(i, key):
                     reply = clients[i].ask("time", what=what, calls=block.calls, slices=block.slices, warm=warm)
                 if reply["page_faults"] < FEW_FAULTS:
                     break
@@ -134,16 +155,27 @@ class Replication:
 
         The order of cells is equal in both, so that memory is laid out alike.
         """
-        for key in (it for it in order if it in self.requests[i]):
-            with _as_cell_failure(i, key):
-                yield Request(client, "grow", self.requests[i][key])
+        cells = {key: self.plan.request(i, key) for key in order if key not in self.workloads}
+        for key, cell in cells.items():
+            with self._losing(i, key):
+                yield Request(client, "grow", cell)
         for key in order:
-            what, cell = {"what": " ".join(key)}, self.requests[i].get(key)
-            do, details = ("prepare", cell) if cell else ("workload", {"name": key[1]})
-            with _as_cell_failure(i, key):
-                reply = yield Request(client, do, what | details)
+            do, details = ("prepare", cells[key]) if key in cells else ("workload", {"name": key[1]})
+            with self._losing(i, key):
+                reply = yield Request(client, do, {"what": " ".join(key)} | details)
                 took[key] = float(reply["seconds"])
         yield Request(client, "pin", {})
+
+    @contextmanager
+    def _losing(self, i: int, key: Key) -> Iterator[None]:
+        """If a cell fails in a variant, store that and raise `CellLost`; of a reference workload raise the `Skip`."""
+        try:
+            yield
+        except Skip as outcome:
+            if key in self.workloads:
+                raise
+            self.found[i][key] = outcome
+            raise CellLost from None
 
 
 def datum(blocks: Sequence[tuple[int, float]], long: bool) -> float:
@@ -170,58 +202,7 @@ def interleaved(counts: Mapping[Key, int], rng: random.Random) -> Iterator[tuple
             yield from ((key, variant) for variant in rng.sample((0, 1), 2))
 
 
-def until_settled(
-    replicate: Callable[[Collection[Key], int], Replicate],
-    cells: Sequence[Key],
-    margin: float,
-    left: Callable[[], float],
-    tell: Callable[[str], None] = lambda text: None,
-    before: Sequence[Replicate] = (),
-    keep: Callable[[Replicate], None] = lambda replicate: None,
-) -> list[Replicate]:
-    """Measure replicates of the undecided cells until all are decided; returns `before`, and the new ones.
-
-    `replicate` measures given cells in a given number of rounds; it may omit cells that it lost. `left()`: seconds
-    left; a replicate starts if one as long as the last would fit. `keep` is called with each new replicate as soon as
-    it is measured.
-
-    Verdicts are valid at every interim analysis, so that analysing after every replicate does not raise the error rate.
-    """
-    replicates = list(before)
-    lost: set[Key] = set()
-
-    def open_cells() -> list[Key]:
-        verdicts = verdicts_of(cells, replicates, margin) if replicates else {}
-        return [key for key in cells if not (key in lost or (key in verdicts and verdicts[key].word in SETTLED))]
-
-    open_, duration = open_cells(), 0.0
-    while open_ and (len(replicates) == len(before) or left() > duration):
-        tell(f"timing {len(open_)} of {len(cells)} cells: replicate {len(replicates) + 1}")
-        began = left()
-        replicates.append(replicate(open_, min(MAX_ROUNDS, max(ROUNDS, ROUNDS_OF_ALL // len(open_)))))
-        lost |= {*open_} - {(impl, case) for impl, case, _ in replicates[-1]["logs"]}
-        keep(replicates[-1])
-        duration = began - left()
-        open_ = open_cells()
-    return replicates
-
-
 def verdicts_of(cells: Sequence[Key], replicates: Sequence[Replicate], margin: float) -> dict[Key, Verdict]:
     """Return the verdicts from all replicates."""
     logs, workloads = of_saved(replicates)
     return of_replicates({key: logs.get(key, [math.nan] * len(replicates)) for key in cells}, workloads, margin)[0]
-
-
-class CellFailed(Exception):
-    """A cell can't be timed in one variant."""
-
-    def __init__(self, variant: str, key: Key, outcome: Skip):
-        self.variant, self.key, self.outcome = variant, key, outcome
-
-
-@contextmanager
-def _as_cell_failure(i: int, key: Key) -> Iterator[None]:
-    try:
-        yield
-    except Skip as outcome:
-        raise CellFailed(VARIANTS[i], key, outcome) from None

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from stats.verdict import IMPROVED, REGRESSED
 
 from ..cases.case_hash import hash_of
-from ..runs.saving import load, save
+from ..runs.saving import load
 from ..timing.machine import fingerprint
-from .comparison import Plan, Record
+from .plan import Plan, Record
 
 SLOW_DOWNS, SPEED_UPS = (0.01, 0.02, 0.05, 0.10), (-0.02, -0.05)
 """Shares injected."""
 
 PROCEDURE = (
     "bench/ab/comparison.py",
+    "bench/ab/plan.py",
     "bench/ab/replicates.py",
     "bench/timing/engine.py",
     "bench/timing/cell.py",
@@ -40,7 +39,7 @@ PROCEDURE = (
 """Modules of the decision procedure: comparisons by another procedure don't count."""
 
 NAME = "self-test"
-"""Name of the saved comparisons."""
+"""Beginning of the saved comparisons' names."""
 
 Injection = tuple[str, float]
 """Implementation, and the share by which head's is slowed; if negative, base's is slowed, so that head is faster."""
@@ -66,22 +65,10 @@ def injected(plan: Plan, injection: Injection | None) -> Plan:
     return replace(plan, variants=(replace(base, slower={name: 1 / (1 + share) - 1}), head))
 
 
-def keep(folder: Path, found: Record, injection: Injection | None, settings: dict[str, Any]) -> None:
-    """Save a comparison of a self-test with these options."""
-    name = NAME + (f"_{injection[0]}_{injection[1]:+g}" if injection else "")
-    about = {"command": f"python -m bench ab --self-test: {injection or 'unchanged'}", "settings": settings}
-    save(folder, name, found | about | {"injection": injection, "tested": conditions()}, indent=None)
-
-
 def kept(folder: Path) -> list[Record]:
     """Return the saved comparisons of self-tests of this machine by the current procedure."""
-    now = json.loads(json.dumps(conditions()))
-    return [it for path in sorted(folder.glob(f"*_{NAME}*.json")) if (it := load(path)).get("tested") == now]
-
-
-def missing(wanted: Sequence[Injection | None], done: Sequence[Record]) -> list[Injection | None]:
-    """Return the planned comparisons that are not saved yet."""
-    return [*(Counter(wanted) - Counter(map(_injection, done))).elements()]
+    now = json.loads(json.dumps(conditions())).items()
+    return [it for path in sorted(folder.glob(f"*_{NAME}*.json")) if now <= (it := load(path)).get("same", {}).items()]
 
 
 def conditions() -> Record:
@@ -93,7 +80,7 @@ def summary(records: Sequence[Record], margin: float) -> Iterator[str]:
     """Yield sentences on saved comparisons with this margin; none if nothing was measured."""
     by_share: dict[float, list[tuple[int, int, int, int]]] = {}
     for record in (it for it in records if it["margin"] == margin):
-        name, share = _injection(record) or ("", 0.0)
+        name, share = record["injection"] or ("", 0.0)
         right = IMPROVED if share < 0 else REGRESSED
         found = [cell["word"] == right for cell in record["cells"] if cell["impl"] == name]
         alarms = [cell["word"] in (REGRESSED, IMPROVED) for cell in record["cells"] if cell["impl"] != name]
@@ -106,7 +93,3 @@ def summary(records: Sequence[Record], margin: float) -> Iterator[str]:
         else:
             raised = f"{sum(count[2] > 0 for count in counts)} of {len(counts)} runs of unchanged code"
             yield f"self-test of this machine: {raised} raised a false alarm ({flagged} cells)"
-
-
-def _injection(record: Record) -> Injection | None:
-    return (record["injection"][0], record["injection"][1]) if record["injection"] else None

@@ -1,4 +1,4 @@
-"""Provides the code of a variant: a git revision in a separate worktree, or a copy of the working tree.
+"""Provides the code of a variant: the files of a git revision, or a copy of the working tree.
 
 Revisions belong to the user's own repository, or, in a checkout of the suite, to its `impls`. The working tree is
 copied, so that edits during a comparison have no effect. Everything lies in one temporary folder, which a small shell
@@ -18,16 +18,13 @@ from pathlib import Path
 
 from .. import CHECKOUT
 from ..runs.saving import results_root
-from ..selection.choice import CODE
+from ..selection.choice import code_among
 from ..selection.errors import UsageError
 
 PREFIX = "attention-bench-ab-"
 """Prefix of the folder's name."""
 
-REMOVE = 'for tree in "$1"/*/; do git -C "$2" worktree remove --force "$tree"; done; rm -rf "$1"'
-"""Shell script with two arguments: folder, repository."""
-
-NO_CODE = shutil.ignore_patterns("__pycache__", ".git")
+NO_CODE = shutil.ignore_patterns("__pycache__")
 
 
 def repository() -> Path:
@@ -37,14 +34,14 @@ def repository() -> Path:
 
 
 @contextmanager
-def temporary_worktrees(repository: Path) -> Iterator[Path]:
-    """Create a temporary folder for the variants' code; removed with its git worktrees, even after `kill -9`."""
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-    command = ["sh", "-c", f"cat; {REMOVE}", "sh", str(folder), str(repository)]
+def temporary_folder() -> Iterator[Path]:
+    """Create a folder for the variants' code, which is removed even after `kill -9`."""
+    folder = tempfile.mkdtemp(prefix=PREFIX)
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     # waits for the end of its input, which comes when this process ends; must not receive Ctrl-C
-    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, env=_plain(), **quiet):  # type: ignore[call-overload]
-        yield folder
+    remove = ["sh", "-c", 'cat; rm -rf "$1"', "sh", folder]
+    with subprocess.Popen(remove, stdin=subprocess.PIPE, start_new_session=True, **quiet):  # type: ignore[call-overload]
+        yield Path(folder)
 
 
 def commit_of(revision: str, repository: Path) -> str:
@@ -83,20 +80,13 @@ def subject_of(commit: str, repository: Path) -> str:
     return _git(repository, "show", "--no-patch", "--format=%h %s", commit) or commit[:10]
 
 
-def check_out(commit: str, folder: Path, repository: Path) -> Path:
-    """Create a worktree in `folder`; raises `UsageError` on failure, and if a revision of the suite has no `impls`."""
-    done = subprocess.run(
-        ["git", "-c", "core.hooksPath=/dev/null", "worktree", "add", "--detach", str(folder), commit],
-        cwd=repository,
-        env=_plain(),
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        raise UsageError(f"git can't check out {commit[:10]}: {done.stderr.strip().splitlines()[-1]}")
-    if repository == CHECKOUT and not (folder / "impls" / "__init__.py").exists():
-        raise UsageError(f"revision {commit[:10]} has no impls/: it is older than what is compared here")
-    return folder
+def check_out(commit: str, folder: Path, repository: Path) -> None:
+    """Write the files of a commit to `folder`; raises `UsageError`."""
+    env = _plain() | {"GIT_INDEX_FILE": f"{folder}.index"}
+    for command in (["git", "read-tree", commit], ["git", "checkout-index", "--all", f"--prefix={folder}/"]):
+        done = subprocess.run(command, cwd=repository, env=env, capture_output=True, text=True)
+        if done.returncode:
+            raise UsageError(f"git can't check out {commit[:10]}: {done.stderr.strip().splitlines()[-1]}")
 
 
 def copy_of_impls(folder: Path) -> Path:
@@ -129,12 +119,15 @@ def twins(base: Path, head: Path, folder: Path) -> dict[Path, Path]:
     return places
 
 
-def digest(folder: Path, others: Mapping[str, Path] = {}, *versions: str) -> str:
-    """Return a digest of the code in a folder, of other files by name, and of the versions of what runs it."""
-    found = hashlib.sha256("".join(versions).encode())
-    files = sorted(it for it in folder.rglob("*") if it.suffix in CODE and it.is_file())
-    named = [(str(it.relative_to(folder)), it) for it in files]
-    for name, path in [*named, *sorted(others.items())]:
+def digest(folder: Path) -> str:
+    """Return a digest of the code in a folder."""
+    return digest_of({str(it.relative_to(folder)): it for it in code_among(folder.rglob("*"))})
+
+
+def digest_of(files: Mapping[str, Path]) -> str:
+    """Return a digest of files by name."""
+    found = hashlib.sha256()
+    for name, path in sorted(files.items()):
         found.update(os.fsencode(name) + b"\0" + path.read_bytes())
     return found.hexdigest()[:16]
 

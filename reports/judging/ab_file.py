@@ -117,10 +117,5 @@ def _notes(
     yield from (f"{name}: {result.reason}" for name, result in found.items() if verdict.CONTRADICTED in result.reason)
     yield from (f"in neither variant: {text}" for text in data["neither"])
     yield from data.get("self_test", ())
-    if (
-        "asked" in data
-        and replicates
-        and "blocks" in replicates[0]
-        and any(cell.verdict.word == verdict.INCONCLUSIVE for cell in cells)
-    ):
+    if "same" in data and any(cell.verdict.word == verdict.INCONCLUSIVE for cell in cells):
         yield f"to measure the INCONCLUSIVE cells for longer: python -m bench ab --continue {shlex.quote(str(path))}"

@@ -1,7 +1,7 @@
 """`python -m tests.experiments.interim [FILE...]`: interleaved comparisons, judged again after each of their replicates.
 
 FILE is a comparison as `python -m bench ab` saves it; without one, those that `--keep` has put into `tests/data/`. Prints, of
-each kind of comparison (by injection, as `python -m bench ab --self-test` names its files), what is found of it, alarms,
+each kind of comparison (by what `python -m bench ab --self-test` injected), what is found of it, alarms,
 comparisons whose sentence and cells contradict each other, facts that were taken back and signs that flipped as replicates
 were added. `--levels` prints instead by how much an interval must be wider to hold at every interim analysis
 (`stats.estimate.per_analysis`).
@@ -66,12 +66,10 @@ def levels() -> Iterator[tuple[str, ...]]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return what was injected, by the file's name `0007_self-test_sdpa_+0.02.json`, and the replicates without blocks."""
-    _, _, rest = path.stem.partition("self-test_")
-    impl, _, share = rest.partition("_")
+    """Return what was injected, as implementation and share, and the replicates without blocks."""
     data = json.loads(path.read_text(encoding="utf-8"))
     pairs = [{"logs": [[*key, round(log, 6)] for *key, log in pair["logs"]]} for pair in data["pairs"]]
-    return {"injected": [impl, float(share or 0)], "margin": data["margin"], "pairs": pairs}
+    return {"injected": data["injection"] or ["", 0.0], "margin": data["margin"], "pairs": pairs}
 
 
 def _line(impl: str, share: float, found: list[dict[str, Any]]) -> tuple[str, ...]:
