@@ -19,7 +19,7 @@ from bench.checks.gate import Gate
 from bench.checks.problem import Inputs, inputs_of
 from bench.checks.problems import problem_of
 from bench.timing import cell
-from bench.timing.caching import LONG, MIN_PAIRS, QUICK, check_no_result_caching
+from bench.timing.caching import LONG_CALL, MIN_PAIRS, QUICK, check_no_result_caching
 from bench.timing.cell import Built
 
 from .conftest import checked
@@ -109,7 +109,7 @@ def test_a_cache_miss_is_not_reported_as_caching(monkeypatch: pytest.MonkeyPatch
 
 def test_a_long_call_is_not_repeated_where_the_check_was_as_fast() -> None:
     work = Work(inputs_of(problem_of(CASE)), caches=True)
-    check(work, 2 * LONG, 3 * LONG)
+    check(work, 2 * LONG_CALL, 3 * LONG_CALL)
     assert work.calls == 0
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bench.cluster import command
-from bench.cluster.driver import TRIES, Reply
+from bench.cluster.driver import MOST_LOSSES, Reply
 from bench.cluster.sweep import disagreements, measure, pack
 from bench.runs.journal import Journal
 from bench.selection.errors import UsageError
@@ -131,7 +131,7 @@ def test_a_job_that_every_node_fails_is_given_up(tmp_path: Path) -> None:
 
     cluster = SimulatedCluster(NODES, CASES, lost)
     data = swept(tmp_path, cluster, 1, a=2)["a"]
-    assert [case for _, case in cluster.asked].count(CASES[1]) == TRIES
+    assert [case for _, case in cluster.asked].count(CASES[1]) == MOST_LOSSES
     assert {row["group"] for row in data["benchmarks"]} == {CASES[0]} and data["complete"]
     failed = [it for it in data["skipped"] if it["reason"] == "error"]
     assert {it["id"]: [it["impl"] for it in failed] for it in failed} == cases_of(CASES[1])

@@ -28,7 +28,17 @@ from bench.runs.run import Run
 from bench.selection.errors import UsageError
 from bench.selection.options import Selection
 from bench.timing.devices.nvml import words
-from bench.timing.engine import BLOCK, EVEN, LONG_ROUNDS, MIN_ROUNDS, NEED, VISITS, Visits, block_of, need
+from bench.timing.engine import (
+    BLOCK,
+    COMMON_ROUNDS,
+    LONG_MEMBER,
+    MIN_VISIT_ROUNDS,
+    NEED,
+    VISITS,
+    Visits,
+    block_of,
+    need,
+)
 from bench.timing.malloc import MAPPED
 from bench.timing.reference_workload import ReferenceWorkload
 from bench.workers.client import Lost
@@ -51,12 +61,12 @@ def test_all_members_take_part_in_the_same_rounds_however_long_their_calls(proce
     plan = Visits(0.25, processes)
     seconds = {"short": 1e-4, "20 ms": 0.02, "100 ms": 0.1, "1 s": 1.0}
     blocks = {name: block_of(each) for name, each in seconds.items()}
-    assert blocks["100 ms"].seconds > EVEN > blocks["20 ms"].seconds
+    assert blocks["100 ms"].seconds > LONG_MEMBER > blocks["20 ms"].seconds
     counts = [plan.counts(blocks, visit, {}) for visit in range(VISITS)]
     assert sum("1 s" in it for it in counts) == plan.long and "1 s" in counts[-1]
     for it in counts:
-        assert it.get("1 s") == it.get("100 ms") and min(it.values()) >= it.get("1 s", MIN_ROUNDS)
-    assert processes * sum(it.get("1 s", 0) for it in counts) in range(LONG_ROUNDS, LONG_ROUNDS + 2 * processes)
+        assert it.get("1 s") == it.get("100 ms") and min(it.values()) >= it.get("1 s", MIN_VISIT_ROUNDS)
+    assert processes * sum(it.get("1 s", 0) for it in counts) in range(COMMON_ROUNDS, COMMON_ROUNDS + 2 * processes)
     minute = {"1 min": block_of(60.0)}
     assert sum(plan.counts(minute, visit, {}).get("1 min", 0) for visit in range(VISITS)) == plan.long
     alone = sum(plan.counts({"": blocks["20 ms"]}, visit, {}).get("", 0) for visit in range(VISITS))
@@ -67,13 +77,13 @@ def test_cells_with_wider_intervals_get_more_time() -> None:
     plan, blocks = Visits(0.4), {"base": block_of(1e-4), "known": block_of(1e-4), "long": block_of(1.0)}
     usual, needy = plan.counts(blocks, 5, {}), plan.counts(blocks, 5, {"base": 2.0, "known": 0.25, "long": 2.0})
     assert needy["base"] == pytest.approx(2 * usual["base"], abs=1) and needy["long"] == usual["long"]
-    assert usual["known"] > needy["known"] >= MIN_ROUNDS
+    assert usual["known"] > needy["known"] >= MIN_VISIT_ROUNDS
     assert need({"known": 0.001, "wide": 0.3}, 0.02) == dict(zip(("known", "wide"), NEED, strict=True))
     known = need(
         {"base": 0.001, "known": 0.02, "long": 0.0}, 0.02
     )  # all of the case: timed no more, but for long calls
     assert plan.counts(blocks | {"long": block_of(1e-4)}, 5, known) == {}
-    assert {*plan.counts(blocks, 5, known).values()} == {-(-LONG_ROUNDS // plan.long)}
+    assert {*plan.counts(blocks, 5, known).values()} == {-(-COMMON_ROUNDS // plan.long)}
 
 
 # Runs in simulated processes
@@ -393,5 +403,5 @@ def test_a_case_that_cannot_stay_ready_is_made_ready_for_several_visits_at_a_tim
     for do, count in (("prepare", times), ("drop", times), ("caching", 1)):
         assert Counter(processes.of(do)) == dict.fromkeys(SECONDS, count), do
     if seconds > 0.1:
-        assert all(len(it.samples) in (LONG_ROUNDS, LONG_ROUNDS + 1) for it in run.found.values())
+        assert all(len(it.samples) in (COMMON_ROUNDS, COMMON_ROUNDS + 1) for it in run.found.values())
     assert run.state_text.endswith("100% of the timing done")

@@ -35,20 +35,20 @@ ROUNDS_OF_ALL = 320
 """Rounds that few open cells share, so that timing a replicate takes longer than starting it."""
 
 MIN_ROUNDS = 3
-"""Least rounds of a cell whose block isn't `LONG`: a single disturbed round must not be the datum."""
+"""Least rounds of a cell whose block isn't above `LONG_BLOCK`: a single disturbed round must not be the datum."""
 
 MAX_ROUNDS = 160
 """Most rounds of a cell, when few cells are left."""
 
-EVEN = 5e-3
+SHORT_BLOCK = 5e-3
 """Seconds of a block above which a cell has fewer rounds, so that cells take about the same time."""
 
-LONG, LONG_ROUNDS = 50e-3, 2
+LONG_BLOCK, MIN_LONG_ROUNDS = 50e-3, 2
 """Seconds of a block above which no untimed call precedes it, since what the other process has evicted from the caches is
 a small part of it, and the fastest block of each variant counts; and its least rounds: processes differ more.
 """
 
-TRIES, FEW_FAULTS = 3, 256
+LONG_BLOCK_TRIES, FEW_FAULTS = 3, 256
 """How often a long block is timed, until it faults fewer pages than this: while the heap grows, a call may take half as
 long again.
 """
@@ -133,8 +133,8 @@ class Replication:
         timed: list[tuple[int, int, float]] = []
         for key, i in interleaved(counts, self.rng):
             block, what = blocks[key], " ".join(key)
-            warm = block.warm or int(block.seconds <= LONG)  # the other process was scheduled
-            for _ in range(TRIES if block.seconds > LONG else 1):
+            warm = block.warm or int(block.seconds <= LONG_BLOCK)  # the other process was scheduled
+            for _ in range(LONG_BLOCK_TRIES if block.seconds > LONG_BLOCK else 1):
                 with self._losing(i, key):
                     reply = clients[i].ask("time", what=what, calls=block.calls, slices=block.slices, warm=warm)
                 if reply["page_faults"] < FEW_FAULTS:
@@ -143,7 +143,7 @@ class Replication:
         return {
             "seconds": monotonic() - began,
             "logs": [
-                [*key, datum([it[1:] for it in timed if it[0] == n], blocks[key].seconds > LONG)]
+                [*key, datum([it[1:] for it in timed if it[0] == n], blocks[key].seconds > LONG_BLOCK)]
                 for n, key in enumerate(order)
             ],
             "blocks": {name: list(column) for name, column in zip(COLUMNS, zip(*timed, strict=True), strict=True)},
@@ -182,7 +182,7 @@ def datum(blocks: Sequence[tuple[int, float]], long: bool) -> float:
     """Return log(head / base) of a cell in a replicate: the median over its rounds. `blocks`: variant and seconds.
 
     A round's two blocks lie within milliseconds and share the machine conditions; medians over all blocks of a variant
-    don't (docs/measured.md). Blocks above `LONG` share none, and are few: the fastest ones are compared.
+    don't (docs/measured.md). Blocks above `LONG_BLOCK` share none, and are few: the fastest ones are compared.
     """
     base, head = ([seconds for variant, seconds in blocks if variant == i] for i in (0, 1))
     if long:
@@ -192,7 +192,7 @@ def datum(blocks: Sequence[tuple[int, float]], long: bool) -> float:
 
 def _rounds(seconds: float, most: int) -> int:
     """Return the rounds of a cell whose block takes this long."""
-    return max(LONG_ROUNDS if seconds > LONG else MIN_ROUNDS, min(most, round(most * EVEN / seconds)))
+    return max(MIN_LONG_ROUNDS if seconds > LONG_BLOCK else MIN_ROUNDS, min(most, round(most * SHORT_BLOCK / seconds)))
 
 
 def interleaved(counts: Mapping[Key, int], rng: random.Random) -> Iterator[tuple[Key, int]]:

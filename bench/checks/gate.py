@@ -32,7 +32,7 @@ from .problem import Errors, Expected, Inputs, Problem, copies, elsewhere, input
 from .problems import problem_of, showing_output, showing_probs, showing_tails
 from .shortening import shortened_rules
 
-LONG = 512
+LONG_PROBE = 512
 """Probes up to this length have several batch entries and heads; longer ones cover long ranges only."""
 
 FEW = 1 << 15
@@ -45,7 +45,7 @@ modulo 128. A compiled form is probed at the first length only, since each is co
 all lengths, and it is checked in every pattern in the case itself.
 
 An implementation that declares a length unsupported is probed at the nearest supported length on the same side of
-`LONG`.
+`LONG_PROBE`.
 """
 
 ENTRIES = (len(PATTERNS), 4)
@@ -105,14 +105,14 @@ class Gate:
                 self._once("kernel (probe)", eager, probe.core, check_probe)
                 if probe == probed[0] and not case.does.gradients:
                     self._once("scale", eager, probe.core, check_scale)
-                if probe.T_kv > LONG:
+                if probe.T_kv > LONG_PROBE:
                     self._once("low scores", eager, probe.core, check_low_scores)
             if eager.limits.returns_lse:
                 self._once("log-sum-exp", eager, probe.core, check_lse)
             if eager.core is None or impl.compiled or (case.in_model and probe is probed[0]):
                 scope = "kernel" if probe.scope == "core" else probe.scope
                 self._once(f"{scope} (probe)", impl, probe, check_probe)
-            if probe == probed[0] and probe.T_kv <= LONG:
+            if probe == probed[0] and probe.T_kv <= LONG_PROBE:
                 what, used = ("gradients", check_uses) if case.does.gradients else ("outputs", check_buffers)
                 self._once(what, eager, probe if eager.core is None else probe.core, used)
         for probe in (it for it in padded(probed) if impl.refusal(it) is None):
@@ -189,8 +189,8 @@ def probes(impl: Impl, case: Case) -> tuple[Case, ...]:
 
 
 def _nearest(impl: Impl, case: Case, T: int) -> Case | None:
-    """Return the probe at the nearest supported length on the same side of `LONG`; None if there is none."""
-    shortest, longest = (LONG + 1, 2 * LONG) if T > LONG else (2, LONG)
+    """Return the probe at the nearest supported length on the same side of `LONG_PROBE`; None if there is none."""
+    shortest, longest = (LONG_PROBE + 1, 2 * LONG_PROBE) if T > LONG_PROBE else (2, LONG_PROBE)
     if impl.limits.max_T is not None and impl.limits.max_T < shortest:
         return None
     lengths = sorted(range(shortest, longest + 1), key=lambda length: abs(length - T))
@@ -206,7 +206,7 @@ def _probes_at(case: Case, T: int) -> Iterator[Case]:
     preferred probe comes first, then less demanding ones: rounder lengths of the other sequence; windows, prefix and
     cap unchanged; fewer heads and batch entries.
     """
-    grouped, long = case.H_kv != case.H, T > LONG
+    grouped, long = case.H_kv != case.H, T > LONG_PROBE
     H = 4 if grouped else min(case.H, 2) if long else 3
     H_kv = H if not grouped else 2 if case.H_kv > 1 else 1
     B = len(PATTERNS) if case.does.cached else 1 if case.requests or (long and H > 1 and not case.padded) else 2
@@ -226,7 +226,7 @@ def _lengths(case: Case, T: int) -> Iterator[dict[str, Any]]:
         part, most = max(1, T // 3), max(2, T // 2)
         yield tokens_of(f"1x{part}:{part}+1x{part}:{T}+3x1:{most}")
         return
-    others = (T + 9, T + 64, T + 128, T) if T > LONG else (T - 9, T - 64, T + 64, T - 128, T + 128, T)
+    others = (T + 9, T + 64, T + 128, T) if T > LONG_PROBE else (T - 9, T - 64, T + 64, T - 128, T + 128, T)
     tokens = min(case.T, T // 2) if case.does.cached else T
     for T_kv in (T,) if case.source == "self" else others:
         yield {"T": tokens, "T_kv": T_kv}
@@ -271,9 +271,9 @@ def check_probe(impl: Impl, case: Case) -> None:
             numbers.refill(problem_of(case))
             prepare(module, case)
             check_many_forwards(module, case, (numbers, *others))
-            if case.scope == "core" and case.T <= LONG:
+            if case.scope == "core" and case.T <= LONG_PROBE:
                 check_single_gradients(module, case, numbers)
-            if case.scope == "layer" and case.T <= LONG:
+            if case.scope == "layer" and case.T <= LONG_PROBE:
                 check_new_weights(module, case, numbers)
     if not all(map(surroundings_intact, (numbers, *others))):
         raise Wrong("writes to memory beside its inputs")

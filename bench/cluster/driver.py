@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from ..runs.journal import Journal
 from ..selection.errors import UsageError
 
-TRIES = 3
+MOST_LOSSES = 3
 """Number of losses after which a job is skipped."""
 
 POLL = 0.5
@@ -100,8 +100,8 @@ class Driver:
                 raise UsageError(f"{reply['node']}: {why}")
             tell(f"{job} is lost: {why}")
             self._open[job] += 1
-            if self._open[job] == TRIES:
-                self._take(job, {"failed": f"failed {TRIES} times, lastly: {why}"})
+            if self._open[job] == MOST_LOSSES:
+                self._take(job, {"failed": f"failed {MOST_LOSSES} times, lastly: {why}"})
         elif job.case and (why := self._differing(job.kind, reply["run"]["machine_info"])):
             self.refused.add(reply["node"])
             tell(f"{reply['node']} is refused: {job.kind} has {why}")

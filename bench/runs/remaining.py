@@ -7,7 +7,7 @@ import os
 from ..cases.case import Case
 from ..cases.cells import Cell, grouped
 from ..cases.counting import bytes_of_reference, flops, least_bytes
-from ..timing.engine import LONG_ROUNDS, LONG_SECONDS, VISITS
+from ..timing.engine import COMMON_ROUNDS, COMMON_SECONDS, VISITS
 from ..timing.malloc import KEEP, MAPPED, chosen
 from .rows import Found
 from .run import Run
@@ -49,10 +49,10 @@ def remaining(run: Run) -> float:
     time, left = TIMED * run.processes * run.timing["cell_time"], END
     for case, cells in grouped(planned, lambda case: case.id).items():
         calls = {it: checked.get(it.key, longer * seconds_of_call(it.case)) for it in cells}
-        timed = sum(max(time, LONG_ROUNDS * call) for call in calls.values())
+        timed = sum(max(time, COMMON_ROUNDS * call) for call in calls.values())
         ready = run.processes * sum(0.1 + READIED * call for call in calls.values())
         visits = len(run.visits(case)) / VISITS / run.processes
-        left += (1 - visits) * (min(timed, LONG_SECONDS + time * len(cells)) + ready)
+        left += (1 - visits) * (min(timed, COMMON_SECONDS + time * len(cells)) + ready)
         left += sum(seconds_of_check(it, call) for it, call in calls.items() if not run.settled(it.key))
         left += MORE * sum(calls.values()) if "model" in run.asked else 0.0
     return USUAL * left

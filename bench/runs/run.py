@@ -35,7 +35,7 @@ from .saving import load, run_files
 
 SCHEMA = 2
 
-TRIES = 3
+MOST_LOST_WORKERS = 3
 """Number of processes that may end while checking a cell before the cell is skipped."""
 
 
@@ -313,7 +313,7 @@ class Run:
             self._numbers.update(last["numbers"])
             self._began -= last["elapsed"]
         for key, times in self.begun.items():
-            if times >= TRIES and not self.settled(key):
+            if times >= MOST_LOST_WORKERS and not self.settled(key):
                 self.add_skipped(self.cell(key), Skip(f"the run ended {times} times while this was checked"))
 
     def close(self) -> None:

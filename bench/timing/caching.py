@@ -47,7 +47,7 @@ PAUSE = 0.01
 inputs always wait: 40 of 3,000 checks of correct kernels failed.
 """
 
-LONG = 0.05
+LONG_CALL = 0.05
 """Calls longer than this are not repeated if the checked call was no slower."""
 
 SHOWN = 0.5
@@ -69,7 +69,7 @@ def check_kernel_caches_nothing(cell: Cell, usual: float = 0.0) -> None:
     impl, case = eager_form(cell.impl), replace(cell.case.core, dropout=0.0, out_dropout=0.0)
     if cell.case.scope == "core" or impl.core is None:
         return
-    if usual > LONG and flops(case) >= SHOWN * flops(cell.case):
+    if usual > LONG_CALL and flops(case) >= SHOWN * flops(cell.case):
         case = min((case, *probes(impl, case)[1:2]), key=lambda it: it.H * it.T * it.T_kv)
     with suppress(OutOfMemory):
         built = build(Cell(impl, case))
@@ -103,7 +103,7 @@ def check_no_result_caching(built: Built, run: Work, usual: float, first: float)
 
     `usual`: seconds of a timed call; `first`: seconds of the checked call, whose inputs may have been fresh.
     """
-    if usual > LONG and first <= SHARE * usual:
+    if usual > LONG_CALL and first <= SHARE * usual:
         return
     for _ in range(QUICK):
         built.perturb()

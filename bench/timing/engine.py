@@ -29,16 +29,16 @@ WARM_SHARE = 1 / 8
 REQUEST = 2e-4
 """Approximate seconds of one request to a worker."""
 
-EVEN = 80e-3
+LONG_MEMBER = 80e-3
 """Seconds of a block above which it counts as long: its member takes part in fewer visits."""
 
-MIN_ROUNDS = 2
+MIN_VISIT_ROUNDS = 2
 """Least rounds of a visit for members with short blocks."""
 
 LONG_VISITS = 3
 """Visits in which members with long blocks take part."""
 
-LONG_ROUNDS, LONG_SECONDS = 8, 120.0
+COMMON_ROUNDS, COMMON_SECONDS = 8, 120.0
 """Least rounds in which every member takes part, over all processes; and the seconds within which there are as many."""
 
 NEED = 0.25, 1.25
@@ -100,16 +100,16 @@ class Visits:
         If a member with a long block takes part, all members do, in at least as many rounds; if none does and no need
         is left, there are no rounds.
         """
-        long = {member for member, block in blocks.items() if block.seconds > EVEN}
+        long = {member for member, block in blocks.items() if block.seconds > LONG_MEMBER}
         fewest = 0
         if long and self.is_long(visit):
-            within = LONG_SECONDS / sum(block.seconds for block in blocks.values())
-            fewest = max(1, round(min(LONG_ROUNDS, within) / self.long / self.processes))
+            within = COMMON_SECONDS / sum(block.seconds for block in blocks.values())
+            fewest = max(1, round(min(COMMON_ROUNDS, within) / self.long / self.processes))
         if not fewest and not any(need.get(member, 1.0) for member in blocks):
             return {}
         found: dict[Member, int] = {}
         for members, count, least in (
-            (blocks.keys() - long, VISITS, max(MIN_ROUNDS, fewest)),
+            (blocks.keys() - long, VISITS, max(MIN_VISIT_ROUNDS, fewest)),
             (long if fewest else set(), self.long, fewest),
         ):
             usual = self.seconds / count * len(members) / (sum(blocks[it].seconds for it in members) or 1.0)

@@ -33,7 +33,7 @@ FEWEST_COPIES, LONGEST_COPIES = 8, 0.25
 LARGE = 2048
 """Side from which on products aren't timed with a single thread, too: it would be slower, and take long."""
 
-TRIES = 5
+MEASUREMENTS = 5
 """Number of measurements of a ceiling before a row above it is rejected."""
 
 SMALLEST = 1 << 16
@@ -59,7 +59,7 @@ class Rooflines:
         An exceeded ceiling is measured again, in case the machine was busy the first time; the highest counts. On a GPU
         rows may exceed it and keep their share: it is unverified that its measured ceilings are the highest possible.
         """
-        for _ in range(TRIES):
+        for _ in range(MEASUREMENTS):
             share = self._seconds(case, meter) / seconds
             if share <= 1:
                 return share
