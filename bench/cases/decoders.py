@@ -123,17 +123,17 @@ def _unbuildable(model_type: str) -> str | None:
 
 def matrices(case: Case) -> tuple[int, int]:
     """Count weights multiplied per token: of one block, and of the head (zero for a block)."""
-    return _counted(_sizes_of(case))[:2]
+    return _counted(weights_case(case))[:2]
 
 
 def weights(case: Case) -> int:
     """Count the weights of all matrices, tied ones once."""
-    return _counted(_sizes_of(case))[2]
+    return _counted(weights_case(case))[2]
 
 
-def _sizes_of(case: Case) -> Case:
+def weights_case(case: Case) -> Case:
     """Return one representative of all cases with the same weights."""
-    return replace(case, B=1, T=1, T_kv=1, mode="forward", mask="causal", dtype="float32", deterministic=False)
+    return replace(case, B=1, T=1, T_kv=1, mode="forward", mask="causal", deterministic=False)
 
 
 @lru_cache(maxsize=64)

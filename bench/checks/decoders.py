@@ -16,7 +16,7 @@ from impls import LayerShape
 from impls import weights as canonical
 
 from ..cases.case import Case
-from ..cases.decoders import BLOCKS, config_for, output_width
+from ..cases.decoders import BLOCKS, config_for, output_width, weights_case
 from . import data
 from .bounds import solver
 from .problem import Problem, written_to
@@ -46,7 +46,7 @@ def problem_of(case: Case, input_set: int) -> Problem:
     Weights are the same in every input set. Expected outputs: the output (of a model, the logits of some rows), the
     entries written to the cache, and the gradients of x and of every weight.
     """
-    generator, weights = data.seeded(case, input_set + 1), _weights(_same_weights(case))
+    generator, weights = data.seeded(case, input_set + 1), _weights(weights_case(case))
     dtype, blocks = getattr(torch, case.dtype), BLOCKS[case.scope]
     if case.scope == "block":
         exact = [data.randn((case.B, case.T, case.d_model), generator) * SMALL]
@@ -66,11 +66,6 @@ def problem_of(case: Case, input_set: int) -> Problem:
     grad = data.grad(case, (case.B, case.T, output_width(case)), rows, compared, generator)
     formula = partial(_formula, case, names, inputs, weights, grad, padding, rows)
     return Problem(case, names, inputs, padding, grad, weights, solver(formula, case, rows, compared, None))
-
-
-def _same_weights(case: Case) -> Case:
-    """Return one representative of all cases with the same weights."""
-    return replace(case, B=1, T=1, T_kv=1, mode="forward", mask="causal", deterministic=False)
 
 
 @lru_cache(maxsize=2)
