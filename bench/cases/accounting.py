@@ -19,7 +19,7 @@ def accounted(purpose: str) -> Iterator[None]:
         yield
     finally:
         whole = perf_counter() - start
-        _spent[purpose] = _spent.get(purpose, 0.0) + whole - _inner.pop()
+        count(purpose, whole - _inner.pop())
         if _inner:
             _inner[-1] += whole
 

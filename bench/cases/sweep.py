@@ -122,10 +122,10 @@ def misfit(case: Case) -> str | None:
     """Return why a case's rules conflict or leave a query without a key; None if they don't."""
     if case.in_model:
         return decoders.misfit(case)
-    causal, apart = case.mask.startswith("causal"), case.window or case.documents
-    if case.prefix and not causal:
+    apart = case.window or case.documents
+    if case.prefix and not case.causal:
         return f"without a causal mask every key is visible: --prefix needs --mask causal, not {case.mask}"
-    if case.window_right and causal:
+    if case.window_right and case.causal:
         return f"a causal mask excludes every key after a query: --window_right needs --mask none, not {case.mask}"
     if case.requests and (case.bias or case.documents or case.prefix):
         return "--requests can't be combined with --bias, --documents or --prefix"

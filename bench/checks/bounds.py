@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -81,19 +80,12 @@ VANISHING_OF_ONE_KEY = 1.0
 """Norm used where there is a single key: all rows are zero in exact arithmetic, up to rounding of terms this size."""
 
 
-def solver(
-    formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case, rows: Tensor | None, compared: Tensor | None,
-    pattern: Tensor | None,
-) -> Callable[[], tuple[Expected, ...]]:  # fmt: skip
-    """Return `Problem.solve`: computes expected outputs and bounds from a formula that can compute in any dtype."""
-    return partial(_expected, formula, case, rows, compared, pattern)
-
-
-def _expected(
+def expected_of(
     formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case, rows: Tensor | None, compared: Tensor | None,
     pattern: Tensor | None,
 ) -> tuple[Expected, ...]:  # fmt: skip
-    """Yield each reference with its bound: twice the error of the same formula in the case's own dtype, plus the floor.
+    """Return the expected outputs of a formula that can compute in any dtype, each with its bound: twice the error of the
+    same formula in the case's own dtype, plus the floor.
 
     A gradient may have three times the larger error of two plain methods. A row's error is relative to the typical size
     of that gradient's rows if the row is smaller; biases share the largest size, since the gradient of b_k vanishes.

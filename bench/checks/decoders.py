@@ -18,7 +18,7 @@ from impls import weights as canonical
 from ..cases.case import Case
 from ..cases.decoders import BLOCKS, config_for, output_width, weights_case
 from . import data
-from .bounds import solver
+from .bounds import expected_of
 from .problem import Problem, written_to
 
 COMPARED = 1 << 24
@@ -64,8 +64,31 @@ def problem_of(case: Case, input_set: int) -> Problem:
     rows = data.rows(case, input_set, COMPARED / case.B / output_width(case))
     compared = None if case.does.cached else data.compared(case, padding, rows)
     grad = data.grad(case, (case.B, case.T, output_width(case)), rows, compared, generator)
-    formula = partial(_formula, case, names, inputs, weights, grad, padding, rows)
-    return Problem(case, names, inputs, padding, grad, weights, solver(formula, case, rows, compared, None))
+
+    def formula(dtype: torch.dtype) -> dict[str, Tensor]:
+        """Return every expected output from transformers' eager model with parameters of `dtype`."""
+        module = decoder_of(case, dtype, None).to(case.device)
+        with torch.no_grad():
+            canonical.load(module, weights)
+        x, *cache = (it.to(dtype) if it.is_floating_point() else it for it in inputs)
+        if grad is not None and x.is_floating_point():
+            x.requires_grad_()
+        of_head = {"rows": rows} if case.scope == "model" and rows is not None else {}
+        with Widened(), torch.set_grad_enabled(grad is not None):
+            found = module(x, padding=padding, cache=tuple(cache), **of_head)
+            if case.does.cached:
+                return dict(zip(("output", *map(written_to, names[1:])), found, strict=True))
+            o = found if rows is None or of_head else found[:, rows]
+            if grad is None:
+                return {"output": o}
+            leaves = {name: p[0] for name, p in module.parts(lambda p: p).items()}
+            leaves = {"x": x, **leaves} if x.requires_grad else leaves
+            picked = grad if rows is None else grad[:, rows]
+            gradients = torch.autograd.grad(o, list(leaves.values()), picked.to(o.dtype))
+        return {"output": o.detach()} | {f"gradient of {n}": it for n, it in zip(leaves, gradients, strict=True)}
+
+    solve = partial(expected_of, formula, case, rows, compared, None)
+    return Problem(case, names, inputs, padding, grad, weights, solve)
 
 
 @lru_cache(maxsize=2)
@@ -73,32 +96,6 @@ def problem_of(case: Case, input_set: int) -> Problem:
 def _weights(case: Case) -> Weights:
     drawn = decoder_of(case, torch.float32, None).draw(data.seeded(case, 0))
     return {name: it.to(case.device, getattr(torch, case.dtype)) for name, it in drawn.items()}
-
-
-def _formula(
-    case: Case, names: tuple[str, ...], inputs: tuple[Tensor, ...], weights: Weights, grad: Tensor | None,
-    padding: Tensor | None, rows: Tensor | None, dtype: torch.dtype,
-) -> dict[str, Tensor]:  # fmt: skip
-    """Return every expected output from transformers' eager model with parameters of `dtype`."""
-    module = decoder_of(case, dtype, None).to(case.device)
-    with torch.no_grad():
-        canonical.load(module, weights)
-    x, *cache = (it.to(dtype) if it.is_floating_point() else it for it in inputs)
-    if grad is not None and x.is_floating_point():
-        x.requires_grad_()
-    of_head = {"rows": rows} if case.scope == "model" and rows is not None else {}
-    with Widened(), torch.set_grad_enabled(grad is not None):
-        found = module(x, padding=padding, cache=tuple(cache), **of_head)
-        if case.does.cached:
-            return dict(zip(("output", *map(written_to, names[1:])), found, strict=True))
-        o = found if rows is None or of_head else found[:, rows]
-        if grad is None:
-            return {"output": o}
-        leaves = {name: p[0] for name, p in module.parts(lambda p: p).items()}
-        leaves = {"x": x, **leaves} if x.requires_grad else leaves
-        picked = grad if rows is None else grad[:, rows]
-        gradients = torch.autograd.grad(o, list(leaves.values()), picked.to(o.dtype))
-    return {"output": o.detach()} | {f"gradient of {n}": it for n, it in zip(leaves, gradients, strict=True)}
 
 
 class Widened(TorchFunctionMode):

@@ -45,7 +45,10 @@ def traced(call: Callable[[], Any]) -> tuple[bytes, Any]:
     """
     with profile(profile_memory=True, experimental_config=_TRACE_ALONE) as profiler:
         output = call()
-    return trace_of(profiler), output
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "trace.json")
+        profiler.export_chrome_trace(str(path))
+        return path.read_bytes(), output
 
 
 def _trace_alone() -> _ExperimentalConfig | None:
@@ -62,11 +65,3 @@ _TRACE_ALONE = _trace_alone()
 def operators_in(trace: bytes) -> int:
     """Return the number of operators in a Chrome trace, nested ones included."""
     return trace.count(b'"cat": "cpu_op"')
-
-
-def trace_of(profiler: Any) -> bytes:
-    """Return a profiler's Chrome trace."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "trace.json")
-        profiler.export_chrome_trace(str(path))
-        return path.read_bytes()

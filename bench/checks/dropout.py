@@ -110,13 +110,10 @@ def kept_probs(o: Tensor, shown: Tensor, probe: Case) -> tuple[Tensor, Tensor]:
 
     (B, H, T, T_kv) each. A prob of a masked pair counts as kept.
     """
-    kept, visible = (_by_head(x, probe) != 0 for x in (o, shown))
+    if probe.scope == "layer":
+        o, shown = (x.unflatten(-1, (probe.H, -1)).transpose(1, 2) for x in (o, shown))
+    kept, visible = o != 0, shown != 0
     return kept | ~visible, visible
-
-
-def _by_head(o: Tensor, probe: Case) -> Tensor:
-    """(B, H, T, T_kv)"""
-    return o if probe.scope == "core" else o.unflatten(-1, (probe.H, -1)).transpose(1, 2)
 
 
 def check_share(kept: Tensor, visible: Tensor, p: float, what: str, of_each: int = 1) -> None:

@@ -401,6 +401,7 @@ def _log_sums(problem: Problem, dtype: torch.dtype) -> Tensor:
         return reference.attention(q, k, v, problem.case.layer_shape, padding=problem.padding, **weights)[..., 0]
 
 
+@keeping_settings()
 def check_call(
     call: Call,
     module: nn.Module,
@@ -414,13 +415,6 @@ def check_call(
     The call must not write to inputs, to the gradient of the output, to weights or to buffers, and outputs must survive
     later calls. `on_other_tensors`: call once more, on other tensors. Returns the errors on the first input set.
     """
-    with keeping_settings():
-        return _check_problems(call, module, numbers, case, input_sets, on_other_tensors)
-
-
-def _check_problems(
-    call: Call, module: nn.Module, numbers: Inputs, case: Case, input_sets: Sequence[int], on_other_tensors: bool
-) -> CheckResult:
     problems = [problem_of(case, input_set) for input_set in input_sets]
     first = dict(numbers.options)
     earlier: list[tuple[Problem, dict[str, Tensor], tuple[Tensor, ...]]] = []
@@ -561,10 +555,7 @@ def check_training(impl: Impl, probe: Case) -> None:
     with recording(probe):
         outputs = call.read(call.run())
         several = [outputs["output"], *(module(*numbers.tensors, **options) for _ in range(CALLS_IN_TRAINING - 1))]
-    reference, compared = problem.output.reference, problem.output.compared
-    shown = (
-        reference if compared is None else reference * compared.reshape(probe.B, *[1] * (reference.dim() - 3), -1, 1)
-    )
+    shown = problem.output.reference * problem.output.is_compared[..., None]
     found = [kept_probs(output, shown, probe) for output in several]
     kept, visible = [it for it, _ in found], found[0][1]
     check_independence(kept, visible)
@@ -581,9 +572,7 @@ def check_output_dropped(impl: Impl, probe: Case) -> None:
     with recording(probe):
         outputs = call.read(call.run())
     kept = outputs["output"] != 0
-    visible = (
-        torch.ones_like(kept) if problem.output.compared is None else problem.output.compared[..., None].expand_as(kept)
-    )
+    visible = problem.output.is_compared[..., None].expand_as(kept)
     check_independence([kept[:, None]], visible[:, None])
     check_shares(kept, visible, probe.out_dropout, "the output")
     verify(outputs, showing_output(probe, kept / (1 - probe.out_dropout)), TRAINING_OUTPUT)

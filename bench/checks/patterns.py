@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -63,30 +61,20 @@ def possible(case: Case) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Sizes of the features that make a pattern."""
+def query_sizes(case: Case) -> tuple[float, ...]:
+    """Return the size of each pattern feature of a query."""
+    width, large = case.D_h**0.5 / SPREAD, large_scores(case)
+    deep = -DEEP if has_depth(case) else 0.0
+    if case.computes == "float16":
+        deep = max(deep, -32768 / case.D_h**0.5)  # so that products are finite before scaling
+    wrapped = WRAPPED_OF_FLOAT64 if case.computes == "float64" else WRAPPED
+    late = wrapped if case.scope == "core" else large
+    return large * width, large * width, deep * width, late * width
 
-    large: float
-    deep: float
-    late: float
 
-    @property
-    def of_queries(self) -> tuple[float, ...]:
-        return self.large, self.large, self.deep, self.late
-
-    @classmethod
-    def of(cls, case: Case) -> Sizes:
-        width = case.D_h**0.5 / SPREAD
-        large = large_scores(case)
-        deep = (
-            min(DEEP, 32768 / case.D_h**0.5) if case.computes == "float16" else DEEP
-        )  # so that products are finite before scaling
-        # biases make these scores unequal; a layer's gradients would be dominated by theirs
-        is_left_out = case.qkv_bias or (case.does.gradients and case.scope == "layer")
-        wrapped = WRAPPED_OF_FLOAT64 if case.computes == "float64" else WRAPPED
-        late = wrapped if case.scope == "core" else large
-        return cls(large * width, 0.0 if is_left_out else -deep * width, late * width)
+def has_depth(case: Case) -> bool:
+    """Whether there are scores far below zero: biases make them unequal, and they dominate a layer's gradients."""
+    return not (case.qkv_bias or (case.does.gradients and case.scope == "layer"))
 
 
 def large_scores(case: Case) -> float:
@@ -114,7 +102,7 @@ def pattern_of(case: Case, heads: bool) -> Tensor:
         drawn = torch.where((drawn == LATE) & ~seen, ORDINARY, drawn)
         if case.T > 1:  # lone queries have it alternately
             drawn = torch.where(earliest, LATE, drawn)
-    return torch.where(drawn == DEEPEST, ORDINARY, drawn) if Sizes.of(case).deep == 0 else drawn
+    return drawn if has_depth(case) else torch.where(drawn == DEEPEST, ORDINARY, drawn)
 
 
 def query_features(pattern: Tensor) -> Tensor:

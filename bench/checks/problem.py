@@ -62,9 +62,17 @@ class Expected:
         return ROWS[self.reference.dim()]
 
     @cached_property
+    def is_compared(self) -> Tensor:
+        """True where a row is compared, in the shape of `reference` without its last axis."""
+        shape, compared = self.reference.shape[:-1], self.compared
+        if compared is None:
+            return torch.ones(shape, dtype=torch.bool, device=self.reference.device)
+        return compared if compared.dim() == len(shape) else compared[:, None].expand(shape)
+
+    @cached_property
     def _places(self) -> Tensor | None:
         """Positions of the compared rows among all rows of `reference`; None for all."""
-        return None if self.compared is None else self._like(self.compared).flatten().nonzero().flatten()
+        return None if self.compared is None else self.is_compared.flatten().nonzero().flatten()
 
     @cached_property
     def _sizes(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -90,16 +98,12 @@ class Expected:
         """Return the relative error of each compared row, in the shape of `reference` without its last axis."""
         o = (o if self.rows is None else o.index_select(-2, self.rows)).double()
         errors = (o - self.reference).norm(dim=-1) / self.reference.norm(dim=-1).clamp_min(self.norm_floor)
-        return errors if self.compared is None else torch.where(self._like(self.compared), errors, 0.0)
+        return torch.where(self.is_compared, errors, 0.0)
 
     def compared_rows(self, o: Tensor) -> Tensor:
         """Select the compared rows of an output. Contiguous outputs aren't copied as a whole."""
         o = o if self.rows is None else o.index_select(-2, self.rows)
         return o if self._places is None else o.flatten(0, -2).index_select(0, self._places)
-
-    def _like(self, compared: Tensor) -> Tensor:
-        """Return `compared` in the shape of the rows, (B, rows) or (B, H, rows)."""
-        return compared if len(self.axes) == compared.dim() else compared[:, None, :].expand(self.reference.shape[:-1])
 
 
 def written_to(cache: str) -> str:

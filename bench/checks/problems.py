@@ -16,7 +16,7 @@ from impls import weights as canonical
 from ..cases.accounting import accounted
 from ..cases.case import Case
 from . import data, decoders, patterns, reference
-from .bounds import WIDE, solver
+from .bounds import WIDE, expected_of
 from .patterns import APART, DEEPEST, FEATURES, PATTERN_FEATURES, SPREAD
 from .problem import Problem, written_to
 
@@ -89,10 +89,10 @@ def _kernel_problem(case: Case, input_set: int) -> Problem:
 @_cached
 @torch.inference_mode(False)
 def _kernel_patterns(case: Case) -> Problem:
-    generator, sizes = data.seeded(case, 2), patterns.Sizes.of(case)
+    generator, sizes = data.seeded(case, 2), patterns.query_sizes(case)
     q, k, v = (data.randn((case.B, *size), generator) for size in ((case.H, case.T, case.D_h), *data.cache_sizes(case)))
     pattern = patterns.pattern_of(case, heads=True)
-    query_features = patterns.query_features(pattern) * torch.tensor(sizes.of_queries)
+    query_features = patterns.query_features(pattern) * torch.tensor(sizes)
     if case.softcap and case.softcap <= patterns.large_scores(case):  # a larger cap applies to larger scores only
         q[pattern == APART] *= case.softcap / 2  # spread scores across the cap
     q = torch.cat([query_features, patterns.zero_where_equal(q[..., PATTERN_FEATURES:], pattern)], -1)
@@ -123,7 +123,7 @@ def _kernel_problem_of(
             o = reference.attention(q, k, v, case.layer_shape, padding=padding, rows=rows, dropped=dropped, **learned)
         return {"output": o.detach()} | _gradients(o, dict(zip("qkv", leaves, strict=True)) | learned, grad, rows)
 
-    solve = solver(formula, case, rows, compared, pattern)
+    solve = partial(expected_of, formula, case, rows, compared, pattern)
     return Problem(case, ("q", "k", "v"), inputs, padding, grad, weights, solve)
 
 
@@ -139,9 +139,9 @@ def _layer_problem(case: Case, input_set: int) -> Problem:
 @torch.inference_mode(False)
 def _layer_patterns(case: Case) -> tuple[Problem, Problem, Problem]:
     """Return three problems whose weights copy a token's first features to those of every head's queries and keys."""
-    generator, sizes = data.seeded(case, 2), patterns.Sizes.of(case)
+    generator, sizes = data.seeded(case, 2), patterns.query_sizes(case)
     drawn = canonical.draw(case.layer_shape, generator)
-    _take(drawn["W_q"], case.H, 0, sizes.of_queries, FEATURES + 1)
+    _take(drawn["W_q"], case.H, 0, sizes, FEATURES + 1)
     if case.latent is None:
         _take(drawn["W_k"], case.H_kv, PATTERN_FEATURES, (SPREAD,) * PATTERN_FEATURES, FEATURES + 1)
         drawn["W_v"][:, FEATURES] *= case.d_model**0.5
@@ -200,30 +200,26 @@ def _layer_problem_of(
     padding, rows = data.padding(case, input_set), data.rows(case, input_set)
     compared = data.compared(case, padding, rows)
     grad = data.grad(case, (case.B, case.T, case.d_model), rows, compared, generator)
-    formula = partial(_layer_formula, case, names, inputs, weights, grad, padding, rows, (dropped, out_dropped))
+
+    def formula(dtype: torch.dtype) -> dict[str, Tensor]:
+        leaves = _leaves(inputs, dtype, case)
+        in_dtype = dict(zip(weights, _leaves(weights.values(), dtype, case), strict=True))
+        if case.does.cached:
+            x, *cache = leaves
+            o, *written = reference.decode(x, cache, in_dtype, case.layer_shape, rows)
+            return {"output": o} | dict(zip(map(written_to, names[1:]), written, strict=True))
+        with autocasting(case):
+            o = reference.layer(
+                leaves[0], leaves[-1], in_dtype, case.layer_shape, padding=padding, rows=rows, dropped=dropped,
+                out_dropped=out_dropped,
+            )  # fmt: skip
+        return {"output": o.detach()} | _gradients(o, dict(zip(names, leaves, strict=True)) | in_dtype, grad, rows)
+
     pages, given = data.pages(case, input_set), inputs
     if pages is not None:
         given = (inputs[0], *(data.in_pool(x, pages, case) for x in inputs[1:]))
-    return Problem(case, names, given, padding, grad, weights, solver(formula, case, rows, compared, pattern), pages)
-
-
-def _layer_formula(
-    case: Case, names: tuple[str, ...], inputs: tuple[Tensor, ...], weights: dict[str, Tensor], grad: Tensor | None,
-    padding: Tensor | None, rows: Tensor | None, dropped: tuple[Tensor | None, Tensor | None], dtype: torch.dtype,
-) -> dict[str, Tensor]:  # fmt: skip
-    """Return every expected output of a layer by the plain formula, computed in `dtype`."""
-    leaves = _leaves(inputs, dtype, case)
-    in_dtype = dict(zip(weights, _leaves(weights.values(), dtype, case), strict=True))
-    if case.does.cached:
-        x, *cache = leaves
-        o, *written = reference.decode(x, cache, in_dtype, case.layer_shape, rows)
-        return {"output": o} | dict(zip(map(written_to, names[1:]), written, strict=True))
-    with autocasting(case):
-        o = reference.layer(
-            leaves[0], leaves[-1], in_dtype, case.layer_shape, padding=padding, rows=rows, dropped=dropped[0],
-            out_dropped=dropped[1],
-        )  # fmt: skip
-    return {"output": o.detach()} | _gradients(o, dict(zip(names, leaves, strict=True)) | in_dtype, grad, rows)
+    solve = partial(expected_of, formula, case, rows, compared, pattern)
+    return Problem(case, names, given, padding, grad, weights, solve, pages)
 
 
 def showing_probs(case: Case, dropped: Tensor | None = None) -> Problem:
