@@ -7,13 +7,10 @@ heads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
 from .layer import AttentionLayer, Cache, LayerShape, extend, split
-from .weights import Parts, core_parts, linear_parts
 
 BASE = 10000.0
 """Base of the wavelengths, as in the paper of rotary embeddings."""
@@ -73,12 +70,6 @@ class LatentLayer(AttentionLayer):
         even, odd = turning[..., 0::2], turning[..., 1::2]
         turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)
         return torch.cat([plain, turned], dim=-1)
-
-    def parts(self, of: Callable[[Tensor], Tensor]) -> Parts:
-        found: Parts = {}
-        for n in "qckv" + "o" * self.shape.out_proj:
-            found |= linear_parts(n, getattr(self, f"W_{n}"), of)
-        return found | core_parts(self.core, of)
 
 
 def rotary_angles(rope: int, T: int) -> Tensor:

@@ -158,26 +158,24 @@ class KernelLayer(AttentionLayer):
         self.W_v = nn.Linear(shape.d_model, shape.H_kv * shape.D_v, bias=shape.qkv_bias)
         self.core = core
 
-    def project(self, x: Tensor, x_k: Tensor, x_v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, x_k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         s = self.shape
-        return split(self.W_q(x), s.H), split(self.W_k(x_k), s.H_kv), split(self.W_v(x_v), s.H_kv)
+        return split(self.W_q(x), s.H), split(self.W_k(x_k), s.H_kv), split(self.W_v(x_k), s.H_kv)
 
     def forward(
         self,
         x: Tensor,
         x_k: Tensor | None = None,
-        x_v: Tensor | None = None,
         *,
         padding: Tensor | None = None,
         cache: Cache | None = None,
         pages: Tensor | None = None,
     ) -> Tensor:
-        """Map (..., T, d_model) to (..., T, d_out); keys from x_k, values from x_v, or appended to the cache, if given.
+        """Map (..., T, d_model) to (..., T, d_out); keys and values come from x_k, or are appended to the cache, if given.
 
         With `pages` the cache is a pool of pages.
         """
-        x_k = x if x_k is None else x_k
-        q, k, v = self.project(x, x_k, x_k if x_v is None else x_v)  # (..., H, T, D_h) each
+        q, k, v = self.project(x, x if x_k is None else x_k)  # (..., H, T, D_h) each
         if cache is not None:
             k, v = extend(cache, (k, v)) if pages is None else self.extend_pages(cache, (k, v), pages)
         if pages is None:

@@ -10,7 +10,7 @@ from .formula import attention
 from .layer import KernelCore, KernelLayer, LayerShape, split
 from .registry import every_score, register
 from .rules import EVERY_RULE
-from .weights import Parts, core_parts, linear_parts, packed_parts
+from .weights import Parts, named_parts, packed_parts
 
 
 @register("packed", beyond=(*EVERY_RULE, "page"), scores=every_score)
@@ -27,7 +27,7 @@ class Packed(KernelLayer):
         else:
             self.W_kv = nn.Linear(shape.d_model, sum(self.widths[1:]), bias=shape.qkv_bias)
 
-    def project(self, x: Tensor, x_k: Tensor, x_v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, x_k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if self.shape.source == "self":
             q, k, v = self.W_qkv(x).split(self.widths, dim=-1)
         else:
@@ -35,10 +35,5 @@ class Packed(KernelLayer):
         return split(q, self.shape.H), split(k, self.shape.H_kv), split(v, self.shape.H_kv)
 
     def parts(self, of: Callable[[Tensor], Tensor]) -> Parts:
-        if self.shape.source == "self":
-            found = packed_parts("qkv", self.W_qkv.weight, self.W_qkv.bias, self.widths, of)
-        else:
-            found = linear_parts("q", self.W_q, of)
-            found |= packed_parts("kv", self.W_kv.weight, self.W_kv.bias, self.widths[1:], of)
-        found |= core_parts(self.core, of)
-        return found | (linear_parts("o", self.W_o, of) if self.shape.out_proj else {})
+        names, packed = ("qkv", self.W_qkv) if self.shape.source == "self" else ("kv", self.W_kv)
+        return named_parts(self, of) | packed_parts(names, packed.weight, packed.bias, self.widths[-len(names) :], of)

@@ -82,7 +82,7 @@ class Limits:
         if missing := [package for package in (self.package or "").split() if not _is_there(package)]:
             return f"{name} needs the package {missing[0]}: {self.install or f'pip install {missing[0]}'}"
         if self.heads is not None and self.heads != case.H:
-            return f"{name} has {_count(self.heads, 'head')}, not {case.H}"
+            return f"{name} has {self.heads} head{'s' * (self.heads > 1)}, not {case.H}"
         if self.max_T is not None and max(case.T, case.T_kv) > self.max_T:
             return f"{name} stops at T = {self.max_T}"
         pairs = case.B * case.H * case.T * case.T_kv
@@ -206,21 +206,17 @@ def make(name: str, it: Any, *, takes_mask: bool = False, limits: Limits | None 
     owner = getattr(it, "__module__", "?")
     summary = next(iter((it.__doc__ or "").strip().splitlines()), "")
     limits = limits or Limits()
-    if not isinstance(it, type) and limits.masks is None:
-        limits = replace(limits, beyond=(*BY_MASK, *limits.beyond))
     if isinstance(it, type) and issubclass(it, nn.Module) and not issubclass(it, KernelCore):
         return Impl(name, owner, it, limits=limits, summary=summary)
     if (isinstance(it, type) and not issubclass(it, KernelCore)) or not callable(it):
         raise TypeError(f"{name!r} is neither a function nor an nn.Module class")
-    kernel = None if isinstance(it, type) else it
-    core = partial(KernelCore, kernel=_output_of(kernel, limits), takes_mask=takes_mask) if kernel else it
-    limits = replace(limits, beyond=(*limits.beyond, *AROUND))
+    core, kernel, rules = it, None, (*limits.beyond, *AROUND)
+    if not isinstance(it, type):
+        kernel, rules = it, rules if limits.masks is not None else (*BY_MASK, *rules)
+        of_output = partial(_first, kernel) if limits.returns_lse else kernel
+        core = partial(KernelCore, kernel=of_output, takes_mask=takes_mask)
+    limits = replace(limits, beyond=rules)
     return Impl(name, owner, lambda shape: _around(core(shape), shape), core, kernel, limits=limits, summary=summary)
-
-
-def _output_of(kernel: Kernel, limits: Limits) -> Kernel:
-    """Return a kernel that returns the output alone."""
-    return partial(_first, kernel) if limits.returns_lse else kernel
 
 
 def _first(kernel: Callable[..., Any], *qkv: Tensor, **options: Any) -> Tensor:
@@ -298,7 +294,3 @@ class Compiled(nn.Module):
 
     def parts(self, of: Callable[[Tensor], Tensor]) -> dict[str, list[Tensor]]:
         return parts(self.eager, of)
-
-
-def _count(n: int, word: str) -> str:
-    return f"{n} {word}" if n == 1 else f"{n} {word}s"

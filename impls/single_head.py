@@ -11,27 +11,25 @@ from .formula import attention
 from .layer import AttentionLayer, Cache, LayerShape, extend, kernel_options
 from .registry import every_score, register
 from .rules import BY_MASK
-from .weights import Parts, linear_parts
+from .weights import Parts, named_parts
 
 
 class SingleHead(AttentionLayer):
     """Base of single heads: queries, keys and values without a head axis."""
 
-    def project(self, x: Tensor, x_k: Tensor, x_v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, x_k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         raise NotImplementedError
 
     def forward(
         self,
         x: Tensor,
         x_k: Tensor | None = None,
-        x_v: Tensor | None = None,
         *,
         padding: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
         """(..., T, d_model) -> (..., T, d_out)"""
-        x_k = x if x_k is None else x_k
-        q, k, v = self.project(x, x_k, x_k if x_v is None else x_v)  # (..., T, D_h) each
+        q, k, v = self.project(x, x if x_k is None else x_k)  # (..., T, D_h) each
         if cache is not None:
             k, v = extend((cache[0].squeeze(-3), cache[1].squeeze(-3)), (k, v))  # (..., T_kv, D_h), (..., T_kv, D_v)
         mask = self.attn_mask(q.shape[-2], k.shape[-2], padding)
@@ -51,15 +49,15 @@ class ParameterHead(SingleHead):
             self.b_q, self.b_k = nn.Parameter(torch.zeros(shape.D_h)), nn.Parameter(torch.zeros(shape.D_h))
             self.b_v = nn.Parameter(torch.zeros(shape.D_v))
 
-    def project(self, x: Tensor, x_k: Tensor, x_v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = x @ self.W_q, x_k @ self.W_k, x_v @ self.W_v
+    def project(self, x: Tensor, x_k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = x @ self.W_q, x_k @ self.W_k, x_k @ self.W_v
         return (q + self.b_q, k + self.b_k, v + self.b_v) if self.shape.qkv_bias else (q, k, v)
 
     def parts(self, of: Callable[[Tensor], Tensor]) -> Parts:
         found = {f"W_{n}": [of(getattr(self, f"W_{n}")).T] for n in "qkv"}
         if self.shape.qkv_bias:
             found |= {f"b_{n}": [of(getattr(self, f"b_{n}"))] for n in "qkv"}
-        return found | (linear_parts("o", self.W_o, of) if self.shape.out_proj else {})
+        return found | named_parts(self, of)
 
 
 @register("linear", heads=1, beyond=BY_MASK, scores=every_score)
@@ -72,5 +70,5 @@ class LinearHead(SingleHead):
         self.W_k = nn.Linear(shape.d_model, shape.D_h, bias=shape.qkv_bias)
         self.W_v = nn.Linear(shape.d_model, shape.D_v, bias=shape.qkv_bias)
 
-    def project(self, x: Tensor, x_k: Tensor, x_v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return self.W_q(x), self.W_k(x_k), self.W_v(x_v)
+    def project(self, x: Tensor, x_k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.W_q(x), self.W_k(x_k), self.W_v(x_k)

@@ -52,17 +52,14 @@ class TorchMHA(nn.Module):
         self.shape = shape
         self.drop = nn.Dropout(shape.out_dropout)
 
-    def forward(
-        self, x: Tensor, x_k: Tensor | None = None, x_v: Tensor | None = None, *, padding: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, x_k: Tensor | None = None, *, padding: Tensor | None = None) -> Tensor:
         """(..., T, d_model) -> (..., T, d_model)"""
         x_k = x if x_k is None else x_k
-        x_v = x_k if x_v is None else x_v
         hidden = None if self.hidden is None else rows_of(self.hidden, self.shape, x.shape[-2], x_k.shape[-2])
         o, _ = self.mha(
             x,
             x_k,
-            x_v,
+            x_k,
             attn_mask=hidden,
             key_padding_mask=None if padding is None else ~padding,
             need_weights=self.need_weights,

@@ -58,15 +58,14 @@ def draw(shape: LayerShape, generator: torch.Generator, device: str = "cpu") -> 
 def draw_core(shape: LayerShape, generator: torch.Generator) -> dict[str, Tensor]:
     """Draw a core's own weights in float64."""
     sizes = core_sizes(shape)
-    drawn = {"sinks": draw_sinks(shape.H, shape.max_T, generator)} if "sinks" in sizes else {}
-    return drawn | ({"score_bias": quarters(sizes["score_bias"], generator)} if "score_bias" in sizes else {})
-
-
-def draw_sinks(H: int, T_kv: int, generator: torch.Generator) -> Tensor:
-    """Draw (H,) in float64, each about as large as sqrt(T_kv) keys together: it affects outputs beside one key and
-    beside thousands.
-    """
-    return torch.randn(H, generator=generator, dtype=torch.float64) + math.log(T_kv) / 2
+    drawn = {}
+    if "sinks" in sizes:
+        sinks = torch.randn(shape.H, generator=generator, dtype=torch.float64)
+        # as large as about sqrt(max_T) keys: a sink affects outputs beside one key and beside thousands
+        drawn["sinks"] = sinks + math.log(shape.max_T) / 2
+    if "score_bias" in sizes:
+        drawn["score_bias"] = quarters(sizes["score_bias"], generator)
+    return drawn
 
 
 def parts(layer: nn.Module, of: Callable[[Tensor], Tensor]) -> Parts:
@@ -77,20 +76,19 @@ def parts(layer: nn.Module, of: Callable[[Tensor], Tensor]) -> Parts:
     `nn.Linear` defines its own method `parts(of)`.
     """
     own: Callable[[Callable[[Tensor], Tensor]], Parts] | None = getattr(layer, "parts", None)
-    if own is not None:
-        return own(of)
+    return named_parts(layer, of) if own is None else own(of)
+
+
+def named_parts(layer: nn.Module, of: Callable[[Tensor], Tensor]) -> Parts:
+    """Return the parts of a layer that are `nn.Linear` called W_q, ..., W_o, and those of its core's own weights."""
     found: Parts = {}
     for n in "qckvo":
         linear = getattr(layer, f"W_{n}", None)
         if isinstance(linear, nn.Linear):
             found |= linear_parts(n, linear, of)
-    return found | core_parts(getattr(layer, "core", layer), of)
-
-
-def core_parts(core: nn.Module, of: Callable[[Tensor], Tensor]) -> Parts:
-    """Return the parts of a core's own weights (`core_sizes`)."""
+    core = getattr(layer, "core", layer)
     own = {name: getattr(core, name, None) for name in ("sinks", "score_bias")}
-    return {name: [of(it)] for name, it in own.items() if isinstance(it, nn.Parameter)}
+    return found | {name: [of(it)] for name, it in own.items() if isinstance(it, nn.Parameter)}
 
 
 def linear_parts(n: str, linear: nn.Linear, of: Callable[[Tensor], Tensor]) -> Parts:

@@ -12,7 +12,7 @@ from .layer import AttentionLayer, Cache, LayerShape
 from .registry import register, scores_of_a_head
 from .rules import BY_MASK
 from .single_head import LinearHead
-from .weights import Parts, linear_parts, parts
+from .weights import Parts, named_parts, parts
 
 
 @register("wrapper", grouped=False, beyond=BY_MASK, scores=scores_of_a_head)
@@ -28,7 +28,6 @@ class Wrapper(AttentionLayer):
         self,
         x: Tensor,
         x_k: Tensor | None = None,
-        x_v: Tensor | None = None,
         *,
         padding: Tensor | None = None,
         cache: Cache | None = None,
@@ -36,11 +35,11 @@ class Wrapper(AttentionLayer):
         """(..., T, d_model) -> (..., T, d_out)"""
         caches = [None] * self.shape.H if cache is None else list(zip(*(x.split(1, -3) for x in cache), strict=True))
         heads = zip(self.heads, caches, strict=True)
-        return self.finish(torch.cat([head(x, x_k, x_v, padding=padding, cache=own) for head, own in heads], dim=-1))
+        return self.finish(torch.cat([head(x, x_k, padding=padding, cache=own) for head, own in heads], dim=-1))
 
     def parts(self, of: Callable[[Tensor], Tensor]) -> Parts:
         found: Parts = {}
         for head in self.heads:
             for name, pieces in parts(head, of).items():
                 found.setdefault(name, []).extend(pieces)
-        return found | (linear_parts("o", self.W_o, of) if self.shape.out_proj else {})
+        return found | named_parts(self, of)

@@ -548,9 +548,9 @@ class LayerWithBuffers(KernelLayer):
         self.register_buffer("future", ~causal_visible(shape.max_T, shape.max_T), persistent=False)
         self.calls = 0
 
-    def forward(self, x, x_k=None, x_v=None, *, padding=None, cache=None):
+    def forward(self, x, x_k=None, *, padding=None, cache=None):
         self.calls += 1
-        q, k, v = self.project(x, x if x_k is None else x_k, x if x_k is None else x_k)
+        q, k, v = self.project(x, x if x_k is None else x_k)
         if cache is not None:
             k, v = extend(cache, (k, v))
         scores = q @ k.mT * self.scale.to(q.dtype)
@@ -576,10 +576,10 @@ class LayerThatAllocatesItsMaskOnce(KernelLayer):
         super().__init__(shape, KernelCore(shape, sdpa))
         self.mask: Tensor | None = None
 
-    def forward(self, x, x_k=None, x_v=None, *, padding=None, cache=None):
+    def forward(self, x, x_k=None, *, padding=None, cache=None):
         if cache is not None or not self.shape.causal or padding is not None or x_k is not None:
-            return super().forward(x, x_k, x_v, padding=padding, cache=cache)
-        q, k, v = self.project(x, x, x)
+            return super().forward(x, x_k, padding=padding, cache=cache)
+        q, k, v = self.project(x, x)
         if self.mask is None or len(self.mask) != q.shape[-2]:
             self.mask = causal_visible(q.shape[-2], k.shape[-2])
         return self.finish(sdpa(q, k, v, attn_mask=self.mask).transpose(-3, -2).flatten(-2))
@@ -590,12 +590,12 @@ class LayerThatProjectsByEinsum(KernelLayer):
     def __init__(self, shape: LayerShape):
         super().__init__(shape, KernelCore(shape, sdpa))
 
-    def project(self, x, x_k, x_v):
+    def project(self, x, x_k):
         s = self.shape
         weights = (self.W_q.weight, s.H), (self.W_k.weight, s.H_kv), (self.W_v.weight, s.H_kv)
         return tuple(
             torch.einsum("btd,hed->bhte", y, w.unflatten(0, (H, -1)))
-            for y, (w, H) in zip((x, x_k, x_v), weights, strict=True)
+            for y, (w, H) in zip((x, x_k, x_k), weights, strict=True)
         )
 
 

@@ -647,7 +647,7 @@ class StaleWeights(KernelLayer):
     def __init__(self, shape: LayerShape):
         super().__init__(shape, KernelCore(shape, sdpa))
 
-    def project(self, x, x_k, x_v):
+    def project(self, x, x_k):
         if self.packed is None:
             self.packed = torch.cat([self.W_q.weight, self.W_k.weight, self.W_v.weight])
         parts = torch.nn.functional.linear(x, self.packed).chunk(3, -1)
@@ -671,8 +671,8 @@ class CachedLayer(KernelLayer):
     def extend(self, cache: tuple[Tensor, Tensor], k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         raise NotImplementedError
 
-    def forward(self, x, x_k=None, x_v=None, *, padding=None, cache=None):
-        q, k, v = self.project(x, x, x)
+    def forward(self, x, x_k=None, *, padding=None, cache=None):
+        q, k, v = self.project(x, x)
         o = self.core(q, *(self.extend(cache, k, v) if cache else (k, v)))
         return self.finish(o.transpose(-3, -2).flatten(-2))
 
@@ -1329,9 +1329,9 @@ _lengths: dict[Any, Tensor] = {}
 
 @wrong("another padding", OTHER_PADDING, **PADDING)
 class KeepsItsFirstPadding(as_layer(sdpa)):  # type: ignore[misc]
-    def forward(self, x, x_k=None, x_v=None, *, padding=None, cache=None):
+    def forward(self, x, x_k=None, *, padding=None, cache=None):
         self.first = getattr(self, "first", padding)
-        return super().forward(x, x_k, x_v, padding=self.first, cache=cache)
+        return super().forward(x, x_k, padding=self.first, cache=cache)
 
 
 @wrong("another padding", "in other tensors than before, ", **PADDING)
@@ -1820,7 +1820,7 @@ class LayerThatKnowsTheProbs(as_layer(sdpa)):
     """Projects in every call, as it should."""
 
     def forward(self, x, *_, **__):
-        q, k, v = self.project(x, x, x)
+        q, k, v = self.project(x, x)
         key = ("probs", *digest(x))
         if key not in _remembered:
             scores = q @ k.mT * q.shape[-1] ** -0.5
