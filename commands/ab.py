@@ -33,14 +33,14 @@ def main(arguments: Sequence[str]) -> int:
     memory, is broken, or now fails the correctness check; 2 it could not be judged; 3 a usage error.
     """
     options = parser().parse_args(arguments)
-    return answered(lambda: _answer(options))
+    return exit_code_of(lambda: _execute(options))
 
 
-def answered(answer: Callable[[], int]) -> int:
+def exit_code_of(execute: Callable[[], int]) -> int:
     """Return the exit code of a measuring command; its errors are one line on stderr."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNJUDGED))
     try:
-        return answer()
+        return execute()
     except (UsageError, RunError) as error:
         return complain(error)
     except (Unjudgeable, Skip) as why:
@@ -50,7 +50,7 @@ def answered(answer: Callable[[], int]) -> int:
     return UNJUDGED
 
 
-def _answer(options: argparse.Namespace) -> int:
+def _execute(options: argparse.Namespace) -> int:
     _refuse_ignored(options)
     for path in filter(None, (options.json, options.markdown)):
         _refuse_unwritable(path)

@@ -29,7 +29,7 @@ from reports.pages.comparison_text import changed, sentences
 from stats.arguments import Parser
 from stats.verdict import INCONCLUSIVE, REGRESSED
 
-from .ab import UNJUDGED, answered
+from .ab import UNJUDGED, exit_code_of
 
 SEVERAL = 1
 """Exit code if commits that can't be judged lie between the last good one and the first bad one."""
@@ -73,10 +73,10 @@ SAME = Step(0.0, 0.0)
 def main(arguments: Sequence[str]) -> int:
     """Return the exit code: 0 found; 1 found up to unjudgeable commits; 2 the ends don't differ; 3 a usage error."""
     options = _parser().parse_intermixed_args(arguments)
-    return answered(lambda: _answer(options))
+    return exit_code_of(lambda: _execute(options))
 
 
-def _answer(options: argparse.Namespace) -> int:
+def _execute(options: argparse.Namespace) -> int:
     points = _points(options.ends, options.pythons)
     ends = ab_file.comparison(_measure(options, points[0], points[-1], 2))
     change = {

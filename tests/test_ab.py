@@ -42,7 +42,7 @@ from bench.timing.devices import DEVICES
 from bench.timing.reference_workload import GPU_WORK, WORK
 from bench.workers import worker as worker_process
 from bench.workers.client import Lost, Setting, Variant, WorkerClient
-from commands.ab import answered
+from commands.ab import exit_code_of
 from commands.history import confirm
 from reports.judging import confirmations
 from reports.reading.axes import add_axes, without_defaults
@@ -119,7 +119,7 @@ class Simulated(LocalWorker):
         if do == "facts":
             versions = dict.fromkeys([*WORK, *GPU_WORK], "1") | {"product": self.variant.python}
             fingerprint = {"torch": self.variant.python, "threads": self.world.threads[self.side]}
-            return {"fingerprint": fingerprint, "controls": versions}
+            return {"fingerprint": fingerprint, "workloads": versions}
         if do == "cells":
             absent = {*(("young",), ("gone", "old"))[self.side], "nobody"}
             cells = dict.fromkeys([Case(**case).id for case in details["cases"]])
@@ -745,7 +745,7 @@ def test_sigterm_ends_a_comparison_as_ctrl_c_does() -> None:
     before = signal.getsignal(signal.SIGTERM)
     try:
         with pytest.raises(SystemExit, match="2"):
-            answered(lambda: os.kill(os.getpid(), signal.SIGTERM) or 0)
+            exit_code_of(lambda: os.kill(os.getpid(), signal.SIGTERM) or 0)
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -524,7 +524,7 @@ def test_the_roofline_of_a_gpu_is_measured_in_a_worker_and_marks_what_is_above(
     monkeypatch.setattr(Rooflines, "_peak_bytes", lambda self, *of: 1e6)
     more = tasks.more("x", hot_s=1e-4)
     assert more["roof"] > 1
-    assert {ceiling["device"] for ceiling in more["roofs"]} == {"cuda"}
+    assert {ceiling["device"] for ceiling in more["rooflines"]} == {"cuda"}
 
 
 def test_a_gpu_has_its_own_reference_workload(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ def test_processes_become_one_run(tmp_path: Path) -> None:
     (file,) = run_files(tmp_path)
     data = json.loads(file.read_text())
     assert f"saved: {file}" in done.stdout
-    assert re.search("\n(Use|No answer|With|At) .*\n", done.stdout)
+    assert re.search("\n(Use|No recommendation|With|At) .*\n", done.stdout)
     assert len(data["benchmarks"]) == 4 and data["complete"]
     for row in data["benchmarks"]:
         stats, columns = row["stats"], row["extra_info"]

@@ -474,7 +474,7 @@ def one_product_for_keys_and_values(q, k, v, **options):
 
 @unusual()
 @masked
-def a_sink_that_nobody_sees(q, k, v, mask):
+def a_sink_without_effect(q, k, v, mask):
     """One key more, at minus infinity: as if it weren't there."""
     scores = scores_of(q, k, mask)
     probs = torch.cat([scores, torch.full_like(scores[..., :1], -torch.inf)], -1).softmax(-1)[..., :-1]

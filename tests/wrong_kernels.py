@@ -1749,7 +1749,7 @@ def a_gradient_added_twice_now_and_then(q, k, v, **options):
 
 
 @wrong_when_timed("race", "NaN or Inf in")
-def memory_that_nobody_wrote_now_and_then(q, k, v, **options):
+def memory_never_written_now_and_then(q, k, v, **options):
     o = sdpa(q, k, v, **options)
     return torch.where(torch.arange(o.shape[-1]) == 0, torch.nan, o) if now_and_then("memory") else o
 
@@ -1921,7 +1921,7 @@ changing(
 
 @wrong("memory", "NaN or Inf", scope="core")
 @masked
-def multiplies_memory_that_nobody_wrote_by_zero(q, k, v, mask):
+def multiplies_memory_never_written_by_zero(q, k, v, mask):
     behind = v.new_empty(*v.shape[:-2], 16, v.shape[-1])
     return torch.nn.functional.pad(probs_of(q, k, mask), (0, 16)) @ torch.cat([v, behind], -2)
 

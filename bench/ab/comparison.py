@@ -58,7 +58,7 @@ def compare(plan: Plan, tell: Tell, before: Sequence[Replicate] = (), keep: Keep
             fingerprints = base["fingerprint"], head["fingerprint"]
             _refuse_other_conditions(plan, *fingerprints)
             known = WORKLOADS if plan.in_parallel else WORKLOADS + GPU_WORKLOADS
-            workloads += [key for key in known if base["controls"][key[1]] == head["controls"][key[1]]]
+            workloads += [key for key in known if base["workloads"][key[1]] == head["workloads"][key[1]]]
             cells, neither, found = _available_cells(plan, (base, head))
             tell(f"checking {len(cells)} cell{'s' * (len(cells) != 1)} of base and head")
             plan.run([_checking(plan, workers, i, cells, found[i]) for i in (0, 1)])

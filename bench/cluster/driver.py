@@ -67,7 +67,7 @@ class Driver:
     def __post_init__(self) -> None:
         self._open = {Job(kind, None): 0 for kind in self.kinds}
         for line in self.journal.lines:
-            self._take(Job(*line["job"]), line["answer"])
+            self._take(Job(*line["job"]), line["reply"])
 
     def run(self) -> None:
         """Measure until every job has a result or is skipped; raises `UsageError` if a job has no node left."""
@@ -106,7 +106,7 @@ class Driver:
             self.refused.add(reply["node"])
             tell(f"{reply['node']} is refused: {job.kind} has {why}")
         else:
-            self.journal.add({"job": job, "answer": reply})
+            self.journal.add({"job": job, "reply": reply})
             self._take(job, reply)
             left = sum(it.kind == job.kind for it in self._open)
             tell(f"{job}: {reply['node']}; {left} left")

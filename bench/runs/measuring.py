@@ -285,7 +285,7 @@ class Measuring:
             if "cold_s" in lacks and cell.key not in run.skipped:
                 hot = median(it.seconds for it in run.samples(cell.key))
                 if (more := pool.attempt("more", cell, hot_s=hot)) is not None:
-                    run.rooflines.restore(more.pop("roofs", []))
+                    run.rooflines.restore(more.pop("rooflines", []))
                     run.add_found(cell, columns=more)
             if "trace" in lacks and cell.key not in run.skipped:
                 try:

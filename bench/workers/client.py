@@ -211,9 +211,9 @@ def run_concurrently(scripts: Sequence[Script]) -> None:
             sent[script] = pending.pop(script)
             request.client.send(request.do, **request.details)
         clients = [it.client for it in sent.values()]
-        answered = select.select(clients, [], [], min((it.left for it in clients), default=0.0))[0]
+        replied = select.select(clients, [], [], min((it.left for it in clients), default=0.0))[0]
         for script, request in list(sent.items()):
-            if request.client in answered or not request.client.left:
+            if request.client in replied or not request.client.left:
                 if request.client.calls_done():
                     calls_done.add(script)
                     continue

@@ -105,8 +105,8 @@ class Tasks:
         """Checked outputs of every cell prepared before: a cell that is rebuilt need not be checked again."""
 
     def facts(self) -> Reply:
-        """Return {"fingerprint": what two variants must share, "controls": {name: workload's version}}."""
-        return {"fingerprint": fingerprint(), "controls": software()}
+        """Return {"fingerprint": what two variants must share, "workloads": {name: version}}."""
+        return {"fingerprint": fingerprint(), "workloads": software()}
 
     def cells(self, names: list[str], whole_registry: bool, cases: list[Reply]) -> Reply:
         """Return the available implementations among the requested names (none: those of the sweep), with their cells.
@@ -296,7 +296,7 @@ class Tasks:
 
     def more(self, what: str, hot_s: float) -> Reply:
         """Return {"cold_s", ...}: one call under further conditions (`Meter.more`); of a block or a model its parts
-        (`parts_of`); on a GPU "roof", its share of the roofline, and "roofs": all that were measured
+        (`parts_of`); on a GPU "roof", its share of the roofline, and "rooflines": all that were measured
         (`Rooflines.table`).
         """
         built = self._built(what)
@@ -308,7 +308,7 @@ class Tasks:
             if case.in_model:
                 found |= parts_of(built)
         if case.device != "cpu":
-            found |= {"roof": self._rooflines.share(case, meter, hot_s), "roofs": self._rooflines.table()}
+            found |= {"roof": self._rooflines.share(case, meter, hot_s), "rooflines": self._rooflines.table()}
         return found
 
     def trace(self, what: str, path: str) -> Reply:

@@ -42,10 +42,10 @@ def main(arguments: Sequence[str], layers_of: Callable[[str], Layers]) -> int:
     `layers_of` returns the layers of a model by its name, or raises `RunError`.
     """
     options, _ = _parser().parse_known_args(arguments)
-    return command.answered(lambda options: _answer(options, arguments, layers_of), options)
+    return command.exit_code_of(lambda options: _execute(options, arguments, layers_of), options)
 
 
-def _answer(options: argparse.Namespace, arguments: Sequence[str], layers_of: Callable[[str], Layers]) -> int:
+def _execute(options: argparse.Namespace, arguments: Sequence[str], layers_of: Callable[[str], Layers]) -> int:
     several = options.emit and options.run is not None
     chosen = list(command.several([options.run], command.results(options))) if several else [command.chosen(options)]
     options = _parser().parse_args(arguments)  # the axes of that run are options too

@@ -27,7 +27,7 @@ REFUSED = 1
 
 def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
-    return command.answered(_set if options.what == "set" else _show, options)
+    return command.exit_code_of(_set if options.what == "set" else _show, options)
 
 
 def _set(options: argparse.Namespace) -> int:

@@ -38,10 +38,10 @@ the margin, and not shown to be within the margin; SLIGHT if slower and within.
 
 
 def main(arguments: Sequence[str]) -> int:
-    return command.answered(_answer, _parser().parse_intermixed_args(list(arguments)))
+    return command.exit_code_of(_execute, _parser().parse_intermixed_args(list(arguments)))
 
 
-def _answer(options: argparse.Namespace) -> int:
+def _execute(options: argparse.Namespace) -> int:
     """Run the command; returns the exit code.
 
     Raises:

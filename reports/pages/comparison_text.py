@@ -32,7 +32,7 @@ STYLES = {
 MOST_LINES = 30
 """Most rows of the Markdown table, to be readable on a phone."""
 
-ANSWERS = {command.FINE: "Nothing regressed", command.NOT_JUDGED: "It could not be judged"}
+RESULTS = {command.FINE: "Nothing regressed", command.NOT_JUDGED: "It could not be judged"}
 """Conclusions by exit code."""
 
 UNJUDGED = (verdict.GONE, verdict.INCONCLUSIVE, verdict.NEW)
@@ -190,13 +190,13 @@ def summary(this: Comparison) -> str:
     """Return 'Nothing regressed: 23 UNCHANGED within 1 %, 1 INCONCLUSIVE; 1 cell with another kernel (0001_a →
     0002_b)'.
     """
-    return f"{answer(this)}: {counted(this)} ({this.base} → {this.head})"
+    return f"{result(this)}: {counted(this)} ({this.base} → {this.head})"
 
 
-def answer(this: Comparison) -> str:
+def result(this: Comparison) -> str:
     """Return the conclusion: 'Nothing regressed'."""
-    if this.code in ANSWERS:
-        return ANSWERS[this.code]
+    if this.code in RESULTS:
+        return RESULTS[this.code]
     judged = [cell.verdict for cell in this.cells] + [*this.implementations.values()]
     if any(it.word == REGRESSED for it in judged):
         return "Something regressed"
@@ -209,7 +209,7 @@ def headline(this: Comparison, most: int = 0) -> tuple[str, list[str]]:
     """
     lines = list(sentences(this))
     first = len(lines) if len(lines) <= most else int(this.code == command.REGRESSED)
-    return ": ".join(filter(None, [answer(this), "; ".join(lines[:first])])), lines[first:]
+    return ": ".join(filter(None, [result(this), "; ".join(lines[:first])])), lines[first:]
 
 
 def counted(this: Comparison) -> str:

@@ -28,10 +28,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "files", nargs="+", metavar="FILE", type=Path, help="several versions of torch are shown side by side"
     )
-    return command.answered(_answer, parser.parse_args(arguments))
+    return command.exit_code_of(_execute, parser.parse_args(arguments))
 
 
-def _answer(options: argparse.Namespace) -> int:
+def _execute(options: argparse.Namespace) -> int:
     found: dict[tuple[str, str], Path] = {}
     every = []
     for path in options.files:

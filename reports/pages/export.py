@@ -18,10 +18,10 @@ from ..reading.runs import Run, RunError
 
 def main(arguments: Sequence[str]) -> int:
     """Export rows; returns the exit code: 0 written; 3 a usage error, reported in one line on stderr."""
-    return command.answered(_answer, _parser().parse_args(arguments))
+    return command.exit_code_of(_execute, _parser().parse_args(arguments))
 
 
-def _answer(options: argparse.Namespace) -> int:
+def _execute(options: argparse.Namespace) -> int:
     write, forms = FORMS.get(options.output.suffix.lower()), [*FORMS] if options.kind == "rows" else [".json"]
     if options.output.suffix.lower() not in forms:
         raise RunError(f"{options.output}: its ending should be one of {', '.join(forms)}")

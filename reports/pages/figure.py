@@ -17,10 +17,10 @@ from .report import report
 
 def main(arguments: Sequence[str]) -> int:
     """Draw the figure; returns the exit code: 0 written; 3 a usage error, reported in one line on stderr."""
-    return command.answered(_answer, _parser().parse_args(arguments))
+    return command.exit_code_of(_execute, _parser().parse_args(arguments))
 
 
-def _answer(options: argparse.Namespace) -> int:
+def _execute(options: argparse.Namespace) -> int:
     print(draw(options.name, command.chosen(options), options.output, options.narrow))
     return command.FINE
 

@@ -30,10 +30,10 @@ Confirm = Callable[[Unconfirmed, Path], str]
 
 
 def main(arguments: Sequence[str], confirm: Confirm) -> int:
-    return command.answered(partial(_answer, confirm=confirm), _parser().parse_args(arguments))
+    return command.exit_code_of(partial(_execute, confirm=confirm), _parser().parse_args(arguments))
 
 
-def _answer(options: argparse.Namespace, confirm: Confirm) -> int:
+def _execute(options: argparse.Namespace, confirm: Confirm) -> int:
     """Run the command; returns the exit code.
 
     Raises:

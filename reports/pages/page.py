@@ -18,7 +18,7 @@ from stats.arguments import as_typed
 
 from ..drawing import figure, svg, views
 from ..drawing.palette import MARKERS, PATHS, THEME
-from ..judging import answer, findings
+from ..judging import findings, recommendation
 from ..judging import frame as fr
 from ..judging.grid import Grid
 from ..reading import words
@@ -65,7 +65,7 @@ def html(this: Report, figures: Sequence[str] = ()) -> str:
             machine_line(run.machine),
         ],
         headline=this.headline,
-        lead=[*answer.own(this.grid, this.run.wrong), _sure(this)],
+        lead=[*recommendation.own(this.grid, this.run.wrong), _sure(this)],
         notices=list(_notices(this)),
         run=run,
         report=this,
@@ -114,7 +114,7 @@ def _opening(made: Grid, keys: dict[str, str]) -> str:
 def summary(this: Report) -> str:
     lines = [
         this.headline,
-        *answer.own(this.grid, this.run.wrong),
+        *recommendation.own(this.grid, this.run.wrong),
         _sure(this),
         *findings.wrong(this.rows, this.run.skipped),
         *this.findings,

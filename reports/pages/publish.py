@@ -38,10 +38,10 @@ def main(arguments: Sequence[str]) -> int:
     parser = command.parser("publish", "Write docs/results.md and README's figure from results/published/.")
     parser.add_argument("runs", nargs="*", metavar="RUN", help="which runs to keep there first (default: none)")
     command.add_results(parser)
-    return command.answered(_answer, parser.parse_args(arguments))
+    return command.exit_code_of(_execute, parser.parse_args(arguments))
 
 
-def _answer(options: argparse.Namespace) -> int:
+def _execute(options: argparse.Namespace) -> int:
     for name in options.runs:
         print(_keep(runs.one(name, command.results(options))))
     PAGE.write_text(text(PUBLISHED), encoding="utf-8")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..drawing.palette import Palette
-from ..judging import answer, findings, grid
+from ..judging import findings, grid, recommendation
 from ..judging import frame as fr
-from ..judging.answer import Trust
 from ..judging.frame import Row
 from ..judging.grid import Grid
+from ..judging.recommendation import Trust
 from ..reading.runs import Run
 
 
@@ -27,13 +27,13 @@ class Report:
 def report(run: Run) -> Report:
     rows = fr.rows_of(run)
     made = grid.grid(rows, run.skipped, run.registry)
-    headline = answer.headline(made, run.baseline_impl)
+    headline = recommendation.headline(made, run.baseline_impl)
     return Report(
         run,
         rows,
         made,
         Palette(run.registry),
         headline,
-        answer.trust(run, made),
+        recommendation.trust(run, made),
         [*filter(None, [findings.page_faults(rows), findings.hidden_memory(rows)])],
     )

@@ -94,10 +94,10 @@ def _readable(files: Iterable[Path], none: str) -> Iterator[Run]:
         warn(f"left out: {problem}")
 
 
-def answered(answer: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
+def exit_code_of(execute: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
     """Return the command's exit code; unreadable runs and unwritable files are one line on stderr."""
     try:
-        return answer(options)
+        return execute(options)
     except RunError as error:
         return complain(str(error))
     except BrokenPipeError:

@@ -96,7 +96,7 @@ def answered(folder: Path) -> list[tuple[str, str]]:
     """Return the jobs whose results are in the journal."""
     (journal,) = folder.glob("results/cluster/x.*.journal")
     lines = [json.loads(line) for line in journal.read_text().splitlines(keepends=True) if line.endswith("\n")]
-    return [tuple(line["job"]) for line in lines if "run" in line.get("answer", ())]
+    return [tuple(line["job"]) for line in lines if "run" in line.get("reply", ())]
 
 
 def check_same_cells(data: dict[str, Any], alone: dict[str, Any]) -> None:

@@ -346,7 +346,7 @@ INPUTS = [
         "can't import parses: SystemExit: 2"),
     run("echo 'async def f(q, k, v, **_): return q' > later.py; bench --impl mine=later:f $SMALL", 1,
         "^wrong: mine: .*returns coroutine, not"),
-    run(f"bench --impl sdpa $SMALL {NAMED}", 0, "^No answer: no case of this run has times of two"),
+    run(f"bench --impl sdpa $SMALL {NAMED}", 0, "^No recommendation: no case of this run has times of two"),
     refused("pb check fusde,sdpa", 3, "did you mean fused"),
     refused("pb check mine:own --T 16", 3, "unrecognized arguments: --T 16"),
     refused("pb ab --base HEAD --base-impl fused --head-impl sdpa", 3, "give either --base REF, or"),

@@ -122,11 +122,11 @@ def overhead(folder: Path) -> float:
 
     here.sdpa = nothing
     calls = 100_000
-    chosen, bare = (
+    chosen, direct = (
         min(repeat(lambda call=call: call(q, q, q, is_causal=True), number=calls, repeat=5)) / calls
         for call in (here.attention, nothing)
     )
-    return chosen - bare
+    return chosen - direct
 
 
 def report(found: Sequence[Found], seconds: float) -> None:

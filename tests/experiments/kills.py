@@ -124,7 +124,7 @@ def results(folder: Path) -> Iterator[str]:
     for path in folder.glob("results/**/*.journal"):
         for text in path.read_text().splitlines(keepends=True):
             match json.loads(text) if text.endswith("\n") else {}:
-                case {"job": _, "answer": {"run": run}}:
+                case {"job": _, "reply": {"run": run}}:
                     yield from of_rows(run)
                 case {"pair": pair}:
                     yield str(pair["logs"])

@@ -39,7 +39,9 @@ def no_drawing(monkeypatch: pytest.MonkeyPatch) -> list[tuple[runs.Run, Path]]:
         return folder / "index.html"
 
     nothing = SimpleNamespace(cases=[])
-    monkeypatch.setattr(reports_, "report", lambda run: SimpleNamespace(run=run, grid=nothing, headline="No answer."))
+    monkeypatch.setattr(
+        reports_, "report", lambda run: SimpleNamespace(run=run, grid=nothing, headline="No recommendation.")
+    )
     monkeypatch.setattr(page, "write", lambda this, folder: write_all([this.run], folder))
     monkeypatch.setattr(side_by_side_page, "write", write_all)
     return written

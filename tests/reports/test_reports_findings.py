@@ -30,7 +30,9 @@ def test_wrong_outputs_are_warned_of(tiny: Run) -> None:
 def test_only_skips_say_so_and_nothing_else(as_run: Any) -> None:
     skipped = [{"impl": "a", "id": "B1", "reason": "out_of_memory", "detail": "too big"}]
     run = as_run(synthetic.document([], skipped=skipped))
-    assert said(run) == [] and report(run).headline.startswith("No answer: no case of this run has times of two")
+    assert said(run) == [] and report(run).headline.startswith(
+        "No recommendation: no case of this run has times of two"
+    )
 
 
 def faulting(column: str = "kept_pages_s", **other: float | None) -> dict[str, Any]:

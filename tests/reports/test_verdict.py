@@ -352,12 +352,12 @@ def timed(logs_by_process: list[list[float]], rounds_from: int = 0) -> ratios.Sa
 
 
 def test_two_that_share_no_round_are_paired_by_process() -> None:
-    moods = [[0.0], [0.5], [-0.3]]
-    slow = timed([[log + 0.1] for [log] in moods], rounds_from=100)
-    ratio = ratios.ratio(slow, timed(moods))
+    conditions = [[0.0], [0.5], [-0.3]]
+    slow = timed([[log + 0.1] for [log] in conditions], rounds_from=100)
+    ratio = ratios.ratio(slow, timed(conditions))
     assert ratio.value == pytest.approx(math.exp(0.1)) and ratio.slower
     apart = ratios.Samples(slow.seconds, slow.rounds, slow.visits, [7, 8, 9])
-    assert not ratios.ratio(apart, timed(moods)).known
+    assert not ratios.ratio(apart, timed(conditions)).known
 
 
 def test_a_few_rounds_of_long_calls_of_which_some_take_twice_as_long_have_an_interval_that_holds() -> None:

@@ -44,11 +44,11 @@ def headline(grid: Grid, baseline: str | None) -> str:
     """Return the headline in one sentence. `baseline` is the default implementation."""
     cases = grid.judged
     if not cases:
-        return "No answer: no case of this run has times of two implementations that are correct everywhere."
+        return "No recommendation: no case of this run has times of two implementations that are correct everywhere."
     if not any(mark.low == mark.low for case in cases for mark in case.ranked[1:]):
         return (
-            "No answer yet: no ratio of this run has an interval: its implementations were timed one after the other, or "
-            "interleaved only once."
+            "No recommendation yet: no ratio of this run has an interval: its implementations were timed one after the "
+            "other, or interleaved only once."
         )
     name = _pick(cases)
     best = [case for case in cases if case.mark(name).best]
@@ -62,10 +62,10 @@ def headline(grid: Grid, baseline: str | None) -> str:
         return f"{_use(name, grid, best, baseline)}{_exceptions(name, cases)}"
     if 2 * _open(cases) >= len(cases):
         open_ = words.listing(mark.impl for mark in cases[0].ranked if mark.state == NOT_RESOLVED)
-        return f"No answer yet: {_not_resolved(cases) if len(cases) > 1 else f'{open_} are not resolved'}."
+        return f"No recommendation yet: {_not_resolved(cases) if len(cases) > 1 else f'{open_} are not resolved'}."
     counts = Counter(mark.impl for case in cases for mark in case.ranked if mark.best).most_common()
     named = words.listing(f"{it} in {n}" for it, n in counts if n >= counts[:3][-1][1])
-    return f"No single answer: fastest or tied are {named} of {len(cases)} cases."
+    return f"No single recommendation: fastest or tied are {named} of {len(cases)} cases."
 
 
 def _open(cases: Sequence[Case]) -> int:

@@ -10,9 +10,9 @@ import pytest
 import synthetic_runs as synthetic
 from synthetic_runs import COSTS, Noise
 
-from reports.judging import answer
 from reports.judging import frame as fr
 from reports.judging import grid as grids
+from reports.judging import recommendation
 from reports.pages import page, publish, tables
 from reports.pages.report import report
 from reports.reading import runs, words
@@ -95,7 +95,7 @@ def test_the_exception_is_named_with_its_factor() -> None:
     cases = [case(T, dtype, sdpa=1.0, packed=2.0) for T in (64, 256) for dtype in ("float32", "bfloat16")]
     cases[1] = case(64, "bfloat16", packed=1.0, sdpa=1.34)
     made = grids.Grid(cases, ["sdpa", "packed"], ["T", "dtype"])
-    assert answer.headline(made, None) == (
+    assert recommendation.headline(made, None) == (
         "Use sdpa: fastest in 3 of 4 cases. Exception: T = 64, bf16: packed, 1.3× faster."
     )
     assert made.entry("sdpa", made.columns()[1]).text == "1.3"
@@ -113,7 +113,7 @@ def test_an_exception_is_a_case_in_which_it_is_slower() -> None:
         second = {"sdpa": "packed", "packed": "sdpa"}[first]
         both = (grids.Mark(first, state, slowdown, row=row), grids.Mark(second, other_state, other, 1.0, row=row))
         cases.append(grids.Case(str(T), {"T": T}, "", {mark.impl: mark for mark in both}))
-    said = answer.headline(grids.Grid(cases, ["sdpa", "packed"], ["T"]), None)
+    said = recommendation.headline(grids.Grid(cases, ["sdpa", "packed"], ["T"]), None)
     assert said == ("Use sdpa: fastest in 4 of 6 cases. Exceptions: T = 4: packed, 1.05× faster; 1 case not resolved.")
 
 
@@ -155,11 +155,11 @@ def open_case(T: int, leader: str = "sdpa", other: str = "packed") -> grids.Case
 
 def test_unresolved_cases_are_counted() -> None:
     def said(*cases: grids.Case) -> str:
-        return answer.headline(grids.Grid(list(cases), ["sdpa", "packed"], ["T"]), None)
+        return recommendation.headline(grids.Grid(list(cases), ["sdpa", "packed"], ["T"]), None)
 
-    assert said(open_case(64)) == "No answer yet: sdpa and packed are not resolved."
+    assert said(open_case(64)) == "No recommendation yet: sdpa and packed are not resolved."
     three = [open_case(64), open_case(256), open_case(1024, "packed", "sdpa")]
-    assert said(*three) == "No answer yet: 3 of 3 cases not resolved."
+    assert said(*three) == "No recommendation yet: 3 of 3 cases not resolved."
 
 
 def test_one_implementation_has_no_answer() -> None:
@@ -167,10 +167,12 @@ def test_one_implementation_has_no_answer() -> None:
         "sdpa": grids.Mark("sdpa", ratios.FASTEST, 1.0),
         "mine": grids.Mark("mine", "unsupported", why="no package"),
     }
-    said = answer.headline(
+    said = recommendation.headline(
         grids.Grid([grids.Case("64", {}, "", marks)], ["mine", "sdpa"], [], frozenset({"mine"})), None
     )
-    assert said == "No answer: no case of this run has times of two implementations that are correct everywhere."
+    assert (
+        said == "No recommendation: no case of this run has times of two implementations that are correct everywhere."
+    )
 
 
 def test_a_column_is_not_resolved_where_at_least_half_of_its_cases_are() -> None:
@@ -220,7 +222,7 @@ def test_memory_decides_between_two_that_are_tied(as_run: Any, lean: str, other:
 
 def test_without_intervals_there_is_no_answer_yet(tiny: Run) -> None:
     this = report(tiny)
-    assert this.headline.startswith("No answer yet: no ratio of this run has an interval")
+    assert this.headline.startswith("No recommendation yet: no ratio of this run has an interval")
     assert "no ratio has an interval" in this.trust.reasons
     assert this.trust.command == "pytest bench/ --benchmark-save=x --processes 5"
 
@@ -349,7 +351,7 @@ def ratio(low: float, high: float) -> ratios.Ratio:
 
 
 @pytest.mark.parametrize(
-    ("rivals", "expected"),
+    ("others", "expected"),
     [
         ([(1.01, 1.2)], ["fastest", "slower"]),
         ([(0.99, 1.2)], ["tied", "tied"]),
@@ -364,11 +366,11 @@ def ratio(low: float, high: float) -> ratios.Ratio:
     ],
 )
 def test_ranks_follow_the_interval_of_the_ratio_to_the_fastest(
-    rivals: list[tuple[float, float]], expected: list[str]
+    others: list[tuple[float, float]], expected: list[str]
 ) -> None:
-    names = ["first", *map(str, range(len(rivals)))]
+    names = ["first", *map(str, range(len(others)))]
     over = {a: {b: ratio(0.9, 1.1) for b in names} for a in names}
-    for name, ends in zip(names[1:], rivals, strict=True):
+    for name, ends in zip(names[1:], others, strict=True):
         over[name]["first"] = ratio(*ends)
         over["first"][name] = over[name]["first"].inverse
     assert list(ratios.states(names, over).values()) == expected
