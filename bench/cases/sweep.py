@@ -67,7 +67,7 @@ def _case_from(point: dict[str, Any], unfit: list[str]) -> Case | None:
         point = {axis: value for axis, value in point.items() if axis not in AROUND_CORE}
     keys = max(point["T"], point.get("T_kv") or 0)
     if of_model and not point.get("requests") and (point.get("window") or 0) >= keys - 1:
-        point["window"] = None  # it hides no key: transformers has no window there, either
+        point["window"] = None  # it masks no key: transformers has no window there, either
     try:
         return _case(point)
     except ValueError as error:

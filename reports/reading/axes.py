@@ -25,7 +25,7 @@ class Axis:
     if_varying: bool = False
     """Whether it is shown only where it varies."""
     masks: bool = False
-    """Whether it affects visibility: which keys a query sees. `none` and None hide no key."""
+    """Whether it affects visibility: which keys a query sees. `none` and None mask no key."""
 
     @property
     def is_number(self) -> bool:
