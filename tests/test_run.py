@@ -104,7 +104,7 @@ def test_a_signature_needs_what_its_cases_ask_for_and_no_more(suite: Suite, tmp_
 
 
 def test_a_second_run_is_begun_by_resume_and_compared(
-    in_process: None, suite: Suite, small: tuple[Path, str], tmp_path: Path
+    in_process: None, suite: Suite, small: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(small[0] / "results", tmp_path / "results")
     second = suite("--resume", "y", *SMALL)
@@ -117,6 +117,8 @@ def test_a_second_run_is_begun_by_resume_and_compared(
     again = suite("--resume", "y", "--benchmark-save=y")
     assert again.returncode == 0 and run_files(tmp_path) == files
     assert "run y is finished: nothing is left to measure (--benchmark-save=y: once more)" in again.stdout
+    monkeypatch.setitem(sys.modules, "commands.summary", None)  # a node of a cluster has neither it nor pandas
+    assert suite("--resume", "y", "--no-summary").returncode == 0
     assert "begun with other options" in one_line(suite("--resume", "y", "--T", "8"))
 
 
