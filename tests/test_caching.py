@@ -220,6 +220,8 @@ def test_state_left_by_an_earlier_case_shows_in_the_first_call_of_the_next() -> 
     short, long = (Cell(impl, Case.of(T=T, H=2, D_h=8)) for T in (64, 256))
     gate.check(impl, long.case)
     impl.kernel.left = False  # type: ignore[union-attr]
+    for it in (short, long):
+        gate.check_threads(impl, it.case)
     timed, later = cell.probe(short, gate), cell.probe(long, gate)
     cell.check_built(timed)
     timed.time(calls=3)
