@@ -32,6 +32,9 @@ MASKED = ("work_share", "mask_efficiency", "mask_efficiency_low", "mask_efficien
 _OF_STATISTICS = ("samples", "over", "between_processes")
 """Columns that no file has."""
 
+_NO_LONGER_WRITTEN = {"energy_j"}
+"""Columns of earlier runs."""
+
 #: Ratio to the next largest beyond which a value is printed in words, so that the axis separates the others.
 OFF_THE_CHART = 8.0
 
@@ -147,7 +150,7 @@ def _measured(row: Row, gpu: object) -> dict[str, Any]:
     """Return a row's metadata and statistics, without the arrays of samples, and what follows from them alone."""
     axes = {name: next(iter(axis.omitted), None) for name, axis in KNOWN_AXES.items()}
     known = {**axes, **row["extra_info"], **{key: row["stats"].get(key) for key in STATS}, "samples": samples_of(row)}
-    found = {key: it for key, it in known.items() if not key.startswith("sample_")}
+    found = {key: it for key, it in known.items() if not key.startswith("sample_") and key not in _NO_LONGER_WRITTEN}
     found |= {key: math.nan for key in _NUMBERS if not isinstance(found.get(key), int | float)}
     found["spread"] = (found["q3"] - found["q1"]) / found["median"]
     found["tflops_per_s"] = found["flops"] / found["median"] / 1e12
