@@ -150,9 +150,7 @@ def test_the_culprit_is_reported_with_what_changed(history: History, capsys: pyt
 def test_an_end_without_the_kernel_is_named(
     history: History, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cells = [
-        Cell("mine", name, Verdict(verdict.NEW, "base: no module mine"), math.nan, math.nan, (0, 0)) for name in "ab"
-    ]
+    cells = [Cell("mine", name, Verdict(verdict.NEW, "base: no module mine"), math.nan, math.nan) for name in "ab"]
     monkeypatch.setattr(ab_file, "comparison", lambda _: Comparison("c0", "c29", 0.01, cells, [], {}, []))
     assert bisect.main(["c0", "c29", "--impl", "mine=mine:mine"]) == 2
     assert capsys.readouterr().out.endswith("between the ends:\n  mine is NEW: base: no module mine\n")
