@@ -32,13 +32,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _execute(options: argparse.Namespace) -> int:
-    found: dict[tuple[str, str], Path] = {}
+    found: dict[tuple[str, str, str], Path] = {}
     every = []
     for path in options.files:
         these = _read(path)
-        for torch, impl in dict.fromkeys((it["torch"], it["impl"]) for it in these):
-            if (other := found.setdefault((torch, impl), path)) != path:
-                raise RunError(f"{other} and {path} both have {impl} with torch {torch}: leave out one")
+        for key in ((it["torch"], it["impl"], it["problem"]) for it in these):
+            if (other := found.setdefault(key, path)) != path:
+                torch, impl, problem = key
+                raise RunError(f"{other} and {path} both have {impl} with torch {torch} on {problem}: leave out one")
         every += these
     print(text(every))
     return command.FINE

@@ -39,8 +39,11 @@ def test_another_file_is_one_line(tmp_path: Path, refusal: Any) -> None:
     assert "no output of `python -m bench check --json`" in refusal("conformance", tmp_path / "x.json")
 
 
-def test_of_two_checks_with_one_torch_none_is_dropped(tmp_path: Path, refusal: Any) -> None:
+def test_of_two_checks_with_one_torch_none_is_dropped(tmp_path: Path, refusal: Any, printed: Any) -> None:
     files = [tmp_path / "before.json", tmp_path / "after.json"]
+    for file, problem in zip(files, ("x on cpu", "x on cuda"), strict=True):
+        file.write_text(json.dumps([found("2.13", "mine", problem, "passed")]))
+    assert printed("conformance", *files).splitlines()[-2:] == ["| x on cpu | ✓ |", "| x on cuda | ✓ |"]
     for file in files:
         file.write_text(json.dumps([found("2.13", "mine", "x", "passed")]))
     assert "before.json and " in (said := refusal("conformance", *files)) and "both have mine with torch 2.13" in said
