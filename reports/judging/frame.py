@@ -29,6 +29,15 @@ _NUMBERS = (
 
 MASKED = ("work_share", "mask_efficiency", "mask_efficiency_low", "mask_efficiency_high")
 
+_JUDGED = (
+    "wrong", "rank_low", "rank_high", "ratio", "ratio_low", "ratio_high", "speedup", "standing", "tied", "leads",
+)  # fmt: skip
+
+_FLOATS = (
+    *STATS, *_NUMBERS, *MASKED, "rank_low", "rank_high", "ratio", "ratio_low", "ratio_high", "speedup", "spread",
+    "tflops_per_s", "launch_share", "of_peak",
+)  # fmt: skip
+
 _OF_STATISTICS = ("samples", "over", "between_processes")
 """Columns that no file has."""
 
@@ -79,8 +88,13 @@ def rows_of(run: Run) -> list[Row]:
 
 
 def tidy(rows: Iterable[Row]) -> pd.DataFrame:
-    """Return rows as a frame, without columns used only by statistics."""
-    return pd.DataFrame({key: it for key, it in row.items() if key not in _OF_STATISTICS} for row in rows)
+    """Return rows as a frame, without columns used only by statistics. A frame without rows has the columns that every
+    other one has.
+    """
+    found = pd.DataFrame({key: it for key, it in row.items() if key not in _OF_STATISTICS} for row in rows)
+    always = ("impl", "id", *axis_names(), *STATS, *_NUMBERS, "kernel", "clock", *_JUDGED, *_FLOATS)
+    ordered = found.reindex(columns=list(dict.fromkeys((*always, *found))))
+    return ordered.astype(dict.fromkeys(_FLOATS, float))
 
 
 def key_of(facts: Row) -> Key:
@@ -151,7 +165,7 @@ def _measured(row: Row, gpu: object) -> dict[str, Any]:
     axes = {name: next(iter(axis.omitted), None) for name, axis in KNOWN_AXES.items()}
     known = {**axes, **row["extra_info"], **{key: row["stats"].get(key) for key in STATS}, "samples": samples_of(row)}
     found = {key: it for key, it in known.items() if not key.startswith("sample_") and key not in _NO_LONGER_WRITTEN}
-    found |= {key: math.nan for key in _NUMBERS if not isinstance(found.get(key), int | float)}
+    found |= {key: math.nan for key in (*STATS, *_NUMBERS) if not isinstance(found.get(key), int | float)}
     found["spread"] = (found["q3"] - found["q1"]) / found["median"]
     found["tflops_per_s"] = found["flops"] / found["median"] / 1e12
     found["launch_share"] = max(1 - found["device_s"] / found["median"], 0.0)
