@@ -45,7 +45,7 @@ from bench.workers.client import Lost, Setting, Variant, WorkerClient
 from commands.ab import exit_code_of
 from commands.history import confirm
 from reports.judging import confirmations
-from reports.reading.axes import add_axes, without_defaults
+from reports.reading.axes import KNOWN_AXES, axes_of, without_defaults
 from stats.effects import of_saved
 from stats.verdict import INCONCLUSIVE, REGRESSED, UNCHANGED
 
@@ -555,7 +555,7 @@ def test_a_step_of_history_is_compared_by_its_commits(tmp_path: Path, monkeypatc
 
 def test_history_compares_each_case_as_it_was_measured(tmp_path: Path) -> None:
     """Values of several cases, in all combinations, would be other cases, or none that can be measured."""
-    add_axes(axis.described() for axis in AXES.values())
+    KNOWN_AXES.update(axes_of(axis.described() for axis in AXES.values()))
     cases, file = [case for sweep in SWEEPS.values() for case in sweep.cases("cpu")], tmp_path / "cases.json"
     file.write_text(json.dumps([without_defaults(case.columns()) for case in cases]))
     assert cases_of(*sweep_of({"cases": str(file), "device": "cpu"})) == [*dict.fromkeys(cases)]

@@ -20,7 +20,7 @@ from impls import flex
 from impls.masks import mask_of, rows_of
 from impls.rules import EVERY_RULE, Rules, alibi_slopes, beyond, document_lengths
 from reports.reading import words
-from reports.reading.axes import add_axes
+from reports.reading.axes import KNOWN_AXES, axes_of
 
 from . import wrong_rules
 from .conftest import gated
@@ -269,7 +269,7 @@ def test_a_new_token_belongs_to_the_last_document() -> None:
 
 
 def test_reports_say_which_rule_a_word_belongs_to() -> None:
-    add_axes(axis.described() for axis in AXES.values())
+    KNOWN_AXES.update(axes_of(axis.described() for axis in AXES.values()))
     assert words.value("documents", "equal") == "documents=equal"
     assert words.value("mode", "backward") == "backward"
 

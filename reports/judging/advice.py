@@ -45,7 +45,7 @@ def _has(row: Row, axis: str, wanted: Any) -> bool:
         return True
     if wanted is None:
         return row[axis] in (None, *KNOWN_AXES[axis].omitted)
-    hides_no_key = axis == "window" and row[axis] is None and row["T_kv"] <= wanted + 1
+    hides_no_key = axis == "window" and row[axis] is None and row["T_kv"] is not None and row["T_kv"] <= wanted + 1
     return hides_no_key or bool(row[axis] == wanted)
 
 

@@ -41,9 +41,8 @@ class Axis:
 
     def usual(self, values: Mapping[str, Any]) -> Any:
         """Return its value as derived from other axes; None if one of those is unknown."""
-        if not self.follows or not all(name in values for name in self.follows):
-            return None
-        return math.prod(values[name] for name in self.follows)
+        factors = [values.get(name) for name in self.follows]
+        return math.prod(factors) if factors and None not in factors else None
 
 
 _SWITCH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -72,15 +71,17 @@ KNOWN_AXES: dict[str, Axis] = {}
 """Axes in display order, as the run files that were read describe them."""
 
 
-def add_axes(described: Iterable[Mapping[str, Any]]) -> None:
-    """Add the axes that a run file describes; invalid descriptions are ignored."""
+def axes_of(described: Iterable[Mapping[str, Any]]) -> dict[str, Axis]:
+    """Return the axes that a run file describes; invalid descriptions are ignored."""
+    found = {}
     for it in described:
         name, kind, label = (str(it.get(key) or "") for key in ("name", "kind", "label"))
         follows = it.get("follows") or []
         if name.isidentifier() and kind in _READ and isinstance(follows, list):
             omitted = (it["unsaid"],) if "unsaid" in it else ()
             shown = bool(it.get("quiet")), bool(it.get("hides"))
-            KNOWN_AXES[name] = Axis(name, kind, label, tuple(map(str, follows)), omitted, *shown)
+            found[name] = Axis(name, kind, label, tuple(map(str, follows)), omitted, *shown)
+    return found
 
 
 def axis_names() -> list[str]:

@@ -17,7 +17,7 @@ import orjson
 from stats.arguments import INSTALLED
 
 from .. import CHECKOUT
-from .axes import KNOWN_AXES, add_axes
+from .axes import KNOWN_AXES, axes_of
 
 SCHEMA = 2
 PUBLISHED, COMPARISONS = "published", "ab"
@@ -183,13 +183,16 @@ def checked(data: Any, path: Path) -> Run:
     for key, kind in _KINDS.items():
         if data.get(key) is not None and not isinstance(data[key], kind):
             raise RunError(f"{path}: {key} is no {kind.__name__}")
-    add_axes(_dictionaries(data.get("axes")))
-    if not KNOWN_AXES:
+    axes = axes_of(_dictionaries(data.get("axes")))
+    rows = [_checked(row, axes, path) for row in data["benchmarks"]]
+    skipped = [_cell(cell, path) for cell in data.get("skipped") or []]
+    if not axes:
         raise RunError(f"{path}: not a run file (it describes no axes)")
+    KNOWN_AXES.update(axes)
     return Run(
         path=path,
-        rows=[_checked(row, path) for row in data["benchmarks"]],
-        skipped=[_cell(cell, path) for cell in data.get("skipped") or []],
+        rows=rows,
+        skipped=skipped,
         registry=tuple(map(str, data.get("registry") or ())),
         baseline_impl=data.get("baseline_impl"),
         sweep=str(data.get("sweep") or ""),
@@ -228,14 +231,14 @@ def parse(path: Path) -> Any:
         raise RunError(f"{path}: not JSON") from None
 
 
-def _checked(row: Any, path: Path) -> Any:
+def _checked(row: Any, axes: Iterable[str], path: Path) -> Any:
     extra, stats = (row.get("extra_info"), row.get("stats")) if isinstance(row, dict) else (None, None)
     if not isinstance(extra, dict) or not isinstance(stats, dict) or not {"impl", "id"} <= extra.keys():
         name = row.get("name") if isinstance(row, dict) else row
         raise RunError(f"{path}: benchmark {name!r} has no implementation and case in its extra_info")
     unfit = [key for key in _REQUIRED if not positive(stats.get(key))]
     unfit += [key for key in _NUMBERS if not isinstance(extra.get(key), int | float | None)]
-    unfit += [axis for axis in KNOWN_AXES if isinstance(extra.get(axis), list | dict)]
+    unfit += [axis for axis in axes if isinstance(extra.get(axis), list | dict)]
     if unfit:
         raise RunError(f"{path}: benchmark {row.get('name')!r} has an invalid value of {', '.join(unfit)}")
     of_samples = (extra.get(f"sample_{what}") for what in ("rounds", "visits", "processes"))

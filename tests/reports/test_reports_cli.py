@@ -92,14 +92,17 @@ def test_an_invalid_value_is_named(
 @pytest.mark.parametrize("axis", [3, {"name": "a b", "kind": "size"}, {"name": "x", "kind": "size", "follows": 3}])
 def test_an_entry_that_describes_no_axis_is_left_out(axis: Any, results: Path, small: dict[str, Any]) -> None:
     known = dict(KNOWN_AXES)
-    runs.read(synthetic.save(small | {"axes": [axis]}, results, "0001_x"))
+    runs.read(synthetic.save(small | {"axes": [*synthetic.AXES, axis]}, results, "0001_x"))
     assert known == KNOWN_AXES
 
 
-def test_a_file_without_axes_is_no_run(results: Path, small: dict[str, Any], refusal: Any) -> None:
-    KNOWN_AXES.clear()
+def test_a_file_without_axes_is_no_run_and_one_that_is_refused_adds_none(
+    results: Path, small: dict[str, Any], refusal: Any
+) -> None:
     synthetic.save(small | {"axes": [{"name": "a b", "kind": "size"}]}, results, "0001_bad")
     assert "it describes no axes" in refusal("--results", results)
+    synthetic.save(small | {"axes": [{"name": "new", "kind": "size"}], "skipped": [3]}, results, "0001_bad")
+    assert "a skipped cell without" in refusal("--results", results) and "new" not in KNOWN_AXES
 
 
 def test_a_run_cut_anywhere_is_called_truncated(results: Path, small: dict[str, Any], refusal: Any) -> None:

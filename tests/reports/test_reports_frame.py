@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 import synthetic_runs as synthetic
 
-from reports.judging import frame
+from reports.judging import advice, frame
+from reports.reading.axes import Axis, axis_names
 from reports.reading.runs import Run
 from stats import ratios
 
@@ -99,8 +100,11 @@ def test_an_implementation_with_a_wrong_cell_is_marked_in_all_its_rows(tidy_tiny
 
 
 def test_null_in_the_file_is_a_missing_number(tiny_data: dict[str, Any], as_run: Any) -> None:
+    whole = tidied(as_run(tiny_data)).dtypes
     tiny_data["benchmarks"][0]["extra_info"]["peak_bytes"] = None
-    assert math.isnan(tidied(as_run(tiny_data))["peak_bytes"].iloc[0])
+    tidy = tidied(as_run(tiny_data))
+    assert math.isnan(tidy["peak_bytes"].iloc[0])
+    assert tidy.dtypes.equals(whole) and [*tidy][:2] == ["impl", "id"]
 
 
 def test_unknown_keys_of_later_runs_are_kept_as_columns(tiny_data: dict[str, Any], as_run: Any) -> None:
@@ -137,8 +141,17 @@ def test_lengths_follow_from_the_requests_of_a_batch(as_run: Any) -> None:
     assert frame.varying(frame.rows_of(as_run(data))) == ["requests"]
 
 
+def test_an_axis_that_follows_from_an_unknown_one_is_unknown_and_hides_no_key(as_run: Any) -> None:
+    assert Axis("d_model", "size", follows=("H", "D_h")).usual({"H": 8, "D_h": None}) is None
+    rows = frame.rows_of(as_run(synthetic.document([synthetic.row("fused", synthetic.case(T_kv=None), [1e-3])])))
+    asked = dict.fromkeys({*axis_names()} - {"window"})
+    assert advice.of_layer(rows, {"D_h": 64, "window": 64}, asked) == []
+
+
 def test_a_run_of_skips_alone_has_an_empty_frame(as_run: Any) -> None:
-    assert tidied(as_run(synthetic.document([]))).empty
+    tidy = tidied(as_run(synthetic.document([])))
+    assert len(tidy) == 0
+    assert {"impl", "median", "speedup", "tied"} <= set(tidy.columns)
 
 
 def test_values_far_above_all_others_do_not_set_the_scale() -> None:
