@@ -455,6 +455,21 @@ def test_modules_of_a_revision_come_before_those_of_the_checkout(
     assert sys.path.index(str(tree)) < sys.path.index(str(checkout))
 
 
+def test_a_revision_without_the_suites_implementations_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "suite"
+    root.mkdir()
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x@x"]
+    for arguments in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "x"]):
+        subprocess.run([*git, *arguments], cwd=root, check=True, env=quiet_git())
+    commit = sources.commit_of("HEAD", root)
+    sources.check_out(commit, tmp_path / "own", root)  # the user's repository needs none
+    monkeypatch.setattr(sources, "CHECKOUT", root)
+    with pytest.raises(UsageError, match="has no impls/"):
+        sources.check_out(commit, tmp_path / "base", root)
+
+
 def test_a_working_tree_is_copied_as_it_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root, odd = tmp_path / "repository", os.fsdecode(b"caf\xe9.py")  # no UTF-8
 

@@ -94,7 +94,7 @@ def self_test(options: argparse.Namespace) -> None:
     wanted = selftest.schedule(options.self_test, names or [impl.name for impl in impls.registered() if impl.common])
     tell = _progress_printer(None)
     about = clock_text(60 * len(wanted) * options.budget)
-    tell(f"self-test: {about}; finished comparisons are kept, and the same command continues")
+    tell(f"self-test: at most {about}; finished comparisons are kept, and the same command continues")
     for i, injection in enumerate(wanted):
         what = "{} {:+.3g} of its time".format(*injection) if injection else "unchanged code"
         tell(f"self-test: run {i + 1} of {len(wanted)}, {what}")

@@ -81,12 +81,14 @@ def subject_of(commit: str, repository: Path) -> str:
 
 
 def check_out(commit: str, folder: Path, repository: Path) -> None:
-    """Write the files of a commit to `folder`; raises `UsageError`."""
+    """Write the files of a commit to `folder`; raises `UsageError`, also if a revision of the suite has no `impls`."""
     env = _plain() | {"GIT_INDEX_FILE": f"{folder}.index"}
     for command in (["git", "read-tree", commit], ["git", "checkout-index", "--all", f"--prefix={folder}/"]):
         done = subprocess.run(command, cwd=repository, env=env, capture_output=True, text=True)
         if done.returncode:
             raise UsageError(f"git can't check out {commit[:10]}: {done.stderr.strip().splitlines()[-1]}")
+    if repository == CHECKOUT and not (folder / "impls" / "__init__.py").exists():
+        raise UsageError(f"revision {commit[:10]} has no impls/: name one that has the suite's implementations")
 
 
 def copy_of_impls(folder: Path) -> Path:
