@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest_benchmark.utils import get_machine_id
 
 from bench.cluster import command
 from bench.cluster.driver import MOST_LOSSES, Reply
@@ -188,21 +189,26 @@ def test_a_sweep_without_nodes_is_resumed(tmp_path: Path, capsys: pytest.Capture
         (("--cluster", "ray", "--save", "x", "--model", "../config.json"), "../config.json does not reach the nodes"),
         (("--cluster", "ray", "--save", "x", "--node-types", "a:0"), "'0' is not a positive whole number"),
         (("--cluster", "ray", "--resume", "x", "--T", "64"), "--resume x continues with its original options"),
+        (("--cluster", "ray", "--save", "x", "--model", "a/../../b.json"), "a/../../b.json does not reach the nodes"),
         (("--save", "x", "--quiet-machine", "--threads=2"), "leave out --threads"),
+        (("--resume", "x", "--T", "64"), "--resume x continues with its original options"),
+        (("--resume", "x", "--processes", "3"), "--resume x continues with its original options"),
+        (("--resume", "x", "--save", "x"), "--resume x continues with its original options"),
     ],
 )
 def test_usage_errors(
     options: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     (tmp_path / "config.json").touch()
-    (tmp_path / "here").mkdir()
+    (tmp_path / "b.json").touch()
+    (tmp_path / "here" / "a").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "here")
     try:
         code: object = command.main(options)
     except SystemExit as end:
         code = end.code
     assert code == 4 and says in capsys.readouterr().err
-    assert not [*Path().iterdir()]
+    assert [*Path().rglob("*")] == [Path("a")]
 
 
 def test_a_sweep_that_differs_is_not_resumed(
@@ -216,6 +222,15 @@ def test_a_sweep_that_differs_is_not_resumed(
         assert says in capsys.readouterr().err and begun.path.exists()
         begun.close()
     assert command.main(("--cluster", "ray", "--save", "x")) == 4
+    assert "run x was begun and not finished: `--resume x` continues" in capsys.readouterr().err
+
+
+def test_an_unfinished_run_of_this_machine_is_not_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Journal.start(tmp_path / "results" / str(get_machine_id()), "x", {"asked": {}})
+    assert command.main(("--save", "x", "--T", "64")) == 4
     assert "run x was begun and not finished: `--resume x` continues" in capsys.readouterr().err
 
 

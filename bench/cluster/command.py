@@ -14,6 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
+from pytest_benchmark.utils import get_machine_id
+
 from stats.arguments import Parser
 
 from .. import CHECKOUT
@@ -58,6 +60,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _here(options: argparse.Namespace, others: Sequence[str]) -> NoReturn:
     """Replace this process by `pytest bench/`, in several processes and under the requested conditions."""
+    _begun(options, others, results_root(Path.cwd(), options.benchmark_storage) / str(get_machine_id()))
     given = {
         "benchmark-save": options.save,
         "resume": options.resume,
@@ -70,6 +73,19 @@ def _here(options: argparse.Namespace, others: Sequence[str]) -> NoReturn:
     sys.stdout.flush()
     suite, own = CHECKOUT / "bench", [f"--{name}={value}" for name, value in given.items() if value is not None]
     os.execv(sys.executable, [sys.executable, "-P", str(suite / "launch.py"), str(suite), *own, *others])
+
+
+def _begun(options: argparse.Namespace, others: Sequence[str], folder: Path) -> tuple[str, Path | None]:
+    """Return the run's name, and its journal in `folder` if it was begun and not finished; raises `UsageError` for a
+    resumed run with other options, and for a new one that was begun already.
+    """
+    name = valid_name(options.resume or options.save, "--resume" if options.resume else "--save")
+    journal = journals.newest(folder, name)
+    if options.resume and ({*others} - {"--redo"} or options.node_types or options.processes or options.save):
+        raise UsageError(f"--resume {name} continues with its original options; leave out the others")
+    if journal and not options.resume:
+        raise UsageError(f"run {name} was begun and not finished: `--resume {name}` continues")
+    return name, journal
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -132,14 +148,11 @@ def _on_cluster(options: argparse.Namespace, others: list[str], command: str) ->
     if unfit := {given.partition("=")[0] for given in others} & {*UNSUPPORTED}:
         raise UsageError(f"{unfit.pop()} does not go with --cluster")
     results = results_root(Path.cwd(), options.benchmark_storage)
-    name = valid_name(options.resume or options.save, "--resume" if options.resume else "--save")
-    path = journals.newest(results / "cluster", name)
-    if options.resume and any((others, options.node_types, options.processes, options.save, options.quiet_machine)):
-        raise UsageError(f"--resume {name} continues with its original options; leave out the others")
+    name, path = _begun(options, others, results / "cluster")
+    if options.resume and options.quiet_machine:
+        raise UsageError(f"--resume {name} continues with its original options; leave out --quiet-machine")
     if options.resume and path is None:
         raise UsageError(f"no run {name} was begun in {results / 'cluster'}: --save {name} begins one")
-    if path and not options.resume:
-        raise UsageError(f"run {name} was begun and not finished: `--resume {name}` continues")
     journal = journals.Journal(path) if path else None
     own = [*["--quiet-machine"] * options.quiet_machine, f"--processes={options.processes or PROCESSES}"]
     asked = {"arguments": [*others, *own], "kinds": options.node_types, "command": command}

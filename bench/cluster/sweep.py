@@ -41,7 +41,7 @@ def pack(folder: Path, arguments: Sequence[str]) -> bytes:
     """
     own = own_files(arguments, folder)
     for name, path in own.items():
-        if os.path.isabs(name) or name.startswith(os.pardir):
+        if os.path.isabs(name) or os.pardir in Path(name).parts:
             raise UsageError(f"{name} does not reach the nodes: give a path in the current folder, without {os.pardir}")
         if path.suffix == ".jsonl" and ".safetensors" in path.read_text(encoding="utf-8", errors="ignore"):
             raise UsageError(f"{name}: the safetensors files that it names do not reach the nodes")

@@ -253,7 +253,7 @@ INPUTS = [
     refused("sed -i 's/\"peak_bytes\": [0-9]*/\"peak_bytes\": \"x\"/' results/*/*.json; pr", 3, ""),
     refused("pr results", 3, "no run 'results'"),
     # Twice, against each other, and beyond measure.
-    refused("pb sweep --save x --resume y", 4, "leave out --benchmark-save=x"),
+    refused("pb sweep --save x --resume y", 4, "--resume y continues with its original options"),
     refused("pb sweep --save x --benchmark-save y --processes 1 --dry-run", 4, "--save is given 2 times"),
     refused("pr compare base other --json", 3, "--json"),
     run(f"bench $SMALL --impl sdpa --cell-timeout 1e300 {NAMED}", 0, "saved: "),
