@@ -376,6 +376,29 @@ def test_a_run_is_resumed_behind_any_line_of_its_journal_and_measures_nothing_tw
         assert [it.round for it in samples(run)] == [*range(len(samples(run)))]
 
 
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_cell_whose_check_is_a_corrupted_line_is_checked_and_timed_again(
+    measured: Measured, tmp_path: Path, traced: bool
+) -> None:
+    journal = measured(Simulated(SECONDS, 0.5), folder=tmp_path, traced=traced).journal
+    assert journal
+    journal.close()
+    lines = journal.path.read_text().splitlines(keepends=True)
+    (at,) = (i for i, line in enumerate(lines) if '"key": ["fused"' in line and '"seconds"' in line)
+    journal.path.write_text("".join([*lines[:at], "\0" + lines[at], *lines[at + 1 :]]))
+    for resumed in range(2):  # a third process finds all that the second one measured
+        run = measured(Simulated(SECONDS, 0.5), journal=journal.path, traced=traced)
+        run.finish()
+        run.ended = True
+        assert run.complete and {impl for impl, _ in run.finished} == {*SECONDS}, resumed
+        assert [it.round for it in samples(run)] == [it.round for it in samples(run, "sdpa")]
+        assert len({it.visit for it in samples(run)}) == VISITS
+        size = journal.path.stat().st_size
+        assert run.journal
+        run.journal.close()
+    assert size == journal.path.stat().st_size
+
+
 def test_a_baseline_that_is_refused_later_is_not_used_for_ratios(measured: Measured) -> None:
     run = measured(Simulated(SECONDS, fails={"caching fused": (1, Skip("it caches results"))}))
     for timed in run.found.values():

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bench.runs import journal
+from bench.runs.begin import differs
 from bench.runs.journal import Journal
 from bench.selection.errors import UsageError
 from bench.selection.options import settle_timing
@@ -41,6 +42,14 @@ def test_the_newest_journal_of_a_name_is_opened_once_at_a_time(tmp_path: Path) -
         Journal(mine.path)
     mine.close()
     assert Journal(mine.path).header == {"asked": {}}
+
+
+def test_why_a_run_cannot_be_continued_names_the_missing_option() -> None:
+    quiet, usual = {"cores": 1, "threads": 1, "torch": "2"}, {"cores": 8, "threads": 8, "torch": "2"}
+    assert differs(quiet, quiet, "x") == ""
+    assert "`sweep --resume x --quiet-machine` continues" in differs(quiet, usual, "x")
+    assert "--redo begins it anew" in differs(usual, usual | {"torch": "3"}, "x")
+    assert "other --quiet-machine" in differs(usual, quiet, "x")
 
 
 def test_a_resumed_run_is_timed_as_it_was_begun() -> None:

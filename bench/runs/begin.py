@@ -91,18 +91,28 @@ def _from_journal(config: pytest.Config, folder: Path, name: str) -> Run | None:
     journal = Journal(path)
     header = journal.header
     run = _run(config, _original_options(config, name, header["asked"], header["machine"]), folder, name)
-    run.timing, run.command, run.traced = header["timing"], header["command"], header["traced"]
+    run.timing, run.command, run.traced = header["timing"], header.get("command", ""), header["traced"]
     if config.getoption("redo"):
         run.replaced = journal
         return run
-    if header["machine"] != fingerprint():
-        raise UsageError(
-            f"run {name} was begun on another machine, with another torch or other --quiet-machine; --redo begins it anew"
-        )
+    if why := differs(header["machine"], fingerprint(), name):
+        raise UsageError(why)
     if header["sources"] != run.selection.sources:
         raise UsageError(f"code or cases have changed since run {name} was begun; --redo begins it anew")
     run.restore(journal)
     return run
+
+
+def differs(begun: dict[str, Any], now: dict[str, Any], name: str) -> str:
+    """Return why a run that was begun on one machine can't be continued on the present one; '' if it can."""
+    changed = {fact for fact in begun.keys() | now.keys() if begun.get(fact) != now.get(fact)}
+    if not changed:
+        return ""
+    if changed == {"cores", "threads"} and begun["cores"] == begun["threads"] == 1:
+        return f"run {name} was begun with --quiet-machine: `sweep --resume {name} --quiet-machine` continues"
+    return (
+        f"run {name} was begun on another machine, with another torch or other --quiet-machine; --redo begins it anew"
+    )
 
 
 def _from_file(config: pytest.Config, folder: Path, name: str) -> Run | None:

@@ -21,7 +21,7 @@ from ..workers.client import Lost, NamedWorkers, Script, Setting, Variant, Worke
 PASSED, UNSUPPORTED = "passed", Unsupported.reason
 
 MOST_WORKERS = 4
-"""Most processes that check an implementation at the same time: importing torch takes a core three seconds."""
+"""Most worker processes: each begins by importing torch, which takes a core three seconds."""
 
 SIZES = {"T": 64, "H": 2, "D_h": 64}
 

@@ -245,14 +245,16 @@ class Run:
             case {"begin": key}:
                 self.begun[tuple(key)] += 1
             case {"key": key, "found": found}:
-                self.found.setdefault(tuple(key), Found()).add(**found)
+                if "seconds" in found or tuple(key) in self.found:  # else the line of its check is corrupted
+                    self.found.setdefault(tuple(key), Found()).add(**found)
             case {"skipped": entry}:
                 self.skipped[entry["impl"], entry["id"]] = entry
             case {"visit": seen}:
-                self._visited.add((seen["process"], seen["visit"], seen["id"]))
-                for impl, found in seen["cells"].items():
-                    if checked := self.found.get((impl, seen["id"])):  # else the line of its check is corrupted
-                        checked.add(**found)
+                cells = {(impl, seen["id"]): found for impl, found in seen["cells"].items()}
+                if cells.keys() <= self.found.keys():  # else the line of a check is corrupted, and the visit made again
+                    self._visited.add((seen["process"], seen["visit"], seen["id"]))
+                    for key, found in cells.items():
+                        self.found[key].add(**found)
 
     def _write(self, line: Line) -> None:
         """Write a line to the journal; on a full disk, end the run with one message and without loss."""
