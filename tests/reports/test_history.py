@@ -250,7 +250,7 @@ def test_a_step_is_confirmed_by_an_interleaved_comparison(
         sides = {side: {"label": side, "commit": step.options[side]} for side in ("base", "head")}
         data = {"sides": sides, "cells": [cell | said],
                 "pairs": [{"logs": [["sdpa", cell["id"], log]], "seconds": 1.0} for log in logs],
-                "margin": 0.01, "moved": "", "threads": 2, "seed": 1,
+                "margin": 0.01, "threads": 2, "seed": 1,
                 "seconds": 1.0, "neither": [], "command": "x", "fingerprints": {"base": {}, "head": {}}}  # fmt: skip
         folder = next(results.glob("*/0001_night.json")).parent / "ab"
         folder.mkdir(exist_ok=True)
