@@ -108,7 +108,7 @@ def differs(begun: dict[str, Any], now: dict[str, Any], name: str) -> str:
     changed = {fact for fact in begun.keys() | now.keys() if begun.get(fact) != now.get(fact)}
     if not changed:
         return ""
-    if changed == {"cores", "threads"} and begun["cores"] == begun["threads"] == 1:
+    if changed <= {"cores", "threads"} and begun["cores"] == begun["threads"] == 1:
         return f"run {name} was begun with --quiet-machine: `sweep --resume {name} --quiet-machine` continues"
     return (
         f"run {name} was begun on another machine, with another torch or other --quiet-machine; --redo begins it anew"
