@@ -143,7 +143,9 @@ def test_lengths_follow_from_the_requests_of_a_batch(as_run: Any) -> None:
 
 def test_an_axis_that_follows_from_an_unknown_one_is_unknown_and_hides_no_key(as_run: Any) -> None:
     assert Axis("d_model", "size", follows=("H", "D_h")).usual({"H": 8, "D_h": None}) is None
-    rows = frame.rows_of(as_run(synthetic.document([synthetic.row("fused", synthetic.case(T_kv=None), [1e-3])])))
+    data = synthetic.document([synthetic.row("fused", synthetic.case(T_kv=None), [1e-3])])
+    data["axes"] = [*synthetic.AXES, {"name": "window", "kind": "size", "unsaid": None}]
+    rows = frame.rows_of(as_run(data))
     asked = dict.fromkeys({*axis_names()} - {"window"})
     assert advice.of_layer(rows, {"D_h": 64, "window": 64}, asked) == []
 
