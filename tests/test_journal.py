@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +16,8 @@ from bench.runs.begin import differs
 from bench.runs.journal import Journal
 from bench.selection.errors import UsageError
 from bench.selection.options import settle_timing
+
+from .conftest import CHECKOUT
 
 
 def skipped(impl: str) -> journal.Line:
@@ -30,6 +35,24 @@ def test_a_line_that_was_not_finished_is_cut_off_and_one_that_is_unreadable_left
     again.add(skipped("two"))
     again.close()
     assert Journal(first.path).lines == [skipped("one"), skipped("two")]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from bench.runs.journal import Journal
+
+journal = Journal.start(Path(sys.argv[1]), "x", {"asked": {}})
+journal.add({"visit": 1})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_process_leaves_its_lines_and_no_lock(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], cwd=CHECKOUT)
+    assert done.returncode == -signal.SIGKILL
+    path = journal.newest(tmp_path, "x")
+    assert path and Journal(path).lines == [{"visit": 1}]
 
 
 def test_the_newest_journal_of_a_name_is_opened_once_at_a_time(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from unittest import mock
 
@@ -20,13 +21,25 @@ from bench.checks import impl_hash
 from bench.checks.gate import check_case
 from bench.runs.measuring import Measuring
 
-from .conftest import CHECKOUT, Suite, run_files, started
+from .conftest import CHECKOUT, Suite, environment, run_files, started, suite_command
 
 PYTEST_BENCHMARK = str(Path(sys.executable).with_name("pytest-benchmark"))
 SMALL = ("--T", "16,32", "--H", "2", "--dtype", "float32", "--impl", "sdpa,fused,linear")
 ONE = ("--T", "16", "--H", "2", "--dtype", "float32", "--impl")
 
-DOCUMENTED = {*re.findall(r"`(\w+)`", (CHECKOUT / "docs" / "columns.md").read_text(encoding="utf-8"))}
+DOCUMENTED = {
+    name
+    for first in re.findall(
+        r"^\|([^|]+)\|", (CHECKOUT / "docs" / "columns.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    for name in re.findall(r"`(\w+)`", first)
+}
+IN_FRAMES = {
+    "spread", "tflops_per_s", "of_peak", "launch_share", "speedup", "rank_low", "rank_high", "leads", "standing", "tied",
+    "wrong", "mask_efficiency", "mask_efficiency_low", "mask_efficiency_high", "work_share",
+}  # fmt: skip
+OF_OTHER_RUNS = {"parts_s", "core_shares", "blocks", "windows", "depth", "process_nodes"}
+"""Of blocks and models, and of sweeps on many machines."""
 
 
 def cells(file: Path) -> list[tuple[str, str]]:
@@ -67,6 +80,7 @@ def test_rows_and_skips(small: tuple[Path, str]) -> None:
     for benchmark in data["benchmarks"]:
         row, stats = benchmark["extra_info"], benchmark["stats"]
         assert Case.__dataclass_fields__.keys() < row.keys() <= DOCUMENTED
+        assert row.keys() | stats.keys() >= DOCUMENTED - IN_FRAMES - OF_OTHER_RUNS
         assert 0 <= row["error"] <= row["error_bound"] and row["peak_bytes"] > 0 and 0 < row["roof"] <= 1
         assert stats["rounds"] == len(stats["data"]) >= 2 and min(stats["data"]) > 0
         assert {len(row[f"sample_{name}"]) for name in ("rounds", "visits", "processes", "times")} == {stats["rounds"]}
@@ -75,6 +89,28 @@ def test_rows_and_skips(small: tuple[Path, str]) -> None:
     assert [len(of_case) for of_case in hashes.values()] == [1, 1] and hashes[16] != hashes[32]
     assert not list(folder.glob("results/*/*.journal")) and not (folder / "results" / "traces").exists()
     assert "saved: " in printed and "\nSlowdown over the fastest" in printed
+
+
+@pytest.mark.slow
+def test_a_killed_run_is_resumed_and_checks_nothing_twice(shell: Suite, tmp_path: Path) -> None:
+    begun = suite_command("--benchmark-save=x", *SMALL[:-1], "sdpa,fused", "--cell-time=1", "--precision=1e-9")
+    process = subprocess.Popen(begun, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not any('{"visit"' in it.read_text() for it in tmp_path.glob("results/*/*.journal")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    (journal,) = tmp_path.glob("results/*/*.journal")
+    before = journal.read_text()
+    (kept := tmp_path / "kept").hardlink_to(journal)  # a run that ends deletes its own
+    done = shell("--resume", "x")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (file,) = run_files(tmp_path)
+    assert kept.read_text().startswith(before[: before.rindex("\n") + 1]) and not journal.exists()
+    lines = [json.loads(line) for line in kept.read_text().splitlines()]
+    checked = [tuple(line["key"]) for line in lines if "found" in line]
+    assert len(checked) == 4 and sorted(checked) == sorted(cells(file))
 
 
 OWN = """
