@@ -178,6 +178,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
         folder: Path | None = None,
         journal: Path | None = None,
         traced: bool = False,
+        seed: int = 0,
     ) -> Run:
         cells = cells or CELLS
         monkeypatch.setattr("bench.runs.measuring.free_bytes_elsewhere", lambda device: free)
@@ -188,7 +189,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
         if journal:
             run.restore(Journal(journal))
         run.plan(cell.key for cell in cells)
-        Measuring(run, cells, processes.start, 0, False, processes.told.append).measure()  # type: ignore[arg-type]
+        Measuring(run, cells, processes.start, seed, False, processes.told.append).measure()  # type: ignore[arg-type]
         return run
 
     return measure
@@ -204,6 +205,14 @@ def test_members_are_interleaved_and_share_their_rounds(measured: Measured) -> N
         found = samples(run, name)
         assert {(it.seconds, it.page_faults, it.involuntary, it.process) for it in found} == {(seconds, 2.0, 1.0, 0)}
         assert [it.round for it in found] == [*range(len(samples(run)))]
+
+
+def test_the_order_of_timing_follows_from_the_seed(measured: Measured) -> None:
+    def order(seed: int) -> list[str]:
+        measured(processes := Simulated(SECONDS), seed=seed)
+        return processes.of("time")
+
+    assert order(1) == order(1) != order(2)
 
 
 @pytest.mark.parametrize(("noise", "count"), [(0.0, VISITS // 2), (0.5, VISITS)])
