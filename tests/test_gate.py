@@ -103,6 +103,8 @@ PROBED: list[dict[str, object]] = [
     {"mask": "causal+padding", "B": 3},
     {"dtype": "bfloat16"},
     {"dropout": 0.2, "out_dropout": 0.1},
+    {"mask": "causal", "source": "cross", "T_kv": 50},
+    {"H": 4, "H_kv": 2},
     DECODE,
 ]
 """With probes, and other checks of the gate. The check of a layer includes that of its core."""
@@ -111,9 +113,7 @@ AXES: list[dict[str, object]] = [
     *PROBED,
     {"mask": "none"},
     {"mask": "padding", "B": 3},
-    {"mask": "causal", "source": "cross", "T_kv": 50},
     {"mask": "causal+padding", "source": "cross", "T_kv": 50, "B": 2},
-    {"H": 4, "H_kv": 2},
     {"H": 4, "H_kv": 1},
     {"D_v": 96},
     {"H": 1, "d_model": 256},
@@ -146,6 +146,15 @@ def test_every_implementation_passes(short_probes: None, check: Any, impl: impls
         if not isinstance(unfit := classify(error), Unsupported):  # torch itself has no kernel
             raise
         pytest.skip(str(unfit))
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_a_slow_implementation_passes_every_check(
+    short_probes: None, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.checks.gate.PROBES", (SLOW[name],))
+    impl = impls.get(name)
+    every_check(impl, Case.of(T=SLOW[name], H=impl.limits.heads or 3, D_h=16))
 
 
 @pytest.mark.parametrize("mode", ["forward", "backward"])
