@@ -33,7 +33,6 @@ from bench.runs.measuring import Measuring
 from bench.runs.progress import skips
 from bench.runs.remaining import (
     END,
-    USUAL,
     remaining,
     seconds_of_check,
 )
@@ -214,9 +213,9 @@ def beginning(*cells: Cell, processes: int = 1) -> Run:
 
 def test_an_estimate_counts_the_few_calls_of_long_ones_and_the_check() -> None:
     short, long = (Cell(impls.get("fused"), Case.of(T=T, H=8, D_h=64, threads=2)) for T in (64, 8192))
-    once, often = (remaining(beginning(short, processes=processes)) / USUAL - END for processes in (1, 5))
+    once, often = (remaining(beginning(short, processes=processes)) - END for processes in (1, 5))
     assert 0 < once < 1 < often < 3
-    once, often = (remaining(beginning(long, processes=processes)) / USUAL - END for processes in (1, 5))
+    once, often = (remaining(beginning(long, processes=processes)) - END for processes in (1, 5))
     assert 15 * flops(long.case) / 5e10 < once < often / 1.5  # a call takes more than a second
 
 
@@ -241,8 +240,8 @@ def test_the_time_left_is_that_of_checks_and_visits_to_come() -> None:
     for visit in range(VISITS):
         run.add_visit(0, visit, CASE.id, {})
         left.append(remaining(run))
-    assert left == sorted(left, reverse=True) and left[-1] == pytest.approx(USUAL * END)
-    assert left[0] - left[len(cells)] == pytest.approx(USUAL * len(cells) * seconds_of_check(cells[0], 1e-6), rel=0.3)
+    assert left == sorted(left, reverse=True) and left[-1] == pytest.approx(END)
+    assert left[0] - left[len(cells)] == pytest.approx(len(cells) * seconds_of_check(cells[0], 1e-6), rel=0.3)
 
 
 def test_timed_calls_with_kept_pages_are_planned_shorter_than_checked_ones(monkeypatch: pytest.MonkeyPatch) -> None:

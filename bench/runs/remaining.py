@@ -36,9 +36,6 @@ TIMED = 1.2
 END = 1.5
 """Approximate seconds from the last visit to the end of the run."""
 
-USUAL = 1.3
-"""Typical ratio of actual to planned seconds."""
-
 
 def remaining(run: Run) -> float:
     """Estimate the seconds left of a run. Calls not yet made take as much longer than estimated as those that were made."""
@@ -55,7 +52,7 @@ def remaining(run: Run) -> float:
         left += (1 - visits) * (min(timed, COMMON_SECONDS + time * len(cells)) + ready)
         left += sum(seconds_of_check(it, call) for it, call in calls.items() if not run.settled(it.key))
         left += MORE * sum(calls.values()) if "model" in run.asked else 0.0
-    return USUAL * left
+    return left
 
 
 def seconds_of_check(cell: Cell, call: float) -> float:
