@@ -503,6 +503,7 @@ def test_a_working_tree_is_copied_as_it_is_now(tmp_path: Path, monkeypatch: pyte
         (["--base-impl", "sdpa", "--head-impl", "x=mine:f"], "mine.py", "helper.py"),
         (["--base-impl", "sdpa", "--head-impl", "x=mine:f"], "mine.py", "helper/inner/deep.py"),
         (["--base-python", sys.executable, "--impl", "x=./mine.py:f"], "mine.py", "helper.cu"),
+        (["--base-impl", "sdpa", "--head-impl", "x=mine:f"], "mine.py", "kernel_sm90.so"),
         (
             ["--base-impl", "sdpa", "--head-impl", "x=with-hyphen/mine.py:f"],
             "with-hyphen/mine.py",

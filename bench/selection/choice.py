@@ -114,8 +114,8 @@ def own_files(words: Iterable[str], folder: Path) -> dict[str, Path]:
 
 
 def _code_of(module: str, folder: Path) -> dict[str, Path]:
-    """Return the code of a module or package, and of those files and packages beside it whose names it mentions, and so
-    on: it may import or load them.
+    """Return the code of a module or package, of those modules and packages beside it whose names it mentions, and so on,
+    and all other code beside it: names of libraries and sources may be made when it runs.
     """
     for place in filter(Path.is_dir, map(Path, _places(str(folder)))):
         beside: dict[str, list[Path]] = {}
@@ -129,6 +129,7 @@ def _code_of(module: str, folder: Path) -> dict[str, Path]:
             text = " ".join(it.read_text(encoding="utf-8", errors="ignore") for it in new if it.suffix != ".so")
             names, found = {*re.findall(r"\w+", text)}, found | {*new}
         if found:
+            found |= {path for path in code_among(place.iterdir()) if path.suffix != ".py"}
             return {path.relative_to(place).as_posix(): path for path in found}
     return {}
 
