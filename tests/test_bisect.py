@@ -86,6 +86,12 @@ class History:
     interrupted: bool = False
     noise: random.Random = field(default_factory=lambda: random.Random(0))
 
+    def measured(self, *arguments: str) -> Calls:
+        """Bisect; returns the comparisons that were measured for it, less those with the broken commit."""
+        known = len(self.calls)
+        bisect.main(arguments)
+        return [call for call in self.calls[known:] if call[1] != "c14"]
+
     def plan_of(self, options: argparse.Namespace, folder: Path) -> Plan:
         base, head = (Variant(it) for it in (options.base or options.base_python, options.head or options.head_python))
         if base.label == head.label:
@@ -110,10 +116,9 @@ class History:
                 for _ in range(round(plan.seconds / 6))
             ),
         ]
-        logs = {("sdpa", name): [pair["logs"][i][2] for pair in pairs] for i, name in enumerate("ab")}
         facts = {variant: {"kernel": "math" if slow and variant == "head" else "flash"} for variant in ("base", "head")}
-        judged = verdict.of_replicates(logs, {})[0]
-        cells = [{"impl": "sdpa", "id": name, "failed": []} | facts | vars(judged["sdpa", name]) for name in "ab"]
+        to_judge = {"impl": "sdpa", "failed": [], "word": "", "reason": "", "ratio": 1.0} | facts
+        cells = [{"id": name} | to_judge for name in "ab"]
         return {"sides": {"base": {"label": base}, "head": {"label": head}}, "cells": cells, "pairs": pairs,
                 "margin": 0.01, "threads": 1, "seed": 1, "seconds": 1.0, "neither": [], "same": plan.same,
                 "fingerprints": {"base": {}, "head": {}}}  # fmt: skip
@@ -141,10 +146,7 @@ def test_the_culprit_is_reported_with_what_changed(history: History, capsys: pyt
     text = capsys.readouterr().out
     assert "the first that is slow: c17 what it says" in text
     assert "sdpa a: kernel flash → math" in text
-    known = len(history.calls)
     assert history.calls[0] == ("c0", "c29", 2.0) and history.calls[-1] == ("c16", "c17", 1.0)
-    assert bisect.main(["c0", "c29", "--impl", "sdpa", "--margin", "0.02"]) == 0
-    assert len(history.calls) > known and history.calls[-1] == ("c16", "c17", 1.0)  # other options, other comparisons
 
 
 def test_an_end_without_the_kernel_is_named(
@@ -157,52 +159,37 @@ def test_an_end_without_the_kernel_is_named(
 
 
 def test_interpreters_are_points_too(history: History, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--pythons", "c0,c5,c29", "--impl", "sdpa,fused", "--T", "64"]
-    assert bisect.main(arguments) == 0
+    arguments = ("--pythons", "c0,c5,c29", "--impl", "sdpa,fused", "--T", "64")
+    assert history.measured(*arguments)
     assert "the first that is slow: c29\n" in capsys.readouterr().out
-    known = len(history.calls)
-    bisect.main(arguments)
-    assert len(history.calls) == known
+    assert not history.measured(*arguments)
     history.versions["c5"] = "another torch"
-    bisect.main(arguments)
-    assert len(history.calls) > known and all("c5" in call for call in history.calls[known:])
+    again = history.measured(*arguments)
+    assert again and all("c5" in call for call in again)
 
 
-def test_a_machine_with_another_torch_is_measured_anew(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    bisect.main(["c0", "c29", "--impl", "sdpa"])
-    first = list(history.calls)
-    monkeypatch.setattr("bench.ab.selftest.fingerprint", lambda: {"torch": "another"})
-    bisect.main(["c0", "c29", "--impl", "sdpa"])
-    assert history.calls[len(first) :][0] == first[0]
-
-
-@pytest.mark.parametrize("in_tree", [True, False])
-def test_another_kernel_of_the_users_is_measured_unless_each_commit_has_its_own(
-    in_tree: bool, history: History, tmp_path: Path
+def test_what_was_measured_counts_until_something_of_it_changes(
+    history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counts = []
-    if in_tree:
-        (tmp_path / ".git").mkdir()
-    for source in "aab":
-        (tmp_path / "mine.py").write_text(source)
-        bisect.main(["c0", "c29", "--impl", "mine=mine:f"])
-        counts.append(len([call for call in history.calls if call[1] != "c14"]))
-    assert counts[0] == counts[1] and (counts[2] == counts[1]) is in_tree
-
-
-def test_an_edited_file_of_cases_is_measured_anew(history: History, tmp_path: Path) -> None:
-    counts = []
-    for T in (16, 16, 32):
-        (tmp_path / "cases.json").write_text(json.dumps([{"T": T}]))
-        bisect.main(["c0", "c29", "--impl", "sdpa", "--cases", "cases.json"])
-        counts.append(len([call for call in history.calls if call[1] != "c14"]))
-    assert counts[0] == counts[1] < counts[2]
+    mine, cases = (("c0", "c29", *more) for more in (("--impl", "mine=mine:f"), ("--cases", "cases.json")))
+    for word in ("2", "3"):
+        Path("mine.py").write_text(word)
+        Path("cases.json").write_text(word)
+        for arguments in (mine, cases, (*mine, "--margin", f"0.0{word}")):
+            assert history.measured(*arguments) and not history.measured(*arguments)
+    monkeypatch.setattr("bench.ab.selftest.fingerprint", lambda: {"torch": "another"})
+    assert history.measured(*cases)
+    Path(".git").mkdir()  # each commit has its own module
+    assert history.measured(*mine)
+    Path("mine.py").write_text("4")
+    assert not history.measured(*mine)
 
 
 def test_a_step_that_is_open_is_measured_on(history: History) -> None:
-    assert bisect.main(["c0", "c29", "--impl", "sdpa", "--budget", "0.2"]) in (0, 1)
-    spent = [call[2] for call in history.calls if call[1] == history.calls[1][1]]
-    assert spent == [pytest.approx(it) for it in (0.2, 0.4, 0.8)][: len(spent)]
+    """As after two replicates, which give no interval."""
+    assert bisect.main(["c0", "c29", "--impl", "sdpa", "--budget", "0.2"]) == 0
+    spent = [budget for _, head, budget in history.calls if head == "c15"]
+    assert spent == [pytest.approx(0.2), pytest.approx(0.4)]
 
 
 def test_ends_that_do_not_differ_are_no_usage_error(history: History, capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,10 +213,8 @@ def test_after_ctrl_c_the_same_command_goes_on(history: History, capsys: pytest.
     history.interrupted = True
     assert bisect.main(["c0", "c29"]) == 2
     assert capsys.readouterr().err.endswith("bench: interrupted; the same command continues\n")
-    first = [call for call in history.calls if call[1] != "c14"]
-    history.interrupted = False
-    assert bisect.main(["c0", "c29"]) == 0
-    assert not {call[:2] for call in first} & {call[:2] for call in history.calls[3:]}
+    first, history.interrupted = {call[:2] for call in history.calls}, False
+    assert not first & {call[:2] for call in history.measured("c0", "c29")}
 
 
 def test_an_unreadable_file_is_a_usage_error_before_anything_is_measured(
