@@ -42,12 +42,22 @@ def swept(
 
 
 def test_rows_of_many_nodes_are_those_of_one_run(tmp_path: Path) -> None:
-    data = swept(tmp_path, SimulatedCluster({"n1": "a", "n2": "a"}, CASES))["a"]
+    """A short one has no sample of its GPU."""
+
+    def longer(node: str, case: str | None) -> Reply | None:
+        if case != CASES[0]:
+            return None
+        run = job(case)
+        run["controls"]["looks"]["gpu copy"] = [{"at": 0.0, "seconds": 1e-3}]
+        return {"run": run}
+
+    data = swept(tmp_path, SimulatedCluster({"n1": "a", "n2": "a"}, CASES, longer))["a"]
     whole = {tuple(row["params"].values()): row for row in published()["benchmarks"] if row["group"] in CASES}
     assert [tuple(row["params"].values()) for row in data["benchmarks"]] == [*whole] and data["complete"]
     assert data["skipped"] == [it for it in published()["skipped"] if it["id"] in CASES]
     assert {*data["nodes"]} == {"n1", "n2"} and "case" not in data["asked"]
-    assert len(data["controls"]["looks"]["product"]) == 2 * len(published()["controls"]["looks"]["product"])
+    samples, of_one = (run["controls"]["looks"] for run in (data, published()))
+    assert (len(samples["gpu copy"]), len(samples["product"])) == (1, 2 * len(of_one["product"]))
     processes: dict[str, set[int]] = {}
     for row in data["benchmarks"]:
         of_one = whole[tuple(row["params"].values())]
@@ -56,18 +66,6 @@ def test_rows_of_many_nodes_are_those_of_one_run(tmp_path: Path) -> None:
         assert row["stats"] == of_one["stats"] and differ <= {"sample_processes", "process_nodes"}
         processes.setdefault(row["group"], set()).update(now["sample_processes"])
     assert not set.intersection(*processes.values())  # a ratio between two cases would be one between two nodes
-
-
-def test_a_job_without_a_sample_of_a_gpu_is_merged_with_one_that_has_some(tmp_path: Path) -> None:
-    def longer(node: str, case: str | None) -> Reply | None:
-        if case != CASES[0]:
-            return None
-        run = job(case)
-        looks = run["controls"]["looks"] | {"gpu copy": [{"at": 0.0, "seconds": 1e-3}]}
-        return {"run": run | {"controls": run["controls"] | {"looks": looks}}}
-
-    data = swept(tmp_path, SimulatedCluster({"n1": "a"}, CASES, longer))["a"]
-    assert len(data["controls"]["looks"]["gpu copy"]) == 1 and len(data["benchmarks"]) > 1
 
 
 def test_a_node_that_dies_costs_one_job_which_another_of_its_type_does(tmp_path: Path) -> None:
@@ -211,27 +209,24 @@ def test_usage_errors(
     assert [*Path().rglob("*")] == [Path("a")]
 
 
-def test_a_sweep_that_differs_is_not_resumed(
+def test_a_run_that_was_begun_is_neither_begun_anew_nor_resumed_with_other_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """On a cluster, or on this machine."""
     monkeypatch.chdir(tmp_path)
     header = {"arguments": [], "kinds": {}, "command": "", "digest": "another"}
     begun = Journal.start(tmp_path / "results" / "cluster", "x", header)
-    for says in ("x is being measured right now", "the code has changed since run x was begun"):
-        assert command.main(("--cluster", "ray", "--resume", "x")) == 4
+    Journal.start(tmp_path / "results" / str(get_machine_id()), "x", {"asked": {}})
+    unfinished = "run x was begun and not finished: `--resume x` continues"
+    for options, says in (
+        (("--cluster", "ray", "--resume", "x"), "x is being measured right now"),
+        (("--cluster", "ray", "--save", "x"), unfinished),
+        (("--save", "x", "--T", "64"), unfinished),
+        (("--cluster", "ray", "--resume", "x"), "the code has changed since run x was begun"),
+    ):
+        assert command.main(options) == 4
         assert says in capsys.readouterr().err and begun.path.exists()
         begun.close()
-    assert command.main(("--cluster", "ray", "--save", "x")) == 4
-    assert "run x was begun and not finished: `--resume x` continues" in capsys.readouterr().err
-
-
-def test_an_unfinished_run_of_this_machine_is_not_begun_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Journal.start(tmp_path / "results" / str(get_machine_id()), "x", {"asked": {}})
-    assert command.main(("--save", "x", "--T", "64")) == 4
-    assert "run x was begun and not finished: `--resume x` continues" in capsys.readouterr().err
 
 
 def test_the_archive_holds_the_files_that_the_options_name(tmp_path: Path) -> None:
