@@ -20,6 +20,7 @@ from bench.__main__ import main as bench
 from bench.selection.choice import impls_named
 
 from .conftest import CHECKOUT, environment
+from .experiments.fallback import git
 
 SCRIPTS = CHECKOUT / ".github" / "scripts"
 WORKFLOWS = sorted((CHECKOUT / ".github" / "workflows").glob("*.yml"))
@@ -186,9 +187,8 @@ THEIRS = (
 
 
 def commit(folder: Path) -> None:
-    git = ["git", "-c", "user.name=x", "-c", "user.email=x@x", "-c", "commit.gpgsign=false"]
-    subprocess.run([*git, "add", "."], cwd=folder, check=True)
-    subprocess.run([*git, "commit", "-qm", "x"], cwd=folder, check=True)
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "x")
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +198,7 @@ def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "bench").mkdir(parents=True)
     for name in THEIRS:
         (folder / f"{name}.py").write_text("raise RuntimeError('of the user, and not meant')\n")
-    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    git(folder, "init", "-q")
     for source in (FORMULA, "from torch.nn.functional import scaled_dot_product_attention as mine\n"):
         (folder / "mine.py").write_text(source)
         commit(folder)
@@ -320,8 +320,6 @@ def test_a_kernel_is_compared_and_a_head_that_cannot_do_what_base_does_fails(com
         assert all(why in " ".join(text.replace("\\", "").split()) for _, why in changed.values()), text
     verdict = script("verdict.sh", compare.folder, EXIT_CODE="1", REGRESSED="0")
     assert verdict.returncode == 1 and "is broken" in verdict.stdout
-    trees = subprocess.run(["git", "worktree", "list"], cwd=compare.repository, capture_output=True, text=True).stdout
-    assert len(trees.splitlines()) == 1
 
 
 def test_modules_of_the_user_are_found_last(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,11 +39,16 @@ def committed(folder: Path) -> Path:
     """A separate checkout with one commit, which may be changed."""
     for package in ("bench", "commands", "impls", "stats", "reports"):
         shutil.copytree(CHECKOUT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__", "out"))
-    git = ["git", "-c", "user.name=x", "-c", "user.email=x@x", "-c", "commit.gpgsign=false"]
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
-        subprocess.run([*git, *arguments], cwd=folder, check=True, env=plain)
+        git(folder, *arguments)
     return folder
+
+
+def git(folder: Path, *arguments: str) -> None:
+    """Run git in a folder, without the variables by which a git hook would redirect it."""
+    settings = ("-c", "user.name=x", "-c", "user.email=x@x", "-c", "commit.gpgsign=false")
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    subprocess.run(["git", *settings, *arguments], cwd=folder, check=True, env=plain)
 
 
 def fall(checkout: Path) -> None:

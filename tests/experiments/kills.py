@@ -19,6 +19,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from .fallback import git
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 CELLS = ("--T", "16,32,64,128", "--H", "1,2", "--dtype", "float32")
 KILLS = 20
@@ -94,14 +96,13 @@ def main() -> None:
 
 def commits(folder: Path) -> None:
     """A repository with six commits of a kernel, of which the fourth makes it four times as slow; tags GOOD and BAD."""
-    git = ["git", "-c", "user.name=x", "-c", "user.email=x@x", "-c", "commit.gpgsign=false"]
-    subprocess.run([*git, "init", "-q"], cwd=folder, check=True)
+    git(folder, "init", "-q")
     for commit in range(6):
         (folder / "mine.py").write_text(SOURCE.format(calls=1 if commit < 3 else 4) + f"# {commit}\n")
         for arguments in (["add", "mine.py"], ["commit", "-qm", f"commit {commit}"]):
-            subprocess.run([*git, *arguments], cwd=folder, check=True)
+            git(folder, *arguments)
         if commit in (0, 5):
-            subprocess.run([*git, "tag", "BAD" if commit else "GOOD"], cwd=folder, check=True)
+            git(folder, "tag", "BAD" if commit else "GOOD")
 
 
 def begun(folder: Path) -> bool:
