@@ -21,6 +21,7 @@ from reports.reading.axes import KNOWN_AXES
 if TYPE_CHECKING:
     from bench.cases.case import Case
     from bench.cases.cells import Cell
+    from bench.runs.run import Run
     from bench.timing.cell import Built, CheckCalls
     from bench.workers.client import Reply, Setting, Variant
     from bench.workers.tasks import Tasks
@@ -150,6 +151,18 @@ def checked(cell: Cell) -> tuple[Built, CheckCalls]:
 
     built = probe(cell, Gate())
     return built, check_built(built)
+
+
+def run_of(*cells: Cell, folder: Path = Path(), name: str | None = None) -> Run:
+    """Return a run of these cells that begins."""
+    from bench.cases.sweep import SWEEPS
+    from bench.runs.run import Run
+    from bench.selection.options import Selection
+
+    impls = tuple(dict.fromkeys(cell.impl for cell in cells))
+    run = Run({}, Selection(SWEEPS["quick"], "cpu", impls, cells), folder, name)
+    run.timing = {"cell_time": 0.25, "processes": 1, "precision": 0.02, "cell_timeout": 60.0}
+    return run
 
 
 def ask_check(ask: Callable[..., Reply], impl: str, case: dict[str, Any], what: str = "x") -> Reply:

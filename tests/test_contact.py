@@ -46,7 +46,7 @@ from bench.timing.malloc import KEEP
 from reports import __main__ as reports_main
 from stats import arguments
 
-from .conftest import CHECKOUT, environment, gated
+from .conftest import CHECKOUT, environment, gated, run_of
 
 CASE = Case.of(T=16, H=2, D_h=64)
 BENCH = str(CHECKOUT / "bench")
@@ -206,8 +206,8 @@ def test_failures_are_listed_once_a_reason_and_last() -> None:
 
 def beginning(*cells: Cell, processes: int = 1) -> Run:
     """Return a run of given cells that begins."""
-    run = Run({}, Selection(SWEEPS["quick"], "cpu", tuple({it.impl: 0 for it in cells}), cells), Path())
-    run.timing, run.planned = {"cell_time": 0.25, "processes": processes}, {cell.key for cell in cells}
+    run = run_of(*cells)
+    run.timing["processes"], run.planned = processes, {cell.key for cell in cells}
     return run
 
 

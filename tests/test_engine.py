@@ -18,7 +18,6 @@ from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.counting import held_bytes
 from bench.cases.outcome import Skip
-from bench.cases.sweep import SWEEPS
 from bench.runs import measuring, pool
 from bench.runs import visit as visits
 from bench.runs.journal import Journal
@@ -26,7 +25,6 @@ from bench.runs.measuring import PREPARATIONS, Measuring
 from bench.runs.rows import Sample
 from bench.runs.run import Run
 from bench.selection.errors import UsageError
-from bench.selection.options import Selection
 from bench.timing.devices.nvml import words
 from bench.timing.engine import (
     BLOCK,
@@ -43,7 +41,7 @@ from bench.timing.malloc import MAPPED
 from bench.timing.reference_workload import ReferenceWorkload
 from bench.workers.client import Lost
 
-from .conftest import LocalWorker
+from .conftest import LocalWorker, run_of
 
 POWER, HOT, SLOW = 0x4, 0x20, 0x8
 
@@ -182,10 +180,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
     ) -> Run:
         cells = cells or CELLS
         monkeypatch.setattr("bench.runs.measuring.free_bytes_elsewhere", lambda device: free)
-        chosen = Selection(SWEEPS["quick"], "cpu", tuple({cell.impl: 0 for cell in cells}), cells)
-        run = Run({}, chosen, folder or Path(), "x" if folder else None, workload=ReferenceWorkload(_work={}))
-        run.timing = {"cell_time": 0.25, "processes": 1, "precision": 0.02, "cell_timeout": 60.0}
-        run.traced = traced
+        run = run_of(*cells, folder=folder or Path(), name="x" if folder else None)
+        run.workload, run.traced = ReferenceWorkload(_work={}), traced
         if journal:
             run.restore(Journal(journal))
         run.plan(cell.key for cell in cells)

@@ -17,14 +17,12 @@ from typing import Any
 import pytest
 
 import impls
+from bench.cases.case import Case
 from bench.cases.cells import Cell
-from bench.cases.sweep import SWEEPS
 from bench.runs import saving
 from bench.runs.journal import Journal
-from bench.runs.run import Run
-from bench.selection.options import Selection
 
-from .conftest import CHECKOUT, environment, run_files
+from .conftest import CHECKOUT, environment, run_files, run_of
 
 SMALL = ("--T", "16,24", "--H", "2", "--dtype", "float32", "--impl", "fused,sdpa", "--cell-time", "0.01")
 
@@ -67,9 +65,9 @@ def test_runs_that_end_at_once_take_different_numbers(tmp_path: Path, monkeypatc
 
 
 def test_a_disk_that_fills_up_ends_the_run_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Run({}, Selection(SWEEPS["quick"], "cpu", (), ()), tmp_path, "x")
-    run.plan([("a", "c")])
-    cell = Cell(impls.get("sdpa"), next(iter(SWEEPS["quick"].cases("cpu"))))
+    cell = Cell(impls.get("sdpa"), Case.of(T=16, H=2, D_h=8))
+    run = run_of(cell, folder=tmp_path, name="x")
+    run.plan([cell.key])
 
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -15,23 +15,20 @@ import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Skip
-from bench.cases.sweep import SWEEPS
 from bench.runs import measuring
 from bench.runs.journal import Journal
 from bench.runs.rows import Found
-from bench.runs.run import Run
 from bench.runs.traces import on_disk, save_trace
-from bench.selection.options import Selection
 from bench.workers.tasks import Tasks
 
-from .conftest import Suite, run_files
+from .conftest import Suite, run_files, run_of
 
 CELL = Cell(impls.get("fused"), Case.of(T=16, H=2, D_h=16))
 
 
 def traced(folder: Path, cell: Cell, write: Callable[..., object]) -> Any:
     """Save the trace of a cell of a run with results in that folder; returns its path in the row."""
-    run = Run({}, Selection(SWEEPS["quick"], "cpu", (), (cell,)), folder / "machine", "x")
+    run = run_of(cell, folder=folder / "machine", name="x")
     run.journal, run.found = Journal(folder / "x.1-1.journal"), {cell.key: Found(columns={"operators": 10})}
     return save_trace(run, cell, write)["trace"]
 
