@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..selection.errors import UsageError
+from .saving import unwritable, writable
 
 Line = dict[str, Any]
 """{"header": ...}, or a line of `Run`: {"begin": key}, {"key": key, "found": ...}, {"skipped": ...}, {"visit": ...}, ..."""
@@ -38,16 +39,15 @@ class Journal:
 
     @classmethod
     def start(cls, folder: Path, name: str, header: Line) -> Journal:
-        """Create a journal; raises OSError if the folder isn't writable."""
-        folder.mkdir(parents=True, exist_ok=True)
+        """Create a journal; raises `UsageError` if it can't be written."""
         stamp = datetime.now().strftime("%Y%m%dT%H%M%S%f")
-        journal = cls(folder / f"{name}.{stamp}-{os.getpid()}.journal")
+        journal = cls(writable(folder) / f"{name}.{stamp}-{os.getpid()}.journal")
         journal.header = header
         try:
             journal._write({"header": header})
-        except OSError:
+        except OSError as error:
             journal.delete()
-            raise
+            raise unwritable(folder, error) from None
         return journal
 
     def add(self, line: Line) -> None:
@@ -81,13 +81,9 @@ def _name(path: Path) -> str:
 
 def newest(folder: Path, name: str) -> Path | None:
     """Return the newest journal of a run that has a header; None if there is none."""
-    found = [path for path in folder.glob("*.journal") if _name(path) == name and header_of(path)]
-    return max(found, key=lambda path: path.stat().st_mtime, default=None)
-
-
-def header_of(path: Path) -> Line:
-    """Return the header of a journal; empty if it has none."""
-    return next((line["header"] for line in _read(path)[1] if "header" in line), {})
+    mine = (path for path in folder.glob("*.journal") if _name(path) == name)
+    begun = [path for path in mine if any("header" in line for line in _read(path)[1])]
+    return max(begun, key=lambda path: path.stat().st_mtime, default=None)
 
 
 def _read(path: Path) -> tuple[int, list[Line]]:

@@ -22,7 +22,6 @@ from ..cases.cells import Cell, Key
 from ..cases.outcome import Skip
 from ..cases.published import published_of
 from ..checks.impl_hash import sources
-from ..selection.errors import UsageError
 from ..selection.options import Selection
 from ..timing.devices import meter_for, threads
 from ..timing.engine import VISITS
@@ -184,10 +183,7 @@ class Run:
             "machine": fingerprint(),
             "sources": self.selection.sources,
         }
-        try:
-            self.journal = Journal.start(self.folder, self.name, header)
-        except OSError as error:
-            raise UsageError(f"results can't be written to {self.folder}: {error.strerror}") from None
+        self.journal = Journal.start(self.folder, self.name, header)
         if self.replaced:
             self.replaced.delete()
 
@@ -305,13 +301,15 @@ class Run:
         """Continue with the plan, the results and the journal of earlier processes of this run."""
         self.journal = journal
         self.planned = {(impl, case) for impl, case in journal.header["planned"]}
+        newest: Line = {}
         for line in journal.lines:
             self._take(line)
-        if seen := _last(journal.lines, "machine"):
+            newest |= line
+        if seen := newest.get("machine"):
             self.rooflines.restore(seen["roofs"])
             self.workload.restore(seen["controls"])
             add_spent(seen["seconds"])
-        if last := _last(journal.lines, "visit"):
+        if last := newest.get("visit"):
             self._numbers.update(last["numbers"])
             self._began -= last["elapsed"]
         for key, times in self.begun.items():
@@ -328,8 +326,3 @@ class Run:
             if path != self.saved and load(path).get("journal") == self.journal.path.name:
                 path.unlink()
         self.journal.delete()
-
-
-def _last(lines: Sequence[Line], kind: str) -> dict[str, Any]:
-    """Return the newest line of a kind; empty if there is none."""
-    return next((line[kind] for line in reversed(lines) if kind in line), {})

@@ -56,8 +56,12 @@ def writable(folder: Path) -> Path:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
             file.write(b"x")
     except OSError as error:
-        raise UsageError(f"results can't be written to {folder}: {error.strerror}") from None
+        raise unwritable(folder, error) from None
     return folder
+
+
+def unwritable(folder: Path, error: OSError) -> UsageError:
+    return UsageError(f"results can't be written to {folder}: {error.strerror}")
 
 
 def save(folder: Path, name: str, data: dict[str, Any], indent: int | None = 4) -> Path:
