@@ -47,15 +47,10 @@ class WorkerPool:
     """Client of the latest request."""
 
     def __post_init__(self) -> None:
-        imports: dict[str, dict[str, Any]] = {
-            name: {"names": [], "whole_registry": self.run.selection.sweep.whole_registry, "cases": []}
-            for name in (SHARED, *self.alone)
-        }
+        imports: dict[str, dict[str, list[str]]] = {name: {"names": []} for name in (SHARED, *self.alone)}
         for name in listed(self.run.asked.get("impl", [])):
             imports[self._name(name.partition("=")[0])]["names"].append(name)
-        for process in imports:
-            self._refuse_changed(process)
-        self._workers = NamedWorkers(lambda name: self.start(), imports)
+        self._workers = NamedWorkers(lambda name: self._begin(), imports)
         self.number = self.run.next_number("process")
 
     def wait_until_ready(self) -> None:
@@ -114,7 +109,6 @@ class WorkerPool:
         if not isinstance(outcome, Lost):
             return
         name = self._name(cell.impl.name)
-        self._refuse_changed(name)
         self._last = None
         self.grown.clear()
         self.renewed = {key for key in self.renewed if self._name(key[0]) != name}
@@ -133,20 +127,20 @@ class WorkerPool:
     def close(self) -> None:
         self._workers.close()
 
-    def _refuse_changed(self, process: str) -> None:
-        """Raise `UsageError` if the code that a new process imports has changed since the run began."""
+    def _begin(self) -> WorkerClient:
+        """Start a process; raises `UsageError` if code that it may import has changed since the run began."""
         began = self.run.code
         sources.cache_clear()
         for impl in self.run.selection.impls:
-            if self._name(impl.name) == process:
-                with suppress(OSError):  # a file is gone
-                    if sources(impl.owner) == began[impl.owner]:
-                        continue
-                raise UsageError(
-                    f"the code of {impl.name} has changed since the run began: restore it and --resume the run"
-                )
+            with suppress(OSError):  # a file is gone
+                if sources(impl.owner) == began[impl.owner]:
+                    continue
+            raise UsageError(
+                f"the code of {impl.name} has changed since the run began: restore it and --resume the run"
+            )
         if changed := changed_files():
             raise UsageError(f"{changed[0]} has changed since the run began: restore it and --resume the run")
+        return self.start()
 
     def _name(self, impl: str) -> str:
         return impl if impl in self.alone else SHARED

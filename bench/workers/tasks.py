@@ -6,7 +6,7 @@ import gc
 import os
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -108,7 +108,7 @@ class Tasks:
         """Return {"fingerprint": what two variants must share, "workloads": {name: version}}."""
         return {"fingerprint": fingerprint(), "workloads": software()}
 
-    def cells(self, names: list[str], whole_registry: bool, cases: list[Reply]) -> Reply:
+    def cells(self, names: list[str], whole_registry: bool = False, cases: Sequence[Reply] = ()) -> Reply:
         """Return the available implementations among the requested names (none: those of the sweep), with their cells.
 
         {"cells": {name: {case id: None, or why it can't be measured}}, "unknown": {name: why it is not there}}
