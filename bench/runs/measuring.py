@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
@@ -79,8 +80,6 @@ class Measuring:
         """When the time left was printed."""
         self._owner: dict[str, WorkerPool] = {}
         """Pool that checked each case, which then times it in a run of one process."""
-        self._tested = set[Key]()
-        """Cells tested for cached results."""
 
     def _that_fit(self, free: int) -> set[str]:
         """Return the cases whose cells stay ready between visits: smallest first, in a third of a pool's free bytes."""
@@ -223,10 +222,10 @@ class Measuring:
     def _visit(self, pool: WorkerPool, case: str, at: int) -> None:
         """Make the visits of a case that are due at a pass and not yet made."""
         due = (it for it in self._due_visits(case, at) if not self._run.visited(pool.process, it, case))
-        found: dict[int, dict[str, Found]] = {visit: {} for visit in due}
+        found = {visit: defaultdict[str, Found](Found) for visit in due}
         for group in self._groups(case) if found else ():
             for index, of_visit in found.items():
-                visit = Visit(self._run, pool, group, index, self._rng, self._tested, of_visit)
+                visit = Visit(self._run, pool, group, index, self._rng, of_visit)
                 visit.time(self._visits, self._needs(group) if index >= VISITS // 2 else {})
             if case not in self._held:
                 pool.drop(group)

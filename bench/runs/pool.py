@@ -43,6 +43,8 @@ class WorkerPool:
     """Cells whose tensors were moved elsewhere in memory."""
     grown: set[Key] = field(default_factory=set)
     """Cells timed since the process last returned its free memory: their calls need not grow the heap."""
+    tested: set[Key] = field(default_factory=set)
+    """Cells tested for cached results."""
     _last: WorkerClient | None = None
     """Client of the latest request."""
 

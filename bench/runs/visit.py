@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -45,9 +46,7 @@ class Visit:
     index: int
     """Index of the visit within its process and case."""
     rng: random.Random
-    tested: set[Key]
-    """Cells tested for cached results, in this visit or earlier."""
-    found: dict[str, Found]
+    found: defaultdict[str, Found]
     """What this visit finds, by implementation."""
     _number: int = 0
     """Number of the visit in the run; a new one once its process was replaced."""
@@ -100,7 +99,7 @@ class Visit:
         reply = self._ask("renew", cell, seconds=COMPARING * self.run.timing["cell_time"])
         if reply is not None:
             self.pool.grown.add(cell.key)
-            self._found(cell).compared = reply["compared"]
+            self.found[cell.impl.name].compared = reply["compared"]
             self._keep_shortest(cell, reply["seconds"])
 
     def _time_block(self, cell: Cell, block: Block, number: int) -> None:
@@ -117,7 +116,7 @@ class Visit:
             sleep(COOLING)
             return self._time_block(cell, block, number)
         self._keep_shortest(cell, reply["fastest"])
-        found, where = self._found(cell), (number, self._number, self.pool.number)
+        found, where = self.found[cell.impl.name], (number, self._number, self.pool.number)
         disturbed = (reply[it] for it in ("page_faults", "voluntary", "involuntary"))
         sample = Sample(reply["seconds"], *where, reply["fastest"], self.run.elapsed(), calls, *disturbed)
         found.samples.append(sample)
@@ -128,10 +127,10 @@ class Visit:
 
     def _check_caching(self, cell: Cell) -> None:
         """Skip a cell found to cache results, after its first timing; time a large one with other settings of malloc."""
-        found, checked = self._found(cell), self.run.found[cell.key]
-        if not found.samples or checked.samples or cell.key in self.tested:
+        found, checked = self.found[cell.impl.name], self.run.found[cell.key]
+        if not found.samples or checked.samples or cell.key in self.pool.tested:
             return
-        self.tested.add(cell.key)
+        self.pool.tested.add(cell.key)
         usual = median(it.seconds for it in found.samples)
         if self._ask("caching", cell, usual=usual, first=checked.seconds) is None:
             return
@@ -145,9 +144,6 @@ class Visit:
     def _keep_shortest(self, cell: Cell, seconds: float) -> None:
         """Keep the shortest time of a call, since times measured beside a busy worker are longer."""
         self.pool.seconds[cell.key] = min(self.pool.seconds[cell.key], seconds)
-
-    def _found(self, cell: Cell) -> Found:
-        return self.found.setdefault(cell.impl.name, Found())
 
 
 def _sensors(reply: Reply, before: Mapping[str, Any]) -> dict[str, Any]:
