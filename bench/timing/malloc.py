@@ -44,9 +44,11 @@ CALLS, WITHIN = 3, 1.0
 
 def chosen() -> dict[str, str]:
     """Return the environment variables that select an allocator or control glibc's page caching."""
-    libraries = {name: os.environ.get(name, "") for name in ("LD_PRELOAD", "GLIBC_TUNABLES")}
-    settings = {name: os.environ[name] for name in VARIABLES if name in os.environ}
-    return settings | {name: value for name, value in libraries.items() if "malloc" in value}
+    return {
+        name: value
+        for name, value in allocator_settings().items()
+        if name in VARIABLES or (name in ("LD_PRELOAD", "GLIBC_TUNABLES") and "malloc" in value)
+    }
 
 
 def allocator_settings() -> dict[str, str]:

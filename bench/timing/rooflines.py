@@ -64,10 +64,9 @@ class Rooflines:
             if share <= 1:
                 return share
             self.seconds = SECONDS  # now measured thoroughly
-            before, self._best = self._best, {}
+            before, self._best = self.table(), {}
             self._seconds(case, meter)
-            for key, rate in before.items():
-                self._keep(key, rate)
+            self.restore(before)
         if case.device != "cpu":
             return share
         raise Skip(f"{share:.0%} of this machine's measured roofline: a measurement error")
@@ -79,12 +78,10 @@ class Rooflines:
         ]
 
     def restore(self, table: list[dict[str, Any]]) -> None:
-        """Add the ceilings measured by other processes of the same run; the highest counts."""
-        for *key, rate in (ceiling.values() for ceiling in table):
-            self._keep(tuple(key), rate)
-
-    def _keep(self, key: Key, rate: float) -> None:
-        self._best[key] = max(rate, self._best.get(key, 0.0))
+        """Add ceilings measured earlier, or by other processes of the same run; the highest counts."""
+        for *parts, rate in (ceiling.values() for ceiling in table):
+            key: Key = tuple(parts)
+            self._best[key] = max(rate, self._best.get(key, 0.0))
 
     def _seconds(self, case: Case, meter: Meter) -> float:
         """Return the least seconds possible for a case on this machine.
