@@ -79,7 +79,7 @@ class Measuring:
         self._told = monotonic()
         """When the time left was printed."""
         self._owner: dict[str, WorkerPool] = {}
-        """Pool that checked each case, which then times it in a run of one process."""
+        """Pool that checked each case, or would have: it times the case in a run of one process, and finishes it."""
 
     def _that_fit(self, free: int) -> set[str]:
         """Return the cases whose cells stay ready between visits: smallest first, in a third of a pool's free bytes."""
@@ -99,7 +99,7 @@ class Measuring:
                     self._time(pools)
                     if last:
                         self._tell_precision()
-                        self._finish(pools)
+                        self._finish()
         self._run.sample_machine()
 
     def _batches(self) -> list[list[int]]:
@@ -135,6 +135,8 @@ class Measuring:
         with accounted("check"):
             run_concurrently([self._checking(pool, queue) for pool in pools])
             run_concurrently([self._checking(pools[0], [suspects])])
+        for i, case in enumerate(self._cases):  # of a resumed run
+            self._owner.setdefault(case, pools[i % len(pools)])
 
     def _checking(self, pool: WorkerPool, queue: list[list[Cell]]) -> Script:
         while queue:
@@ -161,7 +163,7 @@ class Measuring:
         """Make all visits of these processes, spread over their lifetime."""
         if not any(self._open(pool.process) for pool in pools):
             return
-        of_pools = [(pool, self._cases_of(pool, pools)) for pool in pools]
+        of_pools = [(pool, self._cases_of(pool)) for pool in pools]
         with accounted("preparing"):
             run_concurrently([
                 pool.preparing([it for it in self._open(pool.process) if it.case.id in self._held.intersection(cases)])
@@ -198,13 +200,9 @@ class Measuring:
         size = 1 if case in self._held else VISITS // PREPARATIONS
         return range(visit + 1 - size, visit + 1) if (visit + 1) % size == 0 else range(0)
 
-    def _cases_of(self, pool: WorkerPool, pools: Sequence[WorkerPool]) -> list[str]:
+    def _cases_of(self, pool: WorkerPool) -> list[str]:
         """Return the cases that a pool times: all, or in a run of one process those that it checked."""
-        if self._run.processes > 1:
-            return list(self._cases)
-        for i, case in enumerate(self._cases):
-            self._owner.setdefault(case, pools[i % len(pools)])
-        return [case for case in self._cases if self._owner[case] is pool]
+        return [case for case in self._cases if self._run.processes > 1 or self._owner[case] is pool]
 
     def _open(self, process: int) -> list[Cell]:
         """Return the checked cells that a process has still to time."""
@@ -272,14 +270,14 @@ class Measuring:
         wanted = [*["cold_s"] * wants_more, *["trace"] * self._run.traced]
         return {*wanted} - self._run.found[cell.key].columns.keys()
 
-    def _finish(self, pools: Sequence[WorkerPool]) -> None:
+    def _finish(self) -> None:
         """Take further measurements: single cold calls, graphs, and traces."""
         run, untraced = self._run, dict[str, list[str]]()
         lacking = {cell: lacks for cell in self._cells if (lacks := self._lacks(cell))}
         self._told = -math.inf
         for cell, lacks in lacking.items():
             self._tell_left(f"finishing: {len(lacking)} of {len(self._cells)} cells under further conditions")
-            pool = self._owner.get(cell.case.id, pools[0])
+            pool = self._owner[cell.case.id]
             pool.prepare([cell])
             if "cold_s" in lacks and cell.key not in run.skipped:
                 hot = median(it.seconds for it in run.samples(cell.key))
