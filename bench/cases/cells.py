@@ -27,6 +27,11 @@ class Cell:
     def key(self) -> Key:
         return self.impl.name, self.case.id
 
+    @property
+    def threaded(self) -> bool:
+        """Whether a call may use several threads: a Python loop doesn't."""
+        return self.case.threads != 1 and self.impl.limits.max_pairs is None
+
 
 def grouped(cells: Iterable[Cell], of: Callable[[Case], Group]) -> dict[Group, list[Cell]]:
     """Group cells by a function of their case."""

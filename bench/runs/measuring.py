@@ -15,7 +15,6 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from statistics import median
 from time import monotonic
 from typing import Any
 
@@ -74,8 +73,7 @@ class Measuring:
         largest = max((least_memory(cell.impl, cell.case) for cell in cells), default=0)
         fit = self._side_by_side if 4 * largest < self._free else 1
         self._checkers = min(fit, len(self._cases), math.ceil(len(cells) / WORTH_A_POOL))
-        alive = self._checkers if run.processes == 1 else self._side_by_side
-        self._held = self._that_fit(self._free // alive - largest)
+        self._held = self._that_fit(self._free // len(self._batches()[0]) - largest)
         self._told = monotonic()
         """When the time left was printed."""
         self._owner: dict[str, WorkerPool] = {}
@@ -144,9 +142,8 @@ class Measuring:
                 self._owner.setdefault(cell.case.id, pool)
                 self._run.add_begin(cell)
                 held = cell.case.id in self._held
-                threaded = cell.case.threads != 1 and cell.impl.limits.max_pairs is None  # a Python loop is one thread
                 try:
-                    reply = yield from checking(pool.client(cell), **request(cell), threaded=threaded, keep=held)
+                    reply = yield from checking(pool.client(cell), **request(cell), threaded=cell.threaded, keep=held)
                 except Skip as outcome:
                     pool.skip(cell, outcome)
                     if self._fail_fast and outcome.reason in FAILURES:
@@ -280,7 +277,7 @@ class Measuring:
             pool = self._owner[cell.case.id]
             pool.prepare([cell])
             if "cold_s" in lacks and cell.key not in run.skipped:
-                hot = median(it.seconds for it in run.samples(cell.key))
+                hot = run.found[cell.key].usual
                 if (more := pool.attempt("more", cell, hot_s=hot)) is not None:
                     run.rooflines.restore(more.pop("rooflines", []))
                     run.add_found(cell, columns=more)

@@ -57,6 +57,11 @@ class Found:
     compared: int = 0
     """Untimed calls whose outputs were compared with a checked output."""
 
+    @property
+    def usual(self) -> float:
+        """Median seconds of a timed call."""
+        return median(it.seconds for it in self.samples)
+
     def add(
         self,
         seconds: float = 0.0,

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from statistics import median
 from time import monotonic
 from typing import Any
 
@@ -223,9 +222,9 @@ class Run:
             cell, base = self.cell(key), (self.baseline_impl or "", key[1])
             try:
                 if "roof" not in found.columns:
-                    usual = median(it.seconds for it in found.samples)
                     with threads(cell.case.threads):
-                        found.columns["roof"] = self.rooflines.share(cell.case, meter_for(cell.case.device), usual)
+                        meter = meter_for(cell.case.device)
+                        found.columns["roof"] = self.rooflines.share(cell.case, meter, found.usual)
             except Skip as outcome:
                 self.add_skipped(cell, outcome)
             else:

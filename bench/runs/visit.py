@@ -6,7 +6,6 @@ import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
 from time import sleep
 from typing import Any
 
@@ -131,11 +130,10 @@ class Visit:
         if not found.samples or checked.samples or cell.key in self.pool.tested:
             return
         self.pool.tested.add(cell.key)
-        usual = median(it.seconds for it in found.samples)
-        if self._ask("caching", cell, usual=usual, first=checked.seconds) is None:
+        if self._ask("caching", cell, usual=found.usual, first=checked.seconds) is None:
             return
         if cell.case.device == "cpu" and (checked.columns.get("peak_bytes") or 0) >= MAPPED:
-            alone = cell.case.threads != 1 and cell.impl.limits.max_pairs is None  # while it was checked
+            alone = cell.threaded  # while it was checked
             pages = self._ask("other_pages", cell, checked=alone * checked.seconds) or {}
             found.columns |= pages
             if pages.get("fresh_pages_s", checked.seconds) != checked.seconds:

@@ -128,7 +128,7 @@ class Tasks:
 
     def cases(self, names: list[str], axes: list[Reply], around: list[Reply]) -> Reply:
         """Return a case of each implementation with these axes, of a kernel alone, else of a layer; with axes `around` a
-        kernel those of user-defined layers:
+        kernel those of layers:
 
         {"cases": {impl: [{"case", "id", "refused": None, or why it can't be measured}, ...]}}, or {"unknown": why one is
         not there}
@@ -146,12 +146,7 @@ class Tasks:
                     break
             return {"case": case.columns(), "id": case.id, "refused": refused}
 
-        def is_layer(impl: Impl) -> bool:
-            return impl.refusal(Case.of(**axes[0], scope="core")) is not None
-
-        return {
-            "cases": {it.name: [described(it, at) for at in (*axes, *(around if is_layer(it) else ()))] for it in impls}
-        }
+        return {"cases": {it.name: [described(it, at) for at in (*axes, *(() if it.core else around))] for it in impls}}
 
     def _check_place(self, name: str) -> None:
         """Raise `UsageError` if a module of the user's, `NAME=module:attr`, isn't that of this variant's tree."""

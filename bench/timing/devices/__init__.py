@@ -37,5 +37,4 @@ def free_bytes_elsewhere(device: str) -> int:
     if device == CPU.name:
         return free_bytes(device)
     code = f"from bench.timing.devices import free_bytes; print(free_bytes({device!r}))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, check=True, stdout=subprocess.PIPE)
-    return int(done.stdout)
+    return int(subprocess.check_output([sys.executable, "-c", code], cwd=CHECKOUT))
