@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.runs import check
+from bench.workers.tasks import Tasks
 
 from .conftest import CHECKOUT
 
@@ -78,6 +79,13 @@ def test_a_kernel_that_ends_its_process_costs_one_problem_and_a_module_that_does
     lines, errors = capsys.readouterr()
     assert [line.split()[0] for line in lines.splitlines()] == ["passed", "error", "passed", "unsupported", "2"]
     assert "ended its process (exit code 3)" in lines and "ended its process (exit code 4)" in errors
+
+
+def test_a_kernel_that_does_not_support_the_first_problem_has_none_of_layers(tasks: Tasks, tmp_path: Path) -> None:
+    (tmp_path / "narrow.py").write_text(MINE + "right.limits = {'dtypes': ('bfloat16',)}")
+    axes = check.SIZES | {"device": "cpu"}
+    reply = tasks.cases(["right=narrow:right"], [axes], [axes | {"qkv_bias": True}])
+    assert [it["refused"] for it in reply["cases"]["right"]] == ["right supports dtype bfloat16, not float32"]
 
 
 def test_only_its_worker_imports_torch() -> None:
