@@ -41,10 +41,10 @@ def tables_of(this: Report, keys: Mapping[str, str]) -> list[Table]:
 
 
 def _roofline(run: Run, rows: Sequence[Row], palette: Palette) -> Table:
-    points, varying = roofline.points(rows), fr.varying(rows)
+    points, varying = [row for row in rows if row["flops"] > 0 and row["bytes"] > 0], fr.varying(rows)
     dots = [
-        (row["intensity"], row["rate"], palette[row["impl"]],
-         f"{row['impl']}, {_place(row, varying)}: {row['rate'] / 1e9:.3g} GFLOP/s")
+        (roofline.intensity(row), row["tflops_per_s"] * 1e12, palette[row["impl"]],
+         f"{row['impl']}, {_place(row, varying)}: {row['tflops_per_s'] * 1e3:.3g} GFLOP/s")
         for row in points
     ]  # fmt: skip
     note = "FLOP per second against FLOP per byte, one point per cell. Lines: ceilings measured on this machine."

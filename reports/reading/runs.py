@@ -203,7 +203,7 @@ def checked(data: Any, path: Path) -> Run:
         machine=data.get("machine_info") or {},
         commit=data.get("commit_info") or {},
         state=data.get("state") or {},
-        rooflines=_dictionaries(data.get("roofs")),
+        rooflines=[it for it in _dictionaries(data.get("roofs")) if {"device", "threads"} <= it.keys()],
         workload=_workload(data.get("controls")),
         notes=tuple(map(str, data.get("notes") or ())),
         published=[it for it in _dictionaries(data.get("published")) if positive(it.get("seconds"))],
