@@ -93,7 +93,7 @@ def trust(run: Run, grid: Grid) -> Trust:
     fewest = min((int(it.row["processes"]) for it in marks), default=0)
     known = [it.high / it.low for case in grid.judged for it in case.ranked[1:2] if it.low > 0]
     half = median(known) ** 0.5 - 1 if known else math.inf
-    drift = run.workload.get("drift")
+    drift = run.workload.get("drift", 0.0)
     wide = shares.too_wide(1, (1 + half) ** 2)
     precision = f"ratios are {NOT_RESOLVED if wide else f'known to ± {shares.varied(half)} (95 %)'}"
     reasons = [
@@ -104,9 +104,8 @@ def trust(run: Run, grid: Grid) -> Trust:
         not run.complete and "the run is not complete",
         any(it.row.get("device") == "cuda" for it in marks) and "times on CUDA are unverified on a GPU",
         conditions.disturbed(run.rows),
+        drift > conditions.DRIFT and f"meanwhile the reference workload's time varied by {shares.varied(drift)}",
     ]
-    if isinstance(drift, int | float) and conditions.DRIFT < drift < math.inf:
-        reasons.append(f"meanwhile the reference workload's time varied by {shares.varied(drift)}")
     settled = half <= KNOWN_WELL and fewest >= 3 and not _open(grid.judged)
     kept = re.sub(r" --processes[ =]\S+", "", run.command)
     more = f"{kept} --processes {ADVISED_PROCESSES}" if kept and fewest < ADVISED_PROCESSES and not settled else ""
@@ -139,25 +138,27 @@ def _use(name: str, grid: Grid, best: Sequence[Case], baseline: str | None) -> s
     where += " with several implementations" * (count < len(grid.cases))
     both = [it for it in cases if baseline != name and it.mark(name).counts and it.mark(baseline).counts]
     both = [it for it in both if _is_step(it)] or both  # cores alone predict them
-    why = (_how(name, best) + f" in {where}", *_leaner(name, best, baseline), *_gains(name, both, baseline, count > 1))
+    first = min(_tied(best), key=lambda it: mean_slowdown(it, best), default=name)  # why it is not named
+    why = (
+        f"{_how(name, best)} in {where}",
+        *_memory(name, first, f" than {first}", best if first != baseline else [], count > 1),
+        *_speed_up(name, both, baseline),
+        *_memory(name, baseline, "", both, count > 1),
+    )
     return f"Use {name}: {', '.join(why)}."
+
+
+def _tied(cases: Sequence[Case]) -> list[str]:
+    """Return the implementations that are fastest or tied in all of these cases."""
+    return [it.impl for it in cases[0].ranked if all(case.mark(it.impl).best for case in cases)]
 
 
 def _how(name: str, best: Sequence[Case]) -> str:
     """Return 'fastest', 'tied with packed', or 'fastest or tied'."""
     if all(case.marks[name].state == FASTEST for case in best):
         return "fastest"
-    always = [it.impl for it in best[0].ranked if it.impl != name and all(case.mark(it.impl).best for case in best)]
+    always = [it for it in _tied(best) if it != name]
     return f"tied with {words.listing(always, most=2)}" if always else "fastest or tied"
-
-
-def _leaner(name: str, best: Sequence[Case], baseline: str | None) -> Iterator[str]:
-    """Yield why it is named though another one, tied with it everywhere, has a smaller mean slowdown."""
-    tied = [it.impl for it in best[0].ranked if all(case.mark(it.impl).best for case in best)]
-    first = min(tied, key=lambda it: mean_slowdown(it, best), default=name)
-    own, other = (sum(_peak(case, it) for case in best) for it in (name, first))
-    if first != baseline and 0 < own * LEANER < other < math.inf:  # `_gains` compares with the baseline
-        yield f"{slowdown(other / own)}× less memory than {first}"
 
 
 def _is_step(case: Case) -> bool:
@@ -165,20 +166,22 @@ def _is_step(case: Case) -> bool:
     return any(mark.row.get("scope") in OF_MODELS for mark in case.ranked)
 
 
-def _gains(name: str, cases: Sequence[Case], baseline: str | None, several: bool) -> Iterator[str]:
-    """Yield the largest of the significant speed-ups over the baseline implementation, and its memory relative to it,
-    in the case where the latter needs most.
-    """
+def _speed_up(name: str, cases: Sequence[Case], baseline: str | None) -> Iterator[str]:
+    """Yield the largest of the significant speed-ups over the baseline implementation."""
     found = [fr.ratio(case.mark(baseline).row, case.mark(name).row) for case in cases]
     if most := max((it for it in found if it.slower), key=lambda it: it.value, default=None):
         upto = "steps " * _is_step(cases[0]) + "up to " * (len(cases) > 1)
         yield f"{upto}{slowdown(most.value)}× faster than {baseline} ({interval(most.low, most.high)})"
-    known = [case for case in cases if all(0 < _peak(case, it) < math.inf for it in (name, baseline))]
-    case = max(known, key=lambda it: (_peak(it, baseline), it.ranked[0].row["median"]), default=None)
-    less = _peak(case, baseline) / _peak(case, name) if case else 1.0
+
+
+def _memory(name: str, other: str | None, than: str, cases: Sequence[Case], several: bool) -> Iterator[str]:
+    """Yield its memory relative to another one's, in the case where the latter needs most."""
+    known = [case for case in cases if all(0 < _peak(case, it) < math.inf for it in (name, other))]
+    case = max(known, key=lambda it: (_peak(it, other), it.ranked[0].row["median"]), default=None)
+    less = _peak(case, other) / _peak(case, name) if case else 1.0
     if case and max(less, 1 / less) >= LEANER:
         where = f" at {case.place}" * several
-        yield f"{slowdown(max(less, 1 / less))}× {'less' if less > 1 else 'more'} memory{where}"
+        yield f"{slowdown(max(less, 1 / less))}× {'less' if less > 1 else 'more'} memory{than}{where}"
 
 
 def _exceptions(name: str, cases: Sequence[Case]) -> str:
