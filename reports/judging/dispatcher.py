@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from keyword import kwlist
@@ -98,8 +98,8 @@ def emit(path: Path, runs: Sequence[tuple[Run, Sequence[Row]]]) -> str:
     # transformers loads a kernel of its hub by a name with flash
     if path.suffix != ".py" or not path.stem.isidentifier() or path.stem in taken or "flash" in path.stem:
         raise RunError(f"--emit {path}: expected a Python module of a name that is free, as attention_here.py")
-    every = measured(runs, {row["impl"] for _, rows in runs for row in rows} - {SDPA})
-    known = {setting: some for setting, by_length in every.items() if (some := _choosable(setting, by_length))}
+    every = measured(runs)
+    known = {setting: some for setting, by_length in every.items() if (some := choosable(setting, by_length))}
     if not known:
         raise RunError(
             f"no kernel to choose: no case that a call of SDPA can have was measured with {SDPA} and one of "
@@ -121,7 +121,7 @@ def emit(path: Path, runs: Sequence[tuple[Run, Sequence[Row]]]) -> str:
     return f"{path} is written: {chosen} SDPA{others}"
 
 
-def _choosable(setting: Setting, by_length: ByLength) -> ByLength:
+def choosable(setting: Setting, by_length: ByLength) -> ByLength:
     """Return the selectable implementations: with a boolean mask SDPA's own kernels alone, which like SDPA return 0 for
     a query without visible keys.
     """
@@ -177,8 +177,8 @@ def _provenance(runs: Sequence[Run]) -> Iterator[str]:
     return (re.sub(r"[^\w .,:()/+@-]+", " ", line) for line in lines)
 
 
-def measured(runs: Sequence[tuple[Run, Sequence[Row]]], kernels: Collection[str]) -> dict[Setting, ByLength]:
-    """Return ratios of these kernels from the runs. Later runs replace earlier ones, and cores the layers around them:
+def measured(runs: Sequence[tuple[Run, Sequence[Row]]]) -> dict[Setting, ByLength]:
+    """Return ratios of all kernels from the runs. Later runs replace earlier ones, and cores the layers around them:
     projections are equal, so that a layer is faster if its core is.
 
     Raises:
@@ -193,7 +193,7 @@ def measured(runs: Sequence[tuple[Run, Sequence[Row]]], kernels: Collection[str]
         for run, rows in runs:
             for case in fr.grouped((row for row in rows if row["scope"] == scope), "id").values():
                 bases = [row for row in case if row["impl"] == SDPA]
-                over = {row["impl"]: fr.ratio(row, base) for base in bases for row in case if row["impl"] in kernels}
+                over = {row["impl"]: fr.ratio(row, base) for base in bases for row in case if row["impl"] != SDPA}
                 if over and (setting := _setting(bases[0], run.machine)):
                     found.setdefault(setting, {})[bases[0]["T_kv"]] = over
     return found
@@ -225,12 +225,11 @@ def _setting(row: Row, machine: Mapping[str, Any]) -> Setting | None:
     own = {*Setting._fields, *OF_LAYERS, "T_kv", "mode", "window", "window_right"}
     others = [axis for axis in axis_names() if axis not in own]
     is_usual = all(row[axis] in (None, *KNOWN_AXES[axis].omitted) for axis in others)
-    is_known = row["mask"] in MASKS and row["mode"] in GRADIENTS and row["dtype"] in SHORT_DTYPE
+    if not (is_usual and row["mask"] in MASKS and row["mode"] in GRADIENTS and row["dtype"] in SHORT_DTYPE):
+        return None
     on_gpu = row["device"] == "cuda"
     device = machine.get("gpu") if on_gpu else row["device"]
-    threads, B, H, H_kv, D_h, D_v, T, T_kv = sizes = [row[name] for name in SIZES]
-    if not (is_usual and is_known and isinstance(device, str)) or None in sizes:
-        return None
+    threads, B, H, H_kv, D_h, D_v, T, T_kv = (row[name] for name in SIZES)
     windowed = (row.get("window"), row.get("window_right")) != (None, None)
     of_call = row["dtype"], GRADIENTS[row["mode"]], "pairs" if windowed else MASKS[row["mask"]]
-    return Setting(device, None if on_gpu else threads, *of_call, B, H, H_kv, D_h, D_v, None if T_kv == T else T)
+    return Setting(str(device), None if on_gpu else threads, *of_call, B, H, H_kv, D_h, D_v, None if T_kv == T else T)

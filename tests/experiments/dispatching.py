@@ -68,8 +68,12 @@ def main() -> None:
     options.add_argument("--options", default="--processes 3", help="for `pytest bench/`")
     asked = options.parse_args()
     rows = [(run, fr.rows_of(run)) for run in command.several([asked.run], runs.default_results())]
-    known = measured(rows, dispatcher.kernels())
-    table = {key: of for key, of in known.items() if (key.gradients, key.T) in MODES and key.mask in ("none", "causal")}
+    known = {key: dispatcher.choosable(key, of) for key, of in measured(rows).items()}
+    table = {
+        key: of
+        for key, of in known.items()
+        if of and (key.gradients, key.T) in MODES and key.mask in ("none", "causal")
+    }
     with tempfile.TemporaryDirectory() as folder:
         print(dispatcher.emit(Path(folder) / f"{MODULE}.py", rows))
         found = []

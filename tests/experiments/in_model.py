@@ -63,8 +63,8 @@ def main() -> None:
     asked = options.parse_args()
     rows = [(run, fr.rows_of(run)) for run in command.several([asked.run], runs.default_results())]
     (layer, *_) = models.layers_of(decoders.config_of(asked.model)).values()
-    known = dispatcher.measured(rows, dispatcher.kernels())
-    table = {it: of for it, of in known.items() if fits(it) and all(getattr(it, n) == layer[n] for n in HEADS)}
+    known = {key: dispatcher.choosable(key, of) for key, of in dispatcher.measured(rows).items()}
+    table = {it: of for it, of in known.items() if of and fits(it) and all(getattr(it, n) == layer[n] for n in HEADS)}
     with tempfile.TemporaryDirectory() as folder:
         print(dispatcher.emit(Path(folder) / "here.py", rows))
         names = {SDPA: SDPA, "here": registered(Path(folder) / "here.py")}

@@ -91,7 +91,7 @@ def test_on_a_gpu_threads_do_not_count(as_run: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "axes",
-    [{"dropout": 0.1}, {"mode": "prefill"}, {"softcap": 50}, {"threads": None}, {"device": "cuda"}],
+    [{"dropout": 0.1}, {"mode": "prefill"}, {"softcap": 50}],
 )
 def test_a_case_without_an_equivalent_plain_call_is_not_in_the_table(axes: Any, as_run: Any, tmp_path: Path) -> None:
     described = [{"name": "softcap", "kind": "size", "unsaid": None}]
