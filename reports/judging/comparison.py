@@ -19,7 +19,7 @@ from typing import Any
 from stats import conditions, saved, shares, verdict
 from stats.effects import Key
 from stats.saved import Changes
-from stats.verdict import Verdict
+from stats.verdict import Verdict, Verdicts
 
 from ..reading import command, fingerprint, words
 from ..reading.axes import KNOWN_AXES
@@ -115,9 +115,9 @@ class Comparison:
     @property
     def code(self) -> int:
         """Exit code: 0 without regressions, 1 with some, 2 if nothing could be judged."""
-        verdicts = [(cell.impl, cell.verdict) for cell in self.cells] + [*self.implementations.items()]
-        if self.regressed or any(it.word == verdict.REGRESSED for _, it in verdicts):
+        if self.regressed or any(it.word == verdict.REGRESSED for it in self.implementations.values()):
             return command.REGRESSED
+        verdicts = [(cell.impl, cell.verdict) for cell in self.cells] + [*self.implementations.items()]
         words = {it.word for name, it in verdicts if name in (self.of_interest or [name])}
         open_ = verdict.INCONCLUSIVE in words and not words & {*verdict.SETTLED}
         return command.NOT_JUDGED if self.unjudged or open_ else command.FINE
@@ -138,11 +138,7 @@ def worst_first(cell: Cell) -> tuple[bool, int, float]:
 
 
 def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
-    """Compare all cells of either run. Runs of different machines get ratios, and no verdict.
-
-    Raises:
-        ValueError: the margin is negative or not finite.
-    """
+    """Compare all cells of either run. Runs of different machines get ratios, and no verdict."""
     again = "" if margin is None else f" --margin {margin:g}"
     margin = verdict.MARGIN_OF_RUNS if margin is None else margin
     machines = fingerprint.described(fingerprint.differing(base, head))
@@ -150,7 +146,7 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
     runs = _cells(base), _cells(head)
     cells = {key: (runs[0].get(key, {}), runs[1].get(key, {})) for key in runs[0] | runs[1]}
     both = {key: variants for key, variants in cells.items() if all("samples" in it for it in variants)}
-    changed = {impl for (impl, _), variants in both.items() if _differs("impl_hash", variants, unknown=True)}
+    changed = {impl for (impl, _), variants in both.items() if _differs("impl_hash", variants)}
     alike = {key: variants for key, variants in both.items() if not other and not _differs("case_hash", variants)}
     before, after = ({key: variants[i]["samples"] for key, variants in alike.items()} for i in (0, 1))
     found = saved.changes(before, after, changed)
@@ -202,22 +198,24 @@ def _reason(facts: _Facts) -> str:
     return str(facts.get("reason", "" if facts else "not"))
 
 
-def _differs(what: str, variants: Sequence[_Facts], unknown: bool = False) -> bool:
-    """Whether a fact differs between the variants; `unknown` if neither has it."""
+def _differs(what: str, variants: Sequence[_Facts]) -> bool:
+    """Whether a fact differs between the variants."""
     before, after = (facts.get(what) for facts in variants)
-    return bool(before != after) or (unknown and before is None)
+    return bool(before != after)
 
 
-def _verdicts(found: Changes, changed: set[str], margin: float) -> tuple[dict[Key, Verdict], dict[str, Verdict]]:
+def _verdicts(found: Changes, changed: set[str], margin: float) -> Verdicts:
     """Judge changed implementations separately, so that testing others costs no sensitivity."""
-    cells: dict[Key, Verdict] = {}
-    implementations: dict[str, Verdict] = {}
-    for group in (changed, found.implementations.keys() - changed):
-        own = {key: it for key, it in found.cells.items() if key[0] in group}
-        wholes = {impl: it for impl, it in found.implementations.items() if impl in group}
-        of_cells, of_wholes = verdict.of_effects(own, wholes, margin, verdict.LEAST_OF_RUNS)
-        cells, implementations = cells | of_cells, implementations | of_wholes
-    return cells, implementations
+    (cells, impls), (other_cells, other_impls) = (
+        verdict.of_effects(
+            {key: it for key, it in found.cells.items() if (key[0] in changed) == which},
+            {impl: it for impl, it in found.implementations.items() if (impl in changed) == which},
+            margin,
+            verdict.LEAST_OF_RUNS,
+        )
+        for which in (True, False)
+    )
+    return cells | other_cells, impls | other_impls
 
 
 def _cell(key: Key, variants: Sequence[_Facts], judged: Verdict, margin: float) -> Cell:

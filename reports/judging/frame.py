@@ -29,12 +29,8 @@ _NUMBERS = (
 
 MASKED = ("work_share", "mask_efficiency", "mask_efficiency_low", "mask_efficiency_high")
 
-_JUDGED = (
-    "wrong", "rank_low", "rank_high", "ratio", "ratio_low", "ratio_high", "speedup", "standing", "tied", "leads",
-)  # fmt: skip
-
 _FLOATS = (
-    *STATS, *_NUMBERS, *MASKED, "rank_low", "rank_high", "ratio", "ratio_low", "ratio_high", "speedup", "spread",
+    *STATS, *_NUMBERS, "rank_low", "rank_high", "ratio", "ratio_low", "ratio_high", "speedup", *MASKED, "spread",
     "tflops_per_s", "launch_share", "of_peak",
 )  # fmt: skip
 
@@ -92,7 +88,7 @@ def tidy(rows: Iterable[Row]) -> pd.DataFrame:
     other one has.
     """
     found = pd.DataFrame({key: it for key, it in row.items() if key not in _OF_STATISTICS} for row in rows)
-    always = ("impl", "id", *axis_names(), *STATS, *_NUMBERS, "kernel", "clock", *_JUDGED, *_FLOATS)
+    always = ("impl", "id", *axis_names(), "kernel", "clock", "wrong", "standing", "tied", "leads", *_FLOATS)
     ordered = found.reindex(columns=list(dict.fromkeys((*always, *found))))
     return ordered.astype(dict.fromkeys(_FLOATS, float))
 

@@ -200,11 +200,10 @@ def grid(rows: Sequence[Row], skipped: Iterable[Row] = (), registry: Iterable[st
     axes, gone = fr.varying(rows), fr.grouped(skipped, "id")
     parts = fr.grouped(sorted(rows, key=_in_order(axes, rows)), "id")
     cases = [_case(axes, part, gone.get(id_, [])) for id_, part in parts.items()]
-    known = set(map(words.base, registry))
-    marks = {mark.impl: mark for case in cases for mark in case.marks.values()}
-    own = frozenset(name for name in marks if known and words.base(name) not in known)
-    supported = {mark.impl for case in cases for mark in case.marks.values() if mark.state != "unsupported"}
-    made = Grid(cases, [name for name in marks if name in own | supported], axes, own)
+    known, marks = {*registry}, [mark for case in cases for mark in case.marks.values()]
+    own = frozenset(mark.impl for mark in marks if known and words.base(mark.impl) not in known)
+    shown = dict.fromkeys(mark.impl for mark in marks if mark.impl in own or mark.state != "unsupported")
+    made = Grid(cases, [*shown], axes, own)
     made.impls.sort(key=lambda name: (name not in own, -made.count(name), mean_slowdown(name, cases)))
     return made
 

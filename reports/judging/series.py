@@ -149,5 +149,5 @@ def _history(points: Mapping[Key, Mapping[int, Point]], impls: Sequence[str], ca
         ratios[i, j, at] = np.log(np.array([point.ratio for point in of.values()], float))
         for (_, a), (run, b) in pairwise(of.items()):
             redefined[i, run] |= a.case_hash != b.case_hash
-            renewed[i, run] |= b.impl_hash is None or a.impl_hash != b.impl_hash
+            renewed[i, run] |= a.impl_hash != b.impl_hash
     return History(seconds, ratios, renewed | redefined, redefined)

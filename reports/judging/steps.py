@@ -88,9 +88,8 @@ def steps(every: Sequence[Row], baseline: str | None) -> list[Step]:
 
     def alone(impl: str | None, row: Row) -> list[Row]:
         """Return the rows of the cores of its blocks; empty if one was not measured."""
-        windows = row["windows"] if isinstance(row.get("windows"), list) else [row.get("window")] * int(row["blocks"])
-        known = [core for window in windows if (core := cores.get(_core(row, impl, window)))]
-        return known if len(known) == len(windows) else []
+        known = [core for window in row["windows"] if (core := cores.get(_core(row, impl, window)))]
+        return known if len(known) == len(row["windows"]) else []
 
     return [_step(row, axes, bases.get(row["id"]), alone(row["impl"], row), alone(baseline, row)) for row in of_models]
 

@@ -269,13 +269,6 @@ def interleaved(seed: int, slower: dict[str, float] | None = None, **options: An
     return synthetic.timed_interleaved(seed, slower, **{"noise": QUIET, **options})
 
 
-def hashed(data: dict[str, Any], hash_: str | None) -> dict[str, Any]:
-    """The run, as if everything that its implementations share were another version."""
-    for row in data["benchmarks"]:
-        row["extra_info"]["impl_hash"] = hash_ and f"{row['extra_info']['impl']} {hash_}"
-    return data
-
-
 def slowed(data: dict[str, Any], by: dict[str, float], others: float) -> dict[str, Any]:
     """The run on a machine slower by this factor."""
     for row in data["benchmarks"]:

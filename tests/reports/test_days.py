@@ -219,12 +219,6 @@ def test_with_few_others_there_are_seconds_alone(others: int) -> None:
     assert places(cell(logs)) == [(6, True)] and not relative(cell(logs))
 
 
-def test_others_of_unknown_code_do_not_estimate_drift() -> None:
-    logs = measured(0)
-    logs[0, 6:] += np.log(1.2)
-    assert not cell(logs, {1: [None] * RUNS}).steps
-
-
 def test_after_a_break_steps_are_found_at_their_position() -> None:
     logs = measured(0, runs=20)
     logs[0, 14:] += np.log(1.2)

@@ -102,6 +102,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "parts_s": {"core": alone, "mlp": 5e-3},
                 "core_shares": [alone / whole] * 3,
                 "blocks": 1,
+                "windows": [None],
                 "depth": 28,
             }
             rows += [synthetic.row(impl, core, [alone] * 8, id=f"core-{mode}"),

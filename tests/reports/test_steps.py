@@ -31,7 +31,7 @@ def measured(as_run: Any, change: float, inside: float = SDPA) -> Any:
     for impl, seconds, of_core in (("fused", 1e-2, FUSED), ("sdpa", 1e-2 * change, inside)):
         parts = {"core": of_core, "mlp": 5e-3, "projections": 2e-3, "block": 5e-4, "around": 5e-4}
         shares = [of_core / seconds * wobble for wobble in (0.99, 1.0, 1.01)]
-        inside_block = {"parts_s": parts, "core_shares": shares, "blocks": 1, "depth": 28}
+        inside_block = {"parts_s": parts, "core_shares": shares, "blocks": 1, "windows": [None], "depth": 28}
         rows.append(row(impl, block, [seconds] * 8, id=f"{block['T']}-block", **inside_block))
     return as_run(document(rows))
 
@@ -52,7 +52,7 @@ def test_the_headline_has_the_speed_up_of_steps_not_of_cores(as_run: Any) -> Non
 
 
 def test_a_step_names_its_model_not_the_heads_of_it(as_run: Any) -> None:
-    known = {"parts_s": {"core": FUSED}, "core_shares": [0.2, 0.2], "blocks": 1, "depth": 28}
+    known = {"parts_s": {"core": FUSED}, "core_shares": [0.2, 0.2], "blocks": 1, "windows": [None], "depth": 28}
     cases = [case(scope="block", model=model, H=H) for model, H in (("gpt2", 12), ("qwen3-0.6b", 16))]
     axes = [{"name": "model", "kind": "choice", "unsaid": None}]
     run = as_run(document([row("fused", it, [1e-2] * 8, id=it["model"], **known) for it in cases], axes=axes))
@@ -105,7 +105,7 @@ def test_a_step_is_predicted_from_the_cores_of_its_own_windows(windows: Any, pre
 
 
 def test_new_tokens_say_how_long_their_cache_is(as_run: Any) -> None:
-    known = {"parts_s": {"core": FUSED}, "core_shares": [0.2, 0.2], "blocks": 1, "depth": 28}
+    known = {"parts_s": {"core": FUSED}, "core_shares": [0.2, 0.2], "blocks": 1, "windows": [None], "depth": 28}
     cases = [case(scope="block", model="qwen3-0.6b", mode="decode", T=1, T_kv=keys) for keys in (64, 256)]
     rows = fr.rows_of(as_run(document([row("fused", it, [1e-2] * 8, id=f"{it['T_kv']}", **known) for it in cases])))
     assert [it.place for it in steps(rows, "fused")] == ["T_kv=64", "T_kv=256"]
@@ -139,7 +139,7 @@ def test_the_cores_share_is_one_number_in_all_tables(as_run: Any) -> None:
 
 
 def test_a_share_lies_between_0_and_1(as_run: Any) -> None:
-    known = {"parts_s": {"core": FUSED}, "core_shares": [0.0, 0.01, 0.9], "blocks": 1, "depth": 28}
+    known = {"parts_s": {"core": FUSED}, "core_shares": [0.0, 0.01, 0.9], "blocks": 1, "windows": [None], "depth": 28}
     at = case(scope="block", model="qwen3-0.6b")
     (step,) = steps(fr.rows_of(as_run(document([row("fused", at, [1e-2] * 8, **known)]))), "fused")
     assert step.share[1:] == (0.0, 1.0)

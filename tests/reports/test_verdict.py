@@ -332,12 +332,6 @@ def test_the_reported_interval_is_the_intersection_of_all_interim_analyses() -> 
     assert watched.interval() == analyses[0].interval(per_analysis(0.05))
 
 
-@pytest.mark.parametrize("margin", [-0.1, math.nan, math.inf])
-def test_a_margin_is_a_share(margin: float) -> None:
-    with pytest.raises(ValueError, match="the margin is a share"):
-        of_effects({}, margin=margin)
-
-
 def test_nothing_to_judge() -> None:
     assert of_replicates({}, {}) == ({}, {})
 
