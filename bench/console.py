@@ -104,7 +104,7 @@ def write_template(command: str, arguments: Sequence[str]) -> int:
         return _complain(f"{command} {' '.join(arguments)}: takes one FILE, and no options")
     path = Path(arguments[0] if arguments else "mine.py")
     if path.suffix != ".py" or not path.stem.isidentifier() or iskeyword(path.stem):
-        return _complain(f"{command} {path}: expected a module, as in my_kernel.py")
+        return _complain(f"{command} {path}: expected the name of a module, such as my_kernel.py")
     if path.stem in sys.stdlib_module_names or path.stem in TAKEN:
         return _complain(f"{command} {path}: a module {path.stem} exists already; choose another name")
     attr = {"new-kernel": "mine", "new-layer": "Mine"}[command]
@@ -114,7 +114,7 @@ def write_template(command: str, arguments: Sequence[str]) -> int:
         with path.open("x", encoding="utf-8") as file:
             file.write(text.format(name=path.stem, run=run))
     except FileExistsError:
-        return _complain(f"{path} exists already; choose another name, as my_{command[4:]}.py")
+        return _complain(f"{path} exists already; choose another name, such as my_{command[4:]}.py")
     except OSError as error:
         return _complain(f"{path} can't be written: {error.strerror}")
     there = "" if path.parent == Path() else f"cd {shlex.quote(str(path.parent))}; "

@@ -15,7 +15,7 @@ from .rules import document_lengths
 
 def _unfit(case: Any) -> str | None:
     """No cases but packed documents."""
-    return None if case.documents else "is a route for packed documents: --documents"
+    return None if case.documents else "computes packed documents only: --documents"
 
 
 ROUTE: dict[str, Any] = {
@@ -29,7 +29,7 @@ ROUTE: dict[str, Any] = {
 }
 
 
-class Route(KernelCore):
+class DocumentCore(KernelCore):
     """Attention within documents whose lengths are known in advance."""
 
     def __init__(self, shape: LayerShape):
@@ -42,7 +42,7 @@ class Route(KernelCore):
 
 
 @register("one_by_one", **ROUTE)
-class OneByOne(Route):
+class OneByOne(DocumentCore):
     """SDPA for one document after the other."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
@@ -58,7 +58,7 @@ def _padded_tokens(case: Any) -> int:
 
 
 @register("padded", tokens=_padded_tokens, **ROUTE)
-class Padded(Route):
+class Padded(DocumentCore):
     """Documents padded to the longest, SDPA with a mask over all of them at once, and the tokens picked out again."""
 
     places: Tensor
@@ -91,7 +91,7 @@ class Padded(Route):
         return picked
 
 
-class Jagged(Route):
+class Jagged(DocumentCore):
     """Base of methods that take concatenated tokens, (B * T, H, D), and the offsets of documents."""
 
     offsets: Tensor

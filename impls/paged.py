@@ -19,7 +19,7 @@ from .rules import BY_MASK
 
 def _unfit(case: Any) -> str | None:
     """No caches in one piece."""
-    return None if case.page else "is a route for a cache in pages: --page"
+    return None if case.page else "computes with a cache in pages only: --page"
 
 
 BLOCK = 128

@@ -16,7 +16,7 @@ from .rules import kinds_of, requests_of
 
 def _unfit(case: Any) -> str | None:
     """No batches but of requests."""
-    return None if case.requests else "is a route for requests in one batch: --requests"
+    return None if case.requests else "computes requests in one batch only: --requests"
 
 
 ROUTE: dict[str, Any] = {
@@ -28,7 +28,7 @@ ROUTE: dict[str, Any] = {
 }
 
 
-class Route(KernelCore):
+class RequestCore(KernelCore):
     """Attention within requests whose lengths are known in advance."""
 
     def __init__(self, shape: LayerShape):
@@ -38,7 +38,7 @@ class Route(KernelCore):
 
 
 @register("by_kind", **ROUTE)
-class ByKind(Route):
+class ByKind(RequestCore):
     """SDPA of all requests of one kind at once: they are a batch."""
 
     def __init__(self, shape: LayerShape):
@@ -78,7 +78,7 @@ def _padded_tokens(case: Any) -> int:
 
 
 @register("padded_requests", tokens=_padded_tokens, **ROUTE)
-class Padded(Route):
+class Padded(RequestCore):
     """Queries and keys padded to the longest, SDPA with a mask over all requests, and the new tokens picked out again."""
 
     queries: Tensor
@@ -110,7 +110,7 @@ class Padded(Route):
 
 
 @register("varlen_requests", compiles=False, **VARLEN, **ROUTE)
-class VarlenRequests(Route):
+class VarlenRequests(RequestCore):
     """`torch.nn.attention.varlen.varlen_attn` of all requests in a row; its causal mask is aligned bottom right."""
 
     queries: Tensor

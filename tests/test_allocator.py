@@ -87,7 +87,7 @@ def test_the_environment_is_not_overruled(environ: dict[str, str]) -> None:
         choose("system")
     choose(None, begun={"MALLOC_MMAP_MAX_": "1"})
     environ.pop("MALLOC_MMAP_MAX_")
-    with pytest.raises(UsageError, match="the run was begun with another one"):
+    with pytest.raises(UsageError, match="the run was started with another one"):
         choose("system", begun=KEEP)
     environ["MALLOC_MMAP_MAX_"] = "0"
     choose(None)

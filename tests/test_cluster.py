@@ -181,7 +181,7 @@ def test_a_sweep_without_nodes_is_resumed(tmp_path: Path, capsys: pytest.Capture
     ("options", "says"),
     [
         ((), "--save NAME is missing"),
-        (("--cluster", "ray", "--resume", "x"), "no run x was begun in "),
+        (("--cluster", "ray", "--resume", "x"), "no run x was started in "),
         (("--save", "x", "--address", "h:1"), "--address goes with --cluster"),
         (("--cluster", "ray", "--save", "x", "--dry-run"), "--dry-run does not go with --cluster"),
         (("--cluster", "ray", "--save", "x", "--model", "../config.json"), "../config.json does not reach the nodes"),
@@ -217,12 +217,12 @@ def test_a_run_that_was_begun_is_neither_begun_anew_nor_resumed_with_other_code(
     header = {"arguments": [], "kinds": {}, "command": "", "digest": "another"}
     begun = Journal.start(tmp_path / "results" / "cluster", "x", header)
     Journal.start(tmp_path / "results" / str(get_machine_id()), "x", {"asked": {}})
-    unfinished = "run x was begun and not finished: `--resume x` continues"
+    unfinished = "run x was started and not finished: `--resume x` continues"
     for options, says in (
         (("--cluster", "ray", "--resume", "x"), "x is being measured right now"),
         (("--cluster", "ray", "--save", "x"), unfinished),
         (("--save", "x", "--T", "64"), unfinished),
-        (("--cluster", "ray", "--resume", "x"), "the code has changed since run x was begun"),
+        (("--cluster", "ray", "--resume", "x"), "the code has changed since run x was started"),
     ):
         assert command.main(options) == 4
         assert says in capsys.readouterr().err and begun.path.exists()

@@ -62,7 +62,7 @@ def test_the_wheel_installs_a_single_package(site: Path, tmp_path: Path) -> None
 def test_a_new_kernel_is_measured_and_reported_whatever_lies_around(site: Path, hostile: Path) -> None:
     assert "attention-bench run --smoke --impl mine=mine:mine" in run(site, hostile, "new-kernel").stdout
     again = run(site, hostile, "new-kernel")
-    said = "attention-bench: mine.py exists already; choose another name, as my_kernel.py\n"
+    said = "attention-bench: mine.py exists already; choose another name, such as my_kernel.py\n"
     assert (again.returncode, again.stderr) == (2, said)
     done = run(site, hostile, "run", "--impl", "mine=mine:mine,sdpa", "--T", "16", "--H", "2", "--dtype", "float32",
                "-v", "--cell-time", "0.01", "--benchmark-save=mine", "--report")  # fmt: skip

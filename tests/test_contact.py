@@ -323,7 +323,7 @@ def test_the_command_of_a_run_is_kept_as_in_the_checkout(typed: str) -> None:
         (["new-layer", "a.py", "b.py"], "takes one FILE, and no options"),
         (["new-kernel", "json.py"], "choose another name"),
         (["new-kernel", "bench.py"], "choose another name"),
-        (["new-layer", "my-kernel.py"], "as in my_kernel.py"),
+        (["new-layer", "my-kernel.py"], "such as my_kernel.py"),
         (["new-kernel", "nowhere/kernel.py"], "can't be written: No such file or directory"),
     ],
 )

@@ -71,7 +71,7 @@ def test_why_a_run_cannot_be_continued_names_the_missing_option() -> None:
     quiet, usual = {"cores": 1, "threads": 1, "torch": "2"}, {"cores": 8, "threads": 8, "torch": "2"}
     assert differs(quiet, quiet, "x") == ""
     assert "`sweep --resume x --quiet-machine` continues" in differs(quiet, usual, "x")
-    assert "--redo begins it anew" in differs(usual, usual | {"torch": "3"}, "x")
+    assert "--redo starts it again" in differs(usual, usual | {"torch": "3"}, "x")
     assert "other --quiet-machine" in differs(usual, quiet, "x")
 
 
@@ -79,7 +79,7 @@ def test_a_resumed_run_is_timed_as_it_was_begun() -> None:
     given = SimpleNamespace(cell_time=None, precision=0.5, cell_timeout=None, processes=None)
     config: Any = SimpleNamespace(option=given, getoption=lambda name: getattr(given, name))
     assert settle_timing(config, {"cell_time": 7.0, "precision": 0.1}) == {
-        "cell_time": 7.0,  # as it was begun
+        "cell_time": 7.0,  # as it was started
         "precision": 0.5,  # as requested now
         "cell_timeout": 300.0,  # the default
         "processes": 1,

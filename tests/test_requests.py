@@ -106,6 +106,6 @@ def test_cost_of_padding() -> None:
     assert counting.padding_share(impls.get("padded_requests"), case) == 1 - 109 / 1000
     assert counting.padding_share(impls.get("by_kind"), case) == 0
     assert impls.get("by_kind").refusal(replace(case, requests=None)) == (
-        "by_kind is a route for requests in one batch: --requests"
+        "by_kind computes requests in one batch only: --requests"
     )
     assert tokens_of("1x100:100+9x1:100")["T"] == 109

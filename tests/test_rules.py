@@ -283,7 +283,7 @@ def test_an_unsupported_rule_is_a_sentence() -> None:
     mine = impls.make("mine", type("Mine", (torch.nn.Module,), {}))
     assert mine.refusal(Case.of(T=64, H=2, D_h=8, window=4)) == "mine has no window"
     assert "has no sinks on the CPU" in (impls.get("flex+compile").refusal(replace(capped, softcap=None)) or "")
-    assert "route for packed documents" in (impls.get("padded").refusal(Case.of(T=64, H=2, D_h=8)) or "")
+    assert "computes packed documents only" in (impls.get("padded").refusal(Case.of(T=64, H=2, D_h=8)) or "")
 
 
 def test_the_methods_for_packed_documents_give_the_same_output() -> None:

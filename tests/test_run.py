@@ -155,7 +155,7 @@ def test_a_second_run_is_begun_by_resume_and_compared(
     assert "run y is finished: nothing is left to measure (--benchmark-save=y: once more)" in again.stdout
     monkeypatch.setitem(sys.modules, "commands.summary", None)  # a node of a cluster has neither it nor pandas
     assert suite("--resume", "y", "--no-summary").returncode == 0
-    assert "begun with other options" in one_line(suite("--resume", "y", "--T", "8"))
+    assert "started with other options" in one_line(suite("--resume", "y", "--T", "8"))
 
 
 def test_runs_are_stored_in_the_checkout_from_anywhere_inside_it(tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ def test_a_run_begun_by_other_code_is_begun_anew_or_refused(
         begun = suite("--benchmark-save=x", "--precision", "0.5", "--mask", "none", *ONE, "mine=own:plain,sdpa")
     assert begun.returncode == 2
     refused = one_line(resumed(changed=True))
-    assert "code or cases have changed since run x was begun; --redo begins it anew" in refused
+    assert "code or cases have changed since run x was started; --redo starts it again" in refused
     for looking in ("--dry-run", "--collect-only"):
         assert resumed("--redo", looking).returncode == 0
         assert list(tmp_path.glob("results/*/*.journal"))  # looking loses nothing

@@ -64,7 +64,7 @@ def test_a_part_of_a_package_is_found_without_importing_the_package(tmp_path: An
     ("name", "axes", "why"),
     [
         ("varlen_requests", {"device": "cpu"}, "supports device cuda, not cpu"),
-        ("varlen_requests", {"device": "cuda", "scope": "core"}, "is a route for requests"),
+        ("varlen_requests", {"device": "cuda", "scope": "core"}, "computes requests in one batch only"),
         ("varlen_paged", {"device": "cuda", "page": 128, "T": 1, "T_kv": 512, "mode": "decode", "mask": "none"}, "256"),
     ],
 )

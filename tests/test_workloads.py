@@ -52,7 +52,7 @@ def test_batches_of_vllm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     found = cases(tmp_path, "batches.yaml", content)
     assert [it.requests for it in found] == ["1x2048:2048", "2x1024:1024+32x1:1024", "8x1:4096", "16x4:1024"]
     assert {(it.H, it.H_kv, it.D_h) for it in found} == {(32, 8, 128)}
-    assert "2 × a line that is no batch" in capsys.readouterr().err
+    assert "2 × a line that is not a batch" in capsys.readouterr().err
     assert {it.H for it in cases(tmp_path, "batches.yaml", content, H="16")} == {16}
 
 
@@ -151,7 +151,7 @@ def test_a_models_layers_in_the_batches_of_a_file(tmp_path: Path, capsys: pytest
         ('{"definition": "gqa_paged_decode_h1_kv1_d8_ps1"}', "a record has no 'workload'"),
         ('[{"T": 4', "not JSON: "),
         ("T,H\n16,2,3\n", "a line has more values than columns"),
-        ("nothing\n", "no case that can be measured; .*1 × a line that is no batch"),
+        ("nothing\n", "no case that can be measured; .*1 × a line that is not a batch"),
         (jsonl({"definition": "gemm_n1_k1", "workload": {}}), "no case that can be measured; .*gemm_n1_k1"),
     ],
 )

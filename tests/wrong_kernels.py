@@ -1730,7 +1730,7 @@ def last_row_missing_now_and_then(q, k, v, **options):
     return o
 
 
-@wrong_when_timed("race", "under the clock")
+@wrong_when_timed("race", "in a timed call")
 def one_head_of_the_call_before_now_and_then(q, k, v, **options):
     o = sdpa(q, k, v, **options)
     before = _remembered.get("call before")
@@ -1740,7 +1740,7 @@ def one_head_of_the_call_before_now_and_then(q, k, v, **options):
     return o
 
 
-@wrong_when_timed("race", "under the clock", mode="backward")
+@wrong_when_timed("race", "in a timed call", mode="backward")
 def a_gradient_added_twice_now_and_then(q, k, v, **options):
     o = sdpa(q, k, v, **options)
     if o.requires_grad:

@@ -1,4 +1,4 @@
-"""Options of `python -m bench ab`, of which other comparisons have a part."""
+"""Options of `python -m bench ab`; `bisect` shares those that select and compare cells."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ def parser() -> argparse.ArgumentParser:
     add_cells(parser, minutes=3.0)
     how = parser.add_argument_group("other comparisons, and output")
     how.add_argument("--continue", type=Path, metavar="FILE", dest="to_continue",
-                     help="measure what is INCONCLUSIVE in a saved comparison for another --budget")  # fmt: skip
+                     help="measure the INCONCLUSIVE cells of a saved comparison for another --budget")  # fmt: skip
     how.add_argument("--save", metavar="NAME", help="name of the saved comparison under results/ (default: the time)")
     how.add_argument("--json", type=Path, metavar="FILE", help="write the verdicts for programs")
     how.add_argument("--markdown", type=Path, metavar="FILE", help="write the verdicts for a pull request")
     how.add_argument("--self-test", type=count, metavar="N",
-                     help="N comparisons of unchanged code, and more with slow-downs injected: how often verdicts are right "
-                          "on this machine")  # fmt: skip
+                     help="count how often verdicts are right on this machine, in N comparisons of unchanged code, and more "
+                          "with injected slow-downs")  # fmt: skip
     return parser
 
 
 def add_cells(parser: argparse.ArgumentParser, minutes: float) -> None:
-    """Add the options that select cells, and those on how they are compared."""
-    cells = parser.add_argument_group("cells, as in `pytest bench/`; VALUES, as 256,1024, replace the sweep's")
+    """Add the options that select cells, and those that determine how cells are compared."""
+    cells = parser.add_argument_group("cells, as in `pytest bench/`; VALUES such as 256,1024 replace those of the sweep")
     for name, (metavar, about) in CELLS.items():
         if name == "impl":
             cells.add_argument("--impl", metavar=metavar, action="append", default=[], help=about)
@@ -61,7 +61,7 @@ def add_cells(parser: argparse.ArgumentParser, minutes: float) -> None:
     )
     how = parser.add_argument_group("timing and verdicts")
     how.add_argument("--budget", type=positive, default=minutes, metavar="MINUTES",
-                     help=f"about how long to measure, at each step of a bisection (default: {minutes:g})")  # fmt: skip
+                     help=f"approximate time for measuring, in a bisection for each step (default: {minutes:g})")  # fmt: skip
     how.add_argument("--margin", type=as_margin, default=MARGIN, metavar="SHARE",
                      help=f"equivalence margin: smaller changes are UNCHANGED or SLIGHT (default: {MARGIN})")  # fmt: skip
     how.add_argument("--cell-timeout", type=positive, default=300.0, metavar="SECONDS",

@@ -35,7 +35,7 @@ ROUNDS_OF_ALL = 320
 """Rounds that few open cells share, so that timing a replicate takes longer than starting it."""
 
 MIN_ROUNDS = 3
-"""Least rounds of a cell whose block isn't above `LONG_BLOCK`: a single disturbed round must not be the datum."""
+"""Least rounds of a cell with short blocks: a single disturbed round must not be the datum."""
 
 MAX_ROUNDS = 160
 """Most rounds of a cell, when few cells are left."""
@@ -44,13 +44,15 @@ SHORT_BLOCK = 5e-3
 """Seconds of a block above which a cell has fewer rounds, so that cells take about the same time."""
 
 LONG_BLOCK, MIN_LONG_ROUNDS = 50e-3, 2
-"""Seconds of a block above which no untimed call precedes it, since what the other process has evicted from the caches is
-a small part of it, and the fastest block of each variant counts; and its least rounds: processes differ more.
+"""Seconds above which a block is long, and the least rounds of such a cell: processes differ more than rounds.
+
+No untimed call precedes a long block, since reloading the caches is a small part of it. Only the fastest long block of
+each variant counts.
 """
 
 LONG_BLOCK_TRIES, FEW_FAULTS = 3, 256
-"""How often a long block is timed, until it faults fewer pages than this: while the heap grows, a call may take half as
-long again.
+"""Most times that a long block is timed, until it faults fewer pages than this: while the heap grows, a call may take 1.5
+times as long.
 """
 
 WORKLOADS: tuple[Key, ...] = tuple((WORKLOAD, name) for name in WORK)
@@ -78,7 +80,7 @@ class Replication:
 
     plan: Plan
     found: Sequence[Found]
-    """Results of both variants' cells: cells that can't be timed are added as what they fail with."""
+    """Results of both variants' cells; the failure of a cell that can't be timed is added."""
     workloads: Sequence[Key]
     """Reference workloads that are the same in both variants."""
     rng: random.Random
@@ -115,7 +117,7 @@ class Replication:
             duration = began - left()
 
     def replicate(self, cells: Sequence[Key], most: int) -> Replicate:
-        """Measure a datum of each cell and reference workload in a fresh replicate; if a cell is lost, repeat without."""
+        """Measure a datum of each cell and reference workload in a fresh replicate; if a cell is lost, repeat without it."""
         while True:
             order = [*self.timeable(cells), *self.workloads]
             self.rng.shuffle(order)
@@ -150,10 +152,10 @@ class Replication:
         }
 
     def _preparing(self, client: WorkerClient, i: int, order: Sequence[Key], took: dict[Key, float]) -> Script:
-        """Let the heap grow, prepare each cell, and measure the seconds of one call: variants in parallel, each on its
-        own core. Afterwards the processes are pinned to one core.
+        """Grow the heap, prepare each cell, and measure the seconds of one call; both variants do so in parallel, each on
+        its own core. Then pin the processes to one core.
 
-        The order of cells is equal in both, so that memory is laid out alike.
+        The order of cells is equal in both, so that their memory layout is similar.
         """
         cells = {key: self.plan.request(i, key) for key in order if key not in self.workloads}
         for key, cell in cells.items():
@@ -168,7 +170,7 @@ class Replication:
 
     @contextmanager
     def _losing(self, i: int, key: Key) -> Iterator[None]:
-        """If a cell fails in a variant, store that and raise `CellLost`; of a reference workload raise the `Skip`."""
+        """If a cell fails in a variant, store why and raise `CellLost`; for a reference workload, raise the `Skip`."""
         try:
             yield
         except Skip as outcome:

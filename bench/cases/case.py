@@ -50,8 +50,8 @@ class Case:
         values=SOURCES,
         default="self",
     )
-    dropout: float = axis("share", "dropout of the attention probabilities, as 0.1", default=0.0)
-    out_dropout: float = axis("share", "dropout after the output projection, as 0.1", default=0.0)
+    dropout: float = axis("share", "dropout of the attention probabilities, such as 0.1", default=0.0)
+    out_dropout: float = axis("share", "dropout after the output projection, such as 0.1", default=0.0)
     qkv_bias: bool = axis("switch", "biases in the input projections: on, off", default=False)
     out_bias: bool = axis("switch", "a bias in the output projection: on, off", default=False)
     threads: int | None = axis(

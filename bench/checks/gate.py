@@ -40,9 +40,9 @@ FEW = 1 << 15
 
 PROBES = (37, 513, 128, 127, 64)
 """Lengths of the probes: 37, less than a tile of 64; 513, one token more than tiles of 64, 128 or 256; 128, a round
-length, for which some kernels have a separate path; 127, one token less than tiles of 64 or 128; and 64, which is 64
-modulo 128. A compiled form is probed at the first length only, since each is compiled anew: its eager form is probed at
-all lengths, and it is checked in every pattern in the case itself.
+length, for which some kernels have a separate path; 127, one token less than tiles of 64 or 128; and 64, half of a tile
+of 128. A compiled form is probed at the first length only, since each length is compiled separately: its eager form is
+probed at all lengths, and it is checked in every pattern in the case itself.
 
 An implementation that declares a length unsupported is probed at the nearest supported length on the same side of
 `LONG_PROBE`.
@@ -283,7 +283,7 @@ ANOTHER_MASK = {"none": "causal", "causal": "none"}
 
 
 def call_with_another_mask(impl: Impl, case: Case) -> None:
-    """Call a core once with the same sizes and another mask, after which caches of masks by size are wrong."""
+    """Call a core once with the same sizes and another mask: a kernel that caches masks by size is wrong afterwards."""
     other = replace(case, mask=ANOTHER_MASK.get(case.mask, case.mask))
     if other == case or misfit(other) is not None or impl.refusal(other) is not None:
         return
@@ -471,7 +471,7 @@ def checked_call(module: nn.Module, case: Case) -> Any:
 
 
 FORWARDS = (0, 1, 1)
-"""Input sets of forwards that all precede their backwards: alternating between two buffers shows in the third."""
+"""Input sets of the forwards that precede all backwards. A layer that alternates between two buffers fails at the third."""
 
 
 SMALL_GRADIENT = 2.0**-24
@@ -537,7 +537,7 @@ def _cached_problem(make: Callable[[Case], Problem], case: Case) -> Problem:
 
 
 CALLS_IN_TRAINING = 3
-"""Calls whose dropout noise is compared: alternating between two noise pools shows in the third."""
+"""Calls whose dropped probs are compared. A kernel that alternates between two sets of random numbers fails at the third."""
 
 
 def check_training(impl: Impl, probe: Case) -> None:
@@ -630,7 +630,7 @@ class CheckResult:
     """norm(o - ref) / norm(ref), over all rows."""
     error_bound: float
     error_output: float | None = None
-    """Error of the output alone; None if it was not compared."""
+    """Relative error of the output; None if it was not compared."""
     error_grad: float | None = None
     """Error of the gradient closest to its bound; None if there are no gradients."""
     error_slope: float | None = None

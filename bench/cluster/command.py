@@ -76,15 +76,15 @@ def _here(options: argparse.Namespace, others: Sequence[str]) -> NoReturn:
 
 
 def _begun(options: argparse.Namespace, others: Sequence[str], folder: Path) -> tuple[str, Path | None]:
-    """Return the run's name, and its journal in `folder` if it was begun and not finished; raises `UsageError` for a
-    resumed run with other options, and for a new one that was begun already.
+    """Return the run's name, and its journal in `folder` if it was started and not finished; raises `UsageError` for a
+    resumed run with other options, and for a new one that was started already.
     """
     name = valid_name(options.resume or options.save, "--resume" if options.resume else "--save")
     journal = journals.newest(folder, name)
     if options.resume and ({*others} - {"--redo"} or options.node_types or options.processes or options.save):
         raise UsageError(f"--resume {name} continues with its original options; leave out the others")
     if journal and not options.resume:
-        raise UsageError(f"run {name} was begun and not finished: `--resume {name}` continues")
+        raise UsageError(f"run {name} was started and not finished: `--resume {name}` continues")
     return name, journal
 
 
@@ -152,7 +152,7 @@ def _on_cluster(options: argparse.Namespace, others: list[str], command: str) ->
     if options.resume and options.quiet_machine:
         raise UsageError(f"--resume {name} continues with its original options; leave out --quiet-machine")
     if options.resume and path is None:
-        raise UsageError(f"no run {name} was begun in {results / 'cluster'}: --save {name} begins one")
+        raise UsageError(f"no run {name} was started in {results / 'cluster'}: --save {name} starts one")
     journal = journals.Journal(path) if path else None
     own = [*["--quiet-machine"] * options.quiet_machine, f"--processes={options.processes or PROCESSES}"]
     asked = {"arguments": [*others, *own], "kinds": options.node_types, "command": command}
@@ -162,7 +162,7 @@ def _on_cluster(options: argparse.Namespace, others: list[str], command: str) ->
     archive = pack(Path.cwd(), header["arguments"])
     digest = hashlib.sha256(archive).hexdigest()
     if header.setdefault("digest", digest) != digest:
-        raise UsageError(f"the code has changed since run {name} was begun; begin another one: --save NAME")
+        raise UsageError(f"the code has changed since run {name} was started; start another one: --save NAME")
     try:
         engine = import_module(f".on_{options.cluster}", __package__)
     except ModuleNotFoundError as error:

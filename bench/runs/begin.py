@@ -31,7 +31,7 @@ def begin(config: pytest.Config) -> Run:
     if resume == "":
         raise UsageError("--resume is empty: name the run that is to be finished")
     if config.getoption("redo") and not resume:
-        raise UsageError("--redo begins a run anew that --resume NAME names: give --resume NAME")
+        raise UsageError("--redo starts the run of --resume NAME again: give --resume NAME")
     if not resume:
         run = _new(config, folder, save or config.getoption("benchmark_autosave"))
     elif save and save != resume:
@@ -70,7 +70,7 @@ def _new_name(config: pytest.Config, folder: Path, name: str) -> str:
         return name
     known = sorted({*journals.names(folder), *run_names(folder)})
     there = f"known: {', '.join(known)}{nearest(name, known)}" if known else "none is there yet"
-    raise UsageError(f"no run {name!r} to resume in {folder} ({there}); --benchmark-save={name} begins one")
+    raise UsageError(f"no run {name!r} to resume in {folder} ({there}); --benchmark-save={name} starts one")
 
 
 def _new(config: pytest.Config, folder: Path, name: str | None) -> Run:
@@ -98,20 +98,20 @@ def _from_journal(config: pytest.Config, folder: Path, name: str) -> Run | None:
     if why := differs(header["machine"], fingerprint(), name):
         raise UsageError(why)
     if header["sources"] != run.selection.sources:
-        raise UsageError(f"code or cases have changed since run {name} was begun; --redo begins it anew")
+        raise UsageError(f"code or cases have changed since run {name} was started; --redo starts it again")
     run.restore(journal)
     return run
 
 
 def differs(begun: dict[str, Any], now: dict[str, Any], name: str) -> str:
-    """Return why a run that was begun on one machine can't be continued on the present one; '' if it can."""
+    """Return why a run that was started on one machine can't be continued on the present one; '' if it can."""
     changed = {fact for fact in begun.keys() | now.keys() if begun.get(fact) != now.get(fact)}
     if not changed:
         return ""
     if changed <= {"cores", "threads"} and begun["cores"] == begun["threads"] == 1:
-        return f"run {name} was begun with --quiet-machine: `sweep --resume {name} --quiet-machine` continues"
+        return f"run {name} was started with --quiet-machine: `sweep --resume {name} --quiet-machine` continues"
     return (
-        f"run {name} was begun on another machine, with another torch or other --quiet-machine; --redo begins it anew"
+        f"run {name} was started on another machine, with another torch or other --quiet-machine; --redo starts it again"
     )
 
 
@@ -139,7 +139,7 @@ def _original_options(
     """Return the run's original options; raises if the command line now requests others."""
     now = asked(config)
     if now and now != options:
-        raise UsageError(f"run {name} was begun with other options; `--resume {name}` alone finishes it")
+        raise UsageError(f"run {name} was started with other options; `--resume {name}` alone finishes it")
     allocator.choose(config.getoption("allocator"), begun=machine["allocator"])
     return options
 

@@ -186,7 +186,7 @@ def _declared(it: Any) -> Limits:
     """
     given = getattr(it, "limits", getattr(getattr(it, "func", None), "limits", {}))  # a partial has its function's
     if not isinstance(given, Mapping):
-        raise ValueError(f"limits is no dict, as in {{'dtypes': ('bfloat16',)}}, but {given!r}")
+        raise ValueError(f"limits is not a dict, as in {{'dtypes': ('bfloat16',)}}, but {given!r}")
     kinds = {field.name: str(field.type) for field in fields(Limits)}
     found: dict[str, Any] = dict(given)
     for name, value in found.items():

@@ -46,8 +46,8 @@ class Selection:
 
 
 TIMING: dict[str, tuple[float, str, str]] = {
-    "cell_time": (0.15, "SECONDS", "about how long each cell is timed in each process"),
-    "processes": (1, "K", "how many fresh processes time each cell"),
+    "cell_time": (0.15, "SECONDS", "approximate time for timing a cell in each process"),
+    "processes": (1, "K", "number of fresh processes that time each cell"),
     "precision": (0.02, "SHARE", "stop timing a case when its visits alone give every ratio to plus or minus this"),
     "cell_timeout": (
         300.0,
@@ -59,7 +59,7 @@ TIMING: dict[str, tuple[float, str, str]] = {
 
 
 UNUSED = re.compile(r"--benchmark-(?!(save|autosave|storage)(=|$))")
-"""pytest-benchmark's options that have no effect here, since the suite times, judges and draws by itself."""
+"""pytest-benchmark's options that have no effect here, since the suite has its own timing and reports."""
 
 
 OPTIONS = tuple(name for name in AXES if name != "model")
@@ -93,8 +93,8 @@ def refuse_unused(config: pytest.Config) -> None:
     given = [*map(str, config.invocation_params.args)]
     refuse_repeated(config._parser.optparser, given)
     for option in filter(UNUSED.match, given):
-        how = f"{', '.join(map(spelt, TIMING))} say how cells are timed, `python -m bench check` only checks"
-        raise UsageError(f"{option} changes nothing here: {how}, `python -m reports` compares runs and draws")
+        how = f"{', '.join(map(spelt, TIMING))} set how cells are timed, `python -m bench check` checks without timing"
+        raise UsageError(f"{option} changes nothing here: {how}, `python -m reports` makes pages and comparisons")
     own = {it.dest: it.names()[0] for it in config._parser.getgroup("attention").options}
     others = [name for dest, name in own.items() if name != "--list" and config.getoption(dest)]
     if config.getoption("attention_list") and others:
@@ -105,10 +105,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("attention", "attention-bench")
     for name, (metavar, about) in CELLS.items():
         group.addoption(f"--{name}", action="append", metavar=metavar, help=about)
-    group.addoption("--smoke", action="store_true", help="three small cases of --impl (or of fused) beside sdpa")
+    group.addoption("--smoke", action="store_true", help="measure --impl (default: fused) and sdpa in three small cases")
     group.addoption("--baseline", action="append", metavar="NAME",
-                    help="which of them speed-ups are relative to (default: sdpa beside one of your own, else fused, "
-                         "the plain formula)")  # fmt: skip
+                    help="implementation that speed-ups are relative to (default: sdpa if you name one of your own, else "
+                         "fused, the plain formula)")  # fmt: skip
     group.addoption(
         "--case", action="append", metavar="IDS", help="only the cases with these ids, as --dry-run shows them"
     )
@@ -129,15 +129,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="seed of the random order of timing (default: a new one for every run)",
     )
     group.addoption("--save-traces", action="store_true",
-                    help="save a profiler trace of one call of every cell, for TensorBoard, Perfetto and the page")  # fmt: skip
+                    help="save a profiler trace of one call of every cell, for TensorBoard and Perfetto")  # fmt: skip
     group.addoption("--report", action="store_true", help="make the page of the saved run, and print its path")
     group.addoption(
         "--resume",
         metavar="NAME",
-        help="finish the interrupted run NAME; if there is none, begin it with the other options",
+        help="finish the interrupted run NAME; if there is none, start it with the other options",
     )
     group.addoption(
-        "--redo", action="store_true", help="with --resume: begin the run anew, for example after the code has changed"
+        "--redo", action="store_true", help="with --resume: start the run again, for example after the code has changed"
     )
 
 
@@ -161,7 +161,7 @@ def asked(config: pytest.Config) -> dict[str, Any]:
 
 
 def settle_timing(config: pytest.Config, begun: dict[str, float]) -> dict[str, float]:
-    """Return every option of `TIMING`: its value given now, else that of the original run, else the default."""
+    """Return every option of `TIMING`: the value given now, else that of the original run, else the default."""
     given = {name: value for name in TIMING if (value := config.getoption(name)) is not None}
     return {name: default for name, (default, *_) in TIMING.items()} | begun | given
 

@@ -98,7 +98,7 @@ def _plain(name: Any) -> str:
 def _own(records: Sequence[Record], *_: Any) -> Iterator[Point]:
     for record in records:
         if not isinstance(record, Mapping):
-            raise ValueError(f'expected objects of axes, as {{"T": [256, 1024], "H": 8}}, not {record!r}')
+            raise ValueError(f'expected objects of axes such as {{"T": [256, 1024], "H": 8}}, not {record!r}')
         yield {axis: _values(axis, value) for axis, value in record.items()}
 
 
@@ -134,7 +134,7 @@ def _batches(lines: Sequence[str], folder: Path, left_out: Counter[str]) -> Iter
         elif key in HEADS and value.strip().isdigit():
             heads[HEADS[key]] = int(value)
         else:
-            left_out["a line that is no batch, as 2q1k_8q1s4k"] += 1
+            left_out["a line that is not a batch such as 2q1k_8q1s4k"] += 1
 
 
 def _size(text: str) -> int:
@@ -210,7 +210,7 @@ def _lengths(workload: Record, page: int, folder: Path, left_out: Counter[str]) 
         tokens = pages * page if last is None else np.maximum(pages - 1, 0) * page + last
         queries = np.ones_like(tokens) if new is None else np.diff(new)
         return [(n, t) for n, t in zip(queries.tolist(), tokens.tolist(), strict=True) if n > 0]
-    left_out["a workload whose file of lengths is missing: its tokens are divided equally among requests"] += 1
+    left_out["a workload whose file of lengths is missing: tokens are divided equally among its requests"] += 1
     count = axes.get("batch_size") or axes["len_indptr"] - 1
     total = axes.get("total_q") or axes.get("total_tokens") or count
     tokens = axes.get("total_kv") or axes.get("total_tokens") or axes["num_kv_indices"] * page

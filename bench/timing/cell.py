@@ -147,9 +147,9 @@ class Built:
             if _same(found, known):
                 return
             if self.cell.case.deterministic:
-                raise Wrong(f"under the clock: {NOT_REPEATED}")
+                raise Wrong(f"in a timed call: {NOT_REPEATED}")
             self.varies = True
-        verify(self.call.read(output), problem_of(self.cell.case, input_set), "under the clock: ")
+        verify(self.call.read(output), problem_of(self.cell.case, input_set), "in a timed call: ")
         self.outputs[input_set] = list(copies(found))
 
 

@@ -1,8 +1,8 @@
 """Timing schedule: blocks, rounds and visits. Independent of torch and of processes.
 
-Compared numbers must be measured under the same conditions, so the members of a group are interleaved: each round times
-every member once, in random order. The ratio of two members is taken round by round (`stats/ratios.py`).
-It repeats within 1.9 % (median of two runs); without interleaving, within 15.6 % (docs/measured.md).
+Compared numbers must be measured under the same conditions, so the members of a group, such as the cells of a case, are
+interleaved: each round times every member once, in random order. The ratio of two members is taken round by round
+(`stats/ratios.py`). It repeats within 1.9 % (median of two runs); without interleaving, within 15.6 % (docs/measured.md).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LONG_VISITS = 3
 """Visits in which members with long blocks take part."""
 
 COMMON_ROUNDS, COMMON_SECONDS = 8, 120.0
-"""Least rounds in which every member takes part, over all processes; and the seconds within which there are as many."""
+"""Least number of rounds in which every member takes part, over all processes; fewer if they exceed these seconds."""
 
 NEED = 0.25, 1.25
 """Least and largest multiple of the usual time that a member has in one of the later visits."""
@@ -82,7 +82,7 @@ class Visits:
     seconds: float
     """Usual seconds of a member in all visits together."""
     processes: int = 1
-    """Processes that make these visits, each."""
+    """Number of processes, each of which makes these visits."""
 
     @property
     def long(self) -> int:
@@ -118,8 +118,11 @@ class Visits:
 
 
 def need(half_widths: Mapping[Member, float], precision: float) -> dict[Member, float]:
-    """Return the multiple of the usual time for each member in the later half of the visits, from its half-width after
-    the first half: within `NEED`, and 0 if all are known. After all visits an interval is about half as wide.
+    """Return the multiple of the usual time for each member in the second half of the visits, within `NEED`; 0 for all
+    members if no half-width is above `precision`.
+
+    `half_widths`: of each member's ratio after the first half. With twice the visits, and more degrees of freedom, it is
+    about half as wide.
     """
     if max(half_widths.values(), default=0.0) <= precision:
         return dict.fromkeys(half_widths, 0.0)

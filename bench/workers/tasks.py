@@ -71,7 +71,7 @@ class Workload:
         self._run, self.meter = (WORK | GPU_WORK)[name](), meter_for("cuda" if name in GPU_WORK else "cpu")
 
     def time(self, calls: int, slices: int = 1, warm: int = 0, input_set: int = 0) -> tuple[float, float]:
-        """Return times as `Built.time`."""
+        """Return the same times as `Built.time`."""
         return time_block(self.meter, self._run, calls, slices, warm)[:2]
 
 
@@ -111,7 +111,7 @@ class Tasks:
     def cells(self, names: list[str], whole_registry: bool = False, cases: Sequence[Reply] = ()) -> Reply:
         """Return the available implementations among the requested names (none: those of the sweep), with their cells.
 
-        {"cells": {name: {case id: None, or why it can't be measured}}, "unknown": {name: why it is not there}}
+        {"cells": {name: {case id: None, or why it can't be measured}}, "unknown": {name: why it is missing}}
         """
         known: dict[str, dict[str, str | None]] = {}
         unknown = {}
@@ -127,11 +127,12 @@ class Tasks:
         return {"cells": known, "unknown": unknown}
 
     def cases(self, names: list[str], axes: list[Reply], around: list[Reply]) -> Reply:
-        """Return a case of each implementation with these axes, of a kernel alone, else of a layer; with axes `around` a
-        kernel those of layers:
+        """Return the cases that `check` runs for each implementation: with scope `core` if it is a kernel, else `layer`.
 
-        {"cases": {impl: [{"case", "id", "refused": None, or why it can't be measured}, ...]}}, or {"unknown": why one is
-        not there}
+        `axes`: those of each case. `around`: axes outside a kernel, for cases of user-defined layers alone.
+
+        {"cases": {impl: [{"case", "id", "refused": None, or why it can't be measured}, ...]}}, or {"unknown": why an
+        implementation is missing}
         """
         try:
             refuse_absent(axes[0]["device"])
@@ -216,7 +217,7 @@ class Tasks:
         return self._warmed(what, built)
 
     def grow(self, impl: str, case: Reply) -> Reply:
-        """Let the heap grow beyond what a cell needs, so that no timed call faults pages and layouts differ less."""
+        """Grow the heap beyond what a cell needs, so that no timed call faults pages, and memory layouts differ less."""
         cell = self._cell(impl, case)
         size = min(GROWTH * least_memory(cell.impl, cell.case), SHARE * free_bytes("cpu"))
         if cell.case.device == "cpu" and size >= MAPPED:
@@ -282,16 +283,16 @@ class Tasks:
         return {}
 
     def other_pages(self, what: str, checked: float = 0.0) -> dict[str, float]:
-        """Return the seconds of a call with the page faults that this process avoids, or without those that it has
-        (`malloc.time_other_setting`); {} if memory may be too small.
+        """Return the seconds of a call under the other setting of malloc (`malloc.time_other_setting`); {} if memory may
+        be too small.
         """
         built = self._built(what)
         fits = FREE * least_memory(built.cell.impl, built.cell.case) < free_bytes(built.cell.case.device)
         return time_other_setting(lambda: built.time(1)[0], checked) if fits else {}
 
     def more(self, what: str, hot_s: float) -> Reply:
-        """Return {"cold_s", ...}: one call under further conditions (`Meter.more`); of a block or a model its parts
-        (`parts_of`); on a GPU "roof", its share of the roofline, and "rooflines": all that were measured
+        """Return columns of one call under further conditions (`Meter.more`): {"cold_s", ...}; of a block or a model also
+        its parts (`parts_of`); on a GPU also "roof", its share of the roofline, and "rooflines", all that were measured
         (`Rooflines.table`).
         """
         built = self._built(what)

@@ -136,7 +136,7 @@ INPUTS = [
     refused("bench --device gpu --dry-run", 4, "--device gpu"),
     refused("bench --H 3 --H_kv 2 --dry-run", 4, "H"),
     refused("bench --cell-time 0", 4, "argument --cell-time: '0' is not a positive number"),
-    refused("bench --redo", 4, "--redo begins a run anew"),
+    refused("bench --redo", 4, "--redo starts the run of --resume"),
     refused("bench --save-traces --impl sdpa", 4, "--save-traces saves traces with a run"),
     # What goes with what.
     refused("bench --page 16 --mode decode --scope core --dry-run", 4, "without --scope core"),
@@ -151,7 +151,7 @@ INPUTS = [
     run("bench --impl flash_attn,sdpa $SMALL", 0, "unsupported: flash_attn: .*"),
     run("bench --impl openvino $SMALL --dry-run || true", 0, "openvino.* needs"),
     # A run that is resumed with other code.
-    refused("bench --resume base --T 32", 4, "was begun with other options"),
+    refused("bench --resume base --T 32", 4, "was started with other options"),
     refused("bench --resume base --redo", 4, "--benchmark-save=base measures it once more"),
     # Names.
     refused("bench --impl mine --dry-run", 4, "expected NAME=module:function, as in mine=mine:FUNCTION"),
@@ -321,7 +321,7 @@ INPUTS = [
     refused("pr advise --model .", 3, "--model ."),
     refused("pr conformance mine.py", 3, "mine.py"),
     refused("mkdir k.py; ab new-kernel k.py", 2, "exists already"),
-    refused("ab new-kernel mine", 2, "expected a module, as in my_kernel.py"),
+    refused("ab new-kernel mine", 2, "expected the name of a module, such as my_kernel.py"),
     refused(f"pb ab {SDPA_OVER_FUSED} --json .", 3, "can't be written: Is a directory"),
     refused(": > $(echo results/*)/x.1-1.journal; bench --resume x", 4, "no run 'x' to resume"),
     # What is mistyped, or called otherwise elsewhere.
@@ -333,7 +333,7 @@ INPUTS = [
     refused("pr advise --dtype bf16", 3, "dtype = bfloat16 was not measured"),
     *(refused(f"echo 'own.limits = {limits}' >> mine.py; bench --impl x=mine:own --dry-run", 4, says)
       for limits, says in (('{"dtype": "fp32"}', "did you mean dtypes"), ('{"dtypes": ("half",)}', "'half' is not one of"),
-                           ('{"max_T": "64"}', "not a positive whole number"), ('["max_T"]', "limits is no dict"),
+                           ('{"max_T": "64"}', "not a positive whole number"), ('["max_T"]', "limits is not a dict"),
                            ('{"max_T": True}', "True, not a positive"), ('{"max_T": -1}', "-1, not a positive"),
                            ('{"grouped": 0}', "0, not True or False"), ('{"masks": []}', "is empty: no case"),
                            ('{"beyond": ("biass",)}', "did you mean bias"))),
@@ -434,7 +434,7 @@ INPUTS = [
     refused("pb sweep --cluster k8s --save x", 4, "invalid choice: 'k8s'"),
     refused("pb sweep --cluster ray --save x", 4, "pip install ray"),
     refused("pb sweep --cluster slurm --save x", 4, "pip install submitit"),
-    refused("pb sweep --cluster ray --resume nix", 4, "no run nix was begun"),
+    refused("pb sweep --cluster ray --resume nix", 4, "no run nix was started"),
     refused("pb ab", 3, "base"),
     refused("pb ab --base nowhere", 3, "nowhere"),
     refused("pb ab --base-impl fused --head-impl sdap", 3, "sdpa"),
