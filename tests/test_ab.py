@@ -312,10 +312,13 @@ def test_a_saved_comparison_is_continued_with_the_same_code_on_the_same_machine(
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr("bench.ab.selftest.fingerprint", lambda: {"torch": "another"})
         ran = command("--continue", str(file))
-        assert ran.code == 3 and "changed since then: fingerprint; compare anew, without --continue" in ran.errors
+        assert (
+            ran.code == 3
+            and "changed since then: fingerprint; start another comparison, without --continue" in ran.errors
+        )
     (repository / "impls" / "sdpa.py").write_text("changed = True\n")
     for other, options, says in (
-        (file, (), "changed since then: code; compare anew"),
+        (file, (), "changed since then: code; start another comparison"),
         (repository / "pyproject.toml", (), "not a comparison that this `python -m bench ab` saved"),
         (file, ("--T", "16", "--base-impl", "fused"), "leave out --base-impl, --T"),
     ):
@@ -334,7 +337,7 @@ def test_new_gone_wrong_and_dead(command: Command) -> None:
     assert found["wrong-head"]["failed"] == ["head"] and found["impossible"]["failed"] == []
     reasons = {
         "dead": "base and head: error: ended its process (SIGKILL)", "raises-head": "head: error: ValueError: no",
-        "gone": "head: unknown gone (--allow-gone gone where that is meant)", "old": "head: unknown old",
+        "gone": "head: unknown gone (if intended: --allow-gone gone)", "old": "head: unknown old",
     }  # fmt: skip
     assert {name: found[name]["reason"] for name in reasons} == reasons
 
@@ -435,7 +438,7 @@ def test_a_kernel_that_lies_in_the_checkout_is_that_of_each_revision(
     (repository / "mine.py").write_text("second")
     plan = planned(".")
     assert plan.names == ("first", "second") and len({*plan.same["code"]}) == 2
-    with pytest.raises(UsageError, match=r"is in no git repository: start in that of your kernel"):
+    with pytest.raises(UsageError, match=r"is not in a git repository: start in that of your kernel"):
         planned("..")  # with a module that no revision has
 
 
@@ -531,7 +534,7 @@ def test_a_kernel_that_changes_meanwhile_ends_the_comparison(
 
     assert edited("unused.py").code == 0
     ran = edited("mine.py")
-    assert ran.code == 2 and "code of yours has changed meanwhile" in ran.errors
+    assert ran.code == 2 and "your code has changed meanwhile" in ran.errors
 
 
 def test_a_step_of_history_is_compared_by_its_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -790,7 +793,7 @@ def test_a_shallow_clone_says_how_to_complete_it(repository: Path, tmp_path: Pat
 
 
 def test_a_repository_that_git_refuses_is_not_called_missing(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is in no git repository, so there is no revision 'main'"):
+    with pytest.raises(UsageError, match="is not in a git repository, so there is no revision 'main'"):
         sources.commit_of("main", tmp_path)
     (tmp_path / ".git").write_text("x")
     with pytest.raises(UsageError, match=f"git can't read {tmp_path}: fatal: invalid gitfile format"):
@@ -803,7 +806,7 @@ USAGE: list[tuple[tuple[str, ...], str]] = [
     (("--base", "HEAD", "--head", "HEAD"), "are the same commit"),
     (("--base-impl", "fused"), "with --head-impl NAME, which is missing"),
     (("--base-impl", "a=x:f", "--head-impl", "a=y:f"), "both are called a"),
-    (("--base-impl", "fused", "--head-impl", "sdpa", "--impl", "packed"), "--impl chooses among many"),
+    (("--base-impl", "fused", "--head-impl", "sdpa", "--impl", "packed"), "name what is compared: leave out --impl"),
     (("--base-python", "../bare"), "No module named 'torch'): `../bare -m pip install torch numpy psutil`"),
     (("--base", "HEAD", "--margin", "1"), "from 0 to below 0.5"),
     (("--base", "HEAD", "--json", "/dev/null/x"), "can't be written"),

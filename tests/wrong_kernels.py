@@ -1798,7 +1798,7 @@ def reads_the_reference_from_memory(q, k, v, *, is_causal=False, **_):
     return plain(q, k, v, visible(q, k, is_causal, None))
 
 
-@wrong_when_timed("later", "inputs that no earlier call has had", T=128, D_h=64, H=8)
+@wrong_when_timed("later", "its output on fresh inputs is not attention", T=128, D_h=64, H=8)
 def answers_nothing_new_later(q, k, v, **options):
     key, late = ("new", *digest(q, k, v)), now_and_then("new", every=1) and _calls["new"] > 150
     if key not in _remembered:

@@ -55,7 +55,7 @@ def measure(
         injection = earlier.get("injection", injection)
         plan = selftest.injected(plan_of(options, place), injection)
         if earlier and (changed := [name for name in plan.same if earlier["same"].get(name) != plan.same[name]]):
-            raise UsageError(f"changed since then: {', '.join(changed)}; compare anew, without --continue")
+            raise UsageError(f"changed since then: {', '.join(changed)}; start another comparison, without --continue")
         source = str(options.to_continue.resolve()) if earlier else None
         about = {"asked": asked(options), "continues": source, "injection": injection}
         if once:
@@ -72,7 +72,7 @@ def measure(
 
             def keep(replicate: Replicate) -> None:
                 if digest_of_own(plan.words) != plan.same["files"]:
-                    raise Unjudgeable("code of yours has changed meanwhile: the same command compares it as it is now")
+                    raise Unjudgeable("your code has changed meanwhile: the same command compares the new code")
                 journal.add({"pair": replicate})
 
             found = compare(plan, _progress_printer(left), [*earlier.get("pairs", ()), *again], keep)

@@ -103,7 +103,7 @@ def _without_numbers(failures: Mapping[str, Skip], name: str, allow_gone: Collec
         by_sentence.setdefault(_sentence(variant, why, len(failures) == 1), []).append(variant)
     reason = "; ".join(" and ".join(variants) + sentence for sentence, variants in by_sentence.items())
     gone = word == BROKEN and head == UNSUPPORTED
-    return Verdict(word, reason + f" (--allow-gone {name} where that is meant)" * gone)
+    return Verdict(word, reason + f" (if intended: --allow-gone {name})" * gone)
 
 
 def _word(base: str, head: str, may_go: bool) -> str:

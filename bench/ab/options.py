@@ -49,7 +49,9 @@ def parser() -> argparse.ArgumentParser:
 
 def add_cells(parser: argparse.ArgumentParser, minutes: float) -> None:
     """Add the options that select cells, and those that determine how cells are compared."""
-    cells = parser.add_argument_group("cells, as in `pytest bench/`; VALUES such as 256,1024 replace those of the sweep")
+    cells = parser.add_argument_group(
+        "cells, as in `pytest bench/`; VALUES such as 256,1024 replace those of the sweep"
+    )
     for name, (metavar, about) in CELLS.items():
         if name == "impl":
             cells.add_argument("--impl", metavar=metavar, action="append", default=[], help=about)

@@ -117,7 +117,7 @@ def _variants(options: argparse.Namespace, folder: Path) -> tuple[Variant, Varia
     if not second:
         raise UsageError(f"--base-impl {first} is compared with --head-impl NAME, which is missing")
     if options.impl:
-        raise UsageError("--impl chooses among many; here --base-impl and --head-impl are the two")
+        raise UsageError("--base-impl and --head-impl name what is compared: leave out --impl")
     name, other = first.partition("=")[0], second.partition("=")[0]
     if name == other:
         raise UsageError(f"both are called {name}: give two names; --self-test N compares unchanged code")
@@ -125,13 +125,13 @@ def _variants(options: argparse.Namespace, folder: Path) -> tuple[Variant, Varia
 
 
 def _revisions(options: argparse.Namespace, folder: Path) -> tuple[Variant, Variant]:
-    """Return two revisions, of the suite or of the user's own repository, whose modules they then have."""
+    """Return two revisions of the suite, or of the user's own repository with its modules."""
     root = repository()
     own = any("=" in name for name in listed(options.impl))
     if own and not Path.cwd().is_relative_to(root):
-        raise UsageError(f"{Path.cwd()} is in no git repository: start in that of your kernel")
+        raise UsageError(f"{Path.cwd()} is not in a git repository: start in that of your kernel")
     if root != CHECKOUT and not own:
-        raise UsageError(f"revisions of {root} are compared: name a kernel in it, as in --impl mine=mine:mine")
+        raise UsageError(f"--base is a revision of {root}: name a kernel in it, as in --impl mine=mine:mine")
     commits = commit_of(options.base, root), options.head and commit_of(options.head, root)
     if commits[0] == commits[1]:
         raise UsageError(

@@ -48,7 +48,7 @@ def commit_of(revision: str, repository: Path) -> str:
     """Return the commit of a revision; raises `UsageError`."""
     if not (repository / ".git").exists():
         raise UsageError(
-            f"{Path.cwd()} is in no git repository, so there is no revision {revision!r}: start in that of your kernel"
+            f"{Path.cwd()} is not in a git repository, so there is no revision {revision!r}: start in that of your kernel"
         )
     if why := _unreadable(repository):
         raise UsageError(f"git can't read {repository}: {why}")

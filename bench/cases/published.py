@@ -76,9 +76,9 @@ WAYS = (  # published name, closest implementation here, and milliseconds on the
     ("MHA with combined QKV weights", "packed", 190, 3.81),
     ("MHA with einsum", "einsum", 196, 4.11),
     ("SDPA, after combined QKV weights", "sdpa", 110, 1.10),
-    ("the same, the mask as a tensor", "sdpa_efficient", 99.5, 1.80),
-    ("nn.MultiheadAttention, and another projection behind it", "torch_mha_weights", 198, 3.04),
-    ("nn.MultiheadAttention so, need_weights=False", "torch_mha", 168, 2.13),
+    ("SDPA, after combined QKV weights, the mask as a tensor", "sdpa_efficient", 99.5, 1.80),
+    ("nn.MultiheadAttention, and one more projection", "torch_mha_weights", 198, 3.04),
+    ("nn.MultiheadAttention, need_weights=False, and one more projection", "torch_mha", 168, 2.13),
 )
 
 PUBLISHED = (
@@ -88,7 +88,7 @@ PUBLISHED = (
       for seconds, kernel, impl in ((1.665e-3, "flash attention", "sdpa_flash"), (3.081e-3, "unfused SDPA", "sdpa_math"))),
     *(Published(CORE | {"T": T, "H": 4, "D_h": 64, "dtype": "bfloat16"}, seconds, kernel, "sdpa_flash", **AMX)
       for T, of_torch, of_change in ((4096, 1.617829e-3, 1.335971e-3), (2048, 0.509853e-3, 0.434586e-3))
-      for seconds, kernel in ((of_torch, "flash of torch"), (of_change, "the same with AMX and AVX overlapped"))),
+      for seconds, kernel in ((of_torch, "flash of torch"), (of_change, "flash of torch, with AMX and AVX overlapped"))),
     *(Published(LLAMA | {"T": T, "mask": mask}, seconds, **H200)
       for mask, times in (("causal", (0.142e-3, 0.465e-3, 1.708e-3, 6.531e-3, 25.566e-3)),
                           ("none", (0.217e-3, 0.819e-3, 3.182e-3, 12.524e-3, 50.769e-3)))

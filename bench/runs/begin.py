@@ -110,9 +110,7 @@ def differs(begun: dict[str, Any], now: dict[str, Any], name: str) -> str:
         return ""
     if changed <= {"cores", "threads"} and begun["cores"] == begun["threads"] == 1:
         return f"run {name} was started with --quiet-machine: `sweep --resume {name} --quiet-machine` continues"
-    return (
-        f"run {name} was started on another machine, with another torch or other --quiet-machine; --redo starts it again"
-    )
+    return f"run {name} was started on another machine, with another torch or other --quiet-machine; --redo starts it again"
 
 
 def _from_file(config: pytest.Config, folder: Path, name: str) -> Run | None:

@@ -76,7 +76,7 @@ class WorkerPool:
         return client.ask(do, what=" ".join(cell.key), **details)
 
     def attempt(self, do: str, cell: Cell, **details: Any) -> Reply | None:
-        """Send a request as `ask`; if it fails, the cell is skipped, and the reply None."""
+        """Send a request as `ask` does; if it fails, skip the cell and return None."""
         try:
             return self.ask(do, cell, **details)
         except Skip as outcome:
@@ -88,8 +88,8 @@ class WorkerPool:
         run_concurrently([self.preparing(cells)])
 
     def preparing(self, cells: Sequence[Cell]) -> Script:
-        """Prepare cells as a script, which can run in parallel with those of other pools; also cells that were ready
-        in a process that another one ended.
+        """Prepare cells, as a script that runs in parallel with those of other pools. A cell whose process was replaced
+        meanwhile is prepared again.
         """
         while left := [it for it in cells if it.key not in self.seconds and it.key not in self.run.skipped]:
             cell = left[0]
@@ -101,7 +101,7 @@ class WorkerPool:
                 self.seconds[cell.key] = reply["seconds"]
 
     def skip(self, cell: Cell, outcome: Skip) -> None:
-        """Record why a cell has no row; a process that it ended is replaced."""
+        """Record why a cell has no row; replace the process if the cell ended it."""
         self.run.add_skipped(cell, outcome)
         self.tell(self.run.skip_line(cell, outcome))
         self.replace_lost(cell, outcome)

@@ -31,7 +31,7 @@ class Sample(NamedTuple):
     seconds: float
     """Seconds of a call."""
     round: int
-    """Number of the round within the case and the run; blocks of other members with this number are paired with it."""
+    """Number of the round within the case and the run: blocks of other cells with this number are paired with it."""
     visit: int
     process: int
     fastest: float
@@ -39,6 +39,7 @@ class Sample(NamedTuple):
     at: float
     """Seconds since the run began."""
     calls: int
+    """Number of timed calls in the block."""
     page_faults: float
     """Minor page faults per call; the next two fields are per call too."""
     voluntary: float
@@ -47,12 +48,12 @@ class Sample(NamedTuple):
 
 @dataclass
 class Found:
-    """What was found of a cell: in one reply or visit, as in the journal, or in the run so far."""
+    """Results of a cell: of one reply or visit, as in the journal, or of the run so far."""
 
     seconds: float = 0.0
     """Seconds of the first checked call on fresh inputs."""
     columns: Row = field(default_factory=dict)
-    """Columns of the row that do not follow from its samples."""
+    """Columns of the row that are not derived from its samples."""
     samples: list[Sample] = field(default_factory=list)
     compared: int = 0
     """Untimed calls whose outputs were compared with a checked output."""
@@ -69,7 +70,7 @@ class Found:
         samples: Sequence[Sequence[Any]] = (),
         compared: int = 0,
     ) -> None:
-        """Add what was found later."""
+        """Add later results."""
         self.seconds = self.seconds or seconds
         self.columns |= columns
         self.samples += [Sample(*it) for it in samples]

@@ -200,7 +200,7 @@ class Run:
         self._add({"begin": cell.key})
 
     def add_found(self, cell: Cell, **found: Any) -> None:
-        """Store what was found of a cell, as `Found.add`: its check first."""
+        """Store results of a cell (arguments of `Found.add`); the first are those of its check."""
         self._add({"key": cell.key, "found": found})
 
     def add_skipped(self, cell: Cell, outcome: Skip) -> None:
@@ -209,7 +209,7 @@ class Run:
         self._add({"skipped": {"impl": impl, "id": case_id, "reason": outcome.reason, "detail": str(outcome)}})
 
     def add_visit(self, process: int, visit: int, case: str, found: Mapping[str, Found]) -> None:
-        """Store what was found in one visit of a case, by implementation."""
+        """Store the results of one visit of a case, by implementation."""
         cells = {impl: vars(it) for impl, it in found.items()}
         now = {"numbers": dict(self._numbers), "elapsed": self.elapsed()}
         self._add({"visit": {"process": process, "visit": visit, "id": case, "cells": cells, **now}})
@@ -285,7 +285,7 @@ class Run:
         }
 
     def observations(self) -> dict[str, Any]:
-        """Return what was measured of the machine so far, including earlier processes of a resumed run.
+        """Return the measurements of the machine so far, including those of earlier processes of a resumed run.
 
         The keys keep the names of earlier files: `roofs` are the rooflines, `controls` the reference workload.
         """

@@ -46,7 +46,7 @@ class Visit:
     """Index of the visit within its process and case."""
     rng: random.Random
     found: defaultdict[str, Found]
-    """What this visit finds, by implementation."""
+    """Results of this visit, by implementation."""
     _number: int = 0
     """Number of the visit in the run; a new one once its process was replaced."""
     _cold: set[Key] = field(default_factory=set)
@@ -102,7 +102,7 @@ class Visit:
             self._keep_shortest(cell, reply["seconds"])
 
     def _time_block(self, cell: Cell, block: Block, number: int) -> None:
-        """Time a block of the round of this number; in a visit, the first block of a GPU that is held back is timed again."""
+        """Time a block in round `number`. The first block of a visit on a throttled GPU is timed again after a pause."""
         warm, calls = block.warm or int(cell.key in self._cold), block.calls * block.slices
         self._cold.discard(cell.key)
         self.pool.grown.add(cell.key)

@@ -45,7 +45,9 @@ def choose(name: str | None, cells: Sequence[Cell] = (), begun: Mapping[str, str
         )
     os.environ.update(wanted)
     if begun is not None and begun != allocator_settings():
-        raise UsageError(f"--allocator {name}: the run was started with another one; leave out --allocator to keep that")
+        raise UsageError(
+            f"--allocator {name}: the run was started with another one; leave out --allocator to keep that"
+        )
 
 
 def _usual(cells: Sequence[Cell]) -> Mapping[str, str]:

@@ -105,7 +105,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("attention", "attention-bench")
     for name, (metavar, about) in CELLS.items():
         group.addoption(f"--{name}", action="append", metavar=metavar, help=about)
-    group.addoption("--smoke", action="store_true", help="measure --impl (default: fused) and sdpa in three small cases")
+    group.addoption(
+        "--smoke", action="store_true", help="measure --impl (default: fused) and sdpa in three small cases"
+    )
     group.addoption("--baseline", action="append", metavar="NAME",
                     help="implementation that speed-ups are relative to (default: sdpa if you name one of your own, else "
                          "fused, the plain formula)")  # fmt: skip

@@ -38,13 +38,13 @@ MAX_PAIRS = 15
 """Pairs of calls after which a call that has not passed is refused."""
 
 QUICK = 4
-"""Calls on fresh inputs without pauses, of which one that is as fast as timed calls suffices to pass. Most pass here: the
-first one may find its threads asleep.
+"""Most calls on fresh inputs without pauses: one that is as fast as timed calls suffices to pass. Most cells pass here;
+threads may sleep at the first call.
 """
 
 PAUSE = 0.01
-"""Seconds before each call of a pair. Without it, another process may run in step with the pairs, so that calls on fresh
-inputs always wait: 40 of 3,000 checks of correct kernels failed.
+"""Seconds before each call of a pair. Without this pause, another process may run in step with the pairs, so that calls on
+fresh inputs always wait: 40 of 3,000 checks of correct kernels failed.
 """
 
 LONG_CALL = 0.05
@@ -63,8 +63,9 @@ FRESH_ERROR = 0.1
 def check_kernel_caches_nothing(cell: Cell, usual: float = 0.0) -> None:
     """Raise `Wrong` if the kernel of a layer caches results, or returns wrong outputs on fresh inputs.
 
-    The kernel is called without its layer, whose projections would mask the time saved. A layer whose calls are long
-    (`usual` seconds) and whose projections mask nothing shows that itself: its kernel is called on a probe.
+    The kernel is called without its layer, whose projections would conceal the time saved. If calls of the layer are long
+    (`usual` seconds) and mostly the kernel's, the layer's own time shows cached results: the kernel is then called on a
+    probe.
     """
     impl, case = eager_form(cell.impl), replace(cell.case.core, dropout=0.0, out_dropout=0.0)
     if cell.case.scope == "core" or impl.core is None:
@@ -95,7 +96,7 @@ def _check_fresh(case: Case, numbers: Inputs, output: Tensor) -> None:
     q, k, v = (x.detach().double() for x in numbers.tensors)
     exact = reference.attention(q, k, v, case.layer_shape, padding=padding, rows=row, **problem_of(case).weights)
     if not (output.detach()[..., row, :] - exact).norm() <= FRESH_ERROR * exact.norm():
-        raise Wrong("its output on inputs that no earlier call has had is not attention")
+        raise Wrong("its output on fresh inputs is not attention")
 
 
 def check_no_result_caching(built: Built, run: Work, usual: float, first: float) -> None:
@@ -124,7 +125,7 @@ def check_no_result_caching(built: Built, run: Work, usual: float, first: float)
         ratio = max(min(median(fresh) / median(it), min(fresh) / min(it)) for it in seen)
         if pair + 1 >= MIN_PAIRS and ratio <= SHARE:
             return
-    raise Wrong(f"caches results: fresh inputs take {ratio:.1f} times as long as those that were seen")
+    raise Wrong(f"caches results: fresh inputs take {ratio:.1f} times as long as repeated ones")
 
 
 def _paused(meter: Meter, run: Work) -> float:

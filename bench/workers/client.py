@@ -71,11 +71,11 @@ class Setting:
     timeout: float = 300.0
     """Most seconds of one request."""
     quiet: bool = True
-    """Whether a worker's allocator returns no memory, and, once pinned, it has as many cores as threads."""
+    """Whether workers' allocators return no memory, and pinned workers have as many cores as threads."""
     repository: Path = CHECKOUT
-    """Git repository around `folder`, of which each variant may have a tree."""
+    """Git repository around `folder`; each variant may have its own tree of it."""
     deterministic: bool = False
-    """Whether some case is."""
+    """Whether some case runs under deterministic algorithms."""
 
 
 class WorkerClient:

@@ -129,7 +129,7 @@ class Tasks:
     def cases(self, names: list[str], axes: list[Reply], around: list[Reply]) -> Reply:
         """Return the cases that `check` runs for each implementation: with scope `core` if it is a kernel, else `layer`.
 
-        `axes`: those of each case. `around`: axes outside a kernel, for cases of user-defined layers alone.
+        `axes`: those of each case. `around`: axes outside a kernel, for layers without a core alone.
 
         {"cases": {impl: [{"case", "id", "refused": None, or why it can't be measured}, ...]}}, or {"unknown": why an
         implementation is missing}
