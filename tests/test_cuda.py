@@ -812,7 +812,7 @@ def test_the_gpu_script_names_the_packages_that_a_step_lacks(monkeypatch: pytest
     absent = {"orjson", "pynvml", "triton"}
     monkeypatch.setattr(gpu, "find_spec", lambda name: None if name in absent else object())
     lacks = {work.__name__: packages for work in gpu.STEPS if (packages := gpu.lacking(work, rehearsal=False))}
-    assert lacks == dict.fromkeys(("cuda_tests", "out_of_memory", "roofs", "injected"), "orjson") | {
+    assert lacks == dict.fromkeys(("cuda_tests", "out_of_memory", "rooflines", "injected"), "orjson") | {
         "illegal_access": "orjson, triton", "gate": "orjson, triton", "starts": "triton", "tuning": "triton",
         "load": "nvidia-ml-py",
     }  # fmt: skip

@@ -81,6 +81,6 @@ def between_processes(rows: Sequence[Row]) -> str:
     """Tell how far processes move a ratio, which its interval includes, and whether that was estimated."""
     usual = shares.percent(estimate.BETWEEN_PROCESSES)
     several = any(row["processes"] > 1 for row in rows)
-    how = f"estimated from this run, with {usual} as prior" if several else "assumed, of one process"
+    how = f"estimated from this run, with {usual} as prior" if several else "assumed, since there is one process"
     found = shares.percent(rows[0]["between_processes"]) if rows else usual
-    return f"Intervals include what processes add to the scatter of visits: {found} (standard deviation; {how})."
+    return f"Intervals include the variation between processes: {found} (standard deviation; {how})."

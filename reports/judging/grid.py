@@ -55,7 +55,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Case:
-    """One case: id, values of the varying axes, title, and marks by implementation, fastest first."""
+    """One case: id, values of the varying axes (`at`), title, and marks by implementation, fastest first."""
 
     id: str
     at: dict[str, Any]
@@ -78,7 +78,7 @@ class Case:
 
     @property
     def setting(self) -> dict[str, Any]:
-        """Values of the varying axes; T_kv equal to T is none."""
+        """Values of the varying axes, without T_kv where it equals T."""
         return {axis: value for axis, value in self.at.items() if axis != "T_kv" or value != self.at.get("T")}
 
     @property
@@ -89,7 +89,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Column:
-    """One or several cases under one heading, with a text for each axis."""
+    """One or several cases under one heading, which has a text for each axis."""
 
     heading: tuple[str, ...]
     cases: Sequence[Case]
@@ -103,7 +103,7 @@ class Entry:
     slowdown: float
     best: bool
     open: bool
-    """Whether it is not significant in at least half of the cases."""
+    """Whether it is not resolved in at least half of its cases."""
     title: str
 
 
@@ -133,7 +133,7 @@ class Grid:
         return mean if count in (0, len(self.cases)) else f"{mean} ({count}/{len(self.cases)})"
 
     def columns(self, axis: str | None = None) -> list[Column]:
-        """Return one column per case, or per value of an axis."""
+        """Return one column per case, or with `axis` per value of that axis."""
         found: dict[Any, list[Case]] = {}
         for case in self.cases:
             found.setdefault(case.at[axis] if axis else case.id, []).append(case)
@@ -141,7 +141,7 @@ class Grid:
         return [Column(tuple(words.value(it, of[0].at[it]) for it in axes), of) for of in found.values()]
 
     def along(self, axis: str | None) -> list[list[Case]]:
-        """Return the cases at each setting of the other axes, sorted by this one, where they are several."""
+        """Return lists of cases that differ in this axis alone, each sorted by it, with at least two cases."""
         found: dict[Any, list[Case]] = {}
         known = [case for case in self.cases if case.ranked and case.at.get(axis or "") is not None]
         for case in sorted(known, key=lambda case: case.at[axis or ""]):
@@ -168,6 +168,7 @@ class Grid:
         return [None, *several] if len(self.cases) <= MOST_COLUMNS or not several else [*several]
 
     def entry(self, impl: str, column: Column) -> Entry:
+        """Return the entry of an implementation: the geometric mean of its slowdowns in the column's cases."""
         marks = [case.mark(impl) for case in column.cases]
         found = [mark for mark in marks if mark.counts]
         if not found:
@@ -225,7 +226,7 @@ def slowdown(value: float) -> str:
 
 
 def interval(low: float, high: float) -> str:
-    """Format an interval: '1.2 to 1.4'; one too wide to be informative as 'over 1.2', or as why it is omitted."""
+    """Format an interval: '1.2 to 1.4'; '' without one. If it is too wide to be informative: 'over 1.2', or 'not resolved'."""
     if not low > 0:
         return ""
     if shares.too_wide(low, high):

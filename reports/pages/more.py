@@ -134,8 +134,8 @@ def _parts(found: list[Step]) -> Table:
     ]  # fmt: skip
     note = (
         "Shares of the medians of recorded calls. The longest bar of each case fills the width. The last column has the "
-        "number of blocks in the model, a step with all of them (in scope block without embedding and head), and the cores' "
-        "share of it."
+        "number of blocks in the model, the estimated time of a step with all of them (in scope block without embedding "
+        "and head), and the cores' share of it."
     )
     drawn = [(it.impl, it.place, {PARTS[name]: it.parts[name] for name in PARTS if name in it.parts}) for it in found]
     heads = ("implementation", "case", *PARTS.values(), "all blocks")

@@ -23,8 +23,8 @@ MOST_NAMES = 3
 LONGEST_NAME = 120
 
 SEPARATE = (
-    "Runs made hours or machines apart: 5 to 50 % between two runs of unchanged code is ordinary. "
-    "Verdicts are those of `python -m reports compare`; they need one machine, and implementations with the same code."
+    "Two runs of unchanged code, made hours apart or on two machines, often differ by 5 to 50 %. Verdicts are those of "
+    "`python -m reports compare`; they need one machine, and implementations whose code is the same in both runs."
 )
 
 

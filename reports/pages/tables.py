@@ -100,7 +100,7 @@ def key(grid: Grid) -> str:
 
 def terminal(grid: Grid) -> str:
     """Return the grid as lines of at most WIDTH columns: one column per case, in two blocks if necessary; if they don't
-    fit, one per value of an axis, else in more blocks. Names and headings longer than that are not cut.
+    fit, one per value of an axis, else in more blocks. Longer names and headings are not cut.
     """
     whole = grid.columns()
     sizes = [-(-len(whole) // count) for count in range(1, len(whole) + 1)]
@@ -110,7 +110,7 @@ def terminal(grid: Grid) -> str:
         if max(map(len, lines)) <= WIDTH:
             break
     if any(len(column.cases) > 1 for block in blocks for column in block):
-        lines += ["", "Each column is the mean over its cases, with * if it holds in all of them."]
+        lines += ["", "Each column is the mean over its cases, with * if fastest or tied in all of them."]
     return "\n".join(lines)
 
 

@@ -384,7 +384,7 @@ def load(lab: Lab) -> str:
     )
 
 
-def roofs(lab: Lab) -> str:
+def rooflines(lab: Lab) -> str:
     T = "64" if lab.rehearsal else "4096"
     of_float32 = lab.measure("float32", "--T", T, "--H", "8", "--D_h", "64", "--dtype", "float32", "--impl", "sdpa,fused",
                              "--mask", "none", "--scope", "core")  # fmt: skip
@@ -448,14 +448,14 @@ def injected(lab: Lab) -> str:
     return figure
 
 
-STEPS = (environment, cuda_tests, illegal_access, out_of_memory, clocks, starts, cold, side_stream, tuning, load, roofs, gate,
-         memory, injected)  # fmt: skip
+STEPS = (environment, cuda_tests, illegal_access, out_of_memory, clocks, starts, cold, side_stream, tuning, load, rooflines,
+         gate, memory, injected)  # fmt: skip
 
 
 SUITE = ("pytest", "pytest_benchmark", "pandas", "scipy", "jinja2", "orjson", "rich")
 """Modules that a run of the suite imports, besides torch, numpy and psutil."""
 
-NEEDS = dict.fromkeys((cuda_tests, out_of_memory, roofs, injected), SUITE) | {
+NEEDS = dict.fromkeys((cuda_tests, out_of_memory, rooflines, injected), SUITE) | {
     illegal_access: (*SUITE, "triton"), gate: (*SUITE, "triton"), starts: ("triton",), tuning: ("triton",),
     load: ("pynvml",),
 }  # fmt: skip

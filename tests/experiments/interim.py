@@ -30,8 +30,8 @@ RECORD = Path(__file__).resolve().parents[1] / "data" / "ab_pairs.json"
 LEVELS = (0.1, 0.05, 0.01, 0.001, 0.0001)
 WALKS, STEPS = 1_200_000, 200
 
-HEADINGS = ("injected", "comparisons", "pairs", "implementation found", "its cells found", "alarms: comparisons", "of cells",
-            "contradictions", "facts taken back", "of facts", "flips")  # fmt: skip
+HEADINGS = ("injected", "comparisons", "replicates", "implementation found", "its cells found", "alarms: comparisons",
+            "of cells", "contradictions", "retracted", "of facts", "flips")  # fmt: skip
 
 
 def main() -> None:
