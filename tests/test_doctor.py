@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from bench.runs import doctor
+from bench.timing.devices import host
 
 
 @dataclass
@@ -61,6 +62,14 @@ def test_the_governor(tmp_path: Path, kind: str, disturbs: bool) -> None:
     (folder / "scaling_governor").write_text(f"{kind}\n")
     (remark,) = doctor.governor(tmp_path)
     assert (remark.found, bool(remark.advice)) == (kind, disturbs)
+
+
+def test_little_free_memory_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "CGROUP", tmp_path)
+    (tmp_path / "memory.max").write_text(f"{1 << 30}\n")
+    (tmp_path / "memory.current").write_text(f"{1 << 29}\n")
+    (remark,) = doctor.memory()
+    assert (remark.found, bool(remark.advice)) == ("0.5 GiB free", True)
 
 
 def test_a_compiler_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

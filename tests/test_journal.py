@@ -67,6 +67,12 @@ def test_the_newest_journal_of_a_name_is_opened_once_at_a_time(tmp_path: Path) -
     assert Journal(mine.path).header == {"asked": {}}
 
 
+def test_a_folder_without_room_for_a_journal_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"results can't be written to .*/file/x: Not a directory"):
+        Journal.start(tmp_path / "file" / "x", "x", {})
+
+
 def test_why_a_run_cannot_be_continued_names_the_missing_option() -> None:
     quiet, usual = {"cores": 1, "threads": 1, "torch": "2"}, {"cores": 8, "threads": 8, "torch": "2"}
     assert differs(quiet, quiet, "x") == ""

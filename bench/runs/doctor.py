@@ -15,6 +15,7 @@ from rich.text import Text
 
 from stats.arguments import Parser, as_typed
 
+from ..timing.devices import free_bytes
 from ..timing.devices.nvml import IDLE, SETTINGS, Reading, readings, words
 from ..timing.machine import fingerprint
 from .skips import cpp_compiler
@@ -116,8 +117,8 @@ def governor(sys: Path = SYS) -> Iterator[Remark]:
 
 
 def memory() -> Iterator[Remark]:
-    """Report free memory."""
-    free = psutil.virtual_memory().available / 2**30
+    """Report free memory, of which a container may have a part."""
+    free = free_bytes("cpu") / 2**30
     advice = "long sequences won't fit, or be swapped: close something" if free < FREE_GIB else None
     yield Remark("memory", f"{free:.1f} GiB free", advice)
 
