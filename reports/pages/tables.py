@@ -248,6 +248,6 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
 
 
 def _text(value: Any) -> str:
-    if value is None or value == "":
+    if value in (None, "", []):
         return units.MISSING
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
