@@ -23,7 +23,7 @@ from ..runs import journal as journals
 from ..runs.saving import results_root, valid_name
 from ..selection.errors import UsageError, count
 from ..terminal import complain
-from ..workers.fresh import QUIET, pin
+from ..workers.fresh import pin, quiet_environment
 
 USAGE_ERROR = 4
 """pytest's exit code for usage errors."""
@@ -68,7 +68,7 @@ def _here(options: argparse.Namespace, others: Sequence[str]) -> NoReturn:
         "benchmark-storage": options.benchmark_storage,
     }
     if options.quiet_machine:
-        os.environ.update(QUIET)
+        os.environ.update(quiet_environment())
         pin()
     sys.stdout.flush()
     suite, own = CHECKOUT / "bench", [f"--{name}={value}" for name, value in given.items() if value is not None]

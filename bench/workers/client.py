@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from .. import CHECKOUT
 from ..cases.accounting import add_spent
 from ..cases.outcome import Skip
-from .fresh import start
+from .fresh import quiet_environment, start
 
 STARTING = 300.0
 """Most seconds until a new process replies, which includes importing torch."""
@@ -99,8 +99,7 @@ class WorkerClient:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (as long as the process lives)
         self._process = start(
             [variant.python, "-P", "-c", MAIN, json.dumps(given)],
-            quiet=setting.quiet,
-            threads=setting.threads or 1,
+            env=quiet_environment(setting.threads or 1) if setting.quiet else None,
             cwd=folder,
             stdin=-1,
             stdout=-1,

@@ -7,18 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..timing.malloc import KEEP
-
-QUIET: Mapping[str, str] = {
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    **KEEP,
-    "KINETO_LOG_LEVEL": "99",
-}
-"""Settings made before a process starts: one thread, and an allocator that returns no memory."""
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
 """Signals that request termination."""
@@ -27,8 +19,14 @@ PR_SET_PDEATHSIG = 1
 """Option of Linux's prctl: signal sent when the parent ends."""
 
 
-def start(command: Sequence[str], *, quiet: bool = False, threads: int = 1, **options: Any) -> subprocess.Popen[Any]:
-    """Start a process that ends with this one, even if this one is killed; a `quiet` one has this many threads.
+def quiet_environment(threads: int = 1) -> dict[str, str]:
+    """Return the environment of a process that has this many threads and an allocator that returns no memory."""
+    counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
+    return {**os.environ, **counts, **KEEP, "KINETO_LOG_LEVEL": "99"}
+
+
+def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """Start a process that ends with this one, even if this one is killed.
 
     `options` are those of `subprocess.Popen`. Must be called in the main thread, which the kernel treats as the parent.
     """
@@ -38,12 +36,10 @@ def start(command: Sequence[str], *, quiet: bool = False, threads: int = 1, **op
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
-    count = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    env = os.environ | QUIET | count if quiet else None
     # An exception raised by a signal during the interpreter's fork hooks is lost: delay the signal until they end.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
-        return subprocess.Popen(command, env=env, preexec_fn=before, **options)
+        return subprocess.Popen(command, preexec_fn=before, **options)
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
