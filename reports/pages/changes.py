@@ -54,9 +54,10 @@ def of_cells(cells: Sequence[Cell], margin: str = "") -> Changes:
     ordered = sorted(cells, key=lambda cell: cell.verdict.word == verdict.INCONCLUSIVE)
     shown, hidden = examples(ordered)
     reasons = shared_reasons(ordered)
-    counted = [f"{count} more {word}, in all numbers" for word, count in hidden.items()]
+    counted = ", ".join(f"{count} more {word}" for word, count in hidden.items())
     explained = [f"{words.plural(count, 'cell')}: {reason}" for reason, count in reasons.items()]
-    return Changes([_row(cell, scale, reasons) for cell in shown], ticks, margin, "; ".join([*counted, *explained]))
+    left_out = "; ".join([*[f"{counted}, in “All numbers”"] * bool(counted), *explained])
+    return Changes([_row(cell, scale, reasons) for cell in shown], ticks, margin, left_out)
 
 
 def _row(cell: Cell, scale: Log, shared: Container[str]) -> Change:
