@@ -21,7 +21,7 @@ INTERRUPTIONS = 200.0
 """Involuntary context switches per second of timed calls: up to 110 in undisturbed runs, from 380 on beside load."""
 
 SCATTER = 0.075
-"""Scatter between successive blocks: up to 5 % in undisturbed runs."""
+"""Scatter between successive blocks: up to 6 % in undisturbed runs."""
 
 TO_SIGMA = 1 / 0.6745
 """Ratio of the standard deviation to the median absolute deviation, for normal numbers."""

@@ -15,7 +15,7 @@ from statistics import median
 import numpy as np
 
 from . import estimate, ratios
-from .conditions import TO_SIGMA
+from .conditions import DRIFT, TO_SIGMA
 from .effects import WEIGHT, Key, moderated
 from .estimate import Estimate
 from .ratios import Samples
@@ -33,7 +33,8 @@ interpreter. It is no anchor, and its placebos are such implementations alone, w
 STEADY, BEYOND = 0.2, 0.3
 """If the seconds of unchanged code changed by more than STEADY, in logarithms, the machine counts as another one (a
 migrated virtual machine, a neighbour), which affects implementations differently: by BEYOND times the excess, which adds
-to the priors of implementations.
+to the priors of implementations. If one of the runs was disturbed, by more than DRIFT: a load may hide that the machine
+became faster.
 """
 
 CAPPED = 2.0
@@ -69,14 +70,19 @@ class Changes:
     """Implementations to which some cell is relative."""
 
 
-def changes(base: Mapping[Key, Samples], head: Mapping[Key, Samples], changed: Collection[str]) -> Changes:
-    """Return the changes of all cells of both runs that have an anchor. `changed`: implementations excluded as anchors."""
+def changes(
+    base: Mapping[Key, Samples], head: Mapping[Key, Samples], changed: Collection[str], disturbed: bool = False
+) -> Changes:
+    """Return the changes of all cells of both runs that have an anchor. `changed`: implementations excluded as anchors;
+    `disturbed`: whether one of the runs was.
+    """
     levels: dict[str, dict[str, float]] = {}
     for (impl, case), samples in base.items():
         if (impl, case) in head:
             levels.setdefault(case, {})[impl] = _level(samples)
     moved = [_level(head[impl, case]) - of[impl] for case, of in levels.items() for impl in of if impl not in changed]
     shift = median(moved or [0.0])
+    beyond = BEYOND * max(0.0, abs(shift) - (DRIFT if disturbed else STEADY))
     slow = {
         impl
         for of in levels.values()
@@ -94,7 +100,6 @@ def changes(base: Mapping[Key, Samples], head: Mapping[Key, Samples], changed: C
         placebos = [by_impl[name] for name in alike]
         of_cells = _spread_of_cells([it for of in placebos for it in of])
         usual = ANOTHER_KINDS if impl in slow else USUAL_OF_IMPLEMENTATIONS
-        beyond = BEYOND * max(0.0, abs(shift) - STEADY)
         of_impl = _spread(math.hypot(usual, beyond), [_pooled(of, of_cells) for of in placebos])
         pooled = _pooled(own, of_cells)
         found[impl] = Estimate(pooled.mean, math.hypot(pooled.error, of_impl), WEIGHT + len(placebos))

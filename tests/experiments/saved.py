@@ -59,7 +59,7 @@ class Timed:
     """Other processes that kept the machine busy."""
     samples: dict[Key, Samples]
     disturbed: bool | None = None
-    """Whether the run reported it; None if its file lacks what is needed."""
+    """Whether the run reported it; None if its file lacks what is needed: then it counts as such beside a load."""
 
 
 Pair = tuple[Timed, Timed]
@@ -92,9 +92,9 @@ def main() -> None:
         said = [it.disturbed for it in of if it.disturbed is not None]
         print(f"{sum(said)} of {len(said)} {what} runs say that they were disturbed")
     print()
-    print(markdown(OF_SLOWER, list(_slower(idle, slower))), end="\n\n")
+    print(markdown(OF_SLOWER, [*_slower("idle", idle, slower), *_slower("beside a load", loaded, slower)]), end="\n\n")
     print("of three implementations:\n")
-    print(markdown(OF_SLOWER, list(_slower(idle, slower, few))), end="\n\n")
+    print(markdown(OF_SLOWER, list(_slower("idle", idle, slower, few))), end="\n\n")
     print(markdown(ESTIMATED, list(_estimated(idle))), end="\n\n")
     print(markdown(RANKED, [_ranked(idle)]), end="\n\n")
     print(markdown(ALONE, [_alone(idle, share) for share in (0.05, 0.1, 0.2, 0.5)]))
@@ -126,13 +126,15 @@ def _unchanged(what: str, pairs: Sequence[Pair], only: set[str] | None = None) -
     )  # fmt: skip
 
 
-def _slower(idle: Sequence[Timed], slower: Sequence[Timed], only: set[str] | None = None) -> Iterator[tuple[str, ...]]:
-    """Compare each run with an injected slow-down with each idle run."""
+def _slower(
+    what: str, bases: Sequence[Timed], slower: Sequence[Timed], only: set[str] | None = None
+) -> Iterator[tuple[str, ...]]:
+    """Compare each run with an injected slow-down with each base."""
     for share in sorted({it.share for it in slower}):
         runs = [it for it in slower if it.share == share and (only is None or it.impl in only)]
         names = ", ".join(it.impl for it in runs)
-        kinds = "idle", "idle, as on another machine"
-        for kind, pairs in zip(kinds, _by_shift([(base, head) for head in runs for base in idle]), strict=True):
+        kinds = what, f"{what}, as on another machine"
+        for kind, pairs in zip(kinds, _by_shift([(base, head) for head in runs for base in bases]), strict=True):
             found, holds, of_cells = [], [], []
             for base, head in pairs:
                 cells, implementations = _of_changed(changes(base, head, only), head.impl)
@@ -213,7 +215,10 @@ def changes(base: Timed, head: Timed, only: set[str] | None = None) -> Changes:
     where = base.name, head.name, frozenset(only or ())
     if where not in _known:
         sides = ({key: it for key, it in run.samples.items() if only is None or key[0] in only} for run in (base, head))
-        _known[where] = saved.changes(*sides, {it for run in (base, head) for it in _with_compiled(run.impl)})
+        disturbed = any(run.load > 0 if run.disturbed is None else run.disturbed for run in (base, head))
+        _known[where] = saved.changes(
+            *sides, {it for run in (base, head) for it in _with_compiled(run.impl)}, disturbed
+        )
     return _known[where]
 
 

@@ -306,6 +306,15 @@ def test_another_machine_under_the_same_name_is_reported_without_a_verdict(compa
     )
 
 
+def test_a_load_may_hide_another_machine(compared: Any) -> None:
+    """Seconds change by less than from one machine to another, `sdpa`'s by 8 % less than others'."""
+    base, head = interleaved(1), slowed(interleaved(2), {"sdpa": 1.15 * 0.92}, others=1.15)
+    assert compared(base, head).implementations["sdpa"].word == "IMPROVED"
+    for row in head["benchmarks"]:
+        row["extra_info"]["switches_involuntary"] = 500 * row["stats"]["median"]
+    assert compared(base, head).implementations["sdpa"].word == "INCONCLUSIVE"
+
+
 def test_changed_code_without_an_unchanged_reference_is_reported(compared: Any) -> None:
     """Cells that can't be judged are reported beside unchanged ones."""
     others = ("fused", "einsum", "linear")
