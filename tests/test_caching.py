@@ -74,16 +74,6 @@ def test_a_kernel_that_caches_by_content_is_refused(noise: tuple[float, ...]) ->
         check(work, 0.1, 1.0)
 
 
-def test_a_kernel_right_only_on_the_inputs_of_the_check_is_refused() -> None:
-    class Knows(Work):
-        def __call__(self) -> None:
-            self.known = {float(sum(x.sum() for x in inputs_of(problem_of(CASE)).tensors))}
-            super().__call__()
-
-    with pytest.raises(Wrong, match=r"caches results: fresh inputs take 10\.0 times"):
-        check(Knows(inputs_of(problem_of(CASE)), caches=True), 0.1, 1.0)
-
-
 @pytest.mark.parametrize(("noise", "calls"), [(0, 1), (1, 2), (13, QUICK + 3 * MIN_PAIRS)])
 def test_a_kernel_that_computes_passes_in_spite_of_noise(noise: int, calls: int) -> None:
     """By the first call on fresh inputs that is as fast as any, or in pairs where the machine is slower than before."""

@@ -1,4 +1,4 @@
-"""Journals of killed processes, incomplete lines included."""
+"""Journals of killed processes, and runs that are resumed from them."""
 
 from __future__ import annotations
 
@@ -18,24 +18,6 @@ from bench.selection.errors import UsageError
 from bench.selection.options import settle_timing
 
 from .conftest import CHECKOUT
-
-
-def skipped(impl: str) -> journal.Line:
-    return {"skipped": {"impl": impl, "id": "case", "reason": "error", "detail": ""}}
-
-
-def test_a_line_that_was_not_finished_is_cut_off_and_one_that_is_unreadable_left_out(tmp_path: Path) -> None:
-    first = Journal.start(tmp_path, "x", {"asked": {}})
-    first.add(skipped("one"))
-    first.close()
-    with first.path.open("ab") as file:
-        file.write(b'\0\0{"skipped"\n{"row": {"extra_in')
-    again = Journal(first.path)
-    assert again.lines == [skipped("one")]
-    again.add(skipped("two"))
-    again.close()
-    assert Journal(first.path).lines == [skipped("one"), skipped("two")]
-
 
 KILLED = """
 import os, signal, sys

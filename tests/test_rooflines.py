@@ -20,16 +20,26 @@ class Machine:
 
     clock = "wall"
 
-    def __init__(self, rate: float = 1e11, bandwidth: float = 1e10):
-        self.rate, self.bandwidth = rate, bandwidth
+    def __init__(
+        self,
+        rate: float = 1e11,
+        bandwidth: float = 1e10,
+        share: Callable[[int], float] = lambda side: 1.0,
+        disturbed: int = 0,
+    ):
+        """`share`: of the rate that a product of this side reaches; `disturbed`: first calls, ten times slower."""
+        self.rate, self.bandwidth, self.share, self.disturbed = rate, bandwidth, share, disturbed
 
     def seconds(self, call: Callable[[], Any], times: int) -> float:
         o = call()
+        self.disturbed -= 1
+        slower = 10 if self.disturbed >= 0 else 1
         if o.dtype == torch.uint8:
-            return times * 2 * o.numel() / self.bandwidth
+            return times * slower * 2 * o.numel() / self.bandwidth
         if not o.dim():  # a sum: its output doesn't show of how many numbers
             return float("inf")
-        return times * 2 * o.shape[0] ** 3 / (self.rate / (10 if o.dtype == torch.bfloat16 else 1))
+        slower *= 10 if o.dtype == torch.bfloat16 else 1
+        return times * slower * 2 * o.shape[0] ** 3 / (self.rate * self.share(o.shape[0]))
 
 
 @pytest.fixture
@@ -57,13 +67,9 @@ def test_a_ceiling_measured_on_a_busy_machine_is_measured_again_before_a_row_is_
 
 
 def test_a_ceiling_is_then_measured_thoroughly(small_products: None) -> None:
-    class Warming(Machine):
-        """A meter that reaches its rate only in larger products."""
-
-        def seconds(self, call: Any, times: int) -> float:
-            return super().seconds(call, times) * (1 if call().shape[0] >= 64 else 2)
-
-    case, machine, rooflines = Case.of(T=512, H=8, D_h=64), Warming(rate=1e12), Rooflines()
+    """By larger products, which alone reach the rate."""
+    machine = Machine(rate=1e12, share=lambda side: 1.0 if side >= 64 else 0.5)
+    case, rooflines = Case.of(T=512, H=8, D_h=64), Rooflines()
     rooflines.seconds = 1e-9
     rooflines.share(case, machine, 100.0)
     assert rooflines.share(case, machine, flops(case) / 0.9e12) == pytest.approx(0.9)
@@ -80,34 +86,15 @@ def test_a_resumed_run_has_the_measured_ceilings() -> None:
     assert resumed.share(case, machine, 100.0) == killed.share(case, machine, 100.0)
 
 
-class Growing(Machine):
-    """A meter whose rate grows with the matrices, as a GPU's does."""
-
-    def seconds(self, call: Callable[[], Any], times: int) -> float:
-        side = call().shape[0]
-        return times * 2 * side**3 / (self.rate * side / 8192)
-
-
 @pytest.mark.parametrize(("rate", "side"), [(8e14, 8192), (8e10, 256)])
 def test_products_grow_as_long_as_the_device_is_fast_enough(rate: float, side: int) -> None:
-    assert Rooflines()._peak_flops("meta", "float32", Growing(rate)) == pytest.approx(rate * side / 8192)
-
-
-class Busy(Machine):
-    """A meter whose first copies are slow, as of a shared memory."""
-
-    def __init__(self, slow: int):
-        super().__init__()
-        self.slow = slow
-
-    def seconds(self, call: Callable[[], Any], times: int) -> float:
-        self.slow -= 1
-        return super().seconds(call, times) * (10 if self.slow >= 0 else 1)
+    machine = Machine(rate, share=lambda side: side / 8192)
+    assert Rooflines()._peak_flops("meta", "float32", machine) == pytest.approx(rate * side / 8192)
 
 
 def test_a_disturbed_copy_is_repeated() -> None:
     """A copy of 64 MiB usually takes 7 ms, disturbed 67 ms."""
-    assert Rooflines()._peak_bytes("meta", 1 << 26, Busy(slow=4)) == pytest.approx(1e10)
+    assert Rooflines()._peak_bytes("meta", 1 << 26, Machine(disturbed=4)) == pytest.approx(1e10)
 
 
 class Gpu(Machine):
