@@ -7,7 +7,7 @@ its stream reaches it. A kernel that faults breaks its process for good. Times a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -74,6 +74,12 @@ class SimulatedCuda:
 
     def clock(self) -> float:
         return self.host
+
+    def is_available(self) -> bool:
+        return True
+
+    def get_device_name(self) -> str:
+        return "GPU 1"
 
     def is_initialized(self) -> bool:
         return self in self.gpu.processes
@@ -289,6 +295,11 @@ class SimulatedNvml:
         1,
     )
     ASK = 30e-6
+    FOUND: Mapping[str, Any] = {
+        "ComputeMode": 0, "ApplicationsClock": 1500, "MaxClockInfo": 1980, "MigMode": [1, 1], "Temperature": 61,
+        "EnforcedPowerLimit": 700_000, "PowerUsage": 612_500, "UtilizationRates": SimpleNamespace(gpu=3, memory=1),
+    }  # fmt: skip
+    """By the end of a function's name. Powers are in milliwatts; MIG is on now, and from the next reset on."""
 
     class NVMLError(Exception):
         pass
@@ -308,6 +319,16 @@ class SimulatedNvml:
         self.cuda.host += self.ASK
         return value if gpu.startswith("GPU") else self.refuse()
 
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "575.51.03"
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the function that reads a value of `FOUND`."""
+        what = name.removeprefix("nvmlDeviceGet")
+        if what not in self.FOUND:
+            raise AttributeError(name)
+        return lambda gpu, *_: self._answer(self.FOUND[what], gpu)
+
     def nvmlDeviceGetCount(self) -> int:
         return 1
 
@@ -320,35 +341,11 @@ class SimulatedNvml:
     def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, part: str) -> str:
         return part.replace("MIG", "GPU") if part.startswith("MIG") else self.refuse()
 
-    def nvmlDeviceGetComputeMode(self, gpu: str) -> Any:
-        return self._answer(0)
-
     def nvmlDeviceGetClockInfo(self, gpu: str, kind: int) -> Any:
         return self._answer({self.NVML_CLOCK_SM: 1755, self.NVML_CLOCK_MEM: 2619}[kind], gpu)
 
-    def nvmlDeviceGetApplicationsClock(self, gpu: str, kind: int) -> Any:
-        return self._answer(1500)
-
-    def nvmlDeviceGetEnforcedPowerLimit(self, gpu: str) -> Any:
-        return self._answer(700_000)  # milliwatts
-
-    def nvmlDeviceGetMigMode(self, gpu: str) -> Any:
-        return self._answer([1, 1])  # now, and from the next reset on
-
     def nvmlDeviceGetUUID(self, gpu: str) -> str:
         return gpu
-
-    def nvmlDeviceGetMaxClockInfo(self, gpu: str, kind: int) -> Any:
-        return self._answer(1980)
-
-    def nvmlDeviceGetPowerUsage(self, gpu: str) -> Any:
-        return self._answer(612_500, gpu)  # milliwatts
-
-    def nvmlDeviceGetTemperature(self, gpu: str, sensor: int) -> Any:
-        return self._answer(61, gpu)
-
-    def nvmlDeviceGetUtilizationRates(self, gpu: str) -> Any:
-        return self._answer(SimpleNamespace(gpu=3, memory=1), gpu)
 
     def nvmlDeviceGetCurrentClocksEventReasons(self, gpu: str) -> Any:
         return self._answer(self.reasons if self.cuda.ready > self.cuda.host else 0x1, gpu)

@@ -41,8 +41,7 @@ from bench.timing import machine, reference_workload
 from bench.timing.devices import DEVICES, cuda, nvml
 from bench.timing.devices.cpu import CpuMeter
 from bench.timing.devices.cuda import COLD_BELOW, GRAPH_BELOW, CudaMeter, captured
-from bench.timing.devices.nvml import Nvml, Reading, words
-from bench.timing.engine import block_of
+from bench.timing.devices.nvml import Nvml, words
 from bench.timing.rooflines import Rooflines
 from bench.workers import worker
 from bench.workers.tasks import Tasks
@@ -116,32 +115,24 @@ def on_a_simulated_gpu(monkeypatch: pytest.MonkeyPatch, tasks: Tasks) -> tuple[S
     return gpu, tasks
 
 
-def test_a_block_on_a_gpu_has_one_slice(on_a_simulated_gpu: tuple[SimulatedCuda, Tasks]) -> None:
-    """Even if `ab` requests slices."""
-    _, tasks = on_a_simulated_gpu
-    tasks.prepare("x", "sdpa", Case.of(T=16, H=2, D_h=16, mask="none").columns())
-    block = block_of(1e-4)
-    assert block.slices > 1
-    reply = tasks.time("x", calls=block.calls, slices=block.slices, warm=block.warm)
-    assert reply["fastest"] == reply["seconds"] == pytest.approx(2e-3, rel=0.02)
-
-
-def test_a_block_never_begins_on_an_idle_gpu(
+def test_a_block_on_a_gpu_has_one_slice_and_never_begins_on_an_idle_device(
     on_a_simulated_gpu: tuple[SimulatedCuda, Tasks], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even if no warm call is requested."""
+    """Even if `ab` requests slices, and no warm call."""
     _, tasks = on_a_simulated_gpu
     tasks.prepare("x", "sdpa", Case.of(T=16, H=2, D_h=16, mask="none").columns())
-    queued, meter = [], tasks._built("x").meter
+    blocks, meter = list[tuple[int, int]](), tasks._built("x").meter
     timed = meter.timed
 
     def noted(call: Callable[[], Any], times: int, warm: int = 0) -> tuple[float, Any]:
-        queued.append(warm)
+        blocks.append((times, warm))
         return timed(call, times, warm)
 
     monkeypatch.setattr(meter, "timed", noted)
+    reply = tasks.time("x", calls=5, slices=4, warm=2)
+    assert reply["fastest"] == reply["seconds"] == pytest.approx(2e-3, rel=0.02)
     tasks.time("x", calls=1)
-    assert queued == [1]
+    assert blocks == [(20, 2), (1, 1)]
 
 
 @pytest.mark.parametrize("name", ["sdpa_math", "sdpa_flash"])
@@ -298,41 +289,32 @@ def test_the_streams_wait_for_each_other() -> None:
     assert gpu.default.ready == gpu.streams[1].ready > 1.0
 
 
-def test_neither_long_calls_nor_backward_calls_are_captured() -> None:
+def test_long_calls_are_not_captured() -> None:
     gpu = SimulatedCuda()
     assert columns(gpu, adding(gpu, seconds=GRAPH_BELOW + 1e-5))["graph_s"] is None
-    assert columns(gpu, adding(gpu), graph=False)["graph_s"] is None
     assert not gpu.captures
 
 
-def untouched(gpu: SimulatedCuda) -> bool:
-    """Check that stream, generator and synchronisation mode are as before a capture."""
+@pytest.mark.parametrize(
+    ("forbidden", "captures"),
+    [
+        pytest.param(SimulatedCuda.item, 0, id="waits for the device, as is found before"),
+        pytest.param(SimulatedCuda.forbidden_in_a_capture, 1, id="fails"),
+    ],
+)
+def test_a_call_that_cannot_be_captured_has_no_graph_and_leaves_nothing_behind(
+    forbidden: Callable[[SimulatedCuda], None], captures: int
+) -> None:
+    gpu = SimulatedCuda()
+
+    def call() -> None:
+        gpu.work(KERNEL)
+        forbidden(gpu)
+
+    assert columns(gpu, call)["graph_s"] is None
+    assert len(gpu.captures) == captures
     gpu.default_generators[0].draw()
-    return (gpu.current_stream(), gpu.get_sync_debug_mode(), gpu.capturing) == (gpu.default, 0, None)
-
-
-def test_a_call_that_waits_for_the_device_has_no_graph_and_is_found_before_the_capture() -> None:
-    gpu = SimulatedCuda()
-
-    def call() -> None:
-        gpu.work(KERNEL)
-        gpu.item()
-
-    assert columns(gpu, call)["graph_s"] is None
-    assert not gpu.captures
-    assert untouched(gpu)
-
-
-def test_a_capture_that_fails_gives_no_graph_and_leaves_nothing_behind() -> None:
-    gpu = SimulatedCuda()
-
-    def call() -> None:
-        gpu.work(KERNEL)
-        gpu.forbidden_in_a_capture()
-
-    assert columns(gpu, call)["graph_s"] is None
-    assert len(gpu.captures) == 1
-    assert untouched(gpu)
+    assert (gpu.current_stream(), gpu.get_sync_debug_mode(), gpu.capturing) == (gpu.default, 0, None)
 
 
 # Errors
@@ -431,12 +413,6 @@ def test_the_gpu_that_is_timed_is_visible_and_no_second_one(
 
 def test_rocm_is_measured_as_far_as_torch_has_its_api_and_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     class Instinct(SimulatedCuda):
-        def is_available(self) -> bool:
-            return True
-
-        def get_device_name(self) -> str:
-            return "AMD Instinct MI300X"
-
         def empty(self, size: int, dtype: Any, device: str) -> SimpleNamespace:
             """Twice the size of the L2 would fit into the cache behind it."""
             return super().empty(0 if size < 512 << 20 else size, dtype, device)
@@ -446,7 +422,7 @@ def test_rocm_is_measured_as_far_as_torch_has_its_api_and_says_what_it_lacks(mon
     monkeypatch.setattr(cuda, "opened", lambda: None)
     monkeypatch.setattr(nvml, "opened", lambda: None)
     monkeypatch.setitem(DEVICES, "cuda", replace(DEVICES["cuda"], present=lambda: True))
-    assert cuda.identity(gpu) == {"gpu": "AMD Instinct MI300X", "driver": "unknown, ROCm 7.1"}
+    assert cuda.identity(gpu) == {"gpu": "GPU 1", "driver": "unknown, ROCm 7.1"}
     assert machine.state()["gpus"] == []
     found = columns(gpu, adding(gpu, kernels=20))
     assert [found[name] for name in ("hot_s", "cold_s", "device_s", "graph_s")] == pytest.approx(
@@ -456,15 +432,10 @@ def test_rocm_is_measured_as_far_as_torch_has_its_api_and_says_what_it_lacks(mon
     assert "ROCm: no clocks, power, temperature or throttling" in str(progress.unverified("cuda"))
 
 
-def test_the_state_of_a_machine_has_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"):
-        monkeypatch.setenv(name, "1")
-        assert machine.state()["environment"][name] == "1"
-
-
-def test_variables_that_name_folders_do_not_determine_speed() -> None:
-    assert not any(map(machine.SPEED.match, ("CUDA_HOME", "CUDA_PATH", "MKL_DIR", "TORCH_HOME")))
-    assert machine.SPEED.match("CUDA_LAUNCH_BLOCKING")
+def test_the_state_of_a_machine_has_the_variables_that_determine_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    speed = {"NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "CUDA_LAUNCH_BLOCKING"}
+    monkeypatch.setattr(os, "environ", dict.fromkeys((*speed, "CUDA_HOME", "CUDA_PATH", "MKL_DIR", "TORCH_HOME"), "1"))
+    assert machine.state()["environment"] == dict.fromkeys(speed, "1")
 
 
 # Memory
@@ -530,19 +501,15 @@ def test_the_roofline_of_a_gpu_is_measured_in_a_worker_and_marks_what_is_above(
 def test_a_gpu_has_its_own_reference_workload(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = SimulatedCuda(launch=LAUNCH)
     kernels = {"gpu product": 1e-4, "gpu copy": 4e-5, "gpu launch": 1e-6}
-    work = {name: (lambda seconds=seconds: lambda: gpu.work(seconds * pace[0])) for name, seconds in kernels.items()}
-    pace = [1.0]
+    work = {name: lambda seconds=seconds: lambda: gpu.work(seconds) for name, seconds in kernels.items()}
     assert reference_workload.GPU_WORK.keys() == kernels.keys() <= reference_workload.software().keys()
     monkeypatch.setattr("bench.workers.tasks.GPU_WORK", work)
     monkeypatch.setattr("bench.workers.tasks.meter_for", lambda device: meter_of(gpu))
-    monkeypatch.setattr(reference_workload, "WORK", {})
-    assert tasks.gpu_workloads() == {
-        "gpu product": pytest.approx(1e-4), "gpu copy": pytest.approx(4e-5), "gpu launch": pytest.approx(LAUNCH),
-    }  # fmt: skip
-    seen = reference_workload.ReferenceWorkload()
-    for pace[0] in (1.0, 1.0, 1.0, 1.3, 1.3, 1.3):
-        seen.sample(0.0, tasks.gpu_workloads())
-    assert seen.drift() == pytest.approx(0.3, abs=0.05)
+    found = tasks.gpu_workloads()
+    assert found == pytest.approx(kernels | {"gpu launch": LAUNCH})
+    seen = reference_workload.ReferenceWorkload(_work={})
+    seen.sample(0.0, found)
+    assert seen.seen == {name: [{"at": 0.0, "seconds": seconds}] for name, seconds in found.items()}
 
 
 def test_an_import_that_begins_to_use_a_gpu_changes_no_seed() -> None:
@@ -552,16 +519,6 @@ def test_an_import_that_begins_to_use_a_gpu_changes_no_seed() -> None:
 
 
 # NVML
-
-
-def test_a_reading() -> None:
-    gpu = SimulatedCuda()
-    gpu.work(1.0)
-    reader = Nvml(SimulatedNvml(gpu, POWER | IDLE))
-    (reading,) = reader.all()
-    assert reading == Reading(1755, 1980, 612.5, 61, 3, POWER | IDLE) == reader.of(UUID)
-    assert (reading.throttling, reading.held_back) == (POWER, False)
-    assert reader.of("of-somebody-else") is None
 
 
 def test_a_mig_instance_reports_the_sensors_of_its_gpu() -> None:
@@ -575,16 +532,6 @@ def test_reasons_have_another_name_in_older_drivers() -> None:
     gpu.work(1.0)
     (reading,) = Nvml(SimulatedNvml(gpu, HOT, without="nvmlDeviceGetCurrentClocksEventReasons")).all()
     assert reading.held_back
-
-
-def test_a_gpu_is_sampled_while_it_works() -> None:
-    """After synchronisation it is idle, and no throttling reason is reported."""
-    gpu = SimulatedCuda()
-    meter = meter_of(gpu, Nvml(SimulatedNvml(gpu, HOT)))
-    meter.seconds(lambda: gpu.work(2e-3), 1)
-    reading = meter.sensors()
-    assert reading is not None and reading.held_back
-    assert meter.sensors() is None  # since then none was taken
 
 
 def test_nvml_queries_do_not_idle_the_gpu() -> None:
@@ -606,15 +553,6 @@ def test_a_power_cap_between_two_readings_is_seen() -> None:
     assert reading is not None and words(reading.throttling) == ["power cap"]
 
 
-@pytest.mark.parametrize("lacks", ["PowerUsage", "UtilizationRates", "Temperature", "ViolationStatus"])
-def test_a_reading_that_a_gpu_lacks_is_none(lacks: str) -> None:
-    reader = Nvml(SimulatedNvml(SimulatedCuda(), without=f"nvmlDeviceGet{lacks}"))
-    (reading,) = reader.all()
-    field = {"PowerUsage": "power_w", "UtilizationRates": "busy_percent", "Temperature": "temperature_c"}.get(lacks)
-    assert [name for name, value in vars(reading).items() if value is None] == [field] * bool(field)
-    assert [reader.of(UUID), reader.of(UUID)] == [reading] * 2
-
-
 def test_the_bits_are_those_of_nvml() -> None:
     pynvml = pytest.importorskip("pynvml")
     names = {
@@ -633,21 +571,10 @@ def test_the_bits_are_those_of_nvml() -> None:
 
 @pytest.mark.parametrize("has_nvml", [True, False])
 def test_the_fingerprint_needs_no_nvml(has_nvml: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Present(SimulatedCuda):
-        def is_available(self) -> bool:
-            return True
-
-        def get_device_name(self) -> str:
-            return "NVIDIA H200"
-
-    class WithDriver(SimulatedNvml):
-        def nvmlSystemGetDriverVersion(self) -> str:
-            return "575.51.03"
-
-    gpu = Present()
-    monkeypatch.setattr(cuda, "opened", lambda: Nvml(WithDriver(gpu)) if has_nvml else None)
+    gpu = SimulatedCuda()
+    monkeypatch.setattr(cuda, "opened", lambda: Nvml(SimulatedNvml(gpu)) if has_nvml else None)
     built_for = f"unknown, CUDA {torch.version.cuda}"
-    assert cuda.identity(gpu) == {"gpu": "NVIDIA H200", "driver": "575.51.03" if has_nvml else built_for}
+    assert cuda.identity(gpu) == {"gpu": "GPU 1", "driver": "575.51.03" if has_nvml else built_for}
     assert not gpu.gpu.processes  # it needs no context
 
 
@@ -671,28 +598,31 @@ def test_without_nvml_there_are_no_readings(fault: type[Exception], monkeypatch:
 def test_the_state_of_a_machine_holds_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = SimulatedCuda()
     gpu.work(1.0)
-    reader = Nvml(SimulatedNvml(gpu, HOT))
+    reader = Nvml(SimulatedNvml(gpu, HOT | IDLE))
+    (reading,) = reader.all()
+    assert reading == reader.of(UUID) and (reading.throttling, reading.held_back) == (HOT, True)
+    assert reader.of("of-somebody-else") is None
     monkeypatch.setattr(nvml, "opened", lambda: reader)
     (found,) = machine.state()["gpus"]
     assert found == {
         "sm_mhz": 1755, "sm_mhz_most": 1980, "power_w": 612.5, "temperature_c": 61, "busy_percent": 3,
-        "reasons": ["software thermal slowdown"], "uuid": f"GPU-{UUID}", "sm_mhz_chosen": 1500, "memory_mhz": 2619,
+        "reasons": ["idle", "software thermal slowdown"], "uuid": f"GPU-{UUID}", "sm_mhz_chosen": 1500, "memory_mhz": 2619,
         "power_limit_w": 700.0, "compute_mode": 0, "mig": True,
     }  # fmt: skip
     monkeypatch.setattr(nvml, "opened", lambda: None)
     assert machine.state()["gpus"] == []
 
 
-def test_a_gpu_without_readable_settings() -> None:
+def test_what_a_gpu_does_not_support_is_none() -> None:
     class Mute(SimulatedNvml):
         def __getattribute__(self, name: str) -> Any:
-            return super().__getattribute__(
-                "refuse" if name.startswith("nvmlDeviceGet") and name not in KNOWN else name
-            )
+            lacks = re.match("nvmlDeviceGet(?!Count|Handle)", name)
+            return super().__getattribute__("refuse" if lacks else name)
 
-    KNOWN = ("nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex")
-    (found,) = Nvml(Mute(SimulatedCuda())).state()
-    assert found.pop("reasons") == [] and set(found.values()) == {None}
+    nvml = Nvml(Mute(SimulatedCuda()))
+    (found,) = nvml.state()
+    assert found.pop("reasons") == [] and {*found.values()} == {None}
+    assert [nvml.of(UUID), nvml.of(UUID)] == nvml.all() * 2
 
 
 @pytest.mark.parametrize(
@@ -718,23 +648,11 @@ def test_a_worker_reports_the_state_of_its_gpu(on_a_simulated_gpu: tuple[Simulat
     reply = tasks.time("x", calls=2, warm=1)
     assert (reply["sm_mhz"], reply["power_w"], reply["temperature_c"]) == (1755, 612.5, 61)
     assert (reply["throttled"], reply["held_back"]) == (["power cap"], False)
+    assert "sm_mhz" not in tasks.time("x", calls=2, warm=1)  # no reading since then
     gc.unfreeze()
 
 
 ON_A_DEVICE = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-
-
-@pytest.mark.cuda
-@ON_A_DEVICE
-def test_further_measurements_on_a_device() -> None:
-    x = torch.randn(1 << 10, device="cuda")
-    meter = CudaMeter(nvml=nvml.opened())
-    meter.seconds(lambda: x + 1, 10)
-    found = meter.more(lambda: x + 1, 1e-5, graph=True)
-    assert all(seconds is not None and seconds > 0 for seconds in found.values())
-    if nvml.opened():
-        reading = meter.sensors()
-        assert reading is not None and reading.sm_mhz
 
 
 @pytest.mark.cuda
@@ -795,7 +713,7 @@ def test_the_gpu_script_starts_without_the_suites_packages_and_its_steps_import_
     modules = {
         name.replace("-", "_") for name in listed if not re.search(rf"\b{name}\b", str(gpu.__doc__).split("without")[0])
     }
-    steps = "tests.test_cuda, tests.test_meters, bench.conftest, bench.ab.ab, commands.summary"
+    steps = "tests.test_cuda, bench.conftest, bench.ab.ab, commands.summary"
     at_first = {*gpu.SUITE, "pynvml", "triton"}
     code = f"""import sys
 sys.modules.update(dict.fromkeys({at_first | modules}))
@@ -805,20 +723,6 @@ import {steps}"""
     assert {"matplotlib", "pyarrow", "hypothesis"} <= modules
     done = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-def test_the_gpu_script_names_the_packages_that_a_step_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Steps that need none of these packages still run."""
-    absent = {"orjson", "pynvml", "triton"}
-    monkeypatch.setattr(gpu, "find_spec", lambda name: None if name in absent else object())
-    lacks = {work.__name__: packages for work in gpu.STEPS if (packages := gpu.lacking(work, rehearsal=False))}
-    assert lacks == dict.fromkeys(("cuda_tests", "out_of_memory", "rooflines", "injected"), "orjson") | {
-        "illegal_access": "orjson, triton", "gate": "orjson, triton", "starts": "triton", "tuning": "triton",
-        "load": "nvidia-ml-py",
-    }  # fmt: skip
-    assert gpu.main([str(tmp_path), "--rehearse", "--steps", "out_of_memory"]) == 1
-    with (tmp_path / "steps.csv").open() as table:
-        assert [(row["result"], row["figure"]) for row in csv.DictReader(table)] == [("lacks", "orjson")]
 
 
 def raises(lab: gpu.Lab) -> str:
@@ -839,18 +743,24 @@ def passes(lab: gpu.Lab) -> str:
     return "as well"
 
 
-def test_a_step_that_fails_crashes_or_hangs_does_not_end_the_others(
+def lacks(lab: gpu.Lab) -> str:
+    return "never"
+
+
+def test_a_step_that_fails_crashes_hangs_or_lacks_a_package_does_not_end_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that hangs is ended with its children."""
     monkeypatch.setattr(gpu, "PROCESSES", get_context("fork"))  # which imports nothing
-    monkeypatch.setattr(gpu, "STEPS", (raises, crashes, passes, hangs))
+    monkeypatch.setattr(gpu, "STEPS", (raises, crashes, passes, hangs, lacks))
+    monkeypatch.setattr(gpu, "NEEDS", {lacks: ("no_such_package",)})
     assert gpu.main([str(tmp_path), "--rehearse", "--minutes", "0.05"]) == 1
     with (tmp_path / "steps.csv").open() as table:
         found = {row["step"]: (row["result"], row["figure"]) for row in csv.DictReader(table)}
     assert found == {
         "raises": ("fail", "RuntimeError: no such kernel"), "crashes": ("fail", "its process ended with exit code -6"),
         "passes": ("pass", "as well"), "hangs": ("fail", "not done after 3 s"),
+        "lacks": ("lacks", "no_such_package"),
     }  # fmt: skip
     assert (tmp_path / "gpu.tar.gz").stat().st_size > 500
     child = int((tmp_path / "child").read_text())
