@@ -27,14 +27,9 @@ from .conftest import CHECKOUT, environment, run_files, run_of
 SMALL = ("--T", "16,24", "--H", "2", "--dtype", "float32", "--impl", "fused,sdpa", "--cell-time", "0.01")
 
 
-def sweep(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """`python -m bench sweep ...`, started in a folder of the test's own."""
-    command, env = [sys.executable, "-m", "bench", "sweep", *options], environment() | {"PYTHONPATH": str(CHECKOUT)}
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
-
-
 def test_processes_become_one_run(tmp_path: Path) -> None:
-    done = sweep(tmp_path, "--processes", "2", "--save", "x", "--quiet-machine", *SMALL)
+    command = [sys.executable, str(CHECKOUT / "bench"), "sweep", "--processes=2", "--save=x", "--quiet-machine", *SMALL]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     (file,) = run_files(tmp_path)
     data = json.loads(file.read_text())

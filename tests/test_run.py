@@ -20,6 +20,7 @@ from bench.cases.sweep import SWEEPS
 from bench.checks import impl_hash
 from bench.checks.gate import check_case
 from bench.runs.measuring import Measuring
+from bench.runs.saving import results_root
 
 from .conftest import CHECKOUT, Suite, environment, run_files, started, suite_command
 
@@ -47,9 +48,9 @@ def cells(file: Path) -> list[tuple[str, str]]:
     return [(b["extra_info"]["impl"], b["extra_info"]["id"]) for b in data["benchmarks"]]
 
 
-def one_line(done: subprocess.CompletedProcess[str], code: int = 4) -> str:
-    """Return the single line of a usage error: exit code `code`, no traceback."""
-    assert done.returncode == code, done.stdout + done.stderr
+def one_line(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the single line of a usage error: exit code 4, no traceback."""
+    assert done.returncode == 4, done.stdout + done.stderr
     lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
     assert len(lines) == 1, lines
     assert "Traceback" not in lines[0]
@@ -159,17 +160,9 @@ def test_a_second_run_is_begun_by_resume_and_compared(
 
 
 def test_runs_are_stored_in_the_checkout_from_anywhere_inside_it(tmp_path: Path) -> None:
-    from types import SimpleNamespace
-
-    from bench.runs.begin import results_folder
-
-    def where(folder: Path, storage: str = "file://./.benchmarks") -> Path:
-        config = SimpleNamespace(getoption=lambda _: storage, invocation_params=SimpleNamespace(dir=folder))
-        return results_folder(config)  # type: ignore[arg-type]
-
-    assert where(CHECKOUT) == where(CHECKOUT / "tests" / "data") == CHECKOUT / "results"
-    assert where(tmp_path) == tmp_path / "results"
-    assert where(tmp_path, f"file://{tmp_path}/elsewhere") == tmp_path / "elsewhere"
+    assert results_root(CHECKOUT, None) == results_root(CHECKOUT / "tests" / "data", None) == CHECKOUT / "results"
+    assert results_root(tmp_path, None) == tmp_path / "results"
+    assert results_root(tmp_path, f"file://{tmp_path}/elsewhere") == tmp_path / "elsewhere"
 
 
 def test_list_and_dry_run_measure_nothing(suite: Suite, tmp_path: Path) -> None:
