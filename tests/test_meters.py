@@ -22,7 +22,7 @@ from bench.checks.calls import call_of
 from bench.checks.dispatch import kernel_in, traced
 from bench.checks.problem import inputs_of
 from bench.checks.problems import problem_of
-from bench.timing.devices.cpu import FLOOR, CpuMeter, memory_events, peak_rss
+from bench.timing.devices.cpu import FLOOR, CpuMeter, left, memory_events, peak, peak_rss
 from bench.timing.devices.cuda import CudaMeter
 
 from .conftest import checked
@@ -127,6 +127,13 @@ def test_a_high_water_mark_that_cannot_be_reset_is_not_reported(status: str | No
     if status is not None:
         (tmp_path / "status").write_text(status)
     assert peak_rss(lambda: None, tmp_path) == (None, None)
+
+
+def test_peak_and_rest_of_events() -> None:
+    """Freeing 9, which was there before, doesn't count."""
+    events = [(9, -400), (1, 50), (2, 100), (1, -50), (3, 20)]
+    assert (peak(events), left(events)) == (150, 120)
+    assert (peak([]), left([])) == (0, 0)
 
 
 def test_an_unknown_format_of_the_trace_is_an_error() -> None:
