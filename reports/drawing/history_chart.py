@@ -52,8 +52,8 @@ def draw(
     values = [point.median for point in series.points.values()]
     middle = median(values)
     low, high = min(*values, *ends, middle * (1 - CALM)), max(*values, *ends, middle * (1 + CALM))
-    room = (high - low) * 0.06
-    scale = Scale(len(runs), low - room, high + room)
+    padding = (high - low) * 0.06
+    scale = Scale(len(runs), low - padding, high + room)
     parts = (*_frame(scale, runs), *_levels(scale, series), *_lines(scale, series), *_points(scale, series, texts))
     marks = (f'<path class="baseline" d="M{scale.x(at) - 4:.1f} {BOTTOM}h8l-4-8z"/>' for at in baselines)
     return Markup(
