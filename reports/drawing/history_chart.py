@@ -53,7 +53,7 @@ def draw(
     middle = median(values)
     low, high = min(*values, *ends, middle * (1 - CALM)), max(*values, *ends, middle * (1 + CALM))
     padding = (high - low) * 0.06
-    scale = Scale(len(runs), low - padding, high + room)
+    scale = Scale(len(runs), low - padding, high + padding)
     parts = (*_frame(scale, runs), *_levels(scale, series), *_lines(scale, series), *_points(scale, series, texts))
     marks = (f'<path class="baseline" d="M{scale.x(at) - 4:.1f} {BOTTOM}h8l-4-8z"/>' for at in baselines)
     return Markup(
