@@ -51,12 +51,10 @@ def disturbed(rows: Iterable[Mapping[str, Any]]) -> str:
     switches, scatters = [], []
     for row in rows:
         extra, stats = row["extra_info"], row["stats"]
-        if extra.get("switches_involuntary") is not None and stats["median"] > 0:
+        if extra.get("switches_involuntary") is not None:
             switches.append(extra["switches_involuntary"] / stats["median"])
-        visits, data = extra.get("sample_visits"), stats.get("data")
-        if visits and data and len(visits) == len(data):
-            moves = np.diff(np.log(data))[np.diff(visits) == 0]
-            scatters += [scatter(moves)] * bool(moves.size)
+        moves = np.diff(np.log(stats["data"]))[np.diff(extra["sample_visits"]) == 0]
+        scatters += [scatter(moves)] * bool(moves.size)
     why = []
     if switches and (often := float(np.median(switches))) > INTERRUPTIONS:
         why.append(f"timed calls were interrupted {often:.0f} times a second")

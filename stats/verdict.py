@@ -110,7 +110,7 @@ def as_margin(text: str) -> float:
 
 def of_effects(
     cells: Mapping[Key, Estimate],
-    implementations: Mapping[str, Estimate] | None = None,
+    implementations: Mapping[str, Estimate] = {},
     margin: float = MARGIN,
     least: float = LEAST,
 ) -> Verdicts:
@@ -126,7 +126,7 @@ def of_effects(
     least = max(MINIMUM * margin, least)
     counts = Counter(impl for impl, _ in cells)
     alone = {impl: it for (impl, _), it in cells.items() if counts[impl] == 1}
-    wholes = {impl: alone.get(impl, it) for impl, it in (implementations or {}).items()}
+    wholes = {impl: alone.get(impl, it) for impl, it in implementations.items()}
     among = sum(it.testable for it in wholes.values())
     found = {impl: _verdict(it, margin, least, among) for impl, it in wholes.items()}
     testable = sum(it.testable for it in cells.values())

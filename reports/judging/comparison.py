@@ -159,8 +159,8 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
         for key, variants in cells.items()
         if any("samples" in it or _reason(it) == "wrong" for it in variants) or _reason(variants[1]) in FAILED
     ]
-    known = {name: implementations.get(name, _UNKNOWN) for name in of_interest}
-    open_ = {name: it.detectable for name, it in known.items() if it.word == verdict.INCONCLUSIVE}
+    verdicts = ((name, implementations.get(name, _UNKNOWN)) for name in of_interest)
+    open_ = {name: it.detectable for name, it in verdicts if it.word == verdict.INCONCLUSIVE}
     notes = [*_notes(base, head), *_notes_on(found), *_open(base, head, open_)]
     reasons = {cell.verdict.reason for cell in shown if cell.verdict.word == verdict.INCONCLUSIVE}
     return Comparison(
@@ -283,6 +283,11 @@ def _open(base: Run, head: Run, detectable: Mapping[str, float]) -> Iterator[str
         yield f"{shown}`{_interleaved(base, head, detectable)}` detects 1 % in a few minutes"
 
 
+def without_threads(cases: str) -> str:
+    """Return ids of cases as a comparison names them, whose threads are an option of its own."""
+    return re.sub(r"-threads=\d+", "", cases)
+
+
 def _interleaved(base: Run, head: Run, names: Collection[str]) -> str:
     """Return the command that compares the code of two runs, interleaved."""
     variants, newer = f"--base {base.committed[:10] or 'REF'}", head.committed[:10]
@@ -295,7 +300,7 @@ def _interleaved(base: Run, head: Run, names: Collection[str]) -> str:
     if "threads" in options:
         options["threads"] = options["threads"].partition(",")[0]  # a comparison has one number of them
     if "case" in options:
-        options["case"] = re.sub(r"-threads=\d+", "", options["case"])  # which no id names
+        options["case"] = without_threads(options["case"])
     own = ",".join(head.own.get(name, name) for name in names)
     cells = shlex.join(["--impl", own, *(word for name, value in options.items() for word in (f"--{name}", value))])
     return f"python -m bench ab {variants} {cells}"

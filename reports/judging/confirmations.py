@@ -12,7 +12,7 @@ from stats.verdict import Verdict
 from ..reading.axes import without_defaults
 from ..reading.runs import COMPARISONS, Run, RunError
 from . import ab_file
-from .comparison import VARIANTS
+from .comparison import VARIANTS, without_threads
 from .series import Series
 
 Key = tuple[str, str, str, str, int]
@@ -37,8 +37,8 @@ def key(series: Series, at: int, runs: Sequence[Run]) -> Key | None:
     code was not committed.
     """
     base, head = (runs[run].committed for run in (series.before[at], at))
-    case = "-".join(part for part in series.id.split("-") if not part.startswith("threads="))
-    return (base, head, series.impl, case, series.axes.get("threads") or 1) if base and head and base != head else None
+    case, threads = without_threads(series.id), series.axes.get("threads") or 1
+    return (base, head, series.impl, case, threads) if base and head and base != head else None
 
 
 def open_steps(series: Sequence[Series], runs: Sequence[Run], known: Known) -> Iterator[Unconfirmed]:
