@@ -12,15 +12,17 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import backends
+from torch import Tensor, backends
 from torch.nn import functional
+from torch.overrides import BaseTorchFunctionMode
+from torch.utils._python_dispatch import BaseTorchDispatchMode
 
 import impls
 from bench.cases.case import Case
@@ -30,6 +32,8 @@ from bench.checks.gate import Gate, check_case
 from bench.checks.impl_hash import sources
 from bench.selection.choice import impls_named
 from bench.selection.errors import UsageError
+
+from .wrong_kernels import replace_softmax
 
 C = torch._C
 
@@ -42,12 +46,28 @@ def fp32(backend: str, op: str, precision: str) -> Callable[[], object]:
     return lambda: C._set_fp32_precision_setter(backend, op, precision)
 
 
+LEFT_OPEN: list[AbstractContextManager[Any]] = []
+
+
+def entering(context: AbstractContextManager[Any]) -> Callable[[], object]:
+    def enter() -> None:
+        context.__enter__()
+        LEFT_OPEN.append(context)
+
+    return enter
+
+
 CHANGES: dict[str, Callable[[], object]] = {
     "number of threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
     "CPUs that may be used": lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}),
     "default dtype": lambda: torch.set_default_dtype(torch.float64),
     "default device": lambda: torch.set_default_device("meta"),
     "recording of gradients": lambda: torch.set_grad_enabled(False),
+    "inference mode": entering(torch.inference_mode()),
+    "hooks of saved tensors": entering(torch.autograd.graph.saved_tensors_hooks(Tensor.clone, Tensor.clone)),
+    "hooks of all modules": lambda: torch.nn.modules.module.register_module_forward_hook(print),
+    "open modes of torch's functions": entering(BaseTorchFunctionMode()),
+    "open modes of torch's dispatcher": entering(BaseTorchDispatchMode()),
     "detection of anomalies": lambda: torch.autograd.set_detect_anomaly(True),
     "threads of the backward": lambda: C._set_multithreading_enabled(False),
     "deterministic algorithms": lambda: torch.use_deterministic_algorithms(True),
@@ -101,9 +121,11 @@ CHANGES: dict[str, Callable[[], object]] = {
     "thresholds of garbage collection": lambda: gc.set_threshold(7),
     "thread switch interval": lambda: sys.setswitchinterval(1.0),
     "seed of torch's random numbers": lambda: torch.manual_seed(7),
+    "names of torch": lambda: setattr(torch, "softmax", torch.log_softmax),
     "names of torch.nn.functional": lambda: setattr(functional, "softmax", torch.softmax),
     "names of time": lambda: setattr(time, "perf_counter", time.monotonic),
     "methods of torch.Tensor": lambda: setattr(torch.Tensor, "masked_fill", torch.Tensor.where),
+    "replaced operators of torch": replace_softmax,
     "NumPy's handling of errors": lambda: np.seterr(all="raise"),
 }
 
@@ -168,6 +190,12 @@ def test_cheap_settings_are_a_part_of_all() -> None:
 def test_the_precision_that_was_there_is_no_change() -> None:
     before = settings.read()
     torch.set_float32_matmul_precision("highest")  # which writes `ieee` where nothing was written
+    assert settings.restore(before) == []
+
+
+def test_what_the_compiler_wraps_when_it_is_imported_is_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = settings.read()
+    monkeypatch.setattr(torch, "manual_seed", torch.random.manual_seed)
     assert settings.restore(before) == []
 
 

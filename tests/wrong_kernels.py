@@ -15,6 +15,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as sdpa
+from torch.overrides import BaseTorchFunctionMode
+from torch.utils._python_dispatch import BaseTorchDispatchMode
 
 from impls.layer import KernelCore, KernelLayer, LayerShape, extend
 
@@ -1675,6 +1677,38 @@ changing("reseeds", "seed of torch's random numbers", lambda: torch.manual_seed(
 changing("takes_another_clock", "names of time: perf_counter", lambda: setattr(time, "perf_counter", time.monotonic))
 changing("patches_softmax", "names of torch.nn.functional: softmax",
          lambda: setattr(torch.nn.functional, "softmax", torch.softmax))  # fmt: skip
+
+
+_opened: list[Any] = []
+
+
+def leaving_open(name: str, says: str, make: Callable[[], Any]) -> None:
+    """Enters a context in every call, and leaves none."""
+
+    def enter() -> None:
+        _opened.append(make())
+        _opened[-1].__enter__()
+
+    changing(name, says, enter)
+
+
+def replace_softmax() -> None:
+    """As a library does that replaces torch's operators by its own."""
+    library = torch.library.Library("aten", "IMPL")
+    if "aten/_softmax/CPU" not in torch.library._impls:
+        library.impl("_softmax", lambda x, *rest: torch.ops.aten._log_softmax(x, *rest).exp(), "CPU")
+        _opened.append(library)
+
+
+leaving_open("leaves_hooks_of_saved_tensors", "hooks of saved tensors: 0 → 1",
+             lambda: torch.autograd.graph.saved_tensors_hooks(Tensor.clone, Tensor.clone))  # fmt: skip
+leaving_open("leaves_a_mode_of_functions", "open modes of torch's functions: 0 →", BaseTorchFunctionMode)
+leaving_open("leaves_a_mode_of_the_dispatcher", "open modes of torch's dispatcher: 0 →", BaseTorchDispatchMode)
+leaving_open("leaves_inference_mode", "inference mode: False → True", torch.inference_mode)
+changing("hooks_every_module", "hooks of all modules: _global_forward_hooks",
+         lambda: torch.nn.modules.module.register_module_forward_hook(lambda *_: None))  # fmt: skip
+changing("patches_torch", "names of torch: softmax", lambda: setattr(torch, "softmax", torch.special.softmax))
+changing("replaces_an_operator", "replaced operators of torch: aten/_softmax/CPU", replace_softmax)
 
 
 def building(name: str, says: str, change: Callable[[], Any], prepares: bool = False) -> None:

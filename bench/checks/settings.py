@@ -17,9 +17,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import overrides
 from torch.autograd import set_detect_anomaly
 from torch.backends import cuda, mha, opt_einsum
 from torch.nn import functional
+from torch.nn.modules import module as modules
+from torch.utils import _python_dispatch
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,14 @@ class Names(dict[str, Any]):
         """Return the attributes that changed value or were removed; added ones are ignored."""
         gone = object()
         return {name: it for name, it in self.items() if (new := now.get(name, gone)) is not it and new != it}
+
+
+class Kernels(frozenset[str]):
+    """Kernels that Python code has registered: `aten/_softmax/CPU`."""
+
+    def changed_to(self, now: Kernels) -> set[str]:
+        """Return those of torch's own operators, on the CPU and on CUDA, that were added or removed."""
+        return {it for it in self ^ now if it.startswith("aten/") and it.endswith(("/CPU", "/CUDA"))}
 
 
 def _attribute(of: Any, name: str) -> Setting:
@@ -103,6 +114,12 @@ def _names(module: ModuleType) -> Setting:
     return Setting(lambda: Names(vars(module)), vars(module).update, cheap=False)
 
 
+def _names_of_torch() -> Names:
+    names = Names(vars(torch))
+    del names["manual_seed"]  # which the compiler wraps when it is imported
+    return names
+
+
 @contextmanager
 def tf32_products() -> Iterator[None]:
     """Use TF32 for float32 products on a GPU within the block."""
@@ -125,6 +142,59 @@ def memory_filled() -> Iterator[None]:
             yield
         finally:
             put(before[0], warn_only=before[1])
+
+
+def _open(depth: Callable[[], int], close: Callable[[], object]) -> Setting:
+    """Build a setting from the number of contexts that are open, and what closes the latest one."""
+
+    def put(before: int) -> None:
+        while depth() > before:
+            close()
+
+    return Setting(depth, put)
+
+
+def _hooks_of_saved() -> int:
+    """Return 1 if hooks pack the tensors that autograd saves, whatever their number, which torch doesn't tell."""
+    return int(torch._C._autograd._top_saved_tensors_default_hooks(True) is not None)
+
+
+HOOKS = tuple(name for name, it in vars(modules).items() if name.startswith("_global_") and isinstance(it, dict))
+"""Names of the hooks that every module calls."""
+
+
+def _hooks_of_modules() -> Names:
+    return Names((name, {**getattr(modules, name)}) for name in HOOKS)
+
+
+def _put_hooks_of_modules(before: Names) -> None:
+    for name, hooks in before.items():
+        registered = getattr(modules, name)
+        registered.clear()
+        registered.update(hooks)
+
+
+_held: list[Any] = []
+"""Guards that end an inference mode which was left open: they act as long as they exist."""
+
+
+def _set_inference_mode(on: bool) -> None:
+    recorded = torch.is_grad_enabled()
+    _held.append(torch._C._InferenceMode(on))
+    _held[-1].__enter__()
+    torch.set_grad_enabled(recorded)  # which the guard changes, too
+
+
+def _kernels() -> Kernels:
+    return Kernels(torch.library._impls)
+
+
+def _withdraw(before: Kernels) -> None:
+    """Destroy the libraries that have registered kernels since."""
+    added = before.changed_to(_kernels())
+    for it in gc.get_objects():
+        if type(it) is torch.library.Library and it._op_impls & added:
+            it._destroy()
 
 
 def _autocast(device: str) -> dict[str, Setting]:
@@ -198,6 +268,11 @@ _KNOWN: dict[str, Setting | None] = {
     "default dtype": Setting(torch.get_default_dtype, torch.set_default_dtype),
     "default device": Setting(torch.get_default_device, lambda device: torch.set_default_device(None)),  # as initially
     "recording of gradients": Setting(torch.is_grad_enabled, torch.set_grad_enabled),
+    "inference mode": Setting(torch.is_inference_mode_enabled, _set_inference_mode),
+    "hooks of saved tensors": _open(_hooks_of_saved, torch._C._autograd._pop_saved_tensors_default_hooks),
+    "hooks of all modules": Setting(_hooks_of_modules, _put_hooks_of_modules),
+    "open modes of torch's functions": _open(torch._C._len_torch_function_stack, overrides._pop_mode),
+    "open modes of torch's dispatcher": _open(torch._C._len_torch_dispatch_stack, _python_dispatch._pop_mode),
     "detection of anomalies": Setting(_anomalies, lambda both: set_detect_anomaly(*both)),
     "threads of the backward": Setting(torch._C._is_multithreading_enabled, torch._C._set_multithreading_enabled),
     "deterministic algorithms": Setting(torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
@@ -254,9 +329,11 @@ _KNOWN: dict[str, Setting | None] = {
     "thresholds of garbage collection": Setting(gc.get_threshold, lambda thresholds: gc.set_threshold(*thresholds)),
     "thread switch interval": Setting(sys.getswitchinterval, sys.setswitchinterval),
     "seed of torch's random numbers": Setting(_seeds, _set_seeds, cheap=False),
+    "names of torch": Setting(_names_of_torch, vars(torch).update, cheap=False),
     "names of torch.nn.functional": _names(functional),
     "names of time": _names(time),
     "methods of torch.Tensor": Setting(_methods, _put_methods, cheap=False),
+    "replaced operators of torch": Setting(_kernels, _withdraw, cheap=False),
     "NumPy's handling of errors": Setting(np.geterr, lambda how: np.seterr(**how)),
     "filters of warnings": Setting(lambda: tuple(warnings.filters), _put_filters, cheap=False, on_change="restored"),
     "state of Python's random numbers": Setting(random.getstate, random.setstate, cheap=False, on_change="restored"),
@@ -305,6 +382,8 @@ def reported_changes(before: dict[str, Any]) -> list[str]:
 def _differ(name: str, before: Any, now: Any) -> bool:
     if SETTINGS[name].on_change == "restored":
         return True  # drawing is allowed: it is not reported, and the state is restored
+    if isinstance(before, Kernels):
+        return bool(before.changed_to(now))
     if isinstance(before, Names):
         return before != now and bool(
             before.changed_to(now) or (SETTINGS[name].on_change == "reported" and before.keys() != now.keys())
@@ -313,8 +392,11 @@ def _differ(name: str, before: Any, now: Any) -> bool:
 
 
 def _described(name: str, before: Any, now: Any) -> str:
+    if isinstance(before, Kernels):
+        return f"{name}: {', '.join(sorted(before.changed_to(now)))}"
     if isinstance(before, Names):
-        return f"{name}: {', '.join(sorted({*before.changed_to(now)} | (now.keys() - before.keys())))}"
+        added = now.keys() - before.keys() if SETTINGS[name].on_change == "reported" else set()
+        return f"{name}: {', '.join(sorted({*before.changed_to(now)} | added))}"
     if isinstance(before, tuple) and name == "sys.path":
         return f"{name}: {', '.join(path for path in now if path not in before) or 'shorter'}"
     return f"{name}: {before} → {now}"
