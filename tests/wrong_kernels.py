@@ -192,6 +192,12 @@ def scaled_by_the_models_width(q, k, v, mask):
     return plain(q, k, v, mask, (q.shape[1] * q.shape[-1]) ** -0.5)
 
 
+@wrong("scale", "with a scale of the caller's own: gradient of q", mode="backward")
+def default_scale_going_back(q, k, v, *, scale=None, **options):
+    right, other = sdpa(q, k, v, scale=scale, **options), sdpa(q, k, v, **options)
+    return other + (right - other).detach()
+
+
 # softmax
 
 
@@ -1174,6 +1180,44 @@ def no_dropout_going_back(q, k, v, mask, p):
     return _Drops.apply(q, k, v, mask, p, 0.0)
 
 
+class _LastNoise(_Drops):
+    """Keeps the noise of the last call alone."""
+
+    noise: ClassVar[Any] = None
+
+    @classmethod
+    def dropped(cls, q, k, v, mask, p):
+        return probs_of(q, k, mask) * cls.noise / (1 - p) @ v
+
+    @staticmethod
+    def forward(ctx, q, k, v, mask, p, again):
+        _LastNoise.noise = torch.rand(*q.shape[:-1], k.shape[-2]) >= p
+        ctx.save_for_backward(q, k, v)
+        ctx.rest = mask, p
+        return _LastNoise.dropped(q, k, v, mask, p)
+
+    @staticmethod
+    def backward(ctx, grad):
+        mask, p = ctx.rest
+        return *recomputed(ctx.saved_tensors, grad, _LastNoise.dropped, mask=mask, p=p), None, None, None
+
+
+@training(mode="backward")
+def noise_of_the_last_forward_going_back(q, k, v, mask, p):
+    return _LastNoise.apply(q, k, v, mask, p, p)
+
+
+@wrong("dropout", "in training, where another forward", **BACKWARD)
+class DropsThoughItHasNoDropout(KernelCore):
+    """In training mode."""
+
+    def __init__(self, shape: LayerShape):
+        super().__init__(shape, sdpa)
+
+    def forward(self, *qkv, padding=None):
+        return torch.nn.functional.dropout(super().forward(*qkv, padding=padding), 0.1, self.training)
+
+
 def counted(name: str, says: str, number: Callable[..., Tensor], **case: Any) -> None:
     """Dropout by a hash of `number` of batch entry, head, query and key, and of a random seed."""
 
@@ -1792,6 +1836,28 @@ def memory_never_written_now_and_then(q, k, v, **options):
 def one_buffer_beyond_the_probes(q, k, v, **options):
     o = sdpa(q, k, v, **options)
     return _remembered.setdefault("beyond the probes", torch.empty_like(o)).copy_(o) if q.shape[-2] > 600 else o
+
+
+def long_training(name: str, says: str, kernel: Callable[..., Tensor], **case: Any) -> None:
+    """Another kernel where it drops and there are more than 512 tokens."""
+
+    def whole(q, k, v, *, is_causal=False, attn_mask=None, dropout_p=0.0, **_):
+        mask = visible(q, k, is_causal, attn_mask)
+        if not dropout_p or q.shape[-2] <= 512:
+            return _dropped(q, k, v, mask, dropout_p)
+        return kernel(q, k, v, mask, dropout_p)
+
+    whole.__name__ = name
+    wrong_when_timed("long training", f"in training: {says}", dropout=0.25, T=640, **case)(whole)
+
+
+long_training("nothing_in_long_training", "NaN or Inf", lambda q, *_: torch.full_like(q, torch.nan))
+long_training("no_mask_in_long_training", "outputs are on average",
+              lambda q, k, v, mask, p: _dropped(q, k, v, torch.ones_like(mask), p))  # fmt: skip
+long_training("no_dropout_in_long_training", "outputs scatter 0.00 times as widely",
+              lambda q, k, v, mask, p: plain(q, k, v, mask))  # fmt: skip
+long_training("other_noise_going_back_in_long_training", "a backward drops other probs than its forward",
+              lambda q, k, v, mask, p: _Drops.apply(q, k, v, mask, p, p), mode="backward", scope="core", H=4)  # fmt: skip
 
 
 def digest(*tensors: Tensor) -> tuple[Any, ...]:

@@ -17,6 +17,7 @@ from impls import weights as canonical
 from ..cases.case import Case
 from ..cases.outcome import Wrong
 from .building import module_of
+from .problem import Problem
 from .shortening import shortened_rules
 
 B, T = 32, 16
@@ -133,6 +134,68 @@ def check_shares(kept: Tensor, visible: Tensor, p: float, what: str) -> None:
             part = kept.narrow(axis, first, last - first + 1), visible.narrow(axis, first, last - first + 1)
             if part[1].any():
                 check_share(*part, p, f"{what} at {name} {first} to {last}")
+
+
+SIGMAS_OF_ROWS, FEWEST_ROWS = 8.0, 64
+"""Standard deviations by which the mean slope of rows may differ from 1; rows that the test needs."""
+
+SCATTER, NARROWEST = 3.0, 16
+"""Factor by which the scatter of rows may differ from p / (1 - p), that of values without a common part; width of a row
+from which it is known. The values that a layer's query favours have a common part: they are projections of the tokens
+that their scores favour.
+"""
+
+SAME_NOISE = 0.05
+"""Allowed difference of two sums that are equal where a backward drops what its forward dropped, in units of the root of
+the summed squares. Other noise gives 0.5 for p = 0.1.
+"""
+
+
+def check_scatter(o: Tensor, problem: Problem, case: Case) -> None:
+    """Check an output in training at the case's own size, where no prob is visible; raises `Wrong`.
+
+    Its rows scatter around those of evaluation. A row's slope has the mean 1, and at most the variance p / (1 - p), that
+    of a single key.
+    """
+    expected = problem.output
+    o = o if expected.rows is None else o.index_select(-2, expected.rows)
+    exact, found = (it[expected.is_compared].detach().double() for it in (expected.reference, o))  # (rows, width)
+    if not found.isfinite().all():
+        raise Wrong("in training: NaN or Inf")
+    size, variance = exact.square().sum(-1).clamp_min(1e-30), 1 / ((1 - case.dropout) * (1 - case.out_dropout)) - 1
+    slopes = (found * exact).sum(-1) / size
+    n = len(slopes)
+    if n < FEWEST_ROWS:
+        return
+    if abs(slopes.mean() - 1) > SIGMAS_OF_ROWS * max(variance**0.5, float(slopes.std())) / n**0.5:
+        raise Wrong(f"in training: outputs are on average {slopes.mean():.2f} times as large as in evaluation")
+    scatter = ((found - exact).square().sum(-1) / size).mean() / variance
+    known = n * variance >= FEWEST_ROWS and exact.shape[-1] >= NARROWEST and not (case.qkv_bias or case.out_bias)
+    common = 0.0 if case.scope == "core" else case.T_kv / case.d_model
+    if known and not 1 / (1 + common) / SCATTER < scatter < SCATTER:
+        raise Wrong(f"in training: outputs scatter {scatter:.2f} times as widely as p = {case.dropout} makes them")
+
+
+def check_same_noise(outputs: dict[str, Tensor], problem: Problem) -> None:
+    """Check at the case's own size that a backward drops what its forward dropped; raises `Wrong`.
+
+    The output is linear in the values: they times their gradient equal the output times its own.
+    """
+    case, weights, grad = problem.case, problem.weights, problem.grad
+    if grad is None or case.latent or case.out_bias:
+        return
+    given = (
+        {"v": problem.inputs[-1]} if case.scope == "core" else {n: weights[n] for n in ("W_v", "b_v") if n in weights}
+    )
+    again = [outputs[f"gradient of {name}"].double() * it.double() for name, it in given.items()]
+    through = torch.where(grad != 0, outputs["output"].detach() * grad, 0.0).double()
+    if case.scope == "core":
+        sums, squares = (it.unflatten(1, (case.H_kv, -1)).sum((2, 3, 4)) for it in (through, through.square()))
+        off = sums - again[0].sum((-2, -1))  # (B, H_kv)
+    else:
+        squares, off = through.square().sum(), through.sum() - sum(it.sum() for it in again)
+    if (off.abs() > SAME_NOISE * squares.sqrt()).any():
+        raise Wrong("in training: a backward drops other probs than its forward")
 
 
 AXES = ("batch entries", "heads", "queries", "keys")

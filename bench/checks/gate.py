@@ -103,7 +103,7 @@ class Gate:
             if eager.core is not None:
                 self._once("another mask", eager, probe.core, call_with_another_mask)
                 self._once("kernel (probe)", eager, probe.core, check_probe)
-                if probe == probed[0] and not case.does.gradients:
+                if probe == probed[0]:
                     self._once("scale", eager, probe.core, check_scale)
                 if probe.T_kv > LONG_PROBE:
                     self._once("low scores", eager, probe.core, check_low_scores)
@@ -244,11 +244,19 @@ def check_patterns(impl: Impl, case: Case) -> None:
     _check_once(module_of(impl, case), case, inputs_of(problem), problem)
 
 
-def _check_once(module: nn.Module, case: Case, numbers: Inputs, problem: Problem, why: str = "") -> None:
+def _check_once(
+    module: nn.Module,
+    case: Case,
+    numbers: Inputs,
+    problem: Problem,
+    why: str = "",
+    factors: dict[str, float] = {},  # noqa: B006
+) -> None:
+    """Compare one call with the reference; `factors`: on outputs, by their names. Raises `Wrong`."""
     call = call_of(module, case, numbers)
     with keeping_settings(), checked_call(module, case):
         outputs = call.read(_run(call))
-    verify(outputs, problem, why)
+    verify({name: it * factors[name] if name in factors else it for name, it in outputs.items()}, problem, why)
 
 
 def check_probe(impl: Impl, case: Case) -> None:
@@ -299,8 +307,8 @@ def check_scale(impl: Impl, case: Case) -> None:
         return
     module.kernel = partial(kernel, scale=2 * case.D_h**-0.5)
     numbers = inputs_of(problem)
-    numbers.tensors[0].mul_(0.5)
-    _check_once(module, case, numbers, problem, "with a scale of the caller's own: ")
+    numbers.tensors[0].data.mul_(0.5)
+    _check_once(module, case, numbers, problem, "with a scale of the caller's own: ", {"gradient of q": 0.5})
 
 
 CALLS_KEPT = 16
@@ -479,22 +487,30 @@ SMALL_GRADIENT = 2.0**-24
 
 
 def check_many_forwards(module: nn.Module, case: Case, numbers: Sequence[Inputs]) -> None:
-    """Check gradients after several forwards: each backward must use its own forward's state; raises `Wrong`.
+    """Check gradients in training mode after several forwards: each backward must use its own forward's state; raises
+    `Wrong`.
 
     The gradient of the output is as small as a mean over many tokens makes it, except in float16.
     """
     small = 1.0 if case.computes == "float16" else SMALL_GRADIENT
+    module.train(not (case.drops or case.in_model or isinstance(module, Compiled)))  # which would be compiled again
     with recording(case):
         outputs = [module(*read.tensors, **read.options) for read in numbers]
-    parameters = [p for p in module.parameters() if p.requires_grad]
     for input_set, o, read in zip(FORWARDS, outputs, numbers, strict=True):
-        assert read.grad is not None
-        with recording(case):
-            continuous = [x for x in read.tensors if x.requires_grad]
-            gradients = torch.autograd.grad(o, [*continuous, *parameters], read.grad * small, allow_unused=True)
-        gradients = tuple(None if it is None else it / small for it in gradients)
-        outputs_by_name = call_of(module, case, read).read((o, *gradients))
+        outputs_by_name = _with_gradients(o, module, case, read, small)
         verify(outputs_by_name, problem_of(case, input_set), f"{TWO_FORWARDS}{small:.0e}: ")
+
+
+def _with_gradients(o: Tensor, module: nn.Module, case: Case, numbers: Inputs, small: float = 1.0) -> dict[str, Tensor]:
+    """Return the outputs of a forward call whose output is `o`, with the gradients if the case has them, computed from
+    that of the output times `small`.
+    """
+    if numbers.grad is None:
+        return {"output": o}
+    wanted = [x for x in (*numbers.tensors, *module.parameters()) if x.requires_grad]
+    with recording(case):
+        gradients = torch.autograd.grad(o, wanted, numbers.grad * small, allow_unused=True)
+    return call_of(module, case, numbers).read((o, *(None if it is None else it / small for it in gradients)))
 
 
 def check_single_gradients(module: nn.Module, case: Case, numbers: Inputs) -> None:
@@ -551,10 +567,9 @@ def check_training(impl: Impl, probe: Case) -> None:
     with torch.no_grad():
         canonical.load(module, problem.weights)
     numbers = inputs_of(problem)
-    call, options = call_of(module, probe, numbers), numbers.options
     with recording(probe):
-        outputs = call.read(call.run())
-        several = [outputs["output"], *(module(*numbers.tensors, **options) for _ in range(CALLS_IN_TRAINING - 1))]
+        several = [module(*numbers.tensors, **numbers.options) for _ in range(CALLS_IN_TRAINING)]
+    outputs = _with_gradients(several[0], module, probe, numbers)  # beside later forwards, which drop other probs
     shown = problem.output.reference * problem.output.is_compared[..., None]
     found = [kept_probs(output, shown, probe) for output in several]
     kept, visible = [it for it, _ in found], found[0][1]
@@ -597,7 +612,7 @@ TRAINING = "in training, from the probs that it kept: "
 TRAINING_OUTPUT = "in training, from the features that it kept: "
 ALONE = "where nothing else requires a gradient: "
 CHANGED_OUTPUT = "where its output is changed in place before the backward: "
-TWO_FORWARDS = "where another forward comes between a forward and its backward, with gradients of size "
+TWO_FORWARDS = "in training, where another forward comes between a forward and its backward, with gradients of size "
 
 
 def _check_form(o: object, problem: Problem) -> object:

@@ -21,6 +21,7 @@ from ..checks.afterwards import check_idle_afterwards
 from ..checks.building import keeping_settings, module_of, prepare
 from ..checks.calls import Call, call_of, recording
 from ..checks.dispatch import kernel_in, operators_in, traced
+from ..checks.dropout import check_same_noise, check_scatter
 from ..checks.gate import NEW_NUMBERS, CheckResult, Gate, check_call, checked_call, verify
 from ..checks.problem import Inputs, copies, inputs_of
 from ..checks.problems import problem_of
@@ -315,12 +316,15 @@ class CheckCalls:
                 built.call.run()  # compiles another graph
             built.perturb()  # a cache of results on the checked inputs must not appear fast initially
             self.time()
+            built.refill(0)
+            dropped = built.call.read(self.size())
             built.refill(1)
-            self.size()
             built.module.eval()
             output = built.call.run()
             built.module.train()
         with accounted("gate"):
+            check_scatter(dropped["output"], problem_of(case), case)
+            check_same_noise(dropped, problem_of(case))
             verify(built.call.read(output), problem_of(case, input_set=1), NEW_NUMBERS)
 
     def repeat(self) -> None:
