@@ -100,12 +100,12 @@ class Ratio(NamedTuple):
 
 VISITS = 6
 """Visits of a case in one process, spread over the process's lifetime. A process with fewer visits, which have fewer
-than VISITS rounds on average and at least VISITS in all, contributes its rounds instead of its visits' medians: medians
-of few rounds scatter as much as the rounds, and few visits estimate their scatter poorly.
+than VISITS rounds on average and at least VISITS in all, shows its scatter by its rounds instead of its visits' medians:
+medians of few rounds scatter as much as the rounds, and few visits estimate their scatter poorly.
 """
 
-TRIMMED = 0.25
-"""Share of such rounds trimmed at either end: disturbances make a long call longer, occasionally twice as long
+TRIMMED = 1 / 3
+"""Share of a process's rounds trimmed at either end: disturbances make a call longer, occasionally twice as long
 (compared on recorded runs with medians, the Hodges-Lehmann estimator and ratios of medians: docs/measured.md).
 """
 
@@ -122,8 +122,9 @@ Ratios = dict[Name, dict[Name, Ratio]]
 
 
 def paired(of: Samples, over: Samples, one_case: bool = True) -> ByProcess:
-    """Return the log ratios of rounds that both rows have, by process: the median of each visit, or each round if there
-    are few (`VISITS`). Disturbed visits are left out (`DISTURBED`).
+    """Return the log ratios of rounds that both rows have, by process. Their mean is the trimmed mean of the rounds, and
+    their scatter that of the visits' medians, or of the rounds if there are few (`VISITS`). Disturbed visits are left
+    out (`DISTURBED`).
 
     Rows without common rounds, which may not have fitted into memory at once, are paired by visit as those of two
     cases.
@@ -145,10 +146,14 @@ def _units(visits: Sequence[Array], usual: Array) -> list[float]:
     few = len(visits) < VISITS <= all_rounds < VISITS * len(visits)
     counted = [both for both in visits if (_median(both) <= DISTURBED * usual).any()]
     logs = [np.log(both[:, 0] / both[:, 1]) for both in counted]
-    if few and logs:
-        rounds = np.concatenate(logs)
-        return [float(it) for it in trimmed(rounds, int(TRIMMED * len(rounds)))]
-    return [float(_median(it)) for it in logs]
+    if not logs:
+        return []
+    rounds = np.concatenate(logs)
+    units = trimmed(rounds, int(TRIMMED * len(rounds)))
+    if not few:
+        medians = np.array([_median(it) for it in logs])
+        units = medians - medians.mean() + units.mean()
+    return [float(it) for it in units]
 
 
 def _median(values: Array) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from math import ceil
 
 from ..cases.case import Case
 from ..cases.cells import Cell, grouped
@@ -25,7 +26,7 @@ OF_FAULTS = 2e9
 """Rough estimate of the bytes per second of newly mapped memory: checked calls use it, timed ones with kept pages don't."""
 
 CHECKED, READIED, MORE = 4, 3, 4
-"""Approximate number of calls in a check, in preparing a cell for timing in one process, and under further conditions."""
+"""Approximate number of calls in a check, in a process's first visit before timing, and under further conditions."""
 
 CALLS = 0.5
 """Seconds of calls by which the estimates of calls are weighted."""
@@ -47,9 +48,10 @@ def remaining(run: Run) -> float:
     for case, cells in grouped(planned, lambda case: case.id).items():
         calls = {it: checked.get(it.key, longer * seconds_of_call(it.case)) for it in cells}
         timed = sum(max(time, COMMON_ROUNDS * call) for call in calls.values())
-        ready = run.processes * sum(0.1 + READIED * call for call in calls.values())
-        visits = len(run.visits(case)) / VISITS / run.processes
-        left += (1 - visits) * (min(timed, COMMON_SECONDS + time * len(cells)) + ready)
+        ready = sum(0.1 + READIED * call for call in calls.values())
+        passes = len(run.visits(case)) / VISITS
+        left += (1 - passes / run.processes) * min(timed, COMMON_SECONDS + time * len(cells))
+        left += (run.processes - ceil(passes)) * ready
         left += sum(seconds_of_check(it, call) for it, call in calls.items() if not run.settled(it.key))
         left += MORE * sum(calls.values()) if "model" in run.asked else 0.0
     return left

@@ -46,7 +46,7 @@ class Selection:
 
 
 TIMING: dict[str, tuple[float, str, str]] = {
-    "cell_time": (0.15, "SECONDS", "approximate time for timing a cell in each process"),
+    "cell_time": (0.1, "SECONDS", "approximate time for timing a cell in each process"),
     "processes": (1, "K", "number of fresh processes that time each cell"),
     "precision": (0.02, "SHARE", "stop timing a case when its visits alone give every ratio to plus or minus this"),
     "cell_timeout": (

@@ -35,7 +35,7 @@ LONG_MEMBER = 80e-3
 MIN_VISIT_ROUNDS = 2
 """Least rounds of a visit for members with short blocks."""
 
-LONG_VISITS = 3
+LONG_VISITS = 2
 """Visits in which members with long blocks take part."""
 
 COMMON_ROUNDS, COMMON_SECONDS = 8, 120.0

@@ -367,6 +367,16 @@ def test_a_few_rounds_of_long_calls_of_which_some_take_twice_as_long_have_an_int
     assert np.median([math.log(it.high / it.low) / 2 for it in found]) < 0.1
 
 
+def test_a_visit_in_which_only_one_of_two_is_slower_hardly_moves_their_ratio() -> None:
+    rounds = [*range(30)]
+    visits = [i // 5 for i in rounds]
+    noise = np.exp(np.random.default_rng(3).normal(0, 0.01, 30))
+    slower_once = [1.1 * it * (1.3 if visit == 2 else 1) for it, visit in zip(noise, visits, strict=True)]
+    of, over = (ratios.Samples(it, rounds, visits, [0] * 30) for it in (slower_once, [1.0] * 30))
+    found = ratios.ratio(of, over)
+    assert found.value == pytest.approx(1.1, rel=0.01) and found.low < 1.1 < found.high
+
+
 def visited(times: dict[int, float], process: int = 0) -> ratios.Samples:
     """Two blocks a visit, in rounds that nothing else has."""
     rounds = range(len(times) * 2)
