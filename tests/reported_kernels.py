@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
+from impls.layer import KernelCore, LayerShape
+
 from . import wrong_rules as rules
 from .wrong_kernels import going_back, groups, masked, plain, probs_of, scores_of, visible
 from .wrong_rules import core_of, places
@@ -438,6 +440,30 @@ def keeps_a_mask_by_a_key_that_says_too_little(q, k, v, *, is_causal=False, **_)
     return plain(q, k, v, mask)
 
 
+_scales: dict[Any, float] = {}
+
+
+@reported("pytorch/pytorch#184122")
+def scale_of_the_first_call_of_its_shape(q, k, v, *, scale=None, **options):
+    return sdpa(q, k, v, scale=_scales.setdefault(q.shape, scale or q.shape[-1] ** -0.5), **options)
+
+
+@reported("NVIDIA/Megatron-LM#318", dropout=0.25)
+class NoDropoutAfterAnEvaluation(KernelCore):
+    evaluated = False
+
+    def __init__(self, shape: LayerShape):
+        super().__init__(shape, sdpa)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
+        self.evaluated |= not self.training
+        return (
+            super().forward(q, k, v, padding=padding)
+            if self.evaluated < self.training
+            else sdpa(q, k, v, is_causal=True)
+        )
+
+
 # 2026: layouts
 
 PARTS: dict[str, Any] = {"mode": "decode", "T": 8, "T_kv": 640, "mask": "causal_br"}
@@ -480,6 +506,21 @@ def mask_read_as_contiguous(q, k, v, *, attn_mask=None, **_):
 @reported("pytorch/pytorch#146377", **BACKWARD)
 def gradient_of_keys_by_other_strides(q, k, v, **options):
     return sdpa(q, going_back(k, in_memory if not k.is_contiguous() else lambda grad: grad), v, **options)
+
+
+# 2026: masks
+
+
+@reported("pytorch/pytorch#195910", dtype="bfloat16")
+def causal_by_groups_of_four_queries(q, k, v, **_):
+    i = torch.arange(q.shape[-2])[:, None] // 4 * 4 + 3
+    return plain(q, k, v, torch.arange(k.shape[-2]) <= i)
+
+
+@reported("triton-lang/triton#8853", T=256)
+def unmasked_keys_rounded_up_to_a_block(q, k, v, **_):
+    i, j = torch.arange(q.shape[-2])[:, None], torch.arange(k.shape[-2])
+    return plain(q, k, v, (j <= i) | (j < (i // 64 * 64 + 127) // 128 * 128))
 
 
 # 2026: rules
