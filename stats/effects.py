@@ -8,7 +8,7 @@ established result is never retracted.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -45,32 +45,38 @@ Logs = dict[K, list[float]]
 """log(head / base) of every replicate, NaN where it was not measured."""
 
 
-def of_saved(replicates: Sequence[Mapping[str, Any]]) -> tuple[Logs[Key], Logs[str]]:
-    """Return the data of saved replicates by cell, and of the parts of the reference workload that all of them have."""
+def of_saved(replicates: Sequence[Mapping[str, Any]]) -> tuple[Logs[Key], Logs[str], list[int]]:
+    """Return the data of saved replicates by cell, of the parts of the reference workload that all of them have, and the
+    numbers of replicates with which a comparison's time ended.
+    """
     by_key = [{(impl, case): float(log) for impl, case, log in replicate["logs"]} for replicate in replicates]
     logs = {
         key: [replicate.get(key, math.nan) for replicate in by_key]
         for key in dict.fromkeys(key for it in by_key for key in it)
     }
     workloads = {case: of for (impl, case), of in logs.items() if impl == WORKLOAD and not any(map(math.isnan, of))}
-    return {key: of for key, of in logs.items() if key[0] != WORKLOAD}, workloads
+    ends = [count for count, replicate in enumerate(replicates, 1) if replicate.get("last")]
+    return {key: of for key, of in logs.items() if key[0] != WORKLOAD}, workloads, ends
 
 
-def of_replicates(logs: Mapping[Key, ArrayLike]) -> tuple[dict[Key, Estimate], dict[str, Estimate]]:
+def of_replicates(
+    logs: Mapping[Key, ArrayLike], ends: Collection[int] = ()
+) -> tuple[dict[Key, Estimate], dict[str, Estimate]]:
     """Return effects of cells, and of implementations: the mean over the cells of each.
 
     Each cell has log(head / base) of every replicate, NaN if it was not measured in it. Replicates that lack some cells
-    of an implementation count for the others.
+    of an implementation count for the others. `ends`: numbers of replicates with which a comparison's time ended.
     """
     arrays = {key: np.where(np.isfinite(of), of, np.nan)[None] for key, of in logs.items()}
     by_impl: dict[str, list[Array]] = {}
     for (impl, _), of in arrays.items():
         if np.isfinite(of).any():
             by_impl.setdefault(impl, []).append(of)
-    return _sequential(arrays), _sequential({impl: np.vstack(cells) for impl, cells in by_impl.items()})
+    wholes = {impl: np.vstack(cells) for impl, cells in by_impl.items()}
+    return _sequential(arrays, ends), _sequential(wholes, ends)
 
 
-def _sequential(groups: Mapping[K, Array]) -> dict[K, Estimate]:
+def _sequential(groups: Mapping[K, Array], ends: Collection[int]) -> dict[K, Estimate]:
     """Estimate groups of cells, (cells, replicates) each; at every interim analysis, spreads are moderated by those of
     all groups.
     """
@@ -80,7 +86,7 @@ def _sequential(groups: Mapping[K, Array]) -> dict[K, Estimate]:
         known = {key: _of_cells(cells[:, :count]) for key, cells in groups.items()}
         for key, it in moderated({key: it for key, it in known.items() if it.count >= FIRST_ANALYSIS}).items():
             if np.isfinite(groups[key][:, count - 1]).any():
-                found[key] = replace(it, analyses=(*found[key].analyses, it))
+                found[key] = replace(it, analyses=(*found[key].analyses, replace(it, last=count in ends)))
     return found
 
 

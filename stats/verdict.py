@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from argparse import ArgumentTypeError
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -149,20 +149,26 @@ def of_effects(
 
 
 def of_replicates(
-    logs: Mapping[Key, ArrayLike], workloads: Mapping[str, ArrayLike], margin: float = MARGIN
+    logs: Mapping[Key, ArrayLike],
+    workloads: Mapping[str, ArrayLike],
+    ends: Collection[int] = (),
+    margin: float = MARGIN,
 ) -> Verdicts:
     """Return `of_effects` of replicates (`effects.of_replicates`). Drift of the reference workload voids all verdicts."""
-    cells, implementations = of_effects(*effects.of_replicates(logs), margin)
+    cells, implementations = of_effects(*effects.of_replicates(logs, ends), margin)
     if why := drifted(workloads):
         return {key: replace(it, word=INCONCLUSIVE, reason=why) for key, it in cells.items()}, {}
     return cells, implementations
 
 
 def drifted(workloads: Mapping[str, ArrayLike]) -> str:
-    """Explain why no verdict is possible, or '': a reference workload's median time over the replicates changed."""
+    """Explain why no verdict is possible, or '': a reference workload's median time over the replicates changed, more than
+    by their scatter.
+    """
     for name, logs in workloads.items():
         middle = float(np.median(np.asarray(logs)))  # a single disturbed replicate is no machine drift
-        if abs(middle) > math.log1p(MAX_DRIFT):
+        low, high = estimate.of_replicates(logs).interval()
+        if abs(middle) > math.log1p(MAX_DRIFT) and low * high > 0:
             return f"machine drift: the time of the reference workload {name!r} changed by {signed(middle)}"
     return ""
 

@@ -17,7 +17,7 @@ from ..runs.rows import finite
 from ..selection.errors import UsageError
 from ..workers.client import Lost, NamedWorkers, Reply, Request, Script, checking
 from .plan import VARIANTS, Plan, Record, Unjudgeable, by_variant
-from .replicates import GPU_WORKLOADS, WORKLOADS, Found, Replicate, Replication, verdicts_of
+from .replicates import GPU_WORKLOADS, LONG_BLOCK, WORKLOADS, Found, Replicate, Replication, verdicts_of
 
 OF_INTERPRETERS = ("torch", "torch_build", "python", "cpu_capability")
 """Parts of the fingerprint that may differ when two interpreters are compared."""
@@ -187,9 +187,10 @@ def _checking(plan: Plan, workers: NamedWorkers, i: int, cells: Sequence[Key], f
         client = workers.clients[VARIANTS[i]]
         try:
             checked = yield from checking(client, "it", **plan.request(i, key), threaded=plan.setting.threads != 1)
-            yield Request(client, "time", it | {"calls": 1, "input_set": 1})  # on fresh inputs
-            usual = (yield Request(client, "time", it | {"calls": 1, "warm": 1}))["seconds"]
-            yield Request(client, "caching", it | {"usual": usual, "first": checked["seconds"]})
+            first = checked["seconds"]
+            warm = int(first < LONG_BLOCK)  # no long call is made in vain: one on fresh inputs precedes this one
+            usual = (yield Request(client, "time", it | {"calls": 1, "warm": warm}))["seconds"]
+            yield Request(client, "caching", it | {"usual": usual, "first": first})
             yield Request(client, "drop", it | {"outputs": True})  # nothing is built again in this process
             found[key] = checked["columns"]
         except Skip as outcome:

@@ -60,7 +60,7 @@ GPU_WORKLOADS: tuple[Key, ...] = tuple((WORKLOAD, name) for name in GPU_WORK)
 
 Replicate = dict[str, Any]
 """Saved measurements of one replicate: `logs`, the datum of each cell and reference workload as [impl, case, log];
-`blocks`, in the order of timing, by `COLUMNS`; and its duration in `seconds`.
+`blocks`, in the order of timing, by `COLUMNS`; its duration in `seconds`; and whether it is the `last` one within the time.
 """
 
 Found = dict[Key, dict[str, Any] | Skip]
@@ -104,17 +104,18 @@ class Replication:
 
         Verdicts are valid at every interim analysis, so that analysing after every replicate does not raise the error rate.
         """
-        replicates, duration = list(before), 0.0
+        replicates, last = list(before), False
         while True:
             verdicts = verdicts_of(cells, replicates, self.plan.margin)
             open_ = [key for key in self.timeable(cells) if verdicts[key].word not in SETTLED]
-            if not open_ or (len(replicates) > len(before) and left() <= duration):
+            if not open_ or last:
                 return replicates
             tell(f"timing {len(open_)} of {len(cells)} cells: replicate {len(replicates) + 1}")
             began = left()
-            replicates.append(self.replicate(open_, min(MAX_ROUNDS, max(ROUNDS, ROUNDS_OF_ALL // len(open_)))))
+            measured = self.replicate(open_, min(MAX_ROUNDS, max(ROUNDS, ROUNDS_OF_ALL // len(open_))))
+            last = left() <= began - left()
+            replicates.append(measured | {"last": last})
             keep(replicates[-1])
-            duration = began - left()
 
     def replicate(self, cells: Sequence[Key], most: int) -> Replicate:
         """Measure a datum of each cell and reference workload in a fresh replicate; if a cell is lost, repeat without it."""
@@ -131,7 +132,9 @@ class Replication:
         took: tuple[dict[Key, float], ...] = {}, {}
         self.plan.run([self._preparing(client, i, order, took[i]) for i, client in enumerate(clients)])
         blocks = {key: block_of(math.sqrt(took[0][key] * took[1][key])) for key in order}
-        counts = {key: _rounds(block.seconds, most) for key, block in blocks.items()}
+        counts = {
+            key: _rounds(block.seconds, ROUNDS if key in self.workloads else most) for key, block in blocks.items()
+        }
         timed: list[tuple[int, int, float]] = []
         for key, i in interleaved(counts, self.rng):
             block, what = blocks[key], " ".join(key)
@@ -206,5 +209,6 @@ def interleaved(counts: Mapping[Key, int], rng: random.Random) -> Iterator[tuple
 
 def verdicts_of(cells: Sequence[Key], replicates: Sequence[Replicate], margin: float) -> dict[Key, Verdict]:
     """Return the verdicts from all replicates."""
-    logs, workloads = of_saved(replicates)
-    return of_replicates({key: logs.get(key, [math.nan] * len(replicates)) for key in cells}, workloads, margin)[0]
+    logs, workloads, ends = of_saved(replicates)
+    of_cells = {key: logs.get(key, [math.nan] * len(replicates)) for key in cells}
+    return of_replicates(of_cells, workloads, ends, margin)[0]

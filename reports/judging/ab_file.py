@@ -49,8 +49,8 @@ def comparison(path: Path, margin: float | None = None) -> Comparison:
     """
     data = read(path)
     replicates, kept = data["pairs"], data["margin"] if margin is None else margin
-    (logs, workloads), times = effects.of_saved(replicates), _times(replicates)
-    judged, implementations = verdict.of_replicates(logs, workloads, kept)
+    (logs, workloads, ends), times = effects.of_saved(replicates), _times(replicates)
+    judged, implementations = verdict.of_replicates(logs, workloads, ends, kept)
     each = fmean([replicate.get("seconds") or 0.0 for replicate in replicates] or [0.0])
     cells = []
     for cell in data["cells"]:

@@ -4,7 +4,8 @@ FILE is a comparison as `python -m bench ab` saves it; without one, those that `
 each kind of comparison (by what `python -m bench ab --self-test` injected), what is found of it, alarms,
 comparisons whose sentence and cells contradict each other, facts that were taken back and signs that flipped as replicates
 were added. `--levels` prints instead by how much an interval must be wider to hold at every interim analysis
-(`stats.estimate.per_analysis`).
+(`stats.estimate.per_analysis`); `--last` the half-widths at the last analysis within a comparison's time, and how often
+intervals miss the truth.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +24,19 @@ from scipy.special import ndtr
 from reports.pages.tables import markdown
 from stats import effects, verdict
 from stats.effects import FIRST_ANALYSIS, Key
-from stats.estimate import per_analysis
+from stats.estimate import LEVEL, per_analysis
 from stats.verdict import CHANGED, SLIGHT, UNCHANGED, Verdict
 
 RECORD = Path(__file__).resolve().parents[1] / "data" / "ab_pairs.json"
 
 LEVELS = (0.1, 0.05, 0.01, 0.001, 0.0001)
 WALKS, STEPS = 1_200_000, 200
+
+REPLICATES, COMPARISONS, HEAVY = (5, 7, 10, 13, 30), 300, 3
+"""Replicates at which a comparison's time ends, simulated comparisons, and degrees of freedom of heavy tails."""
+
+LAST_HEADINGS = ("replicates", "half-width, interim", "last", "normal: missed", "continued", "heavy tails: missed",
+                 "continued")  # fmt: skip
 
 HEADINGS = ("injected", "comparisons", "replicates", "implementation found", "its cells found", "alarms: comparisons",
             "of cells", "contradictions", "retracted", "of facts", "flips")  # fmt: skip
@@ -38,10 +46,14 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("files", type=Path, nargs="*")
     options.add_argument("--levels", action="store_true")
+    options.add_argument("--last", action="store_true")
     options.add_argument("--keep", action="store_true")
     asked = options.parse_args()
     if asked.levels:
         print(markdown(("level", "simulated", "used"), list(levels())))
+        return
+    if asked.last:
+        print(markdown(LAST_HEADINGS, list(map(last_analysis, REPLICATES))))
         return
     found = list(map(_read, asked.files)) or json.loads(RECORD.read_text(encoding="utf-8"))
     if asked.keep:
@@ -65,10 +77,34 @@ def levels() -> Iterator[tuple[str, ...]]:
         yield f"{level:g}", f"{nominal:.3g}", f"{per_analysis(level):.3g}"
 
 
+def last_analysis(count: int) -> tuple[str, ...]:
+    """Return half-widths, in spreads of a replicate, after this number of replicates of a cell beside one that spreads three
+    times as much, and the share of cells whose interval misses the truth by then, and after as many again.
+    """
+    widths: dict[int, list[float]] = {0: [], count: []}
+    missed = []
+    for draw in (np.random.default_rng(count).standard_normal, partial(np.random.default_rng(count).standard_t, HEAVY)):
+        wrong = np.zeros(2)
+        for _ in range(COMPARISONS):
+            drawn = draw((2, 2 * count)) * ((1.0,), (3.0,))
+            for i, until in enumerate((count, 2 * count)):
+                logs = {(str(cell), ""): of[:until] for cell, of in enumerate(drawn)}
+                cells = effects.of_replicates(logs, ends=(count, 2 * count))[0].values()
+                wrong[i] += sum(not low <= 0 <= high for low, high in (it.interval() for it in cells))
+            for end in widths:
+                first = effects.of_replicates({("", ""): drawn[0, :count]}, ends=(end,))[0]["", ""]
+                widths[end].append(first.error * first.reach(LEVEL))
+        missed += [f"{share:.1%}" for share in wrong / 2 / COMPARISONS]
+    return str(count), *(f"{np.median(of):.2f}" for of in widths.values()), *missed
+
+
 def _read(path: Path) -> dict[str, Any]:
     """Return what was injected, as implementation and share, and the replicates without blocks."""
     data = json.loads(path.read_text(encoding="utf-8"))
-    pairs = [{"logs": [[*key, round(log, 6)] for *key, log in pair["logs"]]} for pair in data["pairs"]]
+    pairs = [
+        {"logs": [[*key, round(log, 6)] for *key, log in pair["logs"]], "last": pair.get("last", False)}
+        for pair in data["pairs"]
+    ]
     return {"injected": data["injection"] or ["", 0.0], "margin": data["margin"], "pairs": pairs}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -42,7 +42,7 @@ def table(rng: np.random.Generator, injected: float = 0.0, pairs: int = PAIRS, n
 
 
 def one(*logs: float, margin: float = 0.01) -> Verdict:
-    return of_replicates({("x", "case"): np.array(logs)}, {}, margin)[0]["x", "case"]
+    return of_replicates({("x", "case"): np.array(logs)}, {}, margin=margin)[0]["x", "case"]
 
 
 def known(mean: float, error: float, df: float = 100) -> Estimate:
@@ -98,9 +98,9 @@ def test_the_minimum_effect_holds_whatever_the_margin() -> None:
     assert of(0.02, 0.001, margin=0.15).word == UNCHANGED
 
 
-def after_each(logs: Logs) -> Iterator[dict[Any, Verdict]]:
+def after_each(logs: Logs, ends: Collection[int] = ()) -> Iterator[dict[Any, Verdict]]:
     """Verdicts on cells and implementations after every replicate from the first analysis on."""
-    found = effects.of_replicates(logs)
+    found = effects.of_replicates(logs, ends)
     for i in range(len(next(iter(logs.values()))) - effects.FIRST_ANALYSIS + 1):
         until = [
             {key: replace(it.analyses[i], analyses=it.analyses[: i + 1]) for key, it in of.items()} for of in found
@@ -122,7 +122,7 @@ def test_a_significant_verdict_is_never_withdrawn() -> None:
     lost = 0
     for injected in (0.0, 0.005, 0.009, 0.011):
         facts = dict[object, tuple[int, bool]]()
-        for said in after_each(table(rng, injected, pairs=40, noise=0.004)):
+        for said in after_each(table(rng, injected, pairs=40, noise=0.004), ends=(8, 16, 40)):
             for name, it in said.items():
                 way = (1 if it.ratio > 1 else -1) * (it.word in (*CHANGED, SLIGHT))
                 before = facts.get(name, (0, False))
@@ -131,11 +131,12 @@ def test_a_significant_verdict_is_never_withdrawn() -> None:
     assert lost == 0
 
 
-def test_intervals_of_all_interim_analyses_hold_the_truth_in_95_percent_of_comparisons() -> None:
+@pytest.mark.parametrize("ends", [(), (10, 30)])
+def test_intervals_of_all_analyses_hold_the_truth_in_95_percent_of_comparisons(ends: tuple[int, ...]) -> None:
     rng = np.random.default_rng(9)
     wrong = 0
     for _ in range(40):
-        cells, _ = effects.of_replicates(table(rng, pairs=30))
+        cells, _ = effects.of_replicates(table(rng, pairs=30), ends)
         wrong += sum(not low <= 0 <= high for low, high in (it.interval() for it in cells.values()))
     assert 0.005 < wrong / 40 / len(cells) <= 0.06
 
@@ -145,6 +146,15 @@ def test_the_level_of_an_interim_analysis(level: float) -> None:
     """Nominal levels from 1,200,000 simulated walks, as `tests/experiments/interim.py` prints them."""
     simulated = {0.1: 0.00831, 0.05: 0.00359, 0.01: 0.000565, 0.0005: 0.0000225}
     assert per_analysis(level) == pytest.approx(simulated[level], rel=0.08)
+
+
+def test_the_last_analysis_within_the_time_has_a_narrower_interval() -> None:
+    """And of what a continued comparison has left, its last one gets the larger part."""
+    of = Estimate(0.0, 0.01, 6)
+    counts, ends = (*range(3, 8), *range(8, 15)), (7, 14)
+    levels = replace(of, analyses=tuple(replace(of, count=it, last=it in ends) for it in counts)).levels(0.05)
+    assert levels[:4] == [per_analysis(0.05)] * 4 and 6 * levels[3] < levels[4] < 0.05
+    assert len({*levels[5:-1]}) == 1 and levels[5] < levels[3] < levels[-1] < levels[4]
 
 
 def test_a_cell_that_differs_from_its_implementation_is_reported_alone() -> None:
@@ -287,6 +297,7 @@ def test_a_cell_that_is_slower_within_the_margin_stays_so(seed: int) -> None:
 def test_drift_of_the_reference_workload_voids_the_comparison() -> None:
     assert verdict.drifted({"loop": [0.01] * 10}) == ""
     assert "'loop' changed by −5.8 %" in verdict.drifted({"product": [0.0] * 3, "loop": [-0.06, -0.05, -0.07]})
+    assert verdict.drifted({"loop": [-0.04, 0.035, 0.031, 0.065, -0.01, 0.08]}) == ""  # it scatters as much
 
 
 @pytest.mark.parametrize("logs", [[0.3], [0.3, math.nan], [math.inf, 0.3], [0.3, 0.3]])
