@@ -157,8 +157,8 @@ class Tasks:
             file = getattr(module, "__file__", None) or "another place"
             if not Path(file).resolve().is_relative_to(Path(self._tree).resolve()):
                 raise UsageError(
-                    f"--impl {name}: {module.__name__} is imported from {file}, which is the same for every revision: "
-                    f"give a module of the repository that you are in"
+                    f"{name}: {module.__name__} is imported from {file}, which is the same for every revision: "
+                    "start in the folder of your repository that holds it"
                 )
 
     def probe(self, what: str, impl: str, case: Reply) -> Reply:
