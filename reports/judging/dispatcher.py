@@ -100,10 +100,12 @@ def emit(path: Path, runs: Sequence[tuple[Run, Sequence[Row]]]) -> str:
         raise RunError(f"--emit {path}: expected a Python module of a name that is free, as attention_here.py")
     every = measured(runs)
     known = {setting: some for setting, by_length in every.items() if (some := choosable(setting, by_length))}
+    faster = {one.kernel for by_length in every.values() for one in key_ranges(by_length)} - kernels().keys()
+    others = f"; faster somewhere, but can't be included: {', '.join(sorted(faster))}" if faster else ""
     if not known:
         raise RunError(
             f"no kernel to choose: no case that a call of SDPA can have was measured with {SDPA} and one of "
-            f"{', '.join(sorted(kernels().keys() - {SDPA}))}"
+            f"{', '.join(sorted(kernels().keys() - {SDPA}))}{others}"
         )
     table = {setting: found for setting, by_length in known.items() if (found := list(key_ranges(by_length)))}
     text = module(path.stem, [run for run, _ in runs], table)
@@ -111,14 +113,9 @@ def emit(path: Path, runs: Sequence[tuple[Run, Sequence[Row]]]) -> str:
         raise RunError(f"--emit {path}: there is another file of that name; choose another one")
     path.write_text(text, encoding="utf-8")
     names = sorted({one.kernel for found in table.values() for one in found})
-    chosen = (
-        f"{', '.join(names)} in {len(table)} of {len(known)} settings, else"
-        if names
-        else "none of its kernels was faster than"
-    )
-    faster = {one.kernel for by_length in every.values() for one in key_ranges(by_length)} - kernels().keys()
-    others = f"; faster somewhere, but not in it: {', '.join(sorted(faster))}" if faster else ""
-    return f"{path} is written: {chosen} SDPA{others}"
+    chosen = f"{', '.join(names)} in {len(table)} of {len(known)} settings, else"
+    nothing = "nothing that it can include was shown to be faster than"
+    return f"{path} is written: {chosen if names else nothing} SDPA{others}"
 
 
 def choosable(setting: Setting, by_length: ByLength) -> ByLength:

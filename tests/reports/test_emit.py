@@ -122,8 +122,11 @@ def test_with_a_boolean_mask_sdpas_own_kernels_are_chosen(
 def test_a_faster_kernel_of_ones_own_is_named(as_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     emitted(as_run, run_of({"mine": 0.4, "fused": 0.5, "einsum": 2.0}), tmp_path / "here.py")
     assert capsys.readouterr().out.endswith(
-        "fused in 1 of 1 settings, else SDPA; faster somewhere, but not in it: mine\n"
+        "fused in 1 of 1 settings, else SDPA; faster somewhere, but can't be included: mine\n"
     )
+    alone = str(as_run(run_of({"mine": 0.4})).path)
+    assert main(["advise", "--run", alone, "--emit", str(tmp_path / "nothing.py")]) == 3
+    assert "no kernel to choose: " in (said := capsys.readouterr().err) and said.endswith("can't be included: mine\n")
 
 
 def test_nothing_shown_to_be_faster_is_sdpa_everywhere(
@@ -132,7 +135,10 @@ def test_nothing_shown_to_be_faster_is_sdpa_everywhere(
     run = run_of({"fused": 0.5})
     run["benchmarks"] = [synthetic.once(row) for row in run["benchmarks"]]
     text = emitted(as_run, run, tmp_path / "here.py")
-    assert "fused" not in text and "none of its kernels was faster than SDPA" in capsys.readouterr().out
+    assert (
+        "fused" not in text
+        and "nothing that it can include was shown to be faster than SDPA\n" in capsys.readouterr().out
+    )
 
 
 def test_a_kernel_that_was_wrong_anywhere_is_not_chosen(as_run: Any, tmp_path: Path) -> None:
