@@ -87,7 +87,10 @@ listed.limits, true.limits = {"package": ("flash_attn",)}, {"returns_lse": True}
         (["--resume", "x", "--benchmark-save=y"], "leave out --benchmark-save=y"),
         (["-n", "2", "--T", "16"], "leave out -n"),
         (["--T", "64", "128"], "unexpected argument '128': several values are joined by commas, as in --T 64,128"),
-        (["mine.py", "--dry-run"], "'mine.py': a kernel of your own is named by --impl mine=mine:FUNCTION"),
+        (["mine.py", "--dry-run"], "'mine.py': a kernel of your own is named by --impl mine=mine.py:FUNCTION"),
+        (["quick", "--dry-run"], "unexpected argument 'quick': a sweep is named by --sweep quick"),
+        (["mine:f", "--dry-run"], "'mine:f': a kernel of your own is named by --impl mine=mine:f"),
+        (["--resume="], "--resume is empty: give it a value, or leave it out"),
         (["--T", "16", "--T", "32"], "--T is given 2 times: give it once, as in --T 16,32"),
         (["--benchmark-min-rounds=3"], "--benchmark-min-rounds=3 changes nothing here: --cell-time, "),
         (["--list", "--cell-time", "1", "--dry-run"], "--list shows everything: leave out --cell-time, --dry-run"),
@@ -145,6 +148,19 @@ def test_every_documented_limit_can_be_declared() -> None:
     page = (CHECKOUT / "docs" / "kernels.md").read_text(encoding="utf-8").partition("## Declare what")[2]
     keys = re.findall(r"^\| (`.*?) \|", page.partition("\n## ")[0], re.MULTILINE)
     assert {*re.findall(r"`(\w+)`", " ".join(keys))} == LIMITS.keys()
+
+
+def test_a_module_that_hides_the_one_of_the_current_folder_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such as an installed copy of what is being edited."""
+    installed, here = (tmp_path / name / "hidden_kernel.py" for name in ("installed", "here"))
+    for file in (installed, here):
+        file.parent.mkdir()
+        file.write_text("def f(q, k, v, **_): ...")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(installed.parent)])
+    impls_named(["f=hidden_kernel:f"], False, str(here.parent))
+    assert f"hidden_kernel is {installed}, which is found before {here}\n" in capsys.readouterr().err
 
 
 def test_suggested_options_exist() -> None:
@@ -320,10 +336,9 @@ def test_the_command_of_a_run_is_kept_as_in_the_checkout(typed: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["new-layer", "a.py", "b.py"], "takes one FILE, and no options"),
         (["new-kernel", "json.py"], "choose another name"),
         (["new-kernel", "bench.py"], "choose another name"),
-        (["new-layer", "my-kernel.py"], "such as my_kernel.py"),
+        (["new-layer", "my-kernel.py"], "such as my_layer.py"),
         (["new-kernel", "nowhere/kernel.py"], "can't be written: No such file or directory"),
     ],
 )
@@ -331,7 +346,7 @@ def test_templates_are_not_written_under_unusable_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert console.main(arguments) == 2
+    assert bench_main.main(arguments) == 3
     (line,) = capsys.readouterr().err.splitlines()
     assert says in line
     assert list(tmp_path.iterdir()) == []
@@ -342,8 +357,12 @@ def test_the_printed_commands_find_the_template(
 ) -> None:
     (tmp_path / "a b").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert console.main(["new-kernel", "a b/mine.py"]) == 0
-    assert "  cd 'a b'; attention-bench check mine:mine\n" in capsys.readouterr().out
+    assert bench_main.main(["new-kernel", "a b/mine.py"]) == 0
+    printed = capsys.readouterr().out
+    assert (
+        f"  cd 'a b'; python {BENCH} check mine:mine\n  cd 'a b'; pytest {BENCH} --smoke --impl mine=mine:mine\n"
+        in printed
+    )
 
 
 @pytest.mark.parametrize(
@@ -356,7 +375,7 @@ def test_the_templates_pass_the_check(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "mine", raising=False)
-    assert console.main([command]) == 0
+    assert bench_main.main([command]) == 0
     (impl,) = impls_named([f"mine=mine:{attr}"], False, str(tmp_path))
     cases = [Case.of(**{"T": 130, "H": 4, "D_h": 8} | axes) for axes in BEGUN]
     possible = [case for case in cases if impl.refusal(case) is None]
@@ -470,9 +489,7 @@ def test_ctrl_c_while_a_run_starts_is_one_line(tmp_path: Path, command: tuple[st
 
 
 @pytest.mark.parametrize("commands", [bench_main, reports_main])
-def test_an_option_of_which_the_last_would_count_is_given_once(
-    commands: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_option_is_given_once_and_with_a_value(commands: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     for command in commands.COMMANDS:
         with suppress(SystemExit):
             commands.main([command, "--help"])
@@ -482,3 +499,8 @@ def test_an_option_of_which_the_last_would_count_is_given_once(
                 commands.main([command, option, "1", f"{option}=2"])
             assert ended.value.code in (3, 4), (command, option)
             assert f"{option} is given 2 times: give it once" in capsys.readouterr().err
+            for empty in ([option, ""], [f"{option}="]):
+                with pytest.raises(SystemExit) as ended:
+                    commands.main([command, *empty])
+                assert ended.value.code in (3, 4), (command, option)
+                assert f"{option} is empty: give it a value" in capsys.readouterr().err

@@ -47,7 +47,7 @@ def test_a_kernel_of_a_local_repository_is_measured(repository: Path, suite: Sui
     ("named", "says"), [("repository#min", "has no attribute 'min'.*did you mean mine"), (".#mine", "can't import .: ")]
 )
 def test_usage_errors(named: str, says: str, repository: Path) -> None:
-    with pytest.raises(UsageError, match=f"--impl mine=kernels:{named}: .*{says}"):
+    with pytest.raises(UsageError, match=f"^mine=kernels:{named}: .*{says}"):
         impls_named([f"mine=kernels:{named}"], False, str(repository))
 
 

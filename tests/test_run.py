@@ -182,7 +182,7 @@ def test_a_module_that_reads_the_command_line_when_imported(
     (tmp_path / "script.py").write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
     monkeypatch.setattr(sys, "argv", ["pytest", "bench", "--impl", "x=script:f"])
     done = suite("--impl", "x=script:f", "--T", "16")
-    assert done.returncode == 4 and "--impl x=script:f: can't import script: SystemExit: 2" in done.stderr
+    assert done.returncode == 4 and "x=script:f: can't import script: SystemExit: 2" in done.stderr
 
 
 def test_cuda_without_cuda(suite: Suite) -> None:

@@ -28,8 +28,6 @@ def begin(config: pytest.Config) -> Run:
         raise UsageError("nothing can be timed under pytest-xdist: leave out -n")
     folder = results_folder(config) / str(get_machine_id())  # pytest-benchmark's name for it
     resume, save = config.getoption("resume"), config.getoption("benchmark_save")
-    if resume == "":
-        raise UsageError("--resume is empty: name the run that is to be finished")
     if config.getoption("redo") and not resume:
         raise UsageError("--redo starts the run of --resume NAME again: give --resume NAME")
     if not resume:

@@ -71,7 +71,7 @@ def _impl(name: str, folder: str) -> Impl:
     try:
         return _own(*name.rpartition("=")[::2], folder)
     except (TypeError, ValueError) as error:
-        raise UsageError(f"--impl {name if name.isprintable() else repr(name)}: {error}") from None
+        raise UsageError(f"{name if name.isprintable() else repr(name)}: {error}") from None
 
 
 _own_paths: dict[str, str] = {}
@@ -159,8 +159,13 @@ def _own(name: str, path: str, folder: str) -> Impl:
         imported = _imported(repository, lambda: _of_repository(repository, folder))
     else:
         imported = _imported(module, lambda: importlib.import_module(module))
+    file = getattr(imported, "__file__", None)
+    beside = Path(folder, *module.split("."))
+    for other in filter(Path.exists, (beside.with_suffix(".py"), beside / "__init__.py")):
+        if file and not other.samefile(file):
+            warn(f"{module} is {file}, which is found before {other}")
     if not hasattr(imported, attr):
-        where = getattr(imported, "__file__", None) or "a part of Python"
+        where = file or "a part of Python"
         taken = ", which Python has itself: give yours another name" if module in sys.stdlib_module_names else ""
         near = nearest(attr, vars(imported))
         raise ValueError(f"module {module} has no attribute {attr!r}; it is {where}{taken}{near}")

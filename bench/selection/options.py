@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from impls import Impl
-from stats.arguments import refuse_repeated
+from stats.arguments import refuse_ignored
 
 from .. import CHECKOUT
 from ..cases.axes import nearest
@@ -87,11 +87,9 @@ def refuse_unused(config: pytest.Config) -> None:
     for name in config.getoption("file_or_dir", []):  # none beside --help
         path = config.invocation_params.dir / name.partition("::")[0]
         if not path.resolve().is_relative_to(CHECKOUT / "bench"):
-            of_file = f"a kernel of your own is named by --impl mine={path.stem}:FUNCTION"
-            joined = "several values are joined by commas, as in --T 64,128"
-            raise UsageError(f"unexpected argument {name!r}: {of_file if path.suffix == '.py' else joined}")
+            raise UsageError(f"unexpected argument {name!r}: {_meant(name)}")
     given = [*map(str, config.invocation_params.args)]
-    refuse_repeated(config._parser.optparser, given)
+    refuse_ignored(config._parser.optparser, given)
     for option in filter(UNUSED.match, given):
         how = f"{', '.join(map(spelt, TIMING))} set how cells are timed, `python -m bench check` checks without timing"
         raise UsageError(f"{option} changes nothing here: {how}, `python -m reports` makes pages and comparisons")
@@ -99,6 +97,17 @@ def refuse_unused(config: pytest.Config) -> None:
     others = [name for dest, name in own.items() if name != "--list" and config.getoption(dest)]
     if config.getoption("attention_list") and others:
         raise UsageError(f"--list shows everything: leave out {', '.join(others)}")
+
+
+def _meant(word: str) -> str:
+    """Return how an argument that no option takes is given."""
+    if word in SWEEPS:
+        return f"a sweep is named by --sweep {word}"
+    if word.endswith(".py") or ":" in word:
+        name, _, place = word.rpartition("=")
+        module, _, attr = place.partition(":")
+        return f"a kernel of your own is named by --impl {name or 'mine'}={module}:{attr or 'FUNCTION'}"
+    return "several values are joined by commas, as in --T 64,128"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -188,9 +197,6 @@ def select(options: dict[str, Any], folder: str) -> Selection:
 
 def sweep_of(options: dict[str, Any], folder: str = ".") -> tuple[Sweep, str, dict[str, tuple[Any, ...]]]:
     """Return the sweep, the device, and the overridden axes; raises `UsageError`."""
-    for name, value in options.items():
-        if value == "":  # typically an unset shell variable
-            raise UsageError(f"--{name} is empty: give it a value, or leave it out")
     sweep = _sweep(options, folder)
     overrides = {axis: _values(axis, options[axis]) for axis in OPTIONS if options.get(axis)}
     devices = overrides.get("device", ())
