@@ -23,8 +23,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sweep": ("bench.cluster.command", "measure in several fresh processes, or on many machines"),
     "ab": ("commands.ab", "did it get slower? Compare two revisions, kernels or interpreters"),
     "bisect": ("commands.bisect", "which commit, or which torch, made it slower?"),
+    "new-kernel": ("bench.new:kernel", "write FILE (default: mine.py), a template of a kernel"),
+    "new-layer": ("bench.new:layer", "write FILE (default: mine.py), a template of a layer"),
 }
-"""Commands, each with the module whose `main(arguments) -> exit code` implements it, and a description."""
+"""Commands, each with the function `(arguments) -> exit code` that implements it (default: `main`), and a description."""
 
 USAGE_ERROR = 3
 
@@ -33,19 +35,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command named by the first argument."""
     name, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in COMMANDS:
-        module, _ = COMMANDS[name]
+        module, _, function = COMMANDS[name][0].partition(":")
         try:
-            command = import_module(module)
+            command = getattr(import_module(module), function or "main")
         except Exception as error:
             if "impls" in sys.modules:
                 raise
             terminal.warn(f"BROKEN: impls can't be imported: {type(error).__name__}: {error}")
             return 1
         interrupts.raise_from_now_on()
-        code: int = command.main(rest)
+        code: int = command(rest)
         return code
     if name in ("-h", "--help"):
-        lines = [f"  {name:<7} {about}" for name, (_, about) in COMMANDS.items()]
+        lines = [f"  {name:<10} {about}" for name, (_, about) in COMMANDS.items()]
         usage = as_typed("usage: python -m bench COMMAND [options]")
         print("\n".join([usage, "", *lines, "", "Each has its own --help."]))
         return 0

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shlex
 import subprocess
 import sys
 import tomllib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
-from keyword import iskeyword
 from pathlib import Path
 
 from . import interrupts  # noqa: F401  (Ctrl-C is one line)
@@ -42,16 +40,12 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
     "compare": ((*REPORTS, "compare"), "two saved runs, cell by cell"),
     "baseline": ((*REPORTS, "baseline"), "the run that later runs are compared with"),
     "history": ((*REPORTS, "history"), "every cell over all runs of this machine"),
-    "new-kernel": ((), "write FILE (default: mine.py), a template of a kernel"),
-    "new-layer": ((), "write FILE (default: mine.py), a template of a layer"),
+    "new-kernel": ((*BENCH, "new-kernel"), "write FILE (default: mine.py), a template of a kernel"),
+    "new-layer": ((*BENCH, "new-layer"), "write FILE (default: mine.py), a template of a layer"),
     "completion": ((), "for bash and zsh: attention-bench completion >> ~/.bashrc"),
 }
 
-WITHOUT_OPTIONS = {"new-kernel": "[FILE]", "new-layer": "[FILE]", "completion": "", "list": ""}
-"""Commands without options, and the arguments that they take."""
-
-TAKEN = ("torch", "numpy", "bench", "commands", "impls", "reports", "stats")
-"""Modules that are found before those of the user."""
+WITHOUT_OPTIONS = ("completion", "list")
 
 COMPLETION = """\
 # Completion for bash and zsh: attention-bench completion >> ~/.bashrc (or ~/.zshrc)
@@ -71,11 +65,11 @@ OPTIONS
 complete -o default -F _attention_bench attention-bench
 """
 
-USAGE_ERROR = 2
+USAGE_ERROR = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns its exit code, or 2 for an unknown command."""
+    """Run a command; returns its exit code, or 3 for an unknown command."""
     name, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in ("-h", "--help"):
         print(_help())
@@ -88,39 +82,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(f"unknown command {name!r}{nearest(name, COMMANDS)} (--help shows all)")
     command, about = COMMANDS[name]
     if name in (*WITHOUT_OPTIONS, "run") and {"-h", "--help"} & {*rest}:
-        usage = f"usage: attention-bench {name} {WITHOUT_OPTIONS.get(name)}".rstrip()
+        usage = f"usage: attention-bench {name}"
         print(_run_help() if name == "run" else f"{usage}\n\n{about[0].upper()}{about[1:]}.")
         return 0
     if not command:
-        return completion(rest) if name == "completion" else write_template(name, rest)
+        return completion(rest)
     sys.stdout.flush()
     named = os.environ | {"ATTENTION_BENCH_COMMAND": name}  # makes `stats.arguments.as_typed` print `attention-bench`
     os.execve(sys.executable, [sys.executable, *command, *rest], named)
-
-
-def write_template(command: str, arguments: Sequence[str]) -> int:
-    """Write a template of a kernel or layer; refuses to overwrite files and to shadow other modules."""
-    if len(arguments) > 1 or " ".join(arguments).startswith("-"):
-        return _complain(f"{command} {' '.join(arguments)}: takes one FILE, and no options")
-    path = Path(arguments[0] if arguments else "mine.py")
-    if path.suffix != ".py" or not path.stem.isidentifier() or iskeyword(path.stem):
-        return _complain(f"{command} {path}: expected the name of a module, such as my_kernel.py")
-    if path.stem in sys.stdlib_module_names or path.stem in TAKEN:
-        return _complain(f"{command} {path}: a module {path.stem} exists already; choose another name")
-    attr = {"new-kernel": "mine", "new-layer": "Mine"}[command]
-    run = f"attention-bench run --smoke --impl mine={path.stem}:{attr}"
-    text = (HOME / "bench" / "templates" / f"{command[4:]}.py.txt").read_text(encoding="utf-8")
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text.format(name=path.stem, run=run))
-    except FileExistsError:
-        return _complain(f"{path} exists already; choose another name, such as my_{command[4:]}.py")
-    except OSError as error:
-        return _complain(f"{path} can't be written: {error.strerror}")
-    there = "" if path.parent == Path() else f"cd {shlex.quote(str(path.parent))}; "
-    print(f"{path} is written. Edit it; then check it, and time it beside sdpa:")
-    print(f"  {there}attention-bench check {path.stem}:{attr}\n  {there}{run}")
-    return 0
 
 
 def completion(arguments: Sequence[str]) -> int:

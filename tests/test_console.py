@@ -62,8 +62,8 @@ def test_the_wheel_installs_a_single_package(site: Path, tmp_path: Path) -> None
 def test_a_new_kernel_is_measured_and_reported_whatever_lies_around(site: Path, hostile: Path) -> None:
     assert "attention-bench run --smoke --impl mine=mine:mine" in run(site, hostile, "new-kernel").stdout
     again = run(site, hostile, "new-kernel")
-    said = "attention-bench: mine.py exists already; choose another name, such as my_kernel.py\n"
-    assert (again.returncode, again.stderr) == (2, said)
+    said = "attention-bench: error: mine.py exists already; choose another name, such as my_kernel.py\n"
+    assert (again.returncode, again.stderr) == (3, said)
     done = run(site, hostile, "run", "--impl", "mine=mine:mine,sdpa", "--T", "16", "--H", "2", "--dtype", "float32",
                "-v", "--cell-time", "0.01", "--benchmark-save=mine", "--report")  # fmt: skip
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
@@ -87,7 +87,7 @@ def test_every_command_is_there(name: str, monkeypatch: pytest.MonkeyPatch, caps
 
 
 def test_an_unknown_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert console.main(["rum"]) == 2
+    assert console.main(["rum"]) == 3
     assert "unknown command 'rum'; did you mean run?" in capsys.readouterr().err
     assert console.main([]) == console.main(["list", "--help"]) == 0
     printed = capsys.readouterr().out
@@ -120,7 +120,9 @@ def options(pytestconfig: pytest.Config, capsys: pytest.CaptureFixture[str]) -> 
 TYPED = re.compile(
     r"(pytest(?: PATH/TO/| )bench/?|python -m (?:bench|reports)|python PATH/TO/(?:bench|reports)|attention-bench) ?([^`\n#;|]*)"
 )
-SOURCES = sorted(path for folder in ("bench", "reports") for path in (CHECKOUT / folder).rglob("*.py"))
+SOURCES = sorted(
+    path for folder in ("bench", "commands", "reports", "stats") for path in (CHECKOUT / folder).rglob("*.py")
+)
 OPTION = re.compile(r"(?<![\w-])--[A-Za-z][\w-]*")
 
 
@@ -143,8 +145,8 @@ def test_docs_for_users_show_commands_that_an_installed_suite_has() -> None:
         lines = (CHECKOUT / "docs" / f"{name}.md").read_text(encoding="utf-8").splitlines()
         shown += [line for line in lines if re.search(r"python -m (bench|reports)|pytest bench/", line)]
     assert [line for line in shown if "in this checkout" not in line] == [
-        "`pytest bench/` is `run`, and the others are `python -m bench NAME` (measuring) or",
-        "`python -m reports NAME` (reading saved runs).",
+        "`pytest bench/` is `run`, `pytest bench/ --list` is `list`, and the others are",
+        "`python -m bench NAME` (measuring, templates) or `python -m reports NAME` (reading saved runs); from",
     ]
 
 
