@@ -130,7 +130,6 @@ class Simulated(LocalWorker):
         assert do != "drop" or details["outputs"]  # nothing is built again in a process that checks
         if do == "probe":
             self.probed = details["impl"]
-            return {"checked": []}
         elif do == "check":
             return self.check(*self.probed.split("-"))
         elif do in ("prepare", "workload", "pin", "time") and what != "it":

@@ -144,8 +144,7 @@ class Process(LocalWorker):
             return {"seconds": seconds, "fastest": 0.9 * seconds, "page_faults": 2.0, "voluntary": 0.0,
                     "involuntary": 1.0} | self.sensors()  # fmt: skip
         columns = {"kernel": "x", "peak_bytes": it.peak_bytes, "operators": 1}
-        replies = {"cells": {"unknown": {}}, "probe": {"checked": [name]},
-                   "check": {"columns": columns, "seconds": it.checked or seconds},
+        replies = {"cells": {"unknown": {}}, "check": {"columns": columns, "seconds": it.checked or seconds},
                    "other_pages": it.pages, "renew": {"compared": 5, "seconds": seconds}}  # fmt: skip
         return replies.get(do, {"seconds": seconds} if do == "prepare" else {})
 
@@ -210,24 +209,6 @@ def test_the_order_of_timing_follows_from_the_seed(measured: Measured) -> None:
         return processes.of("time")
 
     assert order(1) == order(1) != order(2)
-
-
-def test_two_processes_check_the_longest_cases_first_and_no_probe_twice(measured: Measured) -> None:
-    cases = [Case.of(T=T, H=1, D_h=8) for T in (16, 64, 256, 512)]
-    names = ("sdpa", "fused", "fused+compile", "loop")
-    cells = tuple(Cell(impls.get(name), case) for case in cases for name in names if case.T < 512 or name != "loop")
-    measured(processes := Simulated(dict.fromkeys(names, 1e-3)), *cells)
-    probes = [
-        (name, details["case"]["T"], number, details["checked"])
-        for do, name, number, details in processes.asked
-        if do == "probe"
-    ]
-    assert [it[:2] for it in probes[:2]] == [("loop", 256), ("fused+compile", 64)]
-    assert sorted(name for name, *_, checked in probes if not checked) == ["fused+compile", "loop", "sdpa"]
-    assert [[*dict.fromkeys(T for _, T, number, _ in probes if number == it)] for it in (0, 1)] == [
-        [256, 16],
-        [64, 512],
-    ]
 
 
 @pytest.mark.parametrize(("noise", "count"), [(0.0, VISITS // 2), (0.5, VISITS)])

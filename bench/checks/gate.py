@@ -82,8 +82,7 @@ class Gate:
     """Checks implementations, and skips combinations that it has already checked."""
 
     def __init__(self) -> None:
-        self.checked: set[str] = set()
-        """Checks that were passed, of an implementation on a case each."""
+        self._checked: set[tuple[str, str, Case]] = set()
 
     def check(self, impl: Impl, case: Case) -> Probed:
         """Run all checks except that of the timed module; raises `Wrong` with a sentence, or the implementation's
@@ -140,15 +139,15 @@ class Gate:
             self._once("dropout of the output", eager, probe, check_output_dropped)
 
     def _once(self, what: str, impl: Impl, case: Case, check: Callable[[Impl, Case], object]) -> None:
-        key = f"{what} {impl.name} {replace(case, threads=None).id}"
-        if key in self.checked:
+        key = (what, impl.name, replace(case, threads=None))
+        if key in self._checked:
             return
         try:
             check(impl, case)
         except Exception as error:
             outcome = classify(error)
             raise type(outcome)(f"{what}, {case.id}: {outcome}") from error
-        self.checked.add(key)
+        self._checked.add(key)
 
 
 def padded(probed: Sequence[Case]) -> list[Case]:

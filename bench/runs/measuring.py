@@ -12,11 +12,12 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from time import monotonic
+from typing import Any
 
-from impls.registry import eager_name
 from stats import ratios
 from stats.estimate import half_width
 
@@ -77,10 +78,6 @@ class Measuring:
         """When the time left was printed."""
         self._owner: dict[str, WorkerPool] = {}
         """Pool that checked each case, or would have: it times the case in a run of one process, and finishes it."""
-        self._passed = defaultdict[str, set[str]](set)
-        """Checks that each implementation passed, by its eager name: no other pool repeats them."""
-        self._in_check: list[str] = []
-        """Eager names of the implementations that pools are checking now."""
 
     def _that_fit(self, free: int) -> set[str]:
         """Return the cases whose cells stay ready between visits: smallest first, in a third of a pool's free bytes."""
@@ -128,10 +125,10 @@ class Measuring:
         return [cell for cell in self._cells if not self._run.settled(cell.key)]
 
     def _check(self, pools: Sequence[WorkerPool]) -> None:
-        """Check cells: each pool takes cases; those that ended a run come last, alone."""
+        """Check cells: each pool takes cases that share probes; those that ended a run come last, alone."""
         unchecked = self._unchecked()
         suspects = [cell for cell in unchecked if self._run.begun[cell.key]]
-        queue = longest_first([cell for cell in unchecked if cell not in suspects])
+        queue = shared_probes([cell for cell in unchecked if cell not in suspects], len(pools))
         self._owner = {}
         with accounted("check"):
             run_concurrently([self._checking(pool, queue) for pool in pools])
@@ -141,20 +138,12 @@ class Measuring:
 
     def _checking(self, pool: WorkerPool, queue: list[list[Cell]]) -> Script:
         while queue:
-            for cell in self._others_first(queue.pop(0)):
+            for cell in queue.pop(0):
                 self._owner.setdefault(cell.case.id, pool)
                 self._run.add_begin(cell)
                 held = cell.case.id in self._held
-                name = eager_name(cell.impl.name)
-                self._in_check.append(name)
                 try:
-                    reply = yield from checking(
-                        pool.client(cell),
-                        **request(cell),
-                        threaded=cell.threaded,
-                        keep=held,
-                        checked=self._passed[name],
-                    )
+                    reply = yield from checking(pool.client(cell), **request(cell), threaded=cell.threaded, keep=held)
                 except Skip as outcome:
                     pool.skip(cell, outcome)
                     if self._fail_fast and outcome.reason in FAILURES:
@@ -165,17 +154,7 @@ class Measuring:
                     self._tell(self._run.line(cell, "checked"))
                     if held:
                         pool.seconds[cell.key] = reply["seconds"]
-                finally:
-                    self._in_check.remove(name)
                 self._tell_left("checking", ", timing included")
-
-    def _others_first(self, cells: Sequence[Cell]) -> Iterator[Cell]:
-        """Yield cells, if possible of an implementation that no other pool is checking, whose probes it would repeat."""
-        left = [*cells]
-        while left:
-            cell = next((it for it in left if eager_name(it.impl.name) not in self._in_check), left[0])
-            left.remove(cell)
-            yield cell
 
     def _time(self, pools: Sequence[WorkerPool]) -> None:
         """Make all visits of these processes, spread over their lifetime."""
@@ -314,19 +293,16 @@ class Measuring:
             self._tell(f"no trace of {len(names)} cells ({', '.join(dict.fromkeys(names))}): {why}")
 
 
-def longest_first(cells: Sequence[Cell]) -> list[list[Cell]]:
-    """Group cells by case: cases with a Python loop first, whose check takes seconds, then those with most pairs of a
-    query and a key, so that pools end at about the same time. In a case, loops and compiled forms come first.
+def shared_probes(cells: Sequence[Cell], pools: int) -> list[list[Cell]]:
+    """Group cells that share probes: by all axes but sizes, else by all but lengths, else by case. Python loops and
+    compiled forms, whose checks use one thread for seconds, come first: later, another pool would wait for them.
     """
+    cells = sorted(cells, key=lambda cell: (cell.impl.limits.max_pairs is None, not cell.impl.compiled))
 
-    def size(group: Sequence[Cell]) -> tuple[bool, int]:
-        case = group[0].case
-        return _is_loop(group[0]), case.B * case.H * case.T * case.T_kv
-
-    cells = sorted(cells, key=lambda cell: (not _is_loop(cell), not cell.impl.compiled))
-    return sorted(grouped(cells, lambda case: case.id).values(), key=size, reverse=True)
-
-
-def _is_loop(cell: Cell) -> bool:
-    """Whether the implementation is a Python loop."""
-    return cell.impl.limits.max_pairs is not None
+    lengths: dict[str, Any] = {"B": 1, "T": 1, "T_kv": 1}
+    sizes = lengths | {"H": 1, "H_kv": 1, "D_h": 1, "D_v": 1, "d_model": 1}
+    for alike in (sizes, lengths, {}):
+        groups = grouped(cells, partial(replace, **alike))
+        if len(groups) >= pools:
+            break
+    return [*groups.values()]

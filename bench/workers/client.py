@@ -239,14 +239,9 @@ def checking(
     threaded: bool,
     keep: bool = True,
     memory: bool = True,
-    checked: set[str] | None = None,
 ) -> Generator[Request, Reply, Reply]:
-    """Check a cell for correctness; returns the reply of `Tasks.check`. `checked`: checks that the implementation passed
-    in any process, to which those of this cell are added.
-    """
-    known = set() if checked is None else checked
-    probed = yield Request(client, "probe", {"what": what, "impl": impl, "case": case, "checked": [*known]})
-    known.update(probed["checked"])
+    """Check a cell for correctness; returns the reply of `Tasks.check`."""
+    yield Request(client, "probe", {"what": what, "impl": impl, "case": case})
     return (yield Request(client, "check", {"what": what, "keep": keep, "memory": memory}, threaded))
 
 

@@ -161,18 +161,13 @@ class Tasks:
                     "start in the folder of your repository that holds it"
                 )
 
-    def probe(self, what: str, impl: str, case: Reply, checked: Sequence[str] = ()) -> Reply:
-        """Check an implementation on probes, and build the module of a cell: {"checked": the checks that it passed}.
-
-        `checked`: those that it passed in another process, which are not repeated.
-        """
+    def probe(self, what: str, impl: str, case: Reply) -> Reply:
+        """Check an implementation on probes, and build the module of a cell."""
         cell = self._cell(impl, case)
         self._ready.pop(what, None)  # one rejected while it was timed, which would take the memory of this one
-        before = {*self._gate.checked}
-        self._gate.checked |= {*checked}
         with as_system():
             self._ready[what] = probe(cell, self._gate)
-        return {"checked": [*self._gate.checked - before]}
+        return {}
 
     def check(self, what: str, keep: bool = True, memory: bool = True) -> Reply:
         """Check a built cell against the reference, and measure its call; returns the resulting columns of the row:
