@@ -21,7 +21,7 @@ LEVEL = 0.05
 TRIM = 10
 """Of every TRIM replicates, the lowest and the highest are trimmed: a temporary disturbance affects few of them."""
 
-BETWEEN_PROCESSES = 0.015
+BETWEEN_PROCESSES = 0.02
 """Standard deviation in logarithms of ratios between processes of unchanged code, in excess of the scatter of visits.
 
 Calibrated on stored runs (`tests/experiments/ranking.py`): a prior, used before a run provides its own estimate.

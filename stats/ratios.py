@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from .estimate import (
+    LEVEL,
     PRIOR,
     Array,
     ByProcess,
@@ -21,6 +23,7 @@ from .estimate import (
     between_processes,
     exp_or_inf,
     of_processes,
+    quantile,
     simultaneous,
     trimmed,
 )
@@ -100,13 +103,14 @@ class Ratio(NamedTuple):
 
 VISITS = 6
 """Visits of a case in one process, spread over the process's lifetime. A process with fewer visits, which have fewer
-than VISITS rounds on average and at least VISITS in all, shows its scatter by its rounds instead of its visits' medians:
-medians of few rounds scatter as much as the rounds, and few visits estimate their scatter poorly.
+than VISITS rounds on average, contributes its rounds instead of its visits' means: means of few rounds scatter as much as
+the rounds, and few visits estimate their scatter poorly.
 """
 
-TRIMMED = 1 / 3
-"""Share of a process's rounds trimmed at either end: disturbances make a call longer, occasionally twice as long
-(compared on recorded runs with medians, the Hodges-Lehmann estimator and ratios of medians: docs/measured.md).
+TRIMMED = 3
+"""Of every TRIMMED of a process's rounds beyond two, the lowest and the highest are trimmed: disturbances make a call
+longer, occasionally twice as long (compared on recorded runs with medians, the Hodges-Lehmann estimator and ratios of
+medians: docs/measured.md).
 """
 
 DISTURBED = 2.0
@@ -122,9 +126,8 @@ Ratios = dict[Name, dict[Name, Ratio]]
 
 
 def paired(of: Samples, over: Samples, one_case: bool = True) -> ByProcess:
-    """Return the log ratios of rounds that both rows have, by process. Their mean is the trimmed mean of the rounds, and
-    their scatter that of the visits' medians, or of the rounds if there are few (`VISITS`). Disturbed visits are left
-    out (`DISTURBED`).
+    """Return log ratios by process whose mean is the trimmed mean over the rounds that both rows have, and whose scatter
+    shows its error: one per visit, or per round if there are few (`VISITS`). Disturbed visits are left out (`DISTURBED`).
 
     Rows without common rounds, which may not have fitted into memory at once, are paired by visit as those of two
     cases.
@@ -142,18 +145,21 @@ def paired(of: Samples, over: Samples, one_case: bool = True) -> ByProcess:
 
 def _units(visits: Sequence[Array], usual: Array) -> list[float]:
     """Return the log ratios of a process's visits, arrays of (rounds, 2) seconds. `usual`: both rows' usual seconds."""
-    all_rounds = sum(map(len, visits))
-    few = len(visits) < VISITS <= all_rounds < VISITS * len(visits)
+    few = 1 < len(visits) < VISITS and sum(map(len, visits)) < VISITS * len(visits)
     counted = [both for both in visits if (_median(both) <= DISTURBED * usual).any()]
     logs = [np.log(both[:, 0] / both[:, 1]) for both in counted]
     if not logs:
         return []
-    rounds = np.concatenate(logs)
-    units = trimmed(rounds, int(TRIMMED * len(rounds)))
-    if not few:
-        medians = np.array([_median(it) for it in logs])
-        units = medians - medians.mean() + units.mean()
-    return [float(it) for it in units]
+    n = sum(map(len, logs))
+    cut = max(0, n - 2) // TRIMMED
+    rounds = trimmed(np.concatenate(logs), cut)
+    mean, beyond = rounds.mean(), rounds - rounds.mean()
+    if few and n > 1:  # Yuen's degrees of freedom are those of the rounds that are kept
+        beyond *= _quantile(n - 2 * cut - 1) / _quantile(n - 1)
+    else:  # weighted by rounds, so that the mean stays
+        ends = np.cumsum([len(it) for it in logs])[:-1]
+        beyond = np.array([part.sum() for part in np.split(beyond, ends)]) * len(logs) / n
+    return [float(it) for it in mean + beyond]
 
 
 def _median(values: Array) -> Array:
@@ -161,6 +167,11 @@ def _median(values: Array) -> Array:
     ordered = np.sort(values, axis=0)
     middle: Array = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
     return middle
+
+
+@cache
+def _quantile(df: int) -> float:
+    return quantile(1 - LEVEL / 2, df)
 
 
 def _paired_by_visit(of: Samples, over: Samples) -> ByProcess:

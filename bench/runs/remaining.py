@@ -8,7 +8,7 @@ from math import ceil
 from ..cases.case import Case
 from ..cases.cells import Cell, grouped
 from ..cases.counting import bytes_of_reference, flops, least_bytes
-from ..timing.engine import COMMON_ROUNDS, COMMON_SECONDS, VISITS
+from ..timing.engine import COMMON_ROUNDS, COMMON_SECONDS, LONG_MEMBER, MIN_VISIT_ROUNDS, VISITS, Visits
 from ..timing.malloc import KEEP, MAPPED, chosen
 from .rows import Found
 from .run import Run
@@ -45,13 +45,18 @@ def remaining(run: Run) -> float:
     longer = (CALLS + sum(made.values())) / (CALLS + sum(seconds_of_call(run.cell(key).case) for key in made))
     planned = map(run.cell, (run.planned or set()) - run.skipped.keys())
     time, left = TIMED * run.processes * run.timing["cell_time"], END
+    all_visits, every = run.processes * VISITS, VISITS // Visits(0.0, run.processes).long
     for case, cells in grouped(planned, lambda case: case.id).items():
         calls = {it: checked.get(it.key, longer * seconds_of_call(it.case)) for it in cells}
-        timed = sum(max(time, COMMON_ROUNDS * call) for call in calls.values())
-        ready = sum(0.1 + READIED * call for call in calls.values())
-        passes = len(run.visits(case)) / VISITS
-        left += (1 - passes / run.processes) * min(timed, COMMON_SECONDS + time * len(cells))
-        left += (run.processes - ceil(passes)) * ready
+        made, ready = len(run.visits(case)), run.processes - len(run.visits(case)) / VISITS
+        common = min(COMMON_ROUNDS * sum(calls.values()), COMMON_SECONDS)
+        if max(calls.values()) > LONG_MEMBER:  # all take part in its rounds
+            left += (1 - made // every / (all_visits // every)) * common
+        for call in calls.values():
+            if call <= LONG_MEMBER:
+                left += (1 - made / all_visits) * max(time, VISITS * MIN_VISIT_ROUNDS * call)
+            first = every if call > LONG_MEMBER else 1  # visit in which it is timed
+            left += (ceil(ready) if made % VISITS < first else int(ready)) * (0.1 + READIED * call)
         left += sum(seconds_of_check(it, call) for it, call in calls.items() if not run.settled(it.key))
         left += MORE * sum(calls.values()) if "model" in run.asked else 0.0
     return left

@@ -159,11 +159,11 @@ def _own(name: str, path: str, folder: str) -> Impl:
         imported = _imported(repository, lambda: _of_repository(repository, folder))
     else:
         imported = _imported(module, lambda: importlib.import_module(module))
+        beside = Path(folder, *module.split("."))
+        for other in filter(Path.exists, (beside.with_suffix(".py"), beside / "__init__.py")):
+            if (found := getattr(imported, "__file__", None)) and os.path.realpath(found) != os.path.realpath(other):
+                warn(f"{module} is {found}, which is found before {other}")
     file = getattr(imported, "__file__", None)
-    beside = Path(folder, *module.split("."))
-    for other in filter(Path.exists, (beside.with_suffix(".py"), beside / "__init__.py")):
-        if file and not other.samefile(file):
-            warn(f"{module} is {file}, which is found before {other}")
     if not hasattr(imported, attr):
         where = file or "a part of Python"
         taken = ", which Python has itself: give yours another name" if module in sys.stdlib_module_names else ""

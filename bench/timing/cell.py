@@ -317,15 +317,19 @@ class CheckCalls:
             built.perturb()  # a cache of results on the checked inputs must not appear fast initially
             self.time()
             built.refill(0)
-            dropped = built.call.read(self.size())
+            self._check_noise(built.call.read(self.size()))
             built.refill(1)
             built.module.eval()
             output = built.call.run()
             built.module.train()
         with accounted("gate"):
-            check_scatter(dropped["output"], problem_of(case), case)
-            check_same_noise(dropped, problem_of(case))
             verify(built.call.read(output), problem_of(case, input_set=1), NEW_NUMBERS)
+
+    def _check_noise(self, outputs: dict[str, Tensor]) -> None:
+        with accounted("gate"):
+            case = self.built.cell.case
+            check_scatter(outputs["output"], problem_of(case), case)
+            check_same_noise(outputs, problem_of(case))
 
     def repeat(self) -> None:
         """Make more calls if a result is inconclusive."""

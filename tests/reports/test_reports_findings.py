@@ -107,5 +107,5 @@ def test_the_variation_between_processes_is_printed_and_whether_it_was_estimated
     tiny: Run, interleaved_run: Run
 ) -> None:
     assumed, estimated = (findings.between_processes(frame.rows_of(run)) for run in (tiny, interleaved_run))
-    assert assumed.endswith(": 1.5 % (standard deviation; assumed, since there is one process).")
-    assert estimated.endswith(" % (standard deviation; estimated from this run, with 1.5 % as prior).")
+    assert assumed.endswith(": 2 % (standard deviation; assumed, since there is one process).")
+    assert estimated.endswith(" % (standard deviation; estimated from this run, with 2 % as prior).")
