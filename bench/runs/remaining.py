@@ -48,15 +48,16 @@ def remaining(run: Run) -> float:
     all_visits, every = run.processes * VISITS, VISITS // Visits(0.0, run.processes).long
     for case, cells in grouped(planned, lambda case: case.id).items():
         calls = {it: checked.get(it.key, longer * seconds_of_call(it.case)) for it in cells}
-        made, ready = len(run.visits(case)), run.processes - len(run.visits(case)) / VISITS
+        past = len(run.visits(case))
+        to_begin = run.processes - past / VISITS
         common = min(COMMON_ROUNDS * sum(calls.values()), COMMON_SECONDS)
         if max(calls.values()) > LONG_MEMBER:  # all take part in its rounds
-            left += (1 - made // every / (all_visits // every)) * common
+            left += (1 - past // every / (all_visits // every)) * common
         for call in calls.values():
             if call <= LONG_MEMBER:
-                left += (1 - made / all_visits) * max(time, VISITS * MIN_VISIT_ROUNDS * call)
+                left += (1 - past / all_visits) * max(time, VISITS * MIN_VISIT_ROUNDS * call)
             first = every if call > LONG_MEMBER else 1  # visit in which it is timed
-            left += (ceil(ready) if made % VISITS < first else int(ready)) * (0.1 + READIED * call)
+            left += (ceil(to_begin) if past % VISITS < first else int(to_begin)) * (0.1 + READIED * call)
         left += sum(seconds_of_check(it, call) for it, call in calls.items() if not run.settled(it.key))
         left += MORE * sum(calls.values()) if "model" in run.asked else 0.0
     return left
