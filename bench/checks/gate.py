@@ -499,7 +499,7 @@ def check_many_forwards(module: nn.Module, case: Case, numbers: Sequence[Inputs]
     for input_set, o, read in zip(FORWARDS, outputs, numbers, strict=True):
         outputs_by_name = _with_gradients(o, module, case, read, small)
         verify(outputs_by_name, problem_of(case, input_set), f"{TWO_FORWARDS}{small:.0e}: ")
-    module.train(case.drops)
+    module.eval()
 
 
 def _with_gradients(o: Tensor, module: nn.Module, case: Case, numbers: Inputs, small: float = 1.0) -> dict[str, Tensor]:
