@@ -2,7 +2,7 @@
 
 Compared numbers must be measured under the same conditions, so the members of a group, such as the cells of a case, are
 interleaved: each round times every member once, in random order. The ratio of two members is taken round by round
-(`stats/ratios.py`). It repeats within 1.9 % (median of two runs); without interleaving, within 15.6 % (docs/measured.md).
+(`stats/ratios.py`). It repeats within 1.2 % (median of two runs); without interleaving, within 15.6 % (docs/measured.md).
 """
 
 from __future__ import annotations
