@@ -171,7 +171,9 @@ class Inputs:
     def perturb(self, weight: int = 1) -> None:
         """Add noise to every number of every input, so that no digest matches; their variance is preserved.
 
-        With `weight` 0 all numbers keep their values, and the same memory is read and written.
+        Zeros stay: in the features of a pattern (`patterns.py`) noise makes scores extreme, whose exponentials take
+        some kernels twice as long. With `weight` 0 all numbers keep their values, and the same memory is read and
+        written.
         """
         for buffer in self.tensors:
             if not buffer.is_floating_point():
@@ -180,7 +182,7 @@ class Inputs:
             generator = torch.Generator(buffer.device)
             generator.seed()
             noise = torch.empty_like(buffer.data).uniform_(-1, 1, generator=generator)
-            buffer.data.mul_(1 - 0.2 * weight).add_(noise, alpha=weight)
+            buffer.data.mul_(1 - 0.2 * weight).add_(noise.mul_(buffer.data != 0), alpha=weight)
 
     def refill(self, problem: Problem) -> None:
         """Load another problem's numbers into the same buffers through `.data`, which caches keyed by address and
