@@ -20,7 +20,7 @@ from .sdpa import sdpa
 
 
 def _unfit(case: Any) -> str | None:
-    """No keys and values of their own."""
+    """Reject cases without a latent."""
     return None if case.latent else "is a form of multi-head latent attention: --latent"
 
 
@@ -29,7 +29,7 @@ FORM: dict[str, Any] = {"common": False, "unless": _unfit}
 
 @register("absorbed", beyond=(*EVERY_RULE, *AROUND), scores=every_score, **FORM)
 class Absorbed(LatentLayer):
-    """The plain formula on queries that have absorbed W_k; W_v comes after it."""
+    """The plain formula on queries multiplied by W_k; its output is multiplied by W_v."""
 
     def __init__(self, shape: LayerShape):
         width = (shape.latent or 0) + (shape.rope or 0)

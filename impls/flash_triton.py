@@ -1,7 +1,7 @@
-"""FlashAttention's forward pass as a kernel written by hand, in Triton: the algorithm of `online.py`, on a GPU's own terms.
+"""FlashAttention's forward pass as a kernel written by hand, in Triton: the algorithm of `online.py` for a GPU.
 
 A program computes one block of queries of one head. It reads keys and values block by block, and holds a running maximum, a
-running sum and its part of the output in registers: of the scores nothing is ever written to memory.
+running sum and its part of the output in registers: scores are never written to memory.
 """
 
 from __future__ import annotations

@@ -18,16 +18,16 @@ QUERIES = 4096
 
 
 def _unfit(case: Any) -> str | None:
-    """No backward on the CPU."""
+    """Reject a backward on the CPU."""
     if case.device == "cpu" and case.mode == "backward":
         return "has no backward on the CPU"
     return None
 
 
 def _unfit_compiled(case: Any) -> str | None:
-    """No sinks on the CPU when compiled."""
+    """Reject sinks on the CPU."""
     if case.device == "cpu" and case.sinks:
-        return "has no sinks on the CPU: torch's compiler gives no sums of the softmax there"
+        return "has no sinks on the CPU: compiled by torch, it returns no sums of the softmax there"
     return None
 
 
@@ -42,7 +42,7 @@ def _unfit_compiled(case: Any) -> str | None:
     scores=every_score,
 )
 class Flex(KernelCore):
-    """`flex_attention` with its block mask made before the clock; only its compiled form never stores the scores."""
+    """`flex_attention` with a block mask that is built in advance; only its compiled form never stores the scores."""
 
     typed: Tensor
 

@@ -1,4 +1,4 @@
-"""A detour of tutorials: softmax over every key, then masking and a second normalisation."""
+"""A detour that tutorials take: softmax over every key, then masking and a second normalisation."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .registry import every_score, register
 
 
 def _unfit(case: Any) -> str | None:
-    """No gradients in half precision."""
+    """Reject a backward in half precision."""
     if case.mode == "backward" and case.dtype in ("float16", "bfloat16"):
-        return "loses the gradient's digits in half precision where a query sees few keys: it normalises twice"
+        return "computes inaccurate gradients in half precision where a query sees few keys, since it normalises twice"
     return None
 
 

@@ -18,7 +18,7 @@ BLOCK = 128
 @register("online", takes_mask=True, dropout=False, common=False, autocasts=False)
 @explicit
 def online(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, scale: float, dropout_p: float) -> Tensor:
-    """Softmax over blocks of keys with a running maximum and sum; scores are made again for the gradient."""
+    """Softmax over blocks of keys with a running maximum and sum; scores are recomputed for the gradient."""
     o: Tensor = OnlineSoftmax.apply(q, k, v, visible, scale)  # type: ignore[no-untyped-call]
     return o
 

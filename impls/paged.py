@@ -18,8 +18,8 @@ from .rules import BY_MASK
 
 
 def _unfit(case: Any) -> str | None:
-    """No caches in one piece."""
-    return None if case.page else "computes with a cache in pages only: --page"
+    """Reject contiguous caches."""
+    return None if case.page else "needs a paged cache: --page"
 
 
 BLOCK = 128
@@ -27,7 +27,7 @@ BLOCK = 128
 
 
 def _unfit_compiled(case: Any) -> str | None:
-    """No blocks that hold more than one page."""
+    """Reject pages that are not whole blocks."""
     if case.device == "cpu" and case.page < BLOCK:
         return f"gives NaN on the CPU for very negative scores in pages shorter than {BLOCK} tokens (torch 2.13)"
     if case.page % BLOCK:
@@ -50,7 +50,7 @@ class PagedLayer(KernelLayer):
 
 @register("page_by_page", **ROUTE)
 class PageByPage(PagedLayer):
-    """One page of every request after the other, with a running maximum and sum of the softmax."""
+    """One page after the other, of all requests at once, with a running maximum and sum of the softmax."""
 
     def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
         """(B, H, T, D_h), pools (1, H_kv, tokens, D) -> (B, H, T, D_v)"""
@@ -81,7 +81,7 @@ WHOLE = 256
 
 
 def _unfit_varlen(case: Any) -> str | None:
-    """No caches in one piece, and no short pages."""
+    """Reject contiguous caches, and pages that are no multiple of `WHOLE` tokens."""
     return _unfit(case) or (None if case.page % WHOLE == 0 else f"needs pages of whole {WHOLE} tokens: --page {WHOLE}")
 
 

@@ -146,7 +146,7 @@ class Impl:
             return f"{self.name} replays CUDA graphs: on the CPU it would be {eager_name(self.name)}{COMPILE}"
         if case.scope != "layer" and self.core is None:
             used = "called alone" if case.scope == "core" else "put into a model"
-            return f"{self.name} is a layer of its own making: it has no core that could be {used}"
+            return f"{self.name} is a whole layer: it has no core that could be {used}"
         if (why := self.limits.refusal(self.name, case)) is not None:
             return why
         why = self.limits.compiled_unless(case) if self.compiled and self.limits.compiled_unless else None

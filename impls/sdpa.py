@@ -1,4 +1,4 @@
-"""PyTorch's own: `scaled_dot_product_attention`, which picks a kernel by itself, and each of its kernels pinned."""
+"""PyTorch's `scaled_dot_product_attention`, which chooses a kernel, and each of its kernels pinned."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .registry import every_score, register
 
 @register("sdpa", compiled_by_default=True, beyond=("bias", "learned_bias"))
 def sdpa(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-    """`torch.nn.functional.scaled_dot_product_attention`, which picks a kernel by itself."""
+    """`torch.nn.functional.scaled_dot_product_attention`, which chooses a kernel."""
     return scaled_dot_product_attention(q, k, v, **options)
 
 

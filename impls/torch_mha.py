@@ -1,4 +1,4 @@
-"""PyTorch's ready-made layer, `nn.MultiheadAttention`, without and with the averaged probabilities that it gives by default."""
+"""PyTorch's ready-made layer, `nn.MultiheadAttention`, with and without the averaged probabilities of its default."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .weights import Parts, linear_parts, packed_parts
 
 
 def _unfit(case: Any) -> str | None:
-    """No heads that don't share d_model; no biases of the inputs or the output alone."""
+    """Reject heads whose widths don't add up to d_model, and biases of the inputs or the output alone."""
     if case.H * case.D_h != case.d_model:
-        return f"shares the model's width among its heads: H * D_h = {case.H * case.D_h} is not {case.d_model}"
+        return f"divides the model's width among its heads: H * D_h = {case.H * case.D_h} is not {case.d_model}"
     if case.qkv_bias != case.out_bias:
-        return "has all of its biases or none"
+        return "has either all biases or none"
     return None
 
 
@@ -76,6 +76,6 @@ class TorchMHA(nn.Module):
 
 @register("torch_mha_weights", **LIMITS)
 class TorchMHAWithWeights(TorchMHA):
-    """`nn.MultiheadAttention` as it is by default: it gives the probabilities too, averaged over the heads."""
+    """`nn.MultiheadAttention` with its defaults: it also returns the probabilities, averaged over the heads."""
 
     need_weights = True

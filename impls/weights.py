@@ -111,15 +111,15 @@ def load(layer: nn.Module, weights: dict[str, Tensor]) -> None:
     kept = parts(layer, lambda parameter: parameter.data)
     if kept.keys() != weights.keys():
         raise ValueError(
-            f"{type(layer).__name__} keeps the weights {', '.join(sorted(kept)) or 'none'}; "
-            f"the case has {', '.join(sorted(weights))} (an nn.Linear each, or a method parts(of))"
+            f"{type(layer).__name__} has the weights {', '.join(sorted(kept)) or 'none'}; "
+            f"the case needs {', '.join(sorted(weights))} (an nn.Linear each, or a method parts(of))"
         )
     for name, pieces in kept.items():
         rows = sum(len(piece) for piece in pieces)
         if (rows, *pieces[0].shape[1:]) != weights[name].shape:
             raise ValueError(
-                f"{type(layer).__name__} keeps {name} as {(rows, *pieces[0].shape[1:])}; "
-                f"the case has {tuple(weights[name].shape)}"
+                f"{type(layer).__name__} has {name} of shape {(rows, *pieces[0].shape[1:])}; "
+                f"the case needs {tuple(weights[name].shape)}"
             )
         for piece, rows_of_it in zip(pieces, weights[name].split([len(p) for p in pieces]), strict=True):
             piece.copy_(rows_of_it)

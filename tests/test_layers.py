@@ -160,7 +160,7 @@ def test_a_taken_name_is_refused() -> None:
 
 
 def test_a_layer_with_other_weights_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"keeps the weights none; the case has W_k, W_o"):
+    with pytest.raises(ValueError, match=r"has the weights none; the case needs W_k, W_o"):
         weights.load(nn.Linear(2, 2), weights.draw(LayerShape.heads(1, 2), torch.Generator()))
 
 

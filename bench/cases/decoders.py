@@ -132,7 +132,7 @@ def weights(case: Case) -> int:
 
 
 def weights_case(case: Case) -> Case:
-    """Return one representative of all cases with the same weights."""
+    """Return a case that represents all cases with the same weights."""
     return replace(case, B=1, T=1, T_kv=1, mode="forward", mask="causal", deterministic=False)
 
 

@@ -92,8 +92,8 @@ CODE: dict[str, Config] = {
     }.items()
     for model_type in types.split()
 }  # fmt: skip
-"""`model_type` -> keys that a configuration may omit, because transformers' class has another default for them than other
-classes, or fixes them. Of other types only what the configuration says is known.
+"""`model_type` -> keys that a configuration may omit, because transformers' class fixes them or has an unusual default. For
+other types only the keys of the configuration are known.
 """
 
 UNLIKE = {
@@ -144,7 +144,7 @@ def config_of(model: str, folder: str = ".") -> Config:
 
 
 _read: dict[Path, bytes] = {}
-"""Files of configurations, as this process has first read them: an edit during a run has no effect on its process."""
+"""Configurations as this process first read them: edits of the files during a run have no effect."""
 
 
 def _contents(path: Path) -> bytes:
@@ -154,7 +154,7 @@ def _contents(path: Path) -> bytes:
 
 
 def changed_files() -> list[Path]:
-    """Return the files of configurations that are no longer as this process has read them."""
+    """Return the configuration files that have changed since this process read them."""
     return [path for path, contents in _read.items() if not path.is_file() or path.read_bytes() != contents]
 
 
@@ -212,7 +212,7 @@ def text_of(config: Config) -> Config:
 
 
 def _complete(config: Config) -> Config:
-    """Return the text model's configuration with the common names of its keys, and those that only code has."""
+    """Return the text model's configuration with the usual names of its keys, and with the defaults of `CODE`."""
     config = text_of(config)
     found = {**(config.get("attn_config") or {}), **config}
     for key, others in SPELLINGS.items():

@@ -53,7 +53,7 @@ CANNOT = {
     "No available kernel": "torch has no such kernel for this case",
     "does not have a deterministic implementation": "has no deterministic form",
     "is not deterministic because it uses CuBLAS": "has no deterministic form",
-    "out of resource: ": "this GPU has too little for its kernel",
+    "out of resource: ": "its kernel needs more shared memory or registers than this GPU has",
 }
 """Messages of `scaled_dot_product_attention`, `torch.use_deterministic_algorithms` and Triton, with their meaning."""
 
@@ -74,7 +74,7 @@ def classify(error: BaseException) -> Skip:
     if why := next((why for words, why in CANNOT.items() if words in message), None):
         return Unsupported(f"{why} ({sentence})")
     if OCCUPIED in message:
-        return Skip(f"another process has the GPU to itself: `nvidia-smi -c 0` lets several use it ({sentence})")
+        return Skip(f"another process uses the GPU exclusively: `nvidia-smi -c 0` lets several use it ({sentence})")
     return Skip(sentence)
 
 

@@ -114,8 +114,8 @@ def own_files(words: Iterable[str], folder: Path) -> dict[str, Path]:
 
 
 def _code_of(module: str, folder: Path) -> dict[str, Path]:
-    """Return the code of a module or package, of those modules and packages beside it whose names it mentions, and so on,
-    and all other code beside it: names of libraries and sources may be made when it runs.
+    """Return the code of a module or package, of the modules beside it whose names it mentions, and so on; and all other
+    code beside it, since names of libraries and sources may be composed at run time.
     """
     for place in filter(Path.is_dir, map(Path, _places(str(folder)))):
         beside: dict[str, list[Path]] = {}

@@ -46,7 +46,7 @@ class Selection:
 
 
 TIMING: dict[str, tuple[float, str, str]] = {
-    "cell_time": (0.1, "SECONDS", "approximate time for timing a cell in each process"),
+    "cell_time": (0.1, "SECONDS", "approximate time for which a cell is timed in each process"),
     "processes": (1, "K", "number of fresh processes that time each cell"),
     "precision": (0.02, "SHARE", "stop timing a case when its visits alone give every ratio to plus or minus this"),
     "cell_timeout": (
@@ -133,7 +133,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         read = count if isinstance(default, int) else positive
         group.addoption(spelt(name), type=read, metavar=metavar, help=f"{about} (default: {default:g})")
     group.addoption("--allocator", metavar="NAME",
-                    help="memory allocator of what is timed: keep (glibc keeps freed memory; default), system (glibc's "
+                    help="memory allocator of the worker processes: keep (glibc keeps freed memory; default), system (glibc's "
                          "own settings), tcmalloc, jemalloc")  # fmt: skip
     group.addoption("--list", action="store_true", dest="attention_list",
                     help="show implementations with their limits, sweeps with their cases, and models")  # fmt: skip

@@ -1,4 +1,4 @@
-"""zentorch: AMD's plugin of torch, with an SDPA of its own for the CPU."""
+"""zentorch: AMD's torch plugin, which has its own SDPA for the CPU."""
 
 from __future__ import annotations
 

@@ -187,9 +187,9 @@ def test_text_of_a_run_file_never_becomes_code(as_run: Any, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("here.txt", "expected a Python module of a name that is free, as attention_here.py"), ("class.py", "a Python module"),
-     ("my-kernel.py", "a Python module"), ("torch.py", "a name that is free"), ("none/here.py", "No such file"),
-     ("my_flash.py", "a name that is free"), ("taken.py", "another file of that name")],
+    [("here.txt", "give a Python module with a new name, without `flash`"), ("class.py", "a Python module"),
+     ("my-kernel.py", "a Python module"), ("torch.py", "a new name"), ("none/here.py", "No such file"),
+     ("my_flash.py", "a new name"), ("taken.py", "another file of that name")],
 )  # fmt: skip
 def test_a_usage_error_is_one_line(name: str, expected: str, as_run: Any, tmp_path: Path, refusal: Any) -> None:
     (tmp_path / "taken.py").write_text("mine = 1\n")
