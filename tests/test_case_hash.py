@@ -60,7 +60,7 @@ def test_a_model_is_known_by_its_configuration_and_not_by_the_path_of_its_file(
     assert hashes[0] == hashes[2] != hashes[1]
 
 
-def test_every_axis_is_in_it_and_one_that_is_off_is_not() -> None:
+def test_every_axis_is_in_the_hash_unless_it_is_off() -> None:
     case = Case.of(T=16, H=2, D_h=8, B=2)
     others = [Case.of(**{"T": 16, "H": 2, "D_h": 8, "B": 2} | it) for it in (
         {"T": 24}, {"H": 4}, {"B": 1}, {"D_v": 16}, {"H_kv": 1}, {"dtype": "float64"}, {"mask": "none"},

@@ -145,7 +145,7 @@ def test_operations_of_a_model_include_its_head() -> None:
 
 
 @needs_transformers
-def test_a_block_brings_its_core_and_no_compiled_form_that_is_not_named() -> None:
+def test_a_block_selects_its_core_and_no_unnamed_compiled_form() -> None:
     options = {"model": "gpt2", "scope": "block", "T": "64", "device": "cpu"}
     cells = select(options, ".").cells
     assert [it.scope for it in dict.fromkeys(cell.case for cell in cells)] == ["core", "block"]
@@ -221,7 +221,7 @@ def test_without_transformers_the_package_is_named(monkeypatch: pytest.MonkeyPat
     assert misfit(small()) == "--scope block needs the package transformers: pip install transformers"
 
 
-def test_a_layer_of_its_own_making_has_no_core_for_a_model() -> None:
+def test_a_whole_layer_has_no_core_for_a_model() -> None:
     assert "put into a model" in str(impls.get("packed").refusal(small()))
 
 

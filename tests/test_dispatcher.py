@@ -117,7 +117,7 @@ def test_without_the_mask_with_more_keys_or_other_threads_it_is_sdpa(here: Modul
         torch.set_num_threads(THREADS)
 
 
-def test_calls_of_another_kind_are_torchs_own(here: ModuleType) -> None:
+def test_other_calls_use_sdpa(here: ModuleType) -> None:
     q, k, v = tensors(16)
     assert chosen(here, q, k, v, attn_mask=torch.ones(16, 16, dtype=torch.bool)) == []
     assert chosen(here, q, k, v, attn_mask=torch.zeros(16, 16)) == []
@@ -142,7 +142,7 @@ def test_the_dispatcher_accepts_and_refuses_the_same_arguments_as_sdpa(here: Mod
     assert [outcome(here.attention, *it) for it in odd] == [outcome(sdpa, *it) for it in odd]
 
 
-def test_shared_heads_have_to_be_asked_for(tmp_path: Path) -> None:
+def test_grouped_heads_need_enable_gqa(tmp_path: Path) -> None:
     fresh = module(tmp_path, text("sdpa_flash", 16, 32, HERE._replace(H_kv=1)))
     q, (_, k, v) = tensors(16)[0], tensors(16, H=1)
     assert outcome(fresh.attention, q, k, v) == outcome(sdpa, q, k, v)
@@ -195,7 +195,7 @@ def test_under_another_torch_it_is_sdpa(here: ModuleType, monkeypatch: pytest.Mo
     assert chosen(here, *tensors(16), is_causal=True) == []
 
 
-def test_it_passes_the_gate_where_it_chooses_and_where_it_does_not(
+def test_the_dispatcher_passes_the_gate_in_and_outside_of_its_table(
     in_process: None, suite: Suite, tmp_path: Path
 ) -> None:
     settings = [HERE._replace(threads=n, gradients=back) for n in range(1, 9) for back in (False, True)]

@@ -54,7 +54,7 @@ def test_rebuilt_and_absorbed_give_the_same_output(short_probes: None, axes: dic
     assert "absorbed_sdpa" in passed or case.sinks
 
 
-def test_flex_attention_gives_it_too() -> None:
+def test_flex_attention_gives_the_same_output() -> None:
     """Only in the case itself, since each call is traced anew."""
     check_case(impls.get("flex"), Case.of(**SMALL | TOKEN | {"T": 6, "mask": "causal_br", "window": 9}))
 
@@ -74,7 +74,7 @@ def test_a_wrong_form_is_refused(short_probes: None, name: str) -> None:
         gated(impls.make("mine", layer, limits=impls.Limits(beyond=(*EVERY_RULE, *AROUND))), Case.of(**(SMALL | axes)))
 
 
-def test_the_form_that_wrong_ones_are_made_from_passes() -> None:
+def test_the_correct_form_passes() -> None:
     check_case(impls.make("mine", Naive, limits=impls.Limits(beyond=("latent",))), Case.of(**SMALL))
 
 

@@ -59,7 +59,7 @@ def test_ab_compares_layers_of_a_model(tmp_path: Path) -> None:
     assert [(case.H, case.D_h, case.T) for case in plan.cases] == [(12, 64, 64)]
 
 
-def test_a_window_that_hides_no_key_is_left_out() -> None:
+def test_a_window_that_masks_no_key_is_left_out() -> None:
     """As transformers leaves it out; then layers of both kinds are one case."""
     assert [cases("mistral-7b", T=(T,))["local"].window for T in (4096, 4097)] == [None, 4095]
     gemma = cases("gemma2-9b", T=(256,))
@@ -68,7 +68,7 @@ def test_a_window_that_hides_no_key_is_left_out() -> None:
     assert (decode.T_kv, decode.mask, decode.window) == (4096, "none", None)
 
 
-def test_a_core_has_nothing_of_what_is_around_it() -> None:
+def test_a_core_ignores_the_axes_of_its_layer() -> None:
     case = cases("deepseek-v3", scope=("core",))["global"]
     assert case.id == "B1-T512-H128-D_h192-bfloat16-cpu-D_v=128-scope=core"
     assert cases("gpt2-xl", scope=("core",))["global"].d_model == 1600
@@ -336,7 +336,7 @@ def compare_projections(found: dict[str, Case], config: Any) -> None:
 
 
 @pytest.mark.parametrize("model", ["mistral-7b", "gemma3-4b", "gpt-oss", "modernbert-base"])
-def test_a_window_hides_the_keys_that_transformers_hides(model: str, tmp_path: Path) -> None:
+def test_a_window_masks_the_keys_that_transformers_masks(model: str, tmp_path: Path) -> None:
     masks = pytest.importorskip("transformers.masking_utils")
     config, case = written(model, tmp_path), cases(model, T=(10000,))["local"]
     sees = getattr(masks, f"sliding_window_{'causal' if case.causal else 'bidirectional'}_mask_function")

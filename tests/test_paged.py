@@ -45,7 +45,7 @@ def test_flex_attention_keeps_the_rules(axes: dict[str, Any]) -> None:
     check_case(impls.get("flex_paged"), Case.of(**(SMALL | axes)))
 
 
-def test_a_core_is_prepared_for_a_cache_in_one_piece() -> None:
+def test_a_core_is_prepared_for_a_contiguous_cache() -> None:
     class Prepared(KernelCore):
         def __init__(self, shape: LayerShape):
             super().__init__(shape, attention)
@@ -57,7 +57,7 @@ def test_a_core_is_prepared_for_a_cache_in_one_piece() -> None:
     assert layer.core.seen == (1, 50, None, "cpu")
 
 
-def test_pages_are_drawn_without_replacement_and_hold_what_one_piece_holds() -> None:
+def test_pages_are_drawn_without_replacement_and_hold_the_contiguous_cache() -> None:
     case = Case.of(**SMALL)
     problem, other = problem_of(case), problem_of(case, input_set=2)
     assert problem.pages is not None

@@ -81,7 +81,7 @@ def test_an_independent_core_with_all_rules_passes(short_probes: None, axes: dic
     ],
 )
 @pytest.mark.parametrize("mode", ["forward", "backward"])
-def test_other_ways_to_a_rule_pass(
+def test_other_correct_forms_of_a_rule_pass(
     short_probes: None, attend: wrong_rules.Attend, axes: dict[str, Any], mode: str
 ) -> None:
     held_to(core_of(attend), axes | {"mode": mode})
@@ -101,7 +101,7 @@ def test_every_implementation_that_can_follows_the_rules(axes: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("axes", [RULES[7], CHUNK | {"window": 7}, RULES[-2]], ids=str)
-def test_flex_attention_follows_them(axes: dict[str, Any]) -> None:
+def test_flex_attention_follows_the_rules(axes: dict[str, Any]) -> None:
     check_case(impls.get("flex"), Case.of(**({"T": 33, "H": 3, "D_h": 16} | axes)))
 
 
@@ -137,7 +137,7 @@ def test_the_block_mask_is_equal_if_built_in_parts(T: int, monkeypatch: pytest.M
     ],
     ids=str,
 )
-def test_gradients_follow_them(axes: dict[str, Any]) -> None:
+def test_gradients_follow_the_rules(axes: dict[str, Any]) -> None:
     check_case(impls.get("fused"), Case.of(T=33, H=3, D_h=16, mode="backward", **axes))
 
 
@@ -257,7 +257,7 @@ def test_defaults_of_rules_are_left_out_of_ids_and_hashes() -> None:
         ({"mode": ("decode",), "mask": ("none",), "documents": ("equal",)}, "biases need the positions of queries"),
     ],
 )
-def test_rules_that_do_not_fit_together(axes: dict[str, tuple[object, ...]], says: str) -> None:
+def test_incompatible_rules_are_refused(axes: dict[str, tuple[object, ...]], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         SWEEPS["quick"].cases("cpu", {"T": (64,)} | axes)
 

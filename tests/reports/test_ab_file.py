@@ -119,7 +119,7 @@ def test_a_headline_names_the_regression_despite_an_unchanged_mean(saved: Any) -
     assert f"Something regressed: {first}</h1>" in html and "30 more UNCHANGED, in “All numbers”" in html
 
 
-def test_another_margin_judges_anew(saved: Any) -> None:
+def test_another_margin_gives_other_verdicts(saved: Any) -> None:
     file = saved(document({("sdpa", "T16"): noisy(0.02, 0.002)}))
     assert [ab_file.comparison(file, margin).cells[0].verdict.word for margin in (None, 0.05)] == [
         "REGRESSED",
@@ -171,7 +171,7 @@ def test_large_changes_are_printed_as_a_factor(saved: Any, ratio: float, said: s
     assert columns(found.cells[0])["change"] == in_a_cell
 
 
-def test_cells_that_differ_reach_from_a_percentage_to_a_factor(saved: Any) -> None:
+def test_a_range_of_changes_may_run_from_a_percentage_to_a_factor(saved: Any) -> None:
     logs = {("sdpa", f"T{i}"): [math.log(ratio)] * 6 for i, ratio in enumerate((0.3, 1.1, 2.4))}
     (sentence,) = sentences(of(saved, logs))
     assert sentence.endswith(", but slower in 2 of 3 cells (10 % to 2.4x)")
@@ -186,7 +186,7 @@ def test_regressed_implementations_are_named(saved: Any) -> None:
     assert summary(ab_file.comparison(saved(data))).startswith("Something is broken: 1 BROKEN")
 
 
-def test_an_undetectable_change_has_the_time_it_would_take(saved: Any) -> None:
+def test_an_inconclusive_cell_states_the_time_to_detect_a_smaller_change(saved: Any) -> None:
     cell = of(saved, {("sdpa", "T16"): noisy(0.0, 0.05)}).cells[0]
     seen, aim, minutes = re.search(
         r"; minimum detectable effect ([\d.]+) %; ([\d.]+) % would take (\d+) min$", cell.verdict.reason
@@ -206,7 +206,7 @@ def test_no_change_has_no_minus_sign_and_a_large_change_is_a_factor() -> None:
     assert told == ["+0.0 %", "−1.2 %", "+10.0 %", "a factor of 20"]
 
 
-def test_machine_drift_is_no_verdict_about_the_code(saved: Any) -> None:
+def test_machine_drift_voids_the_verdict(saved: Any) -> None:
     found = of(saved, SLOW, drift=math.log(1.1))
     assert not [*sentences(found)] and found.code == 2
     assert summary(found).count("machine drift: the time of the reference workload 'python' changed by +10.0 %") == 1
@@ -222,7 +222,7 @@ def test_machine_drift_is_no_verdict_about_the_code(saved: Any) -> None:
         ({"error": 2e-7}, 0),
     ],
 )
-def test_memory_counts_to_the_margin_and_another_kernel_is_reported(
+def test_memory_beyond_the_margin_regresses_and_another_kernel_is_reported(
     saved: Any, changed: dict[str, Any], code: int
 ) -> None:
     data = document({("fused", "T16"): noisy(0, 0.002)})
@@ -234,7 +234,7 @@ def test_memory_counts_to_the_margin_and_another_kernel_is_reported(
     ]
 
 
-def test_texts_are_never_markup(saved: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_texts_of_files_are_not_interpreted_as_markup(saved: Any, capsys: pytest.CaptureFixture[str]) -> None:
     file = saved(document({}, {("my[/kernel]", "T16"): ("BROKEN", HOSTILE)}))
     assert main(["compare", str(file)]) == 1
     shown = " ".join(capsys.readouterr().out.split())
@@ -296,7 +296,7 @@ def test_a_file_that_was_cut_off_is_named(saved: Any, refusal: Any) -> None:
     assert f"{file}: truncated" in refusal("compare", file)
 
 
-def test_a_file_that_is_no_comparison(tmp_path: Path) -> None:
+def test_a_file_that_is_no_comparison_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{}")
     with pytest.raises(RunError, match="not a comparison that `python -m bench ab` saved"):
         ab_file.comparison(tmp_path / "x.json")

@@ -37,7 +37,7 @@ def history(folder: Path) -> list[str]:
     return [entry.run for entry in found.history]
 
 
-def test_a_run_becomes_the_baseline_and_shows(saved: Path, results: Path, baseline: Any) -> None:
+def test_a_run_becomes_the_baseline_and_is_shown(saved: Path, results: Path, baseline: Any) -> None:
     assert "python -m reports baseline set RUN" in baseline("show")
     baseline("set", "first")
     assert "0001_first" in (shown := baseline("show")) and saved.name in shown
@@ -58,7 +58,7 @@ def test_an_accepted_reason_is_kept_and_shown(saved: Path, baseline: Any, refuse
     assert "because: needed for <b>correctness</b> 「正しさ」" in baseline("show")
 
 
-def test_an_older_file_is_read_and_no_json_is_left_that_is_no_run(saved: Path, baseline: Any) -> None:
+def test_an_earlier_baseline_json_is_read_and_replaced(saved: Path, baseline: Any) -> None:
     """`pytest-benchmark list` reads every *.json as a run."""
     baseline("set", "first")
     (saved / "baseline").rename(saved / "baseline.json")
@@ -66,7 +66,7 @@ def test_an_older_file_is_read_and_no_json_is_left_that_is_no_run(saved: Path, b
     assert len(history(saved)) == 2 and all(file.name.startswith("000") for file in saved.glob("*.json"))
 
 
-def test_compare_with_one_run_takes_the_baseline(saved: Path, results: Path, baseline: Any, printed: Any) -> None:
+def test_compare_with_one_run_uses_the_baseline(saved: Path, results: Path, baseline: Any, printed: Any) -> None:
     baseline("set", "first")
     assert "0001_first → 0003_slow" in " ".join(printed("compare", "slow", "--results", results, code=1).split())
     assert history(saved) == ["0001_first.json"]  # comparing doesn't move it
@@ -99,7 +99,7 @@ def test_a_baseline_whose_run_is_gone_needs_a_reason(saved: Path, baseline: Any,
     assert "0001_first.json, can't be read" in refused("set", "same", code=1)
 
 
-def test_published_runs_are_no_baseline(results: Path, refused: Any) -> None:
+def test_a_published_run_cannot_be_the_baseline(results: Path, refused: Any) -> None:
     (results / "published").mkdir()
     (results / "published" / "0001_x.json").write_text(json.dumps(tracked.run(1)))
     assert "a baseline is a saved run" in refused("set", "x")

@@ -61,7 +61,7 @@ def test_a_small_slow_down_is_found_over_all_cells_of_an_implementation(compared
     assert this.code == 1 and not this.regressed
 
 
-def test_the_margin_is_the_users(compared: Any) -> None:
+def test_a_larger_margin_turns_a_regression_into_slight(compared: Any) -> None:
     sides = tracked.run(1), tracked.run(2, slower={"sdpa": 1.05})
     tolerant = compared(*sides, margin=0.1)
     assert tolerant.implementations["sdpa"].word == "SLIGHT" and tolerant.code == 0
@@ -100,7 +100,7 @@ def test_where_all_code_changed_no_time_is_judged_and_the_command_that_can_is_na
     assert python in capsys.readouterr().out
 
 
-def test_the_command_that_can_judge_is_one_that_a_shell_and_ab_take(compared: Any) -> None:
+def test_the_printed_ab_command_can_be_run(compared: Any) -> None:
     asked = {"cases": "my cases.json", "threads": "1,2", "case": "B1-T16-threads=2"}
     head = tracked.run(2, slower=dict.fromkeys(tracked.IMPLS, 2.0), asked=asked)
     [note] = [note for note in compared(tracked.run(1), head).notes if "bench ab" in note]
@@ -114,7 +114,7 @@ def test_more_memory_is_reported_though_no_time_can_be_judged(compared: Any) -> 
     assert this.code == 1 and summary(this).startswith(f"Memory regressed: {ALL_CHANGED}; 12 INCONCLUSIVE")
 
 
-def test_the_two_values_of_a_change_differ() -> None:
+def test_printed_values_of_a_change_differ() -> None:
     small = [("peak_bytes", 163840, 163856), ("peak_bytes", 2**20, 2**21), ("error", 1.00001e-7, 1.00002e-7)]
     assert [changed(Change(what, base, head, False)) for what, base, head in small] == [
         "memory 163,840 → 163,856 B", "memory 1.00 MiB → 2.00 MiB (2x)", "error 1.00001e-07 → 1.00002e-07",
@@ -168,7 +168,7 @@ def test_memory_of_another_benchmark_or_machine_is_no_regression(compared: Any) 
         assert this.code == 2 and change.what == "peak_bytes" and not change.worse
 
 
-def test_nothing_in_common_cannot_be_judged(compared: Any) -> None:
+def test_runs_without_a_common_cell_cannot_be_judged(compared: Any) -> None:
     this = compared(tracked.run(1, impls=["sdpa"]), tracked.run(2, impls=["fused"]))
     assert this.counts == {"GONE": 4, "NEW": 4} and this.code == 2
     assert compared(synthetic.document([]), synthetic.document([])).code == 2
@@ -193,7 +193,7 @@ def test_force_shows_numbers_without_verdicts(command: Any, capsys: pytest.Captu
     assert out.count("another machine: threads") == 1 and "2 INCONCLUSIVE more" in out
 
 
-def test_the_change_is_in_every_form(command: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_change_is_equal_in_all_formats(command: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     head = tracked.without(tracked.run(2, slower={"sdpa": 1.2}), "fused", "unsupported", "no")
     assert command(tracked.run(1), head, "--json", str(tmp_path / "x.json"), "--markdown", str(tmp_path / "x.md")) == 1
     said = re.search(r"sdpa is (.*?) slower", capsys.readouterr().out)
@@ -206,7 +206,7 @@ def test_the_change_is_in_every_form(command: Any, tmp_path: Path, capsys: pytes
     assert f"sdpa is {said[1]} slower" in (tmp_path / "x.md").read_text(encoding="utf-8")
 
 
-def test_markdown_is_short_and_says_how_to_do_it_again(
+def test_markdown_is_short_and_has_the_commands(
     command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arguments, "_HOME", Path("/of/a/checkout"))
@@ -335,7 +335,7 @@ def test_a_cell_that_fails_in_head_alone_has_regressed_and_comes_first(reason: s
     assert first(this, "sdpa").verdict.reason.endswith(" in head: so")
 
 
-def test_a_copy_of_a_run_is_no_second_one(results: Path) -> None:
+def test_a_run_compared_with_itself_is_noted(results: Path) -> None:
     run = runs.read(synthetic.save(tracked.run(1), results, "0001_base"))
     assert compare(run, run).notes[0] == "base and head hold the same measurements"
 
@@ -348,7 +348,7 @@ def test_the_only_implementation_that_can_be_judged_is_counted(compared: Any) ->
     assert summary(this).startswith("Something regressed: of 1 timed implementation 1 REGRESSED; of ")
 
 
-def test_open_cells_are_listed_for_changed_code_alone(compared: Any) -> None:
+def test_inconclusive_cells_are_listed_for_changed_code_only(compared: Any) -> None:
     noisy = replace(QUIET, visit=0.2)
     base, head = interleaved(1, noise=noisy), interleaved(2, {"sdpa": 1.03}, noise=noisy)
     head["commit_info"] = {"id": "abc", "dirty": True}
@@ -368,7 +368,7 @@ def test_a_slow_down_is_attributed_to_its_implementation_only(compared: Any) -> 
     assert compared(interleaved(1), interleaved(2, {"sdpa": 0.8})).code == 0
 
 
-def test_changed_implementations_are_no_reference(compared: Any) -> None:
+def test_changed_implementations_are_no_anchors(compared: Any) -> None:
     """Four of six are slower: relative to all others, the two unchanged ones would seem faster."""
     slower = dict.fromkeys(("linear", "packed", "einsum", "wrapper"), 1.2)
     this = compared(interleaved(1), interleaved(2, slower))

@@ -62,7 +62,7 @@ def relative(series: Series) -> list[int]:
     return [step.at for step in series.steps if step.relative]
 
 
-def test_a_step_shows_though_days_move_by_more() -> None:
+def test_a_step_smaller_than_the_drift_is_found() -> None:
     for seed in SOME:
         logs = measured(seed)
         assert not relative(cell(logs))
@@ -107,7 +107,7 @@ def test_interleaved_ratios_show_steps_that_are_lost_in_noisy_medians() -> None:
         assert abs(np.median(apart)) < 0.01
 
 
-def test_where_one_has_no_ratio_there_are_seconds_for_all() -> None:
+def test_seconds_are_used_for_all_if_one_implementation_has_no_ratio() -> None:
     logs = measured(0)
     ratios = logs - 3.0
     ratios[0, 6:] = np.nan
@@ -174,7 +174,7 @@ def test_a_change_of_all_code_shows_in_seconds() -> None:
     assert found.without_drift == {}
 
 
-def test_a_step_that_shows_either_way_is_one() -> None:
+def test_a_step_found_in_ratios_and_in_seconds_counts_once() -> None:
     for seed in SOME:
         logs = measured(seed, day=0.02)
         logs[0, 6:] += np.log(1.5)
@@ -211,7 +211,7 @@ def test_missing_times_of_others_do_not_count_as_usual() -> None:
 
 
 @pytest.mark.parametrize("others", [0, 1, 2])
-def test_with_few_others_there_are_seconds_alone(others: int) -> None:
+def test_with_few_others_only_seconds_are_used(others: int) -> None:
     logs = measured(0, others)
     logs[0, 6:] += np.log(1.2)
     assert not cell(logs).steps

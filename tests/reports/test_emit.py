@@ -28,7 +28,7 @@ def test_a_kernel_is_chosen_where_it_is_faster_and_between() -> None:
     assert chosen({64: {"a": ratio(1.2)}, 256: {"a": ratio(1.1)}}) == []
 
 
-def test_it_ends_where_it_is_slower_or_may_lose_too_much_as_interpolated() -> None:
+def test_a_range_ends_where_the_interpolated_ratio_may_lose_too_much() -> None:
     def end(share: float, at_256: float) -> int:
         """Where a straight line in log-log, from 0.5 at 64, comes to some share."""
         return int(64 * 4 ** (math.log(share / 0.5) / math.log(at_256 / 0.5)))
@@ -37,7 +37,7 @@ def test_it_ends_where_it_is_slower_or_may_lose_too_much_as_interpolated() -> No
         assert chosen({64: {"a": ratio(0.5, 1.0)}, 256: {"a": at_256}}) == [(64, last, "a")]
 
 
-def test_of_several_the_fastest_is_chosen() -> None:
+def test_the_fastest_of_several_kernels_is_chosen() -> None:
     by_length = {64: {"a": ratio(0.5), "b": ratio(0.8)}, 256: {"a": ratio(0.8), "b": ratio(0.4)}}
     assert chosen(by_length) == [(64, 112, "a"), (113, 256, "b")]
 
@@ -129,7 +129,7 @@ def test_a_faster_kernel_of_ones_own_is_named(as_run: Any, tmp_path: Path, capsy
     assert "no kernel to choose: " in (said := capsys.readouterr().err) and said.endswith("can't be included: mine\n")
 
 
-def test_nothing_shown_to_be_faster_is_sdpa_everywhere(
+def test_without_a_faster_kernel_sdpa_is_used_everywhere(
     as_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = run_of({"fused": 0.5})
@@ -147,7 +147,7 @@ def test_a_kernel_that_was_wrong_anywhere_is_not_chosen(as_run: Any, tmp_path: P
     assert "fused" not in text and "einsum" in text
 
 
-def test_a_core_counts_for_more_than_the_layer_around_it(as_run: Any, tmp_path: Path) -> None:
+def test_a_core_takes_precedence_over_its_layer(as_run: Any, tmp_path: Path) -> None:
     core, layer = run_of({"fused": 0.5}, scope="core"), run_of({"fused": 0.9})
     for row in core["benchmarks"]:
         row["extra_info"]["id"] += "-scope=core"
@@ -166,7 +166,7 @@ def test_runs_of_one_machine_make_one_table(results: Path, tmp_path: Path) -> No
     assert main([*asked, "*"]) == 3
 
 
-def test_only_what_is_asked_for(as_run: Any, tmp_path: Path) -> None:
+def test_options_select_the_settings_of_the_module(as_run: Any, tmp_path: Path) -> None:
     data = run_of({"fused": 0.5})
     data["benchmarks"] += run_of({"fused": 0.5}, dtype="bfloat16")["benchmarks"]
     assert "torch.float32" in emitted(as_run, data, tmp_path / "here.py")

@@ -123,13 +123,13 @@ def test_a_step_shared_by_all_cases_is_found_where_no_single_one_shows_it() -> N
     assert shared > 60 > 15 > alone
 
 
-def test_a_step_of_one_case_alone_is_that_cases() -> None:
+def test_a_step_of_one_case_is_attributed_to_that_case() -> None:
     logs = np.random.default_rng(3).normal(0, 0.01, (4, 30))
     logs[2, 15:] += 0.15
     assert found(*logs) == [[], [], [15], []]
 
 
-def test_a_case_that_keeps_its_level_takes_no_part_in_what_the_others_share() -> None:
+def test_a_common_step_excludes_cases_that_keep_their_level() -> None:
     logs = np.random.default_rng(3).normal(0, 0.01, (5, 30))
     logs[:4, 15:] += 0.1
     logs[0, 3:8] = logs[3, :15] = np.nan  # and one measured only after it
@@ -147,7 +147,7 @@ def test_few_runs_show_no_step(count: int) -> None:
     assert found([1.0, 1.0, 1.0, 2.0, 2.0][:count]) == [[]]
 
 
-def test_identical_numbers_with_a_step_below_the_smallest() -> None:
+def test_a_step_below_the_smallest_is_not_reported() -> None:
     assert found([0.0] * 6 + [0.005] * 6) == [[]]
     assert found([0.0] * 6 + [0.05] * 6) == [[6]]
 
@@ -373,7 +373,7 @@ def test_the_page_loads_nothing_and_its_ids_are_unique(nights: Any, written: Any
     assert page.names.count("svg") == 1 + 3 + 12  # symbols, and a swatch a line
 
 
-def test_hostile_names_are_text(results: Path, written: Any) -> None:
+def test_hostile_names_are_escaped(results: Path, written: Any) -> None:
     name = """<script>"'&注意</script>"""
     for night in range(3):
         data = tracked.run(night, commit_info={"id": name}, machine_info={**synthetic.MACHINE, "torch": name})

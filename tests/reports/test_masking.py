@@ -52,7 +52,7 @@ def test_efficiency_is_1_if_all_is_skipped_and_the_visible_share_if_nothing_is(m
     assert tidy.loc[tidy["mask"] == "none", "mask_efficiency"].isna().all()
 
 
-def test_its_interval_is_that_of_the_ratio(as_run: Any) -> None:
+def test_efficiency_has_the_interval_of_the_ratio(as_run: Any) -> None:
     rows = [timed("a", 1, 1e-3, (0.9, 1, 1 / 0.9), mask="none"), timed("a", SHARE, 1e-3)]
     half = 4.30265 * -math.log(0.9) / 3**0.5  # Student's, 2 degrees of freedom
     low, high = SHARE * math.exp(-half), SHARE * math.exp(half)
@@ -60,7 +60,7 @@ def test_its_interval_is_that_of_the_ratio(as_run: Any) -> None:
     assert found == (pytest.approx(SHARE), pytest.approx(low, rel=1e-5), pytest.approx(high, rel=1e-5))
 
 
-def test_the_page_has_a_table_of_it(masked: Run) -> None:
+def test_the_page_has_a_table_of_efficiencies(masked: Run) -> None:
     text = page.html(report(masked))
     for expected in ("Mask efficiency", "not shown", "0.51"):
         assert expected in text, expected

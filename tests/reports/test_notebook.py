@@ -40,7 +40,7 @@ def test_the_page_is_shown_whole() -> None:
     assert shown._repr_html_().removeprefix('<iframe srcdoc="').partition('"')[0] == escape(shown.html)
 
 
-def test_a_folder_of_the_users_with_the_same_name_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_folder_that_shadows_the_suite_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_bench, "_HOME", Path("/elsewhere"))
     with pytest.raises(ImportError, match=r"shadows the suite's own 'stats'; rename it"):
         _ = attention_bench.frame

@@ -37,7 +37,7 @@ def first_screen(data: dict[str, Any], as_run: Any) -> tuple[str, str]:
     return this.headline, "; ".join(this.trust.reasons)
 
 
-def test_a_size_missing_in_some_cases_splits_the_answer(as_run: Any) -> None:
+def test_a_size_missing_in_some_cases_splits_the_recommendation(as_run: Any) -> None:
     data = synthetic.document([], axes=[{"name": "H_kv", "kind": "size"}])
     for heads, seconds in ((4, (1.0, 2.0)), (None, (2.0, 1.0))):
         case = synthetic.case(H_kv=heads)
@@ -117,7 +117,7 @@ def test_an_exception_is_a_case_in_which_it_is_slower() -> None:
     assert said == ("Use sdpa: fastest in 4 of 6 cases. Exceptions: T = 4: packed, 1.05× faster; 1 case not resolved.")
 
 
-def test_a_case_with_one_implementation_is_none_in_which_it_is_the_fastest(as_run: Any) -> None:
+def test_a_case_with_one_implementation_does_not_count_as_fastest(as_run: Any) -> None:
     """As of a kernel of one's own with a limit."""
     data = injected(0, {"sdpa": 0.5})
     for T in (1024, 2048):
@@ -162,7 +162,7 @@ def test_unresolved_cases_are_counted() -> None:
     assert said(*three) == "No recommendation yet: 3 of 3 cases not resolved."
 
 
-def test_one_implementation_has_no_answer() -> None:
+def test_one_implementation_gives_no_recommendation() -> None:
     marks = {
         "sdpa": grids.Mark("sdpa", ratios.FASTEST, 1.0),
         "mine": grids.Mark("mine", "unsupported", why="no package"),
@@ -220,7 +220,7 @@ def test_memory_decides_between_two_that_are_tied(as_run: Any, lean: str, other:
     assert said.startswith(f"Use {lean}: tied with {other} in both cases") and why in said, said
 
 
-def test_without_intervals_there_is_no_answer_yet(tiny: Run) -> None:
+def test_without_intervals_there_is_no_recommendation(tiny: Run) -> None:
     this = report(tiny)
     assert this.headline.startswith("No recommendation yet: no ratio of this run has an interval")
     assert "no ratio has an interval" in this.trust.reasons

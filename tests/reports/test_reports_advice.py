@@ -41,7 +41,7 @@ def two(
     )  # fmt: skip
 
 
-def test_where_nothing_is_shown_the_choice_is_the_smallest_median() -> None:
+def test_without_significant_differences_the_smallest_median_is_chosen() -> None:
     run = runs.read(LLM)
     cells, advised = raw(run), advice.advise(frame.rows_of(run))["cells"]
     assert {cell["id"] for cell in advised} == set(cells)
@@ -110,7 +110,7 @@ def test_a_crossover_lies_where_the_lines_cross_in_log_log(as_run: Any) -> None:
         (1.21e-3, (0.9, 1.0, 1.1), [], ["b"], "not resolved from b"),  # b may take 1.5 times as long
     ],
 )
-def test_those_not_shown_to_be_slower_tie_unless_they_may_be_far_slower(
+def test_implementations_tie_unless_a_large_difference_is_possible(
     median: float,
     apart: tuple[float, ...],
     ties: list[str],
@@ -126,7 +126,7 @@ def test_those_not_shown_to_be_slower_tie_unless_they_may_be_far_slower(
     assert cell["verdict"] == said
 
 
-def test_a_crossover_out_of_a_tie_is_none(as_run: Any) -> None:
+def test_a_tie_gives_no_crossover(as_run: Any) -> None:
     data = two({64: (1e-3, 1.005e-3), 256: (4e-3, 2e-3)})
     data["benchmarks"][0] = synthetic.row("a", synthetic.case(T=64), [0.99e-3, 1e-3, 1.01e-3], (0.9, 1.0, 1.1))
     assert advice.advise(frame.rows_of(as_run(data)))["crossovers"] == []
@@ -207,7 +207,7 @@ def test_a_kind_of_layer_that_was_not_measured_is_named(as_run: Any, capsys: pyt
     assert "gemma3-4b, global layers" in said.out
 
 
-def test_the_newest_run_with_a_layer_of_the_model_answers(results: Path, printed: Any) -> None:
+def test_the_newest_run_with_a_layer_of_the_model_is_used(results: Path, printed: Any) -> None:
     for name, axes in (("0001_a", LLAMA), ("0002_b", {})):
         rows = [synthetic.row(impl, synthetic.case(T=512, **axes), [1e-3]) for impl in ("fused", "sdpa")]
         synthetic.save(synthetic.document(rows), results, name)

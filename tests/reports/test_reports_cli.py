@@ -130,7 +130,7 @@ def test_among_machines_the_one_that_ran_last_is_taken(results: Path, small: dic
     assert [run.name for run, _ in no_drawing] == ["0001_y"]
 
 
-def test_a_newest_run_that_cannot_be_read_gives_way_to_an_older_one(
+def test_an_unreadable_newest_run_is_skipped(
     results: Path, small: dict[str, Any], no_drawing: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     synthetic.save(small, results, "0001_good")
@@ -192,7 +192,7 @@ def test_own_results_folder_comes_first_and_its_report_stays_there(
     assert (run.name, folder) == ("0001_mine", tmp_path / "reports" / "out" / "0001_mine")
 
 
-def test_an_empty_own_results_folder_gives_way_to_the_checkouts(results: Path) -> None:
+def test_an_empty_results_folder_is_replaced_by_the_checkouts(results: Path) -> None:
     assert runs.default_results() == CHECKOUT / "results"
 
 
@@ -218,7 +218,7 @@ def test_an_out_folder_below_a_file_is_one_line(
     assert "can't write to" in refusal("--results", results, "--out", tmp_path / "file" / "out", *chosen)
 
 
-def test_from_the_shell_without_traceback_and_without_torch(
+def test_the_command_needs_no_torch_and_prints_no_traceback(
     results: Path, small: dict[str, Any], tmp_path: Path
 ) -> None:
     """Once in a subprocess in which torch, impls and bench can't be imported."""

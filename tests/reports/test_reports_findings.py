@@ -27,7 +27,7 @@ def test_wrong_outputs_are_warned_of(tiny: Run) -> None:
     assert told.startswith(why) and "elsewhere" not in told
 
 
-def test_only_skips_say_so_and_nothing_else(as_run: Any) -> None:
+def test_a_run_of_skips_has_no_findings(as_run: Any) -> None:
     skipped = [{"impl": "a", "id": "B1", "reason": "out_of_memory", "detail": "too big"}]
     run = as_run(synthetic.document([], skipped=skipped))
     assert said(run) == [] and report(run).headline.startswith(
@@ -52,7 +52,7 @@ def test_the_cost_of_page_faults_is_given_for_the_call_that_loses_most(as_run: A
     )
 
 
-def test_a_run_that_keeps_pages_says_what_others_lose(as_run: Any) -> None:
+def test_a_run_with_kept_pages_reports_the_cost_of_page_faults(as_run: Any) -> None:
     [told] = said(as_run(faulting("fresh_pages_s", fused=1.4, sdpa=84e-3)))
     assert told.startswith(
         "With glibc's own settings fused takes 1.40 s at B=1 H=8 D_h=64 T=4096 fp32 causal, of which"
@@ -60,7 +60,7 @@ def test_a_run_that_keeps_pages_says_what_others_lose(as_run: Any) -> None:
     assert told.endswith(" it takes 705 ms, and sdpa's lead is 8.4× instead of 17×.")
 
 
-def test_a_lead_that_was_page_faults_is_gone(as_run: Any) -> None:
+def test_a_lead_caused_by_page_faults_alone_is_reported(as_run: Any) -> None:
     assert "it takes 80.0 ms, and sdpa's lead is gone: it was 8.4×." in said(as_run(faulting(fused=80e-3)))[0]
 
 
@@ -80,7 +80,7 @@ def test_calls_that_take_as_long_with_kept_pages_lose_nothing(as_run: Any) -> No
     assert findings.page_faults(frame.rows_of(as_run(faulting(fused=690e-3, einsum=730e-3)))) == ""
 
 
-def test_the_fastest_faults_as_well(as_run: Any) -> None:
+def test_page_faults_of_the_fastest_count_too(as_run: Any) -> None:
     told = findings.page_faults(frame.rows_of(as_run(faulting(sdpa=42e-3, fused=630e-3))))
     assert "of which 11 % are page faults" in told and "sdpa's lead is 15× instead of 8.4×" in told
 

@@ -209,7 +209,7 @@ def test_one_case_is_printed_as_its_table_at_80_columns_with_what_was_refused(
     assert tables.printed(made).startswith(tables.terminal(made))
 
 
-def test_of_cells_timed_one_after_the_other_nothing_is_claimed(tiny: Run) -> None:
+def test_cells_timed_one_after_the_other_have_no_ranks_on_the_page(tiny: Run) -> None:
     this = report(tiny)
     assert {this.grid.entry("packed", column).text for column in this.grid.columns()} <= {"✗", "–"}
     assert {mark.state for case in this.grid.cases for mark in case.ranked} == {ratios.NOT_RESOLVED}
@@ -314,7 +314,7 @@ def test_lines_run_along_the_axis_with_the_most_values_at_one_setting(as_run: An
     assert this.grid.length == "T_kv" and max(map(len, this.grid.along("T"))) == 2
 
 
-def test_nothing_is_left_of_our_drawing_style() -> None:
+def test_the_drawing_style_is_restored() -> None:
     before = dict(matplotlib.rcParams)
     with figure.style():
         assert matplotlib.rcParams["svg.fonttype"] == "none"

@@ -104,7 +104,7 @@ def test_a_step_is_predicted_from_the_cores_of_its_own_windows(windows: Any, pre
     assert step.inside == pytest.approx(FUSED)
 
 
-def test_new_tokens_say_how_long_their_cache_is(as_run: Any) -> None:
+def test_a_decode_case_names_the_length_of_its_cache(as_run: Any) -> None:
     known = {"parts_s": {"core": FUSED}, "core_shares": [0.2, 0.2], "blocks": 1, "windows": [None], "depth": 28}
     cases = [case(scope="block", model="qwen3-0.6b", mode="decode", T=1, T_kv=keys) for keys in (64, 256)]
     rows = fr.rows_of(as_run(document([row("fused", it, [1e-2] * 8, id=f"{it['T_kv']}", **known) for it in cases])))
@@ -118,7 +118,7 @@ def test_a_whole_model_has_its_own_depth(as_run: Any) -> None:
     assert fused.whole_share == pytest.approx(28 * FUSED / fused.whole)
 
 
-def test_the_tables_have_a_row_for_each_of_them(as_run: Any) -> None:
+def test_the_tables_have_a_row_for_each_step(as_run: Any) -> None:
     _, tables = found(as_run, 0.9)
     assert [len(table.rows) for table in tables] == [2, 2, 2]
     assert [row[4] for row in tables[0].rows] == ["baseline", "0.900× (0.898 to 0.902)"]
@@ -145,6 +145,6 @@ def test_a_share_lies_between_0_and_1(as_run: Any) -> None:
     assert step.share[1:] == (0.0, 1.0)
 
 
-def test_other_runs_have_none(as_run: Any) -> None:
+def test_runs_without_models_have_no_tables_of_steps(as_run: Any) -> None:
     run = as_run(document([row("fused", case(), [FUSED] * 8)]))
     assert more.of_steps(run, fr.rows_of(run)) == []
