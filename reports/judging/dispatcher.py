@@ -97,7 +97,9 @@ def emit(path: Path, runs: Sequence[tuple[Run, Sequence[Row]]]) -> str:
     taken = {*sys.stdlib_module_names, *kwlist, "torch", "numpy", "sdpa", "eager"}
     # transformers loads a kernel of its hub by a name with flash
     if path.suffix != ".py" or not path.stem.isidentifier() or path.stem in taken or "flash" in path.stem:
-        raise RunError(f"--emit {path}: give a Python module with a new name, without `flash`, such as attention_here.py")
+        raise RunError(
+            f"--emit {path}: give a Python module with a new name, without `flash`, such as attention_here.py"
+        )
     every = measured(runs)
     known = {setting: some for setting, by_length in every.items() if (some := choosable(setting, by_length))}
     faster = {one.kernel for by_length in every.values() for one in key_ranges(by_length)} - kernels().keys()

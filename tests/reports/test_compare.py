@@ -206,9 +206,7 @@ def test_a_change_is_equal_in_all_formats(command: Any, tmp_path: Path, capsys: 
     assert f"sdpa is {said[1]} slower" in (tmp_path / "x.md").read_text(encoding="utf-8")
 
 
-def test_markdown_is_short_and_has_the_commands(
-    command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_markdown_is_short_and_has_the_commands(command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arguments, "_HOME", Path("/of/a/checkout"))
     head = tracked.run(2, slower={"sdpa": 1.2}, command="pytest bench/ --benchmark-save=head")
     command(tracked.run(1), head, "--markdown", str(tmp_path / "x.md"))
