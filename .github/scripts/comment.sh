@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Puts REPORT below the pull request whose newest commit was measured: one comment, which is written anew every time.
+# Posts REPORT below the pull request whose newest commit was measured, as one comment that later reports replace.
 #
-# The report was made by the code of the pull request, so it is nothing but text here. Which pull request it is, the event
-# says: REPOSITORY, HEAD_OWNER, HEAD_BRANCH and HEAD_SHA; never the report.
+# The code of the pull request made the report, so it is treated as text. The event identifies the pull request
+# (REPOSITORY, HEAD_OWNER, HEAD_BRANCH, HEAD_SHA), never the report.
 set -euo pipefail
 
 MARKER='<!-- attention-bench -->'
 MOST=60000 # bytes; GitHub takes 65,536 characters
 
 if [ ! -s "$REPORT" ]; then
-    echo "::notice title=attention-bench::no report was left, so there is nothing to say"
+    echo "::notice title=attention-bench::the run left no report: no comment is posted"
     exit 0
 fi
 number=$(gh api --method GET "repos/$REPOSITORY/pulls" -f state=open -f head="$HEAD_OWNER:$HEAD_BRANCH" |

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs `python SUITE/bench ab` and writes down what came out, among the step's outputs: exit-code, counts, regressed, markdown.
-# Succeeds whatever the verdict, so that the report can be kept; verdict.sh makes a result of it.
-# What to compare stands in the environment: no input is ever read as code. No Python looks for its own modules in the user's
-# folder (-P), so what lies there changes nothing but what is compared.
+# Runs `python SUITE/bench ab` and writes the step's outputs: exit-code, counts, regressed, markdown. Succeeds whatever the
+# verdict, so that the report can be kept; verdict.sh turns it into the result of the check.
+# Inputs come from environment variables and are never run as code. With -P, Python doesn't import modules from the user's
+# folder, whose files affect only the compared code.
 set -euo pipefail
 
 json=$RUNNER_TEMP/attention-bench.json

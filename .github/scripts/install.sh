@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# An interpreter that can compare: the one named in PYTHON as it is, or a new environment with what pyproject.toml asks for.
-# INSTALL, arguments of `pip install`, goes into either. The step's output `python` is its path.
+# Provides an interpreter for the comparison: PYTHON, or a new environment with the dependencies of pyproject.toml. Installs
+# INSTALL, arguments of `pip install`, into it. The step's output `python` is its path.
 set -euo pipefail
 
 read -ra needed <<<"${INSTALL//$'\n'/ }"
 if [ -z "$PYTHON" ]; then
-    # -P: this runs in the user's folder, and no module is taken from there
+    # -P: imports no module from the user's folder, where this runs
     python -P -m venv "$RUNNER_TEMP/attention-bench/venv"
     PYTHON=$RUNNER_TEMP/attention-bench/venv/bin/python
     "$PYTHON" -m pip install --quiet "pip>=25.1" # the first that knows --group

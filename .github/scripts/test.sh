@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The tests that need torch, with the version that is pinned (TORCH=pinned) or the oldest that pyproject.toml allows (oldest).
+# Runs the tests that need torch, with the pinned version (TORCH=pinned) or the oldest that pyproject.toml allows (oldest).
 set -euo pipefail
 
 if [ "$TORCH" = oldest ]; then
     version=$(grep -oP '^    "torch>=\K[0-9.]+' pyproject.toml)
     tox run -e py --notest
-    .tox/py/bin/python -m pip install --quiet "torch==$version.*" # tox looks at what was asked for, not at what is there
+    .tox/py/bin/python -m pip install --quiet "torch==$version.*" # tox compares requirements, not installed versions
 fi
 tox run -e py
 tox run -e py -- -m slow -q

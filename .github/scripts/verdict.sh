@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes a check's result of EXIT_CODE, that of `python -m bench ab`. What could not be judged may be slower, so it fails too,
-# unless ON_INCONCLUSIVE is `pass`.
+# Derives the result of the check from EXIT_CODE of `python -m bench ab`. If nothing could be judged, something may be
+# slower, so the check fails unless ON_INCONCLUSIVE is `pass`.
 set -euo pipefail
 
 case "${ON_INCONCLUSIVE:-fail}" in
@@ -23,7 +23,7 @@ case "$EXIT_CODE" in
     if [ "$inconclusive" = error ]; then exit 1; fi
     ;;
 3)
-    echo "::error title=attention-bench::an error in the inputs: the step 'Compare' says which"
+    echo "::error title=attention-bench::an error in the inputs, which the step 'Compare' prints"
     exit 1
     ;;
 *)
