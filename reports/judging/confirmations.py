@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stats.verdict import Verdict
+from stats.verdict import INCONCLUSIVE, Verdict
 
 from ..reading.axes import without_defaults
 from ..reading.runs import COMPARISONS, Run, RunError
@@ -24,7 +24,7 @@ Known = Mapping[Key | None, Verdict]
 
 @dataclass(frozen=True)
 class Unconfirmed:
-    """Cells that became slower between two runs, whose commits have not been compared."""
+    """Cells that became slower between two runs, whose commits have not been compared, or without a conclusion."""
 
     options: Mapping[str, Any]
     """Options of `python -m bench ab` by name."""
@@ -42,13 +42,13 @@ def key(series: Series, at: int, runs: Sequence[Run]) -> Key | None:
 
 
 def open_steps(series: Sequence[Series], runs: Sequence[Run], known: Known) -> Iterator[Unconfirmed]:
-    """Yield slow-downs that have not recovered and have no comparison. A comparison has one device and one number of
-    threads.
+    """Yield slow-downs that have not recovered and have no conclusive comparison. A comparison has one device and one number
+    of threads.
     """
     together: dict[tuple[Any, ...], list[Series]] = {}
     for one in series:
         asked = key(one, one.open_step.at, runs) if one.open_step else None
-        if asked and asked not in known:
+        if asked and (asked not in known or known[asked].word == INCONCLUSIVE):
             base, head, _, _, threads = asked
             options = {"base": base, "head": head, "threads": threads, "device": one.axes.get("device")}
             together.setdefault(tuple(options.items()), []).append(one)

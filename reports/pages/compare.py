@@ -74,12 +74,12 @@ def tell(
     if html:
         from . import comparison_page  # matplotlib takes a second to import
 
-        html.write_text(comparison_page.html(this), encoding="utf-8")
+        command.write(html, comparison_page.html(this))
     if json_file:
         data = json.dumps(comparison_text.as_data(this), indent=2, allow_nan=False)
-        json_file.write_text(data + "\n", encoding="utf-8")
+        command.write(json_file, data + "\n")
     if markdown:
-        markdown.write_text(comparison_text.as_markdown(this), encoding="utf-8")
+        command.write(markdown, comparison_text.as_markdown(this))
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, soft_wrap=False)
     with console.capture() as shown:
         console.print(comparison_text.terminal(this, named, whole), crop=False)

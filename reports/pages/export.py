@@ -30,7 +30,7 @@ def _execute(options: argparse.Namespace) -> int:
         write(rows(chosen), options.output)
     else:
         lines = ",\n".join(map(json.dumps, cases(chosen)))
-        options.output.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+        command.write(options.output, f"[\n{lines}\n]\n")
     print(options.output)
     return command.FINE
 

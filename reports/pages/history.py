@@ -65,7 +65,7 @@ def _confirmed(
     """Return the known verdicts after confirming every open slow-down by an interleaved comparison."""
     unconfirmed = list(confirmations.open_steps(every, of, known))
     if not unconfirmed:
-        command.warn("nothing to confirm: no lasting slow-down between two commits that hasn't been compared yet")
+        command.warn("nothing to confirm: no lasting slow-down between two commits without a conclusive comparison")
     for one in unconfirmed:
         if why := confirm(one):
             base, head = (one.options[name][:10] for name in ("base", "head"))

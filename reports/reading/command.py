@@ -106,6 +106,15 @@ def exit_code_of(execute: Callable[[argparse.Namespace], int], options: argparse
         return complain(f"{error.filename or 'a file'}: {error.strerror or error}")
 
 
+def write(path: Path, text: str) -> None:
+    """Write a file; raises OSError that names it, on a full disk, too."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        error.filename = str(path)
+        raise
+
+
 def say(text: str) -> None:
     """Print text; a reader that closes early, as `head` does, changes no exit code."""
     try:

@@ -206,6 +206,12 @@ def test_a_change_is_equal_in_all_formats(command: Any, tmp_path: Path, capsys: 
     assert f"sdpa is {said[1]} slower" in (tmp_path / "x.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("form", ["json", "markdown", "html"])
+def test_a_file_on_a_full_disk_is_named(form: str, command: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(tracked.run(1), tracked.run(2), f"--{form}", "/dev/full") == 3
+    assert capsys.readouterr().err == "reports: error: /dev/full: No space left on device\n"
+
+
 def test_markdown_is_short_and_has_the_commands(command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arguments, "_HOME", Path("/of/a/checkout"))
     head = tracked.run(2, slower={"sdpa": 1.2}, command="pytest bench/ --benchmark-save=head")
