@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from typing import Any
 
-from bench.cluster.driver import Reply
+from bench.cluster.sweep import Reply
 
 from .conftest import CHECKOUT
 
@@ -69,10 +69,11 @@ class SimulatedCluster:
         self._cases, self._fate = cases, fate
 
     def nodes(self, refused: Collection[str]) -> Mapping[str, int]:
+        self._refused = refused
         return Counter(kind for node, kind in self.there.items() if node not in refused)
 
-    def submit(self, kind: str, task: dict[str, Any], refused: Collection[str]) -> Any:
-        taken = {*refused, *(it.node for it in self.running)}
+    def submit(self, kind: str, task: dict[str, Any]) -> Any:
+        taken = {*self._refused, *(it.node for it in self.running)}
         node = next(node for node, its in self.there.items() if its == kind and node not in taken)
         self.asked.append((node, task["case"]))
         self.running.append(Task(self, node, task["case"]))

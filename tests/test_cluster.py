@@ -14,8 +14,7 @@ import pytest
 from pytest_benchmark.utils import get_machine_id
 
 from bench.cluster import command
-from bench.cluster.driver import MOST_LOSSES, Reply
-from bench.cluster.sweep import disagreements, measure, pack
+from bench.cluster.sweep import MOST_LOSSES, Reply, disagreements, measure, pack
 from bench.runs.journal import Journal
 from bench.selection.errors import UsageError
 
@@ -28,7 +27,7 @@ NODES = {"a1": "a", "a2": "a", "b1": "b"}
 
 @pytest.fixture(autouse=True)
 def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.cluster.driver.POLL", 0.0)
+    monkeypatch.setattr("bench.cluster.sweep.POLL", 0.0)
 
 
 def swept(
@@ -39,6 +38,10 @@ def swept(
     assert measure(cluster, folder, "x", asked, journal and Journal(journal)) == code
     found = sorted(folder.glob("*/*_x.json"))
     return {file.parent.name: json.loads(file.read_text(), parse_constant=pytest.fail) for file in found}
+
+
+def nodes_of(run: dict[str, Any]) -> set[str]:
+    return {node for row in run["benchmarks"] for node in row["extra_info"]["process_nodes"]}
 
 
 def test_rows_of_many_nodes_are_those_of_one_run(tmp_path: Path) -> None:
@@ -55,7 +58,7 @@ def test_rows_of_many_nodes_are_those_of_one_run(tmp_path: Path) -> None:
     whole = {tuple(row["params"].values()): row for row in published()["benchmarks"] if row["group"] in CASES}
     assert [tuple(row["params"].values()) for row in data["benchmarks"]] == [*whole] and data["complete"]
     assert data["skipped"] == [it for it in published()["skipped"] if it["id"] in CASES]
-    assert {*data["nodes"]} == {"n1", "n2"} and "case" not in data["asked"]
+    assert nodes_of(data) == {"n1", "n2"} and "case" not in data["asked"]
     samples, of_one = (run["controls"]["looks"] for run in (data, published()))
     assert (len(samples["gpu copy"]), len(samples["product"])) == (1, 2 * len(of_one["product"]))
     processes: dict[str, set[int]] = {}
@@ -76,7 +79,7 @@ def test_a_node_that_dies_costs_one_job_which_another_of_its_type_does(tmp_path:
 
     cluster = SimulatedCluster(NODES, CASES, dies)
     runs = swept(tmp_path, cluster)
-    assert {kind: data["nodes"] for kind, data in runs.items()} == {"a": {"a2": 2}, "b": {"b1": 2}}
+    assert {kind: nodes_of(data) for kind, data in runs.items()} == {"a": {"a2"}, "b": {"b1"}}
     ((_, lost),) = [(node, case) for node, case in cluster.asked if node == "a1" and case]
     assert Counter(case for _, case in cluster.asked if case) == {case: 2 + (case == lost) for case in CASES}
 
@@ -113,7 +116,7 @@ def test_a_node_that_is_another_machine_is_refused(tmp_path: Path, capsys: pytes
         return {"run": run | {"machine_info": run["machine_info"] | {"cores": 4}}}
 
     cluster = SimulatedCluster(NODES, (*CASES, THIRD), other)
-    assert swept(tmp_path, cluster)["a"]["nodes"] == {"a1": 3}
+    assert nodes_of(swept(tmp_path, cluster)["a"]) == {"a1"}
     assert "a2 is refused: a has cores 2, not 4" in capsys.readouterr().out
     assert [node for node, case in cluster.asked if case].count("a2") == 1
 

@@ -48,19 +48,20 @@ def main(arguments: Sequence[str]) -> int:
             raise UsageError("--quiet-machine uses one thread, on one core: leave out --threads")
         if not (options.resume or options.save):
             raise UsageError("--save NAME is missing: what is the run called? (--resume NAME finishes one)")
+        for name, engines in (("address", ENGINES), ("node_types", ENGINES), ("slurm_option", ["slurm"])):
+            if getattr(options, name) and options.cluster not in engines:
+                raise UsageError(f"--{name.replace('_', '-')} goes with --cluster {' or '.join(engines)}")
+        results = results_root(Path.cwd(), options.benchmark_storage)
         if options.cluster:
-            return _on_cluster(options, others, shlex.join(["python", "-m", "bench", "sweep", *arguments]))
-        for name in ("address", "node_types", "slurm_option"):
-            if getattr(options, name):
-                raise UsageError(f"--{name.replace('_', '-')} goes with --cluster")
-        _here(options, others)
+            return _on_cluster(options, others, results, shlex.join(["python", "-m", "bench", "sweep", *arguments]))
+        _here(options, others, results)
     except UsageError as error:
         return complain(error, USAGE_ERROR)
 
 
-def _here(options: argparse.Namespace, others: Sequence[str]) -> NoReturn:
+def _here(options: argparse.Namespace, others: Sequence[str], results: Path) -> NoReturn:
     """Replace this process by `pytest bench/`, in several processes and under the requested conditions."""
-    _begun(options, others, results_root(Path.cwd(), options.benchmark_storage) / str(get_machine_id()))
+    _begun(options, others, results / str(get_machine_id()))
     given = {
         "benchmark-save": options.save,
         "resume": options.resume,
@@ -70,7 +71,6 @@ def _here(options: argparse.Namespace, others: Sequence[str]) -> NoReturn:
     if options.quiet_machine:
         os.environ.update(quiet_environment())
         pin()
-    sys.stdout.flush()
     suite, own = CHECKOUT / "bench", [f"--{name}={value}" for name, value in given.items() if value is not None]
     os.execv(sys.executable, [sys.executable, "-P", str(suite / "launch.py"), str(suite), *own, *others])
 
@@ -128,33 +128,26 @@ def _parser() -> argparse.ArgumentParser:
 
 def node_types(text: str) -> dict[str, int | None]:
     """Parse `a:2,b` into {"a": 2, "b": None}."""
-    parts = [part.strip().partition(":") for part in text.split(",")]
-    if not all(kind for kind, _, _ in parts):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected TYPE or TYPE:N, with commas between them")
+    parts = (part.strip().partition(":") for part in text.split(",") if part.strip())
     return {kind: count(most) if most else None for kind, _, most in parts}
 
 
 def _pair(text: str) -> tuple[str, str | int]:
     name, equals, value = text.partition("=")
-    if not name or not equals:
+    if not equals:
         raise argparse.ArgumentTypeError(f"{text}: expected KEY=VALUE")
     return name, int(value) if value.isdigit() else value
 
 
-def _on_cluster(options: argparse.Namespace, others: list[str], command: str) -> int:
+def _on_cluster(options: argparse.Namespace, others: list[str], results: Path, command: str) -> int:
     """Begin or resume a sweep."""
-    if options.slurm_option and options.cluster != "slurm":
-        raise UsageError("--slurm-option goes with --cluster slurm")
     if unfit := {given.partition("=")[0] for given in others} & {*UNSUPPORTED}:
         raise UsageError(f"{unfit.pop()} does not go with --cluster")
-    results = results_root(Path.cwd(), options.benchmark_storage)
     name, path = _begun(options, others, results / "cluster")
-    if options.resume and options.quiet_machine:
-        raise UsageError(f"--resume {name} continues with its original options; leave out --quiet-machine")
     if options.resume and path is None:
         raise UsageError(f"no run {name} was started in {results / 'cluster'}: --save {name} starts one")
     journal = journals.Journal(path) if path else None
-    own = [*["--quiet-machine"] * options.quiet_machine, f"--processes={options.processes or PROCESSES}"]
+    own = (*["--quiet-machine"] * options.quiet_machine, f"--processes={options.processes or PROCESSES}")
     asked = {"arguments": [*others, *own], "kinds": options.node_types, "command": command}
     header = journal.header if journal else asked
     from .sweep import measure, pack  # imports torch

@@ -62,7 +62,7 @@ def do(archive: bytes | Path, task: dict[str, Any]) -> dict[str, Any]:
             output.seek(0)
             last = output.read().strip().split("\n")[-1]
         node = {"node": os.environ.get("SLURMD_NODENAME", socket.gethostname())}
-        for file in (*folder.glob(f"{SUITE}/cells.json"), *folder.glob(f"{SUITE}/*/*_job.json")):
+        for file in folder.glob(f"{SUITE}/*/*_job.json" if task["case"] else f"{SUITE}/cells.json"):
             found = json.loads(file.read_text())
             if found and found.get("complete", True):
                 return node | {"run" if task["case"] else "cells": found}

@@ -13,7 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ..selection.errors import UsageError
 from . import node as on_node
-from .driver import Reply
+from .sweep import Reply
 
 TYPE = "type:"
 """Prefix of the resource that names a node's type: `ray start --resources '{"type:a": 1}'`."""
@@ -31,9 +31,9 @@ class Cluster:
     def __init__(self, options: argparse.Namespace, archive: bytes, *_: object):
         ray.cloudpickle.register_pickle_by_value(on_node)
         address = options.address or ""
-        host, colon, port = address.partition(":")
+        host, _colon, port = address.partition(":")
         try:
-            if colon and port.isdigit():  # Ray itself would retry for minutes
+            if port.isdigit():  # Ray itself would retry for minutes
                 socket.create_connection((host, int(port)), REACHING).close()
             ray.init(address=address or None, log_to_driver=False, logging_level="error")
         except (OSError, RuntimeError, ValueError) as error:
@@ -53,17 +53,13 @@ class Cluster:
                 self._there.setdefault(next(named, UNNAMED), []).append(node)
         return {kind: len(nodes) for kind, nodes in self._there.items()}
 
-    def submit(self, kind: str, task: dict[str, Any], refused: Collection[str]) -> Future[Reply]:
-        own = self._there[kind]
-        idle = (it for it in own if (last := self._last.get(it["NodeID"])) is None or last.done())
-        node = next(idle, own[0])
-        has = node["Resources"]
-        here = NodeAffinitySchedulingStrategy(node["NodeID"], soft=True)  # another node of its type if this one fails
+    def submit(self, kind: str, task: dict[str, Any]) -> Future[Reply]:
+        busy = {name for name, last in self._last.items() if not last.done()}
+        node = next(it for it in self._there[kind] if it["NodeID"] not in busy)
         do = self._do.options(
-            scheduling_strategy=here,
-            resources={name: share for name, share in has.items() if name.startswith(TYPE)},
-            num_cpus=has["CPU"],
-            num_gpus=has.get("GPU", 0),
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
+            num_cpus=node["Resources"]["CPU"],
+            num_gpus=node["Resources"].get("GPU", 0),
             max_retries=0,
         )
         future: Future[Reply] = do.remote(self._archive, task).future()

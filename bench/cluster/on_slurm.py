@@ -16,7 +16,7 @@ import submitit
 
 from ..selection.errors import UsageError
 from . import node as on_node
-from .driver import Reply
+from .sweep import Reply
 
 LOCAL = "local"
 """Address of submitit's local executor, whose jobs are processes of this machine."""
@@ -46,10 +46,11 @@ class Cluster:
         self._code.write_bytes(archive)
 
     def nodes(self, refused: Collection[str]) -> Mapping[str, int]:
+        self._executor.update_parameters(exclude=",".join(refused) or None)
         return self._nodes
 
-    def submit(self, kind: str, task: dict[str, Any], refused: Collection[str]) -> Future[Reply]:
-        self._executor.update_parameters(partition=kind, exclude=",".join(refused) or None)
+    def submit(self, kind: str, task: dict[str, Any]) -> Future[Reply]:
+        self._executor.update_parameters(partition=kind)
         job: Future[Reply] = self._executor.submit(on_node.do, self._code, task)
         self._jobs.append(job)
         return job
@@ -63,10 +64,9 @@ class Cluster:
 
 def _partitions(kinds: Mapping[str, int | None]) -> dict[str, int]:
     """Return the number of nodes of the requested partitions, or of the default one."""
-    printed = subprocess.run(["sinfo", "--noheader", "--format=%P %D"], capture_output=True, text=True).stdout.split()
-    there = dict(zip(printed[::2], map(int, printed[1::2]), strict=True))
-    default = [name for name in there if name.endswith("*")]
-    there |= {name.removesuffix("*"): there.pop(name) for name in default}
+    printed = subprocess.run(["sinfo", "--noheader", "--format=%R %D %P"], capture_output=True, text=True).stdout
+    lines = [line.split() for line in printed.splitlines()]
+    there = {name: int(nodes) for name, nodes, _ in lines}
     if unknown := kinds.keys() - there.keys():
         raise UsageError(f"--node-types: Slurm has no partition {unknown.pop()}; known: {', '.join(there)}")
-    return {kind: there[kind] for kind in kinds or [name.removesuffix("*") for name in default]}
+    return {kind: there[kind] for kind in kinds or [name for name, _, marked in lines if marked != name]}

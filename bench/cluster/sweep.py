@@ -1,4 +1,4 @@
-"""Runs a sweep on many machines, from its journal's header to its run files."""
+"""Runs a sweep on many machines: hands out its cases, writes each result into the journal at once, and saves the runs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import os
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
-from statistics import median, quantiles
-from typing import Any
+from statistics import median
+from time import sleep
+from typing import Any, NamedTuple, Protocol
 
 from pytest_benchmark.utils import get_commit_info
 
@@ -28,11 +30,47 @@ from ..selection.choice import own_files
 from ..selection.errors import UsageError
 from ..terminal import complain
 from ..timing.rooflines import Rooflines
-from .driver import Driver, Engine, Job, Reply, tell
 from .node import SUITE
 
 APART = 1000
 """Offset between the process numbers of two cases, since a ratio between cases would compare two nodes."""
+
+MOST_LOSSES = 3
+"""Number of losses after which a job is skipped."""
+
+POLL = 0.5
+"""Seconds between two polls of nodes and jobs."""
+
+Reply = dict[str, Any]
+"""Return value of `node.do`; of a job that was lost too often, why it `failed`."""
+
+
+class Engine(Protocol):
+    """A cluster: nodes of several types, each running one task at a time."""
+
+    def nodes(self, refused: Collection[str]) -> Mapping[str, int]:
+        """Return the current number of nodes of each type, except refused ones, which get no task from now on."""
+
+    def submit(self, kind: str, task: dict[str, Any]) -> Future[Reply]:
+        """Submit a task (see `node.do`) to a node of a type; returns an object with a future's `done` and `result`."""
+
+    def close(self) -> None:
+        """End all running tasks."""
+
+
+class Job(NamedTuple):
+    """A case with all its implementations, in all its processes, on one node."""
+
+    kind: str
+    """Type of node."""
+    case: str | None
+    """Case id; None lists the cases."""
+
+    def __str__(self) -> str:
+        return f"{self.kind}  {self.case or 'list of cases'}"
+
+
+Replies = dict[Job, Reply]
 
 
 def pack(folder: Path, arguments: Sequence[str]) -> bytes:
@@ -46,11 +84,11 @@ def pack(folder: Path, arguments: Sequence[str]) -> bytes:
         if path.suffix == ".jsonl" and ".safetensors" in path.read_text(encoding="utf-8", errors="ignore"):
             raise UsageError(f"{name}: the safetensors files that it names do not reach the nodes")
     packages = (path for package in ("bench", "impls", "stats") for path in (CHECKOUT / package).rglob("*.py"))
-    checked_out, installed = CHECKOUT / "attention_bench.py", CHECKOUT / "__init__.py"
     files = {
         f"{SUITE}/{path.relative_to(CHECKOUT).as_posix()}": path for path in (*packages, CHECKOUT / "pyproject.toml")
     }
-    files[f"{SUITE}/attention_bench.py"] = checked_out if checked_out.exists() else installed
+    installed = CHECKOUT / "__init__.py"
+    files[f"{SUITE}/attention_bench.py"] = installed if installed.exists() else CHECKOUT / "attention_bench.py"
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name, path in sorted((files | own).items()):
@@ -69,57 +107,121 @@ def measure(engine: Engine, results: Path, name: str, header: Line, journal: Jou
         if not header["kinds"]:
             raise UsageError("the cluster has no node")
         journal = journal or Journal.start(results / "cluster", name, header)
-        driver = Driver(engine, journal, header["arguments"], header["kinds"])
         try:
-            driver.run()
+            replies = drive(engine, journal, header["arguments"], header["kinds"])
         except KeyboardInterrupt:
             tell(f"unfinished; `--resume {name}` continues")
             raise
         except UsageError as error:
-            if any("run" in reply for reply in driver.replies.values()):
+            if any("run" in line["reply"] for line in journal.lines):
                 return complain(f"{error}; `--resume {name}` continues", UNFINISHED)
             journal.delete()
             raise
-    return _save(results, name, driver, header["command"])
+    code = _save(results, name, header, journal.path.name, replies)
+    journal.delete()
+    return code
 
 
-def _save(results: Path, name: str, driver: Driver, command: str) -> int:
-    """Save a run file for each type of node."""
-    of_all = {"commit_info": get_commit_info(), "command": command, "journal": driver.journal.path.name}
-    code, files = 0, []
-    for kind in driver.kinds:
-        replies = [reply for job, reply in driver.replies.items() if job.kind == kind]
-        if not any("run" in reply for reply in replies):
-            code = complain(f"{kind}: nothing was measured: {replies[-1]['failed']}", 1)
+def drive(engine: Engine, journal: Journal, arguments: list[str], kinds: Mapping[str, int | None]) -> Replies:
+    """Measure until every job has a reply; returns them, those in the journal included. Raises `UsageError` if a job has no
+    node left.
+
+    `kinds`: types of nodes that measure, and the number of nodes used at a time; None for all.
+    """
+    replies: Replies = {Job(*line["job"]): line["reply"] for line in journal.lines}
+    begun: dict[Job, Future[Reply]] = {}
+    losses, refused = Counter[Job](), set[str]()
+    while left := _without_reply(kinds, replies):
+        there = engine.nodes(refused)
+        if not any(job.kind in there for job in left):
+            others = f"; there is {', '.join(there)}" if there else ""
+            raise UsageError(f"no node of type {left[0].kind} is left{others}")
+        busy = Counter(job.kind for job in begun)
+        for job in left:
+            nodes = there.get(job.kind, 0)
+            if job not in begun and busy[job.kind] < min(kinds[job.kind] or nodes, nodes):
+                busy[job.kind] += 1
+                begun[job] = engine.submit(job.kind, {"arguments": arguments, "case": job.case})
+        ended = [job for job, future in begun.items() if future.done()]
+        for job in ended:
+            reply = _reply(begun.pop(job))
+            if why := reply.get("failed"):
+                if "node" in reply and not job.case:
+                    raise UsageError(f"{reply['node']}: {why}")
+                tell(f"{job} is lost: {why}")
+                losses[job] += 1
+                if losses[job] == MOST_LOSSES:
+                    replies[job] = {"failed": f"failed {MOST_LOSSES} times, lastly: {why}"}
+            elif job.case and (why := _differing(job.kind, reply["run"]["machine_info"], replies)):
+                refused.add(reply["node"])  # which differs from the first of its type
+                tell(f"{reply['node']} is refused: {job.kind} has {why}")
+            else:
+                journal.add({"job": job, "reply": reply})
+                replies[job] = reply
+                tell(f"{job}: {reply['node']}; {len(_without_reply([job.kind], replies))} left")
+        if not ended:
+            sleep(POLL)
+    return replies
+
+
+def _without_reply(kinds: Iterable[str], replies: Replies) -> list[Job]:
+    """Return the jobs that are left on these types of nodes; the cases of a type are known once they are listed."""
+    listed = ((kind, replies.get(Job(kind, None), {}).get("cells", ())) for kind in kinds)
+    return [job for kind, cases in listed for case in (None, *cases) if (job := Job(kind, case)) not in replies]
+
+
+def _reply(future: Future[Reply]) -> Reply:
+    """Return the reply to a job that ended, or why it failed."""
+    try:
+        return future.result()
+    except Exception as error:  # each engine has its own
+        *_, last = str(error).strip().split("\n")
+        return {"failed": f"{type(error).__name__}: {last}"}
+
+
+def _differing(kind: str, machine: Mapping[str, Any], replies: Replies) -> str:
+    """Describe how a node differs from the first of its type: `cores 2, not 4`; empty if they are equal."""
+    known = (it["run"]["machine_info"] for job, it in replies.items() if job.kind == kind and "run" in it)
+    first = next(known, machine)
+    parts = [key for key in {**first, **machine} if first.get(key) != machine.get(key)]
+    return ", ".join(f"{key} {first.get(key)}, not {machine.get(key)}" for key in parts)
+
+
+def tell(line: str) -> None:
+    print(line, flush=True)
+
+
+def _save(results: Path, name: str, header: Line, journal: str, replies: Replies) -> int:
+    """Save a run file for each type of node; returns the exit code."""
+    of_all = {"commit_info": get_commit_info(), "command": header["command"], "journal": journal}
+    code, files = 0, list[Path]()
+    for kind in header["kinds"]:
+        of_kind = {job.case: reply for job, reply in replies.items() if job.kind == kind}
+        if not any("run" in reply for reply in of_kind.values()):
+            code = complain(f"{kind}: nothing was measured: {[*of_kind.values()][-1]['failed']}", 1)
             continue
-        data = merged(driver, kind) | of_all
-        files.append(_file(results / re.sub(r"[^\w.+-]+", "_", kind), name, data))
+        data = merged(of_kind) | of_all
+        folder = results / re.sub(r"[^\w.+-]+", "_", kind)
+        folder.mkdir(parents=True, exist_ok=True)
+        saved = [path for path in run_files(folder, name) if load(path).get("journal") == journal]  # and then killed
+        files += saved or [save(folder, name, data, indent=None)]
         for line in (*data["notes"], *skips(data["skipped"]), f"saved: {files[-1]}"):
             print(f"{kind}: {line}")
         code = max(code, any(entry["reason"] in FAILURES for entry in data["skipped"]))
     if len(files) > 1:
         print(as_typed(f"side by side: python -m reports {' '.join(map(str, files))}"))
-    driver.journal.delete()
     return code
 
 
-def _file(folder: Path, name: str, data: dict[str, Any]) -> Path:
-    """Save the run of a type, unless a driver that was then killed has already saved it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    there = [path for path in run_files(folder, name) if load(path).get("journal") == data["journal"]]
-    return there[0] if there else save(folder, name, data, indent=None)
-
-
-def merged(driver: Driver, kind: str) -> dict[str, Any]:
-    """Return the run file of a type of node."""
-    cases: dict[str, list[str]] = driver.replies[Job(kind, None)]["cells"]
-    replies = {case: driver.replies[Job(kind, case)] for case in cases}
-    measured = [reply for reply in replies.values() if "run" in reply]
+def merged(replies: Mapping[str | None, Reply]) -> dict[str, Any]:
+    """Return the run file of a type of node, from the replies by case."""
+    cells: dict[str, list[str]] = replies[None]["cells"]
+    measured = [replies[case] for case in cells if "run" in replies[case]]
     runs: list[dict[str, Any]] = [reply["run"] for reply in measured]
     skipped = [entry for run in runs for entry in run["skipped"]]
-    for case, reply in replies.items():
-        if why := reply.get("failed"):
-            skipped += [{"impl": impl, "id": case, "reason": "error", "detail": why} for impl in cases[case]]
+    for case, impls in cells.items():
+        if why := replies[case].get("failed"):
+            skipped += [{"impl": impl, "id": case, "reason": "error", "detail": why} for impl in impls]
     samples: dict[str, list[Any]] = {}
     rooflines = Rooflines()
     for run in runs:
@@ -134,7 +236,6 @@ def merged(driver: Driver, kind: str) -> dict[str, Any]:
         "roofs": rooflines.table(),
         "controls": {"drift": max(run["controls"]["drift"] for run in runs), "looks": samples},
         "seconds": sum((Counter(run["seconds"]) for run in runs), Counter()),
-        "nodes": Counter(it["node"] for it in measured),
         "notes": [*disagreements(measured)],
     }
 
@@ -158,7 +259,8 @@ def disagreements(replies: Sequence[Reply]) -> Iterator[str]:
     for name, by_node in seen.items():
         middle = median(median(seconds) for seconds in by_node.values())
         for node, seconds in by_node.items():
-            low, _, high = quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else seconds * 3
-            if low > middle * (1 + MAX_DRIFT) or high < middle / (1 + MAX_DRIFT):
-                longer = median(seconds) / middle - 1
+            ratios = sorted(it / middle for it in seconds)
+            quarter = len(ratios) // 4
+            if ratios[quarter] > 1 + MAX_DRIFT or ratios[-1 - quarter] < 1 / (1 + MAX_DRIFT):
+                longer = median(ratios) - 1
                 yield f"nodes differ: {node} takes {longer:+.1%} for the reference workload {name!r}, beside the median node"

@@ -46,8 +46,8 @@ def test_nodes_have_tasks_of_their_own_type_alone(cluster: Any, monkeypatch: pyt
     try:
         assert engine.nodes(()) == {"a": 2, "b": 1, "default": 1}
         assert engine.nodes({socket.gethostname()}) == {}
-        assert engine.nodes(())
-        asked = {kind: [engine.submit(kind, {}, ()) for _ in range(4)] for kind in ("a", "b", "default")}
+        nodes_of = engine.nodes(())
+        asked = {kind: [engine.submit(kind, {}) for _ in range(count)] for kind, count in nodes_of.items()}
         found = {kind: {it.result(60) for it in futures} for kind, futures in asked.items()}
     finally:
         engine.close()

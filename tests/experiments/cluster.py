@@ -20,8 +20,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from bench.cluster.driver import Driver, Reply
-from bench.cluster.sweep import merged
+from bench.cluster.sweep import Reply, drive, merged
 from bench.runs.journal import Journal
 from bench.runs.saving import save
 
@@ -42,7 +41,7 @@ class Crowd:
     def nodes(self, refused: Collection[str]) -> Mapping[str, int]:
         return {"a": self._nodes}
 
-    def submit(self, kind: str, task: dict[str, Any], refused: Collection[str]) -> Any:
+    def submit(self, kind: str, task: dict[str, Any]) -> Any:
         return SimpleNamespace(done=lambda: True, result=partial(self._answer, task["case"]))
 
     def close(self) -> None:
@@ -77,14 +76,13 @@ def _measure(nodes: int, cases: int) -> None:
         folder, cluster = Path(name), Crowd(nodes, cases)
         journal = Journal.start(folder, "x", {})
         began = time.perf_counter()
-        driver = Driver(cluster, journal, [], {"a": None})
         with redirect_stdout(None):
-            driver.run()
+            answers = drive(cluster, journal, [], {"a": None})
         driven, replies = time.perf_counter(), _memory()
-        data = merged(driver, "a")
+        data = merged({job.case: reply for job, reply in answers.items()})
         file = save(folder, "x", data, indent=None)
         ended = time.perf_counter()
-        rows, jobs = len(data["benchmarks"]), len(driver.replies)
+        rows, jobs = len(data["benchmarks"]), len(answers)
         assert rows == (jobs - 1) * len(job(PATTERN)["benchmarks"]) and data["complete"]
         sizes = [path.stat().st_size / 2**20 for path in (journal.path, file)]
         print(
