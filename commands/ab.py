@@ -13,8 +13,7 @@ from pathlib import Path
 
 from bench.ab import ab
 from bench.ab.options import asked, command, parser
-from bench.ab.plan import Unjudgeable
-from bench.ab.planning import SameCode
+from bench.ab.plan import SameCode
 from bench.cases.outcome import Skip
 from bench.runs.saving import valid_name
 from bench.selection.errors import UsageError
@@ -32,18 +31,17 @@ def main(arguments: Sequence[str]) -> int:
     """Return the exit code: 0 nothing regressed, or both variants have the same code; 1 something regressed in time or
     memory, is broken, or now fails the correctness check; 2 it could not be judged; 3 a usage error.
     """
-    options = parser().parse_args(arguments)
-    return exit_code_of(lambda: _execute(options))
+    return exit_code_of(_execute, parser().parse_args(arguments))
 
 
-def exit_code_of(execute: Callable[[], int]) -> int:
+def exit_code_of(execute: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
     """Return the exit code of a measuring command; its errors are one line on stderr."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNJUDGED))
     try:
-        return execute()
+        return execute(options)
     except (UsageError, RunError) as error:
         return complain(error)
-    except (Unjudgeable, Skip) as why:
+    except Skip as why:
         warn(f"it could not be judged: {why}")
     except KeyboardInterrupt:
         warn("interrupted; the same command continues")
@@ -61,10 +59,10 @@ def _execute(options: argparse.Namespace) -> int:
         return 0
     tell = partial(compare.tell, json_file=options.json, markdown=options.markdown)
     try:
-        saved = ab.measure(options)
+        saved = ab.measure(vars(options))
     except SameCode as same:
         ran = command(asked(options))
-        return tell(Comparison(*same.variants, options.margin, [], notes=[str(same)], machine={}, commands=[ran]))
+        return tell(Comparison(*same.labels, options.margin, [], notes=[str(same)], machine={}, commands=[ran]))
     code = tell(ab_file.comparison(saved), shlex.quote(str(saved)))
     print(f"saved: {saved}", flush=True)
     return code

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,16 +17,13 @@ def main(arguments: Sequence[str]) -> int:
 def confirm(step: Unconfirmed, results: Path) -> str:
     """Compare the commits around a step, and save the comparison; returns why it can't be done, or ''."""
     from bench.ab import ab  # imports torch, on which reports does not depend
-    from bench.ab.options import defaults
-    from bench.ab.plan import Unjudgeable
     from bench.cases.outcome import Skip
     from bench.selection.errors import UsageError
 
-    text = json.dumps(step.cases)
     try:
-        cases = ab.comparisons(results) / f"cases-{hashlib.sha256(text.encode()).hexdigest()[:10]}.json"
-        cases.write_text(text, encoding="utf-8")  # kept, for --continue
-        ab.measure(Namespace(**{**defaults(), **step.options, "cases": str(cases.resolve())}), results)
-    except (UsageError, Unjudgeable, Skip) as why:
+        cases = ab.comparisons(results) / f"cases-{ab.digest(step.cases)}.json"
+        cases.write_text(json.dumps(step.cases), encoding="utf-8")  # kept, for --continue
+        ab.measure({**step.options, "cases": str(cases.resolve())}, results)
+    except (UsageError, Skip) as why:
         return str(why)
     return ""

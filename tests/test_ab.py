@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,12 +27,11 @@ import pytest
 
 from bench.__main__ import main
 from bench.ab import ab as measuring
-from bench.ab import comparison, plan, planning, sources
+from bench.ab import comparison, sources
+from bench.ab import plan as planning
 from bench.ab.options import parser
-from bench.ab.plan import Plan, Record
-from bench.ab.planning import SameCode
+from bench.ab.plan import Plan, Record, SameCode
 from bench.ab.replicates import Replicate, Replication, datum
-from bench.ab.selftest import kept
 from bench.ab.sources import PREFIX
 from bench.cases.case import AXES, Case
 from bench.cases.outcome import Skip
@@ -223,7 +223,7 @@ def command(inside: Inside, repository: Path, monkeypatch: pytest.MonkeyPatch) -
             usual |= {"--impl": "fused,sdpa", "--base": "HEAD"}
         given = [f"{name}={value}" for name, value in usual.items() if not {name, "--continue"} & {*options}]
         made = World(**world)
-        monkeypatch.setattr(plan, "WorkerClient", partial(Simulated, made))
+        monkeypatch.setattr(planning, "WorkerClient", partial(Simulated, made))
         monkeypatch.setattr(comparison, "monotonic", lambda: made.now)
         before = {*repository.glob("results/*/ab/*.json")}
         code, text, errors = inside(*given, *options)
@@ -314,7 +314,7 @@ def test_a_saved_comparison_is_continued_with_the_same_code_on_the_same_machine(
     (file,) = repository.glob("results/*/ab/0001_x.json")
     assert command("--continue", str(file)).code == 0
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr("bench.ab.selftest.fingerprint", lambda: {"torch": "another"})
+        elsewhere.setattr("bench.ab.plan.fingerprint", lambda: {"torch": "another"})
         ran = command("--continue", str(file))
         assert (
             ran.code == 3
@@ -367,7 +367,7 @@ def test_a_head_that_cannot_begin_is_broken_and_a_base_is_not_compared(command: 
     assert ran.code == 2 and "SyntaxError" in ran.errors
     ran = command(dies=at, side=1)
     assert ran.code == 1 and "SyntaxError" in ran.text
-    assert [cell["word"] for cell in ran.saved["cells"]] == ["BROKEN"]
+    assert [cell["word"] for cell in ran.saved["cells"]] == ["BROKEN"] * 4
 
 
 def test_variants_under_other_conditions_are_not_compared(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -457,20 +457,6 @@ def test_modules_of_a_revision_come_before_those_of_the_checkout(
     assert sys.path.index(str(tree)) < sys.path.index(str(checkout))
 
 
-def test_a_revision_without_the_suites_implementations_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = tmp_path / "suite"
-    root.mkdir()
-    git(root, "init", "-q")
-    git(root, "commit", "-q", "--allow-empty", "-m", "x")
-    commit = sources.commit_of("HEAD", root)
-    sources.check_out(commit, tmp_path / "own", root)  # the user's repository needs none
-    monkeypatch.setattr(sources, "CHECKOUT", root)
-    with pytest.raises(UsageError, match="has no impls/"):
-        sources.check_out(commit, tmp_path / "base", root)
-
-
 def test_a_working_tree_is_copied_as_it_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root, odd = tmp_path / "repository", os.fsdecode(b"caf\xe9.py")  # no UTF-8
 
@@ -514,7 +500,7 @@ def test_a_kernel_is_compared_with_all_code_that_belongs_to_it(tmp_path: Path, m
     ):
         assert own_files([word], tmp_path).keys() == files
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("bench.ab.planning.interpreter", lambda path: (path, "3.11 2.13"))
+    monkeypatch.setattr("bench.ab.plan.interpreter", lambda path: (path, "3.11 2.13"))
     for options in (("--base-impl=sdpa", "--head-impl=x=mine:f"), ("--base-python=p", "--impl=x=mine:f")):
         with tempfile.TemporaryDirectory() as folder:
             plan = planning.plan_of(parser().parse_args(options), Path(folder))
@@ -546,15 +532,15 @@ def test_a_step_of_history_is_compared_by_its_commits(tmp_path: Path, monkeypatc
 
     def measured(*given: Any) -> Path:
         asked.append(given)
-        raise SameCode(Variant("a"), Variant("b"))
+        raise SameCode("a", "b")
 
     monkeypatch.setattr(measuring, "measure", measured)
     given = {"base": "a", "head": "b", "threads": 2, "device": "cpu", "impl": ["mine=mine:mine", "sdpa"]}
     step = confirmations.Unconfirmed(given, [{"T": 64}])
     assert confirm(step, tmp_path) == "no difference in code between a and b"
     ((options, results),) = asked
-    assert {name: getattr(options, name) for name in given} == given and results == tmp_path
-    assert json.loads(Path(options.cases).read_text(encoding="utf-8")) == [{"T": 64}]
+    assert options.items() >= given.items() and results == tmp_path
+    assert json.loads(Path(options["cases"]).read_text(encoding="utf-8")) == [{"T": 64}]
 
 
 def test_history_compares_each_case_as_it_was_measured(tmp_path: Path) -> None:
@@ -602,9 +588,9 @@ def test_a_self_test_goes_on_where_it_was_stopped(
     assert tested().text == second.text and len(ran) == 10
     tested("--margin", "0.02")
     assert len(ran) == 19  # another margin is another test
-    monkeypatch.setattr("bench.ab.selftest.PROCEDURE", ("bench/ab/replicates.py",))
+    monkeypatch.setattr("bench.ab.plan.PROCEDURE", ("bench/ab/replicates.py",))
     (folder,) = repository.glob("results/*/ab")
-    assert kept(folder) == []
+    assert [*measuring.summary(folder, 0.01)] == []
 
 
 # The worker
@@ -744,7 +730,7 @@ def test_sigterm_ends_a_comparison_as_ctrl_c_does() -> None:
     before = signal.getsignal(signal.SIGTERM)
     try:
         with pytest.raises(SystemExit, match="2"):
-            exit_code_of(lambda: os.kill(os.getpid(), signal.SIGTERM) or 0)
+            exit_code_of(lambda _: os.kill(os.getpid(), signal.SIGTERM) or 0, Namespace())
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -778,7 +764,7 @@ def test_the_same_command_continues_with_the_replicates_of_an_interrupted_one(
         with pytest.raises(OSError, match="No space left"):
             command("--seed", "1")
     whole, saved = len(replicates), command("--seed", "1").saved["pairs"]
-    assert [pair["blocks"] for pair in saved] == [pair["blocks"] for pair in replicates]
+    assert [pair["blocks"] for pair in saved] == json.loads(json.dumps([pair["blocks"] for pair in replicates]))
     assert len(replicates) == whole > 2
     assert not [*repository.glob("results/*/ab/*.journal")]
 
@@ -801,7 +787,7 @@ def test_a_repository_that_git_refuses_is_not_called_missing(tmp_path: Path) -> 
     with pytest.raises(UsageError, match="is not in a git repository, so there is no revision 'main'"):
         sources.commit_of("main", tmp_path)
     (tmp_path / ".git").write_text("x")
-    with pytest.raises(UsageError, match=f"git can't read {tmp_path}: fatal: invalid gitfile format"):
+    with pytest.raises(UsageError, match=f"git rev-parse failed in {tmp_path}: fatal: invalid gitfile format"):
         sources.commit_of("main", tmp_path)
 
 
@@ -809,7 +795,9 @@ USAGE: list[tuple[tuple[str, ...], str]] = [
     ((), "one comparison at a time: give either --base REF"),
     (("--base", "nowhere", "--json", "left.json"), "unknown revision 'nowhere': give a branch"),
     (("--base", "HEAD", "--head", "HEAD"), "are the same commit"),
-    (("--base-impl", "fused"), "with --head-impl NAME, which is missing"),
+    (("--base-impl", "fused"), "or --base-impl NAME --head-impl NAME"),
+    (("--base", "HEAD", "--head-impl", "fused"), "one comparison at a time"),
+    (("--head", "HEAD"), "one comparison at a time"),
     (("--base-impl", "a=x:f", "--head-impl", "a=y:f"), "both are called a"),
     (("--base-impl", "fused", "--head-impl", "sdpa", "--impl", "packed"), "name what is compared: leave out --impl"),
     (("--base-python", "../bare"), "No module named 'torch'): `../bare -m pip install torch numpy psutil`"),

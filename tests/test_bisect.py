@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from bench.ab import ab, selftest
-from bench.ab.plan import Plan, Record, Unjudgeable
-from bench.ab.planning import SameCode, digest_of_own
+from bench.ab import ab
+from bench.ab.plan import Plan, Record, SameCode, conditions, digest_of_own
+from bench.cases.outcome import Skip
 from bench.workers.client import Setting, Variant
 from commands import bisect
 from commands.bisect import Step, search, step_of
@@ -95,19 +95,19 @@ class History:
     def plan_of(self, options: argparse.Namespace, folder: Path) -> Plan:
         base, head = (Variant(it) for it in (options.base or options.base_python, options.head or options.head_python))
         if base.label == head.label:
-            raise SameCode(base, head)
+            raise SameCode(base.label, head.label)
         code = [self.versions.get(it.label, "") for it in (base, head)]
         given = digest_of_own(filter(None, (options.cases, *(() if in_tree() else options.impl))))
-        same = {"code": code, "files": given} | json.loads(json.dumps(selftest.conditions()))
-        return Plan((base, head), (), (), False, Setting("."), 0.01, 60 * options.budget, 1, same)
+        same = {"code": code, "files": given} | json.loads(json.dumps(conditions()))
+        return Plan((base, head), {}, (), False, Setting("."), 0.01, 60 * options.budget, 1, same)
 
-    def compare(self, plan: Plan, tell: Any, before: Any, keep: Any) -> Record:
+    def compare(self, plan: Plan, before: Any, keep: Any) -> Record:
         base, head = (it.label for it in plan.variants)
         if self.interrupted and len(self.calls) == 3:
             raise KeyboardInterrupt
         self.calls.append((base, head, plan.seconds / 60))
         if head == "c14":
-            raise Unjudgeable("it can't be imported")
+            raise Skip("it can't be imported")
         slow = int(head[1:]) >= 17 > int(base[1:])
         pairs = [
             *before,
@@ -145,7 +145,11 @@ def test_the_culprit_is_reported_with_what_changed(history: History, capsys: pyt
     assert bisect.main(["c0", "c29", "--impl", "sdpa"]) == 0
     text = capsys.readouterr().out
     assert "the first that is slow: c17 what it says" in text
-    assert "sdpa a: kernel flash → math" in text
+    assert (
+        "against c16 what it says:\nsdpa is 5." in text
+        and "REGRESSED    sdpa a\n" in text
+        and "kernel flash → math" in text
+    )
     assert history.calls[0] == ("c0", "c29", 2.0) and history.calls[-1] == ("c16", "c17", 1.0)
 
 
@@ -155,7 +159,9 @@ def test_an_end_without_the_kernel_is_named(
     cells = [Cell("mine", name, Verdict(verdict.NEW, "base: no module mine"), math.nan, math.nan) for name in "ab"]
     monkeypatch.setattr(ab_file, "comparison", lambda _: Comparison("c0", "c29", 0.01, cells, [], {}, []))
     assert bisect.main(["c0", "c29", "--impl", "mine=mine:mine"]) == 2
-    assert capsys.readouterr().out.endswith("between the ends:\n  mine is NEW: base: no module mine\n")
+    text = capsys.readouterr().out
+    assert "NEW          mine a\n             base: no module mine\n" in text
+    assert text.splitlines()[-1] == "nothing is shown to be slower at the bad end; --budget 2 measures for longer"
 
 
 def test_interpreters_are_points_too(history: History, capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,7 +183,7 @@ def test_what_was_measured_counts_until_something_of_it_changes(
         Path("cases.json").write_text(word)
         for arguments in (mine, cases, (*mine, "--margin", f"0.0{word}")):
             assert history.measured(*arguments) and not history.measured(*arguments)
-    monkeypatch.setattr("bench.ab.selftest.fingerprint", lambda: {"torch": "another"})
+    monkeypatch.setattr("bench.ab.plan.fingerprint", lambda: {"torch": "another"})
     assert history.measured(*cases)
     Path(".git").mkdir()  # each commit has its own module
     assert history.measured(*mine)
@@ -201,7 +207,7 @@ def test_ends_that_were_measured_too_briefly_are_measured_for_longer(
     history: History, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert bisect.main(["c0", "c29", "--impl", "sdpa", "--budget", "0.1"]) == 2
-    assert "INCONCLUSIVE: --budget 0.2 measures for longer\n" in capsys.readouterr().out
+    assert "at the bad end; --budget 0.2 measures for longer\n" in capsys.readouterr().out
     bisect.main(["c0", "c29", "--impl", "sdpa", "--budget", "0.2"])
     assert [budget for *ends, budget in history.calls if ends == ["c0", "c29"]] == [
         pytest.approx(0.2),
@@ -233,11 +239,11 @@ def test_an_unreadable_file_is_a_usage_error_before_anything_is_measured(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["HEAD"], "give two revisions: GOOD, which is fast, and BAD"),
-        (["HEAD", "HEAD"], "GOOD and BAD are the same commit"),
+        (["HEAD"], "give either two revisions, GOOD, which is fast, and BAD"),
+        (["HEAD", "HEAD"], "are the same commit"),
         (["HEAD", "no-such"], "unknown revision 'no-such'"),
-        (["--pythons", "one"], "two at least"),
-        (["HEAD", "HEAD", "--pythons", "a,b"], "either GOOD BAD, or --pythons"),
+        (["--pythons", "one"], "or --pythons A,B,C, the good one first"),
+        (["HEAD", "HEAD", "--pythons", "a,b"], "give either two revisions"),
     ],
 )
 def test_usage_errors(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

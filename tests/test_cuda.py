@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 import bench.timing.cell
 import impls
 from bench.ab.options import parser
-from bench.ab.planning import plan_of
+from bench.ab.plan import plan_of
 from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong, classify

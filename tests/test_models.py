@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from bench.ab.options import parser
-from bench.ab.planning import plan_of
+from bench.ab.plan import plan_of
 from bench.cases.case import Case
 from bench.cases.models import CODE, LATENT, MODELS, config_of, layers_of, notes_of
 from bench.cases.sweep import SWEEPS, of_points
@@ -56,7 +56,7 @@ def test_other_axes_still_override() -> None:
 def test_ab_compares_layers_of_a_model(tmp_path: Path) -> None:
     given = ["--base-impl", "fused", "--head-impl", "sdpa", "--model", "gpt2", "--T", "64"]
     plan = plan_of(parser().parse_args(given), tmp_path)
-    assert [(case.H, case.D_h, case.T) for case in plan.cases] == [(12, 64, 64)]
+    assert [(axes["H"], axes["D_h"], axes["T"]) for axes in plan.cases.values()] == [(12, 64, 64)]
 
 
 def test_a_window_that_masks_no_key_is_left_out() -> None:

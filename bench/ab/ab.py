@@ -1,4 +1,5 @@
-"""Measures and saves interleaved comparisons of two variants, as requested by the options of `python -m bench ab`.
+"""Measures and saves interleaved comparisons of two variants, as requested by the options of `python -m bench ab`; and its
+self-test, of unchanged code and of injected slow-downs.
 
 Two revisions (`--base REF [--head REF]`), two implementations (`--base-impl NAME --head-impl NAME`), or two
 interpreters with two versions of torch (`--base-python PATH --head-python PATH`).
@@ -9,35 +10,46 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import sys
-from collections.abc import Callable
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from time import monotonic, strftime
+from time import strftime
+from typing import Any
 
 from pytest_benchmark.utils import get_machine_id
 
 import impls
+from stats.verdict import CHANGED, IMPROVED, REGRESSED
 
+from ..cases.outcome import Skip
 from ..runs.journal import Journal, newest
 from ..runs.saving import load, results_root, run_files, save, writable
 from ..selection.choice import listed
 from ..selection.errors import UsageError
 from ..selection.options import clock_text
-from . import selftest
+from ..terminal import warn
 from .comparison import compare
 from .options import EACH_TIME, asked, command, defaults
-from .plan import Record, Unjudgeable
-from .planning import digest_of_own, plan_of
+from .plan import Plan, Record, conditions, digest_of_own, plan_of
 from .replicates import Replicate
-from .selftest import Injection
 from .sources import temporary_folder
+
+SHARES = {0.01: 3, 0.02: 3, 0.05: 3, 0.10: 3, -0.02: 6, -0.05: 6}
+"""Shares injected; each in one comparison for this number of comparisons of unchanged code."""
+
+SELF_TEST = "self-test"
+"""Beginning of the saved comparisons' names."""
+
+Injection = tuple[str, float]
+"""Implementation, and the share by which head's is slowed; if negative, base's is slowed, so that head is faster."""
 
 
 def measure(
-    options: argparse.Namespace, results: Path | None = None, once: str = "", injection: Injection | None = None
+    given: Mapping[str, Any], results: Path | None = None, once: str = "", injection: Injection | None = None
 ) -> Path:
-    """Measure the comparison that the options (`parser`) describe, and save it under `results` (default: the user's);
+    """Measure the comparison that these options of `parser` describe, and save it under `results` (default: the user's);
     returns the file.
 
     Reuses replicates that a killed process of the same comparison has measured; with `once`, the beginning of the file's
@@ -45,40 +57,38 @@ def measure(
 
     Raises:
         UsageError: the options or files are invalid.
-        Unjudgeable, Skip: nothing can be compared, for example because both variants have the same code.
+        Skip: nothing can be compared, for example because both variants have the same code.
     """
-    folder = comparisons(results)
-    earlier = _earlier(options.to_continue) if options.to_continue else {}
-    if earlier:
-        options = argparse.Namespace(**defaults() | earlier["asked"] | {it: getattr(options, it) for it in EACH_TIME})
+    folder, usual = comparisons(results), defaults()
+    earlier = _earlier(file) if (file := given.get("to_continue")) else {}
+    own = {name: given[name] for name in (EACH_TIME if earlier else usual) if name in given}
+    options = argparse.Namespace(**usual | earlier.get("asked", {}) | own)
     with temporary_folder() as place:
         injection = earlier.get("injection", injection)
-        plan = selftest.injected(plan_of(options, place), injection)
+        plan = injected(plan_of(options, place), injection)
         if earlier and (changed := [name for name in plan.same if earlier["same"].get(name) != plan.same[name]]):
             raise UsageError(f"changed since then: {', '.join(changed)}; start another comparison, without --continue")
-        source = str(options.to_continue.resolve()) if earlier else None
-        about = {"asked": asked(options), "continues": source, "injection": injection}
+        about: Record = {"asked": asked(options), "continues": file and str(file.resolve()), "injection": injection}
         if once:
-            options.save = f"{once}-{_digest([about, plan.same, options.budget])}"
+            options.save = f"{once}-{digest([about, plan.same, options.budget])}"
             if there := run_files(folder, options.save):
                 return there[-1]
-        journal = _journal(folder, f"ab-{_digest([about, plan.same])}", earlier.get("seed", plan.seed))
+        journal = _journal(folder, f"ab-{digest([about, plan.same])}", earlier.get("seed", plan.seed))
         saved = None
         try:
             again = [line["pair"] for line in journal.lines]
             spent = sum(replicate["seconds"] for replicate in again)
-            left = max(0.0, plan.seconds - spent)
-            plan = replace(plan, seconds=left, seed=journal.header["seed"])
+            plan = replace(plan, seconds=plan.seconds - spent, seed=journal.header["seed"])
 
             def keep(replicate: Replicate) -> None:
                 if digest_of_own(plan.words) != plan.same["files"]:
-                    raise Unjudgeable("your code has changed meanwhile: the same command compares the new code")
+                    raise Skip("your code has changed meanwhile: the same command compares the new code")
                 journal.add({"pair": replicate})
 
-            found = compare(plan, _progress_printer(left), [*earlier.get("pairs", ()), *again], keep)
+            found = compare(plan, [*earlier.get("pairs", ()), *again], keep)
             found["seconds"] += spent + earlier.get("seconds", 0.0)
-            tested = [*selftest.summary(selftest.kept(folder), plan.margin)]
-            whole = found | about | {"command": command(asked(options)), "self_test": tested}
+            tested = [*summary(folder, plan.margin)]
+            whole = found | about | {"command": command(about["asked"]), "self_test": tested}
             saved = save(folder, options.save or strftime("%Y%m%d_%H%M%S"), whole, indent=None)
             return saved
         finally:
@@ -91,19 +101,55 @@ def measure(
 def self_test(options: argparse.Namespace) -> None:
     """Run the comparisons of `--self-test` that are not saved yet, and print the summary; raises as `measure`."""
     names = [name.partition("=")[0] for name in listed(options.impl)]
-    wanted = selftest.schedule(options.self_test, names or [impl.name for impl in impls.registered() if impl.common])
-    tell = _progress_printer(None)
+    names = names or [impl.name for impl in impls.registered() if impl.common]
+    wanted: list[Injection | None] = [None] * options.self_test
+    for share, part in SHARES.items():
+        wanted += [(names[i % len(names)], share) for i in range(math.ceil(options.self_test / part))]
     about = clock_text(60 * len(wanted) * options.budget)
-    tell(f"self-test: at most {about}; finished comparisons are kept, and the same command continues")
+    warn(f"self-test: at most {about}; finished comparisons are kept, and the same command continues")
     for i, injection in enumerate(wanted):
         what = "{} {:+.3g} of its time".format(*injection) if injection else "unchanged code"
-        tell(f"self-test: run {i + 1} of {len(wanted)}, {what}")
-        once = selftest.NAME + ("_{}_{:+g}".format(*injection) if injection else "")
+        warn(f"self-test: run {i + 1} of {len(wanted)}, {what}")
         seed = (options.seed or 0) + wanted[:i].count(injection)
         given = vars(options) | {"seed": seed, "self_test": 1}  # however many they are
-        measure(argparse.Namespace(**given), once=once, injection=injection)
-    for sentence in selftest.summary(selftest.kept(comparisons()), options.margin):
+        measure(given, once=SELF_TEST, injection=injection)
+    for sentence in summary(comparisons(), options.margin):
         print(sentence)
+
+
+def injected(plan: Plan, injection: Injection | None) -> Plan:
+    """Return the same comparison with one variant slowed down."""
+    if injection is None:
+        return plan
+    name, share = injection
+    base, head = plan.variants
+    if share > 0:
+        head = replace(head, slower={name: share})
+    else:
+        base = replace(base, slower={name: 1 / (1 + share) - 1})
+    return replace(plan, variants=(base, head))
+
+
+def summary(folder: Path, margin: float) -> Iterator[str]:
+    """Yield sentences on the saved comparisons of self-tests with this margin, on this machine and by the current
+    procedure.
+    """
+    records, now = map(load, sorted(folder.glob(f"*_{SELF_TEST}*.json"))), conditions().items()
+    by_share: dict[float, list[tuple[list[bool], list[bool]]]] = {}
+    for record in (it for it in records if now <= it.get("same", {}).items() and it["margin"] == margin):
+        name, share = record["injection"] or ("", 0.0)
+        right = IMPROVED if share < 0 else REGRESSED
+        found = [cell["word"] == right for cell in record["cells"] if cell["impl"] == name]
+        alarms = [cell["word"] in CHANGED for cell in record["cells"] if cell["impl"] != name]
+        by_share.setdefault(share, []).append((found, alarms))
+    for share in sorted(by_share, key=abs):
+        found, alarms = ([*chain(*lists)] for lists in zip(*by_share[share], strict=True))
+        flagged, right = (f"{sum(it)} of {len(it)}" for it in (alarms, found))
+        if share:
+            yield f"self-test, {share * 100:+.3g} % injected: {right} cells found, {flagged} others flagged"
+        else:
+            raised = f"{sum(any(it) for _, it in by_share[0])} of {len(by_share[0])} runs of unchanged code"
+            yield f"self-test of this machine: {raised} raised a false alarm ({flagged} cells)"
 
 
 def comparisons(results: Path | None = None) -> Path:
@@ -126,20 +172,10 @@ def _journal(folder: Path, name: str, seed: int) -> Journal:
     path = newest(folder, name)
     journal = Journal(path) if path else Journal.start(folder, name, {"seed": seed})
     if journal.lines:
-        print(f"continues after {len(journal.lines)} saved replicates", file=sys.stderr)
+        warn(f"continues after {len(journal.lines)} saved replicates")
     return journal
 
 
-def _digest(of: object) -> str:
+def digest(of: object) -> str:
+    """Return a digest of JSON data."""
     return hashlib.sha256(json.dumps(of).encode()).hexdigest()[:10]
-
-
-def _progress_printer(seconds: float | None) -> Callable[[str], None]:
-    """Return a function that prints a line of progress with the time left of the budget."""
-    began = monotonic()
-
-    def tell(text: str) -> None:
-        left = "" if seconds is None else f"[{clock_text(max(0.0, seconds - (monotonic() - began)))} left] "
-        print(f"{left}{text}", file=sys.stderr, flush=True)
-
-    return tell

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
 from time import monotonic, strftime
 
+from stats.effects import WORKLOAD
 from stats.verdict import BROKEN, GONE, INCONCLUSIVE, NEW, WRONG, Verdict
 
 from ..cases.axes import nearest
@@ -15,93 +15,82 @@ from ..cases.cells import Key
 from ..cases.outcome import Skip, Unsupported, Wrong
 from ..runs.rows import finite
 from ..selection.errors import UsageError
+from ..timing.reference_workload import WORK
 from ..workers.client import Lost, NamedWorkers, Reply, Request, Script, checking
-from .plan import VARIANTS, Plan, Record, Unjudgeable, by_variant
-from .replicates import GPU_WORKLOADS, LONG_BLOCK, WORKLOADS, Found, Replicate, Replication, verdicts_of
+from .plan import VARIANTS, Plan, Record
+from .replicates import LONG_BLOCK, Found, Replicate, Replication, tell
 
 OF_INTERPRETERS = ("torch", "torch_build", "python", "cpu_capability")
 """Parts of the fingerprint that may differ when two interpreters are compared."""
 
 UNSUPPORTED = Unsupported.reason
 
-EVERYTHING: Key = ("all", "implementations")
-"""Stands for all cells if head's process ends while it starts."""
 
-Tell = Callable[[str], None]
-Keep = Callable[[Replicate], None]
-
-
-def compare(plan: Plan, tell: Tell, before: Sequence[Replicate] = (), keep: Keep = lambda replicate: None) -> Record:
+def compare(plan: Plan, before: Sequence[Replicate], keep: Callable[[Replicate], None]) -> Record:
     """Compare two variants, with the replicates `before`; calls `keep` after each new one.
 
     Returns what is saved, with every replicate and its blocks: verdicts can be derived again, and it can be continued.
     Its keys keep the names of earlier files: `sides` are the variants, `pairs` the replicates. Numbers that are not
     finite are null. `neither`: cells that both variants lack, as `loop B1-...: loop stops at T = 64`.
 
-    Raises `Unjudgeable`, or `UsageError` if no requested implementation exists.
+    Raises `Skip` if nothing can be compared, or `UsageError` if no requested implementation exists.
     """
     began = monotonic()
 
     def left() -> float:
         return plan.seconds - (monotonic() - began)
 
-    with closing(plan.start(plan.variants, plan.cases)) as workers:
-        base, head = (_first_reply(workers, name) for name in VARIANTS)
-        if isinstance(base, Skip):
-            raise Unjudgeable(f"base ({plan.variants[0].label}): {base}")
-        cells, neither, workloads = [EVERYTHING], list[str](), list[Key]()
-        found: tuple[Found, Found] = ({EVERYTHING: {}}, {})
-        fingerprints: tuple[Record, Record] = ({}, {})
-        if isinstance(head, Skip):
-            found[1][EVERYTHING] = head
-        else:
-            fingerprints = base["fingerprint"], head["fingerprint"]
-            _refuse_other_conditions(plan, *fingerprints)
-            known = WORKLOADS if plan.in_parallel else WORKLOADS + GPU_WORKLOADS
-            workloads += [key for key in known if base["workloads"][key[1]] == head["workloads"][key[1]]]
-            cells, neither, found = _available_cells(plan, (base, head))
-            tell(f"checking {len(cells)} cell{'s' * (len(cells) != 1)} of base and head")
-            plan.run([_checking(plan, workers, i, cells, found[i]) for i in (0, 1)])
+    with closing(plan.start(plan.cases.values())) as workers:
+        first, second = (_first_reply(workers, name) for name in VARIANTS)
+        if isinstance(first, Skip):
+            raise Skip(f"base ({plan.variants[0].label}): {first}")
+        base, head = first, first if isinstance(second, Skip) else second
+        _refuse_other_conditions(plan, base["fingerprint"], head["fingerprint"])
+        same = [name for name, version in base["workloads"].items() if head["workloads"][name] == version]
+        workloads = [(WORKLOAD, name) for name in same if name in WORK or not plan.in_parallel]
+        cells, neither, found = _available_cells(plan, (base, head))
+        if isinstance(second, Skip):
+            found = {key: {} for key in cells}, dict.fromkeys(cells, second)
+        tell(f"checking cells of base and head: {len(cells)}", left())
+        plan.run([_checking(plan, workers, i, cells, found[i]) for i in (0, 1)])
     replication = Replication(plan, found, workloads, random.Random(plan.seed + len(before)))
-    ready = replication.timeable(cells)
-    replicates = replication.until_settled(ready, left, tell, before, keep) if ready else []
-    verdicts = verdicts_of(ready, replicates, plan.margin)
+    replicates, verdicts = replication.until_settled(replication.timeable(cells), left, before, keep)
     return dict(
         finite({
-            "kind": "ab",
             "datetime": strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "sides": {name: {"label": it.label, "commit": it.commit} for name, it in by_variant(plan.variants)},
+            "sides": {
+                name: {"label": it.label, "commit": it.commit} for name, it in zip(VARIANTS, plan.variants, strict=True)
+            },
             "same": plan.same,
-            "fingerprints": dict(by_variant(fingerprints)),
+            "fingerprints": {"base": base["fingerprint"], "head": head["fingerprint"]},
             "margin": plan.margin,
             "threads": plan.setting.threads,
             "seed": plan.seed,
             "seconds": monotonic() - began,
-            "cells": [_cell(plan, key, [of[key] for of in found], verdicts.get(key)) for key in cells],
+            "cells": [_cell(plan, key, {"base": found[0][key], "head": found[1][key]}, verdicts) for key in cells],
             "neither": neither,
             "pairs": replicates,
         })
     )  # fmt: skip
 
 
-def _cell(plan: Plan, key: Key, facts: Sequence[Record | Skip], verdict: Verdict | None) -> Record:
+def _cell(plan: Plan, key: Key, facts: Mapping[str, Record | Skip], verdicts: Mapping[Key, Verdict]) -> Record:
     """Return a cell's record; `failed` lists the variants that failed."""
-    failures = {name: it for name, it in by_variant(facts) if isinstance(it, Skip)}
-    if failures or verdict is None:
-        verdict = _without_numbers(failures, plan.name_in(1, key[0]), plan.allow_gone)
-    known = {name: None if name in failures else it for name, it in by_variant(facts)}
+    failures = {name: it for name, it in facts.items() if isinstance(it, Skip)}
+    verdict = _without_numbers(failures, plan.name_in(1, key[0]), plan.allow_gone) if failures else verdicts[key]
+    known = {name: None if name in failures else it for name, it in facts.items()}
     failed = [name for name, failure in failures.items() if failure.reason != UNSUPPORTED]
-    return {"impl": key[0], "id": key[1]} | asdict(verdict) | known | {"failed": failed}
+    return {"impl": key[0], "id": key[1]} | vars(verdict) | known | {"failed": failed}
 
 
 def _without_numbers(failures: Mapping[str, Skip], name: str, allow_gone: Collection[str]) -> Verdict:
     """Return the verdict on a cell without a number in some variant; `name` is head's name of the implementation."""
     base, head = (failures[variant].reason if variant in failures else "" for variant in VARIANTS)
     word = _word(base, head, name in allow_gone)
-    by_sentence: dict[str, list[str]] = {}
+    by_text: dict[str, list[str]] = {}
     for variant, why in failures.items():
-        by_sentence.setdefault(_sentence(variant, why, len(failures) == 1), []).append(variant)
-    reason = "; ".join(" and ".join(variants) + sentence for sentence, variants in by_sentence.items())
+        by_text.setdefault(str(why) if why.reason == UNSUPPORTED else f"{why.reason}: {why}", []).append(variant)
+    reason = "; ".join(f"{' and '.join(variants)}: {text}" for text, variants in by_text.items())
     gone = word == BROKEN and head == UNSUPPORTED
     return Verdict(word, reason + f" (if intended: --allow-gone {name})" * gone)
 
@@ -119,15 +108,6 @@ def _word(base: str, head: str, may_go: bool) -> str:
     return GONE if head == UNSUPPORTED and may_go else BROKEN
 
 
-def _sentence(variant: str, why: Skip, alone: bool) -> str:
-    """Return the part of a sentence that follows the variant's name."""
-    if why.reason == UNSUPPORTED:
-        return f": {why}"
-    if why.reason == Wrong.reason and alone:
-        return f"{' now' * (variant == 'head')} fails the correctness check: {why}"
-    return f": {why.reason}: {why}"
-
-
 def _first_reply(workers: NamedWorkers, name: str) -> Reply | Skip:
     """Return a process's replies to `cells` and `facts`, or how it ended."""
     try:
@@ -137,12 +117,11 @@ def _first_reply(workers: NamedWorkers, name: str) -> Reply | Skip:
 
 
 def _refuse_other_conditions(plan: Plan, base: Record, head: Record) -> None:
-    """Raise `Unjudgeable` if fingerprints differ in more than what is compared."""
+    """Raise `Skip` if fingerprints differ in more than what is compared."""
     free = OF_INTERPRETERS if plan.variants[0].python != plan.variants[1].python else ()
-    if differ := [
-        f"{name}: {base[name]} and {head[name]}" for name in base if base[name] != head[name] and name not in free
-    ]:
-        raise Unjudgeable(f"base and head run under different conditions: {'; '.join(differ)}")
+    differ = [f"{name}: {it} and {head[name]}" for name, it in base.items() if it != head[name] and name not in free]
+    if differ:
+        raise Skip(f"base and head run under different conditions: {'; '.join(differ)}")
 
 
 def _available_cells(plan: Plan, replies: Sequence[Reply]) -> tuple[list[Key], list[str], tuple[Found, Found]]:
@@ -161,18 +140,16 @@ def _available_cells(plan: Plan, replies: Sequence[Reply]) -> tuple[list[Key], l
             raise UsageError(f"--allow-gone {name}: nothing of that name is compared{nearest(name, in_head)}")
     cells, neither = [], []
     found: tuple[Found, Found] = ({}, {})
-    for case in plan.cases:
-        for label in labels:
-            key = label, case.id
-            for i, reply in enumerate(replies):
-                name = plan.name_in(i, label)
-                missing = {case.id: reply["unknown"].get(name, f"there is no {name}")}
-                if why := reply["cells"].get(name, missing)[case.id]:
-                    found[i][key] = Unsupported(why)
-            if key in found[0] and key in found[1]:
-                neither.append(f"{label} {case.id}: {why}")
-            else:
-                cells.append(key)
+    for key in ((label, case) for case in plan.cases for label in labels):
+        for i, reply in enumerate(replies):
+            name = plan.name_in(i, key[0])
+            missing = reply["unknown"].get(name, f"there is no {name}")
+            if why := reply["cells"].get(name, {}).get(key[1], missing):
+                found[i][key] = Unsupported(why)
+        if key in found[0] and key in found[1]:
+            neither.append(f"{' '.join(key)}: {why}")
+        else:
+            cells.append(key)
     if not cells:
         raise UsageError(f"nothing to compare: {[*neither, 'no implementation in base or head'][0]}")
     return cells, neither, found

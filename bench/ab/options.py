@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,5 @@ def asked(options: argparse.Namespace) -> dict[str, Any]:
 
 def command(asked: Mapping[str, Any]) -> str:
     """Return `python -m bench ab ...` with the options that differ from their defaults."""
-    words = ["python", "-m", "bench", "ab"]
-    for name, value in asked.items():
-        words += [spelt(name), ",".join(value) if isinstance(value, list) else str(value)]
-    return shlex.join(words)
+    given = ((spelt(name), ",".join(it) if isinstance(it, list) else str(it)) for name, it in asked.items())
+    return f"python -m bench ab {shlex.join(chain(*given))}"

@@ -1,27 +1,70 @@
-"""The plan of a comparison: what is compared, and the processes that it needs."""
+"""Plans a comparison: its two variants, with their code, its cells, and the processes that it needs."""
 
 from __future__ import annotations
 
+import argparse
+import json
 import random
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from ..cases.case import Case
+from .. import CHECKOUT
+from ..cases.case_hash import case_hash, hash_of
 from ..cases.cells import Key
+from ..cases.outcome import Skip
+from ..selection.choice import listed, own_files
+from ..selection.errors import UsageError
+from ..selection.options import CELLS, cases_of, picked, sweep_of
+from ..timing.machine import fingerprint
 from ..workers.client import NamedWorkers, Script, Setting, Variant, WorkerClient, run_concurrently
-
-T = TypeVar("T")
+from .sources import (
+    check_out,
+    commit_of,
+    copy_of_impls,
+    copy_of_working_tree,
+    digest,
+    digest_of,
+    repository,
+    same_files,
+    twins,
+)
 
 Record = dict[str, Any]
 
 VARIANTS = ("base", "head")
 
+PROCEDURE = (
+    "bench/ab/comparison.py",
+    "bench/ab/plan.py",
+    "bench/ab/replicates.py",
+    "bench/timing/engine.py",
+    "bench/timing/cell.py",
+    "bench/timing/malloc.py",
+    "bench/timing/devices/cpu.py",
+    "bench/timing/devices/cuda.py",
+    "bench/timing/devices/device.py",
+    "bench/workers/client.py",
+    "bench/workers/fresh.py",
+    "bench/workers/tasks.py",
+    "bench/workers/worker.py",
+    "stats/estimate.py",
+    "stats/effects.py",
+    "stats/verdict.py",
+)
+"""Modules of the decision procedure: comparisons by another procedure don't count."""
 
-class Unjudgeable(Exception):
-    """Nothing can be compared; the message explains why."""
+NEEDED = """\
+import sys, torch, numpy, psutil
+assert sys.version_info >= (3, 11), 'Python 3.11 or newer is needed'
+print(sys.version, torch.__version__, torch.version.git_version)
+"""
+"""Requirements on an interpreter, and its versions, which an installation changes in place."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +73,9 @@ class Plan:
 
     variants: tuple[Variant, Variant]
     """base, head"""
-    cases: tuple[Case, ...]
-    names: tuple[str, ...]
+    cases: Mapping[str, Record]
+    """Axes of each case, by id."""
+    names: Sequence[str]
     """Names given by `--impl`; empty for those of the sweep. Unused if each variant has its own implementation."""
     whole_registry: bool
     setting: Setting
@@ -42,9 +86,9 @@ class Plan:
     seed: int
     same: Record = field(default_factory=dict)
     """What must be equal for replicates to count together: cases, code, machine and procedure."""
-    words: tuple[str, ...] = ()
+    words: Sequence[str] = ()
     """Words of the options that name the user's files, where the variants have no copy of these."""
-    allow_gone: tuple[str, ...] = ()
+    allow_gone: Sequence[str] = ()
     """Implementations that head may lack, entirely or in some cases."""
     twins: Mapping[Path, Path] = field(default_factory=dict)
     """For the code folder of each variant, another folder with the same code, beside the other variant's copy."""
@@ -52,30 +96,32 @@ class Plan:
     @property
     def versus(self) -> str:
         """Label of cells that compare two differently named implementations; '' if both variants run the same names."""
-        base, head = ((variant.impl or "").partition("=")[0] for variant in self.variants)
-        return f"{head} against {base}" if base else ""
+        base, head = self.variants
+        return f"{head.label} against {base.label}" if base.impl else ""
 
     @property
     def in_parallel(self) -> bool:
         """Whether both variants are prepared at once; not on a GPU, where one would be tuned beside the other."""
-        return all(case.device == "cpu" for case in self.cases)
-
-    @cached_property
-    def _columns(self) -> dict[str, Record]:
-        return {case.id: case.columns() for case in self.cases}
+        return all(axes["device"] == "cpu" for axes in self.cases.values())
 
     def name_in(self, i: int, label: str) -> str:
         """Return the name of an implementation in a variant (0 base, 1 head)."""
-        return (self.variants[i].impl or label).partition("=")[0]
+        return self.variants[i].label if self.variants[i].impl else label
 
     def request(self, i: int, key: Key) -> Record:
         """Return the request that prepares a cell in a variant."""
-        return {"impl": self.name_in(i, key[0]), "case": self._columns[key[1]]}
+        return {"impl": self.name_in(i, key[0]), "case": self.cases[key[1]]}
 
-    def start(self, variants: Sequence[Variant], cases: Collection[Case] = ()) -> NamedWorkers:
-        """Start a process for each variant, which imports the implementations and checks support for these cases."""
-        by_name = dict(by_variant(variants))
-        of_all = {"whole_registry": self.whole_registry, "cases": [case.columns() for case in cases]}
+    def start(self, cases: Iterable[Record] = (), exchanged: bool = False) -> NamedWorkers:
+        """Start a process for each variant, which imports the implementations and checks support for these cases; with
+        `exchanged`, from the twins of their folders.
+        """
+        twins = self.twins if exchanged else {}
+        by_name = {
+            name: replace(it, impls=twins.get(it.impls, it.impls), tree=it.tree and twins.get(it.tree, it.tree))
+            for name, it in zip(VARIANTS, self.variants, strict=True)
+        }
+        of_all = {"whole_registry": self.whole_registry, "cases": [*cases]}
         return NamedWorkers(
             lambda name: WorkerClient(by_name[name], self.setting),
             {name: of_all | {"names": [it.impl] if it.impl else self.names} for name, it in by_name.items()},
@@ -86,15 +132,131 @@ class Plan:
         for those in [scripts] if self.in_parallel else [[script] for script in scripts]:
             run_concurrently(those)
 
-    def placed(self, rng: random.Random) -> list[Variant]:
-        """Choose for both variants their own folders or their twins at random: effects of the path become noise."""
-        twins = self.twins if rng.random() < 0.5 else {}
-        return [
-            replace(it, impls=twins.get(it.impls, it.impls), tree=it.tree and twins.get(it.tree, it.tree))
-            for it in self.variants
-        ]
+
+class SameCode(Skip):
+    """Both variants have the same code, so that nothing is measured."""
+
+    def __init__(self, base: str, head: str):
+        super().__init__(f"no difference in code between {base} and {head}")
+        self.labels = base, head
 
 
-def by_variant(values: Iterable[T]) -> Iterator[tuple[str, T]]:
-    """Pair the values of base and head with these words."""
-    return zip(VARIANTS, values, strict=True)
+def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
+    """Return the comparison that the options describe, with its code in `folder`; raises `UsageError`, or `SameCode`."""
+    given = {name: value for name in CELLS if (value := getattr(options, name)) is not None}
+    names, threads = listed(given.pop("impl")), given.pop("threads")
+    if options.impl and not names:
+        raise UsageError("--impl names nothing")
+    sweep, device, overrides = sweep_of(given)
+    cases = picked(cases_of(sweep, device, overrides), options.case)
+    base, head = variants = _variants(options, folder)
+    own = () if base.tree else (*names, base.impl, head.impl)  # a tree has the user's modules
+    words = [*filter(None, (*own, options.model, options.cases))]
+    same = {
+        "cases": [case_hash(case) for case in cases],
+        "code": [digest(it.code) for it in variants],
+        "files": digest_of_own(words),
+        "interpreters": [it.versions for it in variants],
+        **conditions(),
+    }
+    return Plan(
+        variants=variants,
+        cases={case.id: case.columns() for case in cases},
+        names=names,
+        whole_registry=sweep.whole_registry,
+        setting=Setting(
+            str(Path.cwd()),
+            threads,
+            options.cell_timeout,
+            repository=repository(),
+            deterministic=any(case.deterministic for case in cases),
+        ),
+        margin=options.margin,
+        seconds=60 * options.budget,
+        seed=random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed,
+        same=same,
+        words=words,
+        allow_gone=listed(options.allow_gone),
+        twins=twins(base.tree or base.impls, head.tree or head.impls, folder),
+    )
+
+
+def digest_of_own(words: Iterable[str]) -> str:
+    """Return a digest of the files that these words of the options name, of which a comparison has no copy."""
+    return digest_of(own_files(words, Path.cwd()))
+
+
+def _variants(options: argparse.Namespace, folder: Path) -> tuple[Variant, Variant]:
+    """Return both variants; raises `UsageError` for missing, incomplete or conflicting options."""
+    kinds = ("base", "head"), ("base_impl", "head_impl"), ("base_python", "head_python"), ("self_test",)
+    given = [kind for kind in kinds if any(getattr(options, name) for name in kind)]
+    if len(given) != 1 or not getattr(options, given[0][0]) or (options.base_impl and not options.head_impl):
+        raise UsageError(
+            "one comparison at a time: give either --base REF, or --base-impl NAME --head-impl NAME, or --base-python PATH, "
+            "or --self-test N"
+        )
+    if options.base:
+        return _revisions(options, folder)
+    here = copy_of_impls(folder / "working-tree")
+    if options.self_test:
+        there = copy_of_impls(folder / "another-copy")  # the folder's path may affect time, which must show
+        return Variant("the working tree", here), Variant("a copy of it", there)
+    if options.base_python:
+        first, second = options.base_python, options.head_python or sys.executable
+        return Variant(first, here, *interpreter(first)), Variant(second, here, *interpreter(second))
+    first, second = options.base_impl, options.head_impl
+    if options.impl:
+        raise UsageError("--base-impl and --head-impl name what is compared: leave out --impl")
+    name, other = first.partition("=")[0], second.partition("=")[0]
+    if name == other:
+        raise UsageError(f"both are called {name}: give two names; --self-test N compares unchanged code")
+    return Variant(name, here, impl=first), Variant(other, here, impl=second)
+
+
+def _revisions(options: argparse.Namespace, folder: Path) -> tuple[Variant, Variant]:
+    """Return two revisions of the suite, or of the user's own repository with its modules."""
+    root = repository()
+    own = any("=" in name for name in listed(options.impl))
+    if own and not Path.cwd().is_relative_to(root):
+        raise UsageError(f"{Path.cwd()} is not in a git repository: start in that of your kernel")
+    if root != CHECKOUT and not own:
+        raise UsageError(f"--base is a revision of {root}: name a kernel in it, as in --impl mine=mine:mine")
+    commits = commit_of(options.base, root), options.head and commit_of(options.head, root)
+    if commits[0] == commits[1]:
+        raise UsageError(
+            f"--base {options.base} and --head {options.head} are the same commit {commits[0][:10]}; name another"
+        )
+    variants = []
+    for name, given, commit in zip(VARIANTS, (options.base, options.head), commits, strict=True):
+        place = folder / name
+        if commit:
+            check_out(commit, place, root)
+            label = commit[:10] if commit.startswith(given) else f"{given} ({commit[:10]})"
+        else:
+            copy_of_working_tree(place, root)
+            label = "the working tree"
+        impls = place if root == CHECKOUT else CHECKOUT
+        variants.append(Variant(label, impls, commit=commit, tree=place if own else None))
+    base, head = variants
+    if digest(base.code) == digest(head.code) and same_files(*commits, root):
+        raise SameCode(base.label, head.label)
+    return base, head
+
+
+@cache
+def interpreter(given: str) -> tuple[str, str]:
+    """Return the path and the versions of an interpreter that can run a worker; raises `UsageError`."""
+    path = shutil.which(given)
+    if path is None:
+        raise UsageError(f"there is no interpreter {given}: give the path of a `python` with torch, numpy and psutil")
+    path = str(Path(path).absolute())
+    done = subprocess.run([path, "-c", NEEDED], cwd=CHECKOUT, capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        why = done.stderr.strip().rpartition("\n")[2]
+        raise UsageError(f"{given} can't run the suite ({why}): `{given} -m pip install torch numpy psutil`")
+    return path, done.stdout
+
+
+def conditions() -> Record:
+    """Return the machine and procedure of a comparison, as they are saved."""
+    return dict(json.loads(json.dumps({"fingerprint": fingerprint(), "procedure": hash_of(PROCEDURE)})))

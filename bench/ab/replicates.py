@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from statistics import median
 from time import monotonic
 from typing import Any
 
-from stats.effects import WORKLOAD, of_saved
+from stats.effects import of_saved
 from stats.verdict import SETTLED, Verdict, of_replicates
 
 from ..cases.cells import Key
 from ..cases.outcome import Skip
+from ..selection.options import clock_text
 from ..timing.engine import block_of, rounds
-from ..timing.reference_workload import GPU_WORK, WORK
 from ..workers.client import NamedWorkers, Request, Script, WorkerClient
 from .plan import VARIANTS, Plan
 
@@ -54,9 +55,6 @@ LONG_BLOCK_TRIES, FEW_FAULTS = 3, 256
 """Most times that a long block is timed, until it faults fewer pages than this: while the heap grows, a call may take 1.5
 times as long.
 """
-
-WORKLOADS: tuple[Key, ...] = tuple((WORKLOAD, name) for name in WORK)
-GPU_WORKLOADS: tuple[Key, ...] = tuple((WORKLOAD, name) for name in GPU_WORK)
 
 Replicate = dict[str, Any]
 """Saved measurements of one replicate: `logs`, the datum of each cell and reference workload as [impl, case, log];
@@ -93,11 +91,11 @@ class Replication:
         self,
         cells: Sequence[Key],
         left: Callable[[], float],
-        tell: Callable[[str], None],
         before: Sequence[Replicate],
         keep: Callable[[Replicate], None],
-    ) -> list[Replicate]:
-        """Measure replicates of the undecided cells until all are decided; returns `before`, and the new ones.
+    ) -> tuple[list[Replicate], dict[Key, Verdict]]:
+        """Measure replicates of the undecided cells until all are decided; returns `before` and the new ones, and the
+        verdicts.
 
         `left()`: seconds left; a replicate starts if one as long as the last would fit. `keep` is called with each new
         replicate as soon as it is measured.
@@ -106,12 +104,14 @@ class Replication:
         """
         replicates, last = list(before), False
         while True:
-            verdicts = verdicts_of(cells, replicates, self.plan.margin)
+            logs, workloads, ends = of_saved(replicates)
+            of_cells = {key: logs.get(key, [math.nan] * len(replicates)) for key in cells}
+            verdicts, _ = of_replicates(of_cells, workloads, ends, self.plan.margin)
             open_ = [key for key in self.timeable(cells) if verdicts[key].word not in SETTLED]
             if not open_ or last:
-                return replicates
-            tell(f"timing {len(open_)} of {len(cells)} cells: replicate {len(replicates) + 1}")
+                return replicates, verdicts
             began = left()
+            tell(f"timing {len(open_)} of {len(cells)} cells: replicate {len(replicates) + 1}", began)
             measured = self.replicate(open_, min(MAX_ROUNDS, max(ROUNDS, ROUNDS_OF_ALL // len(open_))))
             last = left() <= began - left()
             replicates.append(measured | {"last": last})
@@ -122,7 +122,8 @@ class Replication:
         while True:
             order = [*self.timeable(cells), *self.workloads]
             self.rng.shuffle(order)
-            with suppress(CellLost), closing(self.plan.start(self.plan.placed(self.rng))) as workers:
+            exchanged = self.rng.random() < 0.5  # effects of the folders' paths become noise
+            with suppress(CellLost), closing(self.plan.start(exchanged=exchanged)) as workers:
                 for name in VARIANTS:
                     workers.first_reply(name)
                 return self._measure(workers, order, most)
@@ -136,7 +137,8 @@ class Replication:
             key: _rounds(block.seconds, ROUNDS if key in self.workloads else most) for key, block in blocks.items()
         }
         timed: list[tuple[int, int, float]] = []
-        for key, i in interleaved(counts, self.rng):
+        orders = rounds(counts, self.rng)
+        for key, i in ((key, i) for order in orders for key in order for i in self.rng.sample((0, 1), 2)):
             block, what = blocks[key], " ".join(key)
             warm = block.warm or int(block.seconds <= LONG_BLOCK)  # the other process was scheduled
             for _ in range(LONG_BLOCK_TRIES if block.seconds > LONG_BLOCK else 1):
@@ -151,7 +153,7 @@ class Replication:
                 [*key, datum([it[1:] for it in timed if it[0] == n], blocks[key].seconds > LONG_BLOCK)]
                 for n, key in enumerate(order)
             ],
-            "blocks": {name: list(column) for name, column in zip(COLUMNS, zip(*timed, strict=True), strict=True)},
+            "blocks": dict(zip(COLUMNS, zip(*timed, strict=True), strict=True)),
         }
 
     def _preparing(self, client: WorkerClient, i: int, order: Sequence[Key], took: dict[Key, float]) -> Script:
@@ -168,7 +170,7 @@ class Replication:
             do, details = ("prepare", cells[key]) if key in cells else ("workload", {"name": key[1]})
             with self._losing(i, key):
                 reply = yield Request(client, do, {"what": " ".join(key)} | details)
-                took[key] = float(reply["seconds"])
+                took[key] = reply["seconds"]
         yield Request(client, "pin", {})
 
     @contextmanager
@@ -181,6 +183,11 @@ class Replication:
                 raise
             self.found[i][key] = outcome
             raise CellLost from None
+
+
+def tell(text: str, left: float) -> None:
+    """Print a line of progress with the seconds left of the budget."""
+    print(f"[{clock_text(left)} left] {text}", file=sys.stderr, flush=True)
 
 
 def datum(blocks: Sequence[tuple[int, float]], long: bool) -> float:
@@ -198,17 +205,3 @@ def datum(blocks: Sequence[tuple[int, float]], long: bool) -> float:
 def _rounds(seconds: float, most: int) -> int:
     """Return the rounds of a cell whose block takes this long."""
     return max(MIN_LONG_ROUNDS if seconds > LONG_BLOCK else MIN_ROUNDS, min(most, round(most * SHORT_BLOCK / seconds)))
-
-
-def interleaved(counts: Mapping[Key, int], rng: random.Random) -> Iterator[tuple[Key, int]]:
-    """Yield the order of timing: each round has both variants (0 base, 1 head) of cells with rounds left."""
-    for order in rounds(counts, rng):
-        for key in order:
-            yield from ((key, variant) for variant in rng.sample((0, 1), 2))
-
-
-def verdicts_of(cells: Sequence[Key], replicates: Sequence[Replicate], margin: float) -> dict[Key, Verdict]:
-    """Return the verdicts from all replicates."""
-    logs, workloads, ends = of_saved(replicates)
-    of_cells = {key: logs.get(key, [math.nan] * len(replicates)) for key in cells}
-    return of_replicates(of_cells, workloads, ends, margin)[0]

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .. import CHECKOUT
@@ -37,10 +37,9 @@ def repository() -> Path:
 def temporary_folder() -> Iterator[Path]:
     """Create a folder for the variants' code, which is removed even after `kill -9`."""
     folder = tempfile.mkdtemp(prefix=PREFIX)
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     # waits for the end of its input, which comes when this process ends; must not receive Ctrl-C
     remove = ["sh", "-c", 'cat; rm -rf "$1"', "sh", folder]
-    with subprocess.Popen(remove, stdin=subprocess.PIPE, start_new_session=True, **quiet):  # type: ignore[call-overload]
+    with subprocess.Popen(remove, stdin=subprocess.PIPE, start_new_session=True):
         yield Path(folder)
 
 
@@ -50,45 +49,35 @@ def commit_of(revision: str, repository: Path) -> str:
         raise UsageError(
             f"{Path.cwd()} is not in a git repository, so there is no revision {revision!r}: start in that of your kernel"
         )
-    if why := _unreadable(repository):
-        raise UsageError(f"git can't read {repository}: {why}")
-    commit = _git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
-    if not commit:
-        shallow = _git(repository, "rev-parse", "--is-shallow-repository") == "true"
-        how = "`git fetch --unshallow` completes" if shallow else "give a branch, a tag or a commit of"
-        raise UsageError(f"unknown revision {revision!r}: {how} {repository}")
-    return commit
+    shallow = _git(repository, "rev-parse", "--is-shallow-repository") == "true"
+    with suppress(UsageError):
+        return _git(repository, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+    how = "`git fetch --unshallow` completes" if shallow else "give a branch, a tag or a commit of"
+    raise UsageError(f"unknown revision {revision!r}: {how} {repository}")
 
 
 def commits_between(good: str, bad: str, repository: Path) -> list[str]:
     """Return the first-parent commits after `good` up to `bad`, oldest first; raises `UsageError`."""
-    if good == bad:
-        raise UsageError(f"GOOD and BAD are the same commit, {good[:10]}")
-    found = _git(repository, "rev-list", "--first-parent", "--reverse", f"{good}..{bad}")
-    if not found or _git(repository, "merge-base", "--is-ancestor", good, bad) is None:
+    if _git(repository, "rev-list", "--max-count=1", f"{bad}..{good}"):
         raise UsageError(f"{good[:10]} is no ancestor of {bad[:10]}: give GOOD first, then BAD")
-    return found.splitlines()
+    return _git(repository, "rev-list", "--first-parent", "--reverse", f"{good}..{bad}").splitlines()
 
 
 def same_files(base: str, head: str | None, repository: Path) -> bool:
     """Whether tracked files are equal in two commits, or in a commit and the working tree."""
-    return _git(repository, "diff", "--quiet", base, *([head] if head else [])) is not None
+    return not _git(repository, "diff", "--name-only", base, *filter(None, [head]))
 
 
 def subject_of(commit: str, repository: Path) -> str:
     """Return the abbreviated hash and the subject of a commit: `0123456789 what it says`."""
-    return _git(repository, "show", "--no-patch", "--format=%h %s", commit) or commit[:10]
+    return _git(repository, "show", "--no-patch", "--format=%h %s", commit)
 
 
 def check_out(commit: str, folder: Path, repository: Path) -> None:
-    """Write the files of a commit to `folder`; raises `UsageError`, also if a revision of the suite has no `impls`."""
-    env = _plain() | {"GIT_INDEX_FILE": f"{folder}.index"}
-    for command in (["git", "read-tree", commit], ["git", "checkout-index", "--all", f"--prefix={folder}/"]):
-        done = subprocess.run(command, cwd=repository, env=env, capture_output=True, text=True)
-        if done.returncode:
-            raise UsageError(f"git can't check out {commit[:10]}: {done.stderr.strip().splitlines()[-1]}")
-    if repository == CHECKOUT and not (folder / "impls" / "__init__.py").exists():
-        raise UsageError(f"revision {commit[:10]} has no impls/: name one that has the suite's implementations")
+    """Write the files of a commit to `folder`; raises `UsageError`."""
+    index = f"{folder}.index"
+    _git(repository, "read-tree", commit, GIT_INDEX_FILE=index)
+    _git(repository, "checkout-index", "--all", f"--prefix={folder}/", GIT_INDEX_FILE=index)
 
 
 def copy_of_impls(folder: Path) -> Path:
@@ -99,7 +88,7 @@ def copy_of_impls(folder: Path) -> Path:
 
 def copy_of_working_tree(folder: Path, repository: Path) -> Path:
     """Copy the current files of the user's repository, except ignored files, results and virtual environments."""
-    listed = _git(repository, "ls-files", "-z", "--cached", "--others", "--exclude-standard") or ""
+    listed = _git(repository, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     names = [repository / name for name in listed.split("\0")]
     environments = (it.parent for it in names if it.name == "pyvenv.cfg" and it.parent != repository)
     left_out = [results_root(Path.cwd(), None), *environments]
@@ -112,9 +101,7 @@ def copy_of_working_tree(folder: Path, repository: Path) -> Path:
 
 
 def twins(base: Path, head: Path, folder: Path) -> dict[Path, Path]:
-    """Create other folders with the same files, each under the other's name; none if both variants use one folder."""
-    if base == head:
-        return {}
+    """Create other folders with the same files, each under the other's name."""
     places = {base: folder / "exchanged" / head.name, head: folder / "exchanged" / base.name}
     for code, place in places.items():
         shutil.copytree(code, place, symlinks=True, ignore=NO_CODE, copy_function=os.link)
@@ -134,24 +121,15 @@ def digest_of(files: Mapping[str, Path]) -> str:
     return found.hexdigest()[:16]
 
 
-def _git(folder: Path, *arguments: str) -> str | None:
-    """Return git's output in that folder; None if it fails or the folder is missing."""
+def _git(repository: Path, *arguments: str, **environment: str) -> str:
+    """Return git's output, without the variables by which a git hook would redirect it; raises `UsageError` if it fails,
+    for example because another user owns the repository.
+    """
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | environment
     try:
-        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, env=_plain())
-    except OSError:
-        return None
-    return os.fsdecode(done.stdout).strip() if done.returncode == 0 else None
-
-
-def _unreadable(repository: Path) -> str:
-    """Return why git can't read a repository, such as that another user owns it; '' if it can."""
-    try:
-        done = subprocess.run(["git", "rev-parse"], cwd=repository, capture_output=True, text=True, env=_plain())
+        done = subprocess.run(["git", *arguments], cwd=repository, env=env, capture_output=True)
     except OSError as error:
-        return f"{error.filename}: {error.strerror}"
-    return " ".join(done.stderr.split()) if done.returncode else ""
-
-
-def _plain() -> dict[str, str]:
-    """Return the environment without the variables by which a git hook would redirect git."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+        raise UsageError(f"git can't be started: {error.strerror}") from None
+    if done.returncode:
+        raise UsageError(f"git {arguments[0]} failed in {repository}: {' '.join(os.fsdecode(done.stderr).split())}")
+    return os.fsdecode(done.stdout).strip()

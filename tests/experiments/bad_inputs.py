@@ -420,7 +420,7 @@ INPUTS = [
     refused("mkdir bench; cp mine.py bench; bench --impl mine=bench/mine.py:own --dry-run", 4, "'bench.mine'; bench is /"),
     run("cd results/*; mv 0001_base.json 0001_history.json; cd -; ab report history", 0, "index.html$"),
     refused("ab new-kernel bench.py", 3, "a module bench exists already"),
-    refused("echo x > .git; pb ab --base HEAD --impl mine=mine:own", 3, "git can't read .*invalid gitfile"),
+    refused("echo x > .git; pb ab --base HEAD --impl mine=mine:own", 3, "git rev-parse failed in .*invalid gitfile"),
     refused("pr --results $(echo results/*)", 3, "is the folder of one machine: give "),
     refused("echo '[{\"torch\": \"2\", \"impl\": \"a\", \"problem\": \"x\", \"outcome\": \"passed\"}]' > a.json; "
             "cp a.json b.json; pr conformance a.json b.json", 3, "both have a with torch 2"),
