@@ -28,8 +28,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 """Commands, each with the function `(arguments) -> exit code` that implements it (default: `main`), and a description."""
 
-USAGE_ERROR = 3
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command named by the first argument."""
@@ -51,9 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         usage = as_typed("usage: python -m bench COMMAND [options]")
         print("\n".join([usage, "", *lines, "", "Each has its own --help."]))
         return 0
-    known = ", ".join(COMMANDS)
-    terminal.warn(f"error: unknown command {name!r}; known: {known}{nearest(name, COMMANDS)}")
-    return USAGE_ERROR
+    return terminal.complain(f"unknown command {name!r}; known: {', '.join(COMMANDS)}{nearest(name, COMMANDS)}")
 
 
 def run_from_shell() -> int:
@@ -69,8 +65,7 @@ def run_from_shell() -> int:
     except OSError as error:  # the disk or standard output is full, or the folder was removed
         terminal.close()
         where = "the current folder" if isinstance(error, FileNotFoundError) else "standard output"
-        terminal.warn(f"error: {error.filename or where}: {error.strerror}")
-    return UNFINISHED
+        return terminal.complain(f"{error.filename or where}: {error.strerror}", UNFINISHED)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,19 +17,17 @@ from pytest_benchmark.utils import get_commit_info
 from stats.arguments import as_typed
 
 from . import CHECKOUT, interrupts, terminal
-from .cases.cells import Cell, Key
-from .cases.modes import MODES
+from .cases.cells import Cell
 from .cases.outcome import FAILURES
 from .runs.begin import begin
 from .runs.listing import show_plan, show_registry
 from .runs.measuring import Measuring
 from .runs.progress import Progress
 from .runs.run import Run
-from .runs.saving import run_reports, save, writable
-from .runs.skips import skip_of
+from .runs.saving import save, writable
+from .selection.choice import skip_of
 from .selection.errors import UsageError
 from .selection.options import pytest_addoption, refuse_unused
-from .timing.machine import fingerprint
 from .workers.client import Setting, Variant, WorkerClient
 
 __all__ = ["pytest_addoption"]
@@ -78,45 +78,64 @@ def pytest_configure(config: pytest.Config) -> None:
             raise UsageError(f"{what} a run: name it, with --benchmark-save=NAME")
     config.option.benchmark_storage = f"file://{CHECKOUT / 'bench'}"  # pytest-benchmark creates it, even for --help
     config.option.no_header |= not run.ended  # pytest-benchmark's would show its timer, rounds and warm-up, unused here
-    progress = config.stash[PROGRESS] = Progress(config, run)
+    progress = config.stash[PROGRESS] = Progress(run)
     config.pluginmanager.register(progress, "attention-progress")
 
 
-def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Return the header line of a resumed run."""
-    run, name = config.stash[RUN], config.getoption("resume")
-    finished = f"run {name} is finished: nothing is left to measure (--benchmark-save={name}: once more)"
-    return [finished] if run.ended else []
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Return the header line of a finished run."""
+    if not config.stash[RUN].ended:
+        return None
+    name = config.getoption("resume")
+    return f"run {name} is finished: nothing is left to measure (--benchmark-save={name}: once more)"
 
 
-def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str) -> list[pytest.Item] | None:
-    """Collect no tests for modes without cells."""
-    return [] if name in {f"test_{mode}" for mode in MODES} and not _reported(collector.config, name) else None
+class CellTest(pytest.Item):
+    """Reports the outcome of a cell, which was measured before."""
+
+    cell: Cell
+
+    def runtest(self) -> None:
+        run, key = self.config.stash[RUN], self.cell.key
+        if entry := run.skipped.get(key):
+            sentence = f"{entry['reason']}: {entry['detail']}"
+            if entry["reason"] in FAILURES:
+                pytest.fail(sentence, pytrace=False)
+            pytest.skip(sentence)
+        if key not in run.finished:
+            pytest.skip("not measured: the run ended before")
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    keys = _reported(metafunc.config, metafunc.function.__name__)
-    metafunc.parametrize(("impl", "case"), keys, ids=["-".join(key) for key in keys])
+class Cells(pytest.File):
+    """The file of all tests, one for each cell; in a resumed run for those of its plan."""
+
+    def collect(self) -> Iterator[CellTest]:
+        run = self.config.stash[RUN]
+        for cell in run.selection.cells:
+            if not run.planned or cell.key in run.planned:
+                test = CellTest.from_parent(self, name=f"test_{cell.case.mode}[{'-'.join(cell.key)}]")
+                test.cell = cell
+                yield test
 
 
-def _reported(config: pytest.Config, test: str) -> list[Key]:
-    """Return the cells that a test function reports: those of its mode, in a resumed run of its plan."""
-    run = config.stash[RUN]
-    cells = [cell.key for cell in run.selection.cells if test == f"test_{cell.case.mode}"]
-    return [key for key in cells if run.planned is None or key in run.planned]
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> Cells:
+    return Cells.from_parent(parent, path=module_path)
+
+
+def _cells(session: pytest.Session) -> list[Cell]:
+    return [test.cell for test in session.items if isinstance(test, CellTest)]
 
 
 @_usage_errors()
 def pytest_collection_finish(session: pytest.Session) -> None:
     if not session.config.getoption("collectonly"):
-        session.config.stash[RUN].plan(map(_key, session.items))
+        session.config.stash[RUN].plan(cell.key for cell in _cells(session))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
     """Measure all cells before the first test, since the cells of a case are interleaved."""
-    config, run = session.config, session.config.stash[RUN]
-    cells = [run.cell(_key(item)) for item in session.items]
+    config, run, cells = session.config, session.config.stash[RUN], _cells(session)
     try:
         if not config.getoption("collectonly") and cells and not session.testsfailed:
             _measure(config, run, cells)
@@ -149,38 +168,14 @@ def _measure(config: pytest.Config, run: Run, cells: list[Cell]) -> None:
         run.finish()
 
 
-def _key(item: Any) -> Key:
-    """Return the cell that a test reports."""
-    return item.callspec.params["impl"], item.callspec.params["case"]
-
-
-@pytest.fixture
-def report(request: pytest.FixtureRequest, impl: str, case: str) -> Callable[[], None]:
-    """Report the outcome of this test's cell to pytest."""
-    run, key = request.config.stash[RUN], (impl, case)
-
-    def report() -> None:
-        if key in run.skipped:
-            entry = run.skipped[key]
-            sentence = f"{entry['reason']}: {entry['detail']}"
-            if entry["reason"] in FAILURES:
-                pytest.fail(sentence, pytrace=False)
-            pytest.skip(sentence)
-        if key not in run.finished:
-            pytest.skip("not measured: the run ended before")
-
-    return report
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Save the run; keep or delete the journal."""
     run = session.config.stash[RUN]
-    if run.planned is None or session.config.getoption("collectonly"):
+    if session.config.getoption("collectonly"):
         return
-    if run.name and run.known:
+    if run.name and run.known and not run.unsaved:
         of_file = {
-            "machine_info": fingerprint(),
             "commit_info": get_commit_info(),
             "benchmarks": run.rows,
             "datetime": datetime.now(UTC).isoformat(),
@@ -189,7 +184,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         try:
             run.saved = save(run.folder, run.name, of_file | run.top_level())
         except OSError as error:
-            run.unsaved = f"{error.filename or run.folder}: {error.strerror}"
+            run.unsaved = error
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
     run.close()
 
@@ -199,4 +194,4 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     sys.stdout.flush()
     run = config.stash.get(RUN, None)
     if run and run.saved and run.complete and config.getoption("report"):
-        run_reports(str(run.saved), "--quiet")  # the run has printed its table
+        import_module("reports.__main__").main([str(run.saved), "--quiet"])  # the run has printed its table

@@ -30,7 +30,7 @@ def _spread(measured: Sequence[Row]) -> Table:
     rows = [(row["impl"], f"{row['spread']:.3f}") for row in measured]
     return Table("Spread of each cell", ("implementation", "spread"), rows)
 """
-MODE = """    "twice": Mode("o = layer(x), under another name"),
+MODE = """    "twice": Mode(),  # o = layer(x), under another name
 """
 
 

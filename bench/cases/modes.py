@@ -14,7 +14,6 @@ Point = dict[str, Any]
 class Mode:
     """What a call does besides computing o."""
 
-    about: str
     gradients: bool = False
     """Whether it has a backward: from a gradient of o to those of every input and every weight."""
     cached: bool = False
@@ -44,11 +43,8 @@ def _newest_tokens(point: Point) -> Point:
 
 
 MODES = {
-    "forward": Mode("o = layer(x)"),
-    "backward": Mode("o = layer(x), and from a gradient of o the gradients of x and of every weight", gradients=True),
-    "decode": Mode(
-        "o = layer(x, cache) for one new token or some, whose keys and values are written to the cache",
-        cached=True,
-        settled=_newest_tokens,
-    ),
+    "forward": Mode(),  # o = layer(x)
+    "backward": Mode(gradients=True),  # o = layer(x), and from a gradient of o the gradients of x and of every weight
+    # o = layer(x, cache) for one new token or some, whose keys and values are written to the cache
+    "decode": Mode(cached=True, settled=_newest_tokens),
 }

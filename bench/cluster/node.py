@@ -78,5 +78,6 @@ def pytest_collection_finish(session: Any) -> None:
     """Write the implementations of each case."""
     cells: dict[str, list[str]] = {}
     for item in session.items:
-        cells.setdefault(item.callspec.params["case"], []).append(item.callspec.params["impl"])
+        impl, case = item.cell.key
+        cells.setdefault(case, []).append(impl)
     Path(SUITE, "cells.json").write_text(json.dumps(cells))
