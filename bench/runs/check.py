@@ -13,12 +13,12 @@ from typing import Any
 
 from stats.arguments import Parser
 
-from ..cases.outcome import FAILURES, Skip, Unsupported
+from ..cases.outcome import FAILURES, Skip
 from ..selection.errors import UsageError
 from ..terminal import complain
 from ..workers.client import Lost, NamedWorkers, Script, Setting, Variant, WorkerClient, checking, run_concurrently
 
-PASSED, UNSUPPORTED = "passed", Unsupported.reason
+PASSED = "passed"
 
 MOST_WORKERS = 4
 """Most worker processes: each begins by importing torch, which takes a core three seconds."""
@@ -184,10 +184,7 @@ def check(names: list[str], device: str, report: Callable[[Result], None]) -> No
             if "unknown" in reply:
                 raise UsageError(reply["unknown"])
             todo = enumerate(
-                (
-                    Result(impl, words(axes), it["id"], UNSUPPORTED if it["refused"] else PASSED, it["refused"]),
-                    it["case"],
-                )
+                (Result(impl, words(axes), it["id"], it.get("outcome", PASSED), it.get("detail")), it["case"])
                 for impl, cases in reply["cases"].items()
                 for axes, it in zip((*PROBLEMS, *AROUND), cases, strict=False)  # a kernel has none of the last ones
             )

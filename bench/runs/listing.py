@@ -16,11 +16,11 @@ from impls import Limits
 
 from ..cases.models import MODELS, layers_of
 from ..cases.sweep import SWEEPS, Axes
+from ..selection.choice import skip_of
 from ..selection.options import clock_text
 from ..timing.devices import default_device
 from .remaining import remaining
 from .run import Run
-from .skips import skip_of
 
 
 def show_registry() -> None:

@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -26,6 +27,7 @@ from impls.rules import EVERY_RULE
 from ..cases.axes import Axis, nearest
 from ..cases.case import AXES, Case
 from ..cases.cells import Cell
+from ..cases.outcome import Skip, Unsupported
 from ..checks import settings
 from ..terminal import warn
 from ..timing.devices import DEVICES
@@ -33,6 +35,9 @@ from .errors import UsageError
 
 MODULES = "ATTENTION_BENCH_PATH"
 """Environment variable: folders searched for a user's modules before the current folder."""
+
+CXX = "clang++" if sys.platform == "darwin" else "g++"
+"""Compiler used by torch if CXX is not set."""
 
 CODE = {".py", ".pyx", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".ptx", ".metal", ".cl", ".so"}
 """Suffixes of files that are code, also compiled code."""
@@ -278,11 +283,26 @@ def _why(error: BaseException, module: str) -> str:
     return f"{text}; {package} is {where}" if where and getattr(error, "name", None) == module else text
 
 
-def uncallable(cell: Cell) -> str | None:
+def cpp_compiler() -> str | None:
+    """Return the path of the C++ compiler needed for compiled forms on the CPU; None if missing."""
+    return shutil.which(os.environ.get("CXX", CXX))
+
+
+def skip_of(cell: Cell) -> Skip | None:
+    """Return why a cell can't be measured in general or on this machine; None if it can be tried. A signature that
+    doesn't fit is an error.
+    """
+    if why := cell.impl.refusal(cell.case):
+        return Unsupported(why)
+    if cell.impl.compiled and cell.case.device == "cpu" and cpp_compiler() is None:
+        compiler = os.environ.get("CXX", CXX)
+        return Unsupported(f"compiled forms on the CPU need a C++ compiler, and {compiler} isn't there")
+    return Skip(why) if (why := _uncallable(cell)) else None
+
+
+def _uncallable(cell: Cell) -> str | None:
     """Return why an implementation's signature doesn't allow the call of a case; None if it does."""
     impl, case = cell.impl, cell.case
-    if impl.refusal(case):
-        return None
     if impl.kernel is not None:
         needed = dict.fromkeys(kernel_options(case.layer_shape, _mask_of(case), training=True))
         return _misfit(impl.kernel, ["q", "k", "v"], needed)

@@ -18,12 +18,12 @@ from impls.registry import eager_name
 from ..cases.case import Case
 from ..cases.cells import Cell, Key
 from ..cases.counting import least_memory
-from ..cases.outcome import Skip
+from ..cases.outcome import Skip, Unsupported
 from ..checks.afterwards import settle
 from ..checks.gate import Gate
 from ..checks.impl_hash import impl_hash, packages
 from ..checks.problems import problem_of
-from ..selection.choice import impls_named, place_of, refuse_absent, uncallable
+from ..selection.choice import impls_named, place_of, refuse_absent, skip_of
 from ..selection.errors import UsageError
 from ..timing.caching import check_kernel_caches_nothing, check_no_result_caching
 from ..timing.cell import Built, build, check_built, probe, time_block
@@ -123,7 +123,7 @@ class Tasks:
                 unknown[name.partition("=")[0]] = str(error)
                 continue
             of_impl = [Cell(impl, Case(**case)) for case in cases]
-            known[impl.name] = {cell.case.id: impl.refusal(cell.case) or uncallable(cell) for cell in of_impl}
+            known[impl.name] = {cell.case.id: str(why) if (why := skip_of(cell)) else None for cell in of_impl}
         return {"cells": known, "unknown": unknown}
 
     def cases(self, names: list[str], axes: list[Reply], around: list[Reply]) -> Reply:
@@ -131,8 +131,8 @@ class Tasks:
 
         `axes`: those of each case. `around`: axes outside a kernel, for layers without a core alone.
 
-        {"cases": {impl: [{"case", "id", "refused": None, or why it can't be measured}, ...]}}, or {"unknown": why an
-        implementation is missing}
+        {"cases": {impl: [{"case", "id"; if it can't be measured, the "outcome" and why: "detail"}, ...]}}, or {"unknown":
+        why an implementation is missing}
         """
         try:
             refuse_absent(axes[0]["device"])
@@ -143,9 +143,11 @@ class Tasks:
         def described(impl: Impl, it: Reply) -> Reply:
             for scope in ("core", "layer"):
                 case = Case.of(**it, scope=scope)
-                if (refused := impl.refusal(case) or uncallable(Cell(impl, case))) is None:
+                if not isinstance(skip := skip_of(Cell(impl, case)), Unsupported):
                     break
-            return {"case": case.columns(), "id": case.id, "refused": refused}
+            return {"case": case.columns(), "id": case.id} | (
+                {"outcome": skip.reason, "detail": str(skip)} if skip else {}
+            )
 
         return {"cases": {it.name: [described(it, at) for at in (*axes, *(() if it.core else around))] for it in impls}}
 
