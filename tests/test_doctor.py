@@ -32,13 +32,14 @@ class Process:
 
 def test_the_busiest_are_named_and_doctor_itself_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     shares = {os.getpid(): 1.0, os.getppid(): 1.0, -1: 0.11, -2: 0.1, -3: 0.5, -4: 0.2, -5: 0.3, -6: 0.4, -7: 0.0}
+    monkeypatch.setattr(doctor, "sleep", lambda _: None)
     monkeypatch.setattr(psutil, "process_iter", lambda _: [Process(*it) for it in shares.items()])
-    (remark,) = doctor.others(lambda _: None)
+    (remark,) = doctor.others()
     named = ((-3, 50), (-6, 40), (-5, 30), (-4, 20), (-1, 11))
     assert remark.found == ", ".join(f"of{pid} (pid {pid}) {percent}% of a core" for pid, percent in named)
     assert remark.advice == "stop them, or measure when they are done"
     monkeypatch.setattr(psutil, "process_iter", lambda _: [Process(-2, 0.1)])
-    (remark,) = doctor.others(lambda _: None)
+    (remark,) = doctor.others()
     assert (remark.found, remark.advice) == ("no other process computes", None)
 
 
@@ -49,18 +50,22 @@ def test_the_busiest_are_named_and_doctor_itself_is_not(monkeypatch: pytest.Monk
         ([0.2, 0.2, 0.2, 0.2, 0.4] * 20, "takes 1.00 times its shortest, 2.00 or more", True),
     ],
 )
-def test_work_that_is_slow_now_and_then(seconds: list[float], found: str, disturbs: bool) -> None:
-    (remark,) = doctor.evenness(lambda: seconds)
+def test_work_that_is_slow_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, seconds: list[float], found: str, disturbs: bool
+) -> None:
+    monkeypatch.setattr(doctor, "pieces", lambda: seconds)
+    (remark,) = doctor.evenness()
     assert found in remark.found
     assert bool(remark.advice) is disturbs
 
 
 @pytest.mark.parametrize(("kind", "disturbs"), [("powersave", True), ("performance", False)])
-def test_the_governor(tmp_path: Path, kind: str, disturbs: bool) -> None:
-    folder = tmp_path / "devices/system/cpu/cpu0/cpufreq"
+def test_the_governor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, disturbs: bool) -> None:
+    monkeypatch.setattr(doctor, "CPUS", tmp_path)
+    folder = tmp_path / "cpu0/cpufreq"
     folder.mkdir(parents=True)
     (folder / "scaling_governor").write_text(f"{kind}\n")
-    (remark,) = doctor.governor(tmp_path)
+    (remark,) = doctor.governor()
     assert (remark.found, bool(remark.advice)) == (kind, disturbs)
 
 

@@ -15,10 +15,10 @@ from rich.text import Text
 
 from stats.arguments import Parser, as_typed
 
+from ..selection.choice import cpp_compiler
 from ..timing.devices import free_bytes
-from ..timing.devices.nvml import IDLE, SETTINGS, Reading, readings, words
+from ..timing.devices.nvml import IDLE, SETTINGS, readings, words
 from ..timing.machine import fingerprint
-from .skips import cpp_compiler
 
 BUSY = 0.10
 """Share of one core above which another process is reported."""
@@ -30,7 +30,7 @@ UNEVEN = 1.25
 """Ratio of the 90th percentile to the shortest time of fixed work, above which the machine is uneven."""
 
 FREE_GIB = 2.0
-SYS = Path("/sys")
+CPUS = Path("/sys/devices/system/cpu")
 
 
 @dataclass(frozen=True)
@@ -60,21 +60,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if disturbing else 0
 
 
-def others(watch: Callable[[float], None] = sleep) -> Iterator[Remark]:
+def others() -> Iterator[Remark]:
     """Report other processes that use the CPU."""
     mine = {psutil.Process().pid, *(parent.pid for parent in psutil.Process().parents())}
     seen = [process for process in psutil.process_iter(["name"]) if process.pid not in mine]
     for process in seen:
         _share(process)  # the first reading only starts the count
-    watch(WATCH)
+    sleep(WATCH)
     busy = sorted(((_share(process), process) for process in seen), key=lambda pair: -pair[0])
     named = [
         f"{process.info['name']} (pid {process.pid}) {share:.0%} of a core" for share, process in busy if share > BUSY
     ]
-    if named:
-        yield Remark("other load", ", ".join(named[:5]), "stop them, or measure when they are done")
-    else:
-        yield Remark("other load", "no other process computes")
+    advice = "stop them, or measure when they are done" if named else None
+    yield Remark("other load", ", ".join(named[:5]) or "no other process computes", advice)
 
 
 def pieces() -> list[float]:
@@ -86,9 +84,9 @@ def pieces() -> list[float]:
     return spent
 
 
-def evenness(timed: Callable[[], list[float]] = pieces) -> Iterator[Remark]:
+def evenness() -> Iterator[Remark]:
     """Report slow-downs that no counter shows, such as those by another guest or hyper-thread on the same core."""
-    ordered = sorted(timed())
+    ordered = sorted(pieces())
     middle, high = (ordered[len(ordered) * tenths // 10] / ordered[0] for tenths in (5, 9))
     found = f"the same work takes {middle:.2f} times its shortest, {high:.2f} or more one time in ten"
     advice = (
@@ -106,14 +104,11 @@ def threads() -> Iterator[Remark]:
     yield Remark("threads", f"{used} on {cores} cores", advice)
 
 
-def governor(sys: Path = SYS) -> Iterator[Remark]:
+def governor() -> Iterator[Remark]:
     """Report the frequency governor."""
-    kinds = {path.read_text().strip() for path in sys.glob("devices/system/cpu/cpu*/cpufreq/scaling_governor")}
-    if kinds:
-        advice = None if kinds == {"performance"} else "sudo cpupower frequency-set -g performance"
-        yield Remark("governor", ", ".join(sorted(kinds)), advice)
-    else:
-        yield Remark("governor", "not visible (a virtual machine, or not Linux)")
+    kinds = {path.read_text().strip() for path in CPUS.glob("cpu*/cpufreq/scaling_governor")}
+    advice = None if kinds <= {"performance"} else "sudo cpupower frequency-set -g performance"
+    yield Remark("governor", ", ".join(sorted(kinds)) or "not visible (a virtual machine, or not Linux)", advice)
 
 
 def memory() -> Iterator[Remark]:
@@ -129,9 +124,9 @@ def compiler() -> Iterator[Remark]:
     yield Remark("C++ compiler", found or "none", None if found else "compiled forms on the CPU need one: install g++")
 
 
-def gpus(read: Callable[[], list[Reading]] = readings) -> Iterator[Remark]:
+def gpus() -> Iterator[Remark]:
     """Report clocks and throttling of every GPU, by NVML."""
-    for index, gpu in enumerate(read()):
+    for index, gpu in enumerate(readings()):
         advice = (
             "others use this GPU"
             if (gpu.busy_percent or 0) > 5
