@@ -21,8 +21,8 @@ class Journal:
     """File of one JSON object per line beside the run file: a header, followed by results; locked by its process."""
 
     def __init__(self, path: Path):
-        """Open a journal, new or left by a killed process, of which an incomplete last line is cut off. Raises
-        `UsageError` while another process has it open.
+        """Open a journal, new or left by a killed process, of which the end is cut off from the first line on that is
+        incomplete. Raises `UsageError` while another process has it open.
         """
         self.path, self._file = path, path.open("ab")
         try:
@@ -33,8 +33,8 @@ class Journal:
             raise UsageError(f"{path} can't be locked: {error.strerror}") from None
         whole, lines = _read(path)
         self._file.truncate(whole)
-        self.header: Line = next((line["header"] for line in lines if "header" in line), {})
-        self.lines = [line for line in lines if "header" not in line]
+        self.header: Line = lines[0]["header"] if lines else {}
+        self.lines = lines[1:]
         """Results of this process and of earlier ones."""
 
     @classmethod
@@ -82,16 +82,15 @@ def _name(path: Path) -> str:
 def newest(folder: Path, name: str) -> Path | None:
     """Return the newest journal of a run that has a header; None if there is none."""
     mine = (path for path in folder.glob("*.journal") if _name(path) == name)
-    begun = [path for path in mine if any("header" in line for line in _read(path)[1])]
+    begun = [path for path in mine if _read(path)[1]]
     return max(begun, key=lambda path: path.stat().st_mtime, default=None)
 
 
 def _read(path: Path) -> tuple[int, list[Line]]:
-    """Return the bytes up to the last complete line, and the lines; a corrupted line is dropped and measured again."""
-    data = path.read_bytes()
-    whole = data.rfind(b"\n") + 1
-    lines = []
-    for text in data[:whole].splitlines():
-        with suppress(ValueError):
+    """Return the lines before the first incomplete one, and their bytes."""
+    whole, lines = 0, []
+    with suppress(ValueError):
+        for text in path.read_bytes().split(b"\n")[:-1]:
             lines.append(json.loads(text))
+            whole += len(text) + 1
     return whole, lines

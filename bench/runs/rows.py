@@ -86,9 +86,10 @@ def row(cell: Cell, found: Found, over: Sequence[Sample]) -> Row:
     """Build the whole row. `over`: samples of the baseline implementation, if there are any."""
     (impl, case), samples = cell.key, found.samples
     test, drops = f"test_{cell.case.mode}", cell.case.drops
-    processes = sorted({it.process for it in samples})
-    stats, data = Stats(), [it.seconds for it in samples]
-    for seconds in data:
+    of_all: Any = Sample._make(zip(*samples, strict=True))
+    processes = sorted({*of_all.process})
+    stats = Stats()
+    for seconds in of_all.seconds:
         stats.update(seconds)
     return {
         "group": case,
@@ -108,32 +109,25 @@ def row(cell: Cell, found: Found, over: Sequence[Sample]) -> Row:
             "calls_compared": 0 if drops else len(samples) + found.compared,
             "flops": flops(cell.case),
             "bytes": least_bytes(cell.case),
-            "tokens_per_s": cell.case.B * cell.case.T / median(data),
+            "tokens_per_s": cell.case.B * cell.case.T / found.usual,
             "padding_share": padding_share(cell.impl, cell.case),
             "cache_bytes_per_token": cache_bytes(cell.case),
-            "calls": samples[0].calls,
+            "calls": of_all.calls[0],
             "processes": len(processes),
             "process_medians": [median(it.seconds for it in samples if it.process == process) for process in processes],
-            "page_faults": median(it.page_faults for it in samples),
-            "switches_voluntary": mean(it.voluntary for it in samples),
-            "switches_involuntary": mean(it.involuntary for it in samples),
-            "sample_rounds": [it.round for it in samples],
-            "sample_visits": [it.visit for it in samples],
-            "sample_processes": [it.process for it in samples],
-            "sample_times": [round(it.at, 4) for it in samples],
-            "sample_fastest": [it.fastest for it in samples],
-            **_ratio(samples, over),
+            "page_faults": median(of_all.page_faults),
+            "switches_voluntary": mean(of_all.voluntary),
+            "switches_involuntary": mean(of_all.involuntary),
+            "sample_rounds": of_all.round,
+            "sample_visits": of_all.visit,
+            "sample_processes": of_all.process,
+            "sample_times": [round(at, 4) for at in of_all.at],
+            "sample_fastest": of_all.fastest,
+            "ratio": ratios.ratio(samples_of(samples), samples_of(over)).value if over else None,
         },
         "options": {},
-        "stats": stats.as_dict() | {"data": data, "iterations": samples[0].calls},
+        "stats": stats.as_dict() | {"data": of_all.seconds, "iterations": of_all.calls[0]},
     }
-
-
-def _ratio(found: Sequence[Sample], over: Sequence[Sample]) -> Row:
-    """Return the ratio to the baseline implementation with its 95 % interval; None without a baseline."""
-    known = ratios.ratio(samples_of(found), samples_of(over)) if over else ratios.UNKNOWN
-    columns = zip(("ratio", "ratio_low", "ratio_high"), ratios.SAME if found is over else known, strict=True)
-    return {name: value if math.isfinite(value) else None for name, value in columns}
 
 
 def finite(value: Any) -> Any:
