@@ -38,8 +38,7 @@ from bench.runs.remaining import (
 )
 from bench.runs.rows import Found
 from bench.runs.run import Run
-from bench.runs.skips import skip_of
-from bench.selection.choice import _declared, impls_named
+from bench.selection.choice import _declared, impls_named, skip_of
 from bench.selection.options import ASKED, Selection
 from bench.timing.engine import VISITS
 from bench.timing.malloc import KEEP
@@ -179,6 +178,10 @@ def test_nothing_selected_is_not_called_saved(at_a_shell: pytest.Pytester) -> No
 def test_only_modes_that_are_measured_are_collected(at_a_shell: pytest.Pytester) -> None:
     options = ("--impl", "sdpa,fused", "--T", "16", "--H", "2", "--dtype", "float32", "--collect-only")
     assert "collected 2 items" in at_a_shell.runpytest_inprocess(BENCH, *options).outlines
+    one = "test_attention.py::test_forward[fused-B1-T16-H2-D_h64-float32-cpu]"
+    for selected in ((f"{BENCH}/{one}",), (f"{BENCH}/test_attention.py::test_forward", "-k", "fused and not sdpa")):
+        found = at_a_shell.runpytest_inprocess(*selected, *options, "-q").outlines
+        assert [line for line in found if "::" in line] == [f"bench/{one}"]
     assert not (at_a_shell.path / "results").exists()  # since nothing is saved
 
 
@@ -427,7 +430,7 @@ def test_a_run_that_cannot_be_saved_says_so_and_keeps_its_journal(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     pages: list[str] = []
-    monkeypatch.setattr(saving, "run_reports", lambda path, *_: pages.append(path))
+    monkeypatch.setattr(reports_main, "main", lambda arguments: pages.append(arguments[0]))
     unsupported = ("--impl", "loop", "--T", "512", "--report")
     with monkeypatch.context() as disk:
         disk.setattr(saving.Path, "write_text", full)

@@ -18,12 +18,13 @@ from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.counting import held_bytes
 from bench.cases.outcome import Skip
-from bench.runs import measuring, pool
+from bench.runs import measuring
 from bench.runs import visit as visits
 from bench.runs.journal import Journal
 from bench.runs.measuring import PREPARATIONS, Measuring
 from bench.runs.rows import Sample
 from bench.runs.run import Run
+from bench.selection import options
 from bench.selection.errors import UsageError
 from bench.timing.devices.nvml import words
 from bench.timing.engine import (
@@ -217,7 +218,7 @@ def test_a_case_is_visited_until_its_ratios_are_known(measured: Measured, noise:
     processes = Simulated(SECONDS, noise)
     run = measured(processes)
     assert len({it.visit for it in samples(run, "sdpa")}) == count
-    assert all(run.visited(0, visit, CASE.id) for visit in range(VISITS))
+    assert run.visited == {(0, visit, CASE.id) for visit in range(VISITS)}
     renewed = -(-count // 2)
     assert Counter(processes.of("renew")) == dict.fromkeys(SECONDS, renewed)
     assert {it.compared for it in run.found.values()} == {renewed * 5}
@@ -293,15 +294,9 @@ def test_a_run_ends_before_a_new_process_imports_changed_code(
     measured: Measured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As of a user who edits a kernel during a run."""
-    processes, known = Simulated(SECONDS, fails={"time packed": (3, LOST)}), pool.sources
-
-    def sources(owner: str) -> tuple[str, ...]:
-        dead = processes.of("time").count("packed") == 3
-        return ("another",) if dead and owner == CELLS[2].impl.owner else known(owner)
-
-    sources.cache_clear = known.cache_clear  # type: ignore[attr-defined]
-    monkeypatch.setattr(pool, "sources", sources)
-    with pytest.raises(UsageError, match="the code of sdpa has changed since the run began"):
+    processes = Simulated(SECONDS, fails={"time packed": (3, LOST)})
+    monkeypatch.setattr(options, "sources_hash", lambda *_: str(processes.of("time").count("packed") == 3))
+    with pytest.raises(UsageError, match="code has changed since the run began: restore it"):
         measured(processes)
 
 
@@ -382,9 +377,7 @@ def test_a_run_is_resumed_behind_any_line_of_its_journal_and_measures_nothing_tw
 
 
 @pytest.mark.parametrize("traced", [False, True])
-def test_a_cell_whose_check_is_a_corrupted_line_is_checked_and_timed_again(
-    measured: Measured, tmp_path: Path, traced: bool
-) -> None:
+def test_what_follows_a_corrupted_line_is_measured_again(measured: Measured, tmp_path: Path, traced: bool) -> None:
     journal = measured(Simulated(SECONDS, 0.5), folder=tmp_path, traced=traced).journal
     assert journal
     journal.close()

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from bench.runs import journal
-from bench.runs.begin import differs
+from bench.runs import begin, journal
 from bench.runs.journal import Journal
 from bench.selection.errors import UsageError
 from bench.selection.options import settle_timing
@@ -55,12 +54,12 @@ def test_a_folder_without_room_for_a_journal_is_named(tmp_path: Path) -> None:
         Journal.start(tmp_path / "file" / "x", "x", {})
 
 
-def test_why_a_run_cannot_be_continued_names_the_missing_option() -> None:
+def test_a_run_is_not_continued_under_other_conditions(monkeypatch: pytest.MonkeyPatch) -> None:
     quiet, usual = {"cores": 1, "threads": 1, "torch": "2"}, {"cores": 8, "threads": 8, "torch": "2"}
-    assert differs(quiet, quiet, "x") == ""
-    assert "`sweep --resume x --quiet-machine` continues" in differs(quiet, usual, "x")
-    assert "--redo starts it again" in differs(usual, usual | {"torch": "3"}, "x")
-    assert "other --quiet-machine" in differs(usual, quiet, "x")
+    monkeypatch.setattr(begin, "fingerprint", lambda: usual)
+    begin.refuse_other_conditions(usual, "x")
+    with pytest.raises(UsageError, match=r"run x was started with cores 1, threads 1: .* the same --quiet-machine"):
+        begin.refuse_other_conditions(quiet, "x")
 
 
 def test_a_resumed_run_is_timed_as_it_was_begun() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -36,8 +37,8 @@ DOCUMENTED = {
     for name in re.findall(r"`(\w+)`", first)
 }
 IN_FRAMES = {
-    "spread", "tflops_per_s", "of_peak", "launch_share", "speedup", "rank_low", "rank_high", "leads", "standing", "tied",
-    "wrong", "mask_efficiency", "mask_efficiency_low", "mask_efficiency_high", "work_share",
+    "spread", "tflops_per_s", "of_peak", "launch_share", "ratio_low", "ratio_high", "speedup", "rank_low", "rank_high",
+    "leads", "standing", "tied", "wrong", "mask_efficiency", "mask_efficiency_low", "mask_efficiency_high", "work_share",
 }  # fmt: skip
 OF_OTHER_RUNS = {"parts_s", "core_shares", "blocks", "windows", "depth", "process_nodes", "trace"}
 """Of blocks and models, of sweeps on many machines, and with `--save-traces`."""
@@ -286,7 +287,6 @@ def test_a_run_begun_by_other_code_is_begun_anew_or_refused(
     def resumed(*options: str, changed: bool = False) -> subprocess.CompletedProcess[str]:
         if changed:
             own.write_text(own.read_text() + "# another state\n")
-        impl_hash.sources.cache_clear()  # as of a new process
         return suite("--resume", "x", *options)
 
     own.write_text(OWN)
@@ -295,6 +295,10 @@ def test_a_run_begun_by_other_code_is_begun_anew_or_refused(
         patch.setattr(Measuring, "measure", mock.Mock(side_effect=KeyboardInterrupt))
         begun = suite("--benchmark-save=x", "--precision", "0.5", "--mask", "none", *ONE, "mine=own:plain,sdpa")
     assert begun.returncode == 2
+    with monkeypatch.context() as patch:
+        patch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=2**50, available=2**40))
+        refused = one_line(resumed())
+        assert "run x was started with memory_gib" in refused and "--redo starts it again" in refused
     refused = one_line(resumed(changed=True))
     assert "code or cases have changed since run x was started; --redo starts it again" in refused
     for looking in ("--dry-run", "--collect-only"):
@@ -309,7 +313,7 @@ def test_a_run_begun_by_other_code_is_begun_anew_or_refused(
     assert "run x is finished" in one_line(resumed("--redo"))
     assert resumed().returncode == 0  # nothing is left to do
     refused = one_line(resumed(changed=True))
-    assert "run x is finished, and code or cases have changed; --benchmark-save=x" in refused
+    assert "code or cases have changed since run x was started; --benchmark-save=x measures it once more" in refused
 
 
 def test_a_run_is_resumed_where_only_code_changed_that_decides_no_result(

@@ -44,9 +44,10 @@ DECIDING = (
 
 
 def sources_hash(impls: Iterable[Impl], cases: Iterable[Case]) -> str:
-    """Return a hash of what determines measurements: all code, implementations included wherever they come from, and the
-    cases.
+    """Return a hash of what now determines measurements: all code, implementations included wherever they come from, and
+    the cases.
     """
+    sources.cache_clear()
     files = sorted(path for pattern in DECIDING for path in CHECKOUT.glob(pattern))
     digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
     digests += [digest for owner in sorted({impl.owner for impl in impls}) for digest in sources(owner)]
@@ -57,7 +58,7 @@ def sources_hash(impls: Iterable[Impl], cases: Iterable[Case]) -> str:
 @cache
 def sources(module: str) -> tuple[str, ...]:
     """Return digests of the module's file and of the files in its own folder that it imports, directly or not."""
-    found = sorted({path for each in _reached(module) if (path := _file(each))})
+    found = sorted({path for each in _reached(module) if (path := _file(each)) and path.exists()})
     return tuple(hashlib.sha256(path.read_bytes()).hexdigest() for path in found)
 
 

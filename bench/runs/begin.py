@@ -26,7 +26,9 @@ def begin(config: pytest.Config) -> Run:
     """Build a run, new or resumed, from the command line; raises `UsageError`."""
     if os.environ.get("PYTEST_XDIST_WORKER") or config.getoption("dist", "no") != "no":
         raise UsageError("nothing can be timed under pytest-xdist: leave out -n")
-    folder = results_folder(config) / str(get_machine_id())  # pytest-benchmark's name for it
+    storage = config.getoption("benchmark_storage")
+    results = results_root(config.invocation_params.dir, None if storage == "file://./.benchmarks" else storage)
+    folder = results / str(get_machine_id())  # pytest-benchmark's name for it
     resume, save = config.getoption("resume"), config.getoption("benchmark_save")
     if config.getoption("redo") and not resume:
         raise UsageError("--redo starts the run of --resume NAME again: give --resume NAME")
@@ -35,11 +37,7 @@ def begin(config: pytest.Config) -> Run:
     elif save and save != resume:
         raise UsageError(f"--resume {resume} keeps that name; leave out --benchmark-save={save}")
     else:
-        run = (
-            _from_journal(config, folder, resume)
-            or _from_file(config, folder, resume)
-            or _new(config, folder, _new_name(config, folder, resume))
-        )
+        run = _resumed(config, folder, resume) or _new(config, folder, _new_name(config, folder, resume))
     config.option.benchmark_save = config.option.benchmark_autosave = None  # the suite itself saves, all or nothing
     if run.name:
         valid_name(run.name, "--benchmark-save")
@@ -72,75 +70,50 @@ def _new_name(config: pytest.Config, folder: Path, name: str) -> str:
 
 
 def _new(config: pytest.Config, folder: Path, name: str | None) -> Run:
-    run = _run(config, asked(config), folder, name)
+    options = asked(config)
+    run = Run(options, select(options, str(config.invocation_params.dir)), folder, name)
     allocator.choose(config.getoption("allocator"), run.selection.cells)
     return run
 
 
-def _run(config: pytest.Config, options: dict[str, Any], folder: Path, name: str | None = None) -> Run:
-    return Run(options, select(options, str(config.invocation_params.dir)), folder, name)
-
-
-def _from_journal(config: pytest.Config, folder: Path, name: str) -> Run | None:
-    """Return the run of a journal left by a killed process; None if there is none."""
-    path = journals.newest(folder, name)
-    if path is None:
+def _resumed(config: pytest.Config, folder: Path, name: str) -> Run | None:
+    """Return the run of a journal left by a killed process, else a finished one, with nothing left to measure or save; None
+    if there is none.
+    """
+    path, redo = journals.newest(folder, name), config.getoption("redo")
+    journal = Journal(path) if path else None
+    files = () if journal else map(load, reversed(run_files(folder, name)))
+    begun = journal.header if journal else next((data for data in files if data.get("complete")), None)
+    if begun is None:
         return None
-    journal = Journal(path)
-    header = journal.header
-    run = _run(config, _original_options(config, name, header["asked"], header["machine"]), folder, name)
-    run.timing, run.command, run.traced = header["timing"], header.get("command", ""), header["traced"]
-    if config.getoption("redo"):
-        run.replaced = journal
-        return run
-    if why := differs(header["machine"], fingerprint(), name):
-        raise UsageError(why)
-    if header["sources"] != run.selection.sources:
-        raise UsageError(f"code or cases have changed since run {name} was started; --redo starts it again")
-    run.restore(journal)
-    return run
-
-
-def differs(begun: dict[str, Any], now: dict[str, Any], name: str) -> str:
-    """Return why a run that was started on one machine can't be continued on the present one; '' if it can."""
-    changed = {fact for fact in begun.keys() | now.keys() if begun.get(fact) != now.get(fact)}
-    if not changed:
-        return ""
-    if changed <= {"cores", "threads"} and begun["cores"] == begun["threads"] == 1:
-        return f"run {name} was started with --quiet-machine: `sweep --resume {name} --quiet-machine` continues"
-    return f"run {name} was started on another machine, with another torch or other --quiet-machine; --redo starts it again"
-
-
-def _from_file(config: pytest.Config, folder: Path, name: str) -> Run | None:
-    """Return a finished run, with nothing left to measure or save; None if there is none."""
-    found = (data for path in reversed(run_files(folder, name)) if (data := load(path)).get("complete"))
-    if (finished := next(found, None)) is None:
-        return None
-    if config.getoption("redo"):
-        raise UsageError(f"run {name} is finished; --benchmark-save={name} measures it once more")
-    run = _run(config, _original_options(config, name, finished["asked"], finished["machine_info"]), folder)
-    if finished.get("sources") not in (None, run.selection.sources):
-        raise UsageError(
-            f"run {name} is finished, and code or cases have changed; --benchmark-save={name} measures it once more"
-        )
-    run.finished = {(it["extra_info"]["impl"], it["extra_info"]["id"]): it for it in finished["benchmarks"]}
-    run.skipped = {(it["impl"], it["id"]): it for it in finished["skipped"]}
-    run.planned, run.ended = run.known, True
-    return run
-
-
-def _original_options(
-    config: pytest.Config, name: str, options: dict[str, Any], machine: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the run's original options; raises if the command line now requests others."""
-    now = asked(config)
-    if now and now != options:
+    again = "--redo starts it again" if journal else f"--benchmark-save={name} measures it once more"
+    if redo and not journal:
+        raise UsageError(f"run {name} is finished; {again}")
+    options = begun["asked"]
+    if asked(config) not in ({}, options):
         raise UsageError(f"run {name} was started with other options; `--resume {name}` alone finishes it")
-    allocator.choose(config.getoption("allocator"), begun=machine["allocator"])
-    return options
+    allocator.choose(config.getoption("allocator"), begun=begun["machine_info"]["allocator"])
+    run = Run(options, select(options, str(config.invocation_params.dir)), folder, name if journal else None)
+    if not redo and begun.get("sources") != run.sources:
+        raise UsageError(f"code or cases have changed since run {name} was started; {again}")
+    run.timing, run.command, run.traced = begun["timing"], begun["command"], begun["traced"]
+    if journal is None:
+        run.finished = {(it["extra_info"]["impl"], it["extra_info"]["id"]): it for it in begun["benchmarks"]}
+        run.skipped = {(it["impl"], it["id"]): it for it in begun["skipped"]}
+        run.planned, run.ended = run.known, True
+    elif redo:
+        run.replaced = journal
+    else:
+        refuse_other_conditions(begun["machine_info"], name)
+        run.restore(journal)
+    return run
 
 
-def results_folder(config: pytest.Config) -> Path:
-    """Return the results folder chosen by the user, or the default; raises `UsageError`."""
-    given = config.getoption("benchmark_storage")
-    return results_root(config.invocation_params.dir, None if given == "file://./.benchmarks" else given)
+def refuse_other_conditions(begun: dict[str, Any], name: str) -> None:
+    """Raise `UsageError` if a run was started on another machine, or with another torch or number of threads."""
+    now = fingerprint()
+    if changed := [f"{fact} {value}" for fact, value in begun.items() if now.get(fact) != value]:
+        raise UsageError(
+            f"run {name} was started with {', '.join(changed)}: continue it on that machine, with that torch and the same "
+            "--quiet-machine; --redo starts it again"
+        )

@@ -46,7 +46,7 @@ SILENT = 20.0
 """Seconds after which the time left is printed again."""
 
 WORTH_A_POOL = 8
-"""Cells that justify starting one more pool: importing torch takes as long as checking a few."""
+"""Cells of a run of one process that justify starting one more pool: importing torch takes as long as checking a few."""
 
 
 class Measuring:
@@ -69,11 +69,11 @@ class Measuring:
         self._visits = Visits(run.timing["cell_time"], run.processes)
         self._cells, self._cases = cells, grouped(cells, lambda case: case.id)
         self._free = free_bytes_elsewhere(run.selection.device)
-        self._side_by_side = SIDE_BY_SIDE if run.selection.device == "cpu" else 1
-        largest = max((least_memory(cell.impl, cell.case) for cell in cells), default=0)
-        fit = self._side_by_side if 4 * largest < self._free else 1
-        self._checkers = min(fit, len(self._cases), math.ceil(len(cells) / WORTH_A_POOL))
-        self._held = self._that_fit(self._free // len(self._batches()[0]) - largest)
+        largest = max(least_memory(cell.impl, cell.case) for cell in cells)
+        self._alive = SIDE_BY_SIDE if run.selection.device == "cpu" and 4 * largest < self._free else 1
+        if run.processes == 1:
+            self._alive = min(self._alive, len(self._cases), math.ceil(len(cells) / WORTH_A_POOL))
+        self._held = self._that_fit(self._free // self._alive - largest)
         self._told = monotonic()
         """When the time left was printed."""
         self._owner: dict[str, WorkerPool] = {}
@@ -90,10 +90,10 @@ class Measuring:
         self._run.sample_machine()
         for processes in self._batches():
             last = self._run.processes - 1 in processes
-            to_time = self._unchecked() or any(map(self._open, processes))
-            if to_time or (last and any(map(self._lacks, self._cells))):
+            open_ = self._unchecked() or any(map(self._open, processes))
+            if open_ or (last and any(map(self._lacks, self._cells))):
                 with self._pools(processes) as pools:
-                    self._check(pools[: self._checkers])
+                    self._check(pools)
                     self._time(pools)
                     if last:
                         self._tell_precision()
@@ -103,20 +103,16 @@ class Measuring:
     def _batches(self) -> list[list[int]]:
         """Group the run's processes that live at the same time: two pools share the cases of a single process."""
         if self._run.processes == 1:
-            return [[0] * self._checkers]
+            return [[0] * self._alive]
         processes = list(range(self._run.processes))
-        return [processes[first : first + self._side_by_side] for first in processes[:: self._side_by_side]]
+        return [processes[first : first + self._alive] for first in processes[:: self._alive]]
 
     @contextmanager
     def _pools(self, processes: Sequence[int]) -> Iterator[list[WorkerPool]]:
         """Start pools, which live as long as the block; raises `UsageError` if one can't import the implementations."""
-        left = (cell.impl for cell in self._cells if cell.key not in self._run.skipped)
-        alone = dict.fromkeys(impl.name for impl in left if impl.limits.alone)
         with ExitStack() as stack:
-            pools = [
-                stack.enter_context(closing(WorkerPool(self._run, process, self._start, self._tell, tuple(alone))))
-                for process in processes
-            ]
+            started = (WorkerPool(self._run, process, self._start, self._tell) for process in processes)
+            pools = [stack.enter_context(closing(pool)) for pool in started]
             for pool in pools:
                 pool.wait_until_ready()
             yield pools
@@ -125,14 +121,13 @@ class Measuring:
         return [cell for cell in self._cells if not self._run.settled(cell.key)]
 
     def _check(self, pools: Sequence[WorkerPool]) -> None:
-        """Check cells: each pool takes cases that share probes; those that ended a run come last, alone."""
+        """Check cells: each pool takes cases that share probes; those that ended a run come last, one after the other."""
         unchecked = self._unchecked()
         suspects = [cell for cell in unchecked if self._run.begun[cell.key]]
-        queue = shared_probes([cell for cell in unchecked if cell not in suspects], len(pools))
+        queue = [*shared_probes([cell for cell in unchecked if cell not in suspects], len(pools)), suspects]
         self._owner = {}
         with accounted("check"):
             run_concurrently([self._checking(pool, queue) for pool in pools])
-            run_concurrently([self._checking(pools[0], [suspects])])
         for i, case in enumerate(self._cases):  # of a resumed run
             self._owner.setdefault(case, pools[i % len(pools)])
 
@@ -168,7 +163,7 @@ class Measuring:
             ])  # fmt: skip
         for visit in range(VISITS):
             self._told = -math.inf
-            number = VISITS * (pools[0].process // self._side_by_side) + visit + 1
+            number = VISITS * (pools[0].process // self._alive) + visit + 1
             for pool, cases in self._rng.sample(of_pools, len(of_pools)):
                 for case in self._rng.sample(cases, len(cases)):
                     self._tell_left(f"timing: visit {number} of {VISITS * len(self._batches())}")
@@ -190,13 +185,6 @@ class Measuring:
                 return pool.client(cell).ask("gpu_workloads")
         return {}
 
-    def _due_visits(self, case: str, visit: int) -> range:
-        """Return the visits of a case that are due at the `visit`-th pass over all cases: this one. A case that doesn't
-        stay ready makes several visits at once, at the last of their passes.
-        """
-        size = 1 if case in self._held else VISITS // PREPARATIONS
-        return range(visit + 1 - size, visit + 1) if (visit + 1) % size == 0 else range(0)
-
     def _cases_of(self, pool: WorkerPool) -> list[str]:
         """Return the cases that a pool times: all, or in a run of one process those that it checked."""
         return [case for case in self._cases if self._run.processes > 1 or self._owner[case] is pool]
@@ -206,7 +194,7 @@ class Measuring:
         return [
             cell
             for case in self._cases
-            if any(not self._run.visited(process, visit, case) for visit in range(VISITS))
+            if any((process, visit, case) not in self._run.visited for visit in range(VISITS))
             for cell in self._checked(case)
         ]
 
@@ -214,10 +202,14 @@ class Measuring:
         """Return the cells of a case that can be timed."""
         return [it for it in self._cases[case] if it.key in self._run.found and it.key not in self._run.skipped]
 
-    def _visit(self, pool: WorkerPool, case: str, at: int) -> None:
-        """Make the visits of a case that are due at a pass and not yet made."""
-        due = (it for it in self._due_visits(case, at) if not self._run.visited(pool.process, it, case))
-        found = {visit: defaultdict[str, Found](Found) for visit in due}
+    def _visit(self, pool: WorkerPool, case: str, last: int) -> None:
+        """Make the visits of a case that are due at the `last`-th pass over all cases, and not yet made: that one. A case
+        that doesn't stay ready makes several visits at once, at the last of their passes.
+        """
+        size = 1 if case in self._held else VISITS // PREPARATIONS
+        due = range(last + 1 - size, last + 1) if (last + 1) % size == 0 else ()
+        left = [visit for visit in due if (pool.process, visit, case) not in self._run.visited]
+        found = {visit: defaultdict[str, Found](Found) for visit in left}
         for group in self._groups(case) if found else ():
             for index, of_visit in found.items():
                 visit = Visit(self._run, pool, group, index, self._rng, of_visit)
@@ -243,9 +235,8 @@ class Measuring:
 
     def _half_widths(self, cells: Sequence[Cell]) -> dict[Key, float]:
         """Return the half-width of each cell's ratio to the first, from the visits so far."""
-        base, *others = (samples_of(self._run.samples(cell.key)) for cell in cells)
-        logs = (ratios.paired(other, base) for other in others)
-        return {cell.key: half_width(it) for cell, it in zip(cells[1:], logs, strict=True)}
+        (_, base), *others = ((cell.key, samples_of(self._run.samples(cell.key))) for cell in cells)
+        return {key: half_width(ratios.paired(other, base)) for key, other in others}
 
     def _tell_precision(self) -> None:
         """Print for every case why its timing ended: the precision was reached, or the time was used up."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 from ..cases.cells import Cell, Key
 from ..cases.models import changed_files
 from ..cases.outcome import Skip
-from ..checks.impl_hash import sources
 from ..selection.choice import listed
 from ..selection.errors import UsageError
 from ..workers.client import Lost, NamedWorkers, Reply, Request, Script, WorkerClient, run_concurrently
@@ -31,8 +30,6 @@ class WorkerPool:
     """Index among the run's `--processes`, each of which is one pool."""
     start: Callable[[], WorkerClient]
     tell: Tell
-    alone: Collection[str] = ()
-    """Implementations isolated in their own process."""
     number: int = field(init=False)
     """Number in `sample_processes`, unique among the run's shared processes. An isolated implementation has the number
     of the shared process with which it is interleaved.
@@ -49,9 +46,13 @@ class WorkerPool:
     """Client of the latest request."""
 
     def __post_init__(self) -> None:
-        imports: dict[str, dict[str, list[str]]] = {name: {"names": []} for name in (SHARED, *self.alone)}
-        for name in listed(self.run.asked.get("impl", [])):
-            imports[self._name(name.partition("=")[0])]["names"].append(name)
+        left = (self.run.cells[key].impl for key in self.run.planned - self.run.skipped.keys())
+        self._alone = {impl.name for impl in left if impl.limits.alone}
+        given = listed(self.run.asked.get("impl", []))
+        imports = {
+            name: {"names": [it for it in given if self._name(it.partition("=")[0]) == name]}
+            for name in (SHARED, *self._alone)
+        }
         self._workers = NamedWorkers(lambda name: self._begin(), imports)
         self.number = self.run.next_number("process")
 
@@ -130,22 +131,13 @@ class WorkerPool:
         self._workers.close()
 
     def _begin(self) -> WorkerClient:
-        """Start a process; raises `UsageError` if code that it may import has changed since the run began."""
-        began = self.run.code
-        sources.cache_clear()
-        for impl in self.run.selection.impls:
-            with suppress(OSError):  # a file is gone
-                if sources(impl.owner) == began[impl.owner]:
-                    continue
-            raise UsageError(
-                f"the code of {impl.name} has changed since the run began: restore it and --resume the run"
-            )
-        if changed := changed_files():
+        """Start a process; raises `UsageError` if what it would import or read has changed since the run began."""
+        if changed := [*["code"] * (self.run.sources != self.run.selection.sources), *changed_files()]:
             raise UsageError(f"{changed[0]} has changed since the run began: restore it and --resume the run")
         return self.start()
 
     def _name(self, impl: str) -> str:
-        return impl if impl in self.alone else SHARED
+        return impl if impl in self._alone else SHARED
 
 
 def request(cell: Cell) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from .run import Run
 class Progress:
     """Replaces pytest's dots by a line for every checked cell and for every visit."""
 
-    def __init__(self, config: pytest.Config, run: Run):
+    def __init__(self, run: Run):
         self.run = run
         self.reporter: pytest.TerminalReporter | None = None
         self.began = monotonic()
@@ -48,21 +48,20 @@ class Progress:
             self.reporter.write(f"[{monotonic() - self.began:4.0f} s] {text}\n", flush=True)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, None, None]:
-        """Reduce pytest's summary: a failed cell has one sentence and no traceback."""
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter, exitstatus: int
+    ) -> Generator[None, None, None]:
+        """Leave out pytest's summary of failed cells, which have one sentence and no traceback."""
         self.over = True
-        failed = terminalreporter.stats.pop("failed", [])
-        shown = {f"{entry['reason']}: {entry['detail']}" for entry in self.run.skips}
-        if others := [report for report in failed if str(report.longrepr) not in shown]:
-            terminalreporter.stats["failed"] = others
+        failed = terminalreporter.stats.pop("failed", None)
         yield
         if failed:
             terminalreporter.stats["failed"] = failed
         if not terminalreporter.no_summary:
             terminalreporter.ensure_newline()
-            self._show(terminalreporter)
+            self._show(terminalreporter, exitstatus)
 
-    def _show(self, terminalreporter: pytest.TerminalReporter) -> None:
+    def _show(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
         run, rows, headline = self.run, self.run.rows, ""
         if rows:
             every = terminalreporter.config.getoption("verbose") > 0
@@ -72,11 +71,12 @@ class Progress:
         for line in (*skips(run.skips), _spent(), unverified(run.selection.device), *of_machine, traced(run)):
             if line:
                 terminalreporter.write_line(line)
-        if run.planned == set() and run.name:
+        if run.name and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
             terminalreporter.write_line("nothing was saved: no cell is selected")
-        if run.unsaved and not run.unwritten:
+        if run.unsaved:
+            why = f"{run.unsaved.filename or run.folder}: {run.unsaved.strerror}"
             terminalreporter.write_line(
-                f"not saved: {run.unsaved}; `--resume {run.name}` continues once that is fixed", red=True
+                f"not saved: {why}; `--resume {run.name}` continues once that is fixed", red=True
             )
         elif run.name and run.complete:
             terminalreporter.write_line(f"saved: {run.saved}")

@@ -41,14 +41,14 @@ END = 1.5
 def remaining(run: Run) -> float:
     """Estimate the seconds left of a run. Calls not yet made take as much longer than estimated as those that were made."""
     checked = {key: _seconds_of_timed(it) for key, it in run.found.items()}
-    made = {key: it for key, it in checked.items() if not run.cell(key).impl.limits.max_pairs}
-    longer = (CALLS + sum(made.values())) / (CALLS + sum(seconds_of_call(run.cell(key).case) for key in made))
-    planned = map(run.cell, (run.planned or set()) - run.skipped.keys())
+    made = {key: it for key, it in checked.items() if not run.cells[key].impl.limits.max_pairs}
+    longer = (CALLS + sum(made.values())) / (CALLS + sum(seconds_of_call(run.cells[key].case) for key in made))
+    planned = (run.cells[key] for key in run.planned - run.skipped.keys())
     time, left = TIMED * run.processes * run.timing["cell_time"], END
     all_visits, every = run.processes * VISITS, VISITS // Visits(0.0, run.processes).long
     for case, cells in grouped(planned, lambda case: case.id).items():
         calls = {it: checked.get(it.key, longer * seconds_of_call(it.case)) for it in cells}
-        past = len(run.visits(case))
+        past = run.visits(case)
         to_begin = run.processes - past / VISITS
         common = min(COMMON_ROUNDS * sum(calls.values()), COMMON_SECONDS)
         if max(calls.values()) > LONG_MEMBER:  # all take part in its rounds

@@ -20,7 +20,6 @@ from ..cases.case import AXES
 from ..cases.cells import Cell, Key
 from ..cases.outcome import Skip
 from ..cases.published import published_of
-from ..checks.impl_hash import sources
 from ..selection.options import Selection
 from ..timing.devices import meter_for, threads
 from ..timing.engine import VISITS
@@ -55,13 +54,11 @@ class Run:
     journal: Journal | None = None
     replaced: Journal | None = None
     """Journal of the run that this one redoes: deleted once this run's journal is on disk."""
-    planned: set[Key] | None = None
-    """All cells of the run; None until pytest has collected."""
+    planned: set[Key] = field(default_factory=set)
+    """All cells of the run, once pytest has collected."""
     saved: Path | None = None
-    unsaved: str | None = None
-    """Why the run can't be saved."""
-    unwritten: bool = False
-    """Whether writing the journal has failed, which was then reported."""
+    unsaved: OSError | None = None
+    """Why the run, or its journal, can't be written."""
     ended: bool = False
     """Whether everything was measured. An interrupted run has rows of what was timed so far, and can be resumed."""
     found: dict[Key, Found] = field(default_factory=dict)
@@ -73,23 +70,20 @@ class Run:
     workload: ReferenceWorkload = field(default_factory=ReferenceWorkload)
     begun: Counter[Key] = field(default_factory=Counter)
     """How often the check of each cell has begun; one that ended its process begins again, last."""
-    _visited: set[tuple[int, int, str]] = field(default_factory=set)
+    visited: set[tuple[int, int, str]] = field(default_factory=set)
+    """Visits that are made: process, number in the process, and case."""
     _numbers: Counter[str] = field(default_factory=Counter)
     _began: float = field(default_factory=monotonic)
 
-    def cell(self, key: Key) -> Cell:
-        """Return the cell of an implementation's name and a case id."""
-        return self._cells[key]
-
     @cached_property
-    def code(self) -> dict[str, tuple[str, ...]]:
-        """Digests of the implementations' files by module, as of the start of the first process."""
-        sources.cache_clear()
-        return {impl.owner: sources(impl.owner) for impl in self.selection.impls}
-
-    @cached_property
-    def _cells(self) -> dict[Key, Cell]:
+    def cells(self) -> dict[Key, Cell]:
+        """All cells by an implementation's name and a case id."""
         return {cell.key: cell for cell in self.selection.cells}
+
+    @cached_property
+    def sources(self) -> str:
+        """Digest of the code and the cases, as of the start."""
+        return self.selection.sources
 
     @property
     def processes(self) -> int:
@@ -104,29 +98,30 @@ class Run:
     @property
     def rows(self) -> list[Row]:
         """Benchmarks in pytest-benchmark's format, in the order of the plan."""
-        return [self.finished[key] for key in self._cells if key in self.finished]
+        return [self.finished[key] for key in self.cells if key in self.finished]
 
     @property
     def skips(self) -> list[dict[str, str]]:
         """Return the skipped cells for the run file, in the order of the plan."""
-        return [self.skipped[key] for key in self._cells if key in self.skipped]
+        return [self.skipped[key] for key in self.cells if key in self.skipped]
 
     @property
-    def baseline_impl(self) -> str | None:
+    def baseline_impl(self) -> str:
         """Baseline implementation of speed-ups: by default `sdpa` if it is measured beside the user's own."""
         of = {impl.name: impl.owner for impl in self.selection.impls}
-        usual = "sdpa" if "sdpa" in of and not all(owner.startswith("impls.") for owner in of.values()) else None
-        registered = (impl.name for impl in impls.registered() if impl.baseline)
-        return self.asked.get("baseline") or usual or next(registered, None)
+        if "sdpa" in of and not all(owner.startswith("impls.") for owner in of.values()):
+            usual = "sdpa"
+        else:
+            (usual,) = (impl.name for impl in impls.registered() if impl.baseline)
+        return str(self.asked.get("baseline", usual))
 
     @property
     def complete(self) -> bool:
-        return self.ended and self.planned is not None and self.planned <= self.known
+        return self.ended and self.planned <= self.known
 
     def line(self, cell: Cell, outcome: str) -> str:
         """Return a line on a cell: `  2/16 B1-T16-H2  sdpa  checked`, where 2 of 16 cells need no further check."""
-        planned = self.planned or ()
-        return f"{self.settled_cells:>3}/{len(planned)} {cell.case.id}  {cell.impl.name:<20} {outcome}"
+        return f"{self.settled_cells:>3}/{len(self.planned)} {cell.case.id}  {cell.impl.name:<20} {outcome}"
 
     def skip_line(self, cell: Cell, outcome: Skip) -> str:
         """Return a line on a cell without a row, with the reason unless another cell has the same one."""
@@ -138,13 +133,13 @@ class Run:
     @property
     def state_text(self) -> str:
         """Describe the state of an unfinished run: `24 of 24 cells checked, 37% of the timing done`."""
-        planned, cases = self.planned or set(), {case for _, case in self.found}
-        share = sum(len(self.visits(case)) for case in cases) / (self.processes * VISITS * max(1, len(cases)))
-        return f"{self.settled_cells} of {len(planned)} cells checked, {share:.0%} of the timing done"
+        cases = {case for _, case in self.found}
+        share = sum(map(self.visits, cases)) / (self.processes * VISITS * max(1, len(cases)))
+        return f"{self.settled_cells} of {len(self.planned)} cells checked, {share:.0%} of the timing done"
 
-    def visits(self, case: str) -> list[int]:
-        """Return the numbers of the visits of a case that are made, of all processes."""
-        return [visit for _, visit, of in self._visited if of == case]
+    def visits(self, case: str) -> int:
+        """Return how many visits of a case are made, by all processes."""
+        return sum(of == case for *_, of in self.visited)
 
     def samples(self, key: Key) -> Sequence[Sample]:
         """Return the timed blocks of a cell so far."""
@@ -157,32 +152,19 @@ class Run:
     @property
     def settled_cells(self) -> int:
         """Number of planned cells that need no further check."""
-        return sum(map(self.settled, self.planned or ()))
-
-    def visited(self, process: int, visit: int, case: str) -> bool:
-        """Whether a process has made a given visit of a case."""
-        return (process, visit, case) in self._visited
+        return sum(map(self.settled, self.planned))
 
     def plan(self, keys: Iterable[Key]) -> None:
         """Fix the cells of the run after pytest has deselected some, and open the journal.
 
         Raises `UsageError` if the results can't be written.
         """
-        if self.planned is not None:
+        if self.planned:  # of a resumed run
             return
         self.planned = set(keys)
         if self.name is None or not self.planned:
             return
-        header = {
-            "asked": self.asked,
-            "command": self.command,
-            "timing": self.timing,
-            "traced": self.traced,
-            "planned": sorted(self.planned),
-            "machine": fingerprint(),
-            "sources": self.selection.sources,
-        }
-        self.journal = Journal.start(self.folder, self.name, header)
+        self.journal = Journal.start(self.folder, self.name, self.head() | {"planned": sorted(self.planned)})
         if self.replaced:
             self.replaced.delete()
 
@@ -219,7 +201,7 @@ class Run:
         for key, found in self.found.items():
             if key in self.known or not found.samples:
                 continue
-            cell, base = self.cell(key), (self.baseline_impl or "", key[1])
+            cell, base = self.cells[key], (self.baseline_impl, key[1])
             try:
                 if "roof" not in found.columns:
                     with threads(cell.case.threads):
@@ -240,40 +222,43 @@ class Run:
             case {"begin": key}:
                 self.begun[tuple(key)] += 1
             case {"key": key, "found": found}:
-                if "seconds" in found or tuple(key) in self.found:  # else the line of its check is corrupted
-                    self.found.setdefault(tuple(key), Found()).add(**found)
+                self.found.setdefault(tuple(key), Found()).add(**found)
             case {"skipped": entry}:
                 self.skipped[entry["impl"], entry["id"]] = entry
             case {"visit": seen}:
-                cells = {(impl, seen["id"]): found for impl, found in seen["cells"].items()}
-                if cells.keys() <= self.found.keys():  # else the line of a check is corrupted, and the visit made again
-                    self._visited.add((seen["process"], seen["visit"], seen["id"]))
-                    for key, found in cells.items():
-                        self.found[key].add(**found)
+                self.visited.add((seen["process"], seen["visit"], seen["id"]))
+                for impl, found in seen["cells"].items():
+                    self.found[impl, seen["id"]].add(**found)
 
     def _write(self, line: Line) -> None:
-        """Write a line to the journal; on a full disk, end the run with one message and without loss."""
+        """Write a line to the journal; on a full disk, end the run without loss."""
         if self.journal is None:
             return
         try:
             self.journal.add(line)
         except OSError as error:
-            self.unwritten = True
-            pytest.exit(
-                f"{self.journal.path}: {error.strerror}; `--resume {self.name}` continues once that is fixed", 1
-            )
+            self.unsaved = error
+            pytest.exit("the journal can't be written", 1)
+
+    def head(self) -> dict[str, Any]:
+        """Return how the run was started, as in its journal and its file: what `--resume` continues with."""
+        return {
+            "asked": self.asked,
+            "command": self.command,
+            "timing": self.timing,
+            "traced": self.traced,
+            "machine_info": fingerprint(),
+            "sources": self.sources,
+        }
 
     def top_level(self) -> dict[str, Any]:
         """Return the keys that the run file has beside pytest-benchmark's own."""
         return {
+            **self.head(),
             "schema": SCHEMA,
             "sweep": self.selection.sweep.name,
-            "command": self.command,
-            "asked": self.asked,
-            "timing": self.timing,
             "complete": self.complete,
             "journal": self.journal.path.name if self.journal else None,
-            "sources": self.journal.header["sources"] if self.journal else None,
             # excluding what --impl adds
             "registry": [it.name for it in impls.registered() if it.owner.startswith("impls.")],
             "baseline_impl": self.baseline_impl,
@@ -313,7 +298,7 @@ class Run:
             self._began -= last["elapsed"]
         for key, times in self.begun.items():
             if times >= MOST_LOST_WORKERS and not self.settled(key):
-                self.add_skipped(self.cell(key), Skip(f"the run ended {times} times while this was checked"))
+                self.add_skipped(self.cells[key], Skip(f"the run ended {times} times while this was checked"))
 
     def close(self) -> None:
         """Delete the journal of a complete and saved run, and the file written when it was interrupted."""

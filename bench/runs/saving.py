@@ -7,8 +7,6 @@ import fcntl
 import glob
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -95,8 +93,3 @@ def load(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}
-
-
-def run_reports(*arguments: str) -> int:
-    """Run `python -m reports ...` in a separate process that only reads the files; returns its exit code."""
-    return subprocess.run([sys.executable, str(CHECKOUT / "reports"), *arguments]).returncode

@@ -66,7 +66,7 @@ class Visit:
         for order in rounds(visits.counts(blocks, self.index, needs), self.rng):
             number = self.run.next_number(self.cells[0].case.id)
             for key in order:
-                self._time_block(self.run.cell(key), blocks[key], number)
+                self._time_block(self.run.cells[key], blocks[key], number)
         for cell in self.cells:
             self._check_caching(cell)
 
