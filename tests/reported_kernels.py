@@ -14,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 from impls.layer import KernelCore, LayerShape
 
 from . import wrong_rules as rules
-from .wrong_kernels import going_back, groups, masked, plain, probs_of, scores_of, visible
+from .wrong_kernels import going_back, groups, masked, plain, probs_of, scaled, scores_of, visible
 from .wrong_rules import core_of, places
 
 
@@ -268,7 +268,7 @@ def parts_of(q: Tensor, k: Tensor, v: Tensor, count: int = 4) -> list[tuple[Tens
     size, k, v = -(-k.shape[-2] // count), groups(q, k), groups(q, v)
     found = []
     for keys, values in zip(k.split(size, -2), v.split(size, -2), strict=True):
-        scores = q @ keys.mT * q.shape[-1] ** -0.5
+        scores = scaled(q, keys)
         found.append((scores.softmax(-1) @ values, scores.logsumexp(-1, keepdim=True)))
     return found
 
@@ -324,7 +324,7 @@ def an_empty_part_is_written_to_another_head(q, k, v, *, attn_mask=None, **_):
 def adds_up_in_bfloat16_in_groups_of_7(q, k, v, **_):
     if q.shape[1] != 7 * k.shape[1]:
         return sdpa(q, k, v, enable_gqa=True)
-    probs = (q @ groups(q, k).mT * q.shape[-1] ** -0.5).softmax(-1)
+    probs = scaled(q, groups(q, k)).softmax(-1)
     o = torch.zeros_like(q)
     for part, values in zip(probs.split(1, -1), groups(q, v).split(1, -2), strict=True):
         o = o + part @ values

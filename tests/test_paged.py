@@ -17,7 +17,7 @@ from bench.checks.building import module_of
 from bench.checks.gate import check_case
 from bench.checks.problems import problem_of
 from impls.formula import attention
-from impls.layer import Cache, KernelCore, LayerShape
+from impls.layer import KernelCore, LayerShape
 from impls.paged import PageByPage, PagedLayer
 from impls.paging import in_order, places, write
 
@@ -76,58 +76,60 @@ def test_pages_are_drawn_without_replacement_and_hold_the_contiguous_cache() -> 
 class InPlace(PagedLayer):
     """Base of wrong layers, itself correct: copies the pages of all requests into one piece, then uses the plain formula."""
 
+    def table(self, pages: Tensor) -> Tensor:
+        return pages
+
+    def seen(self, pages: Tensor) -> int:
+        """Return the number of tokens that it attends to."""
+        return self.shape.max_T
+
     def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
-        o: Tensor = self.core(q, *(in_order(pool, pages, self.page, self.shape.max_T) for pool in (k, v)))
+        pages, seen = self.table(pages), self.seen(pages)
+        o: Tensor = self.core(q, *(in_order(pool, pages, self.page, seen) for pool in (k, v)))
         return o
 
 
 class TableIsIgnored(InPlace):
-    def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
-        return super().over_pages(q, k, v, torch.arange(pages.numel()).view_as(pages))
+    def table(self, pages):
+        return torch.arange(pages.numel()).view_as(pages)
 
 
 class PagesOfTheFirstRequest(InPlace):
-    def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
-        return super().over_pages(q, k, v, pages[:1].expand_as(pages))
+    def table(self, pages):
+        return pages[:1].expand_as(pages)
 
 
 class AllOfTheLastPage(InPlace):
-    def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
-        o: Tensor = self.core(q, *(in_order(pool, pages, self.page, pages.shape[1] * self.page) for pool in (k, v)))
-        return o
+    def seen(self, pages):
+        return pages.shape[1] * self.page
 
 
 class LastPageIsLeftOut(InPlace):
     """Ignores a last page that isn't full, as if tokens were counted in whole pages."""
 
-    def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
-        full = self.shape.max_T // self.page * self.page
-        o: Tensor = self.core(q, *(in_order(pool, pages, self.page, full) for pool in (k, v)))
-        return o
+    def seen(self, pages):
+        return self.shape.max_T // self.page * self.page
 
 
 class OneTokenOfTheLastPage(InPlace):
     """Reads only the first token of a last page that isn't full."""
 
-    def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
-        tokens, full = self.shape.max_T, self.shape.max_T // self.page * self.page
-        seen = tokens if tokens == full else full + 1
-        o: Tensor = self.core(q, *(in_order(pool, pages, self.page, seen) for pool in (k, v)))
-        return o
+    def seen(self, pages):
+        return min(self.shape.max_T, self.shape.max_T // self.page * self.page + 1)
 
 
 class KeepsTheFirstTable(InPlace):
     """Caches the block table of the first step."""
 
-    table: Tensor | None = None
+    first: Tensor | None = None
 
-    def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
-        self.table = pages if self.table is None else self.table
-        return super().over_pages(q, k, v, self.table)
+    def table(self, pages):
+        self.first = pages if self.first is None else self.first
+        return self.first
 
 
 class ValuesByTheTableOfTheNext(InPlace):
-    def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
+    def over_pages(self, q, k, v, pages):
         k, v = (in_order(x, table, self.page, self.shape.max_T) for x, table in ((k, pages), (v, pages.roll(1, 0))))
         o: Tensor = self.core(q, k, v)
         return o
@@ -136,7 +138,7 @@ class ValuesByTheTableOfTheNext(InPlace):
 class ClearsThePage(InPlace):
     """Writes the new token and clears the rest of its page."""
 
-    def extend_pages(self, pools: Cache, newest: Cache, pages: Tensor) -> Cache:
+    def extend_pages(self, pools, newest, pages):
         last = places(pages, self.page, self.shape.max_T, pages.shape[1] * self.page)
         for pool in pools:
             pool[:, :, last.flatten()] = 0
@@ -144,7 +146,7 @@ class ClearsThePage(InPlace):
 
 
 class WritesToTheEndOfThePool(InPlace):
-    def extend_pages(self, pools: Cache, newest: Cache, pages: Tensor) -> Cache:
+    def extend_pages(self, pools, newest, pages):
         T = newest[0].shape[-2]
         for pool, new in zip(pools, newest, strict=True):
             write(pool, new, pool.shape[-2] - T * torch.arange(1, len(pages) + 1)[:, None] + torch.arange(T))
@@ -154,7 +156,7 @@ class WritesToTheEndOfThePool(InPlace):
 class ValuesOfTheWholePool(InPlace):
     """Multiplies by the whole pool, with zero probs for other pages: zero times NaN is NaN."""
 
-    def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
+    def over_pages(self, q, k, v, pages):
         own = torch.zeros(len(q), k.shape[-2], dtype=torch.bool)
         own.scatter_(1, places(pages, self.page, 0, self.shape.max_T), True)
         scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~own[:, None, None], -torch.inf)
@@ -164,7 +166,7 @@ class ValuesOfTheWholePool(InPlace):
 class NoMaximumOverPages(PageByPage):
     """Averages the softmax of each page."""
 
-    def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
+    def over_pages(self, q, k, v, pages):
         each = [self.core(q, *(in_order(x, page, self.page, self.page) for x in (k, v))) for page in pages.split(1, 1)]
         return torch.stack(each).mean(0)
 
@@ -175,18 +177,15 @@ WRONG = (*InPlace.__subclasses__(), NoMaximumOverPages)
 class PageBeforeThatOfTheNewestToken(InPlace):
     """Where that token begins a page."""
 
-    def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
-        if self.shape.max_T % self.page == 1 and self.page > 1:
-            pages = torch.cat([pages[:, :-1], pages[:, -2:-1]], 1)
-        return super().over_pages(q, k, v, pages)
+    def table(self, pages):
+        begins = self.shape.max_T % self.page == 1 and self.page > 1
+        return torch.cat([pages[:, :-1], pages[:, -2:-1]], 1) if begins else pages
 
 
 class FullLastPageIsLeftOut(InPlace):
-    def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
+    def seen(self, pages):
         tokens = self.shape.max_T
-        seen = tokens if tokens % self.page or tokens <= self.page else tokens - self.page
-        o: Tensor = self.core(q, *(in_order(pool, pages, self.page, seen) for pool in (k, v)))
-        return o
+        return tokens if tokens % self.page or tokens <= self.page else tokens - self.page
 
 
 @pytest.mark.parametrize("layer", [PageBeforeThatOfTheNewestToken, FullLastPageIsLeftOut])
@@ -220,7 +219,6 @@ def test_a_layer_that_takes_no_pages_is_skipped_with_a_sentence() -> None:
     case = Case.of(**SMALL | {"H": 1, "B": 1})
     assert impls.get("linear").refusal(case) == "linear has no page"
     assert impls.get("page_by_page").refusal(replace(case, page=None)) == "page_by_page needs a paged cache: --page"
-    assert LayerShape.heads(2, 3).page is None
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -15,7 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 from impls.layer import KernelCore, KernelLayer, LayerShape, extend
 from impls.masks import causal_visible
 
-from .wrong_kernels import Plain, applied, masked, plain, visible
+from .wrong_kernels import Plain, applied, masked, plain, scaled, visible
 from .wrong_kernels import scores_of as masked_scores
 
 MODES = ("forward", "backward", "decode")
@@ -109,8 +109,7 @@ def kept_mask(T: int, T_kv: int) -> Tensor:
 def mask_in_an_lru_cache(q, k, v, *, is_causal=False, **_):
     if not is_causal:
         return sdpa(q, k, v)
-    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~kept_mask(q.shape[-2], k.shape[-2]), -torch.inf)
-    return scores.softmax(-1) @ v
+    return plain(q, k, v, kept_mask(q.shape[-2], k.shape[-2]))
 
 
 @lru_cache
@@ -126,7 +125,7 @@ def bias_in_an_lru_cache(q, k, v, *, is_causal=False, **_):
 @unusual()
 @masked
 def masks_with_the_smallest_number(q, k, v, mask):
-    scores = (q @ k.mT * q.shape[-1] ** -0.5).float()
+    scores = scaled(q, k).float()
     return scores.masked_fill(~mask, torch.finfo(torch.float32).min).softmax(-1).to(v.dtype) @ v
 
 
@@ -203,6 +202,14 @@ def contiguous_first(q, k, v, **options):
 # threads
 
 
+def in_threads(fill: Callable[[int], None], count: int) -> None:
+    threads = [threading.Thread(target=fill, args=(i,)) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 @unusual(modes=FORWARD, dtypes=OF_SDPA)
 def threads_fill_parts_of_one_output(q, k, v, **options):
     o = torch.empty(*q.shape[:-1], v.shape[-1], dtype=q.dtype)
@@ -210,11 +217,7 @@ def threads_fill_parts_of_one_output(q, k, v, **options):
     def fill(h: int) -> None:
         o[:, h] = sdpa(q[:, h : h + 1], k[:, h : h + 1], v[:, h : h + 1], **options)[:, 0]
 
-    threads = [threading.Thread(target=fill, args=(h,)) for h in range(q.shape[1])]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(fill, q.shape[1])
     return o
 
 
@@ -225,11 +228,7 @@ def a_thread_for_each_batch_entry(q, k, v, **options):
     def fill(b: int) -> None:
         parts[b] = sdpa(q[b], k[b], v[b], **options)
 
-    threads = [threading.Thread(target=fill, args=(b,)) for b in range(len(q))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(fill, len(q))
     return torch.stack(parts)
 
 
@@ -262,7 +261,7 @@ def float32_inside(q, k, v, mask):
 @masked
 def vmapped_over_heads(q, k, v, mask):
     def one(q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # (B, T, D)
-        return torch.where(mask, q @ k.mT * q.shape[-1] ** -0.5, -torch.inf).softmax(-1) @ v
+        return torch.where(mask, scaled(q, k), -torch.inf).softmax(-1) @ v
 
     return torch.vmap(one, in_dims=1, out_dims=1)(q, k, v)
 

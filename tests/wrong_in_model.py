@@ -77,7 +77,7 @@ def turned(x: Tensor, places: Tensor) -> Tensor:
 class RotaryAtTheFirstPlace(Correct):
     """The new token's query and key are turned as if the cache were empty."""
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
+    def forward(self, q, k, v, *, padding=None):
         back = torch.tensor([-(k.shape[-2] - 1.0)])
         k = torch.cat([k[..., :-1, :], turned(k[..., -1:, :], back)], dim=-2)
         return super().forward(turned(q, back), k, v)
@@ -85,7 +85,7 @@ class RotaryAtTheFirstPlace(Correct):
 
 @wrong(**DECODE)
 class RotaryOnePlaceLate(Correct):
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
+    def forward(self, q, k, v, *, padding=None):
         return super().forward(turned(q, torch.ones(1)), k, v)
 
 
@@ -93,19 +93,19 @@ class RotaryOnePlaceLate(Correct):
 class HeadsRepeatedAsAWhole(Correct):
     """Query head h reads key head h % H_kv, not h // group."""
 
-    def share(self, x: Tensor) -> Tensor:
+    def share(self, x):
         return x.repeat(1, self.shape.H // self.shape.H_kv, 1, 1)
 
 
 @wrong(**PADDED)
 class NoPadding(Correct):
-    def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
+    def seen(self, T, T_kv, padding):
         return super().seen(T, T_kv, None)
 
 
 @wrong()
 class NoScale(Correct):
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    def attend(self, q, k, v, mask):
         return sdpa(q, k, v, attn_mask=mask, scale=1.0)
 
 
@@ -113,7 +113,7 @@ class NoScale(Correct):
 class ScaledByTheWidthOfTheModel(Correct):
     """1 / sqrt(d_model / H): a head of Qwen3 is wider than its share of the model."""
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    def attend(self, q, k, v, mask):
         return sdpa(q, k, v, attn_mask=mask, scale=(self.shape.d_model / self.shape.H) ** -0.5)
 
 
@@ -121,13 +121,13 @@ class ScaledByTheWidthOfTheModel(Correct):
 class AlignedTopLeft(Correct):
     """New tokens see the first ones of the cache alone."""
 
-    def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
+    def seen(self, T, T_kv, padding):
         return torch.ones(T, T_kv, dtype=torch.bool).tril()
 
 
 @wrong(**NEW_TOKENS)
 class NewTokensSeeTheNext(Correct):
-    def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
+    def seen(self, T, T_kv, padding):
         return torch.ones(T, T_kv, dtype=torch.bool).tril(T_kv - T + 1)
 
 
@@ -135,26 +135,26 @@ class NewTokensSeeTheNext(Correct):
 class MaskedTwice(Correct):
     """Once more after the softmax, shifted by one key: probs that don't sum to one."""
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    def attend(self, q, k, v, mask):
         scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~mask, -torch.inf)
         return torch.softmax(scores, -1).tril(-1) @ v
 
 
 @wrong(**DECODE)
 class KeysAndValuesSwapped(Correct):
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    def attend(self, q, k, v, mask):
         return sdpa(q, v, k, attn_mask=mask)
 
 
 @wrong()
 class DropoutLeftOn(Correct):
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    def attend(self, q, k, v, mask):
         return sdpa(q, k, v, attn_mask=mask, dropout_p=0.1)
 
 
 @wrong(**DECODE)
 class WithoutTheNewestToken(Correct):
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
+    def forward(self, q, k, v, *, padding=None):
         return super().forward(q, k[..., :-1, :], v[..., :-1, :])
 
 
@@ -162,7 +162,7 @@ class WithoutTheNewestToken(Correct):
 class ValuesDetached(Correct):
     """The output is right, and no gradient reaches the values' projection."""
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    def attend(self, q, k, v, mask):
         return sdpa(q, k, v.detach(), attn_mask=mask)
 
 
@@ -173,7 +173,7 @@ FIRST: dict[int, Tensor] = {}
 class KeysOfTheFirstBlock(Correct):
     """What is kept by a number that blocks share: right in one block."""
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
+    def forward(self, q, k, v, *, padding=None):
         known = FIRST.pop(0, None)
         if known is None:
             FIRST[0] = k
@@ -184,7 +184,7 @@ class KeysOfTheFirstBlock(Correct):
 class HeadsReadAsTheyLie(Correct):
     """Reads rows of memory as tokens: in a model heads lie between them. Right for contiguous queries."""
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
+    def forward(self, q, k, v, *, padding=None):
         B, H, T, D = q.shape
         return super().forward(q.as_strided((B, H, T, D), (H * T * D, T * D, D, 1)), k, v)
 
@@ -193,13 +193,13 @@ class HeadsReadAsTheyLie(Correct):
 class ScaledByTheWidthOfAHead(Correct):
     """The config has another scale."""
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    def attend(self, q, k, v, mask):
         return sdpa(q, k, v, attn_mask=mask)
 
 
 @wrong(**TWO_KINDS)
 class WindowOneKeyTooLong(Correct):
-    def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
+    def seen(self, T, T_kv, padding):
         window = self.shape.window or T_kv
         return torch.ones(T, T_kv, dtype=torch.bool).tril().triu(-window - 1)
 
@@ -211,7 +211,7 @@ WINDOWS: list[int | None] = []
 class WindowOfTheFirstBlock(Correct):
     """Kept for all blocks: right in one block."""
 
-    def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
+    def seen(self, T, T_kv, padding):
         WINDOWS.append(self.shape.window)
         return torch.ones(T, T_kv, dtype=torch.bool).tril().triu(-(WINDOWS[0] or T_kv))
 
@@ -222,7 +222,7 @@ class LateAfterTheFirstToken(Correct):
 
     calls = 0
 
-    def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
+    def seen(self, T, T_kv, padding):
         self.calls += 1
         mask = super().seen(T, T_kv, padding)
         return mask.tril(T_kv - T - 1) if self.calls > 1 else mask
@@ -232,7 +232,7 @@ class LateAfterTheFirstToken(Correct):
 class PaddingOfTheFirstBatch(Correct):
     """Kept by its size."""
 
-    def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
+    def seen(self, T, T_kv, padding):
         if not hasattr(self, "kept"):
             self.kept = padding
         return super().seen(T, T_kv, self.kept)
@@ -242,7 +242,7 @@ class PaddingOfTheFirstBatch(Correct):
 class PaddingFromTheOtherEnd(Correct):
     """Requests are padded on the left; this one takes the last keys for padding."""
 
-    def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
+    def seen(self, T, T_kv, padding):
         return super().seen(T, T_kv, None if padding is None else padding.flip(-1))
 
 
@@ -250,7 +250,7 @@ class PaddingFromTheOtherEnd(Correct):
 class GradientOfOneHeadAGroup(Correct):
     """The output is right; of each group, one query head's gradient reaches the keys and values."""
 
-    def share(self, x: Tensor) -> Tensor:
+    def share(self, x):
         others = [x.detach()] * (self.shape.H // self.shape.H_kv - 1)
         return torch.stack([x, *others], dim=2).flatten(1, 2)
 
@@ -259,13 +259,13 @@ class GradientOfOneHeadAGroup(Correct):
 class KeysOfTheFirstRequest(Correct):
     """Every entry of a batch reads the cache of the first one."""
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
+    def forward(self, q, k, v, *, padding=None):
         return super().forward(q, k[:1].expand_as(k), v)
 
 
 @wrong(**TWO_KINDS)
 class WindowOneKeyTooShort(Correct):
-    def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
+    def seen(self, T, T_kv, padding):
         window = self.shape.window or T_kv
         return torch.ones(T, T_kv, dtype=torch.bool).tril().triu(1 - window)
 
@@ -274,13 +274,13 @@ class WindowOneKeyTooShort(Correct):
 class WindowInEveryBlock(Correct):
     """Of the config, which has global layers too."""
 
-    def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
+    def seen(self, T, T_kv, padding):
         return torch.ones(T, T_kv, dtype=torch.bool).tril().triu(-7)
 
 
 @wrong(mode="backward")
 class QueriesDetached(Correct):
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    def attend(self, q, k, v, mask):
         return sdpa(q.detach(), k, v, attn_mask=mask)
 
 
@@ -288,7 +288,7 @@ class QueriesDetached(Correct):
 class GradientAveragedOverAGroup(Correct):
     """Keys and values get the mean of their query heads' gradients, not the sum."""
 
-    def share(self, x: Tensor) -> Tensor:
+    def share(self, x):
         group = self.shape.H // self.shape.H_kv
         shared = x.repeat_interleave(group, dim=1)
         return shared.detach() + (shared - shared.detach()) / group
@@ -298,7 +298,7 @@ class OwnBackward(torch.autograd.Function):
     """Attention with its own backward, which a core may spoil."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, of: Any) -> Tensor:
+    def forward(ctx, q, k, v, mask, of):
         scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~mask, -torch.inf)
         probs = scores.softmax(-1)
         ctx.of = of
@@ -306,7 +306,7 @@ class OwnBackward(torch.autograd.Function):
         return probs @ v
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+    def backward(ctx, *gradients):
         q, k, v, probs = ctx.of.saved(ctx)
         g, scale = ctx.of.read(gradients[0]), q.shape[-1] ** -0.5
         d_probs = g @ v.mT
@@ -339,12 +339,12 @@ class ProbsOfTheLastBlock(WithOwnBackward):
     KEPT: tuple[Tensor, ...] = ()
 
     @staticmethod
-    def save(ctx: Any, *tensors: Tensor) -> None:
+    def save(ctx, *tensors):
         ctx.save_for_backward(*tensors)
         ProbsOfTheLastBlock.KEPT = tensors
 
     @staticmethod
-    def saved(ctx: Any) -> Any:
+    def saved(ctx):
         return (*ctx.saved_tensors[:3], ProbsOfTheLastBlock.KEPT[3])
 
 
@@ -353,7 +353,7 @@ class GradientReadAsItLies(WithOwnBackward):
     """A model's gradients of heads lie between each other."""
 
     @staticmethod
-    def read(gradient: Tensor) -> Tensor:
+    def read(gradient):
         B, H, T, D = gradient.shape
         return gradient.as_strided((B, H, T, D), (H * T * D, T * D, D, 1))
 
@@ -362,7 +362,7 @@ class GradientReadAsItLies(WithOwnBackward):
 class KeysReadAsTheyLie(Correct):
     """As `HeadsReadAsTheyLie`; right for the keys of a cache, which are contiguous."""
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
+    def forward(self, q, k, v, *, padding=None):
         B, H, T, D = k.shape
         return super().forward(q, k.as_strided((B, H, T, D), (H * T * D, T * D, D, 1)), v, padding=padding)
 
@@ -371,14 +371,14 @@ class KeysReadAsTheyLie(Correct):
 class PaddingAsZeros(Correct):
     """Keys of padding are zero, so that they have a score, and with it a weight."""
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
+    def forward(self, q, k, v, *, padding=None):
         here = 1.0 if padding is None else padding[:, None, :, None].to(k)
         return super().forward(q, k * here, v * here)
 
 
 @wrong(**PADDED)
 class PaddingOfTheNextRequest(Correct):
-    def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
+    def seen(self, T, T_kv, padding):
         return super().seen(T, T_kv, None if padding is None else padding.roll(1, 0))
 
 
@@ -386,11 +386,11 @@ class PaddingOfTheNextRequest(Correct):
 class TheLatestKeysAlone(Correct):
     """As a cache of fixed size keeps them."""
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
+    def forward(self, q, k, v, *, padding=None):
         return super().forward(q, k[..., -16:, :], v[..., -16:, :])
 
 
 @wrong()
 class RoundedToBfloat16(Correct):
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    def attend(self, q, k, v, mask):
         return sdpa(q.bfloat16(), k.bfloat16(), v.bfloat16(), attn_mask=mask).to(q)

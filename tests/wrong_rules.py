@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from impls.layer import KernelCore, KernelLayer, LayerShape
 from impls.rules import alibi_slopes, bias_of, document_lengths, requests_of
 
+from .wrong_kernels import scaled, scores_of
+
 Attend = Callable[..., Tensor]
 """f(q, k, v, shape, sinks) -> o; i and j are positions of queries and keys among the keys: (T, 1), (T_kv,)."""
 
@@ -58,8 +60,13 @@ def places(q: Tensor, k: Tensor, shape: LayerShape) -> tuple[Tensor, Tensor]:
     return torch.arange(T)[:, None] + (T_kv - T if shape.mask == "causal_br" else 0), torch.arange(T_kv)
 
 
+def causal_scores(q: Tensor, k: Tensor, shape: LayerShape) -> Tensor:
+    i, j = places(q, k, shape)
+    return scores_of(q, k, j <= i)
+
+
 def plain(q, k, v, visible=None, bias=0.0, sinks=None, bent=lambda scores: scores):
-    scores = bent(q @ k.mT * q.shape[-1] ** -0.5) + bias
+    scores = bent(scaled(q, k)) + bias
     scores = scores.to(q.dtype)
     if visible is not None:
         scores = scores.masked_fill(~visible, -torch.inf)
@@ -118,6 +125,17 @@ def bending(bent: Callable[..., Tensor]) -> Attend:
     def attend(q, k, v, shape, sinks):
         i, j = places(q, k, shape)
         return plain(q, k, v, j <= i, bent=lambda scores: bent(scores, shape.softcap))
+
+    return attend
+
+
+def sinking(changed: Callable[..., Tensor]) -> Attend:
+    """Causal attention with the sinks changed(sinks, shape)."""
+
+    @wraps(changed)
+    def attend(q, k, v, shape, sinks):
+        i, j = places(q, k, shape)
+        return plain(q, k, v, j <= i, sinks=changed(sinks, shape))
 
     return attend
 
@@ -190,14 +208,14 @@ ALONE: dict[str, Any] = {"mode": "decode", "mask": "causal_br", "T": 1, "T_kv": 
 @wrong("window", window=8, **ALONE)
 def hidden_keys_at_minus_10000(q, k, v, shape, sinks):
     i, j = places(q, k, shape)
-    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill((j > i) | (i - j > shape.window), -1e4)
+    scores = scaled(q, k).masked_fill((j > i) | (i - j > shape.window), -1e4)
     return torch.softmax(scores, -1) @ v
 
 
 @wrong("window", window=8, **ALONE)
 def maximum_from_zero_up(q, k, v, shape, sinks):
     i, j = places(q, k, shape)
-    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill((j > i) | (i - j > shape.window), -torch.inf)
+    scores = scores_of(q, k, (j <= i) & (i - j <= shape.window))
     exps = torch.exp(scores - scores.amax(-1, keepdim=True).clamp_min(0))
     return exps / exps.sum(-1, keepdim=True) @ v
 
@@ -454,8 +472,7 @@ def the_first_heads_bias_for_all(i, j, shape):
 
 @wrong("softcap", softcap=10)
 def cap_after_the_mask(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(j > i, -torch.inf)
+    scores = causal_scores(q, k, shape)
     return torch.softmax(shape.softcap * torch.tanh(scores / shape.softcap), -1) @ v  # -softcap is not -inf
 
 
@@ -488,7 +505,7 @@ def cap_over_the_bias_too(q, k, v, shape, sinks):
 @wrong("softcap", softcap=20)
 def cap_after_the_maximum_is_taken_off(q, k, v, shape, sinks):
     i, j = places(q, k, shape)
-    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(j > i, -torch.inf)
+    scores = scores_of(q, k, j <= i)
     bent = shape.softcap * torch.tanh((scores - scores.amax(-1, keepdim=True)) / shape.softcap)
     return torch.softmax(bent.masked_fill(j > i, -torch.inf), -1) @ v
 
@@ -530,8 +547,8 @@ class NoCapInTraining(KernelCore):
         if not self.training:
             return right(q, k, v, self.shape, None)
         i, j = places(q, k, self.shape)
-        scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill((j > i) & self.shape.causal, -torch.inf)
-        return nn.functional.dropout(torch.softmax(scores, -1), self.shape.dropout) @ v
+        probs = torch.softmax(scores_of(q, k, (j <= i) | (not self.shape.causal)), -1)
+        return nn.functional.dropout(probs, self.shape.dropout) @ v
 
 
 @wrong("window", window=100, T=128, dropout=0.2)
@@ -544,34 +561,33 @@ class NoWindowInTraining(NoCapInTraining):
 
 @wrong("sinks", sinks=True)
 def the_sink_has_a_value(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(j > i, -torch.inf)
+    scores = causal_scores(q, k, shape)
     scores = torch.cat([scores, sinks[:, None, None].expand(*scores.shape[:-1], 1)], -1)
     return torch.softmax(scores, -1) @ torch.cat([v, v[..., :1, :]], -2)
 
 
 @wrong("sinks", sinks=True)
-def sinks_of_other_heads(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return plain(q, k, v, j <= i, sinks=sinks.flip(0))
+@sinking
+def sinks_of_other_heads(sinks, shape):
+    return sinks.flip(0)
 
 
 @wrong("sinks", sinks=True)
-def the_sink_is_scaled(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return plain(q, k, v, j <= i, sinks=sinks * q.shape[-1] ** -0.5)
+@sinking
+def the_sink_is_scaled(sinks, shape):
+    return sinks * shape.D_h**-0.5
 
 
 @wrong("sinks", sinks=True)
-def the_sink_is_no_logarithm(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return plain(q, k, v, j <= i, sinks=sinks.exp())
+@sinking
+def the_sink_is_no_logarithm(sinks, shape):
+    return sinks.exp()
 
 
 @wrong("sinks", sinks=True, mode="backward", scope="core")
-def sinks_do_not_learn(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return plain(q, k, v, j <= i, sinks=sinks.detach())
+@sinking
+def sinks_do_not_learn(sinks, shape):
+    return sinks.detach()
 
 
 @wrong("sinks", sinks=True, mode="decode", mask="none", T=1024, H=4, dtype="bfloat16")
@@ -616,8 +632,7 @@ def by_neighbouring_blocks(q, k, v, shape, sinks):
 
 def sink_by_the_logarithm_of_the_sum(q, k, v, shape, sinks):
     """After the softmax, as around a kernel without sinks."""
-    i, j = places(q, k, shape)
-    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(j > i, -torch.inf)
+    scores = causal_scores(q, k, shape)
     share = torch.sigmoid(scores.logsumexp(-1, keepdim=True) - sinks[:, None, None])
     return torch.softmax(scores, -1) @ v * share
 
@@ -625,7 +640,7 @@ def sink_by_the_logarithm_of_the_sum(q, k, v, shape, sinks):
 def cache_and_chunk_apart(q, k, v, shape, sinks):
     """Two parts of the keys, merged by the logarithms of their sums, as in flash-decoding."""
     T = q.shape[-2]
-    parts = (q @ k.mT * q.shape[-1] ** -0.5).split([k.shape[-2] - T, T], -1)
+    parts = scaled(q, k).split([k.shape[-2] - T, T], -1)
     parts = parts[0], parts[1].masked_fill(~torch.ones(T, T, dtype=torch.bool).tril(), -torch.inf)
     shares = torch.cat([part.logsumexp(-1, keepdim=True) for part in parts], -1).softmax(-1)
     old, new = (part.softmax(-1) @ x for part, x in zip(parts, v.split([k.shape[-2] - T, T], -2), strict=True))
