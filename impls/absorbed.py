@@ -20,7 +20,7 @@ from .sdpa import sdpa
 
 
 def _unfit(case: Any) -> str | None:
-    """Reject cases without a latent."""
+    """Only with a latent."""
     return None if case.latent else "is a form of multi-head latent attention: --latent"
 
 

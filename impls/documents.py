@@ -14,7 +14,7 @@ from .rules import document_lengths
 
 
 def _unfit(case: Any) -> str | None:
-    """Reject cases without packed documents."""
+    """Only packed documents."""
     return None if case.documents else "computes packed documents only: --documents"
 
 
@@ -108,9 +108,9 @@ class Jagged(DocumentCore):
 
 
 def _unfit_for_nested(case: Any) -> str | None:
-    """Reject cases without packed documents; on the CPU also those without a kernel in torch 2.13."""
+    """Only packed documents; on the CPU no causal mask and no grouped heads, for which torch 2.13 has no kernel."""
     if case.device == "cpu" and (case.mask == "causal" or case.H_kv != case.H):
-        return "has no causal mask and no grouped heads on the CPU"
+        return "supports neither a causal mask nor grouped heads on the CPU"
     return _unfit(case)
 
 

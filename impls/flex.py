@@ -18,16 +18,16 @@ QUERIES = 4096
 
 
 def _unfit(case: Any) -> str | None:
-    """Reject a backward on the CPU."""
+    """No backward on the CPU."""
     if case.device == "cpu" and case.mode == "backward":
-        return "has no backward on the CPU"
+        return "does not support backward on the CPU"
     return None
 
 
 def _unfit_compiled(case: Any) -> str | None:
-    """Reject sinks on the CPU."""
+    """No sinks on the CPU when compiled."""
     if case.device == "cpu" and case.sinks:
-        return "has no sinks on the CPU: compiled by torch, it returns no sums of the softmax there"
+        return "does not support sinks on the CPU: compiled by torch, it returns no sums of the softmax there"
     return None
 
 

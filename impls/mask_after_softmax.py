@@ -13,7 +13,7 @@ from .registry import every_score, register
 
 
 def _unfit(case: Any) -> str | None:
-    """Reject a backward in half precision."""
+    """No backward in half precision."""
     if case.mode == "backward" and case.dtype in ("float16", "bfloat16"):
         return "computes inaccurate gradients in half precision where a query sees few keys, since it normalises twice"
     return None

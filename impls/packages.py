@@ -18,7 +18,7 @@ from .registry import register
 
 
 def _aligned_bottom_right(case: Any) -> str | None:
-    """Reject a causal mask where T_kv is not T: it would be aligned bottom right."""
+    """No causal mask where T_kv is not T: it would be aligned bottom right."""
     return "aligns a causal mask bottom right when T_kv is not T" if case.causal and case.T_kv != case.T else None
 
 

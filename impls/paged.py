@@ -18,7 +18,7 @@ from .rules import BY_MASK
 
 
 def _unfit(case: Any) -> str | None:
-    """Reject contiguous caches."""
+    """Only paged caches."""
     return None if case.page else "needs a paged cache: --page"
 
 
@@ -27,7 +27,7 @@ BLOCK = 128
 
 
 def _unfit_compiled(case: Any) -> str | None:
-    """Reject pages that are not whole blocks."""
+    """Only pages of whole blocks when compiled."""
     if case.device == "cpu" and case.page < BLOCK:
         return f"gives NaN on the CPU for very negative scores in pages shorter than {BLOCK} tokens (torch 2.13)"
     if case.page % BLOCK:
@@ -81,7 +81,7 @@ WHOLE = 256
 
 
 def _unfit_varlen(case: Any) -> str | None:
-    """Reject contiguous caches, and pages that are no multiple of `WHOLE` tokens."""
+    """Only paged caches with pages of a multiple of 256 tokens."""
     return _unfit(case) or (None if case.page % WHOLE == 0 else f"needs pages of whole {WHOLE} tokens: --page {WHOLE}")
 
 

@@ -68,7 +68,7 @@ class Limits:
     sum of exponentials by which o was divided. Layers use o alone; the check compares both with the reference.
     """
     unless: Callable[[Any], str | None] | None = None
-    """Further limits: returns for a case the words that follow the name in a sentence, or None."""
+    """Further limits: returns for a case the words that follow the name in a sentence, or None. `list` prints its docstring."""
     compiled_unless: Callable[[Any], str | None] | None = None
     """Further limits of its compiled form alone."""
 
@@ -82,27 +82,29 @@ class Limits:
         if missing := [package for package in (self.package or "").split() if not _is_there(package)]:
             return f"{name} needs the package {missing[0]}: {self.install or f'pip install {missing[0]}'}"
         if self.heads is not None and self.heads != case.H:
-            return f"{name} has {self.heads} head{'s' * (self.heads > 1)}, not {case.H}"
+            return f"{name} supports {self.heads} head{'s' * (self.heads > 1)}, not {case.H}"
         if self.max_T is not None and max(case.T, case.T_kv) > self.max_T:
-            return f"{name} stops at T = {self.max_T}"
+            return f"{name} supports T up to {self.max_T}"
         pairs = case.B * case.H * case.T * case.T_kv
         if self.max_pairs is not None and pairs > self.max_pairs:
-            return f"{name} stops at {self.max_pairs:,} pairs of a query and a key (B H T T_kv); here are {pairs:,}"
+            return (
+                f"{name} supports up to {self.max_pairs:,} pairs of a query and a key (B H T T_kv); here are {pairs:,}"
+            )
         for axis in ("device", "dtype", "mode", "mask", "source", "scope"):
             allowed, wanted = getattr(self, axis + "s"), case.computes if axis == "dtype" else getattr(case, axis)
             if allowed is not None and wanted not in allowed:
                 return f"{name} supports {axis} {', '.join(allowed)}, not {wanted}"
         if case.H_kv != case.H and not self.grouped:
-            return f"{name} has as many key-value heads as query heads"
+            return f"{name} needs as many key-value heads as query heads"
         if case.D_v != case.D_h and not self.wide_values:
-            return f"{name} has value heads as wide as query heads"
+            return f"{name} needs value heads as wide as query heads"
         if (case.dropout or case.out_dropout) and not self.dropout:
-            return f"{name} has no dropout"
+            return f"{name} does not support dropout"
         if case.scope == "core" and case.computes != case.dtype and not self.autocasts:
             return f"{name} computes in the dtype that it is given: --autocast needs --scope layer"
         asked = [*beyond(case), *(name for name in AROUND if getattr(case, name))]
         if unknown := [rule for rule in asked if rule in self.without]:
-            return f"{name} has no {' and no '.join(unknown)}"
+            return f"{name} does not support {' or '.join(unknown)}"
         why = self.unless(case) if self.unless else None
         return why and f"{name} {why}"
 

@@ -15,7 +15,7 @@ from .rules import kinds_of, requests_of
 
 
 def _unfit(case: Any) -> str | None:
-    """Reject cases without requests."""
+    """Only batches of requests."""
     return None if case.requests else "computes requests in one batch only: --requests"
 
 

@@ -76,7 +76,7 @@ register("sdpa_cudnn", dispatches="cudnn", devices=("cuda",), dtypes=("float16",
 
 
 def _lacks_versions(case: Any) -> str | None:
-    """Return the reason why torch can't select a version of flash attention; None if it can."""
+    """Only with torch 2.11 or later."""
     return None if hasattr(attention, "activate_flash_attention_impl") else "needs torch 2.11 or later"
 
 

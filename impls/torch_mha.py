@@ -15,7 +15,7 @@ from .weights import Parts, linear_parts, packed_parts
 
 
 def _unfit(case: Any) -> str | None:
-    """Reject heads whose widths don't add up to d_model, and biases of the inputs or the output alone."""
+    """Only heads whose widths add up to d_model; biases of inputs and output both or neither."""
     if case.H * case.D_h != case.d_model:
         return f"divides the model's width among its heads: H * D_h = {case.H * case.D_h} is not {case.d_model}"
     if case.qkv_bias != case.out_bias:

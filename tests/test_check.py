@@ -66,7 +66,7 @@ def test_programs_get_a_list_of_objects(in_process: None, capsys: pytest.Capture
     first, last = found[0], found[3]
     assert (first["impl"], first["problem"]) == ("no_mask", "mode=forward")
     assert "error" in first["detail"] and first["case"] == "B1-T64-H2-D_h64-float32-cpu-scope=core"
-    assert last["detail"] == "no_mask has no softcap"
+    assert last["detail"] == "no_mask does not support softcap"
     assert check.main(["mine:missing"]) == 3
     assert "module mine has no attribute 'missing'" in capsys.readouterr().err
 

@@ -211,8 +211,8 @@ def test_failures_are_listed_once_a_reason_and_last() -> None:
         ("wrong", "layer", "B1-T16", "layer (probe), B1-T16-H2-bfloat16-scope=core: error 1.5e-01"),
         ("wrong", "layer", "B1-T8", "layer (probe), B1-T9-dtype=x: returns None"),
         ("wrong", "other", "B1-T9", "layer (probe), B1-T9-scope=core: error 2"),
-        ("unsupported", "loop", "a", "loop stops at T = 256"),
-        ("unsupported", "linear", "b", "linear has 1 head, not 8"),
+        ("unsupported", "loop", "a", "loop supports T up to 256"),
+        ("unsupported", "linear", "b", "linear supports 1 head, not 8"),
     ]
     assert skips([dict(zip(("reason", "impl", "id", "detail"), entry, strict=True)) for entry in told]) == [
         "unsupported: loop, linear: can't do these cases (--dry-run says why) (2 cells; the first: a)",

@@ -156,8 +156,11 @@ def test_invalid_sizes_of_latents_are_refused(axes: dict[str, tuple[object, ...]
 
 def test_an_unsupported_latent_of_an_own_layer_is_a_sentence() -> None:
     case = Case.of(**SMALL)
-    assert impls.get("packed").refusal(case) == "packed has no latent"
-    assert impls.get("page_by_page").refusal(Case.of(**SMALL | TOKEN | {"page": 8})) == "page_by_page has no latent"
+    assert impls.get("packed").refusal(case) == "packed does not support latent"
+    assert (
+        impls.get("page_by_page").refusal(Case.of(**SMALL | TOKEN | {"page": 8}))
+        == "page_by_page does not support latent"
+    )
     assert impls.get("sdpa").refusal(case) is None
     plain = replace(case, latent=None, rope=None)
     assert impls.get("absorbed").refusal(plain) == "absorbed is a form of multi-head latent attention: --latent"

@@ -121,6 +121,11 @@ def test_cuda_graphs_are_refused_on_the_cpu_alone() -> None:
     assert "on the CPU it would be sdpa+compile" in (impl.refusal(case) or "")
 
 
+def test_further_limits_have_docstrings_that_list_can_print() -> None:
+    limits = [it for impl in impls.registered() for it in (impl.limits.unless, impl.limits.compiled_unless) if it]
+    assert limits and all(str(it.__doc__).startswith(("No ", "Only ")) for it in limits)
+
+
 def test_additive_mask_equals_the_boolean_one() -> None:
     """0 or -inf added to the scores equals the mask that is True where a key is visible."""
     q, k, v = (torch.randn(1, 2, 6, 4) for _ in range(3))

@@ -217,7 +217,7 @@ def test_pages_need_a_cache() -> None:
 
 def test_a_layer_that_takes_no_pages_is_skipped_with_a_sentence() -> None:
     case = Case.of(**SMALL | {"H": 1, "B": 1})
-    assert impls.get("linear").refusal(case) == "linear has no page"
+    assert impls.get("linear").refusal(case) == "linear does not support page"
     assert impls.get("page_by_page").refusal(replace(case, page=None)) == "page_by_page needs a paged cache: --page"
 
 

@@ -276,13 +276,15 @@ def test_reports_say_which_rule_a_word_belongs_to() -> None:
 
 def test_an_unsupported_rule_is_a_sentence() -> None:
     capped = Case.of(T=64, H=2, D_h=8, softcap=50, sinks=True)
-    assert impls.get("sdpa").refusal(capped) == "sdpa has no softcap and no sinks"
+    assert impls.get("sdpa").refusal(capped) == "sdpa does not support softcap or sinks"
     learned = Case.of(T=64, H=2, D_h=8, bias="learned")
-    assert impls.get("loop").refusal(learned) == "loop has no learned_bias and no bias"
-    assert impls.get("flex").refusal(learned) == "flex has no learned_bias"
+    assert impls.get("loop").refusal(learned) == "loop does not support learned_bias or bias"
+    assert impls.get("flex").refusal(learned) == "flex does not support learned_bias"
     mine = impls.make("mine", type("Mine", (torch.nn.Module,), {}))
-    assert mine.refusal(Case.of(T=64, H=2, D_h=8, window=4)) == "mine has no window"
-    assert "has no sinks on the CPU" in (impls.get("flex+compile").refusal(replace(capped, softcap=None)) or "")
+    assert mine.refusal(Case.of(T=64, H=2, D_h=8, window=4)) == "mine does not support window"
+    assert "does not support sinks on the CPU" in (
+        impls.get("flex+compile").refusal(replace(capped, softcap=None)) or ""
+    )
     assert "computes packed documents only" in (impls.get("padded").refusal(Case.of(T=64, H=2, D_h=8)) or "")
 
 
@@ -294,4 +296,4 @@ def test_the_methods_for_packed_documents_give_the_same_output() -> None:
     grouped = replace(case, mask="causal", H_kv=2, mode="backward")
     for name in ("one_by_one", "padded"):
         assert check_case(impls.get(name), grouped).error < 1e-5
-    assert impls.get("nested").refusal(grouped) == "nested has no causal mask and no grouped heads on the CPU"
+    assert impls.get("nested").refusal(grouped) == "nested supports neither a causal mask nor grouped heads on the CPU"

@@ -73,7 +73,7 @@ def test_rows_and_skips(small: tuple[Path, str]) -> None:
     assert file.name == "0001_x.json"
     data = json.loads(file.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert data["complete"] and data["baseline_impl"] == "fused" and data["registry"][0] == "loop"
-    skipped = {"impl": "linear", "reason": "unsupported", "detail": "linear has 1 head, not 2"}
+    skipped = {"impl": "linear", "reason": "unsupported", "detail": "linear supports 1 head, not 2"}
     assert len(data["skipped"]) == 2 and all(entry.items() >= skipped.items() for entry in data["skipped"])
     assert len(data["benchmarks"]) == 4
     assert all(len(samples) >= 2 for samples in data["controls"]["looks"].values())  # at the start and at the end

@@ -31,7 +31,7 @@ def compare(plan: Plan, before: Sequence[Replicate], keep: Callable[[Replicate],
 
     Returns what is saved, with every replicate and its blocks: verdicts can be derived again, and it can be continued.
     Its keys keep the names of earlier files: `sides` are the variants, `pairs` the replicates. Numbers that are not
-    finite are null. `neither`: cells that both variants lack, as `loop B1-...: loop stops at T = 64`.
+    finite are null. `neither`: cells that both variants lack, as `loop B1-...: loop supports T up to 64`.
 
     Raises `Skip` if nothing can be compared, or `UsageError` if no requested implementation exists.
     """

@@ -75,7 +75,8 @@ def _declared(limits: Limits) -> list[str]:
 
 def _limit_text(name: str, value: Any) -> str:
     if callable(value):
-        return str(value.__doc__).splitlines()[0].rstrip(".")
+        sentence = str(value.__doc__).splitlines()[0].rstrip(".")
+        return f"{sentence[0].lower()}{sentence[1:]}"
     return f"{name}={'/'.join(value) if isinstance(value, tuple) else value}"
 
 

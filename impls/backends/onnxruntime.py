@@ -15,7 +15,7 @@ from .common import BACKEND
 
 
 def _unfit(case: Any) -> str | None:
-    """Reject a causal mask where T_kv is not T: the last query would see every key (onnxruntime 1.32)."""
+    """No causal mask where T_kv is not T: the last query would see every key (onnxruntime 1.32)."""
     return "masks no key of the last query when T_kv is not T" if case.causal and case.T_kv != case.T else None
 
 

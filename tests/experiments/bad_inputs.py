@@ -304,7 +304,7 @@ INPUTS = [
     refused("printf 'x = \"\\xff\"' > latin.py; bench --impl mine=latin:x --dry-run", 4, "can't import latin: SyntaxError"),
     refused("mkdir dir.py; bench --impl mine=dir.py:f --dry-run", 4, "dir"),
     run("echo 'import functools; own.limits = {\"max_T\": 8}; part = functools.partial(own)' >> mine.py; "
-        "bench --impl mine=mine:part $SMALL", 0, "^unsupported: mine: stops at T = 8"),
+        "bench --impl mine=mine:part $SMALL", 0, "^unsupported: mine: supports T up to 8"),
     run("echo 'def few(q, k): ...' >> mine.py; bench --impl mine=mine:few $CELL --dry-run", 0, "1 that can't be called$"),
     refused("pb check mine:own --device cuda", 3, "torch finds none here"),
     refused(f"pb ab {SDPA_OVER_FUSED} --save a/b", 3, "--save 'a/b': must not contain"),
