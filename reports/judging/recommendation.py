@@ -81,10 +81,11 @@ def own(grid: Grid, wrong: Collection[str] = ()) -> Iterator[str]:
     """Yield results of the user's own correct implementations: 'mine: 1.3× the time of the fastest, on average over 6
     of 6 cases'.
     """
-    for name in (name for name in grid.impls if name in grid.own and name not in wrong):
-        mean, count = slowdown(mean_slowdown(name, grid.cases)), grid.count(name)
-        text = f"{mean}× the time of the fastest, on average over {count} of" if count else "no time in"
-        yield f"{name}: {text} {words.plural(len(grid.cases), 'case')}."
+    for name in grid.impls:
+        if name in grid.own and name not in wrong:
+            mean, count = mean_slowdown(name, grid.cases), grid.count(name)
+            text = f"{slowdown(mean)}× the time of the fastest, on average over {count} of" if count else "no time in"
+            yield f"{name}: {text} {words.plural(len(grid.cases), 'case')}."
 
 
 def trust(run: Run, grid: Grid) -> Trust:

@@ -175,6 +175,14 @@ def test_one_implementation_gives_no_recommendation() -> None:
     )
 
 
+def test_a_kernel_of_ones_own_that_fails_everywhere_has_no_time(as_run: Any) -> None:
+    at = synthetic.case()
+    rows = [synthetic.row("sdpa", at, [1e-3]), synthetic.row("fused", at, [2e-3])]
+    skipped = [{"impl": "mine", "id": synthetic.case_id(at), "reason": "error", "detail": "RuntimeError: x"}]
+    this = report(as_run(synthetic.document(rows, skipped=skipped)))
+    assert "mine: no time in 1 case." in page.html(this)
+
+
 def test_a_column_is_not_resolved_where_at_least_half_of_its_cases_are() -> None:
     clear = [
         grids.Case(f"{T}", {"T": T}, "", {"sdpa": grids.Mark("sdpa", ratios.SLOWER, 2.0, 1.9, 2.1)}) for T in (1, 2)
