@@ -58,13 +58,7 @@ class Parser(ArgumentParser):
         self._package, self._usage_error = Path(program).name, usage_error
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        words = sys.argv[1:] if args is None else args
-        with_value = {name for action in self._actions if action.nargs != 0 for name in action.option_strings}
-        for word, following in zip(words, [*words[1:], None], strict=False):
-            name, equals, value = word.partition("=")
-            if name.startswith("--") and name in with_value and (value if equals else following) == "":
-                self.error(is_empty(name))
-        refuse_repeated(self, words)
+        refuse_misused(self, sys.argv[1:] if args is None else args)
         return super().parse_known_args(args, namespace)
 
     def format_help(self) -> str:
@@ -75,15 +69,17 @@ class Parser(ArgumentParser):
         self.exit(self._usage_error, as_typed(text))
 
 
-def is_empty(name: str) -> str:
-    """Return why an option with an empty value, typically an unset shell variable, is refused."""
-    return f"{name} is empty: give it a value, or leave it out"
-
-
-def refuse_repeated(parser: ArgumentParser, words: Sequence[str]) -> None:
-    """End with the parser's error if an option is given twice and only the last value would count."""
-    given = [word.partition("=")[0] for word in words]
+def refuse_misused(parser: ArgumentParser, words: Sequence[str]) -> None:
+    """End with the parser's error if an option has an empty value, typically that of an unset shell variable, or is given
+    twice and only the last value would count.
+    """
+    parts = [(*word.partition("="), after) for word, after in zip(words, [*words[1:], None], strict=False)]
     for action in parser._actions:
-        if isinstance(action, _StoreAction) and (times := sum(map(given.count, action.option_strings))) > 1:
-            name = next(option for option in action.option_strings if option in given)
-            parser.error(f"{name} is given {times} times: give it once")
+        given = [
+            (name, value if equals else after) for name, equals, value, after in parts if name in action.option_strings
+        ]
+        for name, value in given:
+            if name.startswith("--") and action.nargs != 0 and value == "":
+                parser.error(f"{name} is empty: give it a value, or leave it out")
+        if len(given) > 1 and isinstance(action, _StoreAction):
+            parser.error(f"{given[0][0]} is given {len(given)} times: give it once")

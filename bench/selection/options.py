@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from impls import Impl
-from stats.arguments import is_empty, refuse_repeated
+from stats.arguments import refuse_misused
 
 from .. import CHECKOUT
 from ..cases.axes import nearest
@@ -61,9 +61,6 @@ TIMING: dict[str, tuple[float, str, str]] = {
 UNUSED = re.compile(r"--benchmark-(?!(save|autosave|storage)(=|$))")
 """pytest-benchmark's options that have no effect here, since the suite has its own timing and reports."""
 
-SAVING = {"benchmark_save": "--benchmark-save", "benchmark_storage": "--benchmark-storage"}
-"""pytest-benchmark's options with a value that have an effect here."""
-
 
 OPTIONS = tuple(name for name in AXES if name != "model")
 """Axes that are options; those of a model are implied by `--model`."""
@@ -92,14 +89,11 @@ def refuse_unused(config: pytest.Config) -> None:
         if not path.resolve().is_relative_to(CHECKOUT / "bench"):
             raise UsageError(f"unexpected argument {name!r}: {_meant(name)}")
     given = [*map(str, config.invocation_params.args)]
-    refuse_repeated(config._parser.optparser, given)
+    refuse_misused(config._parser.optparser, given)
     for option in filter(UNUSED.match, given):
         how = f"{', '.join(map(spelt, TIMING))} set how cells are timed, `python -m bench check` checks without timing"
         raise UsageError(f"{option} changes nothing here: {how}, `python -m reports` makes pages and comparisons")
     own = {it.dest: it.names()[0] for it in config._parser.getgroup("attention").options}
-    for dest, name in (own | SAVING).items():
-        if config.getoption(dest) in ("", [""]):
-            raise UsageError(is_empty(name))
     others = [name for dest, name in own.items() if name != "--list" and config.getoption(dest)]
     if config.getoption("attention_list") and others:
         raise UsageError(f"--list shows everything: leave out {', '.join(others)}")
