@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import digamma, fdtri
 
 from . import estimate
-from .estimate import Array, Estimate
+from .estimate import Array, Estimate, K, grouped
 
 Key = tuple[str, str]
 """Implementation and case id."""
@@ -38,8 +38,6 @@ NOISY = 0.99
 
 WORKLOAD = "control"
 """Stands for the implementation in data of the reference workload, in saved comparisons too."""
-
-K = TypeVar("K")
 
 Logs = dict[K, list[float]]
 """log(head / base) of every replicate, NaN where it was not measured."""
@@ -68,10 +66,7 @@ def of_replicates(
     of an implementation count for the others. `ends`: numbers of replicates with which a comparison's time ended.
     """
     arrays = {key: np.where(np.isfinite(of), of, np.nan)[None] for key, of in logs.items()}
-    by_impl: dict[str, list[Array]] = {}
-    for (impl, _), of in arrays.items():
-        if np.isfinite(of).any():
-            by_impl.setdefault(impl, []).append(of)
+    by_impl = grouped((impl, of) for (impl, _), of in arrays.items())
     wholes = {impl: np.vstack(cells) for impl, cells in by_impl.items()}
     return _sequential(arrays, ends), _sequential(wholes, ends)
 
@@ -92,10 +87,10 @@ def _sequential(groups: Mapping[K, Array], ends: Collection[int]) -> dict[K, Est
 
 def _of_cells(cells: Array) -> Estimate:
     """Estimate the mean over cells, (cells, replicates), from one number per replicate: a plain mean if none is missing."""
-    there = np.isfinite(cells)
-    cells, there = cells[there.any(axis=1)], there[there.any(axis=1)]
+    cells = cells[np.isfinite(cells).any(axis=1)]
     if not len(cells):
         return Estimate(math.nan, count=0)
+    there = np.isfinite(cells)
     counts, means = there.sum(axis=1, keepdims=True), np.nanmean(cells, axis=1, keepdims=True)
     apart = np.nansum((cells - means) / counts, axis=0) / len(cells) * counts.max()
     return estimate.of_replicates((means.mean() + apart)[there.any(axis=0)])

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -37,6 +38,9 @@ OF_A_PROCESS = 4
 """Degrees of freedom per further process in the pooled estimate: a disturbed process affects many of its cells."""
 
 RANGE_NODES = 200
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 Array = NDArray[np.float64]
 
@@ -83,7 +87,7 @@ class Estimate:
 
     @property
     def testable(self) -> bool:
-        return math.isfinite(self.mean) and math.isfinite(self.error)
+        return math.isfinite(self.error)
 
     def reach(self, level: float) -> float:
         """Return half of the interval in standard errors."""
@@ -148,16 +152,18 @@ def spent(count: int) -> float:
     return math.log(min(count, MOST - 1)) / math.log(MOST)
 
 
-def finite(logs: ArrayLike) -> Array:
-    """Return the finite numbers."""
-    values = np.atleast_1d(np.asarray(logs, float))
-    finite: Array = values[np.isfinite(values)]
-    return finite
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Return the values of every key, both in the order of their first occurrence."""
+    found: dict[K, list[V]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def of_replicates(logs: ArrayLike) -> Estimate:
     """Estimate from log ratios, one per replicate."""
-    values = finite(logs)
+    values = np.asarray(logs, float)
+    values = values[np.isfinite(values)]
     if values.size < 2:
         return Estimate(float(values[0]) if values.size else math.nan, count=values.size)
     cut = values.size // TRIM
@@ -174,12 +180,12 @@ def trimmed(values: ArrayLike, cut: int) -> Array:
     ordered = np.sort(values)
     kept = ordered[cut : ordered.size - cut]
     winsorized = ordered.clip(kept[0], kept[-1])
-    wider = math.sqrt(ordered.size * (ordered.size - 1) / (kept.size * (kept.size - 1))) if kept.size > 1 else 1.0
+    wider = math.sqrt(ordered.size * (ordered.size - 1) / max(1, kept.size * (kept.size - 1)))
     found: Array = kept.mean() + wider * (winsorized - winsorized.mean())
     return found
 
 
-def of_processes(logs: ByProcess, between: Variance = PRIOR) -> Estimate:
+def of_processes(logs: ByProcess, between: Variance) -> Estimate:
     """Estimate from log ratios by process, one per visit.
 
     A process's expected scatter follows from its visits and from `between`; it is moderated by the observed variance
@@ -213,8 +219,7 @@ def between_processes(pairs: Iterable[ByProcess]) -> Variance:
     several = [(seen, within) for seen, within in map(_parts, pairs) if seen.df > 0 and within.df]
     if not several:
         return PRIOR
-    df = int(np.median([seen.df for seen, _ in several]))
-    means, visits = np.median([[seen.value, within.value] for seen, within in several], axis=0)
+    df, means, visits = np.median([(seen.df, seen.value, within.value) for seen, within in several], axis=0)
     beyond = float(means / (chdtri(df, 0.5) / df) - visits)  # the median of chi-squared lies below its mean
     return replace(Variance(max(0.0, beyond), OF_A_PROCESS * df).moderated(PRIOR), df=PRIOR.df)
 

@@ -6,11 +6,10 @@ All statements on order are made here: faster, tied, fastest. NumPy and scipy on
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
-from typing import NamedTuple, TypeVar
+from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,15 +21,13 @@ from .estimate import (
     Variance,
     between_processes,
     exp_or_inf,
+    grouped,
     of_processes,
     quantile,
     simultaneous,
     trimmed,
 )
 from .shares import UNRESOLVED, too_wide
-
-Case = TypeVar("Case", bound=Hashable)
-Name = TypeVar("Name", bound=Hashable)
 
 RESOLUTION = 1.5
 """Two are called tied only if a difference of this factor either way is excluded."""
@@ -39,8 +36,7 @@ FASTEST, TIED, NOT_RESOLVED, SLOWER = "fastest", "tied", UNRESOLVED, "slower"
 """Ranks of an implementation in its case."""
 
 
-@dataclass(frozen=True)
-class Samples:
+class Samples(NamedTuple):
     """Timed blocks of one row, one entry per block: seconds of a call, and the block's position in the run.
 
     Blocks of two rows with the same round number were timed in the same round, and are paired. `visits` tells which
@@ -52,14 +48,10 @@ class Samples:
     visits: Sequence[int]
     processes: Sequence[int]
 
-    def by_visit(self) -> dict[tuple[int, int], dict[int, float]]:
-        """Return the seconds by round, for each process and visit."""
-        found: dict[tuple[int, int], dict[int, float]] = {}
-        for process, visit, round_, seconds in sorted(
-            zip(self.processes, self.visits, self.rounds, self.seconds, strict=True)
-        ):
-            found.setdefault((process, visit), {})[round_] = seconds
-        return found
+    def by_visit(self) -> dict[tuple[int, int], list[tuple[int, float]]]:
+        """Return the rounds and their seconds, for each process and visit."""
+        blocks = sorted(zip(self.processes, self.visits, self.rounds, self.seconds, strict=True))
+        return grouped(((process, visit), (round_, seconds)) for process, visit, round_, seconds in blocks)
 
 
 class Ratio(NamedTuple):
@@ -76,11 +68,6 @@ class Ratio(NamedTuple):
     def known(self) -> bool:
         """Whether it has an interval."""
         return math.isfinite(self.low) and math.isfinite(self.high)
-
-    @property
-    def resolved(self) -> bool:
-        """Whether the two differ significantly."""
-        return self.faster or self.slower
 
     @property
     def faster(self) -> bool:
@@ -121,7 +108,7 @@ visit shows how long calls wait, and does not count.
 UNKNOWN, SAME = (Ratio(value, value, value) for value in (math.nan, 1.0))
 """Ratio to a row that was not timed, and of a row to itself."""
 
-Ratios = dict[Name, dict[Name, Ratio]]
+Ratios = dict[str, dict[str, Ratio]]
 """Of the time of each implementation of a case to that of each."""
 
 
@@ -133,10 +120,11 @@ def paired(of: Samples, over: Samples, one_case: bool = True) -> ByProcess:
     cases.
     """
     base = dict(zip(over.rounds, over.seconds, strict=True)) if one_case else {}
-    found: dict[int, list[Array]] = {}
-    for (process, _), times in of.by_visit().items():
-        if both := [(seconds, base[round_]) for round_, seconds in times.items() if round_ in base]:
-            found.setdefault(process, []).append(np.array(both))
+    found = grouped(
+        (process, np.array(both))
+        for (process, _), times in of.by_visit().items()
+        if (both := [(seconds, base[round_]) for round_, seconds in times if round_ in base])
+    )
     if not found:
         return _paired_by_visit(of, over)
     usual = np.median([_median(both) for visits in found.values() for both in visits], axis=0)
@@ -147,18 +135,18 @@ def _units(visits: Sequence[Array], usual: Array) -> list[float]:
     """Return the log ratios of a process's visits, arrays of (rounds, 2) seconds. `usual`: both rows' usual seconds."""
     few = 1 < len(visits) < VISITS and sum(map(len, visits)) < VISITS * len(visits)
     counted = [both for both in visits if (_median(both) <= DISTURBED * usual).any()]
-    logs = [np.log(both[:, 0] / both[:, 1]) for both in counted]
-    if not logs:
+    if not counted:
         return []
-    n = sum(map(len, logs))
+    seconds = np.concatenate(counted)
+    n = len(seconds)
     cut = max(0, n - 2) // TRIMMED
-    rounds = trimmed(np.concatenate(logs), cut)
+    rounds = trimmed(np.log(seconds[:, 0] / seconds[:, 1]), cut)
     mean, beyond = rounds.mean(), rounds - rounds.mean()
     if few and n > 1:  # Yuen's degrees of freedom are those of the rounds that are kept
-        beyond *= _quantile(n - 2 * cut - 1) / _quantile(n - 1)
+        beyond *= quantile(1 - LEVEL / 2, n - 2 * cut - 1) / quantile(1 - LEVEL / 2, n - 1)
     else:  # weighted by rounds, so that the mean stays
-        ends = np.cumsum([len(it) for it in logs])[:-1]
-        beyond = np.array([part.sum() for part in np.split(beyond, ends)]) * len(logs) / n
+        starts = np.cumsum([0, *map(len, counted[:-1])])
+        beyond = np.add.reduceat(beyond, starts) * len(counted) / n
     return [float(it) for it in mean + beyond]
 
 
@@ -169,28 +157,23 @@ def _median(values: Array) -> Array:
     return middle
 
 
-@cache
-def _quantile(df: int) -> float:
-    return quantile(1 - LEVEL / 2, df)
-
-
 def _paired_by_visit(of: Samples, over: Samples) -> ByProcess:
     """Pair visits: a process visits all of its cases in one pass, in random order, before the next pass. Each visit of
     the row with fewer is divided by the nearest visit of the other in its process. Rows timed in two interleaved
     processes of their own use the nearest visit of all.
     """
     visits, others = (
-        {where: float(np.median([*times.values()])) for where, times in row.by_visit().items()} for row in (of, over)
+        {where: median(seconds for _, seconds in times) for where, times in row.by_visit().items()}
+        for row in (of, over)
     )
     if len(visits) > len(others):
         return [[-log for log in logs] for logs in _paired_by_visit(over, of)]
     interleaved = all(len({process for process, _ in row}) == 1 for row in (visits, others))
-    found: dict[int, list[float]] = {}
-    for (process, visit), seconds in visits.items():
-        near = [it for it in others if it[0] == process or interleaved]
-        if near:
-            nearest = min(near, key=lambda it: abs(it[1] - visit))
-            found.setdefault(process, []).append(math.log(seconds / others[nearest]))
+    found = grouped(
+        (process, math.log(seconds / others[min(near, key=lambda it: abs(it[1] - visit))]))
+        for (process, visit), seconds in visits.items()
+        if (near := [it for it in others if it[0] == process or interleaved])
+    )
     return [*found.values()]
 
 
@@ -208,25 +191,28 @@ def _ratio(of: Samples, over: Samples, logs: ByProcess, among: int = 2, between:
     return Ratio(value, low, high)
 
 
-def compared(cases: Mapping[Case, Mapping[Name, Samples]]) -> tuple[dict[Case, Ratios[Name]], Variance]:
-    """Return the ratios of all cases of a run, and the variance between its processes, as estimated from all pairs.
+def compared(cases: Mapping[str, Mapping[str, Samples]]) -> tuple[dict[str, Ratios], Variance]:
+    """Return the ratios of all cases of a run, in the order of medians, and the variance between its processes, as
+    estimated from all pairs.
 
     An interval is extended to 1 if the medians have the opposite order.
     """
-    logs = {case: {(a, b): paired(rows[a], rows[b]) for a, b in combinations(rows, 2)} for case, rows in cases.items()}
-    between = between_processes(pair for pairs in logs.values() for pair in pairs.values())
-    found = {case: {name: {name: SAME} for name in rows} for case, rows in cases.items()}
-    for case, rows in cases.items():
-        medians = {name: float(np.median(samples.seconds)) for name, samples in rows.items()}
-        for (a, b), pair in logs[case].items():
-            it = _ratio(rows[a], rows[b], pair, len(rows), between)
-            if it.resolved and (it.value - 1) * (medians[a] - medians[b]) < 0:
-                it = Ratio(it.value, min(it.low, 1.0), max(it.high, 1.0))
+    ordered = {
+        case: sorted(rows.items(), key=lambda it: float(np.median(it[1].seconds))) for case, rows in cases.items()
+    }
+    logs = {case: [(a, b, paired(a[1], b[1])) for a, b in combinations(rows, 2)] for case, rows in ordered.items()}
+    between = between_processes(pair for pairs in logs.values() for *_, pair in pairs)
+    found = {case: {name: {name: SAME} for name, _ in rows} for case, rows in ordered.items()}
+    for case, pairs in logs.items():
+        for (a, of), (b, over), pair in pairs:
+            it = _ratio(of, over, pair, len(found[case]), between)
+            if it.value > 1:  # the medians have the opposite order
+                it = it._replace(low=min(it.low, 1.0))
             found[case][a][b], found[case][b][a] = it, it.inverse
     return found, between
 
 
-def ranks(names: Collection[Name], over: Ratios[Name]) -> dict[Name, tuple[int, int]]:
+def ranks(names: Collection[str], over: Ratios) -> dict[str, tuple[int, int]]:
     """Return the lowest and the highest rank of each implementation of a case, from the significant differences."""
     return {
         one: (
@@ -237,7 +223,7 @@ def ranks(names: Collection[Name], over: Ratios[Name]) -> dict[Name, tuple[int, 
     }
 
 
-def states(names: Sequence[Name], over: Ratios[Name]) -> dict[Name, str]:
+def states(names: Sequence[str], over: Ratios) -> dict[str, str]:
     """Return how each implementation of a case ranks; `names` in the order of time.
 
     The first is FASTEST if it is significantly faster than every other. Another is tied with it if their difference is

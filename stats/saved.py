@@ -17,7 +17,7 @@ import numpy as np
 from . import estimate, ratios
 from .conditions import DRIFT, TO_SIGMA
 from .effects import WEIGHT, Key, moderated
-from .estimate import Estimate
+from .estimate import Estimate, grouped
 from .ratios import Samples
 
 USUAL_OF_CELLS, USUAL_OF_IMPLEMENTATIONS = 0.01, 0.005
@@ -76,10 +76,8 @@ def changes(
     """Return the changes of all cells of both runs that have an anchor. `changed`: implementations excluded as anchors;
     `disturbed`: whether one of the runs was.
     """
-    levels: dict[str, dict[str, float]] = {}
-    for (impl, case), samples in base.items():
-        if (impl, case) in head:
-            levels.setdefault(case, {})[impl] = _level(samples)
+    shared = grouped((case, impl) for impl, case in base if (impl, case) in head)
+    levels = {case: {impl: _level(base[impl, case]) for impl in impls} for case, impls in shared.items()}
     moved = [_level(head[impl, case]) - of[impl] for case, of in levels.items() for impl in of if impl not in changed]
     shift = median(moved or [0.0])
     beyond = BEYOND * max(0.0, abs(shift) - (DRIFT if disturbed else STEADY))
@@ -90,9 +88,7 @@ def changes(
         if level > math.log(ANOTHER_KIND) + median([it for name, it in of.items() if name != impl] or [math.inf])
     }
     cells, anchors = _differences(base, head, levels, {*changed} | slow)
-    by_impl: dict[str, list[Estimate]] = {}
-    for (impl, _), it in cells.items():
-        by_impl.setdefault(impl, []).append(it)
+    by_impl = grouped((impl, it) for (impl, _), it in cells.items())
     found, spreads = {}, {}
     for impl, own in by_impl.items():
         others = [name for name in by_impl if name not in {impl, *changed} and (name in slow) == (impl in slow)]
@@ -122,13 +118,15 @@ def _differences(
     """Return head - base of each cell that has an anchor, with the standard error from its visits; and all anchors."""
     of_runs: dict[tuple[Key, int], Estimate] = {}
     used: set[str] = set()
-    for impl, case in ((impl, case) for case, of in levels.items() for impl in of):
-        anchors = {(name, case): of for name, of in levels[case].items() if name not in {impl, *excluded}}
-        anchors = {key: of for key, of in anchors.items() if _plain(key[0])} or anchors
-        logs = [_beside(run[impl, case], run, anchors) for run in (base, head)] if anchors else [[]]
-        if min(map(len, logs)) >= FEWEST_VISITS:
-            of_runs |= {((impl, case), run): estimate.of_replicates(of) for run, of in enumerate(logs)}
-            used |= {name for name, _ in anchors}
+    for case, of_case in levels.items():
+        for impl in of_case:
+            names = [name for name in of_case if name not in {impl, *excluded}]
+            names = [*filter(_plain, names)] or names
+            anchors = {(name, case): of_case[name] for name in names}
+            logs = [_beside(run[impl, case], run, anchors) for run in (base, head)] if anchors else [[]]
+            if min(map(len, logs)) >= FEWEST_VISITS:
+                of_runs |= {((impl, case), run): estimate.of_replicates(of) for run, of in enumerate(logs)}
+                used |= {*names}
     both = iter(moderated(of_runs).items())
     pairs = zip(both, both, strict=True)
     return {key: Estimate(b.mean - a.mean, math.hypot(a.error, b.error)) for ((key, _), a), (_, b) in pairs}, used
@@ -138,11 +136,11 @@ def _beside(own: Samples, run: Mapping[Key, Samples], anchors: Mapping[Key, floa
     """Return log ratios, one per visit, to the anchors: the median of their times relative to their levels in base, in
     rounds with all anchors, or else any.
     """
-    by_round: dict[tuple[int, int, int], list[float]] = {}
-    for key, level in anchors.items():
-        of = run[key]
-        for at, seconds in zip(zip(of.rounds, of.visits, of.processes, strict=True), of.seconds, strict=True):
-            by_round.setdefault(at, []).append(math.log(seconds) - level)
+    by_round = grouped(
+        (at, math.log(seconds) - level)
+        for key, level in anchors.items()
+        for seconds, at in zip(run[key].seconds, zip(*run[key][1:], strict=True), strict=True)
+    )
     whole = {at: logs for at, logs in by_round.items() if len(logs) == len(anchors)} or by_round
     together = Samples([math.exp(median(logs)) for logs in whole.values()], *zip(*whole, strict=True))
     return [log for visits in ratios.paired(own, together) for log in visits]
@@ -171,5 +169,4 @@ def _pooled(cells: Collection[Estimate], spread: float) -> Estimate:
     means, variances = np.array([(it.mean, it.error**2 + spread**2) for it in cells]).T
     far = abs(means - np.median(means)) / (CAPPED * np.sqrt(variances))
     weights = 1 / variances / np.maximum(far, 1)
-    whole = weights.sum()
-    return Estimate(float((weights * means).sum() / whole), 1 / math.sqrt(whole))
+    return Estimate(float(np.average(means, weights=weights)), 1 / math.sqrt(weights.sum()))

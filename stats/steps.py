@@ -104,7 +104,7 @@ def steps(logs: Array, smallest: float = SMALLEST) -> list[list[Step]]:
     """
     together = _common_of_cases(logs)
     known = np.flatnonzero(np.isfinite(together))
-    common = [int(known[at]) for at in positions(together[known], LEVEL / 2)]
+    common = known[[*positions(together[known], LEVEL / 2)]].tolist()
     return [_of_case(case, together, common, LEVEL / 2 / len(logs), smallest) for case in logs]
 
 
@@ -145,7 +145,7 @@ def common_component(logs: Array, fewest: int = 1, weights: Array | None = None)
     """
     enough = np.isfinite(logs).sum(axis=0) >= fewest
     measured = np.ma.masked_invalid(logs[:, enough])
-    moves = _median(measured[:, 1:] - measured[:, :-1], axis=0)
+    moves = _median(np.diff(measured, axis=1), axis=0)
     common = np.array([0.0, *np.ma.filled(moves, 0)]).cumsum()[: measured.shape[1]]
     for _ in range(6):
         apart = measured - _median(measured - common, axis=1, keepdims=True)
@@ -202,8 +202,8 @@ def _likeliest(logs: Array) -> tuple[int, float]:
     fresh = (
         logs[1:] - ALIKE * logs[:-1]
     )  # innovations of each run; a step appears as 1 at its position, and `apart` after it
-    fresh -= fresh.mean(axis=1, keepdims=True)
-    sums = fresh[:, at - 1] + apart * (fresh[:, ::-1].cumsum(axis=1)[:, ::-1] - fresh)[:, at - 1]
+    fresh -= fresh.mean(axis=1, keepdims=True)  # so that those after a position sum to minus those until it
+    sums = (fresh - apart * fresh.cumsum(axis=1))[:, at - 1]
     squares = 1 + apart**2 * after - (1 + apart * after) ** 2 / (logs.size - 1)
     rest = np.maximum((fresh**2).sum(axis=1, keepdims=True) - sums**2 / squares, df * LEAST_NOISE**2)
     t = np.abs(sums) * np.sqrt(df / squares / rest)
@@ -255,8 +255,9 @@ def steps_of(history: History, impl: int) -> Iterator[tuple[list[Step], Array]]:
                 seen = steps(logs[:, first:end], SMALLEST_RELATIVE if relative else SMALLEST)
                 for of, at, those in zip(found, known, seen, strict=True):
                     new = [replace(step, at=step.at + first, relative=relative) for step in those]
-                    others = np.array([it.at for it in (history.machine_changes if relative else of)])
-                    of += [it for it in new if at[it.at] == relative and (abs(others - it.at) >= MIN_RUNS).all()]
+                    others = history.machine_changes if relative else of
+                    apart = [it for it in new if all(abs(other.at - it.at) >= MIN_RUNS for other in others)]
+                    of += [it for it in apart if at[it.at] == relative]
     for of, logs in zip(found, usual, strict=True):
         of.sort(key=lambda step: step.at)
         parts = ([step for step in of if a <= step.at < b] for a, b in _parts(redefined))

@@ -59,12 +59,12 @@ MEASURES = {
 }
 
 
-def draw(name: str, grid: Grid, palette: Palette, baseline: str | None, narrow: bool = False) -> Figure | None:
+def draw(name: str, grid: Grid, palette: Palette, baseline: str, narrow: bool = False) -> Figure | None:
     """Draw one of MEASURES along the size axis with the most values, at the slowest setting of the other axes. None if
     no size varies or there is nothing to show.
     """
     measure, axis = MEASURES[name], grid.length
-    if axis is None:
+    if not axis:
         return None
     cases = max(grid.along(axis), key=lambda cases: (len(cases), cases[-1].ranked[0].row["median"]))
     if name == "speedup" and not any(case.mark(baseline).counts for case in cases):
@@ -88,7 +88,7 @@ def draw(name: str, grid: Grid, palette: Palette, baseline: str | None, narrow: 
 
 
 def _points(
-    cases: Sequence[Case], impl: str, axis: str, measure: Measure, baseline: str | None
+    cases: Sequence[Case], impl: str, axis: str, measure: Measure, baseline: str
 ) -> Iterator[tuple[float, float]]:
     for case in cases:
         own, over = case.mark(impl), dict(case.mark(baseline).row)
@@ -96,10 +96,10 @@ def _points(
             yield float(case.at[axis]), value
 
 
-def _labelled(series: dict[str, list[tuple[float, float]]], grid: Grid, baseline: str | None) -> list[str]:
+def _labelled(series: dict[str, list[tuple[float, float]]], grid: Grid, baseline: str) -> list[str]:
     """Select labelled lines: the user's own, the best, the baseline; then those that end farthest from these."""
     names = list(dict.fromkeys([*(name for name in series if name in grid.own), *list(series)[:1],
-                                *filter(series.__contains__, [baseline or ""])]))  # fmt: skip
+                                *filter(series.__contains__, [baseline])]))  # fmt: skip
 
     def apart(name: str) -> float:
         return min(abs(math.log(series[name][-1][1] / series[other][-1][1])) for other in names)
@@ -141,7 +141,7 @@ def _lines(ax: Axes, series: dict[str, Any], palette: Palette, labelled: Sequenc
         ax.text(1.03, level, label(name), transform=ax.transAxes, va="center", color=palette[name].colour, size=SIZE)
 
 
-def _finding(name: str, case: Case, baseline: str | None, axis: str) -> str:
+def _finding(name: str, case: Case, baseline: str, axis: str) -> str:
     """Return 'sdpa is 3.0× faster than fused at T = 1024' if that holds in the largest case; else ''."""
     best, over = case.ranked[0], case.mark(baseline)
     if not over.counts or over is best:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from markupsafe import Markup
 
-from ..judging import frame as fr
 from ..judging import grid as grids
 from ..judging.grid import Case, Entry, Grid
 from ..reading import units, words
@@ -23,6 +22,9 @@ HOTTEST, SHADE = 5.0, 75
 
 MOST_LINES = 14
 """Most lines of a chart whose labels fit beside it."""
+
+OFF_THE_CHART = 8.0
+"""Ratio to the next largest beyond which a value is printed in words, so that the axis separates the others."""
 
 TICKS = (1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 50.0, 100.0)
 """Ticks of slowdowns."""
@@ -83,12 +85,12 @@ def heat_maps(grid: Grid, keys: Mapping[str, str]) -> list[HeatMap]:
     return [_heat_map(grid, axis, keys) for axis in grid.views]
 
 
-def _heat_map(grid: Grid, axis: str | None, keys: Mapping[str, str]) -> HeatMap:
+def _heat_map(grid: Grid, axis: str, keys: Mapping[str, str]) -> HeatMap:
     columns = grid.columns(axis)
     entries = {impl: [_cell(grid.entry(impl, it), keys[it.cases[0].id]) for it in columns] for impl in grid.impls}
     rows = [HeatRow(impl, grid.mean_text(impl), entries[impl]) for impl in grid.impls]
     return HeatMap(
-        axis or "",
+        axis,
         f"mean for each {axis}" if axis else "each case",
         "mean",
         spans([it.heading for it in columns]),
@@ -124,7 +126,7 @@ def bar(scale: Log, value: float, low: float, high: float, pale: bool) -> Bar:
 
 def scale(case: Case) -> Log:
     """Return the scale of a case's slowdowns, in percent of the width; those far above all others are drawn at its end."""
-    slowest = max(fr.within(it.slowdown for it in case.ranked), default=1.0)
+    slowest = max(within(it.slowdown for it in case.ranked), default=1.0)
     drawn = (it for it in case.ranked if it.slowdown <= slowest)
     reach = max([1.2, *(min(max(it.slowdown, it.high), 4 * it.slowdown) for it in drawn)])  # high may be NaN
     return Log(0.93, reach * 1.06, 0, 100)
@@ -142,7 +144,7 @@ def lines(grid: Grid, palette: Palette, keys: Mapping[str, str]) -> list[Lines]:
 
 
 def _along(grid: Grid, palette: Palette, keys: Mapping[str, str], cases: Sequence[Case], several: bool) -> Lines:
-    axis = grid.length or ""
+    axis = grid.length
     at = {key: value for key, value in cases[-1].setting.items() if key != axis}
     where = f" · {words.title(at)}" if several and at else ""
     marks = {impl: [(case.at[axis], it) for case in cases if (it := case.mark(impl)).counts] for impl in grid.impls}
@@ -159,9 +161,20 @@ def _along(grid: Grid, palette: Palette, keys: Mapping[str, str], cases: Sequenc
     return Lines(" ".join(keys[case.id] for case in cases), where + left, one, two)
 
 
+def within(values: Iterable[float]) -> list[float]:
+    """Return sorted values without the largest ones, from the first that is OFF_THE_CHART.
+
+    >>> within([1.0, 2.0, 40.0])
+    [1.0, 2.0]
+    """
+    kept = sorted(values)
+    beyond = (i for i in range(1, len(kept)) if kept[i] > OFF_THE_CHART * kept[i - 1])
+    return kept[: next(beyond, None)]
+
+
 def _within(series: dict[str, list[tuple[float, float]]]) -> tuple[dict[str, list[tuple[float, float]]], list[str]]:
     """Return the series that fit in a chart, and a description of those far beyond the others."""
-    reach = fr.within([max(y for _, y in points) for points in series.values()])[-1]
+    reach = within(max(y for _, y in points) for points in series.values())[-1]
     near = {name: points for name, points in series.items() if max(y for _, y in points) <= reach}
     drawn = dict(list(near.items())[:MOST_LINES])
     beyond = [

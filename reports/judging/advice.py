@@ -30,9 +30,9 @@ NOT_OF_A_MODEL = {
 AROUND_CORE = {"d_model", "qkv_bias", "out_bias", "latent", "rope"}
 
 
-def of_layer(rows: Sequence[Row], layer: Row | None, asked: Mapping[str, Any]) -> Sequence[Row]:
-    """Return the rows of a model's attention layer, or of its core; all rows without a `layer`."""
-    if layer is None:
+def of_layer(rows: Sequence[Row], layer: Row, asked: Mapping[str, Any]) -> Sequence[Row]:
+    """Return the rows of a model's attention layer, or of its core; all rows if `layer` is empty."""
+    if not layer:
         return rows
     known = {"D_v": layer["D_h"], "mask": "causal", "source": "self", **layer}
     axes = [axis for axis in axis_names() if axis not in NOT_OF_A_MODEL or (axis == "T_kv" and axis in layer)]
@@ -65,7 +65,7 @@ def read_as(asked: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**asked, "T": 1, "T_kv": asked["T"]}
 
 
-def advise(every: Sequence[Row], asked: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def advise(every: Sequence[Row], asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return recommendations as a machine-readable table; seconds and bytes.
 
     `asked` maps axes to values. A number that was not measured is replaced by its measured neighbours, listed in
@@ -79,7 +79,6 @@ def advise(every: Sequence[Row], asked: Mapping[str, Any] | None = None) -> dict
     Raises:
         RunError: no measured case matches the request; the message lists those available.
     """
-    asked = asked or {}
     meant = read_as(asked)
     rows, not_measured = narrowed(every, meant)
     along, _ = narrowed(every, {axis: value for axis, value in meant.items() if axis not in ("T", "T_kv")})
@@ -120,10 +119,9 @@ def choice(case: Case) -> dict[str, Any]:
         "fastest": best.impl, "seconds": row["median"], "bytes": row["peak_bytes"], "standing": standing,
         "next_best": following.impl or None,
         "ahead": following.slowdown, "ahead_low": following.low, "ahead_high": following.high,
-        "verdict": "; ".join(text for text, holds in parts.items() if holds),
+        "verdict": "; ".join(text for text, holds in parts.items() if holds), "ties": ties, "not_resolved": open_,
     }  # fmt: skip
-    known = {key: None if value != value else value for key, value in found.items()}
-    return {**known, "ties": ties, "not_resolved": open_}
+    return {key: None if value != value else value for key, value in found.items()}
 
 
 def crossovers(grid: Grid) -> Iterator[dict[str, Any]]:

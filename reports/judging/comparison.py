@@ -145,21 +145,22 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
     other = f"another machine: {machines}" if machines else ""
     runs = _cells(base), _cells(head)
     cells = {key: (runs[0].get(key, {}), runs[1].get(key, {})) for key in runs[0] | runs[1]}
-    both = {key: variants for key, variants in cells.items() if all("samples" in it for it in variants)}
-    changed = {impl for (impl, _), variants in both.items() if _differs("impl_hash", variants)}
-    alike = {key: variants for key, variants in both.items() if not other and not _differs("case_hash", variants)}
+    alike = {
+        key: variants
+        for key, variants in cells.items()
+        if not other and all("samples" in it for it in variants) and not _differs("case_hash", variants)
+    }
+    changed = dict.fromkeys(impl for (impl, _), variants in alike.items() if _differs("impl_hash", variants))
     before, after = ({key: variants[i]["samples"] for key, variants in alike.items()} for i in (0, 1))
     found = saved.changes(before, after, changed, any(conditions.disturbed(run.rows) for run in (base, head)))
     judged, implementations = _verdicts(found, changed, margin)
-    names = dict.fromkeys(impl for impl, _ in alike)
-    of_interest = tuple(name for name in names if name in changed)
-    why = ALL_CHANGED if 0 < len(names) == len(of_interest) else other
+    why = ALL_CHANGED if alike and all(impl in changed for impl, _ in alike) else other
     shown = [
         _cell(key, variants, _verdict(variants, judged.get(key), why), margin if key in alike else math.inf)
         for key, variants in cells.items()
         if any("samples" in it or _reason(it) == "wrong" for it in variants) or _reason(variants[1]) in FAILED
     ]
-    verdicts = ((name, implementations.get(name, _UNKNOWN)) for name in of_interest)
+    verdicts = ((name, implementations.get(name, _UNKNOWN)) for name in changed)
     open_ = {name: it.detectable for name, it in verdicts if it.word == verdict.INCONCLUSIVE}
     notes = [*_notes(base, head), *_notes_on(found), *_open(base, head, open_)]
     reasons = {cell.verdict.reason for cell in shown if cell.verdict.word == verdict.INCONCLUSIVE}
@@ -175,7 +176,7 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
             f"python -m reports compare {base.name} {head.name}{again}",
         ],
         implementations=implementations,
-        of_interest=of_interest,
+        of_interest=tuple(changed),
         unjudged="" if implementations else words.listing(sorted(reasons)) or "no cell in common",
     )
 
@@ -200,11 +201,10 @@ def _reason(facts: _Facts) -> str:
 
 def _differs(what: str, variants: Sequence[_Facts]) -> bool:
     """Whether a fact differs between the variants."""
-    before, after = (facts.get(what) for facts in variants)
-    return bool(before != after)
+    return len({facts.get(what) for facts in variants}) > 1
 
 
-def _verdicts(found: Changes, changed: set[str], margin: float) -> Verdicts:
+def _verdicts(found: Changes, changed: Collection[str], margin: float) -> Verdicts:
     """Judge changed implementations separately, so that testing others costs no sensitivity."""
     (cells, impls), (other_cells, other_impls) = (
         verdict.of_effects(
@@ -296,11 +296,9 @@ def _interleaved(base: Run, head: Run, names: Collection[str]) -> str:
     elif newer and newer != base.committed[:10]:
         variants += f" --head {newer}"
     known = ("sweep", "model", "cases", *KNOWN_AXES, "case")
-    options = {name: str(head.asked[name]) for name in known if head.asked.get(name)}
+    options = {name: without_threads(str(head.asked[name])) for name in known if head.asked.get(name)}
     if "threads" in options:
         options["threads"] = options["threads"].partition(",")[0]  # a comparison has one number of them
-    if "case" in options:
-        options["case"] = without_threads(options["case"])
     own = ",".join(head.own.get(name, name) for name in names)
     cells = shlex.join(["--impl", own, *(word for name, value in options.items() for word in (f"--{name}", value))])
     return f"python -m bench ab {variants} {cells}"

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import StrictUndefined, Template
 
 from stats.arguments import as_typed
-from stats.ratios import UNKNOWN, Ratio
+from stats.ratios import SAME, UNKNOWN, Ratio
 
 from ..reading import fingerprint, units
 from ..reading.axes import KNOWN_AXES, axis_names
@@ -28,7 +28,7 @@ from ..reading.words import SHORT_DTYPE
 from . import frame as fr
 from .frame import Row
 
-_KERNELS = Path(__file__).parent.parent / "templates" / "kernels"
+_TEMPLATES = Path(__file__).parent.parent / "templates"
 _SUFFIX = ".py.j2"
 
 SDPA = "sdpa"
@@ -44,8 +44,6 @@ T_kv).
 
 OF_LAYERS = ("d_model", "source", "qkv_bias", "out_bias", "scope")
 """Axes that affect the layer around a kernel, but not the kernel."""
-
-SIZES = ("threads", "B", "H", "H_kv", "D_h", "D_v", "T", "T_kv")
 
 MAY_LOSE = 0.03
 """Share of SDPA's time by which the upper end of a choice's interval may exceed it. Excluding any loss would keep SDPA
@@ -131,18 +129,18 @@ def choosable(setting: Setting, by_length: ByLength) -> ByLength:
 
 def kernels() -> dict[str, str]:
     """Return the source of each selectable implementation, by name."""
-    files = sorted(_KERNELS.glob(f"*{_SUFFIX}"))
+    files = sorted((_TEMPLATES / "kernels").glob(f"*{_SUFFIX}"))
     return {file.name.removesuffix(_SUFFIX): file.read_text(encoding="utf-8").strip() for file in files}
 
 
 def module(name: str, runs: Sequence[Run], table: Mapping[Setting, Sequence[KeyRange]]) -> str:
     """Return the module's source."""
     chosen = {one.kernel for found in table.values() for one in found}
-    environment = Environment(
-        loader=PackageLoader("reports", "templates"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )  # fmt: skip
-    return environment.get_template("dispatcher.py.j2").render(
+    text = (_TEMPLATES / "dispatcher.py.j2").read_text(encoding="utf-8")
+    template = Template(
+        text, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
+    )
+    source: str = template.render(
         name=name,
         command=as_typed(f"python -m reports advise --emit {name}.py"),
         provenance=list(_provenance(runs)),
@@ -154,6 +152,7 @@ def module(name: str, runs: Sequence[Run], table: Mapping[Setting, Sequence[KeyR
             for setting, found in sorted(table.items(), key=str)
         ],
     )
+    return source
 
 
 def _key(setting: Setting) -> str:
@@ -206,12 +205,12 @@ def key_ranges(by_length: ByLength) -> Iterator[KeyRange]:
     """
     keys, lengths = np.arange(min(by_length), max(by_length) + 1), sorted(by_length)
     names = [SDPA, *sorted({name for ratios in by_length.values() for name in ratios})]
-    logs = np.zeros((len(names), len(keys)))
-    for i, name in enumerate(names[1:], 1):
-        ratios = np.log([by_length[T].get(name, UNKNOWN) for T in lengths])
+    logs = []
+    for name in names:
+        ratios = np.log([({SDPA: SAME} | by_length[T]).get(name, UNKNOWN) for T in lengths])
         value, _, high = (np.interp(np.log(keys), np.log(lengths), ends) for ends in ratios.T)
-        logs[i] = np.where(high < math.log1p(MAY_LOSE), value, np.inf)
-    chosen = logs.argmin(axis=0)
+        logs.append(np.where(high < math.log1p(MAY_LOSE), value, np.inf))
+    chosen = np.argmin(logs, axis=0)
     for a, b in pairwise([0, *np.flatnonzero(np.diff(chosen)) + 1, len(keys)]):
         if chosen[a]:
             first, last, name = int(keys[a]), int(keys[b - 1]), names[chosen[a]]
@@ -227,8 +226,17 @@ def _setting(row: Row, machine: Mapping[str, Any]) -> Setting | None:
     if not (is_usual and row["mask"] in MASKS and row["mode"] in GRADIENTS and row["dtype"] in SHORT_DTYPE):
         return None
     on_gpu = row["device"] == "cuda"
-    device = machine.get("gpu") if on_gpu else row["device"]
-    threads, B, H, H_kv, D_h, D_v, T, T_kv = (row[name] for name in SIZES)
     windowed = (row.get("window"), row.get("window_right")) != (None, None)
-    of_call = row["dtype"], GRADIENTS[row["mode"]], "pairs" if windowed else MASKS[row["mask"]]
-    return Setting(str(device), None if on_gpu else threads, *of_call, B, H, H_kv, D_h, D_v, None if T_kv == T else T)
+    return Setting(
+        str(machine.get("gpu") if on_gpu else row["device"]),
+        None if on_gpu else row["threads"],
+        row["dtype"],
+        GRADIENTS[row["mode"]],
+        "pairs" if windowed else MASKS[row["mask"]],
+        row["B"],
+        row["H"],
+        row["H_kv"],
+        row["D_h"],
+        row["D_v"],
+        None if row["T_kv"] == row["T"] else row["T"],
+    )

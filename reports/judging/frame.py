@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from stats import ratios
+from stats import estimate, ratios
 from stats.effects import Key
 from stats.ratios import Ratio, Ratios, Samples
 
@@ -40,9 +40,6 @@ _OF_STATISTICS = ("samples", "over", "between_processes")
 _NO_LONGER_WRITTEN = {"energy_j"}
 """Columns of earlier runs."""
 
-#: Ratio to the next largest beyond which a value is printed in words, so that the axis separates the others.
-OFF_THE_CHART = 8.0
-
 
 def rows_of(run: Run) -> list[Row]:
     """Return one row per benchmark: its extra_info, its stats in seconds, and
@@ -66,21 +63,17 @@ def rows_of(run: Run) -> list[Row]:
     `tied`     whether it is the fastest of its case or tied with it,
     `leads`    whether its median is the smallest of those with a standing.
     """
-    samples: dict[str, dict[str, Samples]] = {}
-    for row in sorted(run.rows, key=lambda row: row["stats"]["median"]):
-        impl, case = key_of(row["extra_info"])
-        samples.setdefault(case, {}).setdefault(impl, samples_of(row))
-    compared, between = ratios.compared(samples)
-    wrong, baseline = run.wrong, run.baseline_impl or ""
+    measured = [_measured(row, run.machine.get("gpu")) for row in run.rows]
+    cases = grouped(measured, "id").items()
+    compared, between = ratios.compared({case: {row["impl"]: row["samples"] for row in of} for case, of in cases})
+    wrong, baseline = run.wrong, run.baseline_impl
     judged = {key: it for case, over in compared.items() for key, it in _judged(case, over, wrong, baseline)}
     of_run = {"between_processes": math.sqrt(between.value)}
-    rows = [
-        {**_measured(row, run.machine.get("gpu")), **judged[key_of(row["extra_info"])], **of_run} for row in run.rows
-    ]
+    rows = [row | judged[row["impl"], row["id"]] | of_run for row in measured]
     masks = [axis for axis in axis_names() if KNOWN_AXES[axis].masks]
     cells = [((row["impl"], *setting(row, masks)), row) for row in rows]
     unmasked = {cell: row for cell, row in cells if all(row[axis] in ("none", None) for axis in masks)}
-    return [{**row, **dict(zip(MASKED, _efficiency(row, unmasked.get(cell)), strict=True))} for cell, row in cells]
+    return [row | dict(zip(MASKED, _efficiency(row, unmasked.get(cell)), strict=True)) for cell, row in cells]
 
 
 def tidy(rows: Iterable[Row]) -> pd.DataFrame:
@@ -106,10 +99,7 @@ def samples_of(row: Row) -> Samples:
 
 def grouped(rows: Iterable[Row], column: str) -> dict[str, list[Row]]:
     """Group rows, or skipped cells, by the values of a column."""
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row[column], []).append(row)
-    return found
+    return estimate.grouped((row[column], row) for row in rows)
 
 
 def varying(rows: Sequence[Row]) -> list[str]:
@@ -141,19 +131,8 @@ def ranked(rows: Iterable[Row]) -> list[Row]:
 
 def ratio(of: Row, over: Row) -> Ratio:
     """Return the ratio of one row's time to another's of its case."""
-    found: Ratio = of["over"].get(over["impl"], ratios.UNKNOWN)
+    found: Ratio = of["over"][over["impl"]]
     return found
-
-
-def within(values: Iterable[float]) -> list[float]:
-    """Return sorted values without the largest ones, from the first that is OFF_THE_CHART.
-
-    >>> within([1.0, 2.0, 40.0])
-    [1.0, 2.0]
-    """
-    kept = sorted(values)
-    beyond = (i for i in range(1, len(kept)) if kept[i] > OFF_THE_CHART * kept[i - 1])
-    return kept[: next(beyond, None)]
 
 
 def _measured(row: Row, gpu: object) -> dict[str, Any]:
@@ -177,9 +156,7 @@ def _efficiency(row: Row, unmasked: Row | None) -> tuple[float, ...]:
     return share, *(share * it for it in ratios.ratio(unmasked["samples"], row["samples"], one_case=False))
 
 
-def _judged(
-    case: str, over: Ratios[str], wrong: Collection[str], baseline: str
-) -> Iterator[tuple[Key, dict[str, Any]]]:
+def _judged(case: str, over: Ratios, wrong: Collection[str], baseline: str) -> Iterator[tuple[Key, dict[str, Any]]]:
     """Yield columns that compare each implementation of a case with the others, which stand in the order of time;
     those that failed a check have no rank.
     """

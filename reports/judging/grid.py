@@ -13,6 +13,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from stats import shares
+from stats.estimate import grouped
 from stats.ratios import FASTEST, NOT_RESOLVED, TIED
 
 from ..reading import words
@@ -72,9 +73,9 @@ class Case:
         """Whether there was anything to compare."""
         return len(self.ranked) > 1
 
-    def mark(self, impl: str | None) -> Mark:
+    def mark(self, impl: str) -> Mark:
         """Return the mark of an implementation, UNMEASURED if it has none."""
-        return self.marks.get(impl or "") or Mark(impl or "", UNMEASURED)
+        return self.marks.get(impl) or Mark(impl, UNMEASURED)
 
     @property
     def setting(self) -> dict[str, Any]:
@@ -132,27 +133,24 @@ class Grid:
         mean = slowdown(mean_slowdown(impl, self.cases)) if count else "–"
         return mean if count in (0, len(self.cases)) else f"{mean} ({count}/{len(self.cases)})"
 
-    def columns(self, axis: str | None = None) -> list[Column]:
+    def columns(self, axis: str = "") -> list[Column]:
         """Return one column per case, or with `axis` per value of that axis."""
-        found: dict[Any, list[Case]] = {}
-        for case in self.cases:
-            found.setdefault(case.at[axis] if axis else case.id, []).append(case)
+        found = grouped((case.at[axis] if axis else case.id, case) for case in self.cases)
         axes = [axis] if axis else self.axes
         return [Column(tuple(words.value(it, of[0].at[it]) for it in axes), of) for of in found.values()]
 
-    def along(self, axis: str | None) -> list[list[Case]]:
+    def along(self, axis: str) -> list[list[Case]]:
         """Return lists of cases that differ in this axis alone, each sorted by it, with at least two cases."""
-        found: dict[Any, list[Case]] = {}
-        known = [case for case in self.cases if case.ranked and case.at.get(axis or "") is not None]
-        for case in sorted(known, key=lambda case: case.at[axis or ""]):
-            found.setdefault(tuple(it for it in case.setting.items() if it[0] != axis), []).append(case)
+        known = [case for case in self.cases if case.ranked and case.at.get(axis) is not None]
+        known.sort(key=lambda case: case.at[axis])
+        found = grouped((tuple(it for it in case.setting.items() if it[0] != axis), case) for case in known)
         return [cases for cases in found.values() if len(cases) > 1]
 
     @cached_property
-    def length(self) -> str | None:
-        """The size axis with the most values at one setting of the others, used as the x-axis."""
+    def length(self) -> str:
+        """The size axis with the most values at one setting of the others, used as the x-axis; '' without any."""
         most = {axis: max(map(len, self.along(axis)), default=0) for axis in length_axes()}
-        return max((axis for axis in most if most[axis]), key=most.__getitem__, default=None)
+        return max((axis for axis in most if most[axis]), key=most.__getitem__, default="")
 
     @property
     def signs(self) -> str:
@@ -161,11 +159,11 @@ class Grid:
         return ", ".join(f"{sign} {state.replace('_', ' ')}" for state, sign in SIGNS.items() if state in states)
 
     @property
-    def views(self) -> list[str | None]:
-        """Return the possible choices of columns, the default first: None means one per case."""
+    def views(self) -> list[str]:
+        """Return the possible choices of columns, the default first: '' means one per case."""
         several = [axis for axis in self.axes if len(self.cases) > len(self.columns(axis)) <= MOST_COLUMNS]
         several.sort(key=lambda axis: -len(self.columns(axis)))
-        return [None, *several] if len(self.cases) <= MOST_COLUMNS or not several else [*several]
+        return ["", *several] if len(self.cases) <= MOST_COLUMNS or not several else several
 
     def entry(self, impl: str, column: Column) -> Entry:
         """Return the entry of an implementation: the geometric mean of its slowdowns in the column's cases."""
@@ -176,8 +174,7 @@ class Grid:
             why = f"{impl}: {worst.state.replace('_', ' ')} {worst.why}"
             return Entry(SIGNS.get(worst.state, SIGNS[UNMEASURED]), math.nan, False, False, why)
         value = mean_slowdown(impl, column.cases)
-        judged = [case.mark(impl).best for case in column.cases if case.judged]
-        best = bool(judged) and len(found) == len(marks) and all(judged)
+        best = len(found) == len(marks) and {case.mark(impl).best for case in column.cases if case.judged} == {True}
         open_ = 2 * sum(it.state == NOT_RESOLVED for it in found) >= len(found)
         return Entry(slowdown(value), value, best, open_, _tooltip(found, column))
 

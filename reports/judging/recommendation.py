@@ -11,6 +11,7 @@ from itertools import groupby
 from statistics import median
 
 from stats import conditions, shares
+from stats.estimate import grouped
 from stats.ratios import FASTEST, NOT_RESOLVED, SLOWER
 
 from ..reading import words
@@ -40,7 +41,7 @@ class Trust:
     command: str
 
 
-def headline(grid: Grid, baseline: str | None) -> str:
+def headline(grid: Grid, baseline: str) -> str:
     """Return the headline in one sentence. `baseline` is the default implementation."""
     cases = grid.judged
     if not cases:
@@ -77,7 +78,7 @@ def _not_resolved(cases: Sequence[Case]) -> str:
     return f"{_open(cases)} of {words.plural(len(cases), 'case')} not resolved"
 
 
-def own(grid: Grid, wrong: Collection[str] = ()) -> Iterator[str]:
+def own(grid: Grid, wrong: Collection[str]) -> Iterator[str]:
     """Yield results of the user's own correct implementations: 'mine: 1.3× the time of the fastest, on average over 6
     of 6 cases'.
     """
@@ -93,12 +94,11 @@ def trust(run: Run, grid: Grid) -> Trust:
     marks = [mark for case in grid.cases for mark in case.ranked]
     fewest = min((int(it.row["processes"]) for it in marks), default=0)
     known = [it.high / it.low for case in grid.judged for it in case.ranked[1:2] if it.low > 0]
-    half = median(known) ** 0.5 - 1 if known else math.inf
-    drift = run.workload.get("drift", 0.0)
-    wide = shares.too_wide(1, (1 + half) ** 2)
-    precision = f"ratios are {NOT_RESOLVED if wide else f'known to ± {shares.varied(half)} (95 %)'}"
+    wide = median(known or [math.inf])
+    half, drift = wide**0.5 - 1, run.workload.get("drift", 0.0)
+    how = NOT_RESOLVED if shares.too_wide(1, wide) else f"known to ± {shares.varied(half)} (95 %)"
     reasons = [
-        precision if known else "no ratio has an interval",
+        f"ratios are {how}" if known else "no ratio has an interval",
         "one process a cell" if fewest < 2 else f"{fewest} processes a cell",
         _open(grid.judged) and _not_resolved(grid.judged),
         run.wrong and f"left out, wrong somewhere: {words.listing(sorted(run.wrong))}",
@@ -113,7 +113,7 @@ def trust(run: Run, grid: Grid) -> Trust:
     return Trust(tuple(map(str, filter(None, reasons))), more)
 
 
-def _peak(case: Case, name: str | None) -> float:
+def _peak(case: Case, name: str) -> float:
     """Return its peak memory in bytes; infinite if unknown."""
     mark = case.mark(name)
     return float(mark.row["peak_bytes"]) if mark.counts and mark.row["peak_bytes"] >= 0 else math.inf
@@ -129,15 +129,15 @@ def _pick(cases: Sequence[Case]) -> str:
     return min(lean, key=lambda name: mean_slowdown(name, cases), default="")
 
 
-def _use(name: str, grid: Grid, best: Sequence[Case], baseline: str | None) -> str:
+def _use(name: str, grid: Grid, best: Sequence[Case], baseline: str) -> str:
     """Return 'Use sdpa: fastest or tied in 11 of 12 cases, up to 3.2× faster than fused (2.6 to 3.9), 7× less memory at
     T = 1024.'
     """
     cases, count = grid.judged, len(grid.judged)
     everywhere = {1: "the one case", 2: "both cases"}.get(count, f"all {count} cases")
-    where = everywhere if len(best) == count else f"{len(best)} of {words.plural(count, 'case')}"
+    where = everywhere if len(best) == count else f"{len(best)} of {count} cases"
     where += " with several implementations" * (count < len(grid.cases))
-    both = [it for it in cases if baseline != name and it.mark(name).counts and it.mark(baseline).counts]
+    both = [it for it in cases if it.mark(name).counts and it.mark(baseline).counts]
     both = [it for it in both if _is_step(it)] or both  # cores alone predict them
     first = min(_tied(best), key=lambda it: mean_slowdown(it, best), default=name)  # why it is not named
     why = (
@@ -167,22 +167,22 @@ def _is_step(case: Case) -> bool:
     return any(mark.row.get("scope") in OF_MODELS for mark in case.ranked)
 
 
-def _speed_up(name: str, cases: Sequence[Case], baseline: str | None) -> Iterator[str]:
+def _speed_up(name: str, cases: Sequence[Case], baseline: str) -> Iterator[str]:
     """Yield the largest of the significant speed-ups over the baseline implementation."""
     found = [fr.ratio(case.mark(baseline).row, case.mark(name).row) for case in cases]
-    if most := max((it for it in found if it.slower), key=lambda it: it.value, default=None):
+    if most := max((it for it in found if it.slower), default=None):
         upto = "steps " * _is_step(cases[0]) + "up to " * (len(cases) > 1)
         yield f"{upto}{slowdown(most.value)}× faster than {baseline} ({interval(most.low, most.high)})"
 
 
-def _memory(name: str, other: str | None, than: str, cases: Sequence[Case], several: bool) -> Iterator[str]:
+def _memory(name: str, other: str, than: str, cases: Sequence[Case], several: bool) -> Iterator[str]:
     """Yield its memory relative to another one's, in the case where the latter needs most."""
     known = [case for case in cases if all(0 < _peak(case, it) < math.inf for it in (name, other))]
-    case = max(known, key=lambda it: (_peak(it, other), it.ranked[0].row["median"]), default=None)
-    less = _peak(case, other) / _peak(case, name) if case else 1.0
-    if case and max(less, 1 / less) >= LEANER:
-        where = f" at {case.place}" * several
-        yield f"{slowdown(max(less, 1 / less))}× {'less' if less > 1 else 'more'} memory{than}{where}"
+    if case := max(known, key=lambda it: (_peak(it, other), it.ranked[0].row["median"]), default=None):
+        less = _peak(case, other) / _peak(case, name)
+        if max(less, 1 / less) >= LEANER:
+            where = f" at {case.place}" * several
+            yield f"{slowdown(max(less, 1 / less))}× {'less' if less > 1 else 'more'} memory{than}{where}"
 
 
 def _exceptions(name: str, cases: Sequence[Case]) -> str:
@@ -201,13 +201,12 @@ def _along(cases: Sequence[Case], axis: str) -> list[str]:
     """Return for each value of an axis, or range of lengths with one result, 'at T = 64, use sdpa (fastest)'; an empty
     list if nothing is fastest or tied at one of the values.
     """
-    values = list(dict.fromkeys(case.at[axis] for case in cases))
-    on_a_line = axis in length_axes() and None not in values
-    picked = {value: _pick([case for case in cases if case.at[axis] == value]) for value in values}
+    picked = {value: _pick(of) for value, of in grouped((case.at[axis], case) for case in cases).items()}
+    on_a_line = axis in length_axes() and None not in picked
     if not all(case.mark(picked[case.at[axis]]).best for case in cases):
         return []
     parts = []
-    for _, of in groupby(sorted(values) if on_a_line else values, picked.__getitem__ if on_a_line else None):
+    for _, of in groupby(sorted(picked) if on_a_line else picked, picked.__getitem__ if on_a_line else None):
         first, *others = of
         at, name = words.value(axis, first, equals=" = "), picked[first]
         where = f"from {at} to {words.number(others[-1])}" if others else f"{'at' if on_a_line else 'with'} {at}"

@@ -14,6 +14,7 @@ import numpy as np
 
 from stats import steps
 from stats.effects import Key
+from stats.estimate import grouped
 from stats.steps import History, Step
 
 from ..reading import fingerprint
@@ -106,8 +107,9 @@ def oldest_first(found: Iterable[Saved]) -> list[Saved]:
 
 def of_one_machine(ordered: Sequence[Saved]) -> list[Saved]:
     """Return the runs whose machine and environment equal the last one's; torch and Python may differ."""
-    apart, newest = (fingerprint.differing, fingerprint.environment), ordered[-1].run
-    return [one for one in ordered if not any(of(one.run, newest) for of in apart)]
+    newest = ordered[-1].run
+    alike = (one for one in ordered if not fingerprint.differing(one.run, newest))
+    return [one for one in alike if not fingerprint.environment(one.run, newest)]
 
 
 def all_series(ordered: Sequence[Saved]) -> list[Series]:
@@ -115,10 +117,8 @@ def all_series(ordered: Sequence[Saved]) -> list[Series]:
 
     Within these, the latest change comes first, and larger steps before smaller ones.
     """
-    points: dict[Key, dict[int, Point]] = {}
-    for run, one in enumerate(ordered):
-        for key, point in one.cells.items():
-            points.setdefault(key, {})[run] = point
+    found = grouped((key, (run, point)) for run, one in enumerate(ordered) for key, point in one.cells.items())
+    points = {key: dict(of) for key, of in found.items()}
 
     def order(series: Series) -> tuple[float, ...]:
         last = ((-step.at, -abs(math.log(step.ratio))) for step in series.steps[-1:])

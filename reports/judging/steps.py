@@ -78,7 +78,7 @@ class Step:
         return f"the core is {1 / self.slower_inside:.2g}× as fast inside as alone"
 
 
-def steps(every: Sequence[Row], baseline: str | None) -> list[Step]:
+def steps(every: Sequence[Row], baseline: str) -> list[Step]:
     """Return every row of a block or a model whose parts are known."""
     rows = fr.trusted(every)
     of_models = [row for row in rows if row["scope"] in OF_MODELS and isinstance(row.get("parts_s"), Mapping)]
@@ -86,7 +86,7 @@ def steps(every: Sequence[Row], baseline: str | None) -> list[Step]:
     bases = {row["id"]: row for row in of_models if row["impl"] == baseline}
     axes = fr.varying([row for row in every if row["scope"] in OF_MODELS])
 
-    def alone(impl: str | None, row: Row) -> list[Row]:
+    def alone(impl: str, row: Row) -> list[Row]:
         """Return the rows of the cores of its blocks; empty if one was not measured."""
         known = [core for window in row["windows"] if (core := cores.get(_core(row, impl, window)))]
         return known if len(known) == len(row["windows"]) else []
@@ -94,7 +94,7 @@ def steps(every: Sequence[Row], baseline: str | None) -> list[Step]:
     return [_step(row, axes, bases.get(row["id"]), alone(row["impl"], row), alone(baseline, row)) for row in of_models]
 
 
-def _core(row: Row, impl: str | None, window: Any) -> tuple[Any, ...]:
+def _core(row: Row, impl: str, window: Any) -> tuple[Any, ...]:
     """Return what identifies the core of a block with this window."""
     return impl, window, *setting(row, AROUND)
 

@@ -52,7 +52,7 @@ def _execute(options: argparse.Namespace, arguments: Sequence[str], layers_of: C
     asked = {axis: value for axis in axis_names() if axis != "model" and (value := getattr(options, axis)) is not None}
     long = {short: name for name, short in words.SHORT_DTYPE.items()}
     asked |= {axis: long.get(value, value) for axis, value in asked.items() if axis == "dtype"}
-    layers = layers_of(options.model) if options.model else {"": None}
+    layers: Layers = layers_of(options.model) if options.model else {"": {}}
     if options.run is None:
         chosen = [_answering(chosen[0], advice.read_as(asked), layers)]
     known = [(run, fr.rows_of(run)) for run in chosen]
@@ -60,7 +60,7 @@ def _execute(options: argparse.Namespace, arguments: Sequence[str], layers_of: C
         (kind, run, of)
         for kind, layer in layers.items()
         for run, rows in known
-        if (of := advice.of_layer(rows, layer, asked)) or layer is None
+        if (of := advice.of_layer(rows, layer, asked)) or not layer
     ]
     if lacking := [kind for kind in layers if kind not in {it for it, _, _ in found}]:
         which = f"{words.listing(lacking)} " if found else ""
@@ -90,7 +90,7 @@ def _show(options: argparse.Namespace, run: Run, tables: Mapping[str, dict[str, 
         _print(table)
 
 
-def _answering(newest: Run, asked: Mapping[str, Any], layers: Mapping[str, Mapping[str, Any] | None]) -> Run:
+def _answering(newest: Run, asked: Mapping[str, Any], layers: Layers) -> Run:
     """Return the newest run of this machine that contains the requested cases; if none does, the newest."""
     files = runs.newest_first(newest.path.parent.parent)[:MOST_RUNS]
     for file in (file for file in files if file.parent == newest.path.parent):

@@ -65,7 +65,9 @@ def _compiling(measured: Sequence[Row]) -> Table:
             pays = f"{math.ceil(spent / won):,} calls" if won > 0 else "never"
             times = [units.seconds(eager["median"]), units.seconds(row["median"])]
             took = f"{units.seconds(spent)} {cache if isinstance(cache, str) else ''}".rstrip()
-            rows.append((impl, _place(row, varying), pays if ratio.resolved else "not significant", took, *times))
+            rows.append(
+                (impl, _place(row, varying), pays if ratio.faster or ratio.slower else "not significant", took, *times)
+            )
     heads = ("implementation", "case", "pays after", "compile time", "eager", "compiled")
     return Table("Compile break-even", heads, rows)
 
@@ -93,7 +95,7 @@ def _place(row: Mapping[str, Any], varying: Sequence[str]) -> str:
 def of_steps(run: Run, rows: Sequence[Row]) -> list[Table]:
     """Return tables of blocks and models: the core's share of a step, effects of other kernels, and parts."""
     found = steps(rows, run.baseline_impl)
-    tables_ = _step(found, run.baseline_impl or ""), _parts(found), _inside_and_alone(found)
+    tables_ = _step(found, run.baseline_impl), _parts(found), _inside_and_alone(found)
     return [it for it in tables_ if it.rows]
 
 

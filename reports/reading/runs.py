@@ -47,7 +47,7 @@ class Run:
     rows: list[dict[str, Any]]
     skipped: list[dict[str, Any]] = field(default_factory=list)
     registry: tuple[str, ...] = ()
-    baseline_impl: str | None = None
+    baseline_impl: str = ""
     sweep: str = ""
     command: str = ""
     asked: dict[str, Any] = field(default_factory=dict)
@@ -194,7 +194,7 @@ def checked(data: Any, path: Path) -> Run:
         rows=rows,
         skipped=skipped,
         registry=tuple(map(str, data.get("registry") or ())),
-        baseline_impl=data.get("baseline_impl"),
+        baseline_impl=data.get("baseline_impl") or "",
         sweep=str(data.get("sweep") or ""),
         command=str(data.get("command") or ""),
         asked=data.get("asked") or {},

@@ -39,7 +39,9 @@ def lines(run: Run) -> Iterator[tuple[str, ...]]:
     for row in run.rows:
         visits = fr.samples_of(row).by_visit()
         facts = row["extra_info"]
-        levels[facts["id"]][facts["impl"]] = {at: math.log(median(of.values())) for at, of in visits.items()}
+        levels[facts["id"]][facts["impl"]] = {
+            at: math.log(median(seconds for _, seconds in of)) for at, of in visits.items()
+        }
     fixed = fixed_work(run, 1 + max(visit for of in levels.values() for visits in of.values() for _, visit in visits))
     for name in ("nothing", "others", "fixed work"):
         moves = list(moved(levels, fixed if name == "fixed work" else None, name == "others"))

@@ -95,7 +95,7 @@ def test_the_exception_is_named_with_its_factor() -> None:
     cases = [case(T, dtype, sdpa=1.0, packed=2.0) for T in (64, 256) for dtype in ("float32", "bfloat16")]
     cases[1] = case(64, "bfloat16", packed=1.0, sdpa=1.34)
     made = grids.Grid(cases, ["sdpa", "packed"], ["T", "dtype"])
-    assert recommendation.headline(made, None) == (
+    assert recommendation.headline(made, "") == (
         "Use sdpa: fastest in 3 of 4 cases. Exception: T = 64, bf16: packed, 1.3× faster."
     )
     assert made.entry("sdpa", made.columns()[1]).text == "1.3"
@@ -113,7 +113,7 @@ def test_an_exception_is_a_case_in_which_it_is_slower() -> None:
         second = {"sdpa": "packed", "packed": "sdpa"}[first]
         both = (grids.Mark(first, state, slowdown, row=row), grids.Mark(second, other_state, other, 1.0, row=row))
         cases.append(grids.Case(str(T), {"T": T}, "", {mark.impl: mark for mark in both}))
-    said = recommendation.headline(grids.Grid(cases, ["sdpa", "packed"], ["T"]), None)
+    said = recommendation.headline(grids.Grid(cases, ["sdpa", "packed"], ["T"]), "")
     assert said == ("Use sdpa: fastest in 4 of 6 cases. Exceptions: T = 4: packed, 1.05× faster; 1 case not resolved.")
 
 
@@ -155,7 +155,7 @@ def open_case(T: int, leader: str = "sdpa", other: str = "packed") -> grids.Case
 
 def test_unresolved_cases_are_counted() -> None:
     def said(*cases: grids.Case) -> str:
-        return recommendation.headline(grids.Grid(list(cases), ["sdpa", "packed"], ["T"]), None)
+        return recommendation.headline(grids.Grid(list(cases), ["sdpa", "packed"], ["T"]), "")
 
     assert said(open_case(64)) == "No recommendation yet: sdpa and packed are not resolved."
     three = [open_case(64), open_case(256), open_case(1024, "packed", "sdpa")]
@@ -168,7 +168,7 @@ def test_one_implementation_gives_no_recommendation() -> None:
         "mine": grids.Mark("mine", "unsupported", why="no package"),
     }
     said = recommendation.headline(
-        grids.Grid([grids.Case("64", {}, "", marks)], ["mine", "sdpa"], [], frozenset({"mine"})), None
+        grids.Grid([grids.Case("64", {}, "", marks)], ["mine", "sdpa"], [], frozenset({"mine"})), ""
     )
     assert (
         said == "No recommendation: no case of this run has times of two implementations that are correct everywhere."
@@ -295,7 +295,7 @@ def test_headline_heat_map_case_table_terminal_and_markdown_never_contradict(as_
         for impl in made.impls:
             if made.count(impl):
                 told = re.findall(rf"^{re.escape(impl)} +{re.escape(made.mean_text(impl))} (.*)$", terminal, re.M)
-                found = [[made.entry(impl, it) for it in made.columns(axis)] for axis in {None, *made.views}]
+                found = [[made.entry(impl, it) for it in made.columns(axis)] for axis in {"", *made.views}]
                 shown_there = [[f"{'*' if it.best else '~' * it.open}{it.text}" for it in row] for row in found]
                 without = [[text for text in row if text != "–"] for row in shown_there]  # a block omits such rows
                 assert [text for text in " ".join(told).split() if text != "–"] in without, (run.name, impl)

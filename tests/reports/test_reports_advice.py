@@ -43,7 +43,7 @@ def two(
 
 def test_without_significant_differences_the_smallest_median_is_chosen() -> None:
     run = runs.read(LLM)
-    cells, advised = raw(run), advice.advise(frame.rows_of(run))["cells"]
+    cells, advised = raw(run), advice.advise(frame.rows_of(run), {})["cells"]
     assert {cell["id"] for cell in advised} == set(cells)
     for cell in advised:
         measured = cells[cell["id"]]
@@ -87,14 +87,14 @@ def test_decode_at_a_length_is_one_token_against_a_cache_of_that_length(
 
 
 def test_a_kernel_that_was_wrong_anywhere_is_never_advised(tiny: Run) -> None:
-    table = advice.advise(frame.rows_of(tiny))
+    table = advice.advise(frame.rows_of(tiny), {})
     assert table["left_out"] == ["packed"]
     assert "packed" not in {name for cell in table["cells"] for name in (cell["fastest"], *cell["ties"])}
 
 
 def test_a_crossover_lies_where_the_lines_cross_in_log_log(as_run: Any) -> None:
     run = as_run(two({64: (1e-3, 2e-3), 256: (4e-3, 2e-3)}))
-    table = advice.advise(frame.rows_of(run))
+    table = advice.advise(frame.rows_of(run), {})
     [crossing] = table["crossovers"]
     assert json.loads(json.dumps(table, allow_nan=False)) == table
     assert (crossing["from"], crossing["to"], crossing["between"]) == ("a", "b", [64, 256])
@@ -121,7 +121,7 @@ def test_implementations_tie_unless_a_large_difference_is_possible(
     data = two({64: (1e-3, median)}, apart=apart)
     data["benchmarks"].append(synthetic.row("c", synthetic.case(T=64), [0.97e-3, 0.98e-3, 0.99e-3]))
     data["benchmarks"].append(synthetic.row("d", synthetic.case(T=64), [9e-3, 9e-3, 9e-3]))
-    [cell] = advice.advise(frame.rows_of(as_run(data)))["cells"]
+    [cell] = advice.advise(frame.rows_of(as_run(data)), {})["cells"]
     assert (cell["fastest"], cell["ties"], cell["not_resolved"]) == ("c", ties, not_resolved)
     assert cell["verdict"] == said
 
@@ -129,7 +129,7 @@ def test_implementations_tie_unless_a_large_difference_is_possible(
 def test_a_tie_gives_no_crossover(as_run: Any) -> None:
     data = two({64: (1e-3, 1.005e-3), 256: (4e-3, 2e-3)})
     data["benchmarks"][0] = synthetic.row("a", synthetic.case(T=64), [0.99e-3, 1e-3, 1.01e-3], (0.9, 1.0, 1.1))
-    assert advice.advise(frame.rows_of(as_run(data)))["crossovers"] == []
+    assert advice.advise(frame.rows_of(as_run(data)), {})["crossovers"] == []
 
 
 def test_decoding_beside_forward_keeps_lengths_together(as_run: Any) -> None:
@@ -138,12 +138,12 @@ def test_decoding_beside_forward_keeps_lengths_together(as_run: Any) -> None:
         row = synthetic.row("a", synthetic.case(T=1, T_kv=keys, mode="decode", mask="none"), [1e-5])
         row["extra_info"]["id"] = f"decode-{keys}"
         data["benchmarks"].append(row)
-    table = advice.advise(frame.rows_of(as_run(data)))
+    table = advice.advise(frame.rows_of(as_run(data)), {})
     assert [crossing["crosses_at"] for crossing in table["crossovers"]] == [pytest.approx(128)]
 
 
 def test_no_crossover_where_one_is_always_ahead(as_run: Any) -> None:
-    assert advice.advise(frame.rows_of(as_run(two({64: (1, 2), 256: (3, 4)}))))["crossovers"] == []
+    assert advice.advise(frame.rows_of(as_run(two({64: (1, 2), 256: (3, 4)}))), {})["crossovers"] == []
 
 
 def test_an_older_run_is_used_for_cases_missing_in_the_newest(tmp_path: Path, printed: Any) -> None:

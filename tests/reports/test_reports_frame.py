@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import synthetic_runs as synthetic
 
+from reports.drawing import views
 from reports.judging import advice, frame
 from reports.reading.axes import Axis, axis_names
 from reports.reading.runs import Run
@@ -157,6 +158,6 @@ def test_a_run_of_skips_alone_has_an_empty_frame(as_run: Any) -> None:
 
 
 def test_values_far_above_all_others_do_not_set_the_scale() -> None:
-    assert frame.within([3.0, 1.0, 2.0, 40.0]) == [1.0, 2.0, 3.0]
-    assert frame.within([1.0, 7.0, 50.0]) == [1.0, 7.0, 50.0]
-    assert frame.within([5.0]) == [5.0]
+    assert views.within([3.0, 1.0, 2.0, 40.0]) == [1.0, 2.0, 3.0]
+    assert views.within([1.0, 7.0, 50.0]) == [1.0, 7.0, 50.0]
+    assert views.within([5.0]) == [5.0]

@@ -497,7 +497,7 @@ def test_a_ratio_claims_what_its_interval_shows() -> None:
     def of(low: float, high: float) -> ratios.Ratio:
         return ratios.Ratio(1.0, low, high)
 
-    assert of(0.7, 0.9).resolved and of(1.1, 1.3).resolved and not of(0.9, 1.1).resolved
+    assert of(0.7, 0.9).faster and of(1.1, 1.3).slower and not of(0.9, 1.1).faster and not of(0.9, 1.1).slower
     assert of(0.9, 1.1).known and not of(0.9, math.inf).known and not of(math.nan, 1.1).known
     told = {
         (0.9, 1.1): True,
