@@ -109,13 +109,15 @@ class History:
         if head == "c14":
             raise Skip("it can't be imported")
         slow = int(head[1:]) >= 17 > int(base[1:])
+        blocks = {"cell": [0, 0], "side": [0, 1], "seconds": [1e-3, 1e-3]}
         pairs = [
             *before,
             *(
-                {"logs": [["sdpa", name, self.noise.gauss(0.05 * slow, 0.004)] for name in "ab"], "seconds": 1.0}
+                {"logs": [["sdpa", name, self.noise.gauss(0.05 * slow, 0.004)] for name in "ab"], "seconds": 1.0,
+                 "blocks": blocks}
                 for _ in range(round(plan.seconds / 6))
             ),
-        ]
+        ]  # fmt: skip
         facts = {variant: {"kernel": "math" if slow and variant == "head" else "flash"} for variant in ("base", "head")}
         to_judge = {"impl": "sdpa", "failed": [], "word": "", "reason": "", "ratio": 1.0} | facts
         cells = [{"id": name} | to_judge for name in "ab"]

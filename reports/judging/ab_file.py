@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 from stats import effects, shares, verdict
-from stats.effects import Key
+from stats.estimate import grouped
 from stats.verdict import Verdict
 
 from ..reading import runs
@@ -20,13 +19,6 @@ from ..reading.runs import RunError
 from ..reading.words import plural
 from .comparison import VARIANTS, Cell, Comparison, changes, worst_first
 from .frame import key_of
-
-
-def is_saved(path: Path) -> bool:
-    """Whether a file is a saved comparison, or damaged and in a folder of such."""
-    with suppress(RunError):
-        return bool(read(path))
-    return path.is_file() and path.resolve().parent.name == runs.COMPARISONS
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -51,13 +43,13 @@ def comparison(path: Path, margin: float | None = None) -> Comparison:
     replicates, kept = data["pairs"], data["margin"] if margin is None else margin
     (logs, workloads, ends), times = effects.of_saved(replicates), _times(replicates)
     judged, implementations = verdict.of_replicates(logs, workloads, ends, kept)
-    each = fmean([replicate.get("seconds") or 0.0 for replicate in replicates] or [0.0])
+    each = fmean([replicate["seconds"] for replicate in replicates] or [0.0])
     cells = []
     for cell in data["cells"]:
         key, result = key_of(cell), Verdict(cell["word"], cell["reason"])
         if cell["ratio"] is not None:
-            result = _with_reach(judged.get(key, result), each * sum(map(math.isfinite, logs.get(key, ()))))
-        seconds = [median(times.get((key, variant), [math.nan])) for variant in (0, 1)]
+            result = _with_reach(judged[key], each * sum(map(math.isfinite, logs[key])))
+        seconds = [median(times.get((*key, variant), [math.nan])) for variant in (0, 1)]
         before, after = (cell.get(variant) or {} for variant in VARIANTS)
         broken = result.word == verdict.BROKEN or cell.get("failed") == ["head"]
         cells.append(Cell(*key, result, seconds[0], seconds[1], tuple(changes(before, after, kept)), broken))
@@ -75,15 +67,13 @@ def comparison(path: Path, margin: float | None = None) -> Comparison:
     )
 
 
-def _times(replicates: Sequence[Mapping[str, Any]]) -> dict[tuple[Key, int], list[float]]:
-    """Return the seconds of one call in every block, by cell and variant."""
-    found: dict[tuple[Key, int], list[float]] = {}
-    for replicate in replicates:
-        blocks = replicate.get("blocks") or {}
-        for cell, variant, seconds in zip(*(blocks.get(name, ()) for name in ("cell", "side", "seconds")), strict=True):
-            impl, case, _ = replicate["logs"][cell]
-            found.setdefault(((impl, case), variant), []).append(seconds)
-    return found
+def _times(replicates: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], list[float]]:
+    """Return the seconds of one call in every block, by implementation, case and variant."""
+    return grouped(
+        ((*replicate["logs"][cell][:2], variant), seconds)
+        for replicate in replicates
+        for cell, variant, seconds in zip(*(replicate["blocks"][it] for it in ("cell", "side", "seconds")), strict=True)
+    )
 
 
 def _with_reach(result: Verdict, spent: float) -> Verdict:

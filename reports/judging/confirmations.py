@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stats.estimate import grouped
 from stats.verdict import INCONCLUSIVE, Verdict
 
 from ..reading.axes import without_defaults
@@ -45,30 +47,28 @@ def open_steps(series: Sequence[Series], runs: Sequence[Run], known: Known) -> I
     """Yield slow-downs that have not recovered and have no conclusive comparison. A comparison has one device and one number
     of threads.
     """
-    together: dict[tuple[Any, ...], list[Series]] = {}
-    for one in series:
-        asked = key(one, one.open_step.at, runs) if one.open_step else None
-        if asked and (asked not in known or known[asked].word == INCONCLUSIVE):
-            base, head, _, _, threads = asked
-            options = {"base": base, "head": head, "threads": threads, "device": one.axes.get("device")}
-            together.setdefault(tuple(options.items()), []).append(one)
+    together = grouped(
+        ((*asked[:2], asked[-1], one.axes.get("device")), one)
+        for one in series
+        if one.open_step
+        and (asked := key(one, one.open_step.at, runs))
+        and (asked not in known or known[asked].word == INCONCLUSIVE)
+    )
     own = {name: given for run in runs for name, given in run.own.items()}
-    for given, cells in together.items():
+    for (base, head, threads, device), cells in together.items():
         impls = list(dict.fromkeys(own.get(one.impl, one.impl) for one in cells))
         cases = {one.id: without_defaults(one.axes) for one in cells}
-        yield Unconfirmed({**dict(given), "impl": impls}, [*cases.values()])
+        options = {"base": base, "head": head, "threads": threads, "device": device, "impl": impls}
+        yield Unconfirmed(options, [*cases.values()])
 
 
 def known(folder: Path) -> Known:
     """Return the verdicts of a machine's comparisons; of several comparisons of the same commits the newest counts."""
     found: dict[Key | None, Verdict] = {}
     for path in sorted((folder / COMPARISONS).glob("[0-9]*.json")):
-        try:
+        with suppress(RunError):
             data = ab_file.read(path)
-        except RunError:
-            continue
-        base, head = (data["sides"][variant].get("commit") for variant in VARIANTS)
-        if base and head:
-            for cell in ab_file.comparison(path).cells:
+            base, head = (data["sides"][variant].get("commit") for variant in VARIANTS)
+            for cell in ab_file.comparison(path).cells if base and head else ():
                 found[base, head, cell.impl, cell.id, data["threads"]] = cell.verdict
     return found

@@ -10,6 +10,7 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -89,10 +90,14 @@ def tell(
 
 def _comparison(options: argparse.Namespace) -> Comparison | int:
     """Return the comparison, or the exit code if two runs are of different machines; raises `RunError`."""
-    if options.base is None and ab_file.is_saved(Path(options.head)):
+    saved = None
+    if options.base is None:
+        with suppress(RunError):  # it is no saved comparison
+            saved = ab_file.comparison(Path(options.head), options.margin)
+    if saved:
         if given := [f"--{name}" for name in ("force", "results") if getattr(options, name)]:
             raise RunError(f"{options.head} is a comparison, not a run: leave out {given[0]}")
-        return ab_file.comparison(Path(options.head), options.margin)
+        return saved
     base, head = _base_and_head(options)
     if base.path.resolve() == head.path.resolve():
         raise RunError(f"BASE and HEAD are both {head.name}: name another run")

@@ -294,7 +294,7 @@ INPUTS = [
     # What would be ignored, and what was typed once too often, or in another order.
     refused("pr -q -v base", 3, "not allowed with argument"),
     refused("pr base other --baseline sdpa", 3, "--baseline is for the page of one run"),
-    refused("mkdir ab; echo '{}' > ab/x.json; pr compare ab/x.json --force", 3, "is a comparison, not a run: leave out --f"),
+    refused("mkdir ab; echo '{}' > ab/x.json; pr compare ab/x.json --force", 3, "ab/x.json: not a run file"),
     refused("pb sweep --save x --cluster ray --slurm-option time=1", 4, "--slurm-option goes with --cluster slurm"),
     refused("bench --autocast float32 --dry-run", 4, "not one of bfloat16, float16"),
     refused("bench --impl mine=mine:own --baseline own --dry-run", 4, "--baseline own: not among what runs: mine"),

@@ -248,8 +248,9 @@ def test_a_step_is_confirmed_by_an_interleaved_comparison(
         logs = [0.05, 0.0502, 0.0498, 0.05] if len(asked) > 1 else [0.05, -0.05, 0.05]
         said = vars(verdict.of_replicates({("sdpa", cell["id"]): logs}, {})[0]["sdpa", cell["id"]])
         sides = {side: {"label": side, "commit": step.options[side]} for side in ("base", "head")}
+        blocks = {"cell": [0, 0], "side": [0, 1], "seconds": [1e-3, 1e-3]}
         data = {"sides": sides, "cells": [cell | said],
-                "pairs": [{"logs": [["sdpa", cell["id"], log]], "seconds": 1.0} for log in logs],
+                "pairs": [{"logs": [["sdpa", cell["id"], log]], "seconds": 1.0, "blocks": blocks} for log in logs],
                 "margin": 0.01, "threads": 2, "seed": 1,
                 "seconds": 1.0, "neither": [], "command": "x", "fingerprints": {"base": {}, "head": {}}}  # fmt: skip
         folder = next(results.glob("*/0001_night.json")).parent / "ab"
