@@ -119,24 +119,17 @@ def test_a_headline_names_the_regression_despite_an_unchanged_mean(saved: Any) -
     assert f"Something regressed: {first}</h1>" in html and "30 more UNCHANGED, in “All numbers”" in html
 
 
-def test_another_margin_gives_other_verdicts(saved: Any) -> None:
-    file = saved(document({("sdpa", "T16"): noisy(0.02, 0.002)}))
-    assert [ab_file.comparison(file, margin).cells[0].verdict.word for margin in (None, 0.05)] == [
-        "REGRESSED",
-        "SLIGHT",
-    ]
-
-
 def of(saved: Any, logs: Logs, **more: Any) -> Comparison:
     return ab_file.comparison(saved(document(logs, **more)))
 
 
-def test_saved_comparisons_are_judged_again(saved: Any) -> None:
-    """The current rules apply, whatever verdict was saved."""
+@pytest.mark.parametrize(("margin", "word"), [(None, "REGRESSED"), (0.05, "SLIGHT")])
+def test_saved_comparisons_are_judged_again(saved: Any, margin: float | None, word: str) -> None:
+    """The current rules and another margin apply, whatever verdict was saved."""
     data = document({("sdpa", "T16"): noisy(0.02, 0.002)})
     data["cells"][0] |= {"word": "UNCHANGED"}
-    found = ab_file.comparison(saved(data))
-    assert found.cells[0].verdict.word == found.implementations["sdpa"].word == "REGRESSED"
+    found = ab_file.comparison(saved(data), margin)
+    assert found.cells[0].verdict.word == found.implementations["sdpa"].word == word
 
 
 def test_an_implementation_is_judged_on_all_its_cells_together(saved: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -53,12 +52,6 @@ def words(this: Comparison) -> set[tuple[str, str]]:
 
 def first(this: Comparison, impl: str) -> Cell:
     return next(cell for cell in this.cells if cell.impl == impl)
-
-
-def test_a_small_slow_down_is_found_over_all_cells_of_an_implementation(compared: Any) -> None:
-    this = compared(tracked.run(1), tracked.run(2, slower={"sdpa": 1.05}))
-    assert {name: said.word for name, said in this.implementations.items()} == dict(UNTOUCHED) | {"sdpa": "REGRESSED"}
-    assert this.code == 1 and not this.regressed
 
 
 def test_a_larger_margin_turns_a_regression_into_slight(compared: Any) -> None:
@@ -121,11 +114,6 @@ def test_printed_values_of_a_change_differ() -> None:
     ]  # fmt: skip
 
 
-def test_another_python_is_reported(compared: Any) -> None:
-    this = compared(tracked.run(1), tracked.run(2, machine_info={**synthetic.MACHINE, "python": "3.14.0"}))
-    assert "compared across versions: python (none, then 3.14.0)" in this.notes
-
-
 def test_another_kernel_is_reported_though_the_time_is_unchanged(
     command: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,18 +142,17 @@ def test_cells_of_one_variant_only_are_new_or_gone(compared: Any) -> None:
     assert ("sdpa", "GONE") in words(compared(all_three, fewer)) and compared(all_three, fewer).code == 0
 
 
-def test_a_benchmark_with_another_meaning_is_not_compared(compared: Any) -> None:
-    this = compared(tracked.run(1, extra={"case_hash": "a"}), tracked.run(2, extra={"case_hash": "b"}))
-    assert this.counts == {"INCONCLUSIVE": 12} and "the benchmark itself was changed" in this.cells[0].verdict.reason
-
-
-def test_memory_of_another_benchmark_or_machine_is_no_regression(compared: Any) -> None:
-    for other in ({"extra": {"case_hash": "b"}}, {"machine_info": {**synthetic.MACHINE, "threads": 4}}):
+def test_neither_times_nor_memory_of_another_benchmark_or_machine_are_judged(compared: Any) -> None:
+    for other, why in (
+        ({"extra": {"case_hash": "b"}}, "the benchmark itself was changed"),
+        ({"machine_info": {**synthetic.MACHINE, "threads": 4}}, "another machine"),
+    ):
         head = tracked.run(2, **other)
         tracked.cells(head, "sdpa")[0]["extra_info"]["peak_bytes"] = 2**21
         this = compared(tracked.run(1, extra={"case_hash": "a"} if "extra" in other else None), head)
         [change] = [change for cell in this.cells for change in cell.changes]
         assert this.code == 2 and change.what == "peak_bytes" and not change.worse
+        assert this.counts == {"INCONCLUSIVE": 12} and why in this.cells[0].verdict.reason
 
 
 def test_runs_without_a_common_cell_cannot_be_judged(compared: Any) -> None:
@@ -191,19 +178,6 @@ def test_force_shows_numbers_without_verdicts(command: Any, capsys: pytest.Captu
     out = capsys.readouterr().out
     assert "2.0x as slow" in out and "REGRESSED" not in out and "12 INCONCLUSIVE" in out
     assert out.count("another machine: threads") == 1 and "2 INCONCLUSIVE more" in out
-
-
-def test_a_change_is_equal_in_all_formats(command: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    head = tracked.without(tracked.run(2, slower={"sdpa": 1.2}), "fused", "unsupported", "no")
-    assert command(tracked.run(1), head, "--json", str(tmp_path / "x.json"), "--markdown", str(tmp_path / "x.md")) == 1
-    said = re.search(r"sdpa is (.*?) slower", capsys.readouterr().out)
-    data = json.loads((tmp_path / "x.json").read_text(), parse_constant=lambda name: pytest.fail(name))
-    assert data["counts"] == {"REGRESSED": 4, "GONE": 4, "INCONCLUSIVE": 4} and data["exit_code"] == 1
-    cell = data["cells"][0]
-    assert cell["word"] == "REGRESSED" and 1.1 < cell["low"] < cell["ratio"] < cell["high"] < 1.3
-    assert next(cell for cell in data["cells"] if cell["word"] == "GONE")["ratio"] is None
-    assert said and f"{(data['implementations']['sdpa']['ratio'] - 1) * 100:.1f} %" == said[1]
-    assert f"sdpa is {said[1]} slower" in (tmp_path / "x.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("form", ["json", "markdown", "html"])
@@ -249,7 +223,11 @@ def test_usage_errors_are_one_line_and_exit_code_3(
 
 def test_caveats_of_a_comparison(compared: Any) -> None:
     base = tracked.run(1, complete=False, state={"environment": {"OMP_PROC_BIND": "true"}})
-    different, incomplete, estimated = compared(base, tracked.run(2, state={"environment": {}})).notes
+    machine = {**synthetic.MACHINE, "python": "3.14.0"}
+    notes = compared(base, tracked.run(2, state={"environment": {}}, machine_info=machine)).notes
+    (versions,) = (note for note in notes if "versions" in note)
+    assert versions == "compared across versions: python (none, then 3.14.0)"
+    different, incomplete, estimated = (note for note in notes if note != versions)
     assert different == "the environment differs: OMP_PROC_BIND (true, then none)"
     assert incomplete == "0001_base is not complete"
     assert re.fullmatch(
@@ -378,15 +356,6 @@ def test_changed_implementations_are_no_anchors(compared: Any) -> None:
     this = compared(interleaved(1), interleaved(2, slower))
     assert {name for name, it in this.implementations.items() if it.word == "REGRESSED"} == set(slower)
     assert this.implementations["fused"].ratio == pytest.approx(1, abs=0.02)
-
-
-def test_one_changed_beside_two_unchanged_is_found(compared: Any) -> None:
-    """As in README: a kernel and two that it is compared with."""
-    sides = [
-        interleaved(seed, slower, impls=("einsum", "sdpa", "fused"))
-        for seed, slower in ((1, None), (2, {"einsum": 1.1}))
-    ]
-    assert compared(*sides).implementations["einsum"].word == "REGRESSED"
 
 
 def test_a_cell_that_changed_alone_is_reported(compared: Any) -> None:

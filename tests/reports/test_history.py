@@ -15,6 +15,7 @@ import pytest
 import synthetic_runs as synthetic
 import tracked_runs as tracked
 from outline import Outline
+from test_ab_file import document
 
 from reports.__main__ import main
 from reports.drawing.palette import Palette
@@ -173,16 +174,13 @@ def test_a_slow_down_that_recovered_is_marked_and_one_that_did_not_is_not(
     assert shown["fused"].open and shown["fused"].status.startswith("Became slower by")
 
 
-def test_the_latest_step_comes_first(nights: Any, cells: Any) -> None:
-    nights(lambda n: {"slower": {"sdpa": 1.3 if n >= 4 else 1.0, "einsum": 1.08 if n >= 8 else 1.0}})
-    assert [one.impl for one in cells()] == ["einsum"] * 4 + ["sdpa"] * 4 + ["fused"] * 4
-
-
 def test_a_lasting_slow_down_comes_before_later_steps(nights: Any, cells: Any, written: Any) -> None:
-    nights(lambda n: {"slower": {"sdpa": 1.1 if n >= 4 else 1.0, "einsum": 0.8 if n >= 8 else 1.0}})
-    assert [one.impl for one in cells()] == ["sdpa"] * 4 + ["einsum"] * 4 + ["fused"] * 4
+    """The latest one first."""
+    slower = {"sdpa": (1.1, 4), "fused": (1.1, 6), "einsum": (0.8, 8)}
+    nights(lambda n: {"slower": {impl: by if n >= night else 1.0 for impl, (by, night) in slower.items()}})
+    assert [one.impl for one in cells()] == ["fused"] * 4 + ["sdpa"] * 4 + ["einsum"] * 4
     assert ", in 4 of its 4 cells.</h1>" in (page := written())
-    assert "<h1>sdpa became slower by" in page and "in 0005_night, in 4" in page
+    assert "<h1>fused became slower by" in page and "in 0007_night, in 4" in page
 
 
 def test_all_that_became_slower_in_one_run_is_counted(nights: Any, written: Any) -> None:
@@ -206,11 +204,6 @@ def test_after_a_break_a_slow_down_is_open(nights: Any, cells: Any) -> None:
     nights(lambda n: {"slower": {"sdpa": 1.2 if n >= 4 else 1.0}, "extra": {"case_hash": str(n >= 9)}})
     for one in of("sdpa", cells()):
         assert [step.at for step in one.steps] == [4] and one.open_step is None
-
-
-def test_a_step_after_a_break_keeps_its_position(nights: Any, cells: Any) -> None:
-    nights(lambda n: {"slower": {"sdpa": 1.1 if 9 <= n < 13 else 1.0}, "extra": {"case_hash": str(n >= 3)}}, count=17)
-    assert {tuple((s.at, s.recovered) for s in one.steps) for one in of("sdpa", cells())} == {((9, 13), (13, None))}
 
 
 def test_runs_are_ordered_by_when_they_were_made(results: Path) -> None:
@@ -244,15 +237,10 @@ def test_a_step_is_confirmed_by_an_interleaved_comparison(
 
     def confirm(step: confirmations.Unconfirmed, where: Path) -> str:
         asked.append(step)
-        cell = {"impl": "sdpa", "id": synthetic.case_id(tracked.CASES[0]), "failed": [], "base": None, "head": None}
-        logs = [0.05, 0.0502, 0.0498, 0.05] if len(asked) > 1 else [0.05, -0.05, 0.05]
-        said = vars(verdict.of_replicates({("sdpa", cell["id"]): logs}, {})[0]["sdpa", cell["id"]])
+        noisy = [0.05, 0.0502, 0.0498, 0.05] if len(asked) > 1 else [0.05, -0.05, 0.05]
+        logs = {("sdpa", synthetic.case_id(tracked.CASES[0])): noisy}
         sides = {side: {"label": side, "commit": step.options[side]} for side in ("base", "head")}
-        blocks = {"cell": [0, 0], "side": [0, 1], "seconds": [1e-3, 1e-3]}
-        data = {"sides": sides, "cells": [cell | said],
-                "pairs": [{"logs": [["sdpa", cell["id"], log]], "seconds": 1.0, "blocks": blocks} for log in logs],
-                "margin": 0.01, "threads": 2, "seed": 1,
-                "seconds": 1.0, "neither": [], "command": "x", "fingerprints": {"base": {}, "head": {}}}  # fmt: skip
+        data = document(logs, sides=sides, threads=2)
         folder = next(results.glob("*/0001_night.json")).parent / "ab"
         folder.mkdir(exist_ok=True)
         (folder / f"{len(asked):04}_x.json").write_text(json.dumps(data))
@@ -331,8 +319,6 @@ def test_every_point_names_its_run_commit_and_torch(nights: Any, results: Path) 
     assert len(told) == RUNS
     for night, text in enumerate(told):
         assert all(what in text for what in (f"{night + 1:04}_night", f"c{night:09}", f"torch 2.{night}.0"))
-    assert [line[0] for line in chapter.table.rows] == [f"{n:04}_night" for n in range(RUNS, 0, -1)]
-    assert {"c000000011", "2.11.0"} <= set(chapter.table.rows[0])
 
 
 def test_a_long_history_names_the_newest_runs_and_draws_all(results: Path, written: Any, tmp_path: Path) -> None:
@@ -348,8 +334,6 @@ def test_a_long_history_names_the_newest_runs_and_draws_all(results: Path, writt
         marked = [f"{n:04}_night" for n in (31, *range(81, 121))]
         assert [told.split(":")[0] for told in titles] == marked
         assert [line[0] for line in chapter.table.rows] == marked[::-1]
-        line = next(path for path in ET.fromstring(str(chapter.drawing)).iter("path") if path.get("class") == "line")
-        assert len(line.attrib["d"].split()) == 2 * 120
     page = written()
     assert "The newest 40 points" in page and f"{5 - len(charted)} cells without a change" in page
     assert (tmp_path / "out" / "history" / "points.csv").read_text(encoding="utf-8").count("\n") == 1 + 120 * 5
@@ -362,18 +346,6 @@ def test_baselines_and_their_reasons_are_marked(nights: Any, written: Any, resul
     page = written()
     assert "accepted with it" in page and "baseline, accepted: traded &lt;b&gt;time&lt;/b&gt; for memory" in page
     assert "sdpa is slower by" in page and "<b>time</b>" not in page
-
-
-def test_the_page_loads_nothing_and_its_ids_are_unique(nights: Any, written: Any) -> None:
-    nights()
-    page = Outline(written())
-    assert {"script", "img", "link", "iframe"}.isdisjoint(page.names)
-    links = [
-        value for _, attributes in page.tags for key in ("src", "href", "xlink:href") if (value := attributes.get(key))
-    ]
-    assert all(link.startswith("#") or link == "points.csv" for link in links)
-    assert len(page.ids) == len(set(page.ids))
-    assert page.names.count("svg") == 1 + 3 + 12  # symbols, and a swatch a line
 
 
 def test_hostile_names_are_escaped(results: Path, written: Any) -> None:

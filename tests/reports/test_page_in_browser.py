@@ -188,15 +188,6 @@ def test_on_a_phone_each_number_has_its_heading(browser: Any, quick: Path) -> No
     assert before[1:5] == ['"slowdown"', '"95 % interval"', '"median"', '"peak memory"']
 
 
-def test_a_step_of_a_model_takes_one_line_and_its_likely_reason_is_whole(browser: Any, models: Path) -> None:
-    opened(browser, models)
-    rows = "[...document.querySelectorAll('details[open] tbody tr')].map((it) => [it.offsetHeight, it.innerText])"
-    heights, texts = zip(*run(browser, rows), strict=True)
-    lines = sorted(round(height / 25) for height in heights)
-    assert lines[:4] == [1] * 4 and max(lines) <= 2 and len(lines) == 6
-    assert sum("outside the core" in text for text in texts) == 2 and browser.execute_script(CUT, 1280) == []
-
-
 @pytest.mark.parametrize("kind", ["quick", "pair", "history"])
 def test_on_paper_nothing_is_cut(browser: Any, kind: str, request: pytest.FixtureRequest) -> None:
     opened(browser, request.getfixturevalue(kind))
@@ -237,14 +228,6 @@ def test_a_page_has_no_errors_fits_and_is_accessible(
     found = browser.execute_async_script("axe.run().then(({ violations }) => arguments[0](violations))")
     grave = [it for it in found if it["impact"] in ("serious", "critical")]
     assert [(it["id"], [node["html"][:160] for node in it["nodes"]][:4]) for it in grave] == []
-
-
-def test_dark_is_drawn_dark(browser: Any, quick: Path) -> None:
-    stroke = "getComputedStyle(document.querySelector('.lines .line')).stroke"
-    opened(browser, quick)
-    light = run(browser, stroke)
-    opened(browser, quick, night=True)
-    assert run(browser, stroke) != light
 
 
 @pytest.mark.parametrize("rows", [0, 1])

@@ -11,29 +11,14 @@ import synthetic_runs as synthetic
 
 from reports.__main__ import main
 from reports.judging import advice, frame
-from reports.reading import runs
 from reports.reading.runs import Run
 
-LLM = Path(__file__).parent / "data" / "llm.json"
-"""A real run of the sweep `llm`, less its samples."""
 
-
-def raw(run: Run) -> dict[str, dict[str, dict[str, float]]]:
-    """Stats and memory by case and implementation, straight from the file."""
-    cells: dict[str, dict[str, dict[str, float]]] = {}
-    for row in run.rows:
-        info = row["extra_info"]
-        cells.setdefault(info["id"], {})[info["impl"]] = {**row["stats"], "peak": info["peak_bytes"]}
-    return cells
-
-
-def two(
-    T_and_medians: dict[int, tuple[float, float]], spread: float = 0.01, apart: tuple[float, ...] = (1, 1, 1)
-) -> Any:
+def two(T_and_medians: dict[int, tuple[float, float]], apart: tuple[float, ...] = (1, 1, 1)) -> Any:
     """A run of `a` and `b`, with these medians at these T, and `b` by process so far `apart`."""
     return synthetic.document(
         [
-            synthetic.row(name, synthetic.case(T=T), [median * (1 - spread), median, median * (1 + spread)],
+            synthetic.row(name, synthetic.case(T=T), [0.99 * median, median, 1.01 * median],
                           apart if name == "b" else (1, 1, 1))
             for T, medians in T_and_medians.items() for name, median in zip("ab", medians, strict=True)
         ],
@@ -41,16 +26,15 @@ def two(
     )  # fmt: skip
 
 
-def test_without_significant_differences_the_smallest_median_is_chosen() -> None:
-    run = runs.read(LLM)
-    cells, advised = raw(run), advice.advise(frame.rows_of(run), {})["cells"]
-    assert {cell["id"] for cell in advised} == set(cells)
-    for cell in advised:
-        measured = cells[cell["id"]]
-        best = min(measured, key=lambda impl: measured[impl]["median"])
-        assert cell["fastest"] == best and cell["seconds"] == measured[best]["median"]
-        assert (cell["standing"], cell["ties"]) == ("", [])  # cell after cell, in one process
-        assert cell["bytes"] == measured[best]["peak"]
+def test_without_significant_differences_the_smallest_median_is_chosen(as_run: Any) -> None:
+    """Where cells were timed one after the other, in one process."""
+    data = two({64: (2e-3, 1e-3), 256: (3e-3, 4e-3)})
+    data["benchmarks"] = [synthetic.once(row) for row in data["benchmarks"]]
+    told = advice.advise(frame.rows_of(as_run(data)), {})["cells"]
+    assert [(it["T"], it["fastest"], it["seconds"], it["bytes"]) for it in told] == [
+        (64, "b", 1e-3, 2**20), (256, "a", 3e-3, 2**20),
+    ]  # fmt: skip
+    assert all((it["standing"], it["ties"]) == ("", []) for it in told)
 
 
 def test_a_length_that_was_not_measured_is_replaced_by_its_neighbours(tiny: Run) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import synthetic_runs as synthetic
 
 from reports.judging import findings, frame, grid
-from reports.pages.report import report
 from reports.reading.runs import Run
 
 MIB = 2**20
@@ -25,14 +24,6 @@ def test_wrong_outputs_are_warned_of(tiny: Run) -> None:
     others = [row for row in frame.rows_of(tiny) if row["impl"] != "packed"]
     [told] = findings.wrong(others, tiny.skipped)
     assert told.startswith(why) and "elsewhere" not in told
-
-
-def test_a_run_of_skips_has_no_findings(as_run: Any) -> None:
-    skipped = [{"impl": "a", "id": "B1", "reason": "out_of_memory", "detail": "too big"}]
-    run = as_run(synthetic.document([], skipped=skipped))
-    assert said(run) == [] and report(run).headline.startswith(
-        "No recommendation: no case of this run has times of two"
-    )
 
 
 def faulting(column: str = "kept_pages_s", **other: float | None) -> dict[str, Any]:

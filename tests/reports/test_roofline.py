@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import synthetic_runs as synthetic
 
-from reports.judging import frame, peaks, roofline
+from reports.judging import frame, roofline
 from reports.pages import tables
 from reports.pages.report import report
 from reports.reading.runs import Run
@@ -99,8 +99,3 @@ def test_a_cpu_has_no_share_of_a_peak(as_run: Any) -> None:
     run = as_run(synthetic.document([row], machine_info=synthetic.MACHINE | {"gpu": "NVIDIA H200"}))
     assert all(row["of_peak"] != row["of_peak"] for row in frame.rows_of(run))
     assert "TFLOP/s" not in tables.headings(report(run).grid)
-
-
-def test_peaks_rise_from_wider_to_narrower_formats() -> None:
-    for name, (_, *rates) in peaks.PEAKS.items():
-        assert len(rates) == 3 and rates == sorted(rates), name

@@ -10,7 +10,7 @@ from synthetic_runs import case, document, row
 
 from reports.judging import frame as fr
 from reports.judging.steps import Step, steps
-from reports.pages import more, page
+from reports.pages import more
 from reports.pages.report import report
 from stats.ratios import UNKNOWN, Ratio
 
@@ -34,15 +34,6 @@ def measured(as_run: Any, change: float, inside: float = SDPA) -> Any:
         inside_block = {"parts_s": parts, "core_shares": shares, "blocks": 1, "windows": [None], "depth": 28}
         rows.append(row(impl, block, [seconds] * 8, id=f"{block['T']}-block", **inside_block))
     return as_run(document(rows))
-
-
-def test_the_page_shows_a_step_unfolded(as_run: Any) -> None:
-    text = page.html(report(measured(as_run, 0.9)))
-    opened, folded = (
-        text.index("<details open>\n<summary>Attention in a"),
-        text.index("<details>\n<summary>Parts of a step"),
-    )
-    assert text.index("Inside the model") < opened < folded < text.index("Can I trust this?")
 
 
 def test_the_headline_has_the_speed_up_of_steps_not_of_cores(as_run: Any) -> None:
@@ -143,8 +134,3 @@ def test_a_share_lies_between_0_and_1(as_run: Any) -> None:
     at = case(scope="block", model="qwen3-0.6b")
     (step,) = steps(fr.rows_of(as_run(document([row("fused", at, [1e-2] * 8, **known)]))), "fused")
     assert step.share[1:] == (0.0, 1.0)
-
-
-def test_runs_without_models_have_no_tables_of_steps(as_run: Any) -> None:
-    run = as_run(document([row("fused", case(), [FUSED] * 8)]))
-    assert more.of_steps(run, fr.rows_of(run)) == []
