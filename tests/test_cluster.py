@@ -193,8 +193,6 @@ def test_a_sweep_without_nodes_is_resumed(tmp_path: Path, capsys: pytest.Capture
         (("--cluster", "ray", "--save", "x", "--model", "a/../../b.json"), "a/../../b.json does not reach the nodes"),
         (("--save", "x", "--quiet-machine", "--threads=2"), "leave out --threads"),
         (("--resume", "x", "--T", "64"), "--resume x continues with its original options"),
-        (("--resume", "x", "--processes", "3"), "--resume x continues with its original options"),
-        (("--resume", "x", "--save", "x"), "--resume x continues with its original options"),
     ],
 )
 def test_usage_errors(

@@ -93,7 +93,6 @@ listed.limits, true.limits = {"package": ("flash_attn",)}, {"returns_lse": True}
         (["--T", "16", "--T", "32"], "--T is given 2 times: give it once, as in --T 16,32"),
         (["--benchmark-min-rounds=3"], "--benchmark-min-rounds=3 changes nothing here: --cell-time, "),
         (["--list", "--cell-time", "1", "--dry-run"], "--list shows everything: leave out --cell-time, --dry-run"),
-        (["--scope", "core", "--qkv_bias", "on"], "a core has no projections: leave out --qkv_bias"),
         (["--swep", "quick"], "unrecognized arguments: --swep quick; did you mean --sweep?"),
         (["--gpu"], "did you mean --device cuda?"),
         (["--impl", "sdpa", "--baseline", "fused"], "--baseline fused: not among what runs: sdpa"),

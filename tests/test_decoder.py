@@ -225,14 +225,16 @@ def test_a_whole_layer_has_no_core_for_a_model() -> None:
     assert "put into a model" in str(impls.get("packed").refusal(small()))
 
 
-def test_events_of_nested_parts_are_counted_once() -> None:
-    events = [(1.0, "block", True), (2.0, "core", True), (5.0, "core", False), (6.0, "block", False)]
-    assert of_events(events, 0.0, 7.0) == {"around": 2.0, "block": 2.0, "core": 3.0}
-
-
-def test_a_part_that_ends_ends_those_within_it() -> None:
-    events = [(1.0, "block", True), (2.0, "core", True), (5.0, "block", False), (6.0, "core", False)]
-    assert of_events(events, 0.0, 7.0) == {"around": 3.0, "block": 1.0, "core": 3.0}
+@pytest.mark.parametrize(
+    ("first", "last", "found"),
+    [("core", "block", {"around": 2.0, "block": 2.0, "core": 3.0}),
+     ("block", "core", {"around": 3.0, "block": 1.0, "core": 3.0})],
+)  # fmt: skip
+def test_nested_parts_are_counted_once_and_end_with_the_outer_one(
+    first: str, last: str, found: dict[str, float]
+) -> None:
+    events = [(1.0, "block", True), (2.0, "core", True), (5.0, first, False), (6.0, last, False)]
+    assert of_events(events, 0.0, 7.0) == found
 
 
 @needs_transformers

@@ -167,39 +167,3 @@ def test_the_reference(case: Case, device: str) -> None:
             else ()
         )
         assert {x.device.type for x in (o, *grads) if x is not None} == {device}
-
-
-class MadeOnTheCpu(nn.Module):
-    """Forgets the device of a mask."""
-
-    def __init__(self, shape: impls.LayerShape):
-        super().__init__()
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-        scores = q @ k.mT + torch.zeros(q.shape[-2], k.shape[-2])
-        return torch.softmax(scores, -1) @ v
-
-
-class MadeOnTheCpuBackwards(torch.autograd.Function):
-    """Forgets the device in its backward pass alone."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        return grads[0] + torch.zeros(grads[0].shape)
-
-
-class Forgetful(MadeOnTheCpu):
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-        return torch.softmax(MadeOnTheCpuBackwards.apply(q) @ k.mT, -1) @ v
-
-
-@pytest.mark.parametrize(("core", "mode"), [(MadeOnTheCpu, "forward"), (Forgetful, "backward")])
-def test_a_tensor_made_on_the_cpu_is_found(core: type[nn.Module], mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    forgetful = replace(impls.get("fused"), core=core)
-    monkeypatch.setattr(impls, "get", lambda name: forgetful)
-    with pytest.raises(RuntimeError, match="device"):
-        outputs_of("fused", Case.of(**SIZES, scope="core", dtype="float32", mode=mode), "meta")

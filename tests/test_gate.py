@@ -157,20 +157,13 @@ def test_a_slow_implementation_passes_every_check(
     every_check(impl, Case.of(T=SLOW[name], H=impl.limits.heads or 3, D_h=16))
 
 
-@pytest.mark.parametrize("mode", ["forward", "backward"])
-def test_a_kernel_alone_passes(short_probes: None, mode: str) -> None:
-    every_check(impls.get("fused"), Case.of(T=33, H=3, D_h=16, mode=mode, scope="core"))
-
-
 def test_only_a_subset_of_rows_is_compared_when_the_reference_is_expensive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.checks.data.WHOLE", 1 << 29)
     case = Case.of(T=4096, H=2, D_h=16, scope="core")
     output = problem_of(case).output
     assert output.rows is not None
-    assert len(output.rows) == 1024
-    assert output.rows[0] == 0
-    assert output.rows[-1] == 4095
-    assert output.reference.shape == (1, 2, 1024, 16)
+    assert (output.rows[0], output.rows[-1]) == (0, 4095)
+    assert output.reference.shape == (1, 2, len(output.rows), 16) and len(output.rows) < 4096
     assert len({int(row) % 64 for row in output.rows}) == 64  # every place in a kernel's block
     second = problem_of(case, input_set=1).output.rows
     assert second is not None
@@ -258,23 +251,6 @@ def test_where_no_probe_is_allowed_the_case_itself_is_one() -> None:
     impl = impls.make("mine", wrong_kernels.wrong_beyond_512, limits=limits)
     with pytest.raises(Wrong, match=r"\(probe\), B1-T1536-H2.*t from 512 to 1535"):
         Gate().check(impl, Case.of(T=1536, H=2, D_h=8))
-
-
-@pytest.mark.parametrize(("name", "scope"), [("sdpa", "core"), ("packed", "layer")])
-def test_many_outputs_are_kept_of_a_short_probe_alone(name: str, scope: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, str, int]] = []
-    monkeypatch.setattr(
-        Gate, "_once", lambda self, what, impl, case, check: asked.append((check.__name__, case.scope, case.T))
-    )
-    case, impl = Case.of(T=1536, H=2, D_h=8), impls.get(name)
-    Gate().check(impl, case)
-    assert [it for it in asked if it[0] == "check_buffers"] == [("check_buffers", scope, 37)]
-    asked.clear()
-    long = replace(impl.limits, unless=lambda case: None if case.T == 1536 else "stands at 1536")
-    Gate().check(replace(impl, limits=long), case)
-    assert asked
-    assert {it[2] for it in asked} == {1536}
-    assert "check_buffers" not in {it[0] for it in asked}
 
 
 def test_a_compiled_form_alone_without_its_maximum_is_refused() -> None:

@@ -17,7 +17,6 @@ from bench.checks import reference
 from bench.checks.gate import check_case, prepare
 from bench.checks.problems import problem_of
 from impls import LayerShape, weights
-from impls.masks import causal_visible
 
 NAMES = [impl.name for impl in impls.registered()]
 MASKS = ["none", "causal", "padding", "causal+padding"]
@@ -126,49 +125,6 @@ def test_further_limits_have_docstrings_that_list_can_print() -> None:
     assert limits and all(str(it.__doc__).startswith(("No ", "Only ")) for it in limits)
 
 
-def test_additive_mask_equals_the_boolean_one() -> None:
-    """0 or -inf added to the scores equals the mask that is True where a key is visible."""
-    q, k, v = (torch.randn(1, 2, 6, 4) for _ in range(3))
-    visible = causal_visible(6, 6)
-    additive = torch.zeros(6, 6).masked_fill(~visible, -torch.inf)
-    boolean = impls.get("fused").kernel(q, k, v, attn_mask=visible)
-    probs = torch.softmax(q @ k.mT / 2 + additive, -1)
-    torch.testing.assert_close(boolean, probs @ v)
-    torch.testing.assert_close(impls.get("sdpa").kernel(q, k, v, attn_mask=additive), boolean)
-
-
-def test_the_mask_buffer_is_made_once_and_sliced() -> None:
-    layer = impls.get("fused").layer(LayerShape.heads(1, 2, max_T=9))
-    assert layer.core.visible.shape == (9, 9)
-    assert layer(torch.randn(1, 4, 2)).shape == (1, 4, 2)
-    assert layer.core.visible.equal(causal_visible(9, 9))
-
-
-def test_dropout_is_of_the_probabilities_and_only_in_training() -> None:
-    q, k = torch.randn(2, 1, 2, 64, 8).unbind()
-    eye = torch.eye(64).expand(1, 2, 64, 64)
-    torch.manual_seed(0)
-    for name in ("fused", "einsum", "mask_after_softmax", "sdpa"):
-        probs = impls.get(name).kernel(q, k, eye)
-        dropped = impls.get(name).kernel(q, k, eye, dropout_p=0.25)
-        kept = dropped != 0
-        assert 0.7 < kept.float().mean() < 0.8, name
-        torch.testing.assert_close(dropped[kept], probs[kept] / 0.75)
-    layer = impls.get("fused").layer(LayerShape.heads(1, 4, dropout=0.5)).eval()
-    x = torch.randn(1, 8, 4)
-    assert torch.equal(layer(x), layer(x))
-
-
-def test_a_taken_name_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"'sdpa' is already registered by impls\.sdpa"):
-        impls.register("sdpa")(lambda q, k, v: v)
-
-
 def test_a_layer_with_other_weights_is_refused() -> None:
     with pytest.raises(ValueError, match=r"has the weights none; the case needs W_k, W_o"):
         weights.load(nn.Linear(2, 2), weights.draw(LayerShape.heads(1, 2), torch.Generator()))
-
-
-def test_every_width_of_a_layer_is_a_number() -> None:
-    shapes = Case.of(T=4, H=2, D_h=3, d_model=7, dtype="float64").layer_shape, LayerShape.heads(2, 3, d_model=7)
-    assert [(it.d_model, it.d_out) for it in shapes] == [(7, 7)] * 2

@@ -15,7 +15,7 @@ from bench.ab.options import parser
 from bench.ab.plan import plan_of
 from bench.cases.case import Case
 from bench.cases.models import CODE, LATENT, MODELS, config_of, layers_of, notes_of
-from bench.cases.sweep import SWEEPS, of_points
+from bench.cases.sweep import of_points
 from bench.checks.gate import check_case
 from bench.selection.errors import UsageError
 from bench.selection.options import cases_of, select, sweep_of
@@ -77,11 +77,6 @@ def test_a_core_ignores_the_axes_of_its_layer() -> None:
 def test_decode_of_a_window_uses_the_querys_position() -> None:
     case = cases("mistral-7b", mode=("decode",), T=(8192,))["local"]
     assert (case.T, case.T_kv, case.mask, case.window) == (1, 8192, "causal_br", 4095)
-
-
-def test_the_llm_sweep_is_made_of_the_same_table() -> None:
-    widths = {(case.d_model, case.H_kv) for case in SWEEPS["llm"].cases("cpu")}
-    assert widths == {(768, 12), (896, 2), (4096, 8)}
 
 
 def test_options_that_do_not_fit_are_left_out_and_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import torch
 import impls
 from bench.cases import counting
 from bench.cases.axes import Axis
-from bench.cases.case import AXES, Case, tokens_of
+from bench.cases.case import AXES, Case
 from bench.cases.sweep import SWEEPS
 from bench.checks.gate import Gate, check_case
 from impls.masks import mask_of
@@ -101,11 +101,6 @@ def test_the_kernel_from_which_wrong_requests_are_made_passes(short_probes: None
     )
 
 
-def test_cost_of_padding() -> None:
-    case = of("1x100:100+9x1:100")
-    assert counting.padding_share(impls.get("padded_requests"), case) == 1 - 109 / 1000
-    assert counting.padding_share(impls.get("by_kind"), case) == 0
-    assert impls.get("by_kind").refusal(replace(case, requests=None)) == (
-        "by_kind computes requests in one batch only: --requests"
-    )
-    assert tokens_of("1x100:100+9x1:100")["T"] == 109
+def test_methods_for_requests_are_refused_without_them() -> None:
+    case = replace(of("1x100:100+9x1:100"), requests=None)
+    assert impls.get("by_kind").refusal(case) == "by_kind computes requests in one batch only: --requests"

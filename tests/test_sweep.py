@@ -35,11 +35,7 @@ def test_the_sweeps_hold_what_they_promise() -> None:
     assert {(c.T, c.H, c.dtype) for c in quick} == {
         (T, H, d) for T in (64, 256, 1024) for H in (1, 8) for d in ("float32", "bfloat16")
     }
-    assert {(c.B, c.D_h, c.mask) for c in quick} == {(1, 64, "causal")}
-    heads = SWEEPS["heads"].cases("cpu")
-    assert {c.H * c.D_h for c in heads} == {c.d_model for c in heads} == {1024}
-    (tutorial, _) = SWEEPS["tutorial"].cases("cuda")
-    assert (tutorial.B, tutorial.T, tutorial.d_model, tutorial.H, tutorial.device) == (8, 1024, 768, 12, "cuda")
+    assert {c.H * c.D_h for c in SWEEPS["heads"].cases("cpu")} == {1024}
     assert all(len({c.id for c in s.cases("cpu")}) == len(s.cases("cpu")) for s in SWEEPS.values())
 
 
@@ -55,11 +51,8 @@ def test_published_cases_are_measured_on_the_device_of_their_source() -> None:
     cases = {device: SWEEPS["published"].cases(device) for device in ("cpu", "cuda")}
     assert {it.case for it in PUBLISHED} == {*cases["cpu"], *cases["cuda"]}
     assert all(case.device == device for device, found in cases.items() for case in found)
-    (longest,) = published_of({"B1-T32768-H64-D_h128-bfloat16-cuda-H_kv=8-scope=core"})
-    assert (longest["seconds"], longest["impl"]) == (0.025566, "sdpa_cudnn")
-    for device, seconds in (("cpu", 0.110), ("cuda", 0.0011)):
-        tutorial = published_of({case.id for case in SWEEPS["tutorial"].cases(device)})
-        assert len(tutorial) == 8 and {it["impl"]: it["seconds"] for it in tutorial}["sdpa"] == seconds
+    tutorial = published_of({case.id for case in SWEEPS["tutorial"].cases("cpu")})
+    assert {it["impl"]: it["seconds"] for it in tutorial}["sdpa"] == 0.110
 
 
 def test_in_decode_t_counts_all_tokens() -> None:
@@ -99,17 +92,6 @@ def test_operations_against_torchs_own_counter(axes: dict[str, object]) -> None:
     with FlopCounterMode(display=False) as counter:
         reference.layer(x, x_kv, w, case.layer_shape)
     assert counting.flops(case) == counter.get_total_flops()
-
-
-def test_a_causal_mask_leaves_half() -> None:
-    for T, T_kv in ((4, 4), (6, 3), (3, 6), (1, 1)):
-        case = Case.of(T=T, T_kv=T_kv, H=1, D_h=1, source="cross")
-        assert counting.visible_pairs(case) == int(torch.ones(T, T_kv).tril().sum())
-
-
-def test_fewest_bytes() -> None:
-    case = Case.of(B=2, T=3, H=2, D_h=4, dtype="bfloat16")
-    assert counting.least_bytes(case) == 2 * (2 * 3 * 8 + 4 * 8 * 8 + 2 * 3 * 8)
 
 
 def test_operations_of_a_core_of_a_step_back_and_of_one_token() -> None:

@@ -18,7 +18,7 @@ import impls
 from bench.cases import counting
 from bench.cases.case import Case
 from bench.cases.cells import Cell
-from bench.cases.outcome import Unsupported, Wrong, classify
+from bench.cases.outcome import Wrong
 from bench.cases.sweep import SWEEPS
 from bench.checks.calls import recording
 from bench.checks.gate import Gate, check_case
@@ -301,8 +301,3 @@ def test_deterministic_algorithms_are_on_in_a_call_and_nowhere_else() -> None:
     with pytest.raises(ZeroDivisionError), recording(REPEATING):
         raise ZeroDivisionError
     assert not torch.are_deterministic_algorithms_enabled()
-
-
-def test_an_operator_without_a_deterministic_form_is_unsupported() -> None:
-    error = RuntimeError("put_ does not have a deterministic implementation, but you set ...")
-    assert isinstance(classify(error), Unsupported)
