@@ -92,10 +92,10 @@ def _resumed(config: pytest.Config, folder: Path, name: str) -> Run | None:
     options = begun["asked"]
     if asked(config) not in ({}, options):
         raise UsageError(f"run {name} was started with other options; `--resume {name}` alone finishes it")
-    allocator.choose(config.getoption("allocator"), begun=begun["machine_info"]["allocator"])
     run = Run(options, select(options, str(config.invocation_params.dir)), folder, name if journal else None)
     if not redo and begun.get("sources") != run.sources:
         raise UsageError(f"code or cases have changed since run {name} was started; {again}")
+    allocator.choose(config.getoption("allocator"), begun=begun["machine_info"]["allocator"])
     run.timing, run.command, run.traced = begun["timing"], begun["command"], begun["traced"]
     if journal is None:
         run.finished = {(it["extra_info"]["impl"], it["extra_info"]["id"]): it for it in begun["benchmarks"]}
