@@ -455,6 +455,23 @@ def test_a_run_whose_processes_differ_more_has_wider_intervals_in_all_its_cells(
     assert estimate.between_processes([[[0.1, 0.2, 0.3]]]) == estimate.PRIOR
 
 
+def test_a_ratio_claims_what_its_interval_shows() -> None:
+    def of(low: float, high: float) -> ratios.Ratio:
+        return ratios.Ratio(1.0, low, high)
+
+    assert of(0.7, 0.9).faster and of(1.1, 1.3).slower and not of(0.9, 1.1).faster and not of(0.9, 1.1).slower
+    assert of(0.9, 1.1).known and not of(0.9, math.inf).known and not of(math.nan, 1.1).known
+    told = {
+        (0.9, 1.1): True,
+        (0.6, 1.1): False,
+        (0.9, 1.6): False,
+        (1.1, 1.2): False,
+        (0.8, 0.9): False,
+        (0.8, 1.0): True,
+    }
+    assert {ends: of(*ends).tied for ends in told} == told
+
+
 def test_more_time_narrows_the_interval_of_the_visits_alone() -> None:
     visits = [0.1, 0.12, 0.14]
     half = stats.t.ppf(0.975, 2) * np.std(visits, ddof=1) / 3**0.5
