@@ -14,11 +14,13 @@ import pytest
 import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
+from bench.cases.counting import least_memory
 from bench.selection import allocator
 from bench.selection.allocator import KEEP, choose
 from bench.selection.errors import UsageError
 from bench.timing import malloc
-from bench.timing.devices.cpu import peak_rss
+from bench.timing.devices import host
+from bench.timing.devices.cpu import CpuMeter
 
 from .conftest import Suite, run_files
 
@@ -74,7 +76,7 @@ def test_a_library_is_preloaded_before_others(environ: dict[str, str], monkeypat
     monkeypatch.setattr("sys.platform", "linux")
     choose("tcmalloc")
     assert environ["LD_PRELOAD"] == "libtcmalloc.so.4 libiomp5.so"
-    assert peak_rss(lambda: 1) == (None, 1)
+    assert CpuMeter().resident(lambda: 1) == (None, 1)
     assert malloc.time_other_setting(lambda: pytest.fail("is called")) == {}
     environ.pop("LD_PRELOAD")
     with pytest.raises(UsageError, match=r"no libjemalloc\.so is found here"):
@@ -96,10 +98,18 @@ def test_the_environment_is_not_overruled(environ: dict[str, str]) -> None:
 
 
 @GLIBC
-def test_pages_are_kept_unless_that_could_exhaust_the_memory(environ: dict[str, str]) -> None:
+def test_pages_are_kept_unless_that_could_exhaust_the_memory(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     choose(None, [Cell(impls.get("fused"), Case.of(T=1 << 18, H=64, D_h=64))])
     assert not malloc.chosen()
-    choose(None, [Cell(impls.get("fused"), Case.of(T=256, H=8, D_h=64))])
+    small = [Cell(impls.get("fused"), Case.of(T=256, H=8, D_h=64))]
+    (tmp_path / "memory.max").write_text(f"{least_memory(small[0].impl, small[0].case)}\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(host, "CGROUP", tmp_path)  # of a container with less memory than the machine
+        choose(None, small)
+    assert not malloc.chosen()
+    choose(None, small)
     assert malloc.chosen() == KEEP
 
 

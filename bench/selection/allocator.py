@@ -7,11 +7,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from ctypes.util import find_library
 
-import psutil
-
 from ..cases.axes import nearest
 from ..cases.cells import Cell
 from ..cases.counting import least_memory
+from ..timing.devices.host import total_bytes
 from ..timing.malloc import KEEP, allocator_settings, chosen, has_glibc
 from .errors import UsageError
 
@@ -19,8 +18,8 @@ LIBRARIES = {"tcmalloc": ("tcmalloc_minimal", "tcmalloc"), "jemalloc": ("jemallo
 """Libraries to preload, of which the first installed one is used."""
 
 TIMES = 8
-"""Multiple of a cell's least memory that the machine must have for pages to be kept by default: a call's freed blocks stay
-resident, and leave gaps that its next ones don't fit into.
+"""Multiple of a cell's least memory that the machine, or its container, must have for pages to be kept by default: a call's
+freed blocks stay resident, and leave gaps that its next ones don't fit into.
 """
 
 ALLOCATORS = ("system", "keep", *LIBRARIES)
@@ -52,7 +51,7 @@ def choose(name: str | None, cells: Sequence[Cell] = (), begun: Mapping[str, str
 
 def _usual(cells: Sequence[Cell]) -> Mapping[str, str]:
     largest = max((least_memory(cell.impl, cell.case) for cell in cells), default=0)
-    return KEEP if has_glibc() and TIMES * largest <= psutil.virtual_memory().total else {}
+    return KEEP if has_glibc() and TIMES * largest <= total_bytes() else {}
 
 
 def _settings(name: str) -> dict[str, str]:

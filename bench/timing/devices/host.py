@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,16 +17,31 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def identity() -> dict[str, Any]:
-    return {"cpu": _model(), "cpu_capability": torch.backends.cpu.get_cpu_capability()}
+    model = found_in(Path("/proc/cpuinfo"), r"^model name\s*: (.*\S)") or platform.processor() or platform.machine()
+    return {"cpu": model, "cpu_capability": torch.backends.cpu.get_cpu_capability()}
+
+
+def total_bytes() -> int:
+    """Return the bytes of memory of the machine, or of this process's container."""
+    limit = found_in(CGROUP / "memory.max", r"(\d+)")  # else `max`
+    machine: int = psutil.virtual_memory().total
+    return min(machine, int(limit or machine))
 
 
 def free_bytes() -> int:
     """Return the free bytes of the machine, or of this process's container."""
-    free = [psutil.virtual_memory().available]
-    limit, used = (CGROUP / name for name in ("memory.max", "memory.current"))
-    if limit.exists() and (most := limit.read_text().strip()) != "max":
-        free.append(int(most) - int(used.read_text()) + _reclaimable())
-    return max(0, min(free))
+    total, machine = total_bytes(), psutil.virtual_memory()
+    if total == machine.total:
+        return int(machine.available)
+    used = found_in(CGROUP / "memory.current", r"(\d+)") or 0
+    cached = found_in(CGROUP / "memory.stat", r"^inactive_file (\d+)") or 0  # counts as used, and is freed on demand
+    return max(0, min(machine.available, total - int(used) + int(cached)))
+
+
+def found_in(path: Path, pattern: str) -> str | None:
+    """Return what the group of a pattern matches first in a file; None without the file, or a match."""
+    found = re.search(pattern, path.read_text(), re.MULTILINE) if path.exists() else None
+    return found[1] if found else None
 
 
 @contextmanager
@@ -37,19 +53,3 @@ def threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _reclaimable() -> int:
-    """Return the bytes of cached files, which count as used by the container and are reclaimed on demand."""
-    stat = CGROUP / "memory.stat"
-    lines = stat.read_text().splitlines() if stat.exists() else []
-    return next((int(line.split()[1]) for line in lines if line.startswith("inactive_file ")), 0)
-
-
-def _model() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
