@@ -159,7 +159,7 @@ def _measure(config: pytest.Config, run: Run, cells: list[Cell]) -> None:
         return
     deterministic = any(cell.case.deterministic for cell in run.selection.cells)
     folder, timeout = str(config.invocation_params.dir), run.timing["cell_timeout"]
-    setting = Setting(folder, None, timeout, quiet=False, deterministic=deterministic)
+    setting = Setting(folder, None, timeout, deterministic=deterministic)
     seed, fail_fast = config.getoption("shuffle"), bool(config.getoption("maxfail"))
     try:
         Measuring(run, left, lambda: WorkerClient(Variant("run"), setting), seed, fail_fast, tell).measure()

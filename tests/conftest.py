@@ -191,15 +191,14 @@ class LocalWorker:
     def send(self, do: str, starting: bool = False, **details: Any) -> None:
         self.sent = do, details
 
-    def receive(self) -> Reply:
+    def message(self) -> Reply:
         do, details = self.sent
         return self.ask(do, **details)
 
+    receive = message
+
     def fileno(self) -> int:
         return self.readable
-
-    def calls_done(self) -> bool:
-        return False
 
     def close(self) -> None:
         gc.enable()  # which timing disables
@@ -217,7 +216,7 @@ class InProcess(LocalWorker):
         from bench.cases.outcome import classify
 
         try:
-            reply: Reply = json.loads(json.dumps(getattr(self._tasks, do)(**details)))
+            reply: Reply = json.loads(json.dumps(getattr(self._tasks, do)(**details) or {}))
         except Exception as error:
             raise classify(error) from error
         return reply

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from functools import partial
+from multiprocessing import Pipe
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,29 +32,24 @@ def test_a_process_is_idle_when_its_threads_use_no_cpu_time(monkeypatch: pytest.
     assert len(slept) == 3
 
 
-def worker_of(asked: Callable[[], object]) -> tuple[WorkerClient, Callable[[bytes], int]]:
-    """A client whose worker calls `asked` at a request, and what writes the worker's lines."""
-    read, write = os.pipe()
+def worker_of(asked: Callable[[], object]) -> tuple[WorkerClient, Callable[[bytes], None]]:
+    """A client whose worker calls `asked` at a request, and what sends the worker's messages."""
+    ours, theirs = Pipe()
     client: Any = WorkerClient.__new__(WorkerClient)
-    client._unread, client._timeout = b"", 5.0
-    client._process = SimpleNamespace(
-        stdin=SimpleNamespace(write=lambda line: asked()), stdout=os.fdopen(read, "rb", 0), kill=lambda: None
-    )
-    return client, partial(os.write, write)
+    client._timeout = 5.0
+    client._pipe = SimpleNamespace(send_bytes=lambda request: asked(), recv_bytes=ours.recv_bytes, fileno=ours.fileno)
+    return client, theirs.send_bytes
 
 
-@pytest.mark.parametrize("beside", [b"", b'{"spent": {}}\n'])
-def test_another_worker_computes_once_the_calls_of_a_check_are_made(beside: bytes) -> None:
-    """The first worker replies when the second one is asked, or together with its blank line."""
+def test_another_worker_computes_once_the_calls_of_a_check_are_made() -> None:
     log: list[str] = []
 
     def second_asked() -> None:
         log.append("second asked")
-        says_second(b'{"spent": {}}\n')
-        if not beside:
-            says(b'{"spent": {}}\n')
+        says_second(b'{"spent": {}}')
+        says(b'{"spent": {}}')
 
-    first, says = worker_of(lambda: says(b"\n" + beside))
+    first, says = worker_of(lambda: says(b""))
     second, says_second = worker_of(second_asked)
 
     def script(name: str, client: WorkerClient) -> Script:
@@ -63,6 +57,4 @@ def test_another_worker_computes_once_the_calls_of_a_check_are_made(beside: byte
         log.append(f"{name} done")
 
     run_concurrently([script("first", first), script("second", second)])
-    assert log == (
-        ["first done", "second asked", "second done"] if beside else ["second asked", "first done", "second done"]
-    )
+    assert log == ["second asked", "first done", "second done"]

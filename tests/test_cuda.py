@@ -50,7 +50,7 @@ KERNEL, LAUNCH = 5e-6, 10e-6
 IDLE, POWER, HOT = 0x1, 0x4, 0x20
 
 
-def meter_of(gpu: SimulatedCuda, reader: Nvml | None = None) -> CudaMeter:
+def meter_of(gpu: SimulatedCuda, reader: Nvml = Nvml()) -> CudaMeter:  # noqa: B008  without GPUs
     return CudaMeter(gpu, reader, gpu.empty, gpu.clock)
 
 
@@ -322,7 +322,7 @@ def checked_ones(gpu: SimulatedCuda) -> Callable[..., torch.Tensor]:
 @pytest.mark.parametrize("faults", [False, True])
 def test_an_illegal_access_makes_its_process_unusable(faults: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = SimulatedCuda()
-    device = cuda.Device("cuda", bool, dict, int, CpuMeter, (), works=lambda: cuda.works(gpu, checked_ones(gpu)))
+    device = cuda.Device(bool, dict, int, CpuMeter, works=lambda: cuda.works(gpu, checked_ones(gpu)))
     monkeypatch.setitem(DEVICES, "cuda", device)
     gpu.work(KERNEL, faults=faults)
     reply = worker._failure(torch.AcceleratorError(ILLEGAL) if faults else ValueError("no such shape"))
@@ -411,8 +411,8 @@ def test_rocm_is_measured_as_far_as_torch_has_its_api_and_says_what_it_lacks(mon
 
     gpu = Instinct(launch=LAUNCH, miss=35e-6, l2=4 << 20)
     monkeypatch.setattr(torch.version, "hip", "7.1")
-    monkeypatch.setattr(cuda, "opened", lambda: None)
-    monkeypatch.setattr(nvml, "opened", lambda: None)
+    monkeypatch.setattr(cuda, "opened", Nvml)
+    monkeypatch.setattr(nvml, "opened", Nvml)
     monkeypatch.setitem(DEVICES, "cuda", replace(DEVICES["cuda"], present=lambda: True))
     assert cuda.identity(gpu) == {"gpu": "GPU 1", "driver": "unknown, ROCm 7.1"}
     assert machine.state()["gpus"] == []
@@ -563,7 +563,7 @@ def test_the_bits_are_those_of_nvml() -> None:
 @pytest.mark.parametrize("has_nvml", [True, False])
 def test_the_fingerprint_needs_no_nvml(has_nvml: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = SimulatedCuda()
-    monkeypatch.setattr(cuda, "opened", lambda: Nvml(SimulatedNvml(gpu)) if has_nvml else None)
+    monkeypatch.setattr(cuda, "opened", lambda: Nvml(SimulatedNvml(gpu) if has_nvml else None))
     built_for = f"unknown, CUDA {torch.version.cuda}"
     assert cuda.identity(gpu) == {"gpu": "GPU 1", "driver": "575.51.03" if has_nvml else built_for}
     assert not gpu.gpu.processes  # it needs no context
@@ -580,7 +580,8 @@ def test_without_nvml_there_are_no_readings(fault: type[Exception], monkeypatch:
     monkeypatch.setitem(sys.modules, "pynvml", None if fault is ImportError else Absent("pynvml"))
     nvml.opened.cache_clear()
     try:
-        assert (nvml.opened(), nvml.readings(), nvml.state()) == (None, [], [])
+        absent = nvml.opened()
+        assert (absent.all(), absent.state(), absent.driver(), absent.of(UUID)) == ([], [], None, None)
         assert machine.fingerprint()["gpu"] == (torch.cuda.get_device_name() if torch.cuda.is_available() else None)
     finally:
         nvml.opened.cache_clear()
@@ -600,7 +601,7 @@ def test_the_state_of_a_machine_holds_its_gpus(monkeypatch: pytest.MonkeyPatch) 
         "reasons": ["idle", "software thermal slowdown"], "uuid": f"GPU-{UUID}", "sm_mhz_chosen": 1500, "memory_mhz": 2619,
         "power_limit_w": 700.0, "compute_mode": 0, "mig": True,
     }  # fmt: skip
-    monkeypatch.setattr(nvml, "opened", lambda: None)
+    monkeypatch.setattr(nvml, "opened", Nvml)
     assert machine.state()["gpus"] == []
 
 
@@ -629,7 +630,7 @@ def test_the_doctor_on_a_gpu(monkeypatch: pytest.MonkeyPatch, reasons: int, foun
     gpu = SimulatedCuda()
     gpu.work(1.0)
     remark = doctor.Remark("GPU 0", found, advice)
-    monkeypatch.setattr(doctor, "readings", Nvml(SimulatedNvml(gpu, reasons)).all)
+    monkeypatch.setattr(doctor, "opened", lambda: Nvml(SimulatedNvml(gpu, reasons)))
     assert list(doctor.gpus()) == [remark]
 
 

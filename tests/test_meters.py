@@ -22,8 +22,10 @@ from bench.checks.calls import call_of
 from bench.checks.dispatch import kernel_in, traced
 from bench.checks.problem import inputs_of
 from bench.checks.problems import problem_of
-from bench.timing.devices.cpu import FLOOR, CpuMeter, left, memory_events, peak, peak_rss
+from bench.timing.devices import cpu
+from bench.timing.devices.cpu import FLOOR, CpuMeter, live, memory_events
 from bench.timing.devices.cuda import CudaMeter
+from bench.timing.malloc import as_system, has_glibc
 
 from .conftest import checked
 from .simulated_gpu import SimulatedCuda
@@ -108,6 +110,18 @@ def test_the_resident_set_includes_memory_allocated_outside_torch(takes: Any) ->
         assert CpuMeter().resident(private(takes))[0] == pytest.approx(taken + MIB, abs=FLOOR)
 
 
+@pytest.mark.skipif(not has_glibc(), reason="only glibc's free memory can be returned")
+def test_free_memory_that_malloc_keeps_does_not_hide_what_a_call_needs() -> None:
+    """Blocks of 24 MiB lie in the heap: glibc returns larger ones at once."""
+
+    def call() -> torch.Tensor:
+        return torch.ones(24 * MIB // 4)
+
+    with as_system():
+        for _ in range(3):
+            assert CpuMeter().resident(call)[0] == pytest.approx(24 * MIB, abs=FLOOR)
+
+
 def test_memory_that_the_first_call_keeps_is_part_of_the_peak() -> None:
     kept: dict[int, torch.Tensor] = {}
 
@@ -123,17 +137,19 @@ def test_memory_that_the_first_call_keeps_is_part_of_the_peak() -> None:
 
 
 @pytest.mark.parametrize("status", ["VmRSS:\t 10 kB\nVmHWM:\t 99999 kB\n", "Name: nothing of that kind\n", None])
-def test_a_high_water_mark_that_cannot_be_reset_is_not_reported(status: str | None, tmp_path: Path) -> None:
+def test_a_high_water_mark_that_cannot_be_reset_is_not_reported(
+    status: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "PROCESS", tmp_path)
     if status is not None:
         (tmp_path / "status").write_text(status)
-    assert peak_rss(lambda: None, tmp_path) == (None, None)
+    assert CpuMeter().resident(lambda: None) == (None, None)
 
 
-def test_peak_and_rest_of_events() -> None:
-    """Freeing 9, which was there before, doesn't count."""
-    events = [(9, -400), (1, 50), (2, 100), (1, -50), (3, 20)]
-    assert (peak(events), left(events)) == (150, 120)
-    assert (peak([]), left([])) == (0, 0)
+def test_bytes_that_are_live_after_each_event() -> None:
+    """Freeing 9, which was there before, doesn't count, nor does freeing 1 once more."""
+    assert live([(9, -400), (1, 50), (2, 100), (1, -50), (3, 20), (1, -50)]) == [0, 0, 50, 150, 100, 120, 120]
+    assert live([]) == [0]
 
 
 def test_an_unknown_format_of_the_trace_is_an_error() -> None:

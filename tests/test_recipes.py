@@ -11,7 +11,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from torch.profiler import ProfilerActivity
 
 from bench.cases import case
 from bench.timing.devices import DEVICES, Device, default_device, free_bytes
@@ -108,7 +107,7 @@ def test_reports_know_the_axis_from_the_run_file(
 def test_a_device_is_one_object(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tuple(DEVICES) == case.DEVICES
     known = {"npu": "NPU 9"}
-    npu = Device("npu", lambda: True, lambda: known, lambda: 7 << 30, CpuMeter, (ProfilerActivity.CPU,))
+    npu = Device(lambda: True, lambda: known, lambda: 7 << 30, CpuMeter)
     monkeypatch.setitem(DEVICES, "npu", npu)
     assert fingerprint().items() >= known.items()
     assert (free_bytes("npu"), default_device()) == (7 << 30, "npu")

@@ -109,9 +109,9 @@ def _word(base: str, head: str, may_go: bool) -> str:
 
 
 def _first_reply(workers: NamedWorkers, name: str) -> Reply | Skip:
-    """Return a process's replies to `cells` and `facts`, or how it ended."""
+    """Return a process's reply to `cells`, or how it ended."""
     try:
-        return workers.first_reply(name) | workers.clients[name].ask("facts")
+        return workers.first_reply(name)
     except Skip as ended:
         return ended
 

@@ -28,7 +28,7 @@ from .calls import Call, call_of, recording
 from .data import cache_sizes
 from .dropout import check_dropout, check_independence, check_shares, kept_probs, spanning, spanning_output
 from .patterns import PATTERNS
-from .problem import Errors, Expected, Inputs, Problem, copies, elsewhere, inputs_of, strided, surroundings_intact
+from .problem import Errors, Expected, Inputs, Problem, copies, elsewhere, inputs_of, same, strided, surroundings_intact
 from .problems import problem_of, showing_output, showing_probs, showing_tails
 from .shortening import shortened_rules
 
@@ -725,7 +725,7 @@ def _unchanged(now: Sequence[Tensor], before: Sequence[Tensor], fault: str, free
     for a, b in zip(now, before, strict=True):
         if free is not None and a.dim() == 4:
             a, b = (x.index_fill(-2, free, 0) for x in (a, b))
-        if not (torch.equal(a, b) or torch.isclose(a, b, rtol=0, atol=0, equal_nan=True).all()):  # free pages hold NaN
+        if not same([a], [b]):  # free pages hold NaN
             raise Wrong(fault)
 
 

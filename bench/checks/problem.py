@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -253,6 +253,12 @@ def elsewhere(numbers: Inputs, problem: Problem, first: dict[str, Tensor]) -> In
     )
     apart.refill(problem)
     return apart
+
+
+def same(found: Sequence[Tensor], known: Sequence[Tensor]) -> bool:
+    """Whether tensors are equal, NaN in the same places included."""
+    pairs = zip(found, known, strict=True)
+    return all(torch.equal(a, b) or torch.isclose(a, b, rtol=0, atol=0, equal_nan=True).all() for a, b in pairs)
 
 
 @torch.inference_mode(False)

@@ -152,7 +152,7 @@ def check(names: list[str], device: str, report: Callable[[Result], None]) -> No
     axes, around = ([sizes | it for it in problems] for problems in (PROBLEMS, AROUND))
     given = {"names": names, "axes": axes, "around": around}
     numbers = map(str, range(1 if device == "cuda" else min(MOST_WORKERS, os.cpu_count() or 1)))
-    setting = Setting(os.getcwd(), threads=None, quiet=False)
+    setting = Setting(os.getcwd(), threads=None)
     done: dict[int, Result] = {}
     first = 0  # of those that are not reported yet
 

@@ -17,7 +17,7 @@ from stats.arguments import Parser, as_typed
 
 from ..selection.choice import cpp_compiler
 from ..timing.devices import free_bytes
-from ..timing.devices.nvml import IDLE, SETTINGS, readings, words
+from ..timing.devices.nvml import IDLE, SETTINGS, opened, words
 from ..timing.machine import fingerprint
 
 BUSY = 0.10
@@ -126,7 +126,7 @@ def compiler() -> Iterator[Remark]:
 
 def gpus() -> Iterator[Remark]:
     """Report clocks and throttling of every GPU, by NVML."""
-    for index, gpu in enumerate(readings()):
+    for index, gpu in enumerate(opened().all()):
         advice = (
             "others use this GPU"
             if (gpu.busy_percent or 0) > 5

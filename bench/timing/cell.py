@@ -20,10 +20,10 @@ from ..checks import decoders, settings
 from ..checks.afterwards import check_idle_afterwards
 from ..checks.building import keeping_settings, module_of, prepare
 from ..checks.calls import Call, call_of, recording
-from ..checks.dispatch import kernel_in, operators_in, traced
+from ..checks.dispatch import kernel_in, operators_in
 from ..checks.dropout import check_same_noise, check_scatter
 from ..checks.gate import NEW_NUMBERS, CheckResult, Gate, check_call, checked_call, verify
-from ..checks.problem import Inputs, copies, inputs_of
+from ..checks.problem import Inputs, copies, inputs_of, same
 from ..checks.problems import problem_of
 from .devices import Memory, Meter, Work, free_bytes, meter_for, threads
 from .devices.cpu import FLOOR
@@ -81,15 +81,14 @@ class Built:
         if self.earlier and input_set == 0:
             self.time(1, input_set=1)  # in a run the comparison on fresh inputs comes first
         self.refill(input_set)
-        graphs = _graphs(self.cell)
+        compiled = _compiled(self.cell)
         with self.watched():
             seconds, fastest, output = time_block(self.meter, self.call.run, calls, slices, warm)
         if self.earlier:
-            found, kept = self.earlier
-            self.earlier = None
-            if not _same(found, kept):
+            earlier, self.earlier = self.earlier, None
+            if not same(*earlier):
                 raise Wrong("an output changed during a later call: both share one buffer")
-        if _graphs(self.cell) != graphs:
+        if _compiled(self.cell) != compiled:
             raise Skip("torch.compile made another graph while it was timed: compiling would be part of what is timed")
         if not self.cell.case.drops:
             self._compare(output, input_set)
@@ -126,8 +125,8 @@ class Built:
 
     def compare(self, seconds: float) -> list[float]:
         """Compare outputs of single calls on fresh inputs for `seconds`; returns the seconds of each. Raises as `time`."""
-        until, taken = perf_counter() + seconds, [self.time(1, input_set=1)[0]]
-        while perf_counter() < until:
+        until, taken = perf_counter() + seconds, list[float]()
+        while not taken or perf_counter() < until:
             taken.append(self.time(1, input_set=1)[0])
         return taken
 
@@ -143,9 +142,9 @@ class Built:
             self.input_set = input_set
 
     def _compare(self, output: Any, input_set: int) -> None:
-        found = _tensors(output, len(self.numbers.tensors))
+        found = _tensors(output, 1 + len(self.numbers.tensors))  # and in a backward the gradients of its inputs
         if (known := self.outputs.get(input_set)) is not None:
-            if _same(found, known):
+            if same(found, known):
                 return
             if self.cell.case.deterministic:
                 raise Wrong(f"in a timed call: {NOT_REPEATED}")
@@ -158,7 +157,7 @@ def time_block(meter: Meter, run: Work, calls: int, slices: int = 1, warm: int =
     """Return the seconds of one call, over the whole block and over its fastest slice, and the last output."""
     if meter.whole_blocks:  # at least one call before it: the first launch on an idle device takes longer
         calls, slices, warm = calls * slices, 1, max(1, warm)
-    taken, output = [], None
+    taken = []
     for i in range(slices):
         output = None  # is freed before the next output is computed
         seconds, output = meter.timed(run, calls, 0 if i else warm)
@@ -166,25 +165,18 @@ def time_block(meter: Meter, run: Work, calls: int, slices: int = 1, warm: int =
     return sum(taken) / slices / calls, min(taken) / calls, output
 
 
-def _tensors(output: Any, inputs: int) -> list[Tensor]:
-    """Return the compared tensors of a call: the output, and in a backward the gradients of its inputs."""
-    return [output] if isinstance(output, Tensor) else [x for x in output[: 1 + inputs] if x is not None]
-
-
-def _same(found: Sequence[Tensor], known: Sequence[Tensor]) -> bool:
-    """Whether tensors are equal, NaN in the same places included."""
-    pairs = zip(found, known, strict=True)
-    return all(torch.equal(a, b) or torch.isclose(a, b, rtol=0, atol=0, equal_nan=True).all() for a, b in pairs)
+def _tensors(output: Any, most: int | None = None) -> list[Tensor]:
+    """Return what a call returned, a tensor or a tuple with tensors, of which at most the first ones count."""
+    return [output] if isinstance(output, Tensor) else [x for x in output[:most] if x is not None]
 
 
 def check_fits(cell: Cell) -> None:
     """Raise `OutOfMemory` if a cell can't fit; trying it on the CPU would get the process killed."""
-    needed, free = least_memory(cell.impl, cell.case), free_bytes(cell.case.device)
-    if needed > free:
+    needed, device = least_memory(cell.impl, cell.case), cell.case.device
+    if needed > free_bytes(device):
         decoders.problem_of.cache_clear()  # gradients of other cases' reference models
         release()
-        free = free_bytes(cell.case.device)
-    if needed > free:
+    if needed > (free := free_bytes(device)):
         raise OutOfMemory(f"needs {bytes_text(needed)} at least, and {bytes_text(free)} are free")
 
 
@@ -282,10 +274,7 @@ class CheckCalls:
         if not self.sized and not self.built.cell.impl.dispatches:
             return self.built.call.run()
         with accounted("memory"):
-            if self.sized:
-                self.memory, trace, output = self.built.meter.memory(self.built.call.run)
-            else:
-                trace, output = traced(self.built.call.run)
+            self.memory, trace, output = self.built.meter.memory(self.built.call.run)
             self.kernel, self.operators = kernel_in(trace), operators_in(trace)
         return output
 
@@ -296,13 +285,11 @@ class CheckCalls:
             self.on_calls_done()
         if not isinstance(output, Tensor | tuple):
             return output
-        found = _tensors(
-            output, len(output) if self.built.cell.case.does.gradients else len(self.built.numbers.tensors)
-        )
+        found = _tensors(output)
         with threads(1):  # another worker may make a call
             kept = copies(found)
             check_idle_afterwards()
-            if not _same(found, kept):
+            if not same(found, kept):
                 raise Wrong("its output changes after the call has returned")
         self.built.earlier = [x.detach() for x in found], kept
         return output
@@ -317,19 +304,16 @@ class CheckCalls:
             built.perturb()  # a cache of results on the checked inputs must not appear fast initially
             self.time()
             built.refill(0)
-            self._check_noise(built.call.read(self.size()))
+            with accounted("gate"):
+                outputs = built.call.read(self.size())
+                check_scatter(outputs["output"], problem_of(case), case)
+                check_same_noise(outputs, problem_of(case))
             built.refill(1)
             built.module.eval()
             output = built.call.run()
             built.module.train()
         with accounted("gate"):
             verify(built.call.read(output), problem_of(case, input_set=1), NEW_NUMBERS)
-
-    def _check_noise(self, outputs: dict[str, Tensor]) -> None:
-        with accounted("gate"):
-            case = self.built.cell.case
-            check_scatter(outputs["output"], problem_of(case), case)
-            check_same_noise(outputs, problem_of(case))
 
     def repeat(self) -> None:
         """Make more calls if a result is inconclusive."""
@@ -370,26 +354,23 @@ def check_repeats(built: Built) -> None:
 
 def _compile(call: Call, cell: Cell) -> dict[str, Any]:
     """Return columns on the first call, which compiles; `compile_cache` is None without a new graph."""
-    before, misses = _graphs(cell), _cache_misses()
+    graphs, misses = _compiled(cell)
     start = perf_counter()
     with recording(cell.case), accounted("compiling"):
         call.run()
-    found = "cold" if _cache_misses() > misses else "warm"
-    return {"compile_s": perf_counter() - start, "compile_cache": None if _graphs(cell) == before else found}
+    seconds, (now, missed) = perf_counter() - start, _compiled(cell)
+    found = "cold" if missed > misses else "warm"
+    return {"compile_s": seconds, "compile_cache": None if now == graphs else found}
 
 
-def _graphs(cell: Cell) -> int:
-    """Return the number of graphs that torch.compile has made in this process; 0 for an eager cell, which needs none."""
+def _compiled(cell: Cell) -> tuple[int, int]:
+    """Return how many graphs torch.compile has made in this process, and for how many of them there was no code on disk;
+    zeros for an eager cell, which needs none.
+    """
     if not cell.impl.compiled:
-        return 0
-    from torch._dynamo.utils import counters
-
-    return counters["stats"]["unique_graphs"]
-
-
-def _cache_misses() -> int:
-    """Return the number of graphs for which this process found no compiled code on disk."""
+        return 0, 0
     from torch._dynamo.utils import counters
 
     inductor, autograd = counters["inductor"], counters["aot_autograd"]
-    return inductor["fxgraph_cache_miss"] + inductor["fxgraph_cache_bypass"] + autograd["autograd_cache_bypass"]
+    misses = inductor["fxgraph_cache_miss"] + inductor["fxgraph_cache_bypass"] + autograd["autograd_cache_bypass"]
+    return counters["stats"]["unique_graphs"], misses

@@ -28,9 +28,7 @@ CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 def last_level_cache() -> int | None:
     """Return the size of the last-level cache in bytes; None if the system doesn't provide it."""
-    texts = [it.read_text().strip() for it in CACHES.glob("index*/size")]
-    units = {"K": 1 << 10, "M": 1 << 20}
-    return max((int(text[:-1]) * units[text[-1]] for text in texts if text[-1:] in units), default=None)
+    return max((int(it.read_text().rstrip("K\n")) << 10 for it in CACHES.glob("index*/size")), default=None)
 
 
 def cold_s(built: Built, hot_s: float) -> float | None:
@@ -40,7 +38,7 @@ def cold_s(built: Built, hot_s: float) -> float | None:
     cache = last_level_cache()
     tensors = built.tensors
     size = sum(it.nbytes for it in tensors)
-    if cache is None or hot_s > LONGEST or not size or 4 * size > free_bytes("cpu"):
+    if cache is None or hot_s > LONGEST or 4 * size > free_bytes("cpu"):
         return None
     count = min(MOST_PLACES, 1 + math.ceil(2 * cache / size))
     filler = max(0, 2 * cache // MOST_PLACES - size)

@@ -62,8 +62,9 @@ class Block:
 
 def block_of(seconds: float) -> Block:
     """Return the block for a call of this many seconds."""
-    calls = max(1, math.ceil(SLICE / max(seconds, 1e-9)))
-    slices = max(1, math.ceil(BLOCK / max(calls * seconds, 1e-9)))
+    seconds = max(seconds, 1e-9)
+    calls = math.ceil(SLICE / seconds)
+    slices = math.ceil(BLOCK / (calls * seconds))
     warm = math.ceil(calls * slices * WARM_SHARE) if calls * slices > 1 else 0
     return Block(calls, slices, warm, (calls * slices + warm) * seconds + REQUEST)
 
@@ -89,10 +90,6 @@ class Visits:
         """Visits in which members with long blocks take part."""
         return LONG_VISITS if self.processes == 1 else LONG_VISITS // 2
 
-    def is_long(self, visit: int) -> bool:
-        """Whether members with long blocks take part in the `visit`-th visit."""
-        return (visit + 1) % (VISITS // self.long) == 0
-
     def counts(self, blocks: Mapping[Member, Block], visit: int, need: Mapping[Member, float]) -> dict[Member, int]:
         """Return the number of rounds of each member in the `visit`-th visit: `need` times the usual number (default
         1).
@@ -102,7 +99,7 @@ class Visits:
         """
         long = {member for member, block in blocks.items() if block.seconds > LONG_MEMBER}
         fewest = 0
-        if long and self.is_long(visit):
+        if long and (visit + 1) % (VISITS // self.long) == 0:
             within = COMMON_SECONDS / sum(block.seconds for block in blocks.values())
             fewest = max(1, round(min(COMMON_ROUNDS, within) / self.long / self.processes))
         if not fewest and not any(need.get(member, 1.0) for member in blocks):

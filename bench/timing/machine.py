@@ -38,7 +38,7 @@ def state() -> dict[str, Any]:
     return {
         "load": list(os.getloadavg()),
         "free_bytes": psutil.virtual_memory().available,
-        "gpus": nvml.state(),
+        "gpus": nvml.opened().state(),
         "system": f"{platform.system()} {platform.release()}",
         "environment": {name: os.environ[name] for name in sorted(os.environ) if SPEED.match(name)},
     }

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain, count
+from itertools import count
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -42,7 +42,7 @@ def parts_of(built: Built) -> dict[str, Any]:
             built.call.run()
             calls.append(of_events(events, start, perf_counter()))
     shares = [round(call["core"] / sum(call.values()), 6) for call in calls]
-    parts = {part: median(call[part] for call in calls) for part in sorted({part for call in calls for part in call})}
+    parts = {part: median(call[part] for call in calls) for part in sorted(calls[0])}
     decoder: Any = built.module
     windows = [attention.core.shape.window for attention in decoder.attentions]
     return {
@@ -72,12 +72,13 @@ def of_events(events: list[Event], start: float, end: float) -> dict[str, float]
 @contextmanager
 def watching(decoder: Any) -> Iterator[list[Event]]:
     """Record the events of calls within the block: those of a forward, and of the backward that follows it."""
-    events: list[Event] = []
-    watched = [_watch(module, part, events) for module, part in parts(decoder)]
+    events, handles = list[Event](), list[Any]()
+    for module, part in parts(decoder):
+        _watch(module, part, events, handles)
     try:
         yield events
     finally:
-        for handle in chain.from_iterable(watched):
+        for handle in handles:
             handle.remove()
 
 
@@ -91,9 +92,9 @@ def parts(decoder: Any) -> Iterator[tuple[nn.Module, str]]:
         yield from ((decoder.model.get_input_embeddings(), "embedding"), (head, "head"))
 
 
-def _watch(module: nn.Module, part: str, events: list[Event]) -> list[Any]:
+def _watch(module: nn.Module, part: str, events: list[Event], handles: list[Any]) -> None:
     """Record when a module's forward begins and ends, and its backward: once its output has a gradient, and once all of
-    its inputs have theirs. Returns handles of the hooks.
+    its inputs have theirs. Adds the handles of the hooks.
     """
 
     def note(begins: bool, *_: Any) -> None:
@@ -114,11 +115,10 @@ def _watch(module: nn.Module, part: str, events: list[Event]) -> list[Any]:
             (o[0] if isinstance(o, tuple) else o).register_hook(partial(note, True))
         note(False)
 
-    handles: list[Any] = [
+    handles += (
         module.register_forward_pre_hook(before, with_kwargs=True),
         module.register_forward_hook(after, with_kwargs=True),
-    ]
-    return handles
+    )
 
 
 def _differentiable(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:

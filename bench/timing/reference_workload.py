@@ -69,7 +69,6 @@ def software() -> dict[str, str]:
 class ReferenceWorkload:
     """Samples so far: for each workload its seconds, and when they were taken, in seconds since the run began."""
 
-    clock: Callable[[], float] = perf_counter
     seen: dict[str, list[dict[str, float]]] = field(default_factory=dict)
     _work: dict[str, Work] = field(default_factory=lambda: {name: make() for name, make in WORK.items()})
     _last: float = -math.inf
@@ -79,14 +78,14 @@ class ReferenceWorkload:
         has just timed.
         """
         with accounted("reference workload"):
-            here = {name: self._seconds(work) for name, work in self._work.items()}
+            here = {name: _seconds(work) for name, work in self._work.items()}
         for name, seconds in {**here, **elsewhere}.items():
             self.seen.setdefault(name, []).append({"at": at, "seconds": seconds})
-        self._last = self.clock()
+        self._last = perf_counter()
 
     def due(self) -> bool:
         """Whether the last sample is `EVERY` seconds old."""
-        return self.clock() - self._last >= EVERY
+        return perf_counter() - self._last >= EVERY
 
     def drift(self) -> float:
         """Return `conditions.drift` of the samples."""
@@ -102,11 +101,12 @@ class ReferenceWorkload:
         """Return the samples for the run file."""
         return {"drift": self.drift(), "looks": self.seen}
 
-    def _seconds(self, work: Work) -> float:
+
+def _seconds(work: Work) -> float:
+    work()
+    spent = []
+    for _ in range(BLOCKS):
+        start = perf_counter()
         work()
-        spent = []
-        for _ in range(BLOCKS):
-            start = self.clock()
-            work()
-            spent.append(self.clock() - start)
-        return median(spent)
+        spent.append(perf_counter() - start)
+    return median(spent)

@@ -135,16 +135,13 @@ class Rooflines:
 
         On a busy machine, threads that wait for each other are slower than a single one.
         """
-        fastest = self._fastest_block(meter, call, fewest)
-        if torch.get_num_threads() == 1 or not single:
-            return fastest
-        with threads(1):
-            return min(fastest, self._fastest_block(meter, call, fewest))
-
-    def _fastest_block(self, meter: Meter, call: Work, fewest: int) -> float:
-        meter.seconds(call, 1)
-        one = meter.seconds(call, 1)
-        calls = max(1, int(self.seconds / 20 / max(one, 1e-7)))
-        fewest = max(2, min(fewest, int(LONGEST_COPIES / (calls * one))))
-        blocks = max(fewest, min(10, int(self.seconds / (calls * one))))
-        return min(one, *(meter.seconds(call, calls) / calls for _ in range(blocks)))
+        found = []
+        for count in dict.fromkeys([torch.get_num_threads(), *[1] * single]):
+            with threads(count):
+                meter.seconds(call, 1)
+                one = meter.seconds(call, 1)
+                calls = max(1, int(self.seconds / 20 / max(one, 1e-7)))
+                least = max(2, min(fewest, int(LONGEST_COPIES / (calls * one))))
+                blocks = max(least, min(10, int(self.seconds / (calls * one))))
+                found += [one, *(meter.seconds(call, calls) / calls for _ in range(blocks))]
+        return min(found)

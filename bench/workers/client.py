@@ -1,16 +1,17 @@
-"""Clients of worker processes: requests over pipes with a time limit. A lost process raises `Lost`, and is replaced."""
+"""Clients of worker processes: requests over a pipe each with a time limit. A lost process raises `Lost`, and is replaced."""
 
 from __future__ import annotations
 
 import json
-import os
 import select
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing import Pipe
 from pathlib import Path
 from threading import TIMEOUT_MAX
 from time import monotonic
@@ -67,11 +68,9 @@ class Setting:
     folder: str
     """The user's current folder, from which modules can be imported."""
     threads: int | None = 1
-    """Threads of a worker; None for torch's default."""
+    """Threads of a worker, whose allocator then returns no memory; None for torch's default, and the environment's."""
     timeout: float = 300.0
     """Most seconds of one request."""
-    quiet: bool = True
-    """Whether workers' allocators return no memory, and pinned workers have as many cores as threads."""
     repository: Path = CHECKOUT
     """Git repository around `folder`; each variant may have its own tree of it."""
     deterministic: bool = False
@@ -86,26 +85,29 @@ class WorkerClient:
         if variant.tree:
             below = variant.tree / folder.relative_to(setting.repository)
             folder = below if below.is_dir() else variant.tree
+        self._pipe, theirs = Pipe()
         given = {
-            "impls": str(variant.impls),
-            "folder": str(folder),
-            "trees": [str(setting.repository), str(variant.tree)] if variant.tree else None,
+            "pipe": theirs.fileno(),
+            "impls": variant.impls,
+            "folder": folder,
+            "repository": setting.repository,
+            "tree": variant.tree,
             "threads": setting.threads,
-            "slower": dict(variant.slower),
+            "slower": variant.slower,
             "deterministic": setting.deterministic,
         }
         self._timeout = setting.timeout
-        self._deadline, self._overdue, self._unread = 0.0, "", b""
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (as long as the process lives)
         self._process = start(
-            [variant.python, "-P", "-c", MAIN, json.dumps(given)],
-            env=quiet_environment(setting.threads or 1) if setting.quiet else None,
+            [variant.python, "-P", "-c", MAIN, json.dumps(given, default=str)],
+            env=quiet_environment(setting.threads) if setting.threads else None,
             cwd=folder,
-            stdin=-1,
-            stdout=-1,
+            stdin=subprocess.DEVNULL,
+            stdout=self._stderr,
             stderr=self._stderr,
-            bufsize=0,
+            pass_fds=[theirs.fileno()],
         )
+        theirs.close()
 
     def ask(self, do: str, **details: Any) -> Reply:
         """Send a request and return its reply; raises `Skip` if it fails, and `Lost` if the process can't go on."""
@@ -114,58 +116,50 @@ class WorkerClient:
 
     def send(self, do: str, starting: bool = False, **details: Any) -> None:
         """Send a request, whose reply `receive` returns. `starting`: as the first one of a new process."""
-        assert self._process.stdin
         limit, what = (STARTING, "to start") if starting else (self._timeout, "(--cell-timeout)")
         self._deadline = monotonic() + min(limit, TIMEOUT_MAX)
         self._overdue = f"took longer than {limit:g} s {what}: its process was ended"
         with suppress(OSError):  # it has ended, as `receive` finds
-            self._process.stdin.write(json.dumps({"do": do} | details).encode() + b"\n")
+            self._pipe.send_bytes(json.dumps({"do": do} | details).encode())
 
     def receive(self) -> Reply:
         """Return the reply to the request sent; raises as `ask` does."""
-        reply: Reply = json.loads(self._line())
+        while (reply := self.message()) is None:
+            pass
+        return reply
+
+    def message(self) -> Reply | None:
+        """Return the reply to the request sent, or before it None once the request has made its calls, which an empty
+        message reports; raises as `ask` does.
+        """
+        if not select.select([self], [], [], self.left)[0]:
+            self._process.kill()
+            raise Lost(self._overdue, "timeout")
+        try:
+            text = self._pipe.recv_bytes()
+        except (EOFError, OSError):
+            raise Lost(self._exit_reason()) from None
+        if not text:
+            return None
+        reply: Reply = json.loads(text)
         add_spent(reply.pop("spent"))
         if "failed" in reply:
             raise (Lost if reply.get("unusable") else Skip)(reply["detail"], reply["failed"])
         return reply
 
-    def calls_done(self) -> bool:
-        """Whether the request has made its calls, which a blank line reports, and its reply has not arrived."""
-        if b"\n" not in self._unread and self.left:
-            self._unread += os.read(self.fileno(), 1 << 16)
-        if not self._unread.startswith(b"\n"):
-            return False
-        self._unread = self._unread[1:]
-        return b"\n" not in self._unread
-
     def fileno(self) -> int:
-        """Return the descriptor of the reply's pipe, for waiting on several workers."""
-        assert self._process.stdout
-        return self._process.stdout.fileno()
+        """Return the descriptor of the pipe, for waiting on several workers."""
+        return self._pipe.fileno()
 
     def close(self) -> None:
-        """End the process and close its pipes."""
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout, self._stderr):
-            if pipe:
-                pipe.close()
+        """End the process and close its pipe."""
+        with self._pipe, self._stderr, self._process:
+            self._process.kill()
 
     @property
     def left(self) -> float:
         """Seconds until the reply is overdue."""
         return max(0.0, self._deadline - monotonic())
-
-    def _line(self) -> bytes:
-        while b"\n" not in self._unread:
-            if not select.select([self], [], [], self.left)[0]:
-                self._process.kill()
-                raise Lost(self._overdue, "timeout")
-            if not (read := os.read(self.fileno(), 1 << 16)):
-                raise Lost(self._exit_reason())
-            self._unread += read
-        line, _, self._unread = self._unread.partition(b"\n")
-        return line or self._line()
 
     def _exit_reason(self) -> str:
         """Describe how the process ended, with its last output."""
@@ -191,17 +185,20 @@ class Request(NamedTuple):
 Script = Generator[Request, Reply, None]
 """A sequence of requests to workers: yields requests, and receives each reply or its exception."""
 
-Start = Callable[[str], WorkerClient]
-"""Starts the process of that name."""
-
 
 def run_concurrently(scripts: Sequence[Script]) -> None:
     """Run scripts concurrently, each with its own worker. Uses one thread, since a worker ends with its parent's thread."""
     pending: dict[Script, Request] = {}
     sent: dict[Script, Request] = {}
     calls_done = set[Script]()
+
+    def advance(script: Script, reply: Reply | Skip | None = None) -> None:
+        """Pass a script its reply, and store its next request."""
+        with suppress(StopIteration):
+            pending[script] = script.throw(reply) if isinstance(reply, Skip) else script.send(reply)  # type: ignore[arg-type]
+
     for script in scripts:
-        _advance(script, pending, None)
+        advance(script)
     while pending or sent:
         for script, request in list(pending.items()):
             busy = [it for of, it in sent.items() if of not in calls_done]
@@ -213,22 +210,16 @@ def run_concurrently(scripts: Sequence[Script]) -> None:
         replied = select.select(clients, [], [], min((it.left for it in clients), default=0.0))[0]
         for script, request in list(sent.items()):
             if request.client in replied or not request.client.left:
-                if request.client.calls_done():
+                try:
+                    reply: Reply | Skip | None = request.client.message()
+                except Skip as outcome:
+                    reply = outcome
+                if reply is None:
                     calls_done.add(script)
                     continue
                 del sent[script]
                 calls_done.discard(script)
-                try:
-                    reply: Reply | Skip = request.client.receive()
-                except Skip as outcome:
-                    reply = outcome
-                _advance(script, pending, reply)
-
-
-def _advance(script: Script, pending: dict[Script, Request], reply: Reply | Skip | None) -> None:
-    """Pass a script its reply, and store its next request."""
-    with suppress(StopIteration):
-        pending[script] = script.throw(reply) if isinstance(reply, Skip) else script.send(reply)  # type: ignore[arg-type]
+                advance(script, reply)
 
 
 def checking(
@@ -245,14 +236,19 @@ def checking(
     return (yield Request(client, "check", {"what": what, "keep": keep, "memory": memory}, threaded))
 
 
+@dataclass
 class NamedWorkers:
     """The named worker processes of a measurement, from its creation to `close`; a lost one is replaced."""
 
-    def __init__(self, start: Start, imports: Mapping[str, Mapping[str, Any]], do: str = "cells"):
-        """`imports`: by name, the details of the request `do`, which every process of that name gets first."""
-        self._start, self._imports, self._do = start, imports, do
-        self.clients: dict[str, WorkerClient] = {}
-        for name in imports:
+    start: Callable[[str], WorkerClient]
+    """Starts the process of that name."""
+    imports: Mapping[str, Mapping[str, Any]]
+    """By name, the details of the request `do`, which every process of that name gets first."""
+    do: str = "cells"
+    clients: dict[str, WorkerClient] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in self.imports:
             self._begin(name)
 
     def first_reply(self, name: str) -> Reply:
@@ -270,5 +266,5 @@ class NamedWorkers:
             client.close()
 
     def _begin(self, name: str) -> None:
-        self.clients[name] = self._start(name)
-        self.clients[name].send(self._do, starting=True, **self._imports[name])
+        self.clients[name] = self.start(name)
+        self.clients[name].send(self.do, starting=True, **self.imports[name])

@@ -21,8 +21,7 @@ PR_SET_PDEATHSIG = 1
 
 def quiet_environment(threads: int = 1) -> dict[str, str]:
     """Return the environment of a process that has this many threads and an allocator that returns no memory."""
-    counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
-    return {**os.environ, **counts, **KEEP, "KINETO_LOG_LEVEL": "99"}
+    return {**os.environ, **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads)), **KEEP}
 
 
 def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:

@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
+from torch.profiler import ProfilerActivity, profile, schedule
 
 from impls import Impl, get
 from impls.registry import eager_name
@@ -70,13 +71,13 @@ class Workload:
     def __init__(self, name: str):
         self._run, self.meter = (WORK | GPU_WORK)[name](), meter_for("cuda" if name in GPU_WORK else "cpu")
 
-    def time(self, calls: int, slices: int = 1, warm: int = 0, input_set: int = 0) -> tuple[float, float]:
+    def time(self, calls: int, slices: int = 1, warm: int = 0) -> tuple[float, float]:
         """Return the same times as `Built.time`."""
         return time_block(self.meter, self._run, calls, slices, warm)[:2]
 
 
 class Tasks:
-    """Handlers of requests, one method each; return values are the replies, as JSON."""
+    """Handlers of requests, one method each; return values are the replies, as JSON, and None is an empty one."""
 
     def __init__(
         self, folder: str, threads: int | None = None, slower: dict[str, float] | None = None, tree: str | None = None,
@@ -96,7 +97,6 @@ class Tasks:
         self._slower = slower or {}
         self._gate = Gate()
         self._on_calls_done = on_calls_done
-        self._workloads: dict[str, Workload] = {}
         self._rooflines = Rooflines()
         self._kernels: set[tuple[str, Case]] = set()
         """Layers' kernels shown to cache nothing, at one length; at every length the layer itself gets fresh inputs."""
@@ -104,14 +104,11 @@ class Tasks:
         self._outputs: dict[Key, dict[int, list[torch.Tensor]]] = {}
         """Checked outputs of every cell prepared before: a cell that is rebuilt need not be checked again."""
 
-    def facts(self) -> Reply:
-        """Return {"fingerprint": what two variants must share, "workloads": {name: version}}."""
-        return {"fingerprint": fingerprint(), "workloads": software()}
-
     def cells(self, names: list[str], whole_registry: bool = False, cases: Sequence[Reply] = ()) -> Reply:
         """Return the available implementations among the requested names (none: those of the sweep), with their cells.
 
-        {"cells": {name: {case id: None, or why it can't be measured}}, "unknown": {name: why it is missing}}
+        {"cells": {name: {case id: None, or why it can't be measured}}, "unknown": {name: why it is missing},
+        "fingerprint": what two variants must share, "workloads": {name: version}}
         """
         known: dict[str, dict[str, str | None]] = {}
         unknown = {}
@@ -124,7 +121,7 @@ class Tasks:
                 continue
             of_impl = [Cell(impl, Case(**case)) for case in cases]
             known[impl.name] = {cell.case.id: str(why) if (why := skip_of(cell)) else None for cell in of_impl}
-        return {"cells": known, "unknown": unknown}
+        return {"cells": known, "unknown": unknown, "fingerprint": fingerprint(), "workloads": software()}
 
     def cases(self, names: list[str], axes: list[Reply], around: list[Reply]) -> Reply:
         """Return the cases that `check` runs for each implementation: with scope `core` if it is a kernel, else `layer`.
@@ -163,13 +160,12 @@ class Tasks:
                     "start in the folder of your repository that holds it"
                 )
 
-    def probe(self, what: str, impl: str, case: Reply) -> Reply:
+    def probe(self, what: str, impl: str, case: Reply) -> None:
         """Check an implementation on probes, and build the module of a cell."""
         cell = self._cell(impl, case)
         self._ready.pop(what, None)  # one rejected while it was timed, which would take the memory of this one
         with as_system():
             self._ready[what] = probe(cell, self._gate)
-        return {}
 
     def check(self, what: str, keep: bool = True, memory: bool = True) -> Reply:
         """Check a built cell against the reference, and measure its call; returns the resulting columns of the row:
@@ -186,12 +182,11 @@ class Tasks:
         with as_system():
             checked = check_built(built, memory, (lambda: None) if calls_again else self._on_calls_done)
         known = memory and not cell.impl.limits.own_memory
-        rows = problem_of(cell.case).output.rows
         columns = {
             **asdict(checked.errors),
             **{name: size if known else None for name, size in asdict(checked.memory).items()},
             **built.columns,
-            "rows_compared": cell.case.T if rows is None else len(rows),
+            "rows_compared": problem_of(cell.case).output.reference.shape[-2],
             "peak_rss_bytes": checked.peak_rss_bytes,
             "kernel": checked.kernel,
             "operators": checked.operators,
@@ -218,13 +213,12 @@ class Tasks:
                 built.call = replace(built.call, run=built.meter.slowed(built.call.run, share))
         return self._warmed(what, built)
 
-    def grow(self, impl: str, case: Reply) -> Reply:
+    def grow(self, impl: str, case: Reply) -> None:
         """Grow the heap beyond what a cell needs, so that no timed call faults pages, and memory layouts differ less."""
         cell = self._cell(impl, case)
         size = min(GROWTH * least_memory(cell.impl, cell.case), SHARE * free_bytes("cpu"))
         if cell.case.device == "cpu" and size >= MAPPED:
             torch.empty(int(size), dtype=torch.uint8).fill_(0)
-        return {}
 
     def workload(self, what: str, name: str) -> dict[str, float]:
         """Prepare the reference workload for timing as `what`: {"seconds": of one warm call}."""
@@ -232,15 +226,13 @@ class Tasks:
 
     def gpu_workloads(self) -> dict[str, float]:
         """Return the seconds of each workload on the GPU, over a block of calls."""
-        self._workloads = self._workloads or {name: Workload(name) for name in GPU_WORK}
-        return {name: it.time(WORKLOAD_CALLS, warm=WARM_CALLS)[0] for name, it in self._workloads.items()}
+        return {name: Workload(name).time(WORKLOAD_CALLS, warm=WARM_CALLS)[0] for name in GPU_WORK}
 
-    def pin(self) -> Reply:
+    def pin(self) -> None:
         """Pin this process to as many cores as threads; both variants share them, since they never run at the same
         time.
         """
         pin(self._threads)
-        return {}
 
     def renew(self, what: str, seconds: float) -> Reply:
         """Move a prepared cell's tensors in memory, and compare outputs on fresh inputs for `seconds`:
@@ -253,7 +245,7 @@ class Tasks:
         taken = built.compare(seconds)
         return {"compared": len(taken), "seconds": min(taken)}
 
-    def time(self, what: str, calls: int, slices: int = 1, warm: int = 0, input_set: int = 0) -> Reply:
+    def time(self, what: str, calls: int, slices: int = 1, warm: int = 0) -> Reply:
         """Time a block (`Built.time`):
 
         {"seconds": of one call, "fastest": of one call in the fastest slice, "page_faults", "voluntary", "involuntary":
@@ -262,7 +254,7 @@ class Tasks:
         """
         ready = self._ready[what]
         before = resource.getrusage(resource.RUSAGE_SELF)
-        seconds, fastest = ready.time(calls, slices, warm, input_set)
+        seconds, fastest = ready.time(calls, slices, warm)
         after = resource.getrusage(resource.RUSAGE_SELF)
         disturbed = {
             name: (getattr(after, counter) - getattr(before, counter)) / (calls * slices + warm)
@@ -273,7 +265,7 @@ class Tasks:
             reply |= asdict(reading) | {"throttled": words(reading.throttling), "held_back": reading.held_back}
         return reply
 
-    def caching(self, what: str, usual: float, first: float) -> Reply:
+    def caching(self, what: str, usual: float, first: float) -> None:
         """Raise `Wrong` if a prepared cell caches results; `usual` and `first` as in `check_no_result_caching`."""
         built = self._built(what)
         with built.watched():
@@ -282,7 +274,6 @@ class Tasks:
         if kernel not in self._kernels:
             check_kernel_caches_nothing(built.cell, usual)
             self._kernels.add(kernel)
-        return {}
 
     def other_pages(self, what: str, checked: float = 0.0) -> dict[str, float]:
         """Return the seconds of a call under the other setting of malloc (`malloc.time_other_setting`); {} if memory may
@@ -309,31 +300,41 @@ class Tasks:
             found |= {"roof": self._rooflines.share(case, meter, hot_s), "rooflines": self._rooflines.table()}
         return found
 
-    def trace(self, what: str, path: str) -> Reply:
-        """Write the profiler's trace of one more call; raises `Skip` if it can't be written."""
-        from ..timing.tracing import write_trace  # imports the whole compiler
-
+    def trace(self, what: str, path: str) -> None:
+        """Write the profiler's gzipped Chrome trace of one call, with shapes and allocations, after a warm-up call; raises
+        `Skip` if it can't be written.
+        """
         built = self._built(what)
+        on_host = [ProfilerActivity.CPU] if built.cell.case.device == "cpu" else None  # else of all devices
         try:
-            with built.watched():
-                write_trace(built, Path(path))
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            with built.watched(), profile(
+                activities=on_host,
+                schedule=schedule(wait=0, warmup=1, active=1, repeat=1),
+                on_trace_ready=lambda profiler: profiler.export_chrome_trace(path),
+                record_shapes=True,
+                profile_memory=True,
+                acc_events=False,
+            ) as profiler:  # fmt: skip
+                built.call.run()
+                profiler.step()
+                kept = built.call.run()  # the output counts as the call's memory: keep it until the trace ends
+                profiler.step()
+                del kept
         except OSError as error:
             raise Skip(f"{path}: {error.strerror or error}") from None
-        return {}
 
-    def settle(self) -> Reply:
+    def settle(self) -> None:
         """Return once the threads of this process sleep, before another process is timed."""
         settle()
-        return {}
 
-    def drop(self, what: str, outputs: bool = False) -> Reply:
+    def drop(self, what: str, outputs: bool = False) -> None:
         """Release a prepared cell, and the memory cached for it. `outputs`: also its checked outputs."""
-        ready = self._ready.pop(what, None)
+        ready = self._ready.pop(what)
         if outputs and isinstance(ready, Built):
             self._outputs.pop(ready.cell.key, None)
         release()
         torch.cuda.empty_cache()  # no effect if this process hasn't used a GPU
-        return {}
 
     def _built(self, what: str) -> Built:
         built = self._ready[what]

@@ -14,8 +14,8 @@ from .device import Meter as Meter
 from .device import Work as Work
 from .host import threads as threads
 
-DEVICES = {it.name: it for it in (CPU, CUDA)}
-"""Devices by name; later ones are preferred if present."""
+DEVICES = {"cpu": CPU, "cuda": CUDA}
+"""Devices by name, as in torch and in `cases.case.DEVICES`; later ones are preferred if present."""
 
 
 def default_device() -> str:
@@ -34,7 +34,7 @@ def free_bytes(device: str) -> int:
 
 def free_bytes_elsewhere(device: str) -> int:
     """Return the free memory in bytes, read for a GPU in a short-lived process, since reading creates a context."""
-    if device == CPU.name:
+    if device == "cpu":
         return free_bytes(device)
     code = f"from bench.timing.devices import free_bytes; print(free_bytes({device!r}))"
     return int(subprocess.check_output([sys.executable, "-c", code], cwd=CHECKOUT))

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import gc
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from time import perf_counter
 from typing import Any
-
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from torch.profiler import ProfilerActivity
 
 from ...checks.dispatch import traced
 from ..malloc import chosen, release
@@ -57,7 +54,7 @@ class CpuMeter(Meter):
         """Return the largest sum of live allocations among the profiler's `[memory]` events, workspaces of operators
         included.
 
-        Memory allocated before and freed meanwhile, also by garbage collection, doesn't count (`peak`). Private
+        Memory allocated before and freed meanwhile, also by garbage collection, doesn't count (`live`). Private
         mallocs, of NumPy or inside MKL and oneDNN, and allocations of an implementation's own threads are not recorded:
         the operating system's count covers them (`resident`).
         """
@@ -70,86 +67,69 @@ class CpuMeter(Meter):
             gc.collect()
 
         of_call, of_end = (memory_events(it) for it in (trace, traced(let_go)[0]))
-        return Memory(peak(of_call), left(np.concatenate([of_call, of_end]))), trace, copy
+        sizes = live([*of_call, *of_end])
+        return Memory(max(sizes[: len(of_call) + 1]), sizes[-1]), trace, copy
 
     def resident(self, call: Work) -> tuple[int | None, Any]:
-        return peak_rss(call)
+        """Return the growth of the process's high-water mark over one call, its output included, and the output; 0 below
+        `FLOOR`.
+
+        None if the mark can't be reset (anywhere but on Linux, and in some containers). Pages cached by malloc would
+        hide memory that a call reuses: they are released first, if the C library can. It can't release the last free
+        block of another thread's arena: blocks below 32 MiB allocated by a thread show in the first call only.
+        """
+        if "LD_PRELOAD" in chosen():
+            return None, call()  # caches of other allocators can't be released here
+        gc.collect()
+        release()
+        before = _reset_high_water_mark()
+        output = call()
+        if before is None:
+            return None, output
+        grown = _in_bytes("VmHWM") - before
+        return (grown if grown >= FLOOR else 0), output
 
 
-def peak_rss(call: Work, process: Path = PROCESS) -> tuple[int | None, Any]:
-    """Return the growth of the process's high-water mark over one call, its output included, and the output; 0 below
-    `FLOOR`.
-
-    None if the mark can't be reset (anywhere but on Linux, and in some containers). Pages cached by malloc would hide
-    memory that a call reuses: they are released first, if the C library can. It can't release the last free block of
-    another thread's arena: blocks below 32 MiB allocated by a thread show in the first call only.
-    """
-    if "LD_PRELOAD" in chosen():
-        return None, call()  # caches of other allocators can't be released here
-    gc.collect()
-    release()
-    before = _reset_high_water_mark(process)
-    output = call()
-    if before is None:
-        return None, output
-    grown = _in_bytes(process, "VmHWM") - before
-    return (grown if grown >= FLOOR else 0), output
-
-
-def _reset_high_water_mark(process: Path) -> int | None:
+def _reset_high_water_mark() -> int | None:
     """Reset the high-water mark to the current resident size, and return that; None if it did not change."""
     try:
-        (process / "clear_refs").write_text("5")
-        resident, highest = (_in_bytes(process, name) for name in ("VmRSS", "VmHWM"))
+        (PROCESS / "clear_refs").write_text("5")
+        resident, highest = map(_in_bytes, ("VmRSS", "VmHWM"))
     except (OSError, ValueError):
         return None
     return highest if highest - resident < FLOOR else None
 
 
-def _in_bytes(process: Path, name: str) -> int:
-    """Return a line of `status` in bytes; raises ValueError if it is missing."""
-    found = re.search(rf"^{name}:\s*(\d+) kB$", (process / "status").read_text(), re.MULTILINE)
-    if found is None:
-        raise ValueError(f"no {name} in {process / 'status'}")
-    return int(found[1]) << 10
+def _in_bytes(name: str) -> int:
+    """Return a line of this process's `status` in bytes; raises ValueError if it is missing."""
+    return int(host.found_in(PROCESS / "status", rf"^{name}:\s*(\d+) kB$") or "") << 10
 
 
 _FIELDS = [re.compile(rb'"%s": (-?\d+)' % name) for name in (b"Addr", b"Bytes", b"Device Type")]
 """Fields of a `[memory]` event: operators don't have them."""
 
 
-def memory_events(trace: bytes) -> NDArray[np.int64]:
+def memory_events(trace: bytes) -> list[tuple[int, int]]:
     """Return (address, change in bytes) of each `[memory]` event of a Chrome trace on the CPU, in the order of time."""
     found = [field.findall(trace) for field in _FIELDS]
     if {len(it) for it in found} != {trace.count(b'"name": "[memory]"')}:
         raise ValueError("the profiler's [memory] events have another form than is known: peak memory can't be read")
-    events = np.array(found, dtype="S20").astype(np.int64).T
-    return events[events[:, 2] == 0, :2]
+    return [(int(address), int(change)) for address, change, device in zip(*found, strict=True) if device == b"0"]
 
 
-def peak(events: ArrayLike) -> int:
-    """Return the peak of newly allocated bytes, from (address, change) in the order of time.
+def live(events: Iterable[tuple[int, int]]) -> list[int]:
+    """Return the newly allocated bytes, initially and after each event, from (address, change) in the order of time.
 
     Matched by address, since memory allocated before and freed meanwhile must not offset new allocations.
     """
-    return max(_live(events), default=0)
+    sizes: dict[int, int] = {}
+    found = [0]
+    for address, change in events:
+        freed = sizes.pop(address, 0)
+        if change > 0:
+            sizes[address], freed = change, -change
+        found.append(found[-1] - freed)
+    return found
 
 
-def left(events: ArrayLike) -> int:
-    """Return the bytes that were allocated and not freed, from the same events."""
-    return [0, *_live(events)][-1]
-
-
-def _live(events: ArrayLike) -> list[int]:
-    """Return newly allocated bytes after each event; a free counts if the last event at its address allocated it."""
-    address, change = np.reshape(np.asarray(events, np.int64), (-1, 2)).T
-    order = np.argsort(address, kind="stable")
-    there, sizes = address[order], change[order]
-    before = np.where(there[1:] == there[:-1], sizes[:-1].clip(0), 0)
-    counted = np.empty_like(sizes)
-    counted[order] = np.where(sizes > 0, sizes, -np.concatenate([[0], before])[: len(sizes)])
-    now: list[int] = counted.cumsum().tolist()
-    return now
-
-
-CPU = Device("cpu", lambda: True, host.identity, host.free_bytes, CpuMeter, (ProfilerActivity.CPU,))
+CPU = Device(lambda: True, host.identity, host.free_bytes, CpuMeter)

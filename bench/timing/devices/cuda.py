@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from math import ceil
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity
 
 from ...cases.outcome import Wrong
 from ...checks.dispatch import traced
@@ -58,7 +56,7 @@ class CudaMeter(Meter):
     def __init__(
         self,
         cuda: Any = torch.cuda,
-        nvml: Nvml | None = None,
+        nvml: Nvml = Nvml(),  # noqa: B008  without GPUs
         empty: Any = torch.empty,
         host_clock: Callable[[], float] = perf_counter,
     ):
@@ -117,16 +115,14 @@ class CudaMeter(Meter):
         return run
 
     def more(self, call: Work, hot_s: float, graph: bool) -> dict[str, float | None]:
-        short = hot_s < COLD_BELOW
-        cold = self._cold(call) if short else []
-        device = self._queued(call, ceil(GRAPH_SECONDS / hot_s), BLOCKS) if short else []
-        return {
-            "cold_s": median(cold) if cold else None,
-            "cold_low": cold[1] if cold else None,
-            "cold_high": cold[-2] if cold else None,
-            "device_s": median(device) if device else None,
-            "graph_s": self._replayed(call, hot_s) if graph and hot_s < GRAPH_BELOW else None,
-        }
+        found: dict[str, float | None] = dict.fromkeys(("cold_s", "cold_low", "cold_high", "device_s", "graph_s"))
+        if hot_s < COLD_BELOW and (cold := self._cold(call)):
+            found |= {"cold_s": median(cold), "cold_low": cold[1], "cold_high": cold[-2]}
+        if hot_s < COLD_BELOW and (device := self._queued(call, ceil(GRAPH_SECONDS / hot_s), BLOCKS)):
+            found["device_s"] = median(device)
+        if hot_s < GRAPH_BELOW and graph:
+            found["graph_s"] = self._replayed(call, hot_s)
+        return found
 
     def _cold(self, call: Work) -> list[float]:
         """Return sorted device seconds of single calls, each after writing twice the caches; empty if they are unknown."""
@@ -141,33 +137,31 @@ class CudaMeter(Meter):
         `first` before the clock starts; empty if queueing takes longer than the device spins, because the call waits
         for the device or the queue is full.
         """
-        began = done = 0.0
+        times: list[float] = []  # of the host, before and after each launch
         opened, closed = (self._cuda.Event(enable_timing=True) for _ in range(2))
 
         def launch() -> Any:
-            nonlocal done
             output = call()
-            done = self._host_clock()
+            times.append(self._host_clock())
             return output
 
         def behind() -> None:
-            nonlocal began
-            began = self._host_clock()
+            times[:] = [self._host_clock()]
             opened.record()
             self._cuda._sleep(cycles)
             first()
             closed.record()
 
         self._cuda.synchronize()
-        before = self._host_clock()
+        times.append(self._host_clock())
         first()
         for _ in range(calls):
             launch()
-        spin = 2 * (done - before) + SPIN_MORE
+        spin = 2 * (times[-1] - times[0]) + SPIN_MORE
         cycles, found = ceil(spin * self._cycles_per_second()), []
         for _ in range(blocks):
             found.append(self._between(launch, calls, behind)[0] / calls)
-            if done - began > opened.elapsed_time(closed) / 1e3:  # a clock that rises ends a spin of cycles early
+            if times[-1] - times[0] > opened.elapsed_time(closed) / 1e3:  # a clock that rises ends a spin early
                 return []
         return sorted(found)
 
@@ -201,8 +195,8 @@ class CudaMeter(Meter):
 
     def _read_sensors(self) -> None:
         """Read NVML at intervals, since its queries delay the device."""
-        if self._nvml and self._nvml.is_due(self._host_clock()):
-            self._seen = self._nvml.of(_uuid(self._cuda))
+        if self._nvml.is_due(self._host_clock()):
+            self._seen = self._nvml.of(str(self._cuda.get_device_properties().uuid))
 
     def sensors(self) -> Reading | None:
         """Return the reading taken during blocks since the last call of this method."""
@@ -239,14 +233,17 @@ def captured(cuda: Any, call: Work, calls: int = 1) -> tuple[Any, Any] | None:
     """
     generator = cuda.default_generators[cuda.current_device()]
     spare = generator.clone_state()
-    graph, side, before = cuda.CUDAGraph(), cuda.Stream(), cuda.current_stream()
+    graph, side, before, mode = cuda.CUDAGraph(), cuda.Stream(), cuda.current_stream(), cuda.get_sync_debug_mode()
     side.wait_stream(before)
     try:
         with cuda.stream(side):  # restores the stream even if `cuda.graph` failed and doesn't
             for _ in range(WARM):
                 call()
-            with _waiting_raises(cuda):
+            cuda.set_sync_debug_mode("error")
+            try:
                 call()
+            finally:
+                cuda.set_sync_debug_mode(mode)
             with cuda.graph(graph, stream=side):
                 for _ in range(calls - 1):
                     call()
@@ -256,17 +253,6 @@ def captured(cuda: Any, call: Work, calls: int = 1) -> tuple[Any, Any] | None:
         return None
     before.wait_stream(side)
     return graph, output
-
-
-@contextmanager
-def _waiting_raises(cuda: Any) -> Iterator[None]:
-    """Make operations that wait for the device raise within the block."""
-    mode = cuda.get_sync_debug_mode()
-    cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        cuda.set_sync_debug_mode(mode)
 
 
 def works(cuda: Any = torch.cuda, ones: Callable[..., Any] = torch.ones) -> bool:
@@ -287,18 +273,12 @@ def free_bytes(cuda: Any = torch.cuda) -> int:
     return int(cuda.mem_get_info()[0] + cuda.memory_reserved() - cuda.memory_allocated())
 
 
-def _uuid(cuda: Any = torch.cuda) -> str:
-    return str(cuda.get_device_properties().uuid)
-
-
 def identity(cuda: Any = torch.cuda) -> dict[str, Any]:
     """Return the GPU and its driver, by NVML; without NVML the version of CUDA or ROCm for which torch was built."""
     if not cuda.is_available():
         return {"gpu": None, "driver": None}
-    nvml = opened()
-    driver = nvml.driver() if nvml else None
     built_for = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
-    return {"gpu": cuda.get_device_name(), "driver": driver or f"unknown, {built_for}"}
+    return {"gpu": cuda.get_device_name(), "driver": opened().driver() or f"unknown, {built_for}"}
 
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
@@ -311,12 +291,4 @@ def see_one_gpu() -> None:
         os.environ[name] = os.environ.get(name, "0").partition(",")[0]
 
 
-CUDA = Device(
-    "cuda",
-    torch.cuda.is_available,
-    identity,
-    free_bytes=free_bytes,
-    meter=lambda: CudaMeter(nvml=opened()),
-    activities=(ProfilerActivity.CPU, ProfilerActivity.CUDA),
-    works=works,
-)
+CUDA = Device(torch.cuda.is_available, identity, free_bytes, lambda: CudaMeter(nvml=opened()), works)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
-from torch.profiler import ProfilerActivity
 
 from .nvml import Reading
 
@@ -81,15 +80,11 @@ class Meter:
 class Device:
     """One kind of device: its meter, identity and free memory."""
 
-    name: str
-    """Name as in torch and in `cases.case.DEVICES`."""
     present: Callable[[], bool]
     identity: Callable[[], Mapping[str, Any]]
     """Device part of the machine's fingerprint; constant between runs."""
     free_bytes: Callable[[], int]
     """Free memory in bytes."""
     meter: Callable[[], Meter]
-    activities: tuple[ProfilerActivity, ...]
-    """Activities recorded by the profiler for a trace."""
     works: Callable[[], bool] = lambda: True
     """Whether this process can still use the device after an implementation has failed."""

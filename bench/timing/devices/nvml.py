@@ -66,9 +66,11 @@ def words(reasons: int) -> list[str]:
 
 
 class Nvml:
-    """Read-only access. `nvml` is `pynvml`, initialised, or a simulation with the same interface."""
+    """Read-only access. `nvml` is `pynvml`, initialised, or a simulation with the same interface; without it, there are
+    no GPUs.
+    """
 
-    def __init__(self, nvml: Any):
+    def __init__(self, nvml: Any = None):
         self._nvml = nvml
         self._last = -math.inf
         self._violated: dict[str, list[int | None]] = {}
@@ -109,7 +111,7 @@ class Nvml:
         return replace(reading, reasons=reading.reasons | moved)
 
     def driver(self) -> str | None:
-        """Return the driver's version."""
+        """Return the driver's version; None without NVML."""
         found: str | None = self._query("SystemGetDriverVersion", read=str)
         return found
 
@@ -149,7 +151,7 @@ class Nvml:
         """Return the result of an NVML function, as `read`; None if this GPU, its driver or this NVML lacks it."""
         try:
             return read(getattr(self._nvml, f"nvml{name}")(*arguments))
-        except (self._nvml.NVMLError, AttributeError):
+        except Exception:  # NVML's own, or a missing function
             return None
 
 
@@ -158,22 +160,12 @@ def _watts(milliwatts: int) -> float:
 
 
 @cache
-def opened() -> Nvml | None:
-    """Return NVML; None without a driver, a GPU or the package."""
+def opened() -> Nvml:
+    """Return NVML, without GPUs where the driver or the package is missing."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
     except Exception:  # any exception of NVML means that it is unavailable
-        return None
+        return Nvml()
     return Nvml(pynvml)
-
-
-def readings() -> list[Reading]:
-    """Return the state of every GPU; empty without NVML."""
-    return nvml.all() if (nvml := opened()) else []
-
-
-def state() -> list[dict[str, Any]]:
-    """Return readings and settings of every GPU (`Nvml.state`); empty without NVML."""
-    return nvml.state() if (nvml := opened()) else []
