@@ -46,6 +46,10 @@ def fp32(backend: str, op: str, precision: str) -> Callable[[], object]:
     return lambda: C._set_fp32_precision_setter(backend, op, precision)
 
 
+def compiler_option() -> None:
+    importlib.import_module("torch._inductor.config").max_autotune = True
+
+
 LEFT_OPEN: list[AbstractContextManager[Any]] = []
 
 
@@ -110,6 +114,7 @@ CHANGES: dict[str, Callable[[], object]] = {
     "multiprocessors left free": lambda: C._set_sm_carveout_experimental(4),
     "engine of quantised operators": lambda: C._set_qengine(min({*C._supported_qengines()} - {C._get_qengine()})),
     "optimisation of TorchScript": lambda: C._set_graph_executor_optimize(False),
+    "options of torch.compile": compiler_option,
     "optimised einsum": attribute(backends.opt_einsum, "enabled", not backends.opt_einsum.enabled),
     "strategy of optimised einsum": attribute(backends.opt_einsum, "strategy", "greedy"),
     "autocast on cpu": lambda: torch.set_autocast_enabled("cpu", True),

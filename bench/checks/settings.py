@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -23,6 +24,7 @@ from torch.backends import cuda, mha, opt_einsum
 from torch.nn import functional
 from torch.nn.modules import module as modules
 from torch.utils import _python_dispatch
+from torch.utils._config_module import _UNSET_SENTINEL
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,14 @@ class Names(dict[str, Any]):
         return {name: it for name, it in self.items() if (new := now.get(name, gone)) is not it and new != it}
 
 
+class Options(Names):
+    """Options that differ from their defaults."""
+
+    def changed_to(self, now: Names) -> dict[str, Any]:
+        """Return those that changed value or were set, or set back to their default."""
+        return super().changed_to(now) | {name: it for name, it in now.items() if name not in self}
+
+
 class Kernels(frozenset[str]):
     """Kernels that Python code has registered: `aten/_softmax/CPU`."""
 
@@ -104,6 +114,30 @@ def _put_methods(methods: Names) -> None:
             delattr(torch.Tensor, name)
         if _methods().get(name) is not method:
             setattr(torch.Tensor, name, method)
+
+
+COMPILER = ("torch.compiler.config", "torch._dynamo.config", "torch._functorch.config", "torch._inductor.config")
+"""Modules of the options of `torch.compile`."""
+
+
+def _options() -> Options:
+    """Return the options of `torch.compile`; none of modules that aren't imported, which takes seconds."""
+    found = Options()
+    for module in COMPILER:
+        for name, entry in getattr(sys.modules.get(module), "_config", {}).items():
+            value = entry.user_override
+            value = value.get() if isinstance(value, ContextVar) else value  # from torch 2.13 on
+            if value is not _UNSET_SENTINEL and value != entry.default:
+                found[f"{module}.{name}"] = value
+    found.pop("torch._inductor.config.deterministic", None)  # which torch.use_deterministic_algorithms sets
+    return found
+
+
+def _put_options(before: Options) -> None:
+    for path in before.changed_to(_options()):
+        module = next(name for name in COMPILER if path.startswith(f"{name}."))
+        config, name = sys.modules[module], path.removeprefix(f"{module}.")
+        setattr(config, name, before[path] if path in before else config._config[name].default)
 
 
 def _put_filters(filters: tuple[Any, ...]) -> None:
@@ -320,6 +354,7 @@ _KNOWN: dict[str, Setting | None] = {
     "multiprocessors left free": _pair("sm_carveout_experimental"),
     "engine of quantised operators": _pair("qengine"),
     "optimisation of TorchScript": _pair("graph_executor_optimize"),
+    "options of torch.compile": Setting(_options, _put_options, cheap=False),
     "optimised einsum": _attribute(opt_einsum, "enabled"),
     "strategy of optimised einsum": _attribute(opt_einsum, "strategy"),
     **_autocast("cpu"),
