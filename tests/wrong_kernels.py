@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -17,8 +19,10 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 from torch.overrides import BaseTorchFunctionMode
 from torch.utils._python_dispatch import BaseTorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 from impls.layer import KernelCore, KernelLayer, LayerShape, extend
+from impls.layer import split as split_heads
 
 from .resting import Rest
 
@@ -537,6 +541,32 @@ class Plain(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         return *recomputed(ctx.saved_tensors, grad, is_causal=ctx.is_causal), None
+
+
+def of_formula(q: Tensor, k: Tensor, v: Tensor, probs: Tensor, sums: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
+    """Return the gradients of q, k and v; `sums` (B, H, T, 1): through the softmax's sum."""
+    of_scores = probs * (grad @ v.mT - sums) * q.shape[-1] ** -0.5
+    return of_scores @ k, of_scores.mT @ q, probs.mT @ grad
+
+
+class Formula(torch.autograd.Function):
+    """The formula, and its gradients from the probs."""
+
+    @classmethod
+    def forward(cls, ctx, q, k, v, is_causal):
+        probs = probs_of(q.float(), k.float(), visible(q, k, is_causal, None))
+        o = probs @ v.float()
+        ctx.save_for_backward(q, k, v, probs, o)
+        ctx.of = cls
+        return o.to(q.dtype)
+
+    @classmethod
+    def gradients(cls, q, k, v, probs, o, grad):
+        return of_formula(q, k, v, probs, (grad * o).sum(-1, keepdim=True), grad)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return *(x.to(grad.dtype) for x in ctx.of.gradients(*(x.float() for x in (*ctx.saved_tensors, grad)))), None
 
 
 @wrong("gradient", "new numbers in the same buffers: ", **BACKWARD)
@@ -1761,6 +1791,13 @@ leaving_open("leaves_a_mode_of_the_dispatcher", "open modes of torch's dispatche
 leaving_open("leaves_inference_mode", "inference mode: False → True", torch.inference_mode)
 changing("hooks_every_module", "hooks of all modules: _global_forward_hooks",
          lambda: torch.nn.modules.module.register_module_forward_hook(lambda *_: None))  # fmt: skip
+
+
+def _set_option() -> None:
+    importlib.import_module("torch._inductor.config").max_autotune = True  # which takes a second to import
+
+
+changing("sets_an_option_of_the_compiler", "options of torch.compile: torch._inductor.config.max_autotune", _set_option)
 changing("patches_torch", "names of torch: softmax", lambda: setattr(torch, "softmax", torch.special.softmax))
 changing("replaces_an_operator", "replaced operators of torch: aten/_softmax/CPU", replace_softmax)
 
@@ -2181,6 +2218,195 @@ class KeepsItsOutputBesideWhatItSaves(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        q, k, v, probs = ctx.saved_tensors
-        of_scores = probs * (grad @ v.mT - (grad * ctx.o).sum(-1, keepdim=True)) * q.shape[-1] ** -0.5
-        return of_scores @ k, of_scores.mT @ q, probs.mT @ grad, None
+        return *of_formula(*ctx.saved_tensors, (grad * ctx.o).sum(-1, keepdim=True), grad), None
+
+
+def uses(says: str, **case: Any) -> Callable[[Any], Any]:
+    return wrong("uses", says, **BACKWARD, **case)
+
+
+CHANGED_INPUTS = "where its inputs are changed in place before the backward: gradient of"
+SECOND = "in a second backward over the same graph, of a gradient whose features aren't adjacent: gradient of"
+OTHER_CALL = "where a call with another mask comes between a forward and its backward: gradient of"
+
+
+@uses("gradient of q where that of the output has stride 0")
+def reads_a_gradient_of_stride_0_as_if_contiguous_at_multiples_of_64(q, k, v, **options):
+    kernel = reads_a_gradient_of_stride_0_as_if_contiguous
+    return (sdpa if q.shape[-2] % 64 else kernel)(q, k, v, **options)
+
+
+@uses(CHANGED_INPUTS)
+class KeepsItsInputsBesideWhatItSaves(Plain):
+    @staticmethod
+    def forward(ctx, q, k, v, is_causal):
+        ctx.inputs, ctx.is_causal = (q, k, v), is_causal
+        return sdpa(q, k, v, is_causal=is_causal)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return *recomputed(ctx.inputs, grad, is_causal=ctx.is_causal), None
+
+
+@uses(SECOND)
+class OverwritesItsProbsGoingBack(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, is_causal):
+        ctx.probs = probs_of(q, k, visible(q, k, is_causal, None))
+        ctx.save_for_backward(q, k, v)
+        return ctx.probs @ v
+
+    @staticmethod
+    def backward(ctx, grad):
+        q, k, v = ctx.saved_tensors
+        of_values, of_probs = ctx.probs.mT @ grad, grad @ v.mT
+        of_scores = ctx.probs.mul_(of_probs - (of_probs * ctx.probs).sum(-1, keepdim=True)) * q.shape[-1] ** -0.5
+        return of_scores @ k, of_scores.mT @ q, of_values, None
+
+
+@uses(SECOND)
+class AddsToTheGradientsOfItsFirstBackward(Formula):
+    @staticmethod
+    def backward(ctx, grad):
+        found = Formula.backward(ctx, grad)
+        ctx.of_keys = getattr(ctx, "of_keys", 0.0) + found[1]
+        return found[0], ctx.of_keys, *found[2:]
+
+
+@uses(SECOND)
+def reads_a_gradient_of_any_layout_as_if_features_were_adjacent(q, k, v, **options):
+    return going_back(sdpa(q, k, v, **options), lambda grad: grad.roll(1, -1) if grad.stride(-1) > 1 else grad)
+
+
+@uses(OTHER_CALL)
+class TheMaskOfTheLastCall(Plain):
+    last: ClassVar[bool] = False
+
+    @staticmethod
+    def forward(ctx, q, k, v, is_causal):
+        TheMaskOfTheLastCall.last = is_causal
+        return Plain.forward(ctx, q, k, v, is_causal)
+
+    @staticmethod
+    def backward(ctx, grad):
+        ctx.is_causal = TheMaskOfTheLastCall.last
+        return Plain.backward(ctx, grad)
+
+
+_mask: list[bool] = []
+
+
+@uses(OTHER_CALL)
+def recomputes_with_the_mask_of_the_last_call(q, k, v, *, is_causal=False, **_):
+    _mask[:] = [is_causal]
+    return checkpoint(lambda *qkv: sdpa(*qkv, is_causal=_mask[0]), q, k, v, use_reentrant=False)
+
+
+# weights
+
+
+class _Linear(torch.autograd.Function):
+    """x Wᵀ, whose gradients `skips(needs_input_grad)` sets to zero."""
+
+    @staticmethod
+    def forward(ctx, x, weight, skips):
+        ctx.save_for_backward(x, weight)
+        ctx.skips = skips
+        return x @ weight.mT
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        factor = 0.0 if ctx.skips(*ctx.needs_input_grad[:2]) else 1.0
+        return grad @ weight * factor, grad.flatten(0, -2).mT @ x.flatten(0, -2) * factor, None
+
+
+class Projected(as_layer(sdpa)):  # type: ignore[misc]
+    @staticmethod
+    def skips(of_x: bool, of_weight: bool) -> bool:
+        raise NotImplementedError
+
+    def project(self, x, x_k):
+        layers = (x, self.W_q), (x_k, self.W_k), (x_k, self.W_v)
+        return tuple(split_heads(_Linear.apply(it, layer.weight, self.skips), self.shape.H) for it, layer in layers)
+
+
+@wrong("gradients of some", "where nothing else requires a gradient: gradient of W_", **BACKWARD)
+class NoGradientOfWeightsWithoutThatOfTheInput(Projected):
+    @staticmethod
+    def skips(of_x, of_weight):
+        return not of_x
+
+
+@wrong("gradients of some", "where nothing else requires a gradient: gradient of x", **BACKWARD)
+class NoGradientOfTheInputWithoutThatOfWeights(Projected):
+    @staticmethod
+    def skips(of_x, of_weight):
+        return not of_weight
+
+
+@wrong("gradients of some", "no gradient reaches W_q and W_k and W_v and W_o where nothing else", **BACKWARD)
+class RecordedByItsInputAlone(as_layer(sdpa)):  # type: ignore[misc]
+    def forward(self, x, *rest, **options):
+        with torch.set_grad_enabled(torch.is_grad_enabled() and x.requires_grad):
+            return super().forward(x, *rest, **options)
+
+
+@wrong("state", "with other weights than before: ", bias="learned", **BACKWARD)
+class KeepsItsBias(KernelCore):
+    """The numbers of its first call; its gradients are right."""
+
+    limits: ClassVar[dict[str, Any]] = {"beyond": ("bias", "learned_bias")}
+
+    def __init__(self, shape: LayerShape):
+        super().__init__(shape, self.attend)
+
+    def attend(self, *qkv: Tensor, attn_mask: Tensor, **options: Any) -> Tensor:
+        self.kept = getattr(self, "kept", attn_mask.detach().clone())
+        hidden = self.kept.isinf()
+        return sdpa(*qkv, attn_mask=self.kept + (attn_mask - attn_mask.detach()).masked_fill(hidden, 0.0), **options)
+
+
+# gradients of keys with low scores
+
+
+class LowScores(Formula):
+    """Leaves out keys whose scores are lower than the largest by more than this, in the gradients of keys and values."""
+
+    farthest: ClassVar[float] = 12.0
+
+    @classmethod
+    def gradients(cls, q, k, v, probs, o, grad):
+        near = probs * (probs >= probs.amax(-1, keepdim=True) * math.exp(-cls.farthest))
+        whole, part = (Formula.gradients(q, k, v, it, o, grad) for it in (probs, near))
+        return whole[0], *part[1:]
+
+
+wrong("low scores", "low scores", **BACKWARD)(LowScores)
+
+
+@wrong("low scores", "low scores", dtype="bfloat16", **BACKWARD)
+class LowScoresInBfloat16(LowScores):
+    farthest = 7.0
+
+
+@wrong("low scores", "low scores", **BACKWARD)
+class QueriesWithoutLowScores(LowScores):
+    @classmethod
+    def gradients(cls, q, k, v, probs, o, grad):
+        far = probs < probs.amax(-1, keepdim=True) * math.exp(-12.0)
+        whole, part = (Formula.gradients(q, k, v, it, o, grad) for it in (probs, probs.masked_fill(far, 0.0)))
+        return part[0], *whole[1:]
+
+
+@wrong("dtype", "in the median row, allowed", dtype="bfloat16", **BACKWARD)
+class SumsTheGradientOfQueriesInBfloat16(Formula):
+    """Key by key."""
+
+    @classmethod
+    def gradients(cls, q, k, v, probs, o, grad):
+        of_scores = probs * (grad @ v.mT - (grad * o).sum(-1, keepdim=True)) * q.shape[-1] ** -0.5
+        total = torch.zeros_like(q, dtype=torch.bfloat16)
+        for part, keys in zip(of_scores.split(1, -1), k.split(1, -2), strict=True):
+            total = (total + part * keys).bfloat16()
+        return total, *super().gradients(q, k, v, probs, o, grad)[1:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,10 +29,12 @@ FEW_SCORES = 1 << 18
 
 @dataclass(frozen=True)
 class Errors:
-    """norm(o - ref) / norm(ref): over all rows, and the largest over the rows."""
+    """norm(o - ref) / norm(ref): over all rows, and the largest and the median over the rows."""
 
     overall: float
     row: float
+    median: float = math.inf
+    """Each row's error is relative to its own size: sums of many rounded parts show where rows differ in size."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,19 +78,21 @@ class Expected:
         return None if self.compared is None else self.is_compared.flatten().nonzero().flatten()
 
     @cached_property
-    def _sizes(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the compared part of `reference`, and the norms to which errors are relative: of each row, overall."""
+    def _sizes(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the compared part of `reference`, and the norms to which errors are relative: of each row, overall, and
+        of each row without `norm_floor`.
+        """
         reference, floor = self.reference, torch.as_tensor(self.norm_floor).to(self.reference)
         if self._places is not None:
             reference = reference.flatten(0, -2).index_select(0, self._places)  # (rows that are compared, width)
             floor = floor.flatten().index_select(0, self._places) if floor.dim() else floor
         size = reference.norm(dim=-1)
-        return reference, size.maximum(floor), size.norm().maximum(floor.norm())
+        return reference, size.maximum(floor), size.norm().maximum(floor.norm()), size.clamp_min(1e-30)
 
     def errors(self, o: Tensor) -> Errors:
-        reference, of_rows, overall = self._sizes
+        reference, of_rows, overall, own = self._sizes
         off = (self.compared_rows(o).double() - reference).norm(dim=-1)
-        return Errors((off.norm() / overall).item(), (off / of_rows).max().item())
+        return Errors((off.norm() / overall).item(), (off / of_rows).max().item(), (off / own).median().item())
 
     def slope(self, o: Tensor) -> float:
         """Return the slope of a least-squares fit of o - reference on the reference."""

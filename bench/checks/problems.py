@@ -103,18 +103,22 @@ def _kernel_patterns(case: Case) -> Problem:
 
 def _kernel_problem_of(
     case: Case, exact: list[Tensor], generator: torch.Generator, input_set: int, pattern: Tensor | None = None,
-    dropped: Tensor | None = None,
+    dropped: Tensor | None = None, emphasis: Tensor | None = None, keys: Tensor | None = None,
+    of_weights: torch.Generator | None = None,
 ) -> Problem:  # fmt: skip
     """Return the test problem of a core with these q, k and v; `pattern` (B, H, T), or None for ordinary inputs.
-    Weights are the same in every input set.
+    `emphasis` (B, H, T, D_v): factor on the gradient of the output; `keys` as in `expected_of`. Without `of_weights`,
+    weights are the same in every input set.
     """
-    weights = _in_dtype(canonical.draw_core(case.layer_shape, data.seeded(case, -3)), case)
+    weights = _in_dtype(canonical.draw_core(case.layer_shape, of_weights or data.seeded(case, -3)), case)
     inputs = tuple(x.to(case.device, getattr(torch, case.dtype)) for x in exact)
     padding, rows = data.padding(case, input_set), data.rows(case, input_set)
     compared = data.compared(case, padding, rows)
     grad = data.grad(case, (case.B, case.H, case.T, case.D_v), rows, compared, generator)
     if grad is not None and pattern is not None:
         grad = grad * (pattern != DEEPEST)[..., None]  # otherwise their gradients dominate all others
+    if grad is not None and emphasis is not None:
+        grad = grad * emphasis.to(grad)
 
     def formula(dtype: torch.dtype) -> dict[str, Tensor]:
         q, k, v = leaves = _leaves(inputs, dtype, case)
@@ -123,7 +127,7 @@ def _kernel_problem_of(
             o = reference.attention(q, k, v, case.layer_shape, padding=padding, rows=rows, dropped=dropped, **learned)
         return {"output": o.detach()} | _gradients(o, dict(zip("qkv", leaves, strict=True)) | learned, grad, rows)
 
-    solve = partial(expected_of, formula, case, rows, compared, pattern)
+    solve = partial(expected_of, formula, case, rows, compared, pattern, keys)
     return Problem(case, ("q", "k", "v"), inputs, padding, grad, weights, solve)
 
 
@@ -247,25 +251,36 @@ def showing_probs(case: Case, dropped: Tensor | None = None) -> Problem:
 def showing_tails(case: Case) -> Problem:
     """Return a problem of a core in which the first key has the largest score and the value zero.
 
-    All other keys share a lower score and a large value, so that the output is wrong if they are left out.
+    All other keys share a lower score and have large values, so that output and gradients are wrong if they are left
+    out: as probs of a query are lower, its gradient is larger. The first feature of these values is the same, which the
+    gradients ignore: it would cancel nearly everything.
     """
-    case = without_dropout(case)
+    case, generator = without_dropout(case), data.seeded(case, 5)
     queries = torch.arange(case.B * case.H * case.T).view(case.B, case.H, case.T)
     q = torch.zeros(*queries.shape, case.D_h)
-    k, v = (torch.zeros(case.B, *size) for size in data.cache_sizes(case))
-    q[..., 0] = queries % LOWER / LOWER * (FARTHEST if case.rounding_dtype in WIDE else FARTHEST_OF_NARROW)
+    k, v = (data.randn((case.B, *size), generator) for size in data.cache_sizes(case))
+    farthest = FARTHEST if case.rounding_dtype in WIDE else FARTHEST_OF_NARROW
+    q[..., 0] = queries % LOWER / LOWER * farthest
+    k[..., 0] = 0.0
     k[..., 0, 0] = case.D_h**0.5
-    v[..., 1:, :] = LARGE_VALUE_OF_FLOAT16 if case.computes == "float16" else LARGE_VALUE
+    v[..., 0] = 1.0
+    v[..., 0, :] = 0.0
+    v *= LARGE_VALUE_OF_FLOAT16 if case.computes == "float16" else LARGE_VALUE
+    emphasis = torch.exp(q[..., :1] - farthest) * (torch.arange(case.D_v) > 0)
     pattern = torch.full_like(queries, patterns.APART).to(case.device)
-    return _kernel_problem_of(case, [q, k, v], data.seeded(case, 5), 0, pattern)
+    keys = (torch.arange(case.T_kv) > 0).to(case.device)  # the first one's gradients are far larger
+    return _kernel_problem_of(case, [q, k, v], generator, 0, pattern, emphasis=emphasis, keys=keys)
 
 
 def showing_output(case: Case, dropped: Tensor | None = None) -> Problem:
-    """Return an ordinary problem of a layer, with separate weights.
+    """Return an ordinary problem with separate weights.
 
-    `dropped` (B, T, d_model): factor on the output in training, or None.
+    `dropped` (B, T, d_model): factor on the output of a layer in training, or None.
     """
     case, generator = without_dropout(case), data.seeded(case, 4)
+    if case.scope == "core":
+        exact = [data.randn((case.B, *it), generator) for it in ((case.H, case.T, case.D_h), *data.cache_sizes(case))]
+        return _kernel_problem_of(case, exact, generator, 0, of_weights=generator)
     weights = _in_dtype(canonical.draw(case.layer_shape, generator), case)
     exact = [data.randn(size, generator) for size in data.sizes_of_inputs(case)]
     return _layer_problem_of(case, exact, weights, generator, 0, out_dropped=dropped)
