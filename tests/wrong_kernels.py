@@ -6,6 +6,7 @@ import ctypes
 import gc
 import importlib
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -395,6 +396,22 @@ def writes_to_the_mask(q, k, v, *, is_causal=False, attn_mask=None, **_):
 def adds_noise(q, k, v, **options):
     return sdpa(q, k, v, **options) * (1 + 1e-3 * torch.rand(()))
 
+
+def keys_kept(name: str, digest: Callable[[Tensor], float], **case: Any) -> None:
+    """Keeps transposed keys, which saves too little time to show, by a digest that other keys may share."""
+
+    def kernel(q, k, v, *, is_causal=False, attn_mask=None, **_):
+        transposed = _remembered.setdefault((name, k.shape, digest(k)), k.mT.contiguous())
+        return plain(q, transposed.mT, v, visible(q, k, is_causal, attn_mask))
+
+    kernel.__name__ = name
+    wrong("state", "where two keys are exchanged since the call before: error", **case)(kernel)
+
+
+keys_kept("keys_kept_by_their_first_number", lambda k: float(k.flatten()[0]))
+keys_kept("keys_kept_by_their_sum", lambda k: round(float(k.double().sum()), 9))
+keys_kept("cached_keys_kept_by_their_first_number", lambda k: float(k.flatten()[0]),
+          mode="decode", T=1, T_kv=64, mask="none")  # fmt: skip
 
 _captured: dict[Any, tuple[Tensor, ...]] = {}
 
@@ -1481,7 +1498,7 @@ def maximum_of_the_old_cache(q, k, v, **_):
     return weights / weights.sum(-1, keepdim=True) @ v
 
 
-@wrong("a late key", LATE + "error")
+@wrong("a late key", LATE)
 @masked
 def exponent_of_an_exponential_wraps(q, k, v, mask):
     """2 to the power of a whole number, made of its bits."""
@@ -1616,6 +1633,27 @@ def two_of_its_parts_overlap_by_a_key(q, k, v, **_):
         return sdpa(q, k, v)
     twice = torch.cat([torch.arange(2048), torch.arange(2047, k.shape[-2])])
     return sdpa(q, k[..., twice, :], v[..., twice, :])
+
+
+@wrong("great lengths", scope="core", **LONG_DECODE)
+def key_lost_between_three_parts(q, k, v, **_):
+    size, at = -(-k.shape[-2] // 3), torch.arange(k.shape[-2])
+    if k.shape[-2] >= 4096:
+        at = at[(at % size > 0) | (at == 0)]
+    return sdpa(q, k[..., at, :], v[..., at, :])
+
+
+@wrong("a late key", LATE + "NaN or Inf", scope="core", mask="none", T=1024)
+@masked
+def rescaled_where_a_tile_exceeds_the_one_before(q, k, v, mask):
+    """Not where it exceeds the scores that were taken off so far."""
+    before: list[Tensor] = []
+
+    def raised(old: Tensor, tile: Tensor) -> Tensor:
+        before.append(tile)
+        return torch.where(tile - before[-2:][0] > 8, tile, old)
+
+    return online(q, k, v, mask, 64, raised)
 
 
 # lone queries
@@ -1798,6 +1836,9 @@ def _set_option() -> None:
 
 
 changing("sets_an_option_of_the_compiler", "options of torch.compile: torch._inductor.config.max_autotune", _set_option)
+changing("patches_linear_layers", "methods of torch.nn's modules: Linear.forward",
+         lambda: setattr(torch.nn.Linear, "forward", lambda self, x: x @ self.weight.mT))  # fmt: skip
+changing("leaves_a_profiler_on", "profiling of Python code: None →", lambda: sys.setprofile(lambda *_: None))
 changing("patches_torch", "names of torch: softmax", lambda: setattr(torch, "softmax", torch.special.softmax))
 changing("replaces_an_operator", "replaced operators of torch: aten/_softmax/CPU", replace_softmax)
 

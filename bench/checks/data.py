@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from dataclasses import replace
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -108,12 +109,15 @@ def grad(
 
 
 def outliers(case: Case, generator: torch.Generator) -> Tensor:
-    """Return outliers (T_kv, 1): OUTLIER or -OUTLIER at the first and last keys, around powers of two and at a few
+    """Return outliers (T_kv, 1): OUTLIER or -OUTLIER at the first and last keys, on both sides of edges and at a few
     others, else 0.
 
-    A kernel that omits one of them has a relative error of a quarter, whatever the number of keys.
+    Edges are powers of two, multiples of 16 up to 256, and the edges of two to eight equal parts, also of whole tiles of
+    64. A kernel that omits one of these keys has a relative error of about a tenth, whatever the number of keys.
     """
-    edges = [1 << power for power in range(4, 24)]
+    edges = {1 << power for power in range(4, 24)} | {*range(16, 257, 16)}
+    for parts, tile in product(range(2, 9), (1, 64)):
+        edges |= {*range(0, case.T_kv, -(-case.T_kv // (parts * tile)) * tile)}
     wanted = {0, 1, case.T_kv - 2, case.T_kv - 1, *edges, *(edge - 1 for edge in edges)}
     wanted |= set(torch.randint(case.T_kv, (3,), generator=generator).tolist())
     found = torch.zeros(case.T_kv, 1)

@@ -29,7 +29,7 @@ from .data import cache_sizes
 from .dropout import check_dropout, check_independence, check_shares, kept_probs, spanning, spanning_output
 from .patterns import PATTERNS
 from .problem import Errors, Expected, Inputs, Problem, copies, elsewhere, inputs_of, same, strided, surroundings_intact
-from .problems import problem_of, showing_output, showing_probs, showing_tails
+from .problems import problem_of, showing_output, showing_probs, showing_tails, with_keys_exchanged
 from .shortening import shortened_rules
 
 LONG_PROBE = 512
@@ -98,6 +98,8 @@ class Gate:
             self._once("kernel", eager, case.core, check_case)
         if (lone := lone_queries(eager, case)) is not None:
             self._once("lone queries", eager, lone, check_patterns)
+        if eager.limits.returns_lse and case.T == 1:
+            self._once("log-sum-exp", eager, case.core, check_lse)
         probed = probes(impl, replace(case, threads=None))
         used = (probed[0], probed[-1]) if case.does.gradients else probed[:1]  # a ragged length, and a round one
         for probe in probed:
@@ -318,14 +320,21 @@ CALLS_KEPT = 16
 
 
 def check_buffers(impl: Impl, case: Case) -> None:
-    """Check that outputs which exist at the same time have memory of their own, and the last output; raises `Wrong`."""
+    """Check that outputs which exist at the same time have memory of their own, the last output, and one where only two
+    keys have changed since; raises `Wrong`.
+    """
     module, problem = module_of(impl, case), problem_of(case)
-    call = call_of(module, case, inputs_of(problem))
+    numbers = inputs_of(problem)
+    call = call_of(module, case, numbers)
     with keeping_settings(), recording(case, inference=False):
         outputs = [call.read(call.run()) for _ in range(CALLS_KEPT)]
     if (places := len({it["output"].untyped_storage().data_ptr() for it in outputs})) < CALLS_KEPT:
         raise Wrong(f"the outputs of {CALLS_KEPT} calls share {places} buffers")
     verify(outputs[-1], problem, f"in the last of {CALLS_KEPT} calls: ")
+    if not case.page:  # whose keys lie anywhere in a pool
+        exchanged = _cached_problem(with_keys_exchanged, case)
+        numbers.refill(exchanged)
+        _check_once(module, case, numbers, exchanged, KEYS_EXCHANGED)
 
 
 SAME_GRADIENT = 0.05
@@ -630,6 +639,7 @@ LOW_SCORES = "where many keys with low scores and large values make the output: 
 NEW_NUMBERS = "on new numbers in the same buffers: "
 NEW_TENSORS = "in other tensors than before, with new memory full of NaN: "
 NEW_WEIGHTS = "with other weights than before: "
+KEYS_EXCHANGED = "where two keys are exchanged since the call before: "
 NEW_PADDING = "where other keys are padding than before: "
 NEW_PAGES = "where requests have other pages than before: "
 TRAINING = "in training, from the probs that it kept: "

@@ -27,6 +27,11 @@ bits wraps: from 88 to 176 in float32 (709 to 1420 in float64) the result is lar
 DEEP = 16384.0
 """How far below zero scores lie in the deepest pattern: a mask that only adds or writes -10,000 excludes no key there."""
 
+RISE = 1.6
+"""Feature of the key before a late one where scores rise to it in equal steps: they grow by more than an exponential's range,
+though no tile's largest score is far above that of the tile before.
+"""
+
 SPREAD = 16.0
 """Size of the key features that make a pattern: a power of two, so that scores meant to be equal are exactly equal."""
 
@@ -112,18 +117,23 @@ def query_features(pattern: Tensor) -> Tensor:
     return torch.stack([large, by_key, (pattern == DEEPEST).float(), (pattern == LATE).float()], -1)
 
 
-def key_features(case: Case, generator: torch.Generator) -> Tensor:
-    """Return the features of a key, (B, T_kv, PATTERN_FEATURES): equal for all keys, except the second feature, which sets the
-    first key apart, and the last, which sets a late key apart.
+def key_features(case: Case, generator: torch.Generator, heads: int = 1) -> Tensor:
+    """Return the features of a key, (B, heads, T_kv, PATTERN_FEATURES): equal for all keys, except the second feature, which
+    sets the first key apart, and the last, which sets a late key apart. In every other head it rises to that key (a soft cap
+    would make it equal to those before).
 
     The other keys lie close together, so that no masked key is far above all visible ones. Otherwise a mask applied
     after the softmax, which is correct though wasteful, would leave only zeros.
     """
-    features = torch.ones(case.B, case.T_kv, PATTERN_FEATURES)
-    features[..., 1] = torch.rand(case.B, case.T_kv, generator=generator) * NEAR
-    features[..., 3] = torch.rand(case.B, case.T_kv, generator=generator) * NEAR
-    features[:, 0, 1] = 2.0
-    features[torch.arange(case.B), _late(case), 3] = 2.0
+    features = torch.ones(case.B, heads, case.T_kv, PATTERN_FEATURES)
+    features[..., 1] = torch.rand(case.B, 1, case.T_kv, generator=generator) * NEAR
+    features[..., 3] = torch.rand(case.B, 1, case.T_kv, generator=generator) * NEAR
+    features[..., 0, 1] = 2.0
+    late, odd = _late(case), (torch.arange(case.B)[:, None] + torch.arange(heads)) % 2
+    share = torch.arange(case.T_kv) / late.clamp(min=1)[:, None]  # (B, T_kv), 1 at the late key
+    if not case.softcap:
+        features[..., 3] += RISE * odd[..., None] * (share * (share < 1))[:, None]
+    features[torch.arange(case.B), :, late, 3] = 2.0
     return features
 
 

@@ -96,7 +96,7 @@ def _kernel_patterns(case: Case) -> Problem:
     if case.softcap and case.softcap <= patterns.large_scores(case):  # a larger cap applies to larger scores only
         q[pattern == APART] *= case.softcap / 2  # spread scores across the cap
     q = torch.cat([query_features, patterns.zero_where_equal(q[..., PATTERN_FEATURES:], pattern)], -1)
-    k[..., :PATTERN_FEATURES] = patterns.key_features(case, generator)[:, None] * SPREAD
+    k[..., :PATTERN_FEATURES] = patterns.key_features(case, generator, case.H_kv) * SPREAD
     v = v * data.outliers(case, generator).abs().clamp(min=1.0)
     return _kernel_problem_of(case, [q, k, v], generator, 1, pattern.to(case.device))
 
@@ -154,7 +154,7 @@ def _layer_patterns(case: Case) -> tuple[Problem, Problem, Problem]:
         _take(drawn["W_k"], case.H, 0, (SPREAD,) * PATTERN_FEATURES, PATTERN_FEATURES + 1)
         drawn["W_v"][:, PATTERN_FEATURES] *= case.latent**0.5
     weights = _in_dtype(drawn, case)
-    pattern, key_features = patterns.pattern_of(case, heads=False), patterns.key_features(case, generator)
+    pattern, key_features = patterns.pattern_of(case, heads=False), patterns.key_features(case, generator)[:, 0]
     ordinary, shown, other = ([data.randn(size, generator) for size in data.sizes_of_inputs(case)] for _ in range(3))
     for exact in (ordinary, other):
         exact[0][..., : FEATURES + 1] = 0.0
@@ -270,6 +270,21 @@ def showing_tails(case: Case) -> Problem:
     pattern = torch.full_like(queries, patterns.APART).to(case.device)
     keys = (torch.arange(case.T_kv) > 0).to(case.device)  # the first one's gradients are far larger
     return _kernel_problem_of(case, [q, k, v], generator, 0, pattern, emphasis=emphasis, keys=keys)
+
+
+def with_keys_exchanged(case: Case) -> Problem:
+    """Return the ordinary problem with two neighbouring keys in its middle (of a layer without a cache: tokens) exchanged, so
+    that sums of its numbers, the first and the last ones stay.
+    """
+    case = without_dropout(case)
+    first = problem_of(case)
+    exact = [it.clone() for it in first.inputs]
+    changed, middle = exact[min(1, len(exact) - 1)], (case.T_kv - 1) // 2  # the keys, or all tokens
+    both = [middle, max(0, middle - 1)]
+    changed[..., both, :] = changed[..., both[::-1], :].clone()
+    if case.scope == "core":
+        return _kernel_problem_of(case, exact, data.seeded(case, 6), 0)
+    return _layer_problem_of(case, exact, first.weights, data.seeded(case, 6), 0)
 
 
 def showing_output(case: Case, dropped: Tensor | None = None) -> Problem:

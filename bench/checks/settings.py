@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import overrides
+from torch import nn, overrides
 from torch.autograd import set_detect_anomaly
 from torch.backends import cuda, mha, opt_einsum
 from torch.nn import functional
@@ -138,6 +138,24 @@ def _put_options(before: Options) -> None:
         module = next(name for name in COMPILER if path.startswith(f"{name}."))
         config, name = sys.modules[module], path.removeprefix(f"{module}.")
         setattr(config, name, before[path] if path in before else config._config[name].default)
+
+
+METHODS = {"Module.__call__": (nn.Module, "__call__")} | {
+    f"{name}.forward": (it, "forward")
+    for name, it in vars(nn).items()
+    if isinstance(it, type) and "forward" in vars(it)
+}
+"""Methods by which torch's modules compute, and their classes. The compiler replaces others of `nn.Module`."""
+
+
+def _methods_of_modules() -> Names:
+    return Names((name, vars(owner)[method]) for name, (owner, method) in METHODS.items())
+
+
+def _put_methods_of_modules(methods: Names) -> None:
+    for name, method in methods.changed_to(_methods_of_modules()).items():
+        owner, attribute = METHODS[name]
+        setattr(owner, attribute, method)
 
 
 def _put_filters(filters: tuple[Any, ...]) -> None:
@@ -285,6 +303,11 @@ def _denormals() -> bool:
     return sum([5e-324, 5e-324]) != 0.0
 
 
+def _set_profiler(on: bool) -> None:
+    if not on:
+        torch._C._autograd._disable_profiler()
+
+
 def _anomalies() -> tuple[bool, bool]:
     return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
 
@@ -362,12 +385,16 @@ _KNOWN: dict[str, Setting | None] = {
     "open contexts of autocast": Setting(_depth, _set_depth),
     "garbage collection": Setting(gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
     "thresholds of garbage collection": Setting(gc.get_threshold, lambda thresholds: gc.set_threshold(*thresholds)),
+    "torch's profiler": Setting(torch._C._autograd._profiler_enabled, _set_profiler),
+    "profiling of Python code": Setting(sys.getprofile, sys.setprofile),
+    "tracing of Python code": Setting(sys.gettrace, sys.settrace),
     "thread switch interval": Setting(sys.getswitchinterval, sys.setswitchinterval),
     "seed of torch's random numbers": Setting(_seeds, _set_seeds, cheap=False),
     "names of torch": Setting(_names_of_torch, vars(torch).update, cheap=False),
     "names of torch.nn.functional": _names(functional),
     "names of time": _names(time),
     "methods of torch.Tensor": Setting(_methods, _put_methods, cheap=False),
+    "methods of torch.nn's modules": Setting(_methods_of_modules, _put_methods_of_modules, cheap=False),
     "replaced operators of torch": Setting(_kernels, _withdraw, cheap=False),
     "NumPy's handling of errors": Setting(np.geterr, lambda how: np.seterr(**how)),
     "filters of warnings": Setting(lambda: tuple(warnings.filters), _put_filters, cheap=False, on_change="restored"),
