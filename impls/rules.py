@@ -196,14 +196,14 @@ def bias_of(
     bias, or a learned one.
 
     `alibi`: the distance from the query's own position, times the head's negative slope. `dense`: a table (H, T, T_kv)
-    of `quarters`.
+    of `quarters`, which a layer slices from one of as many keys as its longest sequence.
     """
     if rules.bias in (None, "learned"):
         return None
     if rules.bias == "alibi":
         slopes, offset = -alibi_slopes(H, device).to(dtype), rules.offset(T, T_kv)
         return lambda h, i, j: slopes[h] * (i + offset - j).abs()
-    table = quarters((H, T, T_kv), torch.Generator().manual_seed(0), dtype).to(device)
+    table = quarters((H, T, max(T, T_kv)), torch.Generator().manual_seed(0), dtype).to(device)
     return lambda h, i, j: table[h, i, j]
 
 

@@ -41,6 +41,7 @@ RULES: list[dict[str, Any]] = [
     CHUNK | {"window": 7, "T": 1},
     {"bias": "alibi", "mask": "padding", "B": 3},
     {"bias": "dense"},
+    {"bias": "dense", "mask": "none", "source": "cross", "T_kv": 28},
     {"bias": "learned", "mask": "causal+padding", "B": 2},
     {"softcap": 20, "sinks": True, "bias": "alibi", "window": 9},
     {"sinks": True, "mask": "causal+padding", "B": 2},
