@@ -2223,6 +2223,13 @@ def float16_inside(q, k, v, **options):
     return sdpa(q, k, v, scale=1.0, **options).bfloat16()
 
 
+@wrong("range of float16", "low scores", dtype="bfloat16")
+@masked
+def values_in_float16_by_one_scale(q, k, v, mask):
+    size = v.abs().amax().float()
+    return (probs_of(q.float(), k.float(), mask) @ (v / size).half().float() * size).bfloat16()
+
+
 @wrong("range of float16", "where another forward comes between", dtype="bfloat16", **BACKWARD)
 class Float16InTheBackward(Plain):
     @staticmethod

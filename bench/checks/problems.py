@@ -251,9 +251,10 @@ def showing_probs(case: Case, dropped: Tensor | None = None) -> Problem:
 def showing_tails(case: Case) -> Problem:
     """Return a problem of a core in which the first key has the largest score and the value zero.
 
-    All other keys share a lower score and have large values, so that output and gradients are wrong if they are left
-    out: as probs of a query are lower, its gradient is larger. The first feature of these values is the same, which the
-    gradients ignore: it would cancel nearly everything.
+    All other keys share a lower score and have large values, in every other head very small ones (one scale for the whole
+    tensor doesn't fit), so that output and gradients are wrong if they are left out: as probs of a query are lower, its
+    gradient is larger. The first feature of these values is the same, which the gradients ignore: it would cancel nearly
+    everything.
     """
     case, generator = without_dropout(case), data.seeded(case, 5)
     queries = torch.arange(case.B * case.H * case.T).view(case.B, case.H, case.T)
@@ -265,7 +266,8 @@ def showing_tails(case: Case) -> Problem:
     k[..., 0, 0] = case.D_h**0.5
     v[..., 0] = 1.0
     v[..., 0, :] = 0.0
-    v *= LARGE_VALUE_OF_FLOAT16 if case.computes == "float16" else LARGE_VALUE
+    odd = torch.arange(case.B * case.H_kv).view(case.B, case.H_kv, 1, 1) % 2
+    v *= LARGE_VALUE_OF_FLOAT16 if case.computes == "float16" else LARGE_VALUE ** (1.0 - 2 * odd)
     emphasis = torch.exp(q[..., :1] - farthest) * (torch.arange(case.D_v) > 0)
     pattern = torch.full_like(queries, patterns.APART).to(case.device)
     keys = (torch.arange(case.T_kv) > 0).to(case.device)  # the first one's gradients are far larger
