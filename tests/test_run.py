@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -22,7 +23,7 @@ from bench.checks.gate import check_case
 from bench.runs.measuring import Measuring
 from bench.runs.saving import results_root
 
-from .conftest import CHECKOUT, Suite, run_files, started
+from .conftest import CHECKOUT, Suite, environment, run_files, started, suite_command
 
 PYTEST_BENCHMARK = str(Path(sys.executable).with_name("pytest-benchmark"))
 SMALL = ("--T", "16,32", "--H", "2", "--dtype", "float32", "--impl", "sdpa,fused,linear")
@@ -90,6 +91,28 @@ def test_rows_and_skips(small: tuple[Path, str]) -> None:
     assert [len(of_case) for of_case in hashes.values()] == [1, 1] and hashes[16] != hashes[32]
     assert not list(folder.glob("results/*/*.journal")) and not (folder / "results" / "traces").exists()
     assert "saved: " in printed and "\nSlowdown over the fastest" in printed
+
+
+@pytest.mark.slow
+def test_a_killed_run_is_resumed_and_checks_nothing_twice(shell: Suite, tmp_path: Path) -> None:
+    begun = suite_command("--benchmark-save=x", *SMALL[:-1], "sdpa,fused", "--cell-time=1", "--precision=1e-9")
+    process = subprocess.Popen(begun, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not any('{"visit"' in it.read_text() for it in tmp_path.glob("results/*/*.journal")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    (journal,) = tmp_path.glob("results/*/*.journal")
+    before = journal.read_text()
+    (kept := tmp_path / "kept").hardlink_to(journal)  # a run that ends deletes its own
+    done = shell("--resume", "x")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (file,) = run_files(tmp_path)
+    assert kept.read_text().startswith(before[: before.rindex("\n") + 1]) and not journal.exists()
+    lines = [json.loads(line) for line in kept.read_text().splitlines()]
+    checked = [tuple(line["key"]) for line in lines if "found" in line]
+    assert len(checked) == 4 and sorted(checked) == sorted(cells(file))
 
 
 OWN = """
