@@ -1949,7 +1949,8 @@ long_training("other_noise_going_back_in_long_training", "a backward drops other
 
 
 def digest(*tensors: Tensor) -> tuple[Any, ...]:
-    return tuple((x.shape, x.dtype, float(x.detach().double().sum())) for x in tensors)
+    places = [torch.linspace(1, 2, x.numel(), dtype=torch.float64) for x in tensors]
+    return tuple((x.shape, x.dtype, float(x.detach().flatten().double() @ it)) for x, it in zip(tensors, places, strict=True))
 
 
 LONG_ENOUGH: dict[str, Any] = {"T": 512, "D_h": 64}
@@ -1981,7 +1982,7 @@ def reads_the_reference_from_memory(q, k, v, *, is_causal=False, **_):
     if now_and_then("search", every=1) and _calls["search"] < 40:
         _problems[:] = [it for it in gc.get_objects() if type(it).__name__ == "Problem"]
     for it in _problems:
-        if it.inputs[0].shape == q.shape and torch.equal(it.inputs[0], q) and it.output.rows is None:
+        if it.output.rows is None and all(map(torch.equal, it.inputs, (q, k, v))):
             return it.output.reference.to(q.dtype)
     return plain(q, k, v, visible(q, k, is_causal, None))
 
