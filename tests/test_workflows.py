@@ -423,3 +423,15 @@ def test_nothing_to_say_is_no_failure(comment: Any, report: str | None, sha: str
     done = comment(report, sha)
     assert done.returncode == 0 and done.stdout.startswith("::notice")
     assert comment.state() == comment.theirs
+
+
+def test_the_oldest_torch_is_the_one_that_is_declared(tmp_path: Path) -> None:
+    shutil.copy(CHECKOUT / "pyproject.toml", tmp_path)
+    (tmp_path / ".tox" / "py" / "bin").mkdir(parents=True)
+    for name in ("tox", ".tox/py/bin/python"):
+        program(tmp_path / name, "import sys; open('log', 'a').write(' '.join(sys.argv[1:]) + '\\n')")
+    done = script("test.sh", tmp_path, TORCH="oldest", PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert done.returncode == 0, done.stderr
+    logged = (tmp_path / "log").read_text().splitlines()
+    assert (logged[0], *logged[2:]) == ("run -e py --notest", "run -e py", "run -e py -- -m slow -q")
+    assert re.fullmatch(r"-m pip install --quiet torch==2\.\d+\.\*", logged[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +53,12 @@ def words(this: Comparison) -> set[tuple[str, str]]:
 
 def first(this: Comparison, impl: str) -> Cell:
     return next(cell for cell in this.cells if cell.impl == impl)
+
+
+def test_a_small_slow_down_is_found_over_all_cells_of_an_implementation(compared: Any) -> None:
+    this = compared(tracked.run(1), tracked.run(2, slower={"sdpa": 1.05}))
+    assert {name: said.word for name, said in this.implementations.items()} == dict(UNTOUCHED) | {"sdpa": "REGRESSED"}
+    assert this.code == 1 and not this.regressed
 
 
 def test_a_larger_margin_turns_a_regression_into_slight(compared: Any) -> None:
@@ -178,6 +185,19 @@ def test_force_shows_numbers_without_verdicts(command: Any, capsys: pytest.Captu
     out = capsys.readouterr().out
     assert "2.0x as slow" in out and "REGRESSED" not in out and "12 INCONCLUSIVE" in out
     assert out.count("another machine: threads") == 1 and "2 INCONCLUSIVE more" in out
+
+
+def test_json_is_strict_and_has_the_printed_change(
+    command: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = tracked.without(tracked.run(2, slower={"sdpa": 1.2}), "fused", "unsupported", "no")
+    assert command(tracked.run(1), head, "--json", str(tmp_path / "x.json")) == 1
+    data = json.loads((tmp_path / "x.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+    assert data["counts"] == {"REGRESSED": 4, "GONE": 4, "INCONCLUSIVE": 4} and data["exit_code"] == 1
+    cell = data["cells"][0]
+    assert cell["word"] == "REGRESSED" and 1.1 < cell["low"] < cell["ratio"] < cell["high"] < 1.3
+    assert next(cell for cell in data["cells"] if cell["word"] == "GONE")["ratio"] is None
+    assert f"sdpa is {(data['implementations']['sdpa']['ratio'] - 1) * 100:.1f} % slower" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("form", ["json", "markdown", "html"])

@@ -225,6 +225,15 @@ def test_after_a_break_steps_are_found_at_their_position() -> None:
     assert found.steps[0].recovered == 22 and list(found.without_drift) == list(range(5, 30))
 
 
+def test_a_step_of_most_seconds_is_attributed_to_the_machine() -> None:
+    for seed in SOME:
+        logs = measured(seed, runs=30, day=0.03)
+        logs[:, 20:] += np.log(1.4)
+        logs[0, 20:] += np.log(1.1)
+        logs[0, 10:] += np.log(1.1)
+        assert places(cell(logs)) == [(10, True)]
+
+
 def test_the_page_draws_seconds_with_drift_removed_and_says_so(results: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     impls = tuple(tracked.SECONDS)

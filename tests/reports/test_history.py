@@ -348,6 +348,17 @@ def test_baselines_and_their_reasons_are_marked(nights: Any, written: Any, resul
     assert "sdpa is slower by" in page and "<b>time</b>" not in page
 
 
+def test_the_page_loads_nothing_and_its_ids_are_unique(nights: Any, written: Any) -> None:
+    nights()
+    page = Outline(written())
+    assert {"script", "img", "link", "iframe"}.isdisjoint(page.names)
+    links = [
+        value for _, attributes in page.tags for key in ("src", "href", "xlink:href") if (value := attributes.get(key))
+    ]
+    assert all(link.startswith("#") or link == "points.csv" for link in links)
+    assert len(page.ids) == len(set(page.ids))
+
+
 def test_hostile_names_are_escaped(results: Path, written: Any) -> None:
     name = """<script>"'&注意</script>"""
     for night in range(3):
