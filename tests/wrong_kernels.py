@@ -1950,7 +1950,9 @@ long_training("other_noise_going_back_in_long_training", "a backward drops other
 
 def digest(*tensors: Tensor) -> tuple[Any, ...]:
     places = [torch.linspace(1, 2, x.numel(), dtype=torch.float64) for x in tensors]
-    return tuple((x.shape, x.dtype, float(x.detach().flatten().double() @ it)) for x, it in zip(tensors, places, strict=True))
+    return tuple(
+        (x.shape, x.dtype, float(x.detach().flatten().double() @ it)) for x, it in zip(tensors, places, strict=True)
+    )
 
 
 LONG_ENOUGH: dict[str, Any] = {"T": 512, "D_h": 64}
