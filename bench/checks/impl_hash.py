@@ -48,7 +48,7 @@ def sources_hash(impls: Iterable[Impl], cases: Iterable[Case]) -> str:
     the cases.
     """
     sources.cache_clear()
-    files = sorted(path for pattern in DECIDING for path in CHECKOUT.glob(pattern))
+    files = sorted(path for pattern in DECIDING for path in CHECKOUT.glob(pattern) if path.is_file())
     digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
     digests += [digest for owner in sorted({impl.owner for impl in impls}) for digest in sources(owner)]
     digests += map(case_hash, cases)

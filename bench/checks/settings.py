@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -128,7 +129,7 @@ def _options() -> Options:
             value = entry.user_override
             value = value.get() if isinstance(value, ContextVar) else value  # from torch 2.13 on
             if value is not _UNSET_SENTINEL and value != entry.default:
-                found[f"{module}.{name}"] = value
+                found[f"{module}.{name}"] = copy(value)
     found.pop("torch._inductor.config.deterministic", None)  # which torch.use_deterministic_algorithms sets
     return found
 
@@ -137,7 +138,7 @@ def _put_options(before: Options) -> None:
     for path in before.changed_to(_options()):
         module = next(name for name in COMPILER if path.startswith(f"{name}."))
         config, name = sys.modules[module], path.removeprefix(f"{module}.")
-        setattr(config, name, before[path] if path in before else config._config[name].default)
+        setattr(config, name, before[path] if path in before else deepcopy(config._config[name].default))
 
 
 METHODS = {"Module.__call__": (nn.Module, "__call__")} | {

@@ -128,13 +128,15 @@ def _parser() -> argparse.ArgumentParser:
 
 def node_types(text: str) -> dict[str, int | None]:
     """Parse `a:2,b` into {"a": 2, "b": None}."""
-    parts = (part.strip().partition(":") for part in text.split(",") if part.strip())
+    parts = [part.strip().partition(":") for part in text.split(",")]
+    if not all(kind for kind, _, _ in parts):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected TYPE or TYPE:N, several joined by commas")
     return {kind: count(most) if most else None for kind, _, most in parts}
 
 
 def _pair(text: str) -> tuple[str, str | int]:
     name, equals, value = text.partition("=")
-    if not equals:
+    if not (name and equals):
         raise argparse.ArgumentTypeError(f"{text}: expected KEY=VALUE")
     return name, int(value) if value.isdigit() else value
 
@@ -146,6 +148,8 @@ def _on_cluster(options: argparse.Namespace, others: list[str], results: Path, c
     name, path = _begun(options, others, results / "cluster")
     if options.resume and path is None:
         raise UsageError(f"no run {name} was started in {results / 'cluster'}: --save {name} starts one")
+    if options.resume and options.quiet_machine:
+        raise UsageError(f"--resume {name} continues with its original options; leave out --quiet-machine")
     journal = journals.Journal(path) if path else None
     own = (*["--quiet-machine"] * options.quiet_machine, f"--processes={options.processes or PROCESSES}")
     asked = {"arguments": [*others, *own], "kinds": options.node_types, "command": command}

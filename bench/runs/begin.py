@@ -95,7 +95,8 @@ def _resumed(config: pytest.Config, folder: Path, name: str) -> Run | None:
     run = Run(options, select(options, str(config.invocation_params.dir)), folder, name if journal else None)
     if not redo and begun.get("sources") != run.sources:
         raise UsageError(f"code or cases have changed since run {name} was started; {again}")
-    allocator.choose(config.getoption("allocator"), begun=begun["machine_info"]["allocator"])
+    machine = begun.get("machine_info") or begun["machine"]  # of a journal of an earlier version, for --redo
+    allocator.choose(config.getoption("allocator"), begun=machine["allocator"])
     run.timing, run.command, run.traced = begun["timing"], begun["command"], begun["traced"]
     if journal is None:
         run.finished = {(it["extra_info"]["impl"], it["extra_info"]["id"]): it for it in begun["benchmarks"]}
@@ -104,7 +105,7 @@ def _resumed(config: pytest.Config, folder: Path, name: str) -> Run | None:
     elif redo:
         run.replaced = journal
     else:
-        refuse_other_conditions(begun["machine_info"], name)
+        refuse_other_conditions(machine, name)
         run.restore(journal)
     return run
 

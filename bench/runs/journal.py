@@ -21,8 +21,8 @@ class Journal:
     """File of one JSON object per line beside the run file: a header, followed by results; locked by its process."""
 
     def __init__(self, path: Path):
-        """Open a journal, new or left by a killed process, of which the end is cut off from the first line on that is
-        incomplete. Raises `UsageError` while another process has it open.
+        """Open a journal, new or left by a killed process, of which the end is cut off from the first incomplete line on
+        when the next one is written. Raises `UsageError` while another process has it open.
         """
         self.path, self._file = path, path.open("ab")
         try:
@@ -31,8 +31,7 @@ class Journal:
             raise UsageError(f"{_name(path)} is being measured right now, by another process") from None
         except OSError as error:
             raise UsageError(f"{path} can't be locked: {error.strerror}") from None
-        whole, lines = _read(path)
-        self._file.truncate(whole)
+        self._whole, lines = _read(path)
         self.header: Line = lines[0]["header"] if lines else {}
         self.lines = lines[1:]
         """Results of this process and of earlier ones."""
@@ -56,9 +55,12 @@ class Journal:
         self.lines.append(line)
 
     def _write(self, line: Line) -> None:
-        self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+        text = json.dumps(line, allow_nan=False).encode() + b"\n"
+        self._file.truncate(self._whole)
+        self._file.write(text)
         self._file.flush()
         os.fsync(self._file.fileno())
+        self._whole += len(text)
 
     def close(self) -> None:
         with suppress(OSError):  # on a full disk: the lost line was reported when it was added

@@ -121,13 +121,14 @@ class Measuring:
         return [cell for cell in self._cells if not self._run.settled(cell.key)]
 
     def _check(self, pools: Sequence[WorkerPool]) -> None:
-        """Check cells: each pool takes cases that share probes; those that ended a run come last, one after the other."""
+        """Check cells: each pool takes cases that share probes. Those that ended a run come last, alone."""
         unchecked = self._unchecked()
         suspects = [cell for cell in unchecked if self._run.begun[cell.key]]
-        queue = [*shared_probes([cell for cell in unchecked if cell not in suspects], len(pools)), suspects]
+        queue = shared_probes([cell for cell in unchecked if cell not in suspects], len(pools))
         self._owner = {}
         with accounted("check"):
             run_concurrently([self._checking(pool, queue) for pool in pools])
+            run_concurrently([self._checking(pools[0], [suspects])])
         for i, case in enumerate(self._cases):  # of a resumed run
             self._owner.setdefault(case, pools[i % len(pools)])
 

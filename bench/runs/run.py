@@ -238,7 +238,7 @@ class Run:
             self.journal.add(line)
         except OSError as error:
             self.unsaved = error
-            pytest.exit("the journal can't be written", 1)
+            pytest.exit(f"{self.journal.path}: {error.strerror}", 1)
 
     def head(self) -> dict[str, Any]:
         """Return how the run was started, as in its journal and its file: what `--resume` continues with."""

@@ -20,7 +20,7 @@ from ..checks import decoders, settings
 from ..checks.afterwards import check_idle_afterwards
 from ..checks.building import keeping_settings, module_of, prepare
 from ..checks.calls import Call, call_of, recording
-from ..checks.dispatch import kernel_in, operators_in
+from ..checks.dispatch import kernel_in, operators_in, traced
 from ..checks.dropout import check_same_noise, check_scatter
 from ..checks.gate import NEW_NUMBERS, CheckResult, Gate, check_call, checked_call, verify
 from ..checks.problem import Inputs, copies, inputs_of, same
@@ -274,7 +274,10 @@ class CheckCalls:
         if not self.sized and not self.built.cell.impl.dispatches:
             return self.built.call.run()
         with accounted("memory"):
-            self.memory, trace, output = self.built.meter.memory(self.built.call.run)
+            if self.sized:
+                self.memory, trace, output = self.built.meter.memory(self.built.call.run)
+            else:
+                trace, output = traced(self.built.call.run)
             self.kernel, self.operators = kernel_in(trace), operators_in(trace)
         return output
 

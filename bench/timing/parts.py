@@ -42,7 +42,7 @@ def parts_of(built: Built) -> dict[str, Any]:
             built.call.run()
             calls.append(of_events(events, start, perf_counter()))
     shares = [round(call["core"] / sum(call.values()), 6) for call in calls]
-    parts = {part: median(call[part] for call in calls) for part in sorted(calls[0])}
+    parts = {part: median(call[part] for call in calls) for part in sorted({part for call in calls for part in call})}
     decoder: Any = built.module
     windows = [attention.core.shape.window for attention in decoder.attentions]
     return {

@@ -152,9 +152,11 @@ class WorkerClient:
         return self._pipe.fileno()
 
     def close(self) -> None:
-        """End the process and close its pipe."""
-        with self._pipe, self._stderr, self._process:
-            self._process.kill()
+        """End the process and close its pipe; it may be closed already."""
+        self._process.kill()
+        self._process.wait()
+        self._pipe.close()
+        self._stderr.close()
 
     @property
     def left(self) -> float:

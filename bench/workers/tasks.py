@@ -97,6 +97,7 @@ class Tasks:
         self._slower = slower or {}
         self._gate = Gate()
         self._on_calls_done = on_calls_done
+        self._workloads: dict[str, Workload] = {}
         self._rooflines = Rooflines()
         self._kernels: set[tuple[str, Case]] = set()
         """Layers' kernels shown to cache nothing, at one length; at every length the layer itself gets fresh inputs."""
@@ -226,7 +227,8 @@ class Tasks:
 
     def gpu_workloads(self) -> dict[str, float]:
         """Return the seconds of each workload on the GPU, over a block of calls."""
-        return {name: Workload(name).time(WORKLOAD_CALLS, warm=WARM_CALLS)[0] for name in GPU_WORK}
+        self._workloads = self._workloads or {name: Workload(name) for name in GPU_WORK}
+        return {name: it.time(WORKLOAD_CALLS, warm=WARM_CALLS)[0] for name, it in self._workloads.items()}
 
     def pin(self) -> None:
         """Pin this process to as many cores as threads; both variants share them, since they never run at the same
@@ -330,7 +332,7 @@ class Tasks:
 
     def drop(self, what: str, outputs: bool = False) -> None:
         """Release a prepared cell, and the memory cached for it. `outputs`: also its checked outputs."""
-        ready = self._ready.pop(what)
+        ready = self._ready.pop(what, None)
         if outputs and isinstance(ready, Built):
             self._outputs.pop(ready.cell.key, None)
         release()
