@@ -51,11 +51,6 @@ No untimed call precedes a long block, since reloading the caches is a small par
 each variant counts.
 """
 
-LONG_BLOCK_TRIES, FEW_FAULTS = 3, 256
-"""Most times that a long block is timed, until it faults fewer pages than this: while the heap grows, a call may take 1.5
-times as long.
-"""
-
 Replicate = dict[str, Any]
 """Saved measurements of one replicate: `logs`, the datum of each cell and reference workload as [impl, case, log];
 `blocks`, in the order of timing, by `COLUMNS`; its duration in `seconds`; and whether it is the `last` one within the time.
@@ -141,11 +136,8 @@ class Replication:
         for key, i in ((key, i) for order in orders for key in order for i in self.rng.sample((0, 1), 2)):
             block, what = blocks[key], " ".join(key)
             warm = block.warm or int(block.seconds <= LONG_BLOCK)  # the other process was scheduled
-            for _ in range(LONG_BLOCK_TRIES if block.seconds > LONG_BLOCK else 1):
-                with self._losing(i, key):
-                    reply = clients[i].ask("time", what=what, calls=block.calls, slices=block.slices, warm=warm)
-                if reply["page_faults"] < FEW_FAULTS:
-                    break
+            with self._losing(i, key):
+                reply = clients[i].ask("time", what=what, calls=block.calls, slices=block.slices, warm=warm)
             timed.append((order.index(key), i, float(f"{reply['fastest']:.6g}")))
         return {
             "seconds": monotonic() - began,

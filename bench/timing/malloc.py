@@ -106,6 +106,11 @@ def _chosen() -> Mapping[int, int]:
     return SYSTEM if there == {} else KEPT if there == KEEP else {}
 
 
+def keeps_pages() -> bool:
+    """Whether this process has glibc's malloc, which returns no pages."""
+    return _chosen() is KEPT
+
+
 def release() -> None:
     """Return the free memory of this process to the system, which glibc alone can."""
     if has_glibc():
