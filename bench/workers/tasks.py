@@ -253,14 +253,14 @@ class Tasks:
         return {"compared": len(taken), "seconds": min(taken)}
 
     def time(self, what: str, calls: int, slices: int = 1, warm: int = 0) -> Reply:
-        """Time a block (`Built.time`); a long one once more if it has grown the heap:
+        """Time a block (`Built.time`); a long one again while it grows the heap, up to three times:
 
         {"seconds": of one call, "fastest": of one call in the fastest slice, "page_faults", "voluntary", "involuntary":
         minor faults and context switches per call, untimed calls included, "varies": whether outputs so far differed in
         their last bits; on a GPU its sensors' reading, "throttled", "held_back"}
         """
         ready = self._ready[what]
-        for _ in range(2):
+        for _ in range(3):
             before = resource.getrusage(resource.RUSAGE_SELF)
             seconds, fastest = ready.time(calls, slices, warm)
             after = resource.getrusage(resource.RUSAGE_SELF)
