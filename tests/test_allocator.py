@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import resource
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -21,6 +24,8 @@ from bench.selection.errors import UsageError
 from bench.timing import malloc
 from bench.timing.devices import host
 from bench.timing.devices.cpu import CpuMeter
+from bench.workers import tasks
+from bench.workers.tasks import Tasks
 
 from .conftest import Suite, run_files
 
@@ -148,3 +153,19 @@ def test_pages_are_kept_for_as_long_as_they_should_be(environ: dict[str, str]) -
     assert malloc.time_other_setting(call) == {"kept_pages_s": 2.0}
     call()
     assert faults[2] < 100 < 5000 < faults[-1]
+
+
+@pytest.mark.parametrize(("seconds", "kept", "calls"), [(0.5, True, 3), (0.5, False, 1), (1e-3, True, 1)])
+def test_a_long_call_that_grew_the_heap_is_timed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, kept: bool, calls: int
+) -> None:
+    faults = iter([0, 90_000, 90_000, 180_000, 180_000, 180_000])  # before and after each call
+    usage = partial(SimpleNamespace, ru_nvcsw=0, ru_nivcsw=0)
+    monkeypatch.setattr("resource.getrusage", lambda _: usage(ru_minflt=next(faults)))
+    monkeypatch.setattr(tasks, "keeps_pages", lambda: kept)
+    worker, timed = Tasks(str(tmp_path)), []
+    ready = mock.Mock(varies=False, time=lambda *how: timed.append(how) or (seconds, seconds))
+    ready.meter.sensors.return_value = None
+    worker._ready["x"] = ready
+    assert worker.time("x", 1)["page_faults"] == (0 if calls == 3 else 90_000)
+    assert timed == [(1, 1, 0)] * calls

@@ -69,6 +69,6 @@ def test_a_disk_that_fills_up_ends_the_run_with_one_line(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(Journal, "add", full)
     for write in (lambda: run.add_visit(0, 0, cell.case.id, {}), lambda: run.add_begin(cell), run.sample_machine):
-        with pytest.raises(pytest.exit.Exception, match="the journal can't be written"):
+        with pytest.raises(pytest.exit.Exception, match="journal: No space left on device"):
             write()
         assert run.unsaved and run.unsaved.errno == errno.ENOSPC
