@@ -20,7 +20,7 @@ from .tables import escape, paragraph
 PUBLISHED = CHECKOUT / "results" / runs.PUBLISHED
 PAGE = CHECKOUT / "docs" / "results.md"
 FIGURE = CHECKOUT / "docs" / "latency.png"
-"""Figure of the newest run of `quick`."""
+"""Figure of the newest run of `length`."""
 
 UNREAD = ("sample_times", "sample_fastest")
 """Columns that no page uses, half of a file's size."""
@@ -46,7 +46,7 @@ def _execute(options: argparse.Namespace) -> int:
         print(_keep(runs.one(name, command.results(options))))
     PAGE.write_text(text(PUBLISHED), encoding="utf-8")
     print(PAGE)
-    for newest in sorted(PUBLISHED.glob("*_quick.json"))[-1:]:
+    for newest in sorted(PUBLISHED.glob("*_length.json"))[-1:]:
         print(figure.draw("latency", runs.read(newest), FIGURE))
     return command.FINE
 

@@ -28,12 +28,12 @@ def test_a_run_is_kept_with_the_digits_that_are_known(
     data["benchmarks"][0]["extra_info"] |= {key: [1.0] for key in publish.UNREAD}
     data["benchmarks"][0]["stats"]["median"] = 0.00123456789
     data["command"] = "pytest /home/of/somebody/bench --T 16"
-    saved = tmp_path.parent / "0007_quick.json"
+    saved = tmp_path.parent / "0007_length.json"
     saved.write_text(json.dumps(data), encoding="utf-8")
     assert main(["publish", str(saved)]) == 0
-    made = [str(tmp_path / name) for name in ("0001_quick.json", "results.md", "latency.png")]
+    made = [str(tmp_path / name) for name in ("0001_length.json", "results.md", "latency.png")]
     assert capsys.readouterr().out.splitlines() == made and (tmp_path / "latency.png").is_file()
-    before, after = (json.loads(path.read_text(encoding="utf-8")) for path in (saved, tmp_path / "0001_quick.json"))
+    before, after = (json.loads(path.read_text(encoding="utf-8")) for path in (saved, tmp_path / "0001_length.json"))
     for a, b in zip(before["benchmarks"], after["benchmarks"], strict=True):
         assert not {*publish.UNREAD} & b["extra_info"].keys()
         assert b["stats"]["median"] == pytest.approx(a["stats"]["median"], rel=1e-5)
@@ -42,7 +42,7 @@ def test_a_run_is_kept_with_the_digits_that_are_known(
 
 
 def test_the_readmes_figure_is_drawn_from_the_newest_published_run() -> None:
-    (*_, newest) = sorted(publish.PUBLISHED.glob("*_quick.json"))
+    (*_, newest) = sorted(publish.PUBLISHED.glob("*_length.json"))
     with Image.open(CHECKOUT / "docs" / "latency.png") as figure:
         assert figure.info["Source"] == f"{newest.stem} {sha256(newest.read_bytes()).hexdigest()}"
 
