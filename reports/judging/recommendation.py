@@ -130,8 +130,8 @@ def _pick(cases: Sequence[Case]) -> str:
 
 
 def _use(name: str, grid: Grid, best: Sequence[Case], baseline: str) -> str:
-    """Return 'Use sdpa: fastest or tied in 11 of 12 cases, up to 3.2× faster than fused (2.6 to 3.9), 7× less memory at
-    T = 1024.'
+    """Return 'Use sdpa: fastest or tied in 11 of 12 cases, up to 3.2× faster than fused (2.6 to 3.9) at T = 1024,
+    7× less memory.'
     """
     cases, count = grid.judged, len(grid.judged)
     everywhere = {1: "the one case", 2: "both cases"}.get(count, f"all {count} cases")
@@ -140,13 +140,14 @@ def _use(name: str, grid: Grid, best: Sequence[Case], baseline: str) -> str:
     both = [it for it in cases if it.mark(name).counts and it.mark(baseline).counts]
     both = [it for it in both if _is_step(it)] or both  # cores alone predict them
     first = min(_tied(best), key=lambda it: mean_slowdown(it, best), default=name)  # why it is not named
+    faster, place = _speed_up(name, both, baseline)
     why = (
         f"{_how(name, best)} in {where}",
         *_memory(name, first, f" than {first}", best if first != baseline else [], count > 1),
-        *_speed_up(name, both, baseline),
-        *_memory(name, baseline, "", both, count > 1),
+        faster,
+        *_memory(name, baseline, "", both, count > 1, place),
     )
-    return f"Use {name}: {', '.join(why)}."
+    return f"Use {name}: {', '.join(filter(None, why))}."
 
 
 def _tied(cases: Sequence[Case]) -> list[str]:
@@ -167,21 +168,26 @@ def _is_step(case: Case) -> bool:
     return any(mark.row.get("scope") in OF_MODELS for mark in case.ranked)
 
 
-def _speed_up(name: str, cases: Sequence[Case], baseline: str) -> Iterator[str]:
-    """Yield the largest of the significant speed-ups over the baseline implementation."""
-    found = [fr.ratio(case.mark(baseline).row, case.mark(name).row) for case in cases]
-    if most := max((it for it in found if it.slower), default=None):
-        upto = "steps " * _is_step(cases[0]) + "up to " * (len(cases) > 1)
-        yield f"{upto}{slowdown(most.value)}× faster than {baseline} ({interval(most.low, most.high)})"
+def _speed_up(name: str, cases: Sequence[Case], baseline: str) -> tuple[str, str]:
+    """Return the largest of the significant speed-ups over the baseline implementation, '' without any, and its case."""
+    found = [(fr.ratio(case.mark(baseline).row, case.mark(name).row), case.place) for case in cases]
+    most, place = max((it for it in found if it[0].slower), default=(None, ""))
+    if most is None:
+        return "", ""
+    upto = "steps " * _is_step(cases[0]) + "up to " * (len(cases) > 1)
+    where = f" at {place}" * (len(cases) > 1)
+    return f"{upto}{slowdown(most.value)}× faster than {baseline} ({interval(most.low, most.high)}){where}", place
 
 
-def _memory(name: str, other: str, than: str, cases: Sequence[Case], several: bool) -> Iterator[str]:
-    """Yield its memory relative to another one's, in the case where the latter needs most."""
+def _memory(name: str, other: str, than: str, cases: Sequence[Case], several: bool, place: str = "") -> Iterator[str]:
+    """Yield its memory relative to another one's, in the case where the latter needs most; `place`: of the case that
+    was mentioned before.
+    """
     known = [case for case in cases if all(0 < _peak(case, it) < math.inf for it in (name, other))]
     if case := max(known, key=lambda it: (_peak(it, other), it.ranked[0].row["median"]), default=None):
         less = _peak(case, other) / _peak(case, name)
         if max(less, 1 / less) >= LEANER:
-            where = f" at {case.place}" * several
+            where = ("" if case.place == place else f" at {case.place}") * several
             yield f"{slowdown(max(less, 1 / less))}× {'less' if less > 1 else 'more'} memory{than}{where}"
 
 
