@@ -116,6 +116,8 @@ def test_pages_are_kept_unless_that_could_exhaust_the_memory(
     assert not malloc.chosen()
     choose(None, small)
     assert malloc.chosen() == KEEP
+    environ.update(malloc.HUGE_PAGES)
+    assert malloc.keeps_pages()
 
 
 def test_where_there_is_no_glibc(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,9 +112,11 @@ class Plan:
         """Return the request that prepares a cell in a variant."""
         return {"impl": self.name_in(i, key[0]), "case": self.cases[key[1]]}
 
-    def start(self, cases: Iterable[Record] = (), exchanged: bool = False) -> NamedWorkers:
-        """Start a process for each variant, which imports the implementations and checks support for these cases; with
-        `exchanged`, from the twins of their folders.
+    def start(
+        self, cases: Iterable[Record] = (), exchanged: bool = False, order: Sequence[str] = VARIANTS
+    ) -> NamedWorkers:
+        """Start a process for each variant in this order, which imports the implementations and checks support for these
+        cases; with `exchanged`, from the twins of their folders.
         """
         twins = self.twins if exchanged else {}
         by_name = {
@@ -124,7 +126,7 @@ class Plan:
         of_all = {"whole_registry": self.whole_registry, "cases": [*cases]}
         return NamedWorkers(
             lambda name: WorkerClient(by_name[name], self.setting),
-            {name: of_all | {"names": [it.impl] if it.impl else self.names} for name, it in by_name.items()},
+            {name: of_all | {"names": [it.impl] if (it := by_name[name]).impl else self.names} for name in order},
         )
 
     def run(self, scripts: Sequence[Script]) -> None:

@@ -118,7 +118,8 @@ class Replication:
             order = [*self.timeable(cells), *self.workloads]
             self.rng.shuffle(order)
             exchanged = self.rng.random() < 0.5  # effects of the folders' paths become noise
-            with suppress(CellLost), closing(self.plan.start(exchanged=exchanged)) as workers:
+            first = self.rng.sample(VARIANTS, 2)  # and of which process gets its memory first
+            with suppress(CellLost), closing(self.plan.start(exchanged=exchanged, order=first)) as workers:
                 for name in VARIANTS:
                     workers.first_reply(name)
                 return self._measure(workers, order, most)

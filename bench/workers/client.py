@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from .. import CHECKOUT
 from ..cases.accounting import add_spent
 from ..cases.outcome import Skip
+from ..timing.malloc import HUGE_PAGES
 from .fresh import quiet_environment, start
 
 STARTING = 300.0
@@ -100,7 +101,7 @@ class WorkerClient:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (as long as the process lives)
         self._process = start(
             [variant.python, "-P", "-c", MAIN, json.dumps(given, default=str)],
-            env=quiet_environment(setting.threads) if setting.threads else None,
+            env={**HUGE_PAGES, **quiet_environment(setting.threads)} if setting.threads else None,
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=self._stderr,

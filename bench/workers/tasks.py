@@ -50,7 +50,7 @@ WARM_SECONDS = 0.02
 FREE = 5
 """Multiple of a cell's least memory that must be free for calls under other settings of the allocator."""
 
-GROWTH, SHARE = 3, 0.25
+GROWTH, SHARE = 6, 0.25
 """Multiple of a cell's least memory that the heap holds before it is timed in a comparison, and the largest share of the
 free memory for it.
 """
