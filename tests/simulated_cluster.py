@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from typing import Any
@@ -69,12 +68,10 @@ class SimulatedCluster:
         self._cases, self._fate = cases, fate
 
     def nodes(self, refused: Collection[str]) -> Mapping[str, int]:
-        self._refused = refused
-        return Counter(kind for node, kind in self.there.items() if node not in refused)
+        return {node: kind for node, kind in self.there.items() if node not in refused}
 
-    def submit(self, kind: str, task: dict[str, Any]) -> Any:
-        taken = {*self._refused, *(it.node for it in self.running)}
-        node = next(node for node, its in self.there.items() if its == kind and node not in taken)
+    def submit(self, node: str, task: dict[str, Any]) -> Any:
+        assert node not in (it.node for it in self.running)
         self.asked.append((node, task["case"]))
         self.running.append(Task(self, node, task["case"]))
         return self.running[-1]

@@ -163,7 +163,7 @@ def test_the_run_files_of_a_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert [*runs] == ["a", "b_1"] and not [*tmp_path.glob("cluster/*")]
     files = [tmp_path / kind / "0001_x.json" for kind in runs]
     said = capsys.readouterr().out
-    assert f"a: saved: {files[0]}" in said and f"python -m reports {files[0]} {files[1]}" in said
+    assert f"a: saved: {files[0]}" in said and f"b/1: saved: {files[1]}" in said
     for data in runs.values():
         assert data["command"] == "python -m bench sweep" and data["complete"]
         assert len(data["benchmarks"]) + len(data["skipped"]) == sum(map(len, cases_of(*CASES).values()))
@@ -183,9 +183,10 @@ def test_a_sweep_without_nodes_is_resumed(tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ((), "--save NAME is missing"),
+        ((), "one of the arguments --save/--benchmark-save --resume is required"),
         (("--cluster", "ray", "--resume", "x"), "no run x was started in "),
-        (("--save", "x", "--address", "h:1"), "--address goes with --cluster"),
+        (("--save", "x", "--address", "h:1"), "--address and --node-types go with --cluster"),
+        (("--cluster", "ray", "--save", "x", "--slurm-option", "time=1"), "--slurm-option goes with --cluster slurm"),
         (("--cluster", "ray", "--save", "x", "--dry-run"), "--dry-run does not go with --cluster"),
         (("--cluster", "ray", "--save", "x", "--model", "../config.json"), "../config.json does not reach the nodes"),
         (("--cluster", "ray", "--save", "x", "--node-types", "a:0"), "'0' is not a positive whole number"),

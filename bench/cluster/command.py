@@ -44,28 +44,42 @@ def main(arguments: Sequence[str]) -> int:
     """Return the exit code of `pytest bench/`: 0 measured; 1 a cell failed; 2 unfinished; 4 a usage error."""
     options, others = _parser().parse_known_args(arguments)
     try:
-        if options.quiet_machine and any(option.startswith("--threads") for option in others):
-            raise UsageError("--quiet-machine uses one thread, on one core: leave out --threads")
-        if not (options.resume or options.save):
-            raise UsageError("--save NAME is missing: what is the run called? (--resume NAME finishes one)")
-        for name, engines in (("address", ENGINES), ("node_types", ENGINES), ("slurm_option", ["slurm"])):
-            if getattr(options, name) and options.cluster not in engines:
-                raise UsageError(f"--{name.replace('_', '-')} goes with --cluster {' or '.join(engines)}")
+        _refuse_conflicts(options, {option.partition("=")[0] for option in others})
+        name = valid_name(options.resume or options.save, "--resume" if options.resume else "--save")
         results = results_root(Path.cwd(), options.benchmark_storage)
+        unfinished = journals.newest(results / ("cluster" if options.cluster else str(get_machine_id())), name)
+        if unfinished and not options.resume:
+            raise UsageError(f"run {name} was started and not finished: `--resume {name}` continues")
         if options.cluster:
-            return _on_cluster(options, others, results, shlex.join(["python", "-m", "bench", "sweep", *arguments]))
-        _here(options, others, results)
+            command = shlex.join(["python", "-m", "bench", "sweep", *arguments])
+            return _on_cluster(options, others, results, name, unfinished, command)
+        _here(options, others)
     except UsageError as error:
         return complain(error, USAGE_ERROR)
 
 
-def _here(options: argparse.Namespace, others: Sequence[str], results: Path) -> NoReturn:
+def _refuse_conflicts(options: argparse.Namespace, others: set[str]) -> None:
+    """Raise `UsageError` for options that have no effect together."""
+    own = options.processes or options.node_types or (options.cluster and options.quiet_machine)
+    unsupported = options.cluster and ", ".join(others.intersection(UNSUPPORTED))
+    for conflict, message in (
+        (options.quiet_machine and "--threads" in others, "--quiet-machine uses one thread: leave out --threads"),
+        (options.slurm_option and options.cluster != "slurm", "--slurm-option goes with --cluster slurm"),
+        (not options.cluster and (options.address or options.node_types), "--address and --node-types go with --cluster"),
+        (unsupported, f"{unsupported} does not go with --cluster"),
+        (options.resume and (own or others - {"--redo"}),
+         f"--resume {options.resume} continues with its original options; leave out the others"),
+    ):  # fmt: skip
+        if conflict:
+            raise UsageError(message)
+
+
+def _here(options: argparse.Namespace, others: Sequence[str]) -> NoReturn:
     """Replace this process by `pytest bench/`, in several processes and under the requested conditions."""
-    _begun(options, others, results / str(get_machine_id()))
     given = {
         "benchmark-save": options.save,
         "resume": options.resume,
-        "processes": options.processes or (None if options.resume else PROCESSES),
+        "processes": None if options.resume else options.processes or PROCESSES,
         "benchmark-storage": options.benchmark_storage,
     }
     if options.quiet_machine:
@@ -73,19 +87,6 @@ def _here(options: argparse.Namespace, others: Sequence[str], results: Path) -> 
         pin()
     suite, own = CHECKOUT / "bench", [f"--{name}={value}" for name, value in given.items() if value is not None]
     os.execv(sys.executable, [sys.executable, "-P", str(suite / "launch.py"), str(suite), *own, *others])
-
-
-def _begun(options: argparse.Namespace, others: Sequence[str], folder: Path) -> tuple[str, Path | None]:
-    """Return the run's name, and its journal in `folder` if it was started and not finished; raises `UsageError` for a
-    resumed run with other options, and for a new one that was started already.
-    """
-    name = valid_name(options.resume or options.save, "--resume" if options.resume else "--save")
-    journal = journals.newest(folder, name)
-    if options.resume and ({*others} - {"--redo"} or options.node_types or options.processes or options.save):
-        raise UsageError(f"--resume {name} continues with its original options; leave out the others")
-    if journal and not options.resume:
-        raise UsageError(f"run {name} was started and not finished: `--resume {name}` continues")
-    return name, journal
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -96,8 +97,9 @@ def _parser() -> argparse.ArgumentParser:
         epilog="All other options are those of `pytest bench/`: --sweep, --impl, --T, ...",
     )
     parser.add_argument("--processes", type=count, metavar="K", help=f"number of processes (default: {PROCESSES})")
-    parser.add_argument("--save", "--benchmark-save", metavar="NAME", help="name of the saved run")
-    parser.add_argument("--resume", metavar="NAME", help="finish a run that was interrupted")
+    name = parser.add_mutually_exclusive_group(required=True)
+    name.add_argument("--save", "--benchmark-save", metavar="NAME", help="name of the saved run")
+    name.add_argument("--resume", metavar="NAME", help="finish a run that was interrupted")
     parser.add_argument(
         "--quiet-machine",
         action="store_true",
@@ -106,7 +108,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--benchmark-storage", metavar="URI", help="folder of results (default: results/)")
     group = parser.add_argument_group("on many machines")
     group.add_argument("--cluster", choices=ENGINES, help="measure on the nodes of a cluster")
-    group.add_argument("--address", help="HOST:PORT of a running Ray cluster; with slurm only `local`: processes here")
+    group.add_argument(
+        "--address",
+        help="HOST:PORT of a running Ray cluster; `local`: a new one, or with slurm processes, on this machine",
+    )
     group.add_argument(
         "--node-types",
         metavar="TYPE[:N],...",
@@ -129,9 +134,7 @@ def _parser() -> argparse.ArgumentParser:
 def node_types(text: str) -> dict[str, int | None]:
     """Parse `a:2,b` into {"a": 2, "b": None}."""
     parts = [part.strip().partition(":") for part in text.split(",")]
-    if not all(kind for kind, _, _ in parts):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected TYPE or TYPE:N, several joined by commas")
-    return {kind: count(most) if most else None for kind, _, most in parts}
+    return {kind: count(most) if most else None for kind, _, most in parts if kind}
 
 
 def _pair(text: str) -> tuple[str, str | int]:
@@ -141,16 +144,13 @@ def _pair(text: str) -> tuple[str, str | int]:
     return name, int(value) if value.isdigit() else value
 
 
-def _on_cluster(options: argparse.Namespace, others: list[str], results: Path, command: str) -> int:
-    """Begin or resume a sweep."""
-    if unfit := {given.partition("=")[0] for given in others} & {*UNSUPPORTED}:
-        raise UsageError(f"{unfit.pop()} does not go with --cluster")
-    name, path = _begun(options, others, results / "cluster")
-    if options.resume and path is None:
+def _on_cluster(
+    options: argparse.Namespace, others: list[str], results: Path, name: str, unfinished: Path | None, command: str
+) -> int:
+    """Begin a sweep, or resume the one that this journal left unfinished."""
+    if options.resume and unfinished is None:
         raise UsageError(f"no run {name} was started in {results / 'cluster'}: --save {name} starts one")
-    if options.resume and options.quiet_machine:
-        raise UsageError(f"--resume {name} continues with its original options; leave out --quiet-machine")
-    journal = journals.Journal(path) if path else None
+    journal = journals.Journal(unfinished) if unfinished else None
     own = (*["--quiet-machine"] * options.quiet_machine, f"--processes={options.processes or PROCESSES}")
     asked = {"arguments": [*others, *own], "kinds": options.node_types, "command": command}
     header = journal.header if journal else asked
@@ -165,6 +165,5 @@ def _on_cluster(options: argparse.Namespace, others: list[str], results: Path, c
     except ModuleNotFoundError as error:
         needed = f"{error.name}: python -m pip install {ENGINES[options.cluster]}"
         raise UsageError(f"--cluster {options.cluster} needs {needed}") from None
-    return measure(
-        engine.Cluster(options, archive, header["kinds"], results / "cluster" / name), results, name, header, journal
-    )
+    cluster = engine.Cluster(options, archive, header["kinds"], results / "cluster" / name)
+    return measure(cluster, results, name, header, journal)

@@ -41,9 +41,9 @@ def do(archive: bytes | Path, task: dict[str, Any]) -> dict[str, Any]:
     ended.
     """
     with tempfile.TemporaryDirectory(prefix="attention-bench-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
+        folder, case = Path(name), task["case"]
         zipfile.ZipFile(archive if isinstance(archive, Path) else io.BytesIO(archive)).extractall(folder)
-        what = [f"--case={task['case']}"] if task["case"] else ["-pbench.cluster.node", "--collect-only", "-q"]
+        what = [f"--case={case}"] if case else ["-pbench.cluster.node", "--collect-only", "-q"]
         suite = [f"{SUITE}/bench", "sweep", "--save=job", "--no-summary", f"--benchmark-storage={SUITE}"]
         with tempfile.TemporaryFile("w+", errors="replace") as output:
             process = subprocess.Popen(
@@ -62,10 +62,10 @@ def do(archive: bytes | Path, task: dict[str, Any]) -> dict[str, Any]:
             output.seek(0)
             last = output.read().strip().split("\n")[-1]
         node = {"node": os.environ.get("SLURMD_NODENAME", socket.gethostname())}
-        for file in folder.glob(f"{SUITE}/*/*_job.json" if task["case"] else f"{SUITE}/cells.json"):
+        for file in (folder / SUITE).rglob("*_job.json"):
             found = json.loads(file.read_text())
             if found and found.get("complete", True):
-                return node | {"run" if task["case"] else "cells": found}
+                return node | {"run" if case else "cells": found}
         return node | {"failed": f"{last.removeprefix('ERROR: ')} (exit code {process.returncode})"}
 
 
@@ -80,4 +80,4 @@ def pytest_collection_finish(session: Any) -> None:
     for item in session.items:
         impl, case = item.cell.key
         cells.setdefault(case, []).append(impl)
-    Path(SUITE, "cells.json").write_text(json.dumps(cells))
+    Path(SUITE, "0000_job.json").write_text(json.dumps(cells))

@@ -21,6 +21,9 @@ TYPE = "type:"
 UNNAMED = "default"
 """Type of nodes without such a resource."""
 
+Node = tuple[str, float, float]
+"""Ray's name of a node, its cores and its GPUs."""
+
 REACHING = 10.0
 """Most seconds until the head node replies."""
 
@@ -40,30 +43,21 @@ class Cluster:
             raise UsageError(f"Ray can't be reached at {address}: {str(error).splitlines()[0]}") from None
         self._archive = ray.put(archive)
         self._do = ray.remote(on_node.do)
-        self._there: dict[str, list[dict[str, Any]]] = {}
-        """Nodes of each type, as listed by Ray."""
-        self._last: dict[str, Future[Reply]] = {}
-        """Latest task of each node."""
 
-    def nodes(self, refused: Collection[str]) -> Mapping[str, int]:
-        self._there = {}
+    def nodes(self, refused: Collection[str]) -> Mapping[Node, str]:
+        found: dict[Node, str] = {}
         for node in ray.nodes():
-            if node["Alive"] and node["Resources"].get("CPU") and node["NodeManagerHostname"] not in refused:
-                named = (name.removeprefix(TYPE) for name in node["Resources"] if name.startswith(TYPE))
-                self._there.setdefault(next(named, UNNAMED), []).append(node)
-        return {kind: len(nodes) for kind, nodes in self._there.items()}
+            has = node["Resources"]
+            if node["Alive"] and has.get("CPU") and node["NodeManagerHostname"] not in refused:
+                named = (name.removeprefix(TYPE) for name in has if name.startswith(TYPE))
+                found[node["NodeID"], has["CPU"], has.get("GPU", 0)] = next(named, UNNAMED)
+        return found
 
-    def submit(self, kind: str, task: dict[str, Any]) -> Future[Reply]:
-        busy = {name for name, last in self._last.items() if not last.done()}
-        node = next(it for it in self._there[kind] if it["NodeID"] not in busy)
-        do = self._do.options(
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
-            num_cpus=node["Resources"]["CPU"],
-            num_gpus=node["Resources"].get("GPU", 0),
-            max_retries=0,
-        )
+    def submit(self, node: Node, task: dict[str, Any]) -> Future[Reply]:
+        name, cpus, gpus = node
+        there = NodeAffinitySchedulingStrategy(name, soft=False)
+        do = self._do.options(scheduling_strategy=there, num_cpus=cpus, num_gpus=gpus, max_retries=0)
         future: Future[Reply] = do.remote(self._archive, task).future()
-        self._last[node["NodeID"]] = future
         return future
 
     def close(self) -> None:

@@ -24,34 +24,43 @@ LOCAL = "local"
 MINUTES = 120
 """Default time limit of a job in minutes."""
 
+Node = tuple[str, int]
+"""A partition, and a number: Slurm itself chooses the node of a job."""
+
 
 class Cluster:
     """Submits one job per task, with exclusive use of its node."""
 
     def __init__(self, options: argparse.Namespace, archive: bytes, kinds: Mapping[str, int | None], folder: Path):
         cloudpickle.register_pickle_by_value(on_node)
-        local = options.address == LOCAL
-        given = {"timeout_min" if local else "time": MINUTES} | dict(options.slurm_option)
+        given = {f"slurm_{name}": value for name, value in options.slurm_option}
         try:
-            self._executor = (submitit.LocalExecutor if local else submitit.SlurmExecutor)(folder / "jobs")
-            self._executor.update_parameters(**given, job_name="attention-bench", nodes=1, exclusive=True)
-        except (RuntimeError, TypeError, ValueError) as error:
+            self._executor = submitit.AutoExecutor(folder / "jobs", options.address or "slurm")
+            self._executor.update_parameters(
+                name="attention-bench", nodes=1, timeout_min=MINUTES, slurm_exclusive=True, **given
+            )
+        except (NameError, RuntimeError, ValueError) as error:
             raise UsageError(f"--cluster slurm: {str(error).splitlines()[0]}") from None
-        self._nodes = {kind: most or 1 for kind, most in (kinds or {LOCAL: 1}).items()} if local else _partitions(kinds)
+        local = {kind: most or 1 for kind, most in (kinds or {LOCAL: 1}).items()}
+        there = local if options.address else _partitions(kinds)
+        self._nodes = {(kind, i): kind for kind, count in there.items() for i in range(count)}
         self._jobs: list[Any] = []
         self._folder = folder
         shutil.rmtree(folder, ignore_errors=True)  # jobs of a killed driver end when their code is deleted
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)  # in which they may still write
         self._code = folder / f"code-{uuid4().hex}.zip"
         self._code.write_bytes(archive)
 
-    def nodes(self, refused: Collection[str]) -> Mapping[str, int]:
-        self._executor.update_parameters(exclude=",".join(refused) or None)
+    def nodes(self, refused: Collection[str]) -> Mapping[Node, str]:
+        self._executor.update_parameters(slurm_exclude=",".join(refused) or None)
         return self._nodes
 
-    def submit(self, kind: str, task: dict[str, Any]) -> Future[Reply]:
-        self._executor.update_parameters(partition=kind)
-        job: Future[Reply] = self._executor.submit(on_node.do, self._code, task)
+    def submit(self, node: Node, task: dict[str, Any]) -> Future[Reply]:
+        self._executor.update_parameters(slurm_partition=node[0])
+        try:
+            job: Future[Reply] = self._executor.submit(on_node.do, self._code, task)
+        except submitit.core.utils.FailedJobError as error:
+            raise UsageError(f"--cluster slurm: {str(error).splitlines()[0]}") from None
         self._jobs.append(job)
         return job
 
@@ -64,7 +73,7 @@ class Cluster:
 
 def _partitions(kinds: Mapping[str, int | None]) -> dict[str, int]:
     """Return the number of nodes of the requested partitions, or of the default one."""
-    printed = subprocess.run(["sinfo", "--noheader", "--format=%R %D %P"], capture_output=True, text=True).stdout
+    printed = subprocess.run(["sinfo", "--noheader", "--format=%R %D %P"], stdout=subprocess.PIPE, text=True).stdout
     lines = [line.split() for line in printed.splitlines()]
     there = {name: int(nodes) for name, nodes, _ in lines}
     if unknown := kinds.keys() - there.keys():

@@ -7,7 +7,7 @@ import os
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
@@ -15,9 +15,10 @@ from statistics import median
 from time import sleep
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 from pytest_benchmark.utils import get_commit_info
 
-from stats.arguments import as_typed
+from stats.estimate import grouped
 from stats.verdict import MAX_DRIFT
 
 from .. import CHECKOUT
@@ -29,7 +30,6 @@ from ..runs.saving import load, run_files, save
 from ..selection.choice import own_files
 from ..selection.errors import UsageError
 from ..terminal import complain
-from ..timing.rooflines import Rooflines
 from .node import SUITE
 
 APART = 1000
@@ -44,33 +44,32 @@ POLL = 0.5
 Reply = dict[str, Any]
 """Return value of `node.do`; of a job that was lost too often, why it `failed`."""
 
+Replies = dict[str | None, Reply]
+"""Replies of one type of node by case; that of None lists the cases."""
+
 
 class Engine(Protocol):
     """A cluster: nodes of several types, each running one task at a time."""
 
-    def nodes(self, refused: Collection[str]) -> Mapping[str, int]:
-        """Return the current number of nodes of each type, except refused ones, which get no task from now on."""
+    def nodes(self, refused: Collection[str]) -> Mapping[Any, str]:
+        """Return the type of each current node, except those with a refused name, which get no task from now on."""
 
-    def submit(self, kind: str, task: dict[str, Any]) -> Future[Reply]:
-        """Submit a task (see `node.do`) to a node of a type; returns an object with a future's `done` and `result`."""
+    def submit(self, node: Any, task: dict[str, Any]) -> Future[Reply]:
+        """Start a task (see `node.do`) on an idle node; returns an object with a future's `done` and `result`."""
 
     def close(self) -> None:
         """End all running tasks."""
 
 
 class Job(NamedTuple):
-    """A case with all its implementations, in all its processes, on one node."""
+    """A case with all its implementations, in all its processes, on one node; without a case, the list of cases."""
 
     kind: str
     """Type of node."""
     case: str | None
-    """Case id; None lists the cases."""
 
     def __str__(self) -> str:
         return f"{self.kind}  {self.case or 'list of cases'}"
-
-
-Replies = dict[Job, Reply]
 
 
 def pack(folder: Path, arguments: Sequence[str]) -> bytes:
@@ -103,7 +102,7 @@ def measure(engine: Engine, results: Path, name: str, header: Line, journal: Jou
     resume.
     """
     with closing(engine):
-        header["kinds"] = header["kinds"] or dict.fromkeys(engine.nodes(()))
+        header["kinds"] = header["kinds"] or dict.fromkeys(engine.nodes(()).values())
         if not header["kinds"]:
             raise UsageError("the cluster has no node")
         journal = journal or Journal.start(results / "cluster", name, header)
@@ -117,57 +116,64 @@ def measure(engine: Engine, results: Path, name: str, header: Line, journal: Jou
                 return complain(f"{error}; `--resume {name}` continues", UNFINISHED)
             journal.delete()
             raise
-    code = _save(results, name, header, journal.path.name, replies)
+    code = _save(results, name, header["command"], journal.path.name, replies)
     journal.delete()
     return code
 
 
-def drive(engine: Engine, journal: Journal, arguments: list[str], kinds: Mapping[str, int | None]) -> Replies:
-    """Measure until every job has a reply; returns them, those in the journal included. Raises `UsageError` if a job has no
-    node left.
+def drive(
+    engine: Engine, journal: Journal, arguments: list[str], kinds: Mapping[str, int | None]
+) -> dict[str, Replies]:
+    """Measure until every job has a reply; returns them by type of node, those in the journal included. Raises `UsageError`
+    if the remaining jobs have no node.
 
     `kinds`: types of nodes that measure, and the number of nodes used at a time; None for all.
     """
-    replies: Replies = {Job(*line["job"]): line["reply"] for line in journal.lines}
-    begun: dict[Job, Future[Reply]] = {}
+    replies: dict[str, Replies] = {kind: {} for kind in kinds}
+    for kind, case, reply in ((*line["job"], line["reply"]) for line in journal.lines):
+        replies[kind][case] = reply
+    running: dict[Any, tuple[Job, Future[Reply]]] = {}
     losses, refused = Counter[Job](), set[str]()
-    while left := _without_reply(kinds, replies):
-        there = engine.nodes(refused)
+    while left := [job for kind, of_kind in replies.items() for job in _left(kind, of_kind)]:
+        nodes = engine.nodes(refused)
+        there = dict.fromkeys(nodes.values())
         if not any(job.kind in there for job in left):
             others = f"; there is {', '.join(there)}" if there else ""
             raise UsageError(f"no node of type {left[0].kind} is left{others}")
-        busy = Counter(job.kind for job in begun)
-        for job in left:
-            nodes = there.get(job.kind, 0)
-            if job not in begun and busy[job.kind] < min(kinds[job.kind] or nodes, nodes):
-                busy[job.kind] += 1
-                begun[job] = engine.submit(job.kind, {"arguments": arguments, "case": job.case})
-        ended = [job for job, future in begun.items() if future.done()]
-        for job in ended:
-            reply = _reply(begun.pop(job))
+        begun = {job for job, _ in running.values()}
+        for kind, most in kinds.items():
+            idle = [node for node, its in nodes.items() if its == kind and node not in running]
+            free = most and most - sum(job.kind == kind for job in begun)
+            waiting = [job for job in left if job.kind == kind and job not in begun]
+            for node, job in zip(idle[:free], waiting, strict=False):
+                running[node] = job, engine.submit(node, {"arguments": arguments, "case": job.case})
+        ended = [node for node, (_, future) in running.items() if future.done()]
+        for node in ended:
+            job, future = running.pop(node)
+            reply, of_kind = _reply(future), replies[job.kind]
             if why := reply.get("failed"):
                 if "node" in reply and not job.case:
                     raise UsageError(f"{reply['node']}: {why}")
                 tell(f"{job} is lost: {why}")
                 losses[job] += 1
                 if losses[job] == MOST_LOSSES:
-                    replies[job] = {"failed": f"failed {MOST_LOSSES} times, lastly: {why}"}
-            elif job.case and (why := _differing(job.kind, reply["run"]["machine_info"], replies)):
-                refused.add(reply["node"])  # which differs from the first of its type
+                    of_kind[job.case] = {"failed": f"failed {MOST_LOSSES} times, lastly: {why}"}
+            elif job.case and (why := _differing(reply["run"], of_kind)):
+                refused.add(reply["node"])
                 tell(f"{reply['node']} is refused: {job.kind} has {why}")
             else:
                 journal.add({"job": job, "reply": reply})
-                replies[job] = reply
-                tell(f"{job}: {reply['node']}; {len(_without_reply([job.kind], replies))} left")
+                of_kind[job.case] = reply
+                tell(f"{job}: {reply['node']}; {len(_left(job.kind, of_kind))} left")
         if not ended:
             sleep(POLL)
     return replies
 
 
-def _without_reply(kinds: Iterable[str], replies: Replies) -> list[Job]:
-    """Return the jobs that are left on these types of nodes; the cases of a type are known once they are listed."""
-    listed = ((kind, replies.get(Job(kind, None), {}).get("cells", ())) for kind in kinds)
-    return [job for kind, cases in listed for case in (None, *cases) if (job := Job(kind, case)) not in replies]
+def _left(kind: str, replies: Replies) -> list[Job]:
+    """Return the jobs that are left on a type of node, whose cases are known once they are listed."""
+    listed = replies.get(None, {}).get("cells", ())
+    return [Job(kind, case) for case in (None, *listed) if case not in replies]
 
 
 def _reply(future: Future[Reply]) -> Reply:
@@ -179,10 +185,10 @@ def _reply(future: Future[Reply]) -> Reply:
         return {"failed": f"{type(error).__name__}: {last}"}
 
 
-def _differing(kind: str, machine: Mapping[str, Any], replies: Replies) -> str:
-    """Describe how a node differs from the first of its type: `cores 2, not 4`; empty if they are equal."""
-    known = (it["run"]["machine_info"] for job, it in replies.items() if job.kind == kind and "run" in it)
-    first = next(known, machine)
+def _differing(run: Mapping[str, Any], replies: Replies) -> str:
+    """Describe how the node of a run differs from the first of its type: `cores 2, not 4`; empty if they are equal."""
+    machine = run["machine_info"]
+    first = next((it["run"]["machine_info"] for it in replies.values() if "run" in it), machine)
     parts = [key for key in {**first, **machine} if first.get(key) != machine.get(key)]
     return ", ".join(f"{key} {first.get(key)}, not {machine.get(key)}" for key in parts)
 
@@ -191,12 +197,10 @@ def tell(line: str) -> None:
     print(line, flush=True)
 
 
-def _save(results: Path, name: str, header: Line, journal: str, replies: Replies) -> int:
+def _save(results: Path, name: str, command: str, journal: str, replies: Mapping[str, Replies]) -> int:
     """Save a run file for each type of node; returns the exit code."""
-    of_all = {"commit_info": get_commit_info(), "command": header["command"], "journal": journal}
-    code, files = 0, list[Path]()
-    for kind in header["kinds"]:
-        of_kind = {job.case: reply for job, reply in replies.items() if job.kind == kind}
+    of_all, code = {"commit_info": get_commit_info(), "command": command, "journal": journal}, 0
+    for kind, of_kind in replies.items():
         if not any("run" in reply for reply in of_kind.values()):
             code = complain(f"{kind}: nothing was measured: {[*of_kind.values()][-1]['failed']}", 1)
             continue
@@ -204,37 +208,30 @@ def _save(results: Path, name: str, header: Line, journal: str, replies: Replies
         folder = results / re.sub(r"[^\w.+-]+", "_", kind)
         folder.mkdir(parents=True, exist_ok=True)
         saved = [path for path in run_files(folder, name) if load(path).get("journal") == journal]  # and then killed
-        files += saved or [save(folder, name, data, indent=None)]
-        for line in (*data["notes"], *skips(data["skipped"]), f"saved: {files[-1]}"):
+        for line in (*data["notes"], *skips(data["skipped"])):
             print(f"{kind}: {line}")
+        print(f"{kind}: saved: {saved[0] if saved else save(folder, name, data, indent=None)}")
         code = max(code, any(entry["reason"] in FAILURES for entry in data["skipped"]))
-    if len(files) > 1:
-        print(as_typed(f"side by side: python -m reports {' '.join(map(str, files))}"))
     return code
 
 
-def merged(replies: Mapping[str | None, Reply]) -> dict[str, Any]:
-    """Return the run file of a type of node, from the replies by case."""
+def merged(replies: Replies) -> dict[str, Any]:
+    """Return the run file of a type of node."""
     cells: dict[str, list[str]] = replies[None]["cells"]
     measured = [replies[case] for case in cells if "run" in replies[case]]
     runs: list[dict[str, Any]] = [reply["run"] for reply in measured]
-    skipped = [entry for run in runs for entry in run["skipped"]]
-    for case, impls in cells.items():
+    lists = {name: [it for run in runs for it in run[name]] for name in ("skipped", "published", "roofs")}
+    for case in cells:
         if why := replies[case].get("failed"):
-            skipped += [{"impl": impl, "id": case, "reason": "error", "detail": why} for impl in impls]
-    samples: dict[str, list[Any]] = {}
-    rooflines = Rooflines()
-    for run in runs:
-        rooflines.restore(run["roofs"])
-        for name, of_job in run["controls"]["looks"].items():  # a short job has none of a GPU
-            samples.setdefault(name, []).extend(of_job)
-    return runs[0] | {
+            entry = {"id": case, "reason": "error", "detail": why}
+            lists["skipped"] += [{"impl": impl} | entry for impl in cells[case]]
+    looks = grouped((name, it) for run in runs for name, its in run["controls"]["looks"].items() for it in its)
+    return {
+        **runs[0],
+        **lists,
         "asked": {name: value for name, value in runs[0]["asked"].items() if name != "case"},
         "benchmarks": [_row(row, i, it["node"]) for i, it in enumerate(measured) for row in it["run"]["benchmarks"]],
-        "skipped": skipped,
-        "published": [it for run in runs for it in run["published"]],
-        "roofs": rooflines.table(),
-        "controls": {"drift": max(run["controls"]["drift"] for run in runs), "looks": samples},
+        "controls": {"drift": max(run["controls"]["drift"] for run in runs), "looks": looks},
         "seconds": sum((Counter(run["seconds"]) for run in runs), Counter()),
         "notes": [*disagreements(measured)],
     }
@@ -252,15 +249,15 @@ def disagreements(replies: Sequence[Reply]) -> Iterator[str]:
     """Yield a sentence for every node whose time for a reference workload differs from the median node's by more than
     `MAX_DRIFT` in three of four samples.
     """
-    seen: dict[str, dict[str, list[float]]] = {}
-    for reply in replies:
-        for name, samples in reply["run"]["controls"]["looks"].items():
-            seen.setdefault(name, {}).setdefault(reply["node"], []).extend(sample["seconds"] for sample in samples)
-    for name, by_node in seen.items():
-        middle = median(median(seconds) for seconds in by_node.values())
-        for node, seconds in by_node.items():
-            ratios = sorted(it / middle for it in seconds)
-            quarter = len(ratios) // 4
-            if ratios[quarter] > 1 + MAX_DRIFT or ratios[-1 - quarter] < 1 / (1 + MAX_DRIFT):
-                longer = median(ratios) - 1
-                yield f"nodes differ: {node} takes {longer:+.1%} for the reference workload {name!r}, beside the median node"
+    looks = grouped(
+        ((name, reply["node"]), sample["seconds"])
+        for reply in replies
+        for name, samples in reply["run"]["controls"]["looks"].items()
+        for sample in samples
+    )
+    usual = grouped((name, median(seconds)) for (name, _), seconds in looks.items())
+    for (name, node), seconds in looks.items():
+        first, middle, last = np.quantile(seconds, (0.25, 0.5, 0.75)) / median(usual[name])
+        if first > 1 + MAX_DRIFT or last < 1 / (1 + MAX_DRIFT):
+            more = f"{middle - 1:+.1%} for the reference workload {name!r}, beside the median node"
+            yield f"nodes differ: {node} takes {more}"

@@ -52,10 +52,11 @@ class Sweeping:
         """Stop one of the processes while it measures a case, so that it can't reply."""
         while self.process.poll() is None:
             for process in processes():
-                with suppress(psutil.NoSuchProcess):  # it has just ended
+                with suppress(psutil.NoSuchProcess):  # it has just ended, or a child
                     process.suspend()
                     if any("--case=" in " ".join(child.cmdline()) for child in process.children(recursive=True)):
                         return process
+                with suppress(psutil.NoSuchProcess):
                     process.resume()
             time.sleep(0.1)
         pytest.fail("the sweep ended before a job was stopped")

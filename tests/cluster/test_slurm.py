@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,9 +12,13 @@ from typing import Any
 import psutil
 import pytest
 
+from bench.selection.errors import UsageError
+
 from .conftest import MEASURED, PROCESSES, SWEEP, Sweeping, answered, check_resumed
 
 pytest.importorskip("submitit")
+
+from bench.cluster.on_slurm import Cluster  # needs submitit
 
 
 def test_a_job_is_killed_and_the_driver_too(alone: dict[str, Any], tmp_path: Path) -> None:
@@ -26,6 +32,33 @@ def test_a_job_is_killed_and_the_driver_too(alone: dict[str, Any], tmp_path: Pat
     first.until(" is lost: ")
     first.kill()
     check_resumed(folder, alone, *where, known=answered(folder))
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand in for Slurm's programs: two partitions, and no account."""
+    for name, does in (
+        ("srun", "true"),
+        ("sinfo", "printf 'cpu 1024 cpu*\\ngpu 2 gpu\\n'"),
+        ("sbatch", "echo 'sbatch: error: Invalid account' >&2; exit 1"),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+
+def test_the_default_partition_measures_or_those_that_are_named(slurm: None, tmp_path: Path) -> None:
+    options = Namespace(address=None, slurm_option=[("account", "x")])
+    engine = Cluster(options, b"", {}, tmp_path / "x")
+    assert Counter(engine.nodes(()).values()) == {"cpu": 1024}
+    with pytest.raises(UsageError, match=r"--cluster slurm: .*Invalid account"):
+        engine.submit(("cpu", 0), {})
+    assert Counter(Cluster(options, b"", {"gpu": 1}, tmp_path / "x").nodes(["n1"]).values()) == {"gpu": 2}
+    with pytest.raises(UsageError, match="Slurm has no partition x; known: cpu, gpu"):
+        Cluster(options, b"", {"x": None}, tmp_path / "x")
+    options.slurm_option = [("nonsense", 1)]
+    with pytest.raises(UsageError, match=r"--cluster slurm: .*nonsense"):
+        Cluster(options, b"", {}, tmp_path / "x")
 
 
 def jobs_of(driver: Sweeping) -> Iterator[psutil.Process]:

@@ -34,14 +34,14 @@ class Crowd:
     """Nodes of one type that return results immediately."""
 
     def __init__(self, nodes: int, cases: int):
-        self._nodes = nodes
+        self._nodes = {str(node): "a" for node in range(nodes)}
         self._cases = [PATTERN.replace("B1", f"B{i + 1}") for i in range(cases)]
         self._job = json.dumps(job(PATTERN))
 
     def nodes(self, refused: Collection[str]) -> Mapping[str, int]:
-        return {"a": self._nodes}
+        return self._nodes
 
-    def submit(self, kind: str, task: dict[str, Any]) -> Any:
+    def submit(self, node: str, task: dict[str, Any]) -> Any:
         return SimpleNamespace(done=lambda: True, result=partial(self._answer, task["case"]))
 
     def close(self) -> None:
@@ -79,10 +79,10 @@ def _measure(nodes: int, cases: int) -> None:
         with redirect_stdout(None):
             answers = drive(cluster, journal, [], {"a": None})
         driven, replies = time.perf_counter(), _memory()
-        data = merged({job.case: reply for job, reply in answers.items()})
+        data = merged(answers["a"])
         file = save(folder, "x", data, indent=None)
         ended = time.perf_counter()
-        rows, jobs = len(data["benchmarks"]), len(answers)
+        rows, jobs = len(data["benchmarks"]), len(answers["a"])
         assert rows == (jobs - 1) * len(job(PATTERN)["benchmarks"]) and data["complete"]
         sizes = [path.stat().st_size / 2**20 for path in (journal.path, file)]
         print(
