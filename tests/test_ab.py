@@ -82,7 +82,7 @@ class World:
     """Ratio of head's calls to base's."""
     noise: dict[str, float] = field(default_factory=dict)
     """Standard deviation of the logarithm of that ratio, between replicates."""
-    threads: tuple[int, int] = (1, 1)
+    gpus: tuple[str | None, str | None] = (None, None)
     dies: str = ""
     """What ends head's process when it is timed, or at this request that process of `side` which checks."""
     side: int = 1
@@ -117,7 +117,7 @@ class Simulated(LocalWorker):
             raise Lost("ended its process (exit code 1): SyntaxError: invalid syntax")
         if do == "cells":
             versions = dict.fromkeys([*WORK, *GPU_WORK], "1") | {"product": self.variant.python}
-            fingerprint = {"torch": self.variant.python, "threads": self.world.threads[self.side]}
+            fingerprint = {"torch": self.variant.python, "gpu": self.world.gpus[self.side]}
             absent = {*(("young",), ("gone", "old"))[self.side], "nobody"}
             cells = dict.fromkeys([Case(**case).id for case in details["cases"]])
             names = [name.partition("=")[0] for name in details["names"]]
@@ -353,8 +353,6 @@ def test_exit_codes(command: Command) -> None:
     for allowed, word in (((), "BROKEN"), (("--allow-gone", "impossible"), "GONE")):
         ran = command(*two, *allowed, head="impossible")
         assert ran.words == {"impossible against same": word}
-    ran = command(*two, "--allow-gone", "imposible", head="impossible")
-    assert ran.code == 3 and "--allow-gone imposible: nothing of that name is compared; did you mean imp" in ran.errors
 
 
 def test_a_head_that_cannot_begin_is_broken_and_a_base_is_not_compared(command: Command) -> None:
@@ -365,12 +363,11 @@ def test_a_head_that_cannot_begin_is_broken_and_a_base_is_not_compared(command: 
     assert [cell["word"] for cell in ran.saved["cells"]] == ["BROKEN"] * 4
 
 
-def test_variants_under_other_conditions_are_not_compared(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another torch is what is compared; a reference workload of another version is left out."""
-    ran = command(threads=(1, 2))
-    assert ran.code == 2 and "threads: 1 and 2" in ran.errors
+def test_interpreters_may_differ_in_everything(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a torch for the CPU does from one that finds a GPU. A reference workload of another version is left out."""
     monkeypatch.setattr(planning, "interpreter", lambda path: (path, "3.11 2.13"))
-    ran = command("--base-python", "p", "--head-python", "q", "--impl", "sdpa", head="q")
+    ran = command("--base-python", "p", "--head-python", "q", "--impl", "sdpa", head="q", gpus=(None, "H100"))
+    assert "gpu: None → H100" in ran.text
     assert ran.code == 0 and {*of_saved(ran.saved["pairs"])[1]} == {"python"}
 
 
@@ -428,8 +425,10 @@ def test_a_kernel_that_lies_in_the_checkout_is_that_of_each_revision(
         with sources.temporary_folder() as place:
             monkeypatch.chdir(repository / folder)
             plan = planning.plan_of(options, place)
-            assert all((it.impls / "impls").is_dir() for it in plan.variants)
-            return replace(plan, names=tuple((it.tree / "mine.py").read_text() for it in plan.variants if it.tree))
+            assert all((it.impls / "impls").is_dir() for it in plan.variants.values())
+            return replace(
+                plan, names=tuple((it.tree / "mine.py").read_text() for it in plan.variants.values() if it.tree)
+            )
 
     (repository / "mine.py").write_text("first")
     git(repository, "add", "mine.py")
@@ -557,7 +556,7 @@ def test_a_self_test_goes_on_where_it_was_stopped(
     whole = measuring.compare
 
     def compare(plan: Plan, *given: Any) -> Record:
-        ran.append(tuple(dict(variant.slower) for variant in plan.variants))
+        ran.append(tuple({name: it for name, it in variant.slower.items() if it} for variant in plan.variants.values()))
         if len(ran) == 3:
             raise KeyboardInterrupt
         return whole(plan, *given)
@@ -769,6 +768,7 @@ def test_no_difference_in_code_is_no_regression(inside: Inside, repository: Path
     code, text, _ = inside(*TINY, "--base", "HEAD", "--impl", "fused", "--json", str(out))
     assert code == 0 and "the working tree\nNothing regressed: no cell " in text
     assert "no difference in code between HEAD (" in text and json.loads(out.read_text())["cells"] == []
+    assert inside(*TINY, "--base", "HEAD", "--head", "HEAD", "--impl", "fused")[0] == 0
     assert not [*repository.glob("results/*/ab/*.json")]
 
 
@@ -789,11 +789,9 @@ def test_a_repository_that_git_refuses_is_not_called_missing(tmp_path: Path) -> 
 USAGE: list[tuple[tuple[str, ...], str]] = [
     ((), "one comparison at a time: give either --base REF"),
     (("--base", "nowhere", "--json", "left.json"), "unknown revision 'nowhere': give a branch"),
-    (("--base", "HEAD", "--head", "HEAD"), "are the same commit"),
     (("--base-impl", "fused"), "or --base-impl NAME --head-impl NAME"),
     (("--base", "HEAD", "--head-impl", "fused"), "one comparison at a time"),
     (("--head", "HEAD"), "one comparison at a time"),
-    (("--base-impl", "a=x:f", "--head-impl", "a=y:f"), "both are called a"),
     (("--base-impl", "fused", "--head-impl", "sdpa", "--impl", "packed"), "name what is compared: leave out --impl"),
     (("--base-python", "../bare"), "No module named 'torch'): `../bare -m pip install torch numpy psutil`"),
     (("--base", "HEAD", "--margin", "1"), "from 0 to below 0.5"),

@@ -99,10 +99,11 @@ class History:
         code = [self.versions.get(it.label, "") for it in (base, head)]
         given = digest_of_own(filter(None, (options.cases, *(() if in_tree() else options.impl))))
         same = {"code": code, "files": given} | json.loads(json.dumps(conditions()))
-        return Plan((base, head), {}, (), False, Setting("."), 0.01, 60 * options.budget, 1, same)
+        variants = {"base": base, "head": head}
+        return Plan(variants, {}, (), False, Setting("."), 0.01, 60 * options.budget, 1, same)
 
     def compare(self, plan: Plan, before: Any, keep: Any) -> Record:
-        base, head = (it.label for it in plan.variants)
+        base, head = (it.label for it in plan.variants.values())
         if self.interrupted and len(self.calls) == 3:
             raise KeyboardInterrupt
         self.calls.append((base, head, plan.seconds / 60))
@@ -242,7 +243,6 @@ def test_an_unreadable_file_is_a_usage_error_before_anything_is_measured(
     ("arguments", "says"),
     [
         (["HEAD"], "give either two revisions, GOOD, which is fast, and BAD"),
-        (["HEAD", "HEAD"], "are the same commit"),
         (["HEAD", "no-such"], "unknown revision 'no-such'"),
         (["--pythons", "one"], "or --pythons A,B,C, the good one first"),
         (["HEAD", "HEAD", "--pythons", "a,b"], "give either two revisions"),

@@ -13,7 +13,6 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from time import strftime
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 from pytest_benchmark.utils import get_machine_id
 
 import impls
+from stats.estimate import grouped
 from stats.verdict import CHANGED, IMPROVED, REGRESSED
 
 from ..cases.outcome import Skip
@@ -31,24 +31,21 @@ from ..selection.errors import UsageError
 from ..selection.options import clock_text
 from ..terminal import warn
 from .comparison import compare
-from .options import EACH_TIME, asked, command, defaults
-from .plan import Plan, Record, conditions, digest_of_own, plan_of
+from .options import EACH_TIME, asked, command, defaults, injected
+from .plan import Record, conditions, digest_of_own, plan_of
 from .replicates import Replicate
 from .sources import temporary_folder
 
 SHARES = {0.01: 3, 0.02: 3, 0.05: 3, 0.10: 3, -0.02: 6, -0.05: 6}
-"""Shares injected; each in one comparison for this number of comparisons of unchanged code."""
+"""Shares by which an implementation in head is slowed down, or made faster if negative; each in one comparison for this
+number of comparisons of unchanged code.
+"""
 
 SELF_TEST = "self-test"
 """Beginning of the saved comparisons' names."""
 
-Injection = tuple[str, float]
-"""Implementation, and the share by which head's is slowed; if negative, base's is slowed, so that head is faster."""
 
-
-def measure(
-    given: Mapping[str, Any], results: Path | None = None, once: str = "", injection: Injection | None = None
-) -> Path:
+def measure(given: Mapping[str, Any], results: Path | None = None, once: str = "") -> Path:
     """Measure the comparison that these options of `parser` describe, and save it under `results` (default: the user's);
     returns the file.
 
@@ -64,11 +61,10 @@ def measure(
     own = {name: given[name] for name in (EACH_TIME if earlier else usual) if name in given}
     options = argparse.Namespace(**usual | earlier.get("asked", {}) | own)
     with temporary_folder() as place:
-        injection = earlier.get("injection", injection)
-        plan = injected(plan_of(options, place), injection)
+        plan = plan_of(options, place)
         if earlier and (changed := [name for name in plan.same if earlier["same"].get(name) != plan.same[name]]):
             raise UsageError(f"changed since then: {', '.join(changed)}; start another comparison, without --continue")
-        about: Record = {"asked": asked(options), "continues": file and str(file.resolve()), "injection": injection}
+        about: Record = {"asked": asked(options), "continues": file and str(file.resolve())}
         if once:
             options.save = f"{once}-{digest([about, plan.same, options.budget])}"
             if there := run_files(folder, options.save):
@@ -102,32 +98,17 @@ def self_test(options: argparse.Namespace) -> None:
     """Run the comparisons of `--self-test` that are not saved yet, and print the summary; raises as `measure`."""
     names = [name.partition("=")[0] for name in listed(options.impl)]
     names = names or [impl.name for impl in impls.registered() if impl.common]
-    wanted: list[Injection | None] = [None] * options.self_test
+    wanted = [""] * options.self_test
     for share, part in SHARES.items():
-        wanted += [(names[i % len(names)], share) for i in range(math.ceil(options.self_test / part))]
+        wanted += [f"{names[i % len(names)]}={share}" for i in range(math.ceil(options.self_test / part))]
     about = clock_text(60 * len(wanted) * options.budget)
     warn(f"self-test: at most {about}; finished comparisons are kept, and the same command continues")
-    for i, injection in enumerate(wanted):
-        what = "{} {:+.3g} of its time".format(*injection) if injection else "unchanged code"
-        warn(f"self-test: run {i + 1} of {len(wanted)}, {what}")
-        seed = (options.seed or 0) + wanted[:i].count(injection)
-        given = vars(options) | {"seed": seed, "self_test": 1}  # however many they are
-        measure(given, once=SELF_TEST, injection=injection)
+    for i, inject in enumerate(wanted):
+        warn(f"self-test: run {i + 1} of {len(wanted)}, {f'injected: {inject}' if inject else 'unchanged code'}")
+        seed = (options.seed or 0) + wanted[:i].count(inject)
+        measure(vars(options) | {"seed": seed, "self_test": 1, "inject": inject}, once=SELF_TEST)
     for sentence in summary(comparisons(), options.margin):
         print(sentence)
-
-
-def injected(plan: Plan, injection: Injection | None) -> Plan:
-    """Return the same comparison with one variant slowed down."""
-    if injection is None:
-        return plan
-    name, share = injection
-    base, head = plan.variants
-    if share > 0:
-        head = replace(head, slower={name: share})
-    else:
-        base = replace(base, slower={name: 1 / (1 + share) - 1})
-    return replace(plan, variants=(base, head))
 
 
 def summary(folder: Path, margin: float) -> Iterator[str]:
@@ -135,20 +116,22 @@ def summary(folder: Path, margin: float) -> Iterator[str]:
     procedure.
     """
     records, now = map(load, sorted(folder.glob(f"*_{SELF_TEST}*.json"))), conditions().items()
-    by_share: dict[float, list[tuple[list[bool], list[bool]]]] = {}
-    for record in (it for it in records if now <= it.get("same", {}).items() and it["margin"] == margin):
-        name, share = record["injection"] or ("", 0.0)
-        right = IMPROVED if share < 0 else REGRESSED
-        found = [cell["word"] == right for cell in record["cells"] if cell["impl"] == name]
-        alarms = [cell["word"] in CHANGED for cell in record["cells"] if cell["impl"] != name]
-        by_share.setdefault(share, []).append((found, alarms))
+    by_share = grouped(
+        (share, (name, record["cells"]))
+        for record in records
+        if now <= record.get("same", {}).items() and record["margin"] == margin
+        for name, share in [injected(record["asked"].get("inject", ""))]
+    )
     for share in sorted(by_share, key=abs):
-        found, alarms = ([*chain(*lists)] for lists in zip(*by_share[share], strict=True))
-        flagged, right = (f"{sum(it)} of {len(it)}" for it in (alarms, found))
+        right = IMPROVED if share < 0 else REGRESSED
+        found = [cell["word"] == right for name, cells in by_share[share] for cell in cells if cell["impl"] == name]
+        alarms = [[it["word"] in CHANGED for it in cells if it["impl"] != name] for name, cells in by_share[share]]
+        flagged = f"{sum(map(sum, alarms))} of {sum(map(len, alarms))}"
         if share:
-            yield f"self-test, {share * 100:+.3g} % injected: {right} cells found, {flagged} others flagged"
+            its = f"{sum(found)} of {len(found)} cells found"
+            yield f"self-test, {share * 100:+.3g} % injected: {its}, {flagged} others flagged"
         else:
-            raised = f"{sum(any(it) for _, it in by_share[0])} of {len(by_share[0])} runs of unchanged code"
+            raised = f"{sum(map(any, alarms))} of {len(alarms)} runs of unchanged code"
             yield f"self-test of this machine: {raised} raised a false alarm ({flagged} cells)"
 
 

@@ -45,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
     how.add_argument("--self-test", type=count, metavar="N",
                      help="count how often verdicts are right on this machine, in N comparisons of unchanged code, and more "
                           "with injected slow-downs")  # fmt: skip
+    how.add_argument("--inject", metavar="NAME=SHARE", default="", help=argparse.SUPPRESS)  # one of its slow-downs
     return parser
 
 
@@ -72,6 +73,12 @@ def add_cells(parser: argparse.ArgumentParser, minutes: float) -> None:
     how.add_argument("--seed", type=int, help="seed of the random order of timing")
     how.add_argument("--allow-gone", metavar="NAMES", action="append", default=[],
                      help="implementations that may be missing in head, separated by commas; others are BROKEN")  # fmt: skip
+
+
+def injected(inject: str) -> tuple[str, float]:
+    """Return the implementation and the share of `--inject`; "" and 0 without it."""
+    name, _, share = inject.rpartition("=")
+    return name, float(share or 0)
 
 
 def defaults() -> dict[str, Any]:

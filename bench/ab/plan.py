@@ -23,6 +23,7 @@ from ..selection.errors import UsageError
 from ..selection.options import CELLS, cases_of, picked, sweep_of
 from ..timing.machine import fingerprint
 from ..workers.client import NamedWorkers, Script, Setting, Variant, WorkerClient, run_concurrently
+from .options import injected
 from .sources import (
     check_out,
     commit_of,
@@ -71,8 +72,8 @@ print(sys.version, torch.__version__, torch.version.git_version)
 class Plan:
     """What is compared, and for how long."""
 
-    variants: tuple[Variant, Variant]
-    """base, head"""
+    variants: Mapping[str, Variant]
+    """By their names in `VARIANTS`."""
     cases: Mapping[str, Record]
     """Axes of each case, by id."""
     names: Sequence[str]
@@ -96,7 +97,7 @@ class Plan:
     @property
     def versus(self) -> str:
         """Label of cells that compare two differently named implementations; '' if both variants run the same names."""
-        base, head = self.variants
+        base, head = self.variants.values()
         return f"{head.label} against {base.label}" if base.impl else ""
 
     @property
@@ -104,13 +105,14 @@ class Plan:
         """Whether both variants are prepared at once; not on a GPU, where one would be tuned beside the other."""
         return all(axes["device"] == "cpu" for axes in self.cases.values())
 
-    def name_in(self, i: int, label: str) -> str:
-        """Return the name of an implementation in a variant (0 base, 1 head)."""
-        return self.variants[i].label if self.variants[i].impl else label
+    def name_in(self, variant: str, label: str) -> str:
+        """Return the name of an implementation in a variant."""
+        it = self.variants[variant]
+        return it.label if it.impl else label
 
-    def request(self, i: int, key: Key) -> Record:
+    def request(self, variant: str, key: Key) -> Record:
         """Return the request that prepares a cell in a variant."""
-        return {"impl": self.name_in(i, key[0]), "case": self.cases[key[1]]}
+        return {"impl": self.name_in(variant, key[0]), "case": self.cases[key[1]]}
 
     def start(
         self, cases: Iterable[Record] = (), exchanged: bool = False, order: Sequence[str] = VARIANTS
@@ -118,16 +120,16 @@ class Plan:
         """Start a process for each variant in this order, which imports the implementations and checks support for these
         cases; with `exchanged`, from the twins of their folders.
         """
-        twins = self.twins if exchanged else {}
-        by_name = {
-            name: replace(it, impls=twins.get(it.impls, it.impls), tree=it.tree and twins.get(it.tree, it.tree))
-            for name, it in zip(VARIANTS, self.variants, strict=True)
-        }
+        moved = self.twins if exchanged else {}
+
+        def begin(variant: str) -> WorkerClient:
+            it = self.variants[variant]
+            there = replace(it, impls=moved.get(it.impls, it.impls), tree=it.tree and moved.get(it.tree, it.tree))
+            return WorkerClient(there, self.setting)
+
         of_all = {"whole_registry": self.whole_registry, "cases": [*cases]}
-        return NamedWorkers(
-            lambda name: WorkerClient(by_name[name], self.setting),
-            {name: of_all | {"names": [it.impl] if (it := by_name[name]).impl else self.names} for name in order},
-        )
+        names = {name: [it.impl] if (it := self.variants[name]).impl else self.names for name in order}
+        return NamedWorkers(begin, {name: of_all | {"names": its} for name, its in names.items()})
 
     def run(self, scripts: Sequence[Script]) -> None:
         """Run the scripts of base and head, in parallel or one after the other."""
@@ -151,18 +153,18 @@ def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
         raise UsageError("--impl names nothing")
     sweep, device, overrides = sweep_of(given)
     cases = picked(cases_of(sweep, device, overrides), options.case)
-    base, head = variants = _variants(options, folder)
+    base, head = _variants(options, folder)
     own = () if base.tree else (*names, base.impl, head.impl)  # a tree has the user's modules
     words = [*filter(None, (*own, options.model, options.cases))]
     same = {
         "cases": [case_hash(case) for case in cases],
-        "code": [digest(it.code) for it in variants],
+        "code": [digest(base.code), digest(head.code)],
         "files": digest_of_own(words),
-        "interpreters": [it.versions for it in variants],
+        "interpreters": [base.versions, head.versions],
         **conditions(),
     }
     return Plan(
-        variants=variants,
+        variants=dict(zip(VARIANTS, (base, head), strict=True)),
         cases={case.id: case.columns() for case in cases},
         names=names,
         whole_registry=sweep.whole_registry,
@@ -202,17 +204,17 @@ def _variants(options: argparse.Namespace, folder: Path) -> tuple[Variant, Varia
     here = copy_of_impls(folder / "working-tree")
     if options.self_test:
         there = copy_of_impls(folder / "another-copy")  # the folder's path may affect time, which must show
-        return Variant("the working tree", here), Variant("a copy of it", there)
+        name, share = injected(options.inject)
+        slower = {name: max(0.0, 1 / (1 + share) - 1)}, {name: max(0.0, share)}  # base, where head is to be faster
+        return Variant("the working tree", here, slower=slower[0]), Variant("a copy of it", there, slower=slower[1])
     if options.base_python:
         first, second = options.base_python, options.head_python or sys.executable
         return Variant(first, here, *interpreter(first)), Variant(second, here, *interpreter(second))
     first, second = options.base_impl, options.head_impl
     if options.impl:
         raise UsageError("--base-impl and --head-impl name what is compared: leave out --impl")
-    name, other = first.partition("=")[0], second.partition("=")[0]
-    if name == other:
-        raise UsageError(f"both are called {name}: give two names; --self-test N compares unchanged code")
-    return Variant(name, here, impl=first), Variant(other, here, impl=second)
+    base, head = (Variant(given.partition("=")[0], here, impl=given) for given in (first, second))
+    return base, head
 
 
 def _revisions(options: argparse.Namespace, folder: Path) -> tuple[Variant, Variant]:
@@ -224,10 +226,6 @@ def _revisions(options: argparse.Namespace, folder: Path) -> tuple[Variant, Vari
     if root != CHECKOUT and not own:
         raise UsageError(f"--base is a revision of {root}: name a kernel in it, as in --impl mine=mine:mine")
     commits = commit_of(options.base, root), options.head and commit_of(options.head, root)
-    if commits[0] == commits[1]:
-        raise UsageError(
-            f"--base {options.base} and --head {options.head} are the same commit {commits[0][:10]}; name another"
-        )
     variants = []
     for name, given, commit in zip(VARIANTS, (options.base, options.head), commits, strict=True):
         place = folder / name

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from statistics import median
@@ -72,7 +72,7 @@ class Replication:
     """Measures the replicates of one comparison."""
 
     plan: Plan
-    found: Sequence[Found]
+    found: Mapping[str, Found]
     """Results of both variants' cells; the failure of a cell that can't be timed is added."""
     workloads: Sequence[Key]
     """Reference workloads that are the same in both variants."""
@@ -80,7 +80,7 @@ class Replication:
 
     def timeable(self, cells: Sequence[Key]) -> list[Key]:
         """Return the cells that have not failed in any variant."""
-        return [key for key in cells if not any(isinstance(of[key], Skip) for of in self.found)]
+        return [key for key in cells if not any(isinstance(of[key], Skip) for of in self.found.values())]
 
     def until_settled(
         self,
@@ -125,21 +125,23 @@ class Replication:
                 return self._measure(workers, order, most)
 
     def _measure(self, workers: NamedWorkers, order: list[Key], most: int) -> Replicate:
-        began, clients = monotonic(), [workers.clients[name] for name in VARIANTS]
-        took: tuple[dict[Key, float], ...] = {}, {}
-        self.plan.run([self._preparing(client, i, order, took[i]) for i, client in enumerate(clients)])
-        blocks = {key: block_of(math.sqrt(took[0][key] * took[1][key])) for key in order}
+        began = monotonic()
+        took: dict[str, dict[Key, float]] = {name: {} for name in VARIANTS}
+        self.plan.run([self._preparing(workers.clients[name], name, order, took[name]) for name in VARIANTS])
+        blocks = {key: block_of(math.sqrt(took["base"][key] * took["head"][key])) for key in order}
         counts = {
             key: _rounds(block.seconds, ROUNDS if key in self.workloads else most) for key, block in blocks.items()
         }
         timed: list[tuple[int, int, float]] = []
-        orders = rounds(counts, self.rng)
-        for key, i in ((key, i) for order in orders for key in order for i in self.rng.sample((0, 1), 2)):
+        for key in (key for keys in rounds(counts, self.rng) for key in keys):
             block, what = blocks[key], " ".join(key)
             warm = block.warm or int(block.seconds <= LONG_BLOCK)  # the other process was scheduled
-            with self._losing(i, key):
-                reply = clients[i].ask("time", what=what, calls=block.calls, slices=block.slices, warm=warm)
-            timed.append((order.index(key), i, float(f"{reply['fastest']:.6g}")))
+            for name in self.rng.sample(VARIANTS, 2):
+                with self._losing(name, key):
+                    reply = workers.clients[name].ask(
+                        "time", what=what, calls=block.calls, slices=block.slices, warm=warm
+                    )
+                timed.append((order.index(key), VARIANTS.index(name), float(f"{reply['fastest']:.6g}")))
         return {
             "seconds": monotonic() - began,
             "logs": [
@@ -149,32 +151,32 @@ class Replication:
             "blocks": dict(zip(COLUMNS, zip(*timed, strict=True), strict=True)),
         }
 
-    def _preparing(self, client: WorkerClient, i: int, order: Sequence[Key], took: dict[Key, float]) -> Script:
+    def _preparing(self, client: WorkerClient, variant: str, order: Sequence[Key], took: dict[Key, float]) -> Script:
         """Grow the heap, prepare each cell, and measure the seconds of one call; both variants do so in parallel, each on
         its own core. Then pin the processes to one core.
 
         The order of cells is equal in both, so that their memory layout is similar.
         """
-        cells = {key: self.plan.request(i, key) for key in order if key not in self.workloads}
+        cells = {key: self.plan.request(variant, key) for key in order if key not in self.workloads}
         for key, cell in cells.items():
-            with self._losing(i, key):
+            with self._losing(variant, key):
                 yield Request(client, "grow", cell)
         for key in order:
             do, details = ("prepare", cells[key]) if key in cells else ("workload", {"name": key[1]})
-            with self._losing(i, key):
+            with self._losing(variant, key):
                 reply = yield Request(client, do, {"what": " ".join(key)} | details)
                 took[key] = reply["seconds"]
         yield Request(client, "pin", {})
 
     @contextmanager
-    def _losing(self, i: int, key: Key) -> Iterator[None]:
+    def _losing(self, variant: str, key: Key) -> Iterator[None]:
         """If a cell fails in a variant, store why and raise `CellLost`; for a reference workload, raise the `Skip`."""
         try:
             yield
         except Skip as outcome:
             if key in self.workloads:
                 raise
-            self.found[i][key] = outcome
+            self.found[variant][key] = outcome
             raise CellLost from None
 
 

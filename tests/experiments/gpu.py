@@ -440,8 +440,8 @@ def injected(lab: Lab) -> str:
     )
     records = [json.loads(path.read_text()) for path in lab.out.glob("results/*/ab/*_self-test*.json")]
     changed = [{cell["word"] for cell in record["cells"]} & {"REGRESSED", "IMPROVED"} for record in records]
-    found = sum(bool(it) for it, record in zip(changed, records, strict=True) if record["injection"])
-    alarms = sum(bool(it) for it, record in zip(changed, records, strict=True) if not record["injection"])
+    found = sum(bool(it) for it, record in zip(changed, records, strict=True) if record["asked"].get("inject"))
+    alarms = sum(bool(it) for it, record in zip(changed, records, strict=True) if not record["asked"].get("inject"))
     figure = f"{found} found, {alarms} alarms"
     assert records and (lab.rehearsal or (found, alarms) == (2, 0)), figure  # a rehearsal is too hasty to find anything
     return figure
