@@ -1,48 +1,51 @@
-"""`python -m tests.experiments.kills run|ab|bisect|ray [KILLS [SECONDS]]`: a command killed at random moments and resumed each
-time. KILLS: 20. SECONDS: most before a kill, by default 13 to 33; a busy machine needs more.
+"""`python -m tests.experiments.kills run|ab|bisect|ray [KILLS [SECONDS]]`: a command killed at random moments and resumed.
 
-Prints, for every kill, the results on disk before and after it. Results that are on disk must stay, in their order, until the
-command ends by itself; no result may be there twice. Of a run also: whether the finished file has the cells of one that was
-never killed.
+The command runs once to its end, then again and again, each time in a new folder: it is killed after a random time of at most
+SECONDS (default: as long as it takes uninterrupted), and resumed, until it ends by itself. This ends after KILLS (default: 20).
+
+Prints, for every kill, the results on disk before and after it. Results that are on disk must stay until the command ends by
+itself; no file may hold a result twice; and the end must be that of the uninterrupted command: the same cells of a run or a
+sweep in one file, the same commit of a bisection.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
-import signal
+import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from .fallback import git
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-CELLS = ("--T", "16,32,64,128", "--H", "1,2", "--dtype", "float32")
-KILLS = 20
-LONGEST = {"run": 10.0, "ab": 20.0, "bisect": 30.0, "ray": 30.0}
-"""Most seconds before a kill: several replicates of a comparison."""
-
-STARTING = 3.0
-"""Seconds before any kill: importing torch."""
-
+CELLS = ("--T", "16,24,32", "--H", "2", "--dtype", "float32", "--impl", "fused,sdpa")
 BENCH = (sys.executable, str(CHECKOUT / "bench"))
+RAY = (*BENCH, "sweep", "--cluster", "ray", "--address", "local")
+"""Starts a Ray of its own: without an address, Ray connects to the one that was started last on this machine."""
+
 SDPA = "torch.nn.functional:scaled_dot_product_attention"
 COMMANDS = {
-    "run": ((sys.executable, "-m", "pytest", str(CHECKOUT / "bench"), "--resume", "x", *CELLS),
-            (sys.executable, "-m", "pytest", str(CHECKOUT / "bench"), "--resume", "x")),
-    "ab": ((*BENCH, "ab", "--base-impl", "sdpa", "--head-impl", f"same={SDPA}", "--margin", "0.0001", "--seed", "1",
-            "--save", "x", *CELLS, "--budget", "1"),) * 2,
-    "bisect": ((*BENCH, "bisect", "GOOD", "BAD", "--impl", "mine=mine:mine", "--seed", "1", "--budget", "0.5",
-                "--T", "64", "--H", "2", "--dtype", "float32"),) * 2,
-    "ray": ((*BENCH, "sweep", "--cluster", "ray", "--save", "x", "--processes", "1", "--cell-time", "0.05", *CELLS),
-            (*BENCH, "sweep", "--cluster", "ray", "--resume", "x")),
+    "run": (sys.executable, "-m", "pytest", str(CHECKOUT / "bench"), "--resume", "x", "--cell-time", "0.5", *CELLS),
+    "ab": (*BENCH, "ab", "--base-impl", "sdpa", "--head-impl", f"same={SDPA}", "--margin", "0.0001", "--seed", "1",
+           "--save", "x", "--budget", "0.5", "--T", "16,32", "--H", "2", "--dtype", "float32"),
+    "bisect": (*BENCH, "bisect", "GOOD", "BAD", "--impl", "mine=mine:mine", "--seed", "1", "--budget", "5",
+               "--margin", "0.4", "--T", "64", "--H", "2", "--dtype", "float32"),
+    "ray": (*RAY, "--save", "x", "--processes", "1", "--cell-time", "0.05", *CELLS),
 }  # fmt: skip
-"""By kind: the command that begins, and the one that continues."""
+"""By kind: the command that begins. It also continues, except a sweep on a cluster."""
+
+SAVED = "results/**/0*.json"
+"""Saved files. A run, a sweep or a comparison has one, at its end."""
+
+COMMITS, SLOW = 4, 2
+"""Commits of a kernel, and the first that is slow: four times, which three replicates show."""
 
 SOURCE = """
 from torch.nn.functional import scaled_dot_product_attention as sdpa
@@ -55,104 +58,113 @@ def mine(q, k, v, *, is_causal=False):
 
 
 def main() -> None:
-    kind, kills = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else KILLS
-    longest = float(sys.argv[3]) if len(sys.argv) > 3 else STARTING + LONGEST[kind]
-    begin, go_on = COMMANDS[kind]
+    kind, kills = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 20
+    draw, left, after_results = random.Random(0), kills, 0
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "killed"
+        whole, began = Command(kind, Path(name) / "whole"), time.monotonic()
+        whole.runs_to_its_end()
+        length = time.monotonic() - began
+        longest = float(sys.argv[3]) if len(sys.argv) > 3 else length
+        print(f"uninterrupted: {length:.0f} s, {whole.check('')} results, {whole.end()}", flush=True)
+        for run in itertools.count(1):
+            command = Command(kind, Path(name) / str(run))
+            while not command.runs_to_its_end(draw.uniform(0, longest) if left else None):
+                left -= 1
+                after_results += bool(command.check(f"kill {kills - left:>2}, run {run}: "))
+            command.check(f"end of run {run}: ")
+            assert command.end() == whole.end(), (command.end(), whole.end())
+            if not left:
+                break
+    print(f"{kills} kills in {run} runs, {after_results} of them after results: nothing lost, nothing measured twice")
+
+
+class Command:
+    """A command in a folder of its own, which may be killed and resumed until it ends by itself."""
+
+    def __init__(self, kind: str, folder: Path):
+        self._kind, self._folder, self._kept = kind, folder, set[str]()
         folder.mkdir()
         if kind == "bisect":
             commits(folder)
-        draw, kept = random.Random(0), list[str]()
-        for kill in range(kills):
-            process = started(folder, go_on if begun(folder) else begin)
-            end = time.monotonic() + draw.uniform(STARTING, longest)
-            while time.monotonic() < end and process.poll() is None:
-                time.sleep(0.02)
-            process.send_signal(signal.SIGKILL)
-            ended = process.wait() != -signal.SIGKILL
-            now = (
-                [*results(folder)] if kind != "bisect" else [*dict.fromkeys(results(folder))]
-            )  # a step continues with another's
-            lost = [it for it in kept if it not in now]
-            twice = len(now) - len({it.partition(" = ")[0] for it in now})
-            print(f"kill {kill + 1:>2}: {len(kept):>3} results before, {len(now):>3} after, {len(lost)} lost, {twice} twice",
-                  flush=True)  # fmt: skip
-            assert not lost and not twice
-            kept = now
-            if ended:
-                break
-        code = started(folder, go_on if begun(folder) else begin).wait()
-        now = [*results(folder)]
-        lost = [it for it in kept if it not in now]
-        print(f"resumed, exit code {code}: {len(now)} results, {len(lost)} of {len(kept)} lost")
-        if kind == "run":
-            whole = Path(name) / "whole"
-            whole.mkdir()
-            started(whole, begin).wait()
-            a, b = cells(folder), cells(whole)
-            print(f"cells: {len(a)} of the killed run, {len(b)} of the other; the same: {a == b}")
+
+    def runs_to_its_end(self, seconds: float | None = None) -> bool:
+        """Begin or resume the command, and kill it after so many seconds; return whether it had done everything."""
+        unfinished = any(b"\n" in it.read_bytes() for it in self._folder.glob("results/cluster/*.journal"))
+        command = (*RAY, "--resume", "x") if unfinished else COMMANDS[self._kind]
+        with tempfile.TemporaryFile("w+") as output:
+            process = subprocess.Popen(command, cwd=self._folder, stdout=output, stderr=output)
+            try:
+                code = process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                code = None
+            output.seek(0)
+            self._said = output.read()
+        assert code in (None, 0) or self._kind == "ab", self._said
+        return code is not None or (self._kind != "bisect" and any(self._folder.glob(SAVED)))
+
+    def check(self, what: str) -> int:
+        """Check that all results are still on disk, each once in its file; returns their number."""
+        files = [[*results(path)] for path in self._folder.glob("results/**/*.*")]
+        now = {it for file in files for it in file}
+        lost = self._kept - now
+        twice = sum(len(file) - len({it.partition(" = ")[0] for it in file}) for file in files)
+        if what:
+            print(
+                f"{what}{len(self._kept):>3} results before, {len(now):>3} after, {len(lost)} lost, {twice} twice",
+                flush=True,
+            )
+        assert not lost and not twice, lost
+        self._kept = now
+        return len(now)
+
+    def end(self) -> str:
+        """Describe what a finished command has: the cells of a run or sweep, in one file, or the commit of a bisection."""
+        if self._kind == "bisect":
+            return " ".join(re.findall(r"the first that is slow: \w+ (.*)", self._said))
+        (saved,) = (json.loads(path.read_text()) for path in self._folder.glob(SAVED))
+        cells = saved["cells"] if self._kind == "ab" else [row["extra_info"] for row in saved["benchmarks"]]
+        return ", ".join(sorted(f"{it['impl']} {it['id']}" for it in (*cells, *saved.get("skipped", ()))))
 
 
 def commits(folder: Path) -> None:
-    """A repository with six commits of a kernel, of which the fourth makes it four times as slow; tags GOOD and BAD."""
+    """Make a repository with commits of a kernel; tags GOOD and BAD."""
     git(folder, "init", "-q")
-    for commit in range(6):
-        (folder / "mine.py").write_text(SOURCE.format(calls=1 if commit < 3 else 4) + f"# {commit}\n")
+    for commit in range(COMMITS):
+        (folder / "mine.py").write_text(SOURCE.format(calls=4 if commit >= SLOW else 1) + f"# {commit}\n")
         for arguments in (["add", "mine.py"], ["commit", "-qm", f"commit {commit}"]):
             git(folder, *arguments)
-        if commit in (0, 5):
+        if commit in (0, COMMITS - 1):
             git(folder, "tag", "BAD" if commit else "GOOD")
 
 
-def begun(folder: Path) -> bool:
-    return any(folder.glob("results/**/*.*"))
-
-
-def started(folder: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-
-def results(folder: Path) -> Iterator[str]:
-    """What is on disk: rows or replicates of saved files, and lines with a result of journals. Of a sample its cell,
-    round and seconds.
+def results(path: Path) -> Iterator[str]:
+    """Yield what a file holds: rows or replicates of a saved file, or of the complete lines of a journal. Of a sample its
+    cell, round and seconds.
     """
-    for path in sorted(folder.glob("results/**/*.json")):
-        if path.parent.name == "ab":
-            yield from (str(pair["logs"]) for pair in saved(path)["pairs"])
-        elif "benchmarks" in saved(path) and saved(path)["complete"]:
-            yield from of_rows(saved(path))
-    for path in folder.glob("results/**/*.journal"):
-        for text in path.read_text().splitlines(keepends=True):
-            match json.loads(text) if text.endswith("\n") else {}:
-                case {"job": _, "reply": {"run": run}}:
-                    yield from of_rows(run)
-                case {"pair": pair}:
-                    yield str(pair["logs"])
-                case {"key": [impl, case], "found": {"seconds": _}}:
-                    yield f"checked {impl} {case}"
-                case {"visit": visit}:
-                    for impl, cell in visit["cells"].items():
-                        yield from (f"{impl} {visit['id']} {it[1]} = {it[4]}" for it in cell["samples"])
+    if path.match("0*.json"):
+        saved = json.loads(path.read_text())
+        yield from (str(pair["logs"]) for pair in saved.get("pairs", ()))
+        yield from of_rows(saved)
+    for text in path.read_text().splitlines(keepends=True) if path.suffix == ".journal" else ():
+        match json.loads(text) if text.endswith("\n") else {}:
+            case {"job": _, "reply": {"run": run}}:
+                yield from of_rows(run)
+            case {"pair": pair}:
+                yield str(pair["logs"])
+            case {"key": [impl, case], "found": {"seconds": _}}:
+                yield f"checked {impl} {case}"
+            case {"visit": visit}:
+                for impl, cell in visit["cells"].items():
+                    yield from (f"{impl} {visit['id']} {it[1]} = {it[4]}" for it in cell["samples"])
 
 
-def of_rows(run: dict[str, Any]) -> Iterator[str]:
-    for row in (it["extra_info"] for it in run["benchmarks"]):
+def of_rows(saved: dict[str, Any]) -> Iterator[str]:
+    for row in (it["extra_info"] for it in saved.get("benchmarks", ())):
         yield f"checked {row['impl']} {row['id']}"
         for number, fastest in zip(row["sample_rounds"], row["sample_fastest"], strict=True):
             yield f"{row['impl']} {row['id']} {number} = {fastest}"
-
-
-def saved(path: Path) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(path.read_text())
-    return data
-
-
-def cells(folder: Path) -> set[tuple[str, str]]:
-    (file,) = folder.glob("results/*/*.json")
-    data = json.loads(file.read_text())
-    told = [row["extra_info"] for row in data["benchmarks"]] + data["skipped"]
-    return {(it["impl"], it["id"]) for it in told}
 
 
 if __name__ == "__main__":

@@ -66,7 +66,9 @@ def _only(it: Samples, kept: set[int]) -> Samples:
 
 
 def _usual(widths: list[Widths]) -> Widths:
-    return {pair: math.sqrt(np.mean([it.get(pair, math.nan) ** 2 for it in widths])) for pair in widths[0]}
+    """Return the root mean square of each pair that has an interval in all choices."""
+    shared = set.intersection(*map(set, widths))
+    return {pair: math.sqrt(np.mean([it[pair] ** 2 for it in widths])) for pair in shared}
 
 
 if __name__ == "__main__":
