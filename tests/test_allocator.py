@@ -13,6 +13,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import torch
 
 import impls
 from bench.cases.case import Case
@@ -171,3 +172,20 @@ def test_a_long_call_that_grew_the_heap_is_timed_again(
     worker._ready["x"] = ready
     assert worker.time("x", 1)["page_faults"] == (0 if calls == 3 else 90_000)
     assert timed == [(1, 1, 0)] * calls
+
+
+@GLIBC
+def test_fresh_pages_are_those_of_blocks_mapped_anew_though_the_heap_has_free_ones(
+    environ: dict[str, str],
+) -> None:
+    def call() -> float:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        torch.empty(48 << 20, dtype=torch.uint8).fill_(1)
+        return (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) * 1e-5
+
+    environ.update(KEEP)
+    malloc.use_chosen()
+    for _ in range(8):
+        call()
+    fewest = malloc.time_other_setting(call)["fresh_pages_s"]
+    assert fewest > 0.1  # 12288 pages

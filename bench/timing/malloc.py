@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD, MMAP_MAX = -1, -2, -3, -4
 """Parameters of mallopt(3)."""
@@ -93,15 +93,32 @@ def time_other_setting(seconds: Callable[[], float], checked: float = 0.0) -> di
     release()
     _set(other)
     try:
-        if other is KEPT:
-            seconds()  # grows the heap; later calls may grow it too, since aligned blocks leave gaps
-        taken = [seconds()]
-        while len(taken) < CALLS and sum(taken) < WITHIN:
-            taken.append(seconds())
+        with nullcontext() if other is KEPT else _filled():
+            if other is KEPT:
+                seconds()  # grows the heap; later calls may grow it too, since aligned blocks leave gaps
+            taken = [seconds()]
+            while len(taken) < CALLS and sum(taken) < WITHIN:
+                taken.append(seconds())
         return {name: min(taken)}
     finally:
         use_chosen()
         release()
+
+
+@contextmanager
+def _filled() -> Iterator[None]:
+    """Occupy the heap's large free blocks, which malloc would use instead of mapping new ones."""
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype = libc.sbrk.restype = ctypes.c_void_p
+    libc.free.argtypes = (ctypes.c_void_p,)
+    held = [libc.malloc(MAPPED)]
+    while held[-1] and held[-1] < libc.sbrk(0):
+        held.append(libc.malloc(MAPPED))
+    try:
+        yield
+    finally:
+        for block in held:
+            libc.free(block)
 
 
 def _chosen() -> Mapping[int, int]:
