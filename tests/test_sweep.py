@@ -11,8 +11,9 @@ import impls
 from bench.cases import counting
 from bench.cases.case import Case
 from bench.cases.cells import Cell
+from bench.cases.models import MODELS, layers_of
 from bench.cases.published import PUBLISHED, published_of
-from bench.cases.sweep import SWEEPS
+from bench.cases.sweep import SWEEPS, of_points
 from bench.checks import reference
 from bench.runs.rows import Found, Sample, row
 from impls.rules import Rules
@@ -53,6 +54,16 @@ def test_published_cases_are_measured_on_the_device_of_their_source() -> None:
     assert all(case.device == device for device, found in cases.items() for case in found)
     tutorial = published_of({case.id for case in SWEEPS["tutorial"].cases("cpu")})
     assert {it["impl"]: it["seconds"] for it in tutorial}["sdpa"] == 0.110
+
+
+def test_a_sweep_of_models_names_the_models_of_each_case() -> None:
+    assert {*SWEEPS["llm"].models("cpu", {"dtype": ("float32",)}).values()} == {"gpt2", "qwen2.5-0.5b", "llama3-8b"}
+    layers = {name: layer | {"of_model": True, "model": name} for name in ("llama3-8b", "mistral-7b")
+              for layer in layers_of(MODELS[name][1]).values()}  # fmt: skip
+    short = of_points("both", layers).models("cpu", {"T": (64,)})  # a window masks no key there
+    assert [*short.values()] == ["llama3-8b/mistral-7b"]
+    assert len(of_points("both", layers).models("cpu", {"T": (8192,)})) == 2
+    assert not SWEEPS["quick"].models("cpu")
 
 
 def test_in_decode_t_counts_all_tokens() -> None:

@@ -132,7 +132,8 @@ def config_of(model: str, folder: str = ".") -> Config:
     if Path(folder, model).is_dir():
         raise ValueError("a folder: give the path of the config.json in it")
     if not model.endswith(".json"):
-        raise ValueError(f"unknown; known: {', '.join(MODELS)}, and a path to a config.json{nearest(model, MODELS)}")
+        near = nearest(model.rpartition("/")[2].lower(), MODELS)  # of a repository
+        raise ValueError(f"unknown; known: {', '.join(MODELS)}, and a path to a config.json{near}")
     try:
         config = json.loads(_contents(Path(folder, model).resolve()))
     except (OSError, ValueError) as error:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -53,6 +54,15 @@ class Sweep:
         if unused and any(case.scope == "core" for case in cases):
             raise ValueError(f"a core has no projections: leave out --{' and --'.join(sorted(unused))}")
         return cases
+
+    def models(self, device: str, overrides: Axes = {}) -> dict[str, str]:  # noqa: B006  (never written to)
+        """Return the models whose layer a case is, joined by slashes, by the case's id; of grids of models only."""
+        found: dict[str, list[str]] = {}
+        for grid in (grid for grid in self.grids_on(device) if "model" in grid):
+            with suppress(ValueError):  # no point of this grid fits
+                for case in replace(self, grids=(grid,), gpu=()).cases(device, overrides):
+                    found.setdefault(case.id, []).extend(grid["model"])
+        return {id_: "/".join(dict.fromkeys(names)) for id_, names in found.items()}
 
 
 PROJECTIONS = {"d_model", "qkv_bias", "out_bias", "out_dropout"}
@@ -188,7 +198,11 @@ GROUPED: dict[str, Any] = {"D_h": 128, "H": 32, "H_kv": 8, "dtype": "bfloat16"}
 LATENT = {"D_h": 48, "latent": 128, "rope": 16}
 """Sizes in the proportions of DeepSeek-V2 (DeepSeek-AI, 2024): latent of four heads, rotary key of half a head."""
 
-LLM = tuple(layer for name in ("gpt2", "qwen2.5-0.5b", "llama3-8b") for layer in layers_of(MODELS[name][1]).values())
+LLM = tuple(
+    layer | {"model": name}
+    for name in ("gpt2", "qwen2.5-0.5b", "llama3-8b")
+    for layer in layers_of(MODELS[name][1]).values()
+)
 
 SWEEPS = {
     sweep.name: sweep

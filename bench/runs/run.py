@@ -264,6 +264,7 @@ class Run:
             "baseline_impl": self.baseline_impl,
             "axes": [axis.described() for axis in AXES.values()],
             "published": published_of({cell.case.id for cell in self.selection.cells}),
+            "models": self.selection.models,
             "skipped": self.skips,
             **self.observations(),
             "state": state(),

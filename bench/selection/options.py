@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ class Selection:
     device: str
     impls: tuple[Impl, ...]
     cells: tuple[Cell, ...]
+    models: Mapping[str, str] = field(default_factory=dict)
+    """Models whose layer a case is, by the case's id."""
 
     @property
     def sources(self) -> str:
@@ -192,7 +195,7 @@ def select(options: dict[str, Any], folder: str) -> Selection:
         raise UsageError(f"--baseline {base}: not among what runs: {', '.join(names)}{nearest(base, names)}")
     cases = picked(cases_of(sweep, device, overrides), options.get("case"))
     cells = tuple(Cell(impl, case) for case in cases for impl in chosen)
-    return Selection(sweep, device, chosen, cells)
+    return Selection(sweep, device, chosen, cells, sweep.models(device, overrides))
 
 
 def sweep_of(options: dict[str, Any], folder: str = ".") -> tuple[Sweep, str, dict[str, tuple[Any, ...]]]:

@@ -33,6 +33,9 @@ NARROW, WIDE, HEIGHT = 3.9, 6.4, 3.5
 SIZE = 9.0
 """Font size in points, readable when the figure is 600 pixels wide."""
 
+LETTER, EDGE = 0.6, 0.7
+"""Width of a letter over the font size, roughly; inches left of the plot."""
+
 
 @dataclass(frozen=True)
 class Measure:
@@ -72,17 +75,22 @@ def draw(name: str, grid: Grid, palette: Palette, baseline: str, narrow: bool = 
     series = {impl: points for impl in grid.impls if (points := list(_points(cases, impl, axis, measure, baseline)))}
     if not series:
         return None
-    figure = Figure(figsize=(NARROW if narrow else WIDE, HEIGHT))
+    width, labelled = NARROW if narrow else WIDE, _labelled(series, grid, baseline)
+    figure = Figure(figsize=(width, HEIGHT))
     FigureCanvasAgg(figure)
-    ax = figure.add_axes((0.13, 0.14, 0.62, 0.66))
-    _lines(ax, series, palette, _labelled(series, grid, baseline), measure)
+    plot = width - EDGE - LETTER * SIZE / 72 * (2 + max(len(label(name)) for name in labelled))
+    ax = figure.add_axes((EDGE / width, 0.14, plot / width, 0.66))
+    _lines(ax, series, palette, labelled, measure)
     ax.set_xlabel(axis_label(axis))
     place = words.place(
         {key: value for key, value in cases[-1].ranked[0].row.items() if key not in (axis, "T_kv")},
         always=("B", "H", "D_h", "dtype", "mask"),
     )
     title = _finding(name, cases[-1], baseline, axis) or measure.title
-    figure.text(0.02, 0.955, title, size=SIZE + 2, weight="bold", va="top")
+    size = SIZE + 2
+    drawn = figure.text(0.02, 0.955, title, size=size, weight="bold", va="top")
+    while drawn.get_window_extent().x1 > figure.bbox.x1:
+        drawn.set_fontsize(size := size - 0.5)
     figure.text(0.02, 0.875, f"{measure.title} · {place}", size=SIZE - 1, va="top", color=MUTED)
     return figure
 

@@ -10,7 +10,7 @@ from typing import Any
 from stats.ratios import FASTEST, NOT_RESOLVED, TIED, UNKNOWN
 
 from ..reading import words
-from ..reading.axes import KNOWN_AXES, axis_names
+from ..reading.axes import KNOWN_AXES, LAYER, axis_names
 from ..reading.runs import RunError
 from . import findings
 from . import frame as fr
@@ -115,7 +115,7 @@ def choice(case: Case) -> dict[str, Any]:
         f"not resolved from {words.listing(open_, 1)}": open_,
     }
     found = {
-        "id": case.id, **{axis: row[axis] for axis in axis_names()},
+        "id": case.id, **{axis: row[axis] for axis in (LAYER, *axis_names())},
         "fastest": best.impl, "seconds": row["median"], "bytes": row["peak_bytes"], "standing": standing,
         "next_best": following.impl or None,
         "ahead": following.slowdown, "ahead_low": following.low, "ahead_high": following.high,

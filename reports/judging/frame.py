@@ -12,7 +12,7 @@ from stats import estimate, ratios
 from stats.effects import Key
 from stats.ratios import Ratio, Ratios, Samples
 
-from ..reading.axes import KNOWN_AXES, axis_names, setting
+from ..reading.axes import KNOWN_AXES, LAYER, axis_names, setting
 from ..reading.runs import Run
 from . import peaks
 
@@ -45,6 +45,7 @@ def rows_of(run: Run) -> list[Row]:
     """Return one row per benchmark: its extra_info, its stats in seconds, and
 
     `samples`  its timed blocks, for pairing with those of other rows,
+    `layer`    models whose layer its case is, as the run names them; None without one,
     `over`     ratios of its time to each implementation's of its case, by name (see `ratios.compared`),
     `between_processes`  of the run: the standard deviation of log ratios between processes, in excess of their visits',
     `ratio`    ratio to the baseline implementation, with its interval `ratio_low`, `ratio_high`,
@@ -69,7 +70,7 @@ def rows_of(run: Run) -> list[Row]:
     wrong, baseline = run.wrong, run.baseline_impl
     judged = {key: it for case, over in compared.items() for key, it in _judged(case, over, wrong, baseline)}
     of_run = {"between_processes": math.sqrt(between.value)}
-    rows = [row | judged[row["impl"], row["id"]] | of_run for row in measured]
+    rows = [row | judged[row["impl"], row["id"]] | of_run | {LAYER: run.models.get(row["id"])} for row in measured]
     masks = [axis for axis in axis_names() if KNOWN_AXES[axis].masks]
     cells = [((row["impl"], *setting(row, masks)), row) for row in rows]
     unmasked = {cell: row for cell, row in cells if all(row[axis] in ("none", None) for axis in masks)}
@@ -81,7 +82,7 @@ def tidy(rows: Iterable[Row]) -> pd.DataFrame:
     other one has.
     """
     found = pd.DataFrame({key: it for key, it in row.items() if key not in _OF_STATISTICS} for row in rows)
-    always = ("impl", "id", *axis_names(), "kernel", "clock", "wrong", "standing", "tied", "leads", *_FLOATS)
+    always = ("impl", "id", LAYER, *axis_names(), "kernel", "clock", "wrong", "standing", "tied", "leads", *_FLOATS)
     ordered = found.reindex(columns=list(dict.fromkeys((*always, *found))))
     return ordered.astype(dict.fromkeys(_FLOATS, float))
 
@@ -104,15 +105,18 @@ def grouped(rows: Iterable[Row], column: str) -> dict[str, list[Row]]:
 
 def varying(rows: Sequence[Row]) -> list[str]:
     """Return the axes with more than one value, except those that follow from others, including head widths from the
-    number of heads, heads from a model, and lengths from the requests of a batch.
+    number of heads, heads from a model, masks from modes, and lengths from the requests of a batch. Models with
+    different layers are an axis, `layer`, which all others may follow from.
     """
 
     def count(axes: Sequence[str]) -> int:
         return len({tuple(row.get(axis) for axis in axes) for row in rows})
 
-    found = [axis for axis in axis_names() if count([axis]) > 1]
+    layers = count([LAYER])
+    found = [LAYER] * (layers > 1) + [axis for axis in axis_names() if count([LAYER, axis]) > layers]
     follow = sorted(((name, it.follows) for name, it in KNOWN_AXES.items()), key=lambda it: -len(it[1]))
-    for axis, sources in (("T", ["requests"]), ("T_kv", ["requests"]), *follow, ("D_h", ["H"]), ("H", ["model"])):
+    others = (("D_h", ["H"]), ("H", ["model"]), ("mask", ["mode"]))
+    for axis, sources in (("T", ["requests"]), ("T_kv", ["requests"]), *follow, *others):
         known = [source for source in sources if source in found]
         if axis in found and known and count([*known, axis]) == count(known):
             found.remove(axis)

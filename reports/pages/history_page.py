@@ -304,9 +304,9 @@ def _broken(series: Series, runs: Sequence[Run]) -> str:
 
 
 def _what_happened(step: Step, runs: Sequence[Run]) -> str:
-    """Return 'became slower by 5.1 % relative to its case's others in 0007_x, and recovered in 0011_x'."""
+    """Return 'became slower by 5.1 % relative to the case's other implementations in 0007_x, and recovered in 0011_x'."""
     how = f"slower by {units.percent(step.ratio - 1)}" if step.slower else f"faster by {units.percent(1 - step.ratio)}"
-    how += " relative to its case's others" if step.relative else ""
+    how += " relative to the case's other implementations" if step.relative else ""
     sentence = f"became {how} in {runs[step.at].name}"
     return sentence if step.recovered is None else f"{sentence}, and recovered in {runs[step.recovered].name}"
 

@@ -47,7 +47,7 @@ def _execute(options: argparse.Namespace) -> int:
     PAGE.write_text(text(PUBLISHED), encoding="utf-8")
     print(PAGE)
     for newest in sorted(PUBLISHED.glob("*_length.json"))[-1:]:
-        print(figure.draw("latency", runs.read(newest), FIGURE))
+        print(figure.draw("latency", runs.read(newest), FIGURE, narrow=True))
     return command.FINE
 
 

@@ -70,6 +70,9 @@ _READ: dict[str, tuple[Callable[[str], Any], str]] = {
 KNOWN_AXES: dict[str, Axis] = {}
 """Axes in display order, as the run files that were read describe them."""
 
+LAYER = "layer"
+"""Column with the models whose layer a case is: an axis for readers, which others follow from."""
+
 
 def axes_of(described: Iterable[Mapping[str, Any]]) -> dict[str, Axis]:
     """Return the axes that a run file describes; invalid descriptions are ignored."""

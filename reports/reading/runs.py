@@ -27,7 +27,7 @@ HOW_TO_MAKE_ONE = "make one with: pytest bench/ --benchmark-save=NAME"
 
 _NUMBERED = re.compile(r"(\d{4,})_(.+)", re.DOTALL)
 _KINDS = {"machine_info": dict, "commit_info": dict, "state": dict, "skipped": list,
-          "registry": list, "baseline_impl": str, "notes": list, "axes": list, "asked": dict}  # fmt: skip
+          "registry": list, "baseline_impl": str, "notes": list, "axes": list, "asked": dict, "models": dict}  # fmt: skip
 _REQUIRED = ("median", "q1", "q3")
 _NUMBERS = ("peak_bytes", "error", "error_bound", "flops", "bytes")
 """Columns of a row that hold a number, if present."""
@@ -63,6 +63,8 @@ class Run:
     """Caveats on its numbers."""
     published: list[dict[str, Any]] = field(default_factory=list)
     """Published times of its cases: `id`, `seconds`, and text."""
+    models: dict[str, str] = field(default_factory=dict)
+    """Models whose layer a case is, by the case's id."""
 
     @property
     def name(self) -> str:
@@ -207,6 +209,7 @@ def checked(data: Any, path: Path) -> Run:
         workload=_workload(data.get("controls")),
         notes=tuple(map(str, data.get("notes") or ())),
         published=[it for it in _dictionaries(data.get("published")) if positive(it.get("seconds"))],
+        models={id_: str(name) for id_, name in (data.get("models") or {}).items()},
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from .axes import KNOWN_AXES
+from .axes import KNOWN_AXES, LAYER
 
 #: End the names of compiled forms.
 COMPILED = ("+compile", "+max-autotune", "+reduce-overhead")
@@ -39,10 +39,14 @@ def number(val: Any) -> str:
 
 
 def place(values: Mapping[str, Any], *, always: Iterable[str] = ()) -> str:
-    """Format a setting: 'B=1 H=8 D_h=64 fp32 causal'. Defaults are omitted, unless named in `always`."""
+    """Format a setting: 'B=1 H=8 D_h=64 fp32 causal', after its model if known. Defaults are omitted, unless named in
+    `always`.
+    """
     always = set(always)
+    layer = values.get(LAYER)
     shown = [axis for axis in KNOWN_AXES if axis in values and _worth_saying(axis, values, axis in always)]
-    return " ".join(value(axis, values[axis]) for axis in shown)
+    parts = [value(axis, values[axis]) for axis in shown if not layer or values[axis] != layer]
+    return " ".join([layer, *parts] if layer else parts)
 
 
 def title(values: Mapping[str, Any], between: str = " · ") -> str:

@@ -244,7 +244,7 @@ INPUTS = [
     refused("bench $SMALL --benchmark-json=x.json", 4, "--benchmark-json=x.json changes nothing here"),
     refused("pr export -o a.csv -o b.csv", 3, "-o is given 2 times"),
     refused("pr export -o a.csv --output=b.csv", 3, "-o is given 2 times"),
-    refused("pr -v base other", 3, "-v prints the tables of one run"),
+    refused("pr -v base other", 3, "-v is for the page of one run"),
     # Modules that do more than define a kernel.
     refused("bench --impl mine=leaving:ok --dry-run", 4, "can't import leaving: SystemExit: 3"),
     run(f"bench --impl mine=loud:ok $SMALL {NAMED}", 0, "saved: "),

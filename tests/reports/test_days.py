@@ -248,6 +248,6 @@ def test_the_page_draws_seconds_with_drift_removed_and_says_so(results: Path, tm
         "\N{NO-BREAK SPACE}", " "
     )
     assert "<h1>sdpa became slower by" in page and "in 0005_night, in 4 of its 4 cells.</h1>" in page
-    said = " relative to its case's others in 0005_night."
+    said = " relative to the case's other implementations in 0005_night."
     assert page.count(said) == 2 * 4  # visible, and for screen readers
     assert page.count('class="measured"') == 4 and page.count(" with drift removed</td>") == 4 * 8

@@ -10,6 +10,7 @@ import pytest
 import synthetic_runs as synthetic
 
 from reports.judging import advice, frame
+from reports.judging.grid import grid
 from reports.reading.axes import Axis, axis_names
 from reports.reading.runs import Run
 
@@ -120,6 +121,15 @@ def test_lengths_follow_from_the_requests_of_a_batch(as_run: Any) -> None:
     data = synthetic.document([synthetic.row("fused", at, [1e-3]) for at in cases], schema=2)
     data["axes"] = [{"name": "requests", "kind": "choice", "unsaid": None}]
     assert frame.varying(frame.rows_of(as_run(data))) == ["requests"]
+
+
+def test_sizes_follow_from_the_models_that_a_run_names(as_run: Any) -> None:
+    cases = [synthetic.case(H=H, D_h=D_h, T=T) for H, D_h in ((12, 64), (32, 128)) for T in (64, 128)]
+    data = synthetic.document([synthetic.row(impl, at, [1e-3]) for at in cases for impl in ("fused", "sdpa")])
+    data["models"] = {synthetic.case_id(at): "gpt2" if at["H"] == 12 else "llama3-8b" for at in cases}
+    made = grid(frame.rows_of(as_run(data)))
+    assert made.axes == ["layer", "T"] and made.cases[3].place == "llama3-8b, T = 128"
+    assert made.cases[0].title == "gpt2 B=1 H=12 D_h=64 T=64 fp32 causal"
 
 
 def test_an_axis_that_follows_from_an_unknown_one_is_unknown_and_hides_no_key(as_run: Any) -> None:

@@ -270,6 +270,17 @@ def test_a_figures_title_is_its_finding_and_at_most_five_lines_have_names(interl
     assert len(ax.texts) == figure.MOST_LABELLED and "fused" in [text.get_text() for text in ax.texts]
 
 
+@pytest.mark.parametrize("narrow", [False, True])
+def test_all_texts_of_a_figure_lie_within_it(interleaved_run: Run, narrow: bool) -> None:
+    this = report(interleaved_run)
+    with figure.style():
+        for name in figure.MEASURES:
+            one = figure.draw(name, this.grid, this.palette, "fused", narrow)
+            for text in (*one.texts, *one.axes[0].texts, *one.axes[0].get_yticklabels()):
+                box = text.get_window_extent()
+                assert box.x0 >= 0 and box.x1 <= one.bbox.x1, text
+
+
 def test_there_is_no_speed_up_where_the_baseline_has_no_time(as_run: Any) -> None:
     data = synthetic.sweep(impls=("fused", "sdpa"), H=(8,), dtype=("float32",))
     data["benchmarks"] = [
