@@ -103,7 +103,8 @@ def exit_code_of(execute: Callable[[argparse.Namespace], int], options: argparse
     except BrokenPipeError:
         raise  # a reader that closed early: no error
     except OSError as error:
-        return complain(f"{error.filename or 'a file'}: {error.strerror or error}")
+        where = f"{error.filename or 'a file'}: " if error.strerror else ""  # pandas names a missing folder itself
+        return complain(f"{where}{error.strerror or error}")
 
 
 def write(path: Path, text: str) -> None:

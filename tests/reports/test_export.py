@@ -28,7 +28,11 @@ def test_parquet_and_csv_hold_every_row(tmp_path: Path, tiny_data: dict[str, Any
 
 @pytest.mark.parametrize(
     ("path", "expected"),
-    [("a.json", "its ending should be one of .parquet, .csv"), ("/dev/null/a.csv", "/dev/null")],
+    [
+        ("a.json", "its ending should be one of .parquet, .csv"),
+        ("/dev/null/a.csv", "/dev/null"),
+        ("/nowhere/a.csv", "error: Cannot save file into"),
+    ],
 )
 def test_usage_errors(path: str, expected: str, refusal: Any) -> None:
     assert expected in refusal("export", TINY, "-o", path)
