@@ -146,7 +146,8 @@ class Process(LocalWorker):
                     "involuntary": 1.0} | self.sensors()  # fmt: skip
         columns = {"kernel": "x", "peak_bytes": it.peak_bytes, "operators": 1}
         replies = {"cells": {"unknown": {}}, "check": {"columns": columns, "seconds": it.checked or seconds},
-                   "other_pages": it.pages, "renew": {"compared": 5, "seconds": seconds}}  # fmt: skip
+                   "other_pages": it.pages, "renew": {"compared": 5, "seconds": seconds},
+                   "probe": {"passed": [f"{name} in {self.number}"]}}  # fmt: skip
         return replies.get(do, {"seconds": seconds} if do == "prepare" else {})
 
     def sensors(self) -> dict[str, Any]:
@@ -260,6 +261,16 @@ def test_one_that_fails_costs_itself_alone(measured: Measured, when: str) -> Non
     run = measured(Simulated(SECONDS, 0.5, fails={when: (at, Skip("error 1.0", "wrong"))}))
     assert [(key[0], entry["reason"]) for key, entry in run.skipped.items()] == [("packed", "wrong")]
     assert len({it.visit for it in samples(run)}) == VISITS
+
+
+def test_two_pools_tell_each_other_what_an_implementation_has_passed(measured: Measured) -> None:
+    cells = [Cell(impls.get(name), replace(CASE, T=T, T_kv=T)) for name in SECONDS for T in (16, 24, 32)]
+    measured(processes := Simulated(SECONDS), *cells)
+    given = [(name, number, {*details["passed"]}) for do, name, number, details in processes.asked if do == "probe"]
+    assert {number for _, number, _ in given} == {0, 1}
+    for name in SECONDS:
+        *_, last = (passed for it, _, passed in given if it == name)
+        assert last == {f"{name} in 0", f"{name} in 1"}
 
 
 LOST = Lost("ended its process (SIGSEGV)")

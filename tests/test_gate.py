@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from bench.checks.gate import Gate, check_case, check_low_scores, check_probe, c
 from bench.checks.patterns import DEEPEST, PATTERNS
 from bench.checks.problems import problem_of
 from bench.timing.devices import threads
+from bench.workers.tasks import Tasks
 
 from . import unusual_kernels, wrong_kernels
 from .conftest import checked
@@ -244,6 +246,18 @@ def test_probes_have_the_nearest_lengths_that_are_allowed(divisor: int, lengths:
     check = Gate().check(impl, Case.of(T=384, H=2, D_h=8))
     assert [probe.T for probe in check.probes] == lengths
     assert check.ragged == ragged
+
+
+def test_what_has_passed_in_another_process_is_not_checked_again(
+    short_probes: None, tasks: Tasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell: dict[str, Any] = {"what": "x", "impl": "sdpa", "case": Case.of(T=16, H=2, D_h=8).columns()}
+    passed = tasks.probe(**cell)["passed"]
+    monkeypatch.setattr("bench.checks.gate.module_of", lambda *_: pytest.fail("is checked again"))
+    other = Tasks(str(tmp_path))
+    with pytest.raises(pytest.fail.Exception):
+        other.probe(**cell, passed=passed[1:])
+    assert {*other.probe(**cell, passed=passed)["passed"]} == {*passed}
 
 
 def test_where_no_probe_is_allowed_the_case_itself_is_one() -> None:

@@ -81,10 +81,11 @@ class Probed:
 
 
 class Gate:
-    """Checks implementations, and skips combinations that it has already checked."""
+    """Checks implementations, and skips what has `passed` already."""
 
     def __init__(self) -> None:
-        self._checked: set[tuple[str, str, Case]] = set()
+        self.passed: set[str] = set()
+        """Checks passed in this process, or in another one of the run: implementation, check and case."""
 
     def check(self, impl: Impl, case: Case) -> Probed:
         """Run all checks except that of the timed module; raises `Wrong` with a sentence, or the implementation's
@@ -144,15 +145,15 @@ class Gate:
             self._once("dropout of the output", eager, probe, check_output_dropped)
 
     def _once(self, what: str, impl: Impl, case: Case, check: Callable[[Impl, Case], object]) -> None:
-        key = (what, impl.name, replace(case, threads=None))
-        if key in self._checked:
+        key = f"{impl.name}: {what}, {replace(case, threads=None).id}"
+        if key in self.passed:
             return
         try:
             check(impl, case)
         except Exception as error:
             outcome = classify(error)
             raise type(outcome)(f"{what}, {case.id}: {outcome}") from error
-        self._checked.add(key)
+        self.passed.add(key)
 
 
 def padded(probed: Sequence[Case]) -> list[Case]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -76,6 +76,8 @@ class Measuring:
         self._held = self._that_fit(self._free // self._alive - largest)
         self._told = monotonic()
         """When the time left was printed."""
+        self._passed = defaultdict[str, set[str]](set)
+        """Checks that each implementation has passed on probes, in any pool."""
         self._owner: dict[str, WorkerPool] = {}
         """Pool that checked each case, or would have: it times the case in a run of one process, and finishes it."""
 
@@ -127,19 +129,24 @@ class Measuring:
         queue = shared_probes([cell for cell in unchecked if cell not in suspects], len(pools))
         self._owner = {}
         with accounted("check"):
-            run_concurrently([self._checking(pool, queue) for pool in pools])
+            run_concurrently([self._checking(pool, queue, backwards=i % 2 > 0) for i, pool in enumerate(pools)])
             run_concurrently([self._checking(pools[0], [suspects])])
         for i, case in enumerate(self._cases):  # of a resumed run
             self._owner.setdefault(case, pools[i % len(pools)])
 
-    def _checking(self, pool: WorkerPool, queue: list[list[Cell]]) -> Script:
+    def _checking(self, pool: WorkerPool, queue: list[list[Cell]], backwards: bool = False) -> Script:
+        """Check groups of cells; `backwards`, so that another pool has passed the probes that both need."""
         while queue:
-            for cell in queue.pop(0):
+            group = queue.pop(0)
+            for cell in _long_first(reversed(group)) if backwards else group:
                 self._owner.setdefault(cell.case.id, pool)
                 self._run.add_begin(cell)
                 held = cell.case.id in self._held
                 try:
-                    reply = yield from checking(pool.client(cell), **request(cell), threaded=cell.threaded, keep=held)
+                    passed = self._passed[cell.impl.name]
+                    reply = yield from checking(
+                        pool.client(cell), **request(cell), threaded=cell.threaded, keep=held, passed=passed
+                    )
                 except Skip as outcome:
                     pool.skip(cell, outcome)
                     if self._fail_fast and outcome.reason in FAILURES:
@@ -286,11 +293,8 @@ class Measuring:
 
 
 def shared_probes(cells: Sequence[Cell], pools: int) -> list[list[Cell]]:
-    """Group cells that share probes: by all axes but sizes, else by all but lengths, else by case. Python loops and
-    compiled forms, whose checks use one thread for seconds, come first: later, another pool would wait for them.
-    """
-    cells = sorted(cells, key=lambda cell: (cell.impl.limits.max_pairs is None, not cell.impl.compiled))
-
+    """Group cells that share probes: by all axes but sizes, else by all but lengths, else by case."""
+    cells = _long_first(cells)
     lengths: dict[str, Any] = {"B": 1, "T": 1, "T_kv": 1}
     sizes = lengths | {"H": 1, "H_kv": 1, "D_h": 1, "D_v": 1, "d_model": 1}
     for alike in (sizes, lengths, {}):
@@ -298,3 +302,10 @@ def shared_probes(cells: Sequence[Cell], pools: int) -> list[list[Cell]]:
         if len(groups) >= pools:
             break
     return [*groups.values()]
+
+
+def _long_first(cells: Iterable[Cell]) -> list[Cell]:
+    """Return cells with Python loops and compiled forms, whose checks use one thread for seconds, first: later, another
+    pool would wait for them.
+    """
+    return sorted(cells, key=lambda cell: (cell.impl.limits.max_pairs is None, not cell.impl.compiled))

@@ -233,9 +233,14 @@ def checking(
     threaded: bool,
     keep: bool = True,
     memory: bool = True,
+    passed: set[str] | None = None,
 ) -> Generator[Request, Reply, Reply]:
-    """Check a cell for correctness; returns the reply of `Tasks.check`."""
-    yield Request(client, "probe", {"what": what, "impl": impl, "case": case})
+    """Check a cell for correctness; returns the reply of `Tasks.check`. `passed`: checks of the implementation that any of
+    the processes has passed, and that are not repeated; those of this process are added.
+    """
+    passed = set() if passed is None else passed
+    reply = yield Request(client, "probe", {"what": what, "impl": impl, "case": case, "passed": [*passed]})
+    passed.update(reply.get("passed", ()))
     return (yield Request(client, "check", {"what": what, "keep": keep, "memory": memory}, threaded))
 
 

@@ -166,12 +166,17 @@ class Tasks:
                     "start in the folder of your repository that holds it"
                 )
 
-    def probe(self, what: str, impl: str, case: Reply) -> None:
-        """Check an implementation on probes, and build the module of a cell."""
+    def probe(self, what: str, impl: str, case: Reply, passed: Sequence[str] = ()) -> Reply:
+        """Check an implementation on probes, except what has `passed` in another process, and build the module of a cell:
+
+        {"passed": checks that need not be repeated elsewhere}
+        """
         cell = self._cell(impl, case)
+        self._gate.passed.update(passed)
         self._ready.pop(what, None)  # one rejected while it was timed, which would take the memory of this one
         with as_system():
             self._ready[what] = probe(cell, self._gate)
+        return {"passed": [it for it in self._gate.passed if it.startswith(eager_name(impl))]}
 
     def check(self, what: str, keep: bool = True, memory: bool = True) -> Reply:
         """Check a built cell against the reference, and measure its call; returns the resulting columns of the row:
