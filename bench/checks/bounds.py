@@ -111,12 +111,13 @@ def expected_of(
         if pattern is not None:
             sane = SANE_OF_PATTERNS * large_scores(case)
         expected = Expected(name, tensor, None, shown, least)
+        distances = [expected.distances(way[name]) for way in plain]
         parts = iter([expected])
         if pattern is not None and (of_queries or name == "gradient of q"):
             parts = _by_pattern(expected, picked if of_queries and picked is not None else pattern)
         for part in parts:
             floor = 0.0 if pattern is None else _floor(part, case)
-            found.append(replace(_bounded(part, plain, case, sane, floor), rows=rows if of_queries else None))
+            found.append(replace(_bounded(part, distances, case, sane, floor), rows=rows if of_queries else None))
     return tuple(found)
 
 
@@ -160,14 +161,12 @@ def _ways(
     return exact, plain
 
 
-def _bounded(
-    expected: Expected, plain: list[dict[str, Tensor]], case: Case, sane: float, floor: float = 0.0
-) -> Expected:
-    """Return an expected output with its bound, whose floor is at least `floor` epsilons; raises AssertionError for a
-    faulty reference.
+def _bounded(expected: Expected, distances: list[Tensor], case: Case, sane: float, floor: float = 0.0) -> Expected:
+    """Return an expected output with its bound, whose floor is at least `floor` epsilons, from the `distances` of plain
+    results; raises AssertionError for a faulty reference.
     """
     of_queries, eps = expected.name == "output", torch.finfo(getattr(torch, case.rounding_dtype)).eps
-    errors = [expected.errors(way[expected.name].double()) for way in plain]
+    errors = [expected.errors(it) for it in distances]
     own = Errors(*(max(getattr(e, it) for e in errors) for it in ("overall", "row", "median")))
     if not own.overall <= sane * eps:
         raise AssertionError(

@@ -78,37 +78,42 @@ class Expected:
         return None if self.compared is None else self.is_compared.flatten().nonzero().flatten()
 
     @cached_property
-    def _sizes(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the compared part of `reference`, and the norms to which errors are relative: of each row, overall, and
-        of each row without `norm_floor`.
+    def _sizes(self) -> tuple[Tensor, float, Tensor]:
+        """Return the norms to which errors are relative: of each compared row, overall, and of each row without
+        `norm_floor`.
         """
-        reference, floor = self.reference, torch.as_tensor(self.norm_floor).to(self.reference)
-        if self._places is not None:
-            reference = reference.flatten(0, -2).index_select(0, self._places)  # (rows that are compared, width)
-            floor = floor.flatten().index_select(0, self._places) if floor.dim() else floor
-        size = reference.norm(dim=-1)
-        return reference, size.maximum(floor), size.norm().maximum(floor.norm()), size.clamp_min(1e-30)
+        floor = torch.as_tensor(self.norm_floor).to(self.reference)
+        size, floor = self._compared(self.reference).norm(dim=-1), self._compared(floor, 0) if floor.dim() else floor
+        return size.maximum(floor), size.norm().maximum(floor.norm()).item(), size.clamp_min(1e-30)
 
-    def errors(self, o: Tensor) -> Errors:
-        reference, of_rows, overall, own = self._sizes
-        off = (self.compared_rows(o).double() - reference).norm(dim=-1)
-        return Errors((off.norm() / overall).item(), (off / of_rows).max().item(), (off / own).median().item())
+    def distances(self, o: Tensor) -> Tensor:
+        """Return norm(o - ref) of each row, in the shape of `reference` without its last axis: the same for all patterns."""
+        o = o if self.rows is None else o.index_select(-2, self.rows)
+        return (o.contiguous().double() - self.reference).norm(dim=-1)
+
+    def errors(self, distances: Tensor, median: bool = True) -> Errors:
+        """Return the errors of an output with these `distances`; without `median`, infinity in its place."""
+        (of_rows, overall, own), off = self._sizes, self._compared(distances, 0)
+        middle = (off / own).median().item() if median else math.inf
+        return Errors(off.norm().item() / overall, (off / of_rows).max().item(), middle)
 
     def slope(self, o: Tensor) -> float:
         """Return the slope of a least-squares fit of o - reference on the reference."""
-        reference, *_ = self._sizes
-        return (((self.compared_rows(o).double() - reference) * reference).sum() / reference.square().sum()).item()
+        exact = self._compared(self.reference)
+        return (((self.compared_rows(o).double() - exact) * exact).sum() / exact.square().sum()).item()
 
-    def row_errors(self, o: Tensor) -> Tensor:
+    def row_errors(self, distances: Tensor) -> Tensor:
         """Return the relative error of each compared row, in the shape of `reference` without its last axis."""
-        o = (o if self.rows is None else o.index_select(-2, self.rows)).double()
-        errors = (o - self.reference).norm(dim=-1) / self.reference.norm(dim=-1).clamp_min(self.norm_floor)
-        return torch.where(self.is_compared, errors, 0.0)
+        sizes = self.reference.norm(dim=-1).clamp_min(self.norm_floor)
+        return torch.where(self.is_compared, distances / sizes, 0.0)
 
     def compared_rows(self, o: Tensor) -> Tensor:
         """Select the compared rows of an output. Contiguous outputs aren't copied as a whole."""
-        o = o if self.rows is None else o.index_select(-2, self.rows)
-        return o if self._places is None else o.flatten(0, -2).index_select(0, self._places)
+        return self._compared(o if self.rows is None else o.index_select(-2, self.rows))
+
+    def _compared(self, x: Tensor, width: int = 1) -> Tensor:
+        """Select the compared rows of a tensor, whose last `width` axes lie within a row: (rows, ...)."""
+        return x if self._places is None else x.flatten(0, -1 - width).index_select(0, self._places)
 
 
 def written_to(cache: str) -> str:
