@@ -223,8 +223,8 @@ class InProcess(LocalWorker):
 
 
 @pytest.fixture
-def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the tasks of workers in this process, in tests of runs that no implementation ends."""
+def in_process(short_probes: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the tasks of workers in this process, with short probes, in tests of runs that no implementation ends."""
     import torch._inductor.compile_fx  # noqa: F401  which can't be imported twice either
 
     monkeypatch.setattr("bench.workers.client.WorkerClient", InProcess)
