@@ -211,7 +211,7 @@ def test_drawing_is_no_change_and_the_state_of_other_generators_comes_back() -> 
 
 
 def test_changes_that_are_only_reported_are_no_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    before = settings.read()
+    before = settings.read(never_restored=True)
     assert settings.reported_changes(before) == []
     monkeypatch.setenv("MINE", "1")
     monkeypatch.syspath_prepend("/somewhere")

@@ -33,7 +33,8 @@ class Setting:
     """Getter, setter and policy for one global setting."""
 
     get: Callable[[], Any]
-    put: Callable[[Any], Any]
+    put: Callable[[Any], Any] | None
+    """None for what is never restored."""
     cheap: bool = True
     """Whether reading it takes microseconds only, so that it can be read at every round."""
     on_change: str = "refused"
@@ -84,6 +85,22 @@ class Kernels(frozenset[str]):
         return {it for it in self ^ now if it.startswith("aten/") and it.endswith(("/CPU", "/CUDA"))}
 
 
+class Copies:
+    """Copies of something large, which is rarely changed: as long as it equals the latest one, that is returned."""
+
+    def __init__(self, now: Callable[[], Any], copied: Callable[[Any], Any], read: Callable[[Any], Any] = lambda it: it):
+        """`read`: what is returned for a copy."""
+        self._now, self._copied, self._read = now, copied, read
+        self._copy: Any = None
+
+    def __call__(self) -> Any:
+        now = self._now()
+        if self._copy is None or self._copy != now:
+            self._copy = self._copied(now)
+            self._found = self._read(self._copy)
+        return self._found
+
+
 def _attribute(of: Any, name: str) -> Setting:
     return Setting(partial(getattr, of, name), partial(setattr, of, name))
 
@@ -101,12 +118,12 @@ def _fp32(backend: str, op: str) -> Setting:
     )
 
 
-def _methods() -> Names:
-    """Return the methods and properties of tensors, inherited ones included."""
-    found = Names()
-    for owner in reversed(torch.Tensor.__mro__):
-        found |= vars(owner)
-    return found
+_methods = Copies(
+    lambda: [vars(owner) for owner in reversed(torch.Tensor.__mro__)],
+    lambda owners: [dict(it) for it in owners],
+    lambda owners: Names(item for it in owners for item in it.items()),
+)
+"""The methods and properties of tensors, inherited ones included."""
 
 
 def _put_methods(methods: Names) -> None:
@@ -150,7 +167,7 @@ METHODS = {"Module.__call__": (nn.Module, "__call__")} | {
 
 
 def _methods_of_modules() -> Names:
-    return Names((name, vars(owner)[method]) for name, (owner, method) in METHODS.items())
+    return Names({name: getattr(owner, method) for name, (owner, method) in METHODS.items()})
 
 
 def _put_methods_of_modules(methods: Names) -> None:
@@ -164,13 +181,11 @@ def _put_filters(filters: tuple[Any, ...]) -> None:
 
 
 def _names(module: ModuleType) -> Setting:
-    return Setting(lambda: Names(vars(module)), vars(module).update, cheap=False)
+    return Setting(Copies(lambda: vars(module), Names), vars(module).update, cheap=False)
 
 
-def _names_of_torch() -> Names:
-    names = Names(vars(torch))
-    del names["manual_seed"]  # which the compiler wraps when it is imported
-    return names
+def _without_seed(names: dict[str, Any]) -> Names:
+    return Names({name: it for name, it in names.items() if name != "manual_seed"})  # which the compiler wraps
 
 
 @contextmanager
@@ -238,8 +253,7 @@ def _set_inference_mode(on: bool) -> None:
     torch.set_grad_enabled(recorded)  # which the guard changes, too
 
 
-def _kernels() -> Kernels:
-    return Kernels(torch.library._impls)
+_kernels = Copies(lambda: torch.library._impls, Kernels)
 
 
 def _withdraw(before: Kernels) -> None:
@@ -391,7 +405,7 @@ _KNOWN: dict[str, Setting | None] = {
     "tracing of Python code": Setting(sys.gettrace, sys.settrace),
     "thread switch interval": Setting(sys.getswitchinterval, sys.setswitchinterval),
     "seed of torch's random numbers": Setting(_seeds, _set_seeds, cheap=False),
-    "names of torch": Setting(_names_of_torch, vars(torch).update, cheap=False),
+    "names of torch": Setting(Copies(lambda: vars(torch), dict, _without_seed), vars(torch).update, cheap=False),
     "names of torch.nn.functional": _names(functional),
     "names of time": _names(time),
     "methods of torch.Tensor": Setting(_methods, _put_methods, cheap=False),
@@ -404,8 +418,8 @@ _KNOWN: dict[str, Setting | None] = {
         np.random.get_state, np.random.set_state, cheap=False, on_change="restored"
     ),
     "working folder": Setting(os.getcwd, os.chdir, on_change="reported"),
-    "sys.path": Setting(lambda: tuple(sys.path), lambda path: None, on_change="reported"),
-    "environment variables": Setting(lambda: Names(os.environ), lambda names: None, cheap=False, on_change="reported"),
+    "sys.path": Setting(lambda: tuple(sys.path), None, on_change="reported"),
+    "environment variables": Setting(lambda: Names(os.environ), None, cheap=False, on_change="reported"),
 }
 
 SETTINGS = {name: setting for name, setting in _KNOWN.items() if setting is not None}
@@ -414,9 +428,10 @@ FULL = {"none": "ieee"}
 """Equivalent names of a precision: `none`, a backend without its own setting, means `ieee`."""
 
 
-def read(cheap: bool = False) -> dict[str, Any]:
-    """Return the current settings; if `cheap`, only those that can be read at every round."""
-    return {name: setting.get() for name, setting in SETTINGS.items() if setting.cheap or not cheap}
+def read(cheap: bool = False, never_restored: bool = False) -> dict[str, Any]:
+    """Return the current settings that `restore` needs; if `cheap`, only those that can be read at every round."""
+    wanted = {name: it for name, it in SETTINGS.items() if (it.cheap or not cheap) and (it.put or never_restored)}
+    return {name: setting.get() for name, setting in wanted.items()}
 
 
 def restore(before: dict[str, Any]) -> list[str]:
@@ -424,13 +439,15 @@ def restore(before: dict[str, Any]) -> list[str]:
 
     Settings marked `reported` are not among them (`reported_changes`); of these, only the working folder is restored.
     """
-    now = {name: SETTINGS[name].get() for name in before}
-    changed = {name: value for name, value in before.items() if _differ(name, value, now[name])}
-    for name, value in changed.items():
-        SETTINGS[name].put(value)
+    puts = {name: it.put for name in before if (it := SETTINGS[name]).put}
+    now = {name: SETTINGS[name].get() for name in puts if SETTINGS[name].on_change != "restored"}
+    changed = [name for name in now if _differ(name, before[name], now[name])]
+    for name, put in puts.items():
+        if name in changed or name not in now:
+            put(before[name])
     return [
         _described(name, value, now[name])
-        for name, value in changed.items()
+        for name, value in ((name, before[name]) for name in changed)
         if SETTINGS[name].on_change == "refused" and FULL.get(str(value), value) != FULL.get(str(now[name]), now[name])
     ]
 
@@ -443,8 +460,8 @@ def reported_changes(before: dict[str, Any]) -> list[str]:
 
 
 def _differ(name: str, before: Any, now: Any) -> bool:
-    if SETTINGS[name].on_change == "restored":
-        return True  # drawing is allowed: it is not reported, and the state is restored
+    if before is now:
+        return False
     if isinstance(before, Kernels):
         return bool(before.changed_to(now))
     if isinstance(before, Names):

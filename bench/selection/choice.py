@@ -261,7 +261,7 @@ def _of_repository(repository: str, folder: str) -> ModuleType:
 
 def _imported(module: str, load: Callable[[], ModuleType]) -> ModuleType:
     """Import a user's module. Global torch settings that it changes are restored, even if the import fails."""
-    before = settings.read()
+    before = settings.read(never_restored=True)
     try:
         return load()
     except (Exception, SystemExit) as error:
