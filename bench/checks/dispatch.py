@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from torch._C._autograd import _enable_record_function
 from torch._C._profiler import _ExperimentalConfig
 from torch.autograd.profiler import profile
 
@@ -37,14 +38,18 @@ def kernel_in(trace: bytes) -> str:
     return next((kernel for name, kernel in OPERATORS if name in trace), "other")
 
 
-def traced(call: Callable[[], Any]) -> tuple[bytes, Any]:
-    """Return the Chrome trace of a call's operators and allocations on the host, and the call's output.
+def traced(call: Callable[[], Any], operators: bool = True, memory: bool = True) -> tuple[bytes, Any]:
+    """Return the Chrome trace of a call's `operators` and allocations (`memory`) on the host, and the call's output.
 
     Uses the recording part of torch's profiler only: its wrapper imports the whole compiler, which takes seconds and
     slows down every later garbage collection.
     """
-    with profile(profile_memory=True, experimental_config=_TRACE_ALONE) as profiler:
-        output = call()
+    with profile(profile_memory=memory, experimental_config=_TRACE_ALONE) as profiler:
+        _enable_record_function(operators)
+        try:
+            output = call()
+        finally:
+            _enable_record_function(True)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(path))

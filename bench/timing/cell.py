@@ -271,13 +271,18 @@ class CheckCalls:
     """Seconds of the first call on fresh inputs; with dropout, in training."""
 
     def size(self) -> Any:
-        if not self.sized and not self.built.cell.impl.dispatches:
-            return self.built.call.run()
+        """Return the output of a call that is traced; a Python loop's memory and operators are traced in a call each, since
+        traces of both at once take much longer.
+        """
+        impl, run = self.built.cell.impl, self.built.call.run
+        if not self.sized and not impl.dispatches:
+            return run()
+        apart = impl.limits.max_pairs is not None
         with accounted("memory"):
             if self.sized:
-                self.memory, trace, output = self.built.meter.memory(self.built.call.run)
-            else:
-                trace, output = traced(self.built.call.run)
+                self.memory, trace, output = self.built.meter.memory(run, operators=not apart)
+            if apart or not self.sized:
+                trace, output = traced(run, memory=False)
             self.kernel, self.operators = kernel_in(trace), operators_in(trace)
         return output
 

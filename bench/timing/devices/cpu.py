@@ -50,7 +50,7 @@ class CpuMeter(Meter):
         own = min(self.seconds(around(lambda: None, 0.0), 100) / 100 for _ in range(20))
         return around(call, own)
 
-    def memory(self, call: Work) -> tuple[Memory, bytes, Any]:
+    def memory(self, call: Work, operators: bool = True) -> tuple[Memory, bytes, Any]:
         """Return the largest sum of live allocations among the profiler's `[memory]` events, workspaces of operators
         included.
 
@@ -58,7 +58,7 @@ class CpuMeter(Meter):
         mallocs, of NumPy or inside MKL and oneDNN, and allocations of an implementation's own threads are not recorded:
         the operating system's count covers them (`resident`).
         """
-        trace, output = traced(call)
+        trace, output = traced(call, operators)
         copy, held = copied(output), [output]
         del output
 
@@ -66,7 +66,7 @@ class CpuMeter(Meter):
             held.clear()
             gc.collect()
 
-        of_call, of_end = (memory_events(it) for it in (trace, traced(let_go)[0]))
+        of_call, of_end = (memory_events(it) for it in (trace, traced(let_go, operators=False)[0]))
         sizes = live([*of_call, *of_end])
         return Memory(max(sizes[: len(of_call) + 1]), sizes[-1]), trace, copy
 

@@ -203,13 +203,13 @@ class CudaMeter(Meter):
         seen, self._seen = self._seen, None
         return seen
 
-    def memory(self, call: Work) -> tuple[Memory, bytes, Any]:
+    def memory(self, call: Work, operators: bool = True) -> tuple[Memory, bytes, Any]:
         """Return the requested bytes from the allocator, unrounded. Library workspaces are excluded: probes have
         allocated them before.
         """
         before = self._requested()
         self._cuda.reset_peak_memory_stats()
-        trace, output = traced(call)
+        trace, output = traced(call, operators)
         self._cuda.synchronize()
         peak = int(self._cuda.memory_stats()["requested_bytes.all.peak"])
         held = self._requested()

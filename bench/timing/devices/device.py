@@ -65,8 +65,10 @@ class Meter:
         """Return the device's current clock and temperature; None if unavailable."""
         return None
 
-    def memory(self, call: Work) -> tuple[Memory, bytes, Any]:
-        """Return the memory of one call, excluding earlier allocations, its Chrome trace, and a copy of its output."""
+    def memory(self, call: Work, operators: bool = True) -> tuple[Memory, bytes, Any]:
+        """Return the memory of one call, excluding earlier allocations, its Chrome trace, in which `operators` may be left
+        out, and a copy of its output.
+        """
         raise NotImplementedError
 
     def resident(self, call: Work) -> tuple[int | None, Any]:
