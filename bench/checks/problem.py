@@ -89,7 +89,8 @@ class Expected:
     def distances(self, o: Tensor) -> Tensor:
         """Return norm(o - ref) of each row, in the shape of `reference` without its last axis: the same for all patterns."""
         o = o if self.rows is None else o.index_select(-2, self.rows)
-        return (o.contiguous().double() - self.reference).norm(dim=-1)
+        found: Tensor = (o.contiguous().double() - self.reference).norm(dim=-1)
+        return found
 
     def errors(self, distances: Tensor, median: bool = True) -> Errors:
         """Return the errors of an output with these `distances`; without `median`, infinity in its place."""
