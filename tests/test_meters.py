@@ -19,7 +19,7 @@ from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
 from bench.checks.building import module_of
 from bench.checks.calls import call_of
-from bench.checks.dispatch import kernel_in, traced
+from bench.checks.dispatch import kernel_in, operators_in, traced
 from bench.checks.problem import inputs_of
 from bench.checks.problems import problem_of
 from bench.timing.devices import cpu
@@ -184,6 +184,13 @@ def test_the_kernel_that_ran(name: str, mask: str, kernel: str) -> None:
     with torch.inference_mode():
         call.run()
         assert kernel_in(traced(call.run)[0]) == kernel
+
+
+def test_a_loops_memory_and_operators_are_those_of_a_single_trace(short_probes: None) -> None:
+    built, found = checked(Cell(impls.get("loop"), Case.of(T=9, H=2, D_h=8)))
+    with torch.no_grad():
+        memory, trace, _ = CpuMeter().memory(built.call.run)
+    assert (found.memory, found.operators, found.kernel) == (memory, operators_in(trace), kernel_in(trace))
 
 
 def test_a_pinned_kernel_must_be_the_one_that_ran() -> None:

@@ -88,7 +88,9 @@ class Kernels(frozenset[str]):
 class Copies:
     """Copies of something large, which is rarely changed: as long as it equals the latest one, that is returned."""
 
-    def __init__(self, now: Callable[[], Any], copied: Callable[[Any], Any], read: Callable[[Any], Any] = lambda it: it):
+    def __init__(
+        self, now: Callable[[], Any], copied: Callable[[Any], Any], read: Callable[[Any], Any] = lambda it: it
+    ):
         """`read`: what is returned for a copy."""
         self._now, self._copied, self._read = now, copied, read
         self._copy: Any = None
