@@ -22,6 +22,7 @@ from bench.checks.calls import call_of
 from bench.checks.dispatch import kernel_in, operators_in, traced
 from bench.checks.problem import inputs_of
 from bench.checks.problems import problem_of
+from bench.timing.cell import build, check_built
 from bench.timing.devices import cpu
 from bench.timing.devices.cpu import FLOOR, CpuMeter, live, memory_events
 from bench.timing.devices.cuda import CudaMeter
@@ -186,8 +187,9 @@ def test_the_kernel_that_ran(name: str, mask: str, kernel: str) -> None:
         assert kernel_in(traced(call.run)[0]) == kernel
 
 
-def test_a_loops_memory_and_operators_are_those_of_a_single_trace(short_probes: None) -> None:
-    built, found = checked(Cell(impls.get("loop"), Case.of(T=9, H=2, D_h=8)))
+def test_a_loops_memory_and_operators_are_those_of_a_single_trace() -> None:
+    built = build(Cell(impls.get("loop"), Case.of(T=9, H=2, D_h=8)))
+    found = check_built(built)
     with torch.no_grad():
         memory, trace, _ = CpuMeter().memory(built.call.run)
     assert (found.memory, found.operators, found.kernel) == (memory, operators_in(trace), kernel_in(trace))
