@@ -122,8 +122,7 @@ def _unchanged(what: str, pairs: Sequence[Pair], only: set[str] | None = None) -
         counts["cell"] += [said.word in (*CHANGED, SLIGHT) for said in cells.values()]
     return (
         f"{len(pairs)} {what}", str(len(counts["alarm"])), str(sum(counts["alarm"])), _share(counts["cell"]),
-        _share(counts["shown"]), _share(counts["others shown"]), _share(counts["holds"]),
-        f"{np.median(counts['error']):.2%}" if counts["error"] else "–",
+        _share(counts["shown"]), _share(counts["others shown"]), _share(counts["holds"]), f"{np.median(counts['error']):.2%}",
     )  # fmt: skip
 
 
