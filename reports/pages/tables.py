@@ -61,9 +61,10 @@ def headings(grid: Grid) -> tuple[str, ...]:
 def cells(mark: Mark, headings: Sequence[str]) -> list[str]:
     """Return the entries of an implementation in a case, in the order of `headings`."""
     row = mark.row
+    state = mark.state if len(row["over"]) > 1 else units.MISSING  # nothing to compare it with
     entries = {
         "slowdown": f"{slowdown(mark.slowdown)}×",
-        "95 % interval": interval(mark.low, mark.high) if mark.low != 1 or mark.high != 1 else mark.state,
+        "95 % interval": interval(mark.low, mark.high) if mark.low != 1 or mark.high != 1 else state,
         "median": units.seconds(row["median"], 3 if row["spread"] < 0.1 else 2),
         "tokens/s": f"{row['B'] * row['T'] / row['median']:,.0f}" if row["mode"] == "decode" else units.MISSING,
         "peak memory": units.memory(row["peak_bytes"]),

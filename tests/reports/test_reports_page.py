@@ -281,6 +281,12 @@ def test_all_texts_of_a_figure_lie_within_it(interleaved_run: Run, narrow: bool)
                 assert box.x0 >= 0 and box.x1 <= one.bbox.x1, text
 
 
+def test_a_single_implementation_is_not_called_the_fastest(as_run: Any) -> None:
+    one = synthetic.document([synthetic.row("sdpa", synthetic.case(), [1e-3, 1.1e-3])])
+    (case,) = report(as_run(one)).grid.cases
+    assert tables.cells(case.mark("sdpa"), ("slowdown", "95 % interval")) == ["1×", "–"]
+
+
 def test_there_is_no_speed_up_where_the_baseline_has_no_time(as_run: Any) -> None:
     data = synthetic.sweep(impls=("fused", "sdpa"), H=(8,), dtype=("float32",))
     data["benchmarks"] = [
