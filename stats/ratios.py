@@ -16,7 +16,6 @@ import numpy as np
 from .estimate import (
     LEVEL,
     PRIOR,
-    Array,
     ByProcess,
     Variance,
     between_processes,
@@ -95,14 +94,9 @@ the rounds, and few visits estimate their scatter poorly.
 """
 
 TRIMMED = 3
-"""Of every TRIMMED of a process's rounds beyond two, the lowest and the highest are trimmed: disturbances make a call
-longer, occasionally twice as long (compared on recorded runs with medians, the Hodges-Lehmann estimator and ratios of
-medians: docs/measured.md).
-"""
-
-DISTURBED = 2.0
-"""Factor by which both rows of a pair are slower in a visit than usually if another program took their cores: such a
-visit shows how long calls wait, and does not count.
+"""Of every TRIMMED of a process's rounds beyond two, the lowest and the highest are trimmed: disturbances make a call, or
+all calls of a visit, longer, occasionally twice as long (compared on recorded runs with medians, the Hodges-Lehmann
+estimator and ratios of medians: docs/measured.md).
 """
 
 UNKNOWN, SAME = (Ratio(value, value, value) for value in (math.nan, 1.0))
@@ -114,53 +108,38 @@ Ratios = dict[str, dict[str, Ratio]]
 
 def paired(of: Samples, over: Samples, one_case: bool = True) -> ByProcess:
     """Return log ratios by process whose mean is the trimmed mean over the rounds that both rows have, and whose scatter
-    shows its error: one per visit, or per round if there are few (`VISITS`). Disturbed visits are left out (`DISTURBED`).
+    shows its error: one per visit, or per round if there are few (`VISITS`).
 
     Rows without common rounds, which may not have fitted into memory at once, are paired by visit as those of two
     cases.
     """
     base = dict(zip(over.rounds, over.seconds, strict=True)) if one_case else {}
     found = grouped(
-        (process, np.array(both))
+        (process, logs)
         for (process, _), times in of.by_visit().items()
-        if (both := [(seconds, base[round_]) for round_, seconds in times if round_ in base])
+        if (logs := [math.log(seconds / base[round_]) for round_, seconds in times if round_ in base])
     )
-    if not found:
-        return _paired_by_visit(of, over)
-    usual = np.median([_median(both) for visits in found.values() for both in visits], axis=0)
-    return [units for visits in found.values() if (units := _units(visits, usual))]
+    return [*map(_units, found.values())] or _paired_by_visit(of, over)
 
 
-def _units(visits: Sequence[Array], usual: Array) -> list[float]:
-    """Return the log ratios of a process's visits, arrays of (rounds, 2) seconds. `usual`: both rows' usual seconds."""
-    few = 1 < len(visits) < VISITS and sum(map(len, visits)) < VISITS * len(visits)
-    counted = [both for both in visits if (_median(both) <= DISTURBED * usual).any()]
-    if not counted:
-        return []
-    seconds = np.concatenate(counted)
-    n = len(seconds)
+def _units(visits: Sequence[Sequence[float]]) -> list[float]:
+    """Return the log ratios of a process, from those of the rounds of its visits."""
+    n = sum(map(len, visits))
     cut = max(0, n - 2) // TRIMMED
-    rounds = trimmed(np.log(seconds[:, 0] / seconds[:, 1]), cut)
+    rounds = trimmed(np.concatenate(visits), cut)
     mean, beyond = rounds.mean(), rounds - rounds.mean()
-    if few and n > 1:  # Yuen's degrees of freedom are those of the rounds that are kept
+    if 1 < len(visits) < VISITS and n < VISITS * len(visits):
+        # Yuen's degrees of freedom are those of the rounds that are kept
         beyond *= quantile(1 - LEVEL / 2, n - 2 * cut - 1) / quantile(1 - LEVEL / 2, n - 1)
     else:  # weighted by rounds, so that the mean stays
-        starts = np.cumsum([0, *map(len, counted[:-1])])
-        beyond = np.add.reduceat(beyond, starts) * len(counted) / n
+        starts = np.cumsum([0, *map(len, visits[:-1])])
+        beyond = np.add.reduceat(beyond, starts) * len(visits) / n
     return [float(it) for it in mean + beyond]
-
-
-def _median(values: Array) -> Array:
-    """Return the median along the first axis, a tenth of `np.median`'s time for a dozen numbers."""
-    ordered = np.sort(values, axis=0)
-    middle: Array = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
-    return middle
 
 
 def _paired_by_visit(of: Samples, over: Samples) -> ByProcess:
     """Pair visits: a process visits all of its cases in one pass, in random order, before the next pass. Each visit of
-    the row with fewer is divided by the nearest visit of the other in its process. Rows timed in two interleaved
-    processes of their own use the nearest visit of all.
+    the row with fewer is divided by the nearest visit of the other in its process.
     """
     visits, others = (
         {where: median(seconds for _, seconds in times) for where, times in row.by_visit().items()}
@@ -168,11 +147,10 @@ def _paired_by_visit(of: Samples, over: Samples) -> ByProcess:
     )
     if len(visits) > len(others):
         return [[-log for log in logs] for logs in _paired_by_visit(over, of)]
-    interleaved = all(len({process for process, _ in row}) == 1 for row in (visits, others))
     found = grouped(
         (process, math.log(seconds / others[min(near, key=lambda it: abs(it[1] - visit))]))
         for (process, visit), seconds in visits.items()
-        if (near := [it for it in others if it[0] == process or interleaved])
+        if (near := [it for it in others if it[0] == process])
     )
     return [*found.values()]
 
@@ -185,7 +163,7 @@ def ratio(of: Samples, over: Samples, one_case: bool = True) -> Ratio:
 def _ratio(of: Samples, over: Samples, logs: ByProcess, among: int = 2, between: Variance = PRIOR) -> Ratio:
     """Return a ratio from log ratios by process. Intervals of all pairs of `among` implementations hold with 95 %."""
     found = of_processes(logs, between)
-    value = exp_or_inf(found.mean) if logs else float(np.median(of.seconds) / np.median(over.seconds))
+    value = exp_or_inf(found.mean) if logs else median(of.seconds) / median(over.seconds)
     half = found.error * simultaneous(among, found.df)
     low, high = (exp_or_inf(found.mean + end) for end in (-half, half))
     return Ratio(value, low, high)
@@ -197,18 +175,19 @@ def compared(cases: Mapping[str, Mapping[str, Samples]]) -> tuple[dict[str, Rati
 
     An interval is extended to 1 if the medians have the opposite order.
     """
-    ordered = {
-        case: sorted(rows.items(), key=lambda it: float(np.median(it[1].seconds))) for case, rows in cases.items()
+    ordered = {case: sorted(rows, key=lambda it: median(rows[it].seconds)) for case, rows in cases.items()}
+    logs = {
+        (case, a, b): paired(cases[case][a], cases[case][b])
+        for case, names in ordered.items()
+        for a, b in combinations(names, 2)
     }
-    logs = {case: [(a, b, paired(a[1], b[1])) for a, b in combinations(rows, 2)] for case, rows in ordered.items()}
-    between = between_processes(pair for pairs in logs.values() for *_, pair in pairs)
-    found = {case: {name: {name: SAME} for name, _ in rows} for case, rows in ordered.items()}
-    for case, pairs in logs.items():
-        for (a, of), (b, over), pair in pairs:
-            it = _ratio(of, over, pair, len(found[case]), between)
-            if it.value > 1:  # the medians have the opposite order
-                it = it._replace(low=min(it.low, 1.0))
-            found[case][a][b], found[case][b][a] = it, it.inverse
+    between = between_processes(logs.values())
+    found = {case: {name: {name: SAME} for name in names} for case, names in ordered.items()}
+    for (case, a, b), pair in logs.items():
+        it = _ratio(cases[case][a], cases[case][b], pair, len(found[case]), between)
+        if it.value > 1:  # the medians have the opposite order
+            it = it._replace(low=min(it.low, 1.0))
+        found[case][a][b], found[case][b][a] = it, it.inverse
     return found, between
 
 

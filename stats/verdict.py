@@ -120,8 +120,7 @@ def of_effects(
     is tested at FALSE_ALARMS divided by the number of its implementation's cells, if the implementation changed in the
     same direction, else divided by the number of all cells. A cell whose interval overlaps that of its implementation
     is taken to have changed equally: it lies within the margin if the implementation does. An implementation within
-    the margin has the verdict of the cells that changed beyond it, if any; an inconclusive one whose cells are all
-    UNCHANGED is UNCHANGED, since their mean is no farther than the farthest of them.
+    the margin has the verdict of the cells that changed beyond it, if any.
     """
     least = max(MINIMUM * margin, least)
     counts = Counter(impl for impl, _ in cells)
@@ -136,15 +135,10 @@ def of_effects(
         inherits = impl in wholes and _overlaps(cell, wholes[impl], margin)
         verdicts[impl, case] = _verdict(cell, margin, least, counts[impl] if same_way else testable, inherits)
     for impl, it in found.items():
-        of_cells = [own for key, own in verdicts.items() if key[0] == impl]
-        words = Counter(own.word for own in of_cells)
+        words = Counter(own.word for key, own in verdicts.items() if key[0] == impl)
         if it.word in (SLIGHT, UNCHANGED) and (word := next(filter(words.get, CHANGED), "")):
             reason = f"{it.reason} on average; {words[word]} of {counts[impl]} cells {word}"
             found[impl] = replace(it, word=word, reason=reason)
-        elif it.word == INCONCLUSIVE and {*words} == {UNCHANGED}:
-            low, high = min(own.low for own in of_cells), max(own.high for own in of_cells)
-            ratio = min(max(it.ratio, low), high)
-            found[impl] = replace(it, word=UNCHANGED, reason=of_cells[0].reason, ratio=ratio, low=low, high=high)
     return verdicts, found
 
 
@@ -176,20 +170,18 @@ def drifted(workloads: Mapping[str, ArrayLike]) -> str:
 def _verdict(effect: Estimate, margin: float, least: float, among: int, inherits: bool = False) -> Verdict:
     """Return a verdict; `among` is the number of tests; `inherits`: if changed, its implementation's margin applies."""
     if not effect.testable:
-        known = math.isfinite(effect.mean)
-        reason = "measured too rarely for an interval" if known else "no replicate measured both variants"
-        return Verdict(INCONCLUSIVE, reason, math.exp(effect.mean))
-    (low, high), (least_low, most_high) = effect.interval(), effect.interval(FALSE_ALARMS / among)
+        return Verdict(INCONCLUSIVE, "measured too rarely for an interval", math.exp(effect.mean))
+    level = FALSE_ALARMS / among
+    (low, high), (least_low, most_high) = effect.interval(), effect.interval(level)
     way = (least_low > math.log1p(least)) - (most_high < -math.log1p(least))
     within = _within(low, high, margin) or (inherits and way != 0)
     word = SLIGHT if way and within else {1: REGRESSED, -1: IMPROVED}.get(way, UNCHANGED if within else INCONCLUSIVE)
-    detectable = math.log1p(least) + effect.error * (
-        effect.reach(FALSE_ALARMS / among) + estimate.quantile(POWER, effect.df)
-    )
+    needed = estimate.quantile(1 - effect.levels(level)[-1] / 2, effect.df) + estimate.quantile(POWER, effect.df)
+    detectable = math.log1p(least) + effect.error * needed
     ratio, low, high = (estimate.exp_or_inf(log) for log in (min(max(effect.mean, low), high), low, high))
     reason = _reason(word, margin, least, low, high)
-    if later := effect.contradiction:
-        reason += f"; {CONTRADICTED}: all replicates give {bound(*map(estimate.exp_or_inf, later))}"
+    if len(effect.intervals()) < len(effect.analyses):
+        reason += f"; {CONTRADICTED}"
     return Verdict(word, reason, ratio, low, high, estimate.exp_or_inf(detectable) - 1)
 
 

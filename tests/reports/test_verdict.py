@@ -165,13 +165,6 @@ def test_an_implementation_is_not_unchanged_where_its_cells_changed() -> None:
     assert impls["sdpa"].word == REGRESSED and impls["sdpa"].reason.endswith(" on average; 4 of 12 cells REGRESSED")
 
 
-def test_an_implementation_lies_within_the_margin_where_all_of_its_cells_do() -> None:
-    cells = {("sdpa", str(i)): known(0.002 * i, 0.001) for i in range(3)}
-    said, impls = of_effects(cells, {"sdpa": known(0.002, 0.02)})
-    assert {it.word for it in said.values()} == {UNCHANGED} == {impls["sdpa"].word}
-    assert (impls["sdpa"].low, impls["sdpa"].high) == (said["sdpa", "0"].low, said["sdpa", "2"].high)
-
-
 def test_a_cell_agrees_with_its_implementation_about_the_margin() -> None:
     """Otherwise a report would contradict itself: as fast as before within 1 %, but slower in 8 of 16 cells."""
     cells = {("sdpa", str(i)): known(0.0085, 0.0012) for i in range(16)}
@@ -221,8 +214,9 @@ def test_spreads_are_moderated_except_outliers() -> None:
         40: estimate.of_replicates(rng.normal(0, 0.2, 6))
     }
     mixed = effects.moderated(found)
-    spreads = [mixed[i].spread for i in range(40)]
-    assert np.std(spreads) < np.std([found[i].spread for i in range(40)]) * 0.7 and 0.008 < np.median(spreads) < 0.012
+    errors = [mixed[i].error for i in range(40)]
+    assert np.std(errors) < np.std([found[i].error for i in range(40)]) * 0.7
+    assert 0.008 < np.median(errors) * 6**0.5 < 0.012
     assert mixed[40] == found[40] and all(mixed[i].df > found[i].df for i in range(40))
 
 
@@ -232,10 +226,7 @@ def test_replicates_that_contradict_an_earlier_verdict_are_reported() -> None:
     contradicting = one(*(np.repeat([0.03, -0.03], [15, 45]) + noise))
     assert agreeing.word == contradicting.word == REGRESSED
     assert "contradict" not in agreeing.reason
-    assert (
-        "later replicates contradict it: all replicates give" in contradicting.reason
-        and "faster" in contradicting.reason
-    )
+    assert contradicting.reason.endswith("; later replicates contradict it")
 
 
 def test_a_group_of_unchanged_cells_raises_few_false_alarms_with_noise_common_to_a_replicate() -> None:
@@ -271,12 +262,11 @@ def test_drift_of_the_reference_workload_voids_the_comparison() -> None:
     assert verdict.drifted({"loop": [-0.04, 0.035, 0.031, 0.065, -0.01, 0.08]}) == ""  # it scatters as much
 
 
-@pytest.mark.parametrize("logs", [[], [math.nan], [0.3], [math.inf, 0.3], [0.3, 0.3]])
+@pytest.mark.parametrize("logs", [[], [math.nan], [0.3], [math.nan, 0.3], [0.3, 0.3]])
 def test_two_replicates_or_fewer_are_never_enough(logs: list[float]) -> None:
-    said, some = one(*logs), 0.3 in logs
-    reason = "measured too rarely for an interval" if some else "no replicate measured both variants"
-    assert (said.word, said.reason) == (INCONCLUSIVE, reason) and math.isnan(said.low)
-    assert said.ratio == pytest.approx(math.exp(0.3) if some else math.nan, nan_ok=True)
+    said = one(*logs)
+    assert (said.word, said.reason) == (INCONCLUSIVE, "measured too rarely for an interval") and math.isnan(said.low)
+    assert said.ratio == pytest.approx(math.exp(0.3) if 0.3 in logs else math.nan, nan_ok=True)
 
 
 def test_identical_numbers_are_judged() -> None:
@@ -285,7 +275,7 @@ def test_identical_numbers_are_judged() -> None:
 
 def test_replicates_that_were_not_measured_are_left_out() -> None:
     logs = np.random.default_rng(12).normal(0.05, 0.01, 6)
-    assert one(*logs, math.nan, math.inf) == one(*logs)
+    assert one(*logs, math.nan) == one(*logs)
 
 
 def test_an_inconclusive_cell_has_bounds() -> None:
@@ -362,11 +352,11 @@ def test_a_visit_in_which_only_one_of_two_is_slower_hardly_moves_their_ratio() -
     assert found.value == pytest.approx(1.1, rel=0.01) and found.low < 1.1 < found.high
 
 
-def visited(times: dict[int, float], process: int = 0) -> ratios.Samples:
+def visited(times: dict[int, float]) -> ratios.Samples:
     """Two blocks a visit, in rounds that nothing else has."""
     rounds = range(len(times) * 2)
     visits = [visit for visit in times for _ in range(2)]
-    return ratios.Samples([times[visit] for visit in visits], rounds, visits, [process] * len(visits))
+    return ratios.Samples([times[visit] for visit in visits], rounds, visits, [0] * len(visits))
 
 
 def test_two_cases_are_paired_by_the_visits_that_lie_nearest() -> None:
@@ -382,12 +372,21 @@ def test_two_cases_are_paired_by_the_visits_that_lie_nearest() -> None:
     assert inverse.value == pytest.approx(1 / 3) and inverse.low == pytest.approx(1 / found.high)
 
 
-def test_two_cases_of_two_processes_are_paired_by_visits_where_they_share_none() -> None:
-    found = ratios.ratio(visited({0: 1.0, 10: 2.0}), visited({4: 2.0, 14: 4.0}, process=1), one_case=False)
-    assert found.value == pytest.approx(0.5) and found.known
+@pytest.mark.parametrize(("visit", "round_"), [(0.0, 0.05), (0.03, 0.05), (0.045, 0.02)])
+def test_the_error_is_that_of_the_means_of_visits(visit: float, round_: float) -> None:
+    """Rounds of one visit have its conditions in common; those of all visits together don't lie in order."""
+    rng, visits = np.random.default_rng(2), [i // 6 for i in range(36)]
+    over = ratios.Samples([1.0] * 36, range(36), visits, [0] * 36)
+    means, variances = [], []
+    for _ in range(200):
+        logs = rng.normal(0, visit, 6).repeat(6) + rng.normal(0, round_, 36)
+        [units] = ratios.paired(over._replace(seconds=[*np.exp(logs)]), over)
+        means.append(np.mean(units))
+        variances.append(np.var(units, ddof=1) / 6)
+    assert 0.85 < np.mean(variances) ** 0.5 / np.std(means) < 1.25
 
 
-def test_a_disturbed_visit_does_not_count() -> None:
+def test_a_disturbed_visit_hardly_counts() -> None:
     """Every call waited 43 ms for a core, so that its ratio was 1.2 instead of 5."""
     rng, rounds = np.random.default_rng(0), range(30)
 
@@ -397,8 +396,6 @@ def test_a_disturbed_visit_does_not_count() -> None:
 
     found = ratios.ratio(calls(15e-3, (1, 43e-3)), calls(3e-3, (1, 43e-3)))
     assert found.value == pytest.approx(5, rel=0.05) and found.low > 4.5
-    alone = ratios.ratio(calls(15e-3, (1, 43e-3)), calls(3e-3))
-    assert alone.high / alone.low > found.high / found.low  # it is the call itself that scatters
 
 
 def test_a_single_visit_has_a_ratio_and_no_interval() -> None:
