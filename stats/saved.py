@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 
 from . import estimate, ratios
 from .conditions import DRIFT, TO_SIGMA
-from .effects import WEIGHT, Key, moderated
+from .effects import WEIGHT, Key
 from .estimate import Estimate, grouped
 from .ratios import Samples
 
 USUAL_OF_CELLS, USUAL_OF_IMPLEMENTATIONS = 0.01, 0.005
-"""Standard deviations in logarithms of cells and implementations of unchanged code on one machine: a prior with WEIGHT
-degrees of freedom, combined with the placebos of the runs.
+"""Least standard deviations in logarithms of cells and implementations of unchanged code on one machine. That of
+implementations is also a prior with WEIGHT degrees of freedom, combined with the placebos of the runs.
 """
 
 ANOTHER_KIND, ANOTHER_KINDS = 10.0, 0.1
@@ -44,12 +44,6 @@ LONG_TAILED = 4
 """Degrees of freedom of a Student's distribution with tails like those of unchanged cells, some of which alternate
 between two speeds from run to run.
 """
-
-FARTHEST = 0.2
-"""Cap on the movement of a placebo's cell in the estimate of their spread."""
-
-LEAST = 0.25
-"""Lower limit of an estimated variance, as a share of the usual variance."""
 
 FEWEST_VISITS = 3
 
@@ -76,25 +70,29 @@ def changes(
     """Return the changes of all cells of both runs that have an anchor. `changed`: implementations excluded as anchors;
     `disturbed`: whether one of the runs was.
     """
-    shared = grouped((case, impl) for impl, case in base if (impl, case) in head)
-    levels = {case: {impl: _level(base[impl, case]) for impl in impls} for case, impls in shared.items()}
-    moved = [_level(head[impl, case]) - of[impl] for case, of in levels.items() for impl in of if impl not in changed]
-    shift = median(moved or [0.0])
+    levels = {key: _level(of) for key, of in base.items() if key in head}
+    shift = median([_level(head[key]) - level for key, level in levels.items() if key[0] not in changed] or [0.0])
     beyond = BEYOND * max(0.0, abs(shift) - (DRIFT if disturbed else STEADY))
-    slow = {
-        impl
-        for of in levels.values()
-        for impl, level in of.items()
-        if level > math.log(ANOTHER_KIND) + median([it for name, it in of.items() if name != impl] or [math.inf])
-    }
-    cells, anchors = _differences(base, head, levels, {*changed} | slow)
+    by_case = grouped((case, (impl, level)) for (impl, case), level in levels.items())
+    limits = {case: math.log(ANOTHER_KIND) + median(level for _, level in of) for case, of in by_case.items()}
+    slow = {impl for (impl, case), level in levels.items() if level > limits[case]}
+    unchanged = {impl for impl, _ in levels} - {*changed}
+    cells, anchors = {}, set[str]()
+    for impl, case in levels:
+        names = [name for name, _ in by_case[case] if name in unchanged - slow - {impl}]
+        names = [*filter(_plain, names)] or names
+        beside = {(name, case): levels[name, case] for name in names}
+        if difference := _difference((impl, case), (base, head), beside):
+            cells[impl, case] = difference
+            anchors |= {*names}
     by_impl = grouped((impl, it) for (impl, _), it in cells.items())
     found, spreads = {}, {}
     for impl, own in by_impl.items():
-        others = [name for name in by_impl if name not in {impl, *changed} and (name in slow) == (impl in slow)]
+        others = [name for name in by_impl if name in unchanged - {impl} and (name in slow) == (impl in slow)]
         alike = [name for name in others if _plain(name) == _plain(impl)] or filter(_plain, others)
         placebos = [by_impl[name] for name in alike]
-        of_cells = _spread_of_cells([it for of in placebos for it in of])
+        moved = [TO_SIGMA * abs(it.mean) for of in placebos for it in of]
+        of_cells = max(median(moved or [0.0]), USUAL_OF_CELLS)
         usual = ANOTHER_KINDS if impl in slow else USUAL_OF_IMPLEMENTATIONS
         of_impl = _spread(math.hypot(usual, beyond), [_pooled(of, of_cells) for of in placebos])
         pooled = _pooled(own, of_cells)
@@ -109,54 +107,32 @@ def _level(samples: Samples) -> float:
     return float(np.median(np.log(samples.seconds)))
 
 
-def _differences(
-    base: Mapping[Key, Samples],
-    head: Mapping[Key, Samples],
-    levels: Mapping[str, Mapping[str, float]],
-    excluded: Collection[str],
-) -> tuple[dict[Key, Estimate], set[str]]:
-    """Return head - base of each cell that has an anchor, with the standard error from its visits; and all anchors."""
-    of_runs: dict[tuple[Key, int], Estimate] = {}
-    used: set[str] = set()
-    for case, of_case in levels.items():
-        for impl in of_case:
-            names = [name for name in of_case if name not in {impl, *excluded}]
-            names = [*filter(_plain, names)] or names
-            anchors = {(name, case): of_case[name] for name in names}
-            logs = [_beside(run[impl, case], run, anchors) for run in (base, head)] if anchors else [[]]
-            if min(map(len, logs)) >= FEWEST_VISITS:
-                of_runs |= {((impl, case), run): estimate.of_replicates(of) for run, of in enumerate(logs)}
-                used |= {*names}
-    both = iter(moderated(of_runs).items())
-    pairs = zip(both, both, strict=True)
-    return {key: Estimate(b.mean - a.mean, math.hypot(a.error, b.error)) for ((key, _), a), (_, b) in pairs}, used
+def _difference(key: Key, runs: Sequence[Mapping[Key, Samples]], anchors: Mapping[Key, float]) -> Estimate | None:
+    """Return head - base of a cell relative to its anchors, with the standard error from its visits; None if these are
+    too few.
+    """
+    logs = [_beside(run[key], run, anchors) if anchors else [] for run in runs]
+    if min(map(len, logs)) < FEWEST_VISITS:
+        return None
+    before, after = map(estimate.of_replicates, logs)
+    return Estimate(after.mean - before.mean, math.hypot(before.error, after.error))
 
 
 def _beside(own: Samples, run: Mapping[Key, Samples], anchors: Mapping[Key, float]) -> list[float]:
-    """Return log ratios, one per visit, to the anchors: the median of their times relative to their levels in base, in
-    rounds with all anchors, or else any.
-    """
+    """Return log ratios, one per visit, to the anchors: the median of their times relative to their levels in base."""
     by_round = grouped(
-        (at, math.log(seconds) - level)
+        (tuple(at), math.log(seconds) - level)
         for key, level in anchors.items()
-        for seconds, at in zip(run[key].seconds, zip(*run[key][1:], strict=True), strict=True)
+        for seconds, *at in zip(*run[key], strict=True)
     )
-    whole = {at: logs for at, logs in by_round.items() if len(logs) == len(anchors)} or by_round
-    together = Samples([math.exp(median(logs)) for logs in whole.values()], *zip(*whole, strict=True))
+    together = Samples([math.exp(median(logs)) for logs in by_round.values()], *zip(*by_round, strict=True))
     return [log for visits in ratios.paired(own, together) for log in visits]
 
 
-def _spread_of_cells(moved: Sequence[Estimate]) -> float:
-    """Return the standard deviation of unchanged cells in excess of their visits' error."""
-    spread = _spread(USUAL_OF_CELLS, [replace(it, mean=min(abs(it.mean), FARTHEST)) for it in moved])
-    usual = TO_SIGMA * median(abs(it.mean) for it in moved) if moved else math.inf
-    return max(min(spread, usual), math.sqrt(LEAST) * USUAL_OF_CELLS)
-
-
 def _spread(usual: float, moved: Sequence[Estimate]) -> float:
-    """Return the standard deviation of movements in excess of their errors, moderated by the usual one."""
-    squares = WEIGHT * usual**2 + sum(it.mean**2 - it.error**2 for it in moved)
-    return math.sqrt(max(squares / (WEIGHT + len(moved)), LEAST * usual**2))
+    """Return the standard deviation of movements in excess of their errors, moderated by the usual one and not below."""
+    beyond = [it.mean**2 - it.error**2 - usual**2 for it in moved]
+    return math.sqrt(usual**2 + max(0.0, sum(beyond) / (WEIGHT + len(moved))))
 
 
 def _plain(impl: str) -> bool:
