@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -77,20 +76,15 @@ _median: Any = np.ma.median
 
 @dataclass(frozen=True)
 class Step:
-    """A change of a series' level. `at` is the position of the first number after it; levels are in seconds."""
+    """A change of a series' level. `at` is the position of the first number after it."""
 
     at: int
-    before: float
-    after: float
+    ratio: float
+    """Ratio of the levels; above 1 is slower."""
     recovered: int | None = None
     """Position from which the level was back; None for a speed-up or an open slow-down."""
     relative: bool = False
-    """Whether it was found relative to the case's others: levels then have the drift removed."""
-
-    @property
-    def ratio(self) -> float:
-        """Ratio of the levels; above 1 is slower."""
-        return self.after / self.before
+    """Whether it was found relative to the case's others."""
 
     @property
     def slower(self) -> bool:
@@ -100,42 +94,30 @@ class Step:
 def steps(logs: Array, smallest: float = SMALLEST) -> list[list[Step]]:
     """Return the steps of each case of an implementation, oldest first: (cases, runs) -> a list per case.
 
-    `logs` are of seconds, NaN where a case was not measured. At least twice MIN_RUNS runs are needed.
+    Those are the common steps in which it takes part, and its own between them; in what the cases have in common, noisy
+    ones have less weight. `logs` are of seconds, NaN where a case
+    was not measured. At least twice MIN_RUNS runs are needed.
     """
-    together = _common_of_cases(logs)
+    noises = np.array([scatter(np.diff(of[np.isfinite(of)])) ** 2 + LEAST_NOISE**2 for of in logs])
+    together = common_component(logs, weights=1 / (noises + np.median(noises)))
     known = np.flatnonzero(np.isfinite(together))
-    common = known[[*positions(together[known], LEVEL / 2)]].tolist()
-    return [_of_case(case, together, common, LEVEL / 2 / len(logs), smallest) for case in logs]
+    common = known[[*positions(together[known], LEVEL / 2)]]
+    found: list[list[Step]] = []
+    for case in logs:
+        measured = np.flatnonzero(np.isfinite(case))
+        own, at = case[measured], np.searchsorted(measured, common).tolist()
+        changes = zip(at, _changes(own, at), _changes(together[measured], at), strict=True)
+        took = [i for i, change, of_all in changes if change * np.sign(of_all) >= OF_THE_CASES * abs(of_all) > 0]
+        parts = pairwise([0, *took, len(own)])
+        at = sorted([*took, *(a + i for a, b in parts for i in positions(own[a:b], LEVEL / 2 / len(logs)))])
+        each = zip(measured[at].tolist(), _changes(own, at), strict=True)
+        found.append([Step(run, math.exp(change)) for run, change in each if abs(change) >= math.log1p(smallest)])
+    return found
 
 
-def _of_case(logs: Array, together: Array, common: Sequence[int], level: float, smallest: float) -> list[Step]:
-    """Return the common steps in which a case takes part, and its own steps between them."""
-    measured = np.flatnonzero(np.isfinite(logs))
-    logs, common = logs[measured], np.searchsorted(measured, common).tolist()
-    own, theirs = (np.diff(_levels(of, common)) for of in (logs, together[measured]))
-    took = [at for at, a, b in zip(common, own, theirs, strict=True) if a * np.sign(b) >= OF_THE_CASES * abs(b) > 0]
-    alone = [a + at for a, b in pairwise([0, *took, len(logs)]) for at in positions(logs[a:b], level)]
-    at = sorted([*took, *alone])
-    return [
-        Step(int(measured[i]), math.exp(before), math.exp(after))
-        for i, (before, after) in zip(at, pairwise(_levels(logs, at)), strict=True)
-        if abs(after - before) >= math.log1p(smallest)
-    ]
-
-
-def _levels(logs: Array, at: Sequence[int]) -> list[float]:
-    """Return the level of each part between positions; NaN for a part without numbers."""
-    return [float(np.median(part)) if part.size else math.nan for part in np.split(logs, at)]
-
-
-def _common_of_cases(logs: Array) -> Array:
-    """Return the common component of an implementation's cases by run; noisy cases have less weight."""
-    clipped, noises = logs.copy(), []
-    for of in clipped:
-        measured = np.isfinite(of)
-        of[measured] = _clipped(of[measured])
-        noises.append(scatter(np.diff(of[measured])) ** 2 + LEAST_NOISE**2)
-    return common_component(clipped, weights=1 / (np.array(noises) + np.median(noises)))
+def _changes(logs: Array, at: Sequence[int]) -> Array:
+    """Return the changes of level at positions; NaN beside a part without numbers."""
+    return np.diff([np.median(part) if part.size else math.nan for part in np.split(logs, at)])
 
 
 def common_component(logs: Array, fewest: int = 1, weights: Array | None = None) -> Array:
@@ -143,31 +125,24 @@ def common_component(logs: Array, fewest: int = 1, weights: Array | None = None)
     their mean; NaN where fewer than `fewest` were measured. The usual level of a row with missing runs is derived from
     the common component.
     """
-    enough = np.isfinite(logs).sum(axis=0) >= fewest
-    measured = np.ma.masked_invalid(logs[:, enough])
+    measured = np.ma.masked_invalid(logs)
+    measured[:, measured.count(axis=0) < fewest] = np.ma.masked
     moves = _median(np.diff(measured, axis=1), axis=0)
-    common = np.array([0.0, *np.ma.filled(moves, 0)]).cumsum()[: measured.shape[1]]
+    common = np.array([0.0, *np.ma.filled(moves, 0)]).cumsum()[: logs.shape[1]]
     for _ in range(6):
         apart = measured - _median(measured - common, axis=1, keepdims=True)
         mean = _median(apart, axis=0) if weights is None else np.ma.average(apart, axis=0, weights=weights)
         common = np.ma.filled(mean, np.nan)
-    found = np.full(enough.shape, np.nan)
-    found[enough] = common
-    return found
+    return common
 
 
-def with_recoveries(found: Sequence[Step]) -> list[Step]:
-    """Return the steps, oldest first, each with the one after which the level was back at its earlier value."""
-    return [replace(step, recovered=_recovered(step, found[i:])) for i, step in enumerate(found, 1)]
-
-
-def _recovered(step: Step, later: Sequence[Step]) -> int | None:
-    level = step.ratio
-    for one in later if step.slower else ():
-        level *= one.ratio
-        if level <= 1 + RECOVERED_WITHIN:
-            return one.at
-    return None
+def with_recoveries(found: Sequence[Step]) -> Iterator[Step]:
+    """Yield the steps, oldest first, each with the one after which the level was back at its earlier value."""
+    levels = np.cumprod([step.ratio for step in found])
+    for i, step in enumerate(found):
+        usual = levels[i] / step.ratio * (1 + RECOVERED_WITHIN)
+        back = (it.at for it, level in zip(found[i + 1 :], levels[i + 1 :], strict=True) if level <= usual)
+        yield replace(step, recovered=next(back, None) if step.slower else None)
 
 
 def positions(logs: Array, level: float) -> Iterator[int]:
@@ -199,9 +174,8 @@ def _likeliest(logs: Array) -> tuple[int, float]:
     """Return the likeliest position of a step, and the p-value over all positions."""
     at = np.arange(MIN_RUNS, logs.size - MIN_RUNS + 1)
     df, after, apart = logs.size - 3, logs.size - 1 - at, 1 - ALIKE
-    fresh = (
-        logs[1:] - ALIKE * logs[:-1]
-    )  # innovations of each run; a step appears as 1 at its position, and `apart` after it
+    # innovations of each run: a step appears as 1 at its position, and `apart` after it
+    fresh = logs[1:] - ALIKE * logs[:-1]
     fresh -= fresh.mean(axis=1, keepdims=True)  # so that those after a position sum to minus those until it
     sums = (fresh - apart * fresh.cumsum(axis=1))[:, at - 1]
     squares = 1 + apart**2 * after - (1 + apart * after) ** 2 / (logs.size - 1)
@@ -213,73 +187,58 @@ def _likeliest(logs: Array) -> tuple[int, float]:
     return int(at[best]), 2 * at.size * float(weights[:, best] @ stdtr(df, -t[:, best]))
 
 
-@dataclass(frozen=True)
-class History:
-    """All runs of a machine: logarithms (implementations, cases, runs), NaN where a cell was not measured."""
+def of_history(
+    seconds: Array, comparable: Array, renewed: Flags, redefined: Flags
+) -> Iterator[tuple[list[Step], Array]]:
+    """Yield the steps of each case of each implementation, by position of runs, and its log seconds with drift removed.
 
-    seconds: Array
-    ratios: Array
-    """Ratios to the baseline implementation of the run and case, in the same rounds."""
-    renewed: Flags
-    """(implementations, runs): whether its code changed before this run, or may have."""
-    redefined: Flags
-    """(implementations, runs): whether the benchmark itself changed before this run."""
-
-    @cached_property
-    def machine_changes(self) -> list[Step]:
-        """Return the steps at which most seconds changed by more than STEADY, which indicate another machine."""
-        everything = self.seconds.reshape(-1, self.seconds.shape[2])
-        return steps(common_component(everything)[None], math.expm1(STEADY))[0]
-
-    @cached_property
-    def comparable(self) -> Array:
-        """Return ratios in runs in which all implementations of a case have one, else seconds."""
-        known = (np.isnan(self.ratios) == np.isnan(self.seconds)).all(axis=0)
-        return np.where(known, self.ratios, self.seconds)
-
-
-def steps_of(history: History, impl: int) -> Iterator[tuple[list[Step], Array]]:
-    """Yield the steps of each case of an implementation, by position of runs, and its log seconds with drift removed.
+    `seconds` and `comparable`, seconds or ratios to the baseline implementation, are logarithms: (implementations, cases,
+    runs), NaN where a cell was not measured. `renewed` and `redefined`, (implementations, runs), tell whether an
+    implementation's code, or the benchmark itself, changed before this run.
 
     A step in seconds counts only where it can't be compared with others; elsewhere it is attributed to the machine, and
-    so is a relative step where the machine changed. Of two steps too close to be distinct, the relative one counts.
+    so is a relative step where most seconds changed by more than STEADY. Of two steps too close to be distinct, the
+    relative one counts.
     """
-    redefined, seconds = history.redefined[impl], history.seconds[impl]
-    alone = redefined | (np.delete(~history.renewed, impl, axis=0).sum(axis=0) < MIN_OTHERS)
-    usual = np.hstack([_usual(history, impl, slice(*part)) for part in _parts(alone)])
-    known = np.isfinite(usual) & ~alone
-    found: list[list[Step]] = [[] for _ in seconds]
-    for logs, edges, relative in ((usual, alone, True), (seconds, redefined, False)):
-        for first, end in _parts(edges):
-            if end - first >= 2 * MIN_RUNS and (relative or not known[:, first + 1 : end].all()):
-                seen = steps(logs[:, first:end], SMALLEST_RELATIVE if relative else SMALLEST)
+    everything = common_component(seconds.reshape(-1, seconds.shape[2]))
+    of_machine = steps(everything[None], math.expm1(STEADY))[0]
+    for impl, own in enumerate(seconds):
+        alone = redefined[impl] | (np.delete(~renewed, impl, axis=0).sum(axis=0) < MIN_OTHERS)
+        usual: Array = np.full_like(own, np.nan)
+        for part in _parts(alone):
+            apart = _apart(comparable[:, :, part], renewed[:, part], impl)
+            level = _median(np.ma.masked_invalid(own[:, part] - apart), axis=1, keepdims=True)
+            usual[:, part] = apart + np.ma.filled(level, np.nan)
+        known = np.isfinite(usual) & ~alone
+        found: list[list[Step]] = [[] for _ in own]
+        # no step in seconds counts if all runs can be compared
+        for logs, edges, relative in ((usual, alone, True), (own, redefined[impl] | known.all(), False)):
+            for part in _parts(edges):
+                seen = steps(logs[:, part], SMALLEST_RELATIVE if relative else SMALLEST)
                 for of, at, those in zip(found, known, seen, strict=True):
-                    new = [replace(step, at=step.at + first, relative=relative) for step in those]
-                    others = history.machine_changes if relative else of
-                    apart = [it for it in new if all(abs(other.at - it.at) >= MIN_RUNS for other in others)]
-                    of += [it for it in apart if at[it.at] == relative]
-    for of, logs in zip(found, usual, strict=True):
-        of.sort(key=lambda step: step.at)
-        parts = ([step for step in of if a <= step.at < b] for a, b in _parts(redefined))
-        yield [step for part in parts for step in with_recoveries(part)], logs
+                    others = of_machine if relative else of
+                    new = (replace(step, at=part.start + step.at, relative=relative) for step in those)
+                    distinct = [it for it in new if all(abs(other.at - it.at) >= MIN_RUNS for other in others)]
+                    of += [it for it in distinct if at[it.at] == relative]
+        for of, logs in zip(found, usual, strict=True):
+            of.sort(key=lambda step: step.at)
+            parts = ([step for step in of if part.start <= step.at < part.stop] for part in _parts(redefined[impl]))
+            yield [step for part in parts for step in with_recoveries(part)], logs
 
 
-def _parts(edges: Flags) -> list[tuple[int, int]]:
-    """Return the intervals between edges."""
-    return list(pairwise([0, *(1 + np.flatnonzero(edges[1:])).tolist(), len(edges)]))
+def _parts(edges: Flags) -> list[slice]:
+    """Return the intervals between edges that are long enough for a step."""
+    ends = pairwise([0, *(1 + np.flatnonzero(edges[1:])).tolist(), len(edges)])
+    return [slice(a, b) for a, b in ends if b - a >= 2 * MIN_RUNS]
 
 
-def _usual(history: History, impl: int, runs: slice) -> Array:
-    """Return the log seconds of each case with drift removed; NaN in a part too short for a step."""
-    logs, codes = history.comparable[:, :, runs], history.renewed[:, runs].cumsum(axis=1)
-    usual: Array = np.full(logs.shape[1:], np.nan)
-    others = [(i, codes[i] == code) for i in range(len(codes)) if i != impl for code in {*codes[i].tolist()}]
-    others = [(i, at) for i, at in others if at.sum() >= MIN_RUNS]  # each code is a member
-    if others and usual.shape[1] >= 2 * MIN_RUNS:
-        for case, own in enumerate(logs[impl]):
-            relative = own - common_component(
-                np.array([np.where(at, logs[i, case], np.nan) for i, at in others]), MIN_OTHERS
-            )
-            day = (history.seconds[impl, case, runs] - relative)[np.isfinite(relative)]
-            usual[case] = relative + (float(np.median(day)) if day.size else 0.0)
-    return usual
+def _apart(logs: Array, renewed: Flags, impl: int) -> Array:
+    """Return the logarithms of each case of an implementation relative to what the others have in common; NaN where too
+    few were measured. Each of their codes is a member of its own.
+    """
+    codes, others = renewed.cumsum(axis=1), [np.full_like(logs[impl], np.nan)]
+    for i, of in enumerate(codes):
+        counted = zip(*np.unique(of, return_counts=True), strict=True)
+        others += [np.where(of == code, logs[i], np.nan) for code, count in counted if i != impl and count >= MIN_RUNS]
+    cases = zip(logs[impl], np.stack(others, axis=1), strict=True)
+    return np.array([own - common_component(case, MIN_OTHERS) for own, case in cases])

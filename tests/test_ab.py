@@ -45,7 +45,6 @@ from bench.workers import worker as worker_process
 from bench.workers.client import Lost, Setting, Variant, WorkerClient
 from commands.ab import exit_code_of
 from commands.history import confirm
-from reports.judging import confirmations
 from reports.reading.axes import KNOWN_AXES, axes_of, without_defaults
 from stats.effects import of_saved
 from stats.verdict import INCONCLUSIVE, REGRESSED, UNCHANGED
@@ -530,8 +529,7 @@ def test_a_step_of_history_is_compared_by_its_commits(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(measuring, "measure", measured)
     given = {"base": "a", "head": "b", "threads": 2, "device": "cpu", "impl": ["mine=mine:mine", "sdpa"]}
-    step = confirmations.Unconfirmed(given, [{"T": 64}])
-    assert confirm(step, tmp_path) == "no difference in code between a and b"
+    assert confirm({**given, "cases": [{"T": 64}]}, tmp_path) == "no difference in code between a and b"
     ((options, results),) = asked
     assert options.items() >= given.items() and results == tmp_path
     assert json.loads(Path(options["cases"]).read_text(encoding="utf-8")) == [{"T": 64}]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +19,11 @@ from .series import Series
 Key = tuple[str, str, str, str, int]
 """Commits, implementation, case, which a comparison names without its threads, and threads."""
 
+Options = Mapping[str, Any]
+"""Options of `python -m bench ab` by name; `cases` are the axes of each case, for a file."""
+
 Known = Mapping[Key | None, Verdict]
 """Verdicts by commits, implementation and case."""
-
-
-@dataclass(frozen=True)
-class Unconfirmed:
-    """Cells that became slower between two runs, whose commits have not been compared, or without a conclusion."""
-
-    options: Mapping[str, Any]
-    """Options of `python -m bench ab` by name."""
-    cases: Sequence[Mapping[str, Any]]
-    """Axes of each case, for `--cases FILE`."""
 
 
 def key(series: Series, at: int, runs: Sequence[Run]) -> Key | None:
@@ -43,9 +35,9 @@ def key(series: Series, at: int, runs: Sequence[Run]) -> Key | None:
     return (base, head, series.impl, case, threads) if base and head and base != head else None
 
 
-def open_steps(series: Sequence[Series], runs: Sequence[Run], known: Known) -> Iterator[Unconfirmed]:
-    """Yield slow-downs that have not recovered and have no conclusive comparison. A comparison has one device and one number
-    of threads.
+def open_steps(series: Sequence[Series], runs: Sequence[Run], known: Known) -> Iterator[Options]:
+    """Yield the comparisons of slow-downs that have not recovered and have no conclusive one. A comparison has one device
+    and one number of threads.
     """
     together = grouped(
         ((*asked[:2], asked[-1], one.axes.get("device")), one)
@@ -57,9 +49,8 @@ def open_steps(series: Sequence[Series], runs: Sequence[Run], known: Known) -> I
     own = {name: given for run in runs for name, given in run.own.items()}
     for (base, head, threads, device), cells in together.items():
         impls = list(dict.fromkeys(own.get(one.impl, one.impl) for one in cells))
-        cases = {one.id: without_defaults(one.axes) for one in cells}
-        options = {"base": base, "head": head, "threads": threads, "device": device, "impl": impls}
-        yield Unconfirmed(options, [*cases.values()])
+        cases = [*{one.id: without_defaults(one.axes) for one in cells}.values()]
+        yield {"base": base, "head": head, "threads": threads, "device": device, "impl": impls, "cases": cases}
 
 
 def known(folder: Path) -> Known:

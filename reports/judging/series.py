@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
-from statistics import median
+from itertools import pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ import numpy as np
 from stats import steps
 from stats.effects import Key
 from stats.estimate import grouped
-from stats.steps import History, Step
+from stats.steps import Step
 
 from ..reading import fingerprint
 from ..reading.axes import axis_names
@@ -24,12 +23,11 @@ from .frame import key_of
 
 
 class Point(NamedTuple):
-    """One cell in one run, in seconds; `low` and `high` are extremes of the processes, or one process's quartiles."""
+    """One cell in one run: the median of its timed blocks and their quartiles, in seconds."""
 
     median: float
     low: float
     high: float
-    processes: int
     case_hash: str | None
     impl_hash: str | None
     ratio: float | None = None
@@ -79,8 +77,8 @@ class Series:
     @property
     def open_step(self) -> Step | None:
         """The last slow-down that has not recovered, since the last break."""
-        open_ = (it for it in self.steps[::-1] if it.slower and it.recovered is None and it.at in self.pieces[-1])
-        return next(open_, None)
+        open_ = [it for it in self.steps if it.slower and it.recovered is None and it.at in self.pieces[-1]]
+        return open_[-1] if open_ else None
 
 
 def read(found: Iterable[Run]) -> list[Saved]:
@@ -90,26 +88,25 @@ def read(found: Iterable[Run]) -> list[Saved]:
     for run in found:
         cells = {}
         for row in run.rows:
-            extra, stats, times = row["extra_info"], row["stats"], row["extra_info"]["process_medians"]
-            key, hashes = key_of(extra), (extra.get("case_hash"), extra.get("impl_hash"))
-            low, high = (stats["q1"], stats["q3"]) if len(times) == 1 else (min(times), max(times))
-            cells[key] = Point(median(times), low, high, len(times), *hashes, extra.get("ratio"))
+            extra, stats = row["extra_info"], row["stats"]
+            key, others = key_of(extra), (extra.get(name) for name in ("case_hash", "impl_hash", "ratio"))
+            cells[key] = Point(stats["median"], stats["q1"], stats["q3"], *others)
             axes.setdefault(key, {axis: extra[axis] for axis in axis_names() if axis in extra})
         kept.append(Saved(replace(run, rows=[], skipped=[]), cells, axes))
     return kept
 
 
 def oldest_first(found: Iterable[Saved]) -> list[Saved]:
-    """Sort runs by their date. Files with equal contents, such as those of a copied folder, are one run."""
-    newest = sorted(found, key=lambda one: (one.run.date, one.run.name), reverse=True)
-    return [*{(one.run.date, *one.cells.items()): one for one in newest}.values()][::-1]
+    """Sort runs by their date. Files of one name, date and machine, such as those of a copied folder, are one run."""
+    by_date = {(one.run.date, one.run.name, str(one.run.machine)): one for one in found}
+    return [by_date[key] for key in sorted(by_date)]
 
 
 def of_one_machine(ordered: Sequence[Saved]) -> list[Saved]:
     """Return the runs whose machine and environment equal the last one's; torch and Python may differ."""
     newest = ordered[-1].run
-    alike = (one for one in ordered if not fingerprint.differing(one.run, newest))
-    return [one for one in alike if not fingerprint.environment(one.run, newest)]
+    differs = (fingerprint.differing, fingerprint.environment)
+    return [one for one in ordered if not any(found(one.run, newest) for found in differs)]
 
 
 def all_series(ordered: Sequence[Saved]) -> list[Series]:
@@ -124,25 +121,17 @@ def all_series(ordered: Sequence[Saved]) -> list[Series]:
         last = ((-step.at, -abs(math.log(step.ratio))) for step in series.steps[-1:])
         return series.open_step is None, *next(last, (math.inf,))
 
-    return sorted(of_points(points, ordered[-1].axes if ordered else {}), key=order)
+    return sorted(of_points(points, ordered[-1].axes), key=order)
 
 
 def of_points(points: Mapping[Key, Mapping[int, Point]], axes: Mapping[Key, Mapping[str, Any]]) -> Iterator[Series]:
     """Yield a series of each cell's points by run, with steps detected relative to all others."""
-    impls, cases = (list(dict.fromkeys(names)) for names in zip(*points, strict=True)) if points else ([], [])
-    history = _history(points, impls, cases)
-    for i, impl in enumerate(impls):
-        for case, (found, logs) in zip(cases, steps.steps_of(history, i), strict=True):
-            if of := points.get((impl, case)):
-                known = [run for run in of if np.isfinite(logs[run]) and any(step.relative for step in found)]
-                without_drift = {run: float(np.exp(logs[run])) for run in known}
-                yield Series(impl, case, axes.get((impl, case), {}), of, found, without_drift)
-
-
-def _history(points: Mapping[Key, Mapping[int, Point]], impls: Sequence[str], cases: Sequence[str]) -> History:
-    runs_ = 1 + max(map(max, points.values()), default=-1)
-    seconds, ratios = np.full((2, len(impls), len(cases), runs_), np.nan)
-    renewed, redefined = np.zeros((2, len(impls), runs_), bool)
+    if not points:
+        return
+    impls, cases = (list(dict.fromkeys(key[i] for key in points)) for i in (0, 1))
+    runs = 1 + max(map(max, points.values()))
+    seconds, ratios = np.full((2, len(impls), len(cases), runs), np.nan)
+    renewed, redefined = np.zeros((2, len(impls), runs), bool)
     for (impl, case), of in points.items():
         i, j, at = impls.index(impl), cases.index(case), [*of]
         seconds[i, j, at] = np.log([point.median for point in of.values()])
@@ -150,4 +139,10 @@ def _history(points: Mapping[Key, Mapping[int, Point]], impls: Sequence[str], ca
         for (_, a), (run, b) in pairwise(of.items()):
             redefined[i, run] |= a.case_hash != b.case_hash
             renewed[i, run] |= a.impl_hash != b.impl_hash
-    return History(seconds, ratios, renewed | redefined, redefined)
+    whole = (np.isnan(ratios) == np.isnan(seconds)).all(axis=0)  # runs in which all implementations of a case have one
+    found = steps.of_history(seconds, np.where(whole, ratios, seconds), renewed | redefined, redefined)
+    for key, (changes, logs) in zip(product(impls, cases), found, strict=True):
+        if of := points.get(key, {}):
+            relative = any(step.relative for step in changes)
+            without_drift = {run: math.exp(logs[run]) for run in of if relative and np.isfinite(logs[run])}
+            yield Series(*key, axes.get(key, {}), of, changes, without_drift)

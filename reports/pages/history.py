@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from ..judging import confirmations, series
-from ..judging.confirmations import Known, Unconfirmed
+from ..judging.confirmations import Known, Options
 from ..judging.series import Series
 from ..reading import command, runs
 from ..reading.runs import Run
@@ -25,7 +25,7 @@ Exit code: 0 written; 3 a usage error in the command.
 """
 
 
-Confirm = Callable[[Unconfirmed, Path], str]
+Confirm = Callable[[Options, Path], str]
 """Compares the commits around a step, and saves the comparison; returns why it can't be done, or ''."""
 
 
@@ -59,16 +59,14 @@ def _execute(options: argparse.Namespace, confirm: Confirm) -> int:
     return command.FINE
 
 
-def _confirmed(
-    every: Sequence[Series], of: Sequence[Run], known: Known, confirm: Callable[[Unconfirmed], str]
-) -> Known:
+def _confirmed(every: Sequence[Series], of: Sequence[Run], known: Known, confirm: Callable[[Options], str]) -> Known:
     """Return the known verdicts after confirming every open slow-down by an interleaved comparison."""
     unconfirmed = list(confirmations.open_steps(every, of, known))
     if not unconfirmed:
         command.warn("nothing to confirm: no lasting slow-down between two commits without a conclusive comparison")
     for one in unconfirmed:
         if why := confirm(one):
-            base, head = (one.options[name][:10] for name in ("base", "head"))
+            base, head = (one[name][:10] for name in ("base", "head"))
             command.warn(f"{base} and {head} can't be compared: {why}")
     return confirmations.known(of[-1].path.parent)
 

@@ -132,7 +132,7 @@ def _series(
         by = 1 + share if run >= at else 1.0
         for (impl, case), (seconds, ratio) in cells.items():
             own, over = by if impl == slower else 1.0, by if slower == "fused" else 1.0
-            point = Point(seconds * own, 0, 0, 1, "", f"{impl} {own}", ratio * own / over)
+            point = Point(seconds * own, 0, 0, "", f"{impl} {own}", ratio * own / over)
             points.setdefault((impl, case), {})[run] = point
     return series.of_points(points, {})
 
@@ -167,7 +167,7 @@ def _cell(logs: NDArray[np.float64], before: int, size: float, other: float) -> 
     logs[:2, before:] += np.log1p([[size], [other]])
     rows = np.exp(logs).tolist()
     points = {
-        (str(impl), ""): {run: Point(s, s, s, 1, "", "") for run, s in enumerate(row)} for impl, row in enumerate(rows)
+        (str(impl), ""): {run: Point(s, s, s, "", "") for run, s in enumerate(row)} for impl, row in enumerate(rows)
     }
     return next(series.of_points(points, {}))
 

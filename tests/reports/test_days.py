@@ -45,7 +45,7 @@ def cell(
             for r in np.exp(np.full(len(each), np.nan) if ratios is None else ratios[row]).tolist()
         ]
         points[str(row), ""] = {
-            run: Point(s, s, s, 1, case_hash[run], code[run], ratio[run]) for run, s in enumerate(each) if s == s
+            run: Point(s, s, s, case_hash[run], code[run], ratio[run]) for run, s in enumerate(each) if s == s
         }
     return next(of_points(points, {}))
 

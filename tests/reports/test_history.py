@@ -233,13 +233,13 @@ def test_a_step_is_confirmed_by_an_interleaved_comparison(
 ) -> None:
     own = {"asked": {"impl": ["fused,sdpa=mine:kernel"]}}
     nights(lambda night: {"slower": {"sdpa": 1.06 if night >= 6 else 1.0}} | own)
-    asked: list[confirmations.Unconfirmed] = []
+    asked: list[confirmations.Options] = []
 
-    def confirm(step: confirmations.Unconfirmed, where: Path) -> str:
+    def confirm(step: confirmations.Options, where: Path) -> str:
         asked.append(step)
         noisy = [0.05, 0.0502, 0.0498, 0.05] if len(asked) > 1 else [0.05, -0.05, 0.05]
         logs = {("sdpa", synthetic.case_id(tracked.CASES[0])): noisy}
-        sides = {side: {"label": side, "commit": step.options[side]} for side in ("base", "head")}
+        sides = {side: {"label": side, "commit": step[side]} for side in ("base", "head")}
         data = document(logs, sides=sides, threads=2)
         folder = next(results.glob("*/0001_night.json")).parent / "ab"
         folder.mkdir(exist_ok=True)
@@ -254,11 +254,12 @@ def test_a_step_is_confirmed_by_an_interleaved_comparison(
     assert said == 2  # for those who see, and read aloud
     step, same = asked
     assert step == same
-    assert step.options == {
+    assert {**step, "cases": ...} == {
         "base": "c000000005", "head": "c000000006", "threads": 2, "device": "cpu", "impl": ["sdpa=mine:kernel"],
+        "cases": ...,
     }  # fmt: skip
-    assert {(case["T"], case["dtype"]) for case in step.cases} == {(it["T"], it["dtype"]) for it in tracked.CASES}
-    assert not any({"T_kv", "qkv_bias", "threads"} & {*case} for case in step.cases)
+    assert {(case["T"], case["dtype"]) for case in step["cases"]} == {(it["T"], it["dtype"]) for it in tracked.CASES}
+    assert not any({"T_kv", "qkv_bias", "threads"} & {*case} for case in step["cases"])
     assert "Interleaved: confirmed" in written()
 
 
