@@ -9,6 +9,7 @@ import sys
 from argparse import ArgumentParser, _StoreAction
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -42,10 +43,7 @@ def as_typed(text: str, here: bool = True) -> str:
         if not here or os.path.samefile(".", _HOME):
             return text
     home = shlex.quote(str(_HOME))
-    text = text.replace("python -m bench", f"python {home}/bench").replace(
-        "python -m reports", f"python {home}/reports"
-    )
-    return text.replace("pytest bench/", f"pytest {home}/bench")
+    return re.sub(r"python -m (?=bench|reports)|pytest (?=bench/)", lambda it: f"{it[0].split()[0]} {home}/", text)
 
 
 class Parser(ArgumentParser):
@@ -73,13 +71,13 @@ def refuse_misused(parser: ArgumentParser, words: Sequence[str]) -> None:
     """End with the parser's error if an option has an empty value, typically that of an unset shell variable, or is given
     twice and only the last value would count.
     """
-    parts = [(*word.partition("="), after) for word, after in zip(words, [*words[1:], None], strict=False)]
     for action in parser._actions:
-        given = [
-            (name, value if equals else after) for name, equals, value, after in parts if name in action.option_strings
-        ]
-        for name, value in given:
-            if name.startswith("--") and action.nargs != 0 and value == "":
-                parser.error(f"{name} is empty: give it a value, or leave it out")
+        given = []
+        for word, after in pairwise([*words, None]):
+            name, equals, value = str(word).partition("=")
+            if name in action.option_strings:
+                given.append(name)
+                if name.startswith("--") and action.nargs != 0 and (value if equals else after) == "":
+                    parser.error(f"{name} is empty: give it a value, or leave it out")
         if len(given) > 1 and isinstance(action, _StoreAction):
-            parser.error(f"{given[0][0]} is given {len(given)} times: give it once")
+            parser.error(f"{given[0]} is given {len(given)} times: give it once")

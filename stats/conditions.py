@@ -35,14 +35,10 @@ def drift(samples: Mapping[str, Sequence[float]]) -> float:
     scatter, the typical difference of successive samples, so that it doesn't grow with the number of samples.
     """
     found = [0.0]
-    for seconds in samples.values():
-        logs = np.log(seconds)
-        if len(logs) < 2:
-            continue
-        half = len(logs) // 2
-        change = abs(float(np.median(logs[-half:]) - np.median(logs[:half])))
-        if half < 2 or change > SCATTERS * scatter(np.diff(logs)):
-            found.append(math.expm1(change))
+    for logs in map(np.log, samples.values()):
+        if half := len(logs) // 2:
+            change = abs(float(np.median(logs[-half:]) - np.median(logs[:half])))
+            found += [math.expm1(change)] * (half < 2 or change > SCATTERS * scatter(np.diff(logs)))
     return max(found)
 
 

@@ -40,10 +40,9 @@ def page_faults(rows: Iterable[Row]) -> str:
     A run that keeps pages has `fresh_pages_s`, seconds with those settings; another one has `kept_pages_s`.
     """
     usable = [
-        {**row, "T_kv": None if row["T_kv"] == row["T"] else row["T_kv"],  # no length of its own
-         "kept": min(row["median"], row["kept_pages_s"]), "fresh": max(row["median"], row["fresh_pages_s"])}
+        {**row, "kept": min(row["median"], row["kept_pages_s"]), "fresh": max(row["median"], row["fresh_pages_s"])}
         for row in fr.trusted(rows)
-    ]  # fmt: skip
+    ]
     faulting = [row for row in usable if row["kept"] <= (1 - PART) * row["fresh"]]
     if not faulting:
         return ""

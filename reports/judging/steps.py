@@ -88,8 +88,8 @@ def steps(every: Sequence[Row], baseline: str) -> list[Step]:
 
     def alone(impl: str, row: Row) -> list[Row]:
         """Return the rows of the cores of its blocks; empty if one was not measured."""
-        known = [core for window in row["windows"] if (core := cores.get(_core(row, impl, window)))]
-        return known if len(known) == len(row["windows"]) else []
+        known = [cores.get(_core(row, impl, window), {}) for window in row["windows"]]
+        return known if all(known) else []
 
     return [_step(row, axes, bases.get(row["id"]), alone(row["impl"], row), alone(baseline, row)) for row in of_models]
 
@@ -116,7 +116,7 @@ def _step(row: Row, axes: list[str], base: Row | None, cores: list[Row], base_co
     hot, cold = (fmean(core.get(name) or math.nan for core in cores or [{}]) for name in ("median", "cold_s"))
     measured = predicted = UNKNOWN
     slower_inside = 1.0
-    if base and base is not row:
+    if base:
         measured = fr.ratio(row, base)
         if cores and base_cores:
             alone = _together(cores, base_cores)

@@ -12,7 +12,7 @@ from reports.judging import frame as fr
 from reports.judging.steps import Step, steps
 from reports.pages import more
 from reports.pages.report import report
-from stats.ratios import UNKNOWN, Ratio
+from stats.ratios import SAME, UNKNOWN, Ratio
 
 FUSED, SDPA = 2e-3, 1e-3
 """Seconds of the core alone."""
@@ -54,7 +54,7 @@ def test_the_predicted_step_follows_from_share_and_ratio(as_run: Any) -> None:
     """A core that takes half as long and is a fifth of the step: 0.9 of the time."""
     (fused, sdpa), _ = found(as_run, 0.9)
     assert fused.share[0] == pytest.approx(0.2)
-    assert not fused.predicted.known
+    assert fused.predicted == fused.measured == SAME
     assert sdpa.predicted[0] == pytest.approx(0.9, abs=0.01)
     assert sdpa.predicted[1] < 0.9 < sdpa.predicted[2]
     assert sdpa.measured.value == pytest.approx(0.9, abs=0.01)
