@@ -45,12 +45,8 @@ def _has(row: Row, axis: str, wanted: Any) -> bool:
         return True
     if wanted is None:
         return row[axis] in (None, *KNOWN_AXES[axis].omitted)
-    hides_no_key = axis == "window" and row[axis] is None and row["T_kv"] is not None and row["T_kv"] <= wanted + 1
+    hides_no_key = axis == "window" and row[axis] is None and row["T_kv"] <= wanted + 1
     return hides_no_key or bool(row[axis] == wanted)
-
-
-def matches(value: Any, wanted: Any) -> bool:
-    return value in wanted if isinstance(wanted, range) else bool(value == wanted)
 
 
 def typed(wanted: Any) -> str:
@@ -99,24 +95,22 @@ def choice(case: Case) -> dict[str, Any]:
     """Return the recommendation for one case.
 
     `fastest`, the implementation with the smallest median, its `seconds` and `bytes`, and its `standing` (see
-    `ratios.states`), empty without a significant difference; `ties`, those tied with it; `not_resolved`, those that
-    may be faster or 1.5 times slower; `next_best` and its time relative to the fastest, `ahead`, with interval
-    `ahead_low`, `ahead_high`; the `verdict` in words.
+    `ratios.states`), empty without intervals; `ties`, those tied with it; `not_resolved`, those that may be faster or 1.5
+    times slower; `next_best` and its time relative to the fastest, `ahead`, with interval `ahead_low`, `ahead_high`; the
+    `verdict` in words.
     """
     best, *others = case.ranked
-    row, standing = best.row, best.row["standing"]
-    following = others[0] if others and standing else Mark("", "")
-    ties, open_ = ([it.impl for it in others if it.row["standing"] == how] for how in (TIED, NOT_RESOLVED))
+    row, following = best.row, others[0] if others else Mark("", "")
+    ties, open_ = ([it.impl for it in others if it.state == how] for how in (TIED, NOT_RESOLVED))
     parts = {
         "the only one": not others,
-        "smallest median; no significant difference": others and not standing,
-        "faster": others and standing == FASTEST,
+        "faster": others and best.state == FASTEST,
         f"tied with {words.listing(ties, 1)}": ties,
         f"not resolved from {words.listing(open_, 1)}": open_,
     }
     found = {
         "id": case.id, **{axis: row[axis] for axis in (LAYER, *axis_names())},
-        "fastest": best.impl, "seconds": row["median"], "bytes": row["peak_bytes"], "standing": standing,
+        "fastest": best.impl, "seconds": row["median"], "bytes": row["peak_bytes"], "standing": row["standing"],
         "next_best": following.impl or None,
         "ahead": following.slowdown, "ahead_low": following.low, "ahead_high": following.high,
         "verdict": "; ".join(text for text, holds in parts.items() if holds), "ties": ties, "not_resolved": open_,
@@ -136,7 +130,7 @@ def crossovers(grid: Grid) -> Iterator[dict[str, Any]]:
             first, last = a.row["over"].get(b.impl, UNKNOWN), b.row["over"].get(a.impl, UNKNOWN)
             if first.faster and last.faster:
                 low, high = one.at["T"], other.at["T"]
-                share = math.log(first.value) / (math.log(first.value) + math.log(last.value))
+                share = math.log(first.value) / math.log(first.value * last.value)
                 yield {
                     **{axis: value for axis, value in one.at.items() if axis not in ("T", "T_kv")},
                     "from": a.impl, "to": b.impl, "crosses_at": low * (high / low) ** share, "between": [low, high],
@@ -158,8 +152,9 @@ def narrowed(every: Sequence[Row], asked: Mapping[str, Any]) -> tuple[list[Row],
         raise RunError("no implementation of this run was correct in all of its cases and has a time")
     for axis in sorted(asked, key=lambda axis: KNOWN_AXES[axis].is_number):
         wanted, known = asked[axis], sorted({row[axis] for row in rows} - {None})
-        near = [value for value in known if matches(value, wanted)]
-        if not near and KNOWN_AXES[axis].is_number and not isinstance(wanted, range):
+        is_range = isinstance(wanted, range)
+        near = [value for value in known if (value in wanted if is_range else value == wanted)]
+        if not near and KNOWN_AXES[axis].is_number and not is_range:
             near = [v for v in known if v < wanted][-1:] + [v for v in known if v > wanted][:1]
             missed.append({"axis": axis, "asked": wanted, "nearest": near})
         if not near:

@@ -22,7 +22,6 @@ from stats.saved import Changes
 from stats.verdict import Verdict, Verdicts
 
 from ..reading import command, fingerprint, words
-from ..reading.axes import KNOWN_AXES
 from ..reading.runs import Run
 from .frame import key_of, samples_of
 
@@ -119,7 +118,7 @@ class Comparison:
             return command.REGRESSED
         verdicts = [(cell.impl, cell.verdict) for cell in self.cells] + [*self.implementations.items()]
         words = {it.word for name, it in verdicts if name in (self.of_interest or [name])}
-        open_ = verdict.INCONCLUSIVE in words and not words & {*verdict.SETTLED}
+        open_ = verdict.INCONCLUSIVE in words and words.isdisjoint(verdict.SETTLED)
         return command.NOT_JUDGED if self.unjudged or open_ else command.FINE
 
 
@@ -137,10 +136,8 @@ def worst_first(cell: Cell) -> tuple[bool, int, float]:
     return not cell.regressed, verdict.WORDS.index(cell.verdict.word), -size
 
 
-def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
+def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Comparison:
     """Compare all cells of either run. Runs of different machines get ratios, and no verdict."""
-    again = "" if margin is None else f" --margin {margin:g}"
-    margin = verdict.MARGIN_OF_RUNS if margin is None else margin
     machines = fingerprint.described(fingerprint.differing(base, head))
     other = f"another machine: {machines}" if machines else ""
     runs = _cells(base), _cells(head)
@@ -156,7 +153,7 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
     judged, implementations = _verdicts(found, changed, margin)
     why = ALL_CHANGED if alike and all(impl in changed for impl, _ in alike) else other
     shown = [
-        _cell(key, variants, _verdict(variants, judged.get(key), why), margin if key in alike else math.inf)
+        _cell(key, variants, judged.get(key), why, margin if key in alike else math.inf)
         for key, variants in cells.items()
         if any("samples" in it or _reason(it) == "wrong" for it in variants) or _reason(variants[1]) in FAILED
     ]
@@ -173,7 +170,7 @@ def compare(base: Run, head: Run, margin: float | None = None) -> Comparison:
         machine=head.machine,
         commands=[
             *(f"{run.command}  # {run.name}, at {run.commit_id or 'an unknown commit'}" for run in (base, head)),
-            f"python -m reports compare {base.name} {head.name}{again}",
+            f"python -m reports compare {base.name} {head.name} --margin {margin:g}",
         ],
         implementations=implementations,
         of_interest=tuple(changed),
@@ -218,38 +215,34 @@ def _verdicts(found: Changes, changed: Collection[str], margin: float) -> Verdic
     return cells | other_cells, impls | other_impls
 
 
-def _cell(key: Key, variants: Sequence[_Facts], judged: Verdict, margin: float) -> Cell:
-    """Build a cell; with an infinite `margin`, more memory is no regression."""
-    before, after = variants
-    broken = _reason(after) in FAILED and _reason(before) not in FAILED
-    seconds = before.get("seconds", math.nan), after.get("seconds", math.nan)
-    return Cell(*key, judged, *seconds, tuple(changes(before, after, margin)), broken)
-
-
-def _verdict(variants: Sequence[_Facts], judged: Verdict | None, other: str) -> Verdict:
-    """Return the verdict on a cell that is wrong or has no time in a run, else that on its times, else the ratio alone with
-    the reason. `other`: the reason for all cells that can be compared.
+def _cell(key: Key, variants: Sequence[_Facts], judged: Verdict | None, other: str, margin: float) -> Cell:
+    """Build a cell with the verdict on its times, if it has two; without, with their ratio and the reason. `other`: the
+    reason for all cells that can be compared. With an infinite `margin`, more memory is no regression.
     """
-    why = [
-        ": ".join(filter(None, (f"{_reason(facts).replace('_', ' ')} in {name}", facts.get("detail"))))
-        for name, facts in zip(VARIANTS, variants, strict=True)
-        if "samples" not in facts or _reason(facts) == "wrong"
-    ]
     before, after = variants
-    if why:
-        lost = verdict.BROKEN if _reason(after) in FAILED else verdict.NEW if "samples" in after else verdict.GONE
-        return Verdict(verdict.WRONG if "wrong" in map(_reason, variants) else lost, "; ".join(why))
-    if _differs("device", variants):
+    reasons = [*map(_reason, variants)]
+    failed = [reason in FAILED for reason in reasons]
+    seconds = before.get("seconds", math.nan), after.get("seconds", math.nan)
+    lost = [
+        ": ".join(filter(None, (f"{reason.replace('_', ' ')} in {name}", facts.get("detail"))))
+        for name, reason, facts in zip(VARIANTS, reasons, variants, strict=True)
+        if "samples" not in facts or reason == "wrong"
+    ]
+    if lost:
+        word = verdict.BROKEN if failed[1] else verdict.NEW if "samples" in after else verdict.GONE
+        judged = Verdict(verdict.WRONG if "wrong" in reasons else word, "; ".join(lost))
+    elif _differs("device", variants):
         other = "measured on another device"
     elif _differs("case_hash", variants):
         other = "the benchmark itself was changed"
-    return judged or Verdict(verdict.INCONCLUSIVE, other or NOTHING_BESIDE, after["seconds"] / before["seconds"])
+    judged = judged or Verdict(verdict.INCONCLUSIVE, other or NOTHING_BESIDE, seconds[1] / seconds[0])
+    return Cell(*key, judged, *seconds, tuple(changes(before, after, margin)), failed == [False, True])
 
 
 def _notes(base: Run, head: Run) -> Iterator[str]:
     if base.rows == head.rows:
         yield "base and head hold the same measurements"
-    if different := fingerprint.software(base, head):
+    if different := fingerprint.differing(base, head, software=True):
         yield f"compared across versions: {fingerprint.described(different)}"
     if different := fingerprint.environment(base, head):
         yield f"the environment differs: {fingerprint.described(different)}"
@@ -291,12 +284,11 @@ def without_threads(cases: str) -> str:
 def _interleaved(base: Run, head: Run, names: Collection[str]) -> str:
     """Return the command that compares the code of two runs, interleaved."""
     variants, newer = f"--base {base.committed[:10] or 'REF'}", head.committed[:10]
-    if fingerprint.software(base, head):
+    if fingerprint.differing(base, head, software=True):
         variants = f"--base-python PYTHON_WITH_TORCH_{base.machine.get('torch')}"
     elif newer and newer != base.committed[:10]:
         variants += f" --head {newer}"
-    known = ("sweep", "model", "cases", *KNOWN_AXES, "case")
-    options = {name: without_threads(str(head.asked[name])) for name in known if head.asked.get(name)}
+    options = {name: without_threads(str(it)) for name, it in head.asked.items() if name not in ("impl", "baseline")}
     if "threads" in options:
         options["threads"] = options["threads"].partition(",")[0]  # a comparison has one number of them
     own = ",".join(head.own.get(name, name) for name in names)

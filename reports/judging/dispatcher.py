@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from keyword import kwlist
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,13 +18,12 @@ import numpy as np
 from jinja2 import StrictUndefined, Template
 
 from stats.arguments import as_typed
-from stats.ratios import SAME, UNKNOWN, Ratio
+from stats.ratios import UNKNOWN, Ratio
 
 from ..reading import fingerprint, units
-from ..reading.axes import KNOWN_AXES, axis_names
+from ..reading.axes import KNOWN_AXES
 from ..reading.runs import Run, RunError
 from ..reading.words import SHORT_DTYPE
-from . import frame as fr
 from .frame import Row
 
 _TEMPLATES = Path(__file__).parent.parent / "templates"
@@ -70,14 +68,13 @@ class Setting(NamedTuple):
     """Number of queries; None if equal to that of keys."""
 
 
-@dataclass(frozen=True)
-class KeyRange:
+class KeyRange(NamedTuple):
     """Kernel for a range of numbers of keys, both ends included."""
 
     first: int
     last: int
     kernel: str
-    measured: dict[int, Ratio]
+    evidence: str = ""
     """Ratios to SDPA's time at the measured lengths within."""
 
 
@@ -99,32 +96,34 @@ def emit(path: Path, runs: Sequence[tuple[Run, Sequence[Row]]]) -> str:
             f"--emit {path}: give a Python module with a new name, without `flash`, such as attention_here.py"
         )
     every = measured(runs)
-    known = {setting: some for setting, by_length in every.items() if (some := choosable(setting, by_length))}
-    faster = {one.kernel for by_length in every.values() for one in key_ranges(by_length)} - kernels().keys()
+    timed = {name for by_length in every.values() for over in by_length.values() for name in over}
+    faster = {one.kernel for by_length in every.values() for one in key_ranges(by_length, timed)} - kernels().keys()
     others = f"; faster somewhere, but can't be included: {', '.join(sorted(faster))}" if faster else ""
-    if not known:
+    if timed.isdisjoint(kernels()):
         raise RunError(
             f"no kernel to choose: no case that a call of SDPA can have was measured with {SDPA} and one of "
-            f"{', '.join(sorted(kernels().keys() - {SDPA}))}{others}"
+            f"{', '.join(kernels())}{others}"
         )
-    table = {setting: found for setting, by_length in known.items() if (found := list(key_ranges(by_length)))}
+    table = {
+        setting: found
+        for setting, by_length in every.items()
+        if (found := [*key_ranges(by_length, choosable(setting.mask))])
+    }
     text = module(path.stem, [run for run, _ in runs], table)
     if path.exists() and not path.read_bytes().startswith(text[: text.index("\n")].encode()):
         raise RunError(f"--emit {path}: there is another file of that name; choose another one")
     path.write_text(text, encoding="utf-8")
-    names = sorted({one.kernel for found in table.values() for one in found})
-    chosen = f"{', '.join(names)} in {len(table)} of {len(known)} settings, else"
+    names = ", ".join(sorted({one.kernel for found in table.values() for one in found}))
+    chosen = f"{names} in {len(table)} of {len(every)} settings, else"
     nothing = "nothing that it can include was shown to be faster than"
-    return f"{path} is written: {chosen if names else nothing} SDPA{others}"
+    return f"{path} is written: {chosen if table else nothing} SDPA{others}"
 
 
-def choosable(setting: Setting, by_length: ByLength) -> ByLength:
+def choosable(mask: str) -> list[str]:
     """Return the selectable implementations: with a boolean mask SDPA's own kernels alone, which like SDPA return 0 for
     a query without visible keys.
     """
-    names = {name for name, code in kernels().items() if setting.mask in ("none", "causal") or "**options" in code}
-    found = {T: {name: it for name, it in over.items() if name in names} for T, over in by_length.items()}
-    return {T: over for T, over in found.items() if over}
+    return [name for name, code in kernels().items() if mask in ("none", "causal") or "**options" in code]
 
 
 def kernels() -> dict[str, str]:
@@ -147,10 +146,7 @@ def module(name: str, runs: Sequence[Run], table: Mapping[Setting, Sequence[KeyR
         torch=repr(str(runs[-1].machine.get("torch"))),
         may_lose=f"{MAY_LOSE:.0%}",
         code="\n\n\n".join(code for kernel, code in kernels().items() if kernel in chosen),
-        table=[
-            (_key(setting), [(one, _evidence(one)) for one in found])
-            for setting, found in sorted(table.items(), key=str)
-        ],
+        table=[(_key(setting), found) for setting, found in sorted(table.items(), key=str)],
     )
     return source
 
@@ -160,19 +156,11 @@ def _key(setting: Setting) -> str:
     return ", ".join(f"torch.{it}" if name == "dtype" else repr(it) for name, it in setting._asdict().items())
 
 
-def _evidence(chosen: KeyRange) -> str:
-    """Return '0.71 (0.66 to 0.76) of SDPA's time at 64'."""
-    ratios = [f"{units.bounded(*it)} at {T}" for T, it in chosen.measured.items()]
-    return f"of SDPA's time: {', '.join(ratios)}" if ratios else "interpolated"
-
-
 def _provenance(runs: Sequence[Run]) -> Iterator[str]:
     """Yield the runs' provenance, restricted to characters that are safe in a docstring."""
-    machine: Mapping[str, Any] = runs[-1].machine
-    parts = [machine.get("cpu"), machine.get("gpu"), f"{machine.get('cores')} cores", f"torch {machine.get('torch')}"]
-    lines = [f"Machine: {', '.join(str(part) for part in parts if part)}"]
+    lines = [f"Machine: {fingerprint.line(runs[-1].machine)}"]
     lines += [f"Run: {run.name} of {run.date[:10]}" + f", commit {run.commit_id}" * bool(run.commit_id) for run in runs]
-    return (re.sub(r"[^\w .,:()/+@-]+", " ", line) for line in lines)
+    return (re.sub(r"[^\w ·.,:()/+@-]+", " ", line) for line in lines)
 
 
 def measured(runs: Sequence[tuple[Run, Sequence[Row]]]) -> dict[Setting, ByLength]:
@@ -184,45 +172,43 @@ def measured(runs: Sequence[tuple[Run, Sequence[Row]]]) -> dict[Setting, ByLengt
     """
     first, *others = [run for run, _ in runs]
     for other in others:
-        if differs := fingerprint.differing(first, other) | fingerprint.software(first, other):
+        if differs := fingerprint.differing(first, other) | fingerprint.differing(first, other, software=True):
             raise RunError(f"{first.name} and {other.name} don't go together: {fingerprint.described(differs)}")
     found: dict[Setting, ByLength] = {}
+    cells = [(row, run.machine) for run, rows in runs for row in rows if row["impl"] != SDPA and SDPA in row["over"]]
     for scope in ("layer", "core"):
-        for run, rows in runs:
-            for case in fr.grouped((row for row in rows if row["scope"] == scope), "id").values():
-                bases = [row for row in case if row["impl"] == SDPA]
-                over = {row["impl"]: fr.ratio(row, base) for base in bases for row in case if row["impl"] != SDPA}
-                if over and (setting := _setting(bases[0], run.machine)):
-                    found.setdefault(setting, {})[bases[0]["T_kv"]] = over
+        for row, machine in cells:
+            if row["scope"] == scope and (setting := _setting(row, machine)):
+                found.setdefault(setting, {}).setdefault(row["T_kv"], {})[row["impl"]] = row["over"][SDPA]
     return found
 
 
-def key_ranges(by_length: ByLength) -> Iterator[KeyRange]:
-    """Yield ranges in which a kernel is probably faster than SDPA and certainly not much slower, choosing the fastest.
+def key_ranges(by_length: ByLength, candidates: Iterable[str]) -> Iterator[KeyRange]:
+    """Yield ranges in which one of the candidates is probably faster than SDPA and certainly not much slower, choosing the
+    fastest.
 
     Ratios and intervals are interpolated in log-log between measured lengths; beside an unknown one, no kernel is
     chosen.
     """
-    keys, lengths = np.arange(min(by_length), max(by_length) + 1), sorted(by_length)
-    names = [SDPA, *sorted({name for ratios in by_length.values() for name in ratios})]
-    logs = []
+    keys, lengths, names = np.arange(min(by_length), max(by_length) + 1), sorted(by_length), sorted(candidates)
+    logs = [np.zeros(keys.shape)]  # of SDPA
     for name in names:
-        ratios = np.log([({SDPA: SAME} | by_length[T]).get(name, UNKNOWN) for T in lengths])
+        ratios = np.log([by_length[T].get(name, UNKNOWN) for T in lengths])
         value, _, high = (np.interp(np.log(keys), np.log(lengths), ends) for ends in ratios.T)
         logs.append(np.where(high < math.log1p(MAY_LOSE), value, np.inf))
-    chosen = np.argmin(logs, axis=0)
-    for a, b in pairwise([0, *np.flatnonzero(np.diff(chosen)) + 1, len(keys)]):
-        if chosen[a]:
-            first, last, name = int(keys[a]), int(keys[b - 1]), names[chosen[a]]
-            within = {T: by_length[T][name] for T in lengths if first <= T <= last}
-            yield KeyRange(first, last, name, within)
+    fastest = dict(zip(keys.tolist(), np.argmin(logs, axis=0).tolist(), strict=True))
+    for index, of in groupby(fastest, fastest.__getitem__):
+        within, name = [*of], names[index - 1]
+        if index:
+            known = [f"{units.bounded(*by_length[T][name])} at {T}" for T in lengths if T in within]
+            evidence = f"of SDPA's time: {', '.join(known)}" if known else "interpolated"
+            yield KeyRange(within[0], within[-1], name, evidence)
 
 
 def _setting(row: Row, machine: Mapping[str, Any]) -> Setting | None:
     """Return a case's setting; None unless it is a call with at most a boolean mask, without dropout."""
     own = {*Setting._fields, *OF_LAYERS, "T_kv", "mode", "window", "window_right"}
-    others = [axis for axis in axis_names() if axis not in own]
-    is_usual = all(row[axis] in (None, *KNOWN_AXES[axis].omitted) for axis in others)
+    is_usual = all(row[name] in (None, *axis.omitted) for name, axis in KNOWN_AXES.items() if name not in own)
     if not (is_usual and row["mask"] in MASKS and row["mode"] in GRADIENTS and row["dtype"] in SHORT_DTYPE):
         return None
     on_gpu = row["device"] == "cuda"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -22,23 +22,18 @@ Row = Mapping[str, Any]
 #: Seconds, from pytest-benchmark's stats.
 STATS = ("median", "q1", "q3", "min", "max", "mean", "stddev", "iqr", "rounds", "iterations")
 
-_NUMBERS = (
-    "error", "error_bound", "peak_bytes", "flops", "bytes", "processes", "page_faults", "kept_pages_s", "fresh_pages_s",
-    "switches_voluntary", "switches_involuntary", "roof", "peak_rss_bytes", "calls_compared", "device_s",
-)  # fmt: skip
-
 MASKED = ("work_share", "mask_efficiency", "mask_efficiency_low", "mask_efficiency_high")
 
-_FLOATS = (
-    *STATS, *_NUMBERS, "rank_low", "rank_high", "ratio", "ratio_low", "ratio_high", "speedup", *MASKED, "spread",
-    "tflops_per_s", "launch_share", "of_peak",
+_NUMBERS = (
+    *STATS, "error", "error_bound", "peak_bytes", "flops", "bytes", "processes", "page_faults", "kept_pages_s",
+    "fresh_pages_s", "switches_voluntary", "switches_involuntary", "roof", "peak_rss_bytes", "calls_compared", "device_s",
+    "rank_low", "rank_high", "ratio", "ratio_low", "ratio_high", "speedup", *MASKED, "spread", "tflops_per_s",
+    "launch_share", "of_peak",
 )  # fmt: skip
+"""Columns that hold numbers in every row, NaN if missing."""
 
 _OF_STATISTICS = ("samples", "over", "between_processes")
 """Columns that no file has."""
-
-_NO_LONGER_WRITTEN = {"energy_j"}
-"""Columns of earlier runs."""
 
 
 def rows_of(run: Run) -> list[Row]:
@@ -64,27 +59,29 @@ def rows_of(run: Run) -> list[Row]:
     `tied`     whether it is the fastest of its case or tied with it,
     `leads`    whether its median is the smallest of those with a standing.
     """
-    measured = [_measured(row, run.machine.get("gpu")) for row in run.rows]
-    cases = grouped(measured, "id").items()
-    compared, between = ratios.compared({case: {row["impl"]: row["samples"] for row in of} for case, of in cases})
-    wrong, baseline = run.wrong, run.baseline_impl
-    judged = {key: it for case, over in compared.items() for key, it in _judged(case, over, wrong, baseline)}
-    of_run = {"between_processes": math.sqrt(between.value)}
-    rows = [row | judged[row["impl"], row["id"]] | of_run | {LAYER: run.models.get(row["id"])} for row in measured]
+    rows = [_measured(row, run.machine.get("gpu")) for row in run.rows]
+    cases = estimate.grouped((row["id"], row) for row in rows)
+    samples = {case: {row["impl"]: row["samples"] for row in of} for case, of in cases.items()}
+    compared, between = ratios.compared(samples)
+    for case, of in cases.items():
+        _judge(of, compared[case], run.wrong, run.baseline_impl)
     masks = [axis for axis in axis_names() if KNOWN_AXES[axis].masks]
     cells = [((row["impl"], *setting(row, masks)), row) for row in rows]
     unmasked = {cell: row for cell, row in cells if all(row[axis] in ("none", None) for axis in masks)}
-    return [row | dict(zip(MASKED, _efficiency(row, unmasked.get(cell)), strict=True)) for cell, row in cells]
+    for cell, row in cells:
+        row.update(zip(MASKED, _efficiency(row, unmasked.get(cell)), strict=True))
+        row |= {"between_processes": math.sqrt(between.value), LAYER: run.models.get(row["id"])}
+    return [*rows]
 
 
-def tidy(rows: Iterable[Row]) -> pd.DataFrame:
+def tidy(rows: Sequence[Row]) -> pd.DataFrame:
     """Return rows as a frame, without columns used only by statistics. A frame without rows has the columns that every
     other one has.
     """
-    found = pd.DataFrame({key: it for key, it in row.items() if key not in _OF_STATISTICS} for row in rows)
-    always = ("impl", "id", LAYER, *axis_names(), "kernel", "clock", "wrong", "standing", "tied", "leads", *_FLOATS)
-    ordered = found.reindex(columns=list(dict.fromkeys((*always, *found))))
-    return ordered.astype(dict.fromkeys(_FLOATS, float))
+    found = pd.DataFrame(rows)
+    always = ("impl", "id", LAYER, *axis_names(), "kernel", "clock", "wrong", "standing", "tied", "leads", *_NUMBERS)
+    columns = [it for it in dict.fromkeys((*always, *found)) if it not in _OF_STATISTICS]
+    return found.reindex(columns=columns).astype(dict.fromkeys(_NUMBERS, float))
 
 
 def key_of(facts: Row) -> Key:
@@ -114,7 +111,7 @@ def varying(rows: Sequence[Row]) -> list[str]:
 
     layers = count([LAYER])
     found = [LAYER] * (layers > 1) + [axis for axis in axis_names() if count([LAYER, axis]) > layers]
-    follow = sorted(((name, it.follows) for name, it in KNOWN_AXES.items()), key=lambda it: -len(it[1]))
+    follow = ((name, it.follows) for name, it in KNOWN_AXES.items())
     others = (("D_h", ["H"]), ("H", ["model"]), ("mask", ["mode"]))
     for axis, sources in (("T", ["requests"]), ("T_kv", ["requests"]), *follow, *others):
         known = [source for source in sources if source in found]
@@ -142,9 +139,9 @@ def ratio(of: Row, over: Row) -> Ratio:
 def _measured(row: Row, gpu: object) -> dict[str, Any]:
     """Return a row's metadata and statistics, without the arrays of samples, and what follows from them alone."""
     axes = {name: next(iter(axis.omitted), None) for name, axis in KNOWN_AXES.items()}
-    known = {**axes, **row["extra_info"], **{key: row["stats"].get(key) for key in STATS}, "samples": samples_of(row)}
-    found = {key: it for key, it in known.items() if not key.startswith("sample_") and key not in _NO_LONGER_WRITTEN}
-    found |= {key: math.nan for key in (*STATS, *_NUMBERS) if not isinstance(found.get(key), int | float)}
+    found = {**axes, **{key: it for key, it in row["extra_info"].items() if not key.startswith("sample_")}}
+    found |= {"samples": samples_of(row), **{key: row["stats"].get(key) for key in STATS}}
+    found |= {key: math.nan for key in _NUMBERS if not isinstance(found.get(key), int | float)}
     found["spread"] = (found["q3"] - found["q1"]) / found["median"]
     found["tflops_per_s"] = found["flops"] / found["median"] / 1e12
     found["launch_share"] = max(1 - found["device_s"] / found["median"], 0.0)
@@ -160,18 +157,19 @@ def _efficiency(row: Row, unmasked: Row | None) -> tuple[float, ...]:
     return share, *(share * it for it in ratios.ratio(unmasked["samples"], row["samples"], one_case=False))
 
 
-def _judged(case: str, over: Ratios, wrong: Collection[str], baseline: str) -> Iterator[tuple[Key, dict[str, Any]]]:
-    """Yield columns that compare each implementation of a case with the others, which stand in the order of time;
-    those that failed a check have no rank.
+def _judge(rows: Iterable[dict[str, Any]], over: Ratios, wrong: Collection[str], baseline: str) -> None:
+    """Add columns that compare each implementation of a case with the others, which stand in the order of time; those
+    that failed a check have no rank.
     """
     right = [one for one in over if one not in wrong]
     right = [one for one in right if sum(over[one][it].known for it in right) >= min(2, len(right))]
     states, ranks = ratios.states(right, over), ratios.ranks(right, over)
-    for one, of in over.items():
-        it, (low, high) = of.get(baseline, ratios.UNKNOWN), ranks.get(one, (math.nan, math.nan))
+    for row in rows:
+        one = row["impl"]
+        it, (low, high) = over[one].get(baseline, ratios.UNKNOWN), ranks.get(one, (math.nan, math.nan))
         state = states.get(one, "")
-        yield (one, case), {
-            "over": of, "wrong": one in wrong, "rank_low": low, "rank_high": high, "ratio": it.value, "ratio_low": it.low,
-            "ratio_high": it.high, "speedup": 1 / it.value, "standing": state, "tied": state in (ratios.FASTEST, ratios.TIED),
-            "leads": right[:1] == [one],
+        row |= {
+            "over": over[one], "wrong": one in wrong, "rank_low": low, "rank_high": high, "ratio": it.value,
+            "ratio_low": it.low, "ratio_high": it.high, "speedup": 1 / it.value, "standing": state,
+            "tied": state in (ratios.FASTEST, ratios.TIED), "leads": right[:1] == [one],
         }  # fmt: skip

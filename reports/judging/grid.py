@@ -16,7 +16,7 @@ from stats import shares
 from stats.estimate import grouped
 from stats.ratios import FASTEST, NOT_RESOLVED, TIED
 
-from ..reading import words
+from ..reading import units, words
 from ..reading.axes import length_axes
 from . import frame as fr
 from .frame import Row
@@ -141,9 +141,11 @@ class Grid:
 
     def along(self, axis: str) -> list[list[Case]]:
         """Return lists of cases that differ in this axis alone, each sorted by it, with at least two cases."""
-        known = [case for case in self.cases if case.ranked and case.at.get(axis) is not None]
-        known.sort(key=lambda case: case.at[axis])
-        found = grouped((tuple(it for it in case.setting.items() if it[0] != axis), case) for case in known)
+        found = grouped(
+            (tuple(it for it in case.setting.items() if it[0] != axis), case)
+            for case in self.cases
+            if case.ranked and case.at.get(axis) is not None
+        )
         return [cases for cases in found.values() if len(cases) > 1]
 
     @cached_property
@@ -170,9 +172,9 @@ class Grid:
         marks = [case.mark(impl) for case in column.cases]
         found = [mark for mark in marks if mark.counts]
         if not found:
-            worst = next((mark for state in SIGNS for mark in marks if mark.state == state), marks[0])
+            worst = min(marks, key=lambda mark: [*SIGNS].index(mark.state))
             why = f"{impl}: {worst.state.replace('_', ' ')} {worst.why}"
-            return Entry(SIGNS.get(worst.state, SIGNS[UNMEASURED]), math.nan, False, False, why)
+            return Entry(SIGNS[worst.state], math.nan, False, False, why)
         value = mean_slowdown(impl, column.cases)
         best = len(found) == len(marks) and {case.mark(impl).best for case in column.cases if case.judged} == {True}
         open_ = 2 * sum(it.state == NOT_RESOLVED for it in found) >= len(found)
@@ -206,13 +208,13 @@ def grid(rows: Sequence[Row], skipped: Iterable[Row] = (), registry: Iterable[st
     return made
 
 
-def _in_order(axes: Sequence[str], rows: Sequence[Row]) -> Callable[[Row], list[int]]:
+def _in_order(axes: Sequence[str], rows: Sequence[Row]) -> Callable[[Row], list[Any]]:
     """Return a sort key by axes: numbers by size, None last; words as in the file."""
-    values = {axis: [*dict.fromkeys(row[axis] for row in rows)] for axis in axes}
-    for of in values.values():
-        if all(isinstance(value, int | float | None) for value in of):
-            of.sort(key=lambda value: (value is None, value or 0))
-    return lambda row: [of.index(row[axis]) for axis, of in values.items()]
+    seen = {axis: [*dict.fromkeys(row[axis] for row in rows)] for axis in axes}
+    return lambda row: [
+        of.index(row[axis]) if any(isinstance(it, str) for it in of) else (row[axis] is None, row[axis] or 0)
+        for axis, of in seen.items()
+    ]
 
 
 def slowdown(value: float) -> str:
@@ -222,27 +224,13 @@ def slowdown(value: float) -> str:
     return f"{value:.2f}" if value < 1.095 else shares.significant(value, 2)
 
 
-def interval(low: float, high: float) -> str:
-    """Format an interval: '1.2 to 1.4'; '' without one. If it is too wide to be informative: 'over 1.2', or 'not resolved'."""
-    if not low > 0:
-        return ""
-    if shares.too_wide(low, high):
-        return f"over {_end(low)}" if low > 1 else NOT_RESOLVED
-    return f"{_end(low)} to {_end(high)}"
-
-
-def _end(value: float) -> str:
-    """Format an interval's end; one above 1 by less than 0.5 % has a digit more, so that it differs from 1."""
-    return f"{value:.{2 + (1 < value < 1.005)}f}" if value < 1.995 else shares.significant(value, 2)
-
-
 def _tooltip(found: Sequence[Mark], column: Column) -> str:
     """Return 'sdpa, H=8 T=64: tied, 1.03× the fastest (0.99 to 1.08)'."""
     where = f"{found[0].impl}, {' '.join(column.heading)}"
     if len(column.cases) > 1:
         return f"{where}: geometric mean of {words.plural(len(found), 'case')}"
     [mark] = found
-    between = f" ({interval(mark.low, mark.high)})" if mark.low > 0 else ""
+    between = f" ({units.interval(mark.low, mark.high)})" if mark.low > 0 else ""
     return f"{where}: {mark.state}, {slowdown(mark.slowdown)}× the fastest{between}"
 
 
@@ -251,7 +239,7 @@ def _case(axes: Sequence[str], part: Sequence[Row], gone: Sequence[Row]) -> Case
     marks = sorted((_mark(row, rows[0]) for row in rows), key=lambda mark: mark.slowdown)
     doubtful = "in another case: its times are in doubt"
     marks += [Mark(row["impl"], WRONG, row=row, why=doubtful) for row in part if row["wrong"]]
-    marks += [Mark(str(row["impl"]), str(row["reason"]), why=str(row["detail"] or "")) for row in gone]
+    marks += [Mark(cell["impl"], cell["reason"], why=cell["detail"]) for cell in gone]
     title = words.place(first, always=[*axes, "B", "H", "D_h", "T"]) or first["id"]
     return Case(first["id"], {axis: first[axis] for axis in axes}, title, {mark.impl: mark for mark in marks})
 

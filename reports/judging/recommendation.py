@@ -14,11 +14,11 @@ from stats import conditions, shares
 from stats.estimate import grouped
 from stats.ratios import FASTEST, NOT_RESOLVED, SLOWER
 
-from ..reading import words
+from ..reading import units, words
 from ..reading.axes import length_axes
 from ..reading.runs import Run
 from . import frame as fr
-from .grid import Case, Grid, interval, mean_slowdown, slowdown
+from .grid import Case, Grid, mean_slowdown, slowdown
 from .steps import OF_MODELS
 
 KNOWN_WELL = 0.03
@@ -46,11 +46,6 @@ def headline(grid: Grid, baseline: str) -> str:
     cases = grid.judged
     if not cases:
         return "No recommendation: no case of this run has times of two implementations that are correct everywhere."
-    if not any(mark.low == mark.low for case in cases for mark in case.ranked[1:]):
-        return (
-            "No recommendation yet: no ratio of this run has an interval: its implementations were timed one after the "
-            "other, or interleaved only once."
-        )
     name = _pick(cases)
     best = [case for case in cases if case.mark(name).best]
     if len(best) == len(cases):
@@ -62,11 +57,14 @@ def headline(grid: Grid, baseline: str) -> str:
     if 3 * len(best) >= 2 * len(cases):
         return f"{_use(name, grid, best, baseline)}{_exceptions(name, cases)}"
     if 2 * _open(cases) >= len(cases):
-        open_ = words.listing(mark.impl for mark in cases[0].ranked if mark.state == NOT_RESOLVED)
-        return f"No recommendation yet: {_not_resolved(cases) if len(cases) > 1 else f'{open_} are not resolved'}."
-    counts = Counter(mark.impl for case in cases for mark in case.ranked if mark.best).most_common()
-    named = words.listing(f"{it} in {n}" for it, n in counts if n >= counts[:3][-1][1])
+        return f"No recommendation yet: {_not_resolved(cases)}."
+    named = words.listing(f"{it} in {n}" for it, n in _best(cases).most_common())
     return f"No single recommendation: fastest or tied are {named} of {len(cases)} cases."
+
+
+def _best(cases: Sequence[Case]) -> Counter[str]:
+    """Count the cases in which each implementation is fastest or tied."""
+    return Counter(mark.impl for case in cases for mark in case.ranked if mark.best)
 
 
 def _open(cases: Sequence[Case]) -> int:
@@ -95,7 +93,7 @@ def trust(run: Run, grid: Grid) -> Trust:
     fewest = min((int(it.row["processes"]) for it in marks), default=0)
     known = [it.high / it.low for case in grid.judged for it in case.ranked[1:2] if it.low > 0]
     wide = median(known or [math.inf])
-    half, drift = wide**0.5 - 1, run.workload.get("drift", 0.0)
+    half = wide**0.5 - 1
     how = NOT_RESOLVED if shares.too_wide(1, wide) else f"known to ± {shares.varied(half)} (95 %)"
     reasons = [
         f"ratios are {how}" if known else "no ratio has an interval",
@@ -105,7 +103,8 @@ def trust(run: Run, grid: Grid) -> Trust:
         not run.complete and "the run is not complete",
         any(it.row.get("device") == "cuda" for it in marks) and "times on CUDA are unverified on a GPU",
         conditions.disturbed(run.rows),
-        drift > conditions.DRIFT and f"meanwhile the reference workload's time varied by {shares.varied(drift)}",
+        run.drift > conditions.DRIFT
+        and f"meanwhile the reference workload's time varied by {shares.varied(run.drift)}",
     ]
     settled = half <= KNOWN_WELL and fewest >= 3 and not _open(grid.judged)
     kept = re.sub(r" --processes[ =]\S+", "", run.command)
@@ -123,7 +122,7 @@ def _pick(cases: Sequence[Case]) -> str:
     """Return the implementation that is fastest or tied in the most cases; of several, excluding those with clearly
     more memory than the leanest, the one with the smallest mean slowdown; '' if there is none.
     """
-    counts = Counter(mark.impl for case in cases for mark in case.ranked if mark.best)
+    counts = _best(cases)
     peaks = {name: sum(_peak(case, name) for case in cases) for name in counts if counts[name] == max(counts.values())}
     lean = [name for name in peaks if not peaks[name] > LEANER * min(peaks.values())]
     return min(lean, key=lambda name: mean_slowdown(name, cases), default="")
@@ -140,12 +139,12 @@ def _use(name: str, grid: Grid, best: Sequence[Case], baseline: str) -> str:
     both = [it for it in cases if it.mark(name).counts and it.mark(baseline).counts]
     both = [it for it in both if _is_step(it)] or both  # cores alone predict them
     first = min(_tied(best), key=lambda it: mean_slowdown(it, best), default=name)  # why it is not named
-    faster, place = _speed_up(name, both, baseline)
+    faster = _speed_up(name, both, baseline)
     why = (
         f"{_how(name, best)} in {where}",
-        *_memory(name, first, f" than {first}", best if first != baseline else [], count > 1),
+        *_memory(name, first, f" than {first}", best if first != baseline else []),
         faster,
-        *_memory(name, baseline, "", both, count > 1, place),
+        *_memory(name, baseline, "", both, faster),
     )
     return f"Use {name}: {', '.join(filter(None, why))}."
 
@@ -165,42 +164,40 @@ def _how(name: str, best: Sequence[Case]) -> str:
 
 def _is_step(case: Case) -> bool:
     """Whether it is a block or a model."""
-    return any(mark.row.get("scope") in OF_MODELS for mark in case.ranked)
+    return case.ranked[0].row.get("scope") in OF_MODELS
 
 
-def _speed_up(name: str, cases: Sequence[Case], baseline: str) -> tuple[str, str]:
-    """Return the largest of the significant speed-ups over the baseline implementation, '' without any, and its case."""
+def _speed_up(name: str, cases: Sequence[Case], baseline: str) -> str:
+    """Return the largest of the significant speed-ups over the baseline implementation; '' without any."""
     found = [(fr.ratio(case.mark(baseline).row, case.mark(name).row), case.place) for case in cases]
     most, place = max((it for it in found if it[0].slower), default=(None, ""))
     if most is None:
-        return "", ""
+        return ""
     upto = "steps " * _is_step(cases[0]) + "up to " * (len(cases) > 1)
-    where = f" at {place}" * (len(cases) > 1)
-    return f"{upto}{slowdown(most.value)}× faster than {baseline} ({interval(most.low, most.high)}){where}", place
+    faster = f"{slowdown(most.value)}× faster than {baseline} ({units.interval(most.low, most.high)})"
+    return f"{upto}{faster}" + f" at {place}" * (len(cases) > 1)
 
 
-def _memory(name: str, other: str, than: str, cases: Sequence[Case], several: bool, place: str = "") -> Iterator[str]:
-    """Yield its memory relative to another one's, in the case where the latter needs most; `place`: of the case that
-    was mentioned before.
+def _memory(name: str, other: str, than: str, cases: Sequence[Case], before: str = "") -> Iterator[str]:
+    """Yield its memory relative to another one's, in the case where the latter needs most; without its place if that ends
+    the text before.
     """
     known = [case for case in cases if all(0 < _peak(case, it) < math.inf for it in (name, other))]
     if case := max(known, key=lambda it: (_peak(it, other), it.ranked[0].row["median"]), default=None):
         less = _peak(case, other) / _peak(case, name)
         if max(less, 1 / less) >= LEANER:
-            where = ("" if case.place == place else f" at {case.place}") * several
+            where = f" at {case.place}" * (len(cases) > 1 and not before.endswith(f" at {case.place}"))
             yield f"{slowdown(max(less, 1 / less))}× {'less' if less > 1 else 'more'} memory{than}{where}"
 
 
 def _exceptions(name: str, cases: Sequence[Case]) -> str:
-    """Return ' Exceptions: slower in 3 cases, most at H = 1, T = 64, bf16: packed, 1.2× faster.'"""
-    states = Counter(mark.state if mark.counts else "without a number" for mark in (case.mark(name) for case in cases))
-    parts = [f"{words.plural(states[it], 'case')} {it}" for it in (NOT_RESOLVED, "without a number") if states[it]]
-    if slower := [case for case in cases if case.mark(name).state == SLOWER]:
-        worst = max(slower, key=lambda case: case.mark(name).slowdown)
-        one = f"{worst.place}: {worst.ranked[0].impl}, {slowdown(worst.mark(name).slowdown)}× faster"
-        parts.insert(0, one if len(slower) == 1 else f"slower in {len(slower)} cases, most at {one}")
-    several = sum(not case.mark(name).best for case in cases) > 1
-    return f" Exception{'s' * several}: {'; '.join(parts)}."
+    """Return ' Exceptions: 3 cases slower, 1 case not resolved; at H = 1, T = 64, bf16 packed is 1.2× faster.'"""
+    states = Counter(mark.state for mark in (case.mark(name) for case in cases) if not mark.best)
+    counts = ", ".join(f"{words.plural(n, 'case')} {state.replace('_', ' ')}" for state, n in states.items())
+    slower = [case for case in cases if case.mark(name).state == SLOWER]
+    worst = max(slower, key=lambda case: case.mark(name).slowdown, default=None)
+    most = worst and f"; at {worst.place} {worst.ranked[0].impl} is {slowdown(worst.mark(name).slowdown)}× faster"
+    return f" Exceptions: {counts}{most or ''}."
 
 
 def _along(cases: Sequence[Case], axis: str) -> list[str]:

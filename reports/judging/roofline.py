@@ -35,11 +35,11 @@ def ceilings(rooflines: Sequence[dict[str, Any]], rows: Sequence[Row]) -> dict[s
         here = [it for it in rooflines if it["device"] == device and threads in (None, it["threads"])]
         own = {dtype, "float32"} if dtype in NARROW else {dtype}
         rates = {it["flops_per_s"]: it["dtype"] for it in here if it.get("dtype") in own}
-        copies = [(it["footprint"], it["bytes_per_s"]) for it in here if "footprint" in it]
+        copies = {it["footprint"]: it["bytes_per_s"] for it in here if "footprint" in it}
         if rates and copies:
             peak = max(rates)
             product = f"product in {words.value('dtype', rates[peak])}, {peak / 1e9:,.0f} GFLOP/s"
-            slopes = {max(rate for _, rate in copies): "fastest copy", max(copies)[1]: "large copy"}
+            slopes = {max(copies.values()): "fastest copy", copies[max(copies)]: "large copy"}
             for bandwidth, label in slopes.items():
                 bend = peak / bandwidth
                 ends = (min(*intensities, bend) / 2, bend, max(*intensities, bend) * 2)

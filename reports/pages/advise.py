@@ -16,7 +16,6 @@ from rich.table import Table
 from ..judging import advice, dispatcher
 from ..judging import frame as fr
 from ..judging.advice import Layers
-from ..judging.grid import interval
 from ..reading import command, runs, units, words
 from ..reading.axes import KNOWN_AXES, axis_names
 from ..reading.runs import Run, RunError
@@ -97,10 +96,9 @@ def _answering(newest: Run, asked: Mapping[str, Any], layers: Layers) -> Run:
         with contextlib.suppress(RunError):
             run = runs.read(file)
             every = fr.rows_of(run)
-            for layer in layers.values():
-                rows = advice.of_layer(every, layer, asked)
-                if any(all(advice.matches(row.get(axis), value) for axis, value in asked.items()) for row in rows):
-                    return run
+            rows = [row for layer in layers.values() for row in advice.of_layer(every, layer, asked)]
+            if not advice.narrowed(rows, asked)[1]:
+                return run
     return newest
 
 
@@ -121,7 +119,7 @@ def _print(table: Mapping[str, Any]) -> None:
         shown.add_column(heading, justify="right" if right else "left", no_wrap=whole, overflow="fold")
     for cell in table["cells"]:
         place = words.place({axis: cell[axis] for axis in table["axes"]} or cell, always=[*table["axes"], "T", "H"])
-        slower = interval(cell["ahead_low"], cell["ahead_high"]) if cell["ahead_low"] else units.MISSING
+        slower = units.interval(cell["ahead_low"], cell["ahead_high"]) if cell["ahead_low"] else units.MISSING
         following = cell["next_best"] or units.MISSING
         shown.add_row(place, cell["fastest"], units.seconds(cell["seconds"], 2), following, slower, cell["verdict"])
     console.print(shown)

@@ -101,10 +101,11 @@ def _comparison(options: argparse.Namespace) -> Comparison | int:
     base, head = _base_and_head(options)
     if base.path.resolve() == head.path.resolve():
         raise RunError(f"BASE and HEAD are both {head.name}: name another run")
-    refusal = fingerprint.refusal(base, head)
-    if refusal and not options.force:
-        return command.complain(f"{refusal}; --force shows the numbers without verdicts", NOT_JUDGED)
-    return compare(base, head, options.margin)
+    if (other := fingerprint.differing(base, head)) and not options.force:
+        why = f"{base.name} and {head.name} were measured on different machines or with different settings"
+        and_how = f"{fingerprint.described(other)}; --force shows the numbers without verdicts"
+        return command.complain(f"{why}: {and_how}", NOT_JUDGED)
+    return compare(base, head, *[] if options.margin is None else [options.margin])
 
 
 def _base_and_head(options: argparse.Namespace) -> tuple[Run, Run]:

@@ -21,7 +21,7 @@ from ..drawing.palette import MARKERS, PATHS, THEME
 from ..judging import findings, recommendation
 from ..judging import frame as fr
 from ..judging.grid import Grid
-from ..reading import words
+from ..reading import fingerprint, words
 from ..reading.axes import labelled
 from . import more, tables
 from .report import Report
@@ -62,7 +62,7 @@ def html(this: Report, figures: Sequence[str] = ()) -> str:
             run.name,
             run.sweep and f"{run.sweep} sweep",
             run.date[:16].replace("T", " "),
-            machine_line(run.machine),
+            fingerprint.line(run.machine),
         ],
         headline=this.headline,
         lead=[*recommendation.own(this.grid, this.run.wrong), _sure(this)],
@@ -169,13 +169,3 @@ def _figures(this: Report, folder: Path) -> Iterator[str]:
                 for kind in KINDS:
                     save(drawn, folder / f"{name}{kind}")
                 yield name
-
-
-def machine_line(machine: dict[str, Any]) -> str:
-    """Return known facts in one line: 'AMD EPYC · 2 cores · 24 GiB · torch 2.13.0'."""
-    found = [machine.get("gpu"), machine.get("cpu"), *(
-        text.format(machine[key])
-        for key, text in (("cores", "{} cores"), ("memory_gib", "{} GiB"), ("torch", "torch {}"))
-        if machine.get(key)
-    )]  # fmt: skip
-    return " · ".join(str(part) for part in found if part)

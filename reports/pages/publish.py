@@ -11,9 +11,9 @@ from typing import Any
 import orjson
 
 from .. import CHECKOUT
-from ..reading import command, runs
+from ..reading import command, fingerprint, runs
 from ..reading.runs import Run
-from . import figure, page, tables
+from . import figure, tables
 from .report import report
 from .tables import escape, paragraph
 
@@ -84,7 +84,7 @@ def _section(run: Run) -> Iterator[str]:
     yield paragraph(f"**{escape(this.headline)}**") + "\n"
     yield paragraph(f"{escape('; '.join(this.trust.reasons))}.") + "\n"
     commit = f"commit {run.commit_id or 'unknown'}"
-    where = f"{escape(page.machine_line(run.machine))} · {run.date[:10]} · {commit} · `{run.command}`"
+    where = f"{escape(fingerprint.line(run.machine))} · {run.date[:10]} · {commit} · `{run.command}`"
     yield paragraph(where) + "\n"
     yield paragraph(escape(tables.key(this.grid))) + "\n"
     yield tables.of_runs(this.grid) + "\n"

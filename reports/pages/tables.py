@@ -14,7 +14,7 @@ from stats.shares import without_numbers
 
 from ..judging import published
 from ..judging.frame import Row
-from ..judging.grid import SIGNS, Case, Column, Grid, Mark, interval, slowdown
+from ..judging.grid import SIGNS, Case, Column, Grid, Mark, slowdown
 from ..reading import units
 
 WIDTH, PARAGRAPH = 80, 100
@@ -64,7 +64,7 @@ def cells(mark: Mark, headings: Sequence[str]) -> list[str]:
     state = mark.state if len(row["over"]) > 1 else units.MISSING  # nothing to compare it with
     entries = {
         "slowdown": f"{slowdown(mark.slowdown)}×",
-        "95 % interval": interval(mark.low, mark.high) if mark.low != 1 or mark.high != 1 else state,
+        "95 % interval": units.interval(mark.low, mark.high) if mark.low != 1 or mark.high != 1 else state,
         "median": units.seconds(row["median"], 3 if row["spread"] < 0.1 else 2),
         "tokens/s": f"{row['B'] * row['T'] / row['median']:,.0f}" if row["mode"] == "decode" else units.MISSING,
         "peak memory": units.memory(row["peak_bytes"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Container, Iterable, Mapping
+from configparser import RawConfigParser
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,13 +46,10 @@ class Axis:
         return math.prod(factors) if factors and None not in factors else None
 
 
-_SWITCH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-
-
 def _size(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
+    if (size := int(text)) < 1:
         raise ValueError
-    return int(text)
+    return size
 
 
 def _share(text: str) -> float:
@@ -64,7 +62,7 @@ _READ: dict[str, tuple[Callable[[str], Any], str]] = {
     "size": (_size, "a positive whole number"),
     "share": (_share, "a number"),
     "choice": (str, "a word"),
-    "switch": (lambda text: _SWITCH[text.lower()], "on or off"),
+    "switch": (lambda text: RawConfigParser.BOOLEAN_STATES[text.lower()], "on or off"),
 }
 
 KNOWN_AXES: dict[str, Axis] = {}
@@ -74,17 +72,21 @@ LAYER = "layer"
 """Column with the models whose layer a case is: an axis for readers, which others follow from."""
 
 
-def axes_of(described: Iterable[Mapping[str, Any]]) -> dict[str, Axis]:
-    """Return the axes that a run file describes; invalid descriptions are ignored."""
-    found = {}
-    for it in described:
-        name, kind, label = (str(it.get(key) or "") for key in ("name", "kind", "label"))
-        follows = it.get("follows") or []
-        if name.isidentifier() and kind in _READ and isinstance(follows, list):
-            omitted = (it["unsaid"],) if "unsaid" in it else ()
-            shown = bool(it.get("quiet")), bool(it.get("hides"))
-            found[name] = Axis(name, kind, label, tuple(map(str, follows)), omitted, *shown)
-    return found
+def axes_of(described: Iterable[Any]) -> dict[str, Axis]:
+    """Return the axes that a run file describes; other entries are ignored."""
+    return {
+        it["name"]: Axis(
+            it["name"],
+            it["kind"],
+            it.get("label", ""),
+            tuple(it.get("follows", ())),
+            (it["unsaid"],) if "unsaid" in it else (),
+            it.get("quiet", False),
+            it.get("hides", False),
+        )
+        for it in described
+        if isinstance(it, dict) and it.get("kind") in _READ
+    }
 
 
 def axis_names() -> list[str]:
@@ -96,8 +98,8 @@ def axis_names() -> list[str]:
 
 
 def setting(row: Mapping[str, Any], without: Container[str]) -> tuple[Any, ...]:
-    """Return a row's values of all axes but some; missing ones are None, since NaN equals nothing."""
-    return tuple(None if row[axis] != row[axis] else row[axis] for axis in axis_names() if axis not in without)
+    """Return a row's values of all axes but some."""
+    return tuple(row[axis] for axis in axis_names() if axis not in without)
 
 
 def length_axes() -> list[str]:

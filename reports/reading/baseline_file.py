@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from .runs import RunError
 
@@ -25,7 +25,7 @@ class Entry:
 
     run: str
     at: str
-    accepted: tuple[str, ...] = ()
+    accepted: Sequence[str] = ()
     """Accepted objections: regressed cells, an incomplete run, another machine."""
     reason: str | None = None
 
@@ -58,7 +58,7 @@ def read(folder: Path) -> Baseline | None:
         return None
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        history = tuple(_entry(entry) for entry in data["history"])
+        history = tuple(Entry(**entry) for entry in data["history"])
         if data["schema"] != SCHEMA or not history:
             raise ValueError
     except (ValueError, KeyError, TypeError, OSError):
@@ -80,9 +80,3 @@ def write(baseline: Baseline) -> Path:
     os.replace(unfinished, path)
     (baseline.folder / OLDER_NAME).unlink(missing_ok=True)
     return path
-
-
-def _entry(entry: dict[str, Any]) -> Entry:
-    run, at, reason = entry["run"], entry["at"], entry.get("reason")
-    accepted = tuple(str(what) for what in entry.get("accepted") or ())
-    return Entry(str(run), str(at), accepted, str(reason) if reason else None)

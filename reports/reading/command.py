@@ -12,6 +12,7 @@ from stats.arguments import INSTALLED, USAGE_ERROR, Parser, as_typed
 
 from . import runs
 from .runs import Run, RunError
+from .words import listing
 
 FINE = 0
 REGRESSED = 1
@@ -60,7 +61,7 @@ def several(names: Sequence[str], results: Path) -> Iterator[Run]:
         yield next(newest_first(results))
         return
     paths = {path.resolve(): path for name in names for path in runs.find(name, results)}
-    yield from _readable(paths.values(), f"none of the {len(paths)} runs can be read")
+    yield from _readable(paths.values())
 
 
 def newest_first(folder: Path) -> Iterator[Run]:
@@ -71,11 +72,11 @@ def newest_first(folder: Path) -> Iterator[Run]:
     """
     if not (files := runs.newest_first(folder)):
         raise RunError(runs.nothing_in(folder))
-    yield from _readable(files, f"none of the {len(files)} runs in {folder} can be read")
+    yield from _readable(files)
 
 
-def _readable(files: Iterable[Path], none: str) -> Iterator[Run]:
-    """Yield the files' runs. Unreadable ones are named in warnings, or in an error if all are."""
+def _readable(files: Iterable[Path]) -> Iterator[Run]:
+    """Yield the runs of files. Unreadable ones are named in warnings, or in an error if all are."""
     problems: list[str] = []
     readable = False
     for file in files:
@@ -89,7 +90,7 @@ def _readable(files: Iterable[Path], none: str) -> Iterator[Run]:
                 warn(f"left out: {problems.pop(0)}")
             yield run
     if not readable:
-        raise RunError(problems[0] if len(problems) == 1 else f"{none}; the first: {problems[0]}")
+        raise RunError(listing(problems, 1))
     for problem in problems:
         warn(f"left out: {problem}")
 

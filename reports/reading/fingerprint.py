@@ -9,40 +9,39 @@ from .runs import Run
 SOFTWARE = ("torch", "torch_build", "python")
 """Parts of `machine_info` in which two comparable runs may differ."""
 
-
-def differing(base: Run, head: Run) -> dict[str, tuple[Any, Any]]:
-    """Return the parts of the machine that differ: (base's, head's) each. Empty if the runs may be compared."""
-    return {key: pair for key, pair in _differences(base.machine, head.machine).items() if key not in SOFTWARE}
+Differences = dict[str, tuple[Any, Any]]
+"""Base's value and head's, by name."""
 
 
-def software(base: Run, head: Run) -> dict[str, tuple[Any, Any]]:
-    """Return the versions that differ: (base's, head's) each."""
-    return {key: pair for key, pair in _differences(base.machine, head.machine).items() if key in SOFTWARE}
+def differing(base: Run, head: Run, *, software: bool = False) -> Differences:
+    """Return the parts of the machine, or of the software, that differ: (base's, head's) each. Runs may be compared if
+    their machines are equal.
+    """
+    found = _differences(base.machine, head.machine)
+    return {key: pair for key, pair in found.items() if (key in SOFTWARE) == software}
 
 
-def environment(base: Run, head: Run) -> dict[str, tuple[Any, Any]]:
+def environment(base: Run, head: Run) -> Differences:
     """Return performance-relevant environment variables that differ. Empty if a run has none recorded."""
     before, after = base.state.get("environment"), head.state.get("environment")
-    return _differences(before, after) if isinstance(before, dict) and isinstance(after, dict) else {}
+    return _differences(before, after) if before is not None and after is not None else {}
 
 
-def refusal(base: Run, head: Run) -> str:
-    """Return why two runs may not be compared, in a sentence; '' if they may."""
-    different = differing(base, head)
-    both = f"{base.name} and {head.name} were measured on different machines or with different settings"
-    return f"{both}: {described(different)}" if different else ""
-
-
-def described(differences: dict[str, tuple[Any, Any]]) -> str:
+def described(differences: Differences) -> str:
     """Describe differences: 'threads (2, then 4) and gpu (none, then NVIDIA H200)'."""
     return " and ".join(
         f"{key} ({_text(key, base)}, then {_text(key, head)})" for key, (base, head) in differences.items()
     )
 
 
-def _differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    pairs = {key: (before.get(key), after.get(key)) for key in [*before, *after]}
-    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+def line(machine: dict[str, Any]) -> str:
+    """Return known facts in one line: 'AMD EPYC · 2 cores · 24 GiB · torch 2.13.0'."""
+    known = {"gpu": "{}", "cpu": "{}", "cores": "{} cores", "memory_gib": "{} GiB", "torch": "torch {}"}
+    return " · ".join(text.format(machine[key]) for key, text in known.items() if machine.get(key))
+
+
+def _differences(before: dict[str, Any], after: dict[str, Any]) -> Differences:
+    return {key: (before.get(key), after.get(key)) for key in before | after if before.get(key) != after.get(key)}
 
 
 def _text(key: str, value: Any) -> str:

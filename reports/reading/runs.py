@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import difflib
 import glob
-import json
 import math
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import orjson
 from stats.arguments import INSTALLED
 
 from .. import CHECKOUT
-from .axes import KNOWN_AXES, axes_of
+from .axes import KNOWN_AXES, Axis, axes_of
 
 SCHEMA = 2
 PUBLISHED, COMPARISONS = "published", "ab"
@@ -25,12 +24,16 @@ PUBLISHED, COMPARISONS = "published", "ab"
 
 HOW_TO_MAKE_ONE = "make one with: pytest bench/ --benchmark-save=NAME"
 
+Object = dict[str, Any]
+"""An object of JSON."""
+
 _NUMBERED = re.compile(r"(\d{4,})_(.+)", re.DOTALL)
-_KINDS = {"machine_info": dict, "commit_info": dict, "state": dict, "skipped": list,
-          "registry": list, "baseline_impl": str, "notes": list, "axes": list, "asked": dict, "models": dict}  # fmt: skip
-_REQUIRED = ("median", "q1", "q3")
-_NUMBERS = ("peak_bytes", "error", "error_bound", "flops", "bytes")
-"""Columns of a row that hold a number, if present."""
+_KINDS = {
+    "axes": list, "skipped": list, "registry": list, "baseline_impl": str, "sweep": str, "command": str, "asked": dict,
+    "datetime": str, "machine_info": dict, "commit_info": dict, "state": dict, "roofs": list, "controls": dict,
+    "notes": list, "published": list, "models": dict,
+}  # fmt: skip
+"""Keys of a file beside its rows, with their types; an absent one is empty."""
 
 
 class RunError(Exception):
@@ -44,26 +47,27 @@ class Run:
     """
 
     path: Path
-    rows: list[dict[str, Any]]
-    skipped: list[dict[str, Any]] = field(default_factory=list)
-    registry: tuple[str, ...] = ()
-    baseline_impl: str = ""
-    sweep: str = ""
-    command: str = ""
-    asked: dict[str, Any] = field(default_factory=dict)
+    rows: list[Object]
+    skipped: list[Object]
+    registry: list[str]
+    baseline_impl: str
+    sweep: str
+    command: str
+    asked: Object
     """Options that selected its cells, as given."""
-    date: str = ""
-    complete: bool = True
-    machine: dict[str, Any] = field(default_factory=dict)
-    commit: dict[str, Any] = field(default_factory=dict)
-    state: dict[str, Any] = field(default_factory=dict)
-    rooflines: list[dict[str, Any]] = field(default_factory=list)
-    workload: dict[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    date: str
+    complete: bool
+    machine: Object
+    commit: Object
+    state: Object
+    rooflines: list[Object]
+    drift: float
+    """Of the reference workload."""
+    notes: list[str]
     """Caveats on its numbers."""
-    published: list[dict[str, Any]] = field(default_factory=list)
+    published: list[Object]
     """Published times of its cases: `id`, `seconds`, and text."""
-    models: dict[str, str] = field(default_factory=dict)
+    models: dict[str, str]
     """Models whose layer a case is, by the case's id."""
 
     @property
@@ -156,14 +160,11 @@ def find(name: str, results: Path) -> list[Path]:
     machine, _, wanted = name.removesuffix(".json").rpartition("/")
     known = newest_first(results) + sorted((results / PUBLISHED).rglob("*.json"))
     there = [f for f in known if not machine or f.parent.name == machine]
-    if any(sign in wanted for sign in "*?["):
-        matches = [f for f in there if f.match(f"{wanted}.json")]
-        if matches:
-            return matches[::-1]
+    if any(sign in wanted for sign in "*?[") and (matches := [f for f in there if f.match(f"{wanted}.json")]):
+        return matches[::-1]
     exact = [f for f in there if wanted in _names(f)]
-    for candidates in (exact, [f for f in there if wanted and f.stem.startswith(wanted)]):
-        if candidates:
-            return candidates[:1]
+    if found := exact or [f for f in there if wanted and f.stem.startswith(wanted)]:
+        return found[:1]
     raise RunError(_unknown(name, wanted, known, results))
 
 
@@ -182,12 +183,13 @@ def checked(data: Any, path: Path) -> Run:
         raise RunError(f"{path}: not a run file (no list of benchmarks in it)")
     if data.get("schema") != SCHEMA:
         raise RunError(f"{path}: unknown schema {data.get('schema')!r} (this suite reads {SCHEMA})")
+    of = {key: data.get(key) or kind() for key, kind in _KINDS.items()}
     for key, kind in _KINDS.items():
-        if data.get(key) is not None and not isinstance(data[key], kind):
+        if not isinstance(of[key], kind):
             raise RunError(f"{path}: {key} is no {kind.__name__}")
-    axes = axes_of(_dictionaries(data.get("axes")))
+    axes = axes_of(of["axes"])
     rows = [_checked(row, axes, path) for row in data["benchmarks"]]
-    skipped = [_cell(cell, path) for cell in data.get("skipped") or []]
+    skipped = [_cell(cell, path) for cell in of["skipped"]]
     if not axes:
         raise RunError(f"{path}: not a run file (it describes no axes)")
     KNOWN_AXES.update(axes)
@@ -195,88 +197,67 @@ def checked(data: Any, path: Path) -> Run:
         path=path,
         rows=rows,
         skipped=skipped,
-        registry=tuple(map(str, data.get("registry") or ())),
-        baseline_impl=data.get("baseline_impl") or "",
-        sweep=str(data.get("sweep") or ""),
-        command=str(data.get("command") or ""),
-        asked=data.get("asked") or {},
-        date=str(data.get("datetime") or ""),
-        complete=bool(data.get("complete", True)),
-        machine=data.get("machine_info") or {},
-        commit=data.get("commit_info") or {},
-        state=data.get("state") or {},
-        rooflines=[it for it in _dictionaries(data.get("roofs")) if {"device", "threads"} <= it.keys()],
-        workload=_workload(data.get("controls")),
-        notes=tuple(map(str, data.get("notes") or ())),
-        published=[it for it in _dictionaries(data.get("published")) if positive(it.get("seconds"))],
-        models={id_: str(name) for id_, name in (data.get("models") or {}).items()},
+        registry=of["registry"],
+        baseline_impl=of["baseline_impl"],
+        sweep=of["sweep"],
+        command=of["command"],
+        asked=of["asked"],
+        date=of["datetime"],
+        complete=data.get("complete", True),
+        machine=of["machine_info"],
+        commit=of["commit_info"],
+        state=of["state"],
+        rooflines=of["roofs"],
+        drift=of["controls"].get("drift", 0.0),
+        notes=of["notes"],
+        published=of["published"],
+        models=of["models"],
     )
 
 
 def parse(path: Path) -> Any:
-    """Parse a JSON file with orjson, or with the standard library if orjson refuses it."""
+    """Parse a JSON file; raises `RunError` for others."""
     try:
-        data = path.read_bytes()
-        try:
-            return orjson.loads(data)
-        except orjson.JSONDecodeError:
-            return json.loads(data.decode("utf-8"))
+        return orjson.loads(path.read_bytes())
     except OSError as error:
         raise RunError(f"{path}: can't be read ({error.strerror})") from None
-    except json.JSONDecodeError as error:
-        # A truncated run fails at its very end; other failures mean that the file is no JSON.
-        if not error.doc.strip():
-            raise RunError(f"{path}: truncated (the file is empty)") from None
-        cut = error.pos >= len(error.doc.rstrip()) - 1 or error.msg.startswith("Unterminated string")
-        what = "truncated" if cut and error.doc.lstrip()[0] in "{[" else "not JSON"
-        raise RunError(f"{path}: {what} (line {error.lineno}: {error.msg})") from None
-    except (UnicodeDecodeError, RecursionError):
-        raise RunError(f"{path}: not JSON") from None
+    except orjson.JSONDecodeError as error:
+        raise RunError(f"{path}: not JSON, or truncated ({error})") from None
 
 
-def _checked(row: Any, axes: Iterable[str], path: Path) -> Any:
-    extra, stats = (row.get("extra_info"), row.get("stats")) if isinstance(row, dict) else (None, None)
-    if not isinstance(extra, dict) or not isinstance(stats, dict) or not {"impl", "id"} <= extra.keys():
-        name = row.get("name") if isinstance(row, dict) else row
-        raise RunError(f"{path}: benchmark {name!r} has no implementation and case in its extra_info")
-    unfit = [key for key in _REQUIRED if not positive(stats.get(key))]
-    unfit += [key for key in _NUMBERS if not isinstance(extra.get(key), int | float | None)]
-    unfit += [axis for axis in axes if isinstance(extra.get(axis), list | dict)]
-    if unfit:
-        raise RunError(f"{path}: benchmark {row.get('name')!r} has an invalid value of {', '.join(unfit)}")
-    of_samples = (extra.get(f"sample_{what}") for what in ("rounds", "visits", "processes"))
-    lists: list[Any] = [stats.get("data"), extra.get("process_medians"), *of_samples]
-    times, medians, *places = lists
-    listed = all(it and isinstance(it, list) for it in lists)
-    if not listed or not all(map(positive, (*times, *medians))) or {*map(len, places)} != {len(times)}:
-        raise RunError(f"{path}: benchmark {row.get('name')!r} has no samples, or not the round and visit of each")
-    return row
-
-
-def _cell(cell: Any, path: Path) -> dict[str, Any]:
-    if not isinstance(cell, dict) or not {"impl", "id", "reason"} <= cell.keys():
-        raise RunError(f"{path}: a skipped cell without impl, id and reason: {cell!r:.80}")
-    return {"detail": "", **cell}
-
-
-def _workload(value: Any) -> dict[str, Any]:
-    """Return the record of the reference workload; empty if the format is unknown."""
-    samples = value.get("looks") if isinstance(value, dict) else None
-    lists = list(samples.values()) if isinstance(samples, dict) else [None]
-    known = all(
-        isinstance(of, list) and all(isinstance(it, dict) and positive(it.get("seconds")) for it in of) for of in lists
-    )
-    return value if known else {}
-
-
-def positive(value: Any) -> bool:
-    """Whether a value is a positive finite number, valid as a time or a rate."""
+def _positive(value: Any) -> bool:
+    """Whether it is a positive finite number, valid as a time."""
     return isinstance(value, int | float) and 0 < value < math.inf
 
 
-def _dictionaries(value: Any) -> list[dict[str, Any]]:
-    """Return the dictionaries in a list; other entries are ignored."""
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+_COLUMNS: dict[Callable[[Any], object], tuple[str, ...]] = {
+    lambda value: isinstance(value, str): ("impl", "id"),
+    _positive: ("median", "q1", "q3"),
+    lambda value: isinstance(value, list) and value and all(map(_positive, value)): ("data", "process_medians"),
+    lambda value: isinstance(value, list) and value: ("sample_rounds", "sample_visits", "sample_processes"),
+    lambda value: isinstance(value, int | float | None): ("peak_bytes", "error", "error_bound", "flops", "bytes"),
+}
+"""Columns of a row by what holds for their values."""
+
+
+def _checked(row: Any, axes: Mapping[str, Axis], path: Path) -> Any:
+    try:
+        known = {**row["stats"], **row["extra_info"]}
+    except (KeyError, TypeError):
+        raise RunError(f"{path}: a benchmark without stats and extra_info: {row!r:.80}") from None
+    invalid = [key for holds, keys in _COLUMNS.items() for key in keys if not holds(known.get(key))]
+    for name, axis in axes.items():
+        if not isinstance(known.get(name), int | float | None) and (axis.is_number or not isinstance(known[name], str)):
+            invalid.append(name)
+    if invalid:
+        raise RunError(f"{path}: benchmark {row.get('name')!r} has an invalid value of {', '.join(invalid)}")
+    return row
+
+
+def _cell(cell: Any, path: Path) -> Object:
+    if not isinstance(cell, dict) or not {"impl", "id", "reason"} <= cell.keys():
+        raise RunError(f"{path}: a skipped cell without impl, id and reason: {cell!r:.80}")
+    return {"detail": "", **cell}
 
 
 def _names(file: Path) -> tuple[str, ...]:

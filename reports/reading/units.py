@@ -39,25 +39,29 @@ def tick(text: str) -> str:
     return re.sub(r"(\.\d*?)0+(?= )", r"\1", text).replace(". ", " ")
 
 
-def bounded(value: float, low: float, high: float, unit: str = "") -> str:
-    """Format a positive number with its interval, with as many digits as that warrants: '0.51 (0.49 to 0.53)'.
-
-    Without an interval, at most two digits; with one whose ends are TOO_WIDE apart, none.
+def interval(low: float, high: float) -> str:
+    """Format the interval of a ratio: '1.2 to 1.4'; '' without one. If it is too wide to be informative: 'over 1.2', or
+    'not resolved'.
     """
+    if not low > 0:
+        return ""
+    if too_wide(low, high):
+        return f"over {_end(low)}" if low > 1 else UNRESOLVED
+    return f"{_end(low)} to {_end(high)}"
+
+
+def bounded(value: float, low: float, high: float, unit: str = "") -> str:
+    """Format a ratio with its interval: '0.513 (0.487 to 0.534)'; without one '0.51'."""
     if not math.isfinite(value):
         return MISSING
-    if not (math.isfinite(low) and math.isfinite(high)):
+    if not math.isfinite(high - low):
         return f"{significant(value, 2)}{unit}"
-    if high - low < 1e-3 * value:
-        return f"{significant(value)}{unit}"
-    if too_wide(low, high):
-        return UNRESOLVED
-    decimals = _decimals((high - low) / 2)
-    while round(low, decimals) <= 0:
-        decimals += 1
-    decimals = _telling(decimals, low, high) if unit == "×" else decimals
-    texts = [f"{round(number, decimals):.{max(0, decimals)}f}" for number in (value, low, high)]
-    return f"{texts[0]}{unit} ({texts[1]} to {texts[2]})"
+    return UNRESOLVED if too_wide(low, high) else f"{value:.3f}{unit} ({low:.3f} to {high:.3f})"
+
+
+def _end(value: float) -> str:
+    """Format an interval's end; one above 1 by less than 0.5 % has a digit more, so that it differs from 1."""
+    return f"{value:.{2 + (1 < value < 1.005)}f}" if value < 1.995 else significant(value, 2)
 
 
 def percent(value: float) -> str:
@@ -76,19 +80,6 @@ def change(ratio: float, digits: int = 1) -> str:
 def detectable(change: float) -> str:
     """Format the minimum detectable effect: '12.0 %'; very large ones as '> 100 %'."""
     return "> 100 %" if change > 1 else percent(change)
-
-
-def _telling(decimals: int, low: float, high: float) -> int:
-    """Return the decimals, at most three, needed to show that an interval excludes 1."""
-    while decimals < 3 and ((low > 1) != (round(low, decimals) > 1) or (high < 1) != (round(high, decimals) < 1)):
-        decimals += 1
-    return decimals
-
-
-def _decimals(half: float) -> int:
-    """Return the decimals warranted by the half-width of an interval."""
-    decimals = -math.floor(math.log10(half))
-    return decimals + (half * 10.0**decimals < 2)  # one more digit if the first is 1, which is coarser
 
 
 def _scaled(value: float, units: tuple[tuple[float, str], ...], digits: int) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
-import pandas as pd
-
 from .axes import KNOWN_AXES, LAYER
 
 #: End the names of compiled forms.
@@ -18,17 +16,16 @@ WRONG = "✗"
 
 def value(axis: str, val: Any, *, equals: str = "=") -> str:
     """Format one axis at one value: 'H=8', 'bf16', 'causal', 'no mask', 'qkv_bias', 'bias=alibi', 'no window'."""
-    if pd.isna(val):
+    if val is None:
         return f"no {axis}"
     if axis == "dtype":
         return SHORT_DTYPE.get(str(val), str(val))
     if axis == "mask":
         return "no mask" if val == "none" else str(val)
-    kind = KNOWN_AXES[axis].kind if axis in KNOWN_AXES else "choice"
-    usually_off = axis in KNOWN_AXES and KNOWN_AXES[axis].omitted == (None,)
-    if kind == "choice" and isinstance(val, str) and not usually_off:
-        return val
-    if kind == "switch":
+    known = KNOWN_AXES.get(axis)
+    if known is None or (known.kind == "choice" and known.omitted != (None,)):
+        return str(val)
+    if known.kind == "switch":
         return axis if val else f"no {axis}"
     return f"{axis}{equals}{number(val)}"
 
@@ -72,12 +69,9 @@ def plural(count: int, noun: str) -> str:
 
 
 def _worth_saying(axis: str, values: Mapping[str, Any], always: bool) -> bool:
-    val = values[axis]
-    if pd.isna(val):
-        return False
-    if always:
-        return True
-    known = KNOWN_AXES[axis]
+    val, known = values[axis], KNOWN_AXES[axis]
+    if always or val is None:
+        return val is not None
     if (usual := known.usual(values)) is not None:
         return bool(val != usual)
     return not known.if_varying and val not in known.omitted

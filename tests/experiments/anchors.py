@@ -52,7 +52,7 @@ def lines(run: Run) -> Iterator[tuple[str, ...]]:
 
 def fixed_work(run: Run, visits: int) -> list[float]:
     """Return the mean of the log times of the reference workload's parts at each visit."""
-    looks = run.workload["looks"]
+    looks = runs.parse(run.path)["controls"]["looks"]
     logs = np.mean([[math.log(it["seconds"]) for it in of] for of in looks.values()], axis=0)
     times = [it["at"] for it in next(iter(looks.values()))]
     found: list[float] = np.interp(np.linspace(times[1], times[-1], visits), times, logs).tolist()

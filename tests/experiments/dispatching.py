@@ -26,7 +26,7 @@ import torch
 import impls
 from reports.judging import dispatcher
 from reports.judging import frame as fr
-from reports.judging.dispatcher import SDPA, ByLength, Setting, key_ranges, measured
+from reports.judging.dispatcher import SDPA, ByLength, Setting, choosable, key_ranges, measured
 from reports.reading import command, runs
 from stats.ratios import Ratio
 
@@ -68,11 +68,10 @@ def main() -> None:
     options.add_argument("--options", default="--processes 3", help="for `pytest bench/`")
     asked = options.parse_args()
     rows = [(run, fr.rows_of(run)) for run in command.several([asked.run], runs.default_results())]
-    known = {key: dispatcher.choosable(key, of) for key, of in measured(rows).items()}
     table = {
         key: of
-        for key, of in known.items()
-        if of and (key.gradients, key.T) in MODES and key.mask in ("none", "causal")
+        for key, of in measured(rows).items()
+        if (key.gradients, key.T) in MODES and key.mask in ("none", "causal")
     }
     with tempfile.TemporaryDirectory() as folder:
         print(dispatcher.emit(Path(folder) / f"{MODULE}.py", rows))
@@ -112,7 +111,9 @@ def timed(folder: Path, setting: Setting, T: int, by_length: ByLength, options: 
     here = rows.pop("here")
     over = {other: fr.ratio(here, row) for other, row in rows.items()}
     best = max(over, key=lambda other: over[other].value)
-    chosen = next((it.kernel for it in key_ranges(by_length) if it.first <= T <= it.last), SDPA)
+    chosen = next(
+        (it.kernel for it in key_ranges(by_length, choosable(setting.mask)) if it.first <= T <= it.last), SDPA
+    )
     return Found(here["id"], chosen, best, over[best], over[SDPA], rows[best]["median"])
 
 

@@ -284,7 +284,7 @@ def test_a_record_of_an_earlier_version_is_shown(saved: Any) -> None:
 def test_a_file_that_was_cut_off_is_named(saved: Any, refusal: Any) -> None:
     file = saved(document(SLOW))
     file.write_text(file.read_text()[:-20])
-    assert f"{file}: truncated" in refusal("compare", file)
+    assert f"{file}: not JSON, or truncated" in refusal("compare", file)
 
 
 def test_options_of_runs_are_refused_for_a_comparison(saved: Any, refusal: Any) -> None:

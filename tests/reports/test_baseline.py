@@ -54,7 +54,7 @@ def test_an_accepted_reason_is_kept_and_shown(saved: Path, baseline: Any, refuse
     baseline("set", "slow", "--accept", "needed  for <b>correctness</b>\n「正しさ」")
     found = baseline_file.read(saved)
     assert found is not None and history(saved) == ["0001_first.json", "0003_slow.json"]
-    assert found.current.accepted == ("sdpa is slower by 10%",)
+    assert found.current.accepted == ["sdpa is slower by 10%"]
     assert "because: needed for <b>correctness</b> 「正しさ」" in baseline("show")
 
 

@@ -215,7 +215,7 @@ def test_markdown_is_short_and_has_the_commands(command: Any, tmp_path: Path, mo
     shown, _, folded = text.partition("<details><summary>8 UNCHANGED</summary>\n\n| verdict")
     assert shown.count("| REGRESSED") == 4 and "| UNCHANGED" not in shown and folded.count("| UNCHANGED") == 8
     assert "AMD EPYC" in text and "pytest bench/ --benchmark-save=head" in text
-    assert "    python -m reports compare 0001_base 0002_head\n" in text
+    assert "    python -m reports compare 0001_base 0002_head --margin 0.05\n" in text
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,12 @@ def read(folder: Path, *figures: object, **top: object) -> runs.Run:
 
 
 def test_a_published_time_is_shown_beside_the_measured_one(tmp_path: Path) -> None:
-    elsewhere, no_time = FIGURE | {"id": "B1-T65-H8-D_h64-float32-cpu"}, FIGURE | {"seconds": None}
-    run = read(tmp_path, FIGURE, elsewhere, no_time, "nothing")
+    run = read(tmp_path, FIGURE, FIGURE | {"id": "B1-T65-H8-D_h64-float32-cpu"})
     (line,), sources = published.table(report(run).grid, run.published)
     assert sources == ["them/theirs#1; machine: unnamed; threads not said"]
     assert line == (
         "B=1 H=8 D_h=64 T=64 fp32 no mask", "CPU:Flash", "4.00 ms, 0.250 TFLOP/s",
-        "sdpa", "1.00 ms, 1.00 TFLOP/s", "sdpa", "1.00 ms, 1.00 TFLOP/s", "1",
+        "sdpa", "1.00 ms, 1.00 TFLOP/s", "1",
     )  # fmt: skip
 
 
@@ -45,4 +44,4 @@ def test_an_implementation_that_was_not_measured_here_or_was_wrong_has_no_time(t
     wrong = [{"impl": "sdpa", "id": "x", "reason": "wrong", "detail": "off"}]
     run = read(tmp_path, FIGURE | {"impl": "onnxruntime"}, FIGURE, skipped=wrong)
     first, second = published.table(report(run).grid, run.published)[0]
-    assert first[3:6] == ("onnxruntime", "–", "fused") and second[3:6] == ("sdpa", "–", "fused")
+    assert first[3:5] == ("onnxruntime", "–") and second[3:5] == ("sdpa", "–")

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 import synthetic_runs as synthetic
 
-from reports.judging import advice, frame
+from reports.judging import frame
 from reports.judging.grid import grid
-from reports.reading.axes import Axis, axis_names
+from reports.reading.axes import Axis
 from reports.reading.runs import Run
 
 CASES = {T: f"B1-T{T}-H8-D_h64-float32-cpu" for T in (64, 256, 1024)}
@@ -132,13 +132,8 @@ def test_sizes_follow_from_the_models_that_a_run_names(as_run: Any) -> None:
     assert made.cases[0].title == "gpt2 B=1 H=12 D_h=64 T=64 fp32 causal"
 
 
-def test_an_axis_that_follows_from_an_unknown_one_is_unknown_and_hides_no_key(as_run: Any) -> None:
+def test_an_axis_that_follows_from_an_unknown_one_is_unknown() -> None:
     assert Axis("d_model", "size", follows=("H", "D_h")).usual({"H": 8, "D_h": None}) is None
-    data = synthetic.document([synthetic.row("fused", synthetic.case(T_kv=None), [1e-3])])
-    data["axes"] = [*synthetic.AXES, {"name": "window", "kind": "size", "unsaid": None}]
-    rows = frame.rows_of(as_run(data))
-    asked = dict.fromkeys({*axis_names()} - {"window"})
-    assert advice.of_layer(rows, {"D_h": 64, "window": 64}, asked) == []
 
 
 def test_a_run_of_skips_alone_has_an_empty_frame(as_run: Any) -> None:
