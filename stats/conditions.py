@@ -23,6 +23,9 @@ INTERRUPTIONS = 200.0
 SCATTER = 0.075
 """Scatter between successive blocks: up to 6 % in undisturbed runs."""
 
+QUARTERS, SCATTER_OF_QUARTER, MOVES = 4, 0.1, 200
+"""The same in a quarter of the run's visits, up to 7.4 % in undisturbed runs, and the least pairs of blocks to judge one by."""
+
 TO_SIGMA = 1 / 0.6745
 """Ratio of the standard deviation to the median absolute deviation, for normal numbers."""
 
@@ -44,19 +47,31 @@ def drift(samples: Mapping[str, Sequence[float]]) -> float:
 
 def disturbed(rows: Iterable[Mapping[str, Any]]) -> str:
     """Explain in one sentence why a run was disturbed and what to do; '' if not. `rows`: the run file's benchmarks."""
-    switches, scatters = [], []
+    switches, found, last = [], [], 1
     for row in rows:
         extra, stats = row["extra_info"], row["stats"]
         if extra.get("switches_involuntary") is not None:
             switches.append(extra["switches_involuntary"] / stats["median"])
-        moves = np.diff(np.log(stats["data"]))[np.diff(extra["sample_visits"]) == 0]
-        scatters += [scatter(moves)] * bool(moves.size)
+        visits = np.array(extra["sample_visits"])
+        same, last = np.diff(visits) == 0, max(last, 1 + visits.max())
+        found.append((visits[1:][same], np.diff(np.log(stats["data"]))[same]))
+    quarters = [[moves[visits * QUARTERS // last == it] for visits, moves in found] for it in range(QUARTERS)]
+    usual = _usual_scatter([moves for _, moves in found])
+    worst = max((_usual_scatter(it) for it in quarters if sum(map(len, it)) >= MOVES), default=0.0)
     why = []
     if switches and (often := float(np.median(switches))) > INTERRUPTIONS:
         why.append(f"timed calls were interrupted {often:.0f} times a second")
-    if scatters and (usual := float(np.median(scatters))) > SCATTER:
+    if usual > SCATTER:
         why.append(f"successive blocks differed by {percent(usual)}")
+    elif worst > SCATTER_OF_QUARTER:
+        why.append(f"successive blocks differed by {percent(worst)} in a quarter of its visits")
     return f"the run was disturbed: {' and '.join(why)}; stop other work and measure it again" if why else ""
+
+
+def _usual_scatter(rows: Iterable[ArrayLike]) -> float:
+    """Return the median of rows' scatters; 0 without any. `rows`: differences of logarithms of successive blocks."""
+    found = [scatter(moves) for moves in rows if np.size(moves)]
+    return float(np.median(found)) if found else 0.0
 
 
 def scatter(moves: ArrayLike) -> float:

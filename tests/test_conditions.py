@@ -39,5 +39,15 @@ def test_a_run_beside_other_work_says_so_and_what_to_do() -> None:
     assert said.endswith("stop other work and measure it again")
 
 
+def test_a_run_that_was_disturbed_for_a_quarter_of_its_time_says_so() -> None:
+    quiet, part = row(0.05, 0.03), row(0.05, 0.03)
+    data = np.array(part["stats"]["data"])
+    data[20:30] *= np.exp(np.random.default_rng(2).normal(0, 0.5, 10))
+    part["stats"]["data"] = list(data)
+    assert "in a quarter of its visits" in conditions.disturbed([part] * 24)
+    assert conditions.disturbed([quiet] * 13 + [part] * 11) == ""
+    assert conditions.disturbed([part] * 3) == ""  # too few to tell
+
+
 def test_one_odd_cell_is_no_disturbed_run() -> None:
     assert conditions.disturbed([row(0.05, 0.03)] * 9 + [row(5, 0.5)]) == ""
