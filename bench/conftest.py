@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -19,7 +18,7 @@ from stats.arguments import as_typed
 from . import CHECKOUT, interrupts, terminal
 from .cases.cells import Cell
 from .cases.outcome import FAILURES
-from .runs.begin import begin
+from .runs.begin import Finished, begin
 from .runs.listing import show_plan, show_registry
 from .runs.measuring import Measuring
 from .runs.progress import Progress
@@ -33,7 +32,6 @@ from .workers.client import Setting, Variant, WorkerClient
 __all__ = ["pytest_addoption"]
 
 RUN = pytest.StashKey[Run]()
-PROGRESS = pytest.StashKey[Progress]()
 
 UNSAVED = ("help", "collectonly", "attention_list", "attention_dry_run")
 """Options with which nothing is measured, and so nothing saved."""
@@ -50,44 +48,38 @@ def _usage_errors() -> Iterator[None]:
 
 @_usage_errors()
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    """Handle `--list` and `--dry-run`, which end the session."""
-    terminal.prepare()
+    """Build the run. `--list`, `--dry-run`, and a run to resume that is finished, end the session."""
     refuse_unused(config)
     try:
-        if config.getoption("attention_list"):
-            show_registry()
-            return 0
-        if config.getoption("attention_dry_run"):
-            show_plan(begin(config))
-            return 0
-    except OSError as error:
-        terminal.close()
-        raise UsageError(f"standard output: {error.strerror}") from None
+        run = config.stash[RUN] = begin(config)
+    except Finished as finished:
+        print(finished)
+        return int(any(it["reason"] in FAILURES for it in finished.skipped))
+    if config.getoption("attention_list") or config.getoption("attention_dry_run"):
+        try:
+            show_registry() if config.getoption("attention_list") else show_plan(run)
+        except OSError as error:
+            terminal.close()
+            raise UsageError(f"standard output: {error.strerror}") from None
+        return 0
+    if run.name and not any(map(config.getoption, UNSAVED)):
+        writable(run.folder)  # one line, before pytest's first
+    for option, what in (("save_traces", "--save-traces saves traces with"), ("report", "--report makes the page of")):
+        if config.getoption(option) and not run.name:
+            raise UsageError(f"{what} a run: name it, with --benchmark-save=NAME")
     interrupts.raise_from_now_on()
     return None
 
 
 @pytest.hookimpl(tryfirst=True)
-@_usage_errors()
 def pytest_configure(config: pytest.Config) -> None:
-    run = config.stash[RUN] = begin(config)
-    if run.name and not any(map(config.getoption, UNSAVED)):
-        writable(run.folder)  # one line, before pytest's first
-    for option, what in (("save_traces", "--save-traces saves traces with"), ("report", "--report makes the page of")):
-        if config.getoption(option) and not (run.name or config.getoption("resume")):
-            raise UsageError(f"{what} a run: name it, with --benchmark-save=NAME")
     config.option.benchmark_storage = f"file://{CHECKOUT / 'bench'}"  # pytest-benchmark creates it, even for --help
-    config.option.no_header |= not run.ended  # pytest-benchmark's would show its timer, rounds and warm-up, unused here
-    progress = config.stash[PROGRESS] = Progress(run)
+    config.option.no_header = True  # pytest-benchmark's would show its timer, rounds and warm-up, unused here
+    config.option.tbstyle = "no"  # failed cells have one sentence
+    run = config.stash[RUN]
+    progress = Progress(run)
+    run.tell = progress.tell
     config.pluginmanager.register(progress, "attention-progress")
-
-
-def pytest_report_header(config: pytest.Config) -> str | None:
-    """Return the header line of a finished run."""
-    if not config.stash[RUN].ended:
-        return None
-    name = config.getoption("resume")
-    return f"run {name} is finished: nothing is left to measure (--benchmark-save={name}: once more)"
 
 
 class CellTest(pytest.Item):
@@ -147,13 +139,10 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
 @_usage_errors()
 def _measure(config: pytest.Config, run: Run, cells: list[Cell]) -> None:
     """Measure all cells without results; after an interruption, rows are built from the samples taken so far."""
-    tell = config.stash[PROGRESS].tell
     for cell in cells:
-        if cell.key not in run.known and (why := skip_of(cell)):
+        if cell.key not in run.skipped and (why := skip_of(cell)):
             run.add_skipped(cell, why)
-            if why.reason in FAILURES:
-                tell(run.skip_line(cell, why))
-    left = [cell for cell in cells if cell.key not in run.known]
+    left = [cell for cell in cells if cell.key not in run.skipped]
     if not left:
         run.ended = True
         return
@@ -162,7 +151,7 @@ def _measure(config: pytest.Config, run: Run, cells: list[Cell]) -> None:
     setting = Setting(folder, None, timeout, deterministic=deterministic)
     seed, fail_fast = config.getoption("shuffle"), bool(config.getoption("maxfail"))
     try:
-        Measuring(run, left, lambda: WorkerClient(Variant("run"), setting), seed, fail_fast, tell).measure()
+        Measuring(run, left, lambda: WorkerClient(Variant("run"), setting), seed, fail_fast).measure()
         run.ended = True
     finally:
         run.finish()
@@ -174,7 +163,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     run = session.config.stash[RUN]
     if session.config.getoption("collectonly"):
         return
-    if run.name and run.known and not run.unsaved:
+    if run.name and (run.finished or run.skipped) and not run.unsaved:
         of_file = {
             "commit_info": get_commit_info(),
             "benchmarks": run.rows,
@@ -190,8 +179,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Drop buffered output if its reader has gone; then, with `--report`, build the page of this run, if any."""
-    sys.stdout.flush()
+    """With `--report`, build the page of this run, if any."""
     run = config.stash.get(RUN, None)
     if run and run.saved and run.complete and config.getoption("report"):
         import_module("reports.__main__").main([str(run.saved), "--quiet"])  # the run has printed its table

@@ -87,7 +87,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if not command:
         return completion(rest)
-    sys.stdout.flush()
     named = os.environ | {"ATTENTION_BENCH_COMMAND": name}  # makes `stats.arguments.as_typed` print `attention-bench`
     os.execve(sys.executable, [sys.executable, *command, *rest], named)
 

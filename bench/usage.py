@@ -1,4 +1,6 @@
-"""pytest plugin that is loaded before others: an error in the command line is one line, also in their options."""
+"""pytest plugin that is loaded before others: an error in the command line is one line, also in their options; standard
+output may be closed.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,14 @@ from typing import NoReturn
 
 import pytest
 
+from . import terminal
 from .cases.axes import nearest
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Make pytest report command-line errors without its usage text and folders."""
+    terminal.prepare()  # before pytest's capture keeps the stream, to put it back
 
     def error(message: str) -> NoReturn:
         own = [name for option in parser.getgroup("attention").options for name in option.names()]

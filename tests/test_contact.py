@@ -30,18 +30,18 @@ from bench.cases.sweep import SWEEPS
 from bench.runs import saving
 from bench.runs.begin import _command
 from bench.runs.measuring import Measuring
+from bench.runs.pool import WorkerPool
 from bench.runs.progress import skips
 from bench.runs.remaining import (
     END,
     remaining,
     seconds_of_check,
 )
-from bench.runs.rows import Found
+from bench.runs.rows import Found, Sample
 from bench.runs.run import Run
 from bench.selection.choice import _declared, impls_named, skip_of
 from bench.selection.options import ASKED, Selection
 from bench.timing.engine import VISITS
-from bench.timing.malloc import KEEP
 from reports import __main__ as reports_main
 from stats import arguments
 
@@ -262,12 +262,15 @@ def test_the_time_left_is_that_of_checks_and_visits_to_come() -> None:
     assert left[0] - left[len(cells)] == pytest.approx(len(cells) * seconds_of_check(cells[0], 1e-6), rel=0.3)
 
 
-def test_timed_calls_with_kept_pages_are_planned_shorter_than_checked_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_is_planned_by_its_timed_blocks_once_there_are_some() -> None:
+    """Checked calls fault pages, and may run beside another worker."""
     cell = Cell(impls.get("fused"), Case.of(T=4096, H=8, D_h=64, threads=2))
-    run, left = beginning(cell), []
-    run.found = {cell.key: Found(seconds=1.3, columns={"peak_bytes": 1 << 30})}
-    for settings in ({}, KEEP):
-        monkeypatch.setattr("bench.runs.remaining.chosen", lambda settings=settings: settings)
+    run, left = beginning(cell, processes=2), []
+    run.found = {cell.key: Found(seconds=1.3)}
+    for visit in range(VISITS - 1):
+        run.add_visit(0, visit, cell.case.id, {})
+    for seconds in (1.3, 0.7):
+        run.found[cell.key].samples = [Sample(seconds, 0, 0, 0, seconds, 0.0, 1, 0.0, 0.0, 0.0)]
         left.append(remaining(run))
     assert left[1] < 0.8 * left[0]
 
@@ -288,6 +291,27 @@ def test_a_closed_pipe_does_not_change_the_exit_code(monkeypatch: pytest.MonkeyP
     print("→" * 100_000, flush=True)  # neither the pipe nor the encoding is an error
     print("and more", flush=True)
     stream.close()
+
+
+@pytest.mark.parametrize("reader", ["closed", "gone"])
+def test_pytest_ends_quietly_without_a_standard_output(reader: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "pytest", "--collect-only", "tests/test_conditions.py"]
+    close = (lambda: os.close(1)) if reader == "closed" else None
+    done = subprocess.run(
+        command, cwd=CHECKOUT, env=environment(), stdout=writing, stderr=subprocess.PIPE, preexec_fn=close, text=True
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_installed_command_needs_no_standard_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = mock.Mock()
+    monkeypatch.setattr(os, "execve", begun)
+    monkeypatch.setattr(sys, "stdout", None)
+    console.main(["list"])
+    begun.assert_called_once()
 
 
 def test_ctrl_c_and_a_full_disk_end_a_command_in_one_line(
@@ -329,10 +353,11 @@ def test_commands_are_printed_as_they_work_in_the_current_folder(
 
 
 @pytest.mark.parametrize(
-    "typed", ["bench --T 16", "{suite} --T 16", "-c x.toml --rootdir=/x {suite} --T 16", "--T 16 {suite}/"]
+    "typed",
+    [["bench", "--T", "16"], [BENCH, "--T", "16"], [*console.PYTEST[2:], "--T", "16"], ["--T", "16", f"{BENCH}/"]],
 )
-def test_the_command_of_a_run_is_kept_as_in_the_checkout(typed: str) -> None:
-    assert _command(typed.format(suite=BENCH).split(), CHECKOUT) == "pytest bench/ --T 16"
+def test_the_command_of_a_run_is_kept_as_in_the_checkout(typed: list[str]) -> None:
+    assert _command(typed, CHECKOUT) == "pytest bench/ --T 16"
 
 
 @pytest.mark.parametrize(
@@ -447,17 +472,17 @@ def test_ctrl_c_in_a_run_says_how_much_is_kept(
     in_process: None, at_a_shell: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(measuring: Measuring) -> None:
-        with measuring._pools([0]) as pools:
-            measuring._check(pools)
-        measuring._run.add_visit(0, 0, next(iter(measuring._cases)), {})  # the first of six
+        pool = WorkerPool(measuring._run, 0, measuring._start)
+        measuring._pools = [pool]
+        pool.wait_until_ready()
+        measuring._check()
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Measuring, "measure", interrupted)
     small = ("--impl", "sdpa,fused", "--T", "16", "--H", "2", "--dtype", "float32")
     done = at_a_shell.runpytest_inprocess(BENCH, *small, "--benchmark-save=x")
     assert done.ret == pytest.ExitCode.INTERRUPTED
-    kept = "2 of 2 cells checked, 17% of the timing done"
-    assert f"unfinished, and kept: {kept}; `--resume x` continues" in done.outlines
+    assert "unfinished, and kept: 2 of 2 cells checked; `--resume x` continues" in done.outlines
     assert not any("KeyboardInterrupt" in line for line in done.outlines)  # and where in the code it was
 
 

@@ -10,7 +10,6 @@ import psutil
 import pytest
 
 from bench.runs import doctor
-from bench.timing.devices import host
 
 
 @dataclass
@@ -67,20 +66,6 @@ def test_the_governor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
     (folder / "scaling_governor").write_text(f"{kind}\n")
     (remark,) = doctor.governor()
     assert (remark.found, bool(remark.advice)) == (kind, disturbs)
-
-
-def test_little_free_memory_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "CGROUP", tmp_path)
-    (tmp_path / "memory.max").write_text(f"{1 << 30}\n")
-    (tmp_path / "memory.current").write_text(f"{1 << 29}\n")
-    (remark,) = doctor.memory()
-    assert (remark.found, bool(remark.advice)) == ("0.5 GiB free", True)
-
-
-def test_a_compiler_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    (remark,) = doctor.compiler()
-    assert remark.advice == "compiled forms on the CPU need one: install g++"
 
 
 def test_the_exit_code_says_whether_something_disturbs(

@@ -68,7 +68,11 @@ def test_a_disk_that_fills_up_ends_the_run_with_one_line(tmp_path: Path, monkeyp
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Journal, "add", full)
-    for write in (lambda: run.add_visit(0, 0, cell.case.id, {}), lambda: run.add_begin(cell), run.sample_machine):
+    for write in (
+        lambda: run.add_visit(0, 0, cell.case.id, {}),
+        lambda: run.add({"begin": cell.key}),
+        run.sample_machine,
+    ):
         with pytest.raises(pytest.exit.Exception, match="journal: No space left on device"):
             write()
         assert run.unsaved and run.unsaved.errno == errno.ENOSPC

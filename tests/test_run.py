@@ -145,7 +145,8 @@ def test_a_second_run_is_begun_by_resume_and_compared(
     in_process: None, suite: Suite, small: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(small[0] / "results", tmp_path / "results")
-    second = suite("--resume", "y", *SMALL)
+    monkeypatch.setitem(sys.modules, "commands.summary", None)  # a node of a cluster has neither it nor pandas
+    second = suite("--resume", "y", "--no-summary", *SMALL)
     assert second.returncode == 0 and "4 passed" in second.stdout
     assert not re.search("warning", second.stdout + second.stderr, re.IGNORECASE)
     files = run_files(tmp_path)
@@ -154,9 +155,7 @@ def test_a_second_run_is_begun_by_resume_and_compared(
     assert compared.returncode == 0 and compared.stdout.count("sdpa-B1-T16") == 2
     again = suite("--resume", "y", "--benchmark-save=y")
     assert again.returncode == 0 and run_files(tmp_path) == files
-    assert "run y is finished: nothing is left to measure (--benchmark-save=y: once more)" in again.stdout
-    monkeypatch.setitem(sys.modules, "commands.summary", None)  # a node of a cluster has neither it nor pandas
-    assert suite("--resume", "y", "--no-summary").returncode == 0
+    assert again.stdout.strip() == "run y is finished: nothing is left to measure (--redo measures it once more)"
     assert "started with other options" in one_line(suite("--resume", "y", "--T", "8"))
 
 
@@ -310,10 +309,11 @@ def test_a_run_begun_by_other_code_is_begun_anew_or_refused(
     assert data["complete"] and data["timing"]["precision"] == 0.5
     assert [row["extra_info"]["impl"] for row in data["benchmarks"]] == ["mine", "sdpa"]
     assert not list(tmp_path.glob("results/*/*.journal"))
-    assert "run x is finished" in one_line(resumed("--redo"))
     assert resumed().returncode == 0  # nothing is left to do
     refused = one_line(resumed(changed=True))
-    assert "code or cases have changed since run x was started; --benchmark-save=x measures it once more" in refused
+    assert "code or cases have changed since run x was started; --redo starts it again" in refused
+    assert resumed("--redo").returncode == 0
+    assert [json.loads(path.read_text())["command"] for path in run_files(tmp_path)] == [data["command"]] * 2
 
 
 def test_a_run_is_resumed_where_only_code_changed_that_decides_no_result(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -15,10 +13,8 @@ import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Skip
-from bench.runs import measuring
-from bench.runs.journal import Journal
-from bench.runs.rows import Found
-from bench.runs.traces import on_disk, save_trace
+from bench.runs.measuring import Measuring
+from bench.runs.traces import trace_path
 from bench.workers.tasks import Tasks
 
 from .conftest import Suite, run_files, run_of
@@ -26,15 +22,11 @@ from .conftest import Suite, run_files, run_of
 CELL = Cell(impls.get("fused"), Case.of(T=16, H=2, D_h=16))
 
 
-def traced(folder: Path, cell: Cell, write: Callable[..., object]) -> Any:
-    """Save the trace of a cell of a run with results in that folder; returns its path in the row."""
+def path_in(folder: Path, cell: Cell) -> Path:
+    """Return the path of the trace of a cell of a run with results in that folder."""
     run = run_of(cell, folder=folder / "machine", name="x")
-    run.journal, run.found = Journal(folder / "x.1-1.journal"), {cell.key: Found(columns={"operators": 10})}
-    return save_trace(run, cell, write)["trace"]
-
-
-def interrupted(*_: object) -> None:
-    raise KeyboardInterrupt
+    run.journal = mock.Mock(path=folder / "x.1-1.journal")
+    return folder / trace_path(run, cell)
 
 
 def operators_in(path: Path) -> set[str]:
@@ -50,12 +42,11 @@ def test_every_row_names_its_trace_and_is_otherwise_the_same(
     (tmp_path / "own.py").write_text("from torch.nn.functional import scaled_dot_product_attention as sdpa\n")
     cells = ("--impl", "loop,fused,ö+x=own:sdpa", "--T", "64", "--H", "1", "--dtype", "float32")
     with monkeypatch.context() as patch:
-        patch.setattr(measuring, "save_trace", interrupted)
+        patch.setattr(Measuring, "_trace", mock.Mock(side_effect=KeyboardInterrupt))
         assert suite("--save-traces", "--benchmark-save=x", *cells).returncode == 2
     traced = suite("--resume", "x")
     assert traced.returncode == 0, traced.stdout
-    assert traced.stdout.count("no trace of 1 cells (loop): more than 10,000 operators a call") == 1
-    assert "traces: 2, for `tensorboard --logdir " in traced.stdout
+    assert "traces: 2 of 3 cells, for `tensorboard --logdir " in traced.stdout
     data = json.loads(run_files(tmp_path)[-1].read_text())
     found = {row["extra_info"]["impl"]: row["extra_info"] for row in data["benchmarks"]}
     assert "trace" not in found.pop("loop")
@@ -70,7 +61,8 @@ def test_every_row_names_its_trace_and_is_otherwise_the_same(
 def test_the_traced_call_is_the_timed_call(tasks: Tasks, tmp_path: Path) -> None:
     case = Case.of(T=16, H=2, D_h=16, mode="backward", dropout=0.1)
     tasks.prepare("x", "fused", case.columns())
-    names = operators_in(tmp_path / traced(tmp_path, Cell(impls.get("fused"), case), partial(tasks.trace, "x")))
+    tasks.trace("x", str(path := path_in(tmp_path, Cell(impls.get("fused"), case))))
+    names = operators_in(path)
     assert any("MmBackward0" in name for name in names)
     assert any("dropout" in name for name in names)
 
@@ -79,23 +71,12 @@ def test_a_trace_that_cannot_be_written_says_why(tasks: Tasks, tmp_path: Path) -
     (tmp_path / "traces").write_text("a file")
     tasks.prepare("x", "fused", CELL.case.columns())
     with pytest.raises(Skip, match=f"^{tmp_path / 'traces'}.*: Not a directory$"):
-        traced(tmp_path, CELL, partial(tasks.trace, "x"))
+        tasks.trace("x", str(path_in(tmp_path, CELL)))
 
 
-def test_names_on_disk_are_safe_and_stay_apart() -> None:
-    names = [
-        "fused+compile",
-        "B1-T16-mask=causal+padding",
-        "..",
-        "a/b",
-        "a_b",
-        "力",
-        "x" * 300,
-        "x" * 301,
-        "con\n",
-    ]
-    found = [on_disk(name) for name in names]
-    assert len(set(found)) == len(names)
-    assert found[:2] == names[:2]
-    assert all(name.isascii() and name[0] != "." and not set(name) & set('/\\:*?"<>|\n ') for name in found)
-    assert max(map(len, found)) < 250
+def test_paths_are_safe_and_stay_apart(tmp_path: Path) -> None:
+    names = ["fused+compile", "..", "a/b", "a_b", "力", "con\n"]
+    found = [path_in(tmp_path, Cell(impls.make(name, lambda q, k, v: q), CELL.case)) for name in names]
+    assert len({*found}) == len(names) == len([path for path in found if path.parent == found[0].parent])
+    assert found[0].name == "fused+compile.pt.trace.json.gz" and found[0].parent.name == CELL.case.id
+    assert all(path.name.isascii() and not {*path.name} & {*'/\\:*?"<>|\n '} for path in found)

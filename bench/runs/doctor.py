@@ -15,8 +15,6 @@ from rich.text import Text
 
 from stats.arguments import Parser, as_typed
 
-from ..selection.choice import cpp_compiler
-from ..timing.devices import free_bytes
 from ..timing.devices.nvml import IDLE, SETTINGS, opened, words
 from ..timing.machine import fingerprint
 
@@ -29,7 +27,6 @@ WATCH = 1.0
 UNEVEN = 1.25
 """Ratio of the 90th percentile to the shortest time of fixed work, above which the machine is uneven."""
 
-FREE_GIB = 2.0
 CPUS = Path("/sys/devices/system/cpu")
 
 
@@ -67,12 +64,10 @@ def others() -> Iterator[Remark]:
     for process in seen:
         _share(process)  # the first reading only starts the count
     sleep(WATCH)
-    busy = sorted(((_share(process), process) for process in seen), key=lambda pair: -pair[0])
-    named = [
-        f"{process.info['name']} (pid {process.pid}) {share:.0%} of a core" for share, process in busy if share > BUSY
-    ]
-    advice = "stop them, or measure when they are done" if named else None
-    yield Remark("other load", ", ".join(named[:5]) or "no other process computes", advice)
+    shares = sorted(((_share(process), process) for process in seen), key=lambda pair: -pair[0])
+    busy = [f"{it.info['name']} (pid {it.pid}) {share:.0%} of a core" for share, it in shares if share > BUSY]
+    advice = "stop them, or measure when they are done" if busy else None
+    yield Remark("other load", ", ".join(busy[:5]) or "no other process computes", advice)
 
 
 def pieces() -> list[float]:
@@ -89,12 +84,8 @@ def evenness() -> Iterator[Remark]:
     ordered = sorted(pieces())
     middle, high = (ordered[len(ordered) * tenths // 10] / ordered[0] for tenths in (5, 9))
     found = f"the same work takes {middle:.2f} times its shortest, {high:.2f} or more one time in ten"
-    advice = (
-        "something shares the cores: runs differ by as much; for small differences use `python -m bench ab`"
-        if high > UNEVEN
-        else None
-    )
-    yield Remark("evenness", found, advice)
+    advice = "something shares the cores: runs differ by as much; for small differences use `python -m bench ab`"
+    yield Remark("evenness", found, advice if high > UNEVEN else None)
 
 
 def threads() -> Iterator[Remark]:
@@ -111,29 +102,12 @@ def governor() -> Iterator[Remark]:
     yield Remark("governor", ", ".join(sorted(kinds)) or "not visible (a virtual machine, or not Linux)", advice)
 
 
-def memory() -> Iterator[Remark]:
-    """Report free memory, of which a container may have a part."""
-    free = free_bytes("cpu") / 2**30
-    advice = "long sequences won't fit, or be swapped: close something" if free < FREE_GIB else None
-    yield Remark("memory", f"{free:.1f} GiB free", advice)
-
-
-def compiler() -> Iterator[Remark]:
-    """Report the compiler that compiled forms on the CPU need."""
-    found = cpp_compiler()
-    yield Remark("C++ compiler", found or "none", None if found else "compiled forms on the CPU need one: install g++")
-
-
 def gpus() -> Iterator[Remark]:
     """Report clocks and throttling of every GPU, by NVML."""
     for index, gpu in enumerate(opened().all()):
-        advice = (
-            "others use this GPU"
-            if (gpu.busy_percent or 0) > 5
-            else "its clocks are held back: let it cool down"
-            if gpu.held_back
-            else None
-        )
+        advice = "others use this GPU" if (gpu.busy_percent or 0) > 5 else None
+        if gpu.held_back:
+            advice = "its clocks are held back: let it cool down"
         clock = f"{gpu.sm_mhz} of {gpu.sm_mhz_most} MHz{', as set' * bool(gpu.reasons & SETTINGS & ~IDLE)}"
         found = f"{clock}, {gpu.busy_percent} % busy, throttled: {', '.join(words(gpu.throttling)) or 'no'}"
         yield Remark(f"GPU {index}", found, advice)
@@ -148,5 +122,5 @@ def _share(process: psutil.Process) -> float:
 
 
 CHECKS: tuple[Callable[[], Iterator[Remark]], ...] = (
-    others, evenness, threads, governor, memory, compiler, gpus,
+    others, evenness, threads, governor, gpus,
 )  # fmt: skip

@@ -11,7 +11,7 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -29,11 +29,11 @@ from ..selection.options import clock_text
 from ..timing.devices import free_bytes_elsewhere
 from ..timing.engine import VISITS, Visits, need
 from ..workers.client import Script, WorkerClient, checking, run_concurrently
-from .pool import Tell, WorkerPool, request
+from .pool import Ready, WorkerPool, request
 from .remaining import remaining
 from .rows import Found, samples_of
 from .run import Run
-from .traces import save_trace
+from .traces import MOST_OPERATORS, trace_path
 from .visit import Visit
 
 SIDE_BY_SIDE = 2
@@ -52,19 +52,13 @@ WORTH_A_POOL = 8
 class Measuring:
     """Measures the cells of a run that have no result yet.
 
-    `start` starts a worker process; `fail_fast` stops checking after the first failure.
+    `start` starts a worker process; `fail_fast` ends the run after the first failure.
     """
 
     def __init__(
-        self,
-        run: Run,
-        cells: Sequence[Cell],
-        start: Callable[[], WorkerClient],
-        seed: int | None,
-        fail_fast: bool,
-        tell: Tell,
+        self, run: Run, cells: Sequence[Cell], start: Callable[[], WorkerClient], seed: int | None, fail_fast: bool
     ):
-        self._run, self._tell, self._start, self._fail_fast = run, tell, start, fail_fast
+        self._run, self._start, self._fail_fast = run, start, fail_fast
         self._rng = random.Random(seed)
         self._visits = Visits(run.timing["cell_time"], run.processes)
         self._cells, self._cases = cells, grouped(cells, lambda case: case.id)
@@ -78,6 +72,8 @@ class Measuring:
         """When the time left was printed."""
         self._passed = defaultdict[str, set[str]](set)
         """Checks that each implementation has passed on probes, in any pool."""
+        self._pools: list[WorkerPool] = []
+        """Pools that are alive."""
         self._owner: dict[str, WorkerPool] = {}
         """Pool that checked each case, or would have: it times the case in a run of one process, and finishes it."""
 
@@ -91,15 +87,18 @@ class Measuring:
         """Measure all remaining cells. Raises `UsageError` if worker processes can't start."""
         self._run.sample_machine()
         for processes in self._batches():
-            last = self._run.processes - 1 in processes
-            open_ = self._unchecked() or any(map(self._open, processes))
-            if open_ or (last and any(map(self._lacks, self._cells))):
-                with self._pools(processes) as pools:
-                    self._check(pools)
-                    self._time(pools)
-                    if last:
-                        self._tell_precision()
-                        self._finish()
+            if any(map(self._open, processes)) or any(map(self._lacks, self._cells)):
+                with ExitStack() as stack:
+                    pools = (WorkerPool(self._run, process, self._start) for process in processes)
+                    self._pools = [stack.enter_context(closing(pool)) for pool in pools]
+                    for pool in self._pools:
+                        pool.wait_until_ready()
+                    self._check()
+                    if self._stops():
+                        return
+                    self._time()
+                    self._finish()
+        self._tell_precision()
         self._run.sample_machine()
 
     def _batches(self) -> list[list[int]]:
@@ -109,38 +108,32 @@ class Measuring:
         processes = list(range(self._run.processes))
         return [processes[first : first + self._alive] for first in processes[:: self._alive]]
 
-    @contextmanager
-    def _pools(self, processes: Sequence[int]) -> Iterator[list[WorkerPool]]:
-        """Start pools, which live as long as the block; raises `UsageError` if one can't import the implementations."""
-        with ExitStack() as stack:
-            started = (WorkerPool(self._run, process, self._start, self._tell) for process in processes)
-            pools = [stack.enter_context(closing(pool)) for pool in started]
-            for pool in pools:
-                pool.wait_until_ready()
-            yield pools
+    def _stops(self) -> bool:
+        """Whether a cell has failed in a run that ends then."""
+        return self._fail_fast and any(it["reason"] in FAILURES for it in self._run.skipped.values())
 
-    def _unchecked(self) -> list[Cell]:
-        return [cell for cell in self._cells if not self._run.settled(cell.key)]
-
-    def _check(self, pools: Sequence[WorkerPool]) -> None:
+    def _check(self) -> None:
         """Check cells: each pool takes cases that share probes. Those that ended a run come last, alone."""
-        unchecked = self._unchecked()
+        settled = self._run.settled
+        unchecked = [cell for cell in self._cells if cell.key not in settled]
         suspects = [cell for cell in unchecked if self._run.begun[cell.key]]
-        queue = shared_probes([cell for cell in unchecked if cell not in suspects], len(pools))
+        queue = shared_probes([cell for cell in unchecked if cell not in suspects], len(self._pools))
         self._owner = {}
         with accounted("check"):
-            run_concurrently([self._checking(pool, queue, backwards=i % 2 > 0) for i, pool in enumerate(pools)])
-            run_concurrently([self._checking(pools[0], [suspects])])
+            run_concurrently([self._checking(pool, queue, backwards=i % 2 > 0) for i, pool in enumerate(self._pools)])
+            run_concurrently([self._checking(self._pools[0], [suspects])])
         for i, case in enumerate(self._cases):  # of a resumed run
-            self._owner.setdefault(case, pools[i % len(pools)])
+            self._owner.setdefault(case, self._pools[i % len(self._pools)])
 
     def _checking(self, pool: WorkerPool, queue: list[list[Cell]], backwards: bool = False) -> Script:
         """Check groups of cells; `backwards`, so that another pool has passed the probes that both need."""
         while queue:
             group = queue.pop(0)
             for cell in _long_first(reversed(group)) if backwards else group:
+                if self._stops():
+                    return
                 self._owner.setdefault(cell.case.id, pool)
-                self._run.add_begin(cell)
+                self._run.add({"begin": cell.key})
                 held = cell.case.id in self._held
                 try:
                     passed = self._passed[cell.impl.name]
@@ -149,31 +142,28 @@ class Measuring:
                     )
                 except Skip as outcome:
                     pool.skip(cell, outcome)
-                    if self._fail_fast and outcome.reason in FAILURES:
-                        queue.clear()
-                        return
                 else:
                     self._run.add_found(cell, **reply)
-                    self._tell(self._run.line(cell, "checked"))
+                    self._run.tell_of(cell, "checked")
                     if held:
-                        pool.seconds[cell.key] = reply["seconds"]
+                        pool.ready[cell.key] = Ready(reply["seconds"])
                 self._tell_left("checking", ", timing included")
 
-    def _time(self, pools: Sequence[WorkerPool]) -> None:
+    def _time(self) -> None:
         """Make all visits of these processes, spread over their lifetime."""
-        if not any(self._open(pool.process) for pool in pools):
-            return
-        of_pools = [(pool, self._cases_of(pool)) for pool in pools]
+        of_pools = [(pool, self._cases_of(pool)) for pool in self._pools]
         with accounted("preparing"):
             run_concurrently([
-                pool.preparing([it for it in self._open(pool.process) if it.case.id in self._held.intersection(cases)])
+                pool.preparing([cell for case in cases if case in self._held for cell in self._checked(case)])
                 for pool, cases in of_pools
             ])  # fmt: skip
         for visit in range(VISITS):
             self._told = -math.inf
-            number = VISITS * (pools[0].process // self._alive) + visit + 1
+            number = VISITS * (self._pools[0].process // self._alive) + visit + 1
             for pool, cases in self._rng.sample(of_pools, len(of_pools)):
                 for case in self._rng.sample(cases, len(cases)):
+                    if (pool.process, visit, case) in self._run.visited:
+                        continue
                     self._tell_left(f"timing: visit {number} of {VISITS * len(self._batches())}")
                     with accounted("timing"):
                         self._visit(pool, case, visit)
@@ -184,7 +174,7 @@ class Measuring:
         """Print which part of the run is running, and the time left, unless that was printed lately."""
         if monotonic() - self._told > SILENT:
             self._told = monotonic()
-            self._tell(f"{part}, {clock_text(remaining(self._run))} left{more}")
+            self._run.tell(f"{part}, {clock_text(remaining(self._run))} left{more}")
 
     def _gpu_workloads(self, pool: WorkerPool, cell: Cell) -> dict[str, float]:
         """Return the seconds of GPU workloads, timed by a cell's process; empty on a CPU or if the process is lost."""
@@ -194,25 +184,22 @@ class Measuring:
         return {}
 
     def _cases_of(self, pool: WorkerPool) -> list[str]:
-        """Return the cases that a pool times: all, or in a run of one process those that it checked."""
-        return [case for case in self._cases if self._run.processes > 1 or self._owner[case] is pool]
+        """Return the cases that a pool has still to time: all, or in a run of one process those that it checked."""
+        cases = self._open(pool.process)
+        return [case for case in cases if self._run.processes > 1 or self._owner[case] is pool]
 
-    def _open(self, process: int) -> list[Cell]:
-        """Return the checked cells that a process has still to time."""
-        return [
-            cell
-            for case in self._cases
-            if any((process, visit, case) not in self._run.visited for visit in range(VISITS))
-            for cell in self._checked(case)
-        ]
+    def _open(self, process: int) -> list[str]:
+        """Return the cases whose last visit a process has still to make."""
+        return [case for case in self._cases if (process, VISITS - 1, case) not in self._run.visited]
 
     def _checked(self, case: str) -> list[Cell]:
-        """Return the cells of a case that can be timed."""
-        return [it for it in self._cases[case] if it.key in self._run.found and it.key not in self._run.skipped]
+        """Return the cells of a case that can be timed, the baseline implementation first."""
+        cells = [it for it in self._cases[case] if it.key in self._run.found and it.key not in self._run.skipped]
+        return sorted(cells, key=lambda cell: cell.impl.name != self._run.baseline_impl)
 
     def _visit(self, pool: WorkerPool, case: str, last: int) -> None:
-        """Make the visits of a case that are due at the `last`-th pass over all cases, and not yet made: that one. A case
-        that doesn't stay ready makes several visits at once, at the last of their passes.
+        """Make the visits of a case that are due at the `last`-th pass over all cases: that one. A case that doesn't stay
+        ready makes several at once, at the last of their passes.
         """
         size = 1 if case in self._held else VISITS // PREPARATIONS
         due = range(last + 1 - size, last + 1) if (last + 1) % size == 0 else ()
@@ -227,69 +214,68 @@ class Measuring:
         for index, of_visit in found.items():
             self._run.add_visit(pool.process, index, case, of_visit)
 
-    def _needs(self, group: Sequence[Cell]) -> dict[Key, float]:
-        """Return the share of the usual time for each cell; the baseline gets the largest share of all."""
-        needs = need(self._half_widths(group), self._run.timing["precision"])
-        return needs | {group[0].key: max(needs.values(), default=1.0)}
-
     def _groups(self, case: str) -> Iterator[list[Cell]]:
-        """Yield groups of a case's cells that fit in memory together, each with the baseline implementation first."""
+        """Yield groups of a case's cells that fit in memory together, the first cell in each."""
         cells = self._checked(case)
-        base = [cell for cell in cells if cell.impl.name == self._run.baseline_impl]
-        others = [cell for cell in cells if cell not in base]
-        most = max(2, int(self._free / 3 / held_bytes(self._cases[case][0].case))) - len(base)
-        for first in range(0, len(others) or len(base), most):
-            yield base + others[first : first + most]
+        others = max(1, int(self._free / 3 / held_bytes(self._cases[case][0].case)) - 1)
+        for at in range(1, max(2, len(cells)), others) if cells else ():
+            yield [cells[0], *cells[at : at + others]]
 
     def _half_widths(self, cells: Sequence[Cell]) -> dict[Key, float]:
         """Return the half-width of each cell's ratio to the first, from the visits so far."""
         (_, base), *others = ((cell.key, samples_of(self._run.samples(cell.key))) for cell in cells)
         return {key: half_width(ratios.paired(other, base)) for key, other in others}
 
+    def _needs(self, group: Sequence[Cell]) -> dict[Key, float]:
+        """Return the share of the usual time for each cell; the first gets the largest share of all."""
+        needs = need(self._half_widths(group), self._run.timing["precision"])
+        return needs | {group[0].key: max(needs.values(), default=1.0)}
+
     def _tell_precision(self) -> None:
         """Print for every case why its timing ended: the precision was reached, or the time was used up."""
         precision = self._run.timing["precision"]
         for case in self._cases:
-            widths = [
-                (width, key[0]) for group in self._groups(case) for key, width in self._half_widths(group).items()
-            ]
-            if widths:
-                width, widest = max(widths)
-                ended = "" if width <= precision else f"out of time: {widest} "
-                self._tell(f"{case}  {ended}\N{PLUS-MINUS SIGN}{width:.1%} from its visits")
+            if len(cells := self._checked(case)) > 1:
+                (impl, _), width = max(self._half_widths(cells).items(), key=lambda it: it[1])
+                ended = "" if width <= precision else f"out of time: {impl} "
+                self._run.tell(f"{case}  {ended}\N{PLUS-MINUS SIGN}{width:.1%} from its visits")
 
     def _lacks(self, cell: Cell) -> set[str]:
         """Return which of the columns measured after the timing, `cold_s` and `trace`, a timed cell still lacks."""
         if cell.key in self._run.skipped or not self._run.samples(cell.key):
             return set()
+        known = self._run.found[cell.key].columns
         wants_more = cell.case.device != "cpu" or "model" in self._run.asked  # hot beside cold
-        wanted = [*["cold_s"] * wants_more, *["trace"] * self._run.traced]
-        return {*wanted} - self._run.found[cell.key].columns.keys()
+        wants_trace = self._run.traced and known["operators"] <= MOST_OPERATORS
+        return {*["cold_s"] * wants_more, *["trace"] * wants_trace} - known.keys()
 
     def _finish(self) -> None:
         """Take further measurements: single cold calls, graphs, and traces."""
-        run, untraced = self._run, dict[str, list[str]]()
         lacking = {cell: lacks for cell in self._cells if (lacks := self._lacks(cell))}
-        self._told = -math.inf
         for cell, lacks in lacking.items():
             self._tell_left(f"finishing: {len(lacking)} of {len(self._cells)} cells under further conditions")
             pool = self._owner[cell.case.id]
-            pool.prepare([cell])
-            if "cold_s" in lacks and cell.key not in run.skipped:
-                hot = run.found[cell.key].usual
+            if "cold_s" in lacks:
+                hot = self._run.found[cell.key].usual
                 if (more := pool.attempt("more", cell, hot_s=hot)) is not None:
-                    run.rooflines.restore(more.pop("rooflines", []))
-                    run.add_found(cell, columns=more)
-            if "trace" in lacks and cell.key not in run.skipped:
-                try:
-                    run.add_found(cell, columns=save_trace(run, cell, partial(pool.ask, "trace", cell)))
-                except Skip as outcome:
-                    pool.replace_lost(cell, outcome)
-                    untraced.setdefault(str(outcome), []).append(cell.impl.name)
+                    self._run.rooflines.restore(more.pop("rooflines", []))
+                    self._run.add_found(cell, columns=more)
+            if "trace" in lacks and pool.prepared(cell):
+                self._trace(pool, cell)
             if cell.case.id not in self._held:
                 pool.drop([cell])
-        for why, names in untraced.items():
-            self._tell(f"no trace of {len(names)} cells ({', '.join(dict.fromkeys(names))}): {why}")
+
+    def _trace(self, pool: WorkerPool, cell: Cell) -> None:
+        """Save a trace of one more call of a cell. Without one it keeps its row."""
+        path = trace_path(self._run, cell)
+        try:
+            with accounted("traces"):
+                pool.ask("trace", cell, path=str(self._run.folder.parent / path))
+        except Skip as outcome:
+            self._run.tell_of(cell, f"no trace: {outcome}")
+            pool.replace_lost(cell, outcome)
+        else:
+            self._run.add_found(cell, columns={"trace": path})
 
 
 def shared_probes(cells: Sequence[Cell], pools: int) -> list[list[Cell]]:

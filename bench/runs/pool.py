@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,10 +16,20 @@ from ..selection.errors import UsageError
 from ..workers.client import Lost, NamedWorkers, Reply, Request, Script, WorkerClient, run_concurrently
 from .run import Run
 
-Tell = Callable[[str], None]
-
 SHARED = ""
 """Name of the shared process."""
+
+
+@dataclass
+class Ready:
+    """What is known of a cell that is ready to be timed in a process."""
+
+    seconds: float
+    """Seconds of one call, the shortest so far: beside a busy worker calls take longer."""
+    renewed: bool = False
+    """Whether its tensors were moved elsewhere in memory."""
+    tested: bool = False
+    """Whether it was tested for cached results."""
 
 
 @dataclass
@@ -29,19 +40,13 @@ class WorkerPool:
     process: int
     """Index among the run's `--processes`, each of which is one pool."""
     start: Callable[[], WorkerClient]
-    tell: Tell
     number: int = field(init=False)
     """Number in `sample_processes`, unique among the run's shared processes. An isolated implementation has the number
     of the shared process with which it is interleaved.
     """
-    seconds: dict[Key, float] = field(default_factory=dict)
-    """Seconds of one call of each cell that is ready to be timed."""
-    renewed: set[Key] = field(default_factory=set)
-    """Cells whose tensors were moved elsewhere in memory."""
-    grown: set[Key] = field(default_factory=set)
-    """Cells timed since the process last returned its free memory: their calls need not grow the heap."""
-    tested: set[Key] = field(default_factory=set)
-    """Cells tested for cached results."""
+    visit: int = 0
+    """Number in `sample_visits`; a new one once the shared process was replaced."""
+    ready: dict[Key, Ready] = field(default_factory=dict)
     _last: WorkerClient | None = None
     """Client of the latest request."""
 
@@ -77,34 +82,39 @@ class WorkerPool:
         return client.ask(do, what=" ".join(cell.key), **details)
 
     def attempt(self, do: str, cell: Cell, **details: Any) -> Reply | None:
-        """Send a request as `ask` does; if it fails, skip the cell and return None."""
+        """Send a request as `ask` does, after the cell was prepared; if that or the request fails, skip the cell and return
+        None.
+        """
+        if (ready := self.prepared(cell)) is None:
+            return None
         try:
-            return self.ask(do, cell, **details)
+            reply = self.ask(do, cell, **details)
         except Skip as outcome:
             self.skip(cell, outcome)
             return None
+        call: float = reply.get("fastest") or reply.get("seconds") or math.inf
+        ready.seconds = min(ready.seconds, call)
+        return reply
 
-    def prepare(self, cells: Sequence[Cell]) -> None:
-        """Prepare cells for timing; those that fail are skipped."""
-        run_concurrently([self.preparing(cells)])
+    def prepared(self, cell: Cell) -> Ready | None:
+        """Prepare a cell for timing, unless it is ready; returns None if it is skipped."""
+        run_concurrently([self.preparing([cell])])
+        return None if cell.key in self.run.skipped else self.ready[cell.key]
 
     def preparing(self, cells: Sequence[Cell]) -> Script:
-        """Prepare cells, as a script that runs in parallel with those of other pools. A cell whose process was replaced
-        meanwhile is prepared again.
-        """
-        while left := [it for it in cells if it.key not in self.seconds and it.key not in self.run.skipped]:
-            cell = left[0]
-            try:
-                reply = yield Request(self.client(cell), "prepare", request(cell))
-            except Skip as outcome:
-                self.skip(cell, outcome)
-            else:
-                self.seconds[cell.key] = reply["seconds"]
+        """Prepare cells, as a script that runs in parallel with those of other pools; those that fail are skipped."""
+        for cell in cells:
+            if cell.key not in self.ready and cell.key not in self.run.skipped:
+                try:
+                    reply = yield Request(self.client(cell), "prepare", request(cell))
+                except Skip as outcome:
+                    self.skip(cell, outcome)
+                else:
+                    self.ready[cell.key] = Ready(reply["seconds"])
 
     def skip(self, cell: Cell, outcome: Skip) -> None:
         """Record why a cell has no row; replace the process if the cell ended it."""
         self.run.add_skipped(cell, outcome)
-        self.tell(self.run.skip_line(cell, outcome))
         self.replace_lost(cell, outcome)
 
     def replace_lost(self, cell: Cell, outcome: Skip) -> None:
@@ -113,19 +123,16 @@ class WorkerPool:
             return
         name = self._name(cell.impl.name)
         self._last = None
-        self.grown.clear()
-        self.renewed = {key for key in self.renewed if self._name(key[0]) != name}
-        self.seconds = {key: seconds for key, seconds in self.seconds.items() if self._name(key[0]) != name}
+        self.ready = {key: it for key, it in self.ready.items() if self._name(key[0]) != name}
         if name == SHARED:
-            self.number = self.run.next_number("process")
+            self.number, self.visit = self.run.next_number("process"), self.run.next_number("visit")
         _await_imports(self._workers.replace, name)
 
     def drop(self, cells: Sequence[Cell]) -> None:
         """Release the tensors of cells."""
         for cell in cells:
-            if self.seconds.pop(cell.key, None) is not None:
+            if self.ready.pop(cell.key, None):
                 self.ask("drop", cell)
-                self.grown.clear()
 
     def close(self) -> None:
         self._workers.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from time import monotonic
@@ -19,7 +19,7 @@ from .run import Run
 
 
 class Progress:
-    """Replaces pytest's dots by a line for every checked cell and for every visit."""
+    """Replaces pytest's dots by a line for every checked cell and for every visit, and tracebacks by a sentence."""
 
     def __init__(self, run: Run):
         self.run = run
@@ -47,43 +47,34 @@ class Progress:
         if self.reporter:
             self.reporter.write(f"[{monotonic() - self.began:4.0f} s] {text}\n", flush=True)
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_terminal_summary(
-        self, terminalreporter: pytest.TerminalReporter, exitstatus: int
-    ) -> Generator[None, None, None]:
-        """Leave out pytest's summary of failed cells, which have one sentence and no traceback."""
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
         self.over = True
-        failed = terminalreporter.stats.pop("failed", None)
-        yield
-        if failed:
-            terminalreporter.stats["failed"] = failed
         if not terminalreporter.no_summary:
             terminalreporter.ensure_newline()
             self._show(terminalreporter, exitstatus)
 
-    def _show(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
-        run, rows, headline = self.run, self.run.rows, ""
-        if rows:
-            every = terminalreporter.config.getoption("verbose") > 0
-            table, headline = import_module("commands.summary").of_run(run.top_level() | {"benchmarks": rows}, every)
-            terminalreporter.write(f"{table}\n\n")
-        of_machine = drifting(run.workload.drift()) if rows else None, conditions.disturbed(rows)
-        for line in (*skips(run.skips), _spent(), unverified(run.selection.device), *of_machine, traced(run)):
-            if line:
-                terminalreporter.write_line(line)
+    def _show(self, out: pytest.TerminalReporter, exitstatus: int) -> None:
+        run, headline, lines = self.run, "", [*skips(self.run.skips), _spent(), unverified(self.run.selection.device)]
+        if run.rows:
+            of_run, every = import_module("commands.summary").of_run, out.config.getoption("verbose") > 0
+            table, headline = of_run(run.top_level() | {"benchmarks": run.rows}, every)
+            out.write(f"{table}\n\n")
+            lines += [drifting(run.workload.drift()), conditions.disturbed(run.rows), traced(run)]
+        for line in filter(None, lines):
+            out.write_line(line)
         if run.name and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
-            terminalreporter.write_line("nothing was saved: no cell is selected")
+            out.write_line("nothing was saved: no cell is selected")
         if run.unsaved:
             why = f"{run.unsaved.filename or run.folder}: {run.unsaved.strerror}"
-            terminalreporter.write_line(
-                f"not saved: {why}; `--resume {run.name}` continues once that is fixed", red=True
-            )
+            out.write_line(f"not saved: {why}; `--resume {run.name}` continues once that is fixed", red=True)
         elif run.name and run.complete:
-            terminalreporter.write_line(f"saved: {run.saved}")
-        elif run.name and run.journal:
-            terminalreporter.write_line(f"unfinished, and kept: {run.state_text}; `--resume {run.name}` continues")
+            out.write_line(f"saved: {run.saved}")
+        elif run.journal:
+            kept = f"{len(run.settled)} of {len(run.planned)} cells checked"
+            out.write_line(f"unfinished, and kept: {kept}; `--resume {run.name}` continues")
         if headline:
-            terminalreporter.write_line(headline, bold=True)
+            out.write_line(headline, bold=True)
 
 
 def traced(run: Run) -> str | None:
@@ -91,7 +82,8 @@ def traced(run: Run) -> str | None:
     paths = [path for row in run.rows if (path := row["extra_info"].get("trace"))]
     if not paths:
         return None
-    return f"traces: {len(paths)}, for `tensorboard --logdir {run.folder.parent / Path(paths[0]).parents[2]}`"
+    folder = run.folder.parent / Path(paths[0]).parents[1]
+    return f"traces: {len(paths)} of {len(run.rows)} cells, for `tensorboard --logdir {folder}`"
 
 
 def unverified(device: str) -> str | None:
@@ -131,11 +123,9 @@ IN_WORKERS = ("gate", "memory", "compiling", "reference", "timed calls")
 
 def _spent() -> str:
     """Format seconds by purpose: `time spent: timing 31.0 s, check 30.1 s; in workers: timed calls 28.0 s, ...`."""
-    parts: tuple[list[str], list[str]] = [], []
-    for purpose, seconds in sorted(spent().items(), key=lambda it: -it[1]):
-        parts[purpose in IN_WORKERS].append(f"{purpose} {seconds:.1f} s")
-    texts = zip(("time spent: ", "in workers: "), map(", ".join, parts), strict=True)
-    return "; ".join(f"{where}{text}" for where, text in texts if text)
+    texts = {what: f"{what} {seconds:.1f} s" for what, seconds in sorted(spent().items(), key=lambda it: -it[1])}
+    inner = [texts.pop(what) for what in [*texts] if what in IN_WORKERS]
+    return f"time spent: {', '.join(texts.values())}; in workers: {', '.join(inner)}" if texts else ""
 
 
 def drifting(drift: float) -> str | None:

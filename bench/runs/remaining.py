@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-from math import ceil
 
 from ..cases.case import Case
 from ..cases.cells import Cell, grouped
 from ..cases.counting import bytes_of_reference, flops, least_bytes
-from ..timing.engine import COMMON_ROUNDS, COMMON_SECONDS, LONG_MEMBER, MIN_VISIT_ROUNDS, VISITS, Visits
-from ..timing.malloc import KEEP, MAPPED, chosen
-from .rows import Found
+from ..timing.engine import VISITS, Visits, block_of
 from .run import Run
 
 OF_A_CORE, OF_A_GPU = 2.5e10, 2e13
@@ -22,9 +19,6 @@ OF_MEMORY, OF_GPU_MEMORY = 1e10, 1e12
 OF_REFERENCE = 1.2e8
 """Rough estimate of the bytes per second at which a model is built and compared with its reference."""
 
-OF_FAULTS = 2e9
-"""Rough estimate of the bytes per second of newly mapped memory: checked calls use it, timed ones with kept pages don't."""
-
 CHECKED, READIED, MORE = 4, 3, 4
 """Approximate number of calls in a check, in a process's first visit before timing, and under further conditions."""
 
@@ -32,33 +26,32 @@ CALLS = 0.5
 """Seconds of calls by which the estimates of calls are weighted."""
 
 TIMED = 1.2
-"""Approximate seconds in visits per second of timed calls."""
+"""Approximate seconds in visits per second of timed blocks."""
 
 END = 1.5
 """Approximate seconds from the last visit to the end of the run."""
 
 
 def remaining(run: Run) -> float:
-    """Estimate the seconds left of a run. Calls not yet made take as much longer than estimated as those that were made."""
-    checked = {key: _seconds_of_timed(it) for key, it in run.found.items()}
-    made = {key: it for key, it in checked.items() if not run.cells[key].impl.limits.max_pairs}
-    longer = (CALLS + sum(made.values())) / (CALLS + sum(seconds_of_call(run.cells[key].case) for key in made))
+    """Estimate the seconds left of a run, if no case ends early. Calls not yet made take as much longer than estimated as
+    those that were made.
+    """
+    made = {key: it.usual if it.samples else it.seconds for key, it in run.found.items()}
+    known = [(run.cells[key].case, call) for key, call in made.items() if not run.cells[key].impl.limits.max_pairs]
+    longer = (CALLS + sum(call for _, call in known)) / (CALLS + sum(seconds_of_call(case) for case, _ in known))
+    visits, settled, left = Visits(run.timing["cell_time"], run.processes), run.settled, END
     planned = (run.cells[key] for key in run.planned - run.skipped.keys())
-    time, left = TIMED * run.processes * run.timing["cell_time"], END
-    all_visits, every = run.processes * VISITS, VISITS // Visits(0.0, run.processes).long
     for case, cells in grouped(planned, lambda case: case.id).items():
-        calls = {it: checked.get(it.key, longer * seconds_of_call(it.case)) for it in cells}
-        past = run.visits(case)
-        to_begin = run.processes - past / VISITS
-        common = min(COMMON_ROUNDS * sum(calls.values()), COMMON_SECONDS)
-        if max(calls.values()) > LONG_MEMBER:  # all take part in its rounds
-            left += (1 - past // every / (all_visits // every)) * common
-        for call in calls.values():
-            if call <= LONG_MEMBER:
-                left += (1 - past / all_visits) * max(time, VISITS * MIN_VISIT_ROUNDS * call)
-            first = every if call > LONG_MEMBER else 1  # visit in which it is timed
-            left += (ceil(to_begin) if past % VISITS < first else int(to_begin)) * (0.1 + READIED * call)
-        left += sum(seconds_of_check(it, call) for it, call in calls.items() if not run.settled(it.key))
+        calls = {it.key: made.get(it.key, longer * seconds_of_call(it.case)) for it in cells}
+        blocks = {key: block_of(call) for key, call in calls.items()}
+        rounds = [visits.counts(blocks, visit, {}) for visit in range(VISITS)]
+        of_visits = [TIMED * sum(count * blocks[key].seconds for key, count in it.items()) for it in rounds]
+        for process in range(run.processes):
+            to_come = [visit for visit in range(VISITS) if (process, visit, case) not in run.visited]
+            left += sum(of_visits[visit] for visit in to_come)
+            if len(to_come) == VISITS:
+                left += sum(0.1 + READIED * call for call in calls.values())
+        left += sum(seconds_of_check(it, calls[it.key]) for it in cells if it.key not in settled)
         left += MORE * sum(calls.values()) if "model" in run.asked else 0.0
     return left
 
@@ -76,9 +69,3 @@ def seconds_of_call(case: Case) -> float:
     if case.device == "cuda":
         return max(flops(case) / OF_A_GPU, least_bytes(case) / OF_GPU_MEMORY)
     return max(flops(case) / (OF_A_CORE * (case.threads or os.cpu_count() or 1)), least_bytes(case) / OF_MEMORY)
-
-
-def _seconds_of_timed(checked: Found) -> float:
-    """Estimate the seconds of a timed call from those of a checked one."""
-    seconds, peak = checked.seconds, checked.columns.get("peak_bytes") or 0
-    return seconds - min(seconds / 2, peak / OF_FAULTS) if peak >= MAPPED and chosen() == KEEP else seconds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import impls
-from stats.shares import without_numbers
 
 from ..cases.accounting import add_spent, spent
 from ..cases.case import AXES
@@ -22,7 +21,6 @@ from ..cases.outcome import Skip
 from ..cases.published import published_of
 from ..selection.options import Selection
 from ..timing.devices import meter_for, threads
-from ..timing.engine import VISITS
 from ..timing.machine import fingerprint, state
 from ..timing.reference_workload import ReferenceWorkload
 from ..timing.rooflines import Rooflines
@@ -51,6 +49,8 @@ class Run:
     """Timing options, as in `TIMING`."""
     traced: bool = False
     """Whether a trace of every measured cell is saved."""
+    tell: Callable[[str], object] = lambda line: None
+    """Prints a line of progress."""
     journal: Journal | None = None
     replaced: Journal | None = None
     """Journal of the run that this one redoes: deleted once this run's journal is on disk."""
@@ -65,7 +65,7 @@ class Run:
     """Results of checked cells."""
     skipped: dict[Key, dict[str, str]] = field(default_factory=dict)
     finished: dict[Key, Row] = field(default_factory=dict)
-    """Complete rows: of a resumed run without remaining cells, and of cells finished by this process."""
+    """Rows of all timed cells, in the order of the plan, once measuring has ended."""
     rooflines: Rooflines = field(default_factory=Rooflines)
     workload: ReferenceWorkload = field(default_factory=ReferenceWorkload)
     begun: Counter[Key] = field(default_factory=Counter)
@@ -91,14 +91,14 @@ class Run:
         return int(self.timing["processes"])
 
     @property
-    def known(self) -> set[Key]:
-        """Cells that have a row, or a reason for having none."""
-        return {*self.skipped, *self.finished}
+    def settled(self) -> set[Key]:
+        """Planned cells that need no further check."""
+        return self.planned & (self.found.keys() | self.skipped.keys())
 
     @property
     def rows(self) -> list[Row]:
-        """Benchmarks in pytest-benchmark's format, in the order of the plan."""
-        return [self.finished[key] for key in self.cells if key in self.finished]
+        """Benchmarks in pytest-benchmark's format."""
+        return [*self.finished.values()]
 
     @property
     def skips(self) -> list[dict[str, str]]:
@@ -117,42 +117,15 @@ class Run:
 
     @property
     def complete(self) -> bool:
-        return self.ended and self.planned <= self.known
+        return self.ended and self.planned <= self.finished.keys() | self.skipped.keys()
 
-    def line(self, cell: Cell, outcome: str) -> str:
-        """Return a line on a cell: `  2/16 B1-T16-H2  sdpa  checked`, where 2 of 16 cells need no further check."""
-        return f"{self.settled_cells:>3}/{len(self.planned)} {cell.case.id}  {cell.impl.name:<20} {outcome}"
-
-    def skip_line(self, cell: Cell, outcome: Skip) -> str:
-        """Return a line on a cell without a row, with the reason unless another cell has the same one."""
-        others = (it for key, it in self.skipped.items() if key != cell.key)
-        known = {(it["impl"], without_numbers(it["detail"])) for it in others}
-        why = "" if (cell.impl.name, without_numbers(str(outcome))) in known else f": {outcome}"
-        return self.line(cell, f"{outcome.reason}{why}")
-
-    @property
-    def state_text(self) -> str:
-        """Describe the state of an unfinished run: `24 of 24 cells checked, 37% of the timing done`."""
-        cases = {case for _, case in self.found}
-        share = sum(map(self.visits, cases)) / (self.processes * VISITS * max(1, len(cases)))
-        return f"{self.settled_cells} of {len(self.planned)} cells checked, {share:.0%} of the timing done"
-
-    def visits(self, case: str) -> int:
-        """Return how many visits of a case are made, by all processes."""
-        return sum(of == case for *_, of in self.visited)
+    def tell_of(self, cell: Cell, outcome: str) -> None:
+        """Print a line on a cell: `  2/16 B1-T16-H2  sdpa  checked`, where 2 of 16 cells need no further check."""
+        self.tell(f"{len(self.settled):>3}/{len(self.planned)} {cell.case.id}  {cell.impl.name:<20} {outcome}")
 
     def samples(self, key: Key) -> Sequence[Sample]:
         """Return the timed blocks of a cell so far."""
         return self.found[key].samples if key in self.found else ()
-
-    def settled(self, key: Key) -> bool:
-        """Whether a cell needs no further check."""
-        return key in self.found or key in self.known
-
-    @property
-    def settled_cells(self) -> int:
-        """Number of planned cells that need no further check."""
-        return sum(map(self.settled, self.planned))
 
     def plan(self, keys: Iterable[Key]) -> None:
         """Fix the cells of the run after pytest has deselected some, and open the journal.
@@ -177,31 +150,32 @@ class Run:
         self._numbers[what] += 1
         return self._numbers[what] - 1
 
-    def add_begin(self, cell: Cell) -> None:
-        """Store that a cell's check begins, in case it ends this process."""
-        self._add({"begin": cell.key})
+    def add(self, line: Line) -> None:
+        """Apply a line of the journal, and write it."""
+        self._take(line)
+        self._write(line)
 
     def add_found(self, cell: Cell, **found: Any) -> None:
-        """Store results of a cell (arguments of `Found.add`); the first are those of its check."""
-        self._add({"key": cell.key, "found": found})
+        """Add results of a cell (arguments of `Found.add`); the first are those of its check."""
+        self.add({"key": cell.key, "found": found})
 
     def add_skipped(self, cell: Cell, outcome: Skip) -> None:
-        """Store why a cell has no row."""
+        """Add why a cell has no row, and print it, unless the implementation declares it."""
         impl, case_id = cell.key
-        self._add({"skipped": {"impl": impl, "id": case_id, "reason": outcome.reason, "detail": str(outcome)}})
+        self.add({"skipped": {"impl": impl, "id": case_id, "reason": outcome.reason, "detail": str(outcome)}})
+        if outcome.reason != "unsupported":
+            self.tell_of(cell, f"{outcome.reason}: {outcome}")
 
     def add_visit(self, process: int, visit: int, case: str, found: Mapping[str, Found]) -> None:
-        """Store the results of one visit of a case, by implementation."""
+        """Add the results of one visit of a case, by implementation."""
         cells = {impl: vars(it) for impl, it in found.items()}
         now = {"numbers": dict(self._numbers), "elapsed": self.elapsed()}
-        self._add({"visit": {"process": process, "visit": visit, "id": case, "cells": cells, **now}})
+        self.add({"visit": (process, visit, case), "cells": cells, **now})
 
     def finish(self) -> None:
         """Build the rows of all timed cells; a row above the roofline is rejected."""
-        for key, found in self.found.items():
-            if key in self.known or not found.samples:
-                continue
-            cell, base = self.cells[key], (self.baseline_impl, key[1])
+        for key in [key for key in self.cells if self.samples(key) and key not in self.skipped]:
+            cell, found, base = self.cells[key], self.found[key], (self.baseline_impl, key[1])
             try:
                 if "roof" not in found.columns:
                     with threads(cell.case.threads):
@@ -212,10 +186,6 @@ class Run:
             else:
                 self.finished[key] = finite(row(cell, found, () if base in self.skipped else self.samples(base)))
 
-    def _add(self, line: Line) -> None:
-        self._take(line)
-        self._write(line)
-
     def _take(self, line: Line) -> None:
         """Apply a line of the journal."""
         match line:
@@ -225,10 +195,10 @@ class Run:
                 self.found.setdefault(tuple(key), Found()).add(**found)
             case {"skipped": entry}:
                 self.skipped[entry["impl"], entry["id"]] = entry
-            case {"visit": seen}:
-                self.visited.add((seen["process"], seen["visit"], seen["id"]))
-                for impl, found in seen["cells"].items():
-                    self.found[impl, seen["id"]].add(**found)
+            case {"visit": (process, visit, case), "cells": cells}:
+                self.visited.add((process, visit, case))
+                for impl, found in cells.items():
+                    self.found[impl, case].add(**found)
 
     def _write(self, line: Line) -> None:
         """Write a line to the journal; on a full disk, end the run without loss."""
@@ -294,11 +264,10 @@ class Run:
             self.rooflines.restore(seen["roofs"])
             self.workload.restore(seen["controls"])
             add_spent(seen["seconds"])
-        if last := newest.get("visit"):
-            self._numbers.update(last["numbers"])
-            self._began -= last["elapsed"]
+        self._numbers.update(newest.get("numbers", {}))
+        self._began -= newest.get("elapsed", 0.0)
         for key, times in self.begun.items():
-            if times >= MOST_LOST_WORKERS and not self.settled(key):
+            if times >= MOST_LOST_WORKERS and key not in self.settled:
                 self.add_skipped(self.cells[key], Skip(f"the run ended {times} times while this was checked"))
 
     def close(self) -> None:

@@ -262,7 +262,7 @@ class Tasks:
 
         {"seconds": of one call, "fastest": of one call in the fastest slice, "page_faults", "voluntary", "involuntary":
         minor faults and context switches per call, untimed calls included, "varies": whether outputs so far differed in
-        their last bits; on a GPU its sensors' reading, "throttled", "held_back"}
+        their last bits; on a GPU its sensors' reading, "throttled"}
         """
         ready = self._ready[what]
         for _ in range(3):
@@ -277,7 +277,7 @@ class Tasks:
                 break
         reply: Reply = {"seconds": seconds, "fastest": fastest, "varies": ready.varies} | disturbed
         if reading := ready.meter.sensors():
-            reply |= asdict(reading) | {"throttled": words(reading.throttling), "held_back": reading.held_back}
+            reply |= asdict(reading) | {"throttled": words(reading.throttling)}
         return reply
 
     def caching(self, what: str, usual: float, first: float) -> None:

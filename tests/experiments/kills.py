@@ -155,9 +155,9 @@ def results(path: Path) -> Iterator[str]:
                 yield str(pair["logs"])
             case {"key": [impl, case], "found": {"seconds": _}}:
                 yield f"checked {impl} {case}"
-            case {"visit": visit}:
-                for impl, cell in visit["cells"].items():
-                    yield from (f"{impl} {visit['id']} {it[1]} = {it[4]}" for it in cell["samples"])
+            case {"visit": [_, _, case], "cells": cells}:
+                for impl, cell in cells.items():
+                    yield from (f"{impl} {case} {it[1]} = {it[4]}" for it in cell["samples"])
 
 
 def of_rows(saved: dict[str, Any]) -> Iterator[str]:
