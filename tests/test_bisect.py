@@ -244,6 +244,7 @@ def test_an_unreadable_file_is_a_usage_error_before_anything_is_measured(
     [
         (["HEAD"], "give either two revisions, GOOD, which is fast, and BAD"),
         (["HEAD", "no-such"], "unknown revision 'no-such'"),
+        (["HEAD", "HEAD"], "GOOD and BAD are both "),
         (["--pythons", "one"], "or --pythons A,B,C, the good one first"),
         (["HEAD", "HEAD", "--pythons", "a,b"], "give either two revisions"),
     ],

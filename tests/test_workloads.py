@@ -144,6 +144,7 @@ def test_a_models_layers_in_the_batches_of_a_file(tmp_path: Path, capsys: pytest
     ("content", "says"),
     [
         ('[{"TT": 4}]', "no case has an axis 'TT'"),
+        ('[{"heads": 4}]', "no case has an axis 'heads'; did you mean H?"),
         ('[{"device": "cpu"}]', "cases of a file are for any device: leave it out, and give --device"),
         ('[{"T": -4}]', "T: -4 is not a positive whole number"),
         ('[{"T": []}]', "T has no value"),

@@ -110,6 +110,9 @@ SYNONYMS = {
     "--batch": "--B",
     "--seq-len": "--T",
     "--heads": "--H",
+    "batch": "B",
+    "heads": "H",
+    "seq_len": "T",
     "--kernel": "--impl",
     "--save": "--benchmark-save",
 }
