@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from unittest import mock
 
 import pytest
@@ -188,7 +188,11 @@ class LocalWorker:
     def ask(self, do: str, **details: Any) -> Reply:
         raise NotImplementedError
 
-    def send(self, do: str, starting: bool = False, **details: Any) -> None:
+    def begin(self, do: str, **details: Any) -> Self:
+        self.send(do, **details)
+        return self
+
+    def send(self, do: str, **details: Any) -> None:
         self.sent = do, details
 
     def message(self) -> Reply:

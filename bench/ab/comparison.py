@@ -152,14 +152,12 @@ def _checking(plan: Plan, workers: NamedWorkers, variant: str, cells: Sequence[K
     for key in (key for key in cells if key not in found):
         client = workers.clients[variant]
         try:
-            checked = yield from checking(
-                client, "it", **plan.request(variant, key), threaded=plan.setting.threads != 1
-            )
+            checked = yield from checking(client, it | plan.request(variant, key), plan.setting.threads != 1)
             first = checked["seconds"]
             warm = int(first < LONG_BLOCK)  # no long call is made in vain: one on fresh inputs precedes this one
             usual = (yield Request(client, "time", it | {"calls": 1, "warm": warm}))["seconds"]
             yield Request(client, "caching", it | {"usual": usual, "first": first})
-            yield Request(client, "drop", it | {"outputs": True})  # nothing is built again in this process
+            yield Request(client, "drop", it)
             found[key] = checked["columns"]
         except Skip as outcome:
             found[key] = outcome

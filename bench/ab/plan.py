@@ -121,15 +121,15 @@ class Plan:
         cases; with `exchanged`, from the twins of their folders.
         """
         moved = self.twins if exchanged else {}
+        of_all = {"whole_registry": self.whole_registry, "cases": [*cases]}
 
         def begin(variant: str) -> WorkerClient:
             it = self.variants[variant]
             there = replace(it, impls=moved.get(it.impls, it.impls), tree=it.tree and moved.get(it.tree, it.tree))
-            return WorkerClient(there, self.setting)
+            names = [it.impl] if it.impl else self.names
+            return WorkerClient(there, self.setting).begin("cells", names=names, **of_all)
 
-        of_all = {"whole_registry": self.whole_registry, "cases": [*cases]}
-        names = {name: [it.impl] if (it := self.variants[name]).impl else self.names for name in order}
-        return NamedWorkers(begin, {name: of_all | {"names": its} for name, its in names.items()})
+        return NamedWorkers(order, begin)
 
     def run(self, scripts: Sequence[Script]) -> None:
         """Run the scripts of base and head, in parallel or one after the other."""

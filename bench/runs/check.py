@@ -162,10 +162,8 @@ def check(names: list[str], device: str, report: Callable[[Result], None]) -> No
             begun = perf_counter()
             try:
                 if result.outcome == PASSED:
-                    what = "it", result.impl, case
-                    reply = yield from checking(
-                        workers.clients[number], *what, threaded=False, keep=False, memory=False
-                    )
+                    cell = {"what": "it", "impl": result.impl, "case": case}
+                    reply = yield from checking(workers.clients[number], cell, False, keep=False, memory=False)
                     result = replace(result, **{it: reply["columns"][it] for it in ("error", "error_bound")})
             except Skip as outcome:
                 result = replace(result, outcome=outcome.reason, detail=str(outcome))
@@ -177,7 +175,7 @@ def check(names: list[str], device: str, report: Callable[[Result], None]) -> No
                 first += 1
 
     with closing(
-        NamedWorkers(lambda number: WorkerClient(Variant("check"), setting), dict.fromkeys(numbers, given), "cases")
+        NamedWorkers(numbers, lambda _: WorkerClient(Variant("check"), setting).begin("cases", **given))
     ) as workers:
         try:
             reply, *_ = [workers.first_reply(number) for number in workers.clients]

@@ -137,9 +137,7 @@ class Measuring:
                 held = cell.case.id in self._held
                 try:
                     passed = self._passed[cell.impl.name]
-                    reply = yield from checking(
-                        pool.client(cell), **request(cell), threaded=cell.threaded, keep=held, passed=passed
-                    )
+                    reply = yield from checking(pool.client(cell), request(cell), cell.threaded, passed, keep=held)
                 except Skip as outcome:
                     pool.skip(cell, outcome)
                 else:

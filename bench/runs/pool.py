@@ -53,12 +53,7 @@ class WorkerPool:
     def __post_init__(self) -> None:
         left = (self.run.cells[key].impl for key in self.run.planned - self.run.skipped.keys())
         self._alone = {impl.name for impl in left if impl.limits.alone}
-        given = listed(self.run.asked.get("impl", []))
-        imports = {
-            name: {"names": [it for it in given if self._name(it.partition("=")[0]) == name]}
-            for name in (SHARED, *self._alone)
-        }
-        self._workers = NamedWorkers(lambda name: self._begin(), imports)
+        self._workers = NamedWorkers((SHARED, *self._alone), self._begin)
         self.number = self.run.next_number("process")
 
     def wait_until_ready(self) -> None:
@@ -137,11 +132,14 @@ class WorkerPool:
     def close(self) -> None:
         self._workers.close()
 
-    def _begin(self) -> WorkerClient:
-        """Start a process; raises `UsageError` if what it would import or read has changed since the run began."""
+    def _begin(self, name: str) -> WorkerClient:
+        """Start the process of that name; raises `UsageError` if what it would import or read has changed since the run
+        began.
+        """
         if changed := [*["code"] * (self.run.sources != self.run.selection.sources), *changed_files()]:
             raise UsageError(f"{changed[0]} has changed since the run began: restore it and --resume the run")
-        return self.start()
+        given = listed(self.run.asked.get("impl", []))
+        return self.start().begin("cells", names=[it for it in given if self._name(it.partition("=")[0]) == name])
 
     def _name(self, impl: str) -> str:
         return impl if impl in self._alone else SHARED

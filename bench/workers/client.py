@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
@@ -115,6 +115,11 @@ class WorkerClient:
         self.send(do, **details)
         return self.receive()
 
+    def begin(self, do: str, **details: Any) -> WorkerClient:
+        """Send the first request, whose limit includes the start of the process."""
+        self.send(do, starting=True, **details)
+        return self
+
     def send(self, do: str, starting: bool = False, **details: Any) -> None:
         """Send a request, whose reply `receive` returns. `starting`: as the first one of a new process."""
         limit, what = (STARTING, "to start") if starting else (self._timeout, "(--cell-timeout)")
@@ -193,7 +198,7 @@ def run_concurrently(scripts: Sequence[Script]) -> None:
     """Run scripts concurrently, each with its own worker. Uses one thread, since a worker ends with its parent's thread."""
     pending: dict[Script, Request] = {}
     sent: dict[Script, Request] = {}
-    calls_done = set[Script]()
+    calling: dict[Script, Request] = {}  # those of the sent ones whose calls aren't made yet
 
     def advance(script: Script, reply: Reply | Skip | None = None) -> None:
         """Pass a script its reply, and store its next request."""
@@ -204,60 +209,44 @@ def run_concurrently(scripts: Sequence[Script]) -> None:
         advance(script)
     while pending or sent:
         for script, request in list(pending.items()):
-            busy = [it for of, it in sent.items() if of not in calls_done]
-            if busy and any(it.threaded for it in (request, *busy)):
+            if calling and any(it.threaded for it in (request, *calling.values())):
                 break  # in the order of the requests
-            sent[script] = pending.pop(script)
+            sent[script] = calling[script] = pending.pop(script)
             request.client.send(request.do, **request.details)
         clients = [it.client for it in sent.values()]
         replied = select.select(clients, [], [], min((it.left for it in clients), default=0.0))[0]
         for script, request in list(sent.items()):
             if request.client in replied or not request.client.left:
+                calling.pop(script, None)
                 try:
                     reply: Reply | Skip | None = request.client.message()
                 except Skip as outcome:
                     reply = outcome
-                if reply is None:
-                    calls_done.add(script)
-                    continue
-                del sent[script]
-                calls_done.discard(script)
-                advance(script, reply)
+                if reply is not None:
+                    del sent[script]
+                    advance(script, reply)
 
 
 def checking(
-    client: WorkerClient,
-    what: str,
-    impl: str,
-    case: Mapping[str, Any],
-    threaded: bool,
-    keep: bool = True,
-    memory: bool = True,
-    passed: set[str] | None = None,
+    client: WorkerClient, cell: dict[str, Any], threaded: bool, passed: set[str] | None = None, **options: bool
 ) -> Generator[Request, Reply, Reply]:
-    """Check a cell for correctness; returns the reply of `Tasks.check`. `passed`: checks of the implementation that any of
-    the processes has passed, and that are not repeated; those of this process are added.
+    """Check a cell for correctness; returns the reply of `Tasks.check`, which gets the options. `cell`: as in `Tasks.probe`.
+    `passed`: checks of the implementation that any of the processes has passed, and that are not repeated; those of this
+    process are added.
     """
     passed = set() if passed is None else passed
-    reply = yield Request(client, "probe", {"what": what, "impl": impl, "case": case, "passed": [*passed]})
+    reply = yield Request(client, "probe", cell | {"passed": [*passed]})
     passed.update(reply.get("passed", ()))
-    return (yield Request(client, "check", {"what": what, "keep": keep, "memory": memory}, threaded))
+    return (yield Request(client, "check", {"what": cell["what"]} | options, threaded))
 
 
-@dataclass
 class NamedWorkers:
     """The named worker processes of a measurement, from its creation to `close`; a lost one is replaced."""
 
-    start: Callable[[str], WorkerClient]
-    """Starts the process of that name."""
-    imports: Mapping[str, Mapping[str, Any]]
-    """By name, the details of the request `do`, which every process of that name gets first."""
-    do: str = "cells"
-    clients: dict[str, WorkerClient] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name in self.imports:
-            self._begin(name)
+    def __init__(self, names: Iterable[str], begin: Callable[[str], WorkerClient]):
+        """`begin`: starts the process of a name, and sends its first request."""
+        self._begin = begin
+        self.clients = {name: begin(name) for name in names}
 
     def first_reply(self, name: str) -> Reply:
         """Return a new process's reply to its first request; raises `Skip` if the process ends."""
@@ -266,13 +255,9 @@ class NamedWorkers:
     def replace(self, name: str) -> Reply:
         """Replace a lost process; returns and raises as `first_reply`."""
         self.clients[name].close()
-        self._begin(name)
+        self.clients[name] = self._begin(name)
         return self.first_reply(name)
 
     def close(self) -> None:
         for client in self.clients.values():
             client.close()
-
-    def _begin(self, name: str) -> None:
-        self.clients[name] = self.start(name)
-        self.clients[name].send(self.do, starting=True, **self.imports[name])
