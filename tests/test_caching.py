@@ -14,6 +14,7 @@ import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
+from bench.checks.calls import Call
 from bench.checks.gate import Gate
 from bench.checks.problem import Inputs, inputs_of
 from bench.checks.problems import problem_of
@@ -59,9 +60,13 @@ class Work:
     def meter(self) -> Work:
         return self
 
+    @property
+    def call(self) -> Call:
+        return Call(self, lambda _: {})
+
 
 def check(work: Work, usual: float, first: float) -> None:
-    check_no_result_caching(work, work, usual, first)  # type: ignore[arg-type]
+    check_no_result_caching(work, usual, first)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("noise", [(), (0.0,) * (QUICK + 1) + (9.0, 9.0)])

@@ -117,7 +117,7 @@ def test_a_block_on_a_gpu_has_one_slice_and_never_begins_on_an_idle_device(
     """Even if `ab` requests slices, and no warm call."""
     _, tasks = on_a_simulated_gpu
     tasks.prepare("x", "sdpa", Case.of(T=16, H=2, D_h=16, mask="none").columns())
-    blocks, meter = list[tuple[int, int]](), tasks._built("x").meter
+    blocks, meter = list[tuple[int, int]](), tasks._ready["x"].meter
     timed = meter.timed
 
     def noted(call: Callable[[], Any], times: int, warm: int = 0) -> tuple[float, Any]:
@@ -481,7 +481,7 @@ def test_the_roofline_of_a_gpu_is_measured_in_a_worker_and_marks_what_is_above(
     _, tasks = on_a_simulated_gpu
     case = Case.of(T=16, H=1, D_h=16, device="cuda")
     tasks.prepare("x", "sdpa", replace(case, device="cpu").columns())
-    tasks._built("x").cell = Cell(impls.get("sdpa"), case)
+    tasks._ready["x"].cell = Cell(impls.get("sdpa"), case)
     monkeypatch.setattr(Rooflines, "_peak_flops", lambda self, *of: self._best.setdefault((*of[:2], 1), 1e6))
     monkeypatch.setattr(Rooflines, "_peak_bytes", lambda self, *of: 1e6)
     more = tasks.more("x", hot_s=1e-4)
@@ -494,8 +494,8 @@ def test_a_gpu_has_its_own_reference_workload(tasks: Tasks, monkeypatch: pytest.
     kernels = {"gpu product": 1e-4, "gpu copy": 4e-5, "gpu launch": 1e-6}
     work = {name: lambda seconds=seconds: lambda: gpu.work(seconds) for name, seconds in kernels.items()}
     assert reference_workload.GPU_WORK.keys() == kernels.keys() <= reference_workload.software().keys()
-    monkeypatch.setattr("bench.workers.tasks.GPU_WORK", work)
-    monkeypatch.setattr("bench.workers.tasks.meter_for", lambda device: meter_of(gpu))
+    monkeypatch.setattr(reference_workload, "GPU_WORK", work)
+    monkeypatch.setattr(reference_workload, "meter_for", lambda device: meter_of(gpu))
     found = tasks.gpu_workloads()
     assert found == pytest.approx(kernels | {"gpu launch": LAUNCH})
     seen = reference_workload.ReferenceWorkload(_work={})

@@ -26,7 +26,7 @@ from bench.timing.cell import build, check_built
 from bench.timing.devices import cpu
 from bench.timing.devices.cpu import FLOOR, CpuMeter, live, memory_events
 from bench.timing.devices.cuda import CudaMeter
-from bench.timing.malloc import as_system, has_glibc
+from bench.timing.malloc import SYSTEM, has_glibc, using
 
 from .conftest import checked
 from .simulated_gpu import SimulatedCuda
@@ -118,7 +118,7 @@ def test_free_memory_that_malloc_keeps_does_not_hide_what_a_call_needs() -> None
     def call() -> torch.Tensor:
         return torch.ones(24 * MIB // 4)
 
-    with as_system():
+    with using(SYSTEM):
         for _ in range(3):
             assert CpuMeter().resident(call)[0] == pytest.approx(24 * MIB, abs=FLOOR)
 

@@ -26,6 +26,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(reference_workload, "WORK", {"fixed": lambda: clock.work})
     monkeypatch.setattr(reference_workload, "perf_counter", clock)
+    monkeypatch.setattr("bench.timing.devices.cpu.perf_counter", clock)
     return clock
 
 

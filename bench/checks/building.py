@@ -65,9 +65,11 @@ def prepare(module: nn.Module, case: Case, input_set: int = 0) -> float | None:
 
 
 @contextmanager
-def keeping_settings(when: str = "") -> Iterator[None]:
-    """Raise `Wrong` if global settings change within the block, and restore them in any case."""
-    before = settings.read()
+def keeping_settings(when: str = "", cheap: bool = False) -> Iterator[None]:
+    """Raise `Wrong` if global settings change within the block, and restore them in any case. `cheap` as in
+    `settings.read`.
+    """
+    before = settings.read(cheap)
     try:
         yield
     finally:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..cases.accounting import count
 from ..cases.cells import Cell, Key
 from ..timing.engine import Block, Visits, block_of, rounds
 from ..timing.malloc import MAPPED
@@ -81,7 +80,6 @@ class Visit:
         reply = self.pool.attempt("time", cell, calls=block.calls, slices=block.slices, warm=warm)
         if reply is None:
             return
-        count("timed calls", reply["seconds"] * (calls + warm))
         disturbed = (reply[it] for it in ("page_faults", "voluntary", "involuntary"))
         where = number, self.pool.visit, self.pool.number
         found.samples.append(Sample(reply["seconds"], *where, reply["fastest"], self.run.elapsed(), calls, *disturbed))

@@ -11,7 +11,6 @@ from dataclasses import replace
 from math import inf
 from statistics import median
 from time import sleep
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +25,6 @@ from ..checks.gate import probes
 from ..checks.problem import Inputs
 from ..checks.problems import problem_of
 from .cell import Built, build
-from .devices import Meter, Work
 
 SHARE = 1.5
 """Below this ratio of fresh to repeated, both count as equally fast."""
@@ -74,18 +72,12 @@ def check_kernel_caches_nothing(cell: Cell, usual: float = 0.0) -> None:
         case = min((case, *probes(impl, case)[1:2]), key=lambda it: it.H * it.T * it.T_kv)
     with suppress(OutOfMemory):
         built = build(Cell(impl, case))
-        last: list[Any] = []
-
-        def run() -> None:
-            last[:] = [built.call.run()]
-
         with built.watched():
-            usual = min(built.meter.seconds(run, 1) for _ in range(REPEATED))
-            check_no_result_caching(built, run, usual, inf)
-            if built.input_set is not None:  # the last call was not a fresh one
-                built.perturb()
-                run()
-        _check_fresh(case, built.numbers, built.call.read(last[0])["output"])
+            usual = min(built.meter.seconds(built.call.run, 1) for _ in range(REPEATED))
+            check_no_result_caching(built, usual)
+            built.perturb()
+            output = built.call.run()
+        _check_fresh(case, built.numbers, built.call.read(output)["output"])
 
 
 def _check_fresh(case: Case, numbers: Inputs, output: Tensor) -> None:
@@ -99,36 +91,35 @@ def _check_fresh(case: Case, numbers: Inputs, output: Tensor) -> None:
         raise Wrong("its output on fresh inputs is not attention")
 
 
-def check_no_result_caching(built: Built, run: Work, usual: float, first: float) -> None:
+def check_no_result_caching(built: Built, usual: float, first: float = inf) -> None:
     """Raise `Wrong` if calls on fresh inputs take longer than calls on repeated inputs, now or in the check.
 
     `usual`: seconds of a timed call; `first`: seconds of the checked call, whose inputs may have been fresh.
     """
+
+    def seconds(pause: float) -> float:
+        sleep(pause)
+        return built.meter.seconds(built.call.run, 1)
+
     if usual > LONG_CALL and first <= SHARE * usual:
         return
     for _ in range(QUICK):
         built.perturb()
-        if built.meter.seconds(run, 1) <= SHARE * usual:
+        if seconds(0.0) <= SHARE * usual:
             return
     fresh: list[float] = []
     seen: tuple[list[float], list[float]] = [], []
     for pair in range(MAX_PAIRS):
         built.perturb()
-        fresh.append(_paused(built.meter, run))
+        fresh.append(seconds(PAUSE))
         if fresh[-1] <= SHARE * usual:
             return
         for repeated in seen:
             built.numbers.perturb(0)  # or the processor's caches would hold more than before the call on fresh inputs
-            repeated.append(_paused(built.meter, run))
+            repeated.append(seconds(PAUSE))
             built.refill(0)
         # On a busy machine medians are unreliable; the fastest of several calls is a lower bound.
         ratio = max(min(median(fresh) / median(it), min(fresh) / min(it)) for it in seen)
         if pair + 1 >= MIN_PAIRS and ratio <= SHARE:
             return
     raise Wrong(f"caches results: fresh inputs take {ratio:.1f} times as long as repeated ones")
-
-
-def _paused(meter: Meter, run: Work) -> float:
-    """Return the seconds of a call after a pause."""
-    sleep(PAUSE)
-    return meter.seconds(run, 1)

@@ -16,7 +16,7 @@ from ..cases.cells import Cell
 from ..cases.counting import least_memory
 from ..cases.outcome import OutOfMemory, Skip, Wrong
 from ..cases.units import bytes_text
-from ..checks import decoders, settings
+from ..checks import decoders
 from ..checks.afterwards import check_idle_afterwards
 from ..checks.building import keeping_settings, module_of, prepare
 from ..checks.calls import Call, call_of, recording
@@ -25,7 +25,7 @@ from ..checks.dropout import check_same_noise, check_scatter
 from ..checks.gate import NEW_NUMBERS, CheckResult, Gate, check_call, checked_call, verify
 from ..checks.problem import Inputs, copies, inputs_of, same
 from ..checks.problems import problem_of
-from .devices import Memory, Meter, Work, free_bytes, meter_for, threads
+from .devices import Memory, Meter, free_bytes, meter_for, threads
 from .devices.cpu import FLOOR
 from .malloc import release
 
@@ -63,7 +63,7 @@ class Built:
     """Input set currently loaded; None after perturbation."""
     varies: bool = False
     """Whether outputs of calls on the same inputs differed in their last bits."""
-    outputs: dict[int, list[Tensor]] = field(default_factory=dict)
+    outputs: dict[int, Sequence[Tensor]] = field(default_factory=dict)
     """Latest checked output of each input set."""
     earlier: tuple[Sequence[Tensor], Sequence[Tensor]] | None = None
     """Output of the last checked call, on input set 0, and a copy: a call on another input set must not change it."""
@@ -83,7 +83,7 @@ class Built:
         self.refill(input_set)
         compiled = _compiled(self.cell)
         with self.watched():
-            seconds, fastest, output = time_block(self.meter, self.call.run, calls, slices, warm)
+            seconds, fastest, output = self.meter.block(self.call.run, calls, slices, warm)
         if self.earlier:
             earlier, self.earlier = self.earlier, None
             if not same(*earlier):
@@ -99,16 +99,10 @@ class Built:
         """Context of a call, with its threads; raises `Wrong` if the call changes torch's settings."""
         if self.threads != torch.get_num_threads():
             torch.set_num_threads(self.threads)
-        around = None if self.cell.impl.compiled else getattr(self.cell.impl.kernel, "around", None)
-        before = settings.read(cheap=True)
-        changed: list[str] = []
-        try:
-            with recording(self.cell.case), around() if around else nullcontext():
-                yield
-        finally:
-            changed = settings.restore(before)
-        if changed:
-            raise Wrong(f"modifies global torch settings: {', '.join(changed)}")
+        impl = self.cell.impl
+        around = nullcontext if impl.compiled else getattr(impl.kernel, "around", nullcontext)
+        with keeping_settings(cheap=True), recording(self.cell.case), around():
+            yield
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -150,19 +144,7 @@ class Built:
                 raise Wrong(f"in a timed call: {NOT_REPEATED}")
             self.varies = True
         verify(self.call.read(output), problem_of(self.cell.case, input_set), "in a timed call: ")
-        self.outputs[input_set] = list(copies(found))
-
-
-def time_block(meter: Meter, run: Work, calls: int, slices: int = 1, warm: int = 0) -> tuple[float, float, Any]:
-    """Return the seconds of one call, over the whole block and over its fastest slice, and the last output."""
-    if meter.whole_blocks:  # at least one call before it: the first launch on an idle device takes longer
-        calls, slices, warm = calls * slices, 1, max(1, warm)
-    taken = []
-    for i in range(slices):
-        output = None  # is freed before the next output is computed
-        seconds, output = meter.timed(run, calls, 0 if i else warm)
-        taken.append(seconds)
-    return sum(taken) / slices / calls, min(taken) / calls, output
+        self.outputs[input_set] = copies(found)
 
 
 def _tensors(output: Any, most: int | None = None) -> list[Tensor]:
@@ -289,8 +271,7 @@ class CheckCalls:
     def time(self) -> Any:
         """Return the output of a timed call; raises if its work continues after it returns."""
         output = self._resident()
-        if not self.built.cell.case.drops:
-            self.on_calls_done()
+        self.on_calls_done()
         if not isinstance(output, Tensor | tuple):
             return output
         found = _tensors(output)

@@ -61,12 +61,10 @@ def allocator_settings() -> dict[str, str]:
 
 
 @contextmanager
-def as_system() -> Iterator[None]:
-    """Give malloc glibc's own settings within the block, with a fixed threshold, unless the environment chooses others
-    than `KEEP`.
-    """
+def using(parameters: Mapping[int, int]) -> Iterator[None]:
+    """Give malloc these settings, `SYSTEM` or `KEPT`, within the block, unless the environment chooses others."""
     if _chosen():
-        _set(SYSTEM)
+        _set(parameters)
     try:
         yield
     finally:
@@ -87,22 +85,18 @@ def time_other_setting(seconds: Callable[[], float], checked: float = 0.0) -> di
     """
     if not _chosen():
         return {}
-    name, other = ("fresh_pages_s", SYSTEM) if _chosen() is KEPT else ("kept_pages_s", KEPT)
+    name, other = ("fresh_pages_s", SYSTEM) if keeps_pages() else ("kept_pages_s", KEPT)
     if checked > WITHIN and other is SYSTEM:
         return {name: checked}
     release()
-    _set(other)
-    try:
-        with nullcontext() if other is KEPT else _filled():
-            if other is KEPT:
-                seconds()  # grows the heap; later calls may grow it too, since aligned blocks leave gaps
-            taken = [seconds()]
-            while len(taken) < CALLS and sum(taken) < WITHIN:
-                taken.append(seconds())
-        return {name: min(taken)}
-    finally:
-        use_chosen()
-        release()
+    with using(other), nullcontext() if other is KEPT else _filled():
+        if other is KEPT:
+            seconds()  # grows the heap; later calls may grow it too, since aligned blocks leave gaps
+        taken = [seconds()]
+        while len(taken) < CALLS and sum(taken) < WITHIN:
+            taken.append(seconds())
+    release()
+    return {name: min(taken)}
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from functools import partial
 from itertools import count
 from statistics import median
@@ -33,8 +33,10 @@ def parts_of(built: Built) -> dict[str, Any]:
     cell = built.cell
     if cell.case.device != "cpu" or cell.impl.compiled:
         return {}
-    with watching(built.module) as events:
-        calls: list[dict[str, float]] = []
+    events, calls = list[Event](), list[dict[str, float]]()
+    with ExitStack() as hooks:
+        for module, part in parts(built.module):
+            _watch(module, part, events, hooks)
         began = perf_counter()
         while len(calls) < LEAST or (len(calls) < CALLS and perf_counter() - began < SECONDS):
             events.clear()
@@ -42,11 +44,13 @@ def parts_of(built: Built) -> dict[str, Any]:
             built.call.run()
             calls.append(of_events(events, start, perf_counter()))
     shares = [round(call["core"] / sum(call.values()), 6) for call in calls]
-    parts = {part: median(call[part] for call in calls) for part in sorted({part for call in calls for part in call})}
+    in_parts = {
+        part: median(call[part] for call in calls) for part in sorted({part for call in calls for part in call})
+    }
     decoder: Any = built.module
     windows = [attention.core.shape.window for attention in decoder.attentions]
     return {
-        "parts_s": parts,
+        "parts_s": in_parts,
         "core_shares": shares,
         "blocks": len(windows),
         "windows": windows,
@@ -69,19 +73,6 @@ def of_events(events: list[Event], start: float, end: float) -> dict[str, float]
     return found
 
 
-@contextmanager
-def watching(decoder: Any) -> Iterator[list[Event]]:
-    """Record the events of calls within the block: those of a forward, and of the backward that follows it."""
-    events, handles = list[Event](), list[Any]()
-    for module, part in parts(decoder):
-        _watch(module, part, events, handles)
-    try:
-        yield events
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 def parts(decoder: Any) -> Iterator[tuple[nn.Module, str]]:
     """Yield the modules of a `Decoder` with their parts."""
     for block, attention in zip(decoder.blocks, decoder.attentions, strict=True):
@@ -92,9 +83,9 @@ def parts(decoder: Any) -> Iterator[tuple[nn.Module, str]]:
         yield from ((decoder.model.get_input_embeddings(), "embedding"), (head, "head"))
 
 
-def _watch(module: nn.Module, part: str, events: list[Event], handles: list[Any]) -> None:
+def _watch(module: nn.Module, part: str, events: list[Event], hooks: ExitStack) -> None:
     """Record when a module's forward begins and ends, and its backward: once its output has a gradient, and once all of
-    its inputs have theirs. Adds the handles of the hooks.
+    its inputs have theirs. Closing `hooks` removes the hooks.
     """
 
     def note(begins: bool, *_: Any) -> None:
@@ -108,17 +99,16 @@ def _watch(module: nn.Module, part: str, events: list[Event], handles: list[Any]
             if next(arrived) == len(inputs):
                 note(False)
 
-        handles.extend(it.register_hook(arrive) for it in inputs)
+        for it in inputs:
+            hooks.enter_context(it.register_hook(arrive))
 
     def after(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], o: Any) -> None:
         if _differentiable(args, kwargs):
             (o[0] if isinstance(o, tuple) else o).register_hook(partial(note, True))
         note(False)
 
-    handles += (
-        module.register_forward_pre_hook(before, with_kwargs=True),
-        module.register_forward_hook(after, with_kwargs=True),
-    )
+    hooks.enter_context(module.register_forward_pre_hook(before, with_kwargs=True))
+    hooks.enter_context(module.register_forward_hook(after, with_kwargs=True))
 
 
 def _differentiable(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:

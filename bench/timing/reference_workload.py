@@ -16,7 +16,7 @@ import torch
 from stats import conditions
 
 from ..cases.accounting import accounted
-from .devices import Work
+from .devices import Work, meter_for
 
 EVERY = 20.0
 """Seconds between two samples."""
@@ -65,12 +65,25 @@ def software() -> dict[str, str]:
     return versions | dict.fromkeys(GPU_WORK, str(torch.__version__))
 
 
+class Workload:
+    """One part of the reference workload, timed like a cell."""
+
+    varies = False
+
+    def __init__(self, name: str):
+        self._run, self.meter = (WORK | GPU_WORK)[name](), meter_for("cuda" if name in GPU_WORK else "cpu")
+
+    def time(self, calls: int, slices: int = 1, warm: int = 0) -> tuple[float, float]:
+        """Return the same times as `Built.time`."""
+        return self.meter.block(self._run, calls, slices, warm)[:2]
+
+
 @dataclass
 class ReferenceWorkload:
     """Samples so far: for each workload its seconds, and when they were taken, in seconds since the run began."""
 
     seen: dict[str, list[dict[str, float]]] = field(default_factory=dict)
-    _work: dict[str, Work] = field(default_factory=lambda: {name: make() for name, make in WORK.items()})
+    _work: dict[str, Workload] = field(default_factory=lambda: {name: Workload(name) for name in WORK})
     _last: float = -math.inf
 
     def sample(self, at: float, elsewhere: Mapping[str, float] = {}) -> None:
@@ -78,7 +91,9 @@ class ReferenceWorkload:
         has just timed.
         """
         with accounted("reference workload"):
-            here = {name: _seconds(work) for name, work in self._work.items()}
+            here = {
+                name: median(work.time(1, warm=not i)[0] for i in range(BLOCKS)) for name, work in self._work.items()
+            }
         for name, seconds in {**here, **elsewhere}.items():
             self.seen.setdefault(name, []).append({"at": at, "seconds": seconds})
         self._last = perf_counter()
@@ -100,13 +115,3 @@ class ReferenceWorkload:
     def table(self) -> dict[str, Any]:
         """Return the samples for the run file."""
         return {"drift": self.drift(), "looks": self.seen}
-
-
-def _seconds(work: Work) -> float:
-    work()
-    spent = []
-    for _ in range(BLOCKS):
-        start = perf_counter()
-        work()
-        spent.append(perf_counter() - start)
-    return median(spent)

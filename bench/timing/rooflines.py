@@ -27,8 +27,8 @@ SIZES = (256, 512, 1024, 2048, 4096, 8192)
 SECONDS = 0.05
 """Seconds for which a ceiling is measured, after a first call."""
 
-FEWEST_COPIES, LONGEST_COPIES = 8, 0.25
-"""Least blocks of a copy within these seconds: two may both fall into a disturbance of shared memory."""
+COPIES = 0.25
+"""Seconds within which copies are repeated: the first few may all fall into a disturbance of shared memory."""
 
 LARGE = 2048
 """Side from which on products aren't timed with a single thread, too: it would be slower, and take long."""
@@ -63,10 +63,9 @@ class Rooflines:
             share = self._seconds(case, meter) / seconds
             if share <= 1:
                 return share
-            self.seconds = SECONDS  # now measured thoroughly
-            before, self._best = self.table(), {}
-            self._seconds(case, meter)
-            self.restore(before)
+            thorough = Rooflines()
+            thorough._seconds(case, meter)
+            self.restore(thorough.table())
         if case.device != "cpu":
             return share
         raise Skip(f"{share:.0%} of this machine's measured roofline: a measurement error")
@@ -108,7 +107,7 @@ class Rooflines:
             with tf32_products() if dtype == TF32 else nullcontext():
                 for n in SIZES:
                     a, b = (torch.randn(n, n, device=device).to(stored) for _ in range(2))
-                    rates.append(2 * n**3 / self._fastest(meter, lambda a=a, b=b: a @ b, single=n < LARGE))  # type: ignore[misc]
+                    rates.append(2 * n**3 / self._fastest(meter, lambda a=a, b=b: a @ b, self.seconds, n < LARGE))  # type: ignore[misc]
                     if 2 * (2 * n) ** 3 / rates[-1] > 2 * self.seconds:
                         break
             self._best[key] = max(rates)
@@ -122,16 +121,16 @@ class Rooflines:
         key = (device, size, torch.get_num_threads())
         if key not in self._best:
             source, target = (torch.ones(size // 2, dtype=torch.uint8, device=device) for _ in range(2))
-            seconds = self._fastest(meter, lambda: target.copy_(source), FEWEST_COPIES)
+            seconds = self._fastest(meter, lambda: target.copy_(source), COPIES)
             if device != "cpu":
                 whole = torch.ones(size // 4, device=device)
-                seconds = min(seconds, self._fastest(meter, whole.sum, FEWEST_COPIES))
+                seconds = min(seconds, self._fastest(meter, whole.sum, COPIES))
             self._best[key] = size / seconds
         return self._best[key]
 
-    def _fastest(self, meter: Meter, call: Work, fewest: int = 2, single: bool = True) -> float:
-        """Return the seconds of the fastest of several blocks of calls, with the current threads and, if `single`, with
-        one thread too.
+    def _fastest(self, meter: Meter, call: Work, within: float, single: bool = True) -> float:
+        """Return the seconds of a call in the fastest of two to ten blocks that take about `within` seconds, with the
+        current threads and, if `single`, with one thread too.
 
         On a busy machine, threads that wait for each other are slower than a single one.
         """
@@ -141,7 +140,6 @@ class Rooflines:
                 meter.seconds(call, 1)
                 one = meter.seconds(call, 1)
                 calls = max(1, int(self.seconds / 20 / max(one, 1e-7)))
-                least = max(2, min(fewest, int(LONGEST_COPIES / (calls * one))))
-                blocks = max(least, min(10, int(self.seconds / (calls * one))))
+                blocks = max(2, min(10, int(within / (calls * one))))
                 found += [one, *(meter.seconds(call, calls) / calls for _ in range(blocks))]
         return min(found)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
@@ -16,8 +17,9 @@ from torch.profiler import ProfilerActivity, profile, schedule
 from impls import Impl, get
 from impls.registry import eager_name
 
+from ..cases.accounting import count
 from ..cases.case import Case
-from ..cases.cells import Cell, Key
+from ..cases.cells import Cell
 from ..cases.counting import least_memory
 from ..cases.outcome import Skip, Unsupported
 from ..checks.afterwards import settle
@@ -27,15 +29,15 @@ from ..checks.problems import problem_of
 from ..selection.choice import impls_named, place_of, refuse_absent, skip_of
 from ..selection.errors import UsageError
 from ..timing.caching import check_kernel_caches_nothing, check_no_result_caching
-from ..timing.cell import Built, build, check_built, probe, time_block
+from ..timing.cell import Built, build, check_built, probe
 from ..timing.cold import cold_s
-from ..timing.devices import free_bytes, meter_for
+from ..timing.devices import free_bytes
 from ..timing.devices.cuda import see_one_gpu
 from ..timing.devices.nvml import words
 from ..timing.machine import fingerprint
-from ..timing.malloc import MAPPED, as_system, keeps_pages, release, time_other_setting, use_chosen
+from ..timing.malloc import MAPPED, SYSTEM, keeps_pages, release, time_other_setting, use_chosen, using
 from ..timing.parts import parts_of
-from ..timing.reference_workload import GPU_WORK, WORK, software
+from ..timing.reference_workload import GPU_WORK, Workload, software
 from ..timing.rooflines import Rooflines
 from .client import Reply
 from .fresh import pin
@@ -68,19 +70,6 @@ long.
 """
 
 
-class Workload:
-    """The reference workload, timed like a cell."""
-
-    varies = False
-
-    def __init__(self, name: str):
-        self._run, self.meter = (WORK | GPU_WORK)[name](), meter_for("cuda" if name in GPU_WORK else "cpu")
-
-    def time(self, calls: int, slices: int = 1, warm: int = 0) -> tuple[float, float]:
-        """Return the same times as `Built.time`."""
-        return time_block(self.meter, self._run, calls, slices, warm)[:2]
-
-
 class Tasks:
     """Handlers of requests, one method each; return values are the replies, as JSON, and None is an empty one."""
 
@@ -106,9 +95,8 @@ class Tasks:
         self._rooflines = Rooflines()
         self._kernels: set[tuple[str, Case]] = set()
         """Layers' kernels shown to cache nothing, at one length; at every length the layer itself gets fresh inputs."""
-        self._ready: dict[str, Built | Workload] = {}
-        self._outputs: dict[Key, dict[int, list[torch.Tensor]]] = {}
-        """Checked outputs of every cell prepared before: a cell that is rebuilt need not be checked again."""
+        self._ready: dict[str, Any] = {}
+        """What can be timed, by name: each a `Built`, or a `Workload`."""
 
     def cells(self, names: list[str], whole_registry: bool = False, cases: Sequence[Reply] = ()) -> Reply:
         """Return the available implementations among the requested names (none: those of the sweep), with their cells.
@@ -174,7 +162,7 @@ class Tasks:
         cell = self._cell(impl, case)
         self._gate.passed.update(passed)
         self._ready.pop(what, None)  # one rejected while it was timed, which would take the memory of this one
-        with as_system():
+        with using(SYSTEM):
             self._ready[what] = probe(cell, self._gate)
         return {"passed": [it for it in self._gate.passed if it.startswith(eager_name(impl))]}
 
@@ -185,12 +173,11 @@ class Tasks:
         Without `keep` one more call is made as it would be timed, and the cell is released. Without `memory` its
         columns are None.
         """
-        built = self._built(what)
-        del self._ready[what]  # a rejected cell holds no memory
+        built: Built = self._ready.pop(what)  # a rejected cell holds no memory
         cell = built.cell
         torch.set_num_threads(built.threads)
-        calls_again = not keep or cell.case.deterministic
-        with as_system():
+        calls_again = not keep or cell.case.deterministic or cell.case.drops
+        with using(SYSTEM):
             checked = check_built(built, memory, (lambda: None) if calls_again else self._on_calls_done)
         known = memory and not cell.impl.limits.own_memory
         columns = {
@@ -251,7 +238,7 @@ class Tasks:
 
         {"compared": number of calls, at least one, "seconds": of the fastest}
         """
-        built = self._built(what)
+        built: Built = self._ready[what]
         built.renew()
         gc.collect()  # free reference cycles
         taken = built.compare(seconds)
@@ -264,14 +251,14 @@ class Tasks:
         minor faults and context switches per call, untimed calls included, "varies": whether outputs so far differed in
         their last bits; on a GPU its sensors' reading, "throttled"}
         """
-        ready = self._ready[what]
+        ready, made = self._ready[what], calls * slices + warm
         for _ in range(3):
             before = resource.getrusage(resource.RUSAGE_SELF)
             seconds, fastest = ready.time(calls, slices, warm)
             after = resource.getrusage(resource.RUSAGE_SELF)
+            count("timed calls", seconds * made)
             disturbed = {
-                name: (getattr(after, counter) - getattr(before, counter)) / (calls * slices + warm)
-                for name, counter in DISTURBED.items()
+                name: (getattr(after, counter) - getattr(before, counter)) / made for name, counter in DISTURBED.items()
             }
             if seconds < LONG or disturbed["page_faults"] < GROWTH_FAULTS or not keeps_pages():
                 break
@@ -282,9 +269,9 @@ class Tasks:
 
     def caching(self, what: str, usual: float, first: float) -> None:
         """Raise `Wrong` if a prepared cell caches results; `usual` and `first` as in `check_no_result_caching`."""
-        built = self._built(what)
+        built: Built = self._ready[what]
         with built.watched():
-            check_no_result_caching(built, built.call.run, usual, first)
+            check_no_result_caching(built, usual, first)
         kernel = eager_name(built.cell.impl.name), replace(built.cell.case.core, B=1, T=1, T_kv=1)
         if kernel not in self._kernels:
             check_kernel_caches_nothing(built.cell, usual)
@@ -294,7 +281,7 @@ class Tasks:
         """Return the seconds of a call under the other setting of malloc (`malloc.time_other_setting`); {} if memory may
         be too small.
         """
-        built = self._built(what)
+        built: Built = self._ready[what]
         fits = FREE * least_memory(built.cell.impl, built.cell.case) < free_bytes(built.cell.case.device)
         return time_other_setting(lambda: built.time(1)[0], checked) if fits else {}
 
@@ -303,7 +290,7 @@ class Tasks:
         its parts (`parts_of`); on a GPU also "roof", its share of the roofline, and "rooflines", all that were measured
         (`Rooflines.table`).
         """
-        built = self._built(what)
+        built: Built = self._ready[what]
         case, meter, run = built.cell.case, built.meter, built.call.run
         with built.watched():
             found: Reply = meter.more(run, hot_s, graph=not case.does.gradients)
@@ -319,7 +306,7 @@ class Tasks:
         """Write the profiler's gzipped Chrome trace of one call, with shapes and allocations, after a warm-up call; raises
         `Skip` if it can't be written.
         """
-        built = self._built(what)
+        built: Built = self._ready[what]
         on_host = [ProfilerActivity.CPU] if built.cell.case.device == "cpu" else None  # else of all devices
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -343,18 +330,11 @@ class Tasks:
         """Return once the threads of this process sleep, before another process is timed."""
         settle()
 
-    def drop(self, what: str, outputs: bool = False) -> None:
-        """Release a prepared cell, and the memory cached for it. `outputs`: also its checked outputs."""
-        ready = self._ready.pop(what, None)
-        if outputs and isinstance(ready, Built):
-            self._outputs.pop(ready.cell.key, None)
+    def drop(self, what: str) -> None:
+        """Release a prepared cell, and the memory cached for it."""
+        self._ready.pop(what, None)
         release()
         torch.cuda.empty_cache()  # no effect if this process hasn't used a GPU
-
-    def _built(self, what: str) -> Built:
-        built = self._ready[what]
-        assert isinstance(built, Built)
-        return built
 
     def _cell(self, impl: str, case: Reply) -> Cell:
         """Return a cell, whose threads are set."""
@@ -371,8 +351,6 @@ class Tasks:
         return {"seconds": min(seconds)}
 
     def _keep(self, what: str, ready: Built | Workload) -> None:
-        if isinstance(ready, Built):
-            ready.outputs = self._outputs.setdefault(ready.cell.key, ready.outputs)
         self._ready[what] = ready
         gc.collect()
         gc.freeze()  # excludes these objects from later collections

@@ -49,6 +49,17 @@ class Meter:
         """Return the seconds alone."""
         return self.timed(call, times, warm)[0]
 
+    def block(self, call: Work, calls: int, slices: int = 1, warm: int = 0) -> tuple[float, float, Any]:
+        """Return the seconds of one call, over a block of slices and over its fastest slice, and the last output."""
+        if self.whole_blocks:  # at least one call before it: the first launch on an idle device takes longer
+            calls, slices, warm = calls * slices, 1, max(1, warm)
+        taken = []
+        for i in range(slices):
+            output = None  # is freed before the next output is computed
+            seconds, output = self.timed(call, calls, 0 if i else warm)
+            taken.append(seconds)
+        return sum(taken) / slices / calls, min(taken) / calls, output
+
     def slowed(self, call: Work, share: float) -> Work:
         """Return the call, slowed by a share of its own time."""
         raise NotImplementedError

@@ -73,7 +73,7 @@ class Nvml:
     def __init__(self, nvml: Any = None):
         self._nvml = nvml
         self._last = -math.inf
-        self._violated: dict[str, list[int | None]] = {}
+        self._violated: list[int | None] = []
 
     def all(self) -> list[Reading]:
         """Return the state of every GPU, in NVML's order, which may differ from CUDA's."""
@@ -83,8 +83,10 @@ class Nvml:
         """Return the reading and the settings of every GPU: clocks in MHz, power limit in watts, NVML's compute mode (3:
         exclusive), whether it is divided. None for unavailable values.
         """
-        readings = ((gpu, self._read(gpu)) for gpu in self._every())
-        return [asdict(it) | {"reasons": words(it.reasons)} | self._settings(gpu) for gpu, it in readings]
+        return [
+            asdict(it := self._read(gpu)) | {"reasons": words(it.reasons)} | self._settings(gpu)
+            for gpu in self._every()
+        ]
 
     def is_due(self, now: float) -> bool:
         """Whether the previous reading is `EVERY` seconds old; if so, starts a new interval."""
@@ -102,8 +104,8 @@ class Nvml:
         gpu = self._gpu(uuid)
         if gpu is None:
             return None
-        reading, before = self._read(gpu), self._violated.get(uuid)
-        now = self._violated[uuid] = [  # nanoseconds of throttling so far
+        reading, before = self._read(gpu), self._violated
+        now = self._violated = [  # nanoseconds of throttling so far
             self._query("DeviceGetViolationStatus", gpu, policy, read=lambda it: int(it.violationTime))
             for policy in POLICIES
         ]
