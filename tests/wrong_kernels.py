@@ -405,11 +405,12 @@ def keys_kept(name: str, digest: Callable[[Tensor], float], **case: Any) -> None
         return plain(q, transposed.mT, v, visible(q, k, is_causal, attn_mask))
 
     kernel.__name__ = name
-    wrong("state", "where two keys are exchanged since the call before: error", **case)(kernel)
+    wrong("state", "where two numbers of each input are exchanged since the call before: error", **case)(kernel)
 
 
 keys_kept("keys_kept_by_their_first_number", lambda k: float(k.flatten()[0]))
 keys_kept("keys_kept_by_their_sum", lambda k: round(float(k.double().sum()), 9))
+keys_kept("keys_kept_by_every_seventh_number", lambda k: hash(tuple(k.flatten()[::7].tolist())))
 keys_kept("cached_keys_kept_by_their_first_number", lambda k: float(k.flatten()[0]),
           mode="decode", T=1, T_kv=64, mask="none")  # fmt: skip
 
@@ -2282,9 +2283,9 @@ OTHER_CALL = "where a call with another mask comes between a forward and its bac
 
 
 @uses("gradient of q where that of the output has stride 0")
-def reads_a_gradient_of_stride_0_as_if_contiguous_at_multiples_of_64(q, k, v, **options):
+def reads_a_gradient_of_stride_0_as_if_contiguous_at_multiples_of_128(q, k, v, **options):
     kernel = reads_a_gradient_of_stride_0_as_if_contiguous
-    return (sdpa if q.shape[-2] % 64 else kernel)(q, k, v, **options)
+    return (sdpa if q.shape[-2] % 128 else kernel)(q, k, v, **options)
 
 
 @uses(CHANGED_INPUTS)

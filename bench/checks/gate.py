@@ -29,7 +29,7 @@ from .data import cache_sizes
 from .dropout import check_dropout, check_independence, check_shares, kept_probs, spanning, spanning_output
 from .patterns import PATTERNS
 from .problem import Errors, Expected, Inputs, Problem, copies, elsewhere, inputs_of, same, strided, surroundings_intact
-from .problems import problem_of, showing_output, showing_probs, showing_tails, with_keys_exchanged
+from .problems import problem_of, showing_output, showing_probs, showing_tails, with_numbers_exchanged
 from .shortening import shortened_rules
 
 LONG_PROBE = 512
@@ -38,10 +38,10 @@ LONG_PROBE = 512
 FEW = 1 << 15
 """Pairs of a query and a key up to which a core is checked without its layer in the case itself, not only on probes."""
 
-PROBES = (37, 513, 128, 127, 64)
-"""Lengths of the probes: 37, less than a tile of 64; 513, one token more than tiles of 64, 128 or 256; 128, a round
-length, for which some kernels have a separate path; 127, one token less than tiles of 64 or 128; and 64, half of a tile
-of 128. A compiled form is probed at the first length only, since each length is compiled separately: its eager form is
+PROBES = (37, 513, 64, 127, 128)
+"""Lengths of the probes: 37, less than a tile of 64; 513, one token more than tiles of 64, 128 or 256; 64, half of a tile
+of 128; 127, one token less than tiles of 64 or 128; and 128, a round length, for which some kernels have a separate
+path. A compiled form is probed at the first length only, since each length is compiled separately: its eager form is
 probed at all lengths, and it is checked in every pattern in the case itself.
 
 An implementation that declares a length unsupported is probed at the nearest supported length on the same side of
@@ -328,7 +328,7 @@ CALLS_KEPT = 16
 
 def check_buffers(impl: Impl, case: Case) -> None:
     """Check that outputs which exist at the same time have memory of their own, the last output, and one where only two
-    keys have changed since; raises `Wrong`.
+    numbers of each input have changed since; raises `Wrong`.
     """
     module, problem = module_of(impl, case), problem_of(case)
     numbers = inputs_of(problem)
@@ -339,9 +339,9 @@ def check_buffers(impl: Impl, case: Case) -> None:
         raise Wrong(f"the outputs of {CALLS_KEPT} calls share {places} buffers")
     verify(outputs[-1], problem, f"in the last of {CALLS_KEPT} calls: ")
     if not case.page:  # whose keys lie anywhere in a pool
-        exchanged = _cached_problem(with_keys_exchanged, case)
+        exchanged = _cached_problem(with_numbers_exchanged, case)
         numbers.refill(exchanged)
-        _check_once(module, case, numbers, exchanged, KEYS_EXCHANGED)
+        _check_once(module, case, numbers, exchanged, NUMBERS_EXCHANGED)
 
 
 SAME_GRADIENT = 0.05
@@ -652,7 +652,7 @@ LOW_SCORES = "where many keys with low scores and large values make the output: 
 NEW_NUMBERS = "on new numbers in the same buffers: "
 NEW_TENSORS = "in other tensors than before, with new memory full of NaN: "
 NEW_WEIGHTS = "with other weights than before: "
-KEYS_EXCHANGED = "where two keys are exchanged since the call before: "
+NUMBERS_EXCHANGED = "where two numbers of each input are exchanged since the call before: "
 NEW_PADDING = "where other keys are padding than before: "
 NEW_PAGES = "where requests have other pages than before: "
 TRAINING = "in training, from the probs that it kept: "

@@ -32,6 +32,9 @@ FARTHEST, FARTHEST_OF_NARROW = 16.0, 9.0
 LARGE_VALUE, LARGE_VALUE_OF_FLOAT16 = 2.0**17, 256.0
 """A value beyond float16's range, and one whose sum over 512 keys float16 can't hold, though it holds their mean."""
 
+SAMPLED = 2 * 3 * 5 * 7
+"""Numbers stay where numbers are exchanged if their place has a divisor in common with this."""
+
 SMALL = 1 << 21
 """Scores up to which many problems are cached: those of the probes, which every implementation gets."""
 
@@ -274,16 +277,22 @@ def showing_tails(case: Case) -> Problem:
     return _kernel_problem_of(case, [q, k, v], generator, 0, pattern, emphasis=emphasis, keys=keys)
 
 
-def with_keys_exchanged(case: Case) -> Problem:
-    """Return the ordinary problem with two neighbouring keys in its middle (of a layer without a cache: tokens) exchanged, so
-    that sums of its numbers, the first and the last ones stay.
+def with_numbers_exchanged(case: Case) -> Problem:
+    """Return the ordinary problem with two numbers of each input exchanged, of neighbouring tokens in the middle, so that
+    sums, norms, the first and the last tokens stay, and so does every second, third, fifth or seventh number.
     """
     case = without_dropout(case)
     first = problem_of(case)
     exact = [it.clone() for it in first.inputs]
-    changed, middle = exact[min(1, len(exact) - 1)], (case.T_kv - 1) // 2  # the keys, or all tokens
-    both = [middle, max(0, middle - 1)]
-    changed[..., both, :] = changed[..., both[::-1], :].clone()
+    for it in exact:
+        sampled = torch.gcd(torch.arange(it.numel(), device=it.device), torch.tensor(SAMPLED)).view_as(it) > 1
+        middle = (it.shape[-2] - 1) // 2
+        (one, stays), (other, stays_there) = (
+            (x.flatten(0, -3)[-1, at] for x in (it, sampled))
+            for at in (middle, max(0, middle - 1))  # of the last head
+        )
+        i, j = one.masked_fill(stays, -torch.inf).argmax(), other.masked_fill(stays_there, torch.inf).argmin()
+        one[i], other[j] = other[j].clone(), one[i].clone()
     if case.scope == "core":
         return _kernel_problem_of(case, exact, data.seeded(case, 6), 0)
     return _layer_problem_of(case, exact, first.weights, data.seeded(case, 6), 0)
