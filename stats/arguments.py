@@ -30,7 +30,7 @@ def has_one_command() -> bool:
 
 def as_typed(text: str, here: bool = True) -> str:
     """Replace commands of a checkout's root (`python -m bench ab`, `pytest bench/`) by those that work in the current
-    folder: `attention-bench ab` if that is installed, else `python PATH/bench ab`, `pytest PATH/bench`; not `here`, as
+    folder: `attention-bench ab` if that is installed, else `python PATH/bench ab`, `pytest PATH/bench/`; not `here`, as
     in a file that others read, by no path.
     """
     if has_one_command():

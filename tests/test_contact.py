@@ -387,7 +387,7 @@ def test_the_printed_commands_find_the_template(
     assert bench_main.main(["new-kernel", "a b/mine.py"]) == 0
     printed = capsys.readouterr().out
     assert (
-        f"  cd 'a b'; python {BENCH} check mine:mine\n  cd 'a b'; pytest {BENCH} --smoke --impl mine=mine:mine\n"
+        f"  cd 'a b'; python {BENCH} check mine:mine\n  cd 'a b'; pytest {BENCH}/ --smoke --impl mine=mine:mine\n"
         in printed
     )
 
