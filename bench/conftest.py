@@ -51,17 +51,19 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """Build the run. `--list`, `--dry-run`, and a run to resume that is finished, end the session."""
     refuse_unused(config)
     try:
+        if config.getoption("attention_list"):
+            show_registry()
+            return 0
         run = config.stash[RUN] = begin(config)
+        if config.getoption("attention_dry_run"):
+            show_plan(run)
+            return 0
     except Finished as finished:
         print(finished)
         return int(any(it["reason"] in FAILURES for it in finished.skipped))
-    if config.getoption("attention_list") or config.getoption("attention_dry_run"):
-        try:
-            show_registry() if config.getoption("attention_list") else show_plan(run)
-        except OSError as error:
-            terminal.close()
-            raise UsageError(f"standard output: {error.strerror}") from None
-        return 0
+    except OSError as error:
+        terminal.close()
+        raise UsageError(f"standard output: {error.strerror}") from None
     if run.name and not any(map(config.getoption, UNSAVED)):
         writable(run.folder)  # one line, before pytest's first
     for option, what in (("save_traces", "--save-traces saves traces with"), ("report", "--report makes the page of")):
@@ -152,7 +154,6 @@ def _measure(config: pytest.Config, run: Run, cells: list[Cell]) -> None:
     seed, fail_fast = config.getoption("shuffle"), bool(config.getoption("maxfail"))
     try:
         Measuring(run, left, lambda: WorkerClient(Variant("run"), setting), seed, fail_fast).measure()
-        run.ended = True
     finally:
         run.finish()
 

@@ -134,7 +134,7 @@ def _available_cells(plan: Plan, replies: Mapping[str, Reply]) -> tuple[list[Key
     cells = [key for key in keys if not all(key in its for its in found.values())]
     neither = [f"{' '.join(key)}: {found['head'][key]}" for key in keys if key not in cells]
     if not cells:
-        raise UsageError(f"nothing to compare: {neither[0]}")
+        raise UsageError(f"nothing to compare: {[*neither, 'no implementation in base or head'][0]}")
     return cells, neither, found
 
 

@@ -94,7 +94,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     known = list(known)
     same = [it for it in known if it.lower() == name.lower()]
     longer = [it for it in known if name in it][:2] if len(name) > 2 else []
-    near = [SYNONYMS[name]] if name in SYNONYMS else same or longer or get_close_matches(name, known, n=1, cutoff=0.65)
+    axis = [it] if (it := AXES_ELSEWHERE.get(name)) in known else []
+    near = (
+        [SYNONYMS[name]]
+        if name in SYNONYMS
+        else axis or same or longer or get_close_matches(name, known, n=1, cutoff=0.65)
+    )
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
@@ -110,13 +115,13 @@ SYNONYMS = {
     "--batch": "--B",
     "--seq-len": "--T",
     "--heads": "--H",
-    "batch": "B",
-    "heads": "H",
-    "seq_len": "T",
     "--kernel": "--impl",
     "--save": "--benchmark-save",
 }
 """Names used in other projects or in other options, with the option or value to use here."""
+
+AXES_ELSEWHERE = {"batch": "B", "heads": "H", "seq_len": "T"}
+"""Names of axes in other projects."""
 
 SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
 """Abbreviations of dtypes used in tables."""

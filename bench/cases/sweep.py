@@ -56,14 +56,19 @@ class Sweep:
         return cases
 
     def models(self, device: str, overrides: Axes = {}) -> dict[str, str]:  # noqa: B006  (never written to)
-        """Return the models whose layer a case is, joined by slashes, by the case's id; of grids of models only."""
+        """Return the models whose layer a case is, joined by slashes, by the case's id; of grids of models only, with their
+        own sizes.
+        """
         found: dict[str, list[str]] = {}
-        for grid in (grid for grid in self.grids_on(device) if "model" in grid):
+        for grid in (grid for grid in self.grids_on(device) if "model" in grid and not SIZES & overrides.keys()):
             with suppress(ValueError):  # no point of this grid fits
                 for case in replace(self, grids=(grid,), gpu=()).cases(device, overrides):
                     found.setdefault(case.id, []).extend(grid["model"])
         return {id_: "/".join(dict.fromkeys(names)) for id_, names in found.items()}
 
+
+SIZES = {"d_model", "H", "H_kv", "D_h", "D_v", "latent", "rope"}
+"""Axes of a model's layer that its cases have from its configuration."""
 
 PROJECTIONS = {"d_model", "qkv_bias", "out_bias", "out_dropout"}
 AROUND_CORE = PROJECTIONS | {"latent", "rope"}

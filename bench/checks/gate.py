@@ -107,8 +107,7 @@ class Gate:
         used = (probed[0], probed[-1]) if case.does.gradients else probed[:1]  # a ragged length, and a round one
         for probe in probed:
             if eager.core is not None:
-                self._once("another mask", eager, probe.core, call_with_another_mask)
-                self._once("kernel (probe)", eager, probe.core, check_probe)
+                self._once("kernel (probe)", eager, probe.core, check_probe_after_another_mask)
                 if probe == probed[0]:
                     self._once("scale", eager, probe.core, check_scale)
                 if probe.T_kv > LONG_PROBE:
@@ -308,6 +307,12 @@ def call_with_another_mask(impl: Impl, case: Case) -> None:
         return
     with suppress(Exception), keeping_settings(), recording(other, inference=False):  # may fail
         call_of(module_of(impl, other), other, inputs_of(problem_of(other))).run()
+
+
+def check_probe_after_another_mask(impl: Impl, case: Case) -> None:
+    """Check a probe of a core after a call with another mask in the same process; raises `Wrong`."""
+    call_with_another_mask(impl, case)
+    check_probe(impl, case)
 
 
 def check_scale(impl: Impl, case: Case) -> None:

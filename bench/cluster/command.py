@@ -134,7 +134,9 @@ def _parser() -> argparse.ArgumentParser:
 def node_types(text: str) -> dict[str, int | None]:
     """Parse `a:2,b` into {"a": 2, "b": None}."""
     parts = [part.strip().partition(":") for part in text.split(",")]
-    return {kind: count(most) if most else None for kind, _, most in parts if kind}
+    if not all(kind for kind, _, _ in parts):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected TYPE or TYPE:N, several joined by commas")
+    return {kind: count(most) if most else None for kind, _, most in parts}
 
 
 def _pair(text: str) -> tuple[str, str | int]:

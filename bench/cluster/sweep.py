@@ -30,6 +30,7 @@ from ..runs.saving import load, run_files, save
 from ..selection.choice import own_files
 from ..selection.errors import UsageError
 from ..terminal import complain
+from ..timing.rooflines import Rooflines
 from .node import SUITE
 
 APART = 1000
@@ -220,7 +221,10 @@ def merged(replies: Replies) -> dict[str, Any]:
     cells: dict[str, list[str]] = replies[None]["cells"]
     measured = [replies[case] for case in cells if "run" in replies[case]]
     runs: list[dict[str, Any]] = [reply["run"] for reply in measured]
-    lists = {name: [it for run in runs for it in run[name]] for name in ("skipped", "published", "roofs")}
+    lists = {name: [it for run in runs for it in run[name]] for name in ("skipped", "published")}
+    rooflines = Rooflines()
+    for run in runs:
+        rooflines.restore(run["roofs"])
     for case in cells:
         if why := replies[case].get("failed"):
             entry = {"id": case, "reason": "error", "detail": why}
@@ -230,6 +234,7 @@ def merged(replies: Replies) -> dict[str, Any]:
         **runs[0],
         **lists,
         "asked": {name: value for name, value in runs[0]["asked"].items() if name != "case"},
+        "roofs": rooflines.table(),
         "benchmarks": [_row(row, i, it["node"]) for i, it in enumerate(measured) for row in it["run"]["benchmarks"]],
         "controls": {"drift": max(run["controls"]["drift"] for run in runs), "looks": looks},
         "seconds": sum((Counter(run["seconds"]) for run in runs), Counter()),

@@ -86,8 +86,10 @@ def _begun(folder: Path, name: str) -> tuple[Journal | None, dict[str, Any]]:
 
 def _command(given: list[str], folder: Path) -> str:
     """Return the command line as in the checkout: `pytest bench/ ...`, without what `attention-bench run` adds."""
-    own = [it for it in given if it not in PYTEST and (folder / it).resolve() != CHECKOUT / "bench"]
-    return shlex.join(["pytest", "bench/", *own])
+    added = [*PYTEST[2:]]
+    own = given[len(added) :] if given[: len(added)] == added else given
+    at = next((i for i, it in enumerate(own) if (folder / it).resolve() == CHECKOUT / "bench"), len(own))
+    return shlex.join(["pytest", "bench/", *own[:at], *own[at + 1 :]])
 
 
 def refuse_other_conditions(begun: dict[str, Any], name: str) -> None:

@@ -85,9 +85,12 @@ class Measuring:
 
     def measure(self) -> None:
         """Measure all remaining cells. Raises `UsageError` if worker processes can't start."""
+        if self._stops():
+            return
         self._run.sample_machine()
         for processes in self._batches():
-            if any(map(self._open, processes)) or any(map(self._lacks, self._cells)):
+            last = self._run.processes - 1 in processes
+            if any(map(self._open, processes)) or (last and any(map(self._lacks, self._cells))):
                 with ExitStack() as stack:
                     pools = (WorkerPool(self._run, process, self._start) for process in processes)
                     self._pools = [stack.enter_context(closing(pool)) for pool in pools]
@@ -97,9 +100,11 @@ class Measuring:
                     if self._stops():
                         return
                     self._time()
-                    self._finish()
+                    if last:
+                        self._finish()
         self._tell_precision()
         self._run.sample_machine()
+        self._run.ended = True
 
     def _batches(self) -> list[list[int]]:
         """Group the run's processes that live at the same time: two pools share the cases of a single process."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from time import monotonic
@@ -47,9 +47,16 @@ class Progress:
         if self.reporter:
             self.reporter.write(f"[{monotonic() - self.began:4.0f} s] {text}\n", flush=True)
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter, exitstatus: int
+    ) -> Generator[None, None, None]:
+        """Leave out pytest's summary of failed cells, which have one sentence."""
         self.over = True
+        failed = terminalreporter.stats.pop("failed", None)
+        yield
+        if failed:
+            terminalreporter.stats["failed"] = failed
         if not terminalreporter.no_summary:
             terminalreporter.ensure_newline()
             self._show(terminalreporter, exitstatus)
@@ -125,7 +132,8 @@ def _spent() -> str:
     """Format seconds by purpose: `time spent: timing 31.0 s, check 30.1 s; in workers: timed calls 28.0 s, ...`."""
     texts = {what: f"{what} {seconds:.1f} s" for what, seconds in sorted(spent().items(), key=lambda it: -it[1])}
     inner = [texts.pop(what) for what in [*texts] if what in IN_WORKERS]
-    return f"time spent: {', '.join(texts.values())}; in workers: {', '.join(inner)}" if texts else ""
+    of_all = ("time spent: ", [*texts.values()]), ("in workers: ", inner)
+    return "; ".join(where + ", ".join(purposes) for where, purposes in of_all if purposes)
 
 
 def drifting(drift: float) -> str | None:
