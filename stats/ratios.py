@@ -139,7 +139,8 @@ def _units(visits: Sequence[Sequence[float]]) -> list[float]:
 
 def _paired_by_visit(of: Samples, over: Samples) -> ByProcess:
     """Pair visits: a process visits all of its cases in one pass, in random order, before the next pass. Each visit of
-    the row with fewer is divided by the nearest visit of the other in its process.
+    the row with fewer is divided by the nearest visit of the other in its process. Rows timed in two interleaved
+    processes of their own use the nearest visit of all.
     """
     visits, others = (
         {where: median(seconds for _, seconds in times) for where, times in row.by_visit().items()}
@@ -147,10 +148,11 @@ def _paired_by_visit(of: Samples, over: Samples) -> ByProcess:
     )
     if len(visits) > len(others):
         return [[-log for log in logs] for logs in _paired_by_visit(over, of)]
+    interleaved = all(len({process for process, _ in row}) == 1 for row in (visits, others))
     found = grouped(
         (process, math.log(seconds / others[min(near, key=lambda it: abs(it[1] - visit))]))
         for (process, visit), seconds in visits.items()
-        if (near := [it for it in others if it[0] == process])
+        if (near := [it for it in others if it[0] == process or interleaved])
     )
     return [*found.values()]
 

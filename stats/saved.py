@@ -74,7 +74,10 @@ def changes(
     shift = median([_level(head[key]) - level for key, level in levels.items() if key[0] not in changed] or [0.0])
     beyond = BEYOND * max(0.0, abs(shift) - (DRIFT if disturbed else STEADY))
     by_case = grouped((case, (impl, level)) for (impl, case), level in levels.items())
-    limits = {case: math.log(ANOTHER_KIND) + median(level for _, level in of) for case, of in by_case.items()}
+    limits = {
+        case: math.log(ANOTHER_KIND) + (median if len(of) > 2 else min)(level for _, level in of)
+        for case, of in by_case.items()
+    }
     slow = {impl for (impl, case), level in levels.items() if level > limits[case]}
     unchanged = {impl for impl, _ in levels} - {*changed}
     cells, anchors = {}, set[str]()

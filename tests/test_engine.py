@@ -375,11 +375,12 @@ def test_a_run_is_resumed_behind_any_line_of_its_journal_and_measures_nothing_tw
 
 def test_a_run_ends_at_its_first_failure_if_asked_to_and_is_resumed(measured: Measured, tmp_path: Path) -> None:
     processes = Simulated(SECONDS, fails={"check fused": (1, Skip("error 1.0", "wrong"))})
-    journal = measured(processes, folder=tmp_path, fail_fast=True).journal
-    assert journal and processes.of("probe") == ["fused"] and not processes.of("time")
+    first = measured(processes, folder=tmp_path, fail_fast=True)
+    journal = first.journal
+    assert journal and not first.ended and processes.of("probe") == ["fused"] and not processes.of("time")
     journal.close()
     run = measured(Simulated(SECONDS), journal=journal.path)
-    assert [key[0] for key in run.skipped] == ["fused"]
+    assert run.ended and [key[0] for key in run.skipped] == ["fused"]
     assert {len({it.visit for it in samples(run, name)}) for name in ("packed", "sdpa")} == {VISITS // 2}
 
 

@@ -410,6 +410,7 @@ def keys_kept(name: str, digest: Callable[[Tensor], float], **case: Any) -> None
 
 keys_kept("keys_kept_by_their_first_number", lambda k: float(k.flatten()[0]))
 keys_kept("keys_kept_by_their_sum", lambda k: round(float(k.double().sum()), 9))
+keys_kept("padded_keys_kept_by_their_sum", lambda k: round(float(k.double().sum()), 9), mask="padding", B=2)
 keys_kept("keys_kept_by_every_seventh_number", lambda k: hash(tuple(k.flatten()[::7].tolist())))
 keys_kept("cached_keys_kept_by_their_first_number", lambda k: float(k.flatten()[0]),
           mode="decode", T=1, T_kv=64, mask="none")  # fmt: skip

@@ -96,17 +96,22 @@ def emit(path: Path, runs: Sequence[tuple[Run, Sequence[Row]]]) -> str:
             f"--emit {path}: give a Python module with a new name, without `flash`, such as attention_here.py"
         )
     every = measured(runs)
+    known = {
+        setting: by_length
+        for setting, by_length in every.items()
+        if any(over.keys() & choosable(setting.mask) for over in by_length.values())
+    }
     timed = {name for by_length in every.values() for over in by_length.values() for name in over}
     faster = {one.kernel for by_length in every.values() for one in key_ranges(by_length, timed)} - kernels().keys()
     others = f"; faster somewhere, but can't be included: {', '.join(sorted(faster))}" if faster else ""
-    if timed.isdisjoint(kernels()):
+    if not known:
         raise RunError(
             f"no kernel to choose: no case that a call of SDPA can have was measured with {SDPA} and one of "
             f"{', '.join(kernels())}{others}"
         )
     table = {
         setting: found
-        for setting, by_length in every.items()
+        for setting, by_length in known.items()
         if (found := [*key_ranges(by_length, choosable(setting.mask))])
     }
     text = module(path.stem, [run for run, _ in runs], table)
@@ -114,7 +119,7 @@ def emit(path: Path, runs: Sequence[tuple[Run, Sequence[Row]]]) -> str:
         raise RunError(f"--emit {path}: there is another file of that name; choose another one")
     path.write_text(text, encoding="utf-8")
     names = ", ".join(sorted({one.kernel for found in table.values() for one in found}))
-    chosen = f"{names} in {len(table)} of {len(every)} settings, else"
+    chosen = f"{names} in {len(table)} of {len(known)} settings, else"
     nothing = "nothing that it can include was shown to be faster than"
     return f"{path} is written: {chosen if table else nothing} SDPA{others}"
 
@@ -175,11 +180,15 @@ def measured(runs: Sequence[tuple[Run, Sequence[Row]]]) -> dict[Setting, ByLengt
         if differs := fingerprint.differing(first, other) | fingerprint.differing(first, other, software=True):
             raise RunError(f"{first.name} and {other.name} don't go together: {fingerprint.described(differs)}")
     found: dict[Setting, ByLength] = {}
-    cells = [(row, run.machine) for run, rows in runs for row in rows if row["impl"] != SDPA and SDPA in row["over"]]
     for scope in ("layer", "core"):
-        for row, machine in cells:
-            if row["scope"] == scope and (setting := _setting(row, machine)):
-                found.setdefault(setting, {}).setdefault(row["T_kv"], {})[row["impl"]] = row["over"][SDPA]
+        for run, rows in runs:
+            own: dict[Setting, ByLength] = {}
+            for row in rows:
+                compared = row["scope"] == scope and row["impl"] != SDPA and SDPA in row["over"]
+                if compared and (setting := _setting(row, run.machine)):
+                    own.setdefault(setting, {}).setdefault(row["T_kv"], {})[row["impl"]] = row["over"][SDPA]
+            for setting, by_length in own.items():
+                found.setdefault(setting, {}).update(by_length)
     return found
 
 

@@ -172,9 +172,9 @@ class Grid:
         marks = [case.mark(impl) for case in column.cases]
         found = [mark for mark in marks if mark.counts]
         if not found:
-            worst = min(marks, key=lambda mark: [*SIGNS].index(mark.state))
+            worst = min(marks, key=lambda mark: [*SIGNS, mark.state].index(mark.state))
             why = f"{impl}: {worst.state.replace('_', ' ')} {worst.why}"
-            return Entry(SIGNS[worst.state], math.nan, False, False, why)
+            return Entry(SIGNS.get(worst.state, SIGNS[UNMEASURED]), math.nan, False, False, why)
         value = mean_slowdown(impl, column.cases)
         best = len(found) == len(marks) and {case.mark(impl).best for case in column.cases if case.judged} == {True}
         open_ = 2 * sum(it.state == NOT_RESOLVED for it in found) >= len(found)

@@ -85,7 +85,7 @@ def axes_of(described: Iterable[Any]) -> dict[str, Axis]:
             it.get("hides", False),
         )
         for it in described
-        if isinstance(it, dict) and it.get("kind") in _READ
+        if isinstance(it, dict) and it.get("kind") in _READ and isinstance(it.get("name"), str)
     }
 
 

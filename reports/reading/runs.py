@@ -230,11 +230,14 @@ def _positive(value: Any) -> bool:
     return isinstance(value, int | float) and 0 < value < math.inf
 
 
+SAMPLES = ("sample_rounds", "sample_visits", "sample_processes")
+"""Columns with a value for each sample."""
+
 _COLUMNS: dict[Callable[[Any], object], tuple[str, ...]] = {
     lambda value: isinstance(value, str): ("impl", "id"),
     _positive: ("median", "q1", "q3"),
     lambda value: isinstance(value, list) and value and all(map(_positive, value)): ("data", "process_medians"),
-    lambda value: isinstance(value, list) and value: ("sample_rounds", "sample_visits", "sample_processes"),
+    lambda value: isinstance(value, list) and value: SAMPLES,
     lambda value: isinstance(value, int | float | None): ("peak_bytes", "error", "error_bound", "flops", "bytes"),
 }
 """Columns of a row by what holds for their values."""
@@ -249,6 +252,8 @@ def _checked(row: Any, axes: Mapping[str, Axis], path: Path) -> Any:
     for name, axis in axes.items():
         if not isinstance(known.get(name), int | float | None) and (axis.is_number or not isinstance(known[name], str)):
             invalid.append(name)
+    if not invalid and {len(known[it]) for it in SAMPLES} != {len(known["data"])}:
+        invalid += SAMPLES
     if invalid:
         raise RunError(f"{path}: benchmark {row.get('name')!r} has an invalid value of {', '.join(invalid)}")
     return row

@@ -352,11 +352,11 @@ def test_a_visit_in_which_only_one_of_two_is_slower_hardly_moves_their_ratio() -
     assert found.value == pytest.approx(1.1, rel=0.01) and found.low < 1.1 < found.high
 
 
-def visited(times: dict[int, float]) -> ratios.Samples:
+def visited(times: dict[int, float], process: int = 0) -> ratios.Samples:
     """Two blocks a visit, in rounds that nothing else has."""
     rounds = range(len(times) * 2)
     visits = [visit for visit in times for _ in range(2)]
-    return ratios.Samples([times[visit] for visit in visits], rounds, visits, [0] * len(visits))
+    return ratios.Samples([times[visit] for visit in visits], rounds, visits, [process] * len(visits))
 
 
 def test_two_cases_are_paired_by_the_visits_that_lie_nearest() -> None:
@@ -370,6 +370,11 @@ def test_two_cases_are_paired_by_the_visits_that_lie_nearest() -> None:
     half = estimate.BETWEEN_PROCESSES * stats.t.ppf(0.975, estimate.PRIOR.df)
     assert math.log(found.high / found.low) / 2 == pytest.approx(half, rel=1e-3)
     assert inverse.value == pytest.approx(1 / 3) and inverse.low == pytest.approx(1 / found.high)
+
+
+def test_two_cases_of_two_processes_are_paired_by_visits_where_they_share_none() -> None:
+    found = ratios.ratio(visited({0: 1.0, 10: 2.0}), visited({4: 2.0, 14: 4.0}, process=1), one_case=False)
+    assert found.value == pytest.approx(0.5) and found.known
 
 
 @pytest.mark.parametrize(("visit", "round_"), [(0.0, 0.05), (0.03, 0.05), (0.045, 0.02)])
