@@ -288,7 +288,14 @@ def test_a_process_that_dies_while_it_is_timed_costs_its_cell(command: Command) 
 
 def test_settled_cells_leave_and_open_ones_are_measured_on_within_the_budget(command: Command) -> None:
     ran = command(
-        "--impl", "sdpa", "--budget", "0.1", slower={"sdpa T16": 1.2, "sdpa T32": 1.012}, noise={"sdpa T32": 0.008}
+        "--impl",
+        "sdpa",
+        "--budget",
+        "0.1",
+        "--seed",
+        "1",
+        slower={"sdpa T16": 1.2, "sdpa T32": 1.012},
+        noise={"sdpa T32": 0.008},
     )
     assert ran.words == {"sdpa T16": REGRESSED, "sdpa T32": INCONCLUSIVE}
     assert [len(pair["logs"]) for pair in ran.saved["pairs"]] == [4, 4, 4, 3]  # a fifth one might take too long
