@@ -95,8 +95,8 @@ def steps(logs: Array, smallest: float = SMALLEST) -> list[list[Step]]:
     """Return the steps of each case of an implementation, oldest first: (cases, runs) -> a list per case.
 
     Those are the common steps in which it takes part, and its own between them; in what the cases have in common, noisy
-    ones have less weight. `logs` are of seconds, NaN where a case
-    was not measured. At least twice MIN_RUNS runs are needed.
+    ones have less weight. `logs` are of seconds, NaN where a case was not measured. At least twice MIN_RUNS runs are
+    needed.
     """
     noises = np.array([scatter(np.diff(of[np.isfinite(of)])) ** 2 + LEAST_NOISE**2 for of in logs])
     together = common_component(logs, weights=1 / (noises + np.median(noises)))

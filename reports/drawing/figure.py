@@ -125,7 +125,7 @@ def _lines(ax: Axes, series: dict[str, Any], palette: Palette, labelled: Sequenc
     for name in sorted(series, key=labelled.__contains__):
         xs, ys = zip(*series[name], strict=True)
         style, named = palette[name], name in labelled
-        colour = style.colour if named else GRID
+        colour = style.colour if named else MUTED
         ax.plot(
             xs, ys, "--" if style.compiled else "-", marker=style.marker if named else None, color=colour, ms=5,
             mfc=SURFACE if style.compiled else colour, lw=2.4 if style.own else 1.6 if named else 1.0, zorder=3 if named else 2,
