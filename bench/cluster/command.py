@@ -118,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
         type=node_types,
         default={},
         help="which types of nodes measure, and how many of each at a time: a type is a resource `type:NAME` of Ray, or a "
-        "partition of Slurm (default: all; on Slurm the default partition)",
+        "partition of Slurm (default: all; on Slurm one node, of the default partition)",
     )
     group.add_argument(
         "--slurm-option",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import subprocess
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from pathlib import Path
@@ -18,14 +17,14 @@ from ..selection.errors import UsageError
 from . import node as on_node
 from .sweep import Reply
 
-LOCAL = "local"
-"""Address of submitit's local executor, whose jobs are processes of this machine."""
+DEFAULT = "default"
+"""Type of nodes without `--node-types`: Slurm's default partition."""
 
 MINUTES = 120
 """Default time limit of a job in minutes."""
 
 Node = tuple[str, int]
-"""A partition, and a number: Slurm itself chooses the node of a job."""
+"""A partition, and the number of one of its jobs at a time: Slurm itself chooses their nodes."""
 
 
 class Cluster:
@@ -41,9 +40,7 @@ class Cluster:
             )
         except (NameError, RuntimeError, ValueError) as error:
             raise UsageError(f"--cluster slurm: {str(error).splitlines()[0]}") from None
-        local = {kind: most or 1 for kind, most in (kinds or {LOCAL: 1}).items()}
-        there = local if options.address else _partitions(kinds)
-        self._nodes = {(kind, i): kind for kind, count in there.items() for i in range(count)}
+        self._nodes = {(kind, i): kind for kind, most in (kinds or {DEFAULT: 1}).items() for i in range(most or 1)}
         self._jobs: list[Any] = []
         self._folder = folder
         shutil.rmtree(folder, ignore_errors=True)  # jobs of a killed driver end when their code is deleted
@@ -56,7 +53,7 @@ class Cluster:
         return self._nodes
 
     def submit(self, node: Node, task: dict[str, Any]) -> Future[Reply]:
-        self._executor.update_parameters(slurm_partition=node[0])
+        self._executor.update_parameters(slurm_partition=None if node[0] == DEFAULT else node[0])
         try:
             job: Future[Reply] = self._executor.submit(on_node.do, self._code, task)
         except submitit.core.utils.FailedJobError as error:
@@ -69,13 +66,3 @@ class Cluster:
             if not job.done():
                 job.cancel(check=False)
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _partitions(kinds: Mapping[str, int | None]) -> dict[str, int]:
-    """Return the number of nodes of the requested partitions, or of the default one."""
-    printed = subprocess.run(["sinfo", "--noheader", "--format=%R %D %P"], stdout=subprocess.PIPE, text=True).stdout
-    lines = [line.split() for line in printed.splitlines()]
-    there = {name: int(nodes) for name, nodes, _ in lines}
-    if unknown := kinds.keys() - there.keys():
-        raise UsageError(f"--node-types: Slurm has no partition {unknown.pop()}; known: {', '.join(there)}")
-    return {kind: there[kind] for kind in kinds or [name for name, _, marked in lines if marked != name]}

@@ -36,11 +36,10 @@ def test_a_job_is_killed_and_the_driver_too(alone: dict[str, Any], tmp_path: Pat
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand in for Slurm's programs: two partitions, and no account."""
+    """Stand in for Slurm's programs: there is no account, and no partition."""
     for name, does in (
         ("srun", "true"),
-        ("sinfo", "printf 'cpu 1024 cpu*\\ngpu 2 gpu\\n'"),
-        ("sbatch", "echo 'sbatch: error: Invalid account' >&2; exit 1"),
+        ("sbatch", "grep -e --partition= $1 >&2; echo 'sbatch: error: Invalid account' >&2; exit 1"),
     ):
         (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
         (tmp_path / name).chmod(0o755)
@@ -50,12 +49,13 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_default_partition_measures_or_those_that_are_named(slurm: None, tmp_path: Path) -> None:
     options = Namespace(address=None, slurm_option=[("account", "x")])
     engine = Cluster(options, b"", {}, tmp_path / "x")
-    assert Counter(engine.nodes(()).values()) == {"cpu": 1024}
-    with pytest.raises(UsageError, match=r"--cluster slurm: .*Invalid account"):
-        engine.submit(("cpu", 0), {})
-    assert Counter(Cluster(options, b"", {"gpu": 1}, tmp_path / "x").nodes(["n1"]).values()) == {"gpu": 2}
-    with pytest.raises(UsageError, match="Slurm has no partition x; known: cpu, gpu"):
-        Cluster(options, b"", {"x": None}, tmp_path / "x")
+    assert [*engine.nodes(())] == [("default", 0)]
+    with pytest.raises(UsageError, match=r"^--cluster slurm: sbatch: error: Invalid account"):
+        engine.submit(("default", 0), {})
+    engine = Cluster(options, b"", {"gpu": 2, "cpu": None}, tmp_path / "x")
+    assert Counter(engine.nodes(["n1"]).values()) == {"gpu": 2, "cpu": 1}
+    with pytest.raises(UsageError, match=r"^--cluster slurm: #SBATCH --partition=gpu$"):
+        engine.submit(("gpu", 1), {})
     options.slurm_option = [("nonsense", 1)]
     with pytest.raises(UsageError, match=r"--cluster slurm: .*nonsense"):
         Cluster(options, b"", {}, tmp_path / "x")
