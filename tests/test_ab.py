@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import psutil
 import pytest
+import torch
 
 from bench.__main__ import main
 from bench.ab import ab as measuring
@@ -34,8 +35,9 @@ from bench.ab.plan import Plan, Record, SameCode
 from bench.ab.replicates import Replicate, Replication, datum
 from bench.ab.sources import PREFIX
 from bench.cases.case import AXES, Case
-from bench.cases.outcome import Skip
+from bench.cases.outcome import Skip, Wrong
 from bench.cases.sweep import SWEEPS
+from bench.checks.problems import problem_of
 from bench.selection.choice import own_files
 from bench.selection.errors import UsageError
 from bench.selection.options import cases_of, sweep_of
@@ -43,6 +45,7 @@ from bench.timing.devices import DEVICES
 from bench.timing.reference_workload import GPU_WORK, WORK
 from bench.workers import worker as worker_process
 from bench.workers.client import Lost, Setting, Variant, WorkerClient
+from bench.workers.tasks import Tasks
 from commands.ab import exit_code_of
 from commands.history import confirm
 from reports.reading.axes import KNOWN_AXES, axes_of, without_defaults
@@ -615,6 +618,21 @@ def worker(tmp_path: Path) -> Any:
 
 
 CASE = Case.of(T=16, H=2, D_h=8).columns()
+
+
+def test_expected_outputs_are_kept_for_other_processes(tasks: Tasks, tmp_path: Path) -> None:
+    """Each of which compares its own output with them."""
+    file, problem = tmp_path / "base-0.expected", problem_of(Case(**CASE))
+    given: dict[str, Any] = {"what": "x", "impl": "fused", "case": CASE, "expected": str(file)}
+    tasks.prepare(**given)
+    ((known,), written) = vars(problem).pop("expected"), file.stat().st_mtime_ns
+    tasks.prepare(**given)
+    assert file.stat().st_mtime_ns == written and [*tmp_path.iterdir()] == [file]
+    del vars(problem)["expected"]
+    torch.save((replace(known, reference=known.reference + 1.0),), file)
+    with pytest.raises(Wrong, match="in a timed call: "):
+        tasks.prepare(**given)
+    del vars(problem)["expected"]  # other tests share the problem
 
 
 def test_what_an_implementation_does_to_its_process_is_no_reply(worker: WorkerClient) -> None:

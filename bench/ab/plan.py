@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import shutil
 import subprocess
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import CHECKOUT
-from ..cases.case_hash import case_hash, hash_of
+from ..cases.case_hash import case_hash
 from ..cases.cells import Key
 from ..cases.outcome import Skip
 from ..selection.choice import listed, own_files
@@ -93,6 +92,8 @@ class Plan:
     """Implementations that head may lack, entirely or in some cases."""
     twins: Mapping[Path, Path] = field(default_factory=dict)
     """For the code folder of each variant, another folder with the same code, beside the other variant's copy."""
+    folder: Path = Path()
+    """Temporary folder, with the variants' code."""
 
     @property
     def versus(self) -> str:
@@ -113,6 +114,12 @@ class Plan:
     def request(self, variant: str, key: Key) -> Record:
         """Return the request that prepares a cell in a variant."""
         return {"impl": self.name_in(variant, key[0]), "case": self.cases[key[1]]}
+
+    def expected(self, variant: str, key: Key) -> str:
+        """Return the file in which the processes of a variant keep a case's expected outputs: each would take seconds to
+        compute those of long cases.
+        """
+        return str(self.folder / f"{variant}-{[*self.cases].index(key[1])}.expected")
 
     def start(
         self, cases: Iterable[Record] = (), exchanged: bool = False, order: Sequence[str] = VARIANTS
@@ -182,6 +189,7 @@ def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
         words=words,
         allow_gone=listed(options.allow_gone),
         twins=twins(base.tree or base.impls, head.tree or head.impls, folder),
+        folder=folder,
     )
 
 
@@ -259,4 +267,4 @@ def interpreter(given: str) -> tuple[str, str]:
 
 def conditions() -> Record:
     """Return the machine and procedure of a comparison, as they are saved."""
-    return dict(json.loads(json.dumps({"fingerprint": fingerprint(), "procedure": hash_of(PROCEDURE)})))
+    return {"fingerprint": fingerprint(), "procedure": digest_of({path: CHECKOUT / path for path in PROCEDURE})}

@@ -162,7 +162,9 @@ class Replication:
             with self._losing(variant, key):
                 yield Request(client, "grow", cell)
         for key in order:
-            do, details = ("prepare", cells[key]) if key in cells else ("workload", {"name": key[1]})
+            do, details = "workload", {"name": key[1]}
+            if key in cells:
+                do, details = "prepare", cells[key] | {"expected": self.plan.expected(variant, key)}
             with self._losing(variant, key):
                 reply = yield Request(client, do, {"what": " ".join(key)} | details)
                 took[key] = reply["seconds"]

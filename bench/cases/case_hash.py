@@ -10,7 +10,6 @@ import hashlib
 import json
 from typing import TYPE_CHECKING
 
-from .. import CHECKOUT
 from .models import config_of
 
 if TYPE_CHECKING:
@@ -33,13 +32,4 @@ def case_hash(case: Case) -> str:
     axes = {name: value for name, value in case.columns().items() if value}
     if (model := axes.get("model", "")).endswith(".json"):
         axes["config"] = config_of(model)
-    return _digest(json.dumps([sorted(axes.items()), MEASUREMENT]).encode())
-
-
-def hash_of(paths: tuple[str, ...]) -> str:
-    """Return a hash of whole files of this checkout."""
-    return _digest(b"\0".join((CHECKOUT / path).read_bytes() for path in paths))
-
-
-def _digest(text: bytes) -> str:
-    return hashlib.sha256(text).hexdigest()[:12]
+    return hashlib.sha256(json.dumps([sorted(axes.items()), MEASUREMENT]).encode()).hexdigest()[:12]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -168,6 +170,17 @@ class Problem:
         if self.pages is None:
             return torch.arange(first, last, device=self.case.device)
         return places(self.pages, self.case.page or 1, first, last).flatten()
+
+
+def keep_expected(problem: Problem, file: Path) -> None:
+    """Take a problem's expected outputs from a file; if there is none yet, compute and write them."""
+    if not file.exists():
+        expected, whole = problem.expected, file.with_suffix(".part")  # a process may be killed meanwhile
+        with suppress(OSError, RuntimeError):  # of a full disk: each process computes them
+            torch.save(expected, whole)
+            whole.rename(file)
+    elif "expected" not in vars(problem):
+        vars(problem)["expected"] = torch.load(file, weights_only=False)
 
 
 @dataclass(frozen=True, eq=False)

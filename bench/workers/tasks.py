@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile, schedule
+from torch.profiler import ProfilerActivity, profile
 
 from impls import Impl, get
 from impls.registry import eager_name
@@ -25,6 +25,7 @@ from ..cases.outcome import Skip, Unsupported
 from ..checks.afterwards import settle
 from ..checks.gate import Gate
 from ..checks.impl_hash import impl_hash, packages
+from ..checks.problem import keep_expected
 from ..checks.problems import problem_of
 from ..selection.choice import impls_named, place_of, refuse_absent, skip_of
 from ..selection.errors import UsageError
@@ -201,11 +202,15 @@ class Tasks:
             release()
         return {"columns": columns, "seconds": checked.first_s}
 
-    def prepare(self, what: str, impl: str, case: Reply) -> dict[str, float]:
-        """Prepare a cell for timing as `what`, without checking it: {"seconds": of one warm call}."""
+    def prepare(self, what: str, impl: str, case: Reply, expected: str = "") -> dict[str, float]:
+        """Prepare a cell for timing as `what`, without checking it: {"seconds": of one warm call}. `expected`: file that
+        keeps the case's expected outputs for other processes.
+        """
         built = build(self._cell(impl, case))
         if built.cell.case.drops:
             built.module.train()
+        elif expected:
+            keep_expected(problem_of(built.cell.case), Path(expected))
         if share := self._slower.get(impl):
             with built.watched():
                 built.call = replace(built.call, run=built.meter.slowed(built.call.run, share))
@@ -303,26 +308,17 @@ class Tasks:
         return found
 
     def trace(self, what: str, path: str) -> None:
-        """Write the profiler's gzipped Chrome trace of one call, with shapes and allocations, after a warm-up call; raises
-        `Skip` if it can't be written.
+        """Write the profiler's gzipped Chrome trace of one call, with shapes and allocations; raises `Skip` if it can't be
+        written.
         """
         built: Built = self._ready[what]
         on_host = [ProfilerActivity.CPU] if built.cell.case.device == "cpu" else None  # else of all devices
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-            with built.watched(), profile(
-                activities=on_host,
-                schedule=schedule(wait=0, warmup=1, active=1, repeat=1),
-                on_trace_ready=lambda profiler: profiler.export_chrome_trace(path),
-                record_shapes=True,
-                profile_memory=True,
-                acc_events=False,
-            ) as profiler:  # fmt: skip
-                built.call.run()
-                profiler.step()
+            with built.watched(), profile(activities=on_host, record_shapes=True, profile_memory=True) as profiler:
                 kept = built.call.run()  # the output counts as the call's memory: keep it until the trace ends
-                profiler.step()
-                del kept
+            del kept
+            profiler.export_chrome_trace(path)
         except OSError as error:
             raise Skip(f"{path}: {error.strerror or error}") from None
 
