@@ -18,9 +18,7 @@ from bench.cases.outcome import Skip
 from bench.workers.client import Setting, Variant
 from commands import bisect
 from commands.bisect import Step, search, step_of
-from reports.judging import ab_file
 from reports.judging.comparison import Cell, Comparison
-from stats import verdict
 from stats.verdict import Verdict
 
 COMMITS = 30
@@ -156,17 +154,6 @@ def test_the_culprit_is_reported_with_what_changed(history: History, capsys: pyt
     assert history.calls[0] == ("c0", "c29", 2.0) and history.calls[-1] == ("c16", "c17", 1.0)
 
 
-def test_an_end_without_the_kernel_is_named(
-    history: History, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cells = [Cell("mine", name, Verdict(verdict.NEW, "base: no module mine"), math.nan, math.nan) for name in "ab"]
-    monkeypatch.setattr(ab_file, "comparison", lambda _: Comparison("c0", "c29", 0.01, cells, [], {}, []))
-    assert bisect.main(["c0", "c29", "--impl", "mine=mine:mine"]) == 2
-    text = capsys.readouterr().out
-    assert "NEW          mine a\n             base: no module mine\n" in text
-    assert text.splitlines()[-1] == "nothing is shown to be slower at the bad end; --budget 2 measures for longer"
-
-
 def test_interpreters_are_points_too(history: History, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("--pythons", "c0,c5,c29", "--impl", "sdpa,fused", "--T", "64")
     assert history.measured(*arguments)
@@ -201,11 +188,6 @@ def test_a_step_that_is_open_is_measured_on(history: History) -> None:
     assert spent == [pytest.approx(0.2), pytest.approx(0.4)]
 
 
-def test_ends_that_do_not_differ_are_no_usage_error(history: History, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bisect.main(["--pythons", "c0,c0"]) == 2
-    assert capsys.readouterr().err.endswith("could not be judged: no difference in code between c0 and c0\n")
-
-
 def test_ends_that_were_measured_too_briefly_are_measured_for_longer(
     history: History, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -224,19 +206,6 @@ def test_after_ctrl_c_the_same_command_goes_on(history: History, capsys: pytest.
     assert capsys.readouterr().err.endswith("bench: interrupted; the same command continues\n")
     first, history.interrupted = {call[:2] for call in history.calls}, False
     assert not first & {call[:2] for call in history.measured("c0", "c29")}
-
-
-def test_an_unreadable_file_is_a_usage_error_before_anything_is_measured(
-    history: History, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert bisect.main(["c0", "c29"]) == 0
-    (ends, *_) = sorted(tmp_path.glob("results/*/ab/*_bisect-*.json"))
-    ends.write_text('{"ends": ')
-    known = len(history.calls)
-    capsys.readouterr()
-    assert bisect.main(["c0", "c29"]) == 3
-    assert str(ends) in capsys.readouterr().err
-    assert len(history.calls) == known
 
 
 @pytest.mark.parametrize(
