@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from bench.runs import check
-from bench.workers.tasks import Tasks
 
 from .conftest import CHECKOUT
 
@@ -20,7 +19,6 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 def right(q, k, v, **options): return sdpa(q, k, v, **options)
 def no_mask(q, k, v, *, is_causal=False, attn_mask=None, **options): return sdpa(q, k, v, **options)
-def narrow(q, k, v): return sdpa(q, k, v)
 def exits(q, k, v, **options): return os._exit(3) if q.dtype == torch.bfloat16 else sdpa(q, k, v, **options)
 """
 
@@ -80,21 +78,6 @@ def test_a_kernel_that_ends_its_process_costs_one_problem_and_a_module_that_does
     lines, errors = capsys.readouterr()
     assert [line.split()[0] for line in lines.splitlines()] == ["passed", "error", "passed", "unsupported", "2"]
     assert "ended its process (exit code 3)" in lines and "ended its process (exit code 4)" in errors
-
-
-def test_a_kernel_that_does_not_support_the_first_problem_has_none_of_layers(tasks: Tasks, tmp_path: Path) -> None:
-    (tmp_path / "narrow.py").write_text(MINE + "right.limits = {'dtypes': ('bfloat16',)}")
-    axes = check.SIZES | {"device": "cpu"}
-    reply = tasks.cases(["right=narrow:right"], [axes], [axes | {"qkv_bias": True}])
-    assert [it["detail"] for it in reply["cases"]["right"]] == ["right supports dtype bfloat16, not float32"]
-
-
-def test_a_kernel_that_cannot_be_called_fails(in_process: None, capsys: pytest.CaptureFixture[str]) -> None:
-    """As in a run, where it can be called with some masks."""
-    assert check.main(["mine:narrow"]) == 1
-    *lines, _ = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["error", "error", "passed", "unsupported"]
-    assert "narrow(q, k, v) can't be called as (q, k, v, is_causal=...): got an unexpected" in lines[0]
 
 
 def test_only_its_worker_imports_torch() -> None:

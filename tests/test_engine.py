@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from bench.runs.rows import Sample
 from bench.runs.run import Run
 from bench.selection import options
 from bench.selection.errors import UsageError
-from bench.timing.devices.nvml import words
 from bench.timing.engine import (
     BLOCK,
     COMMON_ROUNDS,
@@ -41,8 +41,6 @@ from bench.timing.reference_workload import ReferenceWorkload
 from bench.workers.client import Lost
 
 from .conftest import LocalWorker, run_of
-
-POWER, HOT = 0x4, 0x20
 
 
 def test_a_block_is_long_enough_for_the_clock_and_warmed_up_where_it_has_several_calls() -> None:
@@ -64,8 +62,6 @@ def test_all_members_take_part_in_the_same_rounds_however_long_their_calls(proce
     for it in counts:
         assert it.get("1 s") == it.get("100 ms") and min(it.values()) >= it.get("1 s", MIN_VISIT_ROUNDS)
     assert processes * sum(it.get("1 s", 0) for it in counts) in range(COMMON_ROUNDS, COMMON_ROUNDS + 2 * processes)
-    minute = {"1 min": block_of(60.0)}
-    assert sum(plan.counts(minute, visit, {}).get("1 min", 0) for visit in range(VISITS)) == plan.long
     alone = sum(plan.counts({"": blocks["20 ms"]}, visit, {}).get("", 0) for visit in range(VISITS))
     assert alone == pytest.approx(0.25 / 0.02, abs=2)  # as many as fit into the time
 
@@ -94,15 +90,11 @@ class Simulated:
     """Of a call, by implementation."""
     noise: float = 0.0
     """Share of its time by which a call varies."""
-    checked: float | None = None
-    """Seconds of a call in its check, if it takes another time there."""
     peak_bytes: int = 0
     pages: dict[str, float] = field(default_factory=dict)
     """Reply to `other_pages`."""
     fails: dict[str, tuple[int, Skip]] = field(default_factory=dict)
     """By request and implementation: which of these requests fails, counted from 1, and how."""
-    throttled: list[int] = field(default_factory=list)
-    """What throttles the GPU at each block, the last for ever; none for a device without sensors."""
     asked: list[tuple[str, str, int, dict[str, Any]]] = field(default_factory=list)
     """Request, implementation, number of the process, and details."""
     told: list[str] = field(default_factory=list)
@@ -140,19 +132,12 @@ class Process(LocalWorker):
         if do == "drop":
             self.ready.remove(what)
         if do == "time":
-            return {"seconds": seconds, "fastest": 0.9 * seconds, "page_faults": 2.0, "voluntary": 0.0,
-                    "involuntary": 1.0} | self.sensors()  # fmt: skip
+            return {"seconds": seconds, "fastest": seconds, "page_faults": 2.0, "voluntary": 0.0, "involuntary": 1.0}
         columns = {"kernel": "x", "peak_bytes": it.peak_bytes, "operators": 1}
-        replies = {"cells": {"unknown": {}}, "check": {"columns": columns, "seconds": it.checked or seconds},
+        replies = {"cells": {"unknown": {}}, "check": {"columns": columns, "seconds": seconds},
                    "other_pages": it.pages, "renew": {"compared": 5, "seconds": seconds},
                    "probe": {"passed": [f"{name} in {self.number}"]}}  # fmt: skip
         return replies.get(do, {"seconds": seconds} if do == "prepare" else {})
-
-    def sensors(self) -> dict[str, Any]:
-        if not (left := self.of.throttled):
-            return {}
-        reasons = left.pop(0) if len(left) > 1 else left[0]
-        return {"sm_mhz": 1755, "power_w": 612.5, "temperature_c": 61, "throttled": words(reasons)}
 
 
 SECONDS = {"fused": 1e-3, "packed": 9e-4, "sdpa": 1e-4}
@@ -225,10 +210,6 @@ def test_a_case_is_visited_until_its_ratios_are_known(measured: Measured, noise:
     assert len(processes.of("time")) == sum(len(it.samples) for it in run.found.values())
 
 
-def test_a_call_that_was_slow_while_others_were_checked_is_timed_in_whole_blocks(measured: Measured) -> None:
-    assert samples(measured(Simulated(SECONDS, checked=0.1)), "sdpa")[0].calls == 21
-
-
 @pytest.mark.parametrize(("seconds", "begins"), [(5e-3, [1, 1, 1]), (0.03, [0, 0, 0])])
 def test_an_untimed_call_begins_each_visit_unless_calls_are_long(
     measured: Measured, seconds: float, begins: list[int]
@@ -286,13 +267,6 @@ def test_one_that_ends_the_process_leaves_the_others_their_samples(measured: Mea
     assert [it.round for it in found] == [*range(len(found))]
 
 
-def test_one_that_ends_the_process_while_it_is_prepared_has_the_others_prepared_again(measured: Measured) -> None:
-    processes = Simulated(SECONDS, fails={"prepare packed": (1, LOST)})
-    run = measured(processes, free=TOO_LITTLE)
-    assert [key[0] for key in run.skipped] == ["packed"]
-    assert Counter(processes.of("prepare")) == {"fused": 2, "packed": 1, "sdpa": 1}
-
-
 def test_a_trace_that_ends_its_process_costs_no_row(measured: Measured, tmp_path: Path) -> None:
     processes = Simulated(SECONDS, fails={"trace packed": (1, LOST)})
     run = measured(processes, folder=tmp_path, traced=True)
@@ -323,7 +297,6 @@ def test_a_configuration_is_read_once_and_not_changed_by_a_new_process(
 
 
 def test_an_isolated_process_spares_the_others_and_each_comes_to_rest_before_the_next(measured: Measured) -> None:
-    """A block that follows one of another process follows as many untimed calls."""
     own = replace(CELLS[1].impl, limits=replace(CELLS[1].impl.limits, alone=True))
     processes = Simulated(SECONDS, fails={"renew packed": (2, LOST)})
     run = measured(processes, CELLS[0], Cell(own, CASE), CELLS[2])
@@ -333,22 +306,9 @@ def test_an_isolated_process_spares_the_others_and_each_comes_to_rest_before_the
         (False, 0),
         (True, 1),
     }
-    changes = 0
-    for (_, _, before, _), (did, _, last, _), (do, _, number, how) in zip(
-        processes.asked, processes.asked[1:], processes.asked[2:], strict=False
-    ):
-        if do == "time" and did == "settle":
-            changes += 1
-            assert before == last != number and how["warm"] == how["calls"] * how["slices"]
-        elif do == "time":
-            assert last == number and how["warm"] < how["calls"] * how["slices"]
-    assert changes > 5
-
-
-def test_a_row_names_all_that_throttled_its_blocks(measured: Measured) -> None:
-    run = measured(Simulated(SECONDS, throttled=[0, HOT, POWER, 0]), CELLS[0])
-    (columns,) = (it.columns for it in run.found.values())
-    assert (columns["sm_mhz"], columns["throttled"]) == (1755, "software thermal slowdown, power cap")
+    for (did, _, last, _), (do, _, number, how) in pairwise(processes.asked):
+        if do == "time":  # a block that follows one of another process follows as many untimed calls
+            assert (did == "settle") == (last != number) == (how["warm"] == how["calls"] * how["slices"])
 
 
 def test_a_run_is_resumed_behind_any_line_of_its_journal_and_measures_nothing_twice(
@@ -384,16 +344,15 @@ def test_a_run_ends_at_its_first_failure_if_asked_to_and_is_resumed(measured: Me
     assert {len({it.visit for it in samples(run, name)}) for name in ("packed", "sdpa")} == {VISITS // 2}
 
 
-@pytest.mark.parametrize("traced", [False, True])
-def test_what_follows_a_corrupted_line_is_measured_again(measured: Measured, tmp_path: Path, traced: bool) -> None:
-    journal = measured(Simulated(SECONDS, 0.5), folder=tmp_path, traced=traced).journal
+def test_what_follows_a_corrupted_line_is_measured_again(measured: Measured, tmp_path: Path) -> None:
+    journal = measured(Simulated(SECONDS, 0.5), folder=tmp_path, traced=True).journal
     assert journal
     journal.close()
     lines = journal.path.read_text().splitlines(keepends=True)
     (at,) = (i for i, line in enumerate(lines) if '"key": ["fused"' in line and '"seconds"' in line)
     journal.path.write_text("".join([*lines[:at], "\0" + lines[at], *lines[at + 1 :]]))
     for resumed in range(2):  # a third process finds all that the second one measured
-        run = measured(Simulated(SECONDS, 0.5), journal=journal.path, traced=traced)
+        run = measured(Simulated(SECONDS, 0.5), journal=journal.path, traced=True)
         run.finish()
         run.ended = True
         assert run.complete and {impl for impl, _ in run.finished} == {*SECONDS}, resumed

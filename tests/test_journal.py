@@ -48,12 +48,6 @@ def test_the_newest_journal_of_a_name_is_opened_once_at_a_time(tmp_path: Path) -
     assert Journal(mine.path).header == {"asked": {}}
 
 
-def test_a_folder_without_room_for_a_journal_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match=r"results can't be written to .*/file/x: Not a directory"):
-        Journal.start(tmp_path / "file" / "x", "x", {})
-
-
 def test_a_run_is_not_continued_under_other_conditions(monkeypatch: pytest.MonkeyPatch) -> None:
     quiet, usual = {"cores": 1, "threads": 1, "torch": "2"}, {"cores": 8, "threads": 8, "torch": "2"}
     monkeypatch.setattr(begin, "fingerprint", lambda: usual)

@@ -12,10 +12,8 @@ import pytest
 import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
-from bench.cases.outcome import Skip
 from bench.runs.measuring import Measuring
 from bench.runs.traces import trace_path
-from bench.workers.tasks import Tasks
 
 from .conftest import Suite, run_files, run_of
 
@@ -56,22 +54,6 @@ def test_every_row_names_its_trace_and_is_otherwise_the_same(
     assert {*paths.values()} == {*(tmp_path / "results/traces").rglob("*.gz")}
     for name, operator in (("fused", "aten::bmm"), ("ö+x", "aten::scaled_dot_product_attention")):
         assert {"aten::mm", operator} <= operators_in(paths[name])
-
-
-def test_the_traced_call_is_the_timed_call(tasks: Tasks, tmp_path: Path) -> None:
-    case = Case.of(T=16, H=2, D_h=16, mode="backward", dropout=0.1)
-    tasks.prepare("x", "fused", case.columns())
-    tasks.trace("x", str(path := path_in(tmp_path, Cell(impls.get("fused"), case))))
-    names = operators_in(path)
-    assert any("MmBackward0" in name for name in names)
-    assert any("dropout" in name for name in names)
-
-
-def test_a_trace_that_cannot_be_written_says_why(tasks: Tasks, tmp_path: Path) -> None:
-    (tmp_path / "traces").write_text("a file")
-    tasks.prepare("x", "fused", CELL.case.columns())
-    with pytest.raises(Skip, match=f"^{tmp_path / 'traces'}.*: Not a directory$"):
-        tasks.trace("x", str(path_in(tmp_path, CELL)))
 
 
 def test_paths_are_safe_and_stay_apart(tmp_path: Path) -> None:
