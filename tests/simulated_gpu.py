@@ -20,7 +20,6 @@ L2 = 50 << 20
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
 HZ = 2e9
 """Cycles of the device's clock in a second."""
-
 FLUSH = 35e-6
 """Seconds that writing a buffer takes, as twice the L2 of an H100; one of that size leaves nothing else in it."""
 
@@ -63,7 +62,6 @@ class SimulatedCuda:
         self.broken = False
         self.allocated, self.peak, self.reserved = 1000, 50_000, 1 << 21  # before anything is measured
         self.in_cache = True
-        self.hz = HZ
         self.streams: list[SimpleNamespace] = []
         self.stream_now = self.default = self.Stream()
         self.initialised = [self.default]
@@ -121,7 +119,7 @@ class SimulatedCuda:
     def _sleep(self, cycles: int) -> None:
         cached = self.in_cache
         self.in_cache = True  # it reads nothing
-        self.work(cycles / self.hz)
+        self.work(cycles / HZ)
         self.in_cache = cached
 
     def item(self) -> None:
@@ -283,8 +281,7 @@ class SimulatedGenerator:
 class SimulatedNvml:
     """`pynvml` of one GPU that has `reasons` while a process of ours works, and is idle otherwise.
 
-    Every query takes the host 30 µs. `capped` counts the time at work under a power cap. `without` names a function that
-    this GPU doesn't support.
+    `capped` counts the time at work under a power cap.
     """
 
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU, NVML_PERF_POLICY_POWER, NVML_PERF_POLICY_THERMAL = (
@@ -294,7 +291,6 @@ class SimulatedNvml:
         0,
         1,
     )
-    ASK = 30e-6
     FOUND: Mapping[str, Any] = {
         "ComputeMode": 0, "ApplicationsClock": 1500, "MaxClockInfo": 1980, "MigMode": [1, 1], "Temperature": 61,
         "EnforcedPowerLimit": 700_000, "PowerUsage": 612_500, "UtilizationRates": SimpleNamespace(gpu=3, memory=1),
@@ -304,19 +300,14 @@ class SimulatedNvml:
     class NVMLError(Exception):
         pass
 
-    def __init__(
-        self, cuda: SimulatedCuda, reasons: int = 0, without: str = "", kind: str = "GPU", capped: bool = False
-    ) -> None:
+    def __init__(self, cuda: SimulatedCuda, reasons: int = 0, kind: str = "GPU", capped: bool = False) -> None:
         self.cuda, self.reasons, self.kind, self.capped = cuda, reasons, kind, capped
-        if without:
-            setattr(self, without, self.refuse)
 
     def refuse(self, *_: Any) -> Any:
         raise self.NVMLError("Not Supported")
 
     def _answer(self, value: Any, gpu: str = "GPU") -> Any:
         """A part of a GPU has no sensors."""
-        self.cuda.host += self.ASK
         return value if gpu.startswith("GPU") else self.refuse()
 
     def nvmlSystemGetDriverVersion(self) -> str:

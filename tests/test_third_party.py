@@ -21,7 +21,6 @@ from bench.cases.case import Case
 from bench.cases.outcome import Wrong
 from bench.checks import impl_hash, settings
 from bench.checks.gate import check_case
-from impls.paging import by_page
 
 NEEDED = {
     "sdpa_fa3": "flash_attn_interface",
@@ -48,30 +47,6 @@ def test_a_missing_package_is_named_with_how_to_install_it(name: str) -> None:
     assert impls.get(name).limits.alone
 
 
-def test_a_part_of_a_package_is_found_without_importing_the_package(tmp_path: Any, monkeypatch: Any) -> None:
-    (tmp_path / "flash_attn").mkdir()
-    (tmp_path / "flash_attn" / "__init__.py").write_text("raise AssertionError('imported')")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    case = Case.of(**SMALL, device="cuda")
-    assert "needs the package flash_attn.cute" in str(impls.get("flash_attn_4").refusal(case))
-    (tmp_path / "flash_attn" / "cute").mkdir()  # flash-attn 2 has it too, without what it needs
-    assert "needs the package cutlass" in str(impls.get("flash_attn_4").refusal(case))
-    (tmp_path / "cutlass").mkdir()
-    assert impls.get("flash_attn_4").refusal(case) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "axes", "why"),
-    [
-        ("varlen_requests", {"device": "cpu"}, "supports device cuda, not cpu"),
-        ("varlen_requests", {"device": "cuda", "scope": "core"}, "computes requests in one batch only"),
-        ("varlen_paged", {"device": "cuda", "page": 128, "T": 1, "T_kv": 512, "mode": "decode", "mask": "none"}, "256"),
-    ],
-)
-def test_where_varlen_attn_is_not_called(name: str, axes: dict[str, Any], why: str) -> None:
-    assert why in str(impls.get(name).refusal(Case.of(**SMALL | axes)))
-
-
 def test_the_version_of_a_module_that_is_called_otherwise_than_its_package() -> None:
     assert impl_hash._versioned("yaml") == f"yaml {version('PyYAML')}"
     assert impl_hash._versioned("yaml.loader") == f"yaml.loader {version('PyYAML')}"
@@ -79,36 +54,6 @@ def test_the_version_of_a_module_that_is_called_otherwise_than_its_package() -> 
 
 
 # Flash attention of another version
-
-
-@pytest.fixture
-def versions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Replace torch's functions that activate a version of flash attention; returns the active version."""
-    active: list[str] = []
-    attention = torch.nn.attention
-    monkeypatch.setattr(attention, "activate_flash_attention_impl", active.append)
-    monkeypatch.setattr(attention, "restore_flash_attention_impl", active.clear)
-    monkeypatch.setattr(attention, "current_flash_attention_impl", lambda: active[-1] if active else None)
-    return active
-
-
-def test_another_version_is_behind_sdpa_for_its_own_calls_alone(versions: list[str], monkeypatch: Any) -> None:
-    seen: list[tuple[list[str], bool]] = []
-
-    def sdpa(*inputs: Tensor, **options: Any) -> Tensor:
-        seen.append((list(versions), torch.backends.cuda.math_sdp_enabled()))
-        return scaled_dot_product_attention(*inputs, **options)
-
-    monkeypatch.setattr("impls.sdpa.scaled_dot_product_attention", sdpa)
-    kernel: Any = impls.get("sdpa_fa4").kernel
-    q = torch.randn(1, 2, 8, 16)
-    kernel(q, q, q)
-    with kernel.around():
-        kernel(q, q, q)
-        versions.append("not again")
-        versions.pop()
-    assert seen == [(["FA4"], False)] * 2
-    assert versions == [] and torch.backends.cuda.math_sdp_enabled()
 
 
 def test_torchs_settings_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,13 +130,6 @@ def test_varlen_attn_is_called_as_it_documents(name: str, varlen: Callable[..., 
     varlen(top_left)
     with pytest.raises(Wrong):
         check_case(on_cpu(name), VARLEN[name])
-
-
-def test_pages_are_read_where_they_lie() -> None:
-    pool = torch.arange(2 * 6.0).reshape(1, 2, 6, 1)
-    pages = by_page(pool, 3).permute(1, 2, 0, 3)  # (pages, page, H_kv, D)
-    assert pages.shape == (2, 3, 2, 1) and pages.data_ptr() == pool.data_ptr()
-    assert pages[1, 0].flatten().tolist() == [3.0, 9.0]
 
 
 # Packages
