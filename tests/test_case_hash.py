@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,7 @@ def test_a_model_is_known_by_its_configuration_and_not_by_the_path_of_its_file(
 
 def test_every_axis_is_in_the_hash_unless_it_is_off() -> None:
     case = Case.of(T=16, H=2, D_h=8, B=2)
-    others = [Case.of(**{"T": 16, "H": 2, "D_h": 8, "B": 2} | it) for it in (
-        {"T": 24}, {"H": 4}, {"B": 1}, {"D_v": 16}, {"H_kv": 1}, {"dtype": "float64"}, {"mask": "none"},
-        {"mode": "backward"}, {"scope": "core"}, {"dropout": 0.1}, {"qkv_bias": True}, {"threads": 1})]  # fmt: skip
-    assert len({case_hash(it) for it in (case, *others)}) == 1 + len(others)
+    others = [{"T": 24}, {"H_kv": 1}, {"dtype": "float64"}, {"mask": "none"}, {"mode": "backward"}, {"threads": 1}]
+    assert len({case_hash(it) for it in (case, *(replace(case, **other) for other in others))}) == 1 + len(others)
     wider = type("Wider", (), {"columns": lambda self: case.columns() | {"window": None, "sinks": 0}})()
     assert case_hash(wider) == case_hash(case)

@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import impls
-from bench.cases import counting, decoders
+from bench.cases import decoders
 from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.models import layers_of
@@ -25,7 +25,7 @@ from bench.checks.problems import problem_of
 from bench.selection.options import select
 from bench.timing import cold
 from bench.timing.cell import build
-from bench.timing.parts import of_events, parts_of
+from bench.timing.parts import parts_of
 from impls.layer import KernelCore, LayerShape
 
 from . import wrong_in_model
@@ -136,15 +136,6 @@ def test_matrices_and_weights_are_those_of_the_model(written: Written) -> None:
 
 
 @needs_transformers
-def test_operations_of_a_model_include_its_head() -> None:
-    """Two blocks of Qwen3 0.6B at T = 1024: 400 GFLOP, 319 of them in the head."""
-    block, model = (cases_of("qwen3-0.6b", T=1024, scope=it)[0] for it in decoders.BLOCKS)
-    head = counting.flops(model) - 2 * counting.flops(block)
-    assert head == 2 * 1024 * 1024 * 151936
-    assert 390e9 < counting.flops(model) < 400e9
-
-
-@needs_transformers
 def test_a_block_selects_its_core_and_no_unnamed_compiled_form() -> None:
     options = {"model": "gpt2", "scope": "block", "T": "64", "device": "cpu"}
     cells = select(options, ".").cells
@@ -152,10 +143,6 @@ def test_a_block_selects_its_core_and_no_unnamed_compiled_form() -> None:
     assert not any(cell.impl.compiled for cell in cells)
     named = select(options | {"impl": ["sdpa+compile"]}, ".").cells
     assert [cell.case.scope for cell in named] == ["core", "block"]
-
-
-def test_a_core_of_a_model_is_any_core_of_its_sizes() -> None:
-    assert cases_of("qwen3-0.6b", T=64, scope="core") == [Case.of(T=64, H=16, H_kv=8, D_h=128, scope="core")]
 
 
 @needs_transformers
@@ -195,46 +182,9 @@ def test_a_block_that_is_not_built_is_one_sentence(model_type: str, config: Any,
     assert says in str(misfit(small(model=written(model_type, **config))))
 
 
-@needs_transformers
-def test_blocks_without_attention_are_left_out(written: Written) -> None:
-    """Of a model with convolutions the blocks with attention are measured."""
-    sizes = {"num_hidden_layers": 3, "norm_eps": 1e-5, "block_auto_adjust_ff_dim": False}
-    check_case(
-        impls.get("sdpa"),
-        small(model=written("lfm2", layer_types=["conv", "conv", "full_attention"], **sizes), D_h=16, D_v=16),
-    )
-    with pytest.raises(ValueError, match="a block of lfm2 has no attention"):
-        check_case(
-            impls.get("sdpa"), small(model=written("lfm2", full_attn_idxs=[2], num_hidden_layers=3), D_h=16, D_v=16)
-        )
-
-
-@needs_transformers
-def test_a_type_that_transformers_does_not_know_is_one_sentence(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    path.write_text((Path(__file__).parent / "data" / "two_kinds.json").read_text().replace("gemma3_text", "llamma"))
-    assert "no decoder of model_type llamma; did you mean llama" in str(misfit(small(model=str(path))))
-
-
 def test_without_transformers_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoders, "find_spec", lambda name: None)
     assert misfit(small()) == "--scope block needs the package transformers: pip install transformers"
-
-
-def test_a_whole_layer_has_no_core_for_a_model() -> None:
-    assert "put into a model" in str(impls.get("packed").refusal(small()))
-
-
-@pytest.mark.parametrize(
-    ("first", "last", "found"),
-    [("core", "block", {"around": 2.0, "block": 2.0, "core": 3.0}),
-     ("block", "core", {"around": 3.0, "block": 1.0, "core": 3.0})],
-)  # fmt: skip
-def test_nested_parts_are_counted_once_and_end_with_the_outer_one(
-    first: str, last: str, found: dict[str, float]
-) -> None:
-    events = [(1.0, "block", True), (2.0, "core", True), (5.0, first, False), (6.0, last, False)]
-    assert of_events(events, 0.0, 7.0) == found
 
 
 @needs_transformers

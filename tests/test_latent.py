@@ -54,11 +54,6 @@ def test_rebuilt_and_absorbed_give_the_same_output(short_probes: None, axes: dic
     assert "absorbed_sdpa" in passed or case.sinks
 
 
-def test_flex_attention_gives_the_same_output() -> None:
-    """Only in the case itself, since each call is traced anew."""
-    check_case(impls.get("flex"), Case.of(**SMALL | TOKEN | {"T": 6, "mask": "causal_br", "window": 9}))
-
-
 @pytest.mark.parametrize("name", ["absorbed", "absorbed_sdpa"])
 def test_the_tolerance_allows_both_forms_of_latent_attention(name: str) -> None:
     """With the sweep's sizes and long probes: the tolerance of the rebuilt form alone refused correct outputs."""
@@ -91,16 +86,6 @@ def test_positions_rotate_features_as_complex_numbers() -> None:
         assert not each[..., :-4].any()
 
 
-def test_both_plain_ways_of_the_reference_are_one_formula() -> None:
-    case = Case.of(**SMALL | {"dtype": "float64"})
-    problem = problem_of(case)
-    rebuilt = reference.layer(problem.inputs[0], problem.inputs[0], problem.weights, case.layer_shape)
-    with reference.absorbed():
-        absorbed = reference.layer(problem.inputs[0], problem.inputs[0], problem.weights, case.layer_shape)
-    assert not torch.equal(rebuilt, absorbed)
-    torch.testing.assert_close(rebuilt, absorbed)
-
-
 def test_the_cache_has_the_counted_size() -> None:
     """DeepSeek-V2: 512 + 64 numbers a token, instead of 32,768 for 128 heads of width 128."""
     deep = Case.of(B=2, T=1, T_kv=10, H=4, D_h=192, D_v=128, d_model=16, latent=512, rope=64, mode="decode",
@@ -125,30 +110,3 @@ def test_operations_count_the_cheaper_form() -> None:
     assert counting.flops(prompt) == 2 * (100 * projected + rebuilt)
     weights = 16 * 16 + 16 * 12 + 12 * 10 + 8 * 10 + 16 * 8
     assert counting.least_bytes(case) == 4 * (16 + weights + 100 * 12 + 16)
-
-
-@pytest.mark.parametrize(
-    ("axes", "says"),
-    [
-        ({"latent": (8,), "scope": ("core",)}, "--latent is part of a layer: leave out --scope core"),
-        ({"latent": (8,), "source": ("cross",)}, "leave out --source cross"),
-        ({"latent": (8,), "H_kv": (1,)}, "leave out --H_kv 1"),
-        ({"latent": (8,), "dropout": (0.1,)}, "leave out --qkv_bias, --dropout and --out_dropout"),
-        ({"rope": (8,)}, "--rope needs --latent"),
-        (
-            {"latent": (8,), "rope": (7,)},
-            "--rope 7: rotary features are a part of a head, in pairs: use an even number below D_h = 64",
-        ),
-        ({"latent": (8,), "rope": (64,)}, "--rope 64"),
-    ],
-)
-def test_invalid_sizes_of_latents_are_refused(axes: dict[str, tuple[object, ...]], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        SWEEPS["quick"].cases("cpu", {"T": (16,), "H": (8,)} | axes)
-
-
-def test_an_unsupported_latent_of_an_own_layer_is_a_sentence() -> None:
-    case = Case.of(**SMALL)
-    assert impls.get("packed").refusal(case) == "packed does not support latent"
-    plain = replace(case, latent=None, rope=None)
-    assert impls.get("absorbed").refusal(plain) == "absorbed is a form of multi-head latent attention: --latent"

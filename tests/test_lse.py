@@ -15,7 +15,7 @@ from bench.cases.case import Case
 from bench.cases.outcome import Wrong
 from bench.checks.gate import Gate, check_case, check_lse
 from impls.rules import EVERY_RULE
-from impls.split import attend, merge
+from impls.split import attend
 
 AXES: list[dict[str, Any]] = [
     {}, {"mask": "none", "B": 2}, {"mask": "causal+padding", "B": 3}, {"dtype": "bfloat16"}, {"dtype": "float64"},
@@ -67,12 +67,3 @@ _kept: dict[Any, Tensor] = {}
 def test_a_wrong_log_sum_exp_is_refused(change: Callable[[Tensor, Tensor], Any], says: str) -> None:
     with pytest.raises(Wrong, match=says):
         Gate().check(returning(change), Case.of(T=64, H=2, D_h=16, scope="core"))
-
-
-def test_parts_are_merged_whatever_is_hidden_of_them() -> None:
-    q, k, v = torch.randn(3, 1, 1, 8, 4).double()
-    visible = torch.ones(8, 8, dtype=torch.bool).tril()
-    parts = [attend(q, k[..., at, :], v[..., at, :], visible[..., at], 0.5) for at in (slice(0, 5), slice(5, 8))]
-    o, lse = merge(*parts)
-    whole = attend(q, k, v, visible, 0.5)
-    torch.testing.assert_close((o, lse), whole)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,12 +11,7 @@ from torch import Tensor, nn
 import impls
 from bench.cases.case import Case
 from bench.cases.outcome import Wrong
-from bench.cases.sweep import SWEEPS
-from bench.checks.building import module_of
-from bench.checks.gate import check_case
 from bench.checks.problems import problem_of
-from impls.formula import attention
-from impls.layer import KernelCore, LayerShape
 from impls.paged import PageByPage, PagedLayer
 from impls.paging import in_order, places, write
 
@@ -37,24 +31,6 @@ def test_every_method_gives_the_same_output(short_probes: None, axes: dict[str, 
     for name in ("fused", "sdpa", "packed", "page_by_page"):
         assert impls.get(name).refusal(case) is None
         gated(impls.get(name), case)
-
-
-@pytest.mark.parametrize("axes", [{}, CHUNK | {"window": 9, "H_kv": 2}], ids=str)
-def test_flex_attention_keeps_the_rules(axes: dict[str, Any]) -> None:
-    """Only in the case itself, since each call is traced anew, which takes seconds."""
-    check_case(impls.get("flex_paged"), Case.of(**(SMALL | axes)))
-
-
-def test_a_core_is_prepared_for_a_contiguous_cache() -> None:
-    class Prepared(KernelCore):
-        def __init__(self, shape: LayerShape):
-            super().__init__(shape, attention)
-
-        def prepare(self, T: int, T_kv: int, padding: Tensor | None, device: str) -> None:
-            self.seen = T, T_kv, padding, device
-
-    layer = module_of(impls.make("mine", Prepared), Case.of(**SMALL))
-    assert layer.core.seen == (1, 50, None, "cpu")
 
 
 def test_pages_are_drawn_without_replacement_and_hold_the_contiguous_cache() -> None:
@@ -207,22 +183,3 @@ def test_a_wrong_layer_is_refused(short_probes: None, layer: type[nn.Module]) ->
 
 def test_the_kernel_from_which_wrong_ones_are_made_passes(short_probes: None) -> None:
     gated(impls.make("mine", InPlace, limits=impls.Limits(beyond=("page",))), Case.of(**SMALL))
-
-
-def test_pages_need_a_cache() -> None:
-    for axes in ({}, {"latent": (8,)}, {"mode": ("decode",), "scope": ("core",)}):
-        with pytest.raises(ValueError, match="--page needs --mode decode"):
-            SWEEPS["quick"].cases("cpu", {"T": (16,), "H": (8,), "page": (4,)} | axes)
-
-
-def test_a_layer_that_takes_no_pages_is_skipped_with_a_sentence() -> None:
-    case = Case.of(**SMALL | {"H": 1, "B": 1})
-    assert impls.get("linear").refusal(case) == "linear does not support page"
-    assert impls.get("page_by_page").refusal(replace(case, page=None)) == "page_by_page needs a paged cache: --page"
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_blocks_of_several_pages_are_not_compiled_on_any_device(device: str) -> None:
-    compiled = impls.get("flex_paged+compile")
-    for page, can in ((64, False), (192, False), (128, True), (256, True)):
-        assert (compiled.refusal(Case.of(**(SMALL | {"page": page, "T_kv": 512, "device": device}))) is None) == can

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -90,17 +89,8 @@ def test_every_method_gives_the_same_output(short_probes: None, axes: dict[str, 
     )
 
 
-def test_flex_attention_keeps_the_rules() -> None:
-    check_case(impls.get("flex"), of("2x24:24+1x10:40+3x1:33"))
-
-
 def test_the_kernel_from_which_wrong_requests_are_made_passes(short_probes: None) -> None:
     gated(
         impls.make("mine", core_of(by_requests), limits=impls.Limits(beyond=EVERY_RULE)),
         Case.of(H=2, D_h=16, **REQUESTS),
     )
-
-
-def test_methods_for_requests_are_refused_without_them() -> None:
-    case = replace(of("1x100:100+9x1:100"), requests=None)
-    assert impls.get("by_kind").refusal(case) == "by_kind computes requests in one batch only: --requests"

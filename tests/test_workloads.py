@@ -122,24 +122,6 @@ def test_workloads_of_flashinfer_bench(tmp_path: Path, capsys: pytest.CaptureFix
         assert what in said
 
 
-def test_the_last_page_of_a_request_may_be_partly_filled(tmp_path: Path) -> None:
-    (tmp_path / "blob").mkdir()
-    record = workload("gqa_paged_decode_h8_kv2_d64_ps64", "kv_indptr", "kv_last_page_len", batch_size=2)
-    for dtype in ("I32", "I64"):
-        safetensors(tmp_path / "blob" / "x.safetensors", dtype, kv_indptr=[0, 46, 75], kv_last_page_len=[1, 64])
-        (one,) = cases(tmp_path, "w.jsonl", jsonl(record))
-        assert one.requests == "1x1:2881+1x1:1856"
-    safetensors(tmp_path / "blob" / "x.safetensors", "F64", kv_indptr=[0, 46, 75], kv_last_page_len=[1, 64])
-    with pytest.raises(UsageError, match="kv_indptr is F64, not one of I32, I64"):
-        cases(tmp_path, "w.jsonl", jsonl(record))
-
-
-def test_a_models_layers_in_the_batches_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (one,) = cases(tmp_path, "b.txt", "8q1s1k", model="mistral-7b,whisper-large-v3")[:-1]
-    assert (one.H, one.H_kv, one.window, one.requests, one.scope) == (32, 8, 4095, "8x1:1024", "core")
-    assert "left out: whisper-large-v3, encoder, b.txt, 1: requests are" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -161,12 +143,6 @@ def test_a_file_without_cases(content: str, says: str, tmp_path: Path) -> None:
         cases(tmp_path, "x.json", content)
     with pytest.raises(UsageError, match="No such file"):
         sweep_of({"cases": "none.json"}, str(tmp_path))
-
-
-def test_axes_that_do_not_fit_together_are_named_by_their_position(tmp_path: Path) -> None:
-    content = json.dumps([{"T": 8, "scope": "core", "mode": "decode", "page": 4}])
-    with pytest.raises(UsageError, match=r"^own.json, 1: pages are of a layer's cache"):
-        cases(tmp_path, "own.json", content)
 
 
 def test_a_run_is_exported_as_the_cases_that_it_was_made_from(in_process: None, suite: Suite, tmp_path: Path) -> None:
