@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -16,14 +15,12 @@ from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.counting import ITEM_BYTES, least_memory
 from bench.cases.outcome import OutOfMemory
-from bench.checks import decoders
 from bench.checks.building import module_of
 from bench.checks.calls import call_of, recording
 from bench.checks.problem import inputs_of
 from bench.checks.problems import problem_of
 from bench.timing.devices import free_bytes
 from bench.timing.devices.cpu import CpuMeter
-from bench.workers.tasks import Tasks
 
 from .conftest import checked
 
@@ -58,23 +55,6 @@ def test_a_cell_that_cannot_fit_is_not_tried(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(bench.timing.cell, "free_bytes", lambda device: needed)
     with pytest.raises(pytest.fail.Exception):
         checked(Cell(tried, case))
-
-
-def test_problems_of_other_models_make_room_for_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    forgotten: list[bool] = []
-    monkeypatch.setattr(decoders, "problem_of", SimpleNamespace(cache_clear=lambda: forgotten.append(True)))
-    monkeypatch.setattr(bench.timing.cell, "free_bytes", lambda device: 1 << 40 if forgotten else 0)
-    bench.timing.cell.check_fits(Cell(impls.get("fused"), Case.of(T=64, H=2, D_h=16)))
-
-
-def test_memory_is_measured_of_cells_that_stay_ready_and_of_those_that_do_not(tasks: Tasks) -> None:
-    def peak(**how: bool) -> int | None:
-        tasks.probe("it", "sdpa", Case.of(T=64, H=2, D_h=16).columns())
-        found: int | None = tasks.check("it", **how)["columns"]["peak_bytes"]
-        return found
-
-    assert peak(keep=False) == peak(keep=True) != 0
-    assert peak(memory=False) is None
 
 
 def test_kernels_that_never_store_the_scores_run_at_any_length() -> None:

@@ -86,17 +86,6 @@ def test_a_resumed_run_has_the_measured_ceilings() -> None:
     assert resumed.share(case, machine, 100.0) == killed.share(case, machine, 100.0)
 
 
-@pytest.mark.parametrize(("rate", "side"), [(8e14, 8192), (8e10, 256)])
-def test_products_grow_as_long_as_the_device_is_fast_enough(rate: float, side: int) -> None:
-    machine = Machine(rate, share=lambda side: side / 8192)
-    assert Rooflines()._peak_flops("meta", "float32", machine) == pytest.approx(rate * side / 8192)
-
-
-def test_a_disturbed_copy_is_repeated() -> None:
-    """A copy of 64 MiB usually takes 7 ms, disturbed 67 ms."""
-    assert Rooflines()._peak_bytes("meta", 1 << 26, Machine(disturbed=4)) == pytest.approx(1e10)
-
-
 class Gpu(Machine):
     """Float32 products take ten times as long as those of TF32; a sum of 2 MiB half as long as a copy that moves them."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import hashlib
 import importlib
 import inspect
 import os
@@ -29,7 +28,6 @@ from bench.cases.case import Case
 from bench.cases.outcome import Wrong
 from bench.checks import settings
 from bench.checks.gate import Gate, check_case
-from bench.checks.impl_hash import sources
 from bench.selection.choice import impls_named
 from bench.selection.errors import UsageError
 
@@ -168,16 +166,6 @@ def test_a_change_is_reported_and_restored(name: str) -> None:
     assert settings.restore(before) == []
     assert torch.get_float32_matmul_precision() == "highest"  # raises where older and newer means are mixed
     assert torch.zeros(1).device.type == "cpu"
-
-
-def test_a_context_of_autocast_that_was_left_is_entered_again() -> None:
-    before = settings.read()
-    torch.autocast_decrement_nesting()
-    assert settings.restore(before)
-    left = settings.restore(before)
-    if left:
-        torch.autocast_increment_nesting()  # for the tests that follow
-    assert left == []
 
 
 def test_cheap_settings_are_a_part_of_all() -> None:
@@ -367,16 +355,3 @@ def test_one_name_for_two_kernels_is_a_usage_error(own: str, second: str) -> Non
         impls_named([f"mine_twice=two_of_them:a,{second}"], False, own)
     both = impls_named(["mine_twice=two_of_them:a,mine_twice+compile=two_of_them:a"], False, own)
     assert [impl.name for impl in both] == ["mine_twice", "mine_twice+compile"]
-
-
-def test_an_instance_is_a_usage_error(own: str) -> None:
-    with pytest.raises(UsageError, match="that is an instance of Identity; name the class"):
-        impls_named(["mine_built=two_of_them:layer"], False, own)
-
-
-def test_a_partial_belongs_to_the_module_that_defines_it(tmp_path: Path) -> None:
-    """So that `--resume` and `compare` notice changes of its parameters."""
-    source = "from functools import partial\ndef f(q, k, v, block, **_): return v\nmine = partial(f, block=64)\n"
-    (tmp_path / "named_here.py").write_text(source)
-    impls_named(["mine_partial=named_here:mine"], False, str(tmp_path))
-    assert sources(impls.get("mine_partial").owner) == (hashlib.sha256(source.encode()).hexdigest(),)

@@ -19,7 +19,6 @@ from bench.cases import counting
 from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
-from bench.cases.sweep import SWEEPS
 from bench.checks.calls import recording
 from bench.checks.gate import Gate, check_case
 from bench.timing.cell import build, check_repeats
@@ -157,29 +156,6 @@ def test_implementations_are_right_under_autocast(short_probes: None, axes: dict
             assert check_case(impls.get(name), case).error > 1e-4  # in float32 it would be 5e-7
 
 
-def test_a_bound_under_autocast_is_that_of_the_narrow_dtype() -> None:
-    fused = impls.get("fused")
-    for case in (NARROW, BACKWARD):
-        under, narrow = (
-            check_case(fused, it).error_bound for it in (case, replace(case, autocast=None, dtype="bfloat16"))
-        )
-        assert under == pytest.approx(narrow, rel=0.5)
-
-
-def test_unsupported_cells_are_reported() -> None:
-    online = impls.get("online")
-    assert online.refusal(CORE) == "online computes in the dtype that it is given: --autocast needs --scope layer"
-    assert online.refusal(NARROW) is None
-    single = impls.make("single", sdpa, limits=impls.Limits(dtypes=("float32",)))
-    assert single.refusal(NARROW) == "single supports dtype float32, not bfloat16"
-    for axes, says in (
-        ({"dtype": ("bfloat16",)}, "needs --dtype float32, not bfloat16"),
-        ({"mode": ("decode",)}, "cache"),
-    ):
-        with pytest.raises(ValueError, match=says):
-            SWEEPS["ladder"].cases("cpu", {"autocast": ("bfloat16",)} | axes)
-
-
 def test_only_the_output_moves_in_the_narrow_dtype() -> None:
     read, written = 3 * 48 * 32, 48 * 32
     assert counting.least_bytes(CORE) == 4 * read + 2 * written
@@ -267,15 +243,6 @@ def test_those_that_repeat_pass() -> None:
     for impl in (impls.make("mine", scattered), impls.get("sdpa"), impls.get("fused"), impls.get("online")):
         check_repeats(build(Cell(impl, REPEATING)))
     check_repeats(build(Cell(impls.get("fused"), replace(REPEATING, dropout=0.5))))  # by the same random numbers
-
-
-@pytest.mark.parametrize("varies", [True, False])
-def test_outputs_that_vary_are_noticed(varies: bool) -> None:
-    _order[:] = [as_they_come if varies else lambda rows: rows]
-    built = build(Cell(impls.make("mine", scattered), replace(REPEATING, scope="core", deterministic=False)))
-    for _ in range(3):
-        built.time(1)
-    assert built.varies == varies
 
 
 def turns_it_off(q, k, v, **_):

@@ -105,23 +105,12 @@ def test_a_long_kernel_that_its_layer_shows_is_called_on_a_probe() -> None:
         (0.0, 128, 1024),
         (1.0, 128, 513),
         (1.0, 2048, 1024),
-    ):  # projections take longer in the last
-        case = Case.of(T=1024, H=2, D_h=64, d_model=d_model)
-        check_kernel_caches_nothing(Cell(impls.make("mine", kernel), case), usual)
+    ):  # the last one's projections take longer
+        check_kernel_caches_nothing(
+            Cell(impls.make("mine", kernel), Case.of(T=1024, H=2, D_h=64, d_model=d_model)), usual
+        )
         assert {*lengths} == {T}
         lengths.clear()
-
-
-@pytest.mark.parametrize(("impl", "T", "grown"), [("fused", 1024, [True]), ("fused", 64, []), ("sdpa", 1024, [False])])
-def test_the_heap_grows_for_the_scores_that_cells_store(
-    tasks: Tasks, monkeypatch: pytest.MonkeyPatch, impl: str, T: int, grown: list[bool]
-) -> None:
-    sizes: list[int] = []
-    filled = torch.empty(1)
-    monkeypatch.setattr(torch, "empty", lambda size, **_: sizes.append(size) or filled)
-    case = Case.of(T=T, H=8, D_h=64)
-    tasks.grow(impl, case.columns())
-    assert [size > 2 * 4 * 8 * T * T for size in sizes] == grown
 
 
 def test_a_rejected_cell_holds_no_memory(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
