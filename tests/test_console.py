@@ -138,16 +138,6 @@ def test_every_command_that_is_shown_has_the_options_that_it_is_shown_with(optio
     assert wrong == []
 
 
-def test_docs_for_users_show_commands_that_an_installed_suite_has() -> None:
-    """`python -m bench` fails in a user's folder; docs/commands.md says once what replaces it in a checkout."""
-    found = {}
-    for name in ("getting-started", "commands", "kernels", "tracking", "columns", "libraries", "method", "bias"):
-        lines = (CHECKOUT / "docs" / f"{name}.md").read_text(encoding="utf-8").splitlines()
-        shown = [line for line in lines if re.search(r"python -m (bench|reports)|pytest bench/", line)]
-        found[name] = sum("in this checkout" not in line for line in shown)
-    assert {name: count for name, count in found.items() if count} == {"commands": 2}
-
-
 def test_every_option_that_a_sentence_names_is_one(options: dict[str, set[str]]) -> None:
     others = {"--unshallow", "--format", "--logdir", "--resources", "--look", "--c"}  # of git, TensorBoard, Ray and CSS
     known = others.union(*options.values())

@@ -9,15 +9,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-
-from bench.__main__ import main as bench
-from bench.selection.choice import impls_named
 
 from .conftest import CHECKOUT, environment
 from .experiments.fallback import git
@@ -322,31 +318,6 @@ def test_a_kernel_is_compared_and_a_head_that_cannot_do_what_base_does_fails(com
     assert verdict.returncode == 1 and "is broken" in verdict.stdout
 
 
-def test_modules_of_the_user_are_found_last(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (repository / "colorsys.py").write_text("raise RuntimeError('of the user, and not meant')\n")
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "mine.py").write_text("raise RuntimeError('of another side')\n")
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setenv("ATTENTION_BENCH_PATH", str(repository))
-    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
-    impls_named(["own=mine:mine"], False, str(tmp_path / "other"))
-    assert sys.modules["mine"].__file__ == str(repository / "mine.py")
-    assert import_module("colorsys").rgb_to_hsv
-
-
-def test_an_unknown_revision_of_a_kernel_is_a_usage_error(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(repository)
-    for base, impl, says in (
-        ("HEAD~1", "sdpa", "name a kernel in it, as in --impl mine=mine:mine"),
-        ("no-such", "mine=mine:mine", "unknown revision 'no-such'"),
-        ("--orphan", "mine=mine:mine", "unknown revision '--orphan'"),
-    ):
-        assert bench(["ab", f"--base={base}", f"--impl={impl}", "--T=16", "--H=2", "--dtype=float32"]) == 3
-        assert says in capsys.readouterr().err
-
-
 ERROR = "::error title=attention-bench::"
 
 
@@ -412,26 +383,8 @@ def test_one_comment_is_made_and_then_written_anew(comment: Any) -> None:
     assert mine["body"] == "<!-- attention-bench -->\nsecond, for @&#8203;everyone $(touch broken)\n"
 
 
-def test_a_long_report_is_cut_between_letters(comment: Any) -> None:
-    assert comment("x" + "→" * 70000).returncode == 0
-    assert set(comment.state()[-1]["body"].partition("\n")[2]) == {"x", "→"}
-    assert 20000 < len(comment.state()[-1]["body"]) <= 65536
-
-
 @pytest.mark.parametrize(("report", "sha"), [(None, "abc"), ("", "abc"), ("report", "older")])
 def test_nothing_to_say_is_no_failure(comment: Any, report: str | None, sha: str) -> None:
     done = comment(report, sha)
     assert done.returncode == 0 and done.stdout.startswith("::notice")
     assert comment.state() == comment.theirs
-
-
-def test_the_oldest_torch_is_the_one_that_is_declared(tmp_path: Path) -> None:
-    shutil.copy(CHECKOUT / "pyproject.toml", tmp_path)
-    (tmp_path / ".tox" / "py" / "bin").mkdir(parents=True)
-    for name in ("tox", ".tox/py/bin/python"):
-        program(tmp_path / name, "import sys; open('log', 'a').write(' '.join(sys.argv[1:]) + '\\n')")
-    done = script("test.sh", tmp_path, TORCH="oldest", PATH=f"{tmp_path}:{os.environ['PATH']}")
-    assert done.returncode == 0, done.stderr
-    logged = (tmp_path / "log").read_text().splitlines()
-    assert (logged[0], *logged[2:]) == ("run -e py --notest", "run -e py -- -q -m slow or not slow")
-    assert re.fullmatch(r"-m pip install --quiet torch==2\.\d+\.\*", logged[1])
