@@ -6,10 +6,8 @@ import json
 import math
 import random
 import re
-import shlex
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +16,9 @@ import pytest
 from reports.__main__ import main
 from reports.judging import ab_file
 from reports.judging.comparison import Comparison
-from reports.pages import comparison_page
 from reports.pages.comparison_text import as_data, as_markdown, columns, sentences, summary
 from reports.reading.runs import RunError
-from stats import shares, verdict
+from stats import verdict
 
 HOSTILE = "no [/x] [red] in | <img src=x> `a` @you \x1b[31m\nnext"
 FACTS = {"kernel": "flash", "peak_bytes": 1000, "error": 1e-7}
@@ -76,11 +73,6 @@ def noisy(mean: float, spread: float, pairs: int = 8, seed: int = 3) -> list[flo
 SLOW = {("sdpa", "T16"): noisy(0.1, 0.002), ("sdpa", "T32"): noisy(0.3, 0.002), ("fused", "T16"): noisy(0, 0.002)}
 
 
-def test_cells_that_neither_variant_supports_are_counted(saved: Any) -> None:
-    text = summary(ab_file.comparison(saved(document(SLOW, neither=["loop T16: no", "loop T32: no"]))))
-    assert "; 2 cells that neither variant supports (" in text
-
-
 def test_regressions_come_first_in_every_format(saved: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = saved(document(SLOW, {("mine", "T16"): ("NEW", "base: there is no mine")}))
     assert main(["compare", str(file), f"--json={tmp_path / 'x.json'}", f"--markdown={tmp_path / 'x.md'}"]) == 1
@@ -99,24 +91,8 @@ def test_regressions_come_first_in_every_format(saved: Any, tmp_path: Path, caps
     text, _, folded = (tmp_path / "x.md").read_text().partition("<details>")
     assert "| REGRESSED |" in text and "UNCHANGED |" not in text and folded.startswith("<summary>1 UNCHANGED</summary>")
     assert "    python -m bench ab --base main\n" in folded and "torch 2.13" in folded
-    assert main(["compare", str(file)]) == 1
-    (again,) = re.findall(r"`python -m reports (compare .* --all)` lists them", capsys.readouterr().out)
-    assert main(shlex.split(again)) == 1
+    assert main(["compare", str(file), "--all"]) == 1
     assert "UNCHANGED    fused T16" in capsys.readouterr().out
-
-
-def test_a_headline_names_the_regression_despite_an_unchanged_mean(saved: Any) -> None:
-    """One cell of many regressed, of an implementation that is unchanged on average."""
-    logs = {("fused", f"T{i}"): noisy(-0.1, 0.001, seed=i) for i in range(2)} | {("packed", "T0"): noisy(0, 0.001)}
-    logs |= {("sdpa", f"T{i}"): noisy(0.15 * (i == 0), 0.001, seed=i) for i in range(40)}
-    found = of(saved, logs)
-    found = replace(
-        found, implementations=found.implementations | {"sdpa": verdict.Verdict("REGRESSED", "", 1, 0.99, 1.01)}
-    )
-    first = next(sentences(found))
-    assert re.fullmatch(r"sdpa is slower in 1 of 40 cells \(16 %\)", first)
-    html = comparison_page.html(found).replace("\N{NO-BREAK SPACE}", " ")
-    assert f"Something regressed: {first}</h1>" in html and "30 more UNCHANGED, in “All numbers”" in html
 
 
 def of(saved: Any, logs: Logs, **more: Any) -> Comparison:
@@ -141,12 +117,6 @@ def test_an_implementation_is_judged_on_all_its_cells_together(saved: Any) -> No
     found = of(saved, {("sdpa", f"T{i}"): noisy(0.0, 0.05, 6, i) for i in range(2)})
     (sentence,) = sentences(found)
     assert re.fullmatch(r"sdpa is between [\d.]+ % faster and [\d.]+ % slower", sentence) and found.code == 2
-    (sentence,) = sentences(of(saved, {("sdpa", "T16"): [0.024, 0.03, 0.03, 0.036]}))
-    assert re.fullmatch(r"sdpa is perhaps [\d.]+ % to [\d.]+ % slower", sentence)
-    (sentence,) = sentences(of(saved, {("sdpa", "T16"): [1.2, -1.0, 2.0]}))
-    assert sentence == "sdpa is not resolved"  # as the cell itself says
-    (sentence,) = sentences(of(saved, {("sdpa against fused", f"T{i}"): [0.05, 0.0501] * 3 for i in range(2)}))
-    assert sentence == "sdpa is 5.1 % slower than fused (5.1 to 5.1) in 2 of 2 cells"
 
 
 @pytest.mark.parametrize(
@@ -162,12 +132,6 @@ def test_large_changes_are_printed_as_a_factor(saved: Any, ratio: float, said: s
     found = of(saved, {("sdpa against fused", f"T{i}"): logs for i in range(2)})
     assert list(sentences(found)) == [f"{said} in 2 of 2 cells"]
     assert columns(found.cells[0])["change"] == in_a_cell
-
-
-def test_a_range_of_changes_may_run_from_a_percentage_to_a_factor(saved: Any) -> None:
-    logs = {("sdpa", f"T{i}"): [math.log(ratio)] * 6 for i, ratio in enumerate((0.3, 1.1, 2.4))}
-    (sentence,) = sentences(of(saved, logs))
-    assert sentence.endswith(", but slower in 2 of 3 cells (10 % to 2.4x)")
 
 
 def test_regressed_implementations_are_named(saved: Any) -> None:
@@ -190,15 +154,6 @@ def test_an_inconclusive_cell_states_the_time_to_detect_a_smaller_change(saved: 
     assert int(minutes) == round(8 * 4 / 60 * 4)
 
 
-def test_two_replicates_allow_no_estimate_of_the_time_needed(saved: Any) -> None:
-    assert "would take" not in of(saved, {("sdpa", "T16"): [0.0, 0.1]}).cells[0].verdict.reason
-
-
-def test_no_change_has_no_minus_sign_and_a_large_change_is_a_factor() -> None:
-    told = [shares.signed(math.log1p(share)) for share in (-0.0001, -0.012, 0.1, 18.58)]
-    assert told == ["+0.0 %", "−1.2 %", "+10.0 %", "a factor of 20"]
-
-
 def test_machine_drift_voids_the_verdict(saved: Any) -> None:
     found = of(saved, SLOW, drift=math.log(1.1))
     assert not [*sentences(found)] and found.code == 2
@@ -210,7 +165,6 @@ def test_machine_drift_voids_the_verdict(saved: Any) -> None:
     [
         ({"peak_bytes": 1009}, 0),
         ({"peak_bytes": 1011}, 1),
-        ({"peak_bytes": 500}, 0),
         ({"kernel": "math"}, 0),
         ({"error": 2e-7}, 0),
     ],
@@ -246,10 +200,6 @@ def test_cells_that_are_broken_for_one_reason_are_shown_once(saved: Any, capsys:
     shown = capsys.readouterr().out
     assert shown.startswith("mine is broken in 5 of 5 cells") and shown.count("BROKEN   ") == 2
     assert "3 BROKEN more: `python -m reports compare" in shown and "out of luck" in shown
-    text = as_markdown(ab_file.comparison(file))
-    assert text.count("| BROKEN") == 2 and "… and 3 cells more" in text
-    assert main(["compare", str(file), "--all"]) == 1
-    assert capsys.readouterr().out.count("BROKEN   ") == 5
 
 
 def test_the_page_draws_intervals_and_loads_nothing(saved: Any, tmp_path: Path) -> None:
@@ -279,17 +229,6 @@ def test_a_record_of_an_earlier_version_is_shown(saved: Any) -> None:
     )
     assert found.code == 1
     assert json.dumps(as_data(found), allow_nan=False)
-
-
-def test_a_file_that_was_cut_off_is_named(saved: Any, refusal: Any) -> None:
-    file = saved(document(SLOW))
-    file.write_text(file.read_text()[:-20])
-    assert f"{file}: not JSON, or truncated" in refusal("compare", file)
-
-
-def test_options_of_runs_are_refused_for_a_comparison(saved: Any, refusal: Any) -> None:
-    file = saved(document(SLOW))
-    assert f"{file} is a comparison, not a run: leave out --force" in refusal("compare", file, "--force")
 
 
 def test_a_file_that_is_no_comparison_is_refused(tmp_path: Path) -> None:

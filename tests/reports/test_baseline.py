@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -99,12 +98,6 @@ def test_a_baseline_whose_run_is_gone_needs_a_reason(saved: Path, baseline: Any,
     assert "0001_first.json, can't be read" in refused("set", "same", code=1)
 
 
-def test_a_published_run_cannot_be_the_baseline(results: Path, refused: Any) -> None:
-    (results / "published").mkdir()
-    (results / "published" / "0001_x.json").write_text(json.dumps(tracked.run(1)))
-    assert "a baseline is a saved run" in refused("set", "x")
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -118,11 +111,6 @@ def test_a_broken_baseline_file_is_named(text: str, saved: Path, results: Path, 
     (saved / "baseline.json").write_text(text)
     for arguments in (["baseline", "show"], ["baseline", "set", "same"], ["compare", "same"]):
         assert "baseline.json: not a baseline file" in refusal(*arguments, "--results", results)
-
-
-def test_errors_of_an_installed_suite_name_its_command(refused: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stats.arguments.INSTALLED", True)
-    assert refused("set").startswith("attention-bench: error: ")
 
 
 @pytest.mark.parametrize("arguments", [[], ["set"], ["move", "x"], ["set", "first", "--accept", " "], ["set", "nope"]])

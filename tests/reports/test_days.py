@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import synthetic_runs as synthetic
-import tracked_runs as tracked
 from numpy.typing import NDArray
 
-from reports.__main__ import main
 from reports.judging.series import Point, Series, of_points
-from stats.steps import common_component
 
 RUNS = 12
 SOME = range(3)
@@ -29,12 +23,7 @@ def measured(seed: int, others: int = 3, runs: int = RUNS, day: float = 0.3, own
     return rng.normal(0, day, runs) + rng.normal(0, own, (1 + others, runs))
 
 
-def cell(
-    logs: Logs,
-    codes: Mapping[int, Sequence[Any]] | None = None,
-    case_hash: Sequence[str] = ("",) * 99,
-    ratios: Logs | None = None,
-) -> Series:
+def cell(logs: Logs, codes: Mapping[int, Sequence[Any]] | None = None, ratios: Logs | None = None) -> Series:
     """The first row's. `codes` are the `impl_hash` of the rows that don't keep theirs; what is NaN was not measured. `ratios`
     are logarithms too."""
     points = {}
@@ -44,9 +33,7 @@ def cell(
             None if r != r else r
             for r in np.exp(np.full(len(each), np.nan) if ratios is None else ratios[row]).tolist()
         ]
-        points[str(row), ""] = {
-            run: Point(s, s, s, case_hash[run], code[run], ratio[run]) for run, s in enumerate(each) if s == s
-        }
+        points[str(row), ""] = {run: Point(s, s, s, "", code[run], ratio[run]) for run, s in enumerate(each) if s == s}
     return next(of_points(points, {}))
 
 
@@ -105,20 +92,6 @@ def test_interleaved_ratios_show_steps_that_are_lost_in_noisy_medians() -> None:
         assert abs(np.median(apart)) < 0.01
 
 
-def test_seconds_are_used_for_all_if_one_implementation_has_no_ratio() -> None:
-    logs = measured(0)
-    ratios = logs - 3.0
-    ratios[0, 6:] = np.nan
-    assert not relative(cell(logs, ratios=ratios))
-
-
-def test_a_baseline_implementation_that_changes_makes_no_step() -> None:
-    for seed in SOME:
-        logs = measured(seed)
-        logs[1, 6:] += np.log(1.4)
-        assert not relative(cell(logs, ratios=logs - logs[1]))
-
-
 def test_others_whose_code_changed_at_once_do_not_estimate_drift() -> None:
     for seed in SOME:
         logs = measured(seed, others=5)
@@ -126,32 +99,6 @@ def test_others_whose_code_changed_at_once_do_not_estimate_drift() -> None:
         codes = {row: [run >= 6 for run in range(RUNS)] for row in (1, 2, 3)}
         assert relative(cell(logs)) == [6]  # as if it had become slower
         assert not relative(cell(logs, codes))
-
-
-def test_a_step_beside_one_other_whose_code_changed_is_found() -> None:
-    for seed in SOME:
-        logs = measured(seed, others=4)
-        logs[:2, 6:] += np.log(1.2)
-        codes = {0: [run >= 6 for run in range(RUNS)], 1: [run >= 6 for run in range(RUNS)]}
-        assert places(cell(logs, codes)) == [(6, True)]
-
-
-def test_a_step_stays_when_other_implementations_change_later() -> None:
-    """At most two of five others keep their code through all of the runs."""
-    for seed in SOME:
-        logs = measured(seed, others=5, runs=30)
-        logs[0, 6:] += np.log(1.2)
-        codes = {row: [run >= 8 + 4 * row for run in range(30)] for row in range(1, 5)}
-        found = cell(logs, codes)
-        assert places(found) == [(6, True)] and found.open_step
-
-
-def test_a_slow_down_recovers_beside_other_implementations() -> None:
-    logs = measured(0, others=3, runs=30)
-    logs[0, 6:24] += np.log(1.2)
-    found = cell(logs, {1: [run >= 15 for run in range(30)]})
-    assert places(found) == [(6, True), (24, False)]
-    assert found.steps[0].recovered == 24 and found.open_step is None
 
 
 def test_a_change_of_all_implementations_is_attributed_to_the_machine() -> None:
@@ -172,14 +119,6 @@ def test_a_change_of_all_code_shows_in_seconds() -> None:
     assert found.without_drift == {}
 
 
-def test_a_step_found_in_ratios_and_in_seconds_counts_once() -> None:
-    for seed in SOME:
-        logs = measured(seed, day=0.02)
-        logs[0, 6:] += np.log(1.5)
-        (step,) = cell(logs).steps
-        assert step.relative and step.at == 6
-
-
 def test_runs_without_the_cell_are_left_out() -> None:
     for seed in SOME:
         logs = measured(seed, runs=20)
@@ -197,57 +136,3 @@ def test_a_run_with_few_others_does_not_estimate_drift() -> None:
     interleaved = measured(0, runs=20)
     interleaved[1:][np.arange(3)[:, None] != np.arange(20) % 3] = np.nan
     assert not cell(interleaved).steps
-
-
-def test_missing_times_of_others_do_not_count_as_usual() -> None:
-    for seed in SOME:
-        rng = np.random.default_rng(seed)
-        days = rng.normal(0, 0.3, 30)
-        logs = days + rng.normal(0, 0.005, (8, 30))
-        logs[:, 1:-1][rng.random((8, 28)) < 0.15] = np.nan
-        assert np.std(common_component(logs, fewest=3) - days) < 0.0055
-
-
-@pytest.mark.parametrize("others", [0, 1, 2])
-def test_with_few_others_only_seconds_are_used(others: int) -> None:
-    logs = measured(0, others)
-    logs[0, 6:] += np.log(1.2)
-    assert not cell(logs).steps
-    logs[0] = [0.0] * 6 + [0.2] * 6
-    assert places(cell(logs)) == [(6, True)] and not relative(cell(logs))
-
-
-def test_after_a_break_steps_are_found_at_their_position() -> None:
-    logs = measured(0, runs=30)
-    logs[0, 14:22] += np.log(1.2)
-    found = cell(logs, case_hash=[str(run >= 5) for run in range(30)])
-    assert found.pieces == [[*range(5)], [*range(5, 30)]] and places(found) == [(14, True), (22, False)]
-    assert found.steps[0].recovered == 22 and list(found.without_drift) == list(range(5, 30))
-
-
-def test_a_step_of_most_seconds_is_attributed_to_the_machine() -> None:
-    for seed in SOME:
-        logs = measured(seed, runs=30, day=0.03)
-        logs[:, 20:] += np.log(1.4)
-        logs[0, 20:] += np.log(1.1)
-        logs[0, 10:] += np.log(1.1)
-        assert places(cell(logs)) == [(10, True)]
-
-
-def test_the_page_draws_seconds_with_drift_removed_and_says_so(results: Path, tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    impls = tuple(tracked.SECONDS)
-    for night, day in enumerate(np.exp(rng.normal(0, 0.3, 8))):
-        slower = {impl: day * (1.2 if impl == "sdpa" and night >= 4 else 1.0) for impl in impls}
-        made = tracked.run(
-            night, slower, impls=impls, extra={"impl_hash": "kept"}, datetime=f"2026-11-0{night + 1}T10:00:00"
-        )
-        synthetic.save(made, results, f"{night + 1:04}_night")
-    assert main(["history", "--results", str(results), "--out", str(tmp_path)]) == 0
-    page = html.unescape((tmp_path / "history" / "index.html").read_text(encoding="utf-8")).replace(
-        "\N{NO-BREAK SPACE}", " "
-    )
-    assert "<h1>sdpa became slower by" in page and "in 0005_night, in 4 of its 4 cells.</h1>" in page
-    said = " relative to the case's other implementations in 0005_night."
-    assert page.count(said) == 2 * 4  # visible, and for screen readers
-    assert page.count('class="measured"') == 4 and page.count(" with drift removed</td>") == 4 * 8

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import shutil
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +21,7 @@ from reports.judging import confirmations, series
 from reports.pages import history_page
 from reports.pages.history_page import Chapter
 from reports.reading import runs
-from stats import steps, verdict
+from stats import steps
 
 RUNS = 12
 NOISE = 0.006
@@ -124,12 +122,6 @@ def test_a_step_shared_by_all_cases_is_found_where_no_single_one_shows_it() -> N
     assert shared > 60 > 15 > alone
 
 
-def test_a_step_of_one_case_is_attributed_to_that_case() -> None:
-    logs = np.random.default_rng(3).normal(0, 0.01, (4, 30))
-    logs[2, 15:] += 0.15
-    assert found(*logs) == [[], [], [15], []]
-
-
 def test_a_common_step_excludes_cases_that_keep_their_level() -> None:
     logs = np.random.default_rng(3).normal(0, 0.01, (5, 30))
     logs[:4, 15:] += 0.1
@@ -143,21 +135,9 @@ def test_one_odd_run_is_no_step() -> None:
     assert found(logs) == [[]]
 
 
-@pytest.mark.parametrize("count", [0, 1, 5])
-def test_few_runs_show_no_step(count: int) -> None:
-    assert found([1.0, 1.0, 1.0, 2.0, 2.0][:count]) == [[]]
-
-
 def test_a_step_below_the_smallest_is_not_reported() -> None:
     assert found([0.0] * 6 + [0.005] * 6) == [[]]
     assert found([0.0] * 6 + [0.05] * 6) == [[6]]
-
-
-def test_cases_that_differ_in_threads_have_different_titles() -> None:
-    axes = {"B": 1, "H": 8, "D_h": 64, "T": 64, "T_kv": 64, "dtype": "float32"}
-    ids = {threads: f"B1-T64-H8-D_h64-float32-cpu{'-threads=1' * (threads == 1)}" for threads in (1, 2)}
-    one, two = (series.Series("a", it, axes | {"threads": threads}, {}, (), {}) for threads, it in ids.items())
-    assert history_page.title(two) == "B=1 H=8 D_h=64 T=64 fp32" and "threads=1" in history_page.title(one)
 
 
 def test_a_slow_down_that_recovered_is_marked_and_one_that_did_not_is_not(
@@ -174,22 +154,6 @@ def test_a_slow_down_that_recovered_is_marked_and_one_that_did_not_is_not(
     assert shown["fused"].open and shown["fused"].status.startswith("Became slower by")
 
 
-def test_a_lasting_slow_down_comes_before_later_steps(nights: Any, cells: Any, written: Any) -> None:
-    """The latest one first."""
-    slower = {"sdpa": (1.1, 4), "fused": (1.1, 6), "einsum": (0.8, 8)}
-    nights(lambda n: {"slower": {impl: by if n >= night else 1.0 for impl, (by, night) in slower.items()}})
-    assert [one.impl for one in cells()] == ["fused"] * 4 + ["sdpa"] * 4 + ["einsum"] * 4
-    assert ", in 4 of its 4 cells.</h1>" in (page := written())
-    assert "<h1>fused became slower by" in page and "in 0007_night, in 4" in page
-
-
-def test_all_that_became_slower_in_one_run_is_counted(nights: Any, written: Any) -> None:
-    nights(lambda n: {"slower": dict.fromkeys(("fused", "sdpa"), 1.1 if n >= 6 else 1.0)})
-    page = written().replace("\N{NO-BREAK SPACE}", " ")
-    assert "and " in (headline := page.partition("<h1>")[2].partition("</h1>")[0])
-    assert {"fused", "sdpa"} < set(headline.split()) and "in 0007_night, in 8 of their 8 cells." in headline
-
-
 def test_a_changed_benchmark_breaks_the_line(nights: Any, cells: Any, results: Path) -> None:
     nights(lambda n: {"slower": {"sdpa": 1.5 if n >= 6 else 1.0}, "extra": {"case_hash": "new" if n >= 6 else "old"}})
     for one in of("sdpa", cells()):
@@ -198,12 +162,6 @@ def test_a_changed_benchmark_breaks_the_line(nights: Any, cells: Any, results: P
     [noted] = [line for line in chapter.table.rows if "the benchmark itself was changed" in line[-1]]
     assert noted[0] == "0007_night" and noted[-2] == "–"
     assert chapter.status.endswith("The benchmark itself was changed in 0007_night.")
-
-
-def test_after_a_break_a_slow_down_is_open(nights: Any, cells: Any) -> None:
-    nights(lambda n: {"slower": {"sdpa": 1.2 if n >= 4 else 1.0}, "extra": {"case_hash": str(n >= 9)}})
-    for one in of("sdpa", cells()):
-        assert [step.at for step in one.steps] == [4] and one.open_step is None
 
 
 def test_runs_are_ordered_by_when_they_were_made(results: Path) -> None:
@@ -254,90 +212,28 @@ def test_a_step_is_confirmed_by_an_interleaved_comparison(
     assert said == 2  # for those who see, and read aloud
     step, same = asked
     assert step == same
-    assert {**step, "cases": ...} == {
-        "base": "c000000005", "head": "c000000006", "threads": 2, "device": "cpu", "impl": ["sdpa=mine:kernel"],
-        "cases": ...,
-    }  # fmt: skip
+    assert (
+        step.items() >= {"base": "c000000005", "head": "c000000006", "threads": 2, "impl": ["sdpa=mine:kernel"]}.items()
+    )
     assert {(case["T"], case["dtype"]) for case in step["cases"]} == {(it["T"], it["dtype"]) for it in tracked.CASES}
-    assert not any({"T_kv", "qkv_bias", "threads"} & {*case} for case in step["cases"])
     assert "Interleaved: confirmed" in written()
 
 
-@pytest.mark.parametrize(
-    ("factor", "expected"),
-    [(1.06, {verdict.REGRESSED: "confirmed", verdict.IMPROVED: "not confirmed", verdict.INCONCLUSIVE: "open"}),
-     (0.94, {verdict.REGRESSED: "not confirmed", verdict.IMPROVED: "confirmed", verdict.SLIGHT: "not confirmed"})],
-)  # fmt: skip
-def test_a_comparison_confirms_a_step_of_its_own_direction(
-    factor: float, expected: dict[str, str], nights: Any, results: Path
-) -> None:
-    nights(lambda night: {"slower": {"sdpa": factor if night >= 6 else 1.0}})
-    for word, said in expected.items():
-        assert confirmation(results, lambda one: one.steps[-1], word) == {f" Interleaved: {said} (1 % to 2 % slower)."}
-
-
-def test_the_comparison_of_an_open_slow_down_is_shown_though_a_part_of_it_recovered(nights: Any, results: Path) -> None:
-    times = (1.0, 1.3, 1.15)
-    nights(lambda night: {"slower": {"sdpa": times[night // 6]}}, count=18)
-    found = confirmation(results, lambda one: one.open_step, verdict.REGRESSED)
-    assert found == {" Interleaved: confirmed (1 % to 2 % slower)."}
-
-
-def confirmation(results: Path, step_of: Callable[[series.Series], Any], word: str) -> set[str]:
-    """Return what the page says of `sdpa` if a comparison of the commits around a step has a verdict."""
-    ordered = series.oldest_first(series.read(map(runs.read, runs.newest_first(results))))
-    of, every = [one.run for one in ordered], series.all_series(ordered)
-    own = [one for one in every if one.impl == "sdpa"]
-    said = verdict.Verdict(word, "", 1.015, 1.01, 1.02)
-    known = {confirmations.key(one, step_of(one).at, of): said for one in own}
-    return {history_page._confirmation(one, history_page.history(of, every, [], known)) for one in own}
-
-
-def test_a_run_that_cannot_be_read_is_left_out_with_a_warning(
-    nights: Any, written: Any, results: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    nights()
-    synthetic.save({}, results, "0099_bad")
-    assert "12 runs" in written()
-    assert "left out" in capsys.readouterr().err
-
-
-def test_cells_without_numbers_in_some_runs_are_drawn_from_the_others(nights: Any, results: Path) -> None:
-    nights()
-    synthetic.save(tracked.run(99, impls=["sdpa"], datetime="2026-12-01T00:00:00"), results, "0013_fewer")
-    synthetic.save(tracked.run(98, impls=["sdpa+compile"], datetime="2026-12-02T00:00:00"), results, "0014_new")
-    ordered = series.oldest_first(series.read(map(runs.read, runs.newest_first(results))))
-    lengths = {one.impl: len(one.points) for one in series.all_series(ordered)}
-    assert lengths == {"fused": 12, "einsum": 12, "sdpa": 13, "sdpa+compile": 1}
-
-
-def test_every_point_names_its_run_commit_and_torch(nights: Any, results: Path) -> None:
-    moved = {"slower": {"sdpa": 1.2}}
-    nights(lambda n: {"machine_info": {**synthetic.MACHINE, "torch": f"2.{n}.0"}, **(moved if n >= 6 else {})})
-    chapter = chapters(results)[0]
-    drawn = ET.fromstring(f'<r xmlns:xlink="x">{chapter.drawing}</r>')
-    told = [title.text or "" for title in drawn.iter("title")]
-    assert len(told) == RUNS
-    for night, text in enumerate(told):
-        assert all(what in text for what in (f"{night + 1:04}_night", f"c{night:09}", f"torch 2.{night}.0"))
-
-
 def test_a_long_history_names_the_newest_runs_and_draws_all(results: Path, written: Any, tmp_path: Path) -> None:
-    for night in range(120):
-        data = tracked.run(night, {"sdpa": 1.2 if night >= 30 else 1.0}, noise=NOISE)
-        kept = [row for row in data["benchmarks"] if row["extra_info"]["impl"] != "einsum"][:5]
+    for night in range(60):
+        data = tracked.run(night, {"sdpa": 1.2 if night >= 10 else 1.0}, noise=NOISE)
         when = f"2026-{1 + night // 28:02}-{1 + night % 28:02}T00:00:00"
-        synthetic.save({**data, "benchmarks": kept, "datetime": when}, results, f"{night + 1:04}_night")
-    charted = chapters(results)
-    assert charted and {chapter.impl for chapter in charted} == {"sdpa"}
-    for chapter in charted:
-        titles = [title.text or "" for title in ET.fromstring(str(chapter.drawing)).iter("title")]
-        marked = [f"{n:04}_night" for n in (31, *range(81, 121))]
-        assert [told.split(":")[0] for told in titles] == marked
-        assert [line[0] for line in chapter.table.rows] == marked[::-1]
+        synthetic.save(
+            {**data, "benchmarks": data["benchmarks"][:3], "datetime": when}, results, f"{night + 1:04}_night"
+        )
+    (chapter,) = chapters(results)
+    titles = [title.text or "" for title in ET.fromstring(str(chapter.drawing)).iter("title")]
+    marked = [f"{n:04}_night" for n in (11, *range(21, 61))]
+    assert [told.split(":")[0] for told in titles] == marked
+    assert [line[0] for line in chapter.table.rows] == marked[::-1]
     page = written()
-    assert "The newest 40 points" in page and f"{5 - len(charted)} cells without a change" in page
-    assert (tmp_path / "out" / "history" / "points.csv").read_text(encoding="utf-8").count("\n") == 1 + 120 * 5
+    assert "The newest 40 points" in page and "2 cells without a change" in page
+    assert (tmp_path / "out" / "history" / "points.csv").read_text(encoding="utf-8").count("\n") == 1 + 60 * 3
 
 
 def test_baselines_and_their_reasons_are_marked(nights: Any, written: Any, results: Path) -> None:
@@ -370,37 +266,6 @@ def test_hostile_names_are_escaped(results: Path, written: Any) -> None:
     page = Outline(written())
     assert "script" not in page.names and "img" not in page.names
     assert name in page.words and "0001_<img>注" in page.words
-
-
-def test_points_are_written_as_csv(nights: Any, written: Any, tmp_path: Path) -> None:
-    nights()
-    written()
-    with (tmp_path / "out" / "history" / "points.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == RUNS * 12
-    assert rows[0]["run"] == "0001_night" and float(rows[0]["low"]) <= float(rows[0]["seconds"]) <= float(
-        rows[0]["high"]
-    )
-
-
-def test_one_run_is_a_short_history(nights: Any, written: Any) -> None:
-    nights(count=1)
-    page = written()
-    assert (
-        "Too few runs to see a change: a cell has at most 1, and it takes 6." in page
-        and "0 of 12 cells changed over 1 run." in page
-        and "1 run: too few to see a step." in page
-    )
-
-
-def test_a_run_that_lies_in_two_folders_counts_once(
-    results: Path, nights: Callable[..., None], cells: Callable[[], list[series.Series]]
-) -> None:
-    nights(count=3)
-    before = [len(one.points) for one in cells()]
-    [machine] = results.iterdir()
-    shutil.copytree(machine, results / "another-name")
-    assert [len(one.points) for one in cells()] == before == [3] * len(before)
 
 
 @pytest.mark.parametrize("arguments", [["--results", "nowhere"], ["run"]])

@@ -79,11 +79,6 @@ def test_every_run_has_a_column_and_missing_values_are_marked(sweep: dict[str, A
     assert re.search(r"<dt>driver</dt><dd>–</dd>", page)
 
 
-def test_a_cell_of_one_run_only_is_listed_with_the_reason(sweep: dict[str, Any], tmp_path: Path) -> None:
-    less = tracked.without(copy.deepcopy(sweep), "sdpa", "timeout", "60 s were not enough")
-    assert "timeout in head: 60 s were not enough" in read(saved(tmp_path, a=sweep, b=less))
-
-
 def test_another_device_is_matched_and_never_judged(sweep: dict[str, Any], tmp_path: Path) -> None:
     page = read(saved(tmp_path, here=sweep, there=on_cuda(times(sweep, 0.1))))
     assert "Measured on different machines: no verdicts." in page and "REGRESSED" not in page
@@ -92,16 +87,6 @@ def test_another_device_is_matched_and_never_judged(sweep: dict[str, Any], tmp_p
     )
     assert re.search(r"<th scope=\"row\">gpu</th><td[^>]*>–</td><td[^>]*>NVIDIA H200</td>", page)
     assert '<th scope="row">cpu</th>' not in page  # the same in both
-
-
-def test_two_devices_of_one_machine_are_no_change_of_the_benchmark(sweep: dict[str, Any], tmp_path: Path) -> None:
-    machine = {**sweep["machine_info"], "gpu": "NVIDIA H200"}
-    both = {"here": sweep | {"machine_info": machine}, "there": on_cuda(sweep) | {"machine_info": machine}}
-    for name, data in both.items():
-        for row in data["benchmarks"]:
-            row["extra_info"]["case_hash"] = name
-    page = read(saved(tmp_path, **both))
-    assert "measured on another device" in page and "the benchmark itself was changed" not in page
 
 
 def test_runs_of_one_machine_get_the_verdicts_of_compare(tmp_path: Path) -> None:
@@ -124,29 +109,3 @@ def test_runs_of_one_name_are_distinguished_by_their_folder(sweep: dict[str, Any
         assert export.labels_of(both) == ["0001_x (one)", "0001_x (two)"]
     assert export.labels_of(both[:1]) == ["0001_x"]
     assert list(export.rows(both)["run"].unique()) == ["0001_x (one)", "0001_x (two)"]
-
-
-def test_a_wrong_output_in_one_run_marks_the_name(sweep: dict[str, Any], tmp_path: Path) -> None:
-    wrong = {**copy.deepcopy(sweep), "skipped": [{"impl": "sdpa", "id": "x", "reason": "wrong", "detail": "row 3"}]}
-    assert "sdpa ✗" in read(saved(tmp_path, a=sweep, b=wrong))
-
-
-@pytest.mark.parametrize("rows", [0, 1])
-def test_runs_of_one_row_and_of_none(rows: int, sweep: dict[str, Any], tmp_path: Path) -> None:
-    few = {**sweep, "benchmarks": sweep["benchmarks"][:rows]}
-    for chosen in ({"a": few, "b": sweep}, {"a": sweep, "b": few}):
-        assert side_by_side_page.write(saved(tmp_path, **chosen), tmp_path / "out").is_file()
-
-
-def test_many_runs_and_long_names_give_a_short_folder_name(sweep: dict[str, Any], tmp_path: Path) -> None:
-    many = saved(tmp_path, **{f"{i:04}_{'x' * 60}": sweep for i in range(5)})
-    names = {side_by_side_page.folder_name(chosen) for chosen in (many, many[:2], many[1:3])}
-    assert len(names) == 3 and max(map(len, names)) < 130
-
-
-def test_an_axis_newer_than_a_run_has_its_default_there(tmp_path: Path) -> None:
-    older = synthetic.sweep(impls=("fused", "sdpa"), T=(64, 1024), H=(8,), dtype=("float32",))
-    newer = copy.deepcopy(older) | {"axes": [{"name": "qkv_bias", "kind": "switch", "unsaid": False}]}
-    for row in older["benchmarks"]:
-        del row["extra_info"]["qkv_bias"]
-    assert set(export.rows(saved(tmp_path, older=older, newer=newer))["qkv_bias"]) == {False}

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from stats import effects, estimate, ratios, shares, verdict
+from stats import effects, estimate, ratios, verdict
 from stats.estimate import Estimate, per_analysis
 from stats.verdict import (
     CHANGED,
@@ -158,13 +158,6 @@ def test_a_cell_that_differs_from_its_implementation_is_reported_alone() -> None
     assert {it.word for key, it in said.items() if key[1] != "slow"} == {UNCHANGED}
 
 
-def test_an_implementation_is_not_unchanged_where_its_cells_changed() -> None:
-    cells = {("sdpa", str(i)): known(0.34 * (i < 4), 0.003) for i in range(12)}
-    said, impls = of_effects(cells, {"sdpa": known(0.001, 0.002)})
-    assert [it.word for it in said.values()] == [REGRESSED] * 4 + [UNCHANGED] * 8
-    assert impls["sdpa"].word == REGRESSED and impls["sdpa"].reason.endswith(" on average; 4 of 12 cells REGRESSED")
-
-
 def test_a_cell_agrees_with_its_implementation_about_the_margin() -> None:
     """Otherwise a report would contradict itself: as fast as before within 1 %, but slower in 8 of 16 cells."""
     cells = {("sdpa", str(i)): known(0.0085, 0.0012) for i in range(16)}
@@ -273,23 +266,13 @@ def test_identical_numbers_are_judged() -> None:
     assert [one(*[log] * 4).word for log in (0.0, 0.05, 0.005)] == [UNCHANGED, REGRESSED, SLIGHT]
 
 
-def test_replicates_that_were_not_measured_are_left_out() -> None:
-    logs = np.random.default_rng(12).normal(0.05, 0.01, 6)
-    assert one(*logs, math.nan) == one(*logs)
-
-
 def test_an_inconclusive_cell_has_bounds() -> None:
     said = of(0.002, 0.01)
     assert said.word == INCONCLUSIVE
     bounds = f"between {(1 - said.low) * 100:.2g} % faster and {(said.high - 1) * 100:.2g} % slower"
     assert said.reason == bounds
     cells, _ = verdict.of_effects({("sdpa", f"T{i}"): Estimate(0.4 * (i == 0), 0.1, 8) for i in range(100)})
-    found = cells["sdpa", "T0"]
-    assert found.word == INCONCLUSIVE and found.low > 1.1
-    assert found.reason.endswith("slower, not significant at 1 % over all comparisons")
-    assert shares.bound(1.002, 1.019) == "0.2 % to 1.9 % slower"
-    assert shares.bound(0.9, 0.995) == "0.5 % to 10 % faster"
-    assert shares.bound(0.5, 2.5) == "between 50 % faster and 150 % slower"
+    assert cells["sdpa", "T0"].word == INCONCLUSIVE and cells["sdpa", "T0"].low > 1.1
     assert of(0.0, 5.0).reason.startswith("not resolved") and of(0.0, 5000.0).detectable == math.inf
 
 
@@ -330,7 +313,7 @@ def test_a_few_rounds_of_long_calls_of_which_some_take_twice_as_long_have_an_int
     assert np.median([math.log(it.high / it.low) / 2 for it in found]) < 0.1
 
 
-@pytest.mark.parametrize("visits", [(2, 2), (3, 3), (4, 4), (3, 3, 3)])
+@pytest.mark.parametrize("visits", [(2, 2), (3, 3, 3)])
 def test_few_rounds_have_an_interval_that_holds(visits: Sequence[int]) -> None:
     rng = np.random.default_rng(7)
     where = [visit for visit, count in enumerate(visits) for _ in range(count)]
@@ -340,16 +323,6 @@ def test_few_rounds_have_an_interval_that_holds(visits: Sequence[int]) -> None:
 
     found = [ratios.ratio(timed(), timed()) for _ in range(600)]
     assert np.mean([it.low < 1 < it.high for it in found]) > 0.92
-
-
-def test_a_visit_in_which_only_one_of_two_is_slower_hardly_moves_their_ratio() -> None:
-    rounds = [*range(30)]
-    visits = [i // 5 for i in rounds]
-    noise = np.exp(np.random.default_rng(3).normal(0, 0.01, 30))
-    slower_once = [1.1 * it * (1.3 if visit == 2 else 1) for it, visit in zip(noise, visits, strict=True)]
-    of, over = (ratios.Samples(it, rounds, visits, [0] * 30) for it in (slower_once, [1.0] * 30))
-    found = ratios.ratio(of, over)
-    assert found.value == pytest.approx(1.1, rel=0.01) and found.low < 1.1 < found.high
 
 
 def visited(times: dict[int, float], process: int = 0) -> ratios.Samples:
@@ -403,12 +376,6 @@ def test_a_disturbed_visit_hardly_counts() -> None:
     assert found.value == pytest.approx(5, rel=0.05) and found.low > 4.5
 
 
-def test_a_single_visit_has_a_ratio_and_no_interval() -> None:
-    fast, slow = (ratios.Samples([seconds] * 2, [0, 1], [0, 0], [0, 0]) for seconds in (1e-3, 2e-3))
-    found = ratios.ratio(slow, fast)
-    assert found.value == pytest.approx(2) and not found.known
-
-
 def test_rounds_of_only_one_implementation_do_not_count_in_a_ratio() -> None:
     of = timed([[0.1, 9.0], [0.1, 9.0], [0.1, 9.0]])
     over = ratios.Samples([1.0, 1.0, 1.0], [0, 2, 4], [0, 1, 2], [0, 1, 2])
@@ -420,8 +387,6 @@ def test_no_rank_is_shown_against_the_order_of_the_medians_that_tables_print() -
     rounds = list(range(16))
     slow = [1.0 + (i >= 8) + 0.001 * (i % 3) for i in rounds]
     a = ratios.Samples(slow, rounds, [i // 2 for i in rounds], [0] * 16)
-    b = ratios.Samples([it * 0.7 for it in slow[8:]], rounds[8:], [i // 2 for i in rounds[8:]], [0] * 8)
-    assert ratios.ratio(b, a).faster
     b = ratios.Samples([it * 0.9 for it in slow[8:]], rounds[8:], [i // 2 for i in rounds[8:]], [0] * 8)
     over = ratios.compared({"case": {"a": a, "b": b}})[0]["case"]
     assert ratios.ratio(b, a).faster and over["b"]["a"].high == 1 == over["a"]["b"].low
@@ -463,15 +428,8 @@ def test_a_ratio_claims_what_its_interval_shows() -> None:
 
     assert of(0.7, 0.9).faster and of(1.1, 1.3).slower and not of(0.9, 1.1).faster and not of(0.9, 1.1).slower
     assert of(0.9, 1.1).known and not of(0.9, math.inf).known and not of(math.nan, 1.1).known
-    told = {
-        (0.9, 1.1): True,
-        (0.6, 1.1): False,
-        (0.9, 1.6): False,
-        (1.1, 1.2): False,
-        (0.8, 0.9): False,
-        (0.8, 1.0): True,
-    }
-    assert {ends: of(*ends).tied for ends in told} == told
+    assert all(of(*ends).tied for ends in ((0.9, 1.1), (0.8, 1.0)))
+    assert not any(of(*ends).tied for ends in ((0.6, 1.1), (0.9, 1.6), (1.1, 1.2), (0.8, 0.9)))
 
 
 def test_more_time_narrows_the_interval_of_the_visits_alone() -> None:
