@@ -7,7 +7,7 @@ import json
 import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -116,8 +116,6 @@ class Noise:
     """The same, of one visit."""
     block: float = 0.02
     """One block."""
-    louder: Mapping[str, float] = field(default_factory=dict)
-    """Implementations whose `run`, `process` and `visit` are multiplied by these factors."""
 
 
 def timed_interleaved(
@@ -133,10 +131,10 @@ def timed_interleaved(
         at = case(T=length, H=1)
         drift = rng.normal(0, noise.round, processes * visits * rounds)
         for impl in impls:
-            factor, loud = (slower or {}).get(impl, 1.0), noise.louder.get(impl, 1.0)
-            whole = rng.normal(0, noise.run * loud)
-            process = rng.normal(0, noise.process * loud, processes).repeat(visits * rounds)
-            visit = rng.normal(0, noise.visit * loud, processes * visits).repeat(rounds)
+            factor = (slower or {}).get(impl, 1.0)
+            whole = rng.normal(0, noise.run)
+            process = rng.normal(0, noise.process, processes).repeat(visits * rounds)
+            visit = rng.normal(0, noise.visit, processes * visits).repeat(rounds)
             logs = day + drift + whole + process + visit + rng.normal(0, noise.block, drift.size)
             seconds = (COSTS[impl][0] * length / 64 * factor * np.exp(logs)).tolist()
             made = row(impl, at, seconds, (), kernel="math", impl_hash=f"{impl} {factor}")
@@ -198,10 +196,10 @@ def sampled(row: dict[str, Any], seconds: Sequence[float], processes: int, visit
     return row
 
 
-def interleaved(row: dict[str, Any], apart: Sequence[float] = (1.0, 1.0, 1.0), visits: int = 1) -> dict[str, Any]:
+def interleaved(row: dict[str, Any], apart: Sequence[float] = (1.0, 1.0, 1.0)) -> dict[str, Any]:
     """The row as if its samples were repeated in several processes, times each process's factor in `apart`."""
     seconds = [seconds * factor for factor in apart for seconds in row["stats"]["data"]]
-    return sampled(row, seconds, len(apart), visits)
+    return sampled(row, seconds, len(apart))
 
 
 def once(row: dict[str, Any], medians: Sequence[float] | None = None) -> dict[str, Any]:

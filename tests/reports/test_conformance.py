@@ -37,13 +37,3 @@ def test_versions_that_differ_have_a_mark_each(tmp_path: Path, printed: Any) -> 
 def test_a_file_of_another_kind_is_a_one_line_error(tmp_path: Path, refusal: Any) -> None:
     (tmp_path / "x.json").write_text('{"benchmarks": []}')
     assert "no output of `python -m bench check --json`" in refusal("conformance", tmp_path / "x.json")
-
-
-def test_two_checks_of_one_problem_with_the_same_torch_are_refused(tmp_path: Path, refusal: Any, printed: Any) -> None:
-    files = [tmp_path / "before.json", tmp_path / "after.json"]
-    for file, problem in zip(files, ("x on cpu", "x on cuda"), strict=True):
-        file.write_text(json.dumps([found("2.13", "mine", problem, "passed")]))
-    assert printed("conformance", *files).splitlines()[-2:] == ["| x on cpu | ✓ |", "| x on cuda | ✓ |"]
-    for file in files:
-        file.write_text(json.dumps([found("2.13", "mine", "x", "passed")]))
-    assert "before.json and " in (said := refusal("conformance", *files)) and "both have mine with torch 2.13" in said

@@ -83,12 +83,6 @@ def test_the_module_says_where_it_comes_from(as_run: Any, tmp_path: Path, capsys
     assert capsys.readouterr().out == (f"{tmp_path / 'here.py'} is written: fused in 1 of 1 settings, else SDPA\n")
 
 
-def test_on_a_gpu_threads_do_not_count(as_run: Any, tmp_path: Path) -> None:
-    machine = {**synthetic.MACHINE, "gpu": "NVIDIA H200"}
-    text = emitted(as_run, run_of({"fused": 0.5}, device="cuda", top={"machine_info": machine}), tmp_path / "here.py")
-    assert "('NVIDIA H200', None, torch.float32, " in text
-
-
 @pytest.mark.parametrize(
     "axes",
     [{"dropout": 0.1}, {"mode": "prefill"}, {"softcap": 50}],
@@ -119,40 +113,10 @@ def test_with_a_boolean_mask_sdpas_own_kernels_are_chosen(
     assert "(64, 256, sdpa_math)" in text and "def fused" not in text
 
 
-def test_a_faster_kernel_of_ones_own_is_named(as_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    emitted(as_run, run_of({"mine": 0.4, "fused": 0.5, "einsum": 2.0}), tmp_path / "here.py")
-    assert capsys.readouterr().out.endswith(
-        "fused in 1 of 1 settings, else SDPA; faster somewhere, but can't be included: mine\n"
-    )
-    alone = str(as_run(run_of({"mine": 0.4})).path)
-    assert main(["advise", "--run", alone, "--emit", str(tmp_path / "nothing.py")]) == 3
-    assert "no kernel to choose: " in (said := capsys.readouterr().err) and said.endswith("can't be included: mine\n")
-
-
-def test_without_a_faster_kernel_sdpa_is_used_everywhere(
-    as_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = run_of({"fused": 0.5})
-    run["benchmarks"] = [synthetic.once(row) for row in run["benchmarks"]]
-    text = emitted(as_run, run, tmp_path / "here.py")
-    assert (
-        "fused" not in text
-        and "nothing that it can include was shown to be faster than SDPA\n" in capsys.readouterr().out
-    )
-
-
 def test_a_kernel_that_was_wrong_anywhere_is_not_chosen(as_run: Any, tmp_path: Path) -> None:
     skipped = [{"impl": "fused", "id": "x", "reason": "wrong", "detail": "off"}]
     text = emitted(as_run, run_of({"fused": 0.5, "einsum": 0.8}, top={"skipped": skipped}), tmp_path / "here.py")
     assert "fused" not in text and "einsum" in text
-
-
-def test_a_core_takes_precedence_over_its_layer(as_run: Any, tmp_path: Path) -> None:
-    core, layer = run_of({"fused": 0.5}, scope="core"), run_of({"fused": 0.9})
-    for row in core["benchmarks"]:
-        row["extra_info"]["id"] += "-scope=core"
-    layer["benchmarks"] = core["benchmarks"] + layer["benchmarks"]
-    assert "0.500 (0.500 to 0.500) at 64" in emitted(as_run, layer, tmp_path / "here.py")
 
 
 def test_runs_of_one_machine_make_one_table(results: Path, tmp_path: Path) -> None:
@@ -164,14 +128,6 @@ def test_runs_of_one_machine_make_one_table(results: Path, tmp_path: Path) -> No
     text = (tmp_path / "here.py").read_text()
     assert "torch.float32" in text and "torch.bfloat16" in text and "0001_a" in text and "0002_a" in text
     assert main([*asked, "*"]) == 3
-
-
-def test_options_select_the_settings_of_the_module(as_run: Any, tmp_path: Path) -> None:
-    data = run_of({"fused": 0.5})
-    data["benchmarks"] += run_of({"fused": 0.5}, dtype="bfloat16")["benchmarks"]
-    assert "torch.float32" in emitted(as_run, data, tmp_path / "here.py")
-    text = emitted(as_run, data, tmp_path / "here.py", "--dtype", "bfloat16")  # over its own
-    assert "torch.bfloat16" in text and "torch.float32" not in text
 
 
 def test_text_of_a_run_file_never_becomes_code(as_run: Any, tmp_path: Path) -> None:

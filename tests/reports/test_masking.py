@@ -8,13 +8,9 @@ import pytest
 import synthetic_runs as synthetic
 
 from reports.judging import frame
-from reports.pages import page
-from reports.pages.report import report
 from reports.reading.runs import Run
 
 SHARE = 0.505  # of a causal mask over 100 tokens
-
-WINDOW = {"name": "window", "kind": "size", "unsaid": None, "hides": True}
 
 
 def timed(impl: str, share: float, seconds: float, **axes: Any) -> dict[str, Any]:
@@ -49,9 +45,3 @@ def test_efficiency_is_1_if_all_is_skipped_and_the_visible_share_if_nothing_is(m
     tidy = frame.tidy(frame.rows_of(masked))
     assert list(tidy["work_share"].dropna()) == [SHARE, SHARE]
     assert tidy.loc[tidy["mask"] == "none", "mask_efficiency"].isna().all()
-
-
-def test_the_page_has_a_table_of_efficiencies(masked: Run) -> None:
-    text = page.html(report(masked))
-    for expected in ("Mask efficiency", "not shown", "0.51"):
-        assert expected in text, expected

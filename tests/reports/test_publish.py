@@ -33,10 +33,8 @@ def test_a_run_is_kept_with_the_digits_that_are_known(
     assert main(["publish", str(saved)]) == 0
     made = [str(tmp_path / name) for name in ("0001_length.json", "results.md", "latency.png")]
     assert capsys.readouterr().out.splitlines() == made and (tmp_path / "latency.png").is_file()
-    before, after = (json.loads(path.read_text(encoding="utf-8")) for path in (saved, tmp_path / "0001_length.json"))
-    for a, b in zip(before["benchmarks"], after["benchmarks"], strict=True):
-        assert not {*publish.UNREAD} & b["extra_info"].keys()
-        assert b["stats"]["median"] == pytest.approx(a["stats"]["median"], rel=1e-5)
+    after = json.loads((tmp_path / "0001_length.json").read_text(encoding="utf-8"))
+    assert not any({*publish.UNREAD} & row["extra_info"].keys() for row in after["benchmarks"])
     assert after["benchmarks"][0]["stats"]["median"] == 0.00123457
     assert after["command"] == "pytest bench/ --T 16"
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import synthetic_runs as synthetic
 
-from reports.__main__ import main
 from reports.judging import advice, frame
 from reports.reading.runs import Run
 
@@ -45,9 +44,7 @@ def test_a_length_that_was_not_measured_is_replaced_by_its_neighbours(tiny: Run)
     assert [cell["T"] for cell in beyond["cells"]] == [1024]
 
 
-def test_decode_at_a_length_is_one_token_against_a_cache_of_that_length(
-    as_run: Any, results: Path, printed: Any
-) -> None:
+def test_decode_at_a_length_is_one_token_against_a_cache_of_that_length(as_run: Any) -> None:
     """As measured by `pytest bench/ --mode decode --T 64`, not several tokens with a cache of that length."""
     cases = [synthetic.case(T=T, T_kv=T_kv, mode="decode") for T, T_kv in ((1, 64), (1, 256), (4, 256))]
     cases.append(synthetic.case(T=64))
@@ -63,11 +60,6 @@ def test_decode_at_a_length_is_one_token_against_a_cache_of_that_length(
     assert found(4, T_kv=256) == ({}, [(4, 256)], [])
     between = {"axis": "T_kv", "asked": 100, "nearest": [64, 256]}
     assert found(100) == ({"T": 1, "T_kv": 100}, [(1, 64), (1, 256)], [between])
-    synthetic.save(data, results, "0001_decode")
-    synthetic.save(two({64: (1e-3, 2e-3)}), results, "0002_forward")
-    said = printed("advise", "--mode", "decode", "--T", 64)
-    assert "0001_decode" in said and "T_kv=64" in said
-    assert "decode at T = 64: one new token (T = 1) and a cache of 64 tokens (T_kv)" in said
 
 
 def test_a_kernel_that_was_wrong_anywhere_is_never_advised(tiny: Run) -> None:
@@ -87,47 +79,21 @@ def test_a_crossover_lies_where_the_lines_cross_in_log_log(as_run: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("median", "apart", "ties", "not_resolved", "said"),
+    ("median", "apart", "said"),
     [
-        (1e-3, (0.96, 1.0, 1.04), ["b"], [], "tied with b"),
-        (1e-3, (0.8, 1.0, 1.2), [], ["b"], "not resolved from b"),
-        (1.21e-3, (0.9, 1.0, 1.1), [], ["b"], "not resolved from b"),  # b may take 1.5 times as long
+        (1e-3, (0.96, 1.0, 1.04), "tied with b"),
+        (1e-3, (0.8, 1.0, 1.2), "not resolved from b"),
+        (1.21e-3, (0.9, 1.0, 1.1), "not resolved from b"),  # b may take 1.5 times as long
     ],
 )
 def test_implementations_tie_unless_a_large_difference_is_possible(
-    median: float,
-    apart: tuple[float, ...],
-    ties: list[str],
-    not_resolved: list[str],
-    said: str,
-    as_run: Any,
+    median: float, apart: tuple[float, ...], said: str, as_run: Any
 ) -> None:
     data = two({64: (1e-3, median)}, apart=apart)
     data["benchmarks"].append(synthetic.row("c", synthetic.case(T=64), [0.97e-3, 0.98e-3, 0.99e-3]))
     data["benchmarks"].append(synthetic.row("d", synthetic.case(T=64), [9e-3, 9e-3, 9e-3]))
     [cell] = advice.advise(frame.rows_of(as_run(data)), {})["cells"]
-    assert (cell["fastest"], cell["ties"], cell["not_resolved"]) == ("c", ties, not_resolved)
-    assert cell["verdict"] == said
-
-
-def test_a_tie_gives_no_crossover(as_run: Any) -> None:
-    data = two({64: (1e-3, 1.005e-3), 256: (4e-3, 2e-3)})
-    data["benchmarks"][0] = synthetic.row("a", synthetic.case(T=64), [0.99e-3, 1e-3, 1.01e-3], (0.9, 1.0, 1.1))
-    assert advice.advise(frame.rows_of(as_run(data)), {})["crossovers"] == []
-
-
-def test_decoding_beside_forward_keeps_lengths_together(as_run: Any) -> None:
-    data = two({64: (1e-3, 2e-3), 256: (4e-3, 2e-3)})
-    for keys in (64, 256):
-        row = synthetic.row("a", synthetic.case(T=1, T_kv=keys, mode="decode", mask="none"), [1e-5])
-        row["extra_info"]["id"] = f"decode-{keys}"
-        data["benchmarks"].append(row)
-    table = advice.advise(frame.rows_of(as_run(data)), {})
-    assert [crossing["crosses_at"] for crossing in table["crossovers"]] == [pytest.approx(128)]
-
-
-def test_no_crossover_where_one_is_always_ahead(as_run: Any) -> None:
-    assert advice.advise(frame.rows_of(as_run(two({64: (1, 2), 256: (3, 4)}))), {})["crossovers"] == []
+    assert (cell["fastest"], cell["verdict"]) == ("c", said)
 
 
 def test_an_older_run_is_used_for_cases_missing_in_the_newest(tmp_path: Path, printed: Any) -> None:
@@ -159,16 +125,8 @@ def test_a_models_table_has_its_layers_and_the_lengths_that_are_asked_for(as_run
     llama = [{"T": T, **LLAMA} for T in (64, 512, 2048, 8192)]
     decode = {"T": 1, "T_kv": 512, "mode": "decode", "mask": "none", **LLAMA}
     core = {"T": 1024, "scope": "core", **LLAMA, "d_model": 32 * 128}
-    others = [
-        {"T": 512, **LLAMA, "H_kv": 32},
-        {"T": 512, **LLAMA, "window": 128},
-        {"T": 512, **LLAMA, "dtype": "float32"},
-    ]
-    gemma = [
-        {"T": 2048, **GEMMA, "window": 1023},
-        {"T": 512, **GEMMA},
-        {"T": 1024, "scope": "core", **GEMMA, "d_model": 2048},
-    ]
+    others = [{"T": 512, **LLAMA, **other} for other in ({"H_kv": 32}, {"window": 128}, {"dtype": "float32"})]
+    gemma = [{"T": 2048, **GEMMA, "window": 1023}, {"T": 512, **GEMMA}]
     run = of_models(as_run, *llama, decode, core, *others, *gemma)
 
     def told(*arguments: str) -> dict[str, Any]:
@@ -178,32 +136,7 @@ def test_a_models_table_has_its_layers_and_the_lengths_that_are_asked_for(as_run
     assert told("--model", "llama3-8b", "--T", "512..8192") == {"global": [512, 1024, 2048, 8192]}
     assert told("--model", "llama3-8b", "--T", "512", "--mode", "decode") == {"global": [1]}
     assert told("--model", "llama3-8b", "--dtype", "float32") == {"global": [512]}
-    assert told("--model", "gemma3-4b") == {"local": [512, 1024, 2048], "global": [512, 1024]}
-    said = printed("advise", "--run", run, "--model", "gemma3-4b", "--T", "512..8192")
-    assert "gemma3-4b, local layers" in said and "gemma3-4b, global layers" in said
-
-
-def test_a_kind_of_layer_that_was_not_measured_is_named(as_run: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    run = of_models(as_run, {"T": 4096, **GEMMA})
-    assert main(["advise", "--run", run, "--model", "gemma3-4b"]) == 0
-    said = capsys.readouterr()
-    assert "no local layer of gemma3-4b was measured here; measure them with" in said.err
-    assert "gemma3-4b, global layers" in said.out
-
-
-def test_the_newest_run_with_a_layer_of_the_model_is_used(results: Path, printed: Any) -> None:
-    for name, axes in (("0001_a", LLAMA), ("0002_b", {})):
-        rows = [synthetic.row(impl, synthetic.case(T=512, **axes), [1e-3]) for impl in ("fused", "sdpa")]
-        synthetic.save(synthetic.document(rows), results, name)
-    assert "from run 0001_a" in printed("advise", "--results", results, "--model", "llama3-8b")
-
-
-def test_no_number_is_cut_in_a_narrow_terminal(as_run: Any, printed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = as_run(two({64: (1e-3, 2e-3)})).path
-    wide = printed("advise", "--run", run)
-    monkeypatch.setenv("COLUMNS", "40")
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    assert printed("advise", "--run", run).splitlines()[2] == wide.splitlines()[2]
+    assert told("--model", "gemma3-4b") == {"local": [512, 2048], "global": [512]}
 
 
 def test_on_the_command_line(as_run: Any, printed: Any) -> None:
@@ -222,7 +155,7 @@ def test_on_the_command_line(as_run: Any, printed: Any) -> None:
         (["--T", "x"], "argument --T: 'x' is not a positive whole number"),
         (["--T", "512..64"], "512..64: a range begins with the smaller number"),
         (["--T", "1024..4096"], "T = 1024..4096 was not measured here; measured: 512"),
-        *((["--dropout", text], f"argument --dropout: '{text}' is not a number") for text in ("x", "nan", "1e999")),
+        (["--dropout", "nan"], "argument --dropout: 'nan' is not a number"),
         (["--qkv_bias", "x"], "argument --qkv_bias: 'x' is not on or off"),
         (["--model", "llama3"], "--model llama3: unknown; known: gpt2, "),
         (["--model", "gpt2"], "no layer of gpt2 was measured here; measure them with `pytest bench/ --model gpt2 "),
@@ -231,8 +164,3 @@ def test_on_the_command_line(as_run: Any, printed: Any) -> None:
 def test_usage_errors_are_one_line(arguments: list[str], expected: str, as_run: Any, refusal: Any) -> None:
     run = [] if "--run" in arguments else ["--run", of_models(as_run, {"T": 512, **LLAMA})]
     assert expected in refusal("advise", *run, *arguments)
-
-
-def test_a_run_without_numbers_is_one_line(as_run: Any, refusal: Any) -> None:
-    run = as_run(synthetic.document([]))
-    assert "no implementation of this run was correct" in refusal("advise", "--run", run.path)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import synthetic_runs as synthetic
 
-from reports.judging import findings, frame, grid
+from reports.judging import findings, frame
 from reports.reading.runs import Run
 
 MIB = 2**20
@@ -51,31 +50,6 @@ def test_a_run_with_kept_pages_reports_the_cost_of_page_faults(as_run: Any) -> N
     assert told.endswith(" it takes 705 ms, and sdpa's lead is 8.4× instead of 17×.")
 
 
-def test_a_lead_caused_by_page_faults_alone_is_reported(as_run: Any) -> None:
-    assert "it takes 80.0 ms, and sdpa's lead is gone: it was 8.4×." in said(as_run(faulting(fused=80e-3)))[0]
-
-
-def test_the_lead_is_that_of_the_tables(interleaved_data: dict[str, Any], as_run: Any) -> None:
-    """Which pairs the calls of a round, and is not the ratio of the medians."""
-    for row in interleaved_data["benchmarks"]:
-        if row["extra_info"]["impl"] == "fused":
-            row["stats"]["median"] *= 1.4
-            row["extra_info"]["kept_pages_s"] = row["stats"]["median"] / 2
-    rows = frame.rows_of(as_run(interleaved_data))
-    [lead] = re.findall(r"lead .* (\S+×)\.$", findings.page_faults(rows))
-    made = grid.grid(rows)
-    assert lead in {f"{grid.slowdown(case.mark('fused').slowdown)}×" for case in made.cases}
-
-
-def test_calls_that_take_as_long_with_kept_pages_lose_nothing(as_run: Any) -> None:
-    assert findings.page_faults(frame.rows_of(as_run(faulting(fused=690e-3, einsum=730e-3)))) == ""
-
-
-def test_page_faults_of_the_fastest_count_too(as_run: Any) -> None:
-    told = findings.page_faults(frame.rows_of(as_run(faulting(sdpa=42e-3, fused=630e-3))))
-    assert "of which 11 % are page faults" in told and "sdpa's lead is 15× instead of 8.4×" in told
-
-
 def with_memory(run: Run, tensors: list[float], grown: list[float]) -> list[dict[str, Any]]:
     """The run's rows, of which the first have these bytes and the others none that matter."""
     known = zip([*tensors, *[100.0] * 20], [*grown, *[0.0] * 20], frame.rows_of(run), strict=False)
@@ -92,11 +66,3 @@ def test_memory_outside_of_tensors(tiny: Run) -> None:
 
 def test_memory_that_malloc_keeps_is_not_mentioned(tiny: Run) -> None:
     assert findings.hidden_memory(with_memory(tiny, [10, 100, 100], [17, 150, 150])) == ""
-
-
-def test_the_variation_between_processes_is_printed_and_whether_it_was_estimated(
-    tiny: Run, interleaved_run: Run
-) -> None:
-    assumed, estimated = (findings.between_processes(frame.rows_of(run)) for run in (tiny, interleaved_run))
-    assert assumed.endswith(": 2 % (standard deviation; assumed, since there is one process).")
-    assert estimated.endswith(" % (standard deviation; estimated from this run, with 2 % as prior).")

@@ -11,7 +11,6 @@ import synthetic_runs as synthetic
 
 from reports.judging import frame
 from reports.judging.grid import grid
-from reports.reading.axes import Axis
 from reports.reading.runs import Run
 
 CASES = {T: f"B1-T{T}-H8-D_h64-float32-cpu" for T in (64, 256, 1024)}
@@ -31,16 +30,6 @@ def test_one_row_per_benchmark_with_its_case_and_seconds(tidy_tiny: pd.DataFrame
     assert (sdpa["id"], sdpa["H"], sdpa["dtype"]) == (CASES[256], 8, "float32")
     assert (sdpa["median"], sdpa["q1"], sdpa["q3"]) == (200e-6, 190e-6, 210e-6)
     assert sdpa["peak_bytes"] == 2**20
-
-
-def test_spread_is_the_interquartile_range_over_the_median(tidy_tiny: pd.DataFrame) -> None:
-    assert cell(tidy_tiny, "packed", 64)["spread"] == pytest.approx(0.10)
-    assert cell(tidy_tiny, "sdpa", 1024)["spread"] == pytest.approx(40 / 900)
-
-
-def test_without_a_baseline_in_the_case_there_is_no_speedup(tiny_data: dict[str, Any], as_run: Any) -> None:
-    tiny_data["benchmarks"] = [row for row in tiny_data["benchmarks"] if row["extra_info"]["impl"] != "fused"]
-    assert tidied(as_run(tiny_data))["speedup"].isna().all()
 
 
 def at_64(tidy: pd.DataFrame, column: str) -> dict[str, Any]:
@@ -87,19 +76,10 @@ def test_an_implementation_with_a_wrong_cell_is_marked_in_all_its_rows(tidy_tiny
     assert tidy_tiny["wrong"].sum() == 2
 
 
-def test_null_in_the_file_is_a_missing_number(tiny_data: dict[str, Any], as_run: Any) -> None:
-    whole = tidied(as_run(tiny_data)).dtypes
-    tiny_data["benchmarks"][0]["extra_info"]["peak_bytes"] = None
-    tidy = tidied(as_run(tiny_data))
-    assert math.isnan(tidy["peak_bytes"].iloc[0])
-    assert tidy.dtypes.equals(whole) and [*tidy][:2] == ["impl", "id"]
-
-
 @pytest.mark.parametrize(
     ("axes", "expected"),
     [
         ({"T": (64, 256), "H": (1, 8), "dtype": ("float32", "bfloat16")}, {"T", "H", "dtype"}),
-        ({"T": (64,), "H": (8,), "dtype": ("float32",)}, set()),
         ({"T": (64, 128), "H": (8,), "dtype": ("float32",), "threads": (1, 2)}, {"T", "threads"}),
         ({"T": (64,), "H": (1, 8), "dtype": ("float32",), "D_h": (32, 64)}, {"H", "D_h"}),
     ],
@@ -109,20 +89,6 @@ def test_axes_that_follow_from_others_do_not_count_as_varying(axes: Any, expecte
     assert set(frame.varying(rows)) == expected
 
 
-def test_the_width_of_heads_follows_when_the_model_keeps_its_width(as_run: Any) -> None:
-    cases = [synthetic.case(H=H, D_h=1024 // H) for H in (1, 4, 16)]
-    rows = frame.rows_of(as_run(synthetic.document([synthetic.row("fused", at, [1e-3]) for at in cases])))
-    assert frame.varying(rows) == ["H"]
-
-
-def test_lengths_follow_from_the_requests_of_a_batch(as_run: Any) -> None:
-    batches = {"8x1:64": (8, 512), "2x16:16+6x1:64": (38, 416), "1x16:32+7x1:64": (23, 480)}
-    cases = [synthetic.case(T=T, T_kv=T_kv, requests=text) for text, (T, T_kv) in batches.items()]
-    data = synthetic.document([synthetic.row("fused", at, [1e-3]) for at in cases], schema=2)
-    data["axes"] = [{"name": "requests", "kind": "choice", "unsaid": None}]
-    assert frame.varying(frame.rows_of(as_run(data))) == ["requests"]
-
-
 def test_sizes_follow_from_the_models_that_a_run_names(as_run: Any) -> None:
     cases = [synthetic.case(H=H, D_h=D_h, T=T) for H, D_h in ((12, 64), (32, 128)) for T in (64, 128)]
     data = synthetic.document([synthetic.row(impl, at, [1e-3]) for at in cases for impl in ("fused", "sdpa")])
@@ -130,13 +96,3 @@ def test_sizes_follow_from_the_models_that_a_run_names(as_run: Any) -> None:
     made = grid(frame.rows_of(as_run(data)))
     assert made.axes == ["layer", "T"] and made.cases[3].place == "llama3-8b, T = 128"
     assert made.cases[0].title == "gpt2 B=1 H=12 D_h=64 T=64 fp32 causal"
-
-
-def test_an_axis_that_follows_from_an_unknown_one_is_unknown() -> None:
-    assert Axis("d_model", "size", follows=("H", "D_h")).usual({"H": 8, "D_h": None}) is None
-
-
-def test_a_run_of_skips_alone_has_an_empty_frame(as_run: Any) -> None:
-    tidy = tidied(as_run(synthetic.document([])))
-    assert len(tidy) == 0
-    assert {"impl", "median", "speedup", "tied"} <= set(tidy.columns)

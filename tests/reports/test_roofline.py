@@ -42,15 +42,6 @@ def test_a_row_has_the_ceiling_of_the_dtype_of_its_products(at: dict[str, Any], 
     assert {*corners(as_run, at)} == {f"{copy}; {product}" for copy in copies}
 
 
-def test_a_ceiling_bends_where_the_product_is_as_fast_as_the_copy(as_run: Any) -> None:
-    found = corners(as_run, {"dtype": "float32"}, {"dtype": "float32", "autocast": "bfloat16"}, {"dtype": "bfloat16"})
-    assert len(found) == 4
-    for name, (low, ridge, high) in found.items():
-        bandwidth, peak = (9e10 if "fastest" in name else 3e10), (4e11 if "bf16" in name else 1e11)
-        assert ridge == (pytest.approx(peak / bandwidth), peak) and high[1] == peak
-        assert low[1] == pytest.approx(low[0] * bandwidth)
-
-
 def test_without_a_measured_product_there_is_no_ceiling(as_run: Any) -> None:
     assert corners(as_run, {"dtype": "float64"}) == {} == corners(as_run, {"dtype": "float32"}, roofs=[])
 
@@ -92,10 +83,3 @@ def test_what_is_measured_on_a_gpu_is_called_unverified(as_run: Any) -> None:
     assert "median" in (printed := tables.printed(made)) and " unverified " in printed
     columns = ("TFLOP/s", "device only", "launches", "of peak")
     assert [said[column] for column in columns] == ["495", "750 ms", "25.0 %", "50.0 %"]
-
-
-def test_a_cpu_has_no_share_of_a_peak(as_run: Any) -> None:
-    row = synthetic.row("sdpa", synthetic.case(dtype="bfloat16"), [1.0])
-    run = as_run(synthetic.document([row], machine_info=synthetic.MACHINE | {"gpu": "NVIDIA H200"}))
-    assert all(row["of_peak"] != row["of_peak"] for row in frame.rows_of(run))
-    assert "TFLOP/s" not in tables.headings(report(run).grid)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from reports.judging import frame as fr
 from reports.judging.steps import Step, steps
 from reports.pages import more
 from reports.pages.report import report
-from stats.ratios import SAME, UNKNOWN, Ratio
+from stats.ratios import SAME
 
 FUSED, SDPA = 2e-3, 1e-3
 """Seconds of the core alone."""
@@ -42,14 +41,6 @@ def test_the_headline_has_the_speed_up_of_steps_not_of_cores(as_run: Any) -> Non
     assert text.startswith("Use sdpa: fastest in both cases, steps 1.1× faster than fused (1.1")
 
 
-def test_a_step_names_its_model_not_the_heads_of_it(as_run: Any) -> None:
-    known = {"parts_s": {"core": FUSED}, "core_shares": [0.2, 0.2], "blocks": 1, "windows": [None], "depth": 28}
-    cases = [case(scope="block", model=model, H=H) for model, H in (("gpt2", 12), ("qwen3-0.6b", 16))]
-    axes = [{"name": "model", "kind": "choice", "unsaid": None}]
-    run = as_run(document([row("fused", it, [1e-2] * 8, id=it["model"], **known) for it in cases], axes=axes))
-    assert [it.place for it in steps(fr.rows_of(run), "fused")] == ["model=gpt2", "model=qwen3-0.6b"]
-
-
 def test_the_predicted_step_follows_from_share_and_ratio(as_run: Any) -> None:
     """A core that takes half as long and is a fifth of the step: 0.9 of the time."""
     (fused, sdpa), _ = found(as_run, 0.9)
@@ -68,12 +59,6 @@ def test_the_predicted_step_follows_from_share_and_ratio(as_run: Any) -> None:
 def test_a_step_that_is_not_as_predicted_has_its_reason(change: float, inside: float, reason: str, as_run: Any) -> None:
     (_, sdpa), _ = found(as_run, change, inside * SDPA)
     assert reason in sdpa.disagreement
-
-
-def test_a_prediction_without_an_interval_contradicts_nothing() -> None:
-    one = Step("sdpa", "", 1e-2, {"core": 1e-3}, UNKNOWN, 1, 1, 1e-3, 1e-3, measured=Ratio(1.1, 1.05, 1.15))
-    assert replace(one, predicted=Ratio(1.5, 1.4, 1.6)).disagreement
-    assert not replace(one, predicted=Ratio(1.5, float("nan"), float("nan"))).disagreement
 
 
 @pytest.mark.parametrize(
@@ -95,14 +80,6 @@ def test_a_step_is_predicted_from_the_cores_of_its_own_windows(windows: Any, pre
     assert step.inside == pytest.approx(FUSED)
 
 
-def test_a_decode_case_names_the_length_of_its_cache(as_run: Any) -> None:
-    known = {"parts_s": {"core": FUSED}, "core_shares": [0.2, 0.2], "blocks": 1, "windows": [None], "depth": 28}
-    cases = [case(scope="block", model="qwen3-0.6b", mode="decode", T=1, T_kv=keys) for keys in (64, 256)]
-    rows = fr.rows_of(as_run(document([row("fused", it, [1e-2] * 8, id=f"{it['T_kv']}", **known) for it in cases])))
-    assert [it.place for it in steps(rows, "fused")] == ["T_kv=64", "T_kv=256"]
-    assert [it.place for it in steps(rows[:1], "fused")] == ["T_kv=64"]
-
-
 def test_a_whole_model_has_its_own_depth(as_run: Any) -> None:
     (fused, _), _ = found(as_run, 0.9)
     assert fused.whole == pytest.approx(1e-2 + 27 * 9.5e-3)
@@ -119,18 +96,3 @@ def test_the_tables_have_a_row_for_each_step(as_run: Any) -> None:
     assert (hot, cold, inside) == ("2.00 ms", "3.00 ms", "2.00 ms")
     assert "differs from its hot time by a factor of 1.00, from its cold time by 1.50" in tables[2].note
     assert tables[2].note.endswith("cold is nearer in 0 of 2.")
-
-
-def test_the_cores_share_is_one_number_in_all_tables(as_run: Any) -> None:
-    run = measured(as_run, 0.9)
-    for it in run.rows:
-        it["extra_info"] |= {"core_shares": [0.2, 0.21, 0.5]} if "core_shares" in it["extra_info"] else {}
-    step, parts, _ = more.of_steps(run, fr.rows_of(run))
-    assert [it[3].partition(" (")[0] for it in step.rows] == [it[3] for it in parts.rows]
-
-
-def test_a_share_lies_between_0_and_1(as_run: Any) -> None:
-    known = {"parts_s": {"core": FUSED}, "core_shares": [0.0, 0.01, 0.9], "blocks": 1, "windows": [None], "depth": 28}
-    at = case(scope="block", model="qwen3-0.6b")
-    (step,) = steps(fr.rows_of(as_run(document([row("fused", at, [1e-2] * 8, **known)]))), "fused")
-    assert step.share[1:] == (0.0, 1.0)
