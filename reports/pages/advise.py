@@ -31,6 +31,8 @@ MOST_RUNS = 200
 WIDTH = 80
 """Least columns of the table, and those without a terminal."""
 
+LONG_DTYPE = {short: name for name, short in words.SHORT_DTYPE.items()}
+
 COLUMNS = {"case": False, "fastest": False, "time": True, "next best": False, "slowdown": True, "verdict": False}
 """Columns, and whether they are aligned right."""
 
@@ -49,8 +51,6 @@ def _execute(options: argparse.Namespace, arguments: Sequence[str], layers_of: C
     chosen = list(command.several([options.run], command.results(options))) if several else [command.chosen(options)]
     options = _parser().parse_args(arguments)  # the axes of that run are options too
     asked = {axis: value for axis in axis_names() if axis != "model" and (value := getattr(options, axis)) is not None}
-    long = {short: name for name, short in words.SHORT_DTYPE.items()}
-    asked |= {axis: long.get(value, value) for axis, value in asked.items() if axis == "dtype"}
     layers: Layers = layers_of(options.model) if options.model else {"": {}}
     if options.run is None:
         chosen = [_answering(chosen[0], advice.read_as(asked), layers)]
@@ -91,14 +91,13 @@ def _show(options: argparse.Namespace, run: Run, tables: Mapping[str, dict[str, 
 
 def _answering(newest: Run, asked: Mapping[str, Any], layers: Layers) -> Run:
     """Return the newest run of this machine that contains the requested cases; if none does, the newest."""
-    files = runs.newest_first(newest.path.parent.parent)[:MOST_RUNS]
-    for file in (file for file in files if file.parent == newest.path.parent):
-        with contextlib.suppress(RunError):
-            run = runs.read(file)
-            every = fr.rows_of(run)
-            rows = [row for layer in layers.values() for row in advice.of_layer(every, layer, asked)]
-            if not advice.narrowed(rows, asked)[1]:
-                return run
+    for file in runs.newest_first(newest.path.parent.parent)[:MOST_RUNS]:
+        if file.parent == newest.path.parent:
+            with contextlib.suppress(RunError):
+                every = fr.rows_of(run := runs.read(file))
+                rows = [row for layer in layers.values() for row in advice.of_layer(every, layer, asked)]
+                if not advice.narrowed(rows, asked)[1]:
+                    return run
     return newest
 
 
@@ -155,6 +154,8 @@ def _reader(axis: str) -> Callable[[str], Any]:
     def read(text: str) -> Any:
         first, dots, last = text.partition("..")
         parse = KNOWN_AXES[axis].parse
+        if axis == "dtype":
+            return LONG_DTYPE.get(text, text)
         if not dots or KNOWN_AXES[axis].kind != "size":
             return parse(text)
         if not (found := range(parse(first), parse(last) + 1)):

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from stats.estimate import grouped
+
 from ..reading import command
 from ..reading.runs import RunError
 
@@ -59,23 +61,22 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 def text(found: Sequence[dict[str, Any]]) -> str:
     """Return test problems x implementations, one mark where all versions agree, and a line for each fault."""
-    outcomes = {(it["problem"], it["impl"], it["torch"]): it for it in found}
+    known = {(it["problem"], it["impl"], it["torch"]): MARKS.get(it["outcome"], FAULT) for it in found}
     problems, impls, versions = (list(dict.fromkeys(it[key] for it in found)) for key in ("problem", "impl", "torch"))
 
     def cell(problem: str, impl: str) -> str:
         """Return the marks of a cell; `-` for a version that was not checked."""
-        of_each = (outcomes.get((problem, impl, version)) for version in versions)
-        marks = ["-" if it is None else MARKS.get(it["outcome"], FAULT) for it in of_each]
+        marks = [known.get((problem, impl, version), "-") for version in versions]
         return marks[0] if len(set(marks)) == 1 else "".join(marks)
 
     rows = [[problem, *(cell(problem, impl) for impl in impls)] for problem in problems]
     lines = [["test problem", *impls], ["---", *[":-:"] * len(impls)], *rows]
-    faults: dict[tuple[str, ...], list[str]] = {}
-    for it in found:
-        if it["outcome"] not in MARKS:
-            key = it["impl"], it["problem"], it["outcome"], it["detail"]
-            faults.setdefault(key, []).append(it["torch"])
-    fault_lines = [
+    faults = grouped(
+        ((it["impl"], it["problem"], it["outcome"], it["detail"]), it["torch"])
+        for it in found
+        if it["outcome"] not in MARKS
+    )
+    lines_of_faults = [
         f"- `{impl}`, {problem}, torch {', '.join(of)}: {outcome}: {detail}"
         for (impl, problem, outcome, detail), of in faults.items()
     ]
@@ -84,5 +85,5 @@ def text(found: Sequence[dict[str, Any]]) -> str:
         "one mark where all versions agree, else one for each in that order."
     )
     return "\n".join(
-        [*textwrap.wrap(introduction, WIDTH), "", *(f"| {' | '.join(line)} |" for line in lines), "", *fault_lines]
+        [*textwrap.wrap(introduction, WIDTH), "", *(f"| {' | '.join(line)} |" for line in lines), "", *lines_of_faults]
     ).rstrip()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pandas as pd
 
@@ -42,8 +41,7 @@ def frame(run: str | Path | None = None, results: str | Path | None = None) -> p
 
 def show(run: str | Path | None = None, results: str | Path | None = None) -> Page:
     """Return the page of a saved run for display in a notebook; raises as `frame` does."""
-    with TemporaryDirectory() as folder:
-        return Page(page.write(report(_read(run, results)), Path(folder)).read_text(encoding="utf-8"))
+    return Page(page.html(report(_read(run, results))))
 
 
 def _read(run: str | Path | None, results: str | Path | None) -> Run:

@@ -29,8 +29,7 @@ INTRODUCTION = """\
 # Results
 
 `python -m reports publish` writes this page from the runs in `results/published/`; a test compares
-them. These are ranks on one machine: yours will rank implementations differently.
-"""
+them. These are ranks on one machine: yours will rank implementations differently."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -75,19 +74,19 @@ def _shortened(value: Any) -> Any:
 def text(folder: Path) -> str:
     """Return the page as Markdown: headline, confidence and tables of every run."""
     found = map(runs.read, sorted(folder.glob("*.json")))
-    return "\n".join([INTRODUCTION, *(part for run in found for part in _section(run))])
+    return "\n\n".join([INTRODUCTION, *(part for run in found for part in _section(run))]) + "\n"
 
 
 def _section(run: Run) -> Iterator[str]:
     this = report(run)
-    yield f"## {escape(run.sweep or run.name)}\n"
-    yield paragraph(f"**{escape(this.headline)}**") + "\n"
-    yield paragraph(f"{escape('; '.join(this.trust.reasons))}.") + "\n"
+    yield f"## {escape(run.sweep or run.name)}"
+    yield paragraph(f"**{escape(this.headline)}**")
+    yield paragraph(f"{escape('; '.join(this.trust.reasons))}.")
     commit = f"commit {run.commit_id or 'unknown'}"
     where = f"{escape(fingerprint.line(run.machine))} · {run.date[:10]} · {commit} · `{run.command}`"
-    yield paragraph(where) + "\n"
-    yield paragraph(escape(tables.key(this.grid))) + "\n"
-    yield tables.of_runs(this.grid) + "\n"
+    yield paragraph(where)
+    yield paragraph(escape(tables.key(this.grid)))
+    yield tables.of_runs(this.grid)
     if beside := tables.beside(this.grid, run.published):
-        yield "Published times of these cases, beside ours:\n"
-        yield beside + "\n"
+        yield "Published times of these cases, beside ours:"
+        yield beside
