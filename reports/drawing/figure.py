@@ -5,24 +5,21 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
 
 from stats.ratios import SLOWER
 
-from ..judging import frame as fr
 from ..judging import grid as grids
 from ..judging.grid import Case, Grid
-from ..reading import units, words
+from ..reading import words
 from ..reading.axes import labelled as axis_label
+from .measures import MEASURES, Measure, Points, series
 from .palette import GRID, INK, MUTED, SURFACE, Palette
 from .svg import Log, label, spread
 
@@ -37,34 +34,9 @@ LETTER, EDGE = 0.6, 0.7
 """Width of a letter over the font size, roughly; inches left of the plot."""
 
 
-@dataclass(frozen=True)
-class Measure:
-    """A quantity computed from a row and that of the baseline implementation in its case; NaN if unavailable."""
-
-    title: str
-    value: Callable[[dict[str, Any], dict[str, Any]], float]
-    text: Callable[[float], str]
-    base: int = 10
-
-
-def _speedup(row: dict[str, Any], over: dict[str, Any]) -> float:
-    return fr.ratio(over, row).value if over else math.nan
-
-
-MEASURES = {
-    "latency": Measure(
-        "Latency", lambda row, _: float(row["median"]), lambda value: units.tick(units.seconds(value, 2))
-    ),
-    "memory": Measure(
-        "Peak memory", lambda row, _: float(row["peak_bytes"]), lambda v: units.tick(units.memory(v, 2)), 2
-    ),
-    "speedup": Measure("Speed-up", _speedup, lambda value: f"{value:.2g}×", 2),
-}
-
-
 def draw(name: str, grid: Grid, palette: Palette, baseline: str, narrow: bool = False) -> Figure | None:
-    """Draw one of MEASURES along the size axis with the most values, at the slowest setting of the other axes. None if
-    no size varies or there is nothing to show.
+    """Draw one of MEASURES along the size axis with the most values, at the slowest setting of the other axes. Labelled
+    are the user's own, the baseline and the fastest. None if no size varies or there is nothing to show.
     """
     measure, axis = MEASURES[name], grid.length
     if not axis:
@@ -72,15 +44,16 @@ def draw(name: str, grid: Grid, palette: Palette, baseline: str, narrow: bool = 
     cases = max(grid.along(axis), key=lambda cases: (len(cases), cases[-1].ranked[0].row["median"]))
     if name == "speedup" and not any(case.mark(baseline).counts for case in cases):
         return None
-    series = {impl: points for impl in grid.impls if (points := list(_points(cases, impl, axis, measure, baseline)))}
-    if not series:
+    drawn = series(measure, cases, grid.impls, axis)
+    if not drawn:
         return None
-    width, labelled = NARROW if narrow else WIDE, _labelled(series, grid, baseline)
+    width = NARROW if narrow else WIDE
+    labelled = sorted(drawn, key=lambda impl: (impl not in grid.own, impl != baseline))[:MOST_LABELLED]
     figure = Figure(figsize=(width, HEIGHT))
     FigureCanvasAgg(figure)
     plot = width - EDGE - LETTER * SIZE / 72 * (2 + max(len(label(name)) for name in labelled))
     ax = figure.add_axes((EDGE / width, 0.14, plot / width, 0.66))
-    _lines(ax, series, palette, labelled, measure)
+    _lines(ax, drawn, palette, labelled, measure)
     ax.set_xlabel(axis_label(axis))
     place = words.place(
         {key: value for key, value in cases[-1].ranked[0].row.items() if key not in (axis, "T_kv")},
@@ -88,39 +61,14 @@ def draw(name: str, grid: Grid, palette: Palette, baseline: str, narrow: bool = 
     )
     title = _finding(name, cases[-1], baseline, axis) or measure.title
     size = SIZE + 2
-    drawn = figure.text(0.02, 0.955, title, size=size, weight="bold", va="top")
-    while drawn.get_window_extent().x1 > figure.bbox.x1:
-        drawn.set_fontsize(size := size - 0.5)
+    heading = figure.text(0.02, 0.955, title, size=size, weight="bold", va="top")
+    while heading.get_window_extent().x1 > figure.bbox.x1:
+        heading.set_fontsize(size := size - 0.5)
     figure.text(0.02, 0.875, f"{measure.title} · {place}", size=SIZE - 1, va="top", color=MUTED)
     return figure
 
 
-def _points(
-    cases: Sequence[Case], impl: str, axis: str, measure: Measure, baseline: str
-) -> Iterator[tuple[float, float]]:
-    for case in cases:
-        own, over = case.mark(impl), dict(case.mark(baseline).row)
-        if own.counts and (value := measure.value(dict(own.row), over)) > 0:
-            yield float(case.at[axis]), value
-
-
-def _labelled(series: dict[str, list[tuple[float, float]]], grid: Grid, baseline: str) -> list[str]:
-    """Select labelled lines: the user's own, the best, the baseline; then those that end farthest from these."""
-    names = list(dict.fromkeys([*(name for name in series if name in grid.own), *list(series)[:1],
-                                *filter(series.__contains__, [baseline])]))  # fmt: skip
-
-    def apart(name: str) -> float:
-        return min(abs(math.log(series[name][-1][1] / series[other][-1][1])) for other in names)
-
-    last = max(points[-1][0] for points in series.values())
-    others = [name for name in series if name not in names and series[name][-1][0] == last]
-    while others and len(names) < MOST_LABELLED:
-        names.append(max(others, key=apart))
-        others.remove(names[-1])
-    return names[:MOST_LABELLED]
-
-
-def _lines(ax: Axes, series: dict[str, Any], palette: Palette, labelled: Sequence[str], measure: Measure) -> None:
+def _lines(ax: Axes, series: Mapping[str, Points], palette: Palette, labelled: Sequence[str], measure: Measure) -> None:
     """Draw lines with labels at their ends; unlabelled ones are grey."""
     for name in sorted(series, key=labelled.__contains__):
         xs, ys = zip(*series[name], strict=True)
@@ -132,19 +80,15 @@ def _lines(ax: Axes, series: dict[str, Any], palette: Palette, labelled: Sequenc
         )  # fmt: skip
     values = [y for name in labelled for _, y in series[name]]
     low, high = min(values) / 1.25, max(values) * 1.25
-    ax.set_yscale("log")
-    ax.set_ylim(low, high)
-    ax.yaxis.set_major_locator(FixedLocator(Log(low, high, 0, 1).ticks(measure.base, 6)))
-    ax.yaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_major_formatter(lambda value, _: measure.text(value))
-    sizes = sorted({x for points in series.values() for x, _ in points})
-    ax.set_xscale("log")
-    ax.xaxis.set_major_locator(FixedLocator(sizes[:: math.ceil(len(sizes) / 7)]))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.xaxis.set_major_formatter(lambda value, _: words.number(value))
+    ticks, sizes = Log(low, high, 0, 1).ticks(measure.base, 6), sorted({x for of in series.values() for x, _ in of})
+    sizes = sizes[:: math.ceil(len(sizes) / 7)]
+    ax.set(xscale="log", yscale="log", ylim=(low, high))
+    ax.set_xticks(sizes, [*map(words.number, sizes)])
+    ax.set_yticks(ticks, [*map(measure.text, ticks)])
+    ax.minorticks_off()
     ax.grid(True)
     to_panel = ax.transData + ax.transAxes.inverted()
-    wanted = [float(to_panel.transform(series[name][-1])[1]) for name in labelled]
+    wanted = [to_panel.transform(series[name][-1])[1] for name in labelled]
     for name, level in zip(labelled, spread(wanted, 0.075, 0.0, 1.0), strict=True):
         ax.text(1.03, level, label(name), transform=ax.transAxes, va="center", color=palette[name].colour, size=SIZE)
 

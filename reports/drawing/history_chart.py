@@ -68,7 +68,7 @@ def _drawn(series: Series, run: int) -> tuple[float, float, float]:
 
 
 def _frame(scale: Scale, runs: Sequence[Run]) -> Iterator[str]:
-    """Draw both axes, and a line where torch changed; the newest version is labelled."""
+    """Draw both axes, and a line where torch changed."""
     for value in MaxNLocator(4).tick_values(scale.low, scale.high):
         if scale.low < value < scale.high:
             y = scale.y(value)
@@ -77,14 +77,10 @@ def _frame(scale: Scale, runs: Sequence[Run]) -> Iterator[str]:
     for at in range(0, len(runs), -(-len(runs) // MOST_TICKS)):
         name = html.escape(runs[at].name.split("_")[0])
         yield f'<text x="{scale.x(at):.1f}" y="{BOTTOM + 17}" text-anchor="middle">{name}</text>'
-    versions = [str(run.machine.get("torch")) for run in runs]
-    changes = [at for at in range(1, len(runs)) if versions[at - 1] != versions[at]]
-    for at in changes:
-        yield _upright("torch", scale.x(at - 0.5))
-    for at in changes[-1:]:
-        x = scale.x(at - 0.5)
-        anchor = "end" if x > (LEFT + RIGHT) / 2 else "start"  # labels beyond it may not fit
-        yield f'<text x="{x:.1f}" y="{TOP - 6}" text-anchor="{anchor}">torch {html.escape(versions[at][:24])}</text>'
+    versions = (run.machine.get("torch") for run in runs)
+    for at, (one, other) in enumerate(pairwise(versions), 1):
+        if one != other:
+            yield _upright("torch", scale.x(at - 0.5))
 
 
 def _levels(scale: Scale, series: Series) -> Iterator[str]:

@@ -69,10 +69,6 @@ class Style:
         return self.index == 0
 
     @property
-    def grey(self) -> bool:
-        return self.index > len(FIRST_MET)
-
-    @property
     def colour(self) -> str:
         return COLOURS[self.index][0]
 

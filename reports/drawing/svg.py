@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import html
 import math
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 from markupsafe import Markup
 
 from ..reading import units
 from ..reading.words import number
+from .measures import Measure, Points
 from .palette import Palette, Style
-
-Points = Sequence[tuple[float, float]]
 
 WIDTH, HEIGHT = 460.0, 256.0
 LEFT, RIGHT, TOP, BOTTOM = 58.0, 316.0, 12.0, 222.0
@@ -21,9 +20,6 @@ LEFT, RIGHT, TOP, BOTTOM = 58.0, 316.0, 12.0, 222.0
 
 LINE = 13.5
 """Height of a label."""
-
-LETTER = 7.0
-"""Width of a letter, roughly."""
 
 MOST_MARKS = 6
 """Most points of a line that are marked."""
@@ -51,29 +47,19 @@ class Log:
         return inside[:: -(-len(inside) // most)]
 
 
-def lines(
-    series: Mapping[str, Points], styles: Palette, y_text: Callable[[float], str], x_name: str, base: int = 10,
-    least: float | None = None,
-) -> Markup:  # fmt: skip
-    """Draw one line per implementation from points (x, y) on logarithmic axes, with its name at the end. `least`: lower
-    end of the y-axis.
-    """
+def lines(series: Mapping[str, Points], styles: Palette, measure: Measure, x_name: str) -> Markup:
+    """Draw one line per implementation from points (x, y) on logarithmic axes, with its name at the end."""
     every = [point for points in series.values() for point in points]
-    xs = sorted({x for x, _ in every})
-    low, high = least or min(y for _, y in every) / 1.1, max(y for _, y in every) * 1.1
-    x, y = Log(xs[0], xs[-1], LEFT + 8, RIGHT - 8), Log(low, high, BOTTOM, TOP)
-    parts = [_tick_y(y(tick), y_text(tick)) for tick in y.ticks(base)]
-    shown = xs[:: -(-len(xs) // 6)]
-    parts += [f'<text x="{x(v)}" y="{BOTTOM + 16}" text-anchor="middle">{number(v)}</text>' for v in shown]
-    parts.append(f'<text x="{RIGHT}" y="{HEIGHT - 4}" text-anchor="end">{html.escape(x_name)}</text>')
+    xs, ys = sorted({x for x, _ in every}), [y for _, y in every]
+    x, y = Log(xs[0], xs[-1], LEFT + 8, RIGHT - 8), Log(min(ys) / 1.1, max(ys) * 1.1, BOTTOM, TOP)
+    parts = [_axes(x, y, xs[:: -(-len(xs) // 6)], y.ticks(measure.base), measure.text, x_name)]
     ends = spread([y(points[-1][1]) for points in series.values()], LINE, TOP, HEIGHT - 8)
     for (name, points), at in sorted(zip(series.items(), ends, strict=True), key=lambda it: styles[it[0][0]].own):
         style, places = styles[name], [(x(a), y(b)) for a, b in points]
-        path = "L".join(f"{a} {b}" for a, b in places)
         marks = "".join(mark(style, a, b) for a, b in places if len(xs) <= MOST_MARKS)
         end = f'<path class="lead" d="M{places[-1][0] + 5} {places[-1][1]}L{RIGHT + 6} {at:.1f}h4"/>'
         text = f'<text class="name" x="{RIGHT + 24}" y="{at + 4:.1f}">{html.escape(label(name))}</text>'
-        parts.append(f'<g class="{kind(style)}">{end}<path class="line" d="M{path}"/>{marks}'
+        parts.append(f'<g class="{kind(style)}">{end}<path class="line" d="{_path(places)}"/>{marks}'
                      f"{mark(style, RIGHT + 16, round(at, 1))}{text}</g>")  # fmt: skip
     return _svg("".join(parts))
 
@@ -81,68 +67,36 @@ def lines(
 def roofline(points: Sequence[tuple[float, float, Style, str]], rooflines: Mapping[str, Points]) -> Markup:
     """Draw a roofline chart, operations per second over operations per byte: cells as points, ceilings as lines."""
     every = [(a, b) for a, b, _, _ in points] + [point for ceiling in rooflines.values() for point in ceiling]
-    x = Log(min(a for a, _ in every) / 1.2, max(a for a, _ in every) * 1.2, LEFT + 10, WIDTH - 10)
-    y = Log(min(b for _, b in every) / 1.2, max(b for _, b in every) * 1.3, BOTTOM, TOP)
-    parts = [_tick_y(y(tick), f"{tick / 1e9:g} G", WIDTH - 10) for tick in y.ticks()]
-    parts += [f'<text x="{x(v)}" y="{BOTTOM + 16}" text-anchor="middle">{v:g}</text>' for v in x.ticks()]
-    parts.append(f'<text x="{WIDTH - 10}" y="{HEIGHT - 4}" text-anchor="end">FLOP per byte</text>')
+    xs, ys = zip(*every, strict=True)
+    x, y = Log(min(xs) / 1.2, max(xs) * 1.2, LEFT + 8, WIDTH - 18), Log(min(ys) / 1.2, max(ys) * 1.3, BOTTOM, TOP)
+    parts = [_axes(x, y, x.ticks(), y.ticks(), lambda value: f"{value / 1e9:g} G", "FLOP per byte")]
     for name, ceiling in rooflines.items():
-        path = "L".join(f"{x(a)} {y(b)}" for a, b in ceiling)
-        parts.append(f'<path class="ceiling" d="M{path}"><title>{html.escape(name)}</title></path>')
+        path = _path([(x(a), y(b)) for a, b in ceiling])
+        parts.append(f'<path class="ceiling" d="{path}"><title>{html.escape(name)}</title></path>')
     for a, b, style, title in points:
         inner = f"<title>{html.escape(title)}</title>{mark(style, x(a), y(b))}"
         parts.append(f'<g class="{kind(style)}">{inner}</g>')
     return _svg("".join(parts))
 
 
-def bars(rows: Sequence[tuple[str, str, Mapping[str, float]]]) -> Markup:
-    """Draw a stacked bar per row, a label and a case with its parts in seconds, and a legend below; the longest of each
-    case fills the width.
-    """
-    names = list(dict.fromkeys(name for *_, parts in rows for name in parts))
-    longest = {case: max(sum(parts.values()) for _, it, parts in rows if it == case) for _, case, _ in rows}
-    drawn = []
-    for i, (label, case, parts) in enumerate(rows):
-        x, y = 0.0, i * 2.5 * LINE
-        drawn.append(f'<text class="name" x="0" y="{y + LINE - 3:g}">{html.escape(f"{label}, {case}")}</text>')
-        for name, seconds in parts.items():
-            width = WIDTH * seconds / longest[case]
-            drawn.append(_part(name, names.index(name), x, y + LINE, width, units.seconds(seconds)))
-            x += width
-    x, y = 0.0, len(rows) * 2.5 * LINE
-    for i, name in enumerate(names):
-        width = 20 + LETTER * len(name)
-        if x + width > WIDTH:
-            x, y = 0.0, y + LINE
-        drawn.append(_part(name, i, x, y, 9))
-        drawn.append(f'<text x="{x + 12:.1f}" y="{y + 9:g}">{html.escape(name)}</text>')
-        x += width
-    return _svg("".join(drawn), y + LINE)
+def _axes(x: Log, y: Log, xs: Sequence[float], ys: Sequence[float], y_text: Callable[[float], str], x_name: str) -> str:
+    """Draw a line and a text at each of `ys`, a text at each of `xs`, and the name of the x-axis."""
+    end = x.end + 8
+    parts = [
+        f'<path class="rule" d="M{LEFT} {y(v)}H{end}"/><text x="{LEFT - 6}" y="{y(v) + 4}" text-anchor="end">{y_text(v)}</text>'
+        for v in ys
+    ]
+    parts += [f'<text x="{x(v)}" y="{BOTTOM + 16}" text-anchor="middle">{number(v)}</text>' for v in xs]
+    return "".join([*parts, f'<text x="{end}" y="{HEIGHT - 4}" text-anchor="end">{html.escape(x_name)}</text>'])
 
 
-def _part(name: str, index: int, x: float, y: float, width: float, text: str = "") -> str:
-    title = f"<title>{html.escape(name)} {text}</title>" if text else ""
-    return (
-        f'<rect x="{x:.1f}" y="{y:g}" width="{width:.1f}" height="10" style="fill:var(--c{index + 1})">{title}</rect>'
-    )
+def _path(points: Points) -> str:
+    return f"M{'L'.join(f'{a} {b}' for a, b in points)}"
 
 
 def kind(style: Style) -> str:
     """Return the CSS classes: colour, whether compiled, whether the user's own."""
     return f"k{style.index}{' hollow' if style.compiled else ''}{' own' if style.own else ''}"
-
-
-def strips(blocks: Sequence[float]) -> Markup:
-    """Draw a tick for each timed block, from half the median to twice the median."""
-    ticks = "".join(f"M{_strip(value)} 1v10" for value in blocks)
-    return Markup(
-        f'<svg class="strip" viewBox="0 0 200 12" aria-hidden="true"><path class="zero" d="M67 0v12"/><path d="{ticks}"/></svg>'
-    )
-
-
-def _strip(share: float) -> float:
-    """Map a ratio to a position: 0.5 -> 0, 1 -> 67, 2 -> 200."""
-    return round(min(199.0, max(1.0, (share - 0.5) / 1.5 * 200)), 1)
 
 
 def mark(style: Style, x: float, y: float) -> str:
@@ -153,34 +107,21 @@ def mark(style: Style, x: float, y: float) -> str:
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """Return the positions nearest to the wanted ones with at least `gap` between neighbours, within [low, high] if
     they fit.
-
-    Isotonic least squares: pool adjacent violators on (wanted - rank * gap).
     """
-    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
-    blocks: list[tuple[float, int]] = []  # (mean, count)
-    for rank, i in enumerate(order):
-        mean, count = wanted[i] - rank * gap, 1
-        while blocks and blocks[-1][0] > mean:
-            other, many = blocks.pop()
-            mean, count = (other * many + mean * count) / (many + count), many + count
-        blocks.append((mean, count))
-    flat = [mean for mean, count in blocks for _ in range(count)]
-    top = high - gap * (len(wanted) - 1)
-    placed = [0.0] * len(wanted)
-    for rank, i in enumerate(order):
-        placed[i] = max(low, min(flat[rank], top)) + rank * gap
-    return placed
+    from scipy.optimize import isotonic_regression  # takes a quarter of a second to import
 
-
-def _tick_y(y: float, text: str, end: float = RIGHT) -> str:
-    return f'<path class="rule" d="M{LEFT} {y}H{end}"/><text x="{LEFT - 6}" y="{y + 4}" text-anchor="end">{text}</text>'
+    order, ranks = np.argsort(wanted, kind="stable"), gap * np.arange(len(wanted))
+    nearest = isotonic_regression(np.take(wanted, order) - ranks).x
+    placed = np.empty(len(wanted))
+    placed[order] = np.maximum(low, np.minimum(nearest, high - ranks[-1])) + ranks
+    return [*map(float, placed)]
 
 
 def label(name: str) -> str:
     """Return a name for drawing: without control characters, truncated."""
-    clean = "".join(" " if unicodedata.category(letter)[0] == "C" else letter for letter in name)
+    clean = "".join(letter if letter.isprintable() else " " for letter in name)
     return clean if len(clean) <= 20 else f"{clean[:19]}…"
 
 
-def _svg(inside: str, height: float = HEIGHT) -> Markup:
-    return Markup(f'<svg class="plot" aria-hidden="true" viewBox="0 0 {WIDTH:g} {height:g}">{inside}</svg>')
+def _svg(inside: str) -> Markup:
+    return Markup(f'<svg class="plot" aria-hidden="true" viewBox="0 0 {WIDTH:g} {HEIGHT:g}">{inside}</svg>')

@@ -1,9 +1,9 @@
-"""Data for the templates' charts: heat maps, dots with bars, lines along an axis."""
+"""Data for the templates' charts: heat maps, scales of dots with bars, lines along an axis."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -11,9 +11,10 @@ from markupsafe import Markup
 
 from ..judging import grid as grids
 from ..judging.grid import Case, Entry, Grid
-from ..reading import units, words
+from ..reading import words
 from ..reading.axes import labelled
 from . import svg
+from .measures import MEASURES, SLOWDOWN, Points, series
 from .palette import Palette
 from .svg import Log
 
@@ -31,31 +32,14 @@ TICKS = (1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 50.0, 100.0)
 
 
 @dataclass(frozen=True)
-class Bar:
-    """A dot with its interval, in percent of the width."""
-
-    at: float
-    low: float | None
-    high: float | None
-    pale: bool
-
-
-@dataclass(frozen=True)
 class HeatCell:
     text: str
     title: str
     kind: str = ""
-    """`best`, `pale` (not resolved), `bad` (wrong), `gone` (no result) or empty."""
+    """`best`, `pale` (not resolved), `good` (faster), `bad` (wrong), `gone` (no result) or empty."""
     shade: int = 0
     to: str = ""
     """Key of the case that a click selects."""
-
-
-@dataclass(frozen=True)
-class HeatRow:
-    impl: str
-    mean: str
-    entries: Sequence[HeatCell]
 
 
 @dataclass(frozen=True)
@@ -67,7 +51,8 @@ class HeatMap:
     mean: str
     """Heading of the column before the cells."""
     headings: Sequence[Sequence[tuple[str, int]]]
-    rows: Sequence[HeatRow]
+    rows: Sequence[tuple[str, str, Sequence[HeatCell]]]
+    """Implementation, its entry in the column before the cells, and its cells."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +61,8 @@ class Lines:
 
     of: str
     at: str
-    time: Markup
-    memory: Markup | None
+    charts: Sequence[tuple[str, Markup]]
+    """Titles and drawings."""
 
 
 def heat_maps(grid: Grid, keys: Mapping[str, str]) -> list[HeatMap]:
@@ -87,27 +72,24 @@ def heat_maps(grid: Grid, keys: Mapping[str, str]) -> list[HeatMap]:
 
 def _heat_map(grid: Grid, axis: str, keys: Mapping[str, str]) -> HeatMap:
     columns = grid.columns(axis)
-    entries = {impl: [_cell(grid.entry(impl, it), keys[it.cases[0].id]) for it in columns] for impl in grid.impls}
-    rows = [HeatRow(impl, grid.mean_text(impl), entries[impl]) for impl in grid.impls]
-    return HeatMap(
-        axis,
-        f"mean for each {axis}" if axis else "each case",
-        "mean",
-        spans([it.heading for it in columns]),
-        rows,
-    )
+    rows = [
+        (impl, grid.mean_text(impl), [_cell(grid.entry(impl, it), keys[it.cases[0].id]) for it in columns])
+        for impl in grid.impls
+    ]
+    name = f"mean for each {axis}" if axis else "each case"
+    return HeatMap(axis, name, "mean", spans([it.heading for it in columns]), rows)
 
 
 def _cell(entry: Entry, key: str) -> HeatCell:
     if math.isnan(entry.slowdown):
         return HeatCell(entry.text, entry.title, "bad" if entry.text == grids.SIGNS[grids.WRONG] else "gone", to=key)
-    return HeatCell(
-        entry.text, entry.title, "best" if entry.best else "pale" if entry.open else "", shade(entry.slowdown), key
-    )
+    kind = "best" if entry.best else "pale" if entry.open else ""
+    return HeatCell(entry.text, entry.title, kind, shade(math.log(entry.slowdown) / math.log(HOTTEST)), key)
 
 
-def shade(ratio: float) -> int:
-    return round(SHADE * min(1.0, math.log(max(1.0, ratio)) / math.log(HOTTEST)))
+def shade(share: float) -> int:
+    """Return the shade of a cell in percent; from a share of 1 on, it is the darkest."""
+    return round(SHADE * min(1.0, max(0.0, share)))
 
 
 def spans(headings: Sequence[Sequence[str]]) -> list[list[tuple[str, int]]]:
@@ -117,11 +99,6 @@ def spans(headings: Sequence[Sequence[str]]) -> list[list[tuple[str, int]]]:
         same = groupby(headings, key=lambda heading, upto=i + 1: tuple(heading[:upto]))  # type: ignore[misc]
         lines.append([(key[-1], len(list(part))) for key, part in same])
     return lines
-
-
-def bar(scale: Log, value: float, low: float, high: float, pale: bool) -> Bar:
-    known = low > 0 and math.isfinite(high)
-    return Bar(scale(value), scale(low) if known else None, scale(high) if known else None, pale)
 
 
 def scale(case: Case) -> Log:
@@ -137,28 +114,19 @@ def ticks(scale: Log) -> list[tuple[float, str]]:
     return [(scale(tick), f"{tick:g}×") for tick in inside if len(inside) < 4 or tick not in (1.25, 5.0)]
 
 
-def lines(grid: Grid, palette: Palette, keys: Mapping[str, str]) -> list[Lines]:
-    """Return charts for each setting of the other axes at which the longest axis has several values."""
-    groups = grid.along(grid.length)
-    return [_along(grid, palette, keys, cases, len(groups) > 1) for cases in groups]
-
-
-def _along(grid: Grid, palette: Palette, keys: Mapping[str, str], cases: Sequence[Case], several: bool) -> Lines:
-    axis = grid.length
-    at = {key: value for key, value in cases[-1].setting.items() if key != axis}
-    where = f" · {words.title(at)}" if several and at else ""
-    marks = {impl: [(case.at[axis], it) for case in cases if (it := case.mark(impl)).counts] for impl in grid.impls}
-    drawn, beyond = _within({impl: [(x, it.slowdown) for x, it in of] for impl, of in marks.items() if of})
-    known = (
-        (impl, [(x, float(it.row["peak_bytes"])) for x, it in marks[impl] if it.row["peak_bytes"] > 0])
-        for impl in drawn
-    )
-    memory = {impl: points for impl, points in known if points}
-    name = labelled(axis)
-    one = svg.lines(drawn, palette, lambda value: f"{value:g}×", name, least=0.97)
-    two = svg.lines(memory, palette, lambda value: units.tick(units.memory(value, 3)), name, 2) if memory else None
-    left = f" · not drawn: {', '.join(beyond)}" if beyond else ""
-    return Lines(" ".join(keys[case.id] for case in cases), where + left, one, two)
+def lines(grid: Grid, palette: Palette, keys: Mapping[str, str]) -> Iterator[Lines]:
+    """Yield charts for each setting of the other axes at which the longest axis has several values."""
+    axis, groups = grid.length, grid.along(grid.length)
+    for cases in groups:
+        at = {key: value for key, value in cases[-1].setting.items() if key != axis}
+        drawn, beyond = _within(series(SLOWDOWN, cases, grid.impls, axis))
+        known = {SLOWDOWN: drawn, MEASURES["memory"]: series(MEASURES["memory"], cases, drawn, axis)}
+        where = [words.title(at)] * (len(groups) > 1) + [f"not drawn: {', '.join(beyond)}"] * bool(beyond)
+        yield Lines(
+            " ".join(keys[case.id] for case in cases),
+            "".join(f" · {it}" for it in where if it),
+            [(measure.title, svg.lines(of, palette, measure, labelled(axis))) for measure, of in known.items() if of],
+        )
 
 
 def within(values: Iterable[float]) -> list[float]:
@@ -172,12 +140,12 @@ def within(values: Iterable[float]) -> list[float]:
     return kept[: next(beyond, None)]
 
 
-def _within(series: dict[str, list[tuple[float, float]]]) -> tuple[dict[str, list[tuple[float, float]]], list[str]]:
+def _within(found: Mapping[str, Points]) -> tuple[dict[str, Points], list[str]]:
     """Return the series that fit in a chart, and a description of those far beyond the others."""
-    reach = within(max(y for _, y in points) for points in series.values())[-1]
-    near = {name: points for name, points in series.items() if max(y for _, y in points) <= reach}
-    drawn = dict(list(near.items())[:MOST_LINES])
+    reach = within(max(y for _, y in points) for points in found.values())[-1]
+    near = [name for name, points in found.items() if max(y for _, y in points) <= reach]
+    drawn = {name: found[name] for name in near[:MOST_LINES]}
     beyond = [
-        f"{name} ({grids.slowdown(min(y for _, y in series[name]))}× as slow)" for name in series if name not in drawn
+        f"{name} ({grids.slowdown(min(y for _, y in found[name]))}× as slow)" for name in found if name not in drawn
     ]
     return drawn, beyond

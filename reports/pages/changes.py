@@ -8,11 +8,9 @@ from dataclasses import dataclass
 
 from stats import verdict
 
-from ..drawing import views
 from ..drawing.svg import Log
 from ..judging.comparison import Cell
-from ..reading import words
-from .comparison_text import columns, examples, shared_reasons
+from .comparison_text import columns, examples, left_out, shared_reasons
 
 NARROWEST, WIDEST = 0.02, 3.0
 """Smallest and largest change at which the axis may end."""
@@ -22,23 +20,12 @@ STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 
 @dataclass(frozen=True)
-class Change:
-    """One implementation in one case. `kind` is worse, better or still."""
-
-    impl: str
-    case: str
-    bar: views.Bar | None
-    change: str
-    word: str
-    why: str
-    kind: str
-
-
-@dataclass(frozen=True)
 class Changes:
-    """A list of changes. `ticks` of the axis, in percent of its width; `margin` in words."""
+    """A list of changes. `ticks` of the scale, which is in percent of the width; `margin` in words."""
 
-    rows: Sequence[Change]
+    rows: Sequence[tuple[Cell, str, str, str]]
+    """Cells, each with its change, `worse`, `better` or `still`, and the reason."""
+    scale: Log
     ticks: Sequence[tuple[float, str]]
     margin: str = ""
     left_out: str = ""
@@ -52,24 +39,18 @@ def of_cells(cells: Sequence[Cell], margin: str = "") -> Changes:
     ticks = [(scale(1 / (1 + step)), f"\N{MINUS SIGN}{100 * step / (1 + step):.2g} %"), (scale(1), "0"),
              (scale(1 + step), f"+{100 * step:g} %")]  # fmt: skip
     ordered = sorted(cells, key=lambda cell: cell.verdict.word == verdict.INCONCLUSIVE)
-    shown, hidden = examples(ordered)
-    reasons = shared_reasons(ordered)
-    counted = ", ".join(f"{count} more {word}" for word, count in hidden.items())
-    explained = [f"{words.plural(count, 'cell')}: {reason}" for reason, count in reasons.items()]
-    left_out = "; ".join([*[f"{counted}, in “All numbers”"] * bool(counted), *explained])
-    return Changes([_row(cell, scale, reasons) for cell in shown], ticks, margin, left_out)
+    shown, reasons = examples(ordered), shared_reasons(ordered)
+    hidden = left_out(ordered, shown)
+    explained = "; ".join([*[f"{hidden} more, in “All numbers”"] * bool(hidden), *reasons.values()])
+    return Changes([_row(cell, reasons) for cell in shown], scale, ticks, margin, explained)
 
 
-def _row(cell: Cell, scale: Log, shared: Container[str]) -> Change:
+def _row(cell: Cell, shared: Container[str]) -> tuple[Cell, str, str, str]:
     found, line = cell.verdict, columns(cell)
-    drawn = found.ratio > 0 and math.isfinite(found.ratio)
-    open_ = found.word == verdict.INCONCLUSIVE
-    bar = views.bar(scale, found.ratio, found.low, found.high, open_) if drawn else None
     plain = found.word in (verdict.UNCHANGED, *verdict.CHANGED) and verdict.CONTRADICTED not in found.reason
-    known = plain or found.reason in shared
-    why = "" if known and not cell.changes else line["why"]
+    why = "" if (plain or found.reason in shared) and not cell.changes else line["why"]
     kind = "worse" if cell.regressed else "better" if found.word == verdict.IMPROVED else "still"
-    return Change(cell.impl, cell.id, bar, line["change"], found.word, why, kind)
+    return cell, line["change"], kind, why
 
 
 def _scale(ratios: Iterable[float]) -> Log:

@@ -81,7 +81,7 @@ def tell(
         command.write(json_file, data + "\n")
     if markdown:
         command.write(markdown, comparison_text.as_markdown(this))
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, soft_wrap=False)
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     with console.capture() as shown:
         console.print(comparison_text.terminal(this, named, whole), crop=False)
     command.say(shown.get())

@@ -10,13 +10,10 @@ from . import changes, page
 from .comparison_text import counted, headline, machine, table
 from .tables import Table
 
-MOST_SENTENCES = 2
-"""Most sentences in a headline; if there are more, only the first is shown when something regressed."""
-
 
 def html(this: Comparison) -> str:
     """Return the page; all texts from files are escaped."""
-    first, others = headline(this, MOST_SENTENCES)
+    first, others = headline(this)
     return page.render(
         "changes.html.j2",
         title=f"{this.base} → {this.head}",

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from stats import shares, verdict
 from stats.arguments import as_typed
+from stats.estimate import grouped
 from stats.verdict import CHANGED, IMPROVED, REGRESSED, SLIGHT, UNCHANGED, Verdict
 
 from ..judging.comparison import Cell, Change, Comparison
@@ -48,9 +49,6 @@ MANY = 3
 FACTOR = 1.5
 """Ratio from which on a change is printed as a factor, and below as a percentage."""
 
-TWICE = 2.0
-"""Ratio above which an upper bound on a slow-down is not printed."""
-
 
 def terminal(this: Comparison, named: str, whole: bool = False) -> RenderableType:
     """Render one sentence per implementation, the cells that changed (or all), and the conclusion.
@@ -58,19 +56,13 @@ def terminal(this: Comparison, named: str, whole: bool = False) -> RenderableTyp
     `named` is the argument of `python -m reports compare` that shows it. Nothing is interpreted as markup, since texts
     of implementations are included.
     """
-    listed = this.cells if whole else (cell for cell in this.cells if this.unjudged or _is_news(cell))
-    shown = list(listed) if whole else examples(listed)[0]
-    words = Counter(cell.verdict.word for cell in this.cells)
-    words.subtract(cell.verdict.word for cell in shown)
+    listed = [cell for cell in this.cells if whole or this.unjudged or _is_news(cell)]
+    shown = listed if whole else examples(listed)
     reasons = {} if whole else shared_reasons(shown)
-    hidden = ", ".join(f"{count} {word}" for word, count in words.items() if count)
-    lines = [
-        f"each of them: {reason}" if len(reasons) == 1 else f"{count} of them: {reason}"
-        for reason, count in reasons.items()
-        if reason != this.unjudged
-    ]
+    lines = [text for reason, text in reasons.items() if reason != this.unjudged]
     lines += [f"note: {_plain(note)}" for note in this.notes]
-    lines += [f"{hidden} more: `python -m reports compare {named} --all` lists them"] if hidden else []
+    if hidden := left_out(this.cells, shown):
+        lines.append(f"{hidden} more: `python -m reports compare {named} --all` lists them")
     return Group(
         *(Text(_plain(sentence), "bold") for sentence in sentences(this)),
         *(part for cell in shown for part in _lines(cell, reasons)),
@@ -79,21 +71,24 @@ def terminal(this: Comparison, named: str, whole: bool = False) -> RenderableTyp
     )  # fmt: skip
 
 
-def examples(cells: Iterable[Cell]) -> tuple[list[Cell], dict[str, int]]:
+def examples(cells: Iterable[Cell]) -> list[Cell]:
     """Return the cells with `EXAMPLES` of each unchanged or unjudged word, and the first of those of an implementation
-    that fail for one reason; and the number omitted per word.
+    that fail for one reason.
     """
     shown: list[Cell] = []
     seen: Counter[tuple[str, ...]] = Counter()
-    hidden: Counter[str] = Counter()
     for cell in cells:
         alike, most = _alike(cell)
         seen[alike] += 1
-        if alike and seen[alike] > most:
-            hidden[cell.verdict.word] += 1
-        else:
+        if not alike or seen[alike] <= most:
             shown.append(cell)
-    return shown, dict(hidden)
+    return shown
+
+
+def left_out(cells: Iterable[Cell], shown: Iterable[Cell]) -> str:
+    """Count the cells that are not shown: '30 UNCHANGED, 2 SLIGHT'; '' without any."""
+    every, some = (Counter(cell.verdict.word for cell in of) for of in (cells, shown))
+    return ", ".join(f"{count} {word}" for word, count in (every - some).items())
 
 
 def _alike(cell: Cell) -> tuple[tuple[str, ...], int]:
@@ -101,15 +96,15 @@ def _alike(cell: Cell) -> tuple[tuple[str, ...], int]:
     word = cell.verdict.word
     if word in (verdict.BROKEN, verdict.WRONG) and not cell.changes:
         return (cell.impl, word, shares.without_numbers(cell.verdict.reason)), 1
-    if cell.regressed or word not in (UNCHANGED, *UNJUDGED) or (word == UNCHANGED and _is_news(cell)):
+    if cell.regressed or word not in (UNCHANGED, *UNJUDGED) or (word == UNCHANGED and cell.changes):
         return (), 0
     return (word,), EXAMPLES
 
 
-def shared_reasons(cells: Iterable[Cell]) -> dict[str, int]:
-    """Return reasons for missing verdicts that several cells share, with their number."""
+def shared_reasons(cells: Iterable[Cell]) -> dict[str, str]:
+    """Return reasons for missing verdicts that several cells share, each with the line that explains it: '3 cells: ...'."""
     found = Counter(cell.verdict.reason for cell in cells if cell.verdict.word == verdict.INCONCLUSIVE)
-    return {reason: count for reason, count in found.items() if reason and count > 1}
+    return {reason: f"{count} cells: {reason}" for reason, count in found.items() if reason and count > 1}
 
 
 def sentences(this: Comparison) -> Iterator[str]:
@@ -123,67 +118,52 @@ def sentences(this: Comparison) -> Iterator[str]:
     yield from (
         f"{name} is {word} in {count} of {plural(counts[name], 'cell')}" for (name, word), count in broken.items()
     )
-    by_impl: dict[str, list[Cell]] = {name: [] for name in this.of_interest}
-    for cell in this.cells:
-        if math.isfinite(cell.verdict.ratio):
-            by_impl.setdefault(cell.impl, []).append(cell)
-    still = [name for name, cells in by_impl.items() if _stands_still(this, name, cells)]
-    if len(still) < MANY:
-        still = []
-    for name, cells in sorted(by_impl.items(), key=lambda it: not _regressed(this, *it)):
-        if name not in still and (text := _sentence(this, name, cells)):
+    timed = grouped((cell.impl, cell) for cell in this.cells if math.isfinite(cell.verdict.ratio))
+    by_impl = {name: timed.get(name, []) for name in (*this.of_interest, *timed)}
+    means = {name: it.word for name, it in this.implementations.items()}
+    said = {name: {means.get(name), *(cell.verdict.word for cell in cells)} for name, cells in by_impl.items()}
+    still = [name for name, words in said.items() if means.get(name) == UNCHANGED and words.isdisjoint(CHANGED)]
+    still *= len(still) >= MANY
+    for name in sorted(by_impl, key=lambda name: REGRESSED not in said[name]):
+        if name not in still and (text := _sentence(this, name, by_impl[name])):
             yield text
     if still:
         yield f"{listing(still)} are as fast as before, within {shares.percent(this.margin)}"
 
 
-def _regressed(this: Comparison, name: str, cells: list[Cell]) -> bool:
-    found = this.implementations.get(name)
-    return any(cell.verdict.word == REGRESSED for cell in cells) or (found is not None and found.word == REGRESSED)
-
-
-def _stands_still(this: Comparison, name: str, cells: list[Cell]) -> bool:
-    found = this.implementations.get(name)
-    return found is not None and found.word == UNCHANGED and not any(cell.verdict.word in CHANGED for cell in cells)
-
-
 def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
     head, _, base = name.partition(" against ")
-    than = f" than {base}" if base else ""
+    than, every = f" than {base}" * bool(base), plural(len(cells), "cell")
     words = Counter(cell.verdict.word for cell in cells)
-    others = [f"{WAYS[word]} in {words[word]} of {len(cells)} cells{_by(word, cells)}" for word in WAYS if words[word]]
+    moved = {word: f"{way} in {words[word]} of {every}{_by(word, cells)}" for word, way in WAYS.items() if words[word]}
     found = this.implementations.get(name)
     if found is None and name in this.of_interest and not this.unjudged:
         return f"{head} changed, and can't be judged: {cells[0].verdict.reason}"
-    if found is None or (others and found.word in CHANGED and found.low <= 1 <= found.high):  # the mean did not change
-        return f"{head} is {' and '.join(others)}{than}" if others and not this.unjudged else ""
-    others = [part for part in others if not part.startswith(WAYS.get(found.word, "-"))]
-    if found.word in CHANGED:
-        count, every = words[found.word], len(cells)
-        some = f" ({count} of them {found.word})" if count else ""
-        where = f"in {count} of {every} cells" if count == every else f"over its {plural(every, 'cell')}{some}"
-        text = f"{_change(found, base)} {where}"
-    elif found.word == SLIGHT:
-        where = f"over its {plural(len(cells), 'cell')}"
-        text = f"{_change(found, base)} {where}, within the margin of {shares.percent(this.margin)}"
+    if found is None or (moved and found.word in CHANGED and found.low <= 1 <= found.high):  # the mean did not change
+        return f"{head} is {' and '.join(moved.values())}{than}" if moved and not this.unjudged else ""
+    others = [text for word, text in moved.items() if word != found.word]
+    margin = shares.percent(this.margin)
+    if found.word in (*CHANGED, SLIGHT):
+        count = words[found.word]
+        some = f" ({count} of them {found.word})" * bool(count)
+        where = f"in {count} of {every}" if count == len(cells) else f"over its {every}{some}"
+        text = f"{_change(found, base)} {where}" + f", within the margin of {margin}" * (found.word == SLIGHT)
     elif found.word == UNCHANGED:
-        text = f"as fast as {base or 'before'}, within {shares.percent(this.margin)}"
-    elif math.isfinite(found.low) and not shares.too_wide(found.low, found.high):
-        if this.of_interest and name not in this.of_interest and not others:
-            return ""
-        perhaps = "" if found.low < 1 < found.high else "perhaps "
-        text = f"{perhaps}{shares.bound(found.low, found.high)}{than}"
+        text = f"as fast as {base or 'before'}, within {margin}"
+    elif this.of_interest and name not in this.of_interest and not others:
+        return ""
     else:
-        text = shares.UNRESOLVED if math.isfinite(found.low) else "measured too rarely"
-    return f"{head} is {text}" + (f", but {' and '.join(others)}" if others else "")
+        text = shares.bound(found.low, found.high)
+        if text != shares.UNRESOLVED:
+            text = f"{'' if found.low < 1 < found.high else 'perhaps '}{text}{than}"
+    return f"{head} is {text}" + f", but {' and '.join(others)}" * bool(others)
 
 
 def _by(word: str, cells: list[Cell]) -> str:
-    """Return the range over the cells with this word: ' (7.2 to 42 %)' or ' (7.2 % to 2.4x)'."""
-    ratios = sorted((cell.verdict.ratio for cell in cells if cell.verdict.word == word), key=_factor)
-    ends = list(dict.fromkeys(map(_size, (ratios[0], ratios[-1]))))
-    text = " to ".join(ends)
-    return f" ({text.replace(' % to', ' to') if ends[-1].endswith('%') else text})"
+    """Return the range over the cells with this word: ' (7.2 % to 42 %)' or ' (7.2 % to 2.4x)'."""
+    ratios = [cell.verdict.ratio for cell in cells if cell.verdict.word == word]
+    ends = dict.fromkeys(_size(end(ratios, key=_factor)) for end in (min, max))
+    return f" ({' to '.join(ends)})"
 
 
 def summary(this: Comparison) -> str:
@@ -203,39 +183,31 @@ def result(this: Comparison) -> str:
     return "Something is broken" if any(cell.broken for cell in this.cells) else "Memory regressed"
 
 
-def headline(this: Comparison, most: int = 0) -> tuple[str, list[str]]:
-    """Return the conclusion with all sentences if there are at most so many, else with the first one if something
-    regressed; and the other sentences.
-    """
+def headline(this: Comparison) -> tuple[str, list[str]]:
+    """Return the conclusion with the first sentence, and the other sentences."""
     lines = list(sentences(this))
-    first = len(lines) if len(lines) <= most else int(this.code == command.REGRESSED)
-    return ": ".join(filter(None, [result(this), "; ".join(lines[:first])])), lines[first:]
+    return ": ".join([result(this), *lines[:1]]), lines[1:]
 
 
 def counted(this: Comparison) -> str:
     """Return the counts: '23 UNCHANGED within 1 %, 1 INCONCLUSIVE; 1 cell with another kernel'."""
-    within = {UNCHANGED: f" within {shares.percent(this.margin)}", verdict.INCONCLUSIVE: _bound(this)}
-    counts = (
-        ", ".join(f"{count} {word}{within.get(word, '')}" for word, count in this.counts.items())
-        or "no cell to compare"
-    )
+    within = f" within {shares.percent(this.margin)}"
+    counts = ", ".join(f"{count} {word}{within * (word == UNCHANGED)}" for word, count in this.counts.items())
+    counts = counts or "no cell to compare"
     known = Counter(it.word for it in this.implementations.values())
     if len(this.implementations) > 1 or known[REGRESSED] > this.counts.get(REGRESSED, 0):
         of_impls = ", ".join(f"{known[word]} {word}" for word in verdict.WORDS if known[word])
         impls = plural(len(this.implementations), "timed implementation")
         counts = f"of {impls} {of_impls}; of {plural(len(this.cells), 'cell')} {counts}"
-    more = [f"{plural(count, 'cell')} {part}" for part, count in _exact(this).items() if count]
+    changes = [change for cell in this.cells for change in cell.changes]
+    numbers = {
+        "with more memory": sum(change.worse for change in changes),
+        "with another kernel": sum(change.what == "kernel" for change in changes),
+        "with another error": sum(change.what == "error" for change in changes),
+        "that neither variant supports": this.neither,
+    }
+    more = [f"{plural(count, 'cell')} {part}" for part, count in numbers.items() if count]
     return "; ".join([*([this.unjudged] if this.unjudged else []), counts, *more])
-
-
-def _bound(this: Comparison) -> str:
-    """Bound the slow-down of inconclusive cells; else return their common reason if not printed yet."""
-    open_ = [cell.verdict for cell in this.cells if cell.verdict.word == verdict.INCONCLUSIVE]
-    widest = max((it.high for it in open_), default=math.nan)
-    if all(it.high > 1 for it in open_) and widest <= TWICE:
-        return f" (none is more than {shares.percent(widest - 1)} slower)"
-    reasons = {it.reason for it in open_}
-    return f" ({reasons.pop()})" if len(reasons) == 1 and this.unjudged not in reasons else ""
 
 
 def as_markdown(this: Comparison) -> str:
@@ -245,9 +217,11 @@ def as_markdown(this: Comparison) -> str:
     parts = [f"### attention-bench: {_escaped(summary(this))}"]
     if lines := [f"**{_escaped(sentence)}**" for sentence in sentences(this)]:
         parts.append("  \n".join(lines))
-    shown, hidden = examples(changed)
-    parts += [_table(shown, sum(hidden.values()))] if changed else []
-    parts += [_folded(still)] if still else []
+    if changed:
+        parts.append(_table(examples(changed), len(changed)))
+    if still:
+        folded = f"<summary>{left_out(still, ())}</summary>\n\n{_table(still, len(still))}"
+        parts.append(f"<details>{folded}\n\n</details>")
     if this.notes:
         parts.append("\n".join(f"- {_escaped(note)}" for note in this.notes))
     commands = "\n".join(f"    {_plain(command)}" for command in this.commands)
@@ -256,18 +230,11 @@ def as_markdown(this: Comparison) -> str:
     return as_typed("\n\n".join(parts) + "\n", here=False)
 
 
-def _table(cells: list[Cell], more: int = 0) -> str:
-    """Return a table of the first MOST_LINES cells, without empty columns; `more`: cells not among them."""
+def _table(cells: Sequence[Cell], count: int) -> str:
+    """Return a table of the first MOST_LINES of `count` cells, without empty columns."""
     headings, rows = table(cells[:MOST_LINES])
-    more += max(0, len(cells) - MOST_LINES)
-    left_out = f"\n\n… and {plural(more, 'cell')} more" if more else ""
-    return markdown(headings, [[*map(_escaped, row)] for row in rows]) + left_out
-
-
-def _folded(cells: list[Cell]) -> str:
-    words = Counter(cell.verdict.word for cell in cells)
-    counted = ", ".join(f"{count} {word}" for word, count in words.items())
-    return f"<details><summary>{counted}</summary>\n\n{_table(cells)}\n\n</details>"
+    more = f"\n\n… and {plural(count - len(rows), 'cell')} more" if count > len(rows) else ""
+    return markdown(headings, [[*map(_escaped, row)] for row in rows]) + more
 
 
 def as_data(this: Comparison) -> dict[str, Any]:
@@ -391,16 +358,6 @@ def changed(change: Change) -> str:
         digits = 4 if f"{change.base:.4g}" != f"{change.head:.4g}" else 9
         return f"error {change.base:.{digits}g} → {change.head:.{digits}g}"
     return f"{change.what} {change.base} → {change.head}"
-
-
-def _exact(this: Comparison) -> dict[str, int]:
-    changes = [change for cell in this.cells for change in cell.changes]
-    return {
-        "with more memory": sum(change.worse for change in changes),
-        "with another kernel": sum(change.what == "kernel" for change in changes),
-        "with another error": sum(change.what == "error" for change in changes),
-        "that neither variant supports": this.neither,
-    }
 
 
 def _is_news(cell: Cell) -> bool:

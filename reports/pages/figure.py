@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from ..drawing import figure
-from ..drawing.figure import MEASURES
+from ..drawing.measures import MEASURES
 from ..reading import command
 from ..reading.runs import Run, RunError
 from . import page

@@ -14,6 +14,7 @@ from ..reading import command, runs
 from ..reading.runs import Run
 from ..reading.words import plural
 from . import history_page
+from .history_page import History
 
 _EPILOG = """\
 Only runs with the machine of the newest run, and with its environment variables
@@ -52,10 +53,11 @@ def _execute(options: argparse.Namespace, confirm: Confirm) -> int:
     known = confirmations.known(folder) if any(one.steps for one in every) else {}
     if options.confirm:
         known = _confirmed(every, of, known, lambda it: confirm(it, results))
-    this = history_page.history(of, every, notes, known)
+    this = History(of, every, notes, known)
     out: Path = options.out or runs.default_out(chosen[-1].run.path)
+    written = history_page.write(this, out / "history")
     print(history_page.headline(this), history_page.tally(this))
-    print(history_page.write(this, out / "history"))
+    print(written)
     return command.FINE
 
 

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from functools import cached_property
 from pathlib import Path
 from statistics import mean, median
 
 import numpy as np
+import pandas as pd
 from markupsafe import Markup
 
-from stats import conditions, shares
-from stats.shares import bound
-from stats.steps import FALSE_STEPS, MIN_OTHERS, MIN_RUNS, SMALLEST, Step
+from stats import conditions, shares, steps
+from stats.estimate import grouped
+from stats.steps import MIN_RUNS, Step
 from stats.verdict import IMPROVED, INCONCLUSIVE, REGRESSED
 
 from ..drawing import history_chart, views
 from ..drawing.palette import Palette
-from ..drawing.views import HeatCell, HeatMap, HeatRow
+from ..drawing.views import HeatCell, HeatMap
 from ..judging.confirmations import Known, key
 from ..judging.series import Point, Series
 from ..reading import baseline_file, units, words
@@ -60,35 +60,37 @@ class Chapter:
 
 @dataclass(frozen=True)
 class History:
-    """Contents of the page. `baselines` maps positions of runs to the baseline file's entry."""
+    """Contents of the page."""
 
     runs: Sequence[Run]
     series: Sequence[Series]
-    baselines: Mapping[int, list[Entry]]
-    notes: Sequence[str]
+    notes: Sequence[str] = ()
     confirmed: Known = field(default_factory=dict)
     """Verdicts of interleaved comparisons of the runs' commits."""
 
-
-def history(
-    runs: Sequence[Run], series: Sequence[Series], notes: Sequence[str], confirmed: Known | None = None
-) -> History:
-    """Build the contents.
-
-    Raises:
-        RunError: a baseline file can't be read.
-    """
-    return History(runs, series, _baselines(runs), notes, confirmed or {})
+    @cached_property
+    def baselines(self) -> Mapping[int, list[Entry]]:
+        """Entries of the baseline files by run; raises `RunError` if a file can't be read."""
+        positions = {run.path.resolve(): at for at, run in enumerate(self.runs)}
+        files = filter(None, map(baseline_file.read, dict.fromkeys(path.parent for path in positions)))
+        entries = ((positions.get(file.folder / entry.run), entry) for file in files for entry in file.history)
+        return grouped((at, entry) for at, entry in entries if at is not None)
 
 
 def write(this: History, folder: Path) -> Path:
     """Write the page and `points.csv`; returns the page's path.
 
     Raises:
+        RunError: a baseline file can't be read.
         OSError: the folder can't be made or written to.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    _write_points(this, folder / "points.csv")
+    rows = [
+        (one.impl, one.id, run.name, run.date, run.commit.get("id"), *map(run.machine.get, ("torch", "python")), *point)
+        for one in this.series
+        for run, point in ((this.runs[at], point) for at, point in one.points.items())
+    ]
+    pd.DataFrame(rows, columns=COLUMNS).to_csv(folder / "points.csv", index=False)
     written = folder / "index.html"
     written.write_text(html(this), encoding="utf-8")
     return written
@@ -109,29 +111,23 @@ def html(this: History) -> str:
         map=_map(this),
         widest=f"{WIDEST:+.0%}".replace("%", " %"),
         chapters=list(_chapters(this, palette)),
-        more=[it for it in (_marks(this), _still(this)) if it.rows],
+        still=_still(this),
         styles=palette,
         machine=dict(flat(this.runs[-1].machine)),
-        min_runs=MIN_RUNS,
-        false_steps=FALSE_STEPS,
-        min_others=MIN_OTHERS,
+        steps=steps,
         named=NEWEST,
     )
 
 
 def _map(this: History) -> HeatMap:
     """Return a heat map of implementations x newest runs: time relative to the first runs since the last break."""
-    by_impl: dict[str, list[Series]] = {}
-    for one in sorted(this.series, key=lambda one: one.impl):
-        by_impl.setdefault(one.impl, []).append(one)
-    first = max(0, len(this.runs) - MOST_RUNS)
-    newest = range(first, len(this.runs))
+    newest = range(len(this.runs))[-MOST_RUNS:]
     headings = [(this.runs[at].commit_id[:7] or this.runs[at].name.split("_")[0], 1) for at in newest]
+    by_impl = grouped((one.impl, _since(one)) for one in sorted(this.series, key=lambda one: one.impl))
     rows = []
-    for impl, those in by_impl.items():
-        logs = [_since(one) for one in those]
+    for impl, logs in by_impl.items():
         cells = [_changed([of[at] for of in logs if at in of], f"{impl}, {this.runs[at].name}") for at in newest]
-        rows.append(HeatRow(impl, _smallest(logs), cells))
+        rows.append((impl, _smallest(logs), cells))
     return HeatMap(None, "each run", "smallest step", [headings], rows)
 
 
@@ -148,8 +144,8 @@ def _changed(logs: Sequence[float], where: str) -> HeatCell:
         return HeatCell("–", f"{where}: not measured", "gone")
     change = math.expm1(mean(logs))
     text = units.change(1 + change, 0).removesuffix(" %")
-    shade = round(views.SHADE * min(1.0, max(0.0, change / WIDEST)))
-    return HeatCell(text, f"{where}: {units.percent(change)}", "good" if change < -STILL else "", shade)
+    kind = "good" if change < -STILL else ""
+    return HeatCell(text, f"{where}: {units.percent(change)}", kind, views.shade(change / WIDEST))
 
 
 def _smallest(logs: Sequence[Mapping[int, float]]) -> str:
@@ -157,8 +153,8 @@ def _smallest(logs: Sequence[Mapping[int, float]]) -> str:
     noises = [conditions.scatter(np.diff(list(of.values()))) for of in logs if len(of) > MIN_RUNS]
     if not noises:
         return units.MISSING
-    noise = median(noises)
-    return f"± {shares.percent(max(SMALLEST, math.expm1(POWER * noise * (2 / MIN_RUNS) ** 0.5)))}"
+    step = math.expm1(POWER * median(noises) * (2 / MIN_RUNS) ** 0.5)
+    return f"± {shares.percent(max(steps.SMALLEST, step))}"
 
 
 def headline(this: History) -> str:
@@ -175,20 +171,15 @@ def headline(this: History) -> str:
     names = dict.fromkeys(impl for impl, _ in slower)
     cells = sum(one.impl in names for one in this.series)
     typical = units.percent(median(ratio for _, ratio in slower) - 1)
-    where = (
-        f"in {len(slower)} of {'their' if len(names) > 1 else 'its'} {cells} cells"
-        if len(slower) > 1
-        else f"at {title(first)}"
-    )
+    where = f"in {len(slower)} of {cells} cells" if len(slower) > 1 else f"at {title(first)}"
     return f"{words.listing(names)} became slower by {typical} in {this.runs[run].name}, {where}."
 
 
 def tally(this: History) -> str:
     """Count the cells that changed, and those that are still slower."""
     moved = [one for one in this.series if one.steps]
-    counted = (
-        f"{len(moved)} of {words.plural(len(this.series), 'cell')} changed over {words.plural(len(this.runs), 'run')}"
-    )
+    cells, count = words.plural(len(this.series), "cell"), words.plural(len(this.runs), "run")
+    counted = f"{len(moved)} of {cells} changed over {count}"
     open_ = sum(one.open_step is not None for one in moved)
     return f"{counted}; {open_} slower than before and not recovered." if open_ else f"{counted}."
 
@@ -199,27 +190,16 @@ def title(series: Series) -> str:
     return words.place(series.axes, always=("B", "H", "D_h", "T", *named)) or series.id
 
 
-def _baselines(runs: Sequence[Run]) -> dict[int, list[Entry]]:
-    positions = {run.path.resolve(): position for position, run in enumerate(runs)}
-    found: dict[int, list[Entry]] = {}
-    for folder in dict.fromkeys(path.parent for path in positions):
-        baseline = baseline_file.read(folder)
-        for entry in baseline.history if baseline else ():
-            if (position := positions.get(folder / entry.run)) is not None:
-                found.setdefault(position, []).append(entry)
-    return found
-
-
 def _chapters(this: History, palette: Palette) -> Iterator[Chapter]:
     for series in this.series:
         if series.steps or series.breaks:
             lines = _lines(series, this)
             titles = {
-                at: f"{run}: {seconds}, {when}, commit {commit}, torch {torch}; {notes}".removesuffix("; ")
-                for at, (run, when, commit, torch, seconds, _, _, notes) in lines.items()
+                at: ", ".join(f"{heading} {text}" for heading, text in zip(HEADINGS, line, strict=True) if text)
+                for at, line in lines.items()
             }
             drawing = history_chart.draw(series, this.runs, palette[series.impl], this.baselines, titles)
-            status = _status(series, this.runs) + _confirmation(series, this) + _broken(series, this.runs)
+            status = _status(series, this.runs) + _confirmation(series, this)
             yield Chapter(
                 series.impl, title(series), status, series.open_step is not None, drawing, _table(series, lines)
             )
@@ -235,50 +215,55 @@ def _table(series: Series, lines: Mapping[int, Sequence[str]]) -> Table:
 
 def _still(this: History) -> Table:
     rows = [
-        (one.impl, title(one), units.seconds(one.points[max(one.points)].median, 4),
-         _status(one, this.runs) + _broken(one, this.runs))
-        for one in this.series if not (one.steps or one.breaks)
-    ]  # fmt: skip
+        (one.impl, title(one), units.seconds(one.points[max(one.points)].median, 4), _status(one, this.runs))
+        for one in this.series
+        if not (one.steps or one.breaks)
+    ]
     heads = ("implementation", "case", "newest", "result")
     return Table(f"{words.plural(len(rows), 'cell')} without a change", heads, rows, left=("case", "result"))
 
 
 def _lines(series: Series, this: History) -> dict[int, Sequence[str]]:
     """Return rows of HEADINGS by run: the newest points, and older ones with events."""
-    moved = {step.at: step for step in series.steps}
+    moved = {step.at: _what_happened(step, this.runs) for step in series.steps}
     back = {step.recovered for step in series.steps}
-    found: dict[int, Sequence[str]] = {}
     newest = [*series.points][-NEWEST:]
+    found: dict[int, Sequence[str]] = {}
     for at, point in series.points.items():
-        run = this.runs[at]
-        notes = [_what_happened(moved[at], this.runs)] if at in moved else []
-        notes += ["recovered"] if at in back else []
-        notes += ["the benchmark itself was changed"] if at in series.breaks else []
+        notes = ([moved[at]] if at in moved else []) + ["recovered"] * (at in back)
+        notes += ["the benchmark itself was changed"] * (at in series.breaks)
         entries = this.baselines.get(at, ())
         notes += [f"baseline, accepted: {it.reason}" if it.reason else "baseline" for it in entries]
         if notes or at in newest:
             if at in series.without_drift:
                 notes.append(f"{units.seconds(series.without_drift[at], 4)} with drift removed")
-            spread = f"{units.seconds(point.low)} to {units.seconds(point.high)}"
-            before = math.nan if at in series.breaks else series.points[series.before.get(at, at)].median
-            change = units.change(point.median / before) if at in series.before else units.MISSING
-            texts = run.name, _when(run.date), _commit(run), _torch(run), units.seconds(point.median, 4), spread
-            found[at] = (*texts, change, "; ".join(notes))
+            run, commit = this.runs[at], this.runs[at].commit_id
+            before = series.points[series.before[at]].median if at in series.before else math.nan
+            found[at] = (
+                run.name,
+                run.date[:16].replace("T", " ") or units.MISSING,
+                f"{commit}{', with changes' * bool(run.commit.get('dirty'))}" if commit else units.MISSING,
+                str(run.machine.get("torch") or units.MISSING),
+                units.seconds(point.median, 4),
+                f"{units.seconds(point.low)} to {units.seconds(point.high)}",
+                units.MISSING if at in series.breaks else units.change(point.median / before),
+                "; ".join(notes),
+            )
     return found
 
 
 def _status(series: Series, runs: Sequence[Run]) -> str:
-    """Describe a cell's status: one sentence per step, the last first; or how long it has been unchanged.
-
-    A recovery is described together with its slow-down.
+    """Describe a cell: each step, the last first, together with its recovery, or how long it has been unchanged; and the
+    last change of the benchmark itself.
     """
-    if series.steps:
-        back = {step.recovered for step in series.steps}
-        sentence = "; ".join(_what_happened(step, runs) for step in reversed(series.steps) if step.at not in back)
-        return f"{sentence[0].upper()}{sentence[1:]}."
-    if len(series.points) < 2 * MIN_RUNS:
-        return f"{words.plural(len(series.points), 'run')}: too few to see a step."
-    return f"No step in {words.plural(len(series.points), 'run')}."
+    back = {step.recovered for step in series.steps}
+    moved = "; ".join(_what_happened(step, runs) for step in reversed(series.steps) if step.at not in back)
+    count = words.plural(len(series.points), "run")
+    few = f"{count}: too few to see a step" if len(series.points) < 2 * MIN_RUNS else f"no step in {count}"
+    text = f"{moved or few}."
+    if series.breaks:
+        text += f" The benchmark itself was changed in {runs[series.breaks[-1]].name}."
+    return f"{text[0].upper()}{text[1:]}"
 
 
 def _confirmation(series: Series, this: History) -> str:
@@ -287,20 +272,11 @@ def _confirmation(series: Series, this: History) -> str:
     found = this.confirmed.get(key(series, step.at, this.runs)) if step else None
     if step is None or found is None:
         return ""
+    if math.isnan(found.low):
+        return f" Interleaved: {found.reason}."
     expected = REGRESSED if step.slower else IMPROVED
-    words = {expected: "confirmed", INCONCLUSIVE: "open"}.get(found.word, "not confirmed")
-    return (
-        f" Interleaved: {words} ({bound(found.low, found.high)})."
-        if found.low == found.low
-        else f" Interleaved: {found.reason}."
-    )
-
-
-def _broken(series: Series, runs: Sequence[Run]) -> str:
-    """Name the run from which on the benchmark itself was changed; '' if there is none."""
-    if not series.breaks:
-        return ""
-    return f" The benchmark itself was changed in {runs[series.breaks[-1]].name}."
+    said = {expected: "confirmed", INCONCLUSIVE: "open"}.get(found.word, "not confirmed")
+    return f" Interleaved: {said} ({shares.bound(found.low, found.high)})."
 
 
 def _what_happened(step: Step, runs: Sequence[Run]) -> str:
@@ -309,33 +285,3 @@ def _what_happened(step: Step, runs: Sequence[Run]) -> str:
     how += " relative to the case's other implementations" if step.relative else ""
     sentence = f"became {how} in {runs[step.at].name}"
     return sentence if step.recovered is None else f"{sentence}, and recovered in {runs[step.recovered].name}"
-
-
-def _marks(this: History) -> Table:
-    entries = [(position, entry) for position, found in this.baselines.items() for entry in found]
-    rows = [
-        (this.runs[position].name, _when(entry.at), "; ".join(entry.accepted) or units.MISSING, entry.reason or units.MISSING)
-        for position, entry in sorted(entries, key=lambda pair: pair[1].at, reverse=True)
-    ]  # fmt: skip
-    heads = ("run", "set", "accepted with it", "because")
-    return Table("Baselines", heads, rows, left=heads)
-
-
-def _when(iso: str) -> str:
-    return iso[:16].replace("T", " ") or units.MISSING
-
-
-def _commit(run: Run) -> str:
-    known = run.commit_id
-    return f"{known}, with changes" if known and run.commit.get("dirty") else known or units.MISSING
-
-
-def _torch(run: Run) -> str:
-    return str(run.machine.get("torch") or units.MISSING)
-
-
-def _write_points(this: History, path: Path) -> None:
-    runs = [(it.name, it.date, it.commit.get("id"), _torch(it), it.machine.get("python")) for it in this.runs]
-    rows = ((one.impl, one.id, *runs[at], *point) for one in this.series for at, point in one.points.items())
-    with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file, lineterminator="\n").writerows(chain([COLUMNS], rows))

@@ -1,11 +1,12 @@
-"""Optional, folded sections of a run's page: roofline, compilation, parts of a layer, masks, blocks, traces."""
+"""Optional, folded sections of a run's page: roofline, compilation, parts of a layer or a step, masks, traces."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stats.estimate import grouped
 from stats.ratios import Ratio
 
 from ..drawing import svg
@@ -13,7 +14,6 @@ from ..drawing.palette import Palette
 from ..judging import frame as fr
 from ..judging import published, roofline
 from ..judging.frame import Row
-from ..judging.grid import Grid
 from ..judging.steps import Step, nearer, steps
 from ..reading import units, words
 from ..reading.axes import setting
@@ -22,22 +22,18 @@ from . import tables
 from .report import Report
 from .tables import Table
 
-MOST_BLOCKS, MOST_CELLS = 100, 250
-"""Most blocks drawn per cell, and most cells of a run for which they are drawn."""
 
-
-def tables_of(this: Report, keys: Mapping[str, str]) -> list[Table]:
-    """Return all tables for which this run has data. `keys` are those of its cases, by id."""
+def tables_of(this: Report) -> list[Table]:
+    """Return all tables for which this run has data."""
     rows = this.rows
     found = [
         _roofline(this.run, rows, this.palette), _compiling(rows),
         _shares(rows, "The kernel as a share of its layer", "scope", "core", "layer", ("kernel", "layer", "share")),
         _shares(rows, "Forward as a share of forward and backward", "mode", "forward", "backward",
                 ("forward", "with backward", "share")),
-        _masks(rows), _published(this),
-        *(_blocks(this.grid, keys) if len(rows) <= MOST_CELLS else ()), _traces(rows),
+        _masks(rows), _published(this), _traces(rows),
     ]  # fmt: skip
-    return [it for it in found if it.rows or it.drawings]
+    return [it for it in found if it.rows or it.drawing]
 
 
 def _roofline(run: Run, rows: Sequence[Row], palette: Palette) -> Table:
@@ -49,8 +45,8 @@ def _roofline(run: Run, rows: Sequence[Row], palette: Palette) -> Table:
     ]  # fmt: skip
     note = "FLOP per second against FLOP per byte, one point per cell. Lines: ceilings measured on this machine."
     known = dots and run.rooflines
-    drawings = [svg.roofline(dots, roofline.ceilings(run.rooflines, points))] if known else []
-    return Table("Roofline", note=note, drawings=drawings)
+    drawing = svg.roofline(dots, roofline.ceilings(run.rooflines, points)) if known else ""
+    return Table("Roofline", note=note, drawing=drawing)
 
 
 def _compiling(measured: Sequence[Row]) -> Table:
@@ -59,12 +55,12 @@ def _compiling(measured: Sequence[Row]) -> Table:
     known = {(row["impl"], row["id"]): row for row in measured}
     for (impl, id_), row in known.items():
         eager, spent = known.get((words.base(impl), id_)), row.get("compile_s")
-        if impl.endswith(words.COMPILED) and eager and isinstance(spent, int | float) and spent > 0:
-            ratio, cache = fr.ratio(row, eager), row.get("compile_cache")
+        if impl.endswith(words.COMPILED) and eager and spent:
+            ratio = fr.ratio(row, eager)
             won = eager["median"] * (1 - ratio.value)
             pays = f"{math.ceil(spent / won):,} calls" if won > 0 else "never"
             times = [units.seconds(eager["median"]), units.seconds(row["median"])]
-            took = f"{units.seconds(spent)} {cache if isinstance(cache, str) else ''}".rstrip()
+            took = f"{units.seconds(spent)} {row.get('compile_cache') or ''}".rstrip()
             rows.append(
                 (impl, _place(row, varying), pays if ratio.faster or ratio.slower else "not significant", took, *times)
             )
@@ -76,10 +72,8 @@ def _shares(measured: Sequence[Row], title: str, axis: str, one: str, other: str
     """Return the time at one value of an axis as a share of that at another, all else being equal."""
     both = [row for row in measured if row[axis] in (one, other)]
     varying, rows = [it for it in fr.varying(both) if it != axis], []
-    parts: dict[Any, dict[str, Row]] = {}
-    for row in both:
-        parts.setdefault((row["impl"], setting(row, [axis])), {})[row[axis]] = row
-    for known in parts.values():
+    for of in grouped(((row["impl"], setting(row, [axis])), row) for row in both).values():
+        known = {row[axis]: row for row in of}
         if len(known) == 2:
             times = known[one]["median"], known[other]["median"]
             numbers = [*map(units.seconds, times), units.percent(times[0] / times[1])]
@@ -135,13 +129,11 @@ def _parts(found: list[Step]) -> Table:
         for it, share in zip(found, shares, strict=True)
     ]  # fmt: skip
     note = (
-        "Shares of the medians of recorded calls. The longest bar of each case fills the width. The last column has the "
-        "number of blocks in the model, the estimated time of a step with all of them (in scope block without embedding "
-        "and head), and the cores' share of it."
+        "Shares of the medians of recorded calls. The last column has the number of blocks in the model, the estimated "
+        "time of a step with all of them (in scope block without embedding and head), and the cores' share of it."
     )
-    drawn = [(it.impl, it.place, {PARTS[name]: it.parts[name] for name in PARTS if name in it.parts}) for it in found]
     heads = ("implementation", "case", *PARTS.values(), "all blocks")
-    return Table("Parts of a step", heads, rows, note, ("all blocks",), True, [svg.bars(drawn)])
+    return Table("Parts of a step", heads, rows, note, ("all blocks",), True)
 
 
 def _inside_and_alone(found: list[Step]) -> Table:
@@ -179,19 +171,6 @@ def _published(this: Report) -> Table:
     lines, sources = published.table(this.grid, this.run.published)
     note = " ".join(f"[{i}] {source}." for i, source in enumerate(sources, 1))
     return Table("Published times beside ours", published.COLUMNS, lines, note, published.COLUMNS)
-
-
-def _blocks(grid: Grid, keys: Mapping[str, str]) -> Iterator[Table]:
-    """Yield a table for each case, with a strip per implementation."""
-    for case in grid.cases:
-        rows = []
-        for mark in case.ranked:
-            samples = mark.row["samples"]
-            if samples is not None and len(samples.seconds) > 1:
-                shares = [seconds / mark.row["median"] for seconds in samples.seconds]
-                rows.append((mark.impl, svg.strips(shares[:: -(-len(shares) // MOST_BLOCKS)]), str(len(shares))))
-        note = "Each tick is a timed block, from half of the median (left) to twice (right). Two clusters indicate two states."
-        yield Table("Timed blocks", ("implementation", "blocks", "number"), rows, note, of=keys[case.id])
 
 
 def _traces(measured: Sequence[Row]) -> Table:

@@ -17,14 +17,15 @@ from stats import ratios
 from stats.arguments import as_typed
 
 from ..drawing import figure, svg, views
+from ..drawing.measures import MEASURES
 from ..drawing.palette import MARKERS, PATHS, THEME
 from ..judging import findings, recommendation
 from ..judging import frame as fr
-from ..judging.grid import Grid
 from ..reading import fingerprint, words
 from ..reading.axes import labelled
 from . import more, tables
 from .report import Report
+from .tables import escape
 
 DPI = 144
 KINDS = (".png", ".svg")
@@ -54,6 +55,7 @@ def html(this: Report, figures: Sequence[str] = ()) -> str:
     names of figure files beside it.
     """
     run, keys = this.run, {case.id: f"c{i}" for i, case in enumerate(this.grid.cases)}
+    timed = [case for case in this.grid.cases if case.ranked]
     return render(
         "page.html.j2",
         run.wrong,
@@ -65,35 +67,37 @@ def html(this: Report, figures: Sequence[str] = ()) -> str:
             fingerprint.line(run.machine),
         ],
         headline=this.headline,
-        lead=[*recommendation.own(this.grid, this.run.wrong), _sure(this)],
+        lead=_lead(this),
         notices=list(_notices(this)),
-        run=run,
         report=this,
         heat_maps=views.heat_maps(this.grid, keys) if len(keys) > 1 else [],
-        signs=this.grid.signs,
         ratios=ratios,
         cases=this.grid.cases,
         keys=keys,
         headings=tables.headings(this.grid),
         views=views,
         tables=tables,
-        first=_opening(this.grid, keys),
-        lines=views.lines(this.grid, this.palette, keys),
+        first=max(timed, key=lambda case: case.ranked[0].row["median"], default=None),
+        lines=list(views.lines(this.grid, this.palette, keys)),
         along=labelled(this.grid.length) if this.grid.length else "",
         inside=more.of_steps(run, this.rows),
-        more=more.tables_of(this, keys),
+        more=more.tables_of(this),
         styles=this.palette,
         between_processes=findings.between_processes(this.rows),
         skipped=tables.skipped_table(run.skipped),
         machine=dict(tables.flat(run.machine)),
-        state=dict(tables.flat({**run.state, "commit": run.commit} if run.commit else run.state)),
+        state=dict(tables.flat({**run.state, "commit": run.commit})),
         figures=figures,
     )
 
 
-def _sure(this: Report) -> str:
-    text = "; ".join(this.trust.reasons)
-    return f"{text[0].upper()}{text[1:]}." if this.grid.judged else ""
+def _lead(this: Report) -> list[str]:
+    """Return how fast the user's own implementations are, and what limits confidence."""
+    lines = list(recommendation.own(this.grid, this.run.wrong))
+    if this.grid.judged:
+        reasons = "; ".join(this.trust.reasons)
+        lines.append(f"{reasons[0].upper()}{reasons[1:]}.")
+    return lines
 
 
 def _notices(this: Report) -> Iterator[str]:
@@ -103,24 +107,18 @@ def _notices(this: Report) -> Iterator[str]:
     yield from (f"{note}." for note in this.run.notes)
 
 
-def _opening(made: Grid, keys: dict[str, str]) -> str:
-    """Return the case shown first: the slowest of those included in a line chart."""
-    along = [case for cases in made.along(made.length) for case in cases]
-    timed = along or [case for case in made.cases if case.ranked]
-    slowest = max(timed, key=lambda case: case.ranked[0].row["median"], default=None)
-    return keys[slowest.id] if slowest else ""
-
-
 def summary(this: Report) -> str:
-    lines = [
-        this.headline,
-        *recommendation.own(this.grid, this.run.wrong),
-        _sure(this),
-        *findings.wrong(this.rows, this.run.skipped),
-        *this.findings,
-    ]
-    beside = tables.beside(this.grid, this.run.published)
-    return tables.summary(this.run.name, list(filter(None, lines)), this.grid, this.run.skipped, beside)
+    """Return headline, grid, every case's table, published times and skipped cells, as Markdown."""
+    run, grid = this.run, this.grid
+    lines = [this.headline, *_lead(this), *findings.wrong(this.rows, run.skipped), *this.findings]
+    parts = [f"# {escape(run.name)}", *map(escape, lines)]
+    parts += [escape(tables.key(grid)), tables.of_runs(grid)] if grid.cases else []
+    heads = tables.headings(grid)
+    parts += [f"## {escape(case.title)}\n\n{tables.escaped(*tables.of_case(case, heads))}" for case in grid.cases]
+    beside, skipped = tables.beside(grid, run.published), tables.skipped_table(run.skipped)
+    parts += [f"## Published times beside ours\n\n{beside}"] if beside else []
+    parts += [f"## Skipped\n\n{tables.escaped(skipped.headings, skipped.rows)}"] if skipped.rows else []
+    return "\n\n".join(parts) + "\n"
 
 
 def render(template: str, wrong: Collection[str] = (), **values: Any) -> str:
@@ -164,7 +162,7 @@ def save(drawn: Figure, path: Path, source: str | None = None) -> None:
 def _figures(this: Report, folder: Path) -> Iterator[str]:
     """Draw every non-empty figure into two files; yields its name."""
     with figure.style():
-        for name in figure.MEASURES:
+        for name in MEASURES:
             if (drawn := figure.draw(name, this.grid, this.palette, this.run.baseline_impl)) is not None:
                 for kind in KINDS:
                     save(drawn, folder / f"{name}{kind}")

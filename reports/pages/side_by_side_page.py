@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -12,15 +12,16 @@ from typing import Any
 
 from ..drawing.palette import Palette
 from ..judging.comparison import Comparison, compare
+from ..judging.frame import key_of
 from ..reading import fingerprint, units, words
 from ..reading.command import NOT_JUDGED
 from ..reading.runs import Run
 from . import changes, export, page
-from .comparison_text import headline
+from .comparison_text import headline, sentences
 from .tables import Table, flat
 
-MOST_NAMES = 3
-LONGEST_NAME = 120
+MOST_NAMES, LONGEST_NAME = 3, 120
+"""Most runs in the headline, and the longest name of a folder, in bytes."""
 
 SEPARATE = (
     "Two runs of unchanged code, made hours apart or on two machines, often differ by 5 to 50 %. Verdicts are those of "
@@ -42,10 +43,9 @@ def write(runs: Sequence[Run], folder: Path) -> Path:
 
 
 def folder_name(runs: Sequence[Run]) -> str:
-    """Return '0001_a+0002_b'; for many or long names, the first with a hash of the runs."""
-    names = [label.replace(" ", "-") for label in export.labels_of(runs)]
-    whole = "+".join(names)
-    if len(names) <= MOST_NAMES and len(whole.encode()) <= LONGEST_NAME:
+    """Return '0001_a+0002_b'; if that is long, the first with a hash of the runs."""
+    whole = "+".join(label.replace(" ", "-") for label in export.labels_of(runs))
+    if len(whole.encode()) <= LONGEST_NAME:
         return whole
     digest = hashlib.sha256("\n".join(str(run.path.resolve()) for run in runs).encode()).hexdigest()[:8]
     return f"{runs[0].name[:40]}+{len(runs) - 1}-{digest}"
@@ -66,13 +66,13 @@ def html(runs: Sequence[Run]) -> str:
         title=" + ".join(labels),
         kicker=labels,
         headline=f"{labels[0]} → {'; → '.join(headlines[:MOST_NAMES])}{'; …' * (len(headlines) > MOST_NAMES)}",
-        lead=[f"→ {label}: {more}." for label, (_, more) in summaries.items() if more],
+        lead=[f"→ {label}: {'; '.join(more)}." for label, (_, more) in summaries.items() if more],
         notices=[
             *["Measured on different machines: no verdicts."] * any(fingerprint.differing(first, run) for run in others),
             *[f"{words.WRONG} wrong in at least one cell of these runs: {words.listing(wrong)}."] * bool(wrong),
         ],
         lists=[(f"{labels[0]} → {label}", changes.of_cells(one.cells)) for label, one in found.items()],
-        more=[_numbers([first, *others], labels), _facts(runs, labels, machines)],
+        more=[_numbers([first, *others], labels), _facts(runs, labels, shared)],
         notes=[SEPARATE, *dict.fromkeys(note for one in found.values() for note in one.notes)],
         machine=shared,
         commands=[run.command for run in runs if run.command],
@@ -96,41 +96,41 @@ def _without(run: Run, device: str) -> Run:
     return replace(run, rows=rows, skipped=list(map(renamed, run.skipped)))
 
 
-def _summary(this: Comparison) -> tuple[str, str]:
-    """Return the headline, 'Something regressed: sdpa is 5.0 % slower' or the median change, and the other text."""
-    first, lines = headline(this)
+def _summary(this: Comparison) -> tuple[str, list[str]]:
+    """Return the headline, 'Something regressed: sdpa is 5.0 % slower' or the median change, and the other sentences."""
     if this.code != NOT_JUDGED:
-        return first, "; ".join(lines)
+        return headline(this)
     ratios = [ratio for cell in this.cells if math.isfinite(ratio := cell.head / cell.base)]
-    cells = words.plural(len(ratios), "cell")
-    moved = (
-        f"seconds {units.change(median(ratios))} in the median of {cells}, not judged"
-        if ratios
-        else "no cell in common"
-    )
-    return moved, "; ".join(lines)
+    if not ratios:
+        return "no cell in common", list(sentences(this))
+    moved, cells = units.change(median(ratios)), words.plural(len(ratios), "cell")
+    return f"seconds {moved} in the median of {cells}, not judged", list(sentences(this))
 
 
 def _numbers(runs: Sequence[Run], labels: Sequence[str]) -> Table:
-    cells: dict[tuple[str, str], dict[str, str]] = {}
-    for run, label in zip(runs, labels, strict=True):
-        for row in run.rows:
-            facts, seconds = row["extra_info"], units.seconds(row["stats"]["median"])
-            held = units.memory(facts["peak_bytes"]) if facts.get("peak_bytes") is not None else units.MISSING
-            cells.setdefault((str(facts["impl"]), str(facts["id"])), {})[label] = f"{seconds}, {held}"
-    rows = [(*key, *(of.get(label, units.MISSING) for label in labels)) for key, of in cells.items()]
-    return Table("All numbers", ("implementation", "case", *labels), rows, "Median and peak memory.")
+    found = [{key_of(row["extra_info"]): _number(row) for row in run.rows} for run in runs]
+    return Table("All numbers", ("implementation", "case", *labels), _beside(found), "Median and peak memory.")
 
 
-def _facts(runs: Sequence[Run], labels: Sequence[str], machines: Sequence[dict[str, str]]) -> Table:
-    """Return date and commands of each run, and the parts of machine and software that differ."""
+def _number(row: Mapping[str, Any]) -> str:
+    peak = row["extra_info"].get("peak_bytes")
+    return f"{units.seconds(row['stats']['median'])}, {units.MISSING if peak is None else units.memory(peak)}"
+
+
+def _facts(runs: Sequence[Run], labels: Sequence[str], shared: Container[str]) -> Table:
+    """Return date and commands of each run, and the parts of machine and software that are not shared."""
     facts = [
         {"made": run.date[:16].replace("T", " "), "commit": run.commit_id, "sweep": run.sweep, "command": run.command,
-         "notes": "; ".join(run.notes), **machine}
-        for run, machine in zip(runs, machines, strict=True)
+         "notes": "; ".join(run.notes), **dict(flat(run.machine))}
+        for run in runs
     ]  # fmt: skip
-    rows = [
-        (key, *(of.get(key) or units.MISSING for of in facts)) for key in dict.fromkeys(k for of in facts for k in of)
+    found = [{(key,): text for key, text in of.items() if text and key not in shared} for of in facts]
+    return Table("Runs, and what differs", ("what", *labels), _beside(found), left=labels)
+
+
+def _beside(found: Sequence[Mapping[Any, str]]) -> list[tuple[str, ...]]:
+    """Return a row for each key, with a column per run."""
+    return [
+        (*key, *(of.get(key, units.MISSING) for of in found))
+        for key in dict.fromkeys(key for of in found for key in of)
     ]
-    differing = [row for row in rows if row[0] not in machines[0] or len(set(row[1:])) > 1]
-    return Table("Runs, and what differs", ("what", *labels), differing, left=labels)

@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from markupsafe import Markup
-
+from stats.estimate import grouped
 from stats.shares import without_numbers
 
 from ..judging import published
@@ -23,7 +22,7 @@ WIDTH, PARAGRAPH = 80, 100
 
 @dataclass(frozen=True)
 class Table:
-    """A table with its title; on a page it may be folded, contain drawings, and belong to cases."""
+    """A table with its title; on a page it may be folded, and have a drawing."""
 
     title: str
     headings: Sequence[str] = ()
@@ -33,18 +32,12 @@ class Table:
     """Headings of left-aligned columns; the first always is."""
     by_case: bool = False
     """Whether a page shows the case, the second column, once above the rows of its implementations."""
-    drawings: Sequence[Markup] = ()
-    of: str = ""
-    """Keys of its cases; empty for all."""
+    drawing: str = ""
+    """SVG."""
 
 
 GPU = ("TFLOP/s", "of peak", "device only", "launches")
 """Headings of columns that only a GPU has."""
-
-UNVERIFIED = " (unverified)"
-"""Ends the headings of what is measured on a GPU, until the suite has run on one."""
-
-MEASURED = ("median", "tokens/s", "peak memory", *GPU, "of roofline")
 
 
 def headings(grid: Grid) -> tuple[str, ...]:
@@ -54,8 +47,7 @@ def headings(grid: Grid) -> tuple[str, ...]:
     ceiling = ("of roofline",) * any(row["roof"] > 0 for row in rows)
     on_gpu = any(row["device"] == "cuda" for row in rows)
     every = ("slowdown", "95 % interval", "median", *rate, "peak memory", "of tolerance", "kernel")
-    names = (*every, *GPU * on_gpu, *ceiling)
-    return tuple(name + UNVERIFIED * (on_gpu and name in MEASURED) for name in names)
+    return (*every, *GPU * on_gpu, *ceiling)
 
 
 def cells(mark: Mark, headings: Sequence[str]) -> list[str]:
@@ -76,7 +68,7 @@ def cells(mark: Mark, headings: Sequence[str]) -> list[str]:
         "launches": units.percent(row["launch_share"]),
         "of roofline": units.percent(row["roof"]),
     }
-    return [entries[heading.removesuffix(UNVERIFIED)] for heading in headings]
+    return [entries[heading] for heading in headings]
 
 
 def why(mark: Mark) -> str:
@@ -100,17 +92,14 @@ def key(grid: Grid) -> str:
 
 
 def terminal(grid: Grid) -> str:
-    """Return the grid as lines of at most WIDTH columns: one column per case, in two blocks if necessary; if they don't
-    fit, one per value of an axis, else in more blocks. Longer names and headings are not cut.
-    """
-    whole = grid.columns()
-    sizes = [-(-len(whole) // count) for count in range(1, len(whole) + 1)]
-    parted = [[whole[i : i + size] for i in range(0, len(whole), size)] for size in sizes]
-    for blocks in [*parted[:2], *([grid.columns(axis)] for axis in grid.views if axis), *parted[2:]]:
-        lines = [line for block in blocks for line in _lines(grid, block)]
+    """Return the grid as lines, in as many blocks of columns as fit into WIDTH. Longer names and headings are not cut."""
+    columns = grid.columns(grid.views[0])
+    for count in range(1, len(columns) + 1):
+        size = -(-len(columns) // count)
+        lines = [line for i in range(0, len(columns), size) for line in _lines(grid, columns[i : i + size])]
         if max(map(len, lines)) <= WIDTH:
             break
-    if any(len(column.cases) > 1 for block in blocks for column in block):
+    if grid.views[0]:
         lines += ["", "Each column is the mean over its cases, with * if fastest or tied in all of them."]
     return "\n".join(lines)
 
@@ -162,45 +151,26 @@ def detailed(grid: Grid) -> str:
 
 
 def _with_refused(case: Case, heads: list[str], rows: list[list[str]]) -> list[list[str]]:
-    """Add a row for each implementation that was tried and has no valid number, and a line of headings for what is
-    unverified.
-    """
+    """Add a row for each implementation that was tried and has no valid number."""
     refused = [mark for mark in case.marks.values() if not mark.counts and mark.state != "unsupported"]
     rest = [""] * (len(heads) - 2)
-    unverified = [UNVERIFIED.strip(" ()") * head.endswith(UNVERIFIED) for head in heads]
-    above = [[head.removesuffix(UNVERIFIED) for head in heads], *[unverified] * any(unverified)]
-    return [*above, *rows, *([mark.impl, mark.state.replace("_", " "), *rest] for mark in refused)]
-
-
-def summary(title: str, lines: Sequence[str], grid: Grid, skipped: Sequence[Row], beside: str = "") -> str:
-    """Return headline, grid, every case's table, published times (`beside`) and skipped cells, as Markdown."""
-    parts = [f"# {escape(title)}", *map(escape, lines)]
-    if grid.cases:
-        parts += [escape(key(grid)), of_runs(grid)]
-    parts += [f"## {escape(case.title)}\n\n{_markdown(*of_case(case, headings(grid)))}" for case in grid.cases]
-    parts += [f"## Published times beside ours\n\n{beside}"] if beside else []
-    without = skipped_table(skipped)
-    parts += [f"## Skipped\n\n{_markdown(without.headings, without.rows)}"] if without.rows else []
-    return "\n\n".join(parts) + "\n"
+    return [heads, *rows, *([mark.impl, mark.state.replace("_", " "), *rest] for mark in refused)]
 
 
 def of_runs(grid: Grid) -> str:
     """Return the grid in its default view, as Markdown."""
     columns = grid.columns(grid.views[0])
     headings = ["implementation", "mean", *(" ".join(column.heading) or "slowdown" for column in columns)]
-    return _markdown(headings, _rows(grid, columns))
+    return escaped(headings, _rows(grid, columns))
 
 
 def skipped_table(skipped: Iterable[Row]) -> Table:
     """Return skipped cells, merged if implementation, reason and detail are equal up to numbers, worst first."""
-    parts: dict[tuple[str, ...], list[str]] = {}
-    for cell in skipped:
-        reason, detail = str(cell["reason"]), str(cell["detail"] or "")
-        parts.setdefault((str(cell["impl"]), reason, without_numbers(detail)), []).append(detail)
-    order = {reason: i for i, reason in enumerate(SIGNS)}
+    details = ((cell, str(cell["detail"] or "")) for cell in skipped)
+    parts = grouped(((cell["impl"], cell["reason"], without_numbers(detail)), detail) for cell, detail in details)
     rows = [
-        (impl, reason.replace("_", " "), str(len(details)), details[0])
-        for (impl, reason, _), details in sorted(parts.items(), key=lambda it: order.get(it[0][1], len(order)))
+        (impl, reason.replace("_", " "), str(len(of)), of[0])
+        for (impl, reason, _), of in sorted(parts.items(), key=lambda it: [*SIGNS, it[0][1]].index(it[0][1]))
     ]
     return Table("Skipped", ("implementation", "reason", "cells", "detail"), rows, left=("reason", "detail"))
 
@@ -209,7 +179,7 @@ def beside(grid: Grid, figures: Sequence[dict[str, Any]]) -> str:
     """Return published times beside ours as Markdown, with sources below; '' without any."""
     lines, sources = published.table(grid, figures)
     listed = [paragraph(f"{i}. {escape(source)}", "   ") for i, source in enumerate(sources, 1)]
-    return "\n\n".join([_markdown(published.COLUMNS, lines), "\n".join(listed)]) if lines else ""
+    return "\n\n".join([escaped(published.COLUMNS, lines), "\n".join(listed)]) if lines else ""
 
 
 def paragraph(text: str, indent: str = "") -> str:
@@ -228,7 +198,7 @@ def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([first, rule, *others])
 
 
-def _markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def escaped(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a pipe table of texts that may contain markup."""
     return markdown([*map(escape, headings)], [[*map(escape, row)] for row in rows])
 

@@ -5,7 +5,7 @@ const cells = all("[data-to]"), known = new Set(all(".case").map((one) => one.da
 
 function choose(key) {
   if (!known.has(key)) return;
-  for (const kind of [".case", ".lines", "details[data-case]"]) { // lines that don't run through the case stay
+  for (const kind of [".case", ".lines"]) { // lines that don't run through the case stay
     const ones = all(kind), mine = ones.filter((one) => one.dataset.case.split(" ").includes(key));
     const shown = mine.length || kind !== ".lines" ? mine : ones.filter((one) => !one.hidden).slice(0, 1);
     for (const one of ones) one.hidden = !shown.includes(one);

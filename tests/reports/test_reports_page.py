@@ -14,7 +14,8 @@ from conftest import TINY
 from outline import Outline
 
 from reports.drawing import figure
-from reports.judging import frame, grid
+from reports.drawing.measures import MEASURES
+from reports.judging import grid
 from reports.pages import page, tables
 from reports.pages.figure import draw
 from reports.pages.report import report
@@ -39,9 +40,7 @@ def drawn(run: Run, *names: str) -> dict[str, Any]:
     """Figures by name, all by default; those that would be empty are left out."""
     this = report(run)
     with figure.style():
-        made = {
-            name: figure.draw(name, this.grid, this.palette, run.baseline_impl) for name in names or figure.MEASURES
-        }
+        made = {name: figure.draw(name, this.grid, this.palette, run.baseline_impl) for name in names or MEASURES}
     return {name: one for name, one in made.items() if one is not None}
 
 
@@ -161,11 +160,11 @@ def test_markdown_is_a_table_and_its_names_stay_in_their_cells(tiny: Run) -> Non
     text = tables.markdown(("name", "b"), [("x", "12"), ("yyyyy", "3")])
     assert text == "| name  |  b |\n|-------|---:|\n| x     | 12 |\n| yyyyy |  3 |"
     rows = [synthetic.row(name, synthetic.case(), [1e-3]) for name in EVIL]
-    made = grid.grid(frame.rows_of(replace(tiny, rows=rows)), tiny.skipped)
-    summary = tables.summary("0001_<x>", ["a <b>"], made, tiny.skipped)
+    this = report(replace(tiny, rows=rows, sweep="<x>", path=tiny.path.with_name("0001_<x>.json")))
+    summary = page.summary(this)
     lines = [line for line in summary.splitlines() if line.startswith("|") and "ms" in line]
     assert len(lines) == len(EVIL)
-    assert all(len(re.findall(r"(?<!\\)\|", line)) == len(tables.headings(made)) + 2 for line in lines)
+    assert all(len(re.findall(r"(?<!\\)\|", line)) == len(tables.headings(this.grid)) + 2 for line in lines)
     assert "<" not in summary
 
 
@@ -205,9 +204,16 @@ def test_every_kind_of_run_gets_its_figures_and_no_empty_ones(
     assert set(drawn(as_run(data))) == expected
 
 
+def test_a_figure_names_the_baseline_and_the_fastest(as_run: Any) -> None:
+    run = as_run(synthetic.sweep(impls=synthetic.REGISTRY[3:10], T=(64, 256), H=(8,), dtype=("float32",)))
+    [ax] = drawn(run, "latency")["latency"].axes
+    fastest = [name for name in report(run).grid.impls if name != "fused"]
+    assert {text.get_text() for text in ax.texts} == {"fused", *fastest[: figure.MOST_LABELLED - 1]}
+
+
 def test_the_same_run_gives_the_same_page(written: Path, tmp_path: Path) -> None:
     run = runs.read(TINY)
-    assert page.html(report(run), [*figure.MEASURES]) == (written / "index.html").read_text()
+    assert page.html(report(run), [*MEASURES]) == (written / "index.html").read_text()
     svg = draw("latency", run, tmp_path / "latency.svg").read_text()
     assert svg == (written / "latency.svg").read_text()
     assert "<dc:date>" not in svg  # equal today, different tomorrow

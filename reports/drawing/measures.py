@@ -1,0 +1,45 @@
+"""Quantities that charts draw along an axis, for the page and for figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from ..judging.grid import Case, Mark
+from ..reading import units
+
+Points = list[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A quantity of an implementation in a case; NaN if unavailable."""
+
+    title: str
+    value: Callable[[Mark], float]
+    text: Callable[[float], str]
+    base: int = 10
+    """Base of its logarithmic axis."""
+
+
+SLOWDOWN = Measure("Slowdown over the fastest", lambda mark: mark.slowdown, lambda value: f"{value:g}×")
+
+MEASURES = {
+    "latency": Measure("Latency", lambda mark: mark.row["median"], lambda value: units.tick(units.seconds(value))),
+    "memory": Measure(
+        "Peak memory", lambda mark: mark.row["peak_bytes"], lambda value: units.tick(units.memory(value)), 2
+    ),
+    "speedup": Measure("Speed-up", lambda mark: mark.row["speedup"], lambda value: f"{value:.2g}×", 2),
+}
+"""Figures by name."""
+
+
+def series(measure: Measure, cases: Sequence[Case], impls: Iterable[str], axis: str) -> dict[str, Points]:
+    """Return the points of each implementation that has any."""
+    found: dict[str, Points] = {}
+    for impl in impls:
+        for case in cases:
+            mark = case.mark(impl)
+            if mark.counts and measure.value(mark) > 0:
+                found.setdefault(impl, []).append((float(case.at[axis]), float(measure.value(mark))))
+    return found
