@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from stats.arguments import as_typed
-from stats.verdict import REGRESSED
 
 from ..judging.comparison import compare
-from ..reading import baseline_file, command, fingerprint, runs, words
+from ..reading import baseline_file, command, fingerprint, runs
 from ..reading.baseline_file import Baseline, Entry
 from ..reading.runs import Run, RunError
+from .comparison_text import counted, headline
 
 _EPILOG = """\
 Only this command changes a baseline. It refuses a run that regressed against
@@ -47,7 +47,7 @@ def _set(options: argparse.Namespace) -> int:
         return command.FINE
     objections = list(_objections(run, before))
     if objections and not options.accept:
-        refusal = f"{run.name} can't become the baseline: {words.listing(objections)}"
+        refusal = f"{run.name} can't become the baseline: {'; '.join(objections)}"
         return command.complain(f'{refusal}; to accept it: --accept "reason"', REFUSED)
     entry = Entry(run.path.name, datetime.now(UTC).isoformat(timespec="seconds"), tuple(objections), options.accept)
     written = baseline_file.write(Baseline(folder, (*(before.history if before else ()), entry)))
@@ -70,14 +70,8 @@ def _objections(run: Run, before: Baseline | None) -> Iterator[str]:
         yield f"{current.name} is of another machine: {fingerprint.described(other)}"
         return
     this = compare(current, run)
-    slower = {name: it for name, it in this.implementations.items() if it.word == REGRESSED and it.low > 1}
-    yield from (f"{name} is slower by {it.ratio - 1:.0%}" for name, it in slower.items())
-    others = (cell for cell in this.regressed if cell.faulty or cell.impl not in slower)
-    for cell in sorted(others, key=lambda cell: not cell.faulty):
-        slow = f"is slower by {cell.verdict.ratio - 1:.0%}"
-        yield f"{cell.impl} {'is broken' if cell.broken else 'needs more memory' if cell.faulty else slow} at {cell.id}"
-    if this.code == command.NOT_JUDGED:
-        yield f"nothing could be judged against {this.base}, so a slow-down may have been missed"
+    if this.code != command.FINE:
+        yield f"{headline(this)[0]}; {counted(this)}"
 
 
 def _show(options: argparse.Namespace) -> int:
