@@ -55,16 +55,6 @@ class HeatMap:
     """Implementation, its entry in the column before the cells, and its cells."""
 
 
-@dataclass(frozen=True)
-class Lines:
-    """Slowdown and memory along an axis, at one setting; `of` are the keys of its cases."""
-
-    of: str
-    at: str
-    charts: Sequence[tuple[str, Markup]]
-    """Titles and drawings."""
-
-
 def heat_maps(grid: Grid, keys: Mapping[str, str]) -> list[HeatMap]:
     """Return one map for each choice of columns, the default first."""
     return [_heat_map(grid, axis, keys) for axis in grid.views]
@@ -114,15 +104,19 @@ def ticks(scale: Log) -> list[tuple[float, str]]:
     return [(scale(tick), f"{tick:g}×") for tick in inside if len(inside) < 4 or tick not in (1.25, 5.0)]
 
 
-def lines(grid: Grid, palette: Palette, keys: Mapping[str, str]) -> Iterator[Lines]:
-    """Yield charts for each setting of the other axes at which the longest axis has several values."""
+def lines(
+    grid: Grid, palette: Palette, keys: Mapping[str, str]
+) -> Iterator[tuple[str, str, Sequence[tuple[str, Markup]]]]:
+    """Yield charts of slowdown and memory along the longest axis for each setting of the others at which it has several
+    values: the keys of their cases, the setting, and the charts with their titles.
+    """
     axis, groups = grid.length, grid.along(grid.length)
     for cases in groups:
         at = {key: value for key, value in cases[-1].setting.items() if key != axis}
         drawn, beyond = _within(series(SLOWDOWN, cases, grid.impls, axis))
         known = {SLOWDOWN: drawn, MEASURES["memory"]: series(MEASURES["memory"], cases, drawn, axis)}
         where = [words.title(at)] * (len(groups) > 1) + [f"not drawn: {', '.join(beyond)}"] * bool(beyond)
-        yield Lines(
+        yield (
             " ".join(keys[case.id] for case in cases),
             "".join(f" · {it}" for it in where if it),
             [(measure.title, svg.lines(of, palette, measure, labelled(axis))) for measure, of in known.items() if of],

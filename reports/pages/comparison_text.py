@@ -77,8 +77,15 @@ def examples(cells: Iterable[Cell]) -> list[Cell]:
     """
     shown: list[Cell] = []
     seen: Counter[tuple[str, ...]] = Counter()
+    alike: tuple[str, ...]
     for cell in cells:
-        alike, most = _alike(cell)
+        word = cell.verdict.word
+        if word in (verdict.BROKEN, verdict.WRONG) and not cell.changes:
+            alike, most = (cell.impl, word, shares.without_numbers(cell.verdict.reason)), 1
+        elif not cell.regressed and (word in UNJUDGED or (word == UNCHANGED and not cell.changes)):
+            alike, most = (word,), EXAMPLES
+        else:
+            alike, most = (), 0
         seen[alike] += 1
         if not alike or seen[alike] <= most:
             shown.append(cell)
@@ -89,16 +96,6 @@ def left_out(cells: Iterable[Cell], shown: Iterable[Cell]) -> str:
     """Count the cells that are not shown: '30 UNCHANGED, 2 SLIGHT'; '' without any."""
     every, some = (Counter(cell.verdict.word for cell in of) for of in (cells, shown))
     return ", ".join(f"{count} {word}" for word, count in (every - some).items())
-
-
-def _alike(cell: Cell) -> tuple[tuple[str, ...], int]:
-    """Return what a cell has in common with those of which a few suffice, and how many do; () if it is always listed."""
-    word = cell.verdict.word
-    if word in (verdict.BROKEN, verdict.WRONG) and not cell.changes:
-        return (cell.impl, word, shares.without_numbers(cell.verdict.reason)), 1
-    if cell.regressed or word not in (UNCHANGED, *UNJUDGED) or (word == UNCHANGED and cell.changes):
-        return (), 0
-    return (word,), EXAMPLES
 
 
 def shared_reasons(cells: Iterable[Cell]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,9 @@ from ..reading import command
 from ..reading.axes import without_defaults
 from ..reading.runs import Run, RunError
 
+FORMS = (".parquet", ".csv")
+"""File endings of exported rows."""
+
 
 def main(arguments: Sequence[str]) -> int:
     """Export rows; returns the exit code: 0 written; 3 a usage error, reported in one line on stderr."""
@@ -23,12 +26,15 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _execute(options: argparse.Namespace) -> int:
-    write, forms = FORMS.get(options.output.suffix.lower()), [*FORMS] if options.kind == "rows" else [".json"]
-    if options.output.suffix.lower() not in forms:
+    suffix = options.output.suffix.lower()
+    forms = FORMS if options.kind == "rows" else (".json",)
+    if suffix not in forms:
         raise RunError(f"{options.output}: its ending should be one of {', '.join(forms)}")
     chosen = list(command.several(options.runs, command.results(options)))
-    if write:
-        write(rows(chosen), options.output)
+    if suffix == ".parquet":
+        rows(chosen).to_parquet(options.output, index=False)
+    elif suffix == ".csv":
+        rows(chosen).to_csv(options.output, index=False)
     else:
         lines = ",\n".join(map(json.dumps, cases(chosen)))
         command.write(options.output, f"[\n{lines}\n]\n")
@@ -41,7 +47,10 @@ def rows(chosen: Sequence[Run]) -> pd.DataFrame:
     return pd.concat(
         [
             fr.tidy(fr.rows_of(run)).assign(
-                run=label, date=run.date, commit=run.commit_id, **{key: run.machine.get(key) for key in _MACHINE}
+                run=label,
+                date=run.date,
+                commit=run.commit_id,
+                **{key: run.machine.get(key) for key in ("cpu", "gpu", "torch")},
             )
             for run, label in zip(chosen, labels_of(chosen), strict=True)
         ],
@@ -68,15 +77,6 @@ def cases(chosen: Sequence[Run]) -> list[dict[str, Any]]:
         if case not in found:
             found.append(case)
     return found
-
-
-_MACHINE = ("cpu", "gpu", "torch")
-
-FORMS: dict[str, Callable[[pd.DataFrame, Path], Any]] = {
-    ".parquet": lambda frame, path: frame.to_parquet(path, index=False),
-    ".csv": lambda frame, path: frame.to_csv(path, index=False),
-}
-"""Writers by file ending."""
 
 
 def _parser() -> argparse.ArgumentParser:
