@@ -139,6 +139,8 @@ class Impl:
     """Number of queries computed for a case, its padding included; None if it adds none."""
     compiled: bool = False
     summary: str = ""
+    files: Callable[[], list[Path]] | None = None
+    """Finds the user's code that it may run; None for an implementation of the suite, or of an installed package."""
 
     def refusal(self, case: Any) -> str | None:
         """Return one sentence on why `case` can't be run; None if it can."""

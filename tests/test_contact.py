@@ -85,6 +85,7 @@ unknown.limits, word.limits = {"dtype": "float32"}, {"dtypes": ("half",)}
         (["--gpu"], "did you mean --device cuda?"),
         (["--impl", "sdpa", "--baseline", "fused"], "--baseline fused: not among what runs: sdpa"),
         (["--impl", "x=../mine.py:word"], "../mine.py is outside the current folder"),
+        (["--impl", "x=v1.2/mine.py:word"], "v1.2/mine.py: Python can't import from a path with a dot: rename it"),
         (["--impl", "x=wave:mine"], "wave.py, which Python has itself: give yours another name"),
         (["--mask", "sliding"], "did you mean --window?"),
         (["--impl", "x=mine:word"], "limits['dtypes']: 'half' is not one of float32, bfloat16, "),
@@ -168,6 +169,17 @@ def test_unwritable_results_are_reported_before_anything_is_measured(at_a_shell:
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     assert "results can't be written to " in "\n".join(done.errlines)
     assert done.outlines == []  # pytest has not begun
+
+
+def test_a_journal_that_cant_be_opened_is_named(at_a_shell: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pytest_benchmark.utils import get_machine_id
+
+    journal = at_a_shell.path / "results" / str(get_machine_id()) / "x.1-1.journal"
+    journal.mkdir(parents=True)
+    monkeypatch.setattr(terminal, "close", lambda: None)
+    done = at_a_shell.runpytest_inprocess(BENCH, "--resume", "x")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    assert f"{journal}: Is a directory" in "\n".join(done.errlines)
 
 
 def test_without_a_compiler_compiled_forms_are_skipped_with_one_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from bench.cases.case import Case
 from bench.cases.outcome import Wrong
 from bench.checks import settings
 from bench.checks.gate import Gate, check_case
+from bench.checks.impl_hash import impl_hash, sources_hash
 from bench.selection.choice import impls_named
 from bench.selection.errors import UsageError
 
@@ -355,3 +356,22 @@ def test_one_name_for_two_kernels_is_a_usage_error(own: str, second: str) -> Non
         impls_named([f"mine_twice=two_of_them:a,{second}"], False, own)
     both = impls_named(["mine_twice=two_of_them:a,mine_twice+compile=two_of_them:a"], False, own)
     assert [impl.name for impl in both] == ["mine_twice", "mine_twice+compile"]
+
+
+def test_a_change_of_any_code_of_a_kernel_changes_its_hash(tmp_path: Path) -> None:
+    """Of another language, in a subfolder, or of the arguments of a function that makes the kernel."""
+    (tmp_path / "inner_parts").mkdir()
+    files = {
+        "made_here.py": "from inner_parts.makes import make\nmine = make(64)\n",
+        "inner_parts/makes.py": "def make(block):\n    def kernel(q, k, v, **_): return v\n    return kernel\n",
+        "kernel.cu": "\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    impls_named(["mine_made=made_here:mine"], False, str(tmp_path))
+    impl = impls.get("mine_made+compile")
+    hashes = [(sources_hash([impl], []), impl_hash(impl, ""))]
+    for name in files:
+        (tmp_path / name).write_text(files[name] + "\n")
+        hashes.append((sources_hash([impl], []), impl_hash(impl, "")))
+    assert [len({*column}) for column in zip(*hashes, strict=True)] == [4, 4]

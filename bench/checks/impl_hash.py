@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
@@ -20,8 +20,8 @@ from ..cases.case_hash import case_hash
 
 
 def impl_hash(impl: Impl, kernel: str) -> str:
-    """Return a hash that changes only with code that a call of `impl` runs: its module's file and imported modules."""
-    text = "\n".join([impl.name, torch.__version__, kernel, *_versions(impl), *sources(impl.owner)])
+    """Return a hash that changes only with code that a call of `impl` may run."""
+    text = "\n".join([impl.name, torch.__version__, kernel, *_versions(impl), *sources(impl.owner, impl.files)])
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -50,16 +50,18 @@ def sources_hash(impls: Iterable[Impl], cases: Iterable[Case]) -> str:
     sources.cache_clear()
     files = sorted(path for pattern in DECIDING for path in CHECKOUT.glob(pattern) if path.is_file())
     digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
-    digests += [digest for owner in sorted({impl.owner for impl in impls}) for digest in sources(owner)]
+    digests += sorted({digest for impl in impls for digest in sources(impl.owner, impl.files)})
     digests += map(case_hash, cases)
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()[:12]
 
 
 @cache
-def sources(module: str) -> tuple[str, ...]:
-    """Return digests of the module's file and of the files in its own folder that it imports, directly or not."""
-    found = sorted({path for each in _reached(module) if (path := _file(each)) and path.exists()})
-    return tuple(hashlib.sha256(path.read_bytes()).hexdigest() for path in found)
+def sources(module: str, files: Callable[[], list[Path]] | None = None) -> tuple[str, ...]:
+    """Return digests of an implementation's `files`; without any, of its module's file and of the files in its own folder
+    that this imports, directly or not.
+    """
+    found = (files and files()) or sorted({path for each in _reached(module) if (path := _file(each))})
+    return tuple(hashlib.sha256(path.read_bytes()).hexdigest() for path in found if path.exists())
 
 
 def _versions(impl: Impl) -> list[str]:

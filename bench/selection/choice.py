@@ -90,7 +90,10 @@ def place_of(path: str, folder: str) -> tuple[str, str]:
         file = os.path.relpath(os.path.join(folder, module), folder)
         if file.startswith(os.pardir):
             raise ValueError(f"{module} is outside the current folder: start in the folder of that file")
-        module = file.removesuffix(".py").replace(os.sep, ".")
+        module = file.removesuffix(".py")
+        if "." in module:
+            raise ValueError(f"{file}: Python can't import from a path with a dot: rename it, or start in its folder")
+        module = module.replace(os.sep, ".")
     return module, attr
 
 
@@ -139,6 +142,16 @@ def _code_of(module: str, folder: Path) -> dict[str, Path]:
     return {}
 
 
+def _files_of(path: str, imported: ModuleType, folder: str) -> Callable[[], list[Path]] | None:
+    """Return a function that finds the user's code behind `module:attr`, sorted by name; None for an installed package."""
+    top = sys.modules.get(imported.__name__.partition(".")[0], imported)
+    there = next(iter(getattr(top, "__path__", ())), None) or getattr(top, "__file__", None) or ""
+    place = folder if path.startswith("kernels:") else os.path.dirname(there)
+    if os.path.basename(place) in ("", "site-packages", "dist-packages"):
+        return None
+    return lambda: [file for _, file in sorted(own_files([path], Path(place)).items())]
+
+
 def code_among(paths: Iterable[Path]) -> list[Path]:
     """Return those paths that are files of code."""
     return [path for path in paths if path.suffix in CODE and path.is_file()]
@@ -179,7 +192,7 @@ def _own(name: str, path: str, folder: str) -> Impl:
         raise ValueError(f"that is an instance of {type(it).__name__}; name the class, which is built for every case")
     if (known := _own_paths.get(plain, path)) != path:
         raise ValueError(f"{plain} is {known} already; give this one another name")
-    impl = impls.make(plain, it, limits=_declared(it))
+    impl = replace(impls.make(plain, it, limits=_declared(it)), files=_files_of(path, imported, folder))
     if isinstance(it, type):
         _refuse_sizes(it)
     if not (inspect.isroutine(it) or inspect.isclass(it)):  # a partial belongs to the module that names it
