@@ -12,7 +12,7 @@ from stats.arguments import Parser, as_typed
 
 from .terminal import complain
 
-TAKEN = ("torch", "numpy", "bench", "commands", "impls", "reports", "stats")
+TAKEN = ("torch", "numpy", "test", "bench", "commands", "impls", "reports", "stats")
 """Modules that are found before those of the user."""
 
 

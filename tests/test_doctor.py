@@ -42,6 +42,7 @@ def test_the_busiest_are_named_and_doctor_itself_is_not(monkeypatch: pytest.Monk
 def test_the_governor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "CPUS", tmp_path)
     (folder := tmp_path / "cpu0/cpufreq").mkdir(parents=True)
+    (tmp_path / "cpu1/cpufreq/scaling_governor").mkdir(parents=True)  # can't be read, as that of a CPU that is offline
     for kind, disturbs in (("powersave", True), ("performance", False)):
         (folder / "scaling_governor").write_text(f"{kind}\n")
         (remark,) = doctor.governor()

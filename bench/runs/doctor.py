@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter, sleep
@@ -97,7 +98,10 @@ def threads() -> Iterator[Remark]:
 
 def governor() -> Iterator[Remark]:
     """Report the frequency governor."""
-    kinds = {path.read_text().strip() for path in CPUS.glob("cpu*/cpufreq/scaling_governor")}
+    kinds = set[str]()
+    for path in CPUS.glob("cpu*/cpufreq/scaling_governor"):
+        with suppress(OSError):  # EBUSY: the CPU is offline, as hyper-threads may be
+            kinds.add(path.read_text().strip())
     advice = None if kinds <= {"performance"} else "sudo cpupower frequency-set -g performance"
     yield Remark("governor", ", ".join(sorted(kinds)) or "not visible (a virtual machine, or not Linux)", advice)
 
