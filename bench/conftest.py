@@ -17,14 +17,14 @@ from stats.arguments import as_typed
 
 from . import CHECKOUT, interrupts, terminal
 from .cases.cells import Cell
-from .cases.outcome import FAILURES
+from .cases.outcome import FAILURES, Unsupported
 from .runs.begin import Finished, begin
 from .runs.listing import show_plan, show_registry
 from .runs.measuring import Measuring
 from .runs.progress import Progress
 from .runs.run import Run
 from .runs.saving import save, writable
-from .selection.choice import skip_of
+from .selection.choice import unsupported
 from .selection.errors import UsageError
 from .selection.options import pytest_addoption, refuse_unused
 from .workers.client import Setting, Variant, WorkerClient
@@ -142,8 +142,8 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
 def _measure(config: pytest.Config, run: Run, cells: list[Cell]) -> None:
     """Measure all cells without results; after an interruption, rows are built from the samples taken so far."""
     for cell in cells:
-        if cell.key not in run.skipped and (why := skip_of(cell)):
-            run.add_skipped(cell, why)
+        if cell.key not in run.skipped and (why := unsupported(cell)):
+            run.add_skipped(cell, Unsupported(why))
     left = [cell for cell in cells if cell.key not in run.skipped]
     if not left:
         run.ended = True
@@ -167,7 +167,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if run.name and (run.finished or run.skipped) and not run.unsaved:
         of_file = {
             "commit_info": get_commit_info(),
-            "benchmarks": run.rows,
             "datetime": datetime.now(UTC).isoformat(),
             "version": version("pytest-benchmark"),
         }

@@ -39,12 +39,10 @@ Suite = Callable[..., "subprocess.CompletedProcess[str]"]
 @contextmanager
 def registry_kept() -> Iterator[pytest.MonkeyPatch]:
     """Context that removes later registrations from the registry; yields its MonkeyPatch."""
-    from bench.selection import choice
     from impls import registry
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "_registry", dict(registry._registry))
-        patch.setattr(choice, "_own_paths", {})
         yield patch
 
 

@@ -62,11 +62,6 @@ def test_workers_have_the_allocator_that_the_run_writes_down(suite: Suite, tmp_p
     assert rows["fused"]["fresh_pages_s"] > 0 and rows["fused"]["kept_pages_s"] is rows["sdpa"]["fresh_pages_s"] is None
 
 
-def test_a_name_that_is_none_is_refused(environ: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match="known: system, keep, tcmalloc, jemalloc; did you mean jemalloc"):
-        choose("jmalloc")
-
-
 def test_a_library_is_preloaded_before_others(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     environ["LD_PRELOAD"] = "libiomp5.so"
     monkeypatch.setattr(allocator, "find_library", {"tcmalloc": "libtcmalloc.so.4"}.get)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,7 +36,7 @@ from bench.runs.remaining import (
 )
 from bench.runs.rows import Found
 from bench.runs.run import Run
-from bench.selection.choice import _declared, impls_named, skip_of
+from bench.selection.choice import _declared, impls_named, unsupported
 from bench.selection.options import Selection
 from bench.timing.engine import VISITS
 from reports import __main__ as reports_main
@@ -77,16 +77,16 @@ unknown.limits, word.limits = {"dtype": "float32"}, {"dtypes": ("half",)}
         (["--impl", "mine=math:pi"], "neither a function nor an nn.Module class"),
         (["--impl", "sdpa=math:sqrt"], "'sdpa' is already registered by impls.sdpa"),
         (["--resume", "x", "--benchmark-save=y"], "leave out --benchmark-save=y"),
-        (["--T", "64", "128"], "unexpected argument '128': several values are joined by commas, as in --T 64,128"),
-        (["mine.py", "--dry-run"], "'mine.py': a kernel of your own is named by --impl mine=mine.py:FUNCTION"),
-        (["--T", "16", "--T", "32"], "--T is given 2 times: give it once, as in --T 16,32"),
-        (["--benchmark-min-rounds=3"], "--benchmark-min-rounds=3 changes nothing here: --cell-time, "),
+        (["--T", "64", "128"], "unexpected argument '128': a kernel of your own is named by --impl mine=mine.py:FUNCTION"),
+        (["--T", "16", "--T", "32"], "--T is given 2 times: give it once"),
+        (["--case", "a", "--case", "b"], "--case is given 2 times: give it once"),
+        (["--benchmark-min-rounds=3"], "--benchmark-min-rounds=3 changes nothing here: --cell-time and "),
         (["--swep", "quick"], "unrecognized arguments: --swep quick; did you mean --sweep?"),
         (["--gpu"], "did you mean --device cuda?"),
         (["--impl", "sdpa", "--baseline", "fused"], "--baseline fused: not among what runs: sdpa"),
         (["--impl", "x=../mine.py:word"], "../mine.py is outside the current folder"),
         (["--impl", "x=v1.2/mine.py:word"], "v1.2/mine.py: Python can't import from a path with a dot: rename it"),
-        (["--impl", "x=wave:mine"], "wave.py, which Python has itself: give yours another name"),
+        (["--impl", "x=wave:mine"], "module wave has no attribute 'mine'; it is /"),
         (["--mask", "sliding"], "did you mean --window?"),
         (["--impl", "x=mine:word"], "limits['dtypes']: 'half' is not one of float32, bfloat16, "),
         (["--impl", "x=builds:f"], "can't import builds: RuntimeError: Error building extension 'x'\n"),
@@ -94,17 +94,15 @@ unknown.limits, word.limits = {"dtype": "float32"}, {"dtypes": ("half",)}
         (["--impl", "x=ends:f"], "can't import ends: SystemExit: 2"),
         (["--impl", "x=mine:unknown"], "limits has no 'dtype'; known: "),
         (["--impl", "x=mine:Sizes"], "Sizes(d_model, n_heads=8) takes sizes, but a layer is built from one LayerShape"),
-        (["--resume", "nihgtly"], "no run 'nihgtly' to resume in {results} (known: nightly; did you mean nightly?)"),
+        (["--resume", "nihgtly"], "no run 'nihgtly' to resume in {results}; --benchmark-save=nihgtly starts one"),
         (["--cell-time", "nan"], "argument --cell-time: 'nan' is not a positive number"),
-        (["--benchmark-save", "a\nb"], r"a run can't be called 'a\nb'"),
+        (["--benchmark-save", "a\nb"], r"'a\nb': a run's name has at most 200 bytes, all of them printed"),
     ],
 )  # fmt: skip
 def test_a_usage_error_is_one_line(at_a_shell: pytest.Pytester, options: list[str], says: str) -> None:
     from pytest_benchmark.utils import get_machine_id
 
     folder = at_a_shell.path / "results" / str(get_machine_id())
-    folder.mkdir(parents=True)
-    (folder / "0001_nightly.json").write_text("{}")
     (at_a_shell.path / "mine.py").write_text(MISTAKEN)
     (at_a_shell.path / "ends.py").write_text("raise SystemExit(2)")
     (at_a_shell.path / "builds.py").write_text("raise RuntimeError(\"Error building extension 'x'\\n[1/2] c++\")")
@@ -185,11 +183,11 @@ def test_a_journal_that_cant_be_opened_is_named(at_a_shell: pytest.Pytester, mon
 def test_without_a_compiler_compiled_forms_are_skipped_with_one_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = [Cell(impls.get(f"{name}+compile"), CASE) for name in ("fused", "sdpa")]
     monkeypatch.setenv("CXX", sys.executable)  # something that is there
-    assert [skip_of(cell) for cell in compiled] == [None, None]
+    assert [unsupported(cell) for cell in compiled] == [None, None]
     monkeypatch.setenv("CXX", "/nonexistent")
-    (why,) = {str(skip_of(cell)) for cell in compiled}
+    (why,) = {unsupported(cell) for cell in compiled}
     assert why == "compiled forms on the CPU need a C++ compiler, and /nonexistent isn't there"
-    assert skip_of(Cell(impls.get("fused"), CASE)) is None
+    assert unsupported(Cell(impls.get("fused"), CASE)) is None
 
 
 def test_failures_are_listed_once_a_reason_and_last() -> None:
@@ -369,10 +367,10 @@ def test_ctrl_c_in_a_run_says_how_much_is_kept(
     in_process: None, at_a_shell: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(measuring: Measuring) -> None:
-        pool = WorkerPool(measuring._run, 0, measuring._start)
-        measuring._pools = [pool]
-        pool.wait_until_ready()
-        measuring._check()
+        with closing(WorkerPool(measuring._run, 0, measuring._start, measuring._rng)) as pool:
+            measuring._pools = [pool]
+            pool.wait_until_ready()
+            measuring._check()
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Measuring, "measure", interrupted)

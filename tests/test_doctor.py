@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -13,26 +14,33 @@ from bench.runs import doctor
 
 
 @dataclass
-class Process:
-    """A process that uses a given share of a core."""
+class Machine:
+    """Processes that use a given percentage of a core."""
 
-    pid: int
-    share: float
-    readings: int = 0
+    percent: dict[int, float]
+    begun: bool = False
 
-    @property
-    def info(self) -> dict[str, str]:
-        return {"name": f"of{self.pid}"}
-
-    def cpu_percent(self) -> float:
-        self.readings += 1
-        return 100 * self.share if self.readings == 2 else 0.0  # psutil's first reading only starts the count
+    def process_iter(self, attrs: list[str]) -> list[SimpleNamespace]:
+        assert "cpu_percent" in attrs
+        used = self.percent if self.begun else dict.fromkeys(self.percent)  # psutil's first reading starts the count
+        self.begun = True
+        return [SimpleNamespace(pid=pid, info={"name": f"of{pid}", "cpu_percent": it}) for pid, it in used.items()]
 
 
 def test_the_busiest_are_named_and_doctor_itself_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    shares = {os.getpid(): 1.0, os.getppid(): 1.0, -1: 0.11, -2: 0.1, -3: 0.5, -4: 0.2, -5: 0.3, -6: 0.4, -7: 0.0}
+    used = {
+        os.getpid(): 100.0,
+        os.getppid(): 100.0,
+        -1: 11.0,
+        -2: 10.0,
+        -3: 50.0,
+        -4: 20.0,
+        -5: 30.0,
+        -6: 40.0,
+        -7: 0.0,
+    }
     monkeypatch.setattr(doctor, "sleep", lambda _: None)
-    monkeypatch.setattr(psutil, "process_iter", lambda _: [Process(*it) for it in shares.items()])
+    monkeypatch.setattr(psutil, "process_iter", Machine(used).process_iter)
     (remark,) = doctor.others()
     named = ((-3, 50), (-6, 40), (-5, 30), (-4, 20), (-1, 11))
     assert remark.found == ", ".join(f"of{pid} (pid {pid}) {percent}% of a core" for pid, percent in named)

@@ -121,21 +121,10 @@ import torch
 
 def plain(q, k, v):
     return torch.nn.functional.scaled_dot_product_attention(q, k, v)
-
-class Shapeless(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
 """
 
 
-def test_a_signature_needs_what_its_cases_ask_for_and_no_more(suite: Suite, tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(OWN)
-    options = ("--impl", "x=own:plain,y=own:Shapeless,sdpa", "--T", "16", "--H", "2", "--dtype", "float32", "--dry-run")
-    planned = suite(*options).stdout
-    assert "error: plain(q, k, v) can't be called as (q, k, v, is_causal=...): got an unexpected" in planned
-    assert "error: Shapeless() can't be called as (shape)" in planned
-    assert "1 cell to measure, 0 unsupported, 2 that can't be called" in planned
-    assert ", 1 that can't be called, about" in suite(*options, "--mask", "none").stdout
+def test_a_signature_needs_what_its_cases_ask_for_and_no_more() -> None:
     check_case(
         impls.make("plain", lambda q, k, v: scaled_dot_product_attention(q, k, v)),
         Case.of(T=16, H=2, D_h=8, mask="none"),
@@ -239,7 +228,7 @@ BAD = {
     "hangs": ("timeout", "took longer than 5 s"),
     "stops": ("error", "SystemExit"),
     "interrupts": ("error", "KeyboardInterrupt"),
-    "two": ("error", "two(q, k) can't be called as (q, k, v, is_causal=...): too many positional arguments"),
+    "two": ("error", "TypeError: two() "),
 }
 
 

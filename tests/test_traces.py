@@ -12,8 +12,7 @@ import pytest
 import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
-from bench.runs.measuring import Measuring
-from bench.runs.traces import trace_path
+from bench.runs.measuring import Measuring, trace_path
 
 from .conftest import Suite, run_files, run_of
 

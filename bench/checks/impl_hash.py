@@ -38,7 +38,7 @@ def packages(impl: Impl, in_model: bool = False) -> str | None:
 DECIDING = (
     "impls/**/*.py",
     *(f"bench/{package}/**/*.py" for package in ("cases", "checks", "timing", "workers")),
-    *(f"bench/runs/{module}.py" for module in ("measuring", "visit", "pool", "rows", "run")),
+    *(f"bench/runs/{module}.py" for module in ("measuring", "pool", "rows", "run")),
 )
 """Files that determine what a run measures, and how its journal is read."""
 

@@ -11,7 +11,6 @@ import pytest
 from pytest_benchmark.utils import get_machine_id
 
 from .. import CHECKOUT
-from ..cases.axes import nearest
 from ..console import PYTEST
 from ..selection import allocator
 from ..selection.errors import UsageError
@@ -20,7 +19,7 @@ from ..timing.machine import fingerprint
 from . import journal as journals
 from .journal import Journal
 from .run import Run
-from .saving import load, results_root, run_files, run_names, valid_name
+from .saving import load, results_root, run_files, valid_name
 
 
 class Finished(Exception):
@@ -51,16 +50,14 @@ def begin(config: pytest.Config) -> Run:
     if begun and options != begun["asked"]:
         raise UsageError(f"run {name} was started with other options; `--resume {name}` alone finishes it")
     if resume and not (begun or options):  # which would measure all of `quick`
-        known = sorted({*journals.names(folder), *run_names(folder)})
-        there = f"known: {', '.join(known)}{nearest(resume, known)}" if known else "none is there yet"
-        raise UsageError(f"no run {resume!r} to resume in {folder} ({there}); --benchmark-save={resume} starts one")
+        raise UsageError(f"no run {resume!r} to resume in {folder}; --benchmark-save={resume} starts one")
     run = Run(options, select(options, str(here)), folder, name)
     machine = begun.get("machine_info", {})
     if begun and not redo and begun.get("sources") != run.sources:
         raise UsageError(f"code or cases have changed since run {name} was started; --redo starts it again")
     allocator.choose(config.getoption("allocator"), run.selection.cells, machine.get("allocator"))
     if redo:
-        run.replaced = journal
+        run.journal = journal
     elif journal:
         refuse_other_conditions(machine, name)
         run.restore(journal)
@@ -88,8 +85,7 @@ def _command(given: list[str], folder: Path) -> str:
     """Return the command line as in the checkout: `pytest bench/ ...`, without what `attention-bench run` adds."""
     added = [*PYTEST[2:]]
     own = given[len(added) :] if given[: len(added)] == added else given
-    at = next((i for i, it in enumerate(own) if (folder / it).resolve() == CHECKOUT / "bench"), len(own))
-    return shlex.join(["pytest", "bench/", *own[:at], *own[at + 1 :]])
+    return shlex.join(["pytest", "bench/", *(it for it in own if (folder / it).resolve() != CHECKOUT / "bench")])
 
 
 def refuse_other_conditions(begun: dict[str, Any], name: str) -> None:

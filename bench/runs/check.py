@@ -6,14 +6,14 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from time import perf_counter
 from typing import Any
 
 from stats.arguments import Parser
 
-from ..cases.outcome import FAILURES, Skip
+from ..cases.outcome import FAILURES, Skip, Unsupported
 from ..selection.errors import UsageError
 from ..terminal import complain
 from ..workers.client import Lost, NamedWorkers, Script, Setting, Variant, WorkerClient, checking, run_concurrently
@@ -86,7 +86,7 @@ class Result:
     """Axes that differ from the defaults of `check`."""
     case: str
     """The case's id."""
-    outcome: str
+    outcome: str = PASSED
     """`passed`, or one of `bench.cases.outcome.REASONS`."""
     detail: str | None = None
     error: float | None = None
@@ -158,18 +158,19 @@ def check(names: list[str], device: str, report: Callable[[Result], None]) -> No
 
     def script(number: str) -> Script:
         nonlocal first
-        for index, (result, case) in todo:
+        for index, (impl, axes, it) in todo:
             begun = perf_counter()
             try:
-                if result.outcome == PASSED:
-                    cell = {"what": "it", "impl": result.impl, "case": case}
-                    reply = yield from checking(workers.clients[number], cell, False, keep=False, memory=False)
-                    result = replace(result, **{it: reply["columns"][it] for it in ("error", "error_bound")})
+                if it["unsupported"]:
+                    raise Unsupported(it["unsupported"])
+                cell = {"what": "it", "impl": impl, "case": it["case"]}
+                reply = yield from checking(workers.clients[number], cell, False, keep=False, memory=False)
+                found: dict[str, Any] = {name: reply["columns"][name] for name in ("error", "error_bound")}
             except Skip as outcome:
-                result = replace(result, outcome=outcome.reason, detail=str(outcome))
+                found = {"outcome": outcome.reason, "detail": str(outcome)}
                 if isinstance(outcome, Lost):
                     workers.replace(number)
-            done[index] = replace(result, seconds=perf_counter() - begun)
+            done[index] = Result(impl, words(axes), it["id"], **found, seconds=perf_counter() - begun)
             while first in done:
                 report(done[first])
                 first += 1
@@ -182,7 +183,7 @@ def check(names: list[str], device: str, report: Callable[[Result], None]) -> No
             if "unknown" in reply:
                 raise UsageError(reply["unknown"])
             todo = enumerate(
-                (Result(impl, words(axes), it["id"], it.get("outcome", PASSED), it.get("detail")), it["case"])
+                (impl, axes, it)
                 for impl, cases in reply["cases"].items()
                 for axes, it in zip((*PROBLEMS, *AROUND), cases, strict=False)  # a kernel has none of the last ones
             )

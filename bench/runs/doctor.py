@@ -10,17 +10,14 @@ from time import perf_counter, sleep
 
 import psutil
 import torch
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from stats.arguments import Parser, as_typed
 
 from ..timing.devices.nvml import IDLE, SETTINGS, opened, words
 from ..timing.machine import fingerprint
 
-BUSY = 0.10
-"""Share of one core above which another process is reported."""
+BUSY = 10
+"""Percentage of one core above which another process is reported."""
 
 WATCH = 1.0
 """Seconds for which other processes are observed."""
@@ -48,11 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog="Exit code: 0 when nothing disturbs, 1 when something does.",
     ).parse_args(arguments)
     remarks = [remark for check in CHECKS for remark in check()]
-    table = Table.grid(padding=(0, 2, 0, 0))
     for remark in remarks:
-        text = "\n".join(map(as_typed, filter(None, (remark.found, remark.advice))))
-        table.add_row("disturbs" if remark.advice else "fine", remark.about, Text(text))
-    Console().print(table)
+        print(f"{'disturbs' if remark.advice else 'fine':<9} {remark.about:<11} {remark.found}")
+        if remark.advice:
+            print(" " * 21, as_typed(remark.advice))
     disturbing = sum(remark.advice is not None for remark in remarks)
     print(f"{disturbing or 'none'} of {len(remarks)} will disturb a measurement")
     return 1 if disturbing else 0
@@ -61,12 +57,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def others() -> Iterator[Remark]:
     """Report other processes that use the CPU."""
     mine = {psutil.Process().pid, *(parent.pid for parent in psutil.Process().parents())}
-    seen = [process for process in psutil.process_iter(["name"]) if process.pid not in mine]
-    for process in seen:
-        _share(process)  # the first reading only starts the count
+    for _ in psutil.process_iter(["cpu_percent"]):
+        pass  # the first reading only starts the count
     sleep(WATCH)
-    shares = sorted(((_share(process), process) for process in seen), key=lambda pair: -pair[0])
-    busy = [f"{it.info['name']} (pid {it.pid}) {share:.0%} of a core" for share, it in shares if share > BUSY]
+    seen = [(it.info["cpu_percent"] or 0.0, it) for it in psutil.process_iter(["name", "cpu_percent"])]
+    shares = sorted(
+        ((share, it) for share, it in seen if share > BUSY and it.pid not in mine), key=lambda pair: -pair[0]
+    )
+    busy = [f"{it.info['name']} (pid {it.pid}) {share:.0f}% of a core" for share, it in shares]
     advice = "stop them, or measure when they are done" if busy else None
     yield Remark("other load", ", ".join(busy[:5]) or "no other process computes", advice)
 
@@ -115,14 +113,6 @@ def gpus() -> Iterator[Remark]:
         clock = f"{gpu.sm_mhz} of {gpu.sm_mhz_most} MHz{', as set' * bool(gpu.reasons & SETTINGS & ~IDLE)}"
         found = f"{clock}, {gpu.busy_percent} % busy, throttled: {', '.join(words(gpu.throttling)) or 'no'}"
         yield Remark(f"GPU {index}", found, advice)
-
-
-def _share(process: psutil.Process) -> float:
-    """Return the share of one core that a process has used since the previous reading."""
-    try:
-        return process.cpu_percent() / 100
-    except psutil.Error:
-        return 0.0
 
 
 CHECKS: tuple[Callable[[], Iterator[Remark]], ...] = (

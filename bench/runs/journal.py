@@ -71,11 +71,6 @@ class Journal:
         self.path.unlink(missing_ok=True)
 
 
-def names(folder: Path) -> set[str]:
-    """Return the names of runs that have a journal."""
-    return {_name(path) for path in folder.glob("*.journal")}
-
-
 def _name(path: Path) -> str:
     """Return the run's name: `x` of `x.20260101T000000-1.journal`."""
     return path.name.rsplit(".", 2)[0]

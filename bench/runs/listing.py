@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
 from functools import partial
@@ -18,8 +17,9 @@ from impls import Limits
 from ..cases.cells import grouped
 from ..cases.models import MODELS, layers_of
 from ..cases.sweep import SWEEPS, Axes
-from ..selection.choice import skip_of
+from ..selection.choice import unsupported
 from ..selection.options import clock_text
+from ..selection.workloads import as_option
 from ..timing.devices import default_device
 from .remaining import remaining
 from .run import Run
@@ -54,13 +54,7 @@ def show_registry() -> None:
 
 def _axes(axes: Axes) -> str:
     """Format axes in command-line syntax."""
-    return "  ".join(f"{axis}={', '.join(map(_typed, values))}" for axis, values in axes.items())
-
-
-def _typed(value: Any) -> str:
-    """Format a value in command-line syntax."""
-    words = ((None, "none"), (True, "on"), (False, "off"))
-    return next((word for it, word in words if value is it), str(value))
+    return "  ".join(f"{axis}={', '.join(map(as_option, values))}" for axis, values in axes.items())
 
 
 def _limits(limits: Limits) -> Iterator[str]:
@@ -82,15 +76,14 @@ def _limit_text(name: str, value: Any) -> str:
 def show_plan(run: Run) -> None:
     """Print the cells to be measured, those that can't be, and the approximate duration."""
     cells = [cell for cell in run.selection.cells if cell.key not in run.skipped]
-    refused = {cell.key: why for cell in cells if (why := skip_of(cell))}
+    refused = {cell.key: why for cell in cells if (why := unsupported(cell))}
     run.planned = {cell.key for cell in cells} - refused.keys()
     say = partial(Console().print, highlight=False, soft_wrap=True, markup=False)  # users paste ids: no wrapping
     for case, of_case in grouped(cells, lambda case: case.id).items():
         say(f"{case}: {', '.join(it.impl.name for it in of_case if it.key in run.planned) or 'nothing'}")
-    for line in dict.fromkeys(f"{why.reason}: {why}" for why in refused.values()):
-        say(line)
-    count, reasons = len(run.planned), Counter(why.reason for why in refused.values())
-    parts = [f"{count} cell{'s' * (count != 1)} to measure", f"{reasons['unsupported']} unsupported"]
-    parts += [f"{reasons['error']} that can't be called"] if reasons["error"] else []
+    for why in dict.fromkeys(refused.values()):
+        say(f"unsupported: {why}")
+    count = len(run.planned)
+    parts = [f"{count} cell{'s' * (count != 1)} to measure", f"{len(refused)} unsupported"]
     parts += [clock_text(remaining(run))] if count else []
     say(", ".join(parts))

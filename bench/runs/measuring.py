@@ -13,10 +13,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
-from functools import partial
 from itertools import accumulate
 from time import monotonic
 from typing import Any
+from urllib.parse import quote
 
 from stats import ratios
 from stats.estimate import half_width
@@ -27,20 +27,21 @@ from ..cases.counting import held_bytes, least_memory
 from ..cases.outcome import FAILURES, Skip
 from ..selection.options import clock_text
 from ..timing.devices import free_bytes_elsewhere
-from ..timing.engine import VISITS, Visits, need
+from ..timing.engine import VISITS, need
 from ..workers.client import Script, WorkerClient, checking, run_concurrently
 from .pool import Ready, WorkerPool, request
 from .remaining import remaining
 from .rows import Found, samples_of
 from .run import Run
-from .traces import MOST_OPERATORS, trace_path
-from .visit import Visit
 
 SIDE_BY_SIDE = 2
 """Pools alive at the same time. On a GPU one, since autotuning beside other work would tune for a busy device."""
 
 PREPARATIONS = 2
 """How often a case that doesn't fit in memory with the others is prepared in a process, for several visits each."""
+
+MOST_OPERATORS = 10_000
+"""Operators of one call above which no trace is taken: each takes about a kilobyte to write and to read."""
 
 SILENT = 20.0
 """Seconds after which the time left is printed again."""
@@ -60,7 +61,6 @@ class Measuring:
     ):
         self._run, self._start, self._fail_fast = run, start, fail_fast
         self._rng = random.Random(seed)
-        self._visits = Visits(run.timing["cell_time"], run.processes)
         self._cells, self._cases = cells, grouped(cells, lambda case: case.id)
         self._free = free_bytes_elsewhere(run.selection.device)
         largest = max(least_memory(cell.impl, cell.case) for cell in cells)
@@ -92,7 +92,7 @@ class Measuring:
             last = self._run.processes - 1 in processes
             if any(map(self._open, processes)) or (last and any(map(self._lacks, self._cells))):
                 with ExitStack() as stack:
-                    pools = (WorkerPool(self._run, process, self._start) for process in processes)
+                    pools = (WorkerPool(self._run, process, self._start, self._rng) for process in processes)
                     self._pools = [stack.enter_context(closing(pool)) for pool in pools]
                     for pool in self._pools:
                         pool.wait_until_ready()
@@ -102,7 +102,6 @@ class Measuring:
                     self._time()
                     if last:
                         self._finish()
-        self._tell_precision()
         self._run.sample_machine()
         self._run.ended = True
 
@@ -165,8 +164,6 @@ class Measuring:
             number = VISITS * (self._pools[0].process // self._alive) + visit + 1
             for pool, cases in self._rng.sample(of_pools, len(of_pools)):
                 for case in self._rng.sample(cases, len(cases)):
-                    if (pool.process, visit, case) in self._run.visited:
-                        continue
                     self._tell_left(f"timing: visit {number} of {VISITS * len(self._batches())}")
                     with accounted("timing"):
                         self._visit(pool, case, visit)
@@ -210,8 +207,7 @@ class Measuring:
         found = {visit: defaultdict[str, Found](Found) for visit in left}
         for group in self._groups(case) if found else ():
             for index, of_visit in found.items():
-                visit = Visit(self._run, pool, group, index, self._rng, of_visit)
-                visit.time(self._visits, self._needs(group) if index >= VISITS // 2 else {})
+                pool.time(group, index, self._needs(group) if index >= VISITS // 2 else {}, of_visit)
             if case not in self._held:
                 pool.drop(group)
         for index, of_visit in found.items():
@@ -224,24 +220,14 @@ class Measuring:
         for at in range(1, max(2, len(cells)), others) if cells else ():
             yield [cells[0], *cells[at : at + others]]
 
-    def _half_widths(self, cells: Sequence[Cell]) -> dict[Key, float]:
-        """Return the half-width of each cell's ratio to the first, from the visits so far."""
-        (_, base), *others = ((cell.key, samples_of(self._run.samples(cell.key))) for cell in cells)
-        return {key: half_width(ratios.paired(other, base)) for key, other in others}
-
     def _needs(self, group: Sequence[Cell]) -> dict[Key, float]:
-        """Return the share of the usual time for each cell; the first gets the largest share of all."""
-        needs = need(self._half_widths(group), self._run.timing["precision"])
-        return needs | {group[0].key: max(needs.values(), default=1.0)}
-
-    def _tell_precision(self) -> None:
-        """Print for every case why its timing ended: the precision was reached, or the time was used up."""
-        precision = self._run.timing["precision"]
-        for case in self._cases:
-            if len(cells := self._checked(case)) > 1:
-                (impl, _), width = max(self._half_widths(cells).items(), key=lambda it: it[1])
-                ended = "" if width <= precision else f"out of time: {impl} "
-                self._run.tell(f"{case}  {ended}\N{PLUS-MINUS SIGN}{width:.1%} from its visits")
+        """Return the share of the usual time for each cell, from the half-width of its ratio to the first in the visits so
+        far; the first gets the largest share of all.
+        """
+        (first, base), *others = ((cell.key, samples_of(self._run.samples(cell.key))) for cell in group)
+        widths = {key: half_width(ratios.paired(other, base)) for key, other in others}
+        needs = need(widths, self._run.timing["precision"])
+        return needs | {first: max(needs.values(), default=1.0)}
 
     def _lacks(self, cell: Cell) -> set[str]:
         """Return which of the columns measured after the timing, `cold_s` and `trace`, a timed cell still lacks."""
@@ -281,16 +267,21 @@ class Measuring:
             self._run.add_found(cell, columns={"trace": path})
 
 
+def trace_path(run: Run, cell: Cell) -> str:
+    """Return the path of a cell's trace below the folder of results. TensorBoard's plugin recognises traces by their ending,
+    and shows the part before it as name. The run's folder is named like its journal: unique, and reused by resumed runs.
+    """
+    assert run.journal, "only a run that is saved has traces"
+    names = run.journal.path.stem, cell.case.id, cell.impl.name
+    return "/".join(("traces", *(quote(name, safe="+=") for name in names))) + ".pt.trace.json.gz"
+
+
 def shared_probes(cells: Sequence[Cell], pools: int) -> list[list[Cell]]:
-    """Group cells that share probes: by all axes but sizes, else by all but lengths, else by case."""
+    """Group cells that share probes, by all axes but sizes; by case if there are more pools than such groups."""
     cells = _long_first(cells)
-    lengths: dict[str, Any] = {"B": 1, "T": 1, "T_kv": 1}
-    sizes = lengths | {"H": 1, "H_kv": 1, "D_h": 1, "D_v": 1, "d_model": 1}
-    for alike in (sizes, lengths, {}):
-        groups = grouped(cells, partial(replace, **alike))
-        if len(groups) >= pools:
-            break
-    return [*groups.values()]
+    sizes: dict[str, Any] = dict.fromkeys(("B", "T", "T_kv", "H", "H_kv", "D_h", "D_v", "d_model"), 1)
+    groups = grouped(cells, lambda case: replace(case, **sizes))
+    return [*(groups if len(groups) >= pools else grouped(cells, lambda case: case)).values()]
 
 
 def _long_first(cells: Iterable[Cell]) -> list[Cell]:

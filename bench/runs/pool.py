@@ -1,9 +1,10 @@
-"""The worker processes that check and time the cells of a run, and what is ready in them."""
+"""The worker processes that check and time the cells of a run: what is ready in them, and their visits of a case."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,8 +14,23 @@ from ..cases.models import changed_files
 from ..cases.outcome import Skip
 from ..selection.choice import listed
 from ..selection.errors import UsageError
+from ..timing.engine import Block, block_of, rounds
+from ..timing.malloc import MAPPED
 from ..workers.client import Lost, NamedWorkers, Reply, Request, Script, WorkerClient, run_concurrently
+from .rows import Found, Sample
 from .run import Run
+
+SHORT = 10e-3
+"""Seconds of a call up to which its tensors are moved every other visit."""
+
+COLD = 20e-3
+"""Seconds of a block up to which a visit's first one follows an untimed call, since other cases have evicted the
+caches. Above, such a call takes as long as others (median ratio 0.98 from 20 ms on, docs/measured.md); workers time it
+again if it grew the heap.
+"""
+
+COMPARING = 0.0075
+"""Share of a cell's time used in a visit for untimed calls whose outputs are compared."""
 
 SHARED = ""
 """Name of the shared process."""
@@ -40,6 +56,7 @@ class WorkerPool:
     process: int
     """Index among the run's `--processes`, each of which is one pool."""
     start: Callable[[], WorkerClient]
+    rng: random.Random
     number: int = field(init=False)
     """Number in `sample_processes`, unique among the run's shared processes. An isolated implementation has the number
     of the shared process with which it is interleaved.
@@ -106,6 +123,68 @@ class WorkerPool:
                     self.skip(cell, outcome)
                 else:
                     self.ready[cell.key] = Ready(reply["seconds"])
+
+    def time(self, cells: Sequence[Cell], index: int, needs: Mapping[Key, float], found: Mapping[str, Found]) -> None:
+        """Make the visit with this index in the process: time cells of one case, interleaved, and add to their results in
+        `found`, by implementation. Failing cells are skipped; the others continue, in a fresh process if necessary.
+        """
+        visits = self.run.visits
+        if not visits.counts(self._blocks(cells), index, needs):
+            return
+        self.visit = self.run.next_number("visit")
+        for cell in cells:
+            self._renew(cell, index, found[cell.impl.name])
+        blocks = self._blocks(cells)
+        for order in rounds(visits.counts(blocks, index, needs), self.rng):
+            number = self.run.next_number(cells[0].case.id)
+            for key in order:
+                self._time_block(self.run.cells[key], blocks[key], number, found[key[0]])
+        for cell in cells:
+            self._check_caching(cell, found[cell.impl.name])
+
+    def _blocks(self, cells: Sequence[Cell]) -> dict[Key, Block]:
+        """Return blocks sized by the call time of each cell, from timing or else from its check."""
+        left = [cell.key for cell in cells if cell.key not in self.run.skipped]
+        return {key: block_of(self.ready.get(key, self.run.found[key]).seconds) for key in left}
+
+    def _renew(self, cell: Cell, index: int, found: Found) -> None:
+        """Prepare a cell; then, and for short calls every other visit, move its tensors and compare outputs on fresh inputs."""
+        ready = self.prepared(cell)
+        if ready is None or (ready.renewed and (index % 2 or ready.seconds > SHORT)):
+            return
+        ready.renewed = True
+        if (reply := self.attempt("renew", cell, seconds=COMPARING * self.run.timing["cell_time"])) is not None:
+            found.compared = reply["compared"]
+
+    def _time_block(self, cell: Cell, block: Block, number: int, found: Found) -> None:
+        """Time a block in round `number`."""
+        is_first = not found.samples or found.samples[-1].visit != self.visit
+        warm = block.warm or int(is_first and block.seconds <= COLD)
+        reply = self.attempt("time", cell, calls=block.calls, slices=block.slices, warm=warm)
+        if reply is None:
+            return
+        where = number, self.visit, self.number, reply["fastest"], self.run.elapsed(), block.calls * block.slices
+        disturbed = (reply[it] for it in ("page_faults", "voluntary", "involuntary"))
+        found.samples.append(Sample(reply["seconds"], *where, *disturbed))
+        if "sm_mhz" in reply:
+            earlier = (self.run.found[cell.key].columns | found.columns).get("throttled")
+            throttled = dict.fromkeys([*(earlier.split(", ") if earlier else ()), *reply["throttled"]])  # so far
+            found.columns |= {name: reply[name] for name in ("sm_mhz", "power_w", "temperature_c")}
+            found.columns["throttled"] = ", ".join(throttled) or None
+        if reply.get("varies"):
+            found.columns["repeats"] = False
+
+    def _check_caching(self, cell: Cell, found: Found) -> None:
+        """Skip a cell found to cache results, after its first timing; time a large one with other settings of malloc."""
+        checked, ready = self.run.found[cell.key], self.prepared(cell)
+        if not found.samples or checked.samples or ready is None or ready.tested:
+            return
+        ready.tested = True
+        if self.attempt("caching", cell, usual=found.usual, first=checked.seconds) is None:
+            return
+        if cell.case.device == "cpu" and (checked.columns.get("peak_bytes") or 0) >= MAPPED:
+            alone = cell.threaded  # while it was checked
+            found.columns |= self.attempt("other_pages", cell, checked=alone * checked.seconds) or {}
 
     def skip(self, cell: Cell, outcome: Skip) -> None:
         """Record why a cell has no row; replace the process if the cell ended it."""

@@ -63,11 +63,11 @@ class Progress:
 
     def _show(self, out: pytest.TerminalReporter, exitstatus: int) -> None:
         run, headline, lines = self.run, "", [*skips(self.run.skips), _spent(), unverified(self.run.selection.device)]
-        if run.rows:
+        if rows := [*run.finished.values()]:
             of_run, every = import_module("commands.summary").of_run, out.config.getoption("verbose") > 0
-            table, headline = of_run(run.top_level() | {"benchmarks": run.rows}, every)
+            table, headline = of_run(run.top_level(), every)
             out.write(f"{table}\n\n")
-            lines += [drifting(run.workload.drift()), conditions.disturbed(run.rows), traced(run)]
+            lines += [drifting(run.workload.drift()), conditions.disturbed(rows), traced(run)]
         for line in filter(None, lines):
             out.write_line(line)
         if run.name and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
@@ -86,11 +86,11 @@ class Progress:
 
 def traced(run: Run) -> str | None:
     """Return where the traces of a run are; None if it has none."""
-    paths = [path for row in run.rows if (path := row["extra_info"].get("trace"))]
+    paths = [path for row in run.finished.values() if (path := row["extra_info"].get("trace"))]
     if not paths:
         return None
     folder = run.folder.parent / Path(paths[0]).parents[1]
-    return f"traces: {len(paths)} of {len(run.rows)} cells, for `tensorboard --logdir {folder}`"
+    return f"traces: {len(paths)} of {len(run.finished)} cells, for `tensorboard --logdir {folder}`"
 
 
 def unverified(device: str) -> str | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from itertools import product
 
 from ..cases.case import Case
 from ..cases.cells import Cell, grouped
 from ..cases.counting import bytes_of_reference, flops, least_bytes
-from ..timing.engine import VISITS, Visits, block_of
+from ..timing.engine import VISITS, block_of
 from .run import Run
 
 OF_A_CORE, OF_A_GPU = 2.5e10, 2e13
@@ -39,18 +40,16 @@ def remaining(run: Run) -> float:
     made = {key: it.usual if it.samples else it.seconds for key, it in run.found.items()}
     known = [(run.cells[key].case, call) for key, call in made.items() if not run.cells[key].impl.limits.max_pairs]
     longer = (CALLS + sum(call for _, call in known)) / (CALLS + sum(seconds_of_call(case) for case, _ in known))
-    visits, settled, left = Visits(run.timing["cell_time"], run.processes), run.settled, END
+    settled, left = run.settled, END
     planned = (run.cells[key] for key in run.planned - run.skipped.keys())
     for case, cells in grouped(planned, lambda case: case.id).items():
         calls = {it.key: made.get(it.key, longer * seconds_of_call(it.case)) for it in cells}
         blocks = {key: block_of(call) for key, call in calls.items()}
-        rounds = [visits.counts(blocks, visit, {}) for visit in range(VISITS)]
-        of_visits = [TIMED * sum(count * blocks[key].seconds for key, count in it.items()) for it in rounds]
-        for process in range(run.processes):
-            to_come = [visit for visit in range(VISITS) if (process, visit, case) not in run.visited]
-            left += sum(of_visits[visit] for visit in to_come)
-            if len(to_come) == VISITS:
-                left += sum(0.1 + READIED * call for call in calls.values())
+        for process, visit in product(range(run.processes), range(VISITS)):
+            if (process, visit, case) not in run.visited:
+                rounds = run.visits.counts(blocks, visit, {})
+                left += TIMED * sum(count * blocks[key].seconds for key, count in rounds.items())
+                left += sum(0.1 + READIED * call for call in calls.values()) if visit == 0 else 0.0
         left += sum(seconds_of_check(it, calls[it.key]) for it in cells if it.key not in settled)
         left += MORE * sum(calls.values()) if "model" in run.asked else 0.0
     return left

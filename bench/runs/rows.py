@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import mean, median
@@ -131,9 +131,5 @@ def row(cell: Cell, found: Found, over: Sequence[Sample]) -> Row:
 
 
 def finite(value: Any) -> Any:
-    """Replace numbers that are not finite by null, since JSON has no NaN or Infinity."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    """Return a value as JSON has it, where numbers that are not finite are null."""
+    return json.loads(json.dumps(value), parse_constant=lambda _: None)

@@ -21,6 +21,7 @@ from ..cases.outcome import Skip
 from ..cases.published import published_of
 from ..selection.options import Selection
 from ..timing.devices import meter_for, threads
+from ..timing.engine import Visits
 from ..timing.machine import fingerprint, state
 from ..timing.reference_workload import ReferenceWorkload
 from ..timing.rooflines import Rooflines
@@ -52,8 +53,7 @@ class Run:
     tell: Callable[[str], object] = lambda line: None
     """Prints a line of progress."""
     journal: Journal | None = None
-    replaced: Journal | None = None
-    """Journal of the run that this one redoes: deleted once this run's journal is on disk."""
+    """Until the cells are planned, that of the run that this one redoes, if any."""
     planned: set[Key] = field(default_factory=set)
     """All cells of the run, once pytest has collected."""
     saved: Path | None = None
@@ -91,14 +91,14 @@ class Run:
         return int(self.timing["processes"])
 
     @property
+    def visits(self) -> Visits:
+        """Distribution of a cell's time over the visits of a process."""
+        return Visits(self.timing["cell_time"], self.processes)
+
+    @property
     def settled(self) -> set[Key]:
         """Planned cells that need no further check."""
         return self.planned & (self.found.keys() | self.skipped.keys())
-
-    @property
-    def rows(self) -> list[Row]:
-        """Benchmarks in pytest-benchmark's format."""
-        return [*self.finished.values()]
 
     @property
     def skips(self) -> list[dict[str, str]]:
@@ -137,9 +137,10 @@ class Run:
         self.planned = set(keys)
         if self.name is None or not self.planned:
             return
+        redone = self.journal
         self.journal = Journal.start(self.folder, self.name, self.head() | {"planned": sorted(self.planned)})
-        if self.replaced:
-            self.replaced.delete()
+        if redone:
+            redone.delete()
 
     def elapsed(self) -> float:
         """Seconds since the run began, excluding gaps between a process and the one that resumed it."""
@@ -222,12 +223,13 @@ class Run:
         }
 
     def top_level(self) -> dict[str, Any]:
-        """Return the keys that the run file has beside pytest-benchmark's own."""
+        """Return what the run file has beside pytest-benchmark's own facts: the rows, and how they were measured."""
         return {
             **self.head(),
             "schema": SCHEMA,
             "sweep": self.selection.sweep.name,
             "complete": self.complete,
+            "benchmarks": [*self.finished.values()],
             "journal": self.journal.path.name if self.journal else None,
             # excluding what --impl adds
             "registry": [it.name for it in impls.registered() if it.owner.startswith("impls.")],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import glob
 import json
@@ -11,25 +10,21 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from pytest_benchmark.utils import parse_save
-
 from .. import CHECKOUT
 from ..selection.errors import UsageError
 
 LONGEST = 200
 """Most bytes of a run's name; the names of its files are a few bytes longer, and may have 255."""
 
+REFUSED = "\\/:*?<>|"
+"""Characters that pytest-benchmark refuses in names."""
+
 
 def valid_name(name: str, option: str) -> str:
     """Return a run's name as it may occur in file names; raises `UsageError` for others."""
-    try:
-        name = str(parse_save(name))
-    except argparse.ArgumentTypeError as error:
-        raise UsageError(f"{option} {name!r}: {str(error)[0].lower()}{str(error)[1:]}") from None
-    if not name.isprintable():
-        raise UsageError(f"a run can't be called {name!r}: it holds what can't be printed")
-    if len(os.fsencode(name)) > LONGEST:
-        raise UsageError(f"{option} {name[:20]}...: too long: a run's name has at most {LONGEST} bytes")
+    if not name or not name.isprintable() or {*name} & {*REFUSED} or len(os.fsencode(name)) > LONGEST:
+        right = f"a run's name has at most {LONGEST} bytes, all of them printed, and none of {REFUSED}"
+        raise UsageError(f"{option} {name[:20]!r}: {right}")
     return name
 
 
@@ -79,11 +74,6 @@ def save(folder: Path, name: str, data: dict[str, Any], indent: int | None = 4) 
 def run_files(folder: Path, name: str) -> list[Path]:
     """Return the run files of a name, oldest first."""
     return sorted(folder.glob(f"[0-9][0-9][0-9][0-9]_{glob.escape(name)}.json"))
-
-
-def run_names(folder: Path) -> set[str]:
-    """Return the names of all run files."""
-    return {path.stem[5:] for path in folder.glob("[0-9][0-9][0-9][0-9]_*.json")}
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -20,14 +20,13 @@ from torch import nn
 
 import impls
 from impls import Impl, Limits
-from impls.layer import kernel_options
 from impls.registry import AROUND, eager_name
 from impls.rules import EVERY_RULE
+from stats.estimate import grouped
 
 from ..cases.axes import Axis, nearest
-from ..cases.case import AXES, Case
+from ..cases.case import AXES
 from ..cases.cells import Cell
-from ..cases.outcome import Skip, Unsupported
 from ..checks import settings
 from ..terminal import warn
 from ..timing.devices import DEVICES
@@ -79,10 +78,6 @@ def _impl(name: str, folder: str) -> Impl:
         raise UsageError(f"{name if name.isprintable() else repr(name)}: {error}") from None
 
 
-_own_paths: dict[str, str] = {}
-"""Sources of the user's own implementations by name: a name can't refer to two of them."""
-
-
 def place_of(path: str, folder: str) -> tuple[str, str]:
     """Return the module and attribute of `package.module:attr` or of `package/module.py:attr`; raises ValueError."""
     module, _, attr = path.partition(":")
@@ -126,9 +121,7 @@ def _code_of(module: str, folder: Path) -> dict[str, Path]:
     code beside it, since names of libraries and sources may be composed at run time.
     """
     for place in filter(Path.is_dir, map(Path, _places(str(folder)))):
-        beside: dict[str, list[Path]] = {}
-        for path in place.iterdir():
-            beside.setdefault(path.name.partition(".")[0], []).append(path)
+        beside = grouped((path.name.partition(".")[0], path) for path in place.iterdir())
         found, names = set[Path](), {module}
         while names := names & beside.keys():
             paths = [path for name in names for path in beside.pop(name)]
@@ -166,40 +159,32 @@ def _own(name: str, path: str, folder: str) -> Impl:
         )
     if not re.fullmatch(r"[\w.+-]+", plain):
         raise ValueError("a name is made of letters, digits and _ . + -")
-    for place in _places(folder):
-        if place not in sys.path:
-            sys.path.append(place)  # last, so that the user's modules can't shadow others
-    if path.partition(":")[0].endswith(".py"):  # a file may import its neighbours by name, as a script does
-        files = [os.path.join(place, f"{module.replace('.', os.sep)}.py") for place in sys.path]
-        sys.path += [os.path.dirname(file) for file in files if os.path.isfile(file)][:1]
+    # a file may import its neighbours by name, as a script does
+    neighbours = module.split(".")[:-1] if path.partition(":")[0].endswith(".py") else []
+    for place in _places(folder):  # last, so that the user's modules can't shadow others
+        sys.path += [it for it in (place, os.path.join(place, *neighbours)) if it not in sys.path]
     if module == "kernels" and "#" in attr:
         repository, _, attr = attr.rpartition("#")
         imported = _imported(repository, lambda: _of_repository(repository, folder))
     else:
         imported = _imported(module, lambda: importlib.import_module(module))
-        beside = Path(folder, *module.split("."))
-        for other in filter(Path.exists, (beside.with_suffix(".py"), beside / "__init__.py")):
-            if (found := getattr(imported, "__file__", None)) and os.path.realpath(found) != os.path.realpath(other):
-                warn(f"{module} is {found}, which is found before {other}")
-    file = getattr(imported, "__file__", None)
+    file, here = getattr(imported, "__file__", None), Path(folder, *module.split(".")).with_suffix(".py")
+    if file and here.exists() and not here.samefile(file):
+        warn(f"{module} is {file}, which is found before {here}")
     if not hasattr(imported, attr):
-        where = file or "a part of Python"
-        taken = ", which Python has itself: give yours another name" if module in sys.stdlib_module_names else ""
         near = nearest(attr, vars(imported))
-        raise ValueError(f"module {module} has no attribute {attr!r}; it is {where}{taken}{near}")
+        raise ValueError(f"module {module} has no attribute {attr!r}; it is {file or 'a part of Python'}{near}")
     it = getattr(imported, attr)
     if isinstance(it, nn.Module):
         raise ValueError(f"that is an instance of {type(it).__name__}; name the class, which is built for every case")
-    if (known := _own_paths.get(plain, path)) != path:
-        raise ValueError(f"{plain} is {known} already; give this one another name")
     impl = replace(impls.make(plain, it, limits=_declared(it)), files=_files_of(path, imported, folder))
     if isinstance(it, type):
         _refuse_sizes(it)
     if not (inspect.isroutine(it) or inspect.isclass(it)):  # a partial belongs to the module that names it
         impl = replace(impl, owner=module)
-    if plain not in {i.name for i in impls.registered()} or impls.get(plain).owner != impl.owner:
+    known = {other.name: (other.kernel, other.core, other.layer) for other in impls.registered()}
+    if it not in known.get(plain, ()):
         impls.add(impl)
-    _own_paths[plain] = path
     return impls.get(name)
 
 
@@ -296,55 +281,14 @@ def _why(error: BaseException, module: str) -> str:
     return f"{text}; {package} is {where}" if where and getattr(error, "name", None) == module else text
 
 
-def cpp_compiler() -> str | None:
-    """Return the path of the C++ compiler needed for compiled forms on the CPU; None if missing."""
-    return shutil.which(os.environ.get("CXX", CXX))
-
-
-def skip_of(cell: Cell) -> Skip | None:
-    """Return why a cell can't be measured in general or on this machine; None if it can be tried. A signature that
-    doesn't fit is an error.
-    """
-    if why := cell.impl.refusal(cell.case):
-        return Unsupported(why)
-    if cell.impl.compiled and cell.case.device == "cpu" and cpp_compiler() is None:
-        compiler = os.environ.get("CXX", CXX)
-        return Unsupported(f"compiled forms on the CPU need a C++ compiler, and {compiler} isn't there")
-    return Skip(why) if (why := _uncallable(cell)) else None
-
-
-def _uncallable(cell: Cell) -> str | None:
-    """Return why an implementation's signature doesn't allow the call of a case; None if it does."""
-    impl, case = cell.impl, cell.case
-    if impl.kernel is not None:
-        needed = dict.fromkeys(kernel_options(case.layer_shape, _mask_of(case), training=True))
-        return _misfit(impl.kernel, ["q", "k", "v"], needed)
-    if isinstance(impl.layer, type):
-        inputs = ["x", "x_k"] if case.source == "cross" else ["x"]
-        named = {"padding": case.padded, "cache": case.does.cached, "pages": case.page}
-        given = dict.fromkeys(name for name, used in named.items() if used)
-        forward = impl.layer.forward  # type: ignore[attr-defined]
-        return _misfit(impl.layer, ["shape"], {}) or _misfit(forward, ["self", *inputs], given)
-    return None
-
-
-def _mask_of(case: Case) -> Any:
-    """Return a placeholder where the kernel is passed a mask."""
-    return case.mask if case.padded or case.layer_shape.in_mask else None
-
-
-def _misfit(function: Callable[..., Any], positional: list[str], keywords: dict[str, Any]) -> str | None:
-    try:
-        signature = inspect.signature(function, follow_wrapped=False)
-    except (TypeError, ValueError):  # C functions may have no signature
-        return None
-    try:
-        signature.bind(*positional, **keywords)
-    except TypeError as error:
-        call = ", ".join([*positional, *(f"{name}=..." for name in keywords)])
-        name = getattr(function, "__qualname__", "it")
-        return f"{name}{signature} can't be called as ({call}): {error}"
-    return None
+def unsupported(cell: Cell) -> str | None:
+    """Return why a cell can't be measured in general or on this machine; None if it can be tried."""
+    compiler = os.environ.get("CXX", CXX)
+    if (why := cell.impl.refusal(cell.case)) or not cell.impl.compiled or cell.case.device != "cpu":
+        return why
+    return (
+        None if shutil.which(compiler) else f"compiled forms on the CPU need a C++ compiler, and {compiler} isn't there"
+    )
 
 
 def known() -> str:

@@ -21,14 +21,6 @@ def positive(text: str) -> float:
     return number
 
 
-def whole(text: str) -> int:
-    """Parse an integer; argparse reports errors."""
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-
-
 def count(text: str) -> int:
     """Parse a positive integer; argparse reports errors."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:

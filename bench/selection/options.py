@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,8 +26,9 @@ from ..checks.impl_hash import sources_hash
 from ..terminal import warn
 from ..timing.devices import default_device
 from . import workloads
+from .allocator import ALLOCATORS
 from .choice import impls_named, listed, refuse_absent
-from .errors import UsageError, count, positive, whole
+from .errors import UsageError, count, positive
 
 
 @dataclass(frozen=True)
@@ -90,37 +90,25 @@ def refuse_unused(config: pytest.Config) -> None:
     for name in config.getoption("file_or_dir", []):  # none beside --help
         path = config.invocation_params.dir / name.partition("::")[0]
         if not path.resolve().is_relative_to(CHECKOUT / "bench"):
-            raise UsageError(f"unexpected argument {name!r}: {_meant(name)}")
+            raise UsageError(
+                f"unexpected argument {name!r}: a kernel of your own is named by --impl mine=mine.py:FUNCTION, a sweep by "
+                "--sweep NAME, and several values are joined by commas, as in --T 64,128"
+            )
     given = [*map(str, config.invocation_params.args)]
     refuse_misused(config._parser.optparser, given)
     for option in filter(UNUSED.match, given):
-        how = f"{', '.join(map(spelt, TIMING))} set how cells are timed, `python -m bench check` checks without timing"
+        how = "--cell-time and --processes set how cells are timed, `python -m bench check` checks without timing"
         raise UsageError(f"{option} changes nothing here: {how}, `python -m reports` makes pages and comparisons")
-    own = {it.dest: it.names()[0] for it in config._parser.getgroup("attention").options}
-    others = [name for dest, name in own.items() if name != "--list" and config.getoption(dest)]
-    if config.getoption("attention_list") and others:
-        raise UsageError(f"--list shows everything: leave out {', '.join(others)}")
-
-
-def _meant(word: str) -> str:
-    """Return how an argument that no option takes is given."""
-    if word in SWEEPS:
-        return f"a sweep is named by --sweep {word}"
-    if word.endswith(".py") or ":" in word:
-        name, _, place = word.rpartition("=")
-        module, _, attr = place.partition("::" if "::" in place else ":")
-        return f"a kernel of your own is named by --impl {name or 'mine'}={module}:{attr or 'FUNCTION'}"
-    return "several values are joined by commas, as in --T 64,128"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("attention", "attention-bench")
     for name, (metavar, about) in CELLS.items():
-        group.addoption(f"--{name}", action="append", metavar=metavar, help=about)
+        group.addoption(f"--{name}", action="append" if name == "impl" else "store", metavar=metavar, help=about)
     group.addoption(
         "--smoke", action="store_true", help="measure --impl (default: fused) and sdpa in three small cases"
     )
-    group.addoption("--baseline", action="append", metavar="NAME",
+    group.addoption("--baseline", metavar="NAME",
                     help="implementation that speed-ups are relative to (default: sdpa if you name one of your own, else "
                          "fused, the plain formula)")  # fmt: skip
     group.addoption(
@@ -129,7 +117,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for name, (default, metavar, about) in TIMING.items():
         read = count if isinstance(default, int) else positive
         group.addoption(spelt(name), type=read, metavar=metavar, help=f"{about} (default: {default:g})")
-    group.addoption("--allocator", metavar="NAME",
+    group.addoption("--allocator", choices=ALLOCATORS,
                     help="memory allocator of the worker processes: keep (glibc keeps freed memory; default), system (glibc's "
                          "own settings), tcmalloc, jemalloc")  # fmt: skip
     group.addoption("--list", action="store_true", dest="attention_list",
@@ -138,7 +126,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                     help="show what would be measured and about how long")  # fmt: skip
     group.addoption(
         "--shuffle",
-        type=whole,
+        type=int,
         metavar="SEED",
         help="seed of the random order of timing (default: a new one for every run)",
     )
@@ -165,13 +153,12 @@ def asked(config: pytest.Config) -> dict[str, Any]:
     if config.getoption("smoke"):
         for name in given.keys() & {"sweep", "model", "cases"}:
             raise UsageError(f"--smoke is a sweep itself: leave out --{name}, or leave out --smoke")
-        given |= {"sweep": ["smoke"], "impl": [*(given.get("impl") or ["fused"]), "sdpa"]}
-    for name, values in given.items():
-        narrower = name == "case" and {*listed(values[-1:])} <= {*listed(values[:1])}  # added by a node of a cluster
-        if name != "impl" and len(values) > 1 and not narrower:
-            joined = f", as in --{name} {','.join(values)}" * (name not in ("sweep", "cases", "baseline"))
-            raise UsageError(f"--{name} is given {len(values)} times: give it once{joined}")
-    return {name: value if name == "impl" else value[-1] for name, value in given.items()}
+        given |= {"sweep": "smoke", "impl": [*given.get("impl", ["fused"]), "sdpa"]}
+    if cases := given.get("case"):
+        given["case"] = cases[-1]  # a node of a cluster adds one of those given
+        if not {*listed(cases[-1:])} <= {*listed(cases[:1])}:
+            raise UsageError(f"--case is given {len(cases)} times: give it once")
+    return given
 
 
 def settle_timing(config: pytest.Config, begun: dict[str, float]) -> dict[str, float]:
@@ -286,9 +273,5 @@ def _values(axis: str, text: str) -> tuple[Any, ...]:
 
 def clock_text(seconds: float) -> str:
     """Format a duration: `about 40 s`, `about 3 min`."""
-    if seconds < 90:
-        return f"about {max(1, math.ceil(seconds))} s"
-    for unit, length, most in (("min", 60, 120), ("h", 3600, 48)):
-        if seconds < most * length:
-            return f"about {round(seconds / length)} {unit}"
-    return f"about {seconds / 86400:,.0f} days"
+    length, unit = (1, "s") if seconds < 90 else (60, "min") if seconds < 7200 else (3600, "h")
+    return f"about {max(1, round(seconds / length)):,} {unit}"

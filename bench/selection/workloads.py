@@ -42,9 +42,6 @@ HEADS = {"num_q_heads": "H", "num_kv_heads": "H_kv", "head_dim": "D_h"}
 INTEGERS = {"I32": np.int32, "I64": np.int64}
 """Types of safetensors files."""
 
-WORDS = {"None": "none", "True": "on", "False": "off"}
-"""Values in command-line syntax."""
-
 BATCH = re.compile(r"(\d*)q(\d+k?)(?:(?:s|kv)(\d+k?))?")
 """Part of a batch in vLLM's grammar: number of requests, their new tokens, and all their tokens."""
 
@@ -114,10 +111,15 @@ def _values(axis: str, value: Any) -> tuple[Any, ...]:
         raise ValueError(f"{axis} has no value")
     for it in value if isinstance(value, list) else [value]:
         try:
-            found.append(AXES[axis].read(WORDS.get(repr(it), str(it))))
+            found.append(AXES[axis].read(as_option(it)))
         except ValueError as error:
             raise ValueError(f"{axis}: {it!r} is not {error}") from None
     return tuple(found)
+
+
+def as_option(value: Any) -> str:
+    """Format a value in command-line syntax."""
+    return {"None": "none", "True": "on", "False": "off"}.get(str(value), str(value))
 
 
 def _batches(lines: Sequence[str], folder: Path, left_out: Counter[str]) -> Iterator[Point]:

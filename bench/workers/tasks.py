@@ -21,13 +21,13 @@ from ..cases.accounting import count
 from ..cases.case import Case
 from ..cases.cells import Cell
 from ..cases.counting import least_memory
-from ..cases.outcome import Skip, Unsupported
+from ..cases.outcome import Skip
 from ..checks.afterwards import settle
 from ..checks.gate import Gate
 from ..checks.impl_hash import impl_hash, packages
 from ..checks.problem import keep_expected
 from ..checks.problems import problem_of
-from ..selection.choice import impls_named, place_of, refuse_absent, skip_of
+from ..selection.choice import impls_named, place_of, refuse_absent, unsupported
 from ..selection.errors import UsageError
 from ..timing.caching import check_kernel_caches_nothing, check_no_result_caching
 from ..timing.cell import Built, build, check_built, probe
@@ -115,7 +115,7 @@ class Tasks:
                 unknown[name.partition("=")[0]] = str(error)
                 continue
             of_impl = [Cell(impl, Case(**case)) for case in cases]
-            known[impl.name] = {cell.case.id: str(why) if (why := skip_of(cell)) else None for cell in of_impl}
+            known[impl.name] = {cell.case.id: unsupported(cell) for cell in of_impl}
         return {"cells": known, "unknown": unknown, "fingerprint": fingerprint(), "workloads": software()}
 
     def cases(self, names: list[str], axes: list[Reply], around: list[Reply]) -> Reply:
@@ -123,8 +123,8 @@ class Tasks:
 
         `axes`: those of each case. `around`: axes outside a kernel, for layers without a core alone.
 
-        {"cases": {impl: [{"case", "id"; if it can't be measured, the "outcome" and why: "detail"}, ...]}}, or {"unknown":
-        why an implementation is missing}
+        {"cases": {impl: [{"case", "id", "unsupported": why, or None}, ...]}}, or {"unknown": why an implementation is
+        missing}
         """
         try:
             refuse_absent(axes[0]["device"])
@@ -135,11 +135,9 @@ class Tasks:
         def described(impl: Impl, it: Reply) -> Reply:
             for scope in ("core", "layer"):
                 case = Case.of(**it, scope=scope)
-                if not isinstance(skip := skip_of(Cell(impl, case)), Unsupported):
+                if (why := unsupported(Cell(impl, case))) is None:
                     break
-            return {"case": case.columns(), "id": case.id} | (
-                {"outcome": skip.reason, "detail": str(skip)} if skip else {}
-            )
+            return {"case": case.columns(), "id": case.id, "unsupported": why}
 
         return {"cases": {it.name: [described(it, at) for at in (*axes, *(() if it.core else around))] for it in impls}}
 

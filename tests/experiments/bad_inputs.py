@@ -145,7 +145,7 @@ INPUTS = [
     refused("pb ab --base-impl '[/x]' --head-impl sdpa", 3, r"\[/x\]"),
     refused("bench --benchmark-save=a/b $SMALL --impl sdpa", 4, "benchmark-save: [Mm]ust not contain"),
     refused("bench --benchmark-save= $SMALL --impl sdpa", 4, "benchmark-save: "),
-    refused(f"bench --benchmark-save={'x' * 300} $SMALL --impl sdpa", 4, "too long"),
+    refused(f"bench --benchmark-save={'x' * 300} $SMALL --impl sdpa", 4, "at most 200 bytes"),
     # Pipes, encodings, terminals.
     run(f"bench $CELL --impl sdpa --cell-time 0.2 {NAMED} | head -1; test -e results/*/0003_x.json", 0, ""),
     run("bench --list | head -1", 0, ""),
@@ -238,7 +238,7 @@ INPUTS = [
     refused("ab completion zsh", 3, "takes no arguments"),
     # What would be ignored: the first of two, and what has no effect beside another.
     refused("bench --T 16,32 --case B1-T16-H8-D_h64-float32-cpu --case B1-T32-H8-D_h64-float32-cpu --dry-run", 4,
-            "--case is given 2 times: give it once, as in --case B1-T16"),
+            "--case is given 2 times: give it once"),
     refused("pb ab --self-test 1 --json x.json", 3, "leave out --json"),
     refused("pb sweep --cluster ray --save x --report", 4, "--report does not go with --cluster"),
     refused("bench $SMALL --benchmark-json=x.json", 4, "--benchmark-json=x.json changes nothing here"),
@@ -305,9 +305,8 @@ INPUTS = [
     refused("mkdir dir.py; bench --impl mine=dir.py:f --dry-run", 4, "dir"),
     run("echo 'import functools; own.limits = {\"max_T\": 8}; part = functools.partial(own)' >> mine.py; "
         "bench --impl mine=mine:part $SMALL", 0, "^unsupported: mine: supports T up to 8"),
-    run("echo 'def few(q, k): ...' >> mine.py; bench --impl mine=mine:few $CELL --dry-run", 0, "1 that can't be called$"),
     refused("pb check mine:own --device cuda", 3, "torch finds none here"),
-    refused(f"pb ab {SDPA_OVER_FUSED} --save a/b", 3, "--save 'a/b': must not contain"),
+    refused(f"pb ab {SDPA_OVER_FUSED} --save a/b", 3, "--save 'a/b': a run's name has at most"),
     refused(f"pb ab {SDPA_OVER_FUSED} --json /nowhere/x.json", 3, "can't be written: No such file"),
     refused("git init -q; pb bisect A B --impl mine=mine:own", 3, "unknown revision 'A'"),
     refused("pr export base -o x.csv --as cases", 3, "its ending should be one of .json"),
