@@ -105,15 +105,14 @@ def mark(style: Style, x: float, y: float) -> str:
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Return the positions nearest to the wanted ones with at least `gap` between neighbours, within [low, high] if
-    they fit.
+    """Return positions in the order of the wanted ones and near to them, with at least `gap` between neighbours, within
+    [low, high] if they fit: the mean of the nearest ones that are nowhere lower, and nowhere higher.
     """
-    from scipy.optimize import isotonic_regression  # takes a quarter of a second to import
-
     order, ranks = np.argsort(wanted, kind="stable"), gap * np.arange(len(wanted))
-    nearest = isotonic_regression(np.take(wanted, order) - ranks).x
+    free = np.take(wanted, order) - ranks
+    near = (np.maximum.accumulate(free) + np.minimum.accumulate(free[::-1])[::-1]) / 2
     placed = np.empty(len(wanted))
-    placed[order] = np.maximum(low, np.minimum(nearest, high - ranks[-1])) + ranks
+    placed[order] = np.maximum(low, np.minimum(near, high - ranks[-1])) + ranks
     return [*map(float, placed)]
 
 
