@@ -17,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import impls
 from reports.judging import dispatcher
-from reports.judging.dispatcher import KeyRange, Setting
+from reports.judging.dispatcher import Setting
 
 from .conftest import Suite, run_files
 
@@ -28,7 +28,7 @@ HERE = Setting("cpu", THREADS, "float32", False, "causal", 1, 2, 2, 8, 8, None)
 
 def text(kernel: str = "fused", first: int = 16, last: int = 32, *settings: Setting) -> str:
     run: Any = SimpleNamespace(name="0001_x", date="", commit_id="", machine={"torch": str(torch.__version__)})
-    return dispatcher.module("here", [run], {key: [KeyRange(first, last, kernel)] for key in settings or [HERE]})
+    return dispatcher.module("here", [run], {key: [(first, last, kernel)] for key in settings or [HERE]})
 
 
 def module(folder: Path, source: str) -> ModuleType:

@@ -1,13 +1,11 @@
-"""Recommends implementations: the fastest of each case, those not significantly slower, and crossovers."""
+"""Recommends implementations: the fastest of each case, and those not significantly slower."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stats.ratios import FASTEST, NOT_RESOLVED, TIED, UNKNOWN
+from stats.ratios import FASTEST, NOT_RESOLVED, TIED
 
 from ..reading import words
 from ..reading.axes import KNOWN_AXES, LAYER, axis_names
@@ -16,7 +14,7 @@ from . import findings
 from . import frame as fr
 from . import grid as grids
 from .frame import Row
-from .grid import Case, Grid, Mark
+from .grid import Case, Mark
 
 Layers = Mapping[str, Mapping[str, Any]]
 """Axes of a model's attention layers, by kind."""
@@ -54,7 +52,7 @@ def typed(wanted: Any) -> str:
     return f"{wanted[0]}..{wanted[-1]}" if isinstance(wanted, range) else str(wanted)
 
 
-def read_as(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+def read_as(asked: dict[str, Any]) -> dict[str, Any]:
     """Read `--mode decode --T 64` as `pytest bench/` does: one new token with a cache of 64. Others are unchanged."""
     if asked.get("mode") != "decode" or asked.get("T", 1) == 1 or "T_kv" in asked:
         return asked
@@ -64,29 +62,20 @@ def read_as(asked: Mapping[str, Any]) -> Mapping[str, Any]:
 def advise(every: Sequence[Row], asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return recommendations as a machine-readable table; seconds and bytes.
 
-    `asked` maps axes to values. A number that was not measured is replaced by its measured neighbours, listed in
-    `not_measured`. Implementations that failed the correctness check anywhere in the run are `left_out`.
+    `asked` maps axes to values. Implementations that failed the correctness check anywhere in the run are `left_out`.
 
-    Keys: `asked`; `read_as`, the axes actually used, if `decode` was requested at a T that is the length of its cache;
-    `not_measured`, a list of {axis, asked, nearest}; `left_out`, names; `cells`, one for each case (see `choice`);
-    `crossovers` (see `crossovers`), of all lengths; `page_faults`, a sentence on their cost, or ''; `axes`, those that
-    vary in the run.
+    Keys: `asked`; `left_out`, names; `cells`, one for each case (see `choice`); `page_faults`, a sentence on their cost,
+    or ''; `axes`, those that vary in the run.
 
     Raises:
         RunError: no measured case matches the request; the message lists those available.
     """
-    meant = read_as(asked)
-    rows, not_measured = narrowed(every, meant)
-    along, _ = narrowed(every, {axis: value for axis, value in meant.items() if axis not in ("T", "T_kv")})
-    made, of_all_lengths = map(grids.grid, (rows, along))
+    rows = narrowed(every, asked)
     return {
         "asked": dict(asked),
-        "read_as": {axis: value for axis, value in meant.items() if asked.get(axis) != value},
-        "not_measured": not_measured,
         "left_out": sorted({row["impl"] for row in every if row["wrong"]}),
         "axes": fr.varying(fr.trusted(every)),
-        "cells": [choice(case) for case in made.cases],
-        "crossovers": list(crossovers(of_all_lengths)),
+        "cells": list(map(choice, grids.grid(rows).cases)),
         "page_faults": findings.page_faults(rows),
     }
 
@@ -118,47 +107,15 @@ def choice(case: Case) -> dict[str, Any]:
     return {key: None if value != value else value for key, value in found.items()}
 
 
-def crossovers(grid: Grid) -> Iterator[dict[str, Any]]:
-    """Yield lengths T, between adjacent measured ones, at which the fastest implementation changes; all other axes are
-    equal.
-
-    Both differences are significant; the crossing point, `crosses_at`, is interpolated in log-log.
-    """
-    for along in grid.along("T"):
-        for one, other in pairwise(along):
-            a, b = one.ranked[0], other.ranked[0]
-            first, last = a.row["over"].get(b.impl, UNKNOWN), b.row["over"].get(a.impl, UNKNOWN)
-            if first.faster and last.faster:
-                low, high = one.at["T"], other.at["T"]
-                share = math.log(first.value) / math.log(first.value * last.value)
-                yield {
-                    **{axis: value for axis, value in one.at.items() if axis not in ("T", "T_kv")},
-                    "from": a.impl, "to": b.impl, "crosses_at": low * (high / low) ** share, "between": [low, high],
-                }  # fmt: skip
-
-
-def sentence(crossing: Mapping[str, Any]) -> str:
-    """Format a crossover: 'sdpa overtakes packed near T = 312 (measured at 256 and 1024)'."""
-    low, high = crossing["between"]
-    return f"{crossing['to']} overtakes {crossing['from']} near T = {crossing['crosses_at']:.0f} (measured at {low} and {high})"
-
-
-def narrowed(every: Sequence[Row], asked: Mapping[str, Any]) -> tuple[list[Row], list[dict[str, Any]]]:
-    """Return the matching rows of correct implementations, and their differences from the request. Words are matched
-    before numbers, since they have no neighbours.
-    """
-    rows, missed = fr.trusted(every), []
+def narrowed(every: Sequence[Row], asked: Mapping[str, Any]) -> list[Row]:
+    """Return the matching rows of correct implementations."""
+    rows = fr.trusted(every)
     if not rows:
         raise RunError("no implementation of this run was correct in all of its cases and has a time")
-    for axis in sorted(asked, key=lambda axis: KNOWN_AXES[axis].is_number):
-        wanted, known = asked[axis], sorted({row[axis] for row in rows} - {None})
-        is_range = isinstance(wanted, range)
-        near = [value for value in known if (value in wanted if is_range else value == wanted)]
-        if not near and KNOWN_AXES[axis].is_number and not is_range:
-            near = [v for v in known if v < wanted][-1:] + [v for v in known if v > wanted][:1]
-            missed.append({"axis": axis, "asked": wanted, "nearest": near})
-        if not near:
+    for axis, wanted in asked.items():
+        known = sorted({row[axis] for row in rows} - {None})
+        rows = [row for row in rows if row[axis] in (wanted if isinstance(wanted, range) else [wanted])]
+        if not rows:
             listed = ", ".join(map(words.number, known)) or f"no {axis}"
             raise RunError(f"{axis} = {typed(wanted)} was not measured here; measured: {listed}")
-        rows = [row for row in rows if row[axis] in near]
-    return rows, missed
+    return rows

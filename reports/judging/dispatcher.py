@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import groupby
 from keyword import kwlist
 from pathlib import Path
@@ -20,7 +21,7 @@ from jinja2 import StrictUndefined, Template
 from stats.arguments import as_typed
 from stats.ratios import UNKNOWN, Ratio
 
-from ..reading import fingerprint, units
+from ..reading import fingerprint
 from ..reading.axes import KNOWN_AXES
 from ..reading.runs import Run, RunError
 from ..reading.words import SHORT_DTYPE
@@ -68,15 +69,8 @@ class Setting(NamedTuple):
     """Number of queries; None if equal to that of keys."""
 
 
-class KeyRange(NamedTuple):
-    """Kernel for a range of numbers of keys, both ends included."""
-
-    first: int
-    last: int
-    kernel: str
-    evidence: str = ""
-    """Ratios to SDPA's time at the measured lengths within."""
-
+KeyRange = tuple[int, int, str]
+"""First and last number of keys of a range, and its kernel."""
 
 ByLength = dict[int, dict[str, Ratio]]
 """By number of keys, the ratio of each kernel's time to SDPA's."""
@@ -95,42 +89,29 @@ def emit(path: Path, runs: Sequence[tuple[Run, Sequence[Row]]]) -> str:
         raise RunError(
             f"--emit {path}: give a Python module with a new name, without `flash`, such as attention_here.py"
         )
-    every = measured(runs)
-    known = {
-        setting: by_length
-        for setting, by_length in every.items()
-        if any(over.keys() & choosable(setting.mask) for over in by_length.values())
-    }
-    timed = {name for by_length in every.values() for over in by_length.values() for name in over}
-    faster = {one.kernel for by_length in every.values() for one in key_ranges(by_length, timed)} - kernels().keys()
-    others = f"; faster somewhere, but can't be included: {', '.join(sorted(faster))}" if faster else ""
+    known = measured(runs)
     if not known:
         raise RunError(
             f"no kernel to choose: no case that a call of SDPA can have was measured with {SDPA} and one of "
-            f"{', '.join(kernels())}{others}"
+            f"{', '.join(kernels())}"
         )
-    table = {
-        setting: found
-        for setting, by_length in known.items()
-        if (found := [*key_ranges(by_length, choosable(setting.mask))])
-    }
+    table = {setting: found for setting, by_length in known.items() if (found := [*key_ranges(by_length)])}
     text = module(path.stem, [run for run, _ in runs], table)
     if path.exists() and not path.read_bytes().startswith(text[: text.index("\n")].encode()):
         raise RunError(f"--emit {path}: there is another file of that name; choose another one")
     path.write_text(text, encoding="utf-8")
-    names = ", ".join(sorted({one.kernel for found in table.values() for one in found}))
-    chosen = f"{names} in {len(table)} of {len(known)} settings, else"
-    nothing = "nothing that it can include was shown to be faster than"
-    return f"{path} is written: {chosen if table else nothing} SDPA{others}"
+    names = ", ".join(sorted({kernel for found in table.values() for *_, kernel in found})) or "no kernel"
+    return f"{path} is written: {names} in {len(table)} of {len(known)} settings, else SDPA"
 
 
-def choosable(mask: str) -> list[str]:
-    """Return the selectable implementations: with a boolean mask SDPA's own kernels alone, which like SDPA return 0 for
-    a query without visible keys.
+def _choosable(impl: str, mask: str) -> bool:
+    """Whether an implementation is selectable: with a boolean mask SDPA's own kernels alone, which like SDPA return 0 for a
+    query without visible keys.
     """
-    return [name for name, code in kernels().items() if mask in ("none", "causal") or "**options" in code]
+    return impl in kernels() and (mask in ("none", "causal") or "**options" in kernels()[impl])
 
 
+@cache
 def kernels() -> dict[str, str]:
     """Return the source of each selectable implementation, by name."""
     files = sorted((_TEMPLATES / "kernels").glob(f"*{_SUFFIX}"))
@@ -139,7 +120,7 @@ def kernels() -> dict[str, str]:
 
 def module(name: str, runs: Sequence[Run], table: Mapping[Setting, Sequence[KeyRange]]) -> str:
     """Return the module's source."""
-    chosen = {one.kernel for found in table.values() for one in found}
+    chosen = {kernel for found in table.values() for *_, kernel in found}
     text = (_TEMPLATES / "dispatcher.py.j2").read_text(encoding="utf-8")
     template = Template(
         text, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
@@ -169,7 +150,7 @@ def _provenance(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def measured(runs: Sequence[tuple[Run, Sequence[Row]]]) -> dict[Setting, ByLength]:
-    """Return ratios of all kernels from the runs. Later runs replace earlier ones, and cores the layers around them:
+    """Return ratios of the selectable kernels from the runs. Later runs replace earlier ones, and cores the layers around them:
     projections are equal, so that a layer is faster if its core is.
 
     Raises:
@@ -184,22 +165,23 @@ def measured(runs: Sequence[tuple[Run, Sequence[Row]]]) -> dict[Setting, ByLengt
         for run, rows in runs:
             own: dict[Setting, ByLength] = {}
             for row in rows:
-                compared = row["scope"] == scope and row["impl"] != SDPA and SDPA in row["over"]
-                if compared and (setting := _setting(row, run.machine)):
+                setting = _setting(row, run.machine) if row["scope"] == scope and SDPA in row["over"] else None
+                if setting and _choosable(row["impl"], setting.mask):
                     own.setdefault(setting, {}).setdefault(row["T_kv"], {})[row["impl"]] = row["over"][SDPA]
             for setting, by_length in own.items():
                 found.setdefault(setting, {}).update(by_length)
     return found
 
 
-def key_ranges(by_length: ByLength, candidates: Iterable[str]) -> Iterator[KeyRange]:
-    """Yield ranges in which one of the candidates is probably faster than SDPA and certainly not much slower, choosing the
+def key_ranges(by_length: ByLength) -> Iterator[KeyRange]:
+    """Yield ranges in which one of the kernels is probably faster than SDPA and certainly not much slower, choosing the
     fastest.
 
     Ratios and intervals are interpolated in log-log between measured lengths; beside an unknown one, no kernel is
     chosen.
     """
-    keys, lengths, names = np.arange(min(by_length), max(by_length) + 1), sorted(by_length), sorted(candidates)
+    lengths, names = sorted(by_length), sorted({name for over in by_length.values() for name in over})
+    keys = np.arange(lengths[0], lengths[-1] + 1)
     logs = [np.zeros(keys.shape)]  # of SDPA
     for name in names:
         ratios = np.log([by_length[T].get(name, UNKNOWN) for T in lengths])
@@ -207,11 +189,9 @@ def key_ranges(by_length: ByLength, candidates: Iterable[str]) -> Iterator[KeyRa
         logs.append(np.where(high < math.log1p(MAY_LOSE), value, np.inf))
     fastest = dict(zip(keys.tolist(), np.argmin(logs, axis=0).tolist(), strict=True))
     for index, of in groupby(fastest, fastest.__getitem__):
-        within, name = [*of], names[index - 1]
+        within = [*of]
         if index:
-            known = [f"{units.bounded(*by_length[T][name])} at {T}" for T in lengths if T in within]
-            evidence = f"of SDPA's time: {', '.join(known)}" if known else "interpolated"
-            yield KeyRange(within[0], within[-1], name, evidence)
+            yield within[0], within[-1], names[index - 1]
 
 
 def _setting(row: Row, machine: Mapping[str, Any]) -> Setting | None:

@@ -5,13 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from ..judging import advice, dispatcher
 from ..judging import frame as fr
@@ -19,6 +15,7 @@ from ..judging.advice import Layers
 from ..reading import command, runs, units, words
 from ..reading.axes import KNOWN_AXES, axis_names
 from ..reading.runs import Run, RunError
+from .tables import aligned
 
 _EPILOG = """\
 Any other axis of the run is an option as well, as --window 128. Numbers may be
@@ -28,13 +25,7 @@ ranges: --T 512..8192.
 MOST_RUNS = 200
 """Most runs searched for one that contains the requested cases."""
 
-WIDTH = 80
-"""Least columns of the table, and those without a terminal."""
-
 LONG_DTYPE = {short: name for name, short in words.SHORT_DTYPE.items()}
-
-COLUMNS = {"case": False, "fastest": False, "time": True, "next best": False, "slowdown": True, "verdict": False}
-"""Columns, and whether they are aligned right."""
 
 
 def main(arguments: Sequence[str], layers_of: Callable[[str], Layers]) -> int:
@@ -51,9 +42,10 @@ def _execute(options: argparse.Namespace, arguments: Sequence[str], layers_of: C
     chosen = list(command.several([options.run], command.results(options))) if several else [command.chosen(options)]
     options = _parser().parse_args(arguments)  # the axes of that run are options too
     asked = {axis: value for axis in axis_names() if axis != "model" and (value := getattr(options, axis)) is not None}
+    asked = advice.read_as(asked)
     layers: Layers = layers_of(options.model) if options.model else {"": {}}
     if options.run is None:
-        chosen = [_answering(chosen[0], advice.read_as(asked), layers)]
+        chosen = [_answering(chosen[0], asked, layers)]
     known = [(run, fr.rows_of(run)) for run in chosen]
     found = [
         (kind, run, of)
@@ -69,8 +61,7 @@ def _execute(options: argparse.Namespace, arguments: Sequence[str], layers_of: C
             raise RunError(why)
         command.warn(why)
     if options.emit:
-        rows = [(run, advice.narrowed(of, advice.read_as(asked))[0]) for _, run, of in found]
-        print(dispatcher.emit(options.emit, rows))
+        print(dispatcher.emit(options.emit, [(run, advice.narrowed(of, asked)) for _, run, of in found]))
     else:
         _show(options, chosen[0], {kind: advice.advise(of, asked) for kind, _, of in found})
     return command.FINE
@@ -96,39 +87,22 @@ def _answering(newest: Run, asked: Mapping[str, Any], layers: Layers) -> Run:
             with contextlib.suppress(RunError):
                 every = fr.rows_of(run := runs.read(file))
                 rows = [row for layer in layers.values() for row in advice.of_layer(every, layer, asked)]
-                if not advice.narrowed(rows, asked)[1]:
-                    return run
+                advice.narrowed(rows, asked)
+                return run
     return newest
 
 
 def _print(table: Mapping[str, Any]) -> None:
-    """Print one line per case, then the crossovers."""
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, markup=False)
-    console.width = max(console.width, WIDTH)  # the numbers of a narrower table would be cut
-    if table["read_as"]:
-        console.print(
-            f"decode at T = {(T := advice.typed(table['asked']['T']))}: one new token (T = 1) and a cache of {T} tokens (T_kv)"
-        )
-    for miss in table["not_measured"]:
-        nearest = " and ".join(map(words.number, miss["nearest"]))
-        console.print(f"{miss['axis']} = {words.number(miss['asked'])} was not measured; the nearest: {nearest}")
-    shown = Table(box=None, pad_edge=False)
-    for heading, right in COLUMNS.items():
-        whole = heading not in ("case", "verdict")
-        shown.add_column(heading, justify="right" if right else "left", no_wrap=whole, overflow="fold")
+    """Print one line per case, then remarks."""
+    rows = [["case", "fastest", "time", "next best", "slowdown", "verdict"]]
     for cell in table["cells"]:
         place = words.place({axis: cell[axis] for axis in table["axes"]} or cell, always=[*table["axes"], "T", "H"])
         slower = units.interval(cell["ahead_low"], cell["ahead_high"]) if cell["ahead_low"] else units.MISSING
         following = cell["next_best"] or units.MISSING
-        shown.add_row(place, cell["fastest"], units.seconds(cell["seconds"], 2), following, slower, cell["verdict"])
-    console.print(shown)
-    for crossing in table["crossovers"]:
-        place = words.place(crossing, always=table["axes"])
-        console.print(": ".join(filter(None, [place, advice.sentence(crossing)])))
-    if table["page_faults"]:
-        console.print(table["page_faults"])
+        rows.append([place, cell["fastest"], units.seconds(cell["seconds"], 2), following, slower, cell["verdict"]])
+    print(*aligned(rows), *filter(None, [table["page_faults"]]), sep="\n")
     if table["left_out"]:
-        console.print(f"left out, wrong somewhere in this run: {', '.join(table['left_out'])}")
+        print(f"left out, wrong somewhere in this run: {', '.join(table['left_out'])}")
 
 
 def _parser() -> argparse.ArgumentParser:

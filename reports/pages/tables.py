@@ -116,10 +116,10 @@ def _lines(grid: Grid, columns: Sequence[Column]) -> list[str]:
     tall = max((len(column.heading) for column in columns), default=0)
     heads = [["", "", *(column.heading[i] for column in columns)] for i in range(tall)] or [["", "", "slowdown"]]
     heads[-1][:2] = ["implementation", "mean"]
-    return _aligned([*heads, *rows], " ")
+    return aligned([*heads, *rows], " ")
 
 
-def _aligned(rows: Sequence[Sequence[str]], between: str = "  ") -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], between: str = "  ") -> list[str]:
     """Align columns, the first to the left and the others to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     padded = [
@@ -130,7 +130,7 @@ def _aligned(rows: Sequence[Sequence[str]], between: str = "  ") -> list[str]:
 
 def plain(table: Table) -> str:
     """Return a table with its title and its note, for the terminal."""
-    lines = _aligned([[*table.headings], *map(list, table.rows)])
+    lines = aligned([[*table.headings], *map(list, table.rows)])
     return "\n".join([table.title, *lines, *textwrap.wrap(table.note, WIDTH)])
 
 
@@ -143,7 +143,7 @@ def detailed(grid: Grid) -> str:
     """Return every case's table for the terminal, with the columns that fit."""
     heads = headings(grid)
     while True:
-        tables = [_aligned(_with_refused(case, *of_case(case, heads))) for case in grid.cases]
+        tables = [aligned(_with_refused(case, *of_case(case, heads))) for case in grid.cases]
         if len(heads) == 1 or max(len(line) for lines in tables for line in lines) <= WIDTH:
             break
         heads = heads[:-1]
@@ -193,7 +193,7 @@ def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
     rule = f"|{'|'.join('-' * (w + 2) if i == 0 else '-' * (w + 1) + ':' for i, w in enumerate(widths))}|"
     first, *others = (
-        f"| {line.ljust(sum(widths) + 3 * len(widths) - 3)} |" for line in _aligned([headings, *rows], " | ")
+        f"| {line.ljust(sum(widths) + 3 * len(widths) - 3)} |" for line in aligned([headings, *rows], " | ")
     )
     return "\n".join([first, rule, *others])
 

@@ -26,7 +26,7 @@ import torch
 import impls
 from reports.judging import dispatcher
 from reports.judging import frame as fr
-from reports.judging.dispatcher import SDPA, ByLength, Setting, choosable, key_ranges, measured
+from reports.judging.dispatcher import SDPA, ByLength, Setting, key_ranges, measured
 from reports.reading import command, runs
 from stats.ratios import Ratio
 
@@ -111,9 +111,7 @@ def timed(folder: Path, setting: Setting, T: int, by_length: ByLength, options: 
     here = rows.pop("here")
     over = {other: fr.ratio(here, row) for other, row in rows.items()}
     best = max(over, key=lambda other: over[other].value)
-    chosen = next(
-        (it.kernel for it in key_ranges(by_length, choosable(setting.mask)) if it.first <= T <= it.last), SDPA
-    )
+    chosen = next((kernel for first, last, kernel in key_ranges(by_length) if first <= T <= last), SDPA)
     return Found(here["id"], chosen, best, over[best], over[SDPA], rows[best]["median"])
 
 

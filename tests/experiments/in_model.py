@@ -27,7 +27,7 @@ from bench.cases import decoders, models
 from impls.decoder import _filled
 from reports.judging import dispatcher
 from reports.judging import frame as fr
-from reports.judging.dispatcher import SDPA, ByLength, KeyRange, Setting, choosable, key_ranges
+from reports.judging.dispatcher import SDPA, ByLength, Setting, key_ranges
 from reports.reading import command, runs
 from stats import estimate
 
@@ -70,7 +70,7 @@ def main() -> None:
         names = {SDPA: SDPA, "here": registered(Path(folder) / "here.py")}
         timed_ = {name for by_length in table.values() for over in by_length.values() for name in over}
         for i, kernel in enumerate(sorted(timed_.intersection(dispatcher.kernels()))):
-            always = {setting: [KeyRange(1, 1 << 20, kernel)] for setting in table}
+            always = {setting: [(1, 1 << 20, kernel)] for setting in table}
             path = Path(folder) / f"only_{i}.py"  # transformers takes a name with `flash` in it for one of its own
             path.write_text(dispatcher.module(path.stem, [run for run, _ in rows], always), encoding="utf-8")
             names[kernel] = registered(path)
@@ -119,9 +119,7 @@ def timed(
     best = max(others, key=lambda impl: float(np.median(logs[impl])))
     ratio = estimate.of_replicates(logs[best])
     low, high = ratio.interval(0.05)
-    chosen = next(
-        (it.kernel for it in key_ranges(by_length, choosable(setting.mask)) if it.first <= T <= it.last), SDPA
-    )
+    chosen = next((kernel for first, last, kernel in key_ranges(by_length) if first <= T <= last), SDPA)
     apart = max(float((it - logits[SDPA]).abs().max() / logits[SDPA].abs().max()) for it in logits.values())
     where = f"{name} {MODES[setting.gradients, setting.T]} T={T} {setting.dtype}"
     return Found(where, chosen, best, *np.exp([ratio.mean, low, high]).tolist(), apart)

@@ -20,7 +20,7 @@ def ratio(value: float, width: float = 1.01) -> Ratio:
 
 
 def chosen(by_length: Any) -> list[tuple[int, int, str]]:
-    return [(it.first, it.last, it.kernel) for it in key_ranges(by_length, "ab")]
+    return list(key_ranges(by_length))
 
 
 def test_a_kernel_is_chosen_where_it_is_faster_and_between() -> None:
@@ -78,7 +78,7 @@ def test_the_module_says_where_it_comes_from(as_run: Any, tmp_path: Path, capsys
     ):
         assert expected in about
     assert "('cpu', 2, torch.float32, False, 'causal', 1, 8, 8, 64, 64, None)" in text
-    assert "(64, 256, fused),  # of SDPA's time: 0.500 (0.500 to 0.500) at 64, 0.500 (0.500 to 0.500) at 256" in text
+    assert "(64, 256, fused),\n" in text
     assert "def fused" in text and "def einsum" not in text and "sdpa_kernel" not in text
     assert capsys.readouterr().out == (f"{tmp_path / 'here.py'} is written: fused in 1 of 1 settings, else SDPA\n")
 
