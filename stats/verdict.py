@@ -76,6 +76,7 @@ class Verdict:
 
     word: str
     reason: str
+    """Why there is no verdict, or what contradicts it; or ''."""
     ratio: float = math.nan
     low: float = math.nan
     """Lower end of the ratio's 95 % interval, which lies entirely within the margin for UNCHANGED."""
@@ -135,10 +136,9 @@ def of_effects(
         inherits = impl in wholes and _overlaps(cell, wholes[impl], margin)
         verdicts[impl, case] = _verdict(cell, margin, least, counts[impl] if same_way else testable, inherits)
     for impl, it in found.items():
-        words = Counter(own.word for key, own in verdicts.items() if key[0] == impl)
-        if it.word in (SLIGHT, UNCHANGED) and (word := next(filter(words.get, CHANGED), "")):
-            reason = f"{it.reason} on average; {words[word]} of {counts[impl]} cells {word}"
-            found[impl] = replace(it, word=word, reason=reason)
+        words = {own.word for key, own in verdicts.items() if key[0] == impl}
+        if it.word in (SLIGHT, UNCHANGED) and (changed := [word for word in CHANGED if word in words]):
+            found[impl] = replace(it, word=changed[0])
     return verdicts, found
 
 
@@ -179,9 +179,12 @@ def _verdict(effect: Estimate, margin: float, least: float, among: int, inherits
     needed = estimate.quantile(1 - effect.levels(level)[-1] / 2, effect.df) + estimate.quantile(POWER, effect.df)
     detectable = math.log1p(least) + effect.error * needed
     ratio, low, high = (estimate.exp_or_inf(log) for log in (min(max(effect.mean, low), high), low, high))
-    reason = _reason(word, margin, least, low, high)
-    if len(effect.intervals()) < len(effect.analyses):
-        reason += f"; {CONTRADICTED}"
+    reason = ""
+    if word == INCONCLUSIVE:
+        beyond = low > 1 + least or high < 1 / (1 + least)
+        reason = bound(low, high) + ", not significant at 1 % over all comparisons" * beyond
+    contradicted = CONTRADICTED * (len(effect.intervals()) < len(effect.analyses))
+    reason = "; ".join(filter(None, (reason, contradicted)))
     return Verdict(word, reason, ratio, low, high, estimate.exp_or_inf(detectable) - 1)
 
 
@@ -198,15 +201,3 @@ def _overlaps(cell: Estimate, own: Estimate, margin: float) -> bool:
             of_cell = cell.intervals()[:count][-1]
             return bool(max(low, of_cell[0]) <= min(high, of_cell[1]))
     return False
-
-
-def _reason(word: str, margin: float, least: float, low: float, high: float) -> str:
-    effect, most = (f"{share * 100:.3g} %" for share in (least, margin))
-    return {
-        REGRESSED: f"slower by more than {effect}",
-        IMPROVED: f"faster by more than {effect}",
-        SLIGHT: f"{'slower' if low > 1 else 'faster'}, within the margin of {most}",
-        UNCHANGED: f"shown to be within {most}",
-    }.get(word) or bound(low, high) + ", not significant at 1 % over all comparisons" * (
-        low > 1 + least or high < 1 / (1 + least)
-    )

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 from stats import effects, shares, verdict
@@ -43,12 +42,10 @@ def comparison(path: Path, margin: float | None = None) -> Comparison:
     replicates, kept = data["pairs"], data["margin"] if margin is None else margin
     (logs, workloads, ends), times = effects.of_saved(replicates), _times(replicates)
     judged, implementations = verdict.of_replicates(logs, workloads, ends, kept)
-    each = fmean([replicate["seconds"] for replicate in replicates] or [0.0])
     cells = []
     for cell in data["cells"]:
-        key, result = key_of(cell), Verdict(cell["word"], cell["reason"])
-        if cell["ratio"] is not None:
-            result = _with_reach(judged[key], each * sum(map(math.isfinite, logs[key])))
+        key = key_of(cell)
+        result = Verdict(cell["word"], cell["reason"]) if cell["ratio"] is None else judged[key]
         seconds = [median(times.get((*key, variant), [math.nan])) for variant in (0, 1)]
         before, after = (cell.get(variant) or {} for variant in VARIANTS)
         broken = result.word == verdict.BROKEN or cell.get("failed") == ["head"]
@@ -63,7 +60,6 @@ def comparison(path: Path, margin: float | None = None) -> Comparison:
         commands=[data["command"]],
         implementations=implementations,
         unjudged=verdict.drifted(workloads),
-        neither=len(data["neither"]),
     )
 
 
@@ -74,17 +70,6 @@ def _times(replicates: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], lis
         for replicate in replicates
         for cell, variant, seconds in zip(*(replicate["blocks"][it] for it in ("cell", "side", "seconds")), strict=True)
     )
-
-
-def _with_reach(result: Verdict, spent: float) -> Verdict:
-    """Extend an open verdict by the minimum detectable effect, and the time to halve it: four times `spent` seconds."""
-    if (
-        result.word != verdict.INCONCLUSIVE or not result.detectable < 1
-    ):  # two or three replicates allow no extrapolation
-        return result
-    seen, half = map(shares.percent, (result.detectable, result.detectable / 2))
-    more = f"; {half} would take {4 * spent / 60:,.0f} min" if spent >= 15 else ""
-    return replace(result, reason=f"{result.reason}; minimum detectable effect {seen}{more}")
 
 
 def _notes(

@@ -71,13 +71,9 @@ class Cell:
     """Whether head is wrong, fails or hangs where base does not."""
 
     @property
-    def faulty(self) -> bool:
-        """Whether it is broken or needs more memory."""
-        return self.broken or any(change.worse for change in self.changes)
-
-    @property
     def regressed(self) -> bool:
-        return self.faulty or self.verdict.word == verdict.REGRESSED
+        """Whether it is broken, slower, or needs more memory."""
+        return self.broken or self.verdict.word == verdict.REGRESSED or any(change.worse for change in self.changes)
 
 
 @dataclass(frozen=True)
@@ -98,12 +94,6 @@ class Comparison:
     """Implementations whose code changed; if empty, all are of interest."""
     unjudged: str = ""
     """Why no verdict on the code is possible; or ''."""
-    neither: int = 0
-    """Number of requested cells that neither variant supports."""
-
-    @property
-    def regressed(self) -> list[Cell]:
-        return [cell for cell in self.cells if cell.regressed]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -114,9 +104,9 @@ class Comparison:
     @property
     def code(self) -> int:
         """Exit code: 0 without regressions, 1 with some, 2 if nothing could be judged."""
-        if self.regressed or any(it.word == verdict.REGRESSED for it in self.implementations.values()):
-            return command.REGRESSED
         verdicts = [(cell.impl, cell.verdict) for cell in self.cells] + [*self.implementations.items()]
+        if any(cell.regressed for cell in self.cells) or verdict.REGRESSED in [it.word for _, it in verdicts]:
+            return command.REGRESSED
         words = {it.word for name, it in verdicts if name in (self.of_interest or [name])}
         open_ = verdict.INCONCLUSIVE in words and words.isdisjoint(verdict.SETTLED)
         return command.NOT_JUDGED if self.unjudged or open_ else command.FINE
@@ -240,8 +230,6 @@ def _cell(key: Key, variants: Sequence[_Facts], judged: Verdict | None, other: s
 
 
 def _notes(base: Run, head: Run) -> Iterator[str]:
-    if base.rows == head.rows:
-        yield "base and head hold the same measurements"
     if different := fingerprint.differing(base, head, software=True):
         yield f"compared across versions: {fingerprint.described(different)}"
     if different := fingerprint.environment(base, head):

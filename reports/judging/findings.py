@@ -1,15 +1,15 @@
-"""Findings on disturbances of a run: wrong outputs, page faults, memory outside of tensors, scatter between processes."""
+"""Findings on disturbances of a run: wrong outputs, page faults, scatter between processes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from stats import estimate, shares
+from stats.estimate import grouped
 
 from ..reading import units, words
 from . import frame as fr
 from .frame import Row
-from .grid import slowdown
 
 PART = 0.10
 """Share of a call's time in page faults from which on they are mentioned."""
@@ -17,15 +17,10 @@ PART = 0.10
 KEEPING = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184 (--allocator keep) or tcmalloc"
 """Settings with which a program keeps its pages."""
 
-UNEXPLAINED, TIMES = 8 * 2**20, 1.6
-"""Bytes by which a process may grow beyond torch's allocations, and the ratio allowed: libraries pack matrices, and
-malloc rounds and caches memory.
-"""
-
 
 def wrong(rows: Iterable[Row], skipped: Iterable[Row]) -> list[str]:
     """Return a warning for every implementation that failed the correctness check, with its first failure."""
-    found = fr.grouped((cell for cell in skipped if cell["reason"] == "wrong"), "impl")
+    found = grouped((cell["impl"], cell) for cell in skipped if cell["reason"] == "wrong")
     measured = {row["impl"] for row in rows}
     return [
         f"{name} {words.WRONG} did not pass the correctness check in {words.plural(len(cells), 'cell')}: {cells[0]['detail']}."
@@ -47,39 +42,15 @@ def page_faults(rows: Iterable[Row]) -> str:
     if not faulting:
         return ""
     most = max(faulting, key=lambda row: row["fresh"] - row["kept"])
-    fastest = fr.ranked(row for row in usable if row["id"] == most["id"])[0]
-    times = [units.seconds(most[way]) for way in ("kept", "fresh")]
-    text = (
-        f"With glibc's own settings {most['impl']} takes {times[1]} at {words.place(most, always=fr.varying(usable))}, of "
-        f"which {shares.percent(1 - most['kept'] / most['fresh'])} are page faults. With {KEEPING} it takes {times[0]}"
-    )
-    if fastest["impl"] != most["impl"]:
-        own = fr.ratio(most, fastest).value  # as in the tables; that with the other settings follows from the medians
-        kept, fresh = (own * most[way] / most["median"] * fastest["median"] / fastest[way] for way in ("kept", "fresh"))
-        instead = f"is {slowdown(kept)}× instead of" if kept > 1 else "is gone: it was"
-        text += f", and {fastest['impl']}'s lead {instead} {slowdown(fresh)}×"
-    return f"{text}."
-
-
-def hidden_memory(rows: Sequence[Row]) -> str:
-    """Name the cell whose process grew most beyond torch's allocations; '' if none grew by more than is usual."""
-    beyond = [
-        row for row in rows if row["peak_rss_bytes"] > max(row["peak_bytes"] + UNEXPLAINED, row["peak_bytes"] * TIMES)
-    ]
-    if not beyond:
-        return ""
-    most = max(beyond, key=lambda row: row["peak_rss_bytes"] - row["peak_bytes"])
+    kept, fresh = (units.seconds(most[way]) for way in ("kept", "fresh"))
     return (
-        f"In {words.plural(len(beyond), 'cell')} a call took more memory than its tensors, most {most['impl']} at "
-        f"{words.place(most, always=fr.varying(rows))}: the process grew by {units.memory(most['peak_rss_bytes'])}, of "
-        f"which tensors take {units.memory(most['peak_bytes'])}."
+        f"With glibc's own settings {most['impl']} takes {fresh} at {words.place(most, always=fr.varying(usable))}, of which "
+        f"{shares.percent(1 - most['kept'] / most['fresh'])} are page faults. With {KEEPING} it takes {kept}."
     )
 
 
 def between_processes(rows: Sequence[Row]) -> str:
-    """Tell how far processes move a ratio, which its interval includes, and whether that was estimated."""
-    usual = shares.percent(estimate.BETWEEN_PROCESSES)
-    several = any(row["processes"] > 1 for row in rows)
-    how = f"estimated from this run, with {usual} as prior" if several else "assumed, since there is one process"
-    found = shares.percent(rows[0]["between_processes"]) if rows else usual
-    return f"Intervals include the variation between processes: {found} (standard deviation; {how})."
+    """Tell how far processes move a ratio, which its interval includes."""
+    usual = estimate.BETWEEN_PROCESSES
+    found, prior = map(shares.percent, (rows[0]["between_processes"] if rows else usual, usual))
+    return f"Intervals include the variation between processes: {found} (standard deviation; prior {prior})."

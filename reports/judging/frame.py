@@ -95,11 +95,6 @@ def samples_of(row: Row) -> Samples:
     return Samples(row["stats"]["data"], *places)
 
 
-def grouped(rows: Iterable[Row], column: str) -> dict[str, list[Row]]:
-    """Group rows, or skipped cells, by the values of a column."""
-    return estimate.grouped((row[column], row) for row in rows)
-
-
 def varying(rows: Sequence[Row]) -> list[str]:
     """Return the axes with more than one value, except those that follow from others, including head widths from the
     number of heads, heads from a model, masks from modes, and lengths from the requests of a batch. Models with

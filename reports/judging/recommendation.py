@@ -3,42 +3,25 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 from stats import conditions, shares
 from stats.estimate import grouped
-from stats.ratios import FASTEST, NOT_RESOLVED, SLOWER
+from stats.ratios import FASTEST, NOT_RESOLVED
 
 from ..reading import units, words
-from ..reading.axes import length_axes
 from ..reading.runs import Run
 from . import frame as fr
 from .grid import Case, Grid, mean_slowdown, slowdown
 from .steps import OF_MODELS
-
-KNOWN_WELL = 0.03
-"""Half-width of an interval, as a share, that is precise enough."""
-
-ADVISED_PROCESSES = 5
 
 LEANER = 1.25
 """Ratio of memory from which on it is mentioned, and decides between implementations that are tied in time."""
 
 MOST_PARTS = 3
 """Most parts along an axis in one sentence."""
-
-
-@dataclass(frozen=True)
-class Trust:
-    """Confidence in the ratios, in sentences; and the command that would improve it, if any."""
-
-    reasons: tuple[str, ...]
-    command: str
 
 
 def headline(grid: Grid, baseline: str) -> str:
@@ -55,7 +38,7 @@ def headline(grid: Grid, baseline: str) -> str:
         text = "; ".join(parts)
         return f"{text[0].upper()}{text[1:]}."
     if 3 * len(best) >= 2 * len(cases):
-        return f"{_use(name, grid, best, baseline)}{_exceptions(name, cases)}"
+        return _use(name, grid, best, baseline)
     if 2 * _open(cases) >= len(cases):
         return f"No recommendation yet: {_not_resolved(cases)}."
     named = words.listing(f"{it} in {n}" for it, n in _best(cases).most_common())
@@ -76,40 +59,28 @@ def _not_resolved(cases: Sequence[Case]) -> str:
     return f"{_open(cases)} of {words.plural(len(cases), 'case')} not resolved"
 
 
-def own(grid: Grid, wrong: Collection[str]) -> Iterator[str]:
-    """Yield results of the user's own correct implementations: 'mine: 1.3× the time of the fastest, on average over 6
-    of 6 cases'.
-    """
-    for name in grid.impls:
-        if name in grid.own and name not in wrong:
-            mean, count = mean_slowdown(name, grid.cases), grid.count(name)
-            text = f"{slowdown(mean)}× the time of the fastest, on average over {count} of" if count else "no time in"
-            yield f"{name}: {text} {words.plural(len(grid.cases), 'case')}."
+def own(grid: Grid, wrong: frozenset[str]) -> Iterator[str]:
+    """Yield results of the user's own correct implementations: 'mine: mean slowdown 1.3 (6/12).'"""
+    return (f"{name}: mean slowdown {grid.mean_text(name)}." for name in grid.impls if name in grid.own - wrong)
 
 
-def trust(run: Run, grid: Grid) -> Trust:
+def trust(run: Run, grid: Grid) -> list[str]:
     """Assess confidence from the intervals of the second fastest, the number of processes, and disturbances."""
     marks = [mark for case in grid.cases for mark in case.ranked]
     fewest = min((int(it.row["processes"]) for it in marks), default=0)
     known = [it.high / it.low for case in grid.judged for it in case.ranked[1:2] if it.low > 0]
     wide = median(known or [math.inf])
-    half = wide**0.5 - 1
-    how = NOT_RESOLVED if shares.too_wide(1, wide) else f"known to ± {shares.varied(half)} (95 %)"
+    how = NOT_RESOLVED if shares.too_wide(1, wide) else f"known to ± {shares.percent(wide**0.5 - 1)} (95 %)"
     reasons = [
         f"ratios are {how}" if known else "no ratio has an interval",
         "one process a cell" if fewest < 2 else f"{fewest} processes a cell",
         _open(grid.judged) and _not_resolved(grid.judged),
-        run.wrong and f"left out, wrong somewhere: {words.listing(sorted(run.wrong))}",
-        not run.complete and "the run is not complete",
         any(it.row.get("device") == "cuda" for it in marks) and "times on CUDA are unverified on a GPU",
         conditions.disturbed(run.rows),
         run.drift > conditions.DRIFT
-        and f"meanwhile the reference workload's time varied by {shares.varied(run.drift)}",
+        and f"meanwhile the reference workload's time varied by {shares.percent(run.drift)}",
     ]
-    settled = half <= KNOWN_WELL and fewest >= 3 and not _open(grid.judged)
-    kept = re.sub(r" --processes[ =]\S+", "", run.command)
-    more = f"{kept} --processes {ADVISED_PROCESSES}" if kept and fewest < ADVISED_PROCESSES and not settled else ""
-    return Trust(tuple(map(str, filter(None, reasons))), more)
+    return [*map(str, filter(None, reasons))]
 
 
 def _peak(case: Case, name: str) -> float:
@@ -190,29 +161,16 @@ def _memory(name: str, other: str, than: str, cases: Sequence[Case], before: str
             yield f"{slowdown(max(less, 1 / less))}× {'less' if less > 1 else 'more'} memory{than}{where}"
 
 
-def _exceptions(name: str, cases: Sequence[Case]) -> str:
-    """Return ' Exceptions: 3 cases slower, 1 case not resolved; at H = 1, T = 64, bf16 packed is 1.2× faster.'"""
-    states = Counter(mark.state for mark in (case.mark(name) for case in cases) if not mark.best)
-    counts = ", ".join(f"{words.plural(n, 'case')} {state.replace('_', ' ')}" for state, n in states.items())
-    slower = [case for case in cases if case.mark(name).state == SLOWER]
-    worst = max(slower, key=lambda case: case.mark(name).slowdown, default=None)
-    most = worst and f"; at {worst.place} {worst.ranked[0].impl} is {slowdown(worst.mark(name).slowdown)}× faster"
-    return f" Exceptions: {counts}{most or ''}."
-
-
 def _along(cases: Sequence[Case], axis: str) -> list[str]:
-    """Return for each value of an axis, or range of lengths with one result, 'at T = 64, use sdpa (fastest)'; an empty
-    list if nothing is fastest or tied at one of the values.
+    """Return for each implementation and its values of an axis 'with T = 64 and T = 256, use sdpa (fastest)'; an empty list
+    if nothing is fastest or tied at one of the values.
     """
-    picked = {value: _pick(of) for value, of in grouped((case.at[axis], case) for case in cases).items()}
-    on_a_line = axis in length_axes() and None not in picked
-    if not all(case.mark(picked[case.at[axis]]).best for case in cases):
-        return []
+    at = grouped((case.at[axis], case) for case in cases)
     parts = []
-    for _, of in groupby(sorted(picked) if on_a_line else picked, picked.__getitem__ if on_a_line else None):
-        first, *others = of
-        at, name = words.value(axis, first, equals=" = "), picked[first]
-        where = f"from {at} to {words.number(others[-1])}" if others else f"{'at' if on_a_line else 'with'} {at}"
-        how = _how(name, [case for case in cases if case.at[axis] in (first, *others)])
-        parts.append(f"{where}, use {name} ({how})")
+    for name, values in grouped((_pick(of), value) for value, of in at.items()).items():
+        of = [case for value in values for case in at[value]]
+        if not all(case.mark(name).best for case in of):
+            return []
+        where = words.listing((words.value(axis, value, equals=" = ") for value in values), most=len(values))
+        parts.append(f"with {where}, use {name} ({_how(name, of)})")
     return parts

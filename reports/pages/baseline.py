@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from stats.arguments import as_typed
 
 from ..judging.comparison import compare
-from ..reading import baseline_file, command, fingerprint, runs
+from ..reading import baseline_file, command, runs
 from ..reading.baseline_file import Baseline, Entry
 from ..reading.runs import Run, RunError
 from .comparison_text import counted, headline
@@ -65,9 +65,6 @@ def _objections(run: Run, before: Baseline | None) -> Iterator[str]:
         current = runs.read(before.path)
     except RunError:
         yield f"the current one, {before.current.run}, can't be read, so nothing can be compared"
-        return
-    if other := fingerprint.differing(current, run):
-        yield f"{current.name} is of another machine: {fingerprint.described(other)}"
         return
     this = compare(current, run)
     if this.code != command.FINE:

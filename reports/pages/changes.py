@@ -47,8 +47,7 @@ def of_cells(cells: Sequence[Cell], margin: str = "") -> Changes:
 
 def _row(cell: Cell, shared: Container[str]) -> tuple[Cell, str, str, str]:
     found, line = cell.verdict, columns(cell)
-    plain = found.word in (verdict.UNCHANGED, *verdict.CHANGED) and verdict.CONTRADICTED not in found.reason
-    why = "" if (plain or found.reason in shared) and not cell.changes else line["why"]
+    why = "" if found.reason in shared and not cell.changes else line["why"]
     kind = "worse" if cell.regressed else "better" if found.word == verdict.IMPROVED else "still"
     return cell, line["change"], kind, why
 

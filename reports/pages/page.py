@@ -95,7 +95,7 @@ def _lead(this: Report) -> list[str]:
     """Return how fast the user's own implementations are, and what limits confidence."""
     lines = list(recommendation.own(this.grid, this.run.wrong))
     if this.grid.judged:
-        reasons = "; ".join(this.trust.reasons)
+        reasons = "; ".join(this.trust)
         lines.append(f"{reasons[0].upper()}{reasons[1:]}.")
     return lines
 
@@ -110,7 +110,8 @@ def _notices(this: Report) -> Iterator[str]:
 def summary(this: Report) -> str:
     """Return headline, grid, every case's table, published times and skipped cells, as Markdown."""
     run, grid = this.run, this.grid
-    lines = [this.headline, *_lead(this), *findings.wrong(this.rows, run.skipped), *this.findings]
+    lines = [this.headline, *_lead(this), *findings.wrong(this.rows, run.skipped)]
+    lines += [this.page_faults] * bool(this.page_faults)
     parts = [f"# {escape(run.name)}", *map(escape, lines)]
     parts += [escape(tables.key(grid)), tables.of_runs(grid)] if grid.cases else []
     heads = tables.headings(grid)

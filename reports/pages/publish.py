@@ -81,7 +81,7 @@ def _section(run: Run) -> Iterator[str]:
     this = report(run)
     yield f"## {escape(run.sweep or run.name)}"
     yield paragraph(f"**{escape(this.headline)}**")
-    yield paragraph(f"{escape('; '.join(this.trust.reasons))}.")
+    yield paragraph(f"{escape('; '.join(this.trust))}.")
     commit = f"commit {run.commit_id or 'unknown'}"
     where = f"{escape(fingerprint.line(run.machine))} · {run.date[:10]} · {commit} · `{run.command}`"
     yield paragraph(where)

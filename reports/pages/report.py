@@ -9,7 +9,6 @@ from ..judging import findings, grid, recommendation
 from ..judging import frame as fr
 from ..judging.frame import Row
 from ..judging.grid import Grid
-from ..judging.recommendation import Trust
 from ..reading.runs import Run
 
 
@@ -20,8 +19,9 @@ class Report:
     grid: Grid
     palette: Palette
     headline: str
-    trust: Trust
-    findings: list[str]
+    trust: list[str]
+    """What confidence in the ratios follows from."""
+    page_faults: str
 
 
 def report(run: Run) -> Report:
@@ -35,5 +35,5 @@ def report(run: Run) -> Report:
         Palette(run.registry),
         headline,
         recommendation.trust(run, made),
-        [*filter(None, [findings.page_faults(rows), findings.hidden_memory(rows)])],
+        findings.page_faults(rows),
     )

@@ -82,7 +82,7 @@ def test_regressions_come_first_in_every_format(saved: Any, tmp_path: Path, caps
     of_cells = "of 4 cells 2 REGRESSED, 1 NEW, 1 UNCHANGED within 1 % (main (0123456789) → x)"
     answer = f"Something regressed: of 2 timed implementations 1 REGRESSED, 1 UNCHANGED; {of_cells}"
     assert " ".join(out.split()).endswith(answer)
-    assert re.search(r"REGRESSED +sdpa T32\n +\+35\.\d % \(.*\); slower by", out)
+    assert re.search(r"REGRESSED +sdpa T32\n +\+35\.\d % \(.*\)", out)
     assert "1.00 ms → 2.00 ms" in out and "note: 0 of 12 runs" in out and "note: torch: 2.12 → 2.13" in out
     assert "fused T16" not in out and f"1 UNCHANGED more: `python -m reports compare {file} --all` lists them\n" in out
     data = json.loads((tmp_path / "x.json").read_text())
@@ -141,17 +141,6 @@ def test_regressed_implementations_are_named(saved: Any) -> None:
     assert found.code == 1 and summary(found).startswith("Memory regressed: 1 IMPROVED; 1 cell with more memory ")
     data["cells"][0] |= {"word": "BROKEN", "ratio": None, "failed": ["head"], "head": None}
     assert summary(ab_file.comparison(saved(data))).startswith("Something is broken: 1 BROKEN")
-
-
-def test_an_inconclusive_cell_states_the_time_to_detect_a_smaller_change(saved: Any) -> None:
-    cell = of(saved, {("sdpa", "T16"): noisy(0.0, 0.05)}).cells[0]
-    seen, aim, minutes = re.search(
-        r"; minimum detectable effect ([\d.]+) %; ([\d.]+) % would take (\d+) min$", cell.verdict.reason
-    ).groups()  # type: ignore[union-attr]
-    assert float(seen) == pytest.approx(100 * cell.verdict.detectable, abs=1) and float(aim) == pytest.approx(
-        float(seen) / 2, rel=0.05
-    )
-    assert int(minutes) == round(8 * 4 / 60 * 4)
 
 
 def test_machine_drift_voids_the_verdict(saved: Any) -> None:

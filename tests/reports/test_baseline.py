@@ -79,7 +79,10 @@ def test_compare_with_one_run_uses_the_baseline(saved: Path, results: Path, base
     ("changes", "told"),
     [
         ({"complete": False}, "it is not complete"),
-        ({"machine_info": {**synthetic.MACHINE, "cores": 64}}, "0001_first is of another machine: cores (2, then 64)"),
+        (
+            {"machine_info": {**synthetic.MACHINE, "cores": 64}},
+            "It could not be judged; another machine: cores (2, then 64)",
+        ),
         ({"extra": {"peak_bytes": 2**22}}, "Memory regressed: "),
         ({"wrong": "sdpa"}, "Something is broken: sdpa is wrong in 4 of 4 cells"),
         ({"slower": dict.fromkeys(tracked.IMPLS, 2.0)}, "It could not be judged; all code"),

@@ -13,7 +13,6 @@ from synthetic_runs import COSTS, Noise
 
 from reports.judging import frame as fr
 from reports.judging import grid as grids
-from reports.judging import recommendation
 from reports.pages import page, publish
 from reports.pages.report import report
 from reports.reading.runs import Run
@@ -34,7 +33,7 @@ def injected(
 def first_screen(data: dict[str, Any], as_run: Any) -> tuple[str, str]:
     """Return the headline and its confidence."""
     this = report(as_run(data))
-    return this.headline, "; ".join(this.trust.reasons)
+    return this.headline, "; ".join(this.trust)
 
 
 def test_one_clear_winner_is_named(as_run: Any) -> None:
@@ -55,33 +54,15 @@ def test_machine_drift_widens_the_intervals_and_is_reported(as_run: Any) -> None
 
 def test_a_kernel_that_was_wrong_is_never_advised(as_run: Any) -> None:
     skipped = [{"impl": "linear", "id": "B1", "reason": "wrong", "detail": "error 0.3 exceeds its bound"}]
-    headline, trust = first_screen(injected(0, {"linear": 0.5, "sdpa": 1.0}, skipped=skipped), as_run)
-    assert headline.startswith("Use sdpa: fastest in both cases") and "left out, wrong somewhere: linear" in trust
+    headline, _ = first_screen(injected(0, {"linear": 0.5, "sdpa": 1.0}, skipped=skipped), as_run)
+    assert headline.startswith("Use sdpa: fastest in both cases")
 
 
 def test_a_fastest_that_changes_with_the_length_is_reported_by_length(as_run: Any) -> None:
     data = injected(0, {"packed": 1.0}, T=(64,))
     data["benchmarks"] += injected(0, {"sdpa": 1.0}, T=(256, 1024))["benchmarks"]
     headline, _ = first_screen(data, as_run)
-    assert headline == "At T = 64, use packed (fastest); from T = 256 to 1024, use sdpa (fastest)."
-
-
-USUAL = ("sdpa", ratios.FASTEST, ratios.SLOWER, 2.0)
-"""The implementation that is listed first in a case, the states of both, and how much slower the other one is."""
-
-
-def test_exceptions_are_the_cases_in_which_it_is_slower() -> None:
-    leads = [USUAL] * 4 + [("packed", ratios.FASTEST, ratios.SLOWER, 1.05), ("packed", *[ratios.NOT_RESOLVED] * 2, 1.8)]
-    says = "fastest in 4 of 6 cases. Exceptions: 1 case slower, 1 case not resolved; at T = 192, fp32 packed is 1.05× faster."
-    row = {"over": {}, "impl": "sdpa", "samples": None, "peak_bytes": float("nan")}
-    cases = []
-    for i, (first, state, other_state, slower) in enumerate(leads):
-        second = {"sdpa": "packed", "packed": "sdpa"}[first]
-        both = grids.Mark(first, state, 1.0, row=row), grids.Mark(second, other_state, slower, 1.0, row=row)
-        at = {"T": 64 * (1 + i // 2), "dtype": ("float32", "bfloat16")[i % 2]}
-        cases.append(grids.Case(str(i), at, "", {mark.impl: mark for mark in both}))
-    made = grids.Grid(cases, ["sdpa", "packed"], ["T", "dtype"])
-    assert recommendation.headline(made, "") == f"Use sdpa: {says}"
+    assert headline == "With T = 64, use packed (fastest); with T = 256 and T = 1024, use sdpa (fastest)."
 
 
 @pytest.mark.parametrize(("lean", "other", "why"), [
@@ -99,8 +80,7 @@ def test_memory_decides_between_two_that_are_tied(as_run: Any, lean: str, other:
 def test_without_intervals_there_is_no_recommendation(tiny: Run) -> None:
     this = report(tiny)
     assert this.headline == "No recommendation yet: 3 of 3 cases not resolved."
-    assert "no ratio has an interval" in this.trust.reasons
-    assert this.trust.command == "pytest bench/ --benchmark-save=x --processes 5"
+    assert "no ratio has an interval" in this.trust and "one process a cell" in this.trust
 
 
 def test_the_mean_is_the_geometric_one_over_the_fastest_of_each_case(as_run: Any) -> None:
