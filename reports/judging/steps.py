@@ -21,9 +21,6 @@ OF_MODELS = ("block", "model")
 AROUND = ("scope", "model", "d_model", "window")
 """Axes in which a core differs from the block that contains it, whose own windows are a column."""
 
-SLOWER_INSIDE = 1.25
-"""Ratio of a core's slow-down inside a block to the baseline's from which on it explains a step."""
-
 
 @dataclass(frozen=True)
 class Step:
@@ -47,8 +44,6 @@ class Step:
     """Measured ratio of the step to the baseline implementation's."""
     predicted: Ratio = UNKNOWN
     """Predicted ratio, from the baseline's share and the ratio of the cores called alone."""
-    slower_inside: float = 1.0
-    """Growth of the core's time inside the block, relative to the baseline's growth."""
 
     @property
     def inside(self) -> float:
@@ -65,17 +60,6 @@ class Step:
     def whole_share(self) -> float:
         """Share of the cores in the step of the whole model."""
         return self.inside * self.depth / self.whole
-
-    @property
-    def disagreement(self) -> str:
-        """The likely reason if the intervals of prediction and measurement don't overlap; '' if they do."""
-        if not (self.measured.low > self.predicted.high or self.predicted.low > self.measured.high):
-            return ""
-        if 1 / SLOWER_INSIDE < self.slower_inside < SLOWER_INSIDE:
-            return "outside the core: copies of its inputs, a mask for each block, or the allocator"
-        if self.slower_inside > 1:
-            return f"the core is {self.slower_inside:.2g}× as slow inside as alone: strided or cold inputs"
-        return f"the core is {1 / self.slower_inside:.2g}× as fast inside as alone"
 
 
 def steps(every: Sequence[Row], baseline: str) -> list[Step]:
@@ -115,16 +99,13 @@ def _step(row: Row, axes: list[str], base: Row | None, cores: list[Row], base_co
     at = {axis: row[axis] for axis in dict.fromkeys((*axes, "T_kv")) if axis != "T_kv" or row["T_kv"] != row["T"]}
     hot, cold = (fmean(core.get(name) or math.nan for core in cores or [{}]) for name in ("median", "cold_s"))
     measured = predicted = UNKNOWN
-    slower_inside = 1.0
     if base:
         measured = fr.ratio(row, base)
         if cores and base_cores:
-            alone = _together(cores, base_cores)
-            predicted = _predicted(_share(base), alone)
-            slower_inside = row["parts_s"]["core"] / base["parts_s"]["core"] / alone.value
+            predicted = _predicted(_share(base), _together(cores, base_cores))
     return Step(
         row["impl"], words.place(at, always=at), row["median"], row["parts_s"], _share(row), int(row["blocks"]),
-        int(row["depth"]), hot, cold, measured, predicted, slower_inside,
+        int(row["depth"]), hot, cold, measured, predicted,
     )  # fmt: skip
 
 

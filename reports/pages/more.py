@@ -94,17 +94,13 @@ def of_steps(run: Run, rows: Sequence[Row]) -> list[Table]:
 
 
 def _step(found: list[Step], baseline: str) -> Table:
-    rows = [
-        (it.impl, it.place, units.seconds(it.seconds), _part(it.share), *_effect(it, baseline), it.disagreement)
-        for it in found
-    ]
+    rows = [(it.impl, it.place, units.seconds(it.seconds), _part(it.share), *_effect(it, baseline)) for it in found]
     note = (
         f"Predicted and measured: time of the step over that with {baseline}, with 95 % intervals. Predicted from the "
-        f"share of {baseline}'s core and the ratio of the cores called alone; if the intervals don't overlap, a "
-        "likely reason is given."
+        f"share of {baseline}'s core and the ratio of the cores called alone."
     )
-    heads = ("implementation", "case", "step", "core's share", "predicted", "measured", "likely reason")
-    return Table("Attention in a model's step", heads, rows, note, ("likely reason",), True)
+    heads = ("implementation", "case", "step", "core's share", "predicted", "measured")
+    return Table("Attention in a model's step", heads, rows, note, by_case=True)
 
 
 def _effect(step: Step, baseline: str) -> list[str]:
