@@ -201,7 +201,6 @@ def counted(this: Comparison) -> str:
         "with more memory": sum(change.worse for change in changes),
         "with another kernel": sum(change.what == "kernel" for change in changes),
         "with another error": sum(change.what == "error" for change in changes),
-        "that neither variant supports": this.neither,
     }
     more = [f"{plural(count, 'cell')} {part}" for part, count in numbers.items() if count]
     return "; ".join([*([this.unjudged] if this.unjudged else []), counts, *more])

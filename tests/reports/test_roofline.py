@@ -80,4 +80,4 @@ def test_a_gpu_has_columns_of_its_own_and_its_times_are_called_unverified(as_run
     said = dict(zip(heads, row, strict=True))
     columns = ("TFLOP/s", "device only", "launches", "of peak")
     assert [said[column] for column in columns] == ["495", "750 ms", "25.0 %", "50.0 %"]
-    assert "times on CUDA are unverified on a GPU" in made.trust.reasons
+    assert "times on CUDA are unverified on a GPU" in made.trust
