@@ -44,6 +44,8 @@ def test_a_record_that_names_a_model_has_its_heads(tmp_path: Path) -> None:
     assert [(it.H, it.H_kv, it.D_h, it.T, it.scope) for it in found] == [
         (12, 12, 64, 64, "layer"), (16, 8, 128, 32, "core"), (12, 12, 64, 32, "core"),
     ]  # fmt: skip
+    with pytest.raises(UsageError, match=r"^--model gpt3: unknown; known: .*; did you mean gpt2"):
+        cases(tmp_path, "own.json", '[{"model": "gpt3"}]')
 
 
 def test_batches_of_vllm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,6 +124,13 @@ def test_workloads_of_flashinfer_bench(tmp_path: Path, capsys: pytest.CaptureFix
         assert what in said
 
 
+EMPTY = {
+    "definition": "gqa_paged_decode_h1_kv1_d8_ps1",
+    "workload": {"axes": {"len_indptr": 1, "num_kv_indices": 4}, "inputs": {}},
+}
+"""A batch of no requests."""
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -136,6 +145,7 @@ def test_workloads_of_flashinfer_bench(tmp_path: Path, capsys: pytest.CaptureFix
         ("T,H\n16,2,3\n", "a line has more values than columns"),
         ("nothing\n", "no case that can be measured; .*1 × a line that is not a batch"),
         (jsonl({"definition": "gemm_n1_k1", "workload": {}}), "no case that can be measured; .*gemm_n1_k1"),
+        (jsonl(EMPTY), "integer division or modulo by zero"),
     ],
 )
 def test_a_file_without_cases(content: str, says: str, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def read(path: Path) -> tuple[dict[str, Point], list[str]]:
         points = list(_reader(records)(records or text.splitlines(), path.parent, left_out))
     except KeyError as error:
         raise UsageError(f"--cases {path}: a record has no {error}") from None
-    except (OSError, ValueError, TypeError, AttributeError, OverflowError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
         raise UsageError(f"--cases {path}: {getattr(error, 'strerror', None) or error}") from None
     notes = [f"--cases {path}: {count} × {what}" for what, count in left_out.items()]
     if not points:
@@ -110,8 +110,9 @@ def _values(axis: str, value: Any) -> tuple[Any, ...]:
     if value == []:
         raise ValueError(f"{axis} has no value")
     for it in value if isinstance(value, list) else [value]:
-        try:
-            found.append(AXES[axis].read(as_option(it)))
+        word = as_option(it)
+        try:  # a model is read later, as that of --model
+            found.append(word if axis == "model" and word != "none" else AXES[axis].read(word))
         except ValueError as error:
             raise ValueError(f"{axis}: {it!r} is not {error}") from None
     return tuple(found)
