@@ -129,7 +129,7 @@ def newest_first(results: Path) -> list[Path]:
     """
     files = [f for f in results.glob("*/*.json") if is_numbered(f)]
     written = {
-        folder: max(f.stat().st_mtime_ns for f in files if f.parent == folder) for folder in {f.parent for f in files}
+        folder: max(f.lstat().st_mtime_ns for f in files if f.parent == folder) for folder in {f.parent for f in files}
     }
     return sorted(files, key=lambda f: (written[f.parent], str(f.parent), int(_names(f)[1]), f.stem), reverse=True)
 

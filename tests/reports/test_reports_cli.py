@@ -90,7 +90,8 @@ def test_a_file_without_axes_is_no_run_and_one_that_is_refused_adds_none(
 
 def test_the_newest_run_is_taken(results: Path, small: dict[str, Any], no_drawing: Any) -> None:
     aged(synthetic.save(small, results, "0002_new"), 100)
-    aged(synthetic.save(small, results, "0001_old"), 200)  # copied later: numbers count, not the copying
+    old = aged(synthetic.save(small, results, "0001_old"), 200)  # copied later: numbers count, not the copying
+    old.with_name("0003_gone.json").symlink_to("nowhere")  # is left out
     assert main(["--results", str(results)]) == 0
     assert [run.name for run, _ in no_drawing] == ["0002_new"]
 
