@@ -8,6 +8,7 @@ import random
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from reports.__main__ import main
 from reports.judging import ab_file
 from reports.judging.comparison import Comparison
+from reports.pages import comparison_page
 from reports.pages.comparison_text import as_data, as_markdown, columns, sentences, summary
 from reports.reading.runs import RunError
 from stats import verdict
@@ -93,6 +95,20 @@ def test_regressions_come_first_in_every_format(saved: Any, tmp_path: Path, caps
     assert "    python -m bench ab --base main\n" in folded and "torch 2.13" in folded
     assert main(["compare", str(file), "--all"]) == 1
     assert "UNCHANGED    fused T16" in capsys.readouterr().out
+
+
+def test_a_headline_names_the_regression_despite_an_unchanged_mean(saved: Any) -> None:
+    """One cell of many regressed, of an implementation that is unchanged on average."""
+    logs = {("fused", f"T{i}"): noisy(-0.1, 0.001, seed=i) for i in range(2)} | {("packed", "T0"): noisy(0, 0.001)}
+    logs |= {("sdpa", f"T{i}"): noisy(0.15 * (i == 0), 0.001, seed=i) for i in range(40)}
+    found = of(saved, logs)
+    found = replace(
+        found, implementations=found.implementations | {"sdpa": verdict.Verdict("REGRESSED", "", 1, 0.99, 1.01)}
+    )
+    first = next(sentences(found))
+    assert re.fullmatch(r"sdpa is slower in 1 of 40 cells \(16 %\)", first)
+    html = comparison_page.html(found).replace("\N{NO-BREAK SPACE}", " ")
+    assert f"Something regressed: {first}</h1>" in html and "30 more UNCHANGED, in “All numbers”" in html
 
 
 def of(saved: Any, logs: Logs, **more: Any) -> Comparison:
