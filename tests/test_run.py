@@ -282,6 +282,7 @@ def test_a_run_begun_by_other_code_is_begun_anew_or_refused(
     refused = one_line(resumed(changed=True))
     assert "code or cases have changed since run x was started; --redo starts it again" in refused
     assert resumed("--redo", "--dry-run").returncode == 0
+    assert "unfinished" not in resumed("--redo", "--collect-only").stdout
     assert list(tmp_path.glob("results/*/*.journal"))  # which loses nothing
     assert resumed("--redo").returncode == 0
     (file,) = run_files(tmp_path)

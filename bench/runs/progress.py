@@ -77,7 +77,7 @@ class Progress:
             out.write_line(f"not saved: {why}; `--resume {run.name}` continues once that is fixed", red=True)
         elif run.name and run.complete:
             out.write_line(f"saved: {run.saved}")
-        elif run.journal:
+        elif run.journal and run.planned:
             kept = f"{len(run.settled)} of {len(run.planned)} cells checked"
             out.write_line(f"unfinished, and kept: {kept}; `--resume {run.name}` continues")
         if headline:
