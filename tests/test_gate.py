@@ -14,6 +14,7 @@ import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Unsupported, Wrong, classify
+from bench.checks import gate
 from bench.checks.dropout import spanning
 from bench.checks.gate import Gate, check_case, check_low_scores, check_probe, check_training, lone_queries
 from bench.checks.patterns import DEEPEST, PATTERNS
@@ -243,9 +244,9 @@ def test_right_kernels_that_round_scores_differently_pass(
 def test_probes_have_the_nearest_lengths_that_are_allowed(divisor: int, lengths: list[int], ragged: bool) -> None:
     limits = impls.Limits(**wrong_kernels.only_multiples_of(divisor))
     impl = impls.make("mine", torch.nn.functional.scaled_dot_product_attention, limits=limits)
-    check = Gate().check(impl, Case.of(T=384, H=2, D_h=8))
-    assert [probe.T for probe in check.probes] == lengths
-    assert check.ragged == ragged
+    probes = Gate().check(impl, Case.of(T=384, H=2, D_h=8))
+    assert [probe.T for probe in probes] == lengths
+    assert gate.ragged(probes) == ragged
 
 
 def test_what_has_passed_in_another_process_is_not_checked_again(

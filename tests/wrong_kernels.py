@@ -683,7 +683,7 @@ def bias_gradient_scaled_as_that_of_the_queries(grad):
     return grad / 8  # sqrt(D_h)
 
 
-@wrong("bias gradient", "no gradient reaches score_bias where nothing else", **BACKWARD, bias="learned")
+@wrong("bias gradient", "where score_bias alone need gradients: no gradient", **BACKWARD, bias="learned")
 def bias_learns_beside_the_inputs_alone(q, k, v, *, attn_mask=None, **options):
     trained = any(x.requires_grad for x in (q, k, v))
     return sdpa(q, k, v, attn_mask=attn_mask if trained else attn_mask.detach(), **options)
@@ -1393,7 +1393,7 @@ class _ForgetsGoingBack(torch.autograd.Function):
         return grad, None
 
 
-@wrong("dropout of the output", "in training, from the features that it kept: gradient of", mode="backward", **OUT)
+@wrong("dropout of the output", "in training, from the output that it kept: gradient of", mode="backward", **OUT)
 class ForgetsItsDropoutGoingBack(OutDropout):
     def finish(self, o):
         o = self.W_o(o)
@@ -1524,7 +1524,7 @@ class NewestTokenUnseenInALongDecode(as_layer(_newest_unseen_from_1024_on)):  # 
 # a few alternating buffers
 
 
-@wrong("buffers in turn", "they share a few buffers", T=256)
+@wrong("buffers in turn", "share one buffer", T=256)
 def two_buffers_in_turn(q, k, v, **options):
     o = sdpa(q, k, v, **options)
     ring = _remembered.setdefault(("ring", o.shape), [torch.empty_like(o), torch.empty_like(o)])
@@ -1538,6 +1538,26 @@ def eight_buffers_in_turn(q, k, v, *, is_causal=False, **_):
     ring = _remembered.setdefault(("ring of eight", o.shape), [torch.empty_like(o) for _ in range(8)])
     ring.append(ring.pop(0))
     return ring[0].copy_(o)
+
+
+def three_buffers_in_turn(q, k, v, **options):
+    o = sdpa(q, k, v, **options)
+    ring = _remembered.setdefault(("ring of three", o.shape), [torch.empty_like(o) for _ in range(3)])
+    ring.append(ring.pop(0))
+    return ring[0].copy_(o)
+
+
+wrong("buffers in turn", "the outputs of 16 calls share 3 buffers")(
+    only(three_buffers_in_turn, "three_buffers_beyond_the_first_probe", lambda q, k: q.shape[-2] > 37)
+)
+
+
+@wrong("buffers in turn", "the outputs of 16 calls share 3 buffers", **BACKWARD)
+class ThreeBuffersInTraining(Plain):
+    @staticmethod
+    def forward(ctx, q, k, v, is_causal):
+        Plain.forward(ctx, q, k, v, is_causal)
+        return three_buffers_in_turn(q, k, v, is_causal=is_causal).detach()
 
 
 @wrong("buffers in turn", "the outputs of 16 calls share 8 buffers")
@@ -1944,6 +1964,9 @@ def long_training(name: str, says: str, kernel: Callable[..., Tensor], **case: A
 long_training("nothing_in_long_training", "NaN or Inf", lambda q, *_: torch.full_like(q, torch.nan))
 long_training("no_mask_in_long_training", "outputs are on average",
               lambda q, k, v, mask, p: _dropped(q, k, v, torch.ones_like(mask), p))  # fmt: skip
+for mode in ("forward", "backward"):
+    long_training(f"last_keys_unseen_in_long_training_{mode}", "the first or the last 64 keys", lambda q, k, v, mask, p:
+                  _dropped(q, k, v, mask & (torch.arange(len(mask)) < len(mask) - 64), p), mode=mode)  # fmt: skip
 long_training("no_dropout_in_long_training", "outputs scatter 0.00 times as widely",
               lambda q, k, v, mask, p: plain(q, k, v, mask))  # fmt: skip
 long_training("other_noise_going_back_in_long_training", "a backward drops other probs than its forward",
@@ -2169,7 +2192,7 @@ def mean_of_the_values_for_late_queries(q, k, v, *, is_causal=False, **_):
 # gradients of some inputs alone
 
 
-@wrong("gradients of some", "where nothing else requires a gradient: gradient of k", scope="core", **BACKWARD)
+@wrong("gradients of some", "where k alone need gradients: gradient of k", scope="core", **BACKWARD)
 class NoGradientOfKeysWithoutThatOfQueries(Plain):
     """Computes nothing where queries need no gradient."""
 
@@ -2179,7 +2202,15 @@ class NoGradientOfKeysWithoutThatOfQueries(Plain):
         return found if ctx.needs_input_grad[0] else tuple(None if x is None else torch.zeros_like(x) for x in found)
 
 
-@wrong("gradients of some", "where nothing else requires a gradient: gradient of k", **BACKWARD)
+@wrong("gradients of some", "where q and k alone need gradients: gradient of k", **BACKWARD)
+class NoGradientOfKeysWithoutThatOfValues(Plain):
+    @staticmethod
+    def backward(ctx, grad):
+        found = Plain.backward(ctx, grad)
+        return found if ctx.needs_input_grad[:3] != (True, True, False) else (found[0], found[1] * 0, *found[2:])
+
+
+@wrong("gradients of some", "where k alone need gradients: gradient of k", **BACKWARD)
 class TheFirstGradientsWhateverIsNeeded(Plain):
     """Returns as many gradients as are needed, the first ones."""
 
@@ -2189,7 +2220,7 @@ class TheFirstGradientsWhateverIsNeeded(Plain):
         return *(next(found) if needed else None for needed in ctx.needs_input_grad[:3]), None
 
 
-@wrong("gradients of some", "no gradient reaches v where nothing else requires one", scope="core", **BACKWARD)
+@wrong("gradients of some", "where v alone need gradients: no gradient", scope="core", **BACKWARD)
 def recorded_by_its_queries_alone(q, k, v, **options):
     with torch.set_grad_enabled(q.requires_grad or k.requires_grad):
         return sdpa(q, k, v, **options)
@@ -2289,6 +2320,14 @@ def reads_a_gradient_of_stride_0_as_if_contiguous_at_multiples_of_128(q, k, v, *
     return (sdpa if q.shape[-2] % 128 else kernel)(q, k, v, **options)
 
 
+@uses("gradients that are not zero where that of the output is")
+class DividesByTheLargestGradient(Plain):
+    @staticmethod
+    def backward(ctx, grad):
+        largest = grad.abs().amax()
+        return *(x * largest for x in Plain.backward(ctx, grad / largest)[:3]), None
+
+
 @uses(CHANGED_INPUTS)
 class KeepsItsInputsBesideWhatItSaves(Plain):
     @staticmethod
@@ -2384,21 +2423,21 @@ class Projected(as_layer(sdpa)):  # type: ignore[misc]
         return tuple(split_heads(_Linear.apply(it, layer.weight, self.skips), self.shape.H) for it, layer in layers)
 
 
-@wrong("gradients of some", "where nothing else requires a gradient: gradient of W_", **BACKWARD)
+@wrong("gradients of some", "where W_q and W_k and W_v and W_o alone need gradients: gradient of W_", **BACKWARD)
 class NoGradientOfWeightsWithoutThatOfTheInput(Projected):
     @staticmethod
     def skips(of_x, of_weight):
         return not of_x
 
 
-@wrong("gradients of some", "where nothing else requires a gradient: gradient of x", **BACKWARD)
+@wrong("gradients of some", "where x alone need gradients: gradient of x", **BACKWARD)
 class NoGradientOfTheInputWithoutThatOfWeights(Projected):
     @staticmethod
     def skips(of_x, of_weight):
         return not of_weight
 
 
-@wrong("gradients of some", "no gradient reaches W_q and W_k and W_v and W_o where nothing else", **BACKWARD)
+@wrong("gradients of some", "where W_q and W_k and W_v and W_o alone need gradients: no gradient", **BACKWARD)
 class RecordedByItsInputAlone(as_layer(sdpa)):  # type: ignore[misc]
     def forward(self, x, *rest, **options):
         with torch.set_grad_enabled(torch.is_grad_enabled() and x.requires_grad):
@@ -2456,10 +2495,29 @@ class QueriesWithoutLowScores(LowScores):
 class SumsTheGradientOfQueriesInBfloat16(Formula):
     """Key by key."""
 
+    tile: ClassVar[int] = 1
+
     @classmethod
     def gradients(cls, q, k, v, probs, o, grad):
         of_scores = probs * (grad @ v.mT - (grad * o).sum(-1, keepdim=True)) * q.shape[-1] ** -0.5
         total = torch.zeros_like(q, dtype=torch.bfloat16)
-        for part, keys in zip(of_scores.split(1, -1), k.split(1, -2), strict=True):
-            total = (total + part * keys).bfloat16()
+        for part, keys in zip(of_scores.split(cls.tile, -1), k.split(cls.tile, -2), strict=True):
+            total = (total + part @ keys).bfloat16()
         return total, *super().gradients(q, k, v, probs, o, grad)[1:]
+
+
+PARTS = "where small parts are added to a large one: "
+
+
+@wrong("dtype", f"{PARTS}gradient of q: error", dtype="bfloat16", T=256, **BACKWARD)
+class SumsTheGradientOfQueriesInBfloat16ByTilesOf32(SumsTheGradientOfQueriesInBfloat16):
+    tile = 32
+
+
+@wrong("dtype", f"{PARTS}error", dtype="bfloat16", T=256)
+@masked
+def sums_tiles_of_64_in_bfloat16(q, k, v, mask):
+    probs, o = probs_of(q.float(), k.float(), mask), torch.zeros_like(q)
+    for part, values in zip(probs.split(64, -1), v.float().split(64, -2), strict=True):
+        o = (o + part @ values).bfloat16()
+    return o

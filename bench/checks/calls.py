@@ -64,10 +64,10 @@ def recording(case: Case, inference: bool = True) -> Iterator[None]:
 
 
 def _backward(module: nn.Module, inputs: Inputs) -> Call:
-    """Forward, then gradients of every input and every parameter, given the gradient of the output."""
+    """Forward, then gradients of every input and every parameter that needs one, given the gradient of the output."""
     parameters = [p for p in module.parameters() if p.requires_grad]
-    continuous = {name: x for name, x in zip(inputs.names, inputs.tensors, strict=True) if x.is_floating_point()}
-    wanted = [*continuous.values(), *parameters]
+    learning = {name: x for name, x in zip(inputs.names, inputs.tensors, strict=True) if x.requires_grad}
+    wanted = [*learning.values(), *parameters]
 
     def run() -> tuple[Tensor, ...]:
         o = module(*inputs.tensors, **inputs.options)
@@ -75,13 +75,13 @@ def _backward(module: nn.Module, inputs: Inputs) -> Call:
 
     def read(outputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
         o, *grads = outputs
-        of_inputs, of_parameters = grads[: len(continuous)], grads[len(continuous) :]
-        if missing := [name for name, grad in zip(continuous, of_inputs, strict=True) if grad is None]:
+        of_inputs, of_parameters = grads[: len(learning)], grads[len(learning) :]
+        if missing := [name for name, grad in zip(learning, of_inputs, strict=True) if grad is None]:
             raise Wrong(f"no gradient reaches {' and '.join(missing)}: the output is detached")
         found: dict[Tensor, Tensor] = {
             p: grad for p, grad in zip(parameters, of_parameters, strict=True) if grad is not None
         }
-        named = dict(zip(continuous, of_inputs, strict=True))
+        named = dict(zip(learning, of_inputs, strict=True))
         named |= canonical.gradients(module, found) if parameters else {}
         return {"output": o} | {f"gradient of {name}": grad for name, grad in named.items()}
 

@@ -7,6 +7,7 @@ Unit vectors as values make every prob visible in the output; a dropped output i
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +17,10 @@ from impls import weights as canonical
 
 from ..cases.case import Case
 from ..cases.outcome import Wrong
+from . import reference
 from .building import module_of
 from .problem import Problem
+from .problems import output_of, problem_of
 from .shortening import shortened_rules
 
 B, T = 32, 16
@@ -107,12 +110,12 @@ def _sizes(impl: Impl, case: Case) -> list[Case]:
 
 def kept_probs(o: Tensor, shown: Tensor, probe: Case) -> tuple[Tensor, Tensor]:
     """Return which probs were kept and which were visible, from an output in training and one in evaluation of
-    `showing_probs`.
+    `showing_probs`: (B, H, T, T_kv) each. Without dropout of probs, which features of the output: (B, 1, T, d_model).
 
-    (B, H, T, T_kv) each. A prob of a masked pair counts as kept.
+    A prob of a masked pair counts as kept.
     """
     if probe.scope == "layer":
-        o, shown = (x.unflatten(-1, (probe.H, -1)).transpose(1, 2) for x in (o, shown))
+        o, shown = (x.unflatten(-1, (probe.H if probe.dropout else 1, -1)).transpose(1, 2) for x in (o, shown))
     kept, visible = o != 0, shown != 0
     return kept | ~visible, visible
 
@@ -177,6 +180,37 @@ def check_scatter(o: Tensor, problem: Problem, case: Case) -> None:
     common = 0.0 if case.scope == "core" else case.T_kv / case.d_model
     if known and not 1 / (1 + common) / SCATTER < scatter < SCATTER:
         raise Wrong(f"in training: outputs scatter {scatter:.2f} times as widely as p = {case.dropout} makes them")
+
+
+END = 64
+"""Number of keys, and of queries, at the ends of a long sequence."""
+
+
+@lru_cache(maxsize=4)
+def _ends(case: Case) -> tuple[Tensor, ...]:
+    """Return the last queries' output, and what the first and the last keys add to it."""
+
+    def parts(scores: Tensor, v: Tensor, _: Tensor | None) -> Tensor:  # of the output: (3 B, T, D_v)
+        probs, keys = torch.softmax(scores, -1), (slice(None), slice(END), slice(-END, None))
+        return torch.cat([probs[..., it] @ v[..., it, :] for it in keys])
+
+    with reference.attending(parts):
+        return output_of(problem_of(case), rows=torch.arange(case.T, device=case.device)[-END:]).chunk(3)
+
+
+def check_ends(o: Tensor, case: Case) -> None:
+    """Check that the last queries see the first and the last keys, in training at the case's own size; raises `Wrong`.
+
+    An output differs from that of evaluation at random: along what these keys add to it, by zero on average.
+    """
+    if case.padded or case.out_bias or case.does.cached or min(case.T, case.T_kv) <= LENGTH[case.scope]:
+        return
+    exact, *ends = _ends(case)
+    for part in ends:
+        off = ((o.detach()[..., -END:, :].double() - exact) * part).sum(-1)
+        off /= (exact.norm(dim=-1) * part.norm(dim=-1)).clamp_min(1e-30)
+        if off.mean().abs() > ROUNDED + SIGMAS_OF_ROWS * off.std() / off.numel() ** 0.5:
+            raise Wrong(f"in training: the first or the last {END} keys count more or less than in evaluation")
 
 
 def check_same_noise(outputs: dict[str, Tensor], problem: Problem) -> None:

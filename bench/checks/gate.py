@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from impls import Impl
 from impls import weights as canonical
@@ -22,14 +23,22 @@ from ..cases.case import Case, tokens_of
 from ..cases.outcome import Wrong, classify
 from ..cases.sweep import misfit
 from . import reference, settings
-from .bounds import FACTOR
+from .bounds import FACTOR, WIDE
 from .building import eager_form, keeping_settings, module_of, prepare
 from .calls import Call, call_of, recording
 from .data import cache_sizes
 from .dropout import check_dropout, check_independence, check_shares, kept_probs, spanning, spanning_output
 from .patterns import PATTERNS
 from .problem import Errors, Expected, Inputs, Problem, copies, elsewhere, inputs_of, same, strided, surroundings_intact
-from .problems import problem_of, showing_output, showing_probs, showing_tails, with_numbers_exchanged
+from .problems import (
+    output_of,
+    problem_of,
+    showing_output,
+    showing_probs,
+    showing_sums,
+    showing_tails,
+    with_numbers_exchanged,
+)
 from .shortening import shortened_rules
 
 LONG_PROBE = 512
@@ -68,16 +77,9 @@ ROUND = 16
 """A multiple of this counts as a round length: it leaves no partial tile, however small."""
 
 
-@dataclass(frozen=True)
-class Probed:
-    """The probes on which an implementation was checked, besides the case itself."""
-
-    probes: tuple[Case, ...]
-
-    @property
-    def ragged(self) -> bool:
-        """Whether some length was not round: an implementation limited to round lengths is checked at those alone."""
-        return any(probe.max_T % ROUND for probe in self.probes)
+def ragged(probes: Sequence[Case]) -> bool:
+    """Whether some length is not round: an implementation limited to round lengths is checked at those alone."""
+    return any(probe.max_T % ROUND for probe in probes)
 
 
 class Gate:
@@ -87,9 +89,9 @@ class Gate:
         self.passed: set[str] = set()
         """Checks passed in this process, or in another one of the run: implementation, check and case."""
 
-    def check(self, impl: Impl, case: Case) -> Probed:
-        """Run all checks except that of the timed module; raises `Wrong` with a sentence, or the implementation's
-        exception.
+    def check(self, impl: Impl, case: Case) -> tuple[Case, ...]:
+        """Run all checks except that of the timed module, and return the probes; raises `Wrong` with a sentence, or the
+        implementation's exception.
 
         A core is checked on q, k, v built by the gate, whatever the case's scope. Cores and layers are checked on
         probes of ragged length with several heads and batch entries, since sweeps often contain round sizes only. In a
@@ -112,6 +114,8 @@ class Gate:
                     self._once("scale", eager, probe.core, check_scale)
                 if probe.T_kv > LONG_PROBE:
                     self._once("low scores", eager, probe.core, check_low_scores)
+                    if case.dtype not in WIDE:
+                        self._once("sums", eager, probe.core, check_sums)
             if eager.limits.returns_lse:
                 self._once("log-sum-exp", eager, probe.core, check_lse)
             if eager.core is None or impl.compiled or (case.in_model and probe is probed[0]):
@@ -125,7 +129,7 @@ class Gate:
         if case.drops:
             with keeping_settings():
                 self._check_dropout(impl, eager, case)
-        return Probed(probed)
+        return probed
 
     def check_threads(self, impl: Impl, case: Case) -> None:
         """Check a probe with the threads set now, among which a kernel may divide its work; raises as `check_case`."""
@@ -141,7 +145,7 @@ class Gate:
             if (probe := spanning(eager, probs)) is not None:
                 self._once("dropout (probe)", eager, probe, check_training)
         if case.out_dropout and (probe := spanning_output(eager, case)) is not None:
-            self._once("dropout of the output", eager, probe, check_output_dropped)
+            self._once("dropout of the output", eager, probe, check_training)
 
     def _once(self, what: str, impl: Impl, case: Case, check: Callable[[Impl, Case], object]) -> None:
         key = f"{impl.name}: {what}, {replace(case, threads=None).id}"
@@ -247,25 +251,12 @@ def check_case(impl: Impl, case: Case) -> CheckResult:
     return check_call(call_of(module, case, numbers), module, numbers, case, (0, 1))
 
 
-def check_patterns(impl: Impl, case: Case) -> None:
-    """Compare a new core or layer with the reference in every softmax pattern, in one call; raises `Wrong`."""
-    problem = problem_of(case, 1)
-    _check_once(module_of(impl, case), case, inputs_of(problem), problem)
-
-
-def _check_once(
-    module: nn.Module,
-    case: Case,
-    numbers: Inputs,
-    problem: Problem,
-    why: str = "",
-    factors: dict[str, float] = {},  # noqa: B006
-) -> None:
-    """Compare one call with the reference; `factors`: on outputs, by their names. Raises `Wrong`."""
+def _check_once(module: nn.Module, case: Case, numbers: Inputs, problem: Problem, why: str = "") -> None:
+    """Compare one call with the reference; raises `Wrong`."""
     call = call_of(module, case, numbers)
     with keeping_settings(), checked_call(module, case):
         outputs = call.read(_run(call))
-    verify({name: it * factors[name] if name in factors else it for name, it in outputs.items()}, problem, why)
+    verify(outputs, problem, why)
 
 
 def check_probe(impl: Impl, case: Case) -> None:
@@ -288,11 +279,8 @@ def check_probe(impl: Impl, case: Case) -> None:
             numbers.refill(problem_of(case))
             prepare(module, case)
             check_many_forwards(module, case, (numbers, *others))
-            if case.T <= LONG_PROBE and not case.in_model:
-                if case.scope == "core" or not isinstance(module, Compiled):  # which would be compiled again
-                    check_single_gradients(module, case, numbers)
-                if problem_of(case).weights:
-                    check_new_weights(module, case, numbers)
+            if case.T <= LONG_PROBE and not case.in_model and problem_of(case).weights:
+                check_new_weights(module, case, numbers)
     if not all(map(surroundings_intact, (numbers, *others))):
         raise Wrong("writes to memory beside its inputs")
 
@@ -317,32 +305,35 @@ def check_probe_after_another_mask(impl: Impl, case: Case) -> None:
 
 def check_scale(impl: Impl, case: Case) -> None:
     """Compare a kernel that has a parameter `scale` with the reference: q halved, scale doubled; raises `Wrong`."""
-    module: Any = module_of(impl, case)
-    problem, kernel = problem_of(case), getattr(module, "kernel", None)
-    if kernel is None or impl.kernel is None or "scale" not in _parameters(impl.kernel):
-        return
-    module.kernel = partial(kernel, scale=2 * case.D_h**-0.5)
-    numbers = inputs_of(problem)
-    numbers.tensors[0].data.mul_(0.5)
-    _check_once(module, case, numbers, problem, "with a scale of the caller's own: ", {"gradient of q": 0.5})
+    scaling = False
+    with suppress(TypeError, ValueError):  # of no kernel, and of builtins
+        scaling = "scale" in inspect.signature(impl.kernel).parameters  # type: ignore[arg-type]
+    if scaling:
+        module: Any = module_of(impl, case)
+        kernel, problem = module.kernel, problem_of(case)
+        module.kernel = lambda q, *others, **options: kernel(q / 2, *others, **options | {"scale": 2 * case.D_h**-0.5})
+        _check_once(module, case, inputs_of(problem), problem, "with a scale of the caller's own: ")
 
 
 CALLS_KEPT = 16
 """Calls whose outputs are kept at the same time: a few more than a workspace has buffers for."""
 
 
+def check_memory(module: nn.Module, case: Case, numbers: Inputs) -> dict[str, Tensor]:
+    """Check that outputs which exist at the same time have memory of their own; raises `Wrong`. Returns the last ones."""
+    call = call_of(module, case, numbers)
+    with keeping_settings(), checked_call(module, case):
+        outputs = [call.read(call.run()) for _ in range(CALLS_KEPT)]
+    if (places := len({it["output"].data_ptr() for it in outputs})) < CALLS_KEPT:
+        raise Wrong(f"the outputs of {CALLS_KEPT} calls share {places} buffers")
+    return outputs[-1]
+
+
 def check_buffers(impl: Impl, case: Case) -> None:
-    """Check that outputs which exist at the same time have memory of their own, the last output, and one where only two
-    numbers of each input have changed since; raises `Wrong`.
-    """
+    """Check the last output of many calls, and one where only two numbers of each input have changed since; raises `Wrong`."""
     module, problem = module_of(impl, case), problem_of(case)
     numbers = inputs_of(problem)
-    call = call_of(module, case, numbers)
-    with keeping_settings(), recording(case, inference=False):
-        outputs = [call.read(call.run()) for _ in range(CALLS_KEPT)]
-    if (places := len({it["output"].untyped_storage().data_ptr() for it in outputs})) < CALLS_KEPT:
-        raise Wrong(f"the outputs of {CALLS_KEPT} calls share {places} buffers")
-    verify(outputs[-1], problem, f"in the last of {CALLS_KEPT} calls: ")
+    verify(check_memory(module, case, numbers), problem, f"in the last of {CALLS_KEPT} calls: ")
     if not case.page:  # whose keys lie anywhere in a pool
         exchanged = _cached_problem(with_numbers_exchanged, case)
         numbers.refill(exchanged)
@@ -356,65 +347,81 @@ SAME_GRADIENT = 0.05
 def check_uses(impl: Impl, case: Case) -> None:
     """Check gradients in uses of an output that training may have; raises `Wrong`.
 
-    The output is summed, whose gradient has stride 0; it or the inputs are changed in place before the backward; a call
-    with another mask comes before it; and a second backward over the same graph gets a gradient whose features aren't
-    adjacent. A `RuntimeError`, as autograd raises for saved tensors that have changed, is no fault.
+    Some inputs need no gradient; the output's gradient is zero; the output is summed, whose gradient has stride 0; it or
+    the inputs are changed in place before the backward; a call with another mask comes before it; and a second backward
+    over the same graph gets a gradient whose features aren't adjacent. A `RuntimeError`, as autograd raises for saved
+    tensors that have changed, is no fault.
     """
-    module, problem = module_of(impl, case), problem_of(case)
-    numbers, expected = inputs_of(problem), {part.name: part for part in problem.expected}
+    _check_some_gradients(impl, case)
+    module, problem, numbers = module_of(impl, case), problem_of(case), inputs_of(problem_of(case))
     grad = numbers.grad
     assert grad is not None
 
-    def gradients(o: Tensor, grad: Tensor, again: bool = False) -> tuple[Tensor, ...]:
-        return torch.autograd.grad(o, numbers.tensors, grad, retain_graph=again)
-
-    def compare(found: tuple[Tensor, ...], why: str) -> None:
-        for name, gradient in zip(numbers.names, found, strict=True):
-            part = expected[f"gradient of {name}"]
-            _verify(part.distances(gradient), part, problem, why)
+    def outputs(o: Tensor, grad: Tensor, again: bool = False) -> dict[str, Tensor]:
+        return _with_gradients(o, module, case, replace(numbers, grad=grad), again=again)
 
     with keeping_settings(), recording(case):
-        call = partial(module, *numbers.tensors, **numbers.options)
+        call, ones = partial(module, *numbers.tensors, **numbers.options), torch.ones_like(grad)
+        _, *nothing = outputs(call(), grad * 0).values()
+        if any(it.count_nonzero() for it in nothing):
+            raise Wrong("gradients that are not zero where that of the output is")
         if not case.padded:  # padded queries may have any output
             with suppress(RuntimeError):
-                ones = torch.ones_like(grad)
-                of_sum, known = (gradients(call(), it) for it in (ones.flatten()[0].expand_as(ones), ones))
-                largest = max(it.norm() for it in known)
-                for name, a, b in zip(numbers.names, of_sum, known, strict=True):
-                    if not (a - b).norm() <= SAME_GRADIENT * largest:
-                        raise Wrong(f"gradient of {name} where that of the output has stride 0, as that of a sum has")
+                of_sum, known = (outputs(call(), it) for it in (ones.flatten()[0].expand_as(ones), ones))
+                names = [f"gradient of {name}" for name in numbers.names]
+                largest = max(known[name].norm() for name in names)
+                for name in names:
+                    if not (of_sum[name] - known[name]).norm() <= SAME_GRADIENT * largest:
+                        raise Wrong(f"{name} where that of the output has stride 0, as that of a sum has")
         with suppress(RuntimeError):
-            compare(gradients(call().mul_(2.0), grad / 2), CHANGED_OUTPUT)
+            verify(outputs(call().mul_(2.0) / 2, grad), problem, CHANGED_OUTPUT)
         with suppress(RuntimeError):
             o = call()
             call_with_another_mask(impl, case)
-            compare(gradients(o, grad, again=True), OTHER_CALL)
-            try:
-                again = gradients(o, grad.mT.contiguous().mT)
-            except Exception:  # it refuses a second backward, for which it has kept nothing
-                again = ()
-            if again:
-                compare(again, SECOND_BACKWARD)
+            verify(outputs(o, grad, again=True), problem, OTHER_CALL)
+            second: dict[str, Tensor] = {}
+            with suppress(Exception):  # it refuses a second backward, for which it has kept nothing
+                second = outputs(o, grad.mT.contiguous().mT)
+            if second:
+                verify(second, problem, SECOND_BACKWARD)
         with suppress(RuntimeError):
             o = call()
             with torch.no_grad():
                 for x in numbers.tensors:
                     x.mul_(2.0)
-            verify(_with_gradients(o, module, case, numbers), problem, CHANGED_INPUTS)
+            verify(outputs(o, grad), problem, CHANGED_INPUTS)
 
 
-def check_low_scores(impl: Impl, case: Case) -> None:
-    """Compare a new core with the reference where low scores decide; raises `Wrong`."""
-    problem = _cached_problem(showing_tails, case)
-    _check_once(module_of(impl, case), case, inputs_of(problem), problem, LOW_SCORES)
+def _check_some_gradients(impl: Impl, case: Case) -> None:
+    """Check gradients where a single input needs one, or all but one, of which the weights count as one; raises `Wrong`."""
+    module, problem, numbers = module_of(impl, case), problem_of(case), inputs_of(problem_of(case))
+    weights, named = [it for it in module.parameters() if it.requires_grad], tuple(problem.weights)
+    inputs = [*((name,) for name in numbers.names), *([named] if named else [])]
+    others = [tuple(name for it in inputs if it != one for name in it) for one in inputs]
+    for some in dict.fromkeys([*inputs, *others]):
+        for weight in weights:
+            weight.requires_grad_({*named} <= {*some})
+        for name, x in zip(numbers.names, numbers.tensors, strict=True):
+            x.requires_grad_(name in some)
+        shown = [it for it in problem.expected if it.name.removeprefix("gradient of ") in ("output", *some)]
+        try:
+            _check_once(module, case, numbers, replace(problem, solve=partial(tuple, shown)))
+        except Wrong as fault:
+            raise Wrong(f"where {' and '.join(some)} alone need gradients: {fault}") from None
 
 
-def _parameters(kernel: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of a kernel's parameters; empty for builtins."""
-    try:
-        return tuple(inspect.signature(kernel).parameters)
-    except ValueError:
-        return ()
+def _check_on(make: Callable[[Case], Problem], why: str, impl: Impl, case: Case) -> None:
+    """Compare one call of a new core or layer with the reference; raises `Wrong`."""
+    problem = _cached_problem(make, case)
+    _check_once(module_of(impl, case), case, inputs_of(problem), problem, why)
+
+
+check_patterns = partial(_check_on, partial(problem_of, input_set=1), "")
+"""Checks every softmax pattern."""
+check_low_scores = partial(
+    _check_on, showing_tails, "where many keys with low scores and large values make the output: "
+)
+check_sums = partial(_check_on, showing_sums, "where small parts are added to a large one: ")
 
 
 def check_lse(impl: Impl, case: Case) -> None:
@@ -422,18 +429,17 @@ def check_lse(impl: Impl, case: Case) -> None:
     base = math.log(impl.limits.returns_lse or math.e)
     module = module_of(impl, case)
     module.kernel = impl.kernel  # type: ignore[assignment]  # whose second output the core leaves out
-    earlier: list[Tensor] = []
-    for input_set in (0, 1):
-        problem = problem_of(case, input_set)
-        numbers = strided(inputs_of(problem))
-        with torch.no_grad():
-            found = module(*numbers.tensors, **numbers.options)
+    problems = [problem_of(case, input_set) for input_set in (0, 1)]
+    with torch.no_grad():  # both at first: the second one must not change the first one
+        both = [module(*it.tensors, **it.options) for it in map(strided, map(inputs_of, problems))]
+    for problem, found in zip(problems, both, strict=True):
         if not (isinstance(found, tuple) and len(found) == 2):
             raise Wrong(f"returns {type(found).__name__}, not (o, lse)")
         lse, size = found[1], problem.inputs[0].shape[:-1]
         if lse.shape != size or lse.dtype not in (torch.float32, torch.float64):
             raise Wrong(f"lse is {_name(lse.dtype)} {tuple(lse.shape)}, not float32 {tuple(size)}")
-        exact, plain = (_log_sums(problem, getattr(torch, dtype)) for dtype in ("float64", case.dtype))
+        with reference.attending(reference.log_sum):
+            exact, plain = (output_of(problem, getattr(torch, dtype))[..., 0] for dtype in ("float64", case.dtype))
         shown = torch.ones_like(exact, dtype=torch.bool)
         if problem.padding is not None and case.source == "self":
             shown &= problem.padding[:, None]
@@ -443,17 +449,6 @@ def check_lse(impl: Impl, case: Case) -> None:
             raise Wrong(
                 f"lse is off by {error.nan_to_num(torch.inf, torch.inf).max():.1e} of {exact[shown].abs().max():.1f}"
             )
-        if earlier:
-            _unchanged(earlier[:1], earlier[1:], "an lse changed when a later one was computed: both share one buffer")
-        earlier = [lse, lse.clone()]
-
-
-def _log_sums(problem: Problem, dtype: torch.dtype) -> Tensor:
-    """Return natural logarithms of the softmax's sums, (B, H, T), computed in a dtype."""
-    q, k, v = (x.to(dtype) for x in problem.inputs)
-    weights = {name: it.to(dtype) for name, it in problem.weights.items()}
-    with reference.attending(reference.log_sum):
-        return reference.attention(q, k, v, problem.case.layer_shape, padding=problem.padding, **weights)[..., 0]
 
 
 @keeping_settings()
@@ -468,7 +463,8 @@ def check_call(
     """Compare a call of `module` with the reference on each input set, loaded into the same buffers; raises `Wrong`.
 
     The call must not write to inputs, to the gradient of the output, to weights or to buffers, and outputs must survive
-    later calls. `on_other_tensors`: call once more, on other tensors. Returns the errors on the first input set.
+    later calls, of which more are made if the module keeps an output. `on_other_tensors`: call once more, on other
+    tensors. Returns the errors on the first input set.
     """
     problems = [problem_of(case, input_set) for input_set in input_sets]
     first = dict(numbers.options)
@@ -493,9 +489,8 @@ def check_call(
             _unchanged([numbers.grad], [problem.grad], "writes to the gradient of its output, which others may read")
             if any(x.grad is not None for x in (*numbers.tensors, *module.parameters())):
                 raise Wrong("adds to `.grad` as a side effect: training with it would count these gradients twice")
-        for age, (of, before_this, kept) in enumerate(reversed(earlier)):
-            how = "both share one buffer" if age == 0 else "they share a few buffers"
-            _unchanged(shown(of, before_this), kept, f"an output changed during a later call: {how}")
+        for of, before_this, kept in earlier:
+            _unchanged(shown(of, before_this), kept, "an output changed during a later call: both share one buffer")
         earlier.append((problem, outputs, copies(shown(problem, outputs))))
         return verify(outputs, problem, why)
 
@@ -513,6 +508,10 @@ def check_call(
         numbers.refill(problems[0])  # a stale read of these would give another output
         with nullcontext() if isinstance(module, Compiled) else settings.memory_filled():
             compared(problems[-1], NEW_TENSORS, call_of(module, case, apart), apart)
+    memory = [StorageWeakRef(outputs["output"].untyped_storage()) for _, outputs, _ in earlier[:-1]]
+    earlier.clear()
+    if not all(it.expired() for it in memory):  # the module keeps an output
+        check_memory(module, case, numbers)
     return found[min(input_sets)]
 
 
@@ -544,45 +543,25 @@ def check_many_forwards(module: nn.Module, case: Case, numbers: Sequence[Inputs]
     with recording(case):
         outputs = [module(*read.tensors, **read.options) for read in numbers]
     for input_set, o, read in zip(FORWARDS, outputs, numbers, strict=True):
-        outputs_by_name = _with_gradients(o, module, case, read, small)
-        verify(outputs_by_name, problem_of(case, input_set), f"{TWO_FORWARDS}{small:.0e}: ")
+        assert read.grad is not None
+        found = _with_gradients(o, module, case, replace(read, grad=read.grad * small))
+        found |= {name: it / small for name, it in found.items() if name != "output"}
+        verify(found, problem_of(case, input_set), f"{TWO_FORWARDS}{small:.0e}: ")
     module.eval()
 
 
-def _with_gradients(o: Tensor, module: nn.Module, case: Case, numbers: Inputs, small: float = 1.0) -> dict[str, Tensor]:
-    """Return the outputs of a forward call whose output is `o`, with the gradients if the case has them, computed from
-    that of the output times `small`.
+def _with_gradients(
+    o: Tensor, module: nn.Module, case: Case, numbers: Inputs, again: bool = False
+) -> dict[str, Tensor]:
+    """Return the outputs of a forward call whose output is `o`, with the gradients if the case has them. `again`: another
+    backward may follow.
     """
     if numbers.grad is None:
         return {"output": o}
     wanted = [x for x in (*numbers.tensors, *module.parameters()) if x.requires_grad]
     with recording(case):
-        gradients = torch.autograd.grad(o, wanted, numbers.grad * small, allow_unused=True)
-    return call_of(module, case, numbers).read((o, *(None if it is None else it / small for it in gradients)))
-
-
-def check_single_gradients(module: nn.Module, case: Case, numbers: Inputs) -> None:
-    """Check the gradient of each input where nothing else requires one, and those of the weights where no input does;
-    raises `Wrong`.
-    """
-    problem, weights = problem_of(case), [weight for weight in module.parameters() if weight.requires_grad]
-    for alone in (*numbers.names, *([" and ".join(problem.weights)] if weights else [])):
-        tensors = [
-            x.detach().requires_grad_(name == alone) for name, x in zip(numbers.names, numbers.tensors, strict=True)
-        ]
-        for weight in weights:
-            weight.requires_grad_(alone not in numbers.names)
-        wanted = [x for x in (*tensors, *weights) if x.requires_grad]
-        with recording(case):
-            o = module(*tensors, **numbers.options)
-            found = torch.autograd.grad(o, wanted, numbers.grad, allow_unused=True) if o.requires_grad else [None]
-        reached = {x: it for x, it in zip(wanted, found, strict=False) if it is not None}
-        if not reached:
-            raise Wrong(f"no gradient reaches {alone} where nothing else requires one")
-        named = {alone: reached[wanted[0]]} if alone in numbers.names else canonical.gradients(module, reached)
-        for part in problem.expected:
-            if (gradient := named.get(part.name.removeprefix("gradient of "))) is not None:
-                _verify(part.distances(gradient), part, problem, ALONE)
+        gradients = torch.autograd.grad(o, wanted, numbers.grad, allow_unused=True, retain_graph=again)
+    return call_of(module, case, numbers).read((o, *gradients))
 
 
 def check_new_weights(module: nn.Module, case: Case, numbers: Inputs) -> None:
@@ -604,12 +583,16 @@ def _cached_problem(make: Callable[[Case], Problem], case: Case) -> Problem:
 
 
 CALLS_IN_TRAINING = 3
-"""Calls whose dropped probs are compared. A kernel that alternates between two sets of random numbers fails at the third."""
+"""Calls whose kept probs are compared. A kernel that alternates between two sets of random numbers fails at the third."""
 
 
 def check_training(impl: Impl, probe: Case) -> None:
-    """Check that training outputs are finite in every pattern and match the probs kept in that call; raises `Wrong`."""
-    problem, module = _cached_problem(showing_probs, probe), module_of(impl, probe)
+    """Check that training outputs are finite in every pattern and match what was kept in that call: the probs, or the
+    features of the output, bias included, if these are dropped; raises `Wrong`.
+    """
+    of_probs = showing_probs, probe.dropout, "the probs"
+    make, p, what = of_probs if probe.dropout else (showing_output, probe.out_dropout, "the output")
+    problem, module = _cached_problem(make, probe), module_of(impl, probe)
     call = call_of(module.train(), probe, inputs_of(problem_of(probe, input_set=1)))
     with recording(probe):
         output = call.read(call.run())["output"]
@@ -620,28 +603,13 @@ def check_training(impl: Impl, probe: Case) -> None:
     numbers = inputs_of(problem)
     with recording(probe):
         several = [module(*numbers.tensors, **numbers.options) for _ in range(CALLS_IN_TRAINING)]
-    outputs = _with_gradients(several[0], module, probe, numbers)  # beside later forwards, which drop other probs
+    outputs = _with_gradients(several[0], module, probe, numbers)  # beside later forwards, which drop others
     shown = problem.output.reference * problem.output.is_compared[..., None]
     found = [kept_probs(output, shown, probe) for output in several]
     kept, visible = [it for it, _ in found], found[0][1]
     check_independence(kept, visible)
-    check_shares(kept[0], visible, probe.dropout, "the probs")
-    verify(outputs, showing_probs(probe, kept[0] / (1 - probe.dropout)), TRAINING)
-
-
-def check_output_dropped(impl: Impl, probe: Case) -> None:
-    """Check that training drops the output after its projection, bias included, and that gradients match."""
-    problem, module = _cached_problem(showing_output, probe), module_of(impl, probe)
-    with torch.no_grad():
-        canonical.load(module, problem.weights)
-    call = call_of(module.train(), probe, inputs_of(problem))
-    with recording(probe):
-        outputs = call.read(call.run())
-    kept = outputs["output"] != 0
-    visible = problem.output.is_compared[..., None].expand_as(kept)
-    check_independence([kept[:, None]], visible[:, None])
-    check_shares(kept, visible, probe.out_dropout, "the output")
-    verify(outputs, showing_output(probe, kept / (1 - probe.out_dropout)), TRAINING_OUTPUT)
+    check_shares(kept[0], visible, p, what)
+    verify(outputs, make(probe, kept[0] / (1 - p)), f"in training, from {what} that it kept: ")
 
 
 def _run(call: Call) -> object:
@@ -653,16 +621,12 @@ def _run(call: Call) -> object:
         raise
 
 
-LOW_SCORES = "where many keys with low scores and large values make the output: "
 NEW_NUMBERS = "on new numbers in the same buffers: "
 NEW_TENSORS = "in other tensors than before, with new memory full of NaN: "
 NEW_WEIGHTS = "with other weights than before: "
 NUMBERS_EXCHANGED = "where two numbers of each input are exchanged since the call before: "
 NEW_PADDING = "where other keys are padding than before: "
 NEW_PAGES = "where requests have other pages than before: "
-TRAINING = "in training, from the probs that it kept: "
-TRAINING_OUTPUT = "in training, from the features that it kept: "
-ALONE = "where nothing else requires a gradient: "
 CHANGED_OUTPUT = "where its output is changed in place before the backward: "
 CHANGED_INPUTS = "where its inputs are changed in place before the backward: "
 OTHER_CALL = "where a call with another mask comes between a forward and its backward: "

@@ -29,6 +29,14 @@ LOWER = 16
 FARTHEST, FARTHEST_OF_NARROW = 16.0, 9.0
 """End of these distances: there exponentials are normal numbers of float32, or of float16."""
 
+FIRST = 32.0
+"""Size of the first key and of its value where sums are shown: other keys and values are numbers of float16."""
+
+LOST_KEYS, LOST_VALUES = 2.5, 0.45 / 64
+"""Sizes of other keys and values over that, in epsilons. 64 values together are less than half of an epsilon, and so is the
+part of 32 keys in the gradient of a query that sees 160 or more.
+"""
+
 LARGE_VALUE, LARGE_VALUE_OF_FLOAT16 = 2.0**17, 256.0
 """A value beyond float16's range, and one whose sum over 512 keys float16 can't hold, though it holds their mean."""
 
@@ -229,6 +237,16 @@ def _layer_problem_of(
     return Problem(case, names, given, padding, grad, weights, solve, pages)
 
 
+def output_of(problem: Problem, dtype: torch.dtype = torch.float64, **options: Tensor) -> Tensor:
+    """Return the output of a core or a layer by the reference, in a dtype; `options` as in `reference.attention`."""
+    inputs, shape = [it.to(dtype) for it in problem.inputs], problem.case.layer_shape
+    weights = {name: it.to(dtype) for name, it in problem.weights.items()}
+    if problem.case.scope == "core":
+        q, k, v = inputs
+        return reference.attention(q, k, v, shape, padding=problem.padding, **weights, **options)
+    return reference.layer(inputs[0], inputs[-1], weights, shape, padding=problem.padding, **options)
+
+
 def showing_probs(case: Case, dropped: Tensor | None = None) -> Problem:
     """Return a problem whose output is every head's probs: (B, H, T, T_kv) of a core, (B, T, H * T_kv) of a layer.
 
@@ -277,6 +295,20 @@ def showing_tails(case: Case) -> Problem:
     return _kernel_problem_of(case, [q, k, v], generator, 0, pattern, emphasis=emphasis, keys=keys)
 
 
+def showing_sums(case: Case) -> Problem:
+    """Return a problem of a core with equal scores and a large first key and value: a sum in the case's own dtype leaves out
+    the others, from outputs and from gradients of queries.
+    """
+    case, generator = without_dropout(case), data.seeded(case, 7)
+    eps, exact = torch.finfo(getattr(torch, case.dtype)).eps, [torch.zeros(case.B, case.H, case.T, case.D_h)]
+    for size, lost in zip(data.cache_sizes(case), (LOST_KEYS, LOST_VALUES), strict=True):
+        exact.append(torch.full((case.B, *size), FIRST * lost * eps))
+        exact[-1][..., 0, :].uniform_(FIRST, 1.25 * FIRST, generator=generator)
+    problem = _kernel_problem_of(case, exact, generator, 0)
+    shown = ("output", "gradient of q")  # those of all values are the same without a mask
+    return replace(problem, solve=lambda: tuple(it for it in problem.expected if it.name in shown))
+
+
 def with_numbers_exchanged(case: Case) -> Problem:
     """Return the ordinary problem with two numbers of each input exchanged, of neighbouring tokens in the middle, so that
     sums, norms, the first and the last tokens stay, and so does every second, third, fifth or seventh number.
@@ -301,7 +333,7 @@ def with_numbers_exchanged(case: Case) -> Problem:
 def showing_output(case: Case, dropped: Tensor | None = None) -> Problem:
     """Return an ordinary problem with separate weights.
 
-    `dropped` (B, T, d_model): factor on the output of a layer in training, or None.
+    `dropped` (B, 1, T, d_model): factor on the output of a layer in training, or None.
     """
     case, generator = without_dropout(case), data.seeded(case, 4)
     if case.scope == "core":
@@ -309,7 +341,7 @@ def showing_output(case: Case, dropped: Tensor | None = None) -> Problem:
         return _kernel_problem_of(case, exact, generator, 0, of_weights=generator)
     weights = _in_dtype(canonical.draw(case.layer_shape, generator), case)
     exact = [data.randn(size, generator) for size in data.sizes_of_inputs(case)]
-    return _layer_problem_of(case, exact, weights, generator, 0, out_dropped=dropped)
+    return _layer_problem_of(case, exact, weights, generator, 0, out_dropped=None if dropped is None else dropped[:, 0])
 
 
 @lru_cache(maxsize=4)

@@ -21,8 +21,8 @@ from ..checks.afterwards import check_idle_afterwards
 from ..checks.building import keeping_settings, module_of, prepare
 from ..checks.calls import Call, call_of, recording
 from ..checks.dispatch import kernel_in, operators_in, traced
-from ..checks.dropout import check_same_noise, check_scatter
-from ..checks.gate import NEW_NUMBERS, CheckResult, Gate, check_call, checked_call, verify
+from ..checks.dropout import check_ends, check_same_noise, check_scatter
+from ..checks.gate import NEW_NUMBERS, CheckResult, Gate, check_call, checked_call, ragged, verify
 from ..checks.problem import Inputs, copies, inputs_of, same
 from ..checks.problems import problem_of
 from .devices import Memory, Meter, free_bytes, meter_for, threads
@@ -191,14 +191,14 @@ def probe(cell: Cell, gate: Gate) -> Built:
     check_fits(cell)
     with accounted("gate"):
         with threads(1):  # another worker checks at the same time on the other core
-            ragged = gate.check(cell.impl, cell.case).ragged
+            probes = gate.check(cell.impl, cell.case)
         if cell.case.device == "cpu" and torch.get_num_threads() > 1:
             gate.check_threads(cell.impl, cell.case)
         with threads(max(1, torch.get_num_threads() // 2)):
             for input_set in (0, 1):
                 problem_of(cell.case, input_set).expected  # noqa: B018  computed here: no other worker waits for it
     built = build(cell)
-    built.columns["proved_ragged"] = ragged
+    built.columns["proved_ragged"] = ragged(probes)
     return built
 
 
@@ -296,6 +296,7 @@ class CheckCalls:
             with accounted("gate"):
                 outputs = built.call.read(self.size())
                 check_scatter(outputs["output"], problem_of(case), case)
+                check_ends(outputs["output"], case)
                 check_same_noise(outputs, problem_of(case))
             built.refill(1)
             built.module.eval()
