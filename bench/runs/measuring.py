@@ -102,6 +102,7 @@ class Measuring:
                     self._time()
                     if last:
                         self._finish()
+        self._tell_precision()
         self._run.sample_machine()
         self._run.ended = True
 
@@ -220,14 +221,24 @@ class Measuring:
         for at in range(1, max(2, len(cells)), others) if cells else ():
             yield [cells[0], *cells[at : at + others]]
 
+    def _half_widths(self, cells: Sequence[Cell]) -> dict[Key, float]:
+        """Return the half-width of each cell's ratio to the first, from the visits so far."""
+        (_, base), *others = ((cell.key, samples_of(self._run.samples(cell.key))) for cell in cells)
+        return {key: half_width(ratios.paired(other, base)) for key, other in others}
+
     def _needs(self, group: Sequence[Cell]) -> dict[Key, float]:
-        """Return the share of the usual time for each cell, from the half-width of its ratio to the first in the visits so
-        far; the first gets the largest share of all.
-        """
-        (first, base), *others = ((cell.key, samples_of(self._run.samples(cell.key))) for cell in group)
-        widths = {key: half_width(ratios.paired(other, base)) for key, other in others}
-        needs = need(widths, self._run.timing["precision"])
-        return needs | {first: max(needs.values(), default=1.0)}
+        """Return the share of the usual time for each cell; the first gets the largest share of all."""
+        needs = need(self._half_widths(group), self._run.timing["precision"])
+        return needs | {group[0].key: max(needs.values(), default=1.0)}
+
+    def _tell_precision(self) -> None:
+        """Print for every case why its timing ended: the precision was reached, or the time was used up."""
+        precision = self._run.timing["precision"]
+        for case in self._cases:
+            if len(cells := self._checked(case)) > 1:
+                (impl, _), width = max(self._half_widths(cells).items(), key=lambda it: it[1])
+                ended = "" if width <= precision else f"out of time: {impl} "
+                self._run.tell(f"{case}  {ended}\N{PLUS-MINUS SIGN}{width:.1%} from its visits")
 
     def _lacks(self, cell: Cell) -> set[str]:
         """Return which of the columns measured after the timing, `cold_s` and `trace`, a timed cell still lacks."""

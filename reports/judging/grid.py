@@ -16,7 +16,7 @@ from stats import shares
 from stats.estimate import grouped
 from stats.ratios import FASTEST, NOT_RESOLVED, TIED
 
-from ..reading import words
+from ..reading import units, words
 from ..reading.axes import length_axes
 from . import frame as fr
 from .frame import Row
@@ -169,7 +169,7 @@ class Grid:
 
     def entry(self, impl: str, column: Column) -> Entry:
         """Return the entry of an implementation: the geometric mean of its slowdowns in the column's cases."""
-        marks, where = [case.mark(impl) for case in column.cases], f"{impl}, {' '.join(column.heading)}"
+        marks = [case.mark(impl) for case in column.cases]
         found = [mark for mark in marks if mark.counts]
         if not found:
             worst = min(marks, key=lambda mark: [*SIGNS, mark.state].index(mark.state))
@@ -178,9 +178,7 @@ class Grid:
         value = mean_slowdown(impl, column.cases)
         best = len(found) == len(marks) and {case.mark(impl).best for case in column.cases if case.judged} == {True}
         open_ = 2 * sum(it.state == NOT_RESOLVED for it in found) >= len(found)
-        return Entry(
-            slowdown(value), value, best, open_, f"{where}: {', '.join(dict.fromkeys(mark.state for mark in found))}"
-        )
+        return Entry(slowdown(value), value, best, open_, _tooltip(found, column))
 
 
 def mean_slowdown(impl: str, cases: Iterable[Case]) -> float:
@@ -224,6 +222,16 @@ def slowdown(value: float) -> str:
     if value < 1.005:
         return "1"
     return f"{value:.2f}" if value < 1.095 else shares.significant(value, 2)
+
+
+def _tooltip(found: Sequence[Mark], column: Column) -> str:
+    """Return 'sdpa, H=8 T=64: tied, 1.03× the fastest (0.99 to 1.08)'."""
+    where = f"{found[0].impl}, {' '.join(column.heading)}"
+    if len(column.cases) > 1:
+        return f"{where}: geometric mean of {words.plural(len(found), 'case')}"
+    [mark] = found
+    between = f" ({units.interval(mark.low, mark.high)})" if mark.low > 0 else ""
+    return f"{where}: {mark.state}, {slowdown(mark.slowdown)}× the fastest{between}"
 
 
 def _case(axes: Sequence[str], part: Sequence[Row], gone: Sequence[Row]) -> Case:

@@ -104,7 +104,10 @@ def test_headline_heat_map_and_case_table_never_contradict(as_run: Any) -> None:
             for mark in case.ranked:
                 assert mark.slowdown >= 1
                 factor = grids.slowdown(mark.slowdown)
-                assert heat is None or heat[mark.impl] == (factor, mark.best), (run.name, case.id, mark.impl)
+                if heat:
+                    text, best, title = heat[mark.impl]
+                    assert (text, best) == (factor, mark.best), (run.name, case.id, mark.impl)
+                    assert f": {mark.state}, {factor}× the fastest" in title
                 assert table[mark.impl][0] == f"{factor}×"
             fastest = next(iter(table))
             assert table[fastest][0] == "1×" and fastest == case.ranked[0].impl
@@ -120,13 +123,13 @@ class Read:
         self.headline = unescape(re.findall("<h1>(.*?)</h1>", html)[0]).replace("\N{NO-BREAK SPACE}", " ")
         ids = dict(re.findall(r'class="case" data-case="(\w+)" id="([^"]*)"', html))
         first = "".join(re.findall(r'<table class="heat">.*?</table>', html, re.S)[:1])
-        self.heat: dict[str, dict[str, tuple[str, bool]]] = {id_: {} for id_ in ids.values() if first}
+        self.heat: dict[str, dict[str, tuple[str, bool, str]]] = {id_: {} for id_ in ids.values() if first}
         for row in re.findall(r"<tr[^>]*><th scope=\"row\">.*?</tr>", first, re.S):
             name = self.name(row)
-            for kind, key, text in re.findall(
-                r'<td[^>]*class="(\w*)"><button[^>]*data-to="(\w+)"[^>]*>(.*?)</button>', row
+            for kind, key, title, text in re.findall(
+                r'<td[^>]*class="(\w*)"><button[^>]*data-to="(\w+)" title="([^"]*)">(.*?)</button>', row
             ):
-                self.heat[ids[key]][name] = text, kind == "best"
+                self.heat[ids[key]][name] = text, kind == "best", title
         self.cases: dict[str, dict[str, list[str]]] = {}
         for id_, body in re.findall(r'class="case" data-case="\w+" id="([^"]*)".*?<tbody>(.*?)</tbody>', html, re.S):
             rows = re.findall(r"<tr[^>]*>.*?</tr>", body, re.S)
