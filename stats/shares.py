@@ -29,9 +29,15 @@ def percent(share: float) -> str:
     return f"{share * 100:.2g} %" if abs(share) < 0.995 else f"{share * 100:.0f} %"
 
 
+def varied(share: float) -> str:
+    """Format a time's deviation from its median: 0.11 -> '11 %', 18.6 -> 'a factor of 20'."""
+    return percent(share) if share < 1 else f"a factor of {significant(1 + share, 2)}"
+
+
 def signed(log: float) -> str:
-    """Format a change of time: log(1.012) -> '+1.2 %'."""
-    return f"{round(math.expm1(log) * 100, 1) + 0.0:+.1f} %".replace("-", "\N{MINUS SIGN}")
+    """Format a change of time: log(1.012) -> '+1.2 %', log(20) -> 'a factor of 20'."""
+    share = math.expm1(log)
+    return varied(share) if share >= 1 else f"{round(share * 100, 1) + 0.0:+.1f} %".replace("-", "\N{MINUS SIGN}")
 
 
 def bound(low: float, high: float) -> str:

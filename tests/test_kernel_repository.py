@@ -36,8 +36,8 @@ def repository(tmp_path: Path) -> Path:
 @pytest.mark.skipif(not INSTALLED, reason="needs the package kernels")
 def test_a_kernel_of_a_local_repository_is_measured(repository: Path, suite: Suite) -> None:
     name = "mine=kernels:repository#mine"
-    (impl,) = impls_named([name], False, str(repository))
-    assert impl.kernel and len(sources(impl.owner)) == 2
+    impl, _ = impls_named([name, name.replace("mine=", "mine+compile=")], False, str(repository))
+    assert impl.kernel and len(sources(impl.owner, impl.files)) == 2
     done = suite("--impl", name, "--T", "16", "--H", "2", "--D_h", "8", "--dtype", "float32", "--precision", "0.5")
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout
 

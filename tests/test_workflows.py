@@ -294,7 +294,7 @@ def test_a_kernel_is_compared_and_a_head_that_cannot_do_what_base_does_fails(com
     changed = {
         "unmade": ("import nowhere_to_be_found\n", "No module named 'nowhere_to_be_found'"),
         "renamed": (kernel.format("other"), "module renamed has no attribute 'renamed'"),
-        "misfit": ("def misfit(q, k, v, window, **_): ...\n", "missing a required argument: 'window'"),
+        "misfit": ("def misfit(q, k, v, window, **_): ...\n", "missing 1 required positional argument: 'window'"),
         "raises": ("def raises(q, k, v, **_):\n    raise ValueError('[/x]')\n", "ValueError: "),
     }
     for name in changed:

@@ -324,7 +324,7 @@ def check_memory(module: nn.Module, case: Case, numbers: Inputs) -> dict[str, Te
     call = call_of(module, case, numbers)
     with keeping_settings(), checked_call(module, case):
         outputs = [call.read(call.run()) for _ in range(CALLS_KEPT)]
-    if (places := len({it["output"].data_ptr() for it in outputs})) < CALLS_KEPT:
+    if (places := len({it["output"].untyped_storage().data_ptr() for it in outputs})) < CALLS_KEPT:
         raise Wrong(f"the outputs of {CALLS_KEPT} calls share {places} buffers")
     return outputs[-1]
 

@@ -40,6 +40,7 @@ class Cluster:
             )
         except (NameError, RuntimeError, ValueError) as error:
             raise UsageError(f"--cluster slurm: {str(error).splitlines()[0]}") from None
+        self._chosen = bool(kinds)
         self._nodes = {(kind, i): kind for kind, most in (kinds or {DEFAULT: 1}).items() for i in range(most or 1)}
         self._jobs: list[Any] = []
         self._folder = folder
@@ -53,7 +54,8 @@ class Cluster:
         return self._nodes
 
     def submit(self, node: Node, task: dict[str, Any]) -> Future[Reply]:
-        self._executor.update_parameters(slurm_partition=None if node[0] == DEFAULT else node[0])
+        if self._chosen:
+            self._executor.update_parameters(slurm_partition=node[0])
         try:
             job: Future[Reply] = self._executor.submit(on_node.do, self._code, task)
         except submitit.core.utils.FailedJobError as error:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,7 +23,6 @@ import impls
 from impls import Impl, Limits
 from impls.registry import AROUND, eager_name
 from impls.rules import EVERY_RULE
-from stats.estimate import grouped
 
 from ..cases.axes import Axis, nearest
 from ..cases.case import AXES
@@ -121,7 +121,9 @@ def _code_of(module: str, folder: Path) -> dict[str, Path]:
     code beside it, since names of libraries and sources may be composed at run time.
     """
     for place in filter(Path.is_dir, map(Path, _places(str(folder)))):
-        beside = grouped((path.name.partition(".")[0], path) for path in place.iterdir())
+        beside: dict[str, list[Path]] = {}
+        for path in place.iterdir():
+            beside.setdefault(path.name.partition(".")[0], []).append(path)
         found, names = set[Path](), {module}
         while names := names & beside.keys():
             paths = [path for name in names for path in beside.pop(name)]
@@ -136,11 +138,13 @@ def _code_of(module: str, folder: Path) -> dict[str, Path]:
 
 
 def _files_of(path: str, imported: ModuleType, folder: str) -> Callable[[], list[Path]] | None:
-    """Return a function that finds the user's code behind `module:attr`, sorted by name; None for an installed package."""
+    """Return a function that finds the user's code behind `module:attr`, sorted by name; None for an installed package and
+    the suite's own.
+    """
     top = sys.modules.get(imported.__name__.partition(".")[0], imported)
     there = next(iter(getattr(top, "__path__", ())), None) or getattr(top, "__file__", None) or ""
     place = folder if path.startswith("kernels:") else os.path.dirname(there)
-    if os.path.basename(place) in ("", "site-packages", "dist-packages"):
+    if top is impls or os.path.basename(place) in ("", "site-packages", "dist-packages"):
         return None
     return lambda: [file for _, file in sorted(own_files([path], Path(place)).items())]
 
@@ -168,9 +172,11 @@ def _own(name: str, path: str, folder: str) -> Impl:
         imported = _imported(repository, lambda: _of_repository(repository, folder))
     else:
         imported = _imported(module, lambda: importlib.import_module(module))
-    file, here = getattr(imported, "__file__", None), Path(folder, *module.split(".")).with_suffix(".py")
-    if file and here.exists() and not here.samefile(file):
-        warn(f"{module} is {file}, which is found before {here}")
+        beside, found = Path(folder, *module.split(".")), getattr(imported, "__file__", None)
+        for here in filter(Path.exists, (beside.with_suffix(".py"), beside / "__init__.py")):
+            if found and os.path.realpath(found) != os.path.realpath(here):
+                warn(f"{module} is {found}, which is found before {here}")
+    file = getattr(imported, "__file__", None)
     if not hasattr(imported, attr):
         near = nearest(attr, vars(imported))
         raise ValueError(f"module {module} has no attribute {attr!r}; it is {file or 'a part of Python'}{near}")
@@ -247,6 +253,7 @@ def _refuse_sizes(layer: type) -> None:
         )
 
 
+@cache
 def _of_repository(repository: str, folder: str) -> ModuleType:
     """Return the module of a kernel repository, a folder or a name on the hub, loaded by Hugging Face's `kernels`."""
     if importlib.util.find_spec("kernels") is None:

@@ -100,8 +100,10 @@ def emit(path: Path, runs: Sequence[tuple[Run, Sequence[Row]]]) -> str:
     if path.exists() and not path.read_bytes().startswith(text[: text.index("\n")].encode()):
         raise RunError(f"--emit {path}: there is another file of that name; choose another one")
     path.write_text(text, encoding="utf-8")
-    names = ", ".join(sorted({kernel for found in table.values() for *_, kernel in found})) or "no kernel"
-    return f"{path} is written: {names} in {len(table)} of {len(known)} settings, else SDPA"
+    names = ", ".join(sorted({kernel for found in table.values() for *_, kernel in found}))
+    chosen = f"{names} in {len(table)} of {len(known)} settings, else"
+    nothing = "nothing that it can include was shown to be faster than"
+    return f"{path} is written: {chosen if table else nothing} SDPA"
 
 
 def _choosable(impl: str, mask: str) -> bool:
@@ -165,12 +167,14 @@ def measured(runs: Sequence[tuple[Run, Sequence[Row]]]) -> dict[Setting, ByLengt
         for run, rows in runs:
             own: dict[Setting, ByLength] = {}
             for row in rows:
-                setting = _setting(row, run.machine) if row["scope"] == scope and SDPA in row["over"] else None
-                if setting and _choosable(row["impl"], setting.mask):
-                    own.setdefault(setting, {}).setdefault(row["T_kv"], {})[row["impl"]] = row["over"][SDPA]
+                compared = row["scope"] == scope and row["impl"] != SDPA and SDPA in row["over"]
+                if compared and (setting := _setting(row, run.machine)):
+                    known = own.setdefault(setting, {}).setdefault(row["T_kv"], {})
+                    if _choosable(row["impl"], setting.mask):
+                        known[row["impl"]] = row["over"][SDPA]
             for setting, by_length in own.items():
                 found.setdefault(setting, {}).update(by_length)
-    return found
+    return {setting: by_length for setting, by_length in found.items() if any(by_length.values())}
 
 
 def key_ranges(by_length: ByLength) -> Iterator[KeyRange]:

@@ -78,7 +78,7 @@ def trust(run: Run, grid: Grid) -> list[str]:
         any(it.row.get("device") == "cuda" for it in marks) and "times on CUDA are unverified on a GPU",
         conditions.disturbed(run.rows),
         run.drift > conditions.DRIFT
-        and f"meanwhile the reference workload's time varied by {shares.percent(run.drift)}",
+        and f"meanwhile the reference workload's time varied by {shares.varied(run.drift)}",
     ]
     return [*map(str, filter(None, reasons))]
 

@@ -60,10 +60,20 @@ def _execute(options: argparse.Namespace, arguments: Sequence[str], layers_of: C
         if not found:
             raise RunError(why)
         command.warn(why)
+    usable, missing = [], []
+    for kind, run, of in found:
+        try:
+            usable.append((kind, run, of, advice.narrowed(of, asked)))
+        except RunError as error:
+            missing.append(f"{kind or run.name}: {error}" if len(found) > 1 else str(error))
+    if not usable:
+        raise RunError(missing[0])
+    for why in missing:
+        command.warn(why)
     if options.emit:
-        print(dispatcher.emit(options.emit, [(run, advice.narrowed(of, asked)) for _, run, of in found]))
+        print(dispatcher.emit(options.emit, [(run, rows) for _, run, _, rows in usable]))
     else:
-        _show(options, chosen[0], {kind: advice.advise(of, asked) for kind, _, of in found})
+        _show(options, chosen[0], {kind: advice.advise(of, asked) for kind, _, of, _ in usable})
     return command.FINE
 
 

@@ -134,7 +134,7 @@ def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
     words = Counter(cell.verdict.word for cell in cells)
     moved = {word: f"{way} in {words[word]} of {every}{_by(word, cells)}" for word, way in WAYS.items() if words[word]}
     found = this.implementations.get(name)
-    if found is None and name in this.of_interest and not this.unjudged:
+    if found is None and cells and name in this.of_interest and not this.unjudged:
         return f"{head} changed, and can't be judged: {cells[0].verdict.reason}"
     if found is None or (moved and found.word in CHANGED and found.low <= 1 <= found.high):  # the mean did not change
         return f"{head} is {' and '.join(moved.values())}{than}" if moved and not this.unjudged else ""

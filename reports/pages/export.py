@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -60,14 +59,18 @@ def rows(chosen: Sequence[Run]) -> pd.DataFrame:
 
 def labels_of(runs: Sequence[Run]) -> list[str]:
     """Return each run's name, with a distinguishing folder if several share it: '0001_x (laptop)'."""
-    labels = []
-    for run in runs:
-        label, namesakes = run.name, {other.path.resolve() for other in runs if other.name == run.name}
-        if len(namesakes) > 1:
-            label += f" ({run.path.resolve().relative_to(os.path.commonpath(namesakes)).parts[0]})"
-        labels.append(label)
+    labels = [_label(run, [other for other in runs if other.name == run.name]) for run in runs]
     unique = len(set(labels)) == len(labels)
     return labels if unique else [f"{label} #{i}" for i, label in enumerate(labels, 1)]
+
+
+def _label(run: Run, namesakes: Sequence[Run]) -> str:
+    """Return the name with the first folder, from the file upwards, that differs from those of its namesakes."""
+    mine, *others = (other.path.resolve().parts[::-1] for other in (run, *(o for o in namesakes if o is not run)))
+    for depth, folder in enumerate(mine[1:-1], 1):
+        if others and folder not in [path[depth] for path in others if depth < len(path)]:
+            return f"{run.name} ({folder})"
+    return run.name
 
 
 def cases(chosen: Sequence[Run]) -> list[dict[str, Any]]:

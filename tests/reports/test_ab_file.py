@@ -108,7 +108,7 @@ def test_a_headline_names_the_regression_despite_an_unchanged_mean(saved: Any) -
     first = next(sentences(found))
     assert re.fullmatch(r"sdpa is slower in 1 of 40 cells \(16 %\)", first)
     html = comparison_page.html(found).replace("\N{NO-BREAK SPACE}", " ")
-    assert f"Something regressed: {first}</h1>" in html and "30 more UNCHANGED, in “All numbers”" in html
+    assert f"Something regressed: {first}</h1>" in html and "30 UNCHANGED more, in “All numbers”" in html
 
 
 def of(saved: Any, logs: Logs, **more: Any) -> Comparison:

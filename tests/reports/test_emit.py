@@ -152,3 +152,28 @@ def test_a_usage_error_is_one_line(name: str, expected: str, as_run: Any, tmp_pa
     run = as_run(run_of({"fused": 0.5}))
     assert expected in refusal("advise", "--run", run.path, "--emit", tmp_path / name)
     assert (tmp_path / "taken.py").read_text() == "mine = 1\n"
+
+
+def test_options_select_the_settings_of_the_module(as_run: Any, tmp_path: Path) -> None:
+    data = run_of({"fused": 0.5})
+    data["benchmarks"] += run_of({"fused": 0.5}, dtype="bfloat16")["benchmarks"]
+    assert "torch.float32" in emitted(as_run, data, tmp_path / "here.py")
+    text = emitted(as_run, data, tmp_path / "here.py", "--dtype", "bfloat16")  # over its own
+    assert "torch.bfloat16" in text and "torch.float32" not in text
+
+
+def test_a_core_takes_precedence_over_its_layer(as_run: Any, tmp_path: Path) -> None:
+    core, layer = run_of({"fused": 0.5}, scope="core"), run_of({"fused": 2.0})
+    for row in core["benchmarks"]:
+        row["extra_info"]["id"] += "-scope=core"
+    layer["benchmarks"] = core["benchmarks"] + layer["benchmarks"]
+    assert "(64, 256, fused),\n" in emitted(as_run, layer, tmp_path / "here.py")
+
+
+def test_no_kernel_is_chosen_across_a_length_at_which_it_failed(as_run: Any, tmp_path: Path) -> None:
+    data = run_of({"fused": 0.5, "wrapper": 1.5}, T=(64, 256, 1024))
+    facts = [row["extra_info"] for row in data["benchmarks"]]
+    failed = next(i for i, it in enumerate(facts) if it["impl"] == "fused" and it["T"] == 256)
+    del data["benchmarks"][failed]
+    text = emitted(as_run, data, tmp_path / "here.py")
+    assert "(64, 64, fused),\n" in text and "(1024, 1024, fused),\n" in text
