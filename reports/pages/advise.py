@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
+from rich.table import Table
 
 from ..judging import advice, dispatcher
 from ..judging import frame as fr
@@ -15,7 +19,6 @@ from ..judging.advice import Layers
 from ..reading import command, runs, units, words
 from ..reading.axes import KNOWN_AXES, axis_names
 from ..reading.runs import Run, RunError
-from .tables import aligned
 
 _EPILOG = """\
 Any other axis of the run is an option as well, as --window 128. Numbers may be
@@ -24,6 +27,12 @@ ranges: --T 512..8192.
 
 MOST_RUNS = 200
 """Most runs searched for one that contains the requested cases."""
+
+WIDTH = 80
+"""Least columns of the table, and those without a terminal."""
+
+COLUMNS = {"case": False, "fastest": False, "time": True, "next best": False, "slowdown": True, "verdict": False}
+"""Columns, and whether they are aligned right."""
 
 LONG_DTYPE = {short: name for name, short in words.SHORT_DTYPE.items()}
 
@@ -104,15 +113,22 @@ def _answering(newest: Run, asked: Mapping[str, Any], layers: Layers) -> Run:
 
 def _print(table: Mapping[str, Any]) -> None:
     """Print one line per case, then remarks."""
-    rows = [["case", "fastest", "time", "next best", "slowdown", "verdict"]]
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, markup=False)
+    console.width = max(console.width, WIDTH)  # the numbers of a narrower table would be cut
+    shown = Table(box=None, pad_edge=False)
+    for heading, right in COLUMNS.items():
+        whole = heading not in ("case", "verdict")
+        shown.add_column(heading, justify="right" if right else "left", no_wrap=whole, overflow="fold")
     for cell in table["cells"]:
         place = words.place({axis: cell[axis] for axis in table["axes"]} or cell, always=[*table["axes"], "T", "H"])
         slower = units.interval(cell["ahead_low"], cell["ahead_high"]) if cell["ahead_low"] else units.MISSING
         following = cell["next_best"] or units.MISSING
-        rows.append([place, cell["fastest"], units.seconds(cell["seconds"], 2), following, slower, cell["verdict"]])
-    print(*aligned(rows), *filter(None, [table["page_faults"]]), sep="\n")
+        shown.add_row(place, cell["fastest"], units.seconds(cell["seconds"], 2), following, slower, cell["verdict"])
+    console.print(shown)
+    if table["page_faults"]:
+        console.print(table["page_faults"])
     if table["left_out"]:
-        print(f"left out, wrong somewhere in this run: {', '.join(table['left_out'])}")
+        console.print(f"left out, wrong somewhere in this run: {', '.join(table['left_out'])}")
 
 
 def _parser() -> argparse.ArgumentParser:
