@@ -1341,11 +1341,11 @@ def scaled_by_the_values_width_in_training(q, k, v, mask, p):
     return _dropped(q * (q.shape[-1] / v.shape[-1]) ** 0.5, k, v, mask, p)
 
 
-@training("% of the probs", T=512)
-def drops_nothing_beyond_256_keys(q, k, v, mask, p):
+@training("% of the probs at keys 256 to 287, not 25.0%", T=512)
+def drops_nothing_beyond_268_keys(q, k, v, mask, p):
     probs = probs_of(q, k, mask)
     noise = torch.rand_like(probs)
-    noise[..., 256:] = 1.0
+    noise[..., 268:] = 1.0
     return probs * (noise >= p) / (1 - p) @ v
 
 

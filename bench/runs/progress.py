@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from stats import conditions
-from stats.shares import percent, without_numbers
+from stats.shares import varied, without_numbers
 
 from ..cases.accounting import spent
 from ..cases.outcome import FAILURES
@@ -141,6 +141,6 @@ def drifting(drift: float) -> str | None:
     if drift <= conditions.DRIFT:
         return None
     return (
-        f"machine drift: the reference workload's time changed by {percent(drift)} between the halves of this run; "
+        f"machine drift: the reference workload's time changed by {varied(drift)} between the halves of this run; "
         "medians in seconds may be off by as much; judge by ratios and their intervals"
     )
