@@ -29,7 +29,8 @@ INTRODUCTION = """\
 # Results
 
 `python -m reports publish` writes this page from the runs in `results/published/`; a test compares
-them. These are ranks on one machine: yours will rank implementations differently."""
+them. These are ranks on one machine: yours will rank implementations differently. Tables show the
+slowdown over the fastest: 1 is the fastest; \\* fastest or tied; ~ not resolved; – unsupported."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -85,7 +86,6 @@ def _section(run: Run) -> Iterator[str]:
     commit = f"commit {run.commit_id or 'unknown'}"
     where = f"{escape(fingerprint.line(run.machine))} · {run.date[:10]} · {commit} · `{run.command}`"
     yield paragraph(where)
-    yield paragraph(escape(tables.key(this.grid)))
     yield tables.of_runs(this.grid)
     if beside := tables.beside(this.grid, run.published):
         yield "Published times of these cases, beside ours:"
