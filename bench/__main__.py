@@ -18,11 +18,11 @@ from .cases.axes import nearest
 from .interrupts import UNFINISHED
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "check": ("bench.runs.check", "are kernels and layers correct? No timing"),
-    "doctor": ("bench.runs.doctor", "what on this machine will disturb a measurement"),
+    "check": ("bench.runs.check", "check whether kernels and layers are correct, without timing"),
+    "doctor": ("bench.runs.doctor", "find what on this machine will disturb a measurement"),
     "sweep": ("bench.cluster.command", "measure in several fresh processes, or on many machines"),
-    "ab": ("commands.ab", "did it get slower? Compare two revisions, kernels or interpreters"),
-    "bisect": ("commands.bisect", "which commit, or which torch, made it slower?"),
+    "ab": ("commands.ab", "compare two revisions, kernels or interpreters: did it get slower?"),
+    "bisect": ("commands.bisect", "find the commit, or the version of torch, that made it slower"),
     "new-kernel": ("bench.new:kernel", "write FILE (default: mine.py), a template of a kernel"),
     "new-layer": ("bench.new:layer", "write FILE (default: mine.py), a template of a layer"),
 }

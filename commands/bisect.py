@@ -1,4 +1,4 @@
-"""`python -m bench bisect GOOD BAD`: finds the commit that caused a slow-down, or with `--pythons A,B,C` the torch
+"""`python -m bench bisect GOOD BAD`: finds the commit that caused a regression, or with `--pythons A,B,C` the torch
 version.
 
 The ends are compared first; the regressions between them are the target. Each step compares GOOD with a commit in the

@@ -41,14 +41,14 @@ compared with the first.
 
 _OTHERS = """
 Other commands, as `python -m reports NAME --help`:
-  advise       the fastest implementation of each case
-  figure       one figure for a paper or a README
-  export       rows for other tools: Parquet or CSV
-  compare      did it get slower?
-  baseline     the run that later runs are compared with
-  history      when did it get slower?
-  publish      docs/results.md and README's figure
-  conformance  what is correct, from the output of `check --json`
+  advise       print the fastest implementation of each case
+  figure       draw one figure for a paper or a README
+  export       write rows for other tools: Parquet or CSV
+  compare      compare two saved runs: did it get slower?
+  baseline     set or show the run that later runs are compared with
+  history      find when it got slower, over all runs of this machine
+  publish      write docs/results.md and README's figure
+  conformance  print a table of what is correct, from output of `check --json`
 """
 """Commands that `attention-bench --help` lists."""
 

@@ -64,7 +64,7 @@ moves their median by about their noise.
 """
 
 RECOVERED_WITHIN = 0.02
-"""A slow-down has recovered if a later level is this close to the one before it."""
+"""A regression has recovered if a later level is this close to the one before it."""
 
 MIN_OTHERS = 3
 """Fewest other implementations: of two, one that changed would move the median by half of its change."""
@@ -82,7 +82,7 @@ class Step:
     ratio: float
     """Ratio of the levels; above 1 is slower."""
     recovered: int | None = None
-    """Position from which the level was back; None for a speed-up or an open slow-down."""
+    """Position from which the level was back; None for a speedup or an open regression."""
     relative: bool = False
     """Whether it was found relative to the case's others."""
 

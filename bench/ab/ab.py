@@ -1,5 +1,5 @@
 """Measures and saves interleaved comparisons of two variants, as requested by the options of `python -m bench ab`; and its
-self-test, of unchanged code and of injected slow-downs.
+self-test, of unchanged code and of injected regressions.
 
 Two revisions (`--base REF [--head REF]`), two implementations (`--base-impl NAME --head-impl NAME`), or two
 interpreters with two versions of torch (`--base-python PATH --head-python PATH`).

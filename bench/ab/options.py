@@ -44,8 +44,8 @@ def parser() -> argparse.ArgumentParser:
     how.add_argument("--markdown", type=Path, metavar="FILE", help="write the verdicts for a pull request")
     how.add_argument("--self-test", type=count, metavar="N",
                      help="count how often verdicts are right on this machine, in N comparisons of unchanged code, and more "
-                          "with injected slow-downs")  # fmt: skip
-    how.add_argument("--inject", metavar="NAME=SHARE", default="", help=argparse.SUPPRESS)  # one of its slow-downs
+                          "with injected regressions")  # fmt: skip
+    how.add_argument("--inject", metavar="NAME=SHARE", default="", help=argparse.SUPPRESS)  # one of its regressions
     return parser
 
 

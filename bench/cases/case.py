@@ -59,7 +59,7 @@ class Case:
     )
     mode: str = axis(
         "choice",
-        f"{', '.join(MODES)} (one new token against a KV cache of T, or with --mask causal_br T new ones of T_kv)",
+        f"{', '.join(MODES)} (one new token and a KV cache of T tokens; with --mask causal_br T new tokens of T_kv)",
         values=tuple(MODES),
         default="forward",
     )
@@ -130,7 +130,7 @@ class Case:
         "switch", "under torch.use_deterministic_algorithms, and checked to repeat bit for bit: on, off", default=False
     )
     tf32: bool = axis(
-        "switch", "products of float32 numbers in TF32, on a GPU: torch.backends.cuda.matmul: on, off", default=False
+        "switch", "float32 products in TF32 on a GPU (torch.backends.cuda.matmul): on, off", default=False
     )
     model: str | None = axis(
         "choice", "model that a block belongs to, by name or config.json", default=None, validate=config_of

@@ -107,7 +107,7 @@ class Run:
 
     @property
     def baseline_impl(self) -> str:
-        """Baseline implementation of speed-ups: by default `sdpa` if it is measured beside the user's own."""
+        """Baseline implementation of speedups: by default `sdpa` if it is measured beside the user's own."""
         of = {impl.name: impl.owner for impl in self.selection.impls}
         if "sdpa" in of and not all(owner.startswith("impls.") for owner in of.values()):
             usual = "sdpa"

@@ -109,7 +109,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--smoke", action="store_true", help="measure --impl (default: fused) and sdpa in three small cases"
     )
     group.addoption("--baseline", metavar="NAME",
-                    help="implementation that speed-ups are relative to (default: sdpa if you name one of your own, else "
+                    help="implementation that speedups are relative to (default: sdpa if you name one of your own, else "
                          "fused, the plain formula)")  # fmt: skip
     group.addoption(
         "--case", action="append", metavar="IDS", help="only the cases with these ids, as --dry-run shows them"

@@ -1,4 +1,4 @@
-"""Figures for a README or a paper: latency, memory and speed-up, each a single panel titled by its main finding."""
+"""Figures for a README or a paper: latency, memory and speedup, each a single panel titled by its main finding."""
 
 from __future__ import annotations
 

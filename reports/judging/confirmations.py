@@ -36,7 +36,7 @@ def key(series: Series, at: int, runs: Sequence[Run]) -> Key | None:
 
 
 def open_steps(series: Sequence[Series], runs: Sequence[Run], known: Known) -> Iterator[Options]:
-    """Yield the comparisons of slow-downs that have not recovered and have no conclusive one. A comparison has one device
+    """Yield the comparisons of regressions that have not recovered and have no conclusive one. A comparison has one device
     and one number of threads.
     """
     together = grouped(

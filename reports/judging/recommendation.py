@@ -139,7 +139,7 @@ def _is_step(case: Case) -> bool:
 
 
 def _speed_up(name: str, cases: Sequence[Case], baseline: str) -> str:
-    """Return the largest of the significant speed-ups over the baseline implementation; '' without any."""
+    """Return the largest of the significant speedups over the baseline implementation; '' without any."""
     found = [(fr.ratio(case.mark(baseline).row, case.mark(name).row), case.place) for case in cases]
     most, place = max((it for it in found if it[0].slower), default=(None, ""))
     if most is None:

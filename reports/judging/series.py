@@ -76,7 +76,7 @@ class Series:
 
     @property
     def open_step(self) -> Step | None:
-        """The last slow-down that has not recovered, since the last break."""
+        """The last regression that has not recovered, since the last break."""
         open_ = [it for it in self.steps if it.slower and it.recovered is None and it.at in self.pieces[-1]]
         return open_[-1] if open_ else None
 
@@ -110,7 +110,7 @@ def of_one_machine(ordered: Sequence[Saved]) -> list[Saved]:
 
 
 def all_series(ordered: Sequence[Saved]) -> list[Series]:
-    """Return one series per cell: open slow-downs first, then other changes, then unchanged ones.
+    """Return one series per cell: open regressions first, then other changes, then unchanged ones.
 
     Within these, the latest change comes first, and larger steps before smaller ones.
     """

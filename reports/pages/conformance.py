@@ -28,8 +28,9 @@ def main(arguments: Sequence[str]) -> int:
     description = "Print a Markdown table of what is correct, from output files of\n`python -m bench check --json`."
     parser = command.parser("conformance", description)
     parser.add_argument(
-        "files", nargs="+", metavar="FILE", type=Path, help="several versions of torch are shown side by side"
-    )
+        "files", nargs="+", metavar="FILE", type=Path,
+        help="output of `check --json`; several versions of torch are shown side by side",
+    )  # fmt: skip
     return command.exit_code_of(_execute, parser.parse_args(arguments))
 
 

@@ -62,10 +62,10 @@ def _execute(options: argparse.Namespace, confirm: Confirm) -> int:
 
 
 def _confirmed(every: Sequence[Series], of: Sequence[Run], known: Known, confirm: Callable[[Options], str]) -> Known:
-    """Return the known verdicts after confirming every open slow-down by an interleaved comparison."""
+    """Return the known verdicts after confirming every open regression by an interleaved comparison."""
     unconfirmed = list(confirmations.open_steps(every, of, known))
     if not unconfirmed:
-        command.warn("nothing to confirm: no lasting slow-down between two commits without a conclusive comparison")
+        command.warn("nothing to confirm: no lasting regression between two commits without a conclusive comparison")
     for one in unconfirmed:
         if why := confirm(one):
             base, head = (one[name][:10] for name in ("base", "head"))
@@ -87,5 +87,5 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the page's folder goes (default: reports/out)")
     parser.add_argument("--force", action="store_true", help="include runs of other machines and environments")
     parser.add_argument("--confirm", action="store_true",
-                        help="measure every slow-down again: `python -m bench ab` on the two commits around it")  # fmt: skip
+                        help="measure every regression again: `python -m bench ab` on the two commits around it")  # fmt: skip
     return parser

@@ -1,4 +1,4 @@
-"""Page of a machine's history: a heat map of implementations x runs, then each changed cell, open slow-downs first."""
+"""Page of a machine's history: a heat map of implementations x runs, then each changed cell, open regressions first."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HEADINGS = ("run", "when", "commit", "torch", "median", "spread", "change", "not
 COLUMNS = ("impl", "id", "run", "date", "commit", "torch", "python", "seconds", *Point._fields[1:])
 
 MOST_RUNS, WIDEST, STILL = 20, 0.25, 0.03
-"""Runs of the heat map, the change with the darkest shade, and the largest speed-up that is not marked."""
+"""Runs of the heat map, the change with the darkest shade, and the largest speedup that is not marked."""
 
 POWER = 3.42
 """Effect size in standard errors that is detected with 80 % power and a false alarm rate of 1 %."""
@@ -52,7 +52,7 @@ class Chapter:
     title: str
     status: str
     open: bool
-    """Whether it has a slow-down that has not recovered."""
+    """Whether it has a regression that has not recovered."""
     drawing: Markup
     table: Table
     """Its runs, newest first."""
@@ -158,7 +158,7 @@ def _smallest(logs: Sequence[Mapping[int, float]]) -> str:
 
 
 def headline(this: History) -> str:
-    """Describe the last slow-down that has not recovered and its number of cells; without one, the latest change."""
+    """Describe the last regression that has not recovered and its number of cells; without one, the latest change."""
     first = this.series[0] if this.series else None
     if first is None or not first.steps:
         most = max((len(one.points) for one in this.series), default=0)
@@ -267,7 +267,7 @@ def _status(series: Series, runs: Sequence[Run]) -> str:
 
 
 def _confirmation(series: Series, this: History) -> str:
-    """Return the verdict of an interleaved comparison of the commits around the open slow-down, else the last step."""
+    """Return the verdict of an interleaved comparison of the commits around the open regression, else the last step."""
     step = series.open_step or next(reversed(series.steps), None)
     found = this.confirmed.get(key(series, step.at, this.runs)) if step else None
     if step is None or found is None:
