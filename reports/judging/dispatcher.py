@@ -92,8 +92,7 @@ def emit(path: Path, runs: Sequence[tuple[Run, Sequence[Row]]]) -> str:
     known = measured(runs)
     if not known:
         raise RunError(
-            f"no kernel to choose: no case that a call of SDPA can have was measured with {SDPA} and one of "
-            f"{', '.join(kernels())}"
+            f"no kernel to choose: measure {SDPA} and at least one of {', '.join(kernels())}, in cases that SDPA supports"
         )
     table = {setting: found for setting, by_length in known.items() if (found := [*key_ranges(by_length)])}
     text = module(path.stem, [run for run, _ in runs], table)
@@ -102,7 +101,7 @@ def emit(path: Path, runs: Sequence[tuple[Run, Sequence[Row]]]) -> str:
     path.write_text(text, encoding="utf-8")
     names = ", ".join(sorted({kernel for found in table.values() for *_, kernel in found}))
     chosen = f"{names} in {len(table)} of {len(known)} settings, else"
-    nothing = "nothing that it can include was shown to be faster than"
+    nothing = "no kernel that it can include is a better choice than"
     return f"{path} is written: {chosen if table else nothing} SDPA"
 
 
@@ -161,7 +160,7 @@ def measured(runs: Sequence[tuple[Run, Sequence[Row]]]) -> dict[Setting, ByLengt
     first, *others = [run for run, _ in runs]
     for other in others:
         if differs := fingerprint.differing(first, other) | fingerprint.differing(first, other, software=True):
-            raise RunError(f"{first.name} and {other.name} don't go together: {fingerprint.described(differs)}")
+            raise RunError(f"{first.name} and {other.name} can't be combined: {fingerprint.described(differs)}")
     found: dict[Setting, ByLength] = {}
     for scope in ("layer", "core"):
         for run, rows in runs:
