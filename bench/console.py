@@ -42,7 +42,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
     "history": ((*REPORTS, "history"), "find when it got slower, over all runs of this machine"),
     "new-kernel": ((*BENCH, "new-kernel"), "write FILE (default: mine.py), a template of a kernel"),
     "new-layer": ((*BENCH, "new-layer"), "write FILE (default: mine.py), a template of a layer"),
-    "completion": ((), "complete words in bash and zsh: attention-bench completion >> ~/.bashrc"),
+    "completion": ((), "print completion for bash and zsh, to append to ~/.bashrc or ~/.zshrc"),
 }
 
 WITHOUT_OPTIONS = ("completion", "list")
@@ -151,7 +151,7 @@ def _complain(message: str) -> int:
 
 
 def _help() -> str:
-    lines = [f"  {name:<11} {about}" for name, (_, about) in COMMANDS.items()]
+    lines = [f"  {name:<12} {about}" for name, (_, about) in COMMANDS.items()]
     end = "Each has its own --help; --version shows versions."
     return "\n".join(["usage: attention-bench COMMAND [options]", "", *lines, "", end])
 

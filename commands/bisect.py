@@ -183,6 +183,7 @@ def _parser() -> argparse.ArgumentParser:
         "python -m bench bisect",
         usage="%(prog)s GOOD BAD [options]\n       %(prog)s --pythons A,B,C [options]",
         description="Find the commit, or the version of torch, that made it slower.",
+        epilog="Exit code: 0 found; 1 found, except for commits without a verdict; 2 the ends don't differ; 3 a usage error.",
     )
     parser.add_argument(
         "ends", nargs="*", metavar="GOOD BAD", help="two revisions: a fast one, and a slow one after it"

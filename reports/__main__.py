@@ -118,7 +118,9 @@ def _parser() -> argparse.ArgumentParser:
         "runs", nargs="*", metavar="RUN", help="runs to report, several on one page (default: the newest)"
     )
     command.add_results(parser)
-    parser.add_argument("--baseline", metavar="NAME", help="implementation to compare with (default: the run's)")
+    parser.add_argument(
+        "--baseline", metavar="NAME", help="implementation that speedups are relative to (default: the run's)"
+    )
     printed = parser.add_mutually_exclusive_group()
     printed.add_argument("-v", "--verbose", action="store_true", help="print every case's table, too")
     printed.add_argument("-q", "--quiet", action="store_true", help="print only the page's path")

@@ -24,6 +24,7 @@ def parser() -> argparse.ArgumentParser:
     parser = Parser(
         "python -m bench ab",
         description="Compare two variants, base and head: interleaved, in replicates of two fresh processes.",
+        epilog="Exit code: 0 nothing regressed; 1 something did; 2 nothing could be judged; 3 a usage error.",
     )
     variants = parser.add_argument_group("variants: two revisions, two implementations or two interpreters")
     for name, metavar, about in (

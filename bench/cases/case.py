@@ -59,14 +59,14 @@ class Case:
     )
     mode: str = axis(
         "choice",
-        f"{', '.join(MODES)} (one new token and a KV cache of T tokens; with --mask causal_br T new tokens of T_kv)",
+        f"{', '.join(MODES)} (one new token and a KV cache of T tokens; with --mask causal_br: T new tokens of T_kv)",
         values=tuple(MODES),
         default="forward",
     )
     scope: str = axis(
         "choice",
-        "layer, with its projections; core, attention alone: from q, k, v to o; or, with --model, block: a decoder block of "
-        "transformers; or model: two of them, embedding and head",
+        "layer: attention with its projections; core: attention alone, from q, k, v to o; with --model also block: a decoder "
+        "block of transformers, and model: two blocks, embedding and head",
         values=SCOPES,
         default="layer",
     )
@@ -112,7 +112,7 @@ class Case:
     )
     rope: int | None = axis(
         "size",
-        "with --latent: how many features of a head are rotary; all heads share their key",
+        "with --latent: number of rotary features of a head, whose key all heads share",
         default=None,
     )
     requests: str | None = axis(
@@ -127,7 +127,9 @@ class Case:
         "choice", f"{', '.join(AUTOCASTS)}: dtype of products under torch.autocast", values=AUTOCASTS, default=None
     )
     deterministic: bool = axis(
-        "switch", "under torch.use_deterministic_algorithms, and checked to repeat bit for bit: on, off", default=False
+        "switch",
+        "use torch.use_deterministic_algorithms, and check that results repeat bit for bit: on, off",
+        default=False,
     )
     tf32: bool = axis(
         "switch", "float32 products in TF32 on a GPU (torch.backends.cuda.matmul): on, off", default=False

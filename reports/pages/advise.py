@@ -21,7 +21,7 @@ from ..reading.axes import KNOWN_AXES, axis_names
 from ..reading.runs import Run, RunError
 
 _EPILOG = """\
-Any other axis of the run is an option as well, as --window 128. Numbers may be
+Each axis of the run is an option, too, such as --window 128. Numbers may be
 ranges: --T 512..8192.
 """
 
@@ -142,7 +142,7 @@ def _parser() -> argparse.ArgumentParser:
     for axis in (name for name in axis_names() if name != "model"):  # the argument names a model's layers
         parser.add_argument(f"--{axis}", type=_reader(axis), metavar="VALUE", help=f"only cases with this {axis}")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="a table that a program can read")
+    form.add_argument("--json", action="store_true", help="print JSON for programs")
     form.add_argument(
         "--emit", type=Path, metavar="FILE.py",
         help="write a module that calls the fastest kernel, with SDPA's signature; --run may be a glob of one machine's runs",

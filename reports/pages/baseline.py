@@ -19,7 +19,7 @@ Only this command changes a baseline. It refuses a run that regressed against
 the current one, or can't be compared with it, unless --accept gives a reason,
 which history shows.
 
-Exit code: 0 set (or shown); 1 refused; 3 a usage error in the command.
+Exit code: 0 set (or shown); 1 refused; 3 a usage error.
 """
 
 REFUSED = 1

@@ -92,14 +92,14 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         required=True,
         metavar="FILE",
-        help=f"ends in {', '.join(FORMS)} (with --as cases: .json)",
+        help=f"file to write: {', '.join(FORMS)} (with --as cases: .json)",
     )
     parser.add_argument(
         "--as",
         dest="kind",
         choices=("rows", "cases"),
         default="rows",
-        help="rows, or the cases of the run, as --cases reads them (.json)",
+        help="write rows, or the cases of the run in the format of --cases (.json)",
     )
     command.add_results(parser)
     return parser

@@ -48,5 +48,5 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("name", metavar="NAME", choices=MEASURES, help=", ".join(MEASURES))
     command.add_run(parser)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="FILE.png or FILE.svg")
-    parser.add_argument("--narrow", action="store_true", help="as wide as a phone or a column")
+    parser.add_argument("--narrow", action="store_true", help="make it as wide as a phone or a column")
     return parser

@@ -22,7 +22,7 @@ that affect speed, are included; versions of torch and Python may differ. The
 page is OUT/history/index.html, which opens from disk and needs no network, with
 points.csv in the same folder.
 
-Exit code: 0 written; 3 a usage error in the command.
+Exit code: 0 written; 3 a usage error.
 """
 
 
