@@ -79,11 +79,11 @@ def pieces() -> list[float]:
 
 
 def evenness() -> Iterator[Remark]:
-    """Report slow-downs that no counter shows, such as those by another guest or hyper-thread on the same core."""
+    """Report disturbances that no counter shows, such as another guest or hyper-thread on the same core."""
     ordered = sorted(pieces())
     middle, high = (ordered[len(ordered) * tenths // 10] / ordered[0] for tenths in (5, 9))
-    found = f"the same work takes {middle:.2f} times its shortest, {high:.2f} or more one time in ten"
-    advice = "something shares the cores: runs differ by as much; for small differences use `python -m bench ab`"
+    found = f"the same work takes {middle:.2f} times its shortest time (median; 90th percentile {high:.2f})"
+    advice = "something shares the cores, and runs differ by as much; for small differences use `python -m bench ab`"
     yield Remark("evenness", found, advice if high > UNEVEN else None)
 
 
