@@ -114,6 +114,7 @@ def of_effects(
     implementations: Mapping[str, Estimate] = {},
     margin: float = MARGIN,
     least: float = LEAST,
+    changed: Collection[str] = (),
 ) -> Verdicts:
     """Return verdicts on cells, and on the implementations that have an effect of their own.
 
@@ -121,24 +122,26 @@ def of_effects(
     is tested at FALSE_ALARMS divided by the number of its implementation's cells, if the implementation changed in the
     same direction, else divided by the number of all cells. A cell whose interval overlaps that of its implementation
     is taken to have changed equally: it lies within the margin if the implementation does. An implementation within
-    the margin has the verdict of the cells that changed beyond it, if any.
+    the margin has the verdict of the cells that changed beyond it, if any. `changed`: implementations whose code did,
+    which are counted apart, so that testing others costs no sensitivity.
     """
     least = max(MINIMUM * margin, least)
     counts = Counter(impl for impl, _ in cells)
     alone = {impl: it for (impl, _), it in cells.items() if counts[impl] == 1}
     wholes = {impl: alone.get(impl, it) for impl, it in implementations.items()}
-    among = sum(it.testable for it in wholes.values())
-    found = {impl: _verdict(it, margin, least, among) for impl, it in wholes.items()}
-    testable = sum(it.testable for it in cells.values())
+    among = Counter(impl in changed for impl, it in wholes.items() if it.testable)
+    found = {impl: _verdict(it, margin, least, among[impl in changed]) for impl, it in wholes.items()}
+    testable = Counter(impl in changed for (impl, _), it in cells.items() if it.testable)
     verdicts = {}
     for (impl, case), cell in cells.items():
         same_way = impl in found and found[impl].way * cell.mean > 0
         inherits = impl in wholes and _overlaps(cell, wholes[impl], margin)
-        verdicts[impl, case] = _verdict(cell, margin, least, counts[impl] if same_way else testable, inherits)
+        tests = counts[impl] if same_way else testable[impl in changed]
+        verdicts[impl, case] = _verdict(cell, margin, least, tests, inherits)
     for impl, it in found.items():
         words = {own.word for key, own in verdicts.items() if key[0] == impl}
-        if it.word in (SLIGHT, UNCHANGED) and (changed := [word for word in CHANGED if word in words]):
-            found[impl] = replace(it, word=changed[0])
+        if it.word in (SLIGHT, UNCHANGED) and (moved := [word for word in CHANGED if word in words]):
+            found[impl] = replace(it, word=moved[0])
     return verdicts, found
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from stats import conditions, saved, shares, verdict
 from stats.effects import Key
 from stats.saved import Changes
-from stats.verdict import Verdict, Verdicts
+from stats.verdict import Verdict
 
 from ..reading import command, fingerprint, words
 from ..reading.runs import Run
@@ -131,7 +131,7 @@ def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Com
     machines = fingerprint.described(fingerprint.differing(base, head))
     other = f"another machine: {machines}" if machines else ""
     runs = _cells(base), _cells(head)
-    cells = {key: (runs[0].get(key, {}), runs[1].get(key, {})) for key in runs[0] | runs[1]}
+    cells = {key: [run.get(key, _ABSENT) for run in runs] for key in runs[0] | runs[1]}
     alike = {
         key: variants
         for key, variants in cells.items()
@@ -140,16 +140,19 @@ def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Com
     changed = dict.fromkeys(impl for (impl, _), variants in alike.items() if _differs("impl_hash", variants))
     before, after = ({key: variants[i]["samples"] for key, variants in alike.items()} for i in (0, 1))
     found = saved.changes(before, after, changed, any(conditions.disturbed(run.rows) for run in (base, head)))
-    judged, implementations = _verdicts(found, changed, margin)
+    judged, implementations = verdict.of_effects(
+        found.cells, found.implementations, margin, verdict.LEAST_OF_RUNS, changed
+    )
     why = ALL_CHANGED if alike and all(impl in changed for impl, _ in alike) else other
     shown = [
         _cell(key, variants, judged.get(key), why, margin if key in alike else math.inf)
         for key, variants in cells.items()
-        if any("samples" in it or _reason(it) == "wrong" for it in variants) or _reason(variants[1]) in FAILED
+        if any("samples" in it or it.get("reason") == "wrong" for it in variants)
+        or variants[1].get("reason") in FAILED
     ]
     verdicts = ((name, implementations.get(name, _UNKNOWN)) for name in changed)
     open_ = {name: it.detectable for name, it in verdicts if it.word == verdict.INCONCLUSIVE}
-    notes = [*_notes(base, head), *_notes_on(found), *_open(base, head, open_)]
+    notes = [*_notes(base, head, found), *_open(base, head, open_)]
     reasons = {cell.verdict.reason for cell in shown if cell.verdict.word == verdict.INCONCLUSIVE}
     return Comparison(
         base.name,
@@ -169,7 +172,10 @@ def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Com
 
 
 _Facts = Mapping[str, Any]
-"""A cell in one run: a row's metadata with `samples` and `seconds`, `reason` and `detail` of a skip, or both, or nothing."""
+"""A cell in one run: a row's metadata with `samples` and `seconds`, `reason` and `detail` of a skip, or both."""
+
+_ABSENT = {"reason": "not"}
+"""A cell that is not in the run."""
 
 
 def _cells(run: Run) -> dict[Key, _Facts]:
@@ -181,28 +187,9 @@ def _cells(run: Run) -> dict[Key, _Facts]:
     return found
 
 
-def _reason(facts: _Facts) -> str:
-    """Return why a cell was skipped; 'not' if it is not in the run."""
-    return str(facts.get("reason", "" if facts else "not"))
-
-
 def _differs(what: str, variants: Sequence[_Facts]) -> bool:
     """Whether a fact differs between the variants."""
     return len({facts.get(what) for facts in variants}) > 1
-
-
-def _verdicts(found: Changes, changed: Collection[str], margin: float) -> Verdicts:
-    """Judge changed implementations separately, so that testing others costs no sensitivity."""
-    (cells, impls), (other_cells, other_impls) = (
-        verdict.of_effects(
-            {key: it for key, it in found.cells.items() if (key[0] in changed) == which},
-            {impl: it for impl, it in found.implementations.items() if (impl in changed) == which},
-            margin,
-            verdict.LEAST_OF_RUNS,
-        )
-        for which in (True, False)
-    )
-    return cells | other_cells, impls | other_impls
 
 
 def _cell(key: Key, variants: Sequence[_Facts], judged: Verdict | None, other: str, margin: float) -> Cell:
@@ -210,7 +197,7 @@ def _cell(key: Key, variants: Sequence[_Facts], judged: Verdict | None, other: s
     reason for all cells that can be compared. With an infinite `margin`, more memory is no regression.
     """
     before, after = variants
-    reasons = [*map(_reason, variants)]
+    reasons = [facts.get("reason", "") for facts in variants]
     failed = [reason in FAILED for reason in reasons]
     seconds = before.get("seconds", math.nan), after.get("seconds", math.nan)
     lost = [
@@ -229,7 +216,7 @@ def _cell(key: Key, variants: Sequence[_Facts], judged: Verdict | None, other: s
     return Cell(*key, judged, *seconds, tuple(changes(before, after, margin)), failed == [False, True])
 
 
-def _notes(base: Run, head: Run) -> Iterator[str]:
+def _notes(base: Run, head: Run, found: Changes) -> Iterator[str]:
     if different := fingerprint.differing(base, head, software=True):
         yield f"compared across versions: {fingerprint.described(different)}"
     if different := fingerprint.environment(base, head):
@@ -239,9 +226,6 @@ def _notes(base: Run, head: Run) -> Iterator[str]:
             yield f"{run.name} is not complete"
         if why := conditions.disturbed(run.rows):
             yield f"{run.name}: {why}"
-
-
-def _notes_on(found: Changes) -> Iterator[str]:
     if not found.implementations:
         return
     if abs(math.expm1(found.shift)) > conditions.DRIFT:
@@ -276,9 +260,9 @@ def _interleaved(base: Run, head: Run, names: Collection[str]) -> str:
         variants = f"--base-python PYTHON_WITH_TORCH_{base.machine.get('torch')}"
     elif newer and newer != base.committed[:10]:
         variants += f" --head {newer}"
-    options = {name: without_threads(str(it)) for name, it in head.asked.items() if name not in ("impl", "baseline")}
-    if "threads" in options:
-        options["threads"] = options["threads"].partition(",")[0]  # a comparison has one number of them
-    own = ",".join(head.own.get(name, name) for name in names)
-    cells = shlex.join(["--impl", own, *(word for name, value in options.items() for word in (f"--{name}", value))])
-    return f"python -m bench ab {variants} {cells}"
+    cells = ["--impl", ",".join(head.own.get(name, name) for name in names)]
+    for name, value in head.asked.items():
+        if name not in ("impl", "baseline"):
+            text = without_threads(str(value))
+            cells += [f"--{name}", text.partition(",")[0] if name == "threads" else text]  # ab has one number of them
+    return f"python -m bench ab {variants} {shlex.join(cells)}"
