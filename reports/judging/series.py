@@ -81,9 +81,11 @@ class Series:
         return open_[-1] if open_ else None
 
 
-def read(found: Iterable[Run]) -> list[Saved]:
-    """Return the data kept of runs that are read one at a time."""
-    kept: list[Saved] = []
+def oldest_first(found: Iterable[Run]) -> list[Saved]:
+    """Return the data kept of runs that are read one at a time, by their date. Files of one name, date and machine, such as
+    those of a copied folder, are one run.
+    """
+    kept = {}
     axes: dict[Key, Mapping[str, Any]] = {}  # one of each for all runs: a year of them would fill the memory
     for run in found:
         cells = {}
@@ -92,14 +94,8 @@ def read(found: Iterable[Run]) -> list[Saved]:
             key, others = key_of(extra), (extra.get(name) for name in ("case_hash", "impl_hash", "ratio"))
             cells[key] = Point(stats["median"], stats["q1"], stats["q3"], *others)
             axes.setdefault(key, {axis: extra[axis] for axis in axis_names() if axis in extra})
-        kept.append(Saved(replace(run, rows=[], skipped=[]), cells, axes))
-    return kept
-
-
-def oldest_first(found: Iterable[Saved]) -> list[Saved]:
-    """Sort runs by their date. Files of one name, date and machine, such as those of a copied folder, are one run."""
-    by_date = {(one.run.date, one.run.name, str(one.run.machine)): one for one in found}
-    return [by_date[key] for key in sorted(by_date)]
+        kept[run.date, run.name, str(run.machine)] = Saved(replace(run, rows=[], skipped=[]), cells, axes)
+    return [kept[when] for when in sorted(kept)]
 
 
 def of_one_machine(ordered: Sequence[Saved]) -> list[Saved]:
@@ -117,9 +113,8 @@ def all_series(ordered: Sequence[Saved]) -> list[Series]:
     found = grouped((key, (run, point)) for run, one in enumerate(ordered) for key, point in one.cells.items())
     points = {key: dict(of) for key, of in found.items()}
 
-    def order(series: Series) -> tuple[float, ...]:
-        last = ((-step.at, -abs(math.log(step.ratio))) for step in series.steps[-1:])
-        return series.open_step is None, *next(last, (math.inf,))
+    def order(one: Series) -> tuple[Any, ...]:
+        return one.open_step is None, not one.steps, [(-it.at, -abs(math.log(it.ratio))) for it in one.steps[-1:]]
 
     return sorted(of_points(points, ordered[-1].axes), key=order)
 
@@ -130,15 +125,15 @@ def of_points(points: Mapping[Key, Mapping[int, Point]], axes: Mapping[Key, Mapp
         return
     impls, cases = (list(dict.fromkeys(key[i] for key in points)) for i in (0, 1))
     runs = 1 + max(map(max, points.values()))
-    seconds, ratios = np.full((2, len(impls), len(cases), runs), np.nan)
+    times = np.full((2, len(impls), len(cases), runs), np.nan)
     renewed, redefined = np.zeros((2, len(impls), runs), bool)
     for (impl, case), of in points.items():
-        i, j, at = impls.index(impl), cases.index(case), [*of]
-        seconds[i, j, at] = np.log([point.median for point in of.values()])
-        ratios[i, j, at] = np.log(np.array([point.ratio for point in of.values()], float))
+        i, j = impls.index(impl), cases.index(case)
+        times[:, i, j, [*of]] = np.array([(point.median, point.ratio) for point in of.values()], float).T
         for (_, a), (run, b) in pairwise(of.items()):
             redefined[i, run] |= a.case_hash != b.case_hash
             renewed[i, run] |= a.impl_hash != b.impl_hash
+    seconds, ratios = np.log(times)
     whole = (np.isnan(ratios) == np.isnan(seconds)).all(axis=0)  # runs in which all implementations of a case have one
     found = steps.of_history(seconds, np.where(whole, ratios, seconds), renewed | redefined, redefined)
     for key, (changes, logs) in zip(product(impls, cases), found, strict=True):

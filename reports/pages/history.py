@@ -42,7 +42,7 @@ def _execute(options: argparse.Namespace, confirm: Confirm) -> int:
         OSError: the page can't be written.
     """
     results = command.results(options)
-    ordered = series.oldest_first(series.read(command.newest_first(results)))
+    ordered = series.oldest_first(command.newest_first(results))
     same = series.of_one_machine(ordered)
     notes = list(_notes(len(ordered) - len(same), options.force))
     for note in notes:

@@ -54,11 +54,11 @@ def written(results: Path, tmp_path: Path) -> Callable[..., str]:
 
 @pytest.fixture
 def cells(results: Path) -> Callable[[], list[series.Series]]:
-    return lambda: series.all_series(series.oldest_first(series.read(map(runs.read, runs.newest_first(results)))))
+    return lambda: series.all_series(series.oldest_first(map(runs.read, runs.newest_first(results))))
 
 
 def chapters(results: Path) -> list[Chapter]:
-    ordered = series.oldest_first(series.read(map(runs.read, runs.newest_first(results))))
+    ordered = series.oldest_first(map(runs.read, runs.newest_first(results)))
     this = History([one.run for one in ordered], series.all_series(ordered))
     return list(history_page._chapters(this, Palette(tracked.IMPLS)))
 
@@ -167,7 +167,7 @@ def test_a_changed_benchmark_breaks_the_line(nights: Any, cells: Any, results: P
 def test_runs_are_ordered_by_when_they_were_made(results: Path) -> None:
     for name, when in (("0001_c", "2026-11-20T12:00:00"), ("0002_b", "2026-11-20T09:30:00"), ("0003_a", "")):
         synthetic.save(tracked.run(1, datetime=when), results, name)
-    ordered = series.oldest_first(series.read(map(runs.read, runs.newest_first(results))))
+    ordered = series.oldest_first(map(runs.read, runs.newest_first(results)))
     assert [one.run.name for one in ordered] == ["0003_a", "0002_b", "0001_c"]
 
 
