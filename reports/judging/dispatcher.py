@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from itertools import groupby
+from itertools import groupby, product
 from keyword import kwlist
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ import numpy as np
 from jinja2 import StrictUndefined, Template
 
 from stats.arguments import as_typed
+from stats.estimate import grouped
 from stats.ratios import UNKNOWN, Ratio
 
 from ..reading import fingerprint
@@ -162,17 +163,16 @@ def measured(runs: Sequence[tuple[Run, Sequence[Row]]]) -> dict[Setting, ByLengt
         if differs := fingerprint.differing(first, other) | fingerprint.differing(first, other, software=True):
             raise RunError(f"{first.name} and {other.name} can't be combined: {fingerprint.described(differs)}")
     found: dict[Setting, ByLength] = {}
-    for scope in ("layer", "core"):
-        for run, rows in runs:
-            own: dict[Setting, ByLength] = {}
-            for row in rows:
-                compared = row["scope"] == scope and row["impl"] != SDPA and SDPA in row["over"]
-                if compared and (setting := _setting(row, run.machine)):
-                    known = own.setdefault(setting, {}).setdefault(row["T_kv"], {})
-                    if _choosable(row["impl"], setting.mask):
-                        known[row["impl"]] = row["over"][SDPA]
-            for setting, by_length in own.items():
-                found.setdefault(setting, {}).update(by_length)
+    for scope, (run, rows) in product(("layer", "core"), runs):
+        compared = grouped(
+            ((setting, row["T_kv"]), row)
+            for row in rows
+            if row["scope"] == scope and row["impl"] != SDPA and SDPA in row["over"]
+            if (setting := _setting(row, run.machine))
+        )
+        for (setting, length), of in compared.items():
+            chosen = {row["impl"]: row["over"][SDPA] for row in of if _choosable(row["impl"], setting.mask)}
+            found.setdefault(setting, {})[length] = chosen
     return {setting: by_length for setting, by_length in found.items() if any(by_length.values())}
 
 
