@@ -1,22 +1,186 @@
-"""Findings on disturbances of a run: wrong outputs, page faults, scatter between processes."""
+"""Findings of a run in sentences: the recommended implementation, confidence, wrong outputs, page faults."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import median
 
-from stats import estimate, shares
+from stats import conditions, estimate, shares
 from stats.estimate import grouped
+from stats.ratios import FASTEST, NOT_RESOLVED
 
 from ..reading import units, words
+from ..reading.runs import Run
 from . import frame as fr
 from .frame import Row
-from .grid import slowdown
+from .grid import Case, Grid, mean_slowdown, slowdown
+from .steps import OF_MODELS
+
+LEANER = 1.25
+"""Ratio of memory from which on it is mentioned, and decides between implementations that are tied in time."""
+
+MOST_PARTS = 3
+"""Most parts along an axis in one sentence."""
 
 PART = 0.10
 """Share of a call's time in page faults from which on they are mentioned."""
 
 KEEPING = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184 (--allocator keep) or tcmalloc"
 """Settings with which a program keeps its pages."""
+
+
+def headline(grid: Grid, baseline: str) -> str:
+    """Return the headline in one sentence. `baseline` is the default implementation."""
+    cases = grid.judged
+    if not cases:
+        return "No recommendation: no case of this run has times of two implementations that are correct everywhere."
+    name = _pick(cases)
+    best = [case for case in cases if case.mark(name).best]
+    if len(best) == len(cases):
+        return _use(name, grid, best, baseline)
+    by_axis = [parts for axis in grid.axes if 1 < len(parts := _along(cases, axis)) <= MOST_PARTS]
+    if parts := min(by_axis, key=len, default=[]):
+        text = "; ".join(parts)
+        return f"{text[0].upper()}{text[1:]}."
+    if 3 * len(best) >= 2 * len(cases):
+        return _use(name, grid, best, baseline)
+    if 2 * _open(cases) >= len(cases):
+        return f"No recommendation yet: {_not_resolved(cases)}."
+    named = words.listing(f"{it} in {n}" for it, n in _best(cases).most_common())
+    return f"No single recommendation: fastest or tied are {named} of {len(cases)} cases."
+
+
+def _best(cases: Sequence[Case]) -> Counter[str]:
+    """Count the cases in which each implementation is fastest or tied."""
+    return Counter(mark.impl for case in cases for mark in case.ranked if mark.best)
+
+
+def _open(cases: Sequence[Case]) -> int:
+    """Count the cases in which the fastest is not known."""
+    return sum(case.ranked[0].state == NOT_RESOLVED for case in cases)
+
+
+def _not_resolved(cases: Sequence[Case]) -> str:
+    return f"{_open(cases)} of {words.plural(len(cases), 'case')} not resolved"
+
+
+def own(grid: Grid, wrong: frozenset[str]) -> Iterator[str]:
+    """Yield results of the user's own correct implementations: 'mine: mean slowdown 1.3 (6/12).'"""
+    return (f"{name}: mean slowdown {grid.mean_text(name)}." for name in grid.impls if name in grid.own - wrong)
+
+
+def trust(run: Run, grid: Grid) -> list[str]:
+    """Assess confidence from the intervals of the second fastest, the number of processes, and disturbances."""
+    marks = [mark for case in grid.cases for mark in case.ranked]
+    fewest = min((int(it.row["processes"]) for it in marks), default=0)
+    known = [it.high / it.low for case in grid.judged for it in case.ranked[1:2] if it.low > 0]
+    wide = median(known or [math.inf])
+    how = NOT_RESOLVED if shares.too_wide(1, wide) else f"known to ± {shares.percent(wide**0.5 - 1)} (95 %)"
+    reasons = [
+        f"ratios are {how}" if known else "no ratio has an interval",
+        "one process a cell" if fewest < 2 else f"{fewest} processes a cell",
+        _open(grid.judged) and _not_resolved(grid.judged),
+        any(it.row.get("device") == "cuda" for it in marks) and "times on CUDA are unverified on a GPU",
+        conditions.disturbed(run.rows),
+        run.drift > conditions.DRIFT
+        and f"meanwhile the reference workload's time varied by {shares.varied(run.drift)}",
+    ]
+    return [*map(str, filter(None, reasons))]
+
+
+def _peak(case: Case, name: str) -> float:
+    """Return its peak memory in bytes; infinite if unknown."""
+    mark = case.mark(name)
+    return float(mark.row["peak_bytes"]) if mark.counts and mark.row["peak_bytes"] >= 0 else math.inf
+
+
+def _pick(cases: Sequence[Case]) -> str:
+    """Return the implementation that is fastest or tied in the most cases; of several, excluding those with clearly
+    more memory than the leanest, the one with the smallest mean slowdown; '' if there is none.
+    """
+    counts = _best(cases)
+    peaks = {name: sum(_peak(case, name) for case in cases) for name in counts if counts[name] == max(counts.values())}
+    lean = [name for name in peaks if not peaks[name] > LEANER * min(peaks.values())]
+    return min(lean, key=lambda name: mean_slowdown(name, cases), default="")
+
+
+def _use(name: str, grid: Grid, best: Sequence[Case], baseline: str) -> str:
+    """Return 'Use sdpa: fastest or tied in 11 of 12 cases, up to 3.2× faster than fused (2.6 to 3.9) at T = 1024,
+    7× less memory.'
+    """
+    cases, count = grid.judged, len(grid.judged)
+    everywhere = {1: "the one case", 2: "both cases"}.get(count, f"all {count} cases")
+    where = everywhere if len(best) == count else f"{len(best)} of {count} cases"
+    where += " with several implementations" * (count < len(grid.cases))
+    both = [it for it in cases if it.mark(name).counts and it.mark(baseline).counts]
+    both = [it for it in both if _is_step(it)] or both  # cores alone predict them
+    first = min(_tied(best), key=lambda it: mean_slowdown(it, best), default=name)  # why it is not named
+    faster = _speed_up(name, both, baseline)
+    why = (
+        f"{_how(name, best)} in {where}",
+        *_memory(name, first, f" than {first}", best if first != baseline else []),
+        faster,
+        *_memory(name, baseline, "", both, faster),
+    )
+    return f"Use {name}: {', '.join(filter(None, why))}."
+
+
+def _tied(cases: Sequence[Case]) -> list[str]:
+    """Return the implementations that are fastest or tied in all of these cases."""
+    return [it.impl for it in cases[0].ranked if all(case.mark(it.impl).best for case in cases)]
+
+
+def _how(name: str, best: Sequence[Case]) -> str:
+    """Return 'fastest', 'tied with packed', or 'fastest or tied'."""
+    if all(case.marks[name].state == FASTEST for case in best):
+        return "fastest"
+    always = [it for it in _tied(best) if it != name]
+    return f"tied with {words.listing(always, most=2)}" if always else "fastest or tied"
+
+
+def _is_step(case: Case) -> bool:
+    """Whether it is a block or a model."""
+    return case.ranked[0].row.get("scope") in OF_MODELS
+
+
+def _speed_up(name: str, cases: Sequence[Case], baseline: str) -> str:
+    """Return the largest of the significant speedups over the baseline implementation; '' without any."""
+    found = [(fr.ratio(case.mark(baseline).row, case.mark(name).row), case.place) for case in cases]
+    most, place = max((it for it in found if it[0].slower), default=(None, ""))
+    if most is None:
+        return ""
+    upto = "steps " * _is_step(cases[0]) + "up to " * (len(cases) > 1)
+    faster = f"{slowdown(most.value)}× faster than {baseline} ({units.interval(most.low, most.high)})"
+    return f"{upto}{faster}" + f" at {place}" * (len(cases) > 1)
+
+
+def _memory(name: str, other: str, than: str, cases: Sequence[Case], before: str = "") -> Iterator[str]:
+    """Yield its memory relative to another one's, in the case where the latter needs most; without its place if that ends
+    the text before.
+    """
+    known = [case for case in cases if all(0 < _peak(case, it) < math.inf for it in (name, other))]
+    if case := max(known, key=lambda it: (_peak(it, other), it.ranked[0].row["median"]), default=None):
+        less = _peak(case, other) / _peak(case, name)
+        if max(less, 1 / less) >= LEANER:
+            where = f" at {case.place}" * (len(cases) > 1 and not before.endswith(f" at {case.place}"))
+            yield f"{slowdown(max(less, 1 / less))}× {'less' if less > 1 else 'more'} memory{than}{where}"
+
+
+def _along(cases: Sequence[Case], axis: str) -> list[str]:
+    """Return for each implementation and its values of an axis 'with T = 64 and T = 256, use sdpa (fastest)'; an empty list
+    if nothing is fastest or tied at one of the values.
+    """
+    at = grouped((case.at[axis], case) for case in cases)
+    parts = []
+    for name, values in grouped((_pick(of), value) for value, of in at.items()).items():
+        of = [case for value in values for case in at[value]]
+        if not all(case.mark(name).best for case in of):
+            return []
+        where = words.listing((words.value(axis, value, equals=" = ") for value in values), most=len(values))
+        parts.append(f"with {where}, use {name} ({_how(name, of)})")
+    return parts
 
 
 def wrong(rows: Iterable[Row], skipped: Iterable[Row]) -> list[str]:

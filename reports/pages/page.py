@@ -19,7 +19,7 @@ from stats.arguments import as_typed
 from ..drawing import figure, svg, views
 from ..drawing.measures import MEASURES
 from ..drawing.palette import MARKERS, PATHS, THEME
-from ..judging import findings, recommendation
+from ..judging import findings
 from ..judging import frame as fr
 from ..reading import fingerprint, words
 from ..reading.axes import labelled
@@ -93,7 +93,7 @@ def html(this: Report, figures: Sequence[str] = ()) -> str:
 
 def _lead(this: Report) -> list[str]:
     """Return how fast the user's own implementations are, and what limits confidence."""
-    lines = list(recommendation.own(this.grid, this.run.wrong))
+    lines = list(findings.own(this.grid, this.run.wrong))
     if this.grid.judged:
         reasons = "; ".join(this.trust)
         lines.append(f"{reasons[0].upper()}{reasons[1:]}.")

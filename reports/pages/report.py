@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..drawing.palette import Palette
-from ..judging import findings, grid, recommendation
+from ..judging import findings, grid
 from ..judging import frame as fr
 from ..judging.frame import Row
 from ..judging.grid import Grid
@@ -27,13 +27,13 @@ class Report:
 def report(run: Run) -> Report:
     rows = fr.rows_of(run)
     made = grid.grid(rows, run.skipped, run.registry)
-    headline = recommendation.headline(made, run.baseline_impl)
+    headline = findings.headline(made, run.baseline_impl)
     return Report(
         run,
         rows,
         made,
         Palette(run.registry),
         headline,
-        recommendation.trust(run, made),
+        findings.trust(run, made),
         findings.page_faults(rows),
     )
