@@ -187,10 +187,8 @@ def _likeliest(logs: Array) -> tuple[int, float]:
     return int(at[best]), 2 * at.size * float(weights[:, best] @ stdtr(df, -t[:, best]))
 
 
-def of_history(
-    seconds: Array, comparable: Array, renewed: Flags, redefined: Flags
-) -> Iterator[tuple[list[Step], Array]]:
-    """Yield the steps of each case of each implementation, by position of runs, and its log seconds with drift removed.
+def of_history(seconds: Array, comparable: Array, renewed: Flags, redefined: Flags) -> Iterator[list[Step]]:
+    """Yield the steps of each case of each implementation, by position of runs.
 
     `seconds` and `comparable`, seconds or ratios to the baseline implementation, are logarithms: (implementations, cases,
     runs), NaN where a cell was not measured. `renewed` and `redefined`, (implementations, runs), tell whether an
@@ -204,15 +202,13 @@ def of_history(
     of_machine = steps(everything[None], math.expm1(STEADY))[0]
     for impl, own in enumerate(seconds):
         alone = redefined[impl] | (np.delete(~renewed, impl, axis=0).sum(axis=0) < MIN_OTHERS)
-        usual: Array = np.full_like(own, np.nan)
+        apart: Array = np.full_like(own, np.nan)
         for part in _parts(alone):
-            apart = _apart(comparable[:, :, part], renewed[:, part], impl)
-            level = _median(np.ma.masked_invalid(own[:, part] - apart), axis=1, keepdims=True)
-            usual[:, part] = apart + np.ma.filled(level, np.nan)
-        known = np.isfinite(usual) & ~alone
+            apart[:, part] = _apart(comparable[:, :, part], renewed[:, part], impl)
+        known = np.isfinite(apart) & ~alone
         found: list[list[Step]] = [[] for _ in own]
         # no step in seconds counts if all runs can be compared
-        for logs, edges, relative in ((usual, alone, True), (own, redefined[impl] | known.all(), False)):
+        for logs, edges, relative in ((apart, alone, True), (own, redefined[impl] | known.all(), False)):
             for part in _parts(edges):
                 seen = steps(logs[:, part], SMALLEST_RELATIVE if relative else SMALLEST)
                 for of, at, those in zip(found, known, seen, strict=True):
@@ -220,10 +216,10 @@ def of_history(
                     new = (replace(step, at=part.start + step.at, relative=relative) for step in those)
                     distinct = [it for it in new if all(abs(other.at - it.at) >= MIN_RUNS for other in others)]
                     of += [it for it in distinct if at[it.at] == relative]
-        for of, logs in zip(found, usual, strict=True):
+        for of in found:
             of.sort(key=lambda step: step.at)
             parts = ([step for step in of if part.start <= step.at < part.stop] for part in _parts(redefined[impl]))
-            yield [step for part in parts for step in with_recoveries(part)], logs
+            yield [step for part in parts for step in with_recoveries(part)]
 
 
 def _parts(edges: Flags) -> list[slice]:

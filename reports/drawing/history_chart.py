@@ -1,8 +1,4 @@
-"""Draws a cell's time over runs as a small SVG: levels, steps, new versions of torch, baselines, and breaks.
-
-If a step was found relative to the case's others, the seconds around it have drift removed, and the measured times are
-a faint line.
-"""
+"""Draws a cell's time over runs as a small SVG: levels, steps, new versions of torch, baselines, and breaks."""
 
 from __future__ import annotations
 
@@ -48,7 +44,7 @@ def draw(
     series: Series, runs: Sequence[Run], style: Style, baselines: Iterable[int], texts: Mapping[int, str]
 ) -> Markup:
     """Draw a cell's history. `baselines`: positions of runs. `texts`: tooltips by run."""
-    ends = [end for at in texts for end in _drawn(series, at)] + [*series.without_drift.values()]
+    ends = [end for at in texts for end in series.points[at][:3]]
     values = [point.median for point in series.points.values()]
     middle = median(values)
     low, high = min(*values, *ends, middle * (1 - CALM)), max(*values, *ends, middle * (1 + CALM))
@@ -59,12 +55,6 @@ def draw(
     return Markup(
         f'<svg class="plot {kind(style)}" aria-hidden="true" viewBox="0 0 {WIDTH} {HEIGHT}">{"".join((*parts, *marks))}</svg>'
     )
-
-
-def _drawn(series: Series, run: int) -> tuple[float, float, float]:
-    """Return median, low and high of a point; no spread with drift removed, since that of processes includes drift."""
-    point, seconds = series.points[run], series.without_drift.get(run)
-    return (point.median, point.low, point.high) if seconds is None else (seconds, seconds, seconds)
 
 
 def _frame(scale: Scale, runs: Sequence[Run]) -> Iterator[str]:
@@ -88,9 +78,8 @@ def _levels(scale: Scale, series: Series) -> Iterator[str]:
     steps = {step.at: step for step in series.steps}
     for piece in series.pieces:
         for start, stop in pairwise([0, *steps, math.inf]):
-            known = [at for at in piece if start <= at < stop and at in (series.without_drift or piece)]
-            if known:
-                y = scale.y(median(_drawn(series, at)[0] for at in known))
+            if known := [at for at in piece if start <= at < stop]:
+                y = scale.y(median(series.points[at].median for at in known))
                 yield _path("level", [(scale.x(at), y) for at in (known[0], known[-1])])
     for at, step in steps.items():
         moved = "recovered" if step.recovered is not None else "slower" if step.slower else "faster"
@@ -99,20 +88,16 @@ def _levels(scale: Scale, series: Series) -> Iterator[str]:
 
 def _lines(scale: Scale, series: Series) -> Iterator[str]:
     for piece in series.pieces:
-        measured = [(scale.x(at), scale.y(series.points[at].median)) for at in piece]
-        yield _path("measured" if series.without_drift else "line", measured)
-    if series.without_drift:
-        yield _path("line", [(scale.x(at), scale.y(y)) for at, y in series.without_drift.items()])
+        yield _path("line", [(scale.x(at), scale.y(series.points[at].median)) for at in piece])
 
 
 def _points(scale: Scale, series: Series, texts: Mapping[int, str]) -> Iterator[str]:
     for run, text in texts.items():
         x = scale.x(run)
-        y, low, high = map(scale.y, _drawn(series, run))
-        faint = ' class="measured"' if series.without_drift and run not in series.without_drift else ""
+        y, low, high = map(scale.y, series.points[run][:3])
         if low != high:
             yield _path("spread", [(x, low), (x, high)])
-        yield f'<circle{faint} cx="{x:.1f}" cy="{y:.1f}"><title>{html.escape(text)}</title></circle>'
+        yield f'<circle cx="{x:.1f}" cy="{y:.1f}"><title>{html.escape(text)}</title></circle>'
 
 
 def _upright(kind: str, x: float) -> str:

@@ -55,8 +55,6 @@ class Series:
     """By run, oldest first."""
     steps: Sequence[Step]
     """Level changes, relative to the case's others or in seconds, oldest first; never across a break."""
-    without_drift: Mapping[int, float]
-    """Seconds with drift removed, by run, if it has a step relative to its others; else empty."""
 
     @cached_property
     def before(self) -> Mapping[int, int]:
@@ -136,8 +134,6 @@ def of_points(points: Mapping[Key, Mapping[int, Point]], axes: Mapping[Key, Mapp
     seconds, ratios = np.log(times)
     whole = (np.isnan(ratios) == np.isnan(seconds)).all(axis=0)  # runs in which all implementations of a case have one
     found = steps.of_history(seconds, np.where(whole, ratios, seconds), renewed | redefined, redefined)
-    for key, (changes, logs) in zip(product(impls, cases), found, strict=True):
+    for key, changes in zip(product(impls, cases), found, strict=True):
         if of := points.get(key, {}):
-            relative = any(step.relative for step in changes)
-            without_drift = {run: math.exp(logs[run]) for run in of if relative and np.isfinite(logs[run])}
-            yield Series(*key, axes.get(key, {}), of, changes, without_drift)
+            yield Series(*key, axes.get(key, {}), of, changes)

@@ -132,9 +132,8 @@ def _map(this: History) -> HeatMap:
 
 
 def _since(series: Series) -> dict[int, float]:
-    """Return by run the log of its time relative to its first runs, with drift removed around a step."""
-    piece = series.pieces[-1]
-    at = {run: math.log(series.without_drift.get(run, series.points[run].median)) for run in piece}
+    """Return by run the log of its time relative to its first runs."""
+    at = {run: math.log(series.points[run].median) for run in series.pieces[-1]}
     level = median(list(at.values())[:MIN_RUNS])
     return {run: log - level for run, log in at.items()}
 
@@ -235,8 +234,6 @@ def _lines(series: Series, this: History) -> dict[int, Sequence[str]]:
         entries = this.baselines.get(at, ())
         notes += [f"baseline, accepted: {it.reason}" if it.reason else "baseline" for it in entries]
         if notes or at in newest:
-            if at in series.without_drift:
-                notes.append(f"{units.seconds(series.without_drift[at], 4)} with drift removed")
             run, commit = this.runs[at], this.runs[at].commit_id
             before = series.points[series.before[at]].median if at in series.before else math.nan
             found[at] = (

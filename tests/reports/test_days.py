@@ -86,10 +86,7 @@ def test_interleaved_ratios_show_steps_that_are_lost_in_noisy_medians() -> None:
         noisy[:, [3, 10]] = logs[:, [3, 10]]
         ratios[:, 3] = np.nan
         ratios[2, 10] = np.nan
-        found = cell(noisy, ratios=ratios)
-        assert relative(found) == [8] and not relative(cell(noisy))
-        apart = [np.log(found.points[at].median / seconds) for at, seconds in found.without_drift.items()]
-        assert abs(np.median(apart)) < 0.01
+        assert relative(cell(noisy, ratios=ratios)) == [8] and not relative(cell(noisy))
 
 
 def test_others_whose_code_changed_at_once_do_not_estimate_drift() -> None:
@@ -113,10 +110,8 @@ def test_a_change_of_all_implementations_is_attributed_to_the_machine() -> None:
 def test_a_change_of_all_code_shows_in_seconds() -> None:
     logs = measured(0, day=0.01)
     logs[:, 6:] += np.log(1.2)
-    found = cell(logs, {row: [run >= 6 for run in range(RUNS)] for row in range(4)})
-    (step,) = found.steps
+    (step,) = cell(logs, {row: [run >= 6 for run in range(RUNS)] for row in range(4)}).steps
     assert step.at == 6 and not step.relative and step.ratio == pytest.approx(1.2, abs=0.03)
-    assert found.without_drift == {}
 
 
 def test_runs_without_the_cell_are_left_out() -> None:
