@@ -41,8 +41,6 @@ ALL_CHANGED = (
 
 VARIANTS = ("base", "head")
 
-_UNKNOWN = Verdict(verdict.INCONCLUSIVE, "", detectable=math.inf)
-
 
 @dataclass(frozen=True)
 class Change:
@@ -147,12 +145,13 @@ def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Com
     shown = [
         _cell(key, variants, judged.get(key), why, margin if key in alike else math.inf)
         for key, variants in cells.items()
-        if any("samples" in it or it.get("reason") == "wrong" for it in variants)
-        or variants[1].get("reason") in FAILED
+        if any("samples" in it or it.get("reason") == "wrong" for it in variants) or variants[1].get("reason") in FAILED
     ]
-    verdicts = ((name, implementations.get(name, _UNKNOWN)) for name in changed)
-    open_ = {name: it.detectable for name, it in verdicts if it.word == verdict.INCONCLUSIVE}
-    notes = [*_notes(base, head, found), *_open(base, head, open_)]
+    notes = [*_notes(base, head, found)]
+    if open_ := [
+        name for name in changed if name not in implementations or implementations[name].word == verdict.INCONCLUSIVE
+    ]:
+        notes.append(f"`{_interleaved(base, head, open_)}` detects 1 % in a few minutes")
     reasons = {cell.verdict.reason for cell in shown if cell.verdict.word == verdict.INCONCLUSIVE}
     return Comparison(
         base.name,
@@ -236,16 +235,6 @@ def _notes(base: Run, head: Run, found: Changes) -> Iterator[str]:
         f"changes are relative to {words.plural(len(found.anchors), 'implementation')} whose code is the same in both "
         f"runs. Such code moves by {impls}, and one cell by {cells} (standard deviations)"
     )
-
-
-def _open(base: Run, head: Run, detectable: Mapping[str, float]) -> Iterator[str]:
-    """Yield the command that judges changed implementations without a verdict, by their detectable effects."""
-    if detectable:
-        seen = max(detectable.values())
-        shown = f"for {words.listing(detectable)} these runs can detect a change of {shares.percent(seen)}; " * (
-            seen < 1
-        )
-        yield f"{shown}`{_interleaved(base, head, detectable)}` detects 1 % in a few minutes"
 
 
 def without_threads(cases: str) -> str:

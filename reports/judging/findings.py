@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
-from stats import conditions, estimate, shares
+from stats import conditions, shares
 from stats.estimate import grouped
 from stats.ratios import FASTEST, NOT_RESOLVED
 
@@ -107,8 +107,8 @@ def _pick(cases: Sequence[Case]) -> str:
 
 
 def _use(name: str, grid: Grid, best: Sequence[Case], baseline: str) -> str:
-    """Return 'Use sdpa: fastest or tied in 11 of 12 cases, up to 3.2× faster than fused (2.6 to 3.9) at T = 1024,
-    7× less memory.'
+    """Return 'Use sdpa: fastest or tied in 11 of 12 cases, up to 3.2× faster than fused (2.6 to 3.9), 7× less memory in
+    the largest case.'
     """
     cases, count = grid.judged, len(grid.judged)
     everywhere = {1: "the one case", 2: "both cases"}.get(count, f"all {count} cases")
@@ -116,14 +116,7 @@ def _use(name: str, grid: Grid, best: Sequence[Case], baseline: str) -> str:
     where += " with several implementations" * (count < len(grid.cases))
     both = [it for it in cases if it.mark(name).counts and it.mark(baseline).counts]
     both = [it for it in both if _is_step(it)] or both  # cores alone predict them
-    first = min(_tied(best), key=lambda it: mean_slowdown(it, best), default=name)  # why it is not named
-    faster = _speed_up(name, both, baseline)
-    why = (
-        f"{_how(name, best)} in {where}",
-        *_memory(name, first, f" than {first}", best if first != baseline else []),
-        faster,
-        *_memory(name, baseline, "", both, faster),
-    )
+    why = f"{_how(name, best)} in {where}", _speed_up(name, both, baseline), _memory(name, both, baseline)
     return f"Use {name}: {', '.join(filter(None, why))}."
 
 
@@ -147,25 +140,21 @@ def _is_step(case: Case) -> bool:
 
 def _speed_up(name: str, cases: Sequence[Case], baseline: str) -> str:
     """Return the largest of the significant speedups over the baseline implementation; '' without any."""
-    found = [(fr.ratio(case.mark(baseline).row, case.mark(name).row), case.place) for case in cases]
-    most, place = max((it for it in found if it[0].slower), default=(None, ""))
+    found = (fr.ratio(case.mark(baseline).row, case.mark(name).row) for case in cases)
+    most = max((it for it in found if it.slower), default=None)
     if most is None:
         return ""
     upto = "steps " * _is_step(cases[0]) + "up to " * (len(cases) > 1)
-    faster = f"{slowdown(most.value)}× faster than {baseline} ({units.interval(most.low, most.high)})"
-    return f"{upto}{faster}" + f" at {place}" * (len(cases) > 1)
+    return f"{upto}{slowdown(most.value)}× faster than {baseline} ({units.interval(most.low, most.high)})"
 
 
-def _memory(name: str, other: str, than: str, cases: Sequence[Case], before: str = "") -> Iterator[str]:
-    """Yield its memory relative to another one's, in the case where the latter needs most; without its place if that ends
-    the text before.
-    """
-    known = [case for case in cases if all(0 < _peak(case, it) < math.inf for it in (name, other))]
-    if case := max(known, key=lambda it: (_peak(it, other), it.ranked[0].row["median"]), default=None):
-        less = _peak(case, other) / _peak(case, name)
-        if max(less, 1 / less) >= LEANER:
-            where = f" at {case.place}" * (len(cases) > 1 and not before.endswith(f" at {case.place}"))
-            yield f"{slowdown(max(less, 1 / less))}× {'less' if less > 1 else 'more'} memory{than}{where}"
+def _memory(name: str, cases: Sequence[Case], baseline: str) -> str:
+    """Return its memory relative to the baseline implementation's, where that needs most; '' if it is about the same."""
+    peaks = ((_peak(case, baseline), _peak(case, name)) for case in cases)
+    other, own = max((it for it in peaks if 0 < min(it) <= max(it) < math.inf), default=(1.0, 1.0))
+    times = max(other / own, own / other)
+    largest = " in the largest case" * (len(cases) > 1)
+    return f"{slowdown(times)}× {'less' if own < other else 'more'} memory{largest}" if times >= LEANER else ""
 
 
 def _along(cases: Sequence[Case], axis: str) -> list[str]:
@@ -199,30 +188,14 @@ def page_faults(rows: Iterable[Row]) -> str:
 
     A run that keeps pages has `fresh_pages_s`, seconds with those settings; another one has `kept_pages_s`.
     """
-    usable = [
-        {**row, "kept": min(row["median"], row["kept_pages_s"]), "fresh": max(row["median"], row["fresh_pages_s"])}
-        for row in fr.trusted(rows)
-    ]
-    faulting = [row for row in usable if row["kept"] <= (1 - PART) * row["fresh"]]
+    usable = fr.trusted(rows)
+    calls = [(min(row["median"], row["kept_pages_s"]), max(row["median"], row["fresh_pages_s"]), row) for row in usable]
+    faulting = [it for it in calls if it[0] <= (1 - PART) * it[1]]
     if not faulting:
         return ""
-    most = max(faulting, key=lambda row: row["fresh"] - row["kept"])
-    fastest = fr.ranked(row for row in usable if row["id"] == most["id"])[0]
-    kept, fresh = (units.seconds(most[way]) for way in ("kept", "fresh"))
-    text = (
-        f"With glibc's own settings {most['impl']} takes {fresh} at {words.place(most, always=fr.varying(usable))}, of which "
-        f"{shares.percent(1 - most['kept'] / most['fresh'])} are page faults. With {KEEPING} it takes {kept}"
+    kept, fresh, row = max(faulting, key=lambda it: it[1] - it[0])
+    return (
+        f"With glibc's own settings {row['impl']} takes {units.seconds(fresh)} at "
+        f"{words.place(row, always=fr.varying(usable))}, of which {shares.percent(1 - kept / fresh)} are page faults. "
+        f"With {KEEPING} it takes {units.seconds(kept)}."
     )
-    if fastest["impl"] != most["impl"]:
-        own = fr.ratio(most, fastest).value  # as in the tables; that with the other settings follows from the medians
-        kept, fresh = (own * most[way] / most["median"] * fastest["median"] / fastest[way] for way in ("kept", "fresh"))
-        instead = f"is {slowdown(kept)}× instead of" if kept > 1 else "is gone: it was"
-        text += f", and {fastest['impl']}'s lead {instead} {slowdown(fresh)}×"
-    return f"{text}."
-
-
-def between_processes(rows: Sequence[Row]) -> str:
-    """Tell how far processes move a ratio, which its interval includes."""
-    usual = estimate.BETWEEN_PROCESSES
-    found, prior = map(shares.percent, (rows[0]["between_processes"] if rows else usual, usual))
-    return f"Intervals include the variation between processes: {found} (standard deviation; prior {prior})."

@@ -26,6 +26,9 @@ WRONG = "wrong"
 MOST_COLUMNS = 20
 """Most columns of single cases; above, columns are values of one axis."""
 
+BESIDE = ("case", "published", "theirs", "nearest here", "ours", "source")
+"""Headings of published times beside ours."""
+
 
 @dataclass(frozen=True)
 class Mark:
@@ -81,11 +84,6 @@ class Case:
     def setting(self) -> dict[str, Any]:
         """Values of the varying axes, without T_kv where it equals T."""
         return {axis: value for axis, value in self.at.items() if axis != "T_kv" or value != self.at.get("T")}
-
-    @property
-    def place(self) -> str:
-        """Values of the varying axes in words: 'H = 8, T = 1024, bf16'."""
-        return words.title(self.setting, ", ") or self.title
 
 
 @dataclass(frozen=True)
@@ -180,6 +178,22 @@ class Grid:
         open_ = 2 * sum(it.state == NOT_RESOLVED for it in found) >= len(found)
         return Entry(slowdown(value), value, best, open_, _tooltip(found, column))
 
+    def beside(self, published: Iterable[Row]) -> tuple[list[list[str]], list[str]]:
+        """Return a row of `BESIDE` for each published time whose case was measured, and the sources, which rows name by
+        number: with the machine, and other differences.
+        """
+        cases = {case.id: case for case in self.cases if case.ranked}
+        rows, sources = [], dict[str, int]()
+        for it in published:
+            if case := cases.get(it["id"]):
+                mark = case.mark(it["impl"])
+                times = it["seconds"], mark.row["median"] if mark.counts else math.nan
+                theirs, ours = map(units.seconds, times)
+                source = f"{it['source']}; machine: {it['machine']}; {it['differs']}"
+                number = sources.setdefault(source, 1 + len(sources))
+                rows.append([case.title, it["kernel"], theirs, it["impl"] or units.MISSING, ours, str(number)])
+        return rows, [*sources]
+
 
 def mean_slowdown(impl: str, cases: Iterable[Case]) -> float:
     """Return the geometric mean of an implementation's slowdowns, over the cases in which it has one; else NaN."""
@@ -235,7 +249,8 @@ def _tooltip(found: Sequence[Mark], column: Column) -> str:
 
 
 def _case(axes: Sequence[str], part: Sequence[Row], gone: Sequence[Row]) -> Case:
-    first, rows = part[0], fr.ranked(fr.trusted(part))
+    # those without a rank last
+    first, rows = part[0], sorted(fr.trusted(part), key=lambda row: (not row["standing"], row["median"]))
     marks = sorted((_mark(row, rows[0]) for row in rows), key=lambda mark: mark.slowdown)
     doubtful = "in another case: its times are in doubt"
     marks += [Mark(row["impl"], WRONG, row=row, why=doubtful) for row in part if row["wrong"]]

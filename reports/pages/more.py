@@ -12,9 +12,10 @@ from stats.ratios import Ratio
 from ..drawing import svg
 from ..drawing.palette import Palette
 from ..judging import frame as fr
-from ..judging import published, roofline
+from ..judging import roofline
 from ..judging.frame import Row
-from ..judging.steps import Step, nearer, steps
+from ..judging.grid import BESIDE
+from ..judging.steps import Step, steps
 from ..reading import units, words
 from ..reading.axes import setting
 from ..reading.runs import Run
@@ -137,7 +138,7 @@ def _inside_and_alone(found: list[Step]) -> Table:
         (it.impl, it.place, units.seconds(it.hot), units.seconds(it.cold), units.seconds(it.inside))
         for it in found if it.hot == it.hot
     ]  # fmt: skip
-    note = f"Hot: repeated calls on the same inputs; cold: without cached data. {nearer(found)}"
+    note = "Hot: repeated calls on the same inputs; cold: without cached data."
     heads = ("implementation", "case", "alone, hot", "alone, cold", "in the model")
     return Table("Time of one core", heads, rows, note, by_case=True)
 
@@ -164,9 +165,9 @@ def _masks(measured: Sequence[Row]) -> Table:
 
 
 def _published(this: Report) -> Table:
-    lines, sources = published.table(this.grid, this.run.published)
+    lines, sources = this.grid.beside(this.run.published)
     note = " ".join(f"[{i}] {source}." for i, source in enumerate(sources, 1))
-    return Table("Published times beside ours", published.COLUMNS, lines, note, published.COLUMNS)
+    return Table("Published times beside ours", BESIDE, lines, note, BESIDE)
 
 
 def _traces(measured: Sequence[Row]) -> Table:

@@ -11,9 +11,8 @@ from typing import Any
 from stats.estimate import grouped
 from stats.shares import without_numbers
 
-from ..judging import published
 from ..judging.frame import Row
-from ..judging.grid import SIGNS, Case, Column, Grid, Mark, slowdown
+from ..judging.grid import BESIDE, SIGNS, Case, Column, Grid, Mark, slowdown
 from ..reading import units
 
 WIDTH, PARAGRAPH = 80, 100
@@ -177,9 +176,9 @@ def skipped_table(skipped: Iterable[Row]) -> Table:
 
 def beside(grid: Grid, figures: Sequence[dict[str, Any]]) -> str:
     """Return published times beside ours as Markdown, with sources below; '' without any."""
-    lines, sources = published.table(grid, figures)
+    lines, sources = grid.beside(figures)
     listed = [paragraph(f"{i}. {escape(source)}", "   ") for i, source in enumerate(sources, 1)]
-    return "\n\n".join([escaped(published.COLUMNS, lines), "\n".join(listed)]) if lines else ""
+    return "\n\n".join([escaped(BESIDE, lines), "\n".join(listed)]) if lines else ""
 
 
 def paragraph(text: str, indent: str = "") -> str:

@@ -46,9 +46,9 @@ def place(values: Mapping[str, Any], *, always: Iterable[str] = ()) -> str:
     return " ".join([layer, *parts] if layer else parts)
 
 
-def title(values: Mapping[str, Any], between: str = " · ") -> str:
+def title(values: Mapping[str, Any]) -> str:
     """Format a panel's title: 'H = 8 · bf16'."""
-    return between.join(value(axis, values[axis], equals=" = ") for axis in values)
+    return " · ".join(value(axis, values[axis], equals=" = ") for axis in values)
 
 
 def listing(names: Iterable[str], most: int = 4) -> str:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import synthetic_runs as synthetic
 
-from reports.judging import published
 from reports.pages import page
 from reports.pages.report import report
 from reports.reading import runs
@@ -24,9 +23,9 @@ def read(folder: Path, *figures: object, **top: object) -> runs.Run:
 def test_a_published_time_is_shown_beside_the_measured_one_and_its_source_once(tmp_path: Path) -> None:
     figures = [FIGURE, FIGURE | {"kernel": "another", "source": "others/x"}, FIGURE | {"kernel": "a third"}]
     run = read(tmp_path, *figures, FIGURE | {"id": "B1-T65-H8-D_h64-float32-cpu", "source": "of no case here"})
-    (line, *_), _ = table = published.table(report(run).grid, run.published)
-    assert line[2:5] == ("4.00 ms, 0.250 TFLOP/s", "sdpa", "1.00 ms, 1.00 TFLOP/s")
-    assert [line[-1] for line in table[0]] == ["1", "2", "1"]
+    rows, _ = report(run).grid.beside(run.published)
+    assert rows[0][2:5] == ["4.00 ms", "sdpa", "1.00 ms"]
+    assert [row[-1] for row in rows] == ["1", "2", "1"]
     for text in (page.html(this := report(run)), page.summary(this)):
         assert "Published times beside ours" in text and "threads not said" in text
         assert text.count("them/theirs#1") == text.count("others/x") == 1 and "of no case here" not in text

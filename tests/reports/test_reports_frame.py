@@ -94,5 +94,5 @@ def test_sizes_follow_from_the_models_that_a_run_names(as_run: Any) -> None:
     data = synthetic.document([synthetic.row(impl, at, [1e-3]) for at in cases for impl in ("fused", "sdpa")])
     data["models"] = {synthetic.case_id(at): "gpt2" if at["H"] == 12 else "llama3-8b" for at in cases}
     made = grid(frame.rows_of(as_run(data)))
-    assert made.axes == ["layer", "T"] and made.cases[3].place == "llama3-8b, T = 128"
+    assert made.axes == ["layer", "T"] and made.cases[3].setting == {"layer": "llama3-8b", "T": 128}
     assert made.cases[0].title == "gpt2 B=1 H=12 D_h=64 T=64 fp32 causal"
