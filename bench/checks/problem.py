@@ -14,7 +14,6 @@ from torch import Tensor
 
 from impls.paging import places
 
-from ..cases.accounting import accounted
 from ..cases.case import Case
 
 ROWS: dict[int, tuple[str, ...]] = {
@@ -148,7 +147,7 @@ class Problem:
         if scores <= FEW_SCORES:
             torch.set_num_threads(1)
         try:
-            with torch.inference_mode(False), accounted("reference"):
+            with torch.inference_mode(False):
                 return self.solve()
         finally:
             torch.set_num_threads(threads)

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from impls import weights as canonical
 
-from ..cases.accounting import accounted
 from ..cases.case import Case
 from . import data, decoders, patterns, reference
 from .bounds import WIDE, expected_of
@@ -77,16 +76,12 @@ def problem_of(case: Case, input_set: int = 0) -> Problem:
     Input set 2 is like 0, with other numbers and other padding.
     """
     case = without_dropout(case)
-    with accounted("reference"):
-        if case.in_model:
-            return decoders.problem_of(case, input_set)
-        if case.scope == "core":
-            return (
-                _kernel_patterns(case)
-                if input_set == 1 and patterns.possible(case)
-                else _kernel_problem(case, input_set)
-            )
-        return _layer_patterns(case)[input_set] if patterns.possible(case) else _layer_problem(case, input_set)
+    if case.in_model:
+        return decoders.problem_of(case, input_set)
+    if case.scope == "core":
+        found = input_set == 1 and patterns.possible(case)
+        return _kernel_patterns(case) if found else _kernel_problem(case, input_set)
+    return _layer_patterns(case)[input_set] if patterns.possible(case) else _layer_problem(case, input_set)
 
 
 @_cached

@@ -20,7 +20,6 @@ from typing import Any
 from stats import ratios
 from stats.estimate import half_width
 
-from ..cases.accounting import accounted
 from ..cases.cells import Cell, Key, grouped
 from ..cases.counting import held_bytes, least_memory
 from ..cases.outcome import FAILURES, Skip
@@ -117,7 +116,7 @@ class Measuring:
         suspects = [cell for cell in unchecked if self._run.begun[cell.key]]
         queue = shared_probes([cell for cell in unchecked if cell not in suspects], len(self._pools))
         self._owner = {}
-        with accounted("check"):
+        with self._run.accounted("check"):
             run_concurrently([self._checking(pool, queue, backwards=i % 2 > 0) for i, pool in enumerate(self._pools)])
             run_concurrently([self._checking(self._pools[0], [suspects])])
         for i, case in enumerate(self._cases):  # of a resumed run
@@ -148,7 +147,7 @@ class Measuring:
     def _time(self) -> None:
         """Make all visits of these processes, spread over their lifetime."""
         of_pools = [(pool, self._cases_of(pool)) for pool in self._pools]
-        with accounted("preparing"):
+        with self._run.accounted("preparing"):
             run_concurrently([
                 pool.preparing([cell for case in cases if case in self._held for cell in self._checked(case)])
                 for pool, cases in of_pools
@@ -159,7 +158,7 @@ class Measuring:
             for pool, cases in self._rng.sample(of_pools, len(of_pools)):
                 for case in self._rng.sample(cases, len(cases)):
                     self._tell_left(f"timing: visit {number} of {VISITS * len(self._batches())}")
-                    with accounted("timing"):
+                    with self._run.accounted("timing"):
                         self._visit(pool, case, visit)
                     if self._run.workload.due():
                         self._run.sample_machine(self._gpu_workloads(pool, self._cases[case][0]))

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from ..cases.accounting import accounted
 from ..cases.cells import Cell, Key
 from ..cases.models import changed_files
 from ..cases.outcome import Skip
@@ -201,8 +200,7 @@ class WorkerPool:
         """Save a trace of one more call of a cell. Without one it keeps its row."""
         path = trace_path(self.run, cell)
         try:
-            with accounted("traces"):
-                self.ask("trace", cell, path=str(self.run.folder.parent / path))
+            self.ask("trace", cell, path=str(self.run.folder.parent / path))
         except Skip as outcome:
             self.run.tell_of(cell, f"no trace: {outcome}")
             self.replace_lost(cell, outcome)

@@ -13,7 +13,6 @@ import torch
 from stats import conditions
 from stats.shares import varied, without_numbers
 
-from ..cases.accounting import spent
 from ..cases.outcome import FAILURES
 from .run import Run
 
@@ -62,7 +61,10 @@ class Progress:
             self._show(terminalreporter, exitstatus)
 
     def _show(self, out: pytest.TerminalReporter, exitstatus: int) -> None:
-        run, headline, lines = self.run, "", [*skips(self.run.skips), _spent(), unverified(self.run.selection.device)]
+        run, headline = self.run, ""
+        longest = sorted(run.spent.items(), key=lambda it: -it[1])
+        spent = "time spent: " * bool(longest) + ", ".join(f"{what} {seconds:.1f} s" for what, seconds in longest)
+        lines = [*skips(run.skips), spent, unverified(run.selection.device)]
         if rows := [*run.finished.values()]:
             of_run, every = import_module("commands.summary").of_run, out.config.getoption("verbose") > 0
             table, headline = of_run(run.top_level(), every)
@@ -122,18 +124,6 @@ def _skip(reason: str, what: str, entries: Sequence[Mapping[str, str]]) -> str:
     is_there = reason in FAILURES and first in detail
     cells = [f"{count} cells"] * (count > 1) + [first if count == 1 else f"the first: {first}"] * (not is_there)
     return f"{reason}: {impls}: {detail}" + (f" ({'; '.join(cells)})" if cells else "")
-
-
-IN_WORKERS = ("gate", "memory", "compiling", "reference", "timed calls")
-"""Purposes on which workers, several at once during checks, spend time within that of this process."""
-
-
-def _spent() -> str:
-    """Format seconds by purpose: `time spent: timing 31.0 s, check 30.1 s; in workers: timed calls 28.0 s, ...`."""
-    texts = {what: f"{what} {seconds:.1f} s" for what, seconds in sorted(spent().items(), key=lambda it: -it[1])}
-    inner = [texts.pop(what) for what in [*texts] if what in IN_WORKERS]
-    of_all = ("time spent: ", [*texts.values()]), ("in workers: ", inner)
-    return "; ".join(where + ", ".join(purposes) for where, purposes in of_all if purposes)
 
 
 def drifting(drift: float) -> str | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +15,6 @@ import pytest
 
 import impls
 
-from ..cases.accounting import add_spent, spent
 from ..cases.case import AXES
 from ..cases.cells import Cell, Key
 from ..cases.outcome import Skip
@@ -72,6 +72,8 @@ class Run:
     """How often the check of each cell has begun; one that ended its process begins again, last."""
     visited: set[tuple[int, int, str]] = field(default_factory=set)
     """Visits that are made: process, number in the process, and case."""
+    spent: dict[str, float] = field(default_factory=dict)
+    """Seconds by purpose."""
     _numbers: Counter[str] = field(default_factory=Counter)
     _began: float = field(default_factory=monotonic)
 
@@ -142,6 +144,15 @@ class Run:
         if redone:
             redone.delete()
 
+    @contextmanager
+    def accounted(self, purpose: str) -> Iterator[None]:
+        """Count the seconds of the block under `purpose`."""
+        began = monotonic()
+        try:
+            yield
+        finally:
+            self.spent[purpose] = self.spent.get(purpose, 0.0) + monotonic() - began
+
     def elapsed(self) -> float:
         """Seconds since the run began, excluding gaps between a process and the one that resumed it."""
         return monotonic() - self._began
@@ -179,7 +190,7 @@ class Run:
             cell, found, base = self.cells[key], self.found[key], (self.baseline_impl, key[1])
             try:
                 if "roof" not in found.columns:
-                    with threads(cell.case.threads):
+                    with self.accounted("rooflines"), threads(cell.case.threads):
                         meter = meter_for(cell.case.device)
                         found.columns["roof"] = self.rooflines.share(cell.case, meter, found.usual)
             except Skip as outcome:
@@ -247,11 +258,12 @@ class Run:
 
         The keys keep the names of earlier files: `roofs` are the rooflines, `controls` the reference workload.
         """
-        return {"roofs": self.rooflines.table(), "controls": self.workload.table(), "seconds": spent()}
+        return {"roofs": self.rooflines.table(), "controls": self.workload.table(), "seconds": self.spent}
 
     def sample_machine(self, elsewhere: Mapping[str, float] = {}) -> None:
         """Time the reference workload and record the machine's state, including measurements from a worker."""
-        self.workload.sample(self.elapsed(), elsewhere)
+        with self.accounted("reference workload"):
+            self.workload.sample(self.elapsed(), elsewhere)
         self._write({"machine": self.observations()})
 
     def restore(self, journal: Journal) -> None:
@@ -265,7 +277,7 @@ class Run:
         if seen := newest.get("machine"):
             self.rooflines.restore(seen["roofs"])
             self.workload.restore(seen["controls"])
-            add_spent(seen["seconds"])
+            self.spent |= seen["seconds"]
         self._numbers.update(newest.get("numbers", {}))
         self._began -= newest.get("elapsed", 0.0)
         for key, times in self.begun.items():

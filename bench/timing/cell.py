@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..cases.accounting import accounted
 from ..cases.cells import Cell
 from ..cases.counting import least_memory
 from ..cases.outcome import OutOfMemory, Skip, Wrong
@@ -189,14 +188,13 @@ def probe(cell: Cell, gate: Gate) -> Built:
     `check`, too.
     """
     check_fits(cell)
-    with accounted("gate"):
-        with threads(1):  # another worker checks at the same time on the other core
-            probes = gate.check(cell.impl, cell.case)
-        if cell.case.device == "cpu" and torch.get_num_threads() > 1:
-            gate.check_threads(cell.impl, cell.case)
-        with threads(max(1, torch.get_num_threads() // 2)):
-            for input_set in (0, 1):
-                problem_of(cell.case, input_set).expected  # noqa: B018  computed here: no other worker waits for it
+    with threads(1):  # another worker checks at the same time on the other core
+        probes = gate.check(cell.impl, cell.case)
+    if cell.case.device == "cpu" and torch.get_num_threads() > 1:
+        gate.check_threads(cell.impl, cell.case)
+    with threads(max(1, torch.get_num_threads() // 2)):
+        for input_set in (0, 1):
+            problem_of(cell.case, input_set).expected  # noqa: B018  computed here: no other worker waits for it
     built = build(cell)
     built.columns["proved_ragged"] = ragged(probes)
     return built
@@ -216,16 +214,14 @@ def check_built(built: Built, memory: bool = True, on_calls_done: Callable[[], N
         raise Skip("torch.compile made no graph: what would be timed is the eager form")
     checked = CheckCalls(built, memory, on_calls_done)
     ways = iter((checked.size, checked.time))
-    with accounted("gate"):
-        if case.drops:
-            checked.errors = check_call(built.call, built.module, built.numbers, case, (0, 1))
-        else:
-            watched = replace(built.call, run=lambda: next(ways)())
-            built.refill(1)
-            checked.errors = check_call(watched, built.module, built.numbers, case, (1, 0))
-            built.input_set = 0
     if case.drops:
+        checked.errors = check_call(built.call, built.module, built.numbers, case, (0, 1))
         checked.in_training()
+    else:
+        watched = replace(built.call, run=lambda: next(ways)())
+        built.refill(1)
+        checked.errors = check_call(watched, built.module, built.numbers, case, (1, 0))
+        built.input_set = 0
     checked.repeat()
     if cell.impl.dispatches and checked.kernel != cell.impl.dispatches:
         raise Wrong(f"registered as {cell.impl.dispatches}, but dispatched {checked.kernel}")
@@ -260,12 +256,11 @@ class CheckCalls:
         if not self.sized and not impl.dispatches:
             return run()
         apart = impl.limits.max_pairs is not None
-        with accounted("memory"):
-            if self.sized:
-                self.memory, trace, output = self.built.meter.memory(run, operators=not apart)
-            if apart or not self.sized:
-                trace, output = traced(run, memory=False)
-            self.kernel, self.operators = kernel_in(trace), operators_in(trace)
+        if self.sized:
+            self.memory, trace, output = self.built.meter.memory(run, operators=not apart)
+        if apart or not self.sized:
+            trace, output = traced(run, memory=False)
+        self.kernel, self.operators = kernel_in(trace), operators_in(trace)
         return output
 
     def time(self) -> Any:
@@ -293,21 +288,19 @@ class CheckCalls:
             built.perturb()  # a cache of results on the checked inputs must not appear fast initially
             self.time()
             built.refill(0)
-            with accounted("gate"):
-                outputs = built.call.read(self.size())
-                check_scatter(outputs["output"], problem_of(case), case)
-                check_ends(outputs["output"], case)
-                check_same_noise(outputs, problem_of(case))
+            outputs = built.call.read(self.size())
+            check_scatter(outputs["output"], problem_of(case), case)
+            check_ends(outputs["output"], case)
+            check_same_noise(outputs, problem_of(case))
             built.refill(1)
             built.module.eval()
             output = built.call.run()
             built.module.train()
-        with accounted("gate"):
-            verify(built.call.read(output), problem_of(case, input_set=1), NEW_NUMBERS)
+        verify(built.call.read(output), problem_of(case, input_set=1), NEW_NUMBERS)
 
     def repeat(self) -> None:
         """Make more calls if a result is inconclusive."""
-        with accounted("memory"), keeping_settings(), checked_call(self.built.module, self.built.cell.case):
+        with keeping_settings(), checked_call(self.built.module, self.built.cell.case):
             if kept := self.memory.kept_bytes:  # the first call allocated, or computed, what the module keeps
                 self.size()
                 self.memory = Memory(self.memory.peak_bytes + kept, kept)
@@ -326,8 +319,7 @@ class CheckCalls:
 
         if not self.sized:
             return run()
-        with accounted("memory"):
-            self.peak_rss_bytes, output = self.built.meter.resident(run)
+        self.peak_rss_bytes, output = self.built.meter.resident(run)
         return output
 
 
@@ -335,7 +327,7 @@ def check_repeats(built: Built) -> None:
     """Check that calls on the same inputs, with the timed threads, agree bitwise and drop the same; raises `Wrong`."""
     found: list[dict[str, Tensor]] = []
     for _ in range(REPEATS):
-        with accounted("gate"), torch.random.fork_rng(), built.watched():
+        with torch.random.fork_rng(), built.watched():
             found.append(built.call.read(built.call.run()))
     for name, first in found[0].items():
         if not all(torch.equal(first, outputs[name]) for outputs in found):
@@ -346,7 +338,7 @@ def _compile(call: Call, cell: Cell) -> dict[str, Any]:
     """Return columns on the first call, which compiles; `compile_cache` is None without a new graph."""
     graphs, misses = _compiled(cell)
     start = perf_counter()
-    with recording(cell.case), accounted("compiling"):
+    with recording(cell.case):
         call.run()
     seconds, (now, missed) = perf_counter() - start, _compiled(cell)
     found = "cold" if missed > misses else "warm"

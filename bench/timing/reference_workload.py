@@ -15,7 +15,6 @@ import torch
 
 from stats import conditions
 
-from ..cases.accounting import accounted
 from .devices import Work, meter_for
 
 EVERY = 20.0
@@ -90,10 +89,7 @@ class ReferenceWorkload:
         """Time every CPU workload now, `at` seconds after the run began; `elsewhere`: seconds of GPU workloads that a worker
         has just timed.
         """
-        with accounted("reference workload"):
-            here = {
-                name: median(work.time(1, warm=not i)[0] for i in range(BLOCKS)) for name, work in self._work.items()
-            }
+        here = {name: median(work.time(1, warm=not i)[0] for i in range(BLOCKS)) for name, work in self._work.items()}
         for name, seconds in {**here, **elsewhere}.items():
             self.seen.setdefault(name, []).append({"at": at, "seconds": seconds})
         self._last = perf_counter()

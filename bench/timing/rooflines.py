@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from ..cases.accounting import accounted
 from ..cases.case import Case
 from ..cases.counting import ITEM_BYTES, flops, least_bytes
 from ..cases.outcome import Skip
@@ -89,11 +88,10 @@ class Rooflines:
         three TF32 products may replace one of float32.
         """
         dtypes = {case.computes} if ITEM_BYTES[case.computes] >= 4 else {case.computes, "float32"}
-        with accounted("rooflines"):
-            compute = max(self._peak_flops(case.device, dtype, meter) for dtype in dtypes)
-            if case.computes == "float32" and case.device != "cpu":
-                compute = max(compute, self._peak_flops(case.device, TF32, meter) / (1 if case.tf32 else 3))
-            bandwidth = self._peak_bytes(case.device, least_bytes(case), meter)
+        compute = max(self._peak_flops(case.device, dtype, meter) for dtype in dtypes)
+        if case.computes == "float32" and case.device != "cpu":
+            compute = max(compute, self._peak_flops(case.device, TF32, meter) / (1 if case.tf32 else 3))
+        bandwidth = self._peak_bytes(case.device, least_bytes(case), meter)
         return max(flops(case) / compute, least_bytes(case) / bandwidth)
 
     def _peak_flops(self, device: str, dtype: str, meter: Meter) -> float:

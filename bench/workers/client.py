@@ -18,7 +18,6 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from .. import CHECKOUT
-from ..cases.accounting import add_spent
 from ..cases.outcome import Skip
 from ..timing.malloc import HUGE_PAGES
 from .fresh import quiet_environment, start
@@ -148,7 +147,6 @@ class WorkerClient:
         if not text:
             return None
         reply: Reply = json.loads(text)
-        add_spent(reply.pop("spent"))
         if "failed" in reply:
             raise (Lost if reply.get("unusable") else Skip)(reply["detail"], reply["failed"])
         return reply

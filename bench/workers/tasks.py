@@ -17,7 +17,6 @@ from torch.profiler import ProfilerActivity, profile
 from impls import Impl, get
 from impls.registry import eager_name
 
-from ..cases.accounting import count
 from ..cases.case import Case
 from ..cases.cells import Cell
 from ..cases.counting import least_memory
@@ -259,7 +258,6 @@ class Tasks:
             before = resource.getrusage(resource.RUSAGE_SELF)
             seconds, fastest = ready.time(calls, slices, warm)
             after = resource.getrusage(resource.RUSAGE_SELF)
-            count("timed calls", seconds * made)
             disturbed = {
                 name: (getattr(after, counter) - getattr(before, counter)) / made for name, counter in DISTURBED.items()
             }

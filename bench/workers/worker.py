@@ -29,7 +29,6 @@ def main() -> None:
     sys.path.insert(0, impls := given.pop("impls"))
     import_module("impls")
     sys.path.remove(impls)  # where a revision of the suite has its other packages, too
-    from ..cases.accounting import spent
     from .tasks import Tasks
 
     repository, tree = given.pop("repository"), given["tree"]
@@ -38,15 +37,14 @@ def main() -> None:
     tasks, process = Tasks(**given, on_calls_done=lambda: pipe.send_bytes(b"")), os.getpid()
     gc.freeze()  # each garbage collection, two per check, would scan torch's modules for 0.1 s
     while True:
-        request, before = json.loads(pipe.recv_bytes()), spent()
+        request = json.loads(pipe.recv_bytes())
         try:
             reply = getattr(tasks, request.pop("do"))(**request) or {}
         except BaseException as error:
             reply = _failure(error)
         if os.getpid() != process:
             os._exit(0)  # an implementation forked, and both processes continued: only one of them replies
-        seconds = {purpose: s - before.get(purpose, 0.0) for purpose, s in spent().items() - before.items()}
-        pipe.send_bytes(json.dumps(reply | {"spent": seconds}).encode())
+        pipe.send_bytes(json.dumps(reply).encode())
 
 
 def _search(repository: Path, tree: Path, folder: str) -> None:
