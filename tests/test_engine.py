@@ -380,6 +380,13 @@ def test_cells_that_do_not_fit_into_memory_are_split_with_the_baseline_in_every_
     assert processes.of("prepare") == ["fused", "sdpa", "fused", "packed", "fused", "einsum"]
 
 
+def test_a_process_that_ends_between_two_visits_is_replaced(measured: Measured) -> None:
+    """As by the kernel's out-of-memory killer."""
+    processes = Simulated(dict.fromkeys(SECONDS, 0.3), fails={"drop packed": (1, LOST)})
+    run = measured(processes, free=TOO_LITTLE)
+    assert not run.skipped and processes.started == 2 and len(run.visited) == VISITS
+
+
 @pytest.mark.parametrize("seconds", [1e-3, 0.3])
 def test_a_case_that_cannot_stay_ready_is_made_ready_for_several_visits_at_a_time(
     measured: Measured, seconds: float

@@ -227,7 +227,10 @@ class WorkerPool:
         """Release the tensors of cells."""
         for cell in cells:
             if self.ready.pop(cell.key, None):
-                self.ask("drop", cell)
+                try:
+                    self.ask("drop", cell)
+                except Skip as outcome:
+                    self.replace_lost(cell, outcome)
 
     def close(self) -> None:
         self._workers.close()
