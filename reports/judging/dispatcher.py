@@ -47,7 +47,7 @@ OF_LAYERS = ("d_model", "source", "qkv_bias", "out_bias", "scope")
 
 MAY_LOSE = 0.03
 """Share of SDPA's time by which the upper end of a choice's interval may exceed it. Excluding any loss would keep SDPA
-in cases where it is probably much slower: docs/measured.md.
+in cases where it is probably much slower.
 """
 
 
