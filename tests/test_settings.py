@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import inspect
 import os
 import pkgutil
 import random
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, backends
-from torch.nn import functional
-from torch.overrides import BaseTorchFunctionMode
-from torch.utils._python_dispatch import BaseTorchDispatchMode
+from torch import backends
 
 import impls
 from bench.cases.case import Case
@@ -32,110 +26,7 @@ from bench.checks.impl_hash import impl_hash, sources_hash
 from bench.selection.choice import impls_named
 from bench.selection.errors import UsageError
 
-from .wrong_kernels import replace_softmax
-
-C = torch._C
-
-
-def attribute(of: Any, name: str, value: Any) -> Callable[[], object]:
-    return lambda: setattr(of, name, value)
-
-
-def fp32(backend: str, op: str, precision: str) -> Callable[[], object]:
-    return lambda: C._set_fp32_precision_setter(backend, op, precision)
-
-
-def compiler_option() -> None:
-    importlib.import_module("torch._inductor.config").max_autotune = True
-
-
-LEFT_OPEN: list[AbstractContextManager[Any]] = []
-
-
-def entering(context: AbstractContextManager[Any]) -> Callable[[], object]:
-    def enter() -> None:
-        context.__enter__()
-        LEFT_OPEN.append(context)
-
-    return enter
-
-
-CHANGES: dict[str, Callable[[], object]] = {
-    "number of threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
-    "CPUs that may be used": lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}),
-    "default dtype": lambda: torch.set_default_dtype(torch.float64),
-    "default device": lambda: torch.set_default_device("meta"),
-    "recording of gradients": lambda: torch.set_grad_enabled(False),
-    "inference mode": entering(torch.inference_mode()),
-    "hooks of saved tensors": entering(torch.autograd.graph.saved_tensors_hooks(Tensor.clone, Tensor.clone)),
-    "hooks of all modules": lambda: torch.nn.modules.module.register_module_forward_hook(print),
-    "open modes of torch's functions": entering(BaseTorchFunctionMode()),
-    "open modes of torch's dispatcher": entering(BaseTorchDispatchMode()),
-    "detection of anomalies": lambda: torch.autograd.set_detect_anomaly(True),
-    "threads of the backward": lambda: C._set_multithreading_enabled(False),
-    "deterministic algorithms": lambda: torch.use_deterministic_algorithms(True),
-    "filling of uninitialised memory": attribute(torch.utils.deterministic, "fill_uninitialized_memory", False),
-    "denormal numbers": lambda: torch.set_flush_denormal(True),
-    "precision of float32 products": lambda: torch.set_float32_matmul_precision("medium"),
-    "precision of float32": attribute(backends, "fp32_precision", "tf32"),
-    "precision of float32 products on CUDA": attribute(backends.cuda.matmul, "fp32_precision", "tf32"),
-    "precision of float32 in cuDNN": attribute(backends.cudnn, "fp32_precision", "tf32"),
-    "precision of float32 convolutions in cuDNN": attribute(backends.cudnn.conv, "fp32_precision", "ieee"),
-    "precision of float32 recurrences in cuDNN": attribute(backends.cudnn.rnn, "fp32_precision", "ieee"),
-    "precision of float32 in oneDNN": attribute(backends.mkldnn, "fp32_precision", "bf16"),
-    "precision of float32 products on the CPU": attribute(backends.mkldnn.matmul, "fp32_precision", "bf16"),
-    "precision of float32 convolutions on the CPU": fp32("mkldnn", "conv", "bf16"),
-    "precision of float32 recurrences on the CPU": fp32("mkldnn", "rnn", "bf16"),
-    "reduced sums of bfloat16": attribute(backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False),
-    "reduced sums of float16": attribute(backends.cuda.matmul, "allow_fp16_reduced_precision_reduction", False),
-    "float16 sums of products": attribute(backends.cuda.matmul, "allow_fp16_accumulation", True),
-    "reduced sums of float16 on the CPU": lambda: C._set_cpu_allow_fp16_reduced_precision_reduction(True),
-    "reduced sums of SDPA's formula": lambda: backends.cuda.allow_fp16_bf16_reduction_math_sdp(True),
-    "choice of SDPA's flash kernel": lambda: backends.cuda.enable_flash_sdp(False),
-    "choice of SDPA's third flash kernel": lambda: C._set_sdp_use_fa3(True),
-    "choice of SDPA's efficient kernel": lambda: backends.cuda.enable_mem_efficient_sdp(False),
-    "choice of SDPA's cuDNN kernel": lambda: backends.cuda.enable_cudnn_sdp(False),
-    "choice of SDPA's formula": lambda: backends.cuda.enable_math_sdp(False),
-    "choice of SDPA's own kernel of a device": lambda: C._set_sdp_use_overrideable(False),
-    "order of SDPA's kernels": lambda: C._set_sdp_priority_order([0, 1, 2, 3, 4]),
-    "fast path of nn.MultiheadAttention": lambda: backends.mha.set_fastpath_enabled(False),
-    "use of oneDNN": attribute(backends.mkldnn, "enabled", False),
-    "deterministic oneDNN": attribute(backends.mkldnn, "deterministic", True),
-    "use of NNPACK": lambda: backends.nnpack.set_flags(False),
-    "use of cuDNN": attribute(backends.cudnn, "enabled", False),
-    "benchmarking by cuDNN": attribute(backends.cudnn, "benchmark", True),
-    "deterministic cuDNN": attribute(backends.cudnn, "deterministic", True),
-    "depthwise kernel of cuDNN": lambda: C._set_cudnn_depthwise_kernel("cudnn"),
-    "immediate mode of MIOpen": attribute(backends.miopen, "immediate", True),
-    "library of products on CUDA": lambda: backends.cuda.preferred_blas_library("cublaslt"),
-    "library of linear algebra on CUDA": lambda: C._set_linalg_preferred_backend(C._LinalgBackend.Cusolver),
-    "library of SDPA on ROCm": lambda: C._set_rocm_fa_preferred_backend(C._ROCmFABackend.AOTriton),
-    "multiprocessors left free": lambda: C._set_sm_carveout_experimental(4),
-    "engine of quantised operators": lambda: C._set_qengine(min({*C._supported_qengines()} - {C._get_qengine()})),
-    "optimisation of TorchScript": lambda: C._set_graph_executor_optimize(False),
-    "options of torch.compile": compiler_option,
-    "optimised einsum": attribute(backends.opt_einsum, "enabled", not backends.opt_einsum.enabled),
-    "strategy of optimised einsum": attribute(backends.opt_einsum, "strategy", "greedy"),
-    "autocast on cpu": lambda: torch.set_autocast_enabled("cpu", True),
-    "autocast's dtype on cpu": lambda: torch.set_autocast_dtype("cpu", torch.float16),
-    "autocast on cuda": lambda: torch.set_autocast_enabled("cuda", True),
-    "autocast's dtype on cuda": lambda: torch.set_autocast_dtype("cuda", torch.bfloat16),
-    "open contexts of autocast": torch.autocast_increment_nesting,
-    "garbage collection": gc.disable,
-    "thresholds of garbage collection": lambda: gc.set_threshold(7),
-    "torch's profiler": entering(torch.autograd.profiler.profile()),
-    "profiling of Python code": lambda: sys.setprofile(print),
-    "tracing of Python code": lambda: sys.settrace(lambda *_: None),
-    "thread switch interval": lambda: sys.setswitchinterval(1.0),
-    "seed of torch's random numbers": lambda: torch.manual_seed(7),
-    "names of torch": lambda: setattr(torch, "softmax", torch.log_softmax),
-    "names of torch.nn.functional": lambda: setattr(functional, "softmax", torch.softmax),
-    "names of time": lambda: setattr(time, "perf_counter", time.monotonic),
-    "methods of torch.Tensor": lambda: setattr(torch.Tensor, "masked_fill", torch.Tensor.where),
-    "methods of torch.nn's modules": lambda: setattr(torch.nn.Linear, "forward", torch.nn.Identity.forward),
-    "replaced operators of torch": replace_softmax,
-    "NumPy's handling of errors": lambda: np.seterr(all="raise"),
-}
+from .global_settings import CHANGES, C
 
 ALLOWED = {
     "filters of warnings",

@@ -55,12 +55,13 @@ def measured(kernel: wrong_kernels.Kernel, compared: int = 0, **axes: object) ->
     check_kernel_caches_nothing(built.cell)
 
 
-@pytest.mark.parametrize("name", wrong_kernels.WHEN_TIMED)
+@pytest.mark.parametrize("name", [*wrong_kernels.WHEN_TIMED, *wrong_kernels.NOW_AND_THEN])
 def test_faults_that_the_gate_cannot_see_are_found_while_timed(name: str) -> None:
-    wrong = wrong_kernels.WHEN_TIMED[name]
+    compared = COMPARED * (name in wrong_kernels.NOW_AND_THEN)
+    wrong = (wrong_kernels.WHEN_TIMED | wrong_kernels.NOW_AND_THEN)[name]
     gc.collect()
     with pytest.raises(Wrong) as refusal:
-        measured(wrong.kernel, COMPARED if wrong.family in ("race", "later") else 0, **wrong.case)
+        measured(wrong.kernel, compared, **wrong.case)
     assert wrong.says in str(refusal.value)
 
 
