@@ -14,10 +14,7 @@ from bench.cases.case import AXES, Case
 from bench.cases.sweep import SWEEPS
 from bench.checks.gate import Gate, check_case
 from impls.masks import mask_of
-from impls.rules import EVERY_RULE, Rules, kinds_of, requests_of
-
-from .conftest import gated
-from .wrong_rules import REQUESTS, by_requests, core_of
+from impls.rules import Rules, kinds_of, requests_of
 
 TEXT = "2x3:3+1x2:4+2x1:3"
 
@@ -86,11 +83,4 @@ def test_every_method_gives_the_same_output(short_probes: None, axes: dict[str, 
             passed.add(name)
     assert passed == {"fused"} | ({"sdpa"} if not case.softcap else set()) | (
         {"by_kind", "by_request", "padded_requests"} if "H" in axes or not axes else set()
-    )
-
-
-def test_the_kernel_from_which_wrong_requests_are_made_passes(short_probes: None) -> None:
-    gated(
-        impls.make("mine", core_of(by_requests), limits=impls.Limits(beyond=EVERY_RULE)),
-        Case.of(H=2, D_h=16, **REQUESTS),
     )
