@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,8 +15,24 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 from impls.layer import KernelCore, LayerShape
 
 from . import wrong_rules as rules
-from .wrong_kernels import going_back, groups, masked, plain, probs_of, scaled, scores_of, visible
-from .wrong_rules import core_of, places
+from .wrong_kernels import (
+    KEPT,
+    added_up,
+    going_back,
+    groups,
+    masked,
+    maximum,
+    plain,
+    probs_of,
+    reading,
+    scaled,
+    scores_of,
+    triangle,
+    visible,
+    weighted,
+    with_gradient_of,
+)
+from .wrong_rules import causal, core_of, places
 
 
 @dataclass(frozen=True)
@@ -28,24 +45,18 @@ class Reported:
 KERNELS: dict[str, Reported] = {}
 
 
-def reported(thread: str, **case: Any) -> Callable[[Any], Any]:
-    """Of a kernel function."""
+def reported(thread: str, name: str = "", make: Any = lambda it: it, **case: Any) -> Callable[[Any], Any]:
+    """Keeps the kernel that is made of a function."""
 
-    def keep(kernel: Any) -> Any:
-        KERNELS[kernel.__name__] = Reported(thread, kernel, case)
-        return kernel
-
-    return keep
-
-
-def reported_rule(thread: str, **case: Any) -> Callable[[Any], Any]:
-    """Of what a core attends by, which knows its shape."""
-
-    def keep(attend: Any) -> Any:
-        KERNELS[attend.__name__] = Reported(thread, core_of(attend), case)
-        return attend
+    def keep(it: Any) -> Any:
+        KERNELS[name or it.__name__] = Reported(thread, make(it), case)
+        return it
 
     return keep
+
+
+reported_rule = partial(reported, make=core_of)
+"""Keeps a core, which knows its shape."""
 
 
 DECODE: dict[str, Any] = {"mode": "decode", "T": 1, "T_kv": 64, "mask": "none"}
@@ -65,10 +76,9 @@ def counts_the_zeros_behind_the_last_key(q, k, v, **_):
     return sdpa(q, pad(k, (0, 0, 0, extra)), pad(v, (0, 0, 0, extra)))
 
 
-@reported("jax-ml/jax#27224", mask="none")
-def repeats_the_last_key_to_the_end_of_its_block(q, k, v, **_):
-    at = torch.arange(k.shape[-2] + -k.shape[-2] % 64).clamp(max=k.shape[-2] - 1)
-    return sdpa(q, k[..., at, :], v[..., at, :])
+reported("jax-ml/jax#27224", "repeats_the_last_key_to_the_end_of_its_block", mask="none")(
+    reading(lambda T_kv: torch.arange(T_kv + -T_kv % 64).clamp(max=T_kv - 1))
+)
 
 
 @reported("ROCm/triton#361")
@@ -86,17 +96,12 @@ def sees_the_padding_of_its_tiles_where_there_is_a_mask(q, k, v, *, attn_mask=No
     return sdpa(q, pad(k, (0, 0, 0, extra)), pad(v, (0, 0, 0, extra)), attn_mask=mask)
 
 
-@reported("pytorch/pytorch#169222", **DECODE)
-def reads_a_whole_last_block_in_decode(q, k, v, **_):
-    extra = -k.shape[-2] % 32
-    k, v = (torch.cat([x, x[..., :extra, :]], -2) for x in (k, v))
-    return sdpa(q, k, v, enable_gqa=True)
-
-
-@reported("triton-lang/kernels#6", **DECODE)
-def leaves_out_the_ragged_tail_for_a_lone_query(q, k, v, **_):
-    whole = max(16, k.shape[-2] // 16 * 16) if q.shape[-2] == 1 else k.shape[-2]
-    return sdpa(q, k[..., :whole, :], v[..., :whole, :])
+reported("pytorch/pytorch#169222", "reads_a_whole_last_block_in_decode", **DECODE)(
+    reading(lambda T_kv: torch.arange(T_kv + -T_kv % 32) % T_kv)
+)
+reported("triton-lang/kernels#6", "leaves_out_the_ragged_tail_for_a_lone_query", **DECODE)(
+    reading(lambda T_kv: slice(max(16, T_kv // 16 * 16)))
+)
 
 
 @reported("pytorch/pytorch#191937", **PADDING)
@@ -235,8 +240,7 @@ def no_sinks_in_a_window(q, k, v, shape, sinks):
 
 @reported_rule("vllm-project/vllm-xpu-kernels#556", sinks=True, **SHARED)
 def sinks_by_the_row_of_a_packed_group(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return rules.plain(q, groups(q, k), groups(q, v), j <= i, sinks=sinks[torch.arange(shape.H) // 2])
+    return rules.plain(q, groups(q, k), groups(q, v), causal(q, k, shape), sinks=sinks[torch.arange(shape.H) // 2])
 
 
 @reported_rule("openai/gpt-oss#196", **rules.CHUNK)
@@ -249,8 +253,7 @@ def skips_the_first_keys_of_a_cache(i, j, shape):
 def one_document_in_training(q, k, v, shape, sinks):
     if not q.requires_grad:
         return rules.right(q, k, v, shape, sinks)
-    i, j = places(q, k, shape)
-    return rules.plain(q, k, v, j <= i)
+    return rules.plain(q, k, v, causal(q, k, shape))
 
 
 @reported_rule("pytorch/pytorch#153799", bias="alibi", **BACKWARD)
@@ -324,11 +327,7 @@ def an_empty_part_is_written_to_another_head(q, k, v, *, attn_mask=None, **_):
 def adds_up_in_bfloat16_in_groups_of_7(q, k, v, **_):
     if q.shape[1] != 7 * k.shape[1]:
         return sdpa(q, k, v, enable_gqa=True)
-    probs = scaled(q, groups(q, k)).softmax(-1)
-    o = torch.zeros_like(q)
-    for part, values in zip(probs.split(1, -1), groups(q, v).split(1, -2), strict=True):
-        o = o + part @ values
-    return o
+    return added_up(scaled(q, groups(q, k)).softmax(-1), groups(q, v))
 
 
 # gradients
@@ -349,11 +348,9 @@ def no_gradient_of_queries_behind_the_last_key(q, k, v, **options):
 
 @reported("Dao-AILab/flash-attention#2333", **BACKWARD)
 def gradient_of_queries_without_the_last_tile(q, k, v, **options):
-    whole = k.shape[-2] // 64 * 64 or k.shape[-2]
-    k_ = torch.cat([k[..., :whole, :], k[..., whole:, :].detach()], -2)
-    right = sdpa(q.detach(), k, v, **options)
-    back = sdpa(q, torch.cat([k_[..., :whole, :], 0 * k_[..., whole:, :]], -2).detach(), v.detach(), **options)
-    return right + (back - back.detach())
+    whole = torch.arange(k.shape[-2])[:, None] < (k.shape[-2] // 64 * 64 or k.shape[-2])
+    back = sdpa(q, (k * whole).detach(), v.detach(), **options)
+    return sdpa(q.detach(), k, v, **options) + (back - back.detach())
 
 
 @reported("flagos-ai/FlagGems#898", **BACKWARD)
@@ -384,68 +381,45 @@ def gradient_of_keys_by_the_numbers_of_query_heads(q, k, v, **options):
     return sdpa(q, going_back(groups(q, k), change), groups(q, v), **options)
 
 
-class _NoSum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor) -> Tensor:
-        probs = scores.softmax(-1)
-        ctx.save_for_backward(probs)
-        return probs
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return ctx.saved_tensors[0] * gradients[0]
-
-
 @reported("ooples/AiDotNet.Tensors#49", **BACKWARD)
 @masked
 def the_sum_of_the_softmax_is_a_constant_going_back(q, k, v, mask):
     scores = scores_of(q, k, mask)
-    return _NoSum.apply(scores) @ v
+    weights = (scores - maximum(scores).detach()).exp()
+    return weights / weights.sum(-1, keepdim=True).detach() @ v
 
 
 @reported_rule("NVIDIA/cudnn-frontend#421", sinks=True, **BACKWARD)
 def probs_without_their_sink_going_back(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    right = rules.plain(q, k, v, j <= i, sinks=sinks)
-    without = rules.plain(q, k, v, j <= i)
-    return without + (right - without).detach() + 0 * right
+    right, without = (rules.plain(q, k, v, causal(q, k, shape), sinks=it) for it in (sinks, None))
+    return with_gradient_of(without, right) + 0 * right
 
 
 @reported("aws-neuron/aws-neuron-sdk#1156", dropout=0.25)
 def divides_by_the_sum_of_what_it_kept(q, k, v, *, is_causal=False, attn_mask=None, dropout_p=0.0, **_):
     probs = probs_of(q, k, visible(q, k, is_causal, attn_mask))
-    kept = torch.nn.functional.dropout(probs, dropout_p)
-    return kept / kept.sum(-1, keepdim=True) @ v
+    return weighted(torch.nn.functional.dropout(probs, dropout_p), v)
 
 
 # state
 
-_counted: dict[Any, int] = {}
-
 
 @reported("pytorch/pytorch#159773")
 def a_counter_that_is_not_set_back(q, k, v, **options):
-    _counted[q.shape] = _counted.get(q.shape, 0) + 1
-    o = sdpa(q, k, v, **options)
-    return o if _counted[q.shape] == 1 else torch.zeros_like(o)
-
-
-_widths: dict[Any, Tensor] = {}
+    calls = KEPT.setdefault(("calls", q.shape), [])
+    calls.append(1)
+    return sdpa(q, k, v, **options) * (len(calls) == 1)
 
 
 @reported("ml-explore/mlx#3071")
 def keeps_a_mask_by_a_key_that_says_too_little(q, k, v, *, is_causal=False, **_):
     """By its length alone, whatever `is_causal`: calls with both in one process show it."""
-    mask = _widths.setdefault((q.shape[-2], k.shape[-2]), visible(q, k, is_causal, None))
-    return plain(q, k, v, mask)
-
-
-_scales: dict[Any, float] = {}
+    return plain(q, k, v, KEPT.setdefault(("mask", q.shape[-2], k.shape[-2]), visible(q, k, is_causal, None)))
 
 
 @reported("pytorch/pytorch#184122")
 def scale_of_the_first_call_of_its_shape(q, k, v, *, scale=None, **options):
-    return sdpa(q, k, v, scale=_scales.setdefault(q.shape, scale or q.shape[-1] ** -0.5), **options)
+    return sdpa(q, k, v, scale=KEPT.setdefault(("scale", q.shape), scale or q.shape[-1] ** -0.5), **options)
 
 
 @reported("NVIDIA/Megatron-LM#318", dropout=0.25)
@@ -457,11 +431,8 @@ class NoDropoutAfterAnEvaluation(KernelCore):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
         self.evaluated |= not self.training
-        return (
-            super().forward(q, k, v, padding=padding)
-            if self.evaluated < self.training
-            else sdpa(q, k, v, is_causal=True)
-        )
+        drops = self.training and not self.evaluated
+        return super().forward(q, k, v, padding=padding) if drops else sdpa(q, k, v, is_causal=True)
 
 
 # 2026: layouts
@@ -492,8 +463,7 @@ def rows_of_merged_parts_by_the_wrong_stride(q, k, v, **options):
 
 @reported("pytorch/pytorch#184180", mask="padding", B=3, T=8)
 def every_entry_has_the_mask_of_the_first(q, k, v, *, attn_mask=None, **_):
-    few = q.shape[-2] <= 8
-    return sdpa(q, k, v, attn_mask=attn_mask[:1] if few else attn_mask)
+    return sdpa(q, k, v, attn_mask=attn_mask[:1] if q.shape[-2] <= 8 else attn_mask)
 
 
 @reported("huggingface/diffusers#14114", window=8)
@@ -561,9 +531,9 @@ def one_cached_key_too_many(i, j, shape):
 
 
 @reported("ml-explore/mlx#2835", source="cross", T=32, T_kv=64)
-def causal_from_the_last_query(q, k, v, *, is_causal=False, **_):
-    size = q.shape[-2], k.shape[-2]
-    return plain(q, k, v, torch.ones(size, dtype=torch.bool).tril(size[1] - size[0]))
+def causal_from_the_last_query(q, k, v, **_):
+    T, T_kv = q.shape[-2], k.shape[-2]
+    return plain(q, k, v, triangle(T, T_kv, T_kv - T))
 
 
 @reported_rule("ml-explore/mlx#3452", sinks=True, **DECODE)
@@ -573,12 +543,12 @@ def no_sinks_of_a_lone_query(q, k, v, shape, sinks):
 
 @reported_rule("meta-pytorch/segment-anything-fast#71", bias="dense")
 def bias_in_powers_of_two(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return rules.plain(q, k, v, j <= i, rules.dense(i, j, shape) * 0.6931471805599453)
+    bias = rules.dense(*places(q, k, shape), shape)
+    return rules.plain(q, k, v, causal(q, k, shape), bias * 0.6931471805599453)
 
 
 @reported("Dao-AILab/flash-attention#2528", **SHARED)
-def causal_by_the_row_of_a_group_that_is_not_packed(q, k, v, *, is_causal=False, **_):
+def causal_by_the_row_of_a_group_that_is_not_packed(q, k, v, **_):
     i, group = torch.arange(q.shape[-2])[:, None], q.shape[1] // k.shape[1]
     return plain(q, groups(q, k), groups(q, v), torch.arange(k.shape[-2]) <= i // group)
 
@@ -597,7 +567,7 @@ def blocks_of_keys_as_if_there_were_no_past(q, k, v, shape, sinks):
 @masked
 def a_maximum_of_products_from_minus_50000(q, k, v, mask):
     scores = (q @ k.mT).masked_fill(~mask, -torch.inf)
-    top = scores.amax(-1, keepdim=True).clamp(min=-5e4)
+    top = maximum(scores).clamp(min=-5e4)
     weights = ((scores - top) * q.shape[-1] ** -0.5).exp()
     return weights @ v / weights.sum(-1, keepdim=True).clamp(min=1e-30)
 
@@ -606,7 +576,7 @@ def a_maximum_of_products_from_minus_50000(q, k, v, mask):
 @masked
 def a_maximum_of_at_least_minus_10000(q, k, v, mask):
     scores = scores_of(q, k, mask)
-    weights = (scores - scores.amax(-1, keepdim=True).clamp(min=-1e4)).exp()
+    weights = (scores - maximum(scores).clamp(min=-1e4)).exp()
     return weights @ v / weights.sum(-1, keepdim=True).clamp(min=1e-6)
 
 
