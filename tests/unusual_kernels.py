@@ -5,17 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
-from impls.layer import KernelCore, KernelLayer, LayerShape, extend
+from impls.layer import LayerShape, extend
 from impls.masks import causal_visible
 
-from .wrong_kernels import Plain, applied, masked, plain, scaled, visible
+from .wrong_kernels import Plain, applied, as_layer, masked, maximum, online, plain, scaled, visible
 from .wrong_kernels import scores_of as masked_scores
 
 MODES = ("forward", "backward", "decode")
@@ -44,8 +44,8 @@ def unusual(
 
 FORWARD = ("forward", "decode")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
-OF_SDPA = ("float32",)
-"""Of kernels whose numbers are those of SDPA, which is checked in the others."""
+of_sdpa = partial(unusual, dtypes=("float32",))
+"""Keeps a kernel whose numbers are those of SDPA, which is checked in the other dtypes."""
 
 
 def scores_of(q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
@@ -64,21 +64,8 @@ def keys_in_reverse(q, k, v, mask):
 @unusual(dtypes=DTYPES)
 @masked
 def block_wise(q, k, v, mask):
-    dtype, accumulator = q.dtype, torch.promote_types(q.dtype, torch.float32)
-    q, k, v = (x.to(accumulator) for x in (q, k, v))
-    o = torch.zeros_like(q)
-    top = q.new_full((*q.shape[:-1], 1), -torch.inf)
-    total = q.new_zeros(*q.shape[:-1], 1)
-    for j in range(0, k.shape[-2], 16):
-        scores = (q @ k[..., j : j + 16, :].mT * q.shape[-1] ** -0.5).masked_fill(~mask[..., j : j + 16], -torch.inf)
-        new = torch.maximum(top, scores.amax(-1, keepdim=True))
-        weights, rescale = torch.exp(scores - new), torch.exp(top - new)
-        o, total, top = (
-            o * rescale + weights @ v[..., j : j + 16, :],
-            total * rescale + weights.sum(-1, keepdim=True),
-            new,
-        )
-    return (o / total).to(dtype)
+    accumulator = torch.promote_types(q.dtype, torch.float32)
+    return online(*(x.to(accumulator) for x in (q, k, v)), mask, 16, torch.maximum).to(q.dtype)
 
 
 @unusual(dtypes=DTYPES[:3])
@@ -117,7 +104,7 @@ def kept_bias(T: int, T_kv: int, dtype: torch.dtype) -> Tensor:
     return torch.zeros(T, T_kv, dtype=dtype).masked_fill(~causal_visible(T, T_kv), -torch.inf)
 
 
-@unusual(dtypes=OF_SDPA)
+@of_sdpa()
 def bias_in_an_lru_cache(q, k, v, *, is_causal=False, **_):
     return sdpa(q, k, v, attn_mask=kept_bias(q.shape[-2], k.shape[-2], q.dtype) if is_causal else None)
 
@@ -129,32 +116,31 @@ def masks_with_the_smallest_number(q, k, v, mask):
     return scores.masked_fill(~mask, torch.finfo(torch.float32).min).softmax(-1).to(v.dtype) @ v
 
 
-@unusual(mask="padding", B=3, modes=("forward",), dtypes=OF_SDPA)
-def unpads_and_leaves_the_padded_rows_empty(q, k, v, *, attn_mask=None, **_):
+padded = partial(of_sdpa, mask="padding", B=3, modes=("forward",))
+
+
+def unpads(name: str, memory: Callable[[Tensor], Tensor]) -> None:
     """Keys that are padding are left out, and so are their queries: whatever memory held stays in their rows."""
-    if attn_mask is None:
-        return sdpa(q, k, v)
-    o = torch.empty_like(q).fill_(torch.nan)
-    for b, length in enumerate(attn_mask.flatten(1).sum(-1).tolist()):
-        o[b, :, :length] = sdpa(q[b : b + 1, :, :length], k[b : b + 1, :, :length], v[b : b + 1, :, :length])[0]
-    return o
+
+    def kernel(q, k, v, *, attn_mask=None, **_):
+        if attn_mask is None:
+            return sdpa(q, k, v)
+        o = memory(q)
+        for b, length in enumerate(attn_mask.flatten(1).sum(-1).tolist()):
+            o[b, :, :length] = sdpa(*(x[b : b + 1, :, :length] for x in (q, k, v)))[0]
+        return o
+
+    kernel.__name__ = name
+    padded()(kernel)
 
 
-@unusual(mask="padding", B=3, modes=("forward",), dtypes=OF_SDPA)
-def unpads_into_memory_that_changes(q, k, v, *, attn_mask=None, **_):
-    if attn_mask is None:
-        return sdpa(q, k, v)
-    o = torch.randn_like(q)
-    lengths = attn_mask.flatten(1).sum(-1).tolist()
-    for b, length in enumerate(lengths):
-        o[b, :, :length] = sdpa(q[b : b + 1, :, :length], k[b : b + 1, :, :length], v[b : b + 1, :, :length])[0]
-    return o
-
+unpads("unpads_and_leaves_the_padded_rows_empty", lambda q: torch.full_like(q, torch.nan))
+unpads("unpads_into_memory_that_changes", torch.randn_like)
 
 _rows: dict[Any, Tensor] = {}
 
 
-@unusual(mask="padding", B=3, modes=("forward",), dtypes=OF_SDPA)
+@padded()
 def shares_padded_rows_alone(q, k, v, *, attn_mask=None, **_):
     """Masked rows share one buffer for all calls; all others belong to their call."""
     o = sdpa(q, k, v, attn_mask=attn_mask)
@@ -172,7 +158,7 @@ def shares_padded_rows_alone(q, k, v, *, attn_mask=None, **_):
 def in_place_into_its_own_scores(q, k, v, mask):
     scores = (q @ k.mT).mul_(q.shape[-1] ** -0.5)
     scores.masked_fill_(~mask, -torch.inf)
-    scores.sub_(scores.amax(-1, keepdim=True)).exp_()
+    scores.sub_(maximum(scores)).exp_()
     return (scores @ v).div_(scores.sum(-1, keepdim=True))
 
 
@@ -188,13 +174,13 @@ def scratch_kept_between_calls(q, k, v, mask):
     return (scores * q.shape[-1] ** -0.5).masked_fill(~mask, -torch.inf).softmax(-1) @ v
 
 
-@unusual(dtypes=OF_SDPA)
+@of_sdpa()
 def answers_in_a_larger_tensor(q, k, v, **options):
     o = sdpa(q, k, v, **options)
     return torch.cat([o, o], -1)[..., : v.shape[-1]]
 
 
-@unusual(dtypes=OF_SDPA)
+@of_sdpa()
 def contiguous_first(q, k, v, **options):
     return sdpa(q.contiguous(), k.contiguous(), v.contiguous(), **options)
 
@@ -210,7 +196,7 @@ def in_threads(fill: Callable[[int], None], count: int) -> None:
         thread.join()
 
 
-@unusual(modes=FORWARD, dtypes=OF_SDPA)
+@of_sdpa(modes=FORWARD)
 def threads_fill_parts_of_one_output(q, k, v, **options):
     o = torch.empty(*q.shape[:-1], v.shape[-1], dtype=q.dtype)
 
@@ -221,7 +207,7 @@ def threads_fill_parts_of_one_output(q, k, v, **options):
     return o
 
 
-@unusual(dtypes=OF_SDPA)
+@of_sdpa()
 def a_thread_for_each_batch_entry(q, k, v, **options):
     parts: list[Any] = [None] * len(q)
 
@@ -280,12 +266,16 @@ def split_keys_merged_by_log_sum_exp(q, k, v, mask):
     return sum(torch.exp(s - total) * part for s, part in zip(sums, parts, strict=True)).to(q.dtype)
 
 
+def exp2_mean(scores: Tensor, v: Tensor) -> Tensor:
+    """The mean of the values by powers of two, divided at the end."""
+    weights = torch.exp2(scores - maximum(scores))
+    return (weights @ v.float() / weights.sum(-1, keepdim=True)).to(v.dtype)
+
+
 @unusual()
 @masked
 def powers_of_two(q, k, v, mask):
-    scores = scores_of(q, k, mask) * 1.4426950408889634
-    weights = torch.exp2(scores - scores.amax(-1, keepdim=True))
-    return (weights @ v.float() / weights.sum(-1, keepdim=True)).to(q.dtype)
+    return exp2_mean(scores_of(q, k, mask) * 1.4426950408889634, v)
 
 
 def powers_of_two_with_a_bias(q, k, v, *, is_causal=False, attn_mask=None, **_):
@@ -295,8 +285,7 @@ def powers_of_two_with_a_bias(q, k, v, *, is_causal=False, attn_mask=None, **_):
         scores = scores.masked_fill(~causal_visible(q.shape[-2], k.shape[-2]), -torch.inf)
     if attn_mask is not None:
         scores = scores + attn_mask.float() * 1.4426950408889634
-    weights = torch.exp2(scores - scores.amax(-1, keepdim=True))
-    return (weights @ v.float() / weights.sum(-1, keepdim=True)).to(q.dtype)
+    return exp2_mean(scores, v)
 
 
 powers_of_two_with_a_bias.limits = {"beyond": ("bias",)}  # type: ignore[attr-defined]
@@ -321,7 +310,7 @@ def log_softmax_first(q, k, v, mask):
     return (scores_of(q, k, mask).log_softmax(-1).exp() @ v.float()).to(q.dtype)
 
 
-@unusual(dtypes=OF_SDPA)
+@of_sdpa()
 def batch_and_heads_flattened(q, k, v, **options):
     B, H, _T, _D = q.shape
     q, k, v = (x.reshape(B * H, *x.shape[2:]) for x in (q, k, v))
@@ -349,58 +338,41 @@ def padded_to_a_tile_inside(q, k, v, mask):
 KERNELS["autograd_function"] = Unusual(applied(Plain))
 
 
-def _of_scores(probs, v, grad):
-    """Return the gradient of the scores in float32, from that of the output."""
-    through = grad.float() @ v.float().mT
-    return probs * (through - (through * probs).sum(-1, keepdim=True))
-
-
 class _KeepsProbs(torch.autograd.Function):
+    """The gradient of what is added is that of the scores, summed over the batch in float32."""
+
     @staticmethod
-    def forward(ctx, q, k, v, mask):
-        probs = scores_of(q, k, mask).softmax(-1)
+    def forward(ctx, q, k, v, added):
+        probs = (scaled(q.float(), k.float()) + added.float()).softmax(-1)
         ctx.save_for_backward(q, k, v, probs)
         return (probs @ v.float()).to(q.dtype)
 
     @staticmethod
     def backward(ctx, grad):
-        q, k, v, probs = ctx.saved_tensors
-        of_scores = _of_scores(probs, v, grad) * q.shape[-1] ** -0.5
-        return (
-            (of_scores @ k.float()).to(q.dtype),
-            (of_scores.mT @ q.float()).to(q.dtype),
-            (probs.mT @ grad.float()).to(q.dtype),
-            None,
+        q, k, v, probs = (x.float() for x in ctx.saved_tensors)
+        through = grad.float() @ v.mT
+        of_scores = probs * (through - (through * probs).sum(-1, keepdim=True))
+        factor = q.shape[-1] ** -0.5
+        found = (
+            of_scores @ k * factor,
+            of_scores.mT @ q * factor,
+            probs.mT @ grad.float(),
+            of_scores.sum(0, keepdim=True),
+        )
+        return tuple(
+            x.to(grad.dtype) if needed else None for x, needed in zip(found, ctx.needs_input_grad, strict=True)
         )
 
 
 @unusual()
 @masked
 def autograd_function_that_keeps_probs(q, k, v, mask):
-    return _KeepsProbs.apply(q, k, v, mask)
+    return _KeepsProbs.apply(q, k, v, torch.zeros(mask.shape).masked_fill(~mask, -torch.inf))
 
 
-@unusual(dtypes=OF_SDPA)
+@of_sdpa()
 def checkpointed(q, k, v, **options):
     return torch.utils.checkpoint.checkpoint(lambda *x: sdpa(*x, **options), q, k, v, use_reentrant=False)
-
-
-class _Biased(torch.autograd.Function):
-    """The gradient of the bias is that of the scores, summed over the batch in float32."""
-
-    @staticmethod
-    def forward(ctx, q, k, v, bias):
-        probs = ((q.float() @ k.float().mT * q.shape[-1] ** -0.5) + bias.float()).softmax(-1)
-        ctx.save_for_backward(q, k, v, probs)
-        return (probs @ v.float()).to(q.dtype)
-
-    @staticmethod
-    def backward(ctx, grad):
-        q, k, v, probs = ctx.saved_tensors
-        of_scores = _of_scores(probs, v, grad)
-        scaled = of_scores * q.shape[-1] ** -0.5
-        of_inputs = scaled @ k.float(), scaled.mT @ q.float(), probs.mT @ grad.float(), of_scores.sum(0, keepdim=True)
-        return tuple(it.to(q.dtype) for it in of_inputs)
 
 
 def learns_its_bias(kernel: Any) -> Any:
@@ -410,7 +382,7 @@ def learns_its_bias(kernel: Any) -> Any:
 
 @learns_its_bias
 def autograd_function_with_a_bias(q, k, v, *, attn_mask=None, **_):
-    return _Biased.apply(q, k, v, attn_mask)
+    return _KeepsProbs.apply(q, k, v, attn_mask)
 
 
 @learns_its_bias
@@ -457,7 +429,7 @@ def compiled_inside(q, k, v, mask):
     return _inner(scores_of(q, k, mask)).to(v.dtype) @ v
 
 
-@unusual(dtypes=OF_SDPA)
+@of_sdpa()
 def in_another_layout(q, k, v, **options):
     """Batch, time, heads: as flash_attn wants them, and back."""
     q, k, v = (x.transpose(1, 2).contiguous() for x in (q, k, v))
@@ -465,7 +437,7 @@ def in_another_layout(q, k, v, **options):
     return o.transpose(1, 2).contiguous().transpose(1, 2)
 
 
-@unusual(dtypes=OF_SDPA)
+@of_sdpa()
 def one_product_for_keys_and_values(q, k, v, **options):
     both = torch.cat([k, v], -1)
     return sdpa(q, both[..., : k.shape[-1]], both[..., k.shape[-1] :], **options)
@@ -480,13 +452,13 @@ def a_sink_without_effect(q, k, v, mask):
     return probs.to(v.dtype) @ v
 
 
-@unusual(modes=FORWARD, dtypes=OF_SDPA)
+@of_sdpa(modes=FORWARD)
 def under_its_own_inference_mode(q, k, v, **options):
     with torch.inference_mode():
         return sdpa(q, k, v, **options)
 
 
-@unusual(dtypes=OF_SDPA)
+@of_sdpa()
 def with_its_own_number_of_threads_put_back(q, k, v, **options):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -496,7 +468,7 @@ def with_its_own_number_of_threads_put_back(q, k, v, **options):
         torch.set_num_threads(threads)
 
 
-@unusual(dtypes=OF_SDPA)
+@of_sdpa()
 def draws_numbers_that_it_does_not_use(q, k, v, **options):
     torch.rand(3)
     return sdpa(q, k, v, **options)
@@ -508,13 +480,13 @@ def half_of_the_keys_at_a_time(q, k, v, mask):
     """Two halves of the keys, the largest score of both taken first."""
     scores = scores_of(q, k, mask)
     middle = max(1, k.shape[-2] // 2)
-    top = scores.amax(-1, keepdim=True)
+    top = maximum(scores)
     parts = [((scores[..., a:b] - top).exp(), v[..., a:b, :].float()) for a, b in ((0, middle), (middle, k.shape[-2]))]
     total = sum(weights.sum(-1, keepdim=True) for weights, _ in parts)
     return (sum(weights @ values for weights, values in parts) / total).to(v.dtype)
 
 
-@unusual(modes=("forward",), dtypes=OF_SDPA)
+@of_sdpa(modes=("forward",))
 def heads_one_after_the_other_into_one_tensor(q, k, v, **options):
     o = torch.empty_like(q)
     for h in range(q.shape[1]):
@@ -525,7 +497,7 @@ def heads_one_after_the_other_into_one_tensor(q, k, v, **options):
 # with declared limits
 
 
-@unusual(modes=("forward", "backward"), T=128, dtypes=OF_SDPA)
+@of_sdpa(modes=("forward", "backward"), T=128)
 def multiples_of_128_alone(q, k, v, **options):
     assert q.shape[-2] % 128 == 0
     return sdpa(q, k, v, **options)
@@ -538,11 +510,11 @@ multiples_of_128_alone.limits = {"unless": lambda case: "needs multiples of 128"
 
 
 @unusual()
-class LayerWithBuffers(KernelLayer):
+class LayerWithBuffers(as_layer()):
     """Counts its calls in plain Python, and has a scale and a mask as buffers."""
 
     def __init__(self, shape: LayerShape):
-        super().__init__(shape, KernelCore(shape, sdpa))
+        super().__init__(shape)
         self.register_buffer("scale", torch.tensor(shape.D_h**-0.5), persistent=False)
         self.register_buffer("future", ~causal_visible(shape.max_T, shape.max_T), persistent=False)
         self.calls = 0
@@ -558,7 +530,7 @@ class LayerWithBuffers(KernelLayer):
         return self.finish((scores.softmax(-1) @ v).transpose(-3, -2).flatten(-2))
 
 
-@unusual(dtypes=OF_SDPA)
+@of_sdpa()
 class SubclassOfALayer(LayerWithBuffers):
     """Twice removed, with a submodule that is never called."""
 
@@ -567,13 +539,11 @@ class SubclassOfALayer(LayerWithBuffers):
         self.unused = nn.Identity()
 
 
-@unusual(dtypes=OF_SDPA)
-class LayerThatAllocatesItsMaskOnce(KernelLayer):
+@of_sdpa()
+class LayerThatAllocatesItsMaskOnce(as_layer()):
     """At its first call, and keeps it."""
 
-    def __init__(self, shape: LayerShape):
-        super().__init__(shape, KernelCore(shape, sdpa))
-        self.mask: Tensor | None = None
+    mask: Tensor | None = None
 
     def forward(self, x, x_k=None, *, padding=None, cache=None):
         if cache is not None or not self.shape.causal or padding is not None or x_k is not None:
@@ -585,10 +555,7 @@ class LayerThatAllocatesItsMaskOnce(KernelLayer):
 
 
 @unusual()
-class LayerThatProjectsByEinsum(KernelLayer):
-    def __init__(self, shape: LayerShape):
-        super().__init__(shape, KernelCore(shape, sdpa))
-
+class LayerThatProjectsByEinsum(as_layer()):
     def project(self, x, x_k):
         s = self.shape
         weights = (self.W_q.weight, s.H), (self.W_k.weight, s.H_kv), (self.W_v.weight, s.H_kv)
@@ -607,7 +574,7 @@ def chunks_in_powers_of_two(q, k, v, *, is_causal=False, size=24, **_):
     top = torch.full_like(scores[..., :1], -torch.inf)
     total, o = torch.zeros_like(top), torch.zeros(*q.shape[:-1], v.shape[-1])
     for s, x in zip(scores.split(size, -1), v.float().split(size, -2), strict=True):
-        new = torch.maximum(top, s.amax(-1, keepdim=True))
+        new = torch.maximum(top, maximum(s))
         weights, rescale = torch.exp2(s - new), torch.exp2(top - new)
         total, o, top = total * rescale + weights.sum(-1, keepdim=True), o * rescale + weights @ x, new
     return (o / total).to(q.dtype), (top + torch.log2(total))[..., 0]
