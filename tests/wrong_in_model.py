@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +12,23 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from impls.layer import KernelCore, LayerShape
 
+from .wrong_kernels import bfloat16_in_disguise, by_repeat, groups, of_formula, probs_of, triangle, with_gradient_of
+
 THETA = 1e6
 """Of the rotary embedding of Qwen3."""
 
 DECODE = {"mode": "decode"}
+BACKWARD = {"mode": "backward"}
+MODEL = {"scope": "model"}
+"""Of what is right in one block."""
 PADDED = {"mode": "decode", "mask": "padding"}
 """Requests of several lengths, the shorter ones padded on the left."""
 NEW_TOKENS = {"mode": "decode", "T": 7, "T_kv": 24, "mask": "causal_br"}
 TWO_KINDS = {"model": str(Path(__file__).parent / "data" / "two_kinds.json")}
 """A small Gemma 3: its first block sees eight keys, its second one all; scores are scaled by 1/4, heads are 32 wide."""
 
-
-@dataclass(frozen=True)
-class Wrong:
-    core: type[KernelCore]
-    case: dict[str, Any]
-    """The axes of a case that shows the fault."""
-
-
-WRONG: dict[str, Wrong] = {}
+WRONG: dict[str, tuple[type[KernelCore], dict[str, Any]]] = {}
+"""Cores, and the axes of a case that shows the fault."""
 
 
 class Correct(KernelCore):
@@ -40,331 +37,88 @@ class Correct(KernelCore):
     def __init__(self, shape: LayerShape):
         super().__init__(shape, sdpa)
 
+    def read(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return q, k, v
+
     def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
         """(T, T_kv) or (B, 1, T, T_kv)"""
-        mask = torch.ones(T, T_kv, dtype=torch.bool).tril(T_kv - T)
+        mask = triangle(T, T_kv, T_kv - T)
         if self.shape.window is not None:
             mask = mask.triu(T_kv - T - self.shape.window)
         return mask if padding is None else mask & padding[:, None, None]
 
-    def share(self, x: Tensor) -> Tensor:
-        return x.repeat_interleave(self.shape.H // self.shape.H_kv, dim=1)
+    def share(self, q: Tensor, x: Tensor) -> Tensor:
+        return groups(q, x)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         return sdpa(q, k, v, attn_mask=mask, scale=self.shape.scale)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
-        return self.attend(q, self.share(k), self.share(v), self.seen(q.shape[-2], k.shape[-2], padding))
+        q, k, v = self.read(q, k, v)
+        return self.attend(q, self.share(q, k), self.share(q, v), self.seen(q.shape[-2], k.shape[-2], padding))
 
 
 def wrong(**case: Any) -> Callable[[type[KernelCore]], type[KernelCore]]:
     def keep(core: type[KernelCore]) -> type[KernelCore]:
-        WRONG[core.__name__] = Wrong(core, case)
+        WRONG[core.__name__] = core, case
         return core
 
     return keep
 
 
-def turned(x: Tensor, places: Tensor) -> Tensor:
-    """(B, H, T, D), rotated by additional positions (T,)."""
+def each_wrong(part: str, case: dict[str, Any], **changes: Callable[..., Any]) -> None:
+    """Keeps a core for each replacement of a part."""
+    WRONG.update({name: (type(name, (Correct,), {part: change}), case) for name, change in changes.items()})
+
+
+# what is read
+
+
+def turned(x: Tensor, by: float) -> Tensor:
+    """(B, H, T, D), rotated by additional positions."""
     half = x.shape[-1] // 2
-    angle = places[:, None] / THETA ** (torch.arange(half) / half)
+    angle = by / THETA ** (torch.arange(half) / half)
     a, b = x[..., :half], x[..., half:]
     return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], dim=-1).to(x)
 
 
-@wrong(**DECODE)
-class RotaryAtTheFirstPlace(Correct):
+def at_the_first_place(core, q, k, v):
     """The new token's query and key are turned as if the cache were empty."""
-
-    def forward(self, q, k, v, *, padding=None):
-        back = torch.tensor([-(k.shape[-2] - 1.0)])
-        k = torch.cat([k[..., :-1, :], turned(k[..., -1:, :], back)], dim=-2)
-        return super().forward(turned(q, back), k, v)
+    back = 1.0 - k.shape[-2]
+    return turned(q, back), torch.cat([k[..., :-1, :], turned(k[..., -1:, :], back)], dim=-2), v
 
 
-@wrong(**DECODE)
-class RotaryOnePlaceLate(Correct):
-    def forward(self, q, k, v, *, padding=None):
-        return super().forward(turned(q, torch.ones(1)), k, v)
-
-
-@wrong()
-class HeadsRepeatedAsAWhole(Correct):
-    """Query head h reads key head h % H_kv, not h // group."""
-
-    def share(self, x):
-        return x.repeat(1, self.shape.H // self.shape.H_kv, 1, 1)
-
-
-@wrong(**PADDED)
-class NoPadding(Correct):
-    def seen(self, T, T_kv, padding):
-        return super().seen(T, T_kv, None)
-
-
-@wrong()
-class NoScale(Correct):
-    def attend(self, q, k, v, mask):
-        return sdpa(q, k, v, attn_mask=mask, scale=1.0)
-
-
-@wrong()
-class ScaledByTheWidthOfTheModel(Correct):
-    """1 / sqrt(d_model / H): a head of Qwen3 is wider than its share of the model."""
-
-    def attend(self, q, k, v, mask):
-        return sdpa(q, k, v, attn_mask=mask, scale=(self.shape.d_model / self.shape.H) ** -0.5)
-
-
-@wrong(**NEW_TOKENS)
-class AlignedTopLeft(Correct):
-    """New tokens see the first ones of the cache alone."""
-
-    def seen(self, T, T_kv, padding):
-        return torch.ones(T, T_kv, dtype=torch.bool).tril()
-
-
-@wrong(**NEW_TOKENS)
-class NewTokensSeeTheNext(Correct):
-    def seen(self, T, T_kv, padding):
-        return torch.ones(T, T_kv, dtype=torch.bool).tril(T_kv - T + 1)
-
-
-@wrong()
-class MaskedTwice(Correct):
-    """Once more after the softmax, shifted by one key: probs that don't sum to one."""
-
-    def attend(self, q, k, v, mask):
-        scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~mask, -torch.inf)
-        return torch.softmax(scores, -1).tril(-1) @ v
-
-
-@wrong(**DECODE)
-class KeysAndValuesSwapped(Correct):
-    def attend(self, q, k, v, mask):
-        return sdpa(q, v, k, attn_mask=mask)
-
-
-@wrong()
-class DropoutLeftOn(Correct):
-    def attend(self, q, k, v, mask):
-        return sdpa(q, k, v, attn_mask=mask, dropout_p=0.1)
-
-
-@wrong(**DECODE)
-class WithoutTheNewestToken(Correct):
-    def forward(self, q, k, v, *, padding=None):
-        return super().forward(q, k[..., :-1, :], v[..., :-1, :])
-
-
-@wrong(mode="backward")
-class ValuesDetached(Correct):
-    """The output is right, and no gradient reaches the values' projection."""
-
-    def attend(self, q, k, v, mask):
-        return sdpa(q, k, v.detach(), attn_mask=mask)
+def as_it_lies(x: Tensor) -> Tensor:
+    """Reads rows of memory as tokens: in a model heads lie between them. Right for contiguous tensors, as in a cache."""
+    B, H, T, D = x.shape
+    return x.as_strided((B, H, T, D), (H * T * D, T * D, D, 1))
 
 
 FIRST: dict[int, Tensor] = {}
 
 
-@wrong(scope="model")
-class KeysOfTheFirstBlock(Correct):
-    """What is kept by a number that blocks share: right in one block."""
-
-    def forward(self, q, k, v, *, padding=None):
-        known = FIRST.pop(0, None)
-        if known is None:
-            FIRST[0] = k
-        return super().forward(q, k if known is None else known, v)
+def keys_of_the_first_block(core, q, k, v):
+    """What is kept by a number that blocks share."""
+    known = FIRST.pop(0, None)
+    if known is None:
+        FIRST[0] = k
+    return q, k if known is None else known, v
 
 
-@wrong()
-class HeadsReadAsTheyLie(Correct):
-    """Reads rows of memory as tokens: in a model heads lie between them. Right for contiguous queries."""
-
-    def forward(self, q, k, v, *, padding=None):
-        B, H, T, D = q.shape
-        return super().forward(q.as_strided((B, H, T, D), (H * T * D, T * D, D, 1)), k, v)
-
-
-@wrong(**TWO_KINDS)
-class ScaledByTheWidthOfAHead(Correct):
-    """The config has another scale."""
-
-    def attend(self, q, k, v, mask):
-        return sdpa(q, k, v, attn_mask=mask)
-
-
-@wrong(**TWO_KINDS)
-class WindowOneKeyTooLong(Correct):
-    def seen(self, T, T_kv, padding):
-        window = self.shape.window or T_kv
-        return torch.ones(T, T_kv, dtype=torch.bool).tril().triu(-window - 1)
-
-
-WINDOWS: list[int | None] = []
-
-
-@wrong(scope="model", **TWO_KINDS)
-class WindowOfTheFirstBlock(Correct):
-    """Kept for all blocks: right in one block."""
-
-    def seen(self, T, T_kv, padding):
-        WINDOWS.append(self.shape.window)
-        return torch.ones(T, T_kv, dtype=torch.bool).tril().triu(-(WINDOWS[0] or T_kv))
-
-
-@wrong(**DECODE)
-class LateAfterTheFirstToken(Correct):
-    """Right in its first call; later ones take the length of the cache before it was extended."""
-
-    calls = 0
-
-    def seen(self, T, T_kv, padding):
-        self.calls += 1
-        mask = super().seen(T, T_kv, padding)
-        return mask.tril(T_kv - T - 1) if self.calls > 1 else mask
-
-
-@wrong(**PADDED)
-class PaddingOfTheFirstBatch(Correct):
-    """Kept by its size."""
-
-    def seen(self, T, T_kv, padding):
-        if not hasattr(self, "kept"):
-            self.kept = padding
-        return super().seen(T, T_kv, self.kept)
-
-
-@wrong(**PADDED)
-class PaddingFromTheOtherEnd(Correct):
-    """Requests are padded on the left; this one takes the last keys for padding."""
-
-    def seen(self, T, T_kv, padding):
-        return super().seen(T, T_kv, None if padding is None else padding.flip(-1))
-
-
-@wrong(mode="backward")
-class GradientOfOneHeadAGroup(Correct):
-    """The output is right; of each group, one query head's gradient reaches the keys and values."""
-
-    def share(self, x):
-        others = [x.detach()] * (self.shape.H // self.shape.H_kv - 1)
-        return torch.stack([x, *others], dim=2).flatten(1, 2)
-
-
-@wrong(**DECODE)
-class KeysOfTheFirstRequest(Correct):
-    """Every entry of a batch reads the cache of the first one."""
-
-    def forward(self, q, k, v, *, padding=None):
-        return super().forward(q, k[:1].expand_as(k), v)
-
-
-@wrong(**TWO_KINDS)
-class WindowOneKeyTooShort(Correct):
-    def seen(self, T, T_kv, padding):
-        window = self.shape.window or T_kv
-        return torch.ones(T, T_kv, dtype=torch.bool).tril().triu(1 - window)
-
-
-@wrong(scope="model", **TWO_KINDS)
-class WindowInEveryBlock(Correct):
-    """Of the config, which has global layers too."""
-
-    def seen(self, T, T_kv, padding):
-        return torch.ones(T, T_kv, dtype=torch.bool).tril().triu(-7)
-
-
-@wrong(mode="backward")
-class QueriesDetached(Correct):
-    def attend(self, q, k, v, mask):
-        return sdpa(q.detach(), k, v, attn_mask=mask)
-
-
-@wrong(mode="backward")
-class GradientAveragedOverAGroup(Correct):
-    """Keys and values get the mean of their query heads' gradients, not the sum."""
-
-    def share(self, x):
-        group = self.shape.H // self.shape.H_kv
-        shared = x.repeat_interleave(group, dim=1)
-        return shared.detach() + (shared - shared.detach()) / group
-
-
-class OwnBackward(torch.autograd.Function):
-    """Attention with its own backward, which a core may spoil."""
-
-    @staticmethod
-    def forward(ctx, q, k, v, mask, of):
-        scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~mask, -torch.inf)
-        probs = scores.softmax(-1)
-        ctx.of = of
-        of.save(ctx, q, k, v, probs)
-        return probs @ v
-
-    @staticmethod
-    def backward(ctx, *gradients):
-        q, k, v, probs = ctx.of.saved(ctx)
-        g, scale = ctx.of.read(gradients[0]), q.shape[-1] ** -0.5
-        d_probs = g @ v.mT
-        d_scores = probs * (d_probs - (d_probs * probs).sum(-1, keepdim=True)) * scale
-        return d_scores @ k, d_scores.mT @ q, probs.mT @ g, None, None
-
-
-class WithOwnBackward(Correct):
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        o: Tensor = OwnBackward.apply(q, k, v, mask, type(self))
-        return o
-
-    @staticmethod
-    def save(ctx: Any, *tensors: Tensor) -> None:
-        ctx.save_for_backward(*tensors)
-
-    @staticmethod
-    def saved(ctx: Any) -> Any:
-        return ctx.saved_tensors
-
-    @staticmethod
-    def read(gradient: Tensor) -> Tensor:
-        return gradient
-
-
-@wrong(mode="backward", scope="model")
-class ProbsOfTheLastBlock(WithOwnBackward):
-    """Kept in a place that blocks share until the backward: right in one block."""
-
-    KEPT: tuple[Tensor, ...] = ()
-
-    @staticmethod
-    def save(ctx, *tensors):
-        ctx.save_for_backward(*tensors)
-        ProbsOfTheLastBlock.KEPT = tensors
-
-    @staticmethod
-    def saved(ctx):
-        return (*ctx.saved_tensors[:3], ProbsOfTheLastBlock.KEPT[3])
-
-
-@wrong(mode="backward")
-class GradientReadAsItLies(WithOwnBackward):
-    """A model's gradients of heads lie between each other."""
-
-    @staticmethod
-    def read(gradient):
-        B, H, T, D = gradient.shape
-        return gradient.as_strided((B, H, T, D), (H * T * D, T * D, D, 1))
-
-
-@wrong()
-class KeysReadAsTheyLie(Correct):
-    """As `HeadsReadAsTheyLie`; right for the keys of a cache, which are contiguous."""
-
-    def forward(self, q, k, v, *, padding=None):
-        B, H, T, D = k.shape
-        return super().forward(q, k.as_strided((B, H, T, D), (H * T * D, T * D, D, 1)), v, padding=padding)
+each_wrong(
+    "read", DECODE,
+    rotary_at_the_first_place=at_the_first_place,
+    rotary_one_place_late=lambda core, q, k, v: (turned(q, 1.0), k, v),
+    without_the_newest_token=lambda core, q, k, v: (q, k[..., :-1, :], v[..., :-1, :]),
+    the_latest_keys_alone=lambda core, q, k, v: (q, k[..., -16:, :], v[..., -16:, :]),  # as in a cache of fixed size
+    keys_of_the_first_request=lambda core, q, k, v: (q, k[:1].expand_as(k), v),
+)  # fmt: skip
+each_wrong("read", MODEL, keys_of_the_first_block=keys_of_the_first_block)
+each_wrong(
+    "read", {},
+    heads_read_as_they_lie=lambda core, q, k, v: (as_it_lies(q), k, v),
+    keys_read_as_they_lie=lambda core, q, k, v: (q, as_it_lies(k), v),
+)  # fmt: skip
 
 
 @wrong(**PADDED)
@@ -376,21 +130,147 @@ class PaddingAsZeros(Correct):
         return super().forward(q, k * here, v * here)
 
 
-@wrong(**PADDED)
-class PaddingOfTheNextRequest(Correct):
-    def seen(self, T, T_kv, padding):
-        return super().seen(T, T_kv, None if padding is None else padding.roll(1, 0))
+# key heads
+
+each_wrong("share", {}, heads_repeated_as_a_whole=lambda core, q, x: by_repeat(q, x)[0])
+each_wrong(
+    "share", BACKWARD,
+    # the output is right: of each group, one query head's gradient reaches keys and values, or the mean of all
+    gradient_of_one_head_a_group=lambda core, q, x: with_gradient_of(
+        groups(q, x) * (torch.arange(q.shape[1]) % (q.shape[1] // x.shape[1]) == 0)[:, None, None], groups(q, x)
+    ),
+    gradient_averaged_over_a_group=lambda core, q, x: with_gradient_of(
+        groups(q, x) * (x.shape[1] / q.shape[1]), groups(q, x)
+    ),
+)  # fmt: skip
+
+# scores and probs
 
 
-@wrong(**DECODE)
-class TheLatestKeysAlone(Correct):
-    """As a cache of fixed size keeps them."""
-
-    def forward(self, q, k, v, *, padding=None):
-        return super().forward(q, k[..., -16:, :], v[..., -16:, :])
+def masked_twice(core, q, k, v, mask):
+    """Once more after the softmax, shifted by one key: probs that don't sum to one."""
+    return probs_of(q, k, mask).tril(-1) @ v
 
 
-@wrong()
-class RoundedToBfloat16(Correct):
-    def attend(self, q, k, v, mask):
-        return sdpa(q.bfloat16(), k.bfloat16(), v.bfloat16(), attn_mask=mask).to(q)
+each_wrong(
+    "attend", {},
+    no_scale=lambda core, q, k, v, mask: sdpa(q, k, v, attn_mask=mask, scale=1.0),
+    # a head of Qwen3 is wider than its share of the model
+    scaled_by_the_width_of_the_model=lambda core, q, k, v, mask: sdpa(
+        q, k, v, attn_mask=mask, scale=(core.shape.d_model / core.shape.H) ** -0.5
+    ),
+    masked_twice=masked_twice,
+    dropout_left_on=lambda core, q, k, v, mask: sdpa(q, k, v, attn_mask=mask, dropout_p=0.1),
+    rounded_to_bfloat16=lambda core, q, k, v, mask: bfloat16_in_disguise(q, k, v, attn_mask=mask),
+)  # fmt: skip
+each_wrong("attend", DECODE, keys_and_values_swapped=lambda core, q, k, v, mask: sdpa(q, v, k, attn_mask=mask))
+each_wrong(  # the config has another scale
+    "attend", TWO_KINDS, scaled_by_the_width_of_a_head=lambda core, q, k, v, mask: sdpa(q, k, v, attn_mask=mask)
+)
+each_wrong(  # the output is right, and no gradient reaches a projection
+    "attend", BACKWARD,
+    values_detached=lambda core, q, k, v, mask: sdpa(q, k, v.detach(), attn_mask=mask),
+    queries_detached=lambda core, q, k, v, mask: sdpa(q.detach(), k, v, attn_mask=mask),
+)  # fmt: skip
+
+# masks
+
+WINDOWS: list[int | None] = []
+
+
+def window_of_the_first_block(core, T, T_kv, padding):
+    """Kept for all blocks."""
+    WINDOWS.append(core.shape.window)
+    return triangle(T, T_kv).triu(-(WINDOWS[0] or T_kv))
+
+
+def late_after_the_first_token(core, T, T_kv, padding):
+    """Right in its first call; later ones take the length of the cache before it was extended."""
+    core.calls = getattr(core, "calls", 0) + 1
+    mask = Correct.seen(core, T, T_kv, padding)
+    return mask.tril(T_kv - T - 1) if core.calls > 1 else mask
+
+
+def padding_of_the_first_batch(core, T, T_kv, padding):
+    core.kept = getattr(core, "kept", padding)
+    return Correct.seen(core, T, T_kv, core.kept)
+
+
+def padded_by(change: Callable[[Tensor], Tensor | None]) -> Callable[..., Tensor]:
+    return lambda core, T, T_kv, padding: Correct.seen(core, T, T_kv, None if padding is None else change(padding))
+
+
+each_wrong(
+    "seen", NEW_TOKENS,
+    aligned_top_left=lambda core, T, T_kv, padding: triangle(T, T_kv),  # new tokens see the first ones of the cache alone
+    new_tokens_see_the_next=lambda core, T, T_kv, padding: triangle(T, T_kv, T_kv - T + 1),
+)  # fmt: skip
+each_wrong("seen", DECODE, late_after_the_first_token=late_after_the_first_token)
+each_wrong(
+    "seen", PADDED,
+    no_padding=padded_by(lambda padding: None),
+    padding_of_the_first_batch=padding_of_the_first_batch,
+    padding_from_the_other_end=padded_by(lambda padding: padding.flip(-1)),  # requests are padded on the left
+    padding_of_the_next_request=padded_by(lambda padding: padding.roll(1, 0)),
+)  # fmt: skip
+each_wrong(
+    "seen", TWO_KINDS,
+    window_one_key_too_long=lambda core, T, T_kv, padding: triangle(T, T_kv).triu(-(core.shape.window or T_kv) - 1),
+    window_one_key_too_short=lambda core, T, T_kv, padding: triangle(T, T_kv).triu(1 - (core.shape.window or T_kv)),
+)  # fmt: skip
+each_wrong(
+    "seen", TWO_KINDS | MODEL,
+    window_of_the_first_block=window_of_the_first_block,
+    window_in_every_block=lambda core, T, T_kv, padding: triangle(T, T_kv).triu(-7),  # the config has global layers too
+)  # fmt: skip
+
+# a backward of their own
+
+
+class OwnBackward(torch.autograd.Function):
+    """Attention with its own backward, which a core may spoil."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, mask, of):
+        probs = probs_of(q, k, mask)
+        ctx.save_for_backward(q, k, v, probs)
+        ctx.of = of
+        of.last_probs = probs
+        return probs @ v
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        *qkv, probs = ctx.saved_tensors
+        probs, grad = ctx.of.spoilt(probs, gradients[0])
+        sums = ((grad @ qkv[2].mT) * probs).sum(-1, keepdim=True)
+        return *of_formula(*qkv, probs, sums, grad), None, None
+
+
+class WithOwnBackward(Correct):
+    last_probs: Tensor
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        o: Tensor = OwnBackward.apply(q, k, v, mask, type(self))
+        return o
+
+    @classmethod
+    def spoilt(cls, probs: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+        return probs, grad
+
+
+@wrong(**BACKWARD, **MODEL)
+class ProbsOfTheLastBlock(WithOwnBackward):
+    """Kept in a place that blocks share until the backward."""
+
+    @classmethod
+    def spoilt(cls, probs, grad):
+        return cls.last_probs, grad
+
+
+@wrong(**BACKWARD)
+class GradientReadAsItLies(WithOwnBackward):
+    """A model's gradients of heads lie between each other."""
+
+    @classmethod
+    def spoilt(cls, probs, grad):
+        return probs, as_it_lies(grad)
