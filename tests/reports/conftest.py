@@ -18,6 +18,11 @@ from reports.reading.runs import Run
 from stats import arguments
 
 TINY = Path(__file__).parent / "data" / "tiny.json"
+EVIL = [
+    'a"b', "<script>alert(1)</script>", "$x_1$ 'q'", "注意力", "_hidden", "new\nline\x07", "naïve & co|</script>${x}\\",
+    "x" * 60,
+]  # fmt: skip
+"""Names of implementations that could break out of their places."""
 
 KNOWN_AXES.update(axes_of(synthetic.AXES))  # for what reads no file
 

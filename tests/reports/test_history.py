@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import synthetic_runs as synthetic
 import tracked_runs as tracked
-from outline import Outline
 from test_ab_file import document
 
 from reports.__main__ import main
@@ -242,29 +241,6 @@ def test_baselines_and_their_reasons_are_marked(nights: Any, written: Any, resul
     main(["baseline", "set", "0008", "--accept", "traded <b>time</b> for memory", "--results", str(results)])
     page = written()
     assert "baseline, accepted: traded &lt;b&gt;time&lt;/b&gt; for memory" in page and "<b>time</b>" not in page
-
-
-def test_the_page_loads_nothing_and_its_ids_are_unique(nights: Any, written: Any) -> None:
-    nights()
-    page = Outline(written())
-    assert {"script", "img", "link", "iframe"}.isdisjoint(page.names)
-    links = [
-        value for _, attributes in page.tags for key in ("src", "href", "xlink:href") if (value := attributes.get(key))
-    ]
-    assert all(link.startswith("#") or link == "points.csv" for link in links)
-    assert len(page.ids) == len(set(page.ids))
-
-
-def test_hostile_names_are_escaped(results: Path, written: Any) -> None:
-    name = """<script>"'&注意</script>"""
-    for night in range(3):
-        data = tracked.run(night, commit_info={"id": name}, machine_info={**synthetic.MACHINE, "torch": name})
-        for row in tracked.cells(data, "sdpa"):
-            row["extra_info"]["impl"] = name
-        synthetic.save({**data, "datetime": f"2026-11-0{night + 1}T00:00:00"}, results, f"000{night + 1}_<img>注")
-    page = Outline(written())
-    assert "script" not in page.names and "img" not in page.names
-    assert name in page.words and "0001_<img>注" in page.words
 
 
 @pytest.mark.parametrize("arguments", [["--results", "nowhere"], ["run"]])

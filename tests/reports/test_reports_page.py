@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import synthetic_runs as synthetic
-from conftest import TINY
+from conftest import EVIL, TINY
 from outline import Outline
 
 from reports.drawing import figure
@@ -23,10 +23,6 @@ from reports.reading import runs, units, words
 from reports.reading.runs import Run
 from stats import shares
 
-EVIL = [
-    'a"b', "<script>alert(1)</script>", "$x_1$ 'q'", "注意力", "_hidden", "new\nline\x07", "naïve & co|</script>${x}\\",
-    "x" * 60,
-]  # fmt: skip
 FIGURES = {"latency", "memory", "speedup"}
 
 
@@ -54,24 +50,8 @@ def test_a_page_has_every_table_and_figure_beside_it(written: Path) -> None:
     assert {f.name for f in written.iterdir()} == {"index.html", "rows.csv", "skipped.csv", "summary.md", *figures}
 
 
-def test_the_page_loads_nothing(written: Path) -> None:
-    text = (written / "index.html").read_text()
-    for tag, attributes in Outline(text).tags:
-        assert tag not in ("link", "img", "iframe", "object", "embed", "base")
-        assert not attributes.get("src")
-        assert re.match(r"#|[\w.-]+\.(csv|md|png|svg)$", attributes.get("href") or "#"), attributes
-    assert "default-src 'none'" in text  # and where something slips through, the browser refuses
-    assert "http:" not in text and "https:" not in text and "@import" not in text and "url(" not in text
-
-
-def test_ids_in_the_page_are_unique_and_every_reference_has_its_target(written: Path) -> None:
-    outline = Outline((written / "index.html").read_text())
-    tags, ids = outline.tags, outline.ids
-    assert len(ids) == len(set(ids))
-    wanted = {a.get("href") or "" for _, a in tags} | {
-        f"#{a['aria-labelledby']}" for _, a in tags if "aria-labelledby" in a
-    }
-    assert {w[1:] for w in wanted if w.startswith("#")} <= set(ids)
+def test_a_cell_of_the_heat_map_leads_to_its_case(written: Path) -> None:
+    tags = Outline((written / "index.html").read_text()).tags
     cases = {a["data-case"] for _, a in tags if a.get("class") == "case"}
     assert len(cases) == 3 and {a["data-to"] for _, a in tags if "data-to" in a} <= cases
 
@@ -165,24 +145,9 @@ def test_markdown_is_a_table_and_its_names_stay_in_their_cells(tiny: Run) -> Non
     assert "<" not in summary
 
 
-def test_hostile_names_are_escaped_in_the_page_and_survive_in_figures(as_run: Any, tmp_path: Path) -> None:
-    rows = [
-        synthetic.row(name, synthetic.case(T=T), [1e-3 * (i + 1) * T, 1.1e-3 * (i + 1) * T])
-        for i, name in enumerate(EVIL) for T in (64, 256)
-    ]  # fmt: skip
-    skipped = [{"impl": EVIL[1], "id": "<i>", "reason": "wrong", "detail": "<img src=x onerror=alert(1)>"}]
-    data = synthetic.document(
-        rows, skipped=skipped, registry=EVIL, baseline_impl=EVIL[0], command="<b>&", machine_info={"<k>": "<v>"},
-        state={"<a>": {"b": "</style><script>"}}, sweep='"><script>',
-    )  # fmt: skip
-    run = as_run(data)
-    text = html(run)
-    tags = Outline(text).tags
-    assert not {"img", "k", "v"} & {tag for tag, _ in tags} and [tag for tag, _ in tags].count("script") == 1
-    assert not any(key.startswith("on") for _, attributes in tags for key in attributes)
-    for name in (it for it in EVIL if "\n" not in it):
-        assert name in Outline(text).words
-    svg = draw("latency", run, tmp_path / "latency.svg").read_text()
+def test_hostile_names_survive_in_figures(as_run: Any, tmp_path: Path) -> None:
+    rows = [synthetic.row(name, synthetic.case(T=T), [1e-3 * T]) for name in EVIL for T in (64, 256)]
+    svg = draw("latency", as_run(synthetic.document(rows)), tmp_path / "latency.svg").read_text()
     assert all(f">{name}</text>" in svg for name in ("注意力", "$x_1$ 'q'", "_hidden"))
 
 

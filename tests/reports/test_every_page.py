@@ -1,0 +1,58 @@
+"""What every page has in common: it loads nothing, its ids are unique, and text of a run file stays text."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import synthetic_runs as synthetic
+from conftest import EVIL
+from outline import Outline
+
+from reports.__main__ import main
+from reports.judging.comparison import compare
+from reports.pages import comparison_page, page, side_by_side_page
+from reports.pages.report import report
+from reports.reading import runs
+
+
+def hostile(number: int) -> dict[str, Any]:
+    """A run with names that aren't only letters, wherever a file has text of its own."""
+    rows = [
+        synthetic.row(name, synthetic.case(T=T), [1e-3 * (i + number) * T, 1.1e-3 * (i + number) * T])
+        for i, name in enumerate(EVIL) for T in (64, 256)
+    ]  # fmt: skip
+    skipped = [{"impl": EVIL[1], "id": "<i>", "reason": "wrong", "detail": "<img src=x onerror=alert(1)>"}]
+    return synthetic.document(
+        rows, skipped=skipped, registry=EVIL, baseline_impl=EVIL[0], command="<b>&", sweep='"><script>',
+        machine_info={**synthetic.MACHINE, "torch": "<v>", "<k>": "<v>"}, state={"<a>": {"b": "</style><script>"}},
+        commit_info={"id": "<k>"}, datetime=f"2026-11-0{number}T00:00:00",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["run", "side by side", "comparison", "history"])
+def test_a_page_loads_nothing_and_names_stay_names(kind: str, tmp_path: Path) -> None:
+    both = [
+        runs.read(synthetic.save(hostile(number), tmp_path / "results", f"000{number}_<img>注")) for number in (1, 2)
+    ]
+    main(["history", "--results", str(tmp_path / "results"), "--out", str(tmp_path)])
+    text = {
+        "run": lambda: page.html(report(both[0])),
+        "side by side": lambda: side_by_side_page.html(both),
+        "comparison": lambda: comparison_page.html(compare(*both)),
+        "history": lambda: (tmp_path / "history" / "index.html").read_text(encoding="utf-8"),
+    }[kind]()
+    assert "default-src 'none'" in text  # and where something slips through, the browser refuses
+    assert "http:" not in text and "https:" not in text and "@import" not in text and "url(" not in text
+    outline = Outline(text)
+    assert {"link", "img", "iframe", "object", "embed", "base", "k", "v", "i", "x"}.isdisjoint(outline.names)
+    assert outline.names.count("script") <= 1
+    for _, attributes in outline.tags:
+        assert not attributes.get("src") and not any(key.startswith("on") for key in attributes)
+        assert re.match(r"#|[\w.-]+\.(csv|md|png|svg)$", attributes.get("href") or "#"), attributes
+    assert all(name in outline.words for name in EVIL if "\n" not in name)
+    assert len(outline.ids) == len({*outline.ids})
+    targets = [a.get("href") or f"#{a.get('aria-labelledby', '')}" for _, a in outline.tags]
+    assert {it[1:] for it in targets if it.startswith("#")} <= {*outline.ids, ""}
