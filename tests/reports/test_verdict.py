@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from stats import effects, estimate, ratios, verdict
@@ -281,6 +281,12 @@ def test_the_reported_interval_is_the_intersection_of_all_interim_analyses() -> 
     assert watched.interval() == analyses[0].interval(per_analysis(0.05))
 
 
+def samples(seconds: ArrayLike, visits: Sequence[int], rounds: Sequence[int] | None = None) -> ratios.Samples:
+    """Of one process."""
+    found = np.asarray(seconds, float).tolist()
+    return ratios.Samples(found, rounds or range(len(found)), visits, [0] * len(found))
+
+
 def timed(logs_by_process: list[list[float]], rounds_from: int = 0) -> ratios.Samples:
     """One visit a process, one block a round."""
     flat = [(math.exp(log), process) for process, logs in enumerate(logs_by_process) for log in logs]
@@ -295,16 +301,15 @@ def test_two_that_share_no_round_are_paired_by_process() -> None:
     slow = timed([[log + 0.1] for [log] in conditions], rounds_from=100)
     ratio = ratios.ratio(slow, timed(conditions))
     assert ratio.value == pytest.approx(math.exp(0.1)) and ratio.slower
-    apart = ratios.Samples(slow.seconds, slow.rounds, slow.visits, [7, 8, 9])
-    assert not ratios.ratio(apart, timed(conditions)).known
+    assert not ratios.ratio(slow._replace(processes=[7, 8, 9]), timed(conditions)).known
 
 
 def test_a_few_rounds_of_long_calls_of_which_some_take_twice_as_long_have_an_interval_that_holds() -> None:
-    rng, rounds = np.random.default_rng(0), range(8)
+    rng = np.random.default_rng(0)
 
     def long_calls(seconds: float) -> ratios.Samples:
         noise = np.exp(rng.normal(0, 0.02, 8)) * np.where(rng.random(8) < 0.1, 2.0, 1.0)
-        return ratios.Samples([*seconds * noise], rounds, [i // 2 for i in rounds], [0] * 8)
+        return samples(seconds * noise, [i // 2 for i in range(8)])
 
     found = [ratios.ratio(long_calls(1.1), long_calls(1.0)) for _ in range(300)]
     assert np.mean([it.low < 1.1 < it.high for it in found]) > 0.95
@@ -317,18 +322,17 @@ def test_few_rounds_have_an_interval_that_holds(visits: Sequence[int]) -> None:
     rng = np.random.default_rng(7)
     where = [visit for visit, count in enumerate(visits) for _ in range(count)]
 
-    def timed() -> ratios.Samples:
-        return ratios.Samples([*np.exp(rng.normal(0, 0.1, len(where)))], range(len(where)), where, [0] * len(where))
+    def noise() -> ratios.Samples:
+        return samples(np.exp(rng.normal(0, 0.1, len(where))), where)
 
-    found = [ratios.ratio(timed(), timed()) for _ in range(600)]
+    found = [ratios.ratio(noise(), noise()) for _ in range(600)]
     assert np.mean([it.low < 1 < it.high for it in found]) > 0.92
 
 
-def visited(times: dict[int, float], process: int = 0) -> ratios.Samples:
+def visited(times: dict[int, float]) -> ratios.Samples:
     """Two blocks a visit, in rounds that nothing else has."""
-    rounds = range(len(times) * 2)
     visits = [visit for visit in times for _ in range(2)]
-    return ratios.Samples([times[visit] for visit in visits], rounds, visits, [process] * len(visits))
+    return samples([times[visit] for visit in visits], visits)
 
 
 def test_two_cases_are_paired_by_the_visits_that_lie_nearest() -> None:
@@ -345,7 +349,8 @@ def test_two_cases_are_paired_by_the_visits_that_lie_nearest() -> None:
 
 
 def test_two_cases_of_two_processes_are_paired_by_visits_where_they_share_none() -> None:
-    found = ratios.ratio(visited({0: 1.0, 10: 2.0}), visited({4: 2.0, 14: 4.0}, process=1), one_case=False)
+    other = visited({4: 2.0, 14: 4.0})._replace(processes=[1] * 4)
+    found = ratios.ratio(visited({0: 1.0, 10: 2.0}), other, one_case=False)
     assert found.value == pytest.approx(0.5) and found.known
 
 
@@ -353,11 +358,11 @@ def test_two_cases_of_two_processes_are_paired_by_visits_where_they_share_none()
 def test_the_error_is_that_of_the_means_of_visits(visit: float, round_: float) -> None:
     """Rounds of one visit have its conditions in common; those of all visits together don't lie in order."""
     rng, visits = np.random.default_rng(2), [i // 6 for i in range(36)]
-    over = ratios.Samples([1.0] * 36, range(36), visits, [0] * 36)
+    over = samples([1.0] * 36, visits)
     means, variances = [], []
     for _ in range(200):
         logs = rng.normal(0, visit, 6).repeat(6) + rng.normal(0, round_, 36)
-        [units] = ratios.paired(over._replace(seconds=[*np.exp(logs)]), over)
+        [units] = ratios.paired(samples(np.exp(logs), visits), over)
         means.append(np.mean(units))
         variances.append(np.var(units, ddof=1) / 6)
     assert 0.85 < np.mean(variances) ** 0.5 / np.std(means) < 1.25
@@ -365,13 +370,12 @@ def test_the_error_is_that_of_the_means_of_visits(visit: float, round_: float) -
 
 def test_a_disturbed_visit_hardly_counts() -> None:
     """Every call waited 43 ms for a core, so that its ratio was 1.2 instead of 5."""
-    rng, rounds = np.random.default_rng(0), range(30)
+    rng, visits = np.random.default_rng(0), [i // 5 for i in range(30)]
 
-    def calls(seconds: float, *waits: tuple[int, float]) -> ratios.Samples:
-        took = [seconds * math.exp(rng.normal(0, 0.02)) + dict(waits).get(i // 5, 0.0) for i in rounds]
-        return ratios.Samples(took, rounds, [i // 5 for i in rounds], [0] * 30)
+    def calls(seconds: float) -> ratios.Samples:
+        return samples([seconds * math.exp(rng.normal(0, 0.02)) + 43e-3 * (visit == 1) for visit in visits], visits)
 
-    found = ratios.ratio(calls(15e-3, (1, 43e-3)), calls(3e-3, (1, 43e-3)))
+    found = ratios.ratio(calls(15e-3), calls(3e-3))
     assert found.value == pytest.approx(5, rel=0.05) and found.low > 4.5
 
 
@@ -384,9 +388,8 @@ def test_rounds_of_only_one_implementation_do_not_count_in_a_ratio() -> None:
 def test_no_rank_is_shown_against_the_order_of_the_medians_that_tables_print() -> None:
     """By rounds `b` is faster, but it was timed only in the slow half of the run, so its median is larger."""
     rounds = list(range(16))
-    slow = [1.0 + (i >= 8) + 0.001 * (i % 3) for i in rounds]
-    a = ratios.Samples(slow, rounds, [i // 2 for i in rounds], [0] * 16)
-    b = ratios.Samples([it * 0.9 for it in slow[8:]], rounds[8:], [i // 2 for i in rounds[8:]], [0] * 8)
+    slow, visits = [1.0 + (i >= 8) + 0.001 * (i % 3) for i in rounds], [i // 2 for i in rounds]
+    a, b = samples(slow, visits), samples([it * 0.9 for it in slow[8:]], visits[8:], rounds[8:])
     over = ratios.compared({"case": {"a": a, "b": b}})["case"]
     assert ratios.ratio(b, a).faster and over["b"]["a"].high == 1 == over["a"]["b"].low
     assert ratios.ranks("ab", over) == {"a": (1, 2), "b": (1, 2)}
