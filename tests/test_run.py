@@ -92,7 +92,15 @@ def test_rows_and_skips(small: tuple[Path, str]) -> None:
     assert [len(of_case) for of_case in hashes.values()] == [1, 1] and hashes[16] != hashes[32]
     assert not list(folder.glob("results/*/*.journal")) and not (folder / "results" / "traces").exists()
     assert "saved: " in printed and "\nSlowdown over the fastest" in printed
-    assert len(re.findall(r"float32-cpu  (out of time: sdpa )?±[\d.]+% from its visits\n", printed)) == 2
+    assert (
+        len(
+            re.findall(
+                r"float32-cpu  (precise: all ratios|time used up: the ratio of sdpa) ±[\d.]+%, by visits alone\n",
+                printed,
+            )
+        )
+        == 2
+    )
 
 
 @pytest.mark.slow

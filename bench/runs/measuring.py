@@ -229,8 +229,8 @@ class Measuring:
         for case in self._cases:
             if len(cells := self._checked(case)) > 1:
                 (impl, _), width = max(self._half_widths(cells).items(), key=lambda it: it[1])
-                ended = "" if width <= precision else f"out of time: {impl} "
-                self._run.tell(f"{case}  {ended}\N{PLUS-MINUS SIGN}{width:.1%} from its visits")
+                ended = "precise: all ratios" if width <= precision else f"time used up: the ratio of {impl}"
+                self._run.tell(f"{case}  {ended} \N{PLUS-MINUS SIGN}{width:.1%}, by visits alone")
 
 
 def shared_probes(cells: Sequence[Cell], pools: int) -> list[list[Cell]]:
