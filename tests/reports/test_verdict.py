@@ -171,6 +171,14 @@ def test_an_implementation_with_one_cell_has_its_verdict() -> None:
     assert impls["x"] == said["x", "case"]
 
 
+def test_implementations_with_unchanged_code_cost_the_changed_one_no_sensitivity() -> None:
+    cells = {("x", "case"): known(0.035, 0.01)} | {(f"other {i}", "case"): known(0.0, 0.01) for i in range(30)}
+    implementations = {impl: it for (impl, _), it in cells.items()}
+    for changed, word in ((["x"], REGRESSED), ([], INCONCLUSIVE)):
+        assert of_effects(cells, implementations, changed=changed)[1]["x"].word == word
+        assert of_effects(cells, changed=changed)[0]["x", "case"].word == word
+
+
 def test_intervals_of_a_single_analysis_use_students_t() -> None:
     said = of_effects({("x", "case"): known(0.03, 0.01, 7)})[0]["x", "case"]
     half = 0.01 * stats.t.ppf(0.975, 7)
