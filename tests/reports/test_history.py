@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -168,6 +169,14 @@ def test_runs_are_ordered_by_when_they_were_made(results: Path) -> None:
         synthetic.save(tracked.run(1, datetime=when), results, name)
     ordered = series.oldest_first(map(runs.read, runs.newest_first(results)))
     assert [one.run.name for one in ordered] == ["0003_a", "0002_b", "0001_c"]
+
+
+def test_runs_of_a_copied_folder_count_once(nights: Any, results: Path) -> None:
+    nights(count=3)
+    [folder] = [path for path in results.iterdir() if path.is_dir()]
+    shutil.copytree(folder, results / "copy")
+    found = list(map(runs.read, runs.newest_first(results)))
+    assert len(found) == 6 and len(series.oldest_first(found)) == 3
 
 
 def test_runs_of_other_machines_are_left_out_unless_forced(
