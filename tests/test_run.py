@@ -37,7 +37,7 @@ DOCUMENTED = {
     for name in re.findall(r"`(\w+)`", first)
 }
 IN_FRAMES = {
-    "spread", "tflops_per_s", "launch_share", "ratio_low", "ratio_high", "speedup", "rank_low", "rank_high",
+    "spread", "tflops_per_s", "of_peak", "launch_share", "ratio_low", "ratio_high", "speedup", "rank_low", "rank_high",
     "leads", "standing", "tied", "wrong", "mask_efficiency", "mask_efficiency_low", "mask_efficiency_high", "work_share",
     "layer",
 }  # fmt: skip

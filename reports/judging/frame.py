@@ -14,6 +14,7 @@ from stats.ratios import Ratio, Ratios, Samples
 
 from ..reading.axes import KNOWN_AXES, LAYER, axis_names, setting
 from ..reading.runs import Run
+from . import peaks
 
 Row = Mapping[str, Any]
 """Columns by name. Missing numbers are NaN, missing axes None."""
@@ -27,7 +28,7 @@ _NUMBERS = (
     *STATS, "error", "error_bound", "peak_bytes", "flops", "bytes", "processes", "page_faults", "kept_pages_s",
     "fresh_pages_s", "switches_voluntary", "switches_involuntary", "roof", "peak_rss_bytes", "calls_compared", "device_s",
     "rank_low", "rank_high", "ratio", "ratio_low", "ratio_high", "speedup", *MASKED, "spread", "tflops_per_s",
-    "launch_share",
+    "launch_share", "of_peak",
 )  # fmt: skip
 """Columns that hold numbers in every row, NaN if missing."""
 
@@ -45,6 +46,7 @@ def rows_of(run: Run) -> list[Row]:
     `speedup`  1 / `ratio`,
     `spread`   interquartile range over median,
     `tflops_per_s`  `flops` over the median,
+    `of_peak`  `tflops_per_s` over the data sheet's peak (see `peaks.share`),
     `launch_share`  share of the median beyond the device's time, `device_s` (CUDA),
     `work_share`  visible operations over all operations; for a core the visible share; NaN if the run lacks the case without
                its mask,
@@ -56,7 +58,7 @@ def rows_of(run: Run) -> list[Row]:
     `tied`     whether it is the fastest of its case or tied with it,
     `leads`    whether its median is the smallest of those with a standing.
     """
-    rows = [*map(_measured, run.rows)]
+    rows = [_measured(row, run.machine.get("gpu")) for row in run.rows]
     cases = estimate.grouped((row["id"], row) for row in rows)
     samples = {case: {row["impl"]: row["samples"] for row in of} for case, of in cases.items()}
     compared = ratios.compared(samples)
@@ -123,7 +125,7 @@ def ratio(of: Row, over: Row) -> Ratio:
     return found
 
 
-def _measured(row: Row) -> dict[str, Any]:
+def _measured(row: Row, gpu: object) -> dict[str, Any]:
     """Return a row's metadata and statistics, without the arrays of samples, and what follows from them alone."""
     axes = {name: next(iter(axis.omitted), None) for name, axis in KNOWN_AXES.items()}
     found = {**axes, **{key: it for key, it in row["extra_info"].items() if not key.startswith("sample_")}}
@@ -132,7 +134,7 @@ def _measured(row: Row) -> dict[str, Any]:
     found["spread"] = (found["q3"] - found["q1"]) / found["median"]
     found["tflops_per_s"] = found["flops"] / found["median"] / 1e12
     found["launch_share"] = max(1 - found["device_s"] / found["median"], 0.0)
-    return found
+    return {**found, "of_peak": peaks.share(found, gpu)}
 
 
 def _efficiency(row: Row, unmasked: Row | None) -> tuple[float, ...]:

@@ -35,7 +35,7 @@ class Table:
     """SVG."""
 
 
-GPU = ("TFLOP/s", "device only", "launches")
+GPU = ("TFLOP/s", "of peak", "device only", "launches")
 """Headings of columns that only a GPU has."""
 
 
@@ -62,6 +62,7 @@ def cells(mark: Mark, headings: Sequence[str]) -> list[str]:
         "of tolerance": units.percent(row["error"] / row["error_bound"]) if row["error_bound"] > 0 else units.MISSING,
         "kernel": str(row.get("kernel") or units.MISSING),
         "TFLOP/s": f"{row['tflops_per_s']:.3g}",
+        "of peak": units.percent(row["of_peak"]),
         "device only": units.seconds(row["device_s"]),
         "launches": units.percent(row["launch_share"]),
         "of roofline": units.percent(row["roof"]),

@@ -46,6 +46,26 @@ def test_without_a_measured_product_there_is_no_ceiling(as_run: Any) -> None:
     assert corners(as_run, {"dtype": "float64"}) == {} == corners(as_run, {"dtype": "float32"}, roofs=[])
 
 
+@pytest.mark.parametrize(
+    ("gpu", "at", "share"),
+    [
+        ("NVIDIA H200", {"dtype": "bfloat16"}, 0.5),
+        ("NVIDIA H200", {"dtype": "float32", "autocast": "bfloat16"}, 0.5),
+        ("NVIDIA H200", {"dtype": "float32"}, 989.4 / 66.9 / 2),
+        ("NVIDIA H100 80GB HBM3", {"dtype": "float32", "tf32": True}, 1.0),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", {"dtype": "bfloat16"}, None),
+        (None, {"dtype": "bfloat16"}, None),
+    ],
+)
+def test_the_share_of_the_data_sheets_peak(
+    gpu: str | None, at: dict[str, Any], share: float | None, as_run: Any
+) -> None:
+    (found,) = frame.rows_of(on_gpu(as_run, gpu, at))
+    assert found["tflops_per_s"] == pytest.approx(494.7)
+    assert found["of_peak"] == (pytest.approx(share) if share else pytest.approx(float("nan"), nan_ok=True))
+    assert found["launch_share"] == pytest.approx(0.25)
+
+
 def on_gpu(as_run: Any, gpu: str | None, at: dict[str, Any]) -> Run:
     """A run of one call with 494.7 TFLOP/s."""
     row = synthetic.row("sdpa", synthetic.case(device="cuda", **at), [1.0], flops=494.7e12, device_s=0.75)
@@ -58,6 +78,6 @@ def test_a_gpu_has_columns_of_its_own_and_its_times_are_called_unverified(as_run
     made = report(on_gpu(as_run, "NVIDIA H200", {"dtype": "bfloat16"}))
     heads, (row,) = tables.of_case(made.grid.cases[0], tables.headings(made.grid))
     said = dict(zip(heads, row, strict=True))
-    columns = ("TFLOP/s", "device only", "launches")
-    assert [said[column] for column in columns] == ["495", "750 ms", "25.0 %"]
+    columns = ("TFLOP/s", "device only", "launches", "of peak")
+    assert [said[column] for column in columns] == ["495", "750 ms", "25.0 %", "50.0 %"]
     assert "times on CUDA are unverified on a GPU" in made.trust
