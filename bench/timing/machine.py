@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import torch
 
-from .devices import DEVICES
+from .devices import DEVICES, nvml
 from .malloc import allocator_settings
 
 SPEED = re.compile("(?!.*(_DIR|_PATH|_HOME)$)(OMP_|MKL_|KMP_|GOMP_|TORCH|PYTORCH_|CUDA_|CUBLAS_|NVIDIA_TF32|MALLOC_)")
@@ -38,6 +38,7 @@ def state() -> dict[str, Any]:
     return {
         "load": list(os.getloadavg()),
         "free_bytes": psutil.virtual_memory().available,
+        "gpus": nvml.opened().state(),
         "system": f"{platform.system()} {platform.release()}",
         "environment": {name: os.environ[name] for name in sorted(os.environ) if SPEED.match(name)},
     }

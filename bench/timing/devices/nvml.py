@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -29,7 +29,8 @@ POLICIES = {0: 0x4, 1: 0x20}
 """Bits of `REASONS` by policy of nvml.h that accumulates its time: power, thermal."""
 
 HELD_BACK = 0x8 | 0x20 | 0x40 | 0x80
-"""Reasons that `doctor` reports as a disturbance. A power cap is common during matrix products, and only marked."""
+"""Reasons for discarding a sample. A power cap is common during matrix products, and only marked."""
+
 
 EVERY = 0.25
 """Seconds between two readings: each takes a tenth of a millisecond or more, during which an idle device cools down."""
@@ -53,6 +54,10 @@ class Reading:
         """Return the reasons other than settings."""
         return self.reasons & ~SETTINGS
 
+    @property
+    def held_back(self) -> bool:
+        return bool(self.reasons & HELD_BACK)
+
 
 def words(reasons: int) -> list[str]:
     """Describe reasons: `0x24` -> power cap, software thermal slowdown; an unknown bit stays a number."""
@@ -72,8 +77,16 @@ class Nvml:
 
     def all(self) -> list[Reading]:
         """Return the state of every GPU, in NVML's order, which may differ from CUDA's."""
-        handles = (self._query("DeviceGetHandleByIndex", index) for index in range(self._query("DeviceGetCount") or 0))
-        return [self._read(gpu) for gpu in handles if gpu is not None]
+        return [self._read(gpu) for gpu in self._every()]
+
+    def state(self) -> list[dict[str, Any]]:
+        """Return the reading and the settings of every GPU: clocks in MHz, power limit in watts, NVML's compute mode (3:
+        exclusive), whether it is divided. None for unavailable values.
+        """
+        return [
+            asdict(it := self._read(gpu)) | {"reasons": words(it.reasons)} | self._settings(gpu)
+            for gpu in self._every()
+        ]
 
     def is_due(self, now: float) -> bool:
         """Whether the previous reading is `EVERY` seconds old; if so, starts a new interval."""
@@ -104,6 +117,10 @@ class Nvml:
         found: str | None = self._query("SystemGetDriverVersion", read=str)
         return found
 
+    def _every(self) -> list[Any]:
+        handles = (self._query("DeviceGetHandleByIndex", index) for index in range(self._query("DeviceGetCount") or 0))
+        return [gpu for gpu in handles if gpu is not None]
+
     def _gpu(self, uuid: str) -> Any:
         """Return the handle of the GPU, of which a part (MIG) has neither clocks nor power of its own."""
         if (part := self._query("DeviceGetHandleByUUID", f"MIG-{uuid}")) is not None:
@@ -114,11 +131,23 @@ class Nvml:
         return Reading(
             sm_mhz=self._query("DeviceGetClockInfo", gpu, self._nvml.NVML_CLOCK_SM),
             sm_mhz_most=self._query("DeviceGetMaxClockInfo", gpu, self._nvml.NVML_CLOCK_SM),
-            power_w=self._query("DeviceGetPowerUsage", gpu, read=lambda milliwatts: milliwatts / 1e3),
+            power_w=self._query("DeviceGetPowerUsage", gpu, read=_watts),
             temperature_c=self._query("DeviceGetTemperature", gpu, self._nvml.NVML_TEMPERATURE_GPU),
             busy_percent=self._query("DeviceGetUtilizationRates", gpu, read=lambda rates: rates.gpu),
-            reasons=self._query("DeviceGetCurrentClocksEventReasons", gpu) or 0,
+            reasons=self._query("DeviceGetCurrentClocksEventReasons", gpu)
+            or self._query("DeviceGetCurrentClocksThrottleReasons", gpu)  # its name before driver 535
+            or 0,
         )
+
+    def _settings(self, gpu: Any) -> dict[str, Any]:
+        return {
+            "uuid": self._query("DeviceGetUUID", gpu),
+            "sm_mhz_chosen": self._query("DeviceGetApplicationsClock", gpu, self._nvml.NVML_CLOCK_SM),
+            "memory_mhz": self._query("DeviceGetClockInfo", gpu, self._nvml.NVML_CLOCK_MEM),
+            "power_limit_w": self._query("DeviceGetEnforcedPowerLimit", gpu, read=_watts),
+            "compute_mode": self._query("DeviceGetComputeMode", gpu),
+            "mig": self._query("DeviceGetMigMode", gpu, read=lambda now_and_next: bool(now_and_next[0])),
+        }
 
     def _query(self, name: str, *arguments: Any, read: Callable[[Any], Any] = lambda found: found) -> Any:
         """Return the result of an NVML function, as `read`; None if this GPU, its driver or this NVML lacks it."""
@@ -126,6 +155,10 @@ class Nvml:
             return read(getattr(self._nvml, f"nvml{name}")(*arguments))
         except Exception:  # NVML's own, or a missing function
             return None
+
+
+def _watts(milliwatts: int) -> float:
+    return milliwatts / 1e3
 
 
 @cache
