@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,9 @@ HZ = 2e9
 """Cycles of the device's clock in a second."""
 FLUSH = 35e-6
 """Seconds that writing a buffer takes, as twice the L2 of an H100; one of that size leaves nothing else in it."""
+
+GRAPH_LAUNCH = 10e-6
+"""Seconds of the host's that the launch of a graph takes."""
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered"
 BUSY = "CUDA error: CUDA-capable device(s) is/are busy or unavailable"
@@ -44,7 +48,8 @@ class Gpu:
 class SimulatedCuda:
     """`torch.cuda` of one process: calls return when they are launched, and `synchronize` waits for all streams.
 
-    A kernel takes `launch` of the host, its own time of its stream, and `miss` more when its data isn't in the L2. The
+    A kernel takes `launch` of the host, its own time of its stream, and `miss` more when its data isn't in the L2. Kernels of a
+    graph are launched together. What spoils a capture does so as in torch: stream and generator stay as they were in it. The
     queue holds `queue` launches: the host waits while it is full.
     """
 
@@ -59,6 +64,11 @@ class SimulatedCuda:
         self.in_cache = True
         self.streams: list[SimpleNamespace] = []
         self.stream_now = self.default = self.Stream()
+        self.initialised = [self.default]
+        self.captures: list[Any] = []
+        self.capturing: Any = None
+        self.sync_mode: Any = 0
+        self.default_generators = (SimulatedGenerator(),)
 
     def clock(self) -> float:
         return self.host
@@ -86,7 +96,18 @@ class SimulatedCuda:
     ) -> None:
         """Launch a kernel in the current stream; `writes` is what it does to tensors."""
         self.context()
-        self.host = max(self.host, self.ends[0] if len(self.ends) == self.ends.maxlen else 0.0) + self.launch
+        if self.stream_now not in self.initialised:
+            self.forbidden_in_a_capture()  # a library's workspace on a stream that is new to it
+            self.initialised.append(self.stream_now)
+        kernel = partial(self._run, seconds, allocates, faults, writes)
+        if self.capturing:
+            self.capturing.kernels.append(kernel)
+        else:
+            self.host = max(self.host, self.ends[0] if len(self.ends) == self.ends.maxlen else 0.0) + self.launch
+            kernel()
+            self.ends.append(self.stream_now.ready)
+
+    def _run(self, seconds: float, allocates: int, faults: bool, writes: Callable[[], Any] | None) -> None:
         stream, takes = self.stream_now, seconds + (0.0 if self.in_cache else self.miss)
         stream.ready = max(self.host, stream.ready) + takes
         self.busy, self.in_cache, self.broken = self.busy + takes, True, self.broken or faults
@@ -94,7 +115,6 @@ class SimulatedCuda:
         self.free(allocates)
         if writes:
             writes()
-        self.ends.append(self.stream_now.ready)
 
     def _sleep(self, cycles: int) -> None:
         cached = self.in_cache
@@ -104,7 +124,14 @@ class SimulatedCuda:
 
     def item(self) -> None:
         """Read a number, which waits for the device."""
+        if self.sync_mode == "error":
+            raise RuntimeError("called a synchronizing CUDA operation")
         self.synchronize()
+
+    def forbidden_in_a_capture(self) -> None:
+        if self.capturing:
+            self.capturing.spoilt = True
+            raise RuntimeError("operation not permitted when stream is capturing")
 
     @property
     def ready(self) -> float:
@@ -112,6 +139,7 @@ class SimulatedCuda:
         return max(stream.ready for stream in self.streams)
 
     def synchronize(self) -> None:
+        self.forbidden_in_a_capture()
         self.context()
         self.host = max(self.host, self.ready)
 
@@ -176,6 +204,15 @@ class SimulatedCuda:
 
         return SimpleNamespace(zero_=zero)
 
+    def current_device(self) -> int:
+        return 0
+
+    def get_sync_debug_mode(self) -> Any:
+        return self.sync_mode
+
+    def set_sync_debug_mode(self, mode: Any) -> None:
+        self.sync_mode = mode
+
     def Stream(self) -> SimpleNamespace:
         stream = SimpleNamespace(ready=0.0)
 
@@ -196,6 +233,49 @@ class SimulatedCuda:
             yield
         finally:
             self.stream_now = before
+
+    def CUDAGraph(self) -> SimpleNamespace:
+        graph = SimpleNamespace(kernels=[], spoilt=False)
+
+        def replay() -> None:
+            self.context()
+            self.host += GRAPH_LAUNCH
+            for kernel in graph.kernels:
+                kernel()
+
+        graph.replay = replay
+        return graph
+
+    @contextmanager
+    def graph(self, graph: SimpleNamespace, stream: SimpleNamespace) -> Iterator[None]:
+        before, self.stream_now, self.capturing = self.stream_now, stream, graph
+        self.default_generators[0].state.capturing = True
+        self.captures.append(graph)
+        try:
+            yield
+        finally:
+            self.capturing = None
+            if graph.spoilt:
+                raise RuntimeError("operation failed due to a previous error during capture")
+            self.default_generators[0].state.capturing = False
+            self.stream_now = before
+
+
+class SimulatedGenerator:
+    """The device's generator: its state records whether a capture is active, and requires none outside of one."""
+
+    def __init__(self) -> None:
+        self.state = SimpleNamespace(capturing=False)
+
+    def clone_state(self) -> SimulatedGenerator:
+        return SimulatedGenerator()
+
+    def graphsafe_set_state(self, other: SimulatedGenerator) -> None:
+        self.state = other.state
+
+    def draw(self) -> None:
+        if self.state.capturing:
+            raise RuntimeError("Offset increment outside graph capture encountered unexpectedly.")
 
 
 class SimulatedNvml:

@@ -35,7 +35,7 @@ from bench.runs.rows import NOT_READ
 from bench.timing import machine, reference_workload
 from bench.timing.devices import DEVICES, cuda, nvml
 from bench.timing.devices.cpu import CpuMeter
-from bench.timing.devices.cuda import COLD_BELOW, CudaMeter
+from bench.timing.devices.cuda import COLD_BELOW, GRAPH_BELOW, CudaMeter, captured
 from bench.timing.devices.nvml import Nvml, words
 from bench.timing.rooflines import Rooflines
 from bench.workers import worker
@@ -53,11 +53,11 @@ def meter_of(gpu: SimulatedCuda, reader: Nvml = Nvml()) -> CudaMeter:  # noqa: B
     return CudaMeter(gpu, reader, gpu.empty, gpu.clock)
 
 
-def columns(gpu: SimulatedCuda, call: Callable[[], Any]) -> dict[str, Any]:
+def columns(gpu: SimulatedCuda, call: Callable[[], Any], graph: bool = True) -> dict[str, Any]:
     """Return the seconds of a hot call, as `hot_s`, and what else is measured."""
     meter = meter_of(gpu)
     hot = meter.seconds(call, 50, warm=1) / 50
-    found = meter.more(call, hot)
+    found = meter.more(call, hot, graph)
     assert found.keys() < NOT_READ.keys()
     return {"hot_s": hot, **found}
 
@@ -173,11 +173,11 @@ def test_work_in_another_stream_is_refused() -> None:
         meter.seconds(lambda: call(joined=False), 20)
 
 
-# Cold calls
+# Cold calls and graphs
 
 
-def test_cold_calls_and_device_only_time_exclude_flushing_and_launches() -> None:
-    """20 kernels of 5 µs, and 35 µs for each that misses the L2."""
+def test_cold_calls_device_only_time_and_graphs_exclude_flushing_and_launches() -> None:
+    """20 kernels of 5 µs, and 35 µs for each that misses the L2. A backward call can't be captured."""
     found = columns(gpu := SimulatedCuda(launch=LAUNCH, miss=35e-6), adding(gpu, kernels=20))
     assert found == pytest.approx(
         {
@@ -186,8 +186,10 @@ def test_cold_calls_and_device_only_time_exclude_flushing_and_launches() -> None
             "cold_low": 135e-6,
             "cold_high": 135e-6,
             "device_s": 100e-6,
+            "graph_s": 100e-6,
         }
     )
+    assert columns(gpu, adding(gpu, kernels=20), graph=False) == pytest.approx(found | {"graph_s": None})
 
 
 @pytest.mark.parametrize("why", ["it waits for the device", "the queue is full"])
@@ -201,16 +203,58 @@ def test_launches_that_cannot_be_queued_give_no_device_only_time(why: str) -> No
             gpu.item()
         return output
 
-    found = columns(gpu, call)
+    found = columns(gpu, call, graph=False)
     assert (found["device_s"], found["cold_s"]) == (None, None)
 
 
-def test_calls_that_outlast_the_cache_or_whose_cache_is_unknown_are_not_cold() -> None:
+def test_long_calls_are_not_captured_and_those_that_outlast_the_cache_or_whose_cache_is_unknown_are_not_cold() -> None:
     gpu = SimulatedCuda()
+    assert columns(gpu, adding(gpu, seconds=GRAPH_BELOW + 1e-5))["graph_s"] is None and not gpu.captures
     assert columns(gpu, lambda: gpu.work(COLD_BELOW - 1e-3))["cold_s"]
     assert columns(gpu, lambda: gpu.work(COLD_BELOW + 1e-3))["cold_s"] is None
     gpu = SimulatedCuda(miss=0.3, l2=0)
     assert columns(gpu, adding(gpu))["cold_s"] is None
+
+
+def test_the_launch_of_a_graph_is_not_counted() -> None:
+    """One kernel of 1 µs: launching its graph takes 10 µs."""
+    gpu = SimulatedCuda(launch=LAUNCH)
+    assert columns(gpu, adding(gpu, seconds=1e-6))["graph_s"] == pytest.approx(1e-6)
+    assert len(gpu.captures[0].kernels) == 50
+
+
+def test_a_graph_whose_replay_differs_is_rejected() -> None:
+    """Work on the host happens only once, during the capture."""
+    gpu = SimulatedCuda(launch=LAUNCH)
+
+    def call() -> torch.Tensor:
+        gpu.work(KERNEL)
+        return torch.ones(4)
+
+    assert columns(gpu, call)["graph_s"] is None
+    assert gpu.captures
+
+
+@pytest.mark.parametrize(
+    ("forbidden", "captures"),
+    [
+        pytest.param(SimulatedCuda.item, 0, id="waits for the device, as is found before"),
+        pytest.param(SimulatedCuda.forbidden_in_a_capture, 1, id="fails"),
+    ],
+)
+def test_a_call_that_cannot_be_captured_has_no_graph_and_leaves_nothing_behind(
+    forbidden: Callable[[SimulatedCuda], None], captures: int
+) -> None:
+    gpu = SimulatedCuda()
+
+    def call() -> None:
+        gpu.work(KERNEL)
+        forbidden(gpu)
+
+    assert columns(gpu, call)["graph_s"] is None
+    assert len(gpu.captures) == captures
+    gpu.default_generators[0].draw()
+    assert (gpu.current_stream(), gpu.get_sync_debug_mode(), gpu.capturing) == (gpu.default, 0, None)
 
 
 # Errors
@@ -321,7 +365,7 @@ def test_rocm_is_measured_as_far_as_torch_has_its_api_and_says_what_it_lacks(mon
     monkeypatch.setitem(DEVICES, "cuda", replace(DEVICES["cuda"], present=lambda: True))
     assert cuda.identity(gpu) == {"gpu": "GPU 1", "driver": "unknown, ROCm 7.1"}
     found = columns(gpu, adding(gpu, kernels=20))
-    assert (found["cold_s"], found["device_s"]) == pytest.approx((135e-6, 100e-6))
+    assert (found["cold_s"], found["graph_s"]) == pytest.approx((135e-6, 100e-6))
     assert meter_of(gpu).sensors() is None
     assert "ROCm: no clocks, power, temperature or throttling" in str(progress.unverified("cuda"))
 
@@ -455,13 +499,32 @@ def test_a_worker_reports_the_state_of_its_gpu(on_a_simulated_gpu: tuple[Simulat
     gc.unfreeze()
 
 
+ON_A_DEVICE = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_small_call_is_timed_cold_and_without_launches_on_a_device() -> None:
-    x = torch.randn(1 << 20, device="cuda")
-    found = CudaMeter().more(lambda: x + 1, 1e-4)
-    assert (found["device_s"] or 0) > 0 and (found["cold_s"] or 0) > 0
+@ON_A_DEVICE
+@pytest.mark.parametrize("wait", [lambda x: x.sum().item(), lambda x: torch.cuda.synchronize()])
+def test_a_capture_that_fails_on_a_device_leaves_it_usable(wait: Callable[[torch.Tensor], Any]) -> None:
+    x = torch.randn(1 << 10, device="cuda")
+    stream = torch.cuda.current_stream()
+    assert captured(torch.cuda, lambda: wait(x + 1)) is None
+    assert torch.cuda.current_stream() == stream
+    assert torch.randn(4, device="cuda").isfinite().all()
+    assert captured(torch.cuda, lambda: x + 1) is not None
     assert cuda.works()
+
+
+@pytest.mark.cuda
+@ON_A_DEVICE
+def test_a_graph_is_of_the_same_calls_on_a_device() -> None:
+    x, total = torch.ones(4, device="cuda"), torch.zeros(4, device="cuda")
+    found = captured(torch.cuda, lambda: total.add_(x), 3)
+    assert found is not None
+    total.zero_()
+    found[0].replay()
+    torch.cuda.synchronize()
+    assert total.tolist() == [3.0] * 4
 
 
 Work = Callable[[gpu.Lab], str]

@@ -19,7 +19,7 @@ from ..cases.counting import cache_bytes, flops, least_bytes, padding_share
 Row = dict[str, Any]
 
 NOT_READ = dict.fromkeys(
-    ("cold_s", "cold_low", "cold_high", "device_s", "kept_pages_s", "fresh_pages_s", "sm_mhz", "power_w",
+    ("cold_s", "cold_low", "cold_high", "device_s", "graph_s", "kept_pages_s", "fresh_pages_s", "sm_mhz", "power_w",
      "temperature_c", "throttled")
 )  # fmt: skip
 """Columns that some devices lack."""

@@ -294,7 +294,7 @@ class Tasks:
         built: Built = self._ready[what]
         case, meter, run = built.cell.case, built.meter, built.call.run
         with built.watched():
-            found: Reply = meter.more(run, hot_s)
+            found: Reply = meter.more(run, hot_s, graph=not case.does.gradients)
             if case.device == "cpu":
                 found["cold_s"] = cold_s(built, hot_s)
             if case.in_model:

@@ -28,9 +28,12 @@ SPIN_CYCLES, SPIN_MORE = 1_000_000, 1e-4
 INFINITY_CACHE = 256 << 20
 """Bytes of the cache behind the L2 in AMD's largest GPUs (MI300X), which torch doesn't report."""
 
-QUEUED_SECONDS, BLOCKS = 5e-4, 5
-"""Seconds of hot calls queued at a time, so that the device's queue of 1024 launches is not full; blocks whose median is
-`device_s`.
+GRAPH_BELOW = 5e-3
+"""Seconds of a hot call below which launches may take a relevant part."""
+
+GRAPH_SECONDS, REPLAYS, BLOCKS = 5e-4, 4, 5
+"""Seconds of hot calls in one graph or queued at a time, so that the device's queue of 1024 launches is not full;
+replays in a block; blocks whose medians are `graph_s` and `device_s`.
 """
 
 LATE, LATE_SHARE = 2e-4, 0.1
@@ -38,6 +41,10 @@ LATE, LATE_SHARE = 2e-4, 0.1
 
 LATE_BLOCKS = 3
 """Consecutive late blocks that count as a fault: a single one may come from an interrupted host."""
+
+
+WARM = 3
+"""Calls on the side stream before capture, as in torch's notes on CUDA graphs, to initialise libraries."""
 
 
 class CudaMeter(Meter):
@@ -107,13 +114,14 @@ class CudaMeter(Meter):
 
         return run
 
-    def more(self, call: Work, hot_s: float) -> dict[str, float | None]:
-        found: dict[str, float | None] = dict.fromkeys(("cold_s", "cold_low", "cold_high", "device_s"))
-        if hot_s < COLD_BELOW:
-            if cold := self._cold(call):
-                found |= {"cold_s": median(cold), "cold_low": cold[1], "cold_high": cold[-2]}
-            if device := self._queued(call, ceil(QUEUED_SECONDS / hot_s), BLOCKS):
-                found["device_s"] = median(device)
+    def more(self, call: Work, hot_s: float, graph: bool) -> dict[str, float | None]:
+        found: dict[str, float | None] = dict.fromkeys(("cold_s", "cold_low", "cold_high", "device_s", "graph_s"))
+        if hot_s < COLD_BELOW and (cold := self._cold(call)):
+            found |= {"cold_s": median(cold), "cold_low": cold[1], "cold_high": cold[-2]}
+        if hot_s < COLD_BELOW and (device := self._queued(call, ceil(GRAPH_SECONDS / hot_s), BLOCKS)):
+            found["device_s"] = median(device)
+        if hot_s < GRAPH_BELOW and graph:
+            found["graph_s"] = self._replayed(call, hot_s)
         return found
 
     def _cold(self, call: Work) -> list[float]:
@@ -161,6 +169,30 @@ class CudaMeter(Meter):
         """Return the clock rate of `torch.cuda._sleep`, which counts cycles of the multiprocessors."""
         return SPIN_CYCLES / self.seconds(lambda: self._cuda._sleep(SPIN_CYCLES), 1, warm=1)
 
+    def _replayed(self, call: Work, hot_s: float) -> float | None:
+        """Return the seconds of a call in a graph of many; None if capture fails or a replay gives another output."""
+        calls = ceil(GRAPH_SECONDS / hot_s)
+        found = captured(self._cuda, call, calls)
+        if found is None:
+            return None
+        graph, output = found
+        if not self._is_same(graph, output, call):
+            return None
+        taken = (self.seconds(graph.replay, REPLAYS, warm=1) for _ in range(BLOCKS))
+        return median(taken) / REPLAYS / calls
+
+    def _is_same(self, graph: Any, output: torch.Tensor, call: Work) -> bool:
+        """Whether a replay recomputes the output of an eager call, within the tolerance of its dtype."""
+        expected = call().clone()
+        output.fill_(torch.nan)
+        graph.replay()
+        self._cuda.synchronize()
+        try:
+            torch.testing.assert_close(output, expected)
+        except AssertionError:
+            return False
+        return True
+
     def _read_sensors(self) -> None:
         """Read NVML at intervals, since its queries delay the device."""
         if self._nvml.is_due(self._host_clock()):
@@ -190,6 +222,37 @@ class CudaMeter(Meter):
         gc.collect()
         self._cuda.synchronize()
         return int(self._cuda.memory_stats()["requested_bytes.all.current"])
+
+
+def captured(cuda: Any, call: Work, calls: int = 1) -> tuple[Any, Any] | None:
+    """Return a `torch.cuda.CUDAGraph` of `calls` calls, and the last output, which replays overwrite; None if capture
+    fails.
+
+    A failed capture leaves the current stream, and in some versions of torch the random generator, in capture mode:
+    both are restored. The most common failure, a call that waits for the device, is detected before capture.
+    """
+    generator = cuda.default_generators[cuda.current_device()]
+    spare = generator.clone_state()
+    graph, side, before, mode = cuda.CUDAGraph(), cuda.Stream(), cuda.current_stream(), cuda.get_sync_debug_mode()
+    side.wait_stream(before)
+    try:
+        with cuda.stream(side):  # restores the stream even if `cuda.graph` failed and doesn't
+            for _ in range(WARM):
+                call()
+            cuda.set_sync_debug_mode("error")
+            try:
+                call()
+            finally:
+                cuda.set_sync_debug_mode(mode)
+            with cuda.graph(graph, stream=side):
+                for _ in range(calls - 1):
+                    call()
+                output = call()
+    except Exception:  # any exception of the implementation or the driver means no graph
+        generator.graphsafe_set_state(spare)
+        return None
+    before.wait_stream(side)
+    return graph, output
 
 
 def works(cuda: Any = torch.cuda, ones: Callable[..., Any] = torch.ones) -> bool:

@@ -64,10 +64,11 @@ class Meter:
         """Return the call, slowed by a share of its own time."""
         raise NotImplementedError
 
-    def more(self, call: Work, hot_s: float) -> dict[str, float | None]:
+    def more(self, call: Work, hot_s: float, graph: bool) -> dict[str, float | None]:
         """Return the seconds of one call under further conditions: `cold_s` with cold caches, and its interval
-        `cold_low`, `cold_high`; `device_s` with all launches queued beforehand. None if the device doesn't support it, if
-        a hot call takes too long (`hot_s`) for it to matter, or if the launches can't be queued.
+        `cold_low`, `cold_high`; `device_s` with all launches queued beforehand; `graph_s` replayed from a graph (only
+        if `graph`). None if the device doesn't support it, if a hot call takes too long (`hot_s`) for it to matter, or
+        if the call can't be captured or queued.
         """
         return {}
 
