@@ -1,37 +1,35 @@
-"""`bisect` finds the right commit despite broken commits and noise, and measures nothing twice."""
+"""`bisect` finds the right commit despite broken commits and wide intervals, and measures for longer where it must."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import random
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.ab import ab
-from bench.ab.plan import Plan, Record, SameCode, conditions, digest_of_own
+from bench.ab.plan import SameCode
 from bench.cases.outcome import Skip
-from bench.workers.client import Setting, Variant
 from commands import bisect
 from commands.bisect import Step, search, step_of
+from reports.judging import ab_file
 from reports.judging.comparison import Cell, Comparison
-from stats.verdict import Verdict
+from stats.verdict import INCONCLUSIVE, REGRESSED, Verdict
 
 COMMITS = 30
 CHANGE = {("sdpa", "a"): math.log(1.05), ("sdpa", "b"): math.log(1.05)}
 
 
-def found(**cells: tuple[float, float]) -> Comparison:
+def found(base: str = "base", head: str = "head", **cells: tuple[float, float]) -> Comparison:
     """Return a comparison of sdpa's cells, each given by its ratio and the half-width of its interval."""
-    made = [
-        Cell("sdpa", name, Verdict("x", "", ratio, ratio * math.exp(-width), ratio * math.exp(width)), 1, 1, (4, 4))
-        for name, (ratio, width) in cells.items()
-    ]
-    return Comparison("base", "head", 0.01, made, [], {}, [])
+    made = []
+    for name, (ratio, width) in cells.items():
+        word = REGRESSED if math.log(ratio) > width else INCONCLUSIVE
+        its = Verdict(word, "", ratio, ratio * math.exp(-width), ratio * math.exp(width))
+        made.append(Cell("sdpa", name, its, 1, 1))
+    return Comparison(base, head, 0.01, made, [], {}, [])
 
 
 def test_the_first_slow_one_is_found_in_few_steps() -> None:
@@ -68,144 +66,63 @@ def no_handler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("signal.signal", lambda *_: None)
 
 
-Calls = list[tuple[str, str, float]]
-"""Base, head and minutes of every comparison that was measured."""
-
-
-@dataclass
 class History:
-    """Commits c0 to c29, slow from c17 on, c14 broken, or interpreters; each comparison is noisy, with ten replicates a
-    minute.
-    """
+    """Replaces `ab.measure`: commits c0 to c29 that are slow from c17 on, or interpreters. c14 is broken; c16 has c0's code."""
 
-    calls: Calls = field(default_factory=list)
-    versions: dict[str, str] = field(default_factory=dict)
-    """Versions of interpreters."""
-    interrupted: bool = False
-    noise: random.Random = field(default_factory=lambda: random.Random(0))
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str, float]] = []
+        """Base, head and minutes of every comparison."""
+        self.comparisons: dict[Path, Comparison] = {}
 
-    def measured(self, *arguments: str) -> Calls:
-        """Bisect; returns the comparisons that were measured for it, less those with the broken commit."""
-        known = len(self.calls)
-        bisect.main(arguments)
-        return [call for call in self.calls[known:] if call[1] != "c14"]
-
-    def plan_of(self, options: argparse.Namespace, folder: Path) -> Plan:
-        base, head = (Variant(it) for it in (options.base or options.base_python, options.head or options.head_python))
-        if base.label == head.label:
-            raise SameCode(base.label, head.label)
-        code = [self.versions.get(it.label, "") for it in (base, head)]
-        given = digest_of_own(filter(None, (options.cases, *(() if in_tree() else options.impl))))
-        same = {"code": code, "files": given} | json.loads(json.dumps(conditions()))
-        variants = {"base": base, "head": head}
-        return Plan(variants, {}, (), False, Setting("."), 0.01, 60 * options.budget, 1, same)
-
-    def compare(self, plan: Plan, before: Any, keep: Any) -> Record:
-        base, head = (it.label for it in plan.variants.values())
-        if self.interrupted and len(self.calls) == 3:
-            raise KeyboardInterrupt
-        self.calls.append((base, head, plan.seconds / 60))
+    def measure(self, given: Mapping[str, Any], results: Path | None = None, once: str = "") -> Path:
+        assert once == "bisect"  # so that the same command measures nothing twice
+        base, head = (given.get(name) or given[f"{name}_python"] for name in ("base", "head"))
+        self.calls.append((base, head, given["budget"]))
         if head == "c14":
             raise Skip("it can't be imported")
-        slow = int(head[1:]) >= 17 > int(base[1:])
-        blocks = {"cell": [0, 0], "side": [0, 1], "seconds": [1e-3, 1e-3]}
-        pairs = [
-            *before,
-            *(
-                {"logs": [["sdpa", name, self.noise.gauss(0.05 * slow, 0.004)] for name in "ab"], "seconds": 1.0,
-                 "blocks": blocks}
-                for _ in range(round(plan.seconds / 6))
-            ),
-        ]  # fmt: skip
-        facts = {variant: {"kernel": "math" if slow and variant == "head" else "flash"} for variant in ("base", "head")}
-        to_judge = {"impl": "sdpa", "failed": [], "word": "", "reason": "", "ratio": 1.0} | facts
-        cells = [{"id": name} | to_judge for name in "ab"]
-        return {"sides": {"base": {"label": base}, "head": {"label": head}}, "cells": cells, "pairs": pairs,
-                "margin": 0.01, "threads": 1, "seed": 1, "seconds": 1.0, "neither": [], "same": plan.same,
-                "fingerprints": {"base": {}, "head": {}}}  # fmt: skip
-
-
-def in_tree() -> bool:
-    """Whether revisions have the user's modules."""
-    return Path(".git").exists()
+        if (base, head) == ("c0", "c16"):
+            raise SameCode(base, head)
+        minutes = sum(it[2] for it in self.calls if it[:2] == (base, head)) if given["to_continue"] else given["budget"]
+        cell = 1.05 if int(head[1:]) >= 17 > int(base[1:]) else 1.0, 0.024 / math.sqrt(minutes)
+        self.comparisons[file := Path(f"{len(self.calls)}.json")] = found(base, head, a=cell, b=cell)
+        return file
 
 
 @pytest.fixture
-def history(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> History:
+def history(monkeypatch: pytest.MonkeyPatch) -> History:
     made = History()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(ab, "plan_of", made.plan_of)
-    monkeypatch.setattr(ab, "compare", made.compare)
+    monkeypatch.setattr(ab, "measure", made.measure)
+    monkeypatch.setattr(ab_file, "comparison", made.comparisons.get)
     monkeypatch.setattr(bisect, "commit_of", lambda revision, root: revision)
     monkeypatch.setattr(bisect, "subject_of", lambda commit, root: f"{commit} what it says")
     monkeypatch.setattr(bisect, "commits_between", lambda *_: [f"c{n}" for n in range(1, COMMITS)])
     return made
 
 
-def test_the_culprit_is_reported_with_what_changed(history: History, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_culprit_is_compared_with_the_commit_before(history: History, capsys: pytest.CaptureFixture[str]) -> None:
     assert bisect.main(["c0", "c29", "--impl", "sdpa"]) == 0
-    text = capsys.readouterr().out
-    assert "the first that is slow: c17 what it says" in text
-    assert (
-        "against c16 what it says:\nsdpa is 5." in text
-        and "REGRESSED    sdpa a\n" in text
-        and "kernel flash → math" in text
-    )
+    *_, end = capsys.readouterr().out.partition("the first that is slow: c17 what it says\nagainst c16 what it says:\n")
+    assert "(c16 → c17)" in end
     assert history.calls[0] == ("c0", "c29", 2.0) and history.calls[-1] == ("c16", "c17", 1.0)
 
 
 def test_interpreters_are_points_too(history: History, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ("--pythons", "c0,c5,c29", "--impl", "sdpa,fused", "--T", "64")
-    assert history.measured(*arguments)
+    assert bisect.main(["--pythons", "c0,c5,c29", "--impl", "sdpa,fused", "--T", "64"]) == 0
     assert "the first that is slow: c29\n" in capsys.readouterr().out
-    assert not history.measured(*arguments)
-    history.versions["c5"] = "another torch"
-    again = history.measured(*arguments)
-    assert again and all("c5" in call for call in again)
-
-
-def test_what_was_measured_counts_until_something_of_it_changes(
-    history: History, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mine, cases = (("c0", "c29", *more) for more in (("--impl", "mine=mine:f"), ("--cases", "cases.json")))
-    for word in ("2", "3"):
-        Path("mine.py").write_text(word)
-        Path("cases.json").write_text(word)
-        for arguments in (mine, cases, (*mine, "--margin", f"0.0{word}")):
-            assert history.measured(*arguments) and not history.measured(*arguments)
-    monkeypatch.setattr("bench.ab.plan.fingerprint", lambda: {"torch": "another"})
-    assert history.measured(*cases)
-    Path(".git").mkdir()  # each commit has its own module
-    assert history.measured(*mine)
-    Path("mine.py").write_text("4")
-    assert not history.measured(*mine)
+    assert [call[:2] for call in history.calls] == [("c0", "c29"), ("c0", "c5"), ("c5", "c29")]
 
 
 def test_a_step_that_is_open_is_measured_on(history: History) -> None:
-    """As after two replicates, which give no interval."""
     assert bisect.main(["c0", "c29", "--impl", "sdpa", "--budget", "0.2"]) == 0
-    spent = [budget for _, head, budget in history.calls if head == "c15"]
-    assert spent == [pytest.approx(0.2), pytest.approx(0.4)]
+    assert [budget for _, head, budget in history.calls if head == "c15"] == [0.2, 0.4]
 
 
-def test_ends_that_were_measured_too_briefly_are_measured_for_longer(
+def test_ends_that_were_measured_too_briefly_need_a_larger_budget(
     history: History, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert bisect.main(["c0", "c29", "--impl", "sdpa", "--budget", "0.1"]) == 2
     assert "at the bad end; --budget 0.2 measures for longer\n" in capsys.readouterr().out
-    bisect.main(["c0", "c29", "--impl", "sdpa", "--budget", "0.2"])
-    assert [budget for *ends, budget in history.calls if ends == ["c0", "c29"]] == [
-        pytest.approx(0.2),
-        pytest.approx(0.4),
-    ]
-
-
-def test_after_ctrl_c_the_same_command_goes_on(history: History, capsys: pytest.CaptureFixture[str]) -> None:
-    history.interrupted = True
-    assert bisect.main(["c0", "c29"]) == 2
-    assert capsys.readouterr().err.endswith("bench: interrupted; the same command continues\n")
-    first, history.interrupted = {call[:2] for call in history.calls}, False
-    assert not first & {call[:2] for call in history.measured("c0", "c29")}
+    assert history.calls == [("c0", "c29", 0.2)]
 
 
 @pytest.mark.parametrize(
