@@ -13,13 +13,10 @@ from types import SimpleNamespace
 from unittest import mock
 
 import pytest
-from torch.nn.functional import scaled_dot_product_attention
 
-import impls
 from bench.cases.case import Case
 from bench.cases.sweep import SWEEPS
 from bench.checks import impl_hash
-from bench.checks.gate import check_case
 from bench.runs.measuring import Measuring
 from bench.runs.saving import results_root
 
@@ -79,7 +76,8 @@ def test_rows_and_skips(small: tuple[Path, str]) -> None:
     assert len(data["benchmarks"]) == 4
     assert all(len(samples) >= 2 for samples in data["controls"]["looks"].values())  # at the start and at the end
     assert {"flops_per_s", "bytes_per_s"} <= {key for roof in data["roofs"] for key in roof}
-    hashes: dict[int, set[str]] = {}
+    hashes = {(row["extra_info"]["T"], row["extra_info"]["case_hash"]) for row in data["benchmarks"]}
+    assert len(hashes) == len({case_hash for _, case_hash in hashes}) == 2
     for benchmark in data["benchmarks"]:
         row, stats = benchmark["extra_info"], benchmark["stats"]
         assert Case.__dataclass_fields__.keys() < row.keys() <= DOCUMENTED
@@ -88,19 +86,8 @@ def test_rows_and_skips(small: tuple[Path, str]) -> None:
         assert stats["rounds"] == len(stats["data"]) >= 2 and min(stats["data"]) > 0
         assert {len(row[f"sample_{name}"]) for name in ("rounds", "visits", "processes", "times")} == {stats["rounds"]}
         assert benchmark["group"] == row["id"] and row["processes"] == 1 and len(set(row["sample_visits"])) >= 2
-        hashes.setdefault(row["T"], set()).add(row["case_hash"])
-    assert [len(of_case) for of_case in hashes.values()] == [1, 1] and hashes[16] != hashes[32]
     assert not list(folder.glob("results/*/*.journal")) and not (folder / "results" / "traces").exists()
     assert "saved: " in printed and "\nSlowdown over the fastest" in printed
-    assert (
-        len(
-            re.findall(
-                r"float32-cpu  (precise: all ratios|time used up: the ratio of sdpa) ±[\d.]+%, by visits alone\n",
-                printed,
-            )
-        )
-        == 2
-    )
 
 
 @pytest.mark.slow
@@ -114,15 +101,13 @@ def test_a_killed_run_is_resumed_and_checks_nothing_twice(shell: Suite, tmp_path
     process.kill()
     process.wait()
     (journal,) = tmp_path.glob("results/*/*.journal")
-    before = journal.read_text()
     (kept := tmp_path / "kept").hardlink_to(journal)  # a run that ends deletes its own
     done = shell("--resume", "x")
-    assert done.returncode == 0, done.stdout + done.stderr
-    (file,) = run_files(tmp_path)
-    assert kept.read_text().startswith(before[: before.rindex("\n") + 1]) and not journal.exists()
+    assert done.returncode == 0 and not journal.exists(), done.stdout + done.stderr
     lines = [json.loads(line) for line in kept.read_text().splitlines()]
-    checked = [tuple(line["key"]) for line in lines if "found" in line]
-    assert len(checked) == 4 and sorted(checked) == sorted(cells(file))
+    (file,) = run_files(tmp_path)
+    checked = sorted(tuple(line["key"]) for line in lines if "found" in line)
+    assert checked == sorted(cells(file)) and len(checked) == 4
 
 
 OWN = """
@@ -131,13 +116,6 @@ import torch
 def plain(q, k, v):
     return torch.nn.functional.scaled_dot_product_attention(q, k, v)
 """
-
-
-def test_a_signature_needs_what_its_cases_ask_for_and_no_more() -> None:
-    check_case(
-        impls.make("plain", lambda q, k, v: scaled_dot_product_attention(q, k, v)),
-        Case.of(T=16, H=2, D_h=8, mask="none"),
-    )
 
 
 def test_a_second_run_is_begun_by_resume_and_compared(
@@ -242,9 +220,7 @@ BAD = {
 
 
 def test_a_bad_cell_is_skipped_with_its_reason_and_costs_no_other(suite: Suite, tmp_path: Path) -> None:
-    """One ends its process during its rounds; the other cells of its case continue interleaved in a new one. Of those one is in
-    a process of its own, with memory that can't be measured.
-    """
+    """One ends its process during its rounds; one is in a process of its own, with memory that can't be measured."""
     (tmp_path / "broken.py").write_text(BROKEN)
     own = ",".join(f"{name}=broken:{name}" for name in (*BAD, "alone"))
     done = suite("--benchmark-save=x", "--cell-timeout=5", *SMALL[:-1], f"fused,{own},sdpa")
@@ -252,18 +228,16 @@ def test_a_bad_cell_is_skipped_with_its_reason_and_costs_no_other(suite: Suite, 
     assert "11 failed, 10 passed, 1 skipped" in done.stdout  # what doesn't fit into memory is no failure
     (file,) = run_files(tmp_path)
     data = json.loads(file.read_text())
-    skipped = {entry["impl"]: entry for entry in data["skipped"]}
-    assert {name: entry["reason"] for name, entry in skipped.items()} == {name: it[0] for name, it in BAD.items()}
-    assert all(detail in skipped[name]["detail"] for name, (_, detail) in BAD.items()), skipped
+    skipped = {entry["impl"]: (entry["reason"], entry["detail"]) for entry in data["skipped"]}
+    assert skipped.keys() == BAD.keys()
+    for name, (reason, detail) in BAD.items():
+        assert skipped[name][0] == reason and detail in skipped[name][1], skipped
     assert data["complete"] and not set(BAD) & set(data["registry"])  # those are the suite's own
     rows = {(b["extra_info"]["impl"], b["extra_info"]["T"]): b["extra_info"] for b in data["benchmarks"]}
     both = {(name, T) for name in ("fused", "alone", "sdpa") for T in (16, 32)}
     some = {(name, 16) for name in ("raises", "hungry", "hangs")} | {("dies", 32)}
     assert set(rows) == both | some
     assert {name for (name, _), row in rows.items() if row["peak_bytes"] is None} == {"alone"}
-    others = rows["fused", 16], rows["alone", 16], rows["sdpa", 16]
-    assert len(set.intersection(*(set(row["sample_rounds"]) for row in others))) >= 4
-    assert len(set.union(*(set(row["sample_processes"]) for row in others))) <= 2
     again = suite("--resume", "x")
     assert again.returncode == 1 and run_files(tmp_path) == [file], again.stdout + again.stderr
 
@@ -272,12 +246,6 @@ def test_a_run_begun_by_other_code_is_begun_anew_or_refused(
     in_process: None, suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = tmp_path / "own.py"
-
-    def resumed(*options: str, changed: bool = False) -> subprocess.CompletedProcess[str]:
-        if changed:
-            own.write_text(own.read_text() + "# another state\n")
-        return suite("--resume", "x", *options)
-
     own.write_text(OWN)
     monkeypatch.setattr("fcntl.flock", lambda *_: None)  # locks end with their process
     with monkeypatch.context() as patch:
@@ -286,21 +254,22 @@ def test_a_run_begun_by_other_code_is_begun_anew_or_refused(
     assert begun.returncode == 2
     with monkeypatch.context() as patch:
         patch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=2**50, available=2**40))
-        refused = one_line(resumed())
+        refused = one_line(suite("--resume", "x"))
         assert "run x was started with memory_gib" in refused and "--redo starts it again" in refused
-    refused = one_line(resumed(changed=True))
-    assert "code or cases have changed since run x was started; --redo starts it again" in refused
-    assert resumed("--redo", "--dry-run").returncode == 0
-    assert "unfinished" not in resumed("--redo", "--collect-only").stdout
+    changed = "code or cases have changed since run x was started; --redo starts it again"
+    own.write_text(own.read_text() + "# another state\n")
+    assert changed in one_line(suite("--resume", "x"))
+    assert suite("--resume", "x", "--redo", "--dry-run").returncode == 0
     assert list(tmp_path.glob("results/*/*.journal"))  # which loses nothing
-    assert resumed("--redo").returncode == 0
+    assert suite("--resume", "x", "--redo", "--cell-timeout=100").returncode == 0
     (file,) = run_files(tmp_path)
     data = json.loads(file.read_text())
-    assert data["complete"] and data["timing"]["precision"] == 0.5 and "--precision 0.5" in data["command"]
+    timing = {"cell_time": 0.01, "processes": 1, "precision": 0.5, "cell_timeout": 100}
+    assert data["complete"] and data["timing"] == timing and "--precision 0.5" in data["command"]
     assert [row["extra_info"]["impl"] for row in data["benchmarks"]] == ["mine", "sdpa"]
     assert not list(tmp_path.glob("results/*/*.journal"))
-    refused = one_line(resumed(changed=True))
-    assert "code or cases have changed since run x was started; --redo starts it again" in refused
+    own.write_text(OWN)
+    assert changed in one_line(suite("--resume", "x"))
 
 
 def test_a_run_is_resumed_where_only_code_changed_that_decides_no_result(
@@ -309,10 +278,10 @@ def test_a_run_is_resumed_where_only_code_changed_that_decides_no_result(
     assert all(any(CHECKOUT.glob(pattern)) for pattern in impl_hash.DECIDING)
     shutil.copytree(CHECKOUT / "bench", tmp_path / "bench")
     monkeypatch.setattr(impl_hash, "CHECKOUT", tmp_path)
-    hashes = [impl_hash.sources_hash([], [])]
+    found = [impl_hash.sources_hash([], [])]
     for file in ("runs/doctor", "ab/replicates", "timing/engine", "checks/gate", "runs/pool"):
         with (tmp_path / "bench" / f"{file}.py").open("a") as source:
             source.write("# more\n")
-        hashes.append(impl_hash.sources_hash([], []))
-    assert len({*hashes[:3]}) == 1 and len({*hashes[2:]}) == 4
-    assert impl_hash.sources_hash([], [Case.of(T=16, H=2, D_h=8)]) != hashes[-1]  # other cases
+        found.append(impl_hash.sources_hash([], []))
+    assert len({*found[:3]}) == 1 and len({*found[2:]}) == 4
+    assert impl_hash.sources_hash([], [Case.of(T=16, H=2, D_h=8)]) != found[-1]  # other cases

@@ -16,15 +16,6 @@ from bench.runs.pool import WorkerPool, trace_path
 
 from .conftest import Suite, run_files, run_of
 
-CELL = Cell(impls.get("fused"), Case.of(T=16, H=2, D_h=16))
-
-
-def path_in(folder: Path, cell: Cell) -> Path:
-    """Return the path of the trace of a cell of a run with results in that folder."""
-    run = run_of(cell, folder=folder / "machine", name="x")
-    run.journal = mock.Mock(path=folder / "x.1-1.journal")
-    return folder / trace_path(run, cell)
-
 
 def operators_in(path: Path) -> set[str]:
     """Return the names of the operators in a trace."""
@@ -55,9 +46,13 @@ def test_every_row_names_its_trace_and_is_otherwise_the_same(
         assert {"aten::mm", operator} <= operators_in(paths[name])
 
 
-def test_paths_are_safe_and_stay_apart(tmp_path: Path) -> None:
+def test_paths_are_safe_and_stay_apart() -> None:
     names = ["fused+compile", "..", "a/b", "a_b", "力", "con\n"]
-    found = [path_in(tmp_path, Cell(impls.make(name, lambda q, k, v: q), CELL.case)) for name in names]
-    assert len({*found}) == len(names) == len([path for path in found if path.parent == found[0].parent])
-    assert found[0].name == "fused+compile.pt.trace.json.gz" and found[0].parent.name == CELL.case.id
+    cells = [Cell(impls.make(name, lambda q, k, v: q), Case.of(T=16, H=2, D_h=16)) for name in names]
+    run = run_of(*cells)
+    run.journal = mock.Mock(path=Path("x.1-1.journal"))
+    found = [Path(trace_path(run, cell)) for cell in cells]
+    folder = Path("traces", "x.1-1", cells[0].case.id)
+    assert len({*found}) == len(names) and {path.parent for path in found} == {folder}
+    assert found[0].name == "fused+compile.pt.trace.json.gz"
     assert all(path.name.isascii() and not {*path.name} & {*'/\\:*?"<>|\n '} for path in found)
