@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +25,6 @@ from bench.selection.errors import UsageError
 from bench.timing import malloc
 from bench.timing.devices import host
 from bench.timing.devices.cpu import CpuMeter
-from bench.workers import tasks
 from bench.workers.tasks import Tasks
 
 from .conftest import Suite, run_files
@@ -113,12 +113,17 @@ def test_a_long_call_is_not_repeated_with_the_settings_of_its_check(environ: dic
     assert malloc.time_other_setting(lambda: 2.0, checked=0.5) == {"fresh_pages_s": 2.0}
 
 
+def faults_of(write: Callable[[], object]) -> int:
+    """Return the page faults of a call."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    write()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
 @GLIBC
 def test_pages_are_kept_for_as_long_as_they_should_be(environ: dict[str, str]) -> None:
     def call() -> float:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        np.full(48 << 20, 1, np.uint8)
-        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+        faults.append(faults_of(lambda: np.full(48 << 20, 1, np.uint8)))
         return 2.0
 
     faults: list[int] = []
@@ -133,18 +138,17 @@ def test_pages_are_kept_for_as_long_as_they_should_be(environ: dict[str, str]) -
 
 @pytest.mark.parametrize(("seconds", "kept", "calls"), [(0.5, True, 3), (0.5, False, 1), (1e-3, True, 1)])
 def test_a_long_call_that_grew_the_heap_is_timed_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, kept: bool, calls: int
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch, seconds: float, kept: bool, calls: int
 ) -> None:
     faults = iter([0, 90_000, 90_000, 180_000, 180_000, 180_000])  # before and after each call
     usage = partial(SimpleNamespace, ru_nvcsw=0, ru_nivcsw=0)
     monkeypatch.setattr("resource.getrusage", lambda _: usage(ru_minflt=next(faults)))
-    monkeypatch.setattr(tasks, "keeps_pages", lambda: kept)
-    worker, timed = Tasks(str(tmp_path)), []
-    ready = mock.Mock(varies=False, time=lambda *how: timed.append(how) or (seconds, seconds))
-    ready.meter.sensors.return_value = None
-    worker._ready["x"] = ready
-    assert worker.time("x", 1)["page_faults"] == (0 if calls == 3 else 90_000)
-    assert timed == [(1, 1, 0)] * calls
+    monkeypatch.setattr("bench.workers.tasks.keeps_pages", lambda: kept)
+    tasks._ready["x"] = ready = mock.Mock(
+        **{"time.return_value": (seconds, seconds), "meter.sensors.return_value": None}
+    )
+    assert tasks.time("x", 1)["page_faults"] == (0 if calls == 3 else 90_000)
+    assert ready.time.call_count == calls
 
 
 @GLIBC
@@ -152,13 +156,10 @@ def test_fresh_pages_are_those_of_blocks_mapped_anew_though_the_heap_has_free_on
     environ: dict[str, str],
 ) -> None:
     def call() -> float:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        torch.empty(48 << 20, dtype=torch.uint8).fill_(1)
-        return (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) * 1e-5
+        return faults_of(lambda: torch.empty(48 << 20, dtype=torch.uint8).fill_(1)) * 1e-5
 
     environ.update(KEEP)
     malloc.use_chosen()
     for _ in range(8):
         call()
-    fewest = malloc.time_other_setting(call)["fresh_pages_s"]
-    assert fewest > 0.1  # 12288 pages
+    assert malloc.time_other_setting(call)["fresh_pages_s"] > 0.1  # 12288 pages

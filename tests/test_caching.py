@@ -30,13 +30,12 @@ CASE = Case.of(T=16, H=2, D_h=8, scope="core")
 class Work:
     """A call that takes a second if it computes and a tenth if it returns a cached result; and a simulated clock."""
 
-    clock = "fake"
-
-    def __init__(self, numbers: Inputs, caches: bool, noise: tuple[float, ...] = ()):
-        self.numbers, self.caches, self.noise = numbers, caches, [*noise]
+    def __init__(self, caches: bool = False, noise: tuple[float, ...] = ()):
+        self.numbers, self.caches, self.noise = inputs_of(problem_of(CASE)), caches, [*noise]
         self.known: set[float] = set()
         self.calls = 0
         self.spent = 0.0
+        self.meter, self.call = self, Call(self, lambda _: {})
 
     def __call__(self) -> None:
         content = float(sum(x.sum() for x in self.numbers.tensors))
@@ -56,23 +55,14 @@ class Work:
     def refill(self, input_set: int) -> None:
         self.numbers.refill(problem_of(CASE, input_set))
 
-    @property
-    def meter(self) -> Work:
-        return self
-
-    @property
-    def call(self) -> Call:
-        return Call(self, lambda _: {})
-
 
 def check(work: Work, usual: float, first: float) -> None:
     check_no_result_caching(work, usual, first)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("noise", [(), (0.0,) * (QUICK + 1) + (9.0, 9.0)])
-def test_a_kernel_that_caches_by_content_is_refused(noise: tuple[float, ...]) -> None:
+def test_a_kernel_that_caches_by_content_is_refused() -> None:
     """Also where the first calls on known inputs are disturbed."""
-    work = Work(inputs_of(problem_of(CASE)), True, noise)
+    work = Work(caches=True, noise=(0.0,) * (QUICK + 1) + (9.0, 9.0))
     work()
     with pytest.raises(Wrong, match=r"caches results: fresh inputs take .* times as long as repeated ones"):
         check(work, 0.1, 1.0)
@@ -81,7 +71,6 @@ def test_a_kernel_that_caches_by_content_is_refused(noise: tuple[float, ...]) ->
 @pytest.mark.parametrize(
     ("usual", "noise", "calls"),
     [
-        (1.0, (), 1),
         (1.0, (9.0,), 2),
         (1.0, (9.0,) * 13, QUICK + 3 * MIN_PAIRS),
         (0.4, (9.0,) * QUICK + (0.0,) * 3 + (9.0, 0.0, 0.0) * 2, QUICK + 3 * MIN_PAIRS),  # the fastest calls are alike
@@ -89,8 +78,7 @@ def test_a_kernel_that_caches_by_content_is_refused(noise: tuple[float, ...]) ->
 )
 def test_a_kernel_that_computes_passes_in_spite_of_noise(usual: float, noise: tuple[float, ...], calls: int) -> None:
     """By the first call on fresh inputs that is as fast as any, or in pairs where the machine is slower than before."""
-    work = Work(inputs_of(problem_of(CASE)), False, noise)
-    check(work, usual, 5.0)
+    check(work := Work(noise=noise), usual, 5.0)
     assert work.calls == calls
 
 
@@ -105,66 +93,43 @@ def test_a_cache_miss_is_not_reported_as_caching(monkeypatch: pytest.MonkeyPatch
 
     written, perturb = list[int](), Inputs.perturb
     monkeypatch.setattr(Inputs, "perturb", lambda it, weight=1: (perturb(it, weight), written.append(1)))
-    check(Cold(inputs_of(problem_of(CASE)), caches=False), 1.0, 5.0)
+    check(Cold(), 1.0, 5.0)
 
 
 def test_a_long_call_is_not_repeated_where_the_check_was_as_fast() -> None:
-    work = Work(inputs_of(problem_of(CASE)), caches=True)
-    check(work, 2 * LONG_CALL, 3 * LONG_CALL)
+    check(work := Work(caches=True), 2 * LONG_CALL, 3 * LONG_CALL)
     assert work.calls == 0
 
 
 def test_a_perturbation_changes_every_input_and_never_repeats() -> None:
     """One of weight 0 writes the same numbers again."""
-    numbers = inputs_of(problem_of(CASE))
-    seen: list[tuple[float, ...]] = []
+    numbers, seen = inputs_of(problem_of(CASE)), list[tuple[float, ...]]()
     for _ in range(6):
         before = [x.clone() for x in numbers.tensors]
         numbers.perturb(0)
-        assert all(torch.equal(x, known) for x, known in zip(numbers.tensors, before, strict=True))
+        assert all(map(torch.equal, numbers.tensors, before))
         seen.append(tuple(float(x.double().sum()) for x in numbers.tensors))
         numbers.perturb()
     assert all(len(set(of_input)) == len(seen) for of_input in zip(*seen, strict=True))
     assert all(x.isfinite().all() for x in numbers.tensors)
 
 
-class Idle:
-    """A kernel that returns its previous output when it assumes that it is timed."""
-
-    def __init__(self, timed: Callable[[], bool]):
-        self.timed, self.last = timed, dict[tuple[int, ...], Tensor]()
-
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, **_: Any) -> Tensor:
-        if not (self.timed() and q.shape in self.last):
-            self.last[q.shape] = sdpa(q, k, v, is_causal=is_causal)
-        return self.last[q.shape].clone()
-
-
-class Later:
-    """Returns False for this many calls and under a profiler, then True."""
-
-    def __init__(self, calls: int):
-        self.left = calls
-
-    def __call__(self) -> bool:
-        self.left -= 1
-        return self.left < 0 and not torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
-
-
 def built(kernel: Any) -> Built:
     return checked(Cell(impls.make("mine", kernel), Case.of(T=64, H=2, D_h=8)))[0]
 
 
-def calls_of_the_gate() -> int:
-    count = Later(0)
-    built(Idle(lambda: count() and False))
-    return -count.left
+def test_a_kernel_that_computes_only_while_it_is_checked_is_refused() -> None:
+    checking, last = [True], dict[tuple[int, ...], Tensor]()
 
+    def idle(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, **_: Any) -> Tensor:
+        if checking or q.shape not in last:
+            last[q.shape] = sdpa(q, k, v, is_causal=is_causal)
+        return last[q.shape].clone()
 
-def test_a_kernel_that_computes_only_for_the_gate_and_the_profiler_is_refused() -> None:
-    idle = built(Idle(Later(calls_of_the_gate())))
+    it = built(idle)
+    checking.clear()
     with pytest.raises(Wrong, match="in a timed call"):
-        idle.time(calls=2, warm=0)  # the profiler's call was on other inputs
+        it.time(calls=2)
 
 
 def test_an_output_that_changes_later_is_compared_with_the_reference() -> None:
@@ -183,9 +148,9 @@ def test_an_output_that_changes_later_is_compared_with_the_reference() -> None:
 
 
 def test_renewed_inputs_have_new_addresses_and_the_same_layout() -> None:
-    it = built(Idle(lambda: False))
+    it = built(sdpa)
     it.module.register_buffer("expanded", torch.ones(1, 4).expand(3, 4))
-    tensors = (*it.module.parameters(), *it.numbers.tensors)
+    tensors = [*it.module.parameters(), *it.numbers.tensors]
     before = [(tensor.data_ptr(), tensor.stride()) for tensor in tensors]
     it.renew()
     for tensor, (address, stride) in zip(tensors, before, strict=True):

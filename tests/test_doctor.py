@@ -28,21 +28,11 @@ class Machine:
 
 
 def test_the_busiest_are_named_and_doctor_itself_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    used = {
-        os.getpid(): 100.0,
-        os.getppid(): 100.0,
-        -1: 11.0,
-        -2: 10.0,
-        -3: 50.0,
-        -4: 20.0,
-        -5: 30.0,
-        -6: 40.0,
-        -7: 0.0,
-    }
+    used = {os.getpid(): 100.0, os.getppid(): 100.0, -1: 11.0, -2: 10.0} | {-pid: 10.0 * pid for pid in range(3, 7)}
     monkeypatch.setattr(doctor, "sleep", lambda _: None)
     monkeypatch.setattr(psutil, "process_iter", Machine(used).process_iter)
     (remark,) = doctor.others()
-    named = ((-3, 50), (-6, 40), (-5, 30), (-4, 20), (-1, 11))
+    named = ((-6, 60), (-5, 50), (-4, 40), (-3, 30), (-1, 11))
     assert remark.found == ", ".join(f"of{pid} (pid {pid}) {percent}% of a core" for pid, percent in named)
     assert remark.advice == "stop them, or measure when they are done"
 
@@ -57,12 +47,11 @@ def test_the_governor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert (remark.found, bool(remark.advice)) == (kind, disturbs)
 
 
+@pytest.mark.parametrize(("advice", "code", "says"), [(None, 0, "none of 2"), ("switch it off", 1, "1 of 2")])
 def test_the_exit_code_says_whether_something_disturbs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], advice: str | None, code: int, says: str
 ) -> None:
-    fine, bad = doctor.Remark("memory", "9 GiB free"), doctor.Remark("turbo", "on", "switch it off")
-    monkeypatch.setattr(doctor, "CHECKS", (lambda: iter([fine]),))
-    assert doctor.main([]) == 0
-    monkeypatch.setattr(doctor, "CHECKS", (lambda: iter([fine, bad]),))
-    assert doctor.main([]) == 1
-    assert "1 of 2 will disturb a measurement" in capsys.readouterr().out
+    found = (doctor.Remark("memory", "9 GiB free"), doctor.Remark("turbo", "on", advice))
+    monkeypatch.setattr(doctor, "CHECKS", (lambda: iter(found),))
+    assert doctor.main([]) == code
+    assert f"\n{says} will disturb a measurement" in capsys.readouterr().out

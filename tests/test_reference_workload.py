@@ -32,16 +32,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_machine_drift_is_reported(clock: Clock) -> None:
     seen = ReferenceWorkload()
-    for clock.each in (1e-3, 1e-3):
+    for clock.each, drift in ((1e-3, 0), (1e-3, 0), (1.2e-3, 0.2), (1.2e-3, 0.2)):
         seen.sample(clock.now)
-    assert seen.drift() == pytest.approx(0) and drifting(seen.drift()) is None
-    for clock.each in (1.2e-3, 1.2e-3):
-        seen.sample(clock.now)
-    assert seen.drift() == pytest.approx(0.2)
-    assert "changed by 20 % between" in (drifting(seen.drift()) or "")
+        assert seen.drift() == pytest.approx(drift)
+    assert drifting(0.0) is None
+    assert "changed by 20 % between" in (drifting(0.2) or "")
     assert "changed by a factor of 20 between" in (drifting(18.58) or "")
-    seconds = [sample["seconds"] for sample in seen.table()["looks"]["fixed"]]
-    assert seconds == pytest.approx([1e-3, 1e-3, 1.2e-3, 1.2e-3])
 
 
 def test_it_samples_again_when_it_is_due(clock: Clock) -> None:

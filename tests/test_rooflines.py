@@ -16,30 +16,23 @@ from bench.timing.rooflines import Rooflines
 
 
 class Machine:
-    """A meter that counts operations: float32 products and copies at known rates, bfloat16 ten times slower."""
+    """A meter that counts operations: float32 products and copies at known rates, bfloat16 ten times slower. Products of less
+    than `least` rows reach half the rate.
+    """
 
-    clock = "wall"
+    clock, bandwidth = "wall", 1e10
 
-    def __init__(
-        self,
-        rate: float = 1e11,
-        bandwidth: float = 1e10,
-        share: Callable[[int], float] = lambda side: 1.0,
-        disturbed: int = 0,
-    ):
-        """`share`: of the rate that a product of this side reaches; `disturbed`: first calls, ten times slower."""
-        self.rate, self.bandwidth, self.share, self.disturbed = rate, bandwidth, share, disturbed
+    def __init__(self, rate: float = 1e11, least: int = 0):
+        self.rate, self.least = rate, least
 
     def seconds(self, call: Callable[[], Any], times: int) -> float:
         o = call()
-        self.disturbed -= 1
-        slower = 10 if self.disturbed >= 0 else 1
         if o.dtype == torch.uint8:
-            return times * slower * 2 * o.numel() / self.bandwidth
+            return times * 2 * o.numel() / self.bandwidth
         if not o.dim():  # a sum: its output doesn't show of how many numbers
             return float("inf")
-        slower *= 10 if o.dtype == torch.bfloat16 else 1
-        return times * slower * 2 * o.shape[0] ** 3 / (self.rate * self.share(o.shape[0]))
+        slower = (10 if o.dtype == torch.bfloat16 else 1) * (2 if o.shape[0] < self.least else 1)
+        return times * slower * 2 * o.shape[0] ** 3 / self.rate
 
 
 @pytest.fixture
@@ -68,7 +61,7 @@ def test_a_ceiling_measured_on_a_busy_machine_is_measured_again_before_a_row_is_
 
 def test_a_ceiling_is_then_measured_thoroughly(small_products: None) -> None:
     """By larger products, which alone reach the rate."""
-    machine = Machine(rate=1e12, share=lambda side: 1.0 if side >= 64 else 0.5)
+    machine = Machine(rate=1e12, least=64)
     case, rooflines = Case.of(T=512, H=8, D_h=64), Rooflines()
     rooflines.seconds = 1e-9
     rooflines.share(case, machine, 100.0)
