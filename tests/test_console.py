@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from _pytest.config.argparsing import Parser
@@ -77,11 +78,10 @@ def test_a_new_kernel_is_measured_and_reported_whatever_lies_around(site: Path, 
 @pytest.mark.parametrize(
     "name", [name for name in console.COMMANDS if name not in ("list", "run", *console.WITHOUT_OPTIONS)]
 )
-def test_every_command_is_there(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    called: list[list[str]] = []
-    monkeypatch.setattr(os, "execve", lambda path, command, named: called.append(command))
+def test_every_command_is_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "execve", execve := mock.Mock())
     console.main([name, "--help"])
-    ((_, path, *rest),) = called
+    _, path, *rest = execve.call_args.args[1]
     assert Path(path).parent == CHECKOUT
     assert rest == [name, "--help"]  # with `report` in front, a run may be named like another command
 

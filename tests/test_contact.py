@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,16 +24,11 @@ from bench import console, terminal
 from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.sweep import SWEEPS
-from bench.runs import saving
+from bench.runs import check, saving
 from bench.runs.begin import _command
 from bench.runs.measuring import Measuring
-from bench.runs.pool import WorkerPool
 from bench.runs.progress import skips
-from bench.runs.remaining import (
-    END,
-    remaining,
-    seconds_of_check,
-)
+from bench.runs.remaining import END, remaining, seconds_of_check
 from bench.runs.rows import Found
 from bench.runs.run import Run
 from bench.selection.choice import _declared, impls_named, unsupported
@@ -42,7 +37,7 @@ from bench.timing.engine import VISITS
 from reports import __main__ as reports_main
 from stats import arguments
 
-from .conftest import CHECKOUT, environment, gated, run_of
+from .conftest import CHECKOUT, environment, run_of
 
 CASE = Case.of(T=16, H=2, D_h=64)
 BENCH = str(CHECKOUT / "bench")
@@ -78,7 +73,6 @@ unknown.limits, word.limits = {"dtype": "float32"}, {"dtypes": ("half",)}
         (["--impl", "sdpa=math:sqrt"], "'sdpa' is already registered by impls.sdpa"),
         (["--resume", "x", "--benchmark-save=y"], "leave out --benchmark-save=y"),
         (["--T", "64", "128"], "unexpected argument '128': a kernel of your own is named by --impl mine=mine.py:FUNCTION"),
-        (["--T", "16", "--T", "32"], "--T is given 2 times: give it once"),
         (["--case", "a", "--case", "b"], "--case is given 2 times: give it once"),
         (["--benchmark-min-rounds=3"], "--benchmark-min-rounds=3 changes nothing here: --cell-time and "),
         (["--swep", "quick"], "unrecognized arguments: --swep quick; did you mean --sweep?"),
@@ -95,6 +89,7 @@ unknown.limits, word.limits = {"dtype": "float32"}, {"dtypes": ("half",)}
         (["--impl", "x=mine:unknown"], "limits has no 'dtype'; known: "),
         (["--impl", "x=mine:Sizes"], "Sizes(d_model, n_heads=8) takes sizes, but a layer is built from one LayerShape"),
         (["--resume", "nihgtly"], "no run 'nihgtly' to resume in {results}; --benchmark-save=nihgtly starts one"),
+        (["--report"], "--report makes the page of a run: name it, with --benchmark-save=NAME"),
         (["--cell-time", "nan"], "argument --cell-time: 'nan' is not a positive number"),
         (["--benchmark-save", "a\nb"], r"'a\nb': a run's name has at most 200 bytes, all of them printed"),
     ],
@@ -135,13 +130,13 @@ def test_a_module_that_hides_the_one_of_the_current_folder_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Such as an installed copy of what is being edited."""
-    installed, here = (tmp_path / name / "hidden_kernel.py" for name in ("installed", "here"))
-    for file in (installed, here):
-        file.parent.mkdir()
-        file.write_text("def f(q, k, v, **_): ...")
-    monkeypatch.setattr(sys, "path", [*sys.path, str(installed.parent)])
-    impls_named(["f=hidden_kernel:f"], False, str(here.parent))
-    assert f"hidden_kernel is {installed}, which is found before {here}\n" in capsys.readouterr().err
+    for name in ("installed", "here"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "hidden_kernel.py").write_text("def f(q, k, v, **_): ...")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "installed")])
+    impls_named(["f=hidden_kernel:f"], False, str(tmp_path / "here"))
+    said = "hidden_kernel is {0}/installed/hidden_kernel.py, which is found before {0}/here/hidden_kernel.py\n"
+    assert said.format(tmp_path) in capsys.readouterr().err
 
 
 def test_nothing_selected_is_not_called_saved(at_a_shell: pytest.Pytester) -> None:
@@ -152,12 +147,15 @@ def test_nothing_selected_is_not_called_saved(at_a_shell: pytest.Pytester) -> No
 
 
 def test_only_modes_that_are_measured_are_collected(at_a_shell: pytest.Pytester) -> None:
-    options = ("--impl", "sdpa,fused", "--T", "16", "--H", "2", "--dtype", "float32", "--collect-only")
-    assert "collected 2 items" in at_a_shell.runpytest_inprocess(BENCH, *options).outlines
-    one = "test_attention.py::test_forward[fused-B1-T16-H2-D_h64-float32-cpu]"
-    for selected in ((f"{BENCH}/{one}",), (f"{BENCH}/test_attention.py::test_forward", "-k", "fused and not sdpa")):
-        found = at_a_shell.runpytest_inprocess(*selected, *options, "-q").outlines
-        assert [line for line in found if "::" in line] == [f"bench/{one}"]
+    options = ("--impl", "sdpa,fused", "--T", "16", "--H", "2", "--dtype", "float32", "--collect-only", "-q")
+    one, two = (f"test_attention.py::test_forward[{name}-B1-T16-H2-D_h64-float32-cpu]" for name in ("fused", "sdpa"))
+    for selected, names in (
+        ((BENCH,), {one, two}),
+        ((f"{BENCH}/{one}",), {one}),
+        ((f"{BENCH}/test_attention.py::test_forward", "-k", "fused and not sdpa"), {one}),
+    ):
+        found = at_a_shell.runpytest_inprocess(*selected, *options).outlines
+        assert {line for line in found if "::" in line} == {f"bench/{name}" for name in names}
     assert not (at_a_shell.path / "results").exists()  # since nothing is saved
 
 
@@ -169,25 +167,13 @@ def test_unwritable_results_are_reported_before_anything_is_measured(at_a_shell:
     assert done.outlines == []  # pytest has not begun
 
 
-def test_a_journal_that_cant_be_opened_is_named(at_a_shell: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pytest_benchmark.utils import get_machine_id
-
-    journal = at_a_shell.path / "results" / str(get_machine_id()) / "x.1-1.journal"
-    journal.mkdir(parents=True)
-    monkeypatch.setattr(terminal, "close", lambda: None)
-    done = at_a_shell.runpytest_inprocess(BENCH, "--resume", "x")
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    assert f"{journal}: Is a directory" in "\n".join(done.errlines)
-
-
-def test_without_a_compiler_compiled_forms_are_skipped_with_one_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = [Cell(impls.get(f"{name}+compile"), CASE) for name in ("fused", "sdpa")]
-    monkeypatch.setenv("CXX", sys.executable)  # something that is there
-    assert [unsupported(cell) for cell in compiled] == [None, None]
-    monkeypatch.setenv("CXX", "/nonexistent")
-    (why,) = {unsupported(cell) for cell in compiled}
-    assert why == "compiled forms on the CPU need a C++ compiler, and /nonexistent isn't there"
-    assert unsupported(Cell(impls.get("fused"), CASE)) is None
+@pytest.mark.parametrize(("compiler", "is_there"), [(sys.executable, True), ("/nonexistent", False)])
+def test_without_a_compiler_compiled_forms_are_skipped(
+    monkeypatch: pytest.MonkeyPatch, compiler: str, is_there: bool
+) -> None:
+    monkeypatch.setenv("CXX", compiler)
+    why = None if is_there else "compiled forms on the CPU need a C++ compiler, and /nonexistent isn't there"
+    assert [unsupported(Cell(impls.get(name), CASE)) for name in ("sdpa+compile", "sdpa")] == [why, None]
 
 
 def test_failures_are_listed_once_a_reason_and_last() -> None:
@@ -207,16 +193,10 @@ def test_failures_are_listed_once_a_reason_and_last() -> None:
     ]
 
 
-def beginning(*cells: Cell, processes: int = 1) -> Run:
-    """Return a run of given cells that begins."""
-    run = run_of(*cells)
-    run.timing["processes"], run.planned = processes, {cell.key for cell in cells}
-    return run
-
-
 def test_the_time_left_is_that_of_checks_and_visits_to_come() -> None:
     cells = [Cell(impls.get(name), CASE) for name in ("fused", "sdpa", "einsum", "packed")]
-    run = beginning(*cells)
+    run = run_of(*cells)
+    run.planned = {cell.key for cell in cells}
     left = [remaining(run)]
     for cell in cells:
         run.found[cell.key] = Found(seconds=1e-6)
@@ -241,24 +221,22 @@ def test_pytest_ends_quietly_without_a_standard_output(reader: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (KeyboardInterrupt(), "interrupted"),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "error: standard output: No space left on device"),
+    ],
+)
 def test_ctrl_c_and_a_full_disk_end_a_command_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, says: str
 ) -> None:
-    def ends(with_what: BaseException) -> tuple[int, str]:
-        def main() -> int:
-            raise with_what
-
-        monkeypatch.setattr(bench_main, "main", main)
-        monkeypatch.setattr(terminal, "close", lambda: None)
-        monkeypatch.setattr(os, "_exit", sys.exit)
-        try:
-            return bench_main.run_from_shell(), capsys.readouterr().err
-        except SystemExit as ended:
-            return int(str(ended.code)), capsys.readouterr().err
-
-    assert ends(KeyboardInterrupt()) == (2, "bench: interrupted\n")
-    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    assert ends(full) == (2, "bench: error: standard output: No space left on device\n")
+    monkeypatch.setattr(bench_main, "main", mock.Mock(side_effect=error))
+    monkeypatch.setattr(terminal, "close", lambda: None)
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    with pytest.raises(SystemExit, match="2"):
+        sys.exit(bench_main.run_from_shell())
+    assert capsys.readouterr().err == f"bench: {says}\n"
 
 
 def test_commands_are_printed_as_they_work_in_the_current_folder(
@@ -288,28 +266,25 @@ def test_the_command_of_a_run_is_kept_as_in_the_checkout(typed: list[str]) -> No
 
 
 @pytest.mark.parametrize(
-    ("command", "attr"), [("new-kernel", "mine"), ("new-kernel", "mine128"), ("new-layer", "Mine")]
+    ("command", "own", "passed"),
+    [("new-kernel", "mine.py:mine", 9), ("new-kernel", "mine.py:mine128", 9), ("new-layer", "mine.py:Mine", 6)],
 )
 def test_the_templates_pass_the_check(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_probes: None, command: str, attr: str
+    in_process: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, command: str, own: str, passed: int
 ) -> None:
     """With grouped heads, masks, a cache, gradients and biases."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delitem(sys.modules, "mine", raising=False)
-    assert bench_main.main([command]) == 0
-    (impl,) = impls_named([f"mine=mine:{attr}"], False, str(tmp_path))
-    cases = [Case.of(**{"T": 130, "H": 4, "D_h": 8} | axes) for axes in BEGUN]
-    possible = [case for case in cases if impl.refusal(case) is None]
-    assert len(possible) >= 6
-    for case in possible:
-        gated(impl, case)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")  # which `check` would leave behind
+    monkeypatch.setattr(check, "SIZES", {"T": 130, "H": 4, "D_h": 8})
+    monkeypatch.setattr(check, "PROBLEMS", TRIED)
+    monkeypatch.setattr(check, "AROUND", ({"qkv_bias": True, "out_bias": True},))
+    assert bench_main.main([command]) == check.main([own]) == 0
+    assert f"\n{passed} passed, 0 failed, " in capsys.readouterr().out
 
 
-BEGUN: list[dict[str, Any]] = [
-    {}, {"mask": "none"}, {"H_kv": 2, "D_v": 4}, {"mode": "backward"}, {"qkv_bias": True, "out_bias": True},
-    {"T": 1, "T_kv": 32, "mode": "decode", "mask": "none"}, {"B": 2, "mask": "causal+padding"}, {"window": 7},
-    {"bias": "alibi"}, {"bias": "dense", "mode": "backward"},
+TRIED: list[dict[str, Any]] = [
+    {}, {"mask": "none"}, {"H_kv": 2, "D_v": 4}, {"mode": "backward"}, {"mode": "decode"} | check.LONE, check.PADDED,
+    {"window": 7}, {"bias": "alibi"}, {"bias": "dense", "mode": "backward"},
 ]  # fmt: skip
 
 
@@ -318,14 +293,9 @@ def test_the_baseline_beside_own_kernels_is_sdpa_unless_another_is_named() -> No
         impl = [impls.make(name, lambda q, k, v: q) if name == "mine" else impls.get(name) for name in names]
         return Run(dict(asked), Selection(SWEEPS["quick"], "cpu", tuple(impl), ()), Path()).baseline_impl
 
-    assert baseline("sdpa", "fused") == baseline("mine", "fused") == baseline("sdpa") == "fused"
+    assert baseline("sdpa", "fused") == baseline("mine", "fused") == "fused"
     assert baseline("mine", "sdpa", "fused") == "sdpa"
     assert baseline("mine", "sdpa", "einsum", baseline="einsum") == "einsum"
-
-
-def completed(script: str, *words: str) -> list[str]:
-    asked = f"COMP_WORDS=(attention-bench {' '.join(words)}); COMP_CWORD={len(words)}; _attention_bench; echo ${{COMPREPLY[@]}}"
-    return subprocess.run(["bash", "-c", script + asked], capture_output=True, text=True).stdout.split()
 
 
 def test_completion_has_commands_options_and_values(
@@ -334,46 +304,39 @@ def test_completion_has_commands_options_and_values(
     monkeypatch.setattr(console, "_options", lambda command: ["--html", "--json"] if command == "compare" else [])
     assert console.main(["completion"]) == 0
     script = capsys.readouterr().out
-    assert completed(script, "b") == ["bisect", "baseline"]
-    assert completed(script, "compare", "--h") == ["--html"]
-    assert completed(script, "run", "--sweep", "q") == ["quick"]
-    assert completed(script, "run", "--impl", "sdpa,fu") == ["sdpa,fused"]
+    for typed, completed in (
+        ("b", "bisect baseline"),
+        ("compare --h", "--html"),
+        ("run --sweep q", "quick"),
+        ("run --impl sdpa,fu", "sdpa,fused"),
+    ):
+        words = f"COMP_WORDS=(attention-bench {typed}); COMP_CWORD={len(typed.split())}"
+        run = f"{script}{words}; _attention_bench; echo ${{COMPREPLY[@]}}"
+        assert subprocess.check_output(["bash", "-c", run], text=True) == f"{completed}\n"
 
 
 def test_a_run_that_cannot_be_saved_says_so_and_keeps_its_journal(
     at_a_shell: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No page is written, of this run or of an older one."""
-
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     pages: list[str] = []
     monkeypatch.setattr(reports_main, "main", lambda arguments: pages.append(arguments[0]))
     unsupported = ("--impl", "loop", "--T", "512", "--report")
     with monkeypatch.context() as disk:
-        disk.setattr(saving.Path, "write_text", full)
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        disk.setattr(saving.Path, "write_text", mock.Mock(side_effect=full))
         done = at_a_shell.runpytest_inprocess(BENCH, *unsupported, "--benchmark-save=x")
     assert done.ret == pytest.ExitCode.TESTS_FAILED and not pages
     done.stdout.fnmatch_lines("not saved: *No space left on device; `--resume x` continues once that is fixed")
     assert not [*at_a_shell.path.rglob("*.json")] and [*at_a_shell.path.rglob("x.*.journal")]
     assert at_a_shell.runpytest_inprocess(BENCH, *unsupported, "--benchmark-save=y").ret == 0
     assert pages == [str(file) for file in at_a_shell.path.rglob("*.json")]
-    done = at_a_shell.runpytest_inprocess(BENCH, *unsupported)
-    done.stderr.fnmatch_lines("*--report makes the page of a run: name it, with --benchmark-save=NAME*")
 
 
 def test_ctrl_c_in_a_run_says_how_much_is_kept(
     in_process: None, at_a_shell: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(measuring: Measuring) -> None:
-        with closing(WorkerPool(measuring._run, 0, measuring._start, measuring._rng)) as pool:
-            measuring._pools = [pool]
-            pool.wait_until_ready()
-            measuring._check()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Measuring, "measure", interrupted)
+    monkeypatch.setattr(Measuring, "_time", mock.Mock(side_effect=KeyboardInterrupt))
     small = ("--impl", "sdpa,fused", "--T", "16", "--H", "2", "--dtype", "float32")
     done = at_a_shell.runpytest_inprocess(BENCH, *small, "--benchmark-save=x")
     assert done.ret == pytest.ExitCode.INTERRUPTED
@@ -417,12 +380,12 @@ def test_an_option_is_given_once_and_with_a_value(commands: ModuleType, capsys: 
             commands.main([command, "--help"])
         with_value = {*re.findall(r"^ .*?(--[\w-]+) [A-Z]", capsys.readouterr().out, re.MULTILINE)}
         for option in with_value - {"--impl", "--allow-gone", "--slurm-option"}:
-            with pytest.raises(SystemExit) as ended:
-                commands.main([command, option, "1", f"{option}=2"])
-            assert ended.value.code in (3, 4), (command, option)
-            assert f"{option} is given 2 times: give it once" in capsys.readouterr().err
-            for empty in ([option, ""], [f"{option}="]):
+            for given, says in (
+                ([option, "1", f"{option}=2"], "is given 2 times: give it once"),
+                ([option, ""], "is empty: give it a value"),
+                ([f"{option}="], "is empty: give it a value"),
+            ):
                 with pytest.raises(SystemExit) as ended:
-                    commands.main([command, *empty])
-                assert ended.value.code in (3, 4), (command, option)
-                assert f"{option} is empty: give it a value" in capsys.readouterr().err
+                    commands.main([command, *given])
+                assert ended.value.code in (3, 4), (command, given)
+                assert f"{option} {says}" in capsys.readouterr().err
