@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -84,15 +84,15 @@ class Plan:
     seconds: float
     """Total seconds to use."""
     seed: int
-    same: Record = field(default_factory=dict)
+    same: Record
     """What must be equal for replicates to count together: cases, code, machine and procedure."""
-    words: Sequence[str] = ()
+    words: Sequence[str]
     """Words of the options that name the user's files, where the variants have no copy of these."""
-    allow_gone: Sequence[str] = ()
+    allow_gone: Sequence[str]
     """Implementations that head may lack, entirely or in some cases."""
-    twins: Mapping[Path, Path] = field(default_factory=dict)
+    twins: Mapping[Path, Path]
     """For the code folder of each variant, another folder with the same code, beside the other variant's copy."""
-    folder: Path = Path()
+    folder: Path
     """Temporary folder, with the variants' code."""
 
     @property
