@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
-from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -78,12 +77,11 @@ def show_plan(run: Run) -> None:
     cells = [cell for cell in run.selection.cells if cell.key not in run.skipped]
     refused = {cell.key: why for cell in cells if (why := unsupported(cell))}
     run.planned = {cell.key for cell in cells} - refused.keys()
-    say = partial(Console().print, highlight=False, soft_wrap=True, markup=False)  # users paste ids: no wrapping
     for case, of_case in grouped(cells, lambda case: case.id).items():
-        say(f"{case}: {', '.join(it.impl.name for it in of_case if it.key in run.planned) or 'nothing'}")
+        print(f"{case}: {', '.join(it.impl.name for it in of_case if it.key in run.planned) or 'nothing'}")
     for why in dict.fromkeys(refused.values()):
-        say(f"unsupported: {why}")
+        print(f"unsupported: {why}")
     count = len(run.planned)
     parts = [f"{count} cell{'s' * (count != 1)} to measure", f"{len(refused)} unsupported"]
     parts += [clock_text(remaining(run))] if count else []
-    say(", ".join(parts))
+    print(", ".join(parts))

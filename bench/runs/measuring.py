@@ -138,7 +138,7 @@ class Measuring:
                 except Skip as outcome:
                     pool.skip(cell, outcome)
                 else:
-                    self._run.add_found(cell, **reply)
+                    self._run.add({"key": cell.key, "found": reply})
                     self._run.tell_of(cell, "checked")
                     if held:
                         pool.ready[cell.key] = Ready(reply["seconds"])

@@ -69,7 +69,7 @@ class Progress:
             of_run, every = import_module("commands.summary").of_run, out.config.getoption("verbose") > 0
             table, headline = of_run(run.top_level(), every)
             out.write(f"{table}\n\n")
-            lines += [drifting(run.workload.drift()), conditions.disturbed(rows), traced(run)]
+            lines += [drifting(run.workload.table()["drift"]), conditions.disturbed(rows), traced(run)]
         for line in filter(None, lines):
             out.write_line(line)
         if run.name and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:

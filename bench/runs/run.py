@@ -167,10 +167,6 @@ class Run:
         self._take(line)
         self._write(line)
 
-    def add_found(self, cell: Cell, **found: Any) -> None:
-        """Add results of a cell (arguments of `Found.add`); the first are those of its check."""
-        self.add({"key": cell.key, "found": found})
-
     def add_skipped(self, cell: Cell, outcome: Skip) -> None:
         """Add why a cell has no row, and print it, unless the implementation declares it."""
         impl, case_id = cell.key

@@ -98,16 +98,11 @@ class ReferenceWorkload:
         """Whether the last sample is `EVERY` seconds old."""
         return perf_counter() - self._last >= EVERY
 
-    def drift(self) -> float:
-        """Return `conditions.drift` of the samples."""
-        return conditions.drift(
-            {name: [sample["seconds"] for sample in samples] for name, samples in self.seen.items()}
-        )
-
     def restore(self, table: dict[str, Any]) -> None:
         """Load the samples of an earlier process of the same run."""
         self.seen = table["looks"]
 
     def table(self) -> dict[str, Any]:
-        """Return the samples for the run file."""
-        return {"drift": self.drift(), "looks": self.seen}
+        """Return the samples and their drift for the run file."""
+        seconds = {name: [sample["seconds"] for sample in samples] for name, samples in self.seen.items()}
+        return {"drift": conditions.drift(seconds), "looks": self.seen}
