@@ -79,12 +79,44 @@ def test_options_that_do_not_fit_are_left_out_and_named(capsys: pytest.CaptureFi
         cases_of(sweep, device, overrides | {"H_kv": (3,)})
 
 
+H64 = {"hidden_size": 64, "num_attention_heads": 4}
+WRONG = {
+    "a positive whole number": {
+        "hidden_size": (None, "64", 0, -64, 64.5, 1e400, True, [64], {}), "num_attention_heads": (None, "x", 0),
+        "num_key_value_heads": ("x", 0, [2, 2]), "head_dim": ("x", 0.5), "kv_lora_rank": ("x", 0.5, -1, [512]),
+        "attn_logit_softcapping": (0.5, "x", -1, 1e400, [50]), "sliding_window": ("x", -1, 2**31, [8]),
+        "local_attention": ("x",), "max_window_layers": ("x",),
+    },
+    "a positive number": {"query_pre_attn_scalar": (0, -1, "x", [1]), "attention_multiplier": (0, "x", 1e400)},
+    "true or false": {"is_causal": ("no",), "attention_bias": ("x", [1]), "multi_query": (2,), "use_sliding_window": ("x",)},
+    "a list of names": {"layer_types": ([1], [["x"]], "full_attention", 5, {"0": "full_attention"})},
+    "text": {"model_type": (1, ["llama"]), "dtype": (5, ["float32"]), "torch_dtype": ({},)},
+    "an object": {"text_config": ("x", [1], 5), "attn_config": ("x", [1])},
+}  # fmt: skip
+"""Values of another kind than the one named, by key."""
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "kind"),
+    [(key, value, kind) for kind, keys in WRONG.items() for key, values in keys.items() for value in values],
+)
+def test_a_value_of_another_kind_is_one_line(key: str, value: Any, kind: str, tmp_path: Path) -> None:
+    windowed = {"sliding_window": 8, "num_hidden_layers": 4} if key == "max_window_layers" else {}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **H64, **windowed, key: value}))
+    says = f"has no {key}: add it" if value is None else f"{key} is .*, not {kind}"
+    with pytest.raises(UsageError, match=f"^--model config.json: .*{says}") as error:
+        sweep_of({"model": "config.json"}, str(tmp_path))
+    assert "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
         (None, "No such file"),
         ("{", "no JSON"),
-        ('{"text_config": "gemma"}', "expected an object, as transformers writes it"),
+        ("[]", "expected an object, as transformers writes it"),
+        ("[" * 100_000, "no JSON"),
+        ('{"text_config": "gemma"}', "text_config is 'gemma', not an object"),
         ('{"hidden_size": 64}', "has no num_attention_heads: add it"),
         ('{"hidden_size": 64, "n_head": 0}', "num_attention_heads is 0, not a positive whole number"),
         ('{"hidden_size": 64, "n_head": 5}', "has no head_dim: add it"),
@@ -121,9 +153,6 @@ def test_differences_from_the_config_are_reported() -> None:
     assert [*notes_of(granite | {"attention_multiplier": 0.0625})] == [
         "scores are scaled by 1 / sqrt(16), not by 0.0625"
     ]
-
-
-H64 = {"hidden_size": 64, "num_attention_heads": 4}
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def misfit(case: Case) -> str | None:
     if find_spec("transformers") is None:
         return f"--scope {case.scope} needs the package transformers: pip install transformers"
     config = config_of(case.model)
-    if "vocab_size" not in config:
+    if not models.number_if_any(config, "vocab_size"):
         return f"{case.model} has no vocab_size, since only its attention is known: give a whole config.json as --model"
     (kind, layer), *_ = models.layers_of(config).items()
     unbuilt = [name for name in ("latent", "softcap", "sinks", "bias") if layer.get(name)]
@@ -103,9 +103,9 @@ def misfit(case: Case) -> str | None:
     masks = ("none", "causal_br", "padding") if case.does.cached else ("causal", "causal+padding")
     if case.mask not in masks:
         return f"a decoder block in mode {case.mode} has --mask {' or '.join(masks)}, not {case.mask}"
-    if case.max_T > config.get("n_positions", case.max_T):
-        return f"{case.model} has {config['n_positions']} positions, not {case.max_T}"
-    return _unbuildable(str(config.get("model_type")))
+    if case.max_T > (positions := models.number_if_any(config, "n_positions") or case.max_T):
+        return f"{case.model} has {positions} positions, not {case.max_T}"
+    return _unbuildable(str(config.get("model_type"))) or _failure(weights_case(case))
 
 
 @lru_cache
@@ -118,6 +118,15 @@ def _unbuildable(model_type: str) -> str | None:
         return f"transformers has no decoder of model_type {model_type}{nearest(model_type, KNOWN)}"
     if not getattr(transformers, KNOWN[model_type])._can_set_attn_implementation():
         return f"transformers does not call the attention of {model_type} by its AttentionInterface: no kernel can replace it"
+    return None
+
+
+def _failure(case: Case) -> str | None:
+    """Return why transformers fails to build a case's module, such as a value of another type; None if it doesn't."""
+    try:
+        _counted(case)
+    except Exception as error:
+        return f"transformers can't build {case.model}: {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
     return None
 
 

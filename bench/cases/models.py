@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+import reprlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -136,12 +137,11 @@ def config_of(model: str, folder: str = ".") -> Config:
         raise ValueError(f"unknown; known: {', '.join(MODELS)}, and a path to a config.json{near}")
     try:
         config = json.loads(_contents(Path(folder, model).resolve()))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(getattr(error, "strerror", None) or f"no JSON: {error}") from None
-    parts = [config, *(config.get(key) or {} for key in ("text_config", "attn_config") if isinstance(config, dict))]
-    if not all(isinstance(it, dict) for it in parts):
+    if not isinstance(config, dict):
         raise ValueError("no configuration: expected an object, as transformers writes it")
-    return dict(config)
+    return config
 
 
 _read: dict[Path, bytes] = {}
@@ -164,37 +164,38 @@ def layers_of(config: Config) -> dict[str, Layer]:
     `cross`.
 
     Raises:
-        ValueError: a width is missing.
+        ValueError: a width is missing, or a value is of another kind than transformers writes.
     """
     config = _complete(config)
     width, H = (_number(config, key) for key in ("hidden_size", "num_attention_heads"))
-    shared = config.get("multi_query") and not config.get("new_decoder_architecture")
+    shared = _is(config, "multi_query") and not _is(config, "new_decoder_architecture")
     sizes = {"d_model": width, "H": H, "H_kv": 1 if shared else _number(config, "num_key_value_heads", H)}
     sizes["D_h"] = _number(config, "head_dim", None if width % H else width // H)
-    axes: Layer = sizes | {"dtype": config.get("dtype") or config.get("torch_dtype") or "float32"}
-    if latent := config.get("kv_lora_rank"):
+    dtypes = (_value(config, key, "text") for key in ("dtype", "torch_dtype"))
+    axes: Layer = sizes | {"dtype": next(filter(None, dtypes), "float32")}
+    if latent := number_if_any(config, "kv_lora_rank"):
         rope = _number(config, "qk_rope_head_dim")
         axes |= {"H_kv": H, "D_h": _number(config, "qk_nope_head_dim") + rope, "D_v": _number(config, "v_head_dim")}
         axes |= {"latent": latent, "rope": rope}
     else:
-        biased = config.get("attention_bias")
-        own = {"qkv_bias": config.get("qkv_bias", biased), "out_bias": config.get("attention_out_bias", biased)}
+        biased = _is(config, "attention_bias")
+        own = {"qkv_bias": _is(config, "qkv_bias", biased), "out_bias": _is(config, "attention_out_bias", biased)}
         axes |= {name: True for name, is_there in own.items() if is_there}
-    if config.get("sinks"):
+    if _is(config, "sinks"):
         axes["sinks"] = True
-    if config.get("alibi"):
+    if _is(config, "alibi"):
         axes["bias"] = "alibi"
-    if cap := config.get("attn_logit_softcapping"):
-        axes["softcap"] = int(cap)
+    if cap := number_if_any(config, "attn_logit_softcapping"):
+        axes["softcap"] = cap
     encoder = axes | {"mask": "none"}
-    if config.get("is_encoder_decoder"):
-        source = config.get("max_source_positions")
+    if _is(config, "is_encoder_decoder"):
+        source = number_if_any(config, "max_source_positions")
         T, T_kv = ({name: source} if source else {} for name in ("T", "T_kv"))
         return {"encoder": encoder | T, "decoder": axes, "cross": encoder | T_kv | {"source": "cross"}}
-    causal = config.get("is_causal", True) and config.get("use_bidirectional_attention") not in (True, "all")
+    causal = _is(config, "is_causal", True) and config.get("use_bidirectional_attention") not in (True, "all")
     if not causal:
         axes = encoder
-        if patch := config.get("patch_size"):
+        if patch := number_if_any(config, "patch_size"):
             axes["T"] = (_number(config, "image_size") // patch) ** 2 + 1
     window = _window(config, causal)
     kinds = {"global": axes, "local": axes | {"window": window}}
@@ -209,49 +210,83 @@ def depth_of(config: Config) -> int:
 def text_of(config: Config) -> Config:
     """Return the configuration of the text model, if there are several; the dtype may be that of all of them."""
     dtypes = {name: config[name] for name in ("dtype", "torch_dtype") if name in config}
-    return {**dtypes, **config["text_config"]} if config.get("text_config") else config
+    text = _value(config, "text_config", "an object")
+    return {**dtypes, **text} if text else config
 
 
 def _complete(config: Config) -> Config:
     """Return the text model's configuration with the usual names of its keys, and with the defaults of `CODE`."""
     config = text_of(config)
-    found = {**(config.get("attn_config") or {}), **config}
+    found = {**_value(config, "attn_config", "an object", {}), **config}
     for key, others in SPELLINGS.items():
         found[key] = next((found[it] for it in (key, *others) if found.get(it) is not None), None)
-    known = CODE.get(str(config.get("model_type")), {})
+    known = CODE.get(_value(config, "model_type", "text", ""), {})
     return {**known, **{key: it for key, it in found.items() if it is not None}}
 
 
+KINDS: dict[str, Callable[[Any], bool]] = {
+    "a positive whole number": lambda it: type(it) in (int, float) and 0 < it < 2**31 and it % 1 == 0,
+    "a positive number": lambda it: type(it) in (int, float) and 0 < it < 2**31,
+    "true or false": lambda it: it in (True, False),
+    "a list of names": lambda it: isinstance(it, list) and all(isinstance(name, str) for name in it),
+    "text": lambda it: isinstance(it, str),
+    "an object": lambda it: isinstance(it, dict),
+}
+"""Tests of values, by the kind that they have."""
+
+
+def _value(config: Config, key: str, kind: str, default: Any = None) -> Any:
+    """Return a key's value, or the default if it is missing or null; raises ValueError for a value of another kind."""
+    found = config.get(key)
+    if found is None:
+        return default
+    if not KINDS[kind](found):
+        raise ValueError(f"{key} is {reprlib.repr(found)}, not {kind}")
+    return found
+
+
+def _is(config: Config, key: str, default: bool = False) -> bool:
+    return bool(_value(config, key, "true or false", default))
+
+
 def _number(config: Config, key: str, default: int | None = None) -> int:
-    found = config.get(key, default)
+    found = _value(config, key, "a positive whole number", default)
     if found is None:
         raise ValueError(f"the configuration has no {key}: add it, as `AutoConfig.from_pretrained` has it")
-    if not isinstance(found, int) or found < 1:
-        raise ValueError(f"{key} is {found!r}, not a positive whole number")
-    return found
+    return int(found)
+
+
+def number_if_any(config: Config, key: str) -> int:
+    """Return a number that may be missing, null, false or 0, each of which is 0; raises ValueError for other values."""
+    return _number(config, key) if config.get(key) else 0
 
 
 def _window(config: Config, causal: bool) -> int | None:
     """Return the keys before its own that a local query sees; transformers' causal windows include the own key."""
-    if config.get("local_attention"):
-        return _number(config, "local_attention") // 2 - causal
-    if not config.get("sliding_window") or not config.get("use_sliding_window", True):
+    if window := number_if_any(config, "local_attention"):
+        return window // 2 - causal
+    if not _is(config, "use_sliding_window", True) or not (window := number_if_any(config, "sliding_window")):
         return None
-    window = _number(config, "sliding_window")
     return window - 1 if causal else window // 2
 
 
 def _kinds(config: Config, window: int | None) -> list[str]:
     if not window:
         return ["global"]
-    types = {*config.get("layer_types", ())}
+    types = {*_types(config)}
     if not types and "max_window_layers" in config:
-        first, number = (_number(config, key) for key in ("max_window_layers", "num_hidden_layers"))
-        types = {BOTH[i < first] for i in range(number)}
+        first, number = number_if_any(config, "max_window_layers"), _number(config, "num_hidden_layers")
+        types = {kind for kind, is_there in zip(BOTH, (first < number, first > 0), strict=True) if is_there}
     if types:
         return [name for name, kind in (("local", BOTH[0]), ("global", BOTH[1])) if kind in types]
     mixed = config.get("global_attn_every_n_layers") or config.get("sliding_window_pattern")
     return ["local", "global"] if mixed else ["local"]
+
+
+def _types(config: Config) -> list[str]:
+    """Return the kind of each layer; empty if the configuration lists none."""
+    found: list[str] = _value(config, "layer_types", "a list of names", [])
+    return found
 
 
 def notes_of(config: Config) -> Iterator[str]:
@@ -262,9 +297,10 @@ def notes_of(config: Config) -> Iterator[str]:
     if config.get("model_type") not in CODE:
         yield f"model_type {config.get('model_type')} is not known: masks and biases that only its code has are left out"
     yield from (how.format(config[key]) for key, how in UNLIKE.items() if config.get(key))
-    if others := {*config.get("layer_types", ())} - {*BOTH, "chunked_attention"}:
+    if others := {*_types(config)} - {*BOTH, "chunked_attention"}:
         yield f"layers of {', '.join(sorted(others))} are left out"
-    scale = config.get("attention_multiplier") or config.get("query_pre_attn_scalar", layer["D_h"]) ** -0.5
+    multiplier, scalar = (_value(config, it, "a positive number") for it in ("attention_multiplier", "query_pre_attn_scalar"))
+    scale = multiplier or (scalar or layer["D_h"]) ** -0.5
     if not math.isclose(scale, layer["D_h"] ** -0.5):
         yield f"scores are scaled by 1 / sqrt({layer['D_h']}), not by {scale:.4g}"
     if config.get("model_type") == "whisper":

@@ -228,10 +228,10 @@ def _layers(models: str, folder: str) -> dict[str, dict[str, Any]]:
                 f"{model}, {kind}": layer | {"of_model": True, "model": model}
                 for kind, layer in layers_of(config).items()
             }
+            for note in [*notes_of(config)]:
+                warn(f"--model {model}: {note}")
         except ValueError as error:
             raise UsageError(f"--model {model}: {error}") from None
-        for note in notes_of(config):
-            warn(f"--model {model}: {note}")
     return found
 
 
