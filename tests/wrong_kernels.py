@@ -2045,10 +2045,10 @@ def last_keys_unseen(q, k, v, mask, p):
 
 long_training("nothing_in_long_training", "NaN or Inf", lambda q, *_: torch.full_like(q, torch.nan))
 long_training("no_mask_in_long_training", "outputs are on average", forgets_its_mask_in_training)
-long_training("last_keys_unseen_in_long_training", "the first or the last 64 keys", last_keys_unseen)
-long_training(
-    "last_keys_unseen_in_long_training_backward", "the first or the last 64 keys", last_keys_unseen, mode="backward"
-)
+long_training("last_keys_unseen_in_long_training", "keys 576 to 639 count", last_keys_unseen)
+long_training("last_keys_unseen_in_long_training_backward", "keys 576 to 639 count", last_keys_unseen, mode="backward")
+long_training("middle_keys_unseen_in_long_training", "keys 256 to 319 count", lambda q, k, v, mask, p:
+              _dropped(q, k, v, mask & (torch.arange(len(mask)) // 64 != 4), p))  # fmt: skip
 long_training("no_dropout_in_long_training", "outputs scatter 0.00 times as widely", no_dropout)
 long_training("other_noise_going_back_in_long_training", "a backward drops other probs than its forward",
               other_noise_going_back, mode="backward", H=4, **CORE)  # fmt: skip

@@ -182,35 +182,45 @@ def check_scatter(o: Tensor, problem: Problem, case: Case) -> None:
         raise Wrong(f"in training: outputs scatter {scatter:.2f} times as widely as p = {case.dropout} makes them")
 
 
-END = 64
-"""Number of keys, and of queries, at the ends of a long sequence."""
+END, MOST_PARTS = 64, 32
+"""Queries at the end of a long sequence, and keys in each part that is compared there; parts between the first and the last.
+"""
+
+
+def _edges(case: Case) -> list[int]:
+    """Return the first key of every part but the first."""
+    last = case.T_kv - END
+    return [*range(END, last, max(END, -(-(last - END) // MOST_PARTS))), last]
 
 
 @lru_cache(maxsize=4)
-def _ends(case: Case) -> tuple[Tensor, ...]:
-    """Return the last queries' output, and what the first and the last keys add to it."""
+def _parts(case: Case) -> tuple[Tensor, ...]:
+    """Return the last queries' output, and what each part of the keys adds to it."""
+    edges = _edges(case)
 
-    def parts(scores: Tensor, v: Tensor, _: Tensor | None) -> Tensor:  # of the output: (3 B, T, D_v)
-        probs, keys = torch.softmax(scores, -1), (slice(None), slice(END), slice(-END, None))
-        return torch.cat([probs[..., it] @ v[..., it, :] for it in keys])
+    def parts(scores: Tensor, v: Tensor, _: Tensor | None) -> Tensor:  # of the output: (parts B, T, D_v)
+        probs = torch.softmax(scores, -1)
+        pairs = zip(probs.tensor_split(edges, -1), v.tensor_split(edges, -2), strict=True)
+        return torch.cat([probs @ v, *(p @ values for p, values in pairs)])
 
     with reference.attending(parts):
-        return output_of(problem_of(case), rows=torch.arange(case.T, device=case.device)[-END:]).chunk(3)
+        rows = torch.arange(case.T - END, case.T, device=case.device)
+        return output_of(problem_of(case), rows=rows).chunk(2 + len(edges))
 
 
-def check_ends(o: Tensor, case: Case) -> None:
-    """Check that the last queries see the first and the last keys, in training at the case's own size; raises `Wrong`.
+def check_parts(o: Tensor, case: Case) -> None:
+    """Check that the last queries see every part of the keys, in training at the case's own size; raises `Wrong`.
 
-    An output differs from that of evaluation at random: along what these keys add to it, by zero on average.
+    An output differs from that of evaluation at random: along what a part of the keys adds to it, by zero on average.
     """
     if case.padded or case.out_bias or case.does.cached or min(case.T, case.T_kv) <= LENGTH[case.scope]:
         return
-    exact, *ends = _ends(case)
-    for part in ends:
+    (exact, *parts), edges = _parts(case), _edges(case)
+    for part, first, end in zip(parts, [0, *edges], [*edges, case.T_kv], strict=True):
         off = ((o.detach()[..., -END:, :].double() - exact) * part).sum(-1)
         off /= (exact.norm(dim=-1) * part.norm(dim=-1)).clamp_min(1e-30)
         if off.mean().abs() > ROUNDED + SIGMAS_OF_ROWS * off.std() / off.numel() ** 0.5:
-            raise Wrong(f"in training: the first or the last {END} keys count more or less than in evaluation")
+            raise Wrong(f"in training: keys {first} to {end - 1} count more or less than in evaluation")
 
 
 def check_same_noise(outputs: dict[str, Tensor], problem: Problem) -> None:

@@ -20,7 +20,7 @@ from ..checks.afterwards import check_idle_afterwards
 from ..checks.building import keeping_settings, module_of, prepare
 from ..checks.calls import Call, call_of, recording
 from ..checks.dispatch import kernel_in, operators_in, traced
-from ..checks.dropout import check_ends, check_same_noise, check_scatter
+from ..checks.dropout import check_parts, check_same_noise, check_scatter
 from ..checks.gate import NEW_NUMBERS, CheckResult, Gate, check_call, checked_call, ragged, verify
 from ..checks.problem import Inputs, copies, inputs_of, same
 from ..checks.problems import problem_of
@@ -290,7 +290,7 @@ class CheckCalls:
             built.refill(0)
             outputs = built.call.read(self.size())
             check_scatter(outputs["output"], problem_of(case), case)
-            check_ends(outputs["output"], case)
+            check_parts(outputs["output"], case)
             check_same_noise(outputs, problem_of(case))
             built.refill(1)
             built.module.eval()
