@@ -126,7 +126,9 @@ def _failure(case: Case) -> str | None:
     try:
         _counted(case)
     except Exception as error:
-        return f"transformers can't build {case.model}: {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        return (
+            f"transformers can't build {case.model}: {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        )
     return None
 
 

@@ -299,7 +299,9 @@ def notes_of(config: Config) -> Iterator[str]:
     yield from (how.format(config[key]) for key, how in UNLIKE.items() if config.get(key))
     if others := {*_types(config)} - {*BOTH, "chunked_attention"}:
         yield f"layers of {', '.join(sorted(others))} are left out"
-    multiplier, scalar = (_value(config, it, "a positive number") for it in ("attention_multiplier", "query_pre_attn_scalar"))
+    multiplier, scalar = (
+        _value(config, it, "a positive number") for it in ("attention_multiplier", "query_pre_attn_scalar")
+    )
     scale = multiplier or (scalar or layer["D_h"]) ** -0.5
     if not math.isclose(scale, layer["D_h"] ** -0.5):
         yield f"scores are scaled by 1 / sqrt({layer['D_h']}), not by {scale:.4g}"

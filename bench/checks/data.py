@@ -35,13 +35,14 @@ def randn(size: tuple[int, ...], generator: torch.Generator) -> Tensor:
 
 
 def sizes_of_inputs(case: Case) -> list[tuple[int, ...]]:
-    """Return the sizes of a layer's inputs: x, and the other sequence or the cache."""
+    """Return the sizes of a core's q, k and v, or of a layer's x, and the other sequence or the cache."""
+    cached: list[tuple[int, ...]] = [(case.B, *size) for size in cache_sizes(case)]
+    if case.scope == "core":
+        return [(case.B, case.H, case.T, case.D_h), *cached]
     sizes: list[tuple[int, ...]] = [(case.B, case.T, case.d_model)]
     if case.source == "cross":
         sizes.append((case.B, case.T_kv, case.d_model))
-    if case.does.cached:
-        sizes += [(case.B, *size) for size in cache_sizes(case)]
-    return sizes
+    return sizes + cached if case.does.cached else sizes
 
 
 def cache_sizes(case: Case) -> tuple[tuple[int, int, int], ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -78,71 +78,36 @@ def problem_of(case: Case, input_set: int = 0) -> Problem:
     case = without_dropout(case)
     if case.in_model:
         return decoders.problem_of(case, input_set)
-    if case.scope == "core":
-        found = input_set == 1 and patterns.possible(case)
-        return _kernel_patterns(case) if found else _kernel_problem(case, input_set)
-    return _layer_patterns(case)[input_set] if patterns.possible(case) else _layer_problem(case, input_set)
+    if not patterns.possible(case):
+        return _ordinary(case, input_set)
+    if case.scope == "layer":
+        return _layer_patterns(case)[input_set]
+    return _kernel_patterns(case) if input_set == 1 else _ordinary(case, input_set)
 
 
 @_cached
 @torch.inference_mode(False)  # tensors made here are used in inference and in training
-def _kernel_problem(case: Case, input_set: int) -> Problem:
-    generator = data.seeded(case, input_set)
-    exact = [data.randn((case.B, *size), generator) for size in ((case.H, case.T, case.D_h), *data.cache_sizes(case))]
-    return _kernel_problem_of(case, exact, generator, input_set)
+def _ordinary(case: Case, input_set: int) -> Problem:
+    generator = data.seeded(case, input_set + (case.scope == "layer"))  # the first one is that of a layer's weights
+    return _problem_of(case, _drawn(case, generator), _weights(case), generator, input_set)
+
+
+def _drawn(case: Case, generator: torch.Generator) -> list[Tensor]:
+    return [data.randn(size, generator) for size in data.sizes_of_inputs(case)]
 
 
 @_cached
 @torch.inference_mode(False)
 def _kernel_patterns(case: Case) -> Problem:
     generator, sizes = data.seeded(case, 2), patterns.query_sizes(case)
-    q, k, v = (data.randn((case.B, *size), generator) for size in ((case.H, case.T, case.D_h), *data.cache_sizes(case)))
-    pattern = patterns.pattern_of(case, heads=True)
+    (q, k, v), pattern = _drawn(case, generator), patterns.pattern_of(case, heads=True)
     query_features = patterns.query_features(pattern) * torch.tensor(sizes)
     if case.softcap and case.softcap <= patterns.large_scores(case):  # a larger cap applies to larger scores only
         q[pattern == APART] *= case.softcap / 2  # spread scores across the cap
     q = torch.cat([query_features, patterns.zero_where_equal(q[..., PATTERN_FEATURES:], pattern)], -1)
     k[..., :PATTERN_FEATURES] = patterns.key_features(case, generator, case.H_kv) * SPREAD
     v = v * data.outliers(case, generator).abs().clamp(min=1.0)
-    return _kernel_problem_of(case, [q, k, v], generator, 1, pattern.to(case.device))
-
-
-def _kernel_problem_of(
-    case: Case, exact: list[Tensor], generator: torch.Generator, input_set: int, pattern: Tensor | None = None,
-    dropped: Tensor | None = None, emphasis: Tensor | None = None, keys: Tensor | None = None,
-    of_weights: torch.Generator | None = None,
-) -> Problem:  # fmt: skip
-    """Return the test problem of a core with these q, k and v; `pattern` (B, H, T), or None for ordinary inputs.
-    `emphasis` (B, H, T, D_v): factor on the gradient of the output; `keys` as in `expected_of`. Without `of_weights`,
-    weights are the same in every input set.
-    """
-    weights = _in_dtype(canonical.draw_core(case.layer_shape, of_weights or data.seeded(case, -3)), case)
-    inputs = tuple(x.to(case.device, getattr(torch, case.dtype)) for x in exact)
-    padding, rows = data.padding(case, input_set), data.rows(case, input_set)
-    compared = data.compared(case, padding, rows)
-    grad = data.grad(case, (case.B, case.H, case.T, case.D_v), rows, compared, generator)
-    if grad is not None and pattern is not None:
-        grad = grad * (pattern != DEEPEST)[..., None]  # otherwise their gradients dominate all others
-    if grad is not None and emphasis is not None:
-        grad = grad * emphasis.to(grad)
-
-    def formula(dtype: torch.dtype) -> dict[str, Tensor]:
-        q, k, v = leaves = _leaves(inputs, dtype, case)
-        learned = dict(zip(weights, _leaves(weights.values(), dtype, case), strict=True))
-        with autocasting(case):
-            o = reference.attention(q, k, v, case.layer_shape, padding=padding, rows=rows, dropped=dropped, **learned)
-        return {"output": o.detach()} | _gradients(o, dict(zip("qkv", leaves, strict=True)) | learned, grad, rows)
-
-    solve = partial(expected_of, formula, case, rows, compared, pattern, keys)
-    return Problem(case, ("q", "k", "v"), inputs, padding, grad, weights, solve)
-
-
-@_cached
-@torch.inference_mode(False)
-def _layer_problem(case: Case, input_set: int) -> Problem:
-    generator = data.seeded(case, input_set + 1)
-    exact = [data.randn(size, generator) for size in data.sizes_of_inputs(case)]
-    return _layer_problem_of(case, exact, _weights(case), generator, input_set)
+    return _problem_of(case, [q, k, v], _weights(case), generator, 1, pattern.to(case.device))
 
 
 @_cached
@@ -161,7 +126,7 @@ def _layer_patterns(case: Case) -> tuple[Problem, Problem, Problem]:
         drawn["W_v"][:, PATTERN_FEATURES] *= case.latent**0.5
     weights = _in_dtype(drawn, case)
     pattern, key_features = patterns.pattern_of(case, heads=False), patterns.key_features(case, generator)[:, 0]
-    ordinary, shown, other = ([data.randn(size, generator) for size in data.sizes_of_inputs(case)] for _ in range(3))
+    ordinary, shown, other = (_drawn(case, generator) for _ in range(3))
     for exact in (ordinary, other):
         exact[0][..., : FEATURES + 1] = 0.0
     shown[0] = patterns.zero_where_equal(shown[0], pattern)
@@ -180,9 +145,9 @@ def _layer_patterns(case: Case) -> tuple[Problem, Problem, Problem]:
         shown[-1][..., PATTERN_FEATURES:FEATURES] = key_features
         shown[-1][..., FEATURES] = outliers[:, 0]
     return (
-        _layer_problem_of(case, ordinary, weights, generator, 0),
-        _layer_problem_of(case, shown, weights, generator, 1, pattern.to(case.device)),
-        _layer_problem_of(case, other, weights, generator, 2),
+        _problem_of(case, ordinary, weights, generator, 0),
+        _problem_of(case, shown, weights, generator, 1, pattern.to(case.device)),
+        _problem_of(case, other, weights, generator, 2),
     )
 
 
@@ -196,50 +161,69 @@ def _take(weight: Tensor, H: int, first: int, scales: tuple[float, ...], apart: 
         by_head[:, feature, first + feature] = scale
 
 
-def _layer_problem_of(
-    case: Case, exact: list[Tensor], weights: dict[str, Tensor], generator: torch.Generator, input_set: int,
-    pattern: Tensor | None = None, dropped: Tensor | None = None, out_dropped: Tensor | None = None,
+def _problem_of(
+    case: Case, exact: list[Tensor], weights: dict[str, Tensor], generator: torch.Generator, input_set: int = 0,
+    pattern: Tensor | None = None, *, emphasis: Tensor | None = None, keys: Tensor | None = None, **dropped: Tensor | None,
 ) -> Problem:  # fmt: skip
-    """Return the test problem of a layer with these weights and inputs; `pattern` (B, T), None for ordinary inputs."""
-    names = {"cross": ("x", "x_kv"), "self": ("x",)}[case.source]
-    if case.does.cached:
-        names = ("x", "keys", "values") if case.latent is None else ("x", "latents")
+    """Return the test problem of a core or a layer with these inputs and weights.
+
+    `pattern` (B, H, T) of a core, (B, T) of a layer; None for ordinary inputs. `emphasis` (B, H, T, D_v): factor on the
+    gradient of the output; `keys` as in `expected_of`; `dropped` as in `reference.attention` and `reference.layer`.
+    """
+    core, caches = case.scope == "core", case.does.cached and case.scope == "layer"
+    if caches:
         for cache in exact[1:]:
             cache[..., -case.T :, :] = torch.nan  # reading before writing gives NaN
     inputs = tuple(x.to(case.device, getattr(torch, case.dtype)) for x in exact)
-    padding, rows = data.padding(case, input_set), data.rows(case, input_set)
+    padding, rows, names = data.padding(case, input_set), data.rows(case, input_set), _names(case)
     compared = data.compared(case, padding, rows)
-    grad = data.grad(case, (case.B, case.T, case.d_model), rows, compared, generator)
+    size = (case.B, case.H, case.T, case.D_v) if core else (case.B, case.T, case.d_model)
+    grad = data.grad(case, size, rows, compared, generator)
+    if grad is not None and pattern is not None:
+        grad = grad * (pattern != DEEPEST)[..., None]  # otherwise their gradients dominate all others
+    if grad is not None and emphasis is not None:
+        grad = grad * emphasis.to(grad)
 
     def formula(dtype: torch.dtype) -> dict[str, Tensor]:
         leaves = _leaves(inputs, dtype, case)
-        in_dtype = dict(zip(weights, _leaves(weights.values(), dtype, case), strict=True))
-        if case.does.cached:
+        learned = dict(zip(weights, _leaves(weights.values(), dtype, case), strict=True))
+        if caches:
             x, *cache = leaves
-            o, *written = reference.decode(x, cache, in_dtype, case.layer_shape, rows)
+            o, *written = reference.decode(x, cache, learned, case.layer_shape, rows)
             return {"output": o} | dict(zip(map(written_to, names[1:]), written, strict=True))
         with autocasting(case):
-            o = reference.layer(
-                leaves[0], leaves[-1], in_dtype, case.layer_shape, padding=padding, rows=rows, dropped=dropped,
-                out_dropped=out_dropped,
-            )  # fmt: skip
-        return {"output": o.detach()} | _gradients(o, dict(zip(names, leaves, strict=True)) | in_dtype, grad, rows)
+            o = _output(case, leaves, learned, padding=padding, rows=rows, **dropped)
+        return {"output": o.detach()} | _gradients(o, dict(zip(names, leaves, strict=True)) | learned, grad, rows)
 
     pages, given = data.pages(case, input_set), inputs
     if pages is not None:
         given = (inputs[0], *(data.in_pool(x, pages, case) for x in inputs[1:]))
-    solve = partial(expected_of, formula, case, rows, compared, pattern)
+    solve = partial(expected_of, formula, case, rows, compared, pattern, keys)
     return Problem(case, names, given, padding, grad, weights, solve, pages)
+
+
+def _names(case: Case) -> tuple[str, ...]:
+    if case.scope == "core":
+        return "q", "k", "v"
+    if case.does.cached:
+        return ("x", "keys", "values") if case.latent is None else ("x", "latents")
+    return ("x",) if case.source == "self" else ("x", "x_kv")
+
+
+def _output(
+    case: Case, inputs: Sequence[Tensor], weights: dict[str, Tensor], out_dropped: Tensor | None = None,
+    **options: Tensor | None,
+) -> Tensor:  # fmt: skip
+    if case.scope == "core":
+        q, k, v = inputs
+        return reference.attention(q, k, v, case.layer_shape, **weights, **options)
+    return reference.layer(inputs[0], inputs[-1], weights, case.layer_shape, out_dropped=out_dropped, **options)
 
 
 def output_of(problem: Problem, dtype: torch.dtype = torch.float64, **options: Tensor) -> Tensor:
     """Return the output of a core or a layer by the reference, in a dtype; `options` as in `reference.attention`."""
-    inputs, shape = [it.to(dtype) for it in problem.inputs], problem.case.layer_shape
-    weights = {name: it.to(dtype) for name, it in problem.weights.items()}
-    if problem.case.scope == "core":
-        q, k, v = inputs
-        return reference.attention(q, k, v, shape, padding=problem.padding, **weights, **options)
-    return reference.layer(inputs[0], inputs[-1], weights, shape, padding=problem.padding, **options)
+    inputs, weights = [it.to(dtype) for it in problem.inputs], {n: it.to(dtype) for n, it in problem.weights.items()}
+    return _output(problem.case, inputs, weights, padding=problem.padding, **options)
 
 
 def showing_probs(case: Case, dropped: Tensor | None = None) -> Problem:
@@ -251,17 +235,17 @@ def showing_probs(case: Case, dropped: Tensor | None = None) -> Problem:
     case, generator = without_dropout(case), data.seeded(case, 3)
     unit = torch.eye(case.T_kv)
     if case.scope == "core":
-        q, k = (data.randn((case.B, H, T, case.D_h), generator) for H, T in ((case.H, case.T), (case.H_kv, case.T_kv)))
+        q, k = (data.randn(size, generator) for size in data.sizes_of_inputs(case)[:2])
         v = unit.expand(case.B, case.H_kv, -1, -1)
-        return _kernel_problem_of(case, [q, k, v], generator, 0, dropped=dropped)
+        return _problem_of(case, [q, k, v], _weights(case), generator, dropped=dropped)
     weights = canonical.draw(case.layer_shape, generator)
     weights["W_v"] = torch.cat([unit, torch.zeros(case.T_kv, case.d_model - case.T_kv)], 1).repeat(case.H_kv, 1) / TOKEN
     weights["W_o"] = torch.eye(case.d_model)
     if case.qkv_bias:
         weights["b_v"] = torch.zeros_like(weights["b_v"])
-    exact = [data.randn(size, generator) for size in data.sizes_of_inputs(case)]
+    exact = _drawn(case, generator)
     exact[-1][..., : case.T_kv] = unit * TOKEN
-    return _layer_problem_of(case, exact, _in_dtype(weights, case), generator, 0, dropped=dropped)
+    return _problem_of(case, exact, _in_dtype(weights, case), generator, dropped=dropped)
 
 
 def showing_tails(case: Case) -> Problem:
@@ -287,7 +271,7 @@ def showing_tails(case: Case) -> Problem:
     emphasis = torch.exp(q[..., :1] - farthest) * (torch.arange(case.D_v) > 0)
     pattern = torch.full_like(queries, patterns.APART).to(case.device)
     keys = (torch.arange(case.T_kv) > 0).to(case.device)  # the first one's gradients are far larger
-    return _kernel_problem_of(case, [q, k, v], generator, 0, pattern, emphasis=emphasis, keys=keys)
+    return _problem_of(case, [q, k, v], _weights(case), generator, 0, pattern, emphasis=emphasis, keys=keys)
 
 
 def showing_sums(case: Case) -> Problem:
@@ -299,7 +283,7 @@ def showing_sums(case: Case) -> Problem:
     for size, lost in zip(data.cache_sizes(case), (LOST_KEYS, LOST_VALUES), strict=True):
         exact.append(torch.full((case.B, *size), FIRST * lost * eps))
         exact[-1][..., 0, :].uniform_(FIRST, 1.25 * FIRST, generator=generator)
-    problem = _kernel_problem_of(case, exact, generator, 0)
+    problem = _problem_of(case, exact, _weights(case), generator)
     shown = ("output", "gradient of q")  # those of all values are the same without a mask
     return replace(problem, solve=lambda: tuple(it for it in problem.expected if it.name in shown))
 
@@ -320,9 +304,7 @@ def with_numbers_exchanged(case: Case) -> Problem:
         )
         i, j = one.masked_fill(stays, -torch.inf).argmax(), other.masked_fill(stays_there, torch.inf).argmin()
         one[i], other[j] = other[j].clone(), one[i].clone()
-    if case.scope == "core":
-        return _kernel_problem_of(case, exact, data.seeded(case, 6), 0)
-    return _layer_problem_of(case, exact, first.weights, data.seeded(case, 6), 0)
+    return _problem_of(case, exact, first.weights, data.seeded(case, 6))
 
 
 def showing_output(case: Case, dropped: Tensor | None = None) -> Problem:
@@ -331,18 +313,21 @@ def showing_output(case: Case, dropped: Tensor | None = None) -> Problem:
     `dropped` (B, 1, T, d_model): factor on the output of a layer in training, or None.
     """
     case, generator = without_dropout(case), data.seeded(case, 4)
-    if case.scope == "core":
-        exact = [data.randn((case.B, *it), generator) for it in ((case.H, case.T, case.D_h), *data.cache_sizes(case))]
-        return _kernel_problem_of(case, exact, generator, 0, of_weights=generator)
-    weights = _in_dtype(canonical.draw(case.layer_shape, generator), case)
-    exact = [data.randn(size, generator) for size in data.sizes_of_inputs(case)]
-    return _layer_problem_of(case, exact, weights, generator, 0, out_dropped=None if dropped is None else dropped[:, 0])
+    weights = _draw_weights(case, generator)
+    out_dropped = None if dropped is None else dropped[:, 0]
+    return _problem_of(case, _drawn(case, generator), weights, generator, out_dropped=out_dropped)
 
 
 @lru_cache(maxsize=4)
+@torch.inference_mode(False)
 def _weights(case: Case) -> dict[str, Tensor]:
     """Return the weights, the same in every input set."""
-    return _in_dtype(canonical.draw(case.layer_shape, data.seeded(case, 0)), case)
+    return _draw_weights(case, data.seeded(case, -3 if case.scope == "core" else 0))
+
+
+def _draw_weights(case: Case, generator: torch.Generator) -> dict[str, Tensor]:
+    draw = canonical.draw_core if case.scope == "core" else canonical.draw
+    return _in_dtype(draw(case.layer_shape, generator), case)
 
 
 def _in_dtype(weights: dict[str, Tensor], case: Case) -> dict[str, Tensor]:
