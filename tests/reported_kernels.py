@@ -18,6 +18,7 @@ from . import wrong_rules as rules
 from .wrong_kernels import (
     KEPT,
     added_up,
+    given,
     going_back,
     groups,
     masked,
@@ -146,10 +147,11 @@ def values_as_wide_as_keys(q, k, v, **options):
 
 
 @reported("Dao-AILab/flash-attention#2552", **BACKWARD, D_h=128, D_v=96)
-def gradient_of_narrow_values_by_the_columns_of_keys(q, k, v, **options):
+@given
+def gradient_of_narrow_values_by_the_columns_of_keys(q, k, v):
     if v.shape[-1] // 2 % 32:
         v = going_back(v, lambda grad: torch.cat([grad[..., :-16], grad[..., -16:].roll(8, -1)], -1))
-    return sdpa(q, k, v, **options)
+    return q, k, v
 
 
 @reported("pytorch/pytorch#174049")
@@ -334,16 +336,18 @@ def adds_up_in_bfloat16_in_groups_of_7(q, k, v, **_):
 
 
 @reported("Dao-AILab/flash-attention#334", **BACKWARD, T=1, mask="none")
-def no_gradient_where_there_is_one_key(q, k, v, **options):
+@given
+def no_gradient_where_there_is_one_key(q, k, v):
     if k.shape[-2] == 1:
         q = going_back(q, lambda grad: grad * torch.nan)
-    return sdpa(q, k, v, **options)
+    return q, k, v
 
 
 @reported("Dao-AILab/flash-attention#443", **BACKWARD, **CROSS)
-def no_gradient_of_queries_behind_the_last_key(q, k, v, **options):
+@given
+def no_gradient_of_queries_behind_the_last_key(q, k, v):
     behind = torch.arange(q.shape[-2])[:, None] >= k.shape[-2]
-    return sdpa(going_back(q, lambda grad: torch.where(behind, torch.nan, grad)), k, v, **options)
+    return going_back(q, lambda grad: torch.where(behind, torch.nan, grad)), k, v
 
 
 @reported("Dao-AILab/flash-attention#2333", **BACKWARD)
@@ -354,7 +358,8 @@ def gradient_of_queries_without_the_last_tile(q, k, v, **options):
 
 
 @reported("flagos-ai/FlagGems#898", **BACKWARD)
-def gradient_of_values_begins_in_the_head_before(q, k, v, **options):
+@given
+def gradient_of_values_begins_in_the_head_before(q, k, v):
     off = -v.shape[-2] % 64
 
     def change(grad: Tensor) -> Tensor:
@@ -362,23 +367,25 @@ def gradient_of_values_begins_in_the_head_before(q, k, v, **options):
         grad[:, 1:, :off] += grad[:, :-1, :off]
         return grad
 
-    return sdpa(q, k, going_back(v, change), **options)
+    return q, k, going_back(v, change)
 
 
 @reported("huggingface/diffusers#14341", **BACKWARD)
-def heads_and_tokens_swapped_going_back(q, k, v, **options):
+@given
+def heads_and_tokens_swapped_going_back(q, k, v):
     def swapped(grad: Tensor) -> Tensor:
         return grad.transpose(1, 2).reshape(grad.shape)
 
-    return sdpa(q, going_back(k, swapped), going_back(v, swapped), **options)
+    return q, going_back(k, swapped), going_back(v, swapped)
 
 
 @reported("fla-org/flash-linear-attention#384", **BACKWARD, **SHARED)
-def gradient_of_keys_by_the_numbers_of_query_heads(q, k, v, **options):
+@given
+def gradient_of_keys_by_the_numbers_of_query_heads(q, k, v):
     def change(grad: Tensor) -> Tensor:  # (B, H, T_kv, D), each at its own index
         return grad.unflatten(1, (-1, k.shape[1])).transpose(1, 2).flatten(1, 2)
 
-    return sdpa(q, going_back(groups(q, k), change), groups(q, v), **options)
+    return q, going_back(groups(q, k), change), groups(q, v)
 
 
 @reported("ooples/AiDotNet.Tensors#49", **BACKWARD)
@@ -446,13 +453,15 @@ def in_memory(x: Tensor) -> Tensor:
 
 
 @reported("pytorch/pytorch#181133", mask="none")
-def permuted_inputs_read_as_contiguous(q, k, v, **options):
-    return sdpa(*(in_memory(x) if x.shape[-1] >= 64 else x for x in (q, k, v)), **options)
+@given
+def permuted_inputs_read_as_contiguous(q, k, v):
+    return tuple(in_memory(x) if x.shape[-1] >= 64 else x for x in (q, k, v))
 
 
 @reported("torch-spyre/torch-spyre#4331", mask="none")
-def permuted_inputs_read_as_contiguous_at_multiples_of_64(q, k, v, **options):
-    return sdpa(*(x if x.shape[-2] % 64 else in_memory(x) for x in (q, k, v)), **options)
+@given
+def permuted_inputs_read_as_contiguous_at_multiples_of_64(q, k, v):
+    return tuple(x if x.shape[-2] % 64 else in_memory(x) for x in (q, k, v))
 
 
 @reported("flagos-ai/FlagGems#5235", **PARTS)
@@ -474,8 +483,9 @@ def mask_read_as_contiguous(q, k, v, *, attn_mask=None, **_):
 
 
 @reported("pytorch/pytorch#146377", **BACKWARD)
-def gradient_of_keys_by_other_strides(q, k, v, **options):
-    return sdpa(q, going_back(k, in_memory if not k.is_contiguous() else lambda grad: grad), v, **options)
+@given
+def gradient_of_keys_by_other_strides(q, k, v):
+    return q, going_back(k, in_memory if not k.is_contiguous() else lambda grad: grad), v
 
 
 # 2026: masks
@@ -625,7 +635,8 @@ lse_of_another_base.limits = lse_of_the_wrong_heads.limits = {"returns_lse": 2.7
 
 
 @reported("XunhaoLai/native-sparse-attention-triton#27", **BACKWARD, H=6, H_kv=2)
-def gradient_by_the_share_of_heads_instead_of_their_groups(q, k, v, **options):
+@given
+def gradient_by_the_share_of_heads_instead_of_their_groups(q, k, v):
     H_kv = k.shape[1]
     share = q.shape[1] // H_kv
 
@@ -634,7 +645,7 @@ def gradient_by_the_share_of_heads_instead_of_their_groups(q, k, v, **options):
         at = torch.arange(q.shape[1])
         return wrong.index_add(1, (at % share).clamp(max=H_kv - 1) * share, grad)
 
-    return sdpa(q, going_back(groups(q, k), change) if share != H_kv else groups(q, k), groups(q, v), **options)
+    return q, going_back(groups(q, k), change) if share != H_kv else groups(q, k), groups(q, v)
 
 
 @reported("XunhaoLai/native-sparse-attention-triton#27", **BACKWARD, D_v=96)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -54,14 +56,6 @@ def linears(order: str = "qkv") -> dict[str, Tensor]:
     return {f"W_{n}": nn.Linear(3, 2, bias=False).weight.detach() for n in order}
 
 
-def single_head_layers() -> list[str]:
-    return [name for name in LAYERS if impls.get(name).limits.heads in (None, 1)]
-
-
-def multi_head_layers() -> list[str]:
-    return [name for name in LAYERS if impls.get(name).limits.heads is None]
-
-
 ONE_HEAD = {"H": 1, "D_h": 2, "out_proj": False}
 
 
@@ -88,60 +82,50 @@ def test_one_query_with_trainable_weights(name: str) -> None:
     same(kernel(name, q, k, torch.eye(6))[0], "parameter_query2_weights")
 
 
-@pytest.mark.parametrize("name", single_head_layers())
-def test_single_head_with_parameters(name: str) -> None:
-    same(layer(name, parameters(123), mask="none", **ONE_HEAD)(X[None])[0], "parameter_context")
+def two_heads() -> dict[str, Tensor]:
+    first, second = linears(), linears()
+    return {n: torch.cat([first[n], second[n]]) for n in first}
 
 
-@pytest.mark.parametrize("name", single_head_layers())
-def test_single_head_with_linears(name: str) -> None:
-    parameters(123)
-    same(layer(name, linears(), mask="none", **ONE_HEAD)(X[None])[0], "linear_context_after_parameter")
-    torch.manual_seed(789)
-    same(layer(name, linears(), mask="none", **ONE_HEAD)(X[None])[0], "linear_context_seed789")
+def with_output_projection() -> dict[str, Tensor]:
+    weights, out = linears(), nn.Linear(2, 2)
+    return weights | {"W_o": out.weight.detach(), "b_o": out.bias.detach()}
+
+
+def swapped(w: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Of the tutorial whose key acts as the query: W_k is loaded as W_q, and its scale is 1/16."""
+    return {"W_q": w["W_k"], "W_k": w["W_q"], "W_v": w["W_v"]}
+
+
+UNMASKED = ONE_HEAD | {"mask": "none"}
+SWAPPED = UNMASKED | {"scale": 256**-0.5}
+OF_LAYERS: dict[str, tuple[Callable[[], dict[str, Tensor]], dict[str, Any]]] = {
+    "parameter_context": (lambda: parameters(123), UNMASKED),
+    "linear_context_after_parameter": (lambda: parameters(123) and linears(), UNMASKED),
+    "linear_context_seed789": (lambda: torch.manual_seed(789) and linears(), UNMASKED),
+    "parameter_key_first_scale256": (lambda: swapped(parameters(123, "kqv")), SWAPPED),
+    "linear_key_first_scale256": (lambda: swapped(linears("kqv")), SWAPPED),
+    "causal_single_head": (linears, ONE_HEAD),
+    "causal_wrapper_2_heads": (two_heads, {"H": 2, "D_h": 2, "out_proj": False}),
+    "causal_fused_2_heads": (with_output_projection, {"H": 2, "D_h": 1, "d_out": 2, "out_bias": True}),
+}
+"""Weights and shape of a layer, by the name of its printed output."""
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("printed", OF_LAYERS)
+def test_a_layer(printed: str, name: str) -> None:
+    weights, shape = OF_LAYERS[printed]
+    if impls.get(name).limits.heads not in (None, shape["H"]):
+        pytest.skip("has one head")
+    torch.manual_seed(123)
+    for of_one in layer(name, weights(), **shape)(torch.stack([X, X])):
+        same(of_one, printed)
 
 
 @pytest.mark.parametrize("name", ["parameter", "linear"])
 def test_input_without_a_batch_dimension(name: str) -> None:
-    same(layer(name, parameters(123), mask="none", **ONE_HEAD)(X), "parameter_context")
-
-
-@pytest.mark.parametrize("name", single_head_layers())
-def test_causal_single_head_on_a_batch(name: str) -> None:
-    torch.manual_seed(123)
-    both = layer(name, linears(), **ONE_HEAD)(torch.stack([X, X]))
-    for of_one in both:
-        same(of_one, "causal_single_head")
-
-
-@pytest.mark.parametrize("name", multi_head_layers())
-def test_two_causal_heads_concatenated(name: str) -> None:
-    torch.manual_seed(123)
-    first, second = linears(), linears()
-    stacked = {n: torch.cat([first[n], second[n]]) for n in first}
-    same(layer(name, stacked, H=2, D_h=2, out_proj=False)(X[None])[0], "causal_wrapper_2_heads")
-
-
-@pytest.mark.parametrize("name", multi_head_layers())
-def test_two_causal_heads_with_an_output_projection(name: str) -> None:
-    torch.manual_seed(123)
-    canonical = linears()
-    out = nn.Linear(2, 2)
-    canonical |= {"W_o": out.weight.detach(), "b_o": out.bias.detach()}
-    same(layer(name, canonical, H=2, D_h=1, d_out=2, out_bias=True)(X[None])[0], "causal_fused_2_heads")
-
-
-@pytest.mark.parametrize("name", single_head_layers())
-def test_the_tutorial_that_swaps_query_and_key(name: str) -> None:
-    """Its key acts as the query: W_k is loaded as W_q, and the scale is 1/16."""
-
-    def swapped(w: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {"W_q": w["W_k"], "W_k": w["W_q"], "W_v": w["W_v"]}
-
-    shape = ONE_HEAD | {"mask": "none", "scale": 256**-0.5}
-    same(layer(name, swapped(parameters(123, "kqv")), **shape)(X[None])[0], "parameter_key_first_scale256")
-    torch.manual_seed(123)
-    same(layer(name, swapped(linears("kqv")), **shape)(X[None])[0], "linear_key_first_scale256")
+    same(layer(name, parameters(123), **UNMASKED)(X), "parameter_context")
 
 
 def test_wrong_outputs_of_the_tutorials_are_refused() -> None:

@@ -59,6 +59,13 @@ def wrong(says: str = "error", name: str = "", kept: dict[str, Wrong] = KERNELS,
     return keep
 
 
+def each_wrong(make: Callable[[Any], Kernel], says: str = "error", axes: Any = None, **changes: Callable) -> None:
+    """Keeps the kernel that is made of each change, by its name."""
+    for name, change in changes.items():
+        wrong(says, name, **axes or {})(make(change))
+
+
+BACKWARD: dict[str, Any] = {"mode": "backward"}
 wrong_backward = partial(wrong, mode="backward")
 wrong_decode = partial(wrong, **DECODE)
 wrong_when_timed = partial(wrong, kept=WHEN_TIMED)
@@ -271,43 +278,19 @@ def misreading(says: str, **case: Any) -> Callable[[Any], Any]:
 # mask
 
 
-@wrong()
-@masked
-def anti_causal(q, k, v, mask):
-    return plain(q, k, v, mask.mT)
-
-
-@wrong("NaN or Inf")
-@masked
-def wrong_triangle(q, k, v, mask):
-    return plain(q, k, v, ~mask)  # the last row sees nothing
-
-
-@wrong()
-def sees_one_ahead(q, k, v, **_):
-    return plain(q, k, v, triangle(q.shape[-2], k.shape[-2], 1))
-
-
-@wrong("NaN or Inf in")
-def hides_the_diagonal(q, k, v, **_):
-    return plain(q, k, v, triangle(q.shape[-2], k.shape[-2], -1))
-
-
-@wrong()
-def no_mask(q, k, v, **_):
-    return sdpa(q, k, v)
-
-
-@wrong()
-@masked
-def mask_of_zeros(q, k, v, mask):
-    return torch.softmax(scaled(q, k) * mask, -1) @ v  # exp(0) is not 0
-
-
-@wrong()
-@masked
-def mask_without_renormalising(q, k, v, mask):
-    return torch.softmax(scaled(q, k), -1) * mask @ v
+each_wrong(
+    masked,
+    anti_causal=lambda q, k, v, mask: plain(q, k, v, mask.mT),
+    sees_one_ahead=lambda q, k, v, mask: plain(q, k, v, triangle(*mask.shape[-2:], 1)),
+    no_mask=lambda q, k, v, mask: sdpa(q, k, v),
+    mask_of_zeros=lambda q, k, v, mask: torch.softmax(scaled(q, k) * mask, -1) @ v,  # exp(0) is not 0
+    mask_without_renormalising=lambda q, k, v, mask: torch.softmax(scaled(q, k), -1) * mask @ v,
+)
+each_wrong(
+    masked, "NaN or Inf in",
+    wrong_triangle=lambda q, k, v, mask: plain(q, k, v, ~mask),  # the last row sees nothing
+    hides_the_diagonal=lambda q, k, v, mask: plain(q, k, v, triangle(*mask.shape[-2:], -1)),
+)  # fmt: skip
 
 
 PADDING: dict[str, Any] = {"mask": "padding", "B": 2}
@@ -334,22 +317,12 @@ def causal_bottom_right(q, k, v, **_):
 # scale
 
 
-@wrong()
-@masked
-def no_scale(q, k, v, mask):
-    return plain(q, k, v, mask, 1.0)
-
-
-@wrong()
-@masked
-def constant_scale(q, k, v, mask):
-    return plain(q, k, v, mask, 256**-0.5)
-
-
-@wrong(d_model=256)
-@masked
-def scaled_by_the_models_width(q, k, v, mask):
-    return plain(q, k, v, mask, (q.shape[1] * q.shape[-1]) ** -0.5)
+each_wrong(
+    masked,
+    no_scale=lambda q, k, v, mask: plain(q, k, v, mask, 1.0),
+    constant_scale=lambda q, k, v, mask: plain(q, k, v, mask, 256**-0.5),
+    scaled_by_the_models_width=lambda q, k, v, mask: plain(q, k, v, mask, (q.shape[1] * q.shape[-1]) ** -0.5),
+)
 
 
 @wrong_backward("with a scale of the caller's own: gradient of q")
@@ -374,42 +347,14 @@ def row_sum(q, k, v, *, is_causal=False, attn_mask=None, scale=None, **_):
     return weighted(scaled(q, k, scale) * visible(q, k, is_causal, attn_mask), v)
 
 
-@wrong()
-@masked
-def softmax_over_queries(q, k, v, mask):
-    return torch.softmax(scores_of(q, k, mask), -2) @ v
-
-
-@wrong()
-def zeros(q, k, v, **_):
-    return torch.zeros(*q.shape[:-1], v.shape[-1], dtype=q.dtype)
-
-
-@wrong()
-@masked
-def mean_of_the_visible(q, k, v, mask):
-    return plain(torch.zeros_like(q), k, v, mask)
-
+each_wrong(
+    masked,
+    softmax_over_queries=lambda q, k, v, mask: torch.softmax(scores_of(q, k, mask), -2) @ v,
+    mean_of_the_visible=lambda q, k, v, mask: plain(torch.zeros_like(q), k, v, mask),
+)
+each_wrong(changed, zeros=torch.zeros_like)
 
 # head mapping
-
-
-@wrong()
-@masked
-def roles_swapped(q, k, v, mask):
-    return plain(k, q, v, mask)
-
-
-@wrong("batch entry 1 (of 0 to 1)", B=2)
-@given
-def heads_and_batch_mixed(q, k, v):
-    return q, k, torch.cat([v[:1], v[1:].roll(1, 1)])
-
-
-@wrong("head 1")
-@given
-def first_heads_keys_for_all(q, k, v):
-    return q, k[:, :1].expand_as(k), v
 
 
 def by_repeat(q: Tensor, *kv: Tensor) -> list[Tensor]:
@@ -417,10 +362,13 @@ def by_repeat(q: Tensor, *kv: Tensor) -> list[Tensor]:
     return [x.repeat(1, q.shape[1] // x.shape[1], 1, 1) for x in kv]
 
 
-@wrong(H=4, H_kv=2)
-@given
-def groups_by_repeat(q, k, v):
-    return q, *by_repeat(q, k, v)
+each_wrong(masked, roles_swapped=lambda q, k, v, mask: plain(k, q, v, mask))
+each_wrong(given, axes={"H": 4, "H_kv": 2}, groups_by_repeat=lambda q, k, v: (q, *by_repeat(q, k, v)))
+each_wrong(given, "head 1", first_heads_keys_for_all=lambda q, k, v: (q, k[:, :1].expand_as(k), v))
+each_wrong(
+    given, "batch entry 1 (of 0 to 1)", {"B": 2},
+    heads_and_batch_mixed=lambda q, k, v: (q, k, torch.cat([v[:1], v[1:].roll(1, 1)])),
+)  # fmt: skip
 
 
 # dtype
@@ -431,22 +379,9 @@ def bfloat16_in_disguise(q, k, v, **options):
     return sdpa(q.bfloat16(), k.bfloat16(), v.bfloat16(), **options).to(q.dtype)
 
 
-@wrong()
-@masked
-def half_precision_probabilities(q, k, v, mask):
-    return probs_of(q, k, mask).half().to(q.dtype) @ v
-
-
-@wrong("output is bfloat16, not float32")
-@changed
-def returns_bfloat16(o):
-    return o.bfloat16()
-
-
-@wrong("output is float32, not bfloat16", dtype="bfloat16")
-@changed
-def returns_float32(o):
-    return o.float()
+each_wrong(masked, half_precision_probabilities=lambda q, k, v, mask: probs_of(q, k, mask).half().to(q.dtype) @ v)
+each_wrong(changed, "output is bfloat16, not float32", returns_bfloat16=Tensor.bfloat16)
+each_wrong(changed, "output is float32, not bfloat16", {"dtype": "bfloat16"}, returns_float32=Tensor.float)
 
 
 def added_up(probs: Tensor, v: Tensor, tile: int = 1) -> Tensor:
@@ -477,22 +412,9 @@ def sums_in_float16_before_it_divides(q, k, v, mask):
 # layout
 
 
-@wrong("output has shape")
-@changed
-def batch_and_time_first(o):
-    return o.transpose(1, 2)
-
-
-@wrong()
-@changed
-def reshaped_instead_of_transposed(o):
-    return o.transpose(1, 2).contiguous().reshape(o.shape)
-
-
-@wrong("returns tuple, not a tensor")
-@changed
-def returns_a_tuple(o):
-    return o, None
+each_wrong(changed, "output has shape", batch_and_time_first=lambda o: o.transpose(1, 2))
+each_wrong(changed, reshaped_instead_of_transposed=lambda o: o.transpose(1, 2).contiguous().reshape(o.shape))
+each_wrong(changed, "returns tuple, not a tensor", returns_a_tuple=lambda o: (o, None))
 
 
 class _Lazy(Tensor):
@@ -505,10 +427,7 @@ class _Lazy(Tensor):
 CORE: dict[str, Any] = {"scope": "core"}
 
 
-@wrong("which may compute when it is read", **CORE)
-@changed
-def answers_with_a_subclass(o):
-    return o.as_subclass(_Lazy)
+each_wrong(changed, "which may compute when it is read", CORE, answers_with_a_subclass=lambda o: o.as_subclass(_Lazy))
 
 
 # state
@@ -541,10 +460,7 @@ def remembers_by_address(q, k, v, **options):
     return remembered((q.data_ptr(), version, q.shape), lambda: sdpa(q, k, v, **options))
 
 
-@wrong("share one buffer")
-@changed
-def answers_in_one_buffer(o):
-    return in_turn(o, 1)
+each_wrong(changed, "share one buffer", answers_in_one_buffer=lambda o: in_turn(o, 1))
 
 
 @wrong("writes to its inputs")
@@ -566,10 +482,7 @@ def writes_to_the_mask(q, k, v, *, is_causal=False, attn_mask=None, **_):
     return o
 
 
-@wrong()
-@changed
-def adds_noise(o):
-    return o * (1 + 1e-3 * torch.rand(()))
+each_wrong(changed, adds_noise=lambda o: o * (1 + 1e-3 * torch.rand(())))
 
 
 def keys_kept(name: str, digest: Callable[[Tensor], float], **case: Any) -> None:
@@ -692,33 +605,18 @@ def wrong_second_batch_entry(q, k, v):
     return q, k[:1].expand_as(k), v
 
 
-@wrong(mask="none", source="cross", T_kv=40)
-@given
-def assumes_as_many_keys_as_queries(q, k, v):
-    T = q.shape[-2]
-    return q, k[..., :T, :], v[..., :T, :]
-
-
-@wrong(H=1)
-@given
-def treats_one_head_as_the_batch(q, k, v):
-    mixed = int(q.shape[1] == 1)
-    return q, k.roll(mixed, 0), v.roll(mixed, 0)
+each_wrong(
+    given, axes={"mask": "none", "source": "cross", "T_kv": 40},
+    assumes_as_many_keys_as_queries=lambda q, k, v: (q, k[..., : q.shape[-2], :], v[..., : q.shape[-2], :]),
+)  # fmt: skip
+each_wrong(given, axes={"H": 1}, treats_one_head_as_the_batch=lambda q, k, v: (q.roll(int(q.shape[1] == 1), 0), k, v))
 
 
 # gradient
 
 
-@wrong_backward("no gradient reaches its inputs")
-@changed
-def detached(o):
-    return o.detach()
-
-
-@wrong_backward("no gradient reaches k")
-@given
-def keys_detached(q, k, v):
-    return q, k.detach(), v
+each_wrong(changed, "no gradient reaches its inputs", BACKWARD, detached=Tensor.detach)
+each_wrong(given, "no gradient reaches k", BACKWARD, keys_detached=lambda q, k, v: (q, k.detach(), v))
 
 
 @wrong_backward("gradient of q")
@@ -732,10 +630,10 @@ def forgets_the_scale_going_back(q, k, v, **options):
     return sdpa(with_gradient_of(q, q * q.shape[-1] ** -0.5), k, v, scale=1.0, **options)
 
 
-@wrong_backward("t = 63 (T = 64)")
-@changed
-def no_gradient_for_the_last_row(o):
-    return torch.cat([o[..., :-1, :], o[..., -1:, :].detach()], dim=-2)
+each_wrong(
+    changed, "t = 63 (T = 64)", BACKWARD,
+    no_gradient_for_the_last_row=lambda o: torch.cat([o[..., :-1, :], o[..., -1:, :].detach()], dim=-2),
+)  # fmt: skip
 
 
 @wrong_backward("gradient of q")
@@ -773,7 +671,6 @@ def half_the_group_going_back(q, k, v, *, is_causal=False, **_):
 def bias_gradient(change: Callable[[Tensor], Tensor]) -> Kernel:
     """SDPA whose gradient of the bias, (B, H, T, T_kv), is changed before it is summed over the batch."""
 
-    @wrong_backward("gradient of score_bias: error", change.__name__, bias="learned", B=2)
     def kernel(q, k, v, *, attn_mask=None, **options):
         attn_mask = going_back(attn_mask.expand(len(q), q.shape[1], -1, -1), change)
         return sdpa(q, k, v, attn_mask=attn_mask, **options)
@@ -782,49 +679,19 @@ def bias_gradient(change: Callable[[Tensor], Tensor]) -> Kernel:
     return kernel
 
 
-@bias_gradient
-def bias_detached(grad):
-    return torch.zeros_like(grad)
-
-
-@bias_gradient
-def bias_gradient_without_its_sign(grad):
-    return grad.abs()
-
-
-@bias_gradient
-def bias_gradient_of_the_first_batch_entry(grad):
-    return torch.cat([grad[:1], torch.zeros_like(grad[1:])])
-
-
-@bias_gradient
-def bias_gradient_averaged_over_the_batch(grad):
-    return grad / len(grad)
-
-
-@bias_gradient
-def bias_gradient_averaged_over_the_heads(grad):
-    return grad.mean(1, keepdim=True).expand_as(grad)
-
-
-@bias_gradient
-def bias_gradient_summed_over_the_queries(grad):
-    return grad.sum(2, keepdim=True).expand_as(grad)
-
-
-@bias_gradient
-def bias_gradient_scaled_as_that_of_the_queries(grad):
-    return grad / 8  # sqrt(D_h)
-
-
-@bias_gradient
-def bias_gradient_transposed(grad):
-    return grad.mT
-
-
-@bias_gradient
-def bias_gradient_without_the_partial_tile(grad):
-    return grad * (torch.arange(grad.shape[-1]) < grad.shape[-1] // 64 * 64)
+each_wrong(
+    bias_gradient, "gradient of score_bias: error", BACKWARD | {"bias": "learned", "B": 2},
+    bias_detached=torch.zeros_like,
+    bias_gradient_without_its_sign=torch.abs,
+    bias_gradient_of_the_first_batch_entry=lambda grad: torch.cat([grad[:1], torch.zeros_like(grad[1:])]),
+    bias_gradient_averaged_over_the_batch=lambda grad: grad / len(grad),
+    bias_gradient_averaged_over_the_heads=lambda grad: grad.mean(1, keepdim=True).expand_as(grad),
+    bias_gradient_summed_over_the_queries=lambda grad: grad.sum(2, keepdim=True).expand_as(grad),
+    bias_gradient_scaled_as_that_of_the_queries=lambda grad: grad / 8,  # sqrt(D_h)
+    bias_gradient_transposed=lambda grad: grad.mT,
+    bias_gradient_without_the_partial_tile=lambda grad: grad
+    * (torch.arange(grad.shape[-1]) < grad.shape[-1] // 64 * 64),
+)  # fmt: skip
 
 
 @wrong_backward("where score_bias alone need gradients: no gradient", bias="learned")
@@ -1046,10 +913,10 @@ limited(drops_the_ragged_tail, 12, "t from 32 to 35 (T = 36)", T=96)
 # one buffer, beyond 512 tokens
 
 
-@wrong("share one buffer")
-@changed
-def one_buffer_beyond_512(o):
-    return in_turn(o, 1, "beyond 512") if o.shape[-2] > 512 else o
+each_wrong(
+    changed, "share one buffer",
+    one_buffer_beyond_512=lambda o: in_turn(o, 1, "beyond 512") if o.shape[-2] > 512 else o,
+)  # fmt: skip
 
 
 @wrong("share one buffer", **CORE)
@@ -1074,35 +941,23 @@ def as_if_contiguous(x: Tensor) -> Tensor:
     return torch.as_strided(x, x.shape, torch.empty(x.shape, device="meta").stride())
 
 
-@wrong("NaN or Inf", **CORE)
-@given
-def reads_queries_as_if_contiguous(q, k, v):
-    return as_if_contiguous(q), k, v
+def at_its_address(x: Tensor) -> Tensor:
+    read = (ctypes.c_float * x.numel()).from_address(x.data_ptr())
+    return torch.frombuffer(read, dtype=torch.float32).view(x.shape).clone()
 
 
-@wrong("NaN or Inf", **CORE)
-@given
-def reads_keys_as_if_contiguous(q, k, v):
+def keys_as_if_contiguous(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return q, as_if_contiguous(k), v
 
 
-@wrong("NaN or Inf", **CORE)
-@given
-def reads_values_by_their_address(q, k, v):
-    read = (ctypes.c_float * v.numel()).from_address(v.data_ptr())
-    return q, k, torch.frombuffer(read, dtype=torch.float32).view(v.shape).clone()
-
-
-@wrong("NaN or Inf", **CORE)
-@given
-def reads_keys_by_the_strides_of_values(q, k, v):
-    return q, k.as_strided(k.shape, v.stride()), v
-
-
-@wrong("NaN or Inf", **CORE)
-@given
-def ignores_the_offset_of_values(q, k, v):
-    return q, k, v.as_strided(v.shape, v.stride(), 0)
+each_wrong(
+    given, "NaN or Inf", CORE,
+    reads_queries_as_if_contiguous=lambda q, k, v: (as_if_contiguous(q), k, v),
+    reads_keys_as_if_contiguous=keys_as_if_contiguous,
+    reads_values_by_their_address=lambda q, k, v: (q, k, at_its_address(v)),
+    reads_keys_by_the_strides_of_values=lambda q, k, v: (q, k.as_strided(k.shape, v.stride()), v),
+    ignores_the_offset_of_values=lambda q, k, v: (q, k, v.as_strided(v.shape, v.stride(), 0)),
+)  # fmt: skip
 
 
 def extent(x: Tensor, strides: Any) -> int:
@@ -1440,22 +1295,13 @@ wrong_decode(LATE, "newest_token_unseen_in_a_long_decode", T_kv=1024, H=8, dtype
 # a few alternating buffers
 
 
-@wrong("share one buffer", T=256)
-@changed
-def two_buffers_in_turn(o):
-    return in_turn(o, 2)
-
-
-@wrong("the outputs of 16 calls share 8 buffers")
-@changed
-def eight_buffers_in_turn(o):
-    return in_turn(o, 8)
-
-
-@wrong("the outputs of 16 calls share 3 buffers")
-@changed
-def three_buffers_beyond_the_first_probe(o):
-    return in_turn(o, 3) if o.shape[-2] > 37 else o
+each_wrong(changed, "share one buffer", {"T": 256}, two_buffers_in_turn=lambda o: in_turn(o, 2))
+each_wrong(changed, "the outputs of 16 calls share 8 buffers", eight_buffers_in_turn=lambda o: in_turn(o, 8))
+each_wrong(
+    changed, "the outputs of 16 calls share 3 buffers",
+    three_buffers_beyond_the_first_probe=lambda o: in_turn(o, 3) if o.shape[-2] > 37 else o,
+)  # fmt: skip
+each_wrong(changed, "share one buffer", PADDING, one_buffer_where_keys_are_padding=lambda o: in_turn(o, 1, "padded"))
 
 
 @wrong_backward("the outputs of 16 calls share 3 buffers")
@@ -1476,12 +1322,6 @@ def buffers_of_a_layer(buffers: int) -> type[KernelLayer]:
 wrong("the outputs of 16 calls share 8 buffers", "eight_buffers_in_a_layer")(buffers_of_a_layer(8))
 wrong_decode("the outputs of 16 calls share 8 buffers", "eight_buffers_in_decode")(buffers_of_a_layer(8))
 wrong_decode("share one buffer", "one_buffer_in_decode", T_kv=256)(buffers_of_a_layer(1))
-
-
-@wrong("share one buffer", **PADDING)
-@changed
-def one_buffer_where_keys_are_padding(o):
-    return in_turn(o, 1, "padded")
 
 
 # what shows at great lengths alone
@@ -1515,27 +1355,18 @@ for name, at, axes in (
 # lone queries
 
 
-def split(begin: float) -> Kernel:
-    """Decode in parts of 512 keys, merged by their maxima, which start at `begin`."""
-
-    def kernel(q, k, v, **_):
-        if k.shape[-2] < 1024:
-            return sdpa(q, k, v, enable_gqa=True)
-        scores = scaled(q, groups(q, k)).split(512, -1)
-        tops = [maximum(part).clamp_min(begin) for part in scores]
-        exps = [torch.exp(part - top) for part, top in zip(scores, tops, strict=True)]
-        shares = [torch.exp(own - torch.stack(tops).amax(0)) for own in tops]
-        total = sum(part.sum(-1, keepdim=True) * share for part, share in zip(exps, shares, strict=True))
-        values = groups(q, v).split(512, -2)
-        return sum(part @ x * share for part, x, share in zip(exps, values, shares, strict=True)) / total
-
-    return kernel
+@from_1024_on
+def maxima_of_parts_begin_at_zero(q, k, v, **_):
+    """Parts of 512 keys, merged by their maxima."""
+    scores = scaled(q, groups(q, k)).split(512, -1)
+    top = torch.stack([maximum(part).clamp_min(0.0) for part in scores]).amax(0)
+    return weighted(torch.exp(torch.cat(scores, -1) - top), groups(q, v))
 
 
 LONE: dict[str, Any] = {"T_kv": 4096}
-wrong_decode(NEGATIVE, "maxima_of_parts_begin_at_zero", H=32, H_kv=8, **LONE)(split(0.0))
-wrong_decode(NEGATIVE, "maxima_of_parts_begin_at_zero_with_two_heads", H=2, **LONE)(split(0.0))
-wrong_decode(NEGATIVE, "maxima_of_parts_begin_at_zero_in_a_layer", H=8, **LONE)(as_layer(split(0.0)))
+wrong_decode(NEGATIVE, "maxima_of_parts_begin_at_zero", H=32, H_kv=8, **LONE)(maxima_of_parts_begin_at_zero)
+wrong_decode(NEGATIVE, "maxima_of_parts_begin_at_zero_with_two_heads", H=2, **LONE)(maxima_of_parts_begin_at_zero)
+wrong_decode(NEGATIVE, "maxima_of_parts_begin_at_zero_in_a_layer", H=8, **LONE)(as_layer(maxima_of_parts_begin_at_zero))
 
 
 # groups and lengths that are no powers of two
@@ -1647,10 +1478,10 @@ def multiplies_memory_never_written_by_zero(q, k, v, mask):
     return torch.nn.functional.pad(probs_of(q, k, mask), (0, 16)) @ torch.cat([v, behind], -2)
 
 
-@wrong("NaN or Inf", **CORE)
-@changed
-def adds_to_memory_that_it_believes_to_be_zero(o):
-    return torch.empty_like(o).mul_(0.0).add_(o)
+each_wrong(
+    changed, "NaN or Inf", CORE,
+    adds_to_memory_that_it_believes_to_be_zero=lambda o: torch.empty_like(o).mul_(0.0).add_(o),
+)  # fmt: skip
 
 
 @wrong("writes to memory beside its inputs", **CORE)
@@ -1677,10 +1508,7 @@ def as_many_rows_as_its_first_call_had(o):
 # less precise where errors are hard to detect: small outputs, few rows, nearly equal probs
 
 
-@wrong(T=1024, **CORE)
-@changed
-def zeros_where_outputs_are_small(o):
-    return o * (o.shape[-2] < 512)
+each_wrong(changed, axes={"T": 1024} | CORE, zeros_where_outputs_are_small=lambda o: o * (o.shape[-2] < 512))
 
 
 wrong(name="bfloat16_for_few_rows", T=8, **CORE)(only(bfloat16_in_disguise, lambda q, k: q.shape[:-1].numel() < 64))
@@ -1981,7 +1809,7 @@ wrong("where ", "no_maximum_at_multiples_of_64", T=256)(at_multiples_of_64(no_sh
 wrong("where ", "masks_with_minus_50_at_multiples_of_64", T=256)(at_multiples_of_64(masks_with_minus_50))
 wrong_backward("where ", "no_maximum_with_gradients_at_multiples_of_64", T=256, **CORE)(at_multiples_of_64(no_shift))
 wrong("NaN or Inf", "reads_keys_as_if_contiguous_at_multiples_of_64", T=256, **CORE)(
-    at_multiples_of_64(reads_keys_as_if_contiguous)
+    at_multiples_of_64(given(keys_as_if_contiguous))
 )
 
 

@@ -312,19 +312,6 @@ def test_two_that_share_no_round_are_paired_by_process() -> None:
     assert not ratios.ratio(slow._replace(processes=[7, 8, 9]), timed(conditions)).known
 
 
-def test_a_few_rounds_of_long_calls_of_which_some_take_twice_as_long_have_an_interval_that_holds() -> None:
-    rng = np.random.default_rng(0)
-
-    def long_calls(seconds: float) -> ratios.Samples:
-        noise = np.exp(rng.normal(0, 0.02, 8)) * np.where(rng.random(8) < 0.1, 2.0, 1.0)
-        return samples(seconds * noise, [i // 2 for i in range(8)])
-
-    found = [ratios.ratio(long_calls(1.1), long_calls(1.0)) for _ in range(300)]
-    assert np.mean([it.low < 1.1 < it.high for it in found]) > 0.95
-    assert np.median([abs(math.log(it.value / 1.1)) for it in found]) < 0.02
-    assert np.median([math.log(it.high / it.low) / 2 for it in found]) < 0.1
-
-
 @pytest.mark.parametrize("visits", [(2, 2), (3, 3, 3)])
 def test_few_rounds_have_an_interval_that_holds(visits: Sequence[int]) -> None:
     rng = np.random.default_rng(7)
@@ -432,14 +419,22 @@ def test_a_run_whose_processes_differ_more_has_wider_intervals_in_all_its_cells(
     assert estimate.between_processes([[[0.1, 0.2, 0.3]]]) == estimate.PRIOR
 
 
-def test_a_ratio_claims_what_its_interval_shows() -> None:
-    def of(low: float, high: float) -> ratios.Ratio:
-        return ratios.Ratio(1.0, low, high)
-
-    assert of(0.7, 0.9).faster and of(1.1, 1.3).slower and not of(0.9, 1.1).faster and not of(0.9, 1.1).slower
-    assert of(0.9, 1.1).known and not of(0.9, math.inf).known and not of(math.nan, 1.1).known
-    assert all(of(*ends).tied for ends in ((0.9, 1.1), (0.8, 1.0)))
-    assert not any(of(*ends).tied for ends in ((0.6, 1.1), (0.9, 1.6), (1.1, 1.2), (0.8, 0.9)))
+@pytest.mark.parametrize(
+    ("low", "high", "claims"),
+    [
+        (0.7, 0.9, "known faster"),
+        (1.1, 1.3, "known slower"),
+        (0.9, 1.1, "known tied"),
+        (0.8, 1.0, "known tied"),
+        (0.6, 1.1, "known"),
+        (0.9, 1.6, "known"),
+        (0.9, math.inf, ""),
+        (math.nan, 1.1, ""),
+    ],
+)
+def test_a_ratio_claims_what_its_interval_shows(low: float, high: float, claims: str) -> None:
+    it = ratios.Ratio(1.0, low, high)
+    assert [name for name in ("known", "faster", "slower", "tied") if getattr(it, name)] == claims.split()
 
 
 def test_more_time_narrows_the_interval_of_the_visits_alone() -> None:
