@@ -171,9 +171,9 @@ def _ratio(of: Samples, over: Samples, logs: ByProcess, among: int = 2, between:
     return Ratio(value, low, high)
 
 
-def compared(cases: Mapping[str, Mapping[str, Samples]]) -> dict[str, Ratios]:
-    """Return the ratios of all cases of a run, in the order of medians. The variance between its processes is estimated
-    from all pairs.
+def compared(cases: Mapping[str, Mapping[str, Samples]]) -> tuple[dict[str, Ratios], Variance]:
+    """Return the ratios of all cases of a run, in the order of medians, and the variance between its processes, as
+    estimated from all pairs.
 
     An interval is extended to 1 if the medians have the opposite order.
     """
@@ -190,7 +190,7 @@ def compared(cases: Mapping[str, Mapping[str, Samples]]) -> dict[str, Ratios]:
         if it.value > 1:  # the medians have the opposite order
             it = it._replace(low=min(it.low, 1.0))
         found[case][a][b], found[case][b][a] = it, it.inverse
-    return found
+    return found, between
 
 
 def ranks(names: Collection[str], over: Ratios) -> dict[str, tuple[int, int]]:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
-from stats import conditions, shares
+from stats import conditions, estimate, shares
 from stats.estimate import grouped
 from stats.ratios import FASTEST, NOT_RESOLVED
 
@@ -72,12 +72,12 @@ def own(grid: Grid, wrong: frozenset[str]) -> Iterator[str]:
 
 
 def trust(run: Run, grid: Grid) -> list[str]:
-    """Assess confidence from the intervals of the second fastest, the number of processes, and disturbances."""
+    """Assess confidence from the median interval, the number of processes, and disturbances."""
     marks = [mark for case in grid.cases for mark in case.ranked]
     fewest = min((int(it.row["processes"]) for it in marks), default=0)
-    known = [it.high / it.low for case in grid.judged for it in case.ranked[1:2] if it.low > 0]
+    known = [it.high / it.low for case in grid.judged for it in case.ranked[1:] if it.low > 0]
     wide = median(known or [math.inf])
-    how = NOT_RESOLVED if shares.too_wide(1, wide) else f"known to ± {shares.percent(wide**0.5 - 1)} (95 %)"
+    how = NOT_RESOLVED if shares.too_wide(1, wide) else f"known to ± {shares.percent(wide**0.5 - 1)} (95 %; median)"
     reasons = [
         f"ratios are {how}" if known else "no ratio has an interval",
         "one process a cell" if fewest < 2 else f"{fewest} processes a cell",
@@ -116,7 +116,13 @@ def _use(name: str, grid: Grid, best: Sequence[Case], baseline: str) -> str:
     where += " with several implementations" * (count < len(grid.cases))
     both = [it for it in cases if it.mark(name).counts and it.mark(baseline).counts]
     both = [it for it in both if _is_step(it)] or both  # cores alone predict them
-    why = f"{_how(name, best)} in {where}", _speed_up(name, both, baseline), _memory(name, both, baseline)
+    first = min(_tied(best), key=lambda it: mean_slowdown(it, best), default=name)  # why it is not named
+    why = (
+        f"{_how(name, best)} in {where}",
+        first != baseline and _memory(name, best, first, f" than {first}"),
+        _speed_up(name, both, baseline),
+        _memory(name, both, baseline),
+    )
     return f"Use {name}: {', '.join(filter(None, why))}."
 
 
@@ -148,13 +154,13 @@ def _speed_up(name: str, cases: Sequence[Case], baseline: str) -> str:
     return f"{upto}{slowdown(most.value)}× faster than {baseline} ({units.interval(most.low, most.high)})"
 
 
-def _memory(name: str, cases: Sequence[Case], baseline: str) -> str:
-    """Return its memory relative to the baseline implementation's, where that needs most; '' if it is about the same."""
-    peaks = ((_peak(case, baseline), _peak(case, name)) for case in cases)
+def _memory(name: str, cases: Sequence[Case], beside: str, than: str = "") -> str:
+    """Return its memory relative to another one's, where that needs most; '' if it is about the same."""
+    peaks = ((_peak(case, beside), _peak(case, name)) for case in cases)
     other, own = max((it for it in peaks if 0 < min(it) <= max(it) < math.inf), default=(1.0, 1.0))
     times = max(other / own, own / other)
     largest = " in the largest case" * (len(cases) > 1)
-    return f"{slowdown(times)}× {'less' if own < other else 'more'} memory{largest}" if times >= LEANER else ""
+    return f"{slowdown(times)}× {'less' if own < other else 'more'} memory{than}{largest}" if times >= LEANER else ""
 
 
 def _along(cases: Sequence[Case], axis: str) -> list[str]:
@@ -188,14 +194,30 @@ def page_faults(rows: Iterable[Row]) -> str:
 
     A run that keeps pages has `fresh_pages_s`, seconds with those settings; another one has `kept_pages_s`.
     """
-    usable = fr.trusted(rows)
-    calls = [(min(row["median"], row["kept_pages_s"]), max(row["median"], row["fresh_pages_s"]), row) for row in usable]
-    faulting = [it for it in calls if it[0] <= (1 - PART) * it[1]]
+    usable = [
+        {**row, "kept": min(row["median"], row["kept_pages_s"]), "fresh": max(row["median"], row["fresh_pages_s"])}
+        for row in fr.trusted(rows)
+    ]
+    faulting = [row for row in usable if row["kept"] <= (1 - PART) * row["fresh"]]
     if not faulting:
         return ""
-    kept, fresh, row = max(faulting, key=lambda it: it[1] - it[0])
-    return (
-        f"With glibc's own settings {row['impl']} takes {units.seconds(fresh)} at "
-        f"{words.place(row, always=fr.varying(usable))}, of which {shares.percent(1 - kept / fresh)} are page faults. "
-        f"With {KEEPING} it takes {units.seconds(kept)}."
+    most = max(faulting, key=lambda row: row["fresh"] - row["kept"])
+    kept, fresh = (units.seconds(most[way]) for way in ("kept", "fresh"))
+    text = (
+        f"With glibc's own settings {most['impl']} takes {fresh} at {words.place(most, always=fr.varying(usable))}, of which "
+        f"{shares.percent(1 - most['kept'] / most['fresh'])} are page faults. With {KEEPING} it takes {kept}"
     )
+    fastest = fr.ranked(row for row in usable if row["id"] == most["id"])[0]
+    if fastest["impl"] != most["impl"]:
+        own = fr.ratio(most, fastest).value  # as in the tables; that with the other settings follows from the medians
+        kept, fresh = (own * most[way] / most["median"] * fastest["median"] / fastest[way] for way in ("kept", "fresh"))
+        instead = f"is {slowdown(kept)}× instead of" if kept > 1 else "is gone: it was"
+        text += f", and {fastest['impl']}'s lead {instead} {slowdown(fresh)}×"
+    return f"{text}."
+
+
+def between_processes(rows: Sequence[Row]) -> str:
+    """Tell how far processes move a ratio, which its interval includes."""
+    usual = estimate.BETWEEN_PROCESSES
+    found, prior = map(shares.percent, (rows[0]["between_processes"] if rows else usual, usual))
+    return f"Intervals include the variation between processes: {found} (standard deviation; prior {prior})."

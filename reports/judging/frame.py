@@ -32,7 +32,7 @@ _NUMBERS = (
 )  # fmt: skip
 """Columns that hold numbers in every row, NaN if missing."""
 
-_OF_STATISTICS = ("samples", "over")
+_OF_STATISTICS = ("samples", "over", "between_processes")
 """Columns that no file has."""
 
 
@@ -42,6 +42,7 @@ def rows_of(run: Run) -> list[Row]:
     `samples`  its timed blocks, for pairing with those of other rows,
     `layer`    models whose layer its case is, as the run names them; None without one,
     `over`     ratios of its time to each implementation's of its case, by name (see `ratios.compared`),
+    `between_processes`  of the run: the standard deviation of log ratios between processes, in excess of their visits',
     `ratio`    ratio to the baseline implementation, with its interval `ratio_low`, `ratio_high`,
     `speedup`  1 / `ratio`,
     `spread`   interquartile range over median,
@@ -61,7 +62,7 @@ def rows_of(run: Run) -> list[Row]:
     rows = [_measured(row, run.machine.get("gpu")) for row in run.rows]
     cases = estimate.grouped((row["id"], row) for row in rows)
     samples = {case: {row["impl"]: row["samples"] for row in of} for case, of in cases.items()}
-    compared = ratios.compared(samples)
+    compared, between = ratios.compared(samples)
     for case, of in cases.items():
         _judge(of, compared[case], run.wrong, run.baseline_impl)
     masks = [axis for axis in axis_names() if KNOWN_AXES[axis].masks]
@@ -69,7 +70,7 @@ def rows_of(run: Run) -> list[Row]:
     unmasked = {cell: row for cell, row in cells if all(row[axis] in ("none", None) for axis in masks)}
     for cell, row in cells:
         row.update(zip(MASKED, _efficiency(row, unmasked.get(cell)), strict=True))
-        row[LAYER] = run.models.get(row["id"])
+        row |= {"between_processes": math.sqrt(between.value), LAYER: run.models.get(row["id"])}
     return [*rows]
 
 
@@ -117,6 +118,11 @@ def varying(rows: Sequence[Row]) -> list[str]:
 def trusted(rows: Iterable[Row]) -> list[Row]:
     """Return rows of implementations that passed every check."""
     return [row for row in rows if not row["wrong"]]
+
+
+def ranked(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows of a case sorted by median, those without a rank last."""
+    return sorted(rows, key=lambda row: (not row["standing"], row["median"]))
 
 
 def ratio(of: Row, over: Row) -> Ratio:

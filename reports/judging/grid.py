@@ -249,8 +249,7 @@ def _tooltip(found: Sequence[Mark], column: Column) -> str:
 
 
 def _case(axes: Sequence[str], part: Sequence[Row], gone: Sequence[Row]) -> Case:
-    # those without a rank last
-    first, rows = part[0], sorted(fr.trusted(part), key=lambda row: (not row["standing"], row["median"]))
+    first, rows = part[0], fr.ranked(fr.trusted(part))
     marks = sorted((_mark(row, rows[0]) for row in rows), key=lambda mark: mark.slowdown)
     doubtful = "in another case: its times are in doubt"
     marks += [Mark(row["impl"], WRONG, row=row, why=doubtful) for row in part if row["wrong"]]

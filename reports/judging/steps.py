@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from stats import estimate
@@ -81,6 +81,18 @@ def steps(every: Sequence[Row], baseline: str) -> list[Step]:
 def _core(row: Row, impl: str, window: Any) -> tuple[Any, ...]:
     """Return what identifies the core of a block with this window."""
     return impl, window, *setting(row, AROUND)
+
+
+def nearer(found: Iterable[Step]) -> str:
+    """Say whether hot or cold times predict a core's time in the model better; '' if no core was measured cold."""
+    off = [(abs(math.log(it.inside / it.hot)), abs(math.log(it.inside / it.cold))) for it in found if it.cold > 0]
+    if not off:
+        return ""
+    hot, cold = (f"{math.exp(median(logs)):.2f}" for logs in zip(*off, strict=True))
+    return (
+        f"A core's time in the model differs from its hot time by a factor of {hot}, from its cold time by {cold} (medians); "
+        f"cold is nearer in {sum(cold < hot for hot, cold in off)} of {len(off)}."
+    )
 
 
 def _step(row: Row, axes: list[str], base: Row | None, cores: list[Row], base_cores: list[Row]) -> Step:

@@ -15,7 +15,7 @@ from ..judging import frame as fr
 from ..judging import roofline
 from ..judging.frame import Row
 from ..judging.grid import BESIDE
-from ..judging.steps import Step, steps
+from ..judging.steps import Step, nearer, steps
 from ..reading import units, words
 from ..reading.axes import setting
 from ..reading.runs import Run
@@ -138,7 +138,7 @@ def _inside_and_alone(found: list[Step]) -> Table:
         (it.impl, it.place, units.seconds(it.hot), units.seconds(it.cold), units.seconds(it.inside))
         for it in found if it.hot == it.hot
     ]  # fmt: skip
-    note = "Hot: repeated calls on the same inputs; cold: without cached data."
+    note = f"Hot: repeated calls on the same inputs; cold: without cached data. {nearer(found)}"
     heads = ("implementation", "case", "alone, hot", "alone, cold", "in the model")
     return Table("Time of one core", heads, rows, note, by_case=True)
 

@@ -83,6 +83,7 @@ def html(this: Report, figures: Sequence[str] = ()) -> str:
         inside=more.of_steps(run, this.rows),
         more=more.tables_of(this),
         styles=this.palette,
+        between_processes=findings.between_processes(this.rows),
         skipped=tables.skipped_table(run.skipped),
         machine=dict(tables.flat(run.machine)),
         state=dict(tables.flat({**run.state, "commit": run.commit})),

@@ -153,7 +153,7 @@ def _ranked(runs: Sequence[Timed]) -> tuple[str, ...]:
         by_case: dict[str, dict[str, Samples]] = defaultdict(dict)
         for (impl, case), samples in run.samples.items():
             by_case[case][impl] = samples
-        found = ratios.compared(by_case)
+        found = ratios.compared(by_case)[0]
         by_run.append(
             {case: {(a, b): over[a][b] for a in over for b in over if a != b} for case, over in found.items()}
         )

@@ -53,7 +53,7 @@ def _widths(cases: dict[str, dict[str, Samples]], kept: set[int]) -> Widths:
         case: {impl: of for impl, it in impls.items() if {*(of := _only(it, kept)).processes} == kept}
         for case, impls in cases.items()
     }
-    found = ratios.compared({case: impls for case, impls in chosen.items() if len(impls) > 1})
+    found, _ = ratios.compared({case: impls for case, impls in chosen.items() if len(impls) > 1})
     return {
         (case, a, b): math.log(it.high / it.low) / 2
         for case, over in found.items() for a, of in over.items() for b, it in of.items() if it.known and a < b

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import synthetic_runs as synthetic
 
-from reports.judging import findings, frame
+from reports.judging import findings, frame, grid
 from reports.reading.runs import Run
 
 
@@ -36,7 +37,7 @@ def test_the_cost_of_page_faults_is_given_for_the_call_that_loses_most(as_run: A
     [told] = said(as_run(faulting(fused=352e-3, einsum=400e-3)))
     assert told == (
         "With glibc's own settings fused takes 705 ms at B=1 H=8 D_h=64 T=4096 fp32 causal, of which 50 % are page "
-        f"faults. With {findings.KEEPING} it takes 352 ms."
+        f"faults. With {findings.KEEPING} it takes 352 ms, and sdpa's lead is 4.2× instead of 8.4×."
     )
 
 
@@ -45,8 +46,34 @@ def test_a_run_with_kept_pages_reports_the_cost_of_page_faults(as_run: Any) -> N
     assert told.startswith(
         "With glibc's own settings fused takes 1.40 s at B=1 H=8 D_h=64 T=4096 fp32 causal, of which"
     )
-    assert told.endswith(" it takes 705 ms.")
+    assert told.endswith(" it takes 705 ms, and sdpa's lead is 8.4× instead of 17×.")
+
+
+def test_a_lead_caused_by_page_faults_alone_is_reported(as_run: Any) -> None:
+    assert "it takes 80.0 ms, and sdpa's lead is gone: it was 8.4×." in said(as_run(faulting(fused=80e-3)))[0]
+
+
+def test_the_lead_is_that_of_the_tables(interleaved_data: dict[str, Any], as_run: Any) -> None:
+    """Which pairs the calls of a round, and is not the ratio of the medians."""
+    for row in interleaved_data["benchmarks"]:
+        if row["extra_info"]["impl"] == "fused":
+            row["stats"]["median"] *= 1.4
+            row["extra_info"]["kept_pages_s"] = row["stats"]["median"] / 2
+    rows = frame.rows_of(as_run(interleaved_data))
+    [lead] = re.findall(r"lead .* (\S+×)\.$", findings.page_faults(rows))
+    made = grid.grid(rows)
+    assert lead in {f"{grid.slowdown(case.mark('fused').slowdown)}×" for case in made.cases}
 
 
 def test_calls_that_take_as_long_with_kept_pages_lose_nothing(as_run: Any) -> None:
     assert findings.page_faults(frame.rows_of(as_run(faulting(fused=690e-3, einsum=730e-3)))) == ""
+
+
+def test_page_faults_of_the_fastest_count_too(as_run: Any) -> None:
+    told = findings.page_faults(frame.rows_of(as_run(faulting(sdpa=42e-3, fused=630e-3))))
+    assert "of which 11 % are page faults" in told and "sdpa's lead is 15× instead of 8.4×" in told
+
+
+def test_the_variation_between_processes_is_printed() -> None:
+    for rows, shown in (([], "2 %"), ([{"between_processes": 0.031}], "3.1 %")):
+        assert findings.between_processes(rows).endswith(f": {shown} (standard deviation; prior 2 %).")

@@ -83,3 +83,5 @@ def test_the_tables_have_a_row_for_each_step(as_run: Any) -> None:
     assert tables[1].rows[0][6:8] == ("–", "–")  # a block has neither embedding nor head
     hot, cold, inside = tables[2].rows[0][2:]
     assert (hot, cold, inside) == ("2.00 ms", "3.00 ms", "2.00 ms")
+    assert "differs from its hot time by a factor of 1.00, from its cold time by 1.50" in tables[2].note
+    assert tables[2].note.endswith("cold is nearer in 0 of 2.")

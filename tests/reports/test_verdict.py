@@ -385,7 +385,7 @@ def test_no_rank_is_shown_against_the_order_of_the_medians_that_tables_print() -
     rounds = list(range(16))
     slow, visits = [1.0 + (i >= 8) + 0.001 * (i % 3) for i in rounds], [i // 2 for i in rounds]
     a, b = samples(slow, visits), samples([it * 0.9 for it in slow[8:]], visits[8:], rounds[8:])
-    over = ratios.compared({"case": {"a": a, "b": b}})["case"]
+    over = ratios.compared({"case": {"a": a, "b": b}})[0]["case"]
     assert ratios.ratio(b, a).faster and over["b"]["a"].high == 1 == over["a"]["b"].low
     assert ratios.ranks("ab", over) == {"a": (1, 2), "b": (1, 2)}
 
@@ -398,7 +398,7 @@ def test_one_more_process_with_the_same_scatter_narrows_every_interval() -> None
         cases = {
             "case": {"a": timed([[0.0] * 8] * K), "b": timed([[it + move for it in visits] for move in moves[:K]])}
         }
-        found = ratios.compared(cases)["case"]["b"]["a"]
+        found = ratios.compared(cases)[0]["case"]["b"]["a"]
         widths.append(found.high / found.low)
     assert widths == sorted(widths, reverse=True)
 
