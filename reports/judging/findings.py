@@ -119,7 +119,7 @@ def _use(name: str, grid: Grid, best: Sequence[Case], baseline: str) -> str:
     first = min(_tied(best), key=lambda it: mean_slowdown(it, best), default=name)  # why it is not named
     why = (
         f"{_how(name, best)} in {where}",
-        first != baseline and _memory(name, best, first, f" than {first}"),
+        _memory(name, best, first, f" than {first}") if first != baseline else "",
         _speed_up(name, both, baseline),
         _memory(name, both, baseline),
     )
