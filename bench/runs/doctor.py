@@ -60,28 +60,24 @@ def others() -> Iterator[Remark]:
     for _ in psutil.process_iter(["cpu_percent"]):
         pass  # the first reading only starts the count
     sleep(WATCH)
-    seen = [(it.info["cpu_percent"] or 0.0, it) for it in psutil.process_iter(["name", "cpu_percent"])]
-    shares = sorted(
-        ((share, it) for share, it in seen if share > BUSY and it.pid not in mine), key=lambda pair: -pair[0]
-    )
-    busy = [f"{it.info['name']} (pid {it.pid}) {share:.0f}% of a core" for share, it in shares]
+    seen = psutil.process_iter(["name", "cpu_percent"])
+    busy = [it for it in seen if (it.info["cpu_percent"] or 0.0) > BUSY and it.pid not in mine]
+    busy.sort(key=lambda it: -it.info["cpu_percent"])
+    named = [f"{it.info['name']} (pid {it.pid}) {it.info['cpu_percent']:.0f}% of a core" for it in busy[:5]]
     advice = "stop them, or measure when they are done" if busy else None
-    yield Remark("other load", ", ".join(busy[:5]) or "no other process computes", advice)
+    yield Remark("other load", ", ".join(named) or "no other process computes", advice)
 
 
-def pieces() -> list[float]:
-    """Return the seconds of repeated fixed work of about 0.2 ms on one core."""
+def evenness() -> Iterator[Remark]:
+    """Report disturbances that no counter shows, such as another guest or hyper-thread on the same core, by repeated
+    fixed work of about 0.2 ms.
+    """
     spent, end = [], perf_counter() + WATCH
     while (start := perf_counter()) < end:
         sum(i * i for i in range(4_000))
         spent.append(perf_counter() - start)
-    return spent
-
-
-def evenness() -> Iterator[Remark]:
-    """Report disturbances that no counter shows, such as another guest or hyper-thread on the same core."""
-    ordered = sorted(pieces())
-    middle, high = (ordered[len(ordered) * tenths // 10] / ordered[0] for tenths in (5, 9))
+    spent.sort()
+    middle, high = (spent[len(spent) * tenths // 10] / spent[0] for tenths in (5, 9))
     found = f"the same work takes {middle:.2f} times its shortest time (median; 90th percentile {high:.2f})"
     advice = "something shares the cores, and runs differ by as much; for small differences use `python -m bench ab`"
     yield Remark("evenness", found, advice if high > UNEVEN else None)

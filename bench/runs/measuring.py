@@ -142,7 +142,7 @@ class Measuring:
                     self._run.tell_of(cell, "checked")
                     if held:
                         pool.ready[cell.key] = Ready(reply["seconds"])
-                self._tell_left("checking", ", timing included")
+                self._tell_left("checking and timing")
 
     def _time(self) -> None:
         """Make all visits of these processes, spread over their lifetime."""
@@ -163,11 +163,11 @@ class Measuring:
                     if self._run.workload.due():
                         self._run.sample_machine(self._gpu_workloads(pool, self._cases[case][0]))
 
-    def _tell_left(self, part: str, more: str = "") -> None:
+    def _tell_left(self, part: str) -> None:
         """Print which part of the run is running, and the time left, unless that was printed lately."""
         if monotonic() - self._told > SILENT:
             self._told = monotonic()
-            self._run.tell(f"{part}, {clock_text(remaining(self._run))} left{more}")
+            self._run.tell(f"{part}, {clock_text(remaining(self._run))} left")
 
     def _gpu_workloads(self, pool: WorkerPool, cell: Cell) -> dict[str, float]:
         """Return the seconds of GPU workloads, timed by a cell's process; empty on a CPU or if the process is lost."""
