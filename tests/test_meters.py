@@ -60,31 +60,22 @@ def test_peak_is_the_same_every_time_and_counts_nothing_from_before() -> None:
 MIB = 1 << 20
 
 
-def private(call_back: Any) -> Any:
-    """A call that returns 1 MiB, while something else allocates outside torch."""
-
-    def call() -> torch.Tensor:
-        o = torch.ones(MIB // 4)
-        call_back()
-        return o
-
-    return call
-
-
-def with_malloc() -> None:
+def allocating_elsewhere() -> torch.Tensor:
+    """Return 1 MiB; 48 MiB more are allocated outside torch, and freed."""
     c = ctypes.CDLL(None)
     c.malloc.restype = ctypes.c_void_p
-    buffer = ctypes.c_void_p(c.malloc(ctypes.c_size_t(48 * MIB)))
+    o, buffer = torch.ones(MIB // 4), ctypes.c_void_p(c.malloc(ctypes.c_size_t(48 * MIB)))
     ctypes.memset(buffer, 1, 48 * MIB)
     c.free(buffer)
+    return o
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there the high-water mark can be set back")
 def test_the_resident_set_includes_memory_allocated_outside_torch() -> None:
-    assert CpuMeter().resident(private(lambda: None))[0] == 0  # below the floor
     for _ in range(2):  # the second time too, though it has been freed
-        assert CpuMeter().memory(private(with_malloc))[0].peak_bytes == MIB
-        assert CpuMeter().resident(private(with_malloc))[0] == pytest.approx(49 * MIB, abs=FLOOR)
+        assert CpuMeter().memory(allocating_elsewhere)[0].peak_bytes == MIB
+        assert CpuMeter().resident(allocating_elsewhere)[0] == pytest.approx(49 * MIB, abs=FLOOR)
+    assert CpuMeter().resident(lambda: torch.ones(MIB // 4))[0] == 0  # below the floor
 
 
 @pytest.mark.skipif(not has_glibc(), reason="only glibc's free memory can be returned")

@@ -153,14 +153,6 @@ def test_list_and_dry_run_measure_nothing(suite: Suite, tmp_path: Path) -> None:
     assert not (tmp_path / "results").exists()
 
 
-def test_cuda_without_cuda(suite: Suite) -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        pytest.skip("there is a CUDA device here")
-    assert "--device cuda: torch finds none here" in one_line(suite("--device", "cuda"))
-
-
 BROKEN = """
 import gc, os, signal, time
 import torch
