@@ -400,6 +400,15 @@ def test_a_kernel_that_lies_in_the_checkout_is_that_of_each_revision(
         planning.plan_of(options, tmp_path)  # with a module that no revision has
 
 
+def test_a_file_named_by_its_absolute_path_is_that_of_each_revision(inside: Inside, repository: Path) -> None:
+    edited(repository)
+    (repository.parent / "link").symlink_to(repository)
+    for folder in (repository, repository.parent / "link"):  # the shell's $PWD may have links
+        options = parser().parse_args(["--base", "HEAD", "--impl", f"mine={folder}/a/mine.py:mine,x=x:f,sdpa"])
+        with sources.temporary_folder() as place:
+            assert planning.plan_of(options, place).names == ["mine=a/mine.py:mine", "x=x:f", "sdpa"]
+
+
 def test_a_working_tree_is_copied_as_it_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root, odd = tmp_path / "repository", os.fsdecode(b"caf\xe9.py")  # no UTF-8
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import shutil
 import subprocess
@@ -155,7 +156,7 @@ class SameCode(Skip):
 def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
     """Return the comparison that the options describe, with its code in `folder`; raises `UsageError`, or `SameCode`."""
     given = {name: value for name in CELLS if (value := getattr(options, name)) is not None}
-    names, threads = listed(given.pop("impl")), given.pop("threads")
+    names, threads = [_from_here(name) for name in listed(given.pop("impl"))], given.pop("threads")
     if options.impl and not names:
         raise UsageError("--impl names nothing")
     sweep, device, overrides = sweep_of(given)
@@ -191,6 +192,14 @@ def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
         twins=twins(base.tree or base.impls, head.tree or head.impls, folder),
         folder=folder,
     )
+
+
+def _from_here(name: str) -> str:
+    """Return NAME=FILE:attr with the file's path from the current folder, below which each variant has its own file."""
+    place = name.rpartition("=")[2]
+    folder, file = os.path.split(place)
+    there = os.path.join(os.path.relpath(os.path.realpath(folder)), file)
+    return name.removesuffix(place) + there if os.path.isabs(place) else name
 
 
 def digest_of_own(words: Iterable[str]) -> str:
