@@ -59,9 +59,10 @@ def run_from_shell() -> int:
         code = main()
         sys.stdout.flush()
         return code
-    except KeyboardInterrupt:
-        terminal.warn("interrupted")
-        os._exit(UNFINISHED)  # after Ctrl-C during an import, Python would end by the signal even though it was handled
+    except KeyboardInterrupt as why:
+        sys.stdout.flush()
+        terminal.warn(str(why) or "interrupted")
+        os._exit(UNFINISHED)  # Python would take seconds to end, and print what a second Ctrl-C interrupts there
     except OSError as error:  # the disk or standard output is full, or the folder was removed
         terminal.close()
         where = "the current folder" if isinstance(error, FileNotFoundError) else "standard output"

@@ -35,7 +35,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def exit_code_of(execute: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
-    """Return the exit code of a measuring command; its errors are one line on stderr."""
+    """Return the exit code of a measuring command; its errors are one line on stderr. Ctrl-C raises KeyboardInterrupt with
+    a sentence for the user.
+    """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNJUDGED))
     try:
         return execute(options)
@@ -43,9 +45,9 @@ def exit_code_of(execute: Callable[[argparse.Namespace], int], options: argparse
         return complain(error)
     except Skip as why:
         warn(f"it could not be judged: {why}")
+        return UNJUDGED
     except KeyboardInterrupt:
-        warn("interrupted; the same command continues")
-    return UNJUDGED
+        raise KeyboardInterrupt("interrupted; the same command continues") from None
 
 
 def _execute(options: argparse.Namespace) -> int:

@@ -37,6 +37,7 @@ from bench.ab.sources import PREFIX
 from bench.cases.case import Case
 from bench.cases.outcome import Skip, Wrong
 from bench.checks.problems import problem_of
+from bench.interrupts import UNFINISHED
 from bench.selection.choice import own_files
 from bench.selection.errors import UsageError
 from bench.timing.reference_workload import GPU_WORK, WORK
@@ -191,6 +192,9 @@ def inside(repository: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capt
             code = main(("ab", *options))
         except SystemExit as end:  # argparse's own
             code = int(end.code or 0)
+        except KeyboardInterrupt as why:
+            code = UNFINISHED
+            print(why, file=sys.stderr)
         return code, *capfd.readouterr()
 
     return run

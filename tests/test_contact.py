@@ -227,6 +227,7 @@ def test_pytest_ends_quietly_without_a_standard_output(reader: str) -> None:
     ("error", "says"),
     [
         (KeyboardInterrupt(), "interrupted"),
+        (KeyboardInterrupt("interrupted; the same command continues"), "interrupted; the same command continues"),
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "error: standard output: No space left on device"),
     ],
 )

@@ -110,8 +110,7 @@ def measure(engine: Engine, results: Path, name: str, header: Line, journal: Jou
         try:
             replies = drive(engine, journal, header["arguments"], header["kinds"])
         except KeyboardInterrupt:
-            tell(f"unfinished; `--resume {name}` continues")
-            raise
+            raise KeyboardInterrupt(f"interrupted; `--resume {name}` continues") from None
         except UsageError as error:
             if any("run" in line["reply"] for line in journal.lines):
                 return complain(f"{error}; `--resume {name}` continues", UNFINISHED)
