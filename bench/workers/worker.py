@@ -24,6 +24,7 @@ def main() -> None:
     """
     given = json.loads(sys.argv[1])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent
+    gc.disable()  # each collection would scan the modules imported so far, torch's for 0.1 s
     pipe = Connection(given.pop("pipe"))
     os.set_inheritable(pipe.fileno(), False)  # a program that an implementation starts would keep it open
     sys.path.insert(0, impls := given.pop("impls"))
@@ -35,7 +36,8 @@ def main() -> None:
     if tree:
         _search(Path(repository), Path(tree), given["folder"])
     tasks, process = Tasks(**given, on_calls_done=lambda: pipe.send_bytes(b"")), os.getpid()
-    gc.freeze()  # each garbage collection, two per check, would scan torch's modules for 0.1 s
+    gc.freeze()  # nor do later ones scan them, two per check
+    gc.enable()
     while True:
         request = json.loads(pipe.recv_bytes())
         try:
