@@ -16,7 +16,7 @@ from ..cases.outcome import Skip, Unsupported, Wrong
 from ..runs.rows import finite
 from ..selection.errors import UsageError
 from ..timing.reference_workload import WORK
-from ..workers.client import Lost, NamedWorkers, Reply, Request, Script, checking
+from ..workers.client import Lost, NamedWorkers, Reply, Request, Script, WorkerClient, checking
 from .plan import VARIANTS, Plan, Record
 from .replicates import LONG_BLOCK, Found, Replicate, Replication, tell
 
@@ -38,7 +38,7 @@ def compare(plan: Plan, before: Sequence[Replicate], keep: Callable[[Replicate],
         return plan.seconds - (monotonic() - began)
 
     with closing(plan.start(plan.cases.values())) as workers:
-        base, head = (_first_reply(workers, name) for name in VARIANTS)
+        base, head = (_first_reply(workers[name]) for name in VARIANTS)
         if isinstance(base, Skip):
             raise Skip(f"base ({plan.variants['base'].label}): {base}")
         replies = {"base": base, "head": base if isinstance(head, Skip) else head}
@@ -105,10 +105,10 @@ def _word(base: str, head: str, may_go: bool) -> str:
     return GONE if head == UNSUPPORTED and may_go else BROKEN
 
 
-def _first_reply(workers: NamedWorkers, name: str) -> Reply | Skip:
+def _first_reply(client: WorkerClient) -> Reply | Skip:
     """Return a process's reply to `cells`, or how it ended."""
     try:
-        return workers.first_reply(name)
+        return client.receive()
     except Skip as ended:
         return ended
 
@@ -150,7 +150,7 @@ def _checking(plan: Plan, workers: NamedWorkers, variant: str, cells: Sequence[K
     """
     it = {"what": "it"}
     for key in (key for key in cells if key not in found):
-        client = workers.clients[variant]
+        client = workers[variant]
         try:
             checked = yield from checking(client, it | plan.request(variant, key), plan.setting.threads != 1)
             first = checked["seconds"]
@@ -162,4 +162,4 @@ def _checking(plan: Plan, workers: NamedWorkers, variant: str, cells: Sequence[K
         except Skip as outcome:
             found[key] = outcome
             if isinstance(outcome, Lost):
-                workers.replace(variant)
+                workers.replace(variant).receive()

@@ -120,14 +120,14 @@ class Replication:
             exchanged = self.rng.random() < 0.5  # effects of the folders' paths become noise
             first = self.rng.sample(VARIANTS, 2)  # and of which process gets its memory first
             with suppress(CellLost), closing(self.plan.start(exchanged=exchanged, order=first)) as workers:
-                for name in VARIANTS:
-                    workers.first_reply(name)
+                for client in workers.values():
+                    client.receive()
                 return self._measure(workers, order, most)
 
     def _measure(self, workers: NamedWorkers, order: list[Key], most: int) -> Replicate:
         began = monotonic()
         took: dict[str, dict[Key, float]] = {name: {} for name in VARIANTS}
-        self.plan.run([self._preparing(workers.clients[name], name, order, took[name]) for name in VARIANTS])
+        self.plan.run([self._preparing(workers[name], name, order, took[name]) for name in VARIANTS])
         blocks = {key: block_of(math.sqrt(took["base"][key] * took["head"][key])) for key in order}
         counts = {
             key: _rounds(block.seconds, ROUNDS if key in self.workloads else most) for key, block in blocks.items()
@@ -138,9 +138,7 @@ class Replication:
             warm = block.warm or int(block.seconds <= LONG_BLOCK)  # the other process was scheduled
             for name in self.rng.sample(VARIANTS, 2):
                 with self._losing(name, key):
-                    reply = workers.clients[name].ask(
-                        "time", what=what, calls=block.calls, slices=block.slices, warm=warm
-                    )
+                    reply = workers[name].ask("time", what=what, calls=block.calls, slices=block.slices, warm=warm)
                 timed.append((order.index(key), VARIANTS.index(name), float(f"{reply['fastest']:.6g}")))
         return {
             "seconds": monotonic() - began,

@@ -164,12 +164,12 @@ def check(names: list[str], device: str, report: Callable[[Result], None]) -> No
                 if it["unsupported"]:
                     raise Unsupported(it["unsupported"])
                 cell = {"what": "it", "impl": impl, "case": it["case"]}
-                reply = yield from checking(workers.clients[number], cell, False, keep=False, memory=False)
+                reply = yield from checking(workers[number], cell, False, keep=False, memory=False)
                 found: dict[str, Any] = {name: reply["columns"][name] for name in ("error", "error_bound")}
             except Skip as outcome:
                 found = {"outcome": outcome.reason, "detail": str(outcome)}
                 if isinstance(outcome, Lost):
-                    workers.replace(number)
+                    workers.replace(number).receive()
             done[index] = Result(impl, words(axes), it["id"], **found, seconds=perf_counter() - begun)
             while first in done:
                 report(done[first])
@@ -179,7 +179,7 @@ def check(names: list[str], device: str, report: Callable[[Result], None]) -> No
         NamedWorkers(numbers, lambda _: WorkerClient(Variant("check"), setting).begin("cases", **given))
     ) as workers:
         try:
-            reply, *_ = [workers.first_reply(number) for number in workers.clients]
+            reply, *_ = [client.receive() for client in workers.values()]
             if "unknown" in reply:
                 raise UsageError(reply["unknown"])
             todo = enumerate(
@@ -187,6 +187,6 @@ def check(names: list[str], device: str, report: Callable[[Result], None]) -> No
                 for impl, cases in reply["cases"].items()
                 for axes, it in zip((*PROBLEMS, *AROUND), cases, strict=False)  # a kernel has none of the last ones
             )
-            run_concurrently([script(number) for number in workers.clients])
+            run_concurrently([script(number) for number in workers])
         except Lost as lost:  # a process can't start, or not again
             raise UsageError(f"{', '.join(names)}: {lost}") from None

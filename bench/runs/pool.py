@@ -79,12 +79,12 @@ class WorkerPool:
 
     def wait_until_ready(self) -> None:
         """Wait until all processes have imported the implementations; raises `UsageError` if one can't."""
-        for name in self._workers.clients:
-            _await_imports(self._workers.first_reply, name)
+        for client in self._workers.values():
+            _await_imports(client)
 
     def client(self, cell: Cell) -> WorkerClient:
         """Return the process of a cell."""
-        return self._workers.clients[self._name(cell.impl.name)]
+        return self._workers[self._name(cell.impl.name)]
 
     def ask(self, do: str, cell: Cell, **details: Any) -> Reply:
         """Send a request to a cell's process; raises `Skip` if it fails."""
@@ -221,7 +221,7 @@ class WorkerPool:
         self.ready = {key: it for key, it in self.ready.items() if self._name(key[0]) != name}
         if name == SHARED:
             self.number, self.visit = self.run.next_number("process"), self.run.next_number("visit")
-        _await_imports(self._workers.replace, name)
+        _await_imports(self._workers.replace(name))
 
     def drop(self, cells: Sequence[Cell]) -> None:
         """Release the tensors of cells."""
@@ -262,10 +262,10 @@ def trace_path(run: Run, cell: Cell) -> str:
     return "/".join(("traces", *(quote(name, safe="+=") for name in names))) + ".pt.trace.json.gz"
 
 
-def _await_imports(first_reply: Callable[[str], Reply], name: str) -> None:
-    """Wait until a process has imported the implementations; raises `UsageError` if it can't."""
+def _await_imports(client: WorkerClient) -> None:
+    """Wait until a new process has imported the implementations; raises `UsageError` if it can't."""
     try:
-        unknown = first_reply(name)["unknown"]
+        unknown = client.receive()["unknown"]
     except Skip as error:
         raise UsageError(f"a worker process can't begin: {error}") from None
     if unknown:

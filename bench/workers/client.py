@@ -238,24 +238,20 @@ def checking(
     return (yield Request(client, "check", {"what": cell["what"]} | options, threaded))
 
 
-class NamedWorkers:
-    """The named worker processes of a measurement, from its creation to `close`; a lost one is replaced."""
+class NamedWorkers(dict[str, WorkerClient]):
+    """The worker processes of a measurement by name, from its creation to `close`; a lost one is replaced."""
 
     def __init__(self, names: Iterable[str], begin: Callable[[str], WorkerClient]):
         """`begin`: starts the process of a name, and sends its first request."""
         self._begin = begin
-        self.clients = {name: begin(name) for name in names}
+        super().__init__((name, begin(name)) for name in names)
 
-    def first_reply(self, name: str) -> Reply:
-        """Return a new process's reply to its first request; raises `Skip` if the process ends."""
-        return self.clients[name].receive()
-
-    def replace(self, name: str) -> Reply:
-        """Replace a lost process; returns and raises as `first_reply`."""
-        self.clients[name].close()
-        self.clients[name] = self._begin(name)
-        return self.first_reply(name)
+    def replace(self, name: str) -> WorkerClient:
+        """Replace a lost process; returns the new one, which has not replied yet."""
+        self[name].close()
+        self[name] = self._begin(name)
+        return self[name]
 
     def close(self) -> None:
-        for client in self.clients.values():
+        for client in self.values():
             client.close()
