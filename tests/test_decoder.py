@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import impls
 from bench.cases import decoders
@@ -26,9 +25,9 @@ from bench.selection.options import select
 from bench.timing import cold
 from bench.timing.cell import build
 from bench.timing.parts import parts_of
-from impls.layer import KernelCore, LayerShape
 
 from . import wrong_in_model
+from .wrong_kernels import going_back, sdpa
 
 SMALL: dict[str, Any] = {"B": 2, "T": 24, "H": 4, "H_kv": 2, "D_h": 32, "D_v": 32, "d_model": 64}
 SMALL |= {"scope": "block", "model": "qwen3-0.6b"}
@@ -182,7 +181,7 @@ def test_without_transformers_the_package_is_named(monkeypatch: pytest.MonkeyPat
 def test_the_parts_of_a_call_add_up_to_it(scope: str, mode: str) -> None:
     """The core sleeps in the forward and in the backward, so its part has a lower bound."""
     case = small(scope=scope, mode=mode, B=1)
-    built = build(Cell(impls.make("slow", Slow), case))
+    built = build(Cell(impls.make("slow", slow), case))
     with built.watched():
         found = parts_of(built)
     assert found["parts_s"].keys() >= {"core", "mlp", "projections", "block", "around"}
@@ -196,23 +195,14 @@ def test_the_parts_of_a_call_add_up_to_it(scope: str, mode: str) -> None:
 SLEEP = 0.02
 
 
-class Slow(KernelCore):
+def late(x: torch.Tensor) -> torch.Tensor:
+    sleep(SLEEP)
+    return x
+
+
+def slow(q, k, v, **options):
     """Sleeps in its forward and in its backward."""
-
-    def __init__(self, shape: LayerShape):
-        super().__init__(shape, lambda q, k, v, **options: Sleeps.apply(sdpa(q, k, v, **options)))
-
-
-class Sleeps(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, o: torch.Tensor) -> torch.Tensor:
-        sleep(SLEEP)
-        return o.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
-        sleep(SLEEP)
-        return gradients[0]
+    return going_back(late(sdpa(q, k, v, **options)), late)
 
 
 def test_a_cold_call_finds_its_tensors_in_other_places_and_leaves_them_where_they_were() -> None:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 import impls
 from bench.cases.outcome import Wrong
@@ -20,8 +17,9 @@ from commands import summary
 
 from .conftest import CHECKOUT, Suite, run_files
 from .test_run import cells
+from .wrong_kernels import KERNELS
 
-README, KERNELS, STARTED = (
+README, OWN_KERNELS, STARTED = (
     (CHECKOUT / name).read_text(encoding="utf-8")
     for name in ("README.md", "docs/kernels.md", "docs/getting-started.md")
 )
@@ -29,7 +27,7 @@ README, KERNELS, STARTED = (
 
 def block(name: str) -> str:
     """Return the code after `<!-- test: name -->` in one of the documents."""
-    found = re.search(rf"<!-- test: {name} -->\n```python\n(.*?)```", README + KERNELS, re.DOTALL)
+    found = re.search(rf"<!-- test: {name} -->\n```python\n(.*?)```", README + OWN_KERNELS, re.DOTALL)
     assert found, name
     return found[1]
 
@@ -48,11 +46,8 @@ def test_the_table_is_that_of_the_newest_published_run() -> None:
 
 
 def test_the_kernel_that_is_wrong_has_the_sentence_that_is_shown() -> None:
-    def acausal(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, **others: Any) -> Tensor:
-        return scaled_dot_product_attention(q, k, v, **others)
-
     with pytest.raises(Wrong) as wrong:
-        Gate().check(impls.make("mine", acausal), SWEEPS["smoke"].cases("cpu")[0])
+        Gate().check(impls.make("mine", KERNELS["no_mask"].kernel), SWEEPS["smoke"].cases("cpu")[0])
     assert f"wrong: mine: {wrong.value}" in " ".join(README.split())
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from bench.checks.gate import Gate, check_case
 from bench.timing.cell import build, check_repeats
 
 from .conftest import gated
+from .wrong_kernels import KEPT, Plain, added_up, applied, given, going_back, of_formula, scaled
 
 NARROW = Case.of(T=48, H=2, D_h=16, mask="none", autocast="bfloat16")
 CORE = replace(NARROW, scope="core")
@@ -31,74 +33,53 @@ BACKWARD = replace(NARROW, mode="backward")
 REPEATING = Case.of(T=32, H=2, D_h=16, mask="none", mode="backward", deterministic=True)
 
 
-def plainly(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype) -> Tensor:
-    """The formula with autocast disabled."""
-    with torch.autocast("cpu", enabled=False):
-        q, k, v = (x.to(dtype) for x in (q, k, v))
-        return torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v
+def formula(dtype: torch.dtype, cast: Callable[[Tensor], Tensor] = lambda o: o) -> Callable[..., Tensor]:
+    """The formula in a dtype, with autocast disabled, and its output cast."""
+
+    def kernel(q, k, v, **_):
+        with torch.autocast("cpu", enabled=False):
+            q, k, v = (x.to(dtype) for x in (q, k, v))
+            return cast(torch.softmax(scaled(q, k), -1) @ v)
+
+    return kernel
 
 
 # wrong under autocast
 
 
-def sums_in_float16(q, k, v, **_):
-    return plainly(q, k, v, torch.float16).bfloat16()
-
-
-def forgets_to_cast_back(q, k, v, **_):
-    return plainly(q, k, v, torch.float32)
-
-
-def casts_to_another_dtype(q, k, v, **_):
-    return plainly(q, k, v, torch.float32).half()
-
-
 def sums_in_bfloat16(q, k, v, **_):
     """Sums key by key in bfloat16: o is rounded once per key."""
     with torch.autocast("cpu", enabled=False):
-        probs = torch.softmax(q.float() @ k.float().mT * q.shape[-1] ** -0.5, -1).bfloat16()
-        o = torch.zeros_like(q, dtype=torch.bfloat16)
-        for p, value in zip(probs.split(1, -1), v.bfloat16().split(1, -2), strict=True):
-            o += p * value
-    return o
+        return added_up(torch.softmax(scaled(q.float(), k.float()), -1).bfloat16(), v.bfloat16())
 
 
 def casts_outside_the_graph(q, k, v, **_):
     return sdpa(q, k.detach().bfloat16(), v)
 
 
-_casts: dict[int, Tensor] = {}
-
-
 def keeps_what_it_has_cast(q, k, v, **_):
-    narrow = _casts.setdefault(v.data_ptr(), v.detach().bfloat16().clone())
-    return sdpa(q, k, narrow)
+    return sdpa(q, k, KEPT.setdefault(("cast", v.data_ptr()), v.detach().bfloat16().clone()))
 
 
-WRONG: list[tuple[Callable[..., Tensor], Case, str]] = [
-    (sums_in_float16, CORE, "NaN or Inf"),
-    (forgets_to_cast_back, CORE, "output is float32, not bfloat16, which autocast gives"),
-    (forgets_to_cast_back, NARROW, "output is float32, not bfloat16, which autocast gives"),
-    (casts_to_another_dtype, CORE, "output is float16, not bfloat16"),
-    (sums_in_bfloat16, replace(CORE, T=600, T_kv=600), "error"),
-    (casts_outside_the_graph, replace(CORE, mode="backward"), "no gradient reaches k"),
-    (keeps_what_it_has_cast, CORE, "on new numbers in the same buffers"),
-]
+WRONG: dict[str, tuple[Callable[..., Tensor], Case, str]] = {
+    "sums in float16": (formula(torch.float16, Tensor.bfloat16), CORE, "NaN or Inf"),
+    "forgets to cast back": (formula(torch.float32), CORE, "output is float32, not bfloat16, which autocast gives"),
+    "forgets it in a layer": (formula(torch.float32), NARROW, "output is float32, not bfloat16, which autocast gives"),
+    "casts to another dtype": (formula(torch.float32, Tensor.half), CORE, "output is float16, not bfloat16"),
+    "sums in bfloat16": (sums_in_bfloat16, replace(CORE, T=600, T_kv=600), "error"),
+    "casts outside the graph": (casts_outside_the_graph, replace(CORE, mode="backward"), "no gradient reaches k"),
+    "keeps what it has cast": (keeps_what_it_has_cast, CORE, "on new numbers in the same buffers"),
+}
 
 
-@pytest.mark.parametrize(("kernel", "case", "says"), WRONG, ids=[f"{it[0].__name__} {it[1].scope}" for it in WRONG])
-def test_a_layer_that_loses_precision_under_autocast_is_refused(
-    short_probes: None, kernel: Any, case: Case, says: str
-) -> None:
+@pytest.mark.parametrize("name", WRONG)
+def test_a_layer_that_loses_precision_under_autocast_is_refused(short_probes: None, name: str) -> None:
+    kernel, case, says = WRONG[name]
     with pytest.raises(Wrong, match=says):
         gated(impls.make("mine", kernel), case)
 
 
 # right, and unusual
-
-
-def in_float32(q, k, v, **_):
-    return plainly(q, k, v, torch.float32).to(torch.get_autocast_dtype("cpu"))
 
 
 def casts_by_hand(q, k, v, **_):
@@ -113,7 +94,7 @@ class Custom(Function):
     @staticmethod
     @custom_fwd(device_type="cpu")
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        probs = torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1)
+        probs = torch.softmax(scaled(q, k), -1)
         ctx.save_for_backward(q, k, v, probs)
         return probs @ v
 
@@ -121,9 +102,7 @@ class Custom(Function):
     @custom_bwd(device_type="cpu")
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
         q, k, v, probs = ctx.saved_tensors
-        of_probs = grad @ v.mT
-        of_scores = probs * (of_probs - (of_probs * probs).sum(-1, keepdim=True)) * q.shape[-1] ** -0.5
-        return of_scores @ k, of_scores.mT @ q, probs.mT @ grad
+        return of_formula(q, k, v, probs, (grad @ v.mT * probs).sum(-1, keepdim=True), grad)
 
 
 def own_backward(q, k, v, **_):
@@ -131,7 +110,7 @@ def own_backward(q, k, v, **_):
 
 
 @pytest.mark.parametrize("case", [CORE, replace(CORE, mode="backward"), BACKWARD], ids=["core", "gradients", "layer"])
-@pytest.mark.parametrize("kernel", [in_float32, casts_by_hand, own_backward])
+@pytest.mark.parametrize("kernel", [formula(torch.float32, Tensor.bfloat16), casts_by_hand, own_backward])
 def test_a_layer_that_casts_in_its_own_way_passes(short_probes: None, kernel: Any, case: Case) -> None:
     gated(impls.make("mine", kernel), case)
 
@@ -165,55 +144,33 @@ def test_only_the_output_moves_in_the_narrow_dtype() -> None:
 # bit for bit
 
 
-class Scattered(Function):
-    """SDPA whose gradient of v is summed in another order."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        ctx.save_for_backward(q, k, v)
-        return sdpa(q, k, v)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
-        q, k, v = (x.detach().requires_grad_() for x in ctx.saved_tensors)
-        with torch.enable_grad():
-            of_q, of_k, of_v = torch.autograd.grad(sdpa(q, k, v), (q, k, v), grad)
-        return of_q, of_k, reordered(q, k, v, grad, of_v)
-
-
-_calls: Iterator[int] = iter(range(1 << 30))
+_calls = count()
 _order: list[Callable[[list[int]], list[int]]] = []
 
 
-def reordered(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, of_v: Tensor) -> Tensor:
-    """Compute the gradient of v query by query, in the order that `_order` gives."""
-    probs = torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1).detach()
-    total = torch.zeros_like(of_v)
-    for i in _order[0](list(range(q.shape[-2]))):
-        total += probs[..., i, :, None] * grad[..., i, None, :]
-    return total
-
-
-def scattered(q, k, v, **_):
-    return Scattered.apply(q, k, v)
-
-
-class RoundsAtRandom(Function):
-    """SDPA on values that are off by a last bit at random, as by dithering before quantisation."""
+class Scattered(Plain):
+    """SDPA whose gradient of v is summed query by query, in the order that `_order` gives."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return grad * (
-            1 + torch.tensor([0.0, 2e-7])[torch.tensor([random.getrandbits(1) for _ in range(grad.shape[-1])])]
-        )
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        (q, k, v), (of_q, of_k, _, _) = ctx.saved_tensors, Plain.backward(ctx, grad)
+        probs, of_v = torch.softmax(scaled(q, k), -1), torch.zeros_like(v)
+        for i in _order[0](list(range(q.shape[-2]))):
+            of_v += probs[..., i, :, None] * grad[..., i, None, :]
+        return of_q, of_k, of_v, None
 
 
-def rounds_at_random(q, k, v, **_):
-    return sdpa(RoundsAtRandom.apply(q), k, v)
+scattered = applied(Scattered)
+
+
+def dithered(x: Tensor) -> Tensor:
+    """Numbers that are off by a last bit at random, as before quantisation."""
+    return x * (1 + torch.tensor([random.getrandbits(1) * 2e-7 for _ in range(x.shape[-1])]))
+
+
+@given
+def rounds_at_random(q, k, v):
+    return going_back(q, dithered), k, v
 
 
 def as_they_come(rows: list[int]) -> list[int]:
