@@ -118,8 +118,3 @@ def test_a_broken_baseline_file_is_named(text: str, saved: Path, results: Path, 
     (saved / "baseline.json").write_text(text)
     for arguments in (["baseline", "show"], ["baseline", "set", "same"], ["compare", "same"]):
         assert "baseline.json: not a baseline file" in refusal(*arguments, "--results", results)
-
-
-@pytest.mark.parametrize("arguments", [[], ["set"], ["move", "x"], ["set", "first", "--accept", " "], ["set", "nope"]])
-def test_usage_errors_are_one_line_and_exit_code_3(arguments: list[str], saved: Path, refused: Any) -> None:
-    refused(*arguments)

@@ -160,27 +160,6 @@ def test_a_file_on_a_full_disk_is_named(form: str, as_run: Any, refusal: Any) ->
     assert said == "reports: error: /dev/full: No space left on device\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        ([], "HEAD"),
-        (["base", "0001_base"], "BASE and HEAD are both 0001_base"),
-        (["base", "heat"], "did you mean"),
-        (["base", "nothing"], "known: 0002_head, 0001_base"),
-        (["base", "head", "--margin", "0.5"], "from 0 to below 0.5"),
-        (["head"], "no baseline; set one with: python -m reports baseline set RUN"),
-        (["*", "head"], "means 2 runs: 0001_base, 0002_head"),
-        (["base", "head", "--json", "0001/x.json"], "0001/x.json"),
-    ],
-)
-def test_usage_errors_are_one_line_and_exit_code_3(
-    arguments: list[str], told: str, results: Path, refusal: Any
-) -> None:
-    synthetic.save(tracked.run(1), results, "0001_base")
-    synthetic.save(tracked.run(2), results, "0002_head")
-    assert told in refusal("compare", *arguments, "--results", results)
-
-
 def test_caveats_of_a_comparison(compared: Any) -> None:
     base = tracked.run(1, complete=False, state={"environment": {"OMP_PROC_BIND": "true"}})
     machine = {**synthetic.MACHINE, "python": "3.14.0"}

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pytest
 import synthetic_runs as synthetic
 
 from reports.__main__ import main
@@ -24,15 +23,3 @@ def test_parquet_and_csv_hold_every_row(tmp_path: Path, tiny_data: dict[str, Any
         frame = read(tmp_path / name)
         assert sorted(zip(frame["impl"], frame["id"], frame["median"], strict=True)) == sorted(2 * rows)
         assert {"0001_x", "tiny"} == set(frame["run"])
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("a.json", "its ending should be one of .parquet, .csv"),
-        ("/dev/null/a.csv", "/dev/null"),
-        ("/nowhere/a.csv", "error: Cannot save file into"),
-    ],
-)
-def test_usage_errors(path: str, expected: str, refusal: Any) -> None:
-    assert expected in refusal("export", TINY, "-o", path)

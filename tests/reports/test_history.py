@@ -250,11 +250,3 @@ def test_baselines_and_their_reasons_are_marked(nights: Any, written: Any, resul
     main(["baseline", "set", "0008", "--accept", "traded <b>time</b> for memory", "--results", str(results)])
     page = written()
     assert "baseline, accepted: traded &lt;b&gt;time&lt;/b&gt; for memory" in page and "<b>time</b>" not in page
-
-
-@pytest.mark.parametrize("arguments", [["--results", "nowhere"], ["run"]])
-def test_usage_errors_are_one_line_and_exit_code_3(
-    arguments: list[str], nights: Any, results: Path, refusal: Any
-) -> None:
-    nights(count=1)
-    refusal("history", "--results", results, *arguments)

@@ -124,23 +124,3 @@ def test_on_the_command_line(as_run: Any, printed: Any) -> None:
     out = printed("advise", "--run", run, "--T", 1024, "--H", 8, "--dtype", "float32")
     assert out.splitlines()[2].split() == ["T=1024", "b", "2.0", "ms", "a", "2.0", "to", "2.0", "faster"]
     assert {cell["T"] for cell in json.loads(printed("advise", "--run", run, "--json", "--T", 64))["cells"]} == {64}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["--dtype", "float8"], "dtype = float8 was not measured here; measured: bfloat16"),
-        (["--run", "nope"], "no run 'nope'"),
-        (["--T", "x"], "argument --T: 'x' is not a positive whole number"),
-        (["--T", "512..64"], "512..64: a range begins with the smaller number"),
-        (["--T", "1024"], "T = 1024 was not measured here; measured: 512"),
-        (["--T", "1024..4096"], "T = 1024..4096 was not measured here; measured: 512"),
-        (["--dropout", "nan"], "argument --dropout: 'nan' is not a number"),
-        (["--qkv_bias", "x"], "argument --qkv_bias: 'x' is not on or off"),
-        (["--model", "llama3"], "--model llama3: unknown; known: gpt2, "),
-        (["--model", "gpt2"], "no layer of gpt2 was measured here; measure them with `pytest bench/ --model gpt2 "),
-    ],
-)
-def test_usage_errors_are_one_line(arguments: list[str], expected: str, as_run: Any, refusal: Any) -> None:
-    run = [] if "--run" in arguments else ["--run", of_models(as_run, {"T": 512, **LLAMA})]
-    assert expected in refusal("advise", *run, *arguments)

@@ -1,0 +1,59 @@
+"""A mistake on the command line is one line that says what would be right, with exit code 3."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import synthetic_runs as synthetic
+from conftest import TINY
+
+OF_RUNS = [
+    ("compare", "HEAD"),
+    ("compare base 0001_base", "BASE and HEAD are both 0001_base"),
+    ("compare base heat", "did you mean"),
+    ("compare base nothing", "known: 0002_head, 0001_base"),
+    ("compare base head --margin 0.5", "from 0 to below 0.5"),
+    ("compare head", "no baseline; set one with: python -m reports baseline set RUN"),
+    ("compare '*' head", "means 2 runs: 0001_base, 0002_head"),
+    ("compare base head --json 0001/x.json", "0001/x.json"),
+    ("history run", ""),
+    ("baseline", ""),
+    ("baseline set", ""),
+    ("baseline move x", ""),
+    ("baseline set base --accept ' '", ""),
+    ("baseline set nope", "nope"),
+]
+OTHERS = [
+    ("history --results nowhere", "nowhere"),
+    (f"export {TINY} -o a.json", "its ending should be one of .parquet, .csv"),
+    (f"export {TINY} -o /dev/null/a.csv", "/dev/null"),
+    (f"export {TINY} -o /nowhere/a.csv", "error: Cannot save file into"),
+    ("advise --run nope", "no run 'nope'"),
+]
+ADVISE = [
+    ("--dtype float8", "dtype = float8 was not measured here; measured: bfloat16"),
+    ("--T x", "argument --T: 'x' is not a positive whole number"),
+    ("--T 512..64", "512..64: a range begins with the smaller number"),
+    ("--T 1024", "T = 1024 was not measured here; measured: 512"),
+    ("--T 1024..4096", "T = 1024..4096 was not measured here; measured: 512"),
+    ("--dropout nan", "argument --dropout: 'nan' is not a number"),
+    ("--qkv_bias x", "argument --qkv_bias: 'x' is not on or off"),
+    ("--model llama3", "--model llama3: unknown; known: gpt2, "),
+    ("--model gpt2", "no layer of gpt2 was measured here; measure them with `pytest bench/ --model gpt2 "),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(f"{of} --results results", said) for of, said in OF_RUNS]
+    + OTHERS
+    + [(f"advise --results results --run head {of}", said) for of, said in ADVISE],
+)
+def test_a_mistake_is_one_line(arguments: str, said: str, results: Path, refusal: Any) -> None:
+    row = synthetic.row("sdpa", synthetic.case(T=512, dtype="bfloat16"), [1e-3])
+    for name in ("0001_base", "0002_head"):
+        synthetic.save(synthetic.document([row]), results, name)
+    assert said in refusal(*shlex.split(arguments))
