@@ -234,12 +234,6 @@ def written(model: str, folder: Path) -> Any:
     return config
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_geometry_survives_being_written_by_transformers(model: str, tmp_path: Path) -> None:
-    written(model, tmp_path)
-    assert layers_of(config_of(str(tmp_path / "config.json"))) == layers_of(config_of(model))
-
-
 NAMES = {
     "W_q": ("q_proj", "query", "q"), "W_k": ("k_proj", "key", "k"), "W_v": ("v_proj", "value", "v"),
     "W_o": ("o_proj", "out_proj", "c_proj", "Wo", "dense", "o"),
@@ -258,8 +252,10 @@ def widths(it: Any) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_projections_are_as_wide_as_those_that_transformers_builds(model: str, tmp_path: Path) -> None:
-    compare_projections(cases(model), written(model, tmp_path))
+def test_a_model_written_and_built_by_transformers_has_its_geometry(model: str, tmp_path: Path) -> None:
+    config = written(model, tmp_path)
+    assert layers_of(config_of(str(tmp_path / "config.json"))) == layers_of(config_of(model))
+    compare_projections(cases(model), config)
 
 
 @pytest.mark.parametrize("model_type", CODE)

@@ -11,7 +11,6 @@ import pytest
 import synthetic_runs as synthetic
 
 from reports.__main__ import main
-from reports.judging import frame
 from reports.reading import runs
 from reports.reading.axes import KNOWN_AXES, axes_of
 from reports.reading.runs import Run
@@ -47,21 +46,11 @@ def tiny() -> Run:
 
 
 @pytest.fixture
-def tidy_tiny(tiny: Run) -> Any:
-    return frame.tidy(frame.rows_of(tiny))
-
-
-@pytest.fixture
 def interleaved_data(tiny_data: dict[str, Any]) -> dict[str, Any]:
     """The small stored run as if its implementations had been interleaved in three processes."""
     for row in tiny_data["benchmarks"]:
         synthetic.interleaved(row)
     return tiny_data
-
-
-@pytest.fixture
-def interleaved_run(interleaved_data: dict[str, Any], as_run: Callable[[dict[str, Any]], Run]) -> Run:
-    return as_run(interleaved_data)
 
 
 @pytest.fixture

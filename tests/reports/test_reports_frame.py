@@ -24,7 +24,8 @@ def cell(tidy: pd.DataFrame, impl: str, T: int) -> pd.Series[Any]:
     return tidy[(tidy["impl"] == impl) & (tidy["T"] == T)].iloc[0]
 
 
-def test_one_row_per_benchmark_with_its_case_and_seconds(tidy_tiny: pd.DataFrame) -> None:
+def test_one_row_per_benchmark_with_its_case_and_seconds(tiny: Run) -> None:
+    tidy_tiny = tidied(tiny)
     assert len(tidy_tiny) == 8
     sdpa = cell(tidy_tiny, "sdpa", 256)
     assert (sdpa["id"], sdpa["H"], sdpa["dtype"]) == (CASES[256], 8, "float32")
@@ -71,7 +72,8 @@ def test_the_ratio_to_the_baseline_has_its_interval(as_run: Any) -> None:
     )
 
 
-def test_an_implementation_with_a_wrong_cell_is_marked_in_all_its_rows(tidy_tiny: pd.DataFrame) -> None:
+def test_an_implementation_with_a_wrong_cell_is_marked_in_all_its_rows(tiny: Run) -> None:
+    tidy_tiny = tidied(tiny)
     assert set(tidy_tiny.loc[tidy_tiny["wrong"], "impl"]) == {"packed"}
     assert tidy_tiny["wrong"].sum() == 2
 

@@ -56,8 +56,8 @@ def test_a_cell_of_the_heat_map_leads_to_its_case(written: Path) -> None:
     assert len(cases) == 3 and {a["data-to"] for _, a in tags if "data-to" in a} <= cases
 
 
-def test_the_page_has_machine_command_and_skips(interleaved_run: Run) -> None:
-    text = html(interleaved_run)
+def test_the_page_has_machine_command_and_skips(interleaved_data: dict[str, Any], as_run: Any) -> None:
+    text = html(as_run(interleaved_data))
     words = Outline(text).words
     assert re.search(r"packed\s✗</th>", text)  # in tables, too
     for expected in ("AMD EPYC 9B14", "2.13.0+cpu", "pytest bench/ --benchmark-save=x", "loop stops at T = 64",
