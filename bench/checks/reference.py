@@ -17,8 +17,10 @@ from impls.weights import core_sizes
 
 Weights: TypeAlias = dict[str, Tensor]
 
-BLOCK = 1 << 22
-"""Scores computed at a time."""
+BLOCK, BLOCK_IN_TRAINING = 1 << 18, 1 << 22
+"""Scores computed at a time: as many as caches hold; with gradients as many as fit, since gradients of keys are summed over
+blocks in the inputs' dtype.
+"""
 
 
 def attention(
@@ -38,24 +40,26 @@ def attention(
     rows = torch.arange(T, device=q.device) if rows is None else rows
     keys = torch.arange(k.shape[2], device=q.device)
     span, bias = rules.span(T, len(keys), q.device), bias_of(rules, H, T, len(keys), q.device)
-    size = max(1, BLOCK // (B * len(keys)))
+    size = max(1, (BLOCK_IN_TRAINING if q.requires_grad else BLOCK) // (B * len(keys)))
     blocks = []
     for block in rows.split(size):
-        hidden = ~span(block[:, None], keys) if span else None  # (block, T_kv)
+        visible, end = span(block[:, None], keys) if span else None, len(keys)  # (block, T_kv)
         if padding is not None:
-            hidden = ~padding[:, None, :] if hidden is None else hidden | ~padding[:, None, :]
+            visible = padding[:, None] if visible is None else visible & padding[:, None]
+        if visible is not None and len(seen := visible.flatten(0, -2).any(0).nonzero()):
+            end = int(seen[-1]) + 1  # no query of the block sees a later key
         heads = []
         for h in range(H):
-            scores = q[:, h, block] @ k[:, h // group].mT / D_h**0.5  # (B, block, T_kv)
+            scores = q[:, h, block] @ k[:, h // group, :end].mT / D_h**0.5  # (B, block, end)
             if rules.softcap is not None:
                 scores = rules.softcap * torch.tanh(scores / rules.softcap)
             if bias is not None:
-                scores = scores + bias(torch.tensor(h), block[:, None], keys).to(scores.dtype)
+                scores = scores + bias(torch.tensor(h), block[:, None], keys[:end]).to(scores.dtype)
             if score_bias is not None:
-                scores = scores + score_bias[h, block, : len(keys)].to(scores.dtype)
-            if hidden is not None:
-                scores = scores.masked_fill(hidden, -torch.inf)
-            v_h, kept = v[:, h // group], None if dropped is None else dropped[:, h, block]
+                scores = scores + score_bias[h, block, :end].to(scores.dtype)
+            if visible is not None:
+                scores = scores.masked_fill(~visible[..., :end], -torch.inf)
+            v_h, kept = v[:, h // group, :end], None if dropped is None else dropped[:, h, block, :end]
             if sinks is not None:
                 scores = torch.cat([scores, sinks[h].expand(*scores.shape[:-1], 1)], dim=-1)
                 v_h, kept = pad(v_h, (0, 0, 0, 1)), None if kept is None else pad(kept, (0, 1))
