@@ -372,15 +372,22 @@ def test_a_variant_imports_its_own_implementations_and_the_modules_of_its_tree_a
     registry.write_text(registry.read_text().replace("    packed,\n", ""))
     (tree / "stats").mkdir()
     (tree / "stats" / "__init__.py").write_text("raise RuntimeError('of a revision of the suite')\n")
+    (tree / "built").mkdir()
+    (tmp_path / "kernels.py").write_text(  # stands in for the package
+        "import sys\nfrom torch.nn.functional import scaled_dot_product_attention as mine\n"
+        "get_kernel = get_local_kernel = lambda place: sys.modules[__name__]\n"
+    )
     (repository / "started here").mkdir()
     (repository / "new.py").write_text("mine = abs\n")
-    monkeypatch.setenv("PYTHONPATH", str(repository / "src"))
+    monkeypatch.setenv("PYTHONPATH", f"{repository / 'src'}{os.pathsep}{tmp_path}")
     setting = Setting(str(repository / "started here"), repository=repository)
     client = WorkerClient(Variant("x", impls=tree, tree=tree), setting)
-    names = ["deep=pkg.kern:mine", "file=a folder/file.py:mine", "new=new:mine", "yaml=yaml:load", "packed"]
+    names = ["deep=pkg.kern:mine", "file=a folder/file.py:mine", "new=new:mine", "yaml=yaml:load", "packed",
+             "built=kernels:built#mine", "hub=kernels:some/where#mine"]  # fmt: skip
     answer = client.ask("cells", names=names, whole_registry=False, cases=[CASE])
     client.close()
-    assert {*answer["cells"]} == {"deep", "file"}
+    assert {*answer["cells"]} == {"deep", "file", "built"}
+    assert f"kernels is imported from {tmp_path / 'kernels.py'}" in answer["unknown"]["hub"]
     assert "can't import new: ModuleNotFoundError" in answer["unknown"]["new"]
     assert "yaml is imported from " in answer["unknown"]["yaml"]
     assert "unknown implementation 'packed'" in answer["unknown"]["packed"]

@@ -141,14 +141,17 @@ class Tasks:
         return {"cases": {it.name: [described(it, at) for at in (*axes, *(() if it.core else around))] for it in impls}}
 
     def _check_place(self, name: str) -> None:
-        """Raise `UsageError` if a module of the user's, `NAME=module:attr`, isn't that of this variant's tree."""
+        """Raise `UsageError` if a module or kernel repository of the user's isn't that of this variant's tree."""
         _, _, path = name.partition("=")
         if self._tree and path:
-            module = sys.modules[place_of(path, self._folder)[0]]
-            file = getattr(module, "__file__", None) or "another place"
+            module, attr = place_of(path, self._folder)
+            file = getattr(sys.modules[module], "__file__", None) or "another place"
+            repository = attr.rpartition("#")[0]
+            if repository and (folder := Path(self._folder, repository)).is_dir():
+                file = folder
             if not Path(file).resolve().is_relative_to(Path(self._tree).resolve()):
                 raise UsageError(
-                    f"{name}: {module.__name__} is imported from {file}, which is the same for every revision: "
+                    f"{name}: {module} is imported from {file}, which is the same for every revision: "
                     "start in the folder of your repository that holds it"
                 )
 
