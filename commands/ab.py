@@ -74,8 +74,6 @@ def _refuse_ignored(options: argparse.Namespace) -> None:
     """Raise `UsageError` for options without effect beside --continue or --self-test."""
     if options.to_continue and (given := ", ".join(map(spelt, asked(options)))):
         raise UsageError(f"--continue uses the options of its file: leave out {given}")
-    if options.inject:
-        raise UsageError("--inject is set by --self-test: leave it out")
     for name in ("save", "json", "markdown"):
         if options.self_test and getattr(options, name):
             raise UsageError(f"--self-test writes its own files: leave out --{name}")

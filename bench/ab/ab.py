@@ -31,7 +31,7 @@ from ..selection.errors import UsageError
 from ..selection.options import clock_text
 from ..terminal import warn
 from .comparison import compare
-from .options import EACH_TIME, asked, command, defaults, injected
+from .options import EACH_TIME, UNCHANGED_CODE, asked, command, defaults
 from .plan import Record, conditions, digest_of_own, plan_of
 from .replicates import Replicate
 from .sources import temporary_folder
@@ -98,15 +98,16 @@ def self_test(options: argparse.Namespace) -> None:
     """Run the comparisons of `--self-test` that are not saved yet, and print the summary; raises as `measure`."""
     names = [name.partition("=")[0] for name in listed(options.impl)]
     names = names or [impl.name for impl in impls.registered() if impl.common]
-    wanted = [""] * options.self_test
+    wanted = [UNCHANGED_CODE] * options.self_test
     for share, part in SHARES.items():
-        wanted += [f"{names[i % len(names)]}={share}" for i in range(math.ceil(options.self_test / part))]
+        wanted += [(names[i % len(names)], share) for i in range(math.ceil(options.self_test / part))]
     about = clock_text(60 * len(wanted) * options.budget)
     warn(f"self-test: at most {about}; finished comparisons are kept, and the same command continues")
-    for i, inject in enumerate(wanted):
-        warn(f"self-test: run {i + 1} of {len(wanted)}, {f'injected: {inject}' if inject else 'unchanged code'}")
-        seed = (options.seed or 0) + wanted[:i].count(inject)
-        measure(vars(options) | {"seed": seed, "self_test": 1, "inject": inject}, once=SELF_TEST)
+    for i, (name, share) in enumerate(wanted):
+        what = f"injected: {name} {share:+.0%}" if name else "unchanged code"
+        warn(f"self-test: run {i + 1} of {len(wanted)}, {what}")
+        seed = (options.seed or 0) + wanted[:i].count((name, share))
+        measure(vars(options) | {"seed": seed, "self_test": 1, "inject": (name, share)}, once=SELF_TEST)
     for sentence in summary(comparisons(), options.margin):
         print(sentence)
 
@@ -120,7 +121,7 @@ def summary(folder: Path, margin: float) -> Iterator[str]:
         (share, (name, record["cells"]))
         for record in records
         if now <= record.get("same", {}).items() and record["margin"] == margin
-        for name, share in [injected(record["asked"].get("inject", ""))]
+        for name, share in [record["asked"].get("inject", UNCHANGED_CODE)]
     )
     for share in sorted(by_share, key=abs):
         right = IMPROVED if share < 0 else REGRESSED

@@ -18,6 +18,9 @@ from ..selection.options import CELLS, spelt
 EACH_TIME = ("budget", "json", "markdown", "save", "to_continue")
 """Options that a continued comparison does not inherit."""
 
+UNCHANGED_CODE = "", 0.0
+"""What a comparison of a self-test injects: an implementation, and the share by which it is slower in head; here none."""
+
 
 def parser() -> argparse.ArgumentParser:
     """Build the parser of `python -m bench ab`."""
@@ -46,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     how.add_argument("--self-test", type=count, metavar="N",
                      help="count how often verdicts are right on this machine, in N comparisons of unchanged code, and more "
                           "with injected regressions")  # fmt: skip
-    how.add_argument("--inject", metavar="NAME=SHARE", default="", help=argparse.SUPPRESS)  # one of its regressions
+    parser.set_defaults(inject=UNCHANGED_CODE)
     return parser
 
 
@@ -76,12 +79,6 @@ def add_cells(parser: argparse.ArgumentParser, minutes: float) -> None:
                      help="implementations that may be missing in head, separated by commas; others are BROKEN")  # fmt: skip
 
 
-def injected(inject: str) -> tuple[str, float]:
-    """Return the implementation and the share of `--inject`; "" and 0 without it."""
-    name, _, share = inject.rpartition("=")
-    return name, float(share or 0)
-
-
 def defaults() -> dict[str, Any]:
     """Return the defaults of all options of `parser`."""
     return vars(parser().parse_args([]))
@@ -95,5 +92,5 @@ def asked(options: argparse.Namespace) -> dict[str, Any]:
 
 def command(asked: Mapping[str, Any]) -> str:
     """Return `python -m bench ab ...` with the options that differ from their defaults."""
-    given = ((spelt(name), ",".join(it) if isinstance(it, list) else str(it)) for name, it in asked.items())
+    given = ((spelt(name), ",".join(map(str, it)) if isinstance(it, list) else str(it)) for name, it in asked.items())
     return f"python -m bench ab {shlex.join(chain(*given))}"

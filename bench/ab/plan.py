@@ -23,7 +23,6 @@ from ..selection.errors import UsageError
 from ..selection.options import CELLS, cases_of, picked, sweep_of
 from ..timing.machine import fingerprint
 from ..workers.client import NamedWorkers, Script, Setting, Variant, WorkerClient, run_concurrently
-from .options import injected
 from .sources import (
     check_out,
     commit_of,
@@ -221,7 +220,7 @@ def _variants(options: argparse.Namespace, folder: Path) -> tuple[Variant, Varia
     here = copy_of_impls(folder / "working-tree")
     if options.self_test:
         there = copy_of_impls(folder / "another-copy")  # the folder's path may affect time, which must show
-        name, share = injected(options.inject)
+        name, share = options.inject
         slower = {name: max(0.0, 1 / (1 + share) - 1)}, {name: max(0.0, share)}  # base, where head is to be faster
         return Variant("the working tree", here, slower=slower[0]), Variant("a copy of it", there, slower=slower[1])
     if options.base_python:

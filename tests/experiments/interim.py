@@ -105,8 +105,7 @@ def _read(path: Path) -> dict[str, Any]:
         {"logs": [[*key, round(log, 6)] for *key, log in pair["logs"]], "last": pair.get("last", False)}
         for pair in data["pairs"]
     ]
-    name, _, share = data["asked"].get("inject", "").rpartition("=")
-    return {"injected": [name, float(share or 0)], "margin": data["margin"], "pairs": pairs}
+    return {"injected": data["asked"].get("inject", ["", 0.0]), "margin": data["margin"], "pairs": pairs}
 
 
 def _line(impl: str, share: float, found: list[dict[str, Any]]) -> tuple[str, ...]:
