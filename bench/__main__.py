@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in COMMANDS:
         module, _, function = COMMANDS[name][0].partition(":")
+        gc.disable()  # each collection would scan the modules imported so far, torch's for 0.1 s
         try:
             command = getattr(import_module(module), function or "main")
         except Exception as error:
@@ -41,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 raise
             terminal.warn(f"BROKEN: impls can't be imported: {type(error).__name__}: {error}")
             return 1
+        gc.enable()
         interrupts.raise_from_now_on()
         code: int = command(rest)
         return code

@@ -53,7 +53,7 @@ def compare(plan: Plan, before: Sequence[Replicate], keep: Callable[[Replicate],
         tell(f"checking cells of base and head: {len(cells)}", left())
         plan.run([_checking(plan, workers, name, cells, found[name]) for name in VARIANTS])
     replication = Replication(plan, found, workloads, random.Random(plan.seed + len(before)))
-    replicates, verdicts = replication.until_settled(replication.timeable(cells), left, before, keep)
+    replicates, verdicts = replication.until_settled(cells, left, before, keep)
     return dict(
         finite({
             "datetime": strftime("%Y-%m-%dT%H:%M:%S%z"),

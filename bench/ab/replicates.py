@@ -97,7 +97,7 @@ class Replication:
 
         Verdicts are valid at every interim analysis, so that analysing after every replicate does not raise the error rate.
         """
-        replicates, last = list(before), False
+        cells, replicates, last = self.timeable(cells), list(before), False
         while True:
             logs, workloads, ends = of_saved(replicates)
             of_cells = {key: logs.get(key, [math.nan] * len(replicates)) for key in cells}
