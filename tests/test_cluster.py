@@ -164,6 +164,16 @@ def test_a_sweep_without_nodes_is_resumed(tmp_path: Path, capsys: pytest.Capture
     assert [*tmp_path.glob("cluster/x.*.journal")]
 
 
+def test_ctrl_c_keeps_the_journal_and_says_how_to_continue(tmp_path: Path) -> None:
+    def interrupted(node: str, case: str | None) -> None:
+        if case:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match="interrupted; `--resume x` continues"):
+        swept(tmp_path, SimulatedCluster({"a1": "a"}, CASES, interrupted))
+    assert [*tmp_path.glob("cluster/x.*.journal")]
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
