@@ -18,8 +18,11 @@ import pytest
 from bench.cases.case import Case
 from bench.cases.sweep import SWEEPS
 from bench.checks import impl_hash
+from bench.runs import journal
+from bench.runs.journal import Journal
 from bench.runs.measuring import Measuring
 from bench.runs.saving import results_root
+from bench.selection.errors import UsageError
 
 from .conftest import CHECKOUT, Suite, environment, run_files, started, suite_command
 
@@ -109,6 +112,18 @@ def test_a_killed_run_is_resumed_and_checks_nothing_twice(shell: Suite, tmp_path
     (file,) = run_files(tmp_path)
     checked = sorted(tuple(line["key"]) for line in lines if "found" in line)
     assert checked == sorted(cells(file)) and len(checked) == 4
+
+
+def test_the_newest_journal_of_a_name_is_opened_once_at_a_time(tmp_path: Path) -> None:
+    (tmp_path / "x.20990101T000000000000-1.journal").write_text('{"header"\n')  # of a bad disk
+    assert journal.newest(tmp_path, "x") is None
+    mine = Journal.start(tmp_path, "x", {"asked": {}})
+    Journal.start(tmp_path, "x.y", {"asked": {}})
+    assert journal.newest(tmp_path, "x") == mine.path
+    with pytest.raises(UsageError, match="x is being measured right now"):
+        Journal(mine.path)
+    mine.close()
+    assert Journal(mine.path).header == {"asked": {}}
 
 
 OWN = """
