@@ -245,9 +245,9 @@ def test_the_action_writes_its_result_down(compare: Step, code: int, counts: dic
 def test_inputs_become_arguments_and_nothing_else(compare: Step) -> None:
     hostile = "$(touch broken) `touch broken`; touch broken"
     more = f"--T 16,32\n--H 8 * {hostile}"
-    compare(BASE_IMPL=hostile, HEAD_IMPL="a=b:c", ARGUMENTS=more, MARGIN="0.02", BUDGET="0.5")
+    compare(BASE_IMPL=hostile, HEAD_IMPL=hostile, ARGUMENTS=more, MARGIN="0.02", BUDGET="0.5")
     call = json.loads(compare.call.read_text())["arguments"]
-    own = [f"--base-impl={hostile}", "--head-impl=a=b:c"]
+    own = [f"--base-impl={hostile}", f"--head-impl={hostile}"]
     assert call[:-4] == [*own, *more.split(), "--margin=0.02", "--budget=0.5"]
     assert not [*compare.folder.rglob("broken")]
 
