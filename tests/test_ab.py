@@ -52,7 +52,7 @@ from stats.verdict import INCONCLUSIVE, REGRESSED, UNCHANGED
 from .conftest import CHECKOUT, LocalWorker, ask_check, environment
 from .experiments.fallback import committed, git
 
-TINY = ("--T", "16", "--H", "2", "--D_h", "8", "--dtype", "float32", "--budget", "0.01")
+CELLS = "--H=2 --D_h=8 --dtype=float32"
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ Command = Callable[..., Ran]
 
 @pytest.fixture
 def inside(repository: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Inside:
-    """`inside("--base", "HEAD")` is `python -m bench ab --base HEAD` of a checkout, in this process: its exit code, and what it
+    """`inside("--base HEAD")` is `python -m bench ab --base HEAD` of a checkout, in this process: its exit code, and what it
     prints on stdout and stderr.
     """
     monkeypatch.chdir(repository)
@@ -187,9 +187,9 @@ def inside(repository: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capt
     monkeypatch.setattr(tempfile, "tempdir", str(repository.parent))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
 
-    def run(*options: str) -> tuple[int, str, str]:
+    def run(typed: str) -> tuple[int, str, str]:
         try:
-            code = main(("ab", *options))
+            code = main(("ab", *typed.split()))
         except SystemExit as end:  # argparse's own
             code = int(end.code or 0)
         except KeyboardInterrupt as why:
@@ -208,21 +208,22 @@ def edited(repository: Path) -> None:
 
 @pytest.fixture
 def command(inside: Inside, repository: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """`command("--impl", "sdpa", dies="sdpa T16")` is `python -m bench ab ...` in such a world, if nothing else is compared of
+    """`command("--impl sdpa", dies="sdpa T16")` is `python -m bench ab ...` in such a world, if nothing else is compared of
     HEAD and an edited working tree. A replicate takes a second, as does the start.
     """
     edited(repository)
 
-    def run(*options: str, **world: Any) -> Ran:
-        usual = {"--T": "16,32", "--H": "2", "--D_h": "8", "--dtype": "float32", "--budget": "0.3"}
-        if not any(it.startswith(("--base-", "--self-test")) for it in options):
+    def run(typed: str = "", **world: Any) -> Ran:
+        usual = {"--T": "16,32", "--budget": "0.3"}
+        if not any(it in typed for it in ("--base-", "--self-test")):
             usual |= {"--impl": "fused,sdpa", "--base": "HEAD"}
-        given = [f"{name}={value}" for name, value in usual.items() if not {name, "--continue"} & {*options}]
+        missing = [f"{name}={value}" for name, value in usual.items() if name not in typed.split()]
+        words = [] if "--continue" in typed else [CELLS, *missing]
         made = World(**world)
         monkeypatch.setattr(planning, "WorkerClient", partial(Simulated, made))
         monkeypatch.setattr(comparison, "monotonic", lambda: made.now)
         before = {*repository.glob("results/*/ab/*.json")}
-        code, text, errors = inside(*given, *options)
+        code, text, errors = inside(" ".join([*words, typed]))
         saved = {*repository.glob("results/*/ab/*.json")} - before
         return Ran(code, text, errors, json.loads(saved.pop().read_text()) if len(saved) == 1 else {}, made)
 
@@ -272,13 +273,13 @@ def test_a_process_that_dies_while_it_is_timed_costs_its_cell(command: Command) 
 
 
 def test_settled_cells_leave_and_open_ones_are_measured_on_within_the_budget(command: Command) -> None:
-    options = ("--impl", "sdpa", "--budget", "0.1", "--seed", "1")
-    ran = command(*options, slower={"sdpa T16": 1.2, "sdpa T32": 1.012}, noise={"sdpa T32": 0.008})
+    slower, noise = {"sdpa T16": 1.2, "sdpa T32": 1.012}, {"sdpa T32": 0.008}
+    ran = command("--impl sdpa --budget 0.1 --seed 1", slower=slower, noise=noise)
     assert ran.words == {"sdpa T16": REGRESSED, "sdpa T32": INCONCLUSIVE}
     assert [len(pair["logs"]) for pair in ran.saved["pairs"]] == [4, 4, 4, 3]  # a fifth one might take too long
     assert [pair["last"] for pair in ran.saved["pairs"]] == [False, False, False, True]
     (file,) = Path().glob("results/*/ab/0001_*.json")
-    more = command("--continue", str(file), "--budget", "10", slower={"sdpa T32": 1.012}, noise={"sdpa T32": 0.004})
+    more = command(f"--continue {file} --budget 10", slower={"sdpa T32": 1.012}, noise={"sdpa T32": 0.004})
     assert more.words == {"sdpa T16": REGRESSED, "sdpa T32": REGRESSED}
     assert more.saved["pairs"][:4] == ran.saved["pairs"] and more.saved["seconds"] > ran.saved["seconds"]
     assert {len(pair["logs"]) for pair in more.saved["pairs"][4:]} == {3}
@@ -288,23 +289,23 @@ def test_settled_cells_leave_and_open_ones_are_measured_on_within_the_budget(com
 def test_a_saved_comparison_is_continued_with_the_same_code_on_the_same_machine(
     command: Command, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command("--save", "x")
+    command("--save x")
     (file,) = repository.glob("results/*/ab/0001_x.json")
-    assert command("--continue", str(file)).code == 0
+    assert command(f"--continue {file}").code == 0
     (repository / "impls" / "sdpa.py").write_text("changed = True\n")
     monkeypatch.setattr("bench.ab.plan.fingerprint", lambda: {"torch": "another"})
     for other, options, says in (
-        (file, (), "changed since then: code, fingerprint; start another comparison, without --continue"),
-        (repository / "pyproject.toml", (), "not a comparison that this `python -m bench ab` saved"),
-        (file, ("--T", "16", "--base-impl", "fused"), "leave out --base-impl, --T"),
+        (file, "", "changed since then: code, fingerprint; start another comparison, without --continue"),
+        (repository / "pyproject.toml", "", "not a comparison that this `python -m bench ab` saved"),
+        (file, "--T 16 --base-impl fused", "leave out --base-impl, --T"),
     ):
-        ran = command("--continue", str(other), *options)
+        ran = command(f"--continue {other} {options}")
         assert ran.code == 3 and says in ran.errors
 
 
 def test_new_gone_wrong_and_dead(command: Command) -> None:
     names = "same,wrong-head,dead,impossible,slow,raises-head,raises-base,gone,old,young"
-    ran = command("--T", "16", "--impl", names, "--allow-gone", "old,raises-head", slower={"slow T16": 1.2})
+    ran = command(f"--T 16 --impl {names} --allow-gone old,raises-head", slower={"slow T16": 1.2})
     found = {cell["impl"]: cell for cell in ran.saved["cells"]}
     assert {name: cell["word"] for name, cell in found.items()} == {
         "same": UNCHANGED, "wrong-head": "WRONG", "dead": INCONCLUSIVE, "impossible": INCONCLUSIVE, "slow": REGRESSED,
@@ -320,10 +321,10 @@ def test_new_gone_wrong_and_dead(command: Command) -> None:
 
 def test_exit_codes(command: Command) -> None:
     for impl, code in (("dead", 2), ("wrong-head,same", 1), ("raises-base,same", 0), ("nobody", 3)):
-        assert command("--T", "16", "--impl", impl).code == code, impl
-    two = ("--T", "16", "--base-impl", "same", "--head-impl", "impossible")
-    for allowed, word in (((), "BROKEN"), (("--allow-gone", "impossible"), "GONE")):
-        assert command(*two, *allowed, head="impossible").words == {"impossible against same T16": word}
+        assert command(f"--T 16 --impl {impl}").code == code, impl
+    for allowed, word in (("", "BROKEN"), ("--allow-gone impossible", "GONE")):
+        ran = command(f"--T 16 --base-impl same --head-impl impossible {allowed}", head="impossible")
+        assert ran.words == {"impossible against same T16": word}
 
 
 def test_a_head_that_cannot_begin_is_broken_and_a_base_is_not_compared(command: Command) -> None:
@@ -337,19 +338,19 @@ def test_a_head_that_cannot_begin_is_broken_and_a_base_is_not_compared(command: 
 def test_interpreters_may_differ_in_everything(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reference workload of another version is left out."""
     monkeypatch.setattr(planning, "interpreter", lambda path: (path, "3.11 2.13"))
-    ran = command("--base-python", "p", "--head-python", "q", "--impl", "sdpa", head="q")
+    ran = command("--base-python p --head-python q --impl sdpa", head="q")
     assert ran.code == 0 and "torch: p → q" in ran.text
     assert {*of_saved(ran.saved["pairs"])[1]} == {"python"}
 
 
 def test_machine_drift_leaves_every_cell_open(command: Command) -> None:
-    ran = command("--T", "16", slower=dict.fromkeys(("fused T16", "sdpa T16", "control python"), 1.1))
+    ran = command("--T 16", slower=dict.fromkeys(("fused T16", "sdpa T16", "control python"), 1.1))
     assert ran.code == 2 and {*ran.words.values()} == {INCONCLUSIVE}
 
 
 def test_folders_change_places_at_random_so_that_what_they_do_to_time_is_noise(command: Command) -> None:
     """Each has a twin with the same code."""
-    world = command("--impl", "sdpa", noise={"sdpa T16": 0.1}).world
+    world = command("--impl sdpa", noise={"sdpa T16": 0.1}).world
     assert {*world.edited} == {(0, False), (1, True)} and len(world.folders) == 4
 
 
@@ -481,7 +482,7 @@ def test_a_kernel_that_changes_meanwhile_ends_the_comparison(
             return measure(*given)
 
         monkeypatch.setattr(Replication, "replicate", replicate)
-        return command("--T", "16", "--base-impl", "same", "--head-impl", "other=mine:mine", head="other")
+        return command("--T 16 --base-impl same --head-impl other=mine:mine", head="other")
 
     assert edited("unused.py").code == 0
     ran = edited("mine.py")
@@ -518,9 +519,8 @@ def test_a_self_test_goes_on_where_it_was_stopped(
             raise KeyboardInterrupt
         return whole(plan, *given)
 
-    def tested(*options: str) -> str:
-        test = ("--T", "16", "--impl", "sdpa,fused", "--self-test", "3", *options)
-        return command(*test, head="a copy of it").text
+    def tested(options: str = "") -> str:
+        return command(f"--T 16 --impl sdpa,fused --self-test 3 {options}", head="a copy of it").text
 
     monkeypatch.setattr(measuring, "compare", compare)
     assert not tested()
@@ -535,7 +535,7 @@ def test_a_self_test_goes_on_where_it_was_stopped(
     for share in ("+5", "-5"):
         assert f"self-test, {share} % injected: 1 of 1 cells found, 0 of 1 others flagged" in lines
     assert tested() == text and len(ran) == 10
-    tested("--margin", "0.02")
+    tested("--margin 0.02")
     assert len(ran) == 19  # another margin is another test
     edited(repository)
     tested()
@@ -639,7 +639,17 @@ def nothing_is_left(folder: Path, workers: Sequence[psutil.Process] = ()) -> boo
 
 def test_a_killed_comparison_leaves_nothing_behind(repository: Path) -> None:
     edited(repository)
-    command = [sys.executable, "-m", "bench", "ab", *TINY[:-1], "5", "--base", "HEAD", "--impl", "fused"]
+    command = [
+        sys.executable,
+        "-m",
+        "bench",
+        "ab",
+        *CELLS.split(),
+        "--T=16",
+        "--budget=5",
+        "--base=HEAD",
+        "--impl=fused",
+    ]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": repository}
     env = environment() | {"TMPDIR": str(repository.parent)}
     with subprocess.Popen(command, env=env, **pipes) as running:
@@ -676,23 +686,23 @@ def test_the_same_command_continues_with_the_replicates_of_an_interrupted_one(
         return replicates[-1]
 
     monkeypatch.setattr(Replication, "replicate", replicate)
-    ran = command("--seed", "1")
+    ran = command("--seed 1")
     assert ran.code == 2 and "interrupted; the same command continues" in ran.errors
     (kept,) = repository.glob("results/*/ab/*.journal")
     with kept.open("a") as file:
         file.write('{"pair": {"logs": [["sd')  # as after `kill -9`
     most[0] = 100
-    command("--seed", "2")
+    command("--seed 2")
     assert kept.exists()  # of another comparison
     del replicates[2:]
-    saved = command("--seed", "1").saved["pairs"]
+    saved = command("--seed 1").saved["pairs"]
     assert [pair["blocks"] for pair in saved] == json.loads(json.dumps([pair["blocks"] for pair in replicates]))
     assert len(saved) > 2 and not kept.exists()
 
 
 def test_no_difference_in_code_is_no_regression(inside: Inside, repository: Path) -> None:
     out = repository.parent / "out.json"
-    code, text, _ = inside(*TINY, "--base", "HEAD", "--impl", "fused", "--json", str(out))
+    code, text, _ = inside(f"{CELLS} --T 16 --base HEAD --impl fused --json {out}")
     assert code == 0 and "no difference in code between HEAD (" in text and "\nNothing regressed: " in text
     assert json.loads(out.read_text())["cells"] == [] and not [*repository.glob("results/*/ab/*.json")]
 
@@ -703,24 +713,24 @@ def test_a_shallow_clone_says_how_to_complete_it(repository: Path, tmp_path: Pat
         sources.commit_of("HEAD~1", tmp_path / "clone")
 
 
-USAGE: list[tuple[tuple[str, ...], str]] = [
-    ((), "one comparison at a time: give either --base REF"),
-    (("--base", "nowhere", "--json", "left.json"), "unknown revision 'nowhere': give a branch"),
-    (("--base-impl", "fused"), "or --base-impl NAME --head-impl NAME"),
-    (("--base", "HEAD", "--head-impl", "fused"), "one comparison at a time"),
-    (("--base-impl", "fused", "--head-impl", "sdpa", "--impl", "packed"), "name what is compared: leave out --impl"),
-    (("--base-python", "../bare"), "No module named 'torch'): `../bare -m pip install torch numpy psutil`"),
-    (("--base", "HEAD", "--margin", "1"), "from 0 to below 0.5"),
-    (("--base", "HEAD", "--json", "/dev/null/x"), "can't be written"),
-    (("--nothing",), "unrecognized arguments"),
-]
+USAGE = {
+    "": "one comparison at a time: give either --base REF",
+    "--base nowhere --json left.json": "unknown revision 'nowhere': give a branch",
+    "--base-impl fused": "or --base-impl NAME --head-impl NAME",
+    "--base HEAD --head-impl fused": "one comparison at a time",
+    "--base-impl fused --head-impl sdpa --impl packed": "name what is compared: leave out --impl",
+    "--base-python ../bare": "No module named 'torch'): `../bare -m pip install torch numpy psutil`",
+    "--base HEAD --margin 1": "from 0 to below 0.5",
+    "--base HEAD --json /dev/null/x": "can't be written",
+    "--nothing": "unrecognized arguments",
+}
 
 
 def test_usage_errors(inside: Inside, repository: Path) -> None:
     bare = repository.parent / "bare"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
     bare.chmod(0o755)
-    for options, says in USAGE:
-        code, _, errors = inside(*options)
-        assert code == 3 and says in errors and errors.count("bench: error") == 1, (options, errors)
+    for typed, says in USAGE.items():
+        code, _, errors = inside(typed)
+        assert code == 3 and says in errors and errors.count("bench: error") == 1, (typed, errors)
     assert nothing_is_left(repository) and not (repository / "left.json").exists()

@@ -60,6 +60,11 @@ def test_a_step_weighs_its_cells_by_their_certainty() -> None:
     assert step_of(found(c=(2.0, 0.01)), CHANGE) == bisect.UNKNOWN
 
 
+def run(typed: str) -> int:
+    """Return the exit code of `python -m bench bisect ...`."""
+    return bisect.main(typed.split())
+
+
 @pytest.fixture(autouse=True)
 def no_handler(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the handlers of signals, which commands replace."""
@@ -100,42 +105,42 @@ def history(monkeypatch: pytest.MonkeyPatch) -> History:
 
 
 def test_the_culprit_is_compared_with_the_commit_before(history: History, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bisect.main(["c0", "c29", "--impl", "sdpa"]) == 0
+    assert run("c0 c29 --impl sdpa") == 0
     *_, end = capsys.readouterr().out.partition("the first that is slow: c17 what it says\nagainst c16 what it says:\n")
     assert "(c16 → c17)" in end
     assert history.calls[0] == ("c0", "c29", 2.0) and history.calls[-1] == ("c16", "c17", 1.0)
 
 
 def test_interpreters_are_points_too(history: History, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bisect.main(["--pythons", "c0,c5,c29", "--impl", "sdpa,fused", "--T", "64"]) == 0
+    assert run("--pythons c0,c5,c29 --impl sdpa,fused --T 64") == 0
     assert "the first that is slow: c29\n" in capsys.readouterr().out
     assert [call[:2] for call in history.calls] == [("c0", "c29"), ("c0", "c5"), ("c5", "c29")]
 
 
 def test_a_step_that_is_open_is_measured_on(history: History) -> None:
-    assert bisect.main(["c0", "c29", "--impl", "sdpa", "--budget", "0.2"]) == 0
+    assert run("c0 c29 --impl sdpa --budget 0.2") == 0
     assert [budget for _, head, budget in history.calls if head == "c15"] == [0.2, 0.4]
 
 
 def test_ends_that_were_measured_too_briefly_need_a_larger_budget(
     history: History, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert bisect.main(["c0", "c29", "--impl", "sdpa", "--budget", "0.1"]) == 2
+    assert run("c0 c29 --impl sdpa --budget 0.1") == 2
     assert "at the bad end; --budget 0.2 measures for longer\n" in capsys.readouterr().out
     assert history.calls == [("c0", "c29", 0.2)]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("typed", "says"),
     [
-        (["HEAD"], "give either two revisions, GOOD, which is fast, and BAD"),
-        (["HEAD", "no-such"], "unknown revision 'no-such'"),
-        (["HEAD", "HEAD"], "GOOD and BAD are both "),
-        (["--pythons", "one"], "or --pythons A,B,C, the good one first"),
-        (["HEAD", "HEAD", "--pythons", "a,b"], "give either two revisions"),
+        ("HEAD", "give either two revisions, GOOD, which is fast, and BAD"),
+        ("HEAD no-such", "unknown revision 'no-such'"),
+        ("HEAD HEAD", "GOOD and BAD are both "),
+        ("--pythons one", "or --pythons A,B,C, the good one first"),
+        ("HEAD HEAD --pythons a,b", "give either two revisions"),
     ],
 )
-def test_usage_errors(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bisect.main(arguments) == 3
+def test_usage_errors(typed: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(typed) == 3
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("bench: error: ") and says in line

@@ -175,24 +175,22 @@ def test_ctrl_c_keeps_the_journal_and_says_how_to_continue(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("typed", "says"),
     [
-        ((), "one of the arguments --save/--benchmark-save --resume is required"),
-        (("--cluster", "ray", "--resume", "x"), "no run x was started in "),
-        (("--save", "x", "--address", "h:1"), "--address and --node-types go with --cluster"),
-        (("--cluster", "ray", "--save", "x", "--model", "../config.json"), "../config.json does not reach the nodes"),
-        (("--cluster", "ray", "--resume", "x", "--T", "64"), "--resume x continues with its original options"),
-        (("--save", "x", "--quiet-machine", "--threads=2"), "leave out --threads"),
+        ("", "one of the arguments --save/--benchmark-save --resume is required"),
+        ("--cluster ray --resume x", "no run x was started in "),
+        ("--save x --address h:1", "--address and --node-types go with --cluster"),
+        ("--cluster ray --save x --model ../config.json", "../config.json does not reach the nodes"),
+        ("--cluster ray --resume x --T 64", "--resume x continues with its original options"),
+        ("--save x --quiet-machine --threads=2", "leave out --threads"),
     ],
 )
-def test_usage_errors(
-    options: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_usage_errors(typed: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     (tmp_path / "config.json").touch()
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     try:
-        code: object = command.main(options)
+        code = command.main(typed.split())
     except SystemExit as end:
         code = end.code
     assert code == 4 and says in capsys.readouterr().err
@@ -208,12 +206,12 @@ def test_a_run_that_was_begun_is_neither_begun_anew_nor_resumed_with_other_code(
     for folder in ("cluster", str(get_machine_id())):
         Journal.start(tmp_path / "results" / folder, "x", header).close()
     unfinished = "run x was started and not finished: `--resume x` continues"
-    for options, says in (
-        (("--cluster", "ray", "--save", "x"), unfinished),
-        (("--save", "x", "--T", "64"), unfinished),
-        (("--cluster", "ray", "--resume", "x"), "the code has changed since run x was started"),
+    for typed, says in (
+        ("--cluster ray --save x", unfinished),
+        ("--save x --T 64", unfinished),
+        ("--cluster ray --resume x", "the code has changed since run x was started"),
     ):
-        assert command.main(options) == 4
+        assert command.main(typed.split()) == 4
         assert says in capsys.readouterr().err and [*tmp_path.glob("results/cluster/x.*.journal")]
 
 

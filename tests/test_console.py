@@ -46,8 +46,8 @@ def hostile(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(site: Path, folder: Path, *arguments: str) -> Installed:
-    command = [str(site / "bin" / "attention-bench"), *arguments]
+def run(site: Path, folder: Path, typed: str) -> Installed:
+    command = [str(site / "bin" / "attention-bench"), *typed.split()]
     where = environment() | {"PYTHONPATH": str(site)}
     return subprocess.run(command, cwd=folder, env=where, capture_output=True, text=True, timeout=300)
 
@@ -65,8 +65,8 @@ def test_a_new_kernel_is_measured_and_reported_whatever_lies_around(site: Path, 
     again = run(site, hostile, "new-kernel")
     said = "attention-bench: error: mine.py exists already; choose another name, such as my_kernel.py\n"
     assert (again.returncode, again.stderr) == (3, said)
-    done = run(site, hostile, "run", "--impl", "mine=mine:mine,sdpa", "--T", "16", "--H", "2", "--dtype", "float32",
-               "-v", "--cell-time", "0.01", "--benchmark-save=mine", "--report")  # fmt: skip
+    options = "--T 16 --H 2 --dtype float32 -v --cell-time 0.01 --benchmark-save=mine --report"
+    done = run(site, hostile, f"run --impl mine=mine:mine,sdpa {options}")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "::" not in done.stdout  # -v adds tables, and no ids of tests
     (file,) = run_files(hostile)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -62,48 +63,48 @@ unknown.limits, word.limits = {"dtype": "float32"}, {"dtypes": ("half",)}
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("typed", "says"),
     [
-        (["--T", ""], "--T is empty: give it a value, or leave it out"),
-        (["--dtype", "float23"], "'float23' is not one of float32, bfloat16, float16, float64; did you mean float32?"),
-        (["--sweep", "heads", "--H", "3"], "d_model = 1024 is not divisible by H = 3"),
-        (["--T", "64", "--case", "B1-T64-H9-D_h64-float32-cpu"], "; did you mean B1-T64-H8-D_h64-float32-cpu?"),
-        (["--impl", "mine=nowhere:f"], "can't import nowhere"),
-        (["--impl", "mine=math:pi"], "neither a function nor an nn.Module class"),
-        (["--impl", "sdpa=math:sqrt"], "'sdpa' is already registered by impls.sdpa"),
-        (["--resume", "x", "--benchmark-save=y"], "leave out --benchmark-save=y"),
-        (["--T", "64", "128"], "unexpected argument '128': a kernel of your own is named by --impl mine=mine.py:FUNCTION"),
-        (["--case", "a", "--case", "b"], "--case is given 2 times: give it once"),
-        (["--benchmark-min-rounds=3"], "--benchmark-min-rounds=3 changes nothing here: --cell-time and "),
-        (["--swep", "quick"], "unrecognized arguments: --swep quick; did you mean --sweep?"),
-        (["--gpu"], "did you mean --device cuda?"),
-        pytest.param(["--device", "cuda"], "--device cuda: torch finds none here", marks=pytest.mark.skipif(
+        ("--T ''", "--T is empty: give it a value, or leave it out"),
+        ("--dtype float23", "'float23' is not one of float32, bfloat16, float16, float64; did you mean float32?"),
+        ("--sweep heads --H 3", "d_model = 1024 is not divisible by H = 3"),
+        ("--T 64 --case B1-T64-H9-D_h64-float32-cpu", "; did you mean B1-T64-H8-D_h64-float32-cpu?"),
+        ("--impl mine=nowhere:f", "can't import nowhere"),
+        ("--impl mine=math:pi", "neither a function nor an nn.Module class"),
+        ("--impl sdpa=math:sqrt", "'sdpa' is already registered by impls.sdpa"),
+        ("--resume x --benchmark-save=y", "leave out --benchmark-save=y"),
+        ("--T 64 128", "unexpected argument '128': a kernel of your own is named by --impl mine=mine.py:FUNCTION"),
+        ("--case a --case b", "--case is given 2 times: give it once"),
+        ("--benchmark-min-rounds=3", "--benchmark-min-rounds=3 changes nothing here: --cell-time and "),
+        ("--swep quick", "unrecognized arguments: --swep quick; did you mean --sweep?"),
+        ("--gpu", "did you mean --device cuda?"),
+        pytest.param("--device cuda", "--device cuda: torch finds none here", marks=pytest.mark.skipif(
             torch.cuda.is_available(), reason="there is a CUDA device here")),
-        (["--impl", "sdpa", "--baseline", "fused"], "--baseline fused: not among what runs: sdpa"),
-        (["--impl", "x=../mine.py:word"], "../mine.py is outside the current folder"),
-        (["--impl", "x=v1.2/mine.py:word"], "v1.2/mine.py: Python can't import from a path with a dot: rename it"),
-        (["--impl", "x=wave:mine"], "module wave has no attribute 'mine'; it is /"),
-        (["--mask", "sliding"], "did you mean --window?"),
-        (["--impl", "x=mine:word"], "limits['dtypes']: 'half' is not one of float32, bfloat16, "),
-        (["--impl", "x=builds:f"], "can't import builds: RuntimeError: Error building extension 'x'\n"),
-        (["--impl", "x=bench/mine.py:f"], "No module named 'bench.mine'; bench is /"),
-        (["--impl", "x=ends:f"], "can't import ends: SystemExit: 2"),
-        (["--impl", "x=mine:unknown"], "limits has no 'dtype'; known: "),
-        (["--impl", "x=mine:Sizes"], "Sizes(d_model, n_heads=8) takes sizes, but a layer is built from one LayerShape"),
-        (["--resume", "nihgtly"], "no run 'nihgtly' to resume in {results}; --benchmark-save=nihgtly starts one"),
-        (["--report"], "--report makes the page of a run: name it, with --benchmark-save=NAME"),
-        (["--cell-time", "nan"], "argument --cell-time: 'nan' is not a positive number"),
-        (["--benchmark-save", "a\nb"], r"'a\nb': a run's name has at most 200 bytes, all of them printed"),
+        ("--impl sdpa --baseline fused", "--baseline fused: not among what runs: sdpa"),
+        ("--impl x=../mine.py:word", "../mine.py is outside the current folder"),
+        ("--impl x=v1.2/mine.py:word", "v1.2/mine.py: Python can't import from a path with a dot: rename it"),
+        ("--impl x=wave:mine", "module wave has no attribute 'mine'; it is /"),
+        ("--mask sliding", "did you mean --window?"),
+        ("--impl x=mine:word", "limits['dtypes']: 'half' is not one of float32, bfloat16, "),
+        ("--impl x=builds:f", "can't import builds: RuntimeError: Error building extension 'x'\n"),
+        ("--impl x=bench/mine.py:f", "No module named 'bench.mine'; bench is /"),
+        ("--impl x=ends:f", "can't import ends: SystemExit: 2"),
+        ("--impl x=mine:unknown", "limits has no 'dtype'; known: "),
+        ("--impl x=mine:Sizes", "Sizes(d_model, n_heads=8) takes sizes, but a layer is built from one LayerShape"),
+        ("--resume nihgtly", "no run 'nihgtly' to resume in {results}; --benchmark-save=nihgtly starts one"),
+        ("--report", "--report makes the page of a run: name it, with --benchmark-save=NAME"),
+        ("--cell-time nan", "argument --cell-time: 'nan' is not a positive number"),
+        ("--benchmark-save 'a\nb'", r"'a\nb': a run's name has at most 200 bytes, all of them printed"),
     ],
 )  # fmt: skip
-def test_a_usage_error_is_one_line(at_a_shell: pytest.Pytester, options: list[str], says: str) -> None:
+def test_a_usage_error_is_one_line(at_a_shell: pytest.Pytester, typed: str, says: str) -> None:
     from pytest_benchmark.utils import get_machine_id
 
     folder = at_a_shell.path / "results" / str(get_machine_id())
     (at_a_shell.path / "mine.py").write_text(MISTAKEN)
     (at_a_shell.path / "ends.py").write_text("raise SystemExit(2)")
     (at_a_shell.path / "builds.py").write_text("raise RuntimeError(\"Error building extension 'x'\\n[1/2] c++\")")
-    done = at_a_shell.runpytest_inprocess(BENCH, *options)
+    done = at_a_shell.runpytest_inprocess(BENCH, *shlex.split(typed))
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     (line,) = [line for line in done.errlines + done.outlines if line.strip()]
     assert says.format(results=folder) in f"{line}\n"
