@@ -21,16 +21,18 @@ from bench.checks.patterns import DEEPEST, PATTERNS
 from bench.checks.problems import problem_of
 from bench.timing.devices import threads
 from bench.workers.tasks import Tasks
+from impls.rules import EVERY_RULE
 
-from . import unusual_kernels, wrong_kernels
+from . import reported_kernels, unusual_kernels, wrong_kernels
 from .conftest import checked
 from .conftest import gated as every_check
 
 PLAIN = {"T": 64, "H": 2, "D_h": 64}
 
 
-def held(kernel: wrong_kernels.Kernel, case: Case) -> None:
-    every_check(impls.make("mine", kernel, limits=impls.Limits(**getattr(kernel, "limits", {}))), case)
+def held(kernel: wrong_kernels.Kernel, case: Case, **limits: Any) -> None:
+    limits |= getattr(kernel, "limits", {})
+    every_check(impls.make("mine", kernel, limits=impls.Limits(**limits)), case)
 
 
 def gated(kernel: wrong_kernels.Kernel, **axes: object) -> None:
@@ -82,8 +84,15 @@ def test_a_kernel_that_writes_to_its_inputs_in_training_makes_no_other_one_wrong
     check_training(impls.get("sdpa"), probe)
 
 
-def test_as_many_wrong_kernels_as_the_readme_promises() -> None:
-    assert len(wrong_kernels.KERNELS) > 200
+@pytest.mark.parametrize("name", reported_kernels.KERNELS)
+def test_a_reported_fault_is_refused(name: str) -> None:
+    it = reported_kernels.KERNELS[name]
+    with pytest.raises(Wrong):
+        held(it.kernel, Case.of(**(PLAIN | it.case)), beyond=EVERY_RULE)
+
+
+def test_as_many_wrong_kernels_as_the_docs_promise() -> None:
+    assert len(wrong_kernels.KERNELS) > 200 and len(reported_kernels.KERNELS) >= 70
 
 
 @pytest.mark.parametrize("rule", [{"bias": "learned"}, {"sinks": True}])
