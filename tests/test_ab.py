@@ -456,9 +456,11 @@ def test_a_kernel_is_compared_with_all_code_that_belongs_to_it(tmp_path: Path, m
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("import helper" if name == "mine.py" else "")
     (tmp_path / ".#mine.py").symlink_to("nowhere")  # as an editor leaves one
+    (tmp_path / "link").symlink_to(tmp_path)
     for word, files in (
         ("x=mine:f", mine),
         ("x=./mine.py:f", mine),
+        (f"x={tmp_path}/link/mine.py:f", mine),  # as by the shell's $PWD
         ("x=with-hyphen/a/mine.py:f", package | beside),
         ("x=kernels:build#f", repository),
     ):

@@ -18,7 +18,7 @@ from .. import CHECKOUT
 from ..cases.case_hash import case_hash
 from ..cases.cells import Key
 from ..cases.outcome import Skip
-from ..selection.choice import listed, own_files
+from ..selection.choice import from_folder, listed, own_files
 from ..selection.errors import UsageError
 from ..selection.options import CELLS, cases_of, picked, sweep_of
 from ..timing.machine import fingerprint
@@ -196,9 +196,7 @@ def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
 def _from_here(name: str) -> str:
     """Return NAME=FILE:attr with the file's path from the current folder, below which each variant has its own file."""
     place = name.rpartition("=")[2]
-    folder, file = os.path.split(place)
-    there = os.path.join(os.path.relpath(os.path.realpath(folder)), file)
-    return name.removesuffix(place) + there if os.path.isabs(place) else name
+    return name.removesuffix(place) + from_folder(place, os.getcwd()) if os.path.isabs(place) else name
 
 
 def digest_of_own(words: Iterable[str]) -> str:

@@ -82,7 +82,7 @@ def place_of(path: str, folder: str) -> tuple[str, str]:
     """Return the module and attribute of `package.module:attr` or of `package/module.py:attr`; raises ValueError."""
     module, _, attr = path.partition(":")
     if module.endswith(".py"):
-        file = os.path.relpath(os.path.join(folder, module), folder)
+        file = from_folder(module, folder)
         if file.startswith(os.pardir):
             raise ValueError(f"{module} is outside the current folder: start in the folder of that file")
         module = file.removesuffix(".py")
@@ -90,6 +90,13 @@ def place_of(path: str, folder: str) -> tuple[str, str]:
             raise ValueError(f"{file}: Python can't import from a path with a dot: rename it, or start in its folder")
         module = module.replace(os.sep, ".")
     return module, attr
+
+
+def from_folder(file: str, folder: str) -> str:
+    """Return the path of a file from a folder, whose path has no links; that of the shell's $PWD may have some."""
+    parent, name = os.path.split(file)
+    parent = os.path.realpath(parent) if os.path.isabs(parent) else os.path.join(folder, parent)
+    return os.path.relpath(os.path.join(parent, name), folder)
 
 
 def _places(folder: str) -> list[str]:
