@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from unittest import mock
@@ -97,12 +96,6 @@ def started(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=300)
 
 
-@pytest.fixture
-def shell(tmp_path: Path) -> Suite:
-    """`shell("--T", "16")` is `pytest PATH/TO/bench --T 16`, started in a folder of the test's own."""
-    return partial(started, tmp_path)
-
-
 @pytest.fixture(scope="session")
 def loaded() -> None:
     """Import these before pytester, which removes what its runs import: NumPy can't be imported twice, pandas is slow."""
@@ -115,7 +108,7 @@ def loaded() -> None:
 def suite(loaded: None, pytester: pytest.Pytester, tmp_path: Path) -> Suite:
     """The same in this process, which has imported torch: implementations run in workers of their own either way.
 
-    What may end the process, or depends on how it was started, needs `shell`.
+    What may end the process, or depends on how it was started, needs `started`.
     """
 
     def run(*options: str) -> subprocess.CompletedProcess[str]:

@@ -95,7 +95,7 @@ def test_rows_and_skips(small: tuple[Path, str]) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_run_is_resumed_and_checks_nothing_twice(shell: Suite, tmp_path: Path) -> None:
+def test_a_killed_run_is_resumed_and_checks_nothing_twice(tmp_path: Path) -> None:
     begun = suite_command("--benchmark-save=x", *SMALL[:-1], "sdpa,fused", "--cell-time=1", "--precision=1e-9")
     process = subprocess.Popen(begun, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
@@ -106,7 +106,7 @@ def test_a_killed_run_is_resumed_and_checks_nothing_twice(shell: Suite, tmp_path
     process.wait()
     (journal,) = tmp_path.glob("results/*/*.journal")
     (kept := tmp_path / "kept").hardlink_to(journal)  # a run that ends deletes its own
-    done = shell("--resume", "x")
+    done = started(tmp_path, "--resume", "x")
     assert done.returncode == 0 and not journal.exists(), done.stdout + done.stderr
     lines = [json.loads(line) for line in kept.read_text().splitlines()]
     (file,) = run_files(tmp_path)
