@@ -169,9 +169,8 @@ def causal_to_another_sequence(q, k, v, **_):
 
 @reported("huggingface/transformers#35032", mask="padding", B=2, source="cross", T_kv=64)
 def leaves_out_queries_where_keys_are_padding(q, k, v, *, attn_mask=None, **_):
-    o = sdpa(q, k, v, attn_mask=attn_mask)
-    shown = attn_mask.reshape(len(q), 1, -1, 1) if attn_mask.shape[-2] == 1 else torch.ones(())
-    return o * shown[:, :, : q.shape[-2]] if shown.dim() and shown.shape[-2] >= q.shape[-2] else o
+    o, shown = sdpa(q, k, v, attn_mask=attn_mask), attn_mask.mT[..., : q.shape[-2], :]
+    return o * shown if shown.shape[-2] == q.shape[-2] else o
 
 
 @reported("ostris/ai-toolkit#161", **PADDING)
@@ -506,13 +505,11 @@ def unmasked_keys_rounded_up_to_a_block(q, k, v, **_):
 # 2026: rules
 
 
-@reported_rule("vllm-project/vllm#56578", softcap=50, mask="none")
-def a_cap_whose_exponentials_overflow(q, k, v, shape, sinks):
-    def bent(scores: Tensor) -> Tensor:
-        up, down = (sign * scores / shape.softcap for sign in (1, -1))
-        return shape.softcap * (up.exp() - down.exp()) / (up.exp() + down.exp())
-
-    return rules.plain(q, k, v, bent=bent)
+@reported_rule("vllm-project/vllm#56578", softcap=50)
+@rules.bending
+def a_cap_whose_exponentials_overflow(scores, cap):
+    up, down = (scores / cap).exp(), (-scores / cap).exp()
+    return cap * (up - down) / (up + down)
 
 
 @reported_rule("sgl-project/sglang#33915", softcap=50)
@@ -602,18 +599,9 @@ def right_and_lse(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, attn_mask: T
 @reported("flashinfer-ai/flashinfer#4051")
 @masked
 def two_empty_parts_are_merged(q, k, v, mask):
-    scores = scores_of(q, k, mask)
-    found = []
-    for part, values in zip(scores.split(16, -1), v.split(16, -2), strict=True):
-        lse = part.logsumexp(-1, keepdim=True)
-        found.append(((part - lse.masked_fill(lse == -torch.inf, 0.0)).exp() @ values, lse))
-    while len(found) > 1:
-        (a, of_a), (b, of_b) = found.pop(), found.pop()
-        top = torch.maximum(of_a, of_b)
-        share_a, share_b = (of_a - top).exp(), (of_b - top).exp()
-        total = share_a + share_b
-        found.append(((a * share_a + b * share_b) / total, top + total.log()))
-    return found[0][0]
+    """Parts of 16 keys, from the last one on: the share of each is zero divided by zero."""
+    last = torch.stack([part.any(-1) for part in mask.split(16, -1)[-2:]]).any(0)
+    return torch.where(last[..., None], plain(q, k, v, mask), torch.nan)
 
 
 @reported("flashinfer-ai/flashinfer#2113")
