@@ -50,6 +50,11 @@ def at_a_shell(loaded: None, pytester: pytest.Pytester) -> Iterator[pytest.Pytes
         yield pytester
 
 
+def ran(shell: pytest.Pytester, typed: str) -> pytest.RunResult:
+    """Run `pytest bench/ ...`."""
+    return shell.runpytest_inprocess(BENCH, *shlex.split(typed))
+
+
 MISTAKEN = """
 from torch import nn
 
@@ -104,7 +109,7 @@ def test_a_usage_error_is_one_line(at_a_shell: pytest.Pytester, typed: str, says
     (at_a_shell.path / "mine.py").write_text(MISTAKEN)
     (at_a_shell.path / "ends.py").write_text("raise SystemExit(2)")
     (at_a_shell.path / "builds.py").write_text("raise RuntimeError(\"Error building extension 'x'\\n[1/2] c++\")")
-    done = at_a_shell.runpytest_inprocess(BENCH, *shlex.split(typed))
+    done = ran(at_a_shell, typed)
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     (line,) = [line for line in done.errlines + done.outlines if line.strip()]
     assert says.format(results=folder) in f"{line}\n"
@@ -143,7 +148,7 @@ def test_a_module_that_hides_the_one_of_the_current_folder_is_reported(
 
 
 def test_nothing_selected_is_not_called_saved(at_a_shell: pytest.Pytester) -> None:
-    done = at_a_shell.runpytest_inprocess(BENCH, "--impl", "sdpa", "--T", "16", "-k", "nothing", "--benchmark-save=x")
+    done = ran(at_a_shell, "--impl sdpa --T 16 -k nothing --benchmark-save=x")
     assert done.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     assert "nothing was saved: no cell is selected" in done.outlines
     assert not [*at_a_shell.path.glob("results/*/*")]
@@ -164,7 +169,7 @@ def test_only_modes_that_are_measured_are_collected(at_a_shell: pytest.Pytester)
 
 def test_unwritable_results_are_reported_before_anything_is_measured(at_a_shell: pytest.Pytester) -> None:
     (at_a_shell.path / "results").symlink_to("results")
-    done = at_a_shell.runpytest_inprocess(BENCH, "--benchmark-save=x", "--impl", "sdpa", "--T", "16", "--H", "2")
+    done = ran(at_a_shell, "--benchmark-save=x --impl sdpa --T 16 --H 2")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     assert "results can't be written to " in "\n".join(done.errlines)
     assert done.outlines == []  # pytest has not begun
@@ -325,15 +330,15 @@ def test_a_run_that_cannot_be_saved_says_so_and_keeps_its_journal(
     """No page is written, of this run or of an older one."""
     pages: list[str] = []
     monkeypatch.setattr(reports_main, "main", lambda arguments: pages.append(arguments[0]))
-    unsupported = ("--impl", "loop", "--T", "512", "--report")
+    unsupported = "--impl loop --T 512 --report"
     with monkeypatch.context() as disk:
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         disk.setattr(saving.Path, "write_text", mock.Mock(side_effect=full))
-        done = at_a_shell.runpytest_inprocess(BENCH, *unsupported, "--benchmark-save=x")
+        done = ran(at_a_shell, f"{unsupported} --benchmark-save=x")
     assert done.ret == pytest.ExitCode.TESTS_FAILED and not pages
     done.stdout.fnmatch_lines("not saved: *No space left on device; `--resume x` continues once that is fixed")
     assert not [*at_a_shell.path.rglob("*.json")] and [*at_a_shell.path.rglob("x.*.journal")]
-    assert at_a_shell.runpytest_inprocess(BENCH, *unsupported, "--benchmark-save=y").ret == 0
+    assert ran(at_a_shell, f"{unsupported} --benchmark-save=y").ret == 0
     assert pages == [str(file) for file in at_a_shell.path.rglob("*.json")]
 
 
@@ -341,8 +346,7 @@ def test_ctrl_c_in_a_run_says_how_much_is_kept(
     in_process: None, at_a_shell: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Measuring, "_time", mock.Mock(side_effect=KeyboardInterrupt))
-    small = ("--impl", "sdpa,fused", "--T", "16", "--H", "2", "--dtype", "float32")
-    done = at_a_shell.runpytest_inprocess(BENCH, *small, "--benchmark-save=x")
+    done = ran(at_a_shell, "--impl sdpa,fused --T 16 --H 2 --dtype float32 --benchmark-save=x")
     assert done.ret == pytest.ExitCode.INTERRUPTED
     assert "unfinished, and kept: 2 of 2 cells checked; `--resume x` continues" in done.outlines
     assert not any("KeyboardInterrupt" in line for line in done.outlines)  # and where in the code it was
