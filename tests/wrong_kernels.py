@@ -1621,14 +1621,14 @@ class KeepsItsOutputBesideWhatItSaves(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q, k, v, is_causal):
-        probs = probs_of(q, k, visible(q, k, is_causal, None))
-        ctx.save_for_backward(q, k, v, probs)
-        ctx.o = probs @ v
+        ctx.save_for_backward(q, k, v)
+        ctx.probs = probs_of(q, k, visible(q, k, is_causal, None))
+        ctx.o = ctx.probs @ v
         return ctx.o
 
     @staticmethod
     def backward(ctx, grad):
-        return *of_formula(*ctx.saved_tensors, (grad * ctx.o).sum(-1, keepdim=True), grad), None
+        return *of_formula(*ctx.saved_tensors, ctx.probs, (grad * ctx.o).sum(-1, keepdim=True), grad), None
 
 
 @wrong_backward("gradients that are not zero where that of the output is")
@@ -1652,19 +1652,13 @@ class KeepsItsInputsBesideWhatItSaves(Plain):
 
 
 @wrong_backward(SECOND)
-class OverwritesItsProbsGoingBack(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, q, k, v, is_causal):
-        ctx.probs = probs_of(q, k, visible(q, k, is_causal, None))
-        ctx.save_for_backward(q, k, v)
-        return ctx.probs @ v
-
+class OverwritesItsProbsGoingBack(KeepsItsOutputBesideWhatItSaves):
     @staticmethod
     def backward(ctx, grad):
         q, k, v = ctx.saved_tensors
-        of_values, of_probs = ctx.probs.mT @ grad, grad @ v.mT
-        of_scores = ctx.probs.mul_(of_probs - (of_probs * ctx.probs).sum(-1, keepdim=True)) * q.shape[-1] ** -0.5
-        return of_scores @ k, of_scores.mT @ q, of_values, None
+        gradients = of_formula(q, k, v, ctx.probs, (grad @ v.mT * ctx.probs).sum(-1, keepdim=True), grad)
+        ctx.probs.zero_()
+        return *gradients, None
 
 
 @wrong_backward(SECOND)

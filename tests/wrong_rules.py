@@ -275,13 +275,12 @@ def documents_of_equal_length(i, j, shape):
 
 @wrong(documents="one_long", mask="none")
 def padding_is_not_masked(q, k, v, shape, sinks):
-    lengths = document_lengths(shape.documents, k.shape[-2])
-    found = []
-    for each in zip(*(x.split(lengths, -2) for x in (q, k, v)), strict=True):
-        T = each[0].shape[-2]
-        padded = [nn.functional.pad(x, (0, 0, 0, max(lengths) - T)) for x in each]
-        found.append(plain(*padded)[..., :T, :])
-    return torch.cat(found, -2)
+    """As many more keys with a score of zero as its document is shorter than the longest."""
+    number = numbers(shape, k.shape[-2])
+    lengths = number.bincount()
+    scores = scores_of(q, k, number[:, None] == number)
+    others = (lengths.max() - lengths[number]).log()[:, None].expand(*scores.shape[:-1], 1)
+    return torch.softmax(torch.cat([scores, others], -1), -1)[..., :-1] @ v
 
 
 @wrong(documents="equal", T=509)
