@@ -164,6 +164,7 @@ def test_a_model_whose_attention_no_kernel_can_replace_is_left_out(model_type: s
         ("whisper", {"is_encoder_decoder": True}, "with an encoder is not built"),
         ("bloom", {}, "with bias is not built"),
         ("mixtral", {"num_local_experts": 4}, "with experts is not built"),
+        ("llama", {"rms_norm_eps": "x"}, "'rms_norm_eps': TypeError"),
     ],
 )
 def test_a_block_that_is_not_built_is_one_sentence(model_type: str, config: Any, says: str, written: Written) -> None:

@@ -126,9 +126,7 @@ def _failure(case: Case) -> str | None:
     try:
         _counted(case)
     except Exception as error:
-        return (
-            f"transformers can't build {case.model}: {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-        )
+        return f"transformers can't build {case.model}: {type(error).__name__}: {' '.join(str(error).split())}"
     return None
 
 
