@@ -29,7 +29,19 @@ from .calls import Call, call_of, recording
 from .data import cache_sizes
 from .dropout import check_dropout, check_independence, check_shares, kept_probs, spanning, spanning_output
 from .patterns import PATTERNS
-from .problem import Errors, Expected, Inputs, Problem, copies, elsewhere, inputs_of, same, strided, surroundings_intact
+from .problem import (
+    Errors,
+    Expected,
+    Inputs,
+    Problem,
+    copies,
+    elsewhere,
+    inputs_of,
+    one_thread,
+    same,
+    strided,
+    surroundings_intact,
+)
 from .problems import (
     output_of,
     problem_of,
@@ -457,7 +469,7 @@ def check_call(
     module: nn.Module,
     numbers: Inputs,
     case: Case,
-    input_sets: Sequence[int] = (0,),
+    input_sets: Sequence[int],
     on_other_tensors: bool = False,
 ) -> CheckResult:
     """Compare a call of `module` with the reference on each input set, loaded into the same buffers; raises `Wrong`.
@@ -479,20 +491,24 @@ def check_call(
 
     def compared(problem: Problem, why: str = "", call: Call = call, numbers: Inputs = numbers) -> CheckResult:
         owned = [*module.parameters(), *module.buffers(), *numbers.options.values()]
-        before = copies(owned)
+        with one_thread():
+            before = copies(owned)
         with checked_call(module, case):
             o = _run(call)
-        outputs = call.read(_check_form(o, problem))
-        _unchanged(numbers.tensors, problem.inputs, "writes to its inputs", problem.free if caching else None)
-        _unchanged(owned, before, "writes to its weights or its mask")
-        if numbers.grad is not None and problem.grad is not None:
-            _unchanged([numbers.grad], [problem.grad], "writes to the gradient of its output, which others may read")
-            if any(x.grad is not None for x in (*numbers.tensors, *module.parameters())):
-                raise Wrong("adds to `.grad` as a side effect: training with it would count these gradients twice")
-        for of, before_this, kept in earlier:
-            _unchanged(shown(of, before_this), kept, "an output changed during a later call: both share one buffer")
-        earlier.append((problem, outputs, copies(shown(problem, outputs))))
-        return verify(outputs, problem, why)
+        with one_thread():
+            outputs = call.read(_check_form(o, problem))
+            _unchanged(numbers.tensors, problem.inputs, "writes to its inputs", problem.free if caching else None)
+            _unchanged(owned, before, "writes to its weights or its mask")
+            if numbers.grad is not None and problem.grad is not None:
+                _unchanged(
+                    [numbers.grad], [problem.grad], "writes to the gradient of its output, which others may read"
+                )
+                if any(x.grad is not None for x in (*numbers.tensors, *module.parameters())):
+                    raise Wrong("adds to `.grad` as a side effect: training with it would count these gradients twice")
+            for of, before_this, kept in earlier:
+                _unchanged(shown(of, before_this), kept, "an output changed during a later call: both share one buffer")
+            earlier.append((problem, outputs, copies(shown(problem, outputs))))
+            return verify(outputs, problem, why)
 
     for problem in problems:
         problem.expected  # noqa: B018  computed before a call can patch its functions

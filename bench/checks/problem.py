@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +26,17 @@ ROWS: dict[int, tuple[str, ...]] = {
 
 FEW_SCORES = 1 << 18
 """Scores up to which expected outputs are computed by one thread, since synchronising threads would take longer."""
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread within the block, where several would mostly wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True)
@@ -143,14 +154,9 @@ class Problem:
 
     @cached_property
     def expected(self) -> tuple[Expected, ...]:
-        threads, scores = torch.get_num_threads(), self.case.B * self.case.H * self.case.T * self.case.T_kv
-        if scores <= FEW_SCORES:
-            torch.set_num_threads(1)
-        try:
-            with torch.inference_mode(False):
-                return self.solve()
-        finally:
-            torch.set_num_threads(threads)
+        few = self.case.B * self.case.H * self.case.T * self.case.T_kv <= FEW_SCORES
+        with one_thread() if few else nullcontext(), torch.inference_mode(False):
+            return self.solve()
 
     @property
     def output(self) -> Expected:
