@@ -43,23 +43,21 @@ def attention(
     size = max(1, (BLOCK_IN_TRAINING if q.requires_grad else BLOCK) // (B * len(keys)))
     blocks = []
     for block in rows.split(size):
-        visible, end = span(block[:, None], keys) if span else None, len(keys)  # (block, T_kv)
+        hidden = ~span(block[:, None], keys) if span else None  # (block, T_kv)
         if padding is not None:
-            visible = padding[:, None] if visible is None else visible & padding[:, None]
-        if visible is not None and len(seen := visible.flatten(0, -2).any(0).nonzero()):
-            end = int(seen[-1]) + 1  # no query of the block sees a later key
+            hidden = ~padding[:, None, :] if hidden is None else hidden | ~padding[:, None, :]
         heads = []
         for h in range(H):
-            scores = q[:, h, block] @ k[:, h // group, :end].mT / D_h**0.5  # (B, block, end)
+            scores = q[:, h, block] @ k[:, h // group].mT / D_h**0.5  # (B, block, T_kv)
             if rules.softcap is not None:
                 scores = rules.softcap * torch.tanh(scores / rules.softcap)
             if bias is not None:
-                scores = scores + bias(torch.tensor(h), block[:, None], keys[:end]).to(scores.dtype)
+                scores = scores + bias(torch.tensor(h), block[:, None], keys).to(scores.dtype)
             if score_bias is not None:
-                scores = scores + score_bias[h, block, :end].to(scores.dtype)
-            if visible is not None:
-                scores = scores.masked_fill(~visible[..., :end], -torch.inf)
-            v_h, kept = v[:, h // group, :end], None if dropped is None else dropped[:, h, block, :end]
+                scores = scores + score_bias[h, block, : len(keys)].to(scores.dtype)
+            if hidden is not None:
+                scores = scores.masked_fill(hidden, -torch.inf)
+            v_h, kept = v[:, h // group], None if dropped is None else dropped[:, h, block]
             if sinks is not None:
                 scores = torch.cat([scores, sinks[h].expand(*scores.shape[:-1], 1)], dim=-1)
                 v_h, kept = pad(v_h, (0, 0, 0, 1)), None if kept is None else pad(kept, (0, 1))
