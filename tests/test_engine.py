@@ -133,7 +133,7 @@ class Process(LocalWorker):
             return {"seconds": seconds, "fastest": seconds, "page_faults": 2.0, "voluntary": 0.0, "involuntary": 1.0}
         columns = {"kernel": "x", "peak_bytes": it.peak_bytes, "operators": 1}
         replies = {"cells": {"unknown": {}}, "check": {"columns": columns, "seconds": seconds},
-                   "other_pages": it.pages, "more": {"cold_s": 2 * seconds}, "renew": {"compared": 5, "seconds": seconds},
+                   "other_pages": it.pages, "renew": {"compared": 5, "seconds": seconds},
                    "probe": {"passed": [f"{name} in {self.number}"]}}  # fmt: skip
         return replies.get(do, {"seconds": seconds} if do == "prepare" else {})
 
@@ -160,13 +160,11 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
         traced: bool = False,
         seed: int = 0,
         fail_fast: bool = False,
-        model: bool = False,
     ) -> Run:
         cells = cells or CELLS
         monkeypatch.setattr("bench.runs.measuring.free_bytes_elsewhere", lambda device: free)
         run = run_of(*cells, folder=folder or Path(), name="x" if folder else None)
         run.workload, run.traced = ReferenceWorkload(_work={}), traced
-        run.asked |= {"model": "m"} if model else {}
         if journal:
             run.restore(Journal(journal))
         run.plan(cell.key for cell in cells)
@@ -231,17 +229,6 @@ def test_a_call_that_may_fault_pages_is_timed_once_with_other_settings_of_malloc
     run = measured(processes)
     assert Counter(processes.of("other_pages")) == (dict.fromkeys(SECONDS, 1) if peak_bytes == MAPPED else {})
     assert all(("fresh_pages_s" in it.columns) == (peak_bytes == MAPPED) for it in run.found.values())
-
-
-@pytest.mark.parametrize("free", [1 << 40, TOO_LITTLE])
-def test_a_cell_of_a_model_is_timed_cold_once_and_needs_no_further_preparation(measured: Measured, free: int) -> None:
-    processes = Simulated(dict.fromkeys(SECONDS, 0.3))
-    run = measured(processes, free=free, model=True)
-    assert Counter(processes.of("more")) == dict.fromkeys(SECONDS, 1)
-    assert {it.columns["cold_s"] for it in run.found.values()} == {0.6}
-    assert len(processes.of("prepare")) == (0 if free > TOO_LITTLE else PREPARATIONS * len(SECONDS))
-    asked = [do for do, *_ in processes.asked]
-    assert asked.index("time") < asked.index("more") < len(asked) - asked[::-1].index("time")
 
 
 @pytest.mark.parametrize("when", ["check packed", "time packed", "renew packed", "caching packed"])
