@@ -12,7 +12,7 @@ import pytest
 import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
-from bench.runs.pool import WorkerPool, trace_path
+from bench.runs.measuring import Measuring, trace_path
 
 from .conftest import Suite, run_files, run_of
 
@@ -26,11 +26,11 @@ def operators_in(path: Path) -> set[str]:
 def test_every_row_names_its_trace_and_is_otherwise_the_same(
     in_process: None, suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Except calls with too many operators; also of a run that was interrupted before its first trace."""
+    """Except calls with too many operators; also of a run that was interrupted behind its timing."""
     (tmp_path / "own.py").write_text("from torch.nn.functional import scaled_dot_product_attention as sdpa\n")
     cells = ("--impl", "loop,fused,ö+x=own:sdpa", "--T", "64", "--H", "1", "--dtype", "float32")
     with monkeypatch.context() as patch:
-        patch.setattr(WorkerPool, "_trace", mock.Mock(side_effect=KeyboardInterrupt))
+        patch.setattr(Measuring, "_trace", mock.Mock(side_effect=KeyboardInterrupt))
         assert suite("--save-traces", "--benchmark-save=x", *cells).returncode == 2
     traced = suite("--resume", "x")
     assert traced.returncode == 0, traced.stdout

@@ -16,6 +16,7 @@ from dataclasses import replace
 from itertools import accumulate
 from time import monotonic
 from typing import Any
+from urllib.parse import quote
 
 from stats import ratios
 from stats.estimate import half_width
@@ -37,6 +38,9 @@ SIDE_BY_SIDE = 2
 
 PREPARATIONS = 2
 """How often a case that doesn't fit in memory with the others is prepared in a process, for several visits each."""
+
+MOST_OPERATORS = 10_000
+"""Operators of one call above which no trace is taken: each takes about a kilobyte to write and to read."""
 
 SILENT = 20.0
 """Seconds after which the time left is printed again."""
@@ -70,7 +74,7 @@ class Measuring:
         self._pools: list[WorkerPool] = []
         """Pools that are alive."""
         self._owner: dict[str, WorkerPool] = {}
-        """Pool that checked each case, or would have: it times the case in a run of one process."""
+        """Pool that checked each case, or would have: it times the case in a run of one process, and finishes it."""
 
     def _that_fit(self, free: int) -> set[str]:
         """Return the cases whose cells stay ready between visits: smallest first, in a third of a pool's free bytes."""
@@ -84,7 +88,8 @@ class Measuring:
             return
         self._run.sample_machine()
         for processes in self._batches():
-            if any(map(self._open, processes)):
+            last = self._run.processes - 1 in processes
+            if any(map(self._open, processes)) or (last and any(map(self._lacks, self._cells))):
                 with ExitStack() as stack:
                     pools = (WorkerPool(self._run, process, self._start, self._rng) for process in processes)
                     self._pools = [stack.enter_context(closing(pool)) for pool in pools]
@@ -94,6 +99,8 @@ class Measuring:
                     if self._stops():
                         return
                     self._time()
+                    if last:
+                        self._finish()
         self._tell_precision()
         self._run.sample_machine()
         self._run.ended = True
@@ -231,6 +238,52 @@ class Measuring:
                 (impl, _), width = max(self._half_widths(cells).items(), key=lambda it: it[1])
                 ended = "precise: all ratios" if width <= precision else f"time used up: the ratio of {impl}"
                 self._run.tell(f"{case}  {ended} \N{PLUS-MINUS SIGN}{width:.1%}, by visits alone")
+
+    def _lacks(self, cell: Cell) -> set[str]:
+        """Return which of the columns measured after the timing, `cold_s` and `trace`, a timed cell still lacks."""
+        if cell.key in self._run.skipped or not self._run.samples(cell.key):
+            return set()
+        known = self._run.found[cell.key].columns
+        wants_more = cell.case.device != "cpu" or "model" in self._run.asked  # hot beside cold
+        wants_trace = self._run.traced and known["operators"] <= MOST_OPERATORS
+        return {*["cold_s"] * wants_more, *["trace"] * wants_trace} - known.keys()
+
+    def _finish(self) -> None:
+        """Take further measurements: single cold calls, graphs, and traces."""
+        lacking = {cell: lacks for cell in self._cells if (lacks := self._lacks(cell))}
+        for cell, lacks in lacking.items():
+            self._tell_left(f"finishing: {len(lacking)} of {len(self._cells)} cells under further conditions")
+            pool = self._owner[cell.case.id]
+            if "cold_s" in lacks:
+                hot = self._run.found[cell.key].usual
+                if (more := pool.attempt("more", cell, hot_s=hot)) is not None:
+                    self._run.rooflines.restore(more.pop("rooflines", []))
+                    self._run.add({"key": cell.key, "found": {"columns": more}})
+            if "trace" in lacks and pool.prepared(cell):
+                self._trace(pool, cell)
+            if cell.case.id not in self._held:
+                pool.drop([cell])
+
+    def _trace(self, pool: WorkerPool, cell: Cell) -> None:
+        """Save a trace of one more call of a cell. Without one it keeps its row."""
+        path = trace_path(self._run, cell)
+        try:
+            with self._run.accounted("traces"):
+                pool.ask("trace", cell, path=str(self._run.folder.parent / path))
+        except Skip as outcome:
+            self._run.tell_of(cell, f"no trace: {outcome}")
+            pool.replace_lost(cell, outcome)
+        else:
+            self._run.add({"key": cell.key, "found": {"columns": {"trace": path}}})
+
+
+def trace_path(run: Run, cell: Cell) -> str:
+    """Return the path of a cell's trace below the folder of results. TensorBoard's plugin recognises traces by their ending,
+    and shows the part before it as name. The run's folder is named like its journal: unique, and reused by resumed runs.
+    """
+    assert run.journal, "only a run that is saved has traces"
+    names = run.journal.path.stem, cell.case.id, cell.impl.name
+    return "/".join(("traces", *(quote(name, safe="+=") for name in names))) + ".pt.trace.json.gz"
 
 
 def shared_probes(cells: Sequence[Cell], pools: int) -> list[list[Cell]]:

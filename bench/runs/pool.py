@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote
 
 from ..cases.cells import Cell, Key
 from ..cases.models import changed_files
@@ -33,9 +32,6 @@ again if it grew the heap.
 COMPARING = 0.0075
 """Share of a cell's time used in a visit for untimed calls whose outputs are compared."""
 
-MOST_OPERATORS = 10_000
-"""Operators of one call above which no trace is taken: each takes about a kilobyte to write and to read."""
-
 SHARED = ""
 """Name of the shared process."""
 
@@ -49,7 +45,7 @@ class Ready:
     renewed: bool = False
     """Whether its tensors were moved elsewhere in memory."""
     tested: bool = False
-    """Whether it was tested for cached results, and measured under further conditions."""
+    """Whether it was tested for cached results."""
 
 
 @dataclass
@@ -144,7 +140,7 @@ class WorkerPool:
             for key in order:
                 self._time_block(self.run.cells[key], blocks[key], number, found[key[0]])
         for cell in cells:
-            self._measure_once(cell, found[cell.impl.name])
+            self._check_caching(cell, found[cell.impl.name])
 
     def _blocks(self, cells: Sequence[Cell]) -> dict[Key, Block]:
         """Return blocks sized by the call time of each cell, from timing or else from its check."""
@@ -178,8 +174,8 @@ class WorkerPool:
         if reply.get("varies"):
             found.columns["repeats"] = False
 
-    def _measure_once(self, cell: Cell, found: Found) -> None:
-        """After the first timing of a cell, skip it if it caches results; else measure it under further conditions."""
+    def _check_caching(self, cell: Cell, found: Found) -> None:
+        """Skip a cell found to cache results, after its first timing; time a large one with other settings of malloc."""
         checked, ready = self.run.found[cell.key], self.prepared(cell)
         if not found.samples or checked.samples or ready is None or ready.tested:
             return
@@ -189,23 +185,6 @@ class WorkerPool:
         if cell.case.device == "cpu" and (checked.columns.get("peak_bytes") or 0) >= MAPPED:
             alone = cell.threaded  # while it was checked
             found.columns |= self.attempt("other_pages", cell, checked=alone * checked.seconds) or {}
-        if cell.case.device != "cpu" or "model" in self.run.asked:  # hot beside cold
-            more = self.attempt("more", cell, hot_s=found.usual) or {}
-            self.run.rooflines.restore(more.pop("rooflines", []))
-            found.columns |= more
-        if self.run.traced and checked.columns["operators"] <= MOST_OPERATORS and self.prepared(cell):
-            self._trace(cell, found)
-
-    def _trace(self, cell: Cell, found: Found) -> None:
-        """Save a trace of one more call of a cell. Without one it keeps its row."""
-        path = trace_path(self.run, cell)
-        try:
-            self.ask("trace", cell, path=str(self.run.folder.parent / path))
-        except Skip as outcome:
-            self.run.tell_of(cell, f"no trace: {outcome}")
-            self.replace_lost(cell, outcome)
-        else:
-            found.columns["trace"] = path
 
     def skip(self, cell: Cell, outcome: Skip) -> None:
         """Record why a cell has no row; replace the process if the cell ended it."""
@@ -251,15 +230,6 @@ class WorkerPool:
 def request(cell: Cell) -> dict[str, Any]:
     """Return the details of a request that builds a cell."""
     return {"what": " ".join(cell.key), "impl": cell.impl.name, "case": cell.case.columns()}
-
-
-def trace_path(run: Run, cell: Cell) -> str:
-    """Return the path of a cell's trace below the folder of results. TensorBoard's plugin recognises traces by their ending,
-    and shows the part before it as name. The run's folder is named like its journal: unique, and reused by resumed runs.
-    """
-    assert run.journal, "only a run that is saved has traces"
-    names = run.journal.path.stem, cell.case.id, cell.impl.name
-    return "/".join(("traces", *(quote(name, safe="+=") for name in names))) + ".pt.trace.json.gz"
 
 
 def _await_imports(client: WorkerClient) -> None:

@@ -41,7 +41,6 @@ def remaining(run: Run) -> float:
     known = [(run.cells[key].case, call) for key, call in made.items() if not run.cells[key].impl.limits.max_pairs]
     longer = (CALLS + sum(call for _, call in known)) / (CALLS + sum(seconds_of_call(case) for case, _ in known))
     settled, left = run.settled, END
-    first = READIED + MORE * ("model" in run.asked)  # calls beside those of a process's first visit
     planned = (run.cells[key] for key in run.planned - run.skipped.keys())
     for case, cells in grouped(planned, lambda case: case.id).items():
         calls = {it.key: made.get(it.key, longer * seconds_of_call(it.case)) for it in cells}
@@ -50,8 +49,9 @@ def remaining(run: Run) -> float:
             if (process, visit, case) not in run.visited:
                 rounds = run.visits.counts(blocks, visit, {})
                 left += TIMED * sum(count * blocks[key].seconds for key, count in rounds.items())
-                left += sum(0.1 + first * call for call in calls.values()) if visit == 0 else 0.0
+                left += sum(0.1 + READIED * call for call in calls.values()) if visit == 0 else 0.0
         left += sum(seconds_of_check(it, calls[it.key]) for it in cells if it.key not in settled)
+        left += MORE * sum(calls.values()) if "model" in run.asked else 0.0
     return left
 
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
-from itertools import chain, count
+from itertools import count
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -44,7 +44,9 @@ def parts_of(built: Built) -> dict[str, Any]:
             built.call.run()
             calls.append(of_events(events, start, perf_counter()))
     shares = [round(call["core"] / sum(call.values()), 6) for call in calls]
-    in_parts = {part: median(call[part] for call in calls) for part in sorted({*chain(*calls)})}
+    in_parts = {
+        part: median(call[part] for call in calls) for part in sorted({part for call in calls for part in call})
+    }
     decoder: Any = built.module
     windows = [attention.core.shape.window for attention in decoder.attentions]
     return {
