@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 
 if not __package__:  # started by path: a package `bench` of the user's must not replace this one
@@ -63,8 +64,10 @@ def run_from_shell() -> int:
         sys.stdout.flush()
         return code
     except KeyboardInterrupt as why:
-        sys.stdout.flush()
-        terminal.warn(str(why) or "interrupted")
+        with suppress(OSError):
+            sys.stdout.flush()
+        first = why.__context__ if isinstance(why.__context__, KeyboardInterrupt) else why  # of two, while it ended
+        terminal.warn(str(first) or "interrupted")
         os._exit(UNFINISHED)  # Python would take seconds to end, and print what a second Ctrl-C interrupts there
     except OSError as error:  # the disk or standard output is full, or the folder was removed
         terminal.close()

@@ -126,7 +126,7 @@ class Impl:
     common: bool = True
     """Whether every sweep measures it if no implementation is named; others only in sweeps of the whole registry."""
     baseline: bool = False
-    """Whether speed-ups are relative to it."""
+    """Whether speedups are relative to it."""
     compiled_by_default: bool = False
     """Whether its compiled form is measured if no implementation is named."""
     dispatches: str | None = None

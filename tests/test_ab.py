@@ -511,7 +511,7 @@ def test_a_step_of_history_is_compared_by_its_commits(tmp_path: Path, monkeypatc
 def test_a_self_test_goes_on_where_it_was_stopped(
     command: Command, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A speed-up of head is a slow-down of base."""
+    """A speedup of head is a regression of base."""
     ran: list[tuple[dict[str, float], ...]] = []
     whole = measuring.compare
 

@@ -92,5 +92,9 @@ def asked(options: argparse.Namespace) -> dict[str, Any]:
 
 def command(asked: Mapping[str, Any]) -> str:
     """Return `python -m bench ab ...` with the options that differ from their defaults."""
-    given = ((spelt(name), ",".join(map(str, it)) if isinstance(it, list) else str(it)) for name, it in asked.items())
+    given = (
+        (spelt(name), ",".join(it) if isinstance(it, list) else str(it))
+        for name, it in asked.items()
+        if name != "inject"
+    )
     return f"python -m bench ab {shlex.join(chain(*given))}"
