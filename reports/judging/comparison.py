@@ -233,7 +233,7 @@ def _notes(base: Run, head: Run, found: Changes) -> Iterator[str]:
     cells, impls = (shares.percent(math.expm1(spread)) for spread in (found.of_cells, found.of_implementations))
     yield (
         f"changes are relative to {words.plural(len(found.anchors), 'implementation')} whose code is the same in both "
-        f"runs. Such code moves by {impls}, and one cell by {cells} (standard deviations)"
+        f"runs. Such an implementation changes by {impls}, and one cell by {cells} (standard deviations)"
     )
 
 

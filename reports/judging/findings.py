@@ -80,7 +80,7 @@ def trust(run: Run, grid: Grid) -> list[str]:
     how = NOT_RESOLVED if shares.too_wide(1, wide) else f"known to ± {shares.percent(wide**0.5 - 1)} (95 %; median)"
     reasons = [
         f"ratios are {how}" if known else "no ratio has an interval",
-        "one process a cell" if fewest < 2 else f"{fewest} processes a cell",
+        "one process per cell" if fewest < 2 else f"{fewest} processes per cell",
         _open(grid.judged) and _not_resolved(grid.judged),
         any(it.row.get("device") == "cuda" for it in marks) and "times on CUDA are unverified on a GPU",
         conditions.disturbed(run.rows),

@@ -80,7 +80,7 @@ def test_memory_decides_between_two_that_are_tied(as_run: Any, lean: str, other:
 def test_without_intervals_there_is_no_recommendation(tiny: Run) -> None:
     this = report(tiny)
     assert this.headline == "No recommendation yet: 3 of 3 cases not resolved."
-    assert "no ratio has an interval" in this.trust and "one process a cell" in this.trust
+    assert "no ratio has an interval" in this.trust and "one process per cell" in this.trust
 
 
 def test_the_mean_is_the_geometric_one_over_the_fastest_of_each_case(as_run: Any) -> None:
