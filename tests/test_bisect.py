@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -128,6 +129,27 @@ def test_ends_that_were_measured_too_briefly_need_a_larger_budget(
     assert run("c0 c29 --impl sdpa --budget 0.1") == 2
     assert "at the bad end; --budget 0.2 measures for longer\n" in capsys.readouterr().out
     assert history.calls == [("c0", "c29", 0.2)]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "margin", "torch", "versions"),
+    [("2", "0.01", "a", "3.11"), ("1", "0.02", "a", "3.11"), ("1", "0.01", "b", "3.11"), ("1", "0.01", "a", "3.12")],
+)
+def test_what_was_measured_counts_until_something_of_it_changes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kernel: str, margin: str, torch: str, versions: str
+) -> None:
+    compare = mock.Mock(side_effect=lambda *_: {"seconds": 1.0})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ab, "compare", compare)
+    monkeypatch.setattr(ab_file, "comparison", lambda file: found(a=(1.0, 0.01)))
+    for *same, its_margin in (("1", "a", "3.11", "0.01"), (kernel, torch, versions, margin)):
+        Path("mine.py").write_text(same[0])
+        monkeypatch.setattr("bench.ab.plan.fingerprint", lambda same=same: {"torch": same[1]})
+        monkeypatch.setattr("bench.ab.plan.interpreter", lambda path, same=same: (path, same[2]))
+        compare.reset_mock()
+        for _ in range(2):
+            assert run(f"--pythons p,q --T 16 --impl mine=mine:f --margin {its_margin}") == 2
+        assert compare.call_count == 1
 
 
 @pytest.mark.parametrize(
