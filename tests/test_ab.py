@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -21,6 +22,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import psutil
 import pytest
@@ -320,8 +322,9 @@ def test_new_gone_wrong_and_dead(command: Command) -> None:
 
 
 def test_exit_codes(command: Command) -> None:
-    for impl, code in (("dead", 2), ("wrong-head,same", 1), ("raises-base,same", 0), ("nobody", 3)):
-        assert command(f"--T 16 --impl {impl}").code == code, impl
+    for impl, code in (("dead", 2), ("dead,same", 0), ("wrong-head,same", 1), ("same,slow", 1), ("raises-base,same", 0),
+                       ("nobody", 3)):  # fmt: skip
+        assert command(f"--T 16 --impl {impl}", slower={"slow T16": 1.2}).code == code, impl
     for allowed, word in (("", "BROKEN"), ("--allow-gone impossible", "GONE")):
         ran = command(f"--T 16 --base-impl same --head-impl impossible {allowed}", head="impossible")
         assert ran.words == {"impossible against same T16": word}
@@ -521,12 +524,14 @@ def test_a_self_test_goes_on_where_it_was_stopped(
             raise KeyboardInterrupt
         return whole(plan, *given)
 
-    def tested(options: str = "") -> str:
-        return command(f"--T 16 --impl sdpa,fused --self-test 3 {options}", head="a copy of it").text
+    def tested(options: str = "") -> Ran:
+        return command(f"--T 16 --impl sdpa,fused --self-test 3 {options}", head="a copy of it")
 
     monkeypatch.setattr(measuring, "compare", compare)
-    assert not tested()
-    text = tested()
+    first = tested()
+    assert first.code == 2 and not first.text
+    assert "finished comparisons are kept, and the same command continues" in first.errors
+    text = tested().text
     assert ran == [
         *[({}, {})] * 4,
         *(({}, {"sdpa": share}) for share in (0.01, 0.02, 0.05, 0.1)),
@@ -536,7 +541,7 @@ def test_a_self_test_goes_on_where_it_was_stopped(
     assert lines[0] == "self-test of this machine: 0 of 3 runs of unchanged code raised a false alarm (0 of 6 cells)"
     for share in ("+5", "-5"):
         assert f"self-test, {share} % injected: 1 of 1 cells found, 0 of 1 others flagged" in lines
-    assert tested() == text and len(ran) == 10
+    assert tested().text == text and len(ran) == 10
     tested("--margin 0.02")
     assert len(ran) == 19  # another margin is another test
     edited(repository)
@@ -679,6 +684,7 @@ def test_sigterm_ends_a_comparison_as_ctrl_c_does() -> None:
 def test_the_same_command_continues_with_the_replicates_of_an_interrupted_one(
     command: Command, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Or of one that found the disk full at its end."""
     measure, replicates, most = Replication.replicate, list[Replicate](), [2]
 
     def replicate(*given: Any) -> Replicate:
@@ -697,16 +703,22 @@ def test_the_same_command_continues_with_the_replicates_of_an_interrupted_one(
     command("--seed 2")
     assert kept.exists()  # of another comparison
     del replicates[2:]
-    saved = command("--seed 1").saved["pairs"]
+    with monkeypatch.context() as disk:
+        disk.setattr(measuring, "save", mock.Mock(side_effect=OSError(errno.ENOSPC, "full")))
+        with pytest.raises(OSError, match="full"):
+            command("--seed 1")
+    whole, saved = len(replicates), command("--seed 1").saved["pairs"]
     assert [pair["blocks"] for pair in saved] == json.loads(json.dumps([pair["blocks"] for pair in replicates]))
-    assert len(saved) > 2 and not kept.exists()
+    assert len(replicates) == whole > 2 and not kept.exists()
 
 
 def test_no_difference_in_code_is_no_regression(inside: Inside, repository: Path) -> None:
     out = repository.parent / "out.json"
     code, text, _ = inside(f"{CELLS} --T 16 --base HEAD --impl fused --json {out}")
     assert code == 0 and "no difference in code between HEAD (" in text and "\nNothing regressed: " in text
-    assert json.loads(out.read_text())["cells"] == [] and not [*repository.glob("results/*/ab/*.json")]
+    assert json.loads(out.read_text())["cells"] == []
+    assert inside(f"{CELLS} --T 16 --base HEAD --head HEAD --impl fused")[0] == 0
+    assert not [*repository.glob("results/*/ab/*.json")]
 
 
 def test_a_shallow_clone_says_how_to_complete_it(repository: Path, tmp_path: Path) -> None:
