@@ -97,15 +97,20 @@ unknown.limits, word.limits = {"dtype": "float32"}, {"dtypes": ("half",)}
         ("--impl x=mine:unknown", "limits has no 'dtype'; known: "),
         ("--impl x=mine:Sizes", "Sizes(d_model, n_heads=8) takes sizes, but a layer is built from one LayerShape"),
         ("--resume nihgtly", "no run 'nihgtly' to resume in {results}; --benchmark-save=nihgtly starts one"),
+        ("--resume opened", "{results}/opened.1-1.journal: Is a directory\n"),
         ("--report", "--report makes the page of a run: name it, with --benchmark-save=NAME"),
         ("--cell-time nan", "argument --cell-time: 'nan' is not a positive number"),
         ("--benchmark-save 'a\nb'", r"'a\nb': a run's name has at most 200 bytes, all of them printed"),
     ],
 )  # fmt: skip
-def test_a_usage_error_is_one_line(at_a_shell: pytest.Pytester, typed: str, says: str) -> None:
+def test_a_usage_error_is_one_line(
+    at_a_shell: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, typed: str, says: str
+) -> None:
     from pytest_benchmark.utils import get_machine_id
 
+    monkeypatch.setattr(terminal, "close", lambda: None)
     folder = at_a_shell.path / "results" / str(get_machine_id())
+    (folder / "opened.1-1.journal").mkdir(parents=True)
     (at_a_shell.path / "mine.py").write_text(MISTAKEN)
     (at_a_shell.path / "ends.py").write_text("raise SystemExit(2)")
     (at_a_shell.path / "builds.py").write_text("raise RuntimeError(\"Error building extension 'x'\\n[1/2] c++\")")
