@@ -195,12 +195,15 @@ def test_the_order_of_timing_follows_from_the_seed(measured: Measured) -> None:
     assert order(1) == order(1) != order(2)
 
 
-@pytest.mark.parametrize(("noise", "count"), [(0.0, VISITS // 2), (0.5, VISITS)])
-def test_a_case_is_visited_until_its_ratios_are_known(measured: Measured, noise: float, count: int) -> None:
+@pytest.mark.parametrize(
+    ("noise", "count", "ended"),
+    [(0.0, VISITS // 2, "precise: all ratios ±0.0%, "), (0.5, VISITS, "time used up: the ratio of ")],
+)
+def test_a_case_is_visited_until_its_ratios_are_known(measured: Measured, noise: float, count: int, ended: str) -> None:
     """Every other visit begins elsewhere in memory, and with calls on fresh inputs."""
     processes = Simulated(SECONDS, noise)
     run = measured(processes)
-    assert len({it.visit for it in samples(run, "sdpa")}) == count
+    assert len({it.visit for it in samples(run, "sdpa")}) == count and ended in processes.told[-1]
     assert run.visited == {(0, visit, CASE.id) for visit in range(VISITS)}
     renewed = -(-count // 2)
     assert Counter(processes.of("renew")) == dict.fromkeys(SECONDS, renewed)

@@ -92,6 +92,7 @@ def test_rows_and_skips(small: tuple[Path, str]) -> None:
         assert benchmark["group"] == row["id"] and row["processes"] == 1 and len(set(row["sample_visits"])) >= 2
     assert not list(folder.glob("results/*/*.journal")) and not (folder / "results" / "traces").exists()
     assert "saved: " in printed and "\nSlowdown over the fastest" in printed
+    assert printed.count(", by visits alone\n") == 2  # why the timing of each case ended
 
 
 @pytest.mark.slow
@@ -245,6 +246,9 @@ def test_a_bad_cell_is_skipped_with_its_reason_and_costs_no_other(suite: Suite, 
     both, some = product(("fused", "alone", "sdpa"), (16, 32)), product(("raises", "hungry", "hangs"), (16,))
     assert rows.keys() == {*both, *some, ("dies", 32)}
     assert {name for (name, _), row in rows.items() if row["peak_bytes"] is None} == {"alone"}
+    others = [rows[name, 16] for name in ("fused", "alone", "sdpa")]
+    assert len(set.intersection(*({*row["sample_rounds"]} for row in others))) >= 4
+    assert len(set.union(*({*row["sample_processes"]} for row in others))) <= 2
     again = suite("--resume", "x")
     assert again.returncode == 1 and run_files(tmp_path) == [file], again.stdout + again.stderr
 
@@ -262,7 +266,7 @@ def test_a_run_begun_by_other_code_is_begun_anew_or_refused(
     with monkeypatch.context() as patch:
         patch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=2**50, available=2**40))
         refused = one_line(suite("--resume", "x"))
-        assert "run x was started with memory_gib" in refused and "--redo starts it again" in refused
+        assert "run x was started with memory_gib" in refused and "same --quiet-machine; --redo starts it" in refused
     changed = "code or cases have changed since run x was started; --redo starts it again"
     own.write_text(own.read_text() + "# another state\n")
     assert changed in one_line(suite("--resume", "x"))
