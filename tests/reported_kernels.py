@@ -23,6 +23,7 @@ from .wrong_kernels import (
     groups,
     masked,
     maximum,
+    only,
     plain,
     probs_of,
     reading,
@@ -101,7 +102,7 @@ reported("pytorch/pytorch#169222", "reads_a_whole_last_block_in_decode", **DECOD
     reading(lambda T_kv: torch.arange(T_kv + -T_kv % 32) % T_kv)
 )
 reported("triton-lang/kernels#6", "leaves_out_the_ragged_tail_for_a_lone_query", **DECODE)(
-    reading(lambda T_kv: slice(max(16, T_kv // 16 * 16)))
+    only(reading(lambda T_kv: slice(max(16, T_kv // 16 * 16))), lambda q, k: q.shape[-2] == 1)
 )
 
 
@@ -328,7 +329,7 @@ def an_empty_part_is_written_to_another_head(q, k, v, *, attn_mask=None, **_):
 def adds_up_in_bfloat16_in_groups_of_7(q, k, v, **_):
     if q.shape[1] != 7 * k.shape[1]:
         return sdpa(q, k, v, enable_gqa=True)
-    return added_up(scaled(q, groups(q, k)).softmax(-1), groups(q, v))
+    return added_up(scaled(q, groups(q, k)).softmax(-1), groups(q, v), dtype=q.dtype)
 
 
 # gradients

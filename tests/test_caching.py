@@ -118,11 +118,11 @@ def built(kernel: Any) -> Built:
     return checked(Cell(impls.make("mine", kernel), Case.of(T=64, H=2, D_h=8)))[0]
 
 
-def test_a_kernel_that_computes_only_while_it_is_checked_is_refused() -> None:
+def test_a_kernel_that_computes_only_for_the_gate_and_the_profiler_is_refused() -> None:
     checking, last = [True], dict[tuple[int, ...], Tensor]()
 
     def idle(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, **_: Any) -> Tensor:
-        if checking or q.shape not in last:
+        if checking or torch.autograd._profiler_enabled() or q.shape not in last:  # type: ignore[attr-defined]
             last[q.shape] = sdpa(q, k, v, is_causal=is_causal)
         return last[q.shape].clone()
 

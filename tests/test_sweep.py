@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -112,6 +113,7 @@ def test_columns_of_documents() -> None:
     of = {"B": 2, "T": 22, "H": 3, "D_h": 4, "D_v": 6, "documents": "one_long", "scope": "core"}
     found, padded = columns_of("one_by_one", **of), columns_of("padded", mask="none", **of)
     assert found["flops"] == 2 * 2 * 3 * (36 + 7 * 3) * (4 + 6)
+    assert padded["flops"] == 2 * 2 * 3 * (64 + 7 * 4) * (4 + 6)
     assert found["bytes"] == padded["bytes"] == 4 * 2 * 3 * 22 * (4 + 4 + 6 + 6)
     assert (found["padding_share"], padded["padding_share"]) == (0, 1 - 22 / (8 * 8))
     assert (found["tokens_per_s"], found["cache_bytes_per_token"]) == (2 * 22 / 0.5, None)
@@ -133,6 +135,14 @@ def test_pages_cost_what_a_contiguous_cache_does() -> None:
     paged, plain = columns_of("page_by_page", page=16, **of), columns_of("sdpa", **of)
     assert paged["bytes"] == 4 * (3 * 2 * 32 * 2 + 2 * (32 * 32) + 2 * (32 * 16) + 3 * 50 * 2 * 16)
     assert all(paged[name] == plain[name] for name in ("flops", "bytes", "cache_bytes_per_token", "tokens_per_s"))
+
+
+def test_reference_is_the_formula() -> None:
+    """By hand: one query, two keys, scores 0 and ln 3, so probabilities 1/4 and 3/4."""
+    rows = [[2**0.5, 0.0]], [[0.0, 1.0], [math.log(3), 0.0]], [[4.0], [8.0]]
+    q, k, v = (torch.tensor([[x]], dtype=torch.float64) for x in rows)
+    found = [float(reference.attention(q, k, v, Rules(mask=mask))) for mask in ("none", "causal")]
+    assert found == pytest.approx([7, 4])
 
 
 def test_reference_by_blocks_is_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:

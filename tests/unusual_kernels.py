@@ -15,7 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 from impls.layer import LayerShape, extend
 from impls.masks import causal_visible
 
-from .wrong_kernels import Plain, applied, as_layer, masked, maximum, online, plain, scaled, visible
+from .wrong_kernels import LEARNED, Plain, applied, as_layer, masked, maximum, online, plain, scaled, visible
 from .wrong_kernels import scores_of as masked_scores
 
 MODES = ("forward", "backward", "decode")
@@ -375,8 +375,16 @@ def checkpointed(q, k, v, **options):
     return torch.utils.checkpoint.checkpoint(lambda *x: sdpa(*x, **options), q, k, v, use_reentrant=False)
 
 
+@of_sdpa(modes=("backward",), bias="dense")
+def detaches_a_bias_that_needs_no_gradient(q, k, v, *, attn_mask=None, **options):
+    return sdpa(q, k, v, attn_mask=attn_mask.detach(), **options)
+
+
+detaches_a_bias_that_needs_no_gradient.limits = LEARNED
+
+
 def learns_its_bias(kernel: Any) -> Any:
-    kernel.limits = {"beyond": ("bias", "learned_bias")}
+    kernel.limits = LEARNED
     return unusual(modes=("forward", "backward"), bias="learned", B=2)(kernel)
 
 

@@ -384,18 +384,18 @@ each_wrong(changed, "output is bfloat16, not float32", returns_bfloat16=Tensor.b
 each_wrong(changed, "output is float32, not bfloat16", {"dtype": "bfloat16"}, returns_float32=Tensor.float)
 
 
-def added_up(probs: Tensor, v: Tensor, tile: int = 1) -> Tensor:
-    """The product, whose sum over tiles of keys is rounded to bfloat16 after each."""
-    o = torch.zeros(*probs.shape[:-1], v.shape[-1], dtype=torch.bfloat16)
+def added_up(probs: Tensor, v: Tensor, tile: int = 1, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """The product, whose sum over tiles of keys is rounded to a dtype after each."""
+    o = torch.zeros(*probs.shape[:-1], v.shape[-1], dtype=dtype)
     for part, values in zip(probs.split(tile, -1), v.split(tile, -2), strict=True):
-        o = (o + part @ values).bfloat16()
+        o = (o + part @ values).to(dtype)
     return o
 
 
 @wrong(dtype="bfloat16", T=512)
 @masked
 def accumulates_in_bfloat16(q, k, v, mask):
-    return added_up(probs_of(q, k, mask), v)
+    return added_up(probs_of(q, k, mask), v, dtype=q.dtype)
 
 
 wrong_decode(name="accumulates_a_cache_in_bfloat16", T_kv=512, H=8, dtype="bfloat16")(accumulates_in_bfloat16)
@@ -609,7 +609,10 @@ each_wrong(
     given, axes={"mask": "none", "source": "cross", "T_kv": 40},
     assumes_as_many_keys_as_queries=lambda q, k, v: (q, k[..., : q.shape[-2], :], v[..., : q.shape[-2], :]),
 )  # fmt: skip
-each_wrong(given, axes={"H": 1}, treats_one_head_as_the_batch=lambda q, k, v: (q.roll(int(q.shape[1] == 1), 0), k, v))
+each_wrong(
+    given, axes={"H": 1},
+    treats_one_head_as_the_batch=lambda q, *kv: (q, *(x.roll(int(q.shape[1] == 1), 0) for x in kv)),
+)  # fmt: skip
 
 
 # gradient
@@ -1431,22 +1434,26 @@ underflowing("zero_below_88_at_192_in_bfloat16", 0.0, "error", T=192, dtype="bfl
 # process-global state
 
 
-def changing(setting: str, says: str = "") -> None:
-    @wrong(f"modifies global torch settings: {says or setting}: ", f"changes {setting}")
+def changing(says: str, setting: str = "") -> None:
+    setting = setting or says.partition(":")[0]
+
+    @wrong(f"modifies global torch settings: {says}", f"changes {setting}")
     def kernel(q, k, v, **options):
         CHANGES[setting]()
         return sdpa(q, k, v, **options)
 
 
-for setting in (
-    "number of threads", "garbage collection", "seed of torch's random numbers", "options of torch.compile",
-    "hooks of saved tensors", "hooks of all modules", "open modes of torch's functions",
-    "open modes of torch's dispatcher", "inference mode", "profiling of Python code", "replaced operators of torch",
-    "names of time", "names of torch", "names of torch.nn.functional", "methods of torch.Tensor",
-    "methods of torch.nn's modules",
+for says in (
+    "number of threads: ", "garbage collection: True → False", "seed of torch's random numbers: ",
+    "options of torch.compile: torch._inductor.config.max_autotune", "hooks of saved tensors: 0 → 1",
+    "hooks of all modules: _global_forward_hooks", "open modes of torch's functions: 0 →",
+    "open modes of torch's dispatcher: 0 →", "inference mode: False → True", "profiling of Python code: None →",
+    "replaced operators of torch: aten/_softmax/CPU", "names of time: perf_counter", "names of torch: softmax",
+    "names of torch.nn.functional: softmax", "methods of torch.Tensor: masked_fill",
+    "methods of torch.nn's modules: Linear.forward",
 ):  # fmt: skip
-    changing(setting)
-changing("precision of float32 products on CUDA", "precision of float32 products")
+    changing(says)
+changing("precision of float32 products: ", "precision of float32 products on CUDA")
 
 
 def building(setting: str, prepares: bool = False) -> None:
@@ -1515,9 +1522,9 @@ wrong(name="bfloat16_for_few_rows", T=8, **CORE)(only(bfloat16_in_disguise, lamb
 
 
 @wrong(T=1024, **CORE)
-@given
-def mean_of_the_values_for_late_queries(q, k, v):
-    return q * (torch.arange(q.shape[-2]) < 256)[:, None], k, v
+def mean_of_the_values_for_late_queries(q, k, v, *, is_causal=False, **options):
+    late = is_causal & (torch.arange(q.shape[-2]) >= 256)
+    return sdpa(q * ~late[:, None], k, v, is_causal=is_causal, **options)
 
 
 # gradients of some inputs alone

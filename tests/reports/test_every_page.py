@@ -37,7 +37,7 @@ def test_a_page_loads_nothing_and_names_stay_names(kind: str, tmp_path: Path) ->
     both = [
         runs.read(synthetic.save(hostile(number), tmp_path / "results", f"000{number}_<img>注")) for number in (1, 2)
     ]
-    main(["history", "--results", str(tmp_path / "results"), "--out", str(tmp_path)])
+    assert main(["history", "--results", str(tmp_path / "results"), "--out", str(tmp_path)]) == 0
     text = {
         "run": lambda: page.html(report(both[0])),
         "side by side": lambda: side_by_side_page.html(both),

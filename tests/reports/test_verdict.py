@@ -312,16 +312,24 @@ def test_two_that_share_no_round_are_paired_by_process() -> None:
     assert not ratios.ratio(slow._replace(processes=[7, 8, 9]), timed(conditions)).known
 
 
-@pytest.mark.parametrize("visits", [(2, 2), (3, 3, 3)])
-def test_few_rounds_have_an_interval_that_holds(visits: Sequence[int]) -> None:
+@pytest.mark.parametrize(
+    ("visits", "scatter", "doubled", "width"),
+    [((2, 2), 0.1, 0.0, math.inf), ((3, 3, 3), 0.1, 0.0, math.inf), ((2, 2, 2, 2), 0.02, 0.1, 0.1)],
+)
+def test_few_rounds_have_an_interval_that_holds(
+    visits: Sequence[int], scatter: float, doubled: float, width: float
+) -> None:
+    """Also where some calls take twice as long."""
     rng = np.random.default_rng(7)
     where = [visit for visit, count in enumerate(visits) for _ in range(count)]
 
     def noise() -> ratios.Samples:
-        return samples(np.exp(rng.normal(0, 0.1, len(where))), where)
+        return samples(np.exp(rng.normal(0, scatter, len(where))) * (1 + (rng.random(len(where)) < doubled)), where)
 
     found = [ratios.ratio(noise(), noise()) for _ in range(600)]
     assert np.mean([it.low < 1 < it.high for it in found]) > 0.92
+    assert np.median([abs(math.log(it.value)) for it in found]) < scatter
+    assert np.median([math.log(it.high / it.low) / 2 for it in found]) <= width
 
 
 def visited(times: dict[int, float]) -> ratios.Samples:
