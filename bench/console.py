@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
 import tomllib
@@ -70,7 +71,10 @@ USAGE_ERROR = 3
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code, or 3 for an unknown command."""
-    name, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if arguments is None:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader that closes early, as `head` does, ends it quietly
+        arguments = sys.argv[1:]
+    name, *rest = list(arguments) or ["--help"]
     if name in ("-h", "--help"):
         print(_help())
         return 0

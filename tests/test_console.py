@@ -86,6 +86,13 @@ def test_every_command_is_there(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert rest == [name, "--help"]  # with `report` in front, a run may be named like another command
 
 
+def test_a_closed_pipe_ends_it_quietly() -> None:
+    code = "import sys, time; sys.argv[1:] = ['--help']; time.sleep(0.2); from bench.console import main; main()"
+    command = f'{sys.executable} -c "{code}" | true'
+    done = subprocess.run(["bash", "-c", command], cwd=CHECKOUT, stderr=subprocess.PIPE, text=True)
+    assert done.stderr == ""
+
+
 def test_an_unknown_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert console.main(["rum"]) == 3
     assert "unknown command 'rum'; did you mean run?" in capsys.readouterr().err

@@ -144,7 +144,7 @@ def comparisons(results: Path | None = None) -> Path:
 def _earlier(file: Path) -> Record:
     """Return the comparison to continue; raises `UsageError`."""
     data = load(file)
-    if not {"asked", "same", "pairs"} <= data.keys():
+    if not all(isinstance(data.get(key), kind) for key, kind in {"asked": dict, "same": dict, "pairs": list}.items()):
         raise UsageError(
             f"--continue {file}: not a comparison that this `python -m bench ab` saved, as in results/*/ab/"
         )

@@ -237,7 +237,12 @@ class Measuring:
             if len(cells := self._checked(case)) > 1:
                 (impl, _), width = max(self._half_widths(cells).items(), key=lambda it: it[1])
                 ended = "precise: all ratios" if width <= precision else f"time used up: the ratio of {impl}"
-                self._run.tell(f"{case}  {ended} \N{PLUS-MINUS SIGN}{width:.1%}, by visits alone")
+                known = (
+                    f"\N{PLUS-MINUS SIGN}{width:.1%}, by visits alone"
+                    if width < math.inf
+                    else "has one visit in each process"
+                )
+                self._run.tell(f"{case}  {ended} {known}")
 
     def _lacks(self, cell: Cell) -> set[str]:
         """Return which of the columns measured after the timing, `cold_s` and `trace`, a timed cell still lacks."""

@@ -27,7 +27,8 @@ def read(path: Path) -> dict[str, Any]:
         RunError: it can't be read, or is no comparison.
     """
     data = runs.parse(path)
-    if not isinstance(data, dict) or not {"sides", "cells", "pairs", "margin"} <= data.keys():
+    kinds = {"sides": dict, "fingerprints": dict, "cells": list, "pairs": list, "margin": int | float}
+    if not isinstance(data, dict) or not all(isinstance(data.get(key), kind) for key, kind in kinds.items()):
         raise RunError(f"{path}: not a comparison that `python -m bench ab` saved")
     return data
 

@@ -228,7 +228,7 @@ def test_a_record_of_an_earlier_version_is_shown(saved: Any) -> None:
     assert json.dumps(as_data(found), allow_nan=False)
 
 
-def test_a_file_that_is_no_comparison_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text("{}")
+@pytest.mark.parametrize("data", [{}, document(SLOW) | {"cells": 3}, document(SLOW) | {"sides": [1]}])
+def test_a_file_that_is_no_comparison_is_refused(saved: Any, data: dict[str, Any]) -> None:
     with pytest.raises(RunError, match="not a comparison that `python -m bench ab` saved"):
-        ab_file.comparison(tmp_path / "x.json")
+        ab_file.comparison(saved(data))
