@@ -83,4 +83,4 @@ class Rest:
 
 def resting(patch: pytest.MonkeyPatch, rest: Rest) -> None:
     """Use simulated time to watch every checked cell."""
-    patch.setattr(cell, "check_idle_afterwards", lambda: check_idle_afterwards(rest))
+    patch.setattr(cell, "check_idle_afterwards", lambda alone: check_idle_afterwards(alone, rest))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from multiprocessing import Pipe
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,20 @@ def test_one_busy_sample_is_no_fault() -> None:
     with pytest.raises(Wrong, match=r"2\.0 cores stay busy") as busy_on:
         check_idle_afterwards(rest=lambda _: None, clock=lambda: next(always))
     assert worker._failure(busy_on.value)["unusable"]  # a cell that is timed next would wait for these threads
+
+
+@pytest.mark.parametrize(("alone", "seconds", "passes"), [(False, 0.12, False), (True, 0.12, True), (True, 0.3, False)])
+def test_threads_may_spin_for_longer_in_a_process_of_their_own(alone: bool, seconds: float, passes: bool) -> None:
+    now = 0.0
+
+    def rest(pause: float) -> None:
+        nonlocal now
+        now += pause
+
+    refused = pytest.raises(Wrong, match=r"stay busy$" if alone else "'alone': True")
+    expected: AbstractContextManager[object] = nullcontext() if passes else refused
+    with expected:
+        check_idle_afterwards(alone, rest, lambda: min(now, seconds))
 
 
 def test_a_process_is_idle_when_its_threads_use_no_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:

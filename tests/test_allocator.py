@@ -7,6 +7,7 @@ import os
 import resource
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -149,6 +150,18 @@ def test_a_long_call_that_grew_the_heap_is_timed_again(
     )
     assert tasks.time("x", 1)["page_faults"] == (0 if calls == 3 else 90_000)
     assert ready.time.call_count == calls
+
+
+def test_a_long_call_that_always_faults_on_pages_is_timed_again_in_its_first_block_alone(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = count(0, 90_000)
+    usage = partial(SimpleNamespace, ru_nvcsw=0, ru_nivcsw=0)
+    monkeypatch.setattr("resource.getrusage", lambda _: usage(ru_minflt=next(faults)))
+    monkeypatch.setattr("bench.workers.tasks.keeps_pages", lambda: True)
+    tasks._ready["x"] = ready = mock.Mock(**{"time.return_value": (0.5, 0.5), "meter.sensors.return_value": None})
+    assert [tasks.time("x", 1)["page_faults"] for _ in range(3)] == [90_000] * 3
+    assert ready.time.call_count == 3 + 1 + 1
 
 
 @GLIBC

@@ -272,7 +272,7 @@ class CheckCalls:
         found = _tensors(output)
         with threads(1):  # another worker may make a call
             kept = copies(found)
-            check_idle_afterwards()
+            check_idle_afterwards(self.built.cell.impl.limits.alone)
             if not same(found, kept):
                 raise Wrong("its output changes after the call has returned")
         self.built.earlier = [x.detach() for x in found], kept

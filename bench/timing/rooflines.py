@@ -35,6 +35,11 @@ LARGE = 2048
 MEASUREMENTS = 5
 """Number of measurements of a ceiling before a row above it is rejected."""
 
+TOLERATED = 1.1
+"""Share of its ceiling up to which a row on a CPU counts as at it: the machine may be faster during a row than whenever
+the ceiling was measured.
+"""
+
 SMALLEST = 1 << 16
 """Bytes below which no copy is timed, since call overhead would dominate."""
 
@@ -53,7 +58,7 @@ class Rooflines:
         self._best: dict[Key, float] = {}
 
     def share(self, case: Case, meter: Meter, seconds: float) -> float:
-        """Return the time at the ceiling over the measured time, at most 1; raises `Skip` if it is above 1.
+        """Return the time at the ceiling over the measured time, at most 1; raises `Skip` if it is above `TOLERATED`.
 
         An exceeded ceiling is measured again, in case the machine was busy the first time; the highest counts. On a GPU
         rows may exceed it and keep their share: it is unverified that its measured ceilings are the highest possible.
@@ -67,6 +72,8 @@ class Rooflines:
             self.restore(thorough.table())
         if case.device != "cpu":
             return share
+        if share <= TOLERATED:
+            return 1.0
         raise Skip(f"{share:.0%} of this machine's measured roofline: a measurement error")
 
     def table(self) -> list[dict[str, Any]]:

@@ -97,6 +97,8 @@ class Tasks:
         """Layers' kernels shown to cache nothing, at one length; at every length the layer itself gets fresh inputs."""
         self._ready: dict[str, Any] = {}
         """What can be timed, by name: each a `Built`, or a `Workload`."""
+        self._faults: dict[str, float] = {}
+        """Page faults per call of each when it was last timed: some allocators cause them in every call."""
 
     def cells(self, names: list[str], whole_registry: bool = False, cases: Sequence[Reply] = ()) -> Reply:
         """Return the available implementations among the requested names (none: those of the sweep), with their cells.
@@ -250,13 +252,14 @@ class Tasks:
         return {"compared": len(taken), "seconds": min(taken)}
 
     def time(self, what: str, calls: int, slices: int = 1, warm: int = 0) -> Reply:
-        """Time a block (`Built.time`); a long one again while it grows the heap, up to three times:
+        """Time a block (`Built.time`); a long one again while it grows the heap, up to three times, unless the one before it
+        faulted on pages, too:
 
         {"seconds": of one call, "fastest": of one call in the fastest slice, "page_faults", "voluntary", "involuntary":
         minor faults and context switches per call, untimed calls included, "varies": whether outputs so far differed in
         their last bits; on a GPU its sensors' reading, "throttled"}
         """
-        ready, made = self._ready[what], calls * slices + warm
+        ready, made, usual = self._ready[what], calls * slices + warm, self._faults.get(what, 0.0)
         for _ in range(3):
             before = resource.getrusage(resource.RUSAGE_SELF)
             seconds, fastest = ready.time(calls, slices, warm)
@@ -264,8 +267,9 @@ class Tasks:
             disturbed = {
                 name: (getattr(after, counter) - getattr(before, counter)) / made for name, counter in DISTURBED.items()
             }
-            if seconds < LONG or disturbed["page_faults"] < GROWTH_FAULTS or not keeps_pages():
+            if seconds < LONG or disturbed["page_faults"] < max(GROWTH_FAULTS, 2 * usual) or not keeps_pages():
                 break
+        self._faults[what] = disturbed["page_faults"]
         reply: Reply = {"seconds": seconds, "fastest": fastest, "varies": ready.varies} | disturbed
         if reading := ready.meter.sensors():
             reply |= asdict(reading) | {"throttled": words(reading.throttling)}
