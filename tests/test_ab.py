@@ -575,11 +575,16 @@ def worker(tmp_path: Path) -> Any:
 CASE = Case.of(T=16, H=2, D_h=8).columns()
 
 
-def test_expected_outputs_are_kept_for_other_processes(tasks: Tasks, tmp_path: Path) -> None:
+@pytest.mark.parametrize("checked", [True, False])
+def test_expected_outputs_are_kept_for_other_processes(tasks: Tasks, tmp_path: Path, checked: bool) -> None:
     """Each of which compares its own output with them."""
     file, problem = tmp_path / "base-0.expected", problem_of(Case(**CASE))
     given: dict[str, Any] = {"what": "x", "impl": "fused", "case": CASE, "expected": str(file)}
-    tasks.prepare(**given)
+    if checked:
+        tasks.probe("x", "fused", CASE)
+        tasks.check("x", expected=str(file))
+    else:
+        tasks.prepare(**given)
     ((known,), written) = vars(problem).pop("expected"), file.stat().st_mtime_ns
     tasks.prepare(**given)
     assert file.stat().st_mtime_ns == written and [*tmp_path.iterdir()] == [file]

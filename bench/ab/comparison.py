@@ -152,7 +152,8 @@ def _checking(plan: Plan, workers: NamedWorkers, variant: str, cells: Sequence[K
     for key in (key for key in cells if key not in found):
         client = workers[variant]
         try:
-            checked = yield from checking(client, it | plan.request(variant, key), plan.setting.threads != 1)
+            request, expected = it | plan.request(variant, key), plan.expected(variant, key)
+            checked = yield from checking(client, request, plan.setting.threads != 1, expected=expected)
             first = checked["seconds"]
             warm = int(first < LONG_BLOCK)  # no long call is made in vain: one on fresh inputs precedes this one
             usual = (yield Request(client, "time", it | {"calls": 1, "warm": warm}))["seconds"]

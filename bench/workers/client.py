@@ -226,7 +226,7 @@ def run_concurrently(scripts: Sequence[Script]) -> None:
 
 
 def checking(
-    client: WorkerClient, cell: dict[str, Any], threaded: bool, passed: set[str] | None = None, **options: bool
+    client: WorkerClient, cell: dict[str, Any], threaded: bool, passed: set[str] | None = None, **options: bool | str
 ) -> Generator[Request, Reply, Reply]:
     """Check a cell for correctness; returns the reply of `Tasks.check`, which gets the options. `cell`: as in `Tasks.probe`.
     `passed`: checks of the implementation that any of the processes has passed, and that are not repeated; those of this

@@ -169,12 +169,12 @@ class Tasks:
             self._ready[what] = probe(cell, self._gate)
         return {"passed": [it for it in self._gate.passed if it.startswith(eager_name(impl))]}
 
-    def check(self, what: str, keep: bool = True, memory: bool = True) -> Reply:
+    def check(self, what: str, keep: bool = True, memory: bool = True, expected: str = "") -> Reply:
         """Check a built cell against the reference, and measure its call; returns the resulting columns of the row:
 
         {"columns": {"error", "error_bound", "peak_bytes", "kernel", ...}, "seconds": of the first call on fresh inputs}.
         Without `keep` one more call is made as it would be timed, and the cell is released. Without `memory` its
-        columns are None.
+        columns are None. `expected`: as in `prepare`.
         """
         built: Built = self._ready.pop(what)  # a rejected cell holds no memory
         cell = built.cell
@@ -196,6 +196,8 @@ class Tasks:
             "impl_hash": impl_hash(cell.impl, checked.kernel),
             "packages": packages(cell.impl, cell.case.in_model),
         }
+        if expected:
+            keep_expected(problem_of(cell.case), Path(expected))
         if keep:
             self._keep(what, built)
         else:
