@@ -19,8 +19,7 @@ from bench.runs.saving import valid_name
 from bench.selection.errors import UsageError
 from bench.selection.options import spelt
 from bench.terminal import complain, warn
-from reports.judging import ab_file
-from reports.judging.comparison import Comparison
+from reports.judging.comparison import Comparison, of_file
 from reports.pages import compare
 from reports.reading.runs import RunError
 
@@ -64,8 +63,12 @@ def _execute(options: argparse.Namespace) -> int:
         saved = ab.measure(vars(options))
     except SameCode as same:
         ran = command(asked(options))
-        return tell(Comparison(*same.labels, options.margin, [], notes=[str(same)], machine={}, commands=[ran]))
-    code = tell(ab_file.comparison(saved), shlex.quote(str(saved)))
+        return tell(
+            Comparison(
+                *same.labels, options.margin, [], notes=[str(same)], machine={}, commands=[ran], implementations={}
+            )
+        )
+    code = tell(of_file(saved), shlex.quote(str(saved)))
     print(f"saved: {saved}", flush=True)
     return code
 

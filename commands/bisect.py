@@ -23,7 +23,7 @@ from bench.ab.sources import commit_of, commits_between, repository, subject_of
 from bench.cases.outcome import Skip
 from bench.selection.choice import listed
 from bench.selection.errors import UsageError
-from reports.judging import ab_file
+from reports.judging import comparison
 from reports.judging.comparison import Comparison
 from reports.pages.compare import tell
 from stats.arguments import Parser
@@ -84,7 +84,7 @@ def _execute(options: argparse.Namespace) -> int:
     def compared(good: int, bad: int, times: int = 1) -> Comparison:
         """Compare two points, and print it."""
         file = _measure(options, points[good], points[bad], times)
-        found = ab_file.comparison(file)
+        found = comparison.of_file(file)
         tell(found, shlex.quote(str(file)))
         return found
 
@@ -143,7 +143,7 @@ def _judge(options: argparse.Namespace, good: str, point: str, change: Change) -
     try:
         for times in TIMES:
             file = _measure(options, good, point, times, file)
-            found = ab_file.comparison(file)
+            found = comparison.of_file(file)
             step = step_of(found, change)
             timed = any(math.isfinite(it.verdict.ratio) for it in found.cells if (it.impl, it.id) in change)
             if step.word != "open" or not timed:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from reports.judging.confirmations import Options
+from reports.judging.series import Options
 from reports.pages import history
 
 

@@ -8,7 +8,7 @@ implementation, move without a change of code. `tests/experiments/saved.py` prin
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from statistics import median
 
@@ -54,10 +54,8 @@ class Changes:
 
     cells: dict[Key, Estimate]
     implementations: dict[str, Estimate]
-    of_cells: float
-    """Standard deviation of the placebos' cells."""
-    of_implementations: float
-    """Standard deviation of the mean over a placebo's cells."""
+    spreads: dict[str, tuple[float, float]]
+    """For each implementation the standard deviations of its placebos' cells, and of the mean over a placebo's cells."""
     shift: float
     """Median change of log seconds of unchanged code."""
     anchors: Collection[str]
@@ -74,68 +72,57 @@ def changes(
     shift = median([_level(head[key]) - level for key, level in levels.items() if key[0] not in changed] or [0.0])
     beyond = BEYOND * max(0.0, abs(shift) - (DRIFT if disturbed else STEADY))
     by_case = grouped((case, (impl, level)) for (impl, case), level in levels.items())
-    limits = {
-        case: math.log(ANOTHER_KIND) + (median if len(of) > 2 else min)(level for _, level in of)
-        for case, of in by_case.items()
+    slow = {
+        impl
+        for of in by_case.values()
+        for impl, level in of
+        if level > math.log(ANOTHER_KIND) + (median if len(of) > 2 else min)(it for _, it in of)
     }
-    slow = {impl for (impl, case), level in levels.items() if level > limits[case]}
-    unchanged = {impl for impl, _ in levels} - {*changed}
     cells, anchors = {}, set[str]()
     for impl, case in levels:
-        names = [name for name, _ in by_case[case] if name in unchanged - slow - {impl}]
+        names = [name for name, _ in by_case[case] if name not in {*changed, *slow, impl}]
         names = [*filter(_plain, names)] or names
         beside = {(name, case): levels[name, case] for name in names}
-        if difference := _difference((impl, case), (base, head), beside):
-            cells[impl, case] = difference
+        before, after = (_beside(run[impl, case], run, beside) for run in (base, head))
+        if min(before.count, after.count) >= FEWEST_VISITS:
+            cells[impl, case] = Estimate(after.mean - before.mean, math.hypot(before.error, after.error))
             anchors |= {*names}
     by_impl = grouped((impl, it) for (impl, _), it in cells.items())
     found, spreads = {}, {}
     for impl, own in by_impl.items():
-        others = [name for name in by_impl if name in unchanged - {impl} and (name in slow) == (impl in slow)]
+        others = [name for name in by_impl if name not in {*changed, impl} and (name in slow) == (impl in slow)]
         alike = [name for name in others if _plain(name) == _plain(impl)] or filter(_plain, others)
         placebos = [by_impl[name] for name in alike]
         moved = [TO_SIGMA * abs(it.mean) for of in placebos for it in of]
         of_cells = max(median(moved or [0.0]), USUAL_OF_CELLS)
-        usual = ANOTHER_KINDS if impl in slow else USUAL_OF_IMPLEMENTATIONS
-        of_impl = _spread(math.hypot(usual, beyond), [_pooled(of, of_cells) for of in placebos])
+        usual = math.hypot(ANOTHER_KINDS if impl in slow else USUAL_OF_IMPLEMENTATIONS, beyond)
+        # how far placebos move in excess of their errors, moderated by the usual distance and not below
+        excess = sum(it.mean**2 - it.error**2 - usual**2 for it in (_pooled(of, of_cells) for of in placebos))
+        of_impl = math.sqrt(usual**2 + max(0.0, excess / (WEIGHT + len(placebos))))
         pooled = _pooled(own, of_cells)
         found[impl] = Estimate(pooled.mean, math.hypot(pooled.error, of_impl), WEIGHT + len(placebos))
         spreads[impl] = of_cells, of_impl
     alone = {key: Estimate(it.mean, math.hypot(it.error, *spreads[key[0]]), LONG_TAILED) for key, it in cells.items()}
-    of_cells, of_impls = map(median, zip(*spreads.values(), strict=True)) if spreads else (math.nan, math.nan)
-    return Changes(alone, found, of_cells, of_impls, shift, anchors)
+    return Changes(alone, found, spreads, shift, anchors)
 
 
 def _level(samples: Samples) -> float:
     return float(np.median(np.log(samples.seconds)))
 
 
-def _difference(key: Key, runs: Sequence[Mapping[Key, Samples]], anchors: Mapping[Key, float]) -> Estimate | None:
-    """Return head - base of a cell relative to its anchors, with the standard error from its visits; None if these are
-    too few.
+def _beside(own: Samples, run: Mapping[Key, Samples], anchors: Mapping[Key, float]) -> Estimate:
+    """Estimate from a cell's visits its log ratio to the anchors: the median of their times relative to their levels in
+    base.
     """
-    logs = [_beside(run[key], run, anchors) if anchors else [] for run in runs]
-    if min(map(len, logs)) < FEWEST_VISITS:
-        return None
-    before, after = map(estimate.of_replicates, logs)
-    return Estimate(after.mean - before.mean, math.hypot(before.error, after.error))
-
-
-def _beside(own: Samples, run: Mapping[Key, Samples], anchors: Mapping[Key, float]) -> list[float]:
-    """Return log ratios, one per visit, to the anchors: the median of their times relative to their levels in base."""
+    if not anchors:
+        return Estimate(math.nan, count=0)
     by_round = grouped(
         (tuple(at), math.log(seconds) - level)
         for key, level in anchors.items()
         for seconds, *at in zip(*run[key], strict=True)
     )
     together = Samples([math.exp(median(logs)) for logs in by_round.values()], *zip(*by_round, strict=True))
-    return [log for visits in ratios.paired(own, together) for log in visits]
-
-
-def _spread(usual: float, moved: Sequence[Estimate]) -> float:
-    """Return the standard deviation of movements in excess of their errors, moderated by the usual one and not below."""
-    beyond = [it.mean**2 - it.error**2 - usual**2 for it in moved]
-    return math.sqrt(usual**2 + max(0.0, sum(beyond) / (WEIGHT + len(moved))))
+    return estimate.of_replicates([log for visits in ratios.paired(own, together) for log in visits])
 
 
 def _plain(impl: str) -> bool:

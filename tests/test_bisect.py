@@ -15,7 +15,7 @@ from bench.ab.plan import SameCode
 from bench.cases.outcome import Skip
 from commands import bisect
 from commands.bisect import Step, search, step_of
-from reports.judging import ab_file
+from reports.judging import comparison
 from reports.judging.comparison import Cell, Comparison
 from stats.verdict import INCONCLUSIVE, REGRESSED, Verdict
 
@@ -30,7 +30,7 @@ def found(base: str = "base", head: str = "head", **cells: tuple[float, float]) 
         word = REGRESSED if math.log(ratio) > width else INCONCLUSIVE
         its = Verdict(word, "", ratio, ratio * math.exp(-width), ratio * math.exp(width))
         made.append(Cell("sdpa", name, its, 1, 1))
-    return Comparison(base, head, 0.01, made, [], {}, [])
+    return Comparison(base, head, 0.01, made, [], {}, [], {})
 
 
 def test_the_first_slow_one_is_found_in_few_steps() -> None:
@@ -98,7 +98,7 @@ class History:
 def history(monkeypatch: pytest.MonkeyPatch) -> History:
     made = History()
     monkeypatch.setattr(ab, "measure", made.measure)
-    monkeypatch.setattr(ab_file, "comparison", made.comparisons.get)
+    monkeypatch.setattr(comparison, "of_file", made.comparisons.get)
     monkeypatch.setattr(bisect, "commit_of", lambda revision, root: revision)
     monkeypatch.setattr(bisect, "subject_of", lambda commit, root: f"{commit} what it says")
     monkeypatch.setattr(bisect, "commits_between", lambda *_: [f"c{n}" for n in range(1, COMMITS)])
@@ -141,7 +141,7 @@ def test_what_was_measured_counts_until_something_of_it_changes(
     compare = mock.Mock(side_effect=lambda *_: {"seconds": 1.0})
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ab, "compare", compare)
-    monkeypatch.setattr(ab_file, "comparison", lambda file: found(a=(1.0, 0.01)))
+    monkeypatch.setattr(comparison, "of_file", lambda file: found(a=(1.0, 0.01)))
     for *same, its_margin in (("1", "a", "3.11", "0.01"), (kernel, torch, versions, margin)):
         Path("mine.py").write_text(same[0])
         monkeypatch.setattr("bench.ab.plan.fingerprint", lambda same=same: {"torch": same[1]})

@@ -1,4 +1,5 @@
-"""A comparison of two saved runs or of two interleaved variants: cells, implementations, exit code.
+"""A comparison of two saved runs (`compare`), or of two interleaved variants by the file that `python -m bench ab` saved
+(`of_file`): cells, implementations, exit code.
 
 Cells of two runs are matched by implementation and case; their times are tested statistically, other facts compared
 exactly. A time is judged relative to the implementations of its case with the same code in both runs (`stats.saved`),
@@ -12,18 +13,20 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from statistics import geometric_mean
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import geometric_mean, median
 from typing import Any
 
-from stats import conditions, saved, shares, verdict
+from stats import conditions, effects, saved, shares, verdict
 from stats.effects import Key
+from stats.estimate import grouped
 from stats.saved import Changes
 from stats.verdict import Verdict
 
 from ..reading import command, fingerprint, words
-from ..reading.runs import Run
-from .frame import key_of, samples_of
+from ..reading.runs import Run, RunError, parse
+from .frame import Row, key_of, samples_of
 
 EXACT = ("peak_bytes", "kernel", "operators", "error")
 """Facts that are equal in every call of a cell, so that any difference is reported."""
@@ -86,7 +89,7 @@ class Comparison:
     machine: Mapping[str, Any]
     commands: Sequence[str]
     """Commands that repeat the comparison."""
-    implementations: Mapping[str, Verdict] = field(default_factory=dict)
+    implementations: Mapping[str, Verdict]
     """Verdicts on the mean over the cells of each implementation."""
     of_interest: Sequence[str] = ()
     """Implementations whose code changed; if empty, all are of interest."""
@@ -110,7 +113,7 @@ class Comparison:
         return command.NOT_JUDGED if self.unjudged or open_ else command.FINE
 
 
-def changes(base: Mapping[str, Any], head: Mapping[str, Any], margin: float) -> Iterator[Change]:
+def changes(margin: float, base: Row, head: Row) -> Iterator[Change]:
     """Yield the changes of a cell's exact facts."""
     for what in EXACT:
         before, after = base.get(what), head.get(what)
@@ -127,7 +130,7 @@ def worst_first(cell: Cell) -> tuple[bool, int, float]:
 def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Comparison:
     """Compare all cells of either run. Runs of different machines get ratios, and no verdict."""
     machines = fingerprint.described(fingerprint.differing(base, head))
-    other = f"another machine: {machines}" if machines else ""
+    other = machines and f"another machine: {machines}"
     runs = _cells(base), _cells(head)
     cells = {key: [run.get(key, _ABSENT) for run in runs] for key in runs[0] | runs[1]}
     alike = {
@@ -137,7 +140,8 @@ def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Com
     }
     changed = dict.fromkeys(impl for (impl, _), variants in alike.items() if _differs("impl_hash", variants))
     before, after = ({key: variants[i]["samples"] for key, variants in alike.items()} for i in (0, 1))
-    found = saved.changes(before, after, changed, any(conditions.disturbed(run.rows) for run in (base, head)))
+    disturbed = [f"{run.name}: {why}" for run in (base, head) if (why := conditions.disturbed(run.rows))]
+    found = saved.changes(before, after, changed, bool(disturbed))
     judged, implementations = verdict.of_effects(
         found.cells, found.implementations, margin, verdict.LEAST_OF_RUNS, changed
     )
@@ -145,9 +149,9 @@ def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Com
     shown = [
         _cell(key, variants, judged.get(key), why, margin if key in alike else math.inf)
         for key, variants in cells.items()
-        if any("samples" in it or it.get("reason") == "wrong" for it in variants) or variants[1].get("reason") in FAILED
+        if any("samples" in it or it["reason"] == "wrong" for it in variants) or variants[1]["reason"] in FAILED
     ]
-    notes = [*_notes(base, head, found)]
+    notes = [*disturbed, *_notes(base, head, found)]
     if open_ := [
         name for name in changed if name not in implementations or implementations[name].word == verdict.INCONCLUSIVE
     ]:
@@ -158,7 +162,7 @@ def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Com
         head.name,
         margin,
         sorted(shown, key=worst_first),
-        notes=list(dict.fromkeys(notes)),
+        notes,
         machine=head.machine,
         commands=[
             *(f"{run.command}  # {run.name}, at {run.commit_id or 'an unknown commit'}" for run in (base, head)),
@@ -170,49 +174,45 @@ def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Com
     )
 
 
-_Facts = Mapping[str, Any]
-"""A cell in one run: a row's metadata with `samples` and `seconds`, `reason` and `detail` of a skip, or both."""
-
-_ABSENT = {"reason": "not"}
+_ABSENT: Row = {"reason": "not", "detail": "", "seconds": math.nan}
 """A cell that is not in the run."""
 
 
-def _cells(run: Run) -> dict[Key, _Facts]:
-    found: dict[Key, _Facts] = {key_of(cell): cell for cell in run.skipped}
+def _cells(run: Run) -> dict[Key, Row]:
+    """Return a row's metadata with `samples`, or `reason` and `detail` of a skip, or both, and `seconds`, by cell."""
+    found: dict[Key, Row] = {key_of(cell): {**_ABSENT, **cell} for cell in run.skipped}
     for row in run.rows:
         key, facts = key_of(row["extra_info"]), row["extra_info"]
         timed = {"samples": samples_of(row), "seconds": geometric_mean(facts["process_medians"])}
-        found[key] = {**found.get(key, {}), **facts, **timed}
+        found[key] = {"reason": "", **found.get(key, {}), **facts, **timed}
     return found
 
 
-def _differs(what: str, variants: Sequence[_Facts]) -> bool:
+def _differs(what: str, variants: Sequence[Row]) -> bool:
     """Whether a fact differs between the variants."""
     return len({facts.get(what) for facts in variants}) > 1
 
 
-def _cell(key: Key, variants: Sequence[_Facts], judged: Verdict | None, other: str, margin: float) -> Cell:
+def _cell(key: Key, variants: Sequence[Row], judged: Verdict | None, other: str, margin: float) -> Cell:
     """Build a cell with the verdict on its times, if it has two; without, with their ratio and the reason. `other`: the
     reason for all cells that can be compared. With an infinite `margin`, more memory is no regression.
     """
-    before, after = variants
-    reasons = [facts.get("reason", "") for facts in variants]
+    reasons, (base, head) = ([facts[what] for facts in variants] for what in ("reason", "seconds"))
     failed = [reason in FAILED for reason in reasons]
-    seconds = before.get("seconds", math.nan), after.get("seconds", math.nan)
     lost = [
-        ": ".join(filter(None, (f"{reason.replace('_', ' ')} in {name}", facts.get("detail"))))
-        for name, reason, facts in zip(VARIANTS, reasons, variants, strict=True)
-        if "samples" not in facts or reason == "wrong"
+        ": ".join(filter(None, (f"{facts['reason'].replace('_', ' ')} in {name}", facts["detail"])))
+        for name, facts in zip(VARIANTS, variants, strict=True)
+        if "samples" not in facts or facts["reason"] == "wrong"
     ]
     if lost:
-        word = verdict.BROKEN if failed[1] else verdict.NEW if "samples" in after else verdict.GONE
+        word = verdict.BROKEN if failed[1] else verdict.NEW if head > 0 else verdict.GONE
         judged = Verdict(verdict.WRONG if "wrong" in reasons else word, "; ".join(lost))
     elif _differs("device", variants):
         other = "measured on another device"
     elif _differs("case_hash", variants):
         other = "the benchmark itself was changed"
-    judged = judged or Verdict(verdict.INCONCLUSIVE, other or NOTHING_BESIDE, seconds[1] / seconds[0])
-    return Cell(*key, judged, *seconds, tuple(changes(before, after, margin)), failed == [False, True])
+    judged = judged or Verdict(verdict.INCONCLUSIVE, other or NOTHING_BESIDE, head / base)
+    return Cell(*key, judged, base, head, tuple(changes(margin, *variants)), failed == [False, True])
 
 
 def _notes(base: Run, head: Run, found: Changes) -> Iterator[str]:
@@ -220,17 +220,13 @@ def _notes(base: Run, head: Run, found: Changes) -> Iterator[str]:
         yield f"compared across versions: {fingerprint.described(different)}"
     if different := fingerprint.environment(base, head):
         yield f"the environment differs: {fingerprint.described(different)}"
-    for run in (base, head):
-        if not run.complete:
-            yield f"{run.name} is not complete"
-        if why := conditions.disturbed(run.rows):
-            yield f"{run.name}: {why}"
+    yield from (f"{run.name} is not complete" for run in (base, head) if not run.complete)
     if not found.implementations:
         return
     if abs(math.expm1(found.shift)) > conditions.DRIFT:
         another = ", as on another machine: only large changes can be detected" * (abs(found.shift) > saved.STEADY)
         yield f"seconds of unchanged code changed by {shares.signed(found.shift)} from base to head{another}"
-    cells, impls = (shares.percent(math.expm1(spread)) for spread in (found.of_cells, found.of_implementations))
+    cells, impls = (shares.percent(math.expm1(median(of))) for of in zip(*found.spreads.values(), strict=True))
     yield (
         f"changes are relative to {words.plural(len(found.anchors), 'implementation')} whose code is the same in both "
         f"runs. Such an implementation changes by {impls}, and one cell by {cells} (standard deviations)"
@@ -255,3 +251,70 @@ def _interleaved(base: Run, head: Run, names: Collection[str]) -> str:
             text = without_threads(str(value))
             cells += [f"--{name}", text.partition(",")[0] if name == "threads" else text]  # ab has one number of them
     return f"python -m bench ab {variants} {shlex.join(cells)}"
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Read the saved file.
+
+    Raises:
+        RunError: it can't be read, or is no comparison.
+    """
+    data = parse(path)
+    kinds = {"sides": dict, "fingerprints": dict, "cells": list, "pairs": list, "margin": int | float}
+    if not isinstance(data, dict) or not all(isinstance(data.get(key), kind) for key, kind in kinds.items()):
+        raise RunError(f"{path}: not a comparison that `python -m bench ab` saved")
+    return data
+
+
+def of_file(path: Path, margin: float | None = None) -> Comparison:
+    """Judge the saved replicates by the current rules.
+
+    Raises:
+        RunError: it can't be read, or is no comparison.
+    """
+    data = read_file(path)
+    replicates, kept = data["pairs"], data["margin"] if margin is None else margin
+    logs, workloads, ends = effects.of_saved(replicates)
+    judged, implementations = verdict.of_replicates(logs, workloads, ends, kept)
+    cells = sorted(_cells_of_file(data, judged, kept), key=worst_first)
+    base, head = (data["fingerprints"][variant] for variant in VARIANTS)
+    drift = ", ".join(f"{name} {shares.signed(median(of))}" for name, of in workloads.items())
+    to_continue = "same" in data and any(cell.verdict.word == verdict.INCONCLUSIVE for cell in cells)
+    notes = [
+        f"{words.plural(len(replicates), 'replicate')} (pairs of fresh processes) in {data['seconds']:.0f} s, "
+        f"{words.plural(data['threads'], 'thread')}, seed {data['seed']}",
+        *(f"{name}: {base[name]} → {head[name]}" for name in base if base[name] != head.get(name)),
+        *[f"the reference workload's time changed by: {drift}"] * bool(workloads),
+        *(f"{name}: {it.reason}" for name, it in implementations.items() if verdict.CONTRADICTED in it.reason),
+        *(f"in neither variant: {text}" for text in data["neither"]),
+        *data.get("self_test", ()),
+        *[f"to measure the INCONCLUSIVE cells for longer: python -m bench ab --continue {shlex.quote(str(path))}"]
+        * to_continue,
+    ]
+    return Comparison(
+        data["sides"]["base"]["label"],
+        data["sides"]["head"]["label"],
+        kept,
+        cells,
+        notes,
+        machine=head,
+        commands=[data["command"]],
+        implementations=implementations,
+        unjudged=verdict.drifted(workloads),
+    )
+
+
+def _cells_of_file(data: Mapping[str, Any], judged: Mapping[Key, Verdict], margin: float) -> Iterator[Cell]:
+    """Yield the cells of a saved comparison; their seconds are medians over the blocks of all replicates."""
+    times = grouped(
+        ((*replicate["logs"][cell][:2], variant), seconds)
+        for replicate in data["pairs"]
+        for cell, variant, seconds in zip(*(replicate["blocks"][it] for it in ("cell", "side", "seconds")), strict=True)
+    )
+    for cell in data["cells"]:
+        key = key_of(cell)
+        result = Verdict(cell["word"], cell["reason"]) if cell["ratio"] is None else judged[key]
+        base, head = (median(times.get((*key, variant), [math.nan])) for variant in (0, 1))
+        facts = (cell.get(variant) or {} for variant in VARIANTS)
+        broken = result.word == verdict.BROKEN or cell.get("failed") == ["head"]
+        yield Cell(*key, result, base, head, tuple(changes(margin, *facts)), broken)

@@ -1,12 +1,16 @@
-"""Time series of every cell over many runs, oldest first, broken where the benchmark itself changed."""
+"""Time series of every cell over many runs, oldest first, broken where the benchmark itself changed; and the interleaved
+comparisons of the commits around their steps: which to make, and the known verdicts.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise, product
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,11 +19,22 @@ from stats import steps
 from stats.effects import Key
 from stats.estimate import grouped
 from stats.steps import Step
+from stats.verdict import INCONCLUSIVE, Verdict
 
 from ..reading import fingerprint
-from ..reading.axes import axis_names
-from ..reading.runs import Run
+from ..reading.axes import axis_names, without_defaults
+from ..reading.runs import COMPARISONS, Run, RunError
+from .comparison import VARIANTS, of_file, read_file, without_threads
 from .frame import key_of
+
+Compared = tuple[str, str, str, str, int]
+"""What a comparison compares: commits, implementation, case, which a comparison names without its threads, and threads."""
+
+Options = Mapping[str, Any]
+"""Options of `python -m bench ab` by name; `cases` are the axes of each case, for a file."""
+
+Known = Mapping[Compared | None, Verdict]
+"""Verdicts by commits, implementation and case."""
 
 
 class Point(NamedTuple):
@@ -75,8 +90,8 @@ class Series:
     @property
     def open_step(self) -> Step | None:
         """The last regression that has not recovered, since the last break."""
-        open_ = [it for it in self.steps if it.slower and it.recovered is None and it.at in self.pieces[-1]]
-        return open_[-1] if open_ else None
+        open_ = (it for it in self.steps[::-1] if it.slower and it.recovered is None and it.at in self.pieces[-1])
+        return next(open_, None)
 
 
 def oldest_first(found: Iterable[Run]) -> list[Saved]:
@@ -88,10 +103,10 @@ def oldest_first(found: Iterable[Run]) -> list[Saved]:
     for run in found:
         cells = {}
         for row in run.rows:
-            extra, stats = row["extra_info"], row["stats"]
-            key, others = key_of(extra), (extra.get(name) for name in ("case_hash", "impl_hash", "ratio"))
-            cells[key] = Point(stats["median"], stats["q1"], stats["q3"], *others)
-            axes.setdefault(key, {axis: extra[axis] for axis in axis_names() if axis in extra})
+            facts: Any = {**row["stats"], **row["extra_info"]}
+            key, columns = key_of(facts), ("median", "q1", "q3", "case_hash", "impl_hash", "ratio")
+            cells[key] = Point(*map(facts.get, columns))
+            axes.setdefault(key, {axis: facts[axis] for axis in axis_names() if axis in facts})
         kept[run.date, run.name, str(run.machine)] = Saved(replace(run, rows=[], skipped=[]), cells, axes)
     return [kept[when] for when in sorted(kept)]
 
@@ -137,3 +152,42 @@ def of_points(points: Mapping[Key, Mapping[int, Point]], axes: Mapping[Key, Mapp
     for key, changes in zip(product(impls, cases), found, strict=True):
         if of := points.get(key, {}):
             yield Series(*key, axes.get(key, {}), of, changes)
+
+
+def commits_around(series: Series, at: int, runs: Sequence[Run]) -> Compared | None:
+    """Return what identifies the comparison of the commits before and after a step; None if they are missing, equal, or the
+    code was not committed.
+    """
+    base, head = (runs[run].committed for run in (series.before[at], at))
+    case, threads = without_threads(series.id), series.axes.get("threads") or 1
+    return (base, head, series.impl, case, threads) if base and head and base != head else None
+
+
+def open_steps(series: Sequence[Series], runs: Sequence[Run], known: Known) -> Iterator[Options]:
+    """Yield the comparisons of regressions that have not recovered and have no conclusive one. A comparison has one device
+    and one number of threads.
+    """
+    together = grouped(
+        ((*asked[:2], asked[-1], one.axes.get("device")), one)
+        for one in series
+        if one.open_step
+        and (asked := commits_around(one, one.open_step.at, runs))
+        and (asked not in known or known[asked].word == INCONCLUSIVE)
+    )
+    own = {name: given for run in runs for name, given in run.own.items()}
+    for (base, head, threads, device), cells in together.items():
+        impls = list(dict.fromkeys(own.get(one.impl, one.impl) for one in cells))
+        cases = [*{one.id: without_defaults(one.axes) for one in cells}.values()]
+        yield {"base": base, "head": head, "threads": threads, "device": device, "impl": impls, "cases": cases}
+
+
+def known(folder: Path) -> Known:
+    """Return the verdicts of a machine's comparisons; of several comparisons of the same commits the newest counts."""
+    found: dict[Compared | None, Verdict] = {}
+    for path in sorted((folder / COMPARISONS).glob("[0-9]*.json")):
+        with suppress(RunError):
+            data = read_file(path)
+            base, head = (data["sides"][variant].get("commit") for variant in VARIANTS)
+            for cell in of_file(path).cells if base and head else ():
+                found[base, head, cell.impl, cell.id, data["threads"]] = cell.verdict
+    return found

@@ -17,8 +17,7 @@ from rich.console import Console
 
 from stats.verdict import as_margin
 
-from ..judging import ab_file
-from ..judging.comparison import Comparison, compare
+from ..judging.comparison import Comparison, compare, of_file
 from ..reading import baseline_file, command, fingerprint, runs
 from ..reading.command import NOT_JUDGED
 from ..reading.runs import Run, RunError
@@ -93,7 +92,7 @@ def _comparison(options: argparse.Namespace) -> Comparison | int:
     saved = None
     if options.base is None:
         with suppress(RunError):  # it is no saved comparison
-            saved = ab_file.comparison(Path(options.head), options.margin)
+            saved = of_file(Path(options.head), options.margin)
     if saved:
         if given := [f"--{name}" for name in ("force", "results") if getattr(options, name)]:
             raise RunError(f"{options.head} is a comparison, not a run: leave out {given[0]}")

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from ..judging import confirmations, series
-from ..judging.confirmations import Known, Options
-from ..judging.series import Series
+from ..judging import series
+from ..judging.series import Known, Options, Series
 from ..reading import command, runs
 from ..reading.runs import Run
 from ..reading.words import plural
@@ -50,7 +49,7 @@ def _execute(options: argparse.Namespace, confirm: Confirm) -> int:
     chosen = ordered if options.force else same
     every, of = series.all_series(chosen), [one.run for one in chosen]
     folder = of[-1].path.parent
-    known = confirmations.known(folder) if any(one.steps for one in every) else {}
+    known = series.known(folder) if any(one.steps for one in every) else {}
     if options.confirm:
         known = _confirmed(every, of, known, lambda it: confirm(it, results))
     this = History(of, every, notes, known)
@@ -63,14 +62,14 @@ def _execute(options: argparse.Namespace, confirm: Confirm) -> int:
 
 def _confirmed(every: Sequence[Series], of: Sequence[Run], known: Known, confirm: Callable[[Options], str]) -> Known:
     """Return the known verdicts after confirming every open regression by an interleaved comparison."""
-    unconfirmed = list(confirmations.open_steps(every, of, known))
+    unconfirmed = list(series.open_steps(every, of, known))
     if not unconfirmed:
         command.warn("nothing to confirm: no lasting regression between two commits without a conclusive comparison")
     for one in unconfirmed:
         if why := confirm(one):
             base, head = (one[name][:10] for name in ("base", "head"))
             command.warn(f"{base} and {head} can't be compared: {why}")
-    return confirmations.known(of[-1].path.parent)
+    return series.known(of[-1].path.parent)
 
 
 def _notes(others: int, force: bool) -> Iterator[str]:

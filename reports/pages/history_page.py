@@ -21,8 +21,7 @@ from stats.verdict import IMPROVED, INCONCLUSIVE, REGRESSED
 from ..drawing import history_chart, views
 from ..drawing.palette import Palette
 from ..drawing.views import HeatCell, HeatMap
-from ..judging.confirmations import Known, key
-from ..judging.series import Point, Series
+from ..judging.series import Known, Point, Series, commits_around
 from ..reading import baseline_file, units, words
 from ..reading.baseline_file import Entry
 from ..reading.runs import Run
@@ -266,7 +265,7 @@ def _status(series: Series, runs: Sequence[Run]) -> str:
 def _confirmation(series: Series, this: History) -> str:
     """Return the verdict of an interleaved comparison of the commits around the open regression, else the last step."""
     step = series.open_step or next(reversed(series.steps), None)
-    found = this.confirmed.get(key(series, step.at, this.runs)) if step else None
+    found = this.confirmed.get(commits_around(series, step.at, this.runs)) if step else None
     if step is None or found is None:
         return ""
     if math.isnan(found.low):

@@ -181,7 +181,7 @@ def _estimated(idle: Sequence[Timed]) -> Iterator[tuple[str, ...]]:
     first, second = sorted(idle, key=lambda run: run.at)[:half], sorted(idle, key=lambda run: run.at)[half:]
     for pairs in (list(combinations(first, 2)), list(combinations(second, 2)), [(a, b) for a in first for b in second]):
         found = [changes(base, head) for base, head in pairs]
-        moved = [[it.of_cells for it in found], [it.of_implementations for it in found]]
+        moved = np.transpose([np.median([*it.spreads.values()], axis=0) for it in found])
         quartiles = (np.quantile(of, (0.25, 0.5, 0.75)) for of in moved)
         times = f"{min(it[0].at for it in pairs)[11:]} and {max(it[1].at for it in pairs)[11:]}"
         yield times, str(len(pairs)), *(f"{middle:.2%} ({low:.2%} to {high:.2%})" for low, middle, high in quartiles)

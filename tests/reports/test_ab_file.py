@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from reports.judging import ab_file
-from reports.judging.comparison import Comparison
+from reports.judging.comparison import Comparison, of_file
 from reports.pages import comparison_page
 from reports.pages.comparison_text import as_data, as_markdown, columns, sentences, summary
 from reports.reading.runs import RunError
@@ -109,7 +108,7 @@ def test_a_headline_names_the_regression_despite_an_unchanged_mean(saved: Any) -
 
 
 def of(saved: Any, logs: Logs, **more: Any) -> Comparison:
-    return ab_file.comparison(saved(document(logs, **more)))
+    return of_file(saved(document(logs, **more)))
 
 
 @pytest.mark.parametrize(("margin", "word"), [(None, "REGRESSED"), (0.05, "SLIGHT")])
@@ -117,7 +116,7 @@ def test_saved_comparisons_are_judged_again(saved: Any, margin: float | None, wo
     """The current rules and another margin apply, whatever verdict was saved."""
     data = document({("sdpa", "T16"): noisy(0.02, 0.002)})
     data["cells"][0] |= {"word": "UNCHANGED"}
-    found = ab_file.comparison(saved(data), margin)
+    found = of_file(saved(data), margin)
     assert found.cells[0].verdict.word == found.implementations["sdpa"].word == word
 
 
@@ -150,10 +149,10 @@ def test_large_changes_are_printed_as_a_factor(saved: Any, ratio: float, said: s
 def test_regressed_implementations_are_named(saved: Any) -> None:
     data = document({("sdpa", "T16"): noisy(-0.1, 0.002)})
     data["cells"][0]["head"] = FACTS | {"peak_bytes": 10 * FACTS["peak_bytes"]}
-    found = ab_file.comparison(saved(data))
+    found = of_file(saved(data))
     assert found.code == 1 and summary(found).startswith("Memory regressed: 1 IMPROVED; 1 cell with more memory ")
     data["cells"][0] |= {"word": "BROKEN", "ratio": None, "failed": ["head"], "head": None}
-    assert summary(ab_file.comparison(saved(data))).startswith("Something is broken: 1 BROKEN")
+    assert summary(of_file(saved(data))).startswith("Something is broken: 1 BROKEN")
 
 
 def test_machine_drift_voids_the_verdict(saved: Any) -> None:
@@ -176,7 +175,7 @@ def test_memory_beyond_the_margin_regresses_and_another_kernel_is_reported(
 ) -> None:
     data = document({("fused", "T16"): noisy(0, 0.002)})
     data["cells"][0]["head"] = FACTS | changed
-    found = ab_file.comparison(saved(data))
+    found = of_file(saved(data))
     assert found.code == code
     assert [(it.what, it.head, it.worse) for it in found.cells[0].changes] == [
         (*of, code == 1) for of in changed.items()
@@ -188,7 +187,7 @@ def test_texts_of_files_are_not_interpreted_as_markup(saved: Any, printed: Any) 
     shown = " ".join(printed("compare", file, code=1).split())
     assert "my[/kernel] T16" in shown
     assert "no [/x] [red] in | <img src=x> `a` @you [31m next" in shown and "\x1b" not in shown
-    text = as_markdown(ab_file.comparison(file))
+    text = as_markdown(of_file(file))
     assert "my\\[/kernel\\] |" in text
     assert "no \\[/x\\] \\[red\\] in \\| &lt;img src=x&gt; \\`a\\` @&#8203;you \\[31m next |" in text
 
@@ -221,9 +220,7 @@ def test_a_pipe_closed_early_does_not_change_the_exit_code(saved: Any) -> None:
 
 def test_a_record_of_an_earlier_version_is_shown(saved: Any) -> None:
     data = document(SLOW)
-    found = ab_file.comparison(
-        saved({key: it for key, it in data.items() if key not in ("kind", "alarm", "self_test")})
-    )
+    found = of_file(saved({key: it for key, it in data.items() if key not in ("kind", "alarm", "self_test")}))
     assert found.code == 1
     assert json.dumps(as_data(found), allow_nan=False)
 
@@ -231,4 +228,4 @@ def test_a_record_of_an_earlier_version_is_shown(saved: Any) -> None:
 @pytest.mark.parametrize("data", [{}, document(SLOW) | {"cells": 3}, document(SLOW) | {"sides": [1]}])
 def test_a_file_that_is_no_comparison_is_refused(saved: Any, data: dict[str, Any]) -> None:
     with pytest.raises(RunError, match="not a comparison that `python -m bench ab` saved"):
-        ab_file.comparison(saved(data))
+        of_file(saved(data))

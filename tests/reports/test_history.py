@@ -17,7 +17,7 @@ from test_ab_file import document
 
 from reports.__main__ import main
 from reports.drawing.palette import Palette
-from reports.judging import confirmations, series
+from reports.judging import series
 from reports.pages import history_page
 from reports.pages.history_page import Chapter, History
 from reports.reading import runs
@@ -199,9 +199,9 @@ def test_a_step_is_confirmed_by_an_interleaved_comparison(
 ) -> None:
     own = {"asked": {"impl": ["fused,sdpa=mine:kernel"]}}
     nights(lambda night: {"slower": {"sdpa": 1.06 if night >= 6 else 1.0}} | own)
-    asked: list[confirmations.Options] = []
+    asked: list[series.Options] = []
 
-    def confirm(step: confirmations.Options, where: Path) -> str:
+    def confirm(step: series.Options, where: Path) -> str:
         asked.append(step)
         noisy = [0.05, 0.0502, 0.0498, 0.05] if len(asked) > 1 else [0.05, -0.05, 0.05]
         logs = {("sdpa", synthetic.case_id(tracked.CASES[0])): noisy}
