@@ -6,7 +6,7 @@ All statements on order are made here: faster, tied, fastest. NumPy and scipy on
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from statistics import median
 from typing import NamedTuple
@@ -66,7 +66,7 @@ class Ratio(NamedTuple):
     @property
     def known(self) -> bool:
         """Whether it has an interval."""
-        return math.isfinite(self.low) and math.isfinite(self.high)
+        return math.isfinite(self.high - self.low)
 
     @property
     def faster(self) -> bool:
@@ -76,11 +76,6 @@ class Ratio(NamedTuple):
     @property
     def slower(self) -> bool:
         return self.low > 1
-
-    @property
-    def tied(self) -> bool:
-        """Whether the two are tied: no significant difference, and differences of `RESOLUTION` excluded."""
-        return 1 / RESOLUTION < self.low <= 1 <= self.high < RESOLUTION
 
     @property
     def inverse(self) -> Ratio:
@@ -177,42 +172,34 @@ def compared(cases: Mapping[str, Mapping[str, Samples]]) -> tuple[dict[str, Rati
 
     An interval is extended to 1 if the medians have the opposite order.
     """
-    ordered = {case: sorted(rows, key=lambda it: median(rows[it].seconds)) for case, rows in cases.items()}
-    logs = {
-        (case, a, b): paired(cases[case][a], cases[case][b])
-        for case, names in ordered.items()
-        for a, b in combinations(names, 2)
-    }
-    between = between_processes(logs.values())
-    found = {case: {name: {name: SAME} for name in names} for case, names in ordered.items()}
-    for (case, a, b), pair in logs.items():
-        it = _ratio(cases[case][a], cases[case][b], pair, len(found[case]), between)
+    ordered = {case: sorted(rows.items(), key=lambda it: median(it[1].seconds)) for case, rows in cases.items()}
+    pairs = [(case, a, b, paired(a[1], b[1])) for case, rows in ordered.items() for a, b in combinations(rows, 2)]
+    between = between_processes(logs for *_, logs in pairs)
+    found = {case: {name: {name: SAME} for name, _ in rows} for case, rows in ordered.items()}
+    for case, (a, of), (b, over), logs in pairs:
+        it = _ratio(of, over, logs, len(found[case]), between)
         if it.value > 1:  # the medians have the opposite order
             it = it._replace(low=min(it.low, 1.0))
         found[case][a][b], found[case][b][a] = it, it.inverse
     return found, between
 
 
-def ranks(names: Collection[str], over: Ratios) -> dict[str, tuple[int, int]]:
-    """Return the lowest and the highest rank of each implementation of a case, from the significant differences."""
-    return {
-        one: (
-            1 + sum(over[one][other].slower for other in names),
-            len(names) - sum(over[one][other].faster for other in names),
-        )
-        for one in names
-    }
-
-
-def states(names: Sequence[str], over: Ratios) -> dict[str, str]:
-    """Return how each implementation of a case ranks; `names` in the order of time.
+def ranks(names: Sequence[str], over: Ratios) -> dict[str, tuple[str, int, int]]:
+    """Return how each implementation of a case ranks, and its lowest and highest rank by the significant differences;
+    `names` in the order of time.
 
     The first is FASTEST if it is significantly faster than every other. Another is tied with it if their difference is
     not significant and differences of RESOLUTION are excluded. If some implementation may be faster than the first by
     RESOLUTION, or its interval is too wide, none is tied.
     """
-    others = {other: over[other][names[0]] for other in names[1:]}
-    known = all(it.slower or (it.low > 1 / RESOLUTION and not too_wide(it.low, it.high)) for it in others.values())
-    tied = TIED if known else NOT_RESOLVED
-    found = {other: SLOWER if it.slower else tied if it.tied else NOT_RESOLVED for other, it in others.items()}
-    return {**dict.fromkeys(names[:1], FASTEST if all(it.slower for it in others.values()) else tied), **found}
+    others = [over[other][names[0]] for other in names[1:]]
+    known = all(it.slower or (it.low > 1 / RESOLUTION and not too_wide(it.low, it.high)) for it in others)
+    best = FASTEST if all(it.slower for it in others) else TIED if known else NOT_RESOLVED
+    found = {}
+    for one in names:
+        its = [over[one][other] for other in names]
+        first = its[0]
+        within = 1 / RESOLUTION < first.low <= first.high < RESOLUTION
+        state = SLOWER if first.slower else best if within else NOT_RESOLVED
+        found[one] = state, 1 + sum(it.slower for it in its), len(names) - sum(it.faster for it in its)
+    return found

@@ -84,7 +84,7 @@ def choice(case: Case) -> dict[str, Any]:
     """Return the recommendation for one case.
 
     `fastest`, the implementation with the smallest median, its `seconds` and `bytes`, and its `standing` (see
-    `ratios.states`), empty without intervals; `ties`, those tied with it; `not_resolved`, those that may be faster or 1.5
+    `ratios.ranks`), empty without intervals; `ties`, those tied with it; `not_resolved`, those that may be faster or 1.5
     times slower; `next_best` and its time relative to the fastest, `ahead`, with interval `ahead_low`, `ahead_high`; the
     `verdict` in words.
     """

@@ -13,7 +13,7 @@ from stats.effects import Key
 from stats.ratios import Ratio, Ratios, Samples
 
 from ..reading.axes import KNOWN_AXES, LAYER, axis_names, setting
-from ..reading.runs import Run
+from ..reading.runs import SAMPLES, Run
 from . import peaks
 
 Row = Mapping[str, Any]
@@ -55,7 +55,7 @@ def rows_of(run: Run) -> list[Row]:
                `work_share` if none is; with its 95 % interval, `mask_efficiency_low`, `mask_efficiency_high`,
     `wrong`    whether this implementation failed the check in any cell of the run, so that it is not ranked,
     `rank_low`, `rank_high`  its ranks by significant differences (see `ratios.ranks`; NaN if unknown),
-    `standing` its rank in its case in words (see `ratios.states`), empty if unknown,
+    `standing` its rank in its case in words (see `ratios.ranks`), empty if unknown,
     `tied`     whether it is the fastest of its case or tied with it,
     `leads`    whether its median is the smallest of those with a standing.
     """
@@ -91,8 +91,7 @@ def key_of(facts: Row) -> Key:
 
 def samples_of(row: Row) -> Samples:
     """Return the timed blocks of a run file's row."""
-    places = (row["extra_info"][f"sample_{what}"] for what in ("rounds", "visits", "processes"))
-    return Samples(row["stats"]["data"], *places)
+    return Samples(row["stats"]["data"], *(row["extra_info"][name] for name in SAMPLES))
 
 
 def varying(rows: Sequence[Row]) -> list[str]:
@@ -158,11 +157,10 @@ def _judge(rows: Iterable[dict[str, Any]], over: Ratios, wrong: Collection[str],
     """
     right = [one for one in over if one not in wrong]
     right = [one for one in right if sum(over[one][it].known for it in right) >= min(2, len(right))]
-    states, ranks = ratios.states(right, over), ratios.ranks(right, over)
+    ranks = ratios.ranks(right, over)
     for row in rows:
         one = row["impl"]
-        it, (low, high) = over[one].get(baseline, ratios.UNKNOWN), ranks.get(one, (math.nan, math.nan))
-        state = states.get(one, "")
+        it, (state, low, high) = over[one].get(baseline, ratios.UNKNOWN), ranks.get(one, ("", math.nan, math.nan))
         row |= {
             "over": over[one], "wrong": one in wrong, "rank_low": low, "rank_high": high, "ratio": it.value,
             "ratio_low": it.low, "ratio_high": it.high, "speedup": 1 / it.value, "standing": state,
