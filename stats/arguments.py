@@ -50,10 +50,9 @@ class Parser(ArgumentParser):
     """argparse with one-line errors and an exit code of its own for them, since 2 means that nothing could be judged."""
 
     def __init__(self, prog: str, usage_error: int = USAGE_ERROR, **options: Any):
-        """`prog`: `python -m bench ab`, of which errors name the package, or `attention-bench ab`."""
+        """`prog`: `python -m bench ab`, of which errors name the package."""
         super().__init__(prog=as_typed(prog), allow_abbrev=False, **options)
-        program = shlex.split(prog.removeprefix("python ").removeprefix("-m "))[0]
-        self._package, self._usage_error = Path(program).name, usage_error
+        self._package, self._usage_error = prog.split()[2], usage_error
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         refuse_misused(self, sys.argv[1:] if args is None else args)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import ArrayLike
 from scipy.special import fdtri
 
 from . import estimate
-from .estimate import Array, Estimate, K, grouped
+from .estimate import Array, Estimate, K, Variance, grouped
 
 Key = tuple[str, str]
 """Implementation and case id."""
@@ -65,8 +66,7 @@ def of_replicates(
     of an implementation count for the others. `ends`: numbers of replicates with which a comparison's time ended.
     """
     arrays = {key: np.array([of], float) for key, of in logs.items()}
-    by_impl = grouped((impl, of) for (impl, _), of in arrays.items())
-    wholes = {impl: np.vstack(cells) for impl, cells in by_impl.items()}
+    wholes = {impl: np.vstack(of) for impl, of in grouped((key[0], of) for key, of in arrays.items()).items()}
     return _sequential(arrays, ends), _sequential(wholes, ends)
 
 
@@ -100,16 +100,14 @@ def moderated(estimates: Mapping[K, Estimate]) -> dict[K, Estimate]:
 
     Smyth, Linear models and empirical Bayes methods (2004), with a given instead of an estimated weight.
     """
-    n = len(estimates)
+    n, found = len(estimates), dict(estimates)
     if n < 2:
-        return dict(estimates)
-    errors, counts, df = np.array([(it.error, it.count, it.df) for it in estimates.values()]).T
-    own, weight = np.maximum(errors**2 * counts, LEAST_SPREAD**2), WEIGHT * (n - 1) / (n + 1)
-    usual = np.median(own / fdtri(df, weight, 0.5))
-    mixed, degrees = (weight * usual + df * own) / (weight + df), df + weight
-    odd = own > usual * fdtri(df, weight, NOISY)
-    errors, degrees = np.where(odd, errors, np.sqrt(mixed / counts)), np.where(odd, df, degrees)
-    return {
-        key: replace(it, error=error, df=degree)
-        for (key, it), error, degree in zip(estimates.items(), errors.tolist(), degrees.tolist(), strict=True)
-    }
+        return found
+    weight = WEIGHT * (n - 1) / (n + 1)
+    spreads = {key: Variance(max(it.error**2 * it.count, LEAST_SPREAD**2), it.df) for key, it in found.items()}
+    usual = Variance(median(own.value / fdtri(own.df, weight, 0.5) for own in spreads.values()), weight)
+    for key, own in spreads.items():
+        if own.value <= usual.value * fdtri(own.df, weight, NOISY):
+            mixed, it = own.moderated(usual), found[key]
+            found[key] = replace(it, error=math.sqrt(mixed.value / it.count), df=mixed.df)
+    return found

@@ -138,10 +138,10 @@ def common_component(logs: Array, fewest: int = 1, weights: Array | None = None)
 
 def with_recoveries(found: Sequence[Step]) -> Iterator[Step]:
     """Yield the steps, oldest first, each with the one after which the level was back at its earlier value."""
-    levels = np.cumprod([step.ratio for step in found])
-    for i, step in enumerate(found):
-        usual = levels[i] / step.ratio * (1 + RECOVERED_WITHIN)
-        back = (it.at for it, level in zip(found[i + 1 :], levels[i + 1 :], strict=True) if level <= usual)
+    levels = list(zip(found, np.cumprod([step.ratio for step in found]), strict=True))
+    for i, (step, level) in enumerate(levels, 1):
+        usual = level / step.ratio * (1 + RECOVERED_WITHIN)
+        back = (it.at for it, later in levels[i:] if later <= usual)
         yield replace(step, recovered=next(back, None) if step.slower else None)
 
 
@@ -214,12 +214,18 @@ def of_history(seconds: Array, comparable: Array, renewed: Flags, redefined: Fla
                 for of, at, those in zip(found, known, seen, strict=True):
                     others = of_machine if relative else of
                     new = (replace(step, at=part.start + step.at, relative=relative) for step in those)
-                    distinct = [it for it in new if all(abs(other.at - it.at) >= MIN_RUNS for other in others)]
-                    of += [it for it in distinct if at[it.at] == relative]
+                    of += [
+                        it
+                        for it in new
+                        if at[it.at] == relative and all(abs(other.at - it.at) >= MIN_RUNS for other in others)
+                    ]
         for of in found:
             of.sort(key=lambda step: step.at)
-            parts = ([step for step in of if part.start <= step.at < part.stop] for part in _parts(redefined[impl]))
-            yield [step for part in parts for step in with_recoveries(part)]
+            yield [
+                step
+                for part in _parts(redefined[impl])
+                for step in with_recoveries([it for it in of if part.start <= it.at < part.stop])
+            ]
 
 
 def _parts(edges: Flags) -> list[slice]:

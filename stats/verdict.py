@@ -182,13 +182,12 @@ def _verdict(effect: Estimate, margin: float, least: float, among: int, inherits
     needed = estimate.quantile(1 - effect.levels(level)[-1] / 2, effect.df) + estimate.quantile(POWER, effect.df)
     detectable = math.log1p(least) + effect.error * needed
     ratio, low, high = (estimate.exp_or_inf(log) for log in (min(max(effect.mean, low), high), low, high))
-    reason = ""
+    reasons = []
     if word == INCONCLUSIVE:
         beyond = low > 1 + least or high < 1 / (1 + least)
-        reason = bound(low, high) + ", not significant at 1 % over all comparisons" * beyond
-    contradicted = CONTRADICTED * (len(effect.intervals()) < len(effect.analyses))
-    reason = "; ".join(filter(None, (reason, contradicted)))
-    return Verdict(word, reason, ratio, low, high, estimate.exp_or_inf(detectable) - 1)
+        reasons.append(bound(low, high) + ", not significant at 1 % over all comparisons" * beyond)
+    reasons += [CONTRADICTED] * (len(effect.intervals()) < len(effect.analyses))
+    return Verdict(word, "; ".join(reasons), ratio, low, high, estimate.exp_or_inf(detectable) - 1)
 
 
 def _within(low: float, high: float, margin: float) -> bool:
