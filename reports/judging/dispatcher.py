@@ -19,7 +19,6 @@ import numpy as np
 from jinja2 import StrictUndefined, Template
 
 from stats.arguments import as_typed
-from stats.estimate import grouped
 from stats.ratios import UNKNOWN, Ratio
 
 from ..reading import fingerprint
@@ -106,13 +105,6 @@ def emit(path: Path, runs: Sequence[tuple[Run, Sequence[Row]]]) -> str:
     return f"{path} is written: {chosen if table else nothing} SDPA"
 
 
-def _choosable(impl: str, mask: str) -> bool:
-    """Whether an implementation is selectable: with a boolean mask SDPA's own kernels alone, which like SDPA return 0 for a
-    query without visible keys.
-    """
-    return impl in kernels() and (mask in ("none", "causal") or "**options" in kernels()[impl])
-
-
 @cache
 def kernels() -> dict[str, str]:
     """Return the source of each selectable implementation, by name."""
@@ -123,6 +115,8 @@ def kernels() -> dict[str, str]:
 def module(name: str, runs: Sequence[Run], table: Mapping[Setting, Sequence[KeyRange]]) -> str:
     """Return the module's source."""
     chosen = {kernel for found in table.values() for *_, kernel in found}
+    lines = [f"Machine: {fingerprint.line(runs[-1].machine)}"]
+    lines += [f"Run: {run.name} of {run.date[:10]}" + f", commit {run.commit_id}" * bool(run.commit_id) for run in runs]
     text = (_TEMPLATES / "dispatcher.py.j2").read_text(encoding="utf-8")
     template = Template(
         text, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
@@ -130,7 +124,7 @@ def module(name: str, runs: Sequence[Run], table: Mapping[Setting, Sequence[KeyR
     source: str = template.render(
         name=name,
         command=as_typed(f"python -m reports advise --emit {name}.py"),
-        provenance=list(_provenance(runs)),
+        provenance=[re.sub(r"[^\w ·.,:()/+@-]+", " ", line) for line in lines],  # they go into a docstring
         torch=repr(str(runs[-1].machine.get("torch"))),
         may_lose=f"{MAY_LOSE:.0%}",
         code="\n\n\n".join(code for kernel, code in kernels().items() if kernel in chosen),
@@ -142,13 +136,6 @@ def module(name: str, runs: Sequence[Run], table: Mapping[Setting, Sequence[KeyR
 def _key(setting: Setting) -> str:
     """Format a setting as a key of the module, with torch's dtype."""
     return ", ".join(f"torch.{it}" if name == "dtype" else repr(it) for name, it in setting._asdict().items())
-
-
-def _provenance(runs: Sequence[Run]) -> Iterator[str]:
-    """Yield the runs' provenance, restricted to characters that are safe in a docstring."""
-    lines = [f"Machine: {fingerprint.line(runs[-1].machine)}"]
-    lines += [f"Run: {run.name} of {run.date[:10]}" + f", commit {run.commit_id}" * bool(run.commit_id) for run in runs]
-    return (re.sub(r"[^\w ·.,:()/+@-]+", " ", line) for line in lines)
 
 
 def measured(runs: Sequence[tuple[Run, Sequence[Row]]]) -> dict[Setting, ByLength]:
@@ -164,15 +151,15 @@ def measured(runs: Sequence[tuple[Run, Sequence[Row]]]) -> dict[Setting, ByLengt
             raise RunError(f"{first.name} and {other.name} can't be combined: {fingerprint.described(differs)}")
     found: dict[Setting, ByLength] = {}
     for scope, (run, rows) in product(("layer", "core"), runs):
-        compared = grouped(
-            ((setting, row["T_kv"]), row)
-            for row in rows
-            if row["scope"] == scope and row["impl"] != SDPA and SDPA in row["over"]
-            if (setting := _setting(row, run.machine))
-        )
-        for (setting, length), of in compared.items():
-            chosen = {row["impl"]: row["over"][SDPA] for row in of if _choosable(row["impl"], setting.mask)}
-            found.setdefault(setting, {})[length] = chosen
+        for row in rows:
+            if (row["scope"], row["impl"]) == (scope, SDPA) and (setting := _setting(row, run.machine)):
+                # with a boolean mask SDPA's own kernels alone, which like SDPA return 0 for a query without visible keys
+                own = "" if setting.mask in ("none", "causal") else "**options"
+                found.setdefault(setting, {})[row["T_kv"]] = {
+                    impl: row["over"][impl].inverse
+                    for impl, source in kernels().items()
+                    if own in source and impl in row["over"].keys() - run.wrong
+                }
     return {setting: by_length for setting, by_length in found.items() if any(by_length.values())}
 
 
@@ -183,7 +170,7 @@ def key_ranges(by_length: ByLength) -> Iterator[KeyRange]:
     Ratios and intervals are interpolated in log-log between measured lengths; beside an unknown one, no kernel is
     chosen.
     """
-    lengths, names = sorted(by_length), sorted({name for over in by_length.values() for name in over})
+    lengths, names = sorted(by_length), [*kernels()]
     keys = np.arange(lengths[0], lengths[-1] + 1)
     logs = [np.zeros(keys.shape)]  # of SDPA
     for name in names:
@@ -211,10 +198,6 @@ def _setting(row: Row, machine: Mapping[str, Any]) -> Setting | None:
         row["dtype"],
         GRADIENTS[row["mode"]],
         "pairs" if windowed else MASKS[row["mask"]],
-        row["B"],
-        row["H"],
-        row["H_kv"],
-        row["D_h"],
-        row["D_v"],
-        None if row["T_kv"] == row["T"] else row["T"],
+        T=None if row["T_kv"] == row["T"] else row["T"],
+        **{axis: row[axis] for axis in ("B", "H", "H_kv", "D_h", "D_v")},
     )

@@ -23,8 +23,8 @@ def chosen(by_length: Any) -> list[tuple[int, int, str]]:
 
 
 def test_a_kernel_is_chosen_where_it_is_faster_and_between() -> None:
-    assert chosen({64: {"a": ratio(0.5)}, 256: {"a": ratio(0.8)}}) == [(64, 256, "a")]
-    assert chosen({64: {"a": ratio(1.2)}, 256: {"a": ratio(1.1)}}) == []
+    assert chosen({64: {"einsum": ratio(0.5)}, 256: {"einsum": ratio(0.8)}}) == [(64, 256, "einsum")]
+    assert chosen({64: {"einsum": ratio(1.2)}, 256: {"einsum": ratio(1.1)}}) == []
 
 
 def test_a_range_ends_where_the_interpolated_ratio_may_lose_too_much() -> None:
@@ -33,18 +33,18 @@ def test_a_range_ends_where_the_interpolated_ratio_may_lose_too_much() -> None:
         return int(64 * 4 ** (math.log(share / 0.5) / math.log(at_256 / 0.5)))
 
     for at_256, last in ((ratio(2.2, 1.0), end(1, 2.2)), (ratio(0.99, 2.2), end(1 + MAY_LOSE, 0.99 * 2.2))):
-        assert chosen({64: {"a": ratio(0.5, 1.0)}, 256: {"a": at_256}}) == [(64, last, "a")]
+        assert chosen({64: {"einsum": ratio(0.5, 1.0)}, 256: {"einsum": at_256}}) == [(64, last, "einsum")]
 
 
 def test_the_fastest_of_several_kernels_is_chosen() -> None:
-    by_length = {64: {"a": ratio(0.5), "b": ratio(0.8)}, 256: {"a": ratio(0.8), "b": ratio(0.4)}}
-    assert chosen(by_length) == [(64, 112, "a"), (113, 256, "b")]
+    by_length = {64: {"einsum": ratio(0.5), "fused": ratio(0.8)}, 256: {"einsum": ratio(0.8), "fused": ratio(0.4)}}
+    assert chosen(by_length) == [(64, 112, "einsum"), (113, 256, "fused")]
 
 
 def test_a_kernel_that_was_not_measured_at_a_length_is_not_chosen_around_it() -> None:
-    for unknown in ({"a": UNKNOWN}, {}):
-        known = {64: {"a": ratio(0.5)}, 256: unknown, 1024: {"a": ratio(0.5)}}
-        assert chosen(known) == [(64, 64, "a"), (1024, 1024, "a")]
+    for unknown in ({"einsum": UNKNOWN}, {}):
+        known = {64: {"einsum": ratio(0.5)}, 256: unknown, 1024: {"einsum": ratio(0.5)}}
+        assert chosen(known) == [(64, 64, "einsum"), (1024, 1024, "einsum")]
 
 
 def run_of(faster: dict[str, float], T: tuple[int, ...] = (64, 256), **axes: Any) -> dict[str, Any]:
