@@ -38,11 +38,9 @@ def headline(grid: Grid, baseline: str) -> str:
         return "No recommendation: no case of this run has times of two implementations that are correct everywhere."
     name = _pick(cases)
     best = [case for case in cases if case.mark(name).best]
-    if len(best) == len(cases):
-        return _use(name, grid, best, baseline)
     by_axis = [parts for axis in grid.axes if 1 < len(parts := _along(cases, axis)) <= MOST_PARTS]
-    if parts := min(by_axis, key=len, default=[]):
-        text = "; ".join(parts)
+    if by_axis and len(best) < len(cases):
+        text = "; ".join(sorted(by_axis, key=len)[0])
         return f"{text[0].upper()}{text[1:]}."
     if 3 * len(best) >= 2 * len(cases):
         return _use(name, grid, best, baseline)
@@ -74,7 +72,7 @@ def own(grid: Grid, wrong: frozenset[str]) -> Iterator[str]:
 def trust(run: Run, grid: Grid) -> list[str]:
     """Assess confidence from the median interval, the number of processes, and disturbances."""
     marks = [mark for case in grid.cases for mark in case.ranked]
-    fewest = min((int(it.row["processes"]) for it in marks), default=0)
+    fewest = min((it.row["processes"] for it in marks), default=0)
     known = [it.high / it.low for case in grid.judged for it in case.ranked[1:] if it.low > 0]
     wide = median(known or [math.inf])
     how = NOT_RESOLVED if shares.too_wide(1, wide) else f"known to ± {shares.percent(wide**0.5 - 1)} (95 %; median)"
@@ -92,8 +90,8 @@ def trust(run: Run, grid: Grid) -> list[str]:
 
 def _peak(case: Case, name: str) -> float:
     """Return its peak memory in bytes; infinite if unknown."""
-    mark = case.mark(name)
-    return float(mark.row["peak_bytes"]) if mark.counts and mark.row["peak_bytes"] >= 0 else math.inf
+    peak = case.mark(name).row.get("peak_bytes", math.nan)
+    return float(peak) if peak >= 0 else math.inf
 
 
 def _pick(cases: Sequence[Case]) -> str:
@@ -115,13 +113,13 @@ def _use(name: str, grid: Grid, best: Sequence[Case], baseline: str) -> str:
     where = everywhere if len(best) == count else f"{len(best)} of {count} cases"
     where += " with several implementations" * (count < len(grid.cases))
     both = [it for it in cases if it.mark(name).counts and it.mark(baseline).counts]
-    both = [it for it in both if _is_step(it)] or both  # cores alone predict them
-    first = min(_tied(best), key=lambda it: mean_slowdown(it, best), default=name)  # why it is not named
+    steps = [it for it in both if it.ranked[0].row.get("scope") in OF_MODELS]  # cores alone predict them
+    first = min(_tied(best), key=lambda it: mean_slowdown(it, best))  # why it is not named
     why = (
         f"{_how(name, best)} in {where}",
         _memory(name, best, first, f" than {first}") if first != baseline else "",
-        _speed_up(name, both, baseline),
-        _memory(name, both, baseline),
+        _speed_up(name, steps or both, baseline, "steps " * bool(steps)),
+        _memory(name, steps or both, baseline),
     )
     return f"Use {name}: {', '.join(filter(None, why))}."
 
@@ -139,19 +137,14 @@ def _how(name: str, best: Sequence[Case]) -> str:
     return f"tied with {words.listing(always, most=2)}" if always else "fastest or tied"
 
 
-def _is_step(case: Case) -> bool:
-    """Whether it is a block or a model."""
-    return case.ranked[0].row.get("scope") in OF_MODELS
-
-
-def _speed_up(name: str, cases: Sequence[Case], baseline: str) -> str:
-    """Return the largest of the significant speedups over the baseline implementation; '' without any."""
+def _speed_up(name: str, cases: Sequence[Case], baseline: str, what: str) -> str:
+    """Return the largest of the significant speedups over the baseline implementation, after `what`; '' without any."""
     found = (fr.ratio(case.mark(baseline).row, case.mark(name).row) for case in cases)
     most = max((it for it in found if it.slower), default=None)
     if most is None:
         return ""
-    upto = "steps " * _is_step(cases[0]) + "up to " * (len(cases) > 1)
-    return f"{upto}{slowdown(most.value)}× faster than {baseline} ({units.interval(most.low, most.high)})"
+    upto = "up to " * (len(cases) > 1)
+    return f"{what}{upto}{slowdown(most.value)}× faster than {baseline} ({units.interval(most.low, most.high)})"
 
 
 def _memory(name: str, cases: Sequence[Case], beside: str, than: str = "") -> str:

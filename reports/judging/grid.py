@@ -6,7 +6,7 @@ Headline, heat map, tables, terminal output and Markdown are all made from one `
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import geometric_mean
@@ -121,13 +121,9 @@ class Grid:
     def judged(self) -> list[Case]:
         return [case for case in self.cases if case.judged]
 
-    def count(self, impl: str) -> int:
-        """Count the cases in which it has a slowdown."""
-        return sum(case.mark(impl).counts for case in self.cases)
-
     def mean_text(self, impl: str) -> str:
         """Format the mean slowdown: '1.2', or '1.1 (6/12)' if it lacks cases."""
-        count = self.count(impl)
+        count = len(counted(impl, self.cases))
         mean = slowdown(mean_slowdown(impl, self.cases)) if count else "–"
         return mean if count in (0, len(self.cases)) else f"{mean} ({count}/{len(self.cases)})"
 
@@ -150,31 +146,34 @@ class Grid:
     def length(self) -> str:
         """The size axis with the most values at one setting of the others, used as the x-axis; '' without any."""
         most = {axis: max(map(len, self.along(axis)), default=0) for axis in length_axes()}
-        return max((axis for axis in most if most[axis]), key=most.__getitem__, default="")
+        return max(filter(most.get, most), key=most.__getitem__, default="")
 
     @property
     def signs(self) -> str:
         """Explain the signs that occur: '✗ wrong, – unsupported'; '' without any."""
         states = {case.mark(impl).state for case in self.cases for impl in self.impls}
-        return ", ".join(f"{sign} {state.replace('_', ' ')}" for state, sign in SIGNS.items() if state in states)
+        return ", ".join(f"{sign} {state}" for state, sign in SIGNS.items() if state in states)
 
     @property
     def views(self) -> list[str]:
         """Return the possible choices of columns, the default first: '' means one per case."""
         several = [axis for axis in self.axes if len(self.cases) > len(self.columns(axis)) <= MOST_COLUMNS]
         several.sort(key=lambda axis: -len(self.columns(axis)))
-        return ["", *several] if len(self.cases) <= MOST_COLUMNS or not several else several
+        return [""] * (len(self.cases) <= MOST_COLUMNS or not several) + several
 
     def entry(self, impl: str, column: Column) -> Entry:
         """Return the entry of an implementation: the geometric mean of its slowdowns in the column's cases."""
-        marks = [case.mark(impl) for case in column.cases]
-        found = [mark for mark in marks if mark.counts]
+        found = counted(impl, column.cases)
         if not found:
-            worst = min(marks, key=lambda mark: [*SIGNS, mark.state].index(mark.state))
-            why = f"{impl}: {worst.state.replace('_', ' ')} {worst.why}"
+            worst = min(
+                (case.mark(impl) for case in column.cases), key=lambda mark: [*SIGNS, mark.state].index(mark.state)
+            )
+            why = f"{impl}: {worst.state} {worst.why}"
             return Entry(SIGNS.get(worst.state, SIGNS[UNMEASURED]), math.nan, False, False, why)
         value = mean_slowdown(impl, column.cases)
-        best = len(found) == len(marks) and {case.mark(impl).best for case in column.cases if case.judged} == {True}
+        best = len(found) == len(column.cases) and {case.mark(impl).best for case in column.cases if case.judged} == {
+            True
+        }
         open_ = 2 * sum(it.state == NOT_RESOLVED for it in found) >= len(found)
         return Entry(slowdown(value), value, best, open_, _tooltip(found, column))
 
@@ -187,24 +186,29 @@ class Grid:
         for it in published:
             if case := cases.get(it["id"]):
                 mark = case.mark(it["impl"])
-                times = it["seconds"], mark.row["median"] if mark.counts else math.nan
-                theirs, ours = map(units.seconds, times)
+                theirs = units.seconds(it["seconds"])
+                ours = units.seconds(mark.row["median"]) if mark.counts else units.MISSING
                 source = f"{it['source']}; machine: {it['machine']}; {it['differs']}"
                 number = sources.setdefault(source, 1 + len(sources))
                 rows.append([case.title, it["kernel"], theirs, it["impl"] or units.MISSING, ours, str(number)])
         return rows, [*sources]
 
 
+def counted(impl: str, cases: Iterable[Case]) -> list[Mark]:
+    """Return an implementation's marks in the cases in which it has a slowdown."""
+    return [mark for case in cases if (mark := case.mark(impl)).counts]
+
+
 def mean_slowdown(impl: str, cases: Iterable[Case]) -> float:
     """Return the geometric mean of an implementation's slowdowns, over the cases in which it has one; else NaN."""
-    found = [it.slowdown for it in (case.mark(impl) for case in cases) if it.counts]
+    found = [mark.slowdown for mark in counted(impl, cases)]
     return geometric_mean(found) if found else math.nan
 
 
 UNMEASURED = "not measured"
 
 SIGNS = {
-    WRONG: words.WRONG, "error": "err", "timeout": "time", "out_of_memory": "OOM", "unsupported": "–", UNMEASURED: "·",
+    WRONG: words.WRONG, "error": "err", "timeout": "time", "out of memory": "OOM", "unsupported": "–", UNMEASURED: "·",
 }  # fmt: skip
 """Signs in place of missing numbers, the worst reason first."""
 
@@ -212,23 +216,22 @@ SIGNS = {
 def grid(rows: Sequence[Row], skipped: Iterable[Row] = (), registry: Iterable[str] = ()) -> Grid:
     """Build the grid. Names missing from `registry` are the user's own; without a registry, none are."""
     axes, gone = fr.varying(rows), grouped((cell["id"], cell) for cell in skipped)
-    parts = grouped((row["id"], row) for row in sorted(rows, key=_in_order(axes, rows)))
+    seen = {axis: [*dict.fromkeys(row[axis] for row in rows)] for axis in axes}
+
+    def in_order(row: Row) -> list[Any]:
+        """Return a sort key by axes: numbers by size, None last; words as in the file."""
+        return [
+            of.index(row[axis]) if any(isinstance(it, str) for it in of) else (row[axis] is None, row[axis] or 0)
+            for axis, of in seen.items()
+        ]
+
+    parts = grouped((row["id"], row) for row in sorted(rows, key=in_order))
     cases = [_case(axes, part, gone.get(id_, [])) for id_, part in parts.items()]
     known, marks = {*registry}, [mark for case in cases for mark in case.marks.values()]
     own = frozenset(mark.impl for mark in marks if known and words.base(mark.impl) not in known)
     shown = dict.fromkeys(mark.impl for mark in marks if mark.impl in own or mark.state != "unsupported")
-    made = Grid(cases, [*shown], axes, own)
-    made.impls.sort(key=lambda name: (name not in own, -made.count(name), mean_slowdown(name, cases)))
-    return made
-
-
-def _in_order(axes: Sequence[str], rows: Sequence[Row]) -> Callable[[Row], list[Any]]:
-    """Return a sort key by axes: numbers by size, None last; words as in the file."""
-    seen = {axis: [*dict.fromkeys(row[axis] for row in rows)] for axis in axes}
-    return lambda row: [
-        of.index(row[axis]) if any(isinstance(it, str) for it in of) else (row[axis] is None, row[axis] or 0)
-        for axis, of in seen.items()
-    ]
+    order = sorted(shown, key=lambda it: (it not in own, -len(counted(it, cases)), mean_slowdown(it, cases)))
+    return Grid(cases, order, axes, own)
 
 
 def slowdown(value: float) -> str:
@@ -250,15 +253,14 @@ def _tooltip(found: Sequence[Mark], column: Column) -> str:
 
 def _case(axes: Sequence[str], part: Sequence[Row], gone: Sequence[Row]) -> Case:
     first, rows = part[0], fr.ranked(fr.trusted(part))
-    marks = sorted((_mark(row, rows[0]) for row in rows), key=lambda mark: mark.slowdown)
+    # the smallest median is the fastest: a paired ratio below 1 is not significant
+    marks = [
+        Mark(row["impl"], row["standing"] or NOT_RESOLVED, max(1.0, it.value), it.low, it.high, row)
+        for row, it in ((row, fr.ratio(row, rows[0])) for row in rows)
+    ]
+    marks.sort(key=lambda mark: mark.slowdown)
     doubtful = "in another case: its times are in doubt"
     marks += [Mark(row["impl"], WRONG, row=row, why=doubtful) for row in part if row["wrong"]]
-    marks += [Mark(cell["impl"], cell["reason"], why=cell["detail"]) for cell in gone]
+    marks += [Mark(cell["impl"], cell["reason"].replace("_", " "), why=cell["detail"]) for cell in gone]
     title = words.place(first, always=[*axes, "B", "H", "D_h", "T"]) or first["id"]
     return Case(first["id"], {axis: first[axis] for axis in axes}, title, {mark.impl: mark for mark in marks})
-
-
-def _mark(row: Row, best: Row) -> Mark:
-    found = fr.ratio(row, best)
-    # the smallest median is the fastest: a paired ratio below 1 is not significant
-    return Mark(row["impl"], row["standing"] or NOT_RESOLVED, max(1.0, found.value), found.low, found.high, row)

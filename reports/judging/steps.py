@@ -69,13 +69,26 @@ def steps(every: Sequence[Row], baseline: str) -> list[Step]:
     cores = {_core(row, row["impl"], row.get("window")): row for row in rows if row["scope"] == "core"}
     bases = {row["id"]: row for row in of_models if row["impl"] == baseline}
     axes = fr.varying([row for row in every if row["scope"] in OF_MODELS])
-
-    def alone(impl: str, row: Row) -> list[Row]:
-        """Return the rows of the cores of its blocks; empty if one was not measured."""
-        known = [cores.get(_core(row, impl, window), {}) for window in row["windows"]]
-        return known if all(known) else []
-
-    return [_step(row, axes, bases.get(row["id"]), alone(row["impl"], row), alone(baseline, row)) for row in of_models]
+    found = []
+    for row in of_models:
+        # the rows of the cores of its blocks, empty where one was not measured
+        own, others = (
+            [cores.get(_core(row, impl, window), {}) for window in row["windows"]] for impl in (row["impl"], baseline)
+        )
+        hot, cold = (fmean(core.get(name) or math.nan for core in own) for name in ("median", "cold_s"))
+        measured = predicted = UNKNOWN
+        if base := bases.get(row["id"]):
+            measured = fr.ratio(row, base)
+            if all(own) and all(others):
+                predicted = _predicted(_share(base), own, others)
+        at = {axis: row[axis] for axis in {*axes, "T_kv"} if axis != "T_kv" or row["T_kv"] != row["T"]}
+        found.append(
+            Step(
+                row["impl"], words.place(at, always=at), row["median"], row["parts_s"], _share(row), row["blocks"],
+                row["depth"], hot, cold, measured, predicted,
+            )
+        )  # fmt: skip
+    return found
 
 
 def _core(row: Row, impl: str, window: Any) -> tuple[Any, ...]:
@@ -95,28 +108,12 @@ def nearer(found: Iterable[Step]) -> str:
     )
 
 
-def _step(row: Row, axes: list[str], base: Row | None, cores: list[Row], base_cores: list[Row]) -> Step:
-    at = {axis: row[axis] for axis in dict.fromkeys((*axes, "T_kv")) if axis != "T_kv" or row["T_kv"] != row["T"]}
-    hot, cold = (fmean(core.get(name) or math.nan for core in cores or [{}]) for name in ("median", "cold_s"))
-    measured = predicted = UNKNOWN
-    if base:
-        measured = fr.ratio(row, base)
-        if cores and base_cores:
-            predicted = _predicted(_share(base), _together(cores, base_cores))
-    return Step(
-        row["impl"], words.place(at, always=at), row["median"], row["parts_s"], _share(row), int(row["blocks"]),
-        int(row["depth"]), hot, cold, measured, predicted,
-    )  # fmt: skip
-
-
-def _together(cores: list[Row], bases: list[Row]) -> Ratio:
-    """Return the ratio of their total times; an interval of all ratios of a case holds for a mean of them."""
-    ratios = list(map(fr.ratio, cores, bases))
-    return Ratio(*(fmean(bounds, [base["median"] for base in bases]) for bounds in zip(*ratios, strict=True)))
-
-
-def _predicted(share: Ratio, core: Ratio) -> Ratio:
-    """Return 1 + share · (ratio of the cores - 1); the two errors are independent."""
+def _predicted(share: Ratio, cores: list[Row], bases: list[Row]) -> Ratio:
+    """Return 1 + share · (ratio of the cores' total times - 1); the two errors are independent. An interval of all ratios
+    of a case holds for a mean of them.
+    """
+    ratios = zip(*map(fr.ratio, cores, bases), strict=True)
+    core = Ratio(*(fmean(bounds, [base["median"] for base in bases]) for bounds in ratios))
     value = 1 + share.value * (core.value - 1)
     half = math.hypot(share.value * (core.high - core.low) / 2, (core.value - 1) * (share.high - share.low) / 2)
     return Ratio(value, value - half, value + half)

@@ -72,7 +72,7 @@ def cells(mark: Mark, headings: Sequence[str]) -> list[str]:
 
 def why(mark: Mark) -> str:
     """Return the reason for a missing number: 'wrong: error 0.3 exceeds its tolerance'."""
-    return ": ".join(filter(None, (mark.state.replace("_", " "), mark.why)))
+    return ": ".join(filter(None, (mark.state, mark.why)))
 
 
 def _rows(grid: Grid, columns: Sequence[Column]) -> list[list[str]]:
@@ -153,7 +153,7 @@ def _with_refused(case: Case, heads: list[str], rows: list[list[str]]) -> list[l
     """Add a row for each implementation that was tried and has no valid number."""
     refused = [mark for mark in case.marks.values() if not mark.counts and mark.state != "unsupported"]
     rest = [""] * (len(heads) - 2)
-    return [heads, *rows, *([mark.impl, mark.state.replace("_", " "), *rest] for mark in refused)]
+    return [heads, *rows, *([mark.impl, mark.state, *rest] for mark in refused)]
 
 
 def of_runs(grid: Grid) -> str:
@@ -166,9 +166,11 @@ def of_runs(grid: Grid) -> str:
 def skipped_table(skipped: Iterable[Row]) -> Table:
     """Return skipped cells, merged if implementation, reason and detail are equal up to numbers, worst first."""
     details = ((cell, str(cell["detail"] or "")) for cell in skipped)
-    parts = grouped(((cell["impl"], cell["reason"], without_numbers(detail)), detail) for cell, detail in details)
+    parts = grouped(
+        ((cell["impl"], cell["reason"].replace("_", " "), without_numbers(detail)), detail) for cell, detail in details
+    )
     rows = [
-        (impl, reason.replace("_", " "), str(len(of)), of[0])
+        (impl, reason, str(len(of)), of[0])
         for (impl, reason, _), of in sorted(parts.items(), key=lambda it: [*SIGNS, it[0][1]].index(it[0][1]))
     ]
     return Table("Skipped", ("implementation", "reason", "cells", "detail"), rows, left=("reason", "detail"))
