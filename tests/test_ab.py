@@ -455,7 +455,7 @@ def test_a_kernel_is_compared_with_all_code_that_belongs_to_it(tmp_path: Path, m
     beside = {"helper.cu", "kernel_sm90.so"}  # of any kernel
     mine = {"mine.py", "helper.py", "helper/inner/deep.py", "helper/other.py"} | beside
     package, repository = ({f"{name}/a/mine.py", f"{name}/a/other.so"} for name in ("with-hyphen", "build"))
-    for name in {"helper/data.bin", "unused.py"} | mine | package | repository:
+    for name in {"helper/data.bin", "unused.py", "kernels.py"} | mine | package | repository:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("import helper" if name == "mine.py" else "")
     (tmp_path / ".#mine.py").symlink_to("nowhere")  # as an editor leaves one
@@ -466,6 +466,7 @@ def test_a_kernel_is_compared_with_all_code_that_belongs_to_it(tmp_path: Path, m
         (f"x={tmp_path}/link/mine.py:f", mine),  # as by the shell's $PWD
         ("x=with-hyphen/a/mine.py:f", package | beside),
         ("x=kernels:build#f", repository),
+        ("x=kernels:f", {"kernels.py"} | beside),  # a module of the user's
     ):
         assert own_files([word], tmp_path).keys() == files
     monkeypatch.chdir(tmp_path)

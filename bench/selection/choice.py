@@ -92,6 +92,12 @@ def place_of(path: str, folder: str) -> tuple[str, str]:
     return module, attr
 
 
+def repository_of(path: str) -> str | None:
+    """Return the kernel repository of `kernels:REPOSITORY#function`, a folder or a name on the hub; None for other paths."""
+    module, _, attr = path.partition(":")
+    return (module == "kernels" and attr.rpartition("#")[0]) or None
+
+
 def from_folder(file: str, folder: str) -> str:
     """Return the path of a file from a folder, whose path has no links; that of the shell's $PWD may have some."""
     parent, name = os.path.split(file)
@@ -111,13 +117,11 @@ def own_files(words: Iterable[str], folder: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for word in listed(words):
         named = word.rpartition("=")[2]
-        start, _, rest = named.partition(":")
         if os.path.isfile(folder / named):
             found[named] = folder / named
-        elif start == "kernels":
-            repository = folder / rest.rpartition("#")[0]
-            found |= {os.path.relpath(path, folder): path for path in code_among(repository.rglob("*"))}
-        elif rest:
+        elif repository := repository_of(named):
+            found |= {os.path.relpath(path, folder): path for path in code_among((folder / repository).rglob("*"))}
+        elif named.partition(":")[2]:
             with suppress(ValueError):  # outside of the folder, which an implementation can't be
                 found |= _code_of(place_of(named, str(folder))[0].partition(".")[0], folder)
     return found
@@ -150,7 +154,7 @@ def _files_of(path: str, imported: ModuleType, folder: str) -> Callable[[], list
     """
     top = sys.modules.get(imported.__name__.partition(".")[0], imported)
     there = next(iter(getattr(top, "__path__", ())), None) or getattr(top, "__file__", None) or ""
-    place = folder if path.startswith("kernels:") else os.path.dirname(there)
+    place = folder if repository_of(path) else os.path.dirname(there)
     if top is impls or os.path.basename(place) in ("", "site-packages", "dist-packages"):
         return None
     return lambda: [file for _, file in sorted(own_files([path], Path(place)).items())]
@@ -174,8 +178,8 @@ def _own(name: str, path: str, folder: str) -> Impl:
     neighbours = module.split(".")[:-1] if path.partition(":")[0].endswith(".py") else []
     for place in _places(folder):  # last, so that the user's modules can't shadow others
         sys.path += [it for it in (place, os.path.join(place, *neighbours)) if it not in sys.path]
-    if module == "kernels" and "#" in attr:
-        repository, _, attr = attr.rpartition("#")
+    if repository := repository_of(path):
+        attr = attr.rpartition("#")[2]
         imported = _imported(repository, lambda: _of_repository(repository, folder))
     else:
         imported = _imported(module, lambda: importlib.import_module(module))

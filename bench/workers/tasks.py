@@ -26,7 +26,7 @@ from ..checks.gate import Gate
 from ..checks.impl_hash import impl_hash, packages
 from ..checks.problem import keep_expected
 from ..checks.problems import problem_of
-from ..selection.choice import impls_named, place_of, refuse_absent, unsupported
+from ..selection.choice import impls_named, place_of, refuse_absent, repository_of, unsupported
 from ..selection.errors import UsageError
 from ..timing.caching import check_kernel_caches_nothing, check_no_result_caching
 from ..timing.cell import Built, build, check_built, probe
@@ -146,10 +146,9 @@ class Tasks:
         """Raise `UsageError` if a module or kernel repository of the user's isn't that of this variant's tree."""
         _, _, path = name.partition("=")
         if self._tree and path:
-            module, attr = place_of(path, self._folder)
+            module, _ = place_of(path, self._folder)
             file = getattr(sys.modules[module], "__file__", None) or "another place"
-            repository = attr.rpartition("#")[0]
-            if repository and (folder := Path(self._folder, repository)).is_dir():
+            if (repository := repository_of(path)) and (folder := Path(self._folder, repository)).is_dir():
                 file = folder
             if not Path(file).resolve().is_relative_to(Path(self._tree).resolve()):
                 raise UsageError(
