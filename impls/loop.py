@@ -9,7 +9,7 @@ from .explicit import explicit
 from .registry import register
 
 
-@register("loop", max_T=256, max_pairs=65_536, compiles=False, dropout=False, autocasts=False)
+@register("loop", max_T=256, max_pairs=65_536, loops=True, compiles=False, dropout=False, autocasts=False)
 @explicit
 def loop(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, scale: float, dropout_p: float) -> Tensor:
     """Python loops over queries and keys, accumulated in float32 (float64 for float64)."""

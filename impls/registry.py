@@ -32,6 +32,8 @@ class Limits:
     """Longest sequence of queries, or of keys and values."""
     max_pairs: int | None = None
     """Most pairs of a query and a key in one call, B * H * T * T_kv."""
+    loops: bool = False
+    """Whether it loops over queries and keys in Python: its calls use one thread, and its time depends on their number."""
     heads: int | None = None
     """The only supported number of heads."""
     devices: tuple[str, ...] | None = None

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -121,10 +122,10 @@ def test_a_usage_error_is_one_line(
 
 
 LIMITS: dict[str, Any] = {
-    "max_T": 64, "max_pairs": 4096, "heads": 8, "devices": "cpu", "dtypes": (torch.float16, "bf16"), "masks": ("none",),
-    "modes": ["forward"], "scopes": ("core",), "sources": ("self",), "grouped": False, "wide_values": False, "dropout": False,
-    "compiles": False, "autocasts": False, "beyond": (), "package": "flash_attn", "returns_lse": 2, "alone": True,
-    "own_memory": True,
+    "max_T": 64, "max_pairs": 4096, "loops": True, "heads": 8, "devices": "cpu", "dtypes": (torch.float16, "bf16"),
+    "masks": ("none",), "modes": ["forward"], "scopes": ("core",), "sources": ("self",), "grouped": False,
+    "wide_values": False, "dropout": False, "compiles": False, "autocasts": False, "beyond": (), "package": "flash_attn",
+    "returns_lse": 2, "alone": True, "own_memory": True,
 }  # fmt: skip
 
 
@@ -219,6 +220,15 @@ def test_the_time_left_is_that_of_checks_and_visits_to_come() -> None:
         left.append(remaining(run))
     assert left == sorted(left, reverse=True) and left[-1] == pytest.approx(END)
     assert left[0] - left[len(cells)] == pytest.approx(len(cells) * seconds_of_check(cells[0], 1e-6), rel=0.3)
+
+
+def test_a_limited_number_of_pairs_makes_no_python_loop() -> None:
+    """A loop is checked beside another process, since it uses one thread, and takes longer than its operations suggest."""
+    sdpa, loop = impls.get("sdpa"), Cell(impls.get("loop"), CASE)
+    limited = Cell(replace(sdpa, limits=replace(sdpa.limits, max_pairs=1 << 30)), CASE)
+    assert limited.threaded and not loop.threaded
+    usual = seconds_of_check(Cell(sdpa, CASE), 1e-3)
+    assert seconds_of_check(limited, 1e-3) == usual < seconds_of_check(loop, 1e-3)
 
 
 @pytest.mark.parametrize("reader", ["closed", "gone"])

@@ -30,7 +30,7 @@ class Cell:
     @property
     def threaded(self) -> bool:
         """Whether a call may use several threads: a Python loop doesn't."""
-        return self.case.threads != 1 and self.impl.limits.max_pairs is None
+        return self.case.threads != 1 and not self.impl.limits.loops
 
 
 def grouped(cells: Iterable[Cell], of: Callable[[Case], Group]) -> dict[Group, list[Cell]]:

@@ -303,4 +303,4 @@ def _long_first(cells: Iterable[Cell]) -> list[Cell]:
     """Return cells with Python loops and compiled forms, whose checks use one thread for seconds, first: later, another
     pool would wait for them.
     """
-    return sorted(cells, key=lambda cell: (cell.impl.limits.max_pairs is None, not cell.impl.compiled))
+    return sorted(cells, key=lambda cell: (not cell.impl.limits.loops, not cell.impl.compiled))

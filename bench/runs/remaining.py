@@ -20,6 +20,9 @@ OF_MEMORY, OF_GPU_MEMORY = 1e10, 1e12
 OF_REFERENCE = 1.2e8
 """Rough estimate of the bytes per second at which a model is built and compared with its reference."""
 
+OF_A_PAIR = 1e-4
+"""Rough estimate of the seconds in which a Python loop is checked, by pair of a query and a key."""
+
 CHECKED, READIED, MORE = 4, 3, 4
 """Approximate number of calls in a check, in a process's first visit before timing, and under further conditions."""
 
@@ -38,7 +41,7 @@ def remaining(run: Run) -> float:
     those that were made.
     """
     made = {key: it.usual if it.samples else it.seconds for key, it in run.found.items()}
-    known = [(run.cells[key].case, call) for key, call in made.items() if not run.cells[key].impl.limits.max_pairs]
+    known = [(run.cells[key].case, call) for key, call in made.items() if not run.cells[key].impl.limits.loops]
     longer = (CALLS + sum(call for _, call in known)) / (CALLS + sum(seconds_of_call(case) for case, _ in known))
     settled, left = run.settled, END
     planned = (run.cells[key] for key in run.planned - run.skipped.keys())
@@ -57,8 +60,8 @@ def remaining(run: Run) -> float:
 
 def seconds_of_check(cell: Cell, call: float) -> float:
     """Estimate the seconds of a cell's check, memory included; `call`: of one call."""
-    case, limits = cell.case, cell.impl.limits
-    loops = 6 * case.B * case.H * case.T * case.T_kv / limits.max_pairs if limits.max_pairs else 0.0  # in Python
+    case = cell.case
+    loops = OF_A_PAIR * case.B * case.H * case.T * case.T_kv if cell.impl.limits.loops else 0.0
     model = bytes_of_reference(case) / OF_REFERENCE if case.in_model else 0.0
     return 0.15 + CHECKED * call + loops + model + (1.5 if cell.impl.compiled else 0.0)
 

@@ -255,7 +255,7 @@ class CheckCalls:
         impl, run = self.built.cell.impl, self.built.call.run
         if not self.sized and not impl.dispatches:
             return run()
-        apart = impl.limits.max_pairs is not None
+        apart = impl.limits.loops
         if self.sized:
             self.memory, trace, output = self.built.meter.memory(run, operators=not apart)
         if apart or not self.sized:
