@@ -64,7 +64,10 @@ class Sizes(nn.Module):
 
 def unknown(q, k, v, **_): ...
 def word(q, k, v, **_): ...
+def nothing(q, k, v, **_): ...
+def number(q, k, v, **_): ...
 unknown.limits, word.limits = {"dtype": "float32"}, {"dtypes": ("half",)}
+nothing.limits, number.limits = {"max_T": None, "dropout": None}, {"beyond": 3}
 """
 
 
@@ -92,6 +95,8 @@ unknown.limits, word.limits = {"dtype": "float32"}, {"dtypes": ("half",)}
         ("--impl x=wave:mine", "module wave has no attribute 'mine'; it is /"),
         ("--mask sliding", "did you mean --window?"),
         ("--impl x=mine:word", "limits['dtypes']: 'half' is not one of float32, bfloat16, "),
+        ("--impl x=mine:nothing", "limits['dropout'] is None, not True or False"),
+        ("--impl x=mine:number", "limits['beyond'] is 3, not a tuple of words"),
         ("--impl x=builds:f", "can't import builds: RuntimeError: Error building extension 'x'\n"),
         ("--impl x=bench/mine.py:f", "No module named 'bench.mine'; bench is /"),
         ("--impl x=ends:f", "can't import ends: SystemExit: 2"),

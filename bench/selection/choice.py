@@ -217,9 +217,10 @@ def _declared(it: Any) -> Limits:
     for name, value in found.items():
         if name not in kinds:
             raise ValueError(f"limits has no {name!r}; known: {', '.join(kinds)}{nearest(name, kinds)}")
-        if value is None:
+        kind = kinds[name].removesuffix(" | None")
+        if value is None and kind != kinds[name]:
             continue
-        right, is_right = KINDS.get(kinds[name], ("", lambda it: True))
+        right, is_right = KINDS[kind]
         if not is_right(value):
             raise ValueError(f"limits[{name!r}] is {value!r}, not {right}")
         if axis := LISTED.get(name):
@@ -231,12 +232,14 @@ def _declared(it: Any) -> Limits:
 
 
 KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "int | None": ("a positive whole number", lambda it: type(it) is int and it > 0),
-    "float | None": ("a positive number other than 1", lambda it: type(it) in (int, float) and it > 0 and it != 1),
+    "int": ("a positive whole number", lambda it: type(it) is int and it > 0),
+    "float": ("a positive number other than 1", lambda it: type(it) in (int, float) and it > 0 and it != 1),
     "bool": ("True or False", lambda it: isinstance(it, bool)),
-    "str | None": ("text", lambda it: isinstance(it, str)),
+    "str": ("text", lambda it: isinstance(it, str)),
+    "tuple[str, ...]": ("a tuple of words", lambda it: isinstance(it, Iterable)),
+    "Callable[[Any], str | None]": ("a function", callable),
 }
-"""Right values of a limit, in words and as a test, by the type of its field."""
+"""Right values of a limit, in words and as a test, by the type of its field; None is right where the type has it."""
 
 LISTED = {name: AXES[name[:-1]] for name in ("devices", "dtypes", "modes", "masks", "sources", "scopes")}
 LISTED["beyond"] = Axis("choice", "", values=(*EVERY_RULE, *AROUND))
