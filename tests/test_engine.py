@@ -125,7 +125,7 @@ class Process(LocalWorker):
         seconds = it.seconds.get(name, 0.0) * (1 + it.noise * it.rng.uniform(-1, 1))
         if do == "prepare" or details.get("keep"):
             self.ready.add(what)
-        elif do not in ("cells", "probe", "check", "settle"):
+        elif do not in ("cells", "probe", "check", "settle", "gpu_workloads"):
             assert what in self.ready, f"{what} is not ready in this process"
         if do == "drop":
             self.ready.remove(what)
@@ -308,6 +308,25 @@ def test_an_isolated_process_spares_the_others_and_each_comes_to_rest_before_the
     for (did, _, last, _), (do, _, number, how) in pairwise(processes.asked):
         if do == "time":  # a block that follows one of another process follows as many untimed calls
             assert (did == "settle") == (last != number) == (how["warm"] == how["calls"] * how["slices"])
+
+
+def test_implementations_that_are_all_isolated_share_no_process(
+    measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does the GPU's workload need one, of a resumed run whose others were refused."""
+    monkeypatch.setattr(ReferenceWorkload, "due", lambda self: True)
+    case = replace(CASE, device="cuda")
+    own = [replace(cell.impl, limits=replace(cell.impl.limits, alone=cell is not CELLS[0])) for cell in CELLS]
+    cells = [Cell(impl, case) for impl in own]
+    measured(processes := Simulated(SECONDS), *cells[1:])
+    assert processes.started == 2
+    first = measured(
+        Simulated(SECONDS, fails={"check fused": (1, Skip("error 1.0", "wrong"))}), *cells, folder=tmp_path, fail_fast=True
+    )
+    assert first.journal
+    first.journal.close()
+    measured(processes := Simulated(SECONDS), *cells, journal=first.journal.path)
+    assert processes.started == 2 and processes.of("gpu_workloads")
 
 
 def test_a_run_is_resumed_behind_any_line_of_its_journal_and_measures_nothing_twice(

@@ -168,7 +168,7 @@ class Measuring:
                     with self._run.accounted("timing"):
                         self._visit(pool, case, visit)
                     if self._run.workload.due():
-                        self._run.sample_machine(self._gpu_workloads(pool, self._cases[case][0]))
+                        self._run.sample_machine(self._gpu_workloads(pool, case))
 
     def _tell_left(self, part: str) -> None:
         """Print which part of the run is running, and the time left, unless that was printed lately."""
@@ -176,11 +176,14 @@ class Measuring:
             self._told = monotonic()
             self._run.tell(f"{part}, {clock_text(remaining(self._run))} left")
 
-    def _gpu_workloads(self, pool: WorkerPool, cell: Cell) -> dict[str, float]:
-        """Return the seconds of GPU workloads, timed by a cell's process; empty on a CPU or if the process is lost."""
+    def _gpu_workloads(self, pool: WorkerPool, case: str) -> dict[str, float]:
+        """Return the seconds of GPU workloads, timed by a process that has timed the case; empty on a CPU, if there is no such
+        process, or if it is lost.
+        """
         with suppress(Skip):
-            if cell.case.device != "cpu":
-                return pool.client(cell).ask("gpu_workloads")
+            for cell in self._checked(case):
+                if cell.case.device != "cpu":
+                    return pool.client(cell).ask("gpu_workloads")
         return {}
 
     def _cases_of(self, pool: WorkerPool) -> list[str]:

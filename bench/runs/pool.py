@@ -50,7 +50,7 @@ class Ready:
 
 @dataclass
 class WorkerPool:
-    """One process that implementations share, and one more for each isolated implementation; a lost one is replaced."""
+    """One process that implementations share, if some do, and one for each isolated one; a lost process is replaced."""
 
     run: Run
     process: int
@@ -68,9 +68,9 @@ class WorkerPool:
     """Client of the latest request."""
 
     def __post_init__(self) -> None:
-        left = (self.run.cells[key].impl for key in self.run.planned - self.run.skipped.keys())
+        left = [self.run.cells[key].impl for key in self.run.planned - self.run.skipped.keys()]
         self._alone = {impl.name for impl in left if impl.limits.alone}
-        self._workers = NamedWorkers((SHARED, *self._alone), self._begin)
+        self._workers = NamedWorkers(sorted({self._name(impl.name) for impl in left}), self._begin)
         self.number = self.run.next_number("process")
 
     def wait_until_ready(self) -> None:
