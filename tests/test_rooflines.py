@@ -60,6 +60,24 @@ def test_a_ceiling_measured_on_a_busy_machine_is_measured_again_before_a_row_is_
     assert [row["flops_per_s"] for row in rooflines.table() if "dtype" in row] == [pytest.approx(1e11)]
 
 
+def test_a_refused_row_is_above_every_measurement_of_its_ceiling(small_products: None) -> None:
+    """The last one, too, on a machine that is twice as fast from measurement to measurement."""
+
+    class Rising(Machine):
+        last = 0
+
+        def seconds(self, call: Callable[[], Any], times: int) -> float:
+            size = call().shape[0]
+            self.rate *= 2 if size < self.last else 1
+            self.last = size
+            return super().seconds(call, times)
+
+    case, rooflines = Case.of(T=512, H=8, D_h=64), Rooflines()
+    with pytest.raises(Skip, match="measurement error"):
+        rooflines.share(case, Rising(rate=1e10), flops(case) / 2.4e11)
+    assert max(row["flops_per_s"] for row in rooflines.table() if "dtype" in row) < 2.4e11
+
+
 def test_a_ceiling_is_then_measured_thoroughly(small_products: None) -> None:
     """By larger products, which alone reach the rate."""
     machine = Machine(rate=1e12, least=64)
