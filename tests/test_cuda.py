@@ -235,6 +235,14 @@ def test_a_graph_whose_replay_differs_is_rejected() -> None:
     assert gpu.captures
 
 
+@pytest.mark.parametrize("is_right", [True, False])
+def test_every_output_of_a_graph_is_compared(is_right: bool) -> None:
+    """Of a model in decode, which returns new keys and values, too."""
+    gpu = SimulatedCuda(launch=LAUNCH)
+    logits, keys = adding(gpu), adding(gpu) if is_right else lambda: torch.ones(4)
+    assert columns(gpu, lambda: (logits(), keys()))["graph_s"] == (pytest.approx(2 * KERNEL) if is_right else None)
+
+
 @pytest.mark.parametrize(
     ("forbidden", "captures"),
     [

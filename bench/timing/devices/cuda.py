@@ -181,10 +181,11 @@ class CudaMeter(Meter):
         taken = (self.seconds(graph.replay, REPLAYS, warm=1) for _ in range(BLOCKS))
         return median(taken) / REPLAYS / calls
 
-    def _is_same(self, graph: Any, output: torch.Tensor, call: Work) -> bool:
+    def _is_same(self, graph: Any, output: Any, call: Work) -> bool:
         """Whether a replay recomputes the output of an eager call, within the tolerance of its dtype."""
-        expected = call().clone()
-        output.fill_(torch.nan)
+        expected = copied(call())
+        for part in output if type(output) is tuple else (output,):
+            part.fill_(torch.nan)
         graph.replay()
         self._cuda.synchronize()
         try:
