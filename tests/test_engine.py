@@ -321,12 +321,36 @@ def test_implementations_that_are_all_isolated_share_no_process(
     measured(processes := Simulated(SECONDS), *cells[1:])
     assert processes.started == 2
     first = measured(
-        Simulated(SECONDS, fails={"check fused": (1, Skip("error 1.0", "wrong"))}), *cells, folder=tmp_path, fail_fast=True
+        Simulated(SECONDS, fails={"check fused": (1, Skip("error 1.0", "wrong"))}),
+        *cells,
+        folder=tmp_path,
+        fail_fast=True,
     )
     assert first.journal
     first.journal.close()
     measured(processes := Simulated(SECONDS), *cells, journal=first.journal.path)
     assert processes.started == 2 and processes.of("gpu_workloads")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "keeps"),
+    [
+        (Skip("tried to allocate 1 TiB", "out_of_memory"), True),
+        (LOST, True),
+        (Skip("changes settings", "wrong"), False),
+    ],
+)
+def test_a_timed_cell_keeps_its_row_if_further_calls_fail_but_are_not_wrong(
+    measured: Measured, outcome: Skip, keeps: bool
+) -> None:
+    """On a GPU, whose roofline is not measured by the process of the rows."""
+    cells = [Cell(cell.impl, replace(CASE, device="cuda")) for cell in CELLS]
+    processes = Simulated(SECONDS, fails={"more packed": (1, outcome)})
+    run = measured(processes, *cells)
+    run.finish()
+    assert {name for name, _ in run.finished} == {"fused", "sdpa", *["packed"] * keeps}
+    said = f"no calls under further conditions: {outcome}" if keeps else f"wrong: {outcome}"
+    assert any(line.endswith(f"packed               {said}") for line in processes.told)
 
 
 def test_a_run_is_resumed_behind_any_line_of_its_journal_and_measures_nothing_twice(

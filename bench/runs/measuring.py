@@ -11,7 +11,7 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from itertools import accumulate
 from time import monotonic
@@ -23,7 +23,7 @@ from stats.estimate import half_width
 
 from ..cases.cells import Cell, Key, grouped
 from ..cases.counting import held_bytes, least_memory
-from ..cases.outcome import FAILURES, Skip
+from ..cases.outcome import FAILURES, Skip, Wrong
 from ..selection.options import clock_text
 from ..timing.devices import free_bytes_elsewhere
 from ..timing.engine import VISITS, need
@@ -252,9 +252,8 @@ class Measuring:
         if cell.key in self._run.skipped or not self._run.samples(cell.key):
             return set()
         known = self._run.found[cell.key].columns
-        wants_more = cell.case.device != "cpu" or "model" in self._run.asked  # hot beside cold
         wants_trace = self._run.traced and known["operators"] <= MOST_OPERATORS
-        return {*["cold_s"] * wants_more, *["trace"] * wants_trace} - known.keys()
+        return {*["cold_s"] * self._run.wants_more(cell.case), *["trace"] * wants_trace} - known.keys()
 
     def _finish(self) -> None:
         """Take further measurements: single cold calls, graphs, and traces."""
@@ -262,27 +261,38 @@ class Measuring:
         for cell, lacks in lacking.items():
             self._tell_left(f"finishing: {len(lacking)} of {len(self._cells)} cells under further conditions")
             pool = self._owner[cell.case.id]
-            if "cold_s" in lacks:
-                hot = self._run.found[cell.key].usual
-                if (more := pool.attempt("more", cell, hot_s=hot)) is not None:
-                    self._run.rooflines.restore(more.pop("rooflines", []))
-                    self._run.add({"key": cell.key, "found": {"columns": more}})
+            if "cold_s" in lacks and pool.prepared(cell):
+                self._more(pool, cell)
             if "trace" in lacks and pool.prepared(cell):
                 self._trace(pool, cell)
             if cell.case.id not in self._held:
                 pool.drop([cell])
 
+    def _more(self, pool: WorkerPool, cell: Cell) -> None:
+        """Measure a call of a cell under further conditions."""
+        with self._keeping_row(pool, cell, "calls under further conditions"):
+            more = pool.ask("more", cell, hot_s=self._run.found[cell.key].usual)
+            self._run.rooflines.restore(more.pop("rooflines", []))
+            self._run.add({"key": cell.key, "found": {"columns": more}})
+
     def _trace(self, pool: WorkerPool, cell: Cell) -> None:
-        """Save a trace of one more call of a cell. Without one it keeps its row."""
+        """Save a trace of one more call of a cell."""
         path = trace_path(self._run, cell)
-        try:
-            with self._run.accounted("traces"):
-                pool.ask("trace", cell, path=str(self._run.folder.parent / path))
-        except Skip as outcome:
-            self._run.tell_of(cell, f"no trace: {outcome}")
-            pool.replace_lost(cell, outcome)
-        else:
+        with self._keeping_row(pool, cell, "trace"), self._run.accounted("traces"):
+            pool.ask("trace", cell, path=str(self._run.folder.parent / path))
             self._run.add({"key": cell.key, "found": {"columns": {"trace": path}}})
+
+    @contextmanager
+    def _keeping_row(self, pool: WorkerPool, cell: Cell, what: str) -> Iterator[None]:
+        """Context of a measurement after the timing: a cell keeps its row if it fails, unless its call is wrong."""
+        try:
+            yield
+        except Skip as outcome:
+            if outcome.reason == Wrong.reason:
+                pool.skip(cell, outcome)
+            else:
+                self._run.tell_of(cell, f"no {what}: {outcome}")
+                pool.replace_lost(cell, outcome)
 
 
 def trace_path(run: Run, cell: Cell) -> str:

@@ -20,9 +20,9 @@ Row = dict[str, Any]
 
 NOT_READ = dict.fromkeys(
     ("cold_s", "cold_low", "cold_high", "device_s", "graph_s", "kept_pages_s", "fresh_pages_s", "sm_mhz", "power_w",
-     "temperature_c", "throttled")
+     "temperature_c", "throttled", "roof")
 )  # fmt: skip
-"""Columns that some devices lack."""
+"""Columns that some devices or cells lack."""
 
 
 class Sample(NamedTuple):

@@ -15,7 +15,7 @@ import pytest
 
 import impls
 
-from ..cases.case import AXES
+from ..cases.case import AXES, Case
 from ..cases.cells import Cell, Key
 from ..cases.outcome import Skip
 from ..cases.published import published_of
@@ -121,6 +121,10 @@ class Run:
     def complete(self) -> bool:
         return self.ended and self.planned <= self.finished.keys() | self.skipped.keys()
 
+    def wants_more(self, case: Case) -> bool:
+        """Whether calls of a case are measured under further conditions, such as cold caches: on a CPU only with `--model`."""
+        return case.device != "cpu" or "model" in self.asked
+
     def tell_of(self, cell: Cell, outcome: str) -> None:
         """Print a line on a cell: `  2/16 B1-T16-H2  sdpa  checked`, where 2 of 16 cells need no further check."""
         self.tell(f"{len(self.settled):>3}/{len(self.planned)} {cell.case.id}  {cell.impl.name:<20} {outcome}")
@@ -185,7 +189,7 @@ class Run:
         for key in [key for key in self.cells if self.samples(key) and key not in self.skipped]:
             cell, found, base = self.cells[key], self.found[key], (self.baseline_impl, key[1])
             try:
-                if "roof" not in found.columns:
+                if cell.case.device == "cpu" and "roof" not in found.columns:  # a GPU's is measured by a worker
                     with self.accounted("rooflines"), threads(cell.case.threads):
                         meter = meter_for(cell.case.device)
                         found.columns["roof"] = self.rooflines.share(cell.case, meter, found.usual)
