@@ -227,6 +227,16 @@ def test_the_time_left_is_that_of_checks_and_visits_to_come() -> None:
     assert left[0] - left[len(cells)] == pytest.approx(len(cells) * seconds_of_check(cells[0], 1e-6), rel=0.3)
 
 
+def test_the_time_left_on_a_gpu_includes_calls_under_further_conditions() -> None:
+    """Cold calls, graphs and rooflines, which remain after all visits."""
+    run = run_of(cell := Cell(impls.get("sdpa"), replace(CASE, device="cuda")))
+    run.planned = {cell.key}
+    run.found[cell.key] = Found(seconds=0.01)
+    for visit in range(VISITS):
+        run.add_visit(0, visit, cell.case.id, {})
+    assert remaining(run) > END + 0.01
+
+
 def test_a_limited_number_of_pairs_makes_no_python_loop() -> None:
     """A loop is checked beside another process, since it uses one thread, and takes longer than its operations suggest."""
     sdpa, loop = impls.get("sdpa"), Cell(impls.get("loop"), CASE)

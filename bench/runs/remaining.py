@@ -54,7 +54,7 @@ def remaining(run: Run) -> float:
                 left += TIMED * sum(count * blocks[key].seconds for key, count in rounds.items())
                 left += sum(0.1 + READIED * call for call in calls.values()) if visit == 0 else 0.0
         left += sum(seconds_of_check(it, calls[it.key]) for it in cells if it.key not in settled)
-        left += MORE * sum(calls.values()) if "model" in run.asked else 0.0
+        left += sum(0.1 + MORE * call for call in calls.values()) if run.wants_more(cells[0].case) else 0.0
     return left
 
 
