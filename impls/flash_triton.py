@@ -46,7 +46,8 @@ def _forward(  # type: ignore[no-untyped-def]
     CAUSAL: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """Compute one block of QUERIES queries of head `program_id(1)`, over the batch; `groups` query heads share keys."""
-    first, of, head = tl.program_id(0) * QUERIES, tl.program_id(1) // H, tl.program_id(1) % H
+    program = tl.program_id(1).to(tl.int64)  # as are places in large tensors
+    first, of, head = tl.program_id(0) * QUERIES, program // H, program % H
     rows = first + tl.arange(0, QUERIES)
     queries = _block(q, of, head, rows, T, q_b, q_h, q_t, D_h, WIDTH)
 

@@ -40,7 +40,24 @@ except Wrong as why:
 """
 
 
-@pytest.mark.skipif(find_spec("triton") is None, reason="the interpreter comes with the package triton")
+LARGE = """
+import torch
+from impls.flash_triton import flash_triton
+x = torch.empty_strided((3, 1, 65, 16), (1 << 30, 65 * 16, 16, 1), dtype=torch.float16)  # most of it is never touched
+x.copy_(torch.randn(3, 1, 65, 16))
+small = x.contiguous()
+assert torch.equal(flash_triton(x, x, x), flash_triton(small, small, small))
+"""
+
+needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="the interpreter comes with the package triton")
+
+
+def interpreted(code: str, *folders: Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(map(str, (*folders, CHECKOUT)))}
+    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=1800)
+
+
+@needs_triton
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
@@ -57,9 +74,14 @@ def test_it_is_accepted_and_refused_when_it_is_wrong(right: str, wrong: str, tmp
     text = text.replace(right, wrong) if right else text
     text = text.replace("from .registry", "from impls.registry").replace('"flash_triton"', '"injected"')
     (tmp_path / "injected.py").write_text(text)
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([str(tmp_path), str(CHECKOUT)])}
-    done = subprocess.run([sys.executable, "-c", GATED], env=environment, capture_output=True, text=True, timeout=1800)
+    done = interpreted(GATED, tmp_path)
     assert done.stdout.startswith("refused" if right else "accepted"), done.stdout + done.stderr
+
+
+@needs_triton
+def test_elements_beyond_two_to_the_31_are_found() -> None:
+    done = interpreted(LARGE)
+    assert done.returncode == 0, done.stderr
 
 
 def test_it_says_what_it_needs() -> None:
