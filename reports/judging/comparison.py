@@ -253,17 +253,34 @@ def _interleaved(base: Run, head: Run, names: Collection[str]) -> str:
     return f"python -m bench ab {variants} {shlex.join(cells)}"
 
 
+SHAPE = {
+    "command": str, "margin": int | float, "seconds": int | float, "threads": int, "seed": int, "neither": list,
+    "sides": {variant: {"label": str} for variant in VARIANTS},
+    "fingerprints": dict.fromkeys(VARIANTS, dict),
+    "cells": [{"impl": str, "id": str, "word": str, "reason": str, "ratio": int | float | None}],
+    "pairs": [{"logs": list, "blocks": {"cell": list, "side": list, "seconds": list}}],
+}  # fmt: skip
+"""What is read of a saved comparison: keys with their types, and lists with that of their entries."""
+
+
 def read_file(path: Path) -> dict[str, Any]:
     """Read the saved file.
 
     Raises:
         RunError: it can't be read, or is no comparison.
     """
-    data = parse(path)
-    kinds = {"sides": dict, "fingerprints": dict, "cells": list, "pairs": list, "margin": int | float}
-    if not isinstance(data, dict) or not all(isinstance(data.get(key), kind) for key, kind in kinds.items()):
+    data: dict[str, Any] = parse(path)
+    if not _has_shape(data, SHAPE):
         raise RunError(f"{path}: not a comparison that `python -m bench ab` saved")
     return data
+
+
+def _has_shape(data: Any, shape: Any) -> bool:
+    if isinstance(shape, dict):
+        return isinstance(data, dict) and all(key in data and _has_shape(data[key], of) for key, of in shape.items())
+    if isinstance(shape, list):
+        return isinstance(data, list) and all(_has_shape(it, shape[0]) for it in data)
+    return isinstance(data, shape)
 
 
 def of_file(path: Path, margin: float | None = None) -> Comparison:

@@ -225,7 +225,19 @@ def test_a_record_of_an_earlier_version_is_shown(saved: Any) -> None:
     assert json.dumps(as_data(found), allow_nan=False)
 
 
-@pytest.mark.parametrize("data", [{}, document(SLOW) | {"cells": 3}, document(SLOW) | {"sides": [1]}])
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        document(SLOW) | {"cells": 3},
+        document(SLOW) | {"sides": [1]},
+        {"sides": {}, "fingerprints": {}, "cells": [], "pairs": [], "margin": 0.01},
+        document(SLOW) | {"fingerprints": {"base": {}}},
+        document(SLOW) | {"cells": [{"impl": "sdpa", "id": "T16"}]},
+        document(SLOW) | {"pairs": [{"logs": []}]},
+        {key: value for key, value in document(SLOW).items() if key != "seed"},
+    ],
+)
 def test_a_file_that_is_no_comparison_is_refused(saved: Any, data: dict[str, Any]) -> None:
     with pytest.raises(RunError, match="not a comparison that `python -m bench ab` saved"):
         of_file(saved(data))
