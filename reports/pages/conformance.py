@@ -53,7 +53,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
     try:
         found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
         for it in found:
-            it["torch"], it["impl"], it["problem"], it["outcome"]
+            it["torch"], it["impl"], it["problem"], it["outcome"], it["detail"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         why = getattr(error, "strerror", None) or "no output of `python -m bench check --json`"
         raise RunError(f"{path}: {why}") from None

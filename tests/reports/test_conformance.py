@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 
 def found(torch: str, impl: str, problem: str, outcome: str, detail: str | None = None) -> dict[str, str | None]:
     return {"torch": torch, "impl": impl, "problem": problem, "outcome": outcome, "detail": detail}
@@ -34,6 +36,9 @@ def test_versions_that_differ_have_a_mark_each(tmp_path: Path, printed: Any) -> 
     ]
 
 
-def test_a_file_of_another_kind_is_a_one_line_error(tmp_path: Path, refusal: Any) -> None:
-    (tmp_path / "x.json").write_text('{"benchmarks": []}')
+@pytest.mark.parametrize(
+    "text", ['{"benchmarks": []}', '[{"torch": "2.13", "impl": "a", "problem": "x", "outcome": "wrong"}]']
+)
+def test_a_file_of_another_kind_is_a_one_line_error(text: str, tmp_path: Path, refusal: Any) -> None:
+    (tmp_path / "x.json").write_text(text)
     assert "no output of `python -m bench check --json`" in refusal("conformance", tmp_path / "x.json")
