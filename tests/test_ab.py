@@ -727,6 +727,23 @@ def test_no_difference_in_code_is_no_regression(inside: Inside, repository: Path
     assert not [*repository.glob("results/*/ab/*.json")]
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("#!/bin/sh\nexec sleep 60\n", "takes longer than 0.1 s to import torch"),
+        ("no program", "can't be started: Exec format error"),
+    ],
+)
+def test_an_interpreter_that_hangs_or_cannot_start_is_one_line(
+    text: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (given := tmp_path / "python").write_text(text)
+    given.chmod(0o755)
+    monkeypatch.setattr(planning, "STARTING", 0.1)
+    with pytest.raises(UsageError, match=f"^{given} {says}"):
+        planning.interpreter(str(given))
+
+
 def test_a_shallow_clone_says_how_to_complete_it(repository: Path, tmp_path: Path) -> None:
     git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repository}", "clone")
     with pytest.raises(UsageError, match=r"unknown revision 'HEAD~1': `git fetch --unshallow` completes .*clone"):

@@ -22,7 +22,7 @@ from ..selection.choice import from_folder, listed, own_files
 from ..selection.errors import UsageError
 from ..selection.options import CELLS, cases_of, picked, sweep_of
 from ..timing.machine import fingerprint
-from ..workers.client import NamedWorkers, Script, Setting, Variant, WorkerClient, run_concurrently
+from ..workers.client import STARTING, NamedWorkers, Script, Setting, Variant, WorkerClient, run_concurrently
 from .sources import (
     check_out,
     commit_of,
@@ -264,7 +264,12 @@ def interpreter(given: str) -> tuple[str, str]:
     if path is None:
         raise UsageError(f"there is no interpreter {given}: give the path of a `python` with torch, numpy and psutil")
     path = str(Path(path).absolute())
-    done = subprocess.run([path, "-c", NEEDED], cwd=CHECKOUT, capture_output=True, text=True, timeout=300)
+    try:
+        done = subprocess.run([path, "-c", NEEDED], cwd=CHECKOUT, capture_output=True, text=True, timeout=STARTING)
+    except subprocess.TimeoutExpired:
+        raise UsageError(f"{given} takes longer than {STARTING:g} s to import torch") from None
+    except OSError as error:
+        raise UsageError(f"{given} can't be started: {error.strerror}") from None
     if done.returncode:
         why = done.stderr.strip().rpartition("\n")[2]
         raise UsageError(f"{given} can't run the suite ({why}): `{given} -m pip install torch numpy psutil`")
