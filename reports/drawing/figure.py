@@ -100,7 +100,7 @@ def _finding(name: str, case: Case, baseline: str, axis: str) -> str:
         return ""
     where = f"{baseline} at {axis} = {case.at[axis]}"
     if name == "memory":
-        lean = min(case.ranked, key=lambda it: it.row["peak_bytes"] or math.inf)
+        lean = min(case.ranked, key=lambda it: it.row["peak_bytes"] if it.row["peak_bytes"] > 0 else math.inf)
         times = over.row["peak_bytes"] / lean.row["peak_bytes"]
         return f"{label(lean.impl)} needs {grids.slowdown(times)}× less memory than {where}" if times > 1.1 else ""
     if over.state != SLOWER:

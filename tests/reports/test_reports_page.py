@@ -173,6 +173,18 @@ def test_a_figure_names_the_baseline_and_the_fastest(as_run: Any) -> None:
     assert {text.get_text() for text in ax.texts} == {"fused", *fastest[: figure.MOST_LABELLED - 1]}
 
 
+def test_the_figure_of_memory_names_the_leanest_of_those_that_are_known(as_run: Any) -> None:
+    """The fastest allocates outside of torch."""
+    cells = {"sdpa": (1e-5, None), "fused": (2e-5, 2**21), "einsum": (3e-5, 2**20)}
+    rows = [
+        synthetic.row(name, synthetic.case(T=T), [T * seconds], peak_bytes=peak)
+        for T in (64, 256)
+        for name, (seconds, peak) in cells.items()
+    ]
+    made = drawn(as_run(synthetic.document(rows)), "memory")["memory"]
+    assert made.texts[0].get_text() == "einsum needs 2.0× less memory than fused at T = 256"
+
+
 def test_the_same_run_gives_the_same_page(written: Path, tmp_path: Path) -> None:
     run = runs.read(TINY)
     assert page.html(report(run), [*MEASURES]) == (written / "index.html").read_text()
