@@ -72,7 +72,7 @@ def own(grid: Grid, wrong: frozenset[str]) -> Iterator[str]:
 def trust(run: Run, grid: Grid) -> list[str]:
     """Assess confidence from the median interval, the number of processes, and disturbances."""
     marks = [mark for case in grid.cases for mark in case.ranked]
-    fewest = min((it.row["processes"] for it in marks), default=0)
+    fewest = min((len(it.row["process_medians"]) for it in marks), default=0)
     known = [it.high / it.low for case in grid.judged for it in case.ranked[1:] if it.low > 0]
     wide = median(known or [math.inf])
     how = NOT_RESOLVED if shares.too_wide(1, wide) else f"known to ± {shares.percent(wide**0.5 - 1)} (95 %; median)"
