@@ -21,7 +21,7 @@ from ..reading import words
 from ..reading.axes import labelled as axis_label
 from .measures import MEASURES, Measure, Points, series
 from .palette import GRID, INK, MUTED, SURFACE, Palette
-from .svg import Log, label, spread
+from .svg import Scale, label, spread
 
 MOST_LABELLED = 5
 NARROW, WIDE, HEIGHT = 3.9, 6.4, 3.5
@@ -80,7 +80,7 @@ def _lines(ax: Axes, series: Mapping[str, Points], palette: Palette, labelled: S
         )  # fmt: skip
     values = [y for name in labelled for _, y in series[name]]
     low, high = min(values) / 1.25, max(values) * 1.25
-    ticks, sizes = Log(low, high, 0, 1).ticks(measure.base, 6), sorted({x for of in series.values() for x, _ in of})
+    ticks, sizes = Scale(low, high, 0, 1).ticks(measure.base, 6), sorted({x for of in series.values() for x, _ in of})
     sizes = sizes[:: math.ceil(len(sizes) / 7)]
     ax.set(xscale="log", yscale="log", ylim=(low, high))
     ax.set_xticks(sizes, [*map(words.number, sizes)])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from stats.estimate import grouped
+
 from ..judging.grid import Case, Mark
 from ..reading import units
 
@@ -36,10 +38,9 @@ MEASURES = {
 
 def series(measure: Measure, cases: Sequence[Case], impls: Iterable[str], axis: str) -> dict[str, Points]:
     """Return the points of each implementation that has any."""
-    found: dict[str, Points] = {}
-    for impl in impls:
-        for case in cases:
-            mark = case.mark(impl)
-            if mark.counts and measure.value(mark) > 0:
-                found.setdefault(impl, []).append((float(case.at[axis]), float(measure.value(mark))))
-    return found
+    return grouped(
+        (impl, (float(case.at[axis]), float(value)))
+        for impl in impls
+        for case in cases
+        if (mark := case.mark(impl)).counts and (value := measure.value(mark)) > 0
+    )

@@ -25,9 +25,8 @@ COLOURS = (
     ("#050122", "#fbf89e"),
     ("#868d97", "#7d8693"),
 )
-MARKERS = ("*", "o", "s", "^", "D", "v", "P", "X", "h", "d")
 
-#: Markers as paths, from -1 to 1, y downwards.
+#: Markers, in the order of COLOURS, as paths from -1 to 1, y downwards.
 PATHS = {
     "*": "M0-1.3.31-.42 1.24-.4.5.16.76 1.05 0 .52-.76 1.05-.5.16-1.24-.4-.31-.42Z",
     "o": "M0-1A1 1 0 1 1 0 1 1 1 0 1 1 0-1Z",
@@ -74,7 +73,7 @@ class Style:
 
     @property
     def marker(self) -> str:
-        return MARKERS[self.index]
+        return [*PATHS][self.index]
 
 
 class Palette:
@@ -86,5 +85,4 @@ class Palette:
     def __getitem__(self, name: str) -> Style:
         known = base(name)
         own = bool(self.registry) and known not in self.registry
-        index = 0 if own else 1 + FIRST_MET.index(known) if known in FIRST_MET else 1 + len(FIRST_MET)
-        return Style(index, known != name)
+        return Style(0 if own else 1 + [*FIRST_MET, known].index(known), known != name)

@@ -10,7 +10,7 @@ import numpy as np
 from markupsafe import Markup
 
 from ..reading import units
-from ..reading.words import number
+from ..reading.words import number, one_line
 from .measures import Measure, Points
 from .palette import Palette, Style
 
@@ -25,15 +25,17 @@ MOST_MARKS = 6
 """Most points of a line that are marked."""
 
 
-class Log:
-    """A logarithmic scale from values to positions."""
+class Scale:
+    """A scale from values to positions: logarithmic, or linear with `of=float`."""
 
-    def __init__(self, low: float, high: float, start: float, end: float) -> None:
-        self.low, self.high, self.start, self.end = low, max(high, low * 1.01), start, end
+    def __init__(
+        self, low: float, high: float, start: float, end: float, of: Callable[[float], float] = math.log
+    ) -> None:
+        self.low, self.high, self.start, self.end, self.of = low, max(high, low * 1.01), start, end, of
 
     def __call__(self, value: float) -> float:
-        share = math.log(max(value, 1e-300) / self.low) / math.log(self.high / self.low)
-        return round(self.start + min(1.0, max(0.0, share)) * (self.end - self.start), 1)
+        low, at, high = map(self.of, (self.low, max(self.low, min(value, self.high)), self.high))
+        return round(self.start + (at - low) / (high - low) * (self.end - self.start), 1)
 
     def ticks(self, base: int = 10, most: int = 5) -> list[float]:
         """Return round values within the scale: powers of `base`, or finer steps if fewer than two are inside."""
@@ -51,46 +53,52 @@ def lines(series: Mapping[str, Points], styles: Palette, measure: Measure, x_nam
     """Draw one line per implementation from points (x, y) on logarithmic axes, with its name at the end."""
     every = [point for points in series.values() for point in points]
     xs, ys = sorted({x for x, _ in every}), [y for _, y in every]
-    x, y = Log(xs[0], xs[-1], LEFT + 8, RIGHT - 8), Log(min(ys) / 1.1, max(ys) * 1.1, BOTTOM, TOP)
-    parts = [_axes(x, y, xs[:: -(-len(xs) // 6)], y.ticks(measure.base), measure.text, x_name)]
+    x, y = Scale(xs[0], xs[-1], LEFT + 8, RIGHT - 8), Scale(min(ys) / 1.1, max(ys) * 1.1, BOTTOM, TOP)
+    sizes = {size: number(size) for size in xs[:: -(-len(xs) // 6)]}
+    parts = [axes(x, y, sizes, {tick: measure.text(tick) for tick in y.ticks(measure.base)}, x_name)]
     ends = spread([y(points[-1][1]) for points in series.values()], LINE, TOP, HEIGHT - 8)
     for (name, points), at in sorted(zip(series.items(), ends, strict=True), key=lambda it: styles[it[0][0]].own):
         style, places = styles[name], [(x(a), y(b)) for a, b in points]
         marks = "".join(mark(style, a, b) for a, b in places if len(xs) <= MOST_MARKS)
         end = f'<path class="lead" d="M{places[-1][0] + 5} {places[-1][1]}L{RIGHT + 6} {at:.1f}h4"/>'
         text = f'<text class="name" x="{RIGHT + 24}" y="{at + 4:.1f}">{html.escape(label(name))}</text>'
-        parts.append(f'<g class="{kind(style)}">{end}<path class="line" d="{_path(places)}"/>{marks}'
+        parts.append(f'<g class="{kind(style)}">{end}<path class="line" d="{path(places)}"/>{marks}'
                      f"{mark(style, RIGHT + 16, round(at, 1))}{text}</g>")  # fmt: skip
-    return _svg("".join(parts))
+    return drawing("".join(parts))
 
 
 def roofline(points: Sequence[tuple[float, float, Style, str]], rooflines: Mapping[str, Points]) -> Markup:
     """Draw a roofline chart, operations per second over operations per byte: cells as points, ceilings as lines."""
     every = [(a, b) for a, b, _, _ in points] + [point for ceiling in rooflines.values() for point in ceiling]
     xs, ys = zip(*every, strict=True)
-    x, y = Log(min(xs) / 1.2, max(xs) * 1.2, LEFT + 8, WIDTH - 18), Log(min(ys) / 1.2, max(ys) * 1.3, BOTTOM, TOP)
-    parts = [_axes(x, y, x.ticks(), y.ticks(), lambda value: f"{value / 1e9:g} G", "FLOP per byte")]
+    x, y = Scale(min(xs) / 1.2, max(xs) * 1.2, LEFT + 8, WIDTH - 18), Scale(min(ys) / 1.2, max(ys) * 1.3, BOTTOM, TOP)
+    rates = {tick: f"{tick / 1e9:g} G" for tick in y.ticks()}
+    parts = [axes(x, y, {tick: number(tick) for tick in x.ticks()}, rates, "FLOP per byte")]
     for name, ceiling in rooflines.items():
-        path = _path([(x(a), y(b)) for a, b in ceiling])
-        parts.append(f'<path class="ceiling" d="{path}"><title>{html.escape(name)}</title></path>')
+        drawn = path([(x(a), y(b)) for a, b in ceiling])
+        parts.append(f'<path class="ceiling" d="{drawn}"><title>{html.escape(name)}</title></path>')
     for a, b, style, title in points:
         inner = f"<title>{html.escape(title)}</title>{mark(style, x(a), y(b))}"
         parts.append(f'<g class="{kind(style)}">{inner}</g>')
-    return _svg("".join(parts))
+    return drawing("".join(parts))
 
 
-def _axes(x: Log, y: Log, xs: Sequence[float], ys: Sequence[float], y_text: Callable[[float], str], x_name: str) -> str:
+def axes(x: Scale, y: Scale, xs: Mapping[float, str], ys: Mapping[float, str], name: str = "") -> str:
     """Draw a line and a text at each of `ys`, a text at each of `xs`, and the name of the x-axis."""
-    end = x.end + 8
+    left, right = x.start - 8, x.end + 8
     parts = [
-        f'<path class="rule" d="M{LEFT} {y(v)}H{end}"/><text x="{LEFT - 6}" y="{y(v) + 4}" text-anchor="end">{y_text(v)}</text>'
-        for v in ys
+        f'<path class="rule" d="M{left} {y(at)}H{right}"/>'
+        f'<text x="{left - 6}" y="{y(at) + 4}" text-anchor="end">{text}</text>'
+        for at, text in ys.items()
     ]
-    parts += [f'<text x="{x(v)}" y="{BOTTOM + 16}" text-anchor="middle">{number(v)}</text>' for v in xs]
-    return "".join([*parts, f'<text x="{end}" y="{HEIGHT - 4}" text-anchor="end">{html.escape(x_name)}</text>'])
+    parts += [
+        f'<text x="{x(at)}" y="{y.start + 16}" text-anchor="middle">{html.escape(text)}</text>' for at, text in xs.items()
+    ]
+    return "".join([*parts, f'<text x="{right}" y="{y.start + 30}" text-anchor="end">{html.escape(name)}</text>'])
 
 
-def _path(points: Points) -> str:
+def path(points: Points) -> str:
+    """Return the line through points, as the attribute `d`."""
     return f"M{'L'.join(f'{a} {b}' for a, b in points)}"
 
 
@@ -118,9 +126,9 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
 
 def label(name: str) -> str:
     """Return a name for drawing: without control characters, truncated."""
-    clean = "".join(letter if letter.isprintable() else " " for letter in name)
+    clean = one_line(name)
     return clean if len(clean) <= 20 else f"{clean[:19]}…"
 
 
-def _svg(inside: str) -> Markup:
-    return Markup(f'<svg class="plot" aria-hidden="true" viewBox="0 0 {WIDTH:g} {HEIGHT:g}">{inside}</svg>')
+def drawing(inside: str, height: float = HEIGHT) -> Markup:
+    return Markup(f'<svg class="plot" aria-hidden="true" viewBox="0 0 {WIDTH:g} {height:g}">{inside}</svg>')

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 from markupsafe import Markup
+
+from stats.estimate import grouped
 
 from ..judging import grid as grids
 from ..judging.grid import Case, Entry, Grid
@@ -16,7 +17,7 @@ from ..reading.axes import labelled
 from . import svg
 from .measures import MEASURES, SLOWDOWN, Points, series
 from .palette import Palette
-from .svg import Log
+from .svg import Scale
 
 HOTTEST, SHADE = 5.0, 75
 """Slowdown from which cells have the darkest shade, and that shade in percent."""
@@ -26,9 +27,6 @@ MOST_LINES = 14
 
 OFF_THE_CHART = 8.0
 """Ratio to the next largest beyond which a value is printed in words, so that the axis separates the others."""
-
-TICKS = (1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 50.0, 100.0)
-"""Ticks of slowdowns."""
 
 
 @dataclass(frozen=True)
@@ -55,19 +53,16 @@ class HeatMap:
     """Implementation, its entry in the column before the cells, and its cells."""
 
 
-def heat_maps(grid: Grid, keys: Mapping[str, str]) -> list[HeatMap]:
-    """Return one map for each choice of columns, the default first."""
-    return [_heat_map(grid, axis, keys) for axis in grid.views]
-
-
-def _heat_map(grid: Grid, axis: str, keys: Mapping[str, str]) -> HeatMap:
-    columns = grid.columns(axis)
-    rows = [
-        (impl, grid.mean_text(impl), [_cell(grid.entry(impl, it), keys[it.cases[0].id]) for it in columns])
-        for impl in grid.impls
-    ]
-    name = f"mean for each {axis}" if axis else "each case"
-    return HeatMap(axis, name, "mean", spans([it.heading for it in columns]), rows)
+def heat_maps(grid: Grid, keys: Mapping[str, str]) -> Iterator[HeatMap]:
+    """Yield one map for each choice of columns, the default first."""
+    for axis in grid.views:
+        columns = grid.columns(axis)
+        rows = [
+            (impl, grid.mean_text(impl), [_cell(grid.entry(impl, it), keys[it.cases[0].id]) for it in columns])
+            for impl in grid.impls
+        ]
+        name = f"mean for each {axis}" if axis else "each case"
+        yield HeatMap(axis, name, "mean", spans([it.heading for it in columns]), rows)
 
 
 def _cell(entry: Entry, key: str) -> HeatCell:
@@ -82,26 +77,23 @@ def shade(share: float) -> int:
     return round(SHADE * min(1.0, max(0.0, share)))
 
 
-def spans(headings: Sequence[Sequence[str]]) -> list[list[tuple[str, int]]]:
-    """Merge equal neighbouring headings into spans."""
-    lines = []
-    for i in range(max(map(len, headings), default=0)):
-        same = groupby(headings, key=lambda heading, upto=i + 1: tuple(heading[:upto]))  # type: ignore[misc]
-        lines.append([(key[-1], len(list(part))) for key, part in same])
-    return lines
+def spans(headings: Sequence[tuple[str, ...]]) -> list[list[tuple[str, int]]]:
+    """Merge equal neighbouring headings, in the order of axes, into spans."""
+    ends = range(1, 1 + max(map(len, headings), default=0))
+    parts = [grouped((heading[:end], heading) for heading in headings) for end in ends]
+    return [[(key[-1], len(of)) for key, of in line.items()] for line in parts]
 
 
-def scale(case: Case) -> Log:
+def scale(case: Case) -> Scale:
     """Return the scale of a case's slowdowns, in percent of the width; those far above all others are drawn at its end."""
     slowest = max(within(it.slowdown for it in case.ranked), default=1.0)
     drawn = (it for it in case.ranked if it.slowdown <= slowest)
     reach = max([1.2, *(min(max(it.slowdown, it.high), 4 * it.slowdown) for it in drawn)])  # high may be NaN
-    return Log(0.93, reach * 1.06, 0, 100)
+    return Scale(0.93, reach * 1.06, 0, 100)
 
 
-def ticks(scale: Log) -> list[tuple[float, str]]:
-    inside = [tick for tick in TICKS if tick <= scale.high]
-    return [(scale(tick), f"{tick:g}×") for tick in inside if len(inside) < 4 or tick not in (1.25, 5.0)]
+def ticks(scale: Scale) -> list[tuple[float, str]]:
+    return [(scale(tick), f"{tick:g}×") for tick in scale.ticks() if tick >= 1]
 
 
 def lines(
@@ -136,8 +128,8 @@ def within(values: Iterable[float]) -> list[float]:
 
 def _within(found: Mapping[str, Points]) -> tuple[dict[str, Points], list[str]]:
     """Return the series that fit in a chart, and a description of those far beyond the others."""
-    reach = within(max(y for _, y in points) for points in found.values())[-1]
-    near = [name for name, points in found.items() if max(y for _, y in points) <= reach]
+    most = {name: max(y for _, y in points) for name, points in found.items()}
+    near = [name for name in found if most[name] <= within(most.values())[-1]]
     drawn = {name: found[name] for name in near[:MOST_LINES]}
     beyond = [
         f"{name} ({grids.slowdown(min(y for _, y in found[name]))}× as slow)" for name in found if name not in drawn

@@ -40,8 +40,7 @@ def headline(grid: Grid, baseline: str) -> str:
     best = [case for case in cases if case.mark(name).best]
     by_axis = [parts for axis in grid.axes if 1 < len(parts := _along(cases, axis)) <= MOST_PARTS]
     if by_axis and len(best) < len(cases):
-        text = "; ".join(sorted(by_axis, key=len)[0])
-        return f"{text[0].upper()}{text[1:]}."
+        return words.sentence("; ".join(min(by_axis, key=len)))
     if 3 * len(best) >= 2 * len(cases):
         return _use(name, grid, best, baseline)
     if 2 * _open(cases) >= len(cases):
@@ -69,7 +68,7 @@ def own(grid: Grid, wrong: frozenset[str]) -> Iterator[str]:
     return (f"{name}: mean slowdown {grid.mean_text(name)}." for name in grid.impls if name in grid.own - wrong)
 
 
-def trust(run: Run, grid: Grid) -> list[str]:
+def trust(run: Run, grid: Grid) -> str:
     """Assess confidence from the median interval, the number of processes, and disturbances."""
     marks = [mark for case in grid.cases for mark in case.ranked]
     fewest = min((len(it.row["process_medians"]) for it in marks), default=0)
@@ -85,7 +84,7 @@ def trust(run: Run, grid: Grid) -> list[str]:
         run.drift > conditions.DRIFT
         and f"meanwhile the reference workload's time varied by {shares.varied(run.drift)}",
     ]
-    return [*map(str, filter(None, reasons))]
+    return words.sentence("; ".join(map(str, filter(None, reasons))))
 
 
 def _peak(case: Case, name: str) -> float:

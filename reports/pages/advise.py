@@ -5,13 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from ..judging import advice, dispatcher
 from ..judging import frame as fr
@@ -19,6 +15,7 @@ from ..judging.advice import Layers
 from ..reading import command, runs, units, words
 from ..reading.axes import KNOWN_AXES, axis_names
 from ..reading.runs import Run, RunError
+from .tables import Table, plain
 
 _EPILOG = """\
 Each axis of the run is an option, too, such as --window 128. Numbers may be
@@ -28,11 +25,7 @@ ranges: --T 512..8192.
 MOST_RUNS = 200
 """Most runs searched for one that contains the requested cases."""
 
-WIDTH = 80
-"""Least columns of the table, and those without a terminal."""
-
-COLUMNS = {"case": False, "fastest": False, "time": True, "next best": False, "slowdown": True, "verdict": False}
-"""Columns, and whether they are aligned right."""
+COLUMNS = ("case", "fastest", "time", "next best", "slowdown", "verdict")
 
 LONG_DTYPE = {short: name for name, short in words.SHORT_DTYPE.items()}
 
@@ -56,25 +49,17 @@ def _execute(options: argparse.Namespace, arguments: Sequence[str], layers_of: C
     if options.run is None:
         chosen = [_answering(chosen[0], asked, layers)]
     known = [(run, fr.rows_of(run)) for run in chosen]
-    found = [
-        (kind, run, of)
-        for kind, layer in layers.items()
-        for run, rows in known
-        if (of := advice.of_layer(rows, layer, asked)) or not layer
-    ]
-    if lacking := [kind for kind in layers if kind not in {it for it, _, _ in found}]:
-        which = f"{words.listing(lacking)} " if found else ""
-        how = f"measure them with `pytest bench/ --model {options.model} --benchmark-save=NAME`"
-        why = f"no {which}layer of {options.model} was measured here; {how}"
+    usable, missing = [], list[str]()
+    for kind, layer in layers.items():
+        found = [(run, of) for run, rows in known if (of := advice.of_layer(rows, layer, asked)) or not layer]
         if not found:
-            raise RunError(why)
-        command.warn(why)
-    usable, missing = [], []
-    for kind, run, of in found:
-        try:
-            usable.append((kind, run, of, advice.narrowed(of, asked)))
-        except RunError as error:
-            missing.append(f"{kind or run.name}: {error}" if len(found) > 1 else str(error))
+            how = f"measure it with `pytest bench/ --model {options.model} --benchmark-save=NAME`"
+            missing.append(f"no {kind} layer of {options.model} was measured here; {how}")
+        for run, of in found:
+            try:
+                usable.append((kind, run, of, advice.narrowed(of, asked)))
+            except RunError as error:
+                missing.append(f"{kind or run.name}: " * (len(layers) * len(known) > 1) + str(error))
     if not usable:
         raise RunError(missing[0])
     for why in missing:
@@ -92,11 +77,11 @@ def _show(options: argparse.Namespace, run: Run, tables: Mapping[str, dict[str, 
         content = {"model": options.model, "layers": tables} if options.model else tables[""]
         print(json.dumps({**origin, **content}, indent=2, ensure_ascii=False, allow_nan=False, default=advice.typed))
         return
-    print(f"from run {run.name}" + (f" of {run.date[:10]}" if run.date else ""))
-    for kind, table in tables.items():
-        if options.model:
-            print(f"{options.model}, {kind} layers")
-        _print(table)
+    title = f"from run {run.name}" + (f" of {run.date[:10]}" if run.date else "")
+    if options.model:
+        print(title)
+    for kind, of in tables.items():
+        print(plain(_table(f"{options.model}, {kind} layers" if options.model else title, of)))
 
 
 def _answering(newest: Run, asked: Mapping[str, Any], layers: Layers) -> Run:
@@ -111,24 +96,17 @@ def _answering(newest: Run, asked: Mapping[str, Any], layers: Layers) -> Run:
     return newest
 
 
-def _print(table: Mapping[str, Any]) -> None:
-    """Print one line per case, then remarks."""
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, markup=False)
-    console.width = max(console.width, WIDTH)  # the numbers of a narrower table would be cut
-    shown = Table(box=None, pad_edge=False)
-    for heading, right in COLUMNS.items():
-        whole = heading not in ("case", "verdict")
-        shown.add_column(heading, justify="right" if right else "left", no_wrap=whole, overflow="fold")
-    for cell in table["cells"]:
-        place = words.place({axis: cell[axis] for axis in table["axes"]} or cell, always=[*table["axes"], "T", "H"])
+def _table(title: str, advised: Mapping[str, Any]) -> Table:
+    """Return a table with a row for each case, and remarks below."""
+    axes, rows = advised["axes"], []
+    for cell in advised["cells"]:
+        place = words.place({axis: cell[axis] for axis in axes} or cell, always=[*axes, "T", "H"])
         slower = units.interval(cell["ahead_low"], cell["ahead_high"]) if cell["ahead_low"] else units.MISSING
         following = cell["next_best"] or units.MISSING
-        shown.add_row(place, cell["fastest"], units.seconds(cell["seconds"], 2), following, slower, cell["verdict"])
-    console.print(shown)
-    if table["page_faults"]:
-        console.print(table["page_faults"])
-    if table["left_out"]:
-        console.print(f"left out, wrong somewhere in this run: {', '.join(table['left_out'])}")
+        rows.append((place, cell["fastest"], units.seconds(cell["seconds"], 2), following, slower, cell["verdict"]))
+    wrong = f"Left out, wrong somewhere in this run: {', '.join(advised['left_out'])}." * bool(advised["left_out"])
+    note = " ".join(filter(None, (advised["page_faults"], wrong)))
+    return Table(title, COLUMNS, rows, note, left=("case", "fastest", "next best", "verdict"))
 
 
 def _parser() -> argparse.ArgumentParser:

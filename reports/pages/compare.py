@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import orjson
 from rich.console import Console
 
 from stats.verdict import as_margin
@@ -76,8 +76,8 @@ def tell(
 
         command.write(html, comparison_page.html(this))
     if json_file:
-        data = json.dumps(comparison_text.as_data(this), indent=2, allow_nan=False)
-        command.write(json_file, data + "\n")
+        form = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY  # NaN is null
+        command.write(json_file, orjson.dumps(comparison_text.as_data(this), option=form).decode())
     if markdown:
         command.write(markdown, comparison_text.as_markdown(this))
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)

@@ -1,14 +1,37 @@
-"""Page of a comparison: its text, and every change as a dot with its interval."""
+"""Page of a comparison: its text, and every change as a dot with its interval, regressions first."""
 
 from __future__ import annotations
 
-from stats import shares
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from stats import shares, verdict
 
 from ..drawing.palette import Palette
-from ..judging.comparison import Comparison
-from . import changes, page
-from .comparison_text import counted, headline, machine, table
-from .tables import Table
+from ..drawing.svg import Scale
+from ..judging.comparison import Cell, Comparison
+from . import page
+from .comparison_text import columns, counted, examples, headline, left_out, shared_reasons, table
+
+NARROWEST, WIDEST = 0.02, 3.0
+"""Smallest and largest change at which the axis may end."""
+
+STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+"""Changes that may be ticks; each has a mirrored tick on the other side."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """A list of changes. `ticks` of the scale, which is in percent of the width; `margin` in words."""
+
+    rows: Sequence[tuple[Cell, str, str, str]]
+    """Cells, each with its change, `worse`, `better` or `still`, and the reason."""
+    scale: Scale
+    ticks: Sequence[tuple[float, str]]
+    margin: str = ""
+    left_out: str = ""
+    """Number of omitted unchanged or not significant rows, and the reasons shared by several rows, each once."""
 
 
 def html(this: Comparison) -> str:
@@ -21,10 +44,36 @@ def html(this: Comparison) -> str:
         headline=first,
         lead=[*others, counted(this)],
         notices=[],
-        lists=[("Changes", changes.of_cells(this.cells, shares.percent(this.margin)))],
-        more=[Table("All numbers", *table(this.cells, without=("verdict", "why")))],
+        lists=[("Changes", of_cells(this.cells, shares.percent(this.margin)))],
+        more=[table("All numbers", this.cells, without=("verdict", "why"))],
         notes=this.notes,
-        machine=machine(this),
+        machine=this.machine,
         commands=this.commands,
         styles=Palette(),
     )
+
+
+def of_cells(cells: Sequence[Cell], margin: str = "") -> Changes:
+    """List a comparison's cells, worst first and not significant ones last."""
+    scale = _scale(end for cell in cells for end in (cell.verdict.low, cell.verdict.high, cell.verdict.ratio))
+    step = max((it for it in STEPS if it <= 0.7 * (scale.high - 1)), default=STEPS[0])
+    ticks = [(scale(1 / (1 + step)), f"\N{MINUS SIGN}{100 * step / (1 + step):.2g} %"), (scale(1), "0"),
+             (scale(1 + step), f"+{100 * step:g} %")]  # fmt: skip
+    ordered = sorted(cells, key=lambda cell: cell.verdict.word == verdict.INCONCLUSIVE)
+    shown, reasons = examples(ordered), shared_reasons(ordered)
+    hidden = left_out(ordered, shown)
+    explained = "; ".join([*[f"{hidden} more, in “All numbers”"] * bool(hidden), *reasons.values()])
+    return Changes([_row(cell, reasons) for cell in shown], scale, ticks, margin, explained)
+
+
+def _row(cell: Cell, shared: Iterable[str]) -> tuple[Cell, str, str, str]:
+    line = columns(cell, shared)
+    kind = "worse" if cell.regressed else "better" if cell.verdict.word == verdict.IMPROVED else "still"
+    return cell, line["change"], kind, line["why"]
+
+
+def _scale(ratios: Iterable[float]) -> Scale:
+    """Return a scale symmetric about no change, as wide as the changes, in percent of the width."""
+    reach = max([abs(math.log(it)) for it in ratios if it > 0 and math.isfinite(it)], default=0.0)
+    widest = min(WIDEST, max(NARROWEST, math.expm1(1.1 * reach)))
+    return Scale(1 / (1 + widest), 1 + widest, 0, 100)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -18,8 +18,8 @@ from stats.verdict import CHANGED, IMPROVED, REGRESSED, SLIGHT, UNCHANGED, Verdi
 
 from ..judging.comparison import Cell, Change, Comparison
 from ..reading import command, units
-from ..reading.words import listing, plural
-from .tables import escape, flat, markdown
+from ..reading.words import listing, one_line, plural
+from .tables import Table, escape, filled, flat, in_markdown, of_lines
 
 STYLES = {
     verdict.REGRESSED: "bold red",
@@ -36,15 +36,13 @@ MOST_LINES = 30
 RESULTS = {command.FINE: "Nothing regressed", command.NOT_JUDGED: "It could not be judged"}
 """Conclusions by exit code."""
 
-UNJUDGED = (verdict.GONE, verdict.INCONCLUSIVE, verdict.NEW)
-
 WAYS = {REGRESSED: "slower", IMPROVED: "faster"}
+
+AGAINST = " against "
+"""Separates the names of two implementations that are compared with each other."""
 
 EXAMPLES = 10
 """Cells listed for each word that is no verdict; further ones are counted."""
-
-MANY = 3
-"""Number of unchanged implementations from which on they share a sentence."""
 
 FACTOR = 1.5
 """Ratio from which on a change is printed as a factor, and below as a percentage."""
@@ -60,36 +58,33 @@ def terminal(this: Comparison, named: str, whole: bool = False) -> RenderableTyp
     shown = listed if whole else examples(listed)
     reasons = {} if whole else shared_reasons(shown)
     lines = [text for reason, text in reasons.items() if reason != this.unjudged]
-    lines += [f"note: {_plain(note)}" for note in this.notes]
+    lines += [f"note: {one_line(note)}" for note in this.notes]
     if hidden := left_out(this.cells, shown):
         lines.append(f"{hidden} more: `python -m reports compare {named} --all` lists them")
     return Group(
-        *(Text(_plain(sentence), "bold") for sentence in sentences(this)),
+        *(Text(one_line(sentence), "bold") for sentence in sentences(this)),
         *(part for cell in shown for part in _lines(cell, reasons)),
         *(Text(as_typed(line), no_wrap=True, overflow="ignore") for line in lines),  # users paste commands: no wrapping
-        Text(_plain(summary(this)), "bold"),
+        Text(one_line(summary(this)), "bold"),
     )  # fmt: skip
 
 
 def examples(cells: Iterable[Cell]) -> list[Cell]:
-    """Return the cells with `EXAMPLES` of each unchanged or unjudged word, and the first of those of an implementation
+    """Return the cells with a change, `EXAMPLES` of those of each other word, and the first of those of an implementation
     that fail for one reason.
     """
-    shown: list[Cell] = []
-    seen: Counter[tuple[str, ...]] = Counter()
-    alike: tuple[str, ...]
-    for cell in cells:
-        word = cell.verdict.word
-        if word in (verdict.BROKEN, verdict.WRONG) and not cell.changes:
-            alike, most = (cell.impl, word, shares.without_numbers(cell.verdict.reason)), 1
-        elif not cell.regressed and (word in UNJUDGED or (word == UNCHANGED and not cell.changes)):
-            alike, most = (word,), EXAMPLES
-        else:
-            alike, most = (), 0
-        seen[alike] += 1
-        if not alike or seen[alike] <= most:
-            shown.append(cell)
-    return shown
+    parts = grouped((_alike(cell), cell) for cell in cells)
+    return [cell for alike, of in parts.items() for cell in of[: 1 if len(alike) > 1 else EXAMPLES]]
+
+
+def _alike(cell: Cell) -> tuple[str, ...]:
+    """Return what a cell shares with cells that it can stand for."""
+    found = cell.verdict
+    if cell.changes or found.way:
+        return cell.impl, cell.id
+    if found.word in (verdict.BROKEN, verdict.WRONG):
+        return cell.impl, found.word, shares.without_numbers(found.reason)
+    return (found.word,)
 
 
 def left_out(cells: Iterable[Cell], shown: Iterable[Cell]) -> str:
@@ -107,8 +102,7 @@ def shared_reasons(cells: Iterable[Cell]) -> dict[str, str]:
 def sentences(this: Comparison) -> Iterator[str]:
     """Yield sentences on each implementation: 'sdpa is 2.0 % slower (1.7 to 2.3) in 16 of 16 cells'.
 
-    Broken and regressed ones come first, then those whose code changed; implementations without changed cells share a
-    sentence.
+    Broken and regressed ones come first, then those whose code changed; equal implementations share a sentence.
     """
     counts = Counter(cell.impl for cell in this.cells)
     broken = Counter((cell.impl, cell.verdict.word.lower()) for cell in this.cells if cell.broken)
@@ -117,27 +111,23 @@ def sentences(this: Comparison) -> Iterator[str]:
     )
     timed = grouped((cell.impl, cell) for cell in this.cells if math.isfinite(cell.verdict.ratio))
     by_impl = {name: timed.get(name, []) for name in (*this.of_interest, *timed)}
-    means = {name: it.word for name, it in this.implementations.items()}
-    said = {name: {means.get(name), *(cell.verdict.word for cell in cells)} for name, cells in by_impl.items()}
-    still = [name for name, words in said.items() if means.get(name) == UNCHANGED and words.isdisjoint(CHANGED)]
-    still *= len(still) >= MANY
-    for name in sorted(by_impl, key=lambda name: REGRESSED not in said[name]):
-        if name not in still and (text := _sentence(this, name, by_impl[name])):
-            yield text
-    if still:
-        yield f"{listing(still)} are as fast as before, within {shares.percent(this.margin)}"
+    slower = _slower(this)
+    said = ((_said(this, name, by_impl[name]), name) for name in sorted(by_impl, key=lambda it: it not in slower))
+    for text, names in grouped((text, name.partition(AGAINST)[0]) for text, name in said if text).items():
+        yield f"{listing(names)} {'is' if len(names) == 1 else 'are'} {text}"
 
 
-def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
-    head, _, base = name.partition(" against ")
+def _said(this: Comparison, name: str, cells: list[Cell]) -> str:
+    """Return what an implementation is: '2.0 % slower (1.7 to 2.3) in 16 of 16 cells'; '' if there is nothing to say."""
+    base = name.partition(AGAINST)[2]
     than, every = f" than {base}" * bool(base), plural(len(cells), "cell")
     words = Counter(cell.verdict.word for cell in cells)
     moved = {word: f"{way} in {words[word]} of {every}{_by(word, cells)}" for word, way in WAYS.items() if words[word]}
     found = this.implementations.get(name)
     if found is None and cells and name in this.of_interest and not this.unjudged:
-        return f"{head} changed, and can't be judged: {cells[0].verdict.reason}"
+        return f"not judged, although its code changed: {cells[0].verdict.reason}"
     if found is None or (moved and found.word in CHANGED and found.low <= 1 <= found.high):  # the mean did not change
-        return f"{head} is {' and '.join(moved.values())}{than}" if moved and not this.unjudged else ""
+        return f"{' and '.join(moved.values())}{than}" if moved and not this.unjudged else ""
     others = [text for word, text in moved.items() if word != found.word]
     margin = shares.percent(this.margin)
     if found.word in (*CHANGED, SLIGHT):
@@ -153,7 +143,7 @@ def _sentence(this: Comparison, name: str, cells: list[Cell]) -> str:
         text = shares.bound(found.low, found.high)
         if text != shares.UNRESOLVED:
             text = f"{'' if found.low < 1 < found.high else 'perhaps '}{text}{than}"
-    return f"{head} is {text}" + f", but {' and '.join(others)}" * bool(others)
+    return text + f", but {' and '.join(others)}" * bool(others)
 
 
 def _by(word: str, cells: list[Cell]) -> str:
@@ -174,10 +164,15 @@ def result(this: Comparison) -> str:
     """Return the conclusion: 'Nothing regressed'."""
     if this.code in RESULTS:
         return RESULTS[this.code]
-    judged = [cell.verdict for cell in this.cells] + [*this.implementations.values()]
-    if any(it.word == REGRESSED for it in judged):
+    if _slower(this):
         return "Something regressed"
     return "Something is broken" if any(cell.broken for cell in this.cells) else "Memory regressed"
+
+
+def _slower(this: Comparison) -> set[str]:
+    """Return the implementations that regressed in time, in the mean or in a cell."""
+    verdicts = [(cell.impl, cell.verdict) for cell in this.cells] + [*this.implementations.items()]
+    return {name for name, it in verdicts if it.word == REGRESSED}
 
 
 def headline(this: Comparison) -> tuple[str, list[str]]:
@@ -196,22 +191,22 @@ def counted(this: Comparison) -> str:
         of_impls = ", ".join(f"{known[word]} {word}" for word in verdict.WORDS if known[word])
         impls = plural(len(this.implementations), "timed implementation")
         counts = f"of {impls} {of_impls}; of {plural(len(this.cells), 'cell')} {counts}"
-    changes = [change for cell in this.cells for change in cell.changes]
-    numbers = {
-        "with more memory": sum(change.worse for change in changes),
-        "with another kernel": sum(change.what == "kernel" for change in changes),
-        "with another error": sum(change.what == "error" for change in changes),
-    }
-    more = [f"{plural(count, 'cell')} {part}" for part, count in numbers.items() if count]
-    return "; ".join([*([this.unjudged] if this.unjudged else []), counts, *more])
+    facts = Counter(
+        "more memory" if change.worse else f"another {change.what}"
+        for cell in this.cells
+        for change in cell.changes
+        if change.worse or change.what in ("kernel", "error")
+    )
+    more = [f"{plural(count, 'cell')} with {part}" for part, count in facts.items()]
+    return "; ".join(filter(None, [this.unjudged, counts, *more]))
 
 
 def as_markdown(this: Comparison) -> str:
     """Return sentences, counts, a short table of changes, folded unchanged cells, the machine, and commands."""
     changed = [cell for cell in this.cells if _is_news(cell)]
-    still = [cell for cell in this.cells if cell not in changed]
-    parts = [f"### attention-bench: {_escaped(summary(this))}"]
-    if lines := [f"**{_escaped(sentence)}**" for sentence in sentences(this)]:
+    still = [cell for cell in this.cells if not _is_news(cell)]
+    parts = [f"### attention-bench: {escape(summary(this))}"]
+    if lines := [f"**{escape(sentence)}**" for sentence in sentences(this)]:
         parts.append("  \n".join(lines))
     if changed:
         parts.append(_table(examples(changed), len(changed)))
@@ -219,22 +214,22 @@ def as_markdown(this: Comparison) -> str:
         folded = f"<summary>{left_out(still, ())}</summary>\n\n{_table(still, len(still))}"
         parts.append(f"<details>{folded}\n\n</details>")
     if this.notes:
-        parts.append("\n".join(f"- {_escaped(note)}" for note in this.notes))
-    commands = "\n".join(f"    {_plain(command)}" for command in this.commands)
-    known = ", ".join(f"{key} {text}" for key, text in machine(this).items())
-    parts += [f"Machine: {_escaped(known)}", f"How to reproduce:\n\n{commands}"]
+        parts.append("\n".join(f"- {escape(note)}" for note in this.notes))
+    commands = "\n".join(f"    {one_line(command)}" for command in this.commands)
+    known = ", ".join(f"{key} {text}" for key, text in flat(this.machine))
+    parts += [f"Machine: {escape(known)}", f"How to reproduce:\n\n{commands}"]
     return as_typed("\n\n".join(parts) + "\n", here=False)
 
 
 def _table(cells: Sequence[Cell], count: int) -> str:
     """Return a table of the first MOST_LINES of `count` cells, without empty columns."""
-    headings, rows = table(cells[:MOST_LINES])
-    more = f"\n\n… and {plural(count - len(rows), 'cell')} more" if count > len(rows) else ""
-    return markdown(headings, [[*map(_escaped, row)] for row in rows]) + more
+    shown = cells[:MOST_LINES]
+    more = f"\n\n… and {plural(count - len(shown), 'cell')} more" if count > len(shown) else ""
+    return in_markdown(table("", shown)) + more
 
 
 def as_data(this: Comparison) -> dict[str, Any]:
-    """Return JSON data: ratios and seconds as plain numbers, `null` if missing."""
+    """Return data for JSON: ratios and seconds as plain numbers, NaN if missing."""
     return {
         "base": this.base,
         "head": this.head,
@@ -243,7 +238,7 @@ def as_data(this: Comparison) -> dict[str, Any]:
         "counts": this.counts,
         "unjudged": this.unjudged,
         "sentences": list(sentences(this)),
-        "implementations": {name: _finite(vars(it)) for name, it in this.implementations.items()},
+        "implementations": this.implementations,
         "notes": [as_typed(note, here=False) for note in this.notes],
         "machine": this.machine,
         "commands": [as_typed(command, here=False) for command in this.commands],
@@ -252,23 +247,21 @@ def as_data(this: Comparison) -> dict[str, Any]:
 
 
 def _cell_data(cell: Cell) -> dict[str, Any]:
-    numbers = {"base_seconds": cell.base, "head_seconds": cell.head, **vars(cell.verdict)}
     return {
         "impl": cell.impl,
         "id": cell.id,
         "regressed": cell.regressed,
-        **_finite(numbers),
+        "base_seconds": cell.base,
+        "head_seconds": cell.head,
+        **vars(cell.verdict),
         "changes": [{**vars(change), "text": changed(change)} for change in cell.changes],
     }
 
 
-def _finite(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    lost = [key for key, value in numbers.items() if isinstance(value, float) and not math.isfinite(value)]
-    return {**numbers, **dict.fromkeys(lost)}
-
-
-def columns(cell: Cell) -> dict[str, str]:
-    """Return a cell's texts by heading: `base` and `head` in seconds, and `change` with its 95 % interval."""
+def columns(cell: Cell, shared: Iterable[str] = ()) -> dict[str, str]:
+    """Return a cell's texts by heading: `base` and `head` in seconds, `change` with its 95 % interval, and `why`, unless
+    the reason is among the shared ones.
+    """
     found = cell.verdict
     texts = {
         "verdict": found.word,
@@ -278,26 +271,23 @@ def columns(cell: Cell) -> dict[str, str]:
         "head": units.seconds(cell.head),
         "change": _moved(found),
         "min. detectable": units.detectable(found.detectable),
-        "why": "; ".join(filter(None, [*map(changed, cell.changes), found.reason])),
+        "why": "; ".join([*map(changed, cell.changes), *[found.reason] * (found.reason not in ("", *shared))]),
     }
-    return {heading: _plain(text) for heading, text in texts.items()}
+    return {heading: one_line(text) for heading, text in texts.items()}
 
 
-def table(cells: Sequence[Cell], without: Container[str] = ()) -> tuple[list[str], list[list[str]]]:
-    """Return headings and rows, without empty columns and those that are left out."""
+def table(title: str, cells: Iterable[Cell], without: Container[str] = ()) -> Table:
+    """Return the table of cells, without empty columns and those that are left out."""
     lines = [*map(columns, cells)]
-    filled = {name for line in lines for name, text in line.items() if text not in ("", units.MISSING)}
-    used = [name for name in (lines[0] if lines else ()) if name in filled and name not in without]
-    return used, [[line[name] for name in used] for line in lines]
+    return of_lines(title, lines, [heading for heading in filled(lines) if heading not in without])
 
 
-def _lines(cell: Cell, shared: Container[str]) -> Iterator[RenderableType]:
+def _lines(cell: Cell, shared: Iterable[str]) -> Iterator[RenderableType]:
     """Yield a cell's terminal lines: its name, and its result below, to avoid narrow columns."""
-    line, word = columns(cell), cell.verdict.word
+    line, word = columns(cell, shared), cell.verdict.word
     yield Text(f"{word:<13}", STYLES.get(word, "")).append(f"{line['implementation']} {line['case']}", "default")
     times = f"{line['base']} → {line['head']}" if units.MISSING not in (line["base"], line["head"]) else ""
-    why = _plain("; ".join(map(changed, cell.changes))) if cell.verdict.reason in shared else line["why"]
-    known = [part for part in (line["change"], times, as_typed(why)) if part not in ("", units.MISSING)]
+    known = [part for part in (line["change"], times, as_typed(line["why"])) if part not in ("", units.MISSING)]
     yield Padding(Text("; ".join(known)), (0, 0, 0, 13), expand=False)
 
 
@@ -357,19 +347,4 @@ def changed(change: Change) -> str:
 
 
 def _is_news(cell: Cell) -> bool:
-    return cell.regressed or bool(cell.changes) or cell.verdict.word not in (SLIGHT, UNCHANGED, verdict.INCONCLUSIVE)
-
-
-def machine(this: Comparison) -> dict[str, str]:
-    """Return what is known of the machine."""
-    return {key: text for key, text in flat(this.machine) if text != units.MISSING}
-
-
-def _escaped(text: str) -> str:
-    """Escape Markdown and user mentions."""
-    return escape(_plain(text)).replace("@", "@&#8203;")
-
-
-def _plain(text: str) -> str:
-    """Return one line without terminal control characters."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    return bool(cell.changes) or cell.verdict.word not in (SLIGHT, UNCHANGED, verdict.INCONCLUSIVE)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,12 @@ from stats.estimate import grouped
 
 from ..reading import command
 from ..reading.runs import RunError
+from .tables import markdown, paragraph
 
 MARKS = {"passed": "✓", "unsupported": "·"}
 """Marks of outcomes; any other outcome is shown as a fault."""
 
 FAULT = "✗"
-
-WIDTH = 100
-"""Most characters of a line of text."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -71,7 +68,6 @@ def text(found: Sequence[dict[str, Any]]) -> str:
         return marks[0] if len(set(marks)) == 1 else "".join(marks)
 
     rows = [[problem, *(cell(problem, impl) for impl in impls)] for problem in problems]
-    lines = [["test problem", *impls], ["---", *[":-:"] * len(impls)], *rows]
     faults = grouped(
         ((it["impl"], it["problem"], it["outcome"], it["detail"]), it["torch"])
         for it in found
@@ -85,6 +81,5 @@ def text(found: Sequence[dict[str, Any]]) -> str:
         f"torch {', '.join(versions)}. ✓ right, {FAULT} wrong or failed, · not supported, - not checked; "
         "one mark where all versions agree, else one for each in that order."
     )
-    return "\n".join(
-        [*textwrap.wrap(introduction, WIDTH), "", *(f"| {' | '.join(line)} |" for line in lines), "", *lines_of_faults]
-    ).rstrip()
+    table = markdown(["test problem", *impls], rows)
+    return "\n".join([paragraph(introduction), "", table, "", *lines_of_faults]).rstrip()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from ..reading import command
 from ..reading.axes import without_defaults
 from ..reading.runs import Run, RunError
 
-FORMS = (".parquet", ".csv")
-"""File endings of exported rows."""
+FORMS: dict[str, Callable[..., object]] = {".parquet": pd.DataFrame.to_parquet, ".csv": pd.DataFrame.to_csv}
+"""Methods that write rows, by the file's ending."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -26,14 +26,12 @@ def main(arguments: Sequence[str]) -> int:
 
 def _execute(options: argparse.Namespace) -> int:
     suffix = options.output.suffix.lower()
-    forms = FORMS if options.kind == "rows" else (".json",)
+    forms = [*FORMS] if options.kind == "rows" else [".json"]
     if suffix not in forms:
         raise RunError(f"{options.output}: its ending should be one of {', '.join(forms)}")
     chosen = list(command.several(options.runs, command.results(options)))
-    if suffix == ".parquet":
-        rows(chosen).to_parquet(options.output, index=False)
-    elif suffix == ".csv":
-        rows(chosen).to_csv(options.output, index=False)
+    if suffix in FORMS:
+        FORMS[suffix](rows(chosen), options.output, index=False)
     else:
         lines = ",\n".join(map(json.dumps, cases(chosen)))
         command.write(options.output, f"[\n{lines}\n]\n")
@@ -59,14 +57,14 @@ def rows(chosen: Sequence[Run]) -> pd.DataFrame:
 
 def labels_of(runs: Sequence[Run]) -> list[str]:
     """Return each run's name, with a distinguishing folder if several share it: '0001_x (laptop)'."""
-    labels = [_label(run, [other for other in runs if other.name == run.name]) for run in runs]
+    labels = [_label(run, [it for it in runs if it.name == run.name and it is not run]) for run in runs]
     unique = len(set(labels)) == len(labels)
     return labels if unique else [f"{label} #{i}" for i, label in enumerate(labels, 1)]
 
 
 def _label(run: Run, namesakes: Sequence[Run]) -> str:
     """Return the name with the first folder, from the file upwards, that differs from those of its namesakes."""
-    mine, *others = (other.path.resolve().parts[::-1] for other in (run, *(o for o in namesakes if o is not run)))
+    mine, *others = (it.path.resolve().parts[::-1] for it in (run, *namesakes))
     for depth, folder in enumerate(mine[1:-1], 1):
         if others and folder not in [path[depth] for path in others if depth < len(path)]:
             return f"{run.name} ({folder})"

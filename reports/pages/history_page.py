@@ -26,7 +26,7 @@ from ..reading import baseline_file, units, words
 from ..reading.baseline_file import Entry
 from ..reading.runs import Run
 from . import page
-from .tables import Table, flat
+from .tables import Table
 
 HEADINGS = ("run", "when", "commit", "torch", "median", "spread", "change", "notes")
 """Column headings of a cell's table."""
@@ -83,16 +83,12 @@ def write(this: History, folder: Path) -> Path:
         RunError: a baseline file can't be read.
         OSError: the folder can't be made or written to.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     rows = [
         (one.impl, one.id, run.name, run.date, run.commit.get("id"), *map(run.machine.get, ("torch", "python")), *point)
         for one in this.series
         for run, point in ((this.runs[at], point) for at, point in one.points.items())
     ]
-    pd.DataFrame(rows, columns=COLUMNS).to_csv(folder / "points.csv", index=False)
-    written = folder / "index.html"
-    written.write_text(html(this), encoding="utf-8")
-    return written
+    return page.save_page(folder, html(this), points=pd.DataFrame(rows, columns=COLUMNS))
 
 
 def html(this: History) -> str:
@@ -108,11 +104,11 @@ def html(this: History) -> str:
         notices=this.notes,
         runs=this.runs,
         map=_map(this),
-        widest=f"{WIDEST:+.0%}".replace("%", " %"),
+        widest=units.change(1 + WIDEST, 0),
         chapters=list(_chapters(this, palette)),
         still=_still(this),
         styles=palette,
-        machine=dict(flat(this.runs[-1].machine)),
+        machine=this.runs[-1].machine,
         steps=steps,
         named=NEWEST,
     )
@@ -123,10 +119,10 @@ def _map(this: History) -> HeatMap:
     newest = range(len(this.runs))[-MOST_RUNS:]
     headings = [(this.runs[at].commit_id[:7] or this.runs[at].name.split("_")[0], 1) for at in newest]
     by_impl = grouped((one.impl, _since(one)) for one in sorted(this.series, key=lambda one: one.impl))
-    rows = []
-    for impl, logs in by_impl.items():
-        cells = [_changed([of[at] for of in logs if at in of], f"{impl}, {this.runs[at].name}") for at in newest]
-        rows.append((impl, _smallest(logs), cells))
+    rows = [
+        (impl, _smallest(logs), [_changed([of[at] for of in logs if at in of], f"{impl}, {this.runs[at].name}") for at in newest])
+        for impl, logs in by_impl.items()
+    ]
     return HeatMap(None, "each run", "smallest step", [headings], rows)
 
 
@@ -237,7 +233,7 @@ def _lines(series: Series, this: History) -> dict[int, Sequence[str]]:
             before = series.points[series.before[at]].median if at in series.before else math.nan
             found[at] = (
                 run.name,
-                run.date[:16].replace("T", " ") or units.MISSING,
+                run.when or units.MISSING,
                 f"{commit}{', with changes' * bool(run.commit.get('dirty'))}" if commit else units.MISSING,
                 str(run.machine.get("torch") or units.MISSING),
                 units.seconds(point.median, 4),
@@ -256,10 +252,10 @@ def _status(series: Series, runs: Sequence[Run]) -> str:
     moved = "; ".join(_what_happened(step, runs) for step in reversed(series.steps) if step.at not in back)
     count = words.plural(len(series.points), "run")
     few = f"{count}: too few to see a step" if len(series.points) < 2 * MIN_RUNS else f"no step in {count}"
-    text = f"{moved or few}."
+    text = words.sentence(moved or few)
     if series.breaks:
         text += f" The benchmark itself was changed in {runs[series.breaks[-1]].name}."
-    return f"{text[0].upper()}{text[1:]}"
+    return text
 
 
 def _confirmation(series: Series, this: History) -> str:

@@ -32,7 +32,7 @@ def tables_of(this: Report) -> list[Table]:
         _shares(rows, "The kernel as a share of its layer", "scope", "core", "layer", ("kernel", "layer", "share")),
         _shares(rows, "Forward as a share of forward and backward", "mode", "forward", "backward",
                 ("forward", "with backward", "share")),
-        _masks(rows), _published(this), _traces(rows),
+        _masks(rows), published(this), _traces(rows),
     ]  # fmt: skip
     return [it for it in found if it.rows or it.drawing]
 
@@ -87,10 +87,11 @@ def _place(row: Mapping[str, Any], varying: Sequence[str]) -> str:
     return words.place({axis: row[axis] for axis in [*varying, "T"]}, always={*varying, "T"} - {"T_kv"})
 
 
-def of_steps(run: Run, rows: Sequence[Row]) -> list[Table]:
+def of_steps(this: Report) -> list[Table]:
     """Return tables of blocks and models: the core's share of a step, effects of other kernels, and parts."""
-    found = steps(rows, run.baseline_impl)
-    tables_ = _step(found, run.baseline_impl), _parts(found), _inside_and_alone(found)
+    baseline = this.run.baseline_impl
+    found = steps(this.rows, baseline)
+    tables_ = _step(found, baseline), _parts(found), _inside_and_alone(found)
     return [it for it in tables_ if it.rows]
 
 
@@ -150,13 +151,13 @@ def _part(share: Ratio) -> str:
 
 def printed(this: Report, every: bool) -> str:
     """Return a run's terminal output, including the tables of blocks and models."""
-    return "\n\n".join([tables.printed(this.grid, every), *map(tables.plain, of_steps(this.run, this.rows))])
+    return "\n\n".join([tables.printed(this.grid, every), *map(tables.plain, of_steps(this))])
 
 
 def _masks(measured: Sequence[Row]) -> Table:
     varying = fr.varying(measured)
     rows = [
-        (row["impl"], words.place(row, always=varying), units.bounded(*(row[it] for it in fr.MASKED[1:])),
+        (row["impl"], _place(row, varying), units.bounded(*(row[it] for it in fr.MASKED[1:])),
          f"{row['work_share']:.2f}", "yes" if row["mask_efficiency_low"] > row["work_share"] else "not shown")
         for row in measured if row["mask_efficiency"] > 0
     ]  # fmt: skip
@@ -164,7 +165,8 @@ def _masks(measured: Sequence[Row]) -> Table:
     return Table("Mask efficiency", heads, rows, "1: all masked work is skipped.")
 
 
-def _published(this: Report) -> Table:
+def published(this: Report) -> Table:
+    """Return published times of the run's cases, beside those measured."""
     lines, sources = this.grid.beside(this.run.published)
     note = " ".join(f"[{i}] {source}." for i, source in enumerate(sources, 1))
     return Table("Published times beside ours", BESIDE, lines, note, BESIDE)

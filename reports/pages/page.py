@@ -18,7 +18,7 @@ from stats.arguments import as_typed
 
 from ..drawing import figure, svg, views
 from ..drawing.measures import MEASURES
-from ..drawing.palette import MARKERS, PATHS, THEME
+from ..drawing.palette import PATHS, THEME
 from ..judging import findings
 from ..judging import frame as fr
 from ..reading import fingerprint, words
@@ -40,13 +40,19 @@ def write(this: Report, folder: Path) -> Path:
     Raises:
         OSError: the folder can't be made or written to.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    fr.tidy(this.rows).to_csv(folder / "rows.csv", index=False)
     skipped = pd.DataFrame(this.run.skipped, columns=["impl", "id", "reason", "detail"])
-    skipped.to_csv(folder / "skipped.csv", index=False)
+    page = save_page(folder, html(this, list(_figures(this, folder))), rows=fr.tidy(this.rows), skipped=skipped)
     (folder / "summary.md").write_text(summary(this), encoding="utf-8")
+    return page
+
+
+def save_page(folder: Path, text: str, **frames: pd.DataFrame) -> Path:
+    """Write a page and the frames beside it, NAME.csv; returns the page's path. Raises as `write`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, frame in frames.items():
+        frame.to_csv(folder / f"{name}.csv", index=False)
     page = folder / "index.html"
-    page.write_text(html(this, list(_figures(this, folder))), encoding="utf-8")
+    page.write_text(text, encoding="utf-8")
     return page
 
 
@@ -63,44 +69,41 @@ def html(this: Report, figures: Sequence[str] = ()) -> str:
         kicker=[
             run.name,
             run.sweep and f"{run.sweep} sweep",
-            run.date[:16].replace("T", " "),
+            run.when,
             fingerprint.line(run.machine),
         ],
         headline=this.headline,
         lead=_lead(this),
-        notices=list(_notices(this)),
+        notices=list(notices(this)),
         report=this,
-        heat_maps=views.heat_maps(this.grid, keys) if len(keys) > 1 else [],
+        heat_maps=list(views.heat_maps(this.grid, keys)) if len(keys) > 1 else [],
         ratios=ratios,
         cases=this.grid.cases,
         keys=keys,
-        headings=tables.headings(this.grid),
+        headings=tables.headings(this.grid)[1:],
         views=views,
         tables=tables,
         first=max(timed, key=lambda case: case.ranked[0].row["median"], default=None),
         lines=list(views.lines(this.grid, this.palette, keys)),
         along=labelled(this.grid.length) if this.grid.length else "",
-        inside=more.of_steps(run, this.rows),
+        inside=more.of_steps(this),
         more=more.tables_of(this),
         styles=this.palette,
         between_processes=findings.between_processes(this.rows),
         skipped=tables.skipped_table(run.skipped),
-        machine=dict(tables.flat(run.machine)),
-        state=dict(tables.flat({**run.state, "commit": run.commit})),
+        machine=run.machine,
+        state={**run.state, "commit": run.commit},
         figures=figures,
     )
 
 
 def _lead(this: Report) -> list[str]:
     """Return how fast the user's own implementations are, and what limits confidence."""
-    lines = list(findings.own(this.grid, this.run.wrong))
-    if this.grid.judged:
-        reasons = "; ".join(this.trust)
-        lines.append(f"{reasons[0].upper()}{reasons[1:]}.")
-    return lines
+    return [*findings.own(this.grid, this.run.wrong), *[this.trust] * bool(this.grid.judged)]
 
 
-def _notices(this: Report) -> Iterator[str]:
+def notices(this: Report) -> Iterator[str]:
+    """Yield what a reader must know beside the headline."""
     if not this.run.complete:
         yield "This run is not complete: it was stopped before its last cell. `pytest bench/ --resume NAME` finishes it."
     yield from findings.wrong(this.rows, this.run.skipped)
@@ -108,17 +111,14 @@ def _notices(this: Report) -> Iterator[str]:
 
 
 def summary(this: Report) -> str:
-    """Return headline, grid, every case's table, published times and skipped cells, as Markdown."""
-    run, grid = this.run, this.grid
-    lines = [this.headline, *_lead(this), *findings.wrong(this.rows, run.skipped)]
-    lines += [this.page_faults] * bool(this.page_faults)
+    """Return headline, grid and all tables as Markdown."""
+    run, grid, heads = this.run, this.grid, tables.headings(this.grid)
+    lines = filter(None, [this.headline, *_lead(this), *notices(this), this.page_faults])
     parts = [f"# {escape(run.name)}", *map(escape, lines)]
     parts += [escape(tables.key(grid)), tables.of_runs(grid)] if grid.cases else []
-    heads = tables.headings(grid)
-    parts += [f"## {escape(case.title)}\n\n{tables.escaped(*tables.of_case(case, heads))}" for case in grid.cases]
-    beside, skipped = tables.beside(grid, run.published), tables.skipped_table(run.skipped)
-    parts += [f"## Published times beside ours\n\n{beside}"] if beside else []
-    parts += [f"## Skipped\n\n{tables.escaped(skipped.headings, skipped.rows)}"] if skipped.rows else []
+    of_cases = (tables.of_case(case, heads) for case in grid.cases)
+    every = *of_cases, *more.of_steps(this), *more.tables_of(this), tables.skipped_table(run.skipped)
+    parts += [f"## {escape(it.title)}\n\n{tables.in_markdown(it)}" for it in every if it.rows]
     return "\n\n".join(parts) + "\n"
 
 
@@ -135,8 +135,8 @@ def _environment() -> Environment:
         loader=PackageLoader("reports", "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"marked": words.marked, "unbroken": _unbroken}
-    environment.globals |= {"kind": svg.kind, "colours": THEME, "paths": [PATHS[marker] for marker in MARKERS]}
+    environment.filters |= {"marked": words.marked, "unbroken": _unbroken, "flat": tables.flat}
+    environment.globals |= {"kind": svg.kind, "colours": THEME, "paths": PATHS.values()}
     return environment
 
 
@@ -162,6 +162,7 @@ def save(drawn: Figure, path: Path, source: str | None = None) -> None:
 
 def _figures(this: Report, folder: Path) -> Iterator[str]:
     """Draw every non-empty figure into two files; yields its name."""
+    folder.mkdir(parents=True, exist_ok=True)
     with figure.style():
         for name in MEASURES:
             if (drawn := figure.draw(name, this.grid, this.palette, this.run.baseline_impl)) is not None:

@@ -13,7 +13,7 @@ import orjson
 from .. import CHECKOUT
 from ..reading import command, fingerprint, runs
 from ..reading.runs import Run
-from . import figure, tables
+from . import figure, more, tables
 from .report import report
 from .tables import escape, paragraph
 
@@ -82,11 +82,11 @@ def _section(run: Run) -> Iterator[str]:
     this = report(run)
     yield f"## {escape(run.sweep or run.name)}"
     yield paragraph(f"**{escape(this.headline)}**")
-    yield paragraph(f"{escape('; '.join(this.trust))}.")
+    yield paragraph(escape(this.trust))
     commit = f"commit {run.commit_id or 'unknown'}"
     where = f"{escape(fingerprint.line(run.machine))} · {run.date[:10]} · {commit} · `{run.command}`"
     yield paragraph(where)
     yield tables.of_runs(this.grid)
-    if beside := tables.beside(this.grid, run.published):
-        yield "Published times of these cases, beside ours:"
-        yield beside
+    if (beside := more.published(this)).rows:
+        yield f"### {beside.title}"
+        yield tables.in_markdown(beside)

@@ -19,7 +19,7 @@ class Report:
     grid: Grid
     palette: Palette
     headline: str
-    trust: list[str]
+    trust: str
     """What confidence in the ratios follows from."""
     page_faults: str
 

@@ -16,7 +16,7 @@ from ..judging.frame import key_of
 from ..reading import fingerprint, units, words
 from ..reading.command import NOT_JUDGED
 from ..reading.runs import Run
-from . import changes, export, page
+from . import comparison_page, export, page
 from .comparison_text import headline, sentences
 from .tables import Table, flat
 
@@ -35,11 +35,7 @@ def write(runs: Sequence[Run], folder: Path) -> Path:
     Raises:
         OSError: the folder can't be made or written to.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    export.rows(runs).to_csv(folder / "rows.csv", index=False)
-    written = folder / "index.html"
-    written.write_text(html(runs), encoding="utf-8")
-    return written
+    return page.save_page(folder, html(runs), rows=export.rows(runs))
 
 
 def folder_name(runs: Sequence[Run]) -> str:
@@ -71,7 +67,7 @@ def html(runs: Sequence[Run]) -> str:
             *["Measured on different machines: no verdicts."] * any(fingerprint.differing(first, run) for run in others),
             *[f"{words.WRONG} wrong in at least one cell of these runs: {words.listing(wrong)}."] * bool(wrong),
         ],
-        lists=[(f"{labels[0]} → {label}", changes.of_cells(one.cells)) for label, one in found.items()],
+        lists=[(f"{labels[0]} → {label}", comparison_page.of_cells(one.cells)) for label, one in found.items()],
         more=[_numbers([first, *others], labels), _facts(runs, labels, shared)],
         notes=[SEPARATE, *dict.fromkeys(note for one in found.values() for note in one.notes)],
         machine=shared,
@@ -90,7 +86,7 @@ def _matched(runs: Sequence[Run]) -> list[Run]:
 
 def _without(run: Run, device: str) -> Run:
     def renamed(cell: dict[str, Any]) -> dict[str, Any]:
-        return {**cell, "id": "-".join(part for part in str(cell["id"]).split("-") if part != device)}
+        return {**cell, "id": str(cell["id"]).replace(f"-{device}", "", 1)}
 
     rows = [{**row, "extra_info": renamed(row["extra_info"])} for row in run.rows]
     return replace(run, rows=rows, skipped=list(map(renamed, run.skipped)))
@@ -120,11 +116,11 @@ def _number(row: Mapping[str, Any]) -> str:
 def _facts(runs: Sequence[Run], labels: Sequence[str], shared: Container[str]) -> Table:
     """Return date and commands of each run, and the parts of machine and software that are not shared."""
     facts = [
-        {"made": run.date[:16].replace("T", " "), "commit": run.commit_id, "sweep": run.sweep, "command": run.command,
-         "notes": "; ".join(run.notes), **dict(flat(run.machine))}
+        {"made": run.when, "commit": run.commit_id, "sweep": run.sweep, "command": run.command,
+         "notes": "; ".join(run.notes), **run.machine}
         for run in runs
     ]  # fmt: skip
-    found = [{(key,): text for key, text in of.items() if text and key not in shared} for of in facts]
+    found = [{(key,): text for key, text in flat(of) if key not in shared} for of in facts]
     return Table("Runs, and what differs", ("what", *labels), _beside(found), left=labels)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,8 @@ from stats.estimate import grouped
 from stats.shares import without_numbers
 
 from ..judging.frame import Row
-from ..judging.grid import BESIDE, SIGNS, Case, Column, Grid, Mark, slowdown
-from ..reading import units
+from ..judging.grid import SIGNS, Case, Column, Grid, Mark, slowdown
+from ..reading import units, words
 
 WIDTH, PARAGRAPH = 80, 100
 """Columns of a terminal, and of a paragraph in Markdown."""
@@ -35,25 +35,14 @@ class Table:
     """SVG."""
 
 
-GPU = ("TFLOP/s", "of peak", "device only", "launches")
-"""Headings of columns that only a GPU has."""
-
-
-def headings(grid: Grid) -> tuple[str, ...]:
-    """Return the headings of `cells`, for any case of a run."""
-    rows = [mark.row for case in grid.cases for mark in case.ranked]
-    rate = ("tokens/s",) * any(row["mode"] == "decode" for row in rows)
-    ceiling = ("of roofline",) * any(row["roof"] > 0 for row in rows)
-    on_gpu = any(row["device"] == "cuda" for row in rows)
-    every = ("slowdown", "95 % interval", "median", *rate, "peak memory", "of tolerance", "kernel")
-    return (*every, *GPU * on_gpu, *ceiling)
-
-
-def cells(mark: Mark, headings: Sequence[str]) -> list[str]:
-    """Return the entries of an implementation in a case, in the order of `headings`."""
+def columns(mark: Mark) -> dict[str, str]:
+    """Return the texts of an implementation in a case, by heading; only its state if it has no valid number."""
     row = mark.row
+    if not mark.counts:
+        return {"implementation": mark.impl, "slowdown": mark.state}
     state = mark.state if len(row["over"]) > 1 else units.MISSING  # nothing to compare it with
-    entries = {
+    return {
+        "implementation": mark.impl,
         "slowdown": f"{slowdown(mark.slowdown)}×",
         "95 % interval": units.interval(mark.low, mark.high) if mark.low != 1 or mark.high != 1 else state,
         "median": units.seconds(row["median"], 3 if row["spread"] < 0.1 else 2),
@@ -61,18 +50,23 @@ def cells(mark: Mark, headings: Sequence[str]) -> list[str]:
         "peak memory": units.memory(row["peak_bytes"]),
         "of tolerance": units.percent(row["error"] / row["error_bound"]) if row["error_bound"] > 0 else units.MISSING,
         "kernel": str(row.get("kernel") or units.MISSING),
-        "TFLOP/s": f"{row['tflops_per_s']:.3g}",
+        "TFLOP/s": f"{row['tflops_per_s']:.3g}" if row["device"] == "cuda" else units.MISSING,
         "of peak": units.percent(row["of_peak"]),
         "device only": units.seconds(row["device_s"]),
         "launches": units.percent(row["launch_share"]),
         "of roofline": units.percent(row["roof"]),
     }
-    return [entries[heading] for heading in headings]
 
 
-def why(mark: Mark) -> str:
-    """Return the reason for a missing number: 'wrong: error 0.3 exceeds its tolerance'."""
-    return ": ".join(filter(None, (mark.state, mark.why)))
+def filled(lines: Iterable[Mapping[str, str]]) -> list[str]:
+    """Return the headings of all columns that aren't empty."""
+    texts = grouped((heading, text) for line in lines for heading, text in line.items())
+    return [heading for heading in texts if not {*texts[heading]} <= {"", units.MISSING}]
+
+
+def headings(grid: Grid) -> list[str]:
+    """Return the headings of `of_case`, for any case of a run."""
+    return filled(columns(mark) for case in grid.cases for mark in case.marks.values())
 
 
 def _rows(grid: Grid, columns: Sequence[Column]) -> list[list[str]]:
@@ -118,49 +112,48 @@ def _lines(grid: Grid, columns: Sequence[Column]) -> list[str]:
     return aligned([*heads, *rows], " ")
 
 
-def aligned(rows: Sequence[Sequence[str]], between: str = "  ") -> list[str]:
-    """Align columns, the first to the left and the others to the right."""
+def aligned(rows: Sequence[Sequence[str]], between: str = "  ", left: Container[int] = (0,)) -> list[str]:
+    """Align columns: those in `left` to the left, the others to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     padded = [
-        [c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))] for row in rows
+        [c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))] for row in rows
     ]
     return [between.join(row).rstrip() for row in padded]
 
 
 def plain(table: Table) -> str:
     """Return a table with its title and its note, for the terminal."""
-    lines = aligned([[*table.headings], *map(list, table.rows)])
+    left = [i for i, heading in enumerate(table.headings) if i == 0 or heading in table.left]
+    lines = aligned([table.headings, *table.rows], left=left)
     return "\n".join([table.title, *lines, *textwrap.wrap(table.note, WIDTH)])
 
 
-def of_case(case: Case, headings: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """Return headings, and a row for each implementation with a number, fastest first."""
-    return ["implementation", *headings], [[mark.impl, *cells(mark, headings)] for mark in case.ranked]
+def of_lines(title: str, lines: Iterable[Mapping[str, str]], headings: Sequence[str]) -> Table:
+    """Return the table of lines that have texts by heading."""
+    return Table(title, headings, [[line.get(heading, "") for heading in headings] for line in lines])
+
+
+def of_case(case: Case, headings: Sequence[str]) -> Table:
+    """Return a row for each implementation that was tried, fastest first."""
+    tried = (mark for mark in case.marks.values() if mark.state != "unsupported")
+    return of_lines(case.title, map(columns, tried), headings)
 
 
 def detailed(grid: Grid) -> str:
     """Return every case's table for the terminal, with the columns that fit."""
     heads = headings(grid)
     while True:
-        tables = [aligned(_with_refused(case, *of_case(case, heads))) for case in grid.cases]
-        if len(heads) == 1 or max(len(line) for lines in tables for line in lines) <= WIDTH:
-            break
+        tables = [plain(of_case(case, heads)) for case in grid.cases]
+        if len(heads) <= 2 or max(len(line) for table in tables for line in table.splitlines()[1:]) <= WIDTH:
+            return "\n\n".join(tables)
         heads = heads[:-1]
-    return "\n\n".join("\n".join([case.title, *lines]) for case, lines in zip(grid.cases, tables, strict=True))
-
-
-def _with_refused(case: Case, heads: list[str], rows: list[list[str]]) -> list[list[str]]:
-    """Add a row for each implementation that was tried and has no valid number."""
-    refused = [mark for mark in case.marks.values() if not mark.counts and mark.state != "unsupported"]
-    rest = [""] * (len(heads) - 2)
-    return [heads, *rows, *([mark.impl, mark.state, *rest] for mark in refused)]
 
 
 def of_runs(grid: Grid) -> str:
     """Return the grid in its default view, as Markdown."""
     columns = grid.columns(grid.views[0])
     headings = ["implementation", "mean", *(" ".join(column.heading) or "slowdown" for column in columns)]
-    return escaped(headings, _rows(grid, columns))
+    return in_markdown(Table("", headings, _rows(grid, columns)))
 
 
 def skipped_table(skipped: Iterable[Row]) -> Table:
@@ -176,22 +169,14 @@ def skipped_table(skipped: Iterable[Row]) -> Table:
     return Table("Skipped", ("implementation", "reason", "cells", "detail"), rows, left=("reason", "detail"))
 
 
-def beside(grid: Grid, figures: Sequence[dict[str, Any]]) -> str:
-    """Return published times beside ours as Markdown, with sources below; '' without any."""
-    lines, sources = grid.beside(figures)
-    listed = [paragraph(f"{i}. {escape(source)}", "   ") for i, source in enumerate(sources, 1)]
-    return "\n\n".join([escaped(BESIDE, lines), "\n".join(listed)]) if lines else ""
-
-
-def paragraph(text: str, indent: str = "") -> str:
-    """Wrap a paragraph of Markdown; `indent`: of its lines after the first."""
-    return textwrap.fill(text, PARAGRAPH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+def paragraph(text: str) -> str:
+    """Wrap a paragraph of Markdown."""
+    return textwrap.fill(text, PARAGRAPH, break_long_words=False, break_on_hyphens=False)
 
 
 def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a pipe table, first column left-aligned and others right-aligned, padded to be readable as plain text."""
     widths = [max(len(row[i]) for row in (headings, *rows)) for i in range(len(headings))]
-
     rule = f"|{'|'.join('-' * (w + 2) if i == 0 else '-' * (w + 1) + ':' for i, w in enumerate(widths))}|"
     first, *others = (
         f"| {line.ljust(sum(widths) + 3 * len(widths) - 3)} |" for line in aligned([headings, *rows], " | ")
@@ -199,27 +184,22 @@ def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([first, rule, *others])
 
 
-def escaped(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a pipe table of texts that may contain markup."""
-    return markdown([*map(escape, headings)], [[*map(escape, row)] for row in rows])
+def in_markdown(table: Table) -> str:
+    """Return a table with its note below, whose texts may contain markup; the title is left out."""
+    rows = [[*map(escape, row)] for row in table.rows]
+    return f"{markdown([*map(escape, table.headings)], rows)}\n\n{paragraph(escape(table.note))}".rstrip()
 
 
 def escape(text: str) -> str:
-    """Escape Markdown, line breaks and column separators."""
-    flat = " ".join(text.split())
-    return re.sub(r"([\\`*_|\[\]])", r"\\\1", flat).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    """Escape Markdown, mentions of users, line breaks and column separators."""
+    escaped = re.sub(r"([\\`*_|\[\]])", r"\\\1", words.one_line(text))
+    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("@", "@&#8203;")
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Flatten nested dictionaries to ('outer inner', text) pairs, in order."""
+    """Flatten nested dictionaries to ('outer inner', text) pairs, in order, without unknown values."""
     for key, value in values.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{prefix}{key} ")
-        else:
-            yield f"{prefix}{key}", _text(value)
-
-
-def _text(value: Any) -> str:
-    if value in (None, "", []):
-        return units.MISSING
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        elif value not in (None, "", []):
+            yield f"{prefix}{key}", ", ".join(map(str, value)) if isinstance(value, list) else str(value)

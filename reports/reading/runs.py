@@ -76,6 +76,11 @@ class Run:
         return self.path.stem
 
     @property
+    def when(self) -> str:
+        """Date and time to the minute; empty if unknown."""
+        return self.date[:16].replace("T", " ")
+
+    @property
     def commit_id(self) -> str:
         """First ten digits of the commit; empty if there was none, which pytest-benchmark calls `unversioned`."""
         known = str(self.commit.get("id") or "")

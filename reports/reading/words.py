@@ -64,6 +64,16 @@ def marked(name: str, wrong: Container[str]) -> str:
     return f"{name} {WRONG}" if name in wrong else name
 
 
+def one_line(text: str) -> str:
+    """Return a text in one line, without control characters."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+
+
+def sentence(text: str) -> str:
+    """Return a text with a capital letter and a full stop."""
+    return f"{text[:1].upper()}{text[1:]}."
+
+
 def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 

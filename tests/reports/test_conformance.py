@@ -26,10 +26,10 @@ def test_versions_that_differ_have_a_mark_each(tmp_path: Path, printed: Any) -> 
     *introduction, empty = (lines := printed("conformance", *files).splitlines())[:3]
     assert max(map(len, introduction)) <= 100 and not empty
     assert lines[3:] == [
-        "| test problem | a | b |",
-        "| --- | :-: | :-: |",
-        "| x | ✓ | -· |",
-        "| y | ✗✓ | ✗ |",
+        "| test problem |  a |  b |",
+        "|--------------|---:|---:|",
+        "| x            |  ✓ | -· |",
+        "| y            | ✗✓ |  ✗ |",
         "",
         "- `a`, y, torch 2.11: wrong: off",
         "- `b`, y, torch 2.11, 2.13: error: no",

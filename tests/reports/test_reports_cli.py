@@ -40,7 +40,7 @@ def no_drawing(monkeypatch: pytest.MonkeyPatch) -> list[tuple[runs.Run, Path]]:
 
     nothing = SimpleNamespace(cases=[])
     monkeypatch.setattr(
-        reports_, "report", lambda run: SimpleNamespace(run=run, grid=nothing, headline="No recommendation.")
+        reports_, "report", lambda run: SimpleNamespace(run=run, rows=[], grid=nothing, headline="No recommendation.")
     )
     monkeypatch.setattr(page, "write", lambda this, folder: write_all([this.run], folder))
     monkeypatch.setattr(side_by_side_page, "write", write_all)
@@ -223,4 +223,4 @@ def test_a_run_that_is_not_complete_says_so_above_its_headline(
 ) -> None:
     for complete in (True, False):
         synthetic.save({**small, "complete": complete}, results, f"0001_{complete}")
-        assert ("\nThe run is not complete.\n" in printed("--results", results, f"0001_{complete}")) is not complete
+        assert ("\nThis run is not complete: " in printed("--results", results, f"0001_{complete}")) is not complete

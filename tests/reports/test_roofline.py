@@ -76,8 +76,7 @@ def on_gpu(as_run: Any, gpu: str | None, at: dict[str, Any]) -> Run:
 
 def test_a_gpu_has_columns_of_its_own_and_its_times_are_called_unverified(as_run: Any) -> None:
     made = report(on_gpu(as_run, "NVIDIA H200", {"dtype": "bfloat16"}))
-    heads, (row,) = tables.of_case(made.grid.cases[0], tables.headings(made.grid))
-    said = dict(zip(heads, row, strict=True))
+    said = tables.columns(made.grid.cases[0].ranked[0])
     columns = ("TFLOP/s", "device only", "launches", "of peak")
     assert [said[column] for column in columns] == ["495", "750 ms", "25.0 %", "50.0 %"]
     assert "times on CUDA are unverified on a GPU" in made.trust

@@ -18,9 +18,8 @@ FUSED, SDPA = 2e-3, 1e-3
 
 
 def found(as_run: Any, change: float, inside: float = SDPA) -> tuple[list[Step], list[Any]]:
-    run = measured(as_run, change, inside)
-    rows = fr.rows_of(run)
-    return steps(rows, run.baseline_impl), more.of_steps(run, rows)
+    this = report(measured(as_run, change, inside))
+    return steps(this.rows, this.run.baseline_impl), more.of_steps(this)
 
 
 def measured(as_run: Any, change: float, inside: float = SDPA) -> Any:

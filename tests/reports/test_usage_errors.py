@@ -42,7 +42,7 @@ ADVISE = [
     ("--dropout nan", "argument --dropout: 'nan' is not a number"),
     ("--qkv_bias x", "argument --qkv_bias: 'x' is not on or off"),
     ("--model llama3", "--model llama3: unknown; known: gpt2, "),
-    ("--model gpt2", "no layer of gpt2 was measured here; measure them with `pytest bench/ --model gpt2 "),
+    ("--model gpt2", "no global layer of gpt2 was measured here; measure it with `pytest bench/ --model gpt2 "),
 ]
 
 
