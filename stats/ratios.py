@@ -189,12 +189,13 @@ def ranks(names: Sequence[str], over: Ratios) -> dict[str, tuple[str, int, int]]
     `names` in the order of time.
 
     The first is FASTEST if it is significantly faster than every other. Another is tied with it if their difference is
-    not significant and differences of RESOLUTION are excluded. If some implementation may be faster than the first by
-    RESOLUTION, or its interval is too wide, none is tied.
+    not significant and differences of RESOLUTION are excluded; then the first is tied as well. If some implementation may
+    be faster than the first by RESOLUTION, or its interval is too wide, none is tied.
     """
     others = [over[other][names[0]] for other in names[1:]]
     known = all(it.slower or (it.low > 1 / RESOLUTION and not too_wide(it.low, it.high)) for it in others)
-    best = FASTEST if all(it.slower for it in others) else TIED if known else NOT_RESOLVED
+    near = any(it.low <= 1 and it.high < RESOLUTION for it in others)
+    best = FASTEST if all(it.slower for it in others) else TIED if known and near else NOT_RESOLVED
     found = {}
     for one in names:
         its = [over[one][other] for other in names]

@@ -221,8 +221,7 @@ def test_a_pipe_closed_early_does_not_change_the_exit_code(saved: Any) -> None:
 def test_a_record_of_an_earlier_version_is_shown(saved: Any) -> None:
     data = document(SLOW)
     found = of_file(saved({key: it for key, it in data.items() if key not in ("kind", "alarm", "self_test")}))
-    assert found.code == 1
-    assert json.dumps(as_data(found), allow_nan=False)
+    assert found.code == as_data(found)["exit_code"] == 1
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,8 @@ def ratio(low: float, high: float) -> ratios.Ratio:
         ([(1.01, 1.2)], ["fastest", "slower"]),
         ([(0.99, 1.2)], ["tied", "tied"]),
         ([(0.8, 1.0)], ["tied", "tied"]),
-        ([(0.99, 1.6)], ["tied", "not resolved"]),  # it may be half as slow again
+        ([(0.99, 1.6)], ["not resolved", "not resolved"]),  # it may be half as slow again
+        ([(0.99, 1.6), (0.99, 1.1)], ["tied", "not resolved", "tied"]),
         ([(0.99, 12.0), (0.99, 1.1)], ["not resolved", "not resolved", "not resolved"]),  # too wide to be informative
         ([(1.01, 12.0)], ["fastest", "slower"]),
         (
