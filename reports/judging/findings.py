@@ -21,6 +21,9 @@ from .steps import OF_MODELS
 LEANER = 1.25
 """Ratio of memory from which on it is mentioned, and decides between implementations that are tied in time."""
 
+UNSTEADY = 1.0
+"""Change of the reference workload's time, as a share, from which on a recommendation has a warning."""
+
 MOST_PARTS = 3
 """Most parts along an axis in one sentence."""
 
@@ -81,10 +84,17 @@ def trust(run: Run, grid: Grid) -> str:
         _open(grid.judged) and _not_resolved(grid.judged),
         any(it.row.get("device") == "cuda" for it in marks) and "times on CUDA are unverified on a GPU",
         conditions.disturbed(run.rows),
-        run.drift > conditions.DRIFT
+        conditions.DRIFT < run.drift < UNSTEADY
         and f"meanwhile the reference workload's time varied by {shares.varied(run.drift)}",
     ]
     return words.sentence("; ".join(map(str, filter(None, reasons))))
+
+
+def unsteady(run: Run) -> Iterator[str]:
+    """Yield a warning if the machine changed so much that a recommendation is doubtful."""
+    if run.drift >= UNSTEADY:
+        change = shares.varied(run.drift)
+        yield f"The reference workload's time changed by {change} during this run: measure again before you rely on it."
 
 
 def _peak(case: Case, name: str) -> float:

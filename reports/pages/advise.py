@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..judging import advice, dispatcher
+from ..judging import advice, dispatcher, findings
 from ..judging import frame as fr
 from ..judging.advice import Layers
 from ..reading import command, runs, units, words
@@ -62,7 +62,8 @@ def _execute(options: argparse.Namespace, arguments: Sequence[str], layers_of: C
                 missing.append(f"{kind or run.name}: " * (len(layers) * len(known) > 1) + str(error))
     if not usable:
         raise RunError(missing[0])
-    for why in missing:
+    doubtful = [f"{run.name}: {why}" for run, _ in known for why in findings.unsteady(run)]
+    for why in (*missing, *doubtful):
         command.warn(why)
     if options.emit:
         print(dispatcher.emit(options.emit, [(run, rows) for _, run, _, rows in usable]))

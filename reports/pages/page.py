@@ -106,6 +106,7 @@ def notices(this: Report) -> Iterator[str]:
     """Yield what a reader must know beside the headline."""
     if not this.run.complete:
         yield "This run is not complete: it was stopped before its last cell. `pytest bench/ --resume NAME` finishes it."
+    yield from findings.unsteady(this.run)
     yield from findings.wrong(this.rows, this.run.skipped)
     yield from (f"{note}." for note in this.run.notes)
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from html import unescape
+from html import escape, unescape
+from pathlib import Path
 from typing import Any
 
 import pytest
 import synthetic_runs as synthetic
 from synthetic_runs import COSTS, Noise
 
+from reports.__main__ import main
 from reports.judging import frame as fr
 from reports.judging import grid as grids
 from reports.pages import page, publish
 from reports.pages.report import report
+from reports.reading import runs
 from reports.reading.runs import Run
 from stats import ratios
 
@@ -59,6 +62,20 @@ def test_machine_drift_widens_the_intervals_and_is_reported(as_run: Any) -> None
     _, calm = first_screen({**data, "controls": {"drift": 0.01, "looks": samples}}, as_run)
     assert trust == f"{calm[:-1]}; meanwhile the reference workload's time varied by 80 %."
     assert not re.search("Use (fused|linear|packed)", headline)
+
+
+def test_a_machine_that_became_many_times_slower_is_warned_of_beside_the_recommendation(
+    results: Path, printed: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "The reference workload's time changed by a factor of 30 during this run: measure again"
+    for name, drift in (("0001_calm", 0.8), ("0002_wild", 29.0)):
+        path = synthetic.save(injected(0, {"sdpa": 0.5}) | {"controls": {"drift": drift}}, results, name)
+        warned = name == "0002_wild"
+        *_, above, headline = printed(path).splitlines()
+        assert headline.startswith("Use sdpa") and above.startswith(said) is warned
+        assert (f'<p class="notice">{escape(said)}' in page.html(report(runs.read(path)))) is warned
+        main(["advise", "--run", str(path), "--json"])
+        assert (f"warning: {name}: {said}" in capsys.readouterr().err) is warned
 
 
 def test_a_kernel_that_was_wrong_is_never_advised(as_run: Any) -> None:
