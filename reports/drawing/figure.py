@@ -42,10 +42,8 @@ def draw(name: str, grid: Grid, palette: Palette, baseline: str, narrow: bool = 
     if not axis:
         return None
     cases = max(grid.along(axis), key=lambda cases: (len(cases), cases[-1].ranked[0].row["median"]))
-    if name == "speedup" and not any(case.mark(baseline).counts for case in cases):
-        return None
     drawn = series(measure, cases, grid.impls, axis)
-    if not drawn:
+    if not drawn or (name == "speedup" and not any(case.mark(baseline).counts for case in cases)):
         return None
     width = NARROW if narrow else WIDE
     labelled = sorted(drawn, key=lambda impl: (impl not in grid.own, impl != baseline))[:MOST_LABELLED]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache
@@ -31,7 +30,7 @@ DPI = 144
 KINDS = (".png", ".svg")
 
 #: No date or generator: equal runs give equal files, and the page contains no external address.
-_NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
+_NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 
 
 def write(this: Report, folder: Path) -> Path:
@@ -153,12 +152,8 @@ def save(drawn: Figure, path: Path, source: str | None = None) -> None:
     Raises:
         OSError: it can't be written.
     """
-    if path.suffix.lower() == ".svg":
-        buffer = io.StringIO()
-        drawn.savefig(buffer, format="svg", metadata=_NO_METADATA)
-        path.write_text(buffer.getvalue(), encoding="utf-8")
-    else:
-        drawn.savefig(path, dpi=DPI, metadata={"Source": source} if source else None)
+    of_png = {"Source": source} if source else None
+    drawn.savefig(path, dpi=DPI, metadata=_NO_METADATA if path.suffix.lower() == ".svg" else of_png)
 
 
 def _figures(this: Report, folder: Path) -> Iterator[str]:

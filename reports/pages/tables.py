@@ -106,8 +106,8 @@ def printed(grid: Grid, every: bool = False) -> str:
 
 def _lines(grid: Grid, columns: Sequence[Column]) -> list[str]:
     rows = [row for row in _rows(grid, columns) if any(text != SIGNS["unsupported"] for text in row[2:])]
-    tall = max((len(column.heading) for column in columns), default=0)
-    heads = [["", "", *(column.heading[i] for column in columns)] for i in range(tall)] or [["", "", "slowdown"]]
+    texts = zip(*(column.heading for column in columns), strict=True)
+    heads = [["", "", *line] for line in texts] or [["", "", "slowdown"]]
     heads[-1][:2] = ["implementation", "mean"]
     return aligned([*heads, *rows], " ")
 
