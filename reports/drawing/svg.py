@@ -40,10 +40,9 @@ class Scale:
     def ticks(self, base: int = 10, most: int = 5) -> list[float]:
         """Return round values within the scale: powers of `base`, or finer steps if fewer than two are inside."""
         first, last = (math.floor(math.log(end, base)) for end in (self.low, self.high))
-        ladders = [units.DECIMAL_STEPS, units.BINARY_STEPS][base == 2]
-        for steps in ladders:
+        for steps in units.BINARY_STEPS if base == 2 else units.DECIMAL_STEPS:
             found = [step * float(base) ** power for power in range(first, last + 1) for step in steps]
-            inside = [tick for tick in found if self.low <= tick * (1 + 1e-9) and tick <= self.high * (1 + 1e-9)]
+            inside = [tick for tick in found if self.low * (1 - 1e-9) <= tick <= self.high * (1 + 1e-9)]
             if len(inside) >= 3:
                 break
         return inside[:: -(-len(inside) // most)]

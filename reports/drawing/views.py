@@ -67,7 +67,7 @@ def heat_maps(grid: Grid, keys: Mapping[str, str]) -> Iterator[HeatMap]:
 
 def _cell(entry: Entry, key: str) -> HeatCell:
     if math.isnan(entry.slowdown):
-        return HeatCell(entry.text, entry.title, "bad" if entry.text == grids.SIGNS[grids.WRONG] else "gone", to=key)
+        return HeatCell(entry.text, entry.title, "bad" if entry.text == words.WRONG else "gone", to=key)
     kind = "best" if entry.best else "pale" if entry.open else ""
     return HeatCell(entry.text, entry.title, kind, shade(math.log(entry.slowdown) / math.log(HOTTEST)), key)
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from stats import shares, verdict
 from stats.arguments import as_typed
 from stats.estimate import grouped
-from stats.verdict import CHANGED, IMPROVED, REGRESSED, SLIGHT, UNCHANGED, Verdict
+from stats.verdict import BROKEN, CHANGED, IMPROVED, INCONCLUSIVE, REGRESSED, SLIGHT, UNCHANGED, WRONG, Verdict
 
 from ..judging.comparison import Cell, Change, Comparison
 from ..reading import command, units
@@ -22,12 +22,12 @@ from ..reading.words import listing, one_line, plural
 from .tables import Table, escape, filled, flat, in_markdown, of_lines
 
 STYLES = {
-    verdict.REGRESSED: "bold red",
-    verdict.BROKEN: "bold red",
-    verdict.WRONG: "bold red",
-    verdict.IMPROVED: "green",
+    REGRESSED: "bold red",
+    BROKEN: "bold red",
+    WRONG: "bold red",
+    IMPROVED: "green",
     verdict.GONE: "yellow",
-    verdict.INCONCLUSIVE: "yellow",
+    INCONCLUSIVE: "yellow",
 }
 
 MOST_LINES = 30
@@ -82,7 +82,7 @@ def _alike(cell: Cell) -> tuple[str, ...]:
     found = cell.verdict
     if cell.changes or found.way:
         return cell.impl, cell.id
-    if found.word in (verdict.BROKEN, verdict.WRONG):
+    if found.word in (BROKEN, WRONG):
         return cell.impl, found.word, shares.without_numbers(found.reason)
     return (found.word,)
 
@@ -95,7 +95,7 @@ def left_out(cells: Iterable[Cell], shown: Iterable[Cell]) -> str:
 
 def shared_reasons(cells: Iterable[Cell]) -> dict[str, str]:
     """Return reasons for missing verdicts that several cells share, each with the line that explains it: '3 cells: ...'."""
-    found = Counter(cell.verdict.reason for cell in cells if cell.verdict.word == verdict.INCONCLUSIVE)
+    found = Counter(cell.verdict.reason for cell in cells if cell.verdict.word == INCONCLUSIVE)
     return {reason: f"{count} cells: {reason}" for reason, count in found.items() if reason and count > 1}
 
 
@@ -286,7 +286,7 @@ def _lines(cell: Cell, shared: Iterable[str]) -> Iterator[RenderableType]:
     """Yield a cell's terminal lines: its name, and its result below, to avoid narrow columns."""
     line, word = columns(cell, shared), cell.verdict.word
     yield Text(f"{word:<13}", STYLES.get(word, "")).append(f"{line['implementation']} {line['case']}", "default")
-    times = f"{line['base']} → {line['head']}" if units.MISSING not in (line["base"], line["head"]) else ""
+    times = f"{line['base']} → {line['head']}" * (line["base"] != line["head"])
     known = [part for part in (line["change"], times, as_typed(line["why"])) if part not in ("", units.MISSING)]
     yield Padding(Text("; ".join(known)), (0, 0, 0, 13), expand=False)
 
@@ -347,4 +347,4 @@ def changed(change: Change) -> str:
 
 
 def _is_news(cell: Cell) -> bool:
-    return bool(cell.changes) or cell.verdict.word not in (SLIGHT, UNCHANGED, verdict.INCONCLUSIVE)
+    return bool(cell.changes) or cell.verdict.word not in (SLIGHT, UNCHANGED, INCONCLUSIVE)

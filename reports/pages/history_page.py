@@ -139,7 +139,7 @@ def _changed(logs: Sequence[float], where: str) -> HeatCell:
     change = math.expm1(mean(logs))
     text = units.change(1 + change, 0).removesuffix(" %")
     kind = "good" if change < -STILL else ""
-    return HeatCell(text, f"{where}: {units.percent(change)}", kind, views.shade(change / WIDEST))
+    return HeatCell(text, f"{where}: {units.change(1 + change)}", kind, views.shade(change / WIDEST))
 
 
 def _smallest(logs: Sequence[Mapping[int, float]]) -> str:
@@ -224,8 +224,8 @@ def _lines(series: Series, this: History) -> dict[int, Sequence[str]]:
     newest = [*series.points][-NEWEST:]
     found: dict[int, Sequence[str]] = {}
     for at, point in series.points.items():
-        notes = ([moved[at]] if at in moved else []) + ["recovered"] * (at in back)
-        notes += ["the benchmark itself was changed"] * (at in series.breaks)
+        changed = "the benchmark itself was changed" * (at in series.breaks)
+        notes = [*filter(None, (moved.get(at), "recovered" * (at in back), changed))]
         entries = this.baselines.get(at, ())
         notes += [f"baseline, accepted: {it.reason}" if it.reason else "baseline" for it in entries]
         if notes or at in newest:

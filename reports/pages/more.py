@@ -45,8 +45,7 @@ def _roofline(run: Run, rows: Sequence[Row], palette: Palette) -> Table:
         for row in points
     ]  # fmt: skip
     note = "FLOP per second against FLOP per byte, one point per cell. Lines: ceilings measured on this machine."
-    known = dots and run.rooflines
-    drawing = svg.roofline(dots, roofline.ceilings(run.rooflines, points)) if known else ""
+    drawing = svg.roofline(dots, roofline.ceilings(run.rooflines, points)) if dots and run.rooflines else ""
     return Table("Roofline", note=note, drawing=drawing)
 
 

@@ -27,13 +27,12 @@ class Report:
 def report(run: Run) -> Report:
     rows = fr.rows_of(run)
     made = grid.grid(rows, run.skipped, run.registry)
-    headline = findings.headline(made, run.baseline_impl)
     return Report(
         run,
         rows,
         made,
         Palette(run.registry),
-        headline,
+        findings.headline(made, run.baseline_impl),
         findings.trust(run, made),
         findings.page_faults(rows),
     )

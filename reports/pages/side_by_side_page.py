@@ -97,10 +97,10 @@ def _summary(this: Comparison) -> tuple[str, list[str]]:
     if this.code != NOT_JUDGED:
         return headline(this)
     ratios = [ratio for cell in this.cells if math.isfinite(ratio := cell.head / cell.base)]
-    if not ratios:
-        return "no cell in common", list(sentences(this))
-    moved, cells = units.change(median(ratios)), words.plural(len(ratios), "cell")
-    return f"seconds {moved} in the median of {cells}, not judged", list(sentences(this))
+    text = "no cell in common"
+    if ratios:
+        text = f"seconds {units.change(median(ratios))} in the median of {words.plural(len(ratios), 'cell')}, not judged"
+    return text, list(sentences(this))
 
 
 def _numbers(runs: Sequence[Run], labels: Sequence[str]) -> Table:

@@ -158,9 +158,9 @@ def of_runs(grid: Grid) -> str:
 
 def skipped_table(skipped: Iterable[Row]) -> Table:
     """Return skipped cells, merged if implementation, reason and detail are equal up to numbers, worst first."""
-    details = ((cell, str(cell["detail"] or "")) for cell in skipped)
     parts = grouped(
-        ((cell["impl"], cell["reason"].replace("_", " "), without_numbers(detail)), detail) for cell, detail in details
+        ((cell["impl"], cell["reason"].replace("_", " "), without_numbers(cell["detail"])), cell["detail"])
+        for cell in skipped
     )
     rows = [
         (impl, reason, str(len(of)), of[0])

@@ -267,7 +267,7 @@ def _checked(row: Any, axes: Mapping[str, Axis], path: Path) -> Any:
 def _cell(cell: Any, path: Path) -> Object:
     if not isinstance(cell, dict) or not {"impl", "id", "reason"} <= cell.keys():
         raise RunError(f"{path}: a skipped cell without impl, id and reason: {cell!r:.80}")
-    return {"detail": "", **cell}
+    return {**cell, "detail": str(cell.get("detail") or "")}
 
 
 def _names(file: Path) -> tuple[str, ...]:
