@@ -13,7 +13,7 @@ from markupsafe import Markup
 from ..judging.series import Series
 from ..reading.runs import Run
 from . import svg
-from .measures import MEASURES
+from .measures import MEASURES, Points
 from .palette import Style
 from .svg import Scale
 
@@ -73,5 +73,5 @@ def _points(x: Scale, y: Scale, series: Series, texts: Mapping[int, str]) -> Ite
         yield f'<circle cx="{x(run)}" cy="{at}"><title>{html.escape(text)}</title></circle>'
 
 
-def _path(kind: str, points: svg.Points) -> str:
+def _path(kind: str, points: Points) -> str:
     return f'<path class="{kind}" d="{svg.path(points)}"/>'

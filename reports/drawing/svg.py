@@ -91,7 +91,8 @@ def axes(x: Scale, y: Scale, xs: Mapping[float, str], ys: Mapping[float, str], n
         for at, text in ys.items()
     ]
     parts += [
-        f'<text x="{x(at)}" y="{y.start + 16}" text-anchor="middle">{html.escape(text)}</text>' for at, text in xs.items()
+        f'<text x="{x(at)}" y="{y.start + 16}" text-anchor="middle">{html.escape(text)}</text>'
+        for at, text in xs.items()
     ]
     return "".join([*parts, f'<text x="{right}" y="{y.start + 30}" text-anchor="end">{html.escape(name)}</text>'])
 

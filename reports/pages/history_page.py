@@ -119,10 +119,10 @@ def _map(this: History) -> HeatMap:
     newest = range(len(this.runs))[-MOST_RUNS:]
     headings = [(this.runs[at].commit_id[:7] or this.runs[at].name.split("_")[0], 1) for at in newest]
     by_impl = grouped((one.impl, _since(one)) for one in sorted(this.series, key=lambda one: one.impl))
-    rows = [
-        (impl, _smallest(logs), [_changed([of[at] for of in logs if at in of], f"{impl}, {this.runs[at].name}") for at in newest])
-        for impl, logs in by_impl.items()
-    ]
+    rows = []
+    for impl, logs in by_impl.items():
+        cells = [_changed([of[at] for of in logs if at in of], f"{impl}, {this.runs[at].name}") for at in newest]
+        rows.append((impl, _smallest(logs), cells))
     return HeatMap(None, "each run", "smallest step", [headings], rows)
 
 

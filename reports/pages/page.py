@@ -135,7 +135,12 @@ def _environment() -> Environment:
         loader=PackageLoader("reports", "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"flat": tables.flat, "marked": words.marked, "sentence": words.sentence, "unbroken": _unbroken}
+    environment.filters |= {
+        "flat": tables.flat,
+        "marked": words.marked,
+        "sentence": words.sentence,
+        "unbroken": _unbroken,
+    }
     environment.globals |= {"kind": svg.kind, "colours": THEME, "paths": PATHS.values()}
     return environment
 

@@ -99,7 +99,9 @@ def _summary(this: Comparison) -> tuple[str, list[str]]:
     ratios = [ratio for cell in this.cells if math.isfinite(ratio := cell.head / cell.base)]
     text = "no cell in common"
     if ratios:
-        text = f"seconds {units.change(median(ratios))} in the median of {words.plural(len(ratios), 'cell')}, not judged"
+        text = (
+            f"seconds {units.change(median(ratios))} in the median of {words.plural(len(ratios), 'cell')}, not judged"
+        )
     return text, list(sentences(this))
 
 

@@ -116,7 +116,8 @@ def aligned(rows: Sequence[Sequence[str]], between: str = "  ", left: Container[
     """Align columns: those in `left` to the left, the others to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     padded = [
-        [c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))] for row in rows
+        [c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        for row in rows
     ]
     return [between.join(row).rstrip() for row in padded]
 
