@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -116,12 +115,6 @@ def style() -> Iterator[None]:
         "grid.color": GRID, "grid.linewidth": 0.6, "xtick.color": MUTED, "ytick.color": MUTED, "xtick.major.size": 0,
         "ytick.major.size": 0, "svg.fonttype": "none", "svg.hashsalt": "attention-bench",  # reproducible files
     }  # fmt: skip
-    log = logging.getLogger("matplotlib.font_manager")
-    level = log.level
     with matplotlib.rc_context(settings), warnings.catch_warnings():  # type: ignore[arg-type]
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from font")
-        log.setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            log.setLevel(level)
+        yield
