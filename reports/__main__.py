@@ -104,7 +104,7 @@ def _write(chosen: Sequence[Run], out: Path, options: argparse.Namespace) -> Non
         return
     if this.grid.cases:
         print(f"{more.printed(this, options.verbose)}\n")
-    print(path, *page.notices(this), this.headline, sep="\n")
+    print(*page.notices(this), path, this.headline, sep="\n")
 
 
 def _parser() -> argparse.ArgumentParser:

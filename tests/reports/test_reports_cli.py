@@ -223,4 +223,4 @@ def test_a_run_that_is_not_complete_says_so_above_its_headline(
 ) -> None:
     for complete in (True, False):
         synthetic.save({**small, "complete": complete}, results, f"0001_{complete}")
-        assert ("\nThis run is not complete: " in printed("--results", results, f"0001_{complete}")) is not complete
+        assert ("This run is not complete: " in printed("--results", results, f"0001_{complete}")) is not complete
