@@ -43,7 +43,7 @@ def headline(grid: Grid, baseline: str) -> str:
     best = [case for case in cases if case.mark(name).best]
     by_axis = [parts for axis in grid.axes if 1 < len(parts := _along(cases, axis)) <= MOST_PARTS]
     if by_axis and len(best) < len(cases):
-        return words.sentence("; ".join(min(by_axis, key=len)))
+        return words.sentence("; ".join(sorted(by_axis, key=len)[0]))
     if 3 * len(best) >= 2 * len(cases):
         return _use(name, grid, best, baseline)
     if 2 * _open(cases) >= len(cases):
