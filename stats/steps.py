@@ -152,7 +152,9 @@ def positions(logs: Array, level: float) -> Iterator[int]:
     """
     if logs.size < 2 * MIN_RUNS:
         return
-    logs = _clipped(logs)
+    around = median_filter(logs, 5, mode="mirror")
+    reach = ODD * max(scatter(np.diff(logs)), LEAST_NOISE)
+    logs = np.clip(logs, around - reach, around + reach)
     start, end = 0, 2 * MIN_RUNS
     while end <= logs.size:
         if _likeliest(logs[start:end])[1] <= level:
@@ -161,13 +163,6 @@ def positions(logs: Array, level: float) -> Iterator[int]:
             yield start
         else:
             end += 1
-
-
-def _clipped(logs: Array) -> Array:
-    """Clip runs that are farther than ODD from the median of their neighbours."""
-    around = median_filter(logs, 5, mode="mirror")
-    reach = ODD * max(scatter(np.diff(logs)), LEAST_NOISE)
-    return np.clip(logs, around - reach, around + reach)
 
 
 def _likeliest(logs: Array) -> tuple[int, float]:

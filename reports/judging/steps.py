@@ -40,9 +40,9 @@ class Step:
     """Seconds of the core called alone, repeatedly on the same inputs; NaN if not measured."""
     cold: float
     """Seconds of the core called alone with cold caches."""
-    measured: Ratio = UNKNOWN
+    measured: Ratio
     """Measured ratio of the step to the baseline implementation's."""
-    predicted: Ratio = UNKNOWN
+    predicted: Ratio
     """Predicted ratio, from the baseline's share and the ratio of the cores called alone."""
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -210,7 +211,9 @@ def test_a_load_may_hide_another_machine(compared: Any) -> None:
     assert compared(base, head).implementations["sdpa"].word == "IMPROVED"
     for row in head["benchmarks"]:
         row["extra_info"]["switches_involuntary"] = 500 * row["stats"]["median"]
-    assert compared(base, head).implementations["sdpa"].word == "INCONCLUSIVE"
+    this = compared(base, head)
+    assert this.implementations["sdpa"].word == "INCONCLUSIVE"
+    assert [note for note in this.notes if note.startswith("0002_head: the run was disturbed: timed calls were")]
 
 
 @pytest.mark.parametrize("reason", ["wrong", "error", "timeout", "out_of_memory"])
@@ -237,6 +240,24 @@ def test_changed_implementations_are_no_anchors(compared: Any) -> None:
     this = compared(interleaved(1), interleaved(2, slower))
     assert {name for name, it in this.implementations.items() if it.word == "REGRESSED"} == set(slower)
     assert this.implementations["fused"].ratio == pytest.approx(1, abs=0.02)
+
+
+def test_a_much_slower_implementation_is_no_anchor(compared: Any) -> None:
+    """Beside one alike, whose time is the same; that of the slow one changes by 30 %."""
+    base, head = (interleaved(seed, impls=["fused", "sdpa", "wrapper"]) for seed in (1, 2))
+    for row in head["benchmarks"]:
+        if row["extra_info"]["impl"] == "sdpa":
+            row["extra_info"]["impl_hash"] = "new"
+    this = compared(slowed(base, {"wrapper": 30.0}, 1.0), slowed(head, {"wrapper": 39.0}, 1.0))
+    assert first(this, "sdpa").verdict.ratio == pytest.approx(1, abs=0.02)
+
+
+def test_a_change_is_less_certain_where_unchanged_code_changes_as_well(compared: Any) -> None:
+    def width(others: dict[str, float]) -> float:
+        this = compared(interleaved(1), slowed(interleaved(2, {"sdpa": 1.1}), others, 1.0))
+        return math.log(this.implementations["sdpa"].high / this.implementations["sdpa"].low)
+
+    assert width({"packed": 1.06, "einsum": 0.94}) > 2 * width({})
 
 
 def test_an_implementation_timed_alone_is_not_judged(compared: Any) -> None:
