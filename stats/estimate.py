@@ -95,15 +95,14 @@ class Estimate:
         of the rate: simulated, it is 0.26 for 7, 0.42 for 13, 0.66 for 33 and 0.77 for 50. The last analysis within the
         time uses `OF_LAST` of the rest; what is left is for the analyses of a continued comparison.
         """
-        found, nominal = [] if self.analyses else [level], per_analysis(level)
+        found = []
         for it in self.analyses:
-            found.append(nominal)
+            found.append(per_analysis(level))
             if it.last:
                 rest = level * (1 - math.log(min(it.count, MOST - 1)) / math.log(MOST))
                 found[-1] += OF_LAST * rest
                 level = (1 - OF_LAST) * rest
-                nominal = per_analysis(level)
-        return found
+        return found or [level]
 
     def intervals(self, level: float = LEVEL) -> Array:
         """Return the interval after each interim analysis, (analyses, 2): the intersection of those so far, up to the first
@@ -121,6 +120,7 @@ class Estimate:
         return tuple(self.intervals(level)[-1].tolist())
 
 
+@cache
 def per_analysis(level: float) -> float:
     """Return the level of each interim analysis of normal data, after 3, 4, ... 200 replicates, for a total error rate
     of `level`.
