@@ -66,8 +66,8 @@ def run_from_shell() -> int:
     except KeyboardInterrupt as why:
         with suppress(OSError):
             sys.stdout.flush()
-        first = why.__context__ if isinstance(why.__context__, KeyboardInterrupt) else why  # of two, while it ended
-        terminal.warn(str(first) or "interrupted")
+        said = [str(it) for it in (why, why.__context__) if isinstance(it, KeyboardInterrupt)]  # two, while it ended
+        terminal.warn(next(filter(None, said), "interrupted"))
         os._exit(UNFINISHED)  # Python would take seconds to end, and print what a second Ctrl-C interrupts there
     except OSError as error:  # the disk or standard output is full, or the folder was removed
         terminal.close()

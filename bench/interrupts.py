@@ -1,4 +1,6 @@
-"""Ctrl-C during imports, which take seconds, ends the process with one line. Must be imported before other modules."""
+"""Ctrl-C or SIGTERM during imports, which take seconds, ends the process with one line. Must be imported before other
+modules.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,8 @@ from . import INSTALLED
 
 UNFINISHED = 2
 """Exit code of interrupted commands."""
+
+ENDING = (signal.SIGINT, signal.SIGTERM)
 
 _CAPTURED = "_pytest" in sys.modules
 """Whether pytest was imported first: it shows captured output if an exception ends it."""
@@ -25,11 +29,12 @@ def end_in_one_line(*_: object) -> None:
 
 
 def raise_from_now_on() -> None:
-    """Make Ctrl-C raise KeyboardInterrupt from now on, since there is work to finish."""
-    handler = signal.getsignal(signal.SIGINT)
-    if getattr(handler, "__name__", "") == end_in_one_line.__name__:  # of any copy of this module
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Make Ctrl-C and SIGTERM raise KeyboardInterrupt from now on, since there is work to finish."""
+    for number in ENDING:
+        if getattr(signal.getsignal(number), "__name__", "") == end_in_one_line.__name__:  # of any copy of this module
+            signal.signal(number, signal.default_int_handler)
 
 
-if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # ignored behind a shell's `&`
-    signal.signal(signal.SIGINT, end_in_one_line)
+for number in ENDING:
+    if signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL):  # ignored behind a shell's `&`
+        signal.signal(number, end_in_one_line)

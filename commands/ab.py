@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import signal
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -34,10 +32,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def exit_code_of(execute: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
-    """Return the exit code of a measuring command; its errors are one line on stderr. Ctrl-C raises KeyboardInterrupt with
-    a sentence for the user.
+    """Return the exit code of a measuring command; its errors are one line on stderr. Ctrl-C and SIGTERM raise
+    KeyboardInterrupt with a sentence for the user.
     """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNJUDGED))
     try:
         return execute(options)
     except (UsageError, RunError) as error:

@@ -45,7 +45,6 @@ from bench.selection.errors import UsageError
 from bench.timing.reference_workload import GPU_WORK, WORK
 from bench.workers.client import Lost, Setting, Variant, WorkerClient
 from bench.workers.tasks import Tasks
-from commands.ab import exit_code_of
 from commands.history import confirm
 from stats.effects import of_saved
 from stats.estimate import grouped
@@ -650,7 +649,12 @@ def nothing_is_left(folder: Path, workers: Sequence[psutil.Process] = ()) -> boo
     return gone and not [*folder.parent.glob(f"{PREFIX}*")]
 
 
-def test_a_killed_comparison_leaves_nothing_behind(repository: Path) -> None:
+@pytest.mark.parametrize(
+    ("ending", "says"),
+    [(signal.SIGKILL, ""), (signal.SIGTERM, "bench: interrupted; the same command continues\n")],
+)
+def test_a_killed_comparison_leaves_nothing_behind(repository: Path, ending: int, says: str) -> None:
+    """SIGTERM ends it as Ctrl-C does."""
     edited(repository)
     command = [
         sys.executable,
@@ -670,21 +674,13 @@ def test_a_killed_comparison_leaves_nothing_behind(repository: Path) -> None:
         found = psutil.Process(running.pid).children()
         workers = [it for it in found if any("bench.workers.worker" in word for word in it.cmdline())]
         assert workers and [*repository.parent.glob(f"{PREFIX}*")]
-        running.kill()
-        running.communicate(timeout=60)
+        running.send_signal(ending)
+        _, errors = running.communicate(timeout=60)
+    assert errors.endswith(says)
     until = time.monotonic() + 60
     while not nothing_is_left(repository, workers) and time.monotonic() < until:
         time.sleep(0.1)
     assert nothing_is_left(repository, workers)
-
-
-def test_sigterm_ends_a_comparison_as_ctrl_c_does() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        with pytest.raises(SystemExit, match="2"):
-            exit_code_of(lambda _: os.kill(os.getpid(), signal.SIGTERM) or 0, Namespace())
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def test_the_same_command_continues_with_the_replicates_of_an_interrupted_one(

@@ -66,12 +66,6 @@ def run(typed: str) -> int:
     return bisect.main(typed.split())
 
 
-@pytest.fixture(autouse=True)
-def no_handler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the handlers of signals, which commands replace."""
-    monkeypatch.setattr("signal.signal", lambda *_: None)
-
-
 class History:
     """Replaces `ab.measure`: commits c0 to c29 that are slow from c17 on, or interpreters. c14 is broken; c16 has c0's code."""
 

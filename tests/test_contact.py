@@ -386,17 +386,19 @@ SWEEP, PYTEST = ("bench", "sweep", "--save", "x"), ("pytest", BENCH, "--benchmar
 
 
 @pytest.mark.parametrize(
-    ("command", "before"),
-    [(SWEEP, "_pytest.config"), (PYTEST, "torch")],
+    ("command", "before", "ending"),
+    [(SWEEP, "_pytest.config", "SIGTERM"), (PYTEST, "torch", "SIGINT")],
 )
-def test_ctrl_c_while_a_run_starts_is_one_line(tmp_path: Path, command: tuple[str, ...], before: str) -> None:
+def test_ctrl_c_while_a_run_starts_is_one_line(
+    tmp_path: Path, command: tuple[str, ...], before: str, ending: str
+) -> None:
     """Interrupted before the module `before` is imported: by a command, and by the pytest that replaces it."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os, signal, sys\n"
         "class Interrupts:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         f"        if name == {before!r}:\n"
-        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        f"            os.kill(os.getpid(), signal.{ending})\n"
         "sys.meta_path.insert(0, Interrupts())\n"
     )
 
