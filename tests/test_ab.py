@@ -746,6 +746,12 @@ def test_a_shallow_clone_says_how_to_complete_it(repository: Path, tmp_path: Pat
         sources.commit_of("HEAD~1", tmp_path / "clone")
 
 
+def test_a_repository_without_a_commit_says_so(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    with pytest.raises(UsageError, match=r"has no commit yet: commit the code to compare with first$"):
+        sources.commit_of("HEAD", tmp_path)
+
+
 USAGE = {
     "": "one comparison at a time: give either --base REF",
     "--base nowhere --json left.json": "unknown revision 'nowhere': give a branch",
