@@ -285,6 +285,13 @@ def test_settled_cells_leave_and_open_ones_are_measured_on_within_the_budget(com
     assert more.saved["pairs"][:4] == ran.saved["pairs"] and more.saved["seconds"] > ran.saved["seconds"]
     assert {len(pair["logs"]) for pair in more.saved["pairs"][4:]} == {3}
     assert all(more.saved[name] == ran.saved[name] for name in ("asked", "command", "seed"))
+    assert re.search(
+        r"interval as before: sdpa B1-T16-\S+ \(REGRESSED\): cells with a verdict get no further", more.errors
+    )
+    brief = command(f"--continue {file} --budget 0.01", slower={"sdpa T32": 1.012}, noise={"sdpa T32": 0.1})
+    assert re.search(
+        r" \(REGRESSED\), sdpa B1-T32-\S+ \(INCONCLUSIVE\): .* may need a larger --budget$", brief.errors, re.M
+    )
 
 
 def test_a_saved_comparison_is_continued_with_the_same_code_on_the_same_machine(

@@ -59,6 +59,9 @@ Replicate = dict[str, Any]
 Found = dict[Key, dict[str, Any] | Skip]
 """Facts from a cell's check (`error`, `error_bound`, `peak_bytes`, `kernel`, ...), or why there are none."""
 
+MOST_NAMED = 5
+"""Cells that are named in one line; further ones are counted."""
+
 COLUMNS = ("cell", "side", "seconds")
 """Columns of a block: index into `logs`; 0 base, 1 head; seconds of a call in its fastest slice."""
 
@@ -98,12 +101,16 @@ class Replication:
         Verdicts are valid at every interim analysis, so that analysing after every replicate does not raise the error rate.
         """
         cells, replicates, last = self.timeable(cells), list(before), False
+        first: dict[Key, Verdict] = {}
         while True:
             logs, workloads, ends = of_saved(replicates)
             of_cells = {key: logs.get(key, [math.nan] * len(replicates)) for key in cells}
             verdicts, _ = of_replicates(of_cells, workloads, ends, self.plan.margin)
+            first = first or verdicts
             open_ = [key for key in self.timeable(cells) if verdicts[key].word not in SETTLED]
             if not open_ or last:
+                if before and (same := as_before(first, verdicts)):
+                    tell(same, left())
                 return replicates, verdicts
             began = left()
             tell(f"timing {len(open_)} of {len(cells)} cells: replicate {len(replicates) + 1}", began)
@@ -178,6 +185,18 @@ class Replication:
                 raise
             self.found[variant][key] = outcome
             raise CellLost from None
+
+
+def as_before(first: Mapping[Key, Verdict], now: Mapping[Key, Verdict]) -> str:
+    """Return which intervals further replicates left as they were, and why; '' if none."""
+    same = [
+        f"{' '.join(key)} ({it.word})"
+        for key, it in now.items()
+        if (it.low, it.high) == (first[key].low, first[key].high)
+    ]
+    more = f" and {len(same) - MOST_NAMED} more" * (len(same) > MOST_NAMED)
+    why = "cells with a verdict get no further data, INCONCLUSIVE ones may need a larger --budget"
+    return f"interval as before: {', '.join(same[:MOST_NAMED])}{more}: {why}" * bool(same)
 
 
 def tell(text: str, left: float) -> None:
