@@ -181,7 +181,7 @@ def of_processes(logs: ByProcess, between: Variance) -> Estimate:
 
 
 def _parts(logs: ByProcess) -> tuple[Variance, Variance]:
-    """Return the observed variance of process means, and the variance expected from visits alone."""
+    """Return the observed variance of process means, and the variance expected from that between visits."""
     K, visits = len(logs), sum(map(len, logs))
     squares = sum(len(of) * float(np.var(of)) for of in logs)
     seen = Variance(float(np.var(list(map(np.mean, logs)), ddof=1)) if K > 1 else 0.0, K - 1)
@@ -204,7 +204,7 @@ def between_processes(pairs: Iterable[ByProcess]) -> Variance:
 
 
 def half_width(logs: ByProcess) -> float:
-    """Return half of the 95 % interval from visits alone, which more time could narrow. Infinite if too few."""
+    """Return half of the 95 % interval of variation between visits, which more time could narrow. Infinite if too few."""
     _, within = _parts(logs)
     return math.sqrt(within.value / len(logs)) * quantile(1 - LEVEL / 2, within.df) if within.df else math.inf
 

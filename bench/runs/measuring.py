@@ -241,7 +241,7 @@ class Measuring:
                 (impl, _), width = max(self._half_widths(cells).items(), key=lambda it: it[1])
                 ended = "precise: all ratios" if width <= precision else f"time used up: the ratio of {impl}"
                 known = (
-                    f"\N{PLUS-MINUS SIGN}{width:.1%}, by visits alone"
+                    f"\N{PLUS-MINUS SIGN}{width:.1%}, not counting variation between processes"
                     if width < math.inf
                     else "has one visit in each process"
                 )

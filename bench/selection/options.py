@@ -51,7 +51,11 @@ class Selection:
 TIMING: dict[str, tuple[float, str, str]] = {
     "cell_time": (0.1, "SECONDS", "approximate time for which a cell is timed in each process"),
     "processes": (1, "K", "number of fresh processes that time each cell"),
-    "precision": (0.02, "SHARE", "stop timing a case when its visits alone give every ratio to plus or minus this"),
+    "precision": (
+        0.02,
+        "SHARE",
+        "stop timing a case when every ratio is known to plus or minus this, not counting variation between processes",
+    ),
     "cell_timeout": (
         300.0,
         "SECONDS",
