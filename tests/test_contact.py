@@ -165,6 +165,16 @@ def test_nothing_selected_is_not_called_saved(at_a_shell: pytest.Pytester) -> No
     assert not [*at_a_shell.path.glob("results/*/*")]
 
 
+def test_the_sentences_at_the_end_are_wrapped_to_the_terminal(
+    at_a_shell: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    done = ran(at_a_shell, "--impl linear --T 16 --H 2 --dtype float32")
+    done.stdout.fnmatch_lines(
+        ["unsupported: linear: supports 1 head, not 2", "(B1-T16-H2-D_h64-float32-cpu)"], consecutive=True
+    )
+
+
 def test_only_modes_that_are_measured_are_collected(at_a_shell: pytest.Pytester) -> None:
     options = ("--impl", "sdpa,fused", "--T", "16", "--H", "2", "--dtype", "float32", "--collect-only", "-q")
     one, two = (f"test_attention.py::test_forward[{name}-B1-T16-H2-D_h64-float32-cpu]" for name in ("fused", "sdpa"))

@@ -13,6 +13,7 @@ from bench.cases.outcome import Wrong
 from bench.cases.sweep import SWEEPS
 from bench.checks.gate import Gate
 from bench.runs import check
+from bench.runs.progress import wrapped
 from commands import summary
 
 from .conftest import CHECKOUT, Suite, run_files
@@ -45,10 +46,11 @@ def test_the_table_is_that_of_the_newest_published_run() -> None:
     assert headline in " ".join(README.split()), headline
 
 
-def test_the_kernel_that_is_wrong_has_the_sentence_that_is_shown() -> None:
+def test_the_kernel_that_is_wrong_has_the_sentence_that_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(Wrong) as wrong:
         Gate().check(impls.make("mine", KERNELS["no_mask"].kernel), SWEEPS["smoke"].cases("cpu")[0])
-    assert f"wrong: mine: {wrong.value}" in " ".join(README.split())
+    assert wrapped(f"wrong: mine: {wrong.value}") in README and wrapped(f"wrong: mine: {wrong.value}") in STARTED
 
 
 def test_a_kernel_of_ones_own(in_process: None, suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

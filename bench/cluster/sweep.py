@@ -25,7 +25,7 @@ from .. import CHECKOUT
 from ..cases.outcome import FAILURES
 from ..interrupts import UNFINISHED
 from ..runs.journal import Journal, Line
-from ..runs.progress import skips
+from ..runs.progress import skips, wrapped
 from ..runs.saving import load, run_files, save
 from ..selection.choice import own_files
 from ..selection.errors import UsageError
@@ -209,7 +209,7 @@ def _save(results: Path, name: str, command: str, journal: str, replies: Mapping
         folder.mkdir(parents=True, exist_ok=True)
         saved = [path for path in run_files(folder, name) if load(path).get("journal") == journal]  # and then killed
         for line in (*data["notes"], *skips(data["skipped"])):
-            print(f"{kind}: {line}")
+            print(wrapped(f"{kind}: {line}"))
         print(f"{kind}: saved: {saved[0] if saved else save(folder, name, data, indent=None)}")
         code = max(code, any(entry["reason"] in FAILURES for entry in data["skipped"]))
     return code

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from collections.abc import Generator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -69,9 +71,11 @@ class Progress:
             of_run, every = import_module("commands.summary").of_run, out.config.getoption("verbose") > 0
             table, headline = of_run(run.top_level(), every)
             out.write(f"{table}\n\n")
-            lines += [drifting(run.workload.table()["drift"]), conditions.disturbed(rows), traced(run)]
+            lines += [drifting(run.workload.table()["drift"]), conditions.disturbed(rows)]
         for line in filter(None, lines):
-            out.write_line(line)
+            out.write_line(wrapped(line))
+        if traces := traced(run):
+            out.write_line(traces)
         if run.name and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
             out.write_line("nothing was saved: no cell is selected")
         if run.unsaved:
@@ -83,7 +87,12 @@ class Progress:
             kept = f"{len(run.settled)} of {len(run.planned)} cells checked"
             out.write_line(f"unfinished, and kept: {kept}; `--resume {run.name}` continues")
         if headline:
-            out.write_line(headline, bold=True)
+            out.write_line(wrapped(headline), bold=True)
+
+
+def wrapped(text: str) -> str:
+    """Wrap a sentence to the width of the terminal; in a file or a pipe to 80 columns."""
+    return textwrap.fill(text, shutil.get_terminal_size().columns, break_long_words=False, break_on_hyphens=False)
 
 
 def traced(run: Run) -> str | None:
