@@ -18,7 +18,7 @@ from . import node as on_node
 from .sweep import Reply
 
 DEFAULT = "default"
-"""Type of nodes without `--node-types`: Slurm's default partition."""
+"""Type of nodes without `--node-types`: Slurm's default partition. None can have this name in Slurm's configuration."""
 
 MINUTES = 120
 """Default time limit of a job in minutes."""
@@ -40,7 +40,6 @@ class Cluster:
             )
         except (NameError, RuntimeError, ValueError) as error:
             raise UsageError(f"--cluster slurm: {str(error).splitlines()[0]}") from None
-        self._chosen = bool(kinds)
         self._nodes = {(kind, i): kind for kind, most in (kinds or {DEFAULT: 1}).items() for i in range(most or 1)}
         self._jobs: list[Any] = []
         self._folder = folder
@@ -54,8 +53,9 @@ class Cluster:
         return self._nodes
 
     def submit(self, node: Node, task: dict[str, Any]) -> Future[Reply]:
-        if self._chosen:
-            self._executor.update_parameters(slurm_partition=node[0])
+        kind, _ = node
+        if kind != DEFAULT:
+            self._executor.update_parameters(slurm_partition=kind)
         try:
             job: Future[Reply] = self._executor.submit(on_node.do, self._code, task)
         except submitit.core.utils.FailedJobError as error:

@@ -48,10 +48,11 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_default_partition_measures_or_those_that_are_named(slurm: None, tmp_path: Path) -> None:
     options = Namespace(address=None, slurm_option=[("account", "x")])
-    engine = Cluster(options, b"", {}, tmp_path / "x")
-    assert [*engine.nodes(())] == [("default", 0)]
-    with pytest.raises(UsageError, match=r"^--cluster slurm: sbatch: error: Invalid account"):
-        engine.submit(("default", 0), {})
+    for kinds in ({}, {"default": None}):  # as a sweep is started, and resumed
+        engine = Cluster(options, b"", kinds, tmp_path / "x")
+        assert [*engine.nodes(())] == [("default", 0)]
+        with pytest.raises(UsageError, match=r"^--cluster slurm: sbatch: error: Invalid account"):
+            engine.submit(("default", 0), {})
     engine = Cluster(options, b"", {"gpu": 2, "cpu": None}, tmp_path / "x")
     assert Counter(engine.nodes(["n1"]).values()) == {"gpu": 2, "cpu": 1}
     with pytest.raises(UsageError, match=r"^--cluster slurm: #SBATCH --partition=gpu$"):
