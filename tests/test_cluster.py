@@ -162,7 +162,7 @@ def test_a_sweep_without_nodes_is_resumed(tmp_path: Path, capsys: pytest.Capture
 
     cluster = SimulatedCluster({"a1": "a"}, CASES, vanishes)
     assert not swept(tmp_path, cluster, 2)
-    assert "no node of type a is left; `--resume x` continues" in capsys.readouterr().err
+    assert "no node of type a is left (there is no node); `--resume x` continues" in capsys.readouterr().err
     assert [*tmp_path.glob("cluster/x.*.journal")]
 
 

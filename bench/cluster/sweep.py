@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from statistics import median
 from time import sleep
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from pytest_benchmark.utils import get_commit_info
@@ -21,7 +21,7 @@ from pytest_benchmark.utils import get_commit_info
 from stats.estimate import grouped
 from stats.verdict import MAX_DRIFT
 
-from .. import CHECKOUT
+from .. import CHECKOUT, INSTALLED
 from ..cases.outcome import FAILURES
 from ..interrupts import UNFINISHED
 from ..runs.journal import Journal, Line
@@ -62,17 +62,6 @@ class Engine(Protocol):
         """End all running tasks."""
 
 
-class Job(NamedTuple):
-    """A case with all its implementations, in all its processes, on one node; without a case, the list of cases."""
-
-    kind: str
-    """Type of node."""
-    case: str | None
-
-    def __str__(self) -> str:
-        return f"{self.kind}  {self.case or 'list of cases'}"
-
-
 def pack(folder: Path, arguments: Sequence[str]) -> bytes:
     """Pack what nodes get, with equal bytes for equal files: the suite, and the user's files in `folder` that the
     arguments name. Raises `UsageError` for files that can't be found from there.
@@ -87,8 +76,7 @@ def pack(folder: Path, arguments: Sequence[str]) -> bytes:
     files = {
         f"{SUITE}/{path.relative_to(CHECKOUT).as_posix()}": path for path in (*packages, CHECKOUT / "pyproject.toml")
     }
-    installed = CHECKOUT / "__init__.py"
-    files[f"{SUITE}/attention_bench.py"] = installed if installed.exists() else CHECKOUT / "attention_bench.py"
+    files[f"{SUITE}/attention_bench.py"] = CHECKOUT / ("__init__.py" if INSTALLED else "attention_bench.py")
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name, path in sorted((files | own).items()):
@@ -130,50 +118,56 @@ def drive(
     `kinds`: types of nodes that measure, and the number of nodes used at a time; None for all.
     """
     replies: dict[str, Replies] = {kind: {} for kind in kinds}
-    for kind, case, reply in ((*line["job"], line["reply"]) for line in journal.lines):
-        replies[kind][case] = reply
-    running: dict[Any, tuple[Job, Future[Reply]]] = {}
-    losses, refused = Counter[Job](), set[str]()
-    while left := [job for kind, of_kind in replies.items() for job in _left(kind, of_kind)]:
+    for line in journal.lines:
+        kind, case = line["job"]
+        replies[kind][case] = line["reply"]
+    waiting = {kind: _left(of_kind) for kind, of_kind in replies.items()}
+    running: dict[Any, tuple[str, str | None, Future[Reply]]] = {}
+    losses, refused = Counter[tuple[str, str | None]](), set[str]()
+
+    def busy(kind: str) -> int:
+        return sum(its == kind for its, *_ in running.values())
+
+    while running or any(waiting.values()):
         nodes = engine.nodes(refused)
-        there = dict.fromkeys(nodes.values())
-        if not any(job.kind in there for job in left):
-            others = f"; there is {', '.join(there)}" if there else ""
-            raise UsageError(f"no node of type {left[0].kind} is left{others}")
-        begun = {job for job, _ in running.values()}
-        for kind, most in kinds.items():
-            idle = [node for node, its in nodes.items() if its == kind and node not in running]
-            free = most and most - sum(job.kind == kind for job in begun)
-            waiting = [job for job in left if job.kind == kind and job not in begun]
-            for node, job in zip(idle[:free], waiting, strict=False):
-                running[node] = job, engine.submit(node, {"arguments": arguments, "case": job.case})
-        ended = [node for node, (_, future) in running.items() if future.done()]
+        for node, kind in nodes.items():
+            if node not in running and waiting.get(kind) and busy(kind) != kinds[kind]:
+                case = waiting[kind].pop(0)
+                running[node] = kind, case, engine.submit(node, {"arguments": arguments, "case": case})
+        if not running:
+            missing = next(kind for kind, cases in waiting.items() if cases)
+            there = ", ".join(dict.fromkeys(nodes.values())) or "no node"
+            raise UsageError(f"no node of type {missing} is left (there is {there})")
+        ended = [node for node, (*_, future) in running.items() if future.done()]
         for node in ended:
-            job, future = running.pop(node)
-            reply, of_kind = _reply(future), replies[job.kind]
+            kind, case, future = running.pop(node)
+            reply, of_kind, job = _reply(future), replies[kind], f"{kind}  {case or 'list of cases'}"
             if why := reply.get("failed"):
-                if "node" in reply and not job.case:
+                if "node" in reply and not case:
                     raise UsageError(f"{reply['node']}: {why}")
                 tell(f"{job} is lost: {why}")
-                losses[job] += 1
-                if losses[job] == MOST_LOSSES:
-                    of_kind[job.case] = {"failed": f"failed {MOST_LOSSES} times, lastly: {why}"}
-            elif job.case and (why := _differing(reply["run"], of_kind)):
+                losses[kind, case] += 1
+                if losses[kind, case] == MOST_LOSSES:
+                    of_kind[case] = {"failed": f"failed {MOST_LOSSES} times, lastly: {why}"}
+            elif case and (why := _differing(reply["run"], of_kind)):
                 refused.add(reply["node"])
-                tell(f"{reply['node']} is refused: {job.kind} has {why}")
+                tell(f"{reply['node']} is refused: {kind} has {why}")
             else:
-                journal.add({"job": job, "reply": reply})
-                of_kind[job.case] = reply
-                tell(f"{job}: {reply['node']}; {len(_left(job.kind, of_kind))} left")
+                journal.add({"job": (kind, case), "reply": reply})
+                of_kind[case] = reply
+                tell(f"{job}: {reply['node']}; {len(_left(of_kind))} left")
+            if case not in of_kind:
+                waiting[kind].append(case)
+            elif case is None:
+                waiting[kind] = _left(of_kind)
         if not ended:
             sleep(POLL)
     return replies
 
 
-def _left(kind: str, replies: Replies) -> list[Job]:
-    """Return the jobs that are left on a type of node, whose cases are known once they are listed."""
-    listed = replies.get(None, {}).get("cells", ())
-    return [Job(kind, case) for case in (None, *listed) if case not in replies]
+def _left(replies: Replies) -> list[str | None]:
+    """Return the cases that are left on a type of node; None for their list, without which they are unknown."""
+    return [case for case in (None, *replies.get(None, {}).get("cells", ())) if case not in replies]
 
 
 def _reply(future: Future[Reply]) -> Reply:
@@ -189,8 +183,8 @@ def _differing(run: Mapping[str, Any], replies: Replies) -> str:
     """Describe how the node of a run differs from the first of its type: `cores 2, not 4`; empty if they are equal."""
     machine = run["machine_info"]
     first = next((it["run"]["machine_info"] for it in replies.values() if "run" in it), machine)
-    parts = [key for key in {**first, **machine} if first.get(key) != machine.get(key)]
-    return ", ".join(f"{key} {first.get(key)}, not {machine.get(key)}" for key in parts)
+    known = ((key, first.get(key), machine.get(key)) for key in first | machine)
+    return ", ".join(f"{key} {its}, not {other}" for key, its, other in known if its != other)
 
 
 def tell(line: str) -> None:
