@@ -707,7 +707,7 @@ def test_the_same_command_continues_with_the_replicates_of_an_interrupted_one(
     assert ran.code == 2 and "interrupted; the same command continues" in ran.errors
     (kept,) = repository.glob("results/*/ab/*.journal")
     with kept.open("a") as file:
-        file.write('{"pair": {"logs": [["sd')  # as after `kill -9`
+        file.write('{"logs": [["sd')  # as after `kill -9`
     most[0] = 100
     command("--seed 2")
     assert kept.exists()  # of another comparison

@@ -72,16 +72,15 @@ def measure(given: Mapping[str, Any], results: Path | None = None, once: str = "
         journal = _journal(folder, f"ab-{digest([about, plan.same])}", earlier.get("seed", plan.seed))
         saved = None
         try:
-            again = [line["pair"] for line in journal.lines]
-            spent = sum(replicate["seconds"] for replicate in again)
+            spent = sum(replicate["seconds"] for replicate in journal.lines)
             plan = replace(plan, seconds=plan.seconds - spent, seed=journal.header["seed"])
 
             def keep(replicate: Replicate) -> None:
                 if digest_of_own(plan.words) != plan.same["files"]:
                     raise Skip("your code has changed meanwhile: the same command compares the new code")
-                journal.add({"pair": replicate})
+                journal.add(replicate)
 
-            found = compare(plan, [*earlier.get("pairs", ()), *again], keep)
+            found = compare(plan, [*earlier.get("pairs", ()), *journal.lines], keep)
             found["seconds"] += spent + earlier.get("seconds", 0.0)
             tested = [*summary(folder, plan.margin)]
             whole = found | about | {"command": command(about["asked"]), "self_test": tested}

@@ -170,6 +170,8 @@ def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
         "interpreters": [base.versions, head.versions],
         **conditions(),
     }
+    if base.commit and len({*same["code"]}) == 1 and same_files(base.commit, head.commit, repository()):
+        raise SameCode(base.label, head.label)
     return Plan(
         variants=dict(zip(VARIANTS, (base, head), strict=True)),
         cases={case.id: case.columns() for case in cases},
@@ -214,7 +216,7 @@ def _variants(options: argparse.Namespace, folder: Path) -> tuple[Variant, Varia
             "or --self-test N"
         )
     if options.base:
-        return _revisions(options, folder)
+        return _revision("base", options, folder), _revision("head", options, folder)
     here = copy_of_impls(folder / "working-tree")
     if options.self_test:
         there = copy_of_impls(folder / "another-copy")  # the folder's path may affect time, which must show
@@ -224,37 +226,27 @@ def _variants(options: argparse.Namespace, folder: Path) -> tuple[Variant, Varia
     if options.base_python:
         first, second = options.base_python, options.head_python or sys.executable
         return Variant(first, here, *interpreter(first)), Variant(second, here, *interpreter(second))
-    first, second = options.base_impl, options.head_impl
     if options.impl:
         raise UsageError("--base-impl and --head-impl name what is compared: leave out --impl")
-    base, head = (Variant(given.partition("=")[0], here, impl=given) for given in (first, second))
+    base, head = (Variant(it.partition("=")[0], here, impl=it) for it in (options.base_impl, options.head_impl))
     return base, head
 
 
-def _revisions(options: argparse.Namespace, folder: Path) -> tuple[Variant, Variant]:
-    """Return two revisions of the suite, or of the user's own repository with its modules."""
-    root = repository()
+def _revision(variant: str, options: argparse.Namespace, folder: Path) -> Variant:
+    """Return a revision, or the working tree, of the suite or of the user's own repository with its modules."""
+    root, place, given = repository(), folder / variant, getattr(options, variant)
     own = any("=" in name for name in listed(options.impl))
     if own and not Path.cwd().is_relative_to(root):
         raise UsageError(f"{Path.cwd()} is not in a git repository: start in that of your kernel")
     if root != CHECKOUT and not own:
         raise UsageError(f"--base is a revision of {root}: name a kernel in it, as in --impl mine=mine:mine")
-    commits = commit_of(options.base, root), options.head and commit_of(options.head, root)
-    variants = []
-    for name, given, commit in zip(VARIANTS, (options.base, options.head), commits, strict=True):
-        place = folder / name
-        if commit:
-            check_out(commit, place, root)
-            label = commit[:10] if commit.startswith(given) else f"{given} ({commit[:10]})"
-        else:
-            copy_of_working_tree(place, root)
-            label = "the working tree"
-        impls = place if root == CHECKOUT else CHECKOUT
-        variants.append(Variant(label, impls, commit=commit, tree=place if own else None))
-    base, head = variants
-    if digest(base.code) == digest(head.code) and same_files(*commits, root):
-        raise SameCode(base.label, head.label)
-    return base, head
+    commit, label = given and commit_of(given, root), "the working tree"
+    if commit:
+        check_out(commit, place, root)
+        label = commit[:10] if commit.startswith(given) else f"{given} ({commit[:10]})"
+    else:
+        copy_of_working_tree(place, root)
+    return Variant(label, place if root == CHECKOUT else CHECKOUT, commit=commit, tree=place if own else None)
 
 
 @cache

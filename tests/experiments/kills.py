@@ -151,8 +151,8 @@ def results(path: Path) -> Iterator[str]:
         match json.loads(text) if text.endswith("\n") else {}:
             case {"job": _, "reply": {"run": run}}:
                 yield from of_rows(run)
-            case {"pair": pair}:
-                yield str(pair["logs"])
+            case {"logs": logs}:
+                yield str(logs)
             case {"key": [impl, case], "found": {"seconds": _}}:
                 yield f"checked {impl} {case}"
             case {"visit": [_, _, case], "cells": cells}:
