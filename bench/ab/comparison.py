@@ -47,13 +47,13 @@ def compare(plan: Plan, before: Sequence[Replicate], keep: Callable[[Replicate],
             for name, version in base["workloads"].items()
             if replies["head"]["workloads"][name] == version and (name in WORK or not plan.in_parallel)
         ]
-        cells, neither, found = _available_cells(plan, replies)
+        found, neither = _available_cells(plan, replies)
         if isinstance(head, Skip):
-            found = {"base": {key: {} for key in cells}, "head": dict.fromkeys(cells, head)}
-        tell(f"checking cells of base and head: {len(cells)}", left())
-        plan.run([_checking(plan, workers, name, cells, found[name]) for name in VARIANTS])
+            found = {key: {"base": {}, "head": head} for key in found}
+        tell(f"checking cells of base and head: {len(found)}", left())
+        plan.run([_checking(plan, workers, name, found) for name in VARIANTS])
     replication = Replication(plan, found, workloads, random.Random(plan.seed + len(before)))
-    replicates, verdicts = replication.until_settled(cells, left, before, keep)
+    replicates, verdicts = replication.until_settled(left, before, keep)
     return dict(
         finite({
             "datetime": strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -64,7 +64,7 @@ def compare(plan: Plan, before: Sequence[Replicate], keep: Callable[[Replicate],
             "threads": plan.setting.threads,
             "seed": plan.seed,
             "seconds": monotonic() - began,
-            "cells": [_cell(plan, key, {name: its[key] for name, its in found.items()}, verdicts) for key in cells],
+            "cells": [_cell(plan, key, facts, verdicts) for key, facts in found.items()],
             "neither": neither,
             "pairs": replicates,
         })
@@ -73,7 +73,7 @@ def compare(plan: Plan, before: Sequence[Replicate], keep: Callable[[Replicate],
 
 def _cell(plan: Plan, key: Key, facts: Mapping[str, Record | Skip], verdicts: Mapping[Key, Verdict]) -> Record:
     """Return a cell's record; `failed` lists the variants that failed."""
-    failures = {name: it for name, it in facts.items() if isinstance(it, Skip)}
+    failures = {name: it for name in VARIANTS if isinstance(it := facts[name], Skip)}
     verdict = _without_numbers(failures, plan.name_in("head", key[0]), plan.allow_gone) if failures else verdicts[key]
     failed = [name for name, failure in failures.items() if failure.reason != UNSUPPORTED]
     return {"impl": key[0], "id": key[1], **vars(verdict), **facts, **dict.fromkeys(failures), "failed": failed}
@@ -113,9 +113,9 @@ def _first_reply(client: WorkerClient) -> Reply | Skip:
         return ended
 
 
-def _available_cells(plan: Plan, replies: Mapping[str, Reply]) -> tuple[list[Key], list[str], dict[str, Found]]:
-    """Return the cells available in some variant, in the order of the cases, and sentences on the others; by variant, the
-    reasons for unsupported cells.
+def _available_cells(plan: Plan, replies: Mapping[str, Reply]) -> tuple[Found, list[str]]:
+    """Return the cells available in some variant, in the order of the cases, with why the other one lacks them; and
+    sentences on cells that both lack.
 
     Raises `UsageError` if no variant knows an implementation, or supports any cell.
     """
@@ -124,18 +124,20 @@ def _available_cells(plan: Plan, replies: Mapping[str, Reply]) -> tuple[list[Key
         raise UsageError(why)
     known = (name for reply in replies.values() for name in reply["cells"])
     labels = [plan.versus] if plan.versus else [*dict.fromkeys(known)]
-    keys = [(label, case) for case in plan.cases for label in labels]
-    found: dict[str, Found] = {
-        variant: {
-            key: Unsupported(why) for key in keys if (why := _missing(reply, plan.name_in(variant, key[0]), key[1]))
+    lacking: Found = {
+        (label, case): {
+            variant: Unsupported(why)
+            for variant, reply in replies.items()
+            if (why := _missing(reply, plan.name_in(variant, label), case))
         }
-        for variant, reply in replies.items()
+        for case in plan.cases
+        for label in labels
     }
-    cells = [key for key in keys if not all(key in its for its in found.values())]
-    neither = [f"{' '.join(key)}: {found['head'][key]}" for key in keys if key not in cells]
-    if not cells:
+    found = {key: its for key, its in lacking.items() if len(its) < len(VARIANTS)}
+    neither = [f"{' '.join(key)}: {its['head']}" for key, its in lacking.items() if key not in found]
+    if not found:
         raise UsageError(f"nothing to compare: {[*neither, 'no implementation in base or head'][0]}")
-    return cells, neither, found
+    return found, neither
 
 
 def _missing(reply: Reply, impl: str, case: str) -> str | None:
@@ -144,12 +146,12 @@ def _missing(reply: Reply, impl: str, case: str) -> str | None:
     return cells.get(case, reply["unknown"].get(impl, f"there is no {impl}"))
 
 
-def _checking(plan: Plan, workers: NamedWorkers, variant: str, cells: Sequence[Key], found: Found) -> Script:
+def _checking(plan: Plan, workers: NamedWorkers, variant: str, found: Found) -> Script:
     """Check the cells that a variant supports, result caching included, and store facts or failures; a lost process is
     replaced.
     """
     it = {"what": "it"}
-    for key in (key for key in cells if key not in found):
+    for key in [key for key, its in found.items() if variant not in its]:
         client = workers[variant]
         try:
             request, expected = it | plan.request(variant, key), plan.expected(variant, key)
@@ -159,8 +161,8 @@ def _checking(plan: Plan, workers: NamedWorkers, variant: str, cells: Sequence[K
             usual = (yield Request(client, "time", it | {"calls": 1, "warm": warm}))["seconds"]
             yield Request(client, "caching", it | {"usual": usual, "first": first})
             yield Request(client, "drop", it)
-            found[key] = checked["columns"]
+            found[key][variant] = checked["columns"]
         except Skip as outcome:
-            found[key] = outcome
+            found[key][variant] = outcome
             if isinstance(outcome, Lost):
                 workers.replace(variant).receive()

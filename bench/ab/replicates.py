@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from statistics import median
@@ -56,8 +56,10 @@ Replicate = dict[str, Any]
 `blocks`, in the order of timing, by `COLUMNS`; its duration in `seconds`; and whether it is the `last` one within the time.
 """
 
-Found = dict[Key, dict[str, Any] | Skip]
-"""Facts from a cell's check (`error`, `error_bound`, `peak_bytes`, `kernel`, ...), or why there are none."""
+Found = dict[Key, dict[str, dict[str, Any] | Skip]]
+"""Of each cell, by variant: facts from its check (`error`, `error_bound`, `peak_bytes`, `kernel`, ...), or why there are
+none.
+"""
 
 MOST_NAMED = 5
 """Cells that are named in one line; further ones are counted."""
@@ -75,19 +77,18 @@ class Replication:
     """Measures the replicates of one comparison."""
 
     plan: Plan
-    found: Mapping[str, Found]
-    """Results of both variants' cells; the failure of a cell that can't be timed is added."""
+    found: Found
+    """Results of the checks; the failure of a cell that can't be timed is added."""
     workloads: Sequence[Key]
     """Reference workloads that are the same in both variants."""
     rng: random.Random
 
-    def timeable(self, cells: Sequence[Key]) -> list[Key]:
+    def timeable(self, cells: Iterable[Key]) -> list[Key]:
         """Return the cells that have not failed in any variant."""
-        return [key for key in cells if not any(isinstance(of[key], Skip) for of in self.found.values())]
+        return [key for key in cells if not any(isinstance(it, Skip) for it in self.found[key].values())]
 
     def until_settled(
         self,
-        cells: Sequence[Key],
         left: Callable[[], float],
         before: Sequence[Replicate],
         keep: Callable[[Replicate], None],
@@ -100,7 +101,7 @@ class Replication:
 
         Verdicts are valid at every interim analysis, so that analysing after every replicate does not raise the error rate.
         """
-        cells, replicates, last = self.timeable(cells), list(before), False
+        cells, replicates, last = self.timeable(self.found), list(before), False
         first: dict[Key, Verdict] = {}
         while True:
             logs, workloads, ends = of_saved(replicates)
@@ -133,9 +134,9 @@ class Replication:
 
     def _measure(self, workers: NamedWorkers, order: list[Key], most: int) -> Replicate:
         began = monotonic()
-        took: dict[str, dict[Key, float]] = {name: {} for name in VARIANTS}
-        self.plan.run([self._preparing(workers[name], name, order, took[name]) for name in VARIANTS])
-        blocks = {key: block_of(math.sqrt(took["base"][key] * took["head"][key])) for key in order}
+        took = {key: list[float]() for key in order}
+        self.plan.run([self._preparing(workers[name], name, took) for name in VARIANTS])
+        blocks = {key: block_of(math.sqrt(math.prod(seconds))) for key, seconds in took.items()}
         counts = {
             key: _rounds(block.seconds, ROUNDS if key in self.workloads else most) for key, block in blocks.items()
         }
@@ -156,23 +157,23 @@ class Replication:
             "blocks": dict(zip(COLUMNS, zip(*timed, strict=True), strict=True)),
         }
 
-    def _preparing(self, client: WorkerClient, variant: str, order: Sequence[Key], took: dict[Key, float]) -> Script:
-        """Grow the heap, prepare each cell, and measure the seconds of one call; both variants do so in parallel, each on
-        its own core. Then pin the processes to one core.
+    def _preparing(self, client: WorkerClient, variant: str, took: Mapping[Key, list[float]]) -> Script:
+        """Grow the heap, prepare each cell, and add the seconds of one call to `took`; both variants do so in parallel, each
+        on its own core. Then pin the processes to one core.
 
         The order of cells is equal in both, so that their memory layout is similar.
         """
-        cells = {key: self.plan.request(variant, key) for key in order if key not in self.workloads}
+        cells = {key: self.plan.request(variant, key) for key in took if key not in self.workloads}
         for key, cell in cells.items():
             with self._losing(variant, key):
                 yield Request(client, "grow", cell)
-        for key in order:
+        for key in took:
             do, details = "workload", {"name": key[1]}
             if key in cells:
                 do, details = "prepare", cells[key] | {"expected": self.plan.expected(variant, key)}
             with self._losing(variant, key):
                 reply = yield Request(client, do, {"what": " ".join(key)} | details)
-                took[key] = reply["seconds"]
+                took[key].append(reply["seconds"])
         yield Request(client, "pin", {})
 
     @contextmanager
@@ -183,7 +184,7 @@ class Replication:
         except Skip as outcome:
             if key in self.workloads:
                 raise
-            self.found[variant][key] = outcome
+            self.found[key][variant] = outcome
             raise CellLost from None
 
 
