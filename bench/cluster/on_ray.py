@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import socket
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
@@ -39,6 +40,7 @@ class Cluster:
             if port.isdigit():  # Ray itself would retry for minutes
                 socket.create_connection((host, int(port)), REACHING).close()
             ray.init(address=address or None, log_to_driver=False, logging_level="error")
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # which Ray has replaced
         except (OSError, RuntimeError, ValueError) as error:
             raise UsageError(f"Ray can't be reached at {address}: {str(error).splitlines()[0]}") from None
         self._archive = ray.put(archive)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 from argparse import Namespace
 from collections.abc import Iterator
@@ -44,6 +46,8 @@ def test_nodes_have_tasks_of_their_own_type_alone(cluster: Any, monkeypatch: pyt
     monkeypatch.setattr(node, "do", do)
     engine = Cluster(Namespace(address=ray_cluster.address), b"")
     try:
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
         kinds = engine.nodes(())
         assert engine.nodes({socket.gethostname()}) == {}
         asked = [(engine.submit(node, {}), kind) for node, kind in kinds.items()]
