@@ -12,7 +12,6 @@ from functools import cached_property
 from statistics import geometric_mean
 from typing import Any
 
-from stats import shares
 from stats.estimate import grouped
 from stats.ratios import FASTEST, NOT_RESOLVED, TIED
 
@@ -235,10 +234,8 @@ def grid(rows: Sequence[Row], skipped: Iterable[Row] = (), registry: Iterable[st
 
 
 def slowdown(value: float) -> str:
-    """Format a slowdown: 1.0 -> '1', 1.034 -> '1.03', 1.34 -> '1.3', 12.3 -> '12'."""
-    if value < 1.005:
-        return "1"
-    return f"{value:.2f}" if value < 1.095 else shares.significant(value, 2)
+    """Format a slowdown with the digits of its interval: 1.0 -> '1', 1.034 -> '1.03', 12.3 -> '12'."""
+    return "1" if value < 1.005 else units.ratio(value)
 
 
 def _tooltip(found: Sequence[Mark], column: Column) -> str:

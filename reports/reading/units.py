@@ -46,8 +46,8 @@ def interval(low: float, high: float) -> str:
     if not low > 0:
         return ""
     if too_wide(low, high):
-        return f"over {_end(low)}" if low > 1 else UNRESOLVED
-    return f"{_end(low)} to {_end(high)}"
+        return f"over {ratio(low)}" if low > 1 else UNRESOLVED
+    return f"{ratio(low)} to {ratio(high)}"
 
 
 def bounded(value: float, low: float, high: float, unit: str = "") -> str:
@@ -59,8 +59,8 @@ def bounded(value: float, low: float, high: float, unit: str = "") -> str:
     return UNRESOLVED if too_wide(low, high) else f"{value:.3f}{unit} ({low:.3f} to {high:.3f})"
 
 
-def _end(value: float) -> str:
-    """Format an interval's end; one above 1 by less than 0.5 % has a digit more, so that it differs from 1."""
+def ratio(value: float) -> str:
+    """Format a ratio; one above 1 by less than 0.5 % has a digit more, so that it differs from 1."""
     return f"{value:.{2 + (1 < value < 1.005)}f}" if value < 1.995 else significant(value, 2)
 
 

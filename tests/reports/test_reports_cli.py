@@ -181,7 +181,7 @@ def test_the_command_needs_no_torch_and_prints_no_traceback(
     page = tmp_path / "here" / "0001_x" / "index.html"
     *_, path, answer = good.stdout.splitlines()
     assert path == os.path.join("here", "0001_x", "index.html") and page.is_file()
-    assert answer.startswith("Use sdpa: fastest in the one case, 1.5× faster than fused (1.55 to 1.55)")
+    assert answer.startswith("Use sdpa: fastest in the one case, 1.55× faster than fused (1.55 to 1.55)")
     assert max(map(len, good.stdout.splitlines()[:-2])) <= 80
 
 

@@ -37,7 +37,7 @@ def measured(as_run: Any, change: float, inside: float = SDPA) -> Any:
 def test_the_headline_has_the_speed_up_of_steps_not_of_cores(as_run: Any) -> None:
     """The core takes half the time, the step nine tenths."""
     text = report(measured(as_run, 0.9)).headline
-    assert text.startswith("Use sdpa: fastest in both cases, steps 1.1× faster than fused (1.1")
+    assert text.startswith("Use sdpa: fastest in both cases, steps 1.11× faster than fused (1.11 to 1.11)")
 
 
 def test_the_predicted_step_follows_from_share_and_ratio(as_run: Any) -> None:
