@@ -17,7 +17,7 @@ from .comparison_text import columns, counted, examples, headline, left_out, sha
 NARROWEST, WIDEST = 0.02, 3.0
 """Smallest and largest change at which the axis may end."""
 
-STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+STEPS = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
 """Changes that may be ticks; each has a mirrored tick on the other side."""
 
 
@@ -56,7 +56,7 @@ def html(this: Comparison) -> str:
 def of_cells(cells: Sequence[Cell], margin: str = "") -> Changes:
     """List a comparison's cells, worst first and not significant ones last."""
     scale = _scale(end for cell in cells for end in (cell.verdict.low, cell.verdict.high, cell.verdict.ratio))
-    step = max((it for it in STEPS if it <= 0.7 * (scale.high - 1)), default=STEPS[0])
+    step = max((it for it in STEPS if it <= 0.9 * (scale.high - 1)), default=STEPS[0])
     ticks = [(scale(1 / (1 + step)), f"\N{MINUS SIGN}{100 * step / (1 + step):.2g} %"), (scale(1), "0"),
              (scale(1 + step), f"+{100 * step:g} %")]  # fmt: skip
     ordered = sorted(cells, key=lambda cell: cell.verdict.word == verdict.INCONCLUSIVE)

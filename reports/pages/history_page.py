@@ -117,7 +117,7 @@ def html(this: History) -> str:
 def _map(this: History) -> HeatMap:
     """Return a heat map of implementations x newest runs: time relative to the first runs since the last break."""
     newest = range(len(this.runs))[-MOST_RUNS:]
-    headings = [(this.runs[at].commit_id[:7] or this.runs[at].name.split("_")[0], 1) for at in newest]
+    headings = [(this.runs[at].name.split("_")[0], 1) for at in newest]
     by_impl = grouped((one.impl, _since(one)) for one in sorted(this.series, key=lambda one: one.impl))
     rows = []
     for impl, logs in by_impl.items():

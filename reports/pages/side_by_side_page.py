@@ -25,7 +25,7 @@ MOST_NAMES, LONGEST_NAME = 3, 120
 
 SEPARATE = (
     "Two runs of unchanged code, made hours apart or on two machines, often differ by 5 to 50 %. Verdicts are those of "
-    "`python -m reports compare`; they need one machine, and implementations whose code is the same in both runs."
+    "`python -m reports compare`; they need one machine, and implementations whose code is the same in both runs"
 )
 
 
