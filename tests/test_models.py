@@ -119,7 +119,10 @@ def test_a_value_of_another_kind_is_one_line(key: str, value: Any, kind: str, tm
         ('{"text_config": "gemma"}', "text_config is 'gemma', not an object"),
         ('{"hidden_size": 64}', "has no num_attention_heads: add it"),
         ('{"hidden_size": 64, "n_head": 0}', "num_attention_heads is 0, not a positive whole number"),
-        ('{"hidden_size": 64, "n_head": 5}', "has no head_dim: add it"),
+        (
+            '{"hidden_size": 513, "n_head": 8}',
+            "hidden_size 513 is not divisible by num_attention_heads 8: add the head_dim",
+        ),
         ('{"hidden_size": 64, "n_head": 4, "sliding_window": "all"}', "sliding_window is 'all', not a positive"),
     ],
 )

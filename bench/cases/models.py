@@ -170,7 +170,9 @@ def layers_of(config: Config) -> dict[str, Layer]:
     width, H = (_number(config, key) for key in ("hidden_size", "num_attention_heads"))
     shared = _is(config, "multi_query") and not _is(config, "new_decoder_architecture")
     sizes = {"d_model": width, "H": H, "H_kv": 1 if shared else _number(config, "num_key_value_heads", H)}
-    sizes["D_h"] = _number(config, "head_dim", None if width % H else width // H)
+    if width % H and not (config.get("head_dim") or config.get("kv_lora_rank")):
+        raise ValueError(f"hidden_size {width} is not divisible by num_attention_heads {H}: add the head_dim")
+    sizes["D_h"] = _number(config, "head_dim", width // H)
     dtypes = (_value(config, key, "text") for key in ("dtype", "torch_dtype"))
     axes: Layer = sizes | {"dtype": next(filter(None, dtypes), "float32")}
     if latent := number_if_any(config, "kv_lora_rank"):
