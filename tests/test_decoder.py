@@ -16,7 +16,7 @@ import impls
 from bench.cases import decoders
 from bench.cases.case import Case
 from bench.cases.cells import Cell
-from bench.cases.models import layers_of
+from bench.cases.models import MODELS, layers_of
 from bench.cases.outcome import Wrong
 from bench.cases.sweep import misfit, of_points
 from bench.checks.gate import check_case, check_probe
@@ -98,7 +98,7 @@ def test_every_kernel_of_the_registry_is_accepted(scope: str, axes: dict[str, An
 
 
 @needs_transformers
-@pytest.mark.parametrize("model", decoders.REST)
+@pytest.mark.parametrize("model", [name for name, (_, config) in MODELS.items() if "vocab_size" in config])
 def test_every_model_is_built_from_its_config(model: str) -> None:
     """One block at a smaller width, against the model's own eager attention."""
     (layer, *_) = layers_of(decoders.config_of(model)).values()

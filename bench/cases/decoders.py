@@ -20,24 +20,6 @@ Config = dict[str, Any]
 BLOCKS = {"block": 1, "model": 2}
 """Number of decoder blocks by scope."""
 
-REST: dict[str, Config] = {
-    "gpt2": {"vocab_size": 50257, "n_positions": 1024, "n_layer": 12},
-    "gpt2-xl": {"vocab_size": 50257, "n_positions": 1024, "n_layer": 48},
-    "llama3-8b": {"vocab_size": 128256, "intermediate_size": 14336, "num_hidden_layers": 32, "rope_theta": 5e5},
-    "mistral-7b": {"vocab_size": 32000, "intermediate_size": 14336, "num_hidden_layers": 32},
-    "olmo2-7b": {"vocab_size": 100352, "intermediate_size": 11008, "num_hidden_layers": 32, "rope_theta": 5e5},
-    "phi-4": {"vocab_size": 100352, "intermediate_size": 17920, "num_hidden_layers": 40, "rope_theta": 25e4},
-    "qwen2.5-0.5b": {"vocab_size": 151936, "intermediate_size": 4864, "num_hidden_layers": 24, "rope_theta": 1e6,
-                     "tie_word_embeddings": True},
-    "qwen3-0.6b": {"vocab_size": 151936, "intermediate_size": 3072, "num_hidden_layers": 28, "rope_theta": 1e6,
-                   "tie_word_embeddings": True},
-    "qwen3-8b": {"vocab_size": 151936, "intermediate_size": 12288, "num_hidden_layers": 36, "rope_theta": 1e6},
-}  # fmt: skip
-"""Configuration keys outside attention, which `MODELS` omits. Sizes agree with `litgpt/config.py` of
-Lightning-AI/litgpt at 26857050, which cites each config.json; those of GPT-2 with `model.py` of karpathy/nanoGPT; tied
-embeddings with the model builders of pytorch/torchtune.
-"""
-
 FIXED = {
     "source", "window", "window_right", "prefix", "documents", "bias", "softcap", "sinks", "latent", "rope", "requests",
     "page", "qkv_bias", "out_bias", "dropout", "out_dropout", "autocast",
@@ -55,14 +37,14 @@ EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 def config_of(model: str) -> Config:
     """Return the complete configuration, of the text model if there are several; raises ValueError if there is none."""
-    return {**models.text_of(models.config_of(model)), **REST.get(model, {})}
+    return dict(models.text_of(models.config_of(model)))
 
 
 def config_for(case: Case) -> Config:
     """Return the config of the measured module, with its scope's number of blocks, all with attention; small in all but
     heads if those differ.
     """
-    config = dict(config_of(case.model or ""))
+    config = config_of(case.model or "")
     wanted: Config = {
         "hidden_size": case.d_model, "num_attention_heads": case.H, "num_key_value_heads": case.H_kv,
         "head_dim": case.D_h, "num_hidden_layers": BLOCKS[case.scope],
@@ -85,7 +67,8 @@ def depth(case: Case) -> int:
 def misfit(case: Case) -> str | None:
     """Return why a case can't be a block or a model; None if it can."""
     if case.model is None:
-        return f"--scope {case.scope} needs a model: add --model {', '.join(REST)}, or a config.json"
+        whole = sorted(name for name, (_, config) in models.MODELS.items() if "vocab_size" in config)
+        return f"--scope {case.scope} needs a model: add --model {', '.join(whole)}, or a config.json"
     if find_spec("transformers") is None:
         return f"--scope {case.scope} needs the package transformers: pip install transformers"
     config = config_of(case.model)
@@ -105,7 +88,13 @@ def misfit(case: Case) -> str | None:
         return f"a decoder block in mode {case.mode} has --mask {' or '.join(masks)}, not {case.mask}"
     if case.max_T > (positions := models.number_if_any(config, "n_positions") or case.max_T):
         return f"{case.model} has {positions} positions, not {case.max_T}"
-    return _unbuildable(str(config.get("model_type"))) or _failure(weights_case(case))
+    if why := _unbuildable(str(config.get("model_type"))):
+        return why
+    try:
+        weights(case)
+    except Exception as error:  # such as a value of another type
+        return f"transformers can't build {case.model}: {type(error).__name__}: {' '.join(str(error).split())}"
+    return None
 
 
 @lru_cache
@@ -118,15 +107,6 @@ def _unbuildable(model_type: str) -> str | None:
         return f"transformers has no decoder of model_type {model_type}{nearest(model_type, KNOWN)}"
     if not getattr(transformers, KNOWN[model_type])._can_set_attn_implementation():
         return f"transformers does not call the attention of {model_type} by its AttentionInterface: no kernel can replace it"
-    return None
-
-
-def _failure(case: Case) -> str | None:
-    """Return why transformers fails to build a case's module, such as a value of another type; None if it doesn't."""
-    try:
-        _counted(case)
-    except Exception as error:
-        return f"transformers can't build {case.model}: {type(error).__name__}: {' '.join(str(error).split())}"
     return None
 
 

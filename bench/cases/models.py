@@ -31,37 +31,50 @@ def _of(source: str, model_type: str, dtype: str, *sizes: int, **config: Any) ->
 LATENT = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
 
 MODELS: dict[str, tuple[str, Config]] = {
-    "gpt2": _of("openai-community/gpt2", "gpt2", "float32", n_embd=768, n_head=12),
-    "gpt2-xl": _of("openai-community/gpt2-xl", "gpt2", "float32", n_embd=1600, n_head=25),
-    "llama3-8b": _of("meta-llama/Meta-Llama-3-8B", "llama", "bfloat16", 4096, 32, 8, 128),
+    "gpt2": _of("openai-community/gpt2", "gpt2", "float32", n_embd=768, n_head=12, vocab_size=50257, n_positions=1024,
+                n_layer=12),
+    "gpt2-xl": _of("openai-community/gpt2-xl", "gpt2", "float32", n_embd=1600, n_head=25, vocab_size=50257, n_positions=1024,
+                   n_layer=48),
+    "llama3-8b": _of("meta-llama/Meta-Llama-3-8B", "llama", "bfloat16", 4096, 32, 8, 128, vocab_size=128256,
+                     intermediate_size=14336, num_hidden_layers=32, rope_theta=5e5),
     "llama3-70b": _of("meta-llama/Meta-Llama-3-70B", "llama", "bfloat16", 8192, 64, 8, 128),
     "llama4-scout": _of("meta-llama/Llama-4-Scout-17B-16E", "llama4_text", "bfloat16", 5120, 40, 8, 128,
                         attention_chunk_size=8192),
-    "qwen2.5-0.5b": _of("Qwen/Qwen2.5-0.5B", "qwen2", "bfloat16", 896, 14, 2, 64),
-    "qwen3-0.6b": _of("Qwen/Qwen3-0.6B", "qwen3", "bfloat16", 1024, 16, 8, 128),
-    "qwen3-8b": _of("Qwen/Qwen3-8B", "qwen3", "bfloat16", 4096, 32, 8, 128),
+    "qwen2.5-0.5b": _of("Qwen/Qwen2.5-0.5B", "qwen2", "bfloat16", 896, 14, 2, 64, vocab_size=151936, intermediate_size=4864,
+                        num_hidden_layers=24, rope_theta=1e6, tie_word_embeddings=True),
+    "qwen3-0.6b": _of("Qwen/Qwen3-0.6B", "qwen3", "bfloat16", 1024, 16, 8, 128, vocab_size=151936, intermediate_size=3072,
+                      num_hidden_layers=28, rope_theta=1e6, tie_word_embeddings=True),
+    "qwen3-8b": _of("Qwen/Qwen3-8B", "qwen3", "bfloat16", 4096, 32, 8, 128, vocab_size=151936, intermediate_size=12288,
+                    num_hidden_layers=36, rope_theta=1e6),
     "qwen3-30b-a3b": _of("Qwen/Qwen3-30B-A3B", "qwen3_moe", "bfloat16", 2048, 32, 4, 128),
-    "mistral-7b": _of("mistralai/Mistral-7B-v0.1", "mistral", "bfloat16", 4096, 32, 8, 128, sliding_window=4096),
+    "mistral-7b": _of("mistralai/Mistral-7B-v0.1", "mistral", "bfloat16", 4096, 32, 8, 128, sliding_window=4096,
+                      vocab_size=32000, intermediate_size=14336, num_hidden_layers=32),
     "gemma2-9b": _of("google/gemma-2-9b-it", "gemma2", "bfloat16", 3584, 16, 8, 256, sliding_window=4096, layer_types=BOTH,
                      attn_logit_softcapping=50.0, query_pre_attn_scalar=256),
     "gemma3-4b": _of("google/gemma-3-4b-it", "gemma3_text", "bfloat16", 2560, 8, 4, 256, sliding_window=1024, layer_types=BOTH),
     "gemma3-27b": _of("google/gemma-3-27b-it", "gemma3_text", "bfloat16", 5376, 32, 16, 128, sliding_window=1024,
                       layer_types=BOTH, query_pre_attn_scalar=168),
-    "phi-4": _of("microsoft/phi-4", "phi3", "bfloat16", 5120, 40, 10, 128),
+    "phi-4": _of("microsoft/phi-4", "phi3", "bfloat16", 5120, 40, 10, 128, vocab_size=100352, intermediate_size=17920,
+                 num_hidden_layers=40, rope_theta=25e4),
     "gpt-oss": _of("openai/gpt-oss-20b, and 120b", "gpt_oss", "bfloat16", 2880, 64, 8, 64, sliding_window=128, layer_types=BOTH,
                    attention_bias=True),
     "deepseek-v2-lite": _of("deepseek-ai/DeepSeek-V2-Lite", "deepseek_v2", "bfloat16", 2048, 16, 16, **LATENT),
     "deepseek-v3": _of("deepseek-ai/DeepSeek-V3", "deepseek_v3", "bfloat16", 7168, 128, 128, q_lora_rank=1536, **LATENT),
-    "olmo2-7b": _of("allenai/OLMo-2-1124-7B", "olmo2", "float32", 4096, 32, 32, 128),
+    "olmo2-7b": _of("allenai/OLMo-2-1124-7B", "olmo2", "float32", 4096, 32, 32, 128, vocab_size=100352, intermediate_size=11008,
+                     num_hidden_layers=32, rope_theta=5e5),
     "whisper-large-v3": _of("openai/whisper-large-v3", "whisper", "float16", is_encoder_decoder=True, d_model=1280,
                             encoder_attention_heads=20, decoder_attention_heads=20, max_source_positions=1500),
     "modernbert-base": _of("answerdotai/ModernBERT-base", "modernbert", "float32", 768, 12, local_attention=128,
                            layer_types=BOTH),
     "vit-l": _of("google/vit-large-patch16-224", "vit", "float32", 1024, 16, qkv_bias=True, image_size=224, patch_size=16),
 }  # fmt: skip
-"""Name -> (repository on Hugging Face, configuration): a model is one entry. Tests compare sizes with the defaults of
-transformers' classes, where they are the model's. Those of ViT-L agree with `models_vit.py` of facebookresearch/mae at
-be47fef7; width and heads of DeepSeek-V2-Lite are the model card's alone.
+"""Name -> (repository on Hugging Face, configuration): a model is one entry. Those with a `vocab_size` are whole: their
+blocks can be built.
+
+Tests compare sizes with the defaults of transformers' classes, where they are the model's. Those of ViT-L agree with
+`models_vit.py` of facebookresearch/mae at be47fef7; width and heads of DeepSeek-V2-Lite are the model card's alone. Sizes
+outside attention agree with `litgpt/config.py` of Lightning-AI/litgpt at 26857050, which cites each config.json; those of
+GPT-2 with `model.py` of karpathy/nanoGPT; tied embeddings with the model builders of pytorch/torchtune.
 """
 
 ENCODES: dict[str, Any] = {"is_causal": False}
@@ -136,7 +149,10 @@ def config_of(model: str, folder: str = ".") -> Config:
         near = nearest(model.rpartition("/")[2].lower(), MODELS)  # of a repository
         raise ValueError(f"unknown; known: {', '.join(MODELS)}, and a path to a config.json{near}")
     try:
-        config = json.loads(_contents(Path(folder, model).resolve()))
+        path = Path(folder, model).resolve()
+        if path not in _read:
+            _read[path] = path.read_bytes()
+        config = json.loads(_read[path])
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(getattr(error, "strerror", None) or f"no JSON: {error}") from None
     if not isinstance(config, dict):
@@ -146,12 +162,6 @@ def config_of(model: str, folder: str = ".") -> Config:
 
 _read: dict[Path, bytes] = {}
 """Configurations as this process first read them: edits of the files during a run have no effect."""
-
-
-def _contents(path: Path) -> bytes:
-    if path not in _read:
-        _read[path] = path.read_bytes()
-    return _read[path]
 
 
 def changed_files() -> list[Path]:
@@ -275,7 +285,7 @@ def _window(config: Config, causal: bool) -> int | None:
 def _kinds(config: Config, window: int | None) -> list[str]:
     if not window:
         return ["global"]
-    types = {*_types(config)}
+    types = {*_value(config, "layer_types", "a list of names", ())}
     if not types and "max_window_layers" in config:
         first, number = number_if_any(config, "max_window_layers"), _number(config, "num_hidden_layers")
         types = {kind for kind, is_there in zip(BOTH, (first < number, first > 0), strict=True) if is_there}
@@ -283,12 +293,6 @@ def _kinds(config: Config, window: int | None) -> list[str]:
         return [name for name, kind in (("local", BOTH[0]), ("global", BOTH[1])) if kind in types]
     mixed = config.get("global_attn_every_n_layers") or config.get("sliding_window_pattern")
     return ["local", "global"] if mixed else ["local"]
-
-
-def _types(config: Config) -> list[str]:
-    """Return the kind of each layer; empty if the configuration lists none."""
-    found: list[str] = _value(config, "layer_types", "a list of names", [])
-    return found
 
 
 def notes_of(config: Config) -> Iterator[str]:
@@ -299,7 +303,7 @@ def notes_of(config: Config) -> Iterator[str]:
     if config.get("model_type") not in CODE:
         yield f"model_type {config.get('model_type')} is not known: masks and biases that only its code has are left out"
     yield from (how.format(config[key]) for key, how in UNLIKE.items() if config.get(key))
-    if others := {*_types(config)} - {*BOTH, "chunked_attention"}:
+    if others := {*_value(config, "layer_types", "a list of names", ())} - {*BOTH, "chunked_attention"}:
         yield f"layers of {', '.join(sorted(others))} are left out"
     multiplier, scalar = (
         _value(config, it, "a positive number") for it in ("attention_multiplier", "query_pre_attn_scalar")
