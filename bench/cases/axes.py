@@ -66,14 +66,10 @@ class Axis:
 
     def described(self) -> dict[str, Any]:
         """Return its description for readers of the run file."""
-        described: dict[str, Any] = {
-            "name": self.name,
-            "kind": self.kind,
-            "label": self.label,
-            "follows": list(self.follows),
-        }
-        described |= {"quiet": self.if_varying, "hides": self.masks}
-        return described if self.omitted is NOTHING else described | {"unsaid": self.omitted}
+        return {
+            "name": self.name, "kind": self.kind, "label": self.label, "follows": [*self.follows], "quiet": self.if_varying,
+            "hides": self.masks, **({} if self.omitted is NOTHING else {"unsaid": self.omitted}),
+        }  # fmt: skip
 
 
 def axis(kind: str, about: str, *, default: Any = NOTHING, **others: Any) -> Any:

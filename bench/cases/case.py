@@ -163,8 +163,7 @@ class Case:
     def core(self) -> Case:
         """This case with `scope="core"`. Under autocast its inputs have the narrow dtype, as after projections."""
         given = self.dtype if self.scope == "core" else self.computes
-        around: dict[str, Any] = {"qkv_bias": False, "out_bias": False, "latent": None, "rope": None, "page": None}
-        around["model"] = None
+        around = {name: AXES[name].default for name in ("qkv_bias", "out_bias", "latent", "rope", "page", "model")}
         return replace(self, scope="core", dtype=given, **around)
 
     @property

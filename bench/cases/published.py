@@ -31,10 +31,6 @@ class Published:
     def case(self) -> Case:
         return Case.of(**self.axes)
 
-    def described(self) -> dict[str, Any]:
-        """Return the entry for the run file."""
-        return {"id": self.case.id} | {name: value for name, value in asdict(self).items() if name != "axes"}
-
 
 CORE = {"B": 1, "device": "cpu", "scope": "core", "mask": "none"}
 
@@ -112,4 +108,5 @@ def grids() -> tuple[dict[str, tuple[Any, ...]], ...]:
 
 def published_of(ids: Collection[str]) -> list[dict[str, Any]]:
     """Return the published times of the given cases, for the run file."""
-    return [it.described() for it in PUBLISHED if it.case.id in ids]
+    found = ((it.case.id, asdict(it)) for it in PUBLISHED)
+    return [{"id": id_} | {name: it[name] for name in it if name != "axes"} for id_, it in found if id_ in ids]

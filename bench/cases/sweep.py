@@ -181,15 +181,26 @@ def _beside_a_latent(case: Case) -> str | None:
 
 
 BOTH = ("float32", "bfloat16")
-AROUND_AND_CORE = ("layer", "core")
 BASIC_MASKS = ("none", "causal", "padding", "causal+padding")
-CONSTANT_BIASES = (None, "alibi", "dense")
+
+
+def _values(axes: Mapping[str, Any]) -> Axes:
+    """Return axes that have a single value or a tuple of values with a tuple each."""
+    return {name: value if isinstance(value, tuple) else (value,) for name, value in axes.items()}
 
 
 def _grid(**axes: Any) -> Axes:
     """Build a grid of single values or tuples; defaults: B = 1, H = 8, D_h = 64 (unless d_model is given), float32."""
     default = {"B": 1, "dtype": "float32", "H": 8} | ({} if "d_model" in axes else {"D_h": 64})
-    return {name: value if isinstance(value, tuple) else (value,) for name, value in (default | axes).items()}
+    return _values(default | axes)
+
+
+def _sweep(
+    name: str, about: str, *grids: Axes, on_gpu: Mapping[str, Any] | tuple[Axes, ...] = (), whole_registry: bool = True
+) -> Sweep:
+    """Build a sweep. `on_gpu`: the axes that all grids have there instead; or other grids."""
+    gpu = on_gpu if isinstance(on_gpu, tuple) else tuple({**grid, **_values(on_gpu)} for grid in grids)
+    return Sweep(name, about, grids, whole_registry, gpu)
 
 
 TRAINED = ("forward", "backward")
@@ -212,82 +223,80 @@ LLM = tuple(
 SWEEPS = {
     sweep.name: sweep
     for sweep in (
-        Sweep("quick", "time and memory of the eager implementations and two compiled forms",
-              (_grid(dtype=BOTH, H=(1, 8), T=(64, 256, 1024)),),
-              gpu=(_grid(D_h=(64, 128), T=(512, 2048, 8192), **SIXTEEN),)),
-        Sweep("ladder", "one head, short sequences, loops included", (_grid(H=1, T=(16, 32, 64, 128, 256)),)),
-        Sweep("length", "how time and memory grow with the sequence",
-              (_grid(dtype=BOTH, T=(128, 256, 512, 1024, 2048, 4096)),),
-              gpu=(_grid(D_h=(64, 128), T=(512, 1024, 2048, 4096, 8192, 16384), **SIXTEEN),)),
-        Sweep("smoke", "whether a kernel is correct, and about how fast", (_grid(T=(64, 256, 1024)),)),
-        Sweep("heads", "one width of the model, divided among more and more heads",
-              (_grid(d_model=1024, dtype=BOTH, T=512, H=(1, 2, 4, 8, 16, 32)),),
-              gpu=(_grid(d_model=2048, dtype="bfloat16", T=2048, H=(8, 16, 32)),)),
-        Sweep("dtype", "float64, float32, float16 and bfloat16",
-              (_grid(T=(256, 1024), dtype=("float64", "float32", "float16", "bfloat16")),),
-              gpu=(_grid(H=16, T=(1024, 4096), dtype=("float32", "float16", "bfloat16")),)),
-        Sweep("tutorial", "the case of the best-known published comparison",
-              (_grid(B=8, d_model=768, dtype=BOTH, H=12, T=1024),)),
-        Sweep("backward", "a training step: forward, and the gradients of input and weights",
-              (_grid(dtype=BOTH, T=(64, 256, 512), mode="backward"),), whole_registry=True,
-              gpu=(_grid(D_h=(64, 128), T=(1024, 4096), mode="backward", **SIXTEEN),)),
-        Sweep("decode", "one new token against a cache of keys and values, and all tokens again without one",
-              (_grid(B=(1, 8), dtype=BOTH, T=(256, 1024, 4096), mode="decode"), _grid(dtype=BOTH, T=(256, 1024))),
-              whole_registry=True,
-              gpu=(_grid(B=(1, 4, 16, 64), T=(1024, 4096, 16384), mode="decode", **GROUPED), _grid(T=(1024, 4096), **GROUPED))),
-        Sweep("masks", "no mask, causal, padding, and both", (_grid(B=4, dtype=BOTH, T=256, mask=BASIC_MASKS),),
-              whole_registry=True, gpu=(_grid(B=4, D_h=128, T=2048, mask=BASIC_MASKS, **SIXTEEN),)),
-        Sweep("cross", "queries from one sequence, keys and values from another, under every mask",
-              (_grid(B=4, T=128, T_kv=(96, 512), source="cross", mask=BASIC_MASKS),), whole_registry=True,
-              gpu=(_grid(B=4, T=1024, T_kv=(512, 4096), source="cross", mask=BASIC_MASKS, **SIXTEEN),)),
-        Sweep("gqa", "32 query heads that share 32, 8 or 1 key-value heads",
-              (_grid(H=32, H_kv=(32, 8, 1), T=256, mode=TRAINED),), whole_registry=True,
-              gpu=(_grid(T=(2048, 8192), mode=TRAINED, **GROUPED | {"H_kv": (32, 8, 1)}),)),
-        Sweep("widths", "value heads wider than query heads; one head of a quarter of the model's width",
-              (_grid(D_v=(64, 128), T=256), _grid(D_h=64, d_model=256, H=1, T=256)), whole_registry=True,
-              gpu=(_grid(D_v=(64, 128), T=2048, **SIXTEEN),)),
-        Sweep("dropout", "with and without dropout of the probabilities, in training",
-              (_grid(T=256, dropout=(0.0, 0.1), mode=TRAINED),), whole_registry=True,
-              gpu=(_grid(T=2048, dropout=(0.0, 0.1), mode=TRAINED, **SIXTEEN),)),
-        Sweep("core", "attention alone, from q, k, v to o, beside the whole layer",
-              (_grid(dtype=BOTH, T=(256, 1024), scope=AROUND_AND_CORE),), whole_registry=True,
-              gpu=(_grid(D_h=(64, 128), T=(2048, 8192), scope=AROUND_AND_CORE, **SIXTEEN),)),
-        Sweep("window", "a sliding window, causal and in both directions, and no mask",
-              (_grid(T=(1024, 4096), window=(None, 128, 512)),
-               _grid(T=1024, mask="none", window=64, window_right=(None, 16)), _grid(T=(1024, 4096), mask="none")),
-              whole_registry=True, gpu=(_grid(D_h=128, T=(4096, 16384), window=(None, 1024, 4096), **SIXTEEN),)),
-        Sweep("scores", "modified scores: ALiBi, a dense bias, a soft cap, sinks",
-              (_grid(T=512, bias=CONSTANT_BIASES), _grid(T=512, softcap=50), _grid(T=512, sinks=True)), whole_registry=True,
-              gpu=tuple(_grid(T=4096, **SIXTEEN, **rule) for rule in (
-                  {"bias": CONSTANT_BIASES}, {"softcap": 50}, {"sinks": True}))),
-        Sweep("chunk", "the next 512 tokens of a prompt, and 1 to 8 draft tokens, against a cache",
-              tuple(_grid(T=T, T_kv=T_kv, mode="decode", mask="causal_br")
-                    for T, T_kv in ((512, (1024, 4096)), ((1, 2, 4, 8), 4096))), whole_registry=True,
-              gpu=(_grid(T=(512, 1, 2, 4, 8), T_kv=(4096, 16384), mode="decode", mask="causal_br", **GROUPED),)),
-        Sweep("documents", "eight packed documents of equal and unequal lengths, and a shared prefix",
-              (_grid(T=2048, mask=("causal", "none"), documents=DOCUMENTS), _grid(T=1024, prefix=(None, 256)),
-               _grid(T=(1024, 2048), mask="none")), whole_registry=True,
-              gpu=(_grid(T=8192, mask=("causal", "none"), documents=DOCUMENTS, **SIXTEEN),
-                   _grid(T=8192, mask=("causal", "none"), **SIXTEEN))),
-        Sweep("latent", "multi-head latent attention beside a cache of keys and values: one new token, and a prompt",
-              tuple(_grid(d_model=512, H=16, D_v=32, T=(256, 1024, 4096)[:most], **axes) for most, axes in (
-                  (3, LATENT | {"mode": "decode"}), (3, {"D_h": 32, "mode": "decode"}), (1, LATENT))), whole_registry=True),
-        Sweep("paged", "a cache in pages, copied into a contiguous cache or read in place, beside one without pages",
-              (_grid(B=4, T=(1024, 4096), mode="decode", page=(None, 16, 128)),), whole_registry=True,
-              gpu=(_grid(B=16, T=(4096, 16384), mode="decode", page=(None, 16, 128), **GROUPED),)),
-        Sweep("mixed", "a server's step: prompts, parts of prompts and new tokens in one batch, by every method",
-              (_grid(T=1, requests=("8x1:1024", "2x128:128+6x1:1024", "1x128:512+7x1:1024")),), whole_registry=True,
-              gpu=(_grid(T=1, requests=("64x1:4096", "2x1024:1024+62x1:4096", "1x1024:8192+63x1:4096"), **GROUPED),)),
-        Sweep("autocast", "a training step in float32, with products in bfloat16 under autocast, and in bfloat16 altogether",
-              tuple(_grid(T=(256, 1024), mode=TRAINED, **narrow)
-                    for narrow in ({"autocast": (None, "bfloat16")}, {"dtype": "bfloat16"})), whole_registry=True),
-        Sweep("deterministic", "a training step with and without deterministic algorithms",
-              (_grid(T=(256, 1024), mode="backward", deterministic=(False, True)),), whole_registry=True,
-              gpu=(_grid(T=2048, mode="backward", deterministic=(False, True), **SIXTEEN),)),
-        Sweep("published", "cases with published times", published.grids(), whole_registry=True),
-        Sweep("llm", "one attention layer of GPT-2 small, Qwen2.5 0.5B and Llama 3 8B",
-              tuple(_grid(**layer | {"T": 512, "dtype": BOTH}) for layer in LLM),
-              gpu=tuple(_grid(**layer | {"T": (2048, 8192), "dtype": "bfloat16"}) for layer in LLM)),
+        _sweep("quick", "time and memory of the eager implementations and two compiled forms",
+               _grid(dtype=BOTH, H=(1, 8), T=(64, 256, 1024)),
+               on_gpu={"D_h": (64, 128), "T": (512, 2048, 8192), **SIXTEEN}, whole_registry=False),
+        _sweep("ladder", "one head, short sequences, loops included", _grid(H=1, T=(16, 32, 64, 128, 256)),
+               whole_registry=False),
+        _sweep("length", "how time and memory grow with the sequence",
+               _grid(dtype=BOTH, T=(128, 256, 512, 1024, 2048, 4096)),
+               on_gpu={"D_h": (64, 128), "T": (512, 1024, 2048, 4096, 8192, 16384), **SIXTEEN}, whole_registry=False),
+        _sweep("smoke", "whether a kernel is correct, and about how fast", _grid(T=(64, 256, 1024)), whole_registry=False),
+        _sweep("heads", "one width of the model, divided among more and more heads",
+               _grid(d_model=1024, dtype=BOTH, T=512, H=(1, 2, 4, 8, 16, 32)),
+               on_gpu={"d_model": 2048, "dtype": "bfloat16", "T": 2048, "H": (8, 16, 32)}, whole_registry=False),
+        _sweep("dtype", "float64, float32, float16 and bfloat16",
+               _grid(T=(256, 1024), dtype=("float64", "float32", "float16", "bfloat16")),
+               on_gpu={"H": 16, "T": (1024, 4096), "dtype": ("float32", "float16", "bfloat16")}, whole_registry=False),
+        _sweep("tutorial", "the case of the best-known published comparison",
+               _grid(B=8, d_model=768, dtype=BOTH, H=12, T=1024), whole_registry=False),
+        _sweep("backward", "a training step: forward, and the gradients of input and weights",
+               _grid(dtype=BOTH, T=(64, 256, 512), mode="backward"),
+               on_gpu={"D_h": (64, 128), "T": (1024, 4096), **SIXTEEN}),
+        _sweep("decode", "one new token against a cache of keys and values, and all tokens again without one",
+               _grid(B=(1, 8), dtype=BOTH, T=(256, 1024, 4096), mode="decode"), _grid(dtype=BOTH, T=(256, 1024)),
+               on_gpu=(_grid(B=(1, 4, 16, 64), T=(1024, 4096, 16384), mode="decode", **GROUPED),
+                       _grid(T=(1024, 4096), **GROUPED))),
+        _sweep("masks", "no mask, causal, padding, and both", _grid(B=4, dtype=BOTH, T=256, mask=BASIC_MASKS),
+               on_gpu={"D_h": 128, "T": 2048, **SIXTEEN}),
+        _sweep("cross", "queries from one sequence, keys and values from another, under every mask",
+               _grid(B=4, T=128, T_kv=(96, 512), source="cross", mask=BASIC_MASKS),
+               on_gpu={"T": 1024, "T_kv": (512, 4096), **SIXTEEN}),
+        _sweep("gqa", "32 query heads that share 32, 8 or 1 key-value heads",
+               _grid(H=32, H_kv=(32, 8, 1), T=256, mode=TRAINED),
+               on_gpu=(_grid(T=(2048, 8192), mode=TRAINED, **GROUPED | {"H_kv": (32, 8, 1)}),)),
+        _sweep("widths", "value heads wider than query heads; one head of a quarter of the model's width",
+               _grid(D_v=(64, 128), T=256), _grid(D_h=64, d_model=256, H=1, T=256),
+               on_gpu=(_grid(D_v=(64, 128), T=2048, **SIXTEEN),)),
+        _sweep("dropout", "with and without dropout of the probabilities, in training",
+               _grid(T=256, dropout=(0.0, 0.1), mode=TRAINED), on_gpu={"T": 2048, **SIXTEEN}),
+        _sweep("core", "attention alone, from q, k, v to o, beside the whole layer",
+               _grid(dtype=BOTH, T=(256, 1024), scope=("layer", "core")),
+               on_gpu={"D_h": (64, 128), "T": (2048, 8192), **SIXTEEN}),
+        _sweep("window", "a sliding window, causal and in both directions, and no mask",
+               _grid(T=(1024, 4096), window=(None, 128, 512)),
+               _grid(T=1024, mask="none", window=64, window_right=(None, 16)), _grid(T=(1024, 4096), mask="none"),
+               on_gpu=(_grid(D_h=128, T=(4096, 16384), window=(None, 1024, 4096), **SIXTEEN),)),
+        _sweep("scores", "modified scores: ALiBi, a dense bias, a soft cap, sinks",
+               _grid(T=512, bias=(None, "alibi", "dense")), _grid(T=512, softcap=50), _grid(T=512, sinks=True),
+               on_gpu={"T": 4096, **SIXTEEN}),
+        _sweep("chunk", "the next 512 tokens of a prompt, and 1 to 8 draft tokens, against a cache",
+               *(_grid(T=T, T_kv=T_kv, mode="decode", mask="causal_br")
+                 for T, T_kv in ((512, (1024, 4096)), ((1, 2, 4, 8), 4096))),
+               on_gpu=(_grid(T=(512, 1, 2, 4, 8), T_kv=(4096, 16384), mode="decode", mask="causal_br", **GROUPED),)),
+        _sweep("documents", "eight packed documents of equal and unequal lengths, and a shared prefix",
+               _grid(T=2048, mask=("causal", "none"), documents=DOCUMENTS), _grid(T=1024, prefix=(None, 256)),
+               _grid(T=(1024, 2048), mask="none"),
+               on_gpu=(_grid(T=8192, mask=("causal", "none"), documents=DOCUMENTS, **SIXTEEN),
+                       _grid(T=8192, mask=("causal", "none"), **SIXTEEN))),
+        _sweep("latent", "multi-head latent attention beside a cache of keys and values: one new token, and a prompt",
+               *(_grid(d_model=512, H=16, D_v=32, T=(256, 1024, 4096)[:most], **axes) for most, axes in (
+                   (3, LATENT | {"mode": "decode"}), (3, {"D_h": 32, "mode": "decode"}), (1, LATENT)))),
+        _sweep("paged", "a cache in pages, copied into a contiguous cache or read in place, beside one without pages",
+               _grid(B=4, T=(1024, 4096), mode="decode", page=(None, 16, 128)),
+               on_gpu={"B": 16, "T": (4096, 16384), **GROUPED}),
+        _sweep("mixed", "a server's step: prompts, parts of prompts and new tokens in one batch, by every method",
+               _grid(T=1, requests=("8x1:1024", "2x128:128+6x1:1024", "1x128:512+7x1:1024")),
+               on_gpu={"requests": ("64x1:4096", "2x1024:1024+62x1:4096", "1x1024:8192+63x1:4096"), **GROUPED}),
+        _sweep("autocast", "a training step in float32, with products in bfloat16 under autocast, and in bfloat16 altogether",
+               *(_grid(T=(256, 1024), mode=TRAINED, **narrow)
+                 for narrow in ({"autocast": (None, "bfloat16")}, {"dtype": "bfloat16"}))),
+        _sweep("deterministic", "a training step with and without deterministic algorithms",
+               _grid(T=(256, 1024), mode="backward", deterministic=(False, True)), on_gpu={"T": 2048, **SIXTEEN}),
+        _sweep("published", "cases with published times", *published.grids()),
+        _sweep("llm", "one attention layer of GPT-2 small, Qwen2.5 0.5B and Llama 3 8B",
+               *(_grid(**layer | {"T": 512, "dtype": BOTH}) for layer in LLM),
+               on_gpu={"T": (2048, 8192), "dtype": "bfloat16"}, whole_registry=False),
     )
 }  # fmt: skip
 
