@@ -15,27 +15,22 @@ if not __package__:  # started by path: a package `bench` of the user's must not
 
 from stats.arguments import as_typed
 
-from . import interrupts, terminal
+from . import console, interrupts, terminal
 from .cases.axes import nearest
 from .interrupts import UNFINISHED
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    "check": ("bench.runs.check", "check whether kernels and layers are correct, without timing"),
-    "doctor": ("bench.runs.doctor", "find what on this machine will disturb a measurement"),
-    "sweep": ("bench.cluster.command", "measure in several fresh processes, or on many machines"),
-    "ab": ("commands.ab", "compare two revisions, kernels or interpreters: did it get slower?"),
-    "bisect": ("commands.bisect", "find the commit, or the version of torch, that made it slower"),
-    "new-kernel": ("bench.new:kernel", "write FILE (default: mine.py), a template of a kernel"),
-    "new-layer": ("bench.new:layer", "write FILE (default: mine.py), a template of a layer"),
-}
-"""Commands, each with the function `(arguments) -> exit code` that implements it (default: `main`), and a description."""
+COMMANDS = {
+    "check": "bench.runs.check", "doctor": "bench.runs.doctor", "sweep": "bench.cluster.command", "ab": "commands.ab",
+    "bisect": "commands.bisect", "new-kernel": "bench.new:kernel", "new-layer": "bench.new:layer",
+}  # fmt: skip
+"""Commands, each with the function `(arguments) -> exit code` that implements it (default: `main`)."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command named by the first argument."""
     name, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in COMMANDS:
-        module, _, function = COMMANDS[name][0].partition(":")
+        module, _, function = COMMANDS[name].partition(":")
         gc.disable()  # each collection would scan the modules imported so far, torch's for 0.1 s
         try:
             command = getattr(import_module(module), function or "main")
@@ -49,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = command(rest)
         return code
     if name in ("-h", "--help"):
-        lines = [f"  {name:<10} {about}" for name, (_, about) in COMMANDS.items()]
+        lines = [f"  {name:<10} {console.COMMANDS[name]}" for name in COMMANDS]
         usage = as_typed("usage: python -m bench COMMAND [options]")
         print("\n".join([usage, "", *lines, "", "Each has its own --help."]))
         return 0

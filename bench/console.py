@@ -23,28 +23,30 @@ HOME = Path(__file__).resolve().parent.parent
 LAUNCH = str(HOME / "bench" / "launch.py")
 PYTEST = ("-P", LAUNCH, "-c", str(HOME / "pyproject.toml"), f"--rootdir={HOME}", "-o", "verbosity_test_cases=0",
           str(HOME / "bench"))  # fmt: skip
-BENCH, REPORTS = (str(HOME / "bench"),), (str(HOME / "reports"),)
-
-COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
-    "run": (PYTEST, "measure, print a table, and save it: --benchmark-save=NAME"),
-    "list": ((*PYTEST, "--list"), "print implementations with their limits, sweeps, and models"),
-    "sweep": ((*BENCH, "sweep"), "measure in several fresh processes, or on many machines"),
-    "check": ((*BENCH, "check"), "check whether kernels and layers are correct, without timing"),
-    "doctor": ((*BENCH, "doctor"), "find what on this machine will disturb a measurement"),
-    "report": ((*REPORTS, "report"), "write the page of the newest run, or of the named runs"),
-    "advise": ((*REPORTS, "advise"), "print the fastest implementation of each case of a saved run"),
-    "figure": ((*REPORTS, "figure"), "draw one figure for a paper or a README"),
-    "export": ((*REPORTS, "export"), "write rows for other tools: Parquet or CSV"),
-    "conformance": ((*REPORTS, "conformance"), "print a table of what is correct, from output of check --json"),
-    "ab": ((*BENCH, "ab"), "compare two revisions, kernels or interpreters: did it get slower?"),
-    "bisect": ((*BENCH, "bisect"), "find the commit, or the version of torch, that made it slower"),
-    "compare": ((*REPORTS, "compare"), "compare two saved runs: did it get slower?"),
-    "baseline": ((*REPORTS, "baseline"), "set or show the run that later runs are compared with"),
-    "history": ((*REPORTS, "history"), "find when it got slower, over all runs of this machine"),
-    "new-kernel": ((*BENCH, "new-kernel"), "write FILE (default: mine.py), a template of a kernel"),
-    "new-layer": ((*BENCH, "new-layer"), "write FILE (default: mine.py), a template of a layer"),
-    "completion": ((), "print completion for bash and zsh, to append to ~/.bashrc or ~/.zshrc"),
+COMMANDS = {
+    "run": "measure, print a table, and save it: --benchmark-save=NAME",
+    "list": "print implementations with their limits, sweeps, and models",
+    "sweep": "measure in several fresh processes, or on many machines",
+    "check": "check whether kernels and layers are correct, without timing",
+    "doctor": "find what on this machine will disturb a measurement",
+    "report": "write the page of the newest run, or of the named runs",
+    "advise": "print the fastest implementation of each case of a saved run",
+    "figure": "draw one figure for a paper or a README",
+    "export": "write rows for other tools: Parquet or CSV",
+    "conformance": "print a table of what is correct, from output of check --json",
+    "ab": "compare two revisions, kernels or interpreters: did it get slower?",
+    "bisect": "find the commit, or the version of torch, that made it slower",
+    "compare": "compare two saved runs: did it get slower?",
+    "baseline": "set or show the run that later runs are compared with",
+    "history": "find when it got slower, over all runs of this machine",
+    "new-kernel": "write FILE (default: mine.py), a template of a kernel",
+    "new-layer": "write FILE (default: mine.py), a template of a layer",
+    "completion": "print completion for bash and zsh, to append to ~/.bashrc or ~/.zshrc",
 }
+"""Commands in the order of the help, with their descriptions."""
+
+OF_BENCH = ("sweep", "check", "doctor", "ab", "bisect", "new-kernel", "new-layer")
+"""Commands of `python -m bench`."""
 
 WITHOUT_OPTIONS = ("completion", "list")
 
@@ -84,15 +86,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if name not in COMMANDS:
         return _complain(f"unknown command {name!r}{nearest(name, COMMANDS)} (--help shows all)")
-    command, about = COMMANDS[name]
     if name in (*WITHOUT_OPTIONS, "run") and {"-h", "--help"} & {*rest}:
-        usage = f"usage: attention-bench {name}"
+        usage, about = f"usage: attention-bench {name}", COMMANDS[name]
         print(_run_help() if name == "run" else f"{usage}\n\n{about[0].upper()}{about[1:]}.")
         return 0
-    if not command:
+    if name == "completion":
         return completion(rest)
     named = os.environ | {"ATTENTION_BENCH_COMMAND": name}  # makes `stats.arguments.as_typed` print `attention-bench`
-    os.execve(sys.executable, [sys.executable, *command, *rest], named)
+    os.execve(sys.executable, [*_command(name), *rest], named)
+
+
+def _command(name: str) -> list[str]:
+    if name in ("run", "list"):
+        return [sys.executable, *PYTEST, *["--list"] * (name == "list")]
+    return [sys.executable, str(HOME / ("bench" if name in OF_BENCH else "reports")), name]
 
 
 def completion(arguments: Sequence[str]) -> int:
@@ -121,16 +128,18 @@ def _options(command: str) -> list[str]:
     """Return the long options shown in a command's help."""
     if command in WITHOUT_OPTIONS:
         return []
-    run_help = [sys.executable, *COMMANDS[command][0], "--help"]
-    shown = "" if command == "run" else subprocess.run(run_help, capture_output=True, text=True).stdout
+    shown = "" if command == "run" else _help_of(command)
     shown += _run_help() if command in ("run", "sweep") else ""
     return sorted({*re.findall(r"^ .*?(--[A-Za-z][\w-]*)", shown, re.MULTILINE)})
 
 
+def _help_of(command: str) -> str:
+    return subprocess.run([*_command(command), "--help"], capture_output=True, text=True).stdout
+
+
 def _run_help() -> str:
     """Return the suite's part of pytest's help, which is ten screens long."""
-    shown = subprocess.run([sys.executable, *PYTEST, "--help"], capture_output=True, text=True).stdout
-    options = shown.partition("\nattention-bench:\n")[2].partition("\n\n")[0]
+    options = _help_of("run").partition("\nattention-bench:\n")[2].partition("\n\n")[0]
     return f"""\
 usage: attention-bench run [options]
 
@@ -155,7 +164,7 @@ def _complain(message: str) -> int:
 
 
 def _help() -> str:
-    lines = [f"  {name:<12} {about}" for name, (_, about) in COMMANDS.items()]
+    lines = [f"  {name:<12} {about}" for name, about in COMMANDS.items()]
     end = "Each has its own --help; --version shows versions."
     return "\n".join(["usage: attention-bench COMMAND [options]", "", *lines, "", end])
 
