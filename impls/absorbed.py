@@ -44,13 +44,11 @@ class Absorbed(LatentLayer):
         W_k, W_v = (W.weight.unflatten(0, (self.shape.H, -1)) for W in (self.W_k, self.W_v))  # (H, D, latent)
         own, shared = q.split([self.shape.D_h - self.rope, self.rope], dim=-1)
         q = torch.cat([own @ W_k, shared], dim=-1)  # (B, H, T, latent + rope)
-        o: Tensor = self.over(q, latents, padding) @ W_v.mT
-        return o
+        return self.over(q, latents, padding) @ W_v.mT
 
     def over(self, q: Tensor, latents: Tensor, padding: Tensor | None) -> Tensor:
         """(B, H, T, latent + rope), (B, 1, T_kv, latent + rope) -> (B, H, T, latent)"""
-        o: Tensor = self.core(q, latents, latents[..., : self.latent], padding=padding)
-        return o
+        return self.core(q, latents, latents[..., : self.latent], padding=padding)
 
 
 @register("absorbed_sdpa", beyond=(*BY_MASK, "bias", *AROUND), **FORM)
@@ -61,5 +59,4 @@ class AbsorbedSDPA(Absorbed):
         return KernelCore(replace(inside, H_kv=1), sdpa)
 
     def over(self, q: Tensor, latents: Tensor, padding: Tensor | None) -> Tensor:
-        o: Tensor = self.core(q, latents, latents, padding=padding)
-        return o[..., : self.latent]
+        return self.core(q, latents, latents, padding=padding)[..., : self.latent]

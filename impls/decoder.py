@@ -32,13 +32,15 @@ class Decoder(nn.Module):
         core: Callable[[LayerShape], nn.Module] | None = None, dtype: torch.dtype = torch.float32,
     ):  # fmt: skip
         """`config` in the format of transformers' `config.json`, with as many layers as `scope` has blocks."""
-        from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+        from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, AutoModel, AutoModelForCausalLM
+        from transformers.initialization import no_init_weights
 
         super().__init__()
-        _register()
+        AttentionInterface.register(ATTENTION, attend)
+        AttentionMaskInterface.register(ATTENTION, padding_of)
         settings = AutoConfig.for_model(**config)
         whole = {"block": AutoModel, "model": AutoModelForCausalLM}[scope]
-        with _uninitialised():
+        with no_init_weights():  # the suite sets all parameters
             self.model = whole.from_config(
                 settings, dtype=dtype, attn_implementation=ATTENTION if core else "eager"
             ).eval()
@@ -65,15 +67,10 @@ class Decoder(nn.Module):
         return [first for first, *_ in found]
 
     @property
-    def prepare(self) -> Callable[..., None] | None:
+    def prepare(self) -> Callable[..., object] | None:
         """Return the preparation of the cores before the first call; None if they need none."""
         makes = [make for it in self.attentions if (make := getattr(getattr(it, "core", None), "prepare", None))]
-
-        def prepared(*sizes: Any, **pages: Any) -> None:
-            for make in makes:
-                make(*sizes)
-
-        return prepared if makes else None
+        return (lambda *sizes, **pages: [make(*sizes) for make in makes]) if makes else None
 
     def forward(
         self, x: Tensor, *, padding: Tensor | None = None, cache: tuple[Tensor, ...] = (), rows: Tensor | None = None
@@ -88,7 +85,7 @@ class Decoder(nn.Module):
         if rows is not None:
             given["logits_to_keep"] = rows
         filled = _filled(cache) if cache else None
-        o: Tensor = self.model(**given, attention_mask=padding, cache=filled, use_cache=bool(cache))[0]
+        o = self.model(**given, attention_mask=padding, cache=filled, use_cache=bool(cache))[0]
         if filled is None:
             return o
         new = (it[..., -x.shape[1] :, :] for layer in filled.layers for it in (layer.keys, layer.values))
@@ -114,11 +111,10 @@ class Decoder(nn.Module):
 
 
 def attend(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **_: Any
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **_: Any
 ) -> tuple[Tensor, None]:
     """Call the core of `module` with transformers' interface: (B, H, T, D) -> (B, T, H, D). The mask is padding."""
-    o: Tensor = module.core(query, key, value, padding=attention_mask)  # type: ignore[operator]
-    return o.transpose(1, 2), None
+    return module.core(query, key, value, padding=attention_mask).transpose(1, 2), None
 
 
 def padding_of(*_: Any, attention_mask: Tensor | None = None, **__: Any) -> Tensor | None:
@@ -126,32 +122,13 @@ def padding_of(*_: Any, attention_mask: Tensor | None = None, **__: Any) -> Tens
     return attention_mask
 
 
-def _register() -> None:
-    from transformers import AttentionInterface, AttentionMaskInterface
-
-    AttentionInterface.register(ATTENTION, attend)
-    AttentionMaskInterface.register(ATTENTION, padding_of)
-
-
-def _uninitialised() -> Any:
-    """Skip initialisation by transformers, since the suite sets all parameters."""
-    from transformers.initialization import no_init_weights
-
-    return no_init_weights()
-
-
-def _shape_of(attention: nn.Module, shape: LayerShape) -> LayerShape:
+def _shape_of(attention: Any, shape: LayerShape) -> LayerShape:
     """Return the shape with this layer's own properties."""
-    scaling, window = getattr(attention, "scaling", None), _window_of(attention)
+    scaling = getattr(attention, "scaling", None)
+    window = getattr(attention, "sliding_window", getattr(attention.config, "sliding_window", None))  # own key included
     usual = scaling is None or math.isclose(scaling, shape.D_h**-0.5)
-    is_limited = window is not None and window < shape.max_T
-    return replace(shape, scale=None if usual else scaling, window=window - 1 if window and is_limited else None)
-
-
-def _window_of(attention: Any) -> int | None:
-    """Return the number of keys that a query sees, its own included."""
-    window: int | None = getattr(attention, "sliding_window", getattr(attention.config, "sliding_window", None))
-    return window
+    window = window - 1 if window and window < shape.max_T else None
+    return replace(shape, scale=None if usual else scaling, window=window)
 
 
 def _filled(cache: tuple[Tensor, ...]) -> Any:

@@ -28,10 +28,9 @@ LOG2_E = 1.4426950408889634
 
 
 @jit
-def _block(
-    x: Any, of: Any, head: Any, rows: Any, row_count: Any, stride_b: Any, stride_h: Any, stride_t: Any,
-    D: tl.constexpr, WIDTH: tl.constexpr,
-) -> Any:  # fmt: skip
+def _block(  # type: ignore[no-untyped-def]
+    x, of, head, rows, row_count, stride_b, stride_h, stride_t, D: tl.constexpr, WIDTH: tl.constexpr
+):
     """Load rows of one head of x (B, H, T, D) with contiguous features: (rows, WIDTH); zeros beyond T and D."""
     features = tl.arange(0, WIDTH)
     places = of * stride_b + head * stride_h + rows[:, None].to(tl.int64) * stride_t + features[None, :]
@@ -80,7 +79,7 @@ def _forward(  # type: ignore[no-untyped-def]
     tl.store(o + places, (output / total[:, None]).to(queries.dtype), mask=kept)
 
 
-@register("flash_triton", common=False, package="triton", install="pip install triton", devices=("cuda",),
+@register("flash_triton", common=False, package="triton", devices=("cuda",),
           dtypes=("float32", "float16", "bfloat16"), modes=("forward", "decode"), masks=("none", "causal"),
           dropout=False, compiles=False, autocasts=False)  # fmt: skip
 def flash_triton(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, scale: float | None = None,

@@ -54,14 +54,20 @@ class Flex(KernelCore):
 
     def prepare(self, T: int, T_kv: int, padding: Tensor | None, device: str) -> None:
         """Build the table of blocks for these lengths, which a training loop does once per batch or for all steps."""
+        span, softcap = self.shape.span(T, T_kv, device), self.shape.softcap
+        # compiled by torch 2.13 for the CPU, adding float64 to float32 scores gives NaN
+        dtype = torch.promote_types(self.typed.dtype, torch.float32)
+        bias = bias_of(self.shape, self.shape.H, T, T_kv, device, dtype)
 
-        span = self.shape.span(T, T_kv, device)
+        def changed(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            score = score if softcap is None else capped(score, softcap)
+            return score if bias is None else score + bias(h, i, j)
 
         def visible(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             seen = span(i, j)
             return seen if padding is None else seen & padding[b, j]
 
-        self.score_mod = _score_mod(self.shape, T, T_kv, device, torch.promote_types(self.typed.dtype, torch.float32))
+        self.score_mod = None if bias is None and softcap is None else changed
         if span or padding is not None:
             B = None if padding is None else len(padding)
             self.block_mask = blocks_of(visible, B, T, T_kv, device)
@@ -70,8 +76,7 @@ class Flex(KernelCore):
         """(..., H, T, D_h), (..., H_kv, T_kv, D_h), (..., H_kv, T_kv, D_v) -> (..., H, T, D_v)"""
         if q.device.type == "cpu":  # the compiled form can't read a projection's output through a view (torch 2.13)
             q, k, v = own(q), own(k), own(v)
-        sinks: Tensor | None = self.sinks
-        o = flex_attention(
+        o: Any = flex_attention(
             q,
             k,
             v,
@@ -79,14 +84,12 @@ class Flex(KernelCore):
             block_mask=self.block_mask,
             scale=self.shape.scale,
             enable_gqa=self.shape.H_kv != self.shape.H,
-            return_aux=None if sinks is None else AuxRequest(lse=True),
+            return_aux=None if self.sinks is None else AuxRequest(lse=True),
         )
-        if sinks is None:
-            assert isinstance(o, Tensor)
+        if self.sinks is None:
             return o
         found, aux = o
-        assert aux.lse is not None
-        share = torch.sigmoid(aux.lse - sinks[:, None])  # (..., H, T): logarithm of the sum that includes the sink
+        share = torch.sigmoid(aux.lse - self.sinks[:, None])  # (..., H, T): logarithm of the sum that includes the sink
         return (found * share[..., None]).to(found.dtype)
 
 
@@ -103,21 +106,6 @@ def blocks_of(visible: Callable[..., Tensor], B: int | None, T: int, T_kv: int, 
     names = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
     some, some_at, full, full_at = (torch.cat([getattr(part, name) for part in parts], dim=2) for name in names)
     return BlockMask.from_kv_blocks(some, some_at, full, full_at, mask_mod=visible, seq_lengths=(T, T_kv))
-
-
-def _score_mod(shape: LayerShape, T: int, T_kv: int, device: str, dtype: torch.dtype) -> Callable[..., Tensor] | None:
-    """Return the function that modifies scores. In `dtype`: on the CPU, adding float64 to float32 scores gives NaN if
-    compiled (torch 2.13).
-    """
-    bias, softcap = bias_of(shape, shape.H, T, T_kv, device, dtype), shape.softcap
-    if bias is None and softcap is None:
-        return None
-
-    def changed(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        score = score if softcap is None else capped(score, softcap)
-        return score if bias is None else score + bias(h, i, j)
-
-    return changed
 
 
 def own(x: Tensor) -> Tensor:

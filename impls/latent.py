@@ -23,7 +23,7 @@ class LatentLayer(AttentionLayer):
     sin: Tensor
 
     def __init__(self, shape: LayerShape, core: nn.Module):
-        super().__init__(shape, owns_mask=False)
+        super().__init__(shape)
         assert shape.latent is not None
         self.latent, self.rope = shape.latent, shape.rope or 0
         self.W_q = nn.Linear(shape.d_model, shape.H * shape.D_h, bias=False)
@@ -58,8 +58,7 @@ class LatentLayer(AttentionLayer):
         c, shared = latents.split([self.latent, self.rope], dim=-1)
         k, v = (split(W(c.squeeze(-3)), self.shape.H) for W in (self.W_k, self.W_v))
         k = torch.cat([k, shared.expand(*k.shape[:-1], -1)], dim=-1)  # (B, H, T_kv, D_h)
-        o: Tensor = self.core(q, k, v, padding=padding)
-        return o
+        return self.core(q, k, v, padding=padding)
 
     def rotated(self, x: Tensor, first: int) -> Tensor:
         """Rotate the last `rope` features of (..., T, width) by token positions, beginning at `first`."""

@@ -106,15 +106,15 @@ class KernelCore(Masked):
         if self.score_bias is not None:
             bias = rows_of(self.score_bias, self.shape, q.shape[-2], k.shape[-2])[None]
             mask = bias if mask is None else torch.where(mask, bias, -torch.inf)
-        o: Tensor = self.kernel(q, k, v, **kernel_options(self.shape, mask, self.training, self.sinks))
-        return o
+        return self.kernel(q, k, v, **kernel_options(self.shape, mask, self.training, self.sinks))
 
 
-class AttentionLayer(Masked):
+class AttentionLayer(nn.Module):
     """Base of layers with an output projection. Subclasses project, attend, and end in `finish`."""
 
-    def __init__(self, shape: LayerShape, *, owns_mask: bool = True):
-        super().__init__(shape, owns_mask=owns_mask)
+    def __init__(self, shape: LayerShape):
+        super().__init__()
+        self.shape, self.page = shape, shape.page or shape.max_T
         if shape.out_proj:
             self.W_o = nn.Linear(shape.H * shape.D_v, shape.d_out, bias=shape.out_bias)
         self.drop = nn.Dropout(shape.out_dropout)
@@ -127,32 +127,26 @@ class AttentionLayer(Masked):
 
     def finish(self, o: Tensor) -> Tensor:
         """(..., T, H * D_v) -> (..., T, d_out)"""
-        if not self.shape.out_proj:
-            return o
-        projected: Tensor = self.drop(self.W_o(o))
-        return projected
+        return self.drop(self.W_o(o)) if self.shape.out_proj else o
 
     def extend_pages(self, pools: Cache, newest: Cache, pages: Tensor) -> Cache:
         """Write the entries of the newest tokens into the pages of their requests."""
-        assert self.shape.page is not None
         last = self.shape.max_T
-        where = places(pages, self.shape.page, last - newest[0].shape[-2], last)
+        where = places(pages, self.page, last - newest[0].shape[-2], last)
         for pool, new in zip(pools, newest, strict=True):
             write(pool, new, where)
         return pools
 
     def in_one_piece(self, pools: Cache, pages: Tensor) -> Cache:
         """Return contiguous copies of each request's entries in a pool: (B, H_kv, T_kv, D) each."""
-        assert self.shape.page is not None
-        page = self.shape.page
-        return tuple(in_order(pool, pages, page, self.shape.max_T) for pool in pools)
+        return tuple(in_order(pool, pages, self.page, self.shape.max_T) for pool in pools)
 
 
 class KernelLayer(AttentionLayer):
     """The shared multi-head layer: three projections, heads by view and transpose, a core, the output projection."""
 
     def __init__(self, shape: LayerShape, core: nn.Module):
-        super().__init__(shape, owns_mask=False)
+        super().__init__(shape)
         self.W_q = nn.Linear(shape.d_model, shape.H * shape.D_h, bias=shape.qkv_bias)
         self.W_k = nn.Linear(shape.d_model, shape.H_kv * shape.D_h, bias=shape.qkv_bias)
         self.W_v = nn.Linear(shape.d_model, shape.H_kv * shape.D_v, bias=shape.qkv_bias)
@@ -178,16 +172,14 @@ class KernelLayer(AttentionLayer):
         q, k, v = self.project(x, x if x_k is None else x_k)  # (..., H, T, D_h) each
         if cache is not None:
             k, v = extend(cache, (k, v)) if pages is None else self.extend_pages(cache, (k, v), pages)
-        if pages is None:
-            o: Tensor = self.core(q, k, v, padding=padding)  # (..., H, T, D_v)
-        else:
-            o = self.over_pages(q, k, v, pages)
+        o = (
+            self.core(q, k, v, padding=padding) if pages is None else self.over_pages(q, k, v, pages)
+        )  # (..., H, T, D_v)
         return self.finish(o.transpose(-3, -2).flatten(-2))
 
     def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
         """Attend (B, H, T, D_h) to pools (1, H_kv, tokens, D) through contiguous copies: (B, H, T, D_v)."""
-        o: Tensor = self.core(q, *self.in_one_piece((k, v), pages))
-        return o
+        return self.core(q, *self.in_one_piece((k, v), pages))
 
 
 def extend(cache: Cache, newest: Cache) -> Cache:
@@ -199,8 +191,7 @@ def extend(cache: Cache, newest: Cache) -> Cache:
 
 def split(x: Tensor, H: int) -> Tensor:
     """(..., T, H * D) -> (..., H, T, D), without a copy."""
-    heads: Tensor = x.unflatten(-1, (H, -1))
-    return heads.transpose(-3, -2)
+    return x.unflatten(-1, (H, -1)).transpose(-3, -2)
 
 
 def kernel_options(

@@ -11,6 +11,9 @@ from torch.autograd import Function
 from .explicit import explicit
 from .registry import register
 
+Seen = tuple[Tensor, Tensor, Tensor]
+"""Of the keys so far: the largest score (..., T, 1), the sum of exp(score - largest), and the values weighted by these exps."""
+
 BLOCK = 128
 """Keys per block."""
 
@@ -19,8 +22,7 @@ BLOCK = 128
 @explicit
 def online(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, scale: float, dropout_p: float) -> Tensor:
     """Softmax over blocks of keys with a running maximum and sum; scores are recomputed for the gradient."""
-    o: Tensor = OnlineSoftmax.apply(q, k, v, visible, scale)  # type: ignore[no-untyped-call]
-    return o
+    return OnlineSoftmax.apply(q, k, v, visible, scale)  # type: ignore[no-untyped-call]
 
 
 class OnlineSoftmax(Function):
@@ -34,17 +36,11 @@ class OnlineSoftmax(Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, scale: float) -> Tensor:
         """(..., T, D_h), (..., T_kv, D_h), (..., T_kv, D_v) -> (..., T, D_v)"""
         wide = torch.promote_types(q.dtype, torch.float32)
-        top = q.new_full((*q.shape[:-1], 1), -torch.inf, dtype=wide)  # largest score so far
-        total = torch.zeros_like(top)  # sum of exp(score - top) so far
-        o = q.new_zeros((*q.shape[:-1], v.shape[-1]), dtype=wide)
+        seen = nothing_seen(q, v, wide)
         for keys in _blocks(k):
             scores = _scores(q, k, visible, scale, keys, wide)  # (..., T, block)
-            highest = torch.maximum(top, scores.amax(-1, keepdim=True))
-            seen = highest.masked_fill(highest == -torch.inf, 0)  # a row that has seen no key yet
-            rescale, exps = torch.exp(top - seen), torch.exp(scores - seen)
-            total = total * rescale + exps.sum(-1, keepdim=True)
-            o = o * rescale + exps @ v[..., keys, :].to(wide)
-            top = highest
+            seen = with_block(seen, scores, v[..., keys, :].to(wide))
+        top, total, o = seen
         o = o / total
         ctx.save_for_backward(q, k, v, visible, o, top + total.log())
         ctx.scale = scale
@@ -65,6 +61,22 @@ class OnlineSoftmax(Function):
             grad_q += grad_scores @ k[..., keys, :].to(o.dtype)
             grad_k[..., keys, :] = (grad_scores.mT @ q.to(o.dtype)).to(k.dtype)
         return grad_q.to(q.dtype), grad_k, grad_v, None, None
+
+
+def nothing_seen(q: Tensor, v: Tensor, wide: torch.dtype) -> Seen:
+    """Return what a softmax begins with, in the dtype in which it is accumulated."""
+    top = q.new_full((*q.shape[:-1], 1), -torch.inf, dtype=wide)
+    return top, torch.zeros_like(top), q.new_zeros((*q.shape[:-1], v.shape[-1]), dtype=wide)
+
+
+def with_block(seen: Seen, scores: Tensor, values: Tensor) -> Seen:
+    """Add a block of keys to a softmax: scores (..., T, block), values (..., block, D_v)."""
+    top, total, o = seen
+    highest = torch.maximum(top, scores.amax(-1, keepdim=True))
+    finite = highest.masked_fill(highest == -torch.inf, 0)  # a row that has seen no key yet
+    rescale, exps = torch.exp(top - finite), torch.exp(scores - finite)
+    total = total * rescale + exps.sum(-1, keepdim=True)
+    return highest, total, o * rescale + (exps.to(values.dtype) @ values).to(o.dtype)
 
 
 def _blocks(k: Tensor) -> list[slice]:

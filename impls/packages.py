@@ -28,6 +28,7 @@ CUDA: dict[str, Any] = {
     "masks": ("none", "causal"),
     "wide_values": False,
     "autocasts": False,
+    "unless": _aligned_bottom_right,
 }
 HALF: dict[str, Any] = {"dtypes": ("float16", "bfloat16")}
 
@@ -38,7 +39,7 @@ def time_first(*tensors: Tensor) -> list[Tensor]:
 
 
 @register("flash_attn", package="flash_attn", install="pip install flash-attn --no-build-isolation",
-          dispatches="flash", compiles=False, unless=_aligned_bottom_right, **CUDA, **HALF)  # fmt: skip
+          dispatches="flash", compiles=False, **CUDA, **HALF)  # fmt: skip
 def flash_attn(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, scale: float | None = None,
                dropout_p: float = 0.0, enable_gqa: bool = False) -> Tensor:  # fmt: skip
     """`flash_attn_func` of the package flash-attn."""
@@ -48,7 +49,7 @@ def flash_attn(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, scal
     return time_first(o)[0]
 
 
-@register("xformers", package="xformers", install="pip install xformers", unless=_aligned_bottom_right, **CUDA)
+@register("xformers", package="xformers", **CUDA)
 def xformers(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, scale: float | None = None,
              dropout_p: float = 0.0, enable_gqa: bool = False) -> Tensor:  # fmt: skip
     """`memory_efficient_attention` of the package xformers."""
@@ -61,22 +62,20 @@ def xformers(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, scale:
     return time_first(o)[0]
 
 
-@register("sage", package="sageattention", install="pip install sageattention", modes=("forward", "decode"),
-          dropout=False, compiles=False, unless=_aligned_bottom_right, **CUDA, **HALF)  # fmt: skip
+@register("sage", package="sageattention", modes=("forward", "decode"), dropout=False, compiles=False,
+          **CUDA, **HALF)  # fmt: skip
 def sage(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, scale: float | None = None,
          enable_gqa: bool = False) -> Tensor:  # fmt: skip
     """`sageattn` of the package sageattention, which rounds queries and keys to 8 bits."""
     from sageattention import sageattn
 
-    o: Tensor = sageattn(q, k, v, tensor_layout="HND", is_causal=is_causal, sm_scale=scale)
-    return o
+    return sageattn(q, k, v, tensor_layout="HND", is_causal=is_causal, sm_scale=scale)
 
 
 ALONE: dict[str, Any] = CUDA | HALF | {"alone": True, "dropout": False, "compiles": False}
 
 
-@register("flash_attn_4", package="flash_attn.cute cutlass", install="pip install --pre flash-attn-4",
-          unless=_aligned_bottom_right, **ALONE)  # fmt: skip
+@register("flash_attn_4", package="flash_attn.cute cutlass", install="pip install --pre flash-attn-4", **ALONE)
 def flash_attn_4(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, scale: float | None = None,
                  enable_gqa: bool = False) -> Tensor:  # fmt: skip
     """`flash_attn_func` of the package flash-attn-4, in the CuTe DSL, for Hopper and Blackwell."""
@@ -87,7 +86,7 @@ def flash_attn_4(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, sc
 
 
 @register("flashinfer", package="flashinfer", install="pip install flashinfer-python", modes=("forward",),
-          unless=_aligned_bottom_right, **ALONE)  # fmt: skip
+          **ALONE)  # fmt: skip
 class FlashInfer(KernelCore):
     """`BatchPrefillWithRaggedKVCacheWrapper` of the package flashinfer, planned once for the sizes of a batch."""
 
@@ -102,8 +101,7 @@ class FlashInfer(KernelCore):
         if key not in self.plans:
             self.plans[key] = self._planned(q, T_kv)
         rows = (x.flatten(0, 1) for x in time_first(q, k, v))  # (B * T, H, D)
-        o: Tensor = self.plans[key].run(*rows).unflatten(0, (B, T))
-        return time_first(o)[0]
+        return self.plans[key].run(*rows).unflatten(0, (B, T)).transpose(1, 2)
 
     def _planned(self, q: Tensor, T_kv: int) -> Any:
         from flashinfer import BatchPrefillWithRaggedKVCacheWrapper
@@ -122,7 +120,7 @@ def _workspace(device: torch.device, size: int = 128 << 20) -> Tensor:
 
 
 @register("cudnn_frontend", package="cudnn", install="pip install nvidia-cudnn-frontend", modes=("forward",),
-          **ALONE)  # fmt: skip
+          **ALONE | {"unless": None})  # fmt: skip
 def cudnn_frontend(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, scale: float | None = None,
                    enable_gqa: bool = False) -> Tensor:  # fmt: skip
     """The attention of cuDNN by a graph of the package nvidia-cudnn-frontend, built once for sizes and strides."""

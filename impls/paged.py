@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from .documents import VARLEN
 from .flex import own
 from .formula import attention
 from .layer import KernelCore, KernelLayer, LayerShape
+from .online import nothing_seen, with_block
 from .paging import by_page
+from .ragged import VARLEN
 from .registry import register
 from .rules import BY_MASK
 
@@ -44,7 +45,6 @@ class PagedLayer(KernelLayer):
     core: KernelCore
 
     def __init__(self, shape: LayerShape):
-        self.page = shape.page or shape.max_T
         super().__init__(shape, KernelCore(shape, attention))
 
 
@@ -57,23 +57,16 @@ class PageByPage(PagedLayer):
         (_, H, T, D_h), H_kv, wide = q.shape, k.shape[1], torch.promote_types(q.dtype, torch.float32)
         mask = self.core.attn_mask(T, self.shape.max_T, None)
         q = q.unflatten(1, (H_kv, -1)).flatten(2, 3)  # (B, H_kv, H / H_kv * T, D_h)
-        top = q.new_full((*q.shape[:-1], 1), -torch.inf, dtype=wide)  # largest score so far
-        total = torch.zeros_like(top)
-        o = q.new_zeros((*q.shape[:-1], v.shape[-1]), dtype=wide)
+        seen = nothing_seen(q, v, wide)
         for n, first in enumerate(range(0, self.shape.max_T, self.page)):
             tokens = slice(first, min(first + self.page, self.shape.max_T))
             k_n, v_n = (by_page(x, self.page)[:, pages[:, n], : tokens.stop - first].transpose(0, 1) for x in (k, v))
             scores = (q @ k_n.mT).to(wide) * D_h**-0.5  # (B, H_kv, H / H_kv * T, tokens)
             if mask is not None:
                 scores = scores.masked_fill(~mask[:, tokens].repeat(H // H_kv, 1), -torch.inf)
-            highest = torch.maximum(top, scores.amax(-1, keepdim=True))
-            seen = highest.masked_fill(highest == -torch.inf, 0)  # a row that has seen no key yet
-            rescale, exps = torch.exp(top - seen), torch.exp(scores - seen)
-            total = total * rescale + exps.sum(-1, keepdim=True)
-            o = o * rescale + (exps.to(v.dtype) @ v_n).to(wide)
-            top = highest
-        by_head: Tensor = (o / total).to(v.dtype).unflatten(2, (-1, T))
-        return by_head.flatten(1, 2)
+            seen = with_block(seen, scores, v_n)
+        _, total, o = seen
+        return (o / total).to(v.dtype).unflatten(2, (-1, T)).flatten(1, 2)
 
 
 WHOLE = 256
@@ -85,9 +78,7 @@ def _unfit_varlen(case: Any) -> str | None:
     return _unfit(case) or (None if case.page % WHOLE == 0 else f"needs pages of whole {WHOLE} tokens: --page {WHOLE}")
 
 
-@register(
-    "varlen_paged", compiles=False, **VARLEN, **ROUTE | {"unless": _unfit_varlen, "beyond": ("causal_br", "page")}
-)
+@register("varlen_paged", **VARLEN, **ROUTE | {"unless": _unfit_varlen, "beyond": ("causal_br", "page")})
 class VarlenPaged(PagedLayer):
     """`torch.nn.attention.varlen.varlen_attn` with the page table: pages are read in place."""
 
@@ -101,10 +92,8 @@ class VarlenPaged(PagedLayer):
         k_, v_ = (by_page(x, self.page).permute(1, 2, 0, 3) for x in (k, v))  # (pages, page, H_kv, D)
         options: dict[str, Any] = {"window_size": (-1, 0), "enable_gqa": k.shape[1] != H}
         options |= {"seqused_k": keys.diff(), "block_table": pages.to(torch.int32)}
-        o = varlen_attn(rows, k_, v_, queries, keys, T, T_kv, **options)
-        assert isinstance(o, Tensor)
-        in_batch: Tensor = o.unflatten(0, (B, T))
-        return in_batch.transpose(1, 2)
+        o: Any = varlen_attn(rows, k_, v_, queries, keys, T, T_kv, **options)
+        return o.unflatten(0, (B, T)).transpose(1, 2)
 
 
 @register("flex_paged", compiled_by_default=True, compiled_unless=_unfit_compiled, **ROUTE)
@@ -135,6 +124,5 @@ class FlexPaged(PagedLayer):
         mask = self.block_mask
         if not torch.compiler.is_compiling():  # free pages are computed too, and zero times NaN is NaN
             (k, v), mask = self.in_one_piece((k, v), pages), self.mask_of_copies
-        o = flex_attention(own(q), k, v, block_mask=mask, enable_gqa=self.shape.H_kv != self.shape.H)
-        assert isinstance(o, Tensor)
+        o: Any = flex_attention(own(q), k, v, block_mask=mask, enable_gqa=self.shape.H_kv != self.shape.H)
         return o

@@ -24,12 +24,11 @@ def write(pool: Tensor, newest: Tensor, where: Tensor) -> None:
 
 def by_page(pool: Tensor, size: int) -> Tensor:
     """View (1, H_kv, tokens, D) as (H_kv, pages, size, D), without a copy."""
-    pages: Tensor = pool.squeeze(0).unflatten(1, (-1, size))
-    return pages
+    return pool.squeeze(0).unflatten(1, (-1, size))
 
 
 def in_order(pool: Tensor, pages: Tensor, size: int, tokens: int) -> Tensor:
     """Return contiguous copies of the requests' tokens in a pool: (B, H_kv, tokens, D)."""
     found = by_page(pool, size).index_select(1, pages.flatten())  # (H_kv, B * pages, size, D)
-    requests: Tensor = found.flatten(1, 2).unflatten(1, (len(pages), -1))  # (H_kv, B, tokens and the rest of a page, D)
+    requests = found.flatten(1, 2).unflatten(1, (len(pages), -1))  # (H_kv, B, tokens and the rest of a page, D)
     return requests.transpose(0, 1)[..., :tokens, :]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from importlib.util import find_spec
 from inspect import signature
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ class Limits:
     package: str | None = None
     """Optional packages that it needs, separated by spaces."""
     install: str | None = None
-    """How they are installed."""
+    """How they are installed, if not by `pip install PACKAGE`."""
     alone: bool = False
     """Whether it needs its own process: its threads, allocator or settings would change others' times."""
     own_memory: bool = False
@@ -85,22 +86,21 @@ class Limits:
             return f"{name} needs the package {missing[0]}: {self.install or f'pip install {missing[0]}'}"
         if self.heads is not None and self.heads != case.H:
             return f"{name} supports {self.heads} head{'s' * (self.heads > 1)}, not {case.H}"
-        if self.max_T is not None and max(case.T, case.T_kv) > self.max_T:
+        if case.max_T > (self.max_T or inf):
             return f"{name} supports T up to {self.max_T}"
-        pairs = case.B * case.H * case.T * case.T_kv
-        if self.max_pairs is not None and pairs > self.max_pairs:
+        if (pairs := case.B * case.H * case.T * case.T_kv) > (self.max_pairs or inf):
             return (
                 f"{name} supports up to {self.max_pairs:,} pairs of a query and a key (B H T T_kv); here are {pairs:,}"
             )
         for axis in ("device", "dtype", "mode", "mask", "source", "scope"):
-            allowed, wanted = getattr(self, axis + "s"), case.computes if axis == "dtype" else getattr(case, axis)
+            allowed, wanted = getattr(self, axis + "s"), getattr(case, "computes" if axis == "dtype" else axis)
             if allowed is not None and wanted not in allowed:
                 return f"{name} supports {axis} {', '.join(allowed)}, not {wanted}"
         if case.H_kv != case.H and not self.grouped:
             return f"{name} needs as many key-value heads as query heads"
         if case.D_v != case.D_h and not self.wide_values:
             return f"{name} needs value heads as wide as query heads"
-        if (case.dropout or case.out_dropout) and not self.dropout:
+        if case.drops and not self.dropout:
             return f"{name} does not support dropout"
         if case.scope == "core" and case.computes != case.dtype and not self.autocasts:
             return f"{name} computes in the dtype that it is given: --autocast needs --scope layer"
@@ -219,20 +219,14 @@ def make(name: str, it: Any, *, takes_mask: bool = False, limits: Limits | None 
     core, kernel, rules = it, None, (*limits.beyond, *AROUND)
     if not isinstance(it, type):
         kernel, rules = it, rules if limits.masks is not None else (*BY_MASK, *rules)
-        of_output = partial(_first, kernel) if limits.returns_lse else kernel
+        of_output = (lambda *qkv, **options: it(*qkv, **options)[0]) if limits.returns_lse else it
         core = partial(KernelCore, kernel=of_output, takes_mask=takes_mask)
-    limits = replace(limits, beyond=rules)
-    return Impl(name, owner, lambda shape: _around(core(shape), shape), core, kernel, limits=limits, summary=summary)
 
+    def layer(shape: LayerShape) -> AttentionLayer:
+        around: type[KernelLayer | LatentLayer] = KernelLayer if shape.latent is None else LatentLayer
+        return around(shape, core(shape))
 
-def _first(kernel: Callable[..., Any], *qkv: Tensor, **options: Any) -> Tensor:
-    o: Tensor = kernel(*qkv, **options)[0]
-    return o
-
-
-def _around(core: nn.Module, shape: LayerShape) -> AttentionLayer:
-    """Return the shared layer around a core."""
-    return KernelLayer(shape, core) if shape.latent is None else LatentLayer(shape, core)
+    return Impl(name, owner, layer, core, kernel, limits=replace(limits, beyond=rules), summary=summary)
 
 
 def add(impl: Impl) -> None:

@@ -148,8 +148,7 @@ def document_lengths(kind: str, T: int) -> list[int]:
     ends = 1 + shares.cumsum(0) / shares.sum() * (T - count)  # one token each, and a share of the rest
     ends = (ends + torch.arange(count)).round().long()
     ends[-1] = T
-    found: list[int] = ends.diff(prepend=ends.new_zeros(1)).tolist()
-    return found
+    return ends.diff(prepend=ends.new_zeros(1)).tolist()
 
 
 def kinds_of(requests: str) -> list[tuple[int, int, int]]:

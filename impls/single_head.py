@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .formula import attention
-from .layer import AttentionLayer, Cache, LayerShape, extend, kernel_options
+from .layer import AttentionLayer, Cache, LayerShape, Masked, extend, kernel_options
 from .registry import every_score, register
 from .rules import BY_MASK
 from .weights import Parts, named_parts
@@ -16,6 +16,10 @@ from .weights import Parts, named_parts
 
 class SingleHead(AttentionLayer):
     """Base of single heads: queries, keys and values without a head axis."""
+
+    def __init__(self, shape: LayerShape):
+        super().__init__(shape)
+        self.mask = Masked(shape)
 
     def project(self, x: Tensor, x_k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         raise NotImplementedError
@@ -32,7 +36,7 @@ class SingleHead(AttentionLayer):
         q, k, v = self.project(x, x if x_k is None else x_k)  # (..., T, D_h) each
         if cache is not None:
             k, v = extend((cache[0].squeeze(-3), cache[1].squeeze(-3)), (k, v))  # (..., T_kv, D_h), (..., T_kv, D_v)
-        mask = self.attn_mask(q.shape[-2], k.shape[-2], padding)
+        mask = self.mask.attn_mask(q.shape[-2], k.shape[-2], padding)
         return self.finish(attention(q, k, v, **kernel_options(self.shape, mask, self.training)))
 
 

@@ -65,8 +65,7 @@ class TorchMHA(nn.Module):
             need_weights=self.need_weights,
             is_causal=self.shape.is_causal and padding is None and not self.need_weights,
         )
-        projected: Tensor = self.drop(o)
-        return projected
+        return self.drop(o)
 
     def parts(self, of: Callable[[Tensor], Tensor]) -> Parts:
         widths = [self.mha.embed_dim] * 3

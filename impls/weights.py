@@ -36,8 +36,12 @@ def sizes(shape: LayerShape) -> dict[str, tuple[int, ...]]:
 
 def core_sizes(shape: LayerShape) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a core's own weights: sinks, and a learned bias of the scores, sliced for fewer tokens."""
-    found: dict[str, tuple[int, ...]] = {"sinks": (shape.H,)} if shape.sinks else {}
-    return found | ({"score_bias": (shape.H, shape.T or shape.max_T, shape.max_T)} if shape.bias == "learned" else {})
+    found: dict[str, tuple[int, ...]] = {}
+    if shape.sinks:
+        found["sinks"] = (shape.H,)
+    if shape.bias == "learned":
+        found["score_bias"] = (shape.H, shape.T or shape.max_T, shape.max_T)
+    return found
 
 
 def _inputs(shape: LayerShape, n: str) -> int:
@@ -57,14 +61,12 @@ def draw(shape: LayerShape, generator: torch.Generator, device: str = "cpu") -> 
 
 def draw_core(shape: LayerShape, generator: torch.Generator) -> dict[str, Tensor]:
     """Draw a core's own weights in float64."""
-    sizes = core_sizes(shape)
     drawn = {}
-    if "sinks" in sizes:
-        sinks = torch.randn(shape.H, generator=generator, dtype=torch.float64)
+    if shape.sinks:
         # as large as about sqrt(max_T) keys: a sink affects outputs beside one key and beside thousands
-        drawn["sinks"] = sinks + math.log(shape.max_T) / 2
-    if "score_bias" in sizes:
-        drawn["score_bias"] = quarters(sizes["score_bias"], generator)
+        drawn["sinks"] = torch.randn(shape.H, generator=generator, dtype=torch.float64) + math.log(shape.max_T) / 2
+    if shape.bias == "learned":
+        drawn["score_bias"] = quarters(core_sizes(shape)["score_bias"], generator)
     return drawn
 
 

@@ -20,7 +20,7 @@ class Wrapper(AttentionLayer):
     """A list of `linear` heads, each with its own weights and mask, run one after the other."""
 
     def __init__(self, shape: LayerShape):
-        super().__init__(shape, owns_mask=False)
+        super().__init__(shape)
         head = replace(shape, H=1, H_kv=1, out_proj=False, out_dropout=0.0)
         self.heads = nn.ModuleList(LinearHead(head) for _ in range(shape.H))
 

@@ -29,6 +29,6 @@ def test_a_backend_passes_the_checks(impl: impls.Impl, case: Case) -> None:
     gated(impl, case)
 
 
-def test_backends_are_isolated_and_declare_how_to_install_them() -> None:
+def test_backends_are_isolated_and_declare_their_packages() -> None:
     assert {impl.name for impl in BACKENDS} >= {"onnxruntime", "openvino", "jax", "numpy"}
-    assert all(impl.limits.alone and impl.limits.install and not impl.common for impl in BACKENDS)
+    assert all(impl.limits.alone and impl.limits.package and not impl.common for impl in BACKENDS)

@@ -29,7 +29,7 @@ RULES: list[dict[str, Any]] = [
     {"mask": "none", "window_right": 3},
     {"prefix": 9},
     {"window": 5, "prefix": 9},
-    {"documents": "lognormal"},
+    {"documents": "lognormal", "B": 2},
     {"documents": "one_long", "mask": "none"},
     {"documents": "equal", "window": 3},
     {"mask": "causal_br", "source": "cross", "T_kv": 50},

@@ -110,6 +110,7 @@ VARLEN = {
         T=6, T_kv=11, H=4, H_kv=2, D_h=16, dtype="bfloat16", mask="causal_br", source="cross", scope="core",
         requests="1x3:3+1x2:5+1x1:3",
     ),
+    "varlen": Case.of(T=23, B=2, H=4, H_kv=2, D_h=16, dtype="bfloat16", documents="lognormal"),
     "varlen_paged": Case.of(
         T=3, T_kv=300, B=2, H=4, H_kv=2, D_h=16, dtype="bfloat16", mode="decode", mask="causal_br", page=256
     ),

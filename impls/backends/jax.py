@@ -16,8 +16,7 @@ from ..registry import register
 from .common import BACKEND
 
 
-@register("jax", package="jax", install="pip install jax", dtypes=("float32", "bfloat16", "float16"),
-          wide_values=False, **BACKEND)  # fmt: skip
+@register("jax", package="jax", dtypes=("float32", "bfloat16", "float16"), wide_values=False, **BACKEND)
 def jax(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, scale: float | None = None,
         enable_gqa: bool = False) -> Tensor:  # fmt: skip
     """`jax.nn.dot_product_attention` through `jax.jit`, by dlpack; a core's inputs, heads before tokens, are copied."""

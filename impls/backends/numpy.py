@@ -13,9 +13,8 @@ from ..registry import every_score, register
 from .common import BACKEND
 
 
-@register("numpy", package="numpy threadpoolctl", install="pip install threadpoolctl", takes_mask=True,
-          dtypes=("float32", "float64"), scores=every_score,
-          **BACKEND | {"modes": ("forward", "decode"), "masks": None})  # fmt: skip
+@register("numpy", package="numpy threadpoolctl", takes_mask=True, dtypes=("float32", "float64"),
+          scores=every_score, **BACKEND | {"modes": ("forward", "decode"), "masks": None})  # fmt: skip
 @explicit
 def numpy(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, scale: float, dropout_p: float) -> Tensor:
     """The plain formula by NumPy, on the tensors' own memory. (..., T, D_h), (..., T_kv, D_h), (..., T_kv, D_v)"""

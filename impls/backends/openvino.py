@@ -13,7 +13,7 @@ from ..registry import register
 from .common import BACKEND
 
 
-@register("openvino", package="openvino", install="pip install openvino", dtypes=("float32",), grouped=False, **BACKEND)
+@register("openvino", package="openvino", dtypes=("float32",), grouped=False, **BACKEND)
 def openvino(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, scale: float | None = None) -> Tensor:
     """`ScaledDotProductAttention` of OpenVINO, on the tensors' own memory; a layer's, tokens before heads, are copied."""
     from openvino import Tensor as Shared
