@@ -192,15 +192,13 @@ def ranks(names: Sequence[str], over: Ratios) -> dict[str, tuple[str, int, int]]
     not significant and differences of RESOLUTION are excluded; then the first is tied as well. If some implementation may
     be faster than the first by RESOLUTION, or its interval is too wide, none is tied.
     """
-    others = [over[other][names[0]] for other in names[1:]]
-    known = all(it.slower or (it.low > 1 / RESOLUTION and not too_wide(it.low, it.high)) for it in others)
-    near = any(it.low <= 1 and it.high < RESOLUTION for it in others)
-    best = FASTEST if all(it.slower for it in others) else TIED if known and near else NOT_RESOLVED
+    others = [it for other in names[1:] if not (it := over[other][names[0]]).slower]
+    known = all(it.low > 1 / RESOLUTION and not too_wide(it.low, it.high) for it in others)
+    near = any(it.high < RESOLUTION for it in others)
+    best = FASTEST if not others else TIED if known and near else NOT_RESOLVED
     found = {}
     for one in names:
         its = [over[one][other] for other in names]
-        first = its[0]
-        within = 1 / RESOLUTION < first.low <= first.high < RESOLUTION
-        state = SLOWER if first.slower else best if within else NOT_RESOLVED
+        state = SLOWER if its[0].slower else best if its[0].high < RESOLUTION else NOT_RESOLVED
         found[one] = state, 1 + sum(it.slower for it in its), len(names) - sum(it.faster for it in its)
     return found

@@ -46,7 +46,7 @@ independent ones (simulated). One half is for steps common to its cases, the oth
 OF_THE_CASES = 0.5
 """Share of a common step by which a case's own level must change to take part in it."""
 
-ALIKE = np.array([[0.0], [0.2], [0.4], [0.6], [0.8]])
+ALIKE = np.arange(5)[:, None] / 5
 """Shares by which a run may resemble the previous one (autocorrelations)."""
 
 ODD = 3.0

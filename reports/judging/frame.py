@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -64,7 +64,7 @@ def rows_of(run: Run) -> list[Row]:
     samples = {case: {row["impl"]: row["samples"] for row in of} for case, of in cases.items()}
     compared, between = ratios.compared(samples)
     for case, of in cases.items():
-        _judge(of, compared[case], run.wrong, run.baseline_impl)
+        _judge(of, compared[case], run)
     masks = [axis for axis in axis_names() if KNOWN_AXES[axis].masks]
     cells = [((row["impl"], *setting(row, masks)), row) for row in rows]
     unmasked = {cell: row for cell, row in cells if all(row[axis] in ("none", None) for axis in masks)}
@@ -151,16 +151,18 @@ def _efficiency(row: Row, unmasked: Row | None) -> tuple[float, ...]:
     return share, *(share * it for it in ratios.ratio(unmasked["samples"], row["samples"], one_case=False))
 
 
-def _judge(rows: Iterable[dict[str, Any]], over: Ratios, wrong: Collection[str], baseline: str) -> None:
+def _judge(rows: Iterable[dict[str, Any]], over: Ratios, run: Run) -> None:
     """Add columns that compare each implementation of a case with the others, which stand in the order of time; those
     that failed a check have no rank.
     """
+    wrong = run.wrong
     right = [one for one in over if one not in wrong]
     right = [one for one in right if sum(over[one][it].known for it in right) >= min(2, len(right))]
     ranks = ratios.ranks(right, over)
     for row in rows:
         one = row["impl"]
-        it, (state, low, high) = over[one].get(baseline, ratios.UNKNOWN), ranks.get(one, ("", math.nan, math.nan))
+        it = over[one].get(run.baseline_impl, ratios.UNKNOWN)
+        state, low, high = ranks.get(one, ("", math.nan, math.nan))
         row |= {
             "over": over[one], "wrong": one in wrong, "rank_low": low, "rank_high": high, "ratio": it.value,
             "ratio_low": it.low, "ratio_high": it.high, "speedup": 1 / it.value, "standing": state,

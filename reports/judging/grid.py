@@ -174,7 +174,11 @@ class Grid:
             True
         }
         open_ = 2 * sum(it.state == NOT_RESOLVED for it in found) >= len(found)
-        return Entry(slowdown(value), value, best, open_, _tooltip(found, column))
+        title = f"geometric mean of {words.plural(len(found), 'case')}"
+        if len(column.cases) == 1:
+            between = f" ({units.interval(found[0].low, found[0].high)})" if found[0].low > 0 else ""
+            title = f"{found[0].state}, {slowdown(value)}× the fastest{between}"
+        return Entry(slowdown(value), value, best, open_, f"{impl}, {' '.join(column.heading)}: {title}")
 
     def beside(self, published: Iterable[Row]) -> tuple[list[list[str]], list[str]]:
         """Return a row of `BESIDE` for each published time whose case was measured, and the sources, which rows name by
@@ -236,16 +240,6 @@ def grid(rows: Sequence[Row], skipped: Iterable[Row] = (), registry: Iterable[st
 def slowdown(value: float) -> str:
     """Format a slowdown with the digits of its interval: 1.0 -> '1', 1.034 -> '1.03', 12.3 -> '12'."""
     return "1" if value < 1.005 else units.ratio(value)
-
-
-def _tooltip(found: Sequence[Mark], column: Column) -> str:
-    """Return 'sdpa, H=8 T=64: tied, 1.03× the fastest (0.99 to 1.08)'."""
-    where = f"{found[0].impl}, {' '.join(column.heading)}"
-    if len(column.cases) > 1:
-        return f"{where}: geometric mean of {words.plural(len(found), 'case')}"
-    [mark] = found
-    between = f" ({units.interval(mark.low, mark.high)})" if mark.low > 0 else ""
-    return f"{where}: {mark.state}, {slowdown(mark.slowdown)}× the fastest{between}"
 
 
 def _case(axes: Sequence[str], part: Sequence[Row], gone: Sequence[Row]) -> Case:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
@@ -62,14 +62,13 @@ class Step:
         return self.inside * self.depth / self.whole
 
 
-def steps(every: Sequence[Row], baseline: str) -> list[Step]:
-    """Return every row of a block or a model whose parts are known."""
+def steps(every: Sequence[Row], baseline: str) -> Iterator[Step]:
+    """Yield every row of a block or a model whose parts are known."""
     rows = fr.trusted(every)
     of_models = [row for row in rows if row["scope"] in OF_MODELS and isinstance(row.get("parts_s"), Mapping)]
     cores = {_core(row, row["impl"], row.get("window")): row for row in rows if row["scope"] == "core"}
     bases = {row["id"]: row for row in of_models if row["impl"] == baseline}
     axes = fr.varying([row for row in every if row["scope"] in OF_MODELS])
-    found = []
     for row in of_models:
         # the rows of the cores of its blocks, empty where one was not measured
         own, others = (
@@ -82,13 +81,10 @@ def steps(every: Sequence[Row], baseline: str) -> list[Step]:
             if all(own) and all(others):
                 predicted = _predicted(_share(base), own, others)
         at = {axis: row[axis] for axis in {*axes, "T_kv"} if axis != "T_kv" or row["T_kv"] != row["T"]}
-        found.append(
-            Step(
-                row["impl"], words.place(at, always=at), row["median"], row["parts_s"], _share(row), row["blocks"],
-                row["depth"], hot, cold, measured, predicted,
-            )
+        yield Step(
+            row["impl"], words.place(at, always=at), row["median"], row["parts_s"], _share(row), row["blocks"],
+            row["depth"], hot, cold, measured, predicted,
         )  # fmt: skip
-    return found
 
 
 def _core(row: Row, impl: str, window: Any) -> tuple[Any, ...]:

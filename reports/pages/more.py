@@ -89,7 +89,7 @@ def _place(row: Mapping[str, Any], varying: Sequence[str]) -> str:
 def of_steps(this: Report) -> list[Table]:
     """Return tables of blocks and models: the core's share of a step, effects of other kernels, and parts."""
     baseline = this.run.baseline_impl
-    found = steps(this.rows, baseline)
+    found = list(steps(this.rows, baseline))
     tables_ = _step(found, baseline), _parts(found), _inside_and_alone(found)
     return [it for it in tables_ if it.rows]
 

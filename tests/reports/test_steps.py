@@ -19,7 +19,7 @@ FUSED, SDPA = 2e-3, 1e-3
 
 def found(as_run: Any, change: float, inside: float = SDPA) -> tuple[list[Step], list[Any]]:
     this = report(measured(as_run, change, inside))
-    return steps(this.rows, this.run.baseline_impl), more.of_steps(this)
+    return list(steps(this.rows, this.run.baseline_impl)), more.of_steps(this)
 
 
 def measured(as_run: Any, change: float, inside: float = SDPA) -> Any:
