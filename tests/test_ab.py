@@ -562,18 +562,19 @@ def test_a_self_test_goes_on_where_it_was_stopped(
 @pytest.fixture
 def worker(tmp_path: Path) -> Any:
     (tmp_path / "own.py").write_text(
-        "import os, sys\n"
+        "import ctypes, os, sys\n"
         "from torch.nn.functional import scaled_dot_product_attention as sdpa\n"
         "def loud(q, k, v, **options):\n    print('{\"seconds\": 0}'); sys.stdin.read(); return sdpa(q, k, v, **options)\n"
         "def dies(q, k, v, **_):\n    print('last words', file=sys.stderr, flush=True); os._exit(3)\n"
         "class Mute(Exception):\n    def __str__(self): raise ValueError\n"
         "def mute(q, k, v, **_): raise Mute\n"
         "def doubles(q, k, v, forked=[], **options):\n"
-        "    if not forked: forked.append(os.fork())\n"
+        "    if not forked: forked.append(ctypes.CDLL(None).fork())\n"
         "    return sdpa(q, k, v, **options)\n"
+        "def forks(q, k, v, **options):\n    os.fork(); return sdpa(q, k, v, **options)\n"
     )
     client = WorkerClient(Variant("here", CHECKOUT), Setting(str(tmp_path), timeout=60.0))
-    names = [f"{name}=own:{name}" for name in ("loud", "dies", "mute", "doubles")]
+    names = [f"{name}=own:{name}" for name in ("loud", "dies", "mute", "doubles", "forks")]
     client.ask("cells", names=names, whole_registry=False, cases=[])
     yield client
     client.close()
@@ -613,6 +614,8 @@ def test_what_an_implementation_does_to_its_process_is_no_reply(worker: WorkerCl
     while other.status() != psutil.STATUS_ZOMBIE and not select.select([worker], [], [], 0.01)[0]:
         pass
     assert not select.select([worker], [], [], 0)[0]  # a forked process that continues sends no reply
+    with pytest.raises(Skip, match=r"os\.fork\(\) in a worker process"):
+        ask_check(worker.ask, "forks", CASE)
     with pytest.raises(Skip, match=r"Mute: no message \(own\.py:"):
         ask_check(worker.ask, "mute", CASE)
     with pytest.raises(Lost, match=r"exit code 3\): last words"):

@@ -35,6 +35,7 @@ def main() -> None:
     repository, tree = given.pop("repository"), given["tree"]
     if tree:
         _search(Path(repository), Path(tree), given["folder"])
+    os.fork = _refuse_fork
     tasks, process = Tasks(**given, on_calls_done=lambda: pipe.send_bytes(b"")), os.getpid()
     gc.freeze()  # nor do later ones scan them, two per check
     gc.enable()
@@ -47,6 +48,11 @@ def main() -> None:
         if os.getpid() != process:
             os._exit(0)  # an implementation forked, and both processes continued: only one of them replies
         pipe.send_bytes(json.dumps(reply).encode())
+
+
+def _refuse_fork() -> int:
+    """Replaces `os.fork`: a child that returns to this process's loops would fork again in every further call."""
+    raise RuntimeError("os.fork() in a worker process: start a program instead, by subprocess")
 
 
 def _search(repository: Path, tree: Path, folder: str) -> None:
