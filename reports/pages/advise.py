@@ -107,7 +107,7 @@ def _table(title: str, advised: Mapping[str, Any]) -> Table:
         rows.append((place, cell["fastest"], units.seconds(cell["seconds"], 2), following, slower, cell["verdict"]))
     wrong = f"Left out, wrong somewhere in this run: {', '.join(advised['left_out'])}." * bool(advised["left_out"])
     note = " ".join(filter(None, (advised["page_faults"], wrong)))
-    return Table(title, COLUMNS, rows, note, left=("case", "fastest", "next best", "verdict"))
+    return Table(title, COLUMNS, rows, note)
 
 
 def _parser() -> argparse.ArgumentParser:

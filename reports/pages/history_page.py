@@ -204,7 +204,7 @@ def _table(series: Series, lines: Mapping[int, Sequence[str]]) -> Table:
         len(lines) < len(series.points)
     )
     title_of = f"{words.plural(len(series.points), 'run')}, {series.id}"
-    return Table(title_of, HEADINGS, list(lines.values())[::-1], older, left=("when", "commit", "torch", "notes"))
+    return Table(title_of, HEADINGS, list(lines.values())[::-1], older)
 
 
 def _still(this: History) -> Table:
@@ -214,7 +214,7 @@ def _still(this: History) -> Table:
         if not (one.steps or one.breaks)
     ]
     heads = ("implementation", "case", "newest", "result")
-    return Table(f"{words.plural(len(rows), 'cell')} without a change", heads, rows, left=("case", "result"))
+    return Table(f"{words.plural(len(rows), 'cell')} without a change", heads, rows)
 
 
 def _lines(series: Series, this: History) -> dict[int, Sequence[str]]:

@@ -130,7 +130,7 @@ def _parts(found: list[Step]) -> Table:
         "time of a step with all of them (in scope block without embedding and head), and the cores' share of it."
     )
     heads = ("implementation", "case", *PARTS.values(), "all blocks")
-    return Table("Parts of a step", heads, rows, note, ("all blocks",), True)
+    return Table("Parts of a step", heads, rows, note, by_case=True)
 
 
 def _inside_and_alone(found: list[Step]) -> Table:
@@ -168,7 +168,7 @@ def published(this: Report) -> Table:
     """Return published times of the run's cases, beside those measured."""
     lines, sources = this.grid.beside(this.run.published)
     note = " ".join(f"[{i}] {source}." for i, source in enumerate(sources, 1))
-    return Table("Published times beside ours", BESIDE, lines, note, BESIDE)
+    return Table("Published times beside ours", BESIDE, lines, note)
 
 
 def _traces(measured: Sequence[Row]) -> Table:
@@ -176,4 +176,4 @@ def _traces(measured: Sequence[Row]) -> Table:
     rows = [(row["impl"], row["id"], row["trace"]) for row in measured if isinstance(row.get("trace"), str)]
     note = "One untimed call under the profiler. Paths are relative to the results folder; open a file with Perfetto,"
     note += " or a folder with `tensorboard --logdir`."
-    return Table("Profiler traces", ("implementation", "case", "file"), rows, note, ("case", "file"))
+    return Table("Profiler traces", ("implementation", "case", "file"), rows, note)

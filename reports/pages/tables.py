@@ -19,6 +19,13 @@ WIDTH, PARAGRAPH = 80, 100
 """Columns of a terminal, and of a paragraph in Markdown."""
 
 
+LEFT = (
+    "implementation", "case", "fastest", "next best", "verdict", "why", "reason", "detail", "result", "notes", "file",
+    "published", "nearest here",
+)  # fmt: skip
+"""Headings of columns of text, which are aligned left."""
+
+
 @dataclass(frozen=True)
 class Table:
     """A table with its title; on a page it may be folded, and have a drawing."""
@@ -27,7 +34,7 @@ class Table:
     headings: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
     note: str = ""
-    left: Collection[str] = ("case",)
+    left: Collection[str] = LEFT
     """Headings of left-aligned columns; the first always is."""
     by_case: bool = False
     """Whether a page shows the case, the second column, once above the rows of its implementations."""
@@ -112,7 +119,7 @@ def _lines(grid: Grid, columns: Sequence[Column]) -> list[str]:
     return aligned([*heads, *rows], " ")
 
 
-def aligned(rows: Sequence[Sequence[str]], between: str = "  ", left: Container[int] = (0,)) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], between: str, left: Container[int] = (0,)) -> list[str]:
     """Align columns: those in `left` to the left, the others to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     padded = [
@@ -122,11 +129,14 @@ def aligned(rows: Sequence[Sequence[str]], between: str = "  ", left: Container[
     return [between.join(row).rstrip() for row in padded]
 
 
+def _left(table: Table) -> list[int]:
+    return [i for i, heading in enumerate(table.headings) if i == 0 or heading in table.left]
+
+
 def plain(table: Table) -> str:
     """Return a table with its title and its note, for the terminal."""
-    left = [i for i, heading in enumerate(table.headings) if i == 0 or heading in table.left]
-    lines = aligned([table.headings, *table.rows], left=left)
-    return "\n".join([table.title, *lines, *textwrap.wrap(table.note, WIDTH)])
+    lines = aligned([table.headings, *table.rows], "  ", _left(table)) + textwrap.wrap(table.note, WIDTH)
+    return "\n".join([table.title, *lines])
 
 
 def of_lines(title: str, lines: Iterable[Mapping[str, str]], headings: Sequence[str]) -> Table:
@@ -167,7 +177,7 @@ def skipped_table(skipped: Iterable[Row]) -> Table:
         (impl, reason, str(len(of)), of[0])
         for (impl, reason, _), of in sorted(parts.items(), key=lambda it: [*SIGNS, it[0][1]].index(it[0][1]))
     ]
-    return Table("Skipped", ("implementation", "reason", "cells", "detail"), rows, left=("reason", "detail"))
+    return Table("Skipped", ("implementation", "reason", "cells", "detail"), rows)
 
 
 def paragraph(text: str) -> str:
@@ -175,12 +185,12 @@ def paragraph(text: str) -> str:
     return textwrap.fill(text, PARAGRAPH, break_long_words=False, break_on_hyphens=False)
 
 
-def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a pipe table, first column left-aligned and others right-aligned, padded to be readable as plain text."""
+def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> str:
+    """Return a pipe table, columns in `left` left-aligned and others right-aligned, padded to be readable as plain text."""
     widths = [max(len(row[i]) for row in (headings, *rows)) for i in range(len(headings))]
-    rule = f"|{'|'.join('-' * (w + 2) if i == 0 else '-' * (w + 1) + ':' for i, w in enumerate(widths))}|"
+    rule = f"|{'|'.join('-' * (w + 2) if i in left else '-' * (w + 1) + ':' for i, w in enumerate(widths))}|"
     first, *others = (
-        f"| {line.ljust(sum(widths) + 3 * len(widths) - 3)} |" for line in aligned([headings, *rows], " | ")
+        f"| {line.ljust(sum(widths) + 3 * len(widths) - 3)} |" for line in aligned([headings, *rows], " | ", left)
     )
     return "\n".join([first, rule, *others])
 
@@ -188,7 +198,7 @@ def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def in_markdown(table: Table) -> str:
     """Return a table with its note below, whose texts may contain markup; the title is left out."""
     rows = [[*map(escape, row)] for row in table.rows]
-    return f"{markdown([*map(escape, table.headings)], rows)}\n\n{paragraph(escape(table.note))}".rstrip()
+    return f"{markdown([*map(escape, table.headings)], rows, _left(table))}\n\n{paragraph(escape(table.note))}".rstrip()
 
 
 def escape(text: str) -> str:

@@ -188,7 +188,7 @@ def test_texts_of_files_are_not_interpreted_as_markup(saved: Any, printed: Any) 
     assert "my[/kernel] T16" in shown
     assert "no [/x] [red] in | <img src=x> `a` @you [31m next" in shown and "\x1b" not in shown
     text = as_markdown(of_file(file))
-    assert "my\\[/kernel\\] |" in text
+    assert "| my\\[/kernel\\] " in text
     assert "no \\[/x\\] \\[red\\] in \\| &lt;img src=x&gt; \\`a\\` @&#8203;you \\[31m next |" in text
 
 
