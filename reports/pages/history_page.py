@@ -213,8 +213,8 @@ def _still(this: History) -> Table:
         for one in this.series
         if not (one.steps or one.breaks)
     ]
-    heads = ("implementation", "case", "newest", "result")
-    return Table(f"{words.plural(len(rows), 'cell')} without a change", heads, rows)
+    title_of = f"{words.plural(len(rows), 'cell')} without a change"
+    return Table(title_of, ("implementation", "case", "newest", "result"), rows)
 
 
 def _lines(series: Series, this: History) -> dict[int, Sequence[str]]:

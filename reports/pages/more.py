@@ -64,8 +64,9 @@ def _compiling(measured: Sequence[Row]) -> Table:
             rows.append(
                 (impl, _place(row, varying), pays if ratio.faster or ratio.slower else "not significant", took, *times)
             )
-    heads = ("implementation", "case", "pays after", "compile time", "eager", "compiled")
-    return Table("Compile break-even", heads, rows)
+    return Table(
+        "Compile break-even", ("implementation", "case", "pays after", "compile time", "eager", "compiled"), rows
+    )
 
 
 def _shares(measured: Sequence[Row], title: str, axis: str, one: str, other: str, heads: Sequence[str]) -> Table:
