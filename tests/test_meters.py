@@ -57,6 +57,17 @@ def test_peak_is_the_same_every_time_and_counts_nothing_from_before() -> None:
     assert CpuMeter().memory(lambda: None)[0].peak_bytes == 0
 
 
+@pytest.mark.parametrize("scope", ["core", "layer"])
+@pytest.mark.parametrize("arrays", [True, False])
+def test_memory_that_torch_did_not_allocate_is_noticed(scope: str, arrays: bool) -> None:
+    def kernel(q: Any, k: Any, v: Any, **options: Any) -> torch.Tensor:
+        o = torch.nn.functional.scaled_dot_product_attention(q, k, v, **options)
+        return torch.from_numpy(o.numpy().copy()) if arrays else o
+
+    cell = Cell(impls.make("own", kernel), Case.of(T=16, H=2, D_h=8, scope=scope))
+    assert checked(cell)[1].own_memory == arrays
+
+
 MIB = 1 << 20
 
 

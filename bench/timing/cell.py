@@ -240,6 +240,8 @@ class CheckCalls:
     on_calls_done: Callable[[], None]
     errors: CheckResult = field(init=False)
     memory: Memory = field(default_factory=Memory)
+    own_memory: bool = False
+    """Whether the core returned memory that torch did not allocate, such as a NumPy array's: its peak is unknown."""
     peak_rss_bytes: int | None = None
     """Growth of the process's high-water mark over another call, private memory included; None if unavailable."""
     kernel: str = "other"
@@ -257,11 +259,28 @@ class CheckCalls:
             return run()
         apart = impl.limits.loops
         if self.sized:
-            self.memory, trace, output = self.built.meter.memory(run, operators=not apart)
+            with self._seeing_memory():
+                self.memory, trace, output = self.built.meter.memory(run, operators=not apart)
         if apart or not self.sized:
             trace, output = traced(run, memory=False)
         self.kernel, self.operators = kernel_in(trace), operators_in(trace)
         return output
+
+    @contextmanager
+    def _seeing_memory(self) -> Iterator[None]:
+        """Notice whose memory the core of a module returns, unless that is compiled: torch owns what it can resize."""
+
+        def see(module: nn.Module, given: object, output: Any) -> None:
+            found = [x for x in _tensors(output) if type(x) is Tensor] if isinstance(output, Tensor | tuple) else []
+            self.own_memory |= not all(x.untyped_storage().resizable() for x in found)
+
+        module, cell = self.built.module, self.built.cell
+        core = getattr(module, "core", module)
+        if cell.case.device != "cpu" or cell.impl.compiled or not isinstance(core, nn.Module):
+            yield
+            return
+        with core.register_forward_hook(see):
+            yield
 
     def time(self) -> Any:
         """Return the output of a timed call; raises if its work continues after it returns."""

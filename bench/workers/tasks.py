@@ -181,7 +181,7 @@ class Tasks:
         calls_again = not keep or cell.case.deterministic or cell.case.drops
         with using(SYSTEM):
             checked = check_built(built, memory, (lambda: None) if calls_again else self._on_calls_done)
-        known = memory and not cell.impl.limits.own_memory
+        known = memory and not (cell.impl.limits.own_memory or checked.own_memory)
         columns = {
             **asdict(checked.errors),
             **{name: size if known else None for name, size in asdict(checked.memory).items()},
