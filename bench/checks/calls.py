@@ -26,6 +26,8 @@ class Call:
     run: Callable[[], Any]
     read: Callable[[Any], dict[str, Tensor]]
     """Maps the return value of `run` to tensors by the names used in `Problem.expected`."""
+    back: Callable[..., Any] = lambda o, again=False: o
+    """The return value of `run` for a forward's output; `again`: another backward may follow."""
 
 
 def call_of(module: nn.Module, case: Case, inputs: Inputs) -> Call:
@@ -49,18 +51,11 @@ def recording(case: Case, inference: bool = True) -> Iterator[None]:
     with (
         nullcontext() if case.does.gradients else unrecorded(),
         settings.tf32_products() if case.tf32 else nullcontext(),
+        settings.changed("deterministic algorithms", True) if case.deterministic else nullcontext(),
     ):
-        if not case.deterministic:
-            yield
-            return
-        before = torch.are_deterministic_algorithms_enabled()
-        torch.use_deterministic_algorithms(True)
-        try:
-            yield
-            if not torch.are_deterministic_algorithms_enabled():
-                raise Wrong("turns torch's deterministic algorithms off")
-        finally:
-            torch.use_deterministic_algorithms(before)
+        yield
+        if case.deterministic and not torch.are_deterministic_algorithms_enabled():
+            raise Wrong("turns torch's deterministic algorithms off")
 
 
 def _backward(module: nn.Module, inputs: Inputs) -> Call:
@@ -69,9 +64,8 @@ def _backward(module: nn.Module, inputs: Inputs) -> Call:
     learning = {name: x for name, x in zip(inputs.names, inputs.tensors, strict=True) if x.requires_grad}
     wanted = [*learning.values(), *parameters]
 
-    def run() -> tuple[Tensor, ...]:
-        o = module(*inputs.tensors, **inputs.options)
-        return o, *torch.autograd.grad(o, wanted, inputs.grad, allow_unused=True)
+    def back(o: Tensor, again: bool = False) -> tuple[Tensor, ...]:
+        return o, *torch.autograd.grad(o, wanted, inputs.grad, allow_unused=True, retain_graph=again)
 
     def read(outputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
         o, *grads = outputs
@@ -85,7 +79,7 @@ def _backward(module: nn.Module, inputs: Inputs) -> Call:
         named |= canonical.gradients(module, found) if parameters else {}
         return {"output": o} | {f"gradient of {name}": grad for name, grad in named.items()}
 
-    return Call(run, read)
+    return Call(lambda: back(module(*inputs.tensors, **inputs.options)), read, back)
 
 
 def _continue(module: nn.Module, inputs: Inputs) -> Call:

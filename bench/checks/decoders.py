@@ -17,7 +17,7 @@ from impls import weights as canonical
 
 from ..cases.case import Case
 from ..cases.decoders import BLOCKS, config_for, output_width, weights_case
-from . import data
+from . import data, reference
 from .bounds import expected_of
 from .problem import Problem, written_to
 
@@ -79,13 +79,9 @@ def problem_of(case: Case, input_set: int) -> Problem:
             if case.does.cached:
                 return dict(zip(("output", *map(written_to, names[1:])), found, strict=True))
             o = found if rows is None or of_head else found[:, rows]
-            if grad is None:
-                return {"output": o}
-            leaves = {name: p[0] for name, p in module.parts(lambda p: p).items()}
-            leaves = {"x": x, **leaves} if x.requires_grad else leaves
-            picked = grad if rows is None else grad[:, rows]
-            gradients = torch.autograd.grad(o, list(leaves.values()), picked.to(o.dtype))
-        return {"output": o.detach()} | {f"gradient of {n}": it for n, it in zip(leaves, gradients, strict=True)}
+            leaves = {"x": x} if x.requires_grad else {}
+            leaves |= {name: p[0] for name, p in module.parts(lambda p: p).items()}
+            return {"output": o.detach()} | reference.gradients(o, leaves, grad, rows)
 
     solve = partial(expected_of, formula, case, rows, compared, None)
     return Problem(case, names, inputs, padding, grad, weights, solve)

@@ -37,7 +37,6 @@ from .problem import (
     copies,
     elsewhere,
     inputs_of,
-    one_thread,
     same,
     strided,
     surroundings_intact,
@@ -491,11 +490,11 @@ def check_call(
 
     def compared(problem: Problem, why: str = "", call: Call = call, numbers: Inputs = numbers) -> CheckResult:
         owned = [*module.parameters(), *module.buffers(), *numbers.options.values()]
-        with one_thread():
+        with settings.threads(1):
             before = copies(owned)
         with checked_call(module, case):
             o = _run(call)
-        with one_thread():
+        with settings.threads(1):
             outputs = call.read(_check_form(o, problem))
             _unchanged(numbers.tensors, problem.inputs, "writes to its inputs", problem.free if caching else None)
             _unchanged(owned, before, "writes to its weights or its mask")
@@ -572,12 +571,9 @@ def _with_gradients(
     """Return the outputs of a forward call whose output is `o`, with the gradients if the case has them. `again`: another
     backward may follow.
     """
-    if numbers.grad is None:
-        return {"output": o}
-    wanted = [x for x in (*numbers.tensors, *module.parameters()) if x.requires_grad]
+    call = call_of(module, case, numbers)
     with recording(case):
-        gradients = torch.autograd.grad(o, wanted, numbers.grad, allow_unused=True, retain_graph=again)
-    return call_of(module, case, numbers).read((o, *gradients))
+        return call.read(call.back(o, again))
 
 
 def check_new_weights(module: nn.Module, case: Case, numbers: Inputs) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ from torch import Tensor
 from impls.paging import places
 
 from ..cases.case import Case
+from .settings import threads
 
 ROWS: dict[int, tuple[str, ...]] = {
     4: ("batch entry", "head", "t"),
@@ -25,18 +26,7 @@ ROWS: dict[int, tuple[str, ...]] = {
 
 
 FEW_SCORES = 1 << 18
-"""Scores up to which expected outputs are computed by one thread, since synchronising threads would take longer."""
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute with one thread within the block, where several would mostly wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+"""Scores up to which expected outputs are computed by one thread, where several would mostly wait for each other."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +145,7 @@ class Problem:
     @cached_property
     def expected(self) -> tuple[Expected, ...]:
         few = self.case.B * self.case.H * self.case.T * self.case.T_kv <= FEW_SCORES
-        with one_thread() if few else nullcontext(), torch.inference_mode(False):
+        with threads(1 if few else None), torch.inference_mode(False):
             return self.solve()
 
     @property

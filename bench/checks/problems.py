@@ -193,7 +193,7 @@ def _problem_of(
             return {"output": o} | dict(zip(map(written_to, names[1:]), written, strict=True))
         with autocasting(case):
             o = _output(case, leaves, learned, padding=padding, rows=rows, **dropped)
-        return {"output": o.detach()} | _gradients(o, dict(zip(names, leaves, strict=True)) | learned, grad, rows)
+        return {"output": o.detach()} | reference.gradients(o, dict(zip(names, leaves, strict=True)) | learned, grad, rows)
 
     pages, given = data.pages(case, input_set), inputs
     if pages is not None:
@@ -341,12 +341,3 @@ def autocasting(case: Case) -> Any:
 
 def _leaves(tensors: Iterable[Tensor], dtype: torch.dtype, case: Case) -> list[Tensor]:
     return [x.detach().to(dtype).requires_grad_(case.does.gradients) for x in tensors]
-
-
-def _gradients(o: Tensor, leaves: dict[str, Tensor], grad: Tensor | None, rows: Tensor | None) -> dict[str, Tensor]:
-    """Return the gradients of every leaf; empty if the case has no backward, or none are recorded."""
-    if grad is None or not torch.is_grad_enabled():
-        return {}
-    picked = grad if rows is None else grad.index_select(-2, rows)
-    found = torch.autograd.grad(o, list(leaves.values()), picked.to(o.dtype))
-    return {f"gradient of {name}": x for name, x in zip(leaves, found, strict=True)}

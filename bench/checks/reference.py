@@ -225,3 +225,12 @@ def _project(x: Tensor, weights: Weights, n: str, H: int) -> Tensor:
 def _finish(o: Tensor, weights: Weights) -> Tensor:
     """(B, H, T, D_v) -> (B, T, d_model)"""
     return linear(o.transpose(1, 2).flatten(2), weights["W_o"], weights.get("b_o"))
+
+
+def gradients(o: Tensor, leaves: dict[str, Tensor], grad: Tensor | None, rows: Tensor | None) -> dict[str, Tensor]:
+    """Return the gradients of every leaf; empty if the case has no backward, or none are recorded."""
+    if grad is None or not torch.is_grad_enabled():
+        return {}
+    picked = grad if rows is None else grad.index_select(-2, rows)
+    found = torch.autograd.grad(o, list(leaves.values()), picked.to(o.dtype))
+    return {f"gradient of {name}": x for name, x in zip(leaves, found, strict=True)}

@@ -9,7 +9,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from copy import copy, deepcopy
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn, overrides
+from torch import Tensor, nn, overrides
 from torch.autograd import set_detect_anomaly
 from torch.backends import cuda, mha, opt_einsum
 from torch.nn import functional
@@ -41,66 +41,26 @@ class Setting:
     """`refused`; `reported`, where a change is allowed and kept; `restored`, where it is undone silently."""
 
 
-@dataclass(frozen=True)
-class Seeded:
-    """State of random generators. Two states are equal if their seeds are: drawing is no change, and a GPU's generators
-    exist only after its first use.
-    """
-
-    seed: tuple[int, ...]
-    state: Any
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Seeded) and all(a == b for a, b in zip(self.seed, other.seed, strict=False))
-
-    def __hash__(self) -> int:
-        return hash(self.seed[0])
-
-    def __str__(self) -> str:
-        return str(self.seed)
-
-
 class Names(dict[str, Any]):
-    """A module's attributes and their values."""
+    """Values by name; names that are added later are no change."""
 
     def changed_to(self, now: Names) -> dict[str, Any]:
-        """Return the attributes that changed value or were removed; added ones are ignored."""
+        """Return the names that changed value or were removed."""
         gone = object()
         return {name: it for name, it in self.items() if (new := now.get(name, gone)) is not it and new != it}
 
 
 class Options(Names):
-    """Options that differ from their defaults."""
+    """Values by name; names that are added are a change, too."""
 
     def changed_to(self, now: Names) -> dict[str, Any]:
-        """Return those that changed value or were set, or set back to their default."""
         return super().changed_to(now) | {name: it for name, it in now.items() if name not in self}
 
 
-class Kernels(frozenset[str]):
-    """Kernels that Python code has registered: `aten/_softmax/CPU`."""
+class Seeds(Names):
+    """Seeds of torch's generators by device. Drawing is no change, and a GPU's generators exist only after its first use."""
 
-    def changed_to(self, now: Kernels) -> set[str]:
-        """Return those of torch's own operators, on the CPU and on CUDA, that were added or removed."""
-        return {it for it in self ^ now if it.startswith("aten/") and it.endswith(("/CPU", "/CUDA"))}
-
-
-class Copies:
-    """Copies of something large, which is rarely changed: as long as it equals the latest one, that is returned."""
-
-    def __init__(
-        self, now: Callable[[], Any], copied: Callable[[Any], Any], read: Callable[[Any], Any] = lambda it: it
-    ):
-        """`read`: what is returned for a copy."""
-        self._now, self._copied, self._read = now, copied, read
-        self._copy: Any = None
-
-    def __call__(self) -> Any:
-        now = self._now()
-        if self._copy is None or self._copy != now:
-            self._copy = self._copied(now)
-            self._found = self._read(self._copy)
-        return self._found
+    states: list[tuple[torch.Generator, Tensor]]
 
 
 def _attribute(of: Any, name: str) -> Setting:
@@ -120,12 +80,9 @@ def _fp32(backend: str, op: str) -> Setting:
     )
 
 
-_methods = Copies(
-    lambda: [vars(owner) for owner in reversed(torch.Tensor.__mro__)],
-    lambda owners: [dict(it) for it in owners],
-    lambda owners: Names(item for it in owners for item in it.items()),
-)
-"""The methods and properties of tensors, inherited ones included."""
+def _methods() -> Names:
+    """Return the methods and properties of tensors, inherited ones included."""
+    return Names(item for owner in reversed(torch.Tensor.__mro__) for item in vars(owner).items())
 
 
 def _put_methods(methods: Names) -> None:
@@ -182,23 +139,38 @@ def _put_filters(filters: tuple[Any, ...]) -> None:
     warnings.filters[:] = filters  # type: ignore[index]  # a list, whatever its type says
 
 
-def _names(module: ModuleType) -> Setting:
-    return Setting(Copies(lambda: vars(module), Names), vars(module).update, cheap=False)
+def _names(module: ModuleType, but: str = "") -> Setting:
+    """Build a setting from a module's attributes, `but` one."""
 
+    def get() -> Names:
+        found = Names(vars(module))
+        found.pop(but, None)
+        return found
 
-def _without_seed(names: dict[str, Any]) -> Names:
-    return Names({name: it for name, it in names.items() if name != "manual_seed"})  # which the compiler wraps
+    return Setting(get, vars(module).update, cheap=False)
 
 
 @contextmanager
-def tf32_products() -> Iterator[None]:
-    """Use TF32 for float32 products on a GPU within the block."""
-    before = cuda.matmul.fp32_precision
-    cuda.matmul.fp32_precision = "tf32"
+def changed(name: str, value: Any) -> Iterator[None]:
+    """Change a setting within the block."""
+    setting = SETTINGS[name]
+    assert setting.put is not None
+    before = setting.get()
+    setting.put(value)
     try:
         yield
     finally:
-        cuda.matmul.fp32_precision = before
+        setting.put(before)
+
+
+def threads(count: int | None) -> AbstractContextManager[None]:
+    """Use a number of intra-op threads within the block; None for as many as before."""
+    return changed("number of threads", count or torch.get_num_threads())
+
+
+def tf32_products() -> AbstractContextManager[None]:
+    """Use TF32 for float32 products on a GPU within the block."""
+    return changed("precision of float32 products on CUDA", "tf32")
 
 
 @contextmanager
@@ -255,12 +227,15 @@ def _set_inference_mode(on: bool) -> None:
     torch.set_grad_enabled(recorded)  # which the guard changes, too
 
 
-_kernels = Copies(lambda: torch.library._impls, Kernels)
+def _kernels() -> Options:
+    """Return the kernels of torch's own operators, on the CPU and on CUDA, that Python code has registered."""
+    registered = torch.library._impls  # such as aten/_softmax/CPU
+    return Options((it, None) for it in registered if it.startswith("aten/") and it.endswith(("/CPU", "/CUDA")))
 
 
-def _withdraw(before: Kernels) -> None:
+def _withdraw(before: Options) -> None:
     """Destroy the libraries that have registered kernels since."""
-    added = before.changed_to(_kernels())
+    added = before.changed_to(_kernels()).keys()
     for it in gc.get_objects():
         if type(it) is torch.library.Library and it._op_impls & added:
             it._destroy()
@@ -278,7 +253,7 @@ def _autocast(device: str) -> dict[str, Setting]:
 
 
 def _depth() -> int:
-    """Return how many contexts of autocast are open: the last one to close drops its copies of weights."""
+    """Return how many contexts of autocast are open."""
     torch.autocast_increment_nesting()
     return torch.autocast_decrement_nesting()
 
@@ -287,7 +262,7 @@ def _set_depth(depth: int) -> None:
     change = torch.autocast_decrement_nesting if _depth() > depth else torch.autocast_increment_nesting
     while _depth() != depth:
         change()
-    torch.clear_autocast_cache()
+    torch.clear_autocast_cache()  # as the last context does when it closes
 
 
 def _precision() -> str | None:
@@ -303,15 +278,16 @@ def _set_precision(precision: str | None) -> None:
         torch.set_float32_matmul_precision(precision)
 
 
-def _seeds() -> Seeded:
-    """Return the seeds of torch's generators."""
+def _seeds() -> Seeds:
     devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
     generators = (torch.default_generator, *devices)
-    return Seeded(tuple(g.initial_seed() for g in generators), [(g, g.get_state()) for g in generators])
+    found = Seeds((str(it.device), it.initial_seed()) for it in generators)
+    found.states = [(it, it.get_state()) for it in generators]
+    return found
 
 
-def _set_seeds(before: Seeded) -> None:
-    for generator, state in before.state:
+def _set_seeds(before: Seeds) -> None:
+    for generator, state in before.states:
         generator.set_state(state)
 
 
@@ -329,16 +305,11 @@ def _anomalies() -> tuple[bool, bool]:
     return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
 
 
-def _affinity() -> dict[str, Setting]:
-    """Return the settings of CPU affinity, which exist only on Linux."""
-    if not hasattr(os, "sched_setaffinity"):
-        return {}
-    return {"CPUs that may be used": Setting(partial(os.sched_getaffinity, 0), partial(os.sched_setaffinity, 0))}
-
-
 _KNOWN: dict[str, Setting | None] = {
     "number of threads": Setting(torch.get_num_threads, torch.set_num_threads),
-    **_affinity(),
+    "CPUs that may be used": Setting(partial(os.sched_getaffinity, 0), partial(os.sched_setaffinity, 0))
+    if hasattr(os, "sched_setaffinity")
+    else None,  # on Linux alone
     "default dtype": Setting(torch.get_default_dtype, torch.set_default_dtype),
     "default device": Setting(torch.get_default_device, lambda device: torch.set_default_device(None)),  # as initially
     "recording of gradients": Setting(torch.is_grad_enabled, torch.set_grad_enabled),
@@ -407,7 +378,7 @@ _KNOWN: dict[str, Setting | None] = {
     "tracing of Python code": Setting(sys.gettrace, sys.settrace),
     "thread switch interval": Setting(sys.getswitchinterval, sys.setswitchinterval),
     "seed of torch's random numbers": Setting(_seeds, _set_seeds, cheap=False),
-    "names of torch": Setting(Copies(lambda: vars(torch), dict, _without_seed), vars(torch).update, cheap=False),
+    "names of torch": _names(torch, but="manual_seed"),  # which the compiler wraps
     "names of torch.nn.functional": _names(functional),
     "names of time": _names(time),
     "methods of torch.Tensor": Setting(_methods, _put_methods, cheap=False),
@@ -420,14 +391,14 @@ _KNOWN: dict[str, Setting | None] = {
         np.random.get_state, np.random.set_state, cheap=False, on_change="restored"
     ),
     "working folder": Setting(os.getcwd, os.chdir, on_change="reported"),
-    "sys.path": Setting(lambda: tuple(sys.path), None, on_change="reported"),
-    "environment variables": Setting(lambda: Names(os.environ), None, cheap=False, on_change="reported"),
+    "sys.path": Setting(lambda: Options.fromkeys(sys.path), None, on_change="reported"),
+    "environment variables": Setting(lambda: Options(os.environ), None, cheap=False, on_change="reported"),
 }
 
 SETTINGS = {name: setting for name, setting in _KNOWN.items() if setting is not None}
 
-FULL = {"none": "ieee"}
-"""Equivalent names of a precision: `none`, a backend without its own setting, means `ieee`."""
+EQUIVALENT = "none → ieee", "ieee → none"
+"""Changes between two names of a precision: `none`, a backend without its own setting, means `ieee`."""
 
 
 def read(cheap: bool = False, never_restored: bool = False) -> dict[str, Any]:
@@ -441,44 +412,26 @@ def restore(before: dict[str, Any]) -> list[str]:
 
     Settings marked `reported` are not among them (`reported_changes`); of these, only the working folder is restored.
     """
-    puts = {name: it.put for name in before if (it := SETTINGS[name]).put}
-    now = {name: SETTINGS[name].get() for name in puts if SETTINGS[name].on_change != "restored"}
-    changed = [name for name in now if _differ(name, before[name], now[name])]
-    for name, put in puts.items():
-        if name in changed or name not in now:
-            put(before[name])
-    return [
-        _described(name, value, now[name])
-        for name, value in ((name, before[name]) for name in changed)
-        if SETTINGS[name].on_change == "refused" and FULL.get(str(value), value) != FULL.get(str(now[name]), now[name])
-    ]
+    refused = _changes(before, "refused")
+    for name, value in before.items():
+        setting = SETTINGS[name]
+        if setting.put and (name in refused or setting.on_change != "refused"):
+            setting.put(value)
+    return [f"{name}: {change}" for name, change in refused.items() if change not in EQUIVALENT]
 
 
 def reported_changes(before: dict[str, Any]) -> list[str]:
     """Return changes of the settings marked `reported`."""
-    reported = {name: value for name, value in before.items() if SETTINGS[name].on_change == "reported"}
-    now = {name: SETTINGS[name].get() for name in reported}
-    return [_described(name, value, now[name]) for name, value in reported.items() if _differ(name, value, now[name])]
+    return [f"{name}: {change}" for name, change in _changes(before, "reported").items()]
 
 
-def _differ(name: str, before: Any, now: Any) -> bool:
-    if before is now:
-        return False
-    if isinstance(before, Kernels):
-        return bool(before.changed_to(now))
-    if isinstance(before, Names):
-        return before != now and bool(
-            before.changed_to(now) or (SETTINGS[name].on_change == "reported" and before.keys() != now.keys())
-        )
-    return bool(before != now)
+def _changes(before: dict[str, Any], on_change: str) -> dict[str, str]:
+    """Describe what has changed of the settings with this policy."""
+    now = {name: SETTINGS[name].get() for name in before if SETTINGS[name].on_change == on_change}
+    return {name: change for name, it in now.items() if (change := _change(before[name], it))}
 
 
-def _described(name: str, before: Any, now: Any) -> str:
-    if isinstance(before, Kernels):
-        return f"{name}: {', '.join(sorted(before.changed_to(now)))}"
-    if isinstance(before, Names):
-        added = now.keys() - before.keys() if SETTINGS[name].on_change == "reported" else set()
-        return f"{name}: {', '.join(sorted({*before.changed_to(now)} | added))}"
-    if isinstance(before, tuple) and name == "sys.path":
-        return f"{name}: {', '.join(path for path in now if path not in before) or 'shorter'}"
-    return f"{name}: {before} → {now}"
+def _change(before: Any, now: Any) -> str:
+    if before == now:
+        return ""
+    return ", ".join(sorted(before.changed_to(now))) if isinstance(before, Names) else f"{before} → {now}"

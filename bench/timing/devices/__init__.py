@@ -6,13 +6,13 @@ import subprocess
 import sys
 
 from ... import CHECKOUT
+from ...checks.settings import threads as threads
 from .cpu import CPU
 from .cuda import CUDA
 from .device import Device as Device
 from .device import Memory as Memory
 from .device import Meter as Meter
 from .device import Work as Work
-from .host import threads as threads
 
 DEVICES = {"cpu": CPU, "cuda": CUDA}
 """Devices by name, as in torch and in `cases.case.DEVICES`; later ones are preferred if present."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +40,3 @@ def found_in(path: Path, pattern: str) -> str | None:
     """Return what the group of a pattern matches first in a file; None without the file, or a match."""
     found = re.search(pattern, path.read_text(), re.MULTILINE) if path.exists() else None
     return found[1] if found else None
-
-
-@contextmanager
-def threads(count: int | None) -> Iterator[None]:
-    """Use a number of intra-op threads within the block; None for as many as before."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
