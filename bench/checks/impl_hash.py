@@ -60,7 +60,7 @@ def sources(module: str, files: Callable[[], list[Path]] | None = None) -> tuple
     """Return digests of an implementation's `files`; without any, of its module's file and of the files in its own folder
     that this imports, directly or not.
     """
-    found = (files and files()) or sorted({path for each in _reached(module) if (path := _file(each))})
+    found = (files and files()) or sorted(_reached(module))
     return tuple(hashlib.sha256(path.read_bytes()).hexdigest() for path in found if path.exists())
 
 
@@ -78,33 +78,22 @@ def _versioned(package: str) -> str:
 _distributions = cache(packages_distributions)
 
 
-def _reached(name: str) -> set[ModuleType]:
-    first = sys.modules.get(name)
-    if first is None:
-        return set()
-    home, reached, left = _home(first), set(), [first]
+def _reached(name: str) -> set[Path]:
+    """Return the file of a module, and those in its own folder that it imports, directly or not."""
+    found: set[Path] = set()
+    left = [sys.modules.get(name)]
     while left:
         module = left.pop()
-        if module in reached:
-            continue
-        reached.add(module)
-        left += [other for other in _used(module) if _home(other) == home]
-    return reached
+        path = Path(getattr(module, "__file__", None) or "")
+        if path.suffix == ".py" and path not in found and all(path.parent == other.parent for other in found):
+            found.add(path)
+            left += _used(module)
+    return found
 
 
-def _used(module: ModuleType) -> Iterator[ModuleType]:
+def _used(module: ModuleType | None) -> Iterator[ModuleType]:
     """Yield the modules that a module's names refer to or come from."""
     for value in vars(module).values():
         used = value if isinstance(value, ModuleType) else sys.modules.get(getattr(value, "__module__", None) or "")
         if used is not None and used is not module:
             yield used
-
-
-def _home(module: ModuleType) -> Path | None:
-    path = _file(module)
-    return path.parent if path else None
-
-
-def _file(module: ModuleType) -> Path | None:
-    path = getattr(module, "__file__", None)
-    return Path(path) if path and path.endswith(".py") else None
