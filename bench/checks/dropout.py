@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from impls import Impl
 from impls import weights as canonical
@@ -19,8 +19,8 @@ from ..cases.case import Case
 from ..cases.outcome import Wrong
 from . import reference
 from .building import module_of
-from .problem import Problem
-from .problems import output_of, problem_of
+from .problem import Problem, inputs_of
+from .problems import output_of, problem_of, showing_probs
 from .shortening import shortened_rules
 
 B, T = 32, 16
@@ -52,23 +52,28 @@ def check_dropout(impl: Impl, case: Case) -> None:
     Values are two unit matrices side by side, so that the output shows every prob twice. Evaluation drops nothing; the
     rest of the gate compares it with the reference.
     """
-    module, inputs = _probe(impl, case)
-    keep = 1 - case.dropout
+    H, keep = impl.limits.heads or 2, 1 - case.dropout
+    probe = case.plain(
+        B=B, T=T, T_kv=T, H=H, H_kv=H, D_h=2 * T, D_v=2 * T, d_model=2 * H * T, source="self", mode="forward",
+        qkv_bias=False, out_bias=False,
+    )  # fmt: skip
+    module, problem = module_of(impl, probe), showing_probs(probe)
+    inputs = inputs_of(problem).tensors
     with torch.no_grad():
+        canonical.load(module, problem.weights)
         probs = module.eval()(*inputs).double()
         module.train()
         first, second = module(*inputs).double(), module(*inputs).double()
-    kept = first != 0
-    shown = kept.unflatten(-1, (-1, 2, T))  # (..., heads, twice, T)
-    of_heads = shown[..., 0, :] if case.scope == "core" else shown[..., 0, :].transpose(1, 2)
-    check_independence([of_heads], torch.ones_like(of_heads))
-    check_share(kept, torch.ones_like(kept), case.dropout, "the probs", of_each=2)
-    eps = torch.finfo(getattr(torch, case.rounding_dtype)).eps
-    if not torch.allclose(first[kept] * keep, probs[kept], rtol=8 * eps, atol=float(probs.max()) * eps):
+    kept, visible = kept_probs(first, probs, probe)
+    once, again = kept.chunk(2, -1)
+    check_independence([once], torch.ones_like(once))
+    check_share(kept, visible, case.dropout, "the probs", of_each=2)
+    eps, there = torch.finfo(getattr(torch, case.rounding_dtype)).eps, first != 0
+    if not torch.allclose(first[there] * keep, probs[there], rtol=8 * eps, atol=float(probs.max()) * eps):
         raise Wrong(f"what dropout leaves is not 1 / (1 - p) = {1 / keep:.3f} times as large")
     if torch.equal(first, second):
         raise Wrong("drops the same probs in every call")
-    if not torch.equal(shown[..., 0, :], shown[..., 1, :]):
+    if not torch.equal(once, again):
         raise Wrong("drops features of the output, not probs")
 
 
@@ -286,25 +291,3 @@ def _describe_lag(lag: int, shape: torch.Size) -> str:
         apart += [(abs(step), name)] if step else []
     distance = ", ".join(f"{step} {name}" for step, name in reversed(apart))
     return f"other {apart[-1][1]}: {distance} apart"
-
-
-def _probe(impl: Impl, case: Case) -> tuple[nn.Module, list[Tensor]]:
-    """Return a module whose output is every head's probs, twice, and its inputs."""
-    dtype = getattr(torch, case.dtype)
-    H, D = impl.limits.heads or 2, 2 * T
-    small = case.plain(
-        B=B, T=T, T_kv=T, H=H, H_kv=H, D_h=D, D_v=D, d_model=H * D, source="self", mode="forward", qkv_bias=False,
-        out_bias=False,
-    )  # fmt: skip
-    module = module_of(impl, small)
-    generator = torch.Generator().manual_seed(0)
-    twice = torch.eye(T, device=case.device, dtype=dtype).repeat(1, 2)  # (T, D)
-    if case.scope == "core":
-        q, k = (torch.randn(B, H, T, D, generator=generator).to(case.device, dtype) for _ in range(2))
-        return module, [q, k, twice.expand(B, H, T, D)]
-    weights = canonical.draw(small.layer_shape, generator, case.device)
-    weights["W_v"] = torch.cat([twice.T] * H).repeat(1, 2 * H) / (2 * H)  # (H * D, d_model)
-    weights["W_o"] = torch.eye(H * D, device=case.device)
-    with torch.no_grad():
-        canonical.load(module, {name: w.to(dtype) for name, w in weights.items()})
-    return module, [torch.eye(T, device=case.device, dtype=dtype).repeat(1, 2 * H).expand(B, T, H * D)]

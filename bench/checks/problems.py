@@ -19,8 +19,8 @@ from .bounds import WIDE, expected_of
 from .patterns import APART, DEEPEST, FEATURES, PATTERN_FEATURES, SPREAD
 from .problem import Problem, written_to
 
-TOKEN = 16.0
-"""Size of the feature that identifies a token where probs are shown: as large as all other features together."""
+TOKEN = 8.0
+"""Size of the feature that identifies a token where probs are shown, a power of two."""
 
 LOWER = 16
 """Distances by which scores are lower than the first key's, in equal steps from 0 to just below the farthest."""
@@ -227,24 +227,24 @@ def output_of(problem: Problem, dtype: torch.dtype = torch.float64, **options: T
 
 
 def showing_probs(case: Case, dropped: Tensor | None = None) -> Problem:
-    """Return a problem whose output is every head's probs: (B, H, T, T_kv) of a core, (B, T, H * T_kv) of a layer.
+    """Return a problem whose output is every head's probs: (B, H, T, D_v) of a core, (B, T, H * D_v) of a layer.
 
-    For a case with D_v = T_kv and d_model = H * T_kv. `dropped` (B, H, T, T_kv): factor on each prob in training, 0 or
-    1 / (1 - p); None for evaluation.
+    For a case whose D_v is a multiple of T_kv, by which each prob is repeated, and with d_model = H * D_v. `dropped`
+    (B, H, T, T_kv): factor on each prob in training, 0 or 1 / (1 - p); None for evaluation.
     """
     case, generator = without_dropout(case), data.seeded(case, 3)
-    unit = torch.eye(case.T_kv)
+    unit = torch.eye(case.T_kv).repeat(1, case.D_v // case.T_kv)
     if case.scope == "core":
         q, k = (data.randn(size, generator) for size in data.sizes_of_inputs(case)[:2])
         v = unit.expand(case.B, case.H_kv, -1, -1)
         return _problem_of(case, [q, k, v], _weights(case), generator, dropped=dropped)
     weights = canonical.draw(case.layer_shape, generator)
-    weights["W_v"] = torch.cat([unit, torch.zeros(case.T_kv, case.d_model - case.T_kv)], 1).repeat(case.H_kv, 1) / TOKEN
+    weights["W_v"] = torch.cat([unit.mT, torch.zeros(case.D_v, case.d_model - case.T_kv)], 1).repeat(case.H_kv, 1) / TOKEN
     weights["W_o"] = torch.eye(case.d_model)
     if case.qkv_bias:
         weights["b_v"] = torch.zeros_like(weights["b_v"])
     exact = _drawn(case, generator)
-    exact[-1][..., : case.T_kv] = unit * TOKEN
+    exact[-1][..., : case.T_kv] = torch.eye(case.T_kv) * TOKEN
     return _problem_of(case, exact, _in_dtype(weights, case), generator, dropped=dropped)
 
 
