@@ -330,6 +330,11 @@ def default_scale_going_back(q, k, v, *, scale=None, **options):
     return with_gradient_of(sdpa(q, k, v, **options), sdpa(q, k, v, scale=scale, **options))
 
 
+@wrong("with a scale of the caller's own: error")
+def default_scale_at_multiples_of_64(q, k, v, *, scale=None, **options):
+    return sdpa(q, k, v, scale=scale if q.shape[-2] % 64 else None, **options)
+
+
 # softmax
 
 
@@ -470,6 +475,14 @@ def scales_its_input_in_place(q, k, v, **options):
 
 
 @wrong("writes to its inputs")
+def scales_its_input_in_place_and_back(q, k, v, **options):
+    q.mul_(0.125)
+    o = sdpa(q, k, v, scale=8 * q.shape[-1] ** -0.5, **options)
+    q.mul_(8.0)
+    return o
+
+
+@wrong("writes to its inputs")
 def answers_into_its_values(q, k, v, **options):
     return v.copy_(sdpa(q, k, v, **options))
 
@@ -508,6 +521,12 @@ keys_kept("keys_kept_by_their_sum", sum_of_all)
 keys_kept("padded_keys_kept_by_their_sum", sum_of_all, **PADDING)
 keys_kept("keys_kept_by_every_seventh_number", lambda k: hash(tuple(k.flatten()[::7].tolist())))
 keys_kept("cached_keys_kept_by_their_first_number", first_number, **DECODE)
+
+
+@wrong_backward("where two numbers of each input are exchanged since the call before: ")
+def keys_kept_by_their_sum_in_training(q, k, v, **options):
+    kept = KEPT.setdefault(("in training", k.shape, sum_of_all(k.detach())), k.detach().clone())
+    return sdpa(q, with_gradient_of(k, kept), v, **options)
 
 
 @wrong("kernel (probe), ")
@@ -847,6 +866,7 @@ def keeping(
 calls = count()
 keeps_its_tensors = keeping("keeps_its_tensors_in_one_place", lambda q: 0)
 keeping("keeps_its_tensors_on_a_stack", lambda q: next(calls), lambda kept, place: kept.popitem()[1])
+keeping("keeps_its_tensors_in_a_queue", lambda q: next(calls), lambda kept, place: kept.pop(min(kept)))
 keeping("keeps_its_tensors_by_shape", lambda q: q.shape)
 keeping("keeps_its_tensors_in_two_places_in_turn", lambda q: next(calls) % 2, T=256)
 wrong_backward(TWO_FORWARDS, "keeps_its_tensors_beyond_512", T=1024)(
@@ -1057,6 +1077,7 @@ def keys_of(probs: Tensor) -> Tensor:
 noisy("drops_by_a_fixed_seed", "the same probs in every call",
       lambda probs: torch.rand(probs.shape, generator=torch.Generator().manual_seed(7)))  # fmt: skip
 noisy("drops_whole_keys", "depends on other queries", lambda probs: torch.rand_like(probs)[:, :, :1])
+noisy("drops_whole_keys_in_a_core", "depends on other queries", lambda probs: torch.rand_like(probs)[:, :, :1], **CORE)
 noisy("drops_alike_in_all_heads", "depends on other heads", lambda probs: torch.rand_like(probs)[:, :1])
 noisy("drops_alike_in_all_batch_entries", "depends on other batch entries", lambda probs: torch.rand_like(probs)[:1])
 noisy("drops_pairs_of_keys", "depends on other keys", lambda probs: torch.rand_like(probs)[..., keys_of(probs) // 2])
@@ -1224,6 +1245,12 @@ class KeepsItsFirstPadding(as_layer()):
         return super().forward(x, x_k, padding=self.first, cache=cache)
 
 
+@wrong("output has shape", **PADDING)
+def as_many_rows_as_the_longest_sequence_has(q, k, v, *, attn_mask=None, **_):
+    longest = int(attn_mask.sum(-1).max()) if attn_mask is not None else q.shape[-2]
+    return sdpa(q, k, v, attn_mask=attn_mask)[..., :longest, :]
+
+
 @wrong("in other tensors than before, ", **PADDING)
 def keeps_the_mask_by_its_address(q, k, v, *, attn_mask=None, **_):
     added = torch.zeros(attn_mask.shape).masked_fill(~attn_mask, -torch.inf)
@@ -1312,6 +1339,12 @@ class ThreeBuffersInTraining(Plain):
     @staticmethod
     def forward(ctx, q, k, v, is_causal):
         return in_turn(Plain.forward(ctx, q, k, v, is_causal), 3, "training").detach()
+
+
+@spoiling("the gradients of k of 16 calls share 3 buffers")
+def three_buffers_for_gradients_of_keys(ctx, grad, gradients):
+    of_q, of_k, of_v = gradients
+    return of_q, in_turn(of_k, 3, "of keys"), of_v
 
 
 def buffers_of_a_layer(buffers: int) -> type[KernelLayer]:

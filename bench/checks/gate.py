@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -121,8 +121,7 @@ class Gate:
         for probe in probed:
             if eager.core is not None:
                 self._once("kernel (probe)", eager, probe.core, check_probe_after_another_mask)
-                if probe == probed[0]:
-                    self._once("scale", eager, probe.core, check_scale)
+                self._once("scale", eager, probe.core, check_scale)
                 if probe.T_kv > LONG_PROBE:
                     self._once("low scores", eager, probe.core, check_low_scores)
                     if case.dtype not in WIDE:
@@ -335,9 +334,16 @@ def check_memory(module: nn.Module, case: Case, numbers: Inputs) -> dict[str, Te
     call = call_of(module, case, numbers)
     with keeping_settings(), checked_call(module, case):
         outputs = [call.read(call.run()) for _ in range(CALLS_KEPT)]
-    if (places := len({it["output"].untyped_storage().data_ptr() for it in outputs})) < CALLS_KEPT:
-        raise Wrong(f"the outputs of {CALLS_KEPT} calls share {places} buffers")
+    for name in _own_outputs(case, outputs[0]):
+        if (places := len({it[name].untyped_storage().data_ptr() for it in outputs})) < CALLS_KEPT:
+            what = name.replace("output", "outputs").replace("gradient", "gradients")
+            raise Wrong(f"the {what} of {CALLS_KEPT} calls share {places} buffers")
     return outputs[-1]
+
+
+def _own_outputs(case: Case, names: Iterable[str]) -> list[str]:
+    """Return the names of outputs in memory of a call's own: a layer in `decode` writes to the cache that it is given."""
+    return [name for name in names if name == "output" or not (case.does.cached and case.scope == "layer")]
 
 
 def check_buffers(impl: Impl, case: Case) -> None:
@@ -358,10 +364,10 @@ SAME_GRADIENT = 0.05
 def check_uses(impl: Impl, case: Case) -> None:
     """Check gradients in uses of an output that training may have; raises `Wrong`.
 
-    Some inputs need no gradient; the output's gradient is zero; the output is summed, whose gradient has stride 0; it or
-    the inputs are changed in place before the backward; a call with another mask comes before it; and a second backward
-    over the same graph gets a gradient whose features aren't adjacent. A `RuntimeError`, as autograd raises for saved
-    tensors that have changed, is no fault.
+    Some inputs need no gradient; the output's gradient is zero; two numbers of each input are exchanged; the output is
+    summed, whose gradient has stride 0; it or the inputs are changed in place before the backward; a call with another mask
+    comes before it; and a second backward over the same graph gets a gradient whose features aren't adjacent. A
+    `RuntimeError`, as autograd raises for saved tensors that have changed, is no fault.
     """
     _check_some_gradients(impl, case)
     module, problem, numbers = module_of(impl, case), problem_of(case), inputs_of(problem_of(case))
@@ -376,6 +382,10 @@ def check_uses(impl: Impl, case: Case) -> None:
         _, *nothing = outputs(call(), grad * 0).values()
         if any(it.count_nonzero() for it in nothing):
             raise Wrong("gradients that are not zero where that of the output is")
+        exchanged = _cached_problem(with_numbers_exchanged, case)
+        numbers.refill(exchanged)
+        verify(outputs(call(), grad), exchanged, NUMBERS_EXCHANGED)
+        numbers.refill(problem)
         if not case.padded:  # padded queries may have any output
             with suppress(RuntimeError):
                 of_sum, known = (outputs(call(), it) for it in (ones.flatten()[0].expand_as(ones), ones))
@@ -484,12 +494,13 @@ def check_call(
 
     def shown(problem: Problem, outputs: dict[str, Tensor]) -> list[Tensor]:
         """Return what is compared now of tensors that the module returned."""
-        own = [part for part in problem.expected if part.name == "output" or not caching]
-        whole = {name: outputs[name].contiguous() for name in {part.name for part in own}}
-        return [part.compared_rows(whole[part.name]) for part in own]
+        whole = {name: outputs[name].contiguous() for name in _own_outputs(case, outputs)}
+        return [part.compared_rows(whole[part.name]) for part in problem.expected if part.name in whole]
 
     def compared(problem: Problem, why: str = "", call: Call = call, numbers: Inputs = numbers) -> CheckResult:
         owned = [*module.parameters(), *module.buffers(), *numbers.options.values()]
+        read_only = numbers.tensors[: 1 if caching else None]
+        versions = [x._version for x in read_only]
         with settings.threads(1):
             before = copies(owned)
         with checked_call(module, case):
@@ -497,6 +508,8 @@ def check_call(
         with settings.threads(1):
             outputs = call.read(_check_form(o, problem))
             _unchanged(numbers.tensors, problem.inputs, "writes to its inputs", problem.free if caching else None)
+            if versions != [x._version for x in read_only]:
+                raise Wrong("writes to its inputs, which others may read meanwhile")
             _unchanged(owned, before, "writes to its weights or its mask")
             if numbers.grad is not None and problem.grad is not None:
                 _unchanged(
@@ -523,9 +536,13 @@ def check_call(
         numbers.refill(problems[0])  # a stale read of these would give another output
         with nullcontext() if isinstance(module, Compiled) else settings.memory_filled():
             compared(problems[-1], NEW_TENSORS, call_of(module, case, apart), apart)
-    memory = [StorageWeakRef(outputs["output"].untyped_storage()) for _, outputs, _ in earlier[:-1]]
+    memory = [
+        StorageWeakRef(outputs[name].untyped_storage())
+        for _, outputs, _ in earlier[:-1]
+        for name in _own_outputs(case, outputs)
+    ]
     earlier.clear()
-    if not all(it.expired() for it in memory):  # the module keeps an output
+    if not all(it.expired() for it in memory):  # the module keeps an output or a gradient
         check_memory(module, case, numbers)
     return found[min(input_sets)]
 
@@ -539,8 +556,10 @@ def checked_call(module: nn.Module, case: Case) -> Any:
     return recording(case, inference=isinstance(module, Compiled))
 
 
-FORWARDS = (0, 1, 1)
-"""Input sets of the forwards that precede all backwards. A layer that alternates between two buffers fails at the third."""
+FORWARDS, BACKWARDS = (0, 1, 1), (1, 0, 2)
+"""Input sets of the forwards that precede all backwards, and the order of these: neither that of a queue nor of a stack. A
+layer that alternates between two buffers fails at the third forward.
+"""
 
 
 SMALL_GRADIENT = 2.0**-24
@@ -557,7 +576,8 @@ def check_many_forwards(module: nn.Module, case: Case, numbers: Sequence[Inputs]
     module.train(not (case.drops or case.in_model or isinstance(module, Compiled)))  # which would be compiled again
     with recording(case):
         outputs = [module(*read.tensors, **read.options) for read in numbers]
-    for input_set, o, read in zip(FORWARDS, outputs, numbers, strict=True):
+    for at in BACKWARDS:
+        input_set, o, read = FORWARDS[at], outputs[at], numbers[at]
         assert read.grad is not None
         found = _with_gradients(o, module, case, replace(read, grad=read.grad * small))
         found |= {name: it / small for name, it in found.items() if name != "output"}

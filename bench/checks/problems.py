@@ -193,7 +193,9 @@ def _problem_of(
             return {"output": o} | dict(zip(map(written_to, names[1:]), written, strict=True))
         with autocasting(case):
             o = _output(case, leaves, learned, padding=padding, rows=rows, **dropped)
-        return {"output": o.detach()} | reference.gradients(o, dict(zip(names, leaves, strict=True)) | learned, grad, rows)
+        return {"output": o.detach()} | reference.gradients(
+            o, dict(zip(names, leaves, strict=True)) | learned, grad, rows
+        )
 
     pages, given = data.pages(case, input_set), inputs
     if pages is not None:
@@ -239,7 +241,9 @@ def showing_probs(case: Case, dropped: Tensor | None = None) -> Problem:
         v = unit.expand(case.B, case.H_kv, -1, -1)
         return _problem_of(case, [q, k, v], _weights(case), generator, dropped=dropped)
     weights = canonical.draw(case.layer_shape, generator)
-    weights["W_v"] = torch.cat([unit.mT, torch.zeros(case.D_v, case.d_model - case.T_kv)], 1).repeat(case.H_kv, 1) / TOKEN
+    weights["W_v"] = (
+        torch.cat([unit.mT, torch.zeros(case.D_v, case.d_model - case.T_kv)], 1).repeat(case.H_kv, 1) / TOKEN
+    )
     weights["W_o"] = torch.eye(case.d_model)
     if case.qkv_bias:
         weights["b_v"] = torch.zeros_like(weights["b_v"])
