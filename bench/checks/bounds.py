@@ -18,66 +18,49 @@ from .problem import Errors, Expected
 WIDE = ("float32", "float64")
 """Dtypes whose products kernels compute in that dtype; narrower dtypes are mostly accumulated in float32."""
 
-FACTOR = 2.0
+FACTOR, FACTOR_OF_GRADIENTS = 2.0, 3.0
 """Multiple of the plain formula's error that is allowed, as in FlashAttention's tests."""
 
-FACTOR_OF_GRADIENTS = 3.0
-"""Multiple allowed for gradients, as in FlashAttention's tests."""
+MANY_ROWS = 64
+"""Number of rows below which the plain formula's largest error is mostly chance."""
 
-FLOOR_OF_GRADIENTS = 2.0
-"""Floor of gradients in units of the dtype's epsilon, except in float64: few rows cancel nearly everything.
+FLOORS = {  # of an output, of one of few rows, of a gradient
+    "float64": (256.0, 256.0, 256.0),
+    "float32": (2.0, 4.0, 2.0),
+    "bfloat16": (0.25, 1.0, 2.0),
+    "float16": (0.25, 1.0, 2.0),
+}
+"""Floors in units of the dtype's epsilon.
 
-In float32 a row's floor is larger by the square root of the number of keys. A query that sees a single key has a
-gradient of zero: the difference of two terms that are larger than a typical gradient by that factor, and that flash
-attention computes separately.
+- In float64, where the reference is no more accurate, the floor is nearly the whole bound.
+- In float32 it covers merging parts of the keys by the logarithms of their sums, which are rounded by two between 4 and 8.
+- In narrow dtypes it serves cases that the plain formula happens to compute exactly. Errors of few rows come from rounding
+  widely spaced numbers, and chance plays a small part: accumulating a cache in such a dtype gives two epsilons and more.
+- Few rows of a gradient cancel nearly everything. In float32 a row's floor is larger by the square root of the number of
+  keys: a query that sees a single key has a gradient of zero, the difference of two terms that are larger than a typical
+  gradient by that factor, and that flash attention computes separately.
 """
 
-FLOOR = {"float64": 256.0, "float32": 2.0}
-"""Floor in units of the dtype's epsilon. In float64, where the reference is no more accurate, it is nearly the whole
-bound. In float32 it covers merging parts of the keys by the logarithms of their sums, which are rounded by two between
-4 and 8.
+FLOOR_OF_PATTERNS, FLOOR_OF_DOMINATED = 8.0, 2.0
+"""Smallest floor of a stress pattern, in units of epsilon: some of its few rows are computed exactly. Where one key
+dominates, the output equals that key's value up to the last bits.
 """
 
-SMALL_FLOOR = 0.25
-"""Floor of all other dtypes, in units of epsilon, for cases that the plain formula happens to compute exactly."""
-
-MANY_ROWS, FLOOR_OF_FEW_ROWS = 64, 4.0
-"""Number of queries below which the plain formula's largest error is mostly chance, and the floor then used."""
-
-FLOOR_OF_FEW_NARROW_ROWS = 1.0
-"""Floor for few rows in narrow dtypes, where errors come from rounding widely spaced numbers and chance plays a small
-part. Accumulating a cache in such a dtype gives errors of two epsilons and more.
+FLOOR_OF_PATTERN_GRADIENTS, FLOOR_OF_WIDE_GRADIENTS = 16.0, 64.0
+"""Floors of stress patterns' gradients: in narrow dtypes in units of epsilon, where most kernels use a wider dtype; in others
+in units of epsilon times the scores' size. There correct methods differ by 25 of these units. Gross errors still exceed
+it, and the ordinary input set has tight bounds.
 """
 
-SANE = 32.0
-"""Error of the plain formula, in units of epsilon, above which the reference itself is considered faulty."""
-
-SANE_OF_GRADIENTS = 256.0
-"""Error of the plain formula's gradients, in units of epsilon, above which the reference is considered faulty."""
-
-SANE_OF_PATTERNS = 128.0
-"""Error of the plain formula on stress patterns, over the scores' size, above which the reference is considered faulty.
+SANE, SANE_OF_GRADIENTS, SANE_OF_PATTERNS = 32.0, 256.0, 128.0
+"""Error of the plain formula, in units of epsilon, above which the reference itself is considered faulty; on stress patterns
+over the scores' size.
 """
 
-FLOOR_OF_PATTERNS = 8.0
-"""Smallest floor of a stress pattern, in units of epsilon: some of its few rows are computed exactly."""
-
-FLOOR_OF_DOMINATED = 2.0
-"""Floor where one key dominates, in units of epsilon: the output equals that key's value up to the last bits."""
-
-FLOOR_OF_PATTERN_GRADIENTS = 16.0
-"""Floor for stress patterns' gradients in narrow dtypes, in units of epsilon; most kernels use a wider dtype."""
-
-FLOOR_OF_WIDE_GRADIENTS = 64.0
-"""Floor for stress patterns' gradients in other dtypes, in units of epsilon times the scores' size: correct methods
-differ by 25 of these units. Gross errors still exceed it, and the ordinary input set has tight bounds.
+VANISHING, VANISHING_OF_ONE_KEY = 1e-3, 1.0
+"""Norm of a gradient's row, for inputs of variance 1, below which it is zero in exact arithmetic (a query that sees a single
+key); where there is a single key, all rows are zero up to rounding of terms of this size.
 """
-
-VANISHING = 1e-3
-"""Norm of a gradient's row, for inputs of variance 1, below which it is zero in exact arithmetic (a single key)."""
-
-VANISHING_OF_ONE_KEY = 1.0
-"""Norm used where there is a single key: all rows are zero in exact arithmetic, up to rounding of terms this size."""
 
 
 def expected_of(
@@ -104,7 +87,7 @@ def expected_of(
             shown = keys.expand(tensor.shape[:-1])
         sizes = tensor.norm(dim=-1) if of_queries or shown is None else tensor[shown].norm(dim=-1)
         usual = biases if _is_bias(name) else sizes.square().mean().sqrt().item()
-        least: float | Tensor = max(usual, _vanishing(case))
+        least: float | Tensor = max(usual, VANISHING_OF_ONE_KEY if case.T_kv == 1 else VANISHING)
         if of_queries:
             least = Expected.norm_floor if picked is None else _size_of_rounding(formula, case, picked)
         sane = SANE if of_queries else SANE_OF_GRADIENTS
@@ -172,16 +155,17 @@ def _bounded(expected: Expected, distances: list[Tensor], case: Case, sane: floa
         raise AssertionError(
             f"the plain formula's {expected.name} is off by {own.overall:.1e} in {case.id}: the reference is at fault"
         )
+    of_output, of_few_rows, of_gradient = FLOORS[case.rounding_dtype]
     median = math.inf
     if not (of_queries or floor or case.rounding_dtype in WIDE) and expected.reference[..., 0].numel() >= MANY_ROWS:
-        median = FACTOR * own.median + SMALL_FLOOR * eps
-    factor, least_error = (FACTOR, SMALL_FLOOR) if of_queries else (FACTOR_OF_GRADIENTS, FLOOR_OF_GRADIENTS)
-    if of_queries and case.B * case.H * case.T < MANY_ROWS:
-        floor = max(floor, FLOOR_OF_FEW_ROWS if case.rounding_dtype in WIDE else FLOOR_OF_FEW_NARROW_ROWS)
-    floor = max(floor, FLOOR.get(case.rounding_dtype, least_error), _floor_of_rules(case))
-    row_floor = (
-        floor if of_queries or case.rounding_dtype != "float32" else max(floor, FLOOR_OF_GRADIENTS * case.max_T**0.5)
-    )
+        median = FACTOR * own.median + of_output * eps
+    if of_queries:
+        factor, least = FACTOR, of_few_rows if case.B * case.H * case.T < MANY_ROWS else of_output
+    else:
+        factor, least = FACTOR_OF_GRADIENTS, of_gradient
+    row_floor = floor = max(floor, least, _floor_of_rules(case))
+    if not of_queries and case.rounding_dtype == "float32":
+        row_floor = max(floor, of_gradient * case.max_T**0.5)
     allowed = Errors(factor * own.overall + floor * eps, factor * own.row + row_floor * eps, median)
     return replace(expected, tolerance=allowed)
 
@@ -221,10 +205,6 @@ def _floor_of_rules(case: Case) -> float:
     if case.rounding_dtype not in WIDE:
         return 0.0
     return max(4 * (case.softcap or 0), case.max_T / 2 if case.bias == "alibi" else 0.0)
-
-
-def _vanishing(case: Case) -> float:
-    return VANISHING_OF_ONE_KEY if case.T_kv == 1 else VANISHING
 
 
 def _is_bias(name: str) -> bool:
