@@ -139,7 +139,7 @@ def _ways(
             with reference.attending(reference.summed_over_features):
                 plain.append(formula(dtype))
         if case.latent:
-            with reference.absorbed():
+            with reference.attending(absorbed=True):
                 plain.append(formula(dtype))
     return exact, plain
 

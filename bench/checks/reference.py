@@ -119,17 +119,22 @@ def spread(scores: Tensor, v: Tensor, dropped: Tensor | None) -> Tensor:
 
 
 _attend: Callable[[Tensor, Tensor, Tensor | None], Tensor] = _softmax_times
+_absorbing = False
 
 
 @contextmanager
-def attending(way: Callable[[Tensor, Tensor, Tensor | None], Tensor]) -> Iterator[None]:
-    """Replace the final step of attention within the block by `summed_over_features`, `log_sum` or `spread`."""
-    global _attend
-    _attend = way
+def attending(
+    way: Callable[[Tensor, Tensor, Tensor | None], Tensor] = _softmax_times, absorbed: bool = False
+) -> Iterator[None]:
+    """Replace the final step of attention within the block by `summed_over_features`, `log_sum` or `spread`; `absorbed`:
+    attend to latents directly, the absorbed form of latent attention.
+    """
+    global _attend, _absorbing
+    _attend, _absorbing = way, absorbed
     try:
         yield
     finally:
-        _attend = _softmax_times
+        _attend, _absorbing = _softmax_times, False
 
 
 def layer(
@@ -167,20 +172,6 @@ def _kept(x: Tensor, weights: Weights, shape: LayerShape, first: int = 0) -> lis
     if shape.latent is None:
         return [_project(x, weights, n, shape.H_kv) for n in "kv"]
     return [_turned(_project(x, weights, "c", 1), shape, first)]
-
-
-_absorbing = False
-
-
-@contextmanager
-def absorbed() -> Iterator[None]:
-    """Attend to latents directly within the block, the absorbed form of latent attention."""
-    global _absorbing
-    _absorbing = True
-    try:
-        yield
-    finally:
-        _absorbing = False
 
 
 def _attention_to(

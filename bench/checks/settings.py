@@ -296,11 +296,6 @@ def _denormals() -> bool:
     return sum([5e-324, 5e-324]) != 0.0
 
 
-def _set_profiler(on: bool) -> None:
-    if not on:
-        torch._C._autograd._disable_profiler()
-
-
 def _anomalies() -> tuple[bool, bool]:
     return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
 
@@ -373,7 +368,7 @@ _KNOWN: dict[str, Setting | None] = {
     "open contexts of autocast": Setting(_depth, _set_depth),
     "garbage collection": Setting(gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
     "thresholds of garbage collection": Setting(gc.get_threshold, lambda thresholds: gc.set_threshold(*thresholds)),
-    "torch's profiler": Setting(torch._C._autograd._profiler_enabled, _set_profiler),
+    "torch's profiler": _open(torch._C._autograd._profiler_enabled, torch._C._autograd._disable_profiler),
     "profiling of Python code": Setting(sys.getprofile, sys.setprofile),
     "tracing of Python code": Setting(sys.gettrace, sys.settrace),
     "thread switch interval": Setting(sys.getswitchinterval, sys.setswitchinterval),
