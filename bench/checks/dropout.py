@@ -78,24 +78,19 @@ def check_dropout(impl: Impl, case: Case) -> None:
 
 
 def spanning(impl: Impl, case: Case) -> Case | None:
-    """Return a case with the same kind of probs over more than one tile, in a size that shows them; None if `impl`
-    supports none.
+    """Return a case that drops as this one over more than one tile, in a size that shows probs if they are dropped; None if
+    `impl` supports none.
 
     With keys from another sequence, queries are fewer than keys. Heads are as wide as in the case if values may have
     another width.
     """
-    for plain in _sizes(impl, replace(case, out_bias=False, out_dropout=0.0)):
-        for width in dict.fromkeys((case.D_h, plain.T_kv)):
-            probe = replace(plain, D_h=width, D_v=plain.T_kv, d_model=plain.H * plain.T_kv)
+    for plain in _sizes(impl, replace(case, out_bias=case.out_bias and not case.dropout)):
+        for width in dict.fromkeys((case.D_h, plain.T_kv if case.dropout else case.D_h)):
+            D_v = plain.T_kv if case.dropout else case.D_v
+            probe = replace(plain, D_h=width, D_v=D_v, d_model=plain.H * (D_v if case.dropout else width))
             if impl.refusal(probe) is None:
                 return probe
     return None
-
-
-def spanning_output(impl: Impl, case: Case) -> Case | None:
-    """Return such a case that drops the output only; None if `impl` supports none."""
-    probes = (replace(it, d_model=it.H * it.D_h) for it in _sizes(impl, replace(case, dropout=0.0)))
-    return next((probe for probe in probes if impl.refusal(probe) is None), None)
 
 
 def _sizes(impl: Impl, case: Case) -> list[Case]:

@@ -27,7 +27,7 @@ from .bounds import FACTOR, WIDE
 from .building import eager_form, keeping_settings, module_of, prepare
 from .calls import Call, call_of, recording
 from .data import cache_sizes
-from .dropout import check_dropout, check_independence, check_shares, kept_probs, spanning, spanning_output
+from .dropout import check_dropout, check_independence, check_shares, kept_probs, spanning
 from .patterns import PATTERNS
 from .problem import (
     Errors,
@@ -152,10 +152,9 @@ class Gate:
         probs = replace(case if eager.core is None else case.core, out_dropout=0.0)
         if case.dropout:
             self._once("dropout", impl, replace(case, out_dropout=0.0), check_dropout)
-            if (probe := spanning(eager, probs)) is not None:
-                self._once("dropout (probe)", eager, probe, check_training)
-        if case.out_dropout and (probe := spanning_output(eager, case)) is not None:
-            self._once("dropout of the output", eager, probe, check_training)
+        for what, part in (("dropout (probe)", probs), ("dropout of the output", replace(case, dropout=0.0))):
+            if part.drops and (probe := spanning(eager, part)) is not None:
+                self._once(what, eager, probe, check_training)
 
     def _once(self, what: str, impl: Impl, case: Case, check: Callable[[Impl, Case], object]) -> None:
         key = f"{impl.name}: {what}, {replace(case, threads=None).id}"
