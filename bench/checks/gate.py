@@ -724,6 +724,10 @@ def verify(outputs: dict[str, Tensor], problem: Problem, why: str = "") -> Check
     )
 
 
+SHORT = {"batch entry": "b", "head": "h", "output feature": "row"}
+"""Names of axes in a row's position."""
+
+
 def _verify(distances: Tensor, expected: Expected, problem: Problem, why: str) -> Errors:
     allowed = expected.tolerance
     errors = expected.errors(distances, median=allowed.median < math.inf)
@@ -739,7 +743,10 @@ def _verify(distances: Tensor, expected: Expected, problem: Problem, why: str) -
         over = "over all rows" if errors.overall > allowed.overall else "in the median row"
         found, most = (errors.overall, allowed.overall) if over == "over all rows" else (errors.median, allowed.median)
         raise Wrong(f"{why}error {found:.1e} {over}, allowed {most:.1e}")
-    worst = ", ".join(f"{axis}={i}" for axis, i in _place(int(rows.argmax()), expected).items())
+    place = (rows == rows.max()).nonzero()[0].tolist()
+    if expected.rows is not None:
+        place[-1] = int(expected.rows[place[-1]])
+    worst = ", ".join(f"{SHORT.get(axis, axis)}={i}" for axis, i in zip(expected.axes, place, strict=True))
     raise Wrong(
         f"{why}error {errors.row:.1e} in row {worst}, allowed {allowed.row:.1e}; "
         f"rows that fail: {_where(bad, expected, problem)}"
@@ -750,9 +757,7 @@ def _where(bad: Tensor, expected: Expected, problem: Problem) -> str:
     """Describe the failing rows, axis by axis: `head 1 (of 0 to 2), 65 of 1024 rows, t from 512 to 576 (T = 1024)`."""
     parts = []
     for axis, name in enumerate(expected.axes):
-        others = tuple(i for i in range(bad.dim()) if i != axis)
-        hit = bad.any(dim=others).nonzero().flatten().tolist() if others else bad.nonzero().flatten().tolist()
-        size = bad.shape[axis]
+        hit, size = bad.nonzero()[:, axis].unique().tolist(), bad.shape[axis]
         if axis == bad.dim() - 1:
             rows = range(size) if expected.rows is None else expected.rows.tolist()
             span = f"{name} = {rows[hit[0]]}" if len(hit) == 1 else f"{name} from {rows[hit[0]]} to {rows[hit[-1]]}"
@@ -763,15 +768,6 @@ def _where(bad: Tensor, expected: Expected, problem: Problem) -> str:
                 f"every {name}" if len(hit) == size else f"{name} {', '.join(map(str, hit))} (of 0 to {size - 1})"
             )
     return ", ".join(parts) or "all of it"
-
-
-def _place(flat: int, expected: Expected) -> dict[str, int]:
-    """Return a row's position: `b`, `h`, `t`, or `row` of a projection's weights."""
-    index = [int(i) for i in torch.unravel_index(torch.tensor(flat), expected.reference.shape[:-1])]
-    if expected.rows is not None:
-        index[-1] = int(expected.rows[index[-1]])
-    letters = {"batch entry": "b", "head": "h", "t": "t", "output feature": "row"}
-    return dict(zip((letters[axis] for axis in expected.axes), index, strict=True))
 
 
 def _unchanged(now: Sequence[Tensor], before: Sequence[Tensor], fault: str, free: Tensor | None = None) -> None:

@@ -277,7 +277,7 @@ def elsewhere(numbers: Inputs, problem: Problem, first: dict[str, Tensor]) -> In
 def same(found: Sequence[Tensor], known: Sequence[Tensor]) -> bool:
     """Whether tensors are equal, NaN in the same places included."""
     pairs = zip(found, known, strict=True)
-    return all(torch.equal(a, b) or torch.isclose(a, b, rtol=0, atol=0, equal_nan=True).all() for a, b in pairs)
+    return all(torch.equal(a, b) or torch.allclose(a, b, 0, 0, equal_nan=True) for a, b in pairs)
 
 
 @torch.inference_mode(False)
