@@ -1824,10 +1824,21 @@ class SumsTheGradientOfQueriesInBfloat16ByTilesOf32(SumsTheGradientOfQueriesInBf
     tile = 32
 
 
+@wrong_backward(f"{PARTS}gradient of q: error", dtype="bfloat16", T=256)
+class SumsTheGradientOfQueriesInBfloat16ByTilesOf128(SumsTheGradientOfQueriesInBfloat16):
+    tile = 128
+
+
 @wrong(f"{PARTS}error", dtype="bfloat16", T=256)
 @masked
 def sums_tiles_of_64_in_bfloat16(q, k, v, mask):
     return added_up(probs_of(q.float(), k.float(), mask), v.float(), 64)
+
+
+@wrong(f"{PARTS}error", dtype="float16", T=256)
+@masked
+def sums_tiles_of_128_in_float16(q, k, v, mask):
+    return added_up(probs_of(q.float(), k.float(), mask), v.float(), 128, torch.float16)
 
 
 # a separate path for round lengths

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ from ..cases.case import Case
 from . import data, decoders, patterns, reference
 from .bounds import WIDE, expected_of
 from .patterns import APART, DEEPEST, FEATURES, PATTERN_FEATURES, SPREAD
-from .problem import Problem, written_to
+from .problem import Errors, Expected, Problem, written_to
 
 TOKEN = 8.0
 """Size of the feature that identifies a token where probs are shown, a power of two."""
@@ -28,13 +28,14 @@ LOWER = 16
 FARTHEST, FARTHEST_OF_NARROW = 16.0, 9.0
 """End of these distances: there exponentials are normal numbers of float32, or of float16."""
 
-FIRST = 32.0
-"""Size of the first key and of its value where sums are shown: other keys and values are numbers of float16."""
+LARGE_ADDEND, LATE_ADDEND = 64.0, 255
+"""Size of two values that cancel where sums are shown, and the second one's key: the last of a tile."""
 
-LOST_KEYS, LOST_VALUES = 2.5, 0.45 / 64
-"""Sizes of other keys and values over that, in epsilons. 64 values together are less than half of an epsilon, and so is the
-part of 32 keys in the gradient of a query that sees 160 or more.
-"""
+LOST = 1 / 256
+"""Size of other values over that, in epsilons: 127 together are less than half of an epsilon."""
+
+FLOOR_OF_SUMS = 0.05
+"""Error allowed where sums are shown: float32 rounds each of the other values by up to 0.016 of it, all alike in a row."""
 
 LARGE_VALUE, LARGE_VALUE_OF_FLOAT16 = 2.0**17, 256.0
 """A value beyond float16's range, and one whose sum over 512 keys float16 can't hold, though it holds their mean."""
@@ -279,17 +280,31 @@ def showing_tails(case: Case) -> Problem:
 
 
 def showing_sums(case: Case) -> Problem:
-    """Return a problem of a core with equal scores and a large first key and value: a sum in the case's own dtype leaves out
-    the others, from outputs and from gradients of queries.
+    """Return a problem of a core with equal scores, in which the values of the first key and of a later one are large and
+    cancel: a sum in the case's own dtype leaves out what lies between them, from outputs and from gradients of queries.
+
+    The first half of a value's features makes the output. The others have both signs, as keys have, and make gradients.
     """
     case, generator = without_dropout(case), data.seeded(case, 7)
-    eps, exact = torch.finfo(getattr(torch, case.dtype)).eps, [torch.zeros(case.B, case.H, case.T, case.D_h)]
-    for size, lost in zip(data.cache_sizes(case), (LOST_KEYS, LOST_VALUES), strict=True):
-        exact.append(torch.full((case.B, *size), FIRST * lost * eps))
-        exact[-1][..., 0, :].uniform_(FIRST, 1.25 * FIRST, generator=generator)
-    problem = _problem_of(case, exact, _weights(case), generator)
-    shown = ("output", "gradient of q")  # those of all values are the same without a mask
-    return replace(problem, solve=lambda: tuple(it for it in problem.expected if it.name in shown))
+    signs, late = 1.0 - 2 * (torch.arange(case.T_kv)[:, None] % 2), min(LATE_ADDEND, case.T_kv - 1)
+    lost, of_output = LOST * torch.finfo(getattr(torch, case.dtype)).eps, torch.arange(case.D_v) < max(1, case.D_v // 2)
+    q = torch.zeros(case.B, case.H, case.T, case.D_h)
+    k, v = (torch.empty(case.B, H, 1, D).uniform_(1, 1.25, generator=generator) for H, _, D in data.cache_sizes(case))
+    first, v = v[..., 0, :] * LARGE_ADDEND, torch.where(of_output, 1.0, v * signs) * LARGE_ADDEND * lost
+    k = k * signs
+    k[..., late, :] = k[..., 0, :]
+    v[..., 0, :], v[..., late, :] = first, -first
+    problem = _problem_of(case, [q, k, v], _weights(case), generator, emphasis=~of_output)
+
+    def solve() -> tuple[Expected, ...]:
+        shown = (
+            it for it in problem.expected if it.name in ("output", "gradient of q")
+        )  # torch itself sums the others so
+        return tuple(
+            replace(it, tolerance=Errors(*(most + FLOOR_OF_SUMS for most in astuple(it.tolerance)))) for it in shown
+        )
+
+    return replace(problem, solve=solve)
 
 
 def with_numbers_exchanged(case: Case) -> Problem:
