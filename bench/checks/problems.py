@@ -19,8 +19,8 @@ from .bounds import WIDE, expected_of
 from .patterns import APART, DEEPEST, FEATURES, PATTERN_FEATURES, SPREAD
 from .problem import Errors, Expected, Problem, written_to
 
-TOKEN = 8.0
-"""Size of the feature that identifies a token where probs are shown, a power of two."""
+TOKEN = 16.0
+"""Size of the feature that identifies a token where probs are shown: as large as all other features together."""
 
 LOWER = 16
 """Distances by which scores are lower than the first key's, in equal steps from 0 to just below the farthest."""
