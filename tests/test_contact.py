@@ -382,10 +382,22 @@ def test_a_run_that_cannot_be_saved_says_so_and_keeps_its_journal(
     assert pages == [str(file) for file in at_a_shell.path.rglob("*.json")]
 
 
-def test_ctrl_c_in_a_run_says_how_much_is_kept(
-    in_process: None, at_a_shell: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def own_signals() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize(
+    "interrupt",
+    [mock.Mock(side_effect=KeyboardInterrupt), lambda _: os.kill(os.getpid(), signal.SIGTERM)],
+    ids=["Ctrl-C", "SIGTERM"],
+)
+def test_a_run_that_is_interrupted_says_how_much_is_kept(
+    own_signals: None, in_process: None, at_a_shell: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, interrupt: Any
 ) -> None:
-    monkeypatch.setattr(Measuring, "_time", mock.Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(Measuring, "_time", interrupt)
     done = ran(at_a_shell, "--impl sdpa,fused --T 16 --H 2 --dtype float32 --benchmark-save=x")
     assert done.ret == pytest.ExitCode.INTERRUPTED
     assert "unfinished, and kept: 2 of 2 cells checked; `--resume x` continues" in done.outlines
