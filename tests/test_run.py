@@ -127,6 +127,14 @@ def test_the_newest_journal_of_a_name_is_opened_once_at_a_time(tmp_path: Path) -
     assert Journal(mine.path).header == {"asked": {}}
 
 
+@pytest.mark.parametrize("first", ['{"visit": [0, 0, "a"]}', '{"header": 1}', "[]", "1"])
+def test_a_journal_without_a_header_is_one_line(tmp_path: Path, first: str) -> None:
+    (path := tmp_path / "x.20990101T000000000000-1.journal").write_text(f'{first}\n{{"seconds": {{}}}}\n')
+    assert journal.newest(tmp_path, "x") == path
+    with pytest.raises(UsageError, match=f"^{path} is no journal: its first line has no header; move it elsewhere$"):
+        Journal(path)
+
+
 OWN = """
 import torch
 

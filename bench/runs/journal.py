@@ -32,9 +32,13 @@ class Journal:
         except OSError as error:
             raise UsageError(f"{path} can't be locked: {error.strerror}") from None
         self._whole, lines = _read(path)
-        self.header: Line = lines[0]["header"] if lines else {}
-        self.lines = lines[1:]
-        """Results of this process and of earlier ones."""
+        match lines or [{"header": {}}]:
+            case [{"header": dict(header)}, *results]:
+                self.header: Line = header
+                self.lines: list[Line] = results
+                """Results of this process and of earlier ones."""
+            case _:
+                raise UsageError(f"{path} is no journal: its first line has no header; move it elsewhere")
 
     @classmethod
     def start(cls, folder: Path, name: str, header: Line) -> Journal:
