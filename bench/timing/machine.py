@@ -34,11 +34,8 @@ def fingerprint() -> dict[str, Any]:
 
 
 def state() -> dict[str, Any]:
-    """Return changing facts, recorded with a run and shown when they differ."""
+    """Return changing facts, recorded with a run: the state of every GPU, and variables, shown when they differ."""
     return {
-        "load": list(os.getloadavg()),
-        "free_bytes": psutil.virtual_memory().available,
         "gpus": nvml.opened().state(),
-        "system": f"{platform.system()} {platform.release()}",
         "environment": {name: os.environ[name] for name in sorted(os.environ) if SPEED.match(name)},
     }

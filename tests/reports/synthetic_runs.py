@@ -71,7 +71,7 @@ def document(rows: list[dict[str, Any]], **top: Any) -> dict[str, Any]:
     return {
         "machine_info": MACHINE, "commit_info": {"id": "0123abc", "dirty": False}, "benchmarks": rows,
         "datetime": "2026-11-20T10:00:00+00:00", "version": "5.3.1", "schema": 2, "sweep": "quick",
-        "command": "pytest bench/ --benchmark-save=x", "state": {"load": [0.1, 0.2, 0.3], "environment": {"LANG": "C"}},
+        "command": "pytest bench/ --benchmark-save=x", "state": {"environment": {"LANG": "C"}},
         "registry": list(REGISTRY), "baseline_impl": "fused", "complete": True, "skipped": [], "axes": AXES, **top,
     }  # fmt: skip
 
