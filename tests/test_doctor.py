@@ -31,7 +31,7 @@ def test_the_busiest_are_named_and_doctor_itself_is_not(monkeypatch: pytest.Monk
     used = {os.getpid(): 100.0, os.getppid(): 100.0, -1: 11.0, -2: 10.0} | {-pid: 10.0 * pid for pid in range(3, 7)}
     monkeypatch.setattr(doctor, "sleep", lambda _: None)
     monkeypatch.setattr(psutil, "process_iter", Machine(used).process_iter)
-    (remark,) = doctor.others()
+    remark = doctor.others()
     named = ((-6, 60), (-5, 50), (-4, 40), (-3, 30), (-1, 11))
     assert remark.found == ", ".join(f"of{pid} (pid {pid}) {percent}% of a core" for pid, percent in named)
     assert remark.advice == "stop them, or measure when they are done"
@@ -43,7 +43,7 @@ def test_the_governor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cpu1/cpufreq/scaling_governor").mkdir(parents=True)  # can't be read, as that of a CPU that is offline
     for kind, disturbs in (("powersave", True), ("performance", False)):
         (folder / "scaling_governor").write_text(f"{kind}\n")
-        (remark,) = doctor.governor()
+        remark = doctor.governor()
         assert (remark.found, bool(remark.advice)) == (kind, disturbs)
 
 
@@ -51,7 +51,7 @@ def test_the_governor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_exit_code_says_whether_something_disturbs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], advice: str | None, code: int, says: str
 ) -> None:
-    found = (doctor.Remark("memory", "9 GiB free"), doctor.Remark("turbo", "on", advice))
-    monkeypatch.setattr(doctor, "CHECKS", (lambda: iter(found),))
+    found = [doctor.Remark("memory", "9 GiB free"), doctor.Remark("turbo", "on", advice)]
+    monkeypatch.setattr(doctor, "remarks", lambda: found)
     assert doctor.main([]) == code
     assert f"\n{says} will disturb a measurement" in capsys.readouterr().out

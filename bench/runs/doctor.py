@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,17 +44,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Find what on this machine will disturb measurements, with advice for each.",
         epilog="Exit code: 0 when nothing disturbs, 1 when something does.",
     ).parse_args(arguments)
-    remarks = [remark for check in CHECKS for remark in check()]
-    for remark in remarks:
+    for remark in (found := remarks()):
         print(f"{'disturbs' if remark.advice else 'fine':<9} {remark.about:<11} {remark.found}")
         if remark.advice:
             print(" " * 21, as_typed(remark.advice))
-    disturbing = sum(remark.advice is not None for remark in remarks)
-    print(f"{disturbing or 'none'} of {len(remarks)} will disturb a measurement")
+    disturbing = sum(remark.advice is not None for remark in found)
+    print(f"{disturbing or 'none'} of {len(found)} will disturb a measurement")
     return 1 if disturbing else 0
 
 
-def others() -> Iterator[Remark]:
+def remarks() -> list[Remark]:
+    """Return all findings."""
+    return [others(), evenness(), threads(), governor(), *gpus()]
+
+
+def others() -> Remark:
     """Report other processes that use the CPU."""
     mine = {psutil.Process().pid, *(parent.pid for parent in psutil.Process().parents())}
     for _ in psutil.process_iter(["cpu_percent"]):
@@ -65,10 +69,10 @@ def others() -> Iterator[Remark]:
     busy.sort(key=lambda it: -it.info["cpu_percent"])
     named = [f"{it.info['name']} (pid {it.pid}) {it.info['cpu_percent']:.0f}% of a core" for it in busy[:5]]
     advice = "stop them, or measure when they are done" if busy else None
-    yield Remark("other load", ", ".join(named) or "no other process computes", advice)
+    return Remark("other load", ", ".join(named) or "no other process computes", advice)
 
 
-def evenness() -> Iterator[Remark]:
+def evenness() -> Remark:
     """Report disturbances that no counter shows, such as another guest or hyper-thread on the same core, by repeated
     fixed work of about 0.2 ms.
     """
@@ -80,24 +84,24 @@ def evenness() -> Iterator[Remark]:
     middle, high = (spent[len(spent) * tenths // 10] / spent[0] for tenths in (5, 9))
     found = f"the same work takes {middle:.2f} times its shortest time (median; 90th percentile {high:.2f})"
     advice = "something shares the cores, and runs differ by as much; for small differences use `python -m bench ab`"
-    yield Remark("evenness", found, advice if high > UNEVEN else None)
+    return Remark("evenness", found, advice if high > UNEVEN else None)
 
 
-def threads() -> Iterator[Remark]:
+def threads() -> Remark:
     """Compare intra-op threads with the cores available to this process."""
     cores, used = fingerprint()["cores"], torch.get_num_threads()
     advice = f"more threads than cores wait for each other: OMP_NUM_THREADS={cores}" if used > cores else None
-    yield Remark("threads", f"{used} on {cores} cores", advice)
+    return Remark("threads", f"{used} on {cores} cores", advice)
 
 
-def governor() -> Iterator[Remark]:
+def governor() -> Remark:
     """Report the frequency governor."""
     kinds = set[str]()
     for path in CPUS.glob("cpu*/cpufreq/scaling_governor"):
         with suppress(OSError):  # EBUSY: the CPU is offline, as hyper-threads may be
             kinds.add(path.read_text().strip())
     advice = None if kinds <= {"performance"} else "sudo cpupower frequency-set -g performance"
-    yield Remark("governor", ", ".join(sorted(kinds)) or "not visible (a virtual machine, or not Linux)", advice)
+    return Remark("governor", ", ".join(sorted(kinds)) or "not visible (a virtual machine, or not Linux)", advice)
 
 
 def gpus() -> Iterator[Remark]:
@@ -109,8 +113,3 @@ def gpus() -> Iterator[Remark]:
         clock = f"{gpu.sm_mhz} of {gpu.sm_mhz_most} MHz{', as set' * bool(gpu.reasons & SETTINGS & ~IDLE)}"
         found = f"{clock}, {gpu.busy_percent} % busy, throttled: {', '.join(words(gpu.throttling)) or 'no'}"
         yield Remark(f"GPU {index}", found, advice)
-
-
-CHECKS: tuple[Callable[[], Iterator[Remark]], ...] = (
-    others, evenness, threads, governor, gpus,
-)  # fmt: skip
