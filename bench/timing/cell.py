@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -21,7 +21,8 @@ from ..checks.building import keeping_settings, module_of, prepare
 from ..checks.calls import Call, call_of, recording
 from ..checks.dispatch import kernel_in, operators_in, traced
 from ..checks.dropout import check_parts, check_same_noise, check_scatter
-from ..checks.gate import NEW_NUMBERS, CheckResult, Gate, check_call, checked_call, ragged, verify
+from ..checks.gate import NEW_NUMBERS, Gate, check_call, checked_call, ragged, verify
+from ..checks.impl_hash import impl_hash, packages
 from ..checks.problem import Inputs, copies, inputs_of, same
 from ..checks.problems import problem_of
 from .devices import Memory, Meter, free_bytes, meter_for, threads
@@ -201,7 +202,8 @@ def probe(cell: Cell, gate: Gate) -> Built:
 
 
 def check_built(built: Built, memory: bool = True, on_calls_done: Callable[[], None] = lambda: None) -> CheckCalls:
-    """Check the module to be timed against the reference in two calls; raises `Wrong`, or the call's exception.
+    """Check the module to be timed against the reference in two calls, and fill in its columns; raises `Wrong`, or the
+    call's exception.
 
     The first one is traced for memory and operators. The second one, on other inputs, measures time and the growth of
     the process; the next call, which may be timed, must leave its output unchanged (`Built.earlier`). With dropout,
@@ -215,18 +217,31 @@ def check_built(built: Built, memory: bool = True, on_calls_done: Callable[[], N
     checked = CheckCalls(built, memory, on_calls_done)
     ways = iter((checked.size, checked.time))
     if case.drops:
-        checked.errors = check_call(built.call, built.module, built.numbers, case, (0, 1))
+        errors = check_call(built.call, built.module, built.numbers, case, (0, 1))
         checked.in_training()
     else:
         watched = replace(built.call, run=lambda: next(ways)())
         built.refill(1)
-        checked.errors = check_call(watched, built.module, built.numbers, case, (1, 0))
+        errors = check_call(watched, built.module, built.numbers, case, (1, 0))
         built.input_set = 0
     checked.repeat()
     if cell.impl.dispatches and checked.kernel != cell.impl.dispatches:
         raise Wrong(f"registered as {cell.impl.dispatches}, but dispatched {checked.kernel}")
     if case.deterministic:
         check_repeats(built)
+    known = memory and not (cell.impl.limits.own_memory or checked.own_memory)
+    built.columns |= {
+        **asdict(errors),
+        **{name: size if known else None for name, size in asdict(checked.memory).items()},
+        "peak_rss_bytes": checked.peak_rss_bytes,
+        "rows_compared": problem_of(case).output.reference.shape[-2],
+        "kernel": checked.kernel,
+        "operators": checked.operators,
+        "threads": built.threads,
+        "clock": built.meter.clock,
+        "impl_hash": impl_hash(cell.impl, checked.kernel),
+        "packages": packages(cell.impl, case.in_model),
+    }
     return checked
 
 
@@ -238,7 +253,6 @@ class CheckCalls:
     sized: bool
     """Whether memory is measured."""
     on_calls_done: Callable[[], None]
-    errors: CheckResult = field(init=False)
     memory: Memory = field(default_factory=Memory)
     own_memory: bool = False
     """Whether the core returned memory that torch did not allocate, such as a NumPy array's: its peak is unknown."""

@@ -7,7 +7,7 @@ import os
 import resource
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from ..cases.counting import least_memory
 from ..cases.outcome import Skip
 from ..checks.afterwards import settle
 from ..checks.gate import Gate
-from ..checks.impl_hash import impl_hash, packages
 from ..checks.problem import keep_expected
 from ..checks.problems import problem_of
 from ..selection.choice import impls_named, place_of, refuse_absent, repository_of, unsupported
@@ -176,34 +175,20 @@ class Tasks:
         columns are None. `expected`: as in `prepare`.
         """
         built: Built = self._ready.pop(what)  # a rejected cell holds no memory
-        cell = built.cell
+        case = built.cell.case
         torch.set_num_threads(built.threads)
-        calls_again = not keep or cell.case.deterministic or cell.case.drops
+        calls_again = not keep or case.deterministic or case.drops
         with using(SYSTEM):
             checked = check_built(built, memory, (lambda: None) if calls_again else self._on_calls_done)
-        known = memory and not (cell.impl.limits.own_memory or checked.own_memory)
-        columns = {
-            **asdict(checked.errors),
-            **{name: size if known else None for name, size in asdict(checked.memory).items()},
-            **built.columns,
-            "rows_compared": problem_of(cell.case).output.reference.shape[-2],
-            "peak_rss_bytes": checked.peak_rss_bytes,
-            "kernel": checked.kernel,
-            "operators": checked.operators,
-            "threads": built.threads,
-            "clock": built.meter.clock,
-            "impl_hash": impl_hash(cell.impl, checked.kernel),
-            "packages": packages(cell.impl, cell.case.in_model),
-        }
         if expected:
-            keep_expected(problem_of(cell.case), Path(expected))
+            keep_expected(problem_of(case), Path(expected))
         if keep:
             self._keep(what, built)
         else:
             built.time(1, input_set=1)
         if checked.memory.peak_bytes >= MAPPED:
             release()
-        return {"columns": columns, "seconds": checked.first_s}
+        return {"columns": built.columns, "seconds": checked.first_s}
 
     def prepare(self, what: str, impl: str, case: Reply, expected: str = "") -> dict[str, float]:
         """Prepare a cell for timing as `what`, without checking it: {"seconds": of one warm call}. `expected`: file that
