@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,12 @@ from bench.timing.engine import (
     BLOCK,
     COMMON_ROUNDS,
     LONG_MEMBER,
+    LONG_VISITS,
     MIN_VISIT_ROUNDS,
     NEED,
     VISITS,
-    Visits,
     block_of,
+    counts,
     need,
 )
 from bench.timing.malloc import MAPPED
@@ -54,27 +56,28 @@ def test_a_block_is_long_enough_for_the_clock_and_warmed_up_where_it_has_several
 
 @pytest.mark.parametrize("processes", [1, 2, 5])
 def test_all_members_take_part_in_the_same_rounds_however_long_their_calls(processes: int) -> None:
-    plan = Visits(0.25, processes)
+    plan = partial(counts, need={}, seconds=0.25, processes=processes)
     blocks = {seconds: block_of(seconds) for seconds in (1e-4, 0.02, 0.1, 1.0)}
     assert blocks[0.1].seconds > LONG_MEMBER > blocks[0.02].seconds
-    counts = [plan.counts(blocks, visit, {}) for visit in range(VISITS)]
-    assert sum(1.0 in it for it in counts) == plan.long and 1.0 in counts[-1]
-    for it in counts:
+    of_visits = [plan(blocks, visit) for visit in range(VISITS)]
+    assert sum(1.0 in it for it in of_visits) == LONG_VISITS and 1.0 in of_visits[-1]
+    for it in of_visits:
         assert it.get(1.0) == it.get(0.1) and min(it.values()) >= it.get(1.0, MIN_VISIT_ROUNDS)
-    assert processes * sum(it.get(1.0, 0) for it in counts) in range(COMMON_ROUNDS, COMMON_ROUNDS + 2 * processes)
-    alone = sum(plan.counts({"": blocks[0.02]}, visit, {})[""] for visit in range(VISITS))
+    assert processes * sum(it.get(1.0, 0) for it in of_visits) in range(COMMON_ROUNDS, COMMON_ROUNDS + 2 * processes)
+    alone = sum(plan({"": blocks[0.02]}, visit)[""] for visit in range(VISITS))
     assert alone == pytest.approx(0.25 / 0.02, abs=2)  # as many as fit into the time
 
 
 def test_cells_with_wider_intervals_get_more_time() -> None:
-    plan, blocks = Visits(0.4), {"base": block_of(1e-4), "known": block_of(1e-4), "long": block_of(1.0)}
-    usual, needy = plan.counts(blocks, 5, {}), plan.counts(blocks, 5, {"base": 2.0, "known": 0.25, "long": 2.0})
+    blocks = {"base": block_of(1e-4), "known": block_of(1e-4), "long": block_of(1.0)}
+    plan = partial(counts, visit=5, seconds=0.4)
+    usual, needy = plan(blocks, need={}), plan(blocks, need={"base": 2.0, "known": 0.25, "long": 2.0})
     assert needy["base"] == pytest.approx(2 * usual["base"], abs=1) and needy["long"] == usual["long"]
     assert usual["known"] > needy["known"] >= MIN_VISIT_ROUNDS
     assert need({"known": 0.001, "wide": 0.3}, 0.02) == dict(zip(("known", "wide"), NEED, strict=True))
     known = need({"base": 0.001, "known": 0.02, "long": 0.0}, 0.02)  # all of the case: only long calls are timed
-    assert plan.counts(blocks | {"long": block_of(1e-4)}, 5, known) == {}
-    assert {*plan.counts(blocks, 5, known).values()} == {-(-COMMON_ROUNDS // plan.long)}
+    assert plan(blocks | {"long": block_of(1e-4)}, need=known) == {}
+    assert {*plan(blocks, need=known).values()} == {-(-COMMON_ROUNDS // LONG_VISITS)}
 
 
 # Runs in simulated processes
@@ -149,7 +152,7 @@ Measured = Callable[..., Run]
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
-    """`measured(processes)` is a run of three cells, or of those that are given, in such processes."""
+    """`measured(processes)` is a run of three cells, or of those that are given, in such processes; in `count` of them."""
 
     def measure(
         processes: Simulated,
@@ -164,9 +167,10 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
         cells = cells or CELLS
         monkeypatch.setattr("bench.runs.measuring.free_bytes_elsewhere", lambda device: free)
         run = run_of(*cells, folder=folder or Path(), name="x" if folder else None)
-        run.workload, run.traced = ReferenceWorkload(_work={}), traced
+        run.workload, run.traced, run.timing["processes"] = ReferenceWorkload(_work={}), traced, count
         if journal:
             run.restore(Journal(journal))
+        count: int = 1,
         run.plan(cell.key for cell in cells)
         run.tell = processes.told.append
         Measuring(run, cells, processes.start, seed, fail_fast).measure()  # type: ignore[arg-type]
@@ -218,6 +222,14 @@ def test_an_untimed_call_begins_each_visit_unless_calls_are_long(
     """Workers time a long call again if it grew the heap."""
     processes = Simulated(dict.fromkeys(SECONDS, seconds))
     found = samples(measured(processes), "sdpa")
+def test_several_processes_end_early_beside_long_calls(measured: Measured) -> None:
+    """The scatter of the long ones is known from two visits in each process."""
+    run = measured(simulated := Simulated(SECONDS | {"fused": 0.3}), count=3)
+    visits = Counter(process for process, _ in {(it.process, it.visit) for it in samples(run, "sdpa")})
+    assert "precise: all ratios ±0.0%" in simulated.told[-1]
+    assert visits == {0: VISITS, 1: VISITS, 2: VISITS // 2 + 1}
+
+
     warm = [details["warm"] for do, name, _, details in processes.asked if (do, name) == ("time", "sdpa")]
     by_visit = grouped((sample.visit, calls) for sample, calls in zip(found, warm, strict=True))
     assert len(by_visit) == 3

@@ -128,14 +128,13 @@ class WorkerPool:
         """Make the visit with this index in the process: time cells of one case, interleaved, and add to their results in
         `found`, by implementation. Failing cells are skipped; the others continue, in a fresh process if necessary.
         """
-        visits = self.run.visits
-        if not visits.counts(self._blocks(cells), index, needs):
+        if not self.run.counts(self._blocks(cells), index, needs):
             return
         self.visit = self.run.next_number("visit")
         for cell in cells:
             self._renew(cell, index, found[cell.impl.name])
         blocks = self._blocks(cells)
-        for order in rounds(visits.counts(blocks, index, needs), self.rng):
+        for order in rounds(self.run.counts(blocks, index, needs), self.rng):
             number = self.run.next_number(cells[0].case.id)
             for key in order:
                 self._time_block(self.run.cells[key], blocks[key], number, found[key[0]])

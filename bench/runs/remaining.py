@@ -50,7 +50,7 @@ def remaining(run: Run) -> float:
         blocks = {key: block_of(call) for key, call in calls.items()}
         for process, visit in product(range(run.processes), range(VISITS)):
             if (process, visit, case) not in run.visited:
-                rounds = run.visits.counts(blocks, visit, {})
+                rounds = run.counts(blocks, visit)
                 left += TIMED * sum(count * blocks[key].seconds for key, count in rounds.items())
                 left += sum(0.1 + READIED * call for call in calls.values()) if visit == 0 else 0.0
         left += sum(seconds_of_check(it, calls[it.key]) for it in cells if it.key not in settled)

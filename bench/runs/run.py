@@ -21,7 +21,7 @@ from ..cases.outcome import Skip
 from ..cases.published import published_of
 from ..selection.options import Selection
 from ..timing.devices import meter_for, threads
-from ..timing.engine import Visits
+from ..timing.engine import Block, counts
 from ..timing.machine import fingerprint, state
 from ..timing.reference_workload import ReferenceWorkload
 from ..timing.rooflines import Rooflines
@@ -92,10 +92,9 @@ class Run:
         """Number of processes in which every cell is timed."""
         return int(self.timing["processes"])
 
-    @property
-    def visits(self) -> Visits:
-        """Distribution of a cell's time over the visits of a process."""
-        return Visits(self.timing["cell_time"], self.processes)
+    def counts(self, blocks: Mapping[Key, Block], visit: int, need: Mapping[Key, float] = {}) -> dict[Key, int]:
+        """Return the number of rounds of each cell in the `visit`-th visit of a process (`engine.counts`)."""
+        return counts(blocks, visit, need, self.timing["cell_time"], self.processes)
 
     @property
     def settled(self) -> set[Key]:

@@ -11,6 +11,7 @@ import math
 import random
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TypeVar
 
 from stats.ratios import VISITS as VISITS
@@ -36,10 +37,12 @@ MIN_VISIT_ROUNDS = 2
 """Least rounds of a visit for members with short blocks."""
 
 LONG_VISITS = 2
-"""Visits in which members with long blocks take part."""
+"""Visits of a process in which members with long blocks take part: the scatter of a single one is unknown."""
 
 COMMON_ROUNDS, COMMON_SECONDS = 8, 120.0
-"""Least number of rounds in which every member takes part, over all processes; fewer if they exceed these seconds."""
+"""Least number of rounds in which every member takes part, over all processes; fewer, and fewer visits, if they exceed
+these seconds.
+"""
 
 NEED = 0.25, 1.25
 """Least and largest multiple of the usual time that a member has in one of the later visits."""
@@ -76,42 +79,33 @@ def rounds(counts: Mapping[Member, int], rng: random.Random) -> Iterator[list[Me
         yield rng.sample(left, len(left))
 
 
-@dataclass(frozen=True)
-class Visits:
-    """Distribution of the time of a group's members over the visits of one process."""
+def counts(
+    blocks: Mapping[Member, Block], visit: int, need: Mapping[Member, float], seconds: float, processes: int = 1
+) -> dict[Member, int]:
+    """Return the number of rounds of each member in the `visit`-th visit of a process: `need` times the usual number
+    (default 1).
 
-    seconds: float
-    """Usual seconds of a member in all visits together."""
-    processes: int = 1
-    """Number of processes, each of which makes these visits."""
-
-    @property
-    def long(self) -> int:
-        """Visits in which members with long blocks take part."""
-        return LONG_VISITS if self.processes == 1 else LONG_VISITS // 2
-
-    def counts(self, blocks: Mapping[Member, Block], visit: int, need: Mapping[Member, float]) -> dict[Member, int]:
-        """Return the number of rounds of each member in the `visit`-th visit: `need` times the usual number (default
-        1).
-
-        If a member with a long block takes part, all members do, in at least as many rounds; if none does and no need
-        is left, there are no rounds.
-        """
-        long = {member for member, block in blocks.items() if block.seconds > LONG_MEMBER}
-        fewest = 0
-        if long and (visit + 1) % (VISITS // self.long) == 0:
-            within = COMMON_SECONDS / sum(block.seconds for block in blocks.values())
-            fewest = max(1, round(min(COMMON_ROUNDS, within) / self.long / self.processes))
-        if not fewest and not any(need.get(member, 1.0) for member in blocks):
-            return {}
-        found: dict[Member, int] = {}
-        for members, count, least in (
-            (blocks.keys() - long, VISITS, max(MIN_VISIT_ROUNDS, fewest)),
-            (long if fewest else set(), self.long, fewest),
-        ):
-            usual = self.seconds / count * len(members) / (sum(blocks[it].seconds for it in members) or 1.0)
-            found |= {it: max(least, round(usual * need.get(it, 1.0))) for it in blocks if it in members}
-        return found
+    `seconds`: usual seconds of a member in all visits of a process; `processes`: number of processes that make them.
+    If a member with a long block takes part, all members do, in at least as many rounds; if none does and no need is
+    left, there are no rounds.
+    """
+    long = [member for member, block in blocks.items() if block.seconds > LONG_MEMBER]
+    within = COMMON_SECONDS / sum(block.seconds for block in blocks.values()) if long else math.inf
+    common = min(within, max(COMMON_ROUNDS, LONG_VISITS * processes))
+    of_process = max(math.ceil(LONG_VISITS / processes), round(common / processes))
+    visits = min(LONG_VISITS, of_process)
+    fewest = math.ceil(of_process / visits) if long and (visit + 1) % (VISITS // visits) == 0 else 0
+    if not fewest and not any(need.get(member, 1.0) for member in blocks):
+        return {}
+    found: dict[Member, int] = {}
+    for members, count, least in (
+        ([it for it in blocks if it not in long], VISITS, max(MIN_VISIT_ROUNDS, fewest)),
+        (long if fewest else [], visits, fewest),
+    ):
+        if members:
+            usual = seconds / count / fmean(blocks[it].seconds for it in members)
+            found |= {it: max(least, round(usual * need.get(it, 1.0))) for it in members}
+    return found
 
 
 def need(half_widths: Mapping[Member, float], precision: float) -> dict[Member, float]:
