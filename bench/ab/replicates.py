@@ -163,6 +163,7 @@ class Replication:
 
         The order of cells is equal in both, so that their memory layout is similar.
         """
+        slower = self.plan.variants[variant].slower
         cells = {key: self.plan.request(variant, key) for key in took if key not in self.workloads}
         for key, cell in cells.items():
             with self._losing(variant, key):
@@ -170,7 +171,8 @@ class Replication:
         for key in took:
             do, details = "workload", {"name": key[1]}
             if key in cells:
-                do, details = "prepare", cells[key] | {"expected": self.plan.expected(variant, key)}
+                slowed = slower.get(cells[key]["impl"], 0.0)
+                do, details = "prepare", cells[key] | {"expected": self.plan.expected(variant, key), "slower": slowed}
             with self._losing(variant, key):
                 reply = yield Request(client, do, {"what": " ".join(key)} | details)
                 took[key].append(reply["seconds"])

@@ -93,7 +93,6 @@ class WorkerClient:
             "repository": setting.repository,
             "tree": variant.tree,
             "threads": setting.threads,
-            "slower": variant.slower,
             "deterministic": setting.deterministic,
         }
         self._timeout = setting.timeout

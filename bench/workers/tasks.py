@@ -73,8 +73,8 @@ class Tasks:
     """Handlers of requests, one method each; return values are the replies, as JSON, and None is an empty one."""
 
     def __init__(
-        self, folder: str, threads: int | None = None, slower: dict[str, float] | None = None, tree: str | None = None,
-        deterministic: bool = False, on_calls_done: Callable[[], None] = lambda: None,
+        self, folder: str, threads: int | None = None, tree: str | None = None, deterministic: bool = False,
+        on_calls_done: Callable[[], None] = lambda: None,
     ):  # fmt: skip
         """`on_calls_done`: called when a request has made its calls, so that another worker may make some."""
         if deterministic:
@@ -87,7 +87,6 @@ class Tasks:
         self._threads = torch.get_num_threads()
         self._folder = folder
         self._tree = tree
-        self._slower = slower or {}
         self._gate = Gate()
         self._on_calls_done = on_calls_done
         self._workloads: dict[str, Workload] = {}
@@ -190,18 +189,18 @@ class Tasks:
             release()
         return {"columns": built.columns, "seconds": checked.first_s}
 
-    def prepare(self, what: str, impl: str, case: Reply, expected: str = "") -> dict[str, float]:
+    def prepare(self, what: str, impl: str, case: Reply, expected: str = "", slower: float = 0.0) -> dict[str, float]:
         """Prepare a cell for timing as `what`, without checking it: {"seconds": of one warm call}. `expected`: file that
-        keeps the case's expected outputs for other processes.
+        keeps the case's expected outputs for other processes. `slower`: share by which calls are slowed down.
         """
         built = build(self._cell(impl, case))
         if built.cell.case.drops:
             built.module.train()
         elif expected:
             keep_expected(problem_of(built.cell.case), Path(expected))
-        if share := self._slower.get(impl):
+        if slower:
             with built.watched():
-                built.call = replace(built.call, run=built.meter.slowed(built.call.run, share))
+                built.call = replace(built.call, run=built.meter.slowed(built.call.run, slower))
         return self._warmed(what, built)
 
     def grow(self, impl: str, case: Reply) -> None:
