@@ -98,6 +98,9 @@ class Simulated:
     """By request and implementation: which of these requests fails, counted from 1, and how."""
     asked: list[tuple[str, str, int, dict[str, Any]]] = field(default_factory=list)
     """Request, implementation, number of the process, and details."""
+    sensors: Callable[[int], dict[str, Any]] = lambda block: {}
+    """Columns of a GPU's sensors, by the number of the block."""
+    timed: int = 0
     told: list[str] = field(default_factory=list)
     started: int = 0
     rng: random.Random = field(default_factory=lambda: random.Random(0))
@@ -133,10 +136,12 @@ class Process(LocalWorker):
         if do == "drop":
             self.ready.remove(what)
         if do == "time":
-            return {"seconds": seconds, "fastest": seconds, "page_faults": 2.0, "voluntary": 0.0, "involuntary": 1.0}
+            it.timed += 1
+            return {"seconds": seconds, "fastest": seconds, "page_faults": 2.0, "voluntary": 0.0, "involuntary": 1.0,
+                    "columns": it.sensors(it.timed)}  # fmt: skip
         columns = {"kernel": "x", "peak_bytes": it.peak_bytes, "operators": 1}
         replies = {"cells": {"unknown": {}}, "check": {"columns": columns, "seconds": seconds},
-                   "other_pages": it.pages, "renew": {"compared": 5, "seconds": seconds},
+                   "other_pages": it.pages, "renew": {"compared": 5, "fastest": seconds},
                    "probe": {"passed": [f"{name} in {self.number}"]}}  # fmt: skip
         return replies.get(do, {"seconds": seconds} if do == "prepare" else {})
 
@@ -248,6 +253,19 @@ def test_a_call_that_may_fault_pages_is_timed_once_with_other_settings_of_malloc
 
 @pytest.mark.parametrize("when", ["check packed", "time packed", "renew packed", "caching packed"])
 def test_one_that_fails_costs_itself_alone(measured: Measured, when: str) -> None:
+def test_a_row_names_everything_that_throttled_the_gpu_and_its_last_clock(measured: Measured) -> None:
+    """In any block, also in earlier visits; and that outputs of some block differed."""
+
+    def sensors(block: int) -> dict[str, Any]:
+        throttled = {1: "power cap", 4: "power cap, sync boost"}.get(block)
+        return {"sm_mhz": block, "throttled": throttled} | ({"repeats": False} if block == 2 else {})
+
+    processes = Simulated({"sdpa": 1e-3}, sensors=sensors)
+    (found,) = measured(processes, CELLS[2]).found.values()
+    clock = {"sm_mhz": processes.timed, "throttled": "power cap, sync boost", "repeats": False}
+    assert found.columns.items() >= clock.items() and processes.timed > 4
+
+
     """In a later visit, too."""
     at = 3 if when[0] in "tr" else 1
     run = measured(Simulated(SECONDS, 0.5, fails={when: (at, Skip("error 1.0", "wrong"))}))

@@ -104,8 +104,7 @@ class WorkerPool:
         except Skip as outcome:
             self.skip(cell, outcome)
             return None
-        call: float = reply.get("fastest") or reply.get("seconds") or math.inf
-        ready.seconds = min(ready.seconds, call)
+        ready.seconds = min(ready.seconds, reply.get("fastest", math.inf))
         return reply
 
     def prepared(self, cell: Cell) -> Ready | None:
@@ -159,19 +158,11 @@ class WorkerPool:
         """Time a block in round `number`."""
         is_first = not found.samples or found.samples[-1].visit != self.visit
         warm = block.warm or int(is_first and block.seconds <= COLD)
-        reply = self.attempt("time", cell, calls=block.calls, slices=block.slices, warm=warm)
-        if reply is None:
+        if (reply := self.attempt("time", cell, calls=block.calls, slices=block.slices, warm=warm)) is None:
             return
-        where = number, self.visit, self.number, reply["fastest"], self.run.elapsed(), block.calls * block.slices
-        disturbed = (reply[it] for it in ("page_faults", "voluntary", "involuntary"))
-        found.samples.append(Sample(reply["seconds"], *where, *disturbed))
-        if "sm_mhz" in reply:
-            earlier = (self.run.found[cell.key].columns | found.columns).get("throttled")
-            throttled = dict.fromkeys([*(earlier.split(", ") if earlier else ()), *reply["throttled"]])  # so far
-            found.columns |= {name: reply[name] for name in ("sm_mhz", "power_w", "temperature_c")}
-            found.columns["throttled"] = ", ".join(throttled) or None
-        if reply.get("varies"):
-            found.columns["repeats"] = False
+        columns, at, calls = reply.pop("columns"), self.run.elapsed(), block.calls * block.slices
+        sample = Sample(**reply, round=number, visit=self.visit, process=self.number, at=at, calls=calls)
+        found.add(Found(columns=columns, samples=[sample]))
 
     def _check_caching(self, cell: Cell, found: Found) -> None:
         """Skip a cell found to cache results, after its first timing; time a large one with other settings of malloc."""

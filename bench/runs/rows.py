@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import mean, median
 from typing import Any, NamedTuple
@@ -63,18 +63,15 @@ class Found:
         """Median seconds of a timed call."""
         return median(it.seconds for it in self.samples)
 
-    def add(
-        self,
-        seconds: float = 0.0,
-        columns: Mapping[str, Any] = {},
-        samples: Sequence[Sequence[Any]] = (),
-        compared: int = 0,
-    ) -> None:
-        """Add later results."""
-        self.seconds = self.seconds or seconds
-        self.columns |= columns
-        self.samples += [Sample(*it) for it in samples]
-        self.compared += compared
+    def add(self, later: Found) -> None:
+        """Add later results, whose samples may be lists from JSON."""
+        throttled = [it["throttled"] for it in (self.columns, later.columns) if it.get("throttled")]
+        self.seconds = self.seconds or later.seconds
+        self.columns |= later.columns
+        self.samples += map(Sample._make, later.samples)
+        self.compared += later.compared
+        if throttled:  # at any time
+            self.columns["throttled"] = ", ".join(dict.fromkeys(", ".join(throttled).split(", ")))
 
 
 def samples_of(found: Sequence[Sample]) -> ratios.Samples:

@@ -203,23 +203,16 @@ class Run:
             case {"begin": key}:
                 self.begun[tuple(key)] += 1
             case {"key": key, "found": found}:
-                self.found.setdefault(tuple(key), Found()).add(**found)
+                self.found.setdefault(tuple(key), Found()).add(Found(**found))
             case {"skipped": entry}:
                 self.skipped[entry["impl"], entry["id"]] = entry
             case {"visit": (process, visit, case), "cells": cells}:
                 self.visited.add((process, visit, case))
                 for impl, found in cells.items():
-                    self.found[impl, case].add(**found)
-
-    def _write(self, line: Line) -> None:
-        """Write a line to the journal; on a full disk, end the run without loss."""
-        if self.journal is None:
-            return
-        try:
-            self.journal.add(line)
-        except OSError as error:
-            self.unsaved = error
-            pytest.exit(f"{self.journal.path}: {error.strerror}", 1)
+                    self.found[impl, case].add(Found(**found))
+            case {"machine": seen}:
+                self.rooflines.restore(seen["roofs"])
+                self.workload.seen = seen["controls"]["looks"]
 
     def head(self) -> dict[str, Any]:
         """Return how the run was started, as in its journal and its file: what `--resume` continues with."""

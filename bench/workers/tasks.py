@@ -228,21 +228,21 @@ class Tasks:
     def renew(self, what: str, seconds: float) -> Reply:
         """Move a prepared cell's tensors in memory, and compare outputs on fresh inputs for `seconds`:
 
-        {"compared": number of calls, at least one, "seconds": of the fastest}
+        {"compared": number of calls, at least one, "fastest": seconds of the fastest}
         """
         built: Built = self._ready[what]
         built.renew()
         gc.collect()  # free reference cycles
         taken = built.compare(seconds)
-        return {"compared": len(taken), "seconds": min(taken)}
+        return {"compared": len(taken), "fastest": min(taken)}
 
     def time(self, what: str, calls: int, slices: int = 1, warm: int = 0) -> Reply:
         """Time a block (`Built.time`); a long one again while it grows the heap, up to three times, unless the one before it
         faulted on pages, too:
 
         {"seconds": of one call, "fastest": of one call in the fastest slice, "page_faults", "voluntary", "involuntary":
-        minor faults and context switches per call, untimed calls included, "varies": whether outputs so far differed in
-        their last bits; on a GPU its sensors' reading, "throttled"}
+        minor faults and context switches per call, untimed calls included, "columns": of the row: "repeats" if outputs so
+        far differed in their last bits; on a GPU its sensors' reading}
         """
         ready, made, usual = self._ready[what], calls * slices + warm, self._faults.get(what, 0.0)
         for _ in range(3):
@@ -255,10 +255,11 @@ class Tasks:
             if seconds < LONG or disturbed["page_faults"] < max(GROWTH_FAULTS, 2 * usual) or not keeps_pages():
                 break
         self._faults[what] = disturbed["page_faults"]
-        reply: Reply = {"seconds": seconds, "fastest": fastest, "varies": ready.varies} | disturbed
+        columns: Reply = {"repeats": False} if ready.varies else {}
         if reading := ready.meter.sensors():
-            reply |= asdict(reading) | {"throttled": words(reading.throttling)}
-        return reply
+            columns |= {name: getattr(reading, name) for name in ("sm_mhz", "power_w", "temperature_c")}
+            columns["throttled"] = ", ".join(words(reading.throttling)) or None
+        return {"seconds": seconds, "fastest": fastest, **disturbed, "columns": columns}
 
     def caching(self, what: str, usual: float, first: float) -> None:
         """Raise `Wrong` if a prepared cell caches results; `usual` and `first` as in `check_no_result_caching`."""
