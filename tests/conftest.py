@@ -174,12 +174,15 @@ def tasks(tmp_path: Path) -> Iterator[Tasks]:
 class LocalWorker:
     """A client whose worker is in this process: `ask` replies, as soon as the reply is received."""
 
-    left, readable = 100.0, os.open(os.devnull, os.O_RDONLY)
+    first: Reply
+    ready: dict[Any, Any]
+    lost, left, readable = False, 100.0, os.open(os.devnull, os.O_RDONLY)
 
     def ask(self, do: str, **details: Any) -> Reply:
         raise NotImplementedError
 
     def begin(self, do: str, **details: Any) -> Self:
+        self.first, self.ready = {}, {}
         self.send(do, **details)
         return self
 
@@ -187,8 +190,14 @@ class LocalWorker:
         self.sent = do, details
 
     def message(self) -> Reply:
+        from bench.workers.client import Lost
+
         do, details = self.sent
-        return self.ask(do, **details)
+        try:
+            return self.ask(do, **details)
+        except Lost:
+            self.lost = True
+            raise
 
     receive = message
 

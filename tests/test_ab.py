@@ -575,7 +575,7 @@ def worker(tmp_path: Path) -> Any:
     )
     client = WorkerClient(Variant("here", CHECKOUT), Setting(str(tmp_path), timeout=60.0))
     names = [f"{name}=own:{name}" for name in ("loud", "dies", "mute", "doubles", "forks")]
-    client.ask("cells", names=names, whole_registry=False, cases=[])
+    client.first = client.ask("cells", names=names, whole_registry=False, cases=[])
     yield client
     client.close()
 

@@ -51,7 +51,7 @@ def worker_of(asked: Callable[[], object]) -> tuple[WorkerClient, Callable[[byte
     """A client whose worker calls `asked` at a request, and what sends the worker's messages."""
     ours, theirs = Pipe()
     client: Any = WorkerClient.__new__(WorkerClient)
-    client._timeout = 5.0
+    client.first, client._timeout = {"begun": True}, 5.0
     client._pipe = SimpleNamespace(send_bytes=lambda request: asked(), recv_bytes=ours.recv_bytes, fileno=ours.fileno)
     return client, theirs.send_bytes
 

@@ -120,21 +120,23 @@ class Process(LocalWorker):
 
     of: Simulated
     number: int
-    ready: set[str] = field(default_factory=set)
+    kept: set[str] = field(default_factory=set)
+    """Cells that can be timed."""
 
     def ask(self, do: str, what: str = "", **details: Any) -> dict[str, Any]:
         it, name = self.of, what.partition(" ")[0]
         it.asked.append((do, name, self.number, details | {"what": what}))
         at, outcome = it.fails.get(f"{do} {name}", (0, None))
         if outcome and it.of(do).count(name) == at:
+            self.lost = isinstance(outcome, Lost)
             raise outcome
         seconds = it.seconds.get(name, 0.0) * (1 + it.noise * it.rng.uniform(-1, 1))
         if do == "prepare" or details.get("keep"):
-            self.ready.add(what)
+            self.kept.add(what)
         elif do not in ("cells", "probe", "check", "settle", "gpu_workloads"):
-            assert what in self.ready, f"{what} is not ready in this process"
+            assert what in self.kept, f"{what} is not ready in this process"
         if do == "drop":
-            self.ready.remove(what)
+            self.kept.remove(what)
         if do == "time":
             it.timed += 1
             return {"seconds": seconds, "fastest": seconds, "page_faults": 2.0, "voluntary": 0.0, "involuntary": 1.0,
@@ -168,6 +170,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
         traced: bool = False,
         seed: int = 0,
         fail_fast: bool = False,
+        count: int = 1,
     ) -> Run:
         cells = cells or CELLS
         monkeypatch.setattr("bench.runs.measuring.free_bytes_elsewhere", lambda device: free)
@@ -175,7 +178,6 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
         run.workload, run.traced, run.timing["processes"] = ReferenceWorkload(_work={}), traced, count
         if journal:
             run.restore(Journal(journal))
-        count: int = 1,
         run.plan(cell.key for cell in cells)
         run.tell = processes.told.append
         Measuring(run, cells, processes.start, seed, fail_fast).measure()  # type: ignore[arg-type]
@@ -220,13 +222,6 @@ def test_a_case_is_visited_until_its_ratios_are_known(measured: Measured, noise:
     assert len(processes.of("time")) == sum(len(it.samples) for it in run.found.values())
 
 
-@pytest.mark.parametrize(("seconds", "begins"), [(5e-3, 1), (0.03, 0)])
-def test_an_untimed_call_begins_each_visit_unless_calls_are_long(
-    measured: Measured, seconds: float, begins: int
-) -> None:
-    """Workers time a long call again if it grew the heap."""
-    processes = Simulated(dict.fromkeys(SECONDS, seconds))
-    found = samples(measured(processes), "sdpa")
 def test_several_processes_end_early_beside_long_calls(measured: Measured) -> None:
     """The scatter of the long ones is known from two visits in each process."""
     run = measured(simulated := Simulated(SECONDS | {"fused": 0.3}), count=3)
@@ -235,6 +230,13 @@ def test_several_processes_end_early_beside_long_calls(measured: Measured) -> No
     assert visits == {0: VISITS, 1: VISITS, 2: VISITS // 2 + 1}
 
 
+@pytest.mark.parametrize(("seconds", "begins"), [(5e-3, 1), (0.03, 0)])
+def test_an_untimed_call_begins_each_visit_unless_calls_are_long(
+    measured: Measured, seconds: float, begins: int
+) -> None:
+    """Workers time a long call again if it grew the heap."""
+    processes = Simulated(dict.fromkeys(SECONDS, seconds))
+    found = samples(measured(processes), "sdpa")
     warm = [details["warm"] for do, name, _, details in processes.asked if (do, name) == ("time", "sdpa")]
     by_visit = grouped((sample.visit, calls) for sample, calls in zip(found, warm, strict=True))
     assert len(by_visit) == 3
@@ -251,8 +253,6 @@ def test_a_call_that_may_fault_pages_is_timed_once_with_other_settings_of_malloc
     assert all(("fresh_pages_s" in it.columns) == (peak_bytes == MAPPED) for it in run.found.values())
 
 
-@pytest.mark.parametrize("when", ["check packed", "time packed", "renew packed", "caching packed"])
-def test_one_that_fails_costs_itself_alone(measured: Measured, when: str) -> None:
 def test_a_row_names_everything_that_throttled_the_gpu_and_its_last_clock(measured: Measured) -> None:
     """In any block, also in earlier visits; and that outputs of some block differed."""
 
@@ -266,6 +266,8 @@ def test_a_row_names_everything_that_throttled_the_gpu_and_its_last_clock(measur
     assert found.columns.items() >= clock.items() and processes.timed > 4
 
 
+@pytest.mark.parametrize("when", ["check packed", "time packed", "renew packed", "caching packed"])
+def test_one_that_fails_costs_itself_alone(measured: Measured, when: str) -> None:
     """In a later visit, too."""
     at = 3 if when[0] in "tr" else 1
     run = measured(Simulated(SECONDS, 0.5, fails={when: (at, Skip("error 1.0", "wrong"))}))
@@ -407,6 +409,18 @@ def test_a_run_is_resumed_behind_any_line_of_its_journal_and_measures_nothing_tw
         assert len({*visits}) == len(visits) == VISITS
         assert [it.round for it in samples(run)] == [*range(len(samples(run)))]
         assert all("trace" in it.columns for it in run.found.values())
+
+
+def test_a_resumed_run_accounts_for_the_seconds_before_it_was_killed(measured: Measured, tmp_path: Path) -> None:
+    journal = measured(Simulated(SECONDS), folder=tmp_path).journal
+    assert journal
+    journal.close()
+    lines = journal.path.read_text().splitlines(keepends=True)
+    (part := tmp_path / "killed.journal").write_text("".join(lines[:-1]))  # before the last sample of the machine
+    run = run_of(*CELLS)
+    run.restore(Journal(part))
+    assert run.spent == json.loads(lines[-2])["seconds"]
+    assert run.elapsed() > run.spent["check"] + run.spent["timing"] > 0
 
 
 def test_a_run_ends_at_its_first_failure_if_asked_to_and_is_resumed(measured: Measured, tmp_path: Path) -> None:

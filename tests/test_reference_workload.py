@@ -49,9 +49,9 @@ def test_it_samples_again_when_it_is_due(clock: Clock) -> None:
 
 
 def test_a_resumed_run_keeps_earlier_samples(clock: Clock) -> None:
-    killed, resumed = ReferenceWorkload(), ReferenceWorkload()
+    killed = ReferenceWorkload()
     killed.sample(0.0)
-    resumed.restore(killed.table())
+    resumed = ReferenceWorkload(killed.table()["looks"])
     clock.each = 1.2e-3
     resumed.sample(30.0)
     assert [it["at"] for it in resumed.seen["fixed"]] == [0, 30]

@@ -16,7 +16,7 @@ from ..cases.outcome import Skip, Unsupported, Wrong
 from ..runs.rows import finite
 from ..selection.errors import UsageError
 from ..timing.reference_workload import WORK
-from ..workers.client import Lost, NamedWorkers, Reply, Request, Script, WorkerClient, checking
+from ..workers.client import NamedWorkers, Reply, Request, Script, checking
 from .plan import VARIANTS, Plan, Record
 from .replicates import LONG_BLOCK, Found, Replicate, Replication, tell
 
@@ -38,7 +38,7 @@ def compare(plan: Plan, before: Sequence[Replicate], keep: Callable[[Replicate],
         return plan.seconds - (monotonic() - began)
 
     with closing(plan.start(plan.cases.values())) as workers:
-        base, head = (_first_reply(workers[name]) for name in VARIANTS)
+        base, head = (_first_reply(workers, name) for name in VARIANTS)
         if isinstance(base, Skip):
             raise Skip(f"base ({plan.variants['base'].label}): {base}")
         replies = {"base": base, "head": base if isinstance(head, Skip) else head}
@@ -105,10 +105,10 @@ def _word(base: str, head: str, may_go: bool) -> str:
     return GONE if head == UNSUPPORTED and may_go else BROKEN
 
 
-def _first_reply(client: WorkerClient) -> Reply | Skip:
+def _first_reply(workers: NamedWorkers, name: str) -> Reply | Skip:
     """Return a process's reply to `cells`, or how it ended."""
     try:
-        return client.receive()
+        return workers[name].first
     except Skip as ended:
         return ended
 
@@ -147,9 +147,7 @@ def _missing(reply: Reply, impl: str, case: str) -> str | None:
 
 
 def _checking(plan: Plan, workers: NamedWorkers, variant: str, found: Found) -> Script:
-    """Check the cells that a variant supports, result caching included, and store facts or failures; a lost process is
-    replaced.
-    """
+    """Check the cells that a variant supports, result caching included, and store facts or failures."""
     it = {"what": "it"}
     for key in [key for key, its in found.items() if variant not in its]:
         client = workers[variant]
@@ -164,5 +162,3 @@ def _checking(plan: Plan, workers: NamedWorkers, variant: str, found: Found) -> 
             found[key][variant] = checked["columns"]
         except Skip as outcome:
             found[key][variant] = outcome
-            if isinstance(outcome, Lost):
-                workers.replace(variant).receive()

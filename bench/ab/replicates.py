@@ -128,14 +128,13 @@ class Replication:
             exchanged = self.rng.random() < 0.5  # effects of the folders' paths become noise
             first = self.rng.sample(VARIANTS, 2)  # and of which process gets its memory first
             with suppress(CellLost), closing(self.plan.start(exchanged=exchanged, order=first)) as workers:
-                for client in workers.values():
-                    client.receive()
                 return self._measure(workers, order, most)
 
     def _measure(self, workers: NamedWorkers, order: list[Key], most: int) -> Replicate:
-        began = monotonic()
         took = {key: list[float]() for key in order}
-        self.plan.run([self._preparing(workers[name], name, took) for name in VARIANTS])
+        preparing = [self._preparing(workers[name], name, took) for name in VARIANTS]
+        began = monotonic()
+        self.plan.run(preparing)
         blocks = {key: block_of(math.sqrt(math.prod(seconds))) for key, seconds in took.items()}
         counts = {
             key: _rounds(block.seconds, ROUNDS if key in self.workloads else most) for key, block in blocks.items()

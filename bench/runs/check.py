@@ -144,10 +144,7 @@ def _named(text: str) -> str:
 
 
 def check(names: list[str], device: str, report: Callable[[Result], None]) -> None:
-    """Check implementations in several processes, and report each problem's outcome in order; raises `UsageError`.
-
-    A lost process is replaced.
-    """
+    """Check implementations in several processes, and report each problem's outcome in order; raises `UsageError`."""
     sizes = SIZES | {"device": device}
     axes, around = ([sizes | it for it in problems] for problems in (PROBLEMS, AROUND))
     given = {"names": names, "axes": axes, "around": around}
@@ -159,17 +156,15 @@ def check(names: list[str], device: str, report: Callable[[Result], None]) -> No
     def script(number: str) -> Script:
         nonlocal first
         for index, (impl, axes, it) in todo:
-            begun = perf_counter()
+            client, begun = workers[number], perf_counter()
             try:
                 if it["unsupported"]:
                     raise Unsupported(it["unsupported"])
                 cell = {"what": "it", "impl": impl, "case": it["case"]}
-                reply = yield from checking(workers[number], cell, False, keep=False, memory=False)
+                reply = yield from checking(client, cell, False, keep=False, memory=False)
                 found: dict[str, Any] = {name: reply["columns"][name] for name in ("error", "error_bound")}
             except Skip as outcome:
                 found = {"outcome": outcome.reason, "detail": str(outcome)}
-                if isinstance(outcome, Lost):
-                    workers.replace(number).receive()
             done[index] = Result(impl, words(axes), it["id"], **found, seconds=perf_counter() - begun)
             while first in done:
                 report(done[first])
@@ -179,7 +174,7 @@ def check(names: list[str], device: str, report: Callable[[Result], None]) -> No
         NamedWorkers(numbers, lambda _: WorkerClient(Variant("check"), setting).begin("cases", **given))
     ) as workers:
         try:
-            reply, *_ = [client.receive() for client in workers.values()]
+            reply = workers["0"].first
             if "unknown" in reply:
                 raise UsageError(reply["unknown"])
             todo = enumerate(

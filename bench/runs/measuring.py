@@ -10,12 +10,10 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, cycle
 from time import monotonic
-from typing import Any
 from urllib.parse import quote
 
 from stats import ratios
@@ -74,7 +72,7 @@ class Measuring:
         self._pools: list[WorkerPool] = []
         """Pools that are alive."""
         self._owner: dict[str, WorkerPool] = {}
-        """Pool that checked each case, or would have: it times the case in a run of one process, and finishes it."""
+        """Pool that checks each case, times it in a run of one process, and finishes it."""
 
     def _that_fit(self, free: int) -> set[str]:
         """Return the cases whose cells stay ready between visits: smallest first, in a third of a pool's free bytes."""
@@ -93,8 +91,7 @@ class Measuring:
                 with ExitStack() as stack:
                     pools = (WorkerPool(self._run, process, self._start, self._rng) for process in processes)
                     self._pools = [stack.enter_context(closing(pool)) for pool in pools]
-                    for pool in self._pools:
-                        pool.wait_until_ready()
+                    self._owner = dict(zip(self._cases, cycle(self._pools), strict=False))
                     self._check()
                     if self._stops():
                         return
@@ -107,66 +104,68 @@ class Measuring:
 
     def _batches(self) -> list[list[int]]:
         """Group the run's processes that live at the same time: two pools share the cases of a single process."""
-        if self._run.processes == 1:
-            return [[0] * self._alive]
-        processes = list(range(self._run.processes))
-        return [processes[first : first + self._alive] for first in processes[:: self._alive]]
+        processes = [0] * self._alive if self._run.processes == 1 else [*range(self._run.processes)]
+        return [processes[at : at + self._alive] for at in range(0, len(processes), self._alive)]
 
     def _stops(self) -> bool:
         """Whether a cell has failed in a run that ends then."""
         return self._fail_fast and any(it["reason"] in FAILURES for it in self._run.skipped.values())
 
     def _check(self) -> None:
-        """Check cells: each pool takes cases that share probes. Those that ended a run come last, alone."""
+        """Check cells, in both pools at once. Those that ended a run come last, alone."""
         settled = self._run.settled
-        unchecked = [cell for cell in self._cells if cell.key not in settled]
-        suspects = [cell for cell in unchecked if self._run.begun[cell.key]]
-        queue = shared_probes([cell for cell in unchecked if cell not in suspects], len(self._pools))
-        self._owner = {}
-        with self._run.accounted("check"):
-            run_concurrently([self._checking(pool, queue, backwards=i % 2 > 0) for i, pool in enumerate(self._pools)])
-            run_concurrently([self._checking(self._pools[0], [suspects])])
-        for i, case in enumerate(self._cases):  # of a resumed run
-            self._owner.setdefault(case, self._pools[i % len(self._pools)])
+        left = [cell for cell in self._cells if cell.key not in settled]
+        suspects = [cell for cell in left if self._run.begun[cell.key]]
+        self._run.account("check")
+        run_concurrently([
+            self._checking(pool, [it for it in left if it not in suspects and self._owner[it.case.id] is pool], step)
+            for pool, step in zip(self._pools, (1, -1), strict=False)
+        ])  # fmt: skip
+        for cell in suspects:
+            run_concurrently([self._checking(self._owner[cell.case.id], [cell])])
 
-    def _checking(self, pool: WorkerPool, queue: list[list[Cell]], backwards: bool = False) -> Script:
-        """Check groups of cells; `backwards`, so that another pool has passed the probes that both need."""
-        while queue:
-            group = queue.pop(0)
-            for cell in _long_first(reversed(group)) if backwards else group:
+    def _checking(self, pool: WorkerPool, cells: Sequence[Cell], step: int = 1) -> Script:
+        """Check cells, of each case in the reversed order if `step` is -1: another pool has passed the probes of the last.
+
+        Python loops and compiled forms, whose checks use one thread for seconds, come first: later, another pool would
+        wait for them.
+        """
+        for case, group in grouped(cells, lambda case: case.id).items():
+            for cell in sorted(group[::step], key=lambda it: (not it.impl.limits.loops, not it.impl.compiled)):
                 if self._stops():
                     return
-                self._owner.setdefault(cell.case.id, pool)
+                client, held, passed = pool.client(cell), case in self._held, self._passed[cell.impl.name]
                 self._run.add({"begin": cell.key})
-                held = cell.case.id in self._held
                 try:
-                    passed = self._passed[cell.impl.name]
-                    reply = yield from checking(pool.client(cell), request(cell), cell.threaded, passed, keep=held)
+                    reply = yield from checking(client, request(cell), cell.threaded, passed, keep=held)
                 except Skip as outcome:
-                    pool.skip(cell, outcome)
+                    self._run.add_skipped(cell, outcome)
                 else:
                     self._run.add({"key": cell.key, "found": reply})
                     self._run.tell_of(cell, "checked")
                     if held:
-                        pool.ready[cell.key] = Ready(reply["seconds"])
+                        client.ready[cell.key] = Ready(reply["seconds"])
                 self._tell_left("checking and timing")
 
     def _time(self) -> None:
         """Make all visits of these processes, spread over their lifetime."""
-        of_pools = [(pool, self._cases_of(pool)) for pool in self._pools]
-        with self._run.accounted("preparing"):
-            run_concurrently([
-                pool.preparing([cell for case in cases if case in self._held for cell in self._checked(case)])
-                for pool, cases in of_pools
-            ])  # fmt: skip
+        of_pools = [
+            (pool, [it for it in self._open(pool.process) if self._run.processes > 1 or self._owner[it] is pool])
+            for pool in self._pools
+        ]
+        self._run.account("preparing")
+        run_concurrently([
+            pool.preparing([cell for case in cases if case in self._held for cell in self._checked(case)])
+            for pool, cases in of_pools
+        ])  # fmt: skip
         for visit in range(VISITS):
             self._told = -math.inf
             number = VISITS * (self._pools[0].process // self._alive) + visit + 1
             for pool, cases in self._rng.sample(of_pools, len(of_pools)):
                 for case in self._rng.sample(cases, len(cases)):
                     self._tell_left(f"timing: visit {number} of {VISITS * len(self._batches())}")
-                    with self._run.accounted("timing"):
-                        self._visit(pool, case, visit)
+                    self._run.account("timing")
+                    self._visit(pool, case, visit)
                     if self._run.workload.due():
                         self._run.sample_machine(self._gpu_workloads(pool, case))
 
@@ -186,11 +185,6 @@ class Measuring:
                     return pool.client(cell).ask("gpu_workloads")
         return {}
 
-    def _cases_of(self, pool: WorkerPool) -> list[str]:
-        """Return the cases that a pool has still to time: all, or in a run of one process those that it checked."""
-        cases = self._open(pool.process)
-        return [case for case in cases if self._run.processes > 1 or self._owner[case] is pool]
-
     def _open(self, process: int) -> list[str]:
         """Return the cases whose last visit a process has still to make."""
         return [case for case in self._cases if (process, VISITS - 1, case) not in self._run.visited]
@@ -206,7 +200,7 @@ class Measuring:
         """
         size = 1 if case in self._held else VISITS // PREPARATIONS
         due = range(last + 1 - size, last + 1) if (last + 1) % size == 0 else ()
-        left = [visit for visit in due if (pool.process, visit, case) not in self._run.visited]
+        left = (visit for visit in due if (pool.process, visit, case) not in self._run.visited)
         found = {visit: defaultdict[str, Found](Found) for visit in left}
         for group in self._groups(case) if found else ():
             for index, of_visit in found.items():
@@ -257,6 +251,7 @@ class Measuring:
 
     def _finish(self) -> None:
         """Take further measurements: single cold calls, graphs, and traces."""
+        self._run.account("further conditions")
         lacking = {cell: lacks for cell in self._cells if (lacks := self._lacks(cell))}
         for cell, lacks in lacking.items():
             self._tell_left(f"finishing: {len(lacking)} of {len(self._cells)} cells under further conditions")
@@ -270,7 +265,7 @@ class Measuring:
 
     def _more(self, pool: WorkerPool, cell: Cell) -> None:
         """Measure a call of a cell under further conditions."""
-        with self._keeping_row(pool, cell, "calls under further conditions"):
+        with self._keeping_row(cell, "calls under further conditions"):
             more = pool.ask("more", cell, hot_s=self._run.found[cell.key].usual)
             self._run.rooflines.restore(more.pop("rooflines", []))
             self._run.add({"key": cell.key, "found": {"columns": more}})
@@ -278,21 +273,20 @@ class Measuring:
     def _trace(self, pool: WorkerPool, cell: Cell) -> None:
         """Save a trace of one more call of a cell."""
         path = trace_path(self._run, cell)
-        with self._keeping_row(pool, cell, "trace"), self._run.accounted("traces"):
+        with self._keeping_row(cell, "trace"):
             pool.ask("trace", cell, path=str(self._run.folder.parent / path))
             self._run.add({"key": cell.key, "found": {"columns": {"trace": path}}})
 
     @contextmanager
-    def _keeping_row(self, pool: WorkerPool, cell: Cell, what: str) -> Iterator[None]:
+    def _keeping_row(self, cell: Cell, what: str) -> Iterator[None]:
         """Context of a measurement after the timing: a cell keeps its row if it fails, unless its call is wrong."""
         try:
             yield
         except Skip as outcome:
             if outcome.reason == Wrong.reason:
-                pool.skip(cell, outcome)
+                self._run.add_skipped(cell, outcome)
             else:
                 self._run.tell_of(cell, f"no {what}: {outcome}")
-                pool.replace_lost(cell, outcome)
 
 
 def trace_path(run: Run, cell: Cell) -> str:
@@ -302,18 +296,3 @@ def trace_path(run: Run, cell: Cell) -> str:
     assert run.journal, "only a run that is saved has traces"
     names = run.journal.path.stem, cell.case.id, cell.impl.name
     return "/".join(("traces", *(quote(name, safe="+=") for name in names))) + ".pt.trace.json.gz"
-
-
-def shared_probes(cells: Sequence[Cell], pools: int) -> list[list[Cell]]:
-    """Group cells that share probes, by all axes but sizes; by case if there are more pools than such groups."""
-    cells = _long_first(cells)
-    sizes: dict[str, Any] = dict.fromkeys(("B", "T", "T_kv", "H", "H_kv", "D_h", "D_v", "d_model"), 1)
-    groups = grouped(cells, lambda case: replace(case, **sizes))
-    return [*(groups if len(groups) >= pools else grouped(cells, lambda case: case)).values()]
-
-
-def _long_first(cells: Iterable[Cell]) -> list[Cell]:
-    """Return cells with Python loops and compiled forms, whose checks use one thread for seconds, first: later, another
-    pool would wait for them.
-    """
-    return sorted(cells, key=lambda cell: (not cell.impl.limits.loops, not cell.impl.compiled))

@@ -50,7 +50,7 @@ class Ready:
 
 @dataclass
 class WorkerPool:
-    """One process that implementations share, if some do, and one for each isolated one; a lost process is replaced."""
+    """One process that implementations share, if some do, and one for each isolated one."""
 
     run: Run
     process: int
@@ -63,31 +63,33 @@ class WorkerPool:
     """
     visit: int = 0
     """Number in `sample_visits`; a new one once the shared process was replaced."""
-    ready: dict[Key, Ready] = field(default_factory=dict)
     _last: WorkerClient | None = None
     """Client of the latest request."""
 
     def __post_init__(self) -> None:
         left = [self.run.cells[key].impl for key in self.run.planned - self.run.skipped.keys()]
         self._alone = {impl.name for impl in left if impl.limits.alone}
-        self._workers = NamedWorkers(sorted({self._name(impl.name) for impl in left}), self._begin)
         self.number = self.run.next_number("process")
-
-    def wait_until_ready(self) -> None:
-        """Wait until all processes have imported the implementations; raises `UsageError` if one can't."""
-        for client in self._workers.values():
-            _await_imports(client)
+        self._workers = NamedWorkers(sorted({self._name(impl.name) for impl in left}), self._begin)
 
     def client(self, cell: Cell) -> WorkerClient:
-        """Return the process of a cell."""
-        return self._workers[self._name(cell.impl.name)]
+        """Return the process of a cell, a new one if it is lost; raises `UsageError` if it can't start or import an
+        implementation.
+        """
+        try:
+            client = self._workers[self._name(cell.impl.name)]
+        except Skip as error:
+            raise UsageError(f"a worker process can't begin: {error}") from None
+        for why in client.first["unknown"].values():
+            raise UsageError(why)
+        return client
 
     def ask(self, do: str, cell: Cell, **details: Any) -> Reply:
         """Send a request to a cell's process; raises `Skip` if it fails."""
-        client = self.client(cell)
-        if self._last is not None and self._last is not client:
-            with suppress(Lost):  # the next request raises it
-                self._last.ask("settle")
+        client, last = self.client(cell), self._last
+        if last and last is not client and not last.lost:
+            with suppress(Lost):
+                last.ask("settle")
             if do == "time":  # caches hold other data: add an untimed block
                 details["warm"] = details["calls"] * details["slices"]
         self._last = client
@@ -102,7 +104,7 @@ class WorkerPool:
         try:
             reply = self.ask(do, cell, **details)
         except Skip as outcome:
-            self.skip(cell, outcome)
+            self.run.add_skipped(cell, outcome)
             return None
         ready.seconds = min(ready.seconds, reply.get("fastest", math.inf))
         return reply
@@ -110,18 +112,18 @@ class WorkerPool:
     def prepared(self, cell: Cell) -> Ready | None:
         """Prepare a cell for timing, unless it is ready; returns None if it is skipped."""
         run_concurrently([self.preparing([cell])])
-        return None if cell.key in self.run.skipped else self.ready[cell.key]
+        return None if cell.key in self.run.skipped else self.client(cell).ready[cell.key]
 
     def preparing(self, cells: Sequence[Cell]) -> Script:
         """Prepare cells, as a script that runs in parallel with those of other pools; those that fail are skipped."""
         for cell in cells:
-            if cell.key not in self.ready and cell.key not in self.run.skipped:
+            if cell.key not in self.run.skipped and cell.key not in (client := self.client(cell)).ready:
                 try:
-                    reply = yield Request(self.client(cell), "prepare", request(cell))
+                    reply = yield Request(client, "prepare", request(cell))
                 except Skip as outcome:
-                    self.skip(cell, outcome)
+                    self.run.add_skipped(cell, outcome)
                 else:
-                    self.ready[cell.key] = Ready(reply["seconds"])
+                    client.ready[cell.key] = Ready(reply["seconds"])
 
     def time(self, cells: Sequence[Cell], index: int, needs: Mapping[Key, float], found: Mapping[str, Found]) -> None:
         """Make the visit with this index in the process: time cells of one case, interleaved, and add to their results in
@@ -142,8 +144,8 @@ class WorkerPool:
 
     def _blocks(self, cells: Sequence[Cell]) -> dict[Key, Block]:
         """Return blocks sized by the call time of each cell, from timing or else from its check."""
-        left = [cell.key for cell in cells if cell.key not in self.run.skipped]
-        return {key: block_of(self.ready.get(key, self.run.found[key]).seconds) for key in left}
+        left = {cell.key: cell for cell in cells if cell.key not in self.run.skipped}
+        return {key: block_of(self.client(it).ready.get(key, self.run.found[key]).seconds) for key, it in left.items()}
 
     def _renew(self, cell: Cell, index: int, found: Found) -> None:
         """Prepare a cell; then, and for short calls every other visit, move its tensors and compare outputs on fresh inputs."""
@@ -166,8 +168,8 @@ class WorkerPool:
 
     def _check_caching(self, cell: Cell, found: Found) -> None:
         """Skip a cell found to cache results, after its first timing; time a large one with other settings of malloc."""
-        checked, ready = self.run.found[cell.key], self.prepared(cell)
-        if not found.samples or checked.samples or ready is None or ready.tested:
+        checked = self.run.found[cell.key]
+        if checked.samples or not found.samples or not (ready := self.prepared(cell)) or ready.tested:
             return
         ready.tested = True
         if self.attempt("caching", cell, usual=found.usual, first=checked.seconds) is None:
@@ -176,30 +178,12 @@ class WorkerPool:
             alone = cell.threaded  # while it was checked
             found.columns |= self.attempt("other_pages", cell, checked=alone * checked.seconds) or {}
 
-    def skip(self, cell: Cell, outcome: Skip) -> None:
-        """Record why a cell has no row; replace the process if the cell ended it."""
-        self.run.add_skipped(cell, outcome)
-        self.replace_lost(cell, outcome)
-
-    def replace_lost(self, cell: Cell, outcome: Skip) -> None:
-        """Replace a cell's process if that is lost."""
-        if not isinstance(outcome, Lost):
-            return
-        name = self._name(cell.impl.name)
-        self._last = None
-        self.ready = {key: it for key, it in self.ready.items() if self._name(key[0]) != name}
-        if name == SHARED:
-            self.number, self.visit = self.run.next_number("process"), self.run.next_number("visit")
-        _await_imports(self._workers.replace(name))
-
     def drop(self, cells: Sequence[Cell]) -> None:
         """Release the tensors of cells."""
         for cell in cells:
-            if self.ready.pop(cell.key, None):
-                try:
+            if self.client(cell).ready.pop(cell.key, None):
+                with suppress(Skip):
                     self.ask("drop", cell)
-                except Skip as outcome:
-                    self.replace_lost(cell, outcome)
 
     def close(self) -> None:
         self._workers.close()
@@ -210,6 +194,8 @@ class WorkerPool:
         """
         if changed := [*["code"] * (self.run.sources != self.run.selection.sources), *changed_files()]:
             raise UsageError(f"{changed[0]} has changed since the run began: restore it and --resume the run")
+        if name == SHARED and self._last:  # one that has timed cells is replaced
+            self.number, self.visit = map(self.run.next_number, ("process", "visit"))
         given = listed(self.run.asked.get("impl", []))
         return self.start().begin("cells", names=[it for it in given if self._name(it.partition("=")[0]) == name])
 
@@ -220,13 +206,3 @@ class WorkerPool:
 def request(cell: Cell) -> dict[str, Any]:
     """Return the details of a request that builds a cell."""
     return {"what": " ".join(cell.key), "impl": cell.impl.name, "case": cell.case.columns()}
-
-
-def _await_imports(client: WorkerClient) -> None:
-    """Wait until a new process has imported the implementations; raises `UsageError` if it can't."""
-    try:
-        unknown = client.receive()["unknown"]
-    except Skip as error:
-        raise UsageError(f"a worker process can't begin: {error}") from None
-    if unknown:
-        raise UsageError(next(iter(unknown.values())))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -73,9 +72,11 @@ class Run:
     visited: set[tuple[int, int, str]] = field(default_factory=set)
     """Visits that are made: process, number in the process, and case."""
     spent: dict[str, float] = field(default_factory=dict)
-    """Seconds by purpose."""
+    """Seconds by purpose, excluding gaps between a process and the one that resumed it."""
+    _purpose: str = "start"
+    _counted: float = field(default_factory=monotonic)
+    """When seconds were last counted."""
     _numbers: Counter[str] = field(default_factory=Counter)
-    _began: float = field(default_factory=monotonic)
 
     @cached_property
     def cells(self) -> dict[Key, Cell]:
@@ -147,18 +148,16 @@ class Run:
         if redone:
             redone.delete()
 
-    @contextmanager
-    def accounted(self, purpose: str) -> Iterator[None]:
-        """Count the seconds of the block under `purpose`."""
-        began = monotonic()
-        try:
-            yield
-        finally:
-            self.spent[purpose] = self.spent.get(purpose, 0.0) + monotonic() - began
+    def account(self, purpose: str | None = None) -> None:
+        """Count the seconds so far; those from now on are spent on `purpose` (default: the same one)."""
+        now = monotonic()
+        self.spent[self._purpose] = self.spent.get(self._purpose, 0.0) + now - self._counted
+        self._purpose, self._counted = purpose or self._purpose, now
 
     def elapsed(self) -> float:
-        """Seconds since the run began, excluding gaps between a process and the one that resumed it."""
-        return monotonic() - self._began
+        """Return the seconds spent so far."""
+        self.account()
+        return sum(self.spent.values())
 
     def next_number(self, what: str) -> int:
         """Return the next number in this run of a worker `process`, a `visit`, or a round of a case (its id)."""
@@ -166,9 +165,16 @@ class Run:
         return self._numbers[what] - 1
 
     def add(self, line: Line) -> None:
-        """Apply a line of the journal, and write it."""
+        """Apply a line of the journal, and write it; on a full disk, end the run without loss."""
+        self.account()
         self._take(line)
-        self._write(line)
+        if self.journal is None:
+            return
+        try:
+            self.journal.add(line | {"seconds": self.spent})
+        except OSError as error:
+            self.unsaved = error
+            pytest.exit(f"{self.journal.path}: {error.strerror}", 1)
 
     def add_skipped(self, cell: Cell, outcome: Skip) -> None:
         """Add why a cell has no row, and print it, unless the implementation declares it."""
@@ -180,22 +186,24 @@ class Run:
     def add_visit(self, process: int, visit: int, case: str, found: Mapping[str, Found]) -> None:
         """Add the results of one visit of a case, by implementation."""
         cells = {impl: vars(it) for impl, it in found.items()}
-        now = {"numbers": dict(self._numbers), "elapsed": self.elapsed()}
-        self.add({"visit": (process, visit, case), "cells": cells, **now})
+        numbers = {what: self._numbers[what] for what in ("process", "visit", case)}
+        self.add({"visit": (process, visit, case), "cells": cells, "numbers": numbers})
 
     def finish(self) -> None:
         """Build the rows of all timed cells; a row above the roofline is rejected."""
+        self.account("rooflines")
         for key in [key for key in self.cells if self.samples(key) and key not in self.skipped]:
             cell, found, base = self.cells[key], self.found[key], (self.baseline_impl, key[1])
             try:
                 if cell.case.device == "cpu" and "roof" not in found.columns:  # a GPU's is measured by a worker
-                    with self.accounted("rooflines"), threads(cell.case.threads):
+                    with threads(cell.case.threads):
                         meter = meter_for(cell.case.device)
                         found.columns["roof"] = self.rooflines.share(cell.case, meter, found.usual)
             except Skip as outcome:
                 self.add_skipped(cell, outcome)
             else:
                 self.finished[key] = finite(row(cell, found, () if base in self.skipped else self.samples(base)))
+        self.account()
 
     def _take(self, line: Line) -> None:
         """Apply a line of the journal."""
@@ -206,8 +214,9 @@ class Run:
                 self.found.setdefault(tuple(key), Found()).add(Found(**found))
             case {"skipped": entry}:
                 self.skipped[entry["impl"], entry["id"]] = entry
-            case {"visit": (process, visit, case), "cells": cells}:
+            case {"visit": (process, visit, case), "cells": cells, "numbers": numbers}:
                 self.visited.add((process, visit, case))
+                self._numbers |= Counter(numbers)
                 for impl, found in cells.items():
                     self.found[impl, case].add(Found(**found))
             case {"machine": seen}:
@@ -242,6 +251,7 @@ class Run:
             "models": self.selection.models,
             "skipped": self.skips,
             **self.observations(),
+            "seconds": self.spent,
             "state": state(),
         }
 
@@ -250,28 +260,21 @@ class Run:
 
         The keys keep the names of earlier files: `roofs` are the rooflines, `controls` the reference workload.
         """
-        return {"roofs": self.rooflines.table(), "controls": self.workload.table(), "seconds": self.spent}
+        return {"roofs": self.rooflines.table(), "controls": self.workload.table()}
 
     def sample_machine(self, elsewhere: Mapping[str, float] = {}) -> None:
         """Time the reference workload and record the machine's state, including measurements from a worker."""
-        with self.accounted("reference workload"):
-            self.workload.sample(self.elapsed(), elsewhere)
-        self._write({"machine": self.observations()})
+        self.account("reference workload")
+        self.workload.sample(self.elapsed(), elsewhere)
+        self.add({"machine": self.observations()})
 
     def restore(self, journal: Journal) -> None:
         """Continue with the plan, the results and the journal of earlier processes of this run."""
         self.journal = journal
         self.planned = {(impl, case) for impl, case in journal.header["planned"]}
-        newest: Line = {}
         for line in journal.lines:
             self._take(line)
-            newest |= line
-        if seen := newest.get("machine"):
-            self.rooflines.restore(seen["roofs"])
-            self.workload.restore(seen["controls"])
-            self.spent |= seen["seconds"]
-        self._numbers.update(newest.get("numbers", {}))
-        self._began -= newest.get("elapsed", 0.0)
+            self.spent |= line["seconds"]
         for key, times in self.begun.items():
             if times >= MOST_LOST_WORKERS and key not in self.settled:
                 self.add_skipped(self.cells[key], Skip(f"the run ended {times} times while this was checked"))

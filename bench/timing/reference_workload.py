@@ -98,10 +98,6 @@ class ReferenceWorkload:
         """Whether the last sample is `EVERY` seconds old."""
         return perf_counter() - self._last >= EVERY
 
-    def restore(self, table: dict[str, Any]) -> None:
-        """Load the samples of an earlier process of the same run."""
-        self.seen = table["looks"]
-
     def table(self) -> dict[str, Any]:
         """Return the samples and their drift for the run file."""
         seconds = {name: [sample["seconds"] for sample in samples] for name, samples in self.seen.items()}

@@ -1,4 +1,6 @@
-"""Clients of worker processes: requests over a pipe each with a time limit. A lost process raises `Lost`, and is replaced."""
+"""Clients of worker processes: requests over a pipe, each with a time limit. The request that loses a process raises
+`Lost`; the next one gets a new process.
+"""
 
 from __future__ import annotations
 
@@ -80,6 +82,9 @@ class Setting:
 class WorkerClient:
     """A worker process of one variant."""
 
+    lost = False
+    """Whether a request has raised `Lost`."""
+
     def __init__(self, variant: Variant, setting: Setting):
         folder = Path(setting.folder)
         if variant.tree:
@@ -95,6 +100,10 @@ class WorkerClient:
             "threads": setting.threads,
             "deterministic": setting.deterministic,
         }
+        self.first: Reply = {}
+        """Reply to the first request, once that has arrived."""
+        self.ready: dict[Any, Any] = {}
+        """What the caller knows of the cells that are ready to be timed in this process."""
         self._timeout = setting.timeout
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (as long as the process lives)
         self._process = start(
@@ -115,12 +124,12 @@ class WorkerClient:
 
     def begin(self, do: str, **details: Any) -> WorkerClient:
         """Send the first request, whose limit includes the start of the process."""
-        self.send(do, starting=True, **details)
+        self.send(do, **details)
         return self
 
-    def send(self, do: str, starting: bool = False, **details: Any) -> None:
-        """Send a request, whose reply `receive` returns. `starting`: as the first one of a new process."""
-        limit, what = (STARTING, "to start") if starting else (self._timeout, "(--cell-timeout)")
+    def send(self, do: str, **details: Any) -> None:
+        """Send a request, whose reply `receive` returns."""
+        limit, what = (self._timeout, "(--cell-timeout)") if self.first else (STARTING, "to start")
         self._deadline = monotonic() + min(limit, TIMEOUT_MAX)
         self._overdue = f"took longer than {limit:g} s {what}: its process was ended"
         with suppress(OSError):  # it has ended, as `receive` finds
@@ -137,17 +146,16 @@ class WorkerClient:
         message reports; raises as `ask` does.
         """
         if not select.select([self], [], [], self.left)[0]:
-            self._process.kill()
-            raise Lost(self._overdue, "timeout")
+            raise self._lose(self._overdue, "timeout")
         try:
             text = self._pipe.recv_bytes()
         except (EOFError, OSError):
-            raise Lost(self._exit_reason()) from None
+            raise self._lose(self._exit_reason()) from None
         if not text:
             return None
         reply: Reply = json.loads(text)
         if "failed" in reply:
-            raise (Lost if reply.get("unusable") else Skip)(reply["detail"], reply["failed"])
+            raise (self._lose if reply["unusable"] else Skip)(reply["detail"], reply["failed"])
         return reply
 
     def fileno(self) -> int:
@@ -165,6 +173,12 @@ class WorkerClient:
     def left(self) -> float:
         """Seconds until the reply is overdue."""
         return max(0.0, self._deadline - monotonic())
+
+    def _lose(self, detail: str, reason: str | None = None) -> Lost:
+        """End the process; returns the exception to raise."""
+        self.lost = True
+        self._process.kill()
+        return Lost(detail, reason)
 
     def _exit_reason(self) -> str:
         """Describe how the process ended, with its last output."""
@@ -238,18 +252,23 @@ def checking(
 
 
 class NamedWorkers(dict[str, WorkerClient]):
-    """The worker processes of a measurement by name, from its creation to `close`; a lost one is replaced."""
+    """The worker processes of a measurement by name, from its creation to `close`. They start at the same time.
+
+    `workers[name]` waits until the process has started, and replaces it if it is lost; raises `Lost` if it can't start.
+    """
 
     def __init__(self, names: Iterable[str], begin: Callable[[str], WorkerClient]):
         """`begin`: starts the process of a name, and sends its first request."""
         self._begin = begin
         super().__init__((name, begin(name)) for name in names)
 
-    def replace(self, name: str) -> WorkerClient:
-        """Replace a lost process; returns the new one, which has not replied yet."""
-        self[name].close()
-        self[name] = self._begin(name)
-        return self[name]
+    def __getitem__(self, name: str) -> WorkerClient:
+        client = super().__getitem__(name)
+        if client.lost:
+            client.close()
+            client = self[name] = self._begin(name)
+        client.first = client.first or client.receive()
+        return client
 
     def close(self) -> None:
         for client in self.values():
