@@ -57,6 +57,14 @@ class Options(Names):
         return super().changed_to(now) | {name: it for name, it in now.items() if name not in self}
 
 
+class Kernels(frozenset[str]):
+    """Kernels that Python code has registered: `aten/_softmax/CPU`."""
+
+    def changed_to(self, now: Kernels) -> set[str]:
+        """Return those of torch's own operators, on the CPU and on CUDA, that were added or removed."""
+        return {it for it in self ^ now if it.startswith("aten/") and it.endswith(("/CPU", "/CUDA"))}
+
+
 class Seeds(Names):
     """Seeds of torch's generators by device. Drawing is no change, and a GPU's generators exist only after its first use."""
 
@@ -82,7 +90,10 @@ def _fp32(backend: str, op: str) -> Setting:
 
 def _methods() -> Names:
     """Return the methods and properties of tensors, inherited ones included."""
-    return Names(item for owner in reversed(torch.Tensor.__mro__) for item in vars(owner).items())
+    found = Names()
+    for owner in reversed(torch.Tensor.__mro__):
+        found.update(vars(owner))
+    return found
 
 
 def _put_methods(methods: Names) -> None:
@@ -227,15 +238,13 @@ def _set_inference_mode(on: bool) -> None:
     torch.set_grad_enabled(recorded)  # which the guard changes, too
 
 
-def _kernels() -> Options:
-    """Return the kernels of torch's own operators, on the CPU and on CUDA, that Python code has registered."""
-    registered = torch.library._impls  # such as aten/_softmax/CPU
-    return Options((it, None) for it in registered if it.startswith("aten/") and it.endswith(("/CPU", "/CUDA")))
+def _kernels() -> Kernels:
+    return Kernels(torch.library._impls)
 
 
-def _withdraw(before: Options) -> None:
+def _withdraw(before: Kernels) -> None:
     """Destroy the libraries that have registered kernels since."""
-    added = before.changed_to(_kernels()).keys()
+    added = before.changed_to(_kernels())
     for it in gc.get_objects():
         if type(it) is torch.library.Library and it._op_impls & added:
             it._destroy()
@@ -429,4 +438,4 @@ def _changes(before: dict[str, Any], on_change: str) -> dict[str, str]:
 def _change(before: Any, now: Any) -> str:
     if before == now:
         return ""
-    return ", ".join(sorted(before.changed_to(now))) if isinstance(before, Names) else f"{before} → {now}"
+    return ", ".join(sorted(before.changed_to(now))) if isinstance(before, Names | Kernels) else f"{before} → {now}"
