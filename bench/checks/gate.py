@@ -121,7 +121,8 @@ class Gate:
         for probe in probed:
             if eager.core is not None:
                 self._once("kernel (probe)", eager, probe.core, check_probe_after_another_mask)
-                self._once("scale", eager, probe.core, check_scale)
+                if probe in (probed[0], probed[-1]):
+                    self._once("scale", eager, probe.core, check_scale)
                 if probe.T_kv > LONG_PROBE:
                     self._once("low scores", eager, probe.core, check_low_scores)
                     if case.dtype not in WIDE:
