@@ -724,13 +724,19 @@ def test_the_same_command_continues_with_the_replicates_of_an_interrupted_one(
     assert len(replicates) == whole > 2 and not kept.exists()
 
 
-def test_no_difference_in_code_is_no_regression(inside: Inside, repository: Path) -> None:
+def test_no_difference_in_code_is_no_regression(
+    inside: Inside, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Except for names that neither variant has."""
+    monkeypatch.setattr(planning, "WorkerClient", partial(Simulated, World()))
     out = repository.parent / "out.json"
     code, text, _ = inside(f"{CELLS} --T 16 --base HEAD --impl fused --json {out}")
     assert code == 0 and "no difference in code between HEAD (" in text and "\nNothing regressed: " in text
     assert json.loads(out.read_text())["cells"] == []
     assert inside(f"{CELLS} --T 16 --base HEAD --head HEAD --impl fused")[0] == 0
-    assert not [*repository.glob("results/*/ab/*.json")]
+    code, text, errors = inside(f"{CELLS} --T 16 --base HEAD --impl fused,nobody")
+    assert (code, text) == (3, "") and "unknown nobody" in errors
+    assert not [*repository.glob("results/*/ab/*")]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from ..runs.rows import finite
 from ..selection.errors import UsageError
 from ..timing.reference_workload import WORK
 from ..workers.client import NamedWorkers, Reply, Request, Script, checking
-from .plan import VARIANTS, Plan, Record
+from .plan import VARIANTS, Plan, Record, SameCode
 from .replicates import LONG_BLOCK, Found, Replicate, Replication, tell
 
 UNSUPPORTED = Unsupported.reason
@@ -48,6 +48,8 @@ def compare(plan: Plan, before: Sequence[Replicate], keep: Callable[[Replicate],
             if replies["head"]["workloads"][name] == version and (name in WORK or not plan.in_parallel)
         ]
         found, neither = _available_cells(plan, replies)
+        if plan.same_code:
+            raise SameCode(*(it.label for it in plan.variants.values()))
         if isinstance(head, Skip):
             found = {key: {"base": {}, "head": head} for key in found}
         tell(f"checking cells of base and head: {len(found)}", left())

@@ -94,6 +94,8 @@ class Plan:
     """For the code folder of each variant, another folder with the same code, beside the other variant's copy."""
     folder: Path
     """Temporary folder, with the variants' code."""
+    same_code: bool
+    """Whether no file differs between two revisions, so that nothing is measured."""
 
     @property
     def versus(self) -> str:
@@ -153,7 +155,7 @@ class SameCode(Skip):
 
 
 def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
-    """Return the comparison that the options describe, with its code in `folder`; raises `UsageError`, or `SameCode`."""
+    """Return the comparison that the options describe, with its code in `folder`; raises `UsageError`."""
     given = {name: value for name in CELLS if (value := getattr(options, name)) is not None}
     names, threads = [_from_here(name) for name in listed(given.pop("impl"))], given.pop("threads")
     if options.impl and not names:
@@ -170,8 +172,7 @@ def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
         "interpreters": [base.versions, head.versions],
         **conditions(),
     }
-    if base.commit and len({*same["code"]}) == 1 and same_files(base.commit, head.commit, repository()):
-        raise SameCode(base.label, head.label)
+    same_code = base.commit and len({*same["code"]}) == 1 and same_files(base.commit, head.commit, repository())
     return Plan(
         variants=dict(zip(VARIANTS, (base, head), strict=True)),
         cases={case.id: case.columns() for case in cases},
@@ -192,6 +193,7 @@ def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
         allow_gone=listed(options.allow_gone),
         twins=twins(base.tree or base.impls, head.tree or head.impls, folder),
         folder=folder,
+        same_code=bool(same_code),
     )
 
 
