@@ -215,7 +215,7 @@ def make(name: str, it: Any, *, takes_mask: bool = False, limits: Limits | None 
     if isinstance(it, type) and issubclass(it, nn.Module) and not issubclass(it, KernelCore):
         return Impl(name, owner, it, limits=limits, summary=summary)
     if (isinstance(it, type) and not issubclass(it, KernelCore)) or not callable(it):
-        raise TypeError(f"{name!r} is neither a function nor an nn.Module class")
+        raise TypeError(f"{name!r} is of type {type(it).__name__}, neither a function nor an nn.Module class")
     core, kernel, rules = it, None, (*limits.beyond, *AROUND)
     if not isinstance(it, type):
         kernel, rules = it, rules if limits.masks is not None else (*BY_MASK, *rules)

@@ -79,7 +79,8 @@ nothing.limits, number.limits = {"max_T": None, "dropout": None}, {"beyond": 3}
         ("--sweep heads --H 3", "d_model = 1024 is not divisible by H = 3"),
         ("--T 64 --case B1-T64-H9-D_h64-float32-cpu", "; did you mean B1-T64-H8-D_h64-float32-cpu?"),
         ("--impl mine=nowhere:f", "can't import nowhere"),
-        ("--impl mine=math:pi", "neither a function nor an nn.Module class"),
+        ("--impl mine=math:pi", "mine=math:pi: 'mine' is of type float, neither a function nor an nn.Module class"),
+        ("--impl x=bench/nowhere.py:f", "x=bench/nowhere.py:f: there is no file bench/nowhere.py in {folder}\n"),
         ("--impl sdpa=math:sqrt", "'sdpa' is already registered by impls.sdpa"),
         ("--resume x --benchmark-save=y", "leave out --benchmark-save=y"),
         ("--T 64 128", "unexpected argument '128': a kernel of your own is named by --impl mine=mine.py:FUNCTION"),
@@ -118,12 +119,14 @@ def test_a_usage_error_is_one_line(
     folder = at_a_shell.path / "results" / str(get_machine_id())
     (folder / "opened.1-1.journal").mkdir(parents=True)
     (at_a_shell.path / "mine.py").write_text(MISTAKEN)
+    (at_a_shell.path / "bench").mkdir()
+    (at_a_shell.path / "bench" / "mine.py").write_text(MISTAKEN)
     (at_a_shell.path / "ends.py").write_text("raise SystemExit(2)")
     (at_a_shell.path / "builds.py").write_text("raise RuntimeError(\"Error building extension 'x'\\n[1/2] c++\")")
     done = ran(at_a_shell, typed)
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     (line,) = [line for line in done.errlines + done.outlines if line.strip()]
-    assert says.format(results=folder) in f"{line}\n"
+    assert says.format(results=folder, folder=at_a_shell.path) in f"{line}\n"
 
 
 LIMITS: dict[str, Any] = {

@@ -174,10 +174,13 @@ def _own(name: str, path: str, folder: str) -> Impl:
         )
     if not re.fullmatch(r"[\w.+-]+", plain):
         raise ValueError("a name is made of letters, digits and _ . + -")
-    # a file may import its neighbours by name, as a script does
-    neighbours = module.split(".")[:-1] if path.partition(":")[0].endswith(".py") else []
+    is_file, names = path.partition(":")[0].endswith(".py"), module.split(".")
+    neighbours = names[:-1] if is_file else []  # a file may import its neighbours by name, as a script does
     for place in _places(folder):  # last, so that the user's modules can't shadow others
         sys.path += [it for it in (place, os.path.join(place, *neighbours)) if it not in sys.path]
+    named = os.path.join(*names) + ".py"
+    if is_file and not any(os.path.exists(os.path.join(place, named)) for place in sys.path):
+        raise ValueError(f"there is no file {named} in {folder}")
     if repository := repository_of(path):
         attr = attr.rpartition("#")[2]
         imported = _imported(repository, lambda: _of_repository(repository, folder))
