@@ -72,6 +72,13 @@ PROBLEMS = (
 )
 
 
+KEYWORDS: dict[str, tuple[str, object]] = {
+    "attn_mask": ("masks", ("none", "causal")), "is_causal": ("masks", ("none",)), "enable_gqa": ("grouped", False),
+    "dropout_p": ("dropout", False),
+}  # fmt: skip
+"""Limits that a kernel without these keywords declares."""
+
+
 def words(axes: dict[str, Any]) -> str:
     """Name a test problem: `mode=forward mask=none`."""
     return " ".join(f"{axis}={value}" for axis, value in ({"mode": "forward"} | axes).items())
@@ -135,6 +142,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         passed, seconds = sum(it.outcome == PASSED for it in found), perf_counter() - begun
         print(f"{passed} passed, {failed} failed, {len(found) - passed - failed} unsupported, in {seconds:.0f} s")
+        details = " ".join(it.detail or "" for it in found)
+        if lacking := dict(its for word, its in KEYWORDS.items() if f"unexpected keyword argument '{word}'" in details):
+            print(f"a kernel declares what it doesn't support, as in `mine.limits = {lacking}`: docs/kernels.md")
     return 1 if failed else 0
 
 
