@@ -110,7 +110,8 @@ class Replication:
             first = first or verdicts
             open_ = [key for key in self.timeable(cells) if verdicts[key].word not in SETTLED]
             if not open_ or last:
-                if before and (same := as_before(first, verdicts)):
+                continued = any(it.get("last") for it in before)
+                if continued and (same := as_before(first, verdicts)):
                     tell(same, left())
                 return replicates, verdicts
             began = left()

@@ -256,9 +256,9 @@ class Measuring:
         for cell, lacks in lacking.items():
             self._tell_left(f"finishing: {len(lacking)} of {len(self._cells)} cells under further conditions")
             pool = self._owner[cell.case.id]
-            if "cold_s" in lacks and pool.prepared(cell):
+            if "cold_s" in lacks:
                 self._more(pool, cell)
-            if "trace" in lacks and pool.prepared(cell):
+            if "trace" in lacks and cell.key not in self._run.skipped:
                 self._trace(pool, cell)
             if cell.case.id not in self._held:
                 pool.drop([cell])
@@ -266,6 +266,7 @@ class Measuring:
     def _more(self, pool: WorkerPool, cell: Cell) -> None:
         """Measure a call of a cell under further conditions."""
         with self._keeping_row(cell, "calls under further conditions"):
+            pool.prepare(cell)
             more = pool.ask("more", cell, hot_s=self._run.found[cell.key].usual)
             self._run.rooflines.restore(more.pop("rooflines", []))
             self._run.add({"key": cell.key, "found": {"columns": more}})
@@ -274,6 +275,7 @@ class Measuring:
         """Save a trace of one more call of a cell."""
         path = trace_path(self._run, cell)
         with self._keeping_row(cell, "trace"):
+            pool.prepare(cell)
             pool.ask("trace", cell, path=str(self._run.folder.parent / path))
             self._run.add({"key": cell.key, "found": {"columns": {"trace": path}}})
 

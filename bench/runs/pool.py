@@ -114,6 +114,12 @@ class WorkerPool:
         run_concurrently([self.preparing([cell])])
         return None if cell.key in self.run.skipped else self.client(cell).ready[cell.key]
 
+    def prepare(self, cell: Cell) -> None:
+        """Prepare a cell for timing, unless it is ready; raises `Skip` if it fails."""
+        client = self.client(cell)
+        if cell.key not in client.ready:
+            client.ready[cell.key] = Ready(client.ask("prepare", **request(cell))["seconds"])
+
     def preparing(self, cells: Sequence[Cell]) -> Script:
         """Prepare cells, as a script that runs in parallel with those of other pools; those that fail are skipped."""
         for cell in cells:

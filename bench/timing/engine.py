@@ -40,8 +40,8 @@ LONG_VISITS = 2
 """Visits of a process in which members with long blocks take part: the scatter of a single one is unknown."""
 
 COMMON_ROUNDS, COMMON_SECONDS = 8, 120.0
-"""Least number of rounds in which every member takes part, over all processes; fewer, and fewer visits, if they exceed
-these seconds.
+"""Least number of rounds in which every member takes part, over all processes, or one in each long visit if that is more;
+fewer, and fewer visits, if they exceed these seconds.
 """
 
 NEED = 0.25, 1.25

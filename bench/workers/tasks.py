@@ -337,6 +337,7 @@ class Tasks:
 
     def _keep(self, what: str, ready: Built | Workload) -> None:
         self._ready[what] = ready
+        self._faults.pop(what, None)
         gc.collect()
         gc.freeze()  # excludes these objects from later collections
         gc.disable()
