@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bench.cases.outcome import Wrong
-from bench.checks.afterwards import check_idle_afterwards, settle
+from bench.checks.afterwards import INTERVAL, LONGEST, check_idle_afterwards, settle
 from bench.workers import worker
 from bench.workers.client import Request, Script, WorkerClient, run_concurrently
 
@@ -45,6 +45,14 @@ def test_a_process_is_idle_when_its_threads_use_no_cpu_time(monkeypatch: pytest.
     slept: list[float] = []
     settle(slept.append, lambda: next(readings), lambda: next(clock))
     assert len(slept) == 3
+    now = 0.0
+
+    def rest(pause: float) -> None:
+        nonlocal now
+        now += pause
+
+    settle(rest, lambda: now, lambda: now)
+    assert now == pytest.approx(LONGEST, abs=INTERVAL)  # then no longer waited for
 
 
 def worker_of(asked: Callable[[], object]) -> tuple[WorkerClient, Callable[[bytes], None]]:

@@ -66,6 +66,8 @@ def test_all_members_take_part_in_the_same_rounds_however_long_their_calls(proce
     assert processes * sum(it.get(1.0, 0) for it in of_visits) in range(COMMON_ROUNDS, COMMON_ROUNDS + 2 * processes)
     alone = sum(plan({"": blocks[0.02]}, visit)[""] for visit in range(VISITS))
     assert alone == pytest.approx(0.25 / 0.02, abs=2)  # as many as fit into the time
+    longest = sum(plan({"": block_of(100.0)}, visit).get("", 0) for visit in range(VISITS))
+    assert longest == (LONG_VISITS if processes == 1 else 1)  # above `COMMON_SECONDS`
 
 
 def test_cells_with_wider_intervals_get_more_time() -> None:
@@ -416,9 +418,16 @@ def test_a_resumed_run_accounts_for_the_seconds_before_it_was_killed(measured: M
     assert journal
     journal.close()
     lines = journal.path.read_text().splitlines(keepends=True)
-    (part := tmp_path / "killed.journal").write_text("".join(lines[:-1]))  # before the last sample of the machine
+    looks, roof = (
+        {"fixed": [{"at": 0, "seconds": 1}]},
+        {"device": "cpu", "footprint": 64, "threads": 1, "bytes_per_s": 2.0},
+    )
+    machine = {"machine": {"roofs": [roof], "controls": {"looks": looks}}, "seconds": {}}
+    text = "".join([*lines[:-1], json.dumps(machine)])  # before the last sample of the machine
+    (part := tmp_path / "killed.journal").write_text(text + "\n")
     run = run_of(*CELLS)
     run.restore(Journal(part))
+    assert run.workload.seen == looks and run.rooflines.table() == [roof]
     assert run.spent == json.loads(lines[-2])["seconds"]
     assert run.elapsed() > run.spent["check"] + run.spent["timing"] > 0
 

@@ -55,8 +55,9 @@ def test_a_ceiling_measured_on_a_busy_machine_is_measured_again_before_a_row_is_
     assert rooflines.share(case, machine, flops(case) / 5e10) == pytest.approx(0.5)
     machine.rate = 1e9  # a worse moment takes nothing back
     assert rooflines.share(case, machine, flops(case) / 1.05e11) == 1.0
-    with pytest.raises(Skip, match="200% of this machine's measured roofline"):
-        rooflines.share(case, machine, flops(case) / 2e11)
+    for times in (1.15, 2.0):
+        with pytest.raises(Skip, match=f"^{times:.0%} of this machine's measured roofline"):
+            rooflines.share(case, machine, flops(case) / (times * 1e11))
     assert [row["flops_per_s"] for row in rooflines.table() if "dtype" in row] == [pytest.approx(1e11)]
 
 
