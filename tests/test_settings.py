@@ -102,6 +102,10 @@ def test_changes_that_are_only_reported_are_no_fault(monkeypatch: pytest.MonkeyP
     assert "sys.path: /somewhere" in noted
     assert settings.restore(before) == []
     assert os.environ["MINE"] == "1"
+    before = settings.read(never_restored=True)
+    for path in (sys.path[::-1], [*sys.path, *sys.path]):
+        monkeypatch.setattr(sys, "path", path)
+        assert settings.reported_changes(before) == ["sys.path: order or repetitions"]
 
 
 ELSEWHERE = {

@@ -65,6 +65,13 @@ class Kernels(frozenset[str]):
         return {it for it in self ^ now if it.startswith("aten/") and it.endswith(("/CPU", "/CUDA"))}
 
 
+class Folders(tuple[str, ...]):
+    """Folders in the order in which they are searched."""
+
+    def changed_to(self, now: Folders) -> set[str]:
+        return {*self} ^ {*now} or {"order or repetitions"}
+
+
 class Seeds(Names):
     """Seeds of torch's generators by device. Drawing is no change, and a GPU's generators exist only after its first use."""
 
@@ -395,7 +402,7 @@ _KNOWN: dict[str, Setting | None] = {
         np.random.get_state, np.random.set_state, cheap=False, on_change="restored"
     ),
     "working folder": Setting(os.getcwd, os.chdir, on_change="reported"),
-    "sys.path": Setting(lambda: Options.fromkeys(sys.path), None, on_change="reported"),
+    "sys.path": Setting(lambda: Folders(sys.path), None, on_change="reported"),
     "environment variables": Setting(lambda: Options(os.environ), None, cheap=False, on_change="reported"),
 }
 
@@ -438,4 +445,8 @@ def _changes(before: dict[str, Any], on_change: str) -> dict[str, str]:
 def _change(before: Any, now: Any) -> str:
     if before == now:
         return ""
-    return ", ".join(sorted(before.changed_to(now))) if isinstance(before, Names | Kernels) else f"{before} → {now}"
+    return (
+        ", ".join(sorted(before.changed_to(now)))
+        if isinstance(before, Names | Kernels | Folders)
+        else f"{before} → {now}"
+    )
