@@ -42,6 +42,7 @@ from bench.checks.problems import problem_of
 from bench.interrupts import UNFINISHED
 from bench.selection.choice import own_files
 from bench.selection.errors import UsageError
+from bench.timing.devices.cpu import CpuMeter
 from bench.timing.reference_workload import GPU_WORK, WORK
 from bench.workers.client import Lost, Setting, Variant, WorkerClient
 from bench.workers.tasks import Tasks
@@ -112,6 +113,7 @@ class Simulated(LocalWorker):
 
     def __init__(self, world: World, variant: Variant, setting: Setting):
         self.world, self.variant, self.side = world, variant, int(variant.label == world.head)
+        self.slower: dict[str, float] = {}
         self.drawn = {name: math.exp(world.rng.gauss(0, spread)) for name, spread in world.noise.items()}
         source = variant.impls / "impls" / "sdpa.py"
         world.edited.append((self.side, "# more" in source.read_text()))
@@ -140,6 +142,8 @@ class Simulated(LocalWorker):
             return self.check(*self.probed.split("-"))
         elif do in ("prepare", "workload", "pin", "time") and what != "it":
             self.world.asked.append((do, self.side, name, *details.values()))
+            if do == "prepare":
+                self.slower[name] = details["slower"]
             return self.timed(do, name)
         return {"seconds": 1.0}
 
@@ -149,7 +153,7 @@ class Simulated(LocalWorker):
         return {"columns": {"error": 1e-7, "error_bound": 1e-6, "peak_bytes": 100, "kernel": "flash"}, "seconds": 1.0}
 
     def timed(self, do: str, name: str) -> dict[str, Any]:
-        seconds = self.world.seconds.get(name, 1e-3) * (1 + self.variant.slower.get(name.partition(" ")[0], 0.0))
+        seconds = self.world.seconds.get(name, 1e-3) * (1 + self.slower.get(name, 0.0))
         if self.side:
             seconds *= self.world.slower.get(name, 1.0) * self.drawn.get(name, 1.0)
             if (do, name) == ("time", self.world.dies):
@@ -601,6 +605,19 @@ def test_expected_outputs_are_kept_for_other_processes(tasks: Tasks, tmp_path: P
     with pytest.raises(Wrong, match="in a timed call: "):
         tasks.prepare(**given)
     del vars(problem)["expected"]  # other tests share the problem
+
+
+def test_a_self_test_slows_the_calls_of_a_cell(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = list[float]()
+
+    def slowed(meter: CpuMeter, call: Callable[[], Any], share: float) -> Callable[[], Any]:
+        return lambda: (shares.append(share), call())[1]
+
+    monkeypatch.setattr(CpuMeter, "slowed", slowed)
+    tasks.prepare("x", "fused", CASE)
+    assert not shares
+    tasks.prepare("x", "fused", CASE, slower=0.1)
+    assert {*shares} == {0.1}
 
 
 def test_what_an_implementation_does_to_its_process_is_no_reply(worker: WorkerClient) -> None:

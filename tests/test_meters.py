@@ -69,6 +69,20 @@ def test_memory_that_torch_did_not_allocate_is_noticed(scope: str, arrays: bool)
     assert found.own_memory == (built.columns["peak_bytes"] is None) == arrays
 
 
+def test_a_slowed_call_takes_longer_by_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    def clock(passing: float = 1e-3) -> float:
+        nonlocal now
+        now += passing
+        return now
+
+    monkeypatch.setattr("bench.timing.devices.cpu.perf_counter", clock)
+    slowed, began = CpuMeter().slowed(lambda: clock(1.0), 0.5), now
+    slowed()
+    assert now - began == pytest.approx(1.5, abs=0.01)
+
+
 MIB = 1 << 20
 
 

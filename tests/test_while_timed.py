@@ -19,6 +19,7 @@ from bench.cases.outcome import Wrong
 from bench.timing import cell
 from bench.timing.caching import check_kernel_caches_nothing, check_no_result_caching
 from bench.workers.tasks import Tasks
+from impls.registry import Limits
 
 from . import wrong_kernels
 from .conftest import checked
@@ -75,6 +76,18 @@ def test_the_same_without_their_faults_are_measured() -> None:
     measured(wrong_kernels.sdpa, COMPARED)
     measured(wrong_kernels.sdpa, COMPARED, mode="backward", scope="core")
     measured(joins, T=16)
+
+
+def test_threads_of_a_kernel_in_a_process_of_its_own_may_spin_for_a_while() -> None:
+    """As long as those of the wrong kernel that works on."""
+
+    def kernel(q, k, v, **options):  # type: ignore[no-untyped-def]
+        if q.shape[-2] == 64:
+            threading.Thread(target=wrong_kernels.rest.spinning(0.1, lambda: None)).start()
+        return wrong_kernels.sdpa(q, k, v, **options)
+
+    case = Case.of(T=64, H=2, D_h=64, scope="core")
+    checked(Cell(impls.make("mine", kernel, limits=Limits(alone=True)), case))
 
 
 @pytest.mark.parametrize(

@@ -1999,5 +1999,5 @@ _pool = ThreadPoolExecutor(1)
 CHANGES_LATER = "its output changes after the call has returned"
 later("finished_by_a_timer", lambda write: threading.Timer(0, rest.behind(4e-3, write)).start(), CHANGES_LATER)
 later("finished_by_a_pool", lambda write: _pool.submit(rest.behind(2e-3, write)), CHANGES_LATER)
-later("finished_by_a_thread_that_works_on", lambda write: threading.Thread(target=rest.spinning(0.2, write)).start(),
-      "leaves threads that work when its call has returned")  # fmt: skip
+later("finished_by_a_thread_that_works_on", lambda write: threading.Thread(target=rest.spinning(0.1, write)).start(),
+      "stay busy; if they only wait")  # fmt: skip
