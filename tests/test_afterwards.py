@@ -50,6 +50,7 @@ def test_a_process_is_idle_when_its_threads_use_no_cpu_time(monkeypatch: pytest.
     def rest(pause: float) -> None:
         nonlocal now
         now += pause
+        assert now < 2 * LONGEST
 
     settle(rest, lambda: now, lambda: now)
     assert now == pytest.approx(LONGEST, abs=INTERVAL)  # then no longer waited for
