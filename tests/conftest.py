@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -118,6 +119,14 @@ def suite(loaded: None, pytester: pytest.Pytester, tmp_path: Path) -> Suite:
         return subprocess.CompletedProcess(options, int(done.ret), done.stdout.str(), done.stderr.str())
 
     return run
+
+
+@pytest.fixture
+def own_signals() -> Iterator[None]:
+    """Restore what SIGTERM does, which commands change."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture

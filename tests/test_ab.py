@@ -703,7 +703,7 @@ def test_a_killed_comparison_leaves_nothing_behind(repository: Path, ending: int
         assert workers and [*repository.parent.glob(f"{PREFIX}*")]
         running.send_signal(ending)
         _, errors = running.communicate(timeout=60)
-    assert errors.endswith(says)
+    assert errors.endswith(says) and running.returncode == (2 if says else -ending)
     until = time.monotonic() + 60
     while not nothing_is_left(repository, workers) and time.monotonic() < until:
         time.sleep(0.1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,8 @@ from unittest import mock
 
 import pytest
 
+from bench import interrupts
+from bench.__main__ import main
 from bench.ab import ab
 from bench.ab.plan import SameCode
 from bench.cases.outcome import Skip
@@ -110,6 +114,13 @@ def test_interpreters_are_points_too(history: History, capsys: pytest.CaptureFix
     assert run("--pythons c0,c5,c29 --impl sdpa,fused --T 64") == 0
     assert "the first that is slow: c29\n" in capsys.readouterr().out
     assert [call[:2] for call in history.calls] == [("c0", "c29"), ("c0", "c5"), ("c5", "c29")]
+
+
+def test_sigterm_ends_it_as_ctrl_c_does(own_signals: None, history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    signal.signal(signal.SIGTERM, interrupts.end_in_one_line)
+    monkeypatch.setattr(ab, "measure", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(KeyboardInterrupt, match="interrupted; the same command continues"):
+        main(["bisect", "c0", "c29", "--impl", "sdpa"])
 
 
 def test_a_step_that_is_open_is_measured_on(history: History) -> None:

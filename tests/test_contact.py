@@ -385,13 +385,6 @@ def test_a_run_that_cannot_be_saved_says_so_and_keeps_its_journal(
     assert pages == [str(file) for file in at_a_shell.path.rglob("*.json")]
 
 
-@pytest.fixture
-def own_signals() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
-
-
 @pytest.mark.parametrize(
     "interrupt",
     [mock.Mock(side_effect=KeyboardInterrupt), lambda _: os.kill(os.getpid(), signal.SIGTERM)],
@@ -410,10 +403,8 @@ def test_a_run_that_is_interrupted_says_how_much_is_kept(
 SWEEP, PYTEST = ("bench", "sweep", "--save", "x"), ("pytest", BENCH, "--benchmark-save=x")
 
 
-@pytest.mark.parametrize(
-    ("command", "before", "ending"),
-    [(SWEEP, "_pytest.config", "SIGTERM"), (PYTEST, "torch", "SIGINT")],
-)
+@pytest.mark.parametrize("ending", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(("command", "before"), [(SWEEP, "_pytest.config"), (PYTEST, "torch")])
 def test_ctrl_c_while_a_run_starts_is_one_line(
     tmp_path: Path, command: tuple[str, ...], before: str, ending: str
 ) -> None:

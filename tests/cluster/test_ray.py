@@ -30,7 +30,9 @@ def cluster() -> Iterator[Any]:
     made.shutdown()
 
 
-def test_nodes_have_tasks_of_their_own_type_alone(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_have_tasks_of_their_own_type_alone(
+    own_signals: None, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from bench.cluster import node
     from bench.cluster.on_ray import Cluster
 
