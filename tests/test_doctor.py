@@ -47,6 +47,12 @@ def test_the_governor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert (remark.found, bool(remark.advice)) == (kind, disturbs)
 
 
+def test_every_finding_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "sleep", lambda _: None)
+    monkeypatch.setattr(doctor, "WATCH", 0.01)
+    assert [it.about for it in doctor.remarks()][:4] == ["other load", "evenness", "threads", "governor"]
+
+
 @pytest.mark.parametrize(("advice", "code", "says"), [(None, 0, "none of 2"), ("switch it off", 1, "1 of 2")])
 def test_the_exit_code_says_whether_something_disturbs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], advice: str | None, code: int, says: str

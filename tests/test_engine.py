@@ -70,6 +70,12 @@ def test_all_members_take_part_in_the_same_rounds_however_long_their_calls(proce
     assert longest == (LONG_VISITS if processes == 1 else 1)  # above `COMMON_SECONDS`
 
 
+@pytest.mark.parametrize(("processes", "rounds"), [(1, 2), (5, 1)])
+def test_the_longest_calls_have_few_rounds(processes: int, rounds: int) -> None:
+    visits = [counts({"x": block_of(100.0)}, visit, {}, 0.25, processes) for visit in range(VISITS)]
+    assert sum(it.get("x", 0) for it in visits) == rounds
+
+
 def test_cells_with_wider_intervals_get_more_time() -> None:
     blocks = {"base": block_of(1e-4), "known": block_of(1e-4), "long": block_of(1.0)}
     plan = partial(counts, visit=5, seconds=0.4)
@@ -98,6 +104,8 @@ class Simulated:
     """Reply to `other_pages`."""
     fails: dict[str, tuple[int, Skip]] = field(default_factory=dict)
     """By request and implementation: which of these requests fails, counted from 1, and how."""
+    unknown: dict[str, str] = field(default_factory=dict)
+    """Implementations that can't be imported, each with the reason."""
     asked: list[tuple[str, str, int, dict[str, Any]]] = field(default_factory=list)
     """Request, implementation, number of the process, and details."""
     sensors: Callable[[int], dict[str, Any]] = lambda block: {}
@@ -144,7 +152,7 @@ class Process(LocalWorker):
             return {"seconds": seconds, "fastest": seconds, "page_faults": 2.0, "voluntary": 0.0, "involuntary": 1.0,
                     "columns": it.sensors(it.timed)}  # fmt: skip
         columns = {"kernel": "x", "peak_bytes": it.peak_bytes, "operators": 1}
-        replies = {"cells": {"unknown": {}}, "check": {"columns": columns, "seconds": seconds},
+        replies = {"cells": {"unknown": it.unknown}, "check": {"columns": columns, "seconds": seconds},
                    "other_pages": it.pages, "renew": {"compared": 5, "fastest": seconds},
                    "probe": {"passed": [f"{name} in {self.number}"]}}  # fmt: skip
         return replies.get(do, {"seconds": seconds} if do == "prepare" else {})
@@ -305,6 +313,20 @@ def test_a_trace_that_ends_its_process_costs_no_row(measured: Measured, tmp_path
     run = measured(processes, folder=tmp_path, traced=True)
     assert not run.skipped and [key[0] for key, it in run.found.items() if "trace" in it.columns] == ["fused", "sdpa"]
     assert any(line.endswith(f"packed               no trace: {LOST}") for line in processes.told)
+
+
+@pytest.mark.parametrize(
+    ("fails", "unknown", "says"),
+    [
+        ({"cells ": (1, LOST)}, {}, "a worker process can't begin: "),
+        ({}, {"packed": "no packed here"}, "no packed here"),
+    ],
+)
+def test_a_run_ends_if_a_process_cannot_start_or_import_an_implementation(
+    measured: Measured, fails: dict[str, tuple[int, Skip]], unknown: dict[str, str], says: str
+) -> None:
+    with pytest.raises(UsageError, match=f"^{says}"):
+        measured(Simulated(SECONDS, fails=fails, unknown=unknown))
 
 
 def test_a_run_ends_before_a_new_process_imports_changed_code(
