@@ -155,6 +155,18 @@ def test_regressed_implementations_are_named(saved: Any) -> None:
     assert summary(of_file(saved(data))).startswith("Something is broken: 1 BROKEN")
 
 
+def test_what_is_said_of_several_implementations_is_said_once(saved: Any) -> None:
+    """And what changed, but has no verdict, is named."""
+    found = of(saved, {(name, "T16"): noisy(0, 0.001) for name in ("einsum", "fused", "sdpa")})
+    assert [*sentences(found)] == ["einsum, fused and sdpa are as fast as before, within 1 %"]
+    judged = {name: it for name, it in found.implementations.items() if name != "sdpa"}
+    cells = [replace(it, verdict=replace(it.verdict, word="INCONCLUSIVE", reason="why")) for it in found.cells]
+    assert [*sentences(replace(found, cells=cells, implementations=judged, of_interest=("sdpa",)))] == [
+        "sdpa is not judged, although its code changed: why",
+        "einsum and fused are as fast as before, within 1 %",
+    ]
+
+
 def test_machine_drift_voids_the_verdict(saved: Any) -> None:
     found = of(saved, SLOW, drift=math.log(1.1))
     assert not [*sentences(found)] and found.code == 2

@@ -57,10 +57,13 @@ def cells(results: Path) -> Callable[[], list[series.Series]]:
     return lambda: series.all_series(series.oldest_first(map(runs.read, runs.newest_first(results))))
 
 
-def chapters(results: Path) -> list[Chapter]:
+def history(results: Path) -> History:
     ordered = series.oldest_first(map(runs.read, runs.newest_first(results)))
-    this = History([one.run for one in ordered], series.all_series(ordered))
-    return list(history_page._chapters(this, Palette(tracked.IMPLS)))
+    return History([one.run for one in ordered], series.all_series(ordered))
+
+
+def chapters(results: Path) -> list[Chapter]:
+    return list(history_page._chapters(history(results), Palette(tracked.IMPLS)))
 
 
 def of(impl: str, found: Sequence[series.Series]) -> list[series.Series]:
@@ -234,6 +237,7 @@ def test_a_long_history_names_the_newest_runs_and_draws_all(results: Path, writt
         synthetic.save(
             {**data, "benchmarks": data["benchmarks"][:3], "datetime": when}, results, f"{night + 1:04}_night"
         )
+    assert history_page._map(history(results)).headings == [[(f"{n:04}", 1) for n in range(41, 61)]]
     (chapter,) = chapters(results)
     titles = [title.text or "" for title in ET.fromstring(str(chapter.drawing)).iter("title")]
     marked = [f"{n:04}_night" for n in (11, *range(21, 61))]

@@ -90,6 +90,13 @@ def test_ceilings_parts_and_drift_are_shown_where_they_were_measured(as_run: Any
         assert expected in words, expected
 
 
+@pytest.mark.parametrize("T", [(64, 256), (256,)])
+def test_a_case_table_leaves_out_what_supports_no_case(as_run: Any, T: tuple[int, ...]) -> None:
+    page = html(as_run(synthetic.sweep(impls=("fused", "sdpa", "loop"), T=T)))
+    cases = page.partition('id="case"')[2].partition("</section>")[0]
+    assert "sdpa</th>" in cases and ("loop</th>" in cases) == (64 in T)
+
+
 def test_csv_holds_seconds_and_bytes_row_by_row(written: Path) -> None:
     with (written / "rows.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))

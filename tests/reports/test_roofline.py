@@ -74,9 +74,10 @@ def on_gpu(as_run: Any, gpu: str | None, at: dict[str, Any]) -> Run:
     return run
 
 
-def test_a_gpu_has_columns_of_its_own_and_its_times_are_called_unverified(as_run: Any) -> None:
+def test_a_gpu_has_columns_of_its_own_and_its_times_are_called_unverified(as_run: Any, tiny: Run) -> None:
     made = report(on_gpu(as_run, "NVIDIA H200", {"dtype": "bfloat16"}))
     said = tables.columns(made.grid.cases[0].ranked[0])
     columns = ("TFLOP/s", "device only", "launches", "of peak")
     assert [said[column] for column in columns] == ["495", "750 ms", "25.0 %", "50.0 %"]
+    assert {*columns} <= {*tables.headings(made.grid)} and not {*columns} & {*tables.headings(report(tiny).grid)}
     assert "times on CUDA are unverified on a GPU" in made.trust
