@@ -41,9 +41,13 @@ except Wrong as why:
 
 
 LARGE = """
+import sys
 import torch
 from impls.flash_triton import flash_triton
-x = torch.empty_strided((3, 1, 65, 16), (1 << 30, 65 * 16, 16, 1), dtype=torch.float16)  # most of it is never touched
+try:
+    x = torch.empty_strided((3, 1, 65, 16), (1 << 30, 65 * 16, 16, 1), dtype=torch.float16)  # most of it is never touched
+except RuntimeError:
+    sys.exit("no room")
 x.copy_(torch.randn(3, 1, 65, 16))
 small = x.contiguous()
 assert torch.equal(flash_triton(x, x, x), flash_triton(small, small, small))
@@ -81,6 +85,8 @@ def test_it_is_accepted_and_refused_when_it_is_wrong(right: str, wrong: str, tmp
 @needs_triton
 def test_elements_beyond_two_to_the_31_are_found() -> None:
     done = interpreted(LARGE)
+    if done.stderr.endswith("no room\n"):
+        pytest.skip("needs an address space of 4 GiB")
     assert done.returncode == 0, done.stderr
 
 

@@ -41,6 +41,7 @@ RULES: list[dict[str, Any]] = [
     {"bias": "learned", "mask": "causal+padding", "B": 2},
     {"softcap": 20, "sinks": True, "bias": "alibi", "window": 9},
     {"sinks": True, "mask": "causal+padding", "B": 2},
+    {"documents": "lognormal"},
 ]
 
 
@@ -88,7 +89,7 @@ PAGED: dict[str, Any] = {"B": 3, "T": 1, "T_kv": 50, "mode": "decode", "mask": "
     [
         RULES[7],
         CHUNK | {"window": 7, "latent": 24, "rope": 8},
-        RULES[-2],
+        RULES[15],
         wrong_rules.REQUESTS,
         PAGED,
         PAGED | CHUNK | {"window": 9},
