@@ -70,12 +70,6 @@ def test_all_members_take_part_in_the_same_rounds_however_long_their_calls(proce
     assert longest == (LONG_VISITS if processes == 1 else 1)  # above `COMMON_SECONDS`
 
 
-@pytest.mark.parametrize(("processes", "rounds"), [(1, 2), (5, 1)])
-def test_the_longest_calls_have_few_rounds(processes: int, rounds: int) -> None:
-    visits = [counts({"x": block_of(100.0)}, visit, {}, 0.25, processes) for visit in range(VISITS)]
-    assert sum(it.get("x", 0) for it in visits) == rounds
-
-
 def test_cells_with_wider_intervals_get_more_time() -> None:
     blocks = {"base": block_of(1e-4), "known": block_of(1e-4), "long": block_of(1.0)}
     plan = partial(counts, visit=5, seconds=0.4)
