@@ -13,7 +13,7 @@ import orjson
 from .. import CHECKOUT
 from ..reading import command, fingerprint, runs
 from ..reading.runs import Run
-from . import figure, more, tables
+from . import figure, more, page, tables
 from .report import report
 from .tables import escape, paragraph
 
@@ -82,6 +82,7 @@ def _section(run: Run) -> Iterator[str]:
     this = report(run)
     yield f"## {escape(run.sweep or run.name)}"
     yield paragraph(f"**{escape(this.headline)}**")
+    yield from (paragraph(escape(notice)) for notice in page.notices(this))
     yield paragraph(escape(this.trust))
     commit = f"commit {run.commit_id or 'unknown'}"
     where = f"{escape(fingerprint.line(run.machine))} · {run.date[:10]} · {commit} · `{run.command}`"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -58,3 +59,8 @@ def test_figures_of_the_tutorials_in_the_docs_are_those_of_the_published_run() -
     ):
         assert said in told, said
     assert fused > rows["sdpa"]["stats"]["median"]
+
+
+def test_a_run_on_an_unsteady_machine_is_published_with_a_warning(tiny_data: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "0001_x.json").write_text(json.dumps(tiny_data | {"controls": {"drift": 1.5}}), encoding="utf-8")
+    assert "The reference workload's time changed by" in publish.text(tmp_path)
