@@ -305,7 +305,7 @@ def of_file(path: Path, margin: float | None = None) -> Comparison:
         *(f"{name}: {it.reason}" for name, it in implementations.items() if verdict.CONTRADICTED in it.reason),
         *(f"in neither variant: {text}" for text in data["neither"]),
         *data.get("self_test", ()),
-        *[f"to measure the INCONCLUSIVE cells for longer: python -m bench ab --continue {shlex.quote(str(path))}"]
+        *[f"`python -m bench ab --continue {shlex.quote(str(path))}` measures the INCONCLUSIVE cells for longer"]
         * to_continue,
     ]
     return Comparison(

@@ -252,3 +252,10 @@ def test_a_record_of_an_earlier_version_is_shown(saved: Any) -> None:
 def test_a_file_that_is_no_comparison_is_refused(saved: Any, data: dict[str, Any]) -> None:
     with pytest.raises(RunError, match="not a comparison that `python -m bench ab` saved"):
         of_file(saved(data))
+
+
+def test_inconclusive_cells_name_the_command_that_continues(saved: Any) -> None:
+    file = saved(document({("sdpa", "T16"): noisy(0, 0.05, 6)}, same=""))
+    command = f"`python -m bench ab --continue {file}` measures the INCONCLUSIVE cells for longer"
+    assert command in of_file(file).notes
+    assert f"<p>{command}.</p>" in comparison_page.html(of_file(file))
