@@ -286,7 +286,7 @@ def _lines(cell: Cell, shared: Iterable[str]) -> Iterator[RenderableType]:
     """Yield a cell's terminal lines: its name, and its result below, to avoid narrow columns."""
     line, word = columns(cell, shared), cell.verdict.word
     yield Text(f"{word:<13}", STYLES.get(word, "")).append(f"{line['implementation']} {line['case']}", "default")
-    times = f"{line['base']} → {line['head']}" * (line["base"] != line["head"])
+    times = f"{line['base']} → {line['head']}" if units.MISSING not in (line["base"], line["head"]) else ""
     known = [part for part in (line["change"], times, as_typed(line["why"])) if part not in ("", units.MISSING)]
     yield Padding(Text("; ".join(known)), (0, 0, 0, 13), expand=False)
 

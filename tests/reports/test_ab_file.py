@@ -259,3 +259,14 @@ def test_inconclusive_cells_name_the_command_that_continues(saved: Any) -> None:
     command = f"`python -m bench ab --continue {file}` measures the INCONCLUSIVE cells for longer"
     assert command in of_file(file).notes
     assert f"<p>{command}.</p>" in comparison_page.html(of_file(file))
+
+
+def test_times_are_shown_where_both_are_known(saved: Any, printed: Any) -> None:
+    data = document(SLOW, {("mine", "T16"): ("NEW", "base: there is no mine")})
+    for pair in data["pairs"]:
+        pair["blocks"]["seconds"] = [1e-3, 1e-3]
+    shown = printed("compare", saved(data), "--all", code=1)
+    assert "1.00 ms → 1.00 ms" in shown and "– →" not in shown
+    for pair in data["pairs"]:
+        pair["blocks"] = {"cell": [0], "side": [1], "seconds": [1e-3]}
+    assert "→" not in printed("compare", saved(data), "--all", code=1).partition("note: ")[0]
