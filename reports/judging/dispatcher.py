@@ -155,11 +155,14 @@ def measured(runs: Sequence[tuple[Run, Sequence[Row]]]) -> dict[Setting, ByLengt
             if (row["scope"], row["impl"]) == (scope, SDPA) and (setting := _setting(row, run.machine)):
                 # with a boolean mask SDPA's own kernels alone, which like SDPA return 0 for a query without visible keys
                 own = "" if setting.mask in ("none", "causal") else "**options"
-                found.setdefault(setting, {})[row["T_kv"]] = {
-                    impl: row["over"][impl].inverse
-                    for impl, source in kernels().items()
-                    if own in source and impl in row["over"].keys() - run.wrong
-                }
+                known, T = found.setdefault(setting, {}), row["T_kv"]
+                skipped = {cell["impl"] for cell in run.skipped if cell["id"] == row["id"]}
+                if T not in known or {*row["over"], *skipped} != {SDPA}:  # alone, it replaces nothing
+                    known[T] = {
+                        impl: row["over"][impl].inverse
+                        for impl, source in kernels().items()
+                        if own in source and impl in row["over"].keys() - run.wrong
+                    }
     return {setting: by_length for setting, by_length in found.items() if any(by_length.values())}
 
 

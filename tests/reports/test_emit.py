@@ -136,6 +136,21 @@ def test_runs_of_one_machine_make_one_table(results: Path, tmp_path: Path, print
     refusal(*asked, "*")
 
 
+@pytest.mark.parametrize("reasons", [[], ["wrong"], ["error"]])
+def test_a_later_run_of_sdpa_alone_replaces_nothing(
+    reasons: list[str], results: Path, tmp_path: Path, printed: Any
+) -> None:
+    """Unless another kernel failed there."""
+    ids = [synthetic.case_id(synthetic.case(T=T)) for T in (64, 256)]
+    gone = [{"impl": "fused", "id": id_, "reason": reason, "detail": ""} for reason in reasons for id_ in ids]
+    synthetic.save(run_of({"fused": 0.5}), results, "0001_a")
+    synthetic.save(run_of({"sdpa_math": 0.5}, dtype="bfloat16"), results, "0002_a")
+    synthetic.save(run_of({}, top={"skipped": gone}), results, "0003_a")
+    printed("advise", "--results", results, "--emit", tmp_path / "here.py", "--run", "*_a")
+    text = (tmp_path / "here.py").read_text()
+    assert "(64, 256, sdpa_math)" in text and ("(64, 256, fused)" in text) == (not reasons)
+
+
 def test_text_of_a_run_file_never_becomes_code(emitted: Any) -> None:
     """Untrusted text reaches a docstring, a string and a number only."""
     evil = '"""\nraise SystemExit(1)\n"""\\'
