@@ -21,7 +21,7 @@ WIDTH, PARAGRAPH = 80, 100
 
 LEFT = (
     "implementation", "case", "fastest", "next best", "verdict", "why", "reason", "detail", "result", "notes", "file",
-    "published", "nearest here",
+    "published", "nearest here", "when", "commit", "torch", "kernel",
 )  # fmt: skip
 """Headings of columns of text, which are aligned left."""
 

@@ -244,6 +244,8 @@ def test_a_long_history_names_the_newest_runs_and_draws_all(results: Path, writt
     assert [told.split(",")[0] for told in titles] == [f"run {name}" for name in marked]
     assert [line[0] for line in chapter.table.rows] == marked[::-1]
     page = written()
+    for heading in ("when", "commit", "torch", "notes"):
+        assert f'<th scope="col" class="left">{heading}</th>' in page
     assert "The newest 40 points" in page and "2 cells without a change" in page
     assert (tmp_path / "out" / "history" / "points.csv").read_text(encoding="utf-8").count("\n") == 1 + 60 * 3
 
