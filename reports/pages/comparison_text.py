@@ -114,7 +114,8 @@ def sentences(this: Comparison) -> Iterator[str]:
     slower = _slower(this)
     said = ((_said(this, name, by_impl[name]), name) for name in sorted(by_impl, key=lambda it: it not in slower))
     for text, names in grouped((text, name.partition(AGAINST)[0]) for text, name in said if text).items():
-        yield f"{listing(names)} {'is' if len(names) == 1 else 'are'} {text}"
+        most = max(4, len({*names} & {*this.of_interest}))  # none whose code changed is left out
+        yield f"{listing(names, most)} {'is' if len(names) == 1 else 'are'} {text}"
 
 
 def _said(this: Comparison, name: str, cells: list[Cell]) -> str:
@@ -125,7 +126,7 @@ def _said(this: Comparison, name: str, cells: list[Cell]) -> str:
     moved = {word: f"{way} in {words[word]} of {every}{_by(word, cells)}" for word, way in WAYS.items() if words[word]}
     found = this.implementations.get(name)
     if found is None and cells and name in this.of_interest and not this.unjudged:
-        return f"not judged, although its code changed: {cells[0].verdict.reason}"
+        return f"not judged, although the code changed: {cells[0].verdict.reason}"
     if found is None or (moved and found.word in CHANGED and found.low <= 1 <= found.high):  # the mean did not change
         return f"{' and '.join(moved.values())}{than}" if moved and not this.unjudged else ""
     others = [text for word, text in moved.items() if word != found.word]
@@ -133,7 +134,7 @@ def _said(this: Comparison, name: str, cells: list[Cell]) -> str:
     if found.word in (*CHANGED, SLIGHT):
         count = words[found.word]
         some = f" ({count} of them {found.word})" * bool(count)
-        where = f"in {count} of {every}" if count == len(cells) else f"over its {every}{some}"
+        where = f"in {count} of {every}" if count == len(cells) else f"over {every}{some}"
         text = f"{_change(found, base)} {where}" + f", within the margin of {margin}" * (found.word == SLIGHT)
     elif found.word == UNCHANGED:
         text = f"as fast as {base or 'before'}, within {margin}"

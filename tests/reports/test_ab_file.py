@@ -125,7 +125,7 @@ def test_an_implementation_is_judged_on_all_its_cells_together(saved: Any) -> No
     found = of(saved, {("sdpa", f"T{i}"): noisy(0.03, 0.03, 6, i) for i in range(16)})
     assert not any(cell.verdict.word == "REGRESSED" for cell in found.cells) and found.code == 1
     (sentence,) = sentences(found)
-    assert re.fullmatch(r"sdpa is \d\.\d % slower \(\d\.\d to \d\.\d\) over its 16 cells", sentence)
+    assert re.fullmatch(r"sdpa is \d\.\d % slower \(\d\.\d to \d\.\d\) over 16 cells", sentence)
     found = of(saved, {("sdpa", f"T{i}"): noisy(0.0, 0.05, 6, i) for i in range(2)})
     (sentence,) = sentences(found)
     assert re.fullmatch(r"sdpa is between [\d.]+ % faster and [\d.]+ % slower", sentence) and found.code == 2
@@ -162,7 +162,7 @@ def test_what_is_said_of_several_implementations_is_said_once(saved: Any) -> Non
     judged = {name: it for name, it in found.implementations.items() if name != "sdpa"}
     cells = [replace(it, verdict=replace(it.verdict, word="INCONCLUSIVE", reason="why")) for it in found.cells]
     assert [*sentences(replace(found, cells=cells, implementations=judged, of_interest=("sdpa",)))] == [
-        "sdpa is not judged, although its code changed: why",
+        "sdpa is not judged, although the code changed: why",
         "einsum and fused are as fast as before, within 1 %",
     ]
 

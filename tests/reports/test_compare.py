@@ -272,3 +272,13 @@ def test_code_that_did_not_change_is_not_called_changed(impls: tuple[str, ...], 
     this = compared(interleaved(1, **ran), interleaved(2, {"sdpa": 1.3}, **ran))
     assert this.code == (1 if processes > 2 else 2)
     assert not any("the code of all" in note for note in this.notes)
+
+
+def test_all_whose_code_changed_are_named(compared: Any) -> None:
+    """In one process each, which is too few for a verdict."""
+    impls = ("fused", "linear", "einsum", "wrapper", "loop", "mask_after_softmax")
+    base, head = (interleaved(seed, impls=["sdpa", "packed"]) for seed in (1, 2))
+    base["benchmarks"] += interleaved(1, impls=impls, processes=1)["benchmarks"]
+    head["benchmarks"] += interleaved(2, dict.fromkeys(impls, 1.3), impls=impls, processes=1)["benchmarks"]
+    why = f"are not judged, although the code changed: {NOTHING_BESIDE}"
+    assert f"{', '.join(impls[:-1])} and {impls[-1]} {why}" in sentences(compared(base, head))
