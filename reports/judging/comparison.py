@@ -151,10 +151,9 @@ def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Com
         for key, variants in cells.items()
         if any("samples" in it or it["reason"] == "wrong" for it in variants) or variants[1]["reason"] in FAILED
     ]
-    notes = [*disturbed, *_notes(base, head, found)]
-    if open_ := [
-        name for name in changed if name not in implementations or implementations[name].word == verdict.INCONCLUSIVE
-    ]:
+    notes = list(dict.fromkeys([*disturbed, *_notes(base, head, found)]))  # the runs may have one name
+    known = {name for name, it in implementations.items() if it.word != verdict.INCONCLUSIVE}
+    if open_ := [name for name in changed if name not in known]:
         notes.append(f"`{_interleaved(base, head, open_)}` detects 1 % in a few minutes")
     reasons = {cell.verdict.reason for cell in shown if cell.verdict.word == verdict.INCONCLUSIVE}
     return Comparison(

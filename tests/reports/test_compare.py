@@ -282,3 +282,8 @@ def test_all_whose_code_changed_are_named(compared: Any) -> None:
     head["benchmarks"] += interleaved(2, dict.fromkeys(impls, 1.3), impls=impls, processes=1)["benchmarks"]
     why = f"are not judged, although the code changed: {NOTHING_BESIDE}"
     assert f"{', '.join(impls[:-1])} and {impls[-1]} {why}" in sentences(compared(base, head))
+
+
+def test_equal_notes_of_runs_of_one_name_appear_once(tmp_path: Path) -> None:
+    one, other = (synthetic.save(tracked.run(seed, complete=False), tmp_path / str(seed), "0001_x") for seed in (1, 2))
+    assert compare(runs.read(one), runs.read(other)).notes.count("0001_x is not complete") == 1
