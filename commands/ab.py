@@ -59,12 +59,9 @@ def _execute(options: argparse.Namespace) -> int:
     try:
         saved = ab.measure(vars(options))
     except SameCode as same:
-        ran = command(asked(options))
-        return tell(
-            Comparison(
-                *same.labels, options.margin, [], notes=[str(same)], machine={}, commands=[ran], implementations={}
-            )
-        )
+        notes, commands = [str(same)], [command(asked(options))]
+        empty = Comparison(*same.labels, options.margin, [], notes, machine={}, commands=commands, implementations={})
+        return tell(empty)
     code = tell(of_file(saved), shlex.quote(str(saved)))
     print(f"saved: {saved}", flush=True)
     return code

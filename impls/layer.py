@@ -172,9 +172,8 @@ class KernelLayer(AttentionLayer):
         q, k, v = self.project(x, x if x_k is None else x_k)  # (..., H, T, D_h) each
         if cache is not None:
             k, v = extend(cache, (k, v)) if pages is None else self.extend_pages(cache, (k, v), pages)
-        o = (
-            self.core(q, k, v, padding=padding) if pages is None else self.over_pages(q, k, v, pages)
-        )  # (..., H, T, D_v)
+        # (..., H, T, D_v)
+        o = self.core(q, k, v, padding=padding) if pages is None else self.over_pages(q, k, v, pages)
         return self.finish(o.transpose(-3, -2).flatten(-2))
 
     def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:

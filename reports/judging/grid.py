@@ -164,15 +164,13 @@ class Grid:
         """Return the entry of an implementation: the geometric mean of its slowdowns in the column's cases."""
         found = counted(impl, column.cases)
         if not found:
-            worst = min(
-                (case.mark(impl) for case in column.cases), key=lambda mark: [*SIGNS, mark.state].index(mark.state)
-            )
+            marks = [case.mark(impl) for case in column.cases]
+            worst = min(marks, key=lambda mark: [*SIGNS, mark.state].index(mark.state))
             why = f"{impl}: {worst.state} {worst.why}"
             return Entry(SIGNS.get(worst.state, SIGNS[UNMEASURED]), math.nan, False, False, why)
         value = mean_slowdown(impl, column.cases)
-        best = len(found) == len(column.cases) and {case.mark(impl).best for case in column.cases if case.judged} == {
-            True
-        }
+        judged = [case.mark(impl).best for case in column.cases if case.judged]
+        best = len(found) == len(column.cases) and bool(judged) and all(judged)
         open_ = 2 * sum(it.state == NOT_RESOLVED for it in found) >= len(found)
         title = f"geometric mean of {words.plural(len(found), 'case')}"
         if len(column.cases) == 1:

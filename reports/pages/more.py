@@ -58,15 +58,13 @@ def _compiling(measured: Sequence[Row]) -> Table:
         if impl.endswith(words.COMPILED) and eager and spent:
             ratio = fr.ratio(row, eager)
             won = eager["median"] * (1 - ratio.value)
-            pays = f"{math.ceil(spent / won):,} calls" if won > 0 else "never"
+            calls = f"{math.ceil(spent / won):,} calls" if won > 0 else "never"
+            pays = calls if ratio.faster or ratio.slower else "not significant"
             times = [units.seconds(eager["median"]), units.seconds(row["median"])]
             took = f"{units.seconds(spent)} {row.get('compile_cache') or ''}".rstrip()
-            rows.append(
-                (impl, _place(row, varying), pays if ratio.faster or ratio.slower else "not significant", took, *times)
-            )
-    return Table(
-        "Compile break-even", ("implementation", "case", "pays after", "compile time", "eager", "compiled"), rows
-    )
+            rows.append((impl, _place(row, varying), pays, took, *times))
+    heads = ("implementation", "case", "pays after", "compile time", "eager", "compiled")
+    return Table("Compile break-even", heads, rows)
 
 
 def _shares(measured: Sequence[Row], title: str, axis: str, one: str, other: str, heads: Sequence[str]) -> Table:
