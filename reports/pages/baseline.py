@@ -6,13 +6,14 @@ import argparse
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
+from stats import conditions
 from stats.arguments import as_typed
 
 from ..judging.comparison import compare
 from ..reading import baseline_file, command, runs
 from ..reading.baseline_file import Baseline, Entry
 from ..reading.runs import Run, RunError
-from .comparison_text import counted, headline
+from .comparison_text import counted, result, sentences
 
 _EPILOG = """\
 Only this command changes a baseline. It refuses a run that regressed against
@@ -52,6 +53,8 @@ def _set(options: argparse.Namespace) -> int:
     entry = Entry(run.path.name, datetime.now(UTC).isoformat(timespec="seconds"), tuple(objections), options.accept)
     written = baseline_file.write(Baseline(folder, (*(before.history if before else ()), entry)))
     print(f"{run.name} is the baseline now ({written})")
+    if why := conditions.disturbed(run.rows):
+        print(f"note: {why}")
     return command.FINE
 
 
@@ -68,7 +71,9 @@ def _objections(run: Run, before: Baseline | None) -> Iterator[str]:
         return
     this = compare(current, run)
     if this.code != command.FINE:
-        yield f"{headline(this)[0]}; {counted(this)}"
+        told, first = result(this), next(sentences(this), "")
+        why = [first, counted(this)] if this.code == command.REGRESSED else [this.unjudged or first or counted(this)]
+        yield "; ".join(filter(None, [f"{told[:1].lower()}{told[1:]}", *why]))
 
 
 def _show(options: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +51,14 @@ def test_an_accepted_reason_is_kept_and_shown(saved: Path, baseline: Any, refuse
     baseline("set", "first")
     told = refused("set", "slow", code=1)
     assert (
-        "Something regressed: sdpa is 9.9 % slower" in told
+        "the baseline: something regressed; sdpa is 9.9 % slower" in told
         and "--accept" in told
         and history(saved) == ["0001_first.json"]
     )
     baseline("set", "slow", "--accept", "needed  for <b>correctness</b>\n「正しさ」")
     found = baseline_file.read(saved)
     assert found is not None and history(saved) == ["0001_first.json", "0003_slow.json"]
-    assert [text[:41] for text in found.current.accepted] == ["Something regressed: sdpa is 9.9 % slower"]
+    assert [text[:41] for text in found.current.accepted] == ["something regressed; sdpa is 9.9 % slower"]
     assert "because: needed for <b>correctness</b> 「正しさ」" in baseline("show")
 
 
@@ -81,12 +82,12 @@ def test_compare_with_one_run_uses_the_baseline(saved: Path, results: Path, base
         ({"complete": False}, "it is not complete"),
         (
             {"machine_info": {**synthetic.MACHINE, "cores": 64}},
-            "It could not be judged; another machine: cores (2, then 64)",
+            "it could not be judged; another machine: cores (2, then 64); to accept",
         ),
-        ({"extra": {"peak_bytes": 2**22}}, "Memory regressed: "),
-        ({"wrong": "sdpa"}, "Something is broken: sdpa is wrong in 4 of 4 cells"),
-        ({"slower": dict.fromkeys(tracked.IMPLS, 2.0)}, "It could not be judged; all code"),
-        ({"processes": 1}, "It could not be judged; not timed in 3 visits"),
+        ({"extra": {"peak_bytes": 2**22}}, "memory regressed; "),
+        ({"wrong": "sdpa"}, "something is broken; sdpa is wrong in 4 of 4 cells"),
+        ({"slower": dict.fromkeys(tracked.IMPLS, 2.0)}, "it could not be judged; all code"),
+        ({"processes": 1}, "it could not be judged; not timed in 3 visits"),
     ],
 )
 def test_other_changes_that_need_a_reason(
@@ -97,6 +98,26 @@ def test_other_changes_that_need_a_reason(
     synthetic.save(tracked.without(tracked.run(4, **changes), wrong, "wrong", "off"), results, "0004_odd")
     assert told in refused("set", "odd", code=1)
     baseline("set", "odd", "--accept", "so be it")
+
+
+def test_a_run_without_verdicts_says_so_once(saved: Path, results: Path, baseline: Any, refused: Any) -> None:
+    baseline("set", "first")
+    synthetic.save(tracked.run(4, slower={"sdpa": 1.02}, noise=0.2), results, "0004_noisy")
+    told = refused("set", "noisy", code=1)
+    assert re.search(r"the baseline: it could not be judged; sdpa is between [^:;]+; to accept it: --accept", told), (
+        told
+    )
+
+
+def test_a_disturbed_run_becomes_the_baseline_with_a_note(results: Path, baseline: Any) -> None:
+    run = tracked.run(1)
+    synthetic.save(run, results, "0001_quiet")
+    assert "note" not in baseline("set", "quiet")
+    for row in run["benchmarks"]:
+        row["extra_info"]["switches_involuntary"] = 500 * row["stats"]["median"]
+    synthetic.save(run, results, "0002_busy")
+    (results / "Linux-CPython-3.11-64bit" / "baseline").unlink()
+    assert "\nnote: the run was disturbed: timed calls were interrupted 500" in baseline("set", "busy")
 
 
 def test_a_baseline_whose_run_is_gone_needs_a_reason(saved: Path, baseline: Any, refused: Any) -> None:
