@@ -55,7 +55,7 @@ def _execute(options: argparse.Namespace, confirm: Confirm) -> int:
     this = History(of, every, notes, known)
     out: Path = options.out or runs.default_out(chosen[-1].run.path)
     written = history_page.write(this, out / "history")
-    print(history_page.headline(this), history_page.tally(this))
+    print(history_page.headline(this), *history_page.tally(this))
     print(written)
     return command.FINE
 

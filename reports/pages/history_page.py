@@ -100,7 +100,7 @@ def html(this: History) -> str:
         title="History",
         kicker=["history", f"{count}, {this.runs[0].name} to {this.runs[-1].name}"],
         headline=headline(this),
-        lead=[tally(this)],
+        lead=[*tally(this)],
         notices=this.notes,
         runs=this.runs,
         map=_map(this),
@@ -155,9 +155,8 @@ def headline(this: History) -> str:
     """Describe the last regression that has not recovered and its number of cells; without one, the latest change."""
     first = this.series[0] if this.series else None
     if first is None or not first.steps:
-        most = max((len(one.points) for one in this.series), default=0)
-        few = f"Too few runs to see a change: a cell has at most {most}, and it takes {2 * MIN_RUNS}."
-        return few if most < 2 * MIN_RUNS else "No change detected."
+        few = f"Too few runs to see a change: a cell has at most {_most(this)}, and it takes {2 * MIN_RUNS}."
+        return few if _most(this) < 2 * MIN_RUNS else "No change detected."
     if first.open_step is None:
         return f"{first.impl} at {title(first)} {_what_happened(first.steps[-1], this.runs)}."
     run = first.open_step.at
@@ -169,13 +168,20 @@ def headline(this: History) -> str:
     return f"{words.listing(names)} became slower by {typical} in {this.runs[run].name}, {where}."
 
 
-def tally(this: History) -> str:
-    """Count the cells that changed, and those that are still slower."""
+def _most(this: History) -> int:
+    """Return the most runs of a cell."""
+    return max((len(one.points) for one in this.series), default=0)
+
+
+def tally(this: History) -> Iterator[str]:
+    """Yield the number of cells that changed, and of those that are still slower, if there are enough runs to see a change."""
+    if _most(this) < 2 * MIN_RUNS:
+        return
     moved = [one for one in this.series if one.steps]
     cells, count = words.plural(len(this.series), "cell"), words.plural(len(this.runs), "run")
     counted = f"{len(moved)} of {cells} changed over {count}"
     open_ = sum(one.open_step is not None for one in moved)
-    return f"{counted}; {open_} slower than before and not recovered." if open_ else f"{counted}."
+    yield f"{counted}; {open_} slower than before and not recovered." if open_ else f"{counted}."
 
 
 def title(series: Series) -> str:

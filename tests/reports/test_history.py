@@ -57,6 +57,16 @@ def cells(results: Path) -> Callable[[], list[series.Series]]:
     return lambda: series.all_series(series.oldest_first(map(runs.read, runs.newest_first(results))))
 
 
+def test_too_few_runs_are_said_to_be_so_alone(nights: Callable[..., None], results: Path, capsys: Any) -> None:
+    for count, told in (
+        (4, "at most 4, and it takes 6.\n"),
+        (6, "No change detected. 0 of 12 cells changed over 6 runs.\n"),
+    ):
+        nights(count=count)
+        assert main(["history", "--results", str(results), "--out", str(results / "out")]) == 0
+        assert told in capsys.readouterr().out
+
+
 def history(results: Path) -> History:
     ordered = series.oldest_first(map(runs.read, runs.newest_first(results)))
     return History([one.run for one in ordered], series.all_series(ordered))
