@@ -6,7 +6,7 @@ Headline, heat map, tables, terminal output and Markdown are all made from one `
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import geometric_mean
@@ -122,8 +122,9 @@ class Grid:
 
     def mean_text(self, impl: str) -> str:
         """Format the mean slowdown: '1.2', or '1.1 (6/12)' if it lacks cases."""
-        count = len(counted(impl, self.cases))
-        mean = slowdown(mean_slowdown(impl, self.cases)) if count else "–"
+        cases = comparable(self.cases, self.impls)
+        count = len(counted(impl, cases))
+        mean = slowdown(mean_slowdown(impl, cases)) if count else "–"
         return mean if count in (0, len(self.cases)) else f"{mean} ({count}/{len(self.cases)})"
 
     def columns(self, axis: str = "") -> list[Column]:
@@ -200,6 +201,11 @@ def counted(impl: str, cases: Iterable[Case]) -> list[Mark]:
     return [mark for case in cases if (mark := case.mark(impl)).counts]
 
 
+def comparable(cases: Iterable[Case], impls: Collection[str]) -> list[Case]:
+    """Return the cases without those in which a single implementation was timed before the run was stopped."""
+    return [case for case in cases if case.judged or UNMEASURED not in {case.mark(impl).state for impl in impls}]
+
+
 def mean_slowdown(impl: str, cases: Iterable[Case]) -> float:
     """Return the geometric mean of an implementation's slowdowns, over the cases in which it has one; else NaN."""
     found = [mark.slowdown for mark in counted(impl, cases)]
@@ -231,7 +237,8 @@ def grid(rows: Sequence[Row], skipped: Iterable[Row] = (), registry: Iterable[st
     known, marks = {*registry}, [mark for case in cases for mark in case.marks.values()]
     own = frozenset(mark.impl for mark in marks if known and words.base(mark.impl) not in known)
     shown = dict.fromkeys(mark.impl for mark in marks if mark.impl in own or mark.state != "unsupported")
-    order = sorted(shown, key=lambda it: (it not in own, -len(counted(it, cases)), mean_slowdown(it, cases)))
+    fair = comparable(cases, shown)
+    order = sorted(shown, key=lambda it: (it not in own, -len(counted(it, fair)), mean_slowdown(it, fair)))
     return Grid(cases, order, axes, own)
 
 

@@ -13,6 +13,7 @@ import synthetic_runs as synthetic
 from synthetic_runs import COSTS, Noise
 
 from reports.__main__ import main
+from reports.judging import findings
 from reports.judging import frame as fr
 from reports.judging import grid as grids
 from reports.pages import page, publish
@@ -116,6 +117,32 @@ def test_the_mean_is_the_geometric_one_over_the_fastest_of_each_case(as_run: Any
     made = grids.grid(fr.rows_of(run), run.skipped)
     means = [grids.mean_slowdown(name, made.cases) for name in "abc"]
     assert means == pytest.approx([2**0.5, 2**0.5, 3])
+
+
+def test_a_case_of_a_stopped_run_with_one_implementation_is_not_in_the_mean(as_run: Any) -> None:
+    cells = [("a", 64, 1.0), ("b", 64, 3.0), ("b", 256, 4.0)]
+    rows = [synthetic.row(name, synthetic.case(T=T), [s] * 3) for name, T, s in cells]
+    stopped, lone = as_run(synthetic.document(rows)), as_run(synthetic.document(rows[1:]))
+    out_of_memory = {"impl": "a", "id": rows[-1]["group"], "reason": "out_of_memory", "detail": ""}
+    whole = as_run(synthetic.document(rows, skipped=[out_of_memory]))
+    assert means(stopped) == {"a": "1 (1/2)", "b": "3.0 (1/2)"}
+    assert means(whole) == {"b": "1.73", "a": "1 (1/2)"}
+    assert means(lone) == {"b": "1"}
+
+
+def means(run: Run) -> dict[str, str]:
+    """Printed mean slowdowns, in the order of the implementations."""
+    made = grids.grid(fr.rows_of(run), run.skipped)
+    return {name: made.mean_text(name) for name in made.impls}
+
+
+def test_an_own_mean_is_marked_if_it_is_not_resolved_in_half_of_the_cases(as_run: Any) -> None:
+    own = [name for name in IMPLS if name != "linear"]
+    noisy = injected(0, {}, noise=Noise(process=0.5))
+    for data, end in ((injected(0, {}), r"\."), (noisy, r", not resolved in 2 of 2 cases\.")):
+        run = as_run({**data, "registry": own})
+        (told,) = findings.own(grids.grid(fr.rows_of(run), run.skipped, run.registry), frozenset())
+        assert re.fullmatch(rf"linear: mean slowdown [\d.]+{end}", told), told
 
 
 def test_headline_heat_map_and_case_table_never_contradict(as_run: Any) -> None:
