@@ -272,6 +272,22 @@ def test_pytest_ends_quietly_without_a_standard_output(reader: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("options", ["-q", "--dry-run", "--list"])
+def test_a_run_ends_in_one_line_if_its_output_is_a_full_disk(tmp_path: Path, options: str) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        BENCH,
+        *["--impl", "sdpa", "--T", "16", "--H", "2", "--dtype", "float32"],
+        options,
+    ]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, cwd=tmp_path, env=environment(), stdout=full, stderr=subprocess.PIPE, text=True)
+    said = "ERROR: standard output: No space left on device"
+    assert (done.returncode, done.stderr.split("\n")) == (pytest.ExitCode.USAGE_ERROR, [said, "", ""])
+
+
 @pytest.mark.parametrize(
     ("error", "says"),
     [
