@@ -59,7 +59,7 @@ def _execute(options: argparse.Namespace) -> int:
     try:
         saved = ab.measure(vars(options))
     except SameCode as same:
-        notes, commands = [str(same)], [command(asked(options))]
+        notes, commands = [str(same)], [command(options)]
         empty = Comparison(*same.labels, options.margin, [], notes, machine={}, commands=commands, implementations={})
         return tell(empty)
     code = tell(of_file(saved), shlex.quote(str(saved)))

@@ -281,6 +281,7 @@ def test_settled_cells_leave_and_open_ones_are_measured_on_within_the_budget(com
     slower, noise = {"sdpa T16": 1.2, "sdpa T32": 1.012}, {"sdpa T32": 0.008}
     ran = command("--impl sdpa --budget 0.1 --seed 1", slower=slower, noise=noise)
     assert ran.words == {"sdpa T16": REGRESSED, "sdpa T32": INCONCLUSIVE}
+    assert ran.saved["command"].endswith(" --budget 0.1")
     assert [len(pair["logs"]) for pair in ran.saved["pairs"]] == [4, 4, 4, 3]  # a fifth one might take too long
     assert [pair["last"] for pair in ran.saved["pairs"]] == [False, False, False, True]
     (file,) = Path().glob("results/*/ab/0001_*.json")
@@ -714,7 +715,7 @@ def test_the_same_command_continues_with_the_replicates_of_an_interrupted_one(
     command: Command, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or of one that found the disk full at its end."""
-    measure, replicates, most = Replication.replicate, list[Replicate](), [2]
+    measure, replicates, most = Replication.replicate, list[Replicate](), [1]
 
     def replicate(*given: Any) -> Replicate:
         if len(replicates) == most[0]:
@@ -725,13 +726,14 @@ def test_the_same_command_continues_with_the_replicates_of_an_interrupted_one(
     monkeypatch.setattr(Replication, "replicate", replicate)
     ran = command("--seed 1")
     assert ran.code == 2 and "interrupted; the same command continues" in ran.errors
+    assert "continues after 1 saved replicate\n" in command("--seed 1").errors
     (kept,) = repository.glob("results/*/ab/*.journal")
     with kept.open("a") as file:
         file.write('{"logs": [["sd')  # as after `kill -9`
     most[0] = 100
     command("--seed 2")
     assert kept.exists()  # of another comparison
-    del replicates[2:]
+    del replicates[1:]
     with monkeypatch.context() as disk:
         disk.setattr(measuring, "save", mock.Mock(side_effect=OSError(errno.ENOSPC, "full")))
         with pytest.raises(OSError, match="full"):

@@ -83,7 +83,7 @@ def measure(given: Mapping[str, Any], results: Path | None = None, once: str = "
             found = compare(plan, [*earlier.get("pairs", ()), *journal.lines], keep)
             found["seconds"] += spent + earlier.get("seconds", 0.0)
             tested = [*summary(folder, plan.margin)]
-            whole = found | about | {"command": command(about["asked"]), "self_test": tested}
+            whole = found | about | {"command": earlier.get("command", command(options)), "self_test": tested}
             saved = save(folder, options.save or strftime("%Y%m%d_%H%M%S"), whole, indent=None)
             return saved
         finally:
@@ -154,8 +154,8 @@ def _journal(folder: Path, name: str, seed: int) -> Journal:
     """Return the journal of a killed process of the comparison, else a new one; raises `UsageError`."""
     path = newest(folder, name)
     journal = Journal(path) if path else Journal.start(folder, name, {"seed": seed})
-    if journal.lines:
-        warn(f"continues after {len(journal.lines)} saved replicates")
+    if count := len(journal.lines):
+        warn(f"continues after {count} saved replicate{'s' * (count != 1)}")
     return journal
 
 

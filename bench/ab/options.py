@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -90,11 +89,12 @@ def asked(options: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in vars(options).items() if name not in EACH_TIME and value != usual[name]}
 
 
-def command(asked: Mapping[str, Any]) -> str:
+def command(options: argparse.Namespace) -> str:
     """Return `python -m bench ab ...` with the options that differ from their defaults."""
+    told = asked(options) | ({"budget": f"{options.budget:g}"} if options.budget != defaults()["budget"] else {})
     given = (
         (spelt(name), ",".join(it) if isinstance(it, list) else str(it))
-        for name, it in asked.items()
+        for name, it in told.items()
         if name != "inject"
     )
     return f"python -m bench ab {shlex.join(chain(*given))}"
