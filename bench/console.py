@@ -105,7 +105,7 @@ def _command(name: str) -> list[str]:
 def completion(arguments: Sequence[str]) -> int:
     """Print shell completions: commands, options, and values of options."""
     if arguments:
-        return _complain(f"completion {' '.join(arguments)}: takes no arguments")
+        return _complain(f"completion {' '.join(arguments)}: takes no arguments: the script is for both bash and zsh")
     sys.path.insert(0, str(HOME))
     from impls import registered
 
@@ -159,7 +159,7 @@ usage error; 5 when no cell is selected."""
 
 
 def _complain(message: str) -> int:
-    print(f"attention-bench: {message}", file=sys.stderr)
+    print(f"attention-bench: error: {message}", file=sys.stderr)
     return USAGE_ERROR
 
 

@@ -95,7 +95,10 @@ def test_a_closed_pipe_ends_it_quietly() -> None:
 
 def test_an_unknown_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert console.main(["rum"]) == 3
-    assert "unknown command 'rum'; did you mean run?" in capsys.readouterr().err
+    assert "attention-bench: error: unknown command 'rum'; did you mean run?" in capsys.readouterr().err
+    assert console.main(["completion", "bash"]) == 3
+    said = "error: completion bash: takes no arguments: the script is for both bash and zsh\n"
+    assert capsys.readouterr().err == f"attention-bench: {said}"
     assert console.main([]) == console.main(["list", "--help"]) == 0
     printed = capsys.readouterr().out
     assert all(f"\n  {name} " in printed for name in console.COMMANDS)
