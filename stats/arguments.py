@@ -1,4 +1,6 @@
-"""Command-line rules shared by bench and reports: one-line usage errors, and commands as typed by the user."""
+"""Command-line rules shared by bench and reports: one-line usage errors, commands as typed by the user, and
+lines without padding.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +46,11 @@ def as_typed(text: str, here: bool = True) -> str:
             return text
     home = shlex.quote(str(_HOME))
     return re.sub(r"python -m (?=bench|reports)|pytest (?=bench/)", lambda it: f"{it[0].split()[0]} {home}/", text)
+
+
+def without_padding(text: str) -> str:
+    """Remove the spaces at the ends of lines, also between a terminal's control sequences."""
+    return re.sub(r"(?: |\x1b\[[\d;]*m)+$", lambda end: end[0].replace(" ", ""), text, flags=re.MULTILINE)
 
 
 class Parser(ArgumentParser):

@@ -171,6 +171,7 @@ def test_list_and_dry_run_measure_nothing(suite: Suite, tmp_path: Path) -> None:
     listed = suite("--list")
     assert listed.returncode == 0
     assert all(name in listed.stdout for name in ("mask_after_softmax", "max_T=256", *SWEEPS))
+    assert not re.search(" $", listed.stdout, re.MULTILINE)
     planned = suite("--dry-run", *SMALL)
     assert planned.returncode == 0 and "4 cells to measure, 2 unsupported, about" in planned.stdout
     one_case = suite("--dry-run", *SMALL, "--case", "B1-T32-H2-D_h64-float32-cpu")

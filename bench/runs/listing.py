@@ -12,6 +12,7 @@ from rich.text import Text
 
 import impls
 from impls import Limits
+from stats.arguments import without_padding
 
 from ..cases.cells import grouped
 from ..cases.models import MODELS, layers_of
@@ -48,7 +49,9 @@ def show_registry() -> None:
         table.add_column("")
         for name, lines in rows.items():
             table.add_row(name, Text("\n".join(lines)))
-        console.print(table)
+        with console.capture() as shown:
+            console.print(table)
+        print(without_padding(shown.get()), end="", flush=True)
 
 
 def _axes(axes: Axes) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 import orjson
 from rich.console import Console
 
+from stats.arguments import without_padding
 from stats.verdict import as_margin
 
 from ..judging.comparison import Comparison, compare, of_file
@@ -83,7 +84,7 @@ def tell(
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     with console.capture() as shown:
         console.print(comparison_text.terminal(this, named, whole), crop=False)
-    command.say(shown.get())
+    command.say(without_padding(shown.get()))
     return this.code
 
 

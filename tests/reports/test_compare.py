@@ -16,6 +16,7 @@ from reports.judging.comparison import ALL_CHANGED, NOTHING_BESIDE, Cell, Compar
 from reports.pages import compare as compare_command
 from reports.pages.comparison_text import sentences, summary
 from reports.reading import runs
+from stats.arguments import without_padding
 
 KEEP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TOP_PAD_": "1"}
 UNTOUCHED = {("fused", "UNCHANGED"), ("einsum", "UNCHANGED")}
@@ -152,6 +153,15 @@ def test_json_is_strict_and_has_the_printed_change(command: Any, tmp_path: Path)
     assert cell["word"] == "REGRESSED" and 1.1 < cell["low"] < cell["ratio"] < cell["high"] < 1.3
     assert next(cell for cell in data["cells"] if cell["word"] == "GONE")["ratio"] is None
     assert f"sdpa is {(data['implementations']['sdpa']['ratio'] - 1) * 100:.1f} % slower" in out
+
+
+def test_no_printed_line_ends_in_spaces(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither wrapped lines, nor those of a cell, which have a margin."""
+    monkeypatch.setattr(compare_command, "WIDTH", 50)
+    machine = {**synthetic.MACHINE, "threads": 4}
+    out = command(tracked.run(1), tracked.run(2, machine_info=machine), "--force", "--all", code=2)
+    assert [line for line in out.splitlines() if line.endswith(" ")] == []
+    assert without_padding("\x1b[1ma b \x1b[0m \n c  \n") == "\x1b[1ma b\x1b[0m\n c\n"
 
 
 @pytest.mark.parametrize("form", ["json", "markdown", "html"])
