@@ -33,10 +33,16 @@ def _write(what: str, attr: str, arguments: Sequence[str]) -> int:
         return complain(f"{path}: expected the name of a module, such as my_{what}.py")
     if path.stem in sys.stdlib_module_names or path.stem in TAKEN:
         return complain(f"{path}: a module {path.stem} exists already; choose another name")
-    text = (Path(__file__).parent / "templates" / f"{what}.py.txt").read_text(encoding="utf-8")
+    template = (Path(__file__).parent / "templates" / f"{what}.py.txt").read_text(encoding="utf-8")
+    text = template.format(name=path.stem)
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(text.format(name=path.stem))
+            try:
+                file.write(text)
+                file.flush()
+            except OSError:  # a full disk: the same command is to succeed once there is space
+                path.unlink()
+                raise
     except FileExistsError:
         return complain(f"{path} exists already; choose another name, such as my_{what}.py")
     except OSError as error:

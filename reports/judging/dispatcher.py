@@ -21,7 +21,7 @@ from jinja2 import StrictUndefined, Template
 from stats.arguments import as_typed
 from stats.ratios import UNKNOWN, Ratio
 
-from ..reading import fingerprint
+from ..reading import command, fingerprint
 from ..reading.axes import KNOWN_AXES
 from ..reading.runs import Run, RunError
 from ..reading.words import SHORT_DTYPE
@@ -98,7 +98,7 @@ def emit(path: Path, runs: Sequence[tuple[Run, Sequence[Row]]]) -> str:
     text = module(path.stem, [run for run, _ in runs], table)
     if path.exists() and not path.read_bytes().startswith(text[: text.index("\n")].encode()):
         raise RunError(f"--emit {path}: there is another file of that name; choose another one")
-    path.write_text(text, encoding="utf-8")
+    command.write(path, text)
     names = ", ".join(sorted({kernel for found in table.values() for *_, kernel in found}))
     chosen = f"{names} in {len(table)} of {len(known)} settings, else"
     nothing = "no kernel that it can include is a better choice than"

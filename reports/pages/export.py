@@ -31,7 +31,8 @@ def _execute(options: argparse.Namespace) -> int:
         raise RunError(f"{options.output}: its ending should be one of {', '.join(forms)}")
     chosen = list(command.several(options.runs, command.results(options)))
     if suffix in FORMS:
-        FORMS[suffix](rows(chosen), options.output, index=False)
+        with command.written(options.output):
+            FORMS[suffix](rows(chosen), options.output, index=False)
     else:
         lines = ",\n".join(map(json.dumps, cases(chosen)))
         command.write(options.output, f"[\n{lines}\n]\n")

@@ -20,7 +20,7 @@ from ..drawing.measures import MEASURES
 from ..drawing.palette import PATHS, THEME
 from ..judging import findings
 from ..judging import frame as fr
-from ..reading import fingerprint, words
+from ..reading import command, fingerprint, words
 from ..reading.axes import labelled
 from . import more, tables
 from .report import Report
@@ -41,7 +41,7 @@ def write(this: Report, folder: Path) -> Path:
     """
     skipped = pd.DataFrame(this.run.skipped, columns=["impl", "id", "reason", "detail"])
     page = save_page(folder, html(this, list(_figures(this, folder))), rows=fr.tidy(this.rows), skipped=skipped)
-    (folder / "summary.md").write_text(summary(this), encoding="utf-8")
+    command.write(folder / "summary.md", summary(this))
     return page
 
 
@@ -49,9 +49,11 @@ def save_page(folder: Path, text: str, **frames: pd.DataFrame) -> Path:
     """Write a page and the frames beside it, NAME.csv; returns the page's path. Raises as `write`."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, frame in frames.items():
-        frame.to_csv(folder / f"{name}.csv", index=False)
+        file = folder / f"{name}.csv"
+        with command.written(file):
+            frame.to_csv(file, index=False)
     page = folder / "index.html"
-    page.write_text(text, encoding="utf-8")
+    command.write(page, text)
     return page
 
 
@@ -158,7 +160,8 @@ def save(drawn: Figure, path: Path, source: str | None = None) -> None:
         OSError: it can't be written.
     """
     of_png = {"Source": source} if source else None
-    drawn.savefig(path, dpi=DPI, metadata=_NO_METADATA if path.suffix.lower() == ".svg" else of_png)
+    with command.written(path):
+        drawn.savefig(path, dpi=DPI, metadata=_NO_METADATA if path.suffix.lower() == ".svg" else of_png)
 
 
 def _figures(this: Report, folder: Path) -> Iterator[str]:

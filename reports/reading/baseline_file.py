@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from . import command
 from .runs import RunError
 
 NAME, OLDER_NAME = "baseline", "baseline.json"
@@ -76,7 +77,7 @@ def write(baseline: Baseline) -> Path:
     history = [asdict(entry) for entry in baseline.history]
     data = {"schema": SCHEMA, "history": history}
     unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    command.write(unfinished, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
     os.replace(unfinished, path)
     (baseline.folder / OLDER_NAME).unlink(missing_ok=True)
     return path

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from stats.arguments import INSTALLED, USAGE_ERROR, Parser, as_typed
@@ -109,11 +110,21 @@ def exit_code_of(execute: Callable[[argparse.Namespace], int], options: argparse
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file; raises OSError that names it, on a full disk, too."""
-    try:
+    """Write a file; raises OSError as `written`."""
+    with written(path):
         path.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def written(path: Path) -> Iterator[None]:
+    """Make an OSError name the file that is written, and delete it if it was begun, as on a full disk."""
+    try:
+        yield
     except OSError as error:
-        error.filename = str(path)
+        if error.errno and not error.filename:  # it was opened
+            error.filename = str(path)
+            if path.is_file() and not path.is_symlink():  # unlike /dev/full and /dev/stdout
+                path.unlink()
         raise
 
 

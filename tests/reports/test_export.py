@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pytest
 import synthetic_runs as synthetic
 
 from reports.__main__ import main
@@ -23,3 +25,27 @@ def test_parquet_and_csv_hold_every_row(tmp_path: Path, tiny_data: dict[str, Any
         frame = read(tmp_path / name)
         assert sorted(zip(frame["impl"], frame["id"], frame["median"], strict=True)) == sorted(2 * rows)
         assert {"0001_x", "tiny"} == set(frame["run"])
+
+
+@pytest.mark.parametrize(
+    ("typed", "named"),
+    [
+        ("export -o {}/x.csv", "x.csv"),
+        ("export -o {}/x.parquet", "x.parquet"),
+        ("history --out {}", "history/points.csv"),
+        ("baseline set 0001_x", "baseline.unfinished"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_named_and_removed(
+    tmp_path: Path, results: Path, tiny_data: dict[str, Any], refusal: Any, typed: str, named: str
+) -> None:
+    run = synthetic.save(tiny_data, results, "0001_x")
+    arguments = [*typed.format(tmp_path).split(), "--results", results]
+    allowed = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, allowed[1]))  # a file can be made, and nothing written to it
+    try:
+        said = refusal(*arguments)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, allowed)
+    assert f"/{named}: " in said and "File too large" in said
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [run]
