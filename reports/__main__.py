@@ -15,7 +15,7 @@ if not __package__:  # started by path: a package `reports` of the user's must n
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     __package__ = "reports"
 
-from stats.arguments import Parser, has_one_command
+from stats.arguments import Parser, as_typed, has_one_command
 
 from .reading import command, runs
 from .reading.command import NOT_JUDGED, complain
@@ -104,7 +104,7 @@ def _write(chosen: Sequence[Run], out: Path, options: argparse.Namespace) -> Non
         return
     if this.grid.cases:
         print(f"{more.printed(this, options.verbose)}\n")
-    print(*page.notices(this), path, this.headline, sep="\n")
+    print(*map(as_typed, page.notices(this)), path, this.headline, sep="\n")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -411,7 +411,9 @@ def test_a_run_that_cannot_be_saved_says_so_and_keeps_its_journal(
         disk.setattr(saving.Path, "write_text", mock.Mock(side_effect=full))
         done = ran(at_a_shell, f"{unsupported} --benchmark-save=x")
     assert done.ret == pytest.ExitCode.TESTS_FAILED and not pages
-    done.stdout.fnmatch_lines("not saved: *No space left on device; `--resume x` continues once that is fixed")
+    done.stdout.fnmatch_lines(
+        "not saved: *No space left on device; `pytest *bench/ --resume x` continues once that is fixed"
+    )
     assert not [*at_a_shell.path.rglob("*.json")] and [*at_a_shell.path.rglob("x.*.journal")]
     assert ran(at_a_shell, f"{unsupported} --benchmark-save=y").ret == 0
     assert pages == [str(file) for file in at_a_shell.path.rglob("*.json")]
@@ -428,7 +430,7 @@ def test_a_run_that_is_interrupted_says_how_much_is_kept(
     monkeypatch.setattr(Measuring, "_time", interrupt)
     done = ran(at_a_shell, "--impl sdpa,fused --T 16 --H 2 --dtype float32 --benchmark-save=x")
     assert done.ret == pytest.ExitCode.INTERRUPTED
-    assert "unfinished, and kept: 2 of 2 cells checked; `--resume x` continues" in done.outlines
+    done.stdout.fnmatch_lines("unfinished, and kept: 2 of 2 cells checked; `pytest */bench/ --resume x` continues")
     assert not any("KeyboardInterrupt" in line for line in done.outlines)  # and where in the code it was
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 import textwrap
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from stats import conditions
+from stats.arguments import as_typed
 from stats.shares import varied, without_numbers
 
 from ..cases.outcome import FAILURES
@@ -85,14 +87,15 @@ class Progress:
             out.write_line(traces)
         if run.name and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
             out.write_line("nothing was saved: no cell is selected")
+        resume = as_typed(f"`pytest bench/ --resume {shlex.quote(str(run.name))}`")
         if run.unsaved:
             why = f"{run.unsaved.filename or run.folder}: {run.unsaved.strerror}"
-            out.write_line(f"not saved: {why}; `--resume {run.name}` continues once that is fixed", red=True)
+            out.write_line(f"not saved: {why}; {resume} continues once that is fixed", red=True)
         elif run.name and run.complete:
             out.write_line(f"saved: {run.saved}")
         elif run.journal and run.planned:
             kept = f"{len(run.settled)} of {len(run.planned)} cells checked"
-            out.write_line(f"unfinished, and kept: {kept}; `--resume {run.name}` continues")
+            out.write_line(f"unfinished, and kept: {kept}; {resume} continues")
         if headline:
             out.write_line(wrapped(headline), bold=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -106,7 +107,8 @@ def _lead(this: Report) -> list[str]:
 def notices(this: Report) -> Iterator[str]:
     """Yield what a reader must know beside the headline."""
     if not this.run.complete:
-        yield "This run is not complete: it was stopped before its last cell. `pytest bench/ --resume NAME` finishes it."
+        resume = f"`pytest bench/ --resume {shlex.quote(this.run.given_name)}` finishes it"
+        yield f"This run is not complete: it was stopped before its last cell. {resume}."
     yield from findings.unsteady(this.run)
     yield from findings.wrong(this.rows, this.run.skipped)
     yield from (f"{note}." for note in this.run.notes)
@@ -121,7 +123,7 @@ def summary(this: Report) -> str:
     of_cases = (tables.of_case(case, heads) for case in grid.cases)
     every = *of_cases, *more.of_steps(this), *more.tables_of(this), tables.skipped_table(run.skipped)
     parts += [f"## {escape(it.title)}\n\n{tables.in_markdown(it)}" for it in every if it.rows]
-    return "\n\n".join(parts) + "\n"
+    return as_typed("\n\n".join(parts) + "\n", here=False)
 
 
 def render(template: str, wrong: Collection[str] = (), **values: Any) -> str:

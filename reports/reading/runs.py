@@ -76,6 +76,11 @@ class Run:
         return self.path.stem
 
     @property
+    def given_name(self) -> str:
+        """The name as it was given to `--benchmark-save`: `x`."""
+        return _names(self.path)[-1]
+
+    @property
     def when(self) -> str:
         """Date and time to the minute; empty if unknown."""
         return self.date[:16].replace("T", " ")

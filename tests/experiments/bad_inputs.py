@@ -104,7 +104,7 @@ def run(typed: str, code: int, words: str, setting: str = "") -> Input:
 
 
 NAMED = "--benchmark-save=x"
-INTERRUPTED = r"^(bench|reports): (error: )?interrupted|^unfinished, and kept: .*`--resume x` continues"
+INTERRUPTED = r"^(bench|reports): (error: )?interrupted|^unfinished, and kept: .* --resume x` continues"
 """Of what is starting, or has nothing to go on with; of a run."""
 LASTS = "pr history --results ../many --out ."
 """A history of more runs than are read before Ctrl-C."""

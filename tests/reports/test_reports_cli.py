@@ -223,4 +223,5 @@ def test_a_run_that_is_not_complete_says_so_above_its_headline(
 ) -> None:
     for complete in (True, False):
         synthetic.save({**small, "complete": complete}, results, f"0001_{complete}")
-        assert ("This run is not complete: " in printed("--results", results, f"0001_{complete}")) is not complete
+        said = printed("--results", results, f"0001_{complete}")
+        assert (f"bench/ --resume {complete}` finishes it." in said) is not complete, said
