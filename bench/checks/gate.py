@@ -292,8 +292,10 @@ def check_probe(impl: Impl, case: Case) -> None:
             if case.T <= LONG_PROBE and not case.in_model and problem_of(case).weights:
                 check_new_weights(module, case, numbers)
     if not all(map(surroundings_intact, (numbers, *others))):
-        raise Wrong("writes to memory beside its inputs")
+        raise Wrong(BESIDE)
 
+
+BESIDE = "writes to memory beside its inputs"
 
 ANOTHER_MASK = {"none": "causal", "causal": "none"}
 
@@ -509,7 +511,9 @@ def check_call(
             outputs = call.read(_check_form(o, problem))
             _unchanged(numbers.tensors, problem.inputs, "writes to its inputs", problem.free if caching else None)
             if versions != [x._version for x in read_only]:
-                raise Wrong("writes to its inputs, which others may read meanwhile")
+                raise Wrong(
+                    "writes to its inputs, which others may read meanwhile" if surroundings_intact(numbers) else BESIDE
+                )
             _unchanged(owned, before, "writes to its weights or its mask")
             if numbers.grad is not None and problem.grad is not None:
                 _unchanged(
