@@ -273,7 +273,7 @@ def test_pytest_ends_quietly_without_a_standard_output(reader: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("options", ["-q", "--dry-run", "--list"])
+@pytest.mark.parametrize("options", ["-q", "--list"])
 def test_a_run_ends_in_one_line_if_its_output_is_a_full_disk(tmp_path: Path, options: str) -> None:
     command = [
         sys.executable,

@@ -1971,7 +1971,7 @@ class LayerThatKnowsItsInput(as_layer()):
         return remembered(("layer", *digest(x)), partial(super().forward, x, *rest, **options))
 
 
-@wrong_by_caching(T=640, H=4)
+@wrong_by_caching(T=1024, H=4)
 class LayerThatKnowsTheProbs(as_layer()):
     """Projects in every call, as it should."""
 
