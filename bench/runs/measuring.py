@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
 from itertools import accumulate, cycle
 from time import monotonic
+from typing import Any
 from urllib.parse import quote
 
 from stats import ratios
@@ -72,7 +74,7 @@ class Measuring:
         self._pools: list[WorkerPool] = []
         """Pools that are alive."""
         self._owner: dict[str, WorkerPool] = {}
-        """Pool that checks each case, times it in a run of one process, and finishes it."""
+        """Pool that checked each case, or would have: it times the case in a run of one process, and finishes it."""
 
     def _that_fit(self, free: int) -> set[str]:
         """Return the cases whose cells stay ready between visits: smallest first, in a third of a pool's free bytes."""
@@ -88,10 +90,12 @@ class Measuring:
         for processes in self._batches():
             last = self._run.processes - 1 in processes
             if any(map(self._open, processes)) or (last and any(map(self._lacks, self._cells))):
+                self._run.account("start")
                 with ExitStack() as stack:
                     pools = (WorkerPool(self._run, process, self._start, self._rng) for process in processes)
                     self._pools = [stack.enter_context(closing(pool)) for pool in pools]
-                    self._owner = dict(zip(self._cases, cycle(self._pools), strict=False))
+                    for pool in self._pools:
+                        pool.wait_until_ready()
                     self._check()
                     if self._stops():
                         return
@@ -112,29 +116,28 @@ class Measuring:
         return self._fail_fast and any(it["reason"] in FAILURES for it in self._run.skipped.values())
 
     def _check(self) -> None:
-        """Check cells, in both pools at once. Those that ended a run come last, alone."""
+        """Check cells: each pool takes cases that share probes. Those that ended a run come last, alone."""
         settled = self._run.settled
         left = [cell for cell in self._cells if cell.key not in settled]
         suspects = [cell for cell in left if self._run.begun[cell.key]]
+        queue = shared_probes([cell for cell in left if cell not in suspects], len(self._pools))
+        self._owner = {}
         self._run.account("check")
         run_concurrently([
-            self._checking(pool, [it for it in left if it not in suspects and self._owner[it.case.id] is pool], step)
-            for pool, step in zip(self._pools, (1, -1), strict=False)
+            self._checking(pool, queue, step) for pool, step in zip(self._pools, (1, -1), strict=False)
         ])  # fmt: skip
-        for cell in suspects:
-            run_concurrently([self._checking(self._owner[cell.case.id], [cell])])
+        run_concurrently([self._checking(self._pools[0], [suspects])])
+        for case, pool in zip(self._cases, cycle(self._pools), strict=False):  # of a resumed run
+            self._owner.setdefault(case, pool)
 
-    def _checking(self, pool: WorkerPool, cells: Sequence[Cell], step: int = 1) -> Script:
-        """Check cells, of each case in the reversed order if `step` is -1: another pool has passed the probes of the last.
-
-        Python loops and compiled forms, whose checks use one thread for seconds, come first: later, another pool would
-        wait for them.
-        """
-        for case, group in grouped(cells, lambda case: case.id).items():
-            for cell in sorted(group[::step], key=lambda it: (not it.impl.limits.loops, not it.impl.compiled)):
+    def _checking(self, pool: WorkerPool, queue: list[list[Cell]], step: int = 1) -> Script:
+        """Check groups of cells, in the reversed order if `step` is -1: another pool has passed the probes of the last."""
+        while queue:
+            for cell in _long_first(queue.pop(0)[::step]):
                 if self._stops():
                     return
-                client, held, passed = pool.client(cell), case in self._held, self._passed[cell.impl.name]
+                client, passed = pool.client(cell), self._passed[cell.impl.name]
+                held = self._owner.setdefault(cell.case.id, pool) is pool and cell.case.id in self._held
                 self._run.add({"begin": cell.key})
                 try:
                     reply = yield from checking(client, request(cell), cell.threaded, passed, keep=held)
@@ -298,3 +301,18 @@ def trace_path(run: Run, cell: Cell) -> str:
     assert run.journal, "only a run that is saved has traces"
     names = run.journal.path.stem, cell.case.id, cell.impl.name
     return "/".join(("traces", *(quote(name, safe="+=") for name in names))) + ".pt.trace.json.gz"
+
+
+def shared_probes(cells: Sequence[Cell], pools: int) -> list[list[Cell]]:
+    """Group cells that share probes, by all axes but sizes; by case if there are more pools than such groups."""
+    cells = _long_first(cells)
+    sizes: dict[str, Any] = dict.fromkeys(("B", "T", "T_kv", "H", "H_kv", "D_h", "D_v", "d_model"), 1)
+    groups = grouped(cells, lambda case: replace(case, **sizes))
+    return [*(groups if len(groups) >= pools else grouped(cells, lambda case: case)).values()]
+
+
+def _long_first(cells: Iterable[Cell]) -> list[Cell]:
+    """Return cells with Python loops and compiled forms, whose checks use one thread for seconds, first: later, another
+    pool would wait for them.
+    """
+    return sorted(cells, key=lambda cell: (not cell.impl.limits.loops, not cell.impl.compiled))

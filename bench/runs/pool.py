@@ -72,12 +72,20 @@ class WorkerPool:
         self.number = self.run.next_number("process")
         self._workers = NamedWorkers(sorted({self._name(impl.name) for impl in left}), self._begin)
 
+    def wait_until_ready(self) -> None:
+        """Wait until all processes have imported the implementations; raises `UsageError` if one can't."""
+        for name in [*self._workers]:
+            self._process(name)
+
     def client(self, cell: Cell) -> WorkerClient:
         """Return the process of a cell, a new one if it is lost; raises `UsageError` if it can't start or import an
         implementation.
         """
+        return self._process(self._name(cell.impl.name))
+
+    def _process(self, name: str) -> WorkerClient:
         try:
-            client = self._workers[self._name(cell.impl.name)]
+            client = self._workers[name]
         except Skip as error:
             raise UsageError(f"a worker process can't begin: {error}") from None
         for why in client.first["unknown"].values():
