@@ -29,7 +29,6 @@ from bench.selection.errors import UsageError
 from bench.timing.engine import (
     BLOCK,
     COMMON_ROUNDS,
-    LONG_MEMBER,
     LONG_VISITS,
     MIN_VISIT_ROUNDS,
     NEED,
@@ -58,7 +57,6 @@ def test_a_block_is_long_enough_for_the_clock_and_warmed_up_where_it_has_several
 def test_all_members_take_part_in_the_same_rounds_however_long_their_calls(processes: int) -> None:
     plan = partial(counts, need={}, seconds=0.25, processes=processes)
     blocks = {seconds: block_of(seconds) for seconds in (1e-4, 0.02, 0.1, 1.0)}
-    assert blocks[0.1].seconds > LONG_MEMBER > blocks[0.02].seconds
     of_visits = [plan(blocks, visit) for visit in range(VISITS)]
     assert sum(1.0 in it for it in of_visits) == LONG_VISITS and 1.0 in of_visits[-1]
     for it in of_visits:
@@ -93,13 +91,10 @@ class Simulated:
     """Of a call, by implementation."""
     noise: float = 0.0
     """Share of its time by which a call varies."""
-    peak_bytes: int = 0
-    pages: dict[str, float] = field(default_factory=dict)
-    """Reply to `other_pages`."""
     fails: dict[str, tuple[int, Skip]] = field(default_factory=dict)
     """By request and implementation: which of these requests fails, counted from 1, and how."""
-    unknown: dict[str, str] = field(default_factory=dict)
-    """Implementations that can't be imported, each with the reason."""
+    replies: dict[str, Any] = field(default_factory=dict)
+    """Replies other than the usual ones, by request."""
     asked: list[tuple[str, str, int, dict[str, Any]]] = field(default_factory=list)
     """Request, implementation, number of the process, and details."""
     sensors: Callable[[int], dict[str, Any]] = lambda block: {}
@@ -145,11 +140,11 @@ class Process(LocalWorker):
             it.timed += 1
             return {"seconds": seconds, "fastest": seconds, "page_faults": 2.0, "voluntary": 0.0, "involuntary": 1.0,
                     "columns": it.sensors(it.timed)}  # fmt: skip
-        columns = {"kernel": "x", "peak_bytes": it.peak_bytes, "operators": 1}
-        replies = {"cells": {"unknown": it.unknown}, "check": {"columns": columns, "seconds": seconds},
-                   "other_pages": it.pages, "renew": {"compared": 5, "fastest": seconds},
-                   "probe": {"passed": [f"{name} in {self.number}"]}}  # fmt: skip
-        return replies.get(do, {"seconds": seconds} if do == "prepare" else {})
+        columns = {"kernel": "x", "peak_bytes": 0, "operators": 1}
+        usual = {"cells": {"unknown": {}}, "check": {"columns": columns, "seconds": seconds},
+                 "renew": {"compared": 5, "fastest": seconds}, "prepare": {"seconds": seconds},
+                 "probe": {"passed": [f"{name} in {self.number}"]}}  # fmt: skip
+        return (usual | it.replies).get(do, {})
 
 
 SECONDS = {"fused": 1e-3, "packed": 9e-4, "sdpa": 1e-4}
@@ -157,6 +152,8 @@ CASE = Case.of(T=16, H=2, D_h=8)
 CELLS = tuple(Cell(impls.get(name), CASE) for name in SECONDS)
 TOO_LITTLE = 3 * len(CELLS) * held_bytes(CASE)
 """Bytes for the cells of one case at a time."""
+
+LOST, WRONG = Lost("ended its process (SIGSEGV)"), Skip("error 1.0", "wrong")
 
 Measured = Callable[..., Run]
 
@@ -185,6 +182,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
         run.plan(cell.key for cell in cells)
         run.tell = processes.told.append
         Measuring(run, cells, processes.start, seed, fail_fast).measure()  # type: ignore[arg-type]
+        if run.journal:
+            run.journal.close()
         return run
 
     return measure
@@ -239,8 +238,7 @@ def test_an_untimed_call_begins_each_visit_unless_calls_are_long(
     measured: Measured, seconds: float, begins: int
 ) -> None:
     """Workers time a long call again if it grew the heap."""
-    processes = Simulated(dict.fromkeys(SECONDS, seconds))
-    found = samples(measured(processes), "sdpa")
+    found = samples(measured(processes := Simulated(dict.fromkeys(SECONDS, seconds))), "sdpa")
     warm = [details["warm"] for do, name, _, details in processes.asked if (do, name) == ("time", "sdpa")]
     by_visit = grouped((sample.visit, calls) for sample, calls in zip(found, warm, strict=True))
     assert len(by_visit) == 3
@@ -251,10 +249,11 @@ def test_an_untimed_call_begins_each_visit_unless_calls_are_long(
 def test_a_call_that_may_fault_pages_is_timed_once_with_other_settings_of_malloc(
     measured: Measured, peak_bytes: int
 ) -> None:
-    processes = Simulated(SECONDS, 0.5, peak_bytes=peak_bytes, pages={"fresh_pages_s": 0.06})
-    run = measured(processes)
-    assert Counter(processes.of("other_pages")) == (dict.fromkeys(SECONDS, 1) if peak_bytes == MAPPED else {})
-    assert all(("fresh_pages_s" in it.columns) == (peak_bytes == MAPPED) for it in run.found.values())
+    check = {"columns": {"peak_bytes": peak_bytes}, "seconds": 1e-3}
+    processes = Simulated(SECONDS, 0.5, replies={"check": check, "other_pages": {"fresh_pages_s": 0.06}})
+    run, may_fault = measured(processes), peak_bytes == MAPPED
+    assert Counter(processes.of("other_pages")) == (dict.fromkeys(SECONDS, 1) if may_fault else {})
+    assert all(("fresh_pages_s" in it.columns) == may_fault for it in run.found.values())
 
 
 def test_a_row_names_everything_that_throttled_the_gpu_and_its_last_clock(measured: Measured) -> None:
@@ -274,7 +273,7 @@ def test_a_row_names_everything_that_throttled_the_gpu_and_its_last_clock(measur
 def test_one_that_fails_costs_itself_alone(measured: Measured, when: str) -> None:
     """In a later visit, too."""
     at = 3 if when[0] in "tr" else 1
-    run = measured(Simulated(SECONDS, 0.5, fails={when: (at, Skip("error 1.0", "wrong"))}))
+    run = measured(Simulated(SECONDS, 0.5, fails={when: (at, WRONG)}))
     assert [(key[0], entry["reason"]) for key, entry in run.skipped.items()] == [("packed", "wrong")]
     assert len({it.visit for it in samples(run)}) == VISITS
 
@@ -282,14 +281,8 @@ def test_one_that_fails_costs_itself_alone(measured: Measured, when: str) -> Non
 def test_two_pools_tell_each_other_what_an_implementation_has_passed(measured: Measured) -> None:
     cells = [Cell(impls.get(name), replace(CASE, T=T, T_kv=T)) for name in SECONDS for T in (16, 24, 32)]
     measured(processes := Simulated(SECONDS), *cells)
-    given = [(name, number, {*details["passed"]}) for do, name, number, details in processes.asked if do == "probe"]
-    assert {number for _, number, _ in given} == {0, 1}
-    for name in SECONDS:
-        *_, last = (passed for it, _, passed in given if it == name)
-        assert last == {f"{name} in 0", f"{name} in 1"}
-
-
-LOST = Lost("ended its process (SIGSEGV)")
+    last = {name: {*details["passed"]} for do, name, _, details in processes.asked if do == "probe"}
+    assert last == {name: {f"{name} in 0", f"{name} in 1"} for name in SECONDS}
 
 
 def test_one_that_ends_the_process_leaves_the_others_their_samples(measured: Measured) -> None:
@@ -310,17 +303,17 @@ def test_a_trace_that_ends_its_process_costs_no_row(measured: Measured, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("fails", "unknown", "says"),
+    ("world", "says"),
     [
-        ({"cells ": (1, LOST)}, {}, "a worker process can't begin: "),
-        ({}, {"packed": "no packed here"}, "no packed here"),
+        ({"fails": {"cells ": (1, LOST)}}, "a worker process can't begin: "),
+        ({"replies": {"cells": {"unknown": {"packed": "no packed here"}}}}, "no packed here"),
     ],
 )
 def test_a_run_ends_if_a_process_cannot_start_or_import_an_implementation(
-    measured: Measured, fails: dict[str, tuple[int, Skip]], unknown: dict[str, str], says: str
+    measured: Measured, world: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(UsageError, match=f"^{says}"):
-        measured(Simulated(SECONDS, fails=fails, unknown=unknown))
+        measured(Simulated(SECONDS, **world))
 
 
 def test_a_run_ends_before_a_new_process_imports_changed_code(
@@ -351,10 +344,7 @@ def test_an_isolated_process_spares_the_others_and_each_comes_to_rest_before_the
     run = measured(processes, CELLS[0], Cell(own, CASE), CELLS[2])
     assert [key[0] for key in run.skipped] == ["packed"] and not processes.of("prepare")
     assert {it.process for name in SECONDS for it in samples(run, name)} == {0}
-    assert {(name == "packed", number) for do, name, number, _ in processes.asked if do == "time"} == {
-        (False, 0),
-        (True, 1),
-    }
+    assert all(number == (name == "packed") for do, name, number, _ in processes.asked if do == "time")
     for (did, _, last, _), (do, _, number, how) in pairwise(processes.asked):
         if do == "time":  # a block that follows one of another process follows as many untimed calls
             assert (did == "settle") == (last != number) == (how["warm"] == how["calls"] * how["slices"])
@@ -370,14 +360,8 @@ def test_implementations_that_are_all_isolated_share_no_process(
     cells = [Cell(impl, case) for impl in own]
     measured(processes := Simulated(SECONDS), *cells[1:])
     assert processes.started == 2
-    first = measured(
-        Simulated(SECONDS, fails={"check fused": (1, Skip("error 1.0", "wrong"))}),
-        *cells,
-        folder=tmp_path,
-        fail_fast=True,
-    )
-    assert first.journal
-    first.journal.close()
+    refused = Simulated(SECONDS, fails={"check fused": (1, WRONG)})
+    first = measured(refused, *cells, folder=tmp_path, fail_fast=True)
     measured(processes := Simulated(SECONDS), *cells, journal=first.journal.path)
     assert processes.started == 2 and processes.of("gpu_workloads")
 
@@ -387,7 +371,7 @@ def test_implementations_that_are_all_isolated_share_no_process(
     [
         (Skip("tried to allocate 1 TiB", "out_of_memory"), True),
         (LOST, True),
-        (Skip("changes settings", "wrong"), False),
+        (WRONG, False),
     ],
 )
 def test_a_timed_cell_keeps_its_row_if_further_calls_fail_but_are_not_wrong(
@@ -410,10 +394,7 @@ def test_a_run_is_resumed_behind_any_line_of_its_journal_and_measures_nothing_tw
     again.
     """
     journal = measured(Simulated(SECONDS, 0.5), folder=tmp_path, traced=True).journal
-    assert journal
-    journal.close()
     lines = journal.path.read_text().splitlines(keepends=True)
-    assert len(lines) > 2 * len(CELLS) + VISITS
     for kept in range(1, len(lines)):
         before = "".join(lines[:kept])
         lost = "\0" + "".join(lines[kept:]) if kept % 2 else lines[kept][:-9]
@@ -430,29 +411,23 @@ def test_a_run_is_resumed_behind_any_line_of_its_journal_and_measures_nothing_tw
 
 
 def test_a_resumed_run_accounts_for_the_seconds_before_it_was_killed(measured: Measured, tmp_path: Path) -> None:
-    journal = measured(Simulated(SECONDS), folder=tmp_path).journal
-    assert journal
-    journal.close()
-    lines = journal.path.read_text().splitlines(keepends=True)
-    looks, roof = (
-        {"fixed": [{"at": 0, "seconds": 1}]},
-        {"device": "cpu", "footprint": 64, "threads": 1, "bytes_per_s": 2.0},
-    )
+    path = measured(Simulated(SECONDS), folder=tmp_path).journal.path
+    *lines, _last_sample = path.read_text().splitlines()
+    looks = {"fixed": [{"at": 0, "seconds": 1}]}
+    roof = {"device": "cpu", "footprint": 64, "threads": 1, "bytes_per_s": 2.0}
     machine = {"machine": {"roofs": [roof], "controls": {"looks": looks}}, "seconds": {}}
-    text = "".join([*lines[:-1], json.dumps(machine)])  # before the last sample of the machine
-    (part := tmp_path / "killed.journal").write_text(text + "\n")
+    path.write_text("\n".join([*lines, json.dumps(machine), ""]))
     run = run_of(*CELLS)
-    run.restore(Journal(part))
+    run.restore(Journal(path))
     assert run.workload.seen == looks and run.rooflines.table() == [roof]
-    assert run.spent == json.loads(lines[-2])["seconds"]
+    assert run.spent == json.loads(lines[-1])["seconds"]
     assert run.elapsed() > run.spent["check"] + run.spent["timing"] > 0
 
 
 def test_a_run_ends_at_its_first_failure_if_asked_to_and_is_resumed(measured: Measured, tmp_path: Path) -> None:
-    processes = Simulated(SECONDS, fails={"check fused": (1, Skip("error 1.0", "wrong"))})
+    processes = Simulated(SECONDS, fails={"check fused": (1, WRONG)})
     first = measured(processes, folder=tmp_path, fail_fast=True)
-    assert first.journal and not first.ended and processes.of("probe") == ["fused"] and not processes.of("time")
-    first.journal.close()
+    assert not first.ended and processes.of("probe") == ["fused"] and not processes.of("time")
     run = measured(Simulated(SECONDS), journal=first.journal.path)
     assert run.ended and [key[0] for key in run.skipped] == ["fused"] and samples(run, "packed")
 
@@ -468,8 +443,7 @@ def test_a_baseline_that_is_refused_later_is_not_used_for_ratios(measured: Measu
 
 def test_cells_that_do_not_fit_into_memory_are_split_with_the_baseline_in_every_part(measured: Measured) -> None:
     cells = [Cell(impls.get(name), CASE) for name in ("sdpa", "packed", "fused", "einsum")]
-    processes = Simulated(dict.fromkeys(("sdpa", "packed", "fused", "einsum"), 1e-3))
-    measured(processes, *cells, free=0)
+    measured(processes := Simulated(SECONDS | {"einsum": 1e-3}), *cells, free=0)
     assert processes.of("prepare") == ["fused", "sdpa", "fused", "packed", "fused", "einsum"]
 
 
@@ -485,8 +459,7 @@ def test_a_case_that_cannot_stay_ready_is_made_ready_for_several_visits_at_a_tim
     measured: Measured, seconds: float, times: int
 ) -> None:
     """Unless nothing is left to time; and is tested for cached results once."""
-    processes = Simulated(dict.fromkeys(SECONDS, seconds))
-    run = measured(processes, free=TOO_LITTLE)
-    for do, count in (("prepare", times), ("drop", times), ("caching", 1)):
-        assert Counter(processes.of(do)) == dict.fromkeys(SECONDS, count), do
+    run = measured(processes := Simulated(dict.fromkeys(SECONDS, seconds)), free=TOO_LITTLE)
+    counts = [Counter(processes.of(do)) for do in ("prepare", "drop", "caching")]
+    assert counts == [dict.fromkeys(SECONDS, count) for count in (times, times, 1)]
     assert len(run.visited) == VISITS

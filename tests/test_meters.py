@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,7 +15,7 @@ from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
 from bench.checks.building import module_of
-from bench.checks.calls import call_of
+from bench.checks.calls import Call, call_of, recording
 from bench.checks.dispatch import kernel_in, traced
 from bench.checks.problem import inputs_of
 from bench.checks.problems import problem_of
@@ -27,22 +27,23 @@ from .conftest import checked
 S, O = 8 * 1024 * 1024 * 4, 8 * 1024 * 64 * 4  # noqa: E741  bytes of the scores and of the output: B=1 H=8 T=1024 D_h=64 fp32
 
 
-def qkv(**options: Any) -> list[torch.Tensor]:
-    return [torch.randn(1, 8, 1024, 64, **options) for _ in range(3)]
+def made(impl: impls.Impl, case: Case) -> Call:
+    return call_of(module_of(impl, case), case, inputs_of(problem_of(case)))
 
 
-def test_peak_of_the_plain_formula_forward() -> None:
-    q, k, v = qkv()
-    with torch.inference_mode():
-        assert CpuMeter().memory(lambda: impls.get("fused").kernel(q, k, v))[0].peak_bytes == 2 * S + O == 69_206_016
-
-
-def test_peak_of_the_plain_formula_forward_and_backward() -> None:
-    case = Case.of(T=1024, H=8, D_h=64, mask="none", mode="backward", scope="core")
-    train = call_of(module_of(impls.get("fused"), case), case, inputs_of(problem_of(case)))
-    found = CpuMeter().memory(train.run)[0].peak_bytes
-    # scores twice and their gradient; the output and v's gradient; the scale, kept as a number of 8 bytes
-    assert found == 3 * S + 2 * O + 8 == 104_857_608
+@pytest.mark.parametrize(
+    ("mode", "peak"),
+    [
+        ("forward", 2 * S + O),
+        # scores twice and their gradient; the output and v's gradient; the scale, kept as a number of 8 bytes
+        ("backward", 3 * S + 2 * O + 8),
+    ],
+)
+def test_peak_of_the_plain_formula(mode: str, peak: int) -> None:
+    case = Case.of(T=1024, H=8, D_h=64, mask="none", mode=mode, scope="core")
+    call = made(impls.get("fused"), case)
+    with recording(case):
+        assert CpuMeter().memory(call.run)[0].peak_bytes == peak
 
 
 def test_peak_is_the_same_every_time_and_counts_nothing_from_before() -> None:
@@ -86,21 +87,15 @@ def test_a_slowed_call_takes_longer_by_its_share(monkeypatch: pytest.MonkeyPatch
 MIB = 1 << 20
 
 
-def allocating_elsewhere() -> torch.Tensor:
-    """Return 1 MiB; 48 MiB more are allocated outside torch, and freed."""
-    c = ctypes.CDLL(None)
-    c.malloc.restype = ctypes.c_void_p
-    o, buffer = torch.ones(MIB // 4), ctypes.c_void_p(c.malloc(ctypes.c_size_t(48 * MIB)))
-    ctypes.memset(buffer, 1, 48 * MIB)
-    c.free(buffer)
-    return o
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="only there the high-water mark can be set back")
 def test_the_resident_set_includes_memory_allocated_outside_torch() -> None:
+    def call() -> torch.Tensor:
+        o, _elsewhere = torch.ones(MIB // 4), np.ones(48 * MIB, np.uint8)
+        return o
+
     for _ in range(2):  # the second time too, though it has been freed
-        assert CpuMeter().memory(allocating_elsewhere)[0].peak_bytes == MIB
-        assert CpuMeter().resident(allocating_elsewhere)[0] == pytest.approx(49 * MIB, abs=FLOOR)
+        assert CpuMeter().memory(call)[0].peak_bytes == MIB
+        assert CpuMeter().resident(call)[0] == pytest.approx(49 * MIB, abs=FLOOR)
     assert CpuMeter().resident(lambda: torch.ones(MIB // 4))[0] == 0  # below the floor
 
 
@@ -146,7 +141,7 @@ def test_memory_that_the_first_call_keeps_is_part_of_the_peak() -> None:
 def test_the_kernel_that_ran(name: str, mask: str, kernel: str) -> None:
     case = Case.of(T=64, H=2, D_h=16, mask=mask)
     torch.compiler.reset()
-    call = call_of(module_of(impls.get(name), case), case, inputs_of(problem_of(case)))
+    call = made(impls.get(name), case)
     with torch.inference_mode():
         call.run()
         assert kernel_in(traced(call.run)[0]) == kernel
