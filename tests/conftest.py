@@ -91,10 +91,12 @@ def environment() -> dict[str, str]:
     return plain | {"COLUMNS": "160", "PYTEST_ADDOPTS": "-p no:hypothesispytest"}
 
 
-def started(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run `pytest PATH/TO/bench --T 16 ...` in a folder."""
+def started(folder: Path, *options: str) -> str:
+    """Run `pytest PATH/TO/bench --T 16 ...` in a folder; returns what it prints."""
     command = suite_command(*options)
-    return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 @pytest.fixture(scope="session")
@@ -107,15 +109,17 @@ def loaded() -> None:
 
 @pytest.fixture
 def suite(loaded: None, pytester: pytest.Pytester, tmp_path: Path) -> Suite:
-    """The same in this process, which has imported torch: implementations run in workers of their own either way.
+    """The same in this process, which has imported torch, with one of the exit codes `fine`: implementations run in workers
+    of their own either way.
 
     What may end the process, or depends on how it was started, needs `started`.
     """
 
-    def run(*options: str) -> subprocess.CompletedProcess[str]:
+    def run(*options: str, fine: tuple[int, ...] = (0,)) -> subprocess.CompletedProcess[str]:
         with registry_kept() as patch, mock.patch.dict(os.environ, environment(), clear=True):
             patch.chdir(tmp_path)
             done = pytester.runpytest_inprocess(*suite_command(*options)[3:])
+        assert done.ret in fine, done.stdout.str() + done.stderr.str()
         return subprocess.CompletedProcess(options, int(done.ret), done.stdout.str(), done.stderr.str())
 
     return run

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,18 +23,15 @@ from bench.runs.measuring import Measuring
 from bench.runs.saving import results_root
 from bench.selection.errors import UsageError
 
-from .conftest import CHECKOUT, Suite, environment, run_files, started, suite_command
+from .conftest import CHECKOUT, Suite, run_files, started
 
 PYTEST_BENCHMARK = str(Path(sys.executable).with_name("pytest-benchmark"))
 SMALL = ("--T", "16,32", "--H", "2", "--dtype", "float32", "--impl", "sdpa,fused,linear")
 ONE = ("--T", "16", "--H", "2", "--dtype", "float32", "--impl")
 
+COLUMNS = (CHECKOUT / "docs" / "columns.md").read_text(encoding="utf-8")
 DOCUMENTED = {
-    name
-    for first in re.findall(
-        r"^\|([^|]+)\|", (CHECKOUT / "docs" / "columns.md").read_text(encoding="utf-8"), re.MULTILINE
-    )
-    for name in re.findall(r"`(\w+)`", first)
+    name for row in re.findall(r"^\|([^|]+)\|", COLUMNS, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
 }
 IN_FRAMES = {
     "spread", "tflops_per_s", "of_peak", "launch_share", "ratio_low", "ratio_high", "speedup", "rank_low", "rank_high",
@@ -51,22 +47,18 @@ def cells(file: Path) -> list[tuple[str, str]]:
     return [(b["extra_info"]["impl"], b["extra_info"]["id"]) for b in data["benchmarks"]]
 
 
-def one_line(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the single line of a usage error: exit code 4, no traceback."""
-    assert done.returncode == 4, done.stdout + done.stderr
-    lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-    assert len(lines) == 1, lines
-    assert "Traceback" not in lines[0]
-    return lines[0]
+def refusal(suite: Suite, *options: str) -> str:
+    """Return the single line of a usage error."""
+    done = suite(*options, fine=(4,))
+    (line,) = filter(str.strip, (done.stderr + done.stdout).splitlines())
+    return line
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A folder with the run `x` of `SMALL`, and what the command printed."""
     folder = tmp_path_factory.mktemp("small")
-    done = started(folder, "--benchmark-save=x", *SMALL)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder, done.stdout
+    return folder, started(folder, "--benchmark-save=x", *SMALL)
 
 
 def test_rows_and_skips(small: tuple[Path, str]) -> None:
@@ -95,26 +87,6 @@ def test_rows_and_skips(small: tuple[Path, str]) -> None:
     assert printed.count(", not counting variation between processes\n") == 2  # why the timing of each case ended
 
 
-@pytest.mark.slow
-def test_a_killed_run_is_resumed_and_checks_nothing_twice(tmp_path: Path) -> None:
-    begun = suite_command("--benchmark-save=x", *SMALL[:-1], "sdpa,fused", "--cell-time=1", "--precision=1e-9")
-    process = subprocess.Popen(begun, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while not any('{"visit"' in it.read_text() for it in tmp_path.glob("results/*/*.journal")):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.02)
-    process.kill()
-    process.wait()
-    (journal,) = tmp_path.glob("results/*/*.journal")
-    (kept := tmp_path / "kept").hardlink_to(journal)  # a run that ends deletes its own
-    done = started(tmp_path, "--resume", "x")
-    assert done.returncode == 0 and not journal.exists(), done.stdout + done.stderr
-    lines = [json.loads(line) for line in kept.read_text().splitlines()]
-    (file,) = run_files(tmp_path)
-    checked = sorted(tuple(line["key"]) for line in lines if "found" in line)
-    assert checked == sorted(cells(file)) and len(checked) == 4
-
-
 def test_the_newest_journal_of_a_name_is_opened_once_at_a_time(tmp_path: Path) -> None:
     (tmp_path / "x.20990101T000000000000-1.journal").write_text('{"header"\n')  # of a bad disk
     assert journal.newest(tmp_path, "x") is None
@@ -123,15 +95,17 @@ def test_the_newest_journal_of_a_name_is_opened_once_at_a_time(tmp_path: Path) -
     assert journal.newest(tmp_path, "x") == mine.path
     with pytest.raises(UsageError, match="x is being measured right now"):
         Journal(mine.path)
+    mine.add({"visit": 1})
+    (copy := tmp_path / "copy").write_bytes(mine.path.read_bytes())  # what `kill -9` leaves
+    assert (Journal(copy).header, Journal(copy).lines) == ({"asked": {}}, [{"visit": 1}])
     mine.close()
-    assert Journal(mine.path).header == {"asked": {}}
+    Journal(mine.path)
 
 
 @pytest.mark.parametrize("first", ['{"visit": [0, 0, "a"]}', '{"header": 1}', "[]", "1"])
 def test_a_journal_without_a_header_is_one_line(tmp_path: Path, first: str) -> None:
     (path := tmp_path / "x.20990101T000000000000-1.journal").write_text(f'{first}\n{{"seconds": {{}}}}\n')
-    assert journal.newest(tmp_path, "x") == path
-    with pytest.raises(UsageError, match=f"^{path} is no journal: its first line has no header; move it elsewhere$"):
+    with pytest.raises(UsageError, match=f"^{path} is no journal: .*; move it elsewhere$"):
         Journal(path)
 
 
@@ -149,16 +123,16 @@ def test_a_second_run_is_begun_by_resume_and_compared(
     shutil.copytree(small[0] / "results", tmp_path / "results")
     monkeypatch.setitem(sys.modules, "commands.summary", None)  # a node of a cluster has neither it nor pandas
     second = suite("--resume", "y", "--no-summary", *SMALL)
-    assert second.returncode == 0 and "4 passed" in second.stdout
-    assert not re.search("warning", second.stdout + second.stderr, re.IGNORECASE)
+    assert "4 passed" in second.stdout
+    assert "warning" not in (second.stdout + second.stderr).lower()
     files = run_files(tmp_path)
     assert [file.name for file in files] == ["0001_x.json", "0002_y.json"]
     compared = subprocess.run([PYTEST_BENCHMARK, "compare", *files], cwd=tmp_path, capture_output=True, text=True)
     assert compared.returncode == 0 and compared.stdout.count("sdpa-B1-T16") == 2
     again = suite("--resume", "y", "--benchmark-save=y")
-    assert again.returncode == 0 and run_files(tmp_path) == files
+    assert run_files(tmp_path) == files
     assert again.stdout.strip() == "run y is finished: nothing is left to measure (--redo measures it once more)"
-    assert "started with other options" in one_line(suite("--resume", "y", "--T", "8"))
+    assert "started with other options" in refusal(suite, "--resume", "y", "--T", "8")
 
 
 def test_runs_are_stored_in_the_checkout_from_anywhere_inside_it(tmp_path: Path) -> None:
@@ -168,12 +142,9 @@ def test_runs_are_stored_in_the_checkout_from_anywhere_inside_it(tmp_path: Path)
 
 
 def test_list_and_dry_run_measure_nothing(suite: Suite, tmp_path: Path) -> None:
-    listed = suite("--list")
-    assert listed.returncode == 0
-    assert all(name in listed.stdout for name in ("mask_after_softmax", "max_T=256", *SWEEPS))
-    assert not re.search(" $", listed.stdout, re.MULTILINE)
-    planned = suite("--dry-run", *SMALL)
-    assert planned.returncode == 0 and "4 cells to measure, 2 unsupported, about" in planned.stdout
+    listed = suite("--list").stdout
+    assert all(name in listed for name in ("mask_after_softmax", "max_T=256", *SWEEPS))
+    assert "4 cells to measure, 2 unsupported, about" in suite("--dry-run", *SMALL).stdout
     one_case = suite("--dry-run", *SMALL, "--case", "B1-T32-H2-D_h64-float32-cpu")
     assert "2 cells to measure, 1 unsupported, about" in one_case.stdout and "T16" not in one_case.stdout
     assert not (tmp_path / "results").exists()
@@ -241,8 +212,7 @@ def test_a_bad_cell_is_skipped_with_its_reason_and_costs_no_other(suite: Suite, 
     """One ends its process during its rounds; one is in a process of its own, with memory that can't be measured."""
     (tmp_path / "broken.py").write_text(BROKEN)
     own = ",".join(f"{name}=broken:{name}" for name in (*BAD, "alone"))
-    done = suite("--benchmark-save=x", "--cell-timeout=5", *SMALL[:-1], f"fused,{own},sdpa")
-    assert done.returncode == 1, done.stdout + done.stderr
+    done = suite("--benchmark-save=x", "--cell-timeout=5", *SMALL[:-1], f"fused,{own},sdpa", fine=(1,))
     assert "11 failed, 10 passed, 1 skipped" in done.stdout  # what doesn't fit into memory is no failure
     (file,) = run_files(tmp_path)
     data = json.loads(file.read_text())
@@ -258,8 +228,8 @@ def test_a_bad_cell_is_skipped_with_its_reason_and_costs_no_other(suite: Suite, 
     others = [rows[name, 16] for name in ("fused", "alone", "sdpa")]
     assert len(set.intersection(*({*row["sample_rounds"]} for row in others))) >= 4
     assert len(set.union(*({*row["sample_processes"]} for row in others))) <= 2
-    again = suite("--resume", "x")
-    assert again.returncode == 1 and run_files(tmp_path) == [file], again.stdout + again.stderr
+    suite("--resume", "x", fine=(1,))
+    assert run_files(tmp_path) == [file]
 
 
 def test_a_run_begun_by_other_code_is_begun_anew_or_refused(
@@ -270,18 +240,17 @@ def test_a_run_begun_by_other_code_is_begun_anew_or_refused(
     monkeypatch.setattr("fcntl.flock", lambda *_: None)  # locks end with their process
     with monkeypatch.context() as patch:
         patch.setattr(Measuring, "measure", mock.Mock(side_effect=KeyboardInterrupt))
-        begun = suite("--benchmark-save=x", "--precision", "0.5", "--mask", "none", *ONE, "mine=own:plain,sdpa")
-    assert begun.returncode == 2
+        suite("--benchmark-save=x", "--precision", "0.5", "--mask", "none", *ONE, "mine=own:plain,sdpa", fine=(2,))
     with monkeypatch.context() as patch:
         patch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=2**50, available=2**40))
-        refused = one_line(suite("--resume", "x"))
+        refused = refusal(suite, "--resume", "x")
         assert "run x was started with memory_gib" in refused and "same --quiet-machine; --redo starts it" in refused
     changed = "code or cases have changed since run x was started; --redo starts it again"
-    own.write_text(own.read_text() + "# another state\n")
-    assert changed in one_line(suite("--resume", "x"))
-    assert suite("--resume", "x", "--redo", "--dry-run").returncode == 0
+    own.write_text(OWN + "# another state\n")
+    assert changed in refusal(suite, "--resume", "x")
+    suite("--resume", "x", "--redo", "--dry-run")
     assert list(tmp_path.glob("results/*/*.journal"))  # which loses nothing
-    assert suite("--resume", "x", "--redo", "--cell-timeout=100").returncode == 0
+    suite("--resume", "x", "--redo", "--cell-timeout=100")
     (file,) = run_files(tmp_path)
     data = json.loads(file.read_text())
     timing = {"cell_time": 0.01, "processes": 1, "precision": 0.5, "cell_timeout": 100}
@@ -289,7 +258,7 @@ def test_a_run_begun_by_other_code_is_begun_anew_or_refused(
     assert [row["extra_info"]["impl"] for row in data["benchmarks"]] == ["mine", "sdpa"]
     assert not list(tmp_path.glob("results/*/*.journal"))
     own.write_text(OWN)
-    assert changed in one_line(suite("--resume", "x"))
+    assert changed in refusal(suite, "--resume", "x")
 
 
 def test_a_run_is_resumed_where_only_code_changed_that_decides_no_result(

@@ -14,7 +14,7 @@ from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.runs.measuring import Measuring, trace_path
 
-from .conftest import Suite, run_files, run_of
+from .conftest import Suite, run_files
 
 
 def operators_in(path: Path) -> set[str]:
@@ -31,15 +31,11 @@ def test_every_row_names_its_trace_and_is_otherwise_the_same(
     cells = ("--impl", "loop,fused,ö+x=own:sdpa", "--T", "64", "--H", "1", "--dtype", "float32")
     with monkeypatch.context() as patch:
         patch.setattr(Measuring, "_trace", mock.Mock(side_effect=KeyboardInterrupt))
-        assert suite("--save-traces", "--benchmark-save=x", *cells).returncode == 2
-    traced = suite("--resume", "x")
-    assert traced.returncode == 0, traced.stdout
-    assert "traces: 2 of 3 cells, for `tensorboard --logdir " in traced.stdout
+        suite("--save-traces", "--benchmark-save=x", *cells, fine=(2,))
+    assert "traces: 2 of 3 cells, for `tensorboard --logdir " in suite("--resume", "x").stdout
     data = json.loads(run_files(tmp_path)[-1].read_text())
     found = {row["extra_info"]["impl"]: row["extra_info"] for row in data["benchmarks"]}
     assert "trace" not in found.pop("loop")
-    assert all(row["trace"].isascii() for row in found.values())
-    assert len({Path(row["trace"]).parts[1] for row in found.values()}) == 1  # one folder a run
     paths = {name: tmp_path / "results" / row["trace"] for name, row in found.items()}
     assert {*paths.values()} == {*(tmp_path / "results/traces").rglob("*.gz")}
     for name, operator in (("fused", "aten::bmm"), ("ö+x", "aten::scaled_dot_product_attention")):
@@ -48,11 +44,8 @@ def test_every_row_names_its_trace_and_is_otherwise_the_same(
 
 def test_paths_are_safe_and_stay_apart() -> None:
     names = ["fused+compile", "..", "a/b", "a_b", "力", "con\n"]
-    cells = [Cell(impls.make(name, lambda q, k, v: q), Case.of(T=16, H=2, D_h=16)) for name in names]
-    run = run_of(*cells)
-    run.journal = mock.Mock(path=Path("x.1-1.journal"))
-    found = [Path(trace_path(run, cell)) for cell in cells]
-    folder = Path("traces", "x.1-1", cells[0].case.id)
-    assert len({*found}) == len(names) and {path.parent for path in found} == {folder}
+    case, run = Case.of(T=16, H=2, D_h=16), mock.Mock(**{"journal.path": Path("x.1-1.journal")})
+    found = [Path(trace_path(run, Cell(impls.make(name, lambda q, k, v: q), case))) for name in names]
+    assert len({*found}) == len(names) and {path.parent for path in found} == {Path("traces", "x.1-1", case.id)}
     assert found[0].name == "fused+compile.pt.trace.json.gz"
     assert all(path.name.isascii() and not {*path.name} & {*'/\\:*?"<>|\n '} for path in found)
