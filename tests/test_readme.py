@@ -46,6 +46,12 @@ def test_the_table_is_that_of_the_newest_published_run() -> None:
     assert headline in " ".join(README.split()), headline
 
 
+def test_the_answer_is_that_of_the_run_in_the_figure() -> None:
+    answer = " ".join(line.removeprefix("> ") for line in README.splitlines() if line.startswith("> "))
+    results = (CHECKOUT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert answer and answer in " ".join(results.partition("## length\n")[2].partition("\n## ")[0].split())
+
+
 def test_the_kernel_that_is_wrong_has_the_sentence_that_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(Wrong) as wrong:
