@@ -11,10 +11,8 @@ from ..reading import words
 from ..reading.axes import KNOWN_AXES, LAYER, axis_names
 from ..reading.runs import RunError
 from . import findings
-from . import frame as fr
-from . import grid as grids
-from .frame import Row
-from .grid import Case, Mark
+from .grid import Case, Mark, grid
+from .rows import Row, trusted, varying
 
 Layers = Mapping[str, Mapping[str, Any]]
 """Axes of a model's attention layers, by kind."""
@@ -74,8 +72,8 @@ def advise(every: Sequence[Row], asked: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "asked": dict(asked),
         "left_out": sorted({row["impl"] for row in every if row["wrong"]}),
-        "axes": fr.varying(fr.trusted(every)),
-        "cells": list(map(choice, grids.grid(rows).cases)),
+        "axes": varying(trusted(every)),
+        "cells": list(map(choice, grid(rows).cases)),
         "page_faults": findings.page_faults(rows),
     }
 
@@ -109,7 +107,7 @@ def choice(case: Case) -> dict[str, Any]:
 
 def narrowed(every: Sequence[Row], asked: Mapping[str, Any]) -> list[Row]:
     """Return the matching rows of correct implementations."""
-    rows = fr.trusted(every)
+    rows = trusted(every)
     if not rows:
         raise RunError("no implementation of this run was correct in all of its cases and has a time")
     for axis, wanted in asked.items():

@@ -26,7 +26,7 @@ from stats.verdict import Verdict
 
 from ..reading import command, fingerprint, words
 from ..reading.runs import Run, RunError, parse
-from .frame import Row, key_of, samples_of
+from .rows import Row, key_of, samples_of
 
 EXACT = ("peak_bytes", "kernel", "operators", "error")
 """Facts that are equal in every call of a cell, so that any difference is reported."""

@@ -25,7 +25,7 @@ from ..reading import command, fingerprint
 from ..reading.axes import KNOWN_AXES
 from ..reading.runs import Run, RunError
 from ..reading.words import SHORT_DTYPE
-from .frame import Row
+from .rows import Row
 
 _TEMPLATES = Path(__file__).parent.parent / "templates"
 _SUFFIX = ".py.j2"

@@ -13,9 +13,8 @@ from stats.ratios import FASTEST, NOT_RESOLVED
 
 from ..reading import units, words
 from ..reading.runs import Run
-from . import frame as fr
-from .frame import Row
 from .grid import Case, Grid, counted, mean_slowdown, slowdown
+from .rows import Row, ranked, ratio, trusted, varying
 from .steps import OF_MODELS
 
 LEANER = 1.25
@@ -155,7 +154,7 @@ def _how(name: str, best: Sequence[Case]) -> str:
 
 def _speed_up(name: str, cases: Sequence[Case], baseline: str, what: str) -> str:
     """Return the largest of the significant speedups over the baseline implementation, after `what`; '' without any."""
-    found = (fr.ratio(case.mark(baseline).row, case.mark(name).row) for case in cases)
+    found = (ratio(case.mark(baseline).row, case.mark(name).row) for case in cases)
     most = max((it for it in found if it.slower), default=None)
     if most is None:
         return ""
@@ -205,7 +204,7 @@ def page_faults(rows: Iterable[Row]) -> str:
     """
     usable = [
         {**row, "kept": min(row["median"], row["kept_pages_s"]), "fresh": max(row["median"], row["fresh_pages_s"])}
-        for row in fr.trusted(rows)
+        for row in trusted(rows)
     ]
     faulting = [row for row in usable if row["kept"] <= (1 - PART) * row["fresh"]]
     if not faulting:
@@ -213,12 +212,12 @@ def page_faults(rows: Iterable[Row]) -> str:
     most = max(faulting, key=lambda row: row["fresh"] - row["kept"])
     kept, fresh = (units.seconds(most[way]) for way in ("kept", "fresh"))
     text = (
-        f"With glibc's own settings {most['impl']} takes {fresh} at {words.place(most, always=fr.varying(usable))}, of which "
+        f"With glibc's own settings {most['impl']} takes {fresh} at {words.place(most, always=varying(usable))}, of which "
         f"{shares.percent(1 - most['kept'] / most['fresh'])} are page faults. With {KEEPING} it takes {kept}"
     )
-    fastest = fr.ranked(row for row in usable if row["id"] == most["id"])[0]
+    fastest = ranked(row for row in usable if row["id"] == most["id"])[0]
     if fastest["impl"] != most["impl"]:
-        own = fr.ratio(most, fastest).value  # as in the tables; that with the other settings follows from the medians
+        own = ratio(most, fastest).value  # as in the tables; that with the other settings follows from the medians
         kept, fresh = (own * most[way] / most["median"] * fastest["median"] / fastest[way] for way in ("kept", "fresh"))
         instead = f"is {slowdown(kept)}× instead of" if kept > 1 else "is gone: it was"
         text += f", and {fastest['impl']}'s lead {instead} {slowdown(fresh)}×"

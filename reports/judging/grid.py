@@ -17,8 +17,7 @@ from stats.ratios import FASTEST, NOT_RESOLVED, TIED
 
 from ..reading import units, words
 from ..reading.axes import length_axes
-from . import frame as fr
-from .frame import Row
+from .rows import Row, ranked, ratio, trusted, varying
 
 WRONG = "wrong"
 
@@ -222,7 +221,7 @@ SIGNS = {
 
 def grid(rows: Sequence[Row], skipped: Iterable[Row] = (), registry: Iterable[str] = ()) -> Grid:
     """Build the grid. Names missing from `registry` are the user's own; without a registry, none are."""
-    axes, gone = fr.varying(rows), grouped((cell["id"], cell) for cell in skipped)
+    axes, gone = varying(rows), grouped((cell["id"], cell) for cell in skipped)
     seen = {axis: [*dict.fromkeys(row[axis] for row in rows)] for axis in axes}
 
     def in_order(row: Row) -> list[Any]:
@@ -248,11 +247,11 @@ def slowdown(value: float) -> str:
 
 
 def _case(axes: Sequence[str], part: Sequence[Row], gone: Sequence[Row]) -> Case:
-    first, rows = part[0], fr.ranked(fr.trusted(part))
+    first, rows = part[0], ranked(trusted(part))
     # the smallest median is the fastest: a paired ratio below 1 is not significant
     marks = [
         Mark(row["impl"], row["standing"] or NOT_RESOLVED, max(1.0, it.value), it.low, it.high, row)
-        for row, it in ((row, fr.ratio(row, rows[0])) for row in rows)
+        for row, it in ((row, ratio(row, rows[0])) for row in rows)
     ]
     marks.sort(key=lambda mark: mark.slowdown)
     doubtful = "in another case: its times are in doubt"

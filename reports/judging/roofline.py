@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..reading import words
-from .frame import Row
+from .rows import Row
 
 NARROW = ("bfloat16", "float16")
 """Dtypes that may be computed in float32 if that is faster, so that the higher ceiling applies."""

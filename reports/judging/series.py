@@ -25,7 +25,7 @@ from ..reading import fingerprint
 from ..reading.axes import axis_names, without_defaults
 from ..reading.runs import COMPARISONS, Run, RunError
 from .comparison import VARIANTS, of_file, read_file, without_threads
-from .frame import key_of
+from .rows import key_of
 
 Compared = tuple[str, str, str, str, int]
 """What a comparison compares: commits, implementation, case, which a comparison names without its threads, and threads."""

@@ -13,8 +13,7 @@ from stats.ratios import UNKNOWN, Ratio
 
 from ..reading import words
 from ..reading.axes import setting
-from . import frame as fr
-from .frame import Row
+from .rows import Row, ratio, trusted, varying
 
 OF_MODELS = ("block", "model")
 
@@ -64,11 +63,11 @@ class Step:
 
 def steps(every: Sequence[Row], baseline: str) -> Iterator[Step]:
     """Yield every row of a block or a model whose parts are known."""
-    rows = fr.trusted(every)
+    rows = trusted(every)
     of_models = [row for row in rows if row["scope"] in OF_MODELS and isinstance(row.get("parts_s"), Mapping)]
     cores = {_core(row, row["impl"], row.get("window")): row for row in rows if row["scope"] == "core"}
     bases = {row["id"]: row for row in of_models if row["impl"] == baseline}
-    axes = fr.varying([row for row in every if row["scope"] in OF_MODELS])
+    axes = varying([row for row in every if row["scope"] in OF_MODELS])
     for row in of_models:
         # the rows of the cores of its blocks, empty where one was not measured
         own, others = (
@@ -77,7 +76,7 @@ def steps(every: Sequence[Row], baseline: str) -> Iterator[Step]:
         hot, cold = (fmean(core.get(name) or math.nan for core in own) for name in ("median", "cold_s"))
         measured = predicted = UNKNOWN
         if base := bases.get(row["id"]):
-            measured = fr.ratio(row, base)
+            measured = ratio(row, base)
             if all(own) and all(others):
                 predicted = _predicted(_share(base), own, others)
         at = {axis: row[axis] for axis in {*axes, "T_kv"} if axis != "T_kv" or row["T_kv"] != row["T"]}
@@ -108,7 +107,7 @@ def _predicted(share: Ratio, cores: list[Row], bases: list[Row]) -> Ratio:
     """Return 1 + share · (ratio of the cores' total times - 1); the two errors are independent. An interval of all ratios
     of a case holds for a mean of them.
     """
-    ratios = zip(*map(fr.ratio, cores, bases), strict=True)
+    ratios = zip(*map(ratio, cores, bases), strict=True)
     core = Ratio(*(fmean(bounds, [base["median"] for base in bases]) for bounds in ratios))
     value = 1 + share.value * (core.value - 1)
     half = math.hypot(share.value * (core.high - core.low) / 2, (core.value - 1) * (share.high - share.low) / 2)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..judging import advice, dispatcher, findings
-from ..judging import frame as fr
 from ..judging.advice import Layers
+from ..judging.rows import rows_of
 from ..reading import command, runs, units, words
 from ..reading.axes import KNOWN_AXES, axis_names
 from ..reading.runs import Run, RunError
@@ -48,7 +48,7 @@ def _execute(options: argparse.Namespace, arguments: Sequence[str], layers_of: C
     layers: Layers = layers_of(options.model) if options.model else {"": {}}
     if options.run is None:
         chosen = [_answering(chosen[0], asked, layers)]
-    known = [(run, fr.rows_of(run)) for run in chosen]
+    known = [(run, rows_of(run)) for run in chosen]
     usable, missing = [], list[str]()
     for kind, layer in layers.items():
         found = [(run, of) for run, rows in known if (of := advice.of_layer(rows, layer, asked)) or not layer]
@@ -90,7 +90,7 @@ def _answering(newest: Run, asked: Mapping[str, Any], layers: Layers) -> Run:
     for file in runs.newest_first(newest.path.parent.parent)[:MOST_RUNS]:
         if file.parent == newest.path.parent:
             with contextlib.suppress(RunError):
-                every = fr.rows_of(run := runs.read(file))
+                every = rows_of(run := runs.read(file))
                 rows = [row for layer in layers.values() for row in advice.of_layer(every, layer, asked)]
                 advice.narrowed(rows, asked)
                 return run

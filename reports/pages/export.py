@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from ..judging import frame as fr
+from ..judging.rows import rows_of, tidy
 from ..reading import command
 from ..reading.axes import without_defaults
 from ..reading.runs import Run, RunError
@@ -44,7 +44,7 @@ def rows(chosen: Sequence[Run]) -> pd.DataFrame:
     """Return rows of several runs, each with `run`, `date`, `commit`, and the machine's `cpu`, `gpu` and `torch`."""
     return pd.concat(
         [
-            fr.tidy(fr.rows_of(run)).assign(
+            tidy(rows_of(run)).assign(
                 run=label,
                 date=run.date,
                 commit=run.commit_id,

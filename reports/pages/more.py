@@ -11,10 +11,9 @@ from stats.ratios import Ratio
 
 from ..drawing import svg
 from ..drawing.palette import Palette
-from ..judging import frame as fr
 from ..judging import roofline
-from ..judging.frame import Row
 from ..judging.grid import BESIDE
+from ..judging.rows import MASKED, Row, ratio, varying
 from ..judging.steps import Step, nearer, steps
 from ..reading import units, words
 from ..reading.axes import setting
@@ -38,10 +37,10 @@ def tables_of(this: Report) -> list[Table]:
 
 
 def _roofline(run: Run, rows: Sequence[Row], palette: Palette) -> Table:
-    points, varying = [row for row in rows if row["flops"] > 0 and row["bytes"] > 0], fr.varying(rows)
+    points, axes = [row for row in rows if row["flops"] > 0 and row["bytes"] > 0], varying(rows)
     dots = [
         (roofline.intensity(row), row["tflops_per_s"] * 1e12, palette[row["impl"]],
-         f"{row['impl']}, {_place(row, varying)}: {row['tflops_per_s'] * 1e3:.3g} GFLOP/s")
+         f"{row['impl']}, {_place(row, axes)}: {row['tflops_per_s'] * 1e3:.3g} GFLOP/s")
         for row in points
     ]  # fmt: skip
     note = "FLOP per second against FLOP per byte, one point per cell. Lines: ceilings measured on this machine."
@@ -51,18 +50,18 @@ def _roofline(run: Run, rows: Sequence[Row], palette: Palette) -> Table:
 
 def _compiling(measured: Sequence[Row]) -> Table:
     """Return the break-even point of compilation for each compiled cell whose eager form was measured too."""
-    varying, rows = fr.varying(measured), []
+    axes, rows = varying(measured), []
     known = {(row["impl"], row["id"]): row for row in measured}
     for (impl, id_), row in known.items():
         eager, spent = known.get((words.base(impl), id_)), row.get("compile_s")
         if impl.endswith(words.COMPILED) and eager and spent:
-            ratio = fr.ratio(row, eager)
-            won = eager["median"] * (1 - ratio.value)
+            over = ratio(row, eager)
+            won = eager["median"] * (1 - over.value)
             calls = f"{math.ceil(spent / won):,} calls" if won > 0 else "never"
-            pays = calls if ratio.faster or ratio.slower else "not significant"
+            pays = calls if over.faster or over.slower else "not significant"
             times = [units.seconds(eager["median"]), units.seconds(row["median"])]
             took = f"{units.seconds(spent)} {row.get('compile_cache') or ''}".rstrip()
-            rows.append((impl, _place(row, varying), pays, took, *times))
+            rows.append((impl, _place(row, axes), pays, took, *times))
     heads = ("implementation", "case", "pays after", "compile time", "eager", "compiled")
     return Table("Compile break-even", heads, rows)
 
@@ -70,19 +69,19 @@ def _compiling(measured: Sequence[Row]) -> Table:
 def _shares(measured: Sequence[Row], title: str, axis: str, one: str, other: str, heads: Sequence[str]) -> Table:
     """Return the time at one value of an axis as a share of that at another, all else being equal."""
     both = [row for row in measured if row[axis] in (one, other)]
-    varying, rows = [it for it in fr.varying(both) if it != axis], []
+    axes, rows = [it for it in varying(both) if it != axis], []
     for of in grouped(((row["impl"], setting(row, [axis])), row) for row in both).values():
         known = {row[axis]: row for row in of}
         if len(known) == 2:
             times = known[one]["median"], known[other]["median"]
             numbers = [*map(units.seconds, times), units.percent(times[0] / times[1])]
-            rows.append((known[one]["impl"], _place(known[one], varying), *numbers))
+            rows.append((known[one]["impl"], _place(known[one], axes), *numbers))
     return Table(title, ("implementation", "case", *heads), rows)
 
 
-def _place(row: Mapping[str, Any], varying: Sequence[str]) -> str:
-    """Return a row's values of the varying axes, and its T."""
-    return words.place({axis: row[axis] for axis in [*varying, "T"]}, always={*varying, "T"} - {"T_kv"})
+def _place(row: Mapping[str, Any], axes: Sequence[str]) -> str:
+    """Return a row's values of these axes, and its T."""
+    return words.place({axis: row[axis] for axis in [*axes, "T"]}, always={*axes, "T"} - {"T_kv"})
 
 
 def of_steps(this: Report) -> list[Table]:
@@ -153,9 +152,9 @@ def printed(this: Report, every: bool) -> str:
 
 
 def _masks(measured: Sequence[Row]) -> Table:
-    varying = fr.varying(measured)
+    axes = varying(measured)
     rows = [
-        (row["impl"], _place(row, varying), units.bounded(*(row[it] for it in fr.MASKED[1:])),
+        (row["impl"], _place(row, axes), units.bounded(*(row[it] for it in MASKED[1:])),
          f"{row['work_share']:.2f}", "yes" if row["mask_efficiency_low"] > row["work_share"] else "not shown")
         for row in measured if row["mask_efficiency"] > 0
     ]  # fmt: skip

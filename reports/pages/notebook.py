@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ..judging import frame as fr
+from ..judging.rows import rows_of, tidy
 from ..reading import command, runs
 from ..reading.runs import Run
 from . import page
@@ -36,7 +36,7 @@ def frame(run: str | Path | None = None, results: str | Path | None = None) -> p
     Raises:
         RunError: there is no such run, there are several, or it can't be read.
     """
-    return fr.tidy(fr.rows_of(_read(run, results)))
+    return tidy(rows_of(_read(run, results)))
 
 
 def show(run: str | Path | None = None, results: str | Path | None = None) -> Page:

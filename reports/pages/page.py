@@ -20,7 +20,7 @@ from ..drawing import figure, svg, views
 from ..drawing.measures import MEASURES
 from ..drawing.palette import PATHS, THEME
 from ..judging import findings
-from ..judging import frame as fr
+from ..judging.rows import tidy
 from ..reading import command, fingerprint, words
 from ..reading.axes import labelled
 from . import more, tables
@@ -41,7 +41,7 @@ def write(this: Report, folder: Path) -> Path:
         OSError: the folder can't be made or written to.
     """
     skipped = pd.DataFrame(this.run.skipped, columns=["impl", "id", "reason", "detail"])
-    page = save_page(folder, html(this, list(_figures(this, folder))), rows=fr.tidy(this.rows), skipped=skipped)
+    page = save_page(folder, html(this, list(_figures(this, folder))), rows=tidy(this.rows), skipped=skipped)
     command.write(folder / "summary.md", summary(this))
     return page
 

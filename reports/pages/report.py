@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from ..drawing.palette import Palette
 from ..judging import findings, grid
-from ..judging import frame as fr
-from ..judging.frame import Row
 from ..judging.grid import Grid
+from ..judging.rows import Row, rows_of
 from ..reading.runs import Run
 
 
@@ -25,7 +24,7 @@ class Report:
 
 
 def report(run: Run) -> Report:
-    rows = fr.rows_of(run)
+    rows = rows_of(run)
     made = grid.grid(rows, run.skipped, run.registry)
     return Report(
         run,

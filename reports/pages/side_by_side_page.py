@@ -12,7 +12,7 @@ from typing import Any
 
 from ..drawing.palette import Palette
 from ..judging.comparison import Comparison, compare
-from ..judging.frame import key_of
+from ..judging.rows import key_of
 from ..reading import fingerprint, units, words
 from ..reading.command import NOT_JUDGED
 from ..reading.runs import Run

@@ -11,8 +11,8 @@ from typing import Any
 from stats.estimate import grouped
 from stats.shares import without_numbers
 
-from ..judging.frame import Row
 from ..judging.grid import SIGNS, Case, Column, Grid, Mark, slowdown
+from ..judging.rows import Row
 from ..reading import units, words
 
 WIDTH, PARAGRAPH = 80, 100

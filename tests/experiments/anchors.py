@@ -17,7 +17,7 @@ from statistics import mean, median
 
 import numpy as np
 
-from reports.judging import frame as fr
+from reports.judging.rows import samples_of
 from reports.pages.tables import markdown
 from reports.reading import runs
 from reports.reading.runs import Run
@@ -37,7 +37,7 @@ def main() -> None:
 def lines(run: Run) -> Iterator[tuple[str, ...]]:
     levels: Levels = defaultdict(dict)
     for row in run.rows:
-        visits = fr.samples_of(row).by_visit()
+        visits = samples_of(row).by_visit()
         facts = row["extra_info"]
         levels[facts["id"]][facts["impl"]] = {
             at: math.log(median(seconds for _, seconds in of)) for at, of in visits.items()

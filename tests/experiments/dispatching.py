@@ -25,8 +25,8 @@ import torch
 
 import impls
 from reports.judging import dispatcher
-from reports.judging import frame as fr
 from reports.judging.dispatcher import SDPA, ByLength, Setting, key_ranges, measured
+from reports.judging.rows import ratio, rows_of
 from reports.reading import command, runs
 from stats.ratios import Ratio
 
@@ -67,7 +67,7 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--options", default="--processes 3", help="for `pytest bench/`")
     asked = options.parse_args()
-    rows = [(run, fr.rows_of(run)) for run in command.several([asked.run], runs.default_results())]
+    rows = [(run, rows_of(run)) for run in command.several([asked.run], runs.default_results())]
     table = {
         key: of
         for key, of in measured(rows).items()
@@ -107,9 +107,9 @@ def timed(folder: Path, setting: Setting, T: int, by_length: ByLength, options: 
     given = [text for axis, value in axes.items() for text in (f"--{axis}", str(value))]
     impls_ = ",".join([f"here={MODULE}:attention", *others])
     file = suite(folder, *given, *options, "--impl", impls_)
-    rows = {row["impl"]: row for row in fr.rows_of(runs.read(file))}
+    rows = {row["impl"]: row for row in rows_of(runs.read(file))}
     here = rows.pop("here")
-    over = {other: fr.ratio(here, row) for other, row in rows.items()}
+    over = {other: ratio(here, row) for other, row in rows.items()}
     best = max(over, key=lambda other: over[other].value)
     chosen = next((kernel for first, last, kernel in key_ranges(by_length) if first <= T <= last), SDPA)
     return Found(here["id"], chosen, best, over[best], over[SDPA], rows[best]["median"])

@@ -26,8 +26,8 @@ import torch
 from bench.cases import decoders, models
 from impls.decoder import _filled
 from reports.judging import dispatcher
-from reports.judging import frame as fr
 from reports.judging.dispatcher import SDPA, ByLength, Setting, key_ranges
+from reports.judging.rows import rows_of
 from reports.reading import command, runs
 from stats import estimate
 
@@ -61,7 +61,7 @@ def main() -> None:
     options.add_argument("--seconds", type=float, default=20, help="that a case is timed for, about")
     options.add_argument("--seed", type=int, default=0)
     asked = options.parse_args()
-    rows = [(run, fr.rows_of(run)) for run in command.several([asked.run], runs.default_results())]
+    rows = [(run, rows_of(run)) for run in command.several([asked.run], runs.default_results())]
     (layer, *_) = models.layers_of(decoders.config_of(asked.model)).values()
     known = dispatcher.measured(rows)
     table = {it: of for it, of in known.items() if fits(it) and all(getattr(it, n) == layer[n] for n in HEADS)}

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from reports.judging import frame as fr
+from reports.judging.rows import rows_of
 from reports.reading import runs, units
 
 from . import CHECKOUT, measured
@@ -60,7 +60,7 @@ def main() -> None:
         options = "--scope", "core", "--mask", "none,causal", "--impl", impls, *asked.options.split()
         path = {"PYTHONPATH": str(CHECKOUT)}
         file = measured(Path(folder), *options, environment=path)
-        rows = [row for row in fr.rows_of(runs.read(file)) if row["mask_efficiency"] > 0]
+        rows = [row for row in rows_of(runs.read(file)) if row["mask_efficiency"] > 0]
     for row in sorted(rows, key=lambda row: (row["T"], row["mask_efficiency"])):
         found = units.bounded(row["mask_efficiency"], row["mask_efficiency_low"], row["mask_efficiency_high"])
         print(f"T = {row['T']:<6} {row['impl']:20} {found:24} of 1; {row['work_share']:.3f} where none is skipped")

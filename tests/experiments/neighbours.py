@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from reports.judging.frame import samples_of
+from reports.judging.rows import samples_of
 from stats.ratios import Ratio, ratio
 
 from . import measured

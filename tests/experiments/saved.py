@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from reports.judging import frame as fr
+from reports.judging.rows import samples_of
 from reports.pages.tables import markdown
 from stats import conditions, ratios, saved, verdict
 from stats.effects import Key
@@ -244,7 +244,7 @@ def add(lines: Sequence[str]) -> None:
         )  # fmt: skip
         about[-1]["cells"] = cells = []
         for row in data["benchmarks"]:
-            samples = fr.samples_of(row)
+            samples = samples_of(row)
             logs = np.log(samples.seconds)
             level = float(np.median(logs))
             cells.append([row["extra_info"]["impl"], row["extra_info"]["id"], len(logs), round(level, 6)])

@@ -60,13 +60,11 @@ def _step(name: str, folder: Path) -> None:
 def _frame(folder: Path) -> None:
     import pandas as pd
 
-    from reports.judging import frame
+    from reports.judging.rows import rows_of, tidy
     from reports.reading import runs
 
     files = runs.newest_first(folder / "results")
-    rows = pd.concat(
-        [frame.tidy(frame.rows_of(run)).assign(run=run.name) for run in map(runs.read, files)], ignore_index=True
-    )
+    rows = pd.concat([tidy(rows_of(run)).assign(run=run.name) for run in map(runs.read, files)], ignore_index=True)
     assert len(rows) and rows["median"].notna().all()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from reports.judging import frame as fr
+from reports.judging.rows import samples_of
 from reports.pages.tables import markdown
 from reports.reading import runs
 from stats import ratios
@@ -32,7 +32,7 @@ def main() -> None:
 def _narrowing(path: Path) -> Iterator[tuple[str, ...]]:
     cases: dict[str, dict[str, Samples]] = {}
     for row in runs.read(path).rows:
-        cases.setdefault(row["extra_info"]["id"], {})[row["extra_info"]["impl"]] = fr.samples_of(row)
+        cases.setdefault(row["extra_info"]["id"], {})[row["extra_info"]["impl"]] = samples_of(row)
     known = sorted({it for impls in cases.values() for samples in impls.values() for it in samples.processes})
     usual = [_usual([_widths(cases, set(kept)) for kept in combinations(known, K)]) for K in range(1, len(known) + 1)]
     for K, (fewer, more) in enumerate(pairwise(usual), 2):

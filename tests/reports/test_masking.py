@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import synthetic_runs as synthetic
 
-from reports.judging import frame
+from reports.judging.rows import rows_of, tidy
 from reports.reading.runs import Run
 
 SHARE = 0.505  # of a causal mask over 100 tokens
@@ -34,14 +34,14 @@ def masked(as_run: Any) -> Run:
 
 
 def efficiency(run: Run, impl: str) -> tuple[float, float, float]:
-    tidy = frame.tidy(frame.rows_of(run))
-    row = tidy[(tidy["impl"] == impl) & (tidy["mask"] != "none")].iloc[0]
+    frame = tidy(rows_of(run))
+    row = frame[(frame["impl"] == impl) & (frame["mask"] != "none")].iloc[0]
     return row["mask_efficiency"], row["mask_efficiency_low"], row["mask_efficiency_high"]
 
 
 def test_efficiency_is_1_if_all_is_skipped_and_the_visible_share_if_nothing_is(masked: Run) -> None:
     assert efficiency(masked, "skips_all") == (pytest.approx(1), pytest.approx(1), pytest.approx(1))
     assert efficiency(masked, "skips_none") == (pytest.approx(SHARE), pytest.approx(SHARE), pytest.approx(SHARE))
-    tidy = frame.tidy(frame.rows_of(masked))
-    assert list(tidy["work_share"].dropna()) == [SHARE, SHARE]
-    assert tidy.loc[tidy["mask"] == "none", "mask_efficiency"].isna().all()
+    frame = tidy(rows_of(masked))
+    assert list(frame["work_share"].dropna()) == [SHARE, SHARE]
+    assert frame.loc[frame["mask"] == "none", "mask_efficiency"].isna().all()

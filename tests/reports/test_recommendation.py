@@ -14,8 +14,8 @@ from synthetic_runs import COSTS, Noise
 
 from reports.__main__ import main
 from reports.judging import findings
-from reports.judging import frame as fr
 from reports.judging import grid as grids
+from reports.judging.rows import rows_of
 from reports.pages import page, publish
 from reports.pages.report import report
 from reports.reading import runs
@@ -114,7 +114,7 @@ def test_without_intervals_there_is_no_recommendation(tiny: Run) -> None:
 def test_the_mean_is_the_geometric_one_over_the_fastest_of_each_case(as_run: Any) -> None:
     cells = [("a", 64, 1.0), ("b", 64, 2.0), ("c", 64, 3.0), ("a", 256, 8.0), ("b", 256, 4.0)]
     run = as_run(synthetic.document([synthetic.row(name, synthetic.case(T=T), [s] * 3) for name, T, s in cells]))
-    made = grids.grid(fr.rows_of(run), run.skipped)
+    made = grids.grid(rows_of(run), run.skipped)
     means = [grids.mean_slowdown(name, made.cases) for name in "abc"]
     assert means == pytest.approx([2**0.5, 2**0.5, 3])
 
@@ -132,7 +132,7 @@ def test_a_case_of_a_stopped_run_with_one_implementation_is_not_in_the_mean(as_r
 
 def means(run: Run) -> dict[str, str]:
     """Printed mean slowdowns, in the order of the implementations."""
-    made = grids.grid(fr.rows_of(run), run.skipped)
+    made = grids.grid(rows_of(run), run.skipped)
     return {name: made.mean_text(name) for name in made.impls}
 
 
@@ -141,7 +141,7 @@ def test_an_own_mean_is_marked_if_it_is_not_resolved_in_half_of_the_cases(as_run
     noisy = injected(0, {}, noise=Noise(process=0.5))
     for data, end in ((injected(0, {}), r"\."), (noisy, r", not resolved in 2 of 2 cases\.")):
         run = as_run({**data, "registry": own})
-        (told,) = findings.own(grids.grid(fr.rows_of(run), run.skipped, run.registry), frozenset())
+        (told,) = findings.own(grids.grid(rows_of(run), run.skipped, run.registry), frozenset())
         assert re.fullmatch(rf"linear: mean slowdown [\d.]+{end}", told), told
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import synthetic_runs as synthetic
 
-from reports.judging import advice, frame
+from reports.judging import advice
+from reports.judging.rows import rows_of
 from reports.reading.runs import Run
 
 
@@ -29,7 +30,7 @@ def test_without_significant_differences_the_smallest_median_is_chosen(as_run: A
     """Where cells were timed one after the other, in one process."""
     data = two({64: (2e-3, 1e-3), 256: (3e-3, 4e-3)})
     data["benchmarks"] = [synthetic.once(row) for row in data["benchmarks"]]
-    told = advice.advise(frame.rows_of(as_run(data)), {})["cells"]
+    told = advice.advise(rows_of(as_run(data)), {})["cells"]
     assert [(it["T"], it["fastest"], it["seconds"], it["bytes"]) for it in told] == [
         (64, "b", 1e-3, 2**20), (256, "a", 3e-3, 2**20),
     ]  # fmt: skip
@@ -46,14 +47,14 @@ def test_decode_at_a_length_is_one_token_against_a_cache_of_that_length(as_run: 
 
     def found(T: int, **cache: int) -> list[tuple[int, int]]:
         asked = advice.read_as({"mode": "decode", "T": T, **cache})
-        return [(cell["T"], cell["T_kv"]) for cell in advice.advise(frame.rows_of(as_run(data)), asked)["cells"]]
+        return [(cell["T"], cell["T_kv"]) for cell in advice.advise(rows_of(as_run(data)), asked)["cells"]]
 
     assert found(64) == [(1, 64)]
     assert found(4, T_kv=256) == [(4, 256)]
 
 
 def test_a_kernel_that_was_wrong_anywhere_is_never_advised(tiny: Run) -> None:
-    table = advice.advise(frame.rows_of(tiny), {})
+    table = advice.advise(rows_of(tiny), {})
     assert table["left_out"] == ["packed"]
     assert "packed" not in {name for cell in table["cells"] for name in (cell["fastest"], *cell["ties"])}
 
@@ -72,7 +73,7 @@ def test_implementations_tie_unless_a_large_difference_is_possible(
     data = two({64: (1e-3, median)}, apart=apart)
     data["benchmarks"].append(synthetic.row("c", synthetic.case(T=64), [0.97e-3, 0.98e-3, 0.99e-3]))
     data["benchmarks"].append(synthetic.row("d", synthetic.case(T=64), [9e-3, 9e-3, 9e-3]))
-    [cell] = advice.advise(frame.rows_of(as_run(data)), {})["cells"]
+    [cell] = advice.advise(rows_of(as_run(data)), {})["cells"]
     assert (cell["fastest"], cell["verdict"]) == ("c", said)
 
 

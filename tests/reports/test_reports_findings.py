@@ -7,19 +7,20 @@ from typing import Any
 
 import synthetic_runs as synthetic
 
-from reports.judging import findings, frame, grid
+from reports.judging import findings, grid
+from reports.judging.rows import rows_of
 from reports.reading.runs import Run
 
 
 def said(run: Run) -> list[str]:
-    return [*filter(None, [findings.page_faults(frame.rows_of(run))])]
+    return [*filter(None, [findings.page_faults(rows_of(run))])]
 
 
 def test_wrong_outputs_are_warned_of(tiny: Run) -> None:
-    [told] = findings.wrong(frame.rows_of(tiny), tiny.skipped)
+    [told] = findings.wrong(rows_of(tiny), tiny.skipped)
     why = "packed ✗ did not pass the correctness check in 1 cell: error 0.3 exceeds its bound"
     assert told.startswith(why) and told.endswith(". Its numbers elsewhere are in doubt.")
-    others = [row for row in frame.rows_of(tiny) if row["impl"] != "packed"]
+    others = [row for row in rows_of(tiny) if row["impl"] != "packed"]
     [told] = findings.wrong(others, tiny.skipped)
     assert told.startswith(why) and "elsewhere" not in told
 
@@ -59,18 +60,18 @@ def test_the_lead_is_that_of_the_tables(interleaved_data: dict[str, Any], as_run
         if row["extra_info"]["impl"] == "fused":
             row["stats"]["median"] *= 1.4
             row["extra_info"]["kept_pages_s"] = row["stats"]["median"] / 2
-    rows = frame.rows_of(as_run(interleaved_data))
+    rows = rows_of(as_run(interleaved_data))
     [lead] = re.findall(r"lead .* (\S+×)\.$", findings.page_faults(rows))
     made = grid.grid(rows)
     assert lead in {f"{grid.slowdown(case.mark('fused').slowdown)}×" for case in made.cases}
 
 
 def test_calls_that_take_as_long_with_kept_pages_lose_nothing(as_run: Any) -> None:
-    assert findings.page_faults(frame.rows_of(as_run(faulting(fused=690e-3, einsum=730e-3)))) == ""
+    assert findings.page_faults(rows_of(as_run(faulting(fused=690e-3, einsum=730e-3)))) == ""
 
 
 def test_page_faults_of_the_fastest_count_too(as_run: Any) -> None:
-    told = findings.page_faults(frame.rows_of(as_run(faulting(sdpa=42e-3, fused=630e-3))))
+    told = findings.page_faults(rows_of(as_run(faulting(sdpa=42e-3, fused=630e-3))))
     assert "of which 11 % are page faults" in told and "sdpa's lead is 15× instead of 8.4×" in told
 
 

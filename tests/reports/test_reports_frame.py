@@ -9,15 +9,15 @@ import pandas as pd
 import pytest
 import synthetic_runs as synthetic
 
-from reports.judging import frame
 from reports.judging.grid import grid
+from reports.judging.rows import rows_of, tidy, varying
 from reports.reading.runs import Run
 
 CASES = {T: f"B1-T{T}-H8-D_h64-float32-cpu" for T in (64, 256, 1024)}
 
 
 def tidied(run: Run) -> pd.DataFrame:
-    return frame.tidy(frame.rows_of(run))
+    return tidy(rows_of(run))
 
 
 def cell(tidy: pd.DataFrame, impl: str, T: int) -> pd.Series[Any]:
@@ -87,14 +87,14 @@ def test_an_implementation_with_a_wrong_cell_is_marked_in_all_its_rows(tiny: Run
     ],
 )
 def test_axes_that_follow_from_others_do_not_count_as_varying(axes: Any, expected: set[str], as_run: Any) -> None:
-    rows = frame.rows_of(as_run(synthetic.sweep(impls=("fused", "sdpa"), **axes)))
-    assert set(frame.varying(rows)) == expected
+    rows = rows_of(as_run(synthetic.sweep(impls=("fused", "sdpa"), **axes)))
+    assert set(varying(rows)) == expected
 
 
 def test_sizes_follow_from_the_models_that_a_run_names(as_run: Any) -> None:
     cases = [synthetic.case(H=H, D_h=D_h, T=T) for H, D_h in ((12, 64), (32, 128)) for T in (64, 128)]
     data = synthetic.document([synthetic.row(impl, at, [1e-3]) for at in cases for impl in ("fused", "sdpa")])
     data["models"] = {synthetic.case_id(at): "gpt2" if at["H"] == 12 else "llama3-8b" for at in cases}
-    made = grid(frame.rows_of(as_run(data)))
+    made = grid(rows_of(as_run(data)))
     assert made.axes == ["layer", "T"] and made.cases[3].setting == {"layer": "llama3-8b", "T": 128}
     assert made.cases[0].title == "gpt2 B=1 H=12 D_h=64 T=64 fp32 causal"

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import synthetic_runs as synthetic
 
-from reports.judging import frame, roofline
+from reports.judging import roofline
+from reports.judging.rows import rows_of
 from reports.pages import tables
 from reports.pages.report import report
 from reports.reading.runs import Run
@@ -25,7 +26,7 @@ def corners(as_run: Any, *rows: dict[str, Any], roofs: Any = CEILINGS) -> dict[s
         synthetic.row("fused", synthetic.case(**at), [1e-3], id=str(at), autocast=at.get("autocast")) for at in rows
     ]
     run = as_run(synthetic.document(made, schema=2, axes=axes, roofs=[*roofs, *COPIES]))
-    return roofline.ceilings(run.rooflines, frame.rows_of(run))
+    return roofline.ceilings(run.rooflines, rows_of(run))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_without_a_measured_product_there_is_no_ceiling(as_run: Any) -> None:
 def test_the_share_of_the_data_sheets_peak(
     gpu: str | None, at: dict[str, Any], share: float | None, as_run: Any
 ) -> None:
-    (found,) = frame.rows_of(on_gpu(as_run, gpu, at))
+    (found,) = rows_of(on_gpu(as_run, gpu, at))
     assert found["tflops_per_s"] == pytest.approx(494.7)
     assert found["of_peak"] == (pytest.approx(share) if share else pytest.approx(float("nan"), nan_ok=True))
     assert found["launch_share"] == pytest.approx(0.25)

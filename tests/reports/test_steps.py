@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from synthetic_runs import case, document, row
 
-from reports.judging import frame as fr
+from reports.judging.rows import rows_of
 from reports.judging.steps import Step, steps
 from reports.pages import more
 from reports.pages.report import report
@@ -64,7 +64,7 @@ def test_a_step_is_predicted_from_the_cores_of_its_own_windows(windows: Any, pre
     known = {"parts_s": parts, "core_shares": [0.2] * 3, "blocks": blocks, "windows": windows, "depth": 28}
     rows += [row(impl, block, [1e-2] * 8, id="block", **known) for impl in ("fused", "sdpa")]
     axes = [{"name": "window", "kind": "size", "unsaid": None}]
-    _, step = steps(fr.rows_of(as_run(document(rows, axes=axes))), "fused")
+    _, step = steps(rows_of(as_run(document(rows, axes=axes))), "fused")
     assert step.predicted.value == pytest.approx(predicted or float("nan"), nan_ok=True)
     assert step.inside == pytest.approx(FUSED)
 
