@@ -14,8 +14,8 @@ from stats.ratios import FASTEST, NOT_RESOLVED
 from ..reading import units, words
 from ..reading.runs import Run
 from .grid import Case, Grid, counted, mean_slowdown, slowdown
+from .model_steps import OF_MODELS
 from .rows import Row, ranked, ratio, trusted, varying
-from .steps import OF_MODELS
 
 LEANER = 1.25
 """Ratio of memory from which on it is mentioned, and decides between implementations that are tied in time."""

@@ -13,8 +13,8 @@ from ..drawing import svg
 from ..drawing.palette import Palette
 from ..judging import roofline
 from ..judging.grid import BESIDE
+from ..judging.model_steps import ModelStep, model_steps, nearer
 from ..judging.rows import MASKED, Row, ratio, varying
-from ..judging.steps import Step, nearer, steps
 from ..reading import units, words
 from ..reading.axes import setting
 from ..reading.runs import Run
@@ -87,12 +87,12 @@ def _place(row: Mapping[str, Any], axes: Sequence[str]) -> str:
 def of_steps(this: Report) -> list[Table]:
     """Return tables of blocks and models: the core's share of a step, effects of other kernels, and parts."""
     baseline = this.run.baseline_impl
-    found = list(steps(this.rows, baseline))
+    found = list(model_steps(this.rows, baseline))
     tables_ = _step(found, baseline), _parts(found), _inside_and_alone(found)
     return [it for it in tables_ if it.rows]
 
 
-def _step(found: list[Step], baseline: str) -> Table:
+def _step(found: list[ModelStep], baseline: str) -> Table:
     rows = [(it.impl, it.place, units.seconds(it.seconds), _part(it.share), *_effect(it, baseline)) for it in found]
     note = (
         f"Predicted and measured: time of the step over that with {baseline}, with 95 % intervals. Predicted from the "
@@ -102,7 +102,7 @@ def _step(found: list[Step], baseline: str) -> Table:
     return Table("Attention in a model's step", heads, rows, note, by_case=True)
 
 
-def _effect(step: Step, baseline: str) -> list[str]:
+def _effect(step: ModelStep, baseline: str) -> list[str]:
     """Return the predicted and the measured ratio of a step to the baseline's."""
     if step.impl == baseline:
         return ["baseline", "baseline"]
@@ -116,7 +116,7 @@ PARTS = {
 """Parts of a step, and their names on a page."""
 
 
-def _parts(found: list[Step]) -> Table:
+def _parts(found: list[ModelStep]) -> Table:
     shares = ({name: seconds / sum(it.parts.values()) for name, seconds in it.parts.items()} for it in found)
     rows = [
         (it.impl, it.place, *(units.percent(share.get(name, math.nan)) for name in PARTS),
@@ -131,7 +131,7 @@ def _parts(found: list[Step]) -> Table:
     return Table("Parts of a step", heads, rows, note, by_case=True)
 
 
-def _inside_and_alone(found: list[Step]) -> Table:
+def _inside_and_alone(found: list[ModelStep]) -> Table:
     rows = [
         (it.impl, it.place, units.seconds(it.hot), units.seconds(it.cold), units.seconds(it.inside))
         for it in found if it.hot == it.hot

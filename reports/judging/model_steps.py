@@ -22,7 +22,7 @@ AROUND = ("scope", "model", "d_model", "window")
 
 
 @dataclass(frozen=True)
-class Step:
+class ModelStep:
     """One implementation in one block or model. Seconds are per call; `place` lists the distinguishing axes."""
 
     impl: str
@@ -61,7 +61,7 @@ class Step:
         return self.inside * self.depth / self.whole
 
 
-def steps(every: Sequence[Row], baseline: str) -> Iterator[Step]:
+def model_steps(every: Sequence[Row], baseline: str) -> Iterator[ModelStep]:
     """Yield every row of a block or a model whose parts are known."""
     rows = trusted(every)
     of_models = [row for row in rows if row["scope"] in OF_MODELS and isinstance(row.get("parts_s"), Mapping)]
@@ -80,7 +80,7 @@ def steps(every: Sequence[Row], baseline: str) -> Iterator[Step]:
             if all(own) and all(others):
                 predicted = _predicted(_share(base), own, others)
         at = {axis: row[axis] for axis in {*axes, "T_kv"} if axis != "T_kv" or row["T_kv"] != row["T"]}
-        yield Step(
+        yield ModelStep(
             row["impl"], words.place(at, always=at), row["median"], row["parts_s"], _share(row), row["blocks"],
             row["depth"], hot, cold, measured, predicted,
         )  # fmt: skip
@@ -91,7 +91,7 @@ def _core(row: Row, impl: str, window: Any) -> tuple[Any, ...]:
     return impl, window, *setting(row, AROUND)
 
 
-def nearer(found: Iterable[Step]) -> str:
+def nearer(found: Iterable[ModelStep]) -> str:
     """Say whether hot or cold times predict a core's time in the model better; '' if no core was measured cold."""
     off = [(abs(math.log(it.inside / it.hot)), abs(math.log(it.inside / it.cold))) for it in found if it.cold > 0]
     if not off:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from synthetic_runs import case, document, row
 
+from reports.judging.model_steps import ModelStep, model_steps
 from reports.judging.rows import rows_of
-from reports.judging.steps import Step, steps
 from reports.pages import more
 from reports.pages.report import report
 from stats.ratios import SAME
@@ -17,9 +17,9 @@ FUSED, SDPA = 2e-3, 1e-3
 """Seconds of the core alone."""
 
 
-def found(as_run: Any, change: float, inside: float = SDPA) -> tuple[list[Step], list[Any]]:
+def found(as_run: Any, change: float, inside: float = SDPA) -> tuple[list[ModelStep], list[Any]]:
     this = report(measured(as_run, change, inside))
-    return list(steps(this.rows, this.run.baseline_impl)), more.of_steps(this)
+    return list(model_steps(this.rows, this.run.baseline_impl)), more.of_steps(this)
 
 
 def measured(as_run: Any, change: float, inside: float = SDPA) -> Any:
@@ -64,7 +64,7 @@ def test_a_step_is_predicted_from_the_cores_of_its_own_windows(windows: Any, pre
     known = {"parts_s": parts, "core_shares": [0.2] * 3, "blocks": blocks, "windows": windows, "depth": 28}
     rows += [row(impl, block, [1e-2] * 8, id="block", **known) for impl in ("fused", "sdpa")]
     axes = [{"name": "window", "kind": "size", "unsaid": None}]
-    _, step = steps(rows_of(as_run(document(rows, axes=axes))), "fused")
+    _, step = model_steps(rows_of(as_run(document(rows, axes=axes))), "fused")
     assert step.predicted.value == pytest.approx(predicted or float("nan"), nan_ok=True)
     assert step.inside == pytest.approx(FUSED)
 
