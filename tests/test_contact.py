@@ -36,7 +36,7 @@ from bench.runs.rows import Found
 from bench.runs.run import Run
 from bench.selection.choice import _declared, impls_named, unsupported
 from bench.selection.options import Selection
-from bench.timing.engine import VISITS
+from bench.timing.schedule import VISITS
 from reports import __main__ as reports_main
 from stats import arguments
 

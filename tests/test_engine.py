@@ -26,7 +26,9 @@ from bench.runs.rows import Sample
 from bench.runs.run import Run
 from bench.selection import options
 from bench.selection.errors import UsageError
-from bench.timing.engine import (
+from bench.timing.malloc import MAPPED
+from bench.timing.reference_workload import ReferenceWorkload
+from bench.timing.schedule import (
     BLOCK,
     COMMON_ROUNDS,
     LONG_VISITS,
@@ -37,8 +39,6 @@ from bench.timing.engine import (
     counts,
     need,
 )
-from bench.timing.malloc import MAPPED
-from bench.timing.reference_workload import ReferenceWorkload
 from bench.workers.client import Lost
 from stats.estimate import grouped
 

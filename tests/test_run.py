@@ -268,7 +268,7 @@ def test_a_run_is_resumed_where_only_code_changed_that_decides_no_result(
     shutil.copytree(CHECKOUT / "bench", tmp_path / "bench")
     monkeypatch.setattr(impl_hash, "CHECKOUT", tmp_path)
     found = [impl_hash.sources_hash([], [])]
-    for file in ("runs/doctor", "ab/replicates", "timing/engine", "checks/gate", "runs/pool"):
+    for file in ("runs/doctor", "ab/replicates", "timing/schedule", "checks/gate", "runs/pool"):
         with (tmp_path / "bench" / f"{file}.py").open("a") as source:
             source.write("# more\n")
         found.append(impl_hash.sources_hash([], []))

@@ -43,7 +43,7 @@ PROCEDURE = (
     "bench/ab/comparison.py",
     "bench/ab/plan.py",
     "bench/ab/replicates.py",
-    "bench/timing/engine.py",
+    "bench/timing/schedule.py",
     "bench/timing/cell.py",
     "bench/timing/malloc.py",
     "bench/timing/devices/cpu.py",

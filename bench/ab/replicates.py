@@ -23,7 +23,7 @@ from stats.verdict import SETTLED, Verdict, of_replicates
 from ..cases.cells import Key
 from ..cases.outcome import Skip
 from ..selection.options import clock_text
-from ..timing.engine import block_of, rounds
+from ..timing.schedule import block_of, rounds
 from ..workers.client import NamedWorkers, Request, Script, WorkerClient
 from .plan import VARIANTS, Plan
 

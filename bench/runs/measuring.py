@@ -26,7 +26,7 @@ from ..cases.counting import held_bytes, least_memory
 from ..cases.outcome import FAILURES, Skip, Wrong
 from ..selection.options import clock_text
 from ..timing.devices import free_bytes_elsewhere
-from ..timing.engine import VISITS, need
+from ..timing.schedule import VISITS, need
 from ..workers.client import Script, WorkerClient, checking, run_concurrently
 from .pool import Ready, WorkerPool, request
 from .remaining import remaining

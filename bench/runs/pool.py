@@ -14,8 +14,8 @@ from ..cases.models import changed_files
 from ..cases.outcome import Skip
 from ..selection.choice import listed
 from ..selection.errors import UsageError
-from ..timing.engine import Block, block_of, rounds
 from ..timing.malloc import MAPPED
+from ..timing.schedule import Block, block_of, rounds
 from ..workers.client import Lost, NamedWorkers, Reply, Request, Script, WorkerClient, run_concurrently
 from .rows import Found, Sample
 from .run import Run

@@ -8,7 +8,7 @@ from itertools import product
 from ..cases.case import Case
 from ..cases.cells import Cell, grouped
 from ..cases.counting import bytes_of_reference, flops, least_bytes
-from ..timing.engine import VISITS, block_of
+from ..timing.schedule import VISITS, block_of
 from .run import Run
 
 OF_A_CORE, OF_A_GPU = 2.5e10, 2e13

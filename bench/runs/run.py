@@ -20,10 +20,10 @@ from ..cases.outcome import Skip
 from ..cases.published import published_of
 from ..selection.options import Selection
 from ..timing.devices import meter_for, threads
-from ..timing.engine import Block, counts
 from ..timing.machine import fingerprint, state
 from ..timing.reference_workload import ReferenceWorkload
 from ..timing.rooflines import Rooflines
+from ..timing.schedule import Block, counts
 from .journal import Journal, Line
 from .rows import Found, Row, Sample, finite, row
 from .saving import load, run_files
@@ -94,7 +94,7 @@ class Run:
         return int(self.timing["processes"])
 
     def counts(self, blocks: Mapping[Key, Block], visit: int, need: Mapping[Key, float] = {}) -> dict[Key, int]:
-        """Return the number of rounds of each cell in the `visit`-th visit of a process (`engine.counts`)."""
+        """Return the number of rounds of each cell in the `visit`-th visit of a process (`schedule.counts`)."""
         return counts(blocks, visit, need, self.timing["cell_time"], self.processes)
 
     @property

@@ -20,7 +20,7 @@ from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.checks.calls import recording
 from bench.timing.cell import Built, build
-from bench.timing.engine import block_of
+from bench.timing.schedule import block_of
 
 IMPLS = ("fused", "wrapper", "sdpa")
 CASES = [Case.of(T=T, H=8, D_h=64, dtype=dtype) for T in (64, 256, 512, 1024) for dtype in ("float32", "bfloat16")]
