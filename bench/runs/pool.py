@@ -176,8 +176,8 @@ class WorkerPool:
         warm = block.warm or int(is_first and block.seconds <= COLD)
         if (reply := self.attempt("time", cell, calls=block.calls, slices=block.slices, warm=warm)) is None:
             return
-        columns, at, calls = reply.pop("columns"), self.run.elapsed(), block.calls * block.slices
-        sample = Sample(**reply, round=number, visit=self.visit, process=self.number, at=at, calls=calls)
+        columns, calls = reply.pop("columns"), block.calls * block.slices
+        sample = Sample(**reply, round=number, visit=self.visit, process=self.number, calls=calls)
         found.add(Found(columns=columns, samples=[sample]))
 
     def _check_caching(self, cell: Cell, found: Found) -> None:

@@ -36,8 +36,6 @@ class Sample(NamedTuple):
     process: int
     fastest: float
     """Seconds of a call in the fastest slice of the block."""
-    at: float
-    """Seconds since the run began."""
     calls: int
     """Number of timed calls in the block."""
     page_faults: float
@@ -75,8 +73,9 @@ class Found:
 
 
 def samples_of(found: Sequence[Sample]) -> ratios.Samples:
-    """Convert samples to the format of `stats.ratios`, whose fields are the first of a sample."""
-    return ratios.Samples(*([it[i] for it in found] for i in range(4)))  # type: ignore[arg-type]
+    """Convert samples to the format of `stats.ratios`."""
+    names = ("seconds", "round", "visit", "process")
+    return ratios.Samples(*([getattr(it, name) for it in found] for name in names))
 
 
 def row(cell: Cell, found: Found, over: Sequence[Sample]) -> Row:
@@ -109,7 +108,6 @@ def row(cell: Cell, found: Found, over: Sequence[Sample]) -> Row:
             "tokens_per_s": cell.case.B * cell.case.T / found.usual,
             "padding_share": padding_share(cell.impl, cell.case),
             "cache_bytes_per_token": cache_bytes(cell.case),
-            "calls": of_all.calls[0],
             "processes": len(processes),
             "process_medians": [median(it.seconds for it in samples if it.process == process) for process in processes],
             "page_faults": median(of_all.page_faults),
@@ -118,7 +116,6 @@ def row(cell: Cell, found: Found, over: Sequence[Sample]) -> Row:
             "sample_rounds": of_all.round,
             "sample_visits": of_all.visit,
             "sample_processes": of_all.process,
-            "sample_times": [round(at, 4) for at in of_all.at],
             "sample_fastest": of_all.fastest,
             "ratio": ratios.ratio(samples_of(samples), samples_of(over)).value if over else None,
         },

@@ -79,19 +79,17 @@ class Workload:
 
 @dataclass
 class ReferenceWorkload:
-    """Samples so far: for each workload its seconds, and when they were taken, in seconds since the run began."""
+    """Samples so far: the seconds of each workload."""
 
-    seen: dict[str, list[dict[str, float]]] = field(default_factory=dict)
+    seen: dict[str, list[float]] = field(default_factory=dict)
     _work: dict[str, Workload] = field(default_factory=lambda: {name: Workload(name) for name in WORK})
     _last: float = -math.inf
 
-    def sample(self, at: float, elsewhere: Mapping[str, float] = {}) -> None:
-        """Time every CPU workload now, `at` seconds after the run began; `elsewhere`: seconds of GPU workloads that a worker
-        has just timed.
-        """
+    def sample(self, elsewhere: Mapping[str, float] = {}) -> None:
+        """Time every CPU workload now; `elsewhere`: seconds of GPU workloads that a worker has just timed."""
         here = {name: median(work.time(1, warm=not i)[0] for i in range(BLOCKS)) for name, work in self._work.items()}
         for name, seconds in {**here, **elsewhere}.items():
-            self.seen.setdefault(name, []).append({"at": at, "seconds": seconds})
+            self.seen.setdefault(name, []).append(seconds)
         self._last = perf_counter()
 
     def due(self) -> bool:
@@ -100,5 +98,4 @@ class ReferenceWorkload:
 
     def table(self) -> dict[str, Any]:
         """Return the samples and their drift for the run file."""
-        seconds = {name: [sample["seconds"] for sample in samples] for name, samples in self.seen.items()}
-        return {"drift": conditions.drift(seconds), "looks": self.seen}
+        return {"drift": conditions.drift(self.seen), "looks": self.seen}

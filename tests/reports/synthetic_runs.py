@@ -141,7 +141,7 @@ def timed_interleaved(
 
 def _still(rng: np.random.Generator, day: float) -> dict[str, Any]:
     """A reference workload with the drift of the implementations."""
-    samples = [{"at": 20.0 * i, "seconds": float(3e-3 * math.exp(day + rng.normal(0, 0.001)))} for i in range(5)]
+    samples = [float(3e-3 * math.exp(day + rng.normal(0, 0.001))) for _ in range(5)]
     return {"drift": 0.01, "looks": {"product": samples}}
 
 
@@ -176,7 +176,6 @@ def sampled(row: dict[str, Any], seconds: Sequence[float], processes: int, visit
         "sample_rounds": list(range(len(seconds))),
         "sample_visits": [i * visits // many for i in range(len(seconds))],
         "sample_processes": [i // many for i in range(len(seconds))],
-        "sample_times": [0.1 * i for i in range(len(seconds))],
     }
     return row
 
