@@ -143,7 +143,7 @@ class Process(LocalWorker):
         columns = {"kernel": "x", "peak_bytes": 0, "operators": 1}
         usual = {"cells": {"unknown": {}}, "check": {"columns": columns, "seconds": seconds},
                  "renew": {"compared": 5, "fastest": seconds}, "prepare": {"seconds": seconds},
-                 "probe": {"passed": [f"{name} in {self.number}"]}}  # fmt: skip
+                 "probe": {"passed": [f"{name} in {self.number}"]}, "trace": {"trace": details.get("path")}}  # fmt: skip
         return (usual | it.replies).get(do, {})
 
 

@@ -30,7 +30,7 @@ def test_every_row_names_its_trace_and_is_otherwise_the_same(
     (tmp_path / "own.py").write_text("from torch.nn.functional import scaled_dot_product_attention as sdpa\n")
     cells = ("--impl", "loop,fused,ö+x=own:sdpa", "--T", "64", "--H", "1", "--dtype", "float32")
     with monkeypatch.context() as patch:
-        patch.setattr(Measuring, "_trace", mock.Mock(side_effect=KeyboardInterrupt))
+        patch.setattr(Measuring, "_finish", mock.Mock(side_effect=KeyboardInterrupt))
         suite("--save-traces", "--benchmark-save=x", *cells, fine=(2,))
     assert "traces: 2 of 3 cells, for `tensorboard --logdir " in suite("--resume", "x").stdout
     data = json.loads(run_files(tmp_path)[-1].read_text())

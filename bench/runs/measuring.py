@@ -11,7 +11,7 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from itertools import accumulate, cycle
 from time import monotonic
@@ -139,11 +139,8 @@ class Measuring:
                 client, passed = pool.client(cell), self._passed[cell.impl.name]
                 held = self._owner.setdefault(cell.case.id, pool) is pool and cell.case.id in self._held
                 self._run.add({"begin": cell.key})
-                try:
+                with self._run.skipping(cell):
                     reply = yield from checking(client, request(cell), cell.threaded, passed, keep=held)
-                except Skip as outcome:
-                    self._run.add_skipped(cell, outcome)
-                else:
                     self._run.add({"key": cell.key, "found": reply})
                     self._run.tell_of(cell, "checked")
                     if held:
@@ -260,38 +257,25 @@ class Measuring:
             self._tell_left(f"finishing: {len(lacking)} of {len(self._cells)} cells under further conditions")
             pool = self._owner[cell.case.id]
             if "cold_s" in lacks:
-                self._more(pool, cell)
+                self._add(pool, cell, "more", "calls under further conditions", hot_s=self._run.found[cell.key].usual)
             if "trace" in lacks and cell.key not in self._run.skipped:
-                self._trace(pool, cell)
+                folder, path = str(self._run.folder.parent), trace_path(self._run, cell)
+                self._add(pool, cell, "trace", "trace", folder=folder, path=path)
             if cell.case.id not in self._held:
                 pool.drop([cell])
 
-    def _more(self, pool: WorkerPool, cell: Cell) -> None:
-        """Measure a call of a cell under further conditions."""
-        with self._keeping_row(cell, "calls under further conditions"):
-            pool.prepare(cell)
-            more = pool.ask("more", cell, hot_s=self._run.found[cell.key].usual)
-            self._run.rooflines.restore(more.pop("rooflines", []))
-            self._run.add({"key": cell.key, "found": {"columns": more}})
-
-    def _trace(self, pool: WorkerPool, cell: Cell) -> None:
-        """Save a trace of one more call of a cell."""
-        path = trace_path(self._run, cell)
-        with self._keeping_row(cell, "trace"):
-            pool.prepare(cell)
-            pool.ask("trace", cell, path=str(self._run.folder.parent / path))
-            self._run.add({"key": cell.key, "found": {"columns": {"trace": path}}})
-
-    @contextmanager
-    def _keeping_row(self, cell: Cell, what: str) -> Iterator[None]:
-        """Context of a measurement after the timing: a cell keeps its row if it fails, unless its call is wrong."""
+    def _add(self, pool: WorkerPool, cell: Cell, do: str, what: str, **details: Any) -> None:
+        """Add the columns in a reply to a request. A cell keeps its row if the request fails, unless its call is wrong."""
         try:
-            yield
+            columns = pool.ask(do, cell, **details)
         except Skip as outcome:
             if outcome.reason == Wrong.reason:
                 self._run.add_skipped(cell, outcome)
             else:
                 self._run.tell_of(cell, f"no {what}: {outcome}")
+        else:
+            self._run.rooflines.restore(columns.pop("rooflines", []))
+            self._run.add({"key": cell.key, "found": {"columns": columns}})
 
 
 def trace_path(run: Run, cell: Cell) -> str:

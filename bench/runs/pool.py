@@ -16,7 +16,7 @@ from ..selection.choice import listed
 from ..selection.errors import UsageError
 from ..timing.malloc import MAPPED
 from ..timing.schedule import Block, block_of, rounds
-from ..workers.client import Lost, NamedWorkers, Reply, Request, Script, WorkerClient, run_concurrently
+from ..workers.client import Lost, NamedWorkers, Reply, Request, Script, WorkerClient
 from .rows import Found, Sample
 from .run import Run
 
@@ -42,10 +42,8 @@ class Ready:
 
     seconds: float
     """Seconds of one call, the shortest so far: beside a busy worker calls take longer."""
-    renewed: bool = False
-    """Whether its tensors were moved elsewhere in memory."""
-    tested: bool = False
-    """Whether it was tested for cached results."""
+    done: set[str] = field(default_factory=set)
+    """Requests that it has replied to."""
 
 
 @dataclass
@@ -67,10 +65,10 @@ class WorkerPool:
     """Client of the latest request."""
 
     def __post_init__(self) -> None:
-        left = [self.run.cells[key].impl for key in self.run.planned - self.run.skipped.keys()]
-        self._alone = {impl.name for impl in left if impl.limits.alone}
+        left = (self.run.cells[key].impl for key in self.run.planned - self.run.skipped.keys())
+        self._names = {impl.name: impl.name if impl.limits.alone else SHARED for impl in left}
         self.number = self.run.next_number("process")
-        self._workers = NamedWorkers(sorted({self._name(impl.name) for impl in left}), self._begin)
+        self._workers = NamedWorkers(sorted({*self._names.values()}), self._begin)
 
     def wait_until_ready(self) -> None:
         """Wait until all processes have imported the implementations; raises `UsageError` if one can't."""
@@ -81,7 +79,7 @@ class WorkerPool:
         """Return the process of a cell, a new one if it is lost; raises `UsageError` if it can't start or import an
         implementation.
         """
-        return self._process(self._name(cell.impl.name))
+        return self._process(self._names[cell.impl.name])
 
     def _process(self, name: str) -> WorkerClient:
         try:
@@ -93,50 +91,34 @@ class WorkerPool:
         return client
 
     def ask(self, do: str, cell: Cell, **details: Any) -> Reply:
-        """Send a request to a cell's process; raises `Skip` if it fails."""
+        """Prepare a cell, unless it is ready, and send a request on it; raises `Skip` if either fails."""
         client, last = self.client(cell), self._last
+        if cell.key not in client.ready:
+            client.ready[cell.key] = Ready(client.ask("prepare", **request(cell))["seconds"])
         if last and last is not client and not last.lost:
             with suppress(Lost):
                 last.ask("settle")
             if do == "time":  # caches hold other data: add an untimed block
                 details["warm"] = details["calls"] * details["slices"]
-        self._last = client
-        return client.ask(do, what=" ".join(cell.key), **details)
-
-    def attempt(self, do: str, cell: Cell, **details: Any) -> Reply | None:
-        """Send a request as `ask` does, after the cell was prepared; if that or the request fails, skip the cell and return
-        None.
-        """
-        if (ready := self.prepared(cell)) is None:
-            return None
-        try:
-            reply = self.ask(do, cell, **details)
-        except Skip as outcome:
-            self.run.add_skipped(cell, outcome)
-            return None
+        self._last, ready = client, client.ready[cell.key]
+        reply = client.ask(do, what=" ".join(cell.key), **details)
+        ready.done.add(do)
         ready.seconds = min(ready.seconds, reply.get("fastest", math.inf))
         return reply
 
-    def prepared(self, cell: Cell) -> Ready | None:
-        """Prepare a cell for timing, unless it is ready; returns None if it is skipped."""
-        run_concurrently([self.preparing([cell])])
-        return None if cell.key in self.run.skipped else self.client(cell).ready[cell.key]
-
-    def prepare(self, cell: Cell) -> None:
-        """Prepare a cell for timing, unless it is ready; raises `Skip` if it fails."""
-        client = self.client(cell)
-        if cell.key not in client.ready:
-            client.ready[cell.key] = Ready(client.ask("prepare", **request(cell))["seconds"])
+    def attempt(self, do: str, cell: Cell, **details: Any) -> Reply | None:
+        """Send a request as `ask` does; if it fails, skip the cell. Returns None for a skipped cell."""
+        if cell.key not in self.run.skipped:
+            with self.run.skipping(cell):
+                return self.ask(do, cell, **details)
+        return None
 
     def preparing(self, cells: Sequence[Cell]) -> Script:
         """Prepare cells, as a script that runs in parallel with those of other pools; those that fail are skipped."""
         for cell in cells:
             if cell.key not in self.run.skipped and cell.key not in (client := self.client(cell)).ready:
-                try:
+                with self.run.skipping(cell):
                     reply = yield Request(client, "prepare", request(cell))
-                except Skip as outcome:
-                    self.run.add_skipped(cell, outcome)
-                else:
                     client.ready[cell.key] = Ready(reply["seconds"])
 
     def time(self, cells: Sequence[Cell], index: int, needs: Mapping[Key, float], found: Mapping[str, Found]) -> None:
@@ -162,13 +144,14 @@ class WorkerPool:
         return {key: block_of(self.client(it).ready.get(key, self.run.found[key]).seconds) for key, it in left.items()}
 
     def _renew(self, cell: Cell, index: int, found: Found) -> None:
-        """Prepare a cell; then, and for short calls every other visit, move its tensors and compare outputs on fresh inputs."""
-        ready = self.prepared(cell)
-        if ready is None or (ready.renewed and (index % 2 or ready.seconds > SHORT)):
+        """Move the tensors of a cell that was just prepared, and of short calls every other visit, and compare outputs on
+        fresh inputs.
+        """
+        ready = self._ready(cell)
+        if ready and "renew" in ready.done and (index % 2 or ready.seconds > SHORT):
             return
-        ready.renewed = True
-        if (reply := self.attempt("renew", cell, seconds=COMPARING * self.run.timing["cell_time"])) is not None:
-            found.compared = reply["compared"]
+        if reply := self.attempt("renew", cell, seconds=COMPARING * self.run.timing["cell_time"]):
+            found.compared += reply["compared"]
 
     def _time_block(self, cell: Cell, block: Block, number: int, found: Found) -> None:
         """Time a block in round `number`."""
@@ -182,22 +165,25 @@ class WorkerPool:
 
     def _check_caching(self, cell: Cell, found: Found) -> None:
         """Skip a cell found to cache results, after its first timing; time a large one with other settings of malloc."""
-        checked = self.run.found[cell.key]
-        if checked.samples or not found.samples or not (ready := self.prepared(cell)) or ready.tested:
+        checked, ready = self.run.found[cell.key], self._ready(cell)
+        if checked.samples or not found.samples or (ready and "caching" in ready.done):
             return
-        ready.tested = True
         if self.attempt("caching", cell, usual=found.usual, first=checked.seconds) is None:
             return
         if cell.case.device == "cpu" and (checked.columns.get("peak_bytes") or 0) >= MAPPED:
             alone = cell.threaded  # while it was checked
             found.columns |= self.attempt("other_pages", cell, checked=alone * checked.seconds) or {}
 
+    def _ready(self, cell: Cell) -> Ready | None:
+        """Return what is known of a cell that is ready to be timed; None if it isn't."""
+        return None if cell.key in self.run.skipped else self.client(cell).ready.get(cell.key)
+
     def drop(self, cells: Sequence[Cell]) -> None:
         """Release the tensors of cells."""
         for cell in cells:
-            if self.client(cell).ready.pop(cell.key, None):
+            if (client := self.client(cell)).ready.pop(cell.key, None):
                 with suppress(Skip):
-                    self.ask("drop", cell)
+                    client.ask("drop", what=" ".join(cell.key))
 
     def close(self) -> None:
         self._workers.close()
@@ -211,10 +197,7 @@ class WorkerPool:
         if name == SHARED and self._last:  # one that has timed cells is replaced
             self.number, self.visit = map(self.run.next_number, ("process", "visit"))
         given = listed(self.run.asked.get("impl", []))
-        return self.start().begin("cells", names=[it for it in given if self._name(it.partition("=")[0]) == name])
-
-    def _name(self, impl: str) -> str:
-        return impl if impl in self._alone else SHARED
+        return self.start().begin("cells", names=[it for it in given if self._names.get(it.partition("=")[0]) == name])
 
 
 def request(cell: Cell) -> dict[str, Any]:

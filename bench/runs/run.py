@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -178,6 +179,14 @@ class Run:
         if outcome.reason != "unsupported":
             self.tell_of(cell, f"{outcome.reason}: {outcome}")
 
+    @contextmanager
+    def skipping(self, cell: Cell) -> Iterator[None]:
+        """Context of a measurement of a cell, which is skipped if it fails."""
+        try:
+            yield
+        except Skip as outcome:
+            self.add_skipped(cell, outcome)
+
     def add_visit(self, process: int, visit: int, case: str, found: Mapping[str, Found]) -> None:
         """Add the results of one visit of a case, by implementation."""
         cells = {impl: vars(it) for impl, it in found.items()}
@@ -189,14 +198,11 @@ class Run:
         self.account("rooflines")
         for key in [key for key in self.cells if self.samples(key) and key not in self.skipped]:
             cell, found, base = self.cells[key], self.found[key], (self.baseline_impl, key[1])
-            try:
+            with self.skipping(cell):
                 if cell.case.device == "cpu" and "roof" not in found.columns:  # a GPU's is measured by a worker
                     with threads(cell.case.threads):
                         meter = meter_for(cell.case.device)
                         found.columns["roof"] = self.rooflines.share(cell.case, meter, found.usual)
-            except Skip as outcome:
-                self.add_skipped(cell, outcome)
-            else:
                 self.finished[key] = finite(row(cell, found, () if base in self.skipped else self.samples(base)))
         self.account()
 

@@ -296,20 +296,22 @@ class Tasks:
             found |= {"roof": self._rooflines.share(case, meter, hot_s), "rooflines": self._rooflines.table()}
         return found
 
-    def trace(self, what: str, path: str) -> None:
-        """Write the profiler's gzipped Chrome trace of one call, with shapes and allocations; raises `Skip` if it can't be
-        written.
+    def trace(self, what: str, folder: str, path: str) -> Reply:
+        """Write the profiler's gzipped Chrome trace of one call, with shapes and allocations, to `path` below `folder`:
+        {"trace": path}. Raises `Skip` if it can't be written.
         """
         built: Built = self._ready[what]
         on_host = [ProfilerActivity.CPU] if built.cell.case.device == "cpu" else None  # else of all devices
+        file = Path(folder, path)
         try:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            file.parent.mkdir(parents=True, exist_ok=True)
             with built.watched(), profile(activities=on_host, record_shapes=True, profile_memory=True) as profiler:
                 kept = built.call.run()  # the output counts as the call's memory: keep it until the trace ends
             del kept
-            profiler.export_chrome_trace(path)
+            profiler.export_chrome_trace(str(file))
         except OSError as error:
-            raise Skip(f"{path}: {error.strerror or error}") from None
+            raise Skip(f"{file}: {error.strerror or error}") from None
+        return {"trace": path}
 
     def settle(self) -> None:
         """Return once the threads of this process sleep, before another process is timed."""
