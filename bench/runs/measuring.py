@@ -39,9 +39,6 @@ SIDE_BY_SIDE = 2
 PREPARATIONS = 2
 """How often a case that doesn't fit in memory with the others is prepared in a process, for several visits each."""
 
-MOST_OPERATORS = 10_000
-"""Operators of one call above which no trace is taken: each takes about a kilobyte to write and to read."""
-
 SILENT = 20.0
 """Seconds after which the time left is printed again."""
 
@@ -89,7 +86,7 @@ class Measuring:
         self._run.sample_machine()
         for processes in self._batches():
             last = self._run.processes - 1 in processes
-            if any(map(self._open, processes)) or (last and any(map(self._lacks, self._cells))):
+            if any(map(self._open, processes)) or (last and self._lacking()):
                 self._run.account("start")
                 with ExitStack() as stack:
                     pools = (WorkerPool(self._run, process, self._start, self._rng) for process in processes)
@@ -241,21 +238,18 @@ class Measuring:
                 )
                 self._run.tell(f"{case}  {ended} {known}")
 
-    def _lacks(self, cell: Cell) -> set[str]:
-        """Return which of the columns measured after the timing, `cold_s` and `trace`, a timed cell still lacks."""
-        if cell.key in self._run.skipped or not self._run.samples(cell.key):
-            return set()
-        known = self._run.found[cell.key].columns
-        wants_trace = self._run.traced and known["operators"] <= MOST_OPERATORS
-        return {*["cold_s"] * self._run.wants_more(cell.case), *["trace"] * wants_trace} - known.keys()
+    def _lacking(self) -> list[Cell]:
+        """Return the timed cells that lack columns which are measured after the timing."""
+        timed = (it for it in self._cells if it.key not in self._run.skipped and self._run.samples(it.key))
+        return [cell for cell in timed if self._run.lacks(cell)]
 
     def _finish(self) -> None:
         """Take further measurements: single cold calls, graphs, and traces."""
         self._run.account("further conditions")
-        lacking = {cell: lacks for cell in self._cells if (lacks := self._lacks(cell))}
-        for cell, lacks in lacking.items():
+        lacking = self._lacking()
+        for cell in lacking:
             self._tell_left(f"finishing: {len(lacking)} of {len(self._cells)} cells under further conditions")
-            pool = self._owner[cell.case.id]
+            pool, lacks = self._owner[cell.case.id], self._run.lacks(cell)
             if "cold_s" in lacks:
                 self._add(pool, cell, "more", "calls under further conditions", hot_s=self._run.found[cell.key].usual)
             if "trace" in lacks and cell.key not in self._run.skipped:

@@ -40,7 +40,7 @@ def remaining(run: Run) -> float:
     """Estimate the seconds left of a run, if no case ends early. Calls not yet made take as much longer than estimated as
     those that were made.
     """
-    made = {key: it.usual if it.samples else it.seconds for key, it in run.found.items()}
+    made = {key: it.usual for key, it in run.found.items()}
     known = [(run.cells[key].case, call) for key, call in made.items() if not run.cells[key].impl.limits.loops]
     longer = (CALLS + sum(call for _, call in known)) / (CALLS + sum(seconds_of_call(case) for case, _ in known))
     settled, left = run.settled, END
@@ -54,7 +54,7 @@ def remaining(run: Run) -> float:
                 left += TIMED * sum(count * blocks[key].seconds for key, count in rounds.items())
                 left += sum(0.1 + READIED * call for call in calls.values()) if visit == 0 else 0.0
         left += sum(seconds_of_check(it, calls[it.key]) for it in cells if it.key not in settled)
-        left += sum(0.1 + MORE * call for call in calls.values()) if run.wants_more(cells[0].case) else 0.0
+        left += sum(0.1 + MORE * calls[it.key] for it in cells if run.lacks(it))
     return left
 
 

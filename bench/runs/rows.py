@@ -58,8 +58,8 @@ class Found:
 
     @property
     def usual(self) -> float:
-        """Median seconds of a timed call."""
-        return median(it.seconds for it in self.samples)
+        """Median seconds of a timed call; before the timing, those of the first checked call."""
+        return median([it.seconds for it in self.samples] or [self.seconds])
 
     def add(self, later: Found) -> None:
         """Add later results, whose samples may be lists from JSON."""

@@ -15,7 +15,7 @@ import pytest
 
 import impls
 
-from ..cases.case import AXES, Case
+from ..cases.case import AXES
 from ..cases.cells import Cell, Key
 from ..cases.outcome import Skip
 from ..cases.published import published_of
@@ -30,6 +30,9 @@ from .rows import Found, Row, Sample, finite, row
 from .saving import load, run_files
 
 SCHEMA = 2
+
+MOST_OPERATORS = 10_000
+"""Operators of one call above which no trace is taken: each takes about a kilobyte to write and to read."""
 
 MOST_LOST_WORKERS = 3
 """Number of processes that may end while checking a cell before the cell is skipped."""
@@ -122,9 +125,14 @@ class Run:
     def complete(self) -> bool:
         return self.ended and self.planned <= self.finished.keys() | self.skipped.keys()
 
-    def wants_more(self, case: Case) -> bool:
-        """Whether calls of a case are measured under further conditions, such as cold caches: on a CPU only with `--model`."""
-        return case.device != "cpu" or "model" in self.asked
+    def lacks(self, cell: Cell) -> list[str]:
+        """Return which of the columns that are measured after the timing a cell lacks: `cold_s`, which stands for all further
+        conditions (on a CPU only with `--model`), and `trace`.
+        """
+        columns = self.found[cell.key].columns if cell.key in self.found else {}
+        wanted = ["cold_s"] * (cell.case.device != "cpu" or "model" in self.asked)
+        wanted += ["trace"] * (self.traced and columns.get("operators", 0) <= MOST_OPERATORS)
+        return [name for name in wanted if name not in columns]
 
     def tell_of(self, cell: Cell, outcome: str) -> None:
         """Print a line on a cell: `  2/16 B1-T16-H2  sdpa  checked`, where 2 of 16 cells need no further check."""
