@@ -2,8 +2,8 @@
 they are compared with: nothing (seconds), the other implementations of the case, or fixed work (the reference workload).
 
 A move is the change of an implementation's mean log time over its cases from one process to another. The reference workload's
-time at a visit is interpolated between its samples; visits are spread evenly from its second sample to its last, which are
-taken at equal intervals.
+time at a visit is interpolated between its samples; visits are spread evenly from its second sample to its last. Runs in
+results/published/ have the time of each sample (`at`), which later ones lack.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def lines(run: Run) -> Iterator[tuple[str, ...]]:
 def fixed_work(run: Run, visits: int) -> list[float]:
     """Return the mean of the log times of the reference workload's parts at each visit."""
     looks = runs.parse(run.path)["controls"]["looks"]
-    seconds = [[it["seconds"] if isinstance(it, dict) else it for it in of] for of in looks.values()]  # or dicts, in older runs
-    logs = np.mean(np.log(seconds), axis=0)
-    found: list[float] = np.interp(np.linspace(1, len(logs) - 1, visits), range(len(logs)), logs).tolist()
+    logs = np.mean([[math.log(it["seconds"]) for it in of] for of in looks.values()], axis=0)
+    times = [it["at"] for it in next(iter(looks.values()))]
+    found: list[float] = np.interp(np.linspace(times[1], times[-1], visits), times, logs).tolist()
     return found
 
 
