@@ -51,7 +51,7 @@ def names_of(runs: dict[str, Any]) -> dict[str, list[str]]:
 def test_rows_of_many_nodes_are_those_of_one_run(tmp_path: Path) -> None:
     """A short one has no sample of its GPU."""
     longer = job(CASES[0])
-    longer["controls"]["looks"]["gpu copy"] = [1e-3]
+    longer["controls"]["looks"]["gpu copy"] = [{"seconds": 1e-3}]
     cluster = SimulatedCluster(
         {"n1": "a/1", "n2": "a/1"}, CASES, lambda node, case: {"run": longer} if case == CASES[0] else None
     )
@@ -143,7 +143,8 @@ def test_as_many_nodes_measure_as_requested(tmp_path: Path) -> None:
 
 def test_nodes_whose_reference_workloads_differ_are_named() -> None:
     def reply(name: str, *seconds: float) -> Reply:
-        return {"node": name, "run": {"controls": {"looks": {"product": seconds}}}}
+        samples = [{"seconds": s} for s in seconds]
+        return {"node": name, "run": {"controls": {"looks": {"product": samples}}}}
 
     alike = reply("n1", 1.0, 1.01, 0.99), reply("n2", 1.02, 1.0, 1.03)
     assert not [*disagreements(alike)]

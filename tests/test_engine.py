@@ -413,7 +413,7 @@ def test_a_run_is_resumed_behind_any_line_of_its_journal_and_measures_nothing_tw
 def test_a_resumed_run_accounts_for_the_seconds_before_it_was_killed(measured: Measured, tmp_path: Path) -> None:
     path = measured(Simulated(SECONDS), folder=tmp_path).journal.path
     *lines, _last_sample = path.read_text().splitlines()
-    looks = {"fixed": [1.0]}
+    looks = {"fixed": [{"seconds": 1.0}]}
     roof = {"device": "cpu", "footprint": 64, "threads": 1, "bytes_per_s": 2.0}
     machine = {"machine": {"roofs": [roof], "controls": {"looks": looks}}, "seconds": {}}
     path.write_text("\n".join([*lines, json.dumps(machine), ""]))

@@ -248,10 +248,10 @@ def disagreements(replies: Sequence[Reply]) -> Iterator[str]:
     `MAX_DRIFT` in three of four samples.
     """
     looks = grouped(
-        ((name, reply["node"]), seconds)
+        ((name, reply["node"]), sample["seconds"])
         for reply in replies
         for name, samples in reply["run"]["controls"]["looks"].items()
-        for seconds in samples
+        for sample in samples
     )
     usual = grouped((name, median(seconds)) for (name, _), seconds in looks.items())
     for (name, node), seconds in looks.items():

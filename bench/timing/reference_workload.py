@@ -81,7 +81,7 @@ class Workload:
 class ReferenceWorkload:
     """Samples so far: the seconds of each workload."""
 
-    seen: dict[str, list[float]] = field(default_factory=dict)
+    seen: dict[str, list[dict[str, float]]] = field(default_factory=dict)
     _work: dict[str, Workload] = field(default_factory=lambda: {name: Workload(name) for name in WORK})
     _last: float = -math.inf
 
@@ -89,7 +89,7 @@ class ReferenceWorkload:
         """Time every CPU workload now; `elsewhere`: seconds of GPU workloads that a worker has just timed."""
         here = {name: median(work.time(1, warm=not i)[0] for i in range(BLOCKS)) for name, work in self._work.items()}
         for name, seconds in {**here, **elsewhere}.items():
-            self.seen.setdefault(name, []).append(seconds)
+            self.seen.setdefault(name, []).append({"seconds": seconds})
         self._last = perf_counter()
 
     def due(self) -> bool:
@@ -98,4 +98,5 @@ class ReferenceWorkload:
 
     def table(self) -> dict[str, Any]:
         """Return the samples and their drift for the run file."""
-        return {"drift": conditions.drift(self.seen), "looks": self.seen}
+        seconds = {name: [sample["seconds"] for sample in samples] for name, samples in self.seen.items()}
+        return {"drift": conditions.drift(seconds), "looks": self.seen}

@@ -141,7 +141,7 @@ def timed_interleaved(
 
 def _still(rng: np.random.Generator, day: float) -> dict[str, Any]:
     """A reference workload with the drift of the implementations."""
-    samples = [float(3e-3 * math.exp(day + rng.normal(0, 0.001))) for _ in range(5)]
+    samples = [{"seconds": float(3e-3 * math.exp(day + rng.normal(0, 0.001)))} for _ in range(5)]
     return {"drift": 0.01, "looks": {"product": samples}}
 
 

@@ -83,7 +83,7 @@ def test_ceilings_parts_and_drift_are_shown_where_they_were_measured(as_run: Any
         row["extra_info"]["id"] += "".join(f"-{key}={value}" for key, value in at.items())
     roofs = [{"device": "cpu", "dtype": "float32", "threads": 2, "flops_per_s": 2e11},
              {"device": "cpu", "footprint": 2**20, "threads": 2, "bytes_per_s": 4e10}]  # fmt: skip
-    samples = {"product": [4e-3, 5e-3]}
+    samples = {"product": [{"seconds": 4e-3}, {"seconds": 5e-3}]}
     data = synthetic.document(rows, roofs=roofs, controls={"drift": 0.11, "looks": samples})
     words = Outline(html(as_run(data))).words
     for expected in ("200 GFLOP", "varied by 11 %", "Roofline", "The kernel as a share", "50.0 %", "40.0 %"):
