@@ -27,8 +27,8 @@ class LayerShape(Rules):
     """Width of the output projection."""
     max_T: int
     """Longest sequence; the mask buffer is made once for it and sliced to the actual length."""
-    T: int | None = None
-    """Largest number of queries; max_T when None."""
+    T: int
+    """Largest number of queries."""
     source: str = "self"
     """`self`, or `cross`: queries from one sequence, keys and values from another."""
     qkv_bias: bool = False
@@ -45,14 +45,6 @@ class LayerShape(Rules):
     page: int | None = None
     """Tokens per page of the cache (`impls/paging.py`); None if each request's cache is contiguous."""
 
-    @classmethod
-    def heads(cls, H: int, D_h: int, **others: Any) -> LayerShape:
-        """Return a shape of H heads of width D_h, as many key-value heads of that width; d_model = H * D_h and d_out =
-        d_model by default.
-        """
-        widths = {"d_model": H * D_h, "H": H, "D_h": D_h, "H_kv": H, "D_v": D_h, "max_T": 1024} | others
-        return cls(**({"d_out": widths["d_model"]} | widths))
-
 
 Cache = tuple[Tensor, ...]
 """Keys and values of earlier tokens, (B, H_kv, T_kv, D_h) and (B, H_kv, T_kv, D_v), or latents; the last positions are free."""
@@ -66,7 +58,7 @@ class Masked(nn.Module):
     def __init__(self, shape: LayerShape, *, owns_mask: bool = True):
         super().__init__()
         self.shape = shape
-        buffer = mask_of(shape, shape.H, shape.T or shape.max_T, shape.max_T) if owns_mask else None
+        buffer = mask_of(shape, shape.H, shape.T, shape.max_T) if owns_mask else None
         self.register_buffer("visible", buffer, persistent=False)  # (T, max_T), with a bias (1, H, T, max_T)
 
     def attn_mask(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor | None:
@@ -96,7 +88,7 @@ class KernelCore(Masked):
         super().__init__(shape, owns_mask=owns_mask and needed)
         self.kernel = kernel
         self.sinks: nn.Parameter | None = nn.Parameter(torch.zeros(shape.H)) if shape.sinks else None
-        size = shape.H, shape.T or shape.max_T, shape.max_T
+        size = shape.H, shape.T, shape.max_T
         self.score_bias = nn.Parameter(torch.zeros(size)) if shape.bias == "learned" else None
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:

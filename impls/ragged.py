@@ -44,16 +44,16 @@ VARLEN: dict[str, Any] = {
 """Requirements of `varlen_attn`."""
 
 
-def lengths_of(it: Any, T: int, T_kv: int) -> list[tuple[int, int]]:
+def lengths_of(it: Any) -> list[tuple[int, int]]:
     """Return the numbers of queries and keys of each document or request of a shape or case."""
-    if it.documents:
-        return [(length, length) for length in document_lengths(it.documents, T)]
-    return requests_of(it.requests) if it.requests else [(T, T_kv)]
+    if it.requests:
+        return requests_of(it.requests)
+    return [(length, length) for length in document_lengths(it.documents, it.T)]
 
 
 def padded_tokens(case: Any) -> int:
     """Return the number of queries of all sequences, each padded to the longest."""
-    queries = [new for new, _ in lengths_of(case, case.T, case.T_kv)]
+    queries = [new for new, _ in lengths_of(case)]
     return int(case.B) * len(queries) * max(queries)
 
 
@@ -62,7 +62,7 @@ class RaggedCore(KernelCore):
 
     def __init__(self, shape: LayerShape):
         super().__init__(shape, scaled_dot_product_attention, owns_mask=False)
-        self.lengths = lengths_of(shape, shape.T or shape.max_T, shape.max_T)
+        self.lengths = lengths_of(shape)
         self.new, self.all = map(list, zip(*self.lengths, strict=True))  # queries and keys of each
         self.options = {name: it for name, it in kernel_options(shape, None).items() if name != "is_causal"}
 

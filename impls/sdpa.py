@@ -75,14 +75,9 @@ register("sdpa_cudnn", dispatches="cudnn", devices=("cuda",), dtypes=("float16",
 )
 
 
-def _lacks_versions(case: Any) -> str | None:
-    """Only with torch 2.11 or later."""
-    return None if hasattr(attention, "activate_flash_attention_impl") else "needs torch 2.11 or later"
-
-
 OF_VERSION: dict[str, Any] = {
     "devices": ("cuda",), "dtypes": ("float16", "bfloat16"), "dispatches": "flash", "dropout": False, "compiles": False,
-    "alone": True, "unless": _lacks_versions,
+    "alone": True,
 }  # fmt: skip
 
 register("sdpa_fa3", package="flash_attn_interface", install="build hopper/ of github.com/Dao-AILab/flash-attention",

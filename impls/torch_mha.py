@@ -45,7 +45,7 @@ class TorchMHA(nn.Module):
         self.mha = nn.MultiheadAttention(
             shape.d_model, shape.H, dropout=shape.dropout, bias=shape.qkv_bias, batch_first=True
         )
-        visible = mask_of(shape, shape.H, shape.T or shape.max_T, shape.max_T)
+        visible = mask_of(shape, shape.H, shape.T, shape.max_T)
         self.register_buffer(
             "hidden", None if visible is None else ~visible, persistent=False
         )  # (T, max_T), True means masked

@@ -40,7 +40,7 @@ def core_sizes(shape: LayerShape) -> dict[str, tuple[int, ...]]:
     if shape.sinks:
         found["sinks"] = (shape.H,)
     if shape.bias == "learned":
-        found["score_bias"] = (shape.H, shape.T or shape.max_T, shape.max_T)
+        found["score_bias"] = (shape.H, shape.T, shape.max_T)
     return found
 
 

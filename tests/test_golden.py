@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import impls
-from impls import LayerShape, weights
+from bench.cases.case import Case
+from impls import weights
 from impls.formula import attention_scores
 
 from .wrong_kernels import KERNELS as WRONG
@@ -38,9 +40,10 @@ def kernel(name: str, q: Tensor, k: Tensor, v: Tensor, **options: object) -> Ten
     return (o[0] if isinstance(o, tuple) else o)[0, 0]  # some return the log-sum-exp, too
 
 
-def layer(name: str, canonical: dict[str, Tensor], **shape: object) -> nn.Module:
+def layer(name: str, canonical: dict[str, Tensor], **shape: Any) -> nn.Module:
     """Return a layer of the registry with these weights, input width 3, and H heads."""
-    built = impls.get(name).layer(LayerShape.heads(d_model=3, max_T=16, **shape)).eval()
+    usual = Case.of(T=16, H=shape["H"], D_h=shape["D_h"], d_model=3).layer_shape
+    built = impls.get(name).layer(replace(usual, **shape)).eval()
     weights.load(built, canonical)
     return built
 

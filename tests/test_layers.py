@@ -16,7 +16,7 @@ from bench.cases.case import Case
 from bench.checks import reference
 from bench.checks.gate import check_case, prepare
 from bench.checks.problems import problem_of
-from impls import LayerShape, weights
+from impls import weights
 
 NAMES = [impl.name for impl in impls.registered()]
 MASKS = ["none", "causal", "padding", "causal+padding"]
@@ -33,7 +33,7 @@ def test_all_implementations_agree(B, T, T_kv, H, groups, D_h, D_v, extra, mask,
     T_kv = T if source == "self" else T_kv
     case = Case.of(B=B, T=T, T_kv=T_kv, H=H, H_kv=H_kv, D_h=D_h, D_v=D_v, d_model=H * D_h + extra, dtype="float64",
                    mask=mask, source=source, qkv_bias=biases, out_bias=biases)  # fmt: skip
-    shape = LayerShape(**{**vars(case.layer_shape), "max_T": max(T, T_kv) + spare})  # a mask longer than the input
+    shape = replace(case.layer_shape, max_T=max(T, T_kv) + spare)  # a mask longer than the input
     drawn = weights.draw(shape, torch.Generator().manual_seed(0))
     x = [torch.randn(B, T, case.d_model, dtype=torch.float64)]
     if source == "cross":
@@ -51,11 +51,17 @@ def test_all_implementations_agree(B, T, T_kv, H, groups, D_h, D_v, extra, mask,
             torch.testing.assert_close(o, truth, atol=1e-12, rtol=1e-9, msg=lambda m, n=impl.name: f"{n}: {m}")
 
 
+OWN: tuple[dict[str, Any], ...] = (
+    {"qkv_bias": True}, {"latent": 5, "rope": 2}, {"documents": "equal", "mask": "none"}, {"requests": "2x2:2"}, {"page": 256},
+)  # fmt: skip
+"""Axes, of which every implementation supports some."""
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_weights_come_back_as_they_were_loaded(name: str) -> None:
     impl = impls.get(name)
-    own = {"latent": 5, "rope": 2} if impl.core is None and "latent" in impl.limits.beyond else {"qkv_bias": True}
-    shape = LayerShape.heads(impl.limits.heads or 2, 3, out_bias=True, max_T=4, **own)
+    cases = (Case.of(T=4, H=impl.limits.heads or 2, D_h=3, out_bias=True, **own) for own in OWN)
+    shape = next(it for it in cases if impl.limits.unless is None or impl.limits.unless(it) is None).layer_shape
     drawn = {key: w.float() for key, w in weights.draw(shape, torch.Generator().manual_seed(1)).items()}
     layer = impl.layer(shape)
     weights.load(layer, drawn)
@@ -98,7 +104,7 @@ def test_a_form_is_of_the_mode_that_it_names(form: str, monkeypatch: pytest.Monk
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr(torch, "compile", lambda eager, **options: asked.append(options))
     impl = impls.get(f"sdpa{form}")
-    impl.layer(LayerShape.heads(1, 2, max_T=9))
+    impl.layer(Case.of(T=9, H=1, D_h=2).layer_shape)
     assert asked[0].get("mode") == (None if form == "+compile" else form[1:])
     assert (impl.name, impl.compiled) == (f"sdpa{form}", True)
     with pytest.raises(ValueError, match="made by the suite"):
@@ -107,4 +113,4 @@ def test_a_form_is_of_the_mode_that_it_names(form: str, monkeypatch: pytest.Monk
 
 def test_a_layer_with_other_weights_is_refused() -> None:
     with pytest.raises(ValueError, match=r"has the weights none; the case needs W_k, W_o"):
-        weights.load(nn.Linear(2, 2), weights.draw(LayerShape.heads(1, 2), torch.Generator()))
+        weights.load(nn.Linear(2, 2), weights.draw(Case.of(T=4, H=1, D_h=2).layer_shape, torch.Generator()))
