@@ -21,6 +21,9 @@ from .weights import parts
 
 Kernel = Callable[..., Tensor]
 
+CHOICES = ("device", "dtype", "mode", "mask", "source", "scope")
+"""Axes of which an implementation may support some values only: `Limits.devices` and so on."""
+
 AROUND = ("latent", "page")
 """Rules implemented by the layer between projections and cache: kernels and cores receive ordinary keys and values."""
 
@@ -80,7 +83,7 @@ class Limits:
         """Rules beyond plain attention that it does not support."""
         return [rule for rule in (*EVERY_RULE, *AROUND) if rule not in self.beyond]
 
-    def refusal(self, name: str, case: Any) -> str | None:
+    def refusal(self, name: str, case: Any, compiled: bool) -> str | None:
         """Return one sentence on why `case` (a `bench.cases.case.Case`) is unsupported; None if it is supported."""
         if missing := [package for package in (self.package or "").split() if not _is_there(package)]:
             return f"{name} needs the package {missing[0]}: {self.install or f'pip install {missing[0]}'}"
@@ -92,7 +95,7 @@ class Limits:
             return (
                 f"{name} supports up to {self.max_pairs:,} pairs of a query and a key (B H T T_kv); here are {pairs:,}"
             )
-        for axis in ("device", "dtype", "mode", "mask", "source", "scope"):
+        for axis in CHOICES:
             allowed, wanted = getattr(self, axis + "s"), getattr(case, "computes" if axis == "dtype" else axis)
             if allowed is not None and wanted not in allowed:
                 return f"{name} supports {axis} {', '.join(allowed)}, not {wanted}"
@@ -107,8 +110,8 @@ class Limits:
         asked = [*beyond(case), *(name for name in AROUND if getattr(case, name))]
         if unknown := [rule for rule in asked if rule in self.without]:
             return f"{name} does not support {' or '.join(unknown)}"
-        why = self.unless(case) if self.unless else None
-        return why and f"{name} {why}"
+        further = (self.unless, self.compiled_unless if compiled else None)
+        return next((f"{name} {why}" for unless in further if unless and (why := unless(case))), None)
 
 
 @dataclass(frozen=True)
@@ -153,10 +156,7 @@ class Impl:
         if case.scope != "layer" and self.core is None:
             used = "called alone" if case.scope == "core" else "put into a model"
             return f"{self.name} is a whole layer: it has no core that could be {used}"
-        if (why := self.limits.refusal(self.name, case)) is not None:
-            return why
-        why = self.limits.compiled_unless(case) if self.compiled and self.limits.compiled_unless else None
-        return why and f"{self.name} {why}"
+        return self.limits.refusal(self.name, case, self.compiled)
 
 
 def _is_there(package: str) -> bool:

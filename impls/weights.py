@@ -95,7 +95,7 @@ def named_parts(layer: nn.Module, of: Callable[[Tensor], Tensor]) -> Parts:
 
 def linear_parts(n: str, linear: nn.Linear, of: Callable[[Tensor], Tensor]) -> Parts:
     """Return the parts of one `nn.Linear` that holds W_n, and b_n if it has a bias."""
-    return {f"W_{n}": [of(linear.weight)]} | ({f"b_{n}": [of(linear.bias)]} if linear.bias is not None else {})
+    return packed_parts(n, linear.weight, linear.bias, [linear.out_features], of)
 
 
 def packed_parts(

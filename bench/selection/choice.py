@@ -21,7 +21,7 @@ from torch import nn
 
 import impls
 from impls import Impl, Limits
-from impls.registry import AROUND, eager_name
+from impls.registry import AROUND, CHOICES, eager_name
 from impls.rules import EVERY_RULE
 
 from ..cases.axes import Axis, nearest
@@ -244,7 +244,7 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 }
 """Right values of a limit, in words and as a test, by the type of its field; None is right where the type has it."""
 
-LISTED = {name: AXES[name[:-1]] for name in ("devices", "dtypes", "modes", "masks", "sources", "scopes")}
+LISTED = {f"{name}s": AXES[name] for name in CHOICES}
 LISTED["beyond"] = Axis("choice", "", values=(*EVERY_RULE, *AROUND))
 """Limits that are lists, with the axis that their words are values of."""
 
