@@ -63,7 +63,7 @@ def small(**axes: Any) -> Case:
 def cases_of(model: str, **axes: Any) -> list[Case]:
     layers = layers_of(decoders.config_of(model))
     sweep = of_points(model, {kind: layer | {"of_model": True, "model": model} for kind, layer in layers.items()})
-    return sweep.cases("cpu", {name: (value,) for name, value in ({"dtype": "float32"} | axes).items()})
+    return [*sweep.cases("cpu", {name: (value,) for name, value in ({"dtype": "float32"} | axes).items()})]
 
 
 @needs_transformers
@@ -126,10 +126,10 @@ def test_matrices_and_weights_are_those_of_the_model(written: Written) -> None:
 @needs_transformers
 def test_a_block_selects_its_core_and_no_unnamed_compiled_form() -> None:
     options = {"model": "gpt2", "scope": "block", "T": "64", "device": "cpu"}
-    cells = select(options, ".").cells
+    cells = select(options).cells
     assert [it.scope for it in dict.fromkeys(cell.case for cell in cells)] == ["core", "block"]
     assert not any(cell.impl.compiled for cell in cells)
-    named = select(options | {"impl": ["sdpa+compile"]}, ".").cells
+    named = select(options | {"impl": ["sdpa+compile"]}).cells
     assert [cell.case.scope for cell in named] == ["core", "block"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def cases(model: str, **overrides: tuple[Any, ...]) -> dict[str, Case]:
     """Return one case per kind of layer."""
     layers = layers_of(config_of(model))
     return {
-        kind: of_points(model, {f"{model}, {kind}": layer | {"of_model": True}}).cases("cpu", overrides)[0]
+        kind: next(iter(of_points(model, {f"{model}, {kind}": layer | {"of_model": True}}).cases("cpu", overrides)))
         for kind, layer in layers.items()
     }
 
@@ -104,8 +105,8 @@ def test_a_value_of_another_kind_is_one_line(key: str, value: Any, kind: str, tm
     windowed = {"sliding_window": 8, "num_hidden_layers": 4} if key == "max_window_layers" else {}
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **H64, **windowed, key: value}))
     says = f"has no {key}: add it" if value is None else f"{key} is .*, not {kind}"
-    with pytest.raises(UsageError, match=f"^--model config.json: .*{says}") as error:
-        sweep_of({"model": "config.json"}, str(tmp_path))
+    with chdir(tmp_path), pytest.raises(UsageError, match=f"^--model config.json: .*{says}") as error:
+        sweep_of({"model": "config.json"})
     assert "\n" not in str(error.value)
 
 
@@ -129,8 +130,8 @@ def test_a_value_of_another_kind_is_one_line(key: str, value: Any, kind: str, tm
 def test_a_config_that_says_too_little(content: str | None, says: str, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "config.json").write_text(content)
-    with pytest.raises(UsageError, match=f"--model config.json: .*{says}"):
-        sweep_of({"model": "config.json"}, str(tmp_path))
+    with chdir(tmp_path), pytest.raises(UsageError, match=f"--model config.json: .*{says}"):
+        sweep_of({"model": "config.json"})
 
 
 def test_a_mistyped_name_has_its_nearest() -> None:
@@ -195,7 +196,8 @@ def test_layers_of_a_config_are_right(tmp_path: Path) -> None:
     sizes = {"hidden_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "sliding_window": 6}
     config = {"model_type": "gpt_oss", "torch_dtype": "float32", "attention_bias": True, **sizes}
     (tmp_path / "config.json").write_text(json.dumps(config | {"layer_types": ["sliding_attention", "full_attention"]}))
-    cells = select({"model": "config.json", "T": "24", "impl": ["fused"], "device": "cpu"}, str(tmp_path)).cells
+    with chdir(tmp_path):
+        cells = select({"model": "config.json", "T": "24", "impl": ["fused"], "device": "cpu"}).cells
     assert [cell.case.window for cell in cells] == [5, None]
     for cell in cells:
         check_case(cell.impl, cell.case)

@@ -55,7 +55,7 @@ def test_the_answer_is_that_of_the_run_in_the_figure() -> None:
 def test_the_kernel_that_is_wrong_has_the_sentence_that_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(Wrong) as wrong:
-        Gate().check(impls.make("mine", KERNELS["no_mask"].kernel), SWEEPS["smoke"].cases("cpu")[0])
+        Gate().check(impls.make("mine", KERNELS["no_mask"].kernel), next(iter(SWEEPS["smoke"].cases("cpu"))))
     assert wrapped(f"wrong: mine: {wrong.value}") in README and wrapped(f"wrong: mine: {wrong.value}") in STARTED
 
 

@@ -39,8 +39,9 @@ def test_a_gpu_has_its_own_sizes_and_dtypes() -> None:
 
 
 def test_a_sweep_of_models_names_the_models_of_each_case() -> None:
-    assert {*SWEEPS["llm"].models("cpu", {"dtype": ("float32",)}).values()} == {"gpt2", "qwen2.5-0.5b", "llama3-8b"}
-    assert not SWEEPS["quick"].models("cpu")
+    of_models = SWEEPS["llm"].cases("cpu", {"dtype": ("float32",)})
+    assert {*of_models.values()} == {"gpt2", "qwen2.5-0.5b", "llama3-8b"}
+    assert {*SWEEPS["quick"].cases("cpu").values()} == {""}
 
 
 def test_in_decode_t_counts_all_tokens() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from .conftest import Suite, run_files
 
 def cases(folder: Path, name: str, content: str, **options: str) -> list[Case]:
     (folder / name).write_text(content, encoding="utf-8")
-    sweep, device, overrides = sweep_of({"cases": name, "device": "cpu", **options}, str(folder))
-    return cases_of(sweep, device, overrides)
+    with chdir(folder):
+        sweep, device, overrides = sweep_of({"cases": name, "device": "cpu", **options})
+        return [*cases_of(sweep, device, overrides)]
 
 
 def jsonl(*records: Any) -> str:
@@ -142,7 +144,7 @@ def test_a_file_without_cases(content: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"--cases .*: {says}"):
         cases(tmp_path, "x.json", content)
     with pytest.raises(UsageError, match="No such file"):
-        sweep_of({"cases": "none.json"}, str(tmp_path))
+        sweep_of({"cases": str(tmp_path / "none.json")})
 
 
 def test_a_run_is_exported_as_the_cases_that_it_was_made_from(in_process: None, suite: Suite, tmp_path: Path) -> None:

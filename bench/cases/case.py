@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from torch import Tensor
+
 from impls import LayerShape
 from impls.rules import Rules, kinds_of, requests_of
 
@@ -20,6 +22,10 @@ BIASES = ("alibi", "dense", "learned")
 AUTOCASTS = ("bfloat16", "float16")
 SOURCES = ("self", "cross")
 SCOPES = ("layer", "core", *BLOCKS)
+
+PROJECTIONS = {"d_model", "qkv_bias", "out_bias", "out_dropout"}
+AROUND_CORE = PROJECTIONS | {"latent", "rope"}
+"""Axes outside a core."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +169,7 @@ class Case:
     def core(self) -> Case:
         """This case with `scope="core"`. Under autocast its inputs have the narrow dtype, as after projections."""
         given = self.dtype if self.scope == "core" else self.computes
-        around = {name: AXES[name].default for name in ("qkv_bias", "out_bias", "latent", "rope", "page", "model")}
+        around = {name: AXES[name].default for name in (AROUND_CORE | {"page", "model"}) - {"d_model"}}
         return replace(self, scope="core", dtype=given, **around)
 
     @property
@@ -208,6 +214,11 @@ class Case:
         """Shape from which a layer for this case is built."""
         shared = {it.name: getattr(self, it.name) for it in fields(LayerShape) if it.name in AXES}
         return LayerShape(d_out=self.d_model, max_T=self.max_T, **shared)
+
+    @property
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """First and last key that each query sees, padding ignored: (T,) each."""
+        return self.layer_shape.span(self.T, self.T_kv).ends(self.T, self.T_kv)
 
     def columns(self) -> dict[str, Any]:
         return asdict(self)

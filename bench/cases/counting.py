@@ -17,13 +17,13 @@ ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 def visible_pairs(case: Case) -> int:
     """Count visible pairs of a query and a key per head and batch entry; padding is counted in full."""
-    first, last = case.layer_shape.span(case.T, case.T_kv).ends(case.T, case.T_kv)
+    first, last = case.ends
     return int((last - first + 1).sum())
 
 
 def seen_keys(case: Case) -> int:
     """Count the keys visible to some query: a cache entry outside every window need not be read."""
-    first, last = case.layer_shape.span(case.T, case.T_kv).ends(case.T, case.T_kv)
+    first, last = case.ends
     begun = torch.bincount(first, minlength=case.T_kv + 1) - torch.bincount(last + 1, minlength=case.T_kv + 1)
     return int((begun.cumsum(0) > 0).sum())  # keys between two requests' windows are visible to no query
 
@@ -120,6 +120,14 @@ def bytes_of_reference(case: Case) -> int:
 def padding_share(impl: Impl, case: Case) -> float:
     """Return the share of computed queries that are padding added by the implementation."""
     return 1 - case.B * case.T / impl.tokens(case) if impl.tokens else 0.0
+
+
+def bytes_text(size: float) -> str:
+    """Format a number of bytes: `768 KiB`, `66.0 MiB`."""
+    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size >= 2**power:
+            return f"{size / 2**power:.1f} {unit}"
+    return f"{size:.0f} B"
 
 
 def held_bytes(case: Case) -> int:

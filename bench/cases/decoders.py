@@ -60,8 +60,8 @@ def config_for(case: Case) -> Config:
 
 
 def depth(case: Case) -> int:
-    """Return the number of blocks of the whole model."""
-    return models.depth_of(config_of(case.model or ""))
+    """Return the number of blocks of the whole model; raises ValueError if its configuration lacks it."""
+    return models.number(models.complete(models.config_of(case.model or "")), "num_hidden_layers")
 
 
 def misfit(case: Case) -> str | None:

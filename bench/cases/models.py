@@ -139,17 +139,17 @@ SPELLINGS = {
 """Other names of a key."""
 
 
-def config_of(model: str, folder: str = ".") -> Config:
+def config_of(model: str) -> Config:
     """Return the configuration of a model of `MODELS` or of a `config.json` file; raises ValueError otherwise."""
     if model in MODELS:
         return MODELS[model][1]
-    if Path(folder, model).is_dir():
+    if Path(model).is_dir():
         raise ValueError("a folder: give the path of the config.json in it")
     if not model.endswith(".json"):
         near = nearest(model.rpartition("/")[2].lower(), MODELS)  # of a repository
         raise ValueError(f"unknown; known: {', '.join(MODELS)}, and a path to a config.json{near}")
     try:
-        path = Path(folder, model).resolve()
+        path = Path(model).resolve()
         if path not in _read:
             _read[path] = path.read_bytes()
         config = json.loads(_read[path])
@@ -176,18 +176,18 @@ def layers_of(config: Config) -> dict[str, Layer]:
     Raises:
         ValueError: a width is missing, or a value is of another kind than transformers writes.
     """
-    config = _complete(config)
-    width, H = (_number(config, key) for key in ("hidden_size", "num_attention_heads"))
+    config = complete(config)
+    width, H = (number(config, key) for key in ("hidden_size", "num_attention_heads"))
     shared = _is(config, "multi_query") and not _is(config, "new_decoder_architecture")
-    sizes = {"d_model": width, "H": H, "H_kv": 1 if shared else _number(config, "num_key_value_heads", H)}
+    sizes = {"d_model": width, "H": H, "H_kv": 1 if shared else number(config, "num_key_value_heads", H)}
     if width % H and not (config.get("head_dim") or config.get("kv_lora_rank")):
         raise ValueError(f"hidden_size {width} is not divisible by num_attention_heads {H}: add the head_dim")
-    sizes["D_h"] = _number(config, "head_dim", width // H)
+    sizes["D_h"] = number(config, "head_dim", width // H)
     dtypes = (_value(config, key, "text") for key in ("dtype", "torch_dtype"))
     axes: Layer = sizes | {"dtype": next(filter(None, dtypes), "float32")}
     if latent := number_if_any(config, "kv_lora_rank"):
-        rope = _number(config, "qk_rope_head_dim")
-        axes |= {"H_kv": H, "D_h": _number(config, "qk_nope_head_dim") + rope, "D_v": _number(config, "v_head_dim")}
+        rope = number(config, "qk_rope_head_dim")
+        axes |= {"H_kv": H, "D_h": number(config, "qk_nope_head_dim") + rope, "D_v": number(config, "v_head_dim")}
         axes |= {"latent": latent, "rope": rope}
     else:
         biased = _is(config, "attention_bias")
@@ -208,15 +208,10 @@ def layers_of(config: Config) -> dict[str, Layer]:
     if not causal:
         axes = encoder
         if patch := number_if_any(config, "patch_size"):
-            axes["T"] = (_number(config, "image_size") // patch) ** 2 + 1
+            axes["T"] = (number(config, "image_size") // patch) ** 2 + 1
     window = _window(config, causal)
     kinds = {"global": axes, "local": axes | {"window": window}}
     return {name: kinds[name] for name in _kinds(config, window)}
-
-
-def depth_of(config: Config) -> int:
-    """Return the number of layers; raises ValueError if it is missing."""
-    return _number(_complete(config), "num_hidden_layers")
 
 
 def text_of(config: Config) -> Config:
@@ -226,7 +221,7 @@ def text_of(config: Config) -> Config:
     return {**dtypes, **text} if text else config
 
 
-def _complete(config: Config) -> Config:
+def complete(config: Config) -> Config:
     """Return the text model's configuration with the usual names of its keys, and with the defaults of `CODE`."""
     config = text_of(config)
     found = {**_value(config, "attn_config", "an object", {}), **config}
@@ -261,7 +256,7 @@ def _is(config: Config, key: str, default: bool = False) -> bool:
     return bool(_value(config, key, "true or false", default))
 
 
-def _number(config: Config, key: str, default: int | None = None) -> int:
+def number(config: Config, key: str, default: int | None = None) -> int:
     found = _value(config, key, "a positive whole number", default)
     if found is None:
         raise ValueError(f"the configuration has no {key}: add it, as `AutoConfig.from_pretrained` has it")
@@ -270,7 +265,7 @@ def _number(config: Config, key: str, default: int | None = None) -> int:
 
 def number_if_any(config: Config, key: str) -> int:
     """Return a number that may be missing, null, false or 0, each of which is 0; raises ValueError for other values."""
-    return _number(config, key) if config.get(key) else 0
+    return number(config, key) if config.get(key) else 0
 
 
 def _window(config: Config, causal: bool) -> int | None:
@@ -287,8 +282,8 @@ def _kinds(config: Config, window: int | None) -> list[str]:
         return ["global"]
     types = {*_value(config, "layer_types", "a list of names", ())}
     if not types and "max_window_layers" in config:
-        first, number = number_if_any(config, "max_window_layers"), _number(config, "num_hidden_layers")
-        types = {kind for kind, is_there in zip(BOTH, (first < number, first > 0), strict=True) if is_there}
+        first, count = number_if_any(config, "max_window_layers"), number(config, "num_hidden_layers")
+        types = {kind for kind, is_there in zip(BOTH, (first < count, first > 0), strict=True) if is_there}
     if types:
         return [name for name, kind in (("local", BOTH[0]), ("global", BOTH[1])) if kind in types]
     mixed = config.get("global_attn_every_n_layers") or config.get("sliding_window_pattern")
@@ -299,7 +294,7 @@ def notes_of(config: Config) -> Iterator[str]:
     """Yield parts of the configuration that are not measured, or measured differently."""
     if config.get("text_config"):
         yield f"the text model of {config.get('model_type')} is measured"
-    config, (layer, *_) = _complete(config), layers_of(config).values()
+    config, (layer, *_) = complete(config), layers_of(config).values()
     if config.get("model_type") not in CODE:
         yield f"model_type {config.get('model_type')} is not known: masks and biases that only its code has are left out"
     yield from (how.format(config[key]) for key, how in UNLIKE.items() if config.get(key))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 from . import decoders, published
-from .case import DOCUMENTS, DTYPES, Case, tokens_of
+from .case import AROUND_CORE, DOCUMENTS, DTYPES, PROJECTIONS, Case, tokens_of
 from .models import MODELS, layers_of
 from .modes import MODES
 
@@ -31,8 +30,9 @@ class Sweep:
     def grids_on(self, device: str) -> tuple[Axes, ...]:
         return self.gpu if self.gpu and device == "cuda" else self.grids
 
-    def cases(self, device: str, overrides: Axes = {}, unfit: list[str] | None = None) -> list[Case]:  # noqa: B006  (never written to)
-        """Return every point of the grids, with the axes in `overrides` replaced.
+    def cases(self, device: str, overrides: Axes = {}, unfit: list[str] | None = None) -> dict[Case, str]:  # noqa: B006  (never written to)
+        """Return every point of the grids, with the axes in `overrides` replaced, and the models whose layer it is, joined by
+        slashes: none where `overrides` have other sizes.
 
         Raises ValueError for incompatible sizes. Grids with an `origin` have externally chosen points: their misfits
         are added to `unfit`, and an error is raised only if no point fits.
@@ -42,8 +42,12 @@ class Sweep:
         grids = [{"device": (device,)} | dict(grid) | dict(overrides) for grid in here]
         if any(any(grid.get("requests", ())) for grid in grids) and overrides.keys() & {"T", "T_kv"}:
             raise ValueError("--requests gives both lengths: leave out --T and --T_kv")
-        points = (dict(zip(axes, point, strict=True)) for axes in grids for point in product(*axes.values()))
-        cases = list(dict.fromkeys(case for point in points if (case := _case_from(point, unfit))))
+        cases: dict[Case, dict[str, None]] = {}
+        for axes in grids:
+            models = dict.fromkeys(() if SIZES & overrides.keys() else axes.get("model", ()))
+            for point in product(*axes.values()):
+                if case := _case_from(dict(zip(axes, point, strict=True)), unfit):
+                    cases.setdefault(case, {}).update(models)
         if unfit and not cases:
             raise ValueError(unfit[0])
         if (fixed := decoders.FIXED & overrides.keys()) and any(case.in_model for case in cases):
@@ -53,26 +57,11 @@ class Sweep:
         unused = PROJECTIONS & overrides.keys() - ({"d_model"} if "D_h" not in grids[0] else set())
         if unused and any(case.scope == "core" for case in cases):
             raise ValueError(f"a core has no projections: leave out --{' and --'.join(sorted(unused))}")
-        return cases
-
-    def models(self, device: str, overrides: Axes = {}) -> dict[str, str]:  # noqa: B006  (never written to)
-        """Return the models whose layer a case is, joined by slashes, by the case's id; of grids of models only, with their
-        own sizes.
-        """
-        found: dict[str, list[str]] = {}
-        for grid in (grid for grid in self.grids_on(device) if "model" in grid and not SIZES & overrides.keys()):
-            with suppress(ValueError):  # no point of this grid fits
-                for case in replace(self, grids=(grid,), gpu=()).cases(device, overrides):
-                    found.setdefault(case.id, []).extend(grid["model"])
-        return {id_: "/".join(dict.fromkeys(names)) for id_, names in found.items()}
+        return {case: "/".join(models) for case, models in cases.items()}
 
 
 SIZES = {"d_model", "H", "H_kv", "D_h", "D_v", "latent", "rope"}
 """Axes of a model's layer that its cases have from its configuration."""
-
-PROJECTIONS = {"d_model", "qkv_bias", "out_bias", "out_dropout"}
-AROUND_CORE = PROJECTIONS | {"latent", "rope"}
-"""Axes outside a core."""
 
 
 def _case_from(point: dict[str, Any], unfit: list[str]) -> Case | None:

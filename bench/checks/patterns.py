@@ -97,7 +97,7 @@ def pattern_of(case: Case, heads: bool) -> Tensor:
     shift = LATE if case.T == 1 and not case.does.gradients else ORDINARY
     drawn = (b + h + t + shift) % len(PATTERNS) if heads else (b + t + shift)[:, 0] % len(PATTERNS)
     if case.layer_shape.span(case.T, case.T_kv):
-        first, last = _ends(case)
+        first, last = case.ends
         drawn = torch.where((drawn == APART) & (last == 0), ORDINARY, drawn)  # a query that sees only the first key
         drawn = torch.where(((drawn == APART) | (drawn == DOMINATED)) & (first > 0), ORDINARY, drawn)
         late = _late(case)[:, None]
@@ -145,15 +145,10 @@ def _late(case: Case) -> Tensor:
     padding = data.padding(case, 1)
     last = torch.full((case.B,), case.T_kv - 1) if padding is None else padding.sum(-1).cpu() - 1
     if case.layer_shape.span(case.T, case.T_kv):
-        _, seen = _ends(case)
+        _, seen = case.ends
         last = last.clamp(max=int(seen.max()))
         last[0] = last[0].clamp(max=int(seen[min(case.T, case.T_kv) // 2 if case.T > 1 else 0]))
     return last
-
-
-def _ends(case: Case) -> tuple[Tensor, Tensor]:
-    """Return the first and the last key that each query sees, padding ignored: (T,) each."""
-    return case.layer_shape.span(case.T, case.T_kv).ends(case.T, case.T_kv)
 
 
 def zero_where_equal(x: Tensor, pattern: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ def begin(config: pytest.Config) -> Run:
         raise UsageError(f"run {name} was started with other options; `--resume {name}` alone finishes it")
     if resume and not (begun or options):  # which would measure all of `quick`
         raise UsageError(f"no run {resume!r} to resume in {folder}; --benchmark-save={resume} starts one")
-    run = Run(options, select(options, str(here)), folder, name)
+    run = Run(options, select(options), folder, name)
     machine = begun.get("machine_info", {})
     if begun and not redo and begun.get("sources") != run.sources:
         raise UsageError(f"code or cases have changed since run {name} was started; --redo starts it again")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -171,12 +172,12 @@ def settle_timing(config: pytest.Config, begun: dict[str, float]) -> dict[str, f
     return {name: default for name, (default, *_) in TIMING.items()} | begun | given
 
 
-def select(options: dict[str, Any], folder: str) -> Selection:
+def select(options: dict[str, Any]) -> Selection:
     """Resolve options (from `asked`) into cells; raises `UsageError`."""
-    sweep, device, overrides = sweep_of(options, folder)
+    sweep, device, overrides = sweep_of(options)
     if "threads" in overrides:
         overrides["threads"] = tuple(None if n == torch.get_num_threads() else n for n in overrides["threads"])
-    chosen = impls_named(options.get("impl", []), sweep.whole_registry, folder)
+    chosen = impls_named(options.get("impl", []), sweep.whole_registry, os.getcwd())
     if {*BLOCKS} & {*overrides.get("scope", ())}:
         overrides["scope"] = tuple(dict.fromkeys(("core", *overrides["scope"])))  # predicts a block's time
         if "impl" not in options:  # compilation dominates a block's duration
@@ -184,14 +185,14 @@ def select(options: dict[str, Any], folder: str) -> Selection:
     names = [impl.name for impl in chosen]
     if (base := options.get("baseline", names[0])) not in names:
         raise UsageError(f"--baseline {base}: not among what runs: {', '.join(names)}{nearest(base, names)}")
-    cases = picked(cases_of(sweep, device, overrides), options.get("case"))
-    cells = tuple(Cell(impl, case) for case in cases for impl in chosen)
-    return Selection(sweep, device, chosen, cells, sweep.models(device, overrides))
+    cases = cases_of(sweep, device, overrides)
+    cells = tuple(Cell(impl, case) for case in picked(cases, options.get("case")) for impl in chosen)
+    return Selection(sweep, device, chosen, cells, {case.id: names for case, names in cases.items() if names})
 
 
-def sweep_of(options: dict[str, Any], folder: str = ".") -> tuple[Sweep, str, dict[str, tuple[Any, ...]]]:
+def sweep_of(options: dict[str, Any]) -> tuple[Sweep, str, dict[str, tuple[Any, ...]]]:
     """Return the sweep, the device, and the overridden axes; raises `UsageError`."""
-    sweep = _sweep(options, folder)
+    sweep = _sweep(options)
     overrides = {axis: _values(axis, options[axis]) for axis in OPTIONS if options.get(axis)}
     devices = overrides.get("device", ())
     for device in devices:
@@ -199,7 +200,7 @@ def sweep_of(options: dict[str, Any], folder: str = ".") -> tuple[Sweep, str, di
     return sweep, devices[0] if devices else default_device(), overrides
 
 
-def _sweep(options: dict[str, Any], folder: str) -> Sweep:
+def _sweep(options: dict[str, Any]) -> Sweep:
     name = options.get("sweep", "quick")
     if name not in SWEEPS:
         raise UsageError(f"unknown sweep {name!r}; known: {', '.join(SWEEPS)}{nearest(name, SWEEPS)}")
@@ -209,10 +210,10 @@ def _sweep(options: dict[str, Any], folder: str) -> Sweep:
         raise UsageError("--model and --cases name cases, as --sweep does: leave out --sweep")
     places: dict[str, dict[str, Any]] = {"": {}}
     if "cases" in options:
-        places, notes = workloads.read(Path(folder, options["cases"]))
+        places, notes = workloads.read(Path(options["cases"]))
         for note in notes:
             warn(note)
-    layers = cache(partial(_layers, folder=folder))  # says once what is measured differently
+    layers = cache(_layers)  # says once what is measured differently
     points: dict[str, dict[str, Any]] = {}
     for place, axes in places.items():
         models = ",".join(filter(None, axes.pop("model", ()))) or options.get("model", "")
@@ -220,14 +221,14 @@ def _sweep(options: dict[str, Any], folder: str) -> Sweep:
     return of_points(", ".join(options[name] for name in ("model", "cases") if name in options), points)
 
 
-def _layers(models: str, folder: str) -> dict[str, dict[str, Any]]:
+def _layers(models: str) -> dict[str, dict[str, Any]]:
     """Return the attention layers of models, by `MODEL, KIND`, or one without axes if none is named; raises
     `UsageError`.
     """
     found: dict[str, dict[str, Any]] = {} if models else {"": {}}
     for model in dict.fromkeys(listed([models]) or filter(None, [models])):
         try:
-            config = config_of(model, folder)
+            config = config_of(model)
             found |= {
                 f"{model}, {kind}": layer | {"of_model": True, "model": model}
                 for kind, layer in layers_of(config).items()
@@ -239,8 +240,8 @@ def _layers(models: str, folder: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def cases_of(sweep: Sweep, device: str, overrides: dict[str, tuple[Any, ...]]) -> list[Case]:
-    """Return every case once; raises `UsageError` for incompatible sizes."""
+def cases_of(sweep: Sweep, device: str, overrides: dict[str, tuple[Any, ...]]) -> dict[Case, str]:
+    """Return every case once, and the models whose layer it is; raises `UsageError` for incompatible sizes."""
     unfit: list[str] = []
     try:
         cases = sweep.cases(device, overrides, unfit)
@@ -251,18 +252,18 @@ def cases_of(sweep: Sweep, device: str, overrides: dict[str, tuple[Any, ...]]) -
     return cases
 
 
-def picked(cases: list[Case], ids: str | None) -> list[Case]:
+def picked(cases: Iterable[Case], ids: str | None) -> list[Case]:
     """Return the cases named by `--case`, in sweep order; raises `UsageError` for unknown ones."""
-    if ids is None:
-        return cases
     there = {case.id: case for case in cases}
+    if ids is None:
+        return [*there.values()]
     wanted = [name.strip() for name in ids.split(",")]
     for name in wanted:
         if name not in there:
             raise UsageError(
                 f"--case {ids}: no case of this sweep has the id {name!r}{nearest(name, there)} (--dry-run shows all)"
             )
-    return [case for case in cases if case.id in wanted]
+    return [case for name, case in there.items() if name in wanted]
 
 
 def _values(axis: str, text: str) -> tuple[Any, ...]:

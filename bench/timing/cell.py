@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ..cases.cells import Cell
-from ..cases.counting import least_memory
+from ..cases.counting import bytes_text, least_memory
 from ..cases.outcome import OutOfMemory, Skip, Wrong
-from ..cases.units import bytes_text
 from ..checks import decoders
 from ..checks.afterwards import check_idle_afterwards
 from ..checks.building import keeping_settings, module_of, prepare
