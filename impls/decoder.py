@@ -47,8 +47,9 @@ class Decoder(nn.Module):
         self.model.tie_weights()
         if scope == "block":
             self.model.set_input_embeddings(nn.Identity())
-            for name in set(FINAL_NORMS) & {name for name, _ in self.model.named_children()}:
-                setattr(self.model, name, nn.Identity())
+            for name in FINAL_NORMS:
+                if hasattr(self.model, name):
+                    setattr(self.model, name, nn.Identity())
         if core:
             for attention in self.attentions:
                 attention.core = core(_shape_of(attention, shape)).to(dtype)

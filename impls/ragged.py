@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.utils.rnn import pad_sequence
 
 from .layer import KernelCore, LayerShape, kernel_options
 from .registry import register
@@ -89,16 +90,17 @@ class Padded(RaggedCore):
 
     def __init__(self, shape: LayerShape):
         super().__init__(shape)
-        new, all_ = (torch.tensor(lengths)[:, None] for lengths in (self.new, self.all))  # (sequences, 1) each
-        is_query, is_key = (torch.arange(int(it.max())) < it for it in (new, all_))  # (sequences, L or L_kv)
-        for name, length, there in (("queries", new, is_query), ("keys", all_, is_key)):
-            place = length.cumsum(0) - length + torch.arange(there.shape[1])
-            self.register_buffer(name, place * there, persistent=False)  # padding repeats token 0
-        self.register_buffer("tokens", is_query.flatten().nonzero().flatten(), persistent=False)  # (T,)
-        last = all_ - 1  # key that a query sees
+        queries, keys = (  # padding repeats token 0
+            pad_sequence(torch.arange(sum(it)).split(it), batch_first=True) for it in (self.new, self.all)
+        )  # (sequences, L or L_kv)
+        new, all_ = (torch.tensor(it)[:, None] for it in (self.new, self.all))  # (sequences, 1) each
+        i, last = torch.arange(queries.shape[1]), all_ - 1  # last key that a query sees
         if shape.causal:
-            last = torch.minimum(last, all_ - new + torch.arange(is_query.shape[1]))
-        visible = torch.arange(is_key.shape[1]) <= last[..., None]
+            last = torch.minimum(last, all_ - new + i)
+        visible = torch.arange(keys.shape[1]) <= last[..., None]
+        self.register_buffer("queries", queries, persistent=False)
+        self.register_buffer("keys", keys, persistent=False)
+        self.register_buffer("tokens", (i < new).flatten().nonzero().flatten(), persistent=False)  # (T,)
         self.register_buffer("mask", visible[:, None], persistent=False)  # (sequences, 1, 1 or L, L_kv)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
