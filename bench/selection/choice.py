@@ -186,11 +186,10 @@ def _own(name: str, path: str, folder: str) -> Impl:
         imported = _imported(repository, lambda: _of_repository(repository, folder))
     else:
         imported = _imported(module, lambda: importlib.import_module(module))
-        beside, found = Path(folder, *module.split(".")), getattr(imported, "__file__", None)
-        for here in filter(Path.exists, (beside.with_suffix(".py"), beside / "__init__.py")):
-            if found and os.path.realpath(found) != os.path.realpath(here):
-                warn(f"{module} is {found}, which is found before {here}")
-    file = getattr(imported, "__file__", None)
+    file, beside = getattr(imported, "__file__", None), Path(folder, *names)
+    for here in filter(Path.exists, (beside.with_suffix(".py"), beside / "__init__.py")):
+        if file and not repository and os.path.realpath(file) != os.path.realpath(here):
+            warn(f"{module} is {file}, which is found before {here}")
     if not hasattr(imported, attr):
         near = nearest(attr, vars(imported))
         raise ValueError(f"module {module} has no attribute {attr!r}; it is {file or 'a part of Python'}{near}")

@@ -23,8 +23,7 @@ from ..reading import baseline_file, command, fingerprint, runs
 from ..reading.command import NOT_JUDGED
 from ..reading.runs import Run, RunError
 from . import comparison_text
-
-WIDTH = 80  # columns, without a terminal
+from .tables import WIDTH
 
 _EPILOG = """\
 BASE and HEAD are named as for `python -m reports`; FILE is a comparison

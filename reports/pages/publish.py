@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -56,20 +57,14 @@ def _keep(run: Run) -> Path:
     numbers = [int(path.name[:4]) for path in PUBLISHED.glob("[0-9][0-9][0-9][0-9]_*.json")]
     PUBLISHED.mkdir(parents=True, exist_ok=True)
     path = PUBLISHED / f"{max(numbers, default=0) + 1:04}_{run.name.partition('_')[2]}.json"
-    data = _shortened(orjson.loads(run.path.read_bytes()))
+    data = json.loads(run.path.read_bytes(), object_hook=_shortened, parse_float=lambda it: float(f"{float(it):.6g}"))
     data["command"] = re.sub(r"\S+/bench(?=\s|$)", "bench/", data["command"])  # independent of the checkout's location
     path.write_bytes(orjson.dumps(data) + b"\n")
     return path
 
 
-def _shortened(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(f"{value:.6g}")
-    if isinstance(value, list):
-        return [_shortened(it) for it in value]
-    if isinstance(value, dict):
-        return {key: _shortened(it) for key, it in value.items() if key not in UNREAD}
-    return value
+def _shortened(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: it for key, it in values.items() if key not in UNREAD}
 
 
 def text(folder: Path) -> str:

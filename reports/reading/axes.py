@@ -28,10 +28,6 @@ class Axis:
     masks: bool = False
     """Whether it affects visibility: which keys a query sees. `none` and None mask no key."""
 
-    @property
-    def is_number(self) -> bool:
-        return self.kind in ("size", "share")
-
     def parse(self, text: str) -> Any:
         """Parse a value from the command line; raises `argparse.ArgumentTypeError` with the correct usage."""
         read, wanted = _READ[self.kind]

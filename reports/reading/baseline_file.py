@@ -15,7 +15,7 @@ from pathlib import Path
 from . import command
 from .runs import RunError
 
-NAME, OLDER_NAME = "baseline", "baseline.json"
+NAME = "baseline"
 SCHEMA = 1
 HOW_TO_SET_ONE = "set one with: python -m reports baseline set RUN"
 
@@ -54,8 +54,8 @@ def read(folder: Path) -> Baseline | None:
     Raises:
         RunError: the file exists but is no baseline file.
     """
-    path = next((file for name in (NAME, OLDER_NAME) if (file := folder / name).exists()), None)
-    if path is None:
+    path = folder / NAME
+    if not path.exists():
         return None
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -79,5 +79,4 @@ def write(baseline: Baseline) -> Path:
     unfinished = path.with_suffix(".unfinished")
     command.write(unfinished, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
     os.replace(unfinished, path)
-    (baseline.folder / OLDER_NAME).unlink(missing_ok=True)
     return path

@@ -199,29 +199,20 @@ def checked(data: Any, path: Path) -> Run:
             raise RunError(f"{path}: {key} is no {kind.__name__}")
     axes = axes_of(of["axes"])
     rows = [_checked(row, axes, path) for row in data["benchmarks"]]
-    skipped = [_cell(cell, path) for cell in of["skipped"]]
+    of["skipped"] = [_cell(cell, path) for cell in of["skipped"]]
     if not axes:
         raise RunError(f"{path}: not a run file (it describes no axes)")
     KNOWN_AXES.update(axes)
     return Run(
         path=path,
         rows=rows,
-        skipped=skipped,
-        registry=of["registry"],
-        baseline_impl=of["baseline_impl"],
-        sweep=of["sweep"],
-        command=of["command"],
-        asked=of["asked"],
         date=of["datetime"],
         complete=data.get("complete", True),
         machine=of["machine_info"],
         commit=of["commit_info"],
-        state=of["state"],
         rooflines=of["roofs"],
         drift=of["controls"].get("drift", 0.0),
-        notes=of["notes"],
-        published=of["published"],
-        models=of["models"],
+        **{key: it for key, it in of.items() if key in Run.__dataclass_fields__},
     )
 
 
@@ -260,7 +251,9 @@ def _checked(row: Any, axes: Mapping[str, Axis], path: Path) -> Any:
         raise RunError(f"{path}: a benchmark without stats and extra_info: {row!r:.80}") from None
     invalid = [key for holds, keys in _COLUMNS.items() for key in keys if not holds(known.get(key))]
     for name, axis in axes.items():
-        if not isinstance(known.get(name), int | float | None) and (axis.is_number or not isinstance(known[name], str)):
+        if not isinstance(known.get(name), int | float | None) and (
+            axis.kind in ("size", "share") or not isinstance(known[name], str)
+        ):
             invalid.append(name)
     if not invalid and {len(known[it]) for it in SAMPLES} != {len(known["data"])}:
         invalid += SAMPLES

@@ -62,14 +62,6 @@ def test_an_accepted_reason_is_kept_and_shown(saved: Path, baseline: Any, refuse
     assert "because: needed for <b>correctness</b> 「正しさ」" in baseline("show")
 
 
-def test_an_earlier_baseline_json_is_read_and_replaced(saved: Path, baseline: Any) -> None:
-    """`pytest-benchmark list` reads every *.json as a run."""
-    baseline("set", "first")
-    (saved / "baseline").rename(saved / "baseline.json")
-    baseline("set", "same")
-    assert len(history(saved)) == 2 and all(file.name.startswith("000") for file in saved.glob("*.json"))
-
-
 def test_compare_with_one_run_uses_the_baseline(saved: Path, results: Path, baseline: Any, printed: Any) -> None:
     baseline("set", "first")
     assert "0001_first → 0003_slow" in " ".join(printed("compare", "slow", "--results", results, code=1).split())
@@ -136,6 +128,6 @@ def test_a_baseline_whose_run_is_gone_needs_a_reason(saved: Path, baseline: Any,
     ],
 )
 def test_a_broken_baseline_file_is_named(text: str, saved: Path, results: Path, refusal: Any) -> None:
-    (saved / "baseline.json").write_text(text)
+    (saved / "baseline").write_text(text)
     for arguments in (["baseline", "show"], ["baseline", "set", "same"], ["compare", "same"]):
-        assert "baseline.json: not a baseline file" in refusal(*arguments, "--results", results)
+        assert "baseline: not a baseline file" in refusal(*arguments, "--results", results)
