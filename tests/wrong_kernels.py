@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import math
 import threading
@@ -280,7 +279,6 @@ def misreading(says: str, **case: Any) -> Callable[[Any], Any]:
 
 each_wrong(
     masked,
-    anti_causal=lambda q, k, v, mask: plain(q, k, v, mask.mT),
     sees_one_ahead=lambda q, k, v, mask: plain(q, k, v, triangle(*mask.shape[-2:], 1)),
     no_mask=lambda q, k, v, mask: sdpa(q, k, v),
     mask_of_zeros=lambda q, k, v, mask: torch.softmax(scaled(q, k) * mask, -1) @ v,  # exp(0) is not 0
@@ -288,7 +286,6 @@ each_wrong(
 )
 each_wrong(
     masked, "NaN or Inf in",
-    wrong_triangle=lambda q, k, v, mask: plain(q, k, v, ~mask),  # the last row sees nothing
     hides_the_diagonal=lambda q, k, v, mask: plain(q, k, v, triangle(*mask.shape[-2:], -1)),
 )  # fmt: skip
 
@@ -299,13 +296,6 @@ PADDING: dict[str, Any] = {"mask": "padding", "B": 2}
 @wrong(**PADDING)
 def padding_ignored(q, k, v, *, is_causal=False, attn_mask=None, **_):
     return sdpa(q, k, v, is_causal=is_causal)  # with a causal mask too it would be right: padding is in the future
-
-
-@wrong(**PADDING)
-def mask_true_means_hide(q, k, v, *, is_causal=False, attn_mask=None, **_):
-    if attn_mask is None:
-        return sdpa(q, k, v, is_causal=is_causal)
-    return plain(q, k, v, ~attn_mask | (torch.arange(k.shape[-2]) == 0))  # so that no row is empty
 
 
 @wrong(mask="causal", source="cross", T_kv=40)
@@ -320,7 +310,6 @@ def causal_bottom_right(q, k, v, **_):
 each_wrong(
     masked,
     no_scale=lambda q, k, v, mask: plain(q, k, v, mask, 1.0),
-    constant_scale=lambda q, k, v, mask: plain(q, k, v, mask, 256**-0.5),
     scaled_by_the_models_width=lambda q, k, v, mask: plain(q, k, v, mask, (q.shape[1] * q.shape[-1]) ** -0.5),
 )
 
@@ -355,7 +344,6 @@ def row_sum(q, k, v, *, is_causal=False, attn_mask=None, scale=None, **_):
 each_wrong(
     masked,
     softmax_over_queries=lambda q, k, v, mask: torch.softmax(scores_of(q, k, mask), -2) @ v,
-    mean_of_the_visible=lambda q, k, v, mask: plain(torch.zeros_like(q), k, v, mask),
 )
 each_wrong(changed, zeros=torch.zeros_like)
 
@@ -367,7 +355,6 @@ def by_repeat(q: Tensor, *kv: Tensor) -> list[Tensor]:
     return [x.repeat(1, q.shape[1] // x.shape[1], 1, 1) for x in kv]
 
 
-each_wrong(masked, roles_swapped=lambda q, k, v, mask: plain(k, q, v, mask))
 each_wrong(given, axes={"H": 4, "H_kv": 2}, groups_by_repeat=lambda q, k, v: (q, *by_repeat(q, k, v)))
 each_wrong(given, "head 1", first_heads_keys_for_all=lambda q, k, v: (q, k[:, :1].expand_as(k), v))
 each_wrong(
@@ -455,11 +442,6 @@ def in_turn(o: Tensor, buffers: int, *key: Any) -> Tensor:
 
 
 @wrong("new numbers in the same buffers")
-def remembers_by_shape(q, k, v, **options):
-    return remembered(q.shape, lambda: sdpa(q, k, v, **options))
-
-
-@wrong("new numbers in the same buffers")
 def remembers_by_address(q, k, v, **options):
     version = 0 if q.is_inference() else q._version
     return remembered((q.data_ptr(), version, q.shape), lambda: sdpa(q, k, v, **options))
@@ -469,22 +451,11 @@ each_wrong(changed, "share one buffer", answers_in_one_buffer=lambda o: in_turn(
 
 
 @wrong("writes to its inputs")
-def scales_its_input_in_place(q, k, v, **options):
-    q.mul_(q.shape[-1] ** -0.5)
-    return sdpa(q, k, v, scale=1.0, **options)
-
-
-@wrong("writes to its inputs")
 def scales_its_input_in_place_and_back(q, k, v, **options):
     q.mul_(0.125)
     o = sdpa(q, k, v, scale=8 * q.shape[-1] ** -0.5, **options)
     q.mul_(8.0)
     return o
-
-
-@wrong("writes to its inputs")
-def answers_into_its_values(q, k, v, **options):
-    return v.copy_(sdpa(q, k, v, **options))
 
 
 @wrong("writes to its weights or its mask", **PADDING)
@@ -508,19 +479,13 @@ def keys_kept(name: str, digest: Callable[[Tensor], float], **case: Any) -> None
     wrong("where two numbers of each input are exchanged since the call before: error", name, **case)(kernel)
 
 
-def first_number(k: Tensor) -> float:
-    return float(k.flatten()[0])
-
-
 def sum_of_all(k: Tensor) -> float:
     return round(float(k.double().sum()), 9)
 
 
-keys_kept("keys_kept_by_their_first_number", first_number)
 keys_kept("keys_kept_by_their_sum", sum_of_all)
 keys_kept("padded_keys_kept_by_their_sum", sum_of_all, **PADDING)
-keys_kept("keys_kept_by_every_seventh_number", lambda k: hash(tuple(k.flatten()[::7].tolist())))
-keys_kept("cached_keys_kept_by_their_first_number", first_number, **DECODE)
+keys_kept("cached_keys_kept_by_their_first_number", lambda k: float(k.flatten()[0]), **DECODE)
 
 
 @wrong_backward("where two numbers of each input are exchanged since the call before: ")
@@ -647,22 +612,10 @@ def right_forward_wrong_backward(q, k, v, **options):
     return with_gradient_of(sdpa(q, k, v), sdpa(q, k, v, **options))
 
 
-@wrong_backward("gradient of q")
-def forgets_the_scale_going_back(q, k, v, **options):
-    return sdpa(with_gradient_of(q, q * q.shape[-1] ** -0.5), k, v, scale=1.0, **options)
-
-
 each_wrong(
     changed, "t = 63 (T = 64)", BACKWARD,
     no_gradient_for_the_last_row=lambda o: torch.cat([o[..., :-1, :], o[..., -1:, :].detach()], dim=-2),
 )  # fmt: skip
-
-
-@wrong_backward("gradient of q")
-@masked
-def probs_are_constants_going_back(q, k, v, mask):
-    probs = probs_of(q, k, mask)
-    return probs @ v.detach() + (probs.mT @ v - (probs.mT @ v).detach())
 
 
 @wrong_backward("gradient of")
@@ -704,13 +657,9 @@ def bias_gradient(change: Callable[[Tensor], Tensor]) -> Kernel:
 each_wrong(
     bias_gradient, "gradient of score_bias: error", BACKWARD | {"bias": "learned", "B": 2},
     bias_detached=torch.zeros_like,
-    bias_gradient_without_its_sign=torch.abs,
     bias_gradient_of_the_first_batch_entry=lambda grad: torch.cat([grad[:1], torch.zeros_like(grad[1:])]),
     bias_gradient_averaged_over_the_batch=lambda grad: grad / len(grad),
-    bias_gradient_averaged_over_the_heads=lambda grad: grad.mean(1, keepdim=True).expand_as(grad),
     bias_gradient_summed_over_the_queries=lambda grad: grad.sum(2, keepdim=True).expand_as(grad),
-    bias_gradient_scaled_as_that_of_the_queries=lambda grad: grad / 8,  # sqrt(D_h)
-    bias_gradient_transposed=lambda grad: grad.mT,
     bias_gradient_without_the_partial_tile=lambda grad: grad
     * (torch.arange(grad.shape[-1]) < grad.shape[-1] // 64 * 64),
 )  # fmt: skip
@@ -811,19 +760,15 @@ wrong("NaN or Inf in", "no_shift")(no_shift)
 wrong(LARGE, "no_shift_in_a_layer")(as_layer(no_shift))
 wrong("where scores are very large: error", "clamped_in_a_layer")(as_layer(clamped))
 wrong_backward(LARGE, "no_maximum_where_gradients_are_wanted", T=32)(no_shift)
-wrong_backward(LARGE, "no_maximum_in_a_layers_backward")(as_layer(no_shift))
 wrong_decode(LARGE, "no_maximum_in_a_layers_decode")(as_layer(no_shift))
 wrong(LARGE, "no_maximum_from_64_on", T=256)(only(no_shift, lambda q, k: q.shape[-2] >= 64))
 wrong(NEGATIVE + "NaN or Inf", "maximum_from_zero_up")(shifted(lambda scores: maximum(scores).clamp_min(0)))
 wrong(BESIDE, "one_maximum_for_a_head")(one_maximum_for_a_head)
-wrong(BESIDE, "one_maximum_for_a_head_in_a_layer")(as_layer(one_maximum_for_a_head))
 wrong("where scores are far apart: NaN or Inf in", "shifted_by_the_first_score")(
     shifted(lambda scores: scores[..., :1])
 )
 wrong(NEGATIVE + "error", "masks_with_minus_50")(masks_with_minus_50)
-wrong(NEGATIVE + "error", "masks_with_minus_150")(shifted(hidden=-150.0))
 wrong(FAR_BELOW, "masks_with_minus_10000")(masks_with_minus_10000)
-wrong(FAR_BELOW, "masks_with_minus_10000_in_a_layer")(as_layer(masks_with_minus_10000))
 wrong("where one key dominates: error", "epsilon_in_the_denominator")(shifted(epsilon=5e-7))
 
 
@@ -866,7 +811,6 @@ def keeping(
 calls = count()
 keeps_its_tensors = keeping("keeps_its_tensors_in_one_place", lambda q: 0)
 keeping("keeps_its_tensors_on_a_stack", lambda q: next(calls), lambda kept, place: kept.popitem()[1])
-keeping("keeps_its_tensors_in_a_queue", lambda q: next(calls), lambda kept, place: kept.pop(min(kept)))
 keeping("keeps_its_tensors_by_shape", lambda q: q.shape)
 keeping("keeps_its_tensors_in_two_places_in_turn", lambda q: next(calls) % 2, T=256)
 wrong_backward(TWO_FORWARDS, "keeps_its_tensors_beyond_512", T=1024)(
@@ -895,7 +839,6 @@ def writing(name: str, write: Callable[[Tensor], Tensor], **case: Any) -> None:
     misreading("writes to the gradient of its output", **case)(read)
 
 
-writing("scales_the_gradient_in_place", lambda grad: grad.mul_(0.125))
 writing("zeroes_the_gradient_when_done", lambda grad: grad.zero_())
 writing("uses_the_gradient_as_scratch", lambda grad: grad[..., :1, :].normal_(), **CORE)
 
@@ -964,11 +907,6 @@ def as_if_contiguous(x: Tensor) -> Tensor:
     return torch.as_strided(x, x.shape, torch.empty(x.shape, device="meta").stride())
 
 
-def at_its_address(x: Tensor) -> Tensor:
-    read = (ctypes.c_float * x.numel()).from_address(x.data_ptr())
-    return torch.frombuffer(read, dtype=torch.float32).view(x.shape).clone()
-
-
 def keys_as_if_contiguous(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return q, as_if_contiguous(k), v
 
@@ -976,8 +914,6 @@ def keys_as_if_contiguous(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tens
 each_wrong(
     given, "NaN or Inf", CORE,
     reads_queries_as_if_contiguous=lambda q, k, v: (as_if_contiguous(q), k, v),
-    reads_keys_as_if_contiguous=keys_as_if_contiguous,
-    reads_values_by_their_address=lambda q, k, v: (q, k, at_its_address(v)),
     reads_keys_by_the_strides_of_values=lambda q, k, v: (q, k.as_strided(k.shape, v.stride()), v),
     ignores_the_offset_of_values=lambda q, k, v: (q, k, v.as_strided(v.shape, v.stride(), 0)),
 )  # fmt: skip
@@ -1077,7 +1013,6 @@ def keys_of(probs: Tensor) -> Tensor:
 noisy("drops_by_a_fixed_seed", "the same probs in every call",
       lambda probs: torch.rand(probs.shape, generator=torch.Generator().manual_seed(7)))  # fmt: skip
 noisy("drops_whole_keys", "depends on other queries", lambda probs: torch.rand_like(probs)[:, :, :1])
-noisy("drops_whole_keys_in_a_core", "depends on other queries", lambda probs: torch.rand_like(probs)[:, :, :1], **CORE)
 noisy("drops_alike_in_all_heads", "depends on other heads", lambda probs: torch.rand_like(probs)[:, :1])
 noisy("drops_alike_in_all_batch_entries", "depends on other batch entries", lambda probs: torch.rand_like(probs)[:1])
 noisy("drops_pairs_of_keys", "depends on other keys", lambda probs: torch.rand_like(probs)[..., keys_of(probs) // 2])
@@ -1097,11 +1032,6 @@ def forgets_its_mask_in_training(q, k, v, mask, p):
 def causal_bottom_right_in_training(q, k, v, mask, p):
     T, T_kv = q.shape[-2], k.shape[-2]
     return _dropped(q, k, v, mask if mask.all() else triangle(T, T_kv, T_kv - T), p)
-
-
-@training()
-def masks_after_the_softmax_in_training(q, k, v, mask, p):
-    return dropout(scaled(q, k).softmax(-1), p) * mask @ v
 
 
 @training(H=4, H_kv=2)
@@ -1146,11 +1076,6 @@ def other_noise_going_back(q, k, v, mask, p):
 
 
 @training(mode="backward")
-def no_dropout_going_back(q, k, v, mask, p):
-    return _Otherwise.apply(q, k, v, partial(_dropped, mask=mask, p=p), partial(plain, mask=mask))
-
-
-@training(mode="backward")
 def noise_of_the_last_forward_going_back(q, k, v, mask, p):
     KEPT["last noise"] = torch.rand(*q.shape[:-1], k.shape[-2])
     drops = partial(by_noise(lambda *_: KEPT["last noise"]), mask=mask, p=p)
@@ -1189,7 +1114,6 @@ def _flat(b: Tensor, h: Tensor, i: Tensor, j: Tensor, shape: torch.Size, stride:
 
 counted("rows_of_noise_as_wide_as_a_head", "depends on other queries: 1 queries, 64 keys apart",
         lambda *at: _flat(*at, stride=64))  # fmt: skip
-counted("noise_by_a_counter_of_16_bits", "what it drops depends on other", lambda *at: _flat(*at) % 65536)
 counted("noise_by_entry_plus_head", "depends on other heads",
         lambda b, h, i, j, shape: _flat(b + h, h * 0, i, j, shape))  # fmt: skip
 counted("noise_by_tiles_whose_numbers_are_added", "what it drops depends on other queries",
@@ -1230,12 +1154,6 @@ OTHER_PADDING = "where other keys are padding than before: "
 @wrong(OTHER_PADDING, **PADDING)
 def keeps_the_mask_by_its_shape(q, k, v, *, attn_mask=None, **_):
     return sdpa(q, k, v, attn_mask=remembered(("mask", attn_mask.shape), attn_mask.clone))
-
-
-@wrong(OTHER_PADDING, **CORE, **PADDING)
-def keeps_the_lengths_of_its_first_call(q, k, v, *, attn_mask=None, **_):
-    lengths = KEPT.setdefault(("lengths", k.shape), attn_mask.sum(-1, keepdim=True))
-    return sdpa(q, k, v, attn_mask=torch.arange(k.shape[-2]) < lengths)
 
 
 @wrong(OTHER_PADDING, **PADDING)
@@ -1401,7 +1319,6 @@ def maxima_of_parts_begin_at_zero(q, k, v, **_):
 
 LONE: dict[str, Any] = {"T_kv": 4096}
 wrong_decode(NEGATIVE, "maxima_of_parts_begin_at_zero", H=32, H_kv=8, **LONE)(maxima_of_parts_begin_at_zero)
-wrong_decode(NEGATIVE, "maxima_of_parts_begin_at_zero_with_two_heads", H=2, **LONE)(maxima_of_parts_begin_at_zero)
 wrong_decode(NEGATIVE, "maxima_of_parts_begin_at_zero_in_a_layer", H=8, **LONE)(as_layer(maxima_of_parts_begin_at_zero))
 
 
@@ -1457,10 +1374,8 @@ def underflowing(name: str, lost: float, says: str, **case: Any) -> None:
 
 
 PADDED: dict[str, Any] = {"mask": "causal+padding", "B": 2}
-underflowing("nan_below_88_at_64", torch.nan, "gradient of q", T=64, **PADDED)
 underflowing("nan_below_88_at_192", torch.nan, "NaN or Inf", T=192, **PADDED)
 underflowing("nan_below_88_in_a_window", torch.nan, "NaN or Inf", T=192, window=100)
-underflowing("zero_below_88_at_192", 0.0, "error", T=192, **PADDED)
 underflowing("zero_below_88_at_192_in_bfloat16", 0.0, "error", T=192, dtype="bfloat16", **PADDED)
 
 
@@ -1573,13 +1488,6 @@ def no_gradient_of_keys_without_that_of_queries(ctx, grad, gradients):
 def no_gradient_of_keys_without_that_of_values(ctx, grad, gradients):
     of_q, of_k, of_v = gradients
     return of_q, of_k * (ctx.needs_input_grad[:3] != (True, True, False)), of_v
-
-
-@spoiling("where k alone need gradients: gradient of k")
-def the_first_gradients_whatever_is_needed(ctx, grad, gradients):
-    """Returns as many gradients as are needed, the first ones."""
-    found = iter(gradients)
-    return [next(found) if needed else None for needed in ctx.needs_input_grad[:3]]
 
 
 @wrong_backward("where v alone need gradients: no gradient", **CORE)
@@ -1699,29 +1607,7 @@ class OverwritesItsProbsGoingBack(KeepsItsOutputBesideWhatItSaves):
         return *gradients, None
 
 
-@wrong_backward(SECOND)
-class AddsToTheGradientsOfItsFirstBackward(Formula):
-    @staticmethod
-    def backward(ctx, grad):
-        found = Formula.backward(ctx, grad)
-        ctx.of_keys = getattr(ctx, "of_keys", 0.0) + found[1]
-        return found[0], ctx.of_keys, *found[2:]
-
-
 _last_mask: list[bool] = [False]
-
-
-@wrong_backward(OTHER_CALL)
-class TheMaskOfTheLastCall(Plain):
-    @staticmethod
-    def forward(ctx, q, k, v, is_causal):
-        _last_mask[0] = is_causal
-        return Plain.forward(ctx, q, k, v, is_causal)
-
-    @staticmethod
-    def backward(ctx, grad):
-        ctx.is_causal = _last_mask[0]
-        return Plain.backward(ctx, grad)
 
 
 @wrong_backward(OTHER_CALL)
@@ -1817,11 +1703,6 @@ class SumsTheGradientOfQueriesInBfloat16(Formula):
     def gradients(cls, q, k, v, probs, o, grad):
         of_scores = probs * (grad @ v.mT - (grad * o).sum(-1, keepdim=True)) * q.shape[-1] ** -0.5
         return added_up(of_scores, k, cls.tile), *super().gradients(q, k, v, probs, o, grad)[1:]
-
-
-@wrong_backward(f"{PARTS}gradient of q: error", dtype="bfloat16", T=256)
-class SumsTheGradientOfQueriesInBfloat16ByTilesOf32(SumsTheGradientOfQueriesInBfloat16):
-    tile = 32
 
 
 @wrong_backward(f"{PARTS}gradient of q: error", dtype="bfloat16", T=256)
