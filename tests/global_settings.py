@@ -21,32 +21,32 @@ from torch.utils._python_dispatch import BaseTorchDispatchMode
 C = torch._C
 
 
-def attribute(of: Any, name: str, value: Any) -> Callable[[], object]:
+def attribute(of, name, value):
     return lambda: setattr(of, name, value)
 
 
-def fp32(backend: str, op: str, precision: str) -> Callable[[], object]:
+def fp32(backend, op, precision):
     return lambda: C._set_fp32_precision_setter(backend, op, precision)
 
 
-def compiler_option() -> None:
+def compiler_option():
     importlib.import_module("torch._inductor.config").max_autotune = True  # which takes a second to import
 
 
-KEPT: list[Any] = []
+KEPT = []
 
 
-def entering(make: Callable[[], AbstractContextManager[Any]]) -> Callable[[], object]:
+def entering(make):
     """Enter a new context in every call, and leave none."""
 
-    def enter() -> None:
+    def enter():
         KEPT.append(make())
         KEPT[-1].__enter__()
 
     return enter
 
 
-def replace_softmax() -> None:
+def replace_softmax():
     """As a library does that replaces torch's operators by its own."""
     library = torch.library.Library("aten", "IMPL")
     if "aten/_softmax/CPU" not in torch.library._impls:
@@ -54,7 +54,7 @@ def replace_softmax() -> None:
         KEPT.append(library)
 
 
-CHANGES: dict[str, Callable[[], object]] = {
+CHANGES = {
     "number of threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
     "CPUs that may be used": lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}),
     "default dtype": lambda: torch.set_default_dtype(torch.float64),

@@ -44,13 +44,13 @@ class Reported:
     case: dict[str, Any]
 
 
-KERNELS: dict[str, Reported] = {}
+KERNELS = {}
 
 
-def reported(thread: str, name: str = "", make: Any = lambda it: it, **case: Any) -> Callable[[Any], Any]:
+def reported(thread, name="", make=lambda it: it, **case):
     """Keeps the kernel that is made of a function."""
 
-    def keep(it: Any) -> Any:
+    def keep(it):
         KERNELS[name or it.__name__] = Reported(thread, make(it), case)
         return it
 
@@ -61,12 +61,12 @@ reported_rule = partial(reported, make=core_of)
 """Keeps a core, which knows its shape."""
 
 
-DECODE: dict[str, Any] = {"mode": "decode", "T": 1, "T_kv": 64, "mask": "none"}
-LONG: dict[str, Any] = DECODE | {"T_kv": 1024}
-BACKWARD: dict[str, Any] = {"mode": "backward"}
-PADDING: dict[str, Any] = {"mask": "padding", "B": 2}
-CROSS: dict[str, Any] = {"source": "cross", "T_kv": 40}
-SHARED: dict[str, Any] = {"H": 4, "H_kv": 2}
+DECODE = {"mode": "decode", "T": 1, "T_kv": 64, "mask": "none"}
+LONG = DECODE | {"T_kv": 1024}
+BACKWARD = {"mode": "backward"}
+PADDING = {"mask": "padding", "B": 2}
+CROSS = {"source": "cross", "T_kv": 40}
+SHARED = {"H": 4, "H_kv": 2}
 
 
 # lengths
@@ -197,7 +197,7 @@ def a_lone_query_sees_every_key(q, k, v, *, is_causal=False, attn_mask=None, **_
     return sdpa(q, k, v, is_causal=is_causal and q.shape[-2] > 1, attn_mask=attn_mask)
 
 
-WINDOW: dict[str, Any] = {"window": 8}
+WINDOW = {"window": 8}
 ALONE = rules.ALONE
 
 
@@ -268,7 +268,7 @@ def no_gradient_with_a_bias_at_lengths_that_are_not_round(q, k, v, shape, sinks)
 # parts of the keys, merged
 
 
-def parts_of(q: Tensor, k: Tensor, v: Tensor, count: int = 4) -> list[tuple[Tensor, Tensor]]:
+def parts_of(q, k, v, count=4):
     """Of each part of the keys its output and the logarithm of its sum."""
     size, k, v = -(-k.shape[-2] // count), groups(q, k), groups(q, v)
     found = []
@@ -278,11 +278,11 @@ def parts_of(q: Tensor, k: Tensor, v: Tensor, count: int = 4) -> list[tuple[Tens
     return found
 
 
-def merged(parts: list[tuple[Tensor, Tensor]], weights: Tensor) -> Tensor:
+def merged(parts, weights):
     return (torch.stack([o for o, _ in parts]) * (weights / weights.sum(0))).sum(0)
 
 
-def sums(parts: list[tuple[Tensor, Tensor]]) -> Tensor:
+def sums(parts):
     return torch.stack([lse for _, lse in parts])
 
 
@@ -362,7 +362,7 @@ def gradient_of_queries_without_the_last_tile(q, k, v, **options):
 def gradient_of_values_begins_in_the_head_before(q, k, v):
     off = -v.shape[-2] % 64
 
-    def change(grad: Tensor) -> Tensor:
+    def change(grad):
         grad = grad.clone()
         grad[:, 1:, :off] += grad[:, :-1, :off]
         return grad
@@ -373,7 +373,7 @@ def gradient_of_values_begins_in_the_head_before(q, k, v):
 @reported("huggingface/diffusers#14341", **BACKWARD)
 @given
 def heads_and_tokens_swapped_going_back(q, k, v):
-    def swapped(grad: Tensor) -> Tensor:
+    def swapped(grad):
         return grad.transpose(1, 2).reshape(grad.shape)
 
     return q, going_back(k, swapped), going_back(v, swapped)
@@ -382,7 +382,7 @@ def heads_and_tokens_swapped_going_back(q, k, v):
 @reported("fla-org/flash-linear-attention#384", **BACKWARD, **SHARED)
 @given
 def gradient_of_keys_by_the_numbers_of_query_heads(q, k, v):
-    def change(grad: Tensor) -> Tensor:  # (B, H, T_kv, D), each at its own index
+    def change(grad):  # (B, H, T_kv, D), each at its own index
         return grad.unflatten(1, (-1, k.shape[1])).transpose(1, 2).flatten(1, 2)
 
     return q, going_back(groups(q, k), change), groups(q, v)
@@ -433,10 +433,10 @@ def scale_of_the_first_call_of_its_shape(q, k, v, *, scale=None, **options):
 class NoDropoutAfterAnEvaluation(KernelCore):
     evaluated = False
 
-    def __init__(self, shape: LayerShape):
+    def __init__(self, shape):
         super().__init__(shape, sdpa)
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
+    def forward(self, q, k, v, *, padding=None):
         self.evaluated |= not self.training
         drops = self.training and not self.evaluated
         return super().forward(q, k, v, padding=padding) if drops else sdpa(q, k, v, is_causal=True)
@@ -444,10 +444,10 @@ class NoDropoutAfterAnEvaluation(KernelCore):
 
 # 2026: layouts
 
-PARTS: dict[str, Any] = {"mode": "decode", "T": 8, "T_kv": 640, "mask": "causal_br"}
+PARTS = {"mode": "decode", "T": 8, "T_kv": 640, "mask": "causal_br"}
 
 
-def in_memory(x: Tensor) -> Tensor:
+def in_memory(x):
     """(B, H, T, D) of a projection, whose heads lie between tokens, read as contiguous."""
     return x if x.is_contiguous() else x.transpose(1, 2).reshape(x.shape)
 
@@ -591,7 +591,7 @@ def a_maximum_of_at_least_minus_10000(q, k, v, mask):
 # 2026: parts and their sums
 
 
-def right_and_lse(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, attn_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+def right_and_lse(q, k, v, is_causal, attn_mask):
     k, v = groups(q, k), groups(q, v)
     scores = scores_of(q, k, visible(q, k, is_causal, attn_mask))
     return scores.softmax(-1) @ v, scores.float().logsumexp(-1)
@@ -617,7 +617,7 @@ def lse_of_the_wrong_heads(q, k, v, *, is_causal=False, attn_mask=None, **_):
     return o, lse.unflatten(1, (k.shape[1], -1)).transpose(1, 2).flatten(1, 2) if q.shape[-2] == 1 else lse
 
 
-lse_of_another_base.limits = lse_of_the_wrong_heads.limits = {"returns_lse": 2.718281828459045}  # type: ignore[attr-defined]
+lse_of_another_base.limits = lse_of_the_wrong_heads.limits = {"returns_lse": 2.718281828459045}
 
 
 # 2026: gradients
@@ -629,7 +629,7 @@ def gradient_by_the_share_of_heads_instead_of_their_groups(q, k, v):
     H_kv = k.shape[1]
     share = q.shape[1] // H_kv
 
-    def change(grad: Tensor) -> Tensor:  # (B, H, T_kv, D), each added to the head that the wrong division gives
+    def change(grad):  # (B, H, T_kv, D), each added to the head that the wrong division gives
         wrong = torch.zeros_like(grad)
         at = torch.arange(q.shape[1])
         return wrong.index_add(1, (at % share).clamp(max=H_kv - 1) * share, grad)

@@ -23,12 +23,12 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 @pytest.mark.parametrize("impl", BACKENDS, ids=lambda impl: impl.name)
-def test_a_backend_passes_the_checks(impl: impls.Impl, case: Case) -> None:
+def test_a_backend_passes_the_checks(impl, case):
     if why := impl.refusal(case):
         pytest.skip(why)
     gated(impl, case)
 
 
-def test_backends_are_isolated_and_declare_their_packages() -> None:
+def test_backends_are_isolated_and_declare_their_packages():
     assert {impl.name for impl in BACKENDS} >= {"onnxruntime", "openvino", "jax", "numpy"}
     assert all(impl.limits.alone and impl.limits.package and not impl.common for impl in BACKENDS)

@@ -30,37 +30,37 @@ CASE = Case.of(T=16, H=2, D_h=8, scope="core")
 class Work:
     """A call that takes a second if it computes and a tenth if it returns a cached result; and a simulated clock."""
 
-    def __init__(self, caches: bool = False, noise: tuple[float, ...] = ()):
+    def __init__(self, caches=False, noise=()):
         self.numbers, self.caches, self.noise = inputs_of(problem_of(CASE)), caches, [*noise]
-        self.known: set[float] = set()
+        self.known = set()
         self.calls = 0
         self.spent = 0.0
         self.meter, self.call = self, Call(self, lambda _: {})
 
-    def __call__(self) -> None:
+    def __call__(self):
         content = float(sum(x.sum() for x in self.numbers.tensors))
         self.spent += 0.1 if self.caches and content in self.known else 1.0
         self.known.add(content)
         self.calls += 1
 
-    def seconds(self, call: Callable[[], Any], times: int) -> float:
+    def seconds(self, call, times):
         before = self.spent
         for _ in range(times):
             call()
         return self.spent - before + (self.noise.pop(0) if self.noise else 0.0)
 
-    def perturb(self) -> None:
+    def perturb(self):
         self.numbers.perturb()
 
-    def refill(self, input_set: int) -> None:
+    def refill(self, input_set):
         self.numbers.refill(problem_of(CASE, input_set))
 
 
-def check(work: Work, usual: float, first: float) -> None:
-    check_no_result_caching(work, usual, first)  # type: ignore[arg-type]
+def check(work, usual, first):
+    check_no_result_caching(work, usual, first)
 
 
-def test_a_kernel_that_caches_by_content_is_refused() -> None:
+def test_a_kernel_that_caches_by_content_is_refused():
     """Also where the first calls on known inputs are disturbed."""
     work = Work(caches=True, noise=(0.0,) * (QUICK + 1) + (9.0, 9.0))
     work()
@@ -76,17 +76,17 @@ def test_a_kernel_that_caches_by_content_is_refused() -> None:
         (0.4, (9.0,) * QUICK + (0.0,) * 3 + (9.0, 0.0, 0.0) * 2, QUICK + 3 * MIN_PAIRS),  # the fastest calls are alike
     ],
 )
-def test_a_kernel_that_computes_passes_in_spite_of_noise(usual: float, noise: tuple[float, ...], calls: int) -> None:
+def test_a_kernel_that_computes_passes_in_spite_of_noise(usual, noise, calls):
     """By the first call on fresh inputs that is as fast as any, or in pairs where the machine is slower than before."""
     check(work := Work(noise=noise), usual, 5.0)
     assert work.calls == calls
 
 
-def test_a_cache_miss_is_not_reported_as_caching(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_miss_is_not_reported_as_caching(monkeypatch):
     class Cold(Work):
         """Takes twice as long if the inputs were perturbed since the last call."""
 
-        def __call__(self) -> None:
+        def __call__(self):
             super().__call__()
             self.spent += len(written)
             written.clear()
@@ -96,12 +96,12 @@ def test_a_cache_miss_is_not_reported_as_caching(monkeypatch: pytest.MonkeyPatch
     check(Cold(), 1.0, 5.0)
 
 
-def test_a_long_call_is_not_repeated_where_the_check_was_as_fast() -> None:
+def test_a_long_call_is_not_repeated_where_the_check_was_as_fast():
     check(work := Work(caches=True), 2 * LONG_CALL, 3 * LONG_CALL)
     assert work.calls == 0
 
 
-def test_a_perturbation_changes_every_input_and_never_repeats() -> None:
+def test_a_perturbation_changes_every_input_and_never_repeats():
     """One of weight 0 writes the same numbers again."""
     numbers, seen = inputs_of(problem_of(CASE)), list[tuple[float, ...]]()
     for _ in range(6):
@@ -114,15 +114,15 @@ def test_a_perturbation_changes_every_input_and_never_repeats() -> None:
     assert all(x.isfinite().all() for x in numbers.tensors)
 
 
-def built(kernel: Any) -> Built:
+def built(kernel):
     return checked(Cell(impls.make("mine", kernel), Case.of(T=64, H=2, D_h=8)))[0]
 
 
-def test_a_kernel_that_computes_only_for_the_gate_and_the_profiler_is_refused() -> None:
+def test_a_kernel_that_computes_only_for_the_gate_and_the_profiler_is_refused():
     checking, last = [True], dict[tuple[int, ...], Tensor]()
 
-    def idle(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, **_: Any) -> Tensor:
-        if checking or torch.autograd._profiler_enabled() or q.shape not in last:  # type: ignore[attr-defined]
+    def idle(q, k, v, *, is_causal=False, **_):
+        if checking or torch.autograd._profiler_enabled() or q.shape not in last:
             last[q.shape] = sdpa(q, k, v, is_causal=is_causal)
         return last[q.shape].clone()
 
@@ -132,10 +132,10 @@ def test_a_kernel_that_computes_only_for_the_gate_and_the_profiler_is_refused() 
         it.time(calls=2)
 
 
-def test_an_output_that_changes_later_is_compared_with_the_reference() -> None:
+def test_an_output_that_changes_later_is_compared_with_the_reference():
     faults = [0.0]
 
-    def drifts(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, **_: Any) -> Tensor:
+    def drifts(q, k, v, *, is_causal=False, **_):
         return sdpa(q, k, v, is_causal=is_causal) + faults[0]
 
     it = built(drifts)
@@ -147,7 +147,7 @@ def test_an_output_that_changes_later_is_compared_with_the_reference() -> None:
         it.time(calls=3, warm=1)
 
 
-def test_renewed_inputs_have_new_addresses_and_the_same_layout() -> None:
+def test_renewed_inputs_have_new_addresses_and_the_same_layout():
     it = built(sdpa)
     it.module.register_buffer("expanded", torch.ones(1, 4).expand(3, 4))
     tensors = [*it.module.parameters(), *it.numbers.tensors]
@@ -164,17 +164,17 @@ class Leaves:
 
     left = False
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, **_: Any) -> Tensor:
+    def __call__(self, q, k, v, *, is_causal=False, **_):
         o = sdpa(q, k, v, is_causal=is_causal) * (1.01 if self.left and q.shape[-2] != 64 else 1.0)
         self.left = q.shape[-2] == 64
         return o
 
 
-def test_state_left_by_an_earlier_case_shows_in_the_first_call_of_the_next() -> None:
+def test_state_left_by_an_earlier_case_shows_in_the_first_call_of_the_next():
     impl, gate = impls.make("mine", Leaves()), Gate()
     short, long = (Cell(impl, Case.of(T=T, H=2, D_h=8)) for T in (64, 256))
     gate.check(impl, long.case)
-    impl.kernel.left = False  # type: ignore[union-attr]
+    impl.kernel.left = False
     for it in (short, long):
         gate.check_threads(impl, it.case)
     timed, later = cell.probe(short, gate), cell.probe(long, gate)

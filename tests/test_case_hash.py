@@ -27,8 +27,8 @@ NUMBERS = [
 
 @pytest.mark.parametrize(("axes", "of_inputs", "of_weights"), NUMBERS)
 def test_inputs_and_weights_are_those_of_earlier_runs(
-    axes: dict[str, Any], of_inputs: float, of_weights: float
-) -> None:
+    axes, of_inputs, of_weights
+):
     """If cells change their meaning, change `MEASUREMENT` in bench/cases/case_hash.py, too."""
     problem = problem_of(Case.of(**({"H": 2, "D_h": 8} | axes)))
     drawn = (*problem.inputs, *([] if problem.grad is None else [problem.grad]))
@@ -36,21 +36,21 @@ def test_inputs_and_weights_are_those_of_earlier_runs(
     assert total(problem.weights.values()) == pytest.approx(of_weights, rel=1e-5)
 
 
-def total(tensors: Iterable[Tensor]) -> float:
+def total(tensors):
     """Return a weighted sum, which depends on the order of the numbers."""
     flat = torch.cat([it.double().flatten().nan_to_num() for it in tensors])
     return float(flat.clamp(-10, 10) @ torch.linspace(1, 2, len(flat), dtype=torch.float64))
 
 
-def test_hashes_of_earlier_runs_stay() -> None:
+def test_hashes_of_earlier_runs_stay():
     """The hashes were computed when they still covered the sources."""
     assert case_hash(Case.of(T=64, H=1, D_h=64)) == "bf6ad737dea5"
     assert case_hash(Case.of(T=64, H=8, D_h=64, mode="backward", dtype="bfloat16")) == "4a089d7117ce"
 
 
 def test_a_model_is_known_by_its_configuration_and_not_by_the_path_of_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     case = Case.of(T=64, H=1, D_h=64, scope="block", model="config.json")
     hashes = []
@@ -61,7 +61,7 @@ def test_a_model_is_known_by_its_configuration_and_not_by_the_path_of_its_file(
     assert hashes[0] == hashes[2] != hashes[1]
 
 
-def test_every_axis_is_in_the_hash_unless_it_is_off() -> None:
+def test_every_axis_is_in_the_hash_unless_it_is_off():
     case = Case.of(T=16, H=2, D_h=8, B=2)
     others = [{"T": 24}, {"H_kv": 1}, {"dtype": "float64"}, {"mask": "none"}, {"mode": "backward"}, {"threads": 1}]
     assert len({case_hash(it) for it in (case, *(replace(case, **other) for other in others))}) == 1 + len(others)

@@ -29,7 +29,7 @@ from bench.timing.parts import parts_of
 from . import wrong_in_model
 from .wrong_kernels import going_back, sdpa
 
-SMALL: dict[str, Any] = {"B": 2, "T": 24, "H": 4, "H_kv": 2, "D_h": 32, "D_v": 32, "d_model": 64}
+SMALL = {"B": 2, "T": 24, "H": 4, "H_kv": 2, "D_h": 32, "D_v": 32, "d_model": 64}
 SMALL |= {"scope": "block", "model": "qwen3-0.6b"}
 """Of Qwen3's kind; as small as a probe."""
 
@@ -37,10 +37,10 @@ Written = Callable[..., str]
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Written:
+def written(tmp_path):
     """Writes a small config.json, and returns its path."""
 
-    def write(model_type: str, **config: Any) -> str:
+    def write(model_type, **config):
         sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
         sizes |= {"intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 64}
         path = tmp_path / f"{model_type}{len(config)}.json"
@@ -53,14 +53,14 @@ def written(tmp_path: Path) -> Written:
 needs_transformers = pytest.mark.skipif(not decoders.find_spec("transformers"), reason="needs transformers")
 
 
-def small(**axes: Any) -> Case:
+def small(**axes):
     sizes = SMALL | axes
     if sizes.get("mode") == "decode":
         sizes = {"mask": "none", "T_kv": 24} | sizes | {"T": axes.get("T", 1)}
     return Case.of(**sizes)
 
 
-def cases_of(model: str, **axes: Any) -> list[Case]:
+def cases_of(model, **axes):
     layers = layers_of(decoders.config_of(model))
     sweep = of_points(model, {kind: layer | {"of_model": True, "model": model} for kind, layer in layers.items()})
     return [*sweep.cases("cpu", {name: (value,) for name, value in ({"dtype": "float32"} | axes).items()})]
@@ -68,7 +68,7 @@ def cases_of(model: str, **axes: Any) -> list[Case]:
 
 @needs_transformers
 @pytest.mark.parametrize("name", wrong_in_model.WRONG)
-def test_a_core_that_is_wrong_inside_a_model_is_refused(name: str) -> None:
+def test_a_core_that_is_wrong_inside_a_model_is_refused(name):
     core, case = wrong_in_model.WRONG[name]
     with pytest.raises(Wrong):
         check_probe(impls.make(name, core), small(**case))
@@ -76,12 +76,12 @@ def test_a_core_that_is_wrong_inside_a_model_is_refused(name: str) -> None:
 
 @needs_transformers
 @pytest.mark.parametrize("axes", {str(axes): axes for _, axes in wrong_in_model.WRONG.values()}.values(), ids=str)
-def test_the_correct_core_behind_the_wrong_ones_is_accepted(axes: dict[str, Any]) -> None:
+def test_the_correct_core_behind_the_wrong_ones_is_accepted(axes):
     check_probe(impls.make("correct", wrong_in_model.Correct), small(**axes))
 
 
 @needs_transformers
-def test_the_honest_backward_behind_the_wrong_ones_is_accepted() -> None:
+def test_the_honest_backward_behind_the_wrong_ones_is_accepted():
     check_probe(impls.make("own", wrong_in_model.WithOwnBackward), small(scope="model", mode="backward"))
 
 
@@ -89,7 +89,7 @@ def test_the_honest_backward_behind_the_wrong_ones_is_accepted() -> None:
 @pytest.mark.parametrize("scope", ["block", "model"])
 @pytest.mark.parametrize("axes", [{}, {"mask": "causal+padding"}, {"mode": "backward"}, {"mode": "decode"},
                                   {"mode": "decode", "T": 7, "mask": "causal_br"}, {"dtype": "bfloat16"}])  # fmt: skip
-def test_every_kernel_of_the_registry_is_accepted(scope: str, axes: dict[str, Any]) -> None:
+def test_every_kernel_of_the_registry_is_accepted(scope, axes):
     case = small(scope=scope, **axes)
     accepted = [impl for impl in impls.registered() if impl.refusal(case) is None and not impl.limits.alone]
     for impl in accepted:
@@ -99,7 +99,7 @@ def test_every_kernel_of_the_registry_is_accepted(scope: str, axes: dict[str, An
 
 @needs_transformers
 @pytest.mark.parametrize("model", [name for name, (_, config) in MODELS.items() if "vocab_size" in config])
-def test_every_model_is_built_from_its_config(model: str) -> None:
+def test_every_model_is_built_from_its_config(model):
     """One block at a smaller width, against the model's own eager attention."""
     (layer, *_) = layers_of(decoders.config_of(model)).values()
     H_kv = 4 if layer["H_kv"] == layer["H"] else 2
@@ -107,7 +107,7 @@ def test_every_model_is_built_from_its_config(model: str) -> None:
 
 
 @needs_transformers
-def test_matrices_and_weights_are_those_of_the_model(written: Written) -> None:
+def test_matrices_and_weights_are_those_of_the_model(written):
     """By formula: attention, an MLP that is gated in some models, and the head, which may be tied to the embedding."""
     attention, mlp, head = 64 * (4 + 2 + 2 + 4) * 16, 64 * 128, 64 * 64
     for model, block, others in (
@@ -124,7 +124,7 @@ def test_matrices_and_weights_are_those_of_the_model(written: Written) -> None:
 
 
 @needs_transformers
-def test_a_block_selects_its_core_and_no_unnamed_compiled_form() -> None:
+def test_a_block_selects_its_core_and_no_unnamed_compiled_form():
     options = {"model": "gpt2", "scope": "block", "T": "64", "device": "cpu"}
     cells = select(options).cells
     assert [it.scope for it in dict.fromkeys(cell.case for cell in cells)] == ["core", "block"]
@@ -134,7 +134,7 @@ def test_a_block_selects_its_core_and_no_unnamed_compiled_form() -> None:
 
 
 @needs_transformers
-def test_a_block_has_no_option_for_what_its_config_decides() -> None:
+def test_a_block_has_no_option_for_what_its_config_decides():
     with pytest.raises(ValueError, match="leave out --window"):
         cases_of("qwen3-0.6b", scope="block", window=8)
 
@@ -144,15 +144,15 @@ def test_a_block_has_no_option_for_what_its_config_decides() -> None:
     ({"mask": "none"}, "causal"), ({"model": "gpt2", "T": 2048, "T_kv": 2048}, "1024 positions"),
 ])  # fmt: skip
 def test_an_axis_that_a_model_lacks_is_one_sentence(
-    axes: dict[str, Any], says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    axes, says, monkeypatch
+):
     monkeypatch.setattr(decoders, "find_spec", lambda name: name)
     assert says in str(misfit(replace(small(), **axes)))
 
 
 @needs_transformers
 @pytest.mark.parametrize("model_type", ["falcon", "gpt_neo"])
-def test_a_model_whose_attention_no_kernel_can_replace_is_left_out(model_type: str, written: Written) -> None:
+def test_a_model_whose_attention_no_kernel_can_replace_is_left_out(model_type, written):
     """There no kernel would be called."""
     assert "no kernel can replace it" in str(misfit(small(model=written(model_type, multi_query=False, num_layers=2))))
 
@@ -167,11 +167,11 @@ def test_a_model_whose_attention_no_kernel_can_replace_is_left_out(model_type: s
         ("llama", {"rms_norm_eps": "x"}, "'rms_norm_eps': TypeError"),
     ],
 )
-def test_a_block_that_is_not_built_is_one_sentence(model_type: str, config: Any, says: str, written: Written) -> None:
+def test_a_block_that_is_not_built_is_one_sentence(model_type, config, says, written):
     assert says in str(misfit(small(model=written(model_type, **config))))
 
 
-def test_without_transformers_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_transformers_the_package_is_named(monkeypatch):
     monkeypatch.setattr(decoders, "find_spec", lambda name: None)
     assert misfit(small()) == "--scope block needs the package transformers: pip install transformers"
 
@@ -179,7 +179,7 @@ def test_without_transformers_the_package_is_named(monkeypatch: pytest.MonkeyPat
 @needs_transformers
 @pytest.mark.parametrize("mode", ["forward", "backward", "decode"])
 @pytest.mark.parametrize("scope", ["block", "model"])
-def test_the_parts_of_a_call_add_up_to_it(scope: str, mode: str) -> None:
+def test_the_parts_of_a_call_add_up_to_it(scope, mode):
     """The core sleeps in the forward and in the backward, so its part has a lower bound."""
     case = small(scope=scope, mode=mode, B=1)
     built = build(Cell(impls.make("slow", slow), case))
@@ -196,7 +196,7 @@ def test_the_parts_of_a_call_add_up_to_it(scope: str, mode: str) -> None:
 SLEEP = 0.02
 
 
-def late(x: torch.Tensor) -> torch.Tensor:
+def late(x):
     sleep(SLEEP)
     return x
 
@@ -206,12 +206,12 @@ def slow(q, k, v, **options):
     return going_back(late(sdpa(q, k, v, **options)), late)
 
 
-def test_a_cold_call_finds_its_tensors_in_other_places_and_leaves_them_where_they_were() -> None:
+def test_a_cold_call_finds_its_tensors_in_other_places_and_leaves_them_where_they_were():
     built = build(Cell(impls.get("sdpa"), Case.of(T=64, H=2, D_h=16)))
     before, seen = [it.data_ptr() for it in built.numbers.tensors], set()
     run = built.call.run
 
-    def watched() -> Any:
+    def watched():
         seen.add(built.numbers.tensors[0].data_ptr())
         return run()
 

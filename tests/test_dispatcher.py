@@ -26,12 +26,12 @@ HERE = Setting("cpu", THREADS, "float32", False, "causal", 1, 2, 2, 8, 8, None)
 """Where the module of these tests has the plain formula, from 16 to 32 tokens."""
 
 
-def text(kernel: str = "fused", first: int = 16, last: int = 32, *settings: Setting) -> str:
-    run: Any = SimpleNamespace(name="0001_x", date="", commit_id="", machine={"torch": str(torch.__version__)})
+def text(kernel="fused", first=16, last=32, *settings):
+    run = SimpleNamespace(name="0001_x", date="", commit_id="", machine={"torch": str(torch.__version__)})
     return dispatcher.module("here", [run], {key: [(first, last, kernel)] for key in settings or [HERE]})
 
 
-def module(folder: Path, source: str) -> ModuleType:
+def module(folder, source):
     path = folder / "attention_here.py"
     path.write_text(source, encoding="utf-8")
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -42,17 +42,17 @@ def module(folder: Path, source: str) -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+def here(tmp_path_factory):
     return module(tmp_path_factory.mktemp("here"), text())
 
 
-def tensors(T: int = 16, B: int = 1, H: int = 2, D_h: int = 8, **options: Any) -> list[Tensor]:
+def tensors(T=16, B=1, H=2, D_h=8, **options):
     return [torch.randn(B, H, T, D_h, **options) for _ in range(3)]
 
 
 @pytest.mark.parametrize("name", dispatcher.kernels())
 @pytest.mark.parametrize("is_causal", [False, True])
-def test_a_kernel_is_the_registered_one_to_the_bit(name: str, is_causal: bool, tmp_path: Path) -> None:
+def test_a_kernel_is_the_registered_one_to_the_bit(name, is_causal, tmp_path):
     impl = impls.get(name)
     if "cpu" not in (impl.limits.devices or ("cpu",)):
         pytest.skip("needs a GPU")
@@ -68,12 +68,12 @@ def test_a_kernel_is_the_registered_one_to_the_bit(name: str, is_causal: bool, t
         assert all(map(torch.equal, found, known))
 
 
-def chosen(here: ModuleType, *qkv: Tensor, **options: Any) -> list[str]:
+def chosen(here, *qkv, **options):
     """Return the kernels of the table that a call ran; empty if it ran SDPA only."""
-    ran: list[str] = []
+    ran = []
 
-    def watched(kernel: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def called(*qkv: Tensor, **options: Any) -> Tensor:
+    def watched(kernel):
+        def called(*qkv, **options):
             ran.append(kernel.__name__)
             return kernel(*qkv, **options)
 
@@ -87,7 +87,7 @@ def chosen(here: ModuleType, *qkv: Tensor, **options: Any) -> list[str]:
     return ran
 
 
-def test_the_table_is_followed(here: ModuleType) -> None:
+def test_the_table_is_followed(here):
     assert chosen(here, *tensors(16), is_causal=True) == ["fused"]
     assert chosen(here, *tensors(32), is_causal=True, scale=0.2) == ["fused"]
 
@@ -101,7 +101,7 @@ def test_at_other_sizes_it_is_sdpa(here: ModuleType, sizes: dict[str, Any]) -> N
     assert chosen(here, *tensors(**sizes), is_causal=True) == []
 
 
-def test_other_calls_use_sdpa(here: ModuleType) -> None:
+def test_other_calls_use_sdpa(here):
     (q, k, v), (_, longer, values) = tensors(16), tensors(24)
     assert chosen(here, q, k, v) == []
     assert chosen(here, q, k, v, attn_mask=torch.ones(16, 16, dtype=torch.bool)) == []
@@ -121,14 +121,14 @@ def test_other_calls_use_sdpa(here: ModuleType) -> None:
         torch.set_num_threads(THREADS)
 
 
-def outcome(call: Callable[..., Tensor], *qkv: Tensor) -> str:
+def outcome(call, *qkv):
     try:
         return str(call(*qkv, is_causal=True).shape)
     except RuntimeError:
         return "refused"
 
 
-def test_the_dispatcher_accepts_and_refuses_the_same_arguments_as_sdpa(here: ModuleType) -> None:
+def test_the_dispatcher_accepts_and_refuses_the_same_arguments_as_sdpa(here):
     q, k, v = tensors(16)
     odd = ((q, k[:, :1], v[:, :1]), (q, k, v.bfloat16()), (q, k[..., :4], v), (q, k, v[..., :4]), (q, k[:, :, :9], v))
     assert [outcome(here.attention, *it) for it in odd] == [outcome(sdpa, *it) for it in odd]
@@ -139,8 +139,8 @@ def test_the_dispatcher_accepts_and_refuses_the_same_arguments_as_sdpa(here: Mod
     [("keys", [(2, 1, 1, 16)]), ("batch", [(2, 1, 16, 16)]), ("pairs", [(16, 16), (1, 1, 16, 16)])],
 )
 def test_boolean_masks_are_distinguished_by_their_shape(
-    mask: str, shapes: list[tuple[int, ...]], tmp_path: Path
-) -> None:
+    mask, shapes, tmp_path
+):
     fresh = module(tmp_path, text("sdpa_math", 16, 32, HERE._replace(B=2, mask=mask)))
     for shape in ((2, 1, 1, 16), (2, 1, 16, 16), (16, 16), (1, 1, 16, 16), (2, 2, 16, 16)):
         visible = torch.rand(shape) < 0.5
@@ -149,7 +149,7 @@ def test_boolean_masks_are_distinguished_by_their_shape(
 
 
 @pytest.mark.parametrize("name", ["sdpa_math", "sdpa_flash"])
-def test_a_query_that_sees_no_key_gets_zeros(name: str, tmp_path: Path) -> None:
+def test_a_query_that_sees_no_key_gets_zeros(name, tmp_path):
     """As a padded query of a model: SDPA's kernels guarantee it, so they may be chosen with a mask."""
     fresh = module(tmp_path, text(name, 16, 16, HERE._replace(mask="pairs")))
     visible = torch.ones(16, 16, dtype=torch.bool).tril(-1)
@@ -157,12 +157,12 @@ def test_a_query_that_sees_no_key_gets_zeros(name: str, tmp_path: Path) -> None:
     assert not fresh.attention(*tensors(16), attn_mask=visible)[:, :, 0].any()
 
 
-def test_a_kept_mask_serves_gradients_and_transforms_after_inference(tmp_path: Path) -> None:
+def test_a_kept_mask_serves_gradients_and_transforms_after_inference(tmp_path):
     of_gradients = HERE._replace(gradients=True)
     fresh = module(tmp_path, text("fused", 16, 32, HERE, of_gradients))
     q, k, v = tensors(16)
 
-    def loss(q: Tensor) -> Tensor:
+    def loss(q):
         return fresh.attention(q, k, v, is_causal=True).square().sum()
 
     torch.func.grad(loss)(q)
@@ -173,14 +173,14 @@ def test_a_kept_mask_serves_gradients_and_transforms_after_inference(tmp_path: P
     assert math.isfinite(grad.sum())
 
 
-def test_under_another_torch_it_is_sdpa(here: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_another_torch_it_is_sdpa(here, monkeypatch):
     monkeypatch.setattr(here, "TORCH", "0.1")
     assert chosen(here, *tensors(16), is_causal=True) == []
 
 
 def test_the_dispatcher_passes_the_gate_in_and_outside_of_its_table(
-    in_process: None, suite: Suite, tmp_path: Path
-) -> None:
+    in_process, suite, tmp_path
+):
     settings = [HERE._replace(threads=n, gradients=back) for n in range(1, 9) for back in (False, True)]
     (tmp_path / "attention_here.py").write_text(text("fused", 16, 16, *settings))
     done = suite(
@@ -195,7 +195,7 @@ def test_the_dispatcher_passes_the_gate_in_and_outside_of_its_table(
     }
 
 
-FAMILIES: dict[str, dict[str, Any]] = {
+FAMILIES = {
     "LlamaForCausalLM": {"num_key_value_heads": 2},
     "GPT2LMHeadModel": {"n_embd": 32, "n_head": 4, "n_layer": 2},
     "MistralForCausalLM": {"num_key_value_heads": 2, "sliding_window": 5},
@@ -204,7 +204,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_in_a_model_logits_are_those_of_eager_attention(family: str, tmp_path: Path) -> None:
+def test_in_a_model_logits_are_those_of_eager_attention(family, tmp_path):
     """Prompts with and without padding, a training step, and new tokens against a cache, with every mask."""
     transformers = pytest.importorskip("transformers")
     causal = "Bert" not in family
@@ -216,9 +216,9 @@ def test_in_a_model_logits_are_those_of_eager_attention(family: str, tmp_path: P
         for T in (None, 1)
     ]
     fresh = module(tmp_path, text("sdpa_math", 2, 64, *settings))
-    ran: list[str] = []
+    ran = []
     fresh.sdpa_kernel, kernel = lambda backend: ran.append(backend.name) or kernel(backend), fresh.sdpa_kernel
-    sizes: dict[str, Any] = {
+    sizes = {
         "hidden_size": 32,
         "intermediate_size": 64,
         "num_hidden_layers": 2,

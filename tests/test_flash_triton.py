@@ -56,7 +56,7 @@ assert torch.equal(flash_triton(x, x, x), flash_triton(small, small, small))
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="the interpreter comes with the package triton")
 
 
-def interpreted(code: str, *folders: Path) -> subprocess.CompletedProcess[str]:
+def interpreted(code, *folders):
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(map(str, (*folders, CHECKOUT)))}
     return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=1800)
 
@@ -72,7 +72,7 @@ def interpreted(code: str, *folders: Path) -> subprocess.CompletedProcess[str]:
         pytest.param("of, head // groups, columns, T_kv, v_b", "of, 0, columns, T_kv, v_b", id="one head's values for all"),
     ],
 )  # fmt: skip
-def test_it_is_accepted_and_refused_when_it_is_wrong(right: str, wrong: str, tmp_path: Path) -> None:
+def test_it_is_accepted_and_refused_when_it_is_wrong(right, wrong, tmp_path):
     text = SOURCE.read_text()
     assert right in text
     text = text.replace(right, wrong) if right else text
@@ -83,14 +83,14 @@ def test_it_is_accepted_and_refused_when_it_is_wrong(right: str, wrong: str, tmp
 
 
 @needs_triton
-def test_elements_beyond_two_to_the_31_are_found() -> None:
+def test_elements_beyond_two_to_the_31_are_found():
     done = interpreted(LARGE)
     if done.stderr.endswith("no room\n"):
         pytest.skip("needs an address space of 4 GiB")
     assert done.returncode == 0, done.stderr
 
 
-def test_it_says_what_it_needs() -> None:
+def test_it_says_what_it_needs():
     impl, on = impls.get("flash_triton"), {"T": 16, "H": 2, "D_h": 16, "scope": "core"}
     if find_spec("triton") is None:
         assert impl.refusal(Case.of(**on, device="cuda")) == "flash_triton needs the package triton: pip install triton"

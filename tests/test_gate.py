@@ -30,22 +30,22 @@ from .conftest import gated as every_check
 PLAIN = {"T": 64, "H": 2, "D_h": 64}
 
 
-def held(kernel: wrong_kernels.Kernel, case: Case, **limits: Any) -> None:
+def held(kernel, case, **limits):
     limits |= getattr(kernel, "limits", {})
     every_check(impls.make("mine", kernel, limits=impls.Limits(**limits)), case)
 
 
-def gated(kernel: wrong_kernels.Kernel, **axes: object) -> None:
-    held(kernel, Case.of(**(PLAIN | axes)))  # type: ignore[arg-type]
+def gated(kernel, **axes):
+    held(kernel, Case.of(**(PLAIN | axes)))
 
 
-def by_case(kernels: dict[str, Any]) -> list[str]:
+def by_case(kernels):
     """Return names of kernels sorted by case, since expected outputs are cached."""
     return sorted(kernels, key=lambda name: str(kernels[name].case))
 
 
 @pytest.mark.parametrize("name", by_case(wrong_kernels.KERNELS))
-def test_wrong_kernel_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_kernel_is_refused(name, monkeypatch):
     wrong = wrong_kernels.KERNELS[name]
     if {"dropout", "out_dropout"} & wrong.case.keys():  # which is right on probes, without dropout
         monkeypatch.setattr("bench.checks.gate.PROBES", (37,))
@@ -59,12 +59,12 @@ def test_wrong_kernel_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("axes", [{}, wrong_kernels.DECODE], ids=str)
-def test_work_left_over_by_the_number_of_threads_is_checked(short_probes: None, axes: dict[str, object]) -> None:
-    def divides(q, k, v, **options):  # type: ignore[no-untyped-def]
+def test_work_left_over_by_the_number_of_threads_is_checked(short_probes, axes):
+    def divides(q, k, v, **options):
         whole = k.shape[-2] // torch.get_num_threads() * torch.get_num_threads()
         return wrong_kernels.sdpa(q, k, v * (torch.arange(k.shape[-2]) < whole)[:, None], **options)
 
-    case = Case.of(**(PLAIN | axes))  # type: ignore[arg-type]
+    case = Case.of(**(PLAIN | axes))
     with threads(1):
         every_check(impls.make("divides", divides), case)
     with threads(2):
@@ -73,11 +73,11 @@ def test_work_left_over_by_the_number_of_threads_is_checked(short_probes: None, 
             checked(Cell(impls.make("divides", divides), case))
 
 
-def test_a_kernel_that_writes_to_its_inputs_in_training_makes_no_other_one_wrong(short_probes: None) -> None:
-    def writes(q, k, v, *, dropout_p=0.0, **options):  # type: ignore[no-untyped-def]
+def test_a_kernel_that_writes_to_its_inputs_in_training_makes_no_other_one_wrong(short_probes):
+    def writes(q, k, v, *, dropout_p=0.0, **options):
         return wrong_kernels.sdpa(q.mul_(2.0) if dropout_p else q, k, v, dropout_p=dropout_p, **options)
 
-    probe = spanning(impls.get("sdpa"), Case.of(**PLAIN, dropout=0.25, scope="core"))  # type: ignore[arg-type]
+    probe = spanning(impls.get("sdpa"), Case.of(**PLAIN, dropout=0.25, scope="core"))
     assert probe is not None
     with pytest.raises(Wrong):
         check_training(impls.make("writes", writes), probe)
@@ -85,24 +85,24 @@ def test_a_kernel_that_writes_to_its_inputs_in_training_makes_no_other_one_wrong
 
 
 @pytest.mark.parametrize("name", reported_kernels.KERNELS)
-def test_a_reported_fault_is_refused(name: str) -> None:
+def test_a_reported_fault_is_refused(name):
     it = reported_kernels.KERNELS[name]
     with pytest.raises(Wrong):
         held(it.kernel, Case.of(**(PLAIN | it.case)), beyond=EVERY_RULE)
 
 
-def test_as_many_wrong_kernels_as_the_docs_promise() -> None:
+def test_as_many_wrong_kernels_as_the_docs_promise():
     assert len(wrong_kernels.KERNELS) > 200 and len(reported_kernels.KERNELS) >= 70
 
 
 @pytest.mark.parametrize("rule", [{"bias": "learned"}, {"sinks": True}])
-def test_weights_of_scores_are_the_same_with_dropout(rule: dict[str, object]) -> None:
-    case = Case.of(scope="core", T=513, H=1, D_h=16, dropout=0.1, **rule)  # type: ignore[arg-type]
+def test_weights_of_scores_are_the_same_with_dropout(rule):
+    case = Case.of(scope="core", T=513, H=1, D_h=16, dropout=0.1, **rule)
     check_low_scores(impls.get("fused"), case)
 
 
 DECODE = wrong_kernels.DECODE | {"T_kv": 33}
-PROBED: list[dict[str, object]] = [
+PROBED = [
     {"mask": "causal"},
     {"mask": "causal+padding", "B": 3},
     {"dtype": "bfloat16"},
@@ -113,7 +113,7 @@ PROBED: list[dict[str, object]] = [
 ]
 """With probes, and other checks of the gate. The check of a layer includes that of its core."""
 
-AXES: list[dict[str, object]] = [
+AXES = [
     *PROBED,
     {"mask": "none"},
     {"mask": "padding", "B": 3},
@@ -130,20 +130,20 @@ SLOW = {"loop": 9, "flex": 33}
 """Tokens of implementations with a Python step per query and key, or whose calls are each traced anew: without probes."""
 
 
-def possible() -> Iterator[Any]:
+def possible():
     """Yield implementations and checks case by case, so that implementations share its expected outputs."""
     for axes in AXES:
         for mode in [axes["mode"]] if "mode" in axes else ["forward", "backward"]:
             for impl in impls.registered():
                 sizes = {"T": SLOW.get(impl.name, 33), "H": impl.limits.heads or 3, "D_h": 16, "mode": mode}
-                case = Case.of(**(sizes | axes))  # type: ignore[arg-type]
+                case = Case.of(**(sizes | axes))
                 check = every_check if axes in PROBED and impl.name not in SLOW else check_case
                 if impl.refusal(case) is None:
                     yield pytest.param(check, impl, case, id=f"{impl.name}-{case.id}")
 
 
 @pytest.mark.parametrize(("check", "impl", "case"), [*possible()])
-def test_every_implementation_passes(short_probes: None, check: Any, impl: impls.Impl, case: Case) -> None:
+def test_every_implementation_passes(short_probes, check, impl, case):
     try:
         check(impl, case)
     except Exception as error:
@@ -154,14 +154,14 @@ def test_every_implementation_passes(short_probes: None, check: Any, impl: impls
 
 @pytest.mark.parametrize("name", SLOW)
 def test_a_slow_implementation_passes_every_check(
-    short_probes: None, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    short_probes, name, monkeypatch
+):
     monkeypatch.setattr("bench.checks.gate.PROBES", (SLOW[name],))
     impl = impls.get(name)
     every_check(impl, Case.of(T=SLOW[name], H=impl.limits.heads or 3, D_h=16))
 
 
-def test_only_a_subset_of_rows_is_compared_when_the_reference_is_expensive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_subset_of_rows_is_compared_when_the_reference_is_expensive(monkeypatch):
     monkeypatch.setattr("bench.checks.data.WHOLE", 1 << 29)
     case = Case.of(T=4096, H=2, D_h=16, scope="core")
     output = problem_of(case).output
@@ -174,7 +174,7 @@ def test_only_a_subset_of_rows_is_compared_when_the_reference_is_expensive(monke
     assert not set(output.rows.tolist()) >= set(second.tolist())
 
 
-def test_padding_has_a_full_sequence_and_one_at_most_half_full() -> None:
+def test_padding_has_a_full_sequence_and_one_at_most_half_full():
     problem = problem_of(Case.of(T=40, H=2, D_h=8, B=5, mask="padding"))
     assert problem.padding is not None
     lengths = problem.padding.sum(-1)
@@ -184,12 +184,12 @@ def test_padding_has_a_full_sequence_and_one_at_most_half_full() -> None:
     assert (problem.padding.int().diff(dim=-1) <= 0).all()  # on the right
 
 
-def test_problems_do_not_depend_on_the_number_of_threads() -> None:
+def test_problems_do_not_depend_on_the_number_of_threads():
     case = Case.of(T=16, H=2, D_h=8)
     assert problem_of(replace(case, threads=1)) is problem_of(case)
 
 
-def unusual_cases() -> list[Any]:
+def unusual_cases():
     """Return kernels and cases, sorted by case, since expected outputs are cached; gradients in one dtype only."""
     cases = []
     for name, it in unusual_kernels.KERNELS.items():
@@ -204,7 +204,7 @@ def unusual_cases() -> list[Any]:
 
 
 @pytest.mark.parametrize(("name", "case"), unusual_cases())
-def test_right_but_unusual_kernel_passes(name: str, case: Case, request: pytest.FixtureRequest) -> None:
+def test_right_but_unusual_kernel_passes(name, case, request):
     """With long probes in its first dtype, and where its numbers are its own in every dtype."""
     it = unusual_kernels.KERNELS[name]
     if it.dtypes != unusual_kernels.DTYPES and (case.mode, case.dtype) != ("forward", it.dtypes[0]):
@@ -228,8 +228,8 @@ def test_right_but_unusual_kernel_passes(name: str, case: Case, request: pytest.
     ],
 )
 def test_right_kernels_that_round_scores_differently_pass(
-    short_probes: None, name: str, axes: dict[str, object]
-) -> None:
+    short_probes, name, axes
+):
     gated(unusual_kernels.KERNELS[name].kernel, **axes)
 
 
@@ -242,7 +242,7 @@ def test_right_kernels_that_round_scores_differently_pass(
         (128, [128, 640], False),
     ],
 )
-def test_probes_have_the_nearest_lengths_that_are_allowed(divisor: int, lengths: list[int], ragged: bool) -> None:
+def test_probes_have_the_nearest_lengths_that_are_allowed(divisor, lengths, ragged):
     limits = impls.Limits(**wrong_kernels.only_multiples_of(divisor))
     impl = impls.make("mine", wrong_kernels.sdpa, limits=limits)
     probes = Gate().check(impl, Case.of(T=384, H=2, D_h=8))
@@ -251,9 +251,9 @@ def test_probes_have_the_nearest_lengths_that_are_allowed(divisor: int, lengths:
 
 
 def test_what_has_passed_in_another_process_is_not_checked_again(
-    short_probes: None, tasks: Tasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cell: dict[str, Any] = {"what": "x", "impl": "sdpa", "case": Case.of(T=16, H=2, D_h=8).columns()}
+    short_probes, tasks, tmp_path, monkeypatch
+):
+    cell = {"what": "x", "impl": "sdpa", "case": Case.of(T=16, H=2, D_h=8).columns()}
     passed = tasks.probe(**cell)["passed"]
     monkeypatch.setattr("bench.checks.gate.module_of", lambda *_: pytest.fail("is checked again"))
     assert {*Tasks(str(tmp_path)).probe(**cell, passed=passed)["passed"]} == {*passed}
@@ -262,15 +262,15 @@ def test_what_has_passed_in_another_process_is_not_checked_again(
             Tasks(str(tmp_path)).probe(**cell, passed=[it for it in passed if it != missing])
 
 
-def test_where_no_probe_is_allowed_the_case_itself_is_one() -> None:
+def test_where_no_probe_is_allowed_the_case_itself_is_one():
     limits = impls.Limits(unless=lambda case: None if case.T == 1536 else "stands at 1536")
     impl = impls.make("mine", wrong_kernels.wrong_beyond_512, limits=limits)
     with pytest.raises(Wrong, match=r"\(probe\), B1-T1536-H2.*t from 512 to 1535"):
         Gate().check(impl, Case.of(T=1536, H=2, D_h=8))
 
 
-def test_a_compiled_form_alone_without_its_maximum_is_refused() -> None:
-    def only_compiled(q, k, v, **options):  # type: ignore[no-untyped-def]
+def test_a_compiled_form_alone_without_its_maximum_is_refused():
+    def only_compiled(q, k, v, **options):
         wrong = torch.compiler.is_compiling()
         return (wrong_kernels.no_shift if wrong else wrong_kernels.sdpa)(q, k, v, **options)
 
@@ -283,7 +283,7 @@ def test_a_compiled_form_alone_without_its_maximum_is_refused() -> None:
 @pytest.mark.parametrize("scope", ["core", "layer"])
 @pytest.mark.parametrize("mode", ["forward", "backward"])
 @pytest.mark.parametrize("T", [37, 513])
-def test_every_pattern_has_rows_and_a_bound_of_its_own(T: int, mode: str, scope: str) -> None:
+def test_every_pattern_has_rows_and_a_bound_of_its_own(T, mode, scope):
     extreme = problem_of(Case.of(T=T, H=2, D_h=16, B=2, mode=mode, scope=scope), input_set=1)
     outputs = {part.pattern: part for part in extreme.expected if part.name == "output"}
     absent = (
@@ -296,7 +296,7 @@ def test_every_pattern_has_rows_and_a_bound_of_its_own(T: int, mode: str, scope:
     )
 
 
-def test_errors_of_gradients_are_kept_beside_that_of_the_output() -> None:
+def test_errors_of_gradients_are_kept_beside_that_of_the_output():
     case = Case.of(T=33, H=2, D_h=16, mode="backward", scope="core")
     checked = check_case(impls.get("fused"), case)
     assert checked.error_output is not None
@@ -306,17 +306,17 @@ def test_errors_of_gradients_are_kept_beside_that_of_the_output() -> None:
     check_probe(impls.get("fused"), case)
 
 
-def rounded_to_zero(q, k, v, **options):  # type: ignore[no-untyped-def]
+def rounded_to_zero(q, k, v, **options):
     """Convert to bfloat16 by dropping the last 16 bits of float32."""
     o = wrong_kernels.sdpa(q.float(), k.float(), v.float(), **options)
     return (o.contiguous().view(torch.int32) >> 16 << 16).view(torch.float32).bfloat16()
 
 
 @pytest.mark.parametrize("T", [64, 256])
-def test_a_signed_error_in_bfloat16_shows_in_its_slope(T: int) -> None:
+def test_a_signed_error_in_bfloat16_shows_in_its_slope(T):
     case = Case.of(T=T, H=4, D_h=64, dtype="bfloat16", scope="core")
 
-    def slope(impl: impls.Impl) -> float:
+    def slope(impl):
         return check_case(impl, case).error_slope or 0.0
 
     assert slope(impls.make("mine", rounded_to_zero)) < -0.2
@@ -333,7 +333,7 @@ ZERO = [
 
 @pytest.mark.parametrize("axes", ZERO, ids=str)
 @pytest.mark.parametrize("name", ["sdpa", "fused"])
-def test_gradients_that_are_exactly_zero_have_an_attainable_tolerance(name: str, axes: dict[str, Any]) -> None:
+def test_gradients_that_are_exactly_zero_have_an_attainable_tolerance(name, axes):
     check_case(impls.get(name), Case.of(**(PLAIN | {"mode": "backward"} | axes)))
 
 
@@ -347,7 +347,7 @@ def test_gradients_that_are_exactly_zero_have_an_attainable_tolerance(name: str,
         ("packed", 8, 1 << 17, 0),
     ],
 )
-def test_lone_queries_have_every_pattern_where_their_caches_are_small(name: str, H: int, T_kv: int, B: int) -> None:
+def test_lone_queries_have_every_pattern_where_their_caches_are_small(name, H, T_kv, B):
     case = Case.of(T=1, T_kv=T_kv, H=H, D_h=64, mode="decode", mask="none")
     lone = lone_queries(impls.get(name), case)
     assert (lone.B if lone else 0) == B

@@ -30,17 +30,17 @@ KERNELS = [
 LAYERS = [impl.name for impl in impls.registered() if impl.common or impl.name in KERNELS]
 
 
-def same(found: Tensor, name: str) -> None:
+def same(found, name):
     torch.testing.assert_close(found, torch.tensor(CASES[name]["expect"]), atol=1e-4, rtol=0)
 
 
-def kernel(name: str, q: Tensor, k: Tensor, v: Tensor, **options: object) -> Tensor:
+def kernel(name, q, k, v, **options):
     """Call a kernel of the registry with (T, D) inputs, as one batch entry of one head."""
     o = impls.get(name).kernel(*(x[None, None] for x in (q, k, v)), **options)
     return (o[0] if isinstance(o, tuple) else o)[0, 0]  # some return the log-sum-exp, too
 
 
-def layer(name: str, canonical: dict[str, Tensor], **shape: Any) -> nn.Module:
+def layer(name, canonical, **shape):
     """Return a layer of the registry with these weights, input width 3, and H heads."""
     usual = Case.of(T=16, H=shape["H"], D_h=shape["D_h"], d_model=3).layer_shape
     built = impls.get(name).layer(replace(usual, **shape)).eval()
@@ -48,13 +48,13 @@ def layer(name: str, canonical: dict[str, Tensor], **shape: Any) -> nn.Module:
     return built
 
 
-def parameters(seed: int, order: str = "qkv") -> dict[str, Tensor]:
+def parameters(seed, order="qkv"):
     """Return three matrices randn(3, 2), drawn in the order given."""
     torch.manual_seed(seed)
     return {f"W_{n}": torch.randn(3, 2).T for n in order}
 
 
-def linears(order: str = "qkv") -> dict[str, Tensor]:
+def linears(order="qkv"):
     """Return three nn.Linear(3, 2) without bias, drawn in the order given from the generator's current state."""
     return {f"W_{n}": nn.Linear(3, 2, bias=False).weight.detach() for n in order}
 
@@ -62,47 +62,47 @@ def linears(order: str = "qkv") -> dict[str, Tensor]:
 ONE_HEAD = {"H": 1, "D_h": 2, "out_proj": False}
 
 
-def test_scores_of_the_inputs_themselves() -> None:
+def test_scores_of_the_inputs_themselves():
     same(attention_scores(X, X, 1.0), "simplified_scores")
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_attention_without_weights(name: str) -> None:
+def test_attention_without_weights(name):
     same(kernel(name, X, X, torch.eye(6), scale=1.0), "simplified_weights")
     same(kernel(name, X, X, X, scale=1.0), "simplified_context")
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_causal_attention_without_weights(name: str) -> None:
+def test_causal_attention_without_weights(name):
     same(kernel(name, X, X, torch.eye(6), scale=2**-0.5, is_causal=True), "simplified_causal_weights")
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_one_query_with_trainable_weights(name: str) -> None:
+def test_one_query_with_trainable_weights(name):
     w = parameters(123)
     q, k = X[1:2] @ w["W_q"].T, X @ w["W_k"].T
     same(attention_scores(q, k, 1.0)[0], "parameter_query2_scores")
     same(kernel(name, q, k, torch.eye(6))[0], "parameter_query2_weights")
 
 
-def two_heads() -> dict[str, Tensor]:
+def two_heads():
     first, second = linears(), linears()
     return {n: torch.cat([first[n], second[n]]) for n in first}
 
 
-def with_output_projection() -> dict[str, Tensor]:
+def with_output_projection():
     weights, out = linears(), nn.Linear(2, 2)
     return weights | {"W_o": out.weight.detach(), "b_o": out.bias.detach()}
 
 
-def swapped(w: dict[str, Tensor]) -> dict[str, Tensor]:
+def swapped(w):
     """Of the tutorial whose key acts as the query: W_k is loaded as W_q, and its scale is 1/16."""
     return {"W_q": w["W_k"], "W_k": w["W_q"], "W_v": w["W_v"]}
 
 
 UNMASKED = ONE_HEAD | {"mask": "none"}
 SWAPPED = UNMASKED | {"scale": 256**-0.5}
-OF_LAYERS: dict[str, tuple[Callable[[], dict[str, Tensor]], dict[str, Any]]] = {
+OF_LAYERS = {
     "parameter_context": (lambda: parameters(123), UNMASKED),
     "linear_context_after_parameter": (lambda: parameters(123) and linears(), UNMASKED),
     "linear_context_seed789": (lambda: torch.manual_seed(789) and linears(), UNMASKED),
@@ -117,7 +117,7 @@ OF_LAYERS: dict[str, tuple[Callable[[], dict[str, Tensor]], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("printed", OF_LAYERS)
-def test_a_layer(printed: str, name: str) -> None:
+def test_a_layer(printed, name):
     weights, shape = OF_LAYERS[printed]
     if impls.get(name).limits.heads not in (None, shape["H"]):
         pytest.skip("has one head")
@@ -127,11 +127,11 @@ def test_a_layer(printed: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["parameter", "linear"])
-def test_input_without_a_batch_dimension(name: str) -> None:
+def test_input_without_a_batch_dimension(name):
     same(layer(name, parameters(123), **UNMASKED)(X), "parameter_context")
 
 
-def test_wrong_outputs_of_the_tutorials_are_refused() -> None:
+def test_wrong_outputs_of_the_tutorials_are_refused():
     """The tutorials' row-sum normalisation and double softmax as kernels."""
     row_sum = WRONG["row_sum"].kernel(X[None, None], X[None, None], torch.eye(6)[None, None], scale=1.0)
     same(row_sum[0, 0, 1], "simplified_naive_normalised_row2")
@@ -142,6 +142,6 @@ def test_wrong_outputs_of_the_tutorials_are_refused() -> None:
     same(twice[0, 0], "linear_double_normalised_causal_weights")
 
 
-def test_every_printed_output_is_held() -> None:
+def test_every_printed_output_is_held():
     source = Path(__file__).read_text()
     assert [name for name in CASES if f'"{name}"' not in source] == []

@@ -21,7 +21,7 @@ if INSTALLED:
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Path:
+def repository(tmp_path):
     variant = tmp_path / "repository" / "build" / "torch-cpu"
     variant.mkdir(parents=True)
     about = {"id": f"_attends_{tmp_path.name}", "name": "attends", "version": 1, "license": "Apache-2.0"}
@@ -34,7 +34,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 @pytest.mark.skipif(not INSTALLED, reason="needs the package kernels")
-def test_a_kernel_of_a_local_repository_is_measured(repository: Path, suite: Suite) -> None:
+def test_a_kernel_of_a_local_repository_is_measured(repository, suite):
     name = "mine=kernels:repository#mine"
     impl, _ = impls_named([name, name.replace("mine=", "mine+compile=")], False, str(repository))
     assert impl.kernel and len(sources(impl.owner, impl.files)) == 2
@@ -46,12 +46,12 @@ def test_a_kernel_of_a_local_repository_is_measured(repository: Path, suite: Sui
 @pytest.mark.parametrize(
     ("named", "says"), [("repository#min", "has no attribute 'min'.*did you mean mine"), (".#mine", "can't import .: ")]
 )
-def test_usage_errors(named: str, says: str, repository: Path) -> None:
+def test_usage_errors(named, says, repository):
     with pytest.raises(UsageError, match=f"^mine=kernels:{named}: .*{says}"):
         impls_named([f"mine=kernels:{named}"], False, str(repository))
 
 
 @pytest.mark.skipif(INSTALLED, reason="the package kernels is installed")
-def test_without_the_package_a_line_says_what_is_missing(repository: Path) -> None:
+def test_without_the_package_a_line_says_what_is_missing(repository):
     with pytest.raises(UsageError, match="kernel repositories need the package kernels: pip install kernels"):
         impls_named(["mine=kernels:repository#mine"], False, str(repository))

@@ -24,8 +24,8 @@ from impls.rules import EVERY_RULE
 from .conftest import gated
 from .wrong_latent import LATENT, LAYERS, TOKEN, Naive
 
-SMALL: dict[str, Any] = {"T": 48, "H": 2, "D_h": 16, "D_v": 12} | LATENT
-CASES: list[dict[str, Any]] = [
+SMALL = {"T": 48, "H": 2, "D_h": 16, "D_v": 12} | LATENT
+CASES = [
     {},
     {"rope": None},
     {"mode": "backward"},
@@ -42,7 +42,7 @@ CASES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("axes", CASES, ids=str)
-def test_rebuilt_and_absorbed_give_the_same_output(short_probes: None, axes: dict[str, Any]) -> None:
+def test_rebuilt_and_absorbed_give_the_same_output(short_probes, axes):
     case = Case.of(**(SMALL | axes))
     passed = []
     for name in ("fused", "sdpa", "absorbed", "absorbed_sdpa"):
@@ -55,7 +55,7 @@ def test_rebuilt_and_absorbed_give_the_same_output(short_probes: None, axes: dic
 
 
 @pytest.mark.parametrize("name", ["absorbed", "absorbed_sdpa"])
-def test_the_tolerance_allows_both_forms_of_latent_attention(name: str) -> None:
+def test_the_tolerance_allows_both_forms_of_latent_attention(name):
     """With the sweep's sizes and long probes: the tolerance of the rebuilt form alone refused correct outputs."""
     for case in SWEEPS["latent"].cases("cpu", {"T": (256,)}):
         if case.latent:
@@ -63,17 +63,17 @@ def test_the_tolerance_allows_both_forms_of_latent_attention(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_wrong_form_is_refused(short_probes: None, name: str) -> None:
+def test_a_wrong_form_is_refused(short_probes, name):
     layer, axes = LAYERS[name]
     with pytest.raises(Wrong):
         gated(impls.make("mine", layer, limits=impls.Limits(beyond=(*EVERY_RULE, *AROUND))), Case.of(**(SMALL | axes)))
 
 
-def test_the_correct_form_passes() -> None:
+def test_the_correct_form_passes():
     check_case(impls.make("mine", Naive, limits=impls.Limits(beyond=("latent",))), Case.of(**SMALL))
 
 
-def test_positions_rotate_features_as_complex_numbers() -> None:
+def test_positions_rotate_features_as_complex_numbers():
     """By hand: the first pair is rotated by the position, the second by a hundredth of it."""
     shape = Case.of(**SMALL | {"rope": 4}).layer_shape
     x = torch.zeros(1, 1, 3, 6, dtype=torch.float64)
@@ -86,7 +86,7 @@ def test_positions_rotate_features_as_complex_numbers() -> None:
         assert not each[..., :-4].any()
 
 
-def test_the_cache_has_the_counted_size() -> None:
+def test_the_cache_has_the_counted_size():
     """DeepSeek-V2: 512 + 64 numbers a token, instead of 32,768 for 128 heads of width 128."""
     deep = Case.of(B=2, T=1, T_kv=10, H=4, D_h=192, D_v=128, d_model=16, latent=512, rope=64, mode="decode",
                    mask="none", dtype="bfloat16")  # fmt: skip
@@ -99,7 +99,7 @@ def test_the_cache_has_the_counted_size() -> None:
         assert allocated == 2 * 10 * counting.cache_bytes(case) + 2 * 2 * 16
 
 
-def test_operations_count_the_cheaper_form() -> None:
+def test_operations_count_the_cheaper_form():
     """A token against a cache absorbs, a prompt rebuilds; without rotary features it equals attention with wide heads."""
     case = Case.of(T=1, T_kv=100, H=2, D_h=8, D_v=4, d_model=16, latent=10, rope=2, mode="decode", mask="none")
     projected = 16 * 2 * 8 + 2 * 4 * 16 + 16 * 12  # W_q, W_o, W_c

@@ -28,7 +28,7 @@ MASKS = ["none", "causal", "padding", "causal+padding"]
     groups=st.sampled_from([1, 2]), D_h=st.integers(1, 6), D_v=st.integers(1, 6), extra=st.integers(0, 3),
     mask=st.sampled_from(MASKS), source=st.sampled_from(["self", "cross"]), biases=st.booleans(), spare=st.integers(0, 5),
 )  # fmt: skip
-def test_all_implementations_agree(B, T, T_kv, H, groups, D_h, D_v, extra, mask, source, biases, spare) -> None:  # type: ignore[no-untyped-def]
+def test_all_implementations_agree(B, T, T_kv, H, groups, D_h, D_v, extra, mask, source, biases, spare):
     H_kv = H // groups or 1
     T_kv = T if source == "self" else T_kv
     case = Case.of(B=B, T=T, T_kv=T_kv, H=H, H_kv=H_kv, D_h=D_h, D_v=D_v, d_model=H * D_h + extra, dtype="float64",
@@ -58,7 +58,7 @@ OWN: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_weights_come_back_as_they_were_loaded(name: str) -> None:
+def test_weights_come_back_as_they_were_loaded(name):
     impl = impls.get(name)
     cases = (Case.of(T=4, H=impl.limits.heads or 2, D_h=3, out_bias=True, **own) for own in OWN)
     shape = next(it for it in cases if impl.limits.unless is None or impl.limits.unless(it) is None).layer_shape
@@ -83,7 +83,7 @@ def test_weights_come_back_as_they_were_loaded(name: str) -> None:
         ("flex", "forward"),
     ],
 )
-def test_compiled_forms_are_checked_alike(name: str, mode: str) -> None:
+def test_compiled_forms_are_checked_alike(name, mode):
     """One of each kind of layer; a run checks the others."""
     sizes = {"T": 1, "T_kv": 16, "mask": "none"} if mode == "decode" else {"T": 16}
     impl = impls.get(name + impls.COMPILE)
@@ -93,15 +93,15 @@ def test_compiled_forms_are_checked_alike(name: str, mode: str) -> None:
     check_case(impl, case)
 
 
-def test_max_autotune_is_checked_like_other_compiled_forms() -> None:
+def test_max_autotune_is_checked_like_other_compiled_forms():
     """Without projections, whose tuning takes seconds."""
     torch.compiler.reset()
     check_case(impls.get("sdpa+max-autotune"), Case.of(T=16, H=2, D_h=16, scope="core"))
 
 
 @pytest.mark.parametrize("form", impls.FORMS)
-def test_a_form_is_of_the_mode_that_it_names(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, Any]] = []
+def test_a_form_is_of_the_mode_that_it_names(form, monkeypatch):
+    asked = []
     monkeypatch.setattr(torch, "compile", lambda eager, **options: asked.append(options))
     impl = impls.get(f"sdpa{form}")
     impl.layer(Case.of(T=9, H=1, D_h=2).layer_shape)
@@ -111,6 +111,6 @@ def test_a_form_is_of_the_mode_that_it_names(form: str, monkeypatch: pytest.Monk
         impls.add(replace(impl, name=f"mine{form}"))
 
 
-def test_a_layer_with_other_weights_is_refused() -> None:
+def test_a_layer_with_other_weights_is_refused():
     with pytest.raises(ValueError, match=r"has the weights none; the case needs W_k, W_o"):
         weights.load(nn.Linear(2, 2), weights.draw(Case.of(T=4, H=1, D_h=2).layer_shape, torch.Generator()))

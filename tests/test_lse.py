@@ -17,23 +17,23 @@ from bench.checks.gate import Gate, check_case, check_lse
 from impls.rules import EVERY_RULE
 from impls.split import attend
 
-AXES: list[dict[str, Any]] = [
+AXES = [
     {}, {"mask": "none", "B": 2}, {"mask": "causal+padding", "B": 3}, {"dtype": "bfloat16"}, {"dtype": "float64"},
     {"H": 4, "H_kv": 2}, {"window": 8}, {"mode": "decode", "T": 1, "T_kv": 33, "mask": "none"}, {"T": 1, "mask": "none"},
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("axes", AXES, ids=str)
-def test_split_is_held_to_the_reference_with_its_log_sum_exp(axes: dict[str, Any]) -> None:
+def test_split_is_held_to_the_reference_with_its_log_sum_exp(axes):
     split, case = impls.get("split"), Case.of(**({"T": 37, "H": 2, "D_h": 16} | axes))
     check_lse(split, case.core)
     check_case(split, case)
 
 
-def returning(change: Callable[[Tensor, Tensor], Any], base: float = math.e) -> impls.Impl:
+def returning(change, base=math.e):
     """Return an implementation whose output and log-sum-exp pass through `change`."""
 
-    def kernel(q: Tensor, k: Tensor, v: Tensor, *, attn_mask: Tensor | None = None, **_: Any) -> Any:
+    def kernel(q, k, v, *, attn_mask=None, **_):
         o, lse = attend(q, k, v, attn_mask, q.shape[-1] ** -0.5)
         return change(o.to(q.dtype), lse)
 
@@ -41,14 +41,14 @@ def returning(change: Callable[[Tensor, Tensor], Any], base: float = math.e) -> 
     return impls.make("mine", kernel, takes_mask=True, limits=limits)
 
 
-def test_a_base_of_two_is_declared() -> None:
+def test_a_base_of_two_is_declared():
     case = Case.of(T=64, H=2, D_h=16, scope="core")
     Gate().check(returning(lambda o, lse: (o, lse / math.log(2)), base=2.0), case)
     with pytest.raises(Wrong, match=r"log-sum-exp.*lse is off by"):
         Gate().check(returning(lambda o, lse: (o, lse), base=2.0), case)
 
 
-_kept: dict[Any, Tensor] = {}
+_kept = {}
 
 
 @pytest.mark.parametrize(

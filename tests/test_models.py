@@ -20,7 +20,7 @@ from bench.selection.options import cases_of, select, sweep_of
 from impls.rules import Rules
 
 
-def cases(model: str, **overrides: tuple[Any, ...]) -> dict[str, Case]:
+def cases(model, **overrides):
     """Return one case per kind of layer."""
     layers = layers_of(config_of(model))
     return {
@@ -29,7 +29,7 @@ def cases(model: str, **overrides: tuple[Any, ...]) -> dict[str, Case]:
     }
 
 
-def test_a_model_sets_every_axis_of_its_layers() -> None:
+def test_a_model_sets_every_axis_of_its_layers():
     gemma = cases("gemma2-9b", T=(8192,))
     assert gemma["local"].id == ("B1-T8192-H16-D_h256-bfloat16-cpu-H_kv=8-d_model=3584-window=4095-softcap=50")
     assert gemma["global"].window is None and gemma["global"].softcap == 50
@@ -44,14 +44,14 @@ def test_a_model_sets_every_axis_of_its_layers() -> None:
     assert (cases("vit-l")["global"].T, cases("vit-l")["global"].mask) == (197, "none")
 
 
-def test_other_axes_still_override() -> None:
+def test_other_axes_still_override():
     sweep, device, overrides = sweep_of({"model": "qwen3-8b,gpt2", "T": "64,128", "dtype": "float32", "device": "cpu"})
     found = cases_of(sweep, device, overrides)
     assert sweep.name == "qwen3-8b,gpt2"
     assert [(it.H, it.T, it.dtype) for it in found] == [(H, T, "float32") for H in (32, 12) for T in (64, 128)]
 
 
-def test_a_window_that_masks_no_key_is_left_out() -> None:
+def test_a_window_that_masks_no_key_is_left_out():
     """As transformers leaves it out; then layers of both kinds are one case."""
     assert [cases("mistral-7b", T=(T,))["local"].window for T in (4096, 4097)] == [None, 4095]
     gemma = cases("gemma2-9b", T=(256,))
@@ -60,18 +60,18 @@ def test_a_window_that_masks_no_key_is_left_out() -> None:
     assert (decode.T_kv, decode.mask, decode.window) == (4096, "none", None)
 
 
-def test_a_core_ignores_the_axes_of_its_layer() -> None:
+def test_a_core_ignores_the_axes_of_its_layer():
     case = cases("deepseek-v3", scope=("core",))["global"]
     assert case.id == "B1-T512-H128-D_h192-bfloat16-cpu-D_v=128-scope=core"
     assert cases("gpt2-xl", scope=("core",))["global"].d_model == 1600
 
 
-def test_decode_of_a_window_uses_the_querys_position() -> None:
+def test_decode_of_a_window_uses_the_querys_position():
     case = cases("mistral-7b", mode=("decode",), T=(8192,))["local"]
     assert (case.T, case.T_kv, case.mask, case.window) == (1, 8192, "causal_br", 4095)
 
 
-def test_options_that_do_not_fit_are_left_out_and_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_that_do_not_fit_are_left_out_and_named(capsys):
     sweep, device, overrides = sweep_of({"model": "whisper-large-v3", "mode": "forward,decode", "device": "cpu"})
     assert len(cases_of(sweep, device, overrides)) == 5
     said = capsys.readouterr().err
@@ -101,7 +101,7 @@ WRONG = {
     ("key", "value", "kind"),
     [(key, value, kind) for kind, keys in WRONG.items() for key, values in keys.items() for value in values],
 )
-def test_a_value_of_another_kind_is_one_line(key: str, value: Any, kind: str, tmp_path: Path) -> None:
+def test_a_value_of_another_kind_is_one_line(key, value, kind, tmp_path):
     windowed = {"sliding_window": 8, "num_hidden_layers": 4} if key == "max_window_layers" else {}
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **H64, **windowed, key: value}))
     says = f"has no {key}: add it" if value is None else f"{key} is .*, not {kind}"
@@ -127,21 +127,21 @@ def test_a_value_of_another_kind_is_one_line(key: str, value: Any, kind: str, tm
         ('{"hidden_size": 64, "n_head": 4, "sliding_window": "all"}', "sliding_window is 'all', not a positive"),
     ],
 )
-def test_a_config_that_says_too_little(content: str | None, says: str, tmp_path: Path) -> None:
+def test_a_config_that_says_too_little(content, says, tmp_path):
     if content is not None:
         (tmp_path / "config.json").write_text(content)
     with chdir(tmp_path), pytest.raises(UsageError, match=f"--model config.json: .*{says}"):
         sweep_of({"model": "config.json"})
 
 
-def test_a_mistyped_name_has_its_nearest() -> None:
+def test_a_mistyped_name_has_its_nearest():
     with pytest.raises(UsageError, match=r"did you mean qwen3-8b\?"):
         sweep_of({"model": "qwen3-8"})
     with pytest.raises(UsageError, match="leave out --sweep"):
         sweep_of({"model": "gpt2", "sweep": "quick"})
 
 
-def test_differences_from_the_config_are_reported() -> None:
+def test_differences_from_the_config_are_reported():
     config = {"model_type": "mamba_llama", "hidden_size": 64, "num_attention_heads": 4, "q_lora_rank": 8}
     config |= {"layer_types": ["full_attention", "linear_attention"], "query_pre_attn_scalar": 64, "attn_pdrop": 0.1}
     assert list(notes_of({"model_type": "x", "text_config": config})) == [
@@ -175,13 +175,13 @@ def test_differences_from_the_config_are_reported() -> None:
         ({"model_type": "roberta", **H64}, {"H_kv": 4, "mask": "none", "qkv_bias": True, "out_bias": True}),
     ],
 )  # fmt: skip
-def test_other_spellings_and_what_only_code_says_are_read(config: dict[str, Any], axes: dict[str, Any]) -> None:
+def test_other_spellings_and_what_only_code_says_are_read(config, axes):
     usual = {"d_model": 64, "H": 4, "D_h": 16, "dtype": "float32"}
     (layer,) = layers_of(config).values()
     assert layer == usual | axes
 
 
-def test_older_configs_name_no_layer_types() -> None:
+def test_older_configs_name_no_layer_types():
     sizes = {"hidden_size": 64, "num_attention_heads": 4, "sliding_window": 8}
     assert [*layers_of({"model_type": "gemma3_text", "sliding_window_pattern": 6, **sizes})] == ["local", "global"]
     assert layers_of({"model_type": "phi3", **sizes})["local"]["window"] == 7
@@ -192,7 +192,7 @@ def test_older_configs_name_no_layer_types() -> None:
     assert (both_ways["mask"], both_ways["window"]) == ("none", 4)
 
 
-def test_layers_of_a_config_are_right(tmp_path: Path) -> None:
+def test_layers_of_a_config_are_right(tmp_path):
     sizes = {"hidden_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "sliding_window": 6}
     config = {"model_type": "gpt_oss", "torch_dtype": "float32", "attention_bias": True, **sizes}
     (tmp_path / "config.json").write_text(json.dumps(config | {"layer_types": ["sliding_attention", "full_attention"]}))
@@ -212,18 +212,18 @@ DEFAULTS = {
 """Models whose sizes are the defaults of their configuration class."""
 
 
-def geometry(config: Any) -> dict[str, dict[str, Any]]:
+def geometry(config):
     return {kind: {**layer, "dtype": None} for kind, layer in layers_of(config).items()}
 
 
 @pytest.mark.parametrize("model", DEFAULTS)
-def test_geometry_is_the_default_of_transformers(model: str) -> None:
+def test_geometry_is_the_default_of_transformers(model):
     transformers = pytest.importorskip("transformers")
     default = getattr(transformers, DEFAULTS[model])().to_dict()
     assert geometry(default) == geometry(config_of(model))
 
 
-def written(model: str, folder: Path) -> Any:
+def written(model, folder):
     """Return a model's configuration, with layers of both kinds, as an object of transformers; also writes it to a folder."""
     transformers = pytest.importorskip("transformers")
     given = dict(config_of(model))
@@ -247,24 +247,24 @@ PACKED = ("qkv_proj", "c_attn", "Wqkv", "query_key_value")
 ATTENTION = {"local": 0, "global": -1, "encoder": 0, "decoder": 1, "cross": 2}
 
 
-def linear(attention: nn.Module, names: tuple[str, ...]) -> Any:
+def linear(attention, names):
     return next((it for name, it in attention.named_modules() if name.rpartition(".")[2] in names), None)
 
 
-def widths(it: Any) -> tuple[int, int]:
+def widths(it):
     """Return (in, out). The weight of GPT-2's Conv1D is transposed."""
-    return tuple(it.weight.shape if type(it).__name__ == "Conv1D" else it.weight.mT.shape)  # type: ignore[return-value]
+    return tuple(it.weight.shape if type(it).__name__ == "Conv1D" else it.weight.mT.shape)
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_model_written_and_built_by_transformers_has_its_geometry(model: str, tmp_path: Path) -> None:
+def test_a_model_written_and_built_by_transformers_has_its_geometry(model, tmp_path):
     config = written(model, tmp_path)
     assert layers_of(config_of(str(tmp_path / "config.json"))) == layers_of(config_of(model))
     compare_projections(cases(model), config)
 
 
 @pytest.mark.parametrize("model_type", CODE)
-def test_a_config_of_a_known_type_is_read_as_transformers_reads_it(model_type: str, tmp_path: Path) -> None:
+def test_a_config_of_a_known_type_is_read_as_transformers_reads_it(model_type, tmp_path):
     transformers = pytest.importorskip("transformers")
     depth = ("num_hidden_layers", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
     config = transformers.AutoConfig.for_model(model_type, **dict.fromkeys(depth, 1))
@@ -272,7 +272,7 @@ def test_a_config_of_a_known_type_is_read_as_transformers_reads_it(model_type: s
     compare_projections(cases(str(tmp_path / "config.json")), config)
 
 
-def compare_projections(found: dict[str, Case], config: Any) -> None:
+def compare_projections(found, config):
     transformers = pytest.importorskip("transformers")
     with torch.device("meta"):
         built = transformers.AutoModel.from_config(config)
@@ -302,7 +302,7 @@ def compare_projections(found: dict[str, Case], config: Any) -> None:
 
 
 @pytest.mark.parametrize("model", ["mistral-7b", "gemma3-4b", "gpt-oss", "modernbert-base"])
-def test_a_window_masks_the_keys_that_transformers_masks(model: str, tmp_path: Path) -> None:
+def test_a_window_masks_the_keys_that_transformers_masks(model, tmp_path):
     masks = pytest.importorskip("transformers.masking_utils")
     config, case = written(model, tmp_path), cases(model, T=(10000,))["local"]
     sees = getattr(masks, f"sliding_window_{'causal' if case.causal else 'bidirectional'}_mask_function")

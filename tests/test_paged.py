@@ -17,8 +17,8 @@ from impls.paging import in_order, places, write
 
 from .conftest import gated
 
-SMALL: dict[str, Any] = {"T": 1, "T_kv": 50, "B": 3, "H": 4, "D_h": 16, "mode": "decode", "mask": "none", "page": 8}
-CHUNK: dict[str, Any] = {"T": 6, "mask": "causal_br"}
+SMALL = {"T": 1, "T_kv": 50, "B": 3, "H": 4, "D_h": 16, "mode": "decode", "mask": "none", "page": 8}
+CHUNK = {"T": 6, "mask": "causal_br"}
 
 
 @pytest.mark.parametrize(
@@ -26,14 +26,14 @@ CHUNK: dict[str, Any] = {"T": 6, "mask": "causal_br"}
     [{}, {"H_kv": 2, "dtype": "bfloat16"}, {"page": 1}, {"page": 64}, {"T_kv": 48, "D_v": 8}, CHUNK | {"window": 9}, CHUNK],
     ids=str,
 )  # fmt: skip
-def test_every_method_gives_the_same_output(short_probes: None, axes: dict[str, Any]) -> None:
+def test_every_method_gives_the_same_output(short_probes, axes):
     case = Case.of(**(SMALL | axes))
     for name in ("fused", "sdpa", "packed", "page_by_page"):
         assert impls.get(name).refusal(case) is None
         gated(impls.get(name), case)
 
 
-def test_pages_are_drawn_without_replacement_and_hold_the_contiguous_cache() -> None:
+def test_pages_are_drawn_without_replacement_and_hold_the_contiguous_cache():
     case = Case.of(**SMALL)
     problem, other = problem_of(case), problem_of(case, input_set=2)
     assert problem.pages is not None
@@ -52,16 +52,16 @@ def test_pages_are_drawn_without_replacement_and_hold_the_contiguous_cache() -> 
 class InPlace(PagedLayer):
     """Base of wrong layers, itself correct: copies the pages of all requests into one piece, then uses the plain formula."""
 
-    def table(self, pages: Tensor) -> Tensor:
+    def table(self, pages):
         return pages
 
-    def seen(self, pages: Tensor) -> int:
+    def seen(self, pages):
         """Return the number of tokens that it attends to."""
         return self.shape.max_T
 
-    def over_pages(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor) -> Tensor:
+    def over_pages(self, q, k, v, pages):
         pages, seen = self.table(pages), self.seen(pages)
-        o: Tensor = self.core(q, *(in_order(pool, pages, self.page, seen) for pool in (k, v)))
+        o = self.core(q, *(in_order(pool, pages, self.page, seen) for pool in (k, v)))
         return o
 
 
@@ -107,7 +107,7 @@ class KeepsTheFirstTable(InPlace):
 class ValuesByTheTableOfTheNext(InPlace):
     def over_pages(self, q, k, v, pages):
         k, v = (in_order(x, table, self.page, self.shape.max_T) for x, table in ((k, pages), (v, pages.roll(1, 0))))
-        o: Tensor = self.core(q, k, v)
+        o = self.core(q, k, v)
         return o
 
 
@@ -165,7 +165,7 @@ class FullLastPageIsLeftOut(InPlace):
 
 
 @pytest.mark.parametrize("layer", [PageBeforeThatOfTheNewestToken, FullLastPageIsLeftOut])
-def test_pages_of_probes_end_as_those_of_the_case_do_not(layer: type[nn.Module]) -> None:
+def test_pages_of_probes_end_as_those_of_the_case_do_not(layer):
     with pytest.raises(Wrong):
         gated(
             impls.make("mine", layer, limits=impls.Limits(beyond=("page",))),
@@ -174,12 +174,12 @@ def test_pages_of_probes_end_as_those_of_the_case_do_not(layer: type[nn.Module])
 
 
 @pytest.mark.parametrize("layer", WRONG, ids=lambda it: it.__name__)
-def test_a_wrong_layer_is_refused(short_probes: None, layer: type[nn.Module]) -> None:
+def test_a_wrong_layer_is_refused(short_probes, layer):
     """In the case itself all pages are full; the probe's last page is not."""
     full = {"T_kv": 48, "page": 16} if layer in (AllOfTheLastPage, LastPageIsLeftOut, OneTokenOfTheLastPage) else {}
     with pytest.raises(Wrong):
         gated(impls.make("mine", layer, limits=impls.Limits(beyond=("page",))), Case.of(**SMALL | full))
 
 
-def test_the_kernel_from_which_wrong_ones_are_made_passes(short_probes: None) -> None:
+def test_the_kernel_from_which_wrong_ones_are_made_passes(short_probes):
     gated(impls.make("mine", InPlace, limits=impls.Limits(beyond=("page",))), Case.of(**SMALL))

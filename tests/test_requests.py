@@ -19,7 +19,7 @@ from impls.rules import Rules, kinds_of, requests_of
 TEXT = "2x3:3+1x2:4+2x1:3"
 
 
-def of(text: str, **axes: Any) -> Case:
+def of(text, **axes):
     (case,) = SWEEPS["quick"].cases(
         "cpu",
         {"requests": (text,), "D_h": (16,), "H": (2,), "dtype": ("float32",)} | {n: (it,) for n, it in axes.items()},
@@ -27,10 +27,10 @@ def of(text: str, **axes: Any) -> Case:
     return case
 
 
-def test_the_grammar() -> None:
+def test_the_grammar():
     assert kinds_of(TEXT) == [(2, 3, 3), (1, 2, 4), (2, 1, 3)]
     assert requests_of(TEXT) == [(3, 3), (3, 3), (2, 4), (1, 3), (1, 3)]
-    axis: Axis = AXES["requests"]
+    axis = AXES["requests"]
     assert axis.read(TEXT) == TEXT
     assert axis.read("none") is None
     for text in ("", "2", "2x3", "x3:3", "2x4:3", "0x3:3", "2x3:3+", "2x3:3 1x1:1", "99999x1:1"):
@@ -38,7 +38,7 @@ def test_the_grammar() -> None:
             axis.read(text)
 
 
-def test_lengths_implied_by_requests() -> None:
+def test_lengths_implied_by_requests():
     case = of(TEXT)
     assert (case.T, case.T_kv, case.B, case.mask, case.scope) == (10, 16, 1, "causal_br", "core")
     assert case.id == (
@@ -53,7 +53,7 @@ def test_lengths_implied_by_requests() -> None:
         of(TEXT, T=9)
 
 
-def test_visible_keys_of_a_batch_of_requests() -> None:
+def test_visible_keys_of_a_batch_of_requests():
     """Each pair of query and key, from the definition."""
     found = torch.zeros(10, 16, dtype=torch.bool)
     query = key = 0
@@ -74,7 +74,7 @@ def test_visible_keys_of_a_batch_of_requests() -> None:
 @pytest.mark.parametrize(
     "axes", [{}, {"window": 3}, {"H": 4, "H_kv": 2, "dtype": "bfloat16"}, {"softcap": 20}], ids=str
 )
-def test_every_method_gives_the_same_output(short_probes: None, axes: dict[str, Any]) -> None:
+def test_every_method_gives_the_same_output(short_probes, axes):
     case, passed = of("2x24:24+1x10:40+3x1:33", **axes), set()
     for name in ("fused", "sdpa", "by_kind", "by_request", "padded_requests"):
         if impls.get(name).refusal(case) is None:

@@ -23,7 +23,7 @@ from .conftest import gated
 from .wrong_rules import core_of
 
 CHUNK = wrong_rules.CHUNK
-RULES: list[dict[str, Any]] = [
+RULES = [
     {"window": 5},
     {"mask": "none", "window": 5, "window_right": 2},
     {"mask": "none", "window_right": 3},
@@ -45,19 +45,19 @@ RULES: list[dict[str, Any]] = [
 ]
 
 
-def held_to(core: type[torch.nn.Module], axes: dict[str, Any]) -> None:
+def held_to(core, axes):
     impl = impls.make("mine", core, limits=impls.Limits(beyond=EVERY_RULE))
     gated(impl, Case.of(**({"T": 48, "H": 2, "D_h": 16} | axes)))
 
 
 @pytest.mark.parametrize("name", wrong_rules.CORES)
-def test_a_core_that_breaks_a_rule_is_refused(short_probes: None, name: str) -> None:
+def test_a_core_that_breaks_a_rule_is_refused(short_probes, name):
     with pytest.raises(Wrong, match=r"error|no gradient|NaN or Inf"):
         held_to(*wrong_rules.CORES[name])
 
 
 @pytest.mark.parametrize("axes", RULES, ids=str)
-def test_an_independent_core_with_all_rules_passes(short_probes: None, axes: dict[str, Any]) -> None:
+def test_an_independent_core_with_all_rules_passes(short_probes, axes):
     """It shares no code with the implementations or the reference."""
     if "padding" not in axes.get("mask", ""):
         held_to(core_of(wrong_rules.right), axes)
@@ -65,13 +65,13 @@ def test_an_independent_core_with_all_rules_passes(short_probes: None, axes: dic
 
 @pytest.mark.parametrize("name", wrong_rules.RIGHT)
 @pytest.mark.parametrize("mode", ["forward", "backward"])
-def test_other_correct_forms_of_a_rule_pass(short_probes: None, name: str, mode: str) -> None:
+def test_other_correct_forms_of_a_rule_pass(short_probes, name, mode):
     core, axes = wrong_rules.RIGHT[name]
     held_to(core, axes | {"mode": mode})
 
 
 @pytest.mark.parametrize("axes", RULES, ids=str)
-def test_every_implementation_that_can_follows_the_rules(axes: dict[str, Any]) -> None:
+def test_every_implementation_that_can_follows_the_rules(axes):
     passed = set()
     for impl in impls.registered():
         case = Case.of(**({"T": 33, "H": impl.limits.heads or 3, "D_h": 16} | axes))
@@ -81,7 +81,7 @@ def test_every_implementation_that_can_follows_the_rules(axes: dict[str, Any]) -
     assert {"fused", "einsum", "packed"} <= passed
 
 
-PAGED: dict[str, Any] = {"B": 3, "T": 1, "T_kv": 50, "mode": "decode", "mask": "none", "page": 8}
+PAGED = {"B": 3, "T": 1, "T_kv": 50, "mode": "decode", "mask": "none", "page": 8}
 
 
 @pytest.mark.parametrize(
@@ -96,24 +96,24 @@ PAGED: dict[str, Any] = {"B": 3, "T": 1, "T_kv": 50, "mode": "decode", "mask": "
     ],
     ids=str,
 )
-def test_flex_attention_follows_the_rules(axes: dict[str, Any]) -> None:
+def test_flex_attention_follows_the_rules(axes):
     """Only in the case itself: each call is traced anew, which takes seconds."""
     check_case(impls.get("flex_paged" if "page" in axes else "flex"), Case.of(**({"T": 33, "H": 3, "D_h": 16} | axes)))
 
 
 @pytest.mark.parametrize("T", [100, 256, 700])
-def test_the_block_mask_is_equal_if_built_in_parts(T: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_block_mask_is_equal_if_built_in_parts(T, monkeypatch):
     """A mask of T times T_kv would be as large as the scores that FlexAttention never stores."""
-    asked: list[int] = []
+    asked = []
 
-    def counted(rule: Any, B: Any, H: Any, rows: int, T_kv: int, device: str) -> BlockMask:
+    def counted(rule, B, H, rows, T_kv, device):
         asked.append(rows)
         return create_block_mask(rule, B, H, rows, T_kv, device=device)
 
     monkeypatch.setattr(flex, "create_block_mask", counted)
     monkeypatch.setattr(flex, "QUERIES", 256)
 
-    def rule(b: Any, h: Any, i: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
+    def rule(b, h, i, j):
         return (i - j).abs() < 40
 
     found, whole = (make(rule, None, *rest) for make, rest in (
@@ -133,11 +133,11 @@ def test_the_block_mask_is_equal_if_built_in_parts(T: int, monkeypatch: pytest.M
     ],
     ids=str,
 )
-def test_gradients_follow_the_rules(axes: dict[str, Any]) -> None:
+def test_gradients_follow_the_rules(axes):
     check_case(impls.get("fused"), Case.of(T=33, H=3, D_h=16, mode="backward", **axes))
 
 
-def spelled_out(rules: Rules, T: int, T_kv: int) -> torch.Tensor:
+def spelled_out(rules, T, T_kv):
     """Return the mask (T, T_kv), computed pair by pair from the definition."""
     ends = torch.tensor(document_lengths(rules.documents or "equal", T_kv)).cumsum(0).tolist()
     found = torch.zeros(T, T_kv, dtype=torch.bool)
@@ -174,7 +174,7 @@ def spelled_out(rules: Rules, T: int, T_kv: int) -> torch.Tensor:
         (Rules(mask="causal_br", documents="one_long", window=2), 9, 30),
     ],
 )
-def test_masks_and_counts_are_what_the_rules_say(rules: Rules, T: int, T_kv: int) -> None:
+def test_masks_and_counts_are_what_the_rules_say(rules, T, T_kv):
     visible = spelled_out(rules, T, T_kv)
     mask = mask_of(rules, 1, T, T_kv)
     assert mask is not None
@@ -185,7 +185,7 @@ def test_masks_and_counts_are_what_the_rules_say(rules: Rules, T: int, T_kv: int
     assert counting.seen_keys(case) == int(visible.any(0).sum())
 
 
-def test_documents_fill_the_sequence() -> None:
+def test_documents_fill_the_sequence():
     for kind in ("equal", "one_long", "lognormal"):
         for T in (1, 3, 37, 1000):
             lengths = document_lengths(kind, T)
@@ -196,12 +196,12 @@ def test_documents_fill_the_sequence() -> None:
     assert max(document_lengths("lognormal", 1024)) > 10 * min(document_lengths("lognormal", 1024))
 
 
-def test_slopes_are_those_of_the_paper() -> None:
+def test_slopes_are_those_of_the_paper():
     assert alibi_slopes(8).tolist() == [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]
     assert alibi_slopes(3).tolist() == [1 / 16, 1 / 256, 1 / 4]  # those of two heads, and the first one of four
 
 
-def test_counts_of_a_chunk_in_a_window() -> None:
+def test_counts_of_a_chunk_in_a_window():
     case = Case.of(T=4, T_kv=100, H=2, D_h=8, mode="decode", mask="causal_br", window=9, scope="core")
     assert counting.visible_pairs(case) == 4 * 10
     assert counting.flops(case) == 2 * 2 * 40 * 16
@@ -213,13 +213,13 @@ def test_counts_of_a_chunk_in_a_window() -> None:
     assert counting.least_bytes(replace(trained, bias="learned")) == counting.least_bytes(trained) + 2 * 4 * 2 * 55
 
 
-def test_probes_are_longer_than_their_windows() -> None:
+def test_probes_are_longer_than_their_windows():
     for probe in probes(impls.get("sdpa"), Case.of(T=4096, H=2, D_h=8, window=1024)):
         assert probe.window is not None
         assert 2 * probe.window < probe.T
 
 
-def test_an_unsupported_rule_is_a_sentence() -> None:
+def test_an_unsupported_rule_is_a_sentence():
     capped = Case.of(T=64, H=2, D_h=8, softcap=50, sinks=True)
     assert impls.get("sdpa").refusal(capped) == "sdpa does not support softcap or sinks"
     mine = impls.make("mine", type("Mine", (torch.nn.Module,), {}))

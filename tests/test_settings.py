@@ -39,13 +39,13 @@ ALLOWED = {
 """Settings that may change, or can't be distinguished from such."""
 
 
-def test_every_setting_is_tried() -> None:
+def test_every_setting_is_tried():
     assert settings.SETTINGS.keys() >= ALLOWED
     assert list(CHANGES) == [name for name in settings.SETTINGS if name not in ALLOWED]
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_is_reported_and_restored(name: str) -> None:
+def test_a_change_is_reported_and_restored(name):
     if name == "CPUs that may be used" and len(os.sched_getaffinity(0)) == 1:
         pytest.skip("there is one")
     before = settings.read()
@@ -60,7 +60,7 @@ def test_a_change_is_reported_and_restored(name: str) -> None:
     assert torch.zeros(1).device.type == "cpu"
 
 
-def test_cheap_settings_are_a_part_of_all() -> None:
+def test_cheap_settings_are_a_part_of_all():
     cheap, whole = settings.read(cheap=True), settings.read()
     assert cheap.keys() < whole.keys()
     assert settings.restore(cheap) == []
@@ -69,19 +69,19 @@ def test_cheap_settings_are_a_part_of_all() -> None:
     assert settings.restore(whole)
 
 
-def test_the_precision_that_was_there_is_no_change() -> None:
+def test_the_precision_that_was_there_is_no_change():
     before = settings.read()
     torch.set_float32_matmul_precision("highest")  # which writes `ieee` where nothing was written
     assert settings.restore(before) == []
 
 
-def test_what_the_compiler_wraps_when_it_is_imported_is_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_compiler_wraps_when_it_is_imported_is_no_change(monkeypatch):
     before = settings.read()
     monkeypatch.setattr(torch, "manual_seed", lambda seed: None)
     assert settings.restore(before) == []
 
 
-def test_drawing_is_no_change_and_the_state_of_other_generators_comes_back() -> None:
+def test_drawing_is_no_change_and_the_state_of_other_generators_comes_back():
     before = settings.read()
     torch.rand(3), random.random(), np.random.rand(3)
     assert settings.restore(before) == []
@@ -90,7 +90,7 @@ def test_drawing_is_no_change_and_the_state_of_other_generators_comes_back() -> 
     assert (random.random(), np.random.rand()) == first
 
 
-def test_changes_that_are_only_reported_are_no_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_changes_that_are_only_reported_are_no_fault(monkeypatch, tmp_path):
     before = settings.read(never_restored=True)
     assert settings.reported_changes(before) == []
     monkeypatch.setenv("MINE", "1")
@@ -129,7 +129,7 @@ HARMLESS = {
 """Pairs that change neither numbers nor time: warnings, names, and what belongs to a thread's current context."""
 
 
-def test_every_pair_of_a_getter_and_a_setter_of_torch_is_known() -> None:
+def test_every_pair_of_a_getter_and_a_setter_of_torch_is_known():
     """Fails for a new flag of a new torch: decide whether it must be watched."""
     source = inspect.getsource(settings)
     getters, setters = ({n[5:] for n in dir(C) if n.startswith(f"_{kind}_")} for kind in ("get", "set"))
@@ -152,7 +152,7 @@ KNOWN_FLAGS = {
 }  # fmt: skip
 
 
-def flags() -> Iterator[tuple[str, set[str]]]:
+def flags():
     """Yield each module of torch.backends with the properties and functions that set something."""
     for found in pkgutil.walk_packages(backends.__path__, "torch.backends."):
         try:
@@ -166,15 +166,15 @@ def flags() -> Iterator[tuple[str, set[str]]]:
             yield found.name, names
 
 
-def test_every_flag_of_torch_backends_is_known() -> None:
+def test_every_flag_of_torch_backends_is_known():
     found = dict(flags())
     assert {name: flags - KNOWN_FLAGS.get(name, set()) for name, flags in found.items()} == {
         name: set() for name in found
     }
 
 
-def test_settings_of_a_refused_kernel_are_restored() -> None:
-    def lowers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **_: object) -> torch.Tensor:
+def test_settings_of_a_refused_kernel_are_restored():
+    def lowers(q, k, v, **_):
         torch.set_float32_matmul_precision("high")
         raise RuntimeError("and then it fails")
 
@@ -187,7 +187,7 @@ def test_settings_of_a_refused_kernel_are_restored() -> None:
     assert settings.restore(before) == []
 
 
-def _wide(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, is_causal: bool, **_: object) -> torch.Tensor:
+def _wide(q, k, v, *, is_causal, **_):
     torch.set_default_dtype(torch.float64)
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
 
@@ -216,8 +216,8 @@ def test_a_setting_changed_at_import_is_restored(
 
 
 def test_a_patched_sdpa_makes_no_other_implementation_wrong(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, capsys, monkeypatch
+):
     """SageAttention's instructions patch it: the function is restored, with a warning."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "patches_sdpa", raising=False)
@@ -233,7 +233,7 @@ def test_a_patched_sdpa_makes_no_other_implementation_wrong(
 
 
 @pytest.fixture
-def own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+def own(monkeypatch, tmp_path):
     """A folder with a module of two kernels, a layer and an instance."""
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "two_of_them.py").write_text(
@@ -246,14 +246,14 @@ def own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("second", ["mine_twice+compile=two_of_them:b", "mine_twice=two_of_them:b"])
-def test_one_name_for_two_kernels_is_a_usage_error(own: str, second: str) -> None:
+def test_one_name_for_two_kernels_is_a_usage_error(own, second):
     with pytest.raises(UsageError, match="'mine_twice' is already registered by "):
         impls_named([f"mine_twice=two_of_them:a,{second}"], False, own)
     both = impls_named(["mine_twice=two_of_them:a,mine_twice+compile=two_of_them:a"], False, own)
     assert [impl.name for impl in both] == ["mine_twice", "mine_twice+compile"]
 
 
-def test_a_change_of_any_code_of_a_kernel_changes_its_hash(tmp_path: Path) -> None:
+def test_a_change_of_any_code_of_a_kernel_changes_its_hash(tmp_path):
     """Of another language, in a subfolder, or of the arguments of a function that makes the kernel."""
     (tmp_path / "inner_parts").mkdir()
     files = {

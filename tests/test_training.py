@@ -33,7 +33,7 @@ BACKWARD = replace(NARROW, mode="backward")
 REPEATING = Case.of(T=32, H=2, D_h=16, mask="none", mode="backward", deterministic=True)
 
 
-def formula(dtype: torch.dtype, cast: Callable[[Tensor], Tensor] = lambda o: o) -> Callable[..., Tensor]:
+def formula(dtype, cast=lambda o: o):
     """The formula in a dtype, with autocast disabled, and its output cast."""
 
     def kernel(q, k, v, **_):
@@ -61,7 +61,7 @@ def keeps_what_it_has_cast(q, k, v, **_):
     return sdpa(q, k, KEPT.setdefault(("cast", v.data_ptr()), v.detach().bfloat16().clone()))
 
 
-WRONG: dict[str, tuple[Callable[..., Tensor], Case, str]] = {
+WRONG = {
     "sums in float16": (formula(torch.float16, Tensor.bfloat16), CORE, "NaN or Inf"),
     "forgets to cast back": (formula(torch.float32), CORE, "output is float32, not bfloat16, which autocast gives"),
     "forgets it in a layer": (formula(torch.float32), NARROW, "output is float32, not bfloat16, which autocast gives"),
@@ -73,7 +73,7 @@ WRONG: dict[str, tuple[Callable[..., Tensor], Case, str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_layer_that_loses_precision_under_autocast_is_refused(short_probes: None, name: str) -> None:
+def test_a_layer_that_loses_precision_under_autocast_is_refused(short_probes, name):
     kernel, case, says = WRONG[name]
     with pytest.raises(Wrong, match=says):
         gated(impls.make("mine", kernel), case)
@@ -93,14 +93,14 @@ class Custom(Function):
 
     @staticmethod
     @custom_fwd(device_type="cpu")
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def forward(ctx, q, k, v):
         probs = torch.softmax(scaled(q, k), -1)
         ctx.save_for_backward(q, k, v, probs)
         return probs @ v
 
     @staticmethod
     @custom_bwd(device_type="cpu")
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx, grad):
         q, k, v, probs = ctx.saved_tensors
         return of_formula(q, k, v, probs, (grad @ v.mT * probs).sum(-1, keepdim=True), grad)
 
@@ -115,7 +115,7 @@ def test_a_layer_that_casts_in_its_own_way_passes(short_probes: None, kernel: An
     gated(impls.make("mine", kernel), case)
 
 
-LAYERS: list[dict[str, Any]] = [
+LAYERS = [
     {"mode": "backward"},
     {"mode": "backward", "autocast": "float16", "qkv_bias": True, "out_bias": True},
     {"mask": "causal+padding", "B": 2},
@@ -127,7 +127,7 @@ LAYERS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("axes", LAYERS, ids=str)
-def test_implementations_are_right_under_autocast(short_probes: None, axes: dict[str, Any]) -> None:
+def test_implementations_are_right_under_autocast(short_probes, axes):
     case = replace(NARROW, **axes)
     for name in ("fused", "sdpa", "packed", "online", "torch_mha"):
         if impls.get(name).refusal(case) is None:
@@ -135,7 +135,7 @@ def test_implementations_are_right_under_autocast(short_probes: None, axes: dict
             assert check_case(impls.get(name), case).error > 1e-4  # in float32 it would be 5e-7
 
 
-def test_only_the_output_moves_in_the_narrow_dtype() -> None:
+def test_only_the_output_moves_in_the_narrow_dtype():
     read, written = 3 * 48 * 32, 48 * 32
     assert counting.least_bytes(CORE) == 4 * read + 2 * written
     assert counting.least_bytes(replace(CORE, mode="backward")) == 2 * (4 * read + 2 * written)
@@ -145,14 +145,14 @@ def test_only_the_output_moves_in_the_narrow_dtype() -> None:
 
 
 _calls = count()
-_order: list[Callable[[list[int]], list[int]]] = []
+_order = []
 
 
 class Scattered(Plain):
     """SDPA whose gradient of v is summed query by query, in the order that `_order` gives."""
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx, grad):
         (q, k, v), (of_q, of_k, _, _) = ctx.saved_tensors, Plain.backward(ctx, grad)
         probs, of_v = torch.softmax(scaled(q, k), -1), torch.zeros_like(v)
         for i in _order[0](list(range(q.shape[-2]))):
@@ -163,7 +163,7 @@ class Scattered(Plain):
 scattered = applied(Scattered)
 
 
-def dithered(x: Tensor) -> Tensor:
+def dithered(x):
     """Numbers that are off by a last bit at random, as before quantisation."""
     return x * (1 + torch.tensor([random.getrandbits(1) * 2e-7 for _ in range(x.shape[-1])]))
 
@@ -173,12 +173,12 @@ def rounds_at_random(q, k, v):
     return going_back(q, dithered), k, v
 
 
-def as_they_come(rows: list[int]) -> list[int]:
+def as_they_come(rows):
     """Return the rows in random order, like atomic additions of threads."""
     return random.sample(rows, len(rows))
 
 
-def alternating(rows: list[int]) -> list[int]:
+def alternating(rows):
     """Return the rows in alternating order, like a kernel that tries another algorithm in each call."""
     return rows if next(_calls) % 2 else rows[::-1]
 
@@ -186,7 +186,7 @@ def alternating(rows: list[int]) -> list[int]:
 @pytest.mark.parametrize(
     ("kernel", "order"), [(scattered, as_they_come), (scattered, alternating), (rounds_at_random, None)]
 )
-def test_gradients_that_do_not_repeat_are_refused_where_that_is_asked(kernel: Any, order: Any) -> None:
+def test_gradients_that_do_not_repeat_are_refused_where_that_is_asked(kernel, order):
     _order[:] = [order]
     mine = impls.make("mine", kernel)
     for scope in ("core", "layer"):
@@ -195,7 +195,7 @@ def test_gradients_that_do_not_repeat_are_refused_where_that_is_asked(kernel: An
             check_repeats(build(Cell(mine, replace(REPEATING, scope=scope))))
 
 
-def test_those_that_repeat_pass() -> None:
+def test_those_that_repeat_pass():
     _order[:] = [lambda rows: rows[::-1]]
     for impl in (impls.make("mine", scattered), impls.get("sdpa"), impls.get("fused"), impls.get("online")):
         check_repeats(build(Cell(impl, REPEATING)))
@@ -207,7 +207,7 @@ def turns_it_off(q, k, v, **_):
     return sdpa(q, k, v)
 
 
-def test_deterministic_algorithms_are_on_in_a_call_and_nowhere_else() -> None:
+def test_deterministic_algorithms_are_on_in_a_call_and_nowhere_else():
     seen = []
 
     def reads(q, k, v, **_):

@@ -19,18 +19,18 @@ from reports.__main__ import main
 from .conftest import Suite, run_files
 
 
-def cases(folder: Path, name: str, content: str, **options: str) -> list[Case]:
+def cases(folder, name, content, **options):
     (folder / name).write_text(content, encoding="utf-8")
     with chdir(folder):
         sweep, device, overrides = sweep_of({"cases": name, "device": "cpu", **options})
         return [*cases_of(sweep, device, overrides)]
 
 
-def jsonl(*records: Any) -> str:
+def jsonl(*records):
     return "".join(f"{json.dumps(record)}\n" for record in records)
 
 
-def test_our_own_format_has_axes_each_with_a_value_or_several(tmp_path: Path) -> None:
+def test_our_own_format_has_axes_each_with_a_value_or_several(tmp_path):
     content = json.dumps([{"T": [64, 128], "H": 4, "sinks": True, "window": None}, {"T": 32, "mask": "none"}])
     assert [it.id for it in cases(tmp_path, "own.json", content)] == [
         "B1-T64-H4-D_h64-float32-cpu-sinks=True",
@@ -40,7 +40,7 @@ def test_our_own_format_has_axes_each_with_a_value_or_several(tmp_path: Path) ->
     assert {it.dtype for it in cases(tmp_path, "own.json", content, dtype="bfloat16")} == {"bfloat16"}
 
 
-def test_a_record_that_names_a_model_has_its_heads(tmp_path: Path) -> None:
+def test_a_record_that_names_a_model_has_its_heads(tmp_path):
     content = json.dumps([{"model": "gpt2", "T": 64}, {"model": ["qwen3-0.6b", "gpt2"], "scope": "core", "T": 32}])
     found = cases(tmp_path, "own.json", content, dtype="float32")
     assert [(it.H, it.H_kv, it.D_h, it.T, it.scope) for it in found] == [
@@ -50,7 +50,7 @@ def test_a_record_that_names_a_model_has_its_heads(tmp_path: Path) -> None:
         cases(tmp_path, "own.json", '[{"model": "gpt3"}]')
 
 
-def test_batches_of_vllm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_batches_of_vllm(tmp_path, capsys):
     content = "# decode, prefill\nmodel:\n  num_q_heads: 32\n  num_kv_heads: 8\n  head_dim: 128\nbatch_specs:\n"
     content += '  - "q2k"  # a prompt\n  - "2q1k_32q1s1k"\n8q1kv4k\n16q4s1k\n'
     found = cases(tmp_path, "batches.yaml", content)
@@ -69,8 +69,8 @@ def test_batches_of_vllm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     ],
 )  # fmt: skip
 def test_batches_are_drawn_from_lengths_of_requests(
-    name: str, content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    name, content, tmp_path, capsys
+):
     found = cases(tmp_path, name, content)
     assert found == cases(tmp_path, name, content)
     steps = [step for case in found for step in requests_of(case.requests or "")]
@@ -80,7 +80,7 @@ def test_batches_are_drawn_from_lengths_of_requests(
     assert "1 × a request without a prompt" in said and ("shared blocks" in said) == (name == "mooncake.jsonl")
 
 
-def safetensors(path: Path, **tensors: list[int]) -> None:
+def safetensors(path, **tensors):
     header, data = {}, b""
     for name, values in tensors.items():
         begin, data = len(data), data + np.array(values, np.int32).tobytes()
@@ -89,12 +89,12 @@ def safetensors(path: Path, **tensors: list[int]) -> None:
     path.write_bytes(len(head).to_bytes(8, "little") + head + data)
 
 
-def workload(definition: str, *keys: str, **axes: int) -> Any:
+def workload(definition, *keys, **axes):
     inputs = {key: {"type": "safetensors", "path": "./blob/x.safetensors", "tensor_key": key} for key in keys}
     return {"definition": definition, "workload": {"axes": axes, "inputs": inputs}}
 
 
-def test_workloads_of_flashinfer_bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_workloads_of_flashinfer_bench(tmp_path, capsys):
     (tmp_path / "blob").mkdir()
     (tmp_path / "deep").mkdir()
     safetensors(tmp_path / "blob" / "x.safetensors", qo_indptr=[0, 4, 5], kv_indptr=[0, 6, 9])
@@ -140,14 +140,14 @@ def test_workloads_of_flashinfer_bench(tmp_path: Path, capsys: pytest.CaptureFix
         ),
     ],
 )
-def test_a_file_without_cases(content: str, says: str, tmp_path: Path) -> None:
+def test_a_file_without_cases(content, says, tmp_path):
     with pytest.raises(UsageError, match=f"--cases .*: {says}"):
         cases(tmp_path, "x.json", content)
     with pytest.raises(UsageError, match="No such file"):
         sweep_of({"cases": str(tmp_path / "none.json")})
 
 
-def test_a_run_is_exported_as_the_cases_that_it_was_made_from(in_process: None, suite: Suite, tmp_path: Path) -> None:
+def test_a_run_is_exported_as_the_cases_that_it_was_made_from(in_process, suite, tmp_path):
     axes = {"H": 2, "D_h": 8}
     content = json.dumps(
         [{"T": [8, 9], "mode": "decode", "B": 2, "page": 4} | axes, {"requests": "2x3:3+1x1:4"} | axes]

@@ -29,13 +29,13 @@ class Unusual:
     case: dict[str, Any] | None = None
 
 
-KERNELS: dict[str, Unusual] = {}
+KERNELS = {}
 
 
 def unusual(
-    modes: tuple[str, ...] = MODES, dtypes: tuple[str, ...] = ("float32", "bfloat16"), **case: Any
-) -> Callable[[Any], Any]:
-    def keep(kernel: Any) -> Any:
+    modes=MODES, dtypes=("float32", "bfloat16"), **case
+):
+    def keep(kernel):
         KERNELS[kernel.__name__] = Unusual(kernel, modes, dtypes, case)
         return kernel
 
@@ -48,7 +48,7 @@ of_sdpa = partial(unusual, dtypes=("float32",))
 """Keeps a kernel whose numbers are those of SDPA, which is checked in the other dtypes."""
 
 
-def scores_of(q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
+def scores_of(q, k, mask):
     return masked_scores(q.float(), k.float(), mask)
 
 
@@ -88,7 +88,7 @@ def scaled_before_the_product(q, k, v, mask):
 
 
 @lru_cache
-def kept_mask(T: int, T_kv: int) -> Tensor:
+def kept_mask(T, T_kv):
     return causal_visible(T, T_kv)
 
 
@@ -100,7 +100,7 @@ def mask_in_an_lru_cache(q, k, v, *, is_causal=False, **_):
 
 
 @lru_cache
-def kept_bias(T: int, T_kv: int, dtype: torch.dtype) -> Tensor:
+def kept_bias(T, T_kv, dtype):
     return torch.zeros(T, T_kv, dtype=dtype).masked_fill(~causal_visible(T, T_kv), -torch.inf)
 
 
@@ -119,7 +119,7 @@ def masks_with_the_smallest_number(q, k, v, mask):
 padded = partial(of_sdpa, mask="padding", B=3, modes=("forward",))
 
 
-def unpads(name: str, memory: Callable[[Tensor], Tensor]) -> None:
+def unpads(name, memory):
     """Keys that are padding are left out, and so are their queries: whatever memory held stays in their rows."""
 
     def kernel(q, k, v, *, attn_mask=None, **_):
@@ -137,7 +137,7 @@ def unpads(name: str, memory: Callable[[Tensor], Tensor]) -> None:
 unpads("unpads_and_leaves_the_padded_rows_empty", lambda q: torch.full_like(q, torch.nan))
 unpads("unpads_into_memory_that_changes", torch.randn_like)
 
-_rows: dict[Any, Tensor] = {}
+_rows = {}
 
 
 @padded()
@@ -162,7 +162,7 @@ def in_place_into_its_own_scores(q, k, v, mask):
     return (scores @ v).div_(scores.sum(-1, keepdim=True))
 
 
-_scratch: dict[Any, Tensor] = {}
+_scratch = {}
 
 
 @unusual(modes=FORWARD)
@@ -188,7 +188,7 @@ def contiguous_first(q, k, v, **options):
 # threads
 
 
-def in_threads(fill: Callable[[int], None], count: int) -> None:
+def in_threads(fill, count):
     threads = [threading.Thread(target=fill, args=(i,)) for i in range(count)]
     for thread in threads:
         thread.start()
@@ -200,7 +200,7 @@ def in_threads(fill: Callable[[int], None], count: int) -> None:
 def threads_fill_parts_of_one_output(q, k, v, **options):
     o = torch.empty(*q.shape[:-1], v.shape[-1], dtype=q.dtype)
 
-    def fill(h: int) -> None:
+    def fill(h):
         o[:, h] = sdpa(q[:, h : h + 1], k[:, h : h + 1], v[:, h : h + 1], **options)[:, 0]
 
     in_threads(fill, q.shape[1])
@@ -209,9 +209,9 @@ def threads_fill_parts_of_one_output(q, k, v, **options):
 
 @of_sdpa()
 def a_thread_for_each_batch_entry(q, k, v, **options):
-    parts: list[Any] = [None] * len(q)
+    parts = [None] * len(q)
 
-    def fill(b: int) -> None:
+    def fill(b):
         parts[b] = sdpa(q[b], k[b], v[b], **options)
 
     in_threads(fill, len(q))
@@ -246,7 +246,7 @@ def float32_inside(q, k, v, mask):
 @unusual()
 @masked
 def vmapped_over_heads(q, k, v, mask):
-    def one(q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # (B, T, D)
+    def one(q, k, v):  # (B, T, D)
         return torch.where(mask, scaled(q, k), -torch.inf).softmax(-1) @ v
 
     return torch.vmap(one, in_dims=1, out_dims=1)(q, k, v)
@@ -266,7 +266,7 @@ def split_keys_merged_by_log_sum_exp(q, k, v, mask):
     return sum(torch.exp(s - total) * part for s, part in zip(sums, parts, strict=True)).to(q.dtype)
 
 
-def exp2_mean(scores: Tensor, v: Tensor) -> Tensor:
+def exp2_mean(scores, v):
     """The mean of the values by powers of two, divided at the end."""
     weights = torch.exp2(scores - maximum(scores))
     return (weights @ v.float() / weights.sum(-1, keepdim=True)).to(v.dtype)
@@ -288,7 +288,7 @@ def powers_of_two_with_a_bias(q, k, v, *, is_causal=False, attn_mask=None, **_):
     return exp2_mean(scores, v)
 
 
-powers_of_two_with_a_bias.limits = {"beyond": ("bias",)}  # type: ignore[attr-defined]
+powers_of_two_with_a_bias.limits = {"beyond": ("bias",)}
 unusual(modes=("forward", "backward"), dtypes=("float32",), bias="alibi", H=4)(powers_of_two_with_a_bias)
 for bias, T, H in (("alibi", 128, 4), ("alibi", 256, 1), ("dense", 64, 2), ("dense", 256, 1)):
     KERNELS[f"powers_of_two_with_{bias}_at_{T}"] = Unusual(
@@ -383,7 +383,7 @@ def detaches_a_bias_that_needs_no_gradient(q, k, v, *, attn_mask=None, **options
 detaches_a_bias_that_needs_no_gradient.limits = LEARNED
 
 
-def learns_its_bias(kernel: Any) -> Any:
+def learns_its_bias(kernel):
     kernel.limits = LEARNED
     return unusual(modes=("forward", "backward"), bias="learned", B=2)(kernel)
 
@@ -511,7 +511,7 @@ def multiples_of_128_alone(q, k, v, **options):
     return sdpa(q, k, v, **options)
 
 
-multiples_of_128_alone.limits = {"unless": lambda case: "needs multiples of 128" if case.T % 128 else None}  # type: ignore[attr-defined]
+multiples_of_128_alone.limits = {"unless": lambda case: "needs multiples of 128" if case.T % 128 else None}
 
 
 # layers
@@ -521,7 +521,7 @@ multiples_of_128_alone.limits = {"unless": lambda case: "needs multiples of 128"
 class LayerWithBuffers(as_layer()):
     """Counts its calls in plain Python, and has a scale and a mask as buffers."""
 
-    def __init__(self, shape: LayerShape):
+    def __init__(self, shape):
         super().__init__(shape)
         self.register_buffer("scale", torch.tensor(shape.D_h**-0.5), persistent=False)
         self.register_buffer("future", ~causal_visible(shape.max_T, shape.max_T), persistent=False)
@@ -542,7 +542,7 @@ class LayerWithBuffers(as_layer()):
 class SubclassOfALayer(LayerWithBuffers):
     """Twice removed, with a submodule that is never called."""
 
-    def __init__(self, shape: LayerShape):
+    def __init__(self, shape):
         super().__init__(shape)
         self.unused = nn.Identity()
 
@@ -588,7 +588,7 @@ def chunks_in_powers_of_two(q, k, v, *, is_causal=False, size=24, **_):
     return (o / total).to(q.dtype), (top + torch.log2(total))[..., 0]
 
 
-chunks_in_powers_of_two.limits = {"returns_lse": 2.0, "masks": ("none", "causal")}  # type: ignore[attr-defined]
+chunks_in_powers_of_two.limits = {"returns_lse": 2.0, "masks": ("none", "causal")}
 unusual(modes=FORWARD)(chunks_in_powers_of_two)
 
 
@@ -602,4 +602,4 @@ def chunks_whose_sums_are_those_of_logsumexp(q, k, v, mask):
     return sum((s - lse[..., None]).exp() @ x for s, x in parts).to(q.dtype), lse
 
 
-chunks_whose_sums_are_those_of_logsumexp.limits = {"returns_lse": 2.718281828459045}  # type: ignore[attr-defined]
+chunks_whose_sums_are_those_of_logsumexp.limits = {"returns_lse": 2.718281828459045}

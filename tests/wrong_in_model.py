@@ -27,46 +27,46 @@ NEW_TOKENS = {"mode": "decode", "T": 7, "T_kv": 24, "mask": "causal_br"}
 TWO_KINDS = {"model": str(Path(__file__).parent / "data" / "two_kinds.json")}
 """A small Gemma 3: its first block sees eight keys, its second one all; scores are scaled by 1/4, heads are 32 wide."""
 
-WRONG: dict[str, tuple[type[KernelCore], dict[str, Any]]] = {}
+WRONG = {}
 """Cores, and the axes of a case that shows the fault."""
 
 
 class Correct(KernelCore):
     """A core of SDPA with its own mask, of which each part can be replaced."""
 
-    def __init__(self, shape: LayerShape):
+    def __init__(self, shape):
         super().__init__(shape, sdpa)
 
-    def read(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def read(self, q, k, v):
         return q, k, v
 
-    def seen(self, T: int, T_kv: int, padding: Tensor | None) -> Tensor:
+    def seen(self, T, T_kv, padding):
         """(T, T_kv) or (B, 1, T, T_kv)"""
         mask = triangle(T, T_kv, T_kv - T)
         if self.shape.window is not None:
             mask = mask.triu(T_kv - T - self.shape.window)
         return mask if padding is None else mask & padding[:, None, None]
 
-    def share(self, q: Tensor, x: Tensor) -> Tensor:
+    def share(self, q, x):
         return groups(q, x)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    def attend(self, q, k, v, mask):
         return sdpa(q, k, v, attn_mask=mask, scale=self.shape.scale)
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
+    def forward(self, q, k, v, *, padding=None):
         q, k, v = self.read(q, k, v)
         return self.attend(q, self.share(q, k), self.share(q, v), self.seen(q.shape[-2], k.shape[-2], padding))
 
 
-def wrong(**case: Any) -> Callable[[type[KernelCore]], type[KernelCore]]:
-    def keep(core: type[KernelCore]) -> type[KernelCore]:
+def wrong(**case):
+    def keep(core):
         WRONG[core.__name__] = core, case
         return core
 
     return keep
 
 
-def each_wrong(part: str, case: dict[str, Any], **changes: Callable[..., Any]) -> None:
+def each_wrong(part, case, **changes):
     """Keeps a core for each replacement of a part."""
     WRONG.update({name: (type(name, (Correct,), {part: change}), case) for name, change in changes.items()})
 
@@ -74,7 +74,7 @@ def each_wrong(part: str, case: dict[str, Any], **changes: Callable[..., Any]) -
 # what is read
 
 
-def turned(x: Tensor, by: float) -> Tensor:
+def turned(x, by):
     """(B, H, T, D), rotated by additional positions."""
     half = x.shape[-1] // 2
     angle = by / THETA ** (torch.arange(half) / half)
@@ -88,13 +88,13 @@ def at_the_first_place(core, q, k, v):
     return turned(q, back), torch.cat([k[..., :-1, :], turned(k[..., -1:, :], back)], dim=-2), v
 
 
-def as_it_lies(x: Tensor) -> Tensor:
+def as_it_lies(x):
     """Reads rows of memory as tokens: in a model heads lie between them. Right for contiguous tensors, as in a cache."""
     B, H, T, D = x.shape
     return x.as_strided((B, H, T, D), (H * T * D, T * D, D, 1))
 
 
-FIRST: dict[int, Tensor] = {}
+FIRST = {}
 
 
 def keys_of_the_first_block(core, q, k, v):
@@ -175,7 +175,7 @@ each_wrong(  # the output is right, and no gradient reaches a projection
 
 # masks
 
-WINDOWS: list[int | None] = []
+WINDOWS = []
 
 
 def window_of_the_first_block(core, T, T_kv, padding):
@@ -196,7 +196,7 @@ def padding_of_the_first_batch(core, T, T_kv, padding):
     return Correct.seen(core, T, T_kv, core.kept)
 
 
-def padded_by(change: Callable[[Tensor], Tensor | None]) -> Callable[..., Tensor]:
+def padded_by(change):
     return lambda core, T, T_kv, padding: Correct.seen(core, T, T_kv, None if padding is None else change(padding))
 
 
@@ -249,12 +249,12 @@ class OwnBackward(torch.autograd.Function):
 class WithOwnBackward(Correct):
     last_probs: Tensor
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        o: Tensor = OwnBackward.apply(q, k, v, mask, type(self))
+    def attend(self, q, k, v, mask):
+        o = OwnBackward.apply(q, k, v, mask, type(self))
         return o
 
     @classmethod
-    def spoilt(cls, probs: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    def spoilt(cls, probs, grad):
         return probs, grad
 
 

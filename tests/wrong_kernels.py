@@ -36,19 +36,19 @@ class Wrong:
     """The axes of a case that shows the fault, where the plain one doesn't."""
 
 
-KERNELS: dict[str, Wrong] = {}
-WHEN_TIMED: dict[str, Wrong] = {}
+KERNELS = {}
+WHEN_TIMED = {}
 """Right in every call that the gate makes, or as good as right: detected while timed."""
-NOW_AND_THEN: dict[str, Wrong] = {}
+NOW_AND_THEN = {}
 """Detected by comparing outputs while timed."""
 
-DECODE: dict[str, Any] = {"mode": "decode", "T": 1, "T_kv": 64, "mask": "none"}
+DECODE = {"mode": "decode", "T": 1, "T_kv": 64, "mask": "none"}
 
 
-def wrong(says: str = "error", name: str = "", kept: dict[str, Wrong] = KERNELS, **case: Any) -> Callable[[Any], Any]:
+def wrong(says="error", name="", kept=KERNELS, **case):
     """Keeps a kernel or a layer, or an `autograd.Function` of q, k, v and whether it is causal."""
 
-    def keep(it: Any) -> Any:
+    def keep(it):
         key = name or it.__name__
         assert key not in kept
         of_function = isinstance(it, type) and issubclass(it, torch.autograd.Function)
@@ -58,35 +58,35 @@ def wrong(says: str = "error", name: str = "", kept: dict[str, Wrong] = KERNELS,
     return keep
 
 
-def each_wrong(make: Callable[[Any], Kernel], says: str = "error", axes: Any = None, **changes: Callable) -> None:
+def each_wrong(make, says="error", axes=None, **changes):
     """Keeps the kernel that is made of each change, by its name."""
     for name, change in changes.items():
         wrong(says, name, **axes or {})(make(change))
 
 
-BACKWARD: dict[str, Any] = {"mode": "backward"}
+BACKWARD = {"mode": "backward"}
 wrong_backward = partial(wrong, mode="backward")
 wrong_decode = partial(wrong, **DECODE)
 wrong_when_timed = partial(wrong, kept=WHEN_TIMED)
 wrong_now_and_then = partial(wrong, kept=NOW_AND_THEN)
 
 
-def applied(function: type[torch.autograd.Function]) -> Kernel:
+def applied(function):
     return lambda q, k, v, *, is_causal=False, **_: function.apply(q, k, v, is_causal)
 
 
-def triangle(T: int, T_kv: int, diagonal: int = 0) -> Tensor:
+def triangle(T, T_kv, diagonal=0):
     """(T, T_kv), True on a diagonal and below it."""
     return torch.ones(T, T_kv, dtype=torch.bool).tril(diagonal)
 
 
-def visible(q: Tensor, k: Tensor, is_causal: bool, attn_mask: Tensor | None) -> Tensor:
+def visible(q, k, is_causal, attn_mask):
     T, T_kv = q.shape[-2], k.shape[-2]
     mask = triangle(T, T_kv, 0 if is_causal else T_kv)
     return mask if attn_mask is None else mask & attn_mask
 
 
-def masked(kernel: Kernel) -> Kernel:
+def masked(kernel):
     """A kernel that takes the mask alone, with the signature of SDPA."""
 
     @wraps(kernel)
@@ -96,41 +96,41 @@ def masked(kernel: Kernel) -> Kernel:
     return whole
 
 
-def scaled(q: Tensor, k: Tensor, scale: float | None = None) -> Tensor:
+def scaled(q, k, scale=None):
     return q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
 
 
-def scores_of(q: Tensor, k: Tensor, mask: Tensor, scale: float | None = None) -> Tensor:
+def scores_of(q, k, mask, scale=None):
     return scaled(q, k, scale).masked_fill(~mask, -torch.inf)
 
 
-def probs_of(q: Tensor, k: Tensor, mask: Tensor, scale: float | None = None) -> Tensor:
+def probs_of(q, k, mask, scale=None):
     return torch.softmax(scores_of(q, k, mask, scale), -1)
 
 
-def plain(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float | None = None) -> Tensor:
+def plain(q, k, v, mask, scale=None):
     return probs_of(q, k, mask, scale) @ v
 
 
-def weighted(weights: Tensor, v: Tensor) -> Tensor:
+def weighted(weights, v):
     """The mean of the values by weights whose sum isn't 1."""
     return weights / weights.sum(-1, keepdim=True) @ v
 
 
-def maximum(scores: Tensor) -> Tensor:
+def maximum(scores):
     return scores.amax(-1, keepdim=True)
 
 
-def groups(q: Tensor, x: Tensor) -> Tensor:
+def groups(q, x):
     return x.repeat_interleave(q.shape[1] // x.shape[1], dim=1)
 
 
-def only(kernel: Kernel, when: Callable[[Tensor, Tensor], bool]) -> Kernel:
+def only(kernel, when):
     """SDPA, but where when(q, k) holds."""
     return lambda q, k, v, **options: (kernel if when(q, k) else sdpa)(q, k, v, **options)
 
 
-def changed(change: Callable[[Tensor], Any]) -> Kernel:
+def changed(change):
     """SDPA, whose output is then changed: to what `change` returns, or in place."""
 
     @wraps(change)
@@ -142,7 +142,7 @@ def changed(change: Callable[[Tensor], Any]) -> Kernel:
     return whole
 
 
-def given(change: Callable[..., tuple[Tensor, Tensor, Tensor]]) -> Kernel:
+def given(change):
     """SDPA of change(q, k, v)."""
 
     @wraps(change)
@@ -152,7 +152,7 @@ def given(change: Callable[..., tuple[Tensor, Tensor, Tensor]]) -> Kernel:
     return whole
 
 
-def reading(at: Callable[[int], Any]) -> Kernel:
+def reading(at):
     """Attention without a mask to the keys at at(T_kv) alone."""
 
     def kernel(q, k, v, **_):
@@ -162,11 +162,11 @@ def reading(at: Callable[[int], Any]) -> Kernel:
     return kernel
 
 
-def as_layer(kernel: Kernel = sdpa) -> type[KernelLayer]:
+def as_layer(kernel=sdpa):
     """A user-defined layer, whose kernel the gate can't check alone."""
 
     class Layer(KernelLayer):
-        def __init__(self, shape: LayerShape):
+        def __init__(self, shape):
             super().__init__(shape, KernelCore(shape, kernel, takes_mask=True))
 
     return Layer
@@ -175,7 +175,7 @@ def as_layer(kernel: Kernel = sdpa) -> type[KernelLayer]:
 # gradients
 
 
-def with_gradient_of(other: Tensor, o: Tensor) -> Tensor:
+def with_gradient_of(other, o):
     """The numbers of o, whose gradient is that of another tensor."""
     return other + (o - other).detach()
 
@@ -184,21 +184,21 @@ class Back(torch.autograd.Function):
     """The same number, whose gradient is changed."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(ctx, x, change):
         ctx.change = change
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx, *gradients):
         return ctx.change(gradients[0]), None
 
 
-def going_back(x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-    changed: Tensor = Back.apply(x, change)
+def going_back(x, change):
+    changed = Back.apply(x, change)
     return changed
 
 
-def recomputed(tensors: Any, grad: Tensor, attend: Kernel = sdpa, **options: Any) -> tuple[Tensor, ...]:
+def recomputed(tensors, grad, attend=sdpa, **options):
     """The gradients of q, k and v, from another forward."""
     leaves = [x.detach().requires_grad_() for x in tensors]
     with torch.enable_grad():
@@ -220,7 +220,7 @@ class Plain(torch.autograd.Function):
         return *recomputed(ctx.saved_tensors, grad, is_causal=ctx.is_causal), None
 
 
-def of_formula(q: Tensor, k: Tensor, v: Tensor, probs: Tensor, sums: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
+def of_formula(q, k, v, probs, sums, grad):
     """Return the gradients of q, k and v; `sums` (B, H, T, 1): through the softmax's sum."""
     of_scores = probs * (grad @ v.mT - sums) * q.shape[-1] ** -0.5
     return of_scores @ k, of_scores.mT @ q, probs.mT @ grad
@@ -246,10 +246,10 @@ class Formula(torch.autograd.Function):
         return *(x.to(grad.dtype) for x in ctx.of.gradients(*(x.float() for x in (*ctx.saved_tensors, grad)))), None
 
 
-def spoiling(says: str, **case: Any) -> Callable[[Any], Any]:
+def spoiling(says, **case):
     """Keeps SDPA with the gradients of q, k and v that change(ctx, grad, gradients) makes of the right ones."""
 
-    def keep(change: Callable[..., Any]) -> Any:
+    def keep(change):
         class Spoilt(Plain):
             @staticmethod
             def backward(ctx, grad):
@@ -261,10 +261,10 @@ def spoiling(says: str, **case: Any) -> Callable[[Any], Any]:
     return keep
 
 
-def misreading(says: str, **case: Any) -> Callable[[Any], Any]:
+def misreading(says, **case):
     """Keeps SDPA that goes back with read(grad) instead of the gradient of its output."""
 
-    def keep(read: Callable[[Tensor], Tensor]) -> Kernel:
+    def keep(read):
         def kernel(q, k, v, **options):
             return going_back(sdpa(q, k, v, **options), read)
 
@@ -290,7 +290,7 @@ each_wrong(
 )  # fmt: skip
 
 
-PADDING: dict[str, Any] = {"mask": "padding", "B": 2}
+PADDING = {"mask": "padding", "B": 2}
 
 
 @wrong(**PADDING)
@@ -350,7 +350,7 @@ each_wrong(changed, zeros=torch.zeros_like)
 # head mapping
 
 
-def by_repeat(q: Tensor, *kv: Tensor) -> list[Tensor]:
+def by_repeat(q, *kv):
     """Query head h reads key head h % H_kv, not h // group."""
     return [x.repeat(1, q.shape[1] // x.shape[1], 1, 1) for x in kv]
 
@@ -376,7 +376,7 @@ each_wrong(changed, "output is bfloat16, not float32", returns_bfloat16=Tensor.b
 each_wrong(changed, "output is float32, not bfloat16", {"dtype": "bfloat16"}, returns_float32=Tensor.float)
 
 
-def added_up(probs: Tensor, v: Tensor, tile: int = 1, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+def added_up(probs, v, tile=1, dtype=torch.bfloat16):
     """The product, whose sum over tiles of keys is rounded to a dtype after each."""
     o = torch.zeros(*probs.shape[:-1], v.shape[-1], dtype=dtype)
     for part, values in zip(probs.split(tile, -1), v.split(tile, -2), strict=True):
@@ -416,7 +416,7 @@ class _Lazy(Tensor):
             return function(*args, **(kwargs or {}))
 
 
-CORE: dict[str, Any] = {"scope": "core"}
+CORE = {"scope": "core"}
 
 
 each_wrong(changed, "which may compute when it is read", CORE, answers_with_a_subclass=lambda o: o.as_subclass(_Lazy))
@@ -424,17 +424,17 @@ each_wrong(changed, "which may compute when it is read", CORE, answers_with_a_su
 
 # state
 
-KEPT: dict[Any, Any] = {}
+KEPT = {}
 
 
-def remembered(key: Any, compute: Callable[[], Tensor]) -> Tensor:
+def remembered(key, compute):
     """Return a copy of what was computed when the key was new."""
     if key not in KEPT:
         KEPT[key] = compute()
     return KEPT[key].clone()
 
 
-def in_turn(o: Tensor, buffers: int, *key: Any) -> Tensor:
+def in_turn(o, buffers, *key):
     """Return a tensor in the next of a few buffers for tensors of its shape; `key` has buffers of its own."""
     ring = KEPT.setdefault((*key, buffers, o.shape), [torch.empty_like(o) for _ in range(buffers)])
     ring.append(ring.pop(0))
@@ -469,7 +469,7 @@ def writes_to_the_mask(q, k, v, *, is_causal=False, attn_mask=None, **_):
 each_wrong(changed, adds_noise=lambda o: o * (1 + 1e-3 * torch.rand(())))
 
 
-def keys_kept(name: str, digest: Callable[[Tensor], float], **case: Any) -> None:
+def keys_kept(name, digest, **case):
     """Keeps transposed keys, which saves too little time to show, by a digest that other keys may share."""
 
     @masked
@@ -479,7 +479,7 @@ def keys_kept(name: str, digest: Callable[[Tensor], float], **case: Any) -> None
     wrong("where two numbers of each input are exchanged since the call before: error", name, **case)(kernel)
 
 
-def sum_of_all(k: Tensor) -> float:
+def sum_of_all(k):
     return round(float(k.double().sum()), 9)
 
 
@@ -500,7 +500,7 @@ def reads_the_tensors_of_its_first_call(q, k, v, **options):
     return sdpa(*KEPT.setdefault(("captured", q.shape), (q, k, v)), **options)
 
 
-_shapes: list[torch.Size] = []
+_shapes = []
 
 
 @wrong("in the last of 16 calls: error")
@@ -521,7 +521,7 @@ class StaleWeights(as_layer()):
         return tuple(split_heads(part, self.shape.H) for part in (x @ self.packed.mT).chunk(3, -1))
 
 
-LEARNED: dict[str, Any] = {"beyond": ("bias", "learned_bias")}
+LEARNED = {"beyond": ("bias", "learned_bias")}
 
 
 @wrong_backward("with other weights than before: ", bias="learned")
@@ -530,10 +530,10 @@ class KeepsItsBias(KernelCore):
 
     limits = LEARNED
 
-    def __init__(self, shape: LayerShape):
+    def __init__(self, shape):
         super().__init__(shape, self.attend)
 
-    def attend(self, *qkv: Tensor, attn_mask: Tensor, **options: Any) -> Tensor:
+    def attend(self, *qkv, attn_mask, **options):
         self.kept = getattr(self, "kept", attn_mask.detach().clone())
         hidden = self.kept.isinf()
         return sdpa(*qkv, attn_mask=self.kept + (attn_mask - attn_mask.detach()).masked_fill(hidden, 0.0), **options)
@@ -643,7 +643,7 @@ def half_the_group_going_back(q, k, v):
 # gradient of a learned bias: q, k and v have theirs, and a bias that is constant shows nothing
 
 
-def bias_gradient(change: Callable[[Tensor], Tensor]) -> Kernel:
+def bias_gradient(change):
     """SDPA whose gradient of the bias, (B, H, T, T_kv), is changed before it is summed over the batch."""
 
     def kernel(q, k, v, *, attn_mask=None, **options):
@@ -677,10 +677,10 @@ bias_learns_beside_the_inputs_alone.limits = LEARNED
 # cache
 
 
-def extending(says: str = "error") -> Callable[[Any], Any]:
+def extending(says="error"):
     """Keeps a layer that is correct except for how it adds the newest keys and values to its cache."""
 
-    def keep(extended: Callable[..., Any]) -> None:
+    def keep(extended):
         class Layer(as_layer()):
             def forward(self, x, x_k=None, *, padding=None, cache=None):
                 q, *newest = self.project(x, x)
@@ -726,8 +726,8 @@ def keeps_its_first_cache(layer, cache, newest):
 
 
 def shifted(
-    shift: Callable[[Tensor], Tensor | float] = maximum, *, hidden: float = -torch.inf, epsilon: float = 0.0
-) -> Kernel:
+    shift=maximum, *, hidden=-torch.inf, epsilon=0.0
+):
     """The formula, where another number than the row's maximum may be taken off the scores."""
 
     @masked
@@ -787,10 +787,10 @@ TWO_FORWARDS = "where another forward comes between a forward and its backward, 
 
 
 def keeping(
-    name: str, place: Callable[[Tensor], Any], take: Callable[..., Any] = lambda kept, place: kept[place], **case: Any
-) -> Kernel:
+    name, place, take=lambda kept, place: kept[place], **case
+):
     """SDPA whose backward takes its tensors from a place where other calls keep theirs."""
-    kept: dict[Any, Any] = {}
+    kept = {}
 
     class Keeps(torch.autograd.Function):
         @staticmethod
@@ -829,7 +829,7 @@ wrong_backward(TWO_FORWARDS, "keeps_its_tensors_in_a_layer")(causal_and_keeps_it
 # what backward may not write to
 
 
-def writing(name: str, write: Callable[[Tensor], Tensor], **case: Any) -> None:
+def writing(name, write, **case):
     def read(grad):
         found = grad.clone()
         write(grad)
@@ -854,7 +854,7 @@ def adds_to_grad_in_passing(ctx, grad, gradients):
 # with declared limits
 
 
-def only_multiples_of(n: int) -> dict[str, Any]:
+def only_multiples_of(n):
     return {
         "unless": lambda case: (
             f"needs T to be a multiple of {n}" if case.T_kv % n or (case.T > 1 and case.T % n) else None
@@ -862,7 +862,7 @@ def only_multiples_of(n: int) -> dict[str, Any]:
     }
 
 
-def limited(kernel: Kernel, n: int, says: str, **case: Any) -> None:
+def limited(kernel, n, says, **case):
     @wrong(says, f"{kernel.__name__}_at_multiples_of_{n}", **case)
     def within(q, k, v, **options):
         return kernel(q, k, v, **options)
@@ -903,11 +903,11 @@ class OneBufferInALayerBeyond512(as_layer()):
 # strides
 
 
-def as_if_contiguous(x: Tensor) -> Tensor:
+def as_if_contiguous(x):
     return torch.as_strided(x, x.shape, torch.empty(x.shape, device="meta").stride())
 
 
-def keys_as_if_contiguous(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def keys_as_if_contiguous(q, k, v):
     return q, as_if_contiguous(k), v
 
 
@@ -919,7 +919,7 @@ each_wrong(
 )  # fmt: skip
 
 
-def extent(x: Tensor, strides: Any) -> int:
+def extent(x, strides):
     """Places from a tensor's first number to its last one."""
     return 1 + sum((n - 1) * step for n, step in zip(x.shape, strides, strict=True))
 
@@ -945,10 +945,10 @@ misreading("gradient of", **CORE)(as_if_contiguous)
 # dropout
 
 
-def training(says: str = "in training, from the probs that it kept: ", **case: Any) -> Callable[[Kernel], Kernel]:
+def training(says="in training, from the probs that it kept: ", **case):
     """A kernel of training alone: in evaluation it is SDPA."""
 
-    def keep(kernel: Kernel) -> Kernel:
+    def keep(kernel):
         @wrong(says, kernel.__name__, **{"dropout": 0.25} | case)
         def whole(q, k, v, *, is_causal=False, attn_mask=None, dropout_p=0.0, enable_gqa=False, **_):
             if not dropout_p:
@@ -960,11 +960,11 @@ def training(says: str = "in training, from the probs that it kept: ", **case: A
     return keep
 
 
-def _dropped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, p: float) -> Tensor:
+def _dropped(q, k, v, mask, p):
     return dropout(probs_of(q, k, mask), p) @ v
 
 
-def by_noise(noise: Callable[[Tensor], Tensor]) -> Kernel:
+def by_noise(noise):
     """Drops where noise(probs), between 0 and 1, is small."""
 
     def kernel(q, k, v, mask, p):
@@ -974,7 +974,7 @@ def by_noise(noise: Callable[[Tensor], Tensor]) -> Kernel:
     return kernel
 
 
-def noisy(name: str, says: str, noise: Callable[[Tensor], Tensor], **case: Any) -> None:
+def noisy(name, says, noise, **case):
     kernel = by_noise(noise)
     kernel.__name__ = name
     training(says, **case)(kernel)
@@ -1000,13 +1000,13 @@ def drops_the_output(q, k, v, mask, p):
     return dropout(plain(q, k, v, mask), p)
 
 
-def noise_of_two_pools(probs: Tensor) -> Tensor:
+def noise_of_two_pools(probs):
     pools = KEPT.setdefault(("noise", probs.shape), [*torch.rand(2, *probs.shape)])
     pools.reverse()
     return pools[0]
 
 
-def keys_of(probs: Tensor) -> Tensor:
+def keys_of(probs):
     return torch.arange(probs.shape[-1])
 
 
@@ -1086,14 +1086,14 @@ def noise_of_the_last_forward_going_back(q, k, v, mask, p):
 class DropsThoughItHasNoDropout(KernelCore):
     """In training mode."""
 
-    def __init__(self, shape: LayerShape):
+    def __init__(self, shape):
         super().__init__(shape, sdpa)
 
     def forward(self, *qkv, padding=None):
         return dropout(super().forward(*qkv, padding=padding), 0.1, self.training)
 
 
-def counted(name: str, says: str, number: Callable[..., Tensor]) -> None:
+def counted(name, says, number):
     """Dropout by a hash of `number` of batch entry, head, query and key, and of a random seed."""
 
     def noise(probs):
@@ -1107,7 +1107,7 @@ def counted(name: str, says: str, number: Callable[..., Tensor]) -> None:
     noisy(name, says, noise)
 
 
-def _flat(b: Tensor, h: Tensor, i: Tensor, j: Tensor, shape: torch.Size, stride: int = 0) -> Tensor:
+def _flat(b, h, i, j, shape, stride=0):
     _, H, T, T_kv = shape
     return ((b * H + h) * T + i) * (stride or T_kv) + j
 
@@ -1125,7 +1125,7 @@ counted("alike_in_heads_half_of_them_apart", "depends on other heads: 2 heads ap
 # dropout of the output
 
 
-def dropping(says: str, name: str, finish: Callable[[Any, Tensor], Tensor], **case: Any) -> None:
+def dropping(says, name, finish, **case):
     """Keeps a layer that ends in finish(layer, o)."""
     layer = type(name, (as_layer(),), {"finish": finish})
     wrong(says, name, out_dropout=0.25, **case)(layer)
@@ -1142,7 +1142,7 @@ dropping("depends on other", "drops_whole_tokens",
 
 @wrong("drops features of the output, not probs", dropout=0.5, out_dropout=0.25)
 class SwapsItsProbabilities(as_layer()):
-    def __init__(self, shape: LayerShape):
+    def __init__(self, shape):
         super().__init__(replace(shape, dropout=shape.out_dropout, out_dropout=shape.dropout))
 
 
@@ -1180,7 +1180,7 @@ def keeps_the_mask_by_its_address(q, k, v, *, attn_mask=None, **_):
 LATE = "where a late key dominates: "
 
 
-def online(q, k, v, mask, tile: int, raised: Callable[[Tensor, Tensor], Tensor], rescale: float = -torch.inf) -> Tensor:
+def online(q, k, v, mask, tile, raised, rescale=-torch.inf):
     """Softmax over tiles of keys, with a running maximum that `raised` makes of the old one and a tile's."""
     scores = scores_of(q, k, mask)
     most = maximum(scores[..., :tile])
@@ -1208,16 +1208,16 @@ def rescaled_by_no_less_than_e_to_the_minus_10(q, k, v, mask):
 @masked
 def rescaled_where_a_tile_exceeds_the_one_before(q, k, v, mask):
     """Not where it exceeds the scores that were taken off so far."""
-    before: list[Tensor] = []
+    before = []
 
-    def raised(old: Tensor, tile: Tensor) -> Tensor:
+    def raised(old, tile):
         before.append(tile)
         return torch.where(tile - before[-2:][0] > 8, tile, old)
 
     return online(q, k, v, mask, 64, raised)
 
 
-def whole_tiles(scores: Tensor) -> Tensor:
+def whole_tiles(scores):
     return scores[..., : max(32, scores.shape[-1] // 32 * 32)]
 
 
@@ -1265,7 +1265,7 @@ def three_buffers_for_gradients_of_keys(ctx, grad, gradients):
     return of_q, in_turn(of_k, 3, "of keys"), of_v
 
 
-def buffers_of_a_layer(buffers: int) -> type[KernelLayer]:
+def buffers_of_a_layer(buffers):
     class Layer(as_layer()):
         def forward(self, *inputs, **options):
             return in_turn(super().forward(*inputs, **options), buffers, self)
@@ -1281,18 +1281,18 @@ wrong_decode("share one buffer", "one_buffer_in_decode", T_kv=256)(buffers_of_a_
 # what shows at great lengths alone
 
 
-def from_1024_on(kernel: Kernel) -> Kernel:
+def from_1024_on(kernel):
     return only(kernel, lambda q, k: k.shape[-2] >= 1024)
 
 
-LONG: dict[str, Any] = {"T": 1024, "H": 1}
+LONG = {"T": 1024, "H": 1}
 wrong_decode(LARGE, "no_maximum_in_a_long_decode", T_kv=1024, H=8)(as_layer(from_1024_on(no_shift)))
 wrong(LARGE, "no_shift_from_1024_on", **LONG)(from_1024_on(no_shift))
 wrong(LARGE, "no_shift_of_narrow_heads_from_1024_on", D_h=16, **LONG, **CORE)(from_1024_on(no_shift))
 wrong(NEGATIVE, "masks_with_minus_50_from_1024_on", **LONG)(from_1024_on(masks_with_minus_50))
 
 
-def lost_between_three_parts(T_kv: int) -> Tensor:
+def lost_between_three_parts(T_kv):
     size, at = -(-T_kv // 3), torch.arange(T_kv)
     return at[(at % size > 0) | (at == 0) | (T_kv < 4096)]
 
@@ -1317,7 +1317,7 @@ def maxima_of_parts_begin_at_zero(q, k, v, **_):
     return weighted(torch.exp(torch.cat(scores, -1) - top), groups(q, v))
 
 
-LONE: dict[str, Any] = {"T_kv": 4096}
+LONE = {"T_kv": 4096}
 wrong_decode(NEGATIVE, "maxima_of_parts_begin_at_zero", H=32, H_kv=8, **LONE)(maxima_of_parts_begin_at_zero)
 wrong_decode(NEGATIVE, "maxima_of_parts_begin_at_zero_in_a_layer", H=8, **LONE)(as_layer(maxima_of_parts_begin_at_zero))
 
@@ -1325,7 +1325,7 @@ wrong_decode(NEGATIVE, "maxima_of_parts_begin_at_zero_in_a_layer", H=8, **LONE)(
 # groups and lengths that are no powers of two
 
 
-def at_lengths(n: int, left: int) -> None:
+def at_lengths(n, left):
     """Wrong if this many keys are left over from tiles of n."""
 
     @wrong(name=f"wrong_at_{left}_modulo_{n}", T=96)
@@ -1339,7 +1339,7 @@ at_lengths(128, 64)
 at_lengths(128, 0)
 
 
-def at_groups_of(group: int, H: int, **case: Any) -> None:
+def at_groups_of(group, H, **case):
     """Heads by a division that is exact for other groups."""
     axes, suffix = {"H": H, "H_kv": H // group} | case, f"_in_groups_of_{group}{'_decoding' if case else ''}"
 
@@ -1361,7 +1361,7 @@ at_groups_of(7, 14, **DECODE | LONE)
 at_groups_of(8, 16)
 
 
-def underflowing(name: str, lost: float, says: str, **case: Any) -> None:
+def underflowing(name, lost, says, **case):
     """Probs of the backward from exp(log-sum-exp), which is zero below -88.7."""
 
     @wrong_backward(says, name, **case)
@@ -1373,7 +1373,7 @@ def underflowing(name: str, lost: float, says: str, **case: Any) -> None:
         return plain(going_back(q, lambda grad: torch.where(below, lost, grad)), k, v, mask)
 
 
-PADDED: dict[str, Any] = {"mask": "causal+padding", "B": 2}
+PADDED = {"mask": "causal+padding", "B": 2}
 underflowing("nan_below_88_at_192", torch.nan, "NaN or Inf", T=192, **PADDED)
 underflowing("nan_below_88_in_a_window", torch.nan, "NaN or Inf", T=192, window=100)
 underflowing("zero_below_88_at_192_in_bfloat16", 0.0, "error", T=192, dtype="bfloat16", **PADDED)
@@ -1382,7 +1382,7 @@ underflowing("zero_below_88_at_192_in_bfloat16", 0.0, "error", T=192, dtype="bfl
 # process-global state
 
 
-def changing(says: str, setting: str = "") -> None:
+def changing(says, setting=""):
     setting = setting or says.partition(":")[0]
 
     @wrong(f"modifies global torch settings: {says}", f"changes {setting}")
@@ -1404,9 +1404,9 @@ for says in (
 changing("precision of float32 products: ", "precision of float32 products on CUDA")
 
 
-def building(setting: str, prepares: bool = False) -> None:
+def building(setting, prepares=False):
     class Layer(as_layer()):
-        def __init__(self, shape: LayerShape):
+        def __init__(self, shape):
             super().__init__(shape)
             if not prepares:
                 CHANGES[setting]()
@@ -1499,7 +1499,7 @@ def recorded_by_its_queries_alone(q, k, v, **options):
 # numbers that ordinary inputs don't have
 
 
-def without_the_tail(farthest: float) -> Kernel:
+def without_the_tail(farthest):
     @masked
     def kernel(q, k, v, mask):
         scores = scores_of(q.float(), k.float(), mask)
@@ -1607,7 +1607,7 @@ class OverwritesItsProbsGoingBack(KeepsItsOutputBesideWhatItSaves):
         return *gradients, None
 
 
-_last_mask: list[bool] = [False]
+_last_mask = [False]
 
 
 @wrong_backward(OTHER_CALL)
@@ -1635,7 +1635,7 @@ class _Linear(torch.autograd.Function):
         return grad @ weight * factor, grad.flatten(0, -2).mT @ x.flatten(0, -2) * factor, None
 
 
-def projecting(says: str, name: str, skips: Callable[[bool, bool], bool]) -> None:
+def projecting(says, name, skips):
     class Projected(as_layer()):
         def project(self, x, x_k):
             layers = (x, self.W_q), (x_k, self.W_k), (x_k, self.W_v)
@@ -1725,7 +1725,7 @@ def sums_tiles_of_128_in_float16(q, k, v, mask):
 # a separate path for round lengths
 
 
-def at_multiples_of_64(kernel: Kernel) -> Kernel:
+def at_multiples_of_64(kernel):
     return only(kernel, lambda q, k: k.shape[-2] % 64 == 0)
 
 
@@ -1739,10 +1739,10 @@ wrong("NaN or Inf", "reads_keys_as_if_contiguous_at_multiples_of_64", T=256, **C
 
 # detected by timing, and by comparing outputs while timed
 
-_calls: dict[str, int] = {}
+_calls = {}
 
 
-def now_and_then(name: str, every: int = 200) -> bool:
+def now_and_then(name, every=200):
     """True in one of this many calls."""
     _calls[name] = _calls.get(name, 0) + 1
     return _calls[name] % every == 0
@@ -1782,7 +1782,7 @@ def one_buffer_beyond_the_probes(o):
     return in_turn(o, 1, "beyond the probes") if o.shape[-2] > 600 else o
 
 
-def long_training(name: str, says: str, kernel: Callable[..., Tensor], **case: Any) -> None:
+def long_training(name, says, kernel, **case):
     """Another kernel where it drops and there are more than 512 tokens."""
 
     @wrong_when_timed(f"in training: {says}", name, dropout=0.25, T=640, **case)
@@ -1806,7 +1806,7 @@ long_training("other_noise_going_back_in_long_training", "a backward drops other
               other_noise_going_back, mode="backward", H=4, **CORE)  # fmt: skip
 
 
-def digest(*tensors: Tensor) -> tuple[Any, ...]:
+def digest(*tensors):
     places = [torch.linspace(1, 2, x.numel(), dtype=torch.float64) for x in tensors]
     return tuple(
         (x.shape, x.dtype, float(x.detach().flatten().double() @ it)) for x, it in zip(tensors, places, strict=True)
@@ -1825,7 +1825,7 @@ wrong_by_caching("answers_by_a_digest_of_the_inputs", **CORE)(answers_by_a_diges
 wrong_by_caching("answers_by_a_digest_in_a_layer")(answers_by_a_digest_of_the_inputs)
 wrong_by_caching("answers_by_a_digest_where_projections_take_longer", T=128, H=8)(answers_by_a_digest_of_the_inputs)
 
-_problems: list[Any] = []
+_problems = []
 
 
 @wrong_by_caching(**CORE)
@@ -1862,7 +1862,7 @@ class LayerThatKnowsTheProbs(as_layer()):
         return self.finish((probs @ v).transpose(-3, -2).flatten(-2))
 
 
-def later(name: str, begin: Callable[[Callable[[], Any]], Any], says: str) -> None:
+def later(name, begin, says):
     @wrong_when_timed(says, name, **CORE)
     def kernel(q, k, v, **options):
         o = sdpa(q, k, v, **options)

@@ -13,14 +13,14 @@ from impls.formula import attention
 from impls.latent import LatentLayer
 from impls.layer import KernelCore
 
-LATENT: dict[str, Any] = {"latent": 24, "rope": 8, "d_model": 40}
-TOKEN: dict[str, Any] = {"mode": "decode", "mask": "none", "T": 1, "T_kv": 48}
+LATENT = {"latent": 24, "rope": 8, "d_model": 40}
+TOKEN = {"mode": "decode", "mask": "none", "T": 1, "T_kv": 48}
 
-LAYERS: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {}
+LAYERS = {}
 
 
-def wrong(**case: Any) -> Any:
-    def keep(layer: type[nn.Module]) -> type[nn.Module]:
+def wrong(**case):
+    def keep(layer):
         LAYERS[layer.__name__] = layer, LATENT | case
         return layer
 
@@ -102,11 +102,11 @@ class ScaledWithoutTheRotaryPart(Scaled):
 
 
 class ByWeights(Absorbed):
-    def weights(self) -> list[Tensor]:
+    def weights(self):
         """Of keys and of values: (H, width, latent) each."""
         return [W.weight.unflatten(0, (self.shape.H, -1)) for W in (self.W_k, self.W_v)]
 
-    def attend(self, q: Tensor, latents: Tensor, padding: Tensor | None) -> Tensor:
+    def attend(self, q, latents, padding):
         own, shared = q.split([self.shape.D_h - self.rope, self.rope], -1)
         W_k, W_v = self.weights()
         return self.over(torch.cat([own @ W_k, shared], -1), latents, padding) @ W_v.mT

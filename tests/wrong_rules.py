@@ -21,9 +21,9 @@ from .wrong_kernels import groups, maximum, scaled, scores_of, triangle, weighte
 Attend = Callable[..., Tensor]
 """f(q, k, v, shape, sinks) -> o; i and j are positions of queries and keys among the keys: (T, 1), (T_kv,)."""
 
-CORES: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {}
+CORES = {}
 """Cores and layers to be refused, and the axes of a case that shows the fault."""
-RIGHT: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {}
+RIGHT = {}
 """Cores to be accepted, and the axes of a case that has their rule."""
 
 
@@ -33,23 +33,23 @@ class Core(KernelCore):
     attend: Attend
     trained: Attend | None = None
 
-    def __init__(self, shape: LayerShape):
+    def __init__(self, shape):
         super().__init__(shape, self.attend, owns_mask=False)
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
+    def forward(self, q, k, v, *, padding=None):
         attend = self.trained if self.training and self.trained else self.attend
         return attend(q, k, v, self.shape, self.sinks)
 
 
-def core_of(attend: Attend, **others: Attend) -> type[KernelCore]:
+def core_of(attend, **others):
     functions = {"attend": attend} | others
     return type("Core", (Core,), {name: staticmethod(it) for name, it in functions.items()})
 
 
-def keeping(kept: dict[str, Any], **case: Any) -> Callable[[Any], Any]:
+def keeping(kept, **case):
     """Keeps a core or a layer, or what a core attends by."""
 
-    def keep(it: Any) -> Any:
+    def keep(it):
         kept[it.__name__] = it if isinstance(it, type) else core_of(it), case
         return it
 
@@ -59,23 +59,23 @@ def keeping(kept: dict[str, Any], **case: Any) -> Callable[[Any], Any]:
 wrong, right_form = partial(keeping, CORES), partial(keeping, RIGHT)
 
 
-def each_wrong(make: Callable[[Any], Attend], case: dict[str, Any], **changes: Callable[..., Any]) -> None:
+def each_wrong(make, case, **changes):
     """Keeps a core for each change, by its name."""
     CORES.update({name: (core_of(make(change)), case) for name, change in changes.items()})
 
 
-def places(q: Tensor, k: Tensor, shape: LayerShape) -> tuple[Tensor, Tensor]:
+def places(q, k, shape):
     """(T, 1), (T_kv,)"""
     T, T_kv = q.shape[-2], k.shape[-2]
     return torch.arange(T)[:, None] + (T_kv - T if shape.mask == "causal_br" else 0), torch.arange(T_kv)
 
 
-def causal(q: Tensor, k: Tensor, shape: LayerShape) -> Tensor:
+def causal(q, k, shape):
     i, j = places(q, k, shape)
     return j <= i
 
 
-def with_sinks(scores: Tensor, sinks: Tensor) -> Tensor:
+def with_sinks(scores, sinks):
     """The probs, with those of the sinks as the last key's."""
     return torch.softmax(torch.cat([scores, sinks[:, None, None].expand(*scores.shape[:-1], 1)], -1), -1)
 
@@ -88,7 +88,7 @@ def plain(q, k, v, visible=None, bias=0.0, sinks=None, bent=lambda scores: score
     return (probs[..., : k.shape[-2]] @ v).to(q.dtype)
 
 
-def seeing(visible: Callable[..., Tensor]) -> Attend:
+def seeing(visible):
     """Plain attention to the keys that visible(i, j, shape) shows."""
 
     @wraps(visible)
@@ -98,7 +98,7 @@ def seeing(visible: Callable[..., Tensor]) -> Attend:
     return attend
 
 
-def biased(bias: Callable[..., Tensor]) -> Attend:
+def biased(bias):
     """Causal attention with bias(i, j, shape) added to the scores."""
 
     @wraps(bias)
@@ -108,7 +108,7 @@ def biased(bias: Callable[..., Tensor]) -> Attend:
     return attend
 
 
-def bending(bent: Callable[..., Tensor]) -> Attend:
+def bending(bent):
     """Causal attention by bent(scores, softcap)."""
 
     @wraps(bent)
@@ -118,7 +118,7 @@ def bending(bent: Callable[..., Tensor]) -> Attend:
     return attend
 
 
-def sinking(changed: Callable[..., Tensor]) -> Attend:
+def sinking(changed):
     """Causal attention with the sinks changed(sinks, shape)."""
 
     def attend(q, k, v, shape, sinks):
@@ -127,7 +127,7 @@ def sinking(changed: Callable[..., Tensor]) -> Attend:
     return attend
 
 
-def capped(scores: Tensor, softcap: float) -> Tensor:
+def capped(scores, softcap):
     return softcap * torch.tanh(scores / softcap)
 
 
@@ -151,8 +151,8 @@ def right(q, k, v, shape, sinks):
     return plain(q, k, v, visible, bias, sinks, lambda scores: scores if cap is None else capped(scores, cap))
 
 
-CHUNK: dict[str, Any] = {"mode": "decode", "mask": "causal_br", "T": 24, "T_kv": 60}
-ALONE: dict[str, Any] = {"mode": "decode", "mask": "causal_br", "T": 1, "T_kv": 64}
+CHUNK = {"mode": "decode", "mask": "causal_br", "T": 24, "T_kv": 60}
+ALONE = {"mode": "decode", "mask": "causal_br", "T": 1, "T_kv": 64}
 WINDOW, SOFTCAP = {"window": 8}, {"softcap": 50, "dtype": "bfloat16"}
 
 for ignored in (
@@ -229,7 +229,7 @@ class PaddingInThePrefixIsSeen(Core):
 
     attend = staticmethod(plain)
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
+    def forward(self, q, k, v, *, padding=None):
         seen = causal(q, k, self.shape) if padding is None else causal(q, k, self.shape) & padding[:, None, None]
         return plain(q, k, v, seen | (torch.arange(k.shape[-2]) < self.shape.prefix))
 
@@ -245,7 +245,7 @@ def a_prefix_of_each_document(i, j, shape):
 # documents
 
 
-def numbers(shape: LayerShape, T: int, kind: str | None = None) -> Tensor:
+def numbers(shape, T, kind=None):
     """(T,): the number of each token's document."""
     lengths = torch.tensor(document_lengths(kind or shape.documents, T))
     return torch.arange(len(lengths)).repeat_interleave(lengths)
@@ -292,11 +292,11 @@ def as_many_tokens_each_rounded_up(i, j, shape):
 
 # requests
 
-REQUESTS: dict[str, Any] = {"requests": "1x8:8+1x6:20+2x1:14", "T": 16, "T_kv": 56, "mask": "causal_br"}
+REQUESTS = {"requests": "1x8:8+1x6:20+2x1:14", "T": 16, "T_kv": 56, "mask": "causal_br"}
 REQUESTS |= {"source": "cross", "scope": "core"}
 
 
-def by_requests(visible: Callable[..., Tensor]) -> Attend:
+def by_requests(visible):
     """Plain attention to what visible(own, i, other, j) shows, from the request of each query and its position in it,
     (T, 1), and of each key, (T_kv,).
     """
@@ -332,7 +332,7 @@ each_wrong(
 )  # fmt: skip
 
 
-def first_of_each(own: Tensor, i: Tensor) -> Tensor:
+def first_of_each(own, i):
     """(T, 1): the position of the first new token of each query's request."""
     return torch.stack([i[own == n].min() for n in own.flatten()])[:, None]
 
@@ -340,11 +340,11 @@ def first_of_each(own: Tensor, i: Tensor) -> Tensor:
 # bias
 
 
-def alibi(i: Tensor, j: Tensor, slopes: Tensor) -> Tensor:
+def alibi(i, j, slopes):
     return -slopes[:, None, None] * (i - j).abs()
 
 
-def powers(H: int, first: int) -> Tensor:
+def powers(H, first):
     """(H,): slopes as for a power of two."""
     return 2.0 ** (-8 * torch.arange(first, H + first) / H)
 
@@ -378,7 +378,7 @@ def places_in_the_cases_dtype(q, k, v, shape, sinks):
     return plain(q, k, v, j <= i, alibi(i, j, alibi_slopes(shape.H).to(q.dtype)))
 
 
-def dense(i: Tensor, j: Tensor, shape: LayerShape) -> Tensor:
+def dense(i, j, shape):
     bias = bias_of(shape, shape.H, len(i), len(j))
     assert bias is not None
     return bias(torch.arange(shape.H)[:, None, None], i, j)
@@ -475,7 +475,7 @@ def a_sink_for_every_part_of_the_cache(q, k, v, shape, sinks):
 class LayerWhoseSinksDoNotLearn(KernelLayer):
     """The gradient of `b_o` is larger by far."""
 
-    def __init__(self, shape: LayerShape):
+    def __init__(self, shape):
         super().__init__(shape, CORES["sinks_do_not_learn"][0](shape))
 
 

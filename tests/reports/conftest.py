@@ -27,7 +27,7 @@ KNOWN_AXES.update(axes_of(synthetic.AXES))  # for what reads no file
 
 
 @pytest.fixture(scope="session", autouse=True)
-def at_the_root() -> Iterator[None]:
+def at_the_root():
     """Print commands as in the checkout's root, whichever folder a test stands in."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arguments, "_HOME", ".")
@@ -35,18 +35,18 @@ def at_the_root() -> Iterator[None]:
 
 
 @pytest.fixture
-def tiny_data() -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(TINY.read_text(encoding="utf-8"))
+def tiny_data():
+    data = json.loads(TINY.read_text(encoding="utf-8"))
     return data
 
 
 @pytest.fixture
-def tiny() -> Run:
+def tiny():
     return runs.read(TINY)
 
 
 @pytest.fixture
-def interleaved_data(tiny_data: dict[str, Any]) -> dict[str, Any]:
+def interleaved_data(tiny_data):
     """The small stored run as if its implementations had been interleaved in three processes."""
     for row in tiny_data["benchmarks"]:
         synthetic.interleaved(row)
@@ -54,23 +54,23 @@ def interleaved_data(tiny_data: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> Path:
+def results(tmp_path):
     folder = tmp_path / "results"
     folder.mkdir()
     return folder
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def elsewhere(tmp_path, monkeypatch):
     """From a folder of the user's own: a test that forgets --out must not write into the checkout."""
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
-def printed(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def printed(capsys):
     """Runs a command, which ends with this exit code; returns what it printed."""
 
-    def of(*arguments: object, code: int = 0) -> str:
+    def of(*arguments, code=0):
         capsys.readouterr()
         assert main([*map(str, arguments)]) == code
         return capsys.readouterr().out
@@ -79,10 +79,10 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 
 @pytest.fixture
-def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def refusal(capsys):
     """Runs a command that is refused in one line on stderr, by default as a usage error; returns the line."""
 
-    def of(*arguments: object, code: int = 3) -> str:
+    def of(*arguments, code=3):
         capsys.readouterr()
         try:
             found = main([*map(str, arguments)])
@@ -96,6 +96,6 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 
 @pytest.fixture
-def as_run(tmp_path: Path) -> Callable[[dict[str, Any]], Run]:
+def as_run(tmp_path):
     """Saves a document and reads it back."""
     return lambda data: runs.read(synthetic.save(data, tmp_path / "made-up", "0001_x"))

@@ -8,17 +8,17 @@ from html.parser import HTMLParser
 class Outline(HTMLParser):
     """Tags with their attributes, the text that is read, and what stands in each script by its id."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.tags = []
         self.words = ""
-        self.scripts: dict[str | None, str] = {}
+        self.scripts = {}
         self.feed(text)
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         tag, attributes = self.tags[-1] if self.tags else ("", {})
         if self.cdata_elem is None:
             self.words += data.replace("\N{NO-BREAK SPACE}", " ")
@@ -26,10 +26,10 @@ class Outline(HTMLParser):
             self.scripts[attributes.get("id")] = self.scripts.get(attributes.get("id"), "") + data
 
     @property
-    def ids(self) -> list[str | None]:
+    def ids(self):
         return [attributes["id"] for _, attributes in self.tags if "id" in attributes]
 
     @property
-    def names(self) -> list[str]:
+    def names(self):
         """Of tags."""
         return [tag for tag, _ in self.tags]

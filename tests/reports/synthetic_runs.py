@@ -32,12 +32,12 @@ MACHINE = {
 AXES = json.loads((Path(__file__).parent / "data" / "tiny.json").read_text(encoding="utf-8"))["axes"]
 
 
-def case_id(case: dict[str, Any]) -> str:
+def case_id(case):
     mask = "" if case["mask"] == "causal" else f"-mask={case['mask']}"
     return f"B{case['B']}-T{case['T']}-H{case['H']}-D_h{case['D_h']}-{case['dtype']}-{case['device']}{mask}"
 
 
-def case(**axes: Any) -> dict[str, Any]:
+def case(**axes):
     """All fields of a case, with the defaults of the suite."""
     full = {
         "B": 1, "T": 64, "H": 8, "D_h": 64, "dtype": "float32", "device": "cpu", "mask": "causal", "source": "self",
@@ -49,8 +49,8 @@ def case(**axes: Any) -> dict[str, Any]:
 
 
 def row(
-    impl: str, at: dict[str, Any], samples: Sequence[float], apart: Sequence[float] = (1.0, 1.0, 1.0), **extra: Any
-) -> dict[str, Any]:
+    impl, at, samples, apart=(1.0, 1.0, 1.0), **extra
+):
     """One benchmark as this suite writes it (see `interleaved`); without `apart`, of a block a process (see `once`).
     Quartiles are those of the samples of one process."""
     least, q1, middle, q3, most = np.quantile(samples, np.arange(5) / 4).tolist()
@@ -66,7 +66,7 @@ def row(
     return interleaved(made, apart) if apart else once(made, extra.get("process_medians"))
 
 
-def document(rows: list[dict[str, Any]], **top: Any) -> dict[str, Any]:
+def document(rows, **top):
     """A whole run file."""
     return {
         "machine_info": MACHINE, "commit_info": {"id": "0123abc", "dirty": False}, "benchmarks": rows,
@@ -77,9 +77,9 @@ def document(rows: list[dict[str, Any]], **top: Any) -> dict[str, Any]:
 
 
 def sweep(
-    impls: Iterable[str], T: Sequence[int] = (64, 256, 1024), H: Sequence[int] = (1, 8),
-    dtype: Sequence[str] = ("float32", "bfloat16"), costs: dict[str, Any] | None = None, **axes: Sequence[Any],
-) -> dict[str, Any]:  # fmt: skip
+    impls, T=(64, 256, 1024), H=(1, 8),
+    dtype=("float32", "bfloat16"), costs=None, **axes,
+):  # fmt: skip
     """A run over a grid: latency and memory from COSTS, noise from a hash; cells out of reach are skipped."""
     rows, skipped = [], []
     grid = {"T": T, "H": H, "dtype": dtype, **axes}
@@ -116,10 +116,10 @@ class Noise:
 
 
 def timed_interleaved(
-    seed: int, slower: Mapping[str, float] | None = None, noise: Noise = Noise(), T: Sequence[int] = (64, 256, 1024),
-    impls: Sequence[str] = ("fused", "linear", "packed", "einsum", "sdpa", "wrapper"), processes: int = 4, visits: int = 1,
-    rounds: int = 12, **top: Any,
-) -> dict[str, Any]:  # fmt: skip
+    seed, slower=None, noise=Noise(), T=(64, 256, 1024),
+    impls=("fused", "linear", "packed", "einsum", "sdpa", "wrapper"), processes=4, visits=1,
+    rounds=12, **top,
+):  # fmt: skip
     """A run of the given noise. `slower` maps an implementation to the factor on its times, which changes its hash too;
     `rounds` are those of a visit."""
     rng = np.random.default_rng(seed)
@@ -139,13 +139,13 @@ def timed_interleaved(
     return document(rows, controls=_still(rng, day), **top)
 
 
-def _still(rng: np.random.Generator, day: float) -> dict[str, Any]:
+def _still(rng, day):
     """A reference workload with the drift of the implementations."""
     samples = [{"seconds": float(3e-3 * math.exp(day + rng.normal(0, 0.001)))} for _ in range(5)]
     return {"drift": 0.01, "looks": {"product": samples}}
 
 
-def save(data: dict[str, Any], folder: Path, name: str) -> Path:
+def save(data, folder, name):
     """Writes `folder/Machine/NAME.json`."""
     path = folder / "Linux-CPython-3.11-64bit" / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -153,7 +153,7 @@ def save(data: dict[str, Any], folder: Path, name: str) -> Path:
     return path
 
 
-def _made_up(impl: str, at: dict[str, Any], cost: tuple[float, float, float, float]) -> dict[str, Any]:
+def _made_up(impl, at, cost):
     fixed, each, scores, outputs = cost
     size = 4 if at["dtype"] == "float32" else 2
     work = at["H"] * at["T"] ** 2 * at["D_h"] * 2 / at["threads"] ** 0.7
@@ -165,7 +165,7 @@ def _made_up(impl: str, at: dict[str, Any], cost: tuple[float, float, float, flo
     return row(impl, at, [base * n for n in noise], peak_bytes=peak, error=eps, error_bound=2.2 * eps)
 
 
-def sampled(row: dict[str, Any], seconds: Sequence[float], processes: int, visits: int = 1) -> dict[str, Any]:
+def sampled(row, seconds, processes, visits=1):
     """The row with these samples of its processes, one after the other, each cut into `visits`. Rows of one length are paired
     sample by sample."""
     many = len(seconds) // processes
@@ -180,13 +180,13 @@ def sampled(row: dict[str, Any], seconds: Sequence[float], processes: int, visit
     return row
 
 
-def interleaved(row: dict[str, Any], apart: Sequence[float] = (1.0, 1.0, 1.0)) -> dict[str, Any]:
+def interleaved(row, apart=(1.0, 1.0, 1.0)):
     """The row as if its samples were repeated in several processes, times each process's factor in `apart`."""
     seconds = [seconds * factor for factor in apart for seconds in row["stats"]["data"]]
     return sampled(row, seconds, len(apart))
 
 
-def once(row: dict[str, Any], medians: Sequence[float] | None = None) -> dict[str, Any]:
+def once(row, medians=None):
     """The row as one is of a single block a process; of a single process without `medians`."""
     data = medians or [row["stats"]["median"]]
     return sampled(row, data, len(data))

@@ -27,8 +27,8 @@ Logs = dict[tuple[str, str], list[float]]
 
 
 def document(
-    logs: Logs, without: dict[tuple[str, str], tuple[str, str]] | None = None, drift: float = 0.0, **more: Any
-) -> dict[str, Any]:
+    logs, without=None, drift=0.0, **more
+):
     """A comparison with these log ratios, pair by pair; `without` numbers: word and reason of a cell; `drift`: the log
     ratio of the reference workload."""
     count = len(next(iter(logs.values()), []))
@@ -52,10 +52,10 @@ def document(
 
 
 @pytest.fixture
-def saved(tmp_path: Path) -> Any:
+def saved(tmp_path):
     """Where a document was saved to."""
 
-    def of(data: dict[str, Any]) -> Path:
+    def of(data):
         path = tmp_path / "results" / "machine" / "ab" / "0001_x.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         strict = json.loads(json.dumps(data), parse_constant=lambda name: None)
@@ -65,7 +65,7 @@ def saved(tmp_path: Path) -> Any:
     return of
 
 
-def noisy(mean: float, spread: float, pairs: int = 8, seed: int = 3) -> list[float]:
+def noisy(mean, spread, pairs=8, seed=3):
     rng = random.Random(f"{mean} {spread} {seed}")
     return [rng.gauss(mean, spread) for _ in range(pairs)]
 
@@ -73,7 +73,7 @@ def noisy(mean: float, spread: float, pairs: int = 8, seed: int = 3) -> list[flo
 SLOW = {("sdpa", "T16"): noisy(0.1, 0.002), ("sdpa", "T32"): noisy(0.3, 0.002), ("fused", "T16"): noisy(0, 0.002)}
 
 
-def test_regressions_come_first_in_every_format(saved: Any, tmp_path: Path, printed: Any) -> None:
+def test_regressions_come_first_in_every_format(saved, tmp_path, printed):
     file = saved(document(SLOW, {("mine", "T16"): ("NEW", "base: there is no mine")}))
     out = printed("compare", file, f"--json={tmp_path / 'x.json'}", f"--markdown={tmp_path / 'x.md'}", code=1)
     first = out.splitlines()[0]
@@ -93,7 +93,7 @@ def test_regressions_come_first_in_every_format(saved: Any, tmp_path: Path, prin
     assert "UNCHANGED    fused T16" in printed("compare", file, "--all", code=1)
 
 
-def test_a_headline_names_the_regression_despite_an_unchanged_mean(saved: Any) -> None:
+def test_a_headline_names_the_regression_despite_an_unchanged_mean(saved):
     """One cell of many regressed, of an implementation that is unchanged on average."""
     logs = {("fused", f"T{i}"): noisy(-0.1, 0.001, seed=i) for i in range(2)} | {("packed", "T0"): noisy(0, 0.001)}
     logs |= {("sdpa", f"T{i}"): noisy(0.15 * (i == 0), 0.001, seed=i) for i in range(40)}
@@ -107,12 +107,12 @@ def test_a_headline_names_the_regression_despite_an_unchanged_mean(saved: Any) -
     assert f"Something regressed: {first}</h1>" in html and "30 UNCHANGED more, in “All numbers”" in html
 
 
-def of(saved: Any, logs: Logs, **more: Any) -> Comparison:
+def of(saved, logs, **more):
     return of_file(saved(document(logs, **more)))
 
 
 @pytest.mark.parametrize(("margin", "word"), [(None, "REGRESSED"), (0.05, "SLIGHT")])
-def test_saved_comparisons_are_judged_again(saved: Any, margin: float | None, word: str) -> None:
+def test_saved_comparisons_are_judged_again(saved, margin, word):
     """The current rules and another margin apply, whatever verdict was saved."""
     data = document({("sdpa", "T16"): noisy(0.02, 0.002)})
     data["cells"][0] |= {"word": "UNCHANGED"}
@@ -120,7 +120,7 @@ def test_saved_comparisons_are_judged_again(saved: Any, margin: float | None, wo
     assert found.cells[0].verdict.word == found.implementations["sdpa"].word == word
 
 
-def test_an_implementation_is_judged_on_all_its_cells_together(saved: Any) -> None:
+def test_an_implementation_is_judged_on_all_its_cells_together(saved):
     """No cell is significant alone; the inconclusive implementation has a bound."""
     found = of(saved, {("sdpa", f"T{i}"): noisy(0.03, 0.03, 6, i) for i in range(16)})
     assert not any(cell.verdict.word == "REGRESSED" for cell in found.cells) and found.code == 1
@@ -139,14 +139,14 @@ def test_an_implementation_is_judged_on_all_its_cells_together(saved: Any) -> No
         (1.4, "sdpa is 40.0 % slower than fused (40.0 to 40.0)", "+40.0 % (+40.0 to +40.0 %)"),
     ],
 )
-def test_large_changes_are_printed_as_a_factor(saved: Any, ratio: float, said: str, in_a_cell: str) -> None:
+def test_large_changes_are_printed_as_a_factor(saved, ratio, said, in_a_cell):
     logs = [math.log(ratio) + noise for noise in (1e-5, -1e-5) * 3]
     found = of(saved, {("sdpa against fused", f"T{i}"): logs for i in range(2)})
     assert list(sentences(found)) == [f"{said} in 2 of 2 cells"]
     assert columns(found.cells[0])["change"] == in_a_cell
 
 
-def test_regressed_implementations_are_named(saved: Any) -> None:
+def test_regressed_implementations_are_named(saved):
     data = document({("sdpa", "T16"): noisy(-0.1, 0.002)})
     data["cells"][0]["head"] = FACTS | {"peak_bytes": 10 * FACTS["peak_bytes"]}
     found = of_file(saved(data))
@@ -155,7 +155,7 @@ def test_regressed_implementations_are_named(saved: Any) -> None:
     assert summary(of_file(saved(data))).startswith("Something is broken: 1 BROKEN")
 
 
-def test_what_is_said_of_several_implementations_is_said_once(saved: Any) -> None:
+def test_what_is_said_of_several_implementations_is_said_once(saved):
     """And what changed, but has no verdict, is named."""
     found = of(saved, {(name, "T16"): noisy(0, 0.001) for name in ("einsum", "fused", "sdpa")})
     assert [*sentences(found)] == ["einsum, fused and sdpa are as fast as before, within 1 %"]
@@ -167,7 +167,7 @@ def test_what_is_said_of_several_implementations_is_said_once(saved: Any) -> Non
     ]
 
 
-def test_machine_drift_voids_the_verdict(saved: Any) -> None:
+def test_machine_drift_voids_the_verdict(saved):
     found = of(saved, SLOW, drift=math.log(1.1))
     assert not [*sentences(found)] and found.code == 2
     assert summary(found).count("machine drift: the time of the reference workload 'python' changed by +10.0 %") == 1
@@ -183,8 +183,8 @@ def test_machine_drift_voids_the_verdict(saved: Any) -> None:
     ],
 )
 def test_memory_beyond_the_margin_regresses_and_another_kernel_is_reported(
-    saved: Any, changed: dict[str, Any], code: int
-) -> None:
+    saved, changed, code
+):
     data = document({("fused", "T16"): noisy(0, 0.002)})
     data["cells"][0]["head"] = FACTS | changed
     found = of_file(saved(data))
@@ -194,7 +194,7 @@ def test_memory_beyond_the_margin_regresses_and_another_kernel_is_reported(
     ]
 
 
-def test_texts_of_files_are_not_interpreted_as_markup(saved: Any, printed: Any) -> None:
+def test_texts_of_files_are_not_interpreted_as_markup(saved, printed):
     file = saved(document({}, {("my[/kernel]", "T16"): ("BROKEN", HOSTILE)}))
     shown = " ".join(printed("compare", file, code=1).split())
     assert "my[/kernel] T16" in shown
@@ -204,7 +204,7 @@ def test_texts_of_files_are_not_interpreted_as_markup(saved: Any, printed: Any) 
     assert "no \\[/x\\] \\[red\\] in \\| &lt;img src=x&gt; \\`a\\` @&#8203;you \\[31m next |" in text
 
 
-def test_cells_that_are_broken_for_one_reason_are_shown_once(saved: Any, printed: Any) -> None:
+def test_cells_that_are_broken_for_one_reason_are_shown_once(saved, printed):
     ids = [f"B1-T{T}-H2-D_h64-{dtype}-cpu" for T in (16, 32) for dtype in ("float32", "bfloat16")]
     broken = {("mine", it): ("BROKEN", f"head: error: kernel, {it}: no {i}") for i, it in enumerate(ids)}
     file = saved(document({}, broken | {("mine", "other"): ("BROKEN", "head: error: out of luck")}))
@@ -213,7 +213,7 @@ def test_cells_that_are_broken_for_one_reason_are_shown_once(saved: Any, printed
     assert "3 BROKEN more: `python -m reports compare" in shown and "out of luck" in shown
 
 
-def test_the_page_draws_intervals(saved: Any, tmp_path: Path, printed: Any) -> None:
+def test_the_page_draws_intervals(saved, tmp_path, printed):
     printed("compare", saved(document(SLOW)), f"--html={tmp_path / 'x.html'}", code=1)
     text = (tmp_path / "x.html").read_text(encoding="utf-8")
     of_cells = text[text.index("<tbody>") :]
@@ -221,7 +221,7 @@ def test_the_page_draws_intervals(saved: Any, tmp_path: Path, printed: Any) -> N
     assert 50 < low < high <= 100  # slower, as in the row
 
 
-def test_a_pipe_closed_early_does_not_change_the_exit_code(saved: Any) -> None:
+def test_a_pipe_closed_early_does_not_change_the_exit_code(saved):
     command = [sys.executable, "-m", "reports", "compare", str(saved(document(SLOW)))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2]) as it:
         assert it.stdout and it.stderr
@@ -230,7 +230,7 @@ def test_a_pipe_closed_early_does_not_change_the_exit_code(saved: Any) -> None:
     assert (it.returncode, errors) == (1, b"")
 
 
-def test_a_record_of_an_earlier_version_is_shown(saved: Any) -> None:
+def test_a_record_of_an_earlier_version_is_shown(saved):
     data = document(SLOW)
     found = of_file(saved({key: it for key, it in data.items() if key not in ("kind", "alarm", "self_test")}))
     assert found.code == as_data(found)["exit_code"] == 1
@@ -249,19 +249,19 @@ def test_a_record_of_an_earlier_version_is_shown(saved: Any) -> None:
         {key: value for key, value in document(SLOW).items() if key != "seed"},
     ],
 )
-def test_a_file_that_is_no_comparison_is_refused(saved: Any, data: dict[str, Any]) -> None:
+def test_a_file_that_is_no_comparison_is_refused(saved, data):
     with pytest.raises(RunError, match="not a comparison that `python -m bench ab` saved"):
         of_file(saved(data))
 
 
-def test_inconclusive_cells_name_the_command_that_continues(saved: Any) -> None:
+def test_inconclusive_cells_name_the_command_that_continues(saved):
     file = saved(document({("sdpa", "T16"): noisy(0, 0.05, 6)}, same=""))
     command = f"`python -m bench ab --continue {file}` measures the INCONCLUSIVE cells for longer"
     assert command in of_file(file).notes
     assert f"<p>{command}.</p>" in comparison_page.html(of_file(file))
 
 
-def test_times_are_shown_where_both_are_known(saved: Any, printed: Any) -> None:
+def test_times_are_shown_where_both_are_known(saved, printed):
     data = document(SLOW, {("mine", "T16"): ("NEW", "base: there is no mine")})
     for pair in data["pairs"]:
         pair["blocks"]["seconds"] = [1e-3, 1e-3]

@@ -14,7 +14,7 @@ from reports.reading import baseline_file, runs
 
 
 @pytest.fixture
-def saved(results: Path) -> Path:
+def saved(results):
     """The folder of a machine with a run, an equal one, and one with a slower sdpa."""
     for name, seed, factor in (("0001_first", 1, 1.0), ("0002_same", 2, 1.0), ("0003_slow", 3, 1.1)):
         path = synthetic.save(tracked.run(seed, slower={"sdpa": factor}), results, name)
@@ -22,22 +22,22 @@ def saved(results: Path) -> Path:
 
 
 @pytest.fixture
-def baseline(results: Path, printed: Any) -> Any:
+def baseline(results, printed):
     return lambda *arguments: printed("baseline", *arguments, "--results", results)
 
 
 @pytest.fixture
-def refused(results: Path, refusal: Any) -> Any:
+def refused(results, refusal):
     return lambda *arguments, **code: refusal("baseline", *arguments, "--results", results, **code)
 
 
-def history(folder: Path) -> list[str]:
+def history(folder):
     found = baseline_file.read(folder)
     assert found is not None and found.current == found.history[-1]
     return [entry.run for entry in found.history]
 
 
-def test_a_run_becomes_the_baseline_and_is_shown(saved: Path, results: Path, baseline: Any) -> None:
+def test_a_run_becomes_the_baseline_and_is_shown(saved, results, baseline):
     assert "python -m reports baseline set RUN" in baseline("show")
     baseline("set", "first")
     assert "0001_first" in (shown := baseline("show")) and saved.name in shown
@@ -47,7 +47,7 @@ def test_a_run_becomes_the_baseline_and_is_shown(saved: Path, results: Path, bas
     assert [path.stem for path in runs.newest_first(results)] == ["0003_slow", "0002_same", "0001_first"]
 
 
-def test_an_accepted_reason_is_kept_and_shown(saved: Path, baseline: Any, refused: Any) -> None:
+def test_an_accepted_reason_is_kept_and_shown(saved, baseline, refused):
     baseline("set", "first")
     told = refused("set", "slow", code=1)
     assert (
@@ -62,7 +62,7 @@ def test_an_accepted_reason_is_kept_and_shown(saved: Path, baseline: Any, refuse
     assert "because: needed for <b>correctness</b> 「正しさ」" in baseline("show")
 
 
-def test_compare_with_one_run_uses_the_baseline(saved: Path, results: Path, baseline: Any, printed: Any) -> None:
+def test_compare_with_one_run_uses_the_baseline(saved, results, baseline, printed):
     baseline("set", "first")
     assert "0001_first → 0003_slow" in " ".join(printed("compare", "slow", "--results", results, code=1).split())
     assert history(saved) == ["0001_first.json"]  # comparing doesn't move it
@@ -83,8 +83,8 @@ def test_compare_with_one_run_uses_the_baseline(saved: Path, results: Path, base
     ],
 )
 def test_other_changes_that_need_a_reason(
-    changes: dict[str, Any], told: str, saved: Path, results: Path, baseline: Any, refused: Any
-) -> None:
+    changes, told, saved, results, baseline, refused
+):
     baseline("set", "first")
     wrong = changes.pop("wrong", "")
     synthetic.save(tracked.without(tracked.run(4, **changes), wrong, "wrong", "off"), results, "0004_odd")
@@ -92,7 +92,7 @@ def test_other_changes_that_need_a_reason(
     baseline("set", "odd", "--accept", "so be it")
 
 
-def test_a_run_without_verdicts_says_so_once(saved: Path, results: Path, baseline: Any, refused: Any) -> None:
+def test_a_run_without_verdicts_says_so_once(saved, results, baseline, refused):
     baseline("set", "first")
     synthetic.save(tracked.run(4, slower={"sdpa": 1.02}, noise=0.2), results, "0004_noisy")
     told = refused("set", "noisy", code=1)
@@ -101,7 +101,7 @@ def test_a_run_without_verdicts_says_so_once(saved: Path, results: Path, baselin
     )
 
 
-def test_a_disturbed_run_becomes_the_baseline_with_a_note(results: Path, baseline: Any) -> None:
+def test_a_disturbed_run_becomes_the_baseline_with_a_note(results, baseline):
     run = tracked.run(1)
     synthetic.save(run, results, "0001_quiet")
     assert "note" not in baseline("set", "quiet")
@@ -112,7 +112,7 @@ def test_a_disturbed_run_becomes_the_baseline_with_a_note(results: Path, baselin
     assert "\nnote: the run was disturbed: timed calls were interrupted 500" in baseline("set", "busy")
 
 
-def test_a_baseline_whose_run_is_gone_needs_a_reason(saved: Path, baseline: Any, refused: Any) -> None:
+def test_a_baseline_whose_run_is_gone_needs_a_reason(saved, baseline, refused):
     baseline("set", "first")
     (saved / "0001_first.json").unlink()
     assert "0001_first.json, can't be read" in refused("set", "same", code=1)
@@ -127,7 +127,7 @@ def test_a_baseline_whose_run_is_gone_needs_a_reason(saved: Path, baseline: Any,
         '{"schema": 1, "history": [3]}',
     ],
 )
-def test_a_broken_baseline_file_is_named(text: str, saved: Path, results: Path, refusal: Any) -> None:
+def test_a_broken_baseline_file_is_named(text, saved, results, refusal):
     (saved / "baseline").write_text(text)
     for arguments in (["baseline", "show"], ["baseline", "set", "same"], ["compare", "same"]):
         assert "baseline: not a baseline file" in refusal(*arguments, "--results", results)

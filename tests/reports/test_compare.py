@@ -23,10 +23,10 @@ UNTOUCHED = {("fused", "UNCHANGED"), ("einsum", "UNCHANGED")}
 
 
 @pytest.fixture
-def compared(results: Path) -> Any:
+def compared(results):
     """Saves two documents and compares them."""
 
-    def of(base: dict[str, Any], head: dict[str, Any], **options: Any) -> Comparison:
+    def of(base, head, **options):
         paths = synthetic.save(base, results, "0001_base"), synthetic.save(head, results, "0002_head")
         return compare(runs.read(paths[0]), runs.read(paths[1]), **options)
 
@@ -34,28 +34,28 @@ def compared(results: Path) -> Any:
 
 
 @pytest.fixture
-def command(results: Path, printed: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def command(results, printed, monkeypatch):
     """Saves two documents and runs the command on them: what it printed, with a line for each sentence."""
     monkeypatch.setattr(compare_command, "WIDTH", 1000)
 
-    def of(base: dict[str, Any], head: dict[str, Any], *options: str, code: int) -> str:
+    def of(base, head, *options, code):
         synthetic.save(base, results, "0001_base")
         synthetic.save(head, results, "0002_head")
-        found: str = printed("compare", "base", "head", "--results", results, *options, code=code)
+        found = printed("compare", "base", "head", "--results", results, *options, code=code)
         return found
 
     return of
 
 
-def words(this: Comparison) -> set[tuple[str, str]]:
+def words(this):
     return {(cell.impl, cell.verdict.word) for cell in this.cells}
 
 
-def first(this: Comparison, impl: str) -> Cell:
+def first(this, impl):
     return next(cell for cell in this.cells if cell.impl == impl)
 
 
-def test_one_process_per_variant_is_inconclusive(compared: Any) -> None:
+def test_one_process_per_variant_is_inconclusive(compared):
     this = compared(tracked.run(1, processes=1), tracked.run(2, slower={"sdpa": 3}, processes=1))
     assert this.counts == {"INCONCLUSIVE": 12} and this.code == 2
     assert first(this, "sdpa").verdict.ratio == pytest.approx(3, rel=0.03)
@@ -64,8 +64,8 @@ def test_one_process_per_variant_is_inconclusive(compared: Any) -> None:
 
 @pytest.mark.parametrize("impls", [tracked.IMPLS, ("sdpa",)])
 def test_where_all_code_changed_no_time_is_judged_and_the_command_that_can_is_named(
-    impls: tuple[str, ...], command: Any
-) -> None:
+    impls, command
+):
     ran = {"impls": impls, "asked": {"sweep": "smoke", "impl": ["sdpa=mine:mine"]}}
     head = tracked.run(2, slower=dict.fromkeys(impls, 2.0), **ran, commit_info={"id": "b" * 40, "dirty": False})
     out = command(tracked.run(1, **ran), head, code=2)
@@ -76,14 +76,14 @@ def test_where_all_code_changed_no_time_is_judged_and_the_command_that_can_is_na
     assert code in out
 
 
-def test_the_printed_ab_command_can_be_run(compared: Any) -> None:
+def test_the_printed_ab_command_can_be_run(compared):
     asked = {"cases": "my cases.json", "threads": "1,2", "case": "B1-T16-threads=2"}
     head = tracked.run(2, slower=dict.fromkeys(tracked.IMPLS, 2.0), asked=asked)
     [note] = [note for note in compared(tracked.run(1), head).notes if "bench ab" in note]
     assert "--cases 'my cases.json' --threads 1 --case B1-T16`" in note
 
 
-def test_more_memory_is_reported_though_no_time_can_be_judged(compared: Any) -> None:
+def test_more_memory_is_reported_though_no_time_can_be_judged(compared):
     head = tracked.run(2, slower=dict.fromkeys(tracked.IMPLS, 1.1))
     tracked.cells(head, "sdpa")[0]["extra_info"]["peak_bytes"] = 2**21
     this = compared(tracked.run(1), head)
@@ -91,7 +91,7 @@ def test_more_memory_is_reported_though_no_time_can_be_judged(compared: Any) -> 
 
 
 @pytest.mark.parametrize("side", ["base", "head"])
-def test_a_wrong_output_is_never_a_speed_up(side: str, compared: Any) -> None:
+def test_a_wrong_output_is_never_a_speed_up(side, compared):
     sides = {"base": tracked.run(1), "head": tracked.run(2, slower={"sdpa": 0.5})}
     tracked.without(sides[side], "sdpa", "wrong", "row 3 off by 0.5")
     this = compared(sides["base"], sides["head"])
@@ -101,13 +101,13 @@ def test_a_wrong_output_is_never_a_speed_up(side: str, compared: Any) -> None:
     assert compared(sides[side], sides[side]).code == 0
 
 
-def test_cells_of_one_variant_only_are_new_or_gone(compared: Any) -> None:
+def test_cells_of_one_variant_only_are_new_or_gone(compared):
     fewer, all_three = tracked.run(1, impls=["fused", "einsum"]), tracked.run(2)
     assert ("sdpa", "NEW") in words(compared(fewer, all_three)) and compared(fewer, all_three).code == 0
     assert ("sdpa", "GONE") in words(compared(all_three, fewer)) and compared(all_three, fewer).code == 0
 
 
-def test_neither_times_nor_memory_of_another_benchmark_or_machine_are_judged(compared: Any) -> None:
+def test_neither_times_nor_memory_of_another_benchmark_or_machine_are_judged(compared):
     for other, why in (
         ({"extra": {"case_hash": "b"}}, "the benchmark itself was changed"),
         ({"machine_info": {**synthetic.MACHINE, "threads": 4}}, "another machine"),
@@ -120,13 +120,13 @@ def test_neither_times_nor_memory_of_another_benchmark_or_machine_are_judged(com
         assert this.counts == {"INCONCLUSIVE": 12} and why in this.cells[0].verdict.reason
 
 
-def test_runs_without_a_common_cell_cannot_be_judged(compared: Any) -> None:
+def test_runs_without_a_common_cell_cannot_be_judged(compared):
     this = compared(tracked.run(1, impls=["sdpa"]), tracked.run(2, impls=["fused"]))
     assert this.counts == {"GONE": 4, "NEW": 4} and this.code == 2
     assert compared(synthetic.document([]), synthetic.document([])).code == 2
 
 
-def test_another_machine_is_refused_in_one_line(results: Path, refusal: Any) -> None:
+def test_another_machine_is_refused_in_one_line(results, refusal):
     machine = {**synthetic.MACHINE, "threads": 4, "torch": "2.14.0", "allocator": KEEP}
     synthetic.save(tracked.run(1), results, "0001_base")
     synthetic.save(tracked.run(2, machine_info=machine), results, "0002_head")
@@ -137,14 +137,14 @@ def test_another_machine_is_refused_in_one_line(results: Path, refusal: Any) -> 
     assert f"{different}; --force shows the numbers without verdicts" in said and "torch" not in said
 
 
-def test_force_shows_numbers_without_verdicts(command: Any) -> None:
+def test_force_shows_numbers_without_verdicts(command):
     machine = {**synthetic.MACHINE, "threads": 4}
     out = command(tracked.run(1), tracked.run(2, slower={"sdpa": 2}, machine_info=machine), "--force", code=2)
     assert "2.0x as slow" in out and "REGRESSED" not in out and "12 INCONCLUSIVE" in out
     assert out.count("another machine: threads") == 1 and "2 INCONCLUSIVE more" in out
 
 
-def test_json_is_strict_and_has_the_printed_change(command: Any, tmp_path: Path) -> None:
+def test_json_is_strict_and_has_the_printed_change(command, tmp_path):
     head = tracked.without(tracked.run(2, slower={"sdpa": 1.2}), "fused", "unsupported", "no")
     out = command(tracked.run(1), head, "--json", str(tmp_path / "x.json"), code=1)
     data = json.loads((tmp_path / "x.json").read_text(), parse_constant=lambda name: pytest.fail(name))
@@ -155,7 +155,7 @@ def test_json_is_strict_and_has_the_printed_change(command: Any, tmp_path: Path)
     assert f"sdpa is {(data['implementations']['sdpa']['ratio'] - 1) * 100:.1f} % slower" in out
 
 
-def test_no_printed_line_ends_in_spaces(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_printed_line_ends_in_spaces(command, monkeypatch):
     """Neither wrapped lines, nor those of a cell, which have a margin."""
     monkeypatch.setattr(compare_command, "WIDTH", 50)
     machine = {**synthetic.MACHINE, "threads": 4}
@@ -165,13 +165,13 @@ def test_no_printed_line_ends_in_spaces(command: Any, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("form", ["json", "markdown", "html"])
-def test_a_file_on_a_full_disk_is_named(form: str, as_run: Any, refusal: Any) -> None:
+def test_a_file_on_a_full_disk_is_named(form, as_run, refusal):
     run = as_run(tracked.run(1)).path
     said = refusal("compare", run, synthetic.save(tracked.run(2), run.parent, "0002_x"), f"--{form}", "/dev/full")
     assert said == "reports: error: /dev/full: No space left on device\n"
 
 
-def test_caveats_of_a_comparison(compared: Any) -> None:
+def test_caveats_of_a_comparison(compared):
     base = tracked.run(1, complete=False, state={"environment": {"OMP_PROC_BIND": "true"}})
     machine = {**synthetic.MACHINE, "python": "3.14.0"}
     notes = "\n".join(compared(base, tracked.run(2, state={"environment": {}}, machine_info=machine)).notes)
@@ -184,11 +184,11 @@ QUIET = synthetic.Noise(process=0.003, visit=0.002, block=0.005, run=0.001)
 """A machine that changes by 6 % between days and has little other noise."""
 
 
-def interleaved(seed: int, slower: dict[str, float] | None = None, **options: Any) -> dict[str, Any]:
+def interleaved(seed, slower=None, **options):
     return synthetic.timed_interleaved(seed, slower, **{"noise": QUIET, **options})
 
 
-def slowed(data: dict[str, Any], by: dict[str, float], others: float) -> dict[str, Any]:
+def slowed(data, by, others):
     """The run on a machine slower by this factor."""
     for row in data["benchmarks"]:
         factor = by.get(row["extra_info"]["impl"], others)
@@ -196,7 +196,7 @@ def slowed(data: dict[str, Any], by: dict[str, float], others: float) -> dict[st
     return data
 
 
-def test_machine_conditions_cancel(compared: Any) -> None:
+def test_machine_conditions_cancel(compared):
     days = [interleaved(seed, noise=replace(QUIET, day=0.1)) for seed in (1, 3)]
     this = compared(*days)
     assert this.counts == {"UNCHANGED": len(this.cells)} and this.code == 0
@@ -205,7 +205,7 @@ def test_machine_conditions_cancel(compared: Any) -> None:
     assert all(abs(cell.verdict.ratio - 1) < 0.02 for cell in this.cells)
 
 
-def test_another_machine_under_the_same_name_is_reported_without_a_verdict(compared: Any) -> None:
+def test_another_machine_under_the_same_name_is_reported_without_a_verdict(compared):
     """As after a virtual machine was moved: all are slower, the fused kernels by less."""
     this = compared(interleaved(1), slowed(interleaved(2), {"sdpa": 1.45}, others=1.6))
     assert this.code != 1 and any("as on another machine" in note for note in this.notes)
@@ -215,7 +215,7 @@ def test_another_machine_under_the_same_name_is_reported_without_a_verdict(compa
     )
 
 
-def test_a_load_may_hide_another_machine(compared: Any) -> None:
+def test_a_load_may_hide_another_machine(compared):
     """Seconds change by less than from one machine to another, `sdpa`'s by 8 % less than others'."""
     base, head = interleaved(1), slowed(interleaved(2), {"sdpa": 1.15 * 0.92}, others=1.15)
     assert compared(base, head).implementations["sdpa"].word == "IMPROVED"
@@ -227,7 +227,7 @@ def test_a_load_may_hide_another_machine(compared: Any) -> None:
 
 
 @pytest.mark.parametrize("reason", ["wrong", "error", "timeout", "out_of_memory"])
-def test_a_cell_that_fails_in_head_alone_has_regressed_and_comes_first(reason: str, compared: Any) -> None:
+def test_a_cell_that_fails_in_head_alone_has_regressed_and_comes_first(reason, compared):
     this = compared(tracked.run(1), tracked.without(tracked.run(2), "sdpa", reason, "so"))
     word = "wrong" if reason == "wrong" else "broken"
     assert this.code == 1 and {cell.verdict.word for cell in this.cells[:4]} == {word.upper()}
@@ -235,7 +235,7 @@ def test_a_cell_that_fails_in_head_alone_has_regressed_and_comes_first(reason: s
     assert first(this, "sdpa").verdict.reason.endswith(" in head: so")
 
 
-def test_a_slow_down_is_attributed_to_its_implementation_only(compared: Any) -> None:
+def test_a_slow_down_is_attributed_to_its_implementation_only(compared):
     this = compared(interleaved(1), interleaved(2, {"sdpa": 1.10}))
     assert [cell.impl for cell in this.cells[:3]] == ["sdpa"] * 3
     assert {name for name, it in this.implementations.items() if it.word != "UNCHANGED"} == {"sdpa"} and this.code == 1
@@ -244,7 +244,7 @@ def test_a_slow_down_is_attributed_to_its_implementation_only(compared: Any) -> 
     assert compared(interleaved(1), interleaved(2, {"sdpa": 0.8})).code == 0
 
 
-def test_changed_implementations_are_no_anchors(compared: Any) -> None:
+def test_changed_implementations_are_no_anchors(compared):
     """Four of six are slower: relative to all others, the two unchanged ones would seem faster."""
     slower = dict.fromkeys(("linear", "packed", "einsum", "wrapper"), 1.2)
     this = compared(interleaved(1), interleaved(2, slower))
@@ -252,7 +252,7 @@ def test_changed_implementations_are_no_anchors(compared: Any) -> None:
     assert this.implementations["fused"].ratio == pytest.approx(1, abs=0.02)
 
 
-def test_a_much_slower_implementation_is_no_anchor(compared: Any) -> None:
+def test_a_much_slower_implementation_is_no_anchor(compared):
     """Beside one alike, whose time is the same; that of the slow one changes by 30 %."""
     base, head = (interleaved(seed, impls=["fused", "sdpa", "wrapper"]) for seed in (1, 2))
     for row in head["benchmarks"]:
@@ -262,21 +262,21 @@ def test_a_much_slower_implementation_is_no_anchor(compared: Any) -> None:
     assert first(this, "sdpa").verdict.ratio == pytest.approx(1, abs=0.02)
 
 
-def test_a_change_is_less_certain_where_unchanged_code_changes_as_well(compared: Any) -> None:
-    def width(others: dict[str, float]) -> float:
+def test_a_change_is_less_certain_where_unchanged_code_changes_as_well(compared):
+    def width(others):
         this = compared(interleaved(1), slowed(interleaved(2, {"sdpa": 1.1}), others, 1.0))
         return math.log(this.implementations["sdpa"].high / this.implementations["sdpa"].low)
 
     assert width({"packed": 1.06, "einsum": 0.94}) > 2 * width({})
 
 
-def test_an_implementation_timed_alone_is_not_judged(compared: Any) -> None:
+def test_an_implementation_timed_alone_is_not_judged(compared):
     this = compared(interleaved(1, impls=["sdpa"]), interleaved(2, impls=["sdpa"]))
     assert this.code == 2 and this.unjudged == this.cells[0].verdict.reason == NOTHING_BESIDE
 
 
 @pytest.mark.parametrize(("impls", "processes"), [(("fused", "sdpa"), 4), (("fused", "einsum", "sdpa"), 2)])
-def test_code_that_did_not_change_is_not_called_changed(impls: tuple[str, ...], processes: int, compared: Any) -> None:
+def test_code_that_did_not_change_is_not_called_changed(impls, processes, compared):
     """Beside one other implementation, and in too few visits for a verdict."""
     ran = {"impls": impls, "processes": processes}
     this = compared(interleaved(1, **ran), interleaved(2, {"sdpa": 1.3}, **ran))
@@ -284,7 +284,7 @@ def test_code_that_did_not_change_is_not_called_changed(impls: tuple[str, ...], 
     assert not any("the code of all" in note for note in this.notes)
 
 
-def test_all_whose_code_changed_are_named(compared: Any) -> None:
+def test_all_whose_code_changed_are_named(compared):
     """In one process each, which is too few for a verdict."""
     impls = ("fused", "linear", "einsum", "wrapper", "loop", "mask_after_softmax")
     base, head = (interleaved(seed, impls=["sdpa", "packed"]) for seed in (1, 2))
@@ -294,6 +294,6 @@ def test_all_whose_code_changed_are_named(compared: Any) -> None:
     assert f"{', '.join(impls[:-1])} and {impls[-1]} {why}" in sentences(compared(base, head))
 
 
-def test_equal_notes_of_runs_of_one_name_appear_once(tmp_path: Path) -> None:
+def test_equal_notes_of_runs_of_one_name_appear_once(tmp_path):
     one, other = (synthetic.save(tracked.run(seed, complete=False), tmp_path / str(seed), "0001_x") for seed in (1, 2))
     assert compare(runs.read(one), runs.read(other)).notes.count("0001_x is not complete") == 1

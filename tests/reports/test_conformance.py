@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 
-def found(torch: str, impl: str, problem: str, outcome: str, detail: str | None = None) -> dict[str, str | None]:
+def found(torch, impl, problem, outcome, detail=None):
     return {"torch": torch, "impl": impl, "problem": problem, "outcome": outcome, "detail": detail}
 
 
-def test_versions_that_differ_have_a_mark_each(tmp_path: Path, printed: Any) -> None:
+def test_versions_that_differ_have_a_mark_each(tmp_path, printed):
     old = [
         found("2.11", "a", "x", "passed"),
         found("2.11", "a", "y", "wrong", "off"),
@@ -39,6 +39,6 @@ def test_versions_that_differ_have_a_mark_each(tmp_path: Path, printed: Any) -> 
 @pytest.mark.parametrize(
     "text", ['{"benchmarks": []}', '[{"torch": "2.13", "impl": "a", "problem": "x", "outcome": "wrong"}]']
 )
-def test_a_file_of_another_kind_is_a_one_line_error(text: str, tmp_path: Path, refusal: Any) -> None:
+def test_a_file_of_another_kind_is_a_one_line_error(text, tmp_path, refusal):
     (tmp_path / "x.json").write_text(text)
     assert "no output of `python -m bench check --json`" in refusal("conformance", tmp_path / "x.json")

@@ -17,13 +17,13 @@ SOME = range(3)
 Logs = NDArray[np.float64]
 
 
-def measured(seed: int, others: int = 3, runs: int = RUNS, day: float = 0.3, own: float = 0.005) -> Logs:
+def measured(seed, others=3, runs=RUNS, day=0.3, own=0.005):
     """Logarithms of seconds, a row per implementation; the first row's cell is tested."""
     rng = np.random.default_rng(seed)
     return rng.normal(0, day, runs) + rng.normal(0, own, (1 + others, runs))
 
 
-def cell(logs: Logs, codes: Mapping[int, Sequence[Any]] | None = None, ratios: Logs | None = None) -> Series:
+def cell(logs, codes=None, ratios=None):
     """The first row's. `codes` are the `impl_hash` of the rows that don't keep theirs; what is NaN was not measured. `ratios`
     are logarithms too."""
     points = {}
@@ -37,17 +37,17 @@ def cell(logs: Logs, codes: Mapping[int, Sequence[Any]] | None = None, ratios: L
     return next(of_points(points, {}))
 
 
-def places(series: Series) -> list[tuple[int, bool]]:
+def places(series):
     """Of steps: in which run, and whether slower."""
     return [(step.at, step.slower) for step in series.steps]
 
 
-def relative(series: Series) -> list[int]:
+def relative(series):
     """Where steps are that were found relative to the others; seconds may show one where days happen to."""
     return [step.at for step in series.steps if step.relative]
 
 
-def test_a_step_smaller_than_the_drift_is_found() -> None:
+def test_a_step_smaller_than_the_drift_is_found():
     for seed in SOME:
         logs = measured(seed)
         assert not relative(cell(logs))
@@ -56,18 +56,18 @@ def test_a_step_smaller_than_the_drift_is_found() -> None:
         assert step.at == 6 and step.relative and step.ratio == pytest.approx(1.1, abs=0.03)
 
 
-def another_changes(logs: Logs, at: int) -> None:
+def another_changes(logs, at):
     logs[1, at:] += np.log(1.4)
 
 
-def all_are_odd(logs: Logs, at: int) -> None:
+def all_are_odd(logs, at):
     logs[:, at] += np.log(3)
 
 
 @pytest.mark.parametrize(("happens", "at"), [(another_changes, 4), (another_changes, 6), (all_are_odd, 7)])
 def test_steps_of_other_implementations_neither_cause_nor_hide_one(
-    happens: Callable[[Logs, int], None], at: int
-) -> None:
+    happens, at
+):
     for seed in SOME:
         logs = measured(seed)
         happens(logs, at)
@@ -76,7 +76,7 @@ def test_steps_of_other_implementations_neither_cause_nor_hide_one(
         assert places(cell(logs)) == [(6, True)]
 
 
-def test_interleaved_ratios_show_steps_that_are_lost_in_noisy_medians() -> None:
+def test_interleaved_ratios_show_steps_that_are_lost_in_noisy_medians():
     """Two runs have no ratios, another one lacks some."""
     for seed in SOME:
         logs = measured(seed, runs=16)
@@ -89,7 +89,7 @@ def test_interleaved_ratios_show_steps_that_are_lost_in_noisy_medians() -> None:
         assert relative(cell(noisy, ratios=ratios)) == [8] and not relative(cell(noisy))
 
 
-def test_others_whose_code_changed_at_once_do_not_estimate_drift() -> None:
+def test_others_whose_code_changed_at_once_do_not_estimate_drift():
     for seed in SOME:
         logs = measured(seed, others=5)
         logs[1:4, 6:] -= np.log(1.3)
@@ -98,7 +98,7 @@ def test_others_whose_code_changed_at_once_do_not_estimate_drift() -> None:
         assert not relative(cell(logs, codes))
 
 
-def test_a_change_of_all_implementations_is_attributed_to_the_machine() -> None:
+def test_a_change_of_all_implementations_is_attributed_to_the_machine():
     logs = measured(0, runs=30, day=0.01)
     logs[:, 20:] -= np.log(1.3)
     assert not cell(logs).steps
@@ -107,14 +107,14 @@ def test_a_change_of_all_implementations_is_attributed_to_the_machine() -> None:
     assert found.steps[0].relative and found.open_step == found.steps[0]
 
 
-def test_a_change_of_all_code_shows_in_seconds() -> None:
+def test_a_change_of_all_code_shows_in_seconds():
     logs = measured(0, day=0.01)
     logs[:, 6:] += np.log(1.2)
     (step,) = cell(logs, {row: [run >= 6 for run in range(RUNS)] for row in range(4)}).steps
     assert step.at == 6 and not step.relative and step.ratio == pytest.approx(1.2, abs=0.03)
 
 
-def test_runs_without_the_cell_are_left_out() -> None:
+def test_runs_without_the_cell_are_left_out():
     for seed in SOME:
         logs = measured(seed, runs=20)
         logs[0, 9:] += np.log(1.2)
@@ -123,7 +123,7 @@ def test_runs_without_the_cell_are_left_out() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_run_with_few_others_does_not_estimate_drift() -> None:
+def test_a_run_with_few_others_does_not_estimate_drift():
     logs = measured(0, runs=20)
     logs[1:3, 8:14] = np.nan
     logs[3, 8:14] += np.log(1.4)

@@ -14,21 +14,21 @@ from reports.judging.dispatcher import MAY_LOSE, key_ranges
 from stats.ratios import UNKNOWN, Ratio
 
 
-def ratio(value: float, width: float = 1.01) -> Ratio:
+def ratio(value, width=1.01):
     return Ratio(value, value / width, value * width)
 
 
-def chosen(by_length: Any) -> list[tuple[int, int, str]]:
+def chosen(by_length):
     return list(key_ranges(by_length))
 
 
-def test_a_kernel_is_chosen_where_it_is_faster_and_between() -> None:
+def test_a_kernel_is_chosen_where_it_is_faster_and_between():
     assert chosen({64: {"einsum": ratio(0.5)}, 256: {"einsum": ratio(0.8)}}) == [(64, 256, "einsum")]
     assert chosen({64: {"einsum": ratio(1.2)}, 256: {"einsum": ratio(1.1)}}) == []
 
 
-def test_a_range_ends_where_the_interpolated_ratio_may_lose_too_much() -> None:
-    def end(share: float, at_256: float) -> int:
+def test_a_range_ends_where_the_interpolated_ratio_may_lose_too_much():
+    def end(share, at_256):
         """Where a straight line in log-log, from 0.5 at 64, comes to some share."""
         return int(64 * 4 ** (math.log(share / 0.5) / math.log(at_256 / 0.5)))
 
@@ -36,18 +36,18 @@ def test_a_range_ends_where_the_interpolated_ratio_may_lose_too_much() -> None:
         assert chosen({64: {"einsum": ratio(0.5, 1.0)}, 256: {"einsum": at_256}}) == [(64, last, "einsum")]
 
 
-def test_the_fastest_of_several_kernels_is_chosen() -> None:
+def test_the_fastest_of_several_kernels_is_chosen():
     by_length = {64: {"einsum": ratio(0.5), "fused": ratio(0.8)}, 256: {"einsum": ratio(0.8), "fused": ratio(0.4)}}
     assert chosen(by_length) == [(64, 112, "einsum"), (113, 256, "fused")]
 
 
-def test_a_kernel_that_was_not_measured_at_a_length_is_not_chosen_around_it() -> None:
+def test_a_kernel_that_was_not_measured_at_a_length_is_not_chosen_around_it():
     for unknown in ({"einsum": UNKNOWN}, {}):
         known = {64: {"einsum": ratio(0.5)}, 256: unknown, 1024: {"einsum": ratio(0.5)}}
         assert chosen(known) == [(64, 64, "einsum"), (1024, 1024, "einsum")]
 
 
-def run_of(faster: dict[str, float], T: tuple[int, ...] = (64, 256), **axes: Any) -> dict[str, Any]:
+def run_of(faster, T=(64, 256), **axes):
     """SDPA takes 1 ms; others as given."""
     top = axes.pop("top", {})
     times = {"sdpa": 1.0, **faster}
@@ -60,10 +60,10 @@ def run_of(faster: dict[str, float], T: tuple[int, ...] = (64, 256), **axes: Any
 
 
 @pytest.fixture
-def emitted(as_run: Any, tmp_path: Path, printed: Any) -> Any:
+def emitted(as_run, tmp_path, printed):
     """The module of a run."""
 
-    def of(data: dict[str, Any], *arguments: str) -> str:
+    def of(data, *arguments):
         path = tmp_path / "here.py"
         said = printed("advise", "--run", as_run(data).path, "--emit", path, *arguments)
         assert said.startswith(f"{path} is written: ")
@@ -74,7 +74,7 @@ def emitted(as_run: Any, tmp_path: Path, printed: Any) -> Any:
     return of
 
 
-def test_the_module_says_where_it_comes_from(emitted: Any) -> None:
+def test_the_module_says_where_it_comes_from(emitted):
     text = emitted(run_of({"fused": 0.5, "sdpa_math": 0.7, "einsum": 2.0}))
     about = ast.get_docstring(ast.parse(text)) or ""
     for expected in (
@@ -94,8 +94,8 @@ def test_the_module_says_where_it_comes_from(emitted: Any) -> None:
     [{"dropout": 0.1}, {"mode": "prefill"}, {"softcap": 50}],
 )
 def test_a_case_without_an_equivalent_plain_call_is_not_in_the_table(
-    axes: Any, as_run: Any, tmp_path: Path, refusal: Any
-) -> None:
+    axes, as_run, tmp_path, refusal
+):
     described = [{"name": "softcap", "kind": "size", "unsaid": None}]
     data = run_of({"fused": 0.5}, **axes, top={"schema": 2, "axes": described})
     refusal("advise", "--run", as_run(data).path, "--emit", tmp_path / "here.py")
@@ -111,7 +111,7 @@ def test_a_case_without_an_equivalent_plain_call_is_not_in_the_table(
         ({"mask": "causal_br"}, "pairs"),
     ],
 )
-def test_with_a_boolean_mask_sdpas_own_kernels_are_chosen(axes: Any, mask: str, emitted: Any) -> None:
+def test_with_a_boolean_mask_sdpas_own_kernels_are_chosen(axes, mask, emitted):
     described = [{"name": "window", "kind": "size", "unsaid": None}]
     data = run_of({"fused": 0.5, "sdpa_math": 0.8}, B=2, **axes, top={"schema": 2, "axes": described})
     text = emitted(data)
@@ -119,13 +119,13 @@ def test_with_a_boolean_mask_sdpas_own_kernels_are_chosen(axes: Any, mask: str, 
     assert "(64, 256, sdpa_math)" in text and "def fused" not in text
 
 
-def test_a_kernel_that_was_wrong_anywhere_is_not_chosen(emitted: Any) -> None:
+def test_a_kernel_that_was_wrong_anywhere_is_not_chosen(emitted):
     skipped = [{"impl": "fused", "id": "x", "reason": "wrong", "detail": "off"}]
     text = emitted(run_of({"fused": 0.5, "einsum": 0.8}, top={"skipped": skipped}))
     assert "fused" not in text and "einsum" in text
 
 
-def test_runs_of_one_machine_make_one_table(results: Path, tmp_path: Path, printed: Any, refusal: Any) -> None:
+def test_runs_of_one_machine_make_one_table(results, tmp_path, printed, refusal):
     synthetic.save(run_of({"fused": 0.5}), results, "0001_a")
     synthetic.save(run_of({"fused": 0.5}, dtype="bfloat16"), results, "0002_a")
     synthetic.save(run_of({"fused": 0.5}, top={"machine_info": {**synthetic.MACHINE, "cores": 64}}), results, "0003_b")
@@ -138,8 +138,8 @@ def test_runs_of_one_machine_make_one_table(results: Path, tmp_path: Path, print
 
 @pytest.mark.parametrize("reasons", [[], ["wrong"], ["error"]])
 def test_a_later_run_of_sdpa_alone_replaces_nothing(
-    reasons: list[str], results: Path, tmp_path: Path, printed: Any
-) -> None:
+    reasons, results, tmp_path, printed
+):
     """Unless another kernel failed there."""
     ids = [synthetic.case_id(synthetic.case(T=T)) for T in (64, 256)]
     gone = [{"impl": "fused", "id": id_, "reason": reason, "detail": ""} for reason in reasons for id_ in ids]
@@ -151,7 +151,7 @@ def test_a_later_run_of_sdpa_alone_replaces_nothing(
     assert "(64, 256, sdpa_math)" in text and ("(64, 256, fused)" in text) == (not reasons)
 
 
-def test_text_of_a_run_file_never_becomes_code(emitted: Any) -> None:
+def test_text_of_a_run_file_never_becomes_code(emitted):
     """Untrusted text reaches a docstring, a string and a number only."""
     evil = '"""\nraise SystemExit(1)\n"""\\'
     machine = {**synthetic.MACHINE, "cpu": evil, "gpu": evil, "torch": "'+str(1/0)+'"}
@@ -175,7 +175,7 @@ def test_a_usage_error_is_one_line(name: str, expected: str, as_run: Any, tmp_pa
     assert (tmp_path / "taken.py").read_text() == "mine = 1\n"
 
 
-def test_options_select_the_settings_of_the_module(emitted: Any) -> None:
+def test_options_select_the_settings_of_the_module(emitted):
     data = run_of({"fused": 0.5})
     data["benchmarks"] += run_of({"fused": 0.5}, dtype="bfloat16")["benchmarks"]
     assert "torch.float32" in emitted(data)
@@ -183,7 +183,7 @@ def test_options_select_the_settings_of_the_module(emitted: Any) -> None:
     assert "torch.bfloat16" in text and "torch.float32" not in text
 
 
-def test_a_core_takes_precedence_over_its_layer(emitted: Any) -> None:
+def test_a_core_takes_precedence_over_its_layer(emitted):
     core, layer = run_of({"fused": 0.5}, scope="core"), run_of({"fused": 2.0})
     for row in core["benchmarks"]:
         row["extra_info"]["id"] += "-scope=core"
@@ -191,7 +191,7 @@ def test_a_core_takes_precedence_over_its_layer(emitted: Any) -> None:
     assert "(64, 256, fused),\n" in emitted(layer)
 
 
-def test_no_kernel_is_chosen_across_a_length_at_which_it_failed(emitted: Any) -> None:
+def test_no_kernel_is_chosen_across_a_length_at_which_it_failed(emitted):
     data = run_of({"fused": 0.5, "wrapper": 1.5}, T=(64, 256, 1024))
     facts = [row["extra_info"] for row in data["benchmarks"]]
     failed = next(i for i, it in enumerate(facts) if it["impl"] == "fused" and it["T"] == 256)

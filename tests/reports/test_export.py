@@ -15,7 +15,7 @@ from reports.__main__ import main
 TINY = Path(__file__).parent / "data" / "tiny.json"
 
 
-def test_parquet_and_csv_hold_every_row(tmp_path: Path, tiny_data: dict[str, Any]) -> None:
+def test_parquet_and_csv_hold_every_row(tmp_path, tiny_data):
     both = str(TINY), str(synthetic.save(tiny_data, tmp_path, "0001_x"))
     rows = [
         (row["extra_info"]["impl"], row["extra_info"]["id"], row["stats"]["median"]) for row in tiny_data["benchmarks"]
@@ -37,8 +37,8 @@ def test_parquet_and_csv_hold_every_row(tmp_path: Path, tiny_data: dict[str, Any
     ],
 )
 def test_a_file_that_cannot_be_written_is_named_and_removed(
-    tmp_path: Path, results: Path, tiny_data: dict[str, Any], refusal: Any, typed: str, named: str
-) -> None:
+    tmp_path, results, tiny_data, refusal, typed, named
+):
     run = synthetic.save(tiny_data, results, "0001_x")
     arguments = [*typed.format(tmp_path).split(), "--results", results]
     allowed = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -28,10 +28,10 @@ NOISE = 0.006
 
 
 @pytest.fixture
-def nights(results: Path) -> Callable[..., None]:
+def nights(results):
     """Save a run per night; `of_night` gives the changes of one."""
 
-    def save(of_night: Callable[[int], dict[str, Any]] = lambda night: {}, count: int = RUNS) -> None:
+    def save(of_night=lambda night: {}, count=RUNS):
         for night in range(count):
             special = of_night(night)
             data = tracked.run(night, special.pop("slower", None), noise=NOISE, extra=special.pop("extra", None))
@@ -42,10 +42,10 @@ def nights(results: Path) -> Callable[..., None]:
 
 
 @pytest.fixture
-def written(results: Path, tmp_path: Path) -> Callable[..., str]:
+def written(results, tmp_path):
     """The page that the command writes."""
 
-    def of(*options: str) -> str:
+    def of(*options):
         assert main(["history", "--results", str(results), "--out", str(tmp_path / "out"), *options]) == 0
         return (tmp_path / "out" / "history" / "index.html").read_text(encoding="utf-8")
 
@@ -53,11 +53,11 @@ def written(results: Path, tmp_path: Path) -> Callable[..., str]:
 
 
 @pytest.fixture
-def cells(results: Path) -> Callable[[], list[series.Series]]:
+def cells(results):
     return lambda: series.all_series(series.oldest_first(map(runs.read, runs.newest_first(results))))
 
 
-def test_too_few_runs_are_said_to_be_so_alone(nights: Callable[..., None], results: Path, capsys: Any) -> None:
+def test_too_few_runs_are_said_to_be_so_alone(nights, results, capsys):
     for count, told in (
         (4, "at most 4, and it takes 6.\n"),
         (6, "No change detected. 0 of 12 cells changed over 6 runs.\n"),
@@ -67,20 +67,20 @@ def test_too_few_runs_are_said_to_be_so_alone(nights: Callable[..., None], resul
         assert told in capsys.readouterr().out
 
 
-def history(results: Path) -> History:
+def history(results):
     ordered = series.oldest_first(map(runs.read, runs.newest_first(results)))
     return History([one.run for one in ordered], series.all_series(ordered))
 
 
-def chapters(results: Path) -> list[Chapter]:
+def chapters(results):
     return list(history_page._chapters(history(results), Palette(tracked.IMPLS)))
 
 
-def of(impl: str, found: Sequence[series.Series]) -> list[series.Series]:
+def of(impl, found):
     return [one for one in found if one.impl == impl]
 
 
-def test_a_step_in_the_middle_is_found_at_its_position(nights: Any, cells: Any) -> None:
+def test_a_step_in_the_middle_is_found_at_its_position(nights, cells):
     nights(lambda night: {"slower": {"sdpa": 1.06 if night >= 6 else 1.0}})
     found = cells()
     for one in of("sdpa", found):
@@ -90,17 +90,17 @@ def test_a_step_in_the_middle_is_found_at_its_position(nights: Any, cells: Any) 
     assert [one.impl for one in found[:4]] == ["sdpa"] * 4
 
 
-def found(*logs: Sequence[float]) -> list[list[int]]:
+def found(*logs):
     """Positions of steps in the cases of one implementation."""
     return [[step.at for step in case] for case in steps.steps(np.array(logs, float).reshape(len(logs), -1))]
 
 
-def test_noise_alone_makes_hardly_a_step() -> None:
+def test_noise_alone_makes_hardly_a_step():
     rng = np.random.default_rng(1)
     assert sum(any(found(*rng.normal(0, 0.02, (4, RUNS)))) for _ in range(67)) <= 1
 
 
-def drifting(rng: np.random.Generator, count: int) -> list[float]:
+def drifting(rng, count):
     """Logarithms that resemble the one before by 0.6."""
     logs = [rng.normal(0, 0.02)]
     while len(logs) < count:
@@ -108,13 +108,13 @@ def drifting(rng: np.random.Generator, count: int) -> list[float]:
     return logs
 
 
-def test_drifting_alone_makes_few_steps() -> None:
+def test_drifting_alone_makes_few_steps():
     rng = np.random.default_rng(1)
     assert sum(any(found(drifting(rng, 120))) for _ in range(40)) <= 0.4 * steps.FALSE_STEPS
 
 
 @pytest.mark.parametrize(("runs", "noises"), [(RUNS, 10), (40, 5)])
-def test_steps_of_several_times_the_noise_are_nearly_always_found(runs: int, noises: int) -> None:
+def test_steps_of_several_times_the_noise_are_nearly_always_found(runs, noises):
     rng = np.random.default_rng(2)
     right = 0
     for _ in range(40):
@@ -124,7 +124,7 @@ def test_steps_of_several_times_the_noise_are_nearly_always_found(runs: int, noi
     assert right >= 36
 
 
-def test_a_step_shared_by_all_cases_is_found_where_no_single_one_shows_it() -> None:
+def test_a_step_shared_by_all_cases_is_found_where_no_single_one_shows_it():
     rng = np.random.default_rng(2)
     shared = alone = 0
     for _ in range(6):
@@ -135,27 +135,27 @@ def test_a_step_shared_by_all_cases_is_found_where_no_single_one_shows_it() -> N
     assert shared > 60 > 15 > alone
 
 
-def test_a_common_step_excludes_cases_that_keep_their_level() -> None:
+def test_a_common_step_excludes_cases_that_keep_their_level():
     logs = np.random.default_rng(3).normal(0, 0.01, (5, 30))
     logs[:4, 15:] += 0.1
     logs[0, 3:8] = logs[3, :15] = np.nan  # and one measured only after it
     assert found(*logs) == [[15]] * 3 + [[], []]
 
 
-def test_one_odd_run_is_no_step() -> None:
+def test_one_odd_run_is_no_step():
     logs = np.random.default_rng(3).normal(0, 0.01, RUNS)
     logs[5] += 0.5
     assert found(logs) == [[]]
 
 
-def test_a_step_below_the_smallest_is_not_reported() -> None:
+def test_a_step_below_the_smallest_is_not_reported():
     assert found([0.0] * 6 + [0.005] * 6) == [[]]
     assert found([0.0] * 6 + [0.05] * 6) == [[6]]
 
 
 def test_a_slow_down_that_recovered_is_marked_and_one_that_did_not_is_not(
-    nights: Any, cells: Any, results: Path
-) -> None:
+    nights, cells, results
+):
     nights(lambda n: {"slower": {"sdpa": 1.08 if 4 <= n < 8 else 1.0, "fused": 1.08 if n >= 4 else 1.0}})
     found = cells()
     for one in of("sdpa", found):
@@ -167,7 +167,7 @@ def test_a_slow_down_that_recovered_is_marked_and_one_that_did_not_is_not(
     assert shown["fused"].open and shown["fused"].status.startswith("Became slower by")
 
 
-def test_a_changed_benchmark_breaks_the_line(nights: Any, cells: Any, results: Path) -> None:
+def test_a_changed_benchmark_breaks_the_line(nights, cells, results):
     nights(lambda n: {"slower": {"sdpa": 1.5 if n >= 6 else 1.0}, "extra": {"case_hash": "new" if n >= 6 else "old"}})
     for one in of("sdpa", cells()):
         assert one.pieces == [[*range(6)], [*range(6, 12)]] and not one.steps
@@ -177,14 +177,14 @@ def test_a_changed_benchmark_breaks_the_line(nights: Any, cells: Any, results: P
     assert chapter.status.endswith("The benchmark itself was changed in 0007_night.")
 
 
-def test_runs_are_ordered_by_when_they_were_made(results: Path) -> None:
+def test_runs_are_ordered_by_when_they_were_made(results):
     for name, when in (("0001_c", "2026-11-20T12:00:00"), ("0002_b", "2026-11-20T09:30:00"), ("0003_a", "")):
         synthetic.save(tracked.run(1, datetime=when), results, name)
     ordered = series.oldest_first(map(runs.read, runs.newest_first(results)))
     assert [one.run.name for one in ordered] == ["0003_a", "0002_b", "0001_c"]
 
 
-def test_runs_of_a_copied_folder_count_once(nights: Any, results: Path) -> None:
+def test_runs_of_a_copied_folder_count_once(nights, results):
     nights(count=3)
     [folder] = [path for path in results.iterdir() if path.is_dir()]
     shutil.copytree(folder, results / "copy")
@@ -193,9 +193,9 @@ def test_runs_of_a_copied_folder_count_once(nights: Any, results: Path) -> None:
 
 
 def test_runs_of_other_machines_are_left_out_unless_forced(
-    nights: Any, written: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def night(n: int) -> dict[str, Any]:
+    nights, written, capsys
+):
+    def night(n):
         set_ = {"OMP_PROC_BIND": "true"} if n == 2 else {}
         machine = {**synthetic.MACHINE, "cores": 64 if n < 2 else 2, "torch": str(n)}
         return {"machine_info": machine, "state": {"environment": set_} if n != 5 else {}}
@@ -208,13 +208,13 @@ def test_runs_of_other_machines_are_left_out_unless_forced(
 
 
 def test_a_step_is_confirmed_by_an_interleaved_comparison(
-    nights: Any, written: Any, results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    nights, written, results, monkeypatch, capsys
+):
     own = {"asked": {"impl": ["fused,sdpa=mine:kernel"]}}
     nights(lambda night: {"slower": {"sdpa": 1.06 if night >= 6 else 1.0}} | own)
-    asked: list[series.Options] = []
+    asked = []
 
-    def confirm(step: series.Options, where: Path) -> str:
+    def confirm(step, where):
         asked.append(step)
         noisy = [0.05, 0.0502, 0.0498, 0.05] if len(asked) > 1 else [0.05, -0.05, 0.05]
         logs = {("sdpa", synthetic.case_id(tracked.CASES[0])): noisy}
@@ -240,7 +240,7 @@ def test_a_step_is_confirmed_by_an_interleaved_comparison(
     assert "Interleaved: confirmed" in written()
 
 
-def test_a_long_history_names_the_newest_runs_and_draws_all(results: Path, written: Any, tmp_path: Path) -> None:
+def test_a_long_history_names_the_newest_runs_and_draws_all(results, written, tmp_path):
     for night in range(60):
         data = tracked.run(night, {"sdpa": 1.2 if night >= 10 else 1.0}, noise=NOISE)
         when = f"2026-{1 + night // 28:02}-{1 + night % 28:02}T00:00:00"
@@ -260,7 +260,7 @@ def test_a_long_history_names_the_newest_runs_and_draws_all(results: Path, writt
     assert (tmp_path / "out" / "history" / "points.csv").read_text(encoding="utf-8").count("\n") == 1 + 60 * 3
 
 
-def test_baselines_and_their_reasons_are_marked(nights: Any, written: Any, results: Path) -> None:
+def test_baselines_and_their_reasons_are_marked(nights, written, results):
     nights(lambda n: {"slower": {"sdpa": 1.1 if n >= 6 else 1.0}})
     main(["baseline", "set", "0001", "--results", str(results)])
     main(["baseline", "set", "0008", "--accept", "traded <b>time</b> for memory", "--results", str(results)])

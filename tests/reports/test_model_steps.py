@@ -17,12 +17,12 @@ FUSED, SDPA = 2e-3, 1e-3
 """Seconds of the core alone."""
 
 
-def found(as_run: Any, change: float, inside: float = SDPA) -> tuple[list[ModelStep], list[Any]]:
+def found(as_run, change, inside=SDPA):
     this = report(measured(as_run, change, inside))
     return list(model_steps(this.rows, this.run.baseline_impl)), more.of_steps(this)
 
 
-def measured(as_run: Any, change: float, inside: float = SDPA) -> Any:
+def measured(as_run, change, inside=SDPA):
     """A block of 10 ms of which the core is 2 ms, with `fused`; with `sdpa` it takes `change` times as long."""
     core, block = case(scope="core"), case(scope="block", model="qwen3-0.6b", d_model=1024)
     rows = [row("fused", core, [FUSED] * 8, cold_s=1.5 * FUSED), row("sdpa", core, [SDPA] * 8, cold_s=1.5 * SDPA)]
@@ -34,13 +34,13 @@ def measured(as_run: Any, change: float, inside: float = SDPA) -> Any:
     return as_run(document(rows))
 
 
-def test_the_headline_has_the_speed_up_of_steps_not_of_cores(as_run: Any) -> None:
+def test_the_headline_has_the_speed_up_of_steps_not_of_cores(as_run):
     """The core takes half the time, the step nine tenths."""
     text = report(measured(as_run, 0.9)).headline
     assert text.startswith("Use sdpa: fastest in both cases, steps 1.11× faster than fused (1.11 to 1.11)")
 
 
-def test_the_predicted_step_follows_from_share_and_ratio(as_run: Any) -> None:
+def test_the_predicted_step_follows_from_share_and_ratio(as_run):
     """A core that takes half as long and is a fifth of the step: 0.9 of the time."""
     (fused, sdpa), _ = found(as_run, 0.9)
     assert fused.share[0] == pytest.approx(0.2)
@@ -53,7 +53,7 @@ def test_the_predicted_step_follows_from_share_and_ratio(as_run: Any) -> None:
 @pytest.mark.parametrize(
     ("windows", "predicted"), [([None], 1.0), ([7], 0.9), ([7, None], 0.95), ([5], None), ([7, 5], None)]
 )
-def test_a_step_is_predicted_from_the_cores_of_its_own_windows(windows: Any, predicted: Any, as_run: Any) -> None:
+def test_a_step_is_predicted_from_the_cores_of_its_own_windows(windows, predicted, as_run):
     """Of a core with a window `sdpa` takes half the time of `fused`, of one without it as long."""
     rows = []
     for window, sdpa in ((None, FUSED), (7, SDPA)):
@@ -69,13 +69,13 @@ def test_a_step_is_predicted_from_the_cores_of_its_own_windows(windows: Any, pre
     assert step.inside == pytest.approx(FUSED)
 
 
-def test_a_whole_model_has_its_own_depth(as_run: Any) -> None:
+def test_a_whole_model_has_its_own_depth(as_run):
     (fused, _), _ = found(as_run, 0.9)
     assert fused.whole == pytest.approx(1e-2 + 27 * 9.5e-3)
     assert fused.whole_share == pytest.approx(28 * FUSED / fused.whole)
 
 
-def test_the_tables_have_a_row_for_each_step(as_run: Any) -> None:
+def test_the_tables_have_a_row_for_each_step(as_run):
     _, tables = found(as_run, 0.9)
     assert [len(table.rows) for table in tables] == [2, 2, 2]
     assert [row[4] for row in tables[0].rows] == ["baseline", "0.900× (0.898 to 0.902)"]

@@ -18,12 +18,12 @@ TUTORIAL = CHECKOUT / "results" / "published" / "0005_tutorial.json"
 TINY = Path(__file__).parent / "data" / "tiny.json"
 
 
-def test_every_column_of_a_frame_is_documented() -> None:
+def test_every_column_of_a_frame_is_documented():
     documented = set(re.findall(r"`(\w+)`", (CHECKOUT / "docs" / "columns.md").read_text(encoding="utf-8")))
     assert set(attention_bench.frame(TUTORIAL)) <= documented
 
 
-def test_a_run_is_found_by_name_or_is_the_newest(results: Path, tiny_data: dict[str, Any]) -> None:
+def test_a_run_is_found_by_name_or_is_the_newest(results, tiny_data):
     synthetic.save(tiny_data, results, "0001_x")
     assert (
         len(attention_bench.frame("x", results))
@@ -34,18 +34,18 @@ def test_a_run_is_found_by_name_or_is_the_newest(results: Path, tiny_data: dict[
         attention_bench.frame("y", results)
 
 
-def test_the_page_is_shown_whole() -> None:
+def test_the_page_is_shown_whole():
     shown = attention_bench.show(TINY)
     assert shown.html.startswith("<!doctype html>")
     assert shown._repr_html_().removeprefix('<iframe srcdoc="').partition('"')[0] == escape(shown.html)
 
 
-def test_a_users_folder_that_shadows_the_suite_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_folder_that_shadows_the_suite_is_named(monkeypatch):
     monkeypatch.setattr(attention_bench, "_HOME", Path("/elsewhere"))
     with pytest.raises(ImportError, match=r"shadows the suite's own 'stats'; rename it"):
         _ = attention_bench.frame
 
 
-def test_an_unknown_attribute_is_an_error() -> None:
+def test_an_unknown_attribute_is_an_error():
     with pytest.raises(AttributeError, match="has no attribute 'fram'"):
         _ = attention_bench.fram

@@ -32,7 +32,7 @@ ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-s
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def browser(tmp_path_factory):
     options = webdriver.ChromeOptions()
     options.binary_location = str(BROWSER)
     for argument in (*ARGUMENTS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
@@ -44,26 +44,26 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def pages_alone() -> Iterator[None]:
+def pages_alone():
     """Leave out the figures, which take half of a page's time and are tested elsewhere."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page, "_figures", lambda this, folder: ())
         yield
 
 
-def made(folder: Path, data: dict[str, Any], name: str = "0001_x") -> Path:
+def made(folder, data, name="0001_x"):
     return page.write(report(runs.read(synthetic.save(data, folder, name))), folder / "out")
 
 
 @pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def quick(tmp_path_factory):
     """The page of twelve cases."""
     data = synthetic.sweep(impls=("fused", "einsum", "sdpa", "sdpa+compile", "loop"))
     return made(tmp_path_factory.mktemp("quick"), data)
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pair(tmp_path_factory):
     """The page of two runs, of which one is slower."""
     folder = tmp_path_factory.mktemp("pair")
     data = [tracked.run(1), tracked.run(2, slower={"fused": 1.5})]
@@ -72,7 +72,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def history(tmp_path_factory):
     folder = tmp_path_factory.mktemp("history")
     for i in range(8):
         data = tracked.run(i, {"sdpa": 1.2} if i > 4 else None, datetime=f"2026-11-{i + 1:02d}T10:00:00+00:00")
@@ -81,7 +81,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "history" / "index.html"
 
 
-def opened(browser: Any, path: Path, width: int = 1280, night: bool = False) -> list[str]:
+def opened(browser, path, width=1280, night=False):
     """Open it; returns the messages of the console."""
     media = {"features": [{"name": "prefers-color-scheme", "value": "dark" if night else "light"}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
@@ -92,17 +92,17 @@ def opened(browser: Any, path: Path, width: int = 1280, night: bool = False) -> 
     return [f"{line['level']}: {line['message']}" for line in browser.get_log("browser")]
 
 
-def run(browser: Any, script: str) -> Any:
+def run(browser, script):
     return browser.execute_script(f"return {script}")
 
 
-def shown(browser: Any) -> str:
+def shown(browser):
     """The case that is shown."""
     [case] = run(browser, "[...document.querySelectorAll('.case')].filter((it) => !it.hidden).map((it) => it.id)")
     return str(case)
 
 
-def test_a_click_and_the_keyboard_choose_the_case(browser: Any, quick: Path) -> None:
+def test_a_click_and_the_keyboard_choose_the_case(browser, quick):
     from selenium.webdriver import ActionChains, Keys
 
     opened(browser, quick)
@@ -125,7 +125,7 @@ def test_a_click_and_the_keyboard_choose_the_case(browser: Any, quick: Path) -> 
     assert shown(browser) == "B1-T256-H1-D_h64-float32-cpu"
 
 
-def test_columns_can_be_chosen_and_all_cases_shown(browser: Any, quick: Path) -> None:
+def test_columns_can_be_chosen_and_all_cases_shown(browser, quick):
     from selenium.webdriver.support.ui import Select
 
     opened(browser, quick)
@@ -144,13 +144,13 @@ CUT = """
 
 
 @pytest.mark.parametrize("kind", ["quick", "pair"])
-def test_on_a_phone_no_number_is_cut(browser: Any, kind: str, request: pytest.FixtureRequest) -> None:
+def test_on_a_phone_no_number_is_cut(browser, kind, request):
     opened(browser, request.getfixturevalue(kind), width=390)
     assert browser.execute_script(CUT, 390) == []
 
 
 @pytest.mark.parametrize("kind", ["quick", "pair", "history"])
-def test_on_paper_nothing_is_cut(browser: Any, kind: str, request: pytest.FixtureRequest) -> None:
+def test_on_paper_nothing_is_cut(browser, kind, request):
     opened(browser, request.getfixturevalue(kind))
     paper = 1032  # A4 landscape, less margins of 12 mm, in CSS pixels
     size = {"width": paper, "height": 700, "deviceScaleFactor": 1, "mobile": False}
@@ -163,7 +163,7 @@ def test_on_paper_nothing_is_cut(browser: Any, kind: str, request: pytest.Fixtur
 
 
 @pytest.fixture(scope="module")
-def axe() -> str:
+def axe():
     """axe-core's own script; nothing where there is none."""
     if shutil.which("node") is None:
         return ""
@@ -178,8 +178,8 @@ def axe() -> str:
 @pytest.mark.parametrize(("width", "night"), [(390, False), (1280, True)])
 @pytest.mark.parametrize("kind", ["quick", "pair", "history"])
 def test_a_page_has_no_errors_fits_and_is_accessible(
-    browser: Any, axe: str, kind: str, width: int, night: bool, request: pytest.FixtureRequest
-) -> None:
+    browser, axe, kind, width, night, request
+):
     assert opened(browser, request.getfixturevalue(kind), width, night) == []
     assert run(browser, "document.documentElement.scrollWidth") <= width
     if not axe:
@@ -192,7 +192,7 @@ def test_a_page_has_no_errors_fits_and_is_accessible(
 
 
 @pytest.mark.parametrize("rows", [0, 1])
-def test_a_run_of_one_row_and_of_none_opens(browser: Any, rows: int, tmp_path: Path) -> None:
+def test_a_run_of_one_row_and_of_none_opens(browser, rows, tmp_path):
     data = synthetic.document([synthetic.row("fused", synthetic.case(), [1e-3])][:rows])
     assert opened(browser, made(tmp_path, data)) == []
     assert run(browser, "document.querySelectorAll('.case tbody tr').length") == rows

@@ -15,13 +15,13 @@ from reports.__main__ import main
 from reports.pages import publish
 
 
-def test_the_page_of_results_is_what_the_published_runs_say() -> None:
+def test_the_page_of_results_is_what_the_published_runs_say():
     assert publish.text(publish.PUBLISHED) == publish.PAGE.read_text(encoding="utf-8"), "python -m reports publish"
 
 
 def test_a_run_is_kept_with_the_digits_that_are_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(publish, "PUBLISHED", tmp_path)
     monkeypatch.setattr(publish, "PAGE", tmp_path / "results.md")
     monkeypatch.setattr(publish, "FIGURE", tmp_path / "latency.png")
@@ -40,13 +40,13 @@ def test_a_run_is_kept_with_the_digits_that_are_known(
     assert after["command"] == "pytest bench/ --T 16"
 
 
-def test_the_readmes_figure_is_drawn_from_the_newest_published_run() -> None:
+def test_the_readmes_figure_is_drawn_from_the_newest_published_run():
     (*_, newest) = sorted(publish.PUBLISHED.glob("*_length.json"))
     with Image.open(CHECKOUT / "docs" / "latency.png") as figure:
         assert figure.info["Source"] == f"{newest.stem} {sha256(newest.read_bytes()).hexdigest()}"
 
 
-def test_figures_of_the_tutorials_in_the_docs_are_those_of_the_published_run() -> None:
+def test_figures_of_the_tutorials_in_the_docs_are_those_of_the_published_run():
     (path,) = publish.PUBLISHED.glob("*_tutorial.json")
     rows = {row["extra_info"]["impl"]: row for row in json.loads(path.read_text(encoding="utf-8"))["benchmarks"]}
     fused, fresh = rows["fused"]["stats"]["median"], rows["fused"]["extra_info"]["fresh_pages_s"]
@@ -61,6 +61,6 @@ def test_figures_of_the_tutorials_in_the_docs_are_those_of_the_published_run() -
     assert fused > rows["sdpa"]["stats"]["median"]
 
 
-def test_a_run_on_an_unsteady_machine_is_published_with_a_warning(tiny_data: dict[str, Any], tmp_path: Path) -> None:
+def test_a_run_on_an_unsteady_machine_is_published_with_a_warning(tiny_data, tmp_path):
     (tmp_path / "0001_x.json").write_text(json.dumps(tiny_data | {"controls": {"drift": 1.5}}), encoding="utf-8")
     assert "The reference workload's time changed by" in publish.text(tmp_path)

@@ -15,12 +15,12 @@ FIGURE = {"id": synthetic.case_id(CASE), "seconds": 4e-3, "kernel": "CPU:Flash",
           "differs": "threads not said", "source": "them/theirs#1"}  # fmt: skip
 
 
-def read(folder: Path, *figures: object, **top: object) -> runs.Run:
+def read(folder, *figures, **top):
     rows = [synthetic.row("fused", CASE, [2e-3]), synthetic.row("sdpa", CASE, [1e-3])]
     return runs.read(synthetic.save(synthetic.document(rows, published=list(figures), **top), folder, "0001_x"))
 
 
-def test_a_published_time_is_shown_beside_the_measured_one_and_its_source_once(tmp_path: Path) -> None:
+def test_a_published_time_is_shown_beside_the_measured_one_and_its_source_once(tmp_path):
     figures = [FIGURE, FIGURE | {"kernel": "another", "source": "others/x"}, FIGURE | {"kernel": "a third"}]
     run = read(tmp_path, *figures, FIGURE | {"id": "B1-T65-H8-D_h64-float32-cpu", "source": "of no case here"})
     rows, _ = report(run).grid.beside(run.published)

@@ -27,27 +27,27 @@ QUIET = Noise(run=0.0)
 
 
 def injected(
-    seed: int, times: dict[str, float], T: tuple[int, ...] = (64, 256), noise: Noise = QUIET, **top: Any
-) -> dict[str, Any]:
+    seed, times, T=(64, 256), noise=QUIET, **top
+):
     """A run in which implementations take these multiples of the time of `fused`; unnamed ones 1.3."""
     slower = {name: times.get(name, 1.3) * COSTS["fused"][0] / COSTS[name][0] for name in IMPLS}
     return synthetic.timed_interleaved(seed, slower, noise, T=T, impls=IMPLS, rounds=6, **top)
 
 
-def first_screen(data: dict[str, Any], as_run: Any) -> tuple[str, str]:
+def first_screen(data, as_run):
     """Return the headline and its confidence."""
     this = report(as_run(data))
     return this.headline, this.trust
 
 
-def test_one_clear_winner_is_named(as_run: Any) -> None:
+def test_one_clear_winner_is_named(as_run):
     headline, _ = first_screen(injected(0, {"sdpa": 0.5}), as_run)
     assert re.fullmatch(r"Use sdpa: fastest in both cases, up to (2\.\d)× faster than fused \(.*\)\.", headline), (
         headline
     )
 
 
-def test_processes_are_counted_in_a_file_without_their_number(as_run: Any) -> None:
+def test_processes_are_counted_in_a_file_without_their_number(as_run):
     whole = injected(0, {"sdpa": 0.5})
     _, expected = first_screen(whole, as_run)
     for row in whole["benchmarks"]:
@@ -56,7 +56,7 @@ def test_processes_are_counted_in_a_file_without_their_number(as_run: Any) -> No
     assert trust == expected and "4 processes per cell" in trust
 
 
-def test_machine_drift_widens_the_intervals_and_is_reported(as_run: Any) -> None:
+def test_machine_drift_widens_the_intervals_and_is_reported(as_run):
     samples = {"product": [{"seconds": 1e-3}, {"seconds": 1.8e-3}]}
     data = injected(0, {"sdpa": 1.0}, noise=Noise(run=0.0, round=0.3))
     headline, trust = first_screen({**data, "controls": {"drift": 0.8, "looks": samples}}, as_run)
@@ -66,8 +66,8 @@ def test_machine_drift_widens_the_intervals_and_is_reported(as_run: Any) -> None
 
 
 def test_a_machine_that_became_many_times_slower_is_warned_of_beside_the_recommendation(
-    results: Path, printed: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    results, printed, capsys, monkeypatch
+):
     monkeypatch.setattr(page, "_figures", lambda this, folder: ())
     said = "The reference workload's time changed by a factor of 30 during this run: measure again"
     for name, drift in (("0001_calm", 0.8), ("0002_wild", 29.0)):
@@ -80,13 +80,13 @@ def test_a_machine_that_became_many_times_slower_is_warned_of_beside_the_recomme
         assert (f"warning: {name}: {said}" in capsys.readouterr().err) is warned
 
 
-def test_a_kernel_that_was_wrong_is_never_advised(as_run: Any) -> None:
+def test_a_kernel_that_was_wrong_is_never_advised(as_run):
     skipped = [{"impl": "linear", "id": "B1", "reason": "wrong", "detail": "error 0.3 exceeds its bound"}]
     headline, _ = first_screen(injected(0, {"linear": 0.5, "sdpa": 1.0}, skipped=skipped), as_run)
     assert headline.startswith("Use sdpa: fastest in both cases")
 
 
-def test_a_fastest_that_changes_with_the_length_is_reported_by_length(as_run: Any) -> None:
+def test_a_fastest_that_changes_with_the_length_is_reported_by_length(as_run):
     data = injected(0, {"packed": 1.0}, T=(64,))
     data["benchmarks"] += injected(0, {"sdpa": 1.0}, T=(256, 1024))["benchmarks"]
     headline, _ = first_screen(data, as_run)
@@ -97,7 +97,7 @@ def test_a_fastest_that_changes_with_the_length_is_reported_by_length(as_run: An
     ("sdpa", "packed", ", 32× less memory in the largest case."),  # packed is the baseline implementation
     ("fused", "sdpa", "32× less memory than sdpa in the largest case"),
 ])  # fmt: skip
-def test_memory_decides_between_two_that_are_tied(as_run: Any, lean: str, other: str, why: str) -> None:
+def test_memory_decides_between_two_that_are_tied(as_run, lean, other, why):
     data = injected(0, {lean: 1.002, other: 1.0})
     for row in data["benchmarks"]:
         row["extra_info"]["peak_bytes"] = 2**20 if row["extra_info"]["impl"] == lean else 2**25
@@ -105,13 +105,13 @@ def test_memory_decides_between_two_that_are_tied(as_run: Any, lean: str, other:
     assert said.startswith(f"Use {lean}: tied with {other} in both cases") and why in said, said
 
 
-def test_without_intervals_there_is_no_recommendation(tiny: Run) -> None:
+def test_without_intervals_there_is_no_recommendation(tiny):
     this = report(tiny)
     assert this.headline == "No recommendation yet: 3 of 3 cases not resolved."
     assert "No ratio has an interval" in this.trust and "one process per cell" in this.trust
 
 
-def test_the_mean_is_the_geometric_one_over_the_fastest_of_each_case(as_run: Any) -> None:
+def test_the_mean_is_the_geometric_one_over_the_fastest_of_each_case(as_run):
     cells = [("a", 64, 1.0), ("b", 64, 2.0), ("c", 64, 3.0), ("a", 256, 8.0), ("b", 256, 4.0)]
     run = as_run(synthetic.document([synthetic.row(name, synthetic.case(T=T), [s] * 3) for name, T, s in cells]))
     made = grids.grid(rows_of(run), run.skipped)
@@ -119,7 +119,7 @@ def test_the_mean_is_the_geometric_one_over_the_fastest_of_each_case(as_run: Any
     assert means == pytest.approx([2**0.5, 2**0.5, 3])
 
 
-def test_a_case_of_a_stopped_run_with_one_implementation_is_not_in_the_mean(as_run: Any) -> None:
+def test_a_case_of_a_stopped_run_with_one_implementation_is_not_in_the_mean(as_run):
     cells = [("a", 64, 1.0), ("b", 64, 3.0), ("b", 256, 4.0)]
     rows = [synthetic.row(name, synthetic.case(T=T), [s] * 3) for name, T, s in cells]
     stopped, lone = as_run(synthetic.document(rows)), as_run(synthetic.document(rows[1:]))
@@ -130,13 +130,13 @@ def test_a_case_of_a_stopped_run_with_one_implementation_is_not_in_the_mean(as_r
     assert means(lone) == {"b": "1"}
 
 
-def means(run: Run) -> dict[str, str]:
+def means(run):
     """Printed mean slowdowns, in the order of the implementations."""
     made = grids.grid(rows_of(run), run.skipped)
     return {name: made.mean_text(name) for name in made.impls}
 
 
-def test_an_own_mean_is_marked_if_it_is_not_resolved_in_half_of_the_cases(as_run: Any) -> None:
+def test_an_own_mean_is_marked_if_it_is_not_resolved_in_half_of_the_cases(as_run):
     own = [name for name in IMPLS if name != "linear"]
     noisy = injected(0, {}, noise=Noise(process=0.5))
     for data, end in ((injected(0, {}), r"\."), (noisy, r", not resolved in 2 of 2 cases\.")):
@@ -145,7 +145,7 @@ def test_an_own_mean_is_marked_if_it_is_not_resolved_in_half_of_the_cases(as_run
         assert re.fullmatch(rf"linear: mean slowdown [\d.]+{end}", told), told
 
 
-def test_headline_heat_map_and_case_table_never_contradict(as_run: Any) -> None:
+def test_headline_heat_map_and_case_table_never_contradict(as_run):
     published = json.loads(next(publish.PUBLISHED.glob("*_quick.json")).read_text(encoding="utf-8"))
     published["benchmarks"] = [row for row in published["benchmarks"] if row["group"].startswith("B1-T1024-")]
     for run in map(as_run, (published, injected(0, {"packed": 0.8, "sdpa": 1.05}), injected(0, {}, T=(64,)))):
@@ -173,30 +173,30 @@ def test_headline_heat_map_and_case_table_never_contradict(as_run: Any) -> None:
 class Read:
     """What a reader sees on a page: the heat map's numbers, and each case's table."""
 
-    def __init__(self, html: str) -> None:
+    def __init__(self, html):
         self.headline = unescape(re.findall("<h1>(.*?)</h1>", html)[0]).replace("\N{NO-BREAK SPACE}", " ")
         ids = dict(re.findall(r'class="case" data-case="(\w+)" id="([^"]*)"', html))
         first = "".join(re.findall(r'<table class="heat">.*?</table>', html, re.S)[:1])
-        self.heat: dict[str, dict[str, tuple[str, bool, str]]] = {id_: {} for id_ in ids.values() if first}
+        self.heat = {id_: {} for id_ in ids.values() if first}
         for row in re.findall(r"<tr[^>]*><th scope=\"row\">.*?</tr>", first, re.S):
             name = self.name(row)
             for kind, key, title, text in re.findall(
                 r'<td[^>]*class="(\w*)"><button[^>]*data-to="(\w+)" title="([^"]*)">(.*?)</button>', row
             ):
                 self.heat[ids[key]][name] = text, kind == "best", title
-        self.cases: dict[str, dict[str, list[str]]] = {}
+        self.cases = {}
         for id_, body in re.findall(r'class="case" data-case="\w+" id="([^"]*)".*?<tbody>(.*?)</tbody>', html, re.S):
             rows = re.findall(r"<tr[^>]*>.*?</tr>", body, re.S)
             found = {self.name(row): re.findall(r"<td>(.*?)</td>", row) for row in rows}
             self.cases[id_] = {name: cells for name, cells in found.items() if cells}
 
-    def name(self, row: str) -> str:
+    def name(self, row):
         found = re.search(r"</svg>([^<]*)</th>", row)
         assert found
         return found[1].removesuffix(" ✗")
 
 
-def ratio(low: float, high: float) -> ratios.Ratio:
+def ratio(low, high):
     return ratios.Ratio((low * high) ** 0.5, low, high)
 
 
@@ -218,8 +218,8 @@ def ratio(low: float, high: float) -> ratios.Ratio:
     ],
 )
 def test_ranks_follow_the_interval_of_the_ratio_to_the_fastest(
-    others: list[tuple[float, float]], expected: list[str]
-) -> None:
+    others, expected
+):
     names = ["first", *map(str, range(len(others)))]
     over = {a: {b: ratio(0.9, 1.1) for b in names} for a in names}
     for name, ends in zip(names[1:], others, strict=True):

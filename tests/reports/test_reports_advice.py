@@ -14,7 +14,7 @@ from reports.judging.rows import rows_of
 from reports.reading.runs import Run
 
 
-def two(T_and_medians: dict[int, tuple[float, float]], apart: tuple[float, ...] = (1, 1, 1)) -> Any:
+def two(T_and_medians, apart=(1, 1, 1)):
     """A run of `a` and `b`, with these medians at these T, and `b` by process so far `apart`."""
     return synthetic.document(
         [
@@ -26,7 +26,7 @@ def two(T_and_medians: dict[int, tuple[float, float]], apart: tuple[float, ...] 
     )  # fmt: skip
 
 
-def test_without_significant_differences_the_smallest_median_is_chosen(as_run: Any) -> None:
+def test_without_significant_differences_the_smallest_median_is_chosen(as_run):
     """Where cells were timed one after the other, in one process."""
     data = two({64: (2e-3, 1e-3), 256: (3e-3, 4e-3)})
     data["benchmarks"] = [synthetic.once(row) for row in data["benchmarks"]]
@@ -37,7 +37,7 @@ def test_without_significant_differences_the_smallest_median_is_chosen(as_run: A
     assert all((it["standing"], it["ties"]) == ("", []) for it in told)
 
 
-def test_decode_at_a_length_is_one_token_against_a_cache_of_that_length(as_run: Any) -> None:
+def test_decode_at_a_length_is_one_token_against_a_cache_of_that_length(as_run):
     """As measured by `pytest bench/ --mode decode --T 64`, not several tokens with a cache of that length."""
     cases = [synthetic.case(T=T, T_kv=T_kv, mode="decode") for T, T_kv in ((1, 64), (1, 256), (4, 256))]
     cases.append(synthetic.case(T=64))
@@ -45,7 +45,7 @@ def test_decode_at_a_length_is_one_token_against_a_cache_of_that_length(as_run: 
     for i, row in enumerate(data["benchmarks"]):
         row["extra_info"]["id"] += f"-{i}"
 
-    def found(T: int, **cache: int) -> list[tuple[int, int]]:
+    def found(T, **cache):
         asked = advice.read_as({"mode": "decode", "T": T, **cache})
         return [(cell["T"], cell["T_kv"]) for cell in advice.advise(rows_of(as_run(data)), asked)["cells"]]
 
@@ -53,7 +53,7 @@ def test_decode_at_a_length_is_one_token_against_a_cache_of_that_length(as_run: 
     assert found(4, T_kv=256) == [(4, 256)]
 
 
-def test_a_kernel_that_was_wrong_anywhere_is_never_advised(tiny: Run) -> None:
+def test_a_kernel_that_was_wrong_anywhere_is_never_advised(tiny):
     table = advice.advise(rows_of(tiny), {})
     assert table["left_out"] == ["packed"]
     assert "packed" not in {name for cell in table["cells"] for name in (cell["fastest"], *cell["ties"])}
@@ -68,8 +68,8 @@ def test_a_kernel_that_was_wrong_anywhere_is_never_advised(tiny: Run) -> None:
     ],
 )
 def test_implementations_tie_unless_a_large_difference_is_possible(
-    median: float, apart: tuple[float, ...], said: str, as_run: Any
-) -> None:
+    median, apart, said, as_run
+):
     data = two({64: (1e-3, median)}, apart=apart)
     data["benchmarks"].append(synthetic.row("c", synthetic.case(T=64), [0.97e-3, 0.98e-3, 0.99e-3]))
     data["benchmarks"].append(synthetic.row("d", synthetic.case(T=64), [9e-3, 9e-3, 9e-3]))
@@ -77,7 +77,7 @@ def test_implementations_tie_unless_a_large_difference_is_possible(
     assert (cell["fastest"], cell["verdict"]) == ("c", said)
 
 
-def test_an_older_run_is_used_for_cases_missing_in_the_newest(tmp_path: Path, printed: Any) -> None:
+def test_an_older_run_is_used_for_cases_missing_in_the_newest(tmp_path, printed):
     for name, T in (("0001_long", 512), ("0002_short", 64), ("0003_cut", 512)):
         rows = [synthetic.row("sdpa", synthetic.case(T=T), [1e-3]), synthetic.row("fused", synthetic.case(T=T), [2e-3])]
         synthetic.save(synthetic.document(rows), tmp_path, name)
@@ -90,7 +90,7 @@ LLAMA = {"H": 32, "H_kv": 8, "D_h": 128, "D_v": 128, "d_model": 4096, "dtype": "
 GEMMA = {"H": 8, "H_kv": 4, "D_h": 256, "D_v": 256, "d_model": 2560, "dtype": "bfloat16"}
 
 
-def of_models(as_run: Any, *cases: dict[str, Any]) -> str:
+def of_models(as_run, *cases):
     """A run in which `fused` is the fastest of llama's cases, `sdpa` of the others; ids need only differ."""
     rows = []
     for i, axes in enumerate(cases):
@@ -102,7 +102,7 @@ def of_models(as_run: Any, *cases: dict[str, Any]) -> str:
     return str(as_run(synthetic.document(rows, schema=2, axes=axes)).path)
 
 
-def test_a_models_table_has_its_layers_and_the_lengths_that_are_asked_for(as_run: Any, printed: Any) -> None:
+def test_a_models_table_has_its_layers_and_the_lengths_that_are_asked_for(as_run, printed):
     llama = [{"T": T, **LLAMA} for T in (64, 512, 2048, 8192)]
     decode = {"T": 1, "T_kv": 512, "mode": "decode", "mask": "none", **LLAMA}
     core = {"T": 1024, "scope": "core", **LLAMA, "d_model": 32 * 128}
@@ -110,7 +110,7 @@ def test_a_models_table_has_its_layers_and_the_lengths_that_are_asked_for(as_run
     gemma = [{"T": 2048, **GEMMA, "window": 1023}, {"T": 512, **GEMMA}]
     run = of_models(as_run, *llama, decode, core, *others, *gemma)
 
-    def told(*arguments: str) -> dict[str, Any]:
+    def told(*arguments):
         layers = json.loads(printed("advise", "--run", run, "--json", *arguments))["layers"]
         return {kind: sorted(cell["T"] for cell in it["cells"]) for kind, it in layers.items()}
 
@@ -120,7 +120,7 @@ def test_a_models_table_has_its_layers_and_the_lengths_that_are_asked_for(as_run
     assert told("--model", "gemma3-4b") == {"local": [512, 2048], "global": [512]}
 
 
-def test_on_the_command_line(as_run: Any, printed: Any) -> None:
+def test_on_the_command_line(as_run, printed):
     run = as_run(two({64: (1e-3, 2e-3), 1024: (4e-3, 2e-3)})).path
     out = printed("advise", "--run", run, "--T", 1024, "--H", 8, "--dtype", "float32")
     assert out.splitlines()[2].split() == ["T=1024", "b", "2.0", "ms", "a", "2.0", "to", "2.0", "faster"]

@@ -22,19 +22,19 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def small() -> dict[str, Any]:
+def small():
     return synthetic.sweep(impls=("fused", "sdpa"), T=(64,), H=(8,), dtype=("float32",))
 
 
 @pytest.fixture
-def no_drawing(monkeypatch: pytest.MonkeyPatch) -> list[tuple[runs.Run, Path]]:
+def no_drawing(monkeypatch):
     """Which runs would be written where."""
     from reports.pages import page, side_by_side_page
     from reports.pages import report as reports_
 
-    written: list[tuple[runs.Run, Path]] = []
+    written = []
 
-    def write_all(many: Sequence[runs.Run], folder: Path) -> Path:
+    def write_all(many, folder):
         written.extend((run, folder) for run in many)
         return folder / "index.html"
 
@@ -47,7 +47,7 @@ def no_drawing(monkeypatch: pytest.MonkeyPatch) -> list[tuple[runs.Run, Path]]:
     return written
 
 
-def aged(path: Path, seconds: int) -> Path:
+def aged(path, seconds):
     os.utime(path, (seconds, seconds))
     return path
 
@@ -70,8 +70,8 @@ def aged(path: Path, seconds: int) -> Path:
     ],
 )
 def test_a_file_that_is_no_run_is_named(
-    text: str, expected: str, results: Path, small: dict[str, Any], refusal: Any
-) -> None:
+    text, expected, results, small, refusal
+):
     path = synthetic.save(small, results, "0001_bad")
     path.write_text(text, encoding="latin-1")
     for arguments in ([], ["0001_bad"], [path]):
@@ -80,15 +80,15 @@ def test_a_file_that_is_no_run_is_named(
 
 
 def test_a_file_without_axes_is_no_run_and_one_that_is_refused_adds_none(
-    results: Path, small: dict[str, Any], refusal: Any
-) -> None:
+    results, small, refusal
+):
     synthetic.save(small | {"axes": [{"name": "a", "kind": "matrix"}]}, results, "0001_bad")
     assert "it describes no axes" in refusal("--results", results)
     synthetic.save(small | {"axes": [{"name": "new", "kind": "size"}], "skipped": [3]}, results, "0001_bad")
     assert "a skipped cell without" in refusal("--results", results) and "new" not in KNOWN_AXES
 
 
-def test_the_newest_run_is_taken(results: Path, small: dict[str, Any], no_drawing: Any) -> None:
+def test_the_newest_run_is_taken(results, small, no_drawing):
     aged(synthetic.save(small, results, "0002_new"), 100)
     old = aged(synthetic.save(small, results, "0001_old"), 200)  # copied later: numbers count, not the copying
     old.with_name("0003_gone.json").symlink_to("nowhere")  # is left out
@@ -96,7 +96,7 @@ def test_the_newest_run_is_taken(results: Path, small: dict[str, Any], no_drawin
     assert [run.name for run, _ in no_drawing] == ["0002_new"]
 
 
-def test_among_machines_the_one_that_ran_last_is_taken(results: Path, small: dict[str, Any], no_drawing: Any) -> None:
+def test_among_machines_the_one_that_ran_last_is_taken(results, small, no_drawing):
     for machine, name, when in (("one", "0007_x", 100), ("two", "0001_y", 200)):
         path = results / machine / f"{name}.json"
         path.parent.mkdir()
@@ -115,8 +115,8 @@ MACHINE = "Linux-CPython-3.11-64bit"
      ["x", "0002"], ["report", "x"]],
 )  # fmt: skip
 def test_a_run_can_be_named_in_several_ways(
-    names: list[str], results: Path, small: dict[str, Any], no_drawing: Any
-) -> None:
+    names, results, small, no_drawing
+):
     for stem in ("0001_x", "0002_x", "0003_y"):
         synthetic.save(small, results, stem)
     assert main([*names, "--results", str(results)]) == 0
@@ -124,8 +124,8 @@ def test_a_run_can_be_named_in_several_ways(
 
 
 def test_several_runs_get_one_page_and_bad_ones_a_warning(
-    results: Path, small: dict[str, Any], no_drawing: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+    results, small, no_drawing, capsys
+):
     for stem in ("0001_x", "0002_y", "0003_z", "0004_other"):
         synthetic.save(small, results, stem)
     synthetic.save(small, results, "0002_y").write_text("oh")
@@ -137,14 +137,14 @@ def test_several_runs_get_one_page_and_bad_ones_a_warning(
     assert "0002_y.json" in captured.err and captured.err.count("\n") == 1
 
 
-def test_an_empty_results_folder_is_replaced_by_the_checkouts(results: Path) -> None:
+def test_an_empty_results_folder_is_replaced_by_the_checkouts(results):
     assert runs.default_results() == CHECKOUT / "results"
 
 
 @pytest.mark.parametrize("where", ["published/big", "published"])
 def test_published_baselines_are_no_newest_run_but_can_be_named(
-    where: str, results: Path, small: dict[str, Any], no_drawing: Any, refusal: Any
-) -> None:
+    where, results, small, no_drawing, refusal
+):
     path = results / where / "0001_big.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(small))
@@ -154,16 +154,16 @@ def test_published_baselines_are_no_newest_run_but_can_be_named(
 
 
 def test_an_out_folder_below_a_file_is_one_line(
-    results: Path, small: dict[str, Any], tmp_path: Path, refusal: Any
-) -> None:
+    results, small, tmp_path, refusal
+):
     synthetic.save(small, results, "0001_x")
     (tmp_path / "file").write_text("")
     assert "can't write to" in refusal("--results", results, "--out", tmp_path / "file" / "out")
 
 
 def test_the_command_needs_no_torch_and_prints_no_traceback(
-    results: Path, small: dict[str, Any], tmp_path: Path
-) -> None:
+    results, small, tmp_path
+):
     """Once in a subprocess in which torch, impls and bench can't be imported."""
     synthetic.save(small, results, "0001_x")
     (tmp_path / "sitecustomize.py").write_text(
@@ -185,7 +185,7 @@ def test_the_command_needs_no_torch_and_prints_no_traceback(
     assert max(map(len, good.stdout.splitlines()[:-2])) <= 80
 
 
-def test_a_figure_is_written_by_its_ending(results: Path, tmp_path: Path, printed: Any, refusal: Any) -> None:
+def test_a_figure_is_written_by_its_ending(results, tmp_path, printed, refusal):
     path = synthetic.save(synthetic.sweep(impls=("sdpa",), H=(8,), dtype=("float32",)), results, "0001_x")
     assert "its ending should be one of .png, .svg" in refusal("figure", "latency", "-o", "x.pdf", "--run", path)
     assert printed("figure", "latency", "--run", path, "-o", "x.png").strip() == "x.png"
@@ -193,8 +193,8 @@ def test_a_figure_is_written_by_its_ending(results: Path, tmp_path: Path, printe
 
 
 def test_a_page_with_another_baseline(
-    results: Path, small: dict[str, Any], tmp_path: Path, printed: Any, refusal: Any
-) -> None:
+    results, small, tmp_path, printed, refusal
+):
     synthetic.save(small, results, "0001_x")
     asked = ["--results", results, "--out", tmp_path / "out"]
     assert "faster than fused" in printed(*asked)
@@ -202,12 +202,12 @@ def test_a_page_with_another_baseline(
     assert "--baseline flash: 0001_x has times of fused, sdpa" in refusal(*asked, "--baseline", "flash")
 
 
-def test_no_run_yet_says_how_to_make_one(results: Path, refusal: Any) -> None:
+def test_no_run_yet_says_how_to_make_one(results, refusal):
     for folder in (results, results / "nowhere"):
         assert "pytest bench/ --benchmark-save=NAME" in refusal("--results", folder)
 
 
-def test_usage_errors(results: Path, small: dict[str, Any], refusal: Any) -> None:
+def test_usage_errors(results, small, refusal):
     assert "--nonsense" in refusal("--nonsense")
     for stem in ("0001_before", "0002_after"):
         synthetic.save(small, results, stem)
@@ -219,8 +219,8 @@ def test_usage_errors(results: Path, small: dict[str, Any], refusal: Any) -> Non
 
 
 def test_a_run_that_is_not_complete_says_so_above_its_headline(
-    results: Path, small: dict[str, Any], no_drawing: Any, printed: Any
-) -> None:
+    results, small, no_drawing, printed
+):
     for complete in (True, False):
         synthetic.save({**small, "complete": complete}, results, f"0001_{complete}")
         said = printed("--results", results, f"0001_{complete}")

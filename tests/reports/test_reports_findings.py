@@ -12,11 +12,11 @@ from reports.judging.rows import rows_of
 from reports.reading.runs import Run
 
 
-def said(run: Run) -> list[str]:
+def said(run):
     return [*filter(None, [findings.page_faults(rows_of(run))])]
 
 
-def test_wrong_outputs_are_warned_of(tiny: Run) -> None:
+def test_wrong_outputs_are_warned_of(tiny):
     [told] = findings.wrong(rows_of(tiny), tiny.skipped)
     why = "packed ✗ did not pass the correctness check in 1 cell: error 0.3 exceeds its bound"
     assert told.startswith(why) and told.endswith(". Its numbers elsewhere are in doubt.")
@@ -25,7 +25,7 @@ def test_wrong_outputs_are_warned_of(tiny: Run) -> None:
     assert told.startswith(why) and "elsewhere" not in told
 
 
-def faulting(column: str = "kept_pages_s", **other: float | None) -> dict[str, Any]:
+def faulting(column="kept_pages_s", **other):
     """A run of one case with the medians of a machine where the plain formula faults."""
     medians = {"sdpa": 84e-3, "fused": 705e-3, "einsum": 720e-3}
     at = synthetic.case(T=4096)
@@ -34,7 +34,7 @@ def faulting(column: str = "kept_pages_s", **other: float | None) -> dict[str, A
     )
 
 
-def test_the_cost_of_page_faults_is_given_for_the_call_that_loses_most(as_run: Any) -> None:
+def test_the_cost_of_page_faults_is_given_for_the_call_that_loses_most(as_run):
     [told] = said(as_run(faulting(fused=352e-3, einsum=400e-3)))
     assert told == (
         "With glibc's own settings fused takes 705 ms at B=1 H=8 D_h=64 T=4096 fp32 causal, of which 50 % are page "
@@ -42,7 +42,7 @@ def test_the_cost_of_page_faults_is_given_for_the_call_that_loses_most(as_run: A
     )
 
 
-def test_a_run_with_kept_pages_reports_the_cost_of_page_faults(as_run: Any) -> None:
+def test_a_run_with_kept_pages_reports_the_cost_of_page_faults(as_run):
     [told] = said(as_run(faulting("fresh_pages_s", fused=1.4, sdpa=84e-3)))
     assert told.startswith(
         "With glibc's own settings fused takes 1.40 s at B=1 H=8 D_h=64 T=4096 fp32 causal, of which"
@@ -50,11 +50,11 @@ def test_a_run_with_kept_pages_reports_the_cost_of_page_faults(as_run: Any) -> N
     assert told.endswith(" it takes 705 ms, and sdpa's lead is 8.4× instead of 17×.")
 
 
-def test_a_lead_caused_by_page_faults_alone_is_reported(as_run: Any) -> None:
+def test_a_lead_caused_by_page_faults_alone_is_reported(as_run):
     assert "it takes 80.0 ms, and sdpa's lead is gone: it was 8.4×." in said(as_run(faulting(fused=80e-3)))[0]
 
 
-def test_the_lead_is_that_of_the_tables(interleaved_data: dict[str, Any], as_run: Any) -> None:
+def test_the_lead_is_that_of_the_tables(interleaved_data, as_run):
     """Which pairs the calls of a round, and is not the ratio of the medians."""
     for row in interleaved_data["benchmarks"]:
         if row["extra_info"]["impl"] == "fused":
@@ -66,15 +66,15 @@ def test_the_lead_is_that_of_the_tables(interleaved_data: dict[str, Any], as_run
     assert lead in {f"{grid.slowdown(case.mark('fused').slowdown)}×" for case in made.cases}
 
 
-def test_calls_that_take_as_long_with_kept_pages_lose_nothing(as_run: Any) -> None:
+def test_calls_that_take_as_long_with_kept_pages_lose_nothing(as_run):
     assert findings.page_faults(rows_of(as_run(faulting(fused=690e-3, einsum=730e-3)))) == ""
 
 
-def test_page_faults_of_the_fastest_count_too(as_run: Any) -> None:
+def test_page_faults_of_the_fastest_count_too(as_run):
     told = findings.page_faults(rows_of(as_run(faulting(sdpa=42e-3, fused=630e-3))))
     assert "of which 11 % are page faults" in told and "sdpa's lead is 15× instead of 8.4×" in told
 
 
-def test_the_variation_between_processes_is_printed() -> None:
+def test_the_variation_between_processes_is_printed():
     for rows, shown in (([], "2 %"), ([{"between_processes": 0.031}], "3.1 %")):
         assert findings.between_processes(rows).endswith(f": {shown} (standard deviation; prior 2 %).")

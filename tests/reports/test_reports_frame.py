@@ -16,15 +16,15 @@ from reports.reading.runs import Run
 CASES = {T: f"B1-T{T}-H8-D_h64-float32-cpu" for T in (64, 256, 1024)}
 
 
-def tidied(run: Run) -> pd.DataFrame:
+def tidied(run):
     return tidy(rows_of(run))
 
 
-def cell(tidy: pd.DataFrame, impl: str, T: int) -> pd.Series[Any]:
+def cell(tidy, impl, T):
     return tidy[(tidy["impl"] == impl) & (tidy["T"] == T)].iloc[0]
 
 
-def test_one_row_per_benchmark_with_its_case_and_seconds(tiny: Run) -> None:
+def test_one_row_per_benchmark_with_its_case_and_seconds(tiny):
     tidy_tiny = tidied(tiny)
     assert len(tidy_tiny) == 8
     sdpa = cell(tidy_tiny, "sdpa", 256)
@@ -33,17 +33,17 @@ def test_one_row_per_benchmark_with_its_case_and_seconds(tiny: Run) -> None:
     assert sdpa["peak_bytes"] == 2**20
 
 
-def at_64(tidy: pd.DataFrame, column: str) -> dict[str, Any]:
+def at_64(tidy, column):
     rows = tidy[tidy["T"] == 64]
     return dict(zip(rows["impl"], rows[column], strict=True))
 
 
-def ranks_at_64(tidy: pd.DataFrame) -> dict[str, tuple[float, float]]:
+def ranks_at_64(tidy):
     low, high = at_64(tidy, "rank_low"), at_64(tidy, "rank_high")
     return {impl: (low[impl], high[impl]) for impl in low}
 
 
-def test_ranks_are_ranges_where_several_are_possible(interleaved_data: dict[str, Any], as_run: Any) -> None:
+def test_ranks_are_ranges_where_several_are_possible(interleaved_data, as_run):
     wrong, interleaved_data["skipped"] = interleaved_data["skipped"], []
     tidy = tidied(as_run(interleaved_data))
     assert ranks_at_64(tidy) == {"packed": (1, 1), "sdpa": (2, 2), "fused": (3, 3)}
@@ -60,7 +60,7 @@ def test_ranks_are_ranges_where_several_are_possible(interleaved_data: dict[str,
     assert at_64(tidy, "standing")["packed"] == "" and not at_64(tidy, "leads")["packed"]
 
 
-def test_the_ratio_to_the_baseline_has_its_interval(as_run: Any) -> None:
+def test_the_ratio_to_the_baseline_has_its_interval(as_run):
     at = synthetic.case()
     rows = [synthetic.row("fused", at, [2e-3]), synthetic.row("sdpa", at, [1e-3], (0.9, 1.0, 1 / 0.9))]
     sdpa = tidied(as_run(synthetic.document(rows))).iloc[1]
@@ -72,7 +72,7 @@ def test_the_ratio_to_the_baseline_has_its_interval(as_run: Any) -> None:
     )
 
 
-def test_an_implementation_with_a_wrong_cell_is_marked_in_all_its_rows(tiny: Run) -> None:
+def test_an_implementation_with_a_wrong_cell_is_marked_in_all_its_rows(tiny):
     tidy_tiny = tidied(tiny)
     assert set(tidy_tiny.loc[tidy_tiny["wrong"], "impl"]) == {"packed"}
     assert tidy_tiny["wrong"].sum() == 2
@@ -86,12 +86,12 @@ def test_an_implementation_with_a_wrong_cell_is_marked_in_all_its_rows(tiny: Run
         ({"T": (64,), "H": (1, 8), "dtype": ("float32",), "D_h": (32, 64)}, {"H", "D_h"}),
     ],
 )
-def test_axes_that_follow_from_others_do_not_count_as_varying(axes: Any, expected: set[str], as_run: Any) -> None:
+def test_axes_that_follow_from_others_do_not_count_as_varying(axes, expected, as_run):
     rows = rows_of(as_run(synthetic.sweep(impls=("fused", "sdpa"), **axes)))
     assert set(varying(rows)) == expected
 
 
-def test_sizes_follow_from_the_models_that_a_run_names(as_run: Any) -> None:
+def test_sizes_follow_from_the_models_that_a_run_names(as_run):
     cases = [synthetic.case(H=H, D_h=D_h, T=T) for H, D_h in ((12, 64), (32, 128)) for T in (64, 128)]
     data = synthetic.document([synthetic.row(impl, at, [1e-3]) for at in cases for impl in ("fused", "sdpa")])
     data["models"] = {synthetic.case_id(at): "gpt2" if at["H"] == 12 else "llama3-8b" for at in cases}

@@ -27,12 +27,12 @@ FIGURES = {"latency", "memory", "speedup"}
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def written(tmp_path_factory):
     """All files of the small stored run."""
     return page.write(report(runs.read(TINY)), tmp_path_factory.mktemp("tiny")).parent
 
 
-def drawn(run: Run, *names: str) -> dict[str, Any]:
+def drawn(run, *names):
     """Figures by name, all by default; those that would be empty are left out."""
     this = report(run)
     with figure.style():
@@ -40,23 +40,23 @@ def drawn(run: Run, *names: str) -> dict[str, Any]:
     return {name: one for name, one in made.items() if one is not None}
 
 
-def html(run: Run) -> str:
+def html(run):
     """The page, without the figures beside it."""
     return page.html(report(run))
 
 
-def test_a_page_has_every_table_and_figure_beside_it(written: Path) -> None:
+def test_a_page_has_every_table_and_figure_beside_it(written):
     figures = {f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")}
     assert {f.name for f in written.iterdir()} == {"index.html", "rows.csv", "skipped.csv", "summary.md", *figures}
 
 
-def test_a_cell_of_the_heat_map_leads_to_its_case(written: Path) -> None:
+def test_a_cell_of_the_heat_map_leads_to_its_case(written):
     tags = Outline((written / "index.html").read_text()).tags
     cases = {a["data-case"] for _, a in tags if a.get("class") == "case"}
     assert len(cases) == 3 and {a["data-to"] for _, a in tags if "data-to" in a} <= cases
 
 
-def test_the_page_has_machine_command_and_skips(interleaved_data: dict[str, Any], as_run: Any) -> None:
+def test_the_page_has_machine_command_and_skips(interleaved_data, as_run):
     text = html(as_run(interleaved_data))
     words = Outline(text).words
     assert re.search(r"packed\s✗</th>", text)  # in tables, too
@@ -66,7 +66,7 @@ def test_the_page_has_machine_command_and_skips(interleaved_data: dict[str, Any]
         assert expected in words, expected
 
 
-def test_the_readers_own_kernel_comes_first(as_run: Any) -> None:
+def test_the_readers_own_kernel_comes_first(as_run):
     costs = {**synthetic.COSTS, "mine": (9e-5, 9e-11, 1, 1)}
     run = as_run(synthetic.sweep(impls=("fused", "sdpa", "mine"), costs=costs, T=(64, 256), H=(8,)))
     this = report(run)
@@ -75,7 +75,7 @@ def test_the_readers_own_kernel_comes_first(as_run: Any) -> None:
     assert f"mine: mean slowdown {grid.slowdown(grid.mean_slowdown('mine', this.grid.cases))}." in text
 
 
-def test_ceilings_parts_and_drift_are_shown_where_they_were_measured(as_run: Any) -> None:
+def test_ceilings_parts_and_drift_are_shown_where_they_were_measured(as_run):
     cells = [("fused", {}, 2e-3), ("fused+compile", {}, 1e-3), ("fused", {"scope": "core"}, 1e-3),
              ("fused", {"mode": "backward"}, 5e-3)]  # fmt: skip
     rows = [synthetic.row(name, synthetic.case(**at), [s], compile_s=3.0, roof=0.4) for name, at, s in cells]
@@ -91,13 +91,13 @@ def test_ceilings_parts_and_drift_are_shown_where_they_were_measured(as_run: Any
 
 
 @pytest.mark.parametrize("T", [(64, 256), (256,)])
-def test_a_case_table_leaves_out_what_supports_no_case(as_run: Any, T: tuple[int, ...]) -> None:
+def test_a_case_table_leaves_out_what_supports_no_case(as_run, T):
     page = html(as_run(synthetic.sweep(impls=("fused", "sdpa", "loop"), T=T)))
     cases = page.partition('id="case"')[2].partition("</section>")[0]
     assert "sdpa</th>" in cases and ("loop</th>" in cases) == (64 in T)
 
 
-def test_csv_holds_seconds_and_bytes_row_by_row(written: Path) -> None:
+def test_csv_holds_seconds_and_bytes_row_by_row(written):
     with (written / "rows.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 8
@@ -110,8 +110,8 @@ def test_csv_holds_seconds_and_bytes_row_by_row(written: Path) -> None:
 
 
 def test_the_case_table_is_in_the_order_of_slowdown_with_readable_units(
-    interleaved_data: dict[str, Any], as_run: Any
-) -> None:
+    interleaved_data, as_run
+):
     fused = next(row for row in interleaved_data["benchmarks"] if row["extra_info"]["impl"] == "fused")
     fused["stats"]["data"] = fused["stats"]["data"][:5]
     synthetic.interleaved(fused, (0.95, 1.0, 1.05))
@@ -128,8 +128,8 @@ def test_the_case_table_is_in_the_order_of_slowdown_with_readable_units(
 
 
 def test_one_case_is_printed_as_its_table_at_80_columns_with_what_was_refused(
-    interleaved_data: dict[str, Any], as_run: Any
-) -> None:
+    interleaved_data, as_run
+):
     for row in interleaved_data["benchmarks"]:
         row["extra_info"] |= {"kernel": "a_kernel_with_quite_a_long_name", "roof": 0.5}
     made = report(as_run(interleaved_data)).grid
@@ -141,7 +141,7 @@ def test_one_case_is_printed_as_its_table_at_80_columns_with_what_was_refused(
     assert tables.printed(made).startswith(tables.terminal(made))
 
 
-def test_markdown_is_a_table_and_its_names_stay_in_their_cells(tiny: Run) -> None:
+def test_markdown_is_a_table_and_its_names_stay_in_their_cells(tiny):
     text = tables.markdown(("name", "b"), [("x", "12"), ("yyyyy", "3")])
     assert text == "| name  |  b |\n|-------|---:|\n| x     | 12 |\n| yyyyy |  3 |"
     rows = [synthetic.row(name, synthetic.case(), [1e-3]) for name in EVIL]
@@ -153,7 +153,7 @@ def test_markdown_is_a_table_and_its_names_stay_in_their_cells(tiny: Run) -> Non
     assert "<" not in summary
 
 
-def test_hostile_names_survive_in_figures(as_run: Any, tmp_path: Path) -> None:
+def test_hostile_names_survive_in_figures(as_run, tmp_path):
     rows = [synthetic.row(name, synthetic.case(T=T), [1e-3 * T]) for name in EVIL for T in (64, 256)]
     svg = draw("latency", as_run(synthetic.document(rows)), tmp_path / "latency.svg").read_text()
     assert all(f">{name}</text>" in svg for name in ("注意力", "$x_1$ 'q'", "_hidden"))
@@ -169,19 +169,19 @@ def test_hostile_names_survive_in_figures(as_run: Any, tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_every_kind_of_run_gets_its_figures_and_no_empty_ones(
-    name: str, data: dict[str, Any], expected: set[str], as_run: Any
-) -> None:
+    name, data, expected, as_run
+):
     assert set(drawn(as_run(data))) == expected
 
 
-def test_a_figure_names_the_baseline_and_the_fastest(as_run: Any) -> None:
+def test_a_figure_names_the_baseline_and_the_fastest(as_run):
     run = as_run(synthetic.sweep(impls=synthetic.REGISTRY[2:9], T=(64, 256), H=(8,), dtype=("float32",)))
     [ax] = drawn(run, "latency")["latency"].axes
     fastest = [name for name in report(run).grid.impls if name != "fused"]
     assert {text.get_text() for text in ax.texts} == {"fused", *fastest[: figure.MOST_LABELLED - 1]}
 
 
-def test_the_figure_of_memory_names_the_leanest_of_those_that_are_known(as_run: Any) -> None:
+def test_the_figure_of_memory_names_the_leanest_of_those_that_are_known(as_run):
     """The fastest allocates outside of torch."""
     cells = {"sdpa": (1e-5, None), "fused": (2e-5, 2**21), "einsum": (3e-5, 2**20)}
     rows = [
@@ -193,7 +193,7 @@ def test_the_figure_of_memory_names_the_leanest_of_those_that_are_known(as_run: 
     assert made.texts[0].get_text() == "einsum needs 2.0× less memory than fused at T = 256"
 
 
-def test_the_same_run_gives_the_same_page(written: Path, tmp_path: Path) -> None:
+def test_the_same_run_gives_the_same_page(written, tmp_path):
     run = runs.read(TINY)
     assert page.html(report(run), [*MEASURES]) == (written / "index.html").read_text()
     svg = draw("latency", run, tmp_path / "latency.svg").read_text()
@@ -210,5 +210,5 @@ def test_the_same_run_gives_the_same_page(written: Path, tmp_path: Path) -> None
         (units.tick("10.00 ms"), "10 ms"), (units.tick("1.125 KiB"), "1.125 KiB"),
     ],
 )  # fmt: skip
-def test_units(shown: str, expected: str) -> None:
+def test_units(shown, expected):
     assert shown == expected

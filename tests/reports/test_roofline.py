@@ -20,7 +20,7 @@ COPIES = [
 ]
 
 
-def corners(as_run: Any, *rows: dict[str, Any], roofs: Any = CEILINGS) -> dict[str, roofline.Corners]:
+def corners(as_run, *rows, roofs=CEILINGS):
     axes = [{"name": "autocast", "kind": "choice", "unsaid": None}]
     made = [
         synthetic.row("fused", synthetic.case(**at), [1e-3], id=str(at), autocast=at.get("autocast")) for at in rows
@@ -38,12 +38,12 @@ def corners(as_run: Any, *rows: dict[str, Any], roofs: Any = CEILINGS) -> dict[s
         ({"dtype": "float32", "autocast": "bfloat16"}, "product in bf16, 400 GFLOP/s"),
     ],
 )
-def test_a_row_has_the_ceiling_of_the_dtype_of_its_products(at: dict[str, Any], product: str, as_run: Any) -> None:
+def test_a_row_has_the_ceiling_of_the_dtype_of_its_products(at, product, as_run):
     copies = ("large copy, 30 GB/s", "fastest copy, 90 GB/s")
     assert {*corners(as_run, at)} == {f"{copy}; {product}" for copy in copies}
 
 
-def test_without_a_measured_product_there_is_no_ceiling(as_run: Any) -> None:
+def test_without_a_measured_product_there_is_no_ceiling(as_run):
     assert corners(as_run, {"dtype": "float64"}) == {} == corners(as_run, {"dtype": "float32"}, roofs=[])
 
 
@@ -59,23 +59,23 @@ def test_without_a_measured_product_there_is_no_ceiling(as_run: Any) -> None:
     ],
 )
 def test_the_share_of_the_data_sheets_peak(
-    gpu: str | None, at: dict[str, Any], share: float | None, as_run: Any
-) -> None:
+    gpu, at, share, as_run
+):
     (found,) = rows_of(on_gpu(as_run, gpu, at))
     assert found["tflops_per_s"] == pytest.approx(494.7)
     assert found["of_peak"] == (pytest.approx(share) if share else pytest.approx(float("nan"), nan_ok=True))
     assert found["launch_share"] == pytest.approx(0.25)
 
 
-def on_gpu(as_run: Any, gpu: str | None, at: dict[str, Any]) -> Run:
+def on_gpu(as_run, gpu, at):
     """A run of one call with 494.7 TFLOP/s."""
     row = synthetic.row("sdpa", synthetic.case(device="cuda", **at), [1.0], flops=494.7e12, device_s=0.75)
     axes = [{"name": "autocast", "kind": "choice", "unsaid": None}, {"name": "tf32", "kind": "switch", "unsaid": False}]
-    run: Run = as_run(synthetic.document([row], axes=axes, machine_info=synthetic.MACHINE | {"gpu": gpu}))
+    run = as_run(synthetic.document([row], axes=axes, machine_info=synthetic.MACHINE | {"gpu": gpu}))
     return run
 
 
-def test_a_gpu_has_columns_of_its_own_and_its_times_are_called_unverified(as_run: Any, tiny: Run) -> None:
+def test_a_gpu_has_columns_of_its_own_and_its_times_are_called_unverified(as_run, tiny):
     made = report(on_gpu(as_run, "NVIDIA H200", {"dtype": "bfloat16"}))
     said = tables.columns(made.grid.cases[0].ranked[0])
     columns = ("TFLOP/s", "device only", "launches", "of peak")

@@ -17,7 +17,7 @@ from reports.reading import runs
 from reports.reading.runs import Run
 
 
-def times(data: dict[str, Any], factor: float) -> dict[str, Any]:
+def times(data, factor):
     """The same run with all its times multiplied."""
     data = copy.deepcopy(data)
     for row in data["benchmarks"]:
@@ -26,7 +26,7 @@ def times(data: dict[str, Any], factor: float) -> dict[str, Any]:
     return data
 
 
-def on_cuda(data: dict[str, Any]) -> dict[str, Any]:
+def on_cuda(data):
     """The same run as another machine with a GPU would have saved it."""
     data = copy.deepcopy(data)
     data["machine_info"] = {**data["machine_info"], "gpu": "NVIDIA H200", "threads": 16}
@@ -37,12 +37,12 @@ def on_cuda(data: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
-def read(chosen: list[Run]) -> str:
+def read(chosen):
     """The page, with plain spaces."""
     return side_by_side_page.html(chosen).replace("\N{NO-BREAK SPACE}", " ")
 
 
-def saved(folder: Path, **named: dict[str, Any]) -> list[Run]:
+def saved(folder, **named):
     """The runs, each with code of its own."""
     for name, data in named.items():
         named[name] = copy.deepcopy(data)
@@ -52,11 +52,11 @@ def saved(folder: Path, **named: dict[str, Any]) -> list[Run]:
 
 
 @pytest.fixture
-def sweep() -> dict[str, Any]:
+def sweep():
     return synthetic.sweep(impls=("fused", "sdpa", "loop"), T=(64, 1024), H=(1,), dtype=("float32",))
 
 
-def test_the_headline_of_two_runs_says_how_they_compare(sweep: dict[str, Any], tmp_path: Path) -> None:
+def test_the_headline_of_two_runs_says_how_they_compare(sweep, tmp_path):
     three = saved(tmp_path, a=sweep, b=times(sweep, 1.5), c=sweep)
     slower, as_before = (
         f"seconds {by} % in the median of {len(sweep['benchmarks'])} cells, not judged" for by in ("+50.0", "0.0")
@@ -69,7 +69,7 @@ def test_the_headline_of_two_runs_says_how_they_compare(sweep: dict[str, Any], t
         assert all(part in read(these) for part in said)
 
 
-def test_every_run_has_a_column_and_missing_values_are_marked(sweep: dict[str, Any], tmp_path: Path) -> None:
+def test_every_run_has_a_column_and_missing_values_are_marked(sweep, tmp_path):
     sweep["machine_info"] = {**sweep["machine_info"], "driver": None}
     outside = times(sweep, 1.5) | {"commit_info": {"id": "unversioned", "dirty": False}}
     page = read(saved(tmp_path, a=sweep, b=outside))
@@ -79,7 +79,7 @@ def test_every_run_has_a_column_and_missing_values_are_marked(sweep: dict[str, A
     assert "<dt>cpu</dt>" in page and "<dt>driver</dt>" not in page
 
 
-def test_another_device_is_matched_and_never_judged(sweep: dict[str, Any], tmp_path: Path) -> None:
+def test_another_device_is_matched_and_never_judged(sweep, tmp_path):
     page = read(saved(tmp_path, here=sweep, there=on_cuda(times(sweep, 0.1))))
     assert "Measured on different machines: no verdicts." in page and "REGRESSED" not in page
     assert (
@@ -89,7 +89,7 @@ def test_another_device_is_matched_and_never_judged(sweep: dict[str, Any], tmp_p
     assert '<th scope="row">cpu</th>' not in page  # the same in both
 
 
-def test_runs_of_one_machine_get_the_verdicts_of_compare(tmp_path: Path) -> None:
+def test_runs_of_one_machine_get_the_verdicts_of_compare(tmp_path):
     before, after = saved(tmp_path, a=tracked.run(1), b=tracked.run(2, slower={"fused": 1.5}))
     page = read([before, after])
     verdicts = re.findall(r'<tr class="(\w+)"><th scope="row">.*?</svg>(.*?)</th>.*?<b>(\w*)</b>', page, re.DOTALL)
@@ -99,7 +99,7 @@ def test_runs_of_one_machine_get_the_verdicts_of_compare(tmp_path: Path) -> None
     )
 
 
-def test_runs_of_one_name_are_distinguished_by_their_folder(sweep: dict[str, Any], tmp_path: Path) -> None:
+def test_runs_of_one_name_are_distinguished_by_their_folder(sweep, tmp_path):
     for deeper in ("machine", ""):
         paths = [tmp_path / folder / deeper / "0001_x.json" for folder in ("one", "two")]
         for path in paths:

@@ -52,7 +52,7 @@ ADVISE = [
     + OTHERS
     + [(f"advise --results results --run head {of}", said) for of, said in ADVISE],
 )
-def test_a_mistake_is_one_line(arguments: str, said: str, results: Path, refusal: Any) -> None:
+def test_a_mistake_is_one_line(arguments, said, results, refusal):
     row = synthetic.row("sdpa", synthetic.case(T=512, dtype="bfloat16"), [1e-3])
     for name in ("0001_base", "0002_head"):
         synthetic.save(synthetic.document([row]), results, name)

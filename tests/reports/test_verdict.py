@@ -32,7 +32,7 @@ IMPLS = ("sdpa", "fused", "packed")
 Logs = dict[tuple[str, str], NDArray[np.float64]]
 
 
-def table(rng: np.random.Generator, injected: float = 0.0, pairs: int = PAIRS, noise: float = NOISE) -> Logs:
+def table(rng, injected=0.0, pairs=PAIRS, noise=NOISE):
     """Log ratios of three implementations in `CASES` cases, sdpa slower by an injected share."""
     return {
         (impl, str(case)): rng.normal(math.log1p(injected) if impl == "sdpa" else 0, noise, pairs)
@@ -41,23 +41,23 @@ def table(rng: np.random.Generator, injected: float = 0.0, pairs: int = PAIRS, n
     }
 
 
-def one(*logs: float, margin: float = 0.01) -> Verdict:
+def one(*logs, margin=0.01):
     return of_replicates({("x", "case"): np.array(logs)}, {}, margin=margin)[0]["x", "case"]
 
 
-def known(mean: float, error: float, df: float = 100) -> Estimate:
+def known(mean, error, df=100):
     return Estimate(mean, error, df)
 
 
-def of(mean: float, error: float, margin: float = 0.01) -> Verdict:
+def of(mean, error, margin=0.01):
     return of_effects({("x", "case"): known(math.log1p(mean), error)}, margin=margin)[0]["x", "case"]
 
 
-def every(said: tuple[dict[tuple[str, str], Verdict], dict[str, Verdict]]) -> list[Verdict]:
+def every(said):
     return [*said[0].values(), *said[1].values()]
 
 
-def test_unchanged_code_is_reported_in_a_hundredth_of_comparisons_over_all_interim_analyses() -> None:
+def test_unchanged_code_is_reported_in_a_hundredth_of_comparisons_over_all_interim_analyses():
     rng = np.random.default_rng(1)
     alarms = sum(
         any(it.word in (*CHANGED, SLIGHT) for it in every(of_replicates(table(rng, noise=0.1), {}))) for _ in range(200)
@@ -65,7 +65,7 @@ def test_unchanged_code_is_reported_in_a_hundredth_of_comparisons_over_all_inter
     assert alarms <= 2  # 1 in 100 is guaranteed for interim analyses after every replicate up to the 200th
 
 
-def test_a_slow_down_of_two_percent_is_found_in_its_implementation_and_nowhere_else() -> None:
+def test_a_slow_down_of_two_percent_is_found_in_its_implementation_and_nowhere_else():
     rng = np.random.default_rng(3)
     said = [of_replicates(table(rng, 0.02), {}) for _ in range(40)]
     assert sum(impls["sdpa"].word == REGRESSED for _, impls in said) >= 39
@@ -85,11 +85,11 @@ def test_a_slow_down_of_two_percent_is_found_in_its_implementation_and_nowhere_e
         (0.0, 0.02, INCONCLUSIVE),
     ],
 )
-def test_the_verdict_follows_from_minimum_effect_and_margin(mean: float, error: float, word: str) -> None:
+def test_the_verdict_follows_from_minimum_effect_and_margin(mean, error, word):
     assert of(mean, error).word == word
 
 
-def test_the_minimum_effect_holds_whatever_the_margin() -> None:
+def test_the_minimum_effect_holds_whatever_the_margin():
     assert of(0.0018, 0.0001, margin=0.0).word == INCONCLUSIVE
     runs = of_effects({("x", "case"): known(0.009, 0.0005)}, margin=0.001, least=verdict.LEAST_OF_RUNS)
     assert runs[0]["x", "case"].word == INCONCLUSIVE
@@ -98,18 +98,18 @@ def test_the_minimum_effect_holds_whatever_the_margin() -> None:
     assert of(0.02, 0.001, margin=0.15).word == UNCHANGED
 
 
-def after_each(logs: Logs, ends: Collection[int] = ()) -> Iterator[dict[Any, Verdict]]:
+def after_each(logs, ends=()):
     """Verdicts on cells and implementations after every replicate from the first analysis on."""
     found = effects.of_replicates(logs, ends)
     for i in range(len(next(iter(logs.values()))) - effects.FIRST_ANALYSIS + 1):
         until = [
             {key: replace(it.analyses[i], analyses=it.analyses[: i + 1]) for key, it in of.items()} for of in found
         ]
-        cells, impls = of_effects(*until)  # type: ignore[arg-type]
+        cells, impls = of_effects(*until)
         yield cells | impls
 
 
-def test_a_significant_verdict_is_never_withdrawn() -> None:
+def test_a_significant_verdict_is_never_withdrawn():
     """After any number of replicates, near the margin and far from it, no verdict changes its direction."""
     rng = np.random.default_rng(8)
     lost = 0
@@ -125,7 +125,7 @@ def test_a_significant_verdict_is_never_withdrawn() -> None:
 
 
 @pytest.mark.parametrize("ends", [(), (10, 30)])
-def test_intervals_of_all_analyses_hold_the_truth_in_95_percent_of_comparisons(ends: tuple[int, ...]) -> None:
+def test_intervals_of_all_analyses_hold_the_truth_in_95_percent_of_comparisons(ends):
     rng = np.random.default_rng(9)
     wrong = 0
     for _ in range(40):
@@ -135,13 +135,13 @@ def test_intervals_of_all_analyses_hold_the_truth_in_95_percent_of_comparisons(e
 
 
 @pytest.mark.parametrize("level", [0.1, 0.05, 0.01, 0.0005])
-def test_the_level_of_an_interim_analysis(level: float) -> None:
+def test_the_level_of_an_interim_analysis(level):
     """Nominal levels from 1,200,000 simulated walks, as `tests/experiments/interim.py` prints them."""
     simulated = {0.1: 0.00831, 0.05: 0.00359, 0.01: 0.000565, 0.0005: 0.0000225}
     assert per_analysis(level) == pytest.approx(simulated[level], rel=0.08)
 
 
-def test_the_last_analysis_within_the_time_has_a_narrower_interval() -> None:
+def test_the_last_analysis_within_the_time_has_a_narrower_interval():
     """And of what a continued comparison has left, its last one gets the larger part."""
     of = Estimate(0.0, 0.01, 6)
     counts, ends = (*range(3, 8), *range(8, 15)), (7, 14)
@@ -150,14 +150,14 @@ def test_the_last_analysis_within_the_time_has_a_narrower_interval() -> None:
     assert len({*levels[5:-1]}) == 1 and levels[5] < levels[3] < levels[-1] < levels[4]
 
 
-def test_a_cell_that_differs_from_its_implementation_is_reported_alone() -> None:
+def test_a_cell_that_differs_from_its_implementation_is_reported_alone():
     cells = {("sdpa", str(i)): known(0.0, 0.0008) for i in range(15)} | {("sdpa", "slow"): known(0.05, 0.001)}
     said, impls = of_effects(cells, {"sdpa": known(0.003, 0.0003)})
     assert impls["sdpa"].word == REGRESSED == said["sdpa", "slow"].word
     assert {it.word for key, it in said.items() if key[1] != "slow"} == {UNCHANGED}
 
 
-def test_a_cell_agrees_with_its_implementation_about_the_margin() -> None:
+def test_a_cell_agrees_with_its_implementation_about_the_margin():
     """Otherwise a report would contradict itself: as fast as before within 1 %, but slower in 8 of 16 cells."""
     cells = {("sdpa", str(i)): known(0.0085, 0.0012) for i in range(16)}
     alone, _ = of_effects(cells)
@@ -166,12 +166,12 @@ def test_a_cell_agrees_with_its_implementation_about_the_margin() -> None:
     assert impls["sdpa"].word == SLIGHT and {it.word for it in said.values()} == {SLIGHT}
 
 
-def test_an_implementation_with_one_cell_has_its_verdict() -> None:
+def test_an_implementation_with_one_cell_has_its_verdict():
     said, impls = of_effects({("x", "case"): known(0.05, 0.001)}, {"x": known(0.0, 1.0)})
     assert impls["x"] == said["x", "case"]
 
 
-def test_implementations_with_unchanged_code_cost_the_changed_one_no_sensitivity() -> None:
+def test_implementations_with_unchanged_code_cost_the_changed_one_no_sensitivity():
     cells = {("x", "case"): known(0.035, 0.01)} | {(f"other {i}", "case"): known(0.0, 0.01) for i in range(30)}
     implementations = {impl: it for (impl, _), it in cells.items()}
     for changed, word in ((["x"], REGRESSED), ([], INCONCLUSIVE)):
@@ -179,13 +179,13 @@ def test_implementations_with_unchanged_code_cost_the_changed_one_no_sensitivity
         assert of_effects(cells, changed=changed)[0]["x", "case"].word == word
 
 
-def test_intervals_of_a_single_analysis_use_students_t() -> None:
+def test_intervals_of_a_single_analysis_use_students_t():
     said = of_effects({("x", "case"): known(0.03, 0.01, 7)})[0]["x", "case"]
     half = 0.01 * stats.t.ppf(0.975, 7)
     assert (math.log(said.low), math.log(said.high)) == pytest.approx((0.03 - half, 0.03 + half))
 
 
-def test_a_disturbed_replicate_costs_little() -> None:
+def test_a_disturbed_replicate_costs_little():
     rng = np.random.default_rng(26)
     logs = rng.normal(0.02, 0.004, 20)
     calm = one(*logs)
@@ -194,11 +194,11 @@ def test_a_disturbed_replicate_costs_little() -> None:
     assert said.word == REGRESSED and said.high / said.low < 1.4 * calm.high / calm.low
 
 
-def test_the_minimum_detectable_effect_is_found_in_80_percent() -> None:
+def test_the_minimum_detectable_effect_is_found_in_80_percent():
     """A single change of the size `detectable` is found about four times in five."""
     rng = np.random.default_rng(9)
 
-    def cell(injected: float) -> Verdict:
+    def cell(injected):
         return of_effects({("x", str(i)): known(rng.normal(injected * (i == 0), 0.01), 0.01) for i in range(20)})[0][
             "x", "0"
         ]
@@ -208,7 +208,7 @@ def test_the_minimum_detectable_effect_is_found_in_80_percent() -> None:
     assert 0.7 < found / 300 < 0.9
 
 
-def test_spreads_are_moderated_except_outliers() -> None:
+def test_spreads_are_moderated_except_outliers():
     rng = np.random.default_rng(11)
     found = {i: estimate.of_replicates(rng.normal(0, 0.01, 6)) for i in range(40)} | {
         40: estimate.of_replicates(rng.normal(0, 0.2, 6))
@@ -220,7 +220,7 @@ def test_spreads_are_moderated_except_outliers() -> None:
     assert mixed[40] == found[40] and all(mixed[i].df > found[i].df for i in range(40))
 
 
-def test_replicates_that_contradict_an_earlier_verdict_are_reported() -> None:
+def test_replicates_that_contradict_an_earlier_verdict_are_reported():
     noise = np.random.default_rng(0).normal(0, 1e-4, 60)
     agreeing = one(*(0.03 + noise))
     contradicting = one(*(np.repeat([0.03, -0.03], [15, 45]) + noise))
@@ -229,7 +229,7 @@ def test_replicates_that_contradict_an_earlier_verdict_are_reported() -> None:
     assert contradicting.reason.endswith("later replicates contradict it")
 
 
-def test_a_group_of_unchanged_cells_raises_few_false_alarms_with_noise_common_to_a_replicate() -> None:
+def test_a_group_of_unchanged_cells_raises_few_false_alarms_with_noise_common_to_a_replicate():
     rng = np.random.default_rng(23)
     alarms = 0
     for _ in range(150):
@@ -239,7 +239,7 @@ def test_a_group_of_unchanged_cells_raises_few_false_alarms_with_noise_common_to
     assert alarms <= 4
 
 
-def test_an_implementation_counts_all_replicates_of_all_its_cells() -> None:
+def test_an_implementation_counts_all_replicates_of_all_its_cells():
     """Decided cells are no longer timed: later replicates have undecided cells only, perhaps the only changed ones."""
     rng = np.random.default_rng(24)
     still, slow = rng.normal(0, 0.001, 12), rng.normal(0.1, 0.001, 12)
@@ -248,7 +248,7 @@ def test_an_implementation_counts_all_replicates_of_all_its_cells() -> None:
     assert found.ratio == pytest.approx(math.exp(0.05), abs=0.002)
 
 
-def test_a_small_change_of_the_reference_workload_voids_no_verdict() -> None:
+def test_a_small_change_of_the_reference_workload_voids_no_verdict():
     """Both variants were timed within milliseconds: head's code may have slowed the workload in its own process."""
     rng = np.random.default_rng(25)
     logs = {("sdpa", str(i)): rng.normal(0.02, 0.0005, 8) for i in range(3)}
@@ -256,24 +256,24 @@ def test_a_small_change_of_the_reference_workload_voids_no_verdict() -> None:
     assert said.word == REGRESSED and said.ratio == pytest.approx(math.exp(0.02), abs=0.001)
 
 
-def test_drift_of_the_reference_workload_voids_the_comparison() -> None:
+def test_drift_of_the_reference_workload_voids_the_comparison():
     assert verdict.drifted({"loop": [0.01] * 10}) == ""
     assert "'loop' changed by −5.8 %" in verdict.drifted({"product": [0.0] * 3, "loop": [-0.06, -0.05, -0.07]})
     assert verdict.drifted({"loop": [-0.04, 0.035, 0.031, 0.065, -0.01, 0.08]}) == ""  # it scatters as much
 
 
 @pytest.mark.parametrize("logs", [[], [math.nan], [0.3], [math.nan, 0.3], [0.3, 0.3]])
-def test_two_replicates_or_fewer_are_never_enough(logs: list[float]) -> None:
+def test_two_replicates_or_fewer_are_never_enough(logs):
     said = one(*logs)
     assert (said.word, said.reason) == (INCONCLUSIVE, "measured too rarely for an interval") and math.isnan(said.low)
     assert said.ratio == pytest.approx(math.exp(0.3) if 0.3 in logs else math.nan, nan_ok=True)
 
 
-def test_identical_numbers_are_judged() -> None:
+def test_identical_numbers_are_judged():
     assert [one(*[log] * 4).word for log in (0.0, 0.05, 0.005)] == [UNCHANGED, REGRESSED, SLIGHT]
 
 
-def test_an_inconclusive_cell_has_bounds() -> None:
+def test_an_inconclusive_cell_has_bounds():
     said = of(0.002, 0.01)
     assert said.word == INCONCLUSIVE
     bounds = f"between {(1 - said.low) * 100:.2g} % faster and {(said.high - 1) * 100:.2g} % slower"
@@ -283,19 +283,19 @@ def test_an_inconclusive_cell_has_bounds() -> None:
     assert of(0.0, 5.0).reason.startswith("not resolved") and of(0.0, 5000.0).detectable == math.inf
 
 
-def test_the_reported_interval_is_the_intersection_of_all_interim_analyses() -> None:
+def test_the_reported_interval_is_the_intersection_of_all_interim_analyses():
     analyses = (known(0.0, 0.001), known(0.02, 0.1))
     watched = Estimate(0.02, 0.1, 100, analyses=analyses)
     assert watched.interval() == analyses[0].interval(per_analysis(0.05))
 
 
-def samples(seconds: ArrayLike, visits: Sequence[int], rounds: Sequence[int] | None = None) -> ratios.Samples:
+def samples(seconds, visits, rounds=None):
     """Of one process."""
     found = np.asarray(seconds, float).tolist()
     return ratios.Samples(found, rounds or range(len(found)), visits, [0] * len(found))
 
 
-def timed(logs_by_process: list[list[float]], rounds_from: int = 0) -> ratios.Samples:
+def timed(logs_by_process, rounds_from=0):
     """One visit a process, one block a round."""
     flat = [(math.exp(log), process) for process, logs in enumerate(logs_by_process) for log in logs]
     processes = [process for _, process in flat]
@@ -304,7 +304,7 @@ def timed(logs_by_process: list[list[float]], rounds_from: int = 0) -> ratios.Sa
     )
 
 
-def test_two_that_share_no_round_are_paired_by_process() -> None:
+def test_two_that_share_no_round_are_paired_by_process():
     conditions = [[0.0], [0.5], [-0.3]]
     slow = timed([[log + 0.1] for [log] in conditions], rounds_from=100)
     ratio = ratios.ratio(slow, timed(conditions))
@@ -317,13 +317,13 @@ def test_two_that_share_no_round_are_paired_by_process() -> None:
     [((2, 2), 0.1, 0.0, math.inf), ((3, 3, 3), 0.1, 0.0, math.inf), ((2, 2, 2, 2), 0.02, 0.1, 0.1)],
 )
 def test_few_rounds_have_an_interval_that_holds(
-    visits: Sequence[int], scatter: float, doubled: float, width: float
-) -> None:
+    visits, scatter, doubled, width
+):
     """Also where some calls take twice as long."""
     rng = np.random.default_rng(7)
     where = [visit for visit, count in enumerate(visits) for _ in range(count)]
 
-    def noise() -> ratios.Samples:
+    def noise():
         return samples(np.exp(rng.normal(0, scatter, len(where))) * (1 + (rng.random(len(where)) < doubled)), where)
 
     found = [ratios.ratio(noise(), noise()) for _ in range(600)]
@@ -332,13 +332,13 @@ def test_few_rounds_have_an_interval_that_holds(
     assert np.median([math.log(it.high / it.low) / 2 for it in found]) <= width
 
 
-def visited(times: dict[int, float]) -> ratios.Samples:
+def visited(times):
     """Two blocks a visit, in rounds that nothing else has."""
     visits = [visit for visit in times for _ in range(2)]
     return samples([times[visit] for visit in visits], visits)
 
 
-def test_two_cases_are_paired_by_the_visits_that_lie_nearest() -> None:
+def test_two_cases_are_paired_by_the_visits_that_lie_nearest():
     """From the third pass on the machine is half as fast: it cancels, even if a visit is missing."""
     drift = {0: 1.0, 10: 1.0, 20: 2.0, 30: 2.0}
     of = visited({visit + 3: 3 * drift[visit] for visit in drift})
@@ -351,14 +351,14 @@ def test_two_cases_are_paired_by_the_visits_that_lie_nearest() -> None:
     assert inverse.value == pytest.approx(1 / 3) and inverse.low == pytest.approx(1 / found.high)
 
 
-def test_two_cases_of_two_processes_are_paired_by_visits_where_they_share_none() -> None:
+def test_two_cases_of_two_processes_are_paired_by_visits_where_they_share_none():
     other = visited({4: 2.0, 14: 4.0})._replace(processes=[1] * 4)
     found = ratios.ratio(visited({0: 1.0, 10: 2.0}), other, one_case=False)
     assert found.value == pytest.approx(0.5) and found.known
 
 
 @pytest.mark.parametrize(("visit", "round_"), [(0.0, 0.05), (0.03, 0.05), (0.045, 0.02)])
-def test_the_error_is_that_of_the_means_of_visits(visit: float, round_: float) -> None:
+def test_the_error_is_that_of_the_means_of_visits(visit, round_):
     """Rounds of one visit have its conditions in common; those of all visits together don't lie in order."""
     rng, visits = np.random.default_rng(2), [i // 6 for i in range(36)]
     over = samples([1.0] * 36, visits)
@@ -371,24 +371,24 @@ def test_the_error_is_that_of_the_means_of_visits(visit: float, round_: float) -
     assert 0.85 < np.mean(variances) ** 0.5 / np.std(means) < 1.25
 
 
-def test_a_disturbed_visit_hardly_counts() -> None:
+def test_a_disturbed_visit_hardly_counts():
     """Every call waited 43 ms for a core, so that its ratio was 1.2 instead of 5."""
     rng, visits = np.random.default_rng(0), [i // 5 for i in range(30)]
 
-    def calls(seconds: float) -> ratios.Samples:
+    def calls(seconds):
         return samples([seconds * math.exp(rng.normal(0, 0.02)) + 43e-3 * (visit == 1) for visit in visits], visits)
 
     found = ratios.ratio(calls(15e-3), calls(3e-3))
     assert found.value == pytest.approx(5, rel=0.05) and found.low > 4.5
 
 
-def test_rounds_of_only_one_implementation_do_not_count_in_a_ratio() -> None:
+def test_rounds_of_only_one_implementation_do_not_count_in_a_ratio():
     of = timed([[0.1, 9.0], [0.1, 9.0], [0.1, 9.0]])
     over = ratios.Samples([1.0, 1.0, 1.0], [0, 2, 4], [0, 1, 2], [0, 1, 2])
     assert ratios.ratio(of, over).value == pytest.approx(math.exp(0.1))
 
 
-def test_no_rank_is_shown_against_the_order_of_the_medians_that_tables_print() -> None:
+def test_no_rank_is_shown_against_the_order_of_the_medians_that_tables_print():
     """By rounds `b` is faster, but it was timed only in the slow half of the run, so its median is larger."""
     rounds = list(range(16))
     slow, visits = [1.0 + (i >= 8) + 0.001 * (i % 3) for i in rounds], [i // 2 for i in rounds]
@@ -398,7 +398,7 @@ def test_no_rank_is_shown_against_the_order_of_the_medians_that_tables_print() -
     assert [rank for _, *rank in ratios.ranks("ab", over).values()] == [[1, 2], [1, 2]]
 
 
-def test_one_more_process_with_the_same_scatter_narrows_every_interval() -> None:
+def test_one_more_process_with_the_same_scatter_narrows_every_interval():
     visits = [0.1 + 0.004 * it for it in (-1, 1, -1, 1, 0, 0, 1, -1)]
     moves = (0.01, -0.01, 0.01, -0.01, 0.01)
     widths = []
@@ -412,15 +412,15 @@ def test_one_more_process_with_the_same_scatter_narrows_every_interval() -> None
 
 
 @pytest.mark.parametrize(("among", "df"), [(3, 1), (30, 8), (12, 200)])
-def test_all_pairs_are_covered_at_once_by_tukeys_range(among: int, df: int) -> None:
+def test_all_pairs_are_covered_at_once_by_tukeys_range(among, df):
     assert estimate.simultaneous(among, df) == pytest.approx(
         stats.studentized_range.ppf(0.95, among, df) / 2**0.5, rel=2e-3
     )
     assert estimate.simultaneous(2, df) == pytest.approx(stats.t.ppf(0.975, df))
 
 
-def test_a_run_whose_processes_differ_more_has_wider_intervals_in_all_its_cells() -> None:
-    def run(move: float) -> estimate.Variance:
+def test_a_run_whose_processes_differ_more_has_wider_intervals_in_all_its_cells():
+    def run(move):
         return estimate.between_processes([[[i + move * (-1) ** p] * 2 + [i] for p in range(4)] for i in range(5)])
 
     assert run(0.001).value < estimate.PRIOR.value < run(0.1).value
@@ -437,12 +437,12 @@ def test_a_run_whose_processes_differ_more_has_wider_intervals_in_all_its_cells(
         (math.nan, 1.1, ""),
     ],
 )
-def test_a_ratio_claims_what_its_interval_shows(low: float, high: float, claims: str) -> None:
+def test_a_ratio_claims_what_its_interval_shows(low, high, claims):
     it = ratios.Ratio(1.0, low, high)
     assert [name for name in ("known", "faster", "slower") if getattr(it, name)] == claims.split()
 
 
-def test_more_time_narrows_the_interval_of_the_visits_alone() -> None:
+def test_more_time_narrows_the_interval_of_the_visits_alone():
     visits = [0.1, 0.12, 0.14]
     half = stats.t.ppf(0.975, 2) * np.std(visits, ddof=1) / 3**0.5
     assert estimate.half_width([visits]) == pytest.approx(half)

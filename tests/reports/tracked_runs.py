@@ -15,14 +15,14 @@ SECONDS = {"fused": 2e-3, "einsum": 3e-3, "sdpa": 1e-3, "sdpa+compile": 9e-4}
 
 
 def run(
-    seed: int,
-    slower: Mapping[str, float] | None = None,
-    processes: int = 6,
-    noise: float = 0.003,
-    impls: Sequence[str] = IMPLS,
-    extra: Mapping[str, Any] | None = None,
-    **top: Any,
-) -> dict[str, Any]:
+    seed,
+    slower=None,
+    processes=6,
+    noise=0.003,
+    impls=IMPLS,
+    extra=None,
+    **top,
+):
     """A run over 4 cases. `slower` maps an implementation to the factor on its times, which changes its hash; `extra` goes into
     every row."""
     rng = np.random.default_rng(seed)
@@ -37,12 +37,12 @@ def run(
     return synthetic.document(rows, **top)
 
 
-def cells(data: dict[str, Any], impl: str) -> list[dict[str, Any]]:
+def cells(data, impl):
     """Rows of one implementation, to be changed in place."""
     return [row for row in data["benchmarks"] if row["extra_info"]["impl"] == impl]
 
 
-def without(data: dict[str, Any], impl: str, reason: str, detail: str) -> dict[str, Any]:
+def without(data, impl, reason, detail):
     """The run, with an implementation's rows moved to the skipped cells."""
     gone = cells(data, impl)
     data["benchmarks"] = [row for row in data["benchmarks"] if row not in gone]
