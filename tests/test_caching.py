@@ -56,16 +56,12 @@ class Work:
         self.numbers.refill(problem_of(CASE, input_set))
 
 
-def check(work, usual, first):
-    check_no_result_caching(work, usual, first)
-
-
 def test_a_kernel_that_caches_by_content_is_refused():
     """Also where the first calls on known inputs are disturbed."""
     work = Work(caches=True, noise=(0.0,) * (QUICK + 1) + (9.0, 9.0))
     work()
     with pytest.raises(Wrong, match=r"caches results: fresh inputs take .* times as long as repeated ones"):
-        check(work, 0.1, 1.0)
+        check_no_result_caching(work, 0.1, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +74,7 @@ def test_a_kernel_that_caches_by_content_is_refused():
 )
 def test_a_kernel_that_computes_passes_in_spite_of_noise(usual, noise, calls):
     """By the first call on fresh inputs that is as fast as any, or in pairs where the machine is slower than before."""
-    check(work := Work(noise=noise), usual, 5.0)
+    check_no_result_caching(work := Work(noise=noise), usual, 5.0)
     assert work.calls == calls
 
 
@@ -93,11 +89,11 @@ def test_a_cache_miss_is_not_reported_as_caching(monkeypatch):
 
     written, perturb = list[int](), Inputs.perturb
     monkeypatch.setattr(Inputs, "perturb", lambda it, weight=1: (perturb(it, weight), written.append(1)))
-    check(Cold(), 1.0, 5.0)
+    check_no_result_caching(Cold(), 1.0, 5.0)
 
 
 def test_a_long_call_is_not_repeated_where_the_check_was_as_fast():
-    check(work := Work(caches=True), 2 * LONG_CALL, 3 * LONG_CALL)
+    check_no_result_caching(work := Work(caches=True), 2 * LONG_CALL, 3 * LONG_CALL)
     assert work.calls == 0
 
 

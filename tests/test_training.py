@@ -83,9 +83,8 @@ def test_a_layer_that_loses_precision_under_autocast_is_refused(short_probes, na
 
 
 def casts_by_hand(q, k, v, **_):
-    q, k, v = (x.to(torch.get_autocast_dtype("cpu")) for x in (q, k, v))
     with torch.autocast("cpu", enabled=False):
-        return sdpa(q, k, v)
+        return sdpa(*(x.to(torch.get_autocast_dtype("cpu")) for x in (q, k, v)))
 
 
 class Custom(Function):
@@ -144,23 +143,22 @@ def test_only_the_output_moves_in_the_narrow_dtype():
 # bit for bit
 
 
+def scattered(order):
+    """SDPA whose gradient of v is summed query by query, in this order of the rows."""
+
+    class Scattered(Plain):
+        @staticmethod
+        def backward(ctx, grad):
+            (q, k, v), (of_q, of_k, _, _) = ctx.saved_tensors, Plain.backward(ctx, grad)
+            probs, of_v = torch.softmax(scaled(q, k), -1), torch.zeros_like(v)
+            for i in order(list(range(q.shape[-2]))):
+                of_v += probs[..., i, :, None] * grad[..., i, None, :]
+            return of_q, of_k, of_v, None
+
+    return applied(Scattered)
+
+
 _calls = count()
-_order = []
-
-
-class Scattered(Plain):
-    """SDPA whose gradient of v is summed query by query, in the order that `_order` gives."""
-
-    @staticmethod
-    def backward(ctx, grad):
-        (q, k, v), (of_q, of_k, _, _) = ctx.saved_tensors, Plain.backward(ctx, grad)
-        probs, of_v = torch.softmax(scaled(q, k), -1), torch.zeros_like(v)
-        for i in _order[0](list(range(q.shape[-2]))):
-            of_v += probs[..., i, :, None] * grad[..., i, None, :]
-        return of_q, of_k, of_v, None
-
-
-scattered = applied(Scattered)
 
 
 def dithered(x):
@@ -183,11 +181,8 @@ def alternating(rows):
     return rows if next(_calls) % 2 else rows[::-1]
 
 
-@pytest.mark.parametrize(
-    ("kernel", "order"), [(scattered, as_they_come), (scattered, alternating), (rounds_at_random, None)]
-)
-def test_gradients_that_do_not_repeat_are_refused_where_that_is_asked(kernel, order):
-    _order[:] = [order]
+@pytest.mark.parametrize("kernel", [scattered(as_they_come), scattered(alternating), rounds_at_random])
+def test_gradients_that_do_not_repeat_are_refused_where_that_is_asked(kernel):
     mine = impls.make("mine", kernel)
     for scope in ("core", "layer"):
         check_case(mine, replace(REPEATING, scope=scope, deterministic=False))
@@ -196,32 +191,26 @@ def test_gradients_that_do_not_repeat_are_refused_where_that_is_asked(kernel, or
 
 
 def test_those_that_repeat_pass():
-    _order[:] = [lambda rows: rows[::-1]]
-    for impl in (impls.make("mine", scattered), impls.get("sdpa"), impls.get("fused"), impls.get("online")):
+    for impl in (impls.make("mine", scattered(lambda rows: rows[::-1])), impls.get("sdpa"), impls.get("fused"), impls.get("online")):
         check_repeats(build(Cell(impl, REPEATING)))
     check_repeats(build(Cell(impls.get("fused"), replace(REPEATING, dropout=0.5))))  # by the same random numbers
 
 
-def turns_it_off(q, k, v, **_):
-    torch.use_deterministic_algorithms(False)
-    return sdpa(q, k, v)
-
-
 def test_deterministic_algorithms_are_on_in_a_call_and_nowhere_else():
-    seen = []
-
     def reads(q, k, v, **_):
-        seen.append(torch.are_deterministic_algorithms_enabled())
+        seen.add(torch.are_deterministic_algorithms_enabled())
         return sdpa(q, k, v)
 
-    mine = impls.make("mine", reads)
-    check_case(mine, REPEATING)
-    assert seen and all(seen)
-    seen.clear()
-    check_case(mine, replace(REPEATING, deterministic=False))
-    assert not any(seen)
+    def turns_them_off(q, k, v, **_):
+        torch.use_deterministic_algorithms(False)
+        return sdpa(q, k, v)
+
+    for deterministic in (True, False):
+        seen = set()
+        check_case(impls.make("mine", reads), replace(REPEATING, deterministic=deterministic))
+        assert seen == {deterministic}
     with pytest.raises(Wrong, match="turns torch's deterministic algorithms off"):
-        check_case(impls.make("mine", turns_it_off), REPEATING)
+        check_case(impls.make("mine", turns_them_off), REPEATING)
     with pytest.raises(ZeroDivisionError), recording(REPEATING):
         raise ZeroDivisionError
     assert not torch.are_deterministic_algorithms_enabled()
