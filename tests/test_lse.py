@@ -18,8 +18,8 @@ from impls.rules import EVERY_RULE
 from impls.split import attend
 
 AXES = [
-    {}, {"mask": "none", "B": 2}, {"mask": "causal+padding", "B": 3}, {"dtype": "bfloat16"}, {"dtype": "float64"},
-    {"H": 4, "H_kv": 2}, {"window": 8}, {"mode": "decode", "T": 1, "T_kv": 33, "mask": "none"}, {"T": 1, "mask": "none"},
+    {"mask": "none", "B": 2}, {"mask": "causal+padding", "B": 3}, {"dtype": "bfloat16"}, {"dtype": "float64"},
+    {"H": 4, "H_kv": 2}, {"window": 8}, {"mode": "decode", "T": 1, "T_kv": 33, "mask": "none"},
 ]  # fmt: skip
 
 
