@@ -106,12 +106,6 @@ reported("triton-lang/kernels#6", "leaves_out_the_ragged_tail_for_a_lone_query",
 )
 
 
-@reported("pytorch/pytorch#191937", **PADDING)
-def wrong_where_one_key_is_left_over(q, k, v, **options):
-    o = sdpa(q, k, v, **options)
-    return o + v[..., -1:, :] if k.shape[-2] % 32 == 1 else o
-
-
 @reported("pytorch/pytorch#83142", **PADDING | {"T": 1100, "H": 1, "D_h": 16})
 def forgets_the_mask_beyond_1024_keys(q, k, v, **options):
     return sdpa(q, k, v, **(options if k.shape[-2] <= 1024 else {}))
@@ -240,11 +234,6 @@ def no_sinks_in_a_window(q, k, v, shape, sinks):
     return rules.right(q, k, v, shape, sinks if shape.window is None else None)
 
 
-@reported_rule("vllm-project/vllm-xpu-kernels#556", sinks=True, **SHARED)
-def sinks_by_the_row_of_a_packed_group(q, k, v, shape, sinks):
-    return rules.plain(q, groups(q, k), groups(q, v), causal(q, k, shape), sinks=sinks[torch.arange(shape.H) // 2])
-
-
 @reported_rule("openai/gpt-oss#196", **rules.CHUNK)
 @rules.seeing
 def skips_the_first_keys_of_a_cache(i, j, shape):
@@ -284,12 +273,6 @@ def merged(parts, weights):
 
 def sums(parts):
     return torch.stack([lse for _, lse in parts])
-
-
-@reported("flashinfer-ai/flashinfer#50", **LONG)
-def merges_without_sums(q, k, v, **_):
-    parts = parts_of(q, k, v)
-    return merged(parts, torch.ones_like(sums(parts)))
 
 
 @reported("flashinfer-ai/flashinfer#58", **LONG)
@@ -458,12 +441,6 @@ def permuted_inputs_read_as_contiguous(q, k, v):
     return tuple(in_memory(x) if x.shape[-1] >= 64 else x for x in (q, k, v))
 
 
-@reported("torch-spyre/torch-spyre#4331", mask="none")
-@given
-def permuted_inputs_read_as_contiguous_at_multiples_of_64(q, k, v):
-    return tuple(x if x.shape[-2] % 64 else in_memory(x) for x in (q, k, v))
-
-
 @reported("flagos-ai/FlagGems#5235", **PARTS)
 def rows_of_merged_parts_by_the_wrong_stride(q, k, v, **options):
     o = sdpa(q, k, v, **options)
@@ -511,12 +488,6 @@ def unmasked_keys_rounded_up_to_a_block(q, k, v, **_):
 def a_cap_whose_exponentials_overflow(scores, cap):
     up, down = (scores / cap).exp(), (-scores / cap).exp()
     return cap * (up - down) / (up + down)
-
-
-@reported_rule("sgl-project/sglang#33915", softcap=50)
-@rules.seeing
-def no_cap(i, j, shape):
-    return j <= i
 
 
 @reported_rule("vllm-project/tpu-inference#1954", window=8)

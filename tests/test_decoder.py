@@ -63,7 +63,7 @@ def small(**axes):
 def cases_of(model, **axes):
     layers = layers_of(decoders.config_of(model))
     sweep = of_points(model, {kind: layer | {"of_model": True, "model": model} for kind, layer in layers.items()})
-    return [*sweep.cases("cpu", {name: (value,) for name, value in ({"dtype": "float32"} | axes).items()})]
+    return sweep.cases("cpu", {name: (value,) for name, value in ({"dtype": "float32"} | axes).items()})
 
 
 @needs_transformers
@@ -74,15 +74,14 @@ def test_a_core_that_is_wrong_inside_a_model_is_refused(name):
         check_probe(impls.make(name, core), small(**case))
 
 
-@needs_transformers
-@pytest.mark.parametrize("axes", {str(axes): axes for _, axes in wrong_in_model.WRONG.values()}.values(), ids=str)
-def test_the_correct_core_behind_the_wrong_ones_is_accepted(axes):
-    check_probe(impls.make("correct", wrong_in_model.Correct), small(**axes))
+CORRECT = [(wrong_in_model.Correct, axes) for axes in {str(axes): axes for _, axes in wrong_in_model.WRONG.values()}.values()]
+CORRECT.append((wrong_in_model.WithOwnBackward, {"scope": "model", "mode": "backward"}))
 
 
 @needs_transformers
-def test_the_honest_backward_behind_the_wrong_ones_is_accepted():
-    check_probe(impls.make("own", wrong_in_model.WithOwnBackward), small(scope="model", mode="backward"))
+@pytest.mark.parametrize(("core", "axes"), CORRECT, ids=str)
+def test_the_correct_cores_behind_the_wrong_ones_are_accepted(core, axes):
+    check_probe(impls.make("correct", core), small(**axes))
 
 
 @needs_transformers
@@ -91,10 +90,10 @@ def test_the_honest_backward_behind_the_wrong_ones_is_accepted():
                                   {"mode": "decode", "T": 7, "mask": "causal_br"}, {"dtype": "bfloat16"}])  # fmt: skip
 def test_every_kernel_of_the_registry_is_accepted(scope, axes):
     case = small(scope=scope, **axes)
-    accepted = [impl for impl in impls.registered() if impl.refusal(case) is None and not impl.limits.alone]
-    for impl in accepted:
-        check_case(impl, case)
-    assert {"sdpa", "fused"} <= {impl.name for impl in accepted}
+    accepted = {impl.name for impl in impls.registered() if impl.refusal(case) is None and not impl.limits.alone}
+    for name in accepted:
+        check_case(impls.get(name), case)
+    assert {"sdpa", "fused"} <= accepted
 
 
 @needs_transformers
@@ -126,9 +125,7 @@ def test_matrices_and_weights_are_those_of_the_model(written):
 @needs_transformers
 def test_a_block_selects_its_core_and_no_unnamed_compiled_form():
     options = {"model": "gpt2", "scope": "block", "T": "64", "device": "cpu"}
-    cells = select(options).cells
-    assert [it.scope for it in dict.fromkeys(cell.case for cell in cells)] == ["core", "block"]
-    assert not any(cell.impl.compiled for cell in cells)
+    assert not any(cell.impl.compiled for cell in select(options).cells)
     named = select(options | {"impl": ["sdpa+compile"]}).cells
     assert [cell.case.scope for cell in named] == ["core", "block"]
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import impls
+from bench.timing.devices import threads
 from reports.judging import dispatcher
 from reports.judging.dispatcher import Setting
 
@@ -35,7 +36,6 @@ def module(folder, source):
     path = folder / "attention_here.py"
     path.write_text(source, encoding="utf-8")
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec and spec.loader
     found = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(found)
     return found
@@ -57,7 +57,6 @@ def test_a_kernel_is_the_registered_one_to_the_bit(name, is_causal, tmp_path):
     if "cpu" not in (impl.limits.devices or ("cpu",)):
         pytest.skip("needs a GPU")
     written, registered = getattr(module(tmp_path, text(name)), name), impl.kernel
-    assert registered
     for options in ({"scale": None, "enable_gqa": False}, {"scale": 0.3, "enable_gqa": True}):
         q, k, v = (it.requires_grad_() for it in tensors(T=37, H=4))
         if options["enable_gqa"]:
@@ -73,11 +72,7 @@ def chosen(here, *qkv, **options):
     ran = []
 
     def watched(kernel):
-        def called(*qkv, **options):
-            ran.append(kernel.__name__)
-            return kernel(*qkv, **options)
-
-        return called
+        return lambda *qkv, **options: ran.append(kernel.__name__) or kernel(*qkv, **options)
 
     table = {key: [(first, last, watched(kernel)) for first, last, kernel in of] for key, of in here.TABLE.items()}
     with pytest.MonkeyPatch.context() as patch:
@@ -114,11 +109,8 @@ def test_other_calls_use_sdpa(here):
         assert chosen(here, *odd, is_causal=True) == []
     with torch.autocast("cpu", torch.bfloat16):
         assert chosen(here, q, k, v, is_causal=True) == []
-    torch.set_num_threads(THREADS + 1)
-    try:
+    with threads(THREADS + 1):
         assert chosen(here, q, k, v, is_causal=True) == []
-    finally:
-        torch.set_num_threads(THREADS)
 
 
 def outcome(call, *qkv):

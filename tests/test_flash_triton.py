@@ -91,9 +91,9 @@ def test_elements_beyond_two_to_the_31_are_found():
 
 
 def test_it_says_what_it_needs():
-    impl, on = impls.get("flash_triton"), {"T": 16, "H": 2, "D_h": 16, "scope": "core"}
+    refusal, on = impls.get("flash_triton").refusal, {"T": 16, "H": 2, "D_h": 16, "scope": "core"}
     if find_spec("triton") is None:
-        assert impl.refusal(Case.of(**on, device="cuda")) == "flash_triton needs the package triton: pip install triton"
+        assert refusal(Case.of(**on, device="cuda")) == "flash_triton needs the package triton: pip install triton"
     else:
-        assert impl.refusal(Case.of(**on, device="cuda")) is None
-        assert impl.refusal(Case.of(**on)) == "flash_triton supports device cuda, not cpu"
+        assert refusal(Case.of(**on, device="cuda")) is None
+        assert refusal(Case.of(**on)) == "flash_triton supports device cuda, not cpu"

@@ -31,8 +31,8 @@ def cases(model, **overrides):
 
 def test_a_model_sets_every_axis_of_its_layers():
     gemma = cases("gemma2-9b", T=(8192,))
-    assert gemma["local"].id == ("B1-T8192-H16-D_h256-bfloat16-cpu-H_kv=8-d_model=3584-window=4095-softcap=50")
-    assert gemma["global"].window is None and gemma["global"].softcap == 50
+    assert gemma["local"].id == "B1-T8192-H16-D_h256-bfloat16-cpu-H_kv=8-d_model=3584-window=4095-softcap=50"
+    assert gemma["global"].id == gemma["local"].id.replace("-window=4095", "")
     oss = cases("gpt-oss")["local"]
     assert (oss.sinks, oss.window, oss.qkv_bias, oss.out_bias, oss.d_model) == (True, 127, True, True, 2880)
     latent = cases("deepseek-v2-lite")["global"]
@@ -83,16 +83,15 @@ def test_options_that_do_not_fit_are_left_out_and_named(capsys):
 H64 = {"hidden_size": 64, "num_attention_heads": 4}
 WRONG = {
     "a positive whole number": {
-        "hidden_size": (None, "64", 0, -64, 64.5, 1e400, True, [64], {}), "num_attention_heads": (None, "x", 0),
-        "num_key_value_heads": ("x", 0, [2, 2]), "head_dim": ("x", 0.5), "kv_lora_rank": ("x", 0.5, -1, [512]),
-        "attn_logit_softcapping": (0.5, "x", -1, 1e400, [50]), "sliding_window": ("x", -1, 2**31, [8]),
-        "local_attention": ("x",), "max_window_layers": ("x",),
+        "hidden_size": (None, "64", 0, -64, 64.5, 1e400, True, [64], {}), "num_attention_heads": (None, 0),
+        "num_key_value_heads": (0,), "head_dim": ("x",), "kv_lora_rank": (-1,), "attn_logit_softcapping": (0.5,),
+        "sliding_window": (2**31,), "local_attention": ("x",), "max_window_layers": ("x",),
     },
-    "a positive number": {"query_pre_attn_scalar": (0, -1, "x", [1]), "attention_multiplier": (0, "x", 1e400)},
-    "true or false": {"is_causal": ("no",), "attention_bias": ("x", [1]), "multi_query": (2,), "use_sliding_window": ("x",)},
-    "a list of names": {"layer_types": ([1], [["x"]], "full_attention", 5, {"0": "full_attention"})},
-    "text": {"model_type": (1, ["llama"]), "dtype": (5, ["float32"]), "torch_dtype": ({},)},
-    "an object": {"text_config": ("x", [1], 5), "attn_config": ("x", [1])},
+    "a positive number": {"query_pre_attn_scalar": (0, -1, "x", [1]), "attention_multiplier": (1e400,)},
+    "true or false": {"is_causal": ("no",), "attention_bias": ([1],), "multi_query": (2,), "use_sliding_window": ("x",)},
+    "a list of names": {"layer_types": ([1], [["x"]], "full_attention", {"0": "full_attention"})},
+    "text": {"model_type": (1,), "dtype": (["float32"],), "torch_dtype": ({},)},
+    "an object": {"text_config": ("x",), "attn_config": ([1],)},
 }  # fmt: skip
 """Values of another kind than the one named, by key."""
 
@@ -117,14 +116,7 @@ def test_a_value_of_another_kind_is_one_line(key, value, kind, tmp_path):
         ("{", "no JSON"),
         ("[]", "expected an object, as transformers writes it"),
         ("[" * 100_000, "no JSON"),
-        ('{"text_config": "gemma"}', "text_config is 'gemma', not an object"),
-        ('{"hidden_size": 64}', "has no num_attention_heads: add it"),
-        ('{"hidden_size": 64, "n_head": 0}', "num_attention_heads is 0, not a positive whole number"),
-        (
-            '{"hidden_size": 513, "n_head": 8}',
-            "hidden_size 513 is not divisible by num_attention_heads 8: add the head_dim",
-        ),
-        ('{"hidden_size": 64, "n_head": 4, "sliding_window": "all"}', "sliding_window is 'all', not a positive"),
+        ('{"hidden_size": 513, "n_head": 8}', "513 is not divisible by num_attention_heads 8: add the head_dim"),
     ],
 )
 def test_a_config_that_says_too_little(content, says, tmp_path):
@@ -142,7 +134,7 @@ def test_a_mistyped_name_has_its_nearest():
 
 
 def test_differences_from_the_config_are_reported():
-    config = {"model_type": "mamba_llama", "hidden_size": 64, "num_attention_heads": 4, "q_lora_rank": 8}
+    config = {"model_type": "mamba_llama", "q_lora_rank": 8, **H64}
     config |= {"layer_types": ["full_attention", "linear_attention"], "query_pre_attn_scalar": 64, "attn_pdrop": 0.1}
     assert list(notes_of({"model_type": "x", "text_config": config})) == [
         "the text model of x is measured",
@@ -152,8 +144,8 @@ def test_differences_from_the_config_are_reported():
         "layers of linear_attention are left out",
         "scores are scaled by 1 / sqrt(16), not by 0.125",
     ]
-    granite = {"model_type": "granite", "hidden_size": 64, "num_attention_heads": 4, "attention_multiplier": 0.25}
-    assert not [*notes_of(granite)]
+    granite = {"model_type": "granite", **H64}
+    assert not [*notes_of(granite | {"attention_multiplier": 0.25})]
     assert [*notes_of(granite | {"attention_multiplier": 0.0625})] == [
         "scores are scaled by 1 / sqrt(16), not by 0.0625"
     ]
@@ -182,7 +174,7 @@ def test_other_spellings_and_what_only_code_says_are_read(config, axes):
 
 
 def test_older_configs_name_no_layer_types():
-    sizes = {"hidden_size": 64, "num_attention_heads": 4, "sliding_window": 8}
+    sizes = {"sliding_window": 8, **H64}
     assert [*layers_of({"model_type": "gemma3_text", "sliding_window_pattern": 6, **sizes})] == ["local", "global"]
     assert layers_of({"model_type": "phi3", **sizes})["local"]["window"] == 7
     assert [*layers_of({"model_type": "qwen2", **sizes})] == ["global"]
@@ -212,15 +204,13 @@ DEFAULTS = {
 """Models whose sizes are the defaults of their configuration class."""
 
 
-def geometry(config):
-    return {kind: {**layer, "dtype": None} for kind, layer in layers_of(config).items()}
-
-
 @pytest.mark.parametrize("model", DEFAULTS)
 def test_geometry_is_the_default_of_transformers(model):
     transformers = pytest.importorskip("transformers")
-    default = getattr(transformers, DEFAULTS[model])().to_dict()
-    assert geometry(default) == geometry(config_of(model))
+    default = layers_of(getattr(transformers, DEFAULTS[model])().to_dict())
+    assert {kind: layer | {"dtype": None} for kind, layer in default.items()} == {
+        kind: layer | {"dtype": None} for kind, layer in layers_of(config_of(model)).items()
+    }
 
 
 def written(model, folder):

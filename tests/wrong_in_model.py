@@ -108,7 +108,6 @@ def keys_of_the_first_block(core, q, k, v):
 each_wrong(
     "read", DECODE,
     rotary_at_the_first_place=at_the_first_place,
-    rotary_one_place_late=lambda core, q, k, v: (turned(q, 1.0), k, v),
     without_the_newest_token=lambda core, q, k, v: (q, k[..., :-1, :], v[..., :-1, :]),
     the_latest_keys_alone=lambda core, q, k, v: (q, k[..., -16:, :], v[..., -16:, :]),  # as in a cache of fixed size
     keys_of_the_first_request=lambda core, q, k, v: (q, k[:1].expand_as(k), v),
@@ -116,7 +115,6 @@ each_wrong(
 each_wrong("read", MODEL, keys_of_the_first_block=keys_of_the_first_block)
 each_wrong(
     "read", {},
-    heads_read_as_they_lie=lambda core, q, k, v: (as_it_lies(q), k, v),
     keys_read_as_they_lie=lambda core, q, k, v: (q, as_it_lies(k), v),
 )  # fmt: skip
 
@@ -135,10 +133,7 @@ class PaddingAsZeros(Correct):
 each_wrong("share", {}, heads_repeated_as_a_whole=lambda core, q, x: by_repeat(q, x)[0])
 each_wrong(
     "share", BACKWARD,
-    # the output is right: of each group, one query head's gradient reaches keys and values, or the mean of all
-    gradient_of_one_head_a_group=lambda core, q, x: with_gradient_of(
-        groups(q, x) * (torch.arange(q.shape[1]) % (q.shape[1] // x.shape[1]) == 0)[:, None, None], groups(q, x)
-    ),
+    # the output is right: of each group, the mean of the gradients reaches keys and values
     gradient_averaged_over_a_group=lambda core, q, x: with_gradient_of(
         groups(q, x) * (x.shape[1] / q.shape[1]), groups(q, x)
     ),
@@ -169,7 +164,6 @@ each_wrong(  # the config has another scale
 )
 each_wrong(  # the output is right, and no gradient reaches a projection
     "attend", BACKWARD,
-    values_detached=lambda core, q, k, v, mask: sdpa(q, k, v.detach(), attn_mask=mask),
     queries_detached=lambda core, q, k, v, mask: sdpa(q.detach(), k, v, attn_mask=mask),
 )  # fmt: skip
 
@@ -210,12 +204,10 @@ each_wrong(
     "seen", PADDED,
     no_padding=padded_by(lambda padding: None),
     padding_of_the_first_batch=padding_of_the_first_batch,
-    padding_from_the_other_end=padded_by(lambda padding: padding.flip(-1)),  # requests are padded on the left
     padding_of_the_next_request=padded_by(lambda padding: padding.roll(1, 0)),
 )  # fmt: skip
 each_wrong(
     "seen", TWO_KINDS,
-    window_one_key_too_long=lambda core, T, T_kv, padding: triangle(T, T_kv).triu(-(core.shape.window or T_kv) - 1),
     window_one_key_too_short=lambda core, T, T_kv, padding: triangle(T, T_kv).triu(1 - (core.shape.window or T_kv)),
 )  # fmt: skip
 each_wrong(

@@ -167,7 +167,6 @@ each_wrong(
     seeing, WINDOW,
     one_key_too_many=lambda i, j, shape: (j <= i) & (i - j <= shape.window + 1),
     counts_the_querys_own_key=lambda i, j, shape: (j <= i) & (i - j < shape.window),
-    blocks_instead_of_a_window=lambda i, j, shape: (j <= i) & (i // shape.window == j // shape.window),
     by_the_precedence_of_operators=lambda i, j, shape: (i - j <= shape.window & (j <= i)) & (j <= i),
 )  # fmt: skip
 each_wrong(seeing, WINDOW | {"mask": "none"}, window_on_one_side=lambda i, j, shape: i - j <= shape.window)
@@ -202,11 +201,6 @@ def aligned_top_left(q, k, v, shape, sinks):
     return sdpa(q, k, v, is_causal=True)
 
 
-@wrong(**CHUNK)
-def the_whole_cache_is_visible(q, k, v, shape, sinks):
-    return plain(q, k, v)
-
-
 each_wrong(seeing, CHUNK, a_query_does_not_see_itself=lambda i, j, shape: j < i)
 each_wrong(
     seeing, {"mask": "causal_br", "source": "cross", "T": 40, "T_kv": 64},
@@ -219,7 +213,6 @@ each_wrong(
     seeing, {"prefix": 8},
     prefix_one_too_long=lambda i, j, shape: (j <= i) | (j <= shape.prefix),
     what_is_in_the_prefix_sees_all=lambda i, j, shape: (j <= i) | (i < shape.prefix),
-    nothing_behind_the_prefix=lambda i, j, shape: (j < shape.prefix) | (i == j),
 )  # fmt: skip
 
 
@@ -264,13 +257,6 @@ def leaks_over_a_border(i, j, shape):
 def not_causal_within_a_document(i, j, shape):
     number = numbers(shape, len(j))
     return number[i] == number[j]
-
-
-@wrong(documents="lognormal")
-@seeing
-def documents_of_equal_length(i, j, shape):
-    number = numbers(shape, len(j), "equal")
-    return (j <= i) & (number[i] == number[j])
 
 
 @wrong(documents="one_long", mask="none")
@@ -352,9 +338,7 @@ def powers(H, first):
 ALIBI = {"bias": "alibi"}
 each_wrong(
     biased, ALIBI,
-    slopes_in_reverse=lambda i, j, shape: alibi(i, j, alibi_slopes(shape.H).flip(0)),
     slopes_begin_at_one=lambda i, j, shape: alibi(i, j, powers(shape.H, 0)),
-    far_keys_are_favoured=lambda i, j, shape: alibi(i, j, -alibi_slopes(shape.H)),
     bias_before_the_scale=lambda i, j, shape: alibi(i, j, alibi_slopes(shape.H)) * shape.D_h**-0.5,
 )  # fmt: skip
 each_wrong(
@@ -399,12 +383,6 @@ def cap_after_the_mask(q, k, v, shape, sinks):
     return torch.softmax(capped(scores, shape.softcap), -1) @ v  # -softcap is not -inf
 
 
-@wrong(softcap=10)
-def cap_before_the_scale(q, k, v, shape, sinks):
-    scores = capped(q @ k.mT, shape.softcap) * q.shape[-1] ** -0.5
-    return torch.softmax(scores.masked_fill(~causal(q, k, shape), -torch.inf), -1) @ v
-
-
 @wrong(softcap=10, **ALIBI)
 def cap_over_the_bias_too(q, k, v, shape, sinks):
     bias = alibi(*places(q, k, shape), alibi_slopes(shape.H))
@@ -422,7 +400,6 @@ def cap_after_the_maximum_is_taken_off(q, k, v, shape, sinks):
 each_wrong(
     bending, {"softcap": 10},
     clamped_instead_of_bent=lambda scores, cap: scores.clamp(-cap, cap),
-    tanh_without_its_factor=lambda scores, cap: torch.tanh(scores / cap),
 )  # fmt: skip
 each_wrong(
     bending, SOFTCAP,
@@ -456,7 +433,6 @@ def the_sink_has_a_value(q, k, v, shape, sinks):
 each_wrong(
     sinking, {"sinks": True},
     sinks_of_other_heads=lambda sinks, shape: sinks.flip(0),
-    the_sink_is_scaled=lambda sinks, shape: sinks * shape.D_h**-0.5,
     the_sink_is_no_logarithm=lambda sinks, shape: sinks.exp(),
 )  # fmt: skip
 each_wrong(
