@@ -7,9 +7,6 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any
 
 import numpy as np
 import torch

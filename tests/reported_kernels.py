@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
-from impls.layer import KernelCore, LayerShape
+from impls.layer import KernelCore
 
 from . import wrong_rules as rules
 from .wrong_kernels import (

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
@@ -20,7 +17,6 @@ from bench.checks.problem import Inputs, inputs_of
 from bench.checks.problems import problem_of
 from bench.timing import cell
 from bench.timing.caching import LONG_CALL, MIN_PAIRS, QUICK, check_no_result_caching
-from bench.timing.cell import Built
 
 from .conftest import checked
 

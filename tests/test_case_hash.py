@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from bench.cases import models
 from bench.cases.case import Case
@@ -26,9 +23,7 @@ NUMBERS = [
 
 
 @pytest.mark.parametrize(("axes", "of_inputs", "of_weights"), NUMBERS)
-def test_inputs_and_weights_are_those_of_earlier_runs(
-    axes, of_inputs, of_weights
-):
+def test_inputs_and_weights_are_those_of_earlier_runs(axes, of_inputs, of_weights):
     """If cells change their meaning, change `MEASUREMENT` in bench/cases/case_hash.py, too."""
     problem = problem_of(Case.of(**({"H": 2, "D_h": 8} | axes)))
     drawn = (*problem.inputs, *([] if problem.grad is None else [problem.grad]))
@@ -48,9 +43,7 @@ def test_hashes_of_earlier_runs_stay():
     assert case_hash(Case.of(T=64, H=8, D_h=64, mode="backward", dtype="bfloat16")) == "4a089d7117ce"
 
 
-def test_a_model_is_known_by_its_configuration_and_not_by_the_path_of_its_file(
-    tmp_path, monkeypatch
-):
+def test_a_model_is_known_by_its_configuration_and_not_by_the_path_of_its_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     case = Case.of(T=64, H=1, D_h=64, scope="block", model="config.json")
     hashes = []

@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from time import sleep
-from typing import Any
 
 import pytest
-import torch
 
 import impls
 from bench.cases import decoders
@@ -63,7 +60,7 @@ def small(**axes):
 def cases_of(model, **axes):
     layers = layers_of(decoders.config_of(model))
     sweep = of_points(model, {kind: layer | {"of_model": True, "model": model} for kind, layer in layers.items()})
-    return sweep.cases("cpu", {name: (value,) for name, value in ({"dtype": "float32"} | axes).items()})
+    return [*sweep.cases("cpu", {name: (value,) for name, value in ({"dtype": "float32"} | axes).items()})]
 
 
 @needs_transformers
@@ -74,7 +71,9 @@ def test_a_core_that_is_wrong_inside_a_model_is_refused(name):
         check_probe(impls.make(name, core), small(**case))
 
 
-CORRECT = [(wrong_in_model.Correct, axes) for axes in {str(axes): axes for _, axes in wrong_in_model.WRONG.values()}.values()]
+CORRECT = [
+    (wrong_in_model.Correct, axes) for axes in {str(axes): axes for _, axes in wrong_in_model.WRONG.values()}.values()
+]
 CORRECT.append((wrong_in_model.WithOwnBackward, {"scope": "model", "mode": "backward"}))
 
 
@@ -140,9 +139,7 @@ def test_a_block_has_no_option_for_what_its_config_decides():
     ({"model": None}, "--model"), ({"dtype": "float64"}, "float32"), ({"model": "gemma2-9b"}, "config.json"),
     ({"mask": "none"}, "causal"), ({"model": "gpt2", "T": 2048, "T_kv": 2048}, "1024 positions"),
 ])  # fmt: skip
-def test_an_axis_that_a_model_lacks_is_one_sentence(
-    axes, says, monkeypatch
-):
+def test_an_axis_that_a_model_lacks_is_one_sentence(axes, says, monkeypatch):
     monkeypatch.setattr(decoders, "find_spec", lambda name: name)
     assert says in str(misfit(replace(small(), **axes)))
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import impls
@@ -20,7 +18,7 @@ from bench.timing.devices import threads
 from reports.judging import dispatcher
 from reports.judging.dispatcher import Setting
 
-from .conftest import Suite, run_files
+from .conftest import run_files
 
 THREADS = torch.get_num_threads()
 HERE = Setting("cpu", THREADS, "float32", False, "causal", 1, 2, 2, 8, 8, None)
@@ -130,9 +128,7 @@ def test_the_dispatcher_accepts_and_refuses_the_same_arguments_as_sdpa(here):
     ("mask", "shapes"),
     [("keys", [(2, 1, 1, 16)]), ("batch", [(2, 1, 16, 16)]), ("pairs", [(16, 16), (1, 1, 16, 16)])],
 )
-def test_boolean_masks_are_distinguished_by_their_shape(
-    mask, shapes, tmp_path
-):
+def test_boolean_masks_are_distinguished_by_their_shape(mask, shapes, tmp_path):
     fresh = module(tmp_path, text("sdpa_math", 16, 32, HERE._replace(B=2, mask=mask)))
     for shape in ((2, 1, 1, 16), (2, 1, 16, 16), (16, 16), (1, 1, 16, 16), (2, 2, 16, 16)):
         visible = torch.rand(shape) < 0.5
@@ -170,9 +166,7 @@ def test_under_another_torch_it_is_sdpa(here, monkeypatch):
     assert chosen(here, *tensors(16), is_causal=True) == []
 
 
-def test_the_dispatcher_passes_the_gate_in_and_outside_of_its_table(
-    in_process, suite, tmp_path
-):
+def test_the_dispatcher_passes_the_gate_in_and_outside_of_its_table(in_process, suite, tmp_path):
     settings = [HERE._replace(threads=n, gradients=back) for n in range(1, 9) for back in (False, True)]
     (tmp_path / "attention_here.py").write_text(text("fused", 16, 16, *settings))
     done = suite(

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,7 +13,7 @@ from bench.cases.cells import Cell
 from bench.cases.outcome import Unsupported, Wrong, classify
 from bench.checks import gate
 from bench.checks.dropout import spanning
-from bench.checks.gate import Gate, check_case, check_low_scores, check_probe, check_training, lone_queries
+from bench.checks.gate import Gate, check_case, check_low_scores, check_training, lone_queries
 from bench.checks.patterns import DEEPEST, PATTERNS
 from bench.checks.problems import problem_of
 from bench.timing.devices import threads
@@ -150,9 +147,7 @@ def test_every_implementation_passes(short_probes, check, impl, case):
 
 
 @pytest.mark.parametrize("name", SLOW)
-def test_a_slow_implementation_passes_every_check(
-    short_probes, name, monkeypatch
-):
+def test_a_slow_implementation_passes_every_check(short_probes, name, monkeypatch):
     monkeypatch.setattr("bench.checks.gate.PROBES", (SLOW[name],))
     impl = impls.get(name)
     every_check(impl, Case.of(T=SLOW[name], H=impl.limits.heads or 3, D_h=16))
@@ -210,9 +205,7 @@ def test_right_but_unusual_kernel_passes(name, case, request):
         ("scaled_before_the_product", {"mode": "backward", "dtype": "float16"}),
     ],
 )
-def test_right_kernels_that_round_scores_differently_pass(
-    short_probes, name, axes
-):
+def test_right_kernels_that_round_scores_differently_pass(short_probes, name, axes):
     gated(unusual_kernels.KERNELS[name].kernel, **axes)
 
 
@@ -233,9 +226,7 @@ def test_probes_have_the_nearest_lengths_that_are_allowed(divisor, lengths, ragg
     assert gate.ragged(probes) == ragged
 
 
-def test_what_has_passed_in_another_process_is_not_checked_again(
-    short_probes, tasks, tmp_path, monkeypatch
-):
+def test_what_has_passed_in_another_process_is_not_checked_again(short_probes, tasks, tmp_path, monkeypatch):
     cell = {"what": "x", "impl": "sdpa", "case": Case.of(T=16, H=2, D_h=8).columns()}
     passed = tasks.probe(**cell)["passed"]
     monkeypatch.setattr("bench.checks.gate.module_of", lambda *_: pytest.fail("is checked again"))

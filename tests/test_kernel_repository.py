@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
 from bench.checks.impl_hash import sources
 from bench.selection.choice import impls_named
 from bench.selection.errors import UsageError
-
-from .conftest import Suite
 
 INSTALLED = find_spec("kernels") is not None
 if INSTALLED:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from bench.cases.case import Case
 from bench.cases.outcome import Wrong
 from bench.cases.sweep import SWEEPS
 from bench.checks import reference
-from bench.checks.gate import Gate, check_case
+from bench.checks.gate import Gate
 from bench.checks.problem import inputs_of
 from bench.checks.problems import problem_of
 from bench.timing.devices.cpu import CpuMeter

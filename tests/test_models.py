@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 from contextlib import chdir
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
-from bench.cases.case import Case
 from bench.cases.models import CODE, MODELS, config_of, layers_of, notes_of
 from bench.cases.sweep import of_points
 from bench.checks.gate import check_case

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor, nn
 
 import impls
 from bench.cases.case import Case
@@ -84,14 +81,19 @@ FULL = changed(
     one_token_of_the_last_page=lambda layer, tokens, page: min(tokens, tokens // page * page + 1),
 )
 """Right where the last page is full, as in the case."""
-UNLIKE_PROBES = changed(
-    "table",  # where the newest token begins a page, its page is taken for the one before
-    page_before_that_of_the_newest_token=lambda layer, pages: torch.cat([pages[:, :-1], pages[:, -2:-1]], 1)
-    if layer.shape.max_T % layer.page == 1
-    else pages,
-) + changed(
-    "seen",
-    full_last_page_is_left_out=lambda layer, tokens, page: tokens if tokens % page or tokens <= page else tokens - page,
+UNLIKE_PROBES = (
+    changed(
+        "table",  # where the newest token begins a page, its page is taken for the one before
+        page_before_that_of_the_newest_token=lambda layer, pages: (
+            torch.cat([pages[:, :-1], pages[:, -2:-1]], 1) if layer.shape.max_T % layer.page == 1 else pages
+        ),
+    )
+    + changed(
+        "seen",
+        full_last_page_is_left_out=lambda layer, tokens, page: (
+            tokens if tokens % page or tokens <= page else tokens - page
+        ),
+    )
 )
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
 import impls
 from bench.cases import counting
-from bench.cases.axes import Axis
-from bench.cases.case import AXES, Case
+from bench.cases.case import AXES
 from bench.cases.sweep import SWEEPS
 from bench.checks.gate import Gate, check_case
 from impls.masks import mask_of

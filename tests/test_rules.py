@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any
 
 import pytest
 import torch
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask
+from torch.nn.attention.flex_attention import create_block_mask
 
 import impls
 from bench.cases import counting

@@ -8,7 +8,6 @@ import os
 import pkgutil
 import random
 import sys
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from torch import backends
 
 import impls
 from bench.cases.case import Case
-from bench.cases.outcome import Wrong
 from bench.checks import settings
 from bench.checks.gate import Gate, check_case
 from bench.checks.impl_hash import impl_hash, sources_hash
@@ -203,9 +201,7 @@ def test_a_setting_changed_at_import_is_restored(
     assert printed + "precision of float32 products" in capsys.readouterr().err
 
 
-def test_a_patched_sdpa_makes_no_other_implementation_wrong(
-    tmp_path, capsys, monkeypatch
-):
+def test_a_patched_sdpa_makes_no_other_implementation_wrong(tmp_path, capsys, monkeypatch):
     """SageAttention's instructions patch it: the function is restored, with a warning."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "patches_sdpa", raising=False)
@@ -225,8 +221,7 @@ def own(monkeypatch, tmp_path):
     """A folder with a module of two kernels."""
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "two_of_them.py").write_text(
-        "from torch.nn.functional import scaled_dot_product_attention as a\n"
-        "def b(q, k, v, **_): return q\n"
+        "from torch.nn.functional import scaled_dot_product_attention as a\ndef b(q, k, v, **_): return q\n"
     )
     return str(tmp_path)
 

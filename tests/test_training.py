@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -191,7 +190,12 @@ def test_gradients_that_do_not_repeat_are_refused_where_that_is_asked(kernel):
 
 
 def test_those_that_repeat_pass():
-    for impl in (impls.make("mine", scattered(lambda rows: rows[::-1])), impls.get("sdpa"), impls.get("fused"), impls.get("online")):
+    for impl in (
+        impls.make("mine", scattered(lambda rows: rows[::-1])),
+        impls.get("sdpa"),
+        impls.get("fused"),
+        impls.get("online"),
+    ):
         check_repeats(build(Cell(impl, REPEATING)))
     check_repeats(build(Cell(impls.get("fused"), replace(REPEATING, dropout=0.5))))  # by the same random numbers
 

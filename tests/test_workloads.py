@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 from contextlib import chdir
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from bench.cases.case import Case
 from bench.selection.errors import UsageError
 from bench.selection.options import cases_of, sweep_of
 from impls.rules import requests_of
 from reports.__main__ import main
 
-from .conftest import Suite, run_files
+from .conftest import run_files
 
 
 def cases(folder, name, content, **options):
@@ -68,9 +65,7 @@ def test_batches_of_vllm(tmp_path, capsys):
         ("azure.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,100,50\n2023-11-16 18:15:47.1,0,5\n"),
     ],
 )  # fmt: skip
-def test_batches_are_drawn_from_lengths_of_requests(
-    name, content, tmp_path, capsys
-):
+def test_batches_are_drawn_from_lengths_of_requests(name, content, tmp_path, capsys):
     found = cases(tmp_path, name, content)
     assert found == cases(tmp_path, name, content)
     steps = [step for case in found for step in requests_of(case.requests or "")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
-from impls.layer import LayerShape, extend
+from impls.layer import extend
 from impls.masks import causal_visible
 
 from .wrong_kernels import LEARNED, Plain, applied, as_layer, masked, maximum, online, plain, scaled, visible
@@ -32,9 +31,7 @@ class Unusual:
 KERNELS = {}
 
 
-def unusual(
-    modes=MODES, dtypes=("float32", "bfloat16"), **case
-):
+def unusual(modes=MODES, dtypes=("float32", "bfloat16"), **case):
     def keep(kernel):
         KERNELS[kernel.__name__] = Unusual(kernel, modes, dtypes, case)
         return kernel
@@ -66,11 +63,6 @@ def keys_in_reverse(q, k, v, mask):
 def block_wise(q, k, v, mask):
     accumulator = torch.promote_types(q.dtype, torch.float32)
     return online(*(x.to(accumulator) for x in (q, k, v)), mask, 16, torch.maximum).to(q.dtype)
-
-
-@unusual(dtypes=DTYPES[:3])
-def float32_accumulation(q, k, v, **options):
-    return sdpa(q.float(), k.float(), v.float(), **options).to(q.dtype)
 
 
 @unusual(dtypes=DTYPES)
@@ -169,8 +161,7 @@ _scratch = {}
 @masked
 def scratch_kept_between_calls(q, k, v, mask):
     size = (*q.shape[:-1], k.shape[-2])
-    key = size, q.dtype
-    scores = torch.matmul(q, k.mT, out=_scratch.setdefault(key, torch.empty(size, dtype=q.dtype)))
+    scores = torch.matmul(q, k.mT, out=_scratch.setdefault((size, q.dtype), torch.empty(size, dtype=q.dtype)))
     return (scores * q.shape[-1] ** -0.5).masked_fill(~mask, -torch.inf).softmax(-1) @ v
 
 
@@ -188,14 +179,6 @@ def contiguous_first(q, k, v, **options):
 # threads
 
 
-def in_threads(fill, count):
-    threads = [threading.Thread(target=fill, args=(i,)) for i in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
 @of_sdpa(modes=FORWARD)
 def threads_fill_parts_of_one_output(q, k, v, **options):
     o = torch.empty(*q.shape[:-1], v.shape[-1], dtype=q.dtype)
@@ -203,19 +186,12 @@ def threads_fill_parts_of_one_output(q, k, v, **options):
     def fill(h):
         o[:, h] = sdpa(q[:, h : h + 1], k[:, h : h + 1], v[:, h : h + 1], **options)[:, 0]
 
-    in_threads(fill, q.shape[1])
+    threads = [threading.Thread(target=fill, args=(h,)) for h in range(q.shape[1])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     return o
-
-
-@of_sdpa()
-def a_thread_for_each_batch_entry(q, k, v, **options):
-    parts = [None] * len(q)
-
-    def fill(b):
-        parts[b] = sdpa(q[b], k[b], v[b], **options)
-
-    in_threads(fill, len(q))
-    return torch.stack(parts)
 
 
 # other ways to the same numbers
@@ -302,26 +278,6 @@ def keys_shuffled(q, k, v, mask):
     order = torch.randperm(k.shape[-2])
     scores = scores_of(q, k, mask)[..., order]
     return (scores.softmax(-1) @ v[..., order, :].float()).to(q.dtype)
-
-
-@unusual()
-@masked
-def log_softmax_first(q, k, v, mask):
-    return (scores_of(q, k, mask).log_softmax(-1).exp() @ v.float()).to(q.dtype)
-
-
-@of_sdpa()
-def batch_and_heads_flattened(q, k, v, **options):
-    B, H, _T, _D = q.shape
-    q, k, v = (x.reshape(B * H, *x.shape[2:]) for x in (q, k, v))
-    return sdpa(q, k, v, **options).unflatten(0, (B, H))
-
-
-@unusual()
-@masked
-def query_by_query_blocks(q, k, v, mask):
-    scores = scores_of(q, k, mask)
-    return torch.cat([s.softmax(-1) @ v.float() for s in scores.split(13, -2)], -2).to(q.dtype)
 
 
 @unusual()
@@ -482,18 +438,6 @@ def draws_numbers_that_it_does_not_use(q, k, v, **options):
     return sdpa(q, k, v, **options)
 
 
-@unusual()
-@masked
-def half_of_the_keys_at_a_time(q, k, v, mask):
-    """Two halves of the keys, the largest score of both taken first."""
-    scores = scores_of(q, k, mask)
-    middle = max(1, k.shape[-2] // 2)
-    top = maximum(scores)
-    parts = [((scores[..., a:b] - top).exp(), v[..., a:b, :].float()) for a, b in ((0, middle), (middle, k.shape[-2]))]
-    total = sum(weights.sum(-1, keepdim=True) for weights, _ in parts)
-    return (sum(weights @ values for weights, values in parts) / total).to(v.dtype)
-
-
 @of_sdpa(modes=("forward",))
 def heads_one_after_the_other_into_one_tensor(q, k, v, **options):
     o = torch.empty_like(q)
@@ -536,15 +480,6 @@ class LayerWithBuffers(as_layer()):
         if self.shape.causal:
             scores = scores.masked_fill(self.future[: q.shape[-2], : k.shape[-2]], -torch.inf)
         return self.finish((scores.softmax(-1) @ v).transpose(-3, -2).flatten(-2))
-
-
-@of_sdpa()
-class SubclassOfALayer(LayerWithBuffers):
-    """Twice removed, with a submodule that is never called."""
-
-    def __init__(self, shape):
-        super().__init__(shape)
-        self.unused = nn.Identity()
 
 
 @of_sdpa()

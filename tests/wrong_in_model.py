@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
-from impls.layer import KernelCore, LayerShape
+from impls.layer import KernelCore
 
 from .wrong_kernels import bfloat16_in_disguise, by_repeat, groups, of_formula, probs_of, triangle, with_gradient_of
 

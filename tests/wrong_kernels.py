@@ -18,7 +18,7 @@ from torch.nn.functional import dropout
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 from torch.utils.checkpoint import checkpoint
 
-from impls.layer import KernelCore, KernelLayer, LayerShape, extend
+from impls.layer import KernelCore, KernelLayer, extend
 from impls.layer import split as split_heads
 
 from .global_settings import CHANGES
@@ -725,9 +725,7 @@ def keeps_its_first_cache(layer, cache, newest):
 # patterns of the softmax: without the row's maximum, or with another one
 
 
-def shifted(
-    shift=maximum, *, hidden=-torch.inf, epsilon=0.0
-):
+def shifted(shift=maximum, *, hidden=-torch.inf, epsilon=0.0):
     """The formula, where another number than the row's maximum may be taken off the scores."""
 
     @masked
@@ -786,9 +784,7 @@ def wrong_in_the_last_row_beyond_512_where_scores_are_large(q, k, v, **options):
 TWO_FORWARDS = "where another forward comes between a forward and its backward, with gradients of size"
 
 
-def keeping(
-    name, place, take=lambda kept, place: kept[place], **case
-):
+def keeping(name, place, take=lambda kept, place: kept[place], **case):
     """SDPA whose backward takes its tensors from a place where other calls keep theirs."""
     kept = {}
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from impls.absorbed import Absorbed
 from impls.formula import attention

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial, wraps
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
-from impls.layer import KernelCore, KernelLayer, LayerShape
+from impls.layer import KernelCore, KernelLayer
 from impls.rules import alibi_slopes, bias_of, document_lengths, requests_of
 
 from .wrong_kernels import groups, maximum, scaled, scores_of, triangle, weighted, with_gradient_of

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import synthetic_runs as synthetic
@@ -13,7 +11,6 @@ import synthetic_runs as synthetic
 from reports.__main__ import main
 from reports.reading import runs
 from reports.reading.axes import KNOWN_AXES, axes_of
-from reports.reading.runs import Run
 from stats import arguments
 
 TINY = Path(__file__).parent / "data" / "tiny.json"
@@ -36,8 +33,7 @@ def at_the_root():
 
 @pytest.fixture
 def tiny_data():
-    data = json.loads(TINY.read_text(encoding="utf-8"))
-    return data
+    return json.loads(TINY.read_text(encoding="utf-8"))
 
 
 @pytest.fixture

@@ -6,11 +6,9 @@ import itertools
 import json
 import math
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -48,9 +46,7 @@ def case(**axes):
     return {**derived, **full}
 
 
-def row(
-    impl, at, samples, apart=(1.0, 1.0, 1.0), **extra
-):
+def row(impl, at, samples, apart=(1.0, 1.0, 1.0), **extra):
     """One benchmark as this suite writes it (see `interleaved`); without `apart`, of a block a process (see `once`).
     Quartiles are those of the samples of one process."""
     least, q1, middle, q3, most = np.quantile(samples, np.arange(5) / 4).tolist()

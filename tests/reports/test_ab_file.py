@@ -10,13 +10,12 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from reports.judging.comparison import Comparison, of_file
+from reports.judging.comparison import of_file
 from reports.pages import comparison_page
-from reports.pages.comparison_text import as_data, as_markdown, columns, sentences, summary
+from reports.pages.comparison_text import as_markdown, columns, sentences, summary
 from reports.reading.runs import RunError
 from stats import verdict
 
@@ -26,9 +25,7 @@ FACTS = {"kernel": "flash", "peak_bytes": 1000, "error": 1e-7}
 Logs = dict[tuple[str, str], list[float]]
 
 
-def document(
-    logs, without=None, drift=0.0, **more
-):
+def document(logs, without=None, drift=0.0, **more):
     """A comparison with these log ratios, pair by pair; `without` numbers: word and reason of a cell; `drift`: the log
     ratio of the reference workload."""
     count = len(next(iter(logs.values()), []))
@@ -65,6 +62,10 @@ def saved(tmp_path):
     return of
 
 
+def of(saved, logs, **more):
+    return of_file(saved(document(logs, **more)))
+
+
 def noisy(mean, spread, pairs=8, seed=3):
     rng = random.Random(f"{mean} {spread} {seed}")
     return [rng.gauss(mean, spread) for _ in range(pairs)]
@@ -78,15 +79,13 @@ def test_regressions_come_first_in_every_format(saved, tmp_path, printed):
     out = printed("compare", file, f"--json={tmp_path / 'x.json'}", f"--markdown={tmp_path / 'x.md'}", code=1)
     first = out.splitlines()[0]
     assert re.fullmatch(r"sdpa is 22\.\d % slower \(.*\) in 2 of 2 cells", first)
-    of_cells = "of 4 cells 2 REGRESSED, 1 NEW, 1 UNCHANGED within 1 % (main (0123456789) → x)"
-    answer = f"Something regressed: of 2 timed implementations 1 REGRESSED, 1 UNCHANGED; {of_cells}"
-    assert " ".join(out.split()).endswith(answer)
+    answer = "1 REGRESSED, 1 UNCHANGED; of 4 cells 2 REGRESSED, 1 NEW, 1 UNCHANGED within 1 % (main (0123456789) → x)"
+    assert " ".join(out.split()).endswith(f"Something regressed: of 2 timed implementations {answer}")
     assert re.search(r"REGRESSED +sdpa T32\n +\+35\.\d % \(.*\)", out)
     assert "1.00 ms → 2.00 ms" in out and "note: 0 of 12 runs" in out and "note: torch: 2.12 → 2.13" in out
     assert "fused T16" not in out and f"1 UNCHANGED more: `python -m reports compare {file} --all` lists them\n" in out
     data = json.loads((tmp_path / "x.json").read_text())
-    assert (data["exit_code"], data["sentences"][0]) == (1, first)
-    assert [cell["id"] for cell in data["cells"]][:2] == ["T32", "T16"]
+    assert (data["exit_code"], data["sentences"][0], data["cells"][0]["id"]) == (1, first, "T32")
     text, _, folded = (tmp_path / "x.md").read_text().partition("<details>")
     assert "| REGRESSED |" in text and "UNCHANGED |" not in text and folded.startswith("<summary>1 UNCHANGED</summary>")
     assert "    python -m bench ab --base main\n" in folded and "torch 2.13" in folded
@@ -98,17 +97,11 @@ def test_a_headline_names_the_regression_despite_an_unchanged_mean(saved):
     logs = {("fused", f"T{i}"): noisy(-0.1, 0.001, seed=i) for i in range(2)} | {("packed", "T0"): noisy(0, 0.001)}
     logs |= {("sdpa", f"T{i}"): noisy(0.15 * (i == 0), 0.001, seed=i) for i in range(40)}
     found = of(saved, logs)
-    found = replace(
-        found, implementations=found.implementations | {"sdpa": verdict.Verdict("REGRESSED", "", 1, 0.99, 1.01)}
-    )
-    first = next(sentences(found))
-    assert re.fullmatch(r"sdpa is slower in 1 of 40 cells \(16 %\)", first)
-    html = comparison_page.html(found).replace("\N{NO-BREAK SPACE}", " ")
-    assert f"Something regressed: {first}</h1>" in html and "30 UNCHANGED more, in “All numbers”" in html
-
-
-def of(saved, logs, **more):
-    return of_file(saved(document(logs, **more)))
+    regressed = {"sdpa": verdict.Verdict("REGRESSED", "", 1, 0.99, 1.01)}
+    html = comparison_page.html(replace(found, implementations=found.implementations | regressed))
+    html = html.replace("\N{NO-BREAK SPACE}", " ")
+    assert "Something regressed: sdpa is slower in 1 of 40 cells (16 %)</h1>" in html
+    assert "30 UNCHANGED more, in “All numbers”" in html
 
 
 @pytest.mark.parametrize(("margin", "word"), [(None, "REGRESSED"), (0.05, "SLIGHT")])
@@ -134,25 +127,23 @@ def test_an_implementation_is_judged_on_all_its_cells_together(saved):
 @pytest.mark.parametrize(
     ("ratio", "said", "in_a_cell"),
     [
-        (1 / 3.2, "sdpa is 3.2x as fast as fused (3.2 to 3.2)", "3.2x as fast (3.2 to 3.2)"),
-        (2.1, "sdpa is 2.1x as slow as fused (2.1 to 2.1)", "2.1x as slow (2.1 to 2.1)"),
-        (1.4, "sdpa is 40.0 % slower than fused (40.0 to 40.0)", "+40.0 % (+40.0 to +40.0 %)"),
+        (1 / 3.2, "3.2x as fast as fused (3.2 to 3.2)", "3.2x as fast (3.2 to 3.2)"),
+        (2.1, "2.1x as slow as fused (2.1 to 2.1)", "2.1x as slow (2.1 to 2.1)"),
+        (1.4, "40.0 % slower than fused (40.0 to 40.0)", "+40.0 % (+40.0 to +40.0 %)"),
     ],
 )
 def test_large_changes_are_printed_as_a_factor(saved, ratio, said, in_a_cell):
     logs = [math.log(ratio) + noise for noise in (1e-5, -1e-5) * 3]
     found = of(saved, {("sdpa against fused", f"T{i}"): logs for i in range(2)})
-    assert list(sentences(found)) == [f"{said} in 2 of 2 cells"]
+    assert [*sentences(found)] == [f"sdpa is {said} in 2 of 2 cells"]
     assert columns(found.cells[0])["change"] == in_a_cell
 
 
-def test_regressed_implementations_are_named(saved):
+def test_more_memory_regresses_though_the_time_improved(saved):
     data = document({("sdpa", "T16"): noisy(-0.1, 0.002)})
     data["cells"][0]["head"] = FACTS | {"peak_bytes": 10 * FACTS["peak_bytes"]}
     found = of_file(saved(data))
     assert found.code == 1 and summary(found).startswith("Memory regressed: 1 IMPROVED; 1 cell with more memory ")
-    data["cells"][0] |= {"word": "BROKEN", "ratio": None, "failed": ["head"], "head": None}
-    assert summary(of_file(saved(data))).startswith("Something is broken: 1 BROKEN")
 
 
 def test_what_is_said_of_several_implementations_is_said_once(saved):
@@ -179,19 +170,15 @@ def test_machine_drift_voids_the_verdict(saved):
         ({"peak_bytes": 1009}, 0),
         ({"peak_bytes": 1011}, 1),
         ({"kernel": "math"}, 0),
-        ({"error": 2e-7}, 0),
     ],
 )
-def test_memory_beyond_the_margin_regresses_and_another_kernel_is_reported(
-    saved, changed, code
-):
+def test_memory_beyond_the_margin_regresses_and_another_kernel_is_reported(saved, changed, code):
     data = document({("fused", "T16"): noisy(0, 0.002)})
     data["cells"][0]["head"] = FACTS | changed
     found = of_file(saved(data))
     assert found.code == code
-    assert [(it.what, it.head, it.worse) for it in found.cells[0].changes] == [
-        (*of, code == 1) for of in changed.items()
-    ]
+    [change] = found.cells[0].changes
+    assert ({change.what: change.head}, change.worse) == (changed, code == 1)
 
 
 def test_texts_of_files_are_not_interpreted_as_markup(saved, printed):
@@ -232,8 +219,7 @@ def test_a_pipe_closed_early_does_not_change_the_exit_code(saved):
 
 def test_a_record_of_an_earlier_version_is_shown(saved):
     data = document(SLOW)
-    found = of_file(saved({key: it for key, it in data.items() if key not in ("kind", "alarm", "self_test")}))
-    assert found.code == as_data(found)["exit_code"] == 1
+    assert of_file(saved({key: it for key, it in data.items() if key not in ("kind", "alarm", "self_test")})).code == 1
 
 
 @pytest.mark.parametrize(
@@ -242,11 +228,8 @@ def test_a_record_of_an_earlier_version_is_shown(saved):
         {},
         document(SLOW) | {"cells": 3},
         document(SLOW) | {"sides": [1]},
-        {"sides": {}, "fingerprints": {}, "cells": [], "pairs": [], "margin": 0.01},
-        document(SLOW) | {"fingerprints": {"base": {}}},
         document(SLOW) | {"cells": [{"impl": "sdpa", "id": "T16"}]},
         document(SLOW) | {"pairs": [{"logs": []}]},
-        {key: value for key, value in document(SLOW).items() if key != "seed"},
     ],
 )
 def test_a_file_that_is_no_comparison_is_refused(saved, data):

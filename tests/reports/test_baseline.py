@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 import synthetic_runs as synthetic
@@ -82,9 +80,7 @@ def test_compare_with_one_run_uses_the_baseline(saved, results, baseline, printe
         ({"processes": 1}, "it could not be judged; not timed in 3 visits"),
     ],
 )
-def test_other_changes_that_need_a_reason(
-    changes, told, saved, results, baseline, refused
-):
+def test_other_changes_that_need_a_reason(changes, told, saved, results, baseline, refused):
     baseline("set", "first")
     wrong = changes.pop("wrong", "")
     synthetic.save(tracked.without(tracked.run(4, **changes), wrong, "wrong", "off"), results, "0004_odd")

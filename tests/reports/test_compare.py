@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import synthetic_runs as synthetic
 import tracked_runs as tracked
 
-from reports.judging.comparison import ALL_CHANGED, NOTHING_BESIDE, Cell, Comparison, compare
+from reports.judging.comparison import ALL_CHANGED, NOTHING_BESIDE, compare
 from reports.pages import compare as compare_command
 from reports.pages.comparison_text import sentences, summary
 from reports.reading import runs
@@ -63,9 +61,7 @@ def test_one_process_per_variant_is_inconclusive(compared):
 
 
 @pytest.mark.parametrize("impls", [tracked.IMPLS, ("sdpa",)])
-def test_where_all_code_changed_no_time_is_judged_and_the_command_that_can_is_named(
-    impls, command
-):
+def test_where_all_code_changed_no_time_is_judged_and_the_command_that_can_is_named(impls, command):
     ran = {"impls": impls, "asked": {"sweep": "smoke", "impl": ["sdpa=mine:mine"]}}
     head = tracked.run(2, slower=dict.fromkeys(impls, 2.0), **ran, commit_info={"id": "b" * 40, "dirty": False})
     out = command(tracked.run(1, **ran), head, code=2)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from reports.judging.series import Point, Series, of_points
+from reports.judging.series import Point, of_points
 
 RUNS = 12
 SOME = range(3)
@@ -65,9 +62,7 @@ def all_are_odd(logs, at):
 
 
 @pytest.mark.parametrize(("happens", "at"), [(another_changes, 4), (another_changes, 6), (all_are_odd, 7)])
-def test_steps_of_other_implementations_neither_cause_nor_hide_one(
-    happens, at
-):
+def test_steps_of_other_implementations_neither_cause_nor_hide_one(happens, at):
     for seed in SOME:
         logs = measured(seed)
         happens(logs, at)

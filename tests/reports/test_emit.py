@@ -93,9 +93,7 @@ def test_the_module_says_where_it_comes_from(emitted):
     "axes",
     [{"dropout": 0.1}, {"mode": "prefill"}, {"softcap": 50}],
 )
-def test_a_case_without_an_equivalent_plain_call_is_not_in_the_table(
-    axes, as_run, tmp_path, refusal
-):
+def test_a_case_without_an_equivalent_plain_call_is_not_in_the_table(axes, as_run, tmp_path, refusal):
     described = [{"name": "softcap", "kind": "size", "unsaid": None}]
     data = run_of({"fused": 0.5}, **axes, top={"schema": 2, "axes": described})
     refusal("advise", "--run", as_run(data).path, "--emit", tmp_path / "here.py")
@@ -137,9 +135,7 @@ def test_runs_of_one_machine_make_one_table(results, tmp_path, printed, refusal)
 
 
 @pytest.mark.parametrize("reasons", [[], ["wrong"], ["error"]])
-def test_a_later_run_of_sdpa_alone_replaces_nothing(
-    reasons, results, tmp_path, printed
-):
+def test_a_later_run_of_sdpa_alone_replaces_nothing(reasons, results, tmp_path, printed):
     """Unless another kernel failed there."""
     ids = [synthetic.case_id(synthetic.case(T=T)) for T in (64, 256)]
     gone = [{"impl": "fused", "id": id_, "reason": reason, "detail": ""} for reason in reasons for id_ in ids]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -36,9 +35,7 @@ def test_parquet_and_csv_hold_every_row(tmp_path, tiny_data):
         ("baseline set 0001_x", "baseline.unfinished"),
     ],
 )
-def test_a_file_that_cannot_be_written_is_named_and_removed(
-    tmp_path, results, tiny_data, refusal, typed, named
-):
+def test_a_file_that_cannot_be_written_is_named_and_removed(tmp_path, results, tiny_data, refusal, typed, named):
     run = synthetic.save(tiny_data, results, "0001_x")
     arguments = [*typed.format(tmp_path).split(), "--results", results]
     allowed = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +16,7 @@ from reports.__main__ import main
 from reports.drawing.palette import Palette
 from reports.judging import series
 from reports.pages import history_page
-from reports.pages.history_page import Chapter, History
+from reports.pages.history_page import History
 from reports.reading import runs
 from stats import steps
 
@@ -153,9 +150,7 @@ def test_a_step_below_the_smallest_is_not_reported():
     assert found([0.0] * 6 + [0.05] * 6) == [[6]]
 
 
-def test_a_slow_down_that_recovered_is_marked_and_one_that_did_not_is_not(
-    nights, cells, results
-):
+def test_a_slow_down_that_recovered_is_marked_and_one_that_did_not_is_not(nights, cells, results):
     nights(lambda n: {"slower": {"sdpa": 1.08 if 4 <= n < 8 else 1.0, "fused": 1.08 if n >= 4 else 1.0}})
     found = cells()
     for one in of("sdpa", found):
@@ -192,9 +187,7 @@ def test_runs_of_a_copied_folder_count_once(nights, results):
     assert len(found) == 6 and len(series.oldest_first(found)) == 3
 
 
-def test_runs_of_other_machines_are_left_out_unless_forced(
-    nights, written, capsys
-):
+def test_runs_of_other_machines_are_left_out_unless_forced(nights, written, capsys):
     def night(n):
         set_ = {"OMP_PROC_BIND": "true"} if n == 2 else {}
         machine = {**synthetic.MACHINE, "cores": 64 if n < 2 else 2, "torch": str(n)}
@@ -207,9 +200,7 @@ def test_runs_of_other_machines_are_left_out_unless_forced(
     assert "12 runs, 0001_night to" in written("--force")
 
 
-def test_a_step_is_confirmed_by_an_interleaved_comparison(
-    nights, written, results, monkeypatch, capsys
-):
+def test_a_step_is_confirmed_by_an_interleaved_comparison(nights, written, results, monkeypatch, capsys):
     own = {"asked": {"impl": ["fused,sdpa=mine:kernel"]}}
     nights(lambda night: {"slower": {"sdpa": 1.06 if night >= 6 else 1.0}} | own)
     asked = []

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import synthetic_runs as synthetic
 
 from reports.judging.rows import rows_of, tidy
-from reports.reading.runs import Run
 
 SHARE = 0.505  # of a causal mask over 100 tokens
 

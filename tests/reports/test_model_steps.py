@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from synthetic_runs import case, document, row
 
-from reports.judging.model_steps import ModelStep, model_steps
+from reports.judging.model_steps import model_steps
 from reports.judging.rows import rows_of
 from reports.pages import more
 from reports.pages.report import report

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import pytest
 import synthetic_runs as synthetic

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import synthetic_runs as synthetic
@@ -177,9 +175,7 @@ def axe():
 
 @pytest.mark.parametrize(("width", "night"), [(390, False), (1280, True)])
 @pytest.mark.parametrize("kind", ["quick", "pair", "history"])
-def test_a_page_has_no_errors_fits_and_is_accessible(
-    browser, axe, kind, width, night, request
-):
+def test_a_page_has_no_errors_fits_and_is_accessible(browser, axe, kind, width, night, request):
     assert opened(browser, request.getfixturevalue(kind), width, night) == []
     assert run(browser, "document.documentElement.scrollWidth") <= width
     if not axe:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
-import pytest
 from PIL import Image
 
 from reports import CHECKOUT
@@ -19,9 +17,7 @@ def test_the_page_of_results_is_what_the_published_runs_say():
     assert publish.text(publish.PUBLISHED) == publish.PAGE.read_text(encoding="utf-8"), "python -m reports publish"
 
 
-def test_a_run_is_kept_with_the_digits_that_are_known(
-    tmp_path, monkeypatch, capsys
-):
+def test_a_run_is_kept_with_the_digits_that_are_known(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(publish, "PUBLISHED", tmp_path)
     monkeypatch.setattr(publish, "PAGE", tmp_path / "results.md")
     monkeypatch.setattr(publish, "FIGURE", tmp_path / "latency.png")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import synthetic_runs as synthetic
 
 from reports.pages import page

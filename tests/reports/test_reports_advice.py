@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import synthetic_runs as synthetic
 
 from reports.judging import advice
 from reports.judging.rows import rows_of
-from reports.reading.runs import Run
 
 
 def two(T_and_medians, apart=(1, 1, 1)):
@@ -41,38 +38,28 @@ def test_decode_at_a_length_is_one_token_against_a_cache_of_that_length(as_run):
     """As measured by `pytest bench/ --mode decode --T 64`, not several tokens with a cache of that length."""
     cases = [synthetic.case(T=T, T_kv=T_kv, mode="decode") for T, T_kv in ((1, 64), (1, 256), (4, 256))]
     cases.append(synthetic.case(T=64))
-    data = synthetic.document([synthetic.row("a", case, [1e-3, 1e-3, 1e-3]) for case in cases], registry=["a"])
-    for i, row in enumerate(data["benchmarks"]):
-        row["extra_info"]["id"] += f"-{i}"
-
-    def found(T, **cache):
-        asked = advice.read_as({"mode": "decode", "T": T, **cache})
-        return [(cell["T"], cell["T_kv"]) for cell in advice.advise(rows_of(as_run(data)), asked)["cells"]]
-
-    assert found(64) == [(1, 64)]
-    assert found(4, T_kv=256) == [(4, 256)]
+    rows = [synthetic.row("a", case, [1e-3], id=str(i)) for i, case in enumerate(cases)]
+    run = as_run(synthetic.document(rows, registry=["a"]))
+    for asked, found in (({"T": 64}, (1, 64)), ({"T": 4, "T_kv": 256}, (4, 256))):
+        told = advice.advise(rows_of(run), advice.read_as({"mode": "decode", **asked}))
+        assert [(cell["T"], cell["T_kv"]) for cell in told["cells"]] == [found]
 
 
 def test_a_kernel_that_was_wrong_anywhere_is_never_advised(tiny):
     table = advice.advise(rows_of(tiny), {})
-    assert table["left_out"] == ["packed"]
-    assert "packed" not in {name for cell in table["cells"] for name in (cell["fastest"], *cell["ties"])}
+    assert table["left_out"] == ["packed"] and "packed" not in str(table["cells"])
 
 
 @pytest.mark.parametrize(
     ("median", "apart", "said"),
     [
         (1e-3, (0.96, 1.0, 1.04), "tied with b"),
-        (1e-3, (0.8, 1.0, 1.2), "not resolved from b"),
         (1.21e-3, (0.9, 1.0, 1.1), "not resolved from b"),  # b may take 1.5 times as long
     ],
 )
-def test_implementations_tie_unless_a_large_difference_is_possible(
-    median, apart, said, as_run
-):
+def test_implementations_tie_unless_a_large_difference_is_possible(median, apart, said, as_run):
     data = two({64: (1e-3, median)}, apart=apart)
     data["benchmarks"].append(synthetic.row("c", synthetic.case(T=64), [0.97e-3, 0.98e-3, 0.99e-3]))
-    data["benchmarks"].append(synthetic.row("d", synthetic.case(T=64), [9e-3, 9e-3, 9e-3]))
     [cell] = advice.advise(rows_of(as_run(data)), {})["cells"]
     assert (cell["fastest"], cell["verdict"]) == ("c", said)
 
@@ -92,12 +79,11 @@ GEMMA = {"H": 8, "H_kv": 4, "D_h": 256, "D_v": 256, "d_model": 2560, "dtype": "b
 
 def of_models(as_run, *cases):
     """A run in which `fused` is the fastest of llama's cases, `sdpa` of the others; ids need only differ."""
-    rows = []
-    for i, axes in enumerate(cases):
-        at = synthetic.case(**axes)
-        for name, time in (("fused", 1.0), ("sdpa", 2.0 if axes["H"] == 32 else 0.5)):
-            rows.append(synthetic.row(name, at, [1e-3 * time]))
-            rows[-1]["extra_info"]["id"] += f"-{i}"
+    rows = [
+        synthetic.row(name, synthetic.case(**axes), [time], id=str(i))
+        for i, axes in enumerate(cases)
+        for name, time in (("fused", 1e-3), ("sdpa", 2e-3 if axes["H"] == 32 else 5e-4))
+    ]
     axes = [{"name": "window", "kind": "size", "unsaid": None}, {"name": "softcap", "kind": "size", "unsaid": None}]
     return str(as_run(synthetic.document(rows, schema=2, axes=axes)).path)
 

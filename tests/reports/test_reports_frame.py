@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-import pandas as pd
 import pytest
 import synthetic_runs as synthetic
 
 from reports.judging.grid import grid
 from reports.judging.rows import rows_of, tidy, varying
-from reports.reading.runs import Run
 
 CASES = {T: f"B1-T{T}-H8-D_h64-float32-cpu" for T in (64, 256, 1024)}
 
@@ -25,39 +22,35 @@ def cell(tidy, impl, T):
 
 
 def test_one_row_per_benchmark_with_its_case_and_seconds(tiny):
+    """An implementation with a wrong cell is marked in all its rows."""
     tidy_tiny = tidied(tiny)
-    assert len(tidy_tiny) == 8
+    assert len(tidy_tiny) == 8 and [*tidy_tiny.loc[tidy_tiny["wrong"], "impl"]] == ["packed"] * 2
     sdpa = cell(tidy_tiny, "sdpa", 256)
     assert (sdpa["id"], sdpa["H"], sdpa["dtype"]) == (CASES[256], 8, "float32")
     assert (sdpa["median"], sdpa["q1"], sdpa["q3"]) == (200e-6, 190e-6, 210e-6)
     assert sdpa["peak_bytes"] == 2**20
 
 
-def at_64(tidy, column):
+def ranked_at_64(tidy):
     rows = tidy[tidy["T"] == 64]
-    return dict(zip(rows["impl"], rows[column], strict=True))
-
-
-def ranks_at_64(tidy):
-    low, high = at_64(tidy, "rank_low"), at_64(tidy, "rank_high")
-    return {impl: (low[impl], high[impl]) for impl in low}
+    return {row["impl"]: (row["rank_low"], row["rank_high"], row["standing"]) for _, row in rows.iterrows()}
 
 
 def test_ranks_are_ranges_where_several_are_possible(interleaved_data, as_run):
     wrong, interleaved_data["skipped"] = interleaved_data["skipped"], []
     tidy = tidied(as_run(interleaved_data))
-    assert ranks_at_64(tidy) == {"packed": (1, 1), "sdpa": (2, 2), "fused": (3, 3)}
-    assert at_64(tidy, "standing") == {"packed": "fastest", "sdpa": "slower", "fused": "slower"}
+    assert ranked_at_64(tidy) == {"packed": (1, 1, "fastest"), "sdpa": (2, 2, "slower"), "fused": (3, 3, "slower")}
     for row in interleaved_data["benchmarks"]:
         if row["extra_info"]["impl"] == "sdpa" and row["extra_info"]["T"] == 64:
             row["stats"]["data"] = row["stats"]["data"][:5]
             synthetic.interleaved(row, (0.8, 1.0, 1.2))
     tidy = tidied(as_run(interleaved_data))
-    assert ranks_at_64(tidy) == {"packed": (1, 2), "sdpa": (1, 3), "fused": (2, 3)}
-    assert at_64(tidy, "standing") == {"packed": "not resolved", "sdpa": "not resolved", "fused": "slower"}
+    assert ranked_at_64(tidy) == {
+        "packed": (1, 2, "not resolved"), "sdpa": (1, 3, "not resolved"), "fused": (2, 3, "slower")
+    }  # fmt: skip
     interleaved_data["skipped"] = wrong
-    tidy = tidied(as_run(interleaved_data))
-    assert at_64(tidy, "standing")["packed"] == "" and not at_64(tidy, "leads")["packed"]
+    packed = cell(tidied(as_run(interleaved_data)), "packed", 64)
+    assert packed["standing"] == "" and not packed["leads"]
 
 
 def test_the_ratio_to_the_baseline_has_its_interval(as_run):
@@ -70,12 +63,6 @@ def test_the_ratio_to_the_baseline_has_its_interval(as_run):
         pytest.approx(0.5 * math.exp(-half), rel=1e-5),
         pytest.approx(0.5 * math.exp(half), rel=1e-5),
     )
-
-
-def test_an_implementation_with_a_wrong_cell_is_marked_in_all_its_rows(tiny):
-    tidy_tiny = tidied(tiny)
-    assert set(tidy_tiny.loc[tidy_tiny["wrong"], "impl"]) == {"packed"}
-    assert tidy_tiny["wrong"].sum() == 2
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import re
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import synthetic_runs as synthetic
@@ -20,7 +18,6 @@ from reports.pages import page, tables
 from reports.pages.figure import draw
 from reports.pages.report import report
 from reports.reading import runs, units, words
-from reports.reading.runs import Run
 from stats import shares
 
 FIGURES = {"latency", "memory", "speedup"}
@@ -40,11 +37,6 @@ def drawn(run, *names):
     return {name: one for name, one in made.items() if one is not None}
 
 
-def html(run):
-    """The page, without the figures beside it."""
-    return page.html(report(run))
-
-
 def test_a_page_has_every_table_and_figure_beside_it(written):
     figures = {f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")}
     assert {f.name for f in written.iterdir()} == {"index.html", "rows.csv", "skipped.csv", "summary.md", *figures}
@@ -57,7 +49,7 @@ def test_a_cell_of_the_heat_map_leads_to_its_case(written):
 
 
 def test_the_page_has_machine_command_and_skips(interleaved_data, as_run):
-    text = html(as_run(interleaved_data))
+    text = page.html(report(as_run(interleaved_data)))
     words = Outline(text).words
     assert re.search(r"packed\s✗</th>", text)  # in tables, too
     for expected in ("AMD EPYC 9B14", "2.13.0+cpu", "pytest bench/ --benchmark-save=x", "loop stops at T = 64",
@@ -85,15 +77,15 @@ def test_ceilings_parts_and_drift_are_shown_where_they_were_measured(as_run):
              {"device": "cpu", "footprint": 2**20, "threads": 2, "bytes_per_s": 4e10}]  # fmt: skip
     samples = {"product": [{"seconds": 4e-3}, {"seconds": 5e-3}]}
     data = synthetic.document(rows, roofs=roofs, controls={"drift": 0.11, "looks": samples})
-    words = Outline(html(as_run(data))).words
+    words = Outline(page.html(report(as_run(data)))).words
     for expected in ("200 GFLOP", "varied by 11 %", "Roofline", "The kernel as a share", "50.0 %", "40.0 %"):
         assert expected in words, expected
 
 
 @pytest.mark.parametrize("T", [(64, 256), (256,)])
 def test_a_case_table_leaves_out_what_supports_no_case(as_run, T):
-    page = html(as_run(synthetic.sweep(impls=("fused", "sdpa", "loop"), T=T)))
-    cases = page.partition('id="case"')[2].partition("</section>")[0]
+    text = page.html(report(as_run(synthetic.sweep(impls=("fused", "sdpa", "loop"), T=T))))
+    cases = text.partition('id="case"')[2].partition("</section>")[0]
     assert "sdpa</th>" in cases and ("loop</th>" in cases) == (64 in T)
 
 
@@ -103,15 +95,11 @@ def test_csv_holds_seconds_and_bytes_row_by_row(written):
     assert len(rows) == 8
     first = rows[0]
     assert (first["impl"], float(first["median"]), float(first["peak_bytes"])) == ("fused", 150e-6, 1.5 * 2**20)
-    assert {"ratio", "ratio_low", "ratio_high", "rank_low", "rank_high", "page_faults", "switches_involuntary"} <= set(
-        first
-    )
+    assert {"ratio_low", "rank_high", "page_faults", "switches_involuntary"} <= {*first}
     assert not [column for column in first if "sample" in column]
 
 
-def test_the_case_table_is_in_the_order_of_slowdown_with_readable_units(
-    interleaved_data, as_run
-):
+def test_the_case_table_is_in_the_order_of_slowdown_with_readable_units(interleaved_data, as_run):
     fused = next(row for row in interleaved_data["benchmarks"] if row["extra_info"]["impl"] == "fused")
     fused["stats"]["data"] = fused["stats"]["data"][:5]
     synthetic.interleaved(fused, (0.95, 1.0, 1.05))
@@ -127,9 +115,7 @@ def test_the_case_table_is_in_the_order_of_slowdown_with_readable_units(
     assert case.marks["packed"].state == grid.WRONG and "doubt" in case.marks["packed"].why
 
 
-def test_one_case_is_printed_as_its_table_at_80_columns_with_what_was_refused(
-    interleaved_data, as_run
-):
+def test_one_case_is_printed_as_its_table_at_80_columns_with_what_was_refused(interleaved_data, as_run):
     for row in interleaved_data["benchmarks"]:
         row["extra_info"] |= {"kernel": "a_kernel_with_quite_a_long_name", "roof": 0.5}
     made = report(as_run(interleaved_data)).grid
@@ -168,9 +154,7 @@ def test_hostile_names_survive_in_figures(as_run, tmp_path):
                                            baseline_impl=None), {"latency", "memory"}),
     ],
 )  # fmt: skip
-def test_every_kind_of_run_gets_its_figures_and_no_empty_ones(
-    name, data, expected, as_run
-):
+def test_every_kind_of_run_gets_its_figures_and_no_empty_ones(name, data, expected, as_run):
     assert set(drawn(as_run(data))) == expected
 
 

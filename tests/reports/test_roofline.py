@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import synthetic_runs as synthetic
 
@@ -11,7 +9,6 @@ from reports.judging import roofline
 from reports.judging.rows import rows_of
 from reports.pages import tables
 from reports.pages.report import report
-from reports.reading.runs import Run
 
 CEILINGS = [{"device": "cpu", "dtype": dtype, "threads": 2, "flops_per_s": rate}
          for dtype, rate in (("float32", 1e11), ("bfloat16", 4e11), ("float16", 5e10))]  # fmt: skip
@@ -58,9 +55,7 @@ def test_without_a_measured_product_there_is_no_ceiling(as_run):
         (None, {"dtype": "bfloat16"}, None),
     ],
 )
-def test_the_share_of_the_data_sheets_peak(
-    gpu, at, share, as_run
-):
+def test_the_share_of_the_data_sheets_peak(gpu, at, share, as_run):
     (found,) = rows_of(on_gpu(as_run, gpu, at))
     assert found["tflops_per_s"] == pytest.approx(494.7)
     assert found["of_peak"] == (pytest.approx(share) if share else pytest.approx(float("nan"), nan_ok=True))

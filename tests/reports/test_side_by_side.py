@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 import synthetic_runs as synthetic
@@ -14,7 +12,6 @@ import tracked_runs as tracked
 
 from reports.pages import export, side_by_side_page
 from reports.reading import runs
-from reports.reading.runs import Run
 
 
 def times(data, factor):

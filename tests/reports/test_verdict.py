@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy import stats
 
 from stats import effects, estimate, ratios, verdict
@@ -21,7 +19,6 @@ from stats.verdict import (
     REGRESSED,
     SLIGHT,
     UNCHANGED,
-    Verdict,
     of_effects,
     of_replicates,
 )
@@ -316,9 +313,7 @@ def test_two_that_share_no_round_are_paired_by_process():
     ("visits", "scatter", "doubled", "width"),
     [((2, 2), 0.1, 0.0, math.inf), ((3, 3, 3), 0.1, 0.0, math.inf), ((2, 2, 2, 2), 0.02, 0.1, 0.1)],
 )
-def test_few_rounds_have_an_interval_that_holds(
-    visits, scatter, doubled, width
-):
+def test_few_rounds_have_an_interval_that_holds(visits, scatter, doubled, width):
     """Also where some calls take twice as long."""
     rng = np.random.default_rng(7)
     where = [visit for visit, count in enumerate(visits) for _ in range(count)]
