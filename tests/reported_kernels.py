@@ -273,6 +273,12 @@ def sums(parts):
     return torch.stack([lse for _, lse in parts])
 
 
+@reported("flashinfer-ai/flashinfer#50", **LONG)
+def merges_without_sums(q, k, v, **_):
+    parts = parts_of(q, k, v)
+    return merged(parts, torch.ones_like(sums(parts)))
+
+
 @reported("flashinfer-ai/flashinfer#58", **LONG)
 def merges_sums_of_another_base(q, k, v, **_):
     lse = sums(parts := parts_of(q, k, v))
