@@ -54,12 +54,6 @@ def scores_of(q, k, mask):
 
 @unusual(dtypes=DTYPES)
 @masked
-def keys_in_reverse(q, k, v, mask):
-    return plain(q, k.flip(-2), v.flip(-2), mask.flip(-1))
-
-
-@unusual(dtypes=DTYPES)
-@masked
 def block_wise(q, k, v, mask):
     accumulator = torch.promote_types(q.dtype, torch.float32)
     return online(*(x.to(accumulator) for x in (q, k, v)), mask, 16, torch.maximum).to(q.dtype)
@@ -89,16 +83,6 @@ def mask_in_an_lru_cache(q, k, v, *, is_causal=False, **_):
     if not is_causal:
         return sdpa(q, k, v)
     return plain(q, k, v, kept_mask(q.shape[-2], k.shape[-2]))
-
-
-@lru_cache
-def kept_bias(T, T_kv, dtype):
-    return torch.zeros(T, T_kv, dtype=dtype).masked_fill(~causal_visible(T, T_kv), -torch.inf)
-
-
-@of_sdpa()
-def bias_in_an_lru_cache(q, k, v, *, is_causal=False, **_):
-    return sdpa(q, k, v, attn_mask=kept_bias(q.shape[-2], k.shape[-2], q.dtype) if is_causal else None)
 
 
 @unusual()
@@ -171,11 +155,6 @@ def answers_in_a_larger_tensor(q, k, v, **options):
     return torch.cat([o, o], -1)[..., : v.shape[-1]]
 
 
-@of_sdpa()
-def contiguous_first(q, k, v, **options):
-    return sdpa(q.contiguous(), k.contiguous(), v.contiguous(), **options)
-
-
 # threads
 
 
@@ -206,11 +185,6 @@ def numpy_inside(q, k, v, mask):
     scores = np.where(mask.numpy(), scores, -np.inf)
     exps = np.exp(scores - scores.max(-1, keepdims=True))
     return torch.from_numpy((exps / exps.sum(-1, keepdims=True) @ v.numpy()).astype(np.float32))
-
-
-@unusual()
-def float64_inside(q, k, v, **options):
-    return sdpa(q.double(), k.double(), v.double(), **options).to(q.dtype)
 
 
 @unusual()
@@ -394,14 +368,6 @@ def compiled_inside(q, k, v, mask):
 
 
 @of_sdpa()
-def in_another_layout(q, k, v, **options):
-    """Batch, time, heads: as flash_attn wants them, and back."""
-    q, k, v = (x.transpose(1, 2).contiguous() for x in (q, k, v))
-    o = sdpa(*(x.transpose(1, 2) for x in (q, k, v)), **options)
-    return o.transpose(1, 2).contiguous().transpose(1, 2)
-
-
-@of_sdpa()
 def one_product_for_keys_and_values(q, k, v, **options):
     both = torch.cat([k, v], -1)
     return sdpa(q, both[..., : k.shape[-1]], both[..., k.shape[-1] :], **options)
@@ -436,14 +402,6 @@ def with_its_own_number_of_threads_put_back(q, k, v, **options):
 def draws_numbers_that_it_does_not_use(q, k, v, **options):
     torch.rand(3)
     return sdpa(q, k, v, **options)
-
-
-@of_sdpa(modes=("forward",))
-def heads_one_after_the_other_into_one_tensor(q, k, v, **options):
-    o = torch.empty_like(q)
-    for h in range(q.shape[1]):
-        o[:, h] = sdpa(q[:, h], k[:, h], v[:, h], **options)
-    return o
 
 
 # with declared limits

@@ -166,7 +166,6 @@ each_wrong(
     seeing, WINDOW,
     one_key_too_many=lambda i, j, shape: (j <= i) & (i - j <= shape.window + 1),
     counts_the_querys_own_key=lambda i, j, shape: (j <= i) & (i - j < shape.window),
-    by_the_precedence_of_operators=lambda i, j, shape: (i - j <= shape.window & (j <= i)) & (j <= i),
 )  # fmt: skip
 each_wrong(seeing, WINDOW | {"mask": "none"}, window_on_one_side=lambda i, j, shape: i - j <= shape.window)
 each_wrong(
@@ -177,12 +176,6 @@ each_wrong(
     seeing, WINDOW | CHUNK,
     window_from_the_chunks_first_token=lambda i, j, shape: (j <= i) & (i - i[0] - j <= shape.window),
 )  # fmt: skip
-
-
-@wrong(**WINDOW, **ALONE)
-def hidden_keys_at_minus_10000(q, k, v, shape, sinks):
-    i, j = places(q, k, shape)
-    return torch.softmax(scaled(q, k).masked_fill((j > i) | (i - j > shape.window), -1e4), -1) @ v
 
 
 @wrong(**WINDOW, **ALONE)
@@ -251,13 +244,6 @@ def leaks_over_a_border(i, j, shape):
     return (j <= i) & (before[i] == before[j])
 
 
-@wrong(documents="lognormal")
-@seeing
-def not_causal_within_a_document(i, j, shape):
-    number = numbers(shape, len(j))
-    return number[i] == number[j]
-
-
 @wrong(documents="one_long", mask="none")
 def padding_is_not_masked(q, k, v, shape, sinks):
     """As many more keys with a score of zero as its document is shorter than the longest."""
@@ -308,12 +294,9 @@ def each_request_alone(own, i, other, j):
 each_wrong(seeing, REQUESTS, one_sequence_of_all_requests=lambda i, j, shape: j <= i)
 each_wrong(
     by_requests, REQUESTS,
-    all_of_ones_own_request=lambda own, i, other, j: own == other,
     each_request_top_left=lambda own, i, other, j: (own == other) & (j <= i - first_of_each(own, i)),
     sees_the_last_token_of_the_request_before=lambda own, i, other, j: ((own == other) & (j <= i))
     | ((own == torch.cat([other[1:], other[-1:]])) & (own > other)),
-    keys_of_the_next_request_of_its_kind=lambda own, i, other, j: ((own == other) | ((own == own.max()) & (other == own - 1)))
-    & (j <= i),
 )  # fmt: skip
 
 
@@ -338,7 +321,6 @@ ALIBI = {"bias": "alibi"}
 each_wrong(
     biased, ALIBI,
     slopes_begin_at_one=lambda i, j, shape: alibi(i, j, powers(shape.H, 0)),
-    bias_before_the_scale=lambda i, j, shape: alibi(i, j, alibi_slopes(shape.H)) * shape.D_h**-0.5,
 )  # fmt: skip
 each_wrong(
     biased, ALIBI | {"H": 3}, slopes_as_for_a_power_of_two=lambda i, j, shape: alibi(i, j, powers(shape.H, 1))
@@ -370,7 +352,6 @@ def dense(i, j, shape):
 each_wrong(
     biased, {"bias": "dense"},
     bias_transposed=lambda i, j, shape: dense(i, j, shape).mT,
-    the_first_heads_bias_for_all=lambda i, j, shape: dense(i, j, shape)[:1],
 )  # fmt: skip
 
 # softcap
@@ -398,7 +379,6 @@ def cap_after_the_maximum_is_taken_off(q, k, v, shape, sinks):
 
 each_wrong(
     bending, {"softcap": 10},
-    clamped_instead_of_bent=lambda scores, cap: scores.clamp(-cap, cap),
 )  # fmt: skip
 each_wrong(
     bending, SOFTCAP,
