@@ -1,7 +1,5 @@
 """Changes of each global setting that the checks watch, by the setting's name."""
 
-from __future__ import annotations
-
 import gc
 import importlib
 import os

@@ -1,7 +1,5 @@
 """Kernels with faults that were reported of others' kernels: written from the reports, each with the name of its thread."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Any

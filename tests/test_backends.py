@@ -1,7 +1,5 @@
 """Third-party backends, if installed (`tox -e backends`), pass the same checks as torch's kernels."""
 
-from __future__ import annotations
-
 import pytest
 
 import impls

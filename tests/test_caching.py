@@ -1,7 +1,5 @@
 """Detection by timing: cached results, and outputs that are computed only when checked."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

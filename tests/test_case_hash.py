@@ -1,7 +1,5 @@
 """`case_hash` changes if the test problem changes, and only then."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

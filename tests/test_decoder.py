@@ -1,7 +1,5 @@
 """Kernels inside decoder blocks of transformers: those that are wrong only there are refused, right ones accepted."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

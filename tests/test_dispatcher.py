@@ -1,7 +1,5 @@
 """Dispatchers of `advise --emit`: they call the registered kernels, and SDPA in cases that were not measured."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import math
@@ -32,7 +30,7 @@ def text(kernel="fused", first=16, last=32, *settings):
 
 def module(folder, source):
     path = folder / "attention_here.py"
-    path.write_text(source, encoding="utf-8")
+    path.write_text(source)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     found = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(found)

@@ -1,7 +1,5 @@
 """The Triton kernel, run by Triton's interpreter on the CPU: it passes the gate, and wrong versions of it are refused."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The gate, checked on kernels that must fail and on kernels that must pass."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

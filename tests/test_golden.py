@@ -1,7 +1,5 @@
 """The outputs printed in the tutorials, reproduced by the implementations in the registry."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

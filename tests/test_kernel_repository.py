@@ -1,7 +1,5 @@
 """`--impl NAME=kernels:PATH#FUNCTION`: a kernel from a repository in the format of Hugging Face's package `kernels`."""
 
-from __future__ import annotations
-
 import json
 from importlib import import_module
 from importlib.util import find_spec

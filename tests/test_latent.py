@@ -1,7 +1,5 @@
 """Multi-head latent attention: rebuilt and absorbed give the same output, with a cache of latents."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

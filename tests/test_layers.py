@@ -1,7 +1,5 @@
 """All implementations agree under the canonical weights, whatever the shape."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

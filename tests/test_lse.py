@@ -1,7 +1,5 @@
 """Kernels that return a log-sum-exp beside their output, and attention to parts of the keys merged by it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """`--model`: the geometry of named models and of a `config.json`, and the cases that it makes."""
 
-from __future__ import annotations
-
 import json
 from contextlib import chdir
 

@@ -1,7 +1,5 @@
 """Paged caches: every method gives the output of a contiguous cache, and wrong ones are refused."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

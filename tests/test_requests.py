@@ -1,7 +1,5 @@
 """Requests of a server in one batch: their grammar, and the same output by every method."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

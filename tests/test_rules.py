@@ -1,7 +1,5 @@
 """The rules beyond plain attention: windows, prefixes, documents, chunks, biases, soft caps, sinks."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Changes of global settings by an implementation are reported, and restored before the next one is measured."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import os

@@ -1,7 +1,5 @@
 """Training under autocast, with products in a narrow dtype, and with deterministic algorithms."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from itertools import count

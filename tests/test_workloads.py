@@ -1,7 +1,5 @@
 """`--cases FILE`: each format, read from a small file, and the cases that follow from it."""
 
-from __future__ import annotations
-
 import json
 from contextlib import chdir
 
@@ -17,7 +15,7 @@ from .conftest import run_files
 
 
 def cases(folder, name, content, **options):
-    (folder / name).write_text(content, encoding="utf-8")
+    (folder / name).write_text(content)
     with chdir(folder):
         sweep, device, overrides = sweep_of({"cases": name, "device": "cpu", **options})
         return [*cases_of(sweep, device, overrides)]

@@ -1,7 +1,5 @@
 """Kernels and layers that are right and unusual: the gate must accept each in every mode that it supports."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import dataclass
 from functools import lru_cache, partial

@@ -1,7 +1,5 @@
 """Cores that must be refused inside a model: each is correct except for one fault."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """Kernels that must be refused. Each is correct except for one fault."""
 
-from __future__ import annotations
-
 import gc
 import math
 import threading

@@ -1,7 +1,5 @@
 """Layers with multi-head latent attention that must be refused: each has one plausible mistake."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

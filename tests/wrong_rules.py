@@ -3,8 +3,6 @@
 And cores that must be accepted, which follow a rule by another way.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial, wraps
 

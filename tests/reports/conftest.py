@@ -1,7 +1,5 @@
 """Fixtures for the tests of reports: a small stored run with numbers that can be checked by hand, and a results folder."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -33,7 +31,7 @@ def at_the_root():
 
 @pytest.fixture
 def tiny_data():
-    return json.loads(TINY.read_text(encoding="utf-8"))
+    return json.loads(TINY.read_text())
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Synthetic run files from formulas: deterministic, and without torch."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
@@ -27,7 +25,7 @@ MACHINE = {
 }  # fmt: skip
 
 
-AXES = json.loads((Path(__file__).parent / "data" / "tiny.json").read_text(encoding="utf-8"))["axes"]
+AXES = json.loads((Path(__file__).parent / "data" / "tiny.json").read_text())["axes"]
 
 
 def case_id(case):
@@ -145,7 +143,7 @@ def save(data, folder, name):
     """Writes `folder/Machine/NAME.json`."""
     path = folder / "Linux-CPython-3.11-64bit" / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(data), encoding="utf-8")
+    path.write_text(json.dumps(data))
     return path
 
 

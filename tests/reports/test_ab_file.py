@@ -1,7 +1,5 @@
 """Comparisons that `python -m bench ab` saved: what `reports compare FILE` makes of them, in every form."""
 
-from __future__ import annotations
-
 import json
 import math
 import random
@@ -56,7 +54,7 @@ def saved(tmp_path):
         path = tmp_path / "results" / "machine" / "ab" / "0001_x.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         strict = json.loads(json.dumps(data), parse_constant=lambda name: None)
-        path.write_text(json.dumps(strict), encoding="utf-8")
+        path.write_text(json.dumps(strict))
         return path
 
     return of
@@ -202,7 +200,7 @@ def test_cells_that_are_broken_for_one_reason_are_shown_once(saved, printed):
 
 def test_the_page_draws_intervals(saved, tmp_path, printed):
     printed("compare", saved(document(SLOW)), f"--html={tmp_path / 'x.html'}", code=1)
-    text = (tmp_path / "x.html").read_text(encoding="utf-8")
+    text = (tmp_path / "x.html").read_text()
     of_cells = text[text.index("<tbody>") :]
     low, high = (float(at) for at in re.findall(r'<line x1="([\d.]+)%" x2="([\d.]+)%"', of_cells)[0])
     assert 50 < low < high <= 100  # slower, as in the row

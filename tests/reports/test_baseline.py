@@ -1,7 +1,5 @@
 """`python -m reports baseline`: changes by command only, and to a regressed run only with a reason."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

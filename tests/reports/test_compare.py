@@ -1,7 +1,5 @@
 """`python -m reports compare`: verdicts on two saved runs, what must be equal to the byte, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

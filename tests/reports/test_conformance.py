@@ -1,7 +1,5 @@
 """What is right where, by what `check --json` prints."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

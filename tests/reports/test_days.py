@@ -1,7 +1,5 @@
 """Steps relative to the other implementations of a case: drift of the machine is no step, and conceals none."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray

@@ -1,7 +1,5 @@
 """The table of a dispatcher, and the module that holds it, as text: tests/test_dispatcher.py calls it."""
 
-from __future__ import annotations
-
 import ast
 import math
 from pathlib import Path
@@ -67,7 +65,7 @@ def emitted(as_run, tmp_path, printed):
         path = tmp_path / "here.py"
         said = printed("advise", "--run", as_run(data).path, "--emit", path, *arguments)
         assert said.startswith(f"{path} is written: ")
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text()
         compile(text, path.name, "exec")
         return text
 

@@ -1,7 +1,5 @@
 """What every page has in common: it loads nothing, its ids are unique, and text of a run file stays text."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -40,7 +38,7 @@ def test_a_page_loads_nothing_and_names_stay_names(kind, tmp_path):
         "run": lambda: page.html(report(both[0])),
         "side by side": lambda: side_by_side_page.html(both),
         "comparison": lambda: comparison_page.html(compare(*both)),
-        "history": lambda: (tmp_path / "history" / "index.html").read_text(encoding="utf-8"),
+        "history": lambda: (tmp_path / "history" / "index.html").read_text(),
     }[kind]()
     assert "default-src 'none'" in text  # and where something slips through, the browser refuses
     assert "http:" not in text and "https:" not in text and "@import" not in text and "url(" not in text

@@ -1,7 +1,5 @@
 """Every export is read back by what it is made for."""
 
-from __future__ import annotations
-
 import resource
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`python -m reports history`: steps found where they were injected, lines broken where the benchmark changed, a safe page."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import xml.etree.ElementTree as ET
@@ -44,7 +42,7 @@ def written(results, tmp_path):
 
     def of(*options):
         assert main(["history", "--results", str(results), "--out", str(tmp_path / "out"), *options]) == 0
-        return (tmp_path / "out" / "history" / "index.html").read_text(encoding="utf-8")
+        return (tmp_path / "out" / "history" / "index.html").read_text()
 
     return of
 
@@ -248,7 +246,7 @@ def test_a_long_history_names_the_newest_runs_and_draws_all(results, written, tm
     for heading in ("when", "commit", "torch", "notes"):
         assert f'<th scope="col" class="left">{heading}</th>' in page
     assert "The newest 40 points" in page and "2 cells without a change" in page
-    assert (tmp_path / "out" / "history" / "points.csv").read_text(encoding="utf-8").count("\n") == 1 + 60 * 3
+    assert (tmp_path / "out" / "history" / "points.csv").read_text().count("\n") == 1 + 60 * 3
 
 
 def test_baselines_and_their_reasons_are_marked(nights, written, results):

@@ -1,7 +1,5 @@
 """Attention's share of a model's step, and a kernel's effect on the step: predicted from the core alone, and measured."""
 
-from __future__ import annotations
-
 import pytest
 from synthetic_runs import case, document, row
 

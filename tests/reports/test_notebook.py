@@ -1,7 +1,5 @@
 """Notebooks get frames with documented columns, and pages."""
 
-from __future__ import annotations
-
 import re
 from html import escape
 from pathlib import Path
@@ -18,7 +16,7 @@ TINY = Path(__file__).parent / "data" / "tiny.json"
 
 
 def test_every_column_of_a_frame_is_documented():
-    documented = set(re.findall(r"`(\w+)`", (CHECKOUT / "docs" / "columns.md").read_text(encoding="utf-8")))
+    documented = set(re.findall(r"`(\w+)`", (CHECKOUT / "docs" / "columns.md").read_text()))
     assert set(attention_bench.frame(TUTORIAL)) <= documented
 
 

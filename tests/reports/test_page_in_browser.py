@@ -1,7 +1,5 @@
 """The pages as a reader meets them: opened from disk in a real browser that can't reach any network."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -170,7 +168,7 @@ def axe():
     done = subprocess.run(command, env=os.environ | {"NODE_PATH": where}, capture_output=True, text=True)
     if done.returncode:
         return ""
-    return Path(done.stdout.strip()).read_text(encoding="utf-8")
+    return Path(done.stdout.strip()).read_text()
 
 
 @pytest.mark.parametrize(("width", "night"), [(390, False), (1280, True)])

@@ -1,7 +1,5 @@
 """What is published is what the files say."""
 
-from __future__ import annotations
-
 import json
 from hashlib import sha256
 from pathlib import Path
@@ -14,23 +12,23 @@ from reports.pages import publish
 
 
 def test_the_page_of_results_is_what_the_published_runs_say():
-    assert publish.text(publish.PUBLISHED) == publish.PAGE.read_text(encoding="utf-8"), "python -m reports publish"
+    assert publish.text(publish.PUBLISHED) == publish.PAGE.read_text(), "python -m reports publish"
 
 
 def test_a_run_is_kept_with_the_digits_that_are_known(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(publish, "PUBLISHED", tmp_path)
     monkeypatch.setattr(publish, "PAGE", tmp_path / "results.md")
     monkeypatch.setattr(publish, "FIGURE", tmp_path / "latency.png")
-    data = json.loads((Path(__file__).parent / "data" / "tiny.json").read_text(encoding="utf-8"))
+    data = json.loads((Path(__file__).parent / "data" / "tiny.json").read_text())
     data["benchmarks"][0]["extra_info"] |= {key: [1.0] for key in publish.UNREAD}
     data["benchmarks"][0]["stats"]["median"] = 0.00123456789
     data["command"] = "pytest /home/of/somebody/bench --T 16"
     saved = tmp_path.parent / "0007_length.json"
-    saved.write_text(json.dumps(data), encoding="utf-8")
+    saved.write_text(json.dumps(data))
     assert main(["publish", str(saved)]) == 0
     made = [str(tmp_path / name) for name in ("0001_length.json", "results.md", "latency.png")]
     assert capsys.readouterr().out.splitlines() == made and (tmp_path / "latency.png").is_file()
-    after = json.loads((tmp_path / "0001_length.json").read_text(encoding="utf-8"))
+    after = json.loads((tmp_path / "0001_length.json").read_text())
     assert not any({*publish.UNREAD} & row["extra_info"].keys() for row in after["benchmarks"])
     assert after["benchmarks"][0]["stats"]["median"] == 0.00123457
     assert after["command"] == "pytest bench/ --T 16"
@@ -44,9 +42,9 @@ def test_the_readmes_figure_is_drawn_from_the_newest_published_run():
 
 def test_figures_of_the_tutorials_in_the_docs_are_those_of_the_published_run():
     (path,) = publish.PUBLISHED.glob("*_tutorial.json")
-    rows = {row["extra_info"]["impl"]: row for row in json.loads(path.read_text(encoding="utf-8"))["benchmarks"]}
+    rows = {row["extra_info"]["impl"]: row for row in json.loads(path.read_text())["benchmarks"]}
     fused, fresh = rows["fused"]["stats"]["median"], rows["fused"]["extra_info"]["fresh_pages_s"]
-    text = " ".join((CHECKOUT / "docs" / "measured.md").read_text(encoding="utf-8").split())
+    text = " ".join((CHECKOUT / "docs" / "measured.md").read_text().split())
     told = text.partition("## What should a reader of the tutorials expect?")[2].partition("## ")[0]
     for said in (
         f"hold {rows['fused']['extra_info']['peak_bytes'] / 2**20:.0f} MiB",
@@ -58,5 +56,5 @@ def test_figures_of_the_tutorials_in_the_docs_are_those_of_the_published_run():
 
 
 def test_a_run_on_an_unsteady_machine_is_published_with_a_warning(tiny_data, tmp_path):
-    (tmp_path / "0001_x.json").write_text(json.dumps(tiny_data | {"controls": {"drift": 1.5}}), encoding="utf-8")
+    (tmp_path / "0001_x.json").write_text(json.dumps(tiny_data | {"controls": {"drift": 1.5}}))
     assert "The reference workload's time changed by" in publish.text(tmp_path)

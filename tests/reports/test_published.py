@@ -1,7 +1,5 @@
 """Published times beside those of a run."""
 
-from __future__ import annotations
-
 import synthetic_runs as synthetic
 
 from reports.pages import page

@@ -1,7 +1,5 @@
 """Headline and confidence of synthetic runs, and that no two parts of a report contradict each other."""
 
-from __future__ import annotations
-
 import json
 import re
 from html import unescape
@@ -137,7 +135,7 @@ def test_an_own_mean_is_marked_if_it_is_not_resolved_in_half_of_the_cases(as_run
 
 
 def test_headline_heat_map_and_case_table_never_contradict(as_run):
-    published = json.loads(next(publish.PUBLISHED.glob("*_quick.json")).read_text(encoding="utf-8"))
+    published = json.loads(next(publish.PUBLISHED.glob("*_quick.json")).read_text())
     published["benchmarks"] = [row for row in published["benchmarks"] if row["group"].startswith("B1-T1024-")]
     for run in map(as_run, (published, injected(0, {"packed": 0.8, "sdpa": 1.05}))):
         this = report(run)

@@ -1,7 +1,5 @@
 """Advice, against the raw rows it is made from."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

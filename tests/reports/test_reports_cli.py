@@ -1,7 +1,5 @@
 """`python -m reports`: selection of runs, output paths, and usage errors."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The sentences of a page, against the stored run's numbers."""
 
-from __future__ import annotations
-
 import re
 
 import synthetic_runs as synthetic

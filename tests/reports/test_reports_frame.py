@@ -1,7 +1,5 @@
 """The tidy frame of a stored run, against numbers worked out by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

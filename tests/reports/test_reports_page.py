@@ -1,7 +1,5 @@
 """The page, the tables and the figures of a run."""
 
-from __future__ import annotations
-
 import csv
 import re
 from dataclasses import replace

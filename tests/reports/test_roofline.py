@@ -1,7 +1,5 @@
 """The roofline ceiling of a row."""
 
-from __future__ import annotations
-
 import pytest
 import synthetic_runs as synthetic
 

@@ -1,7 +1,5 @@
 """Several runs on one page: matched by cell, distinguished by name, and judged only where possible."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

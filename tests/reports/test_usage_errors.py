@@ -1,7 +1,5 @@
 """A mistake on the command line is one line that says what would be right, with exit code 3."""
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

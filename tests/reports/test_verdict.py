@@ -1,7 +1,5 @@
 """Verdicts on simulated processes with known effects: error rates, and that no verdict is retracted."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Runs made of several processes each, for what follows numbers from run to run."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
