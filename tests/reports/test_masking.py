@@ -1,7 +1,5 @@
 """Mask efficiency, on simulated kernels that skip all masked work and none of it."""
 
-from __future__ import annotations
-
 import pytest
 import synthetic_runs as synthetic
 
