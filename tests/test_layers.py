@@ -10,9 +10,7 @@ from torch import nn
 
 import impls
 from bench.cases.case import Case
-from bench.checks import reference
-from bench.checks.gate import check_case, prepare
-from bench.checks.problems import problem_of
+from bench.checks.gate import check_case
 from impls import weights
 
 NAMES = [impl.name for impl in impls.registered()]
@@ -23,29 +21,18 @@ MASKS = ["none", "causal", "padding", "causal+padding"]
 @given(
     B=st.integers(2, 3), T=st.integers(1, 12), T_kv=st.integers(1, 12), H=st.sampled_from([1, 2, 4]),
     groups=st.sampled_from([1, 2]), D_h=st.integers(1, 6), D_v=st.integers(1, 6), extra=st.integers(0, 3),
-    mask=st.sampled_from(MASKS), source=st.sampled_from(["self", "cross"]), biases=st.booleans(), spare=st.integers(0, 5),
+    mask=st.sampled_from(MASKS), source=st.sampled_from(["self", "cross"]), biases=st.booleans(),
 )  # fmt: skip
-def test_all_implementations_agree(B, T, T_kv, H, groups, D_h, D_v, extra, mask, source, biases, spare):
-    T_kv = T if source == "self" else T_kv
-    case = Case.of(B=B, T=T, T_kv=T_kv, H=H, H_kv=H // groups or 1, D_h=D_h, D_v=D_v, d_model=H * D_h + extra, dtype="float64",
-                   mask=mask, source=source, qkv_bias=biases, out_bias=biases)  # fmt: skip
-    shape = replace(case.layer_shape, max_T=max(T, T_kv) + spare)  # a mask longer than the input
-    drawn = weights.draw(shape, torch.Generator().manual_seed(0))
-    x = [torch.randn(B, of, case.d_model, dtype=torch.float64) for of in (T, T_kv)[: 1 + (source == "cross")]]
-    padding = problem_of(case).padding
-    options = {} if padding is None else {"padding": padding}
-    truth = reference.layer(x[0], x[-1], drawn, case.layer_shape, padding=padding)
+def test_all_implementations_agree(B, T, T_kv, H, groups, D_h, D_v, extra, mask, source, biases):
+    case = Case.of(B=B, T=T, T_kv=T if source == "self" else T_kv, H=H, H_kv=H // groups or 1, D_h=D_h, D_v=D_v,
+                   d_model=H * D_h + extra, dtype="float64", mask=mask, source=source,
+                   qkv_bias=biases, out_bias=biases)  # fmt: skip
     for impl in impls.registered():
         if impl.refusal(case) is None and impl.dispatches != "flash":  # which is not for every shape
-            layer = impl.layer(shape).double().eval()
-            weights.load(layer, drawn)
-            prepare(layer, case)
-            with torch.inference_mode():
-                o = layer(*x, **options)
-            torch.testing.assert_close(o, truth, atol=1e-12, rtol=1e-9, msg=lambda m, n=impl.name: f"{n}: {m}")
+            check_case(impl, case)
 
 
-OWN: tuple[dict[str, Any], ...] = (
+OWN = (
     {"qkv_bias": True}, {"latent": 5, "rope": 2}, {"documents": "equal", "mask": "none"}, {"requests": "2x2:2"}, {"page": 256},
 )  # fmt: skip
 """Axes, of which every implementation supports some."""

@@ -214,7 +214,7 @@ def test_probes_are_longer_than_their_windows():
 def test_an_unsupported_rule_is_a_sentence():
     capped = Case.of(T=64, H=2, D_h=8, softcap=50, sinks=True)
     assert impls.get("sdpa").refusal(capped) == "sdpa does not support softcap or sinks"
-    mine = impls.make("mine", type("Mine", (torch.nn.Module,), {}))
-    assert mine.refusal(Case.of(T=64, H=2, D_h=8, window=4)) == "mine does not support window"
+    mine = impls.make("mine", torch.nn.Module)
+    assert mine.refusal(replace(capped, softcap=None)) == "mine does not support sinks"
     assert "does not support sinks on the CPU" in str(impls.get("flex+compile").refusal(replace(capped, softcap=None)))
     assert "computes packed documents only" in str(impls.get("padded").refusal(Case.of(T=64, H=2, D_h=8)))

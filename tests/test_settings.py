@@ -17,7 +17,7 @@ from torch import backends
 import impls
 from bench.cases.case import Case
 from bench.checks import settings
-from bench.checks.gate import Gate, check_case
+from bench.checks.gate import check_case
 from bench.checks.impl_hash import impl_hash, sources_hash
 from bench.selection.choice import impls_named
 from bench.selection.errors import UsageError
@@ -197,21 +197,6 @@ def test_a_setting_changed_at_import_is_restored(
     assert settings.restore(before) == []
     printed = "sets_at_import modifies global torch settings when it is imported; they were restored: "
     assert printed + "precision of float32 products" in capsys.readouterr().err
-
-
-def test_a_patched_sdpa_makes_no_other_implementation_wrong(tmp_path, capsys, monkeypatch):
-    """SageAttention's instructions patch it: the function is restored, with a warning."""
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "patches_sdpa", raising=False)
-    (tmp_path / "patches_sdpa.py").write_text(
-        "import torch.nn.functional as F\n"
-        "def mine(q, k, v, is_causal=False, **_): return q.bfloat16().float()\n"
-        "F.scaled_dot_product_attention = mine\n"
-    )
-    impls_named(["patches_sdpa=patches_sdpa:mine"], False, str(tmp_path))
-    printed = capsys.readouterr().err
-    assert "restored: names of torch.nn.functional: scaled_dot_product_attention" in printed
-    Gate().check(impls.get("torch_mha"), Case.of(T=16, H=2, D_h=8))
 
 
 @pytest.fixture

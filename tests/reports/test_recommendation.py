@@ -38,15 +38,6 @@ def test_one_clear_winner_is_named(as_run):
     assert re.fullmatch(r"Use sdpa: fastest in both cases, up to 2\.\d× faster than fused \(.*\)\.", headline), headline
 
 
-def test_processes_are_counted_in_a_file_without_their_number(as_run):
-    whole = injected(0, {"sdpa": 0.5})
-    _, expected = first_screen(whole, as_run)
-    for row in whole["benchmarks"]:
-        del row["extra_info"]["processes"]
-    _, trust = first_screen(whole, as_run)
-    assert trust == expected and "4 processes per cell" in trust
-
-
 def test_machine_drift_widens_the_intervals_and_is_reported(as_run):
     samples = {"product": [{"at": 0.0, "seconds": 1e-3}, {"at": 9.0, "seconds": 1.8e-3}]}
     data = injected(0, {"sdpa": 1.0}, noise=Noise(run=0.0, round=0.3))

@@ -93,7 +93,6 @@ def test_csv_holds_seconds_and_bytes_row_by_row(written):
     assert len(rows) == 8
     first = rows[0]
     assert (first["impl"], float(first["median"]), float(first["peak_bytes"])) == ("fused", 150e-6, 1.5 * 2**20)
-    assert {"ratio_low", "rank_high", "page_faults", "switches_involuntary"} <= {*first}
     assert not [column for column in first if "sample" in column]
 
 
@@ -156,13 +155,6 @@ def test_every_kind_of_run_gets_its_figures_and_no_empty_ones(name, data, expect
     assert set(drawn(as_run(data))) == expected
 
 
-def test_a_figure_names_the_baseline_and_the_fastest(as_run):
-    run = as_run(synthetic.sweep(impls=synthetic.REGISTRY[2:9], T=(64, 256), H=(8,), dtype=("float32",)))
-    [ax] = drawn(run, "latency")["latency"].axes
-    fastest = [name for name in report(run).grid.impls if name != "fused"]
-    assert {text.get_text() for text in ax.texts} == {"fused", *fastest[: figure.MOST_LABELLED - 1]}
-
-
 def test_the_figure_of_memory_names_the_leanest_of_those_that_are_known(as_run):
     """The fastest allocates outside of torch."""
     cells = {"sdpa": (1e-5, None), "fused": (2e-5, 2**21), "einsum": (3e-5, 2**20)}
@@ -187,7 +179,7 @@ def test_the_same_run_gives_the_same_page(written, tmp_path):
     ("shown", "expected"),
     [
         (units.seconds(9.996e-4), "1.00 ms"), (units.seconds(float("nan")), "–"), (units.memory(2_621_440), "2.50 MiB"),
-        (units.percent(0.0312), "3.1 %"), (grid.slowdown(1.034), "1.03"), (grid.slowdown(9.96), "10"),
+        (grid.slowdown(1.034), "1.03"), (grid.slowdown(9.96), "10"),
         (shares.significant(1234.5), "1234"), (shares.percent(0.996), "100 %"), (words.number(2.0**20), "1048576"),
         (units.tick("10.00 ms"), "10 ms"), (units.tick("1.125 KiB"), "1.125 KiB"),
     ],

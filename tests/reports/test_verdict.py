@@ -391,19 +391,6 @@ def test_no_rank_is_shown_against_the_order_of_the_medians_that_tables_print():
     assert [rank for _, *rank in ratios.ranks("ab", over).values()] == [[1, 2], [1, 2]]
 
 
-def test_one_more_process_with_the_same_scatter_narrows_every_interval():
-    visits = [0.1 + 0.004 * it for it in (-1, 1, -1, 1, 0, 0, 1, -1)]
-    moves = (0.01, -0.01, 0.01, -0.01, 0.01)
-    widths = []
-    for K in range(1, 6):
-        cases = {
-            "case": {"a": timed([[0.0] * 8] * K), "b": timed([[it + move for it in visits] for move in moves[:K]])}
-        }
-        found = ratios.compared(cases)[0]["case"]["b"]["a"]
-        widths.append(found.high / found.low)
-    assert widths == sorted(widths, reverse=True)
-
-
 @pytest.mark.parametrize(("among", "df"), [(3, 1), (30, 8), (12, 200)])
 def test_all_pairs_are_covered_at_once_by_tukeys_range(among, df):
     assert estimate.simultaneous(among, df) == pytest.approx(
