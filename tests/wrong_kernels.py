@@ -668,11 +668,6 @@ def leaves_the_cache_as_it_was(layer, cache, newest):
     return [torch.cat([known[..., :-1, :], new], -2) for known, new in zip(cache, newest, strict=True)]
 
 
-@extending()
-def attends_to_the_old_keys_alone(layer, cache, newest):
-    return [known[..., :-1, :] for known in extend(cache, newest)]
-
-
 @extending("lone queries, ")
 def writes_to_the_first_place_too(layer, cache, newest):
     extend(cache, newest)
@@ -728,9 +723,7 @@ NEGATIVE, FAR_BELOW = "where scores are very negative: ", "where all scores are 
 wrong("NaN or Inf in", "no_shift")(no_shift)
 wrong(LARGE, "no_shift_in_a_layer")(as_layer(no_shift))
 wrong("where scores are very large: error", "clamped_in_a_layer")(as_layer(clamped))
-wrong_backward(LARGE, "no_maximum_where_gradients_are_wanted", T=32)(no_shift)
 wrong_decode(LARGE, "no_maximum_in_a_layers_decode")(as_layer(no_shift))
-wrong(LARGE, "no_maximum_from_64_on", T=256)(only(no_shift, lambda q, k: q.shape[-2] >= 64))
 wrong(NEGATIVE + "NaN or Inf", "maximum_from_zero_up")(shifted(lambda scores: maximum(scores).clamp_min(0)))
 wrong(BESIDE, "one_maximum_for_a_head")(one_maximum_for_a_head)
 wrong("where scores are far apart: NaN or Inf in", "shifted_by_the_first_score")(
@@ -842,23 +835,11 @@ each_wrong(
 )  # fmt: skip
 
 
-@wrong("share one buffer", **CORE)
-@changed
-def one_buffer_for_all_long_sequences(o):
-    if o.shape[-2] > 512:
-        return KEPT.setdefault("pool", torch.empty(1 << 20))[: o.numel()].view(o.shape).copy_(o)
-    return o
-
-
 # strides
 
 
 def as_if_contiguous(x):
     return torch.as_strided(x, x.shape, torch.empty(x.shape, device="meta").stride())
-
-
-def keys_as_if_contiguous(q, k, v):
-    return q, as_if_contiguous(k), v
 
 
 each_wrong(
@@ -940,11 +921,6 @@ def dropped_without_rescaling(q, k, v, mask, p):
     return _dropped(q, k, v, mask, p) * (1 - p)
 
 
-@training("of the probs, not 25.0%")
-def keeps_what_it_should_drop(q, k, v, mask, p):
-    return _dropped(q, k, v, mask, 1 - p)
-
-
 @training("features of the output, not probs")
 def drops_the_output(q, k, v, mask, p):
     return dropout(plain(q, k, v, mask), p)
@@ -963,7 +939,6 @@ def keys_of(probs):
 noisy("drops_by_a_fixed_seed", "the same probs in every call",
       lambda probs: torch.rand(probs.shape, generator=torch.Generator().manual_seed(7)))  # fmt: skip
 noisy("drops_whole_keys", "depends on other queries", lambda probs: torch.rand_like(probs)[:, :, :1])
-noisy("drops_alike_in_all_heads", "depends on other heads", lambda probs: torch.rand_like(probs)[:, :1])
 noisy("drops_alike_in_all_batch_entries", "depends on other batch entries", lambda probs: torch.rand_like(probs)[:1])
 noisy("drops_pairs_of_keys", "depends on other keys", lambda probs: torch.rand_like(probs)[..., keys_of(probs) // 2])
 noisy("noise_of_one_tile_for_all", "depends on other keys: 16 keys apart",
@@ -998,11 +973,6 @@ def first_padding_for_all_in_training(q, k, v, mask, p):
 def no_maximum_in_training(q, k, v, mask, p):
     weights = torch.exp(scaled(q, k)) * mask
     return dropout(weights / weights.sum(-1, keepdim=True), p) @ v
-
-
-@training(D_v=128)
-def scaled_by_the_values_width_in_training(q, k, v, mask, p):
-    return _dropped(q * (q.shape[-1] / v.shape[-1]) ** 0.5, k, v, mask, p)
 
 
 class _Recomputed(torch.autograd.Function):
@@ -1128,19 +1098,6 @@ def rescaled_by_no_less_than_e_to_the_minus_10(q, k, v, mask):
     return online(q, k, v, mask, 16, torch.maximum, rescale=-10.0)
 
 
-@wrong(LATE + "NaN or Inf", mask="none", T=1024, **CORE)
-@masked
-def rescaled_where_a_tile_exceeds_the_one_before(q, k, v, mask):
-    """Not where it exceeds the scores that were taken off so far."""
-    before = []
-
-    def raised(old, tile):
-        before.append(tile)
-        return torch.where(tile - before[-2:][0] > 8, tile, old)
-
-    return online(q, k, v, mask, 64, raised)
-
-
 def whole_tiles(scores):
     return scores[..., : max(32, scores.shape[-1] // 32 * 32)]
 
@@ -1198,8 +1155,6 @@ def buffers_of_a_layer(buffers):
 
 
 wrong_decode("the outputs of 16 calls share 8 buffers", "eight_buffers_in_decode")(buffers_of_a_layer(8))
-wrong_decode("share one buffer", "one_buffer_in_decode", T_kv=256)(buffers_of_a_layer(1))
-
 
 # what shows at great lengths alone
 
@@ -1607,10 +1562,6 @@ def at_multiples_of_64(kernel):
 
 wrong("where ", "no_maximum_at_multiples_of_64", T=256)(at_multiples_of_64(no_shift))
 wrong_backward("where ", "no_maximum_with_gradients_at_multiples_of_64", T=256, **CORE)(at_multiples_of_64(no_shift))
-wrong("NaN or Inf", "reads_keys_as_if_contiguous_at_multiples_of_64", T=256, **CORE)(
-    at_multiples_of_64(given(keys_as_if_contiguous))
-)
-
 
 # detected by timing, and by comparing outputs while timed
 
@@ -1662,7 +1613,6 @@ def last_keys_unseen(q, k, v, mask, p):
 
 long_training("nothing_in_long_training", "NaN or Inf", lambda q, *_: torch.full_like(q, torch.nan))
 long_training("no_mask_in_long_training", "outputs are on average", forgets_its_mask_in_training)
-long_training("last_keys_unseen_in_long_training", "keys 576 to 639 count", last_keys_unseen)
 long_training("last_keys_unseen_in_long_training_backward", "keys 576 to 639 count", last_keys_unseen, mode="backward")
 long_training("middle_keys_unseen_in_long_training", "keys 256 to 319 count", lambda q, k, v, mask, p:
               _dropped(q, k, v, mask & (torch.arange(len(mask)) // 64 != 4), p))  # fmt: skip
