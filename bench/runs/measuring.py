@@ -240,8 +240,7 @@ class Measuring:
 
     def _lacking(self) -> list[Cell]:
         """Return the timed cells that lack columns which are measured after the timing."""
-        timed = (it for it in self._cells if it.key not in self._run.skipped and self._run.samples(it.key))
-        return [cell for cell in timed if self._run.lacks(cell)]
+        return [cell for cell in self._run.timed if self._run.lacks(cell)]
 
     def _finish(self) -> None:
         """Take further measurements: single cold calls, graphs, and traces."""

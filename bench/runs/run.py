@@ -125,6 +125,11 @@ class Run:
     def complete(self) -> bool:
         return self.ended and self.planned <= self.finished.keys() | self.skipped.keys()
 
+    @property
+    def timed(self) -> list[Cell]:
+        """Return the cells that have samples and are not skipped."""
+        return [cell for key, cell in self.cells.items() if self.samples(key) and key not in self.skipped]
+
     def lacks(self, cell: Cell) -> list[str]:
         """Return which of the columns that are measured after the timing a cell lacks: `cold_s`, which stands for all further
         conditions (on a CPU only with `--model`), and `trace`.
@@ -204,14 +209,14 @@ class Run:
     def finish(self) -> None:
         """Build the rows of all timed cells; a row above the roofline is rejected."""
         self.account("rooflines")
-        for key in [key for key in self.cells if self.samples(key) and key not in self.skipped]:
-            cell, found, base = self.cells[key], self.found[key], (self.baseline_impl, key[1])
+        for cell in self.timed:
+            found, base = self.found[cell.key], (self.baseline_impl, cell.case.id)
             with self.skipping(cell):
                 if cell.case.device == "cpu" and "roof" not in found.columns:  # a GPU's is measured by a worker
                     with threads(cell.case.threads):
                         meter = meter_for(cell.case.device)
                         found.columns["roof"] = self.rooflines.share(cell.case, meter, found.usual)
-                self.finished[key] = finite(row(cell, found, () if base in self.skipped else self.samples(base)))
+                self.finished[cell.key] = finite(row(cell, found, () if base in self.skipped else self.samples(base)))
         self.account()
 
     def _take(self, line: Line) -> None:

@@ -13,6 +13,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 
+LIBC = ctypes.CDLL(None)
+
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD, MMAP_MAX = -1, -2, -3, -4
 """Parameters of mallopt(3)."""
 
@@ -85,12 +87,13 @@ def time_other_setting(seconds: Callable[[], float], checked: float = 0.0) -> di
     """
     if not _chosen():
         return {}
-    name, other = ("fresh_pages_s", SYSTEM) if keeps_pages() else ("kept_pages_s", KEPT)
-    if checked > WITHIN and other is SYSTEM:
+    fresh = keeps_pages()
+    name, other, heap = ("fresh_pages_s", SYSTEM, _filled) if fresh else ("kept_pages_s", KEPT, nullcontext)
+    if fresh and checked > WITHIN:
         return {name: checked}
     release()
-    with using(other), nullcontext() if other is KEPT else _filled():
-        if other is KEPT:
+    with using(other), heap():
+        if not fresh:
             seconds()  # grows the heap; later calls may grow it too, since aligned blocks leave gaps
         taken = [seconds()]
         while len(taken) < CALLS and sum(taken) < WITHIN:
@@ -102,17 +105,16 @@ def time_other_setting(seconds: Callable[[], float], checked: float = 0.0) -> di
 @contextmanager
 def _filled() -> Iterator[None]:
     """Occupy the heap's large free blocks, which malloc would use instead of mapping new ones."""
-    libc = ctypes.CDLL(None)
-    libc.malloc.restype = libc.sbrk.restype = ctypes.c_void_p
-    libc.free.argtypes = (ctypes.c_void_p,)
-    held = [libc.malloc(MAPPED)]
-    while held[-1] and held[-1] < libc.sbrk(0):
-        held.append(libc.malloc(MAPPED))
+    LIBC.malloc.restype = LIBC.sbrk.restype = ctypes.c_void_p
+    LIBC.free.argtypes = (ctypes.c_void_p,)
+    held = [LIBC.malloc(MAPPED)]
+    while held[-1] and held[-1] < LIBC.sbrk(0):
+        held.append(LIBC.malloc(MAPPED))
     try:
         yield
     finally:
         for block in held:
-            libc.free(block)
+            LIBC.free(block)
 
 
 def _chosen() -> Mapping[int, int]:
@@ -129,13 +131,13 @@ def keeps_pages() -> bool:
 def release() -> None:
     """Return the free memory of this process to the system, which glibc alone can."""
     if has_glibc():
-        ctypes.CDLL(None).malloc_trim(0)
+        LIBC.malloc_trim(0)
 
 
 def has_glibc() -> bool:
-    return hasattr(ctypes.CDLL(None), "gnu_get_libc_version")
+    return hasattr(LIBC, "gnu_get_libc_version")
 
 
 def _set(parameters: Mapping[int, int]) -> None:
     for parameter, value in parameters.items():
-        ctypes.CDLL(None).mallopt(parameter, value)
+        LIBC.mallopt(parameter, value)
