@@ -22,7 +22,7 @@ from bench.selection import allocator
 from bench.selection.allocator import KEEP, choose
 from bench.selection.errors import UsageError
 from bench.timing import malloc
-from bench.timing.devices import host
+from bench.timing.devices import cpu
 from bench.timing.devices.cpu import CpuMeter
 from bench.workers.tasks import Tasks
 
@@ -95,7 +95,7 @@ def test_pages_are_kept_unless_that_could_exhaust_the_memory(
     assert not malloc.chosen()
     (tmp_path / "memory.max").write_text(f"{least_memory(small[0].impl, small[0].case)}\n")
     with monkeypatch.context() as patch:
-        patch.setattr(host, "CGROUP", tmp_path)  # of a container with less memory than the machine
+        patch.setattr(cpu, "CGROUP", tmp_path)  # of a container with less memory than the machine
         choose(None, small)
     assert not malloc.chosen()
     choose(None, small)

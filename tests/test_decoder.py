@@ -17,8 +17,8 @@ from bench.cases.sweep import misfit, of_points
 from bench.checks.gate import check_case, check_probe
 from bench.checks.problems import problem_of
 from bench.selection.options import select
-from bench.timing import cold
 from bench.timing.cell import build
+from bench.timing.devices import cpu
 from bench.timing.parts import parts_of
 
 from . import wrong_in_model
@@ -209,11 +209,11 @@ def test_a_cold_call_finds_its_tensors_in_other_places_and_leaves_them_where_the
 
     built.call = replace(built.call, run=watched)
     with built.watched():
-        seconds = cold.cold_s(built, 1e-4)
-    assert (seconds is None) == (cold.last_level_cache() is None)
+        seconds = built.meter.more(built.call.run, 1e-4, False, built.tensors)["cold_s"]
+    assert (seconds is None) == (cpu.last_level_cache() is None)
     if seconds:
         assert seconds > 0
-        assert len(seen) == cold.CALLS
+        assert len(seen) == cpu.COLD_CALLS
         assert not seen & set(before)
     assert [it.data_ptr() for it in built.numbers.tensors] == before
-    assert cold.cold_s(built, 1.0) is None
+    assert built.meter.more(run, 1.0, False, built.tensors) == {"cold_s": None}

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 import bench.timing.cell
-import bench.timing.devices.host
+import bench.timing.devices.cpu
 import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
@@ -64,7 +64,7 @@ def test_kernels_that_never_store_the_scores_run_at_any_length() -> None:
 
 
 def test_a_containers_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench.timing.devices.host, "CGROUP", tmp_path)
+    monkeypatch.setattr(bench.timing.devices.cpu, "CGROUP", tmp_path)
     whole = psutil.virtual_memory().total
     assert 2**28 < free_bytes("cpu") <= whole
     (tmp_path / "memory.max").write_text("1000\n")

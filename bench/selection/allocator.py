@@ -9,7 +9,7 @@ from ctypes.util import find_library
 
 from ..cases.cells import Cell
 from ..cases.counting import least_memory
-from ..timing.devices.host import total_bytes
+from ..timing.devices.cpu import total_bytes
 from ..timing.malloc import KEEP, allocator_settings, chosen, has_glibc
 from .errors import UsageError
 

@@ -29,7 +29,6 @@ from ..selection.choice import impls_named, place_of, refuse_absent, repository_
 from ..selection.errors import UsageError
 from ..timing.caching import check_kernel_caches_nothing, check_no_result_caching
 from ..timing.cell import Built, build, check_built, probe
-from ..timing.cold import cold_s
 from ..timing.devices import free_bytes
 from ..timing.devices.cuda import see_one_gpu
 from ..timing.devices.nvml import words
@@ -287,9 +286,7 @@ class Tasks:
         built: Built = self._ready[what]
         case, meter, run = built.cell.case, built.meter, built.call.run
         with built.watched():
-            found: Reply = meter.more(run, hot_s, graph=not case.does.gradients)
-            if case.device == "cpu":
-                found["cold_s"] = cold_s(built, hot_s)
+            found: Reply = meter.more(run, hot_s, not case.does.gradients, built.tensors)
             if case.in_model:
                 found |= parts_of(built)
         if case.device != "cpu":

@@ -1,23 +1,43 @@
-"""Time and memory on the CPU: wall clock, and the profiler's record of every allocation."""
+"""Time and memory on the CPU: wall clock, and the profiler's record of every allocation; the processor, and its free
+memory.
+"""
 
 from __future__ import annotations
 
 import gc
+import math
+import platform
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import cycle, islice
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import Any
 
+import psutil
+import torch
+from torch import Tensor
+
 from ...checks.dispatch import traced
 from ..malloc import chosen, release
-from . import host
 from .device import Device, Memory, Meter, Work, copied
 
 FLOOR = 2 << 20
 """Bytes below which growth can't be distinguished from the process's own: reported as 0."""
 
 PROCESS = Path("/proc/self")
+
+CGROUP = Path("/sys/fs/cgroup")
+"""Folder of a container's own limits."""
+
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+
+COLD_CALLS, COLD_BELOW = 7, 0.1
+"""Calls whose median is `cold_s`; seconds of a hot call above which caches make no difference."""
+
+MOST_PLACES = 64
+"""Most locations in rotation; if they are too small together, other memory is written beside each."""
 
 
 class CpuMeter(Meter):
@@ -49,6 +69,30 @@ class CpuMeter(Meter):
 
         own = min(self.seconds(around(lambda: None, 0.0), 100) / 100 for _ in range(20))
         return around(call, own)
+
+    def more(self, call: Work, hot_s: float, graph: bool, tensors: Sequence[Tensor] = ()) -> dict[str, float | None]:
+        """Return `cold_s`, as in a model: the tensors move in memory before each call, and all their locations together
+        exceed the last-level cache. None if its size is unknown, the call long, or memory too small for the locations.
+        """
+        cache, size = last_level_cache(), sum(it.nbytes for it in tensors)
+        if cache is None or hot_s > COLD_BELOW or 4 * size > free_bytes():
+            return {"cold_s": None}
+        count = min(MOST_PLACES, 1 + math.ceil(2 * cache / size))
+        filler = max(0, 2 * cache // MOST_PLACES - size)
+        with torch.inference_mode(False):  # inference tensors would trigger a recompilation
+            kept = [it.data for it in tensors]
+            places = [([it.clone() for it in kept], torch.ones(filler, dtype=torch.uint8)) for _ in range(count)]
+        taken = []
+        try:
+            for moved, beside in islice(cycle(places), COLD_CALLS):  # the least recently written location comes first
+                for tensor, data in zip(tensors, moved, strict=True):
+                    tensor.data = data
+                taken.append(self.seconds(call, 1))
+                beside.fill_(2)
+        finally:
+            for tensor, data in zip(tensors, kept, strict=True):
+                tensor.data = data
+        return {"cold_s": median(taken)}
 
     def memory(self, call: Work, operators: bool = True) -> tuple[Memory, bytes, Any]:
         """Return the largest sum of live allocations among the profiler's `[memory]` events, workspaces of operators
@@ -102,7 +146,7 @@ def _reset_high_water_mark() -> int | None:
 
 def _in_bytes(name: str) -> int:
     """Return a line of this process's `status` in bytes; raises ValueError if it is missing."""
-    return int(host.found_in(PROCESS / "status", rf"^{name}:\s*(\d+) kB$") or "") << 10
+    return int(found_in(PROCESS / "status", rf"^{name}:\s*(\d+) kB$") or "") << 10
 
 
 _FIELDS = [re.compile(rb'"%s": (-?\d+)' % name) for name in (b"Addr", b"Bytes", b"Device Type")]
@@ -132,4 +176,37 @@ def live(events: Iterable[tuple[int, int]]) -> list[int]:
     return found
 
 
-CPU = Device(lambda: True, host.identity, host.free_bytes, CpuMeter)
+def last_level_cache() -> int | None:
+    """Return the size of the last-level cache in bytes; None if the system doesn't provide it."""
+    return max((int(it.read_text().rstrip("K\n")) << 10 for it in CACHES.glob("index*/size")), default=None)
+
+
+def identity() -> dict[str, Any]:
+    model = found_in(Path("/proc/cpuinfo"), r"^model name\s*: (.*\S)") or platform.processor() or platform.machine()
+    return {"cpu": model, "cpu_capability": torch.backends.cpu.get_cpu_capability()}
+
+
+def total_bytes() -> int:
+    """Return the bytes of memory of the machine, or of this process's container."""
+    limit = found_in(CGROUP / "memory.max", r"(\d+)")  # else `max`
+    machine: int = psutil.virtual_memory().total
+    return min(machine, int(limit or machine))
+
+
+def free_bytes() -> int:
+    """Return the free bytes of the machine, or of this process's container."""
+    total, machine = total_bytes(), psutil.virtual_memory()
+    if total == machine.total:
+        return int(machine.available)
+    used = found_in(CGROUP / "memory.current", r"(\d+)") or 0
+    cached = found_in(CGROUP / "memory.stat", r"^inactive_file (\d+)") or 0  # counts as used, and is freed on demand
+    return max(0, min(machine.available, total - int(used) + int(cached)))
+
+
+def found_in(path: Path, pattern: str) -> str | None:
+    """Return what the group of a pattern matches first in a file; None without the file, or a match."""
+    found = re.search(pattern, path.read_text(), re.MULTILINE) if path.exists() else None
+    return found[1] if found else None
+
+
+CPU = Device(lambda: True, identity, free_bytes, CpuMeter)

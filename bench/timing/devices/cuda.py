@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import ceil
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ...cases.outcome import Wrong
 from ...checks.dispatch import traced
@@ -114,7 +115,7 @@ class CudaMeter(Meter):
 
         return run
 
-    def more(self, call: Work, hot_s: float, graph: bool) -> dict[str, float | None]:
+    def more(self, call: Work, hot_s: float, graph: bool, tensors: Sequence[Tensor] = ()) -> dict[str, float | None]:
         found: dict[str, float | None] = dict.fromkeys(("cold_s", "cold_low", "cold_high", "device_s", "graph_s"))
         if hot_s < COLD_BELOW and (cold := self._cold(call)):
             found |= {"cold_s": median(cold), "cold_low": cold[1], "cold_high": cold[-2]}

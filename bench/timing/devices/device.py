@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,13 +64,13 @@ class Meter:
         """Return the call, slowed by a share of its own time."""
         raise NotImplementedError
 
-    def more(self, call: Work, hot_s: float, graph: bool) -> dict[str, float | None]:
+    def more(self, call: Work, hot_s: float, graph: bool, tensors: Sequence[Tensor] = ()) -> dict[str, float | None]:
         """Return the seconds of one call under further conditions: `cold_s` with cold caches, and its interval
         `cold_low`, `cold_high`; `device_s` with all launches queued beforehand; `graph_s` replayed from a graph (only
-        if `graph`). None if the device doesn't support it, if a hot call takes too long (`hot_s`) for it to matter, or
-        if the call can't be captured or queued.
+        if `graph`). None if a hot call takes too long (`hot_s`) for it to matter, or if the call can't be captured or
+        queued. `tensors`: inputs and weights.
         """
-        return {}
+        raise NotImplementedError
 
     def sensors(self) -> Reading | None:
         """Return the device's current clock and temperature; None if unavailable."""
