@@ -95,6 +95,8 @@ class Comparison:
     """Implementations whose code changed; if empty, all are of interest."""
     unjudged: str = ""
     """Why no verdict on the code is possible; or ''."""
+    interleaved: tuple[Any, ...] = ()
+    """Commits of two interleaved variants, None for code that was not committed, and their threads."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -252,47 +254,24 @@ def _interleaved(base: Run, head: Run, names: Collection[str]) -> str:
     return f"python -m bench ab {variants} {shlex.join(cells)}"
 
 
-SHAPE = {
-    "command": str, "margin": int | float, "seconds": int | float, "threads": int, "seed": int, "neither": list,
-    "sides": {variant: {"label": str} for variant in VARIANTS},
-    "fingerprints": dict.fromkeys(VARIANTS, dict),
-    "cells": [{"impl": str, "id": str, "word": str, "reason": str, "ratio": int | float | None}],
-    "pairs": [{"logs": list, "blocks": {"cell": list, "side": list, "seconds": list}}],
-}  # fmt: skip
-"""What is read of a saved comparison: keys with their types, and lists with that of their entries."""
-
-
-def read_file(path: Path) -> dict[str, Any]:
-    """Read the saved file.
-
-    Raises:
-        RunError: it can't be read, or is no comparison.
-    """
-    data: dict[str, Any] = parse(path)
-    if not _has_shape(data, SHAPE):
-        raise RunError(f"{path}: not a comparison that `python -m bench ab` saved")
-    return data
-
-
-def _has_shape(data: Any, shape: Any) -> bool:
-    if isinstance(shape, dict):
-        return isinstance(data, dict) and all(key in data and _has_shape(data[key], of) for key, of in shape.items())
-    if isinstance(shape, list):
-        return isinstance(data, list) and all(_has_shape(it, shape[0]) for it in data)
-    return isinstance(data, shape)
-
-
 def of_file(path: Path, margin: float | None = None) -> Comparison:
     """Judge the saved replicates by the current rules.
 
     Raises:
         RunError: it can't be read, or is no comparison.
     """
-    data = read_file(path)
-    replicates, kept = data["pairs"], data["margin"] if margin is None else margin
+    data = parse(path)
+    try:
+        return _of_data(data, path, data["margin"] if margin is None else margin)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"{path}: not a comparison that `python -m bench ab` saved ({error!r})") from error
+
+
+def _of_data(data: Mapping[str, Any], path: Path, margin: float) -> Comparison:
+    replicates, (before, after) = data["pairs"], (data["sides"][variant] for variant in VARIANTS)
     logs, workloads, ends = effects.of_saved(replicates)
-    judged, implementations = verdict.of_replicates(logs, workloads, ends, kept)
-    cells = sorted(_cells_of_file(data, judged, kept), key=worst_first)
+    judged, implementations = verdict.of_replicates(logs, workloads, ends, margin)
+    cells = sorted(_cells_of_data(data, judged, margin), key=worst_first)
     base, head = (data["fingerprints"][variant] for variant in VARIANTS)
     drift = ", ".join(f"{name} {shares.signed(median(of))}" for name, of in workloads.items())
     to_continue = "same" in data and any(cell.verdict.word == verdict.INCONCLUSIVE for cell in cells)
@@ -308,19 +287,20 @@ def of_file(path: Path, margin: float | None = None) -> Comparison:
         * to_continue,
     ]
     return Comparison(
-        data["sides"]["base"]["label"],
-        data["sides"]["head"]["label"],
-        kept,
+        before["label"],
+        after["label"],
+        margin,
         cells,
         notes,
         machine=head,
         commands=[data["command"]],
         implementations=implementations,
         unjudged=verdict.drifted(workloads),
+        interleaved=(before.get("commit"), after.get("commit"), data["threads"]),
     )
 
 
-def _cells_of_file(data: Mapping[str, Any], judged: Mapping[Key, Verdict], margin: float) -> Iterator[Cell]:
+def _cells_of_data(data: Mapping[str, Any], judged: Mapping[Key, Verdict], margin: float) -> Iterator[Cell]:
     """Yield the cells of a saved comparison; their seconds are medians over the blocks of all replicates."""
     times = grouped(
         ((*replicate["logs"][cell][:2], variant), seconds)

@@ -24,17 +24,17 @@ from stats.verdict import INCONCLUSIVE, Verdict
 from ..reading import fingerprint
 from ..reading.axes import axis_names, without_defaults
 from ..reading.runs import COMPARISONS, Run, RunError
-from .comparison import VARIANTS, of_file, read_file, without_threads
+from .comparison import of_file, without_threads
 from .rows import key_of
 
-Compared = tuple[str, str, str, str, int]
-"""What a comparison compares: commits, implementation, case, which a comparison names without its threads, and threads."""
+Compared = tuple[Any, ...]
+"""What a comparison compares: implementation, case, which a comparison names without its threads, commits, and threads."""
 
 Options = Mapping[str, Any]
 """Options of `python -m bench ab` by name; `cases` are the axes of each case, for a file."""
 
 Known = Mapping[Compared | None, Verdict]
-"""Verdicts by commits, implementation and case."""
+"""Verdicts by implementation, case and commits."""
 
 
 class Point(NamedTuple):
@@ -160,7 +160,7 @@ def commits_around(series: Series, at: int, runs: Sequence[Run]) -> Compared | N
     """
     base, head = (runs[run].committed for run in (series.before[at], at))
     case, threads = without_threads(series.id), series.axes.get("threads") or 1
-    return (base, head, series.impl, case, threads) if base and head and base != head else None
+    return (series.impl, case, base, head, threads) if base and head and base != head else None
 
 
 def open_steps(series: Sequence[Series], runs: Sequence[Run], known: Known) -> Iterator[Options]:
@@ -168,7 +168,7 @@ def open_steps(series: Sequence[Series], runs: Sequence[Run], known: Known) -> I
     and one number of threads.
     """
     together = grouped(
-        ((*asked[:2], asked[-1], one.axes.get("device")), one)
+        ((*asked[2:], one.axes.get("device")), one)
         for one in series
         if one.open_step
         and (asked := commits_around(one, one.open_step.at, runs))
@@ -186,8 +186,7 @@ def known(folder: Path) -> Known:
     found: dict[Compared | None, Verdict] = {}
     for path in sorted((folder / COMPARISONS).glob("[0-9]*.json")):
         with suppress(RunError):
-            data = read_file(path)
-            base, head = (data["sides"][variant].get("commit") for variant in VARIANTS)
-            for cell in of_file(path).cells if base and head else ():
-                found[base, head, cell.impl, cell.id, data["threads"]] = cell.verdict
+            this = of_file(path)
+            for cell in this.cells if all(this.interleaved) else ():
+                found[cell.impl, cell.id, *this.interleaved] = cell.verdict
     return found
