@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from stats import conditions, effects, saved, shares, verdict
 from stats.effects import Key
 from stats.estimate import grouped
 from stats.saved import Changes
-from stats.verdict import Verdict
+from stats.verdict import BROKEN, INCONCLUSIVE, REGRESSED, WORDS, Verdict
 
 from ..reading import command, fingerprint, words
 from ..reading.runs import Run, RunError, parse
@@ -74,7 +74,7 @@ class Cell:
     @property
     def regressed(self) -> bool:
         """Whether it is broken, slower, or needs more memory."""
-        return self.broken or self.verdict.word == verdict.REGRESSED or any(change.worse for change in self.changes)
+        return self.broken or self.verdict.word == REGRESSED or any(change.worse for change in self.changes)
 
 
 @dataclass(frozen=True)
@@ -102,16 +102,16 @@ class Comparison:
     def counts(self) -> dict[str, int]:
         """Number of cells by verdict, in the verdicts' order, zeros omitted."""
         counted = Counter(cell.verdict.word for cell in self.cells)
-        return {word: counted[word] for word in verdict.WORDS if counted[word]}
+        return {word: counted[word] for word in WORDS if counted[word]}
 
     @property
     def code(self) -> int:
         """Exit code: 0 without regressions, 1 with some, 2 if nothing could be judged."""
         verdicts = [(cell.impl, cell.verdict) for cell in self.cells] + [*self.implementations.items()]
-        if any(cell.regressed for cell in self.cells) or verdict.REGRESSED in [it.word for _, it in verdicts]:
+        if any(cell.regressed for cell in self.cells) or REGRESSED in [it.word for _, it in verdicts]:
             return command.REGRESSED
         words = {it.word for name, it in verdicts if name in (self.of_interest or [name])}
-        open_ = verdict.INCONCLUSIVE in words and words.isdisjoint(verdict.SETTLED)
+        open_ = INCONCLUSIVE in words and words.isdisjoint(verdict.SETTLED)
         return command.NOT_JUDGED if self.unjudged or open_ else command.FINE
 
 
@@ -126,15 +126,15 @@ def changes(margin: float, base: Row, head: Row) -> Iterator[Change]:
 def worst_first(cell: Cell) -> tuple[bool, int, float]:
     """Return a sort key, worst first."""
     size = abs(math.log(cell.verdict.ratio)) if cell.verdict.ratio > 0 else 0.0
-    return not cell.regressed, verdict.WORDS.index(cell.verdict.word), -size
+    return not cell.regressed, WORDS.index(cell.verdict.word), -size
 
 
 def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Comparison:
     """Compare all cells of either run. Runs of different machines get ratios, and no verdict."""
-    machines = fingerprint.described(fingerprint.differing(base, head))
+    machines = fingerprint.differing(base, head)
     other = machines and f"another machine: {machines}"
     runs = _cells(base), _cells(head)
-    cells = {key: [run.get(key, _ABSENT) for run in runs] for key in runs[0] | runs[1]}
+    cells = {key: [run[key] for run in runs] for key in {**runs[0], **runs[1]}}
     alike = {
         key: variants
         for key, variants in cells.items()
@@ -154,10 +154,10 @@ def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Com
         if any("samples" in it or it["reason"] == "wrong" for it in variants) or variants[1]["reason"] in FAILED
     ]
     notes = list(dict.fromkeys([*disturbed, *_notes(base, head, found)]))  # the runs may have one name
-    known = {name for name, it in implementations.items() if it.word != verdict.INCONCLUSIVE}
+    known = {name for name, it in implementations.items() if it.word != INCONCLUSIVE}
     if open_ := [name for name in changed if name not in known]:
         notes.append(f"`{_interleaved(base, head, open_)}` detects 1 % in a few minutes")
-    reasons = {cell.verdict.reason for cell in shown if cell.verdict.word == verdict.INCONCLUSIVE}
+    reasons = {cell.verdict.reason for cell in shown if cell.verdict.word == INCONCLUSIVE}
     return Comparison(
         base.name,
         head.name,
@@ -175,17 +175,17 @@ def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Com
     )
 
 
-_ABSENT: Row = {"reason": "not", "detail": "", "seconds": math.nan}
-"""A cell that is not in the run."""
-
-
-def _cells(run: Run) -> dict[Key, Row]:
-    """Return a row's metadata with `samples`, or `reason` and `detail` of a skip, or both, and `seconds`, by cell."""
-    found: dict[Key, Row] = {key_of(cell): {**_ABSENT, **cell} for cell in run.skipped}
+def _cells(run: Run) -> Mapping[Key, Row]:
+    """Return a row's metadata with `samples`, or `reason` and `detail` of a skip, or both, and `seconds`, by cell: of any
+    cell, whether in the run or not.
+    """
+    found: dict[Key, dict[str, Any]] = defaultdict(lambda: {"reason": "", "detail": "", "seconds": math.nan})
+    for cell in run.skipped:
+        found[key_of(cell)] |= cell
     for row in run.rows:
-        key, facts = key_of(row["extra_info"]), row["extra_info"]
+        facts = row["extra_info"]
         timed = {"samples": samples_of(row), "seconds": geometric_mean(facts["process_medians"])}
-        found[key] = {"reason": "", **found.get(key, {}), **facts, **timed}
+        found[key_of(facts)] |= facts | timed
     return found
 
 
@@ -201,26 +201,26 @@ def _cell(key: Key, variants: Sequence[Row], judged: Verdict | None, other: str,
     reasons, (base, head) = ([facts[what] for facts in variants] for what in ("reason", "seconds"))
     failed = [reason in FAILED for reason in reasons]
     lost = [
-        ": ".join(filter(None, (f"{facts['reason'].replace('_', ' ')} in {name}", facts["detail"])))
+        ": ".join(filter(None, (f"{facts['reason'].replace('_', ' ') or 'not'} in {name}", facts["detail"])))
         for name, facts in zip(VARIANTS, variants, strict=True)
         if "samples" not in facts or facts["reason"] == "wrong"
     ]
     if lost:
-        word = verdict.BROKEN if failed[1] else verdict.NEW if head > 0 else verdict.GONE
+        word = BROKEN if failed[1] else verdict.NEW if head > 0 else verdict.GONE
         judged = Verdict(verdict.WRONG if "wrong" in reasons else word, "; ".join(lost))
     elif _differs("device", variants):
         other = "measured on another device"
     elif _differs("case_hash", variants):
         other = "the benchmark itself was changed"
-    judged = judged or Verdict(verdict.INCONCLUSIVE, other or NOTHING_BESIDE, head / base)
+    judged = judged or Verdict(INCONCLUSIVE, other or NOTHING_BESIDE, head / base)
     return Cell(*key, judged, base, head, tuple(changes(margin, *variants)), failed == [False, True])
 
 
 def _notes(base: Run, head: Run, found: Changes) -> Iterator[str]:
     if different := fingerprint.differing(base, head, software=True):
-        yield f"compared across versions: {fingerprint.described(different)}"
+        yield f"compared across versions: {different}"
     if different := fingerprint.environment(base, head):
-        yield f"the environment differs: {fingerprint.described(different)}"
+        yield f"the environment differs: {different}"
     yield from (f"{run.name} is not complete" for run in (base, head) if not run.complete)
     if not found.implementations:
         return
@@ -274,7 +274,7 @@ def _of_data(data: Mapping[str, Any], path: Path, margin: float) -> Comparison:
     cells = sorted(_cells_of_data(data, judged, margin), key=worst_first)
     base, head = (data["fingerprints"][variant] for variant in VARIANTS)
     drift = ", ".join(f"{name} {shares.signed(median(of))}" for name, of in workloads.items())
-    to_continue = "same" in data and any(cell.verdict.word == verdict.INCONCLUSIVE for cell in cells)
+    to_continue = "same" in data and any(cell.verdict.word == INCONCLUSIVE for cell in cells)
     notes = [
         f"{words.plural(len(replicates), 'replicate')} (pairs of fresh processes) in {data['seconds']:.0f} s, "
         f"{words.plural(data['threads'], 'thread')}, seed {data['seed']}",
@@ -312,5 +312,5 @@ def _cells_of_data(data: Mapping[str, Any], judged: Mapping[Key, Verdict], margi
         result = Verdict(cell["word"], cell["reason"]) if cell["ratio"] is None else judged[key]
         base, head = (median(times.get((*key, variant), [math.nan])) for variant in (0, 1))
         facts = (cell.get(variant) or {} for variant in VARIANTS)
-        broken = result.word == verdict.BROKEN or cell.get("failed") == ["head"]
+        broken = result.word == BROKEN or cell.get("failed") == ["head"]
         yield Cell(*key, result, base, head, tuple(changes(margin, *facts)), broken)

@@ -147,8 +147,8 @@ def measured(runs: Sequence[tuple[Run, Sequence[Row]]]) -> dict[Setting, ByLengt
     """
     first, *others = [run for run, _ in runs]
     for other in others:
-        if differs := fingerprint.differing(first, other) | fingerprint.differing(first, other, software=True):
-            raise RunError(f"{first.name} and {other.name} can't be combined: {fingerprint.described(differs)}")
+        if differs := fingerprint.differing(first, other) or fingerprint.differing(first, other, software=True):
+            raise RunError(f"{first.name} and {other.name} can't be combined: {differs}")
     found: dict[Setting, ByLength] = {}
     for scope, (run, rows) in product(("layer", "core"), runs):
         for row in rows:

@@ -102,7 +102,7 @@ def _comparison(options: argparse.Namespace) -> Comparison | int:
         raise RunError(f"BASE and HEAD are both {head.name}: name another run")
     if (other := fingerprint.differing(base, head)) and not options.force:
         why = f"{base.name} and {head.name} were measured on different machines or with different settings"
-        and_how = f"{fingerprint.described(other)}; --force shows the numbers without verdicts"
+        and_how = f"{other}; --force shows the numbers without verdicts"
         return command.complain(f"{why}: {and_how}", NOT_JUDGED)
     return compare(base, head, *[] if options.margin is None else [options.margin])
 

@@ -9,29 +9,19 @@ from .runs import Run
 SOFTWARE = ("torch", "torch_build", "python")
 """Parts of `machine_info` in which two comparable runs may differ."""
 
-Differences = dict[str, tuple[Any, Any]]
-"""Base's value and head's, by name."""
 
-
-def differing(base: Run, head: Run, *, software: bool = False) -> Differences:
-    """Return the parts of the machine, or of the software, that differ: (base's, head's) each. Runs may be compared if
-    their machines are equal.
+def differing(base: Run, head: Run, *, software: bool = False) -> str:
+    """Describe the parts of the machine, or of the software, that differ: 'threads (2, then 4) and gpu (none, then NVIDIA
+    H200)'; '' without any. Runs may be compared if their machines are equal.
     """
-    found = _differences(base.machine, head.machine)
-    return {key: pair for key, pair in found.items() if (key in SOFTWARE) == software}
+    parts = ({key: it for key, it in run.machine.items() if (key in SOFTWARE) == software} for run in (base, head))
+    return _differences(*parts)
 
 
-def environment(base: Run, head: Run) -> Differences:
-    """Return performance-relevant environment variables that differ. Empty if a run has none recorded."""
+def environment(base: Run, head: Run) -> str:
+    """Describe performance-relevant environment variables that differ; '' without any, or if a run has none recorded."""
     before, after = base.state.get("environment"), head.state.get("environment")
-    return _differences(before, after) if before is not None and after is not None else {}
-
-
-def described(differences: Differences) -> str:
-    """Describe differences: 'threads (2, then 4) and gpu (none, then NVIDIA H200)'."""
-    return " and ".join(
-        f"{key} ({_text(key, base)}, then {_text(key, head)})" for key, (base, head) in differences.items()
-    )
+    return _differences(before, after) if before is not None and after is not None else ""
 
 
 def line(machine: dict[str, Any]) -> str:
@@ -40,8 +30,11 @@ def line(machine: dict[str, Any]) -> str:
     return " · ".join(text.format(machine[key]) for key, text in known.items() if machine.get(key))
 
 
-def _differences(before: dict[str, Any], after: dict[str, Any]) -> Differences:
-    return {key: (before.get(key), after.get(key)) for key in before | after if before.get(key) != after.get(key)}
+def _differences(before: dict[str, Any], after: dict[str, Any]) -> str:
+    pairs = {key: (before.get(key), after.get(key)) for key in before | after}
+    return " and ".join(
+        f"{key} ({_text(key, one)}, then {_text(key, other)})" for key, (one, other) in pairs.items() if one != other
+    )
 
 
 def _text(key: str, value: Any) -> str:
