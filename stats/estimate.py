@@ -104,20 +104,20 @@ class Estimate:
                 level = (1 - OF_LAST) * rest
         return found or [level]
 
-    def intervals(self, level: float = LEVEL) -> Array:
-        """Return the interval after each interim analysis, (analyses, 2): the intersection of those so far, up to the first
+    def intervals(self, level: float = LEVEL) -> list[list[float]]:
+        """Return the interval after each interim analysis: the intersection of those so far, up to the first
         analysis that contradicts it. All of them hold at once with probability 1 - level.
         """
         each = self.analyses or (self,)
         means, errors, df = np.array([(it.mean, it.error, it.df) for it in each]).T
         half = errors * stdtrit(df, 1 - np.array(self.levels(level)) / 2)
         low, high = np.maximum.accumulate(means - half), np.minimum.accumulate(means + half)
-        agreeing: Array = np.array([low, high]).T[~(low > high)]
+        agreeing: list[list[float]] = np.array([low, high]).T[~(low > high)].tolist()
         return agreeing
 
-    def interval(self, level: float = LEVEL) -> tuple[float, ...]:
+    def interval(self, level: float = LEVEL) -> list[float]:
         """Return the interval that holds with probability 1 - level."""
-        return tuple(self.intervals(level)[-1].tolist())
+        return self.intervals(level)[-1]
 
 
 @cache
@@ -206,17 +206,17 @@ def between_processes(pairs: Iterable[ByProcess]) -> Variance:
 def half_width(logs: ByProcess) -> float:
     """Return half of the 95 % interval of variation between visits, which more time could narrow. Infinite if too few."""
     _, within = _parts(logs)
-    return math.sqrt(within.value / len(logs)) * quantile(1 - LEVEL / 2, within.df) if within.df else math.inf
+    return math.sqrt(within.value / len(logs)) * quantile(within.df) if within.df else math.inf
 
 
-def quantile(share: float, df: float) -> float:
-    """Return a quantile of Student's distribution."""
+def quantile(df: float, share: float = 1 - LEVEL / 2) -> float:
+    """Return a quantile of Student's distribution; by default half of the 95 % interval, in standard errors."""
     return float(stdtrit(df, share))
 
 
 def simultaneous(among: int, df: float) -> float:
     """Return the critical difference in standard errors for all pairs of `among` means, at 95 % (Tukey's range)."""
-    return quantile(1 - LEVEL / 2, df) if among < 3 else _range(among, max(1, int(min(df, 1000)))) / math.sqrt(2)
+    return quantile(df) if among < 3 else _range(among, max(1, int(min(df, 1000)))) / math.sqrt(2)
 
 
 @cache

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 
 from .estimate import (
-    LEVEL,
     PRIOR,
     ByProcess,
     Variance,
@@ -125,7 +124,7 @@ def _units(visits: Sequence[Sequence[float]]) -> list[float]:
     mean, beyond = rounds.mean(), rounds - rounds.mean()
     if 1 < len(visits) < VISITS and n < VISITS * len(visits):
         # Yuen's degrees of freedom are those of the rounds that are kept
-        beyond *= quantile(1 - LEVEL / 2, n - 2 * cut - 1) / quantile(1 - LEVEL / 2, n - 1)
+        beyond *= quantile(n - 2 * cut - 1) / quantile(n - 1)
     else:  # weighted by rounds, so that the mean stays
         starts = np.cumsum([0, *map(len, visits[:-1])])
         beyond = np.add.reduceat(beyond, starts) * len(visits) / n
@@ -172,12 +171,17 @@ def compared(cases: Mapping[str, Mapping[str, Samples]]) -> tuple[dict[str, Rati
 
     An interval is extended to 1 if the medians have the opposite order.
     """
-    ordered = {case: sorted(rows.items(), key=lambda it: median(it[1].seconds)) for case, rows in cases.items()}
-    pairs = [(case, a, b, paired(a[1], b[1])) for case, rows in ordered.items() for a, b in combinations(rows, 2)]
+    found = {
+        case: {name: {name: SAME} for name in sorted(rows, key=lambda name: median(rows[name].seconds))}
+        for case, rows in cases.items()
+    }
+    pairs = [
+        (case, a, b, paired(rows[a], rows[b])) for case, rows in cases.items() for a, b in combinations(found[case], 2)
+    ]
     between = between_processes(logs for *_, logs in pairs)
-    found = {case: {name: {name: SAME} for name, _ in rows} for case, rows in ordered.items()}
-    for case, (a, of), (b, over), logs in pairs:
-        it = _ratio(of, over, logs, len(found[case]), between)
+    for case, a, b, logs in pairs:
+        rows = cases[case]
+        it = _ratio(rows[a], rows[b], logs, len(rows), between)
         if it.value > 1:  # the medians have the opposite order
             it = it._replace(low=min(it.low, 1.0))
         found[case][a][b], found[case][b][a] = it, it.inverse

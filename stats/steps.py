@@ -91,8 +91,8 @@ class Step:
         return self.ratio > 1
 
 
-def steps(logs: Array, smallest: float = SMALLEST) -> list[list[Step]]:
-    """Return the steps of each case of an implementation, oldest first: (cases, runs) -> a list per case.
+def steps(logs: Array, smallest: float = SMALLEST) -> Iterator[list[Step]]:
+    """Yield the steps of each case of an implementation, oldest first: (cases, runs) -> a list per case.
 
     Those are the common steps in which it takes part, and its own between them; in what the cases have in common, noisy
     ones have less weight. `logs` are of seconds, NaN where a case was not measured. At least twice MIN_RUNS runs are
@@ -102,7 +102,6 @@ def steps(logs: Array, smallest: float = SMALLEST) -> list[list[Step]]:
     together = common_component(logs, weights=1 / (noises + np.median(noises)))
     known = np.flatnonzero(np.isfinite(together))
     common = known[[*positions(together[known], LEVEL / 2)]]
-    found: list[list[Step]] = []
     for case in logs:
         measured = np.flatnonzero(np.isfinite(case))
         own, at = case[measured], np.searchsorted(measured, common).tolist()
@@ -111,8 +110,7 @@ def steps(logs: Array, smallest: float = SMALLEST) -> list[list[Step]]:
         parts = pairwise([0, *took, len(own)])
         at = sorted([*took, *(a + i for a, b in parts for i in positions(own[a:b], LEVEL / 2 / len(logs)))])
         each = zip(measured[at].tolist(), _changes(own, at), strict=True)
-        found.append([Step(run, math.exp(change)) for run, change in each if abs(change) >= math.log1p(smallest)])
-    return found
+        yield [Step(run, math.exp(change)) for run, change in each if abs(change) >= math.log1p(smallest)]
 
 
 def _changes(logs: Array, at: Sequence[int]) -> Array:
@@ -194,7 +192,7 @@ def of_history(seconds: Array, comparable: Array, renewed: Flags, redefined: Fla
     relative one counts.
     """
     everything = common_component(seconds.reshape(-1, seconds.shape[2]))
-    of_machine = steps(everything[None], math.expm1(STEADY))[0]
+    [of_machine] = steps(everything[None], math.expm1(STEADY))
     for impl, own in enumerate(seconds):
         alone = redefined[impl] | (np.delete(~renewed, impl, axis=0).sum(axis=0) < MIN_OTHERS)
         apart: Array = np.full_like(own, np.nan)

@@ -48,11 +48,8 @@ MARGIN_OF_RUNS = 0.05
 """Default equivalence margin of two saved runs, which are less precise."""
 
 MINIMUM = 0.2
-"""Minimum effect as a share of the margin."""
-
-LEAST, LEAST_OF_RUNS = MINIMUM * MARGIN, MINIMUM * MARGIN_OF_RUNS
-"""Lower limit of the minimum effect, whatever the margin. Two folders with the same code differ by 0.08 % in standard
-deviation, implementations of unchanged code by 0.5 % between saved runs (docs/measured.md).
+"""Minimum effect as a share of the margin, or of the default one if that is larger: two folders with the same code differ
+by 0.08 % in standard deviation, implementations of unchanged code by 0.5 % between saved runs (docs/measured.md).
 """
 
 MOST_MARGIN = 0.5
@@ -113,7 +110,7 @@ def of_effects(
     cells: Mapping[Key, Estimate],
     implementations: Mapping[str, Estimate] = {},
     margin: float = MARGIN,
-    least: float = LEAST,
+    default: float = MARGIN,
     changed: Collection[str] = (),
 ) -> Verdicts:
     """Return verdicts on cells, and on the implementations that have an effect of their own.
@@ -123,9 +120,9 @@ def of_effects(
     same direction, else divided by the number of all cells. A cell whose interval overlaps that of its implementation
     is taken to have changed equally: it lies within the margin if the implementation does. An implementation within
     the margin has the verdict of the cells that changed beyond it, if any. `changed`: implementations whose code did,
-    which are counted apart, so that testing others costs no sensitivity.
+    which are counted apart, so that testing others costs no sensitivity; `default`: the margin of this kind of comparison.
     """
-    least = max(MINIMUM * margin, least)
+    least = MINIMUM * max(margin, default)
     counts = Counter(impl for impl, _ in cells)
     alone = {impl: it for (impl, _), it in cells.items() if counts[impl] == 1}
     wholes = {impl: alone.get(impl, it) for impl, it in implementations.items()}
@@ -179,7 +176,7 @@ def _verdict(effect: Estimate, margin: float, least: float, among: int, inherits
     way = (least_low > math.log1p(least)) - (most_high < -math.log1p(least))
     within = _within(low, high, margin) or (inherits and way != 0)
     word = SLIGHT if way and within else {1: REGRESSED, -1: IMPROVED}.get(way, UNCHANGED if within else INCONCLUSIVE)
-    needed = estimate.quantile(1 - effect.levels(level)[-1] / 2, effect.df) + estimate.quantile(POWER, effect.df)
+    needed = estimate.quantile(effect.df, 1 - effect.levels(level)[-1] / 2) + estimate.quantile(effect.df, POWER)
     detectable = math.log1p(least) + effect.error * needed
     ratio, low, high = (estimate.exp_or_inf(log) for log in (min(max(effect.mean, low), high), low, high))
     reasons = []
@@ -201,5 +198,5 @@ def _overlaps(cell: Estimate, own: Estimate, margin: float) -> bool:
     for count, (low, high) in enumerate(own.intervals(), 1):
         if _within(low, high, margin):
             of_cell = cell.intervals()[:count][-1]
-            return bool(max(low, of_cell[0]) <= min(high, of_cell[1]))
+            return max(low, of_cell[0]) <= min(high, of_cell[1])
     return False

@@ -145,7 +145,7 @@ def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Com
     disturbed = [f"{run.name}: {why}" for run in (base, head) if (why := conditions.disturbed(run.rows))]
     found = saved.changes(before, after, changed, bool(disturbed))
     judged, implementations = verdict.of_effects(
-        found.cells, found.implementations, margin, verdict.LEAST_OF_RUNS, changed
+        found.cells, found.implementations, margin, verdict.MARGIN_OF_RUNS, changed
     )
     why = ALL_CHANGED if alike and all(impl in changed for impl, _ in alike) else other
     shown = [

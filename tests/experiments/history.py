@@ -97,7 +97,7 @@ def _steps_of(
     noise = np.array([draw(rng, runs_) for _ in range(cases)])
     if cases > 1:
         noise = (noise + draw(rng, runs_)) / math.sqrt(2)
-    return steps.steps(0.01 * (noise + size * (np.arange(runs_) >= at)))
+    return [*steps.steps(0.01 * (noise + size * (np.arange(runs_) >= at)))]
 
 
 OF_REAL = ("slower", "from run", "of", "cells found", "implementations with one", "of the unchanged cells")
@@ -155,7 +155,7 @@ def found_by_day(count: int) -> Iterator[list[str]]:
             for _ in range(count):
                 common, each = rng.normal(0, day, before + after), rng.normal(0, own, (1 + OTHERS, before + after))
                 cell = _cell(common + each, before, size, other)
-                alone = steps.steps(np.log([[point.median for point in cell.points.values()]]))[0]
+                [alone] = steps.steps(np.log([[point.median for point in cell.points.values()]]))
                 for i, found in enumerate((alone, cell.steps)):
                     hits[i] += any(not size or abs(step.at - before) <= 1 for step in found)
             shares.append(" → ".join(f"{hit / count:.1%}" for hit in hits))

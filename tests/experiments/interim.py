@@ -93,7 +93,7 @@ def last_analysis(count: int) -> tuple[str, ...]:
                 wrong[i] += sum(not low <= 0 <= high for low, high in (it.interval() for it in cells))
             for end in widths:
                 first = effects.of_replicates({("", ""): drawn[0, :count]}, ends=(end,))[0]["", ""]
-                widths[end].append(first.error * quantile(1 - first.levels(LEVEL)[-1] / 2, first.df))
+                widths[end].append(first.error * quantile(first.df, 1 - first.levels(LEVEL)[-1] / 2))
         missed += [f"{share:.1%}" for share in wrong / 2 / COMPARISONS]
     return str(count), *(f"{np.median(of):.2f}" for of in widths.values()), *missed
 

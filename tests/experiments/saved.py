@@ -172,7 +172,7 @@ def _ranked(runs: Sequence[Timed]) -> tuple[str, ...]:
 def _contradicted(others: Sequence[float]) -> bool:
     """Whether the mean of other runs is above 1, beyond its 95 % interval."""
     error = float(np.std(others, ddof=1)) / math.sqrt(len(others))
-    return float(np.mean(others)) > quantile(0.975, len(others) - 1) * error
+    return float(np.mean(others)) > quantile(len(others) - 1) * error
 
 
 def _estimated(idle: Sequence[Timed]) -> Iterator[tuple[str, ...]]:

@@ -86,7 +86,7 @@ def test_the_verdict_follows_from_minimum_effect_and_margin(mean, error, word):
 
 def test_the_minimum_effect_holds_whatever_the_margin():
     assert of(0.0018, 0.0001, margin=0.0).word == INCONCLUSIVE
-    runs = of_effects({("x", "case"): known(0.009, 0.0005)}, margin=0.001, least=verdict.LEAST_OF_RUNS)
+    runs = of_effects({("x", "case"): known(0.009, 0.0005)}, margin=0.001, default=verdict.MARGIN_OF_RUNS)
     assert runs[0]["x", "case"].word == INCONCLUSIVE
     assert of(0.02, 0.001, margin=0.01).word == REGRESSED
     assert of(0.02, 0.001, margin=0.03).word == SLIGHT
