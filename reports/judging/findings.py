@@ -62,7 +62,8 @@ def _open(cases: Sequence[Case]) -> int:
 
 
 def _not_resolved(cases: Sequence[Case]) -> str:
-    return f"{_open(cases)} of {words.plural(len(cases), 'case')} not resolved"
+    """Return '2 of 6 cases not resolved'; '' if none is."""
+    return f"{_open(cases)} of {words.plural(len(cases), 'case')} not resolved" * bool(_open(cases))
 
 
 def own(grid: Grid, wrong: frozenset[str]) -> Iterator[str]:
@@ -87,13 +88,13 @@ def trust(run: Run, grid: Grid) -> str:
     reasons = [
         f"ratios are {how}" if known else "no ratio has an interval",
         "one process per cell" if fewest < 2 else f"{fewest} processes per cell",
-        _open(grid.judged) and _not_resolved(grid.judged),
-        any(it.row.get("device") == "cuda" for it in marks) and "times on CUDA are unverified on a GPU",
+        _not_resolved(grid.judged),
+        "times on CUDA are unverified on a GPU" * any(it.row.get("device") == "cuda" for it in marks),
         conditions.disturbed(run.rows),
-        conditions.DRIFT < run.drift < UNSTEADY
-        and f"meanwhile the reference workload's time varied by {shares.varied(run.drift)}",
+        f"meanwhile the reference workload's time varied by {shares.varied(run.drift)}"
+        * (conditions.DRIFT < run.drift < UNSTEADY),
     ]
-    return words.sentence("; ".join(map(str, filter(None, reasons))))
+    return words.sentence("; ".join(filter(None, reasons)))
 
 
 def unsteady(run: Run) -> Iterator[str]:

@@ -6,7 +6,7 @@ Headline, heat map, tables, terminal output and Markdown are all made from one `
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import geometric_mean
@@ -113,7 +113,9 @@ class Grid:
     cases: list[Case]
     impls: list[str]
     axes: list[str]
-    own: frozenset[str] = frozenset()
+    fair: Sequence[Case]
+    """The cases without those in which a single implementation was timed before the run was stopped."""
+    own: frozenset[str]
 
     @property
     def judged(self) -> list[Case]:
@@ -121,9 +123,8 @@ class Grid:
 
     def mean_text(self, impl: str) -> str:
         """Format the mean slowdown: '1.2', or '1.1 (6/12)' if it lacks cases."""
-        cases = comparable(self.cases, self.impls)
-        count = len(counted(impl, cases))
-        mean = slowdown(mean_slowdown(impl, cases)) if count else "–"
+        count = len(counted(impl, self.fair))
+        mean = slowdown(mean_slowdown(impl, self.fair)) if count else "–"
         return mean if count in (0, len(self.cases)) else f"{mean} ({count}/{len(self.cases)})"
 
     def columns(self, axis: str = "") -> list[Column]:
@@ -169,8 +170,9 @@ class Grid:
             why = f"{impl}: {worst.state} {worst.why}"
             return Entry(SIGNS.get(worst.state, SIGNS[UNMEASURED]), math.nan, False, False, why)
         value = mean_slowdown(impl, column.cases)
-        judged = [case.mark(impl).best for case in column.cases if case.judged]
-        best = len(found) == len(column.cases) and bool(judged) and all(judged)
+        best = len(found) == len(column.cases) and {case.mark(impl).best for case in column.cases if case.judged} == {
+            True
+        }
         open_ = 2 * sum(it.state == NOT_RESOLVED for it in found) >= len(found)
         title = f"geometric mean of {words.plural(len(found), 'case')}"
         if len(column.cases) == 1:
@@ -198,11 +200,6 @@ class Grid:
 def counted(impl: str, cases: Iterable[Case]) -> list[Mark]:
     """Return an implementation's marks in the cases in which it has a slowdown."""
     return [mark for case in cases if (mark := case.mark(impl)).counts]
-
-
-def comparable(cases: Iterable[Case], impls: Collection[str]) -> list[Case]:
-    """Return the cases without those in which a single implementation was timed before the run was stopped."""
-    return [case for case in cases if case.judged or UNMEASURED not in {case.mark(impl).state for impl in impls}]
 
 
 def mean_slowdown(impl: str, cases: Iterable[Case]) -> float:
@@ -236,9 +233,9 @@ def grid(rows: Sequence[Row], skipped: Iterable[Row] = (), registry: Iterable[st
     known, marks = {*registry}, [mark for case in cases for mark in case.marks.values()]
     own = frozenset(mark.impl for mark in marks if known and words.base(mark.impl) not in known)
     shown = dict.fromkeys(mark.impl for mark in marks if mark.impl in own or mark.state != "unsupported")
-    fair = comparable(cases, shown)
+    fair = [case for case in cases if case.judged or UNMEASURED not in {case.mark(impl).state for impl in shown}]
     order = sorted(shown, key=lambda it: (it not in own, -len(counted(it, fair)), mean_slowdown(it, fair)))
-    return Grid(cases, order, axes, own)
+    return Grid(cases, order, axes, fair, own)
 
 
 def slowdown(value: float) -> str:

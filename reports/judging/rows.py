@@ -105,9 +105,9 @@ def varying(rows: Sequence[Row]) -> list[str]:
 
     layers = count([LAYER])
     found = [LAYER] * (layers > 1) + [axis for axis in axis_names() if count([LAYER, axis]) > layers]
-    follow = ((name, it.follows) for name, it in KNOWN_AXES.items())
-    others = (("D_h", ["H"]), ("H", ["model"]), ("mask", ["mode"]))
-    for axis, sources in (("T", ["requests"]), ("T_kv", ["requests"]), *follow, *others):
+    follow = ((name, *it.follows) for name, it in KNOWN_AXES.items())
+    others = (("D_h", "H"), ("H", "model"), ("mask", "mode"))
+    for axis, *sources in (("T", "requests"), ("T_kv", "requests"), *follow, *others):
         known = [source for source in sources if source in found]
         if axis in found and known and count([*known, axis]) == count(known):
             found.remove(axis)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise, product
+from itertools import groupby, pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,15 +77,14 @@ class Series:
         return {b: a for a, b in pairwise(self.points)}
 
     @cached_property
+    def pieces(self) -> Sequence[Sequence[int]]:
+        """Runs of each unbroken line, in which the benchmark has one meaning."""
+        return [[*of] for _, of in groupby(self.points, lambda run: self.points[run].case_hash)]
+
+    @property
     def breaks(self) -> Sequence[int]:
         """Runs from which on the benchmark has another meaning."""
-        return [b for b, a in self.before.items() if self.points[a].case_hash != self.points[b].case_hash]
-
-    @cached_property
-    def pieces(self) -> Sequence[Sequence[int]]:
-        """Runs of each unbroken line."""
-        edges = [0, *self.breaks, math.inf]
-        return [[run for run in self.points if a <= run < b] for a, b in pairwise(edges)]
+        return [first for first, *_ in self.pieces[1:]]
 
     @property
     def open_step(self) -> Step | None:
