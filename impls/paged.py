@@ -90,9 +90,10 @@ class VarlenPaged(PagedLayer):
         queries, keys = (torch.arange(B + 1, dtype=torch.int32, device=q.device) * n for n in (T, T_kv))
         rows = q.transpose(1, 2).flatten(0, 1)  # (B * T, H, D)
         k_, v_ = (by_page(x, self.page).permute(1, 2, 0, 3) for x in (k, v))  # (pages, page, H_kv, D)
-        options: dict[str, Any] = {"window_size": (-1, 0), "enable_gqa": k.shape[1] != H}
-        options |= {"seqused_k": keys.diff(), "block_table": pages.to(torch.int32)}
-        o: Any = varlen_attn(rows, k_, v_, queries, keys, T, T_kv, **options)
+        o: Any = varlen_attn(
+            rows, k_, v_, queries, keys, T, T_kv, window_size=(-1, 0), enable_gqa=k.shape[1] != H,
+            seqused_k=keys.diff(), block_table=pages.to(torch.int32),
+        )  # fmt: skip
         return o.unflatten(0, (B, T)).transpose(1, 2)
 
 

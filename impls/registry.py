@@ -173,11 +173,6 @@ def every_score(case: Any) -> int:
     return int(2 * case.B * case.H * case.T * case.T_kv)
 
 
-def scores_of_a_head(case: Any) -> int:
-    """Return `scores` of an implementation that does so head by head."""
-    return every_score(case) // int(case.H)
-
-
 COMPILE, GRAPHED = "+compile", "+reduce-overhead"
 FORMS: dict[str, dict[str, str]] = {
     COMPILE: {},

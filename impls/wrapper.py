@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from .layer import AttentionLayer, Cache, LayerShape
-from .registry import register, scores_of_a_head
+from .registry import every_score, register
 from .rules import BY_MASK
 from .single_head import LinearHead
 from .weights import Parts, named_parts, parts
 
 
-@register("wrapper", grouped=False, beyond=BY_MASK, scores=scores_of_a_head)
+@register("wrapper", grouped=False, beyond=BY_MASK, scores=lambda case: every_score(case) // case.H)
 class Wrapper(AttentionLayer):
     """A list of `linear` heads, each with its own weights and mask, run one after the other."""
 

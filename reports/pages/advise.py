@@ -40,8 +40,10 @@ def main(arguments: Sequence[str], layers_of: Callable[[str], Layers]) -> int:
 
 
 def _execute(options: argparse.Namespace, arguments: Sequence[str], layers_of: Callable[[str], Layers]) -> int:
-    several = options.emit and options.run is not None
-    chosen = list(command.several([options.run], command.results(options))) if several else [command.chosen(options)]
+    if options.emit and options.run is not None:
+        chosen = list(command.several([options.run], command.results(options)))
+    else:
+        chosen = [command.chosen(options.run, options.results)]
     options = _parser().parse_args(arguments)  # the axes of that run are options too
     asked = {axis: value for axis in axis_names() if axis != "model" and (value := getattr(options, axis)) is not None}
     asked = advice.read_as(asked)

@@ -21,7 +21,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _execute(options: argparse.Namespace) -> int:
-    print(draw(options.name, command.chosen(options), options.output, options.narrow))
+    print(draw(options.name, command.chosen(options.run, options.results), options.output, options.narrow))
     return command.FINE
 
 

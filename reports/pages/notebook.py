@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from ..judging.rows import rows_of, tidy
-from ..reading import command, runs
+from ..reading import command
 from ..reading.runs import Run
 from . import page
 from .report import report
@@ -45,5 +45,4 @@ def show(run: str | Path | None = None, results: str | Path | None = None) -> Pa
 
 
 def _read(run: str | Path | None, results: str | Path | None) -> Run:
-    folder = Path(results) if results else runs.default_results()
-    return next(command.newest_first(folder)) if run is None else runs.one(str(run), folder)
+    return command.chosen(None if run is None else str(run), Path(results) if results else None)

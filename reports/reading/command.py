@@ -43,13 +43,14 @@ def results(options: argparse.Namespace) -> Path:
     return given or runs.default_results()
 
 
-def chosen(options: argparse.Namespace) -> Run:
-    """Return the run selected by the options of `add_run`.
+def chosen(name: str | None, results: Path | None) -> Run:
+    """Return the run of a name, the newest without one; `results`: the folder of runs, if it is given.
 
     Raises:
-        RunError: there is none, or it can't be read.
+        RunError: there is none, there are several, or it can't be read.
     """
-    return next(newest_first(results(options))) if options.run is None else runs.one(options.run, results(options))
+    folder = results or runs.default_results()
+    return next(newest_first(folder)) if name is None else runs.one(name, folder)
 
 
 def several(names: Sequence[str], results: Path) -> Iterator[Run]:

@@ -38,16 +38,12 @@ def _differences(before: dict[str, Any], after: dict[str, Any]) -> str:
 
 
 def _text(key: str, value: Any) -> str:
-    if key == "allocator":
-        return _allocator(value)
-    return "none" if value in (None, {}, "") else str(value)
-
-
-def _allocator(settings: Any) -> str:
-    """Return the name used by `--allocator`; for other settings the variables."""
-    if not settings:
+    """Format a value; settings of an allocator as the name used by `--allocator`, if it has one."""
+    if key != "allocator":
+        return "none" if value in (None, {}, "") else str(value)
+    if not value:
         return "system"
-    preloaded = str(settings.get("LD_PRELOAD", ""))
-    kept = "keep" if settings.get("MALLOC_MMAP_MAX_") == "0" else ""
+    preloaded = str(value.get("LD_PRELOAD", ""))
+    kept = "keep" if value.get("MALLOC_MMAP_MAX_") == "0" else ""
     known = next((name for name in ("tcmalloc", "jemalloc") if name in preloaded), kept)
-    return known or " ".join(f"{name}={value}" for name, value in settings.items())
+    return known or " ".join(f"{name}={setting}" for name, setting in value.items())
