@@ -82,8 +82,7 @@ def test_a_refused_row_is_above_every_measurement_of_its_ceiling(small_products:
 def test_a_ceiling_is_then_measured_thoroughly(small_products: None) -> None:
     """By larger products, which alone reach the rate."""
     machine = Machine(rate=1e12, least=64)
-    case, rooflines = Case.of(T=512, H=8, D_h=64), Rooflines()
-    rooflines.seconds = 1e-9
+    case, rooflines = Case.of(T=512, H=8, D_h=64), Rooflines(1e-9)
     rooflines.share(case, machine, 100.0)
     assert rooflines.share(case, machine, flops(case) / 0.9e12) == pytest.approx(0.9)
 

@@ -66,7 +66,6 @@ def begin(config: pytest.Config) -> Run:
     run.command = begun.get("command") or _command([*map(str, config.invocation_params.args)], here)
     run.traced = begun.get("traced", False) or config.getoption("save_traces")
     run.timing = settle_timing(config, begun.get("timing", {}))
-    run.rooflines.seconds = min(run.rooflines.seconds, run.timing["cell_time"] / 5)
     return run
 
 

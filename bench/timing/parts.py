@@ -44,13 +44,10 @@ def parts_of(built: Built) -> dict[str, Any]:
             built.call.run()
             calls.append(of_events(events, start, perf_counter()))
     shares = [round(call["core"] / sum(call.values()), 6) for call in calls]
-    in_parts = {
-        part: median(call[part] for call in calls) for part in sorted({part for call in calls for part in call})
-    }
     decoder: Any = built.module
     windows = [attention.core.shape.window for attention in decoder.attentions]
     return {
-        "parts_s": in_parts,
+        "parts_s": {part: median(call[part] for call in calls) for part in sorted(calls[0])},
         "core_shares": shares,
         "blocks": len(windows),
         "windows": windows,

@@ -21,10 +21,10 @@ TF32 = "tf32"
 """Float32 products that tensor cores round to 10 bits, listed beside the dtypes."""
 
 SIZES = (256, 512, 1024, 2048, 4096, 8192)
-"""Sides of the square matrices. Larger ones are left out once one product would take more than twice `SECONDS`."""
+"""Sides of the square matrices. Larger ones are left out once one product would take more than twice these seconds."""
 
-SECONDS = 0.05
-"""Seconds for which a ceiling is measured, after a first call."""
+SECONDS, THOROUGH = 0.02, 0.05
+"""Seconds for which a product is repeated, after a first call; the same once a row is above its ceiling."""
 
 COPIES = 0.25
 """Seconds within which copies are repeated: the first few may all fall into a disturbance of shared memory."""
@@ -53,8 +53,8 @@ NAMES = ("device", "footprint", "threads", "bytes_per_s"), ("device", "dtype", "
 class Rooflines:
     """Ceilings measured so far, each on first use, with the threads set at that time."""
 
-    def __init__(self) -> None:
-        self.seconds = SECONDS
+    def __init__(self, seconds: float = SECONDS):
+        self._within = seconds
         self._best: dict[Key, float] = {}
 
     def share(self, case: Case, meter: Meter, seconds: float) -> float:
@@ -65,7 +65,7 @@ class Rooflines:
         """
         for i in range(MEASUREMENTS):
             if i:
-                thorough = Rooflines()
+                thorough = Rooflines(THOROUGH)
                 thorough._seconds(case, meter)
                 self.restore(thorough.table())
             share = self._seconds(case, meter) / seconds
@@ -113,8 +113,8 @@ class Rooflines:
             with tf32_products() if dtype == TF32 else nullcontext():
                 for n in SIZES:
                     a, b = (torch.randn(n, n, device=device).to(stored) for _ in range(2))
-                    rates.append(2 * n**3 / self._fastest(meter, lambda a=a, b=b: a @ b, self.seconds, n < LARGE))  # type: ignore[misc]
-                    if 2 * (2 * n) ** 3 / rates[-1] > 2 * self.seconds:
+                    rates.append(2 * n**3 / self._fastest(meter, lambda a=a, b=b: a @ b, self._within, n < LARGE))  # type: ignore[misc]
+                    if 2 * (2 * n) ** 3 / rates[-1] > 2 * self._within:
                         break
             self._best[key] = max(rates)
         return self._best[key]
@@ -145,7 +145,7 @@ class Rooflines:
             with threads(count):
                 meter.seconds(call, 1)
                 one = meter.seconds(call, 1)
-                calls = max(1, int(self.seconds / 20 / max(one, 1e-7)))
+                calls = max(1, int(self._within / 20 / max(one, 1e-7)))
                 blocks = max(2, min(10, int(within / (calls * one))))
                 found += [one, *(meter.seconds(call, calls) / calls for _ in range(blocks))]
         return min(found)
