@@ -153,7 +153,7 @@ def _measure(config: pytest.Config, run: Run, cells: list[Cell]) -> None:
     setting = Setting(folder, None, timeout, deterministic=deterministic)
     seed, fail_fast = config.getoption("shuffle"), bool(config.getoption("maxfail"))
     try:
-        Measuring(run, left, lambda: WorkerClient(Variant("run"), setting), seed, fail_fast).measure()
+        Measuring(run, left, lambda: WorkerClient(Variant(), setting), seed, fail_fast).measure()
     finally:
         run.finish()
 

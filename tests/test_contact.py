@@ -32,7 +32,7 @@ from bench.runs.begin import _command
 from bench.runs.measuring import Measuring
 from bench.runs.progress import skips
 from bench.runs.remaining import END, remaining, seconds_of_check
-from bench.runs.rows import Found
+from bench.runs.rows import Results
 from bench.runs.run import Run
 from bench.selection.choice import _declared, impls_named, unsupported
 from bench.selection.options import Selection
@@ -232,7 +232,7 @@ def test_the_time_left_is_that_of_checks_and_visits_to_come() -> None:
     run.planned = {cell.key for cell in cells}
     left = [remaining(run)]
     for cell in cells:
-        run.found[cell.key] = Found(seconds=1e-6)
+        run.found[cell.key] = Results(seconds=1e-6)
         left.append(remaining(run))
     for visit in range(VISITS):
         run.add_visit(0, visit, CASE.id, {})
@@ -245,7 +245,7 @@ def test_the_time_left_on_a_gpu_includes_calls_under_further_conditions() -> Non
     """Cold calls, graphs and rooflines, which remain after all visits."""
     run = run_of(cell := Cell(impls.get("sdpa"), replace(CASE, device="cuda")))
     run.planned = {cell.key}
-    run.found[cell.key] = Found(seconds=0.01)
+    run.found[cell.key] = Results(seconds=0.01)
     for visit in range(VISITS):
         run.add_visit(0, visit, cell.case.id, {})
     assert remaining(run) > END + 0.01

@@ -14,7 +14,7 @@ from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.sweep import SWEEPS
 from bench.checks import reference
-from bench.runs.rows import Found, Sample, row
+from bench.runs.rows import Results, Sample, row
 from impls.rules import Rules
 from impls.weights import sizes
 
@@ -106,7 +106,7 @@ def test_operations_of_a_core_of_a_step_back_and_of_one_token() -> None:
 def columns_of(name: str, seconds: float = 0.5, **axes: Any) -> dict[str, Any]:
     """Return the columns of a row whose calls took this long."""
     found = [Sample(seconds, seconds, 0, 0, 0, 1, 0.0, 0.0, 0.0)]
-    return row(Cell(impls.get(name), Case.of(**axes)), Found(samples=found), ())["extra_info"]
+    return row(Cell(impls.get(name), Case.of(**axes)), Results(samples=found), ())["extra_info"]
 
 
 def test_columns_of_documents() -> None:

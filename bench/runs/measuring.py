@@ -30,7 +30,7 @@ from ..timing.schedule import VISITS, need
 from ..workers.client import Script, WorkerClient, checking, run_concurrently
 from .pool import Ready, WorkerPool, request
 from .remaining import remaining
-from .rows import Found, samples_of
+from .rows import Results, samples_of
 from .run import Run
 
 SIDE_BY_SIDE = 2
@@ -198,7 +198,7 @@ class Measuring:
         size = 1 if case in self._held else VISITS // PREPARATIONS
         due = range(last + 1 - size, last + 1) if (last + 1) % size == 0 else ()
         left = (visit for visit in due if (pool.process, visit, case) not in self._run.visited)
-        found = {visit: defaultdict[str, Found](Found) for visit in left}
+        found = {visit: defaultdict[str, Results](Results) for visit in left}
         for group in self._groups(case) if found else ():
             for index, of_visit in found.items():
                 pool.time(group, index, self._needs(group) if index >= VISITS // 2 else {}, of_visit)

@@ -17,7 +17,7 @@ from ..selection.errors import UsageError
 from ..timing.malloc import MAPPED
 from ..timing.schedule import Block, block_of, rounds
 from ..workers.client import Lost, NamedWorkers, Reply, Request, Script, WorkerClient
-from .rows import Found, Sample
+from .rows import Results, Sample
 from .run import Run
 
 SHORT = 10e-3
@@ -121,7 +121,7 @@ class WorkerPool:
                     reply = yield Request(client, "prepare", request(cell))
                     client.ready[cell.key] = Ready(reply["seconds"])
 
-    def time(self, cells: Sequence[Cell], index: int, needs: Mapping[Key, float], found: Mapping[str, Found]) -> None:
+    def time(self, cells: Sequence[Cell], index: int, needs: Mapping[Key, float], found: Mapping[str, Results]) -> None:
         """Make the visit with this index in the process: time cells of one case, interleaved, and add to their results in
         `found`, by implementation. Failing cells are skipped; the others continue, in a fresh process if necessary.
         """
@@ -140,10 +140,10 @@ class WorkerPool:
 
     def _blocks(self, cells: Sequence[Cell]) -> dict[Key, Block]:
         """Return blocks sized by the call time of each cell, from timing or else from its check."""
-        left = {cell.key: cell for cell in cells if cell.key not in self.run.skipped}
-        return {key: block_of(self.client(it).ready.get(key, self.run.found[key]).seconds) for key, it in left.items()}
+        left = (cell for cell in cells if cell.key not in self.run.skipped)
+        return {it.key: block_of((self._ready(it) or self.run.found[it.key]).seconds) for it in left}
 
-    def _renew(self, cell: Cell, index: int, found: Found) -> None:
+    def _renew(self, cell: Cell, index: int, found: Results) -> None:
         """Move the tensors of a cell that was just prepared, and of short calls every other visit, and compare outputs on
         fresh inputs.
         """
@@ -153,7 +153,7 @@ class WorkerPool:
         if reply := self.attempt("renew", cell, seconds=COMPARING * self.run.timing["cell_time"]):
             found.compared += reply["compared"]
 
-    def _time_block(self, cell: Cell, block: Block, number: int, found: Found) -> None:
+    def _time_block(self, cell: Cell, block: Block, number: int, found: Results) -> None:
         """Time a block in round `number`."""
         is_first = not found.samples or found.samples[-1].visit != self.visit
         warm = block.warm or int(is_first and block.seconds <= COLD)
@@ -161,9 +161,9 @@ class WorkerPool:
             return
         columns, calls = reply.pop("columns"), block.calls * block.slices
         sample = Sample(**reply, round=number, visit=self.visit, process=self.number, calls=calls)
-        found.add(Found(columns=columns, samples=[sample]))
+        found.add(Results(columns=columns, samples=[sample]))
 
-    def _check_caching(self, cell: Cell, found: Found) -> None:
+    def _check_caching(self, cell: Cell, found: Results) -> None:
         """Skip a cell found to cache results, after its first timing; time a large one with other settings of malloc."""
         checked, ready = self.run.found[cell.key], self._ready(cell)
         if checked.samples or not found.samples or (ready and "caching" in ready.done):

@@ -45,7 +45,7 @@ class Sample(NamedTuple):
 
 
 @dataclass
-class Found:
+class Results:
     """Results of a cell: of one reply or visit, as in the journal, or of the run so far."""
 
     seconds: float = 0.0
@@ -61,7 +61,7 @@ class Found:
         """Median seconds of a timed call; before the timing, those of the first checked call."""
         return median([it.seconds for it in self.samples] or [self.seconds])
 
-    def add(self, later: Found) -> None:
+    def add(self, later: Results) -> None:
         """Add later results, whose samples may be lists from JSON."""
         throttled = [it["throttled"] for it in (self.columns, later.columns) if it.get("throttled")]
         self.seconds = self.seconds or later.seconds
@@ -78,7 +78,7 @@ def samples_of(found: Sequence[Sample]) -> ratios.Samples:
     return ratios.Samples(*([getattr(it, name) for it in found] for name in names))
 
 
-def row(cell: Cell, found: Found, over: Sequence[Sample]) -> Row:
+def row(cell: Cell, found: Results, over: Sequence[Sample]) -> Row:
     """Build the whole row. `over`: samples of the baseline implementation, if there are any."""
     (impl, case), samples = cell.key, found.samples
     test, drops = f"test_{cell.case.mode}", cell.case.drops

@@ -26,7 +26,7 @@ from ..timing.reference_workload import ReferenceWorkload
 from ..timing.rooflines import Rooflines
 from ..timing.schedule import Block, counts
 from .journal import Journal, Line
-from .rows import Found, Row, Sample, finite, row
+from .rows import Results, Row, Sample, finite, row
 from .saving import load, run_files
 
 SCHEMA = 2
@@ -64,7 +64,7 @@ class Run:
     """Why the run, or its journal, can't be written."""
     ended: bool = False
     """Whether everything was measured. An interrupted run has rows of what was timed so far, and can be resumed."""
-    found: dict[Key, Found] = field(default_factory=dict)
+    found: dict[Key, Results] = field(default_factory=dict)
     """Results of checked cells."""
     skipped: dict[Key, dict[str, str]] = field(default_factory=dict)
     finished: dict[Key, Row] = field(default_factory=dict)
@@ -200,7 +200,7 @@ class Run:
         except Skip as outcome:
             self.add_skipped(cell, outcome)
 
-    def add_visit(self, process: int, visit: int, case: str, found: Mapping[str, Found]) -> None:
+    def add_visit(self, process: int, visit: int, case: str, found: Mapping[str, Results]) -> None:
         """Add the results of one visit of a case, by implementation."""
         cells = {impl: vars(it) for impl, it in found.items()}
         numbers = {what: self._numbers[what] for what in ("process", "visit", case)}
@@ -225,14 +225,14 @@ class Run:
             case {"begin": key}:
                 self.begun[tuple(key)] += 1
             case {"key": key, "found": found}:
-                self.found.setdefault(tuple(key), Found()).add(Found(**found))
+                self.found.setdefault(tuple(key), Results()).add(Results(**found))
             case {"skipped": entry}:
                 self.skipped[entry["impl"], entry["id"]] = entry
             case {"visit": (process, visit, case), "cells": cells, "numbers": numbers}:
                 self.visited.add((process, visit, case))
                 self._numbers |= Counter(numbers)
                 for impl, found in cells.items():
-                    self.found[impl, case].add(Found(**found))
+                    self.found[impl, case].add(Results(**found))
             case {"machine": seen}:
                 self.rooflines.restore(seen["roofs"])
                 self.workload.seen = seen["controls"]["looks"]

@@ -41,8 +41,8 @@ class Lost(Skip):
 class Variant:
     """A variant: the source of its code and the process that runs it."""
 
-    label: str
-    """Name shown to the user."""
+    label: str = ""
+    """Name shown to the user; '' if there is one variant."""
     impls: Path = CHECKOUT
     """Folder that contains `impls`."""
     python: str = sys.executable
