@@ -117,10 +117,11 @@ class CudaMeter(Meter):
 
     def more(self, call: Work, hot_s: float, graph: bool, tensors: Sequence[Tensor] = ()) -> dict[str, float | None]:
         found: dict[str, float | None] = dict.fromkeys(("cold_s", "cold_low", "cold_high", "device_s", "graph_s"))
-        if hot_s < COLD_BELOW and (cold := self._cold(call)):
-            found |= {"cold_s": median(cold), "cold_low": cold[1], "cold_high": cold[-2]}
-        if hot_s < COLD_BELOW and (device := self._queued(call, ceil(GRAPH_SECONDS / hot_s), BLOCKS)):
-            found["device_s"] = median(device)
+        if hot_s < COLD_BELOW:
+            if cold := self._cold(call):
+                found |= {"cold_s": median(cold), "cold_low": cold[1], "cold_high": cold[-2]}
+            if device := self._queued(call, ceil(GRAPH_SECONDS / hot_s), BLOCKS):
+                found["device_s"] = median(device)
         if hot_s < GRAPH_BELOW and graph:
             found["graph_s"] = self._replayed(call, hot_s)
         return found
@@ -174,12 +175,9 @@ class CudaMeter(Meter):
         """Return the seconds of a call in a graph of many; None if capture fails or a replay gives another output."""
         calls = ceil(GRAPH_SECONDS / hot_s)
         found = captured(self._cuda, call, calls)
-        if found is None:
+        if found is None or not self._is_same(*found, call):
             return None
-        graph, output = found
-        if not self._is_same(graph, output, call):
-            return None
-        taken = (self.seconds(graph.replay, REPLAYS, warm=1) for _ in range(BLOCKS))
+        taken = (self.seconds(found[0].replay, REPLAYS, warm=1) for _ in range(BLOCKS))
         return median(taken) / REPLAYS / calls
 
     def _is_same(self, graph: Any, output: Any, call: Work) -> bool:
