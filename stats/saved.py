@@ -8,7 +8,7 @@ implementation, move without a change of code. `tests/experiments/saved.py` prin
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -62,28 +62,26 @@ class Changes:
     """Implementations to which some cell is relative."""
 
 
-def changes(
-    base: Mapping[Key, Samples], head: Mapping[Key, Samples], changed: Collection[str], disturbed: bool = False
-) -> Changes:
-    """Return the changes of all cells of both runs that have an anchor. `changed`: implementations excluded as anchors;
-    `disturbed`: whether one of the runs was.
+def changes(pairs: Mapping[Key, Sequence[Samples]], changed: Collection[str], disturbed: bool = False) -> Changes:
+    """Return the changes of all cells that have an anchor, from their samples in base and in head. `changed`:
+    implementations excluded as anchors; `disturbed`: whether one of the runs was.
     """
-    levels = {key: _level(of) for key, of in base.items() if key in head}
-    shift = median([_level(head[key]) - level for key, level in levels.items() if key[0] not in changed] or [0.0])
+    levels = {key: _level(base) for key, (base, _) in pairs.items()}
+    shift = median([_level(head) - levels[key] for key, (_, head) in pairs.items() if key[0] not in changed] or [0.0])
     beyond = BEYOND * max(0.0, abs(shift) - (DRIFT if disturbed else STEADY))
-    by_case = grouped((case, (impl, level)) for (impl, case), level in levels.items())
+    by_case = grouped((case, impl) for impl, case in pairs)
     slow = {
         impl
-        for of in by_case.values()
-        for impl, level in of
-        if level > math.log(ANOTHER_KIND) + (median if len(of) > 2 else min)(it for _, it in of)
+        for case, of in by_case.items()
+        for impl in of
+        if levels[impl, case] > math.log(ANOTHER_KIND) + (median if len(of) > 2 else min)(levels[it, case] for it in of)
     }
     cells, anchors = {}, set[str]()
-    for impl, case in levels:
-        names = [name for name, _ in by_case[case] if name not in {*changed, *slow, impl}]
+    for (impl, case), both in pairs.items():
+        names = [name for name in by_case[case] if name not in {*changed, *slow, impl}]
         names = [*filter(_plain, names)] or names
-        beside = {(name, case): levels[name, case] for name in names}
-        before, after = (_beside(run[impl, case], run, beside) for run in (base, head))
+        beside = [(levels[name, case], pairs[name, case]) for name in names]
+        before, after = (_beside(both[i], [(level, of[i]) for level, of in beside]) for i in (0, 1))
         if min(before.count, after.count) >= FEWEST_VISITS:
             cells[impl, case] = Estimate(after.mean - before.mean, math.hypot(before.error, after.error))
             anchors |= {*names}
@@ -110,16 +108,16 @@ def _level(samples: Samples) -> float:
     return float(np.median(np.log(samples.seconds)))
 
 
-def _beside(own: Samples, run: Mapping[Key, Samples], anchors: Mapping[Key, float]) -> Estimate:
+def _beside(own: Samples, anchors: Sequence[tuple[float, Samples]]) -> Estimate:
     """Estimate from a cell's visits its log ratio to the anchors: the median of their times relative to their levels in
-    base.
+    base, which stand beside their samples.
     """
     if not anchors:
         return Estimate(math.nan, count=0)
     by_round = grouped(
         (tuple(at), math.log(seconds) - level)
-        for key, level in anchors.items()
-        for seconds, *at in zip(*run[key], strict=True)
+        for level, samples in anchors
+        for seconds, *at in zip(*samples, strict=True)
     )
     together = Samples([math.exp(median(logs)) for logs in by_round.values()], *zip(*by_round, strict=True))
     return estimate.of_replicates([log for visits in ratios.paired(own, together) for log in visits])

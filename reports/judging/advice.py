@@ -57,18 +57,15 @@ def read_as(asked: dict[str, Any]) -> dict[str, Any]:
     return {**asked, "T": 1, "T_kv": asked["T"]}
 
 
-def advise(every: Sequence[Row], asked: Mapping[str, Any]) -> dict[str, Any]:
+def advise(every: Sequence[Row], rows: Sequence[Row], asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return recommendations as a machine-readable table; seconds and bytes.
 
-    `asked` maps axes to values. Implementations that failed the correctness check anywhere in the run are `left_out`.
+    `asked` maps axes to values, and `rows` are those of `every` that have them (see `narrowed`). Implementations that
+    failed the correctness check anywhere in the run are `left_out`.
 
     Keys: `asked`; `left_out`, names; `cells`, one for each case (see `choice`); `page_faults`, a sentence on their cost,
     or ''; `axes`, those that vary in the run.
-
-    Raises:
-        RunError: no measured case matches the request; the message lists those available.
     """
-    rows = narrowed(every, asked)
     return {
         "asked": dict(asked),
         "left_out": sorted({row["impl"] for row in every if row["wrong"]}),
@@ -106,7 +103,11 @@ def choice(case: Case) -> dict[str, Any]:
 
 
 def narrowed(every: Sequence[Row], asked: Mapping[str, Any]) -> list[Row]:
-    """Return the matching rows of correct implementations."""
+    """Return the matching rows of correct implementations.
+
+    Raises:
+        RunError: no measured case matches the request; the message lists those available.
+    """
     rows = trusted(every)
     if not rows:
         raise RunError("no implementation of this run was correct in all of its cases and has a time")

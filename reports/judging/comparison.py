@@ -101,8 +101,7 @@ class Comparison:
     @property
     def counts(self) -> dict[str, int]:
         """Number of cells by verdict, in the verdicts' order, zeros omitted."""
-        counted = Counter(cell.verdict.word for cell in self.cells)
-        return {word: counted[word] for word in WORDS if counted[word]}
+        return Counter(sorted((cell.verdict.word for cell in self.cells), key=WORDS.index))
 
     @property
     def code(self) -> int:
@@ -141,9 +140,9 @@ def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Com
         if not other and all("samples" in it for it in variants) and not _differs("case_hash", variants)
     }
     changed = dict.fromkeys(impl for (impl, _), variants in alike.items() if _differs("impl_hash", variants))
-    before, after = ({key: variants[i]["samples"] for key, variants in alike.items()} for i in (0, 1))
     disturbed = [f"{run.name}: {why}" for run in (base, head) if (why := conditions.disturbed(run.rows))]
-    found = saved.changes(before, after, changed, bool(disturbed))
+    samples = {key: [it["samples"] for it in variants] for key, variants in alike.items()}
+    found = saved.changes(samples, changed, bool(disturbed))
     judged, implementations = verdict.of_effects(
         found.cells, found.implementations, margin, verdict.MARGIN_OF_RUNS, changed
     )

@@ -251,8 +251,9 @@ def _case(axes: Sequence[str], part: Sequence[Row], gone: Sequence[Row]) -> Case
         for row, it in ((row, ratio(row, rows[0])) for row in rows)
     ]
     marks.sort(key=lambda mark: mark.slowdown)
-    doubtful = "in another case: its times are in doubt"
-    marks += [Mark(row["impl"], WRONG, row=row, why=doubtful) for row in part if row["wrong"]]
+    marks += [
+        Mark(row["impl"], WRONG, row=row, why="in another case: its times are in doubt") for row in part if row["wrong"]
+    ]
     marks += [Mark(cell["impl"], cell["reason"].replace("_", " "), why=cell["detail"]) for cell in gone]
     title = words.place(first, always=[*axes, "B", "H", "D_h", "T"]) or first["id"]
     return Case(first["id"], {axis: first[axis] for axis in axes}, title, {mark.impl: mark for mark in marks})

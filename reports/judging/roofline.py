@@ -11,9 +11,6 @@ from typing import Any
 from ..reading import words
 from .rows import Row
 
-NARROW = ("bfloat16", "float16")
-"""Dtypes that may be computed in float32 if that is faster, so that the higher ceiling applies."""
-
 Corners = list[tuple[float, float]]
 """Points of FLOP per byte, FLOP per second."""
 
@@ -33,7 +30,7 @@ def ceilings(rooflines: Sequence[dict[str, Any]], rows: Sequence[Row]) -> dict[s
     axes = ((row["device"], row["threads"], row.get("autocast") or row["dtype"]) for row in rows)
     for device, threads, dtype in dict.fromkeys(axes):
         here = [it for it in rooflines if it["device"] == device and threads in (None, it["threads"])]
-        own = {dtype, "float32"} if dtype in NARROW else {dtype}
+        own = {dtype} if dtype == "float64" else {dtype, "float32"}  # narrow ones may be computed in float32
         rates = {it["flops_per_s"]: it["dtype"] for it in here if it.get("dtype") in own}
         copies = {it["footprint"]: it["bytes_per_s"] for it in here if "footprint" in it}
         if rates and copies:

@@ -135,7 +135,7 @@ def of_points(points: Mapping[Key, Mapping[int, Point]], axes: Mapping[Key, Mapp
     """Yield a series of each cell's points by run, with steps detected relative to all others."""
     if not points:
         return
-    impls, cases = (list(dict.fromkeys(key[i] for key in points)) for i in (0, 1))
+    impls, cases = ([*dict.fromkeys(names)] for names in zip(*points, strict=True))
     runs = 1 + max(map(max, points.values()))
     times = np.full((2, len(impls), len(cases), runs), np.nan)
     renewed, redefined = np.zeros((2, len(impls), runs), bool)
@@ -149,8 +149,8 @@ def of_points(points: Mapping[Key, Mapping[int, Point]], axes: Mapping[Key, Mapp
     whole = (np.isnan(ratios) == np.isnan(seconds)).all(axis=0)  # runs in which all implementations of a case have one
     found = steps.of_history(seconds, np.where(whole, ratios, seconds), renewed | redefined, redefined)
     for key, changes in zip(product(impls, cases), found, strict=True):
-        if of := points.get(key, {}):
-            yield Series(*key, axes.get(key, {}), of, changes)
+        if its := points.get(key):
+            yield Series(*key, axes.get(key, {}), its, changes)
 
 
 def commits_around(series: Series, at: int, runs: Sequence[Run]) -> Compared | None:

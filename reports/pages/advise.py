@@ -70,7 +70,7 @@ def _execute(options: argparse.Namespace, arguments: Sequence[str], layers_of: C
     if options.emit:
         print(dispatcher.emit(options.emit, [(run, rows) for _, run, _, rows in usable]))
     else:
-        _show(options, chosen[0], {kind: advice.advise(of, asked) for kind, _, of, _ in usable})
+        _show(options, chosen[0], {kind: advice.advise(of, rows, asked) for kind, _, of, rows in usable})
     return command.FINE
 
 

@@ -199,7 +199,7 @@ def _alone(idle: Sequence[Timed], share: float) -> tuple[str, ...]:
         for key in [key for key in head.samples if key[0] == "sdpa"]:
             it = head.samples[key]
             slow = Samples([s * (1 + share) for s in it.seconds], it.rounds, it.visits, it.processes)
-            changed = saved.changes(base.samples, {**head.samples, key: slow}, {"sdpa"})
+            changed = saved.changes(_paired(base.samples, {**head.samples, key: slow}), {"sdpa"})
             cells, _ = verdict.of_effects(changed.cells, changed.implementations, MARGIN_OF_RUNS)
             found += cells[key].word in CHANGED
             alarms += any(said.word in CHANGED for other, said in cells.items() if other != key)
@@ -217,9 +217,13 @@ def changes(base: Timed, head: Timed, only: set[str] | None = None) -> Changes:
         sides = ({key: it for key, it in run.samples.items() if only is None or key[0] in only} for run in (base, head))
         disturbed = any(run.load > 0 if run.disturbed is None else run.disturbed for run in (base, head))
         _known[where] = saved.changes(
-            *sides, {it for run in (base, head) for it in _with_compiled(run.impl)}, disturbed
+            _paired(*sides), {it for run in (base, head) for it in _with_compiled(run.impl)}, disturbed
         )
     return _known[where]
+
+
+def _paired(base: Mapping[Key, Samples], head: Mapping[Key, Samples]) -> dict[Key, tuple[Samples, Samples]]:
+    return {key: (of, head[key]) for key, of in base.items() if key in head}
 
 
 def _with_compiled(impl: str) -> tuple[str, ...]:

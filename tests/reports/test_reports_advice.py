@@ -21,11 +21,16 @@ def two(T_and_medians, apart=(1, 1, 1)):
     )  # fmt: skip
 
 
+def advised(run, asked=None):
+    rows, asked = rows_of(run), asked or {}
+    return advice.advise(rows, advice.narrowed(rows, asked), asked)
+
+
 def test_without_significant_differences_the_smallest_median_is_chosen(as_run):
     """Where cells were timed one after the other, in one process."""
     data = two({64: (2e-3, 1e-3), 256: (3e-3, 4e-3)})
     data["benchmarks"] = [synthetic.once(row) for row in data["benchmarks"]]
-    told = advice.advise(rows_of(as_run(data)), {})["cells"]
+    told = advised(as_run(data))["cells"]
     assert [(it["T"], it["fastest"], it["seconds"], it["bytes"]) for it in told] == [
         (64, "b", 1e-3, 2**20), (256, "a", 3e-3, 2**20),
     ]  # fmt: skip
@@ -39,12 +44,12 @@ def test_decode_at_a_length_is_one_token_against_a_cache_of_that_length(as_run):
     rows = [synthetic.row("a", case, [1e-3], id=str(i)) for i, case in enumerate(cases)]
     run = as_run(synthetic.document(rows, registry=["a"]))
     for asked, found in (({"T": 64}, (1, 64)), ({"T": 4, "T_kv": 256}, (4, 256))):
-        told = advice.advise(rows_of(run), advice.read_as({"mode": "decode", **asked}))
+        told = advised(run, advice.read_as({"mode": "decode", **asked}))
         assert [(cell["T"], cell["T_kv"]) for cell in told["cells"]] == [found]
 
 
 def test_a_kernel_that_was_wrong_anywhere_is_never_advised(tiny):
-    table = advice.advise(rows_of(tiny), {})
+    table = advised(tiny)
     assert table["left_out"] == ["packed"] and "packed" not in str(table["cells"])
 
 
@@ -58,7 +63,7 @@ def test_a_kernel_that_was_wrong_anywhere_is_never_advised(tiny):
 def test_implementations_tie_unless_a_large_difference_is_possible(median, apart, said, as_run):
     data = two({64: (1e-3, median)}, apart=apart)
     data["benchmarks"].append(synthetic.row("c", synthetic.case(T=64), [0.97e-3, 0.98e-3, 0.99e-3]))
-    [cell] = advice.advise(rows_of(as_run(data)), {})["cells"]
+    [cell] = advised(as_run(data))["cells"]
     assert (cell["fastest"], cell["verdict"]) == ("c", said)
 
 
