@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from stats.estimate import grouped
 
-from ..judging.grid import Case, Mark
+from ..judging.grid import Cases, Mark
 from ..reading import units
 
 Points = list[tuple[float, float]]
@@ -36,7 +36,7 @@ MEASURES = {
 """Figures by name."""
 
 
-def series(measure: Measure, cases: Sequence[Case], impls: Iterable[str], axis: str) -> dict[str, Points]:
+def series(measure: Measure, cases: Cases, impls: Iterable[str], axis: str) -> dict[str, Points]:
     """Return the points of each implementation that has any."""
     return grouped(
         (impl, (float(case.at[axis]), float(value)))

@@ -26,7 +26,7 @@ from stats.verdict import BROKEN, INCONCLUSIVE, REGRESSED, WORDS, Verdict
 
 from ..reading import command, fingerprint, words
 from ..reading.runs import Run, RunError, parse
-from .rows import Row, key_of, samples_of
+from .rows import Row, Rows, key_of, samples_of
 
 EXACT = ("peak_bytes", "kernel", "operators", "error")
 """Facts that are equal in every call of a cell, so that any difference is reported."""
@@ -188,12 +188,12 @@ def _cells(run: Run) -> Mapping[Key, Row]:
     return found
 
 
-def _differs(what: str, variants: Sequence[Row]) -> bool:
+def _differs(what: str, variants: Rows) -> bool:
     """Whether a fact differs between the variants."""
     return len({facts.get(what) for facts in variants}) > 1
 
 
-def _cell(key: Key, variants: Sequence[Row], judged: Verdict | None, other: str, margin: float) -> Cell:
+def _cell(key: Key, variants: Rows, judged: Verdict | None, other: str, margin: float) -> Cell:
     """Build a cell with the verdict on its times, if it has two; without, with their ratio and the reason. `other`: the
     reason for all cells that can be compared. With an infinite `margin`, more memory is no regression.
     """

@@ -25,7 +25,7 @@ from ..reading import command, fingerprint
 from ..reading.axes import KNOWN_AXES
 from ..reading.runs import Run, RunError
 from ..reading.words import SHORT_DTYPE
-from .rows import Row
+from .rows import Row, Rows
 
 _TEMPLATES = Path(__file__).parent.parent / "templates"
 _SUFFIX = ".py.j2"
@@ -76,7 +76,7 @@ ByLength = dict[int, dict[str, Ratio]]
 """By number of keys, the ratio of each kernel's time to SDPA's."""
 
 
-def emit(path: Path, runs: Sequence[tuple[Run, Sequence[Row]]]) -> str:
+def emit(path: Path, runs: Sequence[tuple[Run, Rows]]) -> str:
     """Write the module from the given rows of the runs, oldest first; returns a sentence on its contents.
 
     Raises:
@@ -138,7 +138,7 @@ def _key(setting: Setting) -> str:
     return ", ".join(f"torch.{it}" if name == "dtype" else repr(it) for name, it in setting._asdict().items())
 
 
-def measured(runs: Sequence[tuple[Run, Sequence[Row]]]) -> dict[Setting, ByLength]:
+def measured(runs: Sequence[tuple[Run, Rows]]) -> dict[Setting, ByLength]:
     """Return ratios of the selectable kernels from the runs. Later runs replace earlier ones, and cores the layers around them:
     projections are equal, so that a layer is faster if its core is.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from statistics import median
 
 from stats import conditions, estimate, shares
@@ -13,9 +13,9 @@ from stats.ratios import FASTEST, NOT_RESOLVED
 
 from ..reading import units, words
 from ..reading.runs import Run
-from .grid import Case, Grid, counted, mean_slowdown, slowdown
+from .grid import Case, Cases, Grid, counted, mean_slowdown, slowdown
 from .model_steps import OF_MODELS
-from .rows import Row, ranked, ratio, trusted, varying
+from .rows import Rows, ranked, ratio, trusted, varying
 
 LEANER = 1.25
 """Ratio of memory from which on it is mentioned, and decides between implementations that are tied in time."""
@@ -51,17 +51,17 @@ def headline(grid: Grid, baseline: str) -> str:
     return f"No single recommendation: fastest or tied are {named} of {len(cases)} cases."
 
 
-def _best(cases: Sequence[Case]) -> Counter[str]:
+def _best(cases: Cases) -> Counter[str]:
     """Count the cases in which each implementation is fastest or tied."""
     return Counter(mark.impl for case in cases for mark in case.ranked if mark.best)
 
 
-def _open(cases: Sequence[Case]) -> int:
+def _open(cases: Cases) -> int:
     """Count the cases in which the fastest is not known."""
     return sum(case.ranked[0].state == NOT_RESOLVED for case in cases)
 
 
-def _not_resolved(cases: Sequence[Case]) -> str:
+def _not_resolved(cases: Cases) -> str:
     """Return '2 of 6 cases not resolved'; '' if none is."""
     return f"{_open(cases)} of {words.plural(len(cases), 'case')} not resolved" * bool(_open(cases))
 
@@ -110,7 +110,7 @@ def _peak(case: Case, name: str) -> float:
     return float(peak) if peak >= 0 else math.inf
 
 
-def _pick(cases: Sequence[Case]) -> str:
+def _pick(cases: Cases) -> str:
     """Return the implementation that is fastest or tied in the most cases; of several, excluding those with clearly
     more memory than the leanest, the one with the smallest mean slowdown; '' if there is none.
     """
@@ -120,7 +120,7 @@ def _pick(cases: Sequence[Case]) -> str:
     return min(lean, key=lambda name: mean_slowdown(name, cases), default="")
 
 
-def _use(name: str, grid: Grid, best: Sequence[Case], baseline: str) -> str:
+def _use(name: str, grid: Grid, best: Cases, baseline: str) -> str:
     """Return 'Use sdpa: fastest or tied in 11 of 12 cases, up to 3.2× faster than fused (2.6 to 3.9), 7× less memory in
     the largest case.'
     """
@@ -140,12 +140,12 @@ def _use(name: str, grid: Grid, best: Sequence[Case], baseline: str) -> str:
     return f"Use {name}: {', '.join(filter(None, why))}."
 
 
-def _tied(cases: Sequence[Case]) -> list[str]:
+def _tied(cases: Cases) -> list[str]:
     """Return the implementations that are fastest or tied in all of these cases."""
     return [it.impl for it in cases[0].ranked if all(case.mark(it.impl).best for case in cases)]
 
 
-def _how(name: str, best: Sequence[Case]) -> str:
+def _how(name: str, best: Cases) -> str:
     """Return 'fastest', 'tied with packed', or 'fastest or tied'."""
     if all(case.marks[name].state == FASTEST for case in best):
         return "fastest"
@@ -153,7 +153,7 @@ def _how(name: str, best: Sequence[Case]) -> str:
     return f"tied with {words.listing(always, most=2)}" if always else "fastest or tied"
 
 
-def _speed_up(name: str, cases: Sequence[Case], baseline: str, what: str) -> str:
+def _speed_up(name: str, cases: Cases, baseline: str, what: str) -> str:
     """Return the largest of the significant speedups over the baseline implementation, after `what`; '' without any."""
     found = (ratio(case.mark(baseline).row, case.mark(name).row) for case in cases)
     most = max((it for it in found if it.slower), default=None)
@@ -163,7 +163,7 @@ def _speed_up(name: str, cases: Sequence[Case], baseline: str, what: str) -> str
     return f"{what}{upto}{slowdown(most.value)}× faster than {baseline} ({units.interval(most.low, most.high)})"
 
 
-def _memory(name: str, cases: Sequence[Case], beside: str, than: str = "") -> str:
+def _memory(name: str, cases: Cases, beside: str, than: str = "") -> str:
     """Return its memory relative to another one's, where that needs most; '' if it is about the same."""
     peaks = ((_peak(case, beside), _peak(case, name)) for case in cases)
     other, own = max((it for it in peaks if 0 < min(it) <= max(it) < math.inf), default=(1.0, 1.0))
@@ -172,7 +172,7 @@ def _memory(name: str, cases: Sequence[Case], beside: str, than: str = "") -> st
     return f"{slowdown(times)}× {'less' if own < other else 'more'} memory{than}{largest}" if times >= LEANER else ""
 
 
-def _along(cases: Sequence[Case], axis: str) -> list[str]:
+def _along(cases: Cases, axis: str) -> list[str]:
     """Return for each implementation and its values of an axis 'with T = 64 and T = 256, use sdpa (fastest)'; an empty list
     if nothing is fastest or tied at one of the values.
     """
@@ -187,7 +187,7 @@ def _along(cases: Sequence[Case], axis: str) -> list[str]:
     return parts
 
 
-def wrong(rows: Iterable[Row], skipped: Iterable[Row]) -> list[str]:
+def wrong(rows: Rows, skipped: Rows) -> list[str]:
     """Return a warning for every implementation that failed the correctness check, with its first failure."""
     found = grouped((cell["impl"], cell) for cell in skipped if cell["reason"] == "wrong")
     measured = {row["impl"] for row in rows}
@@ -198,7 +198,7 @@ def wrong(rows: Iterable[Row], skipped: Iterable[Row]) -> list[str]:
     ]
 
 
-def page_faults(rows: Iterable[Row]) -> str:
+def page_faults(rows: Rows) -> str:
     """Describe the call that loses most time to page faults where glibc has its own settings; '' if none loses `PART`.
 
     A run that keeps pages has `fresh_pages_s`, seconds with those settings; another one has `kept_pages_s`.
@@ -225,7 +225,7 @@ def page_faults(rows: Iterable[Row]) -> str:
     return f"{text}."
 
 
-def between_processes(rows: Sequence[Row]) -> str:
+def between_processes(rows: Rows) -> str:
     """Tell how far processes move a ratio, which its interval includes."""
     usual = estimate.BETWEEN_PROCESSES
     found, prior = map(shares.percent, (rows[0]["between_processes"] if rows else usual, usual))

@@ -17,7 +17,7 @@ from stats.ratios import FASTEST, NOT_RESOLVED, TIED
 
 from ..reading import units, words
 from ..reading.axes import length_axes
-from .rows import Row, ranked, ratio, trusted, varying
+from .rows import Row, Rows, ranked, ratio, trusted, varying
 
 WRONG = "wrong"
 
@@ -84,12 +84,15 @@ class Case:
         return {axis: value for axis, value in self.at.items() if axis != "T_kv" or value != self.at.get("T")}
 
 
+Cases = Sequence[Case]
+
+
 @dataclass(frozen=True)
 class Column:
     """One or several cases under one heading, which has a text for each axis."""
 
     heading: tuple[str, ...]
-    cases: Sequence[Case]
+    cases: Cases
 
 
 @dataclass(frozen=True)
@@ -110,15 +113,15 @@ class Grid:
     that support no case.
     """
 
-    cases: list[Case]
+    cases: Cases
     impls: list[str]
     axes: list[str]
-    fair: Sequence[Case]
+    fair: Cases
     """The cases without those in which a single implementation was timed before the run was stopped."""
     own: frozenset[str]
 
     @property
-    def judged(self) -> list[Case]:
+    def judged(self) -> Cases:
         return [case for case in self.cases if case.judged]
 
     def mean_text(self, impl: str) -> str:
@@ -133,7 +136,7 @@ class Grid:
         axes = [axis] if axis else self.axes
         return [Column(tuple(words.value(it, of[0].at[it]) for it in axes), of) for of in found.values()]
 
-    def along(self, axis: str) -> list[list[Case]]:
+    def along(self, axis: str) -> list[Cases]:
         """Return lists of cases that differ in this axis alone, each sorted by it, with at least two cases."""
         found = grouped(
             (tuple(it for it in case.setting.items() if it[0] != axis), case)
@@ -180,7 +183,7 @@ class Grid:
             title = f"{found[0].state}, {slowdown(value)}× the fastest{between}"
         return Entry(slowdown(value), value, best, open_, f"{impl}, {' '.join(column.heading)}: {title}")
 
-    def beside(self, published: Iterable[Row]) -> tuple[list[list[str]], list[str]]:
+    def beside(self, published: Rows) -> tuple[list[list[str]], list[str]]:
         """Return a row of `BESIDE` for each published time whose case was measured, and the sources, which rows name by
         number: with the machine, and other differences.
         """
@@ -197,12 +200,12 @@ class Grid:
         return rows, [*sources]
 
 
-def counted(impl: str, cases: Iterable[Case]) -> list[Mark]:
+def counted(impl: str, cases: Cases) -> list[Mark]:
     """Return an implementation's marks in the cases in which it has a slowdown."""
     return [mark for case in cases if (mark := case.mark(impl)).counts]
 
 
-def mean_slowdown(impl: str, cases: Iterable[Case]) -> float:
+def mean_slowdown(impl: str, cases: Cases) -> float:
     """Return the geometric mean of an implementation's slowdowns, over the cases in which it has one; else NaN."""
     found = [mark.slowdown for mark in counted(impl, cases)]
     return geometric_mean(found) if found else math.nan
@@ -216,7 +219,7 @@ SIGNS = {
 """Signs in place of missing numbers, the worst reason first."""
 
 
-def grid(rows: Sequence[Row], skipped: Iterable[Row] = (), registry: Iterable[str] = ()) -> Grid:
+def grid(rows: Rows, skipped: Rows = (), registry: Iterable[str] = ()) -> Grid:
     """Build the grid. Names missing from `registry` are the user's own; without a registry, none are."""
     axes, gone = varying(rows), grouped((cell["id"], cell) for cell in skipped)
     seen = {axis: [*dict.fromkeys(row[axis] for row in rows)] for axis in axes}
@@ -243,7 +246,7 @@ def slowdown(value: float) -> str:
     return "1" if value < 1.005 else units.ratio(value)
 
 
-def _case(axes: Sequence[str], part: Sequence[Row], gone: Sequence[Row]) -> Case:
+def _case(axes: Sequence[str], part: Rows, gone: Rows) -> Case:
     first, rows = part[0], ranked(trusted(part))
     # the smallest median is the fastest: a paired ratio below 1 is not significant
     marks = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
@@ -13,7 +13,7 @@ from stats.ratios import UNKNOWN, Ratio
 
 from ..reading import words
 from ..reading.axes import setting
-from .rows import Row, ratio, trusted, varying
+from .rows import Row, Rows, ratio, trusted, varying
 
 OF_MODELS = ("block", "model")
 
@@ -61,7 +61,7 @@ class ModelStep:
         return self.inside * self.depth / self.whole
 
 
-def model_steps(every: Sequence[Row], baseline: str) -> Iterator[ModelStep]:
+def model_steps(every: Rows, baseline: str) -> Iterator[ModelStep]:
     """Yield every row of a block or a model whose parts are known."""
     rows = trusted(every)
     of_models = [row for row in rows if row["scope"] in OF_MODELS and isinstance(row.get("parts_s"), Mapping)]
@@ -103,7 +103,7 @@ def nearer(found: Iterable[ModelStep]) -> str:
     )
 
 
-def _predicted(share: Ratio, cores: list[Row], bases: list[Row]) -> Ratio:
+def _predicted(share: Ratio, cores: Rows, bases: Rows) -> Ratio:
     """Return 1 + share · (ratio of the cores' total times - 1); the two errors are independent. An interval of all ratios
     of a case holds for a mean of them.
     """

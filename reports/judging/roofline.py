@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..reading import words
-from .rows import Row
+from .rows import Row, Rows
 
 Corners = list[tuple[float, float]]
 """Points of FLOP per byte, FLOP per second."""
@@ -20,7 +20,7 @@ def intensity(row: Row) -> float:
     return float(row["flops"] / row["bytes"])
 
 
-def ceilings(rooflines: Sequence[dict[str, Any]], rows: Sequence[Row]) -> dict[str, Corners]:
+def ceilings(rooflines: Sequence[dict[str, Any]], rows: Rows) -> dict[str, Corners]:
     """Return the ceilings of rows by name, over the range of their intensities.
 
     Two slopes per product: copies of the largest measured footprint, and of the fastest one, which may fit a cache.

@@ -19,6 +19,8 @@ from . import peaks
 Row = Mapping[str, Any]
 """Columns by name. Missing numbers are NaN, missing axes None."""
 
+Rows = Sequence[Row]
+
 #: Seconds, from pytest-benchmark's stats.
 STATS = ("median", "q1", "q3", "min", "max", "mean", "stddev", "iqr", "rounds", "iterations")
 
@@ -74,7 +76,7 @@ def rows_of(run: Run) -> list[Row]:
     return [*rows]
 
 
-def tidy(rows: Sequence[Row]) -> pd.DataFrame:
+def tidy(rows: Rows) -> pd.DataFrame:
     """Return rows as a frame, without columns used only by statistics. A frame without rows has the columns that every
     other one has.
     """
@@ -94,7 +96,7 @@ def samples_of(row: Row) -> Samples:
     return Samples(row["stats"]["data"], *(row["extra_info"][name] for name in SAMPLES))
 
 
-def varying(rows: Sequence[Row]) -> list[str]:
+def varying(rows: Rows) -> list[str]:
     """Return the axes with more than one value, except those that follow from others, including head widths from the
     number of heads, heads from a model, masks from modes, and lengths from the requests of a batch. Models with
     different layers are an axis, `layer`, which all others may follow from.
