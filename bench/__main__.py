@@ -6,7 +6,6 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib import import_module
 
 if not __package__:  # started by path: a package `bench` of the user's must not replace this one
@@ -15,22 +14,26 @@ if not __package__:  # started by path: a package `bench` of the user's must not
 
 from stats.arguments import as_typed
 
-from . import console, interrupts, terminal
+from . import interrupts, terminal
 from .cases.axes import nearest
-from .interrupts import UNFINISHED
 
 COMMANDS = {
-    "check": "bench.runs.check", "doctor": "bench.runs.doctor", "sweep": "bench.cluster.command", "ab": "commands.ab",
-    "bisect": "commands.bisect", "new-kernel": "bench.new:kernel", "new-layer": "bench.new:layer",
-}  # fmt: skip
-"""Commands, each with the function `(arguments) -> exit code` that implements it (default: `main`)."""
+    "sweep": ("bench.cluster.command", "measure in several fresh processes, or on many machines"),
+    "check": ("bench.runs.check", "check whether kernels and layers are correct, without timing"),
+    "doctor": ("bench.runs.doctor", "find what on this machine will disturb a measurement"),
+    "ab": ("commands.ab", "compare two revisions, kernels or interpreters: did it get slower?"),
+    "bisect": ("commands.bisect", "find the commit, or the version of torch, that made it slower"),
+    "new-kernel": ("bench.new:kernel", "write FILE (default: mine.py), a template of a kernel"),
+    "new-layer": ("bench.new:layer", "write FILE (default: mine.py), a template of a layer"),
+}
+"""Commands, each with the function `(arguments) -> exit code` that implements it (default: `main`), and its description."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command named by the first argument."""
     name, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in COMMANDS:
-        module, _, function = COMMANDS[name].partition(":")
+        module, _, function = COMMANDS[name][0].partition(":")
         gc.disable()  # each collection would scan the modules imported so far, torch's for 0.1 s
         try:
             command = getattr(import_module(module), function or "main")
@@ -44,31 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = command(rest)
         return code
     if name in ("-h", "--help"):
-        lines = [f"  {name:<10} {console.COMMANDS[name]}" for name in COMMANDS]
+        lines = [f"  {name:<10} {about}" for name, (_, about) in COMMANDS.items()]
         usage = as_typed("usage: python -m bench COMMAND [options]")
         print("\n".join([usage, "", *lines, "", "Each has its own --help."]))
         return 0
     return terminal.complain(f"unknown command {name!r}; known: {', '.join(COMMANDS)}{nearest(name, COMMANDS)}")
 
 
-def run_from_shell() -> int:
-    """Run `main` from a shell: interrupts and broken output end it with one line."""
-    terminal.prepare()
-    try:
-        code = main()
-        sys.stdout.flush()
-        return code
-    except KeyboardInterrupt as why:
-        with suppress(OSError):
-            sys.stdout.flush()
-        said = [str(it) for it in (why, why.__context__) if isinstance(it, KeyboardInterrupt)]  # two, while it ended
-        terminal.warn(next(filter(None, said), "interrupted"))
-        os._exit(UNFINISHED)  # Python would take seconds to end, and print what a second Ctrl-C interrupts there
-    except OSError as error:  # the disk or standard output is full, or the folder was removed
-        terminal.close()
-        where = "the current folder" if isinstance(error, FileNotFoundError) else "standard output"
-        return terminal.complain(f"{error.filename or where}: {error.strerror}", UNFINISHED)
-
-
 if __name__ == "__main__":
-    sys.exit(run_from_shell())
+    sys.exit(import_module("commands.shell").run(main, "bench"))

@@ -15,7 +15,7 @@ from pytest_benchmark.utils import get_commit_info
 
 from stats.arguments import as_typed
 
-from . import CHECKOUT, interrupts, terminal
+from . import CHECKOUT, interrupts
 from .cases.cells import Cell
 from .cases.outcome import FAILURES, Unsupported
 from .runs.begin import Finished, begin
@@ -62,8 +62,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         print(finished)
         return int(any(it["reason"] in FAILURES for it in finished.skipped))
     except OSError as error:
-        terminal.close()
-        raise UsageError(f"{error.filename or 'standard output'}: {error.strerror}") from None
+        raise UsageError(f"{error.filename}: {error.strerror}") from None
     if run.name and not any(map(config.getoption, UNSAVED)):
         writable(run.folder)  # one line, before pytest's first
     for option, what in (("save_traces", "--save-traces saves traces with"), ("report", "--report makes the page of")):

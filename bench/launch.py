@@ -6,9 +6,18 @@ import os
 import runpy
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+HOME = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 
-from bench import interrupts  # noqa: F401  (installs the handler)
+COMMAND = (sys.executable, "-P", os.path.realpath(__file__))
+
+OPTIONS = (
+    "-c", os.path.join(HOME, "pyproject.toml"), f"--rootdir={HOME}", "-o", "verbosity_test_cases=0",
+    os.path.join(HOME, "bench"),
+)  # fmt: skip
+"""What `attention-bench run` adds, so that nothing else configures pytest."""
 
 if __name__ == "__main__":
+    sys.path.insert(0, HOME)
+    from bench import interrupts  # noqa: F401  (installs the handler)
+
     runpy.run_module("pytest", run_name="__main__")

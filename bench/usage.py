@@ -5,23 +5,21 @@ output may be closed, or on a full disk.
 from __future__ import annotations
 
 import re
-from typing import NoReturn
+import sys
+from collections.abc import Generator
+from importlib import import_module
+from typing import Any, NoReturn
 
 import pytest
 
-from . import terminal
 from .cases.axes import nearest
-
-
-def _full(error: OSError) -> pytest.UsageError:
-    """Return the error that ends pytest in one line, from that of standard output."""
-    return pytest.UsageError(f"standard output: {error.strerror}")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Make pytest report command-line errors without its usage text and folders."""
-    terminal.prepare(_full)  # before pytest's capture keeps the stream, to put it back
+    # before pytest's capture keeps the stream, to put it back
+    import_module("commands.shell").prepare(lambda error: pytest.UsageError(f"standard output: {error.strerror}"))
 
     def error(message: str) -> NoReturn:
         own = [name for option in parser.getgroup("attention").options for name in option.names()]
@@ -31,3 +29,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
     optparser = parser.optparser
     optparser.error = error  # type: ignore[method-assign]
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_cmdline_main() -> Generator[None, Any, Any]:
+    """Write all output while pytest still reports an error of standard output."""
+    code = yield
+    sys.stdout.flush()
+    return code

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import sys
 from collections.abc import Sequence
@@ -18,15 +17,20 @@ if not __package__:  # started by path: a package `reports` of the user's must n
 from stats.arguments import Parser, as_typed, has_one_command
 
 from .reading import command, runs
-from .reading.command import NOT_JUDGED, complain
+from .reading.command import complain
 from .reading.runs import Run, RunError
 
-COMMANDS: dict[str, str] = {
-    "compare": "reports.pages.compare", "baseline": "reports.pages.baseline", "history": "commands.history",
-    "advise": "commands.advise", "figure": "reports.pages.figure", "export": "reports.pages.export",
-    "publish": "reports.pages.publish", "conformance": "reports.pages.conformance",
-}  # fmt: skip
-"""Further commands, each with the module whose `main(arguments)` implements it."""
+COMMANDS = {
+    "advise": ("commands.advise", "print the fastest implementation of each case of a saved run"),
+    "figure": ("reports.pages.figure", "draw one figure for a paper or a README"),
+    "export": ("reports.pages.export", "write rows for other tools: Parquet or CSV"),
+    "conformance": ("reports.pages.conformance", "print a table of what is correct, from output of check --json"),
+    "compare": ("reports.pages.compare", "compare two saved runs: did it get slower?"),
+    "baseline": ("reports.pages.baseline", "set or show the run that later runs are compared with"),
+    "history": ("commands.history", "find when it got slower, over all runs of this machine"),
+    "publish": ("reports.pages.publish", "write docs/results.md and README's figure"),
+}
+"""Further commands, each with the module whose `main(arguments)` implements it, and its description."""
 
 _EPILOG = """\
 RUN is a file; or a name, as pytest-benchmark saves it: x, 0001, 0001_x or
@@ -39,19 +43,6 @@ Several get one page, OUT/<run>+<run>/, on which they are side by side,
 compared with the first.
 """
 
-_OTHERS = """
-Other commands, as `python -m reports NAME --help`:
-  advise       print the fastest implementation of each case
-  figure       draw one figure for a paper or a README
-  export       write rows for other tools: Parquet or CSV
-  compare      compare two saved runs: did it get slower?
-  baseline     set or show the run that later runs are compared with
-  history      find when it got slower, over all runs of this machine
-  publish      write docs/results.md and README's figure
-  conformance  print a table of what is correct, from output of `check --json`
-"""
-"""Commands that `attention-bench --help` lists."""
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write a page; returns the exit code: 0 written; 3 a usage error, reported in one line on stderr."""
@@ -59,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[:1] == ["report"]:  # its name as an installed command
         del given[0]
     elif given and given[0] in COMMANDS:
-        code: int = import_module(COMMANDS[given[0]]).main(given[1:])
+        code: int = import_module(COMMANDS[given[0]][0]).main(given[1:])
         return code
     options = _parser().parse_intermixed_args(given)
     results = command.results(options)
@@ -108,10 +99,12 @@ def _write(chosen: Sequence[Run], out: Path, options: argparse.Namespace) -> Non
 
 
 def _parser() -> argparse.ArgumentParser:
+    others = [f"  {name:<12} {about}" for name, (_, about) in COMMANDS.items()]
+    named = [] if has_one_command() else ["Other commands, as `python -m reports NAME --help`:", *others]
     parser = Parser(
         prog="python -m reports",
         description="Make pages, tables and charts of saved runs.",
-        epilog=_EPILOG if has_one_command() else _EPILOG + _OTHERS,
+        epilog="\n".join([_EPILOG, *named]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
@@ -131,26 +124,5 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def piped() -> int:
-    """Run `main`, tolerating a reader such as `head` that closes early."""
-    if sys.stdout is None:  # closed by `>&-`
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (as long as the process lives)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # characters outside its encoding are printed as \u2192
-    try:
-        code = main()
-        sys.stdout.flush()
-    except KeyboardInterrupt:
-        return complain("interrupted", NOT_JUDGED)
-    except OSError as error:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())  # reader gone, or disk full: the last flush must not fail
-        if isinstance(error, BrokenPipeError):
-            return 0
-        where = "the current folder" if isinstance(error, FileNotFoundError) else "standard output"
-        return complain(f"{error.filename or where}: {error.strerror}")
-    return code
-
-
 if __name__ == "__main__":
-    sys.exit(piped())
+    sys.exit(import_module("commands.shell").run(main, "reports"))

@@ -217,7 +217,7 @@ def test_the_archive_holds_the_files_that_the_options_name(tmp_path: Path) -> No
     own = pack(tmp_path, ["--impl=sdpa,mine=mine:mine,x=torch:add", "--model", "gpt2,a.json"])
     assert plain == pack(tmp_path, ["--impl", "fused"])
     packed, more = ({*zipfile.ZipFile(BytesIO(it)).namelist()} for it in (plain, own))
-    suite = ("bench/__main__.py", "impls/sdpa.py", "pyproject.toml", "attention_bench.py")
+    suite = ("bench/__main__.py", "commands/shell.py", "impls/sdpa.py", "pyproject.toml", "attention_bench.py")
     assert {f"attention-bench/{name}" for name in suite} <= packed
     assert more - packed == {"mine.py", "helper.py", "a.json"}
     with pytest.raises(UsageError, match=r"w\.jsonl: the safetensors files that it names do not reach the nodes"):

@@ -15,10 +15,10 @@ import pytest
 from _pytest.config.argparsing import Parser
 
 from bench import __main__ as bench_main
-from bench import console
 from bench.ab import options as of_ab
 from bench.cases.case import AXES
 from bench.selection.options import pytest_addoption
+from commands import console
 from reports import __main__ as reports_main
 
 from .conftest import CHECKOUT, environment, run_files
@@ -79,21 +79,22 @@ def test_a_new_kernel_is_measured_and_reported_whatever_lies_around(site: Path, 
     "name", [name for name in console.COMMANDS if name not in ("list", "run", *console.WITHOUT_OPTIONS)]
 )
 def test_every_command_is_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "execve", execve := mock.Mock())
+    monkeypatch.setattr(os, "execv", execv := mock.Mock())
     console.main([name, "--help"])
-    _, path, *rest = execve.call_args.args[1]
+    _, path, *rest = execv.call_args.args[1]
     assert Path(path).parent == CHECKOUT
     assert rest == [name, "--help"]  # with `report` in front, a run may be named like another command
 
 
 def test_a_closed_pipe_ends_it_quietly() -> None:
-    code = "import sys, time; sys.argv[1:] = ['--help']; time.sleep(0.2); from bench.console import main; main()"
+    code = "import sys, time; sys.argv[1:] = ['--help']; time.sleep(0.2); from commands.console import from_shell; from_shell()"
     command = f'{sys.executable} -c "{code}" | true'
     done = subprocess.run(["bash", "-c", command], cwd=CHECKOUT, stderr=subprocess.PIPE, text=True)
     assert done.stderr == ""
 
 
-def test_an_unknown_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_command_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("ATTENTION_BENCH_COMMAND", "attention-bench")
     assert console.main(["rum"]) == 3
     assert "attention-bench: error: unknown command 'rum'; did you mean run?" in capsys.readouterr().err
     assert console.main(["completion", "bash"]) == 3

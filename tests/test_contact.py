@@ -23,7 +23,7 @@ import torch
 
 import impls
 from bench import __main__ as bench_main
-from bench import console, terminal
+from bench import launch
 from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.sweep import SWEEPS
@@ -37,6 +37,7 @@ from bench.runs.run import Run
 from bench.selection.choice import _declared, impls_named, unsupported
 from bench.selection.options import Selection
 from bench.timing.schedule import VISITS
+from commands import console, shell
 from reports import __main__ as reports_main
 from stats import arguments
 
@@ -116,7 +117,6 @@ def test_a_usage_error_is_one_line(
 ) -> None:
     from pytest_benchmark.utils import get_machine_id
 
-    monkeypatch.setattr(terminal, "close", lambda: None)
     folder = at_a_shell.path / "results" / str(get_machine_id())
     (folder / "opened.1-1.journal").mkdir(parents=True)
     (at_a_shell.path / "mine.py").write_text(MISTAKEN)
@@ -273,21 +273,27 @@ def test_pytest_ends_quietly_without_a_standard_output(reader: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("options", ["-q", "--list"])
-def test_a_run_ends_in_one_line_if_its_output_is_a_full_disk(tmp_path: Path, options: str) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        BENCH,
-        *["--impl", "sdpa", "--T", "16", "--H", "2", "--dtype", "float32"],
-        options,
-    ]
+RUN = ["-m", "pytest", BENCH, "--impl=sdpa", "--T=16", "--H=2", "--dtype=float32"]
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "says"),
+    [
+        *(([*RUN, option], 4, "ERROR") for option in ("-q", "--list", "--dry-run", "-VV")),
+        ([BENCH, "check", "--help"], 2, "bench: error"),
+        ([str(CHECKOUT / "reports"), "--help"], 2, "reports: error"),
+        (["-m", "commands.console", "--help"], 2, "attention-bench: error"),
+    ],
+)
+def test_a_command_ends_in_one_line_if_its_output_is_a_full_disk(command: list[str], code: int, says: str) -> None:
+    """Also if that shows only once all is written."""
+    env = environment() | {"PYTHONUNBUFFERED": ""}
     with open("/dev/full", "w") as full:
-        done = subprocess.run(command, cwd=tmp_path, env=environment(), stdout=full, stderr=subprocess.PIPE, text=True)
-    said = "ERROR: standard output: No space left on device"
-    assert done.stderr == f"{said}\n\n"
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+        done = subprocess.run(
+            [sys.executable, *command], cwd=CHECKOUT, env=env, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.stderr.rstrip("\n") == f"{says}: standard output: No space left on device"
+    assert done.returncode == code
 
 
 @pytest.mark.parametrize(
@@ -301,11 +307,9 @@ def test_a_run_ends_in_one_line_if_its_output_is_a_full_disk(tmp_path: Path, opt
 def test_ctrl_c_and_a_full_disk_end_a_command_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, says: str
 ) -> None:
-    monkeypatch.setattr(bench_main, "main", mock.Mock(side_effect=error))
-    monkeypatch.setattr(terminal, "close", lambda: None)
     monkeypatch.setattr(os, "_exit", sys.exit)
     with pytest.raises(SystemExit, match="2"):
-        sys.exit(bench_main.run_from_shell())
+        sys.exit(shell.run(mock.Mock(side_effect=error), "bench"))
     assert capsys.readouterr().err == f"bench: {says}\n"
 
 
@@ -329,7 +333,7 @@ def test_commands_are_printed_as_they_work_in_the_current_folder(
 
 @pytest.mark.parametrize(
     "typed",
-    [["bench", "--T", "16"], [BENCH, "--T", "16"], [*console.PYTEST[2:], "--T", "16"], ["--T", "16", f"{BENCH}/"]],
+    [["bench", "--T", "16"], [BENCH, "--T", "16"], [*launch.OPTIONS, "--T", "16"], ["--T", "16", f"{BENCH}/"]],
 )
 def test_the_command_of_a_run_is_kept_as_in_the_checkout(typed: list[str]) -> None:
     assert _command(typed, CHECKOUT) == "pytest bench/ --T 16"

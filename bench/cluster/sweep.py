@@ -72,7 +72,9 @@ def pack(folder: Path, arguments: Sequence[str]) -> bytes:
             raise UsageError(f"{name} does not reach the nodes: give a path in the current folder, without {os.pardir}")
         if path.suffix == ".jsonl" and ".safetensors" in path.read_text(encoding="utf-8", errors="ignore"):
             raise UsageError(f"{name}: the safetensors files that it names do not reach the nodes")
-    packages = (path for package in ("bench", "impls", "stats") for path in (CHECKOUT / package).rglob("*.py"))
+    packages = (
+        path for package in ("bench", "commands", "impls", "stats") for path in (CHECKOUT / package).rglob("*.py")
+    )
     files = {
         f"{SUITE}/{path.relative_to(CHECKOUT).as_posix()}": path for path in (*packages, CHECKOUT / "pyproject.toml")
     }

@@ -11,7 +11,7 @@ import pytest
 from pytest_benchmark.utils import get_machine_id
 
 from .. import CHECKOUT
-from ..console import PYTEST
+from ..launch import OPTIONS
 from ..selection import allocator
 from ..selection.errors import UsageError
 from ..selection.options import asked, select, settle_timing
@@ -82,8 +82,8 @@ def _begun(folder: Path, name: str) -> tuple[Journal | None, dict[str, Any]]:
 
 def _command(given: list[str], folder: Path) -> str:
     """Return the command line as in the checkout: `pytest bench/ ...`, without what `attention-bench run` adds."""
-    added = [*PYTEST[2:]]
-    own = given[len(added) :] if given[: len(added)] == added else given
+    added = len(OPTIONS)
+    own = given[added:] if given[:added] == [*OPTIONS] else given
     return shlex.join(["pytest", "bench/", *(it for it in own if (folder / it).resolve() != CHECKOUT / "bench")])
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import sys
 import textwrap
 from collections.abc import Generator, Mapping, Sequence
 from importlib import import_module
@@ -64,12 +63,6 @@ class Progress:
         if not terminalreporter.no_summary:
             terminalreporter.ensure_newline()
             self._show(terminalreporter, exitstatus)
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_sessionfinish(self) -> Generator[None, None, None]:
-        """Write all output while pytest still reports an error of standard output."""
-        yield
-        sys.stdout.flush()
 
     def _show(self, out: pytest.TerminalReporter, exitstatus: int) -> None:
         run, headline = self.run, ""

@@ -83,7 +83,7 @@ def tell(
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     with console.capture() as shown:
         console.print(comparison_text.terminal(this, named, whole), crop=False)
-    command.say(without_padding(shown.get()))
+    print(without_padding(shown.get()), end="", flush=True)
     return this.code
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -103,10 +102,10 @@ def exit_code_of(execute: Callable[[argparse.Namespace], int], options: argparse
         return execute(options)
     except RunError as error:
         return complain(str(error))
-    except BrokenPipeError:
-        raise  # a reader that closed early: no error
     except OSError as error:
-        where = f"{error.filename or 'a file'}: " if error.strerror else ""  # pandas names a missing folder itself
+        where = (
+            f"{error.filename or 'standard output'}: " if error.strerror else ""
+        )  # pandas names a missing folder itself
         return complain(f"{where}{error.strerror or error}")
 
 
@@ -127,14 +126,6 @@ def written(path: Path) -> Iterator[None]:
             if path.is_file() and not path.is_symlink():  # unlike /dev/full and /dev/stdout
                 path.unlink()
         raise
-
-
-def say(text: str) -> None:
-    """Print text; a reader that closes early, as `head` does, changes no exit code."""
-    try:
-        print(text, end="", flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # receives buffered output
 
 
 def warn(message: str) -> None:

@@ -34,7 +34,7 @@ shopt -s expand_aliases
 alias bench='{Path(sys.executable).with_name("pytest")} {CHECKOUT}/bench'
 alias pb='{sys.executable} {CHECKOUT}/bench'
 alias pr='{sys.executable} {CHECKOUT}/reports'
-alias ab='{sys.executable} -m bench.console'
+alias ab='{sys.executable} -m commands.console'
 CELL='--T 16 --H 2 --dtype float32'
 SMALL="$CELL --cell-time 0.01"
 sizes() {{ bench --T 16,32 --H 2 --dtype float32 --cell-time 0.01 --impl sdpa --benchmark-save=sizes >&/dev/null; }}

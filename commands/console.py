@@ -5,48 +5,34 @@ from __future__ import annotations
 import os
 import platform
 import re
-import signal
 import subprocess
 import sys
 import tomllib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
-from pathlib import Path
 
-from . import interrupts  # noqa: F401  (Ctrl-C is one line)
-from .cases.axes import nearest
+if str(__package__).startswith("attention_bench"):  # in an installation the packages lie in this one
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
-HOME = Path(__file__).resolve().parent.parent
-"""Folder of bench, impls and reports: a checkout or an installation."""
+from bench import CHECKOUT, launch
+from bench import __main__ as of_bench
+from bench.cases.axes import nearest
+from bench.terminal import complain
+from reports import __main__ as of_reports
+from stats.arguments import ONE_COMMAND
 
-LAUNCH = str(HOME / "bench" / "launch.py")
-PYTEST = ("-P", LAUNCH, "-c", str(HOME / "pyproject.toml"), f"--rootdir={HOME}", "-o", "verbosity_test_cases=0",
-          str(HOME / "bench"))  # fmt: skip
+from . import shell
+
 COMMANDS = {
     "run": "measure, print a table, and save it: --benchmark-save=NAME",
     "list": "print implementations with their limits, sweeps, and models",
-    "sweep": "measure in several fresh processes, or on many machines",
-    "check": "check whether kernels and layers are correct, without timing",
-    "doctor": "find what on this machine will disturb a measurement",
+    **{name: about for name, (_, about) in of_bench.COMMANDS.items()},
     "report": "write the page of the newest run, or of the named runs",
-    "advise": "print the fastest implementation of each case of a saved run",
-    "figure": "draw one figure for a paper or a README",
-    "export": "write rows for other tools: Parquet or CSV",
-    "conformance": "print a table of what is correct, from output of check --json",
-    "ab": "compare two revisions, kernels or interpreters: did it get slower?",
-    "bisect": "find the commit, or the version of torch, that made it slower",
-    "compare": "compare two saved runs: did it get slower?",
-    "baseline": "set or show the run that later runs are compared with",
-    "history": "find when it got slower, over all runs of this machine",
-    "new-kernel": "write FILE (default: mine.py), a template of a kernel",
-    "new-layer": "write FILE (default: mine.py), a template of a layer",
+    **{name: about for name, (_, about) in of_reports.COMMANDS.items() if name != "publish"},
     "completion": "print completion for bash and zsh, to append to ~/.bashrc or ~/.zshrc",
 }
-"""Commands in the order of the help, with their descriptions."""
-
-OF_BENCH = ("sweep", "check", "doctor", "ab", "bisect", "new-kernel", "new-layer")
-"""Commands of `python -m bench`."""
+"""Commands in the order of the help, with their descriptions; `publish` is for the suite's own documentation."""
 
 WITHOUT_OPTIONS = ("completion", "list")
 
@@ -68,49 +54,46 @@ OPTIONS
 complete -o default -F _attention_bench attention-bench
 """
 
-USAGE_ERROR = 3
+
+def from_shell() -> int:
+    """Run `main`; messages name commands as those of `attention-bench`."""
+    os.environ[ONE_COMMAND] = "attention-bench"
+    return shell.run(main, "bench")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code, or 3 for an unknown command."""
-    if arguments is None:
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader that closes early, as `head` does, ends it quietly
-        arguments = sys.argv[1:]
-    name, *rest = list(arguments) or ["--help"]
+    name, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in ("-h", "--help"):
         print(_help())
-        return 0
-    if name == "--version":
-        project = tomllib.loads((HOME / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    elif name == "--version":
+        project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         print(f"attention-bench {project['version']}, torch {version('torch')}, Python {platform.python_version()}")
-        return 0
-    if name not in COMMANDS:
-        return _complain(f"unknown command {name!r}{nearest(name, COMMANDS)} (--help shows all)")
-    if name in (*WITHOUT_OPTIONS, "run") and {"-h", "--help"} & {*rest}:
+    elif name not in COMMANDS:
+        return complain(f"unknown command {name!r}{nearest(name, COMMANDS)} (--help shows all)")
+    elif name in (*WITHOUT_OPTIONS, "run") and {"-h", "--help"} & {*rest}:
         usage, about = f"usage: attention-bench {name}", COMMANDS[name]
         print(_run_help() if name == "run" else f"{usage}\n\n{about[0].upper()}{about[1:]}.")
-        return 0
-    if name == "completion":
+    elif name == "completion":
         return completion(rest)
-    named = os.environ | {"ATTENTION_BENCH_COMMAND": name}  # makes `stats.arguments.as_typed` print `attention-bench`
-    os.execve(sys.executable, [*_command(name), *rest], named)
+    else:
+        os.execv(sys.executable, [*_command(name), *rest])
+    return 0
 
 
 def _command(name: str) -> list[str]:
     if name in ("run", "list"):
-        return [sys.executable, *PYTEST, *["--list"] * (name == "list")]
-    return [sys.executable, str(HOME / ("bench" if name in OF_BENCH else "reports")), name]
+        return [*launch.COMMAND, *launch.OPTIONS, *["--list"] * (name == "list")]
+    return [sys.executable, str(CHECKOUT / ("bench" if name in of_bench.COMMANDS else "reports")), name]
 
 
 def completion(arguments: Sequence[str]) -> int:
     """Print shell completions: commands, options, and values of options."""
     if arguments:
-        return _complain(f"completion {' '.join(arguments)}: takes no arguments: the script is for both bash and zsh")
-    sys.path.insert(0, str(HOME))
+        return complain(f"completion {' '.join(arguments)}: takes no arguments: the script is for both bash and zsh")
+    from bench.cases.case import AXES
+    from bench.cases.sweep import SWEEPS
     from impls import registered
-
-    from .cases.case import AXES
-    from .cases.sweep import SWEEPS
 
     names = [impl.name for impl in registered()]
     known = {"sweep": [*SWEEPS], "impl": names, "baseline": names}
@@ -158,11 +141,6 @@ memory; 1 when one is wrong, failed or timed out; 2 when interrupted; 4 for a
 usage error; 5 when no cell is selected."""
 
 
-def _complain(message: str) -> int:
-    print(f"attention-bench: error: {message}", file=sys.stderr)
-    return USAGE_ERROR
-
-
 def _help() -> str:
     lines = [f"  {name:<12} {about}" for name, about in COMMANDS.items()]
     end = "Each has its own --help; --version shows versions."
@@ -170,4 +148,4 @@ def _help() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(from_shell())
