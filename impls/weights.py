@@ -108,6 +108,7 @@ def packed_parts(
     return found
 
 
+@torch.no_grad()
 def load(layer: nn.Module, weights: dict[str, Tensor]) -> None:
     """Copy the canonical weights into a layer; raises ValueError if its names or shapes differ."""
     kept = parts(layer, lambda parameter: parameter.data)

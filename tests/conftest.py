@@ -136,13 +136,14 @@ def own_signals() -> Iterator[None]:
 @pytest.fixture
 def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check with the probe of 37 tokens only, and shorter probes of dropout, which suffices for right implementations."""
-    monkeypatch.setattr("bench.checks.gate.PROBES", (37,))
-    monkeypatch.setattr("bench.checks.dropout.LENGTH", {"core": 80, "layer": 80})
+    monkeypatch.setattr("bench.checks.probes.PROBES", (37,))
+    monkeypatch.setattr("bench.checks.probes.LENGTH_WITH_DROPOUT", {"core": 80, "layer": 80})
 
 
 def gated(impl: Impl, case: Case) -> None:
     """Run all checks of an implementation before a case is timed; raises what they find."""
-    from bench.checks.gate import Gate, check_case
+    from bench.checks.gate import Gate
+    from bench.checks.module_checks import check_case
 
     Gate().check(impl, case)
     check_case(impl, case)

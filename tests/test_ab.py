@@ -38,7 +38,7 @@ from bench.ab.replicates import Replicate, Replication, datum
 from bench.ab.sources import PREFIX
 from bench.cases.case import Case
 from bench.cases.outcome import Skip, Wrong
-from bench.checks.problems import problem_of
+from bench.checks.attention_problems import problem_of
 from bench.interrupts import UNFINISHED
 from bench.selection.choice import own_files
 from bench.selection.errors import UsageError

@@ -9,10 +9,10 @@ import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
+from bench.checks.attention_problems import problem_of
 from bench.checks.calls import Call
 from bench.checks.gate import Gate
-from bench.checks.problem import Inputs, inputs_of
-from bench.checks.problems import problem_of
+from bench.checks.inputs import Inputs, inputs_of
 from bench.timing import cell
 from bench.timing.caching import LONG_CALL, MIN_PAIRS, QUICK, check_no_result_caching
 
@@ -29,7 +29,7 @@ class Work:
         self.known = set()
         self.calls = 0
         self.spent = 0.0
-        self.meter, self.call = self, Call(self, lambda _: {})
+        self.meter, self.call = self, Call(torch.nn.Identity(), CASE, self.numbers, self, lambda _: {})
 
     def __call__(self):
         content = float(sum(x.sum() for x in self.numbers.tensors))
@@ -139,13 +139,13 @@ def test_an_output_that_changes_later_is_compared_with_the_reference():
 
 def test_renewed_inputs_have_new_addresses_and_the_same_layout():
     it = built(sdpa)
-    it.module.register_buffer("expanded", torch.ones(1, 4).expand(3, 4))
-    tensors = [*it.module.parameters(), *it.numbers.tensors]
+    it.call.module.register_buffer("expanded", torch.ones(1, 4).expand(3, 4))
+    tensors = [*it.call.module.parameters(), *it.call.inputs.tensors]
     before = [(tensor.data_ptr(), tensor.stride()) for tensor in tensors]
     it.renew()
     for tensor, (address, stride) in zip(tensors, before, strict=True):
         assert tensor.data_ptr() != address and tensor.stride() == stride
-    assert it.module.expanded.stride() == (0, 1)
+    assert it.call.module.expanded.stride() == (0, 1)
     it.time(calls=1)  # and its output is correct
 
 

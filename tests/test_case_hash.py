@@ -10,7 +10,7 @@ import torch
 from bench.cases import models
 from bench.cases.case import Case
 from bench.cases.case_hash import case_hash
-from bench.checks.problems import problem_of
+from bench.checks.attention_problems import problem_of
 
 NUMBERS = [
     ({"T": 16}, 10.22688, 134.2129),

@@ -29,7 +29,7 @@ from bench.cases.sweep import misfit
 from bench.checks import settings
 from bench.checks.calls import recording
 from bench.checks.dispatch import kernel_in
-from bench.checks.gate import check_case
+from bench.checks.module_checks import check_case
 from bench.runs import progress
 from bench.runs.measuring import Measuring
 from bench.runs.rows import NOT_READ

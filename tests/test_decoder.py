@@ -14,8 +14,8 @@ from bench.cases.cells import Cell
 from bench.cases.models import MODELS, layers_of
 from bench.cases.outcome import Wrong
 from bench.cases.sweep import misfit, of_points
-from bench.checks.gate import check_case, check_probe
-from bench.checks.problems import problem_of
+from bench.checks.attention_problems import problem_of
+from bench.checks.module_checks import check_case, check_probe
 from bench.selection.options import select
 from bench.timing.cell import build
 from bench.timing.devices import cpu
@@ -200,11 +200,11 @@ def slow(q, k, v, **options):
 
 def test_a_cold_call_finds_its_tensors_in_other_places_and_leaves_them_where_they_were():
     built = build(Cell(impls.get("sdpa"), Case.of(T=64, H=2, D_h=16)))
-    before, seen = [it.data_ptr() for it in built.numbers.tensors], set()
+    before, seen = [it.data_ptr() for it in built.call.inputs.tensors], set()
     run = built.call.run
 
     def watched():
-        seen.add(built.numbers.tensors[0].data_ptr())
+        seen.add(built.call.inputs.tensors[0].data_ptr())
         return run()
 
     built.call = replace(built.call, run=watched)
@@ -215,5 +215,5 @@ def test_a_cold_call_finds_its_tensors_in_other_places_and_leaves_them_where_the
         assert seconds > 0
         assert len(seen) == cpu.COLD_CALLS
         assert not seen & set(before)
-    assert [it.data_ptr() for it in built.numbers.tensors] == before
+    assert [it.data_ptr() for it in built.call.inputs.tensors] == before
     assert built.meter.more(run, 1.0, False, built.tensors) == {"cold_s": None}

@@ -24,9 +24,9 @@ import impls
 from bench.cases.case import Case
 from bench.cases.sweep import misfit
 from bench.checks import reference
+from bench.checks.attention_problems import problem_of
 from bench.checks.calls import call_of
-from bench.checks.problem import Inputs, inputs_of
-from bench.checks.problems import problem_of
+from bench.checks.inputs import Inputs, inputs_of
 
 DEVICES = [
     "meta",

@@ -17,12 +17,12 @@ SOURCE = CHECKOUT / "impls" / "flash_triton.py"
 GATED = """
 import sys
 from dataclasses import replace
-import bench.checks.gate
+import bench.checks.probes
 from bench.cases.case import Case
 from bench.cases.outcome import Wrong
 from tests.conftest import gated
 import impls, injected
-bench.checks.gate.PROBES = (37,)
+bench.checks.probes.PROBES = (37,)
 impl = impls.get("injected")
 impl = replace(impl, limits=replace(impl.limits, devices=None))
 try:

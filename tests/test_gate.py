@@ -9,11 +9,13 @@ import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Unsupported, Wrong, classify
-from bench.checks import gate
-from bench.checks.dropout import spanning
-from bench.checks.gate import Gate, check_case, check_low_scores, check_training, lone_queries
+from bench.checks import probes as probing
+from bench.checks.attention_problems import problem_of
+from bench.checks.dropout import check_training
+from bench.checks.gate import Gate
+from bench.checks.module_checks import check_case, check_low_scores
 from bench.checks.patterns import DEEPEST, PATTERNS
-from bench.checks.problems import problem_of
+from bench.checks.probes import lone_queries, probe_with_dropout
 from bench.timing.devices import threads
 from bench.workers.tasks import Tasks
 from impls.rules import EVERY_RULE
@@ -43,7 +45,7 @@ def by_case(kernels):
 def test_wrong_kernel_is_refused(name, monkeypatch):
     wrong = wrong_kernels.KERNELS[name]
     if {"dropout", "out_dropout"} & wrong.case.keys():  # which is right on probes, without dropout
-        monkeypatch.setattr("bench.checks.gate.PROBES", (37,))
+        monkeypatch.setattr("bench.checks.probes.PROBES", (37,))
     with threads(torch.get_num_threads()), pytest.raises(Wrong) as refusal:
         gated(wrong.kernel, **wrong.case)
     assert wrong.says in str(refusal.value)
@@ -68,7 +70,7 @@ def test_a_kernel_that_writes_to_its_inputs_in_training_makes_no_other_one_wrong
     def writes(q, k, v, *, dropout_p=0.0, **options):
         return wrong_kernels.sdpa(q.mul_(2.0) if dropout_p else q, k, v, dropout_p=dropout_p, **options)
 
-    probe = spanning(impls.get("sdpa"), Case.of(**PLAIN, dropout=0.25, scope="core"))
+    probe = probe_with_dropout(impls.get("sdpa"), Case.of(**PLAIN, dropout=0.25, scope="core"))
     assert probe is not None
     with pytest.raises(Wrong):
         check_training(impls.make("writes", writes), probe)
@@ -146,7 +148,7 @@ def test_every_implementation_passes(short_probes, check, impl, case):
 
 @pytest.mark.parametrize("name", SLOW)
 def test_a_slow_implementation_passes_every_check(short_probes, name, monkeypatch):
-    monkeypatch.setattr("bench.checks.gate.PROBES", (SLOW[name],))
+    monkeypatch.setattr("bench.checks.probes.PROBES", (SLOW[name],))
     impl = impls.get(name)
     every_check(impl, Case.of(T=SLOW[name], H=impl.limits.heads or 3, D_h=16))
 
@@ -221,13 +223,14 @@ def test_probes_have_the_nearest_lengths_that_are_allowed(divisor, lengths, ragg
     impl = impls.make("mine", wrong_kernels.sdpa, limits=limits)
     probes = Gate().check(impl, Case.of(T=384, H=2, D_h=8))
     assert [probe.T for probe in probes] == lengths
-    assert gate.ragged(probes) == ragged
+    assert probing.ragged(probes) == ragged
 
 
 def test_what_has_passed_in_another_process_is_not_checked_again(short_probes, tasks, tmp_path, monkeypatch):
     cell = {"what": "x", "impl": "sdpa", "case": Case.of(T=16, H=2, D_h=8).columns()}
     passed = tasks.probe(**cell)["passed"]
-    monkeypatch.setattr("bench.checks.gate.module_of", lambda *_: pytest.fail("is checked again"))
+    for builds in ("new_call", "module_of"):
+        monkeypatch.setattr(f"bench.checks.module_checks.{builds}", lambda *_: pytest.fail("is checked again"))
     assert {*Tasks(str(tmp_path)).probe(**cell, passed=passed)["passed"]} == {*passed}
     for missing in (it for it in passed if ": scale, " not in it):  # SDPA's kernel has no scale, so nothing is called
         with pytest.raises(pytest.fail.Exception):

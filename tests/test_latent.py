@@ -11,9 +11,9 @@ from bench.cases.case import Case
 from bench.cases.outcome import Wrong
 from bench.cases.sweep import SWEEPS
 from bench.checks import reference
+from bench.checks.attention_problems import problem_of
 from bench.checks.gate import Gate
-from bench.checks.problem import inputs_of
-from bench.checks.problems import problem_of
+from bench.checks.inputs import inputs_of
 from bench.timing.devices.cpu import CpuMeter
 from impls.registry import AROUND
 from impls.rules import EVERY_RULE

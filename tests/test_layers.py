@@ -10,7 +10,7 @@ from torch import nn
 
 import impls
 from bench.cases.case import Case
-from bench.checks.gate import check_case
+from bench.checks.module_checks import check_case
 from impls import weights
 
 NAMES = [impl.name for impl in impls.registered()]

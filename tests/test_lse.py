@@ -11,7 +11,8 @@ from torch import Tensor
 import impls
 from bench.cases.case import Case
 from bench.cases.outcome import Wrong
-from bench.checks.gate import Gate, check_case, check_lse
+from bench.checks.gate import Gate
+from bench.checks.module_checks import check_case, check_lse
 from impls.rules import EVERY_RULE
 from impls.split import attend
 

@@ -16,10 +16,10 @@ from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.counting import ITEM_BYTES, least_memory
 from bench.cases.outcome import OutOfMemory
+from bench.checks.attention_problems import problem_of
 from bench.checks.building import module_of
 from bench.checks.calls import call_of, recording
-from bench.checks.problem import inputs_of
-from bench.checks.problems import problem_of
+from bench.checks.inputs import inputs_of
 from bench.timing.devices import free_bytes
 from bench.timing.devices.cpu import CpuMeter
 

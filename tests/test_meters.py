@@ -14,11 +14,11 @@ import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
+from bench.checks.attention_problems import problem_of
 from bench.checks.building import module_of
 from bench.checks.calls import Call, call_of, recording
 from bench.checks.dispatch import kernel_in, traced
-from bench.checks.problem import inputs_of
-from bench.checks.problems import problem_of
+from bench.checks.inputs import inputs_of
 from bench.timing.devices.cpu import FLOOR, CpuMeter
 from bench.timing.malloc import SYSTEM, has_glibc, using
 

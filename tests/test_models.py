@@ -8,7 +8,7 @@ import torch
 
 from bench.cases.models import CODE, MODELS, config_of, layers_of, notes_of
 from bench.cases.sweep import of_points
-from bench.checks.gate import check_case
+from bench.checks.module_checks import check_case
 from bench.selection.errors import UsageError
 from bench.selection.options import cases_of, select, sweep_of
 from impls.rules import Rules

@@ -6,7 +6,7 @@ import torch
 import impls
 from bench.cases.case import Case
 from bench.cases.outcome import Wrong
-from bench.checks.problems import problem_of
+from bench.checks.attention_problems import problem_of
 from impls.paged import PageByPage, PagedLayer
 from impls.paging import in_order, places, write
 

@@ -7,7 +7,8 @@ import impls
 from bench.cases import counting
 from bench.cases.case import AXES
 from bench.cases.sweep import SWEEPS
-from bench.checks.gate import Gate, check_case
+from bench.checks.gate import Gate
+from bench.checks.module_checks import check_case
 from impls.masks import mask_of
 from impls.rules import Rules, kinds_of, requests_of
 

@@ -10,7 +10,8 @@ import impls
 from bench.cases import counting
 from bench.cases.case import Case
 from bench.cases.outcome import Wrong
-from bench.checks.gate import check_case, probes
+from bench.checks.module_checks import check_case
+from bench.checks.probes import probes
 from impls import flex
 from impls.masks import mask_of
 from impls.rules import EVERY_RULE, Rules, alibi_slopes, document_lengths

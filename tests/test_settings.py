@@ -17,8 +17,8 @@ from torch import backends
 import impls
 from bench.cases.case import Case
 from bench.checks import settings
-from bench.checks.gate import check_case
 from bench.checks.impl_hash import impl_hash, sources_hash
+from bench.checks.module_checks import check_case
 from bench.selection.choice import impls_named
 from bench.selection.errors import UsageError
 
@@ -128,7 +128,7 @@ def test_every_pair_of_a_getter_and_a_setter_of_torch_is_known():
     """Fails for a new flag of a new torch: decide whether it must be watched."""
     source = inspect.getsource(settings)
     getters, setters = ({n[5:] for n in dir(C) if n.startswith(f"_{kind}_")} for kind in ("get", "set"))
-    watched = {name for name in getters & setters if f'_pair("{name}")' in source}
+    watched = {name for name in getters & setters if f'"{name}"' in source}
     assert getters & setters == watched | ELSEWHERE.keys() | HARMLESS
 
 

@@ -20,7 +20,7 @@ import impls
 from bench.cases.case import Case
 from bench.cases.outcome import Wrong
 from bench.checks import impl_hash, settings
-from bench.checks.gate import check_case
+from bench.checks.module_checks import check_case
 
 NEEDED = {
     "sdpa_fa3": "flash_attn_interface",

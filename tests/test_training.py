@@ -18,7 +18,8 @@ from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
 from bench.checks.calls import recording
-from bench.checks.gate import Gate, check_case
+from bench.checks.gate import Gate
+from bench.checks.module_checks import check_case
 from bench.timing.cell import build, check_repeats
 
 from .conftest import gated

@@ -206,6 +206,11 @@ class Case:
         return self.scope in BLOCKS
 
     @property
+    def writes_cache(self) -> bool:
+        """Whether its call writes to the cache that it is given; a model's is rebuilt in every call."""
+        return self.does.cached and self.scope == "layer"
+
+    @property
     def drops(self) -> bool:
         return bool(self.dropout or self.out_dropout)
 

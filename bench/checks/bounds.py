@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -133,7 +132,7 @@ def _ways(
 ) -> tuple[dict[str, Tensor], list[dict[str, Tensor]]]:
     """Return the reference and the plain results in the case's own dtype, by two methods with gradients or a latent."""
     dtype, exact = getattr(torch, case.dtype), formula(torch.float64)
-    with settings.tf32_products() if case.tf32 else nullcontext():
+    with settings.tf32_products(case.tf32):
         plain = [formula(dtype)]
         if case.does.gradients:
             with reference.attending(reference.summed_over_features):

@@ -16,8 +16,11 @@ from impls.registry import Compiled, eager_name
 from ..cases.case import Case
 from ..cases.outcome import Wrong
 from . import settings
-from .decoders import decoder_of
-from .problems import autocasting, problem_of
+from .attention_problems import autocasting, problem_of
+from .calls import Call, call_of
+from .decoder_problems import decoder_of
+from .inputs import inputs_of
+from .problem import Problem
 
 
 def module_of(impl: Impl, case: Case) -> nn.Module:
@@ -31,10 +34,14 @@ def module_of(impl: Impl, case: Case) -> nn.Module:
         if case.autocast:
             module.forward = autocasting(case)(module.forward)
         if problem.weights:
-            with torch.no_grad():
-                canonical.load(module, problem.weights)
+            canonical.load(module, problem.weights)
         prepare(module, case)
     return module
+
+
+def new_call(impl: Impl, case: Case, problem: Problem | None = None) -> Call:
+    """Return the call of a new core or layer, on the inputs of `problem`, or on the ordinary ones."""
+    return call_of(module_of(impl, case), case, inputs_of(problem or problem_of(case)))
 
 
 def _built(impl: Impl, case: Case) -> nn.Module:

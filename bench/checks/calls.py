@@ -16,29 +16,41 @@ from impls.paging import in_order
 from ..cases.case import Case
 from ..cases.outcome import Wrong
 from . import settings
-from .problem import Inputs, written_to
+from .inputs import Inputs
+from .problem import written_to
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call, ready to be timed, and how its outputs are read."""
+    """One call of a module on its inputs, ready to be timed, and how its outputs are read."""
 
+    module: nn.Module
+    case: Case
+    inputs: Inputs
     run: Callable[[], Any]
     read: Callable[[Any], dict[str, Tensor]]
     """Maps the return value of `run` to tensors by the names used in `Problem.expected`."""
-    back: Callable[..., Any] = lambda o, again=False: o
-    """The return value of `run` for a forward's output; `again`: another backward may follow."""
+    back: Callable[..., Any] = lambda o, grad=None, again=False: o
+    """The return value of `run` for a forward's output, and the gradient of that output if not `inputs.grad`; `again`:
+    another backward may follow.
+    """
+
+    def on(self, inputs: Inputs) -> Call:
+        """Return the same call on other inputs."""
+        return call_of(self.module, self.case, inputs)
+
+    def forward(self) -> Any:
+        """Return the output of a core, or of a layer without a cache."""
+        return self.module(*self.inputs.tensors, **self.inputs.options)
 
 
 def call_of(module: nn.Module, case: Case, inputs: Inputs) -> Call:
     """Return the call of `case` on a layer or a core with the given inputs."""
     if case.does.gradients:
-        return _backward(module, inputs)
-    if case.does.cached and case.in_model:
-        return _continue(module, inputs)
-    if case.does.cached and case.scope == "layer":
+        return _backward(module, case, inputs)
+    if case.does.cached and case.scope != "core":
         return _decode(module, case, inputs)
-    return Call(lambda: module(*inputs.tensors, **inputs.options), lambda o: {"output": o})
+    return Call(module, case, inputs, lambda: module(*inputs.tensors, **inputs.options), lambda o: {"output": o})
 
 
 @contextmanager
@@ -50,55 +62,46 @@ def recording(case: Case, inference: bool = True) -> Iterator[None]:
     unrecorded = torch.inference_mode if inference else torch.no_grad
     with (
         nullcontext() if case.does.gradients else unrecorded(),
-        settings.tf32_products() if case.tf32 else nullcontext(),
-        settings.changed("deterministic algorithms", True) if case.deterministic else nullcontext(),
+        settings.tf32_products(case.tf32),
+        settings.changed("deterministic algorithms", True, case.deterministic),
     ):
         yield
         if case.deterministic and not torch.are_deterministic_algorithms_enabled():
             raise Wrong("turns torch's deterministic algorithms off")
 
 
-def _backward(module: nn.Module, inputs: Inputs) -> Call:
+def _backward(module: nn.Module, case: Case, inputs: Inputs) -> Call:
     """Forward, then gradients of every input and every parameter that needs one, given the gradient of the output."""
     parameters = [p for p in module.parameters() if p.requires_grad]
     learning = {name: x for name, x in zip(inputs.names, inputs.tensors, strict=True) if x.requires_grad}
     wanted = [*learning.values(), *parameters]
 
-    def back(o: Tensor, again: bool = False) -> tuple[Tensor, ...]:
-        return o, *torch.autograd.grad(o, wanted, inputs.grad, allow_unused=True, retain_graph=again)
+    def back(o: Tensor, grad: Tensor | None = inputs.grad, again: bool = False) -> tuple[Tensor, ...]:
+        return o, *torch.autograd.grad(o, wanted, grad, allow_unused=True, retain_graph=again)
 
     def read(outputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
         o, *grads = outputs
-        of_inputs, of_parameters = grads[: len(learning)], grads[len(learning) :]
-        if missing := [name for name, grad in zip(learning, of_inputs, strict=True) if grad is None]:
+        found = {x: grad for x, grad in zip(wanted, grads, strict=True) if grad is not None}
+        if missing := [name for name, x in learning.items() if x not in found]:
             raise Wrong(f"no gradient reaches {' and '.join(missing)}: the output is detached")
-        found: dict[Tensor, Tensor] = {
-            p: grad for p, grad in zip(parameters, of_parameters, strict=True) if grad is not None
-        }
-        named = dict(zip(learning, of_inputs, strict=True))
+        named = {name: found[x] for name, x in learning.items()}
         named |= canonical.gradients(module, found) if parameters else {}
         return {"output": o} | {f"gradient of {name}": grad for name, grad in named.items()}
 
-    return Call(lambda: back(module(*inputs.tensors, **inputs.options)), read, back)
-
-
-def _continue(module: nn.Module, inputs: Inputs) -> Call:
-    """New tokens with a cache of transformers, rebuilt in each call without copying its keys and values."""
-    x, *cache = inputs.tensors
-    names = ("output", *map(written_to, inputs.names[1:]))
-    return Call(
-        lambda: module(x, cache=tuple(cache), **inputs.options), lambda outputs: dict(zip(names, outputs, strict=True))
-    )
+    return Call(module, case, inputs, lambda: back(module(*inputs.tensors, **inputs.options)), read, back)
 
 
 def _decode(module: nn.Module, case: Case, inputs: Inputs) -> Call:
-    """New tokens with a cache, whose last positions receive the new keys and values or latents."""
+    """New tokens with a cache. The last positions of a layer's receive the new keys and values or latents; that of a model
+    is transformers' own, rebuilt in each call without copying its keys and values.
+    """
     x, *cache = inputs.tensors
 
-    def read(o: Tensor) -> dict[str, Tensor]:
-        pages = inputs.options.get("pages")
-        whole = cache if pages is None else [in_order(pool, pages, case.page or 1, case.T_kv) for pool in cache]
-        written = (known[..., -case.T :, :] for known in whole)
-        return {"output": o} | dict(zip(map(written_to, inputs.names[1:]), written, strict=True))
+    def read(found: Any) -> dict[str, Tensor]:
+        if not case.in_model:
+            pages = inputs.options.get("pages")
+            whole = cache if pages is None else [in_order(pool, pages, case.page or 1, case.T_kv) for pool in cache]
+            found = found, *(known[..., -case.T :, :] for known in whole)
+        return dict(zip(("output", *map(written_to, inputs.names[1:])), found, strict=True))
 
-    return Call(lambda: module(x, cache=tuple(cache), **inputs.options), read)
+    return Call(module, case, inputs, lambda: module(x, cache=tuple(cache), **inputs.options), read)

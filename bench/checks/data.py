@@ -24,6 +24,11 @@ SECOND_SET_ROWS = 64
 """Rows compared on the second input set, which only detects results kept from the first."""
 
 
+def epsilon(case: Case) -> float:
+    """Return the unit of tolerances."""
+    return torch.finfo(getattr(torch, case.rounding_dtype)).eps
+
+
 def seeded(case: Case, input_set: int) -> torch.Generator:
     """Return a generator seeded by the case's name, so that all processes and implementations get the same numbers."""
     return torch.Generator().manual_seed(zlib.crc32(f"{replace(case, device='cpu').id}/{input_set}".encode()))

@@ -1,12 +1,10 @@
-"""Checks dropout: which probs a call kept is recovered from its output and tested statistically; the gate compares
-outputs.
+"""Checks dropout: which probs a call kept is recovered from its output, tested statistically, and given to the reference.
 
 Unit vectors as values make every prob visible in the output; a dropped output is visible itself.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 
 import torch
@@ -17,23 +15,21 @@ from impls import weights as canonical
 
 from ..cases.case import Case
 from ..cases.outcome import Wrong
-from . import reference
-from .building import module_of
-from .problem import Problem, inputs_of
-from .problems import output_of, problem_of, showing_probs
-from .shortening import shortened_rules
+from . import probes, reference
+from .attention_problems import output_of, problem_of
+from .building import module_of, new_call
+from .calls import recording
+from .data import epsilon
+from .inputs import inputs_of
+from .problem import Problem
+from .revealing_problems import showing_output, showing_probs, solved
+from .verifying import verify
 
 B, T = 32, 16
 """Batch entries and length of the probe whose output shows every prob twice."""
 
 LOWERED = 16.0
 """Factor by which a layer's scores are lowered there: training and evaluation may round them differently."""
-
-LENGTH = {"core": 288, "layer": 160}
-"""Lengths of the probes with a case's own mask, groups and gradients: more than one tile of 64, 128 or (core) 256."""
-
-PROBE_CAP = 4
-"""Soft cap of probes, low enough to change ordinary scores; the case's own might leave them unchanged."""
 
 SIGMAS = 6.0
 """Standard deviations by which the dropped share may differ from p."""
@@ -43,6 +39,9 @@ TILE = 32
 
 SIGMAS_OF_LAGS, FEWEST_PAIRS = 8.0, 1024
 """Standard deviations allowed for the correlation at one of a million distances; pairs that the test needs."""
+
+CALLS_IN_TRAINING = 3
+"""Calls whose kept probs are compared. A kernel that alternates between two sets of random numbers fails at the third."""
 
 NEARLY = 0.7
 """Of the distances with at least this fraction of the largest deviation, the shortest is reported."""
@@ -64,8 +63,8 @@ def check_dropout(impl: Impl, case: Case) -> None:
     inputs = inputs_of(problem).tensors
     if "W_q" in problem.weights:
         problem.weights["W_q"] /= LOWERED
+    canonical.load(module, problem.weights)
     with torch.no_grad():
-        canonical.load(module, problem.weights)
         probs = module.eval()(*inputs).double()
         module.train()
         first, second = module(*inputs).double(), module(*inputs).double()
@@ -73,7 +72,7 @@ def check_dropout(impl: Impl, case: Case) -> None:
     once, again = kept.chunk(2, -1)
     check_independence([once], torch.ones_like(once))
     check_share(kept, visible, case.dropout, "the probs", of_each=2)
-    eps, there = torch.finfo(getattr(torch, case.rounding_dtype)).eps, first != 0
+    eps, there = epsilon(case), first != 0
     if not torch.allclose(first[there] * keep, probs[there], rtol=8 * eps, atol=float(probs.max()) * eps):
         raise Wrong(f"what dropout leaves is not 1 / (1 - p) = {1 / keep:.3f} times as large")
     if torch.equal(first, second):
@@ -82,35 +81,29 @@ def check_dropout(impl: Impl, case: Case) -> None:
         raise Wrong("drops features of the output, not probs")
 
 
-def spanning(impl: Impl, case: Case) -> Case | None:
-    """Return a case that drops as this one over more than one tile, in a size that shows probs if they are dropped; None if
-    `impl` supports none.
-
-    With keys from another sequence, queries are fewer than keys. Heads are as wide as in the case if values may have
-    another width.
+def check_training(impl: Impl, probe: Case) -> None:
+    """Check that training outputs are finite in every pattern and match what was kept in that call: the probs, or the
+    features of the output, bias included, if these are dropped; raises `Wrong`.
     """
-    for plain in _sizes(impl, replace(case, out_bias=case.out_bias and not case.dropout)):
-        for width in dict.fromkeys((case.D_h, plain.T_kv if case.dropout else case.D_h)):
-            D_v = plain.T_kv if case.dropout else case.D_v
-            probe = replace(plain, D_h=width, D_v=D_v, d_model=plain.H * (D_v if case.dropout else width))
-            if impl.refusal(probe) is None:
-                return probe
-    return None
-
-
-def _sizes(impl: Impl, case: Case) -> list[Case]:
-    """Return the case with two batch entries and four heads, lengths near `LENGTH` first, shortened rules first."""
-    grouped = case.H_kv != case.H
-    H = impl.limits.heads or 4
-    H_kv = H if not grouped else 2 if case.H_kv > 1 else 1
-    mode = "forward" if case.does.cached else case.mode
-    plain = replace(case, B=2, H=H, H_kv=H_kv, mode=mode, threads=None)
-    wanted = LENGTH[case.scope]
-    lengths = sorted(range(2, 2 * wanted), key=lambda length: abs(length - wanted))
-    apart = (0,) if case.source == "self" else (33, 0)
-    sizes = [(L - fewer, L) for fewer in apart for L in lengths if fewer < L]
-    shortened = [replace(plain, T=T, T_kv=T_kv, **shortened_rules(case, T_kv, PROBE_CAP)) for T, T_kv in sizes]
-    return list(dict.fromkeys([*shortened, *(replace(plain, T=T, T_kv=T_kv) for T, T_kv in sizes)]))
+    of_probs = showing_probs, probe.dropout, "the probs"
+    make, p, what = of_probs if probe.dropout else (showing_output, probe.out_dropout, "the output")
+    problem = solved(make, probe)
+    call = new_call(impl, probe, problem_of(probe, input_set=1))
+    call.module.train()
+    with recording(probe):
+        output = call.read(call.run())["output"]
+    if not problem.output.compared_rows(output).isfinite().all():
+        raise Wrong("in training, where scores are far from zero: NaN or Inf")
+    canonical.load(call.module, problem.weights)
+    call = call.on(inputs_of(problem))
+    with recording(probe):
+        several = [call.forward() for _ in range(CALLS_IN_TRAINING)]
+        outputs = call.read(call.back(several[0]))  # beside later forwards, which drop others
+    shown = problem.output.reference * problem.output.is_compared[..., None]
+    (first, visible), *others = (kept_probs(output, shown, probe) for output in several)
+    check_independence([first, *(kept for kept, _ in others)], visible)
+    check_shares(first, visible, p, what)
+    verify(outputs, make(probe, first / (1 - p)), f"in training, from {what} that it kept: ")
 
 
 def kept_probs(o: Tensor, shown: Tensor, probe: Case) -> tuple[Tensor, Tensor]:
@@ -218,7 +211,12 @@ def check_parts(o: Tensor, case: Case) -> None:
 
     An output differs from that of evaluation at random: along what a part of the keys adds to it, by zero on average.
     """
-    if case.padded or case.out_bias or case.does.cached or min(case.T, case.T_kv) <= LENGTH[case.scope]:
+    if (
+        case.padded
+        or case.out_bias
+        or case.does.cached
+        or min(case.T, case.T_kv) <= probes.LENGTH_WITH_DROPOUT[case.scope]
+    ):
         return
     (exact, *parts), edges = _parts(case), _edges(case)
     for part, first, end in zip(parts, [0, *edges], [*edges, case.T_kv], strict=True):

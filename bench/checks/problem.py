@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -159,8 +159,10 @@ class Problem:
         return {name: it for name, it in named.items() if it is not None}
 
     @property
-    def free(self) -> Tensor:
-        """Positions of a cache that a call may write to: those of the newest tokens."""
+    def free(self) -> Tensor | None:
+        """Positions of a cache that a call may write to, those of the newest tokens; None if it writes to none."""
+        if not self.case.writes_cache:
+            return None
         first, last = self.case.T_kv - self.case.T, self.case.T_kv
         if self.pages is None:
             return torch.arange(first, last, device=self.case.device)
@@ -176,110 +178,3 @@ def keep_expected(problem: Problem, file: Path) -> None:
             whole.rename(file)
     elif "expected" not in vars(problem):
         vars(problem)["expected"] = torch.load(file, weights_only=False)
-
-
-@dataclass(frozen=True, eq=False)
-class Inputs:
-    """Input tensors of one call; their contents can be replaced."""
-
-    names: tuple[str, ...]
-    tensors: tuple[Tensor, ...]
-    options: dict[str, Tensor]
-    grad: Tensor | None
-
-    def perturb(self, weight: int = 1) -> None:
-        """Add noise to every number of every input, so that no digest matches; their variance is preserved.
-
-        Zeros stay: in the features of a pattern (`patterns.py`) noise makes scores extreme, whose exponentials take
-        some kernels twice as long. With `weight` 0 all numbers keep their values, and the same memory is read and
-        written.
-        """
-        for buffer in self.tensors:
-            if not buffer.is_floating_point():
-                buffer.data.copy_(buffer.roll(weight, -1))
-                continue
-            generator = torch.Generator(buffer.device)
-            generator.seed()
-            noise = torch.empty_like(buffer.data).uniform_(-1, 1, generator=generator)
-            buffer.data.mul_(1 - 0.2 * weight).add_(noise.mul_(buffer.data != 0), alpha=weight)
-
-    def refill(self, problem: Problem) -> None:
-        """Load another problem's numbers into the same buffers through `.data`, which caches keyed by address and
-        version do not detect.
-        """
-        for buffer, fresh in zip(self.tensors, problem.inputs, strict=True):
-            buffer.data.copy_(fresh)
-        if self.grad is not None and problem.grad is not None:
-            self.grad.data.copy_(problem.grad)
-        for name, fresh in problem.options.items():
-            if not torch.equal(fresh, self.options[name]):
-                # A new tensor: a mask cached for the previous tensor object remains valid for that object.
-                self.options[name] = fresh.clone()
-
-
-@torch.inference_mode(False)
-def inputs_of(problem: Problem) -> Inputs:
-    """Return fresh copies outside inference mode: a compiled layer would compile a graph for inference tensors."""
-    inputs = copies(problem.inputs)
-    if problem.grad is not None:
-        inputs = tuple(x.requires_grad_(x.is_floating_point()) for x in inputs)
-    options = {name: it.clone() for name, it in problem.options.items()}
-    return Inputs(problem.names, inputs, options, None if problem.grad is None else problem.grad.clone())
-
-
-@torch.inference_mode(False)
-def strided(numbers: Inputs) -> Inputs:
-    """Return the same q, k and v with a model's layout: slices of a projection, heads between tokens, NaN around each
-    slice.
-
-    Each slice begins at an offset, and its tokens are closer together than those of the previous slice.
-    """
-    gaps = range(len(numbers.tensors))[::-1]
-    apart = (_slice(x.detach(), gap) for gap, x in zip(gaps, numbers.tensors, strict=True))
-    return replace(
-        numbers,
-        tensors=tuple(x.requires_grad_(old.requires_grad) for x, old in zip(apart, numbers.tensors, strict=True)),
-        grad=None if numbers.grad is None else numbers.grad.transpose(1, 2).contiguous().transpose(1, 2),
-    )
-
-
-def _slice(x: Tensor, gap: int) -> Tensor:
-    """Return a view (B, H, T, D) that lies between one head of NaN and `gap` heads of NaN."""
-    B, H, T, D = x.shape
-    whole = x.new_full((B, T, 1 + H + gap, D), torch.nan).transpose(1, 2)
-    whole[:, 1 : 1 + H] = x
-    return whole[:, 1 : 1 + H]
-
-
-def surroundings_intact(numbers: Inputs) -> bool:
-    """Whether the memory around slices still holds NaN."""
-    around = ((x, x._base) for x in numbers.tensors)
-    return all(whole is None or whole.isnan().sum() == whole.numel() - x.numel() for x, whole in around)
-
-
-@torch.inference_mode(False)
-def elsewhere(numbers: Inputs, problem: Problem, first: dict[str, Tensor]) -> Inputs:
-    """Return a problem's numbers in new tensors without gaps: contiguous, or if long with axes in the same memory order.
-
-    Masks and tables are new tensors at the addresses of those of the `first` call, where wrong kernels find that one's.
-    """
-    order = torch.contiguous_format if problem.case.max_T < 64 else torch.preserve_format
-    apart = replace(
-        numbers,
-        tensors=tuple(torch.empty_like(x, memory_format=order, requires_grad=x.requires_grad) for x in numbers.tensors),
-        options={name: first[name].data.copy_(it) for name, it in problem.options.items()},
-        grad=None if numbers.grad is None else torch.empty_like(numbers.grad),
-    )
-    apart.refill(problem)
-    return apart
-
-
-def same(found: Sequence[Tensor], known: Sequence[Tensor]) -> bool:
-    """Whether tensors are equal, NaN in the same places included."""
-    pairs = zip(found, known, strict=True)
-    return all(torch.equal(a, b) or torch.allclose(a, b, 0, 0, equal_nan=True) for a, b in pairs)
-
-
-@torch.inference_mode(False)
-def copies(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
-    return tuple(x.detach().clone() for x in tensors)

@@ -169,16 +169,18 @@ def _names(module: ModuleType, but: str = "") -> Setting:
 
 
 @contextmanager
-def changed(name: str, value: Any) -> Iterator[None]:
-    """Change a setting within the block."""
+def changed(name: str, value: Any, when: bool = True) -> Iterator[None]:
+    """Change a setting within the block, if at all (`when`)."""
     setting = SETTINGS[name]
     assert setting.put is not None
     before = setting.get()
-    setting.put(value)
+    if when:
+        setting.put(value)
     try:
         yield
     finally:
-        setting.put(before)
+        if when:
+            setting.put(before)
 
 
 def threads(count: int | None) -> AbstractContextManager[None]:
@@ -186,9 +188,9 @@ def threads(count: int | None) -> AbstractContextManager[None]:
     return changed("number of threads", count or torch.get_num_threads())
 
 
-def tf32_products() -> AbstractContextManager[None]:
-    """Use TF32 for float32 products on a GPU within the block."""
-    return changed("precision of float32 products on CUDA", "tf32")
+def tf32_products(when: bool) -> AbstractContextManager[None]:
+    """Use TF32 for float32 products on a GPU within the block, if at all (`when`)."""
+    return changed("precision of float32 products on CUDA", "tf32", when)
 
 
 @contextmanager

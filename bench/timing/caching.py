@@ -20,10 +20,10 @@ from ..cases.cells import Cell
 from ..cases.counting import flops
 from ..cases.outcome import OutOfMemory, Wrong
 from ..checks import reference
+from ..checks.attention_problems import problem_of
 from ..checks.building import eager_form
-from ..checks.gate import probes
-from ..checks.problem import Inputs
-from ..checks.problems import problem_of
+from ..checks.inputs import Inputs
+from ..checks.probes import probes
 from .cell import Built, build
 
 SHARE = 1.5
@@ -65,7 +65,7 @@ def check_kernel_caches_nothing(cell: Cell, usual: float = 0.0) -> None:
     (`usual` seconds) and mostly the kernel's, the layer's own time shows cached results: the kernel is then called on a
     probe.
     """
-    impl, case = eager_form(cell.impl), replace(cell.case.core, dropout=0.0, out_dropout=0.0)
+    impl, case = eager_form(cell.impl), replace(cell.case.core, dropout=0.0)
     if cell.case.scope == "core" or impl.core is None:
         return
     if usual > LONG_CALL and flops(case) >= SHOWN * flops(cell.case):
@@ -77,7 +77,7 @@ def check_kernel_caches_nothing(cell: Cell, usual: float = 0.0) -> None:
             check_no_result_caching(built, usual)
             built.perturb()
             output = built.call.run()
-        _check_fresh(case, built.numbers, built.call.read(output)["output"])
+        _check_fresh(case, built.call.inputs, built.call.read(output)["output"])
 
 
 def _check_fresh(case: Case, numbers: Inputs, output: Tensor) -> None:
@@ -115,7 +115,9 @@ def check_no_result_caching(built: Built, usual: float, first: float = inf) -> N
         if fresh[-1] <= SHARE * usual:
             return
         for repeated in seen:
-            built.numbers.perturb(0)  # or the processor's caches would hold more than before the call on fresh inputs
+            built.call.inputs.perturb(
+                0
+            )  # or the processor's caches would hold more than before the call on fresh inputs
             repeated.append(seconds(PAUSE))
             built.refill(0)
         # On a busy machine medians are unreliable; the fastest of several calls is a lower bound.

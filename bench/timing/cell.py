@@ -14,16 +14,19 @@ from torch import Tensor, nn
 from ..cases.cells import Cell
 from ..cases.counting import bytes_text, least_memory
 from ..cases.outcome import OutOfMemory, Skip, Wrong
-from ..checks import decoders
 from ..checks.afterwards import check_idle_afterwards
+from ..checks.attention_problems import problem_of
 from ..checks.building import keeping_settings, module_of, prepare
 from ..checks.calls import Call, call_of, recording
+from ..checks.checked_calls import NEW_NUMBERS, check_call, checked_call
+from ..checks.decoder_problems import decoder_problem
 from ..checks.dispatch import kernel_in, operators_in, traced
 from ..checks.dropout import check_parts, check_same_noise, check_scatter
-from ..checks.gate import NEW_NUMBERS, Gate, check_call, checked_call, ragged, verify
+from ..checks.gate import Gate
 from ..checks.impl_hash import impl_hash, packages
-from ..checks.problem import Inputs, copies, inputs_of, same
-from ..checks.problems import problem_of
+from ..checks.inputs import copies, inputs_of, same
+from ..checks.probes import ragged
+from ..checks.verifying import verify
 from .devices import Memory, Meter, free_bytes, meter_for, threads
 from .devices.cpu import FLOOR
 from .malloc import release
@@ -48,8 +51,6 @@ class Built:
 
     cell: Cell
     call: Call
-    module: nn.Module
-    numbers: Inputs
     meter: Meter
     threads: int
     """Intra-op threads of its calls; cells of a process may differ."""
@@ -106,7 +107,7 @@ class Built:
     @property
     def tensors(self) -> list[Tensor]:
         """Inputs, weights and masks."""
-        return [*self.numbers.tensors, *self.module.parameters(), *self.module.buffers()]
+        return [*self.call.inputs.tensors, *self.call.module.parameters(), *self.call.module.buffers()]
 
     def renew(self) -> None:
         """Move inputs, weights and masks elsewhere in memory, so that visits sample the effect of memory layout."""
@@ -126,16 +127,16 @@ class Built:
     def perturb(self) -> None:
         """Fill the inputs with numbers that no call has seen."""
         self.input_set = None
-        self.numbers.perturb()
+        self.call.inputs.perturb()
 
     def refill(self, input_set: int) -> None:
         """Load an input set into the buffers, unless it is already there."""
         if input_set != self.input_set:
-            self.numbers.refill(problem_of(self.cell.case, input_set))
+            self.call.inputs.refill(problem_of(self.cell.case, input_set))
             self.input_set = input_set
 
     def _compare(self, output: Any, input_set: int) -> None:
-        found = _tensors(output, 1 + len(self.numbers.tensors))  # and in a backward the gradients of its inputs
+        found = _tensors(output, 1 + len(self.call.inputs.tensors))  # and in a backward the gradients of its inputs
         if (known := self.outputs.get(input_set)) is not None:
             if same(found, known):
                 return
@@ -155,7 +156,7 @@ def check_fits(cell: Cell) -> None:
     """Raise `OutOfMemory` if a cell can't fit; trying it on the CPU would get the process killed."""
     needed, device = least_memory(cell.impl, cell.case), cell.case.device
     if needed > free_bytes(device):
-        decoders.problem_of.cache_clear()  # gradients of other cases' reference models
+        decoder_problem.cache_clear()  # gradients of other cases' reference models
         release()
     if needed > (free := free_bytes(device)):
         raise OutOfMemory(f"needs {bytes_text(needed)} at least, and {bytes_text(free)} are free")
@@ -169,9 +170,8 @@ def build(cell: Cell) -> Built:
     case = cell.case
     module = module_of(cell.impl, case)
     columns = {"prepare_s": prepare(module, case), "compile_s": None, "compile_cache": None}
-    numbers = inputs_of(problem_of(case))
-    call, meter, count = call_of(module, case, numbers), meter_for(case.device), torch.get_num_threads()
-    built = Built(cell, call, module, numbers, meter, count, columns)
+    call = call_of(module, case, inputs_of(problem_of(case)))
+    built = Built(cell, call, meter_for(case.device), torch.get_num_threads(), columns)
     if cell.impl.compiled:
         from torch._dynamo import config  # takes seconds to import, needed by compiled forms only
 
@@ -216,12 +216,12 @@ def check_built(built: Built, memory: bool = True, on_calls_done: Callable[[], N
     checked = CheckCalls(built, memory, on_calls_done)
     ways = iter((checked.size, checked.time))
     if case.drops:
-        errors = check_call(built.call, built.module, built.numbers, case, (0, 1))
+        errors = check_call(built.call, (0, 1))
         checked.in_training()
     else:
         watched = replace(built.call, run=lambda: next(ways)())
         built.refill(1)
-        errors = check_call(watched, built.module, built.numbers, case, (1, 0))
+        errors = check_call(watched, (1, 0))
         built.input_set = 0
     checked.repeat()
     if cell.impl.dispatches and checked.kernel != cell.impl.dispatches:
@@ -287,7 +287,7 @@ class CheckCalls:
             found = [x for x in _tensors(output) if type(x) is Tensor] if isinstance(output, Tensor | tuple) else []
             self.own_memory |= not all(x.untyped_storage().resizable() for x in found)
 
-        module, cell = self.built.module, self.built.cell
+        module, cell = self.built.call.module, self.built.cell
         core = getattr(module, "core", module)
         if cell.case.device != "cpu" or cell.impl.compiled or not isinstance(core, nn.Module):
             yield
@@ -312,8 +312,8 @@ class CheckCalls:
 
     def in_training(self) -> None:
         """Make both calls in training; then check one without dropout again."""
-        built, case = self.built, self.built.cell.case
-        built.module.train()
+        built, module, case = self.built, self.built.call.module, self.built.cell.case
+        module.train()
         with recording(case):
             if built.cell.impl.compiled:
                 built.call.run()  # compiles another graph
@@ -325,14 +325,14 @@ class CheckCalls:
             check_parts(outputs["output"], case)
             check_same_noise(outputs, problem_of(case))
             built.refill(1)
-            built.module.eval()
+            module.eval()
             output = built.call.run()
-            built.module.train()
+            module.train()
         verify(built.call.read(output), problem_of(case, input_set=1), NEW_NUMBERS)
 
     def repeat(self) -> None:
         """Make more calls if a result is inconclusive."""
-        with keeping_settings(), checked_call(self.built.module, self.built.cell.case):
+        with keeping_settings(), checked_call(self.built.call):
             if kept := self.memory.kept_bytes:  # the first call allocated, or computed, what the module keeps
                 self.size()
                 self.memory = Memory(self.memory.peak_bytes + kept, kept)

@@ -22,9 +22,9 @@ from ..cases.cells import Cell
 from ..cases.counting import least_memory
 from ..cases.outcome import Skip
 from ..checks.afterwards import settle
+from ..checks.attention_problems import problem_of
 from ..checks.gate import Gate
 from ..checks.problem import keep_expected
-from ..checks.problems import problem_of
 from ..selection.choice import impls_named, place_of, refuse_absent, repository_of, unsupported
 from ..selection.errors import UsageError
 from ..timing.caching import check_kernel_caches_nothing, check_no_result_caching
@@ -194,7 +194,7 @@ class Tasks:
         """
         built = build(self._cell(impl, case))
         if built.cell.case.drops:
-            built.module.train()
+            built.call.module.train()
         elif expected:
             keep_expected(problem_of(built.cell.case), Path(expected))
         if slower:

@@ -39,7 +39,7 @@ def decoder_of(case: Case, dtype: torch.dtype, core: Callable[[LayerShape], nn.M
 
 @lru_cache(maxsize=6)
 @torch.inference_mode(False)
-def problem_of(case: Case, input_set: int) -> Problem:
+def decoder_problem(case: Case, input_set: int) -> Problem:
     """Return the test problem: x (B, T, d_model) of a block, or tokens (B, T) of a model; in `decode` also each block's
     keys and values of earlier tokens, (B, H_kv, T_kv - T, D).
 
@@ -68,8 +68,7 @@ def problem_of(case: Case, input_set: int) -> Problem:
     def formula(dtype: torch.dtype) -> dict[str, Tensor]:
         """Return every expected output from transformers' eager model with parameters of `dtype`."""
         module = decoder_of(case, dtype, None).to(case.device)
-        with torch.no_grad():
-            canonical.load(module, weights)
+        canonical.load(module, weights)
         x, *cache = (it.to(dtype) if it.is_floating_point() else it for it in inputs)
         if grad is not None and x.is_floating_point():
             x.requires_grad_()

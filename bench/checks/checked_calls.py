@@ -1,0 +1,216 @@
+"""Checks calls of one module: what they return, that it survives later calls, and that they change nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from impls import Impl
+from impls.registry import Compiled
+
+from ..cases.case import Case
+from ..cases.outcome import Wrong
+from ..cases.sweep import misfit
+from .attention_problems import problem_of
+from .building import keeping_settings, new_call, prepare
+from .calls import Call, recording
+from .inputs import copies, elsewhere, same, surroundings_intact
+from .problem import Problem
+from .revealing_problems import solved, with_numbers_exchanged
+from .settings import memory_filled, threads
+from .verifying import CheckResult, verify
+
+NEW_NUMBERS = "on new numbers in the same buffers: "
+BESIDE = "writes to memory beside its inputs"
+
+CALLS_KEPT = 16
+"""Calls whose outputs are kept at the same time: a few more than a workspace has buffers for."""
+
+
+@keeping_settings()
+def check_call(call: Call, input_sets: Sequence[int], on_other_tensors: bool = False) -> CheckResult:
+    """Compare a call with the reference on each input set, loaded into the same buffers; raises `Wrong`.
+
+    The call must not write to inputs, to the gradient of the output, to weights or to buffers, and outputs must survive
+    later calls, of which more are made if the module keeps an output. `on_other_tensors`: call once more, on other
+    tensors. Returns the errors on input set 0.
+    """
+    case, inputs, first, kept = call.case, call.inputs, dict(call.inputs.options), _KeptOutputs()
+    problems = {input_set: problem_of(case, input_set) for input_set in input_sets}
+    for problem in problems.values():
+        problem.expected  # noqa: B018  computed before a call can patch its functions
+    others = "where other keys are padding" if case.padded else "where requests have other pages"
+    whys = "", NEW_NUMBERS, f"{others} than before: "
+    found: dict[int, CheckResult] = {}
+    for input_set, problem in problems.items():
+        if found:  # the first one is in the buffers
+            inputs.refill(problem)
+            prepare(call.module, case, input_set)
+        found[input_set] = _compare(call, problem, kept, whys[len(found)])
+    if on_other_tensors:
+        apart = call.on(elsewhere(inputs, problem, first))
+        inputs.refill(problem_of(case))  # a stale read of these would give another output
+        with nullcontext() if isinstance(call.module, Compiled) else memory_filled():
+            _compare(apart, problem, kept, "in other tensors than before, with new memory full of NaN: ")
+    if not kept.forget():
+        check_memory(call)
+    return found[0]
+
+
+def check_once(call: Call, problem: Problem, why: str = "") -> None:
+    """Compare one call with the reference; raises `Wrong`."""
+    with keeping_settings():
+        outputs = call.read(_run(call))
+    verify(outputs, problem, why)
+
+
+def check_numbers_exchanged(call: Call) -> None:
+    """Check a call where only two numbers of each input have changed since the call before; raises `Wrong`."""
+    exchanged = solved(with_numbers_exchanged, call.case)
+    call.inputs.refill(exchanged)
+    check_once(call, exchanged, "where two numbers of each input are exchanged since the call before: ")
+
+
+def check_memory(call: Call) -> dict[str, Tensor]:
+    """Check that outputs which exist at the same time have memory of their own; raises `Wrong`. Returns the last ones."""
+    with keeping_settings():
+        outputs = [call.read(_run(call)) for _ in range(CALLS_KEPT)]
+    for name in _own_outputs(call.case, outputs[0]):
+        if (places := len({it[name].untyped_storage().data_ptr() for it in outputs})) < CALLS_KEPT:
+            what = name.replace("output", "outputs").replace("gradient", "gradients")
+            raise Wrong(f"the {what} of {CALLS_KEPT} calls share {places} buffers")
+    return outputs[-1]
+
+
+ANOTHER_MASK = {"none": "causal", "causal": "none"}
+
+
+def call_with_another_mask(impl: Impl, case: Case) -> None:
+    """Call a core once with the same sizes and another mask: a kernel that caches masks by size is wrong afterwards."""
+    other = replace(case, mask=ANOTHER_MASK.get(case.mask, case.mask))
+    if other == case or misfit(other) is not None or impl.refusal(other) is not None:
+        return
+    with suppress(Exception), keeping_settings(), recording(other, inference=False):  # may fail
+        new_call(impl, other).run()
+
+
+def checked_call(call: Call) -> Any:
+    """Context of a checked call: records gradients only if the case needs them.
+
+    Inference mode is used for compiled calls only, which would compile another graph without it: an implementation can
+    neither save its tensors for a later backward nor fill them from its own threads.
+    """
+    return recording(call.case, inference=isinstance(call.module, Compiled))
+
+
+def _run(call: Call) -> Any:
+    try:
+        with checked_call(call):
+            return call.run()
+    except RuntimeError as error:
+        if "does not require grad" in str(error):
+            raise Wrong("no gradient reaches its inputs: the output is detached") from error
+        raise
+
+
+class _KeptOutputs:
+    """Outputs of the calls so far."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[Problem, dict[str, Tensor], tuple[Tensor, ...]]] = []
+
+    def add(self, problem: Problem, outputs: dict[str, Tensor]) -> None:
+        """Keep the outputs of one more call; raises `Wrong` if it changed earlier ones."""
+        for of, before_this, copied in self._kept:
+            _unchanged(
+                _compared(of, before_this), copied, "an output changed during a later call: both share one buffer"
+            )
+        own = {name: outputs[name] for name in _own_outputs(problem.case, outputs)}
+        self._kept.append((problem, own, copies(_compared(problem, own))))
+
+    def forget(self) -> bool:
+        """Release all outputs; returns whether the module doesn't keep any but the last one's, or gradients."""
+        memory = [StorageWeakRef(it.untyped_storage()) for _, own, _ in self._kept[:-1] for it in own.values()]
+        self._kept.clear()
+        return all(it.expired() for it in memory)
+
+
+def _compare(call: Call, problem: Problem, kept: _KeptOutputs, why: str) -> CheckResult:
+    with _changing_nothing(call, problem):
+        outputs = call.read(_check_form(_run(call), problem))
+    with threads(1):
+        kept.add(problem, outputs)
+        return verify(outputs, problem, why)
+
+
+@contextmanager
+def _changing_nothing(call: Call, problem: Problem) -> Iterator[None]:
+    """Raise `Wrong` if a call within the block changes its inputs, its weights, its mask or a gradient."""
+    inputs, owned = call.inputs, [*call.module.parameters(), *call.module.buffers(), *call.inputs.options.values()]
+    read_only = inputs.tensors[: 1 if call.case.writes_cache else None]
+    versions = [x._version for x in read_only]
+    with threads(1):
+        before = copies(owned)
+    yield
+    with threads(1):
+        _unchanged(inputs.tensors, problem.inputs, "writes to its inputs", problem.free)
+        if versions != [x._version for x in read_only]:
+            intact = surroundings_intact(inputs)
+            raise Wrong("writes to its inputs, which others may read meanwhile" if intact else BESIDE)
+        _unchanged(owned, before, "writes to its weights or its mask")
+        if inputs.grad is not None and problem.grad is not None:
+            _unchanged([inputs.grad], [problem.grad], "writes to the gradient of its output, which others may read")
+            if any(x.grad is not None for x in (*inputs.tensors, *call.module.parameters())):
+                raise Wrong("adds to `.grad` as a side effect: training with it would count these gradients twice")
+
+
+def _unchanged(now: Sequence[Tensor], before: Sequence[Tensor], fault: str, free: Tensor | None = None) -> None:
+    """Raise `Wrong` if tensors changed. `free`: positions of a cache that may be written to."""
+    for a, b in zip(now, before, strict=True):
+        if free is not None and a.dim() == 4:
+            a, b = (x.index_fill(-2, free, 0) for x in (a, b))
+        if not same([a], [b]):  # free pages hold NaN
+            raise Wrong(fault)
+
+
+def _own_outputs(case: Case, names: Iterable[str]) -> list[str]:
+    """Return the names of outputs in memory of a call's own, not in the cache that it is given."""
+    return [name for name in names if name == "output" or not case.writes_cache]
+
+
+def _compared(problem: Problem, outputs: dict[str, Tensor]) -> list[Tensor]:
+    """Return what is compared of these outputs."""
+    whole = {name: it.contiguous() for name, it in outputs.items()}
+    return [part.compared_rows(whole[part.name]) for part in problem.expected if part.name in whole]
+
+
+def _check_form(o: Any, problem: Problem) -> Any:
+    """Check shape, dtype and device of an output; raises `Wrong`. Returns what the call has returned."""
+    promised, several = (
+        problem.inputs[0],
+        problem.grad is not None or (problem.case.in_model and problem.case.does.cached),
+    )
+    first = o[0] if several and isinstance(o, tuple) else o
+    if not isinstance(first, Tensor):
+        raise Wrong(f"returns {type(first).__name__}, not a tensor")
+    if type(first) not in (Tensor, nn.Parameter):
+        raise Wrong(f"returns a {type(first).__name__}, which may compute when it is read: not a plain tensor")
+    tokens = promised.shape[:-1] if promised.is_floating_point() else promised.shape
+    shape = (*tokens, problem.output.reference.shape[-1])
+    if first.shape != shape:
+        raise Wrong(f"output has shape {tuple(first.shape)}, not {tuple(shape)}")
+    if dtype_name(first) != problem.case.computes:
+        under = ", which autocast gives" if problem.case.autocast else ""
+        raise Wrong(f"output is {dtype_name(first)}, not {problem.case.computes}{under}")
+    if first.device != promised.device:
+        raise Wrong(f"output is on {first.device}, not on {promised.device}")
+    return o
+
+
+def dtype_name(x: Tensor) -> str:
+    return str(x.dtype).removeprefix("torch.")

@@ -1,0 +1,148 @@
+"""Checks gradients in the ways in which training uses them, beside those of one forward and its backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from impls import Impl
+from impls.registry import Compiled
+
+from ..cases.case import Case
+from ..cases.outcome import Wrong
+from .attention_problems import problem_of
+from .building import keeping_settings, new_call
+from .calls import Call, recording
+from .checked_calls import call_with_another_mask, check_numbers_exchanged, check_once
+from .inputs import Inputs
+from .verifying import verify
+
+SAME_GRADIENT = 0.05
+"""Difference of gradients, in units of the largest one, above which they are not the same."""
+
+FORWARDS, BACKWARDS = (0, 1, 1), (1, 0, 2)
+"""Input sets of the forwards that precede all backwards, and the order of these: neither that of a queue nor of a stack. A
+layer that alternates between two buffers fails at the third forward.
+"""
+
+SMALL_GRADIENT = 2.0**-24
+"""Size of a gradient below the numbers of float16: a power of two, by which products are exact."""
+
+
+def check_many_forwards(call: Call, numbers: Sequence[Inputs]) -> None:
+    """Check gradients in training mode after several forwards: each backward must use its own forward's state; raises
+    `Wrong`.
+
+    The gradient of the output is as small as a mean over many tokens makes it, except in float16.
+    """
+    case, module = call.case, call.module
+    small = 1.0 if case.computes == "float16" else SMALL_GRADIENT
+    why = f"in training, where another forward comes between a forward and its backward, with gradients of size {small:.0e}: "
+    module.train(not (case.drops or case.in_model or isinstance(module, Compiled)))  # which would be compiled again
+    calls = [call.on(it) for it in numbers]
+    with recording(case):
+        outputs = [it.forward() for it in calls]
+    for at in BACKWARDS:
+        of_call = calls[at]
+        assert of_call.inputs.grad is not None
+        with recording(case):
+            found = of_call.read(of_call.back(outputs[at], of_call.inputs.grad * small))
+        found |= {name: it / small for name, it in found.items() if name != "output"}
+        verify(found, problem_of(case, FORWARDS[at]), why)
+    module.eval()
+
+
+def check_uses(impl: Impl, case: Case) -> None:
+    """Check gradients in uses of an output that training may have; raises `Wrong`.
+
+    Some inputs need no gradient; the output's gradient is zero; two numbers of each input are exchanged; the output is
+    summed, whose gradient has stride 0; it or the inputs are changed in place before the backward; a call with another mask
+    comes before it; and a second backward over the same graph gets a gradient whose features aren't adjacent. A
+    `RuntimeError`, as autograd raises for saved tensors that have changed, is no fault.
+    """
+    _check_some_gradients(impl, case)
+    call = new_call(impl, case)
+    with keeping_settings(), recording(case):
+        _check_zero_gradient(call)
+        check_numbers_exchanged(call)
+        call.inputs.refill(problem_of(case))
+        uses: tuple[Callable[[Call], None], ...] = (
+            _check_sum, _check_changed_output, partial(_check_two_backwards, impl), _check_changed_inputs,
+        )  # fmt: skip
+        for check in uses:
+            with suppress(RuntimeError):
+                check(call)
+
+
+def _check_some_gradients(impl: Impl, case: Case) -> None:
+    """Check gradients where a single input needs one, or all but one, of which the weights count as one; raises `Wrong`."""
+    call, problem = new_call(impl, case), problem_of(case)
+    weights, named = [it for it in call.module.parameters() if it.requires_grad], tuple(problem.weights)
+    inputs = [*((name,) for name in call.inputs.names), *([named] if named else [])]
+    others = [tuple(name for it in inputs if it != one for name in it) for one in inputs]
+    for some in dict.fromkeys([*inputs, *others]):
+        for weight in weights:
+            weight.requires_grad_({*named} <= {*some})
+        for name, x in zip(call.inputs.names, call.inputs.tensors, strict=True):
+            x.requires_grad_(name in some)
+        shown = [it for it in problem.expected if it.name.removeprefix("gradient of ") in ("output", *some)]
+        try:
+            check_once(call.on(call.inputs), replace(problem, solve=partial(tuple, shown)))
+        except Wrong as fault:
+            raise Wrong(f"where {' and '.join(some)} alone need gradients: {fault}") from None
+
+
+def _check_zero_gradient(call: Call) -> None:
+    assert call.inputs.grad is not None
+    _, *nothing = call.read(call.back(call.forward(), call.inputs.grad * 0)).values()
+    if any(it.count_nonzero() for it in nothing):
+        raise Wrong("gradients that are not zero where that of the output is")
+
+
+def _check_sum(call: Call) -> None:
+    """Check the gradients of a sum of all outputs, which expands a single number."""
+    assert call.inputs.grad is not None
+    if call.case.padded:  # padded queries may have any output
+        return
+    ones = torch.ones_like(call.inputs.grad)
+    of_sum, known = (call.read(call.back(call.forward(), it)) for it in (ones.flatten()[0].expand_as(ones), ones))
+    names = [f"gradient of {name}" for name in call.inputs.names]
+    largest = max(known[name].norm() for name in names)
+    for name in names:
+        if not (of_sum[name] - known[name]).norm() <= SAME_GRADIENT * largest:
+            raise Wrong(f"{name} where that of the output has stride 0, as that of a sum has")
+
+
+def _check_changed_output(call: Call) -> None:
+    outputs = call.read(call.back(call.forward().mul_(2.0) / 2))
+    verify(outputs, problem_of(call.case), "where its output is changed in place before the backward: ")
+
+
+def _check_two_backwards(impl: Impl, call: Call) -> None:
+    """Check a backward after a call with another mask, and a second one over the same graph."""
+    problem, o, grad = problem_of(call.case), call.forward(), call.inputs.grad
+    assert grad is not None
+    call_with_another_mask(impl, call.case)
+    outputs = call.read(call.back(o, grad, again=True))
+    verify(outputs, problem, "where a call with another mask comes between a forward and its backward: ")
+    second: dict[str, Tensor] = {}
+    with suppress(Exception):  # it refuses a second backward, for which it has kept nothing
+        second = call.read(call.back(o, grad.mT.contiguous().mT))
+    if second:
+        why = "in a second backward over the same graph, of a gradient whose features aren't adjacent: "
+        verify(second, problem, why)
+
+
+def _check_changed_inputs(call: Call) -> None:
+    o = call.forward()
+    with torch.no_grad():
+        for x in call.inputs.tensors:
+            x.mul_(2.0)
+    verify(
+        call.read(call.back(o)), problem_of(call.case), "where its inputs are changed in place before the backward: "
+    )

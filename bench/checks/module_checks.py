@@ -1,0 +1,152 @@
+"""Checks of an implementation in one case: each builds a new core or layer, and raises `Wrong` if that is wrong."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from impls import Impl
+from impls import weights as canonical
+
+from ..cases.case import Case
+from ..cases.outcome import Wrong
+from . import reference
+from .attention_problems import output_of, problem_of
+from .bounds import FACTOR
+from .building import keeping_settings, module_of, new_call, prepare
+from .calls import Call, call_of
+from .checked_calls import (
+    BESIDE,
+    CALLS_KEPT,
+    call_with_another_mask,
+    check_call,
+    check_memory,
+    check_numbers_exchanged,
+    check_once,
+    dtype_name,
+)
+from .gradient_checks import FORWARDS, check_many_forwards
+from .inputs import inputs_of, strided, surroundings_intact
+from .probes import LONG_PROBE
+from .problem import Problem
+from .revealing_problems import showing_output, showing_sums, showing_tails, solved
+from .verifying import CheckResult, verify
+
+FLOOR_OF_LSE = 1e-6
+"""Error of a log-sum-exp allowed beside the plain formula's, per unit of its size: eight epsilons of float32."""
+
+
+def check_case(impl: Impl, case: Case) -> CheckResult:
+    """Compare two calls with the reference, on ordinary inputs and on every stress pattern."""
+    return check_call(new_call(impl, case), (0, 1))
+
+
+def check_probe(impl: Impl, case: Case) -> None:
+    """Compare calls with the reference on all input sets and on other tensors, and with gradients after several forwards.
+
+    A core's q, k, v and mask have the memory layout of a model: not contiguous.
+    """
+    module: Any = module_of(impl, case)
+    numbers, *others = (
+        inputs_of(problem_of(case, input_set)) for input_set in FORWARDS[: None if case.does.gradients else 1]
+    )
+    if case.scope == "core":
+        numbers, *others = map(strided, (numbers, *others))
+        if isinstance(mask := getattr(module, "visible", None), Tensor):
+            module.visible = nn.functional.pad(mask, (0, 1))[..., :-1]
+    call = call_of(module, case, numbers)
+    check_call(call, range(3 if case.padded or case.page else 2), on_other_tensors=True)
+    if case.does.gradients:
+        with keeping_settings():
+            numbers.refill(problem_of(case))
+            prepare(module, case)
+            check_many_forwards(call, (numbers, *others))
+            if case.T <= LONG_PROBE and not case.in_model and problem_of(case).weights:
+                _check_new_weights(call)
+    if not all(map(surroundings_intact, (numbers, *others))):
+        raise Wrong(BESIDE)
+
+
+def _check_new_weights(call: Call) -> None:
+    """Check a module after its weights change: results derived from the old weights must not be used."""
+    problem = solved(showing_output, call.case)
+    canonical.load(call.module, problem.weights)
+    prepare(call.module, call.case)
+    call.inputs.refill(problem)
+    check_once(call, problem, "with other weights than before: ")
+
+
+def check_probe_after_another_mask(impl: Impl, case: Case) -> None:
+    """Check a probe of a core after a call with another mask in the same process."""
+    call_with_another_mask(impl, case)
+    check_probe(impl, case)
+
+
+def check_scale(impl: Impl, case: Case) -> None:
+    """Compare a kernel that has a parameter `scale` with the reference: q halved, scale doubled."""
+    scaling = False
+    with suppress(TypeError, ValueError):  # of no kernel, and of builtins
+        scaling = "scale" in inspect.signature(impl.kernel).parameters  # type: ignore[arg-type]
+    if scaling:
+        call = new_call(impl, case)
+        module: Any = call.module
+        kernel = module.kernel
+        module.kernel = lambda q, *others, **options: kernel(q / 2, *others, **options | {"scale": 2 * case.D_h**-0.5})
+        check_once(call, problem_of(case), "with a scale of the caller's own: ")
+
+
+def check_buffers(impl: Impl, case: Case) -> None:
+    """Check the last output of many calls, and one where only two numbers of each input have changed since."""
+    call = new_call(impl, case)
+    verify(check_memory(call), problem_of(case), f"in the last of {CALLS_KEPT} calls: ")
+    if not case.page:  # whose keys lie anywhere in a pool
+        check_numbers_exchanged(call)
+
+
+def _check_on(make: Callable[[Case], Problem], why: str, impl: Impl, case: Case) -> None:
+    problem = solved(make, case)
+    check_once(new_call(impl, case, problem), problem, why)
+
+
+check_patterns = partial(_check_on, partial(problem_of, input_set=1), "")
+check_low_scores = partial(
+    _check_on, showing_tails, "where many keys with low scores and large values make the output: "
+)
+check_sums = partial(_check_on, showing_sums, "where small parts are added to a large one: ")
+
+
+def check_lse(impl: Impl, case: Case) -> None:
+    """Compare a kernel's log-sum-exp with the reference, on ordinary scores and in every pattern."""
+    module = module_of(impl, case)
+    module.kernel = impl.kernel  # type: ignore[assignment]  # whose second output the core leaves out
+    problems = [problem_of(case, input_set) for input_set in (0, 1)]
+    with torch.no_grad():  # both at first: the second one must not change the first one
+        both = [module(*it.tensors, **it.options) for it in map(strided, map(inputs_of, problems))]
+    for problem, found in zip(problems, both, strict=True):
+        if not (isinstance(found, tuple) and len(found) == 2):
+            raise Wrong(f"returns {type(found).__name__}, not (o, lse)")
+        lse, size = found[1], problem.inputs[0].shape[:-1]
+        if lse.shape != size or lse.dtype not in (torch.float32, torch.float64):
+            raise Wrong(f"lse is {dtype_name(lse)} {tuple(lse.shape)}, not float32 {tuple(size)}")
+        _compare_lse(lse * math.log(impl.limits.returns_lse or math.e), problem)
+
+
+def _compare_lse(lse: Tensor, problem: Problem) -> None:
+    case = problem.case
+    with reference.attending(reference.log_sum):
+        exact, plain = (output_of(problem, getattr(torch, dtype))[..., 0] for dtype in ("float64", case.dtype))
+    shown = torch.ones_like(exact, dtype=torch.bool)
+    if problem.padding is not None and case.source == "self":
+        shown &= problem.padding[:, None]
+    error, own = ((it.double() - exact)[shown].abs() for it in (lse, plain))
+    allowed = FACTOR * own.max() + FLOOR_OF_LSE * (1 + exact[shown].abs())
+    if not (error <= allowed).all():
+        most = error.nan_to_num(torch.inf, torch.inf).max()
+        raise Wrong(f"lse is off by {most:.1e} of {exact[shown].abs().max():.1f}")

@@ -1,0 +1,165 @@
+"""Test problems of cores and layers that reveal one fault: in probs, in small parts of a sum, in results kept too long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import astuple, replace
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from impls import weights as canonical
+
+from ..cases.case import Case
+from . import data, patterns
+from .attention_problems import (
+    attention_problem,
+    drawn_inputs,
+    drawn_weights,
+    in_dtype,
+    problem_of,
+    weights_of,
+    without_dropout,
+)
+from .bounds import WIDE
+from .problem import Errors, Expected, Problem
+
+TOKEN = 16.0
+"""Size of the feature that identifies a token where probs are shown: as large as all other features together."""
+
+LOWER = 16
+"""Distances by which scores are lower than the first key's, in equal steps from 0 to just below the farthest."""
+
+FARTHEST, FARTHEST_OF_NARROW = 16.0, 9.0
+"""End of these distances: there exponentials are normal numbers of float32, or of float16."""
+
+LARGE_ADDEND, LATE_ADDEND = 64.0, 255
+"""Size of two values that cancel where sums are shown, and the second one's key: the last of a tile."""
+
+LOST = 1 / 256
+"""Size of other values over that, in epsilons: 127 together are less than half of an epsilon."""
+
+FLOOR_OF_SUMS = 0.05
+"""Error allowed where sums are shown: float32 rounds each of the other values by up to 0.016 of it, all alike in a row."""
+
+LARGE_VALUE, LARGE_VALUE_OF_FLOAT16 = 2.0**17, 256.0
+"""A value beyond float16's range, and one whose sum over 512 keys float16 can't hold, though it holds their mean."""
+
+SAMPLED = 2 * 3 * 5 * 7
+"""Numbers stay where numbers are exchanged if their place has a divisor in common with this."""
+
+
+@lru_cache(maxsize=8)
+def solved(make: Callable[[Case], Problem], case: Case) -> Problem:
+    """Return a solved problem from a cache: its expected output was computed before a kernel could patch torch."""
+    problem = make(case)
+    problem.expected  # noqa: B018  computed here
+    return problem
+
+
+def showing_probs(case: Case, dropped: Tensor | None = None) -> Problem:
+    """Return a problem whose output is every head's probs: (B, H, T, D_v) of a core, (B, T, H * D_v) of a layer.
+
+    For a case whose D_v is a multiple of T_kv, by which each prob is repeated, and with d_model = H * D_v. `dropped`
+    (B, H, T, T_kv): factor on each prob in training, 0 or 1 / (1 - p); None for evaluation.
+    """
+    case, generator = without_dropout(case), data.seeded(case, 3)
+    unit = torch.eye(case.T_kv).repeat(1, case.D_v // case.T_kv)
+    if case.scope == "core":
+        q, k = (data.randn(size, generator) for size in data.sizes_of_inputs(case)[:2])
+        v = unit.expand(case.B, case.H_kv, -1, -1)
+        return attention_problem(case, [q, k, v], weights_of(case), generator, dropped=dropped)
+    weights = canonical.draw(case.layer_shape, generator)
+    weights["W_v"] = (
+        torch.cat([unit.mT, torch.zeros(case.D_v, case.d_model - case.T_kv)], 1).repeat(case.H_kv, 1) / TOKEN
+    )
+    weights["W_o"] = torch.eye(case.d_model)
+    if case.qkv_bias:
+        weights["b_v"] = torch.zeros_like(weights["b_v"])
+    exact = drawn_inputs(case, generator)
+    exact[-1][..., : case.T_kv] = torch.eye(case.T_kv) * TOKEN
+    return attention_problem(case, exact, in_dtype(weights, case), generator, dropped=dropped)
+
+
+def showing_tails(case: Case) -> Problem:
+    """Return a problem of a core in which the first key has the largest score and the value zero.
+
+    All other keys share a lower score and have large values, in every other head very small ones (one scale for the whole
+    tensor doesn't fit), so that output and gradients are wrong if they are left out: as probs of a query are lower, its
+    gradient is larger. The first feature of these values is the same, which the gradients ignore: it would cancel nearly
+    everything.
+    """
+    case, generator = without_dropout(case), data.seeded(case, 5)
+    queries = torch.arange(case.B * case.H * case.T).view(case.B, case.H, case.T)
+    q = torch.zeros(*queries.shape, case.D_h)
+    k, v = (data.randn((case.B, *size), generator) for size in data.cache_sizes(case))
+    farthest = FARTHEST if case.rounding_dtype in WIDE else FARTHEST_OF_NARROW
+    q[..., 0] = queries % LOWER / LOWER * farthest
+    k[..., 0] = 0.0
+    k[..., 0, 0] = case.D_h**0.5
+    v[..., 0] = 1.0
+    v[..., 0, :] = 0.0
+    odd = torch.arange(case.B * case.H_kv).view(case.B, case.H_kv, 1, 1) % 2
+    v *= LARGE_VALUE_OF_FLOAT16 if case.computes == "float16" else LARGE_VALUE ** (1.0 - 2 * odd)
+    emphasis = torch.exp(q[..., :1] - farthest) * (torch.arange(case.D_v) > 0)
+    pattern = torch.full_like(queries, patterns.APART).to(case.device)
+    keys = (torch.arange(case.T_kv) > 0).to(case.device)  # the first one's gradients are far larger
+    return attention_problem(case, [q, k, v], weights_of(case), generator, 0, pattern, emphasis=emphasis, keys=keys)
+
+
+def showing_sums(case: Case) -> Problem:
+    """Return a problem of a core with equal scores, in which the values of the first key and of a later one are large and
+    cancel: a sum in the case's own dtype leaves out what lies between them, from outputs and from gradients of queries.
+
+    The first half of a value's features makes the output. The others have both signs, as keys have, and make gradients.
+    """
+    case, generator = without_dropout(case), data.seeded(case, 7)
+    signs, late = 1.0 - 2 * (torch.arange(case.T_kv)[:, None] % 2), min(LATE_ADDEND, case.T_kv - 1)
+    lost, of_output = LOST * torch.finfo(getattr(torch, case.dtype)).eps, torch.arange(case.D_v) < max(1, case.D_v // 2)
+    q = torch.zeros(case.B, case.H, case.T, case.D_h)
+    k, v = (torch.empty(case.B, H, 1, D).uniform_(1, 1.25, generator=generator) for H, _, D in data.cache_sizes(case))
+    first, v = v[..., 0, :] * LARGE_ADDEND, torch.where(of_output, 1.0, v * signs) * LARGE_ADDEND * lost
+    k = k * signs
+    k[..., late, :] = k[..., 0, :]
+    v[..., 0, :], v[..., late, :] = first, -first
+    problem = attention_problem(case, [q, k, v], weights_of(case), generator, emphasis=~of_output)
+
+    def solve() -> tuple[Expected, ...]:
+        # not gradients of keys and values: torch's own SDPA sums those in the narrow dtype, too
+        shown = (it for it in problem.expected if it.name in ("output", "gradient of q"))
+        return tuple(
+            replace(it, tolerance=Errors(*(most + FLOOR_OF_SUMS for most in astuple(it.tolerance)))) for it in shown
+        )
+
+    return replace(problem, solve=solve)
+
+
+def with_numbers_exchanged(case: Case) -> Problem:
+    """Return the ordinary problem with two numbers of each input exchanged, of neighbouring tokens in the middle, so that
+    sums, norms, the first and the last tokens stay, and so does every second, third, fifth or seventh number.
+    """
+    case = without_dropout(case)
+    first = problem_of(case)
+    exact = [it.clone() for it in first.inputs]
+    for it in exact:
+        sampled = torch.gcd(torch.arange(it.numel(), device=it.device), torch.tensor(SAMPLED)).view_as(it) > 1
+        middle = (it.shape[-2] - 1) // 2
+        (one, stays), (other, stays_there) = (
+            (x[0].view(-1, *x.shape[-2:])[-1, at] for x in (it, sampled))
+            for at in (middle, max(0, middle - 1))  # of the last head of the first entry, which has no padding
+        )
+        i, j = one.masked_fill(stays, -torch.inf).argmax(), other.masked_fill(stays_there, torch.inf).argmin()
+        one[i], other[j] = other[j].clone(), one[i].clone()
+    return attention_problem(case, exact, first.weights, data.seeded(case, 6))
+
+
+def showing_output(case: Case, dropped: Tensor | None = None) -> Problem:
+    """Return an ordinary problem with separate weights.
+
+    `dropped` (B, 1, T, d_model): factor on the output of a layer in training, or None.
+    """
+    case, generator = without_dropout(case), data.seeded(case, 4)
+    weights = drawn_weights(case, generator)
+    out_dropped = None if dropped is None else dropped[:, 0]
+    return attention_problem(case, drawn_inputs(case, generator), weights, generator, out_dropped=out_dropped)

@@ -1,0 +1,94 @@
+"""Compares the outputs of a call with the reference, and says where they differ."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..cases.outcome import Wrong
+from .data import epsilon
+from .patterns import PATTERNS
+from .problem import Errors, Expected, Problem
+
+SHORT = {"batch entry": "b", "head": "h", "output feature": "row"}
+"""Names of axes in a row's position."""
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """Relative errors: of the output closest to its bound, and of each kind."""
+
+    error: float
+    """norm(o - ref) / norm(ref), over all rows."""
+    error_bound: float
+    error_output: float | None
+    """Relative error of the output."""
+    error_grad: float | None
+    """Error of the gradient closest to its bound; None if there are no gradients."""
+    error_slope: float
+    """Signed error: by how much outputs are too large overall, in units of the dtype's epsilon."""
+
+
+def verify(outputs: dict[str, Tensor], problem: Problem, why: str = "") -> CheckResult:
+    """Compare every output with the reference; raises `Wrong` with the place and size of the error."""
+    one_of = {part.name: part for part in problem.expected}
+    distances = {name: part.distances(outputs[name]) for name, part in one_of.items()}
+    found = [(_verify(distances[part.name], part, problem, why), part) for part in problem.expected]
+    found.sort(key=lambda it: it[0] / it[1].tolerance.overall, reverse=True)
+    (error, closest), *_ = found
+
+    def nearest(kind: str) -> float | None:
+        return next((error for error, part in found if part.name.startswith(kind)), None)
+
+    slope = problem.output.slope(outputs["output"]) / epsilon(problem.case)
+    return CheckResult(error, closest.tolerance.overall, nearest("output"), nearest("gradient"), slope)
+
+
+def _verify(distances: Tensor, expected: Expected, problem: Problem, why: str) -> float:
+    allowed = expected.tolerance
+    errors = expected.errors(distances, median=allowed.median < math.inf)
+    if errors.overall <= allowed.overall and errors.row <= allowed.row and errors.median <= allowed.median:
+        return errors.overall
+    why += "" if expected.pattern is None else PATTERNS[expected.pattern]
+    why += "" if expected.name == "output" else f"{expected.name}: "
+    raise Wrong(why + _fault(expected.row_errors(distances), errors, expected, problem))
+
+
+def _fault(rows: Tensor, errors: Errors, expected: Expected, problem: Problem) -> str:
+    """Describe what is wrong with an output, from the errors of its `rows`."""
+    allowed = expected.tolerance
+    if not torch.isfinite(rows).all():
+        return f"NaN or Inf in {_where(~torch.isfinite(rows), expected, problem)}"
+    bad = rows > allowed.row
+    if not bad.any():
+        if errors.overall > allowed.overall:
+            return f"error {errors.overall:.1e} over all rows, allowed {allowed.overall:.1e}"
+        return f"error {errors.median:.1e} in the median row, allowed {allowed.median:.1e}"
+    place = (rows == rows.max()).nonzero()[0].tolist()
+    if expected.rows is not None:
+        place[-1] = int(expected.rows[place[-1]])
+    worst = ", ".join(f"{SHORT.get(axis, axis)}={i}" for axis, i in zip(expected.axes, place, strict=True))
+    return (
+        f"error {errors.row:.1e} in row {worst}, allowed {allowed.row:.1e}; "
+        f"rows that fail: {_where(bad, expected, problem)}"
+    )
+
+
+def _where(bad: Tensor, expected: Expected, problem: Problem) -> str:
+    """Describe the failing rows, axis by axis: `head 1 (of 0 to 2), 65 of 1024 rows, t from 512 to 576 (T = 1024)`."""
+    parts = []
+    for axis, name in enumerate(expected.axes):
+        hit, size = bad.nonzero()[:, axis].unique().tolist(), bad.shape[axis]
+        if axis == bad.dim() - 1:
+            rows = range(size) if expected.rows is None else expected.rows.tolist()
+            span = f"{name} = {rows[hit[0]]}" if len(hit) == 1 else f"{name} from {rows[hit[0]]} to {rows[hit[-1]]}"
+            all_of_it = f" (T = {problem.case.T})" if name == "t" else ""
+            parts.append("every row" if len(hit) == size else f"{len(hit)} of {size} rows, {span}{all_of_it}")
+        elif size > 1:
+            parts.append(
+                f"every {name}" if len(hit) == size else f"{name} {', '.join(map(str, hit))} (of 0 to {size - 1})"
+            )
+    return ", ".join(parts) or "all of it"
