@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import torch
 from torch import Tensor
 
 from ..cases.case import Case
 from . import reference, settings
+from .data import epsilon
 from .patterns import DEEP, DEEPEST, DOMINATED, HIGH, LATE, LOW, SPREAD, large_scores
 from .problem import Errors, Expected
 
@@ -64,7 +65,7 @@ key); where there is a single key, all rows are zero up to rounding of terms of 
 
 def expected_of(
     formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case, rows: Tensor | None, compared: Tensor | None,
-    pattern: Tensor | None, keys: Tensor | None = None,
+    pattern: Tensor | None = None, keys: Tensor | None = None,
 ) -> tuple[Expected, ...]:  # fmt: skip
     """Return the expected outputs of a formula that can compute in any dtype, each with its bound: twice the error of the
     same formula in the case's own dtype, plus the floor.
@@ -73,33 +74,26 @@ def expected_of(
     parts summed in such a dtype are rounded once more each. A row's error is relative to the typical size
     of that gradient's rows if the row is smaller; biases share the largest size, since the gradient of b_k vanishes.
     With stress patterns, each pattern is a separate expected output, so that no pattern's bound covers an error in
-    another one. `keys` (T_kv,): True where the gradients of keys and values are compared; None for all.
+    another one. `keys` (B, H_kv, T_kv): True where the gradients of keys and values are compared; None for all.
     """
     exact, plain = _ways(formula, case)
     biases = max((tensor.norm().item() for name, tensor in exact.items() if _is_bias(name)), default=0.0)
+    shown = {"output": compared, "gradient of k": keys, "gradient of v": keys}
+    kinds = {"output": pattern if pattern is None or rows is None else pattern[..., rows], "gradient of q": pattern}
     found = []
-    picked = pattern if pattern is None or rows is None else pattern[..., rows]
     for name, tensor in exact.items():
-        of_queries = name == "output"
-        shown = compared if of_queries else None
-        if keys is not None and name in ("gradient of k", "gradient of v"):
-            shown = keys.expand(tensor.shape[:-1])
-        sizes = tensor.norm(dim=-1) if of_queries or shown is None else tensor[shown].norm(dim=-1)
-        usual = biases if _is_bias(name) else sizes.square().mean().sqrt().item()
-        least: float | Tensor = max(usual, VANISHING_OF_ONE_KEY if case.T_kv == 1 else VANISHING)
-        if of_queries:
-            least = Expected.norm_floor if picked is None else _size_of_rounding(formula, case, picked)
-        sane = SANE if of_queries else SANE_OF_GRADIENTS
-        if pattern is not None:
-            sane = SANE_OF_PATTERNS * large_scores(case)
-        expected = Expected(name, tensor, None, shown, least)
-        distances = [expected.distances(way[name]) for way in plain]
-        parts = iter([expected])
-        if pattern is not None and (of_queries or name == "gradient of q"):
-            parts = _by_pattern(expected, picked if of_queries and picked is not None else pattern)
-        for part in parts:
-            floor = 0.0 if pattern is None else _floor(part, case)
-            found.append(replace(_bounded(part, distances, case, sane, floor), rows=rows if of_queries else None))
+        whole, kind = Expected(name, tensor, compared=shown.get(name)), kinds.get(name)
+        least: float | Tensor = Expected.norm_floor
+        if name != "output":
+            usual = biases if _is_bias(name) else whole.compared_rows(tensor).norm(dim=-1).square().mean().sqrt().item()
+            least = max(usual, VANISHING_OF_ONE_KEY if case.T_kv == 1 else VANISHING)
+        elif kind is not None:
+            least = _size_of_rounding(formula, case, kind)
+        whole = replace(whole, norm_floor=least)
+        distances = [whole.distances(way[name]) for way in plain]
+        for part in [whole] if kind is None else _by_pattern(whole, kind):
+            tolerance = _tolerance(part, distances, case, pattern is not None)
+            found.append(replace(part, tolerance=tolerance, rows=rows if name == "output" else None))
     return tuple(found)
 
 
@@ -143,30 +137,30 @@ def _ways(
     return exact, plain
 
 
-def _bounded(expected: Expected, distances: list[Tensor], case: Case, sane: float, floor: float = 0.0) -> Expected:
-    """Return an expected output with its bound, whose floor is at least `floor` epsilons, from the `distances` of plain
-    results; raises AssertionError for a faulty reference.
+def _tolerance(expected: Expected, distances: list[Tensor], case: Case, extreme: bool) -> Errors:
+    """Return the bound of an expected output from the `distances` of plain results; raises AssertionError for a faulty
+    reference. `extreme`: whether the problem has stress patterns.
     """
-    of_queries, eps = expected.name == "output", torch.finfo(getattr(torch, case.rounding_dtype)).eps
-    errors = [expected.errors(it) for it in distances]
-    own = Errors(*(max(getattr(e, it) for e in errors) for it in ("overall", "row", "median")))
+    of_queries, narrow, eps = expected.name == "output", case.rounding_dtype not in WIDE, epsilon(case)
+    errors = (astuple(expected.errors(it)) for it in distances)
+    own = Errors(*map(max, zip(*errors, strict=True)))
+    sane = SANE_OF_PATTERNS * large_scores(case) if extreme else SANE if of_queries else SANE_OF_GRADIENTS
     if not own.overall <= sane * eps:
         raise AssertionError(
             f"the plain formula's {expected.name} is off by {own.overall:.1e} in {case.id}: the reference is at fault"
         )
     of_output, of_few_rows, of_gradient = FLOORS[case.rounding_dtype]
     median = math.inf
-    if not (of_queries or floor or case.rounding_dtype in WIDE) and expected.reference[..., 0].numel() >= MANY_ROWS:
+    if narrow and not of_queries and not extreme and expected.reference[..., 0].numel() >= MANY_ROWS:
         median = FACTOR * own.median + of_output * eps
     if of_queries:
         factor, least = FACTOR, of_few_rows if case.B * case.H * case.T < MANY_ROWS else of_output
     else:
         factor, least = FACTOR_OF_GRADIENTS, of_gradient
-    row_floor = floor = max(floor, least, _floor_of_rules(case))
+    row_floor = floor = max(_floor(expected, case) if extreme else 0.0, least, _floor_of_rules(case))
     if not of_queries and case.rounding_dtype == "float32":
         row_floor = max(floor, of_gradient * case.max_T**0.5)
-    allowed = Errors(factor * own.overall + floor * eps, factor * own.row + row_floor * eps, median)
-    return replace(expected, tolerance=allowed)
+    return Errors(factor * own.overall + floor * eps, factor * own.row + row_floor * eps, median)
 
 
 def _floor(part: Expected, case: Case) -> float:
@@ -181,16 +175,16 @@ def _floor(part: Expected, case: Case) -> float:
     """
     large = large_scores(case) / (2 if case.computes == "float32" else 1)  # correct kernels stay well below it
     rounding = large_scores(case) * math.sqrt(((case.latent or case.D_h) + 4) / 12)
-    if part.pattern == DEEPEST and not part.name.startswith("gradient"):
-        eps = torch.finfo(getattr(torch, case.rounding_dtype)).eps
-        return max(FLOOR_OF_PATTERNS, DEEP / 2 * min(1.0, torch.finfo(torch.float32).eps / eps))
-    if part.name.startswith("gradient") and case.rounding_dtype in WIDE:
+    gradient = part.name.startswith("gradient")
+    if part.pattern == DEEPEST and not gradient:
+        return max(FLOOR_OF_PATTERNS, DEEP / 2 * min(1.0, torch.finfo(torch.float32).eps / epsilon(case)))
+    if gradient and case.rounding_dtype in WIDE:
         return max(FLOOR_OF_WIDE_GRADIENTS * large, 1.5 * SPREAD * rounding)
     if case.rounding_dtype == "float64":
         return 16 * large
     if part.pattern in (HIGH, LOW):
         return max(4 * large, 1.75 * rounding) if case.rounding_dtype == "float32" else large / 2
-    if part.name.startswith("gradient"):
+    if gradient:
         return FLOOR_OF_PATTERN_GRADIENTS
     return FLOOR_OF_DOMINATED if part.pattern in (DOMINATED, LATE) else FLOOR_OF_PATTERNS
 

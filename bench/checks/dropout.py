@@ -130,11 +130,12 @@ def check_shares(kept: Tensor, visible: Tensor, p: float, what: str) -> None:
     """Check the dropped share of all probs, and of every `TILE` of queries and of keys separately; raises `Wrong`."""
     check_share(kept, visible, p, what)
     for axis, name in ((-1, "keys"), (-2, "queries")):
-        for first in range(0, kept.shape[axis], TILE):
-            last = min(first + TILE, kept.shape[axis]) - 1
-            part = kept.narrow(axis, first, last - first + 1), visible.narrow(axis, first, last - first + 1)
-            if part[1].any():
-                check_share(*part, p, f"{what} at {name} {first} to {last}")
+        first = 0
+        for part, seen in zip(kept.split(TILE, axis), visible.split(TILE, axis), strict=True):
+            end = first + part.shape[axis]
+            if seen.any():
+                check_share(part, seen, p, f"{what} at {name} {first} to {end - 1}")
+            first = end
 
 
 SIGMAS_OF_ROWS, FEWEST_ROWS = 8.0, 64

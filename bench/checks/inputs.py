@@ -68,10 +68,9 @@ def strided(numbers: Inputs) -> Inputs:
     Each slice begins at an offset, and its tokens are closer together than those of the previous slice.
     """
     gaps = range(len(numbers.tensors))[::-1]
-    apart = (_slice(x.detach(), gap) for gap, x in zip(gaps, numbers.tensors, strict=True))
     return replace(
         numbers,
-        tensors=tuple(x.requires_grad_(old.requires_grad) for x, old in zip(apart, numbers.tensors, strict=True)),
+        tensors=tuple(_slice(x, gap) for gap, x in zip(gaps, numbers.tensors, strict=True)),
         grad=None if numbers.grad is None else numbers.grad.transpose(1, 2).contiguous().transpose(1, 2),
     )
 
@@ -80,8 +79,8 @@ def _slice(x: Tensor, gap: int) -> Tensor:
     """Return a view (B, H, T, D) that lies between one head of NaN and `gap` heads of NaN."""
     B, H, T, D = x.shape
     whole = x.new_full((B, T, 1 + H + gap, D), torch.nan).transpose(1, 2)
-    whole[:, 1 : 1 + H] = x
-    return whole[:, 1 : 1 + H]
+    whole[:, 1 : 1 + H] = x.detach()
+    return whole[:, 1 : 1 + H].requires_grad_(x.requires_grad)
 
 
 def surroundings_intact(numbers: Inputs) -> bool:

@@ -104,7 +104,7 @@ def showing_tails(case: Case) -> Problem:
     v *= LARGE_VALUE_OF_FLOAT16 if case.computes == "float16" else LARGE_VALUE ** (1.0 - 2 * odd)
     emphasis = torch.exp(q[..., :1] - farthest) * (torch.arange(case.D_v) > 0)
     pattern = torch.full_like(queries, patterns.APART).to(case.device)
-    keys = (torch.arange(case.T_kv) > 0).to(case.device)  # the first one's gradients are far larger
+    keys = (torch.arange(case.T_kv) > 0).to(case.device).expand(case.B, case.H_kv, -1)  # the first one's are far larger
     return attention_problem(case, [q, k, v], weights_of(case), generator, 0, pattern, emphasis=emphasis, keys=keys)
 
 

@@ -82,9 +82,9 @@ def _attribute(of: Any, name: str) -> Setting:
     return Setting(partial(getattr, of, name), partial(setattr, of, name))
 
 
-def _pair(name: str, setter: str | None = None) -> Setting | None:
+def _pair(getter: str, setter: str) -> Setting | None:
     """Build a setting from a getter and a setter of torch's C module; None if this version lacks them."""
-    get, put = getattr(torch._C, f"_get_{name}", None), getattr(torch._C, f"_set_{setter or name}", None)
+    get, put = getattr(torch._C, f"_get_{getter}", None), getattr(torch._C, f"_set_{setter}", None)
     return Setting(get, put) if get and put else None
 
 
@@ -318,7 +318,7 @@ def _anomalies() -> tuple[bool, bool]:
     return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
 
 
-_KNOWN: dict[str, Setting | None] = {
+_KNOWN: dict[str, Setting | str | None] = {
     "number of threads": Setting(torch.get_num_threads, torch.set_num_threads),
     "CPUs that may be used": Setting(partial(os.sched_getaffinity, 0), partial(os.sched_setaffinity, 0))
     if hasattr(os, "sched_setaffinity")
@@ -334,7 +334,7 @@ _KNOWN: dict[str, Setting | None] = {
     "detection of anomalies": Setting(_anomalies, lambda both: set_detect_anomaly(*both)),
     "threads of the backward": Setting(torch._C._is_multithreading_enabled, torch._C._set_multithreading_enabled),
     "deterministic algorithms": Setting(torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
-    "filling of uninitialised memory": _pair("deterministic_fill_uninitialized_memory"),
+    "filling of uninitialised memory": "deterministic_fill_uninitialized_memory",
     "denormal numbers": Setting(_denormals, lambda kept: torch.set_flush_denormal(not kept)),
     "precision of float32 products": Setting(_precision, _set_precision),  # first: it changes the next ones
     "precision of float32": _fp32("generic", "all"),
@@ -349,7 +349,7 @@ _KNOWN: dict[str, Setting | None] = {
     "reduced sums of bfloat16": _attribute(cuda.matmul, "allow_bf16_reduced_precision_reduction"),
     "reduced sums of float16": _attribute(cuda.matmul, "allow_fp16_reduced_precision_reduction"),
     "float16 sums of products": _attribute(cuda.matmul, "allow_fp16_accumulation"),
-    "reduced sums of float16 on the CPU": _pair("cpu_allow_fp16_reduced_precision_reduction"),
+    "reduced sums of float16 on the CPU": "cpu_allow_fp16_reduced_precision_reduction",
     "reduced sums of SDPA's formula": Setting(
         cuda.fp16_bf16_reduction_math_sdp_allowed,
         cuda.allow_fp16_bf16_reduction_math_sdp,
@@ -360,24 +360,24 @@ _KNOWN: dict[str, Setting | None] = {
     "choice of SDPA's cuDNN kernel": Setting(cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp),
     "choice of SDPA's formula": Setting(cuda.math_sdp_enabled, cuda.enable_math_sdp),
     "choice of SDPA's own kernel of a device": _pair("overrideable_sdp_enabled", "sdp_use_overrideable"),
-    "order of SDPA's kernels": _pair("sdp_priority_order"),
+    "order of SDPA's kernels": "sdp_priority_order",
     "fast path of nn.MultiheadAttention": Setting(
         partial(getattr, mha, "_is_fastpath_enabled"), mha.set_fastpath_enabled
     ),
-    "use of oneDNN": _pair("mkldnn_enabled"),
-    "deterministic oneDNN": _pair("mkldnn_deterministic"),
-    "use of NNPACK": _pair("nnpack_enabled"),
-    "use of cuDNN": _pair("cudnn_enabled"),
-    "benchmarking by cuDNN": _pair("cudnn_benchmark"),
-    "deterministic cuDNN": _pair("cudnn_deterministic"),
-    "depthwise kernel of cuDNN": _pair("cudnn_depthwise_kernel"),
-    "immediate mode of MIOpen": _pair("miopen_immediate"),
-    "library of products on CUDA": _pair("blas_preferred_backend"),
-    "library of linear algebra on CUDA": _pair("linalg_preferred_backend"),
-    "library of SDPA on ROCm": _pair("rocm_fa_preferred_backend"),
-    "multiprocessors left free": _pair("sm_carveout_experimental"),
-    "engine of quantised operators": _pair("qengine"),
-    "optimisation of TorchScript": _pair("graph_executor_optimize"),
+    "use of oneDNN": "mkldnn_enabled",
+    "deterministic oneDNN": "mkldnn_deterministic",
+    "use of NNPACK": "nnpack_enabled",
+    "use of cuDNN": "cudnn_enabled",
+    "benchmarking by cuDNN": "cudnn_benchmark",
+    "deterministic cuDNN": "cudnn_deterministic",
+    "depthwise kernel of cuDNN": "cudnn_depthwise_kernel",
+    "immediate mode of MIOpen": "miopen_immediate",
+    "library of products on CUDA": "blas_preferred_backend",
+    "library of linear algebra on CUDA": "linalg_preferred_backend",
+    "library of SDPA on ROCm": "rocm_fa_preferred_backend",
+    "multiprocessors left free": "sm_carveout_experimental",
+    "engine of quantised operators": "qengine",
+    "optimisation of TorchScript": "graph_executor_optimize",
     "options of torch.compile": Setting(_options, _put_options, cheap=False),
     "optimised einsum": _attribute(opt_einsum, "enabled"),
     "strategy of optimised einsum": _attribute(opt_einsum, "strategy"),
@@ -407,8 +407,13 @@ _KNOWN: dict[str, Setting | None] = {
     "sys.path": Setting(lambda: Folders(sys.path), None, on_change="reported"),
     "environment variables": Setting(lambda: Options(os.environ), None, cheap=False, on_change="reported"),
 }
+"""Every setting by name, those with a getter and a setter of one name in torch's C module by that name; None for what this
+version or platform lacks.
+"""
 
-SETTINGS = {name: setting for name, setting in _KNOWN.items() if setting is not None}
+SETTINGS = {
+    name: it for name, known in _KNOWN.items() if (it := _pair(known, known) if isinstance(known, str) else known)
+}
 
 EQUIVALENT = "none → ieee", "ieee → none"
 """Changes between two names of a precision: `none`, a backend without its own setting, means `ieee`."""
