@@ -28,7 +28,8 @@ Made = TypeVar("Made")
 
 
 def _cached(make: Callable[..., Made]) -> Callable[..., Made]:
-    """Cache 32 small problems and 8 large ones."""
+    """Cache 32 small problems and 8 large ones, whose tensors are used in inference and in training."""
+    make = torch.inference_mode(False)(make)
     many, few = lru_cache(maxsize=32)(make), lru_cache(maxsize=8)(make)
 
     def problem(case: Case, *input_set: int) -> Made:
@@ -64,7 +65,6 @@ def problem_of(case: Case, input_set: int = 0) -> Problem:
 
 
 @_cached
-@torch.inference_mode(False)  # tensors made here are used in inference and in training
 def _ordinary(case: Case, input_set: int) -> Problem:
     generator = data.seeded(case, input_set + (case.scope == "layer"))  # the first one is that of a layer's weights
     return attention_problem(case, drawn_inputs(case, generator), weights_of(case), generator, input_set)
@@ -75,7 +75,6 @@ def drawn_inputs(case: Case, generator: torch.Generator) -> list[Tensor]:
 
 
 @_cached
-@torch.inference_mode(False)
 def _kernel_patterns(case: Case) -> Problem:
     generator, sizes = data.seeded(case, 2), patterns.query_sizes(case)
     (q, k, v), pattern = drawn_inputs(case, generator), patterns.pattern_of(case, heads=True)
@@ -89,7 +88,6 @@ def _kernel_patterns(case: Case) -> Problem:
 
 
 @_cached
-@torch.inference_mode(False)
 def _layer_patterns(case: Case) -> tuple[Problem, Problem, Problem]:
     """Return three problems whose weights copy a token's first features to those of every head's queries and keys."""
     generator, sizes = data.seeded(case, 2), patterns.query_sizes(case)

@@ -30,10 +30,8 @@ class Call:
     run: Callable[[], Any]
     read: Callable[[Any], dict[str, Tensor]]
     """Maps the return value of `run` to tensors by the names used in `Problem.expected`."""
-    back: Callable[..., Any] = lambda o, grad=None, again=False: o
-    """The return value of `run` for a forward's output, and the gradient of that output if not `inputs.grad`; `again`:
-    another backward may follow.
-    """
+    back: Callable[..., Any] = lambda o, grad, again: o
+    """The return value of `run`, as of `outputs`."""
 
     def on(self, inputs: Inputs) -> Call:
         """Return the same call on other inputs."""
@@ -42,6 +40,12 @@ class Call:
     def forward(self) -> Any:
         """Return the output of a core, or of a layer without a cache."""
         return self.module(*self.inputs.tensors, **self.inputs.options)
+
+    def outputs(self, o: Tensor, grad: Tensor | None = None, again: bool = False) -> dict[str, Tensor]:
+        """Return the outputs of a call whose forward has returned `o`: with gradients if the case has them, of `inputs.grad`
+        if not of `grad`. `again`: another backward may follow.
+        """
+        return self.read(self.back(o, grad, again))
 
 
 def call_of(module: nn.Module, case: Case, inputs: Inputs) -> Call:
@@ -76,7 +80,8 @@ def _backward(module: nn.Module, case: Case, inputs: Inputs) -> Call:
     learning = {name: x for name, x in zip(inputs.names, inputs.tensors, strict=True) if x.requires_grad}
     wanted = [*learning.values(), *parameters]
 
-    def back(o: Tensor, grad: Tensor | None = inputs.grad, again: bool = False) -> tuple[Tensor, ...]:
+    def back(o: Tensor, grad: Tensor | None = None, again: bool = False) -> tuple[Tensor, ...]:
+        grad = inputs.grad if grad is None else grad
         return o, *torch.autograd.grad(o, wanted, grad, allow_unused=True, retain_graph=again)
 
     def read(outputs: tuple[Tensor, ...]) -> dict[str, Tensor]:

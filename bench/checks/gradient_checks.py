@@ -51,7 +51,7 @@ def check_many_forwards(call: Call, numbers: Sequence[Inputs]) -> None:
         of_call = calls[at]
         assert of_call.inputs.grad is not None
         with recording(case):
-            found = of_call.read(of_call.back(outputs[at], of_call.inputs.grad * small))
+            found = of_call.outputs(outputs[at], of_call.inputs.grad * small)
         found |= {name: it / small for name, it in found.items() if name != "output"}
         verify(found, problem_of(case, FORWARDS[at]), why)
     module.eval()
@@ -99,7 +99,7 @@ def _check_some_gradients(impl: Impl, case: Case) -> None:
 
 def _check_zero_gradient(call: Call) -> None:
     assert call.inputs.grad is not None
-    _, *nothing = call.read(call.back(call.forward(), call.inputs.grad * 0)).values()
+    _, *nothing = call.outputs(call.forward(), call.inputs.grad * 0).values()
     if any(it.count_nonzero() for it in nothing):
         raise Wrong("gradients that are not zero where that of the output is")
 
@@ -110,7 +110,7 @@ def _check_sum(call: Call) -> None:
     if call.case.padded:  # padded queries may have any output
         return
     ones = torch.ones_like(call.inputs.grad)
-    of_sum, known = (call.read(call.back(call.forward(), it)) for it in (ones.flatten()[0].expand_as(ones), ones))
+    of_sum, known = (call.outputs(call.forward(), it) for it in (ones.flatten()[0].expand_as(ones), ones))
     names = [f"gradient of {name}" for name in call.inputs.names]
     largest = max(known[name].norm() for name in names)
     for name in names:
@@ -119,7 +119,7 @@ def _check_sum(call: Call) -> None:
 
 
 def _check_changed_output(call: Call) -> None:
-    outputs = call.read(call.back(call.forward().mul_(2.0) / 2))
+    outputs = call.outputs(call.forward().mul_(2.0) / 2)
     verify(outputs, problem_of(call.case), "where its output is changed in place before the backward: ")
 
 
@@ -128,11 +128,11 @@ def _check_two_backwards(impl: Impl, call: Call) -> None:
     problem, o, grad = problem_of(call.case), call.forward(), call.inputs.grad
     assert grad is not None
     call_with_another_mask(impl, call.case)
-    outputs = call.read(call.back(o, grad, again=True))
+    outputs = call.outputs(o, grad, again=True)
     verify(outputs, problem, "where a call with another mask comes between a forward and its backward: ")
     second: dict[str, Tensor] = {}
     with suppress(Exception):  # it refuses a second backward, for which it has kept nothing
-        second = call.read(call.back(o, grad.mT.contiguous().mT))
+        second = call.outputs(o, grad.mT.contiguous().mT)
     if second:
         why = "in a second backward over the same graph, of a gradient whose features aren't adjacent: "
         verify(second, problem, why)
@@ -143,6 +143,4 @@ def _check_changed_inputs(call: Call) -> None:
     with torch.no_grad():
         for x in call.inputs.tensors:
             x.mul_(2.0)
-    verify(
-        call.read(call.back(o)), problem_of(call.case), "where its inputs are changed in place before the backward: "
-    )
+    verify(call.outputs(o), problem_of(call.case), "where its inputs are changed in place before the backward: ")

@@ -75,17 +75,12 @@ class Expected:
         return compared if compared.dim() == len(shape) else compared[:, None].expand(shape)
 
     @cached_property
-    def _places(self) -> Tensor | None:
-        """Positions of the compared rows among all rows of `reference`; None for all."""
-        return None if self.compared is None else self.is_compared.flatten().nonzero().flatten()
-
-    @cached_property
     def _sizes(self) -> tuple[Tensor, float, Tensor]:
         """Return the norms to which errors are relative: of each compared row, overall, and of each row without
         `norm_floor`.
         """
         floor = torch.as_tensor(self.norm_floor).to(self.reference)
-        size, floor = self._compared(self.reference).norm(dim=-1), self._compared(floor, 0) if floor.dim() else floor
+        size, floor = self._compared(self.reference).norm(dim=-1), self._compared(floor) if floor.dim() else floor
         return size.maximum(floor), size.norm().maximum(floor.norm()).item(), size.clamp_min(1e-30)
 
     def distances(self, o: Tensor) -> Tensor:
@@ -96,7 +91,7 @@ class Expected:
 
     def errors(self, distances: Tensor, median: bool = True) -> Errors:
         """Return the errors of an output with these `distances`; without `median`, infinity in its place."""
-        (of_rows, overall, own), off = self._sizes, self._compared(distances, 0)
+        (of_rows, overall, own), off = self._sizes, self._compared(distances)
         middle = (off / own).median().item() if median else math.inf
         return Errors(off.norm().item() / overall, (off / of_rows).max().item(), middle)
 
@@ -111,12 +106,12 @@ class Expected:
         return torch.where(self.is_compared, distances / sizes, 0.0)
 
     def compared_rows(self, o: Tensor) -> Tensor:
-        """Select the compared rows of an output. Contiguous outputs aren't copied as a whole."""
+        """Select the compared rows of an output."""
         return self._compared(o if self.rows is None else o.index_select(-2, self.rows))
 
-    def _compared(self, x: Tensor, width: int = 1) -> Tensor:
-        """Select the compared rows of a tensor, whose last `width` axes lie within a row: (rows, ...)."""
-        return x if self._places is None else x.flatten(0, -1 - width).index_select(0, self._places)
+    def _compared(self, x: Tensor) -> Tensor:
+        """Select the compared rows of a tensor, or of one number for each row: (rows, ...)."""
+        return x if self.compared is None else x[self.is_compared]
 
 
 def written_to(cache: str) -> str:
