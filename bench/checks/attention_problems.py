@@ -38,7 +38,7 @@ def _cached(make: Callable[..., Made]) -> Callable[..., Made]:
     return problem
 
 
-def without_dropout(case: Case) -> Case:
+def _without_dropout(case: Case) -> Case:
     """Return the case without dropout, by which a problem's numbers are drawn and its weights with them."""
     return replace(case, threads=None, dropout=0.0, out_dropout=0.0)
 
@@ -54,7 +54,7 @@ def problem_of(case: Case, input_set: int = 0) -> Problem:
     tolerance, and a few values are outliers (`OUTLIER`); heads too narrow for the pattern features get ordinary inputs.
     Input set 2 is like 0, with other numbers and other padding.
     """
-    case = without_dropout(case)
+    case = _without_dropout(case)
     if case.in_model:
         return decoder_problem(case, input_set)
     if not patterns.possible(case):
@@ -146,7 +146,7 @@ def attention_problem(
     `pattern` (B, H, T) of a core, (B, T) of a layer; None for ordinary inputs. `emphasis` (B, H, T, D_v): factor on the
     gradient of the output; `keys` as in `expected_of`; `dropped` as in `reference.attention` and `reference.layer`.
     """
-    core = case.scope == "core"
+    case, core = _without_dropout(case), case.scope == "core"
     if case.writes_cache:
         for cache in exact[1:]:
             cache[..., -case.T :, :] = torch.nan  # reading before writing gives NaN
@@ -208,7 +208,7 @@ def output_of(problem: Problem, dtype: torch.dtype = torch.float64, **options: T
 @torch.inference_mode(False)
 def weights_of(case: Case) -> dict[str, Tensor]:
     """Return the weights, the same in every input set."""
-    return drawn_weights(case, data.seeded(case, -3 if case.scope == "core" else 0))
+    return drawn_weights(case, data.seeded(_without_dropout(case), -3 if case.scope == "core" else 0))
 
 
 def drawn_weights(case: Case, generator: torch.Generator) -> dict[str, Tensor]:

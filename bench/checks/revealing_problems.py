@@ -20,7 +20,6 @@ from .attention_problems import (
     in_dtype,
     problem_of,
     weights_of,
-    without_dropout,
 )
 from .bounds import WIDE
 from .problem import Errors, Expected, Problem
@@ -64,7 +63,7 @@ def showing_probs(case: Case, dropped: Tensor | None = None) -> Problem:
     For a case whose D_v is a multiple of T_kv, by which each prob is repeated, and with d_model = H * D_v. `dropped`
     (B, H, T, T_kv): factor on each prob in training, 0 or 1 / (1 - p); None for evaluation.
     """
-    case, generator = without_dropout(case), data.seeded(case, 3)
+    generator = data.seeded(case, 3)
     unit = torch.eye(case.T_kv).repeat(1, case.D_v // case.T_kv)
     if case.scope == "core":
         q, k = (data.randn(size, generator) for size in data.sizes_of_inputs(case)[:2])
@@ -90,7 +89,7 @@ def showing_tails(case: Case) -> Problem:
     gradient is larger. The first feature of these values is the same, which the gradients ignore: it would cancel nearly
     everything.
     """
-    case, generator = without_dropout(case), data.seeded(case, 5)
+    generator = data.seeded(case, 5)
     queries = torch.arange(case.B * case.H * case.T).view(case.B, case.H, case.T)
     q = torch.zeros(*queries.shape, case.D_h)
     k, v = (data.randn((case.B, *size), generator) for size in data.cache_sizes(case))
@@ -114,7 +113,7 @@ def showing_sums(case: Case) -> Problem:
 
     The first half of a value's features makes the output. The others have both signs, as keys have, and make gradients.
     """
-    case, generator = without_dropout(case), data.seeded(case, 7)
+    generator = data.seeded(case, 7)
     signs, late = 1.0 - 2 * (torch.arange(case.T_kv)[:, None] % 2), min(LATE_ADDEND, case.T_kv - 1)
     lost, of_output = LOST * torch.finfo(getattr(torch, case.dtype)).eps, torch.arange(case.D_v) < max(1, case.D_v // 2)
     q = torch.zeros(case.B, case.H, case.T, case.D_h)
@@ -139,7 +138,6 @@ def with_numbers_exchanged(case: Case) -> Problem:
     """Return the ordinary problem with two numbers of each input exchanged, of neighbouring tokens in the middle, so that
     sums, norms, the first and the last tokens stay, and so does every second, third, fifth or seventh number.
     """
-    case = without_dropout(case)
     first = problem_of(case)
     exact = [it.clone() for it in first.inputs]
     for it in exact:
@@ -151,7 +149,7 @@ def with_numbers_exchanged(case: Case) -> Problem:
         )
         i, j = one.masked_fill(stays, -torch.inf).argmax(), other.masked_fill(stays_there, torch.inf).argmin()
         one[i], other[j] = other[j].clone(), one[i].clone()
-    return attention_problem(case, exact, first.weights, data.seeded(case, 6))
+    return attention_problem(case, exact, first.weights, data.seeded(first.case, 6))
 
 
 def showing_output(case: Case, dropped: Tensor | None = None) -> Problem:
@@ -159,7 +157,7 @@ def showing_output(case: Case, dropped: Tensor | None = None) -> Problem:
 
     `dropped` (B, 1, T, d_model): factor on the output of a layer in training, or None.
     """
-    case, generator = without_dropout(case), data.seeded(case, 4)
+    generator = data.seeded(case, 4)
     weights = drawn_weights(case, generator)
     out_dropped = None if dropped is None else dropped[:, 0]
     return attention_problem(case, drawn_inputs(case, generator), weights, generator, out_dropped=out_dropped)
