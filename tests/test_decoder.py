@@ -1,7 +1,6 @@
 """Kernels inside decoder blocks of transformers: those that are wrong only there are refused, right ones accepted."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from time import sleep
 
@@ -27,8 +26,6 @@ from .wrong_kernels import going_back, sdpa
 SMALL = {"B": 2, "T": 24, "H": 4, "H_kv": 2, "D_h": 32, "D_v": 32, "d_model": 64}
 SMALL |= {"scope": "block", "model": "qwen3-0.6b"}
 """Of Qwen3's kind; as small as a probe."""
-
-Written = Callable[..., str]
 
 
 @pytest.fixture

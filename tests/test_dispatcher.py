@@ -3,8 +3,7 @@
 import importlib.util
 import json
 import math
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -88,7 +87,7 @@ def test_the_table_is_followed(here):
     [{"T": 15}, {"T": 33}, {"B": 2}, {"H": 4}, {"D_h": 16}, {"dtype": torch.bfloat16}, {"requires_grad": True}],
     ids=str,
 )
-def test_at_other_sizes_it_is_sdpa(here: ModuleType, sizes: dict[str, Any]) -> None:
+def test_at_other_sizes_it_is_sdpa(here, sizes):
     assert chosen(here, *tensors(**sizes), is_causal=True) == []
 
 

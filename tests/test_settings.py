@@ -7,7 +7,6 @@ import pkgutil
 import random
 import sys
 from contextlib import nullcontext
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -184,9 +183,7 @@ def test_settings_of_a_refused_kernel_are_restored():
         ("other = 1", "module sets_at_import has no attribute 'mine'"),
     ],
 )
-def test_a_setting_changed_at_import_is_restored(
-    then: str, says: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_setting_changed_at_import_is_restored(then, says, tmp_path, capsys, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "sets_at_import", raising=False)
     sets = "import torch\ntorch.backends.cuda.matmul.fp32_precision = 'tf32'\n"

@@ -3,7 +3,6 @@
 import random
 from dataclasses import replace
 from itertools import count
-from typing import Any
 
 import pytest
 import torch
@@ -108,7 +107,7 @@ def own_backward(q, k, v, **_):
 
 @pytest.mark.parametrize("case", [CORE, replace(CORE, mode="backward"), BACKWARD], ids=["core", "gradients", "layer"])
 @pytest.mark.parametrize("kernel", [formula(torch.float32, Tensor.bfloat16), casts_by_hand, own_backward])
-def test_a_layer_that_casts_in_its_own_way_passes(short_probes: None, kernel: Any, case: Case) -> None:
+def test_a_layer_that_casts_in_its_own_way_passes(short_probes, kernel, case):
     gated(impls.make("mine", kernel), case)
 
 

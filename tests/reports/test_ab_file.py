@@ -20,8 +20,6 @@ from stats import verdict
 HOSTILE = "no [/x] [red] in | <img src=x> `a` @you \x1b[31m\nnext"
 FACTS = {"kernel": "flash", "peak_bytes": 1000, "error": 1e-7}
 
-Logs = dict[tuple[str, str], list[float]]
-
 
 def document(logs, without=None, drift=0.0, **more):
     """A comparison with these log ratios, pair by pair; `without` numbers: word and reason of a cell; `drift`: the log

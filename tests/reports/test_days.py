@@ -2,14 +2,11 @@
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from reports.judging.series import Point, of_points
 
 RUNS = 12
 SOME = range(3)
-
-Logs = NDArray[np.float64]
 
 
 def measured(seed, others=3, runs=RUNS, day=0.3, own=0.005):

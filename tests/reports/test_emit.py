@@ -2,8 +2,6 @@
 
 import ast
 import math
-from pathlib import Path
-from typing import Any
 
 import pytest
 import synthetic_runs as synthetic
@@ -45,16 +43,14 @@ def test_a_kernel_that_was_not_measured_at_a_length_is_not_chosen_around_it():
         assert chosen(known) == [(64, 64, "einsum"), (1024, 1024, "einsum")]
 
 
-def run_of(faster, T=(64, 256), **axes):
+def run_of(faster, T=(64, 256), top=None, **axes):
     """SDPA takes 1 ms; others as given."""
-    top = axes.pop("top", {})
-    times = {"sdpa": 1.0, **faster}
     rows = [
         synthetic.row(name, synthetic.case(T=length, **axes), [1e-3 * time])
         for length in T
-        for name, time in times.items()
+        for name, time in {"sdpa": 1.0, **faster}.items()
     ]
-    return synthetic.document(rows, **top)
+    return synthetic.document(rows, **top or {})
 
 
 @pytest.fixture
@@ -75,25 +71,17 @@ def emitted(as_run, tmp_path, printed):
 def test_the_module_says_where_it_comes_from(emitted):
     text = emitted(run_of({"fused": 0.5, "sdpa_math": 0.7, "einsum": 2.0}))
     about = ast.get_docstring(ast.parse(text)) or ""
-    for expected in (
-        "AMD EPYC 9B14",
-        "torch 2.13.0+cpu",
-        "Run: 0001_x of 2026-11-20, commit 0123abc",
-        "--emit here.py",
-    ):
+    for expected in ("AMD EPYC 9B14", "2.13.0+cpu", "0001_x of 2026-11-20, commit 0123abc", "--emit here.py"):
         assert expected in about
     assert "('cpu', 2, torch.float32, False, 'causal', 1, 8, 8, 64, 64, None)" in text
     assert "(64, 256, fused),\n" in text
     assert "def fused" in text and "def einsum" not in text and "sdpa_kernel" not in text
 
 
-@pytest.mark.parametrize(
-    "axes",
-    [{"dropout": 0.1}, {"mode": "prefill"}, {"softcap": 50}],
-)
+@pytest.mark.parametrize("axes", [{"dropout": 0.1}, {"mode": "prefill"}, {"softcap": 50}])
 def test_a_case_without_an_equivalent_plain_call_is_not_in_the_table(axes, as_run, tmp_path, refusal):
     described = [{"name": "softcap", "kind": "size", "unsaid": None}]
-    data = run_of({"fused": 0.5}, **axes, top={"schema": 2, "axes": described})
+    data = run_of({"fused": 0.5}, **axes, top={"axes": described})
     refusal("advise", "--run", as_run(data).path, "--emit", tmp_path / "here.py")
     assert not (tmp_path / "here.py").exists()
 
@@ -109,8 +97,7 @@ def test_a_case_without_an_equivalent_plain_call_is_not_in_the_table(axes, as_ru
 )
 def test_with_a_boolean_mask_sdpas_own_kernels_are_chosen(axes, mask, emitted):
     described = [{"name": "window", "kind": "size", "unsaid": None}]
-    data = run_of({"fused": 0.5, "sdpa_math": 0.8}, B=2, **axes, top={"schema": 2, "axes": described})
-    text = emitted(data)
+    text = emitted(run_of({"fused": 0.5, "sdpa_math": 0.8}, B=2, **axes, top={"axes": described}))
     assert f"('cpu', 2, torch.float32, False, '{mask}', 2, 8, 8, 64, 64, None)" in text
     assert "(64, 256, sdpa_math)" in text and "def fused" not in text
 
@@ -162,7 +149,7 @@ def test_text_of_a_run_file_never_becomes_code(emitted):
      ("my-kernel.py", "a Python module"), ("torch.py", "a new name"), ("none/here.py", "No such file"),
      ("my_flash.py", "a new name"), ("taken.py", "another file of that name")],
 )  # fmt: skip
-def test_a_usage_error_is_one_line(name: str, expected: str, as_run: Any, tmp_path: Path, refusal: Any) -> None:
+def test_a_usage_error_is_one_line(name, expected, as_run, tmp_path, refusal):
     (tmp_path / "taken.py").write_text("mine = 1\n")
     run = as_run(run_of({"fused": 0.5}))
     assert expected in refusal("advise", "--run", run.path, "--emit", tmp_path / name)

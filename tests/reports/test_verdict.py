@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import stats
 
 from stats import effects, estimate, ratios, verdict
@@ -24,8 +23,6 @@ from stats.verdict import (
 CASES, PAIRS, NOISE = 3, 8, 0.01
 IMPLS = ("sdpa", "fused", "packed")
 
-Logs = dict[tuple[str, str], NDArray[np.float64]]
-
 
 def table(rng, injected=0.0, pairs=PAIRS, noise=NOISE):
     """Log ratios of three implementations in `CASES` cases, sdpa slower by an injected share."""
@@ -36,8 +33,8 @@ def table(rng, injected=0.0, pairs=PAIRS, noise=NOISE):
     }
 
 
-def one(*logs, margin=0.01):
-    return of_replicates({("x", "case"): np.array(logs)}, {}, margin=margin)[0]["x", "case"]
+def one(*logs):
+    return of_replicates({("x", "case"): np.array(logs)}, {})[0]["x", "case"]
 
 
 def known(mean, error, df=100):
