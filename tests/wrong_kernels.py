@@ -178,22 +178,12 @@ def with_gradient_of(other, o):
     return other + (o - other).detach()
 
 
-class Back(torch.autograd.Function):
-    """The same number, whose gradient is changed."""
-
-    @staticmethod
-    def forward(ctx, x, change):
-        ctx.change = change
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, *gradients):
-        return ctx.change(gradients[0]), None
-
-
 def going_back(x, change):
-    changed = Back.apply(x, change)
-    return changed
+    """The same numbers, whose gradient is changed."""
+    x = x.view_as(x)
+    if x.requires_grad:
+        x.register_hook(change)
+    return x
 
 
 def recomputed(tensors, grad, attend=sdpa, **options):
@@ -521,45 +511,34 @@ class KeepsItsBias(KernelCore):
 # only at some sizes
 
 
-@wrong("rows, t from 32 to 36 (T = 37)")
-@changed
-def drops_the_ragged_tail(o):
-    if whole := o.shape[-2] // 32 * 32:
-        o[..., whole:, :] = 0
+def faulty(rows, factor=0.0):
+    """SDPA, whose output is multiplied in the rows at rows(T)."""
+
+    @changed
+    def kernel(o):
+        o[..., rows(o.shape[-2]), :] *= factor
+
+    return kernel
 
 
-@wrong("t = 512 (T = 513)")
-@changed
-def wrong_beyond_512(o):
-    o[..., 512:, :] = o[..., 511:512, :]
-
-
-@wrong("2 of 127 rows, t from 125 to 126 (T = 127)")
-@changed
-def one_row_behind_the_last_four(o):
-    """Rows by fours, and one more where some are left: two or three are forgotten."""
-    o[..., o.shape[-2] // 4 * 4 + 1 :, :] = 0
-
-
+drops_the_ragged_tail = faulty(lambda T: slice(T // 32 * 32 or T, T))
+wrong_beyond_512 = faulty(lambda T: slice(512, T))
+wrong_third_head = changed(lambda o: o * (torch.arange(o.shape[1]) < 2)[:, None, None])
+for name, says, kernel in (
+    ("drops_the_ragged_tail", "rows, t from 32 to 36 (T = 37)", drops_the_ragged_tail),
+    ("wrong_beyond_512", "t = 512 (T = 513)", wrong_beyond_512),
+    # rows by fours, and one more where some are left: two or three are forgotten
+    (
+        "one_row_behind_the_last_four",
+        "2 of 127 rows, t from 125 to 126 (T = 127)",
+        faulty(lambda T: slice(T // 4 * 4 + 1, T)),
+    ),
+    ("wrong_last_row", "t = 63 (T = 64)", faulty(lambda T: -1, 1.001)),
+    ("nan_in_one_row", "NaN or Inf", faulty(lambda T: 0, torch.nan)),
+    ("wrong_third_head", "head 2 (of 0 to 2)", wrong_third_head),
+):
+    wrong(says, name)(kernel)
 wrong_decode(name="one_key_behind_the_last_four")(reading(lambda T_kv: slice(T_kv // 4 * 4 + min(1, T_kv % 4))))
-
-
-@wrong("t = 63 (T = 64)")
-@changed
-def wrong_last_row(o):
-    o[..., -1, :] *= 1.001
-
-
-@wrong("NaN or Inf")
-@changed
-def nan_in_one_row(o):
-    o[0, 0, 0, 0] = torch.nan
-
-
-@wrong("head 2 (of 0 to 2)")
-@changed
-def wrong_third_head(o):
-    o[:, 2:] = 0
 
 
 @wrong("batch entry 1 (of 0 to 1)")
@@ -813,17 +792,13 @@ def only_multiples_of(n):
     }
 
 
-def limited(kernel, n, says, **case):
-    @wrong(says, f"{kernel.__name__}_at_multiples_of_{n}", **case)
-    def within(q, k, v, **options):
-        return kernel(q, k, v, **options)
-
-    within.limits = only_multiples_of(n)
-
-
-limited(wrong_third_head, 128, "head 2 (of 0 to 2)", T=128)
-limited(wrong_beyond_512, 128, "t from 512 to 639 (T = 640)", T=128)
-limited(drops_the_ragged_tail, 12, "t from 32 to 35 (T = 36)", T=96)
+for kernel, n, T, says in (
+    (wrong_third_head, 128, 128, "head 2 (of 0 to 2)"),
+    (wrong_beyond_512, 128, 128, "t from 512 to 639 (T = 640)"),
+    (drops_the_ragged_tail, 12, 96, "t from 32 to 35 (T = 36)"),
+):
+    limited = wrong(says, f"at_multiples_of_{n}: {says}", T=T)(partial(kernel))
+    limited.limits = only_multiples_of(n)
 
 
 # one buffer, beyond 512 tokens
