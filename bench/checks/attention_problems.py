@@ -100,7 +100,7 @@ def _layer_patterns(case: Case) -> tuple[Problem, Problem, Problem]:
         _take(drawn["W_c"], 1, PATTERN_FEATURES, (1.0,) * (PATTERN_FEATURES + 1), FEATURES + 1)
         _take(drawn["W_k"], case.H, 0, (SPREAD,) * PATTERN_FEATURES, PATTERN_FEATURES + 1)
         drawn["W_v"][:, PATTERN_FEATURES] *= case.latent**0.5
-    weights = in_dtype(drawn, case)
+    weights = data.in_dtype(drawn, case)
     pattern, key_features = patterns.pattern_of(case, heads=False), patterns.key_features(case, generator)[:, 0]
     ordinary, shown, other = (drawn_inputs(case, generator) for _ in range(3))
     for exact in (ordinary, other):
@@ -213,11 +213,7 @@ def weights_of(case: Case) -> dict[str, Tensor]:
 
 def drawn_weights(case: Case, generator: torch.Generator) -> dict[str, Tensor]:
     draw = canonical.draw_core if case.scope == "core" else canonical.draw
-    return in_dtype(draw(case.layer_shape, generator), case)
-
-
-def in_dtype(weights: dict[str, Tensor], case: Case) -> dict[str, Tensor]:
-    return {name: w.to(case.device, getattr(torch, case.dtype)) for name, w in weights.items()}
+    return data.in_dtype(draw(case.layer_shape, generator), case)
 
 
 def autocasting(case: Case) -> Any:

@@ -39,6 +39,11 @@ def randn(size: tuple[int, ...], generator: torch.Generator) -> Tensor:
     return torch.randn(size, generator=generator, dtype=torch.float32)
 
 
+def in_dtype(weights: dict[str, Tensor], case: Case) -> dict[str, Tensor]:
+    """Return weights in the case's dtype, on its device."""
+    return {name: w.to(case.device, getattr(torch, case.dtype)) for name, w in weights.items()}
+
+
 def sizes_of_inputs(case: Case) -> list[tuple[int, ...]]:
     """Return the sizes of a core's q, k and v, or of a layer's x, and the other sequence or the cache."""
     cached: list[tuple[int, ...]] = [(case.B, *size) for size in cache_sizes(case)]

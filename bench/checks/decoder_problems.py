@@ -47,17 +47,8 @@ def decoder_problem(case: Case, input_set: int) -> Problem:
     entries written to the cache, and the gradients of x and of every weight.
     """
     generator, weights = data.seeded(case, input_set + 1), _weights(weights_case(case))
-    dtype, blocks = getattr(torch, case.dtype), BLOCKS[case.scope]
-    if case.scope == "block":
-        exact = [data.randn((case.B, case.T, case.d_model), generator) * SMALL]
-    else:
-        exact = [torch.randint(output_width(case), (case.B, case.T), generator=generator)]
-    names: tuple[str, ...] = ("x",)
-    if case.does.cached:
-        earlier = replace(case, T_kv=case.T_kv - case.T)
-        exact += [data.randn((case.B, *size), generator) for _ in range(blocks) for size in data.cache_sizes(earlier)]
-        names += tuple(f"{what} of block {block}" for block in range(blocks) for what in ("keys", "values"))
-    inputs = tuple(x.to(case.device, dtype if x.is_floating_point() else None) for x in exact)
+    names, exact = zip(*_drawn_inputs(case, generator).items(), strict=True)
+    inputs = tuple(x.to(case.device, getattr(torch, case.dtype) if x.is_floating_point() else None) for x in exact)
     padding = data.padding(case, input_set)
     if padding is not None and case.does.cached:
         padding = padding.flip(-1)  # the newest tokens are tokens
@@ -82,15 +73,26 @@ def decoder_problem(case: Case, input_set: int) -> Problem:
             leaves |= {name: p[0] for name, p in module.parts(lambda p: p).items()}
             return {"output": o.detach()} | reference.gradients(o, leaves, grad, rows)
 
-    solve = partial(expected_of, formula, case, rows, compared, None)
-    return Problem(case, names, inputs, padding, grad, weights, solve)
+    return Problem(case, names, inputs, padding, grad, weights, partial(expected_of, formula, case, rows, compared))
+
+
+def _drawn_inputs(case: Case, generator: torch.Generator) -> dict[str, Tensor]:
+    if case.scope == "block":
+        found = {"x": data.randn((case.B, case.T, case.d_model), generator) * SMALL}
+    else:
+        found = {"x": torch.randint(output_width(case), (case.B, case.T), generator=generator)}
+    if case.does.cached:
+        keys_and_values = data.cache_sizes(replace(case, T_kv=case.T_kv - case.T))
+        for block in range(BLOCKS[case.scope]):
+            for what, size in zip(("keys", "values"), keys_and_values, strict=True):
+                found[f"{what} of block {block}"] = data.randn((case.B, *size), generator)
+    return found
 
 
 @lru_cache(maxsize=2)
 @torch.inference_mode(False)
 def _weights(case: Case) -> Weights:
-    drawn = decoder_of(case, torch.float32, None).draw(data.seeded(case, 0))
-    return {name: it.to(case.device, getattr(torch, case.dtype)) for name, it in drawn.items()}
+    return data.in_dtype(decoder_of(case, torch.float32, None).draw(data.seeded(case, 0)), case)
 
 
 class Widened(TorchFunctionMode):

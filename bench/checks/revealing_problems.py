@@ -13,14 +13,7 @@ from impls import weights as canonical
 
 from ..cases.case import Case
 from . import data, patterns
-from .attention_problems import (
-    attention_problem,
-    drawn_inputs,
-    drawn_weights,
-    in_dtype,
-    problem_of,
-    weights_of,
-)
+from .attention_problems import attention_problem, drawn_inputs, drawn_weights, problem_of, weights_of
 from .bounds import WIDE
 from .problem import Errors, Expected, Problem
 
@@ -78,7 +71,7 @@ def showing_probs(case: Case, dropped: Tensor | None = None) -> Problem:
         weights["b_v"] = torch.zeros_like(weights["b_v"])
     exact = drawn_inputs(case, generator)
     exact[-1][..., : case.T_kv] = torch.eye(case.T_kv) * TOKEN
-    return attention_problem(case, exact, in_dtype(weights, case), generator, dropped=dropped)
+    return attention_problem(case, exact, data.in_dtype(weights, case), generator, dropped=dropped)
 
 
 def showing_tails(case: Case) -> Problem:

@@ -16,15 +16,15 @@ from ..cases.counting import bytes_text, least_memory
 from ..cases.outcome import OutOfMemory, Skip, Wrong
 from ..checks.afterwards import check_idle_afterwards
 from ..checks.attention_problems import problem_of
-from ..checks.building import keeping_settings, module_of, prepare
-from ..checks.calls import Call, call_of, recording
+from ..checks.building import keeping_settings, new_call, prepare
+from ..checks.calls import Call, recording
 from ..checks.checked_calls import NEW_NUMBERS, check_call, checked_call
 from ..checks.decoder_problems import decoder_problem
 from ..checks.dispatch import kernel_in, operators_in, traced
 from ..checks.dropout import check_parts, check_same_noise, check_scatter
 from ..checks.gate import Gate
 from ..checks.impl_hash import impl_hash, packages
-from ..checks.inputs import copies, inputs_of, same
+from ..checks.inputs import copies, same
 from ..checks.probes import ragged
 from ..checks.verifying import verify
 from .devices import Memory, Meter, free_bytes, meter_for, threads
@@ -167,11 +167,9 @@ def build(cell: Cell) -> Built:
     implementation's exception.
     """
     check_fits(cell)
-    case = cell.case
-    module = module_of(cell.impl, case)
-    columns = {"prepare_s": prepare(module, case), "compile_s": None, "compile_cache": None}
-    call = call_of(module, case, inputs_of(problem_of(case)))
-    built = Built(cell, call, meter_for(case.device), torch.get_num_threads(), columns)
+    call = new_call(cell.impl, cell.case)
+    columns = {"prepare_s": prepare(call.module, cell.case), "compile_s": None, "compile_cache": None}
+    built = Built(cell, call, meter_for(cell.case.device), torch.get_num_threads(), columns)
     if cell.impl.compiled:
         from torch._dynamo import config  # takes seconds to import, needed by compiled forms only
 
