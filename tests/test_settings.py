@@ -15,7 +15,7 @@ from torch import backends
 
 import impls
 from bench.cases.case import Case
-from bench.checks import settings
+from bench.checks import settings, watched_settings
 from bench.checks.impl_hash import impl_hash, sources_hash
 from bench.checks.module_checks import check_case
 from bench.selection.choice import impls_named
@@ -35,8 +35,8 @@ ALLOWED = {
 
 
 def test_every_setting_is_tried():
-    assert settings.SETTINGS.keys() >= ALLOWED
-    assert list(CHANGES) == [name for name in settings.SETTINGS if name not in ALLOWED]
+    assert watched_settings.SETTINGS.keys() >= ALLOWED
+    assert list(CHANGES) == [name for name in watched_settings.SETTINGS if name not in ALLOWED]
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -125,7 +125,7 @@ HARMLESS = {
 
 def test_every_pair_of_a_getter_and_a_setter_of_torch_is_known():
     """Fails for a new flag of a new torch: decide whether it must be watched."""
-    source = inspect.getsource(settings)
+    source = inspect.getsource(watched_settings)
     getters, setters = ({n[5:] for n in dir(C) if n.startswith(f"_{kind}_")} for kind in ("get", "set"))
     watched = {name for name in getters & setters if f'"{name}"' in source}
     assert getters & setters == watched | ELSEWHERE.keys() | HARMLESS

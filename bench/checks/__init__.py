@@ -7,6 +7,7 @@
   `attention_problems` (cores and layers), `revealing_problems` (each shows one fault) and `decoder_problems` (blocks and
   models), from the numbers of `data` and `patterns`.
 - `reference` computes what is expected, `bounds` how far an output may be off.
-- `settings` refuses changes of global settings, `afterwards` threads that still work after a call.
+- `settings` refuses changes of global settings, all of which are in `watched_settings`, and `afterwards` refuses threads that
+  still work after a call.
 - `dispatch` finds the kernel that ran, `impl_hash` hashes the code.
 """
