@@ -103,10 +103,9 @@ def _layer_patterns(case: Case) -> tuple[Problem, Problem, Problem]:
     weights = data.in_dtype(drawn, case)
     pattern, key_features = patterns.pattern_of(case, heads=False), patterns.key_features(case, generator)[:, 0]
     ordinary, shown, other = (drawn_inputs(case, generator) for _ in range(3))
-    for exact in (ordinary, other):
-        exact[0][..., : FEATURES + 1] = 0.0
     shown[0] = patterns.zero_where_equal(shown[0], pattern)
-    shown[0][..., : FEATURES + 1] = 0.0
+    for exact in (ordinary, shown, other):
+        exact[0][..., : FEATURES + 1] = 0.0
     shown[0][..., :PATTERN_FEATURES] = patterns.query_features(pattern)
     outliers = data.outliers(case, generator)
     if case.does.cached:

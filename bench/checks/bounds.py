@@ -18,45 +18,6 @@ from .problem import Errors, Expected
 WIDE = ("float32", "float64")
 """Dtypes whose products kernels compute in that dtype; narrower dtypes are mostly accumulated in float32."""
 
-FACTOR, FACTOR_OF_GRADIENTS = 2.0, 3.0
-"""Multiple of the plain formula's error that is allowed, as in FlashAttention's tests."""
-
-MANY_ROWS = 64
-"""Number of rows below which the plain formula's largest error is mostly chance."""
-
-FLOORS = {  # of an output, of one of few rows, of a gradient
-    "float64": (256.0, 256.0, 256.0),
-    "float32": (2.0, 4.0, 2.0),
-    "bfloat16": (0.25, 1.0, 2.0),
-    "float16": (0.25, 1.0, 2.0),
-}
-"""Floors in units of the dtype's epsilon.
-
-- In float64, where the reference is no more accurate, the floor is nearly the whole bound.
-- In float32 it covers merging parts of the keys by the logarithms of their sums, which are rounded by two between 4 and 8.
-- In narrow dtypes it serves cases that the plain formula happens to compute exactly. Errors of few rows come from rounding
-  widely spaced numbers, and chance plays a small part: accumulating a cache in such a dtype gives two epsilons and more.
-- Few rows of a gradient cancel nearly everything. In float32 a row's floor is larger by the square root of the number of
-  keys: a query that sees a single key has a gradient of zero, the difference of two terms that are larger than a typical
-  gradient by that factor, and that flash attention computes separately.
-"""
-
-FLOOR_OF_PATTERNS, FLOOR_OF_DOMINATED = 8.0, 2.0
-"""Smallest floor of a stress pattern, in units of epsilon: some of its few rows are computed exactly. Where one key
-dominates, the output equals that key's value up to the last bits.
-"""
-
-FLOOR_OF_PATTERN_GRADIENTS, FLOOR_OF_WIDE_GRADIENTS = 16.0, 64.0
-"""Floors of stress patterns' gradients: in narrow dtypes in units of epsilon, where most kernels use a wider dtype; in others
-in units of epsilon times the scores' size. There correct methods differ by 25 of these units. Gross errors still exceed
-it, and the ordinary input set has tight bounds.
-"""
-
-SANE, SANE_OF_GRADIENTS, SANE_OF_PATTERNS = 32.0, 256.0, 128.0
-"""Error of the plain formula, in units of epsilon, above which the reference itself is considered faulty; on stress patterns
-over the scores' size.
-"""
-
 VANISHING, VANISHING_OF_ONE_KEY = 1e-3, 1.0
 """Norm of a gradient's row, for inputs of variance 1, below which it is zero in exact arithmetic (a query that sees a single
 key); where there is a single key, all rows are zero up to rounding of terms of this size.
@@ -137,6 +98,35 @@ def _ways(
     return exact, plain
 
 
+FACTOR, FACTOR_OF_GRADIENTS = 2.0, 3.0
+"""Multiple of the plain formula's error that is allowed, as in FlashAttention's tests."""
+
+MANY_ROWS = 64
+"""Number of rows below which the plain formula's largest error is mostly chance."""
+
+FLOORS = {  # of an output, of one of few rows, of a gradient
+    "float64": (256.0, 256.0, 256.0),
+    "float32": (2.0, 4.0, 2.0),
+    "bfloat16": (0.25, 1.0, 2.0),
+    "float16": (0.25, 1.0, 2.0),
+}
+"""Floors in units of the dtype's epsilon.
+
+- In float64, where the reference is no more accurate, the floor is nearly the whole bound.
+- In float32 it covers merging parts of the keys by the logarithms of their sums, which are rounded by two between 4 and 8.
+- In narrow dtypes it serves cases that the plain formula happens to compute exactly. Errors of few rows come from rounding
+  widely spaced numbers, and chance plays a small part: accumulating a cache in such a dtype gives two epsilons and more.
+- Few rows of a gradient cancel nearly everything. In float32 a row's floor is larger by the square root of the number of
+  keys: a query that sees a single key has a gradient of zero, the difference of two terms that are larger than a typical
+  gradient by that factor, and that flash attention computes separately.
+"""
+
+SANE, SANE_OF_GRADIENTS, SANE_OF_PATTERNS = 32.0, 256.0, 128.0
+"""Error of the plain formula, in units of epsilon, above which the reference itself is considered faulty; on stress patterns
+over the scores' size.
+"""
+
+
 def _tolerance(expected: Expected, distances: list[Tensor], case: Case, extreme: bool) -> Errors:
     """Return the bound of an expected output from the `distances` of plain results; raises AssertionError for a faulty
     reference. `extreme`: whether the problem has stress patterns.
@@ -161,6 +151,18 @@ def _tolerance(expected: Expected, distances: list[Tensor], case: Case, extreme:
     if not of_queries and case.rounding_dtype == "float32":
         row_floor = max(floor, of_gradient * case.max_T**0.5)
     return Errors(factor * own.overall + floor * eps, factor * own.row + row_floor * eps, median)
+
+
+FLOOR_OF_PATTERNS, FLOOR_OF_DOMINATED = 8.0, 2.0
+"""Smallest floor of a stress pattern, in units of epsilon: some of its few rows are computed exactly. Where one key
+dominates, the output equals that key's value up to the last bits.
+"""
+
+FLOOR_OF_PATTERN_GRADIENTS, FLOOR_OF_WIDE_GRADIENTS = 16.0, 64.0
+"""Floors of stress patterns' gradients: in narrow dtypes in units of epsilon, where most kernels use a wider dtype; in others
+in units of epsilon times the scores' size. There correct methods differ by 25 of these units. Gross errors still exceed
+it, and the ordinary input set has tight bounds.
+"""
 
 
 def _floor(part: Expected, case: Case) -> float:
