@@ -212,12 +212,8 @@ def check_parts(o: Tensor, case: Case) -> None:
 
     An output differs from that of evaluation at random: along what a part of the keys adds to it, by zero on average.
     """
-    if (
-        case.padded
-        or case.out_bias
-        or case.does.cached
-        or min(case.T, case.T_kv) <= probes.LENGTH_WITH_DROPOUT[case.scope]
-    ):
+    beyond_probes = min(case.T, case.T_kv) > probes.LENGTH_WITH_DROPOUT[case.scope]
+    if case.padded or case.out_bias or case.does.cached or not beyond_probes:
         return
     (exact, *parts), edges = _parts(case), _edges(case)
     for part, first, end in zip(parts, [0, *edges], [*edges, case.T_kv], strict=True):
