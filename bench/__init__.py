@@ -15,5 +15,7 @@ if (os.cpu_count() or 1) <= 4:
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 CHECKOUT = Path(__file__).resolve().parent.parent
+"""Folder of bench, impls and reports: a checkout or an installation."""
+
 INSTALLED = CHECKOUT.name == "attention_bench" and not (CHECKOUT / "tox.ini").exists()
 """Whether the suite is installed from a wheel: without a checkout, with a single command, `attention-bench`."""

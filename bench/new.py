@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from functools import partial
 from keyword import iskeyword
 from pathlib import Path
 
@@ -14,14 +15,6 @@ from .terminal import complain
 
 TAKEN = ("torch", "numpy", "test", "bench", "commands", "impls", "reports", "stats")
 """Modules that are found before those of the user."""
-
-
-def kernel(arguments: Sequence[str]) -> int:
-    return _write("kernel", "mine", arguments)
-
-
-def layer(arguments: Sequence[str]) -> int:
-    return _write("layer", "Mine", arguments)
 
 
 def _write(what: str, attr: str, arguments: Sequence[str]) -> int:
@@ -52,3 +45,6 @@ def _write(what: str, attr: str, arguments: Sequence[str]) -> int:
     print(as_typed(f"  {there}python -m bench check {path.stem}:{attr}"))
     print(as_typed(f"  {there}pytest bench/ --smoke --impl mine={path.stem}:{attr}"))
     return 0
+
+
+kernel, layer = partial(_write, "kernel", "mine"), partial(_write, "layer", "Mine")

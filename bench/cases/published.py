@@ -6,7 +6,7 @@ Copied from the `source` of each entry, which states how its setting differs fro
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from .case import Case
@@ -108,5 +108,5 @@ def grids() -> tuple[dict[str, tuple[Any, ...]], ...]:
 
 def published_of(ids: Collection[str]) -> list[dict[str, Any]]:
     """Return the published times of the given cases, for the run file."""
-    found = ((it.case.id, asdict(it)) for it in PUBLISHED)
-    return [{"id": id_} | {name: it[name] for name in it if name != "axes"} for id_, it in found if id_ in ids]
+    found = ({"id": it.case.id, **vars(it)} for it in PUBLISHED)
+    return [{name: it[name] for name in it if name != "axes"} for it in found if it["id"] in ids]

@@ -121,12 +121,11 @@ def _lines(grid: Grid, columns: Sequence[Column]) -> list[str]:
 
 def aligned(rows: Sequence[Sequence[str]], between: str, left: Container[int] = (0,)) -> list[str]:
     """Align columns: those in `left` to the left, the others to the right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    padded = [
-        [c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-        for row in rows
-    ]
-    return [between.join(row).rstrip() for row in padded]
+    columns = []
+    for i, texts in enumerate(zip(*rows, strict=True)):
+        width = max(map(len, texts))
+        columns.append([text.ljust(width) if i in left else text.rjust(width) for text in texts])
+    return [between.join(row).rstrip() for row in zip(*columns, strict=True)]
 
 
 def _left(table: Table) -> list[int]:
