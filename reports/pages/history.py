@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -43,7 +43,9 @@ def _execute(options: argparse.Namespace, confirm: Confirm) -> int:
     results = command.results(options)
     ordered = series.oldest_first(command.newest_first(results))
     same = series.of_one_machine(ordered)
-    notes = list(_notes(len(ordered) - len(same), options.force))
+    others = len(ordered) - len(same)
+    what = "among these: a step may be the machine's" if options.force else "left out; --force includes them"
+    notes = [f"{plural(others, 'run')} of other machines or environments {what}"] * bool(others)
     for note in notes:
         command.warn(note)
     chosen = ordered if options.force else same
@@ -70,13 +72,6 @@ def _confirmed(every: Sequence[Series], of: Sequence[Run], known: Known, confirm
             base, head = (one[name][:10] for name in ("base", "head"))
             command.warn(f"{base} and {head} can't be compared: {why}")
     return series.known(of[-1].path.parent)
-
-
-def _notes(others: int, force: bool) -> Iterator[str]:
-    if others and force:
-        yield f"{plural(others, 'run')} of other machines or environments among these: a step may be the machine's"
-    elif others:
-        yield f"{plural(others, 'run')} of other machines or environments left out; --force includes them"
 
 
 def _parser() -> argparse.ArgumentParser:
