@@ -445,8 +445,10 @@ def test_a_baseline_that_is_refused_later_is_not_used_for_ratios(measured: Measu
 
 def test_cells_that_do_not_fit_into_memory_are_split_with_the_baseline_in_every_part(measured: Measured) -> None:
     cells = [Cell(impls.get(name), CASE) for name in ("sdpa", "packed", "fused", "einsum")]
-    measured(processes := Simulated(SECONDS | {"einsum": 1e-3}), *cells, free=0)
+    run = measured(processes := Simulated(SECONDS | {"einsum": 1e-3}), *cells, free=0)
     assert processes.of("prepare") == ["fused", "sdpa", "fused", "packed", "fused", "einsum"]
+    compared = {impl: it.compared for (impl, _), it in run.found.items()}
+    assert compared == {"fused": 30, "sdpa": 10, "packed": 10, "einsum": 10}  # of all parts
 
 
 def test_a_process_that_ends_between_two_visits_is_replaced(measured: Measured) -> None:

@@ -250,14 +250,14 @@ class Measuring:
             self._tell_left(f"finishing: {len(lacking)} of {len(self._cells)} cells under further conditions")
             pool, lacks = self._owner[cell.case.id], self._run.lacks(cell)
             if "cold_s" in lacks:
-                self._add(pool, cell, "more", "calls under further conditions", hot_s=self._run.found[cell.key].usual)
+                self._add_columns(pool, cell, "more", "calls under further conditions", hot_s=self._run.found[cell.key].usual)
             if "trace" in lacks and cell.key not in self._run.skipped:
                 folder, path = str(self._run.folder.parent), trace_path(self._run, cell)
-                self._add(pool, cell, "trace", "trace", folder=folder, path=path)
+                self._add_columns(pool, cell, "trace", "trace", folder=folder, path=path)
             if cell.case.id not in self._held:
                 pool.drop([cell])
 
-    def _add(self, pool: WorkerPool, cell: Cell, do: str, what: str, **details: Any) -> None:
+    def _add_columns(self, pool: WorkerPool, cell: Cell, do: str, what: str, **details: Any) -> None:
         """Add the columns in a reply to a request. A cell keeps its row if the request fails, unless its call is wrong."""
         try:
             columns = pool.ask(do, cell, **details)

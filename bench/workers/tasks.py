@@ -109,11 +109,10 @@ class Tasks:
             try:
                 (impl,) = impls_named([name], whole_registry, self._folder)
                 self._check_place(name)
+                of_impl = [Cell(impl, Case(**case)) for case in cases]
+                known[impl.name] = {cell.case.id: unsupported(cell) for cell in of_impl}
             except UsageError as error:
                 unknown[name.partition("=")[0]] = str(error)
-                continue
-            of_impl = [Cell(impl, Case(**case)) for case in cases]
-            known[impl.name] = {cell.case.id: unsupported(cell) for cell in of_impl}
         return {"cells": known, "unknown": unknown, "fingerprint": fingerprint(), "workloads": software()}
 
     def cases(self, names: list[str], axes: list[Reply], around: list[Reply]) -> Reply:
