@@ -195,13 +195,14 @@ class LocalWorker:
     def ask(self, do: str, **details: Any) -> Reply:
         raise NotImplementedError
 
-    def begin(self, do: str, **details: Any) -> Self:
-        self.first, self.ready = {}, {}
-        self.send(do, **details)
-        return self
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        worker = super().__new__(cls)
+        worker.first, worker.ready = {}, {}
+        return worker
 
-    def send(self, do: str, **details: Any) -> None:
+    def send(self, do: str, **details: Any) -> Self:
         self.sent = do, details
+        return self
 
     def message(self) -> Reply:
         from bench.workers.client import Lost

@@ -136,7 +136,7 @@ class Plan:
             it = self.variants[variant]
             there = replace(it, impls=moved.get(it.impls, it.impls), tree=it.tree and moved.get(it.tree, it.tree))
             names = [it.impl] if it.impl else self.names
-            return WorkerClient(there, self.setting).begin("cells", names=names, **of_all)
+            return WorkerClient(there, self.setting).send("cells", names=names, **of_all)
 
         return NamedWorkers(order, begin)
 

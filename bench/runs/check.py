@@ -180,7 +180,7 @@ def check(names: list[str], device: str, report: Callable[[Result], None]) -> No
                 report(done[first])
                 first += 1
 
-    with closing(NamedWorkers(numbers, lambda _: WorkerClient(Variant(), setting).begin("cases", **given))) as workers:
+    with closing(NamedWorkers(numbers, lambda _: WorkerClient(Variant(), setting).send("cases", **given))) as workers:
         try:
             reply = workers["0"].first
             if "unknown" in reply:

@@ -250,7 +250,8 @@ class Measuring:
             self._tell_left(f"finishing: {len(lacking)} of {len(self._cells)} cells under further conditions")
             pool, lacks = self._owner[cell.case.id], self._run.lacks(cell)
             if "cold_s" in lacks:
-                self._add_columns(pool, cell, "more", "calls under further conditions", hot_s=self._run.found[cell.key].usual)
+                hot_s = self._run.found[cell.key].usual
+                self._add_columns(pool, cell, "more", "calls under further conditions", hot_s=hot_s)
             if "trace" in lacks and cell.key not in self._run.skipped:
                 folder, path = str(self._run.folder.parent), trace_path(self._run, cell)
                 self._add_columns(pool, cell, "trace", "trace", folder=folder, path=path)

@@ -197,7 +197,7 @@ class WorkerPool:
         if name == SHARED and self._last:  # one that has timed cells is replaced
             self.number, self.visit = map(self.run.next_number, ("process", "visit"))
         given = listed(self.run.asked.get("impl", []))
-        return self.start().begin("cells", names=[it for it in given if self._names.get(it.partition("=")[0]) == name])
+        return self.start().send("cells", names=[it for it in given if self._names.get(it.partition("=")[0]) == name])
 
 
 def request(cell: Cell) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from multiprocessing import Pipe
 from pathlib import Path
 from threading import TIMEOUT_MAX
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from .. import CHECKOUT
 from ..cases.outcome import Skip
@@ -122,18 +122,14 @@ class WorkerClient:
         self.send(do, **details)
         return self.receive()
 
-    def begin(self, do: str, **details: Any) -> WorkerClient:
-        """Send the first request, whose limit includes the start of the process."""
-        self.send(do, **details)
-        return self
-
-    def send(self, do: str, **details: Any) -> None:
-        """Send a request, whose reply `receive` returns."""
+    def send(self, do: str, **details: Any) -> Self:
+        """Send a request, whose reply `receive` returns. The limit of the first one includes the start of the process."""
         limit, what = (self._timeout, "(--cell-timeout)") if self.first else (STARTING, "to start")
         self._deadline = monotonic() + min(limit, TIMEOUT_MAX)
         self._overdue = f"took longer than {limit:g} s {what}: its process was ended"
         with suppress(OSError):  # it has ended, as `receive` finds
             self._pipe.send_bytes(json.dumps({"do": do} | details).encode())
+        return self
 
     def receive(self) -> Reply:
         """Return the reply to the request sent; raises as `ask` does."""
