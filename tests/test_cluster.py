@@ -16,7 +16,7 @@ from pytest_benchmark.utils import get_machine_id
 
 from bench.cluster import command
 from bench.cluster.sweep import MOST_LOSSES, Reply, disagreements, measure, pack
-from bench.runs.journal import Journal
+from bench.runs.saving import Journal
 from bench.selection.errors import UsageError
 
 from .simulated_cluster import SimulatedCluster, cases_of, job, published

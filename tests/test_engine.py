@@ -20,10 +20,10 @@ from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.counting import held_bytes
 from bench.cases.outcome import Skip
-from bench.runs.journal import Journal
 from bench.runs.measuring import PREPARATIONS, Measuring
 from bench.runs.rows import Sample
 from bench.runs.run import Run
+from bench.runs.saving import Journal
 from bench.selection import options
 from bench.selection.errors import UsageError
 from bench.timing.malloc import MAPPED

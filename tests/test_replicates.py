@@ -19,7 +19,7 @@ import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.runs import saving
-from bench.runs.journal import Journal
+from bench.runs.saving import Journal
 from stats.estimate import grouped
 
 from .conftest import CHECKOUT, environment, run_files, run_of

@@ -17,10 +17,8 @@ import pytest
 from bench.cases.case import Case
 from bench.cases.sweep import SWEEPS
 from bench.checks import impl_hash
-from bench.runs import journal
-from bench.runs.journal import Journal
 from bench.runs.measuring import Measuring
-from bench.runs.saving import results_root
+from bench.runs.saving import Journal, newest_journal, results_root
 from bench.selection.errors import UsageError
 
 from .conftest import CHECKOUT, Suite, run_files, started
@@ -91,10 +89,10 @@ def test_rows_and_skips(small: tuple[Path, str]) -> None:
 
 def test_the_newest_journal_of_a_name_is_opened_once_at_a_time(tmp_path: Path) -> None:
     (tmp_path / "x.20990101T000000000000-1.journal").write_text('{"header"\n')  # of a bad disk
-    assert journal.newest(tmp_path, "x") is None
+    assert newest_journal(tmp_path, "x") is None
     mine = Journal.start(tmp_path, "x", {"asked": {}})
     Journal.start(tmp_path, "x.y", {"asked": {}})
-    assert journal.newest(tmp_path, "x") == mine.path
+    assert newest_journal(tmp_path, "x") == mine.path
     with pytest.raises(UsageError, match="x is being measured right now"):
         Journal(mine.path)
     mine.add({"visit": 1})

@@ -24,8 +24,7 @@ from stats.estimate import grouped
 from stats.verdict import CHANGED, IMPROVED, REGRESSED
 
 from ..cases.outcome import Skip
-from ..runs.journal import Journal, newest
-from ..runs.saving import load, results_root, run_files, save, writable
+from ..runs.saving import Journal, load, newest_journal, results_root, run_files, save, writable
 from ..selection.choice import listed
 from ..selection.errors import UsageError
 from ..selection.options import clock_text
@@ -152,7 +151,7 @@ def _earlier(file: Path) -> Record:
 
 def _journal(folder: Path, name: str, seed: int) -> Journal:
     """Return the journal of a killed process of the comparison, else a new one; raises `UsageError`."""
-    path = newest(folder, name)
+    path = newest_journal(folder, name)
     journal = Journal(path) if path else Journal.start(folder, name, {"seed": seed})
     if count := len(journal.lines):
         warn(f"continues after {count} saved replicate{'s' * (count != 1)}")

@@ -19,8 +19,7 @@ from pytest_benchmark.utils import get_machine_id
 from stats.arguments import Parser
 
 from .. import CHECKOUT
-from ..runs import journal as journals
-from ..runs.saving import results_root, valid_name
+from ..runs.saving import Journal, newest_journal, results_root, valid_name
 from ..selection.errors import UsageError, count
 from ..terminal import complain
 from ..workers.fresh import pin, quiet_environment
@@ -47,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
         _refuse_conflicts(options, {option.partition("=")[0] for option in others})
         name = valid_name(options.resume or options.save, "--resume" if options.resume else "--save")
         results = results_root(Path.cwd(), options.benchmark_storage)
-        unfinished = journals.newest(results / ("cluster" if options.cluster else str(get_machine_id())), name)
+        unfinished = newest_journal(results / ("cluster" if options.cluster else str(get_machine_id())), name)
         if unfinished and not options.resume:
             raise UsageError(f"run {name} was started and not finished: `--resume {name}` continues")
         if options.cluster:
@@ -152,7 +151,7 @@ def _on_cluster(
     """Begin a sweep, or resume the one that this journal left unfinished."""
     if options.resume and unfinished is None:
         raise UsageError(f"no run {name} was started in {results / 'cluster'}: --save {name} starts one")
-    journal = journals.Journal(unfinished) if unfinished else None
+    journal = Journal(unfinished) if unfinished else None
     own = (*["--quiet-machine"] * options.quiet_machine, f"--processes={options.processes or PROCESSES}")
     asked = {"arguments": [*others, *own], "kinds": options.node_types, "command": command}
     header = journal.header if journal else asked

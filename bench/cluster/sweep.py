@@ -24,9 +24,8 @@ from stats.verdict import MAX_DRIFT
 from .. import CHECKOUT, INSTALLED
 from ..cases.outcome import FAILURES
 from ..interrupts import UNFINISHED
-from ..runs.journal import Journal, Line
 from ..runs.progress import skips, wrapped
-from ..runs.saving import load, run_files, save
+from ..runs.saving import Journal, Line, load, run_files, save
 from ..selection.choice import own_files
 from ..selection.errors import UsageError
 from ..terminal import complain

@@ -16,10 +16,8 @@ from ..selection import allocator
 from ..selection.errors import UsageError
 from ..selection.options import asked, select, settle_timing
 from ..timing.machine import fingerprint
-from . import journal as journals
-from .journal import Journal
 from .run import Run
-from .saving import load, results_root, run_files, valid_name
+from .saving import Journal, load, newest_journal, results_root, run_files, valid_name
 
 
 class Finished(Exception):
@@ -73,7 +71,7 @@ def _begun(folder: Path, name: str) -> tuple[Journal | None, dict[str, Any]]:
     """Return the journal that a killed process left of a run, if any, and how the run was started, by its journal or its
     finished file; {} if there is neither.
     """
-    if path := journals.newest(folder, name):
+    if path := newest_journal(folder, name):
         journal = Journal(path)
         return journal, journal.header
     files = map(load, reversed(run_files(folder, name)))

@@ -25,9 +25,8 @@ from ..timing.machine import fingerprint, state
 from ..timing.reference_workload import ReferenceWorkload
 from ..timing.rooflines import Rooflines
 from ..timing.schedule import Block, counts
-from .journal import Journal, Line
 from .rows import Results, Row, Sample, finite, row
-from .saving import load, run_files
+from .saving import Journal, Line, load, run_files
 
 SCHEMA = 2
 

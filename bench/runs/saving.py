@@ -1,4 +1,6 @@
-"""Finds, reads, numbers and writes run files, safely even if two runs end at the same time."""
+"""Files of runs: finds, reads, numbers and writes run files, safely even if two runs end at the same time; the journal of
+a run stores each result on disk at once, so that a killed run can be resumed.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,16 @@ import glob
 import json
 import os
 import tempfile
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from .. import CHECKOUT
 from ..selection.errors import UsageError
+
+Line = dict[str, Any]
+"""{"header": ...}, or a line of `Run`: {"begin": key}, {"key": key, "found": ...}, {"skipped": ...}, {"visit": ...}, ..."""
 
 LONGEST = 200
 """Most bytes of a run's name; the names of its files are a few bytes longer, and may have 255."""
@@ -83,3 +90,83 @@ def load(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}
+
+
+class Journal:
+    """File of one JSON object per line beside the run file: a header, followed by results; locked by its process."""
+
+    def __init__(self, path: Path):
+        """Open a journal, new or left by a killed process, of which the end is cut off from the first incomplete line on
+        when the next one is written. Raises `UsageError` while another process has it open.
+        """
+        self.path, self._file = path, path.open("ab")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until it is closed, also by the end of the process
+        except BlockingIOError:
+            raise UsageError(f"{_name(path)} is being measured right now, by another process") from None
+        except OSError as error:
+            raise UsageError(f"{path} can't be locked: {error.strerror}") from None
+        self._whole, lines = _read(path)
+        match lines or [{"header": {}}]:
+            case [{"header": dict(header)}, *results]:
+                self.header: Line = header
+                self.lines: list[Line] = results
+                """Results of this process and of earlier ones."""
+            case _:
+                raise UsageError(f"{path} is no journal: its first line has no header; move it elsewhere")
+
+    @classmethod
+    def start(cls, folder: Path, name: str, header: Line) -> Journal:
+        """Create a journal; raises `UsageError` if it can't be written."""
+        stamp = datetime.now().strftime("%Y%m%dT%H%M%S%f")
+        journal = cls(writable(folder) / f"{name}.{stamp}-{os.getpid()}.journal")
+        journal.header = header
+        try:
+            journal._write({"header": header})
+        except OSError as error:
+            journal.delete()
+            raise unwritable(folder, error) from None
+        return journal
+
+    def add(self, line: Line) -> None:
+        """Write a result and wait until it is on disk."""
+        self._write(line)
+        self.lines.append(line)
+
+    def _write(self, line: Line) -> None:
+        text = json.dumps(line, allow_nan=False).encode() + b"\n"
+        self._file.truncate(self._whole)
+        self._file.write(text)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._whole += len(text)
+
+    def close(self) -> None:
+        with suppress(OSError):  # on a full disk: the lost line was reported when it was added
+            self._file.close()
+
+    def delete(self) -> None:
+        self.close()
+        self.path.unlink(missing_ok=True)
+
+
+def _name(path: Path) -> str:
+    """Return the run's name: `x` of `x.20260101T000000-1.journal`."""
+    return path.name.rsplit(".", 2)[0]
+
+
+def newest_journal(folder: Path, name: str) -> Path | None:
+    """Return the newest journal of a run that has a header; None if there is none."""
+    mine = (path for path in folder.glob("*.journal") if _name(path) == name)
+    begun = [path for path in mine if _read(path)[1]]
+    return max(begun, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def _read(path: Path) -> tuple[int, list[Line]]:
+    """Return the lines before the first incomplete one, and their bytes."""
+    whole, lines = 0, []
+    with suppress(ValueError):
+        for text in path.read_bytes().split(b"\n")[:-1]:
+            lines.append(json.loads(text))
+            whole += len(text) + 1
+    return whole, lines

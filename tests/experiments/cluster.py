@@ -21,8 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from bench.cluster.sweep import Reply, drive, merged
-from bench.runs.journal import Journal
-from bench.runs.saving import save
+from bench.runs.saving import Journal, save
 
 from ..conftest import CHECKOUT
 from ..simulated_cluster import job
