@@ -119,8 +119,7 @@ class WorkerClient:
 
     def ask(self, do: str, **details: Any) -> Reply:
         """Send a request and return its reply; raises `Skip` if it fails, and `Lost` if the process can't go on."""
-        self.send(do, **details)
-        return self.receive()
+        return self.send(do, **details).receive()
 
     def send(self, do: str, **details: Any) -> Self:
         """Send a request, whose reply `receive` returns. The limit of the first one includes the start of the process."""

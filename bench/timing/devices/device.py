@@ -67,10 +67,10 @@ class Meter:
     def more(self, call: Work, hot_s: float, graph: bool, tensors: Sequence[Tensor] = ()) -> dict[str, float | None]:
         """Return the seconds of one call under further conditions: `cold_s` with cold caches, and its interval
         `cold_low`, `cold_high`; `device_s` with all launches queued beforehand; `graph_s` replayed from a graph (only
-        if `graph`). None if a hot call takes too long (`hot_s`) for it to matter, or if the call can't be captured or
-        queued. `tensors`: inputs and weights.
+        if `graph`). Those that the device doesn't support are missing; None if a hot call takes too long (`hot_s`) for it
+        to matter, or if the call can't be captured or queued. `tensors`: inputs and weights.
         """
-        raise NotImplementedError
+        return {}
 
     def sensors(self) -> Reading | None:
         """Return the device's current clock and temperature; None if unavailable."""
