@@ -140,7 +140,7 @@ class WorkerClient:
         """Return the reply to the request sent, or before it None once the request has made its calls, which an empty
         message reports; raises as `ask` does.
         """
-        if not self._pipe.poll(self.left):
+        if not select.select([self], [], [], self.left)[0]:
             raise self._lose(self._overdue, "timeout")
         try:
             text = self._pipe.recv_bytes()
