@@ -8,13 +8,13 @@ from typing import Any
 from stats.ratios import FASTEST, NOT_RESOLVED, TIED
 
 from ..reading import words
-from ..reading.axes import KNOWN_AXES, LAYER, axis_names
+from ..reading.axes import KNOWN_AXES, LAYER, Values, axis_names
 from ..reading.runs import RunError
 from . import findings
 from .grid import Case, Mark, grid
 from .rows import Row, Rows, trusted, varying
 
-Layers = Mapping[str, Mapping[str, Any]]
+Layers = Mapping[str, Values]
 """Axes of a model's attention layers, by kind."""
 
 NOT_OF_A_MODEL = {
@@ -26,7 +26,7 @@ NOT_OF_A_MODEL = {
 AROUND_CORE = {"d_model", "qkv_bias", "out_bias", "latent", "rope"}
 
 
-def of_layer(rows: Rows, layer: Row, asked: Mapping[str, Any]) -> Rows:
+def of_layer(rows: Rows, layer: Values, asked: Values) -> Rows:
     """Return the rows of a model's attention layer, or of its core; all rows if `layer` is empty."""
     if not layer:
         return rows
@@ -57,7 +57,7 @@ def read_as(asked: dict[str, Any]) -> dict[str, Any]:
     return {**asked, "T": 1, "T_kv": asked["T"]}
 
 
-def advise(every: Rows, rows: Rows, asked: Mapping[str, Any]) -> dict[str, Any]:
+def advise(every: Rows, rows: Rows, asked: Values) -> dict[str, Any]:
     """Return recommendations as a machine-readable table; seconds and bytes.
 
     `asked` maps axes to values, and `rows` are those of `every` that have them (see `narrowed`). Implementations that
@@ -102,7 +102,7 @@ def choice(case: Case) -> dict[str, Any]:
     return {key: None if value != value else value for key, value in found.items()}
 
 
-def narrowed(every: Rows, asked: Mapping[str, Any]) -> list[Row]:
+def narrowed(every: Rows, asked: Values) -> Rows:
     """Return the matching rows of correct implementations.
 
     Raises:

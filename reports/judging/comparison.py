@@ -25,7 +25,7 @@ from stats.saved import Changes
 from stats.verdict import BROKEN, INCONCLUSIVE, REGRESSED, WORDS, Verdict
 
 from ..reading import command, fingerprint, words
-from ..reading.runs import Run, RunError, parse
+from ..reading.runs import Object, Run, RunError, parse
 from .rows import Row, Rows, key_of, samples_of
 
 EXACT = ("peak_bytes", "kernel", "operators", "error")
@@ -86,7 +86,7 @@ class Comparison:
     margin: float
     cells: list[Cell]
     notes: list[str]
-    machine: Mapping[str, Any]
+    machine: Object
     commands: Sequence[str]
     """Commands that repeat the comparison."""
     implementations: Mapping[str, Verdict]
@@ -178,7 +178,7 @@ def _cells(run: Run) -> Mapping[Key, Row]:
     """Return a row's metadata with `samples`, or `reason` and `detail` of a skip, or both, and `seconds`, by cell: of any
     cell, whether in the run or not.
     """
-    found: dict[Key, dict[str, Any]] = defaultdict(lambda: {"reason": "", "detail": "", "seconds": math.nan})
+    found: dict[Key, Object] = defaultdict(lambda: {"reason": "", "detail": "", "seconds": math.nan})
     for cell in run.skipped:
         found[key_of(cell)] |= cell
     for row in run.rows:
@@ -266,7 +266,7 @@ def of_file(path: Path, margin: float | None = None) -> Comparison:
         raise RunError(f"{path}: not a comparison that `python -m bench ab` saved ({error!r})") from error
 
 
-def _of_data(data: Mapping[str, Any], path: Path, margin: float) -> Comparison:
+def _of_data(data: Object, path: Path, margin: float) -> Comparison:
     replicates, (before, after) = data["pairs"], (data["sides"][variant] for variant in VARIANTS)
     logs, workloads, ends = effects.of_saved(replicates)
     judged, implementations = verdict.of_replicates(logs, workloads, ends, margin)
@@ -299,7 +299,7 @@ def _of_data(data: Mapping[str, Any], path: Path, margin: float) -> Comparison:
     )
 
 
-def _cells_of_data(data: Mapping[str, Any], judged: Mapping[Key, Verdict], margin: float) -> Iterator[Cell]:
+def _cells_of_data(data: Object, judged: Mapping[Key, Verdict], margin: float) -> Iterator[Cell]:
     """Yield the cells of a saved comparison; their seconds are medians over the blocks of all replicates."""
     times = grouped(
         ((*replicate["logs"][cell][:2], variant), seconds)

@@ -6,9 +6,9 @@ Williams, Waterman and Patterson, "Roofline: an insightful visual performance mo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ..reading import words
+from ..reading.runs import Object
 from .rows import Row, Rows
 
 Corners = list[tuple[float, float]]
@@ -20,7 +20,7 @@ def intensity(row: Row) -> float:
     return float(row["flops"] / row["bytes"])
 
 
-def ceilings(rooflines: Sequence[dict[str, Any]], rows: Rows) -> dict[str, Corners]:
+def ceilings(rooflines: Sequence[Object], rows: Rows) -> dict[str, Corners]:
     """Return the ceilings of rows by name, over the range of their intensities.
 
     Two slopes per product: copies of the largest measured footprint, and of the fastest one, which may fit a cache.

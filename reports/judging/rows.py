@@ -13,7 +13,7 @@ from stats.effects import Key
 from stats.ratios import Ratio, Ratios, Samples
 
 from ..reading.axes import KNOWN_AXES, LAYER, axis_names, setting
-from ..reading.runs import SAMPLES, Run
+from ..reading.runs import SAMPLES, Object, Run
 from . import peaks
 
 Row = Mapping[str, Any]
@@ -38,7 +38,7 @@ _OF_STATISTICS = ("samples", "over", "between_processes")
 """Columns that no file has."""
 
 
-def rows_of(run: Run) -> list[Row]:
+def rows_of(run: Run) -> Rows:
     """Return one row per benchmark: its extra_info, its stats in seconds, and
 
     `samples`  its timed blocks, for pairing with those of other rows,
@@ -73,7 +73,7 @@ def rows_of(run: Run) -> list[Row]:
     for cell, row in cells:
         row.update(zip(MASKED, _efficiency(row, unmasked.get(cell)), strict=True))
         row |= {"between_processes": math.sqrt(between.value), LAYER: run.models.get(row["id"])}
-    return [*rows]
+    return rows
 
 
 def tidy(rows: Rows) -> pd.DataFrame:
@@ -116,12 +116,12 @@ def varying(rows: Rows) -> list[str]:
     return found
 
 
-def trusted(rows: Iterable[Row]) -> list[Row]:
+def trusted(rows: Rows) -> Rows:
     """Return rows of implementations that passed every check."""
     return [row for row in rows if not row["wrong"]]
 
 
-def ranked(rows: Iterable[Row]) -> list[Row]:
+def ranked(rows: Iterable[Row]) -> Rows:
     """Return the rows of a case sorted by median, those without a rank last."""
     return sorted(rows, key=lambda row: (not row["standing"], row["median"]))
 
@@ -132,7 +132,7 @@ def ratio(of: Row, over: Row) -> Ratio:
     return found
 
 
-def _measured(row: Row, gpu: object) -> dict[str, Any]:
+def _measured(row: Row, gpu: object) -> Object:
     """Return a row's metadata and statistics, without the arrays of samples, and what follows from them alone."""
     axes = {name: next(iter(axis.omitted), None) for name, axis in KNOWN_AXES.items()}
     found = {**axes, **{key: it for key, it in row["extra_info"].items() if not key.startswith("sample_")}}
@@ -153,7 +153,7 @@ def _efficiency(row: Row, unmasked: Row | None) -> tuple[float, ...]:
     return share, *(share * it for it in ratios.ratio(unmasked["samples"], row["samples"], one_case=False))
 
 
-def _judge(rows: Iterable[dict[str, Any]], over: Ratios, run: Run) -> None:
+def _judge(rows: Iterable[Object], over: Ratios, run: Run) -> None:
     """Add columns that compare each implementation of a case with the others, which stand in the order of time; those
     that failed a check have no rank.
     """

@@ -22,7 +22,7 @@ from stats.steps import Step
 from stats.verdict import INCONCLUSIVE, Verdict
 
 from ..reading import fingerprint
-from ..reading.axes import axis_names, without_defaults
+from ..reading.axes import Values, axis_names, without_defaults
 from ..reading.runs import COMPARISONS, Run, RunError
 from .comparison import of_file, without_threads
 from .rows import key_of
@@ -56,7 +56,7 @@ class Saved:
     run: Run
     cells: Mapping[Key, Point]
     """Cells that have a time."""
-    axes: Mapping[Key, Mapping[str, Any]]
+    axes: Mapping[Key, Values]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Series:
 
     impl: str
     id: str
-    axes: Mapping[str, Any]
+    axes: Values
     points: Mapping[int, Point]
     """By run, oldest first."""
     steps: Sequence[Step]
@@ -98,7 +98,7 @@ def oldest_first(found: Iterable[Run]) -> list[Saved]:
     those of a copied folder, are one run.
     """
     kept = {}
-    axes: dict[Key, Mapping[str, Any]] = {}  # one of each for all runs: a year of them would fill the memory
+    axes: dict[Key, Values] = {}  # one of each for all runs: a year of them would fill the memory
     for run in found:
         cells = {}
         for row in run.rows:
@@ -131,7 +131,7 @@ def all_series(ordered: Sequence[Saved]) -> list[Series]:
     return sorted(of_points(points, ordered[-1].axes), key=order)
 
 
-def of_points(points: Mapping[Key, Mapping[int, Point]], axes: Mapping[Key, Mapping[str, Any]]) -> Iterator[Series]:
+def of_points(points: Mapping[Key, Mapping[int, Point]], axes: Mapping[Key, Values]) -> Iterator[Series]:
     """Yield a series of each cell's points by run, with steps detected relative to all others."""
     if not points:
         return

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from ..drawing.palette import Palette
 from ..judging import findings, grid
 from ..judging.grid import Grid
-from ..judging.rows import Row, rows_of
+from ..judging.rows import Rows, rows_of
 from ..reading.runs import Run
 
 
 @dataclass(frozen=True)
 class Report:
     run: Run
-    rows: list[Row]
+    rows: Rows
     grid: Grid
     palette: Palette
     headline: str

@@ -36,7 +36,7 @@ class Axis:
         except (ValueError, KeyError):
             raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}") from None
 
-    def usual(self, values: Mapping[str, Any]) -> Any:
+    def usual(self, values: Values) -> Any:
         """Return its value as derived from other axes; None if one of those is unknown."""
         factors = [values.get(name) for name in self.follows]
         return math.prod(factors) if factors and None not in factors else None
@@ -60,6 +60,9 @@ _READ: dict[str, tuple[Callable[[str], Any], str]] = {
     "choice": (str, "a word"),
     "switch": (lambda text: RawConfigParser.BOOLEAN_STATES[text.lower()], "on or off"),
 }
+
+Values = Mapping[str, Any]
+"""Values of axes by name."""
 
 KNOWN_AXES: dict[str, Axis] = {}
 """Axes in display order, as the run files that were read describe them."""
@@ -93,7 +96,7 @@ def axis_names() -> list[str]:
     )
 
 
-def setting(row: Mapping[str, Any], without: Container[str]) -> tuple[Any, ...]:
+def setting(row: Values, without: Container[str]) -> tuple[Any, ...]:
     """Return a row's values of all axes but some."""
     return tuple(row[axis] for axis in axis_names() if axis not in without)
 
@@ -104,7 +107,7 @@ def length_axes() -> list[str]:
     return [*first, *(name for name, it in KNOWN_AXES.items() if it.kind == "size" and name not in first)]
 
 
-def without_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+def without_defaults(values: Values) -> dict[str, Any]:
     """Return a case as `--cases FILE` reads it: without axes at their defaults or of the machine."""
     defaults = {name: (None, *it.omitted, it.usual(values)) for name, it in KNOWN_AXES.items()}
     return {

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable
 from typing import Any
 
-from .axes import KNOWN_AXES, LAYER
+from .axes import KNOWN_AXES, LAYER, Values
 
 #: End the names of compiled forms.
 COMPILED = ("+compile", "+max-autotune", "+reduce-overhead")
@@ -35,7 +35,7 @@ def number(val: Any) -> str:
     return f"{val:.15g}" if isinstance(val, float) or hasattr(val, "dtype") else str(val)
 
 
-def place(values: Mapping[str, Any], *, always: Iterable[str] = ()) -> str:
+def place(values: Values, *, always: Iterable[str] = ()) -> str:
     """Format a setting: 'B=1 H=8 D_h=64 fp32 causal', after its model if known. Defaults are omitted, unless named in
     `always`.
     """
@@ -46,7 +46,7 @@ def place(values: Mapping[str, Any], *, always: Iterable[str] = ()) -> str:
     return " ".join([layer, *parts] if layer else parts)
 
 
-def title(values: Mapping[str, Any]) -> str:
+def title(values: Values) -> str:
     """Format a panel's title: 'H = 8 · bf16'."""
     return " · ".join(value(axis, values[axis], equals=" = ") for axis in values)
 
@@ -78,7 +78,7 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _worth_saying(axis: str, values: Mapping[str, Any], always: bool) -> bool:
+def _worth_saying(axis: str, values: Values, always: bool) -> bool:
     val, known = values[axis], KNOWN_AXES[axis]
     if always or val is None:
         return val is not None
