@@ -128,14 +128,12 @@ def module(name: str, runs: Sequence[Run], table: Mapping[Setting, Sequence[KeyR
         torch=repr(str(runs[-1].machine.get("torch"))),
         may_lose=f"{MAY_LOSE:.0%}",
         code="\n\n\n".join(code for kernel, code in kernels().items() if kernel in chosen),
-        table=[(_key(setting), found) for setting, found in sorted(table.items(), key=str)],
+        table=[
+            (", ".join(f"torch.{it}" if name == "dtype" else repr(it) for name, it in setting._asdict().items()), found)
+            for setting, found in sorted(table.items(), key=str)
+        ],
     )
     return source
-
-
-def _key(setting: Setting) -> str:
-    """Format a setting as a key of the module, with torch's dtype."""
-    return ", ".join(f"torch.{it}" if name == "dtype" else repr(it) for name, it in setting._asdict().items())
 
 
 def measured(runs: Sequence[tuple[Run, Rows]]) -> dict[Setting, ByLength]:

@@ -223,15 +223,14 @@ def grid(rows: Rows, skipped: Rows = (), registry: Iterable[str] = ()) -> Grid:
     """Build the grid. Names missing from `registry` are the user's own; without a registry, none are."""
     axes, gone = varying(rows), grouped((cell["id"], cell) for cell in skipped)
     seen = {axis: [*dict.fromkeys(row[axis] for row in rows)] for axis in axes}
-
-    def in_order(row: Row) -> list[Any]:
-        """Return a sort key by axes: numbers by size, None last; words as in the file."""
-        return [
+    in_order = sorted(
+        rows,  # by axes: numbers by size, None last; words as in the file
+        key=lambda row: [
             of.index(row[axis]) if any(isinstance(it, str) for it in of) else (row[axis] is None, row[axis] or 0)
             for axis, of in seen.items()
-        ]
-
-    parts = grouped((row["id"], row) for row in sorted(rows, key=in_order))
+        ],
+    )
+    parts = grouped((row["id"], row) for row in in_order)
     cases = [_case(axes, part, gone.get(id_, [])) for id_, part in parts.items()]
     known, marks = {*registry}, [mark for case in cases for mark in case.marks.values()]
     own = frozenset(mark.impl for mark in marks if known and words.base(mark.impl) not in known)

@@ -124,11 +124,14 @@ def all_series(ordered: Sequence[Saved]) -> list[Series]:
     """
     found = grouped((key, (run, point)) for run, one in enumerate(ordered) for key, point in one.cells.items())
     points = {key: dict(of) for key, of in found.items()}
-
-    def order(one: Series) -> tuple[Any, ...]:
-        return one.open_step is None, not one.steps, [(-it.at, -abs(math.log(it.ratio))) for it in one.steps[-1:]]
-
-    return sorted(of_points(points, ordered[-1].axes), key=order)
+    return sorted(
+        of_points(points, ordered[-1].axes),
+        key=lambda one: (
+            one.open_step is None,
+            not one.steps,
+            [(-it.at, -abs(math.log(it.ratio))) for it in one.steps[-1:]],
+        ),
+    )
 
 
 def of_points(points: Mapping[Key, Mapping[int, Point]], axes: Mapping[Key, Values]) -> Iterator[Series]:
