@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 
@@ -48,8 +48,7 @@ between two speeds from run to run.
 FEWEST_VISITS = 3
 
 
-@dataclass(frozen=True)
-class Changes:
+class Changes(NamedTuple):
     """Changes between two runs: log(head / base) relative to the anchors."""
 
     cells: dict[Key, Estimate]

@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,8 +73,7 @@ Flags = NDArray[np.bool_]
 _median: Any = np.ma.median
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """A change of a series' level. `at` is the position of the first number after it."""
 
     at: int
@@ -140,7 +138,7 @@ def with_recoveries(found: Sequence[Step]) -> Iterator[Step]:
     for i, (step, level) in enumerate(levels, 1):
         usual = level / step.ratio * (1 + RECOVERED_WITHIN)
         back = (it.at for it, later in levels[i:] if later <= usual)
-        yield replace(step, recovered=next(back, None) if step.slower else None)
+        yield step._replace(recovered=next(back, None) if step.slower else None)
 
 
 def positions(logs: Array, level: float) -> Iterator[int]:
@@ -206,7 +204,7 @@ def of_history(seconds: Array, comparable: Array, renewed: Flags, redefined: Fla
                 seen = steps(logs[:, part], SMALLEST_RELATIVE if relative else SMALLEST)
                 for of, at, those in zip(found, known, seen, strict=True):
                     others = of_machine if relative else of
-                    new = (replace(step, at=part.start + step.at, relative=relative) for step in those)
+                    new = (step._replace(at=part.start + step.at, relative=relative) for step in those)
                     of += [
                         it
                         for it in new

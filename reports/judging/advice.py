@@ -9,7 +9,7 @@ from stats.ratios import FASTEST, NOT_RESOLVED, TIED
 
 from ..reading import words
 from ..reading.axes import KNOWN_AXES, LAYER, Values, axis_names
-from ..reading.runs import RunError
+from ..reading.runs import Object, RunError
 from . import findings
 from .grid import Case, Mark, grid
 from .rows import Row, Rows, trusted, varying
@@ -50,14 +50,14 @@ def typed(wanted: Any) -> str:
     return f"{wanted[0]}..{wanted[-1]}" if isinstance(wanted, range) else str(wanted)
 
 
-def read_as(asked: dict[str, Any]) -> dict[str, Any]:
+def read_as(asked: Object) -> Object:
     """Read `--mode decode --T 64` as `pytest bench/` does: one new token with a cache of 64. Others are unchanged."""
     if asked.get("mode") != "decode" or asked.get("T", 1) == 1 or "T_kv" in asked:
         return asked
     return {**asked, "T": 1, "T_kv": asked["T"]}
 
 
-def advise(every: Rows, rows: Rows, asked: Values) -> dict[str, Any]:
+def advise(every: Rows, rows: Rows, asked: Values) -> Object:
     """Return recommendations as a machine-readable table; seconds and bytes.
 
     `asked` maps axes to values, and `rows` are those of `every` that have them (see `narrowed`). Implementations that
@@ -75,7 +75,7 @@ def advise(every: Rows, rows: Rows, asked: Values) -> dict[str, Any]:
     }
 
 
-def choice(case: Case) -> dict[str, Any]:
+def choice(case: Case) -> Object:
     """Return the recommendation for one case.
 
     `fastest`, the implementation with the smallest median, its `seconds` and `bytes`, and its `standing` (see

@@ -153,8 +153,7 @@ def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Com
         if any("samples" in it or it["reason"] == "wrong" for it in variants) or variants[1]["reason"] in FAILED
     ]
     notes = list(dict.fromkeys([*disturbed, *_notes(base, head, found)]))  # the runs may have one name
-    known = {name for name, it in implementations.items() if it.word != INCONCLUSIVE}
-    if open_ := [name for name in changed if name not in known]:
+    if open_ := [it for it in changed if it not in implementations or implementations[it].word == INCONCLUSIVE]:
         notes.append(f"`{_interleaved(base, head, open_)}` detects 1 % in a few minutes")
     reasons = {cell.verdict.reason for cell in shown if cell.verdict.word == INCONCLUSIVE}
     return Comparison(

@@ -13,7 +13,7 @@ from functools import cache
 from itertools import groupby, product
 from keyword import kwlist
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jinja2 import StrictUndefined, Template
@@ -23,7 +23,7 @@ from stats.ratios import UNKNOWN, Ratio
 
 from ..reading import command, fingerprint
 from ..reading.axes import KNOWN_AXES
-from ..reading.runs import Run, RunError
+from ..reading.runs import Object, Run, RunError
 from ..reading.words import SHORT_DTYPE
 from .rows import Row, Rows
 
@@ -185,7 +185,7 @@ def key_ranges(by_length: ByLength) -> Iterator[KeyRange]:
             yield within[0], within[-1], names[index - 1]
 
 
-def _setting(row: Row, machine: Mapping[str, Any]) -> Setting | None:
+def _setting(row: Row, machine: Object) -> Setting | None:
     """Return a case's setting; None unless it is a call with at most a boolean mask, without dropout."""
     own = {*Setting._fields, *OF_LAYERS, "T_kv", "mode", "window", "window_right"}
     is_usual = all(row[name] in (None, *axis.omitted) for name, axis in KNOWN_AXES.items() if name not in own)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import geometric_mean
-from typing import Any
+from typing import Any, NamedTuple
 
 from stats.estimate import grouped
 from stats.ratios import FASTEST, NOT_RESOLVED, TIED
@@ -87,16 +87,14 @@ class Case:
 Cases = Sequence[Case]
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """One or several cases under one heading, which has a text for each axis."""
 
     heading: tuple[str, ...]
     cases: Cases
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """An implementation's entry in a column: a slowdown, or a sign if it has none, and a sentence of explanation."""
 
     text: str
@@ -173,9 +171,8 @@ class Grid:
             why = f"{impl}: {worst.state} {worst.why}"
             return Entry(SIGNS.get(worst.state, SIGNS[UNMEASURED]), math.nan, False, False, why)
         value = mean_slowdown(impl, column.cases)
-        best = len(found) == len(column.cases) and {case.mark(impl).best for case in column.cases if case.judged} == {
-            True
-        }
+        judged = {case.mark(impl).best for case in column.cases if case.judged}
+        best = len(found) == len(column.cases) and judged == {True}
         open_ = 2 * sum(it.state == NOT_RESOLVED for it in found) >= len(found)
         title = f"geometric mean of {words.plural(len(found), 'case')}"
         if len(column.cases) == 1:
@@ -226,7 +223,7 @@ def grid(rows: Rows, skipped: Rows = (), registry: Iterable[str] = ()) -> Grid:
     in_order = sorted(
         rows,  # by axes: numbers by size, None last; words as in the file
         key=lambda row: [
-            of.index(row[axis]) if any(isinstance(it, str) for it in of) else (row[axis] is None, row[axis] or 0)
+            of.index(row[axis]) if str in map(type, of) else (row[axis] is None, row[axis] or 0)
             for axis, of in seen.items()
         ],
     )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+
+from ..reading.runs import Object
 
 COLUMNS = {"float64": 0, "float32": 1, "tf32": 2, "bfloat16": 3, "float16": 3}
 """Dtypes of products, and their position among the peaks of a GPU."""
@@ -39,7 +39,7 @@ PEAKS = {
 """Peaks by torch's name of a whole GPU; a part of one (MIG) and unlisted variants have none."""
 
 
-def share(row: Mapping[str, Any], gpu: object) -> float:
+def share(row: Object, gpu: object) -> float:
     """Return a row's `tflops_per_s` over the GPU's peak in the dtype of its products; NaN if unknown."""
     of_products = "tf32" if row.get("tf32") else row.get("autocast") or row["dtype"]
     peaks = PEAKS.get(str(gpu)) if row["device"] == "cuda" else None

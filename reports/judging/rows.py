@@ -34,9 +34,6 @@ _NUMBERS = (
 )  # fmt: skip
 """Columns that hold numbers in every row, NaN if missing."""
 
-_OF_STATISTICS = ("samples", "over", "between_processes")
-"""Columns that no file has."""
-
 
 def rows_of(run: Run) -> Rows:
     """Return one row per benchmark: its extra_info, its stats in seconds, and
@@ -82,7 +79,7 @@ def tidy(rows: Rows) -> pd.DataFrame:
     """
     found = pd.DataFrame(rows)
     always = ("impl", "id", LAYER, *axis_names(), "kernel", "clock", "wrong", "standing", "tied", "leads", *_NUMBERS)
-    columns = [it for it in dict.fromkeys((*always, *found)) if it not in _OF_STATISTICS]
+    columns = [it for it in dict.fromkeys((*always, *found)) if it not in ("samples", "over", "between_processes")]
     return found.reindex(columns=columns).astype(dict.fromkeys(_NUMBERS, float))
 
 
@@ -103,7 +100,7 @@ def varying(rows: Rows) -> list[str]:
     """
 
     def count(axes: Sequence[str]) -> int:
-        return len({tuple(row.get(axis) for axis in axes) for row in rows})
+        return len({tuple(map(row.get, axes)) for row in rows})
 
     layers = count([LAYER])
     found = [LAYER] * (layers > 1) + [axis for axis in axis_names() if count([LAYER, axis]) > layers]

@@ -33,24 +33,23 @@ Compared = tuple[Any, ...]
 Options = Mapping[str, Any]
 """Options of `python -m bench ab` by name; `cases` are the axes of each case, for a file."""
 
-Known = Mapping[Compared | None, Verdict]
+Known = dict[Compared | None, Verdict]
 """Verdicts by implementation, case and commits."""
 
 
 class Point(NamedTuple):
-    """One cell in one run: the median of its timed blocks and their quartiles, in seconds."""
+    """One cell in one run: columns of its row, the first three in seconds."""
 
     median: float
-    low: float
-    high: float
+    q1: float
+    q3: float
     case_hash: str | None
     impl_hash: str | None
     ratio: float | None = None
     """Ratio to the baseline implementation of its run, in the same rounds."""
 
 
-@dataclass(frozen=True)
-class Saved:
+class Saved(NamedTuple):
     """A run without its rows, and the data kept of them."""
 
     run: Run
@@ -103,8 +102,8 @@ def oldest_first(found: Iterable[Run]) -> list[Saved]:
         cells = {}
         for row in run.rows:
             facts: Any = {**row["stats"], **row["extra_info"]}
-            key, columns = key_of(facts), ("median", "q1", "q3", "case_hash", "impl_hash", "ratio")
-            cells[key] = Point(*map(facts.get, columns))
+            key = key_of(facts)
+            cells[key] = Point(*map(facts.get, Point._fields))
             axes.setdefault(key, {axis: facts[axis] for axis in axis_names() if axis in facts})
         kept[run.date, run.name, str(run.machine)] = Saved(replace(run, rows=[], skipped=[]), cells, axes)
     return [kept[when] for when in sorted(kept)]
@@ -185,7 +184,7 @@ def open_steps(series: Sequence[Series], runs: Sequence[Run], known: Known) -> I
 
 def known(folder: Path) -> Known:
     """Return the verdicts of a machine's comparisons; of several comparisons of the same commits the newest counts."""
-    found: dict[Compared | None, Verdict] = {}
+    found: Known = {}
     for path in sorted((folder / COMPARISONS).glob("[0-9]*.json")):
         with suppress(RunError):
             this = of_file(path)

@@ -31,7 +31,7 @@ from .tables import Table
 HEADINGS = ("run", "when", "commit", "torch", "median", "spread", "change", "notes")
 """Column headings of a cell's table."""
 
-COLUMNS = ("impl", "id", "run", "date", "commit", "torch", "python", "seconds", *Point._fields[1:])
+COLUMNS = ("impl", "id", "run", "date", "commit", "torch", "python", "seconds", "low", "high", *Point._fields[3:])
 
 MOST_RUNS, WIDEST, STILL = 20, 0.25, 0.03
 """Runs of the heat map, the change with the darkest shade, and the largest speedup that is not marked."""
@@ -243,7 +243,7 @@ def _lines(series: Series, this: History) -> dict[int, Sequence[str]]:
                 f"{commit}{', with changes' * bool(run.commit.get('dirty'))}" if commit else units.MISSING,
                 str(run.machine.get("torch") or units.MISSING),
                 units.seconds(point.median, 4),
-                f"{units.seconds(point.low)} to {units.seconds(point.high)}",
+                f"{units.seconds(point.q1)} to {units.seconds(point.q3)}",
                 units.MISSING if at in series.breaks else units.change(point.median / before),
                 "; ".join(notes),
             )
