@@ -27,7 +27,7 @@ from .runs.saving import save, writable
 from .selection.choice import unsupported
 from .selection.errors import UsageError
 from .selection.options import pytest_addoption, refuse_unused
-from .workers.client import Setting, Variant, WorkerClient
+from .workers.client import Variant, WorkerClient, WorkerSettings
 
 __all__ = ["pytest_addoption"]
 
@@ -149,7 +149,7 @@ def _measure(config: pytest.Config, run: Run, cells: list[Cell]) -> None:
         return
     deterministic = any(cell.case.deterministic for cell in run.selection.cells)
     folder, timeout = str(config.invocation_params.dir), run.timing["cell_timeout"]
-    setting = Setting(folder, None, timeout, deterministic=deterministic)
+    setting = WorkerSettings(folder, None, timeout, deterministic=deterministic)
     seed, fail_fast = config.getoption("shuffle"), bool(config.getoption("maxfail"))
     try:
         Measuring(run, left, lambda: WorkerClient(Variant(), setting), seed, fail_fast).measure()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bench.cases.cells import Cell
     from bench.runs.run import Run
     from bench.timing.cell import Built, CheckCalls
-    from bench.workers.client import Reply, Setting, Variant
+    from bench.workers.client import Reply, Variant, WorkerSettings
     from bench.workers.tasks import Tasks
     from impls import Impl
 
@@ -226,7 +226,7 @@ class LocalWorker:
 class InProcess(LocalWorker):
     """A worker that does its tasks: starting a process takes seconds."""
 
-    def __init__(self, variant: Variant, setting: Setting):
+    def __init__(self, variant: Variant, setting: WorkerSettings):
         from bench.workers.tasks import Tasks
 
         self._tasks = Tasks(setting.folder)

@@ -44,7 +44,7 @@ from bench.selection.choice import own_files
 from bench.selection.errors import UsageError
 from bench.timing.devices.cpu import CpuMeter
 from bench.timing.reference_workload import GPU_WORK, WORK
-from bench.workers.client import Lost, Setting, Variant, WorkerClient
+from bench.workers.client import Lost, Variant, WorkerClient, WorkerSettings
 from bench.workers.tasks import Tasks
 from commands.history import confirm
 from stats.effects import of_saved
@@ -111,7 +111,7 @@ FAILURES = {
 class Simulated(LocalWorker):
     """A worker, to start which takes half a second. What an implementation does in the check follows from its name."""
 
-    def __init__(self, world: World, variant: Variant, setting: Setting):
+    def __init__(self, world: World, variant: Variant, setting: WorkerSettings):
         self.world, self.variant, self.side = world, variant, int(variant.label == world.head)
         self.slower: dict[str, float] = {}
         self.drawn = {name: math.exp(world.rng.gauss(0, spread)) for name, spread in world.noise.items()}
@@ -395,7 +395,7 @@ def test_a_variant_imports_its_own_implementations_and_the_modules_of_its_tree_a
     (repository / "started here").mkdir()
     (repository / "new.py").write_text("mine = abs\n")
     monkeypatch.setenv("PYTHONPATH", f"{repository / 'src'}{os.pathsep}{tmp_path}")
-    setting = Setting(str(repository / "started here"), repository=repository)
+    setting = WorkerSettings(str(repository / "started here"), repository=repository)
     client = WorkerClient(Variant("x", impls=tree, tree=tree), setting)
     names = ["deep=pkg.kern:mine", "file=a folder/file.py:mine", "new=new:mine", "yaml=yaml:load", "packed",
              "built=kernels:built#mine", "hub=kernels:some/where#mine"]  # fmt: skip
@@ -578,7 +578,7 @@ def worker(tmp_path: Path) -> Any:
         "    return sdpa(q, k, v, **options)\n"
         "def forks(q, k, v, **options):\n    os.fork(); return sdpa(q, k, v, **options)\n"
     )
-    client = WorkerClient(Variant("here", CHECKOUT), Setting(str(tmp_path), timeout=60.0))
+    client = WorkerClient(Variant("here", CHECKOUT), WorkerSettings(str(tmp_path), timeout=60.0))
     names = [f"{name}=own:{name}" for name in ("loud", "dies", "mute", "doubles", "forks")]
     client.first = client.ask("cells", names=names, whole_registry=False, cases=[])
     yield client

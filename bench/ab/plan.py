@@ -22,7 +22,7 @@ from ..selection.choice import from_folder, listed, own_files
 from ..selection.errors import UsageError
 from ..selection.options import CELLS, cases_of, picked, sweep_of
 from ..timing.machine import fingerprint
-from ..workers.client import STARTING, NamedWorkers, Script, Setting, Variant, WorkerClient, run_concurrently
+from ..workers.client import STARTING, NamedWorkers, Script, Variant, WorkerClient, WorkerSettings, run_concurrently
 from .sources import (
     check_out,
     commit_of,
@@ -78,7 +78,7 @@ class Plan:
     names: Sequence[str]
     """Names given by `--impl`; empty for those of the sweep. Unused if each variant has its own implementation."""
     whole_registry: bool
-    setting: Setting
+    setting: WorkerSettings
     margin: float
     """Equivalence margin, within which an unchanged cell must lie."""
     seconds: float
@@ -178,7 +178,7 @@ def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
         cases={case.id: case.columns() for case in cases},
         names=names,
         whole_registry=sweep.whole_registry,
-        setting=Setting(
+        setting=WorkerSettings(
             str(Path.cwd()),
             threads,
             options.cell_timeout,

@@ -16,7 +16,16 @@ from stats.arguments import Parser
 from ..cases.outcome import FAILURES, Skip, Unsupported
 from ..selection.errors import UsageError
 from ..terminal import complain
-from ..workers.client import Lost, NamedWorkers, Script, Setting, Variant, WorkerClient, checking, run_concurrently
+from ..workers.client import (
+    Lost,
+    NamedWorkers,
+    Script,
+    Variant,
+    WorkerClient,
+    WorkerSettings,
+    checking,
+    run_concurrently,
+)
 
 PASSED = "passed"
 
@@ -159,7 +168,7 @@ def check(names: list[str], device: str, report: Callable[[Result], None]) -> No
     axes, around = ([sizes | it for it in problems] for problems in (PROBLEMS, AROUND))
     given = {"names": names, "axes": axes, "around": around}
     numbers = map(str, range(1 if device == "cuda" else min(MOST_WORKERS, os.cpu_count() or 1)))
-    setting = Setting(os.getcwd(), threads=None)
+    setting = WorkerSettings(os.getcwd(), threads=None)
     done: dict[int, Result] = {}
     first = 0  # of those that are not reported yet
 

@@ -49,7 +49,7 @@ class Variant:
     versions: str = ""
     """Versions of a compared interpreter."""
     tree: Path | None = None
-    """A tree of `Setting.repository`, if the user's modules differ between the variants; else None."""
+    """A tree of `WorkerSettings.repository`, if the user's modules differ between the variants; else None."""
     impl: str | None = None
     """The variant's implementation if two are compared; None if both variants run the same names."""
     slower: Mapping[str, float] = field(default_factory=dict)
@@ -64,8 +64,8 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Setting:
-    """Settings shared by both variants."""
+class WorkerSettings:
+    """Settings of worker processes, shared by both variants."""
 
     folder: str
     """The user's current folder, from which modules can be imported."""
@@ -85,7 +85,7 @@ class WorkerClient:
     lost = False
     """Whether a request has raised `Lost`."""
 
-    def __init__(self, variant: Variant, setting: Setting):
+    def __init__(self, variant: Variant, setting: WorkerSettings):
         folder = Path(setting.folder)
         if variant.tree:
             below = variant.tree / folder.relative_to(setting.repository)
