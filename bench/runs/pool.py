@@ -157,11 +157,10 @@ class WorkerPool:
         """Time a block in round `number`."""
         is_first = not found.samples or found.samples[-1].visit != self.visit
         warm = block.warm or int(is_first and block.seconds <= COLD)
-        if (reply := self.attempt("time", cell, calls=block.calls, slices=block.slices, warm=warm)) is None:
-            return
-        columns, calls = reply.pop("columns"), block.calls * block.slices
-        sample = Sample(**reply, round=number, visit=self.visit, process=self.number, calls=calls)
-        found.add(Results(columns=columns, samples=[sample]))
+        if reply := self.attempt("time", cell, calls=block.calls, slices=block.slices, warm=warm):
+            columns, calls = reply.pop("columns"), block.calls * block.slices
+            sample = Sample(**reply, round=number, visit=self.visit, process=self.number, calls=calls)
+            found.add(Results(columns=columns, samples=[sample]))
 
     def _check_caching(self, cell: Cell, found: Results) -> None:
         """Skip a cell found to cache results, after its first timing; time a large one with other settings of malloc."""
