@@ -123,7 +123,7 @@ def padding_share(impl: Impl, case: Case) -> float:
 
 
 def bytes_text(size: float) -> str:
-    """Format a number of bytes: `768 KiB`, `66.0 MiB`."""
+    """Format a number of bytes: `768.0 KiB`, `66.0 MiB`."""
     for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if size >= 2**power:
             return f"{size / 2**power:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""Axes of a case, as described by run files; other modules of reports contain no names of axes."""
+"""Axes of a case, as described by run files."""
 
 from __future__ import annotations
 

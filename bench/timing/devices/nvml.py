@@ -29,7 +29,7 @@ POLICIES = {0: 0x4, 1: 0x20}
 """Bits of `REASONS` by policy of nvml.h that accumulates its time: power, thermal."""
 
 HELD_BACK = 0x8 | 0x20 | 0x40 | 0x80
-"""Reasons for discarding a sample. A power cap is common during matrix products, and only marked."""
+"""Reasons for which a GPU is slower than it can be. A power cap, common during matrix products, is none of them."""
 
 
 EVERY = 0.25
