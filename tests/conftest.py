@@ -77,11 +77,11 @@ def frozen() -> None:
     gc.freeze()
 
 
-def suite_command(*options: str) -> list[str]:
+def suite_arguments(*options: str) -> list[str]:
+    """Return the arguments of pytest for `pytest bench/ ...` with one process and short timing, unless chosen otherwise."""
     given = [option.partition("=")[0] for option in options]
-    usual = [f"{name}={value}" for name, value in (("--cell-time", 0.01), ("--processes", 1)) if name not in given]
-    usual = [] if "--list" in given else usual
-    return [sys.executable, "-m", "pytest", str(CHECKOUT / "bench"), *usual, *options]
+    usual = ("--cell-time=0.01", "--processes=1") if "--list" not in given else ()
+    return [str(CHECKOUT / "bench"), *(it for it in usual if it.partition("=")[0] not in given), *options]
 
 
 def environment() -> dict[str, str]:
@@ -91,10 +91,21 @@ def environment() -> dict[str, str]:
     return plain | {"COLUMNS": "160", "PYTEST_ADDOPTS": "-p no:hypothesispytest"}
 
 
-def started(folder: Path, *options: str) -> str:
-    """Run `pytest PATH/TO/bench --T 16 ...` in a folder; returns what it prints."""
-    command = suite_command(*options)
-    done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=300)
+def python(*arguments: object, **how: Any) -> subprocess.CompletedProcess[str]:
+    """Run this interpreter, in the checkout by default."""
+    usual = {
+        "cwd": CHECKOUT,
+        "env": environment(),
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "timeout": 300,
+    }
+    return subprocess.run([sys.executable, *map(str, arguments)], text=True, **usual | how)
+
+
+def started(folder: Path, *arguments: object) -> str:
+    """Run `python ...` in a folder; returns what it prints."""
+    done = python(*arguments, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -118,7 +129,7 @@ def suite(loaded: None, pytester: pytest.Pytester, tmp_path: Path) -> Suite:
     def run(*options: str, fine: tuple[int, ...] = (0,)) -> subprocess.CompletedProcess[str]:
         with registry_kept() as patch, mock.patch.dict(os.environ, environment(), clear=True):
             patch.chdir(tmp_path)
-            done = pytester.runpytest_inprocess(*suite_command(*options)[3:])
+            done = pytester.runpytest_inprocess(*suite_arguments(*options))
         assert done.ret in fine, done.stdout.str() + done.stderr.str()
         return subprocess.CompletedProcess(options, int(done.ret), done.stdout.str(), done.stderr.str())
 
@@ -253,3 +264,9 @@ def in_process(short_probes: None, monkeypatch: pytest.MonkeyPatch) -> None:
 def run_files(folder: Path) -> list[Path]:
     """Return the run files below a user's folder, in the order of their numbers."""
     return sorted(folder.glob("results/*/*.json"))
+
+
+def only_run(folder: Path) -> dict[str, Any]:
+    """Return the content of the only run file below a user's folder."""
+    (file,) = run_files(folder)
+    return dict(json.loads(file.read_text(), parse_constant=pytest.fail))  # NaN is not JSON

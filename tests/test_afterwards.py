@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from multiprocessing import Pipe
 from types import SimpleNamespace
 from typing import Any
@@ -34,8 +34,7 @@ def test_threads_may_spin_for_longer_in_a_process_of_their_own(alone: bool, seco
         now += pause
 
     refused = pytest.raises(Wrong, match=r"stay busy$" if alone else "'alone': True")
-    expected: AbstractContextManager[object] = nullcontext() if passes else refused
-    with expected:
+    with nullcontext() if passes else refused:
         check_idle_afterwards(alone, rest, lambda: min(now, seconds))
 
 
@@ -66,7 +65,7 @@ def worker_of(asked: Callable[[], object]) -> tuple[WorkerClient, Callable[[byte
 
 
 def test_another_worker_computes_once_the_calls_of_a_check_are_made() -> None:
-    log: list[str] = []
+    log = []
 
     def second_asked() -> None:
         log.append("second asked")

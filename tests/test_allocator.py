@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 from collections.abc import Callable
@@ -26,7 +25,7 @@ from bench.timing.devices import cpu
 from bench.timing.devices.cpu import CpuMeter
 from bench.workers.tasks import Tasks
 
-from .conftest import Suite, run_files
+from .conftest import Suite, only_run
 
 GLIBC = pytest.mark.skipif(not malloc.has_glibc(), reason="only glibc maps large blocks anew")
 LARGE = ("--scope", "core", "--T", "1024", "--H", "8", "--D_h", "8", "--dtype", "float32", "--precision", "0.5")
@@ -52,7 +51,7 @@ def test_workers_have_the_allocator_that_the_run_writes_down(suite: Suite, tmp_p
     """Calls that may fault pages are also timed with the other setting."""
     (tmp_path / "seen.py").write_text(SEEN)
     suite("--impl", "mine=seen:attention,fused,sdpa", "--benchmark-save=x", *LARGE, fine=(1,))  # `mine` raises
-    data = json.loads(run_files(tmp_path)[-1].read_text())
+    data = only_run(tmp_path)
     assert "MALLOC_MMAP_MAX_ is 0" in data["skipped"][0]["detail"]
     assert data["machine_info"]["allocator"] == dict(sorted(KEEP.items()))
     rows = {row["extra_info"]["impl"]: row["extra_info"] for row in data["benchmarks"]}

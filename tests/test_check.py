@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from bench.runs import check
 
-from .conftest import CHECKOUT
+from .conftest import CHECKOUT, python
 
 MINE = """\
 import os
@@ -99,7 +97,7 @@ def test_a_kernel_that_ends_its_process_costs_one_problem_and_a_module_that_does
 
 def test_only_its_worker_imports_torch() -> None:
     imported = "import sys, bench.runs.check; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", imported], cwd=CHECKOUT).returncode == 0
+    assert python("-c", imported).returncode == 0
 
 
 def test_the_published_table_has_every_problem() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -42,7 +41,7 @@ from bench.timing.rooflines import Rooflines
 from bench.workers import worker
 from bench.workers.tasks import Tasks
 
-from .conftest import CHECKOUT, Suite
+from .conftest import Suite, python
 from .experiments import gpu as script
 from .simulated_gpu import ILLEGAL, UUID, Gpu, SimulatedCuda, SimulatedNvml
 
@@ -308,9 +307,8 @@ def test_a_worker_uses_one_gpu_and_float32_products_despite_the_containers_setti
         "print(torch.backends.cuda.matmul.fp32_precision, torch.backends.cuda.matmul.allow_tf32,"
         " os.environ['CUDA_VISIBLE_DEVICES'])"
     )
-    given = os.environ | {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1", "CUDA_VISIBLE_DEVICES": "3,1"}
-    done = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, env=given, capture_output=True, text=True)
-    assert done.stdout == "ieee False 3\n", done.stderr
+    given = {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1", "CUDA_VISIBLE_DEVICES": "3,1"}
+    assert python("-c", code, env=os.environ | given).stdout == "ieee False 3\n"
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
-import subprocess
-import sys
 import tomllib
 from itertools import product
 from pathlib import Path
@@ -19,7 +16,7 @@ from bench.timing.devices.cpu import CpuMeter
 from bench.timing.machine import fingerprint
 from reports.__main__ import main as report
 
-from .conftest import CHECKOUT, environment, run_files
+from .conftest import CHECKOUT, only_run, started
 from .test_readme import block
 
 AXIS = """    stride: int | None = axis("size", "keys from one that a query sees to the next", label="stride", default=None)
@@ -48,8 +45,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     more = copy / "reports" / "pages" / "more.py"
     insert(more, r"    found = \[\n", "        _spread(rows),\n")
     more.write_text(more.read_text() + SECTION)
-    run(copy, "-m", "pytest", "bench", "--benchmark-save=x", "--impl", "additive,fused", "--precision", "0.5",
-        "--T", "32", "--H", "2", "--dtype", "float32", "--mode", "forward,twice", "--stride", "4,8")  # fmt: skip
+    options = "--impl additive,fused --T 32 --H 2 --dtype float32 --mode forward,twice --stride 4,8 --precision 0.5"
+    started(copy, "-m", "pytest", "bench", "--benchmark-save=x", *options.split())
     return copy
 
 
@@ -60,30 +57,21 @@ def insert(path: Path, behind: str, line: str) -> None:
     path.write_text(text[: found.end()] + line + text[found.end() :])
 
 
-def run(checkout: Path, *arguments: str) -> str:
-    command = [sys.executable, *arguments]
-    done = subprocess.run(command, cwd=checkout, env=environment(), capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 def test_an_implementation_is_one_file_of_a_few_lines_and_one_name(checkout: Path) -> None:
-    (file,) = run_files(checkout)
-    data = json.loads(file.read_text())
+    data = only_run(checkout)
     assert {row["extra_info"]["impl"] for row in data["benchmarks"]} == {"additive", "fused"}
     assert "additive" in data["registry"]  # and part of every sweep, as is all that does not say otherwise
 
 
 def test_an_axis_and_a_mode_are_a_line_each(checkout: Path) -> None:
-    (file,) = run_files(checkout)
-    rows = [row["extra_info"] for row in json.loads(file.read_text())["benchmarks"]]
+    rows = [row["extra_info"] for row in only_run(checkout)["benchmarks"]]
     assert {(row["stride"], row["mode"]) for row in rows} == {*product((4, 8), ("forward", "twice"))}
     assert all(f"stride={row['stride']}" in row["id"] for row in rows)
 
 
 @pytest.fixture(scope="module")
 def page(checkout: Path) -> Path:
-    return Path(run(checkout, "-m", "reports").splitlines()[-2])
+    return Path(started(checkout, "-m", "reports").splitlines()[-2])
 
 
 def test_a_section_of_the_page_is_one_function(page: Path) -> None:
@@ -113,10 +101,8 @@ def test_a_device_is_one_object(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_diagram_of_packages_is_the_import_contract() -> None:
     text = (CHECKOUT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    contracts = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
-        "contracts"
-    ]
-    layers = {it["containers"][0]: it["layers"] for it in contracts if "containers" in it}
+    tools = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    layers = {it["containers"][0]: it["layers"] for it in tools["importlinter"]["contracts"] if "containers" in it}
     assert layers.keys() == {"bench", "reports"}
     for package, names in layers.items():
         assert f"{package + ':':<9} {' -> '.join(names)}\n" in text

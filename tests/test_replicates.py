@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
@@ -22,18 +20,15 @@ from bench.runs import saving
 from bench.runs.saving import Journal
 from stats.estimate import grouped
 
-from .conftest import CHECKOUT, environment, run_files, run_of
+from .conftest import CHECKOUT, only_run, run_of, started
 
 SMALL = ("--T", "16,24", "--H", "2", "--dtype", "float32", "--impl", "fused,sdpa", "--cell-time", "0.01")
 
 
 def test_processes_become_one_run(tmp_path: Path) -> None:
-    command = [sys.executable, str(CHECKOUT / "bench"), "sweep", "--processes=2", "--save=x", "--quiet-machine", *SMALL]
-    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (file,) = run_files(tmp_path)
-    data = json.loads(file.read_text())
-    assert f"saved: {file}" in done.stdout and len(data["benchmarks"]) == 4 and data["complete"]
+    printed = started(tmp_path, CHECKOUT / "bench", "sweep", "--processes=2", "--save=x", "--quiet-machine", *SMALL)
+    data = only_run(tmp_path)
+    assert f"saved: {tmp_path}/results/" in printed and len(data["benchmarks"]) == 4 and data["complete"]
     for row in data["benchmarks"]:
         seconds, columns = row["stats"]["data"], row["extra_info"]
         of_process = grouped(zip(columns["sample_processes"], seconds, strict=True))

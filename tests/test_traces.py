@@ -14,7 +14,7 @@ from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.runs.measuring import Measuring, trace_path
 
-from .conftest import Suite, run_files
+from .conftest import Suite, only_run
 
 
 def operators_in(path: Path) -> set[str]:
@@ -33,7 +33,7 @@ def test_every_row_names_its_trace_and_is_otherwise_the_same(
         patch.setattr(Measuring, "_finish", mock.Mock(side_effect=KeyboardInterrupt))
         suite("--save-traces", "--benchmark-save=x", *cells, fine=(2,))
     assert "traces: 2 of 3 cells, for `tensorboard --logdir " in suite("--resume", "x").stdout
-    data = json.loads(run_files(tmp_path)[-1].read_text())
+    data = only_run(tmp_path)
     found = {row["extra_info"]["impl"]: row["extra_info"] for row in data["benchmarks"]}
     assert "trace" not in found.pop("loop")
     paths = {name: tmp_path / "results" / row["trace"] for name, row in found.items()}

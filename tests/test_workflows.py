@@ -17,6 +17,7 @@ import yaml
 
 from .conftest import CHECKOUT, environment
 from .experiments.fallback import git
+from .test_readme import block
 
 SCRIPTS = CHECKOUT / ".github" / "scripts"
 WORKFLOWS = sorted((CHECKOUT / ".github" / "workflows").glob("*.yml"))
@@ -158,9 +159,7 @@ def program(path: Path, source: str) -> Path:
     return path
 
 
-FORMULA = (
-    (CHECKOUT / "README.md").read_text("utf-8").partition("<!-- test: own -->\n```python\n")[2].partition("```")[0]
-)
+FORMULA = block("own")
 THEIRS = "bench/__init__ bench/__main__ bench/ab impls reports stats profile json random numbers"
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from ..conftest import CHECKOUT, environment, started
+from ..conftest import CHECKOUT, environment, only_run, started, suite_arguments
 
 os.environ |= {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
 
@@ -79,10 +79,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return the run of the same sweep without a cluster."""
     folder = tmp_path_factory.mktemp("alone")
     (folder / "cases.json").write_text(FILE)
-    started(folder, *SWEEP, "--processes", str(PROCESSES), "--benchmark-save=x")
-    (file,) = folder.glob("results/*/*.json")
-    data: dict[str, Any] = json.loads(file.read_text())
-    return data
+    started(folder, "-m", "pytest", *suite_arguments(*SWEEP, f"--processes={PROCESSES}", "--benchmark-save=x"))
+    return only_run(folder)
 
 
 def check_same_cells(data: dict[str, Any], alone: dict[str, Any]) -> None:
