@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from argparse import Namespace
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -51,7 +51,7 @@ from stats.effects import of_saved
 from stats.estimate import grouped
 from stats.verdict import INCONCLUSIVE, REGRESSED, UNCHANGED
 
-from .conftest import CHECKOUT, LocalWorker, ask_check, environment
+from .conftest import CHECKOUT, LocalWorker, ask_check, environment, started
 from .experiments.fallback import committed, git
 
 CELLS = "--H=2 --D_h=8 --dtype=float32"
@@ -245,17 +245,17 @@ def test_each_round_has_every_cell_once_per_variant_in_random_order(command: Com
     """Processes are pinned before anything is timed, and new in each replicate."""
     ran = command(slower={"sdpa T16": 2.0})
     names = ("fused T16", "fused T32", "sdpa T16", "sdpa T32", "control product", "control python")
-    for pair in ran.saved["pairs"][:3]:
+    for pair in ran.saved["pairs"]:
         logs = {named(impl, case): log for impl, case, log in pair["logs"]}
         assert logs == dict.fromkeys(names, 0.0) | {"sdpa T16": pytest.approx(math.log(2))}
-        blocks = [*zip(pair["blocks"]["cell"], pair["blocks"]["side"], strict=True)]
-        assert len(blocks) == 2 * (2 * 20 + 4 * 80)  # a workload's time need not be known as well
-        rounds = [blocks[i : i + 12] for i in range(0, 20 * 12, 12)]
-        assert all(sorted(it) == [*product(range(6), (0, 1))] for it in rounds)
-        assert all(a == b for (a, _), (b, _) in zip(blocks[::2], blocks[1::2], strict=True))  # follow each other
-        assert 0.3 < sum(side for _, side in blocks[::2]) / len(blocks[::2]) < 0.7
-    asked = asked_of_first_replicate(ran.world)
-    assert asked.index(("pin", 1, "")) < next(i for i, it in enumerate(asked) if it[0] == "time")
+        cells, sides = pair["blocks"]["cell"], pair["blocks"]["side"]
+        rounds = [sorted(zip(cells[i : i + 12], sides[i : i + 12], strict=True)) for i in range(0, 20 * 12, 12)]
+        assert rounds == [[*product(range(6), (0, 1))]] * 20
+        assert Counter(Counter(cells).values()) == {40: 2, 160: 4}  # a workload's time need not be known as well
+        assert cells[::2] == cells[1::2]  # the variants' blocks follow each other
+        assert 0.3 < sum(sides[::2]) / len(sides[::2]) < 0.7
+    asked = [do for do, side, *_ in asked_of_first_replicate(ran.world) if side]
+    assert asked.index("pin") < asked.index("time")
     assert len(ran.world.edited) == 2 + 2 * len(ran.saved["pairs"])
 
 
@@ -281,7 +281,6 @@ def test_settled_cells_leave_and_open_ones_are_measured_on_within_the_budget(com
     slower, noise = {"sdpa T16": 1.2, "sdpa T32": 1.012}, {"sdpa T32": 0.008}
     ran = command("--impl sdpa --budget 0.1 --seed 1", slower=slower, noise=noise)
     assert ran.words == {"sdpa T16": REGRESSED, "sdpa T32": INCONCLUSIVE}
-    assert ran.saved["command"].endswith(" --budget 0.1")
     assert [len(pair["logs"]) for pair in ran.saved["pairs"]] == [4, 4, 4, 3]  # a fifth one might take too long
     assert [pair["last"] for pair in ran.saved["pairs"]] == [False, False, False, True]
     (file,) = Path().glob("results/*/ab/0001_*.json")
@@ -290,13 +289,7 @@ def test_settled_cells_leave_and_open_ones_are_measured_on_within_the_budget(com
     assert more.saved["pairs"][:4] == ran.saved["pairs"] and more.saved["seconds"] > ran.saved["seconds"]
     assert {len(pair["logs"]) for pair in more.saved["pairs"][4:]} == {3}
     assert all(more.saved[name] == ran.saved[name] for name in ("asked", "command", "seed"))
-    assert re.search(
-        r"interval as before: sdpa B1-T16-\S+ \(REGRESSED\): cells with a verdict get no further", more.errors
-    )
-    brief = command(f"--continue {file} --budget 0.01", slower={"sdpa T32": 1.012}, noise={"sdpa T32": 0.1})
-    assert re.search(
-        r" \(REGRESSED\), sdpa B1-T32-\S+ \(INCONCLUSIVE\): .* may need a larger --budget$", brief.errors, re.M
-    )
+    assert re.search(r"interval as before: sdpa B1-T16-\S+ \(REGRESSED\): ", more.errors)
 
 
 def test_a_saved_comparison_is_continued_with_the_same_code_on_the_same_machine(
@@ -355,11 +348,6 @@ def test_interpreters_may_differ_in_everything(command: Command, monkeypatch: py
     ran = command("--base-python p --head-python q --impl sdpa", head="q")
     assert ran.code == 0 and "torch: p → q" in ran.text
     assert {*of_saved(ran.saved["pairs"])[1]} == {"python"}
-
-
-def test_machine_drift_leaves_every_cell_open(command: Command) -> None:
-    ran = command("--T 16", slower=dict.fromkeys(("fused T16", "sdpa T16", "control python"), 1.1))
-    assert ran.code == 2 and {*ran.words.values()} == {INCONCLUSIVE}
 
 
 def test_folders_change_places_at_random_so_that_what_they_do_to_time_is_noise(command: Command) -> None:
@@ -462,7 +450,7 @@ def test_a_working_tree_is_copied_as_it_is_now(tmp_path: Path, monkeypatch: pyte
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_a_kernel_is_compared_with_all_code_that_belongs_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_is_compared_with_all_code_that_belongs_to_it(tmp_path: Path) -> None:
     beside = {"helper.cu", "kernel_sm90.so"}  # of any kernel
     mine = {"mine.py", "helper.py", "helper/inner/deep.py", "helper/other.py"} | beside
     package, repository = ({f"{name}/a/mine.py", f"{name}/a/other.so"} for name in ("with-hyphen", "build"))
@@ -480,10 +468,6 @@ def test_a_kernel_is_compared_with_all_code_that_belongs_to_it(tmp_path: Path, m
         ("x=kernels:f", {"kernels.py"} | beside),  # a module of the user's
     ):
         assert own_files([word], tmp_path).keys() == files
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("bench.ab.plan.interpreter", lambda path: (path, "3.11 2.13"))
-    plan = planning.plan_of(parser().parse_args(["--base-python=p", "--impl=x=mine:f"]), tmp_path / "code")
-    assert plan.words == ["x=mine:f"] and plan.same["files"] == planning.digest_of_own(plan.words)
 
 
 def test_a_kernel_that_changes_meanwhile_ends_the_comparison(
@@ -507,17 +491,12 @@ def test_a_kernel_that_changes_meanwhile_ends_the_comparison(
 
 
 def test_a_step_of_history_is_compared_by_its_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Namespace] = []
-
-    def plan_of(options: Namespace, folder: Path) -> Plan:
-        asked.append(options)
-        raise SameCode("a", "b")
-
-    monkeypatch.setattr(measuring, "plan_of", plan_of)
+    monkeypatch.setattr(measuring, "plan_of", plan_of := mock.Mock(side_effect=SameCode("a", "b")))
     given = {"base": "a", "head": "b", "threads": 2, "device": "cpu", "impl": ["mine=mine:mine", "sdpa"]}
     assert confirm({**given, "cases": [{"T": 64}]}, tmp_path) == "no difference in code between a and b"
-    assert vars(asked[0]).items() >= given.items()
-    assert json.loads(Path(asked[0].cases).read_text(encoding="utf-8")) == [{"T": 64}]
+    options, _ = plan_of.call_args.args
+    assert vars(options).items() >= given.items()
+    assert json.loads(Path(options.cases).read_text(encoding="utf-8")) == [{"T": 64}]
 
 
 # Self-test
@@ -527,11 +506,11 @@ def test_a_self_test_goes_on_where_it_was_stopped(
     command: Command, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A speedup of head is a regression of base."""
-    ran: list[tuple[dict[str, float], ...]] = []
+    ran = []
     whole = measuring.compare
 
     def compare(plan: Plan, *given: Any) -> Record:
-        ran.append(tuple({name: it for name, it in variant.slower.items() if it} for variant in plan.variants.values()))
+        ran.append([{name: it for name, it in variant.slower.items() if it} for variant in plan.variants.values()])
         if len(ran) == 3:
             raise KeyboardInterrupt
         return whole(plan, *given)
@@ -545,9 +524,9 @@ def test_a_self_test_goes_on_where_it_was_stopped(
     assert "finished comparisons are kept, and the same command continues" in first.errors
     text = tested().text
     assert ran == [
-        *[({}, {})] * 4,
-        *(({}, {"sdpa": share}) for share in (0.01, 0.02, 0.05, 0.1)),
-        *(({"sdpa": pytest.approx(1 / (1 - share) - 1)}, {}) for share in (0.02, 0.05)),
+        *[[{}, {}]] * 4,
+        *([{}, {"sdpa": share}] for share in (0.01, 0.02, 0.05, 0.1)),
+        *([{"sdpa": pytest.approx(1 / (1 - share) - 1)}, {}] for share in (0.02, 0.05)),
     ]
     lines = text.splitlines()
     assert lines[0] == "self-test of this machine: 0 of 3 runs of unchanged code raised a false alarm (0 of 6 cells)"
@@ -609,16 +588,13 @@ def test_expected_outputs_are_kept_for_other_processes(tasks: Tasks, tmp_path: P
 
 
 def test_a_self_test_slows_the_calls_of_a_cell(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
-    shares = list[float]()
-
     def slowed(meter: CpuMeter, call: Callable[[], Any], share: float) -> Callable[[], Any]:
-        return lambda: (shares.append(share), call())[1]
+        raise ValueError(share)
 
     monkeypatch.setattr(CpuMeter, "slowed", slowed)
     tasks.prepare("x", "fused", CASE)
-    assert not shares
-    tasks.prepare("x", "fused", CASE, slower=0.1)
-    assert {*shares} == {0.1}
+    with pytest.raises(ValueError, match=r"0\.1"):
+        tasks.prepare("x", "fused", CASE, slower=0.1)
 
 
 def test_what_an_implementation_does_to_its_process_is_no_reply(worker: WorkerClient) -> None:
@@ -654,7 +630,7 @@ def test_a_worker_needs_torch_numpy_and_psutil_only_and_no_compiler_for_an_eager
         "assert tasks.check('x')['columns']['peak_bytes']\n"
         "assert 'torch._dynamo' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, check=True)
+    started(CHECKOUT, "-c", code)
 
 
 # Whole comparisons
@@ -684,17 +660,7 @@ def nothing_is_left(folder: Path, workers: Sequence[psutil.Process] = ()) -> boo
 def test_a_killed_comparison_leaves_nothing_behind(repository: Path, ending: int, says: str) -> None:
     """SIGTERM ends it as Ctrl-C does."""
     edited(repository)
-    command = [
-        sys.executable,
-        "-m",
-        "bench",
-        "ab",
-        *CELLS.split(),
-        "--T=16",
-        "--budget=5",
-        "--base=HEAD",
-        "--impl=fused",
-    ]
+    command = f"{sys.executable} -m bench ab {CELLS} --T=16 --budget=5 --base=HEAD --impl=fused".split()
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": repository}
     env = environment() | {"TMPDIR": str(repository.parent)}
     with subprocess.Popen(command, env=env, **pipes) as running:
