@@ -14,6 +14,8 @@ from bench.cases.counting import flops, least_bytes
 from bench.cases.outcome import Skip
 from bench.timing.rooflines import Rooflines
 
+BUSY = Case.of(T=512, H=8, D_h=64)
+
 
 class Machine:
     """A meter that counts operations: float32 products and copies at known rates, bfloat16 ten times slower. Products of less
@@ -41,23 +43,21 @@ def small_products(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_share_is_that_of_the_lower_ceiling(small_products: None) -> None:
-    busy, idle = Case.of(T=512, H=8, D_h=64), Case.of(T=1, T_kv=4096, H=8, D_h=64, mask="none", mode="decode")
-    narrow = replace(busy, dtype="bfloat16")  # may be computed in float32
-    assert flops(busy) / 1e11 > least_bytes(busy) / 1e10 and flops(idle) / 1e11 < least_bytes(idle) / 1e10
-    for case, seconds in ((busy, flops(busy) / 1e11), (idle, least_bytes(idle) / 1e10), (narrow, flops(busy) / 1e11)):
+    idle = Case.of(T=1, T_kv=4096, H=8, D_h=64, mask="none", mode="decode")
+    narrow = replace(BUSY, dtype="bfloat16")  # may be computed in float32
+    for case, seconds in ((BUSY, flops(BUSY) / 1e11), (idle, least_bytes(idle) / 1e10), (narrow, flops(BUSY) / 1e11)):
         assert Rooflines().share(case, Machine(), 1.0) == pytest.approx(seconds)
 
 
 def test_a_ceiling_measured_on_a_busy_machine_is_measured_again_before_a_row_is_refused(small_products: None) -> None:
-    case, machine, rooflines = Case.of(T=512, H=8, D_h=64), Machine(rate=1e10), Rooflines()
-    rooflines.share(case, machine, 100.0)
-    machine.rate = 1e11
-    assert rooflines.share(case, machine, flops(case) / 5e10) == pytest.approx(0.5)
-    machine.rate = 1e9  # a worse moment takes nothing back
-    assert rooflines.share(case, machine, flops(case) / 1.05e11) == 1.0
+    rooflines, operations = Rooflines(), flops(BUSY)
+    rooflines.share(BUSY, Machine(rate=1e10), 100.0)
+    assert rooflines.share(BUSY, Machine(rate=1e11), operations / 5e10) == pytest.approx(0.5)
+    worse = Machine(rate=1e9)  # takes nothing back
+    assert rooflines.share(BUSY, worse, operations / 1.05e11) == 1.0
     for times in (1.15, 2.0):
         with pytest.raises(Skip, match=f"^{times:.0%} of this machine's measured roofline"):
-            rooflines.share(case, machine, flops(case) / (times * 1e11))
+            rooflines.share(BUSY, worse, operations / (times * 1e11))
     assert [row["flops_per_s"] for row in rooflines.table() if "dtype" in row] == [pytest.approx(1e11)]
 
 
@@ -73,29 +73,25 @@ def test_a_refused_row_is_above_every_measurement_of_its_ceiling(small_products:
             self.last = size
             return super().seconds(call, times)
 
-    case, rooflines = Case.of(T=512, H=8, D_h=64), Rooflines()
+    rooflines = Rooflines()
     with pytest.raises(Skip, match="measurement error"):
-        rooflines.share(case, Rising(rate=1e10), flops(case) / 2.4e11)
+        rooflines.share(BUSY, Rising(rate=1e10), flops(BUSY) / 2.4e11)
     assert max(row["flops_per_s"] for row in rooflines.table() if "dtype" in row) < 2.4e11
 
 
 def test_a_ceiling_is_then_measured_thoroughly(small_products: None) -> None:
     """By larger products, which alone reach the rate."""
-    machine = Machine(rate=1e12, least=64)
-    case, rooflines = Case.of(T=512, H=8, D_h=64), Rooflines(1e-9)
-    rooflines.share(case, machine, 100.0)
-    assert rooflines.share(case, machine, flops(case) / 0.9e12) == pytest.approx(0.9)
+    machine, rooflines = Machine(rate=1e12, least=64), Rooflines(1e-9)
+    rooflines.share(BUSY, machine, 100.0)
+    assert rooflines.share(BUSY, machine, flops(BUSY) / 0.9e12) == pytest.approx(0.9)
 
 
 def test_a_resumed_run_has_the_measured_ceilings() -> None:
-    machine = Machine()
-    killed, case = Rooflines(), Case.of(T=64, H=2, D_h=16)
-    killed.share(case, machine, 100.0)
-    resumed = Rooflines()
+    killed, resumed, case = Rooflines(), Rooflines(), Case.of(T=64, H=2, D_h=16)
+    share = killed.share(case, Machine(), 100.0)
     resumed.restore(killed.table())
     assert resumed.table() == killed.table()
-    machine.rate = 1.0  # would be a very low ceiling
-    assert resumed.share(case, machine, 100.0) == killed.share(case, machine, 100.0)
+    assert resumed.share(case, Machine(rate=1.0), 100.0) == share  # would be a very low ceiling
 
 
 class Gpu(Machine):
@@ -109,8 +105,8 @@ class Gpu(Machine):
 
 def test_on_a_gpu_float32_may_be_three_products_of_tf32_and_reading_is_no_copy() -> None:
     before, gpu = torch.backends.cuda.matmul.fp32_precision, Gpu()
-    busy = Case.of(T=512, H=8, D_h=64, device="meta")
+    busy = replace(BUSY, device="meta")
     assert Rooflines().share(busy, gpu, 1.0) == pytest.approx(flops(busy) / (gpu.rate * 10 / 3))
     assert torch.backends.cuda.matmul.fp32_precision == before
-    assert Rooflines()._peak_bytes("meta", 2 << 20, gpu) == pytest.approx(2 * gpu.bandwidth)
-    assert Rooflines()._peak_bytes("cpu", 2 << 20, gpu) == pytest.approx(gpu.bandwidth)
+    for device, times in (("meta", 2), ("cpu", 1)):
+        assert Rooflines()._peak_bytes(device, 2 << 20, gpu) == pytest.approx(times * gpu.bandwidth)

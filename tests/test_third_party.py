@@ -5,7 +5,6 @@ says, on the CPU with the plain formula instead.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from types import ModuleType, SimpleNamespace
@@ -117,18 +116,13 @@ VARLEN = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def varlen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[..., Tensor]], None]]:
-    import torch.nn.attention.varlen
-
-    return lambda it: monkeypatch.setattr(torch.nn.attention.varlen, "varlen_attn", it)
-
-
 @pytest.mark.parametrize("name", VARLEN)
-def test_varlen_attn_is_called_as_it_documents(name: str, varlen: Callable[..., None]) -> None:
-    varlen(by_sequence)
+def test_varlen_attn_is_called_as_it_documents(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch.nn.attention.varlen as module
+
+    monkeypatch.setattr(module, "varlen_attn", by_sequence)
     check_case(on_cpu(name), VARLEN[name])
-    varlen(top_left)
+    monkeypatch.setattr(module, "varlen_attn", top_left)
     with pytest.raises(Wrong):
         check_case(on_cpu(name), VARLEN[name])
 
