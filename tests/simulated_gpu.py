@@ -27,7 +27,6 @@ GRAPH_LAUNCH = 10e-6
 """Seconds of the host's that the launch of a graph takes."""
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered"
-BUSY = "CUDA error: CUDA-capable device(s) is/are busy or unavailable"
 
 
 @dataclass
@@ -37,8 +36,6 @@ class Gpu:
     total: int = 80 << 30
     others: int = 0
     """Bytes that processes of other users hold."""
-    exclusive: bool = False
-    """Whether one process alone may have a context (exclusive-process mode)."""
     processes: list[SimulatedCuda] = field(default_factory=list)
 
     def free(self) -> int:
@@ -87,8 +84,6 @@ class SimulatedCuda:
         if self.broken:
             raise torch.AcceleratorError(ILLEGAL)
         if not self.is_initialized():
-            if self.gpu.exclusive and self.gpu.processes:
-                raise torch.AcceleratorError(BUSY)
             self.gpu.processes.append(self)
 
     def work(

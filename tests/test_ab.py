@@ -350,6 +350,11 @@ def test_interpreters_may_differ_in_everything(command: Command, monkeypatch: py
     assert {*of_saved(ran.saved["pairs"])[1]} == {"python"}
 
 
+def test_machine_drift_leaves_every_cell_open(command: Command) -> None:
+    ran = command("--T 16", slower=dict.fromkeys(("fused T16", "sdpa T16", "control python"), 1.1))
+    assert ran.code == 2 and {*ran.words.values()} == {INCONCLUSIVE}
+
+
 def test_folders_change_places_at_random_so_that_what_they_do_to_time_is_noise(command: Command) -> None:
     """Each has a twin with the same code."""
     world = command("--impl sdpa", noise={"sdpa T16": 0.1}).world

@@ -361,23 +361,15 @@ def test_memory_that_the_allocator_keeps_is_free_and_that_of_others_is_not() -> 
 
 def test_one_worker_at_a_time_has_a_gpu_and_this_process_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels tuned beside other work are tuned for a busy device, and exclusive mode allows one process only."""
-    gpu = Gpu(exclusive=True)
-    mine, other = SimulatedCuda(gpu=gpu), SimulatedCuda(gpu=gpu)
-    monkeypatch.setitem(DEVICES, "cuda", replace(DEVICES["cuda"], free_bytes=lambda: cuda.free_bytes(mine)))
-
-    def asked(command: list[str], **_: Any) -> SimpleNamespace:
-        assert command[2].endswith("print(free_bytes('cuda'))")
-        free = cuda.free_bytes(other)
-        gpu.processes.remove(other)  # it ends
-        return SimpleNamespace(stdout=f"{free}\n".encode())
-
+    monkeypatch.setitem(DEVICES, "cuda", replace(DEVICES["cuda"], free_bytes=lambda: pytest.fail("a context")))
+    asked = mock.Mock(return_value=mock.Mock(stdout=b"1000000000\n"))
     monkeypatch.setattr("bench.timing.devices.subprocess.run", asked)
     cases = [Case.of(T=T, H=1, D_h=8, device="cuda") for T in (16, 32)]
     cells = [Cell(impls.get("fused"), case) for case in cases] * 9
     run = SimpleNamespace(selection=SimpleNamespace(device="cuda"), processes=3, timing={"cell_time": 0.25})
     measuring = Measuring(run, cells, lambda: pytest.fail("no process"), 0, False)  # type: ignore[arg-type]
     assert measuring._batches() == [[0], [1], [2]]
-    assert gpu.processes == []
+    assert asked.call_args.args[0][2].endswith("print(free_bytes('cuda'))")
 
 
 def test_the_roofline_of_a_gpu_is_measured_in_a_worker_and_marks_what_is_above(
