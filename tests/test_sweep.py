@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from bench.checks.problems import problem_of
 from torch.utils.flop_counter import FlopCounterMode
 
 import impls
@@ -17,7 +18,6 @@ from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.sweep import SWEEPS
 from bench.checks import reference
-from bench.checks.problems import problem_of
 from bench.runs.rows import Results, Sample, row
 from impls.rules import Rules
 
