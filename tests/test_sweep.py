@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from bench.checks.problems import problem_of
 from torch.utils.flop_counter import FlopCounterMode
 
 import impls
@@ -18,6 +17,7 @@ from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.sweep import SWEEPS
 from bench.checks import reference
+from bench.checks.attention_problems import problem_of
 from bench.runs.rows import Results, Sample, row
 from impls.rules import Rules
 
