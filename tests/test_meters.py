@@ -17,8 +17,10 @@ from bench.cases.outcome import Wrong
 from bench.checks.attention_problems import problem_of
 from bench.checks.building import module_of
 from bench.checks.calls import Call, call_of, recording
+from bench.checks.checked_calls import CALLS_KEPT
 from bench.checks.dispatch import kernel_in, traced
 from bench.checks.inputs import inputs_of
+from bench.timing.cell import build, check_built
 from bench.timing.devices.cpu import FLOOR, CpuMeter
 from bench.timing.malloc import SYSTEM, has_glibc, using
 
@@ -68,6 +70,19 @@ def test_memory_that_torch_did_not_allocate_is_noticed(scope: str, arrays: bool)
     cell = Cell(impls.make("own", kernel), Case.of(T=16, H=2, D_h=8, scope=scope))
     built, found = checked(cell)
     assert found.own_memory == (built.columns["peak_bytes"] is None) == arrays
+
+
+def test_a_kernel_that_keeps_its_outputs_passes_where_memory_is_not_measured() -> None:
+    """More calls are made to see that they don't share buffers."""
+    kept: list[torch.Tensor] = []
+
+    def keeps(q, k, v, **options):  # type: ignore[no-untyped-def]
+        kept.append(torch.nn.functional.scaled_dot_product_attention(q, k, v, **options))
+        return kept[-1]
+
+    built = build(Cell(impls.make("keeps", keeps), Case.of(T=16, H=2, D_h=8, scope="core")))
+    check_built(built, memory=False)
+    assert len(kept) == 2 + CALLS_KEPT
 
 
 def test_a_slowed_call_takes_longer_by_its_share(monkeypatch: pytest.MonkeyPatch) -> None:

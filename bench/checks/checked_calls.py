@@ -58,7 +58,7 @@ def check_call(call: Call, input_sets: Sequence[int], on_other_tensors: bool = F
         with nullcontext() if isinstance(call.module, Compiled) else memory_filled():
             _compare(apart, problem, kept, "in other tensors than before, with new memory full of NaN: ")
     if not kept.forget():
-        check_memory(call)
+        check_memory(call.on(inputs))
     return found[0]
 
 
