@@ -57,7 +57,7 @@ def test_the_page_has_machine_command_and_skips(interleaved_data, as_run):
 
 
 def test_the_readers_own_kernel_comes_first(as_run):
-    costs = {**synthetic.COSTS, "mine": (9e-5, 9e-11, 1, 1)}
+    costs = {**synthetic.COSTS, "mine": (9e-5, 9e-11)}
     run = as_run(synthetic.sweep(impls=("fused", "sdpa", "mine"), costs=costs, T=(64, 256), H=(8,)))
     this = report(run)
     assert this.grid.impls[0] == "mine" and this.palette["mine"].own and not this.palette["fused"].own
