@@ -43,9 +43,6 @@ class Work:
             call()
         return self.spent - before + (self.noise.pop(0) if self.noise else 0.0)
 
-    def perturb(self):
-        self.numbers.perturb()
-
     def refill(self, input_set):
         self.numbers.refill(problem_of(CASE, input_set))
 

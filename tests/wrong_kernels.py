@@ -1240,13 +1240,10 @@ def changing(says, setting=""):
 
 
 for says in (
-    "number of threads: ", "garbage collection: True → False", "seed of torch's random numbers: ",
-    "options of torch.compile: torch._inductor.config.max_autotune", "hooks of saved tensors: 0 → 1",
-    "hooks of all modules: _global_forward_hooks", "open modes of torch's functions: 0 →",
-    "open modes of torch's dispatcher: 0 →", "inference mode: False → True", "profiling of Python code: None →",
-    "replaced operators of torch: aten/_softmax/CPU", "names of time: perf_counter", "names of torch: softmax",
-    "names of torch.nn.functional: softmax", "methods of torch.Tensor: masked_fill",
-    "methods of torch.nn's modules: Linear.forward",
+    "number of threads: ", "seed of torch's random numbers: ", "hooks of saved tensors: 0 → 1",
+    "options of torch.compile: torch._inductor.config.max_autotune", "open modes of torch's dispatcher: 0 →",
+    "inference mode: False → True", "replaced operators of torch: aten/_softmax/CPU", "names of time: perf_counter",
+    "names of torch.nn.functional: softmax", "methods of torch.nn's modules: Linear.forward",
 ):  # fmt: skip
     changing(says)
 changing("precision of float32 products: ", "precision of float32 products on CUDA")
