@@ -66,7 +66,7 @@ def test_batches_of_vllm(tmp_path, capsys):
 def test_batches_are_drawn_from_lengths_of_requests(name, content, tmp_path, capsys):
     found = cases(tmp_path, name, content)
     assert found == cases(tmp_path, name, content)
-    steps = [step for case in found for step in requests_of(case.requests or "")]
+    steps = [step for case in found for step in requests_of(case.requests)]
     assert len(steps) == 4 * 8 and len({*steps}) > 16
     assert all(step == (100, 100) or (step[0] == 1 and 100 < step[1] <= 150) for step in steps)
     said = capsys.readouterr().err

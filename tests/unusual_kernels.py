@@ -187,12 +187,6 @@ def numpy_inside(q, k, v, mask):
 
 @unusual()
 @masked
-def float32_inside(q, k, v, mask):
-    return (scores_of(q, k, mask).softmax(-1) @ v.float()).to(q.dtype)
-
-
-@unusual()
-@masked
 def vmapped_over_heads(q, k, v, mask):
     def one(q, k, v):  # (B, T, D)
         return torch.where(mask, scaled(q, k), -torch.inf).softmax(-1) @ v
@@ -242,14 +236,6 @@ for bias, T, H in (("alibi", 128, 4), ("alibi", 256, 1), ("dense", 64, 2), ("den
     KERNELS[f"powers_of_two_with_{bias}_at_{T}"] = Unusual(
         powers_of_two_with_a_bias, modes=("forward",), case={"bias": bias, "T": T, "H": H}
     )
-
-
-@unusual()
-@masked
-def keys_shuffled(q, k, v, mask):
-    order = torch.randperm(k.shape[-2])
-    scores = scores_of(q, k, mask)[..., order]
-    return (scores.softmax(-1) @ v[..., order, :].float()).to(q.dtype)
 
 
 @unusual()
@@ -326,24 +312,7 @@ def bias_for_each_batch_entry(q, k, v, **options):
     return torch.cat([sdpa(*(x[b : b + 1] for x in (q, k, v)), **options) for b in range(len(q))])
 
 
-@learns_its_bias
-def powers_of_two_with_a_learned_bias(q, k, v, **options):
-    return powers_of_two_with_a_bias(q, k, v, **options)
-
-
 # by other means of torch
-
-
-@torch.jit.script
-def _scripted(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
-    scores = torch.matmul(q, k.transpose(-2, -1)) * q.size(-1) ** -0.5
-    return torch.matmul(torch.softmax(scores.masked_fill(~visible, float("-inf")), -1), v)
-
-
-@unusual()
-@masked
-def scripted(q, k, v, mask):
-    return _scripted(q, k, v, mask)
 
 
 @torch.library.custom_op("unusual::attend", mutates_args=())
@@ -363,21 +332,6 @@ _inner = torch.compile(lambda scores: torch.softmax(scores, -1), dynamic=True)
 @masked
 def compiled_inside(q, k, v, mask):
     return _inner(scores_of(q, k, mask)).to(v.dtype) @ v
-
-
-@of_sdpa()
-def one_product_for_keys_and_values(q, k, v, **options):
-    both = torch.cat([k, v], -1)
-    return sdpa(q, both[..., : k.shape[-1]], both[..., k.shape[-1] :], **options)
-
-
-@unusual()
-@masked
-def a_sink_without_effect(q, k, v, mask):
-    """One key more, at minus infinity: as if it weren't there."""
-    scores = scores_of(q, k, mask)
-    probs = torch.cat([scores, torch.full_like(scores[..., :1], -torch.inf)], -1).softmax(-1)[..., :-1]
-    return probs.to(v.dtype) @ v
 
 
 @of_sdpa(modes=FORWARD)
@@ -436,21 +390,6 @@ class LayerWithBuffers(as_layer()):
         if self.shape.causal:
             scores = scores.masked_fill(self.future[: q.shape[-2], : k.shape[-2]], -torch.inf)
         return self.finish((scores.softmax(-1) @ v).transpose(-3, -2).flatten(-2))
-
-
-@of_sdpa()
-class LayerThatAllocatesItsMaskOnce(as_layer()):
-    """At its first call, and keeps it."""
-
-    mask: Tensor | None = None
-
-    def forward(self, x, x_k=None, *, padding=None, cache=None):
-        if cache is not None or not self.shape.causal or padding is not None or x_k is not None:
-            return super().forward(x, x_k, padding=padding, cache=cache)
-        q, k, v = self.project(x, x)
-        if self.mask is None or len(self.mask) != q.shape[-2]:
-            self.mask = causal_visible(q.shape[-2], k.shape[-2])
-        return self.finish(sdpa(q, k, v, attn_mask=self.mask).transpose(-3, -2).flatten(-2))
 
 
 @unusual()

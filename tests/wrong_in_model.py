@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import torch
-from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from impls.layer import KernelCore
@@ -227,19 +226,16 @@ class OwnBackward(torch.autograd.Function):
         return probs @ v
 
     @staticmethod
-    def backward(ctx, *gradients):
+    def backward(ctx, grad):
         *qkv, probs = ctx.saved_tensors
-        probs, grad = ctx.of.spoilt(probs, gradients[0])
+        probs, grad = ctx.of.spoilt(probs, grad)
         sums = ((grad @ qkv[2].mT) * probs).sum(-1, keepdim=True)
         return *of_formula(*qkv, probs, sums, grad), None, None
 
 
 class WithOwnBackward(Correct):
-    last_probs: Tensor
-
     def attend(self, q, k, v, mask):
-        o = OwnBackward.apply(q, k, v, mask, type(self))
-        return o
+        return OwnBackward.apply(q, k, v, mask, type(self))
 
     @classmethod
     def spoilt(cls, probs, grad):

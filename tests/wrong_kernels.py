@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from itertools import count
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -482,7 +482,7 @@ def another_variant_from_its_tenth_call_on(q, k, v, *, is_causal=False, **_):
 class StaleWeights(as_layer()):
     """Makes one weight of three at its first call: its gradients are right, until an optimizer has taken a step."""
 
-    packed: Tensor | None = None
+    packed = None
 
     def project(self, x, x_k):
         if self.packed is None:
@@ -1479,7 +1479,7 @@ class RecordedByItsInputAlone(as_layer()):
 class LowScores(Formula):
     """Leaves out keys whose scores are lower than the largest by more than this, in the gradients of keys and values."""
 
-    farthest: ClassVar[float] = 12.0
+    farthest = 12.0
 
     @classmethod
     def gradients(cls, q, k, v, probs, o, grad):
@@ -1500,7 +1500,7 @@ PARTS = "where small parts are added to a large one: "
 class SumsTheGradientOfQueriesInBfloat16(Formula):
     """Key by key."""
 
-    tile: ClassVar[int] = 1
+    tile = 1
 
     @classmethod
     def gradients(cls, q, k, v, probs, o, grad):

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from impls.absorbed import Absorbed
 from impls.formula import attention
@@ -142,13 +141,12 @@ class LatentsOfTheFirstRequest(Naive):
 @wrong(**TOKEN, page=7, B=2)
 class PlaceWithinAPage(Naive):
     def rotated(self, x, first):
-        assert self.shape.page is not None
         return super().rotated(x, first % self.shape.page)
 
 
 @wrong(mode="backward")
 class AbsorbsTheWeightsOfItsFirstCall(ByWeights):
-    kept: list[Tensor] | None = None
+    kept = None
 
     def weights(self):
         self.kept = self.kept or [W.clone() for W in super().weights()]

@@ -3,20 +3,16 @@
 And cores that must be accepted, which follow a rule by another way.
 """
 
-from collections.abc import Callable
 from functools import partial, wraps
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from impls.layer import KernelCore, KernelLayer
 from impls.rules import alibi_slopes, bias_of, document_lengths, requests_of
 
 from .wrong_kernels import groups, maximum, scaled, scores_of, triangle, weighted, with_gradient_of
-
-Attend = Callable[..., Tensor]
-"""f(q, k, v, shape, sinks) -> o; i and j are positions of queries and keys among the keys: (T, 1), (T_kv,)."""
 
 CORES = {}
 """Cores and layers to be refused, and the axes of a case that shows the fault."""
@@ -25,10 +21,12 @@ RIGHT = {}
 
 
 class Core(KernelCore):
-    """Attends by `attend`, or by `trained` in training."""
+    """Attends by `attend`(q, k, v, shape, sinks), or by `trained` in training.
 
-    attend: Attend
-    trained: Attend | None = None
+    Below, i and j are positions of queries and keys among the keys: (T, 1), (T_kv,).
+    """
+
+    trained = None
 
     def __init__(self, shape):
         super().__init__(shape, self.attend, owns_mask=False)
@@ -343,7 +341,6 @@ def places_in_the_cases_dtype(q, k, v, shape, sinks):
 
 def dense(i, j, shape):
     bias = bias_of(shape, shape.H, len(i), len(j))
-    assert bias is not None
     return bias(torch.arange(shape.H)[:, None, None], i, j)
 
 
@@ -493,24 +490,3 @@ def prefix_apart(q, k, v, shape, sinks):
     p = shape.prefix
     first = sdpa(q[..., :p, :], k[..., :p, :], v[..., :p, :])
     return torch.cat([first, plain(q[..., p:, :], k, v, causal(q, k, shape)[p:])], -2)
-
-
-@right_form(**ALIBI)
-def places_as_a_feature(q, k, v, shape, sinks):
-    """ALiBi as one more feature of queries and keys, as where a kernel takes no bias."""
-    i, j = places(q, k, shape)
-    slopes = alibi_slopes(shape.H).to(q.dtype)[:, None, None].expand(*q.shape[:-1], 1) * q.shape[-1] ** 0.5
-    place = j.to(k.dtype)[:, None].expand(*k.shape[:-1], 1)
-    scores = torch.cat([q, slopes], -1) @ torch.cat([k, place], -1).mT * q.shape[-1] ** -0.5
-    return torch.softmax(scores.masked_fill(j > i, -torch.inf), -1) @ v
-
-
-@right_form(**REQUESTS)
-def longest_request_first(q, k, v, shape, sinks):
-    requests = requests_of(shape.requests)
-    news, tokens = zip(*requests, strict=True)
-    each = [x.split(of, -2) for x, of in ((q, news), (k, tokens), (v, tokens))]
-    found = {}
-    for n in sorted(range(len(requests)), key=lambda n: -tokens[n]):
-        found[n] = plain(*(x[n] for x in each), triangle(news[n], tokens[n], tokens[n] - news[n]))
-    return torch.cat([found[n] for n in range(len(requests))], -2)

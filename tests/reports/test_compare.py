@@ -37,8 +37,7 @@ def command(results, printed, monkeypatch):
     def of(base, head, *options, code):
         synthetic.save(base, results, "0001_base")
         synthetic.save(head, results, "0002_head")
-        found = printed("compare", "base", "head", "--results", results, *options, code=code)
-        return found
+        return printed("compare", "base", "head", "--results", results, *options, code=code)
 
     return of
 

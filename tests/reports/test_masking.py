@@ -24,8 +24,7 @@ def masked(as_run):
         timed("skips_none", 1, 2e-3, mask="none"),
         timed("skips_none", SHARE, 2e-3),
     ]
-    run = as_run(synthetic.document(rows, registry=["skips_all", "skips_none"]))
-    return run
+    return as_run(synthetic.document(rows, registry=["skips_all", "skips_none"]))
 
 
 def efficiency(run, impl):

@@ -64,8 +64,7 @@ def on_gpu(as_run, gpu, at):
     """A run of one call with 494.7 TFLOP/s."""
     row = synthetic.row("sdpa", synthetic.case(device="cuda", **at), [1.0], flops=494.7e12, device_s=0.75)
     axes = [{"name": "autocast", "kind": "choice", "unsaid": None}, {"name": "tf32", "kind": "switch", "unsaid": False}]
-    run = as_run(synthetic.document([row], axes=axes, machine_info=synthetic.MACHINE | {"gpu": gpu}))
-    return run
+    return as_run(synthetic.document([row], axes=axes, machine_info=synthetic.MACHINE | {"gpu": gpu}))
 
 
 def test_a_gpu_has_columns_of_its_own_and_its_times_are_called_unverified(as_run, tiny):
