@@ -126,20 +126,25 @@ def capped(scores, softcap):
     return softcap * torch.tanh(scores / softcap)
 
 
+def seen(rules, T, T_kv):
+    """(T, T_kv): which keys a query sees by the rules of masks."""
+    i, j = torch.arange(T)[:, None] + (T_kv - T if rules.mask == "causal_br" else 0), torch.arange(T_kv)
+    visible = torch.ones(T, T_kv, dtype=torch.bool) if rules.mask == "none" else (j <= i) | (j < (rules.prefix or 0))
+    behind = rules.window if rules.window_right is None else rules.window_right
+    if rules.window is not None:
+        visible = visible & (i - j <= rules.window)
+    if behind is not None and rules.mask == "none":
+        visible = visible & (j - i <= behind)
+    if rules.documents is not None:
+        number = numbers(rules, T_kv)
+        visible = visible & (number[i] == number[j])
+    return visible
+
+
 def right(q, k, v, shape, sinks):
     """Every rule as it is meant."""
     i, j = places(q, k, shape)
-    visible = (
-        (j <= i) | (j < (shape.prefix or 0)) if shape.mask != "none" else torch.ones(len(i), len(j), dtype=torch.bool)
-    )
-    behind = shape.window if shape.window_right is None else shape.window_right
-    if shape.window is not None:
-        visible = visible & (i - j <= shape.window)
-    if behind is not None and shape.mask == "none":
-        visible = visible & (j - i <= behind)
-    if shape.documents is not None:
-        number = numbers(shape, len(j))
-        visible = visible & (number[i] == number[j])
+    visible = seen(shape, len(i), len(j))
     bias = {None: lambda: 0.0, "dense": lambda: dense(i, j, shape),
             "alibi": lambda: alibi(i, j, alibi_slopes(shape.H))}[shape.bias]()  # fmt: skip
     cap = shape.softcap
