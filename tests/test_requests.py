@@ -12,6 +12,8 @@ from bench.checks.module_checks import check_case
 from impls.masks import mask_of
 from impls.rules import Rules, kinds_of, requests_of
 
+from .wrong_rules import within_requests
+
 TEXT = "2x3:3+1x2:4+2x1:3"
 
 
@@ -48,18 +50,12 @@ def test_lengths_implied_by_requests():
 
 
 def test_visible_keys_of_a_batch_of_requests():
-    """Each pair of query and key, from the definition."""
-    found = torch.zeros(10, 16, dtype=torch.bool)
-    query = key = 0
-    for new, tokens in requests_of(TEXT):
-        for n in range(new):
-            found[query + n, key : key + tokens - new + n + 1] = True
-        query, key = query + new, key + tokens
-    assert torch.equal(mask_of(Rules(mask="causal_br", requests=TEXT), 1, 10, 16), found)
-    assert counting.visible_pairs(of(TEXT)) == int(found.sum()) == 6 + 6 + 7 + 3 + 3
-    window = mask_of(Rules(mask="causal_br", requests=TEXT, window=1), 1, 10, 16)
-    assert counting.visible_pairs(of(TEXT, window=1)) == int(window.sum()) == 5 + 5 + 4 + 2 + 2
-    assert counting.seen_keys(of(TEXT, window=1)) == int(window.any(0).sum()) == 3 + 3 + 3 + 2 + 2
+    own, i, other, j = within_requests(TEXT)
+    for window, pairs, keys in ((None, 6 + 6 + 7 + 3 + 3, 16), (1, 5 + 5 + 4 + 2 + 2, 3 + 3 + 3 + 2 + 2)):
+        visible = (own == other) & (j <= i) & (i - j <= (window or 16))
+        assert torch.equal(mask_of(Rules(mask="causal_br", requests=TEXT, window=window), 1, 10, 16), visible)
+        assert counting.visible_pairs(of(TEXT, window=window)) == int(visible.sum()) == pairs
+        assert counting.seen_keys(of(TEXT, window=window)) == int(visible.any(0).sum()) == keys
 
 
 @pytest.mark.parametrize(

@@ -268,20 +268,21 @@ REQUESTS = {"requests": "1x8:8+1x6:20+2x1:14", "T": 16, "T_kv": 56, "mask": "cau
 REQUESTS |= {"source": "cross", "scope": "core"}
 
 
+def within_requests(text):
+    """The request of each query and its position in it, (T, 1), and of each key, (T_kv,)."""
+    requests = requests_of(text)
+    own, other = (torch.arange(len(requests)).repeat_interleave(torch.tensor(of)) for of in zip(*requests, strict=True))
+    i = torch.cat([torch.arange(tokens - new, tokens) for new, tokens in requests])
+    j = torch.cat([torch.arange(tokens) for _, tokens in requests])
+    return own[:, None], i[:, None], other, j
+
+
 def by_requests(visible):
-    """Plain attention to what visible(own, i, other, j) shows, from the request of each query and its position in it,
-    (T, 1), and of each key, (T_kv,).
-    """
+    """Plain attention to what visible(own, i, other, j) shows."""
 
     @wraps(visible)
     def attend(q, k, v, shape, sinks):
-        requests = requests_of(shape.requests)
-        own, other = (
-            torch.arange(len(requests)).repeat_interleave(torch.tensor(of)) for of in zip(*requests, strict=True)
-        )
-        i = torch.cat([torch.arange(tokens - new, tokens) for new, tokens in requests])
-        j = torch.cat([torch.arange(tokens) for _, tokens in requests])
-        return plain(q, k, v, visible(own[:, None], i[:, None], other, j))
+        return plain(q, k, v, visible(*within_requests(shape.requests)))
 
     return attend
 
