@@ -524,7 +524,7 @@ class Rounded(TorchFunctionMode):
 @pytest.mark.parametrize(("mode", "scope"), [("forward", "core"), ("backward", "layer")])
 def test_tf32_is_judged_by_what_it_rounds(mode: str, scope: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case.of(T=48, H=2, D_h=16, mode=mode, scope=scope)
-    monkeypatch.setattr(settings, "tf32_products", lambda: Rounded(bits=10))
+    monkeypatch.setattr(settings, "tf32_products", lambda tf32: Rounded(bits=10) if tf32 else nullcontext())
     check_case(impls.get("fused"), case)
     check_case(impls.get("fused"), replace(case, tf32=True))
 

@@ -71,7 +71,7 @@ def _ordinary(case: Case, input_set: int) -> Problem:
 
 
 def drawn_inputs(case: Case, generator: torch.Generator) -> list[Tensor]:
-    return [data.randn(size, generator) for size in data.sizes_of_inputs(case)]
+    return [data.randn(size, generator) for size in data.sizes_of_inputs(case).values()]
 
 
 @_cached
@@ -150,7 +150,7 @@ def attention_problem(
         for cache in exact[1:]:
             cache[..., -case.T :, :] = torch.nan  # reading before writing gives NaN
     inputs = tuple(x.to(case.device, getattr(torch, case.dtype)) for x in exact)
-    padding, rows, names = data.padding(case, input_set), data.rows(case, input_set), _names(case)
+    padding, rows, names = data.padding(case, input_set), data.rows(case, input_set), tuple(data.sizes_of_inputs(case))
     compared = data.compared(case, padding, rows)
     size = (case.B, case.H, case.T, case.D_v) if core else (case.B, case.T, case.d_model)
     grad = data.grad(case, size, rows, compared, generator)
@@ -177,14 +177,6 @@ def attention_problem(
         given = (inputs[0], *(data.in_pool(x, pages, case) for x in inputs[1:]))
     solve = partial(expected_of, formula, case, rows, compared, pattern, keys)
     return Problem(case, names, given, padding, grad, weights, solve, pages)
-
-
-def _names(case: Case) -> tuple[str, ...]:
-    if case.scope == "core":
-        return "q", "k", "v"
-    if case.does.cached:
-        return ("x", "keys", "values") if case.latent is None else ("x", "latents")
-    return ("x",) if case.source == "self" else ("x", "x_kv")
 
 
 def _output(

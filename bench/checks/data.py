@@ -44,15 +44,18 @@ def in_dtype(weights: dict[str, Tensor], case: Case) -> dict[str, Tensor]:
     return {name: w.to(case.device, getattr(torch, case.dtype)) for name, w in weights.items()}
 
 
-def sizes_of_inputs(case: Case) -> list[tuple[int, ...]]:
-    """Return the sizes of a core's q, k and v, or of a layer's x, and the other sequence or the cache."""
-    cached: list[tuple[int, ...]] = [(case.B, *size) for size in cache_sizes(case)]
-    if case.scope == "core":
-        return [(case.B, case.H, case.T, case.D_h), *cached]
-    sizes: list[tuple[int, ...]] = [(case.B, case.T, case.d_model)]
-    if case.source == "cross":
-        sizes.append((case.B, case.T_kv, case.d_model))
-    return sizes + cached if case.does.cached else sizes
+def sizes_of_inputs(case: Case) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of a core's q, k and v, or of a layer's x, and the other sequence or the cache, by name."""
+    core = case.scope == "core"
+    found: dict[str, tuple[int, ...]] = {"q": (case.B, case.H, case.T, case.D_h)}
+    if not core:
+        found = {"x": (case.B, case.T, case.d_model)}
+        if case.source == "cross":
+            found["x_kv"] = case.B, case.T_kv, case.d_model
+    if core or case.does.cached:
+        names = ("k", "v") if core else ("keys", "values") if case.latent is None else ("latents",)
+        found |= {name: (case.B, *size) for name, size in zip(names, cache_sizes(case), strict=True)}
+    return found
 
 
 def cache_sizes(case: Case) -> tuple[tuple[int, int, int], ...]:

@@ -59,7 +59,7 @@ def showing_probs(case: Case, dropped: Tensor | None = None) -> Problem:
     generator = data.seeded(case, 3)
     unit = torch.eye(case.T_kv).repeat(1, case.D_v // case.T_kv)
     if case.scope == "core":
-        q, k = (data.randn(size, generator) for size in data.sizes_of_inputs(case)[:2])
+        q, k = (data.randn(size, generator) for size in [*data.sizes_of_inputs(case).values()][:2])
         v = unit.expand(case.B, case.H_kv, -1, -1)
         return attention_problem(case, [q, k, v], weights_of(case), generator, dropped=dropped)
     weights = canonical.draw(case.layer_shape, generator)
