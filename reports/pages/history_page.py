@@ -86,7 +86,8 @@ def write(this: History, folder: Path) -> Path:
     rows = [
         (one.impl, one.id, run.name, run.date, run.commit.get("id"), *map(run.machine.get, ("torch", "python")), *point)
         for one in this.series
-        for run, point in ((this.runs[at], point) for at, point in one.points.items())
+        for at, point in one.points.items()
+        for run in [this.runs[at]]
     ]
     return page.save_page(folder, html(this), points=pd.DataFrame(rows, columns=COLUMNS))
 

@@ -97,12 +97,10 @@ def _summary(this: Comparison) -> tuple[str, list[str]]:
     if this.code != NOT_JUDGED:
         return headline(this)
     ratios = [ratio for cell in this.cells if math.isfinite(ratio := cell.head / cell.base)]
-    text = "no cell in common"
-    if ratios:
-        text = (
-            f"seconds {units.change(median(ratios))} in the median of {words.plural(len(ratios), 'cell')}, not judged"
-        )
-    return text, list(sentences(this))
+    if not ratios:
+        return "no cell in common", list(sentences(this))
+    many = f"in the median of {words.plural(len(ratios), 'cell')}, not judged"
+    return f"seconds {units.change(median(ratios))} {many}", list(sentences(this))
 
 
 def _numbers(runs: Sequence[Run], labels: Sequence[str]) -> Table:
