@@ -14,11 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import estimate, ratios
 from .conditions import DRIFT, TO_SIGMA
 from .effects import WEIGHT, Key
-from .estimate import Estimate, grouped
-from .ratios import Samples
+from .estimate import Estimate, grouped, of_replicates
+from .ratios import Samples, paired
 
 USUAL_OF_CELLS, USUAL_OF_IMPLEMENTATIONS = 0.01, 0.005
 """Least standard deviations in logarithms of cells and implementations of unchanged code on one machine. That of
@@ -119,7 +118,7 @@ def _beside(own: Samples, anchors: Sequence[tuple[float, Samples]]) -> Estimate:
         for seconds, *at in zip(*samples, strict=True)
     )
     together = Samples([math.exp(median(logs)) for logs in by_round.values()], *zip(*by_round, strict=True))
-    return estimate.of_replicates([log for visits in ratios.paired(own, together) for log in visits])
+    return of_replicates([log for visits in paired(own, together) for log in visits])
 
 
 def _plain(impl: str) -> bool:

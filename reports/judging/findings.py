@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from statistics import median
 
-from stats import conditions, estimate, shares
-from stats.estimate import grouped
+from stats import conditions, shares
+from stats.estimate import BETWEEN_PROCESSES, grouped
 from stats.ratios import FASTEST, NOT_RESOLVED
 
 from ..reading import units, words
@@ -227,6 +227,6 @@ def page_faults(rows: Rows) -> str:
 
 def between_processes(rows: Rows) -> str:
     """Tell how far processes move a ratio, which its interval includes."""
-    usual = estimate.BETWEEN_PROCESSES
-    found, prior = map(shares.percent, (rows[0]["between_processes"] if rows else usual, usual))
+    usual = rows[0]["between_processes"] if rows else BETWEEN_PROCESSES
+    found, prior = map(shares.percent, (usual, BETWEEN_PROCESSES))
     return f"Intervals include the variation between processes: {found} (standard deviation; prior {prior})."

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 from stats import estimate
 from stats.ratios import UNKNOWN, Ratio
@@ -21,8 +20,7 @@ AROUND = ("scope", "model", "d_model", "window")
 """Axes in which a core differs from the block that contains it, whose own windows are a column."""
 
 
-@dataclass(frozen=True)
-class ModelStep:
+class ModelStep(NamedTuple):
     """One implementation in one block or model. Seconds are per call; `place` lists the distinguishing axes."""
 
     impl: str

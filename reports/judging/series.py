@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stats import steps
 from stats.effects import Key
 from stats.estimate import grouped
-from stats.steps import Step
+from stats.steps import Step, of_history
 from stats.verdict import INCONCLUSIVE, Verdict
 
 from ..reading import fingerprint
@@ -149,7 +148,7 @@ def of_points(points: Mapping[Key, Mapping[int, Point]], axes: Mapping[Key, Valu
             renewed[i, run] |= a.impl_hash != b.impl_hash
     seconds, ratios = np.log(times)
     whole = (np.isnan(ratios) == np.isnan(seconds)).all(axis=0)  # runs in which all implementations of a case have one
-    found = steps.of_history(seconds, np.where(whole, ratios, seconds), renewed | redefined, redefined)
+    found = of_history(seconds, np.where(whole, ratios, seconds), renewed | redefined, redefined)
     for key, changes in zip(product(impls, cases), found, strict=True):
         if its := points.get(key):
             yield Series(*key, axes.get(key, {}), its, changes)
