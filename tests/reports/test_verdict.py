@@ -404,21 +404,6 @@ def test_a_run_whose_processes_differ_more_has_wider_intervals_in_all_its_cells(
     assert estimate.between_processes([[[0.1, 0.2, 0.3]]]) == estimate.PRIOR
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "claims"),
-    [
-        (0.7, 0.9, "known faster"),
-        (1.1, 1.3, "known slower"),
-        (0.8, 1.0, "known"),
-        (0.9, math.inf, ""),
-        (math.nan, 1.1, ""),
-    ],
-)
-def test_a_ratio_claims_what_its_interval_shows(low, high, claims):
-    it = ratios.Ratio(1.0, low, high)
-    assert [name for name in ("known", "faster", "slower") if getattr(it, name)] == claims.split()
-
-
 def test_more_time_narrows_the_interval_of_the_visits_alone():
     visits = [0.1, 0.12, 0.14]
     half = stats.t.ppf(0.975, 2) * np.std(visits, ddof=1) / 3**0.5
