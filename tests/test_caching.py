@@ -26,9 +26,8 @@ class Work:
 
     def __init__(self, caches=False, noise=()):
         self.numbers, self.caches, self.noise = inputs_of(problem_of(CASE)), caches, [*noise]
-        self.known = set()
-        self.calls = 0
-        self.spent = 0.0
+        self.known, self.calls, self.spent = set(), 0, 0.0
+        self.perturb = self.numbers.perturb
         self.meter, self.call = self, Call(torch.nn.Identity(), CASE, self.numbers, self, lambda _: {})
 
     def __call__(self):
