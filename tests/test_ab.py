@@ -134,7 +134,8 @@ class Simulated(LocalWorker):
             cells = dict.fromkeys([Case(**case).id for case in details["cases"]])
             names = [name.partition("=")[0] for name in details["names"]]
             known = {name: cells for name in names if name not in absent}
-            unknown = {name: f"unknown {name}" for name in names if name in absent}
+            there = {"nobody": f" in {self.variant.tree}"}
+            unknown = {name: f"unknown {name}{there.get(name, '')}" for name in names if name in absent}
             return {"cells": known, "unknown": unknown, "fingerprint": fingerprint, "workloads": versions}
         if do == "probe":
             self.probed = details["impl"]
@@ -332,6 +333,8 @@ def test_exit_codes(command: Command) -> None:
     for allowed, word in (("", "BROKEN"), ("--allow-gone impossible", "GONE")):
         ran = command(f"--T 16 --base-impl same --head-impl impossible {allowed}", head="impossible")
         assert ran.words == {"impossible against same T16": word}
+    missing = command("--T 16 --impl nobody=mine:mine").errors
+    assert f"error: the working tree: unknown nobody in {os.getcwd()}\n" in missing  # and no copy of it
 
 
 def test_a_head_that_cannot_begin_is_broken_and_a_base_is_not_compared(command: Command) -> None:

@@ -38,7 +38,7 @@ def compare(plan: Plan, before: Sequence[Replicate], keep: Callable[[Replicate],
         return plan.seconds - (monotonic() - began)
 
     with closing(plan.start(plan.cases.values())) as workers:
-        base, head = (_first_reply(workers, name) for name in VARIANTS)
+        base, head = (_first_reply(plan, workers, name) for name in VARIANTS)
         if isinstance(base, Skip):
             raise Skip(f"base ({plan.variants['base'].label}): {base}")
         replies = {"base": base, "head": base if isinstance(head, Skip) else head}
@@ -107,12 +107,15 @@ def _word(base: str, head: str, may_go: bool) -> str:
     return GONE if head == UNSUPPORTED and may_go else BROKEN
 
 
-def _first_reply(workers: NamedWorkers, name: str) -> Reply | Skip:
-    """Return a process's reply to `cells`, or how it ended."""
+def _first_reply(plan: Plan, workers: NamedWorkers, name: str) -> Reply | Skip:
+    """Return a process's reply to `cells`, which names files of a copied tree as the user does, or how it ended."""
     try:
-        return workers[name].first
+        reply = workers[name].first
     except Skip as ended:
         return ended
+    here = plan.setting.repository
+    copy = plan.variants[name].tree or here
+    return reply | {"unknown": {impl: why.replace(str(copy), str(here)) for impl, why in reply["unknown"].items()}}
 
 
 def _available_cells(plan: Plan, replies: Mapping[str, Reply]) -> tuple[Found, list[str]]:
@@ -122,7 +125,9 @@ def _available_cells(plan: Plan, replies: Mapping[str, Reply]) -> tuple[Found, l
     Raises `UsageError` if no variant knows an implementation, or supports any cell.
     """
     base, head = (reply["unknown"] for reply in replies.values())
-    for why in (base | head if plan.versus else {name: head[name] for name in head if name in base}).values():
+    label = plan.variants["head"].label
+    in_none = base | head if plan.versus else {name: f"{label}: {head[name]}" for name in head if name in base}
+    for why in in_none.values():
         raise UsageError(why)
     known = (name for reply in replies.values() for name in reply["cells"])
     labels = [plan.versus] if plan.versus else [*dict.fromkeys(known)]
