@@ -18,7 +18,7 @@ from . import interrupts, terminal
 from .cases.axes import nearest
 
 COMMANDS = {
-    "sweep": ("bench.cluster.command", "measure in several fresh processes, or on many machines"),
+    "sweep": ("bench.sweep", "measure in several fresh processes, or on many machines"),
     "check": ("bench.runs.check", "check whether kernels and layers are correct, without timing"),
     "doctor": ("bench.runs.doctor", "find what on this machine will disturb a measurement"),
     "ab": ("commands.ab", "compare two revisions, kernels or interpreters: did it get slower?"),

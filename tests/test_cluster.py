@@ -14,11 +14,12 @@ from unittest import mock
 import pytest
 from pytest_benchmark.utils import get_machine_id
 
-from bench.cluster import command
+from bench import sweep
 from bench.cluster.sweep import MOST_LOSSES, Reply, disagreements, measure, pack
 from bench.runs.saving import Journal
 from bench.selection.errors import UsageError
 
+from .conftest import CHECKOUT
 from .simulated_cluster import SimulatedCluster, cases_of, job, published
 
 CASES = ("B1-T64-H1-D_h64-float32-cpu", "B1-T64-H8-D_h64-float32-cpu")
@@ -34,7 +35,7 @@ def swept(
     folder: Path, cluster: SimulatedCluster, code: int = 0, journal: Path | None = None, **kinds: int
 ) -> dict[str, Any]:
     """The sweep to its end, from where its journal is: the run files by type of node."""
-    asked = {"arguments": [], "kinds": kinds, "command": "python -m bench sweep"}
+    asked = {"arguments": [], "kinds": kinds, "command": "python -m bench sweep", "resume": "sweep --resume x"}
     assert measure(cluster, folder, "x", asked, journal and Journal(journal)) == code
     found = sorted(folder.glob("*/*_x.json"))
     return {file.parent.name: json.loads(file.read_text(), parse_constant=pytest.fail) for file in found}
@@ -156,13 +157,13 @@ def test_nodes_whose_reference_workloads_differ_are_named() -> None:
 def test_a_sweep_without_nodes_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cluster = SimulatedCluster({"a1": "a"}, CASES, lambda node, case: case and cluster.there.clear())
     assert not swept(tmp_path, cluster, 2)
-    assert "no node of type a is left (there is no node); `--resume x` continues" in capsys.readouterr().err
+    assert "no node of type a is left (there is no node); `sweep --resume x` continues" in capsys.readouterr().err
     assert [*tmp_path.glob("cluster/x.*.journal")]
 
 
 def test_ctrl_c_keeps_the_journal_and_says_how_to_continue(tmp_path: Path) -> None:
     fate = mock.Mock(side_effect=[None, KeyboardInterrupt])  # while the first job runs
-    with pytest.raises(KeyboardInterrupt, match="interrupted; `--resume x` continues"):
+    with pytest.raises(KeyboardInterrupt, match="interrupted; `sweep --resume x` continues"):
         swept(tmp_path, SimulatedCluster({"a1": "a"}, CASES, fate))
     assert [*tmp_path.glob("cluster/x.*.journal")]
 
@@ -183,7 +184,7 @@ def test_usage_errors(typed: str, says: str, tmp_path: Path, monkeypatch: pytest
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     try:
-        code = command.main(typed.split())
+        code = sweep.main(typed.split())
     except SystemExit as end:
         code = end.code
     assert code == 4 and says in capsys.readouterr().err
@@ -198,13 +199,18 @@ def test_a_run_that_was_begun_is_neither_begun_anew_nor_resumed_with_other_code(
     header = {"arguments": [], "kinds": {}, "command": "", "digest": "another"}
     for folder in ("cluster", str(get_machine_id())):
         Journal.start(tmp_path / "results" / folder, "x", header).close()
-    unfinished = "run x was started and not finished: `--resume x` continues"
+    where = "--cluster=slurm --address=local --slurm-option=time=60"
     for typed, says in (
-        ("--cluster ray --save x", unfinished),
-        ("--save x --T 64", unfinished),
+        ("--cluster ray --save x", "bench sweep --cluster=ray --resume x` continues"),
+        (
+            f"{where} --save x",
+            f"run x was started and not finished: `python {CHECKOUT}/bench sweep {where} --resume x` continues",
+        ),
+        ("--save x --T 64", "bench sweep --resume x` continues"),
+        ("--cluster ray --resume x --case a", "continues with its original options"),
         ("--cluster ray --resume x", "the code has changed since run x was started"),
     ):
-        assert command.main(typed.split()) == 4
+        assert sweep.main(typed.split()) == 4
         assert says in capsys.readouterr().err and [*tmp_path.glob("results/cluster/x.*.journal")]
 
 

@@ -43,11 +43,13 @@ def do(archive: bytes | Path, task: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="attention-bench-", ignore_cleanup_errors=True) as name:
         folder, case = Path(name), task["case"]
         zipfile.ZipFile(archive if isinstance(archive, Path) else io.BytesIO(archive)).extractall(folder)
-        what = [f"--case={case}"] if case else ["-pbench.cluster.node", "--collect-only", "-q"]
+        given, what = task["arguments"], ["-pbench.cluster.node", "--collect-only", "-q"]
+        if case:
+            given, what = [it for it in given if not it.startswith("--case=")], [f"--case={case}"]
         suite = [f"{SUITE}/bench", "sweep", "--save=job", "--no-summary", f"--benchmark-storage={SUITE}"]
         with tempfile.TemporaryFile("w+", errors="replace") as output:
             process = subprocess.Popen(
-                [sys.executable, *suite, *task["arguments"], *what],
+                [sys.executable, *suite, *given, *what],
                 cwd=folder,
                 env={name: value for name, value in os.environ.items() if name != MODULES},
                 stdout=output,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import hashlib
 import io
 import os
 import re
@@ -10,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from time import sleep
@@ -30,6 +33,7 @@ from ..selection.choice import own_files
 from ..selection.errors import UsageError
 from ..terminal import complain
 from ..timing.rooflines import Rooflines
+from . import ENGINES
 from .node import SUITE
 
 APART = 1000
@@ -85,11 +89,31 @@ def pack(folder: Path, arguments: Sequence[str]) -> bytes:
     return packed.getvalue()
 
 
+def begin(options: argparse.Namespace, asked: Line, results: Path, name: str, unfinished: Path | None) -> int:
+    """Begin a sweep, or resume the one that this journal left unfinished; returns as `measure`.
+
+    `options`: those of the engine. `asked`: as the header of `measure`, without the digest.
+    """
+    journal = Journal(unfinished) if unfinished else None
+    header = asked | (journal.header if journal else {}) | {"resume": asked["resume"]}
+    archive = pack(Path.cwd(), header["arguments"])
+    digest = hashlib.sha256(archive).hexdigest()
+    if header.setdefault("digest", digest) != digest:
+        raise UsageError(f"the code has changed since run {name} was started; start another one: --save NAME")
+    try:
+        engine = import_module(f".on_{options.cluster}", __package__)
+    except ModuleNotFoundError as error:
+        needed = f"{error.name}: python -m pip install {ENGINES[options.cluster]}"
+        raise UsageError(f"--cluster {options.cluster} needs {needed}") from None
+    cluster = engine.Cluster(options, archive, header["kinds"], results / "cluster" / name)
+    return measure(cluster, results, name, header, journal)
+
+
 def measure(engine: Engine, results: Path, name: str, header: Line, journal: Journal | None = None) -> int:
     """Measure all remaining cases and write the run files; returns the exit code.
 
-    `header`: `arguments` of a run, `kinds` of nodes, `command` line, `digest` of the code. `journal`: the one to
-    resume.
+    `header`: `arguments` of a run, `kinds` of nodes, `command` line and the one to `resume` with, `digest` of the code.
+    `journal`: the one to resume.
     """
     with closing(engine):
         header["kinds"] = header["kinds"] or dict.fromkeys(engine.nodes(()).values())
@@ -99,10 +123,10 @@ def measure(engine: Engine, results: Path, name: str, header: Line, journal: Jou
         try:
             replies = drive(engine, journal, header["arguments"], header["kinds"])
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"interrupted; `--resume {name}` continues") from None
+            raise KeyboardInterrupt(f"interrupted; `{header['resume']}` continues") from None
         except UsageError as error:
             if any("run" in line["reply"] for line in journal.lines):
-                return complain(f"{error}; `--resume {name}` continues", UNFINISHED)
+                return complain(f"{error}; `{header['resume']}` continues", UNFINISHED)
             journal.delete()
             raise
     code = _save(results, name, header["command"], journal.path.name, replies)

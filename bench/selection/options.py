@@ -116,9 +116,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--baseline", metavar="NAME",
                     help="implementation that speedups are relative to (default: sdpa if you name one of your own, else "
                          "fused, the plain formula)")  # fmt: skip
-    group.addoption(
-        "--case", action="append", metavar="IDS", help="only the cases with these ids, as --dry-run shows them"
-    )
+    group.addoption("--case", metavar="IDS", help="only the cases with these ids, as --dry-run shows them")
     for name, (default, metavar, about) in TIMING.items():
         read = count if isinstance(default, int) else positive
         group.addoption(spelt(name), type=read, metavar=metavar, help=f"{about} (default: {default:g})")
@@ -159,10 +157,6 @@ def asked(config: pytest.Config) -> dict[str, Any]:
         for name in given.keys() & {"sweep", "model", "cases"}:
             raise UsageError(f"--smoke is a sweep itself: leave out --{name}, or leave out --smoke")
         given |= {"sweep": "smoke", "impl": [*given.get("impl", ["fused"]), "sdpa"]}
-    if cases := given.get("case"):
-        given["case"] = cases[-1]  # a node of a cluster adds one of those given
-        if not {*listed(cases[-1:])} <= {*listed(cases[:1])}:
-            raise UsageError(f"--case is given {len(cases)} times: give it once")
     return given
 
 

@@ -5,12 +5,10 @@ conditions; with `--cluster ray|slurm` on many machines, with one run per type o
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import shlex
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,19 +16,18 @@ from pytest_benchmark.utils import get_machine_id
 
 from stats.arguments import Parser
 
-from .. import CHECKOUT
-from ..runs.saving import Journal, newest_journal, results_root, valid_name
-from ..selection.errors import UsageError, count
-from ..terminal import complain
-from ..workers.fresh import pin, quiet_environment
+from . import CHECKOUT
+from .cluster import ENGINES
+from .launch import COMMAND
+from .runs.saving import newest_journal, results_root, valid_name
+from .selection.errors import UsageError, count
+from .terminal import complain
+from .workers.fresh import pin, quiet_environment
 
 USAGE_ERROR = 4
 """pytest's exit code for usage errors."""
 
 PROCESSES = 5
-
-ENGINES = {"ray": "ray", "slurm": "submitit"}
-"""Engines with their packages; each is implemented by the module `on_NAME`."""
 
 UNSUPPORTED = (
     "--dry-run", "--list", "--collect-only", "--co", "--save-traces", "--redo", "-x", "--exitfirst", "--maxfail",
@@ -42,19 +39,36 @@ UNSUPPORTED = (
 def main(arguments: Sequence[str]) -> int:
     """Return the exit code of `pytest bench/`: 0 measured; 1 a cell failed; 2 unfinished; 4 a usage error."""
     options, others = _parser().parse_known_args(arguments)
+    others += [f"--case={options.case}"] * bool(options.case)
     try:
         _refuse_conflicts(options, {option.partition("=")[0] for option in others})
         name = valid_name(options.resume or options.save, "--resume" if options.resume else "--save")
         results = results_root(Path.cwd(), options.benchmark_storage)
-        unfinished = newest_journal(results / ("cluster" if options.cluster else str(get_machine_id())), name)
+        folder, again = results / ("cluster" if options.cluster else str(get_machine_id())), _resuming(options, name)
+        unfinished = newest_journal(folder, name)
         if unfinished and not options.resume:
-            raise UsageError(f"run {name} was started and not finished: `--resume {name}` continues")
-        if options.cluster:
-            command = shlex.join(["python", "-m", "bench", "sweep", *arguments])
-            return _on_cluster(options, others, results, name, unfinished, command)
-        _here(options, others)
+            raise UsageError(f"run {name} was started and not finished: `{again}` continues")
+        if not options.cluster:
+            _here(options, others)
+        if options.resume and not unfinished:
+            raise UsageError(f"no run {name} was started in {folder}: --save {name} starts one")
+        others += [*["--quiet-machine"] * options.quiet_machine, f"--processes={options.processes or PROCESSES}"]
+        command = shlex.join(["python", "-m", "bench", "sweep", *arguments])
+        asked = {"arguments": others, "kinds": options.node_types, "command": command, "resume": again}
+        from .cluster.sweep import begin  # imports torch
+
+        return begin(options, asked, results, name, unfinished)
     except UsageError as error:
         return complain(error, USAGE_ERROR)
+
+
+def _resuming(options: argparse.Namespace, name: str) -> str:
+    """Return the command that resumes a sweep: the original options, except for those that say where it is measured."""
+    where = ("cluster", options.cluster), ("address", options.address), ("benchmark-storage", options.benchmark_storage)
+    words = [f"--{option}={value}" for option, value in where if value]
+    words += [f"--slurm-option={option}={value}" for option, value in options.slurm_option]
+    words += ["--quiet-machine"] * (options.quiet_machine and not options.cluster)
+    return shlex.join(["python", "-m", "bench", "sweep", *words, "--resume", name])
 
 
 def _refuse_conflicts(options: argparse.Namespace, others: set[str]) -> None:
@@ -84,8 +98,8 @@ def _here(options: argparse.Namespace, others: Sequence[str]) -> NoReturn:
     if options.quiet_machine:
         os.environ.update(quiet_environment())
         pin()
-    suite, own = CHECKOUT / "bench", [f"--{name}={value}" for name, value in given.items() if value is not None]
-    os.execv(sys.executable, [sys.executable, "-P", str(suite / "launch.py"), str(suite), *own, *others])
+    own = [f"--{name}={value}" for name, value in given.items() if value is not None]
+    os.execv(sys.executable, [*COMMAND, str(CHECKOUT / "bench"), *own, *others])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -104,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="one thread, pinned to one core, and an allocator that keeps freed memory",
     )
+    parser.add_argument("--case", help=argparse.SUPPRESS)  # a node replaces it
     parser.add_argument("--benchmark-storage", metavar="URI", help="folder of results (default: results/)")
     group = parser.add_argument_group("on many machines")
     group.add_argument("--cluster", choices=ENGINES, help="measure on the nodes of a cluster")
@@ -143,28 +158,3 @@ def _pair(text: str) -> tuple[str, str | int]:
     if not (name and equals):
         raise argparse.ArgumentTypeError(f"{text}: expected KEY=VALUE")
     return name, int(value) if value.isdigit() else value
-
-
-def _on_cluster(
-    options: argparse.Namespace, others: list[str], results: Path, name: str, unfinished: Path | None, command: str
-) -> int:
-    """Begin a sweep, or resume the one that this journal left unfinished."""
-    if options.resume and unfinished is None:
-        raise UsageError(f"no run {name} was started in {results / 'cluster'}: --save {name} starts one")
-    journal = Journal(unfinished) if unfinished else None
-    own = (*["--quiet-machine"] * options.quiet_machine, f"--processes={options.processes or PROCESSES}")
-    asked = {"arguments": [*others, *own], "kinds": options.node_types, "command": command}
-    header = journal.header if journal else asked
-    from .sweep import measure, pack  # imports torch
-
-    archive = pack(Path.cwd(), header["arguments"])
-    digest = hashlib.sha256(archive).hexdigest()
-    if header.setdefault("digest", digest) != digest:
-        raise UsageError(f"the code has changed since run {name} was started; start another one: --save NAME")
-    try:
-        engine = import_module(f".on_{options.cluster}", __package__)
-    except ModuleNotFoundError as error:
-        needed = f"{error.name}: python -m pip install {ENGINES[options.cluster]}"
-        raise UsageError(f"--cluster {options.cluster} needs {needed}") from None
-    cluster = engine.Cluster(options, archive, header["kinds"], results / "cluster" / name)
-    return measure(cluster, results, name, header, journal)
