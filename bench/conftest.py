@@ -46,6 +46,7 @@ def _usage_errors() -> Iterator[None]:
         raise pytest.UsageError(as_typed(str(error))) from None
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest's `--markers`, which configures
 @_usage_errors()
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """Build the run. `--list`, `--dry-run`, and a run to resume that is finished, end the session."""

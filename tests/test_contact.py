@@ -161,6 +161,10 @@ def test_a_module_that_hides_the_one_of_the_current_folder_is_reported(
     assert said.format(tmp_path) in capsys.readouterr().err
 
 
+def test_pytests_own_options_that_only_print(ran: Ran) -> None:
+    assert ran("--markers").ret == 0
+
+
 def test_nothing_selected_is_not_called_saved(ran: Ran) -> None:
     done = ran("--impl sdpa --T 16 -k nothing --benchmark-save=x")
     assert done.ret == pytest.ExitCode.NO_TESTS_COLLECTED
