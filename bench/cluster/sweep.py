@@ -149,16 +149,13 @@ def drive(
     waiting = {kind: _left(of_kind) for kind, of_kind in replies.items()}
     running: dict[Any, tuple[str, str | None, Future[Reply]]] = {}
     losses, refused = Counter[tuple[str, str | None]](), set[str]()
-
-    def busy(kind: str) -> int:
-        return sum(its == kind for its, *_ in running.values())
-
     while running or any(waiting.values()):
-        nodes = engine.nodes(refused)
+        nodes, busy = engine.nodes(refused), Counter(kind for kind, *_ in running.values())
         for node, kind in nodes.items():
-            if node not in running and waiting.get(kind) and busy(kind) != kinds[kind]:
+            if node not in running and waiting.get(kind) and busy[kind] != kinds[kind]:
                 case = waiting[kind].pop(0)
                 running[node] = kind, case, engine.submit(node, {"arguments": arguments, "case": case})
+                busy[kind] += 1
         if not running:
             missing = next(kind for kind, cases in waiting.items() if cases)
             there = ", ".join(dict.fromkeys(nodes.values())) or "no node"
