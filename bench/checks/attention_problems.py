@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -149,8 +149,8 @@ def attention_problem(
     if case.writes_cache:
         for cache in exact[1:]:
             cache[..., -case.T :, :] = torch.nan  # reading before writing gives NaN
-    inputs = tuple(x.to(case.device, getattr(torch, case.dtype)) for x in exact)
-    padding, rows, names = data.padding(case, input_set), data.rows(case, input_set), tuple(data.sizes_of_inputs(case))
+    inputs = data.in_dtype(dict(zip(data.sizes_of_inputs(case), exact, strict=True)), case)
+    padding, rows = data.padding(case, input_set), data.rows(case, input_set)
     compared = data.compared(case, padding, rows)
     size = (case.B, case.H, case.T, case.D_v) if core else (case.B, case.T, case.d_model)
     grad = data.grad(case, size, rows, compared, generator)
@@ -160,23 +160,22 @@ def attention_problem(
         grad = grad * emphasis.to(grad)
 
     def formula(dtype: torch.dtype) -> dict[str, Tensor]:
-        leaves = _leaves(inputs, dtype, case)
-        learned = dict(zip(weights, _leaves(weights.values(), dtype, case), strict=True))
+        every = (inputs | weights).items()
+        leaves = {name: x.detach().to(dtype).requires_grad_(case.does.gradients) for name, x in every}
+        own, learned = [leaves[name] for name in inputs], {name: leaves[name] for name in weights}
         if case.writes_cache:
-            x, *cache = leaves
-            o, *written = reference.decode(x, cache, learned, case.layer_shape, rows)
-            return {"output": o} | dict(zip(map(written_to, names[1:]), written, strict=True))
+            x, *cache = own
+            found = reference.decode(x, cache, learned, case.layer_shape, rows)
+            return dict(zip(("output", *map(written_to, [*inputs][1:])), found, strict=True))
         with autocasting(case):
-            o = _output(case, leaves, learned, padding=padding, rows=rows, **dropped)
-        return {"output": o.detach()} | reference.gradients(
-            o, dict(zip(names, leaves, strict=True)) | learned, grad, rows
-        )
+            o = _output(case, own, learned, padding=padding, rows=rows, **dropped)
+        return {"output": o.detach()} | reference.gradients(o, leaves, grad, rows)
 
-    pages, given = data.pages(case, input_set), inputs
+    given, pages = tuple(inputs.values()), data.pages(case, input_set)
     if pages is not None:
-        given = (inputs[0], *(data.in_pool(x, pages, case) for x in inputs[1:]))
+        given = (given[0], *(data.in_pool(x, pages, case) for x in given[1:]))
     solve = partial(expected_of, formula, case, rows, compared, pattern, keys)
-    return Problem(case, names, given, padding, grad, weights, solve, pages)
+    return Problem(case, tuple(inputs), given, padding, grad, weights, solve, pages)
 
 
 def _output(
@@ -210,7 +209,3 @@ def drawn_weights(case: Case, generator: torch.Generator) -> dict[str, Tensor]:
 def autocasting(case: Case) -> Any:
     """Return the context of a module's call, usable as a decorator: the case's autocast, or a null context."""
     return torch.autocast(case.device, getattr(torch, case.autocast)) if case.autocast else nullcontext()
-
-
-def _leaves(tensors: Iterable[Tensor], dtype: torch.dtype, case: Case) -> list[Tensor]:
-    return [x.detach().to(dtype).requires_grad_(case.does.gradients) for x in tensors]

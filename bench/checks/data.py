@@ -39,9 +39,9 @@ def randn(size: tuple[int, ...], generator: torch.Generator) -> Tensor:
     return torch.randn(size, generator=generator, dtype=torch.float32)
 
 
-def in_dtype(weights: dict[str, Tensor], case: Case) -> dict[str, Tensor]:
-    """Return weights in the case's dtype, on its device."""
-    return {name: w.to(case.device, getattr(torch, case.dtype)) for name, w in weights.items()}
+def in_dtype(tensors: dict[str, Tensor], case: Case) -> dict[str, Tensor]:
+    """Return inputs or weights in the case's dtype, on its device."""
+    return {name: x.to(case.device, getattr(torch, case.dtype)) for name, x in tensors.items()}
 
 
 def sizes_of_inputs(case: Case) -> dict[str, tuple[int, ...]]:
