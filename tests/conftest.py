@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bench.cases.case import Case
     from bench.cases.cells import Cell
     from bench.runs.run import Run
-    from bench.timing.cell import Built, CheckCalls
+    from bench.timing.cell import Built, MeasuredCalls
     from bench.workers.client import Reply, Variant, WorkerSettings
     from bench.workers.tasks import Tasks
     from impls import Impl
@@ -160,7 +160,7 @@ def gated(impl: Impl, case: Case) -> None:
     check_case(impl, case)
 
 
-def checked(cell: Cell) -> tuple[Built, CheckCalls]:
+def checked(cell: Cell) -> tuple[Built, MeasuredCalls]:
     """Run all checks of a cell; returns it built, with what was measured."""
     from bench.checks.gate import Gate
     from bench.timing.cell import check_built, probe

@@ -198,7 +198,7 @@ def probe(cell: Cell, gate: Gate) -> Built:
     return built
 
 
-def check_built(built: Built, memory: bool = True, on_calls_done: Callable[[], None] = lambda: None) -> CheckCalls:
+def check_built(built: Built, memory: bool = True, on_calls_done: Callable[[], None] = lambda: None) -> MeasuredCalls:
     """Check the module to be timed against the reference in two calls, and fill in its columns; raises `Wrong`, or the
     call's exception.
 
@@ -211,39 +211,39 @@ def check_built(built: Built, memory: bool = True, on_calls_done: Callable[[], N
     cell, case = built.cell, built.cell.case
     if cell.impl.compiled and built.columns["compile_cache"] is None:
         raise Skip("torch.compile made no graph: what would be timed is the eager form")
-    checked = CheckCalls(built, memory, on_calls_done)
-    ways = iter((checked.size, checked.time))
+    measured = MeasuredCalls(built, memory, on_calls_done)
+    ways = iter((measured.size, measured.time))
     if case.drops:
         errors = check_call(built.call, (0, 1))
-        checked.in_training()
+        measured.in_training()
     else:
         watched = replace(built.call, run=lambda: next(ways)())
         built.refill(1)
         errors = check_call(watched, (1, 0))
         built.input_set = 0
-    checked.repeat()
-    if cell.impl.dispatches and checked.kernel != cell.impl.dispatches:
-        raise Wrong(f"registered as {cell.impl.dispatches}, but dispatched {checked.kernel}")
+    measured.repeat()
+    if cell.impl.dispatches and measured.kernel != cell.impl.dispatches:
+        raise Wrong(f"registered as {cell.impl.dispatches}, but dispatched {measured.kernel}")
     if case.deterministic:
         check_repeats(built)
-    known = memory and not (cell.impl.limits.own_memory or checked.own_memory)
+    known = memory and not (cell.impl.limits.own_memory or measured.own_memory)
     built.columns |= {
         **asdict(errors),
-        **{name: size if known else None for name, size in asdict(checked.memory).items()},
-        "peak_rss_bytes": checked.peak_rss_bytes,
+        **{name: size if known else None for name, size in asdict(measured.memory).items()},
+        "peak_rss_bytes": measured.peak_rss_bytes,
         "rows_compared": problem_of(case).output.reference.shape[-2],
-        "kernel": checked.kernel,
-        "operators": checked.operators,
+        "kernel": measured.kernel,
+        "operators": measured.operators,
         "threads": built.threads,
         "clock": built.meter.clock,
-        "impl_hash": impl_hash(cell.impl, checked.kernel),
+        "impl_hash": impl_hash(cell.impl, measured.kernel),
         "packages": packages(cell.impl, case.in_model),
     }
-    return checked
+    return measured
 
 
 @dataclass
-class CheckCalls:
+class MeasuredCalls:
     """The calls that a cell's check makes, each measured in one way, and what was measured."""
 
     built: Built
