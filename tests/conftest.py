@@ -1,31 +1,18 @@
 """Fixtures of the tests that need torch: starting the suite as a user does."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
 from unittest import mock
 
 import pytest
 
 from reports.reading.axes import KNOWN_AXES
-
-if TYPE_CHECKING:
-    from bench.cases.case import Case
-    from bench.cases.cells import Cell
-    from bench.runs.run import Run
-    from bench.timing.cell import Built, MeasuredCalls
-    from bench.workers.client import Reply, Variant, WorkerSettings
-    from bench.workers.tasks import Tasks
-    from impls import Impl
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers that share the cores wait for each other otherwise
@@ -33,11 +20,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 pytest_plugins = ["pytester"]
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-Suite = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @contextmanager
-def registry_kept() -> Iterator[pytest.MonkeyPatch]:
+def registry_kept():
     """Context that removes later registrations from the registry; yields its MonkeyPatch."""
     from impls import registry
 
@@ -47,7 +33,7 @@ def registry_kept() -> Iterator[pytest.MonkeyPatch]:
 
 
 @pytest.fixture(autouse=True)
-def own_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def own_registry(tmp_path_factory):
     """Implementations that a test registers, modules that it wrote and their folders are known in that test alone; tests of
     reports need no torch.
     """
@@ -62,7 +48,7 @@ def own_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def known_axes() -> Iterator[None]:
+def known_axes():
     """Forget after each test the axes that its run describes."""
     before = dict(KNOWN_AXES)
     yield
@@ -71,39 +57,39 @@ def known_axes() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def frozen() -> None:
+def frozen():
     """Freeze imported objects, so that garbage collections, as before memory is measured, don't scan them again."""
     gc.collect()
     gc.freeze()
 
 
-def suite_arguments(*options: str) -> list[str]:
+def suite_arguments(*options):
     """Return the arguments of pytest for `pytest bench/ ...` with one process and short timing, unless chosen otherwise."""
     given = [option.partition("=")[0] for option in options]
     usual = ("--cell-time=0.01", "--processes=1") if "--list" not in given else ()
     return [str(CHECKOUT / "bench"), *(it for it in usual if it.partition("=")[0] not in given), *options]
 
 
-def environment() -> dict[str, str]:
+def environment():
     """Return the environment without the variables of pytest-xdist, under which nothing can be timed."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     # hypothesis' plugin imports all of hypothesis at the end of every session: a second of nothing
     return plain | {"COLUMNS": "160", "PYTEST_ADDOPTS": "-p no:hypothesispytest"}
 
 
-def python(*arguments: object, **how: Any) -> subprocess.CompletedProcess[str]:
+def python(*arguments, **how):
     """Run this interpreter, in the checkout by default."""
     usual = {
         "cwd": CHECKOUT,
         "env": environment(),
         "stdout": subprocess.PIPE,
         "stderr": subprocess.PIPE,
-        "timeout": 300,
+        "timeout": 600,
     }
     return subprocess.run([sys.executable, *map(str, arguments)], text=True, **usual | how)
 
 
-def started(folder: Path, *arguments: object) -> str:
+def started(folder, *arguments):
     """Run `python ...` in a folder; returns what it prints."""
     done = python(*arguments, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -111,7 +97,7 @@ def started(folder: Path, *arguments: object) -> str:
 
 
 @pytest.fixture(scope="session")
-def loaded() -> None:
+def loaded():
     """Import these before pytester, which removes what its runs import: NumPy can't be imported twice, pandas is slow."""
     import pandas  # noqa: F401
     import rich.progress  # noqa: F401
@@ -119,14 +105,14 @@ def loaded() -> None:
 
 
 @pytest.fixture
-def suite(loaded: None, pytester: pytest.Pytester, tmp_path: Path) -> Suite:
+def suite(loaded, pytester, tmp_path):
     """The same in this process, which has imported torch, with one of the exit codes `fine`: implementations run in workers
     of their own either way.
 
     What may end the process, or depends on how it was started, needs `started`.
     """
 
-    def run(*options: str, fine: tuple[int, ...] = (0,)) -> subprocess.CompletedProcess[str]:
+    def run(*options, fine=(0,)):
         with registry_kept() as patch, mock.patch.dict(os.environ, environment(), clear=True):
             patch.chdir(tmp_path)
             done = pytester.runpytest_inprocess(*suite_arguments(*options))
@@ -137,7 +123,7 @@ def suite(loaded: None, pytester: pytest.Pytester, tmp_path: Path) -> Suite:
 
 
 @pytest.fixture
-def own_signals() -> Iterator[None]:
+def own_signals():
     """Restore what SIGTERM does, which commands change."""
     before = signal.getsignal(signal.SIGTERM)
     yield
@@ -145,13 +131,13 @@ def own_signals() -> Iterator[None]:
 
 
 @pytest.fixture
-def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_probes(monkeypatch):
     """Check with the probe of 37 tokens only, and shorter probes of dropout, which suffices for right implementations."""
     monkeypatch.setattr("bench.checks.probes.PROBES", (37,))
     monkeypatch.setattr("bench.checks.probes.LENGTH_WITH_DROPOUT", {"core": 80, "layer": 80})
 
 
-def gated(impl: Impl, case: Case) -> None:
+def gated(impl, case):
     """Run all checks of an implementation before a case is timed; raises what they find."""
     from bench.checks.gate import Gate
     from bench.checks.module_checks import check_case
@@ -160,7 +146,7 @@ def gated(impl: Impl, case: Case) -> None:
     check_case(impl, case)
 
 
-def checked(cell: Cell) -> tuple[Built, MeasuredCalls]:
+def checked(cell):
     """Run all checks of a cell; returns it built, with what was measured."""
     from bench.checks.gate import Gate
     from bench.timing.cell import check_built, probe
@@ -169,7 +155,7 @@ def checked(cell: Cell) -> tuple[Built, MeasuredCalls]:
     return built, check_built(built)
 
 
-def run_of(*cells: Cell, folder: Path = Path(), name: str | None = None) -> Run:
+def run_of(*cells, folder=Path(), name=None):
     """Return a run of these cells that begins."""
     from bench.cases.sweep import SWEEPS
     from bench.runs.run import Run
@@ -181,14 +167,14 @@ def run_of(*cells: Cell, folder: Path = Path(), name: str | None = None) -> Run:
     return run
 
 
-def ask_check(ask: Callable[..., Reply], impl: str, case: dict[str, Any], what: str = "x") -> Reply:
+def ask_check(ask, impl, case, what="x"):
     """Return a worker's result of `check` for a cell."""
     ask("probe", what=what, impl=impl, case=case)
     return ask("check", what=what)
 
 
 @pytest.fixture
-def tasks(tmp_path: Path) -> Iterator[Tasks]:
+def tasks(tmp_path):
     """Return a worker's `Tasks` in this process. Garbage collection, which they disable, is restored."""
     from bench.workers.tasks import Tasks
 
@@ -199,23 +185,21 @@ def tasks(tmp_path: Path) -> Iterator[Tasks]:
 class LocalWorker:
     """A client whose worker is in this process: `ask` replies, as soon as the reply is received."""
 
-    first: Reply
-    ready: dict[Any, Any]
     lost, left, readable = False, 100.0, os.open(os.devnull, os.O_RDONLY)
 
-    def ask(self, do: str, **details: Any) -> Reply:
+    def ask(self, do, **details):
         raise NotImplementedError
 
-    def __new__(cls, *_: Any, **__: Any) -> Self:
+    def __new__(cls, *_, **__):
         worker = super().__new__(cls)
         worker.first, worker.ready = {}, {}
         return worker
 
-    def send(self, do: str, **details: Any) -> Self:
+    def send(self, do, **details):
         self.sent = do, details
         return self
 
-    def message(self) -> Reply:
+    def message(self):
         from bench.workers.client import Lost
 
         do, details = self.sent
@@ -227,33 +211,33 @@ class LocalWorker:
 
     receive = message
 
-    def fileno(self) -> int:
+    def fileno(self):
         return self.readable
 
-    def close(self) -> None:
+    def close(self):
         gc.enable()  # which timing disables
 
 
 class InProcess(LocalWorker):
     """A worker that does its tasks: starting a process takes seconds."""
 
-    def __init__(self, variant: Variant, setting: WorkerSettings):
+    def __init__(self, variant, setting):
         from bench.workers.tasks import Tasks
 
         self._tasks = Tasks(setting.folder)
 
-    def ask(self, do: str, **details: Any) -> Reply:
+    def ask(self, do, **details):
         from bench.cases.outcome import classify
 
         try:
-            reply: Reply = json.loads(json.dumps(getattr(self._tasks, do)(**details) or {}))
+            reply = json.loads(json.dumps(getattr(self._tasks, do)(**details) or {}))
         except Exception as error:
             raise classify(error) from error
         return reply
 
 
 @pytest.fixture
-def in_process(short_probes: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_process(short_probes, monkeypatch):
     """Run the tasks of workers in this process, with short probes, in tests of runs that no implementation ends."""
     import torch._inductor.compile_fx  # noqa: F401  which can't be imported twice either
 
@@ -261,12 +245,12 @@ def in_process(short_probes: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.runs.check.WorkerClient", InProcess)
 
 
-def run_files(folder: Path) -> list[Path]:
+def run_files(folder):
     """Return the run files below a user's folder, in the order of their numbers."""
     return sorted(folder.glob("results/*/*.json"))
 
 
-def only_run(folder: Path) -> dict[str, Any]:
+def only_run(folder):
     """Return the content of the only run file below a user's folder."""
     (file,) = run_files(folder)
     return dict(json.loads(file.read_text(), parse_constant=pytest.fail))  # NaN is not JSON

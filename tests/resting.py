@@ -1,30 +1,22 @@
 """Simulated time that passes only while a check waits for background work: load on the machine has no effect."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Callable
 from time import process_time, sleep
-from typing import Any
-
-import pytest
 
 from bench.checks.afterwards import check_idle_afterwards
 from bench.timing import cell
-
-Work = Callable[[], Any]
 
 
 class Rest:
     """Replaces `sleep` in `check_idle_afterwards`. Kernels start their background work by `behind` and `spinning`."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.now = 0.0
         self._due: list[float] = []
         self._spinning: list[float] = []
         self._turn = threading.Condition()
 
-    def __call__(self, seconds: float) -> None:
+    def __call__(self, seconds):
         """Advance the time: work that is due is done when this returns, and spinning threads have used as much CPU time."""
         with self._turn:
             self.now += seconds
@@ -34,11 +26,11 @@ class Rest:
         while self._spinning and process_time() < until:
             sleep(1e-3)
 
-    def behind(self, seconds: float, then: Work) -> Work:
+    def behind(self, seconds, then):
         """Do `then` after some seconds, in a thread that sleeps until it is due."""
         due = self._begun(seconds)
 
-        def work() -> None:
+        def work():
             with self._turn:
                 self._turn.wait_for(lambda: self.now >= due)
             try:
@@ -48,14 +40,14 @@ class Rest:
 
         return work
 
-    def spinning(self, seconds: float, then: Work) -> Work:
+    def spinning(self, seconds, then):
         """Do `then` after some seconds, in a thread that works until it is due."""
         if self._spinning:
             return self.behind(seconds, then)  # one that works is enough
         due = self._begun(seconds)
         self._spinning.append(due)
 
-        def work() -> None:
+        def work():
             while self.now < due:
                 pass
             self._spinning.remove(due)
@@ -66,21 +58,21 @@ class Rest:
 
         return work
 
-    def end(self) -> None:
+    def end(self):
         """Advance the time until all work is done."""
         self(max(self._due, default=0.0))
 
-    def _begun(self, seconds: float) -> float:
+    def _begun(self, seconds):
         with self._turn:
             self._due.append(self.now + seconds)
             return self._due[-1]
 
-    def _done(self, due: float) -> None:
+    def _done(self, due):
         with self._turn:
             self._due.remove(due)
             self._turn.notify_all()
 
 
-def resting(patch: pytest.MonkeyPatch, rest: Rest) -> None:
+def resting(patch, rest):
     """Use simulated time to watch every checked cell."""
     patch.setattr(cell, "check_idle_afterwards", lambda alone: check_idle_afterwards(alone, rest))

@@ -1,35 +1,29 @@
 """A simulated cluster: its nodes return cases of the published run, and are lost on request."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable, Collection, Mapping
 from functools import cache
-from typing import Any
-
-from bench.cluster.sweep import Reply
 
 from .conftest import CHECKOUT
 
 
 @cache
-def published() -> dict[str, Any]:
+def published():
     """Return the published run, completed by the keys that `publish` leaves out."""
-    data: dict[str, Any] = json.loads((CHECKOUT / "results" / "published" / "0001_quick.json").read_text())
+    data = json.loads((CHECKOUT / "results" / "published" / "0001_quick.json").read_text())
     for row in data["benchmarks"]:
         blocks = row["stats"]["data"]
         row["extra_info"] |= {"sample_fastest": blocks}
     return data
 
 
-def cases_of(*cases: str) -> dict[str, list[str]]:
+def cases_of(*cases):
     """Return by case the implementations for which the published run has a row or a reason."""
     rows = [(row["extra_info"]["impl"], row["group"]) for row in published()["benchmarks"]]
     skipped = [(entry["impl"], entry["id"]) for entry in published()["skipped"]]
     return {case: [impl for impl, its in (*rows, *skipped) if its == case] for case in cases}
 
 
-def job(case: str) -> dict[str, Any]:
+def job(case):
     """Return a run file of one case of the published run."""
     data = json.loads(json.dumps(published()))
     of_case = {
@@ -42,13 +36,13 @@ def job(case: str) -> dict[str, Any]:
 class Task:
     """A future; polling it finishes the cluster's oldest task."""
 
-    def __init__(self, cluster: SimulatedCluster, node: str, case: str | None):
+    def __init__(self, cluster, node, case):
         self._cluster, self.node, self.case = cluster, node, case
 
-    def done(self) -> bool:
+    def done(self):
         return self._cluster.running[0] is self
 
-    def result(self) -> Reply:
+    def result(self):
         return self._cluster.reply(self._cluster.running.pop(0))
 
 
@@ -57,9 +51,9 @@ class SimulatedCluster:
 
     def __init__(
         self,
-        nodes: Mapping[str, str],
-        cases: tuple[str, ...],
-        fate: Callable[[str, str | None], Reply | None] = lambda node, case: None,
+        nodes,
+        cases,
+        fate=lambda node, case: None,
     ):
         self.there = dict(nodes)
         self.asked: list[tuple[str, str | None]] = []
@@ -67,18 +61,18 @@ class SimulatedCluster:
         self.running: list[Task] = []
         self._cases, self._fate = cases, fate
 
-    def nodes(self, refused: Collection[str]) -> Mapping[str, int]:
+    def nodes(self, refused):
         return {node: kind for node, kind in self.there.items() if node not in refused}
 
-    def submit(self, node: str, task: dict[str, Any]) -> Any:
+    def submit(self, node, task):
         assert node not in (it.node for it in self.running)
         self.asked.append((node, task["case"]))
         self.running.append(Task(self, node, task["case"]))
         return self.running[-1]
 
-    def close(self) -> None:
+    def close(self):
         self.running.clear()
 
-    def reply(self, task: Task) -> Reply:
+    def reply(self, task):
         usual = {"run": job(task.case)} if task.case else {"cells": cases_of(*self._cases)}
         return {"node": task.node} | (self._fate(task.node, task.case) or usual)

@@ -7,7 +7,7 @@ its stream reaches it. A kernel that faults breaks its process for good. Times a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -38,7 +38,7 @@ class Gpu:
     """Bytes that processes of other users hold."""
     processes: list[SimulatedCuda] = field(default_factory=list)
 
-    def free(self) -> int:
+    def free(self):
         return self.total - self.others - sum(process.reserved for process in self.processes)
 
 
@@ -50,9 +50,7 @@ class SimulatedCuda:
     queue holds `queue` launches: the host waits while it is full.
     """
 
-    def __init__(
-        self, launch: float = 0.0, miss: float = 0.0, l2: int = L2, gpu: Gpu | None = None, queue: int = 1024
-    ) -> None:
+    def __init__(self, launch=0.0, miss=0.0, l2=L2, gpu=None, queue=1024):
         self.launch, self.miss, self.l2, self.gpu = launch, miss, l2, gpu or Gpu()
         self.ends: deque[float] = deque([0.0], queue)
         self.host = self.busy = 0.0
@@ -67,28 +65,26 @@ class SimulatedCuda:
         self.sync_mode: Any = 0
         self.default_generators = (SimulatedGenerator(),)
 
-    def clock(self) -> float:
+    def clock(self):
         return self.host
 
-    def is_available(self) -> bool:
+    def is_available(self):
         return True
 
-    def get_device_name(self) -> str:
+    def get_device_name(self):
         return "GPU 1"
 
-    def is_initialized(self) -> bool:
+    def is_initialized(self):
         return self in self.gpu.processes
 
-    def context(self) -> None:
+    def context(self):
         """Prefix of all functions except queries of device properties."""
         if self.broken:
             raise torch.AcceleratorError(ILLEGAL)
         if not self.is_initialized():
             self.gpu.processes.append(self)
 
-    def work(
-        self, seconds: float, allocates: int = 0, faults: bool = False, writes: Callable[[], Any] | None = None
-    ) -> None:
+    def work(self, seconds, allocates=0, faults=False, writes=None):
         """Launch a kernel in the current stream; `writes` is what it does to tensors."""
         self.context()
         if self.stream_now not in self.initialised:
@@ -102,7 +98,7 @@ class SimulatedCuda:
             kernel()
             self.ends.append(self.stream_now.ready)
 
-    def _run(self, seconds: float, allocates: int, faults: bool, writes: Callable[[], Any] | None) -> None:
+    def _run(self, seconds, allocates, faults, writes):
         stream, takes = self.stream_now, seconds + (0.0 if self.in_cache else self.miss)
         stream.ready = max(self.host, stream.ready) + takes
         self.busy, self.in_cache, self.broken = self.busy + takes, True, self.broken or faults
@@ -111,34 +107,34 @@ class SimulatedCuda:
         if writes:
             writes()
 
-    def _sleep(self, cycles: int) -> None:
+    def _sleep(self, cycles):
         cached = self.in_cache
         self.in_cache = True  # it reads nothing
         self.work(cycles / HZ)
         self.in_cache = cached
 
-    def item(self) -> None:
+    def item(self):
         """Read a number, which waits for the device."""
         if self.sync_mode == "error":
             raise RuntimeError("called a synchronizing CUDA operation")
         self.synchronize()
 
-    def forbidden_in_a_capture(self) -> None:
+    def forbidden_in_a_capture(self):
         if self.capturing:
             self.capturing.spoilt = True
             raise RuntimeError("operation not permitted when stream is capturing")
 
     @property
-    def ready(self) -> float:
+    def ready(self):
         """Return the time at which all streams are done."""
         return max(stream.ready for stream in self.streams)
 
-    def synchronize(self) -> None:
+    def synchronize(self):
         self.forbidden_in_a_capture()
         self.context()
         self.host = max(self.host, self.ready)
 
-    def allocate(self, size: int) -> None:
+    def allocate(self, size):
         """Allocate by a caching allocator: freed memory stays reserved until it is emptied or doesn't suffice."""
         grow = self.allocated + size - self.reserved
         if grow > self.gpu.free():
@@ -146,40 +142,40 @@ class SimulatedCuda:
         self.allocated, self.reserved = self.allocated + size, self.reserved + max(0, grow)
         self.peak = max(self.peak, self.allocated)
 
-    def free(self, size: int) -> None:
+    def free(self, size):
         self.allocated -= size
 
-    def empty_cache(self) -> None:
+    def empty_cache(self):
         self.reserved = self.allocated
 
-    def memory_reserved(self) -> int:
+    def memory_reserved(self):
         return self.reserved
 
-    def memory_allocated(self) -> int:
+    def memory_allocated(self):
         return self.allocated
 
-    def mem_get_info(self) -> tuple[int, int]:
+    def mem_get_info(self):
         self.context()
         return self.gpu.free(), self.gpu.total
 
-    def reset_peak_memory_stats(self) -> None:
+    def reset_peak_memory_stats(self):
         self.peak = self.allocated
 
-    def memory_stats(self) -> dict[str, int]:
+    def memory_stats(self):
         return {"requested_bytes.all.current": self.allocated, "requested_bytes.all.peak": self.peak}
 
-    def Event(self, enable_timing: bool = False) -> SimpleNamespace:
+    def Event(self, enable_timing=False):
         event = SimpleNamespace(at=None)
 
-        def record() -> None:
+        def record():
             self.context()
             event.at = max(self.host, self.stream_now.ready)
 
-        def synchronize() -> None:
+        def synchronize():
             self.context()
             self.host = max(self.host, event.at)
 
-        def elapsed_time(end: Any) -> float:
+        def elapsed_time(end):
             if max(event.at, end.at) > self.host:
                 raise RuntimeError("CUDA error: device not ready")
             return float(end.at - event.at) * 1e3
@@ -187,52 +183,52 @@ class SimulatedCuda:
         event.record, event.synchronize, event.elapsed_time = record, synchronize, elapsed_time
         return event
 
-    def get_device_properties(self) -> SimpleNamespace:
+    def get_device_properties(self):
         return SimpleNamespace(L2_cache_size=self.l2, uuid=UUID)
 
-    def empty(self, size: int, dtype: Any, device: str) -> SimpleNamespace:
+    def empty(self, size, dtype, device):
         """A buffer of bytes."""
 
-        def zero() -> None:
+        def zero():
             self.work(FLUSH)
             self.in_cache = size < 2 * self.l2
 
         return SimpleNamespace(zero_=zero)
 
-    def current_device(self) -> int:
+    def current_device(self):
         return 0
 
-    def get_sync_debug_mode(self) -> Any:
+    def get_sync_debug_mode(self):
         return self.sync_mode
 
-    def set_sync_debug_mode(self, mode: Any) -> None:
+    def set_sync_debug_mode(self, mode):
         self.sync_mode = mode
 
-    def Stream(self) -> SimpleNamespace:
+    def Stream(self):
         stream = SimpleNamespace(ready=0.0)
 
-        def wait_stream(other: Any) -> None:
+        def wait_stream(other):
             stream.ready = max(stream.ready, other.ready)
 
         stream.wait_stream = wait_stream
         self.streams.append(stream)
         return stream
 
-    def current_stream(self) -> SimpleNamespace:
+    def current_stream(self):
         return self.stream_now
 
     @contextmanager
-    def stream(self, stream: SimpleNamespace) -> Iterator[None]:
+    def stream(self, stream):
         before, self.stream_now = self.stream_now, stream
         try:
             yield
         finally:
             self.stream_now = before
 
-    def CUDAGraph(self) -> SimpleNamespace:
+    def CUDAGraph(self):
         graph = SimpleNamespace(kernels=[], spoilt=False)
 
-        def replay() -> None:
+        def replay():
             self.context()
             self.host += GRAPH_LAUNCH
             for kernel in graph.kernels:
@@ -242,7 +238,7 @@ class SimulatedCuda:
         return graph
 
     @contextmanager
-    def graph(self, graph: SimpleNamespace, stream: SimpleNamespace) -> Iterator[None]:
+    def graph(self, graph, stream):
         before, self.stream_now, self.capturing = self.stream_now, stream, graph
         self.default_generators[0].state.capturing = True
         self.captures.append(graph)
@@ -259,16 +255,16 @@ class SimulatedCuda:
 class SimulatedGenerator:
     """The device's generator: its state records whether a capture is active, and requires none outside of one."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.state = SimpleNamespace(capturing=False)
 
-    def clone_state(self) -> SimulatedGenerator:
+    def clone_state(self):
         return SimulatedGenerator()
 
-    def graphsafe_set_state(self, other: SimulatedGenerator) -> None:
+    def graphsafe_set_state(self, other):
         self.state = other.state
 
-    def draw(self) -> None:
+    def draw(self):
         if self.state.capturing:
             raise RuntimeError("Offset increment outside graph capture encountered unexpectedly.")
 
@@ -295,49 +291,49 @@ class SimulatedNvml:
     class NVMLError(Exception):
         pass
 
-    def __init__(self, cuda: SimulatedCuda, reasons: int = 0, kind: str = "GPU", capped: bool = False) -> None:
+    def __init__(self, cuda, reasons=0, kind="GPU", capped=False):
         self.cuda, self.reasons, self.kind, self.capped = cuda, reasons, kind, capped
 
-    def refuse(self, *_: Any) -> Any:
+    def refuse(self, *_):
         raise self.NVMLError("Not Supported")
 
-    def _answer(self, value: Any, gpu: str = "GPU") -> Any:
+    def _answer(self, value, gpu="GPU"):
         """A part of a GPU has no sensors."""
         return value if gpu.startswith("GPU") else self.refuse()
 
-    def nvmlSystemGetDriverVersion(self) -> str:
+    def nvmlSystemGetDriverVersion(self):
         return "575.51.03"
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         """Return the function that reads a value of `FOUND`."""
         what = name.removeprefix("nvmlDeviceGet")
         if what not in self.FOUND:
             raise AttributeError(name)
         return lambda gpu, *_: self._answer(self.FOUND[what], gpu)
 
-    def nvmlDeviceGetCount(self) -> int:
+    def nvmlDeviceGetCount(self):
         return 1
 
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
+    def nvmlDeviceGetHandleByIndex(self, index):
         return f"GPU-{UUID}"
 
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+    def nvmlDeviceGetHandleByUUID(self, uuid):
         return uuid if uuid == f"{self.kind}-{UUID}" else self.refuse()
 
-    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, part: str) -> str:
+    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, part):
         return part.replace("MIG", "GPU") if part.startswith("MIG") else self.refuse()
 
-    def nvmlDeviceGetClockInfo(self, gpu: str, kind: int) -> Any:
+    def nvmlDeviceGetClockInfo(self, gpu, kind):
         return self._answer({self.NVML_CLOCK_SM: 1755, self.NVML_CLOCK_MEM: 2619}[kind], gpu)
 
-    def nvmlDeviceGetUUID(self, gpu: str) -> str:
+    def nvmlDeviceGetUUID(self, gpu):
         return gpu
 
-    def nvmlDeviceGetCurrentClocksEventReasons(self, gpu: str) -> Any:
+    def nvmlDeviceGetCurrentClocksEventReasons(self, gpu):
         return self._answer(self.reasons if self.cuda.ready > self.cuda.host else 0x1, gpu)
 
     nvmlDeviceGetCurrentClocksThrottleReasons = nvmlDeviceGetCurrentClocksEventReasons
 
-    def nvmlDeviceGetViolationStatus(self, gpu: str, policy: int) -> Any:
+    def nvmlDeviceGetViolationStatus(self, gpu, policy):
         capped = int(self.cuda.busy * 1e9) if self.capped and policy == self.NVML_PERF_POLICY_POWER else 0
         return self._answer(SimpleNamespace(violationTime=capped, referenceTime=0), gpu)

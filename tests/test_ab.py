@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -33,8 +32,8 @@ from bench.ab import ab as measuring
 from bench.ab import comparison, sources
 from bench.ab import plan as planning
 from bench.ab.options import parser
-from bench.ab.plan import Plan, Record, SameCode
-from bench.ab.replicates import Replicate, Replication, datum
+from bench.ab.plan import SameCode
+from bench.ab.replicates import Replication, datum
 from bench.ab.sources import PREFIX
 from bench.cases.case import Case
 from bench.cases.outcome import Skip, Wrong
@@ -45,7 +44,6 @@ from bench.selection.errors import UsageError
 from bench.timing.devices.cpu import CpuMeter
 from bench.timing.reference_workload import GPU_WORK, WORK
 from bench.workers.client import Lost, Variant, WorkerClient, WorkerSettings
-from bench.workers.tasks import Tasks
 from commands.history import confirm
 from stats.effects import of_saved
 from stats.estimate import grouped
@@ -64,7 +62,7 @@ CELLS = "--H=2 --D_h=8 --dtype=float32"
         ([1.1, 0.7, 0.9], [0.77, 1.4, 1.3], 1.1),  # long calls, each disturbed twice
     ],
 )
-def test_drift_and_disturbed_rounds_do_not_change_the_datum(base: list[float], head: list[float], ratio: float) -> None:
+def test_drift_and_disturbed_rounds_do_not_change_the_datum(base, head, ratio):
     blocks = [(variant, times[i]) for i in range(len(base)) for variant, times in enumerate((base, head))]
     assert datum(blocks, long=base[0] > 1) == pytest.approx(math.log(ratio))
 
@@ -72,7 +70,7 @@ def test_drift_and_disturbed_rounds_do_not_change_the_datum(base: list[float], h
 # The command on simulated processes
 
 
-def named(*words: str) -> str:
+def named(*words):
     """Return the short name of a cell, `sdpa T16`, or of a reference workload, `control python`."""
     return re.sub(r"B1-(T\d+)-.*", r"\1", " ".join(words))
 
@@ -111,7 +109,7 @@ FAILURES = {
 class Simulated(LocalWorker):
     """A worker, to start which takes half a second. What an implementation does in the check follows from its name."""
 
-    def __init__(self, world: World, variant: Variant, setting: WorkerSettings):
+    def __init__(self, world, variant, setting):
         self.world, self.variant, self.side = world, variant, int(variant.label == world.head)
         self.slower: dict[str, float] = {}
         self.drawn = {name: math.exp(world.rng.gauss(0, spread)) for name, spread in world.noise.items()}
@@ -120,10 +118,10 @@ class Simulated(LocalWorker):
         world.folders.add(f"{self.side} {variant.impls.relative_to(tempfile.gettempdir()).parts[1:]}")
         world.now += 0.5
 
-    def close(self) -> None:
+    def close(self):
         self.world.asked.append(("close", self.side, ""))
 
-    def ask(self, do: str, what: str = "", **details: Any) -> dict[str, Any]:
+    def ask(self, do, what="", **details):
         name = named(what)
         if (do, self.side) == (self.world.dies, self.world.side):
             raise Lost("ended its process (exit code 1): SyntaxError: invalid syntax")
@@ -148,12 +146,12 @@ class Simulated(LocalWorker):
             return self.timed(do, name)
         return {"seconds": 1.0}
 
-    def check(self, does: str, variant: str = "") -> dict[str, Any]:
+    def check(self, does, variant=""):
         if does in FAILURES and variant in ("", ("base", "head")[self.side]):
             raise FAILURES[does]
         return {"columns": {"error": 1e-7, "error_bound": 1e-6, "peak_bytes": 100, "kernel": "flash"}, "seconds": 1.0}
 
-    def timed(self, do: str, name: str) -> dict[str, Any]:
+    def timed(self, do, name):
         seconds = self.world.seconds.get(name, 1e-3) * (1 + self.slower.get(name, 0.0))
         if self.side:
             seconds *= self.world.slower.get(name, 1.0) * self.drawn.get(name, 1.0)
@@ -172,17 +170,13 @@ class Ran(NamedTuple):
     world: World
 
     @property
-    def words(self) -> dict[str, str]:
+    def words(self):
         """The verdicts by cell."""
         return {named(cell["impl"], cell["id"]): cell["word"] for cell in self.saved["cells"]}
 
 
-Inside = Callable[..., tuple[int, str, str]]
-Command = Callable[..., Ran]
-
-
 @pytest.fixture
-def inside(repository: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Inside:
+def inside(repository, monkeypatch, capfd):
     """`inside("--base HEAD")` is `python -m bench ab --base HEAD` of a checkout, in this process: its exit code, and what it
     prints on stdout and stderr.
     """
@@ -193,7 +187,7 @@ def inside(repository: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capt
     monkeypatch.setattr(tempfile, "tempdir", str(repository.parent))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
 
-    def run(typed: str) -> tuple[int, str, str]:
+    def run(typed):
         try:
             code = main(("ab", *typed.split()))
         except SystemExit as end:  # argparse's own
@@ -206,20 +200,20 @@ def inside(repository: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capt
     return run
 
 
-def edited(repository: Path) -> None:
+def edited(repository):
     """Other code, which does the same."""
     with (repository / "impls" / "sdpa.py").open("a") as source:
         source.write("# more\n")
 
 
 @pytest.fixture
-def command(inside: Inside, repository: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+def command(inside, repository, monkeypatch):
     """`command("--impl sdpa", dies="sdpa T16")` is `python -m bench ab ...` in such a world, if nothing else is compared of
     HEAD and an edited working tree. A replicate takes a second, as does the start.
     """
     edited(repository)
 
-    def run(typed: str = "", **world: Any) -> Ran:
+    def run(typed="", **world):
         usual = {"--T": "16,32", "--budget": "0.3"}
         if not any(it in typed for it in ("--base-", "--self-test")):
             usual |= {"--impl": "fused,sdpa", "--base": "HEAD"}
@@ -236,13 +230,13 @@ def command(inside: Inside, repository: Path, monkeypatch: pytest.MonkeyPatch) -
     return run
 
 
-def asked_of_first_replicate(world: World) -> list[tuple[Any, ...]]:
+def asked_of_first_replicate(world):
     """What its two processes were asked; the first two are those that check."""
     ends = [i for i, it in enumerate(world.asked) if it[0] == "close"]
     return world.asked[ends[1] + 1 : ends[3] + 1]
 
 
-def test_each_round_has_every_cell_once_per_variant_in_random_order(command: Command) -> None:
+def test_each_round_has_every_cell_once_per_variant_in_random_order(command):
     """Processes are pinned before anything is timed, and new in each replicate."""
     ran = command(slower={"sdpa T16": 2.0})
     names = ("fused T16", "fused T32", "sdpa T16", "sdpa T32", "control product", "control python")
@@ -260,7 +254,7 @@ def test_each_round_has_every_cell_once_per_variant_in_random_order(command: Com
     assert len(ran.world.edited) == 2 + 2 * len(ran.saved["pairs"])
 
 
-def test_a_long_call_has_two_rounds_and_no_untimed_call(command: Command) -> None:
+def test_a_long_call_has_two_rounds_and_no_untimed_call(command):
     ran = command(seconds={"sdpa T16": 0.5, "sdpa T32": 0.01})
     asked = asked_of_first_replicate(ran.world)
     timed = grouped((name, (*how,)) for do, side, name, *how in asked if (do, side) == ("time", 0))
@@ -268,7 +262,7 @@ def test_a_long_call_has_two_rounds_and_no_untimed_call(command: Command) -> Non
     assert {*timed["sdpa T32"]} == {(1, 1, 1)} and {*timed["fused T16"]} == {(1, 2, 1)}
 
 
-def test_a_process_that_dies_while_it_is_timed_costs_its_cell(command: Command) -> None:
+def test_a_process_that_dies_while_it_is_timed_costs_its_cell(command):
     ran = command(dies="sdpa T16")
     assert ran.words == dict.fromkeys(ran.words, UNCHANGED) | {"sdpa T16": "BROKEN"}
     (failed,) = (cell for cell in ran.saved["cells"] if cell["failed"])
@@ -278,7 +272,7 @@ def test_a_process_that_dies_while_it_is_timed_costs_its_cell(command: Command) 
     assert ran.code == 2 and "could not be judged: ended its process (SIGSEGV)" in ran.errors
 
 
-def test_settled_cells_leave_and_open_ones_are_measured_on_within_the_budget(command: Command) -> None:
+def test_settled_cells_leave_and_open_ones_are_measured_on_within_the_budget(command):
     slower, noise = {"sdpa T16": 1.2, "sdpa T32": 1.012}, {"sdpa T32": 0.008}
     ran = command("--impl sdpa --budget 0.1 --seed 1", slower=slower, noise=noise)
     assert ran.words == {"sdpa T16": REGRESSED, "sdpa T32": INCONCLUSIVE}
@@ -293,9 +287,7 @@ def test_settled_cells_leave_and_open_ones_are_measured_on_within_the_budget(com
     assert re.search(r"interval as before: sdpa B1-T16-\S+ \(REGRESSED\): ", more.errors)
 
 
-def test_a_saved_comparison_is_continued_with_the_same_code_on_the_same_machine(
-    command: Command, repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_saved_comparison_is_continued_with_the_same_code_on_the_same_machine(command, repository, monkeypatch):
     command("--save x")
     (file,) = repository.glob("results/*/ab/0001_x.json")
     assert command(f"--continue {file}").code == 0
@@ -310,7 +302,7 @@ def test_a_saved_comparison_is_continued_with_the_same_code_on_the_same_machine(
         assert ran.code == 3 and says in ran.errors
 
 
-def test_new_gone_wrong_and_dead(command: Command) -> None:
+def test_new_gone_wrong_and_dead(command):
     names = "same,wrong-head,dead,impossible,slow,raises-head,raises-base,gone,old,young"
     ran = command(f"--T 16 --impl {names} --allow-gone old,raises-head", slower={"slow T16": 1.2})
     found = {cell["impl"]: cell for cell in ran.saved["cells"]}
@@ -326,7 +318,7 @@ def test_new_gone_wrong_and_dead(command: Command) -> None:
     assert {name: found[name]["reason"] for name in reasons} == reasons
 
 
-def test_exit_codes(command: Command) -> None:
+def test_exit_codes(command):
     for impl, code in (("dead", 2), ("dead,same", 0), ("wrong-head,same", 1), ("same,slow", 1), ("raises-base,same", 0),
                        ("nobody", 3)):  # fmt: skip
         assert command(f"--T 16 --impl {impl}", slower={"slow T16": 1.2}).code == code, impl
@@ -337,7 +329,7 @@ def test_exit_codes(command: Command) -> None:
     assert f"error: the working tree: unknown nobody in {os.getcwd()}\n" in missing  # and no copy of it
 
 
-def test_a_head_that_cannot_begin_is_broken_and_a_base_is_not_compared(command: Command) -> None:
+def test_a_head_that_cannot_begin_is_broken_and_a_base_is_not_compared(command):
     ran = command(dies="cells", side=0)
     assert ran.code == 2 and "SyntaxError" in ran.errors
     ran = command(dies="cells", side=1)
@@ -345,7 +337,7 @@ def test_a_head_that_cannot_begin_is_broken_and_a_base_is_not_compared(command: 
     assert [cell["word"] for cell in ran.saved["cells"]] == ["BROKEN"] * 4
 
 
-def test_interpreters_may_differ_in_everything(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interpreters_may_differ_in_everything(command, monkeypatch):
     """A reference workload of another version is left out."""
     monkeypatch.setattr(planning, "interpreter", lambda path: (path, "3.11 2.13"))
     ran = command("--base-python p --head-python q --impl sdpa", head="q")
@@ -353,12 +345,12 @@ def test_interpreters_may_differ_in_everything(command: Command, monkeypatch: py
     assert {*of_saved(ran.saved["pairs"])[1]} == {"python"}
 
 
-def test_machine_drift_leaves_every_cell_open(command: Command) -> None:
+def test_machine_drift_leaves_every_cell_open(command):
     ran = command("--T 16", slower=dict.fromkeys(("fused T16", "sdpa T16", "control python"), 1.1))
     assert ran.code == 2 and {*ran.words.values()} == {INCONCLUSIVE}
 
 
-def test_folders_change_places_at_random_so_that_what_they_do_to_time_is_noise(command: Command) -> None:
+def test_folders_change_places_at_random_so_that_what_they_do_to_time_is_noise(command):
     """Each has a twin with the same code."""
     world = command("--impl sdpa", noise={"sdpa T16": 0.1}).world
     assert {*world.edited} == {(0, False), (1, True)} and len(world.folders) == 4
@@ -368,8 +360,8 @@ def test_folders_change_places_at_random_so_that_what_they_do_to_time_is_noise(c
 
 
 def test_a_variant_imports_its_own_implementations_and_the_modules_of_its_tree_also_if_installed_as_editable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     repository, tree = tmp_path / "repository", tmp_path / "tree"
     for root, source in (
         (repository, "raise RuntimeError('of the working tree')\n"),
@@ -404,9 +396,7 @@ def test_a_variant_imports_its_own_implementations_and_the_modules_of_its_tree_a
     assert "unknown implementation 'packed'" in answer["unknown"]["packed"]
 
 
-def test_a_kernel_that_lies_in_the_checkout_is_that_of_each_revision(
-    inside: Inside, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_that_lies_in_the_checkout_is_that_of_each_revision(inside, repository, tmp_path, monkeypatch):
     (repository / "mine.py").write_text("first")
     git(repository, "add", "mine.py")
     git(repository, "commit", "-qm", "x")
@@ -422,7 +412,7 @@ def test_a_kernel_that_lies_in_the_checkout_is_that_of_each_revision(
         planning.plan_of(options, tmp_path)  # with a module that no revision has
 
 
-def test_a_file_named_by_its_absolute_path_is_that_of_each_revision(inside: Inside, repository: Path) -> None:
+def test_a_file_named_by_its_absolute_path_is_that_of_each_revision(inside, repository):
     edited(repository)
     (repository.parent / "link").symlink_to(repository)
     for folder in (repository, repository.parent / "link"):  # the shell's $PWD may have links
@@ -431,10 +421,10 @@ def test_a_file_named_by_its_absolute_path_is_that_of_each_revision(inside: Insi
             assert planning.plan_of(options, place).names == ["mine=a/mine.py:mine", "x=x:f", "sdpa"]
 
 
-def test_a_working_tree_is_copied_as_it_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_working_tree_is_copied_as_it_is_now(tmp_path, monkeypatch):
     root, odd = tmp_path / "repository", os.fsdecode(b"caf\xe9.py")  # no UTF-8
 
-    def write(text: str, *names: str) -> dict[str, str]:
+    def write(text, *names):
         for name in names:
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text)
@@ -458,7 +448,7 @@ def test_a_working_tree_is_copied_as_it_is_now(tmp_path: Path, monkeypatch: pyte
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_a_kernel_is_compared_with_all_code_that_belongs_to_it(tmp_path: Path) -> None:
+def test_a_kernel_is_compared_with_all_code_that_belongs_to_it(tmp_path):
     beside = {"helper.cu", "kernel_sm90.so"}  # of any kernel
     mine = {"mine.py", "helper.py", "helper/inner/deep.py", "helper/other.py"} | beside
     package, repository = ({f"{name}/a/mine.py", f"{name}/a/other.so"} for name in ("with-hyphen", "build"))
@@ -478,14 +468,12 @@ def test_a_kernel_is_compared_with_all_code_that_belongs_to_it(tmp_path: Path) -
         assert own_files([word], tmp_path).keys() == files
 
 
-def test_a_kernel_that_changes_meanwhile_ends_the_comparison(
-    command: Command, repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_that_changes_meanwhile_ends_the_comparison(command, repository, monkeypatch):
     measure = Replication.replicate
     (repository / "mine.py").write_text("mine = abs\n")
 
-    def edited(name: str) -> Ran:
-        def replicate(*given: Any) -> Replicate:
+    def edited(name):
+        def replicate(*given):
             with (repository / name).open("a") as file:
                 file.write("# more\n")
             return measure(*given)
@@ -498,32 +486,30 @@ def test_a_kernel_that_changes_meanwhile_ends_the_comparison(
     assert ran.code == 2 and "your code has changed meanwhile" in ran.errors
 
 
-def test_a_step_of_history_is_compared_by_its_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_of_history_is_compared_by_its_commits(tmp_path, monkeypatch):
     monkeypatch.setattr(measuring, "plan_of", plan_of := mock.Mock(side_effect=SameCode("a", "b")))
     given = {"base": "a", "head": "b", "threads": 2, "device": "cpu", "impl": ["mine=mine:mine", "sdpa"]}
     assert confirm({**given, "cases": [{"T": 64}]}, tmp_path) == "no difference in code between a and b"
     options, _ = plan_of.call_args.args
     assert vars(options).items() >= given.items()
-    assert json.loads(Path(options.cases).read_text(encoding="utf-8")) == [{"T": 64}]
+    assert json.loads(Path(options.cases).read_text()) == [{"T": 64}]
 
 
 # Self-test
 
 
-def test_a_self_test_goes_on_where_it_was_stopped(
-    command: Command, repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_self_test_goes_on_where_it_was_stopped(command, repository, monkeypatch):
     """A speedup of head is a regression of base."""
     ran = []
     whole = measuring.compare
 
-    def compare(plan: Plan, *given: Any) -> Record:
+    def compare(plan, *given):
         ran.append([{name: it for name, it in variant.slower.items() if it} for variant in plan.variants.values()])
         if len(ran) == 3:
             raise KeyboardInterrupt
         return whole(plan, *given)
 
-    def tested(options: str = "") -> Ran:
+    def tested(options=""):
         return command(f"--T 16 --impl sdpa,fused --self-test 3 {options}", head="a copy of it")
 
     monkeypatch.setattr(measuring, "compare", compare)
@@ -552,7 +538,7 @@ def test_a_self_test_goes_on_where_it_was_stopped(
 
 
 @pytest.fixture
-def worker(tmp_path: Path) -> Any:
+def worker(tmp_path):
     (tmp_path / "own.py").write_text(
         "import ctypes, os, sys\n"
         "from torch.nn.functional import scaled_dot_product_attention as sdpa\n"
@@ -576,10 +562,10 @@ CASE = Case.of(T=16, H=2, D_h=8).columns()
 
 
 @pytest.mark.parametrize("checked", [True, False])
-def test_expected_outputs_are_kept_for_other_processes(tasks: Tasks, tmp_path: Path, checked: bool) -> None:
+def test_expected_outputs_are_kept_for_other_processes(tasks, tmp_path, checked):
     """Each of which compares its own output with them."""
     file, problem = tmp_path / "base-0.expected", problem_of(Case(**CASE))
-    given: dict[str, Any] = {"what": "x", "impl": "fused", "case": CASE, "expected": str(file)}
+    given = {"what": "x", "impl": "fused", "case": CASE, "expected": str(file)}
     if checked:
         tasks.probe("x", "fused", CASE)
         tasks.check("x", expected=str(file))
@@ -595,8 +581,8 @@ def test_expected_outputs_are_kept_for_other_processes(tasks: Tasks, tmp_path: P
     del vars(problem)["expected"]  # other tests share the problem
 
 
-def test_a_self_test_slows_the_calls_of_a_cell(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
-    def slowed(meter: CpuMeter, call: Callable[[], Any], share: float) -> Callable[[], Any]:
+def test_a_self_test_slows_the_calls_of_a_cell(tasks, monkeypatch):
+    def slowed(meter, call, share):
         raise ValueError(share)
 
     monkeypatch.setattr(CpuMeter, "slowed", slowed)
@@ -605,7 +591,7 @@ def test_a_self_test_slows_the_calls_of_a_cell(tasks: Tasks, monkeypatch: pytest
         tasks.prepare("x", "fused", CASE, slower=0.1)
 
 
-def test_what_an_implementation_does_to_its_process_is_no_reply(worker: WorkerClient) -> None:
+def test_what_an_implementation_does_to_its_process_is_no_reply(worker):
     """It prints to the pipe, reads from it, forks, has no message, or ends."""
     assert ask_check(worker.ask, "loud", CASE)["columns"]["kernel"] == "flash"
     worker.ask("prepare", what="x", impl="loud", case=CASE)
@@ -626,7 +612,7 @@ def test_what_an_implementation_does_to_its_process_is_no_reply(worker: WorkerCl
         worker.ask("settle")
 
 
-def test_a_worker_needs_torch_numpy_and_psutil_only_and_no_compiler_for_an_eager_call() -> None:
+def test_a_worker_needs_torch_numpy_and_psutil_only_and_no_compiler_for_an_eager_call():
     """The compiler takes seconds to import, and slows every later garbage collection."""
     code = (
         "import sys\n"
@@ -645,18 +631,18 @@ def test_a_worker_needs_torch_numpy_and_psutil_only_and_no_compiler_for_an_eager
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkout(tmp_path_factory):
     """A separate checkout with one commit."""
     return committed(tmp_path_factory.mktemp("committed") / "checkout")
 
 
 @pytest.fixture
-def repository(checkout: Path, tmp_path: Path) -> Path:
+def repository(checkout, tmp_path):
     """A copy of it, which the test may change."""
     return shutil.copytree(checkout, tmp_path / "checkout")
 
 
-def nothing_is_left(folder: Path, workers: Sequence[psutil.Process] = ()) -> bool:
+def nothing_is_left(folder, workers=()):
     gone = not any(it.is_running() and it.status() != psutil.STATUS_ZOMBIE for it in workers)
     return gone and not [*folder.parent.glob(f"{PREFIX}*")]
 
@@ -665,11 +651,11 @@ def nothing_is_left(folder: Path, workers: Sequence[psutil.Process] = ()) -> boo
     ("ending", "says"),
     [(signal.SIGKILL, ""), (signal.SIGTERM, "bench: interrupted; the same command continues\n")],
 )
-def test_a_killed_comparison_leaves_nothing_behind(repository: Path, ending: int, says: str) -> None:
+def test_a_killed_comparison_leaves_nothing_behind(repository, ending, says):
     """SIGTERM ends it as Ctrl-C does."""
     edited(repository)
     command = f"{sys.executable} -m bench ab {CELLS} --T=16 --budget=5 --base=HEAD --impl=fused".split()
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": repository}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": repository}
     env = environment() | {"TMPDIR": str(repository.parent)}
     with subprocess.Popen(command, env=env, **pipes) as running:
         assert running.stderr and any("checking" in text for text in running.stderr)
@@ -685,13 +671,11 @@ def test_a_killed_comparison_leaves_nothing_behind(repository: Path, ending: int
     assert nothing_is_left(repository, workers)
 
 
-def test_the_same_command_continues_with_the_replicates_of_an_interrupted_one(
-    command: Command, repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_command_continues_with_the_replicates_of_an_interrupted_one(command, repository, monkeypatch):
     """Or of one that found the disk full at its end."""
-    measure, replicates, most = Replication.replicate, list[Replicate](), [1]
+    measure, replicates, most = Replication.replicate, [], [1]
 
-    def replicate(*given: Any) -> Replicate:
+    def replicate(*given):
         if len(replicates) == most[0]:
             raise KeyboardInterrupt
         replicates.append(measure(*given))
@@ -717,9 +701,7 @@ def test_the_same_command_continues_with_the_replicates_of_an_interrupted_one(
     assert len(replicates) == whole > 2 and not kept.exists()
 
 
-def test_no_difference_in_code_is_no_regression(
-    inside: Inside, repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_difference_in_code_is_no_regression(inside, repository, monkeypatch):
     """Except for names that neither variant has."""
     monkeypatch.setattr(planning, "WorkerClient", partial(Simulated, World()))
     out = repository.parent / "out.json"
@@ -739,9 +721,7 @@ def test_no_difference_in_code_is_no_regression(
         ("no program", "can't be started: Exec format error"),
     ],
 )
-def test_an_interpreter_that_hangs_or_cannot_start_is_one_line(
-    text: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interpreter_that_hangs_or_cannot_start_is_one_line(text, says, tmp_path, monkeypatch):
     (given := tmp_path / "python").write_text(text)
     given.chmod(0o755)
     monkeypatch.setattr(planning, "STARTING", 0.1)
@@ -749,13 +729,13 @@ def test_an_interpreter_that_hangs_or_cannot_start_is_one_line(
         planning.interpreter(str(given))
 
 
-def test_a_shallow_clone_says_how_to_complete_it(repository: Path, tmp_path: Path) -> None:
+def test_a_shallow_clone_says_how_to_complete_it(repository, tmp_path):
     git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repository}", "clone")
     with pytest.raises(UsageError, match=r"unknown revision 'HEAD~1': `git fetch --unshallow` completes .*clone"):
         sources.commit_of("HEAD~1", tmp_path / "clone")
 
 
-def test_a_repository_without_a_commit_says_so(tmp_path: Path) -> None:
+def test_a_repository_without_a_commit_says_so(tmp_path):
     git(tmp_path, "init", "-q")
     with pytest.raises(UsageError, match=r"has no commit yet: commit the code to compare with first$"):
         sources.commit_of("HEAD", tmp_path)
@@ -774,7 +754,7 @@ USAGE = {
 }
 
 
-def test_usage_errors(inside: Inside, repository: Path) -> None:
+def test_usage_errors(inside, repository):
     bare = repository.parent / "bare"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
     bare.chmod(0o755)

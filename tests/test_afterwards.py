@@ -1,22 +1,18 @@
 """Threads that continue to work after a call has returned are detected by the process's CPU clock."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from contextlib import nullcontext
 from multiprocessing import Pipe
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from bench.cases.outcome import Wrong
 from bench.checks.afterwards import INTERVAL, LONGEST, check_idle_afterwards, settle
 from bench.workers import worker
-from bench.workers.client import Request, Script, WorkerClient, run_concurrently
+from bench.workers.client import Request, WorkerClient, run_concurrently
 
 
-def test_one_busy_sample_is_no_fault() -> None:
+def test_one_busy_sample_is_no_fault():
     busy = iter((0.0, 0.01, 0.01, 0.01))
     check_idle_afterwards(rest=lambda _: None, clock=lambda: next(busy))
     always = iter(i * 0.02 for i in range(6))
@@ -26,10 +22,10 @@ def test_one_busy_sample_is_no_fault() -> None:
 
 
 @pytest.mark.parametrize(("alone", "seconds", "passes"), [(False, 0.12, False), (True, 0.12, True), (True, 0.3, False)])
-def test_threads_may_spin_for_longer_in_a_process_of_their_own(alone: bool, seconds: float, passes: bool) -> None:
+def test_threads_may_spin_for_longer_in_a_process_of_their_own(alone, seconds, passes):
     now = 0.0
 
-    def rest(pause: float) -> None:
+    def rest(pause):
         nonlocal now
         now += pause
 
@@ -38,15 +34,15 @@ def test_threads_may_spin_for_longer_in_a_process_of_their_own(alone: bool, seco
         check_idle_afterwards(alone, rest, lambda: min(now, seconds))
 
 
-def test_a_process_is_idle_when_its_threads_use_no_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_is_idle_when_its_threads_use_no_cpu_time(monkeypatch):
     readings = iter((0.0, 1e-3, 1e-3, 2e-3, 2e-3, 2.1e-3))  # CPU seconds before and after each sample
     clock = iter(i * 1e-3 for i in range(100))
-    slept: list[float] = []
+    slept = []
     settle(slept.append, lambda: next(readings), lambda: next(clock))
     assert len(slept) == 3
     now = 0.0
 
-    def rest(pause: float) -> None:
+    def rest(pause):
         nonlocal now
         now += pause
         assert now < 2 * LONGEST
@@ -55,19 +51,19 @@ def test_a_process_is_idle_when_its_threads_use_no_cpu_time(monkeypatch: pytest.
     assert now == pytest.approx(LONGEST, abs=INTERVAL)  # then no longer waited for
 
 
-def worker_of(asked: Callable[[], object]) -> tuple[WorkerClient, Callable[[bytes], None]]:
+def worker_of(asked):
     """A client whose worker calls `asked` at a request, and what sends the worker's messages."""
     ours, theirs = Pipe()
-    client: Any = WorkerClient.__new__(WorkerClient)
+    client = WorkerClient.__new__(WorkerClient)
     client.first, client._timeout = {"begun": True}, 5.0
     client._pipe = SimpleNamespace(send_bytes=lambda request: asked(), recv_bytes=ours.recv_bytes, fileno=ours.fileno)
     return client, theirs.send_bytes
 
 
-def test_another_worker_computes_once_the_calls_of_a_check_are_made() -> None:
+def test_another_worker_computes_once_the_calls_of_a_check_are_made():
     log = []
 
-    def second_asked() -> None:
+    def second_asked():
         log.append("second asked")
         says_second(b"{}")
         says(b"{}")
@@ -75,7 +71,7 @@ def test_another_worker_computes_once_the_calls_of_a_check_are_made() -> None:
     first, says = worker_of(lambda: says(b""))
     second, says_second = worker_of(second_asked)
 
-    def script(name: str, client: WorkerClient) -> Script:
+    def script(name, client):
         yield Request(client, "check", {}, threaded=True)
         log.append(f"{name} done")
 

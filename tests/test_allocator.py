@@ -1,12 +1,8 @@
 """`--allocator`: the workers' environment, what a run records of it, and calls timed under the other setting."""
 
-from __future__ import annotations
-
 import os
 import resource
-from collections.abc import Callable
 from itertools import count
-from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -23,9 +19,8 @@ from bench.selection.errors import UsageError
 from bench.timing import malloc
 from bench.timing.devices import cpu
 from bench.timing.devices.cpu import CpuMeter
-from bench.workers.tasks import Tasks
 
-from .conftest import Suite, only_run
+from .conftest import only_run
 
 GLIBC = pytest.mark.skipif(not malloc.has_glibc(), reason="only glibc maps large blocks anew")
 LARGE = ("--scope", "core", "--T", "1024", "--H", "8", "--D_h", "8", "--dtype", "float32", "--precision", "0.5")
@@ -39,7 +34,7 @@ def attention(q, k, v, **_):
 
 
 @pytest.fixture
-def environ(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def environ(monkeypatch):
     """Return an environment without settings of an allocator; changes end with the test."""
     plain = {name: value for name, value in os.environ.items() if name not in malloc.chosen()}
     monkeypatch.setattr(os, "environ", plain)
@@ -47,7 +42,7 @@ def environ(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 @GLIBC
-def test_workers_have_the_allocator_that_the_run_writes_down(suite: Suite, tmp_path: Path) -> None:
+def test_workers_have_the_allocator_that_the_run_writes_down(suite, tmp_path):
     """Calls that may fault pages are also timed with the other setting."""
     (tmp_path / "seen.py").write_text(SEEN)
     suite("--impl", "mine=seen:attention,fused,sdpa", "--benchmark-save=x", *LARGE, fine=(1,))  # `mine` raises
@@ -58,7 +53,7 @@ def test_workers_have_the_allocator_that_the_run_writes_down(suite: Suite, tmp_p
     assert rows["fused"]["fresh_pages_s"] > 0 and rows["fused"]["kept_pages_s"] is rows["sdpa"]["fresh_pages_s"] is None
 
 
-def test_a_library_is_preloaded_before_others(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_is_preloaded_before_others(environ, monkeypatch):
     environ["LD_PRELOAD"] = "libiomp5.so"
     monkeypatch.setattr(allocator, "find_library", {"tcmalloc": "libtcmalloc.so.4"}.get)
     monkeypatch.setattr("sys.platform", "linux")
@@ -71,7 +66,7 @@ def test_a_library_is_preloaded_before_others(environ: dict[str, str], monkeypat
         choose("jemalloc")
 
 
-def test_the_environment_is_not_overruled(environ: dict[str, str]) -> None:
+def test_the_environment_is_not_overruled(environ):
     environ["MALLOC_MMAP_MAX_"] = "0"
     with pytest.raises(UsageError, match=r"chooses already \(MALLOC_MMAP_MAX_=0\)"):
         choose("system")
@@ -86,9 +81,7 @@ def test_the_environment_is_not_overruled(environ: dict[str, str]) -> None:
 
 
 @GLIBC
-def test_pages_are_kept_unless_that_could_exhaust_the_memory(
-    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pages_are_kept_unless_that_could_exhaust_the_memory(environ, tmp_path, monkeypatch):
     large, small = ([Cell(impls.get("fused"), Case.of(T=T, H=64, D_h=64))] for T in (1 << 18, 256))
     choose(None, large)
     assert not malloc.chosen()
@@ -104,13 +97,13 @@ def test_pages_are_kept_unless_that_could_exhaust_the_memory(
 
 
 @GLIBC
-def test_a_long_call_is_not_repeated_with_the_settings_of_its_check(environ: dict[str, str]) -> None:
+def test_a_long_call_is_not_repeated_with_the_settings_of_its_check(environ):
     environ.update(KEEP)
     assert malloc.time_other_setting(lambda: pytest.fail("is called"), checked=1.5) == {"fresh_pages_s": 1.5}
     assert malloc.time_other_setting(lambda: 2.0, checked=0.5) == {"fresh_pages_s": 2.0}
 
 
-def faults_of(write: Callable[[], object]) -> int:
+def faults_of(write):
     """Return the page faults of a call."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     write()
@@ -118,8 +111,8 @@ def faults_of(write: Callable[[], object]) -> int:
 
 
 @GLIBC
-def test_pages_are_kept_for_as_long_as_they_should_be(environ: dict[str, str]) -> None:
-    def call() -> int:
+def test_pages_are_kept_for_as_long_as_they_should_be(environ):
+    def call():
         return faults_of(lambda: np.full(48 << 20, 1, np.uint8))
 
     malloc.use_chosen()
@@ -134,14 +127,14 @@ def test_pages_are_kept_for_as_long_as_they_should_be(environ: dict[str, str]) -
      (0.5, True, 9, [90_000] * 3, 5)],
 )  # fmt: skip
 def test_a_long_call_that_grew_the_heap_is_timed_again(
-    tasks: Tasks,
-    monkeypatch: pytest.MonkeyPatch,
-    seconds: float,
-    kept: bool,
-    faulting: int,
-    found: list[int],
-    calls: int,
-) -> None:
+    tasks,
+    monkeypatch,
+    seconds,
+    kept,
+    faulting,
+    found,
+    calls,
+):
     """One that always faults on pages is timed again in its first block alone."""
     readings = (90_000 * min((i + 1) // 2, faulting) for i in count())  # before and after each call
     monkeypatch.setattr("resource.getrusage", lambda _: mock.Mock(ru_minflt=next(readings), ru_nvcsw=0, ru_nivcsw=0))
@@ -154,8 +147,8 @@ def test_a_long_call_that_grew_the_heap_is_timed_again(
 
 
 @GLIBC
-def test_fresh_pages_are_those_of_blocks_mapped_anew_though_the_heap_has_free_ones(environ: dict[str, str]) -> None:
-    def call() -> int:
+def test_fresh_pages_are_those_of_blocks_mapped_anew_though_the_heap_has_free_ones(environ):
+    def call():
         return faults_of(lambda: torch.empty(48 << 20, dtype=torch.uint8).fill_(1))
 
     environ.update(KEEP)

@@ -1,11 +1,7 @@
 """`bisect` finds the right commit despite broken commits and wide intervals, and measures for longer where it must."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -23,7 +19,7 @@ COMMITS = 30
 CHANGE = {("sdpa", "a"): math.log(1.05), ("sdpa", "b"): math.log(1.05)}
 
 
-def found(base: str = "base", head: str = "head", **cells: tuple[float, float]) -> Comparison:
+def found(base="base", head="head", **cells):
     """Return a comparison of sdpa's cells, each given by its ratio and the half-width of its interval."""
     made = []
     for name, (ratio, width) in cells.items():
@@ -33,10 +29,10 @@ def found(base: str = "base", head: str = "head", **cells: tuple[float, float]) 
     return Comparison(base, head, 0.01, made, [], {}, [], {})
 
 
-def test_the_first_slow_one_is_found_in_few_steps() -> None:
-    asked: list[int] = []
+def test_the_first_slow_one_is_found_in_few_steps():
+    asked = []
 
-    def judge(at: int) -> Step:
+    def judge(at):
         asked.append(at)
         return Step(float(at >= culprit), 0.1)
 
@@ -47,20 +43,18 @@ def test_the_first_slow_one_is_found_in_few_steps() -> None:
 
 
 @pytest.mark.parametrize(("culprit", "found"), [(20, (19, 21, [20])), (3, (2, 3, []))])
-def test_commits_that_cannot_be_judged_are_skipped_and_reported(
-    culprit: int, found: tuple[int, int, list[int]]
-) -> None:
+def test_commits_that_cannot_be_judged_are_skipped_and_reported(culprit, found):
     assert search(COMMITS, lambda at: Step(float(at >= culprit), math.inf if at in {14, 15, 20} else 0.1)) == found
 
 
-def test_a_step_weighs_its_cells_by_their_certainty() -> None:
+def test_a_step_weighs_its_cells_by_their_certainty():
     assert step_of(found(a=(1.05, 0.01), b=(1.05, 0.01)), CHANGE).share == pytest.approx(1.0)
     assert step_of(found(a=(1.0, 0.01)), CHANGE).share == pytest.approx(0.0)
     assert step_of(found(a=(1.05, 0.001), b=(1.0, 0.1)), CHANGE).share > 0.99
     assert step_of(found(c=(2.0, 0.01)), CHANGE) == bisect.UNKNOWN
 
 
-def run(typed: str) -> int:
+def run(typed):
     """Return the exit code of `python -m bench bisect ...`."""
     return bisect.main(typed.split())
 
@@ -68,12 +62,12 @@ def run(typed: str) -> int:
 class History:
     """Replaces `ab.measure`: commits c0 to c29 that are slow from c17 on, or interpreters. c14 is broken; c16 has c0's code."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.calls: list[tuple[str, str, float]] = []
         """Base, head and minutes of every comparison."""
         self.comparisons: dict[Path, Comparison] = {}
 
-    def measure(self, given: Mapping[str, Any], results: Path | None = None, once: str = "") -> Path:
+    def measure(self, given, results=None, once=""):
         assert once == "bisect"  # so that the same command measures nothing twice
         base, head = (given.get(name) or given[f"{name}_python"] for name in ("base", "head"))
         self.calls.append((base, head, given["budget"]))
@@ -88,7 +82,7 @@ class History:
 
 
 @pytest.fixture
-def history(monkeypatch: pytest.MonkeyPatch) -> History:
+def history(monkeypatch):
     made = History()
     monkeypatch.setattr(ab, "measure", made.measure)
     monkeypatch.setattr(comparison, "of_file", made.comparisons.get)
@@ -98,36 +92,32 @@ def history(monkeypatch: pytest.MonkeyPatch) -> History:
     return made
 
 
-def test_the_culprit_is_compared_with_the_commit_before(history: History, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_culprit_is_compared_with_the_commit_before(history, capsys):
     assert run("c0 c29 --impl sdpa") == 0
     *_, end = capsys.readouterr().out.partition("the first that is slow: c17 what it says\nagainst c16 what it says:\n")
     assert "(c16 → c17)" in end
     assert history.calls[0] == ("c0", "c29", 2.0) and history.calls[-1] == ("c16", "c17", 1.0)
 
 
-def test_interpreters_are_points_too(history: History, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interpreters_are_points_too(history, capsys):
     assert run("--pythons c0,c5,c29 --impl sdpa,fused --T 64") == 0
     assert "the first that is slow: c29\n" in capsys.readouterr().out
     assert [call[:2] for call in history.calls] == [("c0", "c29"), ("c0", "c5"), ("c5", "c29")]
 
 
-def test_a_step_that_is_open_is_measured_on(history: History) -> None:
+def test_a_step_that_is_open_is_measured_on(history):
     assert run("c0 c29 --impl sdpa --budget 0.2") == 0
     assert [budget for _, head, budget in history.calls if head == "c15"] == [0.2, 0.4]
 
 
-def test_ends_that_were_measured_too_briefly_need_a_larger_budget(
-    history: History, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ends_that_were_measured_too_briefly_need_a_larger_budget(history, capsys):
     assert run("c0 c29 --impl sdpa --budget 0.1") == 2
     assert "at the bad end; --budget 0.2 measures for longer\n" in capsys.readouterr().out
     assert history.calls == [("c0", "c29", 0.2)]
 
 
 @pytest.mark.parametrize("changed", [{"kernel": "2"}, {"margin": "0.02"}, {"torch": "b"}, {"python": "3.12"}], ids=str)
-def test_what_was_measured_counts_until_something_of_it_changes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changed: dict[str, str]
-) -> None:
+def test_what_was_measured_counts_until_something_of_it_changes(monkeypatch, tmp_path, changed):
     now = {"kernel": "1", "margin": "0.01", "torch": "a", "python": "3.11"}
     compare = mock.Mock(side_effect=lambda *_: {"seconds": 1.0})
     monkeypatch.chdir(tmp_path)
@@ -153,7 +143,7 @@ def test_what_was_measured_counts_until_something_of_it_changes(
         ("HEAD HEAD --pythons a,b", "give either two revisions"),
     ],
 )
-def test_usage_errors(typed: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors(typed, says, capsys):
     assert run(typed) == 3
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("bench: error: ") and says in line

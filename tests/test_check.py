@@ -1,9 +1,6 @@
 """`python -m bench check`: results for right and wrong kernels, without timing."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
@@ -33,7 +30,7 @@ PROBLEMS = ({}, {"dtype": "bfloat16"}, {"mask": "none"}, {"softcap": 20})
 
 
 @pytest.fixture(autouse=True)
-def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def few(monkeypatch, tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")  # which `main` would leave behind
@@ -41,7 +38,7 @@ def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(check, "AROUND", ())
 
 
-def test_every_problem_has_a_line(in_process: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_problem_has_a_line(in_process, capsys):
     assert check.main(["fused,mine:right"]) == 0
     *lines, summary = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines] == [
@@ -52,7 +49,7 @@ def test_every_problem_has_a_line(in_process: None, capsys: pytest.CaptureFixtur
     assert summary.startswith("7 passed, 0 failed, 1 unsupported, ")
 
 
-def test_programs_get_a_list_of_objects(in_process: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_programs_get_a_list_of_objects(in_process, capsys):
     """Includes a kernel that is wrong only in inference mode."""
     assert check.main(["mine.py:no_mask", "it=mine:off_in_inference", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
@@ -68,9 +65,7 @@ def test_programs_get_a_list_of_objects(in_process: None, capsys: pytest.Capture
     assert "module mine has no attribute 'missing'" in capsys.readouterr().err
 
 
-def test_a_kernel_without_keywords_is_told_once_how_to_declare_it(
-    in_process: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_kernel_without_keywords_is_told_once_how_to_declare_it(in_process, monkeypatch, tmp_path, capsys):
     """With what is declared, nothing fails."""
     problems = ({"window": 8}, {"prefix": 8}, {"H": 6, "H_kv": 2}, {"dropout": 0.1})
     monkeypatch.setattr(check, "PROBLEMS", problems)
@@ -85,8 +80,8 @@ def test_a_kernel_without_keywords_is_told_once_how_to_declare_it(
 
 
 def test_a_kernel_that_ends_its_process_costs_one_problem_and_a_module_that_does_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    monkeypatch, tmp_path, capsys
+):
     (tmp_path / "ends.py").write_text("import os; os._exit(4)")
     monkeypatch.setattr(check, "MOST_WORKERS", 1)
     assert (check.main(["mine:exits"]), check.main(["ends:mine"])) == (1, 3)
@@ -95,12 +90,12 @@ def test_a_kernel_that_ends_its_process_costs_one_problem_and_a_module_that_does
     assert "ended its process (exit code 3)" in lines and "ended its process (exit code 4)" in errors
 
 
-def test_only_its_worker_imports_torch() -> None:
+def test_only_its_worker_imports_torch():
     imported = "import sys, bench.runs.check; sys.exit('torch' in sys.modules)"
     assert python("-c", imported).returncode == 0
 
 
-def test_the_published_table_has_every_problem() -> None:
-    table = (CHECKOUT / "docs" / "conformance.md").read_text(encoding="utf-8").splitlines()
+def test_the_published_table_has_every_problem():
+    table = (CHECKOUT / "docs" / "conformance.md").read_text().splitlines()
     rows = [line.split("|")[1].strip() for line in table if line.startswith("| mode=")]
     assert sorted(rows) == sorted(EVERY_PROBLEM)

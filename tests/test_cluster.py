@@ -1,21 +1,18 @@
 """A sweep on a simulated cluster: lost nodes and drivers, no job repeated, one run per type."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import zipfile
 from collections import defaultdict
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
 from pytest_benchmark.utils import get_machine_id
 
 from bench import sweep
-from bench.cluster.sweep import MOST_LOSSES, Reply, disagreements, measure, pack
+from bench.cluster.sweep import MOST_LOSSES, disagreements, measure, pack
 from bench.runs.saving import Journal
 from bench.selection.errors import UsageError
 
@@ -27,13 +24,11 @@ NODES = {"a1": "a", "a2": "a", "b1": "b"}
 
 
 @pytest.fixture(autouse=True)
-def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_rest(monkeypatch):
     monkeypatch.setattr("bench.cluster.sweep.POLL", 0.0)
 
 
-def swept(
-    folder: Path, cluster: SimulatedCluster, code: int = 0, journal: Path | None = None, **kinds: int
-) -> dict[str, Any]:
+def swept(folder, cluster, code=0, journal=None, **kinds):
     """The sweep to its end, from where its journal is: the run files by type of node."""
     asked = {"arguments": [], "kinds": kinds, "command": "python -m bench sweep", "resume": "sweep --resume x"}
     assert measure(cluster, folder, "x", asked, journal and Journal(journal)) == code
@@ -41,15 +36,15 @@ def swept(
     return {file.parent.name: json.loads(file.read_text(), parse_constant=pytest.fail) for file in found}
 
 
-def nodes_of(run: dict[str, Any]) -> set[str]:
+def nodes_of(run):
     return {node for row in run["benchmarks"] for node in row["extra_info"]["process_nodes"]}
 
 
-def names_of(runs: dict[str, Any]) -> dict[str, list[str]]:
+def names_of(runs):
     return {kind: [row["name"] for row in run["benchmarks"]] for kind, run in runs.items()}
 
 
-def test_rows_of_many_nodes_are_those_of_one_run(tmp_path: Path) -> None:
+def test_rows_of_many_nodes_are_those_of_one_run(tmp_path):
     """A short one has no sample of its GPU."""
     longer = job(CASES[0])
     longer["controls"]["looks"]["gpu copy"] = [{"seconds": 1e-3}]
@@ -70,10 +65,10 @@ def test_rows_of_many_nodes_are_those_of_one_run(tmp_path: Path) -> None:
     assert not set.intersection(*processes.values())  # a ratio between two cases would be one between two nodes
 
 
-def test_a_node_that_dies_costs_one_job_which_another_of_its_type_does(tmp_path: Path) -> None:
+def test_a_node_that_dies_costs_one_job_which_another_of_its_type_does(tmp_path):
     lost = []
 
-    def dies(node: str, case: str | None) -> None:
+    def dies(node, case):
         if node == "a1" and case:
             del cluster.there[node]
             lost.append(case)
@@ -85,9 +80,7 @@ def test_a_node_that_dies_costs_one_job_which_another_of_its_type_does(tmp_path:
     assert sorted(case for _, case in cluster.asked if case) == sorted([*CASES, *CASES, *lost])
 
 
-def test_a_sweep_resumes_after_any_line_of_its_journal_and_measures_nothing_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_resumes_after_any_line_of_its_journal_and_measures_nothing_twice(tmp_path, monkeypatch):
     """Behind its last line it has saved some run files, and writes them no more."""
     with monkeypatch.context() as killed:
         killed.setattr(Journal, "delete", Journal.close)
@@ -107,8 +100,8 @@ def test_a_sweep_resumes_after_any_line_of_its_journal_and_measures_nothing_twic
         assert len([*folder.glob("?/*.json")]) == 2
 
 
-def test_a_node_that_is_another_machine_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def other(node: str, case: str | None) -> Reply | None:
+def test_a_node_that_is_another_machine_is_refused(tmp_path, capsys):
+    def other(node, case):
         if node != "a2" or not case:
             return None
         run = job(case)
@@ -121,13 +114,13 @@ def test_a_node_that_is_another_machine_is_refused(tmp_path: Path, capsys: pytes
     assert [node for node, case in cluster.asked if case].count("a2") == 1
 
 
-def test_a_usage_error_ends_the_sweep(tmp_path: Path) -> None:
+def test_a_usage_error_ends_the_sweep(tmp_path):
     cluster = SimulatedCluster(NODES, CASES, lambda node, case: {"failed": "--T x: no number"})
     with pytest.raises(UsageError, match="a1: --T x: no number"):
         swept(tmp_path, cluster)
 
 
-def test_a_job_that_every_node_fails_is_given_up(tmp_path: Path) -> None:
+def test_a_job_that_every_node_fails_is_given_up(tmp_path):
     cluster = SimulatedCluster(NODES, CASES, lambda node, case: {"failed": "no"} if case == CASES[1] else None)
     data = swept(tmp_path, cluster, 1, a=2)["a"]
     assert [case for _, case in cluster.asked].count(CASES[1]) == MOST_LOSSES
@@ -136,14 +129,14 @@ def test_a_job_that_every_node_fails_is_given_up(tmp_path: Path) -> None:
     assert failed == [(impl, CASES[1]) for impl in cases_of(*CASES)[CASES[1]]]
 
 
-def test_as_many_nodes_measure_as_requested(tmp_path: Path) -> None:
+def test_as_many_nodes_measure_as_requested(tmp_path):
     cluster = SimulatedCluster(NODES, CASES)
     swept(tmp_path, cluster, a=1)
     assert {node for node, _ in cluster.asked} == {"a1"}
 
 
-def test_nodes_whose_reference_workloads_differ_are_named() -> None:
-    def reply(name: str, *seconds: float) -> Reply:
+def test_nodes_whose_reference_workloads_differ_are_named():
+    def reply(name, *seconds):
         samples = [{"seconds": s} for s in seconds]
         return {"node": name, "run": {"controls": {"looks": {"product": samples}}}}
 
@@ -154,14 +147,14 @@ def test_nodes_whose_reference_workloads_differ_are_named() -> None:
     assert not [*disagreements([*alike, reply("n3", 0.9, 1.10, 1.3)])]  # its own spread is as large
 
 
-def test_a_sweep_without_nodes_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_without_nodes_is_resumed(tmp_path, capsys):
     cluster = SimulatedCluster({"a1": "a"}, CASES, lambda node, case: case and cluster.there.clear())
     assert not swept(tmp_path, cluster, 2)
     assert "no node of type a is left (there is no node); `sweep --resume x` continues" in capsys.readouterr().err
     assert [*tmp_path.glob("cluster/x.*.journal")]
 
 
-def test_ctrl_c_keeps_the_journal_and_says_how_to_continue(tmp_path: Path) -> None:
+def test_ctrl_c_keeps_the_journal_and_says_how_to_continue(tmp_path):
     fate = mock.Mock(side_effect=[None, KeyboardInterrupt])  # while the first job runs
     with pytest.raises(KeyboardInterrupt, match="interrupted; `sweep --resume x` continues"):
         swept(tmp_path, SimulatedCluster({"a1": "a"}, CASES, fate))
@@ -179,7 +172,7 @@ def test_ctrl_c_keeps_the_journal_and_says_how_to_continue(tmp_path: Path) -> No
         ("--save x --quiet-machine --threads=2", "leave out --threads"),
     ],
 )
-def test_usage_errors(typed: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_usage_errors(typed, says, tmp_path, monkeypatch, capsys):
     (tmp_path / "config.json").touch()
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -191,9 +184,7 @@ def test_usage_errors(typed: str, says: str, tmp_path: Path, monkeypatch: pytest
     assert not [*Path().rglob("*")]
 
 
-def test_a_run_that_was_begun_is_neither_begun_anew_nor_resumed_with_other_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_was_begun_is_neither_begun_anew_nor_resumed_with_other_code(tmp_path, monkeypatch, capsys):
     """On a cluster, or on this machine."""
     monkeypatch.chdir(tmp_path)
     header = {"arguments": [], "kinds": {}, "command": "", "digest": "another"}
@@ -214,7 +205,7 @@ def test_a_run_that_was_begun_is_neither_begun_anew_nor_resumed_with_other_code(
         assert says in capsys.readouterr().err and [*tmp_path.glob("results/cluster/x.*.journal")]
 
 
-def test_the_archive_holds_the_files_that_the_options_name(tmp_path: Path) -> None:
+def test_the_archive_holds_the_files_that_the_options_name(tmp_path):
     (tmp_path / "mine.py").write_text("import helper")
     (tmp_path / "w.jsonl").write_text('{"path": "x.safetensors"}')
     for name in ("helper.py", "other.py", "a.json"):

@@ -1,37 +1,33 @@
 """Machine conditions during a run: what is reported, and what isn't."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
 from stats import conditions
 
 
-def samples(change: float, scatter: float, count: int = 20) -> list[float]:
+def samples(change, scatter, count=20):
     steps = np.random.default_rng(0).normal(0, scatter, count) + np.log1p(change) * (np.arange(count) >= count // 2)
     return list(1e-3 * np.exp(steps))
 
 
 @pytest.mark.parametrize("count", [10, 100, 1000])
-def test_a_long_run_drifts_no_more_than_a_short_one(count: int) -> None:
+def test_a_long_run_drifts_no_more_than_a_short_one(count):
     assert conditions.drift({"product": samples(0, 0.05, count)}) < conditions.DRIFT
     assert conditions.drift({"product": samples(0.5, 0.05, count)}) == pytest.approx(0.5, abs=0.1)
 
 
-def test_drift_of_one_sample_is_unknown() -> None:
+def test_drift_of_one_sample_is_unknown():
     assert conditions.drift({"product": [1e-3], "python": []}) == 0
 
 
-def row(switches: float, scatter: float) -> dict[str, Any]:
+def row(switches, scatter):
     data = 1e-3 * np.exp(np.random.default_rng(1).normal(0, scatter, 60))
     extra = {"switches_involuntary": switches, "sample_visits": [i // 10 for i in range(60)]}
     return {"extra_info": extra, "stats": {"median": 1e-3, "data": list(data)}}
 
 
-def test_a_run_beside_other_work_says_so_and_what_to_do() -> None:
+def test_a_run_beside_other_work_says_so_and_what_to_do():
     assert conditions.disturbed([row(0.05, 0.03)] * 3) == ""
     assert "interrupted 500 times a second" in conditions.disturbed([row(0.5, 0.03)] * 3)
     said = conditions.disturbed([row(0.05, 0.2)] * 3)
@@ -39,7 +35,7 @@ def test_a_run_beside_other_work_says_so_and_what_to_do() -> None:
     assert said.endswith("stop other work and measure it again")
 
 
-def test_a_run_that_was_disturbed_for_a_quarter_of_its_time_says_so() -> None:
+def test_a_run_that_was_disturbed_for_a_quarter_of_its_time_says_so():
     quiet, part = row(0.05, 0.03), row(0.05, 0.03)
     data = np.array(part["stats"]["data"])
     data[20:30] *= np.exp(np.random.default_rng(2).normal(0, 0.5, 10))
@@ -49,5 +45,5 @@ def test_a_run_that_was_disturbed_for_a_quarter_of_its_time_says_so() -> None:
     assert conditions.disturbed([part] * 3) == ""  # too few to tell
 
 
-def test_one_odd_cell_is_no_disturbed_run() -> None:
+def test_one_odd_cell_is_no_disturbed_run():
     assert conditions.disturbed([row(0.05, 0.03)] * 9 + [row(5, 0.5)]) == ""

@@ -1,7 +1,5 @@
 """`attention-bench` installed from a wheel, run in a folder whose modules are named like the suite's and Python's."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re
@@ -23,11 +21,9 @@ from reports import __main__ as reports_main
 
 from .conftest import CHECKOUT, environment, python, run_files, started
 
-Installed = subprocess.CompletedProcess[str]
-
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(tmp_path_factory):
     """Return the folder into which the wheel is installed, without its dependencies, which exist already."""
     site = tmp_path_factory.mktemp("site")
     pip = ("-m", "pip", "--quiet", "--disable-pip-version-check")
@@ -38,7 +34,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def hostile(tmp_path: Path) -> Path:
+def hostile(tmp_path):
     for name in ("bench/__init__.py", "impls/__init__.py", "reports/__init__.py", "json.py", "profile.py", "pandas.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("raise RuntimeError('of the user')\n")
@@ -46,18 +42,18 @@ def hostile(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(site: Path, folder: Path, typed: str) -> Installed:
+def run(site, folder, typed):
     where = environment() | {"PYTHONPATH": str(site)}
     return python(site / "bin" / "attention-bench", *typed.split(), cwd=folder, env=where)
 
 
-def test_the_wheel_installs_a_single_package(site: Path, tmp_path: Path) -> None:
+def test_the_wheel_installs_a_single_package(site, tmp_path):
     assert {it.name for it in site.iterdir() if not it.name.endswith(".dist-info")} == {"attention_bench", "bin"}
     code = "import sys; sys.path.append(sys.argv[1]); from attention_bench import frame; print(frame.__module__)"
     assert started(tmp_path, "-c", code, site) == "reports.pages.notebook\n"
 
 
-def test_a_new_kernel_is_measured_and_reported_whatever_lies_around(site: Path, hostile: Path) -> None:
+def test_a_new_kernel_is_measured_and_reported_whatever_lies_around(site, hostile):
     assert "attention-bench run --smoke --impl mine=mine:mine" in run(site, hostile, "new-kernel").stdout
     again = run(site, hostile, "new-kernel")
     assert again.returncode == 3 and "error: mine.py exists already" in again.stderr
@@ -74,7 +70,7 @@ def test_a_new_kernel_is_measured_and_reported_whatever_lies_around(site: Path, 
 @pytest.mark.parametrize(
     "name", [name for name in console.COMMANDS if name not in ("list", "run", *console.WITHOUT_OPTIONS)]
 )
-def test_every_command_is_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_is_there(name, monkeypatch):
     monkeypatch.setattr(os, "execv", execv := mock.Mock())
     console.main([name, "--help"])
     _, path, *rest = execv.call_args.args[1]
@@ -82,13 +78,13 @@ def test_every_command_is_there(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert rest == [name, "--help"]  # with `report` in front, a run may be named like another command
 
 
-def test_a_closed_pipe_ends_it_quietly() -> None:
+def test_a_closed_pipe_ends_it_quietly():
     code = "import sys, time; sys.argv[1:] = ['--help']; time.sleep(0.2); from commands.console import from_shell; from_shell()"
     done = subprocess.run(f'{sys.executable} -c "{code}" | true', shell=True, cwd=CHECKOUT, stderr=subprocess.PIPE)
     assert done.stderr == b""
 
 
-def test_an_unknown_command_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_command_is_one_line(monkeypatch, capsys):
     monkeypatch.setenv("ATTENTION_BENCH_COMMAND", "attention-bench")
     for typed, says in (
         (["rum"], "unknown command 'rum'; did you mean run?"),
@@ -104,12 +100,12 @@ def test_an_unknown_command_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 @pytest.fixture
-def options(pytestconfig: pytest.Config, capsys: pytest.CaptureFixture[str]) -> dict[str, set[str]]:
+def options(pytestconfig, capsys):
     """Return the options of every command; those of `run` include pytest's and pytest-benchmark's."""
     parser = Parser(_ispytest=True)
     pytest_addoption(parser)
     of_run = {*parser.optparser._option_string_actions, *pytestconfig._parser.optparser._option_string_actions}
-    found = {"run": of_run, "list": set[str]()}
+    found = {"run": of_run, "list": set()}
     for commands, names in ((bench_main, bench_main.COMMANDS), (reports_main, ["report", *reports_main.COMMANDS])):
         for name in names:
             for words in ([name], [name, "set"]) if name == "baseline" else ([name],):
@@ -132,18 +128,18 @@ SOURCES = [path for folder in ("bench", "commands", "reports", "stats") for path
 OPTION = re.compile(r"(?<![\w-])--[A-Za-z][\w-]*")
 
 
-def test_every_command_that_is_shown_has_the_options_that_it_is_shown_with(options: dict[str, set[str]]) -> None:
+def test_every_command_that_is_shown_has_the_options_that_it_is_shown_with(options):
     for path in (CHECKOUT / "README.md", *(CHECKOUT / "docs").glob("*.md"), *SOURCES):
-        for before, after in TYPED.findall(path.read_text(encoding="utf-8")):
+        for before, after in TYPED.findall(path.read_text()):
             first = next(iter(after.split()), "")
             command = first if first in options else "run" if before.startswith("pytest") else "report"
             assert {*OPTION.findall(after)} <= options[command], f"{path.name}: {before} {after}"
 
 
-def test_every_option_that_a_sentence_names_is_one(options: dict[str, set[str]]) -> None:
+def test_every_option_that_a_sentence_names_is_one(options):
     others = {"--unshallow", "--format", "--logdir", "--resources", "--look", "--c"}  # of git, TensorBoard, Ray and CSS
     known = others.union(*options.values())
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and " " in str(node.value):
                 assert {*OPTION.findall(str(node.value))} <= known, f"{path.name}:{node.lineno}"

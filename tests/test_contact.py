@@ -1,7 +1,5 @@
 """First contact: usage errors, full disks, closed pipes, missing compilers and devices."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re
@@ -10,12 +8,9 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -48,11 +43,8 @@ CASE = Case.of(T=16, H=2, D_h=64)
 BENCH = str(CHECKOUT / "bench")
 
 
-Ran = Callable[[str], pytest.RunResult]
-
-
 @pytest.fixture
-def ran(loaded: None, pytester: pytest.Pytester) -> Iterator[Ran]:
+def ran(loaded, pytester):
     """`ran("--T 16")` is `pytest bench/ --T 16` in the current, empty folder."""
     with mock.patch.dict(os.environ, environment(), clear=True):
         yield lambda typed: pytester.runpytest_inprocess(BENCH, *shlex.split(typed))
@@ -112,7 +104,7 @@ nothing.limits, number.limits = {"max_T": None, "dropout": None}, {"beyond": 3}
         ("--benchmark-save 'a\nb'", r"'a\nb': a run's name has at most 200 bytes, all of them printed"),
     ],
 )  # fmt: skip
-def test_a_usage_error_is_one_line(ran: Ran, typed: str, says: str) -> None:
+def test_a_usage_error_is_one_line(ran, typed, says):
     folder = Path("results", str(get_machine_id())).absolute()
     (folder / "opened.1-1.journal").mkdir(parents=True)
     Path("bench").mkdir()
@@ -129,7 +121,7 @@ def test_a_usage_error_is_one_line(ran: Ran, typed: str, says: str) -> None:
     assert says.format(results=folder, folder=Path.cwd()) in f"{line}\n"
 
 
-LIMITS: dict[str, Any] = {
+LIMITS = {
     "max_T": 64, "max_pairs": 4096, "loops": True, "heads": 8, "devices": "cpu", "dtypes": (torch.float16, "bf16"),
     "masks": ("none",), "modes": ["forward"], "scopes": ("core",), "sources": ("self",), "grouped": False,
     "wide_values": False, "dropout": False, "compiles": False, "autocasts": False, "beyond": (), "package": "flash_attn",
@@ -137,20 +129,18 @@ LIMITS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_every_documented_limit_can_be_declared() -> None:
-    def kernel(*qkv: Any) -> None: ...
+def test_every_documented_limit_can_be_declared():
+    def kernel(*qkv): ...
 
-    kernel.limits = LIMITS  # type: ignore[attr-defined]
+    kernel.limits = LIMITS
     expected = LIMITS | {"devices": ("cpu",), "dtypes": ("float16", "bfloat16"), "modes": ("forward",)}
     assert _declared(kernel) == impls.Limits(**expected)
-    page = (CHECKOUT / "docs" / "kernels.md").read_text(encoding="utf-8").partition("## Declare what")[2]
+    page = (CHECKOUT / "docs" / "kernels.md").read_text().partition("## Declare what")[2]
     keys = re.findall(r"^\| (`.*?) \|", page.partition("\n## ")[0], re.MULTILINE)
     assert {*re.findall(r"`(\w+)`", " ".join(keys))} == LIMITS.keys()
 
 
-def test_a_module_that_hides_the_one_of_the_current_folder_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_module_that_hides_the_one_of_the_current_folder_is_reported(tmp_path, monkeypatch, capsys):
     """Such as an installed copy of what is being edited."""
     for name in ("installed", "here"):
         (tmp_path / name).mkdir()
@@ -161,18 +151,18 @@ def test_a_module_that_hides_the_one_of_the_current_folder_is_reported(
     assert said.format(tmp_path) in capsys.readouterr().err
 
 
-def test_pytests_own_options_that_only_print(ran: Ran) -> None:
+def test_pytests_own_options_that_only_print(ran):
     assert ran("--markers").ret == 0
 
 
-def test_nothing_selected_is_not_called_saved(ran: Ran) -> None:
+def test_nothing_selected_is_not_called_saved(ran):
     done = ran("--impl sdpa --T 16 -k nothing --benchmark-save=x")
     assert done.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     assert "nothing was saved: no cell is selected" in done.outlines
     assert not [*Path().glob("results/*/*")]
 
 
-def test_only_modes_that_are_measured_are_collected(ran: Ran, pytester: pytest.Pytester) -> None:
+def test_only_modes_that_are_measured_are_collected(ran, pytester):
     options = ("--impl=sdpa,fused", "--T=16", "--H=2", "--dtype=float32", "--collect-only", "-q")
     one, two = (f"test_attention.py::test_forward[{name}-B1-T16-H2-D_h64-float32-cpu]" for name in ("fused", "sdpa"))
     for selected, names in (
@@ -185,7 +175,7 @@ def test_only_modes_that_are_measured_are_collected(ran: Ran, pytester: pytest.P
     assert not Path("results").exists()  # since nothing is saved
 
 
-def test_unwritable_results_are_reported_before_anything_is_measured(ran: Ran) -> None:
+def test_unwritable_results_are_reported_before_anything_is_measured(ran):
     Path("results").symlink_to("results")
     done = ran("--benchmark-save=x --impl sdpa --T 16 --H 2")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
@@ -194,15 +184,13 @@ def test_unwritable_results_are_reported_before_anything_is_measured(ran: Ran) -
 
 
 @pytest.mark.parametrize(("compiler", "is_there"), [(sys.executable, True), ("/nonexistent", False)])
-def test_without_a_compiler_compiled_forms_are_skipped(
-    monkeypatch: pytest.MonkeyPatch, compiler: str, is_there: bool
-) -> None:
+def test_without_a_compiler_compiled_forms_are_skipped(monkeypatch, compiler, is_there):
     monkeypatch.setenv("CXX", compiler)
     why = None if is_there else "compiled forms on the CPU need a C++ compiler, and /nonexistent isn't there"
     assert [unsupported(Cell(impls.get(name), CASE)) for name in ("sdpa+compile", "sdpa")] == [why, None]
 
 
-def test_failures_are_listed_once_a_reason_and_last() -> None:
+def test_failures_are_listed_once_a_reason_and_last():
     told = [
         ("timeout", "mine", "a", "took longer"),
         ("timeout", "mine", "b", "took longer"),
@@ -220,7 +208,7 @@ def test_failures_are_listed_once_a_reason_and_last() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_the_time_left_is_that_of_checks_and_visits_to_come(device: str) -> None:
+def test_the_time_left_is_that_of_checks_and_visits_to_come(device):
     """On a GPU also of calls under further conditions, after all visits."""
     case = replace(CASE, device=device)
     cells = [Cell(impls.get(name), case) for name in ("fused", "sdpa", "einsum", "packed")]
@@ -237,7 +225,7 @@ def test_the_time_left_is_that_of_checks_and_visits_to_come(device: str) -> None
     assert left[0] - left[len(cells)] == pytest.approx(len(cells) * seconds_of_check(cells[0], 1e-6), rel=0.3)
 
 
-def test_a_limited_number_of_pairs_makes_no_python_loop() -> None:
+def test_a_limited_number_of_pairs_makes_no_python_loop():
     """A loop is checked beside another process, since it uses one thread, and takes longer than its operations suggest."""
     sdpa, loop = impls.get("sdpa"), Cell(impls.get("loop"), CASE)
     limited = Cell(replace(sdpa, limits=replace(sdpa.limits, max_pairs=1 << 30)), CASE)
@@ -247,7 +235,7 @@ def test_a_limited_number_of_pairs_makes_no_python_loop() -> None:
 
 
 @pytest.mark.parametrize("reader", ["closed", "gone"])
-def test_pytest_ends_quietly_without_a_standard_output(reader: str) -> None:
+def test_pytest_ends_quietly_without_a_standard_output(reader):
     reading, writing = os.pipe()
     os.close(reading)
     command = (
@@ -270,7 +258,7 @@ RUN = ["-m", "pytest", BENCH, "--impl=sdpa", "--T=16", "--H=2", "--dtype=float32
         (["-m", "commands.console", "--help"], 2, "attention-bench: error"),
     ],
 )
-def test_a_command_ends_in_one_line_if_its_output_is_a_full_disk(command: list[str], code: int, says: str) -> None:
+def test_a_command_ends_in_one_line_if_its_output_is_a_full_disk(command, code, says):
     """Also if that shows only once all is written."""
     with open("/dev/full", "w") as full:
         done = python(*command, env=environment() | {"PYTHONUNBUFFERED": ""}, stdout=full)
@@ -286,18 +274,14 @@ def test_a_command_ends_in_one_line_if_its_output_is_a_full_disk(command: list[s
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "error: standard output: No space left on device"),
     ],
 )
-def test_ctrl_c_and_a_full_disk_end_a_command_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, says: str
-) -> None:
+def test_ctrl_c_and_a_full_disk_end_a_command_in_one_line(monkeypatch, capsys, error, says):
     monkeypatch.setattr(os, "_exit", sys.exit)
     with pytest.raises(SystemExit, match="2"):
         sys.exit(shell.run(mock.Mock(side_effect=error), "bench"))
     assert capsys.readouterr().err == f"bench: {says}\n"
 
 
-def test_commands_are_printed_as_they_work_in_the_current_folder(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_commands_are_printed_as_they_work_in_the_current_folder(monkeypatch, tmp_path):
     text = "python -m bench ab, python -m reports advise, python -m reports, pytest bench/ --T 16"
     monkeypatch.chdir(CHECKOUT)
     assert arguments.as_typed(text) == text
@@ -317,7 +301,7 @@ def test_commands_are_printed_as_they_work_in_the_current_folder(
     "typed",
     [["bench", "--T", "16"], [BENCH, "--T", "16"], [*launch.OPTIONS, "--T", "16"], ["--T", "16", f"{BENCH}/"]],
 )
-def test_the_command_of_a_run_is_kept_as_in_the_checkout(typed: list[str]) -> None:
+def test_the_command_of_a_run_is_kept_as_in_the_checkout(typed):
     assert _command(typed, CHECKOUT) == "pytest bench/ --T 16"
 
 
@@ -325,9 +309,7 @@ def test_the_command_of_a_run_is_kept_as_in_the_checkout(typed: list[str]) -> No
     ("command", "own", "passed"),
     [("new-kernel", "mine.py:mine", 9), ("new-kernel", "mine.py:mine128", 9), ("new-layer", "mine.py:Mine", 6)],
 )
-def test_the_templates_pass_the_check(
-    in_process: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, command: str, own: str, passed: int
-) -> None:
+def test_the_templates_pass_the_check(in_process, tmp_path, monkeypatch, capsys, command, own, passed):
     """With grouped heads, masks, a cache, gradients and biases."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")  # which `check` would leave behind
@@ -338,9 +320,7 @@ def test_the_templates_pass_the_check(
     assert f"\n{passed} passed, 0 failed, " in capsys.readouterr().out
 
 
-def test_a_template_that_cannot_be_written_leaves_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_template_that_cannot_be_written_leaves_no_file(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     allowed = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, allowed[1]))  # a file can be made, and nothing written to it
@@ -352,14 +332,14 @@ def test_a_template_that_cannot_be_written_leaves_no_file(
     assert not [*tmp_path.iterdir()]
 
 
-TRIED: list[dict[str, Any]] = [
+TRIED = [
     {}, {"mask": "none"}, {"H_kv": 2, "D_v": 4}, {"mode": "backward"}, {"mode": "decode"} | check.LONE, check.PADDED,
     {"window": 7}, {"bias": "alibi"}, {"bias": "dense", "mode": "backward"},
 ]  # fmt: skip
 
 
-def test_the_baseline_beside_own_kernels_is_sdpa_unless_another_is_named() -> None:
-    def baseline(*names: str, **asked: str) -> str | None:
+def test_the_baseline_beside_own_kernels_is_sdpa_unless_another_is_named():
+    def baseline(*names, **asked):
         impl = [impls.make(name, lambda q, k, v: q) if name == "mine" else impls.get(name) for name in names]
         return Run(dict(asked), Selection(SWEEPS["quick"], "cpu", tuple(impl), ()), Path()).baseline_impl
 
@@ -368,9 +348,7 @@ def test_the_baseline_beside_own_kernels_is_sdpa_unless_another_is_named() -> No
     assert baseline("mine", "sdpa", "einsum", baseline="einsum") == "einsum"
 
 
-def test_completion_has_commands_options_and_values(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_completion_has_commands_options_and_values(monkeypatch, capsys):
     monkeypatch.setattr(console, "_options", lambda command: ["--html", "--json"] if command == "compare" else [])
     assert console.main(["completion"]) == 0
     script = capsys.readouterr().out
@@ -385,9 +363,9 @@ def test_completion_has_commands_options_and_values(
         assert subprocess.check_output(["bash", "-c", run], text=True) == f"{completed}\n"
 
 
-def test_a_run_that_cannot_be_saved_says_so_and_keeps_its_journal(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_cannot_be_saved_says_so_and_keeps_its_journal(ran, monkeypatch):
     """No page is written, of this run or of an older one."""
-    pages: list[str] = []
+    pages = []
     monkeypatch.setattr(reports_main, "main", lambda arguments: pages.append(arguments[0]))
     unsupported = "--impl loop --T 512 --report"
     with monkeypatch.context() as disk:
@@ -408,9 +386,7 @@ def test_a_run_that_cannot_be_saved_says_so_and_keeps_its_journal(ran: Ran, monk
     [mock.Mock(side_effect=KeyboardInterrupt), lambda _: os.kill(os.getpid(), signal.SIGTERM)],
     ids=["Ctrl-C", "SIGTERM"],
 )
-def test_a_run_that_is_interrupted_says_how_much_is_kept(
-    own_signals: None, in_process: None, ran: Ran, monkeypatch: pytest.MonkeyPatch, interrupt: Any
-) -> None:
+def test_a_run_that_is_interrupted_says_how_much_is_kept(own_signals, in_process, ran, monkeypatch, interrupt):
     monkeypatch.setattr(Measuring, "_time", interrupt)
     done = ran("--impl sdpa,fused --T 16 --H 2 --dtype float32 --benchmark-save=x")
     assert done.ret == pytest.ExitCode.INTERRUPTED
@@ -423,9 +399,7 @@ SWEEP, PYTEST = ("bench", "sweep", "--save", "x"), ("pytest", BENCH, "--benchmar
 
 @pytest.mark.parametrize("ending", ["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize(("command", "before"), [(SWEEP, "_pytest.config"), (PYTEST, "torch")])
-def test_ctrl_c_while_a_run_starts_is_one_line(
-    tmp_path: Path, command: tuple[str, ...], before: str, ending: str
-) -> None:
+def test_ctrl_c_while_a_run_starts_is_one_line(tmp_path, command, before, ending):
     """Interrupted before the module `before` is imported: by a command, and by the pytest that replaces it."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os, signal, sys\n"
@@ -436,7 +410,7 @@ def test_ctrl_c_while_a_run_starts_is_one_line(
         "sys.meta_path.insert(0, Interrupts())\n"
     )
 
-    def listen() -> None:
+    def listen():
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # which what was started with `&` by a shell ignores
 
     env = environment() | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{CHECKOUT}"}
@@ -446,7 +420,7 @@ def test_ctrl_c_while_a_run_starts_is_one_line(
 
 
 @pytest.mark.parametrize("commands", [bench_main, reports_main])
-def test_an_option_is_given_once_and_with_a_value(commands: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_option_is_given_once_and_with_a_value(commands, capsys):
     for command in commands.COMMANDS:
         with suppress(SystemExit):
             commands.main([command, "--help"])

@@ -1,17 +1,12 @@
 """The CUDA meter and its surroundings on a simulated GPU; some tests on a real one."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from time import monotonic
 from types import SimpleNamespace
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -42,7 +37,7 @@ from bench.timing.rooflines import Rooflines
 from bench.workers import worker
 from bench.workers.tasks import Tasks
 
-from .conftest import Suite, python
+from .conftest import python
 from .experiments import gpu as script
 from .simulated_gpu import ILLEGAL, UUID, Gpu, SimulatedCuda, SimulatedNvml
 
@@ -51,15 +46,15 @@ IDLE, POWER, HOT = 0x1, 0x4, 0x20
 
 
 @pytest.fixture
-def gpu() -> SimulatedCuda:
+def gpu():
     return SimulatedCuda(launch=LAUNCH)
 
 
-def meter_of(gpu: SimulatedCuda, reader: Nvml = Nvml()) -> CudaMeter:  # noqa: B008  without GPUs
+def meter_of(gpu, reader=Nvml()):  # noqa: B008  without GPUs
     return CudaMeter(gpu, reader, gpu.empty, gpu.clock)
 
 
-def columns(gpu: SimulatedCuda, call: Callable[[], Any], graph: bool = True) -> dict[str, Any]:
+def columns(gpu, call, graph=True):
     """Return the seconds of a hot call, as `hot_s`, and what else is measured."""
     meter = meter_of(gpu)
     hot = meter.seconds(call, 50, warm=1) / 50
@@ -68,11 +63,11 @@ def columns(gpu: SimulatedCuda, call: Callable[[], Any], graph: bool = True) -> 
     return {"hot_s": hot, **found}
 
 
-def adding(gpu: SimulatedCuda, kernels: int = 1, seconds: float = KERNEL) -> Callable[[], torch.Tensor]:
+def adding(gpu, kernels=1, seconds=KERNEL):
     """Return a call that launches this many kernels, the last of which writes the output."""
     x = torch.ones(4)
 
-    def call() -> torch.Tensor:
+    def call():
         output = torch.empty(4)
         for _ in range(kernels - 1):
             gpu.work(seconds)
@@ -93,7 +88,7 @@ def adding(gpu: SimulatedCuda, kernels: int = 1, seconds: float = KERNEL) -> Cal
         pytest.param(2e-3, 1, 2e-3, id="one long call"),
     ],
 )
-def test_a_block_begins_on_a_busy_device(gpu: SimulatedCuda, kernel: float, calls: int, expected: float) -> None:
+def test_a_block_begins_on_a_busy_device(gpu, kernel, calls, expected):
     """On an idle device, a block of 2 ms with one call takes 0.5 % longer."""
     meter = meter_of(gpu)
     assert meter.seconds(lambda: gpu.work(kernel), calls, warm=max(1, calls // 8)) / calls == pytest.approx(expected)
@@ -101,12 +96,12 @@ def test_a_block_begins_on_a_busy_device(gpu: SimulatedCuda, kernel: float, call
 
 
 @pytest.fixture
-def on_gpu(monkeypatch: pytest.MonkeyPatch, gpu: SimulatedCuda, tasks: Tasks) -> Tasks:
+def on_gpu(monkeypatch, gpu, tasks):
     """A worker whose cells run on the CPU, with a kernel of 2 ms of the simulated GPU's beside each call."""
     meter = meter_of(gpu, Nvml(SimulatedNvml(gpu, POWER)))
     timed = meter._between
 
-    def beside(call: Callable[[], Any], times: int, behind: Callable[[], Any]) -> tuple[float, Any]:
+    def beside(call, times, behind):
         return timed(lambda: (gpu.work(2e-3), call())[1], times, behind)
 
     monkeypatch.setattr(meter, "_between", beside)
@@ -114,7 +109,7 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch, gpu: SimulatedCuda, tasks: Tasks) ->
     return tasks
 
 
-def test_a_block_on_a_gpu_has_one_slice_and_never_begins_on_an_idle_device(on_gpu: Tasks) -> None:
+def test_a_block_on_a_gpu_has_one_slice_and_never_begins_on_an_idle_device(on_gpu):
     """Even if `ab` requests slices, and no warm call."""
     on_gpu.prepare("x", "sdpa", Case.of(T=16, H=2, D_h=16, mask="none").columns())
     meter = on_gpu._ready["x"].meter
@@ -136,21 +131,21 @@ def test_a_block_on_a_gpu_has_one_slice_and_never_begins_on_an_idle_device(on_gp
         ("xformers::efficient_attention_forward_cutlass", "efficient"),
     ],
 )
-def test_the_operators_of_packages(operator: str, kernel: str) -> None:
+def test_the_operators_of_packages(operator, kernel):
     assert kernel_in(f'{{"name": "{operator}", "cat": "cpu_op"}}'.encode()) == kernel
 
 
-def test_a_slowed_kernel_takes_longer_by_the_clock(gpu: SimulatedCuda) -> None:
+def test_a_slowed_kernel_takes_longer_by_the_clock(gpu):
     meter = meter_of(gpu)
     slowed = meter.slowed(lambda: gpu.work(1e-3), 0.02)
     assert meter.seconds(slowed, 10, warm=1) / 10 == pytest.approx(1.02e-3, rel=1e-4)
 
 
-def test_work_in_another_stream_is_refused(gpu: SimulatedCuda) -> None:
+def test_work_in_another_stream_is_refused(gpu):
     meter, side = meter_of(gpu), gpu.Stream()
 
-    def block(joined: bool) -> None:
-        def call() -> None:
+    def block(joined):
+        def call():
             gpu.work(KERNEL)
             with gpu.stream(side):
                 gpu.work(250e-6)
@@ -168,7 +163,7 @@ def test_work_in_another_stream_is_refused(gpu: SimulatedCuda) -> None:
 # Cold calls and graphs
 
 
-def test_cold_calls_device_only_time_and_graphs_exclude_flushing_and_launches() -> None:
+def test_cold_calls_device_only_time_and_graphs_exclude_flushing_and_launches():
     """20 kernels of 5 µs, and 35 µs for each that misses the L2. A backward call can't be captured."""
     found = columns(gpu := SimulatedCuda(launch=LAUNCH, miss=35e-6), adding(gpu, kernels=20))
     cold = dict.fromkeys(("cold_s", "cold_low", "cold_high"), 135e-6)
@@ -177,11 +172,11 @@ def test_cold_calls_device_only_time_and_graphs_exclude_flushing_and_launches() 
 
 
 @pytest.mark.parametrize("why", ["it waits for the device", "the queue is full"])
-def test_launches_that_cannot_be_queued_give_no_device_only_time(why: str) -> None:
+def test_launches_that_cannot_be_queued_give_no_device_only_time(why):
     gpu = SimulatedCuda(launch=LAUNCH, queue=10 if why == "the queue is full" else 1024)
     kernels = adding(gpu, kernels=20)
 
-    def call() -> torch.Tensor:
+    def call():
         output = kernels()
         if why == "it waits for the device":
             gpu.item()
@@ -191,7 +186,7 @@ def test_launches_that_cannot_be_queued_give_no_device_only_time(why: str) -> No
     assert (found["device_s"], found["cold_s"]) == (None, None)
 
 
-def test_long_calls_are_not_captured_and_those_that_outlast_the_cache_or_whose_cache_is_unknown_are_not_cold() -> None:
+def test_long_calls_are_not_captured_and_those_that_outlast_the_cache_or_whose_cache_is_unknown_are_not_cold():
     gpu = SimulatedCuda()
     assert columns(gpu, adding(gpu, seconds=GRAPH_BELOW + 1e-5))["graph_s"] is None and not gpu.captures
     assert columns(gpu, lambda: gpu.work(COLD_BELOW - 1e-3))["cold_s"]
@@ -200,14 +195,14 @@ def test_long_calls_are_not_captured_and_those_that_outlast_the_cache_or_whose_c
     assert columns(gpu, adding(gpu))["cold_s"] is None
 
 
-def test_the_launch_of_a_graph_is_not_counted(gpu: SimulatedCuda) -> None:
+def test_the_launch_of_a_graph_is_not_counted(gpu):
     """One kernel of 1 µs: launching its graph takes 10 µs."""
     assert columns(gpu, adding(gpu, seconds=1e-6))["graph_s"] == pytest.approx(1e-6)
     assert len(gpu.captures[0].kernels) == 50
 
 
 @pytest.mark.parametrize("is_right", [True, False])
-def test_every_output_of_a_graph_is_compared(gpu: SimulatedCuda, is_right: bool) -> None:
+def test_every_output_of_a_graph_is_compared(gpu, is_right):
     """Of a model in decode, which returns new keys and values, too. Work on the host happens once, during the capture."""
     logits, keys = adding(gpu), adding(gpu) if is_right else lambda: torch.ones(4)
     assert columns(gpu, lambda: (logits(), keys()))["graph_s"] == (pytest.approx(2 * KERNEL) if is_right else None)
@@ -221,12 +216,10 @@ def test_every_output_of_a_graph_is_compared(gpu: SimulatedCuda, is_right: bool)
         pytest.param(SimulatedCuda.forbidden_in_a_capture, 1, id="fails"),
     ],
 )
-def test_a_call_that_cannot_be_captured_has_no_graph_and_leaves_nothing_behind(
-    forbidden: Callable[[SimulatedCuda], None], captures: int
-) -> None:
+def test_a_call_that_cannot_be_captured_has_no_graph_and_leaves_nothing_behind(forbidden, captures):
     gpu = SimulatedCuda()
 
-    def call() -> None:
+    def call():
         gpu.work(KERNEL)
         forbidden(gpu)
 
@@ -239,8 +232,8 @@ def test_a_call_that_cannot_be_captured_has_no_graph_and_leaves_nothing_behind(
 # Errors
 
 
-def checked_ones(gpu: SimulatedCuda) -> Callable[..., torch.Tensor]:
-    def ones(size: int, device: str) -> torch.Tensor:
+def checked_ones(gpu):
+    def ones(size, device):
         gpu.work(KERNEL)
         return torch.ones(size)
 
@@ -248,7 +241,7 @@ def checked_ones(gpu: SimulatedCuda) -> Callable[..., torch.Tensor]:
 
 
 @pytest.mark.parametrize("faults", [False, True])
-def test_an_illegal_access_makes_its_process_unusable(faults: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_illegal_access_makes_its_process_unusable(faults, monkeypatch):
     gpu = SimulatedCuda()
     device = cuda.Device(bool, dict, int, CpuMeter, works=lambda: cuda.works(gpu, checked_ones(gpu)))
     monkeypatch.setitem(DEVICES, "cuda", device)
@@ -257,7 +250,7 @@ def test_an_illegal_access_makes_its_process_unusable(faults: bool, monkeypatch:
     assert (reply["failed"], reply["unusable"]) == ("error", faults)
 
 
-def test_a_process_without_cuda_or_whose_memory_is_full_is_usable() -> None:
+def test_a_process_without_cuda_or_whose_memory_is_full_is_usable():
     gpu = SimulatedCuda(gpu=Gpu(total=1 << 21))
     assert cuda.works(gpu, lambda *_, **__: pytest.fail("CUDA is initialised"))
     gpu.work(KERNEL)
@@ -281,7 +274,7 @@ def test_a_process_without_cuda_or_whose_memory_is_full_is_usable() -> None:
         (ILLEGAL, "error"),
     ],
 )  # fmt: skip
-def test_messages_of_cuda(message: str, reason: str) -> None:
+def test_messages_of_cuda(message, reason):
     outcome = classify(RuntimeError(message))
     assert outcome.reason == reason
     assert message[:60] in str(outcome)
@@ -289,8 +282,8 @@ def test_messages_of_cuda(message: str, reason: str) -> None:
 
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_cublas_is_configured_before_the_first_product_of_a_worker_with_deterministic_cells(
-    deterministic: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    deterministic, tmp_path, monkeypatch
+):
     """Torch reads the variable once: a cell without deterministic algorithms may come first."""
     monkeypatch.setattr(os, "environ", {})
     more = ["--deterministic", "off,on"] * deterministic
@@ -299,7 +292,7 @@ def test_cublas_is_configured_before_the_first_product_of_a_worker_with_determin
     assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == (":4096:8" if deterministic else None)
 
 
-def test_a_worker_uses_one_gpu_and_float32_products_despite_the_containers_setting() -> None:
+def test_a_worker_uses_one_gpu_and_float32_products_despite_the_containers_setting():
     """NVIDIA's containers set the variable; torch reads both the older and the newer setting, so both must agree."""
     code = (
         "from bench.workers.tasks import Tasks; import os, torch\n"
@@ -321,18 +314,16 @@ def test_a_worker_uses_one_gpu_and_float32_products_despite_the_containers_setti
         ({"HIP_VISIBLE_DEVICES": "2,3"}, {"HIP_VISIBLE_DEVICES": "2"}),
     ],
 )
-def test_the_gpu_that_is_timed_is_visible_and_no_second_one(
-    visible: dict[str, str], one: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_gpu_that_is_timed_is_visible_and_no_second_one(visible, one, monkeypatch):
     """Work on another GPU would not be synchronised."""
     monkeypatch.setattr(os, "environ", dict(visible))
     cuda.see_one_gpu()
     assert os.environ == one
 
 
-def test_rocm_is_measured_as_far_as_torch_has_its_api_and_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rocm_is_measured_as_far_as_torch_has_its_api_and_says_what_it_lacks(monkeypatch):
     class Instinct(SimulatedCuda):
-        def empty(self, size: int, dtype: Any, device: str) -> SimpleNamespace:
+        def empty(self, size, dtype, device):
             """Twice the size of the L2 would fit into the cache behind it."""
             return super().empty(0 if size < 512 << 20 else size, dtype, device)
 
@@ -351,7 +342,7 @@ def test_rocm_is_measured_as_far_as_torch_has_its_api_and_says_what_it_lacks(mon
 # Memory
 
 
-def test_memory_that_the_allocator_keeps_is_free_and_that_of_others_is_not() -> None:
+def test_memory_that_the_allocator_keeps_is_free_and_that_of_others_is_not():
     gpu = SimulatedCuda(gpu=Gpu(total=1000_000_000, others=100_000_000))
     gpu.work(KERNEL, allocates=600_000_000)
     assert cuda.free_bytes(gpu) == 900_000_000 - gpu.allocated
@@ -360,7 +351,7 @@ def test_memory_that_the_allocator_keeps_is_free_and_that_of_others_is_not() -> 
 # One process at a time
 
 
-def test_one_worker_at_a_time_has_a_gpu_and_this_process_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_worker_at_a_time_has_a_gpu_and_this_process_has_none(monkeypatch):
     """Kernels tuned beside other work are tuned for a busy device, and exclusive mode allows one process only."""
     monkeypatch.setitem(DEVICES, "cuda", replace(DEVICES["cuda"], free_bytes=lambda: pytest.fail("a context")))
     asked = mock.Mock(return_value=mock.Mock(stdout=b"1000000000\n"))
@@ -368,14 +359,12 @@ def test_one_worker_at_a_time_has_a_gpu_and_this_process_has_none(monkeypatch: p
     cases = [Case.of(T=T, H=1, D_h=8, device="cuda") for T in (16, 32)]
     cells = [Cell(impls.get("fused"), case) for case in cases] * 9
     run = SimpleNamespace(selection=SimpleNamespace(device="cuda"), processes=3, timing={"cell_time": 0.25})
-    measuring = Measuring(run, cells, lambda: pytest.fail("no process"), 0, False)  # type: ignore[arg-type]
+    measuring = Measuring(run, cells, lambda: pytest.fail("no process"), 0, False)
     assert measuring._batches() == [[0], [1], [2]]
     assert asked.call_args.args[0][2].endswith("print(free_bytes('cuda'))")
 
 
-def test_the_roofline_of_a_gpu_is_measured_in_a_worker_and_marks_what_is_above(
-    on_gpu: Tasks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_roofline_of_a_gpu_is_measured_in_a_worker_and_marks_what_is_above(on_gpu, monkeypatch):
     """Decode reads only, and tensor cores may compute float32: a row above 1 is no measurement error."""
     case = Case.of(T=16, H=1, D_h=16, device="cuda")
     on_gpu.prepare("x", "sdpa", replace(case, device="cpu").columns())
@@ -387,9 +376,7 @@ def test_the_roofline_of_a_gpu_is_measured_in_a_worker_and_marks_what_is_above(
     assert {ceiling["device"] for ceiling in more["rooflines"]} == {"cuda"}
 
 
-def test_a_gpu_has_its_own_reference_workload(
-    gpu: SimulatedCuda, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_has_its_own_reference_workload(gpu, tasks, monkeypatch):
     kernels = {"gpu product": 1e-4, "gpu copy": 4e-5, "gpu launch": 1e-6}
     work = {name: lambda seconds=seconds: lambda: gpu.work(seconds) for name, seconds in kernels.items()}
     assert reference_workload.GPU_WORK.keys() == kernels.keys() <= reference_workload.software().keys()
@@ -401,13 +388,13 @@ def test_a_gpu_has_its_own_reference_workload(
 # NVML
 
 
-def test_a_mig_instance_reports_the_sensors_of_its_gpu() -> None:
+def test_a_mig_instance_reports_the_sensors_of_its_gpu():
     """Its UUID has another format, and NVML supports no clocks of its handle."""
     whole, part = (Nvml(SimulatedNvml(SimulatedCuda(), kind=kind)) for kind in ("GPU", "MIG"))
     assert part.of(UUID) == whole.of(UUID)
 
 
-def test_a_power_cap_between_two_readings_is_seen() -> None:
+def test_a_power_cap_between_two_readings_is_seen():
     gpu = SimulatedCuda()
     reader = Nvml(SimulatedNvml(gpu, capped=True))
     assert [reading.reasons for reading in (reader.of(UUID), reader.of(UUID)) if reading] == [IDLE, IDLE]
@@ -417,7 +404,7 @@ def test_a_power_cap_between_two_readings_is_seen() -> None:
     assert reading is not None and words(reading.throttling) == ["power cap"]
 
 
-def test_the_bits_are_those_of_nvml() -> None:
+def test_the_bits_are_those_of_nvml():
     pynvml = pytest.importorskip("pynvml")
     names = {
         "GpuIdle": "idle", "ApplicationsClocksSetting": "application clocks", "SwPowerCap": "power cap",
@@ -429,7 +416,7 @@ def test_the_bits_are_those_of_nvml() -> None:
     assert words(pynvml.nvmlClocksEventReasonSwPowerCap | 0x4000) == ["power cap", "0x4000"]
 
 
-def test_without_nvml_there_are_no_readings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_nvml_there_are_no_readings(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     nvml.opened.cache_clear()
     try:
@@ -440,7 +427,7 @@ def test_without_nvml_there_are_no_readings(monkeypatch: pytest.MonkeyPatch) -> 
         nvml.opened.cache_clear()
 
 
-def test_the_state_of_a_machine_holds_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_of_a_machine_holds_its_gpus(monkeypatch):
     gpu = SimulatedCuda()
     gpu.work(1.0)
     reader = Nvml(SimulatedNvml(gpu, HOT | IDLE))
@@ -456,7 +443,7 @@ def test_the_state_of_a_machine_holds_its_gpus(monkeypatch: pytest.MonkeyPatch) 
     }  # fmt: skip
 
 
-def test_a_worker_reports_the_state_of_its_gpu(gpu: SimulatedCuda, on_gpu: Tasks) -> None:
+def test_a_worker_reports_the_state_of_its_gpu(gpu, on_gpu):
     on_gpu.prepare("x", "sdpa", Case.of(T=16, H=2, D_h=16, mode="backward", mask="none").columns())
     gpu.host += 1.0
     columns = on_gpu.time("x", calls=2, warm=1)["columns"]
@@ -471,7 +458,7 @@ ON_A_DEVICE = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA 
 @pytest.mark.cuda
 @ON_A_DEVICE
 @pytest.mark.parametrize("wait", [lambda x: x.sum().item(), lambda x: torch.cuda.synchronize()])
-def test_a_capture_that_fails_on_a_device_leaves_it_usable(wait: Callable[[torch.Tensor], Any]) -> None:
+def test_a_capture_that_fails_on_a_device_leaves_it_usable(wait):
     x, total = torch.ones(4, device="cuda"), torch.zeros(4, device="cuda")
     stream = torch.cuda.current_stream()
     assert captured(torch.cuda, lambda: wait(x + 1)) is None
@@ -484,16 +471,13 @@ def test_a_capture_that_fails_on_a_device_leaves_it_usable(wait: Callable[[torch
     assert total.tolist() == [3.0] * 4
 
 
-Work = Callable[[script.Lab], str]
 STARTING = (script.cuda_tests, script.tuning, script.injected)
 """Steps that start processes: `python -m tests.experiments.gpu OUT --rehearse` rehearses them, too."""
 
 
 @pytest.mark.parametrize("work", [work for work in script.STEPS if work not in STARTING])
-def test_steps_of_the_gpu_script_run_on_the_simulated_gpu(
-    work: Work, tmp_path: Path, in_process: None, suite: Suite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def command(lab: script.Lab, *arguments: str, most: float, fine: tuple[int, ...]) -> None:
+def test_steps_of_the_gpu_script_run_on_the_simulated_gpu(work, tmp_path, in_process, suite, monkeypatch):
+    def command(lab, *arguments, most, fine):
         suite(*arguments[4:], fine=fine)
 
     monkeypatch.setattr(script.Lab, "command", command)
@@ -508,30 +492,30 @@ class Rounded(TorchFunctionMode):
 
     PRODUCTS = (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.bmm, torch.nn.functional.linear)
 
-    def __init__(self, bits: int) -> None:
+    def __init__(self, bits):
         super().__init__()
         self.dropped = 23 - bits
 
-    def round(self, x: Any) -> Any:
+    def round(self, x):
         if not isinstance(x, torch.Tensor) or x.dtype != torch.float32:
             return x
         nearest = (x.detach().view(torch.int32) + (1 << self.dropped - 1)) & -(1 << self.dropped)
         return x + (nearest.view(torch.float32) - x.detach()).nan_to_num()  # gradients as of x
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func, types, args=(), kwargs=None):
         return func(*(map(self.round, args) if func in self.PRODUCTS else args), **kwargs or {})
 
 
 @pytest.mark.parametrize(("mode", "scope"), [("forward", "core"), ("backward", "layer")])
-def test_tf32_is_judged_by_what_it_rounds(mode: str, scope: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tf32_is_judged_by_what_it_rounds(mode, scope, monkeypatch):
     case = Case.of(T=48, H=2, D_h=16, mode=mode, scope=scope)
     monkeypatch.setattr(settings, "tf32_products", lambda tf32: Rounded(bits=10) if tf32 else nullcontext())
     check_case(impls.get("fused"), case)
     check_case(impls.get("fused"), replace(case, tf32=True))
 
-    def coarse(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> torch.Tensor:
+    def coarse(q, k, v, **options):
         with Rounded(bits=bits):
-            return impls.get("fused").kernel(q, k, v, **options)  # type: ignore[misc]
+            return impls.get("fused").kernel(q, k, v, **options)
 
     bits = 10
     check_case(impls.make("coarse", coarse), replace(case, tf32=True))
@@ -542,7 +526,7 @@ def test_tf32_is_judged_by_what_it_rounds(mode: str, scope: str, monkeypatch: py
         check_case(impls.make("coarse", coarse), replace(case, tf32=True))
 
 
-def test_tf32_is_set_for_calls_alone() -> None:
+def test_tf32_is_set_for_calls_alone():
     before, case = torch.backends.cuda.matmul.fp32_precision, Case.of(T=16, H=2, D_h=16)
     with recording(replace(case, tf32=True)):
         assert torch.backends.cuda.matmul.fp32_precision == "tf32"
@@ -552,7 +536,7 @@ def test_tf32_is_set_for_calls_alone() -> None:
 
 
 @pytest.mark.parametrize("axes", [{"device": "cpu"}, {"dtype": "bfloat16"}, {"autocast": "bfloat16"}])
-def test_tf32_is_of_float32_on_a_gpu(axes: dict[str, Any]) -> None:
+def test_tf32_is_of_float32_on_a_gpu(axes):
     case = Case.of(T=16, H=2, D_h=16, device="cuda", tf32=True)
     assert misfit(case) is None
     assert "--tf32 needs --device cuda and --dtype float32" in str(misfit(replace(case, **axes)))

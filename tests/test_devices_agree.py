@@ -3,12 +3,8 @@
 Tested without a GPU, by tensors that have a device and no values; gradients on `cuda` need a driver.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -36,9 +32,9 @@ DEVICES = [
 ONLY_CUDA = {"flex", "flex_paged", "nested"}
 """torch has neither FlexAttention nor SDPA of nested tensors on `meta`."""
 
-SIZES: dict[str, Any] = {"T": 8, "H": 2, "D_h": 8, "device": "cuda"}
-DECODE: dict[str, Any] = SIZES | {"T": 1, "T_kv": 16, "mode": "decode", "mask": "none"}
-AXES: list[dict[str, Any]] = [
+SIZES = {"T": 8, "H": 2, "D_h": 8, "device": "cuda"}
+DECODE = SIZES | {"T": 1, "T_kv": 16, "mode": "decode", "mask": "none"}
+AXES = [
     {"dtype": "bfloat16"},
     {"dtype": "bfloat16", "H_kv": 1, "mask": "none", "mode": "backward"},
     {"B": 2, "mask": "causal+padding", "mode": "backward"},
@@ -62,9 +58,9 @@ AXES: list[dict[str, Any]] = [
 CASES = [Case.of(**SIZES | axes) for axes in AXES]
 
 
-def possible(name: str) -> list[Case]:
+def possible(name):
     """Return the cases with the core alone if the implementation has one; the shared layer is tested with SDPA."""
-    impl, cases = impls.get(name), dict[str, Case]()
+    impl, cases = impls.get(name), {}
     for it in CASES[3:4] if name == "loop" else CASES:  # a Python step per query and key
         both = replace(it, scope="core" if impl.core else "layer"), it
         found = [case for case in both if misfit(case) is None and impl.refusal(case) is None]
@@ -72,7 +68,7 @@ def possible(name: str) -> list[Case]:
     return [*cases.values()]
 
 
-def moved(x: Tensor | None, device: str) -> Tensor | None:
+def moved(x, device):
     """Return a fake tensor, without values, on a device."""
     if x is None:
         return None
@@ -80,7 +76,7 @@ def moved(x: Tensor | None, device: str) -> Tensor | None:
     return nn.Parameter(fake) if isinstance(x, nn.Parameter) else fake.requires_grad_(x.requires_grad)
 
 
-def outputs_of(name: str, case: Case, device: str) -> dict[str, Tensor]:
+def outputs_of(name, case, device):
     """Return the outputs of a call whose module and inputs are made on the CPU, moved, and prepared on the device."""
     impl, numbers = impls.get(name), inputs_of(problem_of(replace(case, device="cpu")))
     build = impl.core if case.scope == "core" else impl.layer
@@ -108,15 +104,15 @@ def outputs_of(name: str, case: Case, device: str) -> dict[str, Tensor]:
 class Launch:
     """Replaces a Triton kernel."""
 
-    def __getitem__(self, grid: Any) -> Callable[..., None]:
-        def launch(*arguments: Any) -> None:
+    def __getitem__(self, grid):
+        def launch(*arguments):
             assert len({x.device for x in arguments if isinstance(x, Tensor)}) == 1
 
         return launch
 
 
 @pytest.fixture(autouse=True)
-def without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_a_driver(monkeypatch):
     """Excluded is what needs a GPU or values: which of SDPA's kernels torch can take, FlexAttention's compiler, the
     launch of a Triton kernel, and a mask that is read as a list.
     """
@@ -130,7 +126,7 @@ def without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", [impl.name for impl in impls.registered()])
-def test_an_implementation(name: str, device: str) -> None:
+def test_an_implementation(name, device):
     cases = possible(name)
     if device != "meta":
         cases = [replace(it, mode="forward") if it.does.gradients else it for it in cases]
@@ -145,7 +141,7 @@ def test_an_implementation(name: str, device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("case", [case for case in CASES if not case.page], ids=lambda case: case.id)
-def test_the_reference(case: Case, device: str) -> None:
+def test_the_reference(case, device):
     if device == "meta" and (case.documents or case.requests):
         pytest.skip("torch.tensor of a list gives no fake tensor on meta")
     problem, shape = problem_of(replace(case, device="cpu")), case.layer_shape

@@ -1,9 +1,6 @@
 """Findings of `doctor` on simulated machines, and on real processes."""
 
-from __future__ import annotations
-
 import os
-from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -12,11 +9,11 @@ import pytest
 from bench.runs import doctor
 
 
-def processes(used: dict[int, float | None]) -> list[SimpleNamespace]:
+def processes(used):
     return [SimpleNamespace(pid=pid, info={"name": f"of{pid}", "cpu_percent": it}) for pid, it in used.items()]
 
 
-def test_the_busiest_are_named_and_doctor_itself_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_busiest_are_named_and_doctor_itself_is_not(monkeypatch):
     used = {os.getpid(): 100.0, os.getppid(): 100.0, -1: 11.0, -2: 10.0} | {-pid: 10.0 * pid for pid in range(3, 7)}
     readings = [processes(dict.fromkeys(used)), processes(used)]  # psutil's first one starts the count
     monkeypatch.setattr(doctor, "sleep", lambda _: None)
@@ -27,7 +24,7 @@ def test_the_busiest_are_named_and_doctor_itself_is_not(monkeypatch: pytest.Monk
     assert remark.advice
 
 
-def test_the_governor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_governor(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "CPUS", tmp_path)
     (folder := tmp_path / "cpu0/cpufreq").mkdir(parents=True)
     (tmp_path / "cpu1/cpufreq/scaling_governor").mkdir(parents=True)  # can't be read, as that of a CPU that is offline
@@ -37,16 +34,14 @@ def test_the_governor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert (remark.found, bool(remark.advice)) == (kind, disturbs)
 
 
-def test_every_finding_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_finding_is_reported(monkeypatch):
     monkeypatch.setattr(doctor, "sleep", lambda _: None)
     monkeypatch.setattr(doctor, "WATCH", 0.01)
     assert [it.about for it in doctor.remarks()][:4] == ["other load", "evenness", "threads", "governor"]
 
 
 @pytest.mark.parametrize(("advice", "code", "says"), [(None, 0, "none of 2"), ("switch it off", 1, "1 of 2")])
-def test_the_exit_code_says_whether_something_disturbs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], advice: str | None, code: int, says: str
-) -> None:
+def test_the_exit_code_says_whether_something_disturbs(monkeypatch, capsys, advice, code, says):
     found = [doctor.Remark("memory", "9 GiB free"), doctor.Remark("turbo", "on", advice)]
     monkeypatch.setattr(doctor, "remarks", lambda: found)
     assert doctor.main([]) == code

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -21,8 +21,6 @@ from bench.cases.cells import Cell
 from bench.cases.counting import held_bytes
 from bench.cases.outcome import Skip
 from bench.runs.measuring import PREPARATIONS, Measuring
-from bench.runs.rows import Sample
-from bench.runs.run import Run
 from bench.runs.saving import Journal
 from bench.selection import options
 from bench.selection.errors import UsageError
@@ -45,7 +43,7 @@ from stats.estimate import grouped
 from .conftest import LocalWorker, run_of
 
 
-def test_a_block_is_long_enough_for_the_clock_and_warmed_up_where_it_has_several_calls() -> None:
+def test_a_block_is_long_enough_for_the_clock_and_warmed_up_where_it_has_several_calls():
     short = block_of(1e-5)
     assert (short.calls, short.slices, short.warm) == (25, 8, 25)  # slices of 0.25 ms, behind an eighth
     assert short.calls * short.slices * 1e-5 >= BLOCK
@@ -54,7 +52,7 @@ def test_a_block_is_long_enough_for_the_clock_and_warmed_up_where_it_has_several
 
 
 @pytest.mark.parametrize("processes", [1, 2, 5])
-def test_all_members_take_part_in_the_same_rounds_however_long_their_calls(processes: int) -> None:
+def test_all_members_take_part_in_the_same_rounds_however_long_their_calls(processes):
     plan = partial(counts, need={}, seconds=0.25, processes=processes)
     blocks = {seconds: block_of(seconds) for seconds in (1e-4, 0.02, 0.1, 1.0)}
     of_visits = [plan(blocks, visit) for visit in range(VISITS)]
@@ -68,7 +66,7 @@ def test_all_members_take_part_in_the_same_rounds_however_long_their_calls(proce
     assert longest == (LONG_VISITS if processes == 1 else 1)  # above `COMMON_SECONDS`
 
 
-def test_cells_with_wider_intervals_get_more_time() -> None:
+def test_cells_with_wider_intervals_get_more_time():
     blocks = {"base": block_of(1e-4), "known": block_of(1e-4), "long": block_of(1.0)}
     plan = partial(counts, visit=5, seconds=0.4)
     usual, needy = plan(blocks, need={}), plan(blocks, need={"base": 2.0, "known": 0.25, "long": 2.0})
@@ -104,11 +102,11 @@ class Simulated:
     started: int = 0
     rng: random.Random = field(default_factory=lambda: random.Random(0))
 
-    def start(self) -> Process:
+    def start(self):
         self.started += 1
         return Process(self, self.started - 1)
 
-    def of(self, do: str) -> list[str]:
+    def of(self, do):
         """The implementations of all requests of this kind."""
         return [name for it, name, *_ in self.asked if it == do]
 
@@ -122,7 +120,7 @@ class Process(LocalWorker):
     kept: set[str] = field(default_factory=set)
     """Cells that can be timed."""
 
-    def ask(self, do: str, what: str = "", **details: Any) -> dict[str, Any]:
+    def ask(self, do, what="", **details):
         it, name = self.of, what.partition(" ")[0]
         it.asked.append((do, name, self.number, details | {"what": what}))
         at, outcome = it.fails.get(f"{do} {name}", (0, None))
@@ -155,24 +153,22 @@ TOO_LITTLE = 3 * len(CELLS) * held_bytes(CASE)
 
 LOST, WRONG = Lost("ended its process (SIGSEGV)"), Skip("error 1.0", "wrong")
 
-Measured = Callable[..., Run]
-
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
+def measured(monkeypatch):
     """`measured(processes)` is a run of three cells, or of those that are given, in such processes; in `count` of them."""
 
     def measure(
-        processes: Simulated,
-        *cells: Cell,
-        free: int = 1 << 40,
-        folder: Path | None = None,
-        journal: Path | None = None,
-        traced: bool = False,
-        seed: int = 0,
-        fail_fast: bool = False,
-        count: int = 1,
-    ) -> Run:
+        processes,
+        *cells,
+        free=1 << 40,
+        folder=None,
+        journal=None,
+        traced=False,
+        seed=0,
+        fail_fast=False,
+        count=1,
+    ):
         cells = cells or CELLS
         monkeypatch.setattr("bench.runs.measuring.free_bytes_elsewhere", lambda device: free)
         run = run_of(*cells, folder=folder or Path(), name="x" if folder else None)
@@ -181,7 +177,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
             run.restore(Journal(journal))
         run.plan(cell.key for cell in cells)
         run.tell = processes.told.append
-        Measuring(run, cells, processes.start, seed, fail_fast).measure()  # type: ignore[arg-type]
+        Measuring(run, cells, processes.start, seed, fail_fast).measure()
         if run.journal:
             run.journal.close()
         return run
@@ -189,11 +185,11 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
     return measure
 
 
-def samples(run: Run, name: str = "fused") -> Sequence[Sample]:
+def samples(run, name="fused"):
     return run.samples((name, CASE.id))
 
 
-def test_members_are_interleaved_and_share_their_rounds(measured: Measured) -> None:
+def test_members_are_interleaved_and_share_their_rounds(measured):
     run = measured(Simulated(SECONDS))
     for name, seconds in SECONDS.items():
         found = samples(run, name)
@@ -201,8 +197,8 @@ def test_members_are_interleaved_and_share_their_rounds(measured: Measured) -> N
         assert [it.round for it in found] == [*range(len(samples(run)))]
 
 
-def test_the_order_of_timing_follows_from_the_seed(measured: Measured) -> None:
-    def order(seed: int) -> list[str]:
+def test_the_order_of_timing_follows_from_the_seed(measured):
+    def order(seed):
         measured(processes := Simulated(SECONDS), seed=seed)
         return processes.of("time")
 
@@ -213,7 +209,7 @@ def test_the_order_of_timing_follows_from_the_seed(measured: Measured) -> None:
     ("noise", "count", "ended"),
     [(0.0, VISITS // 2, "precise: all ratios ±0.0%, "), (0.5, VISITS, "time used up: the ratio of ")],
 )
-def test_a_case_is_visited_until_its_ratios_are_known(measured: Measured, noise: float, count: int, ended: str) -> None:
+def test_a_case_is_visited_until_its_ratios_are_known(measured, noise, count, ended):
     """Every other visit begins elsewhere in memory, and with calls on fresh inputs."""
     processes = Simulated(SECONDS, noise)
     run = measured(processes)
@@ -225,7 +221,7 @@ def test_a_case_is_visited_until_its_ratios_are_known(measured: Measured, noise:
     assert len(processes.of("time")) == sum(len(it.samples) for it in run.found.values())
 
 
-def test_several_processes_end_early_beside_long_calls(measured: Measured) -> None:
+def test_several_processes_end_early_beside_long_calls(measured):
     """The scatter of the long ones is known from two visits in each process."""
     run = measured(simulated := Simulated(SECONDS | {"fused": 0.3}), count=3)
     visits = Counter(process for process, _ in {(it.process, it.visit) for it in samples(run, "sdpa")})
@@ -234,9 +230,7 @@ def test_several_processes_end_early_beside_long_calls(measured: Measured) -> No
 
 
 @pytest.mark.parametrize(("seconds", "begins"), [(5e-3, 1), (0.03, 0)])
-def test_an_untimed_call_begins_each_visit_unless_calls_are_long(
-    measured: Measured, seconds: float, begins: int
-) -> None:
+def test_an_untimed_call_begins_each_visit_unless_calls_are_long(measured, seconds, begins):
     """Workers time a long call again if it grew the heap."""
     found = samples(measured(processes := Simulated(dict.fromkeys(SECONDS, seconds))), "sdpa")
     warm = [details["warm"] for do, name, _, details in processes.asked if (do, name) == ("time", "sdpa")]
@@ -246,9 +240,7 @@ def test_an_untimed_call_begins_each_visit_unless_calls_are_long(
 
 
 @pytest.mark.parametrize("peak_bytes", [MAPPED - 1, MAPPED])
-def test_a_call_that_may_fault_pages_is_timed_once_with_other_settings_of_malloc(
-    measured: Measured, peak_bytes: int
-) -> None:
+def test_a_call_that_may_fault_pages_is_timed_once_with_other_settings_of_malloc(measured, peak_bytes):
     check = {"columns": {"peak_bytes": peak_bytes}, "seconds": 1e-3}
     processes = Simulated(SECONDS, 0.5, replies={"check": check, "other_pages": {"fresh_pages_s": 0.06}})
     run, may_fault = measured(processes), peak_bytes == MAPPED
@@ -256,10 +248,10 @@ def test_a_call_that_may_fault_pages_is_timed_once_with_other_settings_of_malloc
     assert all(("fresh_pages_s" in it.columns) == may_fault for it in run.found.values())
 
 
-def test_a_row_names_everything_that_throttled_the_gpu_and_its_last_clock(measured: Measured) -> None:
+def test_a_row_names_everything_that_throttled_the_gpu_and_its_last_clock(measured):
     """In any block, also in earlier visits; and that outputs of some block differed."""
 
-    def sensors(block: int) -> dict[str, Any]:
+    def sensors(block):
         throttled = {1: "power cap", 4: "power cap, sync boost"}.get(block)
         return {"sm_mhz": block, "throttled": throttled} | ({"repeats": False} if block == 2 else {})
 
@@ -270,7 +262,7 @@ def test_a_row_names_everything_that_throttled_the_gpu_and_its_last_clock(measur
 
 
 @pytest.mark.parametrize("when", ["check packed", "time packed", "renew packed", "caching packed"])
-def test_one_that_fails_costs_itself_alone(measured: Measured, when: str) -> None:
+def test_one_that_fails_costs_itself_alone(measured, when):
     """In a later visit, too."""
     at = 3 if when[0] in "tr" else 1
     run = measured(Simulated(SECONDS, 0.5, fails={when: (at, WRONG)}))
@@ -278,14 +270,14 @@ def test_one_that_fails_costs_itself_alone(measured: Measured, when: str) -> Non
     assert len({it.visit for it in samples(run)}) == VISITS
 
 
-def test_two_pools_tell_each_other_what_an_implementation_has_passed(measured: Measured) -> None:
+def test_two_pools_tell_each_other_what_an_implementation_has_passed(measured):
     cells = [Cell(impls.get(name), replace(CASE, T=T, T_kv=T)) for name in SECONDS for T in (16, 24, 32)]
     measured(processes := Simulated(SECONDS), *cells)
     last = {name: {*details["passed"]} for do, name, _, details in processes.asked if do == "probe"}
     assert last == {name: {f"{name} in 0", f"{name} in 1"} for name in SECONDS}
 
 
-def test_one_that_ends_the_process_leaves_the_others_their_samples(measured: Measured) -> None:
+def test_one_that_ends_the_process_leaves_the_others_their_samples(measured):
     processes = Simulated(SECONDS, fails={"time packed": (3, LOST)})
     run = measured(processes)
     assert [key[0] for key in run.skipped] == ["packed"] and sorted(processes.of("prepare")) == ["fused", "sdpa"]
@@ -295,7 +287,7 @@ def test_one_that_ends_the_process_leaves_the_others_their_samples(measured: Mea
     assert [it.round for it in found] == [*range(len(found))]
 
 
-def test_a_trace_that_ends_its_process_costs_no_row(measured: Measured, tmp_path: Path) -> None:
+def test_a_trace_that_ends_its_process_costs_no_row(measured, tmp_path):
     processes = Simulated(SECONDS, fails={"trace packed": (1, LOST)})
     run = measured(processes, folder=tmp_path, traced=True)
     assert not run.skipped and [key[0] for key, it in run.found.items() if "trace" in it.columns] == ["fused", "sdpa"]
@@ -309,16 +301,12 @@ def test_a_trace_that_ends_its_process_costs_no_row(measured: Measured, tmp_path
         ({"replies": {"cells": {"unknown": {"packed": "no packed here"}}}}, "no packed here"),
     ],
 )
-def test_a_run_ends_if_a_process_cannot_start_or_import_an_implementation(
-    measured: Measured, world: dict[str, Any], says: str
-) -> None:
+def test_a_run_ends_if_a_process_cannot_start_or_import_an_implementation(measured, world, says):
     with pytest.raises(UsageError, match=f"^{says}"):
         measured(Simulated(SECONDS, **world))
 
 
-def test_a_run_ends_before_a_new_process_imports_changed_code(
-    measured: Measured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_ends_before_a_new_process_imports_changed_code(measured, monkeypatch):
     """As of a user who edits a kernel during a run."""
     processes = Simulated(SECONDS, fails={"time packed": (3, LOST)})
     monkeypatch.setattr(options, "sources_hash", lambda *_: str(processes.of("time").count("packed") == 3))
@@ -326,9 +314,7 @@ def test_a_run_ends_before_a_new_process_imports_changed_code(
         measured(processes)
 
 
-def test_a_configuration_is_read_once_and_not_changed_by_a_new_process(
-    measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_configuration_is_read_once_and_not_changed_by_a_new_process(measured, tmp_path, monkeypatch):
     monkeypatch.setattr(models, "_read", {})
     path = tmp_path / "config.json"
     for text in ('{"a": 1}', '{"a": 2}'):
@@ -338,7 +324,7 @@ def test_a_configuration_is_read_once_and_not_changed_by_a_new_process(
         measured(Simulated(SECONDS))
 
 
-def test_an_isolated_process_spares_the_others_and_each_comes_to_rest_before_the_next(measured: Measured) -> None:
+def test_an_isolated_process_spares_the_others_and_each_comes_to_rest_before_the_next(measured):
     own = replace(CELLS[1].impl, limits=replace(CELLS[1].impl.limits, alone=True))
     processes = Simulated(SECONDS, fails={"renew packed": (2, LOST)})
     run = measured(processes, CELLS[0], Cell(own, CASE), CELLS[2])
@@ -350,9 +336,7 @@ def test_an_isolated_process_spares_the_others_and_each_comes_to_rest_before_the
             assert (did == "settle") == (last != number) == (how["warm"] == how["calls"] * how["slices"])
 
 
-def test_implementations_that_are_all_isolated_share_no_process(
-    measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_implementations_that_are_all_isolated_share_no_process(measured, tmp_path, monkeypatch):
     """Nor does the GPU's workload need one, of a resumed run whose others were refused."""
     monkeypatch.setattr(ReferenceWorkload, "due", lambda self: True)
     case = replace(CASE, device="cuda")
@@ -374,9 +358,7 @@ def test_implementations_that_are_all_isolated_share_no_process(
         (WRONG, False),
     ],
 )
-def test_a_timed_cell_keeps_its_row_if_further_calls_fail_but_are_not_wrong(
-    measured: Measured, outcome: Skip, keeps: bool
-) -> None:
+def test_a_timed_cell_keeps_its_row_if_further_calls_fail_but_are_not_wrong(measured, outcome, keeps):
     """On a GPU, whose roofline is not measured by the process of the rows."""
     cells = [Cell(cell.impl, replace(CASE, device="cuda")) for cell in CELLS]
     processes = Simulated(SECONDS, fails={"more packed": (1, outcome)})
@@ -387,9 +369,7 @@ def test_a_timed_cell_keeps_its_row_if_further_calls_fail_but_are_not_wrong(
     assert any(line.endswith(f"packed               {said}") for line in processes.told)
 
 
-def test_a_run_is_resumed_behind_any_line_of_its_journal_and_measures_nothing_twice(
-    measured: Measured, tmp_path: Path
-) -> None:
+def test_a_run_is_resumed_behind_any_line_of_its_journal_and_measures_nothing_twice(measured, tmp_path):
     """As after `kill -9`, which leaves a part of a line, or where a bad disk has corrupted a line, behind which all is measured
     again.
     """
@@ -410,7 +390,7 @@ def test_a_run_is_resumed_behind_any_line_of_its_journal_and_measures_nothing_tw
         assert all("trace" in it.columns for it in run.found.values())
 
 
-def test_a_resumed_run_accounts_for_the_seconds_before_it_was_killed(measured: Measured, tmp_path: Path) -> None:
+def test_a_resumed_run_accounts_for_the_seconds_before_it_was_killed(measured, tmp_path):
     path = measured(Simulated(SECONDS), folder=tmp_path).journal.path
     *lines, _last_sample = path.read_text().splitlines()
     looks = {"fixed": [{"seconds": 1.0}]}
@@ -426,7 +406,7 @@ def test_a_resumed_run_accounts_for_the_seconds_before_it_was_killed(measured: M
     assert sum(run.spent.values()) > before > run.spent["check"] > 0 < run.spent["timing"]
 
 
-def test_a_run_ends_at_its_first_failure_if_asked_to_and_is_resumed(measured: Measured, tmp_path: Path) -> None:
+def test_a_run_ends_at_its_first_failure_if_asked_to_and_is_resumed(measured, tmp_path):
     processes = Simulated(SECONDS, fails={"check fused": (1, WRONG)})
     first = measured(processes, folder=tmp_path, fail_fast=True)
     assert not first.ended and processes.of("probe") == ["fused"] and not processes.of("time")
@@ -434,7 +414,7 @@ def test_a_run_ends_at_its_first_failure_if_asked_to_and_is_resumed(measured: Me
     assert run.ended and [key[0] for key in run.skipped] == ["fused"] and samples(run, "packed")
 
 
-def test_a_baseline_that_is_refused_later_is_not_used_for_ratios(measured: Measured) -> None:
+def test_a_baseline_that_is_refused_later_is_not_used_for_ratios(measured):
     run = measured(Simulated(SECONDS, fails={"caching fused": (1, Skip("it caches results"))}))
     for timed in run.found.values():
         timed.columns["roof"] = 0.5
@@ -443,7 +423,7 @@ def test_a_baseline_that_is_refused_later_is_not_used_for_ratios(measured: Measu
     assert all(row["extra_info"]["ratio"] is None for row in run.finished.values())
 
 
-def test_cells_that_do_not_fit_into_memory_are_split_with_the_baseline_in_every_part(measured: Measured) -> None:
+def test_cells_that_do_not_fit_into_memory_are_split_with_the_baseline_in_every_part(measured):
     cells = [Cell(impls.get(name), CASE) for name in ("sdpa", "packed", "fused", "einsum")]
     run = measured(processes := Simulated(SECONDS | {"einsum": 1e-3}), *cells, free=0)
     assert processes.of("prepare") == ["fused", "sdpa", "fused", "packed", "fused", "einsum"]
@@ -451,7 +431,7 @@ def test_cells_that_do_not_fit_into_memory_are_split_with_the_baseline_in_every_
     assert compared == {"fused": 30, "sdpa": 10, "packed": 10, "einsum": 10}  # of all parts
 
 
-def test_a_process_that_ends_between_two_visits_is_replaced(measured: Measured) -> None:
+def test_a_process_that_ends_between_two_visits_is_replaced(measured):
     """As by the kernel's out-of-memory killer."""
     processes = Simulated(dict.fromkeys(SECONDS, 0.3), fails={"drop packed": (1, LOST)})
     run = measured(processes, free=TOO_LITTLE)
@@ -459,9 +439,7 @@ def test_a_process_that_ends_between_two_visits_is_replaced(measured: Measured) 
 
 
 @pytest.mark.parametrize(("seconds", "times"), [(1e-3, 1), (0.3, PREPARATIONS)])
-def test_a_case_that_cannot_stay_ready_is_made_ready_for_several_visits_at_a_time(
-    measured: Measured, seconds: float, times: int
-) -> None:
+def test_a_case_that_cannot_stay_ready_is_made_ready_for_several_visits_at_a_time(measured, seconds, times):
     """Unless nothing is left to time; and is tested for cached results once."""
     run = measured(processes := Simulated(dict.fromkeys(SECONDS, seconds)), free=TOO_LITTLE)
     counts = [Counter(processes.of(do)) for do in ("prepare", "drop", "caching")]

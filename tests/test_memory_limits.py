@@ -1,10 +1,6 @@
 """A cell that can't fit is skipped before it is tried."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -33,7 +29,7 @@ from .conftest import checked
     ids=str,
 )  # fmt: skip
 @pytest.mark.parametrize("impl", [impl for impl in impls.registered() if impl.scores], ids=lambda impl: impl.name)
-def test_declared_memory_is_allocated(impl: impls.Impl, axes: dict[str, Any]) -> None:
+def test_declared_memory_is_allocated(impl, axes):
     """Too high an estimate would skip cells that fit."""
     case = Case.of(**{"T": 128, "H": impl.limits.heads or 4, "D_h": 16} | axes)
     if why := impl.refusal(case):
@@ -43,7 +39,7 @@ def test_declared_memory_is_allocated(impl: impls.Impl, axes: dict[str, Any]) ->
         assert CpuMeter().memory(call.run)[0].peak_bytes >= impl.scores(case) * ITEM_BYTES[case.dtype]
 
 
-def test_a_cell_that_cannot_fit_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_that_cannot_fit_is_not_tried(monkeypatch):
     tried = Cell(
         replace(impls.get("fused"), layer=lambda shape: pytest.fail("it was built")), Case.of(T=512, H=8, D_h=64)
     )
@@ -54,13 +50,13 @@ def test_a_cell_that_cannot_fit_is_not_tried(monkeypatch: pytest.MonkeyPatch) ->
             checked(tried)
 
 
-def test_kernels_that_never_store_the_scores_run_at_any_length() -> None:
+def test_kernels_that_never_store_the_scores_run_at_any_length():
     case = Case.of(T=1 << 17, H=8, D_h=64)
     assert least_memory(impls.get("sdpa"), case) < 2**30 < 2**39 < least_memory(impls.get("fused"), case)
     assert least_memory(impls.get("fused+compile"), case) < 2**30  # Inductor may replace it by SDPA
 
 
-def test_a_containers_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_containers_limit_counts(tmp_path, monkeypatch):
     monkeypatch.setattr(bench.timing.devices.cpu, "CGROUP", tmp_path)
     whole = psutil.virtual_memory().total
     assert 2**28 < free_bytes("cpu") <= whole

@@ -1,10 +1,7 @@
 """Memory to the byte on the CPU, and the CUDA meter against a simulated device."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +13,7 @@ from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
 from bench.checks.attention_problems import problem_of
 from bench.checks.building import module_of
-from bench.checks.calls import Call, call_of, recording
+from bench.checks.calls import call_of, recording
 from bench.checks.checked_calls import CALLS_KEPT
 from bench.checks.dispatch import kernel_in, traced
 from bench.checks.inputs import inputs_of
@@ -29,7 +26,7 @@ from .conftest import checked
 S, O = 8 * 1024 * 1024 * 4, 8 * 1024 * 64 * 4  # noqa: E741  bytes of the scores and of the output: B=1 H=8 T=1024 D_h=64 fp32
 
 
-def made(impl: impls.Impl, case: Case) -> Call:
+def made(impl, case):
     return call_of(module_of(impl, case), case, inputs_of(problem_of(case)))
 
 
@@ -41,18 +38,18 @@ def made(impl: impls.Impl, case: Case) -> Call:
         ("backward", 3 * S + 2 * O + 8),
     ],
 )
-def test_peak_of_the_plain_formula(mode: str, peak: int) -> None:
+def test_peak_of_the_plain_formula(mode, peak):
     case = Case.of(T=1024, H=8, D_h=64, mask="none", mode=mode, scope="core")
     call = made(impls.get("fused"), case)
     with recording(case):
         assert CpuMeter().memory(call.run)[0].peak_bytes == peak
 
 
-def test_peak_is_the_same_every_time_and_counts_nothing_from_before() -> None:
+def test_peak_is_the_same_every_time_and_counts_nothing_from_before():
     x = torch.randn(1 << 16)
     before = [torch.zeros(1 << 20)]
 
-    def call() -> torch.Tensor:
+    def call():
         before.clear()  # what is freed was there before: the peak is of what is new
         return x + x
 
@@ -62,8 +59,8 @@ def test_peak_is_the_same_every_time_and_counts_nothing_from_before() -> None:
 
 @pytest.mark.parametrize("scope", ["core", "layer"])
 @pytest.mark.parametrize("arrays", [True, False])
-def test_memory_that_torch_did_not_allocate_is_noticed(scope: str, arrays: bool) -> None:
-    def kernel(q: Any, k: Any, v: Any, **options: Any) -> torch.Tensor:
+def test_memory_that_torch_did_not_allocate_is_noticed(scope, arrays):
+    def kernel(q, k, v, **options):
         o = torch.nn.functional.scaled_dot_product_attention(q, k, v, **options)
         return torch.from_numpy(o.numpy().copy()) if arrays else o
 
@@ -72,11 +69,11 @@ def test_memory_that_torch_did_not_allocate_is_noticed(scope: str, arrays: bool)
     assert found.own_memory == (built.columns["peak_bytes"] is None) == arrays
 
 
-def test_a_kernel_that_keeps_its_outputs_passes_where_memory_is_not_measured() -> None:
+def test_a_kernel_that_keeps_its_outputs_passes_where_memory_is_not_measured():
     """More calls are made to see that they don't share buffers."""
-    kept: list[torch.Tensor] = []
+    kept = []
 
-    def keeps(q, k, v, **options):  # type: ignore[no-untyped-def]
+    def keeps(q, k, v, **options):
         kept.append(torch.nn.functional.scaled_dot_product_attention(q, k, v, **options))
         return kept[-1]
 
@@ -85,10 +82,10 @@ def test_a_kernel_that_keeps_its_outputs_passes_where_memory_is_not_measured() -
     assert len(kept) == 2 + CALLS_KEPT
 
 
-def test_a_slowed_call_takes_longer_by_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slowed_call_takes_longer_by_its_share(monkeypatch):
     now = 0.0
 
-    def clock(passing: float = 1e-3) -> float:
+    def clock(passing=1e-3):
         nonlocal now
         now += passing
         return now
@@ -103,8 +100,8 @@ MIB = 1 << 20
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there the high-water mark can be set back")
-def test_the_resident_set_includes_memory_allocated_outside_torch() -> None:
-    def call() -> torch.Tensor:
+def test_the_resident_set_includes_memory_allocated_outside_torch():
+    def call():
         o, _elsewhere = torch.ones(MIB // 4), np.ones(48 * MIB, np.uint8)
         return o
 
@@ -115,10 +112,10 @@ def test_the_resident_set_includes_memory_allocated_outside_torch() -> None:
 
 
 @pytest.mark.skipif(not has_glibc(), reason="only glibc's free memory can be returned")
-def test_free_memory_that_malloc_keeps_does_not_hide_what_a_call_needs() -> None:
+def test_free_memory_that_malloc_keeps_does_not_hide_what_a_call_needs():
     """Blocks of 24 MiB lie in the heap: glibc returns larger ones at once."""
 
-    def call() -> torch.Tensor:
+    def call():
         return torch.ones(24 * MIB // 4)
 
     with using(SYSTEM):
@@ -126,10 +123,10 @@ def test_free_memory_that_malloc_keeps_does_not_hide_what_a_call_needs() -> None
             assert CpuMeter().resident(call)[0] == pytest.approx(24 * MIB, abs=FLOOR)
 
 
-def test_memory_that_the_first_call_keeps_is_part_of_the_peak() -> None:
-    kept: dict[int, torch.Tensor] = {}
+def test_memory_that_the_first_call_keeps_is_part_of_the_peak():
+    kept = {}
 
-    def keeps(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, is_causal: bool = False) -> torch.Tensor:
+    def keeps(q, k, v, *, is_causal=False):
         if q.shape[-2] == 512:
             kept[512] = kept[512] if kept else torch.zeros(3 * MIB // 4)
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
@@ -153,7 +150,7 @@ def test_memory_that_the_first_call_keeps_is_part_of_the_peak() -> None:
         ("fused+compile", "none", "flash"),  # without a mask Inductor recognises the formula and replaces it by SDPA
     ],
 )
-def test_the_kernel_that_ran(name: str, mask: str, kernel: str) -> None:
+def test_the_kernel_that_ran(name, mask, kernel):
     case = Case.of(T=64, H=2, D_h=16, mask=mask)
     torch.compiler.reset()
     call = made(impls.get(name), case)
@@ -162,7 +159,7 @@ def test_the_kernel_that_ran(name: str, mask: str, kernel: str) -> None:
         assert kernel_in(traced(call.run)[0]) == kernel
 
 
-def test_a_pinned_kernel_must_be_the_one_that_ran() -> None:
+def test_a_pinned_kernel_must_be_the_one_that_ran():
     """Unpinned SDPA, under a name that promises math."""
     case = Case.of(T=64, H=2, D_h=16)
     liar = replace(impls.get("sdpa"), name="liar", dispatches="math")

@@ -1,10 +1,7 @@
 """The README's code, table and messages work as printed."""
 
-from __future__ import annotations
-
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -16,16 +13,16 @@ from bench.runs import check
 from bench.runs.progress import wrapped
 from commands import summary
 
-from .conftest import CHECKOUT, Suite, run_files
+from .conftest import CHECKOUT, run_files
 from .test_run import cells
 from .wrong_kernels import KERNELS
 
 README, OWN_KERNELS, RESULTS = (
-    (CHECKOUT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/kernels.md", "docs/results.md")
+    (CHECKOUT / name).read_text() for name in ("README.md", "docs/kernels.md", "docs/results.md")
 )
 
 
-def block(name: str) -> str:
+def block(name):
     """Return the code after `<!-- test: name -->` in one of the documents."""
     found = re.search(rf"<!-- test: {name} -->\n```python\n(.*?)```", README + OWN_KERNELS, re.DOTALL)
     assert found, name
@@ -35,9 +32,9 @@ def block(name: str) -> str:
 SHOWN = ("sdpa", "sdpa+compile", "wrapper", "fused")
 
 
-def test_the_table_is_that_of_the_newest_published_run() -> None:
+def test_the_table_is_that_of_the_newest_published_run():
     (*_, newest) = sorted((CHECKOUT / "results" / "published").glob("*_quick.json"))
-    data = json.loads(newest.read_text(encoding="utf-8"))
+    data = json.loads(newest.read_text())
     case = "B1-T1024-H8-D_h64-float32-cpu"
     rows = [row for row in data["benchmarks"] if row["group"] == case and row["params"]["impl"] in SHOWN]
     table, headline = summary.of_run({**data, "benchmarks": rows, "skipped": []}, every=False)
@@ -45,19 +42,19 @@ def test_the_table_is_that_of_the_newest_published_run() -> None:
     assert headline in " ".join(README.split()), headline
 
 
-def test_the_answer_is_that_of_the_run_in_the_figure() -> None:
+def test_the_answer_is_that_of_the_run_in_the_figure():
     answer = " ".join(line.removeprefix("> ") for line in README.splitlines() if line.startswith("> "))
     assert answer and answer in " ".join(RESULTS.partition("## length\n")[2].partition("\n## ")[0].split())
 
 
-def test_the_kernel_that_is_wrong_has_the_sentence_that_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_that_is_wrong_has_the_sentence_that_is_shown(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(Wrong) as wrong:
         Gate().check(impls.make("mine", KERNELS["no_mask"].kernel), next(iter(SWEEPS["smoke"].cases("cpu"))))
     assert wrapped(f"wrong: mine: {wrong.value}") in README
 
 
-def test_a_kernel_of_ones_own(in_process: None, suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_of_ones_own(in_process, suite, tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(block("own"))
     lone = {"mode": "decode", **check.CHUNK}
     monkeypatch.setattr(check, "PROBLEMS", ({}, {"dropout": 0.1}, check.PADDED, check.GROUPS, lone, *check.RULES))
@@ -78,7 +75,7 @@ def flash_attn_func(q, k, v, dropout_p, softmax_scale, causal):
 """
 
 
-def test_a_kernel_of_another_layout(in_process: None, suite: Suite, tmp_path: Path) -> None:
+def test_a_kernel_of_another_layout(in_process, suite, tmp_path):
     (tmp_path / "mine.py").write_text(block("layout"))
     options = ("--impl", "flash=mine:flash", "--T", "32", "--H", "2", "--benchmark-save=x")
     suite(*options)

@@ -1,7 +1,5 @@
 """The recipes of docs/architecture.md, each followed in a copy of the checkout, in as many files as it says."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import tomllib
@@ -32,7 +30,7 @@ MODE = """    "twice": Mode(),  # o = layer(x), under another name
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkout(tmp_path_factory):
     """Return a copy with another implementation, axis and mode, each added as its recipe says."""
     copy = tmp_path_factory.mktemp("checkout")
     for package in ("impls", "bench", "stats", "reports", "commands"):
@@ -50,37 +48,35 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-def insert(path: Path, behind: str, line: str) -> None:
+def insert(path, behind, line):
     """Insert a line after the matching one."""
     text = path.read_text()
     (found,) = re.finditer(behind, text)
     path.write_text(text[: found.end()] + line + text[found.end() :])
 
 
-def test_an_implementation_is_one_file_of_a_few_lines_and_one_name(checkout: Path) -> None:
+def test_an_implementation_is_one_file_of_a_few_lines_and_one_name(checkout):
     data = only_run(checkout)
     assert {row["extra_info"]["impl"] for row in data["benchmarks"]} == {"additive", "fused"}
     assert "additive" in data["registry"]  # and part of every sweep, as is all that does not say otherwise
 
 
-def test_an_axis_and_a_mode_are_a_line_each(checkout: Path) -> None:
+def test_an_axis_and_a_mode_are_a_line_each(checkout):
     rows = [row["extra_info"] for row in only_run(checkout)["benchmarks"]]
     assert {(row["stride"], row["mode"]) for row in rows} == {*product((4, 8), ("forward", "twice"))}
     assert all(f"stride={row['stride']}" in row["id"] for row in rows)
 
 
 @pytest.fixture(scope="module")
-def page(checkout: Path) -> Path:
+def page(checkout):
     return Path(started(checkout, "-m", "reports").splitlines()[-2])
 
 
-def test_a_section_of_the_page_is_one_function(page: Path) -> None:
+def test_a_section_of_the_page_is_one_function(page):
     assert "<summary>Spread of each cell</summary>" in page.read_text()
 
 
-def test_reports_know_the_axis_from_the_run_file(
-    checkout: Path, page: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reports_know_the_axis_from_the_run_file(checkout, page, capsys):
     """Even the reports of this checkout, which lack the axis."""
     html = page.read_text()
     assert "fp32 causal stride=4 forward" in html  # in tables
@@ -90,7 +86,7 @@ def test_reports_know_the_axis_from_the_run_file(
     assert "stride" in (page.parent / "rows.csv").read_text().splitlines()[0].split(",")
 
 
-def test_a_device_is_one_object(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_is_one_object(monkeypatch):
     assert tuple(DEVICES) == case.DEVICES
     known = {"npu": "NPU 9"}
     npu = Device(lambda: True, lambda: known, lambda: 7 << 30, CpuMeter)
@@ -99,9 +95,9 @@ def test_a_device_is_one_object(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (free_bytes("npu"), default_device()) == (7 << 30, "npu")
 
 
-def test_the_diagram_of_packages_is_the_import_contract() -> None:
-    text = (CHECKOUT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    tools = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+def test_the_diagram_of_packages_is_the_import_contract():
+    text = (CHECKOUT / "docs" / "architecture.md").read_text()
+    tools = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["tool"]
     layers = {it["containers"][0]: it["layers"] for it in tools["importlinter"]["contracts"] if "containers" in it}
     assert layers.keys() == {"bench", "reports"}
     for package, names in layers.items():

@@ -1,7 +1,5 @@
 """Drift of the reference workload, on a simulated clock."""
 
-from __future__ import annotations
-
 import pytest
 
 from bench.runs.progress import drifting
@@ -14,15 +12,15 @@ class Clock:
 
     now, each = 0.0, 1e-3
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now
 
-    def work(self) -> None:
+    def work(self):
         self.now += self.each
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(reference_workload, "WORK", {"fixed": lambda: clock.work})
     monkeypatch.setattr(reference_workload, "perf_counter", clock)
@@ -30,7 +28,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_machine_drift_is_reported(clock: Clock) -> None:
+def test_machine_drift_is_reported(clock):
     seen = ReferenceWorkload()
     for clock.each, drift in ((1e-3, 0), (1e-3, 0), (1.2e-3, 0.2), (1.2e-3, 0.2)):
         seen.sample()
@@ -40,8 +38,8 @@ def test_machine_drift_is_reported(clock: Clock) -> None:
     assert "changed by a factor of 20 between" in (drifting(18.58) or "")
 
 
-def test_it_samples_again_when_it_is_due(clock: Clock) -> None:
-    seen, taken = ReferenceWorkload(), list[float]()
+def test_it_samples_again_when_it_is_due(clock):
+    seen, taken = ReferenceWorkload(), []
     for clock.now in (0.0, 5.0, 19.0, 30.0, 40.0):
         if seen.due():
             taken.append(clock.now)
@@ -49,7 +47,7 @@ def test_it_samples_again_when_it_is_due(clock: Clock) -> None:
     assert taken == [0.0, 30.0] and len(seen.seen["fixed"]) == 2
 
 
-def test_a_resumed_run_keeps_earlier_samples(clock: Clock) -> None:
+def test_a_resumed_run_keeps_earlier_samples(clock):
     killed = ReferenceWorkload()
     killed.sample()
     resumed = ReferenceWorkload(killed.table()["looks"])

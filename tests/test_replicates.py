@@ -1,7 +1,5 @@
 """A sweep in several fresh processes, saved as one run; and runs that end at the same time, or don't fit on the disk."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -25,7 +23,7 @@ from .conftest import CHECKOUT, only_run, run_of, started
 SMALL = ("--T", "16,24", "--H", "2", "--dtype", "float32", "--impl", "fused,sdpa", "--cell-time", "0.01")
 
 
-def test_processes_become_one_run(tmp_path: Path) -> None:
+def test_processes_become_one_run(tmp_path):
     printed = started(tmp_path, CHECKOUT / "bench", "sweep", "--processes=2", "--save=x", "--quiet-machine", *SMALL)
     data = only_run(tmp_path)
     assert f"saved: {tmp_path}/results/" in printed and len(data["benchmarks"]) == 4 and data["complete"]
@@ -39,7 +37,7 @@ def test_processes_become_one_run(tmp_path: Path) -> None:
     assert machine["cores"] == 1 and machine["allocator"]["MALLOC_MMAP_MAX_"] == "0"
 
 
-def test_runs_that_end_at_once_take_different_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_end_at_once_take_different_numbers(tmp_path, monkeypatch):
     write = Path.write_text
     monkeypatch.setattr(Path, "write_text", lambda *given, **how: (sleep(0.02), write(*given, **how))[1])
     with ThreadPoolExecutor(4) as pool:
@@ -48,7 +46,7 @@ def test_runs_that_end_at_once_take_different_numbers(tmp_path: Path, monkeypatc
     assert [json.loads(file.read_text())["run"] for file in files] == [*range(4)]
 
 
-def test_a_disk_that_fills_up_ends_the_run_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fills_up_ends_the_run_with_one_line(tmp_path, monkeypatch):
     cell = Cell(impls.get("sdpa"), Case.of(T=16, H=2, D_h=8))
     run = run_of(cell, folder=tmp_path, name="x")
     run.plan([cell.key])

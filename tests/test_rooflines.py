@@ -1,10 +1,6 @@
 """The share of the roofline, on a simulated machine."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -24,10 +20,10 @@ class Machine:
 
     clock, bandwidth = "wall", 1e10
 
-    def __init__(self, rate: float = 1e11, least: int = 0):
+    def __init__(self, rate=1e11, least=0):
         self.rate, self.least = rate, least
 
-    def seconds(self, call: Callable[[], Any], times: int) -> float:
+    def seconds(self, call, times):
         o = call()
         if o.dtype == torch.uint8:
             return times * 2 * o.numel() / self.bandwidth
@@ -38,18 +34,18 @@ class Machine:
 
 
 @pytest.fixture
-def small_products(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_products(monkeypatch):
     monkeypatch.setattr("bench.timing.rooflines.SIZES", (16, 32, 64, 128))
 
 
-def test_the_share_is_that_of_the_lower_ceiling(small_products: None) -> None:
+def test_the_share_is_that_of_the_lower_ceiling(small_products):
     idle = Case.of(T=1, T_kv=4096, H=8, D_h=64, mask="none", mode="decode")
     narrow = replace(BUSY, dtype="bfloat16")  # may be computed in float32
     for case, seconds in ((BUSY, flops(BUSY) / 1e11), (idle, least_bytes(idle) / 1e10), (narrow, flops(BUSY) / 1e11)):
         assert Rooflines().share(case, Machine(), 1.0) == pytest.approx(seconds)
 
 
-def test_a_ceiling_measured_on_a_busy_machine_is_measured_again_before_a_row_is_refused(small_products: None) -> None:
+def test_a_ceiling_measured_on_a_busy_machine_is_measured_again_before_a_row_is_refused(small_products):
     rooflines, operations = Rooflines(), flops(BUSY)
     rooflines.share(BUSY, Machine(rate=1e10), 100.0)
     assert rooflines.share(BUSY, Machine(rate=1e11), operations / 5e10) == pytest.approx(0.5)
@@ -61,13 +57,13 @@ def test_a_ceiling_measured_on_a_busy_machine_is_measured_again_before_a_row_is_
     assert [row["flops_per_s"] for row in rooflines.table() if "dtype" in row] == [pytest.approx(1e11)]
 
 
-def test_a_refused_row_is_above_every_measurement_of_its_ceiling(small_products: None) -> None:
+def test_a_refused_row_is_above_every_measurement_of_its_ceiling(small_products):
     """The last one, too, on a machine that is twice as fast from measurement to measurement."""
 
     class Rising(Machine):
         last = 0
 
-        def seconds(self, call: Callable[[], Any], times: int) -> float:
+        def seconds(self, call, times):
             size = call().shape[0]
             self.rate *= 2 if size < self.last else 1
             self.last = size
@@ -79,14 +75,14 @@ def test_a_refused_row_is_above_every_measurement_of_its_ceiling(small_products:
     assert max(row["flops_per_s"] for row in rooflines.table() if "dtype" in row) < 2.4e11
 
 
-def test_a_ceiling_is_then_measured_thoroughly(small_products: None) -> None:
+def test_a_ceiling_is_then_measured_thoroughly(small_products):
     """By larger products, which alone reach the rate."""
     machine, rooflines = Machine(rate=1e12, least=64), Rooflines(1e-9)
     rooflines.share(BUSY, machine, 100.0)
     assert rooflines.share(BUSY, machine, flops(BUSY) / 0.9e12) == pytest.approx(0.9)
 
 
-def test_a_resumed_run_has_the_measured_ceilings() -> None:
+def test_a_resumed_run_has_the_measured_ceilings():
     killed, resumed, case = Rooflines(), Rooflines(), Case.of(T=64, H=2, D_h=16)
     share = killed.share(case, Machine(), 100.0)
     resumed.restore(killed.table())
@@ -97,13 +93,13 @@ def test_a_resumed_run_has_the_measured_ceilings() -> None:
 class Gpu(Machine):
     """Float32 products take ten times as long as those of TF32; a sum of 2 MiB half as long as a copy that moves them."""
 
-    def seconds(self, call: Callable[[], Any], times: int) -> float:
+    def seconds(self, call, times):
         if not call().dim():
             return times * (2 << 20) / self.bandwidth / 2
         return super().seconds(call, times) / (10 if torch.backends.cuda.matmul.fp32_precision == "tf32" else 1)
 
 
-def test_on_a_gpu_float32_may_be_three_products_of_tf32_and_reading_is_no_copy() -> None:
+def test_on_a_gpu_float32_may_be_three_products_of_tf32_and_reading_is_no_copy():
     before, gpu = torch.backends.cuda.matmul.fp32_precision, Gpu()
     busy = replace(BUSY, device="meta")
     assert Rooflines().share(busy, gpu, 1.0) == pytest.approx(flops(busy) / (gpu.rate * 10 / 3))

@@ -1,13 +1,10 @@
 """A run from the command to the file: rows, skips, names, resuming, and usage errors."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
 import sys
 from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
@@ -20,12 +17,12 @@ from bench.runs.measuring import Measuring
 from bench.runs.saving import Journal, newest_journal, results_root
 from bench.selection.errors import UsageError
 
-from .conftest import CHECKOUT, Suite, only_run, run_files, started, suite_arguments
+from .conftest import CHECKOUT, only_run, run_files, started, suite_arguments
 
 SMALL = ("--T", "16,32", "--H", "2", "--dtype", "float32", "--impl", "sdpa,fused,linear")
 ONE = ("--T", "16", "--H", "2", "--dtype", "float32", "--impl")
 
-COLUMNS = (CHECKOUT / "docs" / "columns.md").read_text(encoding="utf-8")
+COLUMNS = (CHECKOUT / "docs" / "columns.md").read_text()
 DOCUMENTED = {
     name for row in re.findall(r"^\|([^|]+)\|", COLUMNS, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
 }
@@ -38,12 +35,12 @@ OF_OTHER_RUNS = {"parts_s", "core_shares", "blocks", "windows", "depth", "proces
 """Of blocks and models, of sweeps on many machines, and with `--save-traces`."""
 
 
-def cells(file: Path) -> list[tuple[str, str]]:
+def cells(file):
     data = json.loads(file.read_text())
     return [(b["extra_info"]["impl"], b["extra_info"]["id"]) for b in data["benchmarks"]]
 
 
-def refusal(suite: Suite, *options: str) -> str:
+def refusal(suite, *options):
     """Return the single line of a usage error."""
     done = suite(*options, fine=(4,))
     (line,) = filter(str.strip, (done.stderr + done.stdout).splitlines())
@@ -51,13 +48,13 @@ def refusal(suite: Suite, *options: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def small(tmp_path_factory):
     """A folder with the run `x` of `SMALL`, and what the command printed."""
     folder = tmp_path_factory.mktemp("small")
     return folder, started(folder, "-m", "pytest", *suite_arguments("--benchmark-save=x", *SMALL))
 
 
-def test_rows_and_skips(small: tuple[Path, str]) -> None:
+def test_rows_and_skips(small):
     folder, printed = small
     data = only_run(folder)
     assert data["complete"] and data["baseline_impl"] == "fused" and data["registry"][0] == "loop"
@@ -81,7 +78,7 @@ def test_rows_and_skips(small: tuple[Path, str]) -> None:
     assert printed.count(", not counting variation between processes\n") == 2  # why the timing of each case ended
 
 
-def test_the_newest_journal_of_a_name_is_opened_once_at_a_time(tmp_path: Path) -> None:
+def test_the_newest_journal_of_a_name_is_opened_once_at_a_time(tmp_path):
     (tmp_path / "x.20990101T000000000000-1.journal").write_text('{"header"\n')  # of a bad disk
     assert newest_journal(tmp_path, "x") is None
     mine = Journal.start(tmp_path, "x", {"asked": {}})
@@ -97,7 +94,7 @@ def test_the_newest_journal_of_a_name_is_opened_once_at_a_time(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("first", ['{"visit": [0, 0, "a"]}', '{"header": 1}', "[]", "1"])
-def test_a_journal_without_a_header_is_one_line(tmp_path: Path, first: str) -> None:
+def test_a_journal_without_a_header_is_one_line(tmp_path, first):
     (path := tmp_path / "x.20990101T000000000000-1.journal").write_text(f'{first}\n{{"seconds": {{}}}}\n')
     with pytest.raises(UsageError, match=f"^{path} is no journal: .*; move it elsewhere$"):
         Journal(path)
@@ -111,9 +108,7 @@ def plain(q, k, v):
 """
 
 
-def test_a_second_run_is_begun_by_resume_and_compared(
-    in_process: None, suite: Suite, small: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_run_is_begun_by_resume_and_compared(in_process, suite, small, tmp_path, monkeypatch):
     shutil.copytree(small[0] / "results", tmp_path / "results")
     monkeypatch.setitem(sys.modules, "commands.summary", None)  # a node of a cluster has neither it nor pandas
     second = suite("--resume", "y", "--no-summary", *SMALL)
@@ -128,13 +123,13 @@ def test_a_second_run_is_begun_by_resume_and_compared(
     assert "started with other options" in refusal(suite, "--resume", "y", "--T", "8")
 
 
-def test_runs_are_stored_in_the_checkout_from_anywhere_inside_it(tmp_path: Path) -> None:
+def test_runs_are_stored_in_the_checkout_from_anywhere_inside_it(tmp_path):
     assert results_root(CHECKOUT, None) == results_root(CHECKOUT / "tests" / "data", None) == CHECKOUT / "results"
     assert results_root(tmp_path, None) == tmp_path / "results"
     assert results_root(tmp_path, f"file://{tmp_path}/elsewhere") == tmp_path / "elsewhere"
 
 
-def test_list_and_dry_run_measure_nothing(suite: Suite, tmp_path: Path) -> None:
+def test_list_and_dry_run_measure_nothing(suite, tmp_path):
     listed = suite("--list").stdout
     assert all(name in listed for name in ("mask_after_softmax", "max_T=256", *SWEEPS))
     assert "4 cells to measure, 2 unsupported, about" in suite("--dry-run", *SMALL).stdout
@@ -201,7 +196,7 @@ BAD = {
 }
 
 
-def test_a_bad_cell_is_skipped_with_its_reason_and_costs_no_other(suite: Suite, tmp_path: Path) -> None:
+def test_a_bad_cell_is_skipped_with_its_reason_and_costs_no_other(suite, tmp_path):
     """One ends its process during its rounds; one is in a process of its own, with memory that can't be measured."""
     (tmp_path / "broken.py").write_text(BROKEN)
     own = ",".join(f"{name}=broken:{name}" for name in (*BAD, "alone"))
@@ -224,9 +219,7 @@ def test_a_bad_cell_is_skipped_with_its_reason_and_costs_no_other(suite: Suite, 
     assert only_run(tmp_path) == data
 
 
-def test_a_run_begun_by_other_code_is_begun_anew_or_refused(
-    in_process: None, suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_begun_by_other_code_is_begun_anew_or_refused(in_process, suite, tmp_path, monkeypatch):
     own = tmp_path / "own.py"
     own.write_text(OWN)
     monkeypatch.setattr("fcntl.flock", lambda *_: None)  # locks end with their process
@@ -252,9 +245,7 @@ def test_a_run_begun_by_other_code_is_begun_anew_or_refused(
     assert changed in refusal(suite, "--resume", "x")
 
 
-def test_a_run_is_resumed_where_only_code_changed_that_decides_no_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_resumed_where_only_code_changed_that_decides_no_result(tmp_path, monkeypatch):
     assert all(any(CHECKOUT.glob(pattern)) for pattern in impl_hash.DECIDING)
     shutil.copytree(CHECKOUT / "bench", tmp_path / "bench")
     monkeypatch.setattr(impl_hash, "CHECKOUT", tmp_path)

@@ -1,11 +1,8 @@
 """Cases, their public names, and what is counted for them."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
@@ -22,7 +19,7 @@ from bench.runs.rows import Results, Sample, row
 from impls.rules import Rules
 
 
-def test_ids_are_a_public_format() -> None:
+def test_ids_are_a_public_format():
     """Saved runs are matched by ids: a change of these lines breaks every saved run."""
     assert Case.of(T=256, H=8, D_h=64, mask="causal", threads=None, d_model=512).id == "B1-T256-H8-D_h64-float32-cpu"
     other = Case.of(
@@ -32,7 +29,7 @@ def test_ids_are_a_public_format() -> None:
     assert Case.of(T=8, H=1, D_h=64, d_model=256, threads=1).id == "B1-T8-H1-D_h64-float32-cpu-d_model=256-threads=1"
 
 
-def test_a_gpu_has_its_own_sizes_and_dtypes() -> None:
+def test_a_gpu_has_its_own_sizes_and_dtypes():
     """They exclude none of SDPA's kernels."""
     cases = {name: sweep.cases("cuda") for name, sweep in SWEEPS.items()}
     for impl, sweep in product(("sdpa_flash", "sdpa_efficient", "sdpa_cudnn"), ("quick", "length", "decode")):
@@ -40,13 +37,13 @@ def test_a_gpu_has_its_own_sizes_and_dtypes() -> None:
     assert all(len({case.id for case in its}) == len(its) for its in cases.values())
 
 
-def test_a_sweep_of_models_names_the_models_of_each_case() -> None:
+def test_a_sweep_of_models_names_the_models_of_each_case():
     of_models = SWEEPS["llm"].cases("cpu", {"dtype": ("float32",)})
     assert {*of_models.values()} == {"gpt2", "qwen2.5-0.5b", "llama3-8b"}
     assert {*SWEEPS["quick"].cases("cpu").values()} == {""}
 
 
-def test_in_decode_t_counts_all_tokens() -> None:
+def test_in_decode_t_counts_all_tokens():
     (case,) = SWEEPS["decode"].cases("cpu", {"B": (1,), "T": (300,), "dtype": ("float32",), "mode": ("decode",)})
     assert (case.T, case.T_kv, case.mask) == (1, 300, "none")
     assert case.id == "B1-T1-H8-D_h64-float32-cpu-T_kv=300-mask=none-mode=decode"
@@ -74,13 +71,13 @@ def test_in_decode_t_counts_all_tokens() -> None:
         ({"page": 4}, "--page needs --mode decode"),
     ],
 )
-def test_axes_that_do_not_fit_together(axes: dict[str, object], says: str) -> None:
+def test_axes_that_do_not_fit_together(axes, says):
     with pytest.raises(ValueError, match=says):
         SWEEPS["quick"].cases("cpu", {name: (value,) for name, value in ({"T": 64, "H": 8} | axes).items()})
 
 
 @pytest.mark.parametrize("axes", [{}, {"source": "cross", "T_kv": 5}, {"H_kv": 1}, {"D_v": 3}])
-def test_operations_against_torchs_own_counter(axes: dict[str, Any]) -> None:
+def test_operations_against_torchs_own_counter(axes):
     """`FlopCounterMode` counts the products of the plain formula, including the masked half."""
     case = Case.of(**{"B": 2, "T": 7, "H": 2, "D_h": 4, "mask": "none"} | axes)
     problem = problem_of(case)
@@ -89,7 +86,7 @@ def test_operations_against_torchs_own_counter(axes: dict[str, Any]) -> None:
     assert counting.flops(case) == counter.get_total_flops()
 
 
-def test_operations_of_a_core_of_a_step_back_and_of_one_token() -> None:
+def test_operations_of_a_core_of_a_step_back_and_of_one_token():
     shared = {"B": 2, "H": 2, "D_h": 4, "mask": "none"}
     core = Case.of(T=3, scope="core", **shared)
     assert counting.flops(core) == 2 * (2 * 2 * 3 * 3 * (4 + 4))
@@ -100,13 +97,13 @@ def test_operations_of_a_core_of_a_step_back_and_of_one_token() -> None:
     assert counting.least_bytes(token) == 4 * (2 * 2 * 8 + 4 * 8 * 8 + 5 * 2 * 2 * (4 + 4))
 
 
-def columns_of(name: str, seconds: float = 0.5, **axes: Any) -> dict[str, Any]:
+def columns_of(name, seconds=0.5, **axes):
     """Return the columns of a row whose calls took this long."""
     found = [Sample(seconds, seconds, 0, 0, 0, 1, 0.0, 0.0, 0.0)]
     return row(Cell(impls.get(name), Case.of(**axes)), Results(samples=found), ())["extra_info"]
 
 
-def test_columns_of_documents() -> None:
+def test_columns_of_documents():
     """By hand: 22 tokens, one document of 8, the others of 2."""
     of = {"B": 2, "T": 22, "H": 3, "D_h": 4, "D_v": 6, "documents": "one_long", "scope": "core"}
     found, padded = columns_of("one_by_one", **of), columns_of("padded", mask="none", **of)
@@ -117,7 +114,7 @@ def test_columns_of_documents() -> None:
     assert (found["tokens_per_s"], found["cache_bytes_per_token"]) == (2 * 22 / 0.5, None)
 
 
-def test_columns_of_requests() -> None:
+def test_columns_of_requests():
     """By hand: a prompt of 5 tokens, one new token after 6, and two requests of one new token."""
     of = {"T": 5 + 2 + 1 + 1, "T_kv": 5 + 8 + 4 + 4, "H": 4, "H_kv": 2, "D_h": 3, "dtype": "bfloat16"}
     of |= {"requests": "1x5:5+1x2:8+2x1:4", "mask": "causal_br", "source": "cross", "scope": "core"}
@@ -127,7 +124,7 @@ def test_columns_of_requests() -> None:
     assert (found["padding_share"], found["tokens_per_s"]) == (1 - 9 / (4 * 5), 9 / 0.5)
 
 
-def test_pages_cost_what_a_contiguous_cache_does() -> None:
+def test_pages_cost_what_a_contiguous_cache_does():
     """Neither block tables nor copies are counted."""
     of = {"B": 3, "T": 2, "T_kv": 50, "H": 4, "H_kv": 2, "D_h": 8, "mask": "causal_br", "mode": "decode"}
     paged, plain = columns_of("page_by_page", page=16, **of), columns_of("sdpa", **of)
@@ -135,14 +132,14 @@ def test_pages_cost_what_a_contiguous_cache_does() -> None:
     assert all(paged[name] == plain[name] for name in ("flops", "bytes", "cache_bytes_per_token", "tokens_per_s"))
 
 
-def test_reference_is_the_formula() -> None:
+def test_reference_is_the_formula():
     """By hand: one query, two keys, scores 0 and ln 3, so probabilities 1/4 and 3/4."""
     rows = [[2**0.5, 0.0]], [[0.0, 1.0], [math.log(3), 0.0]], [[4.0], [8.0]]
     qkv = [torch.tensor([[x]], dtype=torch.float64) for x in rows]
     assert [float(reference.attention(*qkv, Rules(mask=mask))) for mask in ("none", "causal")] == pytest.approx([7, 4])
 
 
-def test_reference_by_blocks_is_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reference_by_blocks_is_the_whole(monkeypatch):
     attention = partial(reference.attention, *torch.randn(3, 2, 3, 11, 4, dtype=torch.float64), Rules())
     whole, rows = attention(), torch.tensor([0, 4, 10])
     monkeypatch.setattr(reference, "BLOCK", 50)

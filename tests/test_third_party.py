@@ -2,17 +2,13 @@
 says, on the CPU with the plain formula instead.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from importlib.metadata import version
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import impls
@@ -28,17 +24,17 @@ NEEDED = {
     "flashinfer": "flashinfer",
     "cudnn_frontend": "cudnn",
 }
-SMALL: dict[str, Any] = {"T": 16, "H": 4, "H_kv": 2, "D_h": 16, "dtype": "bfloat16"}
+SMALL = {"T": 16, "H": 4, "H_kv": 2, "D_h": 16, "dtype": "bfloat16"}
 
 
-def on_cpu(name: str) -> impls.Impl:
+def on_cpu(name):
     """Return the implementation with limits that allow the CPU, and without its package."""
     impl = impls.get(name)
     return replace(impl, limits=replace(impl.limits, devices=None, package=None), dispatches=None)
 
 
 @pytest.mark.parametrize("name", NEEDED)
-def test_a_missing_package_is_named_with_how_to_install_it(name: str) -> None:
+def test_a_missing_package_is_named_with_how_to_install_it(name):
     why = impls.get(name).refusal(Case.of(**SMALL, device="cuda"))
     if why is None:
         pytest.skip("it is installed")
@@ -46,7 +42,7 @@ def test_a_missing_package_is_named_with_how_to_install_it(name: str) -> None:
     assert impls.get(name).limits.alone
 
 
-def test_the_version_of_a_module_that_is_called_otherwise_than_its_package() -> None:
+def test_the_version_of_a_module_that_is_called_otherwise_than_its_package():
     assert impl_hash._versioned("yaml") == f"yaml {version('PyYAML')}"
     assert impl_hash._versioned("yaml.loader") == f"yaml.loader {version('PyYAML')}"
     assert impl_hash._versioned("no_such_module") == "no_such_module"
@@ -55,7 +51,7 @@ def test_the_version_of_a_module_that_is_called_otherwise_than_its_package() -> 
 # Flash attention of another version
 
 
-def test_torchs_settings_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchs_settings_are_restored(monkeypatch):
     """A fake package registers kernels in torch's own registry; they are removed afterwards."""
     made_up = ModuleType("flash_attn_interface")
     monkeypatch.setitem(sys.modules, "flash_attn_interface", made_up)
@@ -63,7 +59,7 @@ def test_torchs_settings_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.ops, "flash_attn_3", ops, raising=False)
     before, kernel = settings.read(), impls.get("sdpa_fa3").kernel
     for _ in range(2):
-        with kernel.around():  # type: ignore[union-attr]
+        with kernel.around():
             assert torch._C._get_fa3_sdp_enabled()
             assert torch.nn.attention.current_flash_attention_impl() == "FA3"
         assert settings.restore(before) == []
@@ -74,10 +70,10 @@ def test_torchs_settings_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def by_sequence(
-    q: Tensor, k: Tensor, v: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor, max_q: int, max_k: int, *,
-    scale: float | None = None, window_size: tuple[int, int] = (-1, -1), enable_gqa: bool = False,
-    seqused_k: Tensor | None = None, block_table: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    q, k, v, cu_seq_q, cu_seq_k, max_q, max_k, *,
+    scale = None, window_size = (-1, -1), enable_gqa = False,
+    seqused_k = None, block_table = None,
+):  # fmt: skip
     """`varlen_attn` as torch documents it: sequence by sequence, causal masks aligned bottom right, keys read from pages."""
     assert {cu_seq_q.dtype, cu_seq_k.dtype} == {torch.int32}
     assert (max_q, max_k) == (int(cu_seq_q.diff().max()), int(cu_seq_k.diff().max()))
@@ -99,7 +95,7 @@ def by_sequence(
     return torch.cat(found)
 
 
-def top_left(*inputs: Any, window_size: tuple[int, int], **options: Any) -> Tensor:
+def top_left(*inputs, window_size, **options):
     """`by_sequence` without the mask."""
     return by_sequence(*inputs, **options)
 
@@ -117,7 +113,7 @@ VARLEN = {
 
 
 @pytest.mark.parametrize("name", VARLEN)
-def test_varlen_attn_is_called_as_it_documents(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_varlen_attn_is_called_as_it_documents(name, monkeypatch):
     import torch.nn.attention.varlen as module
 
     monkeypatch.setattr(module, "varlen_attn", by_sequence)
@@ -130,22 +126,22 @@ def test_varlen_attn_is_called_as_it_documents(name: str, monkeypatch: pytest.Mo
 # Packages
 
 
-def test_flash_attn_4_and_flashinfer_are_given_their_layout(monkeypatch: pytest.MonkeyPatch) -> None:
-    def dense(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None, causal: bool) -> tuple[Tensor, None]:
+def test_flash_attn_4_and_flashinfer_are_given_their_layout(monkeypatch):
+    def dense(q, k, v, softmax_scale, causal):
         o = scaled_dot_product_attention(
             *(x.transpose(1, 2) for x in (q, k, v)), is_causal=causal, scale=softmax_scale, enable_gqa=True
         )
         return o.transpose(1, 2), None
 
     class Ragged:
-        def __init__(self, workspace: Tensor, layout: str):
+        def __init__(self, workspace, layout):
             assert (workspace.dtype, layout) == (torch.uint8, "NHD")
 
-        def plan(self, first: Tensor, last: Tensor, H: int, H_kv: int, D: int, *, causal: bool, sm_scale: float | None,
-                 q_data_type: torch.dtype) -> None:  # fmt: skip
+        def plan(self, first, last, H, H_kv, D, *, causal, sm_scale,
+                 q_data_type):  # fmt: skip
             self.ends, self.causal, self.scale = (first, last), causal, sm_scale
 
-        def run(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def run(self, q, k, v):
             longest = (int(it.diff().max()) for it in self.ends)
             window = (-1, 0 if self.causal else -1)
             return by_sequence(q, k, v, *self.ends, *longest, scale=self.scale, window_size=window, enable_gqa=True)

@@ -1,31 +1,25 @@
 """`--save-traces`: every measured cell has a trace and an unchanged row; a cell that can't be traced keeps its row."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path
 from unittest import mock
-
-import pytest
 
 import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.runs.measuring import Measuring, trace_path
 
-from .conftest import Suite, only_run
+from .conftest import only_run
 
 
-def operators_in(path: Path) -> set[str]:
+def operators_in(path):
     """Return the names of the operators in a trace."""
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     return {event["name"] for event in events if event.get("cat") == "cpu_op"}
 
 
-def test_every_row_names_its_trace_and_is_otherwise_the_same(
-    in_process: None, suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_row_names_its_trace_and_is_otherwise_the_same(in_process, suite, tmp_path, monkeypatch):
     """Except calls with too many operators; also of a run that was interrupted behind its timing."""
     (tmp_path / "own.py").write_text("from torch.nn.functional import scaled_dot_product_attention as sdpa\n")
     cells = ("--impl", "loop,fused,ö+x=own:sdpa", "--T", "64", "--H", "1", "--dtype", "float32")
@@ -42,7 +36,7 @@ def test_every_row_names_its_trace_and_is_otherwise_the_same(
         assert {"aten::mm", operator} <= operators_in(paths[name])
 
 
-def test_paths_are_safe_and_stay_apart() -> None:
+def test_paths_are_safe_and_stay_apart():
     names = ["fused+compile", "..", "a/b", "a_b", "力", "con\n"]
     case, run = Case.of(T=16, H=2, D_h=16), mock.Mock(**{"journal.path": Path("x.1-1.journal")})
     found = [Path(trace_path(run, Cell(impls.make(name, lambda q, k, v: q), case))) for name in names]

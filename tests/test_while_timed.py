@@ -1,14 +1,10 @@
 """Faults found while timing: kernels that are wrong now and then, cache results, or finish them later."""
 
-from __future__ import annotations
-
 import gc
 import re
 import threading
-from collections.abc import Iterator
 from statistics import median
 from time import thread_time
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -20,7 +16,6 @@ from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
 from bench.timing import cell
 from bench.timing.caching import check_kernel_caches_nothing, check_no_result_caching
-from bench.workers.tasks import Tasks
 from impls.registry import Limits
 
 from . import wrong_kernels
@@ -32,7 +27,7 @@ BLOCKS, COMPARED = 10, 300
 
 
 @pytest.fixture(autouse=True)
-def crowded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def crowded(monkeypatch):
     """Others that compute at the same time change nothing: a call's seconds are those that it computed itself, on one core, and
     what is finished later has its time where it is watched for.
     """
@@ -45,11 +40,11 @@ def crowded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     wrong_kernels.rest.end()
 
 
-def case_of(**axes: Any) -> Case:
+def case_of(**axes):
     return Case.of(**{"T": 64, "H": 2, "D_h": 64} | axes)
 
 
-def measured(kernel: wrong_kernels.Kernel, compared: int = 0, **axes: Any) -> None:
+def measured(kernel, compared=0, **axes):
     """Treat a cell as a run does: check, compare, time, and test for cached results."""
     case = case_of(**axes)
     built, found = checked(Cell(impls.make("mine", kernel), case))
@@ -63,7 +58,7 @@ def measured(kernel: wrong_kernels.Kernel, compared: int = 0, **axes: Any) -> No
 
 
 @pytest.mark.parametrize("name", [*wrong_kernels.WHEN_TIMED, *wrong_kernels.NOW_AND_THEN])
-def test_faults_that_the_gate_cannot_see_are_found_while_timed(name: str) -> None:
+def test_faults_that_the_gate_cannot_see_are_found_while_timed(name):
     compared = COMPARED * (name in wrong_kernels.NOW_AND_THEN)
     wrong = (wrong_kernels.WHEN_TIMED | wrong_kernels.NOW_AND_THEN)[name]
     gc.collect()
@@ -71,8 +66,8 @@ def test_faults_that_the_gate_cannot_see_are_found_while_timed(name: str) -> Non
         measured(wrong.kernel, compared, **wrong.case)
 
 
-def test_the_same_without_their_faults_are_measured() -> None:
-    def joins(q, k, v, **options):  # type: ignore[no-untyped-def]
+def test_the_same_without_their_faults_are_measured():
+    def joins(q, k, v, **options):
         thread = threading.Thread(target=sum, args=(range(100_000),))
         thread.start()
         thread.join()
@@ -83,10 +78,10 @@ def test_the_same_without_their_faults_are_measured() -> None:
     measured(joins, T=16)
 
 
-def test_threads_of_a_kernel_in_a_process_of_its_own_may_spin_for_a_while() -> None:
+def test_threads_of_a_kernel_in_a_process_of_its_own_may_spin_for_a_while():
     """As long as those of the wrong kernel that works on."""
 
-    def kernel(q, k, v, **options):  # type: ignore[no-untyped-def]
+    def kernel(q, k, v, **options):
         if q.shape[-2] == 64:
             threading.Thread(target=wrong_kernels.rest.spinning(0.1, lambda: None)).start()
         return wrong_kernels.sdpa(q, k, v, **options)
@@ -107,15 +102,15 @@ def test_threads_of_a_kernel_in_a_process_of_its_own_may_spin_for_a_while() -> N
     ],
     ids=str,
 )
-def test_a_kernel_that_computes_every_time_caches_nothing(axes: dict[str, Any]) -> None:
+def test_a_kernel_that_computes_every_time_caches_nothing(axes):
     for name in ("fused", "fused+compile") if axes == {"mode": "backward"} else ("fused",):
         check_kernel_caches_nothing(Cell(impls.get(name), case_of(**axes)))
 
 
-def test_a_long_kernel_that_its_layer_shows_is_called_on_a_probe() -> None:
+def test_a_long_kernel_that_its_layer_shows_is_called_on_a_probe():
     lengths = []
 
-    def kernel(q, k, v, **options):  # type: ignore[no-untyped-def]
+    def kernel(q, k, v, **options):
         lengths.append(q.shape[-2])
         return wrong_kernels.sdpa(q, k, v, **options)
 
@@ -130,7 +125,7 @@ def test_a_long_kernel_that_its_layer_shows_is_called_on_a_probe() -> None:
         lengths.clear()
 
 
-def test_a_rejected_cell_holds_no_memory(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rejected_cell_holds_no_memory(tasks, monkeypatch):
     """Rejected by its check, or while it was timed, when the next one is checked."""
     kernel, case = mock.Mock(wraps=wrong_kernels.sdpa), Case.of(T=16, H=1, D_h=8).columns()
     impls.register("refuses")(lambda q, k, v, **options: kernel(q, k, v, **options))
@@ -144,10 +139,10 @@ def test_a_rejected_cell_holds_no_memory(tasks: Tasks, monkeypatch: pytest.Monke
     tasks.probe("it", "sdpa", case)
 
 
-def test_cells_of_different_threads_are_timed_with_their_own(tasks: Tasks) -> None:
-    usual, seen = torch.get_num_threads() + 1, list[int]()
+def test_cells_of_different_threads_are_timed_with_their_own(tasks):
+    usual, seen = torch.get_num_threads() + 1, []
 
-    def kernel(q, k, v, **options):  # type: ignore[no-untyped-def]
+    def kernel(q, k, v, **options):
         seen.append(torch.get_num_threads())
         return wrong_kernels.sdpa(q, k, v, **options)
 

