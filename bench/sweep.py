@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _resuming(options: argparse.Namespace, name: str) -> str:
-    """Return the command that resumes a sweep: the original options, except for those that say where it is measured."""
+    """Return the command that resumes a sweep: with the options that say where it is measured, which no journal has."""
     where = ("cluster", options.cluster), ("address", options.address), ("benchmark-storage", options.benchmark_storage)
     words = [f"--{option}={value}" for option, value in where if value]
     words += [f"--slurm-option={option}={value}" for option, value in options.slurm_option]
