@@ -183,7 +183,7 @@ def going_back(x, change):
     x = x.view_as(x)
     if x.requires_grad:
         x.register_hook(change)
-    return x
+    return x.view_as(x)  # on which others may register hooks that precede the change
 
 
 def recomputed(tensors, grad, attend=sdpa, **options):
