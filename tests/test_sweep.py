@@ -99,7 +99,7 @@ def test_operations_of_a_core_of_a_step_back_and_of_one_token():
 
 def columns_of(name, seconds=0.5, **axes):
     """Return the columns of a row whose calls took this long."""
-    found = [Sample(seconds, seconds, 0, 0, 0, 1, 0.0, 0.0, 0.0)]
+    found = [Sample(seconds, seconds, 0, 0, 0, 0.0, 1, 0.0, 0.0, 0.0)]
     return row(Cell(impls.get(name), Case.of(**axes)), Results(samples=found), ())["extra_info"]
 
 

@@ -158,8 +158,8 @@ class WorkerPool:
         is_first = not found.samples or found.samples[-1].visit != self.visit
         warm = block.warm or int(is_first and block.seconds <= COLD)
         if reply := self.attempt("time", cell, calls=block.calls, slices=block.slices, warm=warm):
-            columns, calls = reply.pop("columns"), block.calls * block.slices
-            sample = Sample(**reply, round=number, visit=self.visit, process=self.number, calls=calls)
+            columns, at, calls = reply.pop("columns"), self.run.elapsed(), block.calls * block.slices
+            sample = Sample(**reply, round=number, visit=self.visit, process=self.number, at=at, calls=calls)
             found.add(Results(columns=columns, samples=[sample]))
 
     def _check_caching(self, cell: Cell, found: Results) -> None:

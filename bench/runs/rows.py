@@ -36,6 +36,8 @@ class Sample(NamedTuple):
     process: int
     fastest: float
     """Seconds of a call in the fastest slice of the block."""
+    at: float
+    """Seconds since the run began."""
     calls: int
     """Number of timed calls in the block."""
     page_faults: float
@@ -108,6 +110,7 @@ def row(cell: Cell, found: Results, over: Sequence[Sample]) -> Row:
             "tokens_per_s": cell.case.B * cell.case.T / found.usual,
             "padding_share": padding_share(cell.impl, cell.case),
             "cache_bytes_per_token": cache_bytes(cell.case),
+            "calls": of_all.calls[0],
             "processes": len(processes),
             "process_medians": [median(it.seconds for it in samples if it.process == process) for process in processes],
             "page_faults": median(of_all.page_faults),
@@ -116,6 +119,7 @@ def row(cell: Cell, found: Results, over: Sequence[Sample]) -> Row:
             "sample_rounds": of_all.round,
             "sample_visits": of_all.visit,
             "sample_processes": of_all.process,
+            "sample_times": [round(at, 4) for at in of_all.at],
             "sample_fastest": of_all.fastest,
             "ratio": ratios.ratio(samples_of(samples), samples_of(over)).value if over else None,
         },

@@ -167,6 +167,11 @@ class Run:
         self.spent[self._purpose] = self.spent.get(self._purpose, 0.0) + now - self._counted
         self._purpose, self._counted = purpose or self._purpose, now
 
+    def elapsed(self) -> float:
+        """Return the seconds spent so far."""
+        self.account()
+        return sum(self.spent.values())
+
     def next_number(self, what: str) -> int:
         """Return the next number in this run of a worker `process`, a `visit`, or a round of a case (its id)."""
         self._numbers[what] += 1
@@ -278,7 +283,7 @@ class Run:
     def sample_machine(self, elsewhere: Mapping[str, float] = {}) -> None:
         """Time the reference workload and record the machine's state, including measurements from a worker."""
         self.account("reference workload")
-        self.workload.sample(elsewhere)
+        self.workload.sample(self.elapsed(), elsewhere)
         self.add({"machine": self.observations()})
 
     def restore(self, journal: Journal) -> None:

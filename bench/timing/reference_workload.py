@@ -79,17 +79,19 @@ class Workload:
 
 @dataclass
 class ReferenceWorkload:
-    """Samples so far: the seconds of each workload."""
+    """Samples so far: for each workload its seconds, and when they were taken, in seconds since the run began."""
 
     seen: dict[str, list[dict[str, float]]] = field(default_factory=dict)
     _work: dict[str, Workload] = field(default_factory=lambda: {name: Workload(name) for name in WORK})
     _last: float = -math.inf
 
-    def sample(self, elsewhere: Mapping[str, float] = {}) -> None:
-        """Time every CPU workload now; `elsewhere`: seconds of GPU workloads that a worker has just timed."""
+    def sample(self, at: float, elsewhere: Mapping[str, float] = {}) -> None:
+        """Time every CPU workload now, `at` seconds after the run began; `elsewhere`: seconds of GPU workloads that a worker
+        has just timed.
+        """
         here = {name: median(work.time(1, warm=not i)[0] for i in range(BLOCKS)) for name, work in self._work.items()}
         for name, seconds in {**here, **elsewhere}.items():
-            self.seen.setdefault(name, []).append({"seconds": seconds})
+            self.seen.setdefault(name, []).append({"at": at, "seconds": seconds})
         self._last = perf_counter()
 
     def due(self) -> bool:

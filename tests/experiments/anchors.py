@@ -2,8 +2,7 @@
 they are compared with: nothing (seconds), the other implementations of the case, or fixed work (the reference workload).
 
 A move is the change of an implementation's mean log time over its cases from one process to another. The reference workload's
-time at a visit is interpolated between its samples; visits are spread evenly from its second sample to its last. Runs in
-results/published/ have the time of each sample (`at`), which later ones lack.
+time at a visit is interpolated between its samples; visits are spread evenly from its second sample to its last.
 """
 
 from __future__ import annotations
