@@ -64,7 +64,7 @@ def terminal(this: Comparison, named: str, whole: bool = False) -> RenderableTyp
     return Group(
         *(Text(one_line(sentence), "bold") for sentence in sentences(this)),
         *(part for cell in shown for part in _lines(cell, reasons)),
-        *(Text(as_typed(line), no_wrap=True, overflow="ignore") for line in lines),  # users paste commands: no wrapping
+        *(Text(as_typed(line), overflow="ignore" if "`" in line else None) for line in lines),  # users paste commands
         Text(one_line(summary(this)), "bold"),
     )  # fmt: skip
 
