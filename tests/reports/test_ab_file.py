@@ -38,7 +38,7 @@ def document(logs, without=None, drift=0.0, **more):
               "blocks": {"cell": [0, 0], "side": [0, 1], "seconds": [1e-3, 2e-3]}} for i in range(count)]  # fmt: skip
     return {
         "kind": "ab", "command": "python -m bench ab --base main", "sides": sides, "margin": 0.01, "alarm": 0.005,
-        "threads": 1, "seed": 7, "seconds": 4.0 * count, "neither": [], "self_test": ["0 of 12 runs"],
+        "threads": 1, "seed": 7, "seconds": 4.0 * count, "neither": [], "self_test": ["0 of 12 runs" + " in words" * 8],
         "fingerprints": {"base": {"cpu": "x", "torch": "2.12"}, "head": {"cpu": "x", "torch": "2.13"}},
         "cells": cells, "pairs": pairs,
     } | more  # fmt: skip
@@ -79,6 +79,7 @@ def test_regressions_come_first_in_every_format(saved, tmp_path, printed):
     assert " ".join(out.split()).endswith(f"Something regressed: of 2 timed implementations {answer}")
     assert re.search(r"REGRESSED +sdpa T32\n +\+35\.\d % \(.*\)", out)
     assert "1.00 ms → 2.00 ms" in out and "note: 0 of 12 runs" in out and "note: torch: 2.12 → 2.13" in out
+    assert all(len(line) <= 80 for line in out.splitlines() if "`" not in line)
     assert "fused T16" not in out and f"1 UNCHANGED more: `python -m reports compare {file} --all` lists them\n" in out
     data = json.loads((tmp_path / "x.json").read_text())
     assert (data["exit_code"], data["sentences"][0], data["cells"][0]["id"]) == (1, first, "T32")
