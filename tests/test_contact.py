@@ -162,6 +162,12 @@ def test_nothing_selected_is_not_called_saved(ran):
     assert not [*Path().glob("results/*/*")]
 
 
+def test_the_sentences_at_the_end_are_wrapped_to_the_terminal(ran, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    printed = ran("--impl linear --T 16 --H 2 --dtype float32").stdout.str()
+    assert "unsupported: linear: supports 1 head, not 2\n(B1-T16-H2-D_h64-float32-cpu)\n" in printed
+
+
 def test_only_modes_that_are_measured_are_collected(ran, pytester):
     options = ("--impl=sdpa,fused", "--T=16", "--H=2", "--dtype=float32", "--collect-only", "-q")
     one, two = (f"test_attention.py::test_forward[{name}-B1-T16-H2-D_h64-float32-cpu]" for name in ("fused", "sdpa"))

@@ -197,6 +197,13 @@ def test_cells_that_are_broken_for_one_reason_are_shown_once(saved, printed):
     assert "3 BROKEN more: `python -m reports compare" in shown and "out of luck" in shown
 
 
+def test_the_page_draws_intervals(saved, tmp_path, printed):
+    printed("compare", saved(document(SLOW)), f"--html={tmp_path / 'x.html'}", code=1)
+    of_cells = (tmp_path / "x.html").read_text().partition("<tbody>")[2]
+    low, high = re.search(r'<line x1="([\d.]+)%" x2="([\d.]+)%"', of_cells).groups()
+    assert 50 < float(low) < float(high) <= 100  # slower, as in the row
+
+
 def test_a_pipe_closed_early_does_not_change_the_exit_code(saved):
     command = [sys.executable, "-m", "reports", "compare", str(saved(document(SLOW)))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2]) as it:

@@ -57,6 +57,11 @@ def test_one_process_per_variant_is_inconclusive(compared):
     assert "not timed in 3 visits" in this.cells[0].verdict.reason
 
 
+def test_runs_without_a_common_cell_cannot_be_judged(compared):
+    this = compared(tracked.run(1, impls=["sdpa"]), tracked.run(2, impls=["fused"]))
+    assert this.counts == {"GONE": 4, "NEW": 4} and this.code == 2
+
+
 @pytest.mark.parametrize("impls", [tracked.IMPLS, ("sdpa",)])
 def test_where_all_code_changed_no_time_is_judged_and_the_command_that_can_is_named(impls, command):
     ran = {"impls": impls, "asked": {"sweep": "smoke", "impl": ["sdpa=mine:mine"]}}

@@ -155,6 +155,13 @@ def test_every_kind_of_run_gets_its_figures_and_no_empty_ones(name, data, expect
     assert set(drawn(as_run(data))) == expected
 
 
+def test_a_figure_names_the_baseline_and_the_fastest(as_run):
+    data = synthetic.sweep(impls=synthetic.REGISTRY[2:9], T=(64, 256), H=(8,), dtype=("float32",))
+    *others, slowest = report(as_run(data)).grid.impls
+    [ax] = drawn(as_run(data | {"baseline_impl": slowest}), "latency")["latency"].axes
+    assert {text.get_text() for text in ax.texts} == {slowest, *others[: figure.MOST_LABELLED - 1]}
+
+
 def test_the_figure_of_memory_names_the_leanest_of_those_that_are_known(as_run):
     """The fastest allocates outside of torch."""
     cells = {"sdpa": (1e-5, None), "fused": (2e-5, 2**21), "einsum": (3e-5, 2**20)}
