@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
 def _execute(options: argparse.Namespace) -> int:
     for name in options.runs:
         print(_keep(runs.one(name, command.results(options))))
-    PAGE.write_text(text(PUBLISHED), encoding="utf-8")
+    command.write(PAGE, text(PUBLISHED))
     print(PAGE)
     for newest in sorted(PUBLISHED.glob("*_length.json"))[-1:]:
         print(figure.draw("latency", runs.read(newest), FIGURE, narrow=True))
@@ -59,7 +59,8 @@ def _keep(run: Run) -> Path:
     path = PUBLISHED / f"{max(numbers, default=0) + 1:04}_{run.name.partition('_')[2]}.json"
     data = json.loads(run.path.read_bytes(), object_hook=_shortened, parse_float=lambda it: float(f"{float(it):.6g}"))
     data["command"] = re.sub(r"\S+/bench(?=\s|$)", "bench/", data["command"])  # independent of the checkout's location
-    path.write_bytes(orjson.dumps(data) + b"\n")
+    with command.written(path):
+        path.write_bytes(orjson.dumps(data) + b"\n")
     return path
 
 
