@@ -169,6 +169,11 @@ def test_padding_has_a_full_sequence_and_one_at_most_half_full():
     assert (padding.int().diff(dim=-1) <= 0).all()  # on the right
 
 
+def test_problems_do_not_depend_on_the_number_of_threads():
+    case = Case.of(T=16, H=2, D_h=8)
+    assert problem_of(replace(case, threads=1)) is problem_of(case)
+
+
 def unusual_cases():
     """Return kernels and cases, sorted by case, since expected outputs are cached; gradients in one dtype only."""
     cases = []

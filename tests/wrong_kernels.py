@@ -427,6 +427,13 @@ def scales_its_input_in_place_and_back(q, k, v, **options):
     return o
 
 
+@wrong("writes to its inputs")
+def scales_its_input_behind_torch(q, k, v, **options):
+    """As a kernel of C++ or Triton does: the tensor's version stays."""
+    q.data.mul_(q.shape[-1] ** -0.5)
+    return sdpa(q, k, v, scale=1.0, **options)
+
+
 @wrong("writes to its weights or its mask", **PADDING)
 def writes_to_the_mask(q, k, v, *, is_causal=False, attn_mask=None, **_):
     o = sdpa(q, k, v, attn_mask=attn_mask)
@@ -454,6 +461,7 @@ def sum_of_all(k):
 
 keys_kept("keys_kept_by_their_sum", sum_of_all)
 keys_kept("padded_keys_kept_by_their_sum", sum_of_all, **PADDING)
+keys_kept("keys_kept_by_every_seventh_number", lambda k: hash(tuple(k.flatten()[::7].tolist())))
 keys_kept("cached_keys_kept_by_their_first_number", lambda k: float(k.flatten()[0]), **DECODE)
 
 
@@ -750,6 +758,7 @@ def keeping(name, place, take=lambda kept, place: kept[place], **case):
 calls = count()
 keeps_its_tensors = keeping("keeps_its_tensors_in_one_place", lambda q: 0)
 keeping("keeps_its_tensors_on_a_stack", lambda q: next(calls), lambda kept, place: kept.popitem()[1])
+keeping("keeps_its_tensors_in_a_queue", lambda q: next(calls), lambda kept, place: kept.pop(min(kept)))
 keeping("keeps_its_tensors_in_two_places_in_turn", lambda q: next(calls) % 2, T=256)
 wrong_backward(TWO_FORWARDS, "keeps_its_tensors_beyond_512", T=1024)(
     only(keeps_its_tensors, lambda q, k: q.shape[-2] > 512)
@@ -950,6 +959,11 @@ def no_maximum_in_training(q, k, v, mask, p):
     return dropout(weights / weights.sum(-1, keepdim=True), p) @ v
 
 
+@training(D_v=128)
+def scaled_by_the_values_width_in_training(q, k, v, mask, p):
+    return _dropped(q * (q.shape[-1] / v.shape[-1]) ** 0.5, k, v, mask, p)
+
+
 class _Recomputed(torch.autograd.Function):
     """Goes back by another call of the same function of q, k and v."""
 
@@ -967,6 +981,12 @@ class _Recomputed(torch.autograd.Function):
 @training(mode="backward")
 def other_noise_going_back(q, k, v, mask, p):
     return _Recomputed.apply(q, k, v, partial(_dropped, mask=mask, p=p))
+
+
+@training(mode="backward")
+def noise_of_the_last_forward_going_back(q, k, v, mask, p):
+    KEPT["last noise"] = torch.rand(*q.shape[:-1], k.shape[-2])
+    return _Recomputed.apply(q, k, v, partial(by_noise(lambda _: KEPT["last noise"]), mask=mask, p=p))
 
 
 @wrong_backward("in training, where another forward")

@@ -115,9 +115,8 @@ def check_no_result_caching(built: Built, usual: float, first: float = inf) -> N
         if fresh[-1] <= SHARE * usual:
             return
         for repeated in seen:
-            built.call.inputs.perturb(
-                0
-            )  # or the processor's caches would hold more than before the call on fresh inputs
+            # Written again, or the processor's caches would hold more than before the call on fresh inputs.
+            built.call.inputs.perturb(0)
             repeated.append(seconds(PAUSE))
             built.refill(0)
         # On a busy machine medians are unreliable; the fastest of several calls is a lower bound.
