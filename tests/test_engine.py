@@ -156,11 +156,15 @@ LOST, WRONG = Lost("ended its process (SIGSEGV)"), Skip("error 1.0", "wrong")
 
 @pytest.fixture
 def measured(monkeypatch):
-    """`measured(processes)` is a run of three cells, or of those that are given, in such processes; in `count` of them."""
+    """`measured(processes)` is a run of three cells, or of those that are given, in such processes; in `count` of them.
+
+    `left`: those of its cells that pytest selects, if not all.
+    """
 
     def measure(
         processes,
         *cells,
+        left=(),
         free=1 << 40,
         folder=None,
         journal=None,
@@ -177,7 +181,7 @@ def measured(monkeypatch):
             run.restore(Journal(journal))
         run.plan(cell.key for cell in cells)
         run.tell = processes.told.append
-        Measuring(run, cells, processes.start, seed, fail_fast).measure()
+        Measuring(run, left or cells, processes.start, seed, fail_fast).measure()
         if run.journal:
             run.journal.close()
         return run
@@ -388,6 +392,13 @@ def test_a_run_is_resumed_behind_any_line_of_its_journal_and_measures_nothing_tw
         assert len({*visits}) == len(visits) == VISITS
         assert [it.round for it in samples(run)] == [*range(len(samples(run)))]
         assert all("trace" in it.columns for it in run.found.values())
+
+
+def test_a_resumed_run_measures_further_conditions_of_the_selected_cells_alone(measured, tmp_path):
+    cells = CELLS[0], Cell(CELLS[0].impl, Case.of(T=32, H=2, D_h=8))
+    path = measured(Simulated(SECONDS), *cells, folder=tmp_path).journal.path
+    run = measured(Simulated(SECONDS), *cells, left=cells[1:], journal=path, traced=True)
+    assert [key for key, it in run.found.items() if "trace" in it.columns] == [cells[1].key]
 
 
 def test_a_resumed_run_accounts_for_the_seconds_before_it_was_killed(measured, tmp_path):

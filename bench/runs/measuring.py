@@ -239,8 +239,11 @@ class Measuring:
                 self._run.tell(f"{case}  {ended} {known}")
 
     def _lacking(self) -> list[Cell]:
-        """Return the timed cells that lack columns which are measured after the timing."""
-        return [cell for cell in self._run.timed if self._run.lacks(cell)]
+        """Return the timed cells that lack columns which are measured after the timing, except those of a resumed run that
+        are not selected.
+        """
+        timed = {cell.key for cell in self._run.timed}
+        return [cell for cell in self._cells if cell.key in timed and self._run.lacks(cell)]
 
     def _finish(self) -> None:
         """Take further measurements: single cold calls, graphs, and traces."""
