@@ -65,6 +65,9 @@ class Parser(ArgumentParser):
         refuse_misused(self, sys.argv[1:] if args is None else args)
         return super().parse_known_args(args, namespace)
 
+    def print_help(self, file: Any = None) -> None:
+        print(self.format_help(), end="", file=file)  # argparse's own hides errors of standard output
+
     def format_help(self) -> str:
         return as_typed(super().format_help())
 

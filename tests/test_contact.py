@@ -260,6 +260,7 @@ RUN = ["-m", "pytest", BENCH, "--impl=sdpa", "--T=16", "--H=2", "--dtype=float32
     [
         *(([*RUN, option], 4, "ERROR") for option in ("-q", "--list", "--dry-run", "-VV")),
         ([BENCH, "check", "--help"], 2, "bench: error"),
+        (["-u", BENCH, "ab", "--help"], 2, "bench: error"),  # the error is raised within argparse
         ([CHECKOUT / "reports", "--help"], 2, "reports: error"),
         (["-m", "commands.console", "--help"], 2, "attention-bench: error"),
     ],
