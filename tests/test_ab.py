@@ -290,6 +290,7 @@ def test_settled_cells_leave_and_open_ones_are_measured_on_within_the_budget(com
 def test_a_saved_comparison_is_continued_with_the_same_code_on_the_same_machine(command, repository, monkeypatch):
     command("--save x")
     (file,) = repository.glob("results/*/ab/0001_x.json")
+    git(repository, "commit", "-qam", "HEAD is another commit than it was")
     assert command(f"--continue {file}").code == 0
     (repository / "impls" / "sdpa.py").write_text("changed = True\n")
     monkeypatch.setattr("bench.ab.plan.fingerprint", lambda: {"torch": "another"})
@@ -542,8 +543,10 @@ def worker(tmp_path):
     (tmp_path / "own.py").write_text(
         "import ctypes, os, sys\n"
         "from torch.nn.functional import scaled_dot_product_attention as sdpa\n"
-        "def loud(q, k, v, **options):\n    print('{\"seconds\": 0}'); sys.stdin.read(); return sdpa(q, k, v, **options)\n"
+        "def loud(q, k, v, **options):\n"
+        "    print('{\"seconds\": 0}', flush=True); sys.stdin.read(); return sdpa(q, k, v, **options)\n"
         "def dies(q, k, v, **_):\n    print('last words', file=sys.stderr, flush=True); os._exit(3)\n"
+        "def ends(q, k, v, **_): os._exit(4)\n"
         "class Mute(Exception):\n    def __str__(self): raise ValueError\n"
         "def mute(q, k, v, **_): raise Mute\n"
         "def doubles(q, k, v, forked=[], **options):\n"
@@ -552,7 +555,7 @@ def worker(tmp_path):
         "def forks(q, k, v, **options):\n    os.fork(); return sdpa(q, k, v, **options)\n"
     )
     client = WorkerClient(Variant("here", CHECKOUT), WorkerSettings(str(tmp_path), timeout=60.0))
-    names = [f"{name}=own:{name}" for name in ("loud", "dies", "mute", "doubles", "forks")]
+    names = [f"{name}=own:{name}" for name in ("loud", "dies", "ends", "mute", "doubles", "forks")]
     client.first = client.ask("cells", names=names, whole_registry=False, cases=[])
     yield client
     client.close()
@@ -610,6 +613,12 @@ def test_what_an_implementation_does_to_its_process_is_no_reply(worker):
         ask_check(worker.ask, "dies", CASE)
     with pytest.raises(Lost, match="exit code 3"):
         worker.ask("settle")
+
+
+def test_what_another_implementation_printed_is_no_reason(worker):
+    ask_check(worker.ask, "loud", CASE)
+    with pytest.raises(Lost, match=r"exit code 4\)$"):
+        ask_check(worker.ask, "ends", CASE)
 
 
 def test_a_worker_needs_torch_numpy_and_psutil_only_and_no_compiler_for_an_eager_call():

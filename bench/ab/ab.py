@@ -59,8 +59,9 @@ def measure(given: Mapping[str, Any], results: Path | None = None, once: str = "
     earlier = _earlier(file) if (file := given.get("to_continue")) else {}
     own = {name: given[name] for name in (EACH_TIME if earlier else usual) if name in given}
     options = argparse.Namespace(**usual | earlier.get("asked", {}) | own)
+    commits = {side: it["commit"] for side, it in earlier.get("sides", {}).items() if it.get("commit")}
     with temporary_folder() as place:
-        plan = plan_of(options, place)
+        plan = plan_of(argparse.Namespace(**vars(options) | commits), place)  # HEAD~1 may be another commit now
         if earlier and (changed := [name for name in plan.same if earlier["same"].get(name) != plan.same[name]]):
             raise UsageError(f"changed since then: {', '.join(changed)}; start another comparison, without --continue")
         about: Record = {"asked": asked(options), "continues": file and str(file.resolve())}
@@ -142,7 +143,8 @@ def comparisons(results: Path | None = None) -> Path:
 def _earlier(file: Path) -> Record:
     """Return the comparison to continue; raises `UsageError`."""
     data = load(file)
-    if not all(isinstance(data.get(key), kind) for key, kind in {"asked": dict, "same": dict, "pairs": list}.items()):
+    kinds = {"asked": dict, "same": dict, "sides": dict, "pairs": list}
+    if not all(isinstance(data.get(key), kind) for key, kind in kinds.items()):
         raise UsageError(
             f"--continue {file}: not a comparison that this `python -m bench ab` saved, as in results/*/ab/"
         )

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import os
 import select
 import signal
 import subprocess
@@ -126,6 +127,7 @@ class WorkerClient:
         limit, what = (self._timeout, "(--cell-timeout)") if self.first else (STARTING, "to start")
         self._deadline = monotonic() + min(limit, TIMEOUT_MAX)
         self._overdue = f"took longer than {limit:g} s {what}: its process was ended"
+        self._printed = os.fstat(self._stderr.fileno()).st_size
         with suppress(OSError):  # it has ended, as `receive` finds
             self._pipe.send_bytes(json.dumps({"do": do} | details).encode())
         return self
@@ -176,10 +178,10 @@ class WorkerClient:
         return Lost(detail, reason)
 
     def _exit_reason(self) -> str:
-        """Describe how the process ended, with its last output."""
+        """Describe how the process ended, with the last line that it printed since the request."""
         code = self._process.wait()
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        self._stderr.seek(0)
+        self._stderr.seek(self._printed)
         printed = self._stderr.read().decode(errors="replace").strip().splitlines()
         return f"ended its process ({how})" + (f": {printed[-1]}" if printed else "")
 

@@ -280,7 +280,7 @@ def _of_data(data: Object, path: Path, margin: float) -> Comparison:
         *[f"the reference workload's time changed by: {drift}"] * bool(workloads),
         *(f"{name}: {it.reason}" for name, it in implementations.items() if verdict.CONTRADICTED in it.reason),
         *(f"in neither variant: {text}" for text in data["neither"]),
-        *data.get("self_test", ()),
+        *map(str, data.get("self_test", ())),
         *[f"`python -m bench ab --continue {shlex.quote(str(path))}` measures the INCONCLUSIVE cells for longer"]
         * to_continue,
     ]

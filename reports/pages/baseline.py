@@ -105,7 +105,7 @@ def _print(baseline: Baseline) -> None:
 def _parser() -> argparse.ArgumentParser:
     description = "Set or show the run that later runs are compared with, one per machine."
     parser = command.parser("baseline", description, _EPILOG)
-    commands = parser.add_subparsers(dest="what", metavar="set|show", required=True)
+    commands = parser.add_subparsers(prog="python -m reports baseline", dest="what", metavar="set|show", required=True)
     setting = commands.add_parser("set", help="make a saved run the baseline of its machine")
     setting.add_argument("run", metavar="RUN", help="named as for `python -m reports`")
     setting.add_argument("--accept", type=_reason, metavar="REASON", help="why its regressions are accepted")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import fnmatch
 import glob
 import math
 import re
@@ -87,9 +88,11 @@ class Run:
 
     @property
     def commit_id(self) -> str:
-        """First ten digits of the commit; empty if there was none, which pytest-benchmark calls `unversioned`."""
+        """First ten digits of the commit; empty if there was none (pytest-benchmark's `unversioned`: no repository, and
+        `unknown`: no commit in it).
+        """
         known = str(self.commit.get("id") or "")
-        return "" if known == "unversioned" else known[:10]
+        return "" if known in ("unversioned", "unknown") else known[:10]
 
     @property
     def committed(self) -> str:
@@ -159,7 +162,7 @@ def is_numbered(path: Path) -> bool:
 def find(name: str, results: Path) -> list[Path]:
     """Return the files matched by a RUN on the command line.
 
-    A path; or `x`, `0001`, `0001_x`, `machine/0001_x`, or a prefix of a numbered name, as in pytest-benchmark: the
+    A path; or `x`, `0001`, `1`, `0001_x`, `machine/0001_x`, or a prefix of a numbered name, as in pytest-benchmark: the
     newest match. A glob (`*_x`) matches all of them, oldest first.
 
     Raises:
@@ -170,7 +173,7 @@ def find(name: str, results: Path) -> list[Path]:
     machine, _, wanted = name.removesuffix(".json").rpartition("/")
     known = newest_first(results) + sorted((results / PUBLISHED).rglob("*.json"))
     there = [f for f in known if not machine or f.parent.name == machine]
-    if any(sign in wanted for sign in "*?[") and (matches := [f for f in there if f.match(f"{wanted}.json")]):
+    if any(sign in wanted for sign in "*?[") and (matches := [f for f in there if fnmatch.filter(_names(f), wanted)]):
         return matches[::-1]
     exact = [f for f in there if wanted in _names(f)]
     if found := exact or [f for f in there if wanted and f.stem.startswith(wanted)]:
@@ -269,9 +272,9 @@ def _cell(cell: Any, path: Path) -> Object:
 
 
 def _names(file: Path) -> tuple[str, ...]:
-    """Return the names of a file: '0001_x', '0001', 'x'."""
+    """Return the names of a file: '0001_x', '0001', '1', 'x'."""
     match = _NUMBERED.fullmatch(file.stem)
-    return (file.stem, *match.groups()) if match else (file.stem,)
+    return (file.stem, match[1], str(int(match[1])), match[2]) if match else (file.stem,)
 
 
 def _unknown(name: str, wanted: str, known: Iterable[Path], results: Path) -> str:

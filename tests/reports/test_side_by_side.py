@@ -64,9 +64,10 @@ def test_the_headline_of_two_runs_says_how_they_compare(sweep, tmp_path):
         assert all(part in read(these) for part in said)
 
 
-def test_every_run_has_a_column_and_missing_values_are_marked(sweep, tmp_path):
+@pytest.mark.parametrize("commit", ["unversioned", "unknown"])
+def test_every_run_has_a_column_and_missing_values_are_marked(sweep, tmp_path, commit):
     sweep["machine_info"] = {**sweep["machine_info"], "driver": None}
-    outside = times(sweep, 1.5) | {"commit_info": {"id": "unversioned", "dirty": False}}
+    outside = times(sweep, 1.5) | {"commit_info": {"id": commit, "dirty": False}}
     page = read(saved(tmp_path, a=sweep, b=outside))
     numbers = page.partition('aria-label="All numbers"')[2].partition("</table>")[0]
     assert numbers.count("<tr>") == 1 + len(sweep["benchmarks"]) and "–" not in numbers

@@ -6,6 +6,8 @@ import pytest
 import synthetic_runs as synthetic
 from conftest import TINY
 
+from stats.arguments import ONE_COMMAND
+
 OF_RUNS = [
     ("compare", "HEAD"),
     ("compare base 0001_base", "BASE and HEAD are both 0001_base"),
@@ -53,3 +55,9 @@ def test_a_mistake_is_one_line(arguments, said, results, refusal):
     for name in ("0001_base", "0002_head"):
         synthetic.save(synthetic.document([row]), results, name)
     assert said in refusal(*shlex.split(arguments))
+
+
+def test_an_error_names_the_command_that_was_typed(monkeypatch, refusal):
+    monkeypatch.setenv(ONE_COMMAND, "attention-bench")
+    for words in (["compare"], ["baseline", "set"]):
+        assert refusal(*words).startswith("attention-bench: error: the following arguments are required")
