@@ -55,7 +55,7 @@ def worker_of(asked):
     """A client whose worker calls `asked` at a request, and what sends the worker's messages."""
     ours, theirs = Pipe()
     client = WorkerClient.__new__(WorkerClient)
-    client.first, client._timeout = {"begun": True}, 5.0
+    client.first, client._timeout, client._stderr = {"begun": True}, 5.0, ours
     client._pipe = SimpleNamespace(send_bytes=lambda request: asked(), recv_bytes=ours.recv_bytes, fileno=ours.fileno)
     return client, theirs.send_bytes
 

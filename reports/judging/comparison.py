@@ -198,14 +198,15 @@ def _cell(key: Key, variants: Rows, judged: Verdict | None, other: str, margin: 
     """
     reasons, (base, head) = ([facts[what] for facts in variants] for what in ("reason", "seconds"))
     failed = [reason in FAILED for reason in reasons]
-    lost = [
-        ": ".join(filter(None, (f"{facts['reason'].replace('_', ' ') or 'not'} in {name}", facts["detail"])))
+    lost = grouped(
+        ((facts["reason"].replace("_", " ") or "not", facts["detail"]), name)
         for name, facts in zip(VARIANTS, variants, strict=True)
         if "samples" not in facts or facts["reason"] == "wrong"
-    ]
+    )
     if lost:
         word = BROKEN if failed[1] else verdict.NEW if head > 0 else verdict.GONE
-        judged = Verdict(verdict.WRONG if "wrong" in reasons else word, "; ".join(lost))
+        whys = (": ".join(filter(None, (f"{what} in {' and '.join(of)}", why))) for (what, why), of in lost.items())
+        judged = Verdict(verdict.WRONG if "wrong" in reasons else word, "; ".join(whys))
     elif _differs("device", variants):
         other = "measured on another device"
     elif _differs("case_hash", variants):

@@ -96,7 +96,8 @@ def test_a_wrong_output_is_never_a_speed_up(side, compared):
     assert words(this) == {*UNTOUCHED, ("sdpa", "WRONG")}
     assert first(this, "sdpa").verdict.reason == f"wrong in {side}: row 3 off by 0.5"
     assert this.code == (1 if side == "head" else 0)
-    assert compared(sides[side], sides[side]).code == 0
+    both = compared(sides[side], sides[side])
+    assert both.code == 0 and first(both, "sdpa").verdict.reason == "wrong in base and head: row 3 off by 0.5"
 
 
 def test_cells_of_one_variant_only_are_new_or_gone(compared):
