@@ -378,10 +378,11 @@ def test_a_run_that_cannot_be_saved_says_so_and_keeps_its_journal(ran, monkeypat
     with monkeypatch.context() as disk:
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         disk.setattr(saving.Path, "write_text", mock.Mock(side_effect=full))
-        done = ran(f"{unsupported} --benchmark-save=x")
+        done = ran(f"{unsupported} --benchmark-save=x --benchmark-storage=file://./there")
     assert done.ret == pytest.ExitCode.TESTS_FAILED and not pages
+    again = f"--resume x --benchmark-storage={Path('there').resolve()}"
     done.stdout.fnmatch_lines(
-        "not saved: *No space left on device; `pytest *bench/ --resume x` continues once that is fixed"
+        f"not saved: *No space left on device; `pytest *bench/ {again}` continues once that is fixed"
     )
     assert not [*Path().rglob("*.json")] and [*Path().rglob("x.*.journal")]
     assert ran(f"{unsupported} --benchmark-save=y").ret == 0

@@ -19,6 +19,7 @@ from stats.shares import varied, without_numbers
 
 from ..cases.outcome import FAILURES
 from .run import Run
+from .saving import results_root
 
 
 class Progress:
@@ -80,7 +81,10 @@ class Progress:
             out.write_line(traces)
         if run.name and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
             out.write_line("nothing was saved: no cell is selected")
-        resume = as_typed(f"`pytest bench/ --resume {shlex.quote(str(run.name))}`")
+        results = run.folder.parent
+        usual = results == results_root(out.config.invocation_params.dir, None)
+        words = ["--resume", str(run.name), *[f"--benchmark-storage={results}"] * (not usual)]
+        resume = as_typed(f"`pytest bench/ {shlex.join(words)}`")
         if run.unsaved:
             why = f"{run.unsaved.filename or run.folder}: {run.unsaved.strerror}"
             out.write_line(f"not saved: {why}; {resume} continues once that is fixed", red=True)
