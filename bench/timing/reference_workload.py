@@ -17,8 +17,8 @@ from stats import conditions
 
 from .devices import Work, meter_for
 
-EVERY = 20.0
-"""Seconds between two samples."""
+EVERY, FIRST_EVERY, FIRST = 20.0, 0.5, 6
+"""Seconds between two samples; fewer between the first ones, and their number: two samples alone would show no scatter."""
 
 BLOCKS = 5
 """Blocks of one sample, of which the median counts."""
@@ -95,8 +95,9 @@ class ReferenceWorkload:
         self._last = perf_counter()
 
     def due(self) -> bool:
-        """Whether the last sample is `EVERY` seconds old."""
-        return perf_counter() - self._last >= EVERY
+        """Whether a sample is due, as the last one is old enough."""
+        first = len(next(iter(self.seen.values()), ())) < FIRST
+        return perf_counter() - self._last >= (FIRST_EVERY if first else EVERY)
 
     def table(self) -> dict[str, Any]:
         """Return the samples and their drift for the run file."""
