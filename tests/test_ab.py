@@ -44,7 +44,6 @@ from bench.selection.errors import UsageError
 from bench.timing.devices.cpu import CpuMeter
 from bench.timing.reference_workload import GPU_WORK, WORK
 from bench.workers.client import Lost, Variant, WorkerClient, WorkerSettings
-from bench.workers.fresh import cores
 from commands.history import confirm
 from stats.effects import of_saved
 from stats.estimate import grouped
@@ -96,8 +95,6 @@ class World:
     """Request, side and cell of each, and how a block is timed."""
     edited: list[tuple[int, bool]] = field(default_factory=list)
     """Side of every process, and whether its code is that of the edited working tree."""
-    cores: list[set[int]] = field(default_factory=list)
-    """Cores that every process may use as it starts."""
     folders: set[str] = field(default_factory=set)
 
 
@@ -119,11 +116,7 @@ class Simulated(LocalWorker):
         source = variant.impls / "impls" / "sdpa.py"
         world.edited.append((self.side, "# more" in source.read_text()))
         world.folders.add(f"{self.side} {variant.impls.relative_to(tempfile.gettempdir()).parts[1:]}")
-        world.cores.append(cores())
         world.now += 0.5
-
-    def unpin(self):
-        self.world.asked.append(("unpin", self.side, ""))
 
     def close(self):
         self.world.asked.append(("close", self.side, ""))
@@ -215,15 +208,12 @@ def edited(repository):
 
 @pytest.fixture
 def command(inside, repository, monkeypatch):
-    """`command("--impl sdpa", dies="sdpa T16")` is `python -m bench ab ...` in such a world, with `count` cores, if nothing
-    else is compared of HEAD and an edited working tree. A replicate takes a second, as does the start.
+    """`command("--impl sdpa", dies="sdpa T16")` is `python -m bench ab ...` in such a world, if nothing else is compared of
+    HEAD and an edited working tree. A replicate takes a second, as does the start.
     """
     edited(repository)
 
-    def run(typed="", count=1, **world):
-        allowed = {*range(count)}
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*allowed}, raising=False)
-        monkeypatch.setattr(os, "sched_setaffinity", lambda _, to: (allowed.clear(), allowed.update(to)), raising=False)
+    def run(typed="", **world):
         usual = {"--T": "16,32", "--budget": "0.3"}
         if not any(it in typed for it in ("--base-", "--self-test")):
             usual |= {"--impl": "fused,sdpa", "--base": "HEAD"}
@@ -261,17 +251,7 @@ def test_each_round_has_every_cell_once_per_variant_in_random_order(command):
         assert 0.3 < sum(sides[::2]) / len(sides[::2]) < 0.7
     asked = [do for do, side, *_ in asked_of_first_replicate(ran.world) if side]
     assert asked.index("pin") < asked.index("time")
-
-
-def test_processes_of_the_next_replicate_start_on_other_cores(command):
-    for count, others, ahead in ((3, {0, 1}, 2), (1, {0}, 0)):
-        ran = command(count=count)
-        replicates = len(ran.saved["pairs"])
-        assert ran.world.cores[:4] == [{*range(count)}] * 4  # of the check, and of the first replicate
-        assert ran.world.cores[4:] == [others] * (2 * (replicates - 1) + ahead)
-        asked = Counter(do for do, *_ in ran.world.asked)
-        assert (asked["unpin"], asked["close"]) == (2 * replicates, 2 + 2 * replicates + ahead)
-        assert cores() == {*range(count)}
+    assert len(ran.world.edited) == 2 + 2 * len(ran.saved["pairs"])
 
 
 def test_a_long_call_has_two_rounds_and_no_untimed_call(command):

@@ -55,8 +55,7 @@ def compare(plan: Plan, before: Sequence[Replicate], keep: Callable[[Replicate],
         tell(f"checking cells of base and head: {len(found)}", left())
         plan.run([_checking(plan, workers, name, found) for name in VARIANTS])
     replication = Replication(plan, found, workloads, random.Random(plan.seed + len(before)))
-    with closing(replication):
-        replicates, verdicts = replication.until_settled(left, before, keep)
+    replicates, verdicts = replication.until_settled(left, before, keep)
     return dict(
         finite({
             "datetime": strftime("%Y-%m-%dT%H:%M:%S%z"),

@@ -8,7 +8,6 @@ remaining time goes to undecided ones; all replicates of a cell count.
 from __future__ import annotations
 
 import math
-import os
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +25,6 @@ from ..cases.outcome import Skip
 from ..selection.options import clock_text
 from ..timing.schedule import block_of, rounds
 from ..workers.client import NamedWorkers, Request, Script, WorkerClient
-from ..workers.fresh import cores
 from .plan import VARIANTS, Plan
 
 ROUNDS = 20
@@ -84,8 +82,6 @@ class Replication:
     workloads: Sequence[Key]
     """Reference workloads that are the same in both variants."""
     rng: random.Random
-    _next: NamedWorkers | None = None
-    """Processes of the next replicate."""
 
     def timeable(self, cells: Iterable[Key]) -> list[Key]:
         """Return the cells that have not failed in any variant."""
@@ -130,39 +126,16 @@ class Replication:
         while True:
             order = [*self.timeable(cells), *self.workloads]
             self.rng.shuffle(order)
-            workers, self._next = self._next or self._start(), None
-            with suppress(CellLost), closing(workers):
+            exchanged = self.rng.random() < 0.5  # effects of the folders' paths become noise
+            first = self.rng.sample(VARIANTS, 2)  # and of which process gets its memory first
+            with suppress(CellLost), closing(self.plan.start(exchanged=exchanged, order=first)) as workers:
                 return self._measure(workers, order, most)
-
-    def _start(self) -> NamedWorkers:
-        exchanged = self.rng.random() < 0.5  # effects of the folders' paths become noise
-        first = self.rng.sample(VARIANTS, 2)  # and of which process gets its memory first
-        return self.plan.start(exchanged=exchanged, order=first)
-
-    def _start_next(self) -> None:
-        """Start the processes of the next replicate on the cores that those of this one leave, if any. On the CPU that
-        disturbs no timing (docs/measured.md).
-        """
-        all_, threads = cores(), self.plan.setting.threads
-        others = sorted(all_)[: -(threads or len(all_))]
-        if self.plan.in_parallel and others:
-            os.sched_setaffinity(0, others)  # processes inherit it
-            try:
-                self._next = self._start()
-            finally:
-                os.sched_setaffinity(0, all_)
-
-    def close(self) -> None:
-        """End the processes of the replicate that would have been the next."""
-        if self._next:
-            self._next.close()
 
     def _measure(self, workers: NamedWorkers, order: list[Key], most: int) -> Replicate:
         took = {key: list[float]() for key in order}
         preparing = [self._preparing(workers[name], name, took) for name in VARIANTS]
         began = monotonic()
         self.plan.run(preparing)
-        self._start_next()
         blocks = {key: block_of(math.sqrt(math.prod(seconds))) for key, seconds in took.items()}
         counts = {
             key: _rounds(block.seconds, ROUNDS if key in self.workloads else most) for key, block in blocks.items()
@@ -190,7 +163,6 @@ class Replication:
 
         The order of cells is equal in both, so that their memory layout is similar.
         """
-        client.unpin()
         slower = self.plan.variants[variant].slower
         cells = {key: self.plan.request(variant, key) for key in took if key not in self.workloads}
         for key, cell in cells.items():

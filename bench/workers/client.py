@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Self
 from .. import CHECKOUT
 from ..cases.outcome import Skip
 from ..timing.malloc import HUGE_PAGES
-from .fresh import cores, quiet_environment, start
+from .fresh import quiet_environment, start
 
 STARTING = 300.0
 """Most seconds until a new process replies, which includes importing torch."""
@@ -154,11 +154,6 @@ class WorkerClient:
         if "failed" in reply:
             raise (self._lose if reply["unusable"] else Skip)(reply["detail"], reply["failed"])
         return reply
-
-    def unpin(self) -> None:
-        """Let the process use all cores that this one may use."""
-        if mine := cores():
-            os.sched_setaffinity(self._process.pid, mine)
 
     def fileno(self) -> int:
         """Return the descriptor of the pipe, for waiting on several workers."""

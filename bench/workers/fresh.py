@@ -43,13 +43,9 @@ def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
 
-def cores() -> set[int]:
-    """Return the cores that this process may use; none where processes can't be pinned."""
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-
-
-def pin(count: int = 1) -> None:
+def pin(cores: int = 1) -> None:
     """Pin this process to the last of the allowed cores, if possible, since the first ones serve interrupts."""
-    if mine := sorted(cores())[-count:]:
+    if hasattr(os, "sched_setaffinity"):
+        mine = sorted(os.sched_getaffinity(0))[-cores:]
         for thread in os.listdir("/proc/self/task"):  # each thread has its own affinity
             os.sched_setaffinity(int(thread), mine)
