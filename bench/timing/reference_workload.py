@@ -17,8 +17,8 @@ from stats import conditions
 
 from .devices import Work, meter_for
 
-EVERY, FIRST_EVERY, FIRST = 20.0, 0.5, 6
-"""Seconds between two samples; fewer between the first ones, and their number: two samples alone would show no scatter."""
+EVERY, SHARE = 20.0, 1 / 8
+"""Most seconds between two samples, and their share of the time so far, so that a short run has several."""
 
 BLOCKS = 5
 """Blocks of one sample, of which the median counts."""
@@ -83,6 +83,7 @@ class ReferenceWorkload:
 
     seen: dict[str, list[dict[str, float]]] = field(default_factory=dict)
     _work: dict[str, Workload] = field(default_factory=lambda: {name: Workload(name) for name in WORK})
+    _first: float = math.inf
     _last: float = -math.inf
 
     def sample(self, at: float, elsewhere: Mapping[str, float] = {}) -> None:
@@ -93,11 +94,12 @@ class ReferenceWorkload:
         for name, seconds in {**here, **elsewhere}.items():
             self.seen.setdefault(name, []).append({"at": at, "seconds": seconds})
         self._last = perf_counter()
+        self._first = min(self._first, self._last)
 
     def due(self) -> bool:
-        """Whether a sample is due, as the last one is old enough."""
-        first = len(next(iter(self.seen.values()), ())) < FIRST
-        return perf_counter() - self._last >= (FIRST_EVERY if first else EVERY)
+        """Whether the last sample is old enough."""
+        now = perf_counter()
+        return now - self._last >= min(EVERY, SHARE * (now - self._first))
 
     def table(self) -> dict[str, Any]:
         """Return the samples and their drift for the run file."""
