@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -23,6 +23,9 @@ MASKS = ["none", "causal", "padding", "causal+padding"]
     groups=st.sampled_from([1, 2]), D_h=st.integers(1, 6), D_v=st.integers(1, 6), extra=st.integers(0, 3),
     mask=st.sampled_from(MASKS), source=st.sampled_from(["self", "cross"]), biases=st.booleans(),
 )  # fmt: skip
+@example(
+    B=2, T=4, T_kv=2, H=2, groups=1, D_h=5, D_v=1, extra=0, mask="padding", source="cross", biases=False
+)  # an entry with one key, beside a masked one
 def test_all_implementations_agree(B, T, T_kv, H, groups, D_h, D_v, extra, mask, source, biases):
     case = Case.of(B=B, T=T, T_kv=T if source == "self" else T_kv, H=H, H_kv=H // groups or 1, D_h=D_h, D_v=D_v,
                    d_model=H * D_h + extra, dtype="float64", mask=mask, source=source,

@@ -96,6 +96,9 @@ def pattern_of(case: Case, heads: bool) -> Tensor:
     b, h, t = torch.arange(case.B)[:, None, None], torch.arange(case.H)[:, None], torch.arange(case.T)
     shift = LATE if case.T == 1 and not case.does.gradients else ORDINARY
     drawn = (b + h + t + shift) % len(PATTERNS) if heads else (b + t + shift)[:, 0] % len(PATTERNS)
+    if case.padded:  # an entry may have the first key alone, and masked ones far above it
+        alone = _lengths(case).view(-1, *[1] * (drawn.dim() - 1)) == 1
+        drawn = torch.where((drawn == APART) & alone, ORDINARY, drawn)
     if case.layer_shape.span(case.T, case.T_kv):
         first, last = case.ends
         drawn = torch.where((drawn == APART) & (last == 0), ORDINARY, drawn)  # a query that sees only the first key
@@ -142,13 +145,18 @@ def _late(case: Case) -> Tensor:
 
     A mask excludes that key for most queries: there the first batch entry uses the last key seen by a middle query.
     """
-    padding = data.padding(case, 1)
-    last = torch.full((case.B,), case.T_kv - 1) if padding is None else padding.sum(-1).cpu() - 1
+    last = _lengths(case) - 1
     if case.layer_shape.span(case.T, case.T_kv):
         _, seen = case.ends
         last = last.clamp(max=int(seen.max()))
         last[0] = last[0].clamp(max=int(seen[min(case.T, case.T_kv) // 2 if case.T > 1 else 0]))
     return last
+
+
+def _lengths(case: Case) -> Tensor:
+    """Return how many keys of each batch entry are not padding: (B,)."""
+    padding = data.padding(case, 1)
+    return torch.full((case.B,), case.T_kv) if padding is None else padding.sum(-1).cpu()
 
 
 def zero_where_equal(x: Tensor, pattern: Tensor) -> Tensor:
