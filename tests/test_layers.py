@@ -26,6 +26,9 @@ MASKS = ["none", "causal", "padding", "causal+padding"]
 @example(
     B=2, T=4, T_kv=2, H=2, groups=1, D_h=5, D_v=1, extra=0, mask="padding", source="cross", biases=False
 )  # an entry with one key, beside a masked one
+@example(
+    B=3, T=3, T_kv=3, H=1, groups=1, D_h=1, D_v=2, extra=0, mask="causal+padding", source="self", biases=False
+)  # rows of few features that cancel
 def test_all_implementations_agree(B, T, T_kv, H, groups, D_h, D_v, extra, mask, source, biases):
     case = Case.of(B=B, T=T, T_kv=T if source == "self" else T_kv, H=H, H_kv=H // groups or 1, D_h=D_h, D_v=D_v,
                    d_model=H * D_h + extra, dtype="float64", mask=mask, source=source,

@@ -23,6 +23,11 @@ VANISHING, VANISHING_OF_ONE_KEY = 1e-3, 1.0
 key); where there is a single key, all rows are zero up to rounding of terms of this size.
 """
 
+FEW_FEATURES = 8
+"""Features of an output, or of its heads, up to which some rows cancel: their norm is a small part of the usual one, and
+the plain formula's largest error is mostly chance.
+"""
+
 
 def expected_of(
     formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case, rows: Tensor | None, compared: Tensor | None,
@@ -33,9 +38,10 @@ def expected_of(
 
     A gradient may have three times the larger error of two plain methods, and its median row in narrow dtypes twice:
     parts summed in such a dtype are rounded once more each. A row's error is relative to the typical size
-    of that gradient's rows if the row is smaller; biases share the largest size, since the gradient of b_k vanishes.
-    With stress patterns, each pattern is a separate expected output, so that no pattern's bound covers an error in
-    another one. `keys` (B, H_kv, T_kv): True where the gradients of keys and values are compared; None for all.
+    of that gradient's rows if the row is smaller, and so is an output's with few features; biases share the largest
+    size, since the gradient of b_k vanishes. With stress patterns, each pattern is a separate expected output, so that no
+    pattern's bound covers an error in another one. `keys` (B, H_kv, T_kv): True where the gradients of keys and values
+    are compared; None for all.
     """
     exact, plain = _ways(formula, case)
     biases = max((tensor.norm().item() for name, tensor in exact.items() if _is_bias(name)), default=0.0)
@@ -45,11 +51,13 @@ def expected_of(
     for name, tensor in exact.items():
         whole, kind = Expected(name, tensor, compared=shown.get(name)), kinds.get(name)
         least: float | Tensor = Expected.norm_floor
+        usual = biases if _is_bias(name) else whole.compared_rows(tensor).norm(dim=-1).square().mean().sqrt().item()
         if name != "output":
-            usual = biases if _is_bias(name) else whole.compared_rows(tensor).norm(dim=-1).square().mean().sqrt().item()
             least = max(usual, VANISHING_OF_ONE_KEY if case.T_kv == 1 else VANISHING)
         elif kind is not None:
             least = _size_of_rounding(formula, case, kind)
+        elif _has_few_features(case):
+            least = usual
         whole = replace(whole, norm_floor=least)
         distances = [whole.distances(way[name]) for way in plain]
         for part in [whole] if kind is None else _by_pattern(whole, kind):
@@ -144,7 +152,8 @@ def _tolerance(expected: Expected, distances: list[Tensor], case: Case, extreme:
     if narrow and not of_queries and not extreme and expected.reference[..., 0].numel() >= MANY_ROWS:
         median = FACTOR * own.median + of_output * eps
     if of_queries:
-        factor, least = FACTOR, of_few_rows if case.B * case.H * case.T < MANY_ROWS else of_output
+        few = case.B * case.H * case.T < MANY_ROWS or _has_few_features(case)
+        factor, least = FACTOR, of_few_rows if few else of_output
     else:
         factor, least = FACTOR_OF_GRADIENTS, of_gradient
     row_floor = floor = max(_floor(expected, case) if extreme else 0.0, least, _floor_of_rules(case))
@@ -200,6 +209,10 @@ def _floor_of_rules(case: Case) -> float:
     if case.rounding_dtype not in WIDE:
         return 0.0
     return max(4 * (case.softcap or 0), case.max_T / 2 if case.bias == "alibi" else 0.0)
+
+
+def _has_few_features(case: Case) -> bool:
+    return min(case.H * case.D_v, case.d_model) <= FEW_FEATURES
 
 
 def _is_bias(name: str) -> bool:
