@@ -90,7 +90,7 @@ def showing_tails(case: Case) -> Problem:
     q[..., 0] = queries % LOWER / LOWER * farthest
     k[..., 0] = 0.0
     k[..., 0, 0] = case.D_h**0.5
-    v[..., 0] = 1.0
+    v[..., 0].uniform_(1, 1.25, generator=generator)
     v[..., 0, :] = 0.0
     odd = torch.arange(case.B * case.H_kv).view(case.B, case.H_kv, 1, 1) % 2
     v *= LARGE_VALUE_OF_FLOAT16 if case.computes == "float16" else LARGE_VALUE ** (1.0 - 2 * odd)
