@@ -92,7 +92,7 @@ nothing.limits, number.limits = {"max_T": None, "dropout": None}, {"beyond": 3}
         ("--impl x=mine:word", "limits['dtypes']: 'half' is not one of float32, bfloat16, "),
         ("--impl x=mine:nothing", "limits['dropout'] is None, not True or False"),
         ("--impl x=mine:number", "limits['beyond'] is 3, not a tuple of words"),
-        ("--impl x=builds:f", "can't import builds: RuntimeError: Error building extension 'x'\n"),
+        ("--impl x=builds:f", "can't import builds: RuntimeError: x.cpp:3:1: error: expected ';'\n"),
         ("--impl x=bench/mine.py:f", "No module named 'bench.mine'; bench is /"),
         ("--impl x=ends:f", "can't import ends: SystemExit: 2"),
         ("--impl x=mine:unknown", "limits has no 'dtype'; known: "),
@@ -112,7 +112,10 @@ def test_a_usage_error_is_one_line(ran, typed, says):
         ("mine.py", MISTAKEN),
         ("bench/mine.py", MISTAKEN),
         ("ends.py", "raise SystemExit(2)"),
-        ("builds.py", "raise RuntimeError(\"Error building extension 'x'\\n[1/2] c++\")"),
+        (
+            "builds.py",
+            "raise RuntimeError(\"Error building extension 'x': [1/2] c++\\nx.cpp:3:1: error: expected ';'\\n    3 | }\")",
+        ),
     ):
         Path(name).write_text(text)
     done = ran(typed)

@@ -68,7 +68,7 @@ def classify(error: BaseException) -> Skip:
     if isinstance(error, Skip):
         return error
     message = _message(error)
-    sentence = f"{type(error).__name__}: {next(iter(message.splitlines()), 'no message')}{_place(error)}"
+    sentence = f"{in_one_line(error)}{_place(error)}"
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in message for words in OUT_OF_MEMORY):
         return OutOfMemory(sentence)
     if why := next((why for words, why in CANNOT.items() if words in message), None):
@@ -76,6 +76,12 @@ def classify(error: BaseException) -> Skip:
     if OCCUPIED in message:
         return Skip(f"another process uses the GPU exclusively: `nvidia-smi -c 0` lets several use it ({sentence})")
     return Skip(sentence)
+
+
+def in_one_line(error: BaseException) -> str:
+    """Return an exception's type, and of its message the first error of a compiler, or else the first line."""
+    lines = _message(error).splitlines() or ["no message"]
+    return f"{type(error).__name__}: {next((line for line in lines if ': error: ' in line), lines[0])}"
 
 
 def _message(error: BaseException) -> str:

@@ -27,6 +27,7 @@ from impls.rules import EVERY_RULE
 from ..cases.axes import Axis, nearest
 from ..cases.case import AXES
 from ..cases.cells import Cell
+from ..cases.outcome import in_one_line
 from ..checks import settings
 from ..terminal import warn
 from ..timing.devices import DEVICES
@@ -297,8 +298,8 @@ def _imported(module: str, load: Callable[[], ModuleType]) -> ModuleType:
 
 
 def _why(error: BaseException, module: str) -> str:
-    """Return the first line of an error during an import, and where the package lies if it has no such module."""
-    text = f"{type(error).__name__}: {next(iter(str(error).splitlines()), 'no message')}"
+    """Return an error during an import in one line, and where the package lies if it has no such module."""
+    text = in_one_line(error)
     package = module.partition(".")[0]
     where = getattr(sys.modules.get(package), "__file__", None)
     return f"{text}; {package} is {where}" if where and getattr(error, "name", None) == module else text
