@@ -110,6 +110,16 @@ def _put_methods(methods: Names) -> None:
             setattr(torch.Tensor, name, method)
 
 
+def _folders() -> Folders:
+    """Return the folders of modules, less the one that setuptools adds when torch's C++ extensions import it."""
+    return Folders(it for it in sys.path if not it.endswith(os.path.join("setuptools", "_vendor")))
+
+
+def _variables() -> Options:
+    """Return the environment variables, less the one that torch sets at its first `torch.compile`."""
+    return Options({name: it for name, it in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"})
+
+
 COMPILER = ("torch.compiler.config", "torch._dynamo.config", "torch._functorch.config", "torch._inductor.config")
 """Modules of the options of `torch.compile`."""
 
@@ -365,8 +375,8 @@ _KNOWN: dict[str, Setting | str | None] = {
         np.random.get_state, np.random.set_state, cheap=False, on_change="restored"
     ),
     "working folder": Setting(os.getcwd, os.chdir, on_change="reported"),
-    "sys.path": Setting(lambda: Folders(sys.path), None, on_change="reported"),
-    "environment variables": Setting(lambda: Options(os.environ), None, cheap=False, on_change="reported"),
+    "sys.path": Setting(_folders, None, on_change="reported"),
+    "environment variables": Setting(_variables, None, cheap=False, on_change="reported"),
 }
 """Every setting by name, those with a getter and a setter of one name in torch's C module by that name; None for what this
 version or platform lacks.
