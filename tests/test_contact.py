@@ -199,6 +199,13 @@ def test_without_a_compiler_compiled_forms_are_skipped(monkeypatch, compiler, is
     assert [unsupported(Cell(impls.get(name), CASE)) for name in ("sdpa+compile", "sdpa")] == [why, None]
 
 
+def test_what_is_wrong_everywhere_has_no_visits(ran):
+    Path("wrong_kernel.py").write_text("def f(q, k, v, **_): return v")
+    done = ran("--impl f=wrong_kernel:f --T 16 --H 1 --dtype float32")
+    assert done.ret == pytest.ExitCode.TESTS_FAILED
+    assert "wrong: f: " in str(done.stdout) and "visit" not in str(done.stdout)
+
+
 def test_failures_are_listed_once_a_reason_and_last():
     told = [
         ("timeout", "mine", "a", "took longer"),

@@ -160,7 +160,8 @@ class Measuring:
             number = VISITS * (self._pools[0].process // self._alive) + visit + 1
             for pool, cases in self._rng.sample(of_pools, len(of_pools)):
                 for case in self._rng.sample(cases, len(cases)):
-                    self._tell_left(f"timing: visit {number} of {VISITS * len(self._batches())}")
+                    if self._checked(case):
+                        self._tell_left(f"timing: visit {number} of {VISITS * len(self._batches())}")
                     self._run.account("timing")
                     self._visit(pool, case, visit)
                     if self._run.workload.due():
