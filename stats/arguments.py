@@ -77,8 +77,8 @@ class Parser(ArgumentParser):
 
 
 def refuse_misused(parser: ArgumentParser, words: Sequence[str]) -> None:
-    """End with the parser's error if an option has an empty value, typically that of an unset shell variable, or is given
-    twice and only the last value would count.
+    """End with the parser's error if an option has an empty value, typically that of an unset shell variable; is given
+    twice, and only the last value would count; or has `-` instead of a file, which would get that name.
     """
     for action in parser._actions:
         given = []
@@ -86,7 +86,10 @@ def refuse_misused(parser: ArgumentParser, words: Sequence[str]) -> None:
             name, equals, value = str(word).partition("=")
             if name in action.option_strings:
                 given.append(name)
-                if name.startswith("--") and action.nargs != 0 and (value if equals else after) == "":
+                its = value if equals else after
+                if name.startswith("--") and action.nargs != 0 and its == "":
                     parser.error(f"{name} is empty: give it a value, or leave it out")
+                if action.type is Path and its == "-":
+                    parser.error(f"{name} -: give the name of a file")
         if len(given) > 1 and isinstance(action, _StoreAction):
             parser.error(f"{given[0]} is given {len(given)} times: give it once")

@@ -17,6 +17,7 @@ OF_RUNS = [
     ("compare head", "no baseline; set one with: python -m reports baseline set RUN"),
     ("compare '*' head", "means 2 runs: 0001_base, 0002_head"),
     ("compare base head --json 0001/x.json", "0001/x.json"),
+    ("compare base head --json -", "error: --json -: give the name of a file"),
     ("history run", ""),
     ("baseline", ""),
     ("baseline set", ""),
