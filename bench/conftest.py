@@ -63,7 +63,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         print(finished)
         return int(any(it["reason"] in FAILURES for it in finished.skipped))
     except OSError as error:
-        raise UsageError(f"{error.filename}: {error.strerror}") from None
+        raise UsageError(": ".join(filter(None, (error.filename, error.strerror)))) from None
     if run.name and not any(map(config.getoption, UNSAVED)):
         writable(run.folder)  # one line, before pytest's first
     for option, what in (("save_traces", "--save-traces saves traces with"), ("report", "--report makes the page of")):

@@ -399,6 +399,12 @@ def test_a_run_that_cannot_be_saved_says_so_and_keeps_its_journal(ran, monkeypat
     assert pages == [str(file) for file in Path.cwd().rglob("*.json")]
 
 
+def test_an_error_of_the_disk_without_a_file_name_is_one_line(ran, monkeypatch):
+    failing = mock.Mock(side_effect=OSError(errno.EIO, os.strerror(errno.EIO)))
+    monkeypatch.setattr("bench.runs.begin.newest_journal", failing)
+    assert "ERROR: Input/output error" in ran("--resume x").errlines
+
+
 @pytest.mark.parametrize(
     "interrupt",
     [mock.Mock(side_effect=KeyboardInterrupt), lambda _: os.kill(os.getpid(), signal.SIGTERM)],
