@@ -222,11 +222,13 @@ def checked(data: Any, path: Path) -> Run:
 def parse(path: Path) -> Any:
     """Parse a JSON file; raises `RunError` for others."""
     try:
-        return orjson.loads(path.read_bytes())
+        text = path.read_bytes()
+        return orjson.loads(text)
     except OSError as error:
         raise RunError(f"{path}: can't be read ({error.strerror})") from None
     except orjson.JSONDecodeError as error:
-        raise RunError(f"{path}: not JSON, or truncated ({error})") from None
+        why = f"not JSON, or truncated, in line {error.lineno}" if text else "empty"
+        raise RunError(f"{path}: {why}") from None
 
 
 def _positive(value: Any) -> bool:
