@@ -1,4 +1,4 @@
-"""Ctrl-C or SIGTERM during imports, which take seconds, ends the process with one line. Must be imported before other
+"""Ctrl-C or SIGTERM during imports, which take seconds, ends the process with one line. Must be imported before slow
 modules.
 """
 
@@ -8,10 +8,9 @@ import os
 import signal
 import sys
 
-from . import INSTALLED
+from stats.arguments import UNFINISHED
 
-UNFINISHED = 2
-"""Exit code of interrupted commands."""
+from . import INSTALLED
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
 

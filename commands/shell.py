@@ -10,10 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from stats.arguments import as_typed
-
-UNFINISHED = 2
-"""Exit code of commands that ended before they were done."""
+from stats.arguments import UNFINISHED, as_typed
 
 
 def run(main: Callable[[], int], package: str) -> int:

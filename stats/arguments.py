@@ -17,6 +17,9 @@ from typing import Any, NoReturn
 
 USAGE_ERROR = 3
 
+UNFINISHED = 2
+"""Exit code of commands that ended before they were done."""
+
 _HOME = Path(__file__).resolve().parent.parent
 INSTALLED = _HOME.name == "attention_bench" and not (_HOME / "tox.ini").exists()
 """Whether the suite is installed from a wheel: without a checkout, with a single command, `attention-bench`."""

@@ -38,13 +38,13 @@ from bench.ab.sources import PREFIX
 from bench.cases.case import Case
 from bench.cases.outcome import Skip, Wrong
 from bench.checks.attention_problems import problem_of
-from bench.interrupts import UNFINISHED
 from bench.selection.choice import own_files
 from bench.selection.errors import UsageError
 from bench.timing.devices.cpu import CpuMeter
 from bench.timing.reference_workload import GPU_WORK, WORK
 from bench.workers.client import Lost, Variant, WorkerClient, WorkerSettings
 from commands.history import confirm
+from stats.arguments import UNFINISHED
 from stats.effects import of_saved
 from stats.estimate import grouped
 from stats.verdict import INCONCLUSIVE, REGRESSED, UNCHANGED

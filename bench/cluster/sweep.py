@@ -21,12 +21,12 @@ from typing import Any, Protocol
 import numpy as np
 from pytest_benchmark.utils import get_commit_info
 
+from stats.arguments import UNFINISHED
 from stats.estimate import grouped
 from stats.verdict import MAX_DRIFT
 
 from .. import CHECKOUT, INSTALLED
 from ..cases.outcome import FAILURES
-from ..interrupts import UNFINISHED
 from ..runs.progress import skips, wrapped
 from ..runs.saving import Journal, Line, load, run_files, save
 from ..selection.choice import own_files
