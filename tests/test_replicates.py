@@ -46,6 +46,15 @@ def test_runs_that_end_at_once_take_different_numbers(tmp_path, monkeypatch):
     assert [json.loads(file.read_text())["run"] for file in files] == [*range(4)]
 
 
+def test_a_resumed_run_keeps_its_number_unless_another_was_saved_meanwhile(tmp_path):
+    def saved(name, complete, journal="a"):
+        return saving.save(tmp_path, name, {"complete": complete, "journal": journal}).name
+
+    assert [saved("x", False), saved("x", False), saved("x", True)] == ["0001_x.json", "0002_x.json", "0001_x.json"]
+    assert [saved("y", False), saved("x", True, "b"), saved("y", True)] == ["0002_y.json", "0003_x.json", "0004_y.json"]
+    assert sorted(file.name for file in tmp_path.glob("*.json")) == ["0001_x.json", "0003_x.json", "0004_y.json"]
+
+
 def test_a_disk_that_fills_up_ends_the_run_with_one_line(tmp_path, monkeypatch):
     cell = Cell(impls.get("sdpa"), Case.of(T=16, H=2, D_h=8))
     run = run_of(cell, folder=tmp_path, name="x")

@@ -26,7 +26,7 @@ from ..timing.reference_workload import ReferenceWorkload
 from ..timing.rooflines import Rooflines
 from ..timing.schedule import Block, counts
 from .rows import Results, Row, Sample, finite, row
-from .saving import Journal, Line, load, run_files
+from .saving import Journal, Line
 
 SCHEMA = 2
 
@@ -298,12 +298,8 @@ class Run:
                 self.add_skipped(self.cells[key], Skip(f"the run ended {times} times while this was checked"))
 
     def close(self) -> None:
-        """Delete the journal of a complete and saved run, and the file written when it was interrupted."""
-        if self.journal is None:
-            return
-        if not (self.saved and self.complete):
-            return self.journal.close()
-        for path in run_files(self.folder, self.name or ""):
-            if path != self.saved and load(path).get("journal") == self.journal.path.name:
-                path.unlink()
-        self.journal.delete()
+        """Delete the journal of a complete and saved run."""
+        if self.journal and self.saved and self.complete:
+            self.journal.delete()
+        elif self.journal:
+            self.journal.close()

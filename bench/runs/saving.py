@@ -65,17 +65,25 @@ def unwritable(folder: Path, error: OSError) -> UsageError:
 
 
 def save(folder: Path, name: str, data: dict[str, Any], indent: int | None = 4) -> Path:
-    """Write a run file under the next number, all or nothing; raises OSError."""
+    """Write a run file under the next number, all or nothing, and that of a complete run instead of those that were written
+    when it was interrupted; raises OSError.
+    """
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed, also by the end of the process
-        numbers = [int(path.name[:4]) for path in folder.glob("[0-9][0-9][0-9][0-9]_*.json")]
-        path = folder / f"{max(numbers, default=0) + 1:04}_{name}.json"
+        journal = data.get("complete") and data.get("journal")
+        earlier = [path for path in run_files(folder, name) if journal and load(path).get("journal") == journal]
+        files = {*folder.glob("[0-9][0-9][0-9][0-9]_*.json")}.difference(earlier)
+        path = folder / f"{max((int(file.name[:4]) for file in files), default=0) + 1:04}_{name}.json"
         whole = path.with_suffix(".tmp")
         try:
             whole.write_text(json.dumps(data, indent=indent), encoding="utf-8")
-            return whole.replace(path)
+            whole.replace(path)
         finally:
             whole.unlink(missing_ok=True)  # on a full disk
+        for file in earlier:
+            if file != path:
+                file.unlink()
+        return path
 
 
 def run_files(folder: Path, name: str) -> list[Path]:
