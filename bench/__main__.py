@@ -12,9 +12,10 @@ if not __package__:  # started by path: a package `bench` of the user's must not
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     __package__ = "bench"
 
+from stats import interrupts
 from stats.arguments import as_typed
 
-from . import interrupts, terminal
+from . import terminal
 from .cases.axes import nearest
 
 COMMANDS = {

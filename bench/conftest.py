@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from pytest_benchmark.utils import get_commit_info
 
+from stats import interrupts
 from stats.arguments import as_typed
 
-from . import CHECKOUT, interrupts
+from . import CHECKOUT
 from .cases.cells import Cell
 from .cases.outcome import FAILURES, Unsupported
 from .runs.begin import Finished, begin

@@ -18,6 +18,6 @@ OPTIONS = (
 
 if __name__ == "__main__":
     sys.path.insert(0, HOME)
-    from bench import interrupts  # noqa: F401  (installs the handler)
+    from stats import interrupts  # noqa: F401  (installs the handler)
 
     runpy.run_module("pytest", run_name="__main__")

@@ -14,6 +14,7 @@ if not __package__:  # started by path: a package `reports` of the user's must n
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     __package__ = "reports"
 
+from stats import interrupts
 from stats.arguments import Parser, as_typed, has_one_command
 
 from .reading import command, runs
@@ -50,8 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[:1] == ["report"]:  # its name as an installed command
         del given[0]
     elif given and given[0] in COMMANDS:
-        code: int = import_module(COMMANDS[given[0]][0]).main(given[1:])
+        command_main = import_module(COMMANDS[given[0]][0]).main
+        interrupts.raise_from_now_on()
+        code: int = command_main(given[1:])
         return code
+    interrupts.raise_from_now_on()
     options = _parser().parse_intermixed_args(given)
     results = command.results(options)
     try:

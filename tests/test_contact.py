@@ -418,13 +418,17 @@ def test_a_run_that_is_interrupted_says_how_much_is_kept(own_signals, in_process
     assert not any("KeyboardInterrupt" in line for line in done.outlines)  # and where in the code it was
 
 
-SWEEP, PYTEST = ("bench", "sweep", "--save", "x"), ("pytest", BENCH, "--benchmark-save=x")
+TINY_RUN = ("--T=16", "--impl=sdpa")
+SWEEP = ("bench", "sweep", "--save", "x", *TINY_RUN)
+PYTEST = ("pytest", BENCH, "--benchmark-save=x", *TINY_RUN)
 
 
 @pytest.mark.parametrize("ending", ["SIGINT", "SIGTERM"])
-@pytest.mark.parametrize(("command", "before"), [(SWEEP, "_pytest.config"), (PYTEST, "torch")])
-def test_ctrl_c_while_a_run_starts_is_one_line(tmp_path, command, before, ending):
-    """Interrupted before the module `before` is imported: by a command, and by the pytest that replaces it."""
+@pytest.mark.parametrize(("command", "before"), [
+    (SWEEP, "_pytest.config"), (PYTEST, "torch"), (("reports",), "orjson"), (("reports", "compare"), "rich.console"),
+])  # fmt: skip
+def test_ctrl_c_while_a_command_starts_is_one_line(tmp_path, command, before, ending):
+    """Interrupted before the module `before` is imported: by a command, also by the pytest that replaces it."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os, signal, sys\n"
         "class Interrupts:\n"
@@ -438,8 +442,8 @@ def test_ctrl_c_while_a_run_starts_is_one_line(tmp_path, command, before, ending
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # which what was started with `&` by a shell ignores
 
     env = environment() | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{CHECKOUT}"}
-    done = python("-m", *command, "--T=16", "--impl=sdpa", cwd=tmp_path, env=env, preexec_fn=listen)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", "bench: interrupted\n")
+    done = python("-m", *command, cwd=tmp_path, env=env, preexec_fn=listen)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "attention-bench: interrupted\n")
     assert not [*tmp_path.glob("results")]
 
 

@@ -8,9 +8,7 @@ import os
 import signal
 import sys
 
-from stats.arguments import UNFINISHED
-
-from . import INSTALLED
+from .arguments import UNFINISHED
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
 
@@ -21,7 +19,7 @@ _STDERR = os.dup(2) if sys.stderr else 2
 
 
 def end_in_one_line(*_: object) -> None:
-    os.write(_STDERR, b"attention-bench: interrupted\n" if INSTALLED else b"bench: interrupted\n")
+    os.write(_STDERR, b"attention-bench: interrupted\n")
     if _CAPTURED:
         raise SystemExit(UNFINISHED)
     os._exit(UNFINISHED)  # an import in progress can't turn this exit into another exception
