@@ -155,6 +155,9 @@ def _measure(config: pytest.Config, run: Run, cells: list[Cell]) -> None:
     seed, fail_fast = config.getoption("shuffle"), bool(config.getoption("maxfail"))
     try:
         Measuring(run, left, lambda: WorkerClient(Variant(), setting), seed, fail_fast).measure()
+    except KeyboardInterrupt:
+        run.add({"interrupted": True})  # no cell has ended the run
+        raise
     finally:
         run.finish()
 

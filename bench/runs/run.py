@@ -71,7 +71,9 @@ class Run:
     rooflines: Rooflines = field(default_factory=Rooflines)
     workload: ReferenceWorkload = field(default_factory=ReferenceWorkload)
     begun: Counter[Key] = field(default_factory=Counter)
-    """How often the check of each cell has begun; one that ended its process begins again, last."""
+    """How often the check of each cell has begun since the user last interrupted the run; one that ended its process begins
+    again, last.
+    """
     visited: set[tuple[int, int, str]] = field(default_factory=set)
     """Visits that are made: process, number in the process, and case."""
     spent: dict[str, float] = field(default_factory=dict)
@@ -228,6 +230,8 @@ class Run:
         match line:
             case {"begin": key}:
                 self.begun[tuple(key)] += 1
+            case {"interrupted": _}:
+                self.begun.clear()
             case {"key": key, "found": found}:
                 self.found.setdefault(tuple(key), Results()).add(Results(**found))
             case {"skipped": entry}:
