@@ -28,9 +28,14 @@ def no_rest(monkeypatch):
     monkeypatch.setattr("bench.cluster.sweep.POLL", 0.0)
 
 
-def swept(folder, cluster, code=0, journal=None, **kinds):
+def swept(folder, cluster, code=0, journal=None, arguments=(), **kinds):
     """The sweep to its end, from where its journal is: the run files by type of node."""
-    asked = {"arguments": [], "kinds": kinds, "command": "python -m bench sweep", "resume": "sweep --resume x"}
+    asked = {
+        "arguments": [*arguments],
+        "kinds": kinds,
+        "command": "python -m bench sweep",
+        "resume": "sweep --resume x",
+    }
     assert measure(cluster, folder, "x", asked, journal and Journal(journal)) == code
     found = sorted(folder.glob("*/*_x.json"))
     return {file.parent.name: json.loads(file.read_text(), parse_constant=pytest.fail) for file in found}
@@ -63,6 +68,12 @@ def test_rows_of_many_nodes_are_those_of_one_run(tmp_path):
             of_one["extra_info"][name] = row["extra_info"][name]
         assert row == of_one
     assert not set.intersection(*processes.values())  # a ratio between two cases would be one between two nodes
+
+
+def test_the_case_of_a_sweep_is_in_its_run_file(tmp_path):
+    cases = ",".join(CASES)
+    runs = swept(tmp_path, SimulatedCluster({"a1": "a"}, CASES), arguments=["--T=64", f"--case={cases}"])
+    assert runs["a"]["asked"]["case"] == cases
 
 
 def test_a_node_that_dies_costs_one_job_which_another_of_its_type_does(tmp_path):

@@ -129,7 +129,7 @@ def measure(engine: Engine, results: Path, name: str, header: Line, journal: Jou
                 return complain(f"{error}; `{header['resume']}` continues", UNFINISHED)
             journal.delete()
             raise
-    code = _save(results, name, header["command"], journal.path.name, replies)
+    code = _save(results, name, header, journal.path.name, replies)
     journal.delete()
     return code
 
@@ -213,14 +213,17 @@ def tell(line: str) -> None:
     print(line, flush=True)
 
 
-def _save(results: Path, name: str, command: str, journal: str, replies: Mapping[str, Replies]) -> int:
+def _save(results: Path, name: str, header: Line, journal: str, replies: Mapping[str, Replies]) -> int:
     """Save a run file for each type of node; returns the exit code."""
-    of_all, code = {"commit_info": get_commit_info(), "command": command, "journal": journal}, 0
+    of_all, code = {"commit_info": get_commit_info(), "command": header["command"], "journal": journal}, 0
+    named = (it.partition("=") for it in header["arguments"])
+    chosen = {option.removeprefix("--"): ids for option, _, ids in named if option == "--case"}
     for kind, of_kind in replies.items():
         if not any("run" in reply for reply in of_kind.values()):
             code = complain(f"{kind}: nothing was measured: {[*of_kind.values()][-1]['failed']}", 1)
             continue
         data = merged(of_kind) | of_all
+        data["asked"] |= chosen
         folder = results / re.sub(r"[^\w.+-]+", "_", kind)
         folder.mkdir(parents=True, exist_ok=True)
         saved = [path for path in run_files(folder, name) if load(path).get("journal") == journal]  # and then killed
