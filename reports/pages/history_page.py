@@ -36,9 +36,6 @@ COLUMNS = ("impl", "id", "run", "date", "commit", "torch", "python", "seconds", 
 MOST_RUNS, WIDEST, STILL = 20, 0.25, 0.03
 """Runs of the heat map, the change with the darkest shade, and the largest speedup that is not marked."""
 
-POWER = 3.42
-"""Effect size in standard errors that is detected with 80 % power and a false alarm rate of 1 %."""
-
 NEWEST = 40
 """Newest runs of a cell that are marked in its chart and listed in its table; older ones only if something happened."""
 
@@ -144,11 +141,12 @@ def _changed(logs: Sequence[float], where: str) -> HeatCell:
 
 
 def _smallest(logs: Sequence[Mapping[int, float]]) -> str:
-    """Return the minimum detectable step of the median cell (`POWER`), from differences of neighbouring runs."""
-    noises = [conditions.scatter(np.diff(list(of.values()))) for of in logs if len(of) > MIN_RUNS]
-    if not noises:
+    """Return the minimum detectable step of the median cell (`steps.FOUND`), from differences of neighbouring runs."""
+    found = [*steps.FOUND], [*steps.FOUND.values()]
+    every = [[*of.values()] for of in logs if len(of) >= 2 * MIN_RUNS]
+    if not every:
         return units.MISSING
-    step = math.expm1(POWER * median(noises) * (2 / MIN_RUNS) ** 0.5)
+    step = math.expm1(median(conditions.scatter(np.diff(of)) * np.interp(len(of), *found) for of in every))
     return f"± {shares.percent(max(steps.SMALLEST, step))}"
 
 
@@ -175,7 +173,9 @@ def _most(this: History) -> int:
 
 
 def tally(this: History) -> Iterator[str]:
-    """Yield the number of cells that changed, and of those that are still slower, if there are enough runs to see a change."""
+    """Yield the number of cells that changed, and of those that are still slower, and which changes can be seen, if there are
+    enough runs to see any.
+    """
     if _most(this) < 2 * MIN_RUNS:
         return
     moved = [one for one in this.series if one.steps]
@@ -183,6 +183,7 @@ def tally(this: History) -> Iterator[str]:
     counted = f"{len(moved)} of {cells} changed over {count}"
     open_ = sum(one.open_step is not None for one in moved)
     yield f"{counted}; {open_} slower than before and not recovered." if open_ else f"{counted}."
+    yield f"The smallest step that the median cell would show: {_smallest([*map(_since, this.series)])}."
 
 
 def title(series: Series) -> str:

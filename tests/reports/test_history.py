@@ -55,7 +55,10 @@ def cells(results):
 def test_too_few_runs_are_said_to_be_so_alone(nights, results, capsys):
     for count, told in (
         (4, "at most 4, and it takes 6.\n"),
-        (6, "No change detected. 0 of 12 cells changed over 6 runs.\n"),
+        (
+            6,
+            "No change detected. 0 of 12 cells changed over 6 runs. The smallest step that the median cell would show: ± ",
+        ),
     ):
         nights(count=count)
         assert main(["history", "--results", str(results), "--out", str(results / "out")]) == 0
@@ -114,6 +117,13 @@ def test_steps_of_several_times_the_noise_are_nearly_always_found(runs, noises):
         logs[runs // 2 :] += 0.02 * noises
         right += found(logs) == [[runs // 2]]
     assert right >= 36
+
+
+@pytest.mark.parametrize(("runs", "noises"), steps.FOUND.items())
+def test_the_smallest_steps_are_found_in_four_of_five_series(runs, noises):
+    every = np.random.default_rng(3).normal(0, 0.02, (60, runs))
+    every[:, -steps.MIN_RUNS :] += 0.02 * noises
+    assert 40 <= sum(any(found(logs)) for logs in every) <= 55
 
 
 def test_a_step_shared_by_all_cases_is_found_where_no_single_one_shows_it():
