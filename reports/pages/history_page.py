@@ -147,7 +147,7 @@ def _smallest(logs: Sequence[Mapping[int, float]]) -> str:
     if not every:
         return units.MISSING
     step = math.expm1(median(conditions.scatter(np.diff(of)) * np.interp(len(of), *found) for of in every))
-    return f"± {shares.percent(max(steps.SMALLEST, step))}"
+    return f"± {shares.percent(max(steps.SMALLEST, step))}" if step <= 1 else "above 100 %"
 
 
 def headline(this: History) -> str:

@@ -52,6 +52,11 @@ def cells(results):
     return lambda: series.all_series(series.oldest_first(map(runs.read, runs.newest_first(results))))
 
 
+def test_a_smallest_step_of_noisy_runs_is_not_a_number_of_percent():
+    noisy = dict(enumerate(np.random.default_rng(1).normal(0, 0.2, 6)))
+    assert history_page._smallest([noisy]) == "above 100 %"
+
+
 def test_too_few_runs_are_said_to_be_so_alone(nights, results, capsys):
     for count, told in (
         (4, "at most 4, and it takes 6.\n"),
