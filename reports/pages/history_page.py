@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -183,6 +184,8 @@ def tally(this: History) -> Iterator[str]:
     counted = f"{len(moved)} of {cells} changed over {count}"
     open_ = sum(one.open_step is not None for one in moved)
     yield f"{counted}; {open_} slower than before and not recovered." if open_ else f"{counted}."
+    if confirmed := Counter(outcome for one in moved if one.open_step and (outcome := _confirmation(one, this)[0])):
+        yield f"Interleaved: {', '.join(f'{cells} {outcome}' for outcome, cells in confirmed.items())}."
     yield f"The smallest step that the median cell would show: {_smallest([*map(_since, this.series)])}."
 
 
@@ -201,7 +204,8 @@ def _chapters(this: History, palette: Palette) -> Iterator[Chapter]:
                 for at, line in lines.items()
             }
             drawing = history_chart.draw(series, this.runs, palette[series.impl], this.baselines, titles)
-            status = _status(series, this.runs) + _confirmation(series, this)
+            status, (outcome, interval) = _status(series, this.runs), _confirmation(series, this)
+            status += f" Interleaved: {outcome}{interval}." * bool(outcome)
             yield Chapter(
                 series.impl, title(series), status, series.open_step is not None, drawing, _table(series, lines)
             )
@@ -266,17 +270,19 @@ def _status(series: Series, runs: Sequence[Run]) -> str:
     return text
 
 
-def _confirmation(series: Series, this: History) -> str:
-    """Return the verdict of an interleaved comparison of the commits around the open regression, else the last step."""
+def _confirmation(series: Series, this: History) -> tuple[str, str]:
+    """Return the outcome of an interleaved comparison of the commits around the open regression, else the last step, and its
+    interval; both empty without one.
+    """
     step = series.open_step or next(reversed(series.steps), None)
     found = this.confirmed.get(commits_around(series, step.at, this.runs)) if step else None
     if step is None or found is None:
-        return ""
+        return "", ""
     if math.isnan(found.low):
-        return f" Interleaved: {found.reason}."
+        return found.reason, ""
     expected = REGRESSED if step.slower else IMPROVED
     said = {expected: "confirmed", INCONCLUSIVE: "open"}.get(found.word, "not confirmed")
-    return f" Interleaved: {said} ({shares.bound(found.low, found.high)})."
+    return said, f" ({shares.bound(found.low, found.high)})"
 
 
 def _what_happened(step: Step, runs: Sequence[Run]) -> str:

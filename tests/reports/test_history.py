@@ -229,7 +229,9 @@ def test_a_step_is_confirmed_by_an_interleaved_comparison(nights, written, resul
     monkeypatch.setattr("commands.history.confirm", confirm)
     assert "Interleaved" not in written()
     assert "Interleaved: open" in written("--confirm")
+    assert "not recovered. Interleaved: 1 open. " in capsys.readouterr().out
     page = written("--confirm")  # again, since that was inconclusive
+    assert "not recovered. Interleaved: 1 confirmed. " in capsys.readouterr().out
     said = page.replace("\N{NO-BREAK SPACE}", " ").count("Interleaved: confirmed (5.1 % to 5.2 % slower)")
     assert said == 2  # for those who see, and read aloud
     step, same = asked
