@@ -286,6 +286,12 @@ def test_a_kernel_is_compared_and_a_head_that_cannot_do_what_base_does_fails(com
 ERROR = "::error title=attention-bench::"
 
 
+def test_a_path_that_does_not_exist_is_an_error_in_the_inputs(compare):
+    done = compare(BASE_IMPL="fused", HEAD_IMPL="sdpa", CODE="0", MODULES="scr")
+    assert done.returncode == 0 and "scr: No such file or directory" in done.stderr
+    assert compare.outputs["exit-code"] == "3" and not (compare.folder / "call.json").exists()
+
+
 @pytest.mark.parametrize(
     ("code", "choice", "says"),
     [

@@ -18,7 +18,7 @@ fi
 read -ra more <<<"${ARGUMENTS//$'\n'/ }"
 code=0
 (
-    cd "${MODULES:-.}"
+    cd "${MODULES:-.}" || exit 3 # `set -e` has no effect before `||`
     "$PYTHON" "$suite/bench" ab ${BASE_REF:+--base="$BASE_REF"} ${IMPL:+--impl="$IMPL"} \
         ${BASE_IMPL:+--base-impl="$BASE_IMPL"} ${HEAD_IMPL:+--head-impl="$HEAD_IMPL"} "${more[@]}" \
         --margin="$MARGIN" --budget="$BUDGET" --json "$json" --markdown "$markdown"
