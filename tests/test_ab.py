@@ -296,7 +296,8 @@ def test_a_saved_comparison_is_continued_with_the_same_code_on_the_same_machine(
     monkeypatch.setattr("bench.ab.plan.fingerprint", lambda: {"torch": "another"})
     for other, options, says in (
         (file, "", "changed since then: code, fingerprint; start another comparison, without --continue"),
-        (repository / "pyproject.toml", "", "not a comparison that this `python -m bench ab` saved"),
+        (repository / "impls" / "sdpa.py", "", "not a comparison that this `python -m bench ab` saved"),
+        (repository / "typo.json", "", "typo.json: there is no such file"),
         (file, "--T 16 --base-impl fused", "leave out --base-impl, --T"),
     ):
         ran = command(f"--continue {other} {options}")

@@ -142,6 +142,8 @@ def comparisons(results: Path | None = None) -> Path:
 
 def _earlier(file: Path) -> Record:
     """Return the comparison to continue; raises `UsageError`."""
+    if not file.exists():
+        raise UsageError(f"--continue {file}: there is no such file")
     data = load(file)
     kinds = {"asked": dict, "same": dict, "sides": dict, "pairs": list}
     if not all(isinstance(data.get(key), kind) for key, kind in kinds.items()):
