@@ -61,7 +61,7 @@ class Step(NamedTuple):
         if not math.isfinite(self.error):
             return f"{self.word}: nothing could be measured"
         low, high = (100 * (self.share + sign * WITHIN * self.error) for sign in (-1, 1))
-        return f"{self.word}: {100 * self.share:.0f} % of the change ({low:.0f} to {high:.0f})"
+        return f"{self.word}: {100 * self.share:z.0f} % of the change ({low:z.0f} to {high:z.0f})"
 
 
 UNKNOWN = Step(0.5, math.inf)

@@ -47,6 +47,10 @@ def test_commits_that_cannot_be_judged_are_skipped_and_reported(culprit, found):
     assert search(COMMITS, lambda at: Step(float(at >= culprit), math.inf if at in {14, 15, 20} else 0.1)) == found
 
 
+def test_a_share_of_nothing_has_no_sign():
+    assert str(Step(-0.002, 0.001)) == "good: 0 % of the change (0 to 0)"
+
+
 def test_a_step_weighs_its_cells_by_their_certainty():
     assert step_of(found(a=(1.05, 0.01), b=(1.05, 0.01)), CHANGE).share == pytest.approx(1.0)
     assert step_of(found(a=(1.0, 0.01)), CHANGE).share == pytest.approx(0.0)
