@@ -82,7 +82,8 @@ def _write(chosen: Sequence[Run], out: Path, options: argparse.Namespace) -> Non
     Raises:
         RunError: the folder can't be written to.
     """
-    from .pages import more, page, side_by_side_page  # pandas takes a second to import: not before names are checked
+    # pandas takes a second to import: not before names are checked
+    from .pages import more, page, side_by_side_page, tables
     from .pages.report import report
 
     folder = out / (chosen[0].name if len(chosen) == 1 else side_by_side_page.folder_name(chosen))
@@ -99,7 +100,8 @@ def _write(chosen: Sequence[Run], out: Path, options: argparse.Namespace) -> Non
         return
     if this.grid.cases:
         print(f"{more.printed(this, options.verbose)}\n")
-    print(*map(as_typed, page.notices(this)), path, this.headline, sep="\n")
+    said = [tables.sentence_in_terminal(as_typed(it)) for it in (*page.notices(this), this.headline)]
+    print(*said[:-1], path, said[-1], sep="\n")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -189,6 +189,19 @@ def test_usage_errors(results, small, tmp_path, refusal):
     assert "run 'killed' is not finished: " in refusal("--results", results, "killed")
 
 
+def test_sentences_are_as_wide_as_a_terminal(results, printed, tmp_path):
+    rows = [synthetic.row("sdpa", synthetic.case(T=T), [T * 1e-3]) for T in (64, 256)]
+    failed = {"impl": "mine", "reason": "wrong", "detail": "error 1.9e+00 in row b=0, h=7, t=34; " * 4}
+    skipped = [{**failed, "id": rows[0]["extra_info"]["id"]}]
+    synthetic.save(synthetic.document(rows, skipped=skipped), results, "0001_x")
+    lines = printed("--results", results, "--out", tmp_path / "out").splitlines()
+    assert max(len(line) for line in lines if not line.startswith("/")) <= 80
+    assert lines[-2:] == [
+        "No recommendation: no case of this run has times of two implementations that are",
+        "correct everywhere.",
+    ]
+
+
 def test_a_run_that_is_not_complete_says_so_above_its_headline(results, small, no_drawing, printed):
     for complete in (True, False):
         synthetic.save({**small, "complete": complete}, results, f"0001_{complete}")
