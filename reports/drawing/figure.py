@@ -29,8 +29,11 @@ NARROW, WIDE, HEIGHT = 3.9, 6.4, 3.5
 SIZE = 9.0
 """Font size in points, readable when the figure is 600 pixels wide."""
 
-LETTER, EDGE = 0.6, 0.7
-"""Width of a letter over the font size, roughly; inches left of the plot."""
+EDGE, MARGIN = 0.7, 0.06
+"""Inches left of the plot, and right of the labels."""
+
+BESIDE = 1.03
+"""Where labels begin, over the width of the plot."""
 
 
 def draw(name: str, grid: Grid, palette: Palette, baseline: str, narrow: bool = False) -> Figure | None:
@@ -48,7 +51,7 @@ def draw(name: str, grid: Grid, palette: Palette, baseline: str, narrow: bool = 
     labelled = sorted(drawn, key=lambda impl: (impl not in grid.own, impl != baseline))[:MOST_LABELLED]
     figure = Figure(figsize=(width, HEIGHT))
     FigureCanvasAgg(figure)
-    plot = width - EDGE - LETTER * SIZE / 72 * (2 + max(len(label(name)) for name in labelled))
+    plot = (width - EDGE - MARGIN - max(_inches(figure, label(name)) for name in labelled)) / BESIDE
     ax = figure.add_axes((EDGE / width, 0.14, plot / width, 0.66))
     _lines(ax, drawn, palette, labelled, measure)
     ax.set_xlabel(axis_label(axis))
@@ -56,13 +59,23 @@ def draw(name: str, grid: Grid, palette: Palette, baseline: str, narrow: bool = 
         {key: value for key, value in cases[-1].ranked[0].row.items() if key not in (axis, "T_kv")},
         always=("B", "H", "D_h", "dtype", "mask"),
     )
-    title = _finding(name, cases[-1], baseline, axis) or measure.title
+    what = measure.title + f" over {label(baseline)}" * (name == "speedup")
+    title = _finding(name, cases[-1], baseline, axis) or what
     size = SIZE + 2
     heading = figure.text(0.02, 0.955, title, size=size, weight="bold", va="top")
     while heading.get_window_extent().x1 > figure.bbox.x1:
         heading.set_fontsize(size := size - 0.5)
-    figure.text(0.02, 0.875, f"{measure.title} · {place}", size=SIZE - 1, va="top", color=MUTED)
+    below = " · ".join(it for it in (what, place) if it != title)
+    figure.text(0.02, 0.875, below, size=SIZE - 1, va="top", color=MUTED)
     return figure
+
+
+def _inches(figure: Figure, text: str) -> float:
+    """Return the width of a text."""
+    drawn = figure.text(0, 0, text, size=SIZE)
+    inches: float = drawn.get_window_extent().width / figure.dpi
+    drawn.remove()
+    return inches
 
 
 def _lines(ax: Axes, series: Mapping[str, Points], palette: Palette, labelled: Sequence[str], measure: Measure) -> None:
@@ -87,13 +100,13 @@ def _lines(ax: Axes, series: Mapping[str, Points], palette: Palette, labelled: S
     to_panel = ax.transData + ax.transAxes.inverted()
     wanted = [to_panel.transform(series[name][-1])[1] for name in labelled]
     for name, level in zip(labelled, spread(wanted, 0.075, 0.0, 1.0), strict=True):
-        ax.text(1.03, level, label(name), transform=ax.transAxes, va="center", color=palette[name].colour, size=SIZE)
+        ax.text(BESIDE, level, label(name), transform=ax.transAxes, va="center", color=palette[name].colour, size=SIZE)
 
 
 def _finding(name: str, case: Case, baseline: str, axis: str) -> str:
     """Return 'sdpa is 3.0× faster than fused at T = 1024' if that holds in the largest case; else ''."""
     best, over = case.ranked[0], case.mark(baseline)
-    if not over.counts or over is best:
+    if not over.counts:
         return ""
     where = f"{baseline} at {axis} = {case.at[axis]}"
     if name == "memory":

@@ -162,6 +162,31 @@ def test_a_figure_names_the_baseline_and_the_fastest(as_run):
     assert {text.get_text() for text in ax.texts} == {slowest, *others[: figure.MOST_LABELLED - 1]}
 
 
+@pytest.mark.parametrize("name", ["wmma_warp_gmem", "sdpa+compile", "W" * 30])
+@pytest.mark.parametrize("narrow", [False, True])
+def test_no_label_of_a_figure_is_cut(name, narrow, as_run):
+    rows = [synthetic.row(impl, synthetic.case(T=T), [1e-3 * T]) for T in (64, 256) for impl in ("fused", name)]
+    this = report(as_run(synthetic.document(rows)))
+    with figure.style():
+        made = figure.draw("latency", this.grid, this.palette, "fused", narrow)
+        assert max(text.get_window_extent().x1 for text in made.axes[0].texts) <= made.bbox.x1
+
+
+def test_titles_of_figures_if_the_baseline_is_the_fastest(as_run):
+    rows = [
+        synthetic.row(name, synthetic.case(T=T), [T * seconds], peak_bytes=peak)
+        for T in (64, 256)
+        for name, seconds, peak in (("fused", 1e-5, 2**21), ("einsum", 3e-5, 2**20))
+    ]
+    made = drawn(as_run(synthetic.document(rows)))
+    place = "B=1 H=8 D_h=64 fp32 causal"
+    assert {name: [text.get_text() for text in of.texts] for name, of in made.items()} == {
+        "memory": ["einsum needs 2.0× less memory than fused at T = 256", f"Peak memory · {place}"],
+        "latency": ["Latency", place],
+        "speedup": ["Speedup over fused", place],
+    }
+
+
 def test_the_figure_of_memory_names_the_leanest_of_those_that_are_known(as_run):
     """The fastest allocates outside of torch."""
     cells = {"sdpa": (1e-5, None), "fused": (2e-5, 2**21), "einsum": (3e-5, 2**20)}
