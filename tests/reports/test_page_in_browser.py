@@ -145,6 +145,17 @@ def test_on_a_phone_no_number_is_cut(browser, kind, request):
     assert browser.execute_script(CUT, 390) == []
 
 
+SMALLEST = """
+    return Math.min(...[...document.querySelectorAll('.plot text')].filter((it) => it.checkVisibility())
+        .map((it) => parseFloat(getComputedStyle(it).fontSize) * it.getScreenCTM().a))"""
+
+
+@pytest.mark.parametrize("width", [800, 1000, 1280])
+def test_charts_can_be_read(browser, quick, width):
+    opened(browser, quick, width)
+    assert browser.execute_script(SMALLEST) >= 10  # pixels
+
+
 @pytest.mark.parametrize("kind", ["quick", "pair", "history"])
 def test_on_paper_nothing_is_cut(browser, kind, request):
     opened(browser, request.getfixturevalue(kind))
