@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from stats import ratios
@@ -140,6 +141,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {
+        "coded": _coded,
         "flat": tables.flat,
         "marked": words.marked,
         "sentence": words.sentence,
@@ -147,6 +149,11 @@ def _environment() -> Environment:
     }
     environment.globals |= {"kind": svg.kind, "colours": THEME, "paths": PATHS.values()}
     return environment
+
+
+def _coded(text: str) -> Markup:
+    """Escape a text, and mark what is between backticks as code."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(Markup.escape(text))))
 
 
 def _unbroken(text: str) -> str:

@@ -235,8 +235,9 @@ def test_a_file_that_is_no_comparison_is_refused(saved, data):
 
 def test_inconclusive_cells_name_the_command_that_continues(saved):
     file = saved(document({("sdpa", "T16"): noisy(0, 0.05, 6)}, same=""))
-    command = f"`python -m bench ab --continue {file}` measures the INCONCLUSIVE cells for longer"
-    assert command in of_file(file).notes and command in comparison_page.html(of_file(file))
+    command, what = f"python -m bench ab --continue {file}", "measures the INCONCLUSIVE cells for longer"
+    assert f"`{command}` {what}" in of_file(file).notes
+    assert f"<code>{command}</code> {what}" in comparison_page.html(of_file(file))
 
 
 def test_times_are_shown_where_both_are_known(saved, printed):

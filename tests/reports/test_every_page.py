@@ -52,3 +52,10 @@ def test_a_page_loads_nothing_and_names_stay_names(kind, tmp_path):
     assert len(outline.ids) == len({*outline.ids})
     targets = [a.get("href") or f"#{a.get('aria-labelledby', '')}" for _, a in outline.tags]
     assert {it[1:] for it in targets if it.startswith("#")} <= {*outline.ids, ""}
+
+
+def test_commands_in_sentences_are_code(tmp_path):
+    data = synthetic.document(hostile(1)["benchmarks"], complete=False)
+    both = [runs.read(synthetic.save(data, tmp_path, f"000{number}_x")) for number in (1, 2)]
+    assert "<code>pytest bench/ --resume x</code> finishes it." in page.html(report(both[0]))
+    assert "those of <code>python -m reports compare</code>" in side_by_side_page.html(both)
