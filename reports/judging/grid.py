@@ -176,7 +176,8 @@ class Grid:
         open_ = 2 * sum(it.state == NOT_RESOLVED for it in found) >= len(found)
         title = f"geometric mean of {words.plural(len(found), 'case')}"
         if len(column.cases) == 1:
-            between = f" ({units.interval(found[0].low, found[0].high)})" if found[0].low > 0 else ""
+            low, high = found[0].low, found[0].high  # equal for the fastest
+            between = f" ({units.interval(low, high)})" if 0 < low < high else ""
             title = f"{found[0].state}, {slowdown(value)}× the fastest{between}"
         return Entry(slowdown(value), value, best, open_, f"{impl}, {' '.join(column.heading)}: {title}")
 

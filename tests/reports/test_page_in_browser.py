@@ -156,6 +156,27 @@ def test_charts_can_be_read(browser, quick, width):
     assert browser.execute_script(SMALLEST) >= 10  # pixels
 
 
+def test_ticks_do_not_overlap(browser, quick):
+    for width in (720, 800, 1000, 1280):
+        opened(browser, quick, width)
+        browser.find_element("id", "every").click()
+        ticks = """[...document.querySelectorAll('.of .ticks')].flatMap((of) => [...of.children]
+            .map((it) => it.getBoundingClientRect()).filter((it) => it.width)
+            .flatMap((it, i, all) => i ? [it.left - all[i - 1].right] : []))"""
+        assert min(run(browser, ticks)) > 0, width
+
+
+def test_without_javascript_every_case_has_its_title(browser, quick):
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        opened(browser, quick)
+        assert run(browser, "document.querySelectorAll('#pick, #every')[0].checkVisibility()") is False
+        titles = "[...document.querySelectorAll('.case h3')].filter((it) => it.checkVisibility())"
+        assert run(browser, f"{titles}.length") == 12
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
 @pytest.mark.parametrize("kind", ["quick", "pair", "history"])
 def test_on_paper_nothing_is_cut(browser, kind, request):
     opened(browser, request.getfixturevalue(kind))

@@ -14,7 +14,7 @@ from reports.judging import grid as grids
 from reports.judging.rows import rows_of
 from reports.pages import page, publish, tables
 from reports.pages.report import report
-from reports.reading import runs
+from reports.reading import runs, units
 from stats import ratios
 
 IMPLS = ("fused", "linear", "packed", "sdpa")
@@ -141,7 +141,8 @@ def test_headline_heat_map_and_case_table_never_contradict(as_run):
             for mark, factor in zip(case.ranked, factors, strict=True):
                 text, best, title = heat[case.id][mark.impl]
                 assert (text, best) == (factor, mark.best), (run.name, case.id, mark.impl)
-                assert f": {mark.state}, {factor}× the fastest" in title
+                between = "" if mark is case.ranked[0] else f" ({units.interval(mark.low, mark.high)})"
+                assert title.endswith(f": {mark.state}, {factor}× the fastest{between}")
             medians = [mark.row["median"] for mark in case.ranked]
             assert medians[0] == min(medians)
         headline = unescape(re.findall("<h1>(.*?)</h1>", html)[0]).replace("\N{NO-BREAK SPACE}", " ")
