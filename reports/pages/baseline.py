@@ -14,6 +14,7 @@ from ..reading import baseline_file, command, runs
 from ..reading.baseline_file import Baseline, Entry
 from ..reading.runs import Run, RunError
 from .comparison_text import counted, result, sentences
+from .tables import sentence_in_terminal
 
 _EPILOG = """\
 Only this command changes a baseline. It refuses a run that regressed against
@@ -54,7 +55,7 @@ def _set(options: argparse.Namespace) -> int:
     written = baseline_file.write(Baseline(folder, (*(before.history if before else ()), entry)))
     print(f"{run.name} is the baseline now ({written})")
     if why := conditions.disturbed(run.rows):
-        print(f"note: {why}")
+        print(sentence_in_terminal(f"note: {why}"))
     return command.FINE
 
 

@@ -14,6 +14,7 @@ from ..reading.runs import Run
 from ..reading.words import plural
 from . import history_page
 from .history_page import History
+from .tables import sentence_in_terminal
 
 _EPILOG = """\
 Only runs with the machine of the newest run, and with its environment variables
@@ -57,7 +58,7 @@ def _execute(options: argparse.Namespace, confirm: Confirm) -> int:
     this = History(of, every, notes, known)
     out: Path = options.out or runs.default_out(chosen[-1].run.path)
     written = history_page.write(this, out / "history")
-    print(history_page.headline(this), *history_page.tally(this))
+    print(sentence_in_terminal(" ".join([history_page.headline(this), *history_page.tally(this)])))
     print(written)
     return command.FINE
 

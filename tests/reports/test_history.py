@@ -70,6 +70,13 @@ def test_too_few_runs_are_said_to_be_so_alone(nights, results, capsys):
         assert told in capsys.readouterr().out
 
 
+def test_the_answer_is_as_wide_as_a_terminal(nights, written, capsys):
+    nights(lambda night: {"slower": {"sdpa": 1.06 if night >= 6 else 1.0}})
+    written()
+    *answer, _ = capsys.readouterr().out.splitlines()
+    assert len(answer) == 2 and max(map(len, answer)) <= 80 and "4 slower than before" in " ".join(answer)
+
+
 def chapters(results):
     ordered = series.oldest_first(map(runs.read, runs.newest_first(results)))
     history = History([one.run for one in ordered], series.all_series(ordered))
