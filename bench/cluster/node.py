@@ -23,9 +23,6 @@ from typing import Any
 SUITE = "attention-bench"
 """Folder of the suite in the archive, beside the user's own files, and of results."""
 
-MODULES = "ATTENTION_BENCH_PATH"
-"""Environment variable with folders of modules, which would come before the files of the archive."""
-
 POLL = 1.0
 """Seconds between two checks that the driver still runs."""
 
@@ -51,7 +48,6 @@ def do(archive: bytes | Path, task: dict[str, Any]) -> dict[str, Any]:
             process = subprocess.Popen(
                 [sys.executable, *suite, *given, *what],
                 cwd=folder,
-                env={name: value for name, value in os.environ.items() if name != MODULES},
                 stdout=output,
                 stderr=output,
                 preexec_fn=_end_with_parent,

@@ -33,9 +33,6 @@ from ..terminal import warn
 from ..timing.devices import DEVICES
 from .errors import UsageError
 
-MODULES = "ATTENTION_BENCH_PATH"
-"""Environment variable: folders searched for a user's modules before the current folder."""
-
 CXX = "clang++" if sys.platform == "darwin" else "g++"
 """Compiler used by torch if CXX is not set."""
 
@@ -106,11 +103,6 @@ def from_folder(file: str, folder: str) -> str:
     return os.path.relpath(os.path.join(parent, name), folder)
 
 
-def _places(folder: str) -> list[str]:
-    """Return the folders that are searched for the user's modules."""
-    return [place for place in (*os.environ.get(MODULES, "").split(os.pathsep), folder) if place]
-
-
 def own_files(words: Iterable[str], folder: Path) -> dict[str, Path]:
     """Return the user's files that words of a command line name, by their path from `folder`: files as they are, kernel
     repositories, and modules with all code that belongs to them.
@@ -132,21 +124,19 @@ def _code_of(module: str, folder: Path) -> dict[str, Path]:
     """Return the code of a module or package, of the modules beside it whose names it mentions, and so on; and all other
     code beside it, since names of libraries and sources may be composed at run time.
     """
-    for place in filter(Path.is_dir, map(Path, _places(str(folder)))):
-        beside: dict[str, list[Path]] = {}
-        for path in place.iterdir():
-            beside.setdefault(path.name.partition(".")[0], []).append(path)
-        found, names = set[Path](), {module}
-        while names := names & beside.keys():
-            paths = [path for name in names for path in beside.pop(name)]
-            packages = [it for it in paths if it.is_dir() and (it.name == module or code_among(it.iterdir()))]
-            new = code_among([*paths, *(file for it in packages for file in it.rglob("*"))])
-            text = " ".join(it.read_text(encoding="utf-8", errors="ignore") for it in new if it.suffix != ".so")
-            names, found = {*re.findall(r"\w+", text)}, found | {*new}
-        if found:
-            found |= {path for path in code_among(place.iterdir()) if path.suffix != ".py"}
-            return {path.relative_to(place).as_posix(): path for path in found}
-    return {}
+    beside: dict[str, list[Path]] = {}
+    for path in folder.glob("*"):
+        beside.setdefault(path.name.partition(".")[0], []).append(path)
+    found, names = set[Path](), {module}
+    while names := names & beside.keys():
+        paths = [path for name in names for path in beside.pop(name)]
+        packages = [it for it in paths if it.is_dir() and (it.name == module or code_among(it.iterdir()))]
+        new = code_among([*paths, *(file for it in packages for file in it.rglob("*"))])
+        text = " ".join(it.read_text(encoding="utf-8", errors="ignore") for it in new if it.suffix != ".so")
+        names, found = {*re.findall(r"\w+", text)}, found | {*new}
+    if found:
+        found |= {path for path in code_among(folder.glob("*")) if path.suffix != ".py"}
+    return {path.relative_to(folder).as_posix(): path for path in found}
 
 
 def _files_of(path: str, imported: ModuleType, folder: str) -> Callable[[], list[Path]] | None:
@@ -177,8 +167,8 @@ def _own(name: str, path: str, folder: str) -> Impl:
         raise ValueError("a name is made of letters, digits and _ . + -")
     is_file, names = path.partition(":")[0].endswith(".py"), module.split(".")
     neighbours = names[:-1] if is_file else []  # a file may import its neighbours by name, as a script does
-    for place in _places(folder):  # last, so that the user's modules can't shadow others
-        sys.path += [it for it in (place, os.path.join(place, *neighbours)) if it not in sys.path]
+    places = folder, os.path.join(folder, *neighbours)
+    sys.path += [place for place in places if place not in sys.path]  # last, so that they can't shadow others
     named = os.path.join(*names) + ".py"
     if is_file and not any(os.path.exists(os.path.join(place, named)) for place in sys.path):
         raise ValueError(f"there is no file {named} in {folder}")

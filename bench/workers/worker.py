@@ -57,16 +57,14 @@ def _refuse_fork() -> int:
 
 def _search(repository: Path, tree: Path, folder: str) -> None:
     """Import the user's modules from a tree of their repository, even if it has an editable installation."""
-    from ..selection.choice import MODULES
 
     def moved(place: str) -> str:
         there = Path(place).resolve()
         below = tree / there.relative_to(repository) if there.is_relative_to(repository) else None
         return str(below) if below and below.is_dir() else place
 
-    own = [place for place in os.environ.pop(MODULES, "").split(os.pathsep) if place]
     suite, *others = sys.path
-    sys.path[:] = [*map(moved, [*others, *own, folder, str(tree)]), suite]
+    sys.path[:] = [*map(moved, [*others, folder, str(tree)]), suite]
 
 
 def _failure(error: BaseException) -> dict[str, Any]:

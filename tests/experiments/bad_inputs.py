@@ -211,7 +211,6 @@ INPUTS = [
     run(f"PYTHONOPTIMIZE=2 bench $SMALL --impl sdpa {NAMED}", 0, "saved: "),
     run(f"COLUMNS=x OMP_NUM_THREADS=x CXX= bench $SMALL --impl sdpa {NAMED}", 0, "saved: "),
     run("COLUMNS=0 pr advise", 0, "from run"),
-    refused("ATTENTION_BENCH_PATH=:/nowhere: bench --impl mine=nine:ok --dry-run", 4, "can't import nine"),
     run(f"echo x > .git; bench $SMALL --impl sdpa {NAMED}", 0, "saved: "),
     # Results that are not what they should be.
     refused("rm -r results; ln -s results results; pr --results results", 3, "no run in results"),
