@@ -61,9 +61,6 @@ Found = dict[Key, dict[str, dict[str, Any] | Skip]]
 none.
 """
 
-MOST_NAMED = 5
-"""Cells that are named in one line; further ones are counted."""
-
 COLUMNS = ("cell", "side", "seconds")
 """Columns of a block: index into `logs`; 0 base, 1 head; seconds of a call in its fastest slice."""
 
@@ -102,17 +99,12 @@ class Replication:
         Verdicts are valid at every interim analysis, so that analysing after every replicate does not raise the error rate.
         """
         cells, replicates, last = self.timeable(self.found), list(before), False
-        first: dict[Key, Verdict] = {}
         while True:
             logs, workloads, ends = of_saved(replicates)
             of_cells = {key: logs.get(key, [math.nan] * len(replicates)) for key in cells}
             verdicts, _ = of_replicates(of_cells, workloads, ends, self.plan.margin)
-            first = first or verdicts
             open_ = [key for key in self.timeable(cells) if verdicts[key].word not in SETTLED]
             if not open_ or last:
-                continued = any(it.get("last") for it in before)
-                if continued and (same := as_before(first, verdicts)):
-                    tell(same, left())
                 return replicates, verdicts
             began = left()
             tell(f"timing {len(open_)} of {len(cells)} cells: replicate {len(replicates) + 1}", began)
@@ -188,18 +180,6 @@ class Replication:
                 raise
             self.found[key][variant] = outcome
             raise CellLost from None
-
-
-def as_before(first: Mapping[Key, Verdict], now: Mapping[Key, Verdict]) -> str:
-    """Return which intervals further replicates left as they were, and why; '' if none."""
-    same = [
-        f"{' '.join(key)} ({it.word})"
-        for key, it in now.items()
-        if (it.low, it.high) == (first[key].low, first[key].high)
-    ]
-    more = f" and {len(same) - MOST_NAMED} more" * (len(same) > MOST_NAMED)
-    why = "cells with a verdict get no further data, INCONCLUSIVE ones may need a larger --budget"
-    return f"interval as before: {', '.join(same[:MOST_NAMED])}{more}: {why}" * bool(same)
 
 
 def tell(text: str, left: float) -> None:
