@@ -12,7 +12,6 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from time import strftime
 from typing import Any
@@ -69,19 +68,17 @@ def measure(given: Mapping[str, Any], results: Path | None = None, once: str = "
             options.save = f"{once}-{digest([about, plan.same, options.budget])}"
             if there := run_files(folder, options.save):
                 return there[-1]
-        journal = _journal(folder, f"ab-{digest([about, plan.same])}", earlier.get("seed", plan.seed))
+        journal = _journal(folder, f"ab-{digest([about, plan.same])}")
         saved = None
         try:
-            spent = sum(replicate["seconds"] for replicate in journal.lines)
-            plan = replace(plan, seconds=plan.seconds - spent, seed=journal.header["seed"])
+            left = 60 * options.budget - sum(replicate["seconds"] for replicate in journal.lines)
 
             def keep(replicate: Replicate) -> None:
                 if digest_of_own(plan.words) != plan.same["files"]:
                     raise Skip("your code has changed meanwhile: the same command compares the new code")
                 journal.add(replicate)
 
-            found = compare(plan, [*earlier.get("pairs", ()), *journal.lines], keep)
-            found["seconds"] += spent + earlier.get("seconds", 0.0)
+            found = compare(plan, left, [*earlier.get("pairs", ()), *journal.lines], keep)
             tested = [*summary(folder, plan.margin)]
             whole = found | about | {"command": earlier.get("command", command(options)), "self_test": tested}
             saved = save(folder, options.save or strftime("%Y%m%d_%H%M%S"), whole, indent=None)
@@ -145,18 +142,17 @@ def _earlier(file: Path) -> Record:
     if not file.exists():
         raise UsageError(f"--continue {file}: there is no such file")
     data = load(file)
-    kinds = {"asked": dict, "same": dict, "sides": dict, "pairs": list}
-    if not all(isinstance(data.get(key), kind) for key, kind in kinds.items()):
+    if not data.keys() >= {"asked", "same", "sides", "pairs"}:
         raise UsageError(
             f"--continue {file}: not a comparison that this `python -m bench ab` saved, as in results/*/ab/"
         )
     return data
 
 
-def _journal(folder: Path, name: str, seed: int) -> Journal:
+def _journal(folder: Path, name: str) -> Journal:
     """Return the journal of a killed process of the comparison, else a new one; raises `UsageError`."""
     path = newest_journal(folder, name)
-    journal = Journal(path) if path else Journal.start(folder, name, {"seed": seed})
+    journal = Journal(path) if path else Journal.start(folder, name, {})
     if count := len(journal.lines):
         warn(f"continues after {count} saved replicate{'s' * (count != 1)}")
     return journal

@@ -23,8 +23,8 @@ from .replicates import LONG_BLOCK, Found, Replicate, Replication, tell
 UNSUPPORTED = Unsupported.reason
 
 
-def compare(plan: Plan, before: Sequence[Replicate], keep: Callable[[Replicate], None]) -> Record:
-    """Compare two variants, with the replicates `before`; calls `keep` after each new one.
+def compare(plan: Plan, seconds: float, before: Sequence[Replicate], keep: Callable[[Replicate], None]) -> Record:
+    """Compare two variants for about this long, with the replicates `before`; calls `keep` after each new one.
 
     Returns what is saved, with every replicate and its blocks: verdicts can be derived again, and it can be continued.
     Its keys keep the names of earlier files: `sides` are the variants, `pairs` the replicates. Numbers that are not
@@ -32,10 +32,10 @@ def compare(plan: Plan, before: Sequence[Replicate], keep: Callable[[Replicate],
 
     Raises `Skip` if nothing can be compared, or `UsageError` if no requested implementation exists.
     """
-    began = monotonic()
+    end = monotonic() + seconds
 
     def left() -> float:
-        return plan.seconds - (monotonic() - began)
+        return end - monotonic()
 
     with closing(plan.start(plan.cases.values())) as workers:
         base, head = (_first_reply(plan, workers, name) for name in VARIANTS)
@@ -65,7 +65,7 @@ def compare(plan: Plan, before: Sequence[Replicate], keep: Callable[[Replicate],
             "margin": plan.margin,
             "threads": plan.setting.threads,
             "seed": plan.seed,
-            "seconds": monotonic() - began,
+            "seconds": sum(replicate["seconds"] for replicate in replicates),
             "cells": [_cell(plan, key, facts, verdicts) for key, facts in found.items()],
             "neither": neither,
             "pairs": replicates,

@@ -81,8 +81,6 @@ class Plan:
     setting: WorkerSettings
     margin: float
     """Equivalence margin, within which an unchanged cell must lie."""
-    seconds: float
-    """Total seconds to use."""
     seed: int
     same: Record
     """What must be equal for replicates to count together: cases, code, machine and procedure."""
@@ -186,7 +184,6 @@ def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
             deterministic=any(case.deterministic for case in cases),
         ),
         margin=options.margin,
-        seconds=60 * options.budget,
         seed=random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed,
         same=same,
         words=words,

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from statistics import median
-from time import monotonic
 from typing import Any
 
 from stats.effects import of_saved
@@ -109,8 +108,9 @@ class Replication:
             began = left()
             tell(f"timing {len(open_)} of {len(cells)} cells: replicate {len(replicates) + 1}", began)
             measured = self.replicate(open_, min(MAX_ROUNDS, max(ROUNDS, ROUNDS_OF_ALL // len(open_))))
-            last = left() <= began - left()
-            replicates.append(measured | {"last": last})
+            seconds = began - left()
+            last = left() <= seconds
+            replicates.append(measured | {"seconds": seconds, "last": last})
             keep(replicates[-1])
 
     def replicate(self, cells: Sequence[Key], most: int) -> Replicate:
@@ -126,7 +126,6 @@ class Replication:
     def _measure(self, workers: NamedWorkers, order: list[Key], most: int) -> Replicate:
         took = {key: list[float]() for key in order}
         preparing = [self._preparing(workers[name], name, took) for name in VARIANTS]
-        began = monotonic()
         self.plan.run(preparing)
         blocks = {key: block_of(math.sqrt(math.prod(seconds))) for key, seconds in took.items()}
         counts = {
@@ -141,7 +140,6 @@ class Replication:
                     reply = workers[name].ask("time", what=what, calls=block.calls, slices=block.slices, warm=warm)
                 timed.append((order.index(key), VARIANTS.index(name), float(f"{reply['fastest']:.6g}")))
         return {
-            "seconds": monotonic() - began,
             "logs": [
                 [*key, datum([it[1:] for it in timed if it[0] == n], blocks[key].seconds > LONG_BLOCK)]
                 for n, key in enumerate(order)
