@@ -723,18 +723,10 @@ def test_no_difference_in_code_is_no_regression(inside, repository, monkeypatch)
     assert not [*repository.glob("results/*/ab/*")]
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("#!/bin/sh\nexec sleep 60\n", "takes longer than 0.1 s to import torch"),
-        ("no program", "can't be started: Exec format error"),
-    ],
-)
-def test_an_interpreter_that_hangs_or_cannot_start_is_one_line(text, says, tmp_path, monkeypatch):
-    (given := tmp_path / "python").write_text(text)
+def test_an_interpreter_that_cannot_start_is_one_line(tmp_path):
+    (given := tmp_path / "python").write_text("no program")
     given.chmod(0o755)
-    monkeypatch.setattr(planning, "STARTING", 0.1)
-    with pytest.raises(UsageError, match=f"^{given} {says}"):
+    with pytest.raises(UsageError, match=f"^{given} can't be started: Exec format error"):
         planning.interpreter(str(given))
 
 
@@ -742,12 +734,6 @@ def test_a_shallow_clone_says_how_to_complete_it(repository, tmp_path):
     git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repository}", "clone")
     with pytest.raises(UsageError, match=r"unknown revision 'HEAD~1': `git fetch --unshallow` completes .*clone"):
         sources.commit_of("HEAD~1", tmp_path / "clone")
-
-
-def test_a_repository_without_a_commit_says_so(tmp_path):
-    git(tmp_path, "init", "-q")
-    with pytest.raises(UsageError, match=r"has no commit yet: commit the code to compare with first$"):
-        sources.commit_of("HEAD", tmp_path)
 
 
 USAGE = {

@@ -52,8 +52,6 @@ def commit_of(revision: str, repository: Path) -> str:
     shallow = _git(repository, "rev-parse", "--is-shallow-repository") == "true"
     with suppress(UsageError):
         return _git(repository, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
-    if not _git(repository, "rev-list", "--all", "--max-count=1"):
-        raise UsageError(f"{repository} has no commit yet: commit the code to compare with first")
     how = "`git fetch --unshallow` completes" if shallow else "give a branch, a tag or a commit of"
     raise UsageError(f"unknown revision {revision!r}: {how} {repository}")
 
