@@ -48,6 +48,9 @@ POLL = 0.5
 Reply = dict[str, Any]
 """Return value of `node.do`; of a job that was lost too often, why it `failed`."""
 
+Job = tuple[str, str | None]
+"""A type of node and a case; None for the list of its cases."""
+
 Replies = dict[str | None, Reply]
 """Replies of one type of node by case; that of None lists the cases."""
 
@@ -146,50 +149,46 @@ def drive(
     for line in journal.lines:
         kind, case = line["job"]
         replies[kind][case] = line["reply"]
-    waiting = {kind: _left(of_kind) for kind, of_kind in replies.items()}
-    running: dict[Any, tuple[str, str | None, Future[Reply]]] = {}
-    losses, refused = Counter[tuple[str, str | None]](), set[str]()
-    while running or any(waiting.values()):
-        nodes, busy = engine.nodes(refused), Counter(kind for kind, *_ in running.values())
+    running: dict[Any, tuple[Job, Future[Reply]]] = {}
+    losses, refused = Counter[Job](), set[str]()
+    while left := [job for kind in kinds for job in _left(kind, replies[kind])]:
+        nodes = engine.nodes(refused)
         for node, kind in nodes.items():
-            if node not in running and waiting.get(kind) and busy[kind] != kinds[kind]:
-                case = waiting[kind].pop(0)
-                running[node] = kind, case, engine.submit(node, {"arguments": arguments, "case": case})
-                busy[kind] += 1
+            busy = [job for job, _ in running.values() if job[0] == kind]
+            waiting = [job for job in left if job[0] == kind and job not in busy]
+            if node not in running and waiting and len(busy) != kinds[kind]:
+                job = min(waiting, key=losses.__getitem__)
+                running[node] = job, engine.submit(node, {"arguments": arguments, "case": job[1]})
         if not running:
-            missing = next(kind for kind, cases in waiting.items() if cases)
             there = ", ".join(dict.fromkeys(nodes.values())) or "no node"
-            raise UsageError(f"no node of type {missing} is left (there is {there})")
-        ended = [node for node, (*_, future) in running.items() if future.done()]
+            raise UsageError(f"no node of type {left[0][0]} is left (there is {there})")
+        ended = [node for node, (_, future) in running.items() if future.done()]
         for node in ended:
-            kind, case, future = running.pop(node)
-            reply, of_kind, job = _reply(future), replies[kind], f"{kind}  {case or 'list of cases'}"
+            job, future = running.pop(node)
+            kind, case = job
+            reply, of_kind, named = _reply(future), replies[kind], f"{kind}  {case or 'list of cases'}"
             if why := reply.get("failed"):
                 if "node" in reply and not case:
                     raise UsageError(f"{reply['node']}: {why}")
-                tell(f"{job} is lost: {why}")
-                losses[kind, case] += 1
-                if losses[kind, case] == MOST_LOSSES:
+                tell(f"{named} is lost: {why}")
+                losses[job] += 1
+                if losses[job] == MOST_LOSSES:
                     of_kind[case] = {"failed": f"failed {MOST_LOSSES} times, lastly: {why}"}
             elif case and (why := _differing(reply["run"], of_kind)):
                 refused.add(reply["node"])
                 tell(f"{reply['node']} is refused: {kind} has {why}")
             else:
-                journal.add({"job": (kind, case), "reply": reply})
+                journal.add({"job": job, "reply": reply})
                 of_kind[case] = reply
-                tell(f"{job}: {reply['node']}; {len(_left(of_kind))} left")
-            if case not in of_kind:
-                waiting[kind].append(case)
-            elif case is None:
-                waiting[kind] = _left(of_kind)
+                tell(f"{named}: {reply['node']}; {len(_left(kind, of_kind))} left")
         if not ended:
             sleep(POLL)
     return replies
 
 
-def _left(replies: Replies) -> list[str | None]:
-    """Return the cases that are left on a type of node; None for their list, without which they are unknown."""
-    return [case for case in (None, *replies.get(None, {}).get("cells", ())) if case not in replies]
+def _left(kind: str, replies: Replies) -> list[Job]:
+    """Return the jobs that are left on a type of node: its cases, but first their list, without which they are unknown."""
+    return [(kind, case) for case in (None, *replies.get(None, {}).get("cells", ())) if case not in replies]
 
 
 def _reply(future: Future[Reply]) -> Reply:
