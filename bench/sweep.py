@@ -48,11 +48,13 @@ def main(arguments: Sequence[str]) -> int:
         unfinished = newest_journal(folder, name)
         if unfinished and not options.resume:
             raise UsageError(f"run {name} was started and not finished: `{again}` continues")
+        if not options.resume:
+            others.append(f"--processes={options.processes or PROCESSES}")
         if not options.cluster:
             _here(options, others)
         if options.resume and not unfinished:
             raise UsageError(f"no run {name} was started in {folder}: --save {name} starts one")
-        others += [*["--quiet-machine"] * options.quiet_machine, f"--processes={options.processes or PROCESSES}"]
+        others += ["--quiet-machine"] * options.quiet_machine
         command = shlex.join(["python", "-m", "bench", "sweep", *arguments])
         asked = {"arguments": others, "kinds": options.node_types, "command": command, "resume": again}
         from .cluster.sweep import begin  # imports torch
@@ -89,15 +91,10 @@ def _refuse_conflicts(options: argparse.Namespace, others: set[str]) -> None:
 
 def _here(options: argparse.Namespace, others: Sequence[str]) -> NoReturn:
     """Replace this process by `pytest bench/`, in several processes and under the requested conditions."""
-    given = {
-        "benchmark-save": options.save,
-        "resume": options.resume,
-        "processes": None if options.resume else options.processes or PROCESSES,
-        "benchmark-storage": options.benchmark_storage,
-    }
     if options.quiet_machine:
         os.environ.update(quiet_environment())
         pin()
+    given = {"benchmark-save": options.save, "resume": options.resume, "benchmark-storage": options.benchmark_storage}
     own = [f"--{name}={value}" for name, value in given.items() if value is not None]
     os.execv(sys.executable, [*COMMAND, str(CHECKOUT / "bench"), *own, *others])
 

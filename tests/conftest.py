@@ -162,7 +162,7 @@ def run_of(*cells, folder=Path(), name=None):
     from bench.selection.options import Selection
 
     impls = tuple(dict.fromkeys(cell.impl for cell in cells))
-    run = Run({}, Selection(SWEEPS["quick"], "cpu", impls, cells), folder, name)
+    run = Run({}, Selection(SWEEPS["quick"], "cpu", impls, cells, {}), folder, name)
     run.timing = {"cell_time": 0.25, "processes": 1, "precision": 0.02, "cell_timeout": 60.0}
     return run
 

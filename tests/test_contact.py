@@ -358,7 +358,7 @@ TRIED = [
 def test_the_baseline_beside_own_kernels_is_sdpa_unless_another_is_named():
     def baseline(*names, **asked):
         impl = [impls.make(name, lambda q, k, v: q) if name == "mine" else impls.get(name) for name in names]
-        return Run(dict(asked), Selection(SWEEPS["quick"], "cpu", tuple(impl), ()), Path()).baseline_impl
+        return Run(dict(asked), Selection(SWEEPS["quick"], "cpu", tuple(impl), (), {}), Path()).baseline_impl
 
     assert baseline("sdpa", "fused") == baseline("mine", "fused") == "fused"
     assert baseline("mine", "sdpa", "fused") == "sdpa"

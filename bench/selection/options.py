@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ class Selection:
     device: str
     impls: tuple[Impl, ...]
     cells: tuple[Cell, ...]
-    models: Mapping[str, str] = field(default_factory=dict)
+    models: Mapping[str, str]
     """Models whose layer a case is, by the case's id."""
 
     @property
@@ -251,7 +251,7 @@ def picked(cases: Iterable[Case], ids: str | None) -> list[Case]:
     there = {case.id: case for case in cases}
     if ids is None:
         return [*there.values()]
-    wanted = [name.strip() for name in ids.split(",")]
+    wanted = listed([ids])
     for name in wanted:
         if name not in there:
             raise UsageError(
