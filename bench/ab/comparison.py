@@ -37,7 +37,7 @@ def compare(plan: Plan, seconds: float, before: Sequence[Replicate], keep: Calla
     def left() -> float:
         return end - monotonic()
 
-    with closing(plan.start(plan.cases.values())) as workers:
+    with closing(plan.start()) as workers:
         base, head = (_first_reply(plan, workers, name) for name in VARIANTS)
         if isinstance(base, Skip):
             raise Skip(f"base ({plan.variants['base'].label}): {base}")

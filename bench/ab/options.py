@@ -90,8 +90,8 @@ def asked(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def command(options: argparse.Namespace) -> str:
-    """Return `python -m bench ab ...` with the options that differ from their defaults."""
-    told = asked(options) | ({"budget": f"{options.budget:g}"} if options.budget != defaults()["budget"] else {})
+    """Return `python -m bench ab ...` with the budget and the options that differ from their defaults."""
+    told = asked(options) | {"budget": f"{options.budget:g}"}
     given = (
         (spelt(name), ",".join(it) if isinstance(it, list) else str(it))
         for name, it in told.items()

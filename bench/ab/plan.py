@@ -121,14 +121,12 @@ class Plan:
         """
         return str(self.folder / f"{variant}-{[*self.cases].index(key[1])}.expected")
 
-    def start(
-        self, cases: Iterable[Record] = (), exchanged: bool = False, order: Sequence[str] = VARIANTS
-    ) -> NamedWorkers:
-        """Start a process for each variant in this order, which imports the implementations and checks support for these
+    def start(self, exchanged: bool = False, order: Sequence[str] = VARIANTS) -> NamedWorkers:
+        """Start a process for each variant in this order, which imports the implementations and checks support for the
         cases; with `exchanged`, from the twins of their folders.
         """
         moved = self.twins if exchanged else {}
-        of_all = {"whole_registry": self.whole_registry, "cases": [*cases]}
+        of_all = {"whole_registry": self.whole_registry, "cases": [*self.cases.values()]}
 
         def begin(variant: str) -> WorkerClient:
             it = self.variants[variant]

@@ -120,7 +120,7 @@ class Replication:
             self.rng.shuffle(order)
             exchanged = self.rng.random() < 0.5  # effects of the folders' paths become noise
             first = self.rng.sample(VARIANTS, 2)  # and of which process gets its memory first
-            with suppress(CellLost), closing(self.plan.start(exchanged=exchanged, order=first)) as workers:
+            with suppress(CellLost), closing(self.plan.start(exchanged, first)) as workers:
                 return self._measure(workers, order, most)
 
     def _measure(self, workers: NamedWorkers, order: list[Key], most: int) -> Replicate:

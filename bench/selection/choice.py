@@ -165,20 +165,19 @@ def _own(name: str, path: str, folder: str) -> Impl:
         )
     if not re.fullmatch(r"[\w.+-]+", plain):
         raise ValueError("a name is made of letters, digits and _ . + -")
-    is_file, names = path.partition(":")[0].endswith(".py"), module.split(".")
-    neighbours = names[:-1] if is_file else []  # a file may import its neighbours by name, as a script does
-    places = folder, os.path.join(folder, *neighbours)
-    sys.path += [place for place in places if place not in sys.path]  # last, so that they can't shadow others
-    named = os.path.join(*names) + ".py"
-    if is_file and not any(os.path.exists(os.path.join(place, named)) for place in sys.path):
+    named, beside = path.partition(":")[0], Path(folder, *module.split("."))
+    source, is_file = beside.with_suffix(".py"), named.endswith(".py")
+    if is_file and not source.exists():
         raise ValueError(f"there is no file {named} in {folder}")
+    places = [folder, *[str(beside.parent)] * is_file]  # a file may import its neighbours by name, as a script does
+    sys.path += [place for place in places if place not in sys.path]  # last, so that they can't shadow others
     if repository := repository_of(path):
         attr = attr.rpartition("#")[2]
         imported = _imported(repository, lambda: _of_repository(repository, folder))
     else:
         imported = _imported(module, lambda: importlib.import_module(module))
-    file, beside = getattr(imported, "__file__", None), Path(folder, *names)
-    for here in filter(Path.exists, (beside.with_suffix(".py"), beside / "__init__.py")):
+    file = getattr(imported, "__file__", None)
+    for here in filter(Path.exists, (source, beside / "__init__.py")):
         if file and not repository and os.path.realpath(file) != os.path.realpath(here):
             warn(f"{module} is {file}, which is found before {here}")
     if not hasattr(imported, attr):
