@@ -173,8 +173,6 @@ def _points(ends: Sequence[str], pythons: str) -> list[str]:
         )
     root = repository()
     good, bad = (commit_of(revision, root) for revision in ends)
-    if good == bad:
-        raise UsageError(f"GOOD and BAD are both {good[:10]}: name another commit")
     return [good, *commits_between(good, bad, root)]
 
 

@@ -142,7 +142,6 @@ def test_what_was_measured_counts_until_something_of_it_changes(monkeypatch, tmp
     [
         ("HEAD", "give either two revisions, GOOD, which is fast, and BAD"),
         ("HEAD no-such", "unknown revision 'no-such'"),
-        ("HEAD HEAD", "GOOD and BAD are both "),
         ("--pythons one", "or --pythons A,B,C, the good one first"),
         ("HEAD HEAD --pythons a,b", "give either two revisions"),
     ],

@@ -11,7 +11,7 @@ import argparse
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from time import strftime
 from typing import Any
@@ -29,7 +29,7 @@ from ..selection.errors import UsageError
 from ..selection.options import clock_text
 from ..terminal import warn
 from .comparison import compare
-from .options import EACH_TIME, UNCHANGED_CODE, asked, command, defaults
+from .options import UNCHANGED_CODE, asked, command, defaults
 from .plan import Record, conditions, digest_of_own, plan_of
 from .replicates import Replicate
 from .sources import temporary_folder
@@ -43,7 +43,7 @@ SELF_TEST = "self-test"
 """Beginning of the saved comparisons' names."""
 
 
-def measure(given: Mapping[str, Any], results: Path | None = None, once: str = "") -> Path:
+def measure(given: dict[str, Any], results: Path | None = None, once: str = "") -> Path:
     """Measure the comparison that these options of `parser` describe, and save it under `results` (default: the user's);
     returns the file.
 
@@ -54,10 +54,9 @@ def measure(given: Mapping[str, Any], results: Path | None = None, once: str = "
         UsageError: the options or files are invalid.
         Skip: nothing can be compared, for example because both variants have the same code.
     """
-    folder, usual = comparisons(results), defaults()
+    folder = comparisons(results)
     earlier = _earlier(file) if (file := given.get("to_continue")) else {}
-    own = {name: given[name] for name in (EACH_TIME if earlier else usual) if name in given}
-    options = argparse.Namespace(**usual | earlier.get("asked", {}) | own)
+    options = argparse.Namespace(**defaults() | given | earlier.get("asked", {}))
     commits = {side: it["commit"] for side, it in earlier.get("sides", {}).items() if it.get("commit")}
     with temporary_folder() as place:
         plan = plan_of(argparse.Namespace(**vars(options) | commits), place)  # HEAD~1 may be another commit now

@@ -79,14 +79,14 @@ def add_cells(parser: argparse.ArgumentParser, minutes: float) -> None:
 
 
 def defaults() -> dict[str, Any]:
-    """Return the defaults of all options of `parser`."""
+    """Return all options of `parser`, with their defaults."""
     return vars(parser().parse_args([]))
 
 
 def asked(options: argparse.Namespace) -> dict[str, Any]:
     """Return the options that define a comparison: those that differ from their defaults."""
-    usual = defaults()
-    return {name: value for name, value in vars(options).items() if name not in EACH_TIME and value != usual[name]}
+    given = ((name, getattr(options, name), usual) for name, usual in defaults().items() if name not in EACH_TIME)
+    return {name: value for name, value, usual in given if value != usual}
 
 
 def command(options: argparse.Namespace) -> str:

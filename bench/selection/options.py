@@ -240,7 +240,7 @@ def cases_of(sweep: Sweep, device: str, overrides: dict[str, tuple[Any, ...]]) -
     try:
         cases = sweep.cases(device, overrides, unfit)
     except ValueError as error:
-        raise UsageError(f"sweep {sweep.name}: {error}" if sweep.name in SWEEPS else str(error)) from None
+        raise UsageError(str(error)) from None
     for why in dict.fromkeys(unfit):
         warn(f"left out: {why}")
     return cases
