@@ -723,6 +723,13 @@ def test_no_difference_in_code_is_no_regression(inside, repository, monkeypatch)
     assert not [*repository.glob("results/*/ab/*")]
 
 
+def test_an_interpreter_that_cannot_start_is_one_line(tmp_path):
+    (given := tmp_path / "python").write_text("no program")
+    given.chmod(0o755)
+    with pytest.raises(UsageError, match=f"^{given} can't be started: Exec format error"):
+        planning.interpreter(str(given))
+
+
 def test_a_shallow_clone_says_how_to_complete_it(repository, tmp_path):
     git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repository}", "clone")
     with pytest.raises(UsageError, match=r"unknown revision 'HEAD~1': `git fetch --unshallow` completes .*clone"):

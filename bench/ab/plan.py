@@ -253,7 +253,10 @@ def interpreter(given: str) -> tuple[str, str]:
     if path is None:
         raise UsageError(f"there is no interpreter {given}: give the path of a `python` with torch, numpy and psutil")
     path = str(Path(path).absolute())
-    done = subprocess.run([path, "-c", NEEDED], cwd=CHECKOUT, capture_output=True, text=True)
+    try:
+        done = subprocess.run([path, "-c", NEEDED], cwd=CHECKOUT, capture_output=True, text=True)
+    except OSError as error:
+        raise UsageError(f"{given} can't be started: {error.strerror}") from None
     if done.returncode:
         why = done.stderr.strip().rpartition("\n")[2]
         raise UsageError(f"{given} can't run the suite ({why}): `{given} -m pip install torch numpy psutil`")

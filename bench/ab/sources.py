@@ -126,7 +126,10 @@ def _git(repository: Path, *arguments: str, **environment: str) -> str:
     for example because another user owns the repository.
     """
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | environment
-    done = subprocess.run(["git", *arguments], cwd=repository, env=env, capture_output=True)
+    try:
+        done = subprocess.run(["git", *arguments], cwd=repository, env=env, capture_output=True)
+    except FileNotFoundError:
+        raise UsageError("git can't be started: is it installed?") from None
     if done.returncode:
         raise UsageError(f"git {arguments[0]} failed in {repository}: {' '.join(os.fsdecode(done.stderr).split())}")
     return os.fsdecode(done.stdout).strip()

@@ -251,7 +251,7 @@ def picked(cases: Iterable[Case], ids: str | None) -> list[Case]:
     there = {case.id: case for case in cases}
     if ids is None:
         return [*there.values()]
-    wanted = listed([ids])
+    wanted = [name.strip() for name in ids.split(",")]
     for name in wanted:
         if name not in there:
             raise UsageError(
