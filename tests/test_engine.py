@@ -342,7 +342,7 @@ def test_an_isolated_process_spares_the_others_and_each_comes_to_rest_before_the
 
 def test_implementations_that_are_all_isolated_share_no_process(measured, tmp_path, monkeypatch):
     """Nor does the GPU's workload need one, of a resumed run whose others were refused."""
-    monkeypatch.setattr(ReferenceWorkload, "due", lambda self: True)
+    monkeypatch.setattr(ReferenceWorkload, "due", lambda self, at: True)
     case = replace(CASE, device="cuda")
     own = [replace(cell.impl, limits=replace(cell.impl.limits, alone=cell is not CELLS[0])) for cell in CELLS]
     cells = [Cell(impl, case) for impl in own]

@@ -164,7 +164,7 @@ class Measuring:
                         self._tell_left(f"timing: visit {number} of {VISITS * len(self._batches())}")
                     self._run.account("timing")
                     self._visit(pool, case, visit)
-                    if self._run.workload.due():
+                    if self._run.workload.due(self._run.elapsed()):
                         self._run.sample_machine(self._gpu_workloads(pool, case))
 
     def _tell_left(self, part: str) -> None:

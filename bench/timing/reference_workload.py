@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -83,8 +81,6 @@ class ReferenceWorkload:
 
     seen: dict[str, list[dict[str, float]]] = field(default_factory=dict)
     _work: dict[str, Workload] = field(default_factory=lambda: {name: Workload(name) for name in WORK})
-    _first: float = math.inf
-    _last: float = -math.inf
 
     def sample(self, at: float, elsewhere: Mapping[str, float] = {}) -> None:
         """Time every CPU workload now, `at` seconds after the run began; `elsewhere`: seconds of GPU workloads that a worker
@@ -93,13 +89,11 @@ class ReferenceWorkload:
         here = {name: median(work.time(1, warm=not i)[0] for i in range(BLOCKS)) for name, work in self._work.items()}
         for name, seconds in {**here, **elsewhere}.items():
             self.seen.setdefault(name, []).append({"at": at, "seconds": seconds})
-        self._last = perf_counter()
-        self._first = min(self._first, self._last)
 
-    def due(self) -> bool:
-        """Whether the last sample is old enough."""
-        now = perf_counter()
-        return now - self._last >= min(EVERY, SHARE * (now - self._first))
+    def due(self, at: float) -> bool:
+        """Whether the last sample is old enough, `at` seconds after the run began."""
+        last = max((samples[-1]["at"] for samples in self.seen.values()), default=0.0)
+        return at - last >= min(EVERY, SHARE * at)
 
     def table(self) -> dict[str, Any]:
         """Return the samples and their drift for the run file."""
