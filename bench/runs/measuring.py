@@ -28,7 +28,7 @@ from ..selection.options import clock_text
 from ..timing.devices import free_bytes_elsewhere
 from ..timing.schedule import VISITS, need
 from ..workers.client import Script, WorkerClient, checking, run_concurrently
-from .pool import WorkerPool, request
+from .pool import Ready, WorkerPool, request
 from .remaining import remaining
 from .rows import Results, samples_of
 from .run import Run
@@ -141,7 +141,7 @@ class Measuring:
                     self._run.add({"key": cell.key, "found": reply})
                     self._run.tell_of(cell, "checked")
                     if held:
-                        client.ready[cell.key] = reply["seconds"]
+                        client.ready[cell.key] = Ready(reply["seconds"])
                 self._tell_left("checking and timing")
 
     def _time(self) -> None:

@@ -37,6 +37,16 @@ SHARED = ""
 
 
 @dataclass
+class Ready:
+    """What is known of a cell that is ready to be timed in a process."""
+
+    seconds: float
+    """Seconds of one call, the shortest so far: beside a busy worker calls take longer."""
+    done: set[str] = field(default_factory=set)
+    """Requests that it has replied to."""
+
+
+@dataclass
 class WorkerPool:
     """One process that implementations share, if some do, and one for each isolated one."""
 
@@ -53,8 +63,6 @@ class WorkerPool:
     """Number in `sample_visits`; a new one once the shared process was replaced."""
     _last: WorkerClient | None = None
     """Client of the latest request."""
-    _tested: set[Key] = field(default_factory=set)
-    """Cells that were tested for cached results."""
 
     def __post_init__(self) -> None:
         left = (self.run.cells[key].impl for key in self.run.planned - self.run.skipped.keys())
@@ -86,15 +94,16 @@ class WorkerPool:
         """Prepare a cell, unless it is ready, and send a request on it; raises `Skip` if either fails."""
         client, last = self.client(cell), self._last
         if cell.key not in client.ready:
-            client.ready[cell.key] = client.ask("prepare", **request(cell))["seconds"]
+            client.ready[cell.key] = Ready(client.ask("prepare", **request(cell))["seconds"])
         if last and last is not client and not last.lost:
             with suppress(Lost):
                 last.ask("settle")
             if do == "time":  # caches hold other data: add an untimed block
                 details["warm"] = details["calls"] * details["slices"]
-        self._last = client
+        self._last, ready = client, client.ready[cell.key]
         reply = client.ask(do, what=" ".join(cell.key), **details)
-        client.ready[cell.key] = min(client.ready[cell.key], reply.get("fastest", math.inf))
+        ready.done.add(do)
+        ready.seconds = min(ready.seconds, reply.get("fastest", math.inf))
         return reply
 
     def attempt(self, do: str, cell: Cell, **details: Any) -> Reply | None:
@@ -110,7 +119,7 @@ class WorkerPool:
             if cell.key not in self.run.skipped and cell.key not in (client := self.client(cell)).ready:
                 with self.run.skipping(cell):
                     reply = yield Request(client, "prepare", request(cell))
-                    client.ready[cell.key] = reply["seconds"]
+                    client.ready[cell.key] = Ready(reply["seconds"])
 
     def time(self, cells: Sequence[Cell], index: int, needs: Mapping[Key, float], found: Mapping[str, Results]) -> None:
         """Make the visit with this index in the process: time cells of one case, interleaved, and add to their results in
@@ -132,13 +141,14 @@ class WorkerPool:
     def _blocks(self, cells: Sequence[Cell]) -> dict[Key, Block]:
         """Return blocks sized by the call time of each cell, from timing or else from its check."""
         left = (cell for cell in cells if cell.key not in self.run.skipped)
-        return {it.key: block_of(self._ready(it) or self.run.found[it.key].seconds) for it in left}
+        return {it.key: block_of((self._ready(it) or self.run.found[it.key]).seconds) for it in left}
 
     def _renew(self, cell: Cell, index: int, found: Results) -> None:
-        """Move the tensors of a cell that is not ready yet, or in the first visit, and of short calls every other visit, and
-        compare outputs on fresh inputs.
+        """Move the tensors of a cell that was just prepared, and of short calls every other visit, and compare outputs on
+        fresh inputs.
         """
-        if (ready := self._ready(cell)) and (index % 2 or (index and ready > SHORT)):
+        ready = self._ready(cell)
+        if ready and "renew" in ready.done and (index % 2 or ready.seconds > SHORT):
             return
         if reply := self.attempt("renew", cell, seconds=COMPARING * self.run.timing["cell_time"]):
             found.compared += reply["compared"]
@@ -154,18 +164,17 @@ class WorkerPool:
 
     def _check_caching(self, cell: Cell, found: Results) -> None:
         """Skip a cell found to cache results, after its first timing; time a large one with other settings of malloc."""
-        checked = self.run.found[cell.key]
-        if checked.samples or not found.samples or cell.key in self._tested:
+        checked, ready = self.run.found[cell.key], self._ready(cell)
+        if checked.samples or not found.samples or (ready and "caching" in ready.done):
             return
-        self._tested.add(cell.key)
         if self.attempt("caching", cell, usual=found.usual, first=checked.seconds) is None:
             return
         if cell.case.device == "cpu" and (checked.columns.get("peak_bytes") or 0) >= MAPPED:
             alone = cell.threaded  # while it was checked
             found.columns |= self.attempt("other_pages", cell, checked=alone * checked.seconds) or {}
 
-    def _ready(self, cell: Cell) -> float | None:
-        """Return the seconds of a call of a cell that is ready to be timed; None if it isn't."""
+    def _ready(self, cell: Cell) -> Ready | None:
+        """Return what is known of a cell that is ready to be timed; None if it isn't."""
         return None if cell.key in self.run.skipped else self.client(cell).ready.get(cell.key)
 
     def drop(self, cells: Sequence[Cell]) -> None:

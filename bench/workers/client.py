@@ -103,8 +103,8 @@ class WorkerClient:
         }
         self.first: Reply = {}
         """Reply to the first request, once that has arrived."""
-        self.ready: dict[tuple[str, str], float] = {}
-        """Seconds of a call, the shortest so far, of each cell that is ready to be timed in this process."""
+        self.ready: dict[Any, Any] = {}
+        """What the caller knows of the cells that are ready to be timed in this process."""
         self._timeout = setting.timeout
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (as long as the process lives)
         self._process = start(
