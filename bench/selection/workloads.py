@@ -231,5 +231,7 @@ def _tensor(described: Any, folder: Path) -> Any:
     data = file.read_bytes()
     begin = 8 + int.from_bytes(data[:8], "little")
     tensor = json.loads(data[8:begin])[described["tensor_key"]]
+    if tensor["dtype"] not in INTEGERS:
+        raise ValueError(f"{file}: {described['tensor_key']} is {tensor['dtype']}, not one of {', '.join(INTEGERS)}")
     first, last = tensor["data_offsets"]
     return np.frombuffer(data[begin + first : begin + last], INTEGERS[tensor["dtype"]])
