@@ -94,7 +94,7 @@ def test_weights_of_scores_are_the_same_with_dropout(rule):
     check_low_scores(impls.get("fused"), case)
 
 
-def test_low_scores_of_grouped_heads_are_accepted_of_torch_own_kernel():
+def test_torchs_own_kernel_passes_with_low_scores_of_grouped_heads():
     case = Case.of(B=1, T=513, H=4, H_kv=2, D_h=64, mask="causal", mode="backward", scope="core")
     check_low_scores(impls.get("sdpa"), case)
 
