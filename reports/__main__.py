@@ -15,7 +15,7 @@ if not __package__:  # started by path: a package `reports` of the user's must n
     __package__ = "reports"
 
 from stats import interrupts
-from stats.arguments import Parser, as_typed, has_one_command
+from stats.arguments import Parser, as_typed, has_one_command, wrapped
 
 from .reading import command, runs
 from .reading.command import complain
@@ -83,7 +83,7 @@ def _write(chosen: Sequence[Run], out: Path, options: argparse.Namespace) -> Non
         RunError: the folder can't be written to.
     """
     # pandas takes a second to import: not before names are checked
-    from .pages import more, page, side_by_side_page, tables
+    from .pages import more, page, side_by_side_page
     from .pages.report import report
 
     folder = out / (chosen[0].name if len(chosen) == 1 else side_by_side_page.folder_name(chosen))
@@ -100,7 +100,7 @@ def _write(chosen: Sequence[Run], out: Path, options: argparse.Namespace) -> Non
         return
     if this.grid.cases:
         print(f"{more.printed(this, options.verbose)}\n")
-    said = [tables.sentence_in_terminal(as_typed(it)) for it in (*page.notices(this), this.headline)]
+    said = [wrapped(as_typed(it)) for it in (*page.notices(this), this.headline)]
     print(*said[:-1], path, said[-1], sep="\n")
 
 

@@ -1,5 +1,5 @@
-"""Command-line rules shared by bench and reports: one-line usage errors, commands as typed by the user, and
-lines without padding.
+"""Command-line rules shared by bench and reports: one-line usage errors, commands as typed by the user,
+wrapped sentences, and lines without padding.
 """
 
 from __future__ import annotations
@@ -7,7 +7,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import sys
+import textwrap
 from argparse import ArgumentParser, _StoreAction
 from collections.abc import Sequence
 from contextlib import suppress
@@ -31,6 +33,15 @@ ONE_COMMAND = "ATTENTION_BENCH_COMMAND"
 def has_one_command() -> bool:
     """Whether commands are those of `attention-bench`."""
     return INSTALLED or bool(os.environ.get(ONE_COMMAND))
+
+
+def wrapped(text: str) -> str:
+    """Wrap a sentence to the width of the terminal, in a file or a pipe to 80 columns, unless it contains a command, which
+    users paste.
+    """
+    if "`" in text:
+        return text
+    return textwrap.fill(text, shutil.get_terminal_size().columns, break_long_words=False, break_on_hyphens=False)
 
 
 def as_typed(text: str, here: bool = True) -> str:

@@ -10,8 +10,8 @@ from bench.cases.outcome import Wrong
 from bench.cases.sweep import SWEEPS
 from bench.checks.gate import Gate
 from bench.runs import check
-from bench.runs.progress import wrapped
 from commands import summary
+from stats.arguments import wrapped
 
 from .conftest import CHECKOUT, run_files
 from .test_run import cells

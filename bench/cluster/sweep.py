@@ -21,13 +21,13 @@ from typing import Any, Protocol
 import numpy as np
 from pytest_benchmark.utils import get_commit_info
 
-from stats.arguments import UNFINISHED
+from stats.arguments import UNFINISHED, wrapped
 from stats.estimate import grouped
 from stats.verdict import MAX_DRIFT
 
 from .. import CHECKOUT, INSTALLED
 from ..cases.outcome import FAILURES
-from ..runs.progress import skips, wrapped
+from ..runs.progress import skips
 from ..runs.saving import Journal, Line, load, run_files, save
 from ..selection.choice import own_files
 from ..selection.errors import UsageError

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import shutil
-import textwrap
 from collections.abc import Generator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +12,7 @@ import pytest
 import torch
 
 from stats import conditions
-from stats.arguments import as_typed
+from stats.arguments import as_typed, wrapped
 from stats.shares import varied, without_numbers
 
 from ..cases.outcome import FAILURES
@@ -95,11 +93,6 @@ class Progress:
             out.write_line(f"unfinished, and kept: {kept}; {resume} continues")
         if headline:
             out.write_line(wrapped(headline), bold=True)
-
-
-def wrapped(text: str) -> str:
-    """Wrap a sentence to the width of the terminal; in a file or a pipe to 80 columns."""
-    return textwrap.fill(text, shutil.get_terminal_size().columns, break_long_words=False, break_on_hyphens=False)
 
 
 def traced(run: Run) -> str | None:

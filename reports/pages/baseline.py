@@ -7,14 +7,13 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from stats import conditions
-from stats.arguments import as_typed
+from stats.arguments import as_typed, wrapped
 
 from ..judging.comparison import compare
 from ..reading import baseline_file, command, runs
 from ..reading.baseline_file import Baseline, Entry
 from ..reading.runs import Run, RunError
 from .comparison_text import counted, result, sentences
-from .tables import sentence_in_terminal
 
 _EPILOG = """\
 Only this command changes a baseline. It refuses a run that regressed against
@@ -55,7 +54,7 @@ def _set(options: argparse.Namespace) -> int:
     written = baseline_file.write(Baseline(folder, (*(before.history if before else ()), entry)))
     print(f"{run.name} is the baseline now ({written})")
     if why := conditions.disturbed(run.rows):
-        print(sentence_in_terminal(f"note: {why}"))
+        print(wrapped(f"note: {why}"))
     return command.FINE
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from stats.arguments import wrapped
+
 from ..judging import series
 from ..judging.series import Known, Options, Series
 from ..reading import command, runs
@@ -14,7 +16,6 @@ from ..reading.runs import Run
 from ..reading.words import plural
 from . import history_page
 from .history_page import History
-from .tables import sentence_in_terminal
 
 _EPILOG = """\
 Only runs with the machine of the newest run, and with its environment variables
@@ -58,7 +59,7 @@ def _execute(options: argparse.Namespace, confirm: Confirm) -> int:
     this = History(of, every, notes, known)
     out: Path = options.out or runs.default_out(chosen[-1].run.path)
     written = history_page.write(this, out / "history")
-    print(sentence_in_terminal(" ".join([history_page.headline(this), *history_page.tally(this)])))
+    print(wrapped(" ".join([history_page.headline(this), *history_page.tally(this)])))
     print(written)
     return command.FINE
 

@@ -179,14 +179,9 @@ def skipped_table(skipped: Iterable[Row]) -> Table:
     return Table("Skipped", ("implementation", "reason", "cells", "detail"), rows)
 
 
-def paragraph(text: str, width: int = PARAGRAPH) -> str:
-    """Wrap a paragraph, by default of Markdown."""
-    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
-
-
-def sentence_in_terminal(text: str) -> str:
-    """Wrap a sentence for the terminal, unless it contains a command, which users paste."""
-    return text if "`" in text else paragraph(text, WIDTH)
+def paragraph(text: str) -> str:
+    """Wrap a paragraph of Markdown."""
+    return textwrap.fill(text, PARAGRAPH, break_long_words=False, break_on_hyphens=False)
 
 
 def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> str:
