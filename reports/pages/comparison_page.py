@@ -54,14 +54,13 @@ def html(this: Comparison) -> str:
 
 
 def of_cells(cells: Sequence[Cell], margin: str = "") -> Changes:
-    """List a comparison's cells, worst first and not significant ones last."""
+    """List a comparison's cells, worst first."""
     scale = _scale(end for cell in cells for end in (cell.verdict.low, cell.verdict.high, cell.verdict.ratio))
     step = max((it for it in STEPS if it <= 0.9 * (scale.high - 1)), default=STEPS[0])
     ticks = [(scale(1 / (1 + step)), f"\N{MINUS SIGN}{100 * step / (1 + step):.2g} %"), (scale(1), "0"),
              (scale(1 + step), f"+{100 * step:g} %")]  # fmt: skip
-    ordered = sorted(cells, key=lambda cell: cell.verdict.word == verdict.INCONCLUSIVE)
-    shown, reasons = examples(ordered), shared_reasons(ordered)
-    hidden = left_out(ordered, shown)
+    shown, reasons = examples(cells), shared_reasons(cells)
+    hidden = left_out(cells, shown)
     explained = "; ".join([*[f"{hidden} more, in “All numbers”"] * bool(hidden), *reasons.values()])
     return Changes([_row(cell, reasons) for cell in shown], scale, ticks, margin, explained)
 

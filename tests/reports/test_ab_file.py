@@ -89,6 +89,20 @@ def test_regressions_come_first_in_every_format(saved, tmp_path, printed):
     assert "UNCHANGED    fused T16" in printed("compare", file, "--all", code=1)
 
 
+def test_cells_without_two_times_come_last_in_every_format(saved, tmp_path, printed):
+    means = {"slow": (0.3, 0.002), "fast": (-0.3, 0.002), "loud": (0.0, 0.1), "same": (0.0, 0.002)}
+    logs = {(name, "T16"): noisy(*it) for name, it in means.items()}
+    file = saved(document(logs, {("old", "T16"): ("GONE", ""), ("mine", "T16"): ("NEW", "")}))
+    page, markdown = tmp_path / "x.html", tmp_path / "x.md"
+    out = printed("compare", file, "--all", f"--html={page}", f"--markdown={markdown}", code=1)
+    order = ["REGRESSED", "IMPROVED", "INCONCLUSIVE", "UNCHANGED", "GONE", "NEW"]
+    assert re.findall(r"^([A-Z]+) +\w+ T16$", out, re.MULTILINE) == order
+    assert re.findall(r"<b>([A-Z]+)</b>", page.read_text()) == order
+    news, _, folded = markdown.read_text().partition("<details>")
+    found = [re.findall(r"^\| ([A-Z]+) ", part, re.MULTILINE) for part in (news, folded)]
+    assert found == [["REGRESSED", "IMPROVED", "GONE", "NEW"], ["INCONCLUSIVE", "UNCHANGED"]]
+
+
 def test_a_headline_names_the_regression_despite_an_unchanged_mean(saved):
     """One cell of many regressed, of an implementation that is unchanged on average."""
     logs = {("fused", f"T{i}"): noisy(-0.1, 0.001, seed=i) for i in range(2)} | {("packed", "T0"): noisy(0, 0.001)}
