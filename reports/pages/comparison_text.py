@@ -95,7 +95,7 @@ def left_out(cells: Iterable[Cell], shown: Iterable[Cell]) -> str:
 
 def shared_reasons(cells: Iterable[Cell]) -> dict[str, str]:
     """Return reasons for missing verdicts that several cells share, each with the line that explains it: '3 cells: ...'."""
-    found = Counter(cell.verdict.reason for cell in cells if cell.verdict.word == INCONCLUSIVE)
+    found = Counter(_reason(cell.verdict) for cell in cells if cell.verdict.word == INCONCLUSIVE)
     return {reason: f"{count} cells: {reason}" for reason, count in found.items() if reason and count > 1}
 
 
@@ -259,11 +259,16 @@ def _cell_data(cell: Cell) -> dict[str, Any]:
     }
 
 
+def _reason(found: Verdict) -> str:
+    """Return the reason without the interval, which `_moved` prints."""
+    return found.reason.removeprefix(shares.bound(found.low, found.high)).lstrip(",; ")
+
+
 def columns(cell: Cell, shared: Iterable[str] = ()) -> dict[str, str]:
     """Return a cell's texts by heading: `base` and `head` in seconds, `change` with its 95 % interval, and `why`, unless
     the reason is among the shared ones.
     """
-    found = cell.verdict
+    found, reason = cell.verdict, _reason(cell.verdict)
     texts = {
         "verdict": found.word,
         "implementation": cell.impl,
@@ -272,7 +277,7 @@ def columns(cell: Cell, shared: Iterable[str] = ()) -> dict[str, str]:
         "head": units.seconds(cell.head),
         "change": _moved(found),
         "min. detectable": units.detectable(found.detectable),
-        "why": "; ".join([*map(changed, cell.changes), *[found.reason] * (found.reason not in ("", *shared))]),
+        "why": "; ".join([*map(changed, cell.changes), *[reason] * (reason not in ("", *shared))]),
     }
     return {heading: one_line(text) for heading, text in texts.items()}
 

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from reports.judging.comparison import of_file
+from reports.judging.comparison import Cell, of_file
 from reports.pages import comparison_page
-from reports.pages.comparison_text import as_markdown, columns, sentences, summary
+from reports.pages.comparison_text import as_markdown, columns, sentences, shared_reasons, summary
 from reports.reading.runs import RunError
 from stats import verdict
+from stats.estimate import Estimate
 
 HOSTILE = "no [/x] [red] in | <img src=x> `a` @you \x1b[31m\nnext"
 FACTS = {"kernel": "flash", "peak_bytes": 1000, "error": 1e-7}
@@ -101,6 +102,19 @@ def test_cells_without_two_times_come_last_in_every_format(saved, tmp_path, prin
     news, _, folded = markdown.read_text().partition("<details>")
     found = [re.findall(r"^\| ([A-Z]+) ", part, re.MULTILINE) for part in (news, folded)]
     assert found == [["REGRESSED", "IMPROVED", "GONE", "NEW"], ["INCONCLUSIVE", "UNCHANGED"]]
+
+
+@pytest.mark.parametrize(("mean", "error", "change", "why"), [
+    (0.01, 0.1, "+1 % (−20 to +27 %)", ""),
+    (0.01, 9.0, "not resolved", ""),
+    (0.30, 0.1, "+35 % (+7 to +70 %)", "not significant at 1 % over all comparisons"),
+])  # fmt: skip
+def test_the_interval_of_an_inconclusive_cell_is_printed_once(mean, error, change, why):
+    judged, _ = verdict.of_effects({("sdpa", f"T{i}"): Estimate(mean, error, 8) for i in range(9)})
+    cells = [Cell(*key, it, 1e-3, 2e-3) for key, it in judged.items()]
+    line = columns(cells[0])
+    assert (line["verdict"], line["change"], line["why"]) == ("INCONCLUSIVE", change, why)
+    assert shared_reasons(cells) == ({why: f"9 cells: {why}"} if why else {})
 
 
 def test_a_headline_names_the_regression_despite_an_unchanged_mean(saved):
