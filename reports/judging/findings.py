@@ -79,18 +79,17 @@ def own(grid: Grid, wrong: frozenset[str]) -> Iterator[str]:
 
 
 def trust(run: Run, grid: Grid) -> str:
-    """Assess confidence from the median interval, the number of processes, and disturbances."""
+    """Assess confidence from the median interval, the number of processes, and drift."""
     marks = [mark for case in grid.cases for mark in case.ranked]
     fewest = min((len(it.row["process_medians"]) for it in marks), default=0)
     known = [it.high / it.low for case in grid.judged for it in case.ranked[1:] if it.low > 0]
     wide = median(known or [math.inf])
     how = NOT_RESOLVED if shares.too_wide(1, wide) else f"known to ± {shares.percent(wide**0.5 - 1)} (95 %; median)"
     reasons = [
-        f"ratios are {how}" if known else "no ratio has an interval",
+        f"ratios are {how}" if known else "no ratio has an interval" * bool(grid.judged),
         "one process per cell" if fewest < 2 else f"{fewest} processes per cell",
         _not_resolved(grid.judged),
         "times on CUDA are unverified on a GPU" * any(it.row.get("device") == "cuda" for it in marks),
-        conditions.disturbed(run.rows),
         f"meanwhile the reference workload's time varied by {shares.varied(run.drift)}"
         * (conditions.DRIFT < run.drift < UNSTEADY),
     ]

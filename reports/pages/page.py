@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from stats import ratios
+from stats import conditions, ratios
 from stats.arguments import as_typed
 
 from ..drawing import figure, svg, views
@@ -102,7 +102,7 @@ def html(this: Report, figures: Sequence[str] = ()) -> str:
 
 def _lead(this: Report) -> list[str]:
     """Return how fast the user's own implementations are, and what limits confidence."""
-    return [*findings.own(this.grid, this.run.wrong), *[this.trust] * bool(this.grid.judged)]
+    return [*findings.own(this.grid, this.run.wrong), *[this.trust] * any(case.ranked for case in this.grid.cases)]
 
 
 def notices(this: Report) -> Iterator[str]:
@@ -110,6 +110,8 @@ def notices(this: Report) -> Iterator[str]:
     if not this.run.complete:
         resume = f"`pytest bench/ --resume {shlex.quote(this.run.given_name)}` finishes it"
         yield f"This run is not complete: it was stopped before its last cell. {resume}."
+    if why := conditions.disturbed(this.run.rows):
+        yield words.sentence(why)
     yield from findings.unsteady(this.run)
     yield from findings.wrong(this.rows, this.run.skipped)
     yield from (f"{note}." for note in this.run.notes)

@@ -62,6 +62,22 @@ def test_a_machine_that_became_many_times_slower_is_warned_of_beside_the_recomme
         assert (f"warning: {name}: {said}" in capsys.readouterr().err) is warned
 
 
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_disturbed_run_says_so_once_on_the_page_and_in_the_terminal(count, results, printed, monkeypatch):
+    """Also where one implementation has nothing to be compared with."""
+    monkeypatch.setattr(page, "_figures", lambda this, folder: ())
+    data = synthetic.timed_interleaved(0, noise=QUIET, impls=IMPLS[:count], rounds=6) | {"controls": {"drift": 0.2}}
+    for row in data["benchmarks"]:
+        row["extra_info"]["switches_involuntary"] = 500 * row["stats"]["median"]
+    path = synthetic.save(data, results, "0001_loud")
+    said = "The run was disturbed: timed calls were interrupted 500 times a second; stop other work and measure it"
+    assert " ".join(printed(path).split()).count(said) == 1
+    html = unescape(page.html(report(runs.read(path)))).replace("\N{NO-BREAK SPACE}", " ")
+    assert html.count(f'<p class="notice">{said}') == html.count("interrupted 500") == 1
+    assert html.count("eanwhile the reference workload's time varied by 20 %") == 1
+    assert "o ratio has an interval" not in html
+
+
 def test_a_kernel_that_was_wrong_is_never_advised(as_run):
     skipped = [{"impl": "linear", "id": "B1", "reason": "wrong", "detail": "error 0.3 exceeds its bound"}]
     headline, _ = first_screen(injected(0, {"linear": 0.5, "sdpa": 1.0}, skipped=skipped), as_run)
