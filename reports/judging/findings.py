@@ -45,7 +45,7 @@ def headline(grid: Grid, baseline: str) -> str:
         return words.sentence("; ".join(sorted(by_axis, key=len)[0]))
     if 3 * len(best) >= 2 * len(cases):
         return _use(name, grid, best, baseline)
-    if 2 * _open(cases) >= len(cases):
+    if _mostly_open(cases):
         return f"No recommendation yet: {_not_resolved(cases)}."
     named = words.listing(f"{it} in {n}" for it, n in _best(cases).most_common())
     return f"No single recommendation: fastest or tied are {named} of {len(cases)} cases."
@@ -59,6 +59,11 @@ def _best(cases: Cases) -> Counter[str]:
 def _open(cases: Cases) -> int:
     """Count the cases in which the fastest is not known."""
     return sum(case.ranked[0].state == NOT_RESOLVED for case in cases)
+
+
+def _mostly_open(cases: Cases) -> bool:
+    """Whether so many are not resolved that the headline says it."""
+    return 2 * _open(cases) >= len(cases)
 
 
 def _not_resolved(cases: Cases) -> str:
@@ -88,7 +93,7 @@ def trust(run: Run, grid: Grid) -> str:
     reasons = [
         f"ratios are {how}" if known else "no ratio has an interval" * bool(grid.judged),
         "one process per cell" if fewest < 2 else f"{fewest} processes per cell",
-        _not_resolved(grid.judged),
+        "" if _mostly_open(grid.judged) else _not_resolved(grid.judged),
         "times on CUDA are unverified on a GPU" * any(it.row.get("device") == "cuda" for it in marks),
         f"meanwhile the reference workload's time varied by {shares.varied(run.drift)}"
         * (conditions.DRIFT < run.drift < UNSTEADY),
