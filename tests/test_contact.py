@@ -171,6 +171,15 @@ def test_the_sentences_at_the_end_are_wrapped_to_the_terminal(ran, monkeypatch):
     assert "unsupported: linear: supports 1 head, not 2\n(B1-T16-H2-D_h64-float32-cpu)\n" in printed
 
 
+def test_a_run_says_how_a_kernel_declares_what_it_lacks(ran):
+    Path("plain.py").write_text("def attend(q, k, v): return v")
+    done = ran("--impl plain=plain:attend --T 16 --H 2 --dtype float32")
+    assert (
+        "a kernel declares what it doesn't support, as in `mine.limits = {'masks': ('none',)}`: docs/kernels.md"
+        in done.outlines
+    )
+
+
 def test_only_modes_that_are_measured_are_collected(ran, pytester):
     options = ("--impl=sdpa,fused", "--T=16", "--H=2", "--dtype=float32", "--collect-only", "-q")
     one, two = (f"test_attention.py::test_forward[{name}-B1-T16-H2-D_h64-float32-cpu]" for name in ("fused", "sdpa"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sysconfig
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 
 from .. import CHECKOUT
@@ -57,6 +58,12 @@ CANNOT = {
 }
 """Messages of `scaled_dot_product_attention`, `torch.use_deterministic_algorithms` and Triton, with their meaning."""
 
+KEYWORDS: dict[str, tuple[str, object]] = {
+    "attn_mask": ("masks", ("none", "causal")), "is_causal": ("masks", ("none",)), "enable_gqa": ("grouped", False),
+    "dropout_p": ("dropout", False),
+}  # fmt: skip
+"""Limits that a kernel without these keywords declares."""
+
 OCCUPIED = "busy or unavailable"
 """CUDA's message when another process uses the GPU exclusively."""
 
@@ -103,3 +110,11 @@ def _place(error: BaseException) -> str:
         if path.is_file() and not any(path.is_relative_to(other) for other in _OTHERS):
             return f" ({path.name}:{frame.lineno})"
     return ""
+
+
+def undeclared(details: Iterable[str]) -> str | None:
+    """Return how to declare what kernels lack the keywords for, by the details of their failures."""
+    text = " ".join(details)
+    limits = dict(its for word, its in KEYWORDS.items() if f"unexpected keyword argument '{word}'" in text)
+    hint = f"a kernel declares what it doesn't support, as in `mine.limits = {limits}`: docs/kernels.md"
+    return hint if limits else None

@@ -13,7 +13,7 @@ from typing import Any
 
 from stats.arguments import Parser
 
-from ..cases.outcome import FAILURES, Skip, Unsupported
+from ..cases.outcome import FAILURES, Skip, Unsupported, undeclared
 from ..selection.errors import UsageError
 from ..terminal import complain
 from ..workers.client import (
@@ -81,13 +81,6 @@ PROBLEMS = (
 )
 
 
-KEYWORDS: dict[str, tuple[str, object]] = {
-    "attn_mask": ("masks", ("none", "causal")), "is_causal": ("masks", ("none",)), "enable_gqa": ("grouped", False),
-    "dropout_p": ("dropout", False),
-}  # fmt: skip
-"""Limits that a kernel without these keywords declares."""
-
-
 def words(axes: dict[str, Any]) -> str:
     """Name a test problem: `mode=forward mask=none`."""
     return " ".join(f"{axis}={value}" for axis, value in ({"mode": "forward"} | axes).items())
@@ -151,9 +144,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         passed, seconds = sum(it.outcome == PASSED for it in found), perf_counter() - begun
         print(f"{passed} passed, {failed} failed, {len(found) - passed - failed} unsupported, in {seconds:.0f} s")
-        details = " ".join(it.detail or "" for it in found)
-        if lacking := dict(its for word, its in KEYWORDS.items() if f"unexpected keyword argument '{word}'" in details):
-            print(f"a kernel declares what it doesn't support, as in `mine.limits = {lacking}`: docs/kernels.md")
+        if hint := undeclared(it.detail or "" for it in found):
+            print(hint)
     return 1 if failed else 0
 
 

@@ -15,7 +15,7 @@ from stats import conditions
 from stats.arguments import as_typed, wrapped
 from stats.shares import varied, without_numbers
 
-from ..cases.outcome import FAILURES
+from ..cases.outcome import FAILURES, undeclared
 from .run import Run
 from .saving import results_root
 
@@ -67,7 +67,12 @@ class Progress:
         run, headline = self.run, ""
         longest = sorted(run.spent.items(), key=lambda it: -it[1])
         spent = "time spent: " * bool(longest) + ", ".join(f"{what} {seconds:.1f} s" for what, seconds in longest)
-        lines = [*skips(run.skips), spent, unverified(run.selection.device)]
+        lines = [
+            *skips(run.skips),
+            undeclared(it["detail"] for it in run.skips),
+            spent,
+            unverified(run.selection.device),
+        ]
         if rows := [*run.finished.values()]:
             of_run, every = import_module("commands.summary").of_run, out.config.getoption("verbose") > 0
             table, headline = of_run(run.top_level(), every)
