@@ -1,4 +1,4 @@
-"""Prints progress lines with the time left, and the table at the end."""
+"""Prints progress lines with the elapsed time, and the summary at the end."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stats.estimate import grouped
+from stats.ratios import SLOWER
 from stats.shares import without_numbers
 
 from ..judging.grid import SIGNS, Case, Column, Grid, Mark, slowdown
@@ -20,8 +21,8 @@ WIDTH, PARAGRAPH = 80, 100
 
 
 LEFT = (
-    "implementation", "case", "fastest", "next best", "verdict", "why", "reason", "detail", "result", "notes", "file",
-    "published", "nearest here", "when", "commit", "torch", "kernel",
+    "implementation", "case", "fastest", "next best", "95 % interval", "verdict", "why", "reason", "detail", "result", "notes",
+    "file", "published", "nearest here", "when", "commit", "torch", "kernel",
 )  # fmt: skip
 """Headings of columns of text, which are aligned left."""
 
@@ -47,11 +48,13 @@ def columns(mark: Mark) -> dict[str, str]:
     row = mark.row
     if not mark.counts:
         return {"implementation": mark.impl, "slowdown": mark.state}
-    state = mark.state if len(row["over"]) > 1 else units.MISSING  # nothing to compare it with
+    is_first, is_alone = mark.low == mark.high == 1, len(row["over"]) == 1
+    interval = "" if is_first else f"{units.interval(mark.low, mark.high)} "
+    state = units.MISSING if is_alone else mark.state if is_first or mark.state != SLOWER else ""
     return {
         "implementation": mark.impl,
         "slowdown": f"{slowdown(mark.slowdown)}×",
-        "95 % interval": units.interval(mark.low, mark.high) if mark.low != 1 or mark.high != 1 else state,
+        "95 % interval": f"{interval}{state}".rstrip(),
         "median": units.seconds(row["median"], 3 if row["spread"] < 0.1 else 2),
         "tokens/s": f"{row['B'] * row['T'] / row['median']:,.0f}" if row["mode"] == "decode" else units.MISSING,
         "peak memory": units.memory(row["peak_bytes"]),
