@@ -70,9 +70,13 @@ def roofline(points: Sequence[tuple[float, float, Style, str]], rooflines: Mappi
     """Draw a roofline chart, operations per second over operations per byte: cells as points, ceilings as lines."""
     every = [(a, b) for a, b, _, _ in points] + [point for ceiling in rooflines.values() for point in ceiling]
     xs, ys = zip(*every, strict=True)
-    x, y = Scale(min(xs) / 1.2, max(xs) * 1.2, LEFT + 8, WIDTH - 18), Scale(min(ys) / 1.2, max(ys) * 1.3, BOTTOM, TOP)
+    x = Scale(min(xs) / 1.2, max(xs) * 1.2, LEFT + 8, WIDTH - 18)
+    y = Scale(min(ys) / 1.2, max(ys) * 1.3, BOTTOM, TOP + LINE)
     rates = {tick: f"{tick / 1e9:g} G" for tick in y.ticks()}
-    parts = [axes(x, y, {tick: number(tick) for tick in x.ticks()}, rates, "FLOP per byte")]
+    parts = [
+        axes(x, y, {tick: number(tick) for tick in x.ticks()}, rates, "FLOP per byte"),
+        f'<text x="0" y="{TOP}">FLOP per second</text>',
+    ]
     for name, ceiling in rooflines.items():
         drawn = path([(x(a), y(b)) for a, b in ceiling])
         parts.append(f'<path class="ceiling" d="{drawn}"><title>{html.escape(name)}</title></path>')

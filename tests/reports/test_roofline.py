@@ -1,8 +1,12 @@
 """The roofline ceiling of a row."""
 
+import re
+
 import pytest
 import synthetic_runs as synthetic
 
+from reports.drawing import svg
+from reports.drawing.palette import Palette
 from reports.judging import roofline
 from reports.judging.rows import rows_of
 from reports.pages import tables
@@ -36,6 +40,13 @@ def corners(as_run, *rows, roofs=CEILINGS):
 def test_a_row_has_the_ceiling_of_the_dtype_of_its_products(at, product, as_run):
     copies = ("large copy, 30 GB/s", "fastest copy, 90 GB/s")
     assert {*corners(as_run, at)} == {f"{copy}; {product}" for copy in copies}
+
+
+def test_both_axes_of_the_chart_have_a_name_clear_of_the_ticks():
+    drawn = svg.roofline([(2.0, 1e11, Palette(["fused"])["fused"], "")], {"copy": [(1.0, 9e10), (4.0, 2e11)]})
+    texts = {text: float(y) for y, text in re.findall(r'<text x="[\d.]+" y="([\d.]+)"[^>]*>([^<]*)</text>', drawn)}
+    assert {"FLOP per byte", "FLOP per second", "100 G"} <= {*texts}
+    assert min(y for text, y in texts.items() if text.endswith(" G")) - texts["FLOP per second"] >= svg.LINE
 
 
 def test_without_a_measured_product_there_is_no_ceiling(as_run):
