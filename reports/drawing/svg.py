@@ -14,8 +14,8 @@ from ..reading.words import number, one_line
 from .measures import Measure, Points
 from .palette import Palette, Style
 
-WIDTH, HEIGHT = 460.0, 256.0
-LEFT, RIGHT, TOP, BOTTOM = 58.0, 316.0, 12.0, 222.0
+WIDTH, HEIGHT = 450.0, 256.0
+LEFT, RIGHT, TOP, BOTTOM = 58.0, 280.0, 12.0, 222.0
 """Edges of the plot; labels are placed to its right."""
 
 LINE = 13.5
