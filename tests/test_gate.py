@@ -8,7 +8,7 @@ import torch
 import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
-from bench.cases.outcome import Unsupported, Wrong, classify
+from bench.cases.outcome import Skip, Unsupported, Wrong, classify
 from bench.checks import probes as probing
 from bench.checks.attention_problems import problem_of
 from bench.checks.dropout import check_training
@@ -244,6 +244,18 @@ def test_what_has_passed_in_another_process_is_not_checked_again(short_probes, t
     for missing in (it for it in passed if ": scale, " not in it):  # SDPA's kernel has no scale, so nothing is called
         with pytest.raises(pytest.fail.Exception):
             Tasks(str(tmp_path)).probe(**cell, passed=[it for it in passed if it != missing])
+
+
+def test_a_kernel_that_fails_in_every_call_is_told_with_its_first_failure():
+    """Such as the compiler's message: torch's `load_inline` says in later calls that the library is missing."""
+    calls = []
+
+    def fails(q, k, v, *, is_causal=False):
+        calls.append(is_causal)
+        raise RuntimeError(f"call {len(calls)}")
+
+    with pytest.raises(Skip, match=r"kernel .probe.*RuntimeError: call 1 "):
+        Gate().check(impls.make("fails", fails), Case.of(T=384, H=2, D_h=8))
 
 
 def test_where_no_probe_is_allowed_the_case_itself_is_one():

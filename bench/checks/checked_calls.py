@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -90,13 +90,20 @@ def check_memory(call: Call) -> dict[str, Tensor]:
 ANOTHER_MASK = {"none": "causal", "causal": "none"}
 
 
-def call_with_another_mask(impl: Impl, case: Case) -> None:
-    """Call a core once with the same sizes and another mask: a kernel that caches masks by size is wrong afterwards."""
+def call_with_another_mask(impl: Impl, case: Case) -> Exception | None:
+    """Call a core once with the same sizes and another mask: a kernel that caches masks by size is wrong afterwards.
+
+    The call may fail; returns its exception.
+    """
     other = replace(case, mask=ANOTHER_MASK.get(case.mask, case.mask))
     if other == case or misfit(other) is not None or impl.refusal(other) is not None:
-        return
-    with suppress(Exception), keeping_settings(), recording(other, inference=False):  # may fail
-        new_call(impl, other).run()
+        return None
+    try:
+        with keeping_settings(), recording(other, inference=False):
+            new_call(impl, other).run()
+    except Exception as error:
+        return error
+    return None
 
 
 def checked_call(call: Call) -> Any:
