@@ -94,8 +94,11 @@ def left_out(cells: Iterable[Cell], shown: Iterable[Cell]) -> str:
 
 
 def shared_reasons(cells: Iterable[Cell]) -> dict[str, str]:
-    """Return reasons for missing verdicts that several cells share, each with the line that explains it: '3 cells: ...'."""
-    found = Counter(_reason(cell.verdict) for cell in cells if cell.verdict.word == INCONCLUSIVE)
+    """Return reasons for missing verdicts that several cells share, each with the line that explains it: '3 cells: ...'.
+    Those that follow from a cell's interval are its own.
+    """
+    known = (cell.verdict for cell in cells if cell.verdict.word == INCONCLUSIVE)
+    found = Counter(it.reason for it in known if it.reason == _reason(it))
     return {reason: f"{count} cells: {reason}" for reason, count in found.items() if reason and count > 1}
 
 
