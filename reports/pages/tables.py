@@ -49,12 +49,12 @@ def columns(mark: Mark) -> dict[str, str]:
     if not mark.counts:
         return {"implementation": mark.impl, "slowdown": mark.state}
     is_first, is_alone = mark.low == mark.high == 1, len(row["over"]) == 1
-    interval = "" if is_first else f"{units.interval(mark.low, mark.high)} "
-    state = units.MISSING if is_alone else mark.state if is_first or mark.state != SLOWER else ""
+    interval = "" if is_first else units.interval(mark.low, mark.high)
+    state = units.MISSING if is_alone else mark.state if is_first or mark.state not in (SLOWER, interval) else ""
     return {
         "implementation": mark.impl,
         "slowdown": f"{slowdown(mark.slowdown)}×",
-        "95 % interval": f"{interval}{state}".rstrip(),
+        "95 % interval": f"{interval} {state}".strip(),
         "median": units.seconds(row["median"], 3 if row["spread"] < 0.1 else 2),
         "tokens/s": f"{row['B'] * row['T'] / row['median']:,.0f}" if row["mode"] == "decode" else units.MISSING,
         "peak memory": units.memory(row["peak_bytes"]),

@@ -112,6 +112,21 @@ def test_the_case_table_is_in_the_order_of_slowdown_with_readable_units(interlea
     assert case.marks["packed"].state == grid.WRONG and "doubt" in case.marks["packed"].why
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "state", "said"),
+    [
+        (1.0, 1.0, "tied", "tied"),
+        (0.99, 1.1, "tied", "0.99 to 1.10 tied"),
+        (0.8, 1.9, "not resolved", "0.80 to 1.90 not resolved"),
+        (0.1, 12.0, "not resolved", "not resolved"),
+        (1.2, 30.0, "slower", "over 1.20"),
+    ],
+)
+def test_an_interval_is_followed_by_what_it_leaves_open(interleaved_data, as_run, low, high, state, said):
+    mark = replace(report(as_run(interleaved_data)).grid.cases[0].ranked[1], low=low, high=high, state=state)
+    assert tables.columns(mark)["95 % interval"] == said
+
+
 def test_one_case_is_printed_as_its_table_at_80_columns_with_what_was_refused(interleaved_data, as_run):
     for row in interleaved_data["benchmarks"]:
         row["extra_info"] |= {"kernel": "a_kernel_with_quite_a_long_name", "roof": 0.5}
