@@ -34,8 +34,8 @@ WRONG = "WRONG"  # base or head fails the correctness check: never a speedup
 BROKEN = "BROKEN"  # head doesn't support what base does
 NEW = "NEW"  # only in head
 GONE = "GONE"  # only in base
-WORDS = (REGRESSED, BROKEN, WRONG, GONE, IMPROVED, INCONCLUSIVE, NEW, SLIGHT, UNCHANGED)
-"""All verdicts, most important first."""
+WORDS = (REGRESSED, BROKEN, WRONG, IMPROVED, INCONCLUSIVE, SLIGHT, UNCHANGED, GONE, NEW)
+"""All verdicts, most important first; last those of cells that one variant alone has."""
 
 CHANGED = (REGRESSED, IMPROVED)
 SETTLED = (REGRESSED, IMPROVED, SLIGHT, UNCHANGED)

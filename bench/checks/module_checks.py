@@ -16,7 +16,7 @@ from impls import Impl
 from impls import weights as canonical
 
 from ..cases.case import Case
-from ..cases.outcome import Skip, Wrong
+from ..cases.outcome import Wrong
 from . import reference
 from .attention_problems import output_of, problem_of
 from .bounds import FACTOR
@@ -86,14 +86,14 @@ def _check_new_weights(call: Call) -> None:
 def check_probe_after_another_mask(impl: Impl, case: Case) -> None:
     """Check a probe of a core after a call with another mask in the same process.
 
-    If both fail, raises the first one's exception, since a kernel that is compiled when it is first called fails with
-    the compiler's message only then.
+    If a kernel can't be compiled, torch's `load_inline` says why in the first call, and in later ones that the library
+    is missing.
     """
     first = call_with_another_mask(impl, case)
     try:
         check_probe(impl, case)
-    except Exception as error:
-        raise (error if first is None or isinstance(error, Skip) else first) from None
+    except ImportError as error:
+        raise (first or error) from None
 
 
 def check_scale(impl: Impl, case: Case) -> None:

@@ -122,11 +122,10 @@ def changes(margin: float, base: Row, head: Row) -> Iterator[Change]:
             yield Change(what, before, after, worse=what == "peak_bytes" and after > before * (1 + margin))
 
 
-def worst_first(cell: Cell) -> tuple[bool, bool, int, float]:
-    """Return a sort key: worst first, and last what one variant alone has."""
+def worst_first(cell: Cell) -> tuple[bool, int, float]:
+    """Return a sort key, worst first."""
     size = abs(math.log(cell.verdict.ratio)) if cell.verdict.ratio > 0 else 0.0
-    alone = cell.verdict.word in (verdict.GONE, verdict.NEW)
-    return not cell.regressed, alone, WORDS.index(cell.verdict.word), -size
+    return not cell.regressed, WORDS.index(cell.verdict.word), -size
 
 
 def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Comparison:

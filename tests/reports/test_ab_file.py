@@ -76,7 +76,7 @@ def test_regressions_come_first_in_every_format(saved, tmp_path, printed):
     out = printed("compare", file, f"--json={tmp_path / 'x.json'}", f"--markdown={tmp_path / 'x.md'}", code=1)
     first = out.splitlines()[0]
     assert re.fullmatch(r"sdpa is 22\.\d % slower \(.*\) in 2 of 2 cells", first)
-    answer = "1 REGRESSED, 1 UNCHANGED; of 4 cells 2 REGRESSED, 1 NEW, 1 UNCHANGED within 1 % (main (0123456789) → x)"
+    answer = "1 REGRESSED, 1 UNCHANGED; of 4 cells 2 REGRESSED, 1 UNCHANGED within 1 %, 1 NEW (main (0123456789) → x)"
     assert " ".join(out.split()).endswith(f"Something regressed: of 2 timed implementations {answer}")
     assert re.search(r"REGRESSED +sdpa T32\n +\+35\.\d % \(.*\)", out)
     assert "1.00 ms → 2.00 ms" in out and "note: 0 of 12 runs" in out and "note: torch: 2.12 → 2.13" in out

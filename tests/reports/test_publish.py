@@ -55,6 +55,17 @@ def test_figures_of_the_tutorials_in_the_docs_are_those_of_the_published_run():
     assert fused > rows["sdpa"]["stats"]["median"]
 
 
+def test_getting_started_shows_what_the_published_run_says(tmp_path, printed):
+    machine = tmp_path / "machine"
+    machine.mkdir()
+    (path,) = publish.PUBLISHED.glob("*_quick.json")
+    (machine / path.name).write_bytes(path.read_bytes())
+    text = (CHECKOUT / "docs" / "getting-started.md").read_text()
+    assert printed("advise", "--results", tmp_path, "--dtype", "bf16", "--mask", "causal") in text
+    headline = publish.PAGE.read_text().partition("## quick\n\n**")[2].partition("**")[0]
+    assert headline in text
+
+
 def test_a_run_on_an_unsteady_machine_is_published_with_a_warning(tiny_data, tmp_path):
     (tmp_path / "0001_x.json").write_text(json.dumps(tiny_data | {"controls": {"drift": 1.5}}))
     assert "The reference workload's time changed by" in publish.text(tmp_path)
