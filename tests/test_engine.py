@@ -249,6 +249,8 @@ def test_a_call_that_may_fault_pages_is_timed_once_with_other_settings_of_malloc
     processes = Simulated(SECONDS, 0.5, replies={"check": check, "other_pages": {"fresh_pages_s": 0.06}})
     run, may_fault = measured(processes), peak_bytes == MAPPED
     assert Counter(processes.of("other_pages")) == (dict.fromkeys(SECONDS, 1) if may_fault else {})
+    done = [do for do, *_ in processes.asked]
+    assert not may_fault or done.index("other_pages") > max(at for at, do in enumerate(done) if do == "time")
     assert all(("fresh_pages_s" in it.columns) == may_fault for it in run.found.values())
 
 

@@ -15,7 +15,7 @@ from ..cases.outcome import Skip
 from ..selection.choice import listed
 from ..selection.errors import UsageError
 from ..timing.malloc import MAPPED
-from ..timing.schedule import Block, block_of, rounds
+from ..timing.schedule import VISITS, Block, block_of, rounds
 from ..workers.client import Lost, NamedWorkers, Reply, Request, Script, WorkerClient
 from .rows import Results, Sample
 from .run import Run
@@ -125,8 +125,15 @@ class WorkerPool:
         """Make the visit with this index in the process: time cells of one case, interleaved, and add to their results in
         `found`, by implementation. Failing cells are skipped; the others continue, in a fresh process if necessary.
         """
-        if not self.run.counts(self._blocks(cells), index, needs):
-            return
+        if self.run.counts(self._blocks(cells), index, needs):
+            self._make_visit(cells, index, needs, found)
+        if index == VISITS - 1 and self.process == 0:
+            for cell in cells:
+                self._time_other_pages(cell, found[cell.impl.name])
+
+    def _make_visit(
+        self, cells: Sequence[Cell], index: int, needs: Mapping[Key, float], found: Mapping[str, Results]
+    ) -> None:
         self.visit = self.run.next_number("visit")
         for cell in cells:
             self._renew(cell, index, found[cell.impl.name])
@@ -163,12 +170,14 @@ class WorkerPool:
             found.add(Results(columns=columns, samples=[sample]))
 
     def _check_caching(self, cell: Cell, found: Results) -> None:
-        """Skip a cell found to cache results, after its first timing; time a large one with other settings of malloc."""
+        """Skip a cell found to cache results, after its first timing."""
         checked, ready = self.run.found[cell.key], self._ready(cell)
-        if checked.samples or not found.samples or (ready and "caching" in ready.done):
-            return
-        if self.attempt("caching", cell, usual=found.usual, first=checked.seconds) is None:
-            return
+        if found.samples and not checked.samples and not (ready and "caching" in ready.done):
+            self.attempt("caching", cell, usual=found.usual, first=checked.seconds)
+
+    def _time_other_pages(self, cell: Cell, found: Results) -> None:
+        """Time a large cell with other settings of malloc, after all visits: its heap would have to grow again."""
+        checked = self.run.found[cell.key]
         if cell.case.device == "cpu" and (checked.columns.get("peak_bytes") or 0) >= MAPPED:
             alone = cell.threaded  # while it was checked
             found.columns |= self.attempt("other_pages", cell, checked=alone * checked.seconds) or {}
