@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 
 if str(__package__).startswith("attention_bench"):  # in an installation the packages lie in this one
@@ -30,29 +28,8 @@ COMMANDS = {
     **{name: about for name, (_, about) in of_bench.COMMANDS.items()},
     "report": "write the page of the newest run, or of the named runs",
     **{name: about for name, (_, about) in of_reports.COMMANDS.items() if name != "publish"},
-    "completion": "print completion for bash and zsh, to append to ~/.bashrc or ~/.zshrc",
 }
 """Commands in the order of the help, with their descriptions; `publish` is for the suite's own documentation."""
-
-WITHOUT_OPTIONS = ("completion", "list")
-
-COMPLETION = """\
-# Completion for bash and zsh: attention-bench completion >> ~/.bashrc (or ~/.zshrc)
-[ -z "$ZSH_VERSION" ] || { autoload -Uz bashcompinit && bashcompinit; }
-_attention_bench() {
-    local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}" list="" known=""
-    case "$COMP_CWORD:$before" in
-        1:*) known="COMMANDS" ;;
-VALUES
-        *) case "${COMP_WORDS[1]}" in
-OPTIONS
-            esac ;;
-    esac
-    [[ "$word" != *,* || "$word" == -* ]] || list="${word%,*},"
-    COMPREPLY=($(compgen -P "$list" -W "$known" -- "${word##*,}"))
-}
-complete -o default -F _attention_bench attention-bench
-"""
 
 
 def from_shell() -> int:
@@ -71,11 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"attention-bench {project['version']}, torch {version('torch')}, Python {platform.python_version()}")
     elif name not in COMMANDS:
         return complain(f"unknown command {name!r}{nearest(name, COMMANDS)} (--help shows all)")
-    elif name in (*WITHOUT_OPTIONS, "run") and {"-h", "--help"} & {*rest}:
-        usage, about = f"usage: attention-bench {name}", COMMANDS[name]
-        print(_run_help() if name == "run" else f"{usage}\n\n{about[0].upper()}{about[1:]}.")
-    elif name == "completion":
-        return completion(rest)
+    elif name == "run" and {"-h", "--help"} & {*rest}:
+        print(_run_help())
+    elif name == "list" and {"-h", "--help"} & {*rest}:
+        print(f"usage: attention-bench list\n\n{COMMANDS[name].capitalize()}.")
     else:
         os.execv(sys.executable, [*_command(name), *rest])
     return 0
@@ -87,42 +63,10 @@ def _command(name: str) -> list[str]:
     return [sys.executable, str(CHECKOUT / ("bench" if name in of_bench.COMMANDS else "reports")), name]
 
 
-def completion(arguments: Sequence[str]) -> int:
-    """Print shell completions: commands, options, and values of options."""
-    if arguments:
-        return complain(f"completion {' '.join(arguments)}: takes no arguments: the script is for both bash and zsh")
-    from bench.cases.case import AXES
-    from bench.cases.sweep import SWEEPS
-    from impls import registered
-
-    names = [impl.name for impl in registered()]
-    known = {"sweep": [*SWEEPS], "impl": names, "baseline": names}
-    known |= {name: ["on", "off"] if it.kind == "switch" else [*it.values] for name, it in AXES.items()}
-    values = [f'        *:--{name}) known="{" ".join(words)}" ;;' for name, words in known.items() if words]
-    with ThreadPoolExecutor() as pool:
-        of_commands = zip(COMMANDS, pool.map(_options, COMMANDS), strict=True)
-        options = [f'            {name}) known="{" ".join(of)}" ;;' for name, of in of_commands]
-    filled = {"COMMANDS": " ".join(COMMANDS), "VALUES": "\n".join(values), "OPTIONS": "\n".join(options)}
-    print(re.sub("COMMANDS|VALUES|OPTIONS", lambda found: filled[found[0]], COMPLETION), end="")
-    return 0
-
-
-def _options(command: str) -> list[str]:
-    """Return the long options shown in a command's help."""
-    if command in WITHOUT_OPTIONS:
-        return []
-    shown = "" if command == "run" else _help_of(command)
-    shown += _run_help() if command in ("run", "sweep") else ""
-    return sorted({*re.findall(r"^ .*?(--[A-Za-z][\w-]*)", shown, re.MULTILINE)})
-
-
-def _help_of(command: str) -> str:
-    return subprocess.run([*_command(command), "--help"], capture_output=True, text=True).stdout
-
-
 def _run_help() -> str:
     """Return the suite's part of pytest's help, which is ten screens long."""
-    options = _help_of("run").partition("\nattention-bench:\n")[2].partition("\n\n")[0]
+    shown = subprocess.run([*_command("run"), "--help"], capture_output=True, text=True).stdout
+    options = shown.partition("\nattention-bench:\n")[2].partition("\n\n")[0]
     return f"""\
 usage: attention-bench run [options]
 

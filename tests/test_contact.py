@@ -33,7 +33,7 @@ from bench.runs.run import Run
 from bench.selection.choice import _declared, impls_named, unsupported
 from bench.selection.options import Selection
 from bench.timing.schedule import VISITS
-from commands import console, shell
+from commands import shell
 from reports import __main__ as reports_main
 from stats import arguments
 
@@ -372,21 +372,6 @@ def test_the_baseline_beside_own_kernels_is_sdpa_unless_another_is_named():
     assert baseline("sdpa", "fused") == baseline("mine", "fused") == "fused"
     assert baseline("mine", "sdpa", "fused") == "sdpa"
     assert baseline("mine", "sdpa", "einsum", baseline="einsum") == "einsum"
-
-
-def test_completion_has_commands_options_and_values(monkeypatch, capsys):
-    monkeypatch.setattr(console, "_options", lambda command: ["--html", "--json"] if command == "compare" else [])
-    assert console.main(["completion"]) == 0
-    script = capsys.readouterr().out
-    for typed, completed in (
-        ("b", "bisect baseline"),
-        ("compare --h", "--html"),
-        ("run --sweep q", "quick"),
-        ("run --impl sdpa,fu", "sdpa,fused"),
-    ):
-        words = f"COMP_WORDS=(attention-bench {typed}); COMP_CWORD={len(typed.split())}"
-        run = f"{script}{words}; _attention_bench; echo ${{COMPREPLY[@]}}"
-        assert subprocess.check_output(["bash", "-c", run], text=True) == f"{completed}\n"
 
 
 def test_a_run_that_cannot_be_saved_says_so_and_keeps_its_journal(ran, monkeypatch):

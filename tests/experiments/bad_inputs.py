@@ -234,7 +234,6 @@ INPUTS = [
     # What would be ignored.
     refused("bench --impl mine.py --dry-run", 4, "as in mine=mine:FUNCTION"),
     refused("bench --requests 2x16:16 --out_bias on --dry-run", 4, "leave out --out_bias"),
-    refused("ab completion zsh", 3, "takes no arguments"),
     # What would be ignored: the first of two, and what has no effect beside another.
     refused("bench --T 16,32 --case B1-T16-H8-D_h64-float32-cpu --case B1-T32-H8-D_h64-float32-cpu --dry-run", 4,
             "--case is given 2 times: give it once"),
