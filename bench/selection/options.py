@@ -122,7 +122,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         group.addoption(spelt(name), type=read, metavar=metavar, help=f"{about} (default: {default:g})")
     group.addoption("--allocator", choices=ALLOCATORS,
                     help="memory allocator of the worker processes: keep (glibc keeps freed memory; default if memory is "
-                         "ample), system (glibc's own settings), tcmalloc, jemalloc")  # fmt: skip
+                         "ample), system (glibc's own settings)")  # fmt: skip
     group.addoption("--list", action="store_true", dest="attention_list",
                     help="show implementations with their limits, sweeps with their cases, and models")  # fmt: skip
     group.addoption("--dry-run", action="store_true", dest="attention_dry_run",
