@@ -45,16 +45,6 @@ def test_a_record_that_names_a_model_has_its_heads(tmp_path):
         cases(tmp_path, "own.json", '[{"model": "gpt3"}]')
 
 
-def test_batches_of_vllm(tmp_path, capsys):
-    content = "# decode, prefill\nmodel:\n  num_q_heads: 32\n  num_kv_heads: 8\n  head_dim: 128\nbatch_specs:\n"
-    content += '  - "q2k"  # a prompt\n  - "2q1k_32q1s1k"\n8q1kv4k\n16q4s1k\n'
-    found = cases(tmp_path, "batches.yaml", content)
-    assert [it.requests for it in found] == ["1x2048:2048", "2x1024:1024+32x1:1024", "8x1:4096", "16x4:1024"]
-    assert {(it.H, it.H_kv, it.D_h) for it in found} == {(32, 8, 128)}
-    assert "2 × a line that is not a batch" in capsys.readouterr().err
-    assert {it.H for it in cases(tmp_path, "batches.yaml", content, H="16")} == {16}
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -124,7 +114,8 @@ def test_workloads_of_flashinfer_bench(tmp_path, capsys):
         ('{"definition": "gqa_paged_decode_h1_kv1_d8_ps1"}', "a record has no 'workload'"),
         ('[{"T": 4', "not JSON: "),
         ("T,H\n16,2,3\n", "a line has more values than columns"),
-        ("nothing\n", "no case that can be measured; .*1 × a line that is not a batch"),
+        ("nothing\n", "no case that can be measured"),
+        ("2q1k\n32q1s1k\n", "no case has an axis '2q1k'"),
         (jsonl(workload("gqa_paged_decode_h1_kv1_d8_ps1", len_indptr=1, num_kv_indices=4)), "integer division"),
     ],
 )

@@ -36,14 +36,8 @@ OUTPUT = (
 )  # fmt: skip
 """Column names of lengths of prompts and outputs, without case and punctuation."""
 
-HEADS = {"num_q_heads": "H", "num_kv_heads": "H_kv", "head_dim": "D_h"}
-"""Keys of vLLM's benchmark files, and the axes that they give."""
-
 INTEGERS = {"I32": np.int32, "I64": np.int64}
 """Types of safetensors files."""
-
-BATCH = re.compile(r"(\d*)q(\d+k?)(?:(?:s|kv)(\d+k?))?")
-"""Part of a batch in vLLM's grammar: number of requests, their new tokens, and all their tokens."""
 
 
 def read(path: Path) -> tuple[dict[str, Point], list[str]]:
@@ -52,7 +46,7 @@ def read(path: Path) -> tuple[dict[str, Point], list[str]]:
     try:
         text = path.read_text(encoding="utf-8-sig")
         records = list(_records(text))
-        points = list(_reader(records)(records or text.splitlines(), path.parent, left_out))
+        points = list(_reader(records)(records, path.parent, left_out))
     except KeyError as error:
         raise UsageError(f"--cases {path}: a record has no {error}") from None
     except (OSError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
@@ -64,17 +58,15 @@ def read(path: Path) -> tuple[dict[str, Point], list[str]]:
 
 
 def _reader(records: Sequence[Record]) -> Callable[..., Iterator[Point]]:
-    """Select a reader by the keys of the first record; files without records have one batch per line."""
-    if not records:
-        return _batches
-    keys = {*records[0]} if isinstance(records[0], Mapping) else set()
+    """Select a reader by the keys of the first record."""
+    keys = {*records[0]} if records and isinstance(records[0], Mapping) else set()
     if "definition" in keys:
         return _workloads
     return _drawn if {*map(_plain, keys)} & {*PROMPT} else _own
 
 
 def _records(text: str) -> Iterator[Record]:
-    """Parse records from JSON, JSONL or CSV; yields nothing for other text."""
+    """Parse records from JSON, JSONL or CSV."""
     if text.lstrip()[:1] in ("[", "{"):
         try:
             found = json.loads(text)
@@ -84,7 +76,7 @@ def _records(text: str) -> Iterator[Record]:
             except ValueError:
                 raise ValueError(f"not JSON: {error}") from None
         yield from [found] if isinstance(found, dict) else found
-    elif "," in text.partition("\n")[0].partition("#")[0]:
+    else:
         yield from csv.DictReader(text.splitlines())
 
 
@@ -121,27 +113,6 @@ def _values(axis: str, value: Any) -> tuple[Any, ...]:
 def as_option(value: Any) -> str:
     """Format a value in command-line syntax."""
     return {"None": "none", "True": "on", "False": "off"}.get(str(value), str(value))
-
-
-def _batches(lines: Sequence[str], folder: Path, left_out: Counter[str]) -> Iterator[Point]:
-    """Read batches in vLLM's grammar, one per line, or one per entry of a YAML list, and heads of its YAML."""
-    heads: Point = {}
-    for line in filter(None, (line.partition("#")[0].strip() for line in lines)):
-        parts = [BATCH.fullmatch(part) for part in line.lstrip("- ").strip("\"'").split("_")]
-        key, _, value = line.partition(":")
-        if all(parts):
-            kinds = [part.groups() for part in parts if part]
-            yield heads | {
-                "requests": "+".join(f"{count or 1}x{_size(new)}:{_size(all_ or new)}" for count, new, all_ in kinds)
-            }
-        elif key in HEADS and value.strip().isdigit():
-            heads[HEADS[key]] = int(value)
-        else:
-            left_out["a line that is not a batch such as 2q1k_8q1s4k"] += 1
-
-
-def _size(text: str) -> int:
-    return int(text.removesuffix("k")) * (1024 if text.endswith("k") else 1)
 
 
 def _drawn(records: Sequence[Record], _: Path, left_out: Counter[str]) -> Iterator[Point]:
