@@ -78,8 +78,7 @@ CELLS: dict[str, tuple[str, str]] = {
     "model": ("NAMES", "the attention layers of these models (`list` shows them), or of a config.json of transformers"),
     "cases": ("FILE", "the cases in this file: JSON of axes, flashinfer-bench workloads, or lengths of requests"),
     "impl": ("NAMES", "which implementations, as NAME,NAME: NAME+compile, NAME+max-autotune or NAME+reduce-overhead (on a "
-                      "GPU) for a compiled form; NAME=package.module:attr for a kernel or layer of your own, "
-                      "NAME=kernels:PATH#FUNCTION for one in a kernel repository of Hugging Face"),
+                      "GPU) for a compiled form; NAME=package.module:attr for a kernel or layer of your own"),
     **{name: ("VALUES", AXES[name].about) for name in OPTIONS},
 }  # fmt: skip
 """Options that select cells, of runs and comparisons: metavariable and description."""
