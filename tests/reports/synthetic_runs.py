@@ -85,6 +85,16 @@ def sweep(
     return document(rows, skipped=skipped)
 
 
+def by_length(seconds, T=(64, 256), top=None, peaks=None, **axes):
+    """A run in which a call takes these seconds a token and needs these bytes, by implementation."""
+    rows = [
+        row(impl, case(T=length, **axes), [each * length], peak_bytes=(peaks or {}).get(impl, 2**20))
+        for length in T
+        for impl, each in seconds.items()
+    ]
+    return document(rows, **top or {})
+
+
 @dataclass(frozen=True)
 class Noise:
     """Of a run whose implementations are interleaved: standard deviations of logarithms of times, all independent and normal.
@@ -128,6 +138,13 @@ def timed_interleaved(
             made = row(impl, at, seconds, (), kernel="math", impl_hash=f"{impl} {factor}")
             rows.append(sampled(made, seconds, processes, visits))
     return document(rows, controls=_still(rng, day), **top)
+
+
+def disturbed(data):
+    """The run, with calls that other work interrupted 500 times a second."""
+    for one in data["benchmarks"]:
+        one["extra_info"]["switches_involuntary"] = 500 * one["stats"]["median"]
+    return data
 
 
 def _still(rng, day):

@@ -57,11 +57,6 @@ def test_one_process_per_variant_is_inconclusive(compared):
     assert "not timed in 3 visits" in this.cells[0].verdict.reason
 
 
-def test_runs_without_a_common_cell_cannot_be_judged(compared):
-    this = compared(tracked.run(1, impls=["sdpa"]), tracked.run(2, impls=["fused"]))
-    assert this.counts == {"GONE": 4, "NEW": 4} and this.code == 2
-
-
 @pytest.mark.parametrize("impls", [tracked.IMPLS, ("sdpa",)])
 def test_where_all_code_changed_no_time_is_judged_and_the_command_that_can_is_named(impls, command):
     ran = {"impls": impls, "asked": {"sweep": "smoke", "impl": ["sdpa=mine:mine"]}}
@@ -102,8 +97,11 @@ def test_a_wrong_output_is_never_a_speed_up(side, compared):
 
 def test_cells_of_one_variant_only_are_new_or_gone(compared):
     fewer, all_three = tracked.run(1, impls=["fused", "einsum"]), tracked.run(2)
-    assert ("sdpa", "NEW") in words(compared(fewer, all_three)) and compared(fewer, all_three).code == 0
-    assert ("sdpa", "GONE") in words(compared(all_three, fewer)) and compared(all_three, fewer).code == 0
+    for base, head, word in ((fewer, all_three, "NEW"), (all_three, fewer, "GONE")):
+        this = compared(base, head)
+        assert ("sdpa", word) in words(this) and this.code == 0
+    nothing_in_common = compared(tracked.run(1, impls=["sdpa"]), fewer)
+    assert nothing_in_common.counts == {"GONE": 4, "NEW": 8} and nothing_in_common.code == 2
 
 
 def test_neither_times_nor_memory_of_another_benchmark_or_machine_are_judged(compared):
@@ -212,14 +210,12 @@ def test_a_load_may_hide_another_machine(compared):
     """Seconds change by less than from one machine to another, `sdpa`'s by 8 % less than others'."""
     base, head = interleaved(1), slowed(interleaved(2), {"sdpa": 1.15 * 0.92}, others=1.15)
     assert compared(base, head).implementations["sdpa"].word == "IMPROVED"
-    for row in head["benchmarks"]:
-        row["extra_info"]["switches_involuntary"] = 500 * row["stats"]["median"]
-    this = compared(base, head)
+    this = compared(base, synthetic.disturbed(head))
     assert this.implementations["sdpa"].word == "INCONCLUSIVE"
     assert [note for note in this.notes if note.startswith("0002_head: the run was disturbed: timed calls were")]
 
 
-@pytest.mark.parametrize("reason", ["wrong", "error", "timeout", "out_of_memory"])
+@pytest.mark.parametrize("reason", ["wrong", "error"])
 def test_a_cell_that_fails_in_head_alone_has_regressed_and_comes_first(reason, compared):
     this = compared(tracked.run(1), tracked.without(tracked.run(2), "sdpa", reason, "so"))
     word = "wrong" if reason == "wrong" else "broken"

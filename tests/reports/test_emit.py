@@ -43,14 +43,9 @@ def test_a_kernel_that_was_not_measured_at_a_length_is_not_chosen_around_it():
         assert chosen(known) == [(64, 64, "einsum"), (1024, 1024, "einsum")]
 
 
-def run_of(faster, T=(64, 256), top=None, **axes):
-    """SDPA takes 1 ms; others as given."""
-    rows = [
-        synthetic.row(name, synthetic.case(T=length, **axes), [1e-3 * time])
-        for length in T
-        for name, time in {"sdpa": 1.0, **faster}.items()
-    ]
-    return synthetic.document(rows, **top or {})
+def run_of(faster, *of, **axes):
+    """SDPA takes a second a token; others as given."""
+    return synthetic.by_length({"sdpa": 1.0, **faster}, *of, **axes)
 
 
 @pytest.fixture

@@ -38,13 +38,10 @@ def test_one_clear_winner_is_named(as_run):
     assert re.fullmatch(r"Use sdpa: fastest in both cases, up to 2\.\d× faster than fused \(.*\)\.", headline), headline
 
 
-def test_machine_drift_widens_the_intervals_and_is_reported(as_run):
-    samples = {"product": [{"seconds": 1e-3}, {"seconds": 1.8e-3}]}
-    data = injected(0, {"sdpa": 1.0}, noise=Noise(run=0.0, round=0.3))
-    headline, trust = first_screen({**data, "controls": {"drift": 0.8, "looks": samples}}, as_run)
-    _, calm = first_screen({**data, "controls": {"drift": 0.01, "looks": samples}}, as_run)
+def test_machine_drift_is_reported(as_run):
+    data = injected(0, {"sdpa": 1.0})
+    (_, calm), (_, trust) = (first_screen(data | {"controls": {"drift": it}}, as_run) for it in (0.01, 0.8))
     assert trust == f"{calm[:-1]}; meanwhile the reference workload's time varied by 80 %."
-    assert not re.search("Use (fused|linear|packed)", headline)
 
 
 def test_a_machine_that_became_many_times_slower_is_warned_of_beside_the_recommendation(
@@ -67,9 +64,7 @@ def test_a_disturbed_run_says_so_once_on_the_page_and_in_the_terminal(count, res
     """Also where one implementation has nothing to be compared with."""
     monkeypatch.setattr(page, "_figures", lambda this, folder: ())
     data = synthetic.timed_interleaved(0, noise=QUIET, impls=IMPLS[:count], rounds=6) | {"controls": {"drift": 0.2}}
-    for row in data["benchmarks"]:
-        row["extra_info"]["switches_involuntary"] = 500 * row["stats"]["median"]
-    path = synthetic.save(data, results, "0001_loud")
+    path = synthetic.save(synthetic.disturbed(data), results, "0001_loud")
     said = "The run was disturbed: timed calls were interrupted 500 times a second; stop other work and measure it"
     assert " ".join(printed(path).split()).count(said) == 1
     html = unescape(page.html(report(runs.read(path)))).replace("\N{NO-BREAK SPACE}", " ")
@@ -112,19 +107,25 @@ def test_without_intervals_there_is_no_recommendation(tiny):
 
 def test_the_mean_is_the_geometric_one_over_the_fastest_of_each_case(as_run):
     cells = [("a", 64, 1.0), ("b", 64, 2.0), ("c", 64, 3.0), ("a", 256, 8.0), ("b", 256, 4.0)]
-    run = as_run(synthetic.document([synthetic.row(name, synthetic.case(T=T), [s] * 3) for name, T, s in cells]))
-    assert means(run) == {"a": "1.41", "b": "1.41", "c": "3.0 (1/2)"}
+    assert means(as_run(of_cells(cells))) == {"a": "1.41", "b": "1.41", "c": "3.0 (1/2)"}
 
 
 def test_a_case_of_a_stopped_run_with_one_implementation_is_not_in_the_mean(as_run):
     cells = [("a", 64, 1.0), ("b", 64, 3.0), ("b", 256, 4.0)]
-    rows = [synthetic.row(name, synthetic.case(T=T), [s] * 3) for name, T, s in cells]
-    stopped, lone = as_run(synthetic.document(rows)), as_run(synthetic.document(rows[1:]))
-    out_of_memory = {"impl": "a", "id": rows[-1]["group"], "reason": "out_of_memory", "detail": ""}
-    whole = as_run(synthetic.document(rows, skipped=[out_of_memory]))
-    assert means(stopped) == {"a": "1 (1/2)", "b": "3.0 (1/2)"}
-    assert means(whole) == {"b": "1.73", "a": "1 (1/2)"}
-    assert means(lone) == {"b": "1"}
+    out_of_memory = {
+        "impl": "a",
+        "id": synthetic.case_id(synthetic.case(T=256)),
+        "reason": "out_of_memory",
+        "detail": "",
+    }
+    assert means(as_run(of_cells(cells))) == {"a": "1 (1/2)", "b": "3.0 (1/2)"}
+    assert means(as_run(of_cells(cells, skipped=[out_of_memory]))) == {"b": "1.73", "a": "1 (1/2)"}
+    assert means(as_run(of_cells(cells[1:]))) == {"b": "1"}
+
+
+def of_cells(cells, **top):
+    """A run of these implementations, T and seconds."""
+    return synthetic.document([synthetic.row(name, synthetic.case(T=T), [s]) for name, T, s in cells], **top)
 
 
 def means(run):

@@ -69,8 +69,7 @@ def test_implementations_tie_unless_a_large_difference_is_possible(median, apart
 
 def test_an_older_run_is_used_for_cases_missing_in_the_newest(tmp_path, printed):
     for name, T in (("0001_long", 512), ("0002_short", 64), ("0003_cut", 512)):
-        rows = [synthetic.row("sdpa", synthetic.case(T=T), [1e-3]), synthetic.row("fused", synthetic.case(T=T), [2e-3])]
-        synthetic.save(synthetic.document(rows), tmp_path, name)
+        synthetic.save(synthetic.by_length({"sdpa": 1e-3, "fused": 2e-3}, (T,)), tmp_path, name)
     next(tmp_path.glob("*/0003_cut.json")).write_text("{")
     for T, run in ((512, "0001_long"), (64, "0002_short")):
         assert printed("advise", "--results", tmp_path, "--T", T).startswith(f"from run {run} of 2026-11-20\n")

@@ -190,10 +190,9 @@ def test_usage_errors(results, small, tmp_path, refusal):
 
 
 def test_sentences_are_as_wide_as_a_terminal(results, printed, tmp_path):
-    rows = [synthetic.row("sdpa", synthetic.case(T=T), [T * 1e-3]) for T in (64, 256)]
-    failed = {"impl": "mine", "reason": "wrong", "detail": "error 1.9e+00 in row b=0, h=7, t=34; " * 4}
-    skipped = [{**failed, "id": rows[0]["extra_info"]["id"]}]
-    synthetic.save(synthetic.document(rows, skipped=skipped), results, "0001_x")
+    detail = "error 1.9e+00 in row b=0, h=7, t=34; " * 4
+    failed = {"impl": "mine", "id": synthetic.case_id(synthetic.case()), "reason": "wrong", "detail": detail}
+    synthetic.save(synthetic.by_length({"sdpa": 1e-3}, top={"skipped": [failed]}), results, "0001_x")
     lines = printed("--results", results, "--out", tmp_path / "out").splitlines()
     assert max(len(line) for line in lines if not line.startswith("/")) <= 80
     assert lines[-2:] == [

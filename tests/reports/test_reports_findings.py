@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 import synthetic_runs as synthetic
 
 from reports.judging import findings, grid
@@ -30,21 +31,20 @@ def faulting(column="kept_pages_s", **other):
     )
 
 
-def test_the_cost_of_page_faults_is_given_for_the_call_that_loses_most(as_run):
-    assert said(as_run(faulting(fused=352e-3, einsum=400e-3))) == (
-        "With glibc's own settings fused takes 705 ms at B=1 H=8 D_h=64 T=4096 fp32 causal, of which 50 % are page "
-        f"faults. With {findings.KEEPING} it takes 352 ms, and sdpa's lead is 4.2× instead of 8.4×."
+@pytest.mark.parametrize(
+    ("data", "takes", "share", "lead"),
+    [
+        (faulting(fused=352e-3, einsum=400e-3), ("705 ms", "352 ms"), 50, "4.2× instead of 8.4×"),  # what loses most
+        (faulting("fresh_pages_s", fused=1.4, sdpa=84e-3), ("1.40 s", "705 ms"), 50, "8.4× instead of 17×"),
+        (faulting(fused=80e-3), ("705 ms", "80.0 ms"), 89, "gone: it was 8.4×"),
+        (faulting(sdpa=42e-3, fused=630e-3), ("705 ms", "630 ms"), 11, "15× instead of 8.4×"),  # also the fastest's
+    ],
+)
+def test_the_cost_of_page_faults_is_given(data, takes, share, lead, as_run):
+    assert said(as_run(data)) == (
+        f"With glibc's own settings fused takes {takes[0]} at B=1 H=8 D_h=64 T=4096 fp32 causal, of which {share} % are "
+        f"page faults. With {findings.KEEPING} it takes {takes[1]}, and sdpa's lead is {lead}."
     )
-
-
-def test_a_run_with_kept_pages_reports_the_cost_of_page_faults(as_run):
-    told = said(as_run(faulting("fresh_pages_s", fused=1.4, sdpa=84e-3)))
-    assert told.startswith("With glibc's own settings fused takes 1.40 s at B=1")
-    assert told.endswith(" it takes 705 ms, and sdpa's lead is 8.4× instead of 17×.")
-
-
-def test_a_lead_caused_by_page_faults_alone_is_reported(as_run):
-    assert "it takes 80.0 ms, and sdpa's lead is gone: it was 8.4×." in said(as_run(faulting(fused=80e-3)))
 
 
 def test_the_lead_is_that_of_the_tables(interleaved_data, as_run):
@@ -61,11 +61,6 @@ def test_the_lead_is_that_of_the_tables(interleaved_data, as_run):
 
 def test_calls_that_take_as_long_with_kept_pages_lose_nothing(as_run):
     assert said(as_run(faulting(fused=690e-3, einsum=730e-3))) == ""
-
-
-def test_page_faults_of_the_fastest_count_too(as_run):
-    told = said(as_run(faulting(sdpa=42e-3, fused=630e-3)))
-    assert "of which 11 % are page faults" in told and "sdpa's lead is 15× instead of 8.4×" in told
 
 
 def test_the_variation_between_processes_is_printed():

@@ -152,8 +152,8 @@ def test_markdown_is_a_table_and_its_names_stay_in_their_cells(tiny):
 
 
 def test_hostile_names_survive_in_figures(as_run, tmp_path):
-    rows = [synthetic.row(name, synthetic.case(T=T), [1e-3 * T]) for name in EVIL for T in (64, 256)]
-    svg = draw("latency", as_run(synthetic.document(rows)), tmp_path / "latency.svg").read_text()
+    run = as_run(synthetic.by_length(dict.fromkeys(EVIL, 1e-3)))
+    svg = draw("latency", run, tmp_path / "latency.svg").read_text()
     assert all(f">{name}</text>" in svg for name in ("注意力", "$x_1$ 'q'", "_hidden"))
 
 
@@ -162,8 +162,7 @@ def test_hostile_names_survive_in_figures(as_run, tmp_path):
     [
         ("nothing", synthetic.document([]), set()),
         ("many H", synthetic.sweep(("fused", "sdpa"), T=(512,), H=(1, 2, 4, 8), dtype=("float32",)), FIGURES),
-        ("no baseline", synthetic.document([synthetic.row("a", synthetic.case(T=T), [1e-3]) for T in (1, 2)],
-                                           baseline_impl=None), {"latency", "memory"}),
+        ("no baseline", synthetic.by_length({"a": 1e-3}, top={"baseline_impl": None}), {"latency", "memory"}),
     ],
 )  # fmt: skip
 def test_every_kind_of_run_gets_its_figures_and_no_empty_ones(name, data, expected, as_run):
@@ -180,20 +179,14 @@ def test_a_figure_names_the_baseline_and_the_fastest(as_run):
 @pytest.mark.parametrize("name", ["wmma_warp_gmem", "sdpa+compile", "W" * 30])
 @pytest.mark.parametrize("narrow", [False, True])
 def test_no_label_of_a_figure_is_cut(name, narrow, as_run):
-    rows = [synthetic.row(impl, synthetic.case(T=T), [1e-3 * T]) for T in (64, 256) for impl in ("fused", name)]
-    this = report(as_run(synthetic.document(rows)))
+    this = report(as_run(synthetic.by_length({"fused": 1e-3, name: 1e-3})))
     with figure.style():
         made = figure.draw("latency", this.grid, this.palette, "fused", narrow)
         assert max(text.get_window_extent().x1 for text in made.axes[0].texts) <= made.bbox.x1
 
 
 def test_titles_of_figures_if_the_baseline_is_the_fastest(as_run):
-    rows = [
-        synthetic.row(name, synthetic.case(T=T), [T * seconds], peak_bytes=peak)
-        for T in (64, 256)
-        for name, seconds, peak in (("fused", 1e-5, 2**21), ("einsum", 3e-5, 2**20))
-    ]
-    made = drawn(as_run(synthetic.document(rows)))
+    made = drawn(as_run(synthetic.by_length({"fused": 1e-5, "einsum": 3e-5}, peaks={"fused": 2**21})))
     place = "B=1 H=8 D_h=64 fp32 causal"
     assert {name: [text.get_text() for text in of.texts] for name, of in made.items()} == {
         "memory": ["einsum needs 2.0× less memory than fused at T = 256", f"Peak memory · {place}"],
@@ -204,13 +197,8 @@ def test_titles_of_figures_if_the_baseline_is_the_fastest(as_run):
 
 def test_the_figure_of_memory_names_the_leanest_of_those_that_are_known(as_run):
     """The fastest allocates outside of torch."""
-    cells = {"sdpa": (1e-5, None), "fused": (2e-5, 2**21), "einsum": (3e-5, 2**20)}
-    rows = [
-        synthetic.row(name, synthetic.case(T=T), [T * seconds], peak_bytes=peak)
-        for T in (64, 256)
-        for name, (seconds, peak) in cells.items()
-    ]
-    made = drawn(as_run(synthetic.document(rows)), "memory")["memory"]
+    seconds, peaks = {"sdpa": 1e-5, "fused": 2e-5, "einsum": 3e-5}, {"sdpa": None, "fused": 2**21}
+    made = drawn(as_run(synthetic.by_length(seconds, peaks=peaks)), "memory")["memory"]
     assert made.texts[0].get_text() == "einsum needs 2.0× less memory than fused at T = 256"
 
 

@@ -52,9 +52,8 @@ ADVISE = [
     + [(f"advise --results results --run head {of}", said) for of, said in ADVISE],
 )
 def test_a_mistake_is_one_line(arguments, said, results, refusal):
-    row = synthetic.row("sdpa", synthetic.case(T=512, dtype="bfloat16"), [1e-3])
     for name in ("0001_base", "0002_head"):
-        synthetic.save(synthetic.document([row]), results, name)
+        synthetic.save(synthetic.by_length({"sdpa": 1e-3}, (512,), dtype="bfloat16"), results, name)
     assert said in refusal(*shlex.split(arguments))
 
 
