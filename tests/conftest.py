@@ -73,7 +73,7 @@ def suite_arguments(*options):
 def environment():
     """Return the environment without the variables of pytest-xdist, under which nothing can be timed."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    # hypothesis' plugin imports all of hypothesis at the end of every session: a second of nothing
+    # where it is installed, hypothesis' plugin imports all of hypothesis at the end of every session: a second of nothing
     return plain | {"COLUMNS": "160", "PYTEST_ADDOPTS": "-p no:hypothesispytest"}
 
 

@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 from torch import nn
 
 import impls
@@ -13,49 +11,23 @@ from bench.cases.case import Case
 from bench.checks.module_checks import check_case
 from impls import weights
 
-NAMES = [impl.name for impl in impls.registered()]
-MASKS = ["none", "causal", "padding", "causal+padding"]
 
-
-@settings(max_examples=20, deadline=None)
-@given(
-    B=st.integers(2, 3), T=st.integers(1, 12), T_kv=st.integers(1, 12), H=st.sampled_from([1, 2, 4]),
-    groups=st.sampled_from([1, 2]), D_h=st.integers(1, 6), D_v=st.integers(1, 6), extra=st.integers(0, 3),
-    mask=st.sampled_from(MASKS), source=st.sampled_from(["self", "cross"]), biases=st.booleans(),
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {"T": 7, "T_kv": 12, "H": 4, "H_kv": 2, "D_h": 3, "D_v": 6, "d_model": 13, "source": "cross", "qkv_bias": True,
+         "out_bias": True},
+        {"T": 1, "H": 1, "D_h": 6, "mask": "none"},
+        {"T": 4, "T_kv": 2, "H": 2, "D_h": 5, "D_v": 1, "mask": "padding", "source": "cross"},  # an entry has one key
+        {"T": 3, "H": 1, "D_h": 1, "D_v": 2, "mask": "causal+padding"},  # rows of few features that cancel
+    ],
+    ids=str,
 )  # fmt: skip
-@example(
-    B=2, T=4, T_kv=2, H=2, groups=1, D_h=5, D_v=1, extra=0, mask="padding", source="cross", biases=False
-)  # an entry with one key, beside a masked one
-@example(
-    B=3, T=3, T_kv=3, H=1, groups=1, D_h=1, D_v=2, extra=0, mask="causal+padding", source="self", biases=False
-)  # rows of few features that cancel
-def test_all_implementations_agree(B, T, T_kv, H, groups, D_h, D_v, extra, mask, source, biases):
-    case = Case.of(B=B, T=T, T_kv=T if source == "self" else T_kv, H=H, H_kv=H // groups or 1, D_h=D_h, D_v=D_v,
-                   d_model=H * D_h + extra, dtype="float64", mask=mask, source=source,
-                   qkv_bias=biases, out_bias=biases)  # fmt: skip
+def test_all_implementations_agree_at_odd_sizes(axes):
+    case = Case.of(B=2, dtype="float64", **axes)
     for impl in impls.registered():
         if impl.refusal(case) is None and impl.dispatches != "flash":  # which is not for every shape
             check_case(impl, case)
-
-
-OWN = (
-    {"qkv_bias": True}, {"latent": 5, "rope": 2}, {"documents": "equal", "mask": "none"}, {"requests": "2x2:2"}, {"page": 256},
-)  # fmt: skip
-"""Axes, of which every implementation supports some."""
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_weights_come_back_as_they_were_loaded(name):
-    impl = impls.get(name)
-    cases = (Case.of(T=4, H=impl.limits.heads or 2, D_h=3, out_bias=True, **own) for own in OWN)
-    shape = next(it for it in cases if impl.limits.unless is None or impl.limits.unless(it) is None).layer_shape
-    drawn = {key: w.float() for key, w in weights.draw(shape, torch.Generator().manual_seed(1)).items()}
-    layer = impl.layer(shape)
-    weights.load(layer, drawn)
-    kept = {key: torch.cat(pieces) for key, pieces in weights.parts(layer, lambda p: p.data).items()}
-    assert kept.keys() == drawn.keys()
-    for key, w in drawn.items():
-        assert torch.equal(kept[key], w), key
 
 
 @pytest.mark.parametrize(
