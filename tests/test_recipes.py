@@ -17,7 +17,7 @@ from reports.__main__ import main as report
 from .conftest import CHECKOUT, only_run, started
 from .test_readme import block
 
-AXIS = """    stride: int | None = axis("size", "keys from one that a query sees to the next", label="stride", default=None)
+AXIS = """    stride: int | None = axis("keys from one that a query sees to the next", label="stride", default=None)
 """
 SECTION = """
 

@@ -13,14 +13,20 @@ NOTHING: Any = object()
 """Sentinel for no value, since None is a value."""
 
 
+KINDS = {"int": "size", "float": "share", "str": "choice", "bool": "switch"}
+"""Kinds of axes by the type of their values: `size`, an integer from 1; `share`, from 0 to below 1; `choice`, one of a few
+words; `switch`, on or off.
+"""
+
+
 @dataclass(frozen=True)
 class Axis:
     """One axis, as used by the command line, by ids and by readers of run files."""
 
-    kind: str
-    """`size`, an integer from 1; `share`, from 0 to below 1; `choice`, one of `values`; or `switch`, on or off."""
     about: str
     """Description of the values, for `--help`."""
+    kind: str = "choice"
+    """One of `KINDS`."""
     name: str = ""
     label: str = ""
     """Word printed before the name where space allows: `tokens` for T."""
@@ -72,9 +78,9 @@ class Axis:
         }  # fmt: skip
 
 
-def axis(kind: str, about: str, *, default: Any = NOTHING, **others: Any) -> Any:
-    """Declare a dataclass field that is an axis; `others` are fields of `Axis`."""
-    known = Axis(kind, about, default=default, **{"omitted": default} | others)
+def axis(about: str, *, default: Any = NOTHING, **others: Any) -> Any:
+    """Declare a dataclass field that is an axis, of a kind by its type; `others` are fields of `Axis`."""
+    known = Axis(about, default=default, **{"omitted": default} | others)
     if default is NOTHING:
         return dataclasses.field(metadata={"axis": known})
     return dataclasses.field(default=default, metadata={"axis": known})
@@ -82,7 +88,12 @@ def axis(kind: str, about: str, *, default: Any = NOTHING, **others: Any) -> Any
 
 def axes_of(case: type[Any]) -> dict[str, Axis]:
     """Return every axis of a dataclass, in field order."""
-    return {it.name: dataclasses.replace(it.metadata["axis"], name=it.name) for it in dataclasses.fields(case)}
+    return {
+        it.name: dataclasses.replace(
+            it.metadata["axis"], name=it.name, kind=KINDS[str(it.type).removesuffix(" | None")]
+        )
+        for it in dataclasses.fields(case)
+    }
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -90,17 +101,15 @@ def nearest(name: str, known: Iterable[str]) -> str:
     known = list(known)
     same = [it for it in known if it.lower() == name.lower()]
     longer = [it for it in known if name in it][:2] if len(name) > 2 else []
-    axis = [it] if (it := AXES_ELSEWHERE.get(name)) in known else []
-    near = (
-        [SYNONYMS[name]]
-        if name in SYNONYMS
-        else axis or same or longer or get_close_matches(name, known, n=1, cutoff=0.65)
-    )
+    near = [SYNONYMS[name]] if name in SYNONYMS else same or longer or get_close_matches(name, known, n=1, cutoff=0.65)
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 SYNONYMS = {
     "gpu": "cuda",
+    "batch": "B",
+    "heads": "H",
+    "seq_len": "T",
     "sliding": "--window",
     "sliding_window": "--window",
     "swa": "--window",
@@ -114,10 +123,7 @@ SYNONYMS = {
     "--kernel": "--impl",
     "--save": "--benchmark-save",
 }
-"""Names used in other projects or in other options, with the option or value to use here."""
-
-AXES_ELSEWHERE = {"batch": "B", "heads": "H", "seq_len": "T"}
-"""Names of axes in other projects."""
+"""Names used in other projects or in other options, with the axis, option or value to use here."""
 
 SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
 """Abbreviations of dtypes used in tables."""

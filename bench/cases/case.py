@@ -32,18 +32,17 @@ AROUND_CORE = PROJECTIONS | {"latent", "rope"}
 class Case:
     """One point of a sweep; its fields are columns of the results. Build one with `Case.of`."""
 
-    B: int = axis("size", "batch sizes", label="batch")
-    H: int = axis("size", "query heads", label="heads")
-    H_kv: int = axis("size", "key-value heads", label="key-value heads", follows=("H",))
-    D_h: int = axis("size", "width of a query or key head")
-    D_v: int = axis("size", "width of a value head", follows=("D_h",))
-    d_model: int = axis("size", "width of the model", follows=("H", "D_h"))
-    T: int = axis("size", "sequence length: tokens of the queries", label="tokens")
-    T_kv: int = axis("size", "tokens of the keys and values (with --source cross)", label="keys", follows=("T",))
-    dtype: str = axis("choice", ", ".join(DTYPES), values=DTYPES)
-    device: str = axis("choice", "cpu, cuda (default: what the machine has)", values=DEVICES, omitted="cpu")
+    B: int = axis("batch sizes", label="batch")
+    H: int = axis("query heads", label="heads")
+    H_kv: int = axis("key-value heads", label="key-value heads", follows=("H",))
+    D_h: int = axis("width of a query or key head")
+    D_v: int = axis("width of a value head", follows=("D_h",))
+    d_model: int = axis("width of the model", follows=("H", "D_h"))
+    T: int = axis("sequence length: tokens of the queries", label="tokens")
+    T_kv: int = axis("tokens of the keys and values (with --source cross)", label="keys", follows=("T",))
+    dtype: str = axis(", ".join(DTYPES), values=DTYPES)
+    device: str = axis("cpu, cuda (default: what the machine has)", values=DEVICES, omitted="cpu")
     mask: str = axis(
-        "choice",
         f"{', '.join(MASKS)} (causal, aligned bottom right: the queries are the newest tokens)",
         values=MASKS,
         default="causal",
@@ -51,98 +50,82 @@ class Case:
         masks=True,
     )
     source: str = axis(
-        "choice",
         "where keys and values come from: self, the same sequence; cross, another",
         values=SOURCES,
         default="self",
     )
-    dropout: float = axis("share", "dropout of the attention probabilities, such as 0.1", default=0.0)
-    out_dropout: float = axis("share", "dropout after the output projection, such as 0.1", default=0.0)
-    qkv_bias: bool = axis("switch", "biases in the input projections: on, off", default=False)
-    out_bias: bool = axis("switch", "a bias in the output projection: on, off", default=False)
+    dropout: float = axis("dropout of the attention probabilities, such as 0.1", default=0.0)
+    out_dropout: float = axis("dropout after the output projection, such as 0.1", default=0.0)
+    qkv_bias: bool = axis("biases in the input projections: on, off", default=False)
+    out_bias: bool = axis("a bias in the output projection: on, off", default=False)
     threads: int | None = axis(
-        "size", "intra-op threads on the CPU (default: torch's own)", default=None, most=1024, if_varying=True
+        "intra-op threads on the CPU (default: torch's own)", default=None, most=1024, if_varying=True
     )
     mode: str = axis(
-        "choice",
         f"{', '.join(MODES)} (one new token and a KV cache of T tokens; with --mask causal_br: T new tokens of T_kv)",
         values=tuple(MODES),
         default="forward",
     )
     scope: str = axis(
-        "choice",
         "layer: attention with its projections; core: attention alone, from q, k, v to o; with --model also block: a decoder "
         "block of transformers, and model: two blocks, embedding and head",
         values=SCOPES,
         default="layer",
     )
     window: int | None = axis(
-        "size",
         "sliding window: how many keys before its own a query sees (without a causal mask also after it)",
         default=None,
         masks=True,
     )
     window_right: int | None = axis(
-        "size",
         "sliding window: how many keys after its own a query sees (default: as --window)",
         default=None,
         masks=True,
     )
     prefix: int | None = axis(
-        "size",
         "prefix: how many of the first keys every query sees, in spite of the causal mask",
         default=None,
         masks=True,
     )
     documents: str | None = axis(
-        "choice",
         f"documents packed into one sequence, each of which sees only itself; their lengths: {', '.join(DOCUMENTS)}",
         values=DOCUMENTS,
         default=None,
         masks=True,
     )
     bias: str | None = axis(
-        "choice",
         f"bias of the scores: {', '.join(BIASES)} (a learned one has a weight for each head, query and key)",
         values=BIASES,
         default=None,
     )
-    softcap: int | None = axis("size", "soft cap of the scores: softcap * tanh(score / softcap)", default=None)
+    softcap: int | None = axis("soft cap of the scores: softcap * tanh(score / softcap)", default=None)
     sinks: bool = axis(
-        "switch", "attention sinks: a learned score per head, only in the sum of the softmax: on, off", default=False
+        "attention sinks: a learned score per head, only in the sum of the softmax: on, off", default=False
     )
     latent: int | None = axis(
-        "size",
         "multi-head latent attention: width of the cached latent, from which keys and values are rebuilt",
         default=None,
     )
     rope: int | None = axis(
-        "size",
         "with --latent: number of rotary features of a head, whose key all heads share",
         default=None,
     )
     requests: str | None = axis(
-        "choice",
         "a server's batch, COUNTxNEW:ALL+...: 2x512:512+8x1:4096 are two prompts of 512 tokens, and eight requests with one "
         "new token each, their 4096th",
         default=None,
         validate=kinds_of,
     )
-    page: int | None = axis("size", "paged KV cache: tokens per page (with --mode decode)", default=None)
+    page: int | None = axis("paged KV cache: tokens per page (with --mode decode)", default=None)
     autocast: str | None = axis(
-        "choice", f"{', '.join(AUTOCASTS)}: dtype of products under torch.autocast", values=AUTOCASTS, default=None
+        f"{', '.join(AUTOCASTS)}: dtype of products under torch.autocast", values=AUTOCASTS, default=None
     )
     deterministic: bool = axis(
-        "switch",
         "use torch.use_deterministic_algorithms, and check that results repeat bit for bit: on, off",
         default=False,
     )
-    tf32: bool = axis(
-        "switch", "float32 products in TF32 on a GPU (torch.backends.cuda.matmul): on, off", default=False
-    )
-    model: str | None = axis(
-        "choice", "model that a block belongs to, by name or config.json", default=None, validate=config_of
-    )
+    tf32: bool = axis("float32 products in TF32 on a GPU (torch.backends.cuda.matmul): on, off", default=False)
+    model: str | None = axis("model that a block belongs to, by name or config.json", default=None, validate=config_of)
 
     @classmethod
     def of(

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .watched_settings import SETTINGS, Folders, Kernels, Names
+from .watched_settings import SETTINGS
 
 EQUIVALENT = "none → ieee", "ieee → none"
 """Changes between two names of a precision: `none`, a backend without its own setting, means `ieee`."""
@@ -48,11 +48,7 @@ def _changes(before: dict[str, Any], on_change: str) -> dict[str, str]:
 def _change(before: Any, now: Any) -> str:
     if before == now:
         return ""
-    return (
-        ", ".join(sorted(before.changed_to(now)))
-        if isinstance(before, Names | Kernels | Folders)
-        else f"{before} → {now}"
-    )
+    return ", ".join(sorted(before.changed_to(now))) if hasattr(before, "changed_to") else f"{before} → {now}"
 
 
 @contextmanager

@@ -56,14 +56,6 @@ class Options(Names):
         return super().changed_to(now) | {name: it for name, it in now.items() if name not in self}
 
 
-class Kernels(frozenset[str]):
-    """Kernels that Python code has registered: `aten/_softmax/CPU`."""
-
-    def changed_to(self, now: Kernels) -> set[str]:
-        """Return those of torch's own operators, on the CPU and on CUDA, that were added or removed."""
-        return {it for it in self ^ now if it.startswith("aten/") and it.endswith(("/CPU", "/CUDA"))}
-
-
 class Folders(tuple[str, ...]):
     """Folders in the order in which they are searched."""
 
@@ -218,13 +210,17 @@ def _set_inference_mode(on: bool) -> None:
     torch.set_grad_enabled(recorded)  # which the guard changes, too
 
 
-def _kernels() -> Kernels:
-    return Kernels(torch.library._impls)
+def _kernels() -> Options:
+    """Return the kernels of torch's own operators, on the CPU and on CUDA, that Python code has registered:
+    `aten/_softmax/CPU`.
+    """
+    known = torch.library._impls
+    return Options((it, True) for it in known if it.startswith("aten/") and it.endswith(("/CPU", "/CUDA")))
 
 
-def _withdraw(before: Kernels) -> None:
+def _withdraw(before: Options) -> None:
     """Destroy the libraries that have registered kernels since."""
-    added = before.changed_to(_kernels())
+    added = before.changed_to(_kernels()).keys()
     for it in gc.get_objects():
         if type(it) is torch.library.Library and it._op_impls & added:
             it._destroy()

@@ -220,7 +220,7 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 """Right values of a limit, in words and as a test, by the type of its field; None is right where the type has it."""
 
 LISTED = {f"{name}s": AXES[name] for name in CHOICES}
-LISTED["beyond"] = Axis("choice", "", values=(*EVERY_RULE, *AROUND))
+LISTED["beyond"] = Axis("", values=(*EVERY_RULE, *AROUND))
 """Limits that are lists, with the axis that their words are values of."""
 
 
