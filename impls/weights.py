@@ -13,10 +13,13 @@ from .rules import quarters
 
 Parts = dict[str, list[Tensor]]
 
+OF_CORE = ("sinks", "score_bias")
+"""Weights of a core; others are those of the layer around it."""
+
 
 def sizes(shape: LayerShape) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the canonical weights, (out, in) as in `nn.Linear`: W_q, W_k, W_v, W_o, biases b_*, and
-    those of the core.
+    those of the core: sinks, and a learned bias of the scores, which is sliced for fewer tokens.
 
     W_k and W_v take d_model, or the latent produced by W_c, which also produces the rotary key shared by all heads.
     """
@@ -31,12 +34,6 @@ def sizes(shape: LayerShape) -> dict[str, tuple[int, ...]]:
         found["W_o"] = (shape.d_out, shape.H * shape.D_v)
         if shape.out_bias:
             found["b_o"] = (shape.d_out,)
-    return found | core_sizes(shape)
-
-
-def core_sizes(shape: LayerShape) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a core's own weights: sinks, and a learned bias of the scores, sliced for fewer tokens."""
-    found: dict[str, tuple[int, ...]] = {}
     if shape.sinks:
         found["sinks"] = (shape.H,)
     if shape.bias == "learned":
@@ -49,25 +46,21 @@ def _inputs(shape: LayerShape, n: str) -> int:
     return shape.latent if shape.latent is not None and n in "kv" else shape.d_model
 
 
-def draw(shape: LayerShape, generator: torch.Generator, device: str = "cpu") -> dict[str, Tensor]:
-    """Draw canonical weights in float64, scaled by 1 / sqrt(inputs) so that q, k and v have variance 1."""
-    drawn = {
-        name: torch.randn(size, generator=generator, dtype=torch.float64).div_(_inputs(shape, name[-1]) ** 0.5)
-        for name, size in sizes(shape).items()
-        if name not in core_sizes(shape)
-    }
-    return {name: weight.to(device) for name, weight in (drawn | draw_core(shape, generator)).items()}
-
-
-def draw_core(shape: LayerShape, generator: torch.Generator) -> dict[str, Tensor]:
-    """Draw a core's own weights in float64."""
-    drawn = {}
-    if shape.sinks:
-        # as large as about sqrt(max_T) keys: a sink affects outputs beside one key and beside thousands
-        drawn["sinks"] = torch.randn(shape.H, generator=generator, dtype=torch.float64) + math.log(shape.max_T) / 2
-    if shape.bias == "learned":
-        drawn["score_bias"] = quarters(core_sizes(shape)["score_bias"], generator)
-    return drawn
+def draw(shape: LayerShape, generator: torch.Generator, *, core: bool = False) -> dict[str, Tensor]:
+    """Draw canonical weights in float64, scaled by 1 / sqrt(inputs) so that q, k and v have variance 1; with `core` those
+    of a core alone.
+    """
+    found = {}
+    for name, size in sizes(shape).items():
+        if core and name not in OF_CORE:
+            continue
+        if name == "score_bias":
+            found[name] = quarters(size, generator)
+            continue
+        drawn = torch.randn(size, generator=generator, dtype=torch.float64)
+        # a sink is as large as about sqrt(max_T) keys: it affects outputs beside one key and beside thousands
+        found[name] = drawn + math.log(shape.max_T) / 2 if name == "sinks" else drawn / _inputs(shape, name[-1]) ** 0.5
+    return found
 
 
 def parts(layer: nn.Module, of: Callable[[Tensor], Tensor]) -> Parts:
@@ -89,7 +82,7 @@ def named_parts(layer: nn.Module, of: Callable[[Tensor], Tensor]) -> Parts:
         if isinstance(linear, nn.Linear):
             found |= linear_parts(n, linear, of)
     core = getattr(layer, "core", layer)
-    own = {name: getattr(core, name, None) for name in ("sinks", "score_bias")}
+    own = {name: getattr(core, name, None) for name in OF_CORE}
     return found | {name: [of(it)] for name, it in own.items() if isinstance(it, nn.Parameter)}
 
 
