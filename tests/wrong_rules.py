@@ -379,9 +379,6 @@ def cap_after_the_maximum_is_taken_off(q, k, v, shape, sinks):
 
 
 each_wrong(
-    bending, {"softcap": 10},
-)  # fmt: skip
-each_wrong(
     bending, SOFTCAP,
     clamped_instead_of_bent_where_scores_are_large=lambda scores, cap: scores.clamp(-cap, cap),
     never_bent_beyond_a_softcap_of_20=lambda scores, cap: scores if cap > 20 else capped(scores, cap),

@@ -155,13 +155,6 @@ def test_no_printed_line_ends_in_spaces(command, monkeypatch):
     assert without_padding("\x1b[1ma b \x1b[0m \n c  \n") == "\x1b[1ma b\x1b[0m\n c\n"
 
 
-@pytest.mark.parametrize("form", ["json", "markdown", "html"])
-def test_a_file_on_a_full_disk_is_named(form, as_run, refusal):
-    run = as_run(tracked.run(1)).path
-    said = refusal("compare", run, synthetic.save(tracked.run(2), run.parent, "0002_x"), f"--{form}", "/dev/full")
-    assert said == "reports: error: /dev/full: No space left on device\n"
-
-
 def test_caveats_of_a_comparison(compared):
     base = tracked.run(1, complete=False, state={"environment": {"OMP_PROC_BIND": "true"}})
     machine = {**synthetic.MACHINE, "python": "3.14.0"}

@@ -174,21 +174,6 @@ def test_a_page_with_another_baseline(results, small, tmp_path, printed, refusal
     assert "--baseline flash: 0001_x has times of fused, sdpa" in refusal(*asked, "--baseline", "flash")
 
 
-def test_usage_errors(results, small, tmp_path, refusal):
-    assert "--nonsense" in refusal("--nonsense")
-    for folder in (results, results / "nowhere"):
-        assert "pytest bench/ --benchmark-save=NAME" in refusal("--results", folder)
-    for stem in ("0001_before", "0002_after"):
-        synthetic.save(small, results, stem)
-    line = refusal("--results", results, "befor2")
-    assert "befor2" in line and "0002_after, 0001_before" in line and "did you mean '0001_before'?" in line
-    (tmp_path / "file").write_text("")
-    assert "can't write to" in refusal("--results", results, "after", "--out", tmp_path / "file" / "out")
-    (results / "Machine").mkdir()
-    (results / "Machine" / "killed.20261126T0915-1.journal").touch()
-    assert "run 'killed' is not finished: " in refusal("--results", results, "killed")
-
-
 def test_sentences_are_as_wide_as_a_terminal(results, printed, tmp_path):
     detail = "error 1.9e+00 in row b=0, h=7, t=34; " * 4
     failed = {"impl": "mine", "id": synthetic.case_id(synthetic.case()), "reason": "wrong", "detail": detail}

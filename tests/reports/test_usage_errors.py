@@ -18,6 +18,13 @@ OF_RUNS = [
     ("compare '*' head", "means 2 runs: 0001_base, 0002_head"),
     ("compare base head --json 0001/x.json", "0001/x.json"),
     ("compare base head --json -", "error: --json -: give the name of a file"),
+    *(
+        (f"compare base head --{form} /dev/full", "/dev/full: No space left on device")
+        for form in ("json", "markdown", "html")
+    ),
+    ("bas", "did you mean '0001_base'?"),
+    (f"base --out {TINY}/out", "can't write to"),
+    ("killed", "run 'killed' is not finished: "),
     ("history run", ""),
     ("baseline", ""),
     ("baseline set", ""),
@@ -26,6 +33,9 @@ OF_RUNS = [
     ("baseline set nope", "nope"),
 ]
 OTHERS = [
+    ("--nonsense", "--nonsense"),
+    ("--results nowhere", "pytest bench/ --benchmark-save=NAME"),
+    ("--results empty", "pytest bench/ --benchmark-save=NAME"),
     ("history --results nowhere", "nowhere"),
     (f"export {TINY} -o a.json", "its ending should be one of .parquet, .csv"),
     (f"export {TINY} -o /dev/null/a.csv", "/dev/null"),
@@ -53,7 +63,9 @@ ADVISE = [
 )
 def test_a_mistake_is_one_line(arguments, said, results, refusal):
     for name in ("0001_base", "0002_head"):
-        synthetic.save(synthetic.by_length({"sdpa": 1e-3}, (512,), dtype="bfloat16"), results, name)
+        path = synthetic.save(synthetic.by_length({"sdpa": 1e-3}, (512,), dtype="bfloat16"), results, name)
+    path.with_name("killed.20261126T0915-1.journal").touch()
+    results.with_name("empty").mkdir()
     assert said in refusal(*shlex.split(arguments))
 
 
