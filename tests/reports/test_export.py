@@ -1,15 +1,13 @@
 """Every export is read back by what it is made for."""
 
 import resource
-from pathlib import Path
 
 import pandas as pd
 import pytest
 import synthetic_runs as synthetic
+from conftest import TINY
 
 from reports.__main__ import main
-
-TINY = Path(__file__).parent / "data" / "tiny.json"
 
 
 def test_parquet_and_csv_hold_every_row(tmp_path, tiny_data):

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import synthetic_runs as synthetic
+from conftest import TINY
 
 import attention_bench
 from reports import CHECKOUT
 from reports.reading.runs import RunError
 
 TUTORIAL = CHECKOUT / "results" / "published" / "0005_tutorial.json"
-TINY = Path(__file__).parent / "data" / "tiny.json"
 
 
 def test_every_column_of_a_frame_is_documented():

@@ -2,7 +2,6 @@
 
 import json
 from hashlib import sha256
-from pathlib import Path
 
 from PIL import Image
 
@@ -15,16 +14,15 @@ def test_the_page_of_results_is_what_the_published_runs_say():
     assert publish.text(publish.PUBLISHED) == publish.PAGE.read_text(), "python -m reports publish"
 
 
-def test_a_run_is_kept_with_the_digits_that_are_known(tmp_path, monkeypatch, capsys):
+def test_a_run_is_kept_with_the_digits_that_are_known(tiny_data, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(publish, "PUBLISHED", tmp_path)
     monkeypatch.setattr(publish, "PAGE", tmp_path / "results.md")
     monkeypatch.setattr(publish, "FIGURE", tmp_path / "latency.png")
-    data = json.loads((Path(__file__).parent / "data" / "tiny.json").read_text())
-    data["benchmarks"][0]["extra_info"] |= {key: [1.0] for key in publish.UNREAD}
-    data["benchmarks"][0]["stats"]["median"] = 0.00123456789
-    data["command"] = "pytest /home/of/somebody/bench --T 16"
+    tiny_data["benchmarks"][0]["extra_info"] |= {key: [1.0] for key in publish.UNREAD}
+    tiny_data["benchmarks"][0]["stats"]["median"] = 0.00123456789
+    tiny_data["command"] = "pytest /home/of/somebody/bench --T 16"
     saved = tmp_path.parent / "0007_length.json"
-    saved.write_text(json.dumps(data))
+    saved.write_text(json.dumps(tiny_data))
     assert main(["publish", str(saved)]) == 0
     made = [str(tmp_path / name) for name in ("0001_length.json", "results.md", "latency.png")]
     assert capsys.readouterr().out.splitlines() == made and (tmp_path / "latency.png").is_file()

@@ -4,17 +4,15 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import synthetic_runs as synthetic
 
+from reports import CHECKOUT
 from reports.__main__ import main
 from reports.reading import runs
 from reports.reading.axes import KNOWN_AXES
-
-CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
