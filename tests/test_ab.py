@@ -376,15 +376,22 @@ def test_a_variant_imports_its_own_implementations_and_the_modules_of_its_tree_a
     registry.write_text(registry.read_text().replace("    packed,\n", ""))
     (tree / "stats").mkdir()
     (tree / "stats" / "__init__.py").write_text("raise RuntimeError('of a revision of the suite')\n")
+    (tree / "built").mkdir()
+    (tmp_path / "kernels.py").write_text(  # stands in for the package
+        "import sys\nfrom torch.nn.functional import scaled_dot_product_attention as mine\n"
+        "get_kernel = get_local_kernel = lambda place: sys.modules[__name__]\n"
+    )
     (repository / "started here").mkdir()
     (repository / "new.py").write_text("mine = abs\n")
-    monkeypatch.setenv("PYTHONPATH", f"{repository / 'src'}")
+    monkeypatch.setenv("PYTHONPATH", f"{repository / 'src'}{os.pathsep}{tmp_path}")
     setting = WorkerSettings(str(repository / "started here"), repository=repository)
     client = WorkerClient(Variant("x", impls=tree, tree=tree), setting)
-    names = ["deep=pkg.kern:mine", "file=a folder/file.py:mine", "new=new:mine", "yaml=yaml:load", "packed"]
+    names = ["deep=pkg.kern:mine", "file=a folder/file.py:mine", "new=new:mine", "yaml=yaml:load", "packed",
+             "built=kernels:built#mine", "hub=kernels:some/where#mine"]  # fmt: skip
     answer = client.ask("cells", names=names, whole_registry=False, cases=[CASE])
     client.close()
-    assert {*answer["cells"]} == {"deep", "file"}
+    assert {*answer["cells"]} == {"deep", "file", "built"}
+    assert f"kernels is imported from {tmp_path / 'kernels.py'}" in answer["unknown"]["hub"]
     assert "can't import new: ModuleNotFoundError" in answer["unknown"]["new"]
     assert "yaml is imported from " in answer["unknown"]["yaml"]
     assert "unknown implementation 'packed'" in answer["unknown"]["packed"]
@@ -445,8 +452,8 @@ def test_a_working_tree_is_copied_as_it_is_now(tmp_path, monkeypatch):
 def test_a_kernel_is_compared_with_all_code_that_belongs_to_it(tmp_path):
     beside = {"helper.cu", "kernel_sm90.so"}  # of any kernel
     mine = {"mine.py", "helper.py", "helper/inner/deep.py", "helper/other.py"} | beside
-    package = {"with-hyphen/a/mine.py", "with-hyphen/a/other.so"}
-    for name in {"helper/data.bin", "unused.py"} | mine | package:
+    package, repository = ({f"{name}/a/mine.py", f"{name}/a/other.so"} for name in ("with-hyphen", "build"))
+    for name in {"helper/data.bin", "unused.py", "kernels.py"} | mine | package | repository:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("import helper" if name == "mine.py" else "")
     (tmp_path / ".#mine.py").symlink_to("nowhere")  # as an editor leaves one
@@ -456,6 +463,8 @@ def test_a_kernel_is_compared_with_all_code_that_belongs_to_it(tmp_path):
         ("x=./mine.py:f", mine),
         (f"x={tmp_path}/link/mine.py:f", mine),  # as by the shell's $PWD
         ("x=with-hyphen/a/mine.py:f", package | beside),
+        ("x=kernels:build#f", repository),
+        ("x=kernels:f", {"kernels.py"} | beside),  # a module of the user's
     ):
         assert own_files([word], tmp_path).keys() == files
 

@@ -13,6 +13,7 @@ import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.counting import least_memory
+from bench.selection import allocator
 from bench.selection.allocator import KEEP, choose
 from bench.selection.errors import UsageError
 from bench.timing import malloc
@@ -52,12 +53,17 @@ def test_workers_have_the_allocator_that_the_run_writes_down(suite, tmp_path):
     assert rows["fused"]["fresh_pages_s"] > 0 and rows["fused"]["kept_pages_s"] is rows["sdpa"]["fresh_pages_s"] is None
 
 
-def test_a_preloaded_library_is_used_as_it_is(environ):
-    environ["LD_PRELOAD"] = "libtcmalloc.so.4"
-    choose(None)
-    assert not environ.keys() & KEEP.keys()
+def test_a_library_is_preloaded_before_others(environ, monkeypatch):
+    environ["LD_PRELOAD"] = "libiomp5.so"
+    monkeypatch.setattr(allocator, "find_library", {"tcmalloc": "libtcmalloc.so.4"}.get)
+    monkeypatch.setattr("sys.platform", "linux")
+    choose("tcmalloc")
+    assert environ["LD_PRELOAD"] == "libtcmalloc.so.4 libiomp5.so"
     assert CpuMeter().resident(lambda: 1) == (None, 1)
     assert malloc.time_other_setting(lambda: pytest.fail("is called")) == {}
+    environ.pop("LD_PRELOAD")
+    with pytest.raises(UsageError, match=r"no libjemalloc\.so is found here"):
+        choose("jemalloc")
 
 
 def test_the_environment_is_not_overruled(environ):

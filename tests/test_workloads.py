@@ -3,6 +3,7 @@
 import json
 from contextlib import chdir
 
+import numpy as np
 import pytest
 
 from bench.selection.errors import UsageError
@@ -44,6 +45,16 @@ def test_a_record_that_names_a_model_has_its_heads(tmp_path):
         cases(tmp_path, "own.json", '[{"model": "gpt3"}]')
 
 
+def test_batches_of_vllm(tmp_path, capsys):
+    content = "# decode, prefill\nmodel:\n  num_q_heads: 32\n  num_kv_heads: 8\n  head_dim: 128\nbatch_specs:\n"
+    content += '  - "q2k"  # a prompt\n  - "2q1k_32q1s1k"\n8q1kv4k\n16q4s1k\n'
+    found = cases(tmp_path, "batches.yaml", content)
+    assert [it.requests for it in found] == ["1x2048:2048", "2x1024:1024+32x1:1024", "8x1:4096", "16x4:1024"]
+    assert {(it.H, it.H_kv, it.D_h) for it in found} == {(32, 8, 128)}
+    assert "2 × a line that is not a batch" in capsys.readouterr().err
+    assert {it.H for it in cases(tmp_path, "batches.yaml", content, H="16")} == {16}
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -62,6 +73,46 @@ def test_batches_are_drawn_from_lengths_of_requests(name, content, tmp_path, cap
     assert "1 × a request without a prompt" in said and ("shared blocks" in said) == (name == "mooncake.jsonl")
 
 
+def safetensors(path, **tensors):
+    header, data = {}, b""
+    for name, values in tensors.items():
+        begin, data = len(data), data + np.array(values, np.int32).tobytes()
+        header[name] = {"dtype": "I32", "shape": [len(values)], "data_offsets": [begin, len(data)]}
+    head = json.dumps(header).encode()
+    path.write_bytes(len(head).to_bytes(8, "little") + head + data)
+
+
+def workload(definition, *keys, **axes):
+    inputs = {key: {"type": "safetensors", "path": "./blob/x.safetensors", "tensor_key": key} for key in keys}
+    return {"definition": definition, "workload": {"axes": axes, "inputs": inputs}}
+
+
+def test_workloads_of_flashinfer_bench(tmp_path, capsys):
+    (tmp_path / "blob").mkdir()
+    (tmp_path / "deep").mkdir()
+    safetensors(tmp_path / "blob" / "x.safetensors", qo_indptr=[0, 4, 5], kv_indptr=[0, 6, 9])
+    content = jsonl(
+        workload("gqa_paged_decode_h32_kv8_d128_ps16", batch_size=4, len_indptr=5, num_kv_indices=32),
+        workload("gqa_paged_prefill_causal_h32_kv8_d128_ps2", "qo_indptr", "kv_indptr", len_indptr=3),
+        workload("gqa_ragged_prefill_causal_h8_kv4_d64", "qo_indptr", "kv_indptr", len_indptr=3),
+        workload("mla_paged_decode_h16_ckv512_kpe64_ps1", "kv_indptr", batch_size=2),
+        workload("mla_ragged_prefill_causal_h16_qk192_vo128", total_tokens=20, len_indptr=3),
+        workload("gqa_paged_prefill_causal_h32_kv8_d128_ps1", len_indptr=2, total_q=34, num_kv_indices=1),
+        workload("gemm_n128_k2048", M=3),
+    )
+    assert [it.id for it in cases(tmp_path, "deep/w.jsonl", content)] == [
+        "B4-T1-H32-D_h128-bfloat16-cpu-T_kv=128-H_kv=8-mask=none-mode=decode-page=16",
+        "B1-T5-H32-D_h128-bfloat16-cpu-T_kv=18-H_kv=8-mask=causal_br-source=cross-scope=core-requests=1x4:12+1x1:6",
+        "B1-T5-H8-D_h64-bfloat16-cpu-T_kv=9-H_kv=4-mask=causal_br-source=cross-scope=core-requests=1x4:6+1x1:3",
+        "B2-T1-H16-D_h192-bfloat16-cpu-T_kv=4-D_v=128-mask=none-mode=decode-latent=512-rope=64-page=1",
+        "B1-T20-H16-D_h192-bfloat16-cpu-D_v=128-mask=causal_br-source=cross-scope=core-requests=2x10:10",
+    ]
+    said = capsys.readouterr().err
+    for what in ("3 × a workload whose file of lengths", "1 × a workload of gemm_n128_k2048", "1 × a paged batch of unequal",
+                 "1 × a latent batch of unequal", "1 × a workload with fewer keys"):  # fmt: skip
+        assert what in said
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -70,14 +121,11 @@ def test_batches_are_drawn_from_lengths_of_requests(name, content, tmp_path, cap
         ('[{"T": -4}]', "T: -4 is not a positive whole number"),
         ('[{"T": []}]', "T has no value"),
         ("[4]", "expected objects of axes"),
+        ('{"definition": "gqa_paged_decode_h1_kv1_d8_ps1"}', "a record has no 'workload'"),
         ('[{"T": 4', "not JSON: "),
         ("T,H\n16,2,3\n", "a line has more values than columns"),
-        ("nothing\n", "no case that can be measured"),
-        ("2q1k\n32q1s1k\n", "no case has an axis '2q1k'"),
-        ("input_length\nmany\n", "could not convert string to float: 'many'"),
-        ("input_length\n1e400\n", "cannot convert float infinity to integer"),
-        (jsonl({"input_length": [4]}, {}), "float"),
-        (jsonl({"input_length": 4}, 7), "'int' object has no"),
+        ("nothing\n", "no case that can be measured; .*1 × a line that is not a batch"),
+        (jsonl(workload("gqa_paged_decode_h1_kv1_d8_ps1", len_indptr=1, num_kv_indices=4)), "integer division"),
     ],
 )
 def test_a_file_without_cases(content, says, tmp_path):

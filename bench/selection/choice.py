@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import os
 import re
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -88,6 +90,12 @@ def place_of(path: str, folder: str) -> tuple[str, str]:
     return module, attr
 
 
+def repository_of(path: str) -> str | None:
+    """Return the kernel repository of `kernels:REPOSITORY#function`, a folder or a name on the hub; None for other paths."""
+    module, _, attr = path.partition(":")
+    return (module == "kernels" and attr.rpartition("#")[0]) or None
+
+
 def from_folder(file: str, folder: str) -> str:
     """Return the path of a file from a folder, whose path has no links; that of the shell's $PWD may have some."""
     parent, name = os.path.split(file)
@@ -96,14 +104,16 @@ def from_folder(file: str, folder: str) -> str:
 
 
 def own_files(words: Iterable[str], folder: Path) -> dict[str, Path]:
-    """Return the user's files that words of a command line name, by their path from `folder`: files as they are,
-    and modules with all code that belongs to them.
+    """Return the user's files that words of a command line name, by their path from `folder`: files as they are, kernel
+    repositories, and modules with all code that belongs to them.
     """
     found: dict[str, Path] = {}
     for word in listed(words):
         named = word.rpartition("=")[2]
         if os.path.isfile(folder / named):
             found[named] = folder / named
+        elif repository := repository_of(named):
+            found |= {os.path.relpath(path, folder): path for path in code_among((folder / repository).rglob("*"))}
         elif named.partition(":")[2]:
             with suppress(ValueError):  # outside of the folder, which an implementation can't be
                 found |= _code_of(place_of(named, str(folder))[0].partition(".")[0], folder)
@@ -129,13 +139,13 @@ def _code_of(module: str, folder: Path) -> dict[str, Path]:
     return {path.relative_to(folder).as_posix(): path for path in found}
 
 
-def _files_of(path: str, imported: ModuleType) -> Callable[[], list[Path]] | None:
+def _files_of(path: str, imported: ModuleType, folder: str) -> Callable[[], list[Path]] | None:
     """Return a function that finds the user's code behind `module:attr`, sorted by name; None for an installed package and
     the suite's own.
     """
     top = sys.modules.get(imported.__name__.partition(".")[0], imported)
     there = next(iter(getattr(top, "__path__", ())), None) or getattr(top, "__file__", None) or ""
-    place = os.path.dirname(there)
+    place = folder if repository_of(path) else os.path.dirname(there)
     if top is impls or os.path.basename(place) in ("", "site-packages", "dist-packages"):
         return None
     return lambda: [file for _, file in sorted(own_files([path], Path(place)).items())]
@@ -161,10 +171,14 @@ def _own(name: str, path: str, folder: str) -> Impl:
         raise ValueError(f"there is no file {named} in {folder}")
     places = [folder, *[str(beside.parent)] * is_file]  # a file may import its neighbours by name, as a script does
     sys.path += [place for place in places if place not in sys.path]  # last, so that they can't shadow others
-    imported = _imported(module)
+    if repository := repository_of(path):
+        attr = attr.rpartition("#")[2]
+        imported = _imported(repository, lambda: _of_repository(repository, folder))
+    else:
+        imported = _imported(module, lambda: importlib.import_module(module))
     file = getattr(imported, "__file__", None)
     for here in filter(Path.exists, (source, beside / "__init__.py")):
-        if file and os.path.realpath(file) != os.path.realpath(here):
+        if file and not repository and os.path.realpath(file) != os.path.realpath(here):
             warn(f"{module} is {file}, which is found before {here}")
     if not hasattr(imported, attr):
         near = nearest(attr, vars(imported))
@@ -172,7 +186,7 @@ def _own(name: str, path: str, folder: str) -> Impl:
     it = getattr(imported, attr)
     if isinstance(it, nn.Module):
         raise ValueError(f"that is an instance of {type(it).__name__}; name the class, which is built for every case")
-    impl = replace(impls.make(plain, it, limits=_declared(it)), files=_files_of(path, imported))
+    impl = replace(impls.make(plain, it, limits=_declared(it)), files=_files_of(path, imported, folder))
     if isinstance(it, type):
         _refuse_sizes(it)
     if not (inspect.isroutine(it) or inspect.isclass(it)):  # a partial belongs to the module that names it
@@ -245,11 +259,22 @@ def _refuse_sizes(layer: type) -> None:
         )
 
 
-def _imported(module: str) -> ModuleType:
+@cache
+def _of_repository(repository: str, folder: str) -> ModuleType:
+    """Return the module of a kernel repository, a folder or a name on the hub, loaded by Hugging Face's `kernels`."""
+    if importlib.util.find_spec("kernels") is None:
+        raise ValueError("kernel repositories need the package kernels: pip install kernels")
+    kernels = importlib.import_module("kernels")
+    path = Path(folder, repository)
+    found: ModuleType = kernels.get_local_kernel(path) if path.is_dir() else kernels.get_kernel(repository)
+    return found
+
+
+def _imported(module: str, load: Callable[[], ModuleType]) -> ModuleType:
     """Import a user's module. Global torch settings that it changes are restored, even if the import fails."""
     before = settings.read(never_restored=True)
     try:
-        return importlib.import_module(module)
+        return load()
     except (Exception, SystemExit) as error:
         raise ValueError(f"can't import {module}: {_why(error, module)}") from None
     finally:

@@ -76,9 +76,10 @@ OPTIONS = tuple(name for name in AXES if name != "model")
 CELLS: dict[str, tuple[str, str]] = {
     "sweep": ("NAME", f"which cases: {', '.join(SWEEPS)} (default: quick); the axes below replace its values"),
     "model": ("NAMES", "the attention layers of these models (`list` shows them), or of a config.json of transformers"),
-    "cases": ("FILE", "the cases in this file: JSON of axes, or lengths of requests"),
+    "cases": ("FILE", "the cases in this file: JSON of axes, flashinfer-bench workloads, vLLM batches, or lengths of requests"),
     "impl": ("NAMES", "which implementations, as NAME,NAME: NAME+compile, NAME+max-autotune or NAME+reduce-overhead (on a "
-                      "GPU) for a compiled form; NAME=package.module:attr for a kernel or layer of your own"),
+                      "GPU) for a compiled form; NAME=package.module:attr for a kernel or layer of your own, "
+                      "NAME=kernels:PATH#FUNCTION for one in a kernel repository of Hugging Face"),
     **{name: ("VALUES", AXES[name].about) for name in OPTIONS},
 }  # fmt: skip
 """Options that select cells, of runs and comparisons: metavariable and description."""
@@ -121,7 +122,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         group.addoption(spelt(name), type=read, metavar=metavar, help=f"{about} (default: {default:g})")
     group.addoption("--allocator", choices=ALLOCATORS,
                     help="memory allocator of the worker processes: keep (glibc keeps freed memory; default if memory is "
-                         "ample), system (glibc's own settings)")  # fmt: skip
+                         "ample), system (glibc's own settings), tcmalloc, jemalloc")  # fmt: skip
     group.addoption("--list", action="store_true", dest="attention_list",
                     help="show implementations with their limits, sweeps with their cases, and models")  # fmt: skip
     group.addoption("--dry-run", action="store_true", dest="attention_dry_run",

@@ -25,7 +25,7 @@ from ..checks.afterwards import settle
 from ..checks.attention_problems import problem_of
 from ..checks.gate import Gate
 from ..checks.problem import keep_expected
-from ..selection.choice import impls_named, place_of, refuse_absent, unsupported
+from ..selection.choice import impls_named, place_of, refuse_absent, repository_of, unsupported
 from ..selection.errors import UsageError
 from ..timing.caching import check_kernel_caches_nothing, check_no_result_caching
 from ..timing.cell import Built, build, check_built, probe
@@ -139,11 +139,13 @@ class Tasks:
         return {"cases": {it.name: [described(it, at) for at in (*axes, *(() if it.core else around))] for it in impls}}
 
     def _check_place(self, name: str) -> None:
-        """Raise `UsageError` if a module of the user's isn't that of this variant's tree."""
+        """Raise `UsageError` if a module or kernel repository of the user's isn't that of this variant's tree."""
         _, _, path = name.partition("=")
         if self._tree and path:
             module, _ = place_of(path, self._folder)
             file = getattr(sys.modules[module], "__file__", None) or "another place"
+            if (repository := repository_of(path)) and (folder := Path(self._folder, repository)).is_dir():
+                file = folder
             if not Path(file).resolve().is_relative_to(Path(self._tree).resolve()):
                 raise UsageError(
                     f"{name}: {module} is imported from {file}, which is the same for every revision: "
