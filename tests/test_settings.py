@@ -198,24 +198,6 @@ def test_a_setting_changed_at_import_is_restored(then, says, tmp_path, capsys, m
     assert printed + "precision of float32 products" in capsys.readouterr().err
 
 
-@pytest.fixture
-def own(monkeypatch, tmp_path):
-    """A folder with a module of two kernels."""
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "two_of_them.py").write_text(
-        "from torch.nn.functional import scaled_dot_product_attention as a\ndef b(q, k, v, **_): return q\n"
-    )
-    return str(tmp_path)
-
-
-@pytest.mark.parametrize("second", ["mine_twice+compile=two_of_them:b", "mine_twice=two_of_them:b"])
-def test_one_name_for_two_kernels_is_a_usage_error(own, second):
-    with pytest.raises(UsageError, match="'mine_twice' is already registered by "):
-        impls_named([f"mine_twice=two_of_them:a,{second}"], False, own)
-    both = impls_named(["mine_twice=two_of_them:a,mine_twice+compile=two_of_them:a"], False, own)
-    assert [impl.name for impl in both] == ["mine_twice", "mine_twice+compile"]
-
-
 def test_a_change_of_any_code_of_a_kernel_changes_its_hash(tmp_path):
     """Of another language, in a subfolder, or of the arguments of a function that makes the kernel."""
     (tmp_path / "inner_parts").mkdir()
