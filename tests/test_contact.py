@@ -98,6 +98,7 @@ nothing.limits, number.limits = {"max_T": None, "dropout": None}, {"beyond": 3}
         ("--impl x=builds:f", "can't import builds: RuntimeError: x.cpp:3:1: error: expected ';'\n"),
         ("--impl x=bench/mine.py:f", "No module named 'bench.mine'; bench is /"),
         ("--impl x=ends:f", "can't import ends: SystemExit: 2"),
+        ("--impl x=leaves:f", "can't import leaves: SystemExit: 0"),
         ("--impl x=mine:unknown", "limits has no 'dtype'; known: "),
         ("--impl x=mine:Sizes", "Sizes(d_model, n_heads=8) takes sizes, but a layer is built from one LayerShape"),
         ("--resume nihgtly", "no run 'nihgtly' to resume in {results}; --benchmark-save=nihgtly starts one"),
@@ -115,6 +116,7 @@ def test_a_usage_error_is_one_line(ran, typed, says):
         ("mine.py", MISTAKEN),
         ("bench/mine.py", MISTAKEN),
         ("ends.py", "raise SystemExit(2)"),
+        ("leaves.py", "import os; os._exit(0)"),
         (
             "builds.py",
             "raise RuntimeError(\"Error building extension 'x': [1/2] c++\\nx.cpp:3:1: error: expected ';'\\n    3 | }\")",

@@ -272,12 +272,16 @@ def _of_repository(repository: str, folder: str) -> ModuleType:
 
 def _imported(module: str, load: Callable[[], ModuleType]) -> ModuleType:
     """Import a user's module. Global torch settings that it changes are restored, even if the import fails."""
-    before = settings.read(never_restored=True)
+    before, here, leave = settings.read(never_restored=True), os.getpid(), os._exit
+    os._exit = lambda status: (
+        sys.exit(status) if os.getpid() == here else leave(status)
+    )  # it would end without a message
     try:
         return load()
     except (Exception, SystemExit) as error:
         raise ValueError(f"can't import {module}: {_why(error, module)}") from None
     finally:
+        os._exit = leave
         reported = settings.reported_changes(before)
         if changed := settings.restore(before):
             warn(f"{module} modifies global torch settings when it is imported; they were restored: "
