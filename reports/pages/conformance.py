@@ -49,6 +49,8 @@ def _read(path: Path) -> list[dict[str, Any]]:
     """Read the output of `check --json`; raises `RunError` for other files."""
     try:
         found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        if not found:
+            raise ValueError
         for it in found:
             it["torch"], it["impl"], it["problem"], it["outcome"], it["detail"]
     except (OSError, ValueError, KeyError, TypeError) as error:
