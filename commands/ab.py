@@ -48,6 +48,8 @@ def exit_code_of(execute: Callable[[argparse.Namespace], int], options: argparse
 
 def _execute(options: argparse.Namespace) -> int:
     _refuse_ignored(options)
+    if options.to_continue:
+        of_file(options.to_continue)  # raises RunError for a file that was edited
     for path in filter(None, (options.json, options.markdown)):
         _refuse_unwritable(path)
     if options.save is not None:

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -293,10 +294,16 @@ def test_a_saved_comparison_is_continued_with_the_same_code_on_the_same_machine(
     assert command(f"--continue {file}").code == 0
     (repository / "impls" / "sdpa.py").write_text("changed = True\n")
     monkeypatch.setattr("bench.ab.plan.fingerprint", lambda: {"torch": "another"})
+    (repository / "edited.json").write_text(json.dumps(json.loads(file.read_text()) | {"pairs": [{}]}))
     for other, options, says in (
         (file, "", "changed since then: code, fingerprint; start another comparison, without --continue"),
-        (repository / "impls" / "sdpa.py", "", "not a comparison that this `python -m bench ab` saved"),
-        (repository / "typo.json", "", "typo.json: there is no such file"),
+        (repository / "impls" / "sdpa.py", "", "sdpa.py: not JSON"),
+        (
+            repository / "edited.json",
+            "",
+            "edited.json: not a comparison that `python -m bench ab` saved (KeyError('logs'))",
+        ),
+        (repository / "typo.json", "", "typo.json: can't be read (No such file or directory)"),
         (file, "--T 16 --base-impl fused", "leave out --base-impl, --T"),
     ):
         ran = command(f"--continue {other} {options}")
@@ -395,6 +402,31 @@ def test_a_variant_imports_its_own_implementations_and_the_modules_of_its_tree_a
     assert "can't import new: ModuleNotFoundError" in answer["unknown"]["new"]
     assert "yaml is imported from " in answer["unknown"]["yaml"]
     assert "unknown implementation 'packed'" in answer["unknown"]["packed"]
+
+
+BUILDS = """
+from pathlib import Path
+from torch.utils.cpp_extension import _get_build_directory
+
+library = Path(_get_build_directory("x", False), "x.so")  # as in `load_inline`, for which another process has built
+library.exists() or library.write_text(VERSION)
+assert library.read_text() == VERSION, "that of another variant"
+mine = lambda q, k, v: v
+"""
+
+
+@pytest.mark.parametrize(
+    "typed", ["--base HEAD --impl x=new:mine", "--base-impl old=old:mine --head-impl new=new:mine"]
+)
+def test_a_variant_does_not_import_the_extension_that_the_other_one_has_built(inside, repository, tmp_path, typed):
+    for name in ("old", "new"):
+        (repository / f"{name}.py").write_text(f"VERSION = 'old'{BUILDS}")
+    git(repository, "add", ".")
+    git(repository, "commit", "-qm", "x")
+    (repository / "new.py").write_text(f"VERSION = 'new'{BUILDS}")
+    plan = planning.plan_of(parser().parse_args([*typed.split(), CELLS.split()[0], "--T=16"]), tmp_path)
+    with closing(plan.start()) as workers:
+        assert [workers[name].first["unknown"] for name in ("base", "head")] == [{}, {}]
 
 
 def test_a_kernel_that_lies_in_the_checkout_is_that_of_each_revision(inside, repository, tmp_path, monkeypatch):

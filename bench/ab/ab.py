@@ -138,8 +138,6 @@ def comparisons(results: Path | None = None) -> Path:
 
 def _earlier(file: Path) -> Record:
     """Return the comparison to continue; raises `UsageError`."""
-    if not file.exists():
-        raise UsageError(f"--continue {file}: there is no such file")
     data = load(file)
     if not data.keys() >= {"asked", "same", "sides", "pairs"}:
         raise UsageError(

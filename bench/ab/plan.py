@@ -130,7 +130,9 @@ class Plan:
 
         def begin(variant: str) -> WorkerClient:
             it = self.variants[variant]
-            there = replace(it, impls=moved.get(it.impls, it.impls), tree=it.tree and moved.get(it.tree, it.tree))
+            tree = it.tree and moved.get(it.tree, it.tree)
+            extensions = Path(f"{tree or self.folder / variant}-extensions")
+            there = replace(it, impls=moved.get(it.impls, it.impls), tree=tree, extensions=extensions)
             names = [it.impl] if it.impl else self.names
             return WorkerClient(there, self.setting).send("cells", names=names, **of_all)
 

@@ -51,6 +51,10 @@ class Variant:
     """Versions of a compared interpreter."""
     tree: Path | None = None
     """A tree of `WorkerSettings.repository`, if the user's modules differ between the variants; else None."""
+    extensions: Path | None = None
+    """Where torch's `load_inline` builds, else in the user's cache: of two processes that build a name in one folder, the
+    second would import the library of the first.
+    """
     impl: str | None = None
     """The variant's implementation if two are compared; None if both variants run the same names."""
     slower: Mapping[str, float] = field(default_factory=dict)
@@ -107,9 +111,12 @@ class WorkerClient:
         """What the caller knows of the cells that are ready to be timed in this process."""
         self._timeout = setting.timeout
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (as long as the process lives)
+        environment = {**HUGE_PAGES, **quiet_environment(setting.threads)} if setting.threads else {**os.environ}
+        if variant.extensions:
+            environment["TORCH_EXTENSIONS_DIR"] = str(variant.extensions)
         self._process = start(
             [variant.python, "-P", "-c", MAIN, json.dumps(given, default=str)],
-            env={**HUGE_PAGES, **quiet_environment(setting.threads)} if setting.threads else None,
+            env=environment,
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=self._stderr,
@@ -124,9 +131,9 @@ class WorkerClient:
 
     def send(self, do: str, **details: Any) -> Self:
         """Send a request, whose reply `receive` returns. The limit of the first one includes the start of the process."""
-        limit, what = (self._timeout, "(--cell-timeout)") if self.first else (STARTING, "to start")
+        limit, what = (self._timeout, "") if self.first else (max(STARTING, self._timeout), "to start ")
         self._deadline = monotonic() + min(limit, TIMEOUT_MAX)
-        self._overdue = f"took longer than {limit:g} s {what}: its process was ended"
+        self._overdue = f"took longer than {limit:g} s {what}(--cell-timeout): its process was ended"
         self._printed = os.fstat(self._stderr.fileno()).st_size
         with suppress(OSError):  # it has ended, as `receive` finds
             self._pipe.send_bytes(json.dumps({"do": do} | details).encode())
