@@ -31,6 +31,18 @@ CUDA: dict[str, Any] = {
     "unless": _aligned_bottom_right,
 }
 HALF: dict[str, Any] = {"dtypes": ("float16", "bfloat16")}
+BACKEND: dict[str, Any] = {
+    "common": False,
+    "alone": True,
+    "own_memory": True,
+    "devices": ("cpu",),
+    "modes": ("forward",),
+    "masks": ("none", "causal"),
+    "dropout": False,
+    "autocasts": False,
+    "compiles": False,
+}
+"""Default declarations of third-party backends on the CPU (`impls/backends/`)."""
 
 
 def time_first(*tensors: Tensor) -> list[Tensor]:

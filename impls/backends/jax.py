@@ -11,9 +11,8 @@ import torch
 import torch.utils.dlpack
 from torch import Tensor
 
-from ..packages import time_first
+from ..packages import BACKEND, time_first
 from ..registry import register
-from .common import BACKEND
 
 
 @register("jax", package="jax", dtypes=("float32", "bfloat16", "float16"), wide_values=False, **BACKEND)

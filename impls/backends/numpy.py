@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ..explicit import explicit
+from ..packages import BACKEND
 from ..registry import every_score, register
-from .common import BACKEND
 
 
 @register("numpy", package="numpy threadpoolctl", takes_mask=True, dtypes=("float32", "float64"),

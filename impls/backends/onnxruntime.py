@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..packages import time_first
+from ..packages import BACKEND, time_first
 from ..registry import register
-from .common import BACKEND
 
 
 def _unfit(case: Any) -> str | None:

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..packages import BACKEND
 from ..registry import register
-from .common import BACKEND
 
 
 @register("openvino", package="openvino", dtypes=("float32",), grouped=False, **BACKEND)

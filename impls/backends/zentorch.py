@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..packages import BACKEND
 from ..registry import register
-from .common import BACKEND
 
 
 @register("zentorch", package="zentorch", install="pip install zentorch==2.13.* (the build for the same torch)",
