@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import TypeVar
 
 from impls import Impl
 
@@ -12,8 +10,6 @@ from .case import Case
 
 Key = tuple[str, str]
 """(impl, case id)"""
-
-Group = TypeVar("Group", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -31,11 +27,3 @@ class Cell:
     def threaded(self) -> bool:
         """Whether a call may use several threads: a Python loop doesn't."""
         return self.case.threads != 1 and not self.impl.limits.loops
-
-
-def grouped(cells: Iterable[Cell], of: Callable[[Case], Group]) -> dict[Group, list[Cell]]:
-    """Group cells by a function of their case."""
-    found: dict[Group, list[Cell]] = {}
-    for cell in cells:
-        found.setdefault(of(cell.case), []).append(cell)
-    return found

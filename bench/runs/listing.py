@@ -13,8 +13,8 @@ from rich.text import Text
 import impls
 from impls import Limits
 from stats.arguments import without_padding
+from stats.estimate import grouped
 
-from ..cases.cells import grouped
 from ..cases.models import MODELS, layers_of
 from ..cases.sweep import SWEEPS, Axes
 from ..selection.choice import unsupported
@@ -80,7 +80,7 @@ def show_plan(run: Run) -> None:
     cells = [cell for cell in run.selection.cells if cell.key not in run.skipped]
     refused = {cell.key: why for cell in cells if (why := unsupported(cell))}
     run.planned = {cell.key for cell in cells} - refused.keys()
-    for case, of_case in grouped(cells, lambda case: case.id).items():
+    for case, of_case in grouped((cell.case.id, cell) for cell in cells).items():
         print(f"{case}: {', '.join(it.impl.name for it in of_case if it.key in run.planned) or 'nothing'}")
     for why in dict.fromkeys(refused.values()):
         print(f"unsupported: {why}")

@@ -19,9 +19,9 @@ from typing import Any
 from urllib.parse import quote
 
 from stats import ratios
-from stats.estimate import half_width
+from stats.estimate import grouped, half_width
 
-from ..cases.cells import Cell, Key, grouped
+from ..cases.cells import Cell, Key
 from ..cases.counting import held_bytes, least_memory
 from ..cases.outcome import FAILURES, Skip, Wrong
 from ..selection.options import clock_text
@@ -57,7 +57,7 @@ class Measuring:
     ):
         self._run, self._start, self._fail_fast = run, start, fail_fast
         self._rng = random.Random(seed)
-        self._cells, self._cases = cells, grouped(cells, lambda case: case.id)
+        self._cells, self._cases = cells, grouped((cell.case.id, cell) for cell in cells)
         self._free = free_bytes_elsewhere(run.selection.device)
         largest = max(least_memory(cell.impl, cell.case) for cell in cells)
         self._alive = SIDE_BY_SIDE if run.selection.device == "cpu" and 4 * largest < self._free else 1
@@ -289,8 +289,8 @@ def shared_probes(cells: Sequence[Cell], pools: int) -> list[list[Cell]]:
     """Group cells that share probes, by all axes but sizes; by case if there are more pools than such groups."""
     cells = _long_first(cells)
     sizes: dict[str, Any] = dict.fromkeys(("B", "T", "T_kv", "H", "H_kv", "D_h", "D_v", "d_model"), 1)
-    groups = grouped(cells, lambda case: replace(case, **sizes))
-    return [*(groups if len(groups) >= pools else grouped(cells, lambda case: case)).values()]
+    groups = grouped((replace(cell.case, **sizes), cell) for cell in cells)
+    return [*(groups if len(groups) >= pools else grouped((cell.case, cell) for cell in cells)).values()]
 
 
 def _long_first(cells: Iterable[Cell]) -> list[Cell]:

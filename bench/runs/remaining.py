@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from itertools import product
 
+from stats.estimate import grouped
+
 from ..cases.case import Case
-from ..cases.cells import Cell, grouped
+from ..cases.cells import Cell
 from ..cases.counting import bytes_of_reference, flops, least_bytes
 from ..timing.schedule import VISITS, block_of
 from .run import Run
@@ -45,7 +47,7 @@ def remaining(run: Run) -> float:
     longer = (CALLS + sum(call for _, call in known)) / (CALLS + sum(seconds_of_call(case) for case, _ in known))
     settled, left = run.settled, END
     planned = (run.cells[key] for key in run.planned - run.skipped.keys())
-    for case, cells in grouped(planned, lambda case: case.id).items():
+    for case, cells in grouped((cell.case.id, cell) for cell in planned).items():
         calls = {it.key: made.get(it.key, longer * seconds_of_call(it.case)) for it in cells}
         blocks = {key: block_of(call) for key, call in calls.items()}
         for process, visit in product(range(run.processes), range(VISITS)):
