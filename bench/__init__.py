@@ -16,6 +16,3 @@ if (os.cpu_count() or 1) <= 4:
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 """Folder of bench, impls and reports: a checkout or an installation."""
-
-INSTALLED = CHECKOUT.name == "attention_bench" and not (CHECKOUT / "tox.ini").exists()
-"""Whether the suite is installed from a wheel: without a checkout, with a single command, `attention-bench`."""

@@ -30,12 +30,7 @@ def _write(what: str, attr: str, arguments: Sequence[str]) -> int:
     text = template.format(name=path.stem)
     try:
         with path.open("x", encoding="utf-8") as file:
-            try:
-                file.write(text)
-                file.flush()
-            except OSError:  # a full disk: the same command is to succeed once there is space
-                path.unlink()
-                raise
+            file.write(text)
     except FileExistsError:
         return complain(f"{path} exists already; choose another name, such as my_{what}.py")
     except OSError as error:

@@ -21,11 +21,11 @@ from typing import Any, Protocol
 import numpy as np
 from pytest_benchmark.utils import get_commit_info
 
-from stats.arguments import UNFINISHED, wrapped
+from stats.arguments import INSTALLED, UNFINISHED, wrapped
 from stats.estimate import grouped
 from stats.verdict import MAX_DRIFT
 
-from .. import CHECKOUT, INSTALLED
+from .. import CHECKOUT
 from ..cases.outcome import FAILURES
 from ..runs.progress import skips
 from ..runs.saving import Journal, Line, load, run_files, save
