@@ -13,13 +13,10 @@ from .rules import quarters
 
 Parts = dict[str, list[Tensor]]
 
-OF_CORE = ("sinks", "score_bias")
-"""Weights of a core; others are those of the layer around it."""
-
 
 def sizes(shape: LayerShape) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the canonical weights, (out, in) as in `nn.Linear`: W_q, W_k, W_v, W_o, biases b_*, and
-    those of the core: sinks, and a learned bias of the scores, which is sliced for fewer tokens.
+    those of the core.
 
     W_k and W_v take d_model, or the latent produced by W_c, which also produces the rotary key shared by all heads.
     """
@@ -34,6 +31,12 @@ def sizes(shape: LayerShape) -> dict[str, tuple[int, ...]]:
         found["W_o"] = (shape.d_out, shape.H * shape.D_v)
         if shape.out_bias:
             found["b_o"] = (shape.d_out,)
+    return found | core_sizes(shape)
+
+
+def core_sizes(shape: LayerShape) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a core's own weights: sinks, and a learned bias of the scores, sliced for fewer tokens."""
+    found: dict[str, tuple[int, ...]] = {}
     if shape.sinks:
         found["sinks"] = (shape.H,)
     if shape.bias == "learned":
@@ -46,21 +49,23 @@ def _inputs(shape: LayerShape, n: str) -> int:
     return shape.latent if shape.latent is not None and n in "kv" else shape.d_model
 
 
-def draw(shape: LayerShape, generator: torch.Generator, *, core: bool = False) -> dict[str, Tensor]:
-    """Draw canonical weights in float64, scaled by 1 / sqrt(inputs) so that q, k and v have variance 1; with `core` those
-    of a core alone.
-    """
-    found = {}
-    for name, size in sizes(shape).items():
-        if core and name not in OF_CORE:
-            continue
-        if name == "score_bias":
-            found[name] = quarters(size, generator)
-            continue
-        drawn = torch.randn(size, generator=generator, dtype=torch.float64)
-        # a sink is as large as about sqrt(max_T) keys: it affects outputs beside one key and beside thousands
-        found[name] = drawn + math.log(shape.max_T) / 2 if name == "sinks" else drawn / _inputs(shape, name[-1]) ** 0.5
-    return found
+def draw(shape: LayerShape, generator: torch.Generator) -> dict[str, Tensor]:
+    """Draw canonical weights in float64, scaled by 1 / sqrt(inputs) so that q, k and v have variance 1."""
+    return {name: _drawn(name, size, shape, generator) for name, size in sizes(shape).items()}
+
+
+def draw_core(shape: LayerShape, generator: torch.Generator) -> dict[str, Tensor]:
+    """Draw a core's own weights in float64."""
+    return {name: _drawn(name, size, shape, generator) for name, size in core_sizes(shape).items()}
+
+
+def _drawn(name: str, size: tuple[int, ...], shape: LayerShape, generator: torch.Generator) -> Tensor:
+    if name == "score_bias":
+        return quarters(size, generator)
+    drawn = torch.randn(size, generator=generator, dtype=torch.float64)
+    if name == "sinks":  # as large as about sqrt(max_T) keys: it affects outputs beside one key and beside thousands
+        return drawn + math.log(shape.max_T) / 2
+    return drawn / _inputs(shape, name[-1]) ** 0.5
 
 
 def parts(layer: nn.Module, of: Callable[[Tensor], Tensor]) -> Parts:
@@ -82,7 +87,7 @@ def named_parts(layer: nn.Module, of: Callable[[Tensor], Tensor]) -> Parts:
         if isinstance(linear, nn.Linear):
             found |= linear_parts(n, linear, of)
     core = getattr(layer, "core", layer)
-    own = {name: getattr(core, name, None) for name in OF_CORE}
+    own = {name: getattr(core, name, None) for name in ("sinks", "score_bias")}
     return found | {name: [of(it)] for name, it in own.items() if isinstance(it, nn.Parameter)}
 
 

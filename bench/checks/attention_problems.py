@@ -202,7 +202,8 @@ def weights_of(case: Case) -> dict[str, Tensor]:
 
 
 def drawn_weights(case: Case, generator: torch.Generator) -> dict[str, Tensor]:
-    return data.in_dtype(canonical.draw(case.layer_shape, generator, core=case.scope == "core"), case)
+    draw = canonical.draw_core if case.scope == "core" else canonical.draw
+    return data.in_dtype(draw(case.layer_shape, generator), case)
 
 
 def autocasting(case: Case) -> Any:

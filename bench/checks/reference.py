@@ -13,7 +13,7 @@ from torch.nn.functional import linear, pad
 
 from impls import LayerShape
 from impls.rules import Rules, bias_of
-from impls.weights import OF_CORE
+from impls.weights import core_sizes
 
 Weights: TypeAlias = dict[str, Tensor]
 
@@ -178,7 +178,7 @@ def _attention_to(
     kept: list[Tensor], q: Tensor, weights: Weights, shape: LayerShape, **options: Tensor | None
 ) -> Tensor:
     """Attend from q (B, H, T, D_h) to cache entries: (B, H, T or len(rows), D_v)."""
-    options |= {name: weights[name] for name in OF_CORE if name in weights}
+    options |= {name: weights[name] for name in core_sizes(shape)}
     if shape.latent is None:
         k, v = kept
         return attention(q, k, v, shape, **options)
