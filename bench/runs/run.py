@@ -21,7 +21,7 @@ from ..cases.outcome import Skip
 from ..cases.published import published_of
 from ..selection.options import Selection
 from ..timing.devices import meter_for, threads
-from ..timing.machine import fingerprint, state
+from ..timing.machine import environment, fingerprint
 from ..timing.reference_workload import ReferenceWorkload
 from ..timing.rooflines import Rooflines
 from ..timing.schedule import Block, counts
@@ -274,7 +274,7 @@ class Run:
             "skipped": self.skips,
             **self.observations(),
             "seconds": self.spent,
-            "state": state(),
+            "state": {"environment": environment()},
         }
 
     def observations(self) -> dict[str, Any]:
