@@ -35,7 +35,6 @@ from bench.ab import plan as planning
 from bench.ab.options import parser
 from bench.ab.plan import SameCode
 from bench.ab.replicates import Replication, datum
-from bench.ab.sources import PREFIX
 from bench.cases.case import Case
 from bench.cases.outcome import Skip, Wrong
 from bench.checks.attention_problems import problem_of
@@ -445,13 +444,13 @@ def test_a_kernel_that_lies_in_the_checkout_is_that_of_each_revision(inside, rep
         planning.plan_of(options, tmp_path)  # with a module that no revision has
 
 
-def test_a_file_named_by_its_absolute_path_is_that_of_each_revision(inside, repository):
+def test_a_file_named_by_its_absolute_path_is_that_of_each_revision(inside, repository, tmp_path_factory):
     edited(repository)
     (repository.parent / "link").symlink_to(repository)
     for folder in (repository, repository.parent / "link"):  # the shell's $PWD may have links
         options = parser().parse_args(["--base", "HEAD", "--impl", f"mine={folder}/a/mine.py:mine,x=x:f,sdpa"])
-        with sources.temporary_folder() as place:
-            assert planning.plan_of(options, place).names == ["mine=a/mine.py:mine", "x=x:f", "sdpa"]
+        place = tmp_path_factory.mktemp("variants")
+        assert planning.plan_of(options, place).names == ["mine=a/mine.py:mine", "x=x:f", "sdpa"]
 
 
 def test_a_working_tree_is_copied_as_it_is_now(tmp_path, monkeypatch):
@@ -683,16 +682,15 @@ def repository(checkout, tmp_path):
     return shutil.copytree(checkout, tmp_path / "checkout")
 
 
-def nothing_is_left(folder, workers=()):
-    gone = not any(it.is_running() and it.status() != psutil.STATUS_ZOMBIE for it in workers)
-    return gone and not [*folder.parent.glob(f"{PREFIX}*")]
+def still_run(workers):
+    return any(it.is_running() and it.status() != psutil.STATUS_ZOMBIE for it in workers)
 
 
 @pytest.mark.parametrize(
     ("ending", "says"),
     [(signal.SIGKILL, ""), (signal.SIGTERM, "bench: interrupted; the same command continues\n")],
 )
-def test_a_killed_comparison_leaves_nothing_behind(repository, ending, says):
+def test_a_killed_comparison_leaves_no_process_and_an_interrupted_one_no_file(repository, ending, says):
     """SIGTERM ends it as Ctrl-C does."""
     edited(repository)
     command = f"{sys.executable} -m bench ab {CELLS} --T=16 --budget=5 --base=HEAD --impl=fused".split()
@@ -702,14 +700,15 @@ def test_a_killed_comparison_leaves_nothing_behind(repository, ending, says):
         assert running.stderr and any("checking" in text for text in running.stderr)
         found = psutil.Process(running.pid).children()
         workers = [it for it in found if any("bench.workers.worker" in word for word in it.cmdline())]
-        assert workers and [*repository.parent.glob(f"{PREFIX}*")]
+        assert workers and [*repository.parent.glob(f"{measuring.PREFIX}*")]
         running.send_signal(ending)
         _, errors = running.communicate(timeout=60)
     assert errors.endswith(says) and running.returncode == (2 if says else -ending)
     until = time.monotonic() + 60
-    while not nothing_is_left(repository, workers) and time.monotonic() < until:
+    while still_run(workers) and time.monotonic() < until:
         time.sleep(0.1)
-    assert nothing_is_left(repository, workers)
+    assert not still_run(workers)
+    assert bool(says) != any(repository.parent.glob(f"{measuring.PREFIX}*"))
 
 
 def test_the_same_command_continues_with_the_replicates_of_an_interrupted_one(command, repository, monkeypatch):
@@ -788,4 +787,4 @@ def test_usage_errors(inside, repository):
     for typed, says in USAGE.items():
         code, _, errors = inside(typed)
         assert code == 3 and says in errors and errors.count("bench: error") == 1, (typed, errors)
-    assert nothing_is_left(repository) and not (repository / "left.json").exists()
+    assert not any(repository.parent.glob(f"{measuring.PREFIX}*")) and not (repository / "left.json").exists()

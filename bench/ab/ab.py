@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import strftime
 from typing import Any
 
@@ -32,12 +33,14 @@ from .comparison import compare
 from .options import UNCHANGED_CODE, asked, command, defaults
 from .plan import Record, conditions, digest_of_own, plan_of
 from .replicates import Replicate
-from .sources import temporary_folder
 
 SHARES = {0.01: 3, 0.02: 3, 0.05: 3, 0.10: 3, -0.02: 6, -0.05: 6}
 """Shares by which an implementation in head is slowed down, or made faster if negative; each in one comparison for this
 number of comparisons of unchanged code.
 """
+
+PREFIX = "attention-bench-ab-"
+"""Beginning of the name of the temporary folder with the variants' code."""
 
 SELF_TEST = "self-test"
 """Beginning of the saved comparisons' names."""
@@ -58,8 +61,8 @@ def measure(given: dict[str, Any], results: Path | None = None, once: str = "") 
     earlier = _earlier(file) if (file := given.get("to_continue")) else {}
     options = argparse.Namespace(**defaults() | given | earlier.get("asked", {}))
     commits = {side: it["commit"] for side, it in earlier.get("sides", {}).items() if it.get("commit")}
-    with temporary_folder() as place:
-        plan = plan_of(argparse.Namespace(**vars(options) | commits), place)  # HEAD~1 may be another commit now
+    with TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as place:
+        plan = plan_of(argparse.Namespace(**vars(options) | commits), Path(place))  # HEAD~1 may be another commit now
         if earlier and (changed := [name for name in plan.same if earlier["same"].get(name) != plan.same[name]]):
             raise UsageError(f"changed since then: {', '.join(changed)}; start another comparison, without --continue")
         about: Record = {"asked": asked(options), "continues": file and str(file.resolve())}

@@ -1,8 +1,7 @@
 """Provides the code of a variant: the files of a git revision, or a copy of the working tree.
 
 Revisions belong to the user's own repository, or, in a checkout of the suite, to its `impls`. The working tree is
-copied, so that edits during a comparison have no effect. Everything lies in one temporary folder, which a small shell
-process removes as soon as this process ends for any reason.
+copied, so that edits during a comparison have no effect.
 """
 
 from __future__ import annotations
@@ -11,18 +10,14 @@ import hashlib
 import os
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from .. import CHECKOUT
 from ..runs.saving import results_root
 from ..selection.choice import code_among
 from ..selection.errors import UsageError
-
-PREFIX = "attention-bench-ab-"
-"""Prefix of the folder's name."""
 
 NO_CODE = shutil.ignore_patterns("__pycache__")
 
@@ -31,16 +26,6 @@ def repository() -> Path:
     """Return the git repository of the current folder; outside of any, the suite's own checkout."""
     here = Path.cwd()
     return next((it for it in (here, *here.parents) if (it / ".git").exists()), CHECKOUT)
-
-
-@contextmanager
-def temporary_folder() -> Iterator[Path]:
-    """Create a folder for the variants' code, which is removed even after `kill -9`."""
-    folder = tempfile.mkdtemp(prefix=PREFIX)
-    # waits for the end of its input, which comes when this process ends; must not receive Ctrl-C
-    remove = ["sh", "-c", 'cat; rm -rf "$1"', "sh", folder]
-    with subprocess.Popen(remove, stdin=subprocess.PIPE, start_new_session=True):
-        yield Path(folder)
 
 
 def commit_of(revision: str, repository: Path) -> str:
