@@ -25,9 +25,11 @@ MACHINE = {
 AXES = json.loads((Path(__file__).parent / "data" / "tiny.json").read_text())["axes"]
 
 
-def case_id(case):
-    mask = "" if case["mask"] == "causal" else f"-mask={case['mask']}"
-    return f"B{case['B']}-T{case['T']}-H{case['H']}-D_h{case['D_h']}-{case['dtype']}-{case['device']}{mask}"
+def case_id(at):
+    """Axes that every id has, and those that are not the usual ones."""
+    usual = case(**{name: at[name] for name in ("B", "T", "H", "D_h", "dtype", "device")})
+    others = [f"-{name}={value}" for name, value in at.items() if value and value != usual.get(name)]
+    return f"B{at['B']}-T{at['T']}-H{at['H']}-D_h{at['D_h']}-{at['dtype']}-{at['device']}{''.join(others)}"
 
 
 def case(**axes):

@@ -161,8 +161,6 @@ def test_options_select_the_settings_of_the_module(emitted):
 
 def test_a_core_takes_precedence_over_its_layer(emitted):
     core, layer = run_of({"fused": 0.5}, scope="core"), run_of({"fused": 2.0})
-    for row in core["benchmarks"]:
-        row["extra_info"]["id"] += "-scope=core"
     layer["benchmarks"] = core["benchmarks"] + layer["benchmarks"]
     assert "(64, 256, fused),\n" in emitted(layer)
 

@@ -11,9 +11,7 @@ SHARE = 0.505  # of a causal mask over 100 tokens
 def timed(impl, share, seconds, **axes):
     """A row of a core that has this share of 10⁹ operations left."""
     at = synthetic.case(T=100, scope="core", **axes)
-    row = synthetic.row(impl, at, [seconds], flops=round(share * 1e9))
-    row["extra_info"]["id"] += "".join(f"-{name}={axes[name]}" for name in ("window", "softcap") if axes.get(name))
-    return row
+    return synthetic.row(impl, at, [seconds], flops=round(share * 1e9))
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ def measured(as_run, change, inside=SDPA):
         parts = {"core": of_core, "mlp": 5e-3, "projections": 2e-3, "block": 5e-4, "around": 5e-4}
         shares = [of_core / seconds * wobble for wobble in (0.99, 1.0, 1.01)]
         inside_block = {"parts_s": parts, "core_shares": shares, "blocks": 1, "windows": [None], "depth": 28}
-        rows.append(row(impl, block, [seconds] * 8, id=f"{block['T']}-block", **inside_block))
+        rows.append(row(impl, block, [seconds] * 8, **inside_block))
     return as_run(document(rows))
 
 
@@ -54,11 +54,11 @@ def test_a_step_is_predicted_from_the_cores_of_its_own_windows(windows, predicte
     rows = []
     for window, sdpa in ((None, FUSED), (7, SDPA)):
         core = case(scope="core", window=window)
-        rows += [row(impl, core, [s] * 8, id=f"core{window}") for impl, s in (("fused", FUSED), ("sdpa", sdpa))]
+        rows += [row(impl, core, [s] * 8) for impl, s in (("fused", FUSED), ("sdpa", sdpa))]
     block, blocks = case(scope="block", model="gemma", d_model=1024), len(windows)
     parts = {"core": FUSED * blocks, "around": 8e-3 * blocks}
     known = {"parts_s": parts, "core_shares": [0.2] * 3, "blocks": blocks, "windows": windows, "depth": 28}
-    rows += [row(impl, block, [1e-2] * 8, id="block", **known) for impl in ("fused", "sdpa")]
+    rows += [row(impl, block, [1e-2] * 8, **known) for impl in ("fused", "sdpa")]
     axes = [{"name": "window", "kind": "size", "unsaid": None}]
     _, step = model_steps(rows_of(as_run(document(rows, axes=axes))), "fused")
     assert step.predicted.value == pytest.approx(predicted or float("nan"), nan_ok=True)

@@ -41,7 +41,7 @@ def test_decode_at_a_length_is_one_token_against_a_cache_of_that_length(as_run):
     """As measured by `pytest bench/ --mode decode --T 64`, not several tokens with a cache of that length."""
     cases = [synthetic.case(T=T, T_kv=T_kv, mode="decode") for T, T_kv in ((1, 64), (1, 256), (4, 256))]
     cases.append(synthetic.case(T=64))
-    rows = [synthetic.row("a", case, [1e-3], id=str(i)) for i, case in enumerate(cases)]
+    rows = [synthetic.row("a", case, [1e-3]) for case in cases]
     run = as_run(synthetic.document(rows, registry=["a"]))
     for asked, found in (({"T": 64}, (1, 64)), ({"T": 4, "T_kv": 256}, (4, 256))):
         told = advised(run, advice.read_as({"mode": "decode", **asked}))
@@ -80,10 +80,10 @@ GEMMA = {"H": 8, "H_kv": 4, "D_h": 256, "D_v": 256, "d_model": 2560, "dtype": "b
 
 
 def of_models(as_run, *cases):
-    """A run in which `fused` is the fastest of llama's cases, `sdpa` of the others; ids need only differ."""
+    """A run in which `fused` is the fastest of llama's cases, `sdpa` of the others."""
     rows = [
-        synthetic.row(name, synthetic.case(**axes), [time], id=str(i))
-        for i, axes in enumerate(cases)
+        synthetic.row(name, synthetic.case(**axes), [time])
+        for axes in cases
         for name, time in (("fused", 1e-3), ("sdpa", 2e-3 if axes["H"] == 32 else 5e-4))
     ]
     axes = [{"name": "window", "kind": "size", "unsaid": None}, {"name": "softcap", "kind": "size", "unsaid": None}]

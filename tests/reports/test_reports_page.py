@@ -69,8 +69,6 @@ def test_ceilings_parts_and_drift_are_shown_where_they_were_measured(as_run):
     cells = [("fused", {}, 2e-3), ("fused+compile", {}, 1e-3), ("fused", {"scope": "core"}, 1e-3),
              ("fused", {"mode": "backward"}, 5e-3)]  # fmt: skip
     rows = [synthetic.row(name, synthetic.case(**at), [s], compile_s=3.0, roof=0.4) for name, at, s in cells]
-    for row, (_, at, _) in zip(rows, cells, strict=True):
-        row["extra_info"]["id"] += "".join(f"-{key}={value}" for key, value in at.items())
     roofs = [{"device": "cpu", "dtype": "float32", "threads": 2, "flops_per_s": 2e11},
              {"device": "cpu", "footprint": 2**20, "threads": 2, "bytes_per_s": 4e10}]  # fmt: skip
     samples = {"product": [{"seconds": 4e-3}, {"seconds": 5e-3}]}

@@ -21,9 +21,7 @@ COPIES = [
 
 def corners(as_run, *rows, roofs=CEILINGS):
     axes = [{"name": "autocast", "kind": "choice", "unsaid": None}]
-    made = [
-        synthetic.row("fused", synthetic.case(**at), [1e-3], id=str(at), autocast=at.get("autocast")) for at in rows
-    ]
+    made = [synthetic.row("fused", synthetic.case(**at), [1e-3], autocast=at.get("autocast")) for at in rows]
     run = as_run(synthetic.document(made, schema=2, axes=axes, roofs=[*roofs, *COPIES]))
     return roofline.ceilings(run.rooflines, rows_of(run))
 
