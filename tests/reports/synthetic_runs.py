@@ -22,7 +22,10 @@ MACHINE = {
 }  # fmt: skip
 
 
-AXES = json.loads((Path(__file__).parent / "data" / "tiny.json").read_text())["axes"]
+AXES = json.loads((Path(__file__).parent / "data" / "tiny.json").read_text())["axes"] + [
+    {"name": "window", "kind": "size", "unsaid": None}, {"name": "softcap", "kind": "size", "unsaid": None},
+    {"name": "autocast", "kind": "choice", "unsaid": None}, {"name": "tf32", "kind": "switch", "unsaid": False},
+]  # fmt: skip
 
 
 def case_id(at):

@@ -75,8 +75,7 @@ def test_the_module_says_where_it_comes_from(emitted):
 
 @pytest.mark.parametrize("axes", [{"dropout": 0.1}, {"mode": "prefill"}, {"softcap": 50}])
 def test_a_case_without_an_equivalent_plain_call_is_not_in_the_table(axes, as_run, tmp_path, refusal):
-    described = [{"name": "softcap", "kind": "size", "unsaid": None}]
-    data = run_of({"fused": 0.5}, **axes, top={"axes": described})
+    data = run_of({"fused": 0.5}, **axes)
     refusal("advise", "--run", as_run(data).path, "--emit", tmp_path / "here.py")
     assert not (tmp_path / "here.py").exists()
 
@@ -91,8 +90,7 @@ def test_a_case_without_an_equivalent_plain_call_is_not_in_the_table(axes, as_ru
     ],
 )
 def test_with_a_boolean_mask_sdpas_own_kernels_are_chosen(axes, mask, emitted):
-    described = [{"name": "window", "kind": "size", "unsaid": None}]
-    text = emitted(run_of({"fused": 0.5, "sdpa_math": 0.8}, B=2, **axes, top={"axes": described}))
+    text = emitted(run_of({"fused": 0.5, "sdpa_math": 0.8}, B=2, **axes))
     assert f"('cpu', 2, torch.float32, False, '{mask}', 2, 8, 8, 64, 64, None)" in text
     assert "(64, 256, sdpa_math)" in text and "def fused" not in text
 

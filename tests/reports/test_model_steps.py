@@ -59,8 +59,7 @@ def test_a_step_is_predicted_from_the_cores_of_its_own_windows(windows, predicte
     parts = {"core": FUSED * blocks, "around": 8e-3 * blocks}
     known = {"parts_s": parts, "core_shares": [0.2] * 3, "blocks": blocks, "windows": windows, "depth": 28}
     rows += [row(impl, block, [1e-2] * 8, **known) for impl in ("fused", "sdpa")]
-    axes = [{"name": "window", "kind": "size", "unsaid": None}]
-    _, step = model_steps(rows_of(as_run(document(rows, axes=axes))), "fused")
+    _, step = model_steps(rows_of(as_run(document(rows))), "fused")
     assert step.predicted.value == pytest.approx(predicted or float("nan"), nan_ok=True)
     assert step.inside == pytest.approx(FUSED)
 

@@ -86,8 +86,7 @@ def of_models(as_run, *cases):
         for axes in cases
         for name, time in (("fused", 1e-3), ("sdpa", 2e-3 if axes["H"] == 32 else 5e-4))
     ]
-    axes = [{"name": "window", "kind": "size", "unsaid": None}, {"name": "softcap", "kind": "size", "unsaid": None}]
-    return str(as_run(synthetic.document(rows, schema=2, axes=axes)).path)
+    return str(as_run(synthetic.document(rows)).path)
 
 
 def test_a_models_table_has_its_layers_and_the_lengths_that_are_asked_for(as_run, printed):

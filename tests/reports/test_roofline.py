@@ -20,9 +20,8 @@ COPIES = [
 
 
 def corners(as_run, *rows, roofs=CEILINGS):
-    axes = [{"name": "autocast", "kind": "choice", "unsaid": None}]
-    made = [synthetic.row("fused", synthetic.case(**at), [1e-3], autocast=at.get("autocast")) for at in rows]
-    run = as_run(synthetic.document(made, schema=2, axes=axes, roofs=[*roofs, *COPIES]))
+    made = [synthetic.row("fused", synthetic.case(**at), [1e-3]) for at in rows]
+    run = as_run(synthetic.document(made, roofs=[*roofs, *COPIES]))
     return roofline.ceilings(run.rooflines, rows_of(run))
 
 
@@ -72,8 +71,7 @@ def test_the_share_of_the_data_sheets_peak(gpu, at, share, as_run):
 def on_gpu(as_run, gpu, at):
     """A run of one call with 494.7 TFLOP/s."""
     row = synthetic.row("sdpa", synthetic.case(device="cuda", **at), [1.0], flops=494.7e12, device_s=0.75)
-    axes = [{"name": "autocast", "kind": "choice", "unsaid": None}, {"name": "tf32", "kind": "switch", "unsaid": False}]
-    return as_run(synthetic.document([row], axes=axes, machine_info=synthetic.MACHINE | {"gpu": gpu}))
+    return as_run(synthetic.document([row], machine_info=synthetic.MACHINE | {"gpu": gpu}))
 
 
 def test_a_gpu_has_columns_of_its_own_and_its_times_are_called_unverified(as_run, tiny):
