@@ -118,7 +118,7 @@ def test_workloads_of_flashinfer_bench(tmp_path, capsys):
     [
         ('[{"heads": 4}]', "no case has an axis 'heads'; did you mean H?"),
         ('[{"device": "cpu"}]', "cases of a file are for any device: leave it out, and give --device"),
-        ('[{"T": -4}]', "T: -4 is not a positive whole number"),
+        ('[{"T": -4}]', "T: '-4' is not a positive whole number"),
         ('[{"T": []}]', "T has no value"),
         ("[4]", "expected objects of axes"),
         ('{"definition": "gqa_paged_decode_h1_kv1_d8_ps1"}', "a record has no 'workload'"),

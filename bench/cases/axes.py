@@ -66,6 +66,16 @@ class Axis:
             raise ValueError(f"a whole number up to {self.most}")
         return int(text)
 
+    def read_each(self, words: Iterable[str]) -> tuple[Any, ...]:
+        """Parse several values, each once; raises ValueError with the wrong one and the correct usage."""
+        found = {}
+        for word in words:
+            try:
+                found[self.read(word)] = None
+            except ValueError as error:
+                raise ValueError(f"{word!r} is not {error}") from None
+        return tuple(found)
+
     def implied(self, given: Mapping[str, Any]) -> Any:
         """Return its value as derived from other axes."""
         return math.prod(given[name] for name in self.follows)

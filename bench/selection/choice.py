@@ -219,7 +219,10 @@ def _declared(it: Any) -> Limits:
             words = [value] if isinstance(value, str) else value
             if not words and name != "beyond":
                 raise ValueError(f"limits[{name!r}] is empty: no case would be possible")
-            found[name] = tuple(_read(name, axis, word) for word in words)
+            try:
+                found[name] = axis.read_each(str(word).removeprefix("torch.") for word in words)  # a dtype of torch's
+            except ValueError as error:
+                raise ValueError(f"limits[{name!r}]: {error}") from None
     return Limits(**found)
 
 
@@ -236,13 +239,6 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 LISTED = {f"{name}s": AXES[name] for name in CHOICES}
 LISTED["beyond"] = Axis("", values=(*EVERY_RULE, *AROUND))
 """Limits that are lists, with the axis that their words are values of."""
-
-
-def _read(limit: str, axis: Axis, word: Any) -> Any:
-    try:
-        return axis.read(str(word).removeprefix("torch."))  # a dtype of torch's
-    except ValueError as error:
-        raise ValueError(f"limits[{limit!r}]: {word!r} is not {error}") from None
 
 
 SIZES = re.compile(r"[dn]_|.*(dim|embed|hidden|head|width|size)")

@@ -261,13 +261,10 @@ def picked(cases: Iterable[Case], ids: str | None) -> list[Case]:
 
 
 def _values(axis: str, text: str) -> tuple[Any, ...]:
-    found: dict[Any, None] = {}
-    for value in map(str.strip, text.split(",")):
-        try:
-            found[AXES[axis].read(value)] = None
-        except ValueError as error:
-            raise UsageError(f"--{axis} {text}: {value!r} is not {error}") from None
-    return tuple(found)
+    try:
+        return AXES[axis].read_each(map(str.strip, text.split(",")))
+    except ValueError as error:
+        raise UsageError(f"--{axis} {text}: {error}") from None
 
 
 def clock_text(seconds: float) -> str:

@@ -106,16 +106,15 @@ def _values(axis: str, value: Any) -> tuple[Any, ...]:
         raise ValueError("cases of a file are for any device: leave it out, and give --device")
     if axis not in AXES:
         raise ValueError(f"no case has an axis {axis!r}{nearest(axis, AXES)}")
-    found = []
-    if value == []:
+    words = [as_option(it) for it in (value if isinstance(value, list) else [value])]
+    if not words:
         raise ValueError(f"{axis} has no value")
-    for it in value if isinstance(value, list) else [value]:
-        word = as_option(it)
-        try:  # a model is read later, as that of --model
-            found.append(word if axis == "model" and word != "none" else AXES[axis].read(word))
-        except ValueError as error:
-            raise ValueError(f"{axis}: {it!r} is not {error}") from None
-    return tuple(found)
+    if axis == "model":  # read later, as those of --model
+        return tuple(None if word == "none" else word for word in words)
+    try:
+        return AXES[axis].read_each(words)
+    except ValueError as error:
+        raise ValueError(f"{axis}: {error}") from None
 
 
 def as_option(value: Any) -> str:
