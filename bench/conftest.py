@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib import import_module
 from importlib.metadata import version
@@ -23,7 +23,7 @@ from .runs.begin import Finished, begin
 from .runs.listing import show_plan, show_registry
 from .runs.measuring import Measuring
 from .runs.progress import Progress
-from .runs.run import Run
+from .runs.run import FirstFailure, Run
 from .runs.saving import save, writable
 from .selection.choice import unsupported
 from .selection.errors import UsageError
@@ -152,12 +152,10 @@ def _measure(config: pytest.Config, run: Run, cells: list[Cell]) -> None:
     deterministic = any(cell.case.deterministic for cell in run.selection.cells)
     folder, timeout = str(config.invocation_params.dir), run.timing["cell_timeout"]
     setting = WorkerSettings(folder, None, timeout, deterministic=deterministic)
-    seed, fail_fast = config.getoption("shuffle"), bool(config.getoption("maxfail"))
+    run.fail_fast = bool(config.getoption("maxfail"))
     try:
-        Measuring(run, left, lambda: WorkerClient(Variant(), setting), seed, fail_fast).measure()
-    except KeyboardInterrupt:
-        run.add({"interrupted": True})  # no cell has ended the run
-        raise
+        with suppress(FirstFailure):
+            Measuring(run, left, lambda: WorkerClient(Variant(), setting), config.getoption("shuffle")).measure()
     finally:
         run.finish()
 

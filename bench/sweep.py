@@ -30,7 +30,7 @@ USAGE_ERROR = 4
 PROCESSES = 5
 
 UNSUPPORTED = (
-    "--dry-run", "--list", "--collect-only", "--co", "--save-traces", "--redo", "-x", "--exitfirst", "--maxfail",
+    "--dry-run", "--list", "--collect-only", "--co", "--save-traces", "-x", "--exitfirst", "--maxfail",
     "--report", "--benchmark-autosave",
 )  # fmt: skip
 """Options that have no effect on a cluster."""
@@ -82,7 +82,7 @@ def _refuse_conflicts(options: argparse.Namespace, others: set[str]) -> None:
         (options.slurm_option and options.cluster != "slurm", "--slurm-option goes with --cluster slurm"),
         (not options.cluster and (options.address or options.node_types), "--address and --node-types go with --cluster"),
         (unsupported, f"{unsupported} does not go with --cluster"),
-        (options.resume and (own or others - {"--redo"}),
+        (options.resume and (own or others),
          f"--resume {options.resume} continues with its original options; leave out the others"),
     ):  # fmt: skip
         if conflict:

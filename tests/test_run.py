@@ -75,7 +75,6 @@ def test_rows_and_skips(small):
         assert benchmark["group"] == row["id"] and row["processes"] == 1 and len(set(row["sample_visits"])) >= 2
     assert not list(folder.glob("results/*/*.journal"))
     assert "saved: " in printed and "\nSlowdown over the fastest" in printed
-    assert printed.count(", not counting variation between processes\n") == 2  # why the timing of each case ended
 
 
 @pytest.mark.slow
@@ -137,7 +136,7 @@ def test_a_second_run_is_begun_by_resume_and_compared(in_process, suite, small, 
     assert started(tmp_path, "-m", "pytest_benchmark", "compare", *files).count("sdpa-B1-T16") == 2
     again = suite("--resume", "y", "--benchmark-save=y")
     assert run_files(tmp_path) == files
-    assert again.stdout.strip() == "run y is finished: nothing is left to measure (--redo measures it once more)"
+    assert again.stdout.strip() == "run y is finished: nothing is left to measure"
     assert "started with other options" in refusal(suite, "--resume", "y", "--T", "8")
 
 
@@ -237,7 +236,9 @@ def test_a_bad_cell_is_skipped_with_its_reason_and_costs_no_other(suite, tmp_pat
     assert only_run(tmp_path) == data
 
 
-def test_a_run_begun_by_other_code_is_begun_anew_or_refused(in_process, suite, tmp_path, monkeypatch):
+def test_a_run_is_resumed_by_the_same_code_with_its_options_and_refused_by_other(
+    in_process, suite, tmp_path, monkeypatch
+):
     own = tmp_path / "own.py"
     own.write_text(OWN)
     monkeypatch.setattr("fcntl.flock", lambda *_: None)  # locks end with their process
@@ -247,19 +248,20 @@ def test_a_run_begun_by_other_code_is_begun_anew_or_refused(in_process, suite, t
     with monkeypatch.context() as patch:
         patch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=2**50, available=2**40))
         refused = refusal(suite, "--resume", "x")
-        assert "run x was started with memory_gib" in refused and "same --quiet-machine; --redo starts it" in refused
-    changed = "code or cases have changed since run x was started; --redo starts it again"
+        assert "run x was started with memory_gib" in refused and "same --quiet-machine, or start another" in refused
+    changed = "code or cases have changed since run x was started; start another one: --benchmark-save=NAME"
     own.write_text(OWN + "# another state\n")
     assert changed in refusal(suite, "--resume", "x")
-    suite("--resume", "x", "--redo", "--dry-run")
+    own.write_text(OWN)
+    suite("--resume", "x", "--dry-run")
     assert list(tmp_path.glob("results/*/*.journal"))  # which loses nothing
-    suite("--resume", "x", "--redo", "--cell-timeout=100")
+    suite("--resume", "x", "--cell-timeout=100")
     data = only_run(tmp_path)
     timing = {"cell_time": 0.01, "processes": 1, "precision": 0.5, "cell_timeout": 100}
     assert data["complete"] and data["timing"] == timing and "--precision 0.5" in data["command"]
     assert [row["extra_info"]["impl"] for row in data["benchmarks"]] == ["mine", "sdpa"]
     assert not list(tmp_path.glob("results/*/*.journal"))
-    own.write_text(OWN)
+    own.write_text(OWN + "# another state\n")
     assert changed in refusal(suite, "--resume", "x")
 
 

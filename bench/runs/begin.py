@@ -24,7 +24,7 @@ class Finished(Exception):
     """Nothing is left to measure of the run to be resumed, whose file has these skipped cells."""
 
     def __init__(self, name: str, skipped: list[dict[str, str]]):
-        super().__init__(f"run {name} is finished: nothing is left to measure (--redo measures it once more)")
+        super().__init__(f"run {name} is finished: nothing is left to measure")
         self.skipped = skipped
 
 
@@ -35,9 +35,7 @@ def begin(config: pytest.Config) -> Run:
     storage, here = config.getoption("benchmark_storage"), config.invocation_params.dir
     results = results_root(here, None if storage == "file://./.benchmarks" else storage)
     folder = results / str(get_machine_id())  # pytest-benchmark's name for it
-    resume, save, redo = map(config.getoption, ("resume", "benchmark_save", "redo"))
-    if redo and not resume:
-        raise UsageError("--redo starts the run of --resume NAME again: give --resume NAME")
+    resume, save = map(config.getoption, ("resume", "benchmark_save"))
     if resume and save not in (None, resume):
         raise UsageError(f"--resume {resume} keeps that name; leave out --benchmark-save={save}")
     if name := resume or save or config.getoption("benchmark_autosave"):
@@ -51,12 +49,12 @@ def begin(config: pytest.Config) -> Run:
         raise UsageError(f"no run {resume!r} to resume in {folder}; --benchmark-save={resume} starts one")
     run = Run(options, select(options), folder, name)
     machine = begun.get("machine_info", {})
-    if begun and not redo and begun.get("sources") != run.sources:
-        raise UsageError(f"code or cases have changed since run {name} was started; --redo starts it again")
+    if begun and begun.get("sources") != run.sources:
+        raise UsageError(
+            f"code or cases have changed since run {name} was started; start another one: --benchmark-save=NAME"
+        )
     allocator.choose(config.getoption("allocator"), run.selection.cells, machine.get("allocator"))
-    if redo:
-        run.journal = journal
-    elif journal:
+    if journal:
         refuse_other_conditions(machine, name)
         run.restore(journal)
     elif begun:
@@ -91,5 +89,5 @@ def refuse_other_conditions(begun: dict[str, Any], name: str) -> None:
     if changed := [f"{fact} {value}" for fact, value in begun.items() if now.get(fact) != value]:
         raise UsageError(
             f"run {name} was started with {', '.join(changed)}: continue it on that machine, with that torch and the same "
-            "--quiet-machine; --redo starts it again"
+            "--quiet-machine, or start another one: --benchmark-save=NAME"
         )

@@ -23,7 +23,7 @@ from stats.estimate import grouped, half_width
 
 from ..cases.cells import Cell, Key
 from ..cases.counting import held_bytes, least_memory
-from ..cases.outcome import FAILURES, Skip, Wrong
+from ..cases.outcome import Skip, Wrong
 from ..selection.options import clock_text
 from ..timing.devices import free_bytes_elsewhere
 from ..timing.schedule import VISITS, need
@@ -47,15 +47,10 @@ WORTH_A_POOL = 8
 
 
 class Measuring:
-    """Measures the cells of a run that have no result yet.
+    """Measures the cells of a run that have no result yet. `start` starts a worker process."""
 
-    `start` starts a worker process; `fail_fast` ends the run after the first failure.
-    """
-
-    def __init__(
-        self, run: Run, cells: Sequence[Cell], start: Callable[[], WorkerClient], seed: int | None, fail_fast: bool
-    ):
-        self._run, self._start, self._fail_fast = run, start, fail_fast
+    def __init__(self, run: Run, cells: Sequence[Cell], start: Callable[[], WorkerClient], seed: int | None):
+        self._run, self._start = run, start
         self._rng = random.Random(seed)
         self._cells, self._cases = cells, grouped((cell.case.id, cell) for cell in cells)
         self._free = free_bytes_elsewhere(run.selection.device)
@@ -80,9 +75,7 @@ class Measuring:
         return {case for (_, case), whole in zip(sizes, sums, strict=True) if whole < free / 3}
 
     def measure(self) -> None:
-        """Measure all remaining cells. Raises `UsageError` if worker processes can't start."""
-        if self._stops():
-            return
+        """Measure all remaining cells. Raises `UsageError` if worker processes can't start, and `FirstFailure`."""
         self._run.sample_machine()
         for processes in self._batches():
             last = self._run.processes - 1 in processes
@@ -94,12 +87,9 @@ class Measuring:
                     for pool in self._pools:
                         pool.wait_until_ready()
                     self._check()
-                    if self._stops():
-                        return
                     self._time()
                     if last:
                         self._finish()
-        self._tell_precision()
         self._run.sample_machine()
         self._run.ended = True
 
@@ -108,34 +98,24 @@ class Measuring:
         processes = [0] * self._alive if self._run.processes == 1 else [*range(self._run.processes)]
         return [processes[at : at + self._alive] for at in range(0, len(processes), self._alive)]
 
-    def _stops(self) -> bool:
-        """Whether a cell has failed in a run that ends then."""
-        return self._fail_fast and any(it["reason"] in FAILURES for it in self._run.skipped.values())
-
     def _check(self) -> None:
-        """Check cells: each pool takes cases that share probes. Those that ended a run come last, alone."""
+        """Check cells: each pool takes cases that share probes."""
         settled = self._run.settled
-        left = [cell for cell in self._cells if cell.key not in settled]
-        suspects = [cell for cell in left if self._run.begun[cell.key]]
-        queue = shared_probes([cell for cell in left if cell not in suspects], len(self._pools))
+        queue = shared_probes([cell for cell in self._cells if cell.key not in settled], len(self._pools))
         self._owner = {}
         self._run.account("check")
         run_concurrently([
             self._checking(pool, queue, step) for pool, step in zip(self._pools, (1, -1), strict=False)
         ])  # fmt: skip
-        run_concurrently([self._checking(self._pools[0], [suspects])])
         for case, pool in zip(self._cases, cycle(self._pools), strict=False):  # of a resumed run
             self._owner.setdefault(case, pool)
 
-    def _checking(self, pool: WorkerPool, queue: list[list[Cell]], step: int = 1) -> Script:
+    def _checking(self, pool: WorkerPool, queue: list[list[Cell]], step: int) -> Script:
         """Check groups of cells, in the reversed order if `step` is -1: another pool has passed the probes of the last."""
         while queue:
             for cell in _long_first(queue.pop(0)[::step]):
-                if self._stops():
-                    return
                 client, passed = pool.client(cell), self._passed[cell.impl.name]
                 held = self._owner.setdefault(cell.case.id, pool) is pool and cell.case.id in self._held
-                self._run.add({"begin": cell.key})
                 with self._run.skipping(cell):
                     reply = yield from checking(client, request(cell), cell.threaded, passed, keep=held)
                     self._run.add({"key": cell.key, "found": reply})
@@ -215,29 +195,14 @@ class Measuring:
         for at in range(1, max(2, len(cells)), others) if cells else ():
             yield [cells[0], *cells[at : at + others]]
 
-    def _half_widths(self, cells: Sequence[Cell]) -> dict[Key, float]:
-        """Return the half-width of each cell's ratio to the first, from the visits so far."""
-        (_, base), *others = ((cell.key, samples_of(self._run.samples(cell.key))) for cell in cells)
-        return {key: half_width(ratios.paired(other, base)) for key, other in others}
-
     def _needs(self, group: Sequence[Cell]) -> dict[Key, float]:
-        """Return the share of the usual time for each cell; the first gets the largest share of all."""
-        needs = need(self._half_widths(group), self._run.timing["precision"])
-        return needs | {group[0].key: max(needs.values(), default=1.0)}
-
-    def _tell_precision(self) -> None:
-        """Print for every case why its timing ended: the precision was reached, or the time was used up."""
-        precision = self._run.timing["precision"]
-        for case in self._cases:
-            if len(cells := self._checked(case)) > 1:
-                (impl, _), width = max(self._half_widths(cells).items(), key=lambda it: it[1])
-                ended = "precise: all ratios" if width <= precision else f"time used up: the ratio of {impl}"
-                known = (
-                    f"\N{PLUS-MINUS SIGN}{width:.1%}, not counting variation between processes"
-                    if width < math.inf
-                    else "has one visit in each process"
-                )
-                self._run.tell(f"{case}  {ended} {known}")
+        """Return the share of the usual time for each cell, from its ratio to the first in the visits so far; the first
+        gets the largest share of all.
+        """
+        base, *others = ((cell.key, samples_of(self._run.samples(cell.key))) for cell in group)
+        widths = {key: half_width(ratios.paired(other, base[1])) for key, other in others}
+        needs = need(widths, self._run.timing["precision"])
+        return needs | {base[0]: max(needs.values(), default=1.0)}
 
     def _lacking(self) -> list[Cell]:
         """Return the timed cells that lack columns which are measured after the timing, except those of a resumed run that

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from importlib import import_module
-from pathlib import Path
 from time import monotonic
 
 import pytest
@@ -65,12 +65,11 @@ class Progress:
 
     def _show(self, out: pytest.TerminalReporter, exitstatus: int) -> None:
         run, headline = self.run, ""
-        longest = sorted(run.spent.items(), key=lambda it: -it[1])
-        spent = "time spent: " * bool(longest) + ", ".join(f"{what} {seconds:.1f} s" for what, seconds in longest)
+        spent = ", ".join(f"{what} {seconds:.1f} s" for what, seconds in Counter(run.spent).most_common())
         lines = [
             *skips(run.skips),
             undeclared(it["detail"] for it in run.skips),
-            spent,
+            spent and f"time spent: {spent}",
             unverified(run.selection.device),
         ]
         if rows := [*run.finished.values()]:
@@ -80,8 +79,8 @@ class Progress:
             lines += [drifting(run.workload.table()["drift"]), conditions.disturbed(rows)]
         for line in filter(None, lines):
             out.write_line(wrapped(line))
-        if traces := traced(run):
-            out.write_line(traces)
+        if run.traced and run.journal:
+            out.write_line(f"traces: `tensorboard --logdir {run.folder.parent / 'traces' / run.journal.path.stem}`")
         if run.name and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
             out.write_line("nothing was saved: no cell is selected")
         results = run.folder.parent
@@ -98,15 +97,6 @@ class Progress:
             out.write_line(f"unfinished, and kept: {kept}; {resume} continues")
         if headline:
             out.write_line(wrapped(headline), bold=True)
-
-
-def traced(run: Run) -> str | None:
-    """Return where the traces of a run are; None if it has none."""
-    paths = [path for row in run.finished.values() if (path := row["extra_info"].get("trace"))]
-    if not paths:
-        return None
-    folder = run.folder.parent / Path(paths[0]).parents[1]
-    return f"traces: {len(paths)} of {len(run.finished)} cells, for `tensorboard --logdir {folder}`"
 
 
 def unverified(device: str) -> str | None:

@@ -17,7 +17,7 @@ import impls
 
 from ..cases.case import AXES
 from ..cases.cells import Cell, Key
-from ..cases.outcome import Skip
+from ..cases.outcome import FAILURES, Skip
 from ..cases.published import published_of
 from ..selection.options import Selection
 from ..timing.devices import meter_for, threads
@@ -33,8 +33,9 @@ SCHEMA = 2
 MOST_OPERATORS = 10_000
 """Operators of one call above which no trace is taken: each takes about a kilobyte to write and to read."""
 
-MOST_LOST_WORKERS = 3
-"""Number of processes that may end while checking a cell before the cell is skipped."""
+
+class FirstFailure(Exception):
+    """Ends a run that is to end at its first failure."""
 
 
 @dataclass
@@ -52,10 +53,11 @@ class Run:
     """Timing options, as in `TIMING`."""
     traced: bool = False
     """Whether a trace of every measured cell is saved."""
+    fail_fast: bool = False
+    """Whether the first failure ends the run."""
     tell: Callable[[str], object] = lambda line: None
     """Prints a line of progress."""
     journal: Journal | None = None
-    """Until the cells are planned, that of the run that this one redoes, if any."""
     planned: set[Key] = field(default_factory=set)
     """All cells of the run, once pytest has collected."""
     saved: Path | None = None
@@ -70,10 +72,6 @@ class Run:
     """Rows of all timed cells, in the order of the plan, once measuring has ended."""
     rooflines: Rooflines = field(default_factory=Rooflines)
     workload: ReferenceWorkload = field(default_factory=ReferenceWorkload)
-    begun: Counter[Key] = field(default_factory=Counter)
-    """How often the check of each cell has begun since the user last interrupted the run; one that ended its process begins
-    again, last.
-    """
     visited: set[tuple[int, int, str]] = field(default_factory=set)
     """Visits that are made: process, number in the process, and case."""
     spent: dict[str, float] = field(default_factory=dict)
@@ -158,10 +156,7 @@ class Run:
         self.planned = set(keys)
         if self.name is None or not self.planned:
             return
-        redone = self.journal
         self.journal = Journal.start(self.folder, self.name, self.head() | {"planned": sorted(self.planned)})
-        if redone:
-            redone.delete()
 
     def account(self, purpose: str | None = None) -> None:
         """Count the seconds so far; those from now on are spent on `purpose` (default: the same one)."""
@@ -192,11 +187,13 @@ class Run:
             pytest.exit(f"{self.journal.path}: {error.strerror}", 1)
 
     def add_skipped(self, cell: Cell, outcome: Skip) -> None:
-        """Add why a cell has no row, and print it, unless the implementation declares it."""
+        """Add why a cell has no row, and print it, unless the implementation declares it. Raises `FirstFailure`."""
         impl, case_id = cell.key
         self.add({"skipped": {"impl": impl, "id": case_id, "reason": outcome.reason, "detail": str(outcome)}})
         if outcome.reason != "unsupported":
             self.tell_of(cell, f"{outcome.reason}: {outcome}")
+        if self.fail_fast and outcome.reason in FAILURES:
+            raise FirstFailure
 
     @contextmanager
     def skipping(self, cell: Cell) -> Iterator[None]:
@@ -215,6 +212,7 @@ class Run:
     def finish(self) -> None:
         """Build the rows of all timed cells; a row above the roofline is rejected."""
         self.account("rooflines")
+        self.fail_fast = False  # nothing is left to end
         for cell in self.timed:
             found, base = self.found[cell.key], (self.baseline_impl, cell.case.id)
             with self.skipping(cell):
@@ -228,10 +226,6 @@ class Run:
     def _take(self, line: Line) -> None:
         """Apply a line of the journal."""
         match line:
-            case {"begin": key}:
-                self.begun[tuple(key)] += 1
-            case {"interrupted": _}:
-                self.begun.clear()
             case {"key": key, "found": found}:
                 self.found.setdefault(tuple(key), Results()).add(Results(**found))
             case {"skipped": entry}:
@@ -297,9 +291,6 @@ class Run:
         for line in journal.lines:
             self._take(line)
             self.spent |= line["seconds"]
-        for key, times in self.begun.items():
-            if times >= MOST_LOST_WORKERS and key not in self.settled:
-                self.add_skipped(self.cells[key], Skip(f"the run ended {times} times while this was checked"))
 
     def close(self) -> None:
         """Delete the journal of a complete and saved run."""

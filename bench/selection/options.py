@@ -141,9 +141,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAME",
         help="finish the interrupted run NAME; if there is none, start it with the other options",
     )
-    group.addoption(
-        "--redo", action="store_true", help="with --resume: start the run again, for example after the code has changed"
-    )
 
 
 ASKED = (*CELLS, "baseline", "case")

@@ -123,7 +123,6 @@ INPUTS = [
     refused("bench --T 1e3 --dry-run", 4, "'1e3' is not a positive whole number"),
     refused("bench --T ٣ --dry-run", 4, "'٣' is not a positive whole number"),
     refused("bench --dropout 1 --dry-run", 4, "'1' is not a probability"),
-    refused("bench --redo", 4, "--redo starts the run of --resume"),
     refused("bench --save-traces --impl sdpa", 4, "--save-traces saves traces with a run"),
     # What goes with what.
     refused("bench --sinks true --dry-run", 4, "'true' is not one of on, off"),
