@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from collections.abc import Iterator
 from dataclasses import fields
+from itertools import zip_longest
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 import impls
 from impls import Limits
-from stats.arguments import without_padding
 from stats.estimate import grouped
 
 from ..cases.models import MODELS, layers_of
@@ -27,7 +25,7 @@ from .run import Run
 
 def show_registry() -> None:
     """Print implementations with their limits, sweeps with their cells, and models with their layers."""
-    console, device = Console(), default_device()
+    device, columns = default_device(), shutil.get_terminal_size().columns
     forms = "any of them through torch.compile, one static graph a shape"
     registry = {impl.name: [impl.summary.split(". ")[0].replace("`", "").rstrip("."), *_limits(impl.limits)]
                 for impl in impls.registered()}  # fmt: skip
@@ -44,14 +42,11 @@ def show_registry() -> None:
         for model, (source, config) in MODELS.items()
     }
     for title, rows in (("implementation", registry), ("sweep", sweeps), ("model", models)):
-        table = Table(box=None, padding=(0, 2, 0, 0))
-        table.add_column(title, no_wrap=True)
-        table.add_column("")
+        print(title)
+        indent = 2 + max(map(len, rows))
         for name, lines in rows.items():
-            table.add_row(name, Text("\n".join(lines)))
-        with console.capture() as shown:
-            console.print(table)
-        print(without_padding(shown.get()), end="", flush=True)
+            for first, line in zip_longest([name], lines, fillvalue=""):
+                print(textwrap.fill(line, columns, initial_indent=first.ljust(indent), subsequent_indent=" " * indent))
 
 
 def _axes(axes: Axes) -> str:
