@@ -230,9 +230,9 @@ def test_failures_are_listed_once_a_reason_and_last():
     ]
     assert skips([dict(zip(("reason", "impl", "id", "detail"), entry, strict=True)) for entry in told]) == [
         "timeout: mine: took longer (2 cells; the first: a)",
-        "wrong: layer: layer (probe), B1-T9-scope=core: error 2 (2 cells)",  # names its case
+        "wrong: layer: layer (probe), B1-T9-scope=core: error 2 (2 cells; the first: B1-T9)",
         "wrong: layer: layer (probe), B1-T9-dtype=x: returns None (B1-T8)",
-        "wrong: other: layer (probe), B1-T9-scope=core: error 2",
+        "wrong: other: layer (probe), B1-T9-scope=core: error 2 (B1-T9)",
     ]
 
 
