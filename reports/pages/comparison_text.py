@@ -151,7 +151,7 @@ def _said(this: Comparison, name: str, cells: list[Cell]) -> str:
 
 
 def _by(word: str, cells: list[Cell]) -> str:
-    """Return the range over the cells with this word: ' (7.2 % to 42 %)' or ' (7.2 % to 2.4x)'."""
+    """Return the range over the cells with this word: ' (7.2 % to 42 %)' or ' (7.2 % to 2.4×)'."""
     ratios = [cell.verdict.ratio for cell in cells if cell.verdict.word == word]
     ends = dict.fromkeys(_size(end(ratios, key=_factor)) for end in (min, max))
     return f" ({' to '.join(ends)})"
@@ -321,20 +321,20 @@ def _factor(ratio: float) -> float:
 
 
 def _size(ratio: float) -> str:
-    """Format a ratio's size: '7.2 %', or '2.4x'."""
-    return f"{_factor(ratio):.1f}x" if _factor(ratio) >= FACTOR else shares.percent(abs(ratio - 1))
+    """Format a ratio's size: '7.2 %', or '2.4×'."""
+    return f"{units.ratio(_factor(ratio))}×" if _factor(ratio) >= FACTOR else shares.percent(abs(ratio - 1))
 
 
 def _times(ratio: float) -> str:
-    """Format a ratio: '2.1x as slow'."""
+    """Format a ratio: '2.1× as slow'."""
     return f"{_size(ratio)} as {'slow' if ratio > 1 else 'fast'}"
 
 
 def _change(found: Verdict, base: str = "") -> str:
-    """Format a change: '2.0 % slower (1.7 to 2.3)', or '2.1x as slow (2.0 to 2.2)'."""
+    """Format a change: '2.0 % slower (1.7 to 2.3)', or '2.1× as slow (2.0 to 2.2)'."""
     if _factor(found.ratio) >= FACTOR:
         factors = sorted(ratio if found.ratio > 1 else 1 / ratio for ratio in (found.low, found.high))
-        return f"{_times(found.ratio)}{f' as {base}' if base else ''} ({factors[0]:.1f} to {factors[1]:.1f})"
+        return f"{_times(found.ratio)}{f' as {base}' if base else ''} ({units.interval(*factors)})"
     ends = sorted(abs(ratio - 1) for ratio in (found.low, found.high))
     size, low, high = (f"{share * 100:.{share < 1:d}f}" for share in (abs(found.ratio - 1), *ends))
     return f"{size} % {'slower' if found.ratio > 1 else 'faster'}{f' than {base}' if base else ''} ({low} to {high})"
@@ -344,7 +344,7 @@ def changed(change: Change) -> str:
     """Format a changed fact: 'kernel flash → math'."""
     if change.what == "peak_bytes":
         ratio = change.head / change.base if change.base else 1.0
-        size = f" ({units.change(ratio) if _factor(ratio) < FACTOR else f'{ratio:.2g}x'})" if change.base else ""
+        size = f" ({units.change(ratio) if _factor(ratio) < FACTOR else f'{units.ratio(ratio)}×'})" if change.base else ""
         before, after = map(units.memory, (change.base, change.head))
         if before == after:  # it changed all the same
             before, after, size = f"{change.base:,.0f}", f"{change.head:,.0f} B", ""

@@ -152,8 +152,9 @@ def test_an_implementation_is_judged_on_all_its_cells_together(saved):
 @pytest.mark.parametrize(
     ("ratio", "said", "in_a_cell"),
     [
-        (1 / 3.2, "3.2x as fast as fused (3.2 to 3.2)", "3.2x as fast (3.2 to 3.2)"),
-        (2.1, "2.1x as slow as fused (2.1 to 2.1)", "2.1x as slow (2.1 to 2.1)"),
+        (1 / 3.2, "3.2× as fast as fused (3.2 to 3.2)", "3.2× as fast (3.2 to 3.2)"),
+        (1.52, "1.52× as slow as fused (1.52 to 1.52)", "1.52× as slow (1.52 to 1.52)"),
+        (70.12, "70× as slow as fused (70 to 70)", "70× as slow (70 to 70)"),
         (1.4, "40.0 % slower than fused (40.0 to 40.0)", "+40.0 % (+40.0 to +40.0 %)"),
     ],
 )

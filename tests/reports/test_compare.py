@@ -63,7 +63,7 @@ def test_where_all_code_changed_no_time_is_judged_and_the_command_that_can_is_na
     head = tracked.run(2, slower=dict.fromkeys(impls, 2.0), **ran, commit_info={"id": "b" * 40, "dirty": False})
     out = command(tracked.run(1, **ran), head, code=2)
     assert f"It could not be judged: {ALL_CHANGED}; {4 * len(impls)} INCONCLUSIVE (0001_base" in out
-    assert out.count(ALL_CHANGED) == 1 and "REGRESSED" not in out and "2.0x as slow" in out
+    assert out.count(ALL_CHANGED) == 1 and "REGRESSED" not in out and "2.0× as slow" in out
     names = ",".join("sdpa=mine:mine" if name == "sdpa" else name for name in impls)
     code = f"`python -m bench ab --base 0123abc --head {'b' * 10} --impl {names} --sweep smoke` detects 1 %"
     assert code in out
@@ -131,7 +131,7 @@ def test_another_machine_is_refused_in_one_line(results, refusal):
 def test_force_shows_numbers_without_verdicts(command):
     machine = {**synthetic.MACHINE, "threads": 4}
     out = command(tracked.run(1), tracked.run(2, slower={"sdpa": 2}, machine_info=machine), "--force", code=2)
-    assert "2.0x as slow" in out and "REGRESSED" not in out and "12 INCONCLUSIVE" in out
+    assert "2.0× as slow" in out and "REGRESSED" not in out and "12 INCONCLUSIVE" in out
     assert out.count("another machine: threads") == 1 and "2 INCONCLUSIVE more" in out
 
 
