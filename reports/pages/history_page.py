@@ -35,7 +35,7 @@ HEADINGS = ("run", "when", "commit", "torch", "median", "spread", "change", "not
 COLUMNS = ("impl", "id", "run", "date", "commit", "torch", "python", "seconds", "low", "high", *Point._fields[3:])
 
 MOST_RUNS, WIDEST, STILL = 20, 0.25, 0.03
-"""Runs of the heat map, the change with the darkest shade, and the largest speedup that is not marked."""
+"""Runs of the heat map, the change with the darkest shade, and the share above which faster is marked."""
 
 NEWEST = 40
 """Newest runs of a cell that are marked in its chart and listed in its table; older ones only if something happened."""
@@ -104,6 +104,7 @@ def html(this: History) -> str:
         runs=this.runs,
         map=_map(this),
         widest=units.change(1 + WIDEST, 0),
+        marked=shares.percent(STILL),
         chapters=list(_chapters(this, palette)),
         still=_still(this),
         styles=palette,
@@ -114,12 +115,16 @@ def html(this: History) -> str:
 
 
 def _map(this: History) -> HeatMap:
-    """Return a heat map of implementations x newest runs: time relative to the first runs since the last break."""
+    """Return a heat map of the newest runs and the implementations measured in them: time relative to the first runs since
+    the last break.
+    """
     newest = range(len(this.runs))[-MOST_RUNS:]
     headings = [(this.runs[at].name.split("_")[0], 1) for at in newest]
     by_impl = grouped((one.impl, _since(one)) for one in sorted(this.series, key=lambda one: one.impl))
     rows = []
     for impl, logs in by_impl.items():
+        if not any(at in of for of in logs for at in newest):
+            continue
         cells = [_changed([of[at] for of in logs if at in of], f"{impl}, {this.runs[at].name}") for at in newest]
         rows.append((impl, _smallest(logs), cells))
     return HeatMap(None, "each run", "smallest step", [headings], rows)
@@ -249,7 +254,7 @@ def _lines(series: Series, this: History) -> dict[int, Sequence[str]]:
                 f"{commit}{', with changes' * bool(run.commit.get('dirty'))}" if commit else units.MISSING,
                 str(run.machine.get("torch") or units.MISSING),
                 units.seconds(point.median, 4),
-                f"{units.seconds(point.q1)} to {units.seconds(point.q3)}",
+                f"{units.seconds(point.q1, 4)} to {units.seconds(point.q3, 4)}",
                 units.MISSING if at in series.breaks else units.change(point.median / before),
                 "; ".join(notes),
             )

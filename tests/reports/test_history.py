@@ -74,10 +74,13 @@ def test_the_answer_is_as_wide_as_a_terminal(nights, written, capsys):
     assert len(answer) == 3 and max(map(len, answer)) <= 80 and "4 slower than before" in " ".join(answer)
 
 
-def chapters(results):
+def history(results):
     ordered = series.oldest_first(map(runs.read, runs.newest_first(results)))
-    history = History([one.run for one in ordered], series.all_series(ordered))
-    return list(history_page._chapters(history, Palette(tracked.IMPLS)))
+    return History([one.run for one in ordered], series.all_series(ordered))
+
+
+def chapters(results):
+    return list(history_page._chapters(history(results), Palette(tracked.IMPLS)))
 
 
 def of(impl, found):
@@ -260,6 +263,21 @@ def test_a_long_history_names_the_newest_runs_and_draws_all(results, written, tm
     page = written()
     assert "The newest 40 points" in page and "2 cells without a change" in page
     assert (tmp_path / "out" / "history" / "points.csv").read_text().count("\n") == 1 + 60 * 3
+
+
+def test_the_map_leaves_out_what_the_newest_runs_did_not_measure(results):
+    for night in range(history_page.MOST_RUNS + 2):
+        data = tracked.run(night, impls=("sdpa", "fused") if night > 1 else ("sdpa", "einsum"))
+        synthetic.save({**data, "datetime": f"2026-11-{night + 1:02}T00:00:00"}, results, f"{night + 1:04}_night")
+    assert [impl for impl, *_ in history_page._map(history(results)).rows] == ["fused", "sdpa"]
+
+
+def test_a_median_lies_within_its_spread(nights, written, results):
+    """Also as printed."""
+    nights(lambda n: {"slower": {"fused": 1.1 if n >= 6 else 1.0}})
+    for row in chapters(results)[0].table.rows:
+        middle, (low, high) = row[4].split()[0], row[5].replace(" to", "").split()[::2]
+        assert float(low) < float(middle) < float(high)
 
 
 def test_baselines_and_their_reasons_are_marked(nights, written, results):
