@@ -55,7 +55,7 @@ def lines(series: Mapping[str, Points], styles: Palette, measure: Measure, x_nam
     x, y = Scale(xs[0], xs[-1], LEFT + 8, RIGHT - 8), Scale(min(ys) / 1.1, max(ys) * 1.1, BOTTOM, TOP)
     sizes = {size: number(size) for size in xs[:: -(-len(xs) // 6)]}
     parts = [axes(x, y, sizes, {tick: measure.text(tick) for tick in y.ticks(measure.base)}, x_name)]
-    ends = spread([y(points[-1][1]) for points in series.values()], LINE, TOP, HEIGHT - 8)
+    ends = spread([y(points[-1][1]) for points in series.values()], LINE, TOP, BOTTOM)
     for (name, points), at in sorted(zip(series.items(), ends, strict=True), key=lambda it: styles[it[0][0]].own):
         style, places = styles[name], [(x(a), y(b)) for a, b in points]
         marks = "".join(mark(style, a, b) for a, b in places if len(xs) <= MOST_MARKS)

@@ -29,7 +29,9 @@ for (const table of all("table.heat")) {
     const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
     const cell = step && event.target.closest("td"), row = cell?.parentElement;
     const next = row?.parentElement.rows[row.sectionRowIndex + step[0]]?.cells[cell.cellIndex + step[1]]?.querySelector("[data-to]");
-    if (next) event.preventDefault(), reach(next), next.focus(), chosen(next.dataset.to);
+    if (!next) return;
+    event.preventDefault(), reach(next), next.focus(), chosen(next.dataset.to);
+    next.scrollIntoView({ block: "nearest", inline: "nearest" }); // focus() may leave it behind the first column
   });
 }
 pick?.addEventListener("change", () => chosen(pick.value));

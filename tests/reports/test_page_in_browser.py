@@ -122,6 +122,18 @@ def test_a_click_and_the_keyboard_choose_the_case(browser, quick):
     assert shown(browser) == "B1-T256-H1-D_h64-float32-cpu"
 
 
+def test_the_keyboard_reaches_no_cell_behind_the_names(browser, quick):
+    from selenium.webdriver import ActionChains, Keys
+
+    opened(browser, quick, width=390)
+    browser.find_element("css selector", "[data-to=c0]").click()
+    for key in [Keys.ARROW_RIGHT] * 11 + [Keys.ARROW_LEFT] * 11:
+        ActionChains(browser).send_keys(key).perform()
+        middle = "const { left, right, top, bottom } = document.activeElement.getBoundingClientRect();"
+        seen = f"{middle} return document.elementFromPoint((left + right) / 2, (top + bottom) / 2)"
+        assert browser.execute_script(f"{seen} === document.activeElement")
+
+
 def test_columns_can_be_chosen_and_all_cases_shown(browser, quick):
     from selenium.webdriver.support.ui import Select
 
