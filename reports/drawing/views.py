@@ -99,14 +99,15 @@ def ticks(scale: Scale) -> list[tuple[float, str]]:
 def lines(
     grid: Grid, palette: Palette, keys: Mapping[str, str]
 ) -> Iterator[tuple[str, str, Sequence[tuple[str, Markup]]]]:
-    """Yield charts of slowdown and memory along the longest axis for each setting of the others at which it has several
-    values: the keys of their cases, the setting, and the charts with their titles.
+    """Yield charts of slowdown (of one implementation: latency) and memory along the longest axis, for each setting of the
+    others at which it has several values: the keys of their cases, the setting, and the charts with their titles.
     """
     axis, groups = grid.length, grid.along(grid.length)
+    time = SLOWDOWN if len(grid.impls) > 1 else MEASURES["latency"]
     for cases in groups:
         at = {key: value for key, value in cases[-1].setting.items() if key != axis}
-        drawn, beyond = _within(series(SLOWDOWN, cases, grid.impls, axis))
-        known = {SLOWDOWN: drawn, MEASURES["memory"]: series(MEASURES["memory"], cases, drawn, axis)}
+        drawn, beyond = _within(series(time, cases, grid.impls, axis))
+        known = {time: drawn, MEASURES["memory"]: series(MEASURES["memory"], cases, drawn, axis)}
         where = [words.title(at)] * (len(groups) > 1) + [f"not drawn: {', '.join(beyond)}"] * bool(beyond)
         yield (
             " ".join(keys[case.id] for case in cases),

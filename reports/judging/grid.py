@@ -191,7 +191,7 @@ class Grid:
             if case := cases.get(it["id"]):
                 mark = case.mark(it["impl"])
                 theirs = units.seconds(it["seconds"])
-                ours = units.seconds(mark.row["median"]) if mark.counts else units.MISSING
+                ours = median(mark.row) if mark.counts else units.MISSING
                 source = f"{it['source']}; machine: {it['machine']}; {it['differs']}"
                 number = sources.setdefault(source, 1 + len(sources))
                 rows.append([case.title, it["kernel"], theirs, it["impl"] or units.MISSING, ours, str(number)])
@@ -241,6 +241,11 @@ def grid(rows: Rows, skipped: Rows = (), registry: Iterable[str] = ()) -> Grid:
 def slowdown(value: float) -> str:
     """Format a slowdown with the digits of its interval: 1.0 -> '1', 1.034 -> '1.03', 12.3 -> '12'."""
     return "1" if value < 1.005 else units.ratio(value)
+
+
+def median(row: Row) -> str:
+    """Format a row's median time, with a digit less if its blocks vary by a tenth or more."""
+    return units.seconds(row["median"], 3 if row["spread"] < 0.1 else 2)
 
 
 def _case(axes: Sequence[str], part: Rows, gone: Rows) -> Case:

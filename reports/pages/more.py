@@ -12,7 +12,7 @@ from stats.ratios import Ratio
 from ..drawing import svg
 from ..drawing.palette import Palette
 from ..judging import roofline
-from ..judging.grid import BESIDE
+from ..judging.grid import BESIDE, median
 from ..judging.model_steps import ModelStep, model_steps, nearer
 from ..judging.rows import MASKED, Row, ratio, varying
 from ..reading import units, words
@@ -43,8 +43,13 @@ def _roofline(run: Run, rows: Sequence[Row], palette: Palette) -> Table:
          f"{row['impl']}, {_place(row, axes)}: {row['tflops_per_s'] * 1e3:.3g} GFLOP/s")
         for row in points
     ]  # fmt: skip
-    note = "FLOP per second against FLOP per byte, one point per cell. Lines: ceilings measured on this machine."
-    drawing = svg.roofline(dots, roofline.ceilings(run.rooflines, points)) if dots and run.rooflines else ""
+    ceilings = roofline.ceilings(run.rooflines, points)
+    measured = "; ".join(dict.fromkeys(part for name in ceilings for part in name.split("; ")))
+    note = (
+        "FLOP per second against FLOP per byte, one point per cell. Lines: ceilings measured on this machine, sloped for "
+        f"copies and level for products ({measured})."
+    )
+    drawing = svg.roofline(dots, ceilings) if dots and run.rooflines else ""
     return Table("Roofline", note=note, drawing=drawing)
 
 
@@ -56,12 +61,12 @@ def _compiling(measured: Sequence[Row]) -> Table:
         eager, spent = known.get((words.base(impl), id_)), row.get("compile_s")
         if impl.endswith(words.COMPILED) and eager and spent:
             over = ratio(row, eager)
-            won = eager["median"] * (1 - over.value)
-            calls = f"{math.ceil(spent / won):,} calls" if won > 0 else "never"
-            pays = calls if over.faster or over.slower else "not significant"
-            times = [units.seconds(eager["median"]), units.seconds(row["median"])]
+            pays = "never" if over.slower else "not significant"
+            if over.faster:
+                calls = math.ceil(spent / (eager["median"] * (1 - over.value)))
+                pays = f"{float(f'{calls:.1e}'):,.0f} calls"
             took = f"{units.seconds(spent)} {row.get('compile_cache') or ''}".rstrip()
-            rows.append((impl, _place(row, axes), pays, took, *times))
+            rows.append((impl, _place(row, axes), pays, took, median(eager), median(row)))
     heads = ("implementation", "case", "pays after", "compile time", "eager", "compiled")
     return Table("Compile break-even", heads, rows)
 
@@ -73,9 +78,9 @@ def _shares(measured: Sequence[Row], title: str, axis: str, one: str, other: str
     for of in grouped(((row["impl"], setting(row, [axis])), row) for row in both).values():
         known = {row[axis]: row for row in of}
         if len(known) == 2:
-            times = known[one]["median"], known[other]["median"]
-            numbers = [*map(units.seconds, times), units.percent(times[0] / times[1])]
-            rows.append((known[one]["impl"], _place(known[one], axes), *numbers))
+            part, whole = known[one], known[other]
+            share = units.percent(part["median"] / whole["median"])
+            rows.append((part["impl"], _place(part, axes), median(part), median(whole), share))
     return Table(title, ("implementation", "case", *heads), rows)
 
 

@@ -79,7 +79,7 @@ def html(this: Report, figures: Sequence[str] = ()) -> str:
         lead=_lead(this),
         notices=list(notices(this)),
         report=this,
-        heat_maps=list(views.heat_maps(this.grid, keys)) if len(keys) > 1 else [],
+        heat_maps=list(views.heat_maps(this.grid, keys)) if min(len(keys), len(this.grid.impls)) > 1 else [],
         ratios=ratios,
         cases=this.grid.cases,
         keys=keys,
@@ -122,7 +122,7 @@ def summary(this: Report) -> str:
     run, grid, heads = this.run, this.grid, tables.headings(this.grid)
     lines = filter(None, [this.headline, *_lead(this), *notices(this), this.page_faults])
     parts = [f"# {escape(run.name)}", *map(escape, lines)]
-    parts += [escape(tables.key(grid)), tables.of_runs(grid)] if grid.cases else []
+    parts += [escape(tables.key(grid)), tables.of_runs(grid)] if len(grid.impls) > 1 else []
     of_cases = (tables.of_case(case, heads) for case in grid.cases)
     every = *of_cases, *more.of_steps(this), *more.tables_of(this), tables.skipped_table(run.skipped)
     parts += [f"## {escape(it.title)}\n\n{tables.in_markdown(it)}" for it in every if it.rows]

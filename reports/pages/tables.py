@@ -12,7 +12,7 @@ from stats.estimate import grouped
 from stats.ratios import SLOWER
 from stats.shares import without_numbers
 
-from ..judging.grid import SIGNS, Case, Column, Grid, Mark, slowdown
+from ..judging.grid import SIGNS, Case, Column, Grid, Mark, median, slowdown
 from ..judging.rows import Row
 from ..reading import units, words
 
@@ -53,9 +53,9 @@ def columns(mark: Mark) -> dict[str, str]:
     state = units.MISSING if is_alone else mark.state if is_first or mark.state not in (SLOWER, interval) else ""
     return {
         "implementation": mark.impl,
-        "slowdown": f"{slowdown(mark.slowdown)}×",
+        "slowdown": units.MISSING if is_alone else f"{slowdown(mark.slowdown)}×",
         "95 % interval": f"{interval} {state}".strip(),
-        "median": units.seconds(row["median"], 3 if row["spread"] < 0.1 else 2),
+        "median": median(row),
         "tokens/s": f"{row['B'] * row['T'] / row['median']:,.0f}" if row["mode"] == "decode" else units.MISSING,
         "peak memory": units.memory(row["peak_bytes"]),
         "of tolerance": units.percent(row["error"] / row["error_bound"]) if row["error_bound"] > 0 else units.MISSING,
@@ -108,9 +108,12 @@ def terminal(grid: Grid) -> str:
 
 
 def printed(grid: Grid, every: bool = False) -> str:
-    """Return a run's terminal output: the grid with its key; with `every`, each case's table above."""
-    parts = [detailed(grid)] if every or len(grid.cases) == 1 else []
-    parts += [terminal(grid), textwrap.fill(key(grid), WIDTH)] if len(grid.cases) > 1 else []
+    """Return a run's terminal output: the grid with its key, if there is anything to compare; else, and with `every`, each
+    case's table above.
+    """
+    several = min(len(grid.cases), len(grid.impls)) > 1
+    parts = [detailed(grid)] if every or not several else []
+    parts += [terminal(grid), textwrap.fill(key(grid), WIDTH)] if several else []
     return "\n\n".join(parts)
 
 

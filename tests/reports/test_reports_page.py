@@ -68,13 +68,14 @@ def test_the_readers_own_kernel_comes_first(as_run):
 def test_ceilings_parts_and_drift_are_shown_where_they_were_measured(as_run):
     cells = [("fused", {}, 2e-3), ("fused+compile", {}, 1e-3), ("fused", {"scope": "core"}, 1e-3),
              ("fused", {"mode": "backward"}, 5e-3)]  # fmt: skip
-    rows = [synthetic.row(name, synthetic.case(**at), [s], compile_s=3.0, roof=0.4) for name, at, s in cells]
+    rows = [synthetic.row(name, synthetic.case(**at), [s], compile_s=3.0417, roof=0.4) for name, at, s in cells]
     roofs = [{"device": "cpu", "dtype": "float32", "threads": 2, "flops_per_s": 2e11},
              {"device": "cpu", "footprint": 2**20, "threads": 2, "bytes_per_s": 4e10}]  # fmt: skip
     samples = {"product": [{"seconds": 4e-3}, {"seconds": 5e-3}]}
     data = synthetic.document(rows, roofs=roofs, controls={"drift": 0.11, "looks": samples})
     words = Outline(page.html(report(as_run(data)))).words
-    for expected in ("200 GFLOP", "varied by 11 %", "Roofline", "The kernel as a share", "50.0 %", "40.0 %"):
+    for expected in ("(large copy, 40 GB/s; product in fp32, 200 GFLOP/s)", "varied by 11 %", "Roofline",
+                     "The kernel as a share", "50.0 %", "40.0 %", "3,000 calls"):  # fmt: skip
         assert expected in words, expected
 
 
@@ -135,6 +136,13 @@ def test_one_case_is_printed_as_its_table_at_80_columns_with_what_was_refused(in
     several = tables.printed(made, every=True)
     assert several.startswith(tables.detailed(made)) and tables.terminal(made) in several and len(made.cases) > 1
     assert tables.printed(made).startswith(tables.terminal(made))
+
+
+def test_one_implementation_is_shown_with_its_times_and_without_slowdowns(as_run):
+    this = report(as_run(synthetic.sweep(impls=("sdpa",), T=(64, 256))))
+    everything = tables.printed(this.grid), page.summary(this), Outline(page.html(this)).words
+    assert not [text for text in everything if "slowdown" in text.lower()]
+    assert "Latency" in everything[2] and everything[0].count(" µs ") == len(this.grid.cases) == 8
 
 
 def test_markdown_is_a_table_and_its_names_stay_in_their_cells(tiny):
