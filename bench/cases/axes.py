@@ -68,7 +68,7 @@ class Axis:
 
     def read_each(self, words: Iterable[str]) -> tuple[Any, ...]:
         """Parse several values, each once; raises ValueError with the wrong one and the correct usage."""
-        found = {}
+        found: dict[Any, None] = {}
         for word in words:
             try:
                 found[self.read(word)] = None
