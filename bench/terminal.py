@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
+from functools import partial
 
-from stats.arguments import USAGE_ERROR, as_typed
+from stats import arguments
+from stats.arguments import USAGE_ERROR
 
-
-def warn(text: str) -> None:
-    """Print one line on stderr, prefixed with the command's name."""
-    print(as_typed(f"bench: {text}"), file=sys.stderr, flush=True)
+warn = partial(arguments.warn, "bench")
 
 
 def complain(message: object, code: int = USAGE_ERROR) -> int:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from stats.arguments import UNFINISHED, as_typed
+from stats.arguments import UNFINISHED, warn
 
 
 def run(main: Callable[[], int], package: str) -> int:
@@ -29,11 +29,6 @@ def run(main: Callable[[], int], package: str) -> int:
         where = "the current folder" if isinstance(error, FileNotFoundError) else "standard output"
         warn(package, f"error: {error.filename or where}: {error.strerror}")
         return UNFINISHED
-
-
-def warn(package: str, text: str) -> None:
-    """Print one line on stderr."""
-    print(as_typed(f"{package}: {text}"), file=sys.stderr, flush=True)
 
 
 class Output(io.FileIO):

@@ -62,6 +62,11 @@ def as_typed(text: str, here: bool = True) -> str:
     return re.sub(r"python -m (?=bench|reports)|pytest (?=bench/)", lambda it: f"{it[0].split()[0]} {home}/", text)
 
 
+def warn(package: str, text: str) -> None:
+    """Print one line on stderr, which begins with the name of a package."""
+    print(as_typed(f"{package}: {text}"), file=sys.stderr, flush=True)
+
+
 def without_padding(text: str) -> str:
     """Remove the spaces at the ends of lines, also between a terminal's control sequences."""
     return re.sub(r"(?: |\x1b\[[\d;]*m)+$", lambda end: end[0].replace(" ", ""), text, flags=re.MULTILINE)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from stats.arguments import INSTALLED, USAGE_ERROR, Parser, as_typed
+from stats import arguments
+from stats.arguments import INSTALLED, USAGE_ERROR, Parser
 
 from . import runs
 from .runs import Run, RunError
@@ -129,10 +129,10 @@ def written(path: Path) -> Iterator[None]:
 
 
 def warn(message: str) -> None:
-    print(as_typed(f"reports: warning: {' '.join(message.split())}"), file=sys.stderr)
+    arguments.warn("reports", f"warning: {' '.join(message.split())}")
 
 
 def complain(message: str, code: int = USAGE_ERROR) -> int:
     """Print a message in one line on stderr; returns the exit code."""
-    print(as_typed(f"reports: error: {' '.join(message.split())}"), file=sys.stderr)
+    arguments.warn("reports", f"error: {' '.join(message.split())}")
     return code
