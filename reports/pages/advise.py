@@ -106,7 +106,7 @@ def _table(title: str, advised: Mapping[str, Any]) -> Table:
         place = words.place({axis: cell[axis] for axis in axes} or cell, always=[*axes, "T", "H"])
         slower = units.interval(cell["ahead_low"], cell["ahead_high"]) if cell["ahead_low"] else units.MISSING
         following = cell["next_best"] or units.MISSING
-        rows.append((place, cell["fastest"], units.seconds(cell["seconds"], 2), following, slower, cell["verdict"]))
+        rows.append((place, cell["fastest"], units.seconds(cell["seconds"]), following, slower, cell["verdict"]))
     wrong = f"Left out, wrong somewhere in this run: {', '.join(advised['left_out'])}." * bool(advised["left_out"])
     note = " ".join(filter(None, (advised["page_faults"], wrong)))
     return Table(title, COLUMNS, rows, note)

@@ -103,7 +103,7 @@ def terminal(grid: Grid) -> str:
         if max(map(len, lines)) <= WIDTH:
             break
     if grid.views[0]:
-        lines += ["", "Each column is the mean over its cases, with * if fastest or tied in all of them."]
+        lines += ["", "Columns are means over their cases, with * if fastest or tied in all of them."]
     return "\n".join(lines)
 
 

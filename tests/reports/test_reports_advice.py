@@ -110,5 +110,5 @@ def test_a_models_table_has_its_layers_and_the_lengths_that_are_asked_for(as_run
 def test_on_the_command_line(as_run, printed):
     run = as_run(two({64: (1e-3, 2e-3), 1024: (4e-3, 2e-3)})).path
     out = printed("advise", "--run", run, "--T", 1024, "--H", 8, "--dtype", "float32")
-    assert out.splitlines()[2].split() == ["T=1024", "b", "2.0", "ms", "a", "2.0", "to", "2.0", "faster"]
+    assert out.splitlines()[2].split() == ["T=1024", "b", "2.00", "ms", "a", "2.0", "to", "2.0", "faster"]
     assert {cell["T"] for cell in json.loads(printed("advise", "--run", run, "--json", "--T", 64))["cells"]} == {64}
