@@ -100,9 +100,8 @@ class Measuring:
 
     def _check(self) -> None:
         """Check cells: each pool takes cases that share probes."""
-        settled = self._run.settled
+        settled, self._owner = self._run.settled, {}
         queue = shared_probes([cell for cell in self._cells if cell.key not in settled], len(self._pools))
-        self._owner = {}
         self._run.account("check")
         run_concurrently([
             self._checking(pool, queue, step) for pool, step in zip(self._pools, (1, -1), strict=False)
@@ -199,10 +198,10 @@ class Measuring:
         """Return the share of the usual time for each cell, from its ratio to the first in the visits so far; the first
         gets the largest share of all.
         """
-        base, *others = ((cell.key, samples_of(self._run.samples(cell.key))) for cell in group)
-        widths = {key: half_width(ratios.paired(other, base[1])) for key, other in others}
+        (first, base), *others = ((cell.key, samples_of(self._run.samples(cell.key))) for cell in group)
+        widths = {key: half_width(ratios.paired(other, base)) for key, other in others}
         needs = need(widths, self._run.timing["precision"])
-        return needs | {base[0]: max(needs.values(), default=1.0)}
+        return needs | {first: max(needs.values(), default=1.0)}
 
     def _lacking(self) -> list[Cell]:
         """Return the timed cells that lack columns which are measured after the timing, except those of a resumed run that

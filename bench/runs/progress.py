@@ -6,6 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from time import monotonic
 
 import pytest
@@ -79,8 +80,8 @@ class Progress:
             lines += [drifting(run.workload.table()["drift"]), conditions.disturbed(rows)]
         for line in filter(None, lines):
             out.write_line(wrapped(line))
-        if run.traced and run.journal:
-            out.write_line(f"traces: `tensorboard --logdir {run.folder.parent / 'traces' / run.journal.path.stem}`")
+        if traces := [path for row in run.finished.values() if (path := row["extra_info"].get("trace"))]:
+            out.write_line(f"traces: `tensorboard --logdir {run.folder.parent / Path(traces[0]).parents[1]}`")
         if run.name and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
             out.write_line("nothing was saved: no cell is selected")
         results = run.folder.parent
