@@ -54,11 +54,10 @@ def test_a_core_that_breaks_a_rule_is_refused(short_probes, name):
         held_to(*wrong_rules.CORES[name])
 
 
-@pytest.mark.parametrize("axes", RULES, ids=str)
+@pytest.mark.parametrize("axes", [axes for axes in RULES if "padding" not in axes.get("mask", "")], ids=str)
 def test_an_independent_core_with_all_rules_passes(short_probes, axes):
     """It shares no code with the implementations or the reference."""
-    if "padding" not in axes.get("mask", ""):
-        held_to(core_of(wrong_rules.right), axes)
+    held_to(core_of(wrong_rules.right), axes)
 
 
 @pytest.mark.parametrize("name", wrong_rules.RIGHT)
