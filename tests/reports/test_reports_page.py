@@ -138,6 +138,15 @@ def test_one_case_is_printed_as_its_table_at_80_columns_with_what_was_refused(in
     assert tables.printed(made).startswith(tables.terminal(made))
 
 
+def test_the_key_explains_a_mean_over_some_of_the_cases(as_run):
+    for impls, known in (
+        (("fused", "sdpa", "loop"), "– unsupported, (n/8) mean over n cases."),
+        (("fused", "sdpa"), "resolved."),
+    ):
+        made = report(as_run(synthetic.sweep(impls=impls, T=(64, 256)))).grid
+        assert tables.key(made).endswith(known)
+
+
 def test_one_implementation_is_shown_with_its_times_and_without_slowdowns(as_run):
     this = report(as_run(synthetic.sweep(impls=("sdpa",), T=(64, 256))))
     everything = tables.printed(this.grid), page.summary(this), Outline(page.html(this)).words
