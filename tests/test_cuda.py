@@ -35,7 +35,7 @@ from bench.timing.devices.cuda import COLD_BELOW, GRAPH_BELOW, CudaMeter, captur
 from bench.timing.devices.nvml import Nvml, Reading, words
 from bench.timing.rooflines import Rooflines
 from bench.workers import worker
-from bench.workers.tasks import Tasks
+from bench.workers.client import Variant, WorkerClient
 
 from .conftest import python
 from .experiments import gpu as script
@@ -285,11 +285,14 @@ def test_cublas_is_configured_before_the_first_product_of_a_worker_with_determin
     deterministic, tmp_path, monkeypatch
 ):
     """Torch reads the variable once: a cell without deterministic algorithms may come first."""
-    monkeypatch.setattr(os, "environ", {})
+    begin = mock.Mock()
+    monkeypatch.setattr("bench.workers.client.start", begin)
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     more = ["--deterministic", "off,on"] * deterministic
     plan = plan_of(parser().parse_args(["--base-impl", "fused", "--head-impl", "sdpa", *more]), tmp_path)
-    Tasks(".", deterministic=plan.setting.deterministic)
-    assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == (":4096:8" if deterministic else None)
+    WorkerClient(Variant(), plan.setting).close()
+    environment = begin.call_args.kwargs["env"]
+    assert environment.get("CUBLAS_WORKSPACE_CONFIG") == (":4096:8" if deterministic else None)
 
 
 def test_a_worker_uses_one_gpu_and_float32_products_despite_the_containers_setting():

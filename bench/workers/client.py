@@ -103,7 +103,6 @@ class WorkerClient:
             "repository": setting.repository,
             "tree": variant.tree,
             "threads": setting.threads,
-            "deterministic": setting.deterministic,
         }
         self.first: Reply = {}
         """Reply to the first request, once that has arrived."""
@@ -114,6 +113,8 @@ class WorkerClient:
         environment = {**HUGE_PAGES, **quiet_environment(setting.threads)} if setting.threads else {**os.environ}
         if variant.extensions:
             environment["TORCH_EXTENSIONS_DIR"] = str(variant.extensions)
+        if setting.deterministic:  # torch reads it once, at its first product
+            environment.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         self._process = start(
             [variant.python, "-P", "-c", MAIN, json.dumps(given, default=str)],
             env=environment,

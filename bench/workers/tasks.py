@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import resource
 import sys
 from collections.abc import Callable, Sequence
@@ -72,12 +71,13 @@ class Tasks:
     """Handlers of requests, one method each; return values are the replies, as JSON, and None is an empty one."""
 
     def __init__(
-        self, folder: str, threads: int | None = None, tree: str | None = None, deterministic: bool = False,
+        self,
+        folder: str,
+        threads: int | None = None,
+        tree: str | None = None,
         on_calls_done: Callable[[], None] = lambda: None,
-    ):  # fmt: skip
+    ):
         """`on_calls_done`: called when a request has made its calls, so that another worker may make some."""
-        if deterministic:
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch reads it once, at its first product
         if threads:
             torch.set_num_threads(threads)
         torch.set_float32_matmul_precision("highest")  # containers may set TF32 (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE)

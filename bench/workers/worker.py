@@ -20,7 +20,7 @@ from typing import Any
 
 def main() -> None:
     """Run the worker; its argument is `{"pipe": descriptor, "impls": FOLDER, "folder": FOLDER, "repository": FOLDER,
-    "tree": FOLDER or null, "threads": 1, "deterministic": false}`.
+    "tree": FOLDER or null, "threads": 1}`.
     """
     given = json.loads(sys.argv[1])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent
