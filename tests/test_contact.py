@@ -98,6 +98,7 @@ nothing.limits, number.limits = {"max_T": None, "dropout": None}, {"beyond": 3}
         ("--impl x=bench/mine.py:f", "No module named 'bench.mine'; bench is /"),
         ("--impl x=ends:f", "can't import ends: SystemExit: 2"),
         ("--impl x=leaves:f", "can't import leaves: SystemExit: 0"),
+        ("--impl x=v1/x.py:f,y=v2/x.py:f", "y=v2/x.py:f: it imports helper, but gets {folder}/v1/helper.py, which was found"),
         ("--impl x=mine:unknown", "limits has no 'dtype'; known: "),
         ("--impl x=mine:Sizes", "Sizes(d_model, n_heads=8) takes sizes, but a layer is built from one LayerShape"),
         ("--resume nihgtly", "no run 'nihgtly' to resume in {results}; --benchmark-save=nihgtly starts one"),
@@ -110,12 +111,15 @@ nothing.limits, number.limits = {"max_T": None, "dropout": None}, {"beyond": 3}
 def test_a_usage_error_is_one_line(ran, typed, says):
     folder = Path("results", str(get_machine_id())).absolute()
     (folder / "opened.1-1.journal").mkdir(parents=True)
-    Path("bench").mkdir()
+    for name in ("bench", "v1", "v2"):
+        Path(name).mkdir()
     for name, text in (
         ("mine.py", MISTAKEN),
         ("bench/mine.py", MISTAKEN),
         ("ends.py", "raise SystemExit(2)"),
         ("leaves.py", "import os; os._exit(0)"),
+        *((f"{place}/x.py", "from helper import f") for place in ("v1", "v2")),
+        *((f"{place}/helper.py", "def f(q, k, v, **_): ...") for place in ("v1", "v2")),
         (
             "builds.py",
             "raise RuntimeError(\"Error building extension 'x': [1/2] c++\\nx.cpp:3:1: error: expected ';'\\n    3 | }\")",

@@ -176,6 +176,8 @@ def _own(name: str, path: str, folder: str) -> Impl:
         imported = _imported(repository, lambda: _of_repository(repository, folder))
     else:
         imported = _imported(module, lambda: importlib.import_module(module))
+    if is_file:
+        _refuse_mixed_up(source, folder)
     file = getattr(imported, "__file__", None)
     for here in filter(Path.exists, (source, beside / "__init__.py")):
         if file and not repository and os.path.realpath(file) != os.path.realpath(here):
@@ -195,6 +197,14 @@ def _own(name: str, path: str, folder: str) -> Impl:
     if it not in known.get(plain, ()):
         impls.add(impl)
     return impls.get(name)
+
+
+def _refuse_mixed_up(source: Path, folder: str) -> None:
+    """Raise ValueError if a file imports a neighbour by name, but got the user's module of that name in another folder."""
+    for name in re.findall(r"^\s*(?:from|import)\s+(\w+)", source.read_text("utf-8", "ignore"), re.MULTILINE):
+        here, loaded = source.with_name(f"{name}.py").resolve(), getattr(sys.modules.get(name), "__file__", None) or "/"
+        if here.exists() and here != (there := Path(loaded).resolve()) and there.is_relative_to(Path(folder).resolve()):
+            raise ValueError(f"it imports {name}, but gets {there}, which was found before {here}: rename one of them")
 
 
 def _declared(it: Any) -> Limits:
