@@ -275,12 +275,18 @@ class SimulatedNvml:
     `capped` counts the time at work under a power cap.
     """
 
-    NVML_CLOCK_SM, NVML_TEMPERATURE_GPU, NVML_PERF_POLICY_POWER, NVML_PERF_POLICY_THERMAL = 1, 0, 0, 1
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU, NVML_PERF_POLICY_POWER, NVML_PERF_POLICY_THERMAL = (
+        1,
+        2,
+        0,
+        0,
+        1,
+    )
     FOUND: Mapping[str, Any] = {
-        "ClockInfo": 1755, "MaxClockInfo": 1980, "Temperature": 61, "PowerUsage": 612_500,
-        "UtilizationRates": SimpleNamespace(gpu=3, memory=1),
+        "ComputeMode": 0, "ApplicationsClock": 1500, "MaxClockInfo": 1980, "MigMode": [1, 1], "Temperature": 61,
+        "EnforcedPowerLimit": 700_000, "PowerUsage": 612_500, "UtilizationRates": SimpleNamespace(gpu=3, memory=1),
     }  # fmt: skip
-    """By the end of a function's name. Power is in milliwatts."""
+    """By the end of a function's name. Powers are in milliwatts; MIG is on now, and from the next reset on."""
 
     class NVMLError(Exception):
         pass
@@ -316,6 +322,12 @@ class SimulatedNvml:
 
     def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, part):
         return part.replace("MIG", "GPU") if part.startswith("MIG") else self.refuse()
+
+    def nvmlDeviceGetClockInfo(self, gpu, kind):
+        return self._answer({self.NVML_CLOCK_SM: 1755, self.NVML_CLOCK_MEM: 2619}[kind], gpu)
+
+    def nvmlDeviceGetUUID(self, gpu):
+        return gpu
 
     def nvmlDeviceGetCurrentClocksEventReasons(self, gpu):
         return self._answer(self.reasons if self.cuda.ready > self.cuda.host else 0x1, gpu)

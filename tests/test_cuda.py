@@ -32,7 +32,7 @@ from bench.timing import machine, reference_workload
 from bench.timing.devices import DEVICES, cuda, nvml
 from bench.timing.devices.cpu import CpuMeter
 from bench.timing.devices.cuda import COLD_BELOW, GRAPH_BELOW, CudaMeter, captured
-from bench.timing.devices.nvml import Nvml, Reading, words
+from bench.timing.devices.nvml import Nvml, words
 from bench.timing.rooflines import Rooflines
 from bench.workers import worker
 from bench.workers.client import Variant, WorkerClient
@@ -424,20 +424,26 @@ def test_without_nvml_there_are_no_readings(monkeypatch):
     nvml.opened.cache_clear()
     try:
         absent = nvml.opened()
-        assert (absent.all(), absent.driver(), absent.of(UUID)) == ([], None, None)
+        assert (absent.all(), absent.state(), absent.driver(), absent.of(UUID)) == ([], [], None, None)
         assert machine.fingerprint()["gpu"] == (torch.cuda.get_device_name() if torch.cuda.is_available() else None)
     finally:
         nvml.opened.cache_clear()
 
 
-def test_the_gpus_of_a_machine_are_read():
+def test_the_state_of_a_machine_holds_its_gpus(monkeypatch):
     gpu = SimulatedCuda()
     gpu.work(1.0)
     reader = Nvml(SimulatedNvml(gpu, HOT | IDLE))
     (reading,) = reader.all()
-    assert reading == reader.of(UUID) == Reading(1755, 1980, 612.5, 61, 3, HOT | IDLE)
-    assert (reading.throttling, reading.held_back) == (HOT, True)
+    assert reading == reader.of(UUID) and (reading.throttling, reading.held_back) == (HOT, True)
     assert reader.of("of-somebody-else") is None
+    monkeypatch.setattr(nvml, "opened", lambda: reader)
+    (found,) = machine.state()["gpus"]
+    assert found == {
+        "sm_mhz": 1755, "sm_mhz_most": 1980, "power_w": 612.5, "temperature_c": 61, "busy_percent": 3,
+        "reasons": ["idle", "software thermal slowdown"], "uuid": f"GPU-{UUID}", "sm_mhz_chosen": 1500, "memory_mhz": 2619,
+        "power_limit_w": 700.0, "compute_mode": 0, "mig": True,
+    }  # fmt: skip
 
 
 def test_a_worker_reports_the_state_of_its_gpu(gpu, on_gpu):

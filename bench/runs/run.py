@@ -21,7 +21,7 @@ from ..cases.outcome import FAILURES, Skip
 from ..cases.published import published_of
 from ..selection.options import Selection
 from ..timing.devices import meter_for, threads
-from ..timing.machine import environment, fingerprint
+from ..timing.machine import fingerprint, state
 from ..timing.reference_workload import ReferenceWorkload
 from ..timing.rooflines import Rooflines
 from ..timing.schedule import Block, counts
@@ -268,7 +268,7 @@ class Run:
             "skipped": self.skips,
             **self.observations(),
             "seconds": self.spent,
-            "state": {"environment": environment()},
+            "state": state(),
         }
 
     def observations(self) -> dict[str, Any]:

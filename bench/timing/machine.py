@@ -1,4 +1,4 @@
-"""Describes the machine: constant facts that determine speed (fingerprint), and environment variables that may."""
+"""Describes the machine: constant facts that determine speed (fingerprint), and changing ones (state)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import torch
 
-from .devices import DEVICES
+from .devices import DEVICES, nvml
 from .malloc import allocator_settings
 
 SPEED = re.compile("(?!.*(_DIR|_PATH|_HOME)$)(OMP_|MKL_|KMP_|GOMP_|TORCH|PYTORCH_|CUDA_|CUBLAS_|NVIDIA_TF32|MALLOC_)")
@@ -33,6 +33,9 @@ def fingerprint() -> dict[str, Any]:
     }
 
 
-def environment() -> dict[str, str]:
-    """Return the variables that may determine speed, recorded with a run and shown when they differ."""
-    return {name: os.environ[name] for name in sorted(os.environ) if SPEED.match(name)}
+def state() -> dict[str, Any]:
+    """Return changing facts, recorded with a run: the state of every GPU, and variables, shown when they differ."""
+    return {
+        "gpus": nvml.opened().state(),
+        "environment": {name: os.environ[name] for name in sorted(os.environ) if SPEED.match(name)},
+    }

@@ -39,7 +39,7 @@ from torch.profiler import ProfilerActivity, profile
 from bench.cases.outcome import Wrong
 from bench.timing.devices.cuda import CudaMeter
 from bench.timing.devices.nvml import Nvml, opened, words
-from bench.timing.machine import fingerprint
+from bench.timing.machine import fingerprint, state
 from impls.formula import attention
 
 from ..simulated_gpu import HZ, SimulatedCuda, SimulatedNvml
@@ -215,7 +215,7 @@ def step(work: Callable[[Lab], str], out: Path, rehearsal: bool, until: float) -
 
 def environment(lab: Lab) -> str:
     """Print the GPU and its software; reading them must open no context, so that a worker can use the GPU exclusively."""
-    found = {"machine": fingerprint(), "GPUs": opened().all()}
+    found = {"machine": fingerprint(), "state": state()}
     if not lab.rehearsal:
         found["built for"], found["capability"] = torch.cuda.get_arch_list(), torch.cuda.get_device_capability()
         found["MPS"] = os.environ.get("CUDA_MPS_PIPE_DIRECTORY")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -79,6 +79,15 @@ class Nvml:
         """Return the state of every GPU, in NVML's order, which may differ from CUDA's."""
         return [self._read(gpu) for gpu in self._every()]
 
+    def state(self) -> list[dict[str, Any]]:
+        """Return the reading and the settings of every GPU: clocks in MHz, power limit in watts, NVML's compute mode (3:
+        exclusive), whether it is divided. None for unavailable values.
+        """
+        return [
+            asdict(it := self._read(gpu)) | {"reasons": words(it.reasons)} | self._settings(gpu)
+            for gpu in self._every()
+        ]
+
     def is_due(self, now: float) -> bool:
         """Whether the previous reading is `EVERY` seconds old; if so, starts a new interval."""
         if now - self._last < EVERY:
@@ -122,7 +131,7 @@ class Nvml:
         return Reading(
             sm_mhz=self._query("DeviceGetClockInfo", gpu, self._nvml.NVML_CLOCK_SM),
             sm_mhz_most=self._query("DeviceGetMaxClockInfo", gpu, self._nvml.NVML_CLOCK_SM),
-            power_w=self._query("DeviceGetPowerUsage", gpu, read=lambda milliwatts: milliwatts / 1e3),
+            power_w=self._query("DeviceGetPowerUsage", gpu, read=_watts),
             temperature_c=self._query("DeviceGetTemperature", gpu, self._nvml.NVML_TEMPERATURE_GPU),
             busy_percent=self._query("DeviceGetUtilizationRates", gpu, read=lambda rates: rates.gpu),
             reasons=self._query("DeviceGetCurrentClocksEventReasons", gpu)
@@ -130,12 +139,26 @@ class Nvml:
             or 0,
         )
 
+    def _settings(self, gpu: Any) -> dict[str, Any]:
+        return {
+            "uuid": self._query("DeviceGetUUID", gpu),
+            "sm_mhz_chosen": self._query("DeviceGetApplicationsClock", gpu, self._nvml.NVML_CLOCK_SM),
+            "memory_mhz": self._query("DeviceGetClockInfo", gpu, self._nvml.NVML_CLOCK_MEM),
+            "power_limit_w": self._query("DeviceGetEnforcedPowerLimit", gpu, read=_watts),
+            "compute_mode": self._query("DeviceGetComputeMode", gpu),
+            "mig": self._query("DeviceGetMigMode", gpu, read=lambda now_and_next: bool(now_and_next[0])),
+        }
+
     def _query(self, name: str, *arguments: Any, read: Callable[[Any], Any] = lambda found: found) -> Any:
         """Return the result of an NVML function, as `read`; None if this GPU, its driver or this NVML lacks it."""
         try:
             return read(getattr(self._nvml, f"nvml{name}")(*arguments))
         except Exception:  # NVML's own, or a missing function
             return None
+
+
+def _watts(milliwatts: int) -> float:
+    return milliwatts / 1e3
 
 
 @cache
