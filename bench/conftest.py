@@ -156,6 +156,9 @@ def _measure(config: pytest.Config, run: Run, cells: list[Cell]) -> None:
     try:
         with suppress(FirstFailure):
             Measuring(run, left, lambda: WorkerClient(Variant(), setting), config.getoption("shuffle")).measure()
+    except KeyboardInterrupt:
+        run.add({"interrupted": True})  # no cell has ended the run
+        raise
     finally:
         run.finish()
 

@@ -408,6 +408,22 @@ def test_a_run_that_is_interrupted_says_how_much_is_kept(own_signals, in_process
     assert not any("KeyboardInterrupt" in line for line in done.outlines)  # and where in the code it was
 
 
+def test_a_check_that_the_user_interrupts_is_begun_again_and_one_that_ends_three_runs_is_not(ran, monkeypatch):
+    def measure(self):
+        (cell,) = self._cells
+        self._run.add({"begin": cell.key})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Measuring, "measure", measure)
+    ran("--impl sdpa --T 16 --H 2 --dtype float32 --benchmark-save=x")
+    for _ in range(3):
+        ran("--resume x").stdout.fnmatch_lines("unfinished, and kept: 0 of 1 cells checked; *")
+    (journal,) = Path().glob("results/*/*.journal")
+    ended = [line for line in journal.read_text().splitlines() if "interrupted" not in line]  # as by `kill -9`
+    journal.write_text("\n".join([*ended, ""]))
+    ran("--resume x").stdout.fnmatch_lines("*the run ended 4 times while this was checked*")
+
+
 TINY_RUN = ("--T=16", "--impl=sdpa")
 SWEEP = ("bench", "sweep", "--save", "x", *TINY_RUN)
 PYTEST = ("pytest", BENCH, "--benchmark-save=x", *TINY_RUN)

@@ -90,6 +90,7 @@ class Measuring:
                     self._time()
                     if last:
                         self._finish()
+        self._tell_precision()
         self._run.sample_machine()
         self._run.ended = True
 
@@ -99,22 +100,26 @@ class Measuring:
         return [processes[at : at + self._alive] for at in range(0, len(processes), self._alive)]
 
     def _check(self) -> None:
-        """Check cells: each pool takes cases that share probes."""
+        """Check cells: each pool takes cases that share probes. Those that ended a run come last, alone."""
         settled, self._owner = self._run.settled, {}
-        queue = shared_probes([cell for cell in self._cells if cell.key not in settled], len(self._pools))
+        left = [cell for cell in self._cells if cell.key not in settled]
+        suspects = [cell for cell in left if self._run.begun[cell.key]]
+        queue = shared_probes([cell for cell in left if cell not in suspects], len(self._pools))
         self._run.account("check")
         run_concurrently([
             self._checking(pool, queue, step) for pool, step in zip(self._pools, (1, -1), strict=False)
         ])  # fmt: skip
+        run_concurrently([self._checking(self._pools[0], [suspects])])
         for case, pool in zip(self._cases, cycle(self._pools), strict=False):  # of a resumed run
             self._owner.setdefault(case, pool)
 
-    def _checking(self, pool: WorkerPool, queue: list[list[Cell]], step: int) -> Script:
+    def _checking(self, pool: WorkerPool, queue: list[list[Cell]], step: int = 1) -> Script:
         """Check groups of cells, in the reversed order if `step` is -1: another pool has passed the probes of the last."""
         while queue:
             for cell in _long_first(queue.pop(0)[::step]):
                 client, passed = pool.client(cell), self._passed[cell.impl.name]
                 held = self._owner.setdefault(cell.case.id, pool) is pool and cell.case.id in self._held
+                self._run.add({"begin": cell.key})
                 with self._run.skipping(cell):
                     reply = yield from checking(client, request(cell), cell.threaded, passed, keep=held)
                     self._run.add({"key": cell.key, "found": reply})
@@ -194,14 +199,29 @@ class Measuring:
         for at in range(1, max(2, len(cells)), others) if cells else ():
             yield [cells[0], *cells[at : at + others]]
 
+    def _half_widths(self, cells: Sequence[Cell]) -> dict[Key, float]:
+        """Return the half-width of each cell's ratio to the first, from the visits so far."""
+        (_, base), *others = ((cell.key, samples_of(self._run.samples(cell.key))) for cell in cells)
+        return {key: half_width(ratios.paired(other, base)) for key, other in others}
+
     def _needs(self, group: Sequence[Cell]) -> dict[Key, float]:
-        """Return the share of the usual time for each cell, from its ratio to the first in the visits so far; the first
-        gets the largest share of all.
-        """
-        (first, base), *others = ((cell.key, samples_of(self._run.samples(cell.key))) for cell in group)
-        widths = {key: half_width(ratios.paired(other, base)) for key, other in others}
-        needs = need(widths, self._run.timing["precision"])
-        return needs | {first: max(needs.values(), default=1.0)}
+        """Return the share of the usual time for each cell; the first gets the largest share of all."""
+        needs = need(self._half_widths(group), self._run.timing["precision"])
+        return needs | {group[0].key: max(needs.values(), default=1.0)}
+
+    def _tell_precision(self) -> None:
+        """Print for every case why its timing ended: the precision was reached, or the time was used up."""
+        precision = self._run.timing["precision"]
+        for case in self._cases:
+            if len(cells := self._checked(case)) > 1:
+                (impl, _), width = max(self._half_widths(cells).items(), key=lambda it: it[1])
+                ended = "precise: all ratios" if width <= precision else f"time used up: the ratio of {impl}"
+                known = (
+                    f"\N{PLUS-MINUS SIGN}{width:.1%}, not counting variation between processes"
+                    if width < math.inf
+                    else "has one visit in each process"
+                )
+                self._run.tell(f"{case}  {ended} {known}")
 
     def _lacking(self) -> list[Cell]:
         """Return the timed cells that lack columns which are measured after the timing, except those of a resumed run that

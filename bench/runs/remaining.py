@@ -28,6 +28,9 @@ OF_A_PAIR = 1e-4
 CHECKED, READIED, MORE = 4, 3, 4
 """Approximate number of calls in a check, in a process's first visit before timing, and under further conditions."""
 
+CALLS = 0.5
+"""Seconds of calls by which the estimates of calls are weighted."""
+
 TIMED = 1.2
 """Approximate seconds in visits per second of timed blocks."""
 
@@ -36,11 +39,16 @@ END = 1.5
 
 
 def remaining(run: Run) -> float:
-    """Estimate the seconds left of a run, if no case ends early."""
-    made, settled, left = {key: it.usual for key, it in run.found.items()}, run.settled, END
+    """Estimate the seconds left of a run, if no case ends early. Calls not yet made take as much longer than estimated as
+    those that were made.
+    """
+    made = {key: it.usual for key, it in run.found.items()}
+    known = [(run.cells[key].case, call) for key, call in made.items() if not run.cells[key].impl.limits.loops]
+    longer = (CALLS + sum(call for _, call in known)) / (CALLS + sum(seconds_of_call(case) for case, _ in known))
+    settled, left = run.settled, END
     planned = (run.cells[key] for key in run.planned - run.skipped.keys())
     for case, cells in grouped((cell.case.id, cell) for cell in planned).items():
-        calls = {it.key: made.get(it.key, seconds_of_call(it.case)) for it in cells}
+        calls = {it.key: made.get(it.key, longer * seconds_of_call(it.case)) for it in cells}
         blocks = {key: block_of(call) for key, call in calls.items()}
         for process, visit in product(range(run.processes), range(VISITS)):
             if (process, visit, case) not in run.visited:

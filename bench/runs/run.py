@@ -33,6 +33,9 @@ SCHEMA = 2
 MOST_OPERATORS = 10_000
 """Operators of one call above which no trace is taken: each takes about a kilobyte to write and to read."""
 
+MOST_LOST_WORKERS = 3
+"""Number of runs that may end while checking a cell before the cell is skipped."""
+
 
 class FirstFailure(Exception):
     """Ends a run that is to end at its first failure."""
@@ -72,6 +75,10 @@ class Run:
     """Rows of all timed cells, in the order of the plan, once measuring has ended."""
     rooflines: Rooflines = field(default_factory=Rooflines)
     workload: ReferenceWorkload = field(default_factory=ReferenceWorkload)
+    begun: Counter[Key] = field(default_factory=Counter)
+    """How often the check of each cell has begun since the user last interrupted the run; one that ended the run begins
+    again, last.
+    """
     visited: set[tuple[int, int, str]] = field(default_factory=set)
     """Visits that are made: process, number in the process, and case."""
     spent: dict[str, float] = field(default_factory=dict)
@@ -226,6 +233,10 @@ class Run:
     def _take(self, line: Line) -> None:
         """Apply a line of the journal."""
         match line:
+            case {"begin": key}:
+                self.begun[tuple(key)] += 1
+            case {"interrupted": _}:
+                self.begun.clear()
             case {"key": key, "found": found}:
                 self.found.setdefault(tuple(key), Results()).add(Results(**found))
             case {"skipped": entry}:
@@ -291,6 +302,9 @@ class Run:
         for line in journal.lines:
             self._take(line)
             self.spent |= line["seconds"]
+        for key, times in self.begun.items():
+            if times >= MOST_LOST_WORKERS and key not in self.settled:
+                self.add_skipped(self.cells[key], Skip(f"the run ended {times} times while this was checked"))
 
     def close(self) -> None:
         """Delete the journal of a complete and saved run."""

@@ -18,7 +18,7 @@ from .. import CHECKOUT
 from ..selection.errors import UsageError
 
 Line = dict[str, Any]
-"""{"header": ...}, or a line of `Run`: {"key": key, "found": ...}, {"skipped": ...}, {"visit": ...}, ..."""
+"""{"header": ...}, or a line of `Run`: {"begin": key}, {"key": key, "found": ...}, {"skipped": ...}, {"visit": ...}, ..."""
 
 LONGEST = 200
 """Most bytes of a run's name; the names of its files are a few bytes longer, and may have 255."""
