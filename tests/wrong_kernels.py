@@ -705,7 +705,7 @@ LARGE, BESIDE = (
     "where scores are very large: NaN or Inf in",
     "where ordinary scores are mixed with extreme ones: NaN or Inf in",
 )
-NEGATIVE, FAR_BELOW = "where scores are very negative: ", "where all scores are equal and far below zero: error"
+NEGATIVE, FAR_BELOW = "where scores are very negative: ", "where scores are far below zero: error"
 
 wrong("NaN or Inf in", "no_shift")(no_shift)
 wrong(LARGE, "no_shift_in_a_layer")(as_layer(no_shift))
@@ -718,6 +718,18 @@ wrong("where scores are far apart: NaN or Inf in", "shifted_by_the_first_score")
 )
 wrong(NEGATIVE + "error", "masks_with_minus_50")(masks_with_minus_50)
 wrong(FAR_BELOW, "masks_with_minus_10000")(masks_with_minus_10000)
+
+
+def clamped_within(most, **case):
+    @wrong(FAR_BELOW, f"scores_clamped_within_{most}", **case)
+    @masked
+    def kernel(q, k, v, mask):
+        return torch.softmax(scaled(q, k).clamp(-most, most).masked_fill(~mask, -torch.inf), -1) @ v
+
+
+clamped_within(300)
+clamped_within(10000, dtype="bfloat16")
+clamped_within(1000, mode="backward")
 wrong("where one key dominates: error", "epsilon_in_the_denominator")(shifted(epsilon=5e-7))
 
 
@@ -1069,14 +1081,17 @@ def keeps_the_mask_by_its_address(q, k, v, *, attn_mask=None, **_):
 LATE = "where a late key dominates: "
 
 
-def online(q, k, v, mask, tile, raised, rescale=-torch.inf):
-    """Softmax over tiles of keys, with a running maximum that `raised` makes of the old one and a tile's."""
+def online(q, k, v, mask, tile, raised, least=lambda width: -torch.inf):
+    """Softmax over tiles of keys, with a running maximum that `raised` makes of the old one and a tile's.
+
+    What is rescaled is multiplied by exp(least(width of the tile)) or more.
+    """
     scores = scores_of(q, k, mask)
     most = maximum(scores[..., :tile])
     total, o = torch.zeros_like(most), torch.zeros(*q.shape[:-1], v.shape[-1])
     for part, values in zip(scores.split(tile, -1), v.split(tile, -2), strict=True):
         new = raised(most, maximum(part))
-        weights, factor = torch.exp(part - new), torch.exp((most - new).clamp_min(rescale))
+        weights, factor = torch.exp(part - new), torch.exp((most - new).clamp_min(least(part.shape[-1])))
         total, o, most = total * factor + weights.sum(-1, keepdim=True), o * factor + weights @ values, new
     return o / total
 
@@ -1090,14 +1105,24 @@ def maximum_of_the_first_tile(q, k, v, mask):
 @wrong(LATE + "error", T=256)
 @masked
 def rescaled_by_no_less_than_e_to_the_minus_10(q, k, v, mask):
-    return online(q, k, v, mask, 16, torch.maximum, rescale=-10.0)
+    return online(q, k, v, mask, 16, torch.maximum, least=lambda width: -10.0)
 
 
-def whole_tiles(scores):
-    return scores[..., : max(32, scores.shape[-1] // 32 * 32)]
+def without_the_ragged_tail(tile):
+    return shifted(lambda scores: maximum(scores[..., : scores.shape[-1] // tile * tile or tile]))
 
 
-wrong(LATE + "NaN or Inf", "maximum_without_the_ragged_tail", T=100)(shifted(lambda it: maximum(whole_tiles(it))))
+wrong(LATE + "NaN or Inf", "maximum_without_the_ragged_tail", T=100)(without_the_ragged_tail(32))
+for tile in (128, 256):
+    wrong(LATE + "NaN or Inf", f"maximum_without_the_ragged_tail_of_tiles_of_{tile}")(without_the_ragged_tail(tile))
+
+
+@wrong(LATE + "error", T=256)
+@masked
+def ragged_tail_of_tiles_of_256_without_rescaling(q, k, v, mask):
+    return online(q, k, v, mask, 256, torch.maximum, least=lambda width: 0.0 if width < 256 else -torch.inf)
+
+
 wrong_decode(LATE, "maximum_of_the_old_cache", T_kv=256)(shifted(lambda scores: maximum(scores[..., :-1])))
 
 
@@ -1363,6 +1388,20 @@ def without_the_tail(farthest):
 wrong("low scores", "skips_keys_whose_scores_are_7_lower", dtype="bfloat16")(without_the_tail(7.0))
 wrong_decode("low scores", "skips_keys_in_decode", dtype="bfloat16")(without_the_tail(7.0))
 wrong("low scores", "skips_keys_whose_scores_are_14_lower")(without_the_tail(14.0))
+wrong("low scores", "skips_keys_whose_scores_are_20_lower")(without_the_tail(20.0))
+wrong("low scores", "skips_keys_whose_scores_are_10_lower", dtype="bfloat16")(without_the_tail(10.0))
+
+
+def without_small_probs(name, **case):
+    @wrong("low scores", name, **case)
+    @masked
+    def kernel(q, k, v, mask):
+        probs = probs_of(q, k, mask)
+        return probs.masked_fill(probs < 1e-7, 0.0) @ v
+
+
+without_small_probs("probs_below_1e-7_are_zero")
+without_small_probs("probs_below_1e-7_are_zero_in_training", mode="backward")
 
 
 @wrong("low scores", dtype="bfloat16")
@@ -1539,10 +1578,22 @@ def sums_tiles_of_64_in_bfloat16(q, k, v, mask):
     return added_up(probs_of(q.float(), k.float(), mask), v.float(), 64)
 
 
-@wrong(f"{PARTS}error", dtype="float16", T=256)
-@masked
-def sums_tiles_of_128_in_float16(q, k, v, mask):
-    return added_up(probs_of(q.float(), k.float(), mask), v.float(), 128, torch.float16)
+class SumsTheGradientOfQueriesInBfloat16ByTilesOf256(SumsTheGradientOfQueriesInBfloat16):
+    tile = 256
+
+
+wrong_backward(f"{PARTS}gradient of q: error", dtype="bfloat16")(SumsTheGradientOfQueriesInBfloat16ByTilesOf256)
+
+
+def sums_tiles_in_float16(tile):
+    @wrong(f"{PARTS}error", f"sums_tiles_of_{tile}_in_float16", dtype="float16", T=256)
+    @masked
+    def kernel(q, k, v, mask):
+        return added_up(probs_of(q.float(), k.float(), mask), v.float(), tile, torch.float16)
+
+
+sums_tiles_in_float16(128)
+sums_tiles_in_float16(256)
 
 
 # a separate path for round lengths

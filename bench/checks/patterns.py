@@ -25,7 +25,10 @@ bits wraps: from 88 to 176 in float32 (709 to 1420 in float64) the result is lar
 """
 
 DEEP = 16384.0
-"""How far below zero scores lie in the deepest pattern: a mask that only adds or writes -10,000 excludes no key there."""
+"""How far below zero scores lie in the deepest pattern: a mask that writes -10,000 excludes no key there."""
+
+DEEPER = 1.5
+"""Distance of a late key's score in that pattern, over that of the others, which are equal. Clamped, all would be equal."""
 
 RISE = 1.6
 """Feature of the key before a late one where scores rise to it in equal steps: they grow by more than an exponential's range,
@@ -42,7 +45,7 @@ PATTERNS = (
     "where one key dominates: ",
     "where scores are far apart: ",
     "where all scores are equal: ",
-    "where all scores are equal and far below zero: ",
+    "where scores are far below zero: ",
     "where a late key dominates: ",
 )
 """Names of the patterns, worded as the start of a sentence. Each query belongs to one of them."""
@@ -98,16 +101,17 @@ def pattern_of(case: Case, heads: bool) -> Tensor:
     drawn = (b + h + t + shift) % len(PATTERNS) if heads else (b + t + shift)[:, 0] % len(PATTERNS)
     if case.padded:  # an entry may have the first key alone, and masked ones far above it
         alone = _lengths(case).view(-1, *[1] * (drawn.dim() - 1)) == 1
-        drawn = torch.where((drawn == APART) & alone, ORDINARY, drawn)
+        drawn = torch.where(((drawn == APART) | (drawn == DEEPEST)) & alone, ORDINARY, drawn)
     if case.layer_shape.span(case.T, case.T_kv):
         first, last = case.ends
         drawn = torch.where((drawn == APART) & (last == 0), ORDINARY, drawn)  # a query that sees only the first key
         drawn = torch.where(((drawn == APART) | (drawn == DOMINATED)) & (first > 0), ORDINARY, drawn)
-        late = _late(case)[:, None]
-        seen = (first <= late) & (late <= last)  # (B, T)
+        late = _late(case, case.H_kv).repeat_interleave(case.H // case.H_kv, 1) if heads else _late(case)
+        seen = (first <= late[..., None]) & (late[..., None] <= last)  # (B, H, T) or (B, 1, T)
+        seen = seen if heads else seen[:, 0]
         earliest = seen & (seen.cumsum(-1) == 1)
-        seen, earliest = (it[:, None] if heads else it for it in (seen, earliest))
         drawn = torch.where((drawn == LATE) & ~seen, ORDINARY, drawn)
+        drawn = torch.where((drawn == DEEPEST) & seen & (first == last), ORDINARY, drawn)
         if case.T > 1:  # lone queries have it alternately
             drawn = torch.where(earliest, LATE, drawn)
     return drawn if has_depth(case) else torch.where(drawn == DEEPEST, ORDINARY, drawn)
@@ -122,8 +126,8 @@ def query_features(pattern: Tensor) -> Tensor:
 
 def key_features(case: Case, generator: torch.Generator, heads: int = 1) -> Tensor:
     """Return the features of a key, (B, heads, T_kv, PATTERN_FEATURES): equal for all keys, except the second feature, which
-    sets the first key apart, and the last, which sets a late key apart. In every other head it rises to that key (a soft cap
-    would make it equal to those before).
+    sets the first key apart, and the last two, which set a late key apart. In every other batch entry the last feature rises
+    to that key (a soft cap would make it equal to those before).
 
     The other keys lie close together, so that no masked key is far above all visible ones. Otherwise a mask applied
     after the softmax, which is correct though wasteful, would leave only zeros.
@@ -132,24 +136,25 @@ def key_features(case: Case, generator: torch.Generator, heads: int = 1) -> Tens
     features[..., 1] = torch.rand(case.B, 1, case.T_kv, generator=generator) * NEAR
     features[..., 3] = torch.rand(case.B, 1, case.T_kv, generator=generator) * NEAR
     features[..., 0, 1] = 2.0
-    late, odd = _late(case), (torch.arange(case.B)[:, None] + torch.arange(heads)) % 2
-    share = torch.arange(case.T_kv) / late.clamp(min=1)[:, None]  # (B, T_kv), 1 at the late key
+    late = _late(case, heads)[..., None]  # (B, heads, 1)
+    share = torch.arange(case.T_kv) / late.clamp(min=1)  # (B, heads, T_kv), 1 at the late key
     if not case.softcap:
-        features[..., 3] += RISE * odd[..., None] * (share * (share < 1))[:, None]
-    features[torch.arange(case.B), :, late, 3] = 2.0
+        features[1::2, :, :, 3] += RISE * (share * (share < 1))[1::2]
+    at_late = torch.arange(case.T_kv) == late
+    features[..., 2][at_late], features[..., 3][at_late] = DEEPER, 2.0
     return features
 
 
-def _late(case: Case) -> Tensor:
-    """Return the last key that any query sees: (B,).
+def _late(case: Case, heads: int = 1) -> Tensor:
+    """Return the last key that any query sees: (B, heads).
 
-    A mask excludes that key for most queries: there the first batch entry uses the last key seen by a middle query.
+    A mask excludes that key for most queries: there every other head uses the last key seen by a middle query.
     """
-    last = _lengths(case) - 1
+    last = (_lengths(case) - 1)[:, None].repeat(1, heads)
     if case.layer_shape.span(case.T, case.T_kv):
         _, seen = case.ends
-        last = last.clamp(max=int(seen.max()))
-        last[0] = last[0].clamp(max=int(seen[min(case.T, case.T_kv) // 2 if case.T > 1 else 0]))
+        odd = (torch.arange(case.B)[:, None] + torch.arange(heads)) % 2 == 1
+        last = last.clamp(max=torch.where(odd, seen.max(), seen[min(case.T, case.T_kv) // 2 if case.T > 1 else 0]))
     return last
 
 

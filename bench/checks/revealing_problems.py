@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import astuple, replace
 from functools import lru_cache
@@ -14,26 +15,30 @@ from impls import weights as canonical
 from ..cases.case import Case
 from . import data, patterns
 from .attention_problems import attention_problem, drawn_inputs, drawn_weights, problem_of, weights_of
-from .bounds import WIDE
+from .probes import LONG_PROBE
 from .problem import Errors, Expected, Problem
 
 TOKEN = 16.0
 """Size of the feature that identifies a token where probs are shown: as large as all other features together."""
 
 LOWER = 16
-"""Distances by which scores are lower than the first key's, in equal steps from 0 to just below the farthest."""
+"""Distances by which scores are lower than the first key's, in equal steps from 0 to just below the farthest: there all keys
+of the long probe together weigh an epsilon of the first one.
+"""
 
-FARTHEST, FARTHEST_OF_NARROW = 16.0, 9.0
-"""End of these distances: there exponentials are normal numbers of float32, or of float16."""
+FARTHEST_OF_FLOAT16 = 9.0
+"""End of these distances in float16, where exponentials are normal numbers."""
 
-LARGE_ADDEND, LATE_ADDEND = 64.0, 255
-"""Size of two values that cancel where sums are shown, and the second one's key: the last of a tile."""
+LARGE_ADDEND, LATE_ADDEND = 64.0, 511
+"""Size of two values that cancel where sums are shown, and the second one's key: the last of a tile of 512, since torch's own
+SDPA adds up gradients of such tiles in the narrow dtype.
+"""
 
-LOST = 1 / 256
-"""Size of other values over that, in epsilons: 127 together are less than half of an epsilon."""
+LOST = 1 / 512
+"""Size of other values over that, in epsilons: 255 together are less than half of an epsilon."""
 
-FLOOR_OF_SUMS = 0.05
-"""Error allowed where sums are shown: float32 rounds each of the other values by up to 0.016 of it, all alike in a row."""
+FLOOR_OF_SUMS = 0.1
+"""Error allowed where sums are shown: float32 rounds each of the other values by up to 0.032 of it, all alike in a row."""
 
 LARGE_VALUE, LARGE_VALUE_OF_FLOAT16 = 2.0**17, 256.0
 """A value beyond float16's range, and one whose sum over 512 keys float16 can't hold, though it holds their mean."""
@@ -86,14 +91,15 @@ def showing_tails(case: Case) -> Problem:
     queries = torch.arange(case.B * case.H * case.T).view(case.B, case.H, case.T)
     q = torch.zeros(*queries.shape, case.D_h)
     k, v = (data.randn((case.B, *size), generator) for size in data.cache_sizes(case))
-    farthest = FARTHEST if case.rounding_dtype in WIDE else FARTHEST_OF_NARROW
+    half = case.computes == "float16"
+    farthest = FARTHEST_OF_FLOAT16 if half else math.log(LONG_PROBE / data.epsilon(case))
     q[..., 0] = queries % LOWER / LOWER * farthest
     k[..., 0] = 0.0
     k[..., 0, 0] = case.D_h**0.5
     v[..., 0].uniform_(1, 1.25, generator=generator)
     v[..., 0, :] = 0.0
     odd = torch.arange(case.B * case.H_kv).view(case.B, case.H_kv, 1, 1) % 2
-    v *= LARGE_VALUE_OF_FLOAT16 if case.computes == "float16" else LARGE_VALUE ** (1.0 - 2 * odd)
+    v *= LARGE_VALUE_OF_FLOAT16 if half else LARGE_VALUE ** (1.0 - 2 * odd)
     emphasis = torch.exp(q[..., :1] - farthest) * (torch.arange(case.D_v) > 0)
     pattern = torch.full_like(queries, patterns.APART).to(case.device)
     keys = (torch.arange(case.T_kv) > 0).to(case.device).expand(case.B, case.H_kv, -1)  # the first one's are far larger
@@ -115,7 +121,12 @@ def showing_sums(case: Case) -> Problem:
     k = k * signs
     k[..., late, :] = k[..., 0, :]
     v[..., 0, :], v[..., late, :] = first, -first
-    problem = attention_problem(case, [q, k, v], weights_of(case), generator, emphasis=~of_output)
+    both = torch.ones(case.T, dtype=torch.bool)
+    if case.layer_shape.span(case.T, case.T_kv):
+        first_seen, last_seen = case.ends
+        both = (first_seen == 0) & (last_seen >= late)
+    emphasis = ~of_output & (both | ~both.any())[:, None]  # where no query sees both of them, gradients of all
+    problem = attention_problem(case, [q, k, v], weights_of(case), generator, emphasis=emphasis)
 
     def solve() -> tuple[Expected, ...]:
         # not gradients of keys and values: torch's own SDPA sums those in the narrow dtype, too
