@@ -142,7 +142,9 @@ def _tolerance(expected: Expected, distances: list[Tensor], case: Case, extreme:
     of_queries, narrow, eps = expected.name == "output", case.rounding_dtype not in WIDE, epsilon(case)
     errors = (astuple(expected.errors(it)) for it in distances)
     own = Errors(*map(max, zip(*errors, strict=True)))
-    sane = SANE_OF_PATTERNS * large_scores(case) if extreme else SANE if of_queries else SANE_OF_GRADIENTS
+    sane = SANE if of_queries else SANE_OF_GRADIENTS
+    if extreme:  # where two keys are visible, hardly anything is left of a gradient
+        sane = SANE_OF_PATTERNS * large_scores(case) if of_queries else math.inf
     if not own.overall <= sane * eps:
         raise AssertionError(
             f"the plain formula's {expected.name} is off by {own.overall:.1e} in {case.id}: the reference is at fault"
