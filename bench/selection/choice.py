@@ -279,9 +279,8 @@ def _of_repository(repository: str, folder: str) -> ModuleType:
 def _imported(module: str, load: Callable[[], ModuleType]) -> ModuleType:
     """Import a user's module. Global torch settings that it changes are restored, even if the import fails."""
     before, here, leave = settings.read(never_restored=True), os.getpid(), os._exit
-    os._exit = lambda status: (
-        sys.exit(status) if os.getpid() == here else leave(status)
-    )  # it would end without a message
+    # Else this process would end without a message; a child that the module forks may.
+    os._exit = lambda status: sys.exit(status) if os.getpid() == here else leave(status)
     try:
         return load()
     except (Exception, SystemExit) as error:
