@@ -19,7 +19,8 @@ from pytest_benchmark.utils import get_machine_id
 import impls
 from bench import __main__ as bench_main
 from bench import launch
-from bench.cases.case import Case
+from bench.cases.axes import nearest
+from bench.cases.case import AXES, Case
 from bench.cases.cells import Cell
 from bench.cases.sweep import SWEEPS
 from bench.runs import check, saving
@@ -223,6 +224,10 @@ def test_what_is_wrong_everywhere_has_no_visits(ran):
     assert "wrong: f: " in str(done.stdout) and "visit" not in str(done.stdout)
 
 
+def test_the_axis_of_another_name_is_suggested_where_there_are_axes_alone():
+    assert nearest("heads", AXES) == "; did you mean H?" and nearest("heads", ["sdpa"]) == ""
+
+
 def test_failures_are_listed_once_a_reason_and_last():
     told = [
         ("timeout", "mine", "a", "took longer"),
@@ -234,9 +239,9 @@ def test_failures_are_listed_once_a_reason_and_last():
     ]
     assert skips([dict(zip(("reason", "impl", "id", "detail"), entry, strict=True)) for entry in told]) == [
         "timeout: mine: took longer (2 cells; the first: a)",
-        "wrong: layer: layer (probe), B1-T9-scope=core: error 2 (2 cells; the first: B1-T9)",
+        "wrong: layer: layer (probe), B1-T9-scope=core: error 2 (2 cells)",  # names its case
         "wrong: layer: layer (probe), B1-T9-dtype=x: returns None (B1-T8)",
-        "wrong: other: layer (probe), B1-T9-scope=core: error 2 (B1-T9)",
+        "wrong: other: layer (probe), B1-T9-scope=core: error 2",
     ]
 
 

@@ -111,7 +111,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
     known = list(known)
     same = [it for it in known if it.lower() == name.lower()]
     longer = [it for it in known if name in it][:2] if len(name) > 2 else []
-    near = [SYNONYMS[name]] if name in SYNONYMS else same or longer or get_close_matches(name, known, n=1, cutoff=0.65)
+    usual = SYNONYMS.get(name, "")
+    is_one = usual in known or usual.startswith("--")
+    near = [usual] if is_one else same or longer or get_close_matches(name, known, n=1, cutoff=0.65)
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 

@@ -126,7 +126,9 @@ def _skip(reason: str, what: str, entries: Sequence[Mapping[str, str]]) -> str:
     if others and not what:
         detail = "can't do these cases (--dry-run says why)"
     first, count = entries[0]["id"], len(entries)
-    return f"{reason}: {impls}: {detail} ({first if count == 1 else f'{count} cells; the first: {first}'})"
+    is_there = reason in FAILURES and first in detail
+    cells = [f"{count} cells"] * (count > 1) + [first if count == 1 else f"the first: {first}"] * (not is_there)
+    return f"{reason}: {impls}: {detail}" + (f" ({'; '.join(cells)})" if cells else "")
 
 
 def drifting(drift: float) -> str | None:

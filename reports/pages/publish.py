@@ -32,7 +32,7 @@ INTRODUCTION = """\
 `python -m reports publish` writes this page from the runs in `results/published/`; a test compares
 them. These are ranks on one machine: yours will rank implementations differently. Tables show the
 slowdown over the fastest: 1 is the fastest; \\* fastest or tied; ~ not resolved; – unsupported,
-(n/12) mean over n cases."""
+(n/m) mean over n of m cases."""
 
 
 def main(arguments: Sequence[str]) -> int:
