@@ -98,6 +98,7 @@ CHANGES = {
     "immediate mode of MIOpen": attribute(backends.miopen, "immediate", True),
     "library of products on CUDA": lambda: backends.cuda.preferred_blas_library("cublaslt"),
     "library of linear algebra on CUDA": lambda: C._set_linalg_preferred_backend(C._LinalgBackend.Cusolver),
+    "library of grouped products on CUDA": lambda: C._set_cublaslt_prefer_grouped_gemm(True),
     "library of SDPA on ROCm": lambda: C._set_rocm_fa_preferred_backend(C._ROCmFABackend.AOTriton),
     "multiprocessors left free": lambda: C._set_sm_carveout_experimental(4),
     "engine of quantised operators": lambda: C._set_qengine(min({*C._supported_qengines()} - {C._get_qengine()})),

@@ -341,6 +341,7 @@ _KNOWN: dict[str, Setting | str | None] = {
     "immediate mode of MIOpen": "miopen_immediate",
     "library of products on CUDA": "blas_preferred_backend",
     "library of linear algebra on CUDA": "linalg_preferred_backend",
+    "library of grouped products on CUDA": "cublaslt_prefer_grouped_gemm",
     "library of SDPA on ROCm": "rocm_fa_preferred_backend",
     "multiprocessors left free": "sm_carveout_experimental",
     "engine of quantised operators": "qengine",
