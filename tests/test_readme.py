@@ -10,6 +10,7 @@ from bench.cases.outcome import Wrong
 from bench.cases.sweep import SWEEPS
 from bench.checks.gate import Gate
 from bench.runs import check
+from bench.runs.progress import skips
 from commands import summary
 from stats.arguments import wrapped
 
@@ -49,9 +50,11 @@ def test_the_answer_is_that_of_the_run_in_the_figure():
 
 def test_the_kernel_that_is_wrong_has_the_sentence_that_is_shown(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
+    case = next(iter(SWEEPS["smoke"].cases("cpu")))
     with pytest.raises(Wrong) as wrong:
-        Gate().check(impls.make("mine", KERNELS["no_mask"].kernel), next(iter(SWEEPS["smoke"].cases("cpu"))))
-    assert wrapped(f"wrong: mine: {wrong.value}") in README
+        Gate().check(impls.make("mine", KERNELS["no_mask"].kernel), case)
+    entry = {"impl": "mine", "id": case.id, "reason": Wrong.reason, "detail": str(wrong.value)}
+    assert wrapped(*skips([entry])) in README
 
 
 def test_a_kernel_of_ones_own(in_process, suite, tmp_path, monkeypatch):
