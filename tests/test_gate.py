@@ -311,8 +311,9 @@ def test_a_signed_error_in_bfloat16_shows_in_its_slope(T):
 ZERO = [
     {"T": 256, "scope": "core"},  # the first query sees one key: its gradient is the difference of two large terms
     *({"T": 1, "T_kv": T_kv, "H": 8, "source": "cross", "mask": "none"} for T_kv in (64, 128)),
-    *({"T": 1, "mask": "none", "scope": scope, "dtype": dtype}  # all gradients of queries and keys
-      for scope in ("core", "layer") for dtype in ("float32", "bfloat16", "float64")),
+    *({"T": 1, "mask": "none", "B": B, "H": H, "scope": scope, "dtype": dtype}  # all gradients of queries and keys
+      for scope, B, H in (("core", 1, 2), ("layer", 1, 2), ("layer", 8, 8)) for dtype in ("float32", "bfloat16", "float64")),
+    *({"T": 1, "T_kv": 16, "H": 8, "source": "cross", "dtype": dtype} for dtype in ("float32", "bfloat16")),
     {"B": 2, "T": 2, "H": 8, "D_h": 8, "dtype": "float64"},  # nearly zero: one of two keys dominates
 ]  # fmt: skip
 

@@ -18,9 +18,14 @@ from .problem import Errors, Expected
 WIDE = ("float32", "float64")
 """Dtypes whose products kernels compute in that dtype; narrower dtypes are mostly accumulated in float32."""
 
-VANISHING, VANISHING_OF_ONE_KEY = 1e-3, 1.0
+VANISHING = 1e-3
 """Norm of a gradient's row, for inputs of variance 1, below which it is zero in exact arithmetic (a query that sees a single
-key); where there is a single key, all rows are zero up to rounding of terms of this size.
+key).
+"""
+
+ZERO = 1e-12
+"""A gradient's typical row, over that of the largest gradient, below which all rows are zero in exact arithmetic: no query
+sees more than one key. Rounding leaves parts of terms as large as the largest gradient's.
 """
 
 FEW_FEATURES = 8
@@ -46,14 +51,17 @@ def expected_of(
     exact, plain = _ways(formula, case)
     biases = max((tensor.norm().item() for name, tensor in exact.items() if _is_bias(name)), default=0.0)
     shown = {"output": compared, "gradient of k": keys, "gradient of v": keys}
+    wholes = {name: Expected(name, tensor, compared=shown.get(name)) for name, tensor in exact.items()}
+    typical = {n: it.compared_rows(it.reference).norm(dim=-1).square().mean().sqrt().item() for n, it in wholes.items()}
+    largest = max((size for name, size in typical.items() if name != "output"), default=0.0)
     kinds = {"output": pattern if pattern is None or rows is None else pattern[..., rows], "gradient of q": pattern}
     found = []
     for name, tensor in exact.items():
-        whole, kind = Expected(name, tensor, compared=shown.get(name)), kinds.get(name)
+        whole, kind = wholes[name], kinds.get(name)
         least: float | Tensor = Expected.norm_floor
-        usual = biases if _is_bias(name) else whole.compared_rows(tensor).norm(dim=-1).square().mean().sqrt().item()
+        usual = biases if _is_bias(name) else typical[name]
         if name != "output":
-            least = max(usual, VANISHING_OF_ONE_KEY if case.T_kv == 1 else VANISHING)
+            least = max(usual, VANISHING) if usual > ZERO * largest else tensor.new_full(tensor.shape[:-1], largest)
         elif kind is not None:
             least = _size_of_rounding(formula, case, kind)
         elif _has_few_features(case):

@@ -76,12 +76,13 @@ class Expected:
 
     @cached_property
     def _sizes(self) -> tuple[Tensor, float, Tensor]:
-        """Return the norms to which errors are relative: of each compared row, overall, and of each row without
-        `norm_floor`.
+        """Return the norms to which errors are relative: of each compared row, overall, and of each row without a
+        `norm_floor` that is one number.
         """
         floor = torch.as_tensor(self.norm_floor).to(self.reference)
         size, floor = self._compared(self.reference).norm(dim=-1), self._compared(floor) if floor.dim() else floor
-        return size.maximum(floor), size.norm().maximum(floor.norm()).item(), size.clamp_min(1e-30)
+        own = size.maximum(floor) if floor.dim() else size.clamp_min(1e-30)
+        return size.maximum(floor), size.norm().maximum(floor.norm()).item(), own
 
     def distances(self, o: Tensor) -> Tensor:
         """Return norm(o - ref) of each row, in the shape of `reference` without its last axis: the same for all patterns."""
