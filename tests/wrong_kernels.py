@@ -846,6 +846,23 @@ each_wrong(
 )  # fmt: skip
 
 
+def between_tokens(x, **steps):
+    """A tensor whose heads lie between tokens, read with other steps from a batch entry or a head to the next."""
+    batch, head, token, feature = x.stride()
+    if head > token:
+        return x
+    return x.as_strided(x.shape, (steps.get("batch", batch), steps.get("head", head), token, feature))
+
+
+each_wrong(
+    given, "NaN or Inf", CORE,
+    reads_entries_as_if_no_tokens_lay_between_them=lambda q, k, v: (
+        q, between_tokens(k, batch=k.shape[-2] * k.stride(-2)), v
+    ),
+    reads_heads_as_if_adjacent=lambda q, k, v: (q, k, between_tokens(v, head=v.shape[-1])),
+)  # fmt: skip
+
+
 def extent(x, strides):
     """Places from a tensor's first number to its last one."""
     return 1 + sum((n - 1) * step for n, step in zip(x.shape, strides, strict=True))

@@ -76,11 +76,14 @@ def strided(numbers: Inputs) -> Inputs:
 
 
 def _slice(x: Tensor, gap: int) -> Tensor:
-    """Return a view (B, H, T, D) that lies between one head of NaN and `gap` heads of NaN."""
+    """Return a view (B, H, T, D) with NaN around it: one head before, `gap` heads behind, one token behind, and D features
+    behind every head.
+    """
     B, H, T, D = x.shape
-    whole = x.new_full((B, T, 1 + H + gap, D), torch.nan).transpose(1, 2)
-    whole[:, 1 : 1 + H] = x.detach()
-    return whole[:, 1 : 1 + H].requires_grad_(x.requires_grad)
+    whole = x.new_full((B, T + 1, 1 + H + gap, 2 * D), torch.nan).transpose(1, 2)
+    found = whole[:, 1 : 1 + H, :T, :D]
+    found.copy_(x.detach())
+    return found.requires_grad_(x.requires_grad)
 
 
 def surroundings_intact(numbers: Inputs) -> bool:
