@@ -1353,6 +1353,18 @@ def scratch_before_its_queries(q, k, v, **options):
     return sdpa(q, k, v, **options)
 
 
+@wrong_decode("T_kv=64", T_kv=1024)
+def merges_parts_that_a_longer_call_left(q, k, v, **_):
+    """Parts of 64 keys, in a workspace that has as many places as the longest cache needed."""
+    k, v = groups(q, k), groups(q, v)
+    kept = KEPT.setdefault(("parts", q.shape), {})
+    for part, (keys, values) in enumerate(zip(k.split(64, -2), v.split(64, -2), strict=True)):
+        scores = scaled(q, keys)
+        kept[part] = scores.softmax(-1) @ values, scores.logsumexp(-1, keepdim=True)
+    parts, sums = map(torch.stack, zip(*kept.values(), strict=True))
+    return (parts * sums.softmax(0)).sum(0)
+
+
 @wrong(T=100, **CORE)
 @changed
 def as_many_rows_as_its_first_call_had(o):

@@ -19,11 +19,11 @@ from .patterns import PATTERNS
 LONG_PROBE = 512
 """Probes up to this length have several batch entries and heads; longer ones cover long ranges only."""
 
-PROBES = (37, 513, 64, 127, 128)
-"""Lengths of the probes: 37, less than a tile of 64; 513, one token more than tiles of 64, 128 or 256; 64, half of a tile
-of 128; 127, one token less than tiles of 64 or 128; and 128, a round length, for which some kernels have a separate
-path. A compiled form is probed at the first length only, since each length is compiled separately: its eager form is
-probed at all lengths, and it is checked in every pattern in the case itself.
+PROBES = (37, 513, 127, 64, 128)
+"""Lengths of the probes: 37, less than a tile of 64; 513, one token more than tiles of 64, 128 or 256; 127, one token less
+than tiles of 64 or 128; 64, half of a tile of 128, and fewer tiles than a workspace may still hold; and 128, a round
+length, for which some kernels have a separate path. A compiled form is probed at the first length only, since each length
+is compiled separately: its eager form is probed at all lengths, and it is checked in every pattern in the case itself.
 
 An implementation that declares a length unsupported is probed at the nearest supported length on the same side of
 `LONG_PROBE`.
