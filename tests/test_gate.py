@@ -100,6 +100,24 @@ def test_torchs_own_kernel_passes_with_low_scores_of_grouped_heads():
     check_low_scores(impls.get("sdpa"), case)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {"d_model": 96}, {"mask": "padding", "B": 2}, {"D_v": 96, "window": 60}, {"softcap": 20}, {"sinks": True},
+        {"source": "cross", "T_kv": 523}, {"mode": "decode", "T": 1, "T_kv": 513, "mask": "none", "B": 8, "H_kv": 1},
+        {"mode": "decode", "T": 100, "T_kv": 513, "mask": "causal_br", "page": 60},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_layers_without_a_core_pass_with_low_scores(axes, dtype):
+    case = Case.of(**(PLAIN | {"T": 513, "dtype": dtype} | axes))
+    layers = [it for it in impls.registered() if it.core is None and not it.compiled and it.refusal(case) is None]
+    assert layers
+    for impl in layers:
+        check_low_scores(impl, case)
+
+
 DECODE = wrong_kernels.DECODE | {"T_kv": 33}
 PROBED = [
     {"mask": "causal"},

@@ -1421,6 +1421,11 @@ wrong("low scores", "skips_keys_whose_scores_are_20_lower")(without_the_tail(20.
 wrong("low scores", "skips_keys_whose_scores_are_10_lower", dtype="bfloat16")(without_the_tail(10.0))
 
 
+wrong("low scores", "skips_keys_in_a_layer")(as_layer(without_the_tail(14.0)))
+wrong_backward("low scores", "skips_keys_in_a_layer_in_training")(as_layer(without_the_tail(14.0)))
+wrong_decode("low scores", "skips_keys_in_a_layers_decode", dtype="bfloat16")(as_layer(without_the_tail(7.0)))
+
+
 def without_small_probs(name, **case):
     @wrong("low scores", name, **case)
     @masked
@@ -1437,6 +1442,9 @@ without_small_probs("probs_below_1e-7_are_zero_in_training", mode="backward")
 def float16_inside(q, k, v, **options):
     q, k, v = (x.half() for x in (q * q.shape[-1] ** -0.5, k, v))
     return sdpa(q, k, v, scale=1.0, **options).bfloat16()
+
+
+wrong("low scores", "float16_inside_a_layer", dtype="bfloat16")(as_layer(float16_inside))
 
 
 @wrong("low scores", dtype="bfloat16")

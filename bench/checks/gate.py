@@ -24,6 +24,7 @@ from .module_checks import (
     check_scale,
     check_sums,
 )
+from .patterns import possible
 from .probes import LARGEST_CACHE, LONG_PROBE, cached_numbers, lone_queries, padded, probe_with_dropout, probes
 
 FEW = 1 << 15
@@ -107,6 +108,9 @@ def _checks_of_probes(impl: Impl, eager: Impl, case: Case, probed: tuple[Case, .
                 yield "low scores", eager, own, check_low_scores
                 if case.dtype not in WIDE:
                     yield "sums", eager, own, check_sums
+        elif probe.T_kv > LONG_PROBE and probe.latent is None and possible(probe):
+            mode = "forward" if case.does.gradients else case.mode
+            yield "low scores", eager, replace(probe, mode=mode, qkv_bias=False, out_bias=False), check_low_scores
         if eager.limits.returns_lse:
             yield "log-sum-exp", eager, own, check_lse
         if eager.core is None or impl.compiled or (case.in_model and probe is probed[0]):

@@ -87,23 +87,58 @@ def showing_tails(case: Case) -> Problem:
     gradient is larger. The first feature of these values is the same, which the gradients ignore: it would cancel nearly
     everything.
     """
+    if case.scope == "layer":
+        return _showing_tails_of_layer(case)
     generator = data.seeded(case, 5)
     queries = torch.arange(case.B * case.H * case.T).view(case.B, case.H, case.T)
     q = torch.zeros(*queries.shape, case.D_h)
     k, v = (data.randn((case.B, *size), generator) for size in data.cache_sizes(case))
-    half = case.computes == "float16"
-    farthest = FARTHEST_OF_FLOAT16 if half else math.log(LONG_PROBE / data.epsilon(case))
+    farthest, large = _farthest(case), _large_value(case)
     q[..., 0] = queries % LOWER / LOWER * farthest
     k[..., 0] = 0.0
     k[..., 0, 0] = case.D_h**0.5
     v[..., 0].uniform_(1, 1.25, generator=generator)
     v[..., 0, :] = 0.0
     odd = torch.arange(case.B * case.H_kv).view(case.B, case.H_kv, 1, 1) % 2
-    v *= LARGE_VALUE_OF_FLOAT16 if half else LARGE_VALUE ** (1.0 - 2 * odd)
+    v *= large if case.computes == "float16" else large ** (1.0 - 2 * odd)
     emphasis = torch.exp(q[..., :1] - farthest) * (torch.arange(case.D_v) > 0)
     pattern = torch.full_like(queries, patterns.APART).to(case.device)
     keys = (torch.arange(case.T_kv) > 0).to(case.device).expand(case.B, case.H_kv, -1)  # the first one's are far larger
     return attention_problem(case, [q, k, v], weights_of(case), generator, 0, pattern, emphasis=emphasis, keys=keys)
+
+
+def _farthest(case: Case) -> float:
+    return FARTHEST_OF_FLOAT16 if case.computes == "float16" else math.log(LONG_PROBE / data.epsilon(case))
+
+
+def _large_value(case: Case) -> float:
+    return LARGE_VALUE_OF_FLOAT16 if case.computes == "float16" else LARGE_VALUE
+
+
+def _showing_tails_of_layer(case: Case) -> Problem:
+    """Return that problem of a layer without biases or a latent: a token's first feature sets how much lower the scores of
+    its query are, the second one the key, and the others the value, of which one has the same sign in all tokens.
+    """
+    generator, large = data.seeded(case, 8), _large_value(case)
+    weights, (x, *others) = canonical.draw(case.layer_shape, generator), drawn_inputs(case, generator)
+    for name, H, feature, size in (("W_q", case.H, 0, _farthest(case) // 1), ("W_k", case.H_kv, 1, case.D_h**0.5)):
+        weights[name].zero_().unflatten(0, (H, -1))[:, 0, feature] = size
+    weights["W_v"][:, :2] = 0.0
+    weights["W_v"][:, 2] *= case.d_model**0.5
+    for tokens in (x, *others[: case.source == "cross"]):
+        tokens[..., 2] = 1.0
+        tokens[..., 2:] *= large
+        tokens[..., :2] = tokens[:, 0] = 0.0
+        tokens[:, 0, 1] = 1.0
+    if case.does.cached:  # the scores of the new tokens' keys are the lowest
+        keys, values = others
+        x[..., 1:3], x[..., 3:] = torch.tensor([-1.0, 1.0]), 0.0
+        keys[...], values[..., 0, :] = 0.0, 0.0
+        keys[..., 0, 0] = case.D_h**0.5
+        values *= large
+    x[..., 0] = (-torch.arange(1, case.B * case.T + 1).view(case.B, case.T) % LOWER) / LOWER
+    pattern = torch.full((case.B, case.T), patterns.APART, device=case.device)
+    return attention_problem(case, [x, *others], data.in_dtype(weights, case), generator, 0, pattern)
 
 
 def showing_sums(case: Case) -> Problem:
