@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 import textwrap
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stats.estimate import grouped
@@ -38,7 +39,7 @@ class Table:
     left: Collection[str] = LEFT
     """Headings of left-aligned columns; the first always is."""
     by_case: bool = False
-    """Whether a page shows the case, the second column, once above the rows of its implementations."""
+    """Whether the case, the second column, is shown once above the rows of its implementations, except in Markdown."""
     drawing: str = ""
     """SVG."""
 
@@ -140,8 +141,30 @@ def _left(table: Table) -> list[int]:
 
 def plain(table: Table) -> str:
     """Return a table with its title and its note, for the terminal."""
-    lines = aligned([table.headings, *table.rows], "  ", _left(table)) + textwrap.wrap(table.note, WIDTH)
-    return "\n".join([table.title, *lines])
+    return "\n".join([table.title, *_blocks(table), *textwrap.wrap(table.note, WIDTH)])
+
+
+def _blocks(table: Table) -> list[str]:
+    """Return lines, in blocks of the columns that fit into the terminal (a pipe: 80), each with the first column."""
+    keys, count = 1 + table.by_case, len(table.headings)
+    for end in range(count, keys, -1):
+        lines = _aligned(_columns(table, range(end)))
+        if max(map(len, lines)) <= shutil.get_terminal_size().columns:
+            break
+    return lines + (_blocks(_columns(table, [*range(keys), *range(end, count)])) if end < count else [])
+
+
+def _columns(table: Table, kept: Sequence[int]) -> Table:
+    rows = [[row[i] for i in kept] for row in table.rows]
+    return replace(table, headings=[table.headings[i] for i in kept], rows=rows)
+
+
+def _aligned(table: Table) -> list[str]:
+    """Return lines; with `by_case` each case once above its implementations."""
+    shown = _columns(table, [0, *range(1 + table.by_case, len(table.headings))])
+    heads, *lines = aligned([shown.headings, *shown.rows], "  ", _left(shown))
+    parts = grouped((row[1] * table.by_case, line) for row, line in zip(table.rows, lines, strict=True))
+    return [heads, *(line for case, of in parts.items() for line in (*[case] * bool(case), *of))]
 
 
 def of_lines(title: str, lines: Iterable[Mapping[str, str]], headings: Sequence[str]) -> Table:
@@ -159,9 +182,9 @@ def detailed(grid: Grid) -> str:
     """Return every case's table for the terminal, with the columns that fit."""
     heads = headings(grid)
     while True:
-        tables = [plain(of_case(case, heads)) for case in grid.cases]
-        if len(heads) <= 2 or max(len(line) for table in tables for line in table.splitlines()[1:]) <= WIDTH:
-            return "\n\n".join(tables)
+        tables = [of_case(case, heads) for case in grid.cases]
+        if len(heads) <= 2 or max(len(line) for table in tables for line in _aligned(table)) <= WIDTH:
+            return "\n\n".join(map(plain, tables))
         heads = heads[:-1]
 
 

@@ -1,5 +1,8 @@
 """Attention's share of a model's step, and a kernel's effect on the step: predicted from the core alone, and measured."""
 
+import re
+from dataclasses import replace
+
 import pytest
 from synthetic_runs import case, document, row
 
@@ -7,6 +10,7 @@ from reports.judging.model_steps import model_steps
 from reports.judging.rows import rows_of
 from reports.pages import more
 from reports.pages.report import report
+from reports.pages.tables import plain
 from stats.ratios import SAME
 
 FUSED, SDPA = 2e-3, 1e-3
@@ -79,3 +83,15 @@ def test_the_tables_have_a_row_for_each_step(as_run):
     assert (hot, cold, inside) == ("2.00 ms", "3.00 ms", "2.00 ms")
     assert "differs from its hot time by a factor of 1.00, from its cold time by 1.50" in tables[2].note
     assert tables[2].note.endswith("cold is nearer in 0 of 2.")
+
+
+def test_the_tables_fit_into_80_columns(as_run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    title, steps = "qwen3-0.6b B=1 H=16 D_h=128 T=1024 fp32 causal block", found(as_run, 0.9)[1][0]
+    printed = plain(replace(steps, rows=[(impl, title, *others) for impl, _, *others in steps.rows]))
+    lines = printed.splitlines()
+    assert max(map(len, lines)) <= 80 and lines.count(title) == 2  # a block of columns each
+    assert lines[1].split() == ["implementation", "step", "core's", "share", "predicted"]
+    assert re.fullmatch(r"sdpa {12}0.900× \(.*\)", lines[-4])  # measured
+    monkeypatch.setenv("COLUMNS", "200")
+    assert len(plain(steps).splitlines()) == 1 + 3 + 3

@@ -53,7 +53,8 @@ def test_figures_of_the_tutorials_in_the_docs_are_those_of_the_published_run():
     assert fused > rows["sdpa"]["stats"]["median"]
 
 
-def test_getting_started_shows_what_the_published_run_says(tmp_path, printed):
+def test_getting_started_shows_what_the_published_run_says(tmp_path, printed, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "110")
     machine = tmp_path / "machine"
     machine.mkdir()
     (path,) = publish.PUBLISHED.glob("*_quick.json")

@@ -107,8 +107,11 @@ def test_a_models_table_has_its_layers_and_the_lengths_that_are_asked_for(as_run
     assert told("--model", "gemma3-4b") == {"local": [512, 2048], "global": [512]}
 
 
-def test_on_the_command_line(as_run, printed):
+def test_on_the_command_line(as_run, printed, monkeypatch):
     run = as_run(two({64: (1e-3, 2e-3), 1024: (4e-3, 2e-3)})).path
     out = printed("advise", "--run", run, "--T", 1024, "--H", 8, "--dtype", "float32")
     assert out.splitlines()[2].split() == ["T=1024", "b", "2.00", "ms", "a", "2.0", "to", "2.0", "faster"]
     assert {cell["T"] for cell in json.loads(printed("advise", "--run", run, "--json", "--T", 64))["cells"]} == {64}
+    monkeypatch.setenv("COLUMNS", "40")  # where the columns don't fit, others follow below
+    narrow = printed("advise", "--run", run, "--T", 1024).splitlines()
+    assert max(map(len, narrow)) <= 40 and narrow[-1].split() == ["T=1024", "2.0", "to", "2.0", "faster"]
