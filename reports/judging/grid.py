@@ -153,7 +153,7 @@ class Grid:
     def signs(self) -> str:
         """Explain the signs that occur: '✗ wrong, – unsupported, (n/12) mean over n cases'; '' without any."""
         states = {case.mark(impl).state for case in self.cases for impl in self.impls}
-        known = [f"{sign} {state}" for state, sign in SIGNS.items() if state in states]
+        known = [f"{sign}{':' * sign.isalpha()} {state}" for state, sign in SIGNS.items() if state in states]
         some = any(")" in self.mean_text(impl) for impl in self.impls)
         return ", ".join([*known, *[f"(n/{len(self.cases)}) mean over n cases"] * some])
 
