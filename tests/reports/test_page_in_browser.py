@@ -199,6 +199,14 @@ def test_ticks_do_not_overlap(browser, quick):
         assert min(run(browser, ticks)) > 0, width
 
 
+@pytest.mark.parametrize("width", [720, 800, 1280])
+def test_a_long_name_breaks(browser, width, tmp_path):
+    costs = {"a_long_name_of_a_kernel_" * 3: (9e-5, 9e-11)}
+    opened(browser, made(tmp_path, synthetic.sweep(impls=("sdpa", *costs), costs=synthetic.COSTS | costs)), width)
+    wider = "[...document.querySelectorAll('.of')].map((it) => it.scrollWidth - it.parentElement.clientWidth)"
+    assert max(run(browser, wider)) <= 0
+
+
 def test_without_javascript_every_case_has_its_title(browser, quick):
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:

@@ -147,11 +147,21 @@ def test_the_key_explains_a_mean_over_some_of_the_cases(as_run):
         assert tables.key(made).endswith(known)
 
 
+def test_the_key_explains_abbreviations(as_run):
+    at = synthetic.case()
+    skipped = [{"impl": impl, "id": synthetic.case_id(at), "reason": reason, "detail": ""} for impl, reason in
+               (("einsum", "error"), ("loop", "timeout"), ("linear", "out_of_memory"))]  # fmt: skip
+    rows = [synthetic.row(impl, at, [1e-3] * 8) for impl in ("fused", "sdpa")]
+    made = report(as_run(synthetic.document(rows, skipped=skipped))).grid
+    assert made.signs == "err: error, time: timeout, OOM: out of memory"
+
+
 def test_one_implementation_is_shown_with_its_times_and_without_slowdowns(as_run):
     this = report(as_run(synthetic.sweep(impls=("sdpa",), T=(64, 256))))
     everything = tables.printed(this.grid), page.summary(this), Outline(page.html(this)).words
     assert not [text for text in everything if "slowdown" in text.lower()]
     assert "Latency" in everything[2] and everything[0].count(" µs ") == len(this.grid.cases) == 8
+    assert 'class="d"' not in page.html(this) and "Ratios are taken" not in everything[2]
 
 
 def test_markdown_is_a_table_and_its_names_stay_in_their_cells(tiny):
