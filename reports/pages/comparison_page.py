@@ -11,6 +11,7 @@ from stats import shares, verdict
 from ..drawing.palette import Palette
 from ..drawing.svg import Scale
 from ..judging.comparison import Cell, Comparison
+from ..reading import words
 from . import page
 from .comparison_text import columns, counted, examples, headline, left_out, shared_reasons, table
 
@@ -42,7 +43,7 @@ def html(this: Comparison) -> str:
         title=f"{this.base} → {this.head}",
         kicker=[f"{this.base} → {this.head}"],
         headline=first,
-        lead=[*others, counted(this)],
+        lead=[*(f"{other}." for other in others), words.sentence(counted(this))],
         notices=[],
         lists=[("Changes", of_cells(this.cells, shares.percent(this.margin)))],
         more=[table("All numbers", this.cells, without=("verdict", "why"))],

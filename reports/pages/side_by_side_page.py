@@ -10,6 +10,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from stats.estimate import grouped
+
 from ..drawing.palette import Palette
 from ..judging.comparison import Comparison, compare
 from ..judging.rows import key_of
@@ -54,6 +56,7 @@ def html(runs: Sequence[Run]) -> str:
     wrong = sorted({name for run in runs for name in run.wrong})
     machines = [dict(flat(run.machine)) for run in runs]
     shared = {key: text for key, text in machines[0].items() if all(it.get(key) == text for it in machines)}
+    notes = grouped((note, label) for label, one in found.items() for note in one.notes)
     summaries = {label: _summary(one) for label, one in found.items()}
     headlines = [f"{label}: {first}" for label, (first, _) in summaries.items()]
     return page.render(
@@ -69,7 +72,10 @@ def html(runs: Sequence[Run]) -> str:
         ],
         lists=[(f"{labels[0]} → {label}", comparison_page.of_cells(one.cells)) for label, one in found.items()],
         more=[_numbers([first, *others], labels), _facts(runs, labels, shared)],
-        notes=[SEPARATE, *dict.fromkeys(note for one in found.values() for note in one.notes)],
+        notes=[
+            SEPARATE,
+            *(f"→ {words.listing(of)}: {note}" if len(of) < len(found) else note for note, of in notes.items()),
+        ],
         machine=shared,
         commands=[run.command for run in runs if run.command],
         styles=Palette({name for run in runs for name in run.registry}),

@@ -127,6 +127,7 @@ def test_a_headline_names_the_regression_despite_an_unchanged_mean(saved):
     html = html.replace("\N{NO-BREAK SPACE}", " ")
     assert "Something regressed: sdpa is slower in 1 of 40 cells (16 %)</h1>" in html
     assert "30 UNCHANGED more, in “All numbers”" in html
+    assert re.findall('<p class="lead-in">(.)', html)[-1] == "O"  # of 3 timed implementations ...
 
 
 @pytest.mark.parametrize(("margin", "word"), [(None, "REGRESSED"), (0.05, "SLIGHT")])

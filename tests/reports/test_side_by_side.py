@@ -95,6 +95,12 @@ def test_runs_of_one_machine_get_the_verdicts_of_compare(tmp_path):
     )
 
 
+def test_a_note_on_some_comparisons_names_their_runs(tmp_path):
+    other = {**synthetic.MACHINE, "python": "3.14.0"}
+    page = read(saved(tmp_path, a=tracked.run(1), b=tracked.run(2), c=tracked.run(3, machine_info=other)))
+    assert "<p>→ c: compared across versions: python" in page and "<p>Changes are relative to 3" in page
+
+
 def test_runs_of_one_name_are_distinguished_by_their_folder(sweep, tmp_path):
     for deeper in ("machine", ""):
         paths = [tmp_path / folder / deeper / "0001_x.json" for folder in ("one", "two")]
