@@ -31,7 +31,7 @@ MEASURES = {
     "memory": Measure(
         "Peak memory", lambda mark: mark.row["peak_bytes"], lambda value: units.tick(units.memory(value)), 2
     ),
-    "speedup": Measure("Speedup", lambda mark: mark.row["speedup"], lambda value: f"{value:.2g}×", 2),
+    "speedup": Measure("Speedup", lambda mark: mark.row["speedup"], lambda value: f"{value:g}×"),
 }
 """Figures by name."""
 

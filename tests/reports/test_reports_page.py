@@ -210,6 +210,17 @@ def test_no_label_of_a_figure_is_cut(name, narrow, as_run):
         assert max(text.get_window_extent().x1 for text in made.axes[0].texts) <= made.bbox.x1
 
 
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_tick_of_a_figure_has_its_exact_value(name, as_run):
+    costs = {"sdpa": (1e-4, 0.0), "fused": (1.15e-4, 0.0)}
+    (figure_,) = drawn(as_run(synthetic.sweep(impls=[*costs], costs=costs, H=(1,), dtype=("float32",))), name).values()
+    (ax,) = figure_.axes
+    units_of = {"s": 1, "ms": 1e-3, "µs": 1e-6, "MiB": 2**20, "KiB": 2**10, "×": 1}
+    for value, label in zip(ax.get_yticks(), ax.get_yticklabels(), strict=True):
+        number, unit = re.fullmatch(r"([\d.]+) ?(.+)", label.get_text()).groups()
+        assert float(number) * units_of[unit] == pytest.approx(value, rel=2e-3)
+
+
 def test_titles_of_figures_if_the_baseline_is_the_fastest(as_run):
     made = drawn(as_run(synthetic.by_length({"fused": 1e-5, "einsum": 3e-5}, peaks={"fused": 2**21})))
     place = "B=1 H=8 D_h=64 fp32 causal"
