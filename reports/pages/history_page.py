@@ -97,7 +97,7 @@ def html(this: History) -> str:
     return page.render(
         "history.html.j2",
         title="History",
-        kicker=["history", f"{count}, {this.runs[0].name} to {this.runs[-1].name}"],
+        kicker=["history", f"{count}, {' to '.join(dict.fromkeys(this.runs[at].name for at in (0, -1)))}"],
         headline=headline(this),
         lead=[*tally(this)],
         notices=this.notes,
@@ -230,7 +230,7 @@ def _still(this: History) -> Table:
         for one in this.series
         if not (one.steps or one.breaks)
     ]
-    title_of = f"{words.plural(len(rows), 'cell')} without a change"
+    title_of = f"{words.plural(len(rows), 'cell')} without a detected change"
     return Table(title_of, ("implementation", "case", "newest", "result"), rows)
 
 

@@ -67,6 +67,12 @@ def test_too_few_runs_are_said_to_be_so_alone(nights, results, capsys):
         assert told in " ".join(capsys.readouterr().out.split())
 
 
+def test_the_page_of_one_run_counts_one(nights, written):
+    nights(count=1)
+    page = written()
+    assert "1 run, 0001_night</p>" in page and "cells without a detected change" in page and " 1 runs" not in page
+
+
 def test_the_answer_is_as_wide_as_a_terminal(nights, written, capsys):
     nights(lambda night: {"slower": {"sdpa": 1.06 if night >= 6 else 1.0}})
     written()
@@ -261,7 +267,7 @@ def test_a_long_history_names_the_newest_runs_and_draws_all(results, written, tm
     assert [told.split(",")[0] for told in titles] == [f"run {name}" for name in marked]
     assert [line[0] for line in chapter.table.rows] == marked[::-1]
     page = written()
-    assert "The newest 40 points" in page and "2 cells without a change" in page
+    assert "The newest 40 points" in page and "2 cells without a detected change" in page
     assert (tmp_path / "out" / "history" / "points.csv").read_text().count("\n") == 1 + 60 * 3
 
 
