@@ -218,7 +218,7 @@ def test_without_javascript_every_case_has_its_title(browser, quick):
         browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
 
 
-@pytest.mark.parametrize("kind", ["quick", "pair", "history"])
+@pytest.mark.parametrize("kind", ["quick", "published", "pair", "history"])
 def test_on_paper_nothing_is_cut(browser, kind, request):
     opened(browser, request.getfixturevalue(kind))
     paper = 1032  # A4 landscape, less margins of 12 mm, in CSS pixels
@@ -227,6 +227,8 @@ def test_on_paper_nothing_is_cut(browser, kind, request):
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     try:
         assert browser.execute_script(CUT.replace(" && !it.closest('.heat')", ""), paper) == []
+        heights = run(browser, "[...document.querySelectorAll('.heat tbody th')].map((it) => it.offsetHeight)")
+        assert max(heights, default=0) <= 30  # one line
     finally:
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "screen"})
 
