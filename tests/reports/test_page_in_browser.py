@@ -1,5 +1,6 @@
 """The pages as a reader meets them: opened from disk in a real browser that can't reach any network."""
 
+import itertools
 import json
 import os
 import shutil
@@ -189,9 +190,11 @@ def test_charts_can_be_read(browser, published, width):
     assert browser.execute_script(BEYOND) == []
 
 
-def test_ticks_do_not_overlap(browser, quick):
-    for width in (720, 800, 1000, 1280):
-        opened(browser, quick, width)
+def test_ticks_do_not_overlap(browser, quick, tmp_path):
+    decode = json.loads((runs.CHECKOUT / "results" / "published" / "0007_decode.json").read_text())
+    pages = [quick, made(tmp_path, decode)]
+    for width, page_ in itertools.product((720, 800, 1000, 1280), pages):
+        opened(browser, page_, width)
         browser.find_element("id", "every").click()
         ticks = """[...document.querySelectorAll('.of .ticks')].flatMap((of) => [...of.children]
             .map((it) => it.getBoundingClientRect()).filter((it) => it.width)
@@ -204,6 +207,15 @@ def test_a_long_name_breaks(browser, width, tmp_path):
     costs = {"a_long_name_of_a_kernel_" * 3: (9e-5, 9e-11)}
     opened(browser, made(tmp_path, synthetic.sweep(impls=("sdpa", *costs), costs=synthetic.COSTS | costs)), width)
     wider = "[...document.querySelectorAll('.of')].map((it) => it.scrollWidth - it.parentElement.clientWidth)"
+    assert max(run(browser, wider)) <= 0
+
+
+def test_changes_between_two_implementations_fit(browser, tmp_path):
+    both = [tracked.run(1), tracked.run(2, slower={"sdpa": 0.753})]
+    named = [json.loads(json.dumps(of).replace('"sdpa"', '"sdpa against fused"')) for of in both]
+    of = [runs.read(synthetic.save(data, tmp_path, f"000{i}_x")) for i, data in enumerate(named)]
+    opened(browser, side_by_side_page.write(of, tmp_path / "out"), 800)
+    wider = "[...document.querySelectorAll('.changes')].map((it) => it.scrollWidth - it.parentElement.clientWidth)"
     assert max(run(browser, wider)) <= 0
 
 
