@@ -30,7 +30,12 @@ def _write(what: str, attr: str, arguments: Sequence[str]) -> int:
     text = template.format(name=path.stem)
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(text)
+            try:
+                file.write(text)
+                file.flush()
+            except OSError:
+                path.unlink()
+                raise
     except FileExistsError:
         return complain(f"{path} exists already; choose another name, such as my_{what}.py")
     except OSError as error:
