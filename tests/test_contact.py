@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import resource
 import shlex
 import signal
 import subprocess
@@ -98,6 +99,7 @@ nothing.limits, number.limits = {"max_T": None, "dropout": None}, {"beyond": 3}
         ("--impl x=builds:f", "can't import builds: RuntimeError: x.cpp:3:1: error: expected ';'\n"),
         ("--impl x=bench/mine.py:f", "No module named 'bench.mine'; bench is /"),
         ("--impl x=ends:f", "can't import ends: SystemExit: 2"),
+        ("--impl x=stops:f", "can't import stops: Stop: here"),
         ("--impl x=leaves:f", "can't import leaves: SystemExit: 0"),
         ("--impl x=v1/x.py:f,y=v2/x.py:f", "y=v2/x.py:f: it imports helper, but gets {folder}/v1/helper.py, which was found"),
         ("--impl x=mine:unknown", "limits has no 'dtype'; known: "),
@@ -118,6 +120,7 @@ def test_a_usage_error_is_one_line(ran, typed, says):
         ("mine.py", MISTAKEN),
         ("bench/mine.py", MISTAKEN),
         ("ends.py", "raise SystemExit(2)"),
+        ("stops.py", "class Stop(BaseException): ...\nraise Stop('here')"),
         ("leaves.py", "import os; os._exit(0)"),
         *((f"{place}/x.py", "from helper import f") for place in ("v1", "v2")),
         *((f"{place}/helper.py", "def f(q, k, v, **_): ...") for place in ("v1", "v2")),
@@ -474,3 +477,12 @@ def test_an_option_is_given_once_and_with_a_value(commands, capsys):
                     commands.main([command, *given])
                 assert ended.value.code in (3, 4), (command, given)
                 assert f"{option} {says}" in capsys.readouterr().err
+
+
+def test_a_template_that_cannot_be_written_leaves_no_file(tmp_path):
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+    done = python(CHECKOUT / "bench", "new-kernel", cwd=tmp_path, preexec_fn=limit)
+    assert (done.returncode, done.stderr) == (3, "bench: error: mine.py can't be written: File too large\n")
+    assert not [*tmp_path.iterdir()]

@@ -283,7 +283,9 @@ def _imported(module: str, load: Callable[[], ModuleType]) -> ModuleType:
     os._exit = lambda status: sys.exit(status) if os.getpid() == here else leave(status)
     try:
         return load()
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also SystemExit, and that of pytest.importorskip
         raise ValueError(f"can't import {module}: {_why(error, module)}") from None
     finally:
         os._exit = leave
