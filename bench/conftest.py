@@ -155,7 +155,7 @@ def _measure(config: pytest.Config, run: Run, cells: list[Cell]) -> None:
     run.fail_fast = bool(config.getoption("maxfail"))
     try:
         with suppress(FirstFailure):
-            Measuring(run, left, lambda: WorkerClient(Variant(), setting), config.getoption("shuffle")).measure()
+            Measuring(run, left, lambda: WorkerClient(Variant(), setting)).measure()
     except KeyboardInterrupt:
         run.add({"interrupted": True})  # no cell has ended the run
         raise

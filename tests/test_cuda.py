@@ -361,8 +361,8 @@ def test_one_worker_at_a_time_has_a_gpu_and_this_process_has_none(monkeypatch):
     monkeypatch.setattr("bench.timing.devices.subprocess.run", asked)
     cases = [Case.of(T=T, H=1, D_h=8, device="cuda") for T in (16, 32)]
     cells = [Cell(impls.get("fused"), case) for case in cases] * 9
-    run = SimpleNamespace(selection=SimpleNamespace(device="cuda"), processes=3, timing={"cell_time": 0.25})
-    measuring = Measuring(run, cells, lambda: pytest.fail("no process"), 0)
+    run = SimpleNamespace(selection=SimpleNamespace(device="cuda"), processes=3, timing={"cell_time": 0.25}, seed=0)
+    measuring = Measuring(run, cells, lambda: pytest.fail("no process"))
     assert measuring._batches() == [[0], [1], [2]]
     assert asked.call_args.args[0][2].endswith("print(free_bytes('cuda'))")
 

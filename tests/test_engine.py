@@ -179,13 +179,14 @@ def measured(monkeypatch):
         monkeypatch.setattr("bench.runs.measuring.free_bytes_elsewhere", lambda device: free)
         run = run_of(*cells, folder=folder or Path(), name="x" if folder else None)
         run.workload, run.traced, run.timing["processes"] = ReferenceWorkload(_work={}), traced, count
+        run.seed = seed
         if journal:
             run.restore(Journal(journal))
         run.plan(cell.key for cell in cells)
         run.tell = processes.told.append
         run.fail_fast = fail_fast
         with suppress(FirstFailure):
-            Measuring(run, left or cells, processes.start, seed).measure()
+            Measuring(run, left or cells, processes.start).measure()
         if run.journal:
             run.journal.close()
         return run

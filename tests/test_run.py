@@ -244,7 +244,8 @@ def test_a_run_is_resumed_by_the_same_code_with_its_options_and_refused_by_other
     monkeypatch.setattr("fcntl.flock", lambda *_: None)  # locks end with their process
     with monkeypatch.context() as patch:
         patch.setattr(Measuring, "measure", mock.Mock(side_effect=KeyboardInterrupt))
-        suite("--benchmark-save=x", "--precision", "0.5", "--mask", "none", *ONE, "mine=own:plain,sdpa", fine=(2,))
+        timing = "--precision", "0.5", "--shuffle", "7"
+        suite("--benchmark-save=x", *timing, "--mask", "none", *ONE, "mine=own:plain,sdpa", fine=(2,))
     with monkeypatch.context() as patch:
         patch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=2**50, available=2**40))
         refused = refusal(suite, "--resume", "x")
@@ -258,7 +259,7 @@ def test_a_run_is_resumed_by_the_same_code_with_its_options_and_refused_by_other
     suite("--resume", "x", "--cell-timeout=100")
     data = only_run(tmp_path)
     timing = {"cell_time": 0.01, "processes": 1, "precision": 0.5, "cell_timeout": 100}
-    assert data["complete"] and data["timing"] == timing and "--precision 0.5" in data["command"]
+    assert data["complete"] and data["timing"] == timing and "--precision 0.5" in data["command"] and data["seed"] == 7
     assert [row["extra_info"]["impl"] for row in data["benchmarks"]] == ["mine", "sdpa"]
     assert not list(tmp_path.glob("results/*/*.journal"))
     own.write_text(OWN + "# another state\n")

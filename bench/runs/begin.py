@@ -61,6 +61,7 @@ def begin(config: pytest.Config) -> Run:
         raise Finished(name, begun["skipped"])
     run.command = begun.get("command") or _command([*map(str, config.invocation_params.args)], here)
     run.traced = begun.get("traced", False) or config.getoption("save_traces")
+    run.seed = next((it for it in (config.getoption("shuffle"), begun.get("seed")) if it is not None), run.seed)
     run.timing = settle_timing(config, begun.get("timing", {}))
     return run
 

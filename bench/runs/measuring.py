@@ -49,9 +49,9 @@ WORTH_A_POOL = 8
 class Measuring:
     """Measures the cells of a run that have no result yet. `start` starts a worker process."""
 
-    def __init__(self, run: Run, cells: Sequence[Cell], start: Callable[[], WorkerClient], seed: int | None):
+    def __init__(self, run: Run, cells: Sequence[Cell], start: Callable[[], WorkerClient]):
         self._run, self._start = run, start
-        self._rng = random.Random(seed)
+        self._rng = random.Random(run.seed)
         self._cells, self._cases = cells, grouped((cell.case.id, cell) for cell in cells)
         self._free = free_bytes_elsewhere(run.selection.device)
         largest = max(least_memory(cell.impl, cell.case) for cell in cells)

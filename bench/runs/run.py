@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from random import SystemRandom
 from time import monotonic
 from typing import Any
 
@@ -54,6 +55,8 @@ class Run:
     command: str = ""
     timing: dict[str, float] = field(default_factory=dict)
     """Timing options, as in `TIMING`."""
+    seed: int = field(default_factory=partial(SystemRandom().randrange, 1 << 32))
+    """Seed of the random order of timing."""
     traced: bool = False
     """Whether a trace of every measured cell is saved."""
     fail_fast: bool = False
@@ -256,6 +259,7 @@ class Run:
             "asked": self.asked,
             "command": self.command,
             "timing": self.timing,
+            "seed": self.seed,
             "traced": self.traced,
             "machine_info": fingerprint(),
             "sources": self.sources,
