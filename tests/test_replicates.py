@@ -16,6 +16,7 @@ from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.runs import saving
 from bench.runs.saving import Journal
+from reports.reading.runs import parse
 from stats.estimate import grouped
 
 from .conftest import CHECKOUT, only_run, run_of, started
@@ -44,6 +45,11 @@ def test_runs_that_end_at_once_take_different_numbers(tmp_path, monkeypatch):
         files = [*pool.map(lambda i: saving.save(tmp_path, "x", {"run": i}), range(4))]
     assert sorted(file.name for file in files) == [f"{i:04}_x.json" for i in range(1, 5)]
     assert [json.loads(file.read_text())["run"] for file in files] == [*range(4)]
+
+
+def test_names_that_are_no_utf_8_can_be_read_again(tmp_path):
+    path = saving.save(tmp_path, "x", {"project": "b\udcffd", "other": "é"})
+    assert parse(path) == {"project": "b?d", "other": "é"}
 
 
 def test_a_resumed_run_keeps_its_number_unless_another_was_saved_meanwhile(tmp_path):

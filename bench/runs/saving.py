@@ -76,7 +76,8 @@ def save(folder: Path, name: str, data: dict[str, Any], indent: int | None = 4) 
         path = folder / f"{max((int(file.name[:4]) for file in files), default=0) + 1:04}_{name}.json"
         whole = path.with_suffix(".tmp")
         try:
-            whole.write_text(json.dumps(data, indent=indent), encoding="utf-8")
+            text = json.dumps(data, indent=indent, ensure_ascii=False)
+            whole.write_text(text, encoding="utf-8", errors="replace")  # a folder's name may be no UTF-8
             whole.replace(path)
         finally:
             whole.unlink(missing_ok=True)  # on a full disk
