@@ -162,7 +162,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 def raises(q, k, v, **options):
     if q.shape[-2] == 32:
-        raise ValueError("no 32")
+        raise ValueError("\\x1b[31mno 32")
     return sdpa(q, k, v, **options)
 
 def wrong(q, k, v, **options):
@@ -202,7 +202,7 @@ def two(q, k):
 """
 
 BAD = {
-    "raises": ("error", "ValueError: no 32"),
+    "raises": ("error", r"ValueError: \x1b[31mno 32"),
     "wrong": ("wrong", "error"),
     "hungry": ("out_of_memory", "1 TiB"),
     "dies": ("error", "ended its process (SIGSEGV)"),

@@ -86,9 +86,12 @@ def classify(error: BaseException) -> Skip:
 
 
 def in_one_line(error: BaseException) -> str:
-    """Return an exception's type, and of its message the first error of a compiler, or else the first line."""
+    """Return an exception's type, and of its message the first error of a compiler, or else the first line, without
+    control characters, such as a terminal's colours.
+    """
     lines = _message(error).splitlines() or ["no message"]
-    return f"{type(error).__name__}: {next((line for line in lines if ': error: ' in line), lines[0])}"
+    text = next((line for line in lines if ": error: " in line), lines[0])
+    return f"{type(error).__name__}: {''.join(it if it.isprintable() else ascii(it)[1:-1] for it in text)}"
 
 
 def _message(error: BaseException) -> str:
