@@ -105,6 +105,7 @@ nothing.limits, number.limits = {"max_T": None, "dropout": None}, {"beyond": 3}
         ("--impl x=mine:unknown", "limits has no 'dtype'; known: "),
         ("--impl x=mine:Sizes", "Sizes(d_model, n_heads=8) takes sizes, but a layer is built from one LayerShape"),
         ("--resume nihgtly", "no run 'nihgtly' to resume in {results}; --benchmark-save=nihgtly starts one"),
+        ("--resume a/b", "--resume 'a/b': a run's name has at most 200 bytes"),
         ("--resume opened", "{results}/opened.1-1.journal: Is a directory\n"),
         ("--report", "--report makes the page of a run: name it, with --benchmark-save=NAME"),
         ("--cell-time nan", "argument --cell-time: 'nan' is not a positive number"),

@@ -39,7 +39,7 @@ def begin(config: pytest.Config) -> Run:
     if resume and save not in (None, resume):
         raise UsageError(f"--resume {resume} keeps that name; leave out --benchmark-save={save}")
     if name := resume or save or config.getoption("benchmark_autosave"):
-        valid_name(name, "--benchmark-save")
+        valid_name(name, "--resume" if resume else "--benchmark-save")
     config.option.benchmark_save = config.option.benchmark_autosave = None  # the suite itself saves, all or nothing
     journal, begun = _begun(folder, resume) if resume else (None, {})
     options = asked(config) or begun.get("asked", {})
