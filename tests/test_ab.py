@@ -254,11 +254,11 @@ def test_each_round_has_every_cell_once_per_variant_in_random_order(command):
     assert len(ran.world.edited) == 2 + 2 * len(ran.saved["pairs"])
 
 
-def test_a_long_call_has_two_rounds_and_no_untimed_call(command):
+def test_a_long_call_has_few_rounds_and_no_untimed_call(command):
     ran = command(seconds={"sdpa T16": 0.5, "sdpa T32": 0.01})
     asked = asked_of_first_replicate(ran.world)
     timed = grouped((name, (*how,)) for do, side, name, *how in asked if (do, side) == ("time", 0))
-    assert timed["sdpa T16"] == [(1, 1, 0)] * 2
+    assert timed["sdpa T16"] == [(1, 1, 0)] * 4
     assert {*timed["sdpa T32"]} == {(1, 1, 1)} and {*timed["fused T16"]} == {(1, 2, 1)}
 
 

@@ -34,8 +34,10 @@ ROUNDS = 20
 ROUNDS_OF_ALL = 320
 """Rounds that few open cells share, so that timing a replicate takes longer than starting it."""
 
-MIN_ROUNDS = 3
-"""Least rounds of a cell with short blocks: a single disturbed round must not be the datum."""
+MIN_ROUNDS = 4
+"""Least rounds of a cell: disturbed rounds must not be the datum. At T = 4096 fewer cost more replicates than they save
+(docs/measured.md).
+"""
 
 MAX_ROUNDS = 160
 """Most rounds of a cell, when few cells are left."""
@@ -43,11 +45,9 @@ MAX_ROUNDS = 160
 SHORT_BLOCK = 5e-3
 """Seconds of a block above which a cell has fewer rounds, so that cells take about the same time."""
 
-LONG_BLOCK, MIN_LONG_ROUNDS = 50e-3, 2
-"""Seconds above which a block is long, and the least rounds of such a cell: processes differ more than rounds.
-
-No untimed call precedes a long block, since reloading the caches is a small part of it. Only the fastest long block of
-each variant counts.
+LONG_BLOCK = 50e-3
+"""Seconds above which a block is long: no untimed call precedes it, since reloading the caches is a small part of it, and
+only the fastest one of each variant counts.
 """
 
 Replicate = dict[str, Any]
@@ -199,4 +199,4 @@ def datum(blocks: Sequence[tuple[int, float]], long: bool) -> float:
 
 def _rounds(seconds: float, most: int) -> int:
     """Return the rounds of a cell whose block takes this long."""
-    return max(MIN_LONG_ROUNDS if seconds > LONG_BLOCK else MIN_ROUNDS, min(most, round(most * SHORT_BLOCK / seconds)))
+    return max(MIN_ROUNDS, min(most, round(most * SHORT_BLOCK / seconds)))
