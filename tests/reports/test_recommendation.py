@@ -84,6 +84,12 @@ def test_a_fastest_that_changes_with_the_length_is_reported_by_length(as_run):
     data["benchmarks"] += injected(0, {"sdpa": 1.0}, T=(256, 1024))["benchmarks"]
     headline, _ = first_screen(data, as_run)
     assert headline == "With T = 64, use packed (fastest); with T = 256 and T = 1024, use sdpa (fastest)."
+    data = injected(0, {"packed": 1.0}, T=(64,))
+    data["benchmarks"] += injected(0, {"sdpa": 1.01, "fused": 1.0}, T=(256,))["benchmarks"]
+    for row in data["benchmarks"]:
+        row["extra_info"]["peak_bytes"] = 2**20 if row["extra_info"]["impl"] == "sdpa" else 2**25
+    headline, _ = first_screen(data, as_run)
+    assert headline.endswith("with T = 256, use sdpa (tied with fused, 32× less memory than fused)."), headline
 
 
 @pytest.mark.parametrize(("lean", "other", "why"), [
