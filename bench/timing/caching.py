@@ -15,15 +15,13 @@ from time import sleep
 import torch
 from torch import Tensor
 
-from ..cases.case import Case
 from ..cases.cells import Cell
 from ..cases.counting import flops
 from ..cases.outcome import OutOfMemory, Wrong
-from ..checks import reference
-from ..checks.attention_problems import problem_of
+from ..checks.attention_problems import output_of, problem_of
 from ..checks.building import eager_form
-from ..checks.inputs import Inputs
 from ..checks.probes import probes
+from ..checks.problem import Problem
 from .cell import Built, build
 
 SHARE = 1.5
@@ -77,16 +75,16 @@ def check_kernel_caches_nothing(cell: Cell, usual: float = 0.0) -> None:
             check_no_result_caching(built, usual)
             built.perturb()
             output = built.call.run()
-        _check_fresh(case, built.call.inputs, built.call.read(output)["output"])
+        fresh = replace(problem_of(case), inputs=built.call.inputs.tensors)
+        _check_fresh(fresh, built.call.read(output)["output"])
 
 
-def _check_fresh(case: Case, numbers: Inputs, output: Tensor) -> None:
+def _check_fresh(problem: Problem, output: Tensor) -> None:
     """Compare the last query of every head with the reference; raises `Wrong`."""
-    padding = numbers.options.get("padding")
+    case, padding = problem.case, problem.padding
     tokens = case.T if padding is None or case.source == "cross" else int(padding.sum(-1).min())
     row = torch.tensor([tokens - 1], device=case.device)
-    q, k, v = (x.detach().double() for x in numbers.tensors)
-    exact = reference.attention(q, k, v, case.layer_shape, padding=padding, rows=row, **problem_of(case).weights)
+    exact = output_of(problem, rows=row).detach()
     if not (output.detach()[..., row, :] - exact).norm() <= FRESH_ERROR * exact.norm():
         raise Wrong("its output on fresh inputs is not attention")
 
