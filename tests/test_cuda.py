@@ -32,7 +32,7 @@ from bench.timing import machine, reference_workload
 from bench.timing.devices import DEVICES, cuda, nvml
 from bench.timing.devices.cpu import CpuMeter
 from bench.timing.devices.cuda import COLD_BELOW, GRAPH_BELOW, CudaMeter, captured
-from bench.timing.devices.nvml import Nvml, words
+from bench.timing.devices.nvml import HELD_BACK, Nvml, words
 from bench.timing.rooflines import Rooflines
 from bench.workers import worker
 from bench.workers.client import Variant, WorkerClient
@@ -435,7 +435,7 @@ def test_the_state_of_a_machine_holds_its_gpus(monkeypatch):
     gpu.work(1.0)
     reader = Nvml(SimulatedNvml(gpu, HOT | IDLE))
     (reading,) = reader.all()
-    assert reading == reader.of(UUID) and (reading.throttling, reading.held_back) == (HOT, True)
+    assert reading == reader.of(UUID) and reading.throttling == reading.reasons & HELD_BACK == HOT
     assert reader.of("of-somebody-else") is None
     monkeypatch.setattr(nvml, "opened", lambda: reader)
     (found,) = machine.state()["gpus"]

@@ -13,7 +13,7 @@ import torch
 
 from stats.arguments import Parser, as_typed
 
-from ..timing.devices.nvml import IDLE, SETTINGS, opened, words
+from ..timing.devices.nvml import HELD_BACK, IDLE, SETTINGS, opened, words
 from ..timing.machine import fingerprint
 
 BUSY = 10
@@ -108,7 +108,7 @@ def gpus() -> Iterator[Remark]:
     """Report clocks and throttling of every GPU, by NVML."""
     for index, gpu in enumerate(opened().all()):
         advice = "others use this GPU" if (gpu.busy_percent or 0) > 5 else None
-        if gpu.held_back:
+        if gpu.reasons & HELD_BACK:
             advice = "its clocks are held back: let it cool down"
         clock = f"{gpu.sm_mhz} of {gpu.sm_mhz_most} MHz{', as set' * bool(gpu.reasons & SETTINGS & ~IDLE)}"
         found = f"{clock}, {gpu.busy_percent} % busy, throttled: {', '.join(words(gpu.throttling)) or 'no'}"

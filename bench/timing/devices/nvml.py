@@ -54,10 +54,6 @@ class Reading:
         """Return the reasons other than settings."""
         return self.reasons & ~SETTINGS
 
-    @property
-    def held_back(self) -> bool:
-        return bool(self.reasons & HELD_BACK)
-
 
 def words(reasons: int) -> list[str]:
     """Describe reasons: `0x24` -> power cap, software thermal slowdown; an unknown bit stays a number."""
