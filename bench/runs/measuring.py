@@ -227,8 +227,7 @@ class Measuring:
         """Return the timed cells that lack columns which are measured after the timing, except those of a resumed run that
         are not selected.
         """
-        timed = {cell.key for cell in self._run.timed}
-        return [cell for cell in self._cells if cell.key in timed and self._run.lacks(cell)]
+        return [cell for cell in self._run.timed if cell in self._cells and self._run.lacks(cell)]
 
     def _finish(self) -> None:
         """Take further measurements: single cold calls, graphs, and traces."""

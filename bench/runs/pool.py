@@ -126,24 +126,19 @@ class WorkerPool:
         `found`, by implementation. Failing cells are skipped; the others continue, in a fresh process if necessary.
         """
         if self.run.counts(self._blocks(cells), index, needs):
-            self._make_visit(cells, index, needs, found)
+            self.visit = self.run.next_number("visit")
+            for cell in cells:
+                self._renew(cell, index, found[cell.impl.name])
+            blocks = self._blocks(cells)
+            for order in rounds(self.run.counts(blocks, index, needs), self.rng):
+                number = self.run.next_number(cells[0].case.id)
+                for key in order:
+                    self._time_block(self.run.cells[key], blocks[key], number, found[key[0]])
+            for cell in cells:
+                self._check_caching(cell, found[cell.impl.name])
         if index == VISITS - 1 and self.process == 0:
             for cell in cells:
                 self._time_other_pages(cell, found[cell.impl.name])
-
-    def _make_visit(
-        self, cells: Sequence[Cell], index: int, needs: Mapping[Key, float], found: Mapping[str, Results]
-    ) -> None:
-        self.visit = self.run.next_number("visit")
-        for cell in cells:
-            self._renew(cell, index, found[cell.impl.name])
-        blocks = self._blocks(cells)
-        for order in rounds(self.run.counts(blocks, index, needs), self.rng):
-            number = self.run.next_number(cells[0].case.id)
-            for key in order:
-                self._time_block(self.run.cells[key], blocks[key], number, found[key[0]])
-        for cell in cells:
-            self._check_caching(cell, found[cell.impl.name])
 
     def _blocks(self, cells: Sequence[Cell]) -> dict[Key, Block]:
         """Return blocks sized by the call time of each cell, from timing or else from its check."""

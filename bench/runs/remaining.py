@@ -70,6 +70,6 @@ def seconds_of_check(cell: Cell, call: float) -> float:
 
 def seconds_of_call(case: Case) -> float:
     """Estimate the seconds of a call."""
-    if case.device == "cuda":
-        return max(flops(case) / OF_A_GPU, least_bytes(case) / OF_GPU_MEMORY)
-    return max(flops(case) / (OF_A_CORE * (case.threads or os.cpu_count() or 1)), least_bytes(case) / OF_MEMORY)
+    of_cores = OF_A_CORE * (case.threads or os.cpu_count() or 1)
+    operations, memory = (OF_A_GPU, OF_GPU_MEMORY) if case.device == "cuda" else (of_cores, OF_MEMORY)
+    return max(flops(case) / operations, least_bytes(case) / memory)

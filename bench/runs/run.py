@@ -164,9 +164,8 @@ class Run:
         if self.planned:  # of a resumed run
             return
         self.planned = set(keys)
-        if self.name is None or not self.planned:
-            return
-        self.journal = Journal.start(self.folder, self.name, self.head() | {"planned": sorted(self.planned)})
+        if self.name and self.planned:
+            self.journal = Journal.start(self.folder, self.name, self.head() | {"planned": sorted(self.planned)})
 
     def account(self, purpose: str | None = None) -> None:
         """Count the seconds so far; those from now on are spent on `purpose` (default: the same one)."""
@@ -226,10 +225,9 @@ class Run:
         for cell in self.timed:
             found, base = self.found[cell.key], (self.baseline_impl, cell.case.id)
             with self.skipping(cell):
-                if cell.case.device == "cpu" and "roof" not in found.columns:  # a GPU's is measured by a worker
+                if cell.case.device == "cpu":  # a GPU's is measured by a worker
                     with threads(cell.case.threads):
-                        meter = meter_for(cell.case.device)
-                        found.columns["roof"] = self.rooflines.share(cell.case, meter, found.usual)
+                        found.columns["roof"] = self.rooflines.share(cell.case, meter_for("cpu"), found.usual)
                 self.finished[cell.key] = finite(row(cell, found, () if base in self.skipped else self.samples(base)))
         self.account()
 
