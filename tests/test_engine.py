@@ -178,7 +178,8 @@ def measured(monkeypatch):
         cells = cells or CELLS
         monkeypatch.setattr("bench.runs.measuring.free_bytes_elsewhere", lambda device: free)
         run = run_of(*cells, folder=folder or Path(), name="x" if folder else None)
-        run.workload, run.traced, run.timing["processes"] = ReferenceWorkload(_work={}), traced, count
+        monkeypatch.setattr("bench.timing.reference_workload.WORK", {})
+        run.traced, run.timing["processes"] = traced, count
         run.seed = seed
         if journal:
             run.restore(Journal(journal))
@@ -430,10 +431,9 @@ def test_a_run_ends_at_its_first_failure_if_asked_to_and_is_resumed(measured, tm
     assert run.ended and [key[0] for key in run.skipped] == ["fused"] and samples(run, "packed")
 
 
-def test_a_baseline_that_is_refused_later_is_not_used_for_ratios(measured):
+def test_a_baseline_that_is_refused_later_is_not_used_for_ratios(measured, monkeypatch):
+    monkeypatch.setattr("bench.runs.run.Rooflines.share", lambda *_: 0.5)
     run = measured(Simulated(SECONDS, fails={"caching fused": (1, Skip("it caches results"))}))
-    for timed in run.found.values():
-        timed.columns["roof"] = 0.5
     run.finish()
     assert samples(run) and {key[0] for key in run.finished} == {"sdpa", "packed"}
     assert all(row["extra_info"]["ratio"] is None for row in run.finished.values())

@@ -22,6 +22,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
+    reference_workload.workload.cache_clear()
     monkeypatch.setattr(reference_workload, "WORK", {"fixed": lambda: clock.work})
     monkeypatch.setattr("bench.timing.devices.cpu.perf_counter", clock)
     return clock

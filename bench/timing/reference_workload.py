@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from statistics import median
 from typing import Any
 
@@ -75,18 +76,23 @@ class Workload:
         return self.meter.block(self._run, calls, slices, warm)[:2]
 
 
+@cache
+def workload(name: str) -> Workload:
+    """Return a workload, the same one whenever it is sampled."""
+    return Workload(name)
+
+
 @dataclass
 class ReferenceWorkload:
     """Samples so far: for each workload its seconds, and when they were taken, in seconds since the run began."""
 
     seen: dict[str, list[dict[str, float]]] = field(default_factory=dict)
-    _work: dict[str, Workload] = field(default_factory=lambda: {name: Workload(name) for name in WORK})
 
     def sample(self, at: float, elsewhere: Mapping[str, float] = {}) -> None:
         """Time every CPU workload now, `at` seconds after the run began; `elsewhere`: seconds of GPU workloads that a worker
         has just timed.
         """
-        here = {name: median(work.time(1, warm=not i)[0] for i in range(BLOCKS)) for name, work in self._work.items()}
+        here = {name: median(workload(name).time(1, warm=not i)[0] for i in range(BLOCKS)) for name in WORK}
         for name, seconds in {**here, **elsewhere}.items():
             self.seen.setdefault(name, []).append({"at": at, "seconds": seconds})
 

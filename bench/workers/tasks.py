@@ -34,7 +34,7 @@ from ..timing.devices.nvml import words
 from ..timing.machine import fingerprint
 from ..timing.malloc import MAPPED, SYSTEM, keeps_pages, release, time_other_setting, use_chosen, using
 from ..timing.parts import parts_of
-from ..timing.reference_workload import GPU_WORK, Workload, software
+from ..timing.reference_workload import GPU_WORK, Workload, software, workload
 from ..timing.rooflines import Rooflines
 from .client import Reply
 from .fresh import pin
@@ -88,7 +88,6 @@ class Tasks:
         self._tree = tree
         self._gate = Gate()
         self._on_calls_done = on_calls_done
-        self._workloads: dict[str, Workload] = {}
         self._rooflines = Rooflines()
         self._kernels: set[tuple[str, Case]] = set()
         """Layers' kernels shown to cache nothing, at one length; at every length the layer itself gets fresh inputs."""
@@ -210,12 +209,11 @@ class Tasks:
 
     def workload(self, what: str, name: str) -> dict[str, float]:
         """Prepare the reference workload for timing as `what`: {"seconds": of one warm call}."""
-        return self._warmed(what, Workload(name))
+        return self._warmed(what, workload(name))
 
     def gpu_workloads(self) -> dict[str, float]:
         """Return the seconds of each workload on the GPU, over a block of calls."""
-        self._workloads = self._workloads or {name: Workload(name) for name in GPU_WORK}
-        return {name: it.time(WORKLOAD_CALLS, warm=WARM_CALLS)[0] for name, it in self._workloads.items()}
+        return {name: workload(name).time(WORKLOAD_CALLS, warm=WARM_CALLS)[0] for name in GPU_WORK}
 
     def pin(self) -> None:
         """Pin this process to as many cores as threads; both variants share them, since they never run at the same
