@@ -19,7 +19,7 @@ from typing import NamedTuple
 from bench.ab import ab
 from bench.ab.options import add_cells
 from bench.ab.plan import SameCode
-from bench.ab.sources import commit_of, commits_between, repository, subject_of
+from bench.ab.sources import commit_of, commits_between, subject_of
 from bench.cases.outcome import Skip
 from bench.selection.choice import listed
 from bench.selection.errors import UsageError
@@ -79,7 +79,7 @@ def _execute(options: argparse.Namespace) -> int:
 
     def named(at: int) -> str:
         """Return the path of an interpreter, or a commit with its subject."""
-        return points[at] if options.pythons else subject_of(points[at], repository())
+        return points[at] if options.pythons else subject_of(points[at])
 
     def compared(good: int, bad: int, times: int = 1) -> Comparison:
         """Compare two points, and print it."""
@@ -171,9 +171,8 @@ def _points(ends: Sequence[str], pythons: str) -> list[str]:
         raise UsageError(
             "give either two revisions, GOOD, which is fast, and BAD, which is slow, or --pythons A,B,C, the good one first"
         )
-    root = repository()
-    good, bad = (commit_of(revision, root) for revision in ends)
-    return [good, *commits_between(good, bad, root)]
+    good, bad = map(commit_of, ends)
+    return [good, *commits_between(good, bad)]
 
 
 def _parser() -> argparse.ArgumentParser:

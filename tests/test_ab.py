@@ -471,7 +471,7 @@ def test_a_working_tree_is_copied_as_it_is_now(tmp_path, monkeypatch):
     write("now\n", "ignored.py", "sub/results/x/0001_x.json", "sub/venv/pyvenv.cfg", "sub/venv/lib/torch.py")
     monkeypatch.chdir(root / "sub")
     assert sources.repository() == root
-    copy = sources.copy_of_working_tree(tmp_path / "copy", root)
+    sources.copy_of_working_tree(copy := tmp_path / "copy")
     assert {str(path.relative_to(copy)): path.read_text() for path in copy.rglob("*") if path.is_file()} == kept
     digests = [sources.digest(copy)]
     for name in ("notes.txt", odd):  # the first one is no code
@@ -761,10 +761,11 @@ def test_an_interpreter_that_cannot_start_is_one_line(tmp_path):
         planning.interpreter(str(given))
 
 
-def test_a_shallow_clone_says_how_to_complete_it(repository, tmp_path):
+def test_a_shallow_clone_says_how_to_complete_it(repository, tmp_path, monkeypatch):
     git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repository}", "clone")
+    monkeypatch.chdir(tmp_path / "clone")
     with pytest.raises(UsageError, match=r"unknown revision 'HEAD~1': `git fetch --unshallow` completes .*clone"):
-        sources.commit_of("HEAD~1", tmp_path / "clone")
+        sources.commit_of("HEAD~1")
 
 
 USAGE = {

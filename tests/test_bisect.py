@@ -90,8 +90,8 @@ def history(monkeypatch):
     made = History()
     monkeypatch.setattr(ab, "measure", made.measure)
     monkeypatch.setattr(comparison, "of_file", made.comparisons.get)
-    monkeypatch.setattr(bisect, "commit_of", lambda revision, root: revision)
-    monkeypatch.setattr(bisect, "subject_of", lambda commit, root: f"{commit} what it says")
+    monkeypatch.setattr(bisect, "commit_of", lambda revision: revision)
+    monkeypatch.setattr(bisect, "subject_of", lambda commit: f"{commit} what it says")
     monkeypatch.setattr(bisect, "commits_between", lambda *_: [f"c{n}" for n in range(1, COMMITS)])
     return made
 

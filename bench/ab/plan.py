@@ -170,7 +170,7 @@ def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
         "interpreters": [base.versions, head.versions],
         **conditions(),
     }
-    same_code = base.commit and len({*same["code"]}) == 1 and same_files(base.commit, head.commit, repository())
+    same_code = base.commit and len({*same["code"]}) == 1 and same_files(base.commit, head.commit)
     return Plan(
         variants=dict(zip(VARIANTS, (base, head), strict=True)),
         cases={case.id: case.columns() for case in cases},
@@ -239,12 +239,12 @@ def _revision(variant: str, options: argparse.Namespace, folder: Path) -> Varian
         raise UsageError(f"{Path.cwd()} is not in a git repository: start in that of your kernel")
     if root != CHECKOUT and not own:
         raise UsageError(f"--base is a revision of {root}: name a kernel in it, as in --impl mine=mine:mine")
-    commit, label = given and commit_of(given, root), "the working tree"
+    commit, label = given and commit_of(given), "the working tree"
     if commit:
-        check_out(commit, place, root)
+        check_out(commit, place)
         label = commit[:10] if commit.startswith(given) else f"{given} ({commit[:10]})"
     else:
-        copy_of_working_tree(place, root)
+        copy_of_working_tree(place)
     return Variant(label, place if root == CHECKOUT else CHECKOUT, commit=commit, tree=place if own else None)
 
 

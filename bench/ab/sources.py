@@ -28,41 +28,41 @@ def repository() -> Path:
     return next((it for it in (here, *here.parents) if (it / ".git").exists()), CHECKOUT)
 
 
-def commit_of(revision: str, repository: Path) -> str:
+def commit_of(revision: str) -> str:
     """Return the commit of a revision; raises `UsageError`."""
-    if not (repository / ".git").exists():
+    if not (repository() / ".git").exists():
         raise UsageError(
             f"{Path.cwd()} is not in a git repository, so there is no revision {revision!r}: start in that of your kernel"
         )
-    shallow = _git(repository, "rev-parse", "--is-shallow-repository") == "true"
+    shallow = _git("rev-parse", "--is-shallow-repository") == "true"
     with suppress(UsageError):
-        return _git(repository, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+        return _git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
     how = "`git fetch --unshallow` completes" if shallow else "give a branch, a tag or a commit of"
-    raise UsageError(f"unknown revision {revision!r}: {how} {repository}")
+    raise UsageError(f"unknown revision {revision!r}: {how} {repository()}")
 
 
-def commits_between(good: str, bad: str, repository: Path) -> list[str]:
+def commits_between(good: str, bad: str) -> list[str]:
     """Return the first-parent commits after `good` up to `bad`, oldest first; raises `UsageError`."""
-    if _git(repository, "rev-list", "--max-count=1", f"{bad}..{good}"):
+    if _git("rev-list", "--max-count=1", f"{bad}..{good}"):
         raise UsageError(f"{good[:10]} is no ancestor of {bad[:10]}: give GOOD first, then BAD")
-    return _git(repository, "rev-list", "--first-parent", "--reverse", f"{good}..{bad}").splitlines()
+    return _git("rev-list", "--first-parent", "--reverse", f"{good}..{bad}").splitlines()
 
 
-def same_files(base: str, head: str | None, repository: Path) -> bool:
+def same_files(base: str, head: str | None) -> bool:
     """Whether tracked files are equal in two commits, or in a commit and the working tree."""
-    return not _git(repository, "diff", "--name-only", base, *filter(None, [head]))
+    return not _git("diff", "--name-only", base, *filter(None, [head]))
 
 
-def subject_of(commit: str, repository: Path) -> str:
+def subject_of(commit: str) -> str:
     """Return the abbreviated hash and the subject of a commit: `0123456789 what it says`."""
-    return _git(repository, "show", "--no-patch", "--format=%h %s", commit)
+    return _git("show", "--no-patch", "--format=%h %s", commit)
 
 
-def check_out(commit: str, folder: Path, repository: Path) -> None:
+def check_out(commit: str, folder: Path) -> None:
     """Write the files of a commit to `folder`; raises `UsageError`."""
     index = f"{folder}.index"
-    _git(repository, "read-tree", commit, GIT_INDEX_FILE=index)
-    _git(repository, "checkout-index", "--all", f"--prefix={folder}/", GIT_INDEX_FILE=index)
+    _git("read-tree", commit, GIT_INDEX_FILE=index)
+    _git("checkout-index", "--all", f"--prefix={folder}/", GIT_INDEX_FILE=index)
 
 
 def copy_of_impls(folder: Path) -> Path:
@@ -71,18 +71,17 @@ def copy_of_impls(folder: Path) -> Path:
     return folder
 
 
-def copy_of_working_tree(folder: Path, repository: Path) -> Path:
+def copy_of_working_tree(folder: Path) -> None:
     """Copy the current files of the user's repository, except ignored files, results and virtual environments."""
-    listed = _git(repository, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    names = [repository / name for name in listed.split("\0")]
-    environments = (it.parent for it in names if it.name == "pyvenv.cfg" and it.parent != repository)
+    root = repository()
+    names = [root / name for name in _git("ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")]
+    environments = (it.parent for it in names if it.name == "pyvenv.cfg" and it.parent != root)
     left_out = [results_root(Path.cwd(), None), *environments]
     for source in names:
         if (source.is_file() or source.is_symlink()) and not any(map(source.is_relative_to, left_out)):
-            name = source.relative_to(repository)
+            name = source.relative_to(root)
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, folder / name, follow_symlinks=False)
-    return folder
 
 
 def twins(base: Path, head: Path, folder: Path) -> dict[Path, Path]:
@@ -106,15 +105,16 @@ def digest_of(files: Mapping[str, Path]) -> str:
     return found.hexdigest()[:16]
 
 
-def _git(repository: Path, *arguments: str, **environment: str) -> str:
-    """Return git's output, without the variables by which a git hook would redirect it; raises `UsageError` if it fails,
-    for example because another user owns the repository.
+def _git(*arguments: str, **environment: str) -> str:
+    """Return the output of git in the repository, without the variables by which a git hook would redirect it.
+
+    Raises `UsageError` if it fails, for example because another user owns the repository.
     """
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | environment
     try:
-        done = subprocess.run(["git", *arguments], cwd=repository, env=env, capture_output=True)
+        done = subprocess.run(["git", *arguments], cwd=repository(), env=env, capture_output=True)
     except FileNotFoundError:
         raise UsageError("git can't be started: is it installed?") from None
     if done.returncode:
-        raise UsageError(f"git {arguments[0]} failed in {repository}: {' '.join(os.fsdecode(done.stderr).split())}")
+        raise UsageError(f"git {arguments[0]} failed in {repository()}: {' '.join(os.fsdecode(done.stderr).split())}")
     return os.fsdecode(done.stdout).strip()
