@@ -62,7 +62,6 @@ def add_cells(parser: argparse.ArgumentParser, minutes: float) -> None:
             cells.add_argument("--impl", metavar=metavar, action="append", default=[], help=about)
         elif name != "threads":
             cells.add_argument(f"--{name}", metavar=metavar, help=about)
-    cells.add_argument("--case", metavar="IDS", help="only the cases with these ids")
     cells.add_argument(
         "--threads", type=count, default=1, metavar="N", help="threads and cores of a process (default: 1)"
     )

@@ -81,6 +81,7 @@ CELLS: dict[str, tuple[str, str]] = {
                       "GPU) for a compiled form; NAME=package.module:attr for a kernel or layer of your own, "
                       "NAME=kernels:PATH#FUNCTION for one in a kernel repository of Hugging Face"),
     **{name: ("VALUES", AXES[name].about) for name in OPTIONS},
+    "case": ("IDS", "only the cases with these ids, as --dry-run of a run shows them"),
 }  # fmt: skip
 """Options that select cells, of runs and comparisons: metavariable and description."""
 
@@ -116,7 +117,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--baseline", metavar="NAME",
                     help="implementation that speedups are relative to (default: sdpa if you name one of your own, else "
                          "fused, the plain formula)")  # fmt: skip
-    group.addoption("--case", metavar="IDS", help="only the cases with these ids, as --dry-run shows them")
     for name, (default, metavar, about) in TIMING.items():
         read = count if isinstance(default, int) else positive
         group.addoption(spelt(name), type=read, metavar=metavar, help=f"{about} (default: {default:g})")
@@ -143,7 +143,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-ASKED = (*CELLS, "baseline", "case")
+ASKED = (*CELLS, "baseline")
 """Options that decide which cells a run has, and with what they are compared."""
 
 
@@ -185,10 +185,10 @@ def sweep_of(options: dict[str, Any]) -> tuple[Sweep, str, dict[str, tuple[Any, 
     """Return the sweep, the device, and the overridden axes; raises `UsageError`."""
     sweep = _sweep(options)
     overrides = {axis: _values(axis, options[axis]) for axis in OPTIONS if options.get(axis)}
-    devices = overrides.get("device", ())
+    devices = overrides.get("device", (default_device(),))
     for device in devices:
         refuse_absent(device)
-    return sweep, devices[0] if devices else default_device(), overrides
+    return sweep, devices[0], overrides
 
 
 def _sweep(options: dict[str, Any]) -> Sweep:
