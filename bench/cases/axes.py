@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -75,10 +74,6 @@ class Axis:
             except ValueError as error:
                 raise ValueError(f"{word!r} is not {error}") from None
         return tuple(found)
-
-    def implied(self, given: Mapping[str, Any]) -> Any:
-        """Return its value as derived from other axes."""
-        return math.prod(given[name] for name in self.follows)
 
     def described(self) -> dict[str, Any]:
         """Return its description for readers of the run file."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
+from math import prod
 from typing import Any
 
 from torch import Tensor
@@ -128,13 +129,14 @@ class Case:
     model: str | None = axis("model that a block belongs to, by name or config.json", default=None, validate=config_of)
 
     @classmethod
-    def of(
-        cls, *, T: int, H: int, D_h: int, B: int = 1, dtype: str = "float32", device: str = "cpu", **others: Any
-    ) -> Case:
-        """Build a case from its sizes; omitted axes are derived from others or take their defaults."""
-        given: dict[str, Any] = {"B": B, "T": T, "H": H, "D_h": D_h, "dtype": dtype, "device": device}
-        implied = {name: it.implied(given) for name, it in AXES.items() if it.follows}
-        return cls(**given | implied | {name: value for name, value in others.items() if value is not None})
+    def of(cls, **axes: Any) -> Case:
+        """Build a case from T, H, D_h and others; omitted axes are derived from these or take their defaults: B = 1, float32
+        and the CPU.
+        """
+        usual: dict[str, Any] = {"B": 1, "dtype": "float32", "device": "cpu"}
+        given = usual | {name: value for name, value in axes.items() if value is not None}
+        implied = {name: prod(given[other] for other in it.follows) for name, it in AXES.items() if it.follows}
+        return cls(**implied | given)
 
     @property
     def id(self) -> str:

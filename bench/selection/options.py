@@ -185,7 +185,7 @@ def sweep_of(options: dict[str, Any]) -> tuple[Sweep, str, dict[str, tuple[Any, 
     """Return the sweep, the device, and the overridden axes; raises `UsageError`."""
     sweep = _sweep(options)
     overrides = {axis: _values(axis, options[axis]) for axis in OPTIONS if options.get(axis)}
-    devices = overrides.get("device", (default_device(),))
+    devices = overrides.get("device") or (default_device(),)
     for device in devices:
         refuse_absent(device)
     return sweep, devices[0], overrides
