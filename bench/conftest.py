@@ -34,10 +34,6 @@ __all__ = ["pytest_addoption"]
 
 RUN = pytest.StashKey[Run]()
 
-UNSAVED = ("help", "collectonly", "attention_list", "attention_dry_run")
-"""Options with which nothing is measured, and so nothing saved."""
-
-
 @contextmanager
 def _usage_errors() -> Iterator[None]:
     """Turn usage errors into pytest's, which are one line."""
@@ -65,7 +61,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         return int(any(it["reason"] in FAILURES for it in finished.skipped))
     except OSError as error:
         raise UsageError(": ".join(filter(None, (error.filename, error.strerror)))) from None
-    if run.name and not any(map(config.getoption, UNSAVED)):
+    if run.name and not (config.getoption("help") or config.getoption("collectonly")):
         writable(run.folder)  # one line, before pytest's first
     for option, what in (("save_traces", "--save-traces saves traces with"), ("report", "--report makes the page of")):
         if config.getoption(option) and not run.name:

@@ -92,7 +92,7 @@ def test_a_node_that_dies_costs_one_job_which_another_of_its_type_does(tmp_path)
 
 
 def test_a_sweep_resumes_after_any_line_of_its_journal_and_measures_nothing_twice(tmp_path, monkeypatch):
-    """Behind its last line it has saved some run files, and writes them no more."""
+    """Behind its last line it has saved some run files, and replaces them."""
     with monkeypatch.context() as killed:
         killed.setattr(Journal, "delete", Journal.close)
         whole = swept(tmp_path / "first", SimulatedCluster(NODES, CASES))

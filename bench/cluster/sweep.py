@@ -28,7 +28,7 @@ from stats.verdict import MAX_DRIFT
 from .. import CHECKOUT
 from ..cases.outcome import FAILURES
 from ..runs.progress import skips
-from ..runs.saving import Journal, Line, load, run_files, save
+from ..runs.saving import Journal, Line, save
 from ..selection.choice import own_files
 from ..selection.errors import UsageError
 from ..terminal import complain
@@ -225,10 +225,9 @@ def _save(results: Path, name: str, header: Line, journal: str, replies: Mapping
         data["asked"] |= chosen
         folder = results / re.sub(r"[^\w.+-]+", "_", kind)
         folder.mkdir(parents=True, exist_ok=True)
-        saved = [path for path in run_files(folder, name) if load(path).get("journal") == journal]  # and then killed
         for line in (*data["notes"], *skips(data["skipped"])):
             print(wrapped(f"{kind}: {line}"))
-        print(f"{kind}: saved: {saved[0] if saved else save(folder, name, data, indent=None)}")
+        print(f"{kind}: saved: {save(folder, name, data, indent=None)}")
         code = max(code, any(entry["reason"] in FAILURES for entry in data["skipped"]))
     return code
 
