@@ -133,9 +133,5 @@ def bytes_text(size: float) -> str:
 def held_bytes(case: Case) -> int:
     """Estimate the bytes held by a cell between calls: inputs and weights, mask, outputs."""
     width = decoders.output_width(case) if case.in_model else max(case.d_model, case.H * case.D_v)
-    mask = (
-        case.T * case.T_kv * (case.H * ITEM_BYTES[case.dtype] if case.bias else 1)
-        if case.mask != "none" or case.bias
-        else 0
-    )
-    return least_bytes(case) + mask + 4 * case.B * case.T * width * ITEM_BYTES[case.dtype]
+    of_pair = case.H * ITEM_BYTES[case.dtype] if case.bias else int(case.mask != "none")
+    return least_bytes(case) + case.T * case.T_kv * of_pair + 4 * case.B * case.T * width * ITEM_BYTES[case.dtype]

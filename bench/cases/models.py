@@ -183,8 +183,8 @@ def layers_of(config: Config) -> dict[str, Layer]:
     if width % H and not (config.get("head_dim") or config.get("kv_lora_rank")):
         raise ValueError(f"hidden_size {width} is not divisible by num_attention_heads {H}: add the head_dim")
     sizes["D_h"] = number(config, "head_dim", width // H)
-    dtypes = (_value(config, key, "text") for key in ("dtype", "torch_dtype"))
-    axes: Layer = sizes | {"dtype": next(filter(None, dtypes), "float32")}
+    dtype = _value(config, "dtype", "text") or _value(config, "torch_dtype", "text", "float32")
+    axes: Layer = sizes | {"dtype": dtype}
     if latent := number_if_any(config, "kv_lora_rank"):
         rope = number(config, "qk_rope_head_dim")
         axes |= {"H_kv": H, "D_h": number(config, "qk_nope_head_dim") + rope, "D_v": number(config, "v_head_dim")}

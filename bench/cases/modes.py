@@ -27,19 +27,19 @@ def _newest_tokens(point: Point) -> Point:
 
     Rules that depend on a query's position need such a mask: without one, the only query has position 0.
     """
+    if "T_kv" not in point:
+        point = point | {"T": 1, "T_kv": point["T"]}
     placed = any(point.get(name) for name in ("window", "bias", "documents"))
     if point.get("mask") == "causal_br" or ("mask" not in point and placed):
-        if "T_kv" not in point:
-            return point | {"T": 1, "T_kv": point["T"], "mask": "causal_br"}
         return point | {"mask": "causal_br"}
     if point.get("mask", "none") != "none" or point.get("source", "self") != "self":
         raise ValueError("decode sees every key in its cache: leave out --mask and --source, or --mask causal_br")
-    if "T_kv" in point and point["T"] != 1:
+    if point["T"] != 1:
         raise ValueError(
             f"decode has one new token: --T 1 beside --T_kv {point['T_kv']}, or --T alone for all tokens, "
             f"or --mask causal_br for {point['T']} new ones"
         )
-    return point | {"T": 1, "T_kv": point.get("T_kv", point["T"]), "mask": "none"}
+    return point | {"mask": "none"}
 
 
 MODES = {

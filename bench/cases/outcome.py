@@ -1,4 +1,6 @@
-"""Reasons for a missing row. They are part of the run file's format."""
+"""Reasons for a missing row: `unsupported`, `wrong`, `out_of_memory`, `timeout` and `error`. They are part of the run file's
+format.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ class Skip(Exception):
     reason = "error"
 
     def __init__(self, detail: str, reason: str | None = None):
-        """`reason`: one of `REASONS`; by default that of the class."""
+        """`reason`: by default that of the class."""
         super().__init__(detail)
         self.reason = reason or self.reason
 
@@ -41,7 +43,6 @@ class OutOfMemory(Skip):
     reason = "out_of_memory"
 
 
-REASONS = ("unsupported", "wrong", "out_of_memory", "timeout", "error")
 FAILURES = ("wrong", "timeout", "error")
 """Reasons that make a run end with exit code 1."""
 

@@ -96,7 +96,7 @@ class Result:
     case: str
     """The case's id."""
     outcome: str = PASSED
-    """`passed`, or one of `bench.cases.outcome.REASONS`."""
+    """`passed`, or a reason of `bench.cases.outcome`."""
     detail: str | None = None
     error: float | None = None
     """Relative error of the output closest to its bound, in the case itself."""
