@@ -241,10 +241,12 @@ def merged(replies: Replies) -> dict[str, Any]:
     rooflines = Rooflines()
     for run in runs:
         rooflines.restore(run["roofs"])
-    for case in cells:
-        if why := replies[case].get("failed"):
-            entry = {"id": case, "reason": "error", "detail": why}
-            lists["skipped"] += [{"impl": impl} | entry for impl in cells[case]]
+    lists["skipped"] += [
+        {"impl": impl, "id": case, "reason": "error", "detail": why}
+        for case, its in cells.items()
+        if (why := replies[case].get("failed"))
+        for impl in its
+    ]
     looks = grouped((name, it) for run in runs for name, its in run["controls"]["looks"].items() for it in its)
     return {
         **runs[0],
