@@ -34,6 +34,7 @@ __all__ = ["pytest_addoption"]
 
 RUN = pytest.StashKey[Run]()
 
+
 @contextmanager
 def _usage_errors() -> Iterator[None]:
     """Turn usage errors into pytest's, which are one line."""
