@@ -47,7 +47,7 @@ def case(**axes):
 
 
 def row(impl, at, samples, apart=(1.0, 1.0, 1.0), **extra):
-    """One benchmark as this suite writes it (see `interleaved`); without `apart`, of a block a process (see `once`).
+    """One benchmark as this suite writes it (see `interleaved`); without `apart`, each sample is the block of a process.
     Quartiles are those of the samples of one process."""
     least, q1, middle, q3, most = np.quantile(samples, np.arange(5) / 4).tolist()
     stats = {
@@ -59,7 +59,7 @@ def row(impl, at, samples, apart=(1.0, 1.0, 1.0), **extra):
     name = f"test_forward[{case_id(at)}-{impl}]"
     made = {"group": case_id(at), "name": name, "fullname": f"bench/test_layers.py::{name}",
             "params": {"impl": impl, "case": case_id(at)}, "stats": stats, "extra_info": info}  # fmt: skip
-    return interleaved(made, apart) if apart else once(made, extra.get("process_medians"))
+    return interleaved(made, apart) if apart else sampled(made, samples, len(samples))
 
 
 def document(rows, **top):
@@ -115,33 +115,29 @@ class Noise:
     """An implementation in a case, a whole run long: how memory happened to be laid out."""
     process: float = 0.01
     """The same, of one process."""
-    visit: float = 0.005
-    """The same, of one visit."""
     block: float = 0.02
     """One block."""
 
 
 def timed_interleaved(
     seed, slower=None, noise=Noise(), T=(64, 256, 1024),
-    impls=("fused", "linear", "packed", "einsum", "sdpa", "wrapper"), processes=4, visits=1,
-    rounds=12, **top,
+    impls=("fused", "linear", "packed", "einsum", "sdpa", "wrapper"), processes=4, rounds=12, **top,
 ):  # fmt: skip
     """A run of the given noise. `slower` maps an implementation to the factor on its times, which changes its hash too;
-    `rounds` are those of a visit."""
+    `rounds` are those of a process."""
     rng = np.random.default_rng(seed)
     day, rows = rng.normal(0, noise.day), []
     for length in T:
         at = case(T=length, H=1)
-        drift = rng.normal(0, noise.round, processes * visits * rounds)
+        drift = rng.normal(0, noise.round, processes * rounds)
         for impl in impls:
             factor = (slower or {}).get(impl, 1.0)
             whole = rng.normal(0, noise.run)
-            process = rng.normal(0, noise.process, processes).repeat(visits * rounds)
-            visit = rng.normal(0, noise.visit, processes * visits).repeat(rounds)
-            logs = day + drift + whole + process + visit + rng.normal(0, noise.block, drift.size)
+            process = rng.normal(0, noise.process, processes).repeat(rounds)
+            logs = day + drift + whole + process + rng.normal(0, noise.block, drift.size)
             seconds = (COSTS[impl][0] * length / 64 * factor * np.exp(logs)).tolist()
             made = row(impl, at, seconds, (), kernel="math", impl_hash=f"{impl} {factor}")
-            rows.append(sampled(made, seconds, processes, visits))
+            rows.append(sampled(made, seconds, processes))
     return document(rows, controls=_still(rng, day), **top)
 
 
@@ -173,17 +169,16 @@ def _made_up(impl, at, cost):
     return row(impl, at, [fixed + each * work * narrow + 6e-10 * at["T"] * at["d_model"]])
 
 
-def sampled(row, seconds, processes, visits=1):
-    """The row with these samples of its processes, one after the other, each cut into `visits`. Rows of one length are paired
-    sample by sample."""
+def sampled(row, seconds, processes):
+    """The row with these samples of its processes, one after the other, each in a visit. Rows of one length are paired sample by
+    sample."""
     many = len(seconds) // processes
     row["stats"]["data"] = [*seconds]
     row["extra_info"] |= {
         "processes": processes,
         "process_medians": [median(seconds[p * many : (p + 1) * many]) for p in range(processes)],
         "sample_rounds": list(range(len(seconds))),
-        "sample_visits": [i * visits // many for i in range(len(seconds))],
-        "sample_processes": [i // many for i in range(len(seconds))],
+        **dict.fromkeys(("sample_visits", "sample_processes"), [i // many for i in range(len(seconds))]),
     }
     return row
 
@@ -192,9 +187,3 @@ def interleaved(row, apart=(1.0, 1.0, 1.0)):
     """The row as if its samples were repeated in several processes, times each process's factor in `apart`."""
     seconds = [seconds * factor for factor in apart for seconds in row["stats"]["data"]]
     return sampled(row, seconds, len(apart))
-
-
-def once(row, medians=None):
-    """The row as one is of a single block a process; of a single process without `medians`."""
-    data = medians or [row["stats"]["median"]]
-    return sampled(row, data, len(data))

@@ -164,7 +164,7 @@ def test_caveats_of_a_comparison(compared):
         assert said in notes
 
 
-QUIET = synthetic.Noise(process=0.003, visit=0.002, block=0.005, run=0.001)
+QUIET = synthetic.Noise(process=0.004, block=0.005, run=0.001)
 """A machine that changes by 6 % between days and has little other noise."""
 
 

@@ -27,9 +27,8 @@ def run(
         for impl in impls:
             true = SECONDS[impl] * at["T"] / 64 * (slower or {}).get(impl, 1.0)
             medians = [float(true * math.exp(x)) for x in rng.normal(0, noise, processes)]
-            known = {"process_medians": medians} if processes > 1 else {}
-            known["impl_hash"] = f"{impl} {(slower or {}).get(impl, 1.0)}"
-            rows.append(synthetic.row(impl, at, medians, (), kernel="math", **{**known, **(extra or {})}))
+            known = {"kernel": "math", "impl_hash": f"{impl} {(slower or {}).get(impl, 1.0)}", **(extra or {})}
+            rows.append(synthetic.row(impl, at, medians, (), **known))
     return synthetic.document(rows, **top)
 
 
