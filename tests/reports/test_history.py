@@ -47,11 +47,6 @@ def written(results, tmp_path):
     return of
 
 
-@pytest.fixture
-def cells(results):
-    return lambda: series.all_series(series.oldest_first(map(runs.read, runs.newest_first(results))))
-
-
 def test_a_smallest_step_of_noisy_runs_is_not_a_number_of_percent():
     noisy = dict(enumerate(np.random.default_rng(1).normal(0, 0.2, 6)))
     assert history_page._smallest([noisy]) == "above 100 %"
@@ -80,9 +75,16 @@ def test_the_answer_is_as_wide_as_a_terminal(nights, written, capsys):
     assert len(answer) == 3 and max(map(len, answer)) <= 80 and "4 slower than before" in " ".join(answer)
 
 
+def ordered(results):
+    return series.oldest_first(map(runs.read, runs.newest_first(results)))
+
+
+def cells(results):
+    return series.all_series(ordered(results))
+
+
 def history(results):
-    ordered = series.oldest_first(map(runs.read, runs.newest_first(results)))
-    return History([one.run for one in ordered], series.all_series(ordered))
+    return History([one.run for one in ordered(results)], cells(results))
 
 
 def chapters(results):
@@ -93,9 +95,9 @@ def of(impl, found):
     return [one for one in found if one.impl == impl]
 
 
-def test_a_step_in_the_middle_is_found_at_its_position(nights, cells):
+def test_a_step_in_the_middle_is_found_at_its_position(nights, results):
     nights(lambda night: {"slower": {"sdpa": 1.06 if night >= 6 else 1.0}})
-    found = cells()
+    found = cells(results)
     for one in of("sdpa", found):
         (step,) = one.steps
         assert step.at == 6 and step.ratio == pytest.approx(1.06, abs=0.015) and step.slower
@@ -173,9 +175,9 @@ def test_a_step_below_the_smallest_is_not_reported():
     assert found([0.0] * 6 + [0.05] * 6) == [[6]]
 
 
-def test_a_slow_down_that_recovered_is_marked_and_one_that_did_not_is_not(nights, cells, results):
+def test_a_slow_down_that_recovered_is_marked_and_one_that_did_not_is_not(nights, results):
     nights(lambda n: {"slower": {"sdpa": 1.08 if 4 <= n < 8 else 1.0, "fused": 1.08 if n >= 4 else 1.0}})
-    found = cells()
+    found = cells(results)
     for one in of("sdpa", found):
         assert [(step.at, step.recovered) for step in one.steps] == [(4, 8), (8, None)]
     assert [step.recovered for one in of("fused", found) for step in one.steps] == [None] * 4
@@ -185,9 +187,9 @@ def test_a_slow_down_that_recovered_is_marked_and_one_that_did_not_is_not(nights
     assert shown["fused"].open and shown["fused"].status.startswith("Became slower by")
 
 
-def test_a_changed_benchmark_breaks_the_line(nights, cells, results):
+def test_a_changed_benchmark_breaks_the_line(nights, results):
     nights(lambda n: {"slower": {"sdpa": 1.5 if n >= 6 else 1.0}, "extra": {"case_hash": "new" if n >= 6 else "old"}})
-    for one in of("sdpa", cells()):
+    for one in of("sdpa", cells(results)):
         assert one.pieces == [[*range(6)], [*range(6, 12)]] and not one.steps
     chapter = chapters(results)[0]
     [noted] = [line for line in chapter.table.rows if "the benchmark itself was changed" in line[-1]]
@@ -198,16 +200,14 @@ def test_a_changed_benchmark_breaks_the_line(nights, cells, results):
 def test_runs_are_ordered_by_when_they_were_made(results):
     for name, when in (("0001_c", "2026-11-20T12:00:00"), ("0002_b", "2026-11-20T09:30:00"), ("0003_a", "")):
         synthetic.save(tracked.run(1, datetime=when), results, name)
-    ordered = series.oldest_first(map(runs.read, runs.newest_first(results)))
-    assert [one.run.name for one in ordered] == ["0003_a", "0002_b", "0001_c"]
+    assert [one.run.name for one in ordered(results)] == ["0003_a", "0002_b", "0001_c"]
 
 
 def test_runs_of_a_copied_folder_count_once(nights, results):
     nights(count=3)
     [folder] = [path for path in results.iterdir() if path.is_dir()]
     shutil.copytree(folder, results / "copy")
-    found = list(map(runs.read, runs.newest_first(results)))
-    assert len(found) == 6 and len(series.oldest_first(found)) == 3
+    assert len(runs.newest_first(results)) == 6 and len(ordered(results)) == 3
 
 
 def test_runs_of_other_machines_are_left_out_unless_forced(nights, written, capsys):

@@ -4,21 +4,17 @@ import synthetic_runs as synthetic
 
 from reports.pages import page
 from reports.pages.report import report
-from reports.reading import runs
 
 CASE = synthetic.case(T=64, H=8, mask="none")
 FIGURE = {"id": synthetic.case_id(CASE), "seconds": 4e-3, "kernel": "CPU:Flash", "impl": "sdpa", "machine": "unnamed",
           "differs": "threads not said", "source": "them/theirs#1"}  # fmt: skip
 
 
-def read(folder, *figures, **top):
-    rows = [synthetic.row("fused", CASE, [2e-3]), synthetic.row("sdpa", CASE, [1e-3])]
-    return runs.read(synthetic.save(synthetic.document(rows, published=list(figures), **top), folder, "0001_x"))
-
-
-def test_a_published_time_is_shown_beside_the_measured_one_and_its_source_once(tmp_path):
+def test_a_published_time_is_shown_beside_the_measured_one_and_its_source_once(as_run):
     figures = [FIGURE, FIGURE | {"kernel": "another", "source": "others/x"}, FIGURE | {"kernel": "a third"}]
-    run = read(tmp_path, *figures, FIGURE | {"id": "B1-T65-H8-D_h64-float32-cpu", "source": "of no case here"})
+    figures.append(FIGURE | {"id": "B1-T65-H8-D_h64-float32-cpu", "source": "of no case here"})
+    rows = [synthetic.row("fused", CASE, [2e-3]), synthetic.row("sdpa", CASE, [1e-3])]
+    run = as_run(synthetic.document(rows, published=figures))
     rows, _ = report(run).grid.beside(run.published)
     assert rows[0][2:5] == ["4.00 ms", "sdpa", "1.00 ms"]
     assert [row[-1] for row in rows] == ["1", "2", "1"]

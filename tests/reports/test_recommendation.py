@@ -27,20 +27,14 @@ def injected(seed, times, T=(64, 256), noise=QUIET, **top):
     return synthetic.timed_interleaved(seed, slower, noise, T=T, impls=IMPLS, rounds=6, **top)
 
 
-def first_screen(data, as_run):
-    """Return the headline and its confidence."""
-    this = report(as_run(data))
-    return this.headline, this.trust
-
-
 def test_one_clear_winner_is_named(as_run):
-    headline, _ = first_screen(injected(0, {"sdpa": 0.5}), as_run)
+    headline = report(as_run(injected(0, {"sdpa": 0.5}))).headline
     assert re.fullmatch(r"Use sdpa: fastest in both cases, up to 2\.\d× faster than fused \(.*\)\.", headline), headline
 
 
 def test_machine_drift_is_reported(as_run):
     data = injected(0, {"sdpa": 1.0})
-    (_, calm), (_, trust) = (first_screen(data | {"controls": {"drift": it}}, as_run) for it in (0.01, 0.8))
+    calm, trust = (report(as_run(data | {"controls": {"drift": it}})).trust for it in (0.01, 0.8))
     assert trust == f"{calm[:-1]}; meanwhile the reference workload's time varied by 80 %."
 
 
@@ -75,21 +69,21 @@ def test_a_disturbed_run_says_so_once_on_the_page_and_in_the_terminal(count, res
 
 def test_a_kernel_that_was_wrong_is_never_advised(as_run):
     skipped = [{"impl": "linear", "id": "B1", "reason": "wrong", "detail": "error 0.3 exceeds its bound"}]
-    headline, _ = first_screen(injected(0, {"linear": 0.5, "sdpa": 1.0}, skipped=skipped), as_run)
-    assert headline.startswith("Use sdpa: fastest in both cases")
+    run = as_run(injected(0, {"linear": 0.5, "sdpa": 1.0}, skipped=skipped))
+    assert report(run).headline.startswith("Use sdpa: fastest in both cases")
 
 
 def test_a_fastest_that_changes_with_the_length_is_reported_by_length(as_run):
     data = injected(0, {"packed": 1.0}, T=(64,))
     data["benchmarks"] += injected(0, {"sdpa": 1.0}, T=(256, 1024))["benchmarks"]
-    headline, _ = first_screen(data, as_run)
-    assert headline == "With T = 64, use packed (fastest); with T = 256 and T = 1024, use sdpa (fastest)."
+    said = report(as_run(data)).headline
+    assert said == "With T = 64, use packed (fastest); with T = 256 and T = 1024, use sdpa (fastest)."
     data = injected(0, {"packed": 1.0}, T=(64,))
     data["benchmarks"] += injected(0, {"sdpa": 1.01, "fused": 1.0}, T=(256,))["benchmarks"]
     for row in data["benchmarks"]:
         row["extra_info"]["peak_bytes"] = 2**20 if row["extra_info"]["impl"] == "sdpa" else 2**25
-    headline, _ = first_screen(data, as_run)
-    assert headline.endswith("with T = 256, use sdpa (tied with fused, 32× less memory than fused)."), headline
+    said = report(as_run(data)).headline
+    assert said.endswith("with T = 256, use sdpa (tied with fused, 32× less memory than fused)."), said
 
 
 @pytest.mark.parametrize(("lean", "other", "why"), [
@@ -100,7 +94,7 @@ def test_memory_decides_between_two_that_are_tied(as_run, lean, other, why):
     data = injected(0, {lean: 1.002, other: 1.0})
     for row in data["benchmarks"]:
         row["extra_info"]["peak_bytes"] = 2**20 if row["extra_info"]["impl"] == lean else 2**25
-    said = first_screen(data, as_run)[0]
+    said = report(as_run(data)).headline
     assert said.startswith(f"Use {lean}: tied with {other} in both cases") and why in said, said
 
 
