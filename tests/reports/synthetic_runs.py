@@ -170,15 +170,17 @@ def _made_up(impl, at, cost):
 
 
 def sampled(row, seconds, processes):
-    """The row with these samples of its processes, one after the other, each in a visit. Rows of one length are paired sample by
-    sample."""
+    """The row with these samples of its processes, one after the other, one visit each. Rows of one length are paired sample
+    by sample."""
     many = len(seconds) // processes
+    where = [i // many for i in range(len(seconds))]
     row["stats"]["data"] = [*seconds]
     row["extra_info"] |= {
         "processes": processes,
         "process_medians": [median(seconds[p * many : (p + 1) * many]) for p in range(processes)],
         "sample_rounds": list(range(len(seconds))),
-        **dict.fromkeys(("sample_visits", "sample_processes"), [i // many for i in range(len(seconds))]),
+        "sample_visits": where,
+        "sample_processes": where,
     }
     return row
 
