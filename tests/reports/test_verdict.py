@@ -171,12 +171,6 @@ def test_implementations_with_unchanged_code_cost_the_changed_one_no_sensitivity
         assert of_effects(cells, changed=changed)[0]["x", "case"].word == word
 
 
-def test_intervals_of_a_single_analysis_use_students_t():
-    said = of_effects({("x", "case"): known(0.03, 0.01, 7)})[0]["x", "case"]
-    half = 0.01 * stats.t.ppf(0.975, 7)
-    assert (math.log(said.low), math.log(said.high)) == pytest.approx((0.03 - half, 0.03 + half))
-
-
 def test_a_disturbed_replicate_costs_little():
     rng = np.random.default_rng(26)
     logs = rng.normal(0.02, 0.004, 20)
@@ -275,12 +269,6 @@ def test_an_inconclusive_cell_has_bounds():
     assert of(0.0, 5.0).reason.startswith("not resolved") and of(0.0, 5000.0).detectable == math.inf
 
 
-def test_the_reported_interval_is_the_intersection_of_all_interim_analyses():
-    analyses = (known(0.0, 0.001), known(0.02, 0.1))
-    watched = Estimate(0.02, 0.1, 100, analyses=analyses)
-    assert watched.interval() == analyses[0].interval(per_analysis(0.05))
-
-
 def samples(seconds, visits, rounds=None):
     """Of one process."""
     found = np.asarray(seconds, float).tolist()
@@ -370,12 +358,6 @@ def test_a_disturbed_visit_hardly_counts():
 
     found = ratios.ratio(calls(15e-3), calls(3e-3))
     assert found.value == pytest.approx(5, rel=0.05) and found.low > 4.5
-
-
-def test_rounds_of_only_one_implementation_do_not_count_in_a_ratio():
-    of = timed([[0.1, 9.0], [0.1, 9.0], [0.1, 9.0]])
-    over = ratios.Samples([1.0, 1.0, 1.0], [0, 2, 4], [0, 1, 2], [0, 1, 2])
-    assert ratios.ratio(of, over).value == pytest.approx(math.exp(0.1))
 
 
 def test_no_rank_is_shown_against_the_order_of_the_medians_that_tables_print():
