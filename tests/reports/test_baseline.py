@@ -75,7 +75,7 @@ def test_compare_with_one_run_uses_the_baseline(saved, results, baseline, printe
         ({"extra": {"peak_bytes": 2**22}}, "memory regressed; "),
         ({"wrong": "sdpa"}, "something is broken; sdpa is wrong in 4 of 4 cells"),
         ({"slower": dict.fromkeys(tracked.IMPLS, 2.0)}, "it could not be judged; all code"),
-        ({"processes": 1}, "it could not be judged; not timed in 3 visits"),
+        ({"processes": 2}, "it could not be judged; not timed in 3 visits"),
     ],
 )
 def test_other_changes_that_need_a_reason(changes, told, saved, results, baseline, refused):
