@@ -161,12 +161,3 @@ def test_a_core_takes_precedence_over_its_layer(emitted):
     core, layer = run_of({"fused": 0.5}, scope="core"), run_of({"fused": 2.0})
     layer["benchmarks"] = core["benchmarks"] + layer["benchmarks"]
     assert "(64, 256, fused),\n" in emitted(layer)
-
-
-def test_no_kernel_is_chosen_across_a_length_at_which_it_failed(emitted):
-    data = run_of({"fused": 0.5, "wrapper": 1.5}, T=(64, 256, 1024))
-    facts = [row["extra_info"] for row in data["benchmarks"]]
-    failed = next(i for i, it in enumerate(facts) if it["impl"] == "fused" and it["T"] == 256)
-    del data["benchmarks"][failed]
-    text = emitted(data)
-    assert "(64, 64, fused),\n" in text and "(1024, 1024, fused),\n" in text

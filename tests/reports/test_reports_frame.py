@@ -6,7 +6,7 @@ import pytest
 import synthetic_runs as synthetic
 
 from reports.judging.grid import grid
-from reports.judging.rows import rows_of, tidy, varying
+from reports.judging.rows import rows_of, tidy
 
 
 def tidied(run):
@@ -49,19 +49,6 @@ def test_the_ratio_to_the_baseline_has_its_interval(as_run):
         pytest.approx(0.5 * math.exp(-half), rel=1e-5),
         pytest.approx(0.5 * math.exp(half), rel=1e-5),
     )
-
-
-@pytest.mark.parametrize(
-    ("axes", "expected"),
-    [
-        ({"T": (64, 256), "H": (1, 8), "dtype": ("float32", "bfloat16")}, {"T", "H", "dtype"}),
-        ({"T": (64, 128), "H": (8,), "dtype": ("float32",), "threads": (1, 2)}, {"T", "threads"}),
-        ({"T": (64,), "H": (1, 8), "dtype": ("float32",), "D_h": (32, 64)}, {"H", "D_h"}),
-    ],
-)
-def test_axes_that_follow_from_others_do_not_count_as_varying(axes, expected, as_run):
-    rows = rows_of(as_run(synthetic.sweep(impls=("fused", "sdpa"), **axes)))
-    assert set(varying(rows)) == expected
 
 
 def test_sizes_follow_from_the_models_that_a_run_names(as_run):

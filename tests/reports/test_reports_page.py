@@ -40,12 +40,6 @@ def test_a_page_has_every_table_and_figure_beside_it(written):
     assert {f.name for f in written.iterdir()} == {"index.html", "rows.csv", "skipped.csv", "summary.md", *figures}
 
 
-def test_a_cell_of_the_heat_map_leads_to_its_case(written):
-    tags = Outline((written / "index.html").read_text()).tags
-    cases = {a["data-case"] for _, a in tags if a.get("class") == "case"}
-    assert len(cases) == 3 and {a["data-to"] for _, a in tags if "data-to" in a} <= cases
-
-
 def test_the_page_has_machine_command_and_skips(interleaved_data, as_run):
     text = page.html(report(as_run(interleaved_data)))
     words = Outline(text).words
