@@ -141,6 +141,14 @@ def timed_interleaved(
     return document(rows, controls=_still(rng, day), **top)
 
 
+def slowed(data, by, others):
+    """The run on a machine slower by a factor: that of an implementation, or else of the others."""
+    for one in data["benchmarks"]:
+        factor = by.get(one["extra_info"]["impl"], others)
+        sampled(one, [seconds * factor for seconds in one["stats"]["data"]], one["extra_info"]["processes"])
+    return data
+
+
 def disturbed(data):
     """The run, with calls that other work interrupted 500 times a second."""
     for one in data["benchmarks"]:

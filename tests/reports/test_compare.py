@@ -165,14 +165,6 @@ def interleaved(seed, slower=None, **options):
     return synthetic.timed_interleaved(seed, slower, **{"noise": QUIET, **options})
 
 
-def slowed(data, by, others):
-    """The run on a machine slower by this factor."""
-    for row in data["benchmarks"]:
-        factor = by.get(row["extra_info"]["impl"], others)
-        row["stats"]["data"] = [seconds * factor for seconds in row["stats"]["data"]]
-    return data
-
-
 def test_machine_conditions_cancel(compared):
     days = [interleaved(seed, noise=replace(QUIET, day=0.1)) for seed in (1, 3)]
     this = compared(*days)
@@ -184,17 +176,17 @@ def test_machine_conditions_cancel(compared):
 
 def test_another_machine_under_the_same_name_is_reported_without_a_verdict(compared):
     """As after a virtual machine was moved: all are slower, the fused kernels by less."""
-    this = compared(interleaved(1), slowed(interleaved(2), {"sdpa": 1.45}, others=1.6))
+    this = compared(interleaved(1), synthetic.slowed(interleaved(2), {"sdpa": 1.45}, others=1.6))
     assert this.code != 1 and any("as on another machine" in note for note in this.notes)
     assert (
-        compared(interleaved(1), slowed(interleaved(2), {"sdpa": 3.2}, others=1.6)).implementations["sdpa"].word
+        compared(interleaved(1), synthetic.slowed(interleaved(2), {"sdpa": 3.2}, others=1.6)).implementations["sdpa"].word
         == "REGRESSED"
     )
 
 
 def test_a_load_may_hide_another_machine(compared):
     """Seconds change by less than from one machine to another, `sdpa`'s by 8 % less than others'."""
-    base, head = interleaved(1), slowed(interleaved(2), {"sdpa": 1.15 * 0.92}, others=1.15)
+    base, head = interleaved(1), synthetic.slowed(interleaved(2), {"sdpa": 1.15 * 0.92}, others=1.15)
     assert compared(base, head).implementations["sdpa"].word == "IMPROVED"
     this = compared(base, synthetic.disturbed(head))
     assert this.implementations["sdpa"].word == "INCONCLUSIVE"
@@ -224,13 +216,13 @@ def test_a_much_slower_implementation_is_no_anchor(compared):
     for row in head["benchmarks"]:
         if row["extra_info"]["impl"] == "sdpa":
             row["extra_info"]["impl_hash"] = "new"
-    this = compared(slowed(base, {"wrapper": 30.0}, 1.0), slowed(head, {"wrapper": 39.0}, 1.0))
+    this = compared(synthetic.slowed(base, {"wrapper": 30.0}, 1.0), synthetic.slowed(head, {"wrapper": 39.0}, 1.0))
     assert first(this, "sdpa").verdict.ratio == pytest.approx(1, abs=0.02)
 
 
 def test_a_change_is_less_certain_where_unchanged_code_changes_as_well(compared):
     def width(others):
-        this = compared(interleaved(1), slowed(interleaved(2, {"sdpa": 1.1}), others, 1.0))
+        this = compared(interleaved(1), synthetic.slowed(interleaved(2, {"sdpa": 1.1}), others, 1.0))
         return math.log(this.implementations["sdpa"].high / this.implementations["sdpa"].low)
 
     assert width({"packed": 1.06, "einsum": 0.94}) > 2 * width({})
