@@ -18,7 +18,7 @@ from reports.pages.report import report
 from reports.reading import runs, units, words
 from stats import shares
 
-FIGURES = {"latency", "memory", "speedup"}
+FIGURES = ("latency", "memory", "speedup")
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +180,7 @@ def test_hostile_names_survive_in_figures(as_run, tmp_path):
     ("name", "data", "expected"),
     [
         ("nothing", synthetic.document([]), set()),
-        ("many H", synthetic.sweep(("fused", "sdpa"), T=(512,), H=(1, 2, 4, 8), dtype=("float32",)), FIGURES),
+        ("many H", synthetic.sweep(("fused", "sdpa"), T=(512,), H=(1, 2, 4, 8), dtype=("float32",)), {*FIGURES}),
         ("no baseline", synthetic.by_length({"a": 1e-3}, top={"baseline_impl": None}), {"latency", "memory"}),
     ],
 )  # fmt: skip

@@ -63,9 +63,7 @@ def test_without_a_measured_product_there_is_no_ceiling(as_run):
 )
 def test_the_share_of_the_data_sheets_peak(gpu, at, share, as_run):
     (found,) = rows_of(on_gpu(as_run, gpu, at))
-    assert found["tflops_per_s"] == pytest.approx(494.7)
     assert found["of_peak"] == (pytest.approx(share) if share else pytest.approx(float("nan"), nan_ok=True))
-    assert found["launch_share"] == pytest.approx(0.25)
 
 
 def on_gpu(as_run, gpu, at):
