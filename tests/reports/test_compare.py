@@ -107,22 +107,16 @@ def test_neither_times_nor_memory_of_another_benchmark_or_machine_are_judged(com
         assert this.counts == {"INCONCLUSIVE": 12} and why in this.cells[0].verdict.reason
 
 
-def test_another_machine_is_refused_in_one_line(results, refusal):
+def test_another_machine_is_refused_in_one_line_and_force_shows_numbers_without_verdicts(command, results, refusal):
     machine = {**synthetic.MACHINE, "threads": 4, "torch": "2.14.0", "allocator": KEEP}
-    synthetic.save(tracked.run(1), results, "0001_base")
-    synthetic.save(tracked.run(2, machine_info=machine), results, "0002_head")
+    out = command(tracked.run(1), tracked.run(2, slower={"sdpa": 2}, machine_info=machine), "--force", code=2)
+    assert "2.0× as slow" in out and "REGRESSED" not in out and "12 INCONCLUSIVE" in out
+    assert out.count("another machine: threads") == 1 and "2 INCONCLUSIVE more" in out
     said = refusal("compare", "base", "head", "--results", results, code=2)
     different = (
         "on different machines or with different settings: threads (2, then 4) and allocator (system, then keep)"
     )
     assert f"{different}; --force shows the numbers without verdicts" in said and "torch" not in said
-
-
-def test_force_shows_numbers_without_verdicts(command):
-    machine = {**synthetic.MACHINE, "threads": 4}
-    out = command(tracked.run(1), tracked.run(2, slower={"sdpa": 2}, machine_info=machine), "--force", code=2)
-    assert "2.0× as slow" in out and "REGRESSED" not in out and "12 INCONCLUSIVE" in out
-    assert out.count("another machine: threads") == 1 and "2 INCONCLUSIVE more" in out
 
 
 def test_json_is_strict_and_has_the_printed_change(command, tmp_path):
