@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -29,32 +28,20 @@ GRAPH_LAUNCH = 10e-6
 ILLEGAL = "CUDA error: an illegal memory access was encountered"
 
 
-@dataclass
-class Gpu:
-    """State shared by processes: memory, and contexts."""
-
-    total: int = 80 << 30
-    others: int = 0
-    """Bytes that processes of other users hold."""
-    processes: list[SimulatedCuda] = field(default_factory=list)
-
-    def free(self):
-        return self.total - self.others - sum(process.reserved for process in self.processes)
-
-
 class SimulatedCuda:
-    """`torch.cuda` of one process: calls return when they are launched, and `synchronize` waits for all streams.
+    """`torch.cuda` of one process, and a GPU of `total` bytes, of which `others` are held by processes of other users. Calls
+    return when they are launched, and `synchronize` waits for all streams.
 
     A kernel takes `launch` of the host, its own time of its stream, and `miss` more when its data isn't in the L2. Kernels of a
     graph are launched together. What spoils a capture does so as in torch: stream and generator stay as they were in it. The
     queue holds `queue` launches: the host waits while it is full.
     """
 
-    def __init__(self, launch=0.0, miss=0.0, l2=L2, gpu=None, queue=1024):
-        self.launch, self.miss, self.l2, self.gpu = launch, miss, l2, gpu or Gpu()
+    def __init__(self, launch=0.0, miss=0.0, l2=L2, total=80 << 30, others=0, queue=1024):
+        self.launch, self.miss, self.l2, self.total, self.others = launch, miss, l2, total, others
         self.ends: deque[float] = deque([0.0], queue)
         self.host = self.busy = 0.0
-        self.broken = False
+        self.broken = self.has_context = False
         self.allocated, self.peak, self.reserved = 1000, 50_000, 1 << 21  # before anything is measured
         self.in_cache = True
         self.streams: list[SimpleNamespace] = []
@@ -75,14 +62,13 @@ class SimulatedCuda:
         return "GPU 1"
 
     def is_initialized(self):
-        return self in self.gpu.processes
+        return self.has_context
 
     def context(self):
         """Prefix of all functions except queries of device properties."""
         if self.broken:
             raise torch.AcceleratorError(ILLEGAL)
-        if not self.is_initialized():
-            self.gpu.processes.append(self)
+        self.has_context = True
 
     def work(self, seconds, allocates=0, faults=False, writes=None):
         """Launch a kernel in the current stream; `writes` is what it does to tensors."""
@@ -137,13 +123,16 @@ class SimulatedCuda:
     def allocate(self, size):
         """Allocate by a caching allocator: freed memory stays reserved until it is emptied or doesn't suffice."""
         grow = self.allocated + size - self.reserved
-        if grow > self.gpu.free():
+        if grow > self.unreserved():
             raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size} bytes.")
         self.allocated, self.reserved = self.allocated + size, self.reserved + max(0, grow)
         self.peak = max(self.peak, self.allocated)
 
     def free(self, size):
         self.allocated -= size
+
+    def unreserved(self):
+        return self.total - self.others - self.reserved
 
     def empty_cache(self):
         self.reserved = self.allocated
@@ -156,7 +145,7 @@ class SimulatedCuda:
 
     def mem_get_info(self):
         self.context()
-        return self.gpu.free(), self.gpu.total
+        return self.unreserved(), self.total
 
     def reset_peak_memory_stats(self):
         self.peak = self.allocated

@@ -39,7 +39,7 @@ from bench.workers.client import Variant, WorkerClient
 
 from .conftest import python
 from .experiments import gpu as script
-from .simulated_gpu import ILLEGAL, UUID, Gpu, SimulatedCuda, SimulatedNvml
+from .simulated_gpu import ILLEGAL, UUID, SimulatedCuda, SimulatedNvml
 
 KERNEL, LAUNCH = 5e-6, 10e-6
 IDLE, POWER, HOT = 0x1, 0x4, 0x20
@@ -251,7 +251,7 @@ def test_an_illegal_access_makes_its_process_unusable(faults, monkeypatch):
 
 
 def test_a_process_without_cuda_or_whose_memory_is_full_is_usable():
-    gpu = SimulatedCuda(gpu=Gpu(total=1 << 21))
+    gpu = SimulatedCuda(total=1 << 21)
     assert cuda.works(gpu, lambda *_, **__: pytest.fail("CUDA is initialised"))
     gpu.work(KERNEL)
     assert cuda.works(gpu, lambda *_, **__: gpu.allocate(1 << 21))
@@ -346,7 +346,7 @@ def test_rocm_is_measured_as_far_as_torch_has_its_api_and_says_what_it_lacks(mon
 
 
 def test_memory_that_the_allocator_keeps_is_free_and_that_of_others_is_not():
-    gpu = SimulatedCuda(gpu=Gpu(total=1000_000_000, others=100_000_000))
+    gpu = SimulatedCuda(total=1000_000_000, others=100_000_000)
     gpu.work(KERNEL, allocates=600_000_000)
     assert cuda.free_bytes(gpu) == 900_000_000 - gpu.allocated
 
