@@ -428,22 +428,6 @@ def test_a_variant_does_not_import_the_extension_that_the_other_one_has_built(in
         assert [workers[name].first["unknown"] for name in ("base", "head")] == [{}, {}]
 
 
-def test_a_kernel_that_lies_in_the_checkout_is_that_of_each_revision(inside, repository, tmp_path, monkeypatch):
-    (repository / "mine.py").write_text("first")
-    git(repository, "add", "mine.py")
-    git(repository, "commit", "-qm", "x")
-    (repository / "mine.py").write_text("second")
-    options = parser().parse_args(["--base", "HEAD", "--impl", "mine=mine:mine"])
-    plan = planning.plan_of(options, tmp_path)
-    variants = plan.variants.values()
-    assert [(it.tree / "mine.py").read_text() for it in variants if it.tree] == ["first", "second"]
-    assert [it.impls for it in variants] == [tmp_path / "base", tmp_path / "head"]
-    assert len({*plan.same["code"]}) == 2
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match=r"is not in a git repository: start in that of your kernel"):
-        planning.plan_of(options, tmp_path)  # with a module that no revision has
-
-
 def test_a_file_named_by_its_absolute_path_is_that_of_each_revision(inside, repository, tmp_path_factory):
     edited(repository)
     (repository.parent / "link").symlink_to(repository)
@@ -781,7 +765,7 @@ USAGE = {
 }
 
 
-def test_usage_errors(inside, repository):
+def test_usage_errors(inside, repository, monkeypatch):
     bare = repository.parent / "bare"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
     bare.chmod(0o755)
@@ -789,3 +773,5 @@ def test_usage_errors(inside, repository):
         code, _, errors = inside(typed)
         assert code == 3 and says in errors and errors.count("bench: error") == 1, (typed, errors)
     assert not any(repository.parent.glob(f"{measuring.PREFIX}*")) and not (repository / "left.json").exists()
+    monkeypatch.chdir(repository.parent)
+    assert "is not in a git repository: start in that of your kernel" in inside("--base HEAD --impl x=mine:f")[2]
