@@ -3,7 +3,9 @@
 import json
 import re
 import shutil
+import subprocess
 import sys
+import time
 from itertools import product
 from types import SimpleNamespace
 from unittest import mock
@@ -17,7 +19,7 @@ from bench.runs.measuring import Measuring
 from bench.runs.saving import Journal, newest_journal, results_root
 from bench.selection.errors import UsageError
 
-from .conftest import CHECKOUT, only_run, run_files, started, suite_arguments
+from .conftest import CHECKOUT, environment, only_run, run_files, started, suite_arguments
 
 SMALL = ("--T", "16,32", "--H", "2", "--dtype", "float32", "--impl", "sdpa,fused,linear")
 ONE = ("--T", "16", "--H", "2", "--dtype", "float32", "--impl")
@@ -73,6 +75,24 @@ def test_rows_and_skips(small):
         assert benchmark["group"] == row["id"] and row["processes"] == 1 and len(set(row["sample_visits"])) >= 2
     assert not list(folder.glob("results/*/*.journal"))
     assert "saved: " in printed and "\nSlowdown over the fastest" in printed
+
+
+@pytest.mark.slow
+def test_a_killed_run_is_resumed_and_checks_nothing_twice(tmp_path):
+    options = ("--benchmark-save=x", *SMALL[:-1], "sdpa,fused", "--cell-time=1", "--precision=1e-9")
+    command = [sys.executable, "-m", "pytest", *suite_arguments(*options)]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL) as run:
+        while not any('{"visit"' in it.read_text() for it in tmp_path.glob("results/*/*.journal")):
+            assert run.poll() is None
+            time.sleep(0.02)
+        run.kill()
+    (journal,) = tmp_path.glob("results/*/*.journal")
+    (kept := tmp_path / "kept").hardlink_to(journal)  # a run that ends deletes its own
+    started(tmp_path, "-m", "pytest", *suite_arguments("--resume", "x"))
+    lines = map(json.loads, kept.read_text().splitlines())
+    (file,) = run_files(tmp_path)
+    assert sorted(tuple(line["key"]) for line in lines if "found" in line) == sorted(cells(file))
+    assert len(cells(file)) == 4 and not journal.exists()
 
 
 def test_the_newest_journal_of_a_name_is_opened_once_at_a_time(tmp_path):
