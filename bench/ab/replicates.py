@@ -35,8 +35,8 @@ ROUNDS_OF_ALL = 320
 """Rounds that few open cells share, so that timing a replicate takes longer than starting it."""
 
 MIN_ROUNDS = 4
-"""Least rounds of a cell: disturbed rounds must not be the datum. At T = 4096 fewer cost more replicates than they save
-(docs/measured.md).
+"""Least rounds of a cell, so that no single disturbance decides a datum. At T = 4096, fewer rounds save less time than the
+extra replicates take (docs/measured.md).
 """
 
 MAX_ROUNDS = 160

@@ -149,7 +149,9 @@ def _tied(cases: Cases) -> list[str]:
 
 
 def _leaner(name: str, best: Cases, known: str = "") -> str:
-    """Return why the fastest of those that tie is not named: '2× less memory than fused'; '' if it is, or is `known`."""
+    """Return why the fastest of those that tie is not named: '2× less memory than fused'; '' if that one is named, or is
+    `known`.
+    """
     first = min(_tied(best), key=lambda it: mean_slowdown(it, best))
     return _memory(name, best, first, f" than {first}") if first != known else ""
 
@@ -173,7 +175,7 @@ def _speed_up(name: str, cases: Cases, baseline: str, what: str) -> str:
 
 
 def _memory(name: str, cases: Cases, beside: str, than: str = "") -> str:
-    """Return its memory relative to another one's, where that needs most; '' if it is about the same."""
+    """Return its memory relative to another one's, in the case in which the other one needs most; '' if about the same."""
     peaks = ((_peak(case, beside), _peak(case, name)) for case in cases)
     other, own = max((it for it in peaks if 0 < min(it) <= max(it) < math.inf), default=(1.0, 1.0))
     times = max(other / own, own / other)
