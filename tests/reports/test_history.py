@@ -160,7 +160,7 @@ def test_one_odd_run_is_no_step():
 
 
 def test_a_step_below_the_smallest_is_not_reported():
-    assert found([0.0] * 6 + [0.005] * 6) == [[]]
+    assert found([0.0] * 150 + [0.005] * 150) == [[]]
     assert found([0.0] * 6 + [0.05] * 6) == [[6]]
 
 
