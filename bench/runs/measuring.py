@@ -210,18 +210,18 @@ class Measuring:
         return needs | {group[0].key: max(needs.values(), default=1.0)}
 
     def _tell_precision(self) -> None:
-        """Print for every case why its timing ended: the precision was reached, or the time was used up."""
-        precision = self._run.timing["precision"]
+        """Print for every case why its timing ended, the precision was reached or the time used up, and its least certain
+        ratio.
+        """
+        told = ["least certain ratios, not counting variation between processes:"]
         for case in self._cases:
             if len(cells := self._checked(case)) > 1:
                 (impl, _), width = max(self._half_widths(cells).items(), key=lambda it: it[1])
-                ended = "precise: all ratios" if width <= precision else f"time used up: the ratio of {impl}"
-                known = (
-                    f"\N{PLUS-MINUS SIGN}{width:.1%}, not counting variation between processes"
-                    if width < math.inf
-                    else "has one visit in each process"
-                )
-                self._run.tell(f"{case}  {ended} {known}")
+                ended = "precise" if width <= self._run.timing["precision"] else "time used up"
+                known = f"\N{PLUS-MINUS SIGN}{width:.1%}" if width < math.inf else "(one visit in each process)"
+                told.append(f"{case}  {ended}: {impl} {known}")
+        for line in told * (len(told) > 1):
+            self._run.tell(line)
 
     def _lacking(self) -> list[Cell]:
         """Return the timed cells that lack columns which are measured after the timing, except those of a resumed run that
