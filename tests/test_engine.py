@@ -280,6 +280,7 @@ def test_one_that_ends_the_process_leaves_the_others_their_samples(measured):
     assert {(it.seconds, it.page_faults, it.involuntary) for it in found} == {(SECONDS["fused"], 2.0, 1.0)}
     assert {it.process for it in found} == {0, 1}
     assert len({(it.process, it.visit) for it in found}) == len({it.visit for it in found})  # a visit is of one process
+    assert len({it.visit for it in found}) == VISITS // 2 + 1  # no more are made for the interval of the lost one
     assert [it.round for it in found] == [*range(len(found))]
 
 
@@ -317,7 +318,7 @@ def test_an_isolated_process_spares_the_others_and_each_comes_to_rest_before_the
     own = replace(CELLS[1].impl, limits=replace(CELLS[1].impl.limits, alone=True))
     processes = Simulated(SECONDS, fails={"renew packed": (2, LOST)})
     run = measured(processes, CELLS[0], Cell(own, CASE), CELLS[2])
-    assert [key[0] for key in run.skipped] == ["packed"] and not processes.of("prepare")
+    assert [key[0] for key in run.skipped] == ["packed"] and not processes.of("prepare") and processes.started == 2
     assert {it.process for name in SECONDS for it in samples(run, name)} == {0}
     assert all(number == (name == "packed") for do, name, number, _ in processes.asked if do == "time")
     for (did, _, last, _), (do, _, number, how) in pairwise(processes.asked):
@@ -355,6 +356,7 @@ def test_a_timed_cell_keeps_its_row_if_further_calls_fail_but_are_not_wrong(meas
     run.finish()
     assert {name for name, _ in run.finished} == {"fused", "sdpa", *["packed"] * (outcome is not WRONG)}
     assert any(line.endswith(f"packed               {said}{outcome}") for line in processes.told)
+    assert len(processes.of("trace")) == 3 - (outcome is WRONG)
 
 
 def test_a_run_is_resumed_behind_any_line_of_its_journal_and_measures_nothing_twice(measured, tmp_path):

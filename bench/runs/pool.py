@@ -142,8 +142,7 @@ class WorkerPool:
 
     def _blocks(self, cells: Sequence[Cell]) -> dict[Key, Block]:
         """Return blocks sized by the call time of each cell, from timing or else from its check."""
-        left = (cell for cell in cells if cell.key not in self.run.skipped)
-        return {it.key: block_of((self._ready(it) or self.run.found[it.key]).seconds) for it in left}
+        return {it.key: block_of((self._ready(it) or self.run.found[it.key]).seconds) for it in cells}
 
     def _renew(self, cell: Cell, index: int, found: Results) -> None:
         """Move the tensors of a cell that was just prepared, and of short calls every other visit, and compare outputs on
