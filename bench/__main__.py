@@ -7,10 +7,11 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.util import find_spec
 
 if not __package__:  # started by path: a package `bench` of the user's must not replace this one
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-    __package__ = "bench"
+    __package__, __spec__ = "bench", find_spec("bench.__main__")
 
 from stats import interrupts
 from stats.arguments import as_typed

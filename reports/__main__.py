@@ -8,11 +8,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 if not __package__:  # started by path: a package `reports` of the user's must not replace this one
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-    __package__ = "reports"
+    __package__, __spec__ = "reports", find_spec("reports.__main__")
 
 from stats import interrupts
 from stats.arguments import Parser, as_typed, has_one_command, wrapped
