@@ -1,4 +1,4 @@
-"""Summary of a run, printed at its end: table and headline, as `python -m reports` prints them of a saved run."""
+"""Summary of a run, printed at its end: table and headline, as `python -m reports` prints them for a saved run."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ AROUND = ("latent", "page")
 
 @dataclass(frozen=True)
 class Limits:
-    """Declared limits of an implementation: everything else is supported, except rules missing from `beyond`."""
+    """Declared limits of an implementation. What they don't exclude is supported; of further rules only those in `beyond`."""
 
     max_T: int | None = None
     """Longest sequence of queries, or of keys and values."""
@@ -53,8 +53,8 @@ class Limits:
     dropout: bool = True
     compiles: bool = True
     autocasts: bool = True
-    """Whether under autocast its core rounds float32 inputs, as torch's own products do. Others compute in the dtype of
-    their inputs, which in a layer is the narrow one.
+    """Whether under autocast its core rounds float32 inputs, as torch's own products do. If not, it computes in the
+    dtype of its inputs; in a layer under autocast these are narrow.
     """
     beyond: tuple[str, ...] = ()
     """Supported rules beyond plain attention, by their names in `Rules`. Kernel functions without their own `masks`
@@ -137,9 +137,9 @@ class Impl:
     dispatches: str | None = None
     """The only kernel allowed under this name (`kernel` in the results); None if it may choose."""
     pins: str | None = None
-    """Implementation that chooses among kernels, this one included."""
+    """Name of the implementation that may choose this kernel by itself."""
     scores: Callable[[Any], int] | None = None
-    """Least number of scores and probabilities stored at once for a case; None if it stores none, or may not."""
+    """Least number of scores and probabilities stored at once for a case; None if it stores none, or need not."""
     tokens: Callable[[Any], int] | None = None
     """Number of queries computed for a case, its padding included; None if it adds none."""
     compiled: bool = False

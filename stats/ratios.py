@@ -31,7 +31,7 @@ RESOLUTION = 1.5
 """Two are called tied only if a difference of this factor either way is excluded."""
 
 FASTEST, TIED, NOT_RESOLVED, SLOWER = "fastest", "tied", UNRESOLVED, "slower"
-"""Ranks of an implementation in its case."""
+"""States of an implementation in its case."""
 
 
 class Samples(NamedTuple):
@@ -82,13 +82,13 @@ class Ratio(NamedTuple):
 
 
 VISITS = 6
-"""Visits of a case in one process, spread over the process's lifetime. A process with fewer visits, which have fewer
-than VISITS rounds on average, contributes its rounds instead of its visits' means: means of few rounds scatter as much as
-the rounds, and few visits estimate their scatter poorly.
+"""Visits of a case in one process, spread over the process's lifetime. With fewer visits, of fewer than VISITS rounds on
+average, the rounds count instead of the visits' means: means of few rounds scatter as much as the rounds, and few visits
+estimate their scatter poorly.
 """
 
 TRIMMED = 3
-"""Of every TRIMMED of a process's rounds beyond two, the lowest and the highest are trimmed: disturbances make a call, or
+"""The lowest and the highest of every TRIMMED rounds of a process, not counting two, are left out: disturbances make a call, or
 all calls of a visit, longer, occasionally twice as long (compared on recorded runs with medians, the Hodges-Lehmann
 estimator and ratios of medians: docs/measured.md).
 """
@@ -97,7 +97,7 @@ UNKNOWN, SAME = (Ratio(value, value, value) for value in (math.nan, 1.0))
 """Ratio to a row that was not timed, and of a row to itself."""
 
 Ratios = dict[str, dict[str, Ratio]]
-"""Of the time of each implementation of a case to that of each."""
+"""`ratios[a][b]`: the time of `a` divided by that of `b`, for all implementations of a case."""
 
 
 def paired(of: Samples, over: Samples, one_case: bool = True) -> ByProcess:
@@ -113,28 +113,28 @@ def paired(of: Samples, over: Samples, one_case: bool = True) -> ByProcess:
         for (process, _), times in of.by_visit().items()
         if (logs := [math.log(seconds / base[round_]) for round_, seconds in times if round_ in base])
     )
-    return [*map(_units, found.values())] or _paired_by_visit(of, over)
+    return [*map(_with_scatter, found.values())] or _paired_by_visit(of, over)
 
 
-def _units(visits: Sequence[Sequence[float]]) -> list[float]:
+def _with_scatter(visits: Sequence[Sequence[float]]) -> list[float]:
     """Return the log ratios of a process, from those of the rounds of its visits."""
     n = sum(map(len, visits))
     cut = max(0, n - 2) // TRIMMED
     rounds = trimmed(np.concatenate(visits), cut)
-    mean, beyond = rounds.mean(), rounds - rounds.mean()
+    mean, deviations = rounds.mean(), rounds - rounds.mean()
     if 1 < len(visits) < VISITS and n < VISITS * len(visits):
         # Yuen's degrees of freedom are those of the rounds that are kept
-        beyond *= quantile(n - 2 * cut - 1) / quantile(n - 1)
+        deviations *= quantile(n - 2 * cut - 1) / quantile(n - 1)
     else:  # weighted by rounds, so that the mean stays
         starts = np.cumsum([0, *map(len, visits[:-1])])
-        beyond = np.add.reduceat(beyond, starts) * len(visits) / n
-    return [float(it) for it in mean + beyond]
+        deviations = np.add.reduceat(deviations, starts) * len(visits) / n
+    return [float(it) for it in mean + deviations]
 
 
 def _paired_by_visit(of: Samples, over: Samples) -> ByProcess:
     """Pair visits: a process visits all of its cases in one pass, in random order, before the next pass. Each visit of
     the row with fewer is divided by the nearest visit of the other in its process. Rows timed in two interleaved
-    processes of their own use the nearest visit of all.
+    processes of their own are paired with the nearest visit of either process.
     """
     visits, others = (
         {where: median(seconds for _, seconds in times) for where, times in row.by_visit().items()}

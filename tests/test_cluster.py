@@ -136,7 +136,7 @@ def test_a_job_that_every_node_fails_is_given_up(tmp_path):
     data = swept(tmp_path, cluster, 1, a=2)["a"]
     assert [case for _, case in cluster.asked].count(CASES[1]) == MOST_LOSSES
     assert {row["group"] for row in data["benchmarks"]} == {CASES[0]} and data["complete"]
-    failed = [(it["impl"], it["id"]) for it in data["skipped"] if it["detail"] == "failed 3 times, lastly: no"]
+    failed = [(it["impl"], it["id"]) for it in data["skipped"] if it["detail"] == "failed 3 times; last: no"]
     assert failed == [(impl, CASES[1]) for impl in cases_of(*CASES)[CASES[1]]]
 
 
@@ -154,7 +154,7 @@ def test_nodes_whose_reference_workloads_differ_are_named():
     alike = reply("n1", 1.0, 1.01, 0.99), reply("n2", 1.02, 1.0, 1.03)
     assert not [*disagreements(alike)]
     (said,) = disagreements([*alike, reply("n3", 1.10, 1.11, 1.09)])
-    assert said == "nodes differ: n3 takes +7.8% for the reference workload 'product', beside the median node"
+    assert said == "nodes differ: n3 takes +7.8% for the reference workload 'product', compared with the median node"
     assert not [*disagreements([*alike, reply("n3", 0.9, 1.10, 1.3)])]  # its own spread is as large
 
 

@@ -1,8 +1,8 @@
 """Schedules an interleaved comparison: what is timed next, and in how many replicates.
 
 The unit is a replicate, a pair of fresh processes; its datum is the median over rounds of log(head / base), where each
-round is a short block of each variant; of long blocks the fastest ones are compared. Decided cells leave, and the
-remaining time goes to undecided ones; all replicates of a cell count.
+round is a short block of each variant; of long blocks the fastest ones are compared. Decided cells are no longer timed, and
+the remaining time goes to undecided ones; all replicates of a cell count.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ class Replication:
         while True:
             order = [*self.timeable(cells), *self.workloads]
             self.rng.shuffle(order)
-            exchanged = self.rng.random() < 0.5  # effects of the folders' paths become noise
-            first = self.rng.sample(VARIANTS, 2)  # and of which process gets its memory first
+            exchanged = self.rng.random() < 0.5  # so that effects of the folders' paths average out
+            first = self.rng.sample(VARIANTS, 2)  # and those of which process gets its memory first
             with suppress(CellLost), closing(self.plan.start(exchanged, first)) as workers:
                 return self._measure(workers, order, most)
 
@@ -134,7 +134,7 @@ class Replication:
         timed: list[tuple[int, int, float]] = []
         for key in (key for keys in rounds(counts, self.rng) for key in keys):
             block, what = blocks[key], " ".join(key)
-            warm = block.warm or int(block.seconds <= LONG_BLOCK)  # the other process was scheduled
+            warm = block.warm or int(block.seconds <= LONG_BLOCK)  # the other process ran in between
             for name in self.rng.sample(VARIANTS, 2):
                 with self._losing(name, key):
                     reply = workers[name].ask("time", what=what, calls=block.calls, slices=block.slices, warm=warm)
@@ -189,7 +189,7 @@ def datum(blocks: Sequence[tuple[int, float]], long: bool) -> float:
     """Return log(head / base) of a cell in a replicate: the median over its rounds. `blocks`: variant and seconds.
 
     A round's two blocks lie within milliseconds and share the machine conditions; medians over all blocks of a variant
-    don't (docs/measured.md). Blocks above `LONG_BLOCK` share none, and are few: the fastest ones are compared.
+    don't (docs/measured.md). Blocks above `LONG_BLOCK` don't share conditions, and are few: the fastest are compared.
     """
     base, head = ([seconds for variant, seconds in blocks if variant == i] for i in (0, 1))
     if long:

@@ -1,4 +1,4 @@
-"""FLOPs and bytes of a case by formula: the same normaliser for every implementation."""
+"""FLOPs and bytes of a case by formula: the same for every implementation."""
 
 from __future__ import annotations
 
@@ -50,16 +50,18 @@ def flops(case: Case) -> int:
 def _projections(case: Case) -> int:
     """Count multiply-adds of W_q and W_o, and of W_k and W_v or the latent projection; for one batch entry."""
     queries = case.T * case.d_model * case.H * (case.D_h + case.D_v)
-    return queries + (case.T if case.does.cached else case.T_kv) * case.d_model * _projected(case)
+    return queries + (case.T if case.does.cached else case.T_kv) * case.d_model * _cached_per_token(case)
 
 
-def _projected(case: Case) -> int:
+def _cached_per_token(case: Case) -> int:
     """Count numbers that a cache stores per token: key and value, or latent."""
     return case.latent + (case.rope or 0) if case.latent else case.H_kv * (case.D_h + case.D_v)
 
 
 def _latent_products(case: Case) -> int:
-    """Count multiply-adds from projected queries to head outputs per batch entry, keys and values in cheaper form."""
+    """Count multiply-adds from projected queries to head outputs per batch entry, keys and values rebuilt or absorbed,
+    whichever is cheaper.
+    """
     assert case.latent is not None
     rope, latent, pairs, seen = case.rope or 0, case.latent, visible_pairs(case), seen_keys(case)
     cheaper = (
@@ -78,7 +80,7 @@ def least_bytes(case: Case) -> int:
     if case.in_model:
         return _bytes_of_decoder(case)
     o = case.B * case.T * (case.H * case.D_v if case.scope == "core" else case.d_model)
-    cached = case.B * _projected(case)  # cache entries of one token
+    cached = case.B * _cached_per_token(case)  # cache entries of one token
     if case.scope == "core":
         read = case.B * case.T * case.H * case.D_h + seen_keys(case) * cached + case.sinks * case.H
     else:
@@ -94,7 +96,7 @@ def least_bytes(case: Case) -> int:
 def _bytes_of_decoder(case: Case) -> int:
     """Count the fewest bytes moved by decoder blocks. An untied embedding counts only its tokens' rows."""
     block, head = decoders.matrices(case)
-    seen = seen_keys(case) * _projected(case) if case.does.cached else 0
+    seen = seen_keys(case) * _cached_per_token(case) if case.does.cached else 0
     read = decoders.BLOCKS[case.scope] * (block + case.B * seen) + head + case.B * case.T * case.d_model
     moved = (read + case.B * case.T * decoders.output_width(case)) * ITEM_BYTES[case.dtype]
     return 2 * moved if case.does.gradients else moved
@@ -102,7 +104,7 @@ def _bytes_of_decoder(case: Case) -> int:
 
 def cache_bytes(case: Case) -> int | None:
     """Return the bytes of cache per token and batch entry; None without a cache."""
-    return _projected(case) * ITEM_BYTES[case.dtype] if case.does.cached else None
+    return _cached_per_token(case) * ITEM_BYTES[case.dtype] if case.does.cached else None
 
 
 def least_memory(impl: Impl, case: Case) -> int:

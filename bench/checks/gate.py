@@ -59,7 +59,7 @@ class Gate:
         """Check a probe with the threads set now, among which a kernel may divide its work; raises as `check`."""
         eager = eager_form(impl)
         probed = probes(impl, replace(case, threads=None))
-        for probe in probed[2:3] or probed[:1]:  # of 127 tokens, which kernels divide that compute 37 by one thread
+        for probe in probed[2:3] or probed[:1]:  # of 127 tokens: kernels may compute 37 with one thread
             self._once("several threads", eager, probe if eager.core is None else probe.core, check_case)
 
     def _once(self, what: str, impl: Impl, case: Case, check: Callable[[Impl, Case], object]) -> None:

@@ -70,7 +70,7 @@ class Engine(Protocol):
 
 def pack(folder: Path, arguments: Sequence[str]) -> bytes:
     """Pack what nodes get, with equal bytes for equal files: the suite, and the user's files in `folder` that the
-    arguments name. Raises `UsageError` for files that can't be found from there.
+    arguments name. Raises `UsageError` for files outside the folder.
     """
     own = own_files(arguments, folder)
     for name, path in own.items():
@@ -173,7 +173,7 @@ def drive(
                 tell(f"{named} is lost: {why}")
                 losses[job] += 1
                 if losses[job] == MOST_LOSSES:
-                    of_kind[case] = {"failed": f"failed {MOST_LOSSES} times, lastly: {why}"}
+                    of_kind[case] = {"failed": f"failed {MOST_LOSSES} times; last: {why}"}
             elif case and (why := _differing(reply["run"], of_kind)):
                 refused.add(reply["node"])
                 tell(f"{reply['node']} is refused: {kind} has {why}")
@@ -282,5 +282,5 @@ def disagreements(replies: Sequence[Reply]) -> Iterator[str]:
     for (name, node), seconds in looks.items():
         first, middle, last = np.quantile(seconds, (0.25, 0.5, 0.75)) / median(usual[name])
         if first > 1 + MAX_DRIFT or last < 1 / (1 + MAX_DRIFT):
-            more = f"{middle - 1:+.1%} for the reference workload {name!r}, beside the median node"
+            more = f"{middle - 1:+.1%} for the reference workload {name!r}, compared with the median node"
             yield f"nodes differ: {node} takes {more}"

@@ -21,10 +21,10 @@ from .rows import Results, Sample
 from .run import Run
 
 SHORT = 10e-3
-"""Seconds of a call up to which its tensors are moved every other visit."""
+"""Seconds of a call up to which its tensors are moved every other visit; those of a longer one are moved once."""
 
 COLD = 20e-3
-"""Seconds of a block up to which a visit's first one follows an untimed call, since other cases have evicted the
+"""Seconds of a block up to which the first block of a visit follows an untimed call, since other cases have evicted the
 caches. Above, such a call takes as long as others (median ratio 0.98 from 20 ms on, docs/measured.md); workers time it
 again if it grew the heap.
 """
@@ -173,7 +173,7 @@ class WorkerPool:
         """Time a large cell with other settings of malloc, after all visits: its heap would have to grow again."""
         checked = self.run.found[cell.key]
         if cell.case.device == "cpu" and (checked.columns.get("peak_bytes") or 0) >= MAPPED:
-            alone = cell.threaded  # while it was checked
+            alone = cell.threaded  # a threaded cell is checked alone
             found.columns |= self.attempt("other_pages", cell, checked=alone * checked.seconds) or {}
 
     def _ready(self, cell: Cell) -> Ready | None:
@@ -196,7 +196,7 @@ class WorkerPool:
         """
         if changed := [*["code"] * (self.run.sources != self.run.selection.sources), *changed_files()]:
             raise UsageError(f"{changed[0]} has changed since the run began: restore it and --resume the run")
-        if name == SHARED and self._last:  # one that has timed cells is replaced
+        if name == SHARED and self._last:  # the process that has timed cells is replaced
             self.number, self.visit = map(self.run.next_number, ("process", "visit"))
         given = listed(self.run.asked.get("impl", []))
         return self.start().send("cells", names=[it for it in given if self._names.get(it.partition("=")[0]) == name])

@@ -97,7 +97,7 @@ def repository_of(path: str) -> str | None:
 
 
 def from_folder(file: str, folder: str) -> str:
-    """Return the path of a file from a folder, whose path has no links; that of the shell's $PWD may have some."""
+    """Return the path of a file relative to a folder, whose path has no symlinks; the file's may have some."""
     parent, name = os.path.split(file)
     parent = os.path.realpath(parent) if os.path.isabs(parent) else os.path.join(folder, parent)
     return os.path.relpath(os.path.join(parent, name), folder)
@@ -208,8 +208,8 @@ def _refuse_mixed_up(source: Path, folder: str) -> None:
 
 
 def _declared(it: Any) -> Limits:
-    """Return the declared limits of a user's kernel or layer; raises ValueError for limits without effect or possible
-    case.
+    """Return the declared limits of a user's kernel or layer; raises ValueError for unknown limits, and for
+    limits that exclude every case.
     """
     given = getattr(it, "limits", getattr(getattr(it, "func", None), "limits", {}))  # a partial has its function's
     if not isinstance(given, Mapping):
@@ -244,7 +244,7 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "tuple[str, ...]": ("a tuple of words", lambda it: isinstance(it, Iterable)),
     "Callable[[Any], str | None]": ("a function", callable),
 }
-"""Right values of a limit, in words and as a test, by the type of its field; None is right where the type has it."""
+"""Right values of a limit, in words and as a test, by the type of its field; None is right where the type allows it."""
 
 LISTED = {f"{name}s": AXES[name] for name in CHOICES}
 LISTED["beyond"] = Axis("", values=(*EVERY_RULE, *AROUND))
@@ -278,9 +278,9 @@ def _of_repository(repository: str, folder: str) -> ModuleType:
 
 def _imported(module: str, load: Callable[[], ModuleType]) -> ModuleType:
     """Import a user's module. Global torch settings that it changes are restored, even if the import fails."""
-    before, here, leave = settings.read(never_restored=True), os.getpid(), os._exit
-    # Else this process would end without a message; a child that the module forks may.
-    os._exit = lambda status: sys.exit(status) if os.getpid() == here else leave(status)
+    before, own_pid, leave = settings.read(never_restored=True), os.getpid(), os._exit
+    # Else `os._exit` would end this process without a message; children that the module forks may call it.
+    os._exit = lambda status: sys.exit(status) if os.getpid() == own_pid else leave(status)
     try:
         return load()
     except KeyboardInterrupt:

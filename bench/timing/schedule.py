@@ -2,7 +2,8 @@
 
 Compared numbers must be measured under the same conditions, so the members of a group, such as the cells of a case, are
 interleaved: each round times every member once, in random order. The ratio of two members is taken round by round
-(`stats/ratios.py`). It repeats within 1.2 % (median of two runs); without interleaving, within 15.6 % (docs/measured.md).
+(`stats/ratios.py`). From run to run it differs by 1.2 % (median of all ratios); without interleaving, by 15.6 %
+(docs/measured.md).
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ LONG_VISITS = 2
 """Visits of a process in which members with long blocks take part: the scatter of a single one is unknown."""
 
 COMMON_ROUNDS, COMMON_SECONDS = 8, 120.0
-"""Least number of rounds in which every member takes part, over all processes, or one in each long visit if that is more;
-fewer, and fewer visits, if they exceed these seconds.
+"""Least number of rounds, over all processes, in which every member takes part, and at least one in each of the
+`LONG_VISITS`; fewer rounds, and visits, if they would take more than these seconds.
 """
 
 NEED = 0.25, 1.25

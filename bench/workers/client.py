@@ -52,8 +52,8 @@ class Variant:
     tree: Path | None = None
     """A tree of `WorkerSettings.repository`, if the user's modules differ between the variants; else None."""
     extensions: Path | None = None
-    """Where torch's `load_inline` builds, else in the user's cache: of two processes that build a name in one folder, the
-    second would import the library of the first.
+    """Where torch's `load_inline` builds, else in the user's cache: of two processes that build the same name in one
+    folder, the second would import the library of the first.
     """
     impl: str | None = None
     """The variant's implementation if two are compared; None if both variants run the same names."""
@@ -75,7 +75,7 @@ class WorkerSettings:
     folder: str
     """The user's current folder, from which modules can be imported."""
     threads: int | None = 1
-    """Threads of a worker, whose allocator then returns no memory; None for torch's default, and the environment's."""
+    """Threads of a worker, whose allocator then keeps freed memory; None: torch's default, and the user's environment."""
     timeout: float = 300.0
     """Most seconds of one request."""
     repository: Path = CHECKOUT
@@ -147,8 +147,8 @@ class WorkerClient:
         return reply
 
     def message(self) -> Reply | None:
-        """Return the reply to the request sent, or before it None once the request has made its calls, which an empty
-        message reports; raises as `ask` does.
+        """Return the next message: None for an empty one, which says that the request has made its calls, else the reply;
+        raises as `ask` does.
         """
         if not select.select([self], [], [], self.left)[0]:
             raise self._lose(self._overdue, "timeout")

@@ -26,7 +26,7 @@ MOST_LINES = 14
 """Most lines of a chart whose labels fit beside it."""
 
 OFF_THE_CHART = 8.0
-"""Ratio to the next largest beyond which a value is printed in words, so that the axis separates the others."""
+"""Ratio to the next smaller value, above which a value is printed in words, so that the axis separates the others."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def within(values: Iterable[float]) -> list[float]:
 
 
 def _within(found: Mapping[str, Points]) -> tuple[dict[str, Points], list[str]]:
-    """Return the series that fit in a chart, and a description of those far beyond the others."""
+    """Return the series that fit in a chart, and a description of those far beyond the others, or beyond `MOST_LINES`."""
     most = {name: max(y for _, y in points) for name, points in found.items()}
     near = [name for name in found if most[name] <= within(most.values())[-1]]
     drawn = {name: found[name] for name in near[:MOST_LINES]}

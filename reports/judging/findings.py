@@ -17,16 +17,16 @@ from .grid import Case, Cases, Grid, counted, mean_slowdown, slowdown
 from .model_steps import OF_MODELS
 from .rows import Rows, ranked, ratio, trusted, varying
 
-LEANER = 1.25
+MEMORY_RATIO = 1.25
 """Ratio of memory from which on it is mentioned, and decides between implementations that are tied in time."""
 
-UNSTEADY = 1.0
+MOST_DRIFT = 1.0
 """Change of the reference workload's time, as a share, from which on a recommendation has a warning."""
 
-MOST_PARTS = 3
-"""Most parts along an axis in one sentence."""
+MOST_CLAUSES = 3
+"""Most clauses along an axis in one sentence."""
 
-PART = 0.10
+MIN_FAULT_SHARE = 0.10
 """Share of a call's time in page faults from which on they are mentioned."""
 
 KEEPING = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184 (--allocator keep) or tcmalloc"
@@ -40,7 +40,7 @@ def headline(grid: Grid, baseline: str) -> str:
         return "No recommendation: no case of this run has times of two implementations that are correct everywhere."
     name = _pick(cases)
     best = [case for case in cases if case.mark(name).best]
-    by_axis = [parts for axis in grid.axes if 1 < len(parts := _along(cases, axis)) <= MOST_PARTS]
+    by_axis = [parts for axis in grid.axes if 1 < len(parts := _along(cases, axis)) <= MOST_CLAUSES]
     if by_axis and len(best) < len(cases):
         return words.sentence("; ".join(sorted(by_axis, key=len)[0]))
     if 3 * len(best) >= 2 * len(cases):
@@ -72,8 +72,8 @@ def _not_resolved(cases: Cases) -> str:
 
 
 def own(grid: Grid, wrong: frozenset[str]) -> Iterator[str]:
-    """Yield results of the user's own correct implementations: 'mine: mean slowdown 1.3 (6/12).', or '3.0, not resolved in
-    2 of 3 cases.' if so in at least half of them.
+    """Yield results of the user's own correct implementations: 'mine: mean slowdown 1.3 (6/12).', of 6 of 12 cases, and ', not
+    resolved in 2 of 3 cases' if these are at least half.
     """
     for name in grid.impls:
         if name in grid.own - wrong:
@@ -83,7 +83,7 @@ def own(grid: Grid, wrong: frozenset[str]) -> Iterator[str]:
             yield f"{name}: mean slowdown {grid.mean_text(name)}{where * (0 < len(known) <= 2 * open_)}."
 
 
-def trust(run: Run, grid: Grid) -> str:
+def confidence(run: Run, grid: Grid) -> str:
     """Assess confidence from the median interval, the number of processes, and drift."""
     marks = [mark for case in grid.cases for mark in case.ranked]
     fewest = min((len(it.row["process_medians"]) for it in marks), default=0)
@@ -96,14 +96,14 @@ def trust(run: Run, grid: Grid) -> str:
         "" if _mostly_open(grid.judged) else _not_resolved(grid.judged),
         "times on CUDA are unverified on a GPU" * any(it.row.get("device") == "cuda" for it in marks),
         f"meanwhile the reference workload's time varied by {shares.varied(run.drift)}"
-        * (conditions.DRIFT < run.drift < UNSTEADY),
+        * (conditions.DRIFT < run.drift < MOST_DRIFT),
     ]
     return words.sentence("; ".join(filter(None, reasons)))
 
 
 def unsteady(run: Run) -> Iterator[str]:
     """Yield a warning if the machine changed so much that a recommendation is doubtful."""
-    if run.drift >= UNSTEADY:
+    if run.drift >= MOST_DRIFT:
         change = shares.varied(run.drift)
         yield f"The reference workload's time changed by {change} during this run: measure again before you rely on it."
 
@@ -120,7 +120,7 @@ def _pick(cases: Cases) -> str:
     """
     counts = _best(cases)
     peaks = {name: sum(_peak(case, name) for case in cases) for name in counts if counts[name] == max(counts.values())}
-    lean = [name for name in peaks if not peaks[name] > LEANER * min(peaks.values())]
+    lean = [name for name in peaks if not peaks[name] > MEMORY_RATIO * min(peaks.values())]
     return min(lean, key=lambda name: mean_slowdown(name, cases), default="")
 
 
@@ -143,16 +143,16 @@ def _use(name: str, grid: Grid, best: Cases, baseline: str) -> str:
     return f"Use {name}: {', '.join(filter(None, why))}."
 
 
-def _tied(cases: Cases) -> list[str]:
+def _best_in_all(cases: Cases) -> list[str]:
     """Return the implementations that are fastest or tied in all of these cases."""
     return [it.impl for it in cases[0].ranked if all(case.mark(it.impl).best for case in cases)]
 
 
 def _leaner(name: str, best: Cases, known: str = "") -> str:
-    """Return why the fastest of those that tie is not named: '2× less memory than fused'; '' if that one is named, or is
-    `known`.
+    """Return the memory saved beside the fastest of those that tie: '2× less memory than fused'; '' if `name` is that one, or
+    `known` is.
     """
-    first = min(_tied(best), key=lambda it: mean_slowdown(it, best))
+    first = min(_best_in_all(best), key=lambda it: mean_slowdown(it, best))
     return _memory(name, best, first, f" than {first}") if first != known else ""
 
 
@@ -160,7 +160,7 @@ def _how(name: str, best: Cases) -> str:
     """Return 'fastest', 'tied with packed', or 'fastest or tied'."""
     if all(case.marks[name].state == FASTEST for case in best):
         return "fastest"
-    always = [it for it in _tied(best) if it != name]
+    always = [it for it in _best_in_all(best) if it != name]
     return f"tied with {words.listing(always, most=2)}" if always else "fastest or tied"
 
 
@@ -180,7 +180,8 @@ def _memory(name: str, cases: Cases, beside: str, than: str = "") -> str:
     other, own = max((it for it in peaks if 0 < min(it) <= max(it) < math.inf), default=(1.0, 1.0))
     times = max(other / own, own / other)
     largest = " in the largest case" * (len(cases) > 1)
-    return f"{slowdown(times)}× {'less' if own < other else 'more'} memory{than}{largest}" if times >= LEANER else ""
+    less = "less" if own < other else "more"
+    return f"{slowdown(times)}× {less} memory{than}{largest}" * (times >= MEMORY_RATIO)
 
 
 def _along(cases: Cases, axis: str) -> list[str]:
@@ -210,7 +211,8 @@ def wrong(rows: Rows, skipped: Rows) -> list[str]:
 
 
 def page_faults(rows: Rows) -> str:
-    """Describe the call that loses most time to page faults where glibc has its own settings; '' if none loses `PART`.
+    """Describe the call that loses most time to page faults where glibc has its own settings; '' if none loses
+    `MIN_FAULT_SHARE`.
 
     A run that keeps pages has `fresh_pages_s`, seconds with those settings; another one has `kept_pages_s`.
     """
@@ -218,7 +220,7 @@ def page_faults(rows: Rows) -> str:
         {**row, "kept": min(row["median"], row["kept_pages_s"]), "fresh": max(row["median"], row["fresh_pages_s"])}
         for row in trusted(rows)
     ]
-    faulting = [row for row in usable if row["kept"] <= (1 - PART) * row["fresh"]]
+    faulting = [row for row in usable if row["kept"] <= (1 - MIN_FAULT_SHARE) * row["fresh"]]
     if not faulting:
         return ""
     most = max(faulting, key=lambda row: row["fresh"] - row["kept"])

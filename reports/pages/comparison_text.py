@@ -95,7 +95,7 @@ def left_out(cells: Iterable[Cell], shown: Iterable[Cell]) -> str:
 
 def shared_reasons(cells: Iterable[Cell]) -> dict[str, str]:
     """Return reasons for missing verdicts that several cells share, each with the line that explains it: '3 cells: ...'.
-    Those that follow from a cell's interval are its own.
+    Reasons that follow from a cell's own interval are not shared.
     """
     known = (cell.verdict for cell in cells if cell.verdict.word == INCONCLUSIVE)
     found = Counter(it.reason for it in known if it.reason == _reason(it))

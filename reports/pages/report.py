@@ -32,6 +32,6 @@ def report(run: Run) -> Report:
         made,
         Palette(run.registry),
         findings.headline(made, run.baseline_impl),
-        findings.trust(run, made),
+        findings.confidence(run, made),
         findings.page_faults(rows),
     )
