@@ -356,3 +356,18 @@ def test_lone_queries_have_every_pattern_where_their_caches_are_small(name, H, T
     case = Case.of(T=1, T_kv=T_kv, H=H, D_h=64, mode="decode", mask="none")
     lone = lone_queries(impls.get(name), case)
     assert (lone.B if lone else 0) == B
+
+
+def test_a_kernel_that_compiles_itself_is_compiled_in_its_timed_call(tasks):
+    ran = []
+
+    @torch.compile(backend="eager")
+    def kernel(q, k, v, is_causal=False):
+        if not torch.compiler.is_compiling():
+            ran.append(q.shape)
+        return wrong_kernels.sdpa(q, k, v, is_causal=is_causal)
+
+    impls.add(impls.make("compiles_itself", kernel))
+    tasks.probe("x", "compiles_itself", Case.of(T=48, H=2, D_h=64, scope="core").columns())
+    tasks.check("x")
+    assert tasks.time("x", 1) and not ran

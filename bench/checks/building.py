@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
@@ -22,6 +23,11 @@ from .decoder_problems import decoder_of
 from .inputs import inputs_of
 from .problem import Problem
 
+GRAPHS = 4096
+"""Graphs of one function that torch.compile may hold: the probes need more than its default of eight, beyond which it runs
+the eager function.
+"""
+
 
 def module_of(impl: Impl, case: Case) -> nn.Module:
     """Return the core or layer of `impl` for `case`, with its weights, dtype and device.
@@ -36,6 +42,8 @@ def module_of(impl: Impl, case: Case) -> nn.Module:
         if problem.weights:
             canonical.load(module, problem.weights)
         prepare(module, case)
+    if config := sys.modules.get("torch._dynamo.config"):  # a kernel may compile itself
+        config.recompile_limit = config.accumulated_recompile_limit = GRAPHS  # type: ignore[attr-defined]
     return module
 
 

@@ -126,6 +126,8 @@ def _options() -> Options:
             if value is not _UNSET_SENTINEL and value != entry.default:
                 found[f"{module}.{name}"] = copy(value)
     found.pop("torch._inductor.config.deterministic", None)  # which torch.use_deterministic_algorithms sets
+    for limit in ("recompile_limit", "accumulated_recompile_limit"):  # which `module_of` sets
+        found.pop(f"torch._dynamo.config.{limit}", None)
     return found
 
 

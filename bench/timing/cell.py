@@ -31,9 +31,6 @@ from .devices import Memory, Meter, free_bytes, meter_for, threads
 from .devices.cpu import FLOOR
 from .malloc import release
 
-GRAPHS = 4096
-"""Graphs of one function that torch.compile may hold; with its default of eight it would fall back to eager."""
-
 REPEATS = 4
 """Calls on the same inputs that must agree bit for bit with deterministic algorithms, before timing begins."""
 
@@ -171,9 +168,6 @@ def build(cell: Cell) -> Built:
     columns = {"prepare_s": prepare(call.module, cell.case), "compile_s": None, "compile_cache": None}
     built = Built(cell, call, meter_for(cell.case.device), torch.get_num_threads(), columns)
     if cell.impl.compiled:
-        from torch._dynamo import config  # takes seconds to import, needed by compiled forms only
-
-        config.recompile_limit = config.accumulated_recompile_limit = GRAPHS
         built.perturb()  # the checked call on input set 0 is the first one on it
         built.columns |= _compile(built.call, cell)
     return built
