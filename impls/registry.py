@@ -210,7 +210,8 @@ def make(name: str, it: Any, *, takes_mask: bool = False, limits: Limits | None 
     if isinstance(it, type) and issubclass(it, nn.Module) and not issubclass(it, KernelCore):
         return Impl(name, owner, it, limits=limits, summary=summary)
     if (isinstance(it, type) and not issubclass(it, KernelCore)) or not callable(it):
-        raise TypeError(f"{name!r} is of type {type(it).__name__}, neither a function nor an nn.Module class")
+        hint = ": name an instance of it" if isinstance(it, type) else ""
+        raise TypeError(f"{name!r} is of type {type(it).__name__}, neither a function nor an nn.Module class{hint}")
     core, kernel, rules = it, None, (*limits.beyond, *AROUND)
     if not isinstance(it, type):
         kernel, rules = it, rules if limits.masks is not None else (*BY_MASK, *rules)

@@ -108,7 +108,7 @@ def packed_parts(
 
 @torch.no_grad()
 def load(layer: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Copy the canonical weights into a layer; raises ValueError if its names or shapes differ."""
+    """Copy the canonical weights into a layer; raises ValueError if its names or shapes differ, or it doesn't keep them."""
     kept = parts(layer, lambda parameter: parameter.data)
     if kept.keys() != weights.keys():
         raise ValueError(
@@ -124,6 +124,12 @@ def load(layer: nn.Module, weights: dict[str, Tensor]) -> None:
             )
         for piece, rows_of_it in zip(pieces, weights[name].split([len(p) for p in pieces]), strict=True):
             piece.copy_(rows_of_it)
+    for name, pieces in parts(layer, lambda parameter: parameter.data).items():
+        if not torch.equal(torch.cat(pieces), weights[name].to(pieces[0])):
+            raise ValueError(
+                f"{type(layer).__name__} doesn't keep the numbers that are copied into its {name}: parts(of) returns lists "
+                "of views of parameters, neither copies nor computed or shared weights"
+            )
 
 
 def gradients(layer: nn.Module, found: dict[Tensor, Tensor]) -> dict[str, Tensor]:

@@ -14,6 +14,9 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 def right(q, k, v, **options): return sdpa(q, k, v, **options)
 def no_mask(q, k, v, *, is_causal=False, attn_mask=None, **options): return sdpa(q, k, v, **options)
+def narrow(q, k, v, **options):
+    if q.dtype == torch.float32: return sdpa(q, k, v, **options)
+    raise NotImplementedError("float32 alone")
 def few(q, k, v, scale=None, is_causal=False): return sdpa(q, k, v, scale=scale, is_causal=is_causal)
 def exits(q, k, v, **options): return os._exit(3) if q.dtype == torch.bfloat16 else sdpa(q, k, v, **options)
 """
@@ -77,6 +80,11 @@ def test_a_kernel_without_keywords_is_told_once_how_to_declare_it(in_process, mo
     (tmp_path / "limited.py").write_text(f"from mine import few as mine\n{declared}\n")
     assert check.main(["limited:mine"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("0 passed, 0 failed, 4 unsupported")
+
+
+def test_a_kernel_that_raises_not_implemented_error_is_told_to_declare_it(in_process, capsys):
+    assert check.main(["mine:narrow"]) == 1
+    assert "as in `mine.limits = {'dtypes': ('float32',)}`" in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_a_kernel_that_ends_its_process_costs_one_problem_and_a_module_that_does_is_one_line(

@@ -23,6 +23,7 @@ from bench import launch
 from bench.cases.axes import nearest
 from bench.cases.case import AXES, Case
 from bench.cases.cells import Cell
+from bench.cases.outcome import in_one_line
 from bench.cases.sweep import SWEEPS
 from bench.runs import check, saving
 from bench.runs.begin import _command
@@ -57,6 +58,14 @@ from torch import nn
 class Sizes(nn.Module):
     def __init__(self, d_model, n_heads=8): ...
 
+class Core(nn.Module):
+    @staticmethod
+    def forward(q, k, v, **_): ...
+
+core, layer = Core(), nn.Linear(2, 2)
+
+def packed(qkv, **_): ...
+def required(q, k, v, is_causal): ...
 def unknown(q, k, v, **_): ...
 def word(q, k, v, **_): ...
 def one(q, k, v, **_): ...
@@ -78,7 +87,7 @@ nothing.limits, number.limits = {"max_T": None, "dropout": None}, {"beyond": 3}
         ("--impl mine=nowhere:f", "can't import nowhere"),
         ("--impl mine=math:pi", "mine=math:pi: 'mine' is of type float, neither a function nor an nn.Module class"),
         ("--impl x=bench/nowhere.py:f", "x=bench/nowhere.py:f: there is no file bench/nowhere.py in {folder}\n"),
-        ("--impl sdpa=math:sqrt", "'sdpa' is already registered by impls.sdpa"),
+        ("--impl sdpa=math:hypot", "'sdpa' is already registered by impls.sdpa"),
         *((f"--impl x=mine:one,{it}=mine:other", "'x' is already registered by mine") for it in ("x", "x+compile")),
         ("--resume x --benchmark-save=y", "leave out --benchmark-save=y"),
         ("--T 64 128", "unexpected argument '128': a kernel of your own is named by --impl mine=mine.py:FUNCTION"),
@@ -103,7 +112,11 @@ nothing.limits, number.limits = {"max_T": None, "dropout": None}, {"beyond": 3}
         ("--impl x=leaves:f", "can't import leaves: SystemExit: 0"),
         ("--impl x=v1/x.py:f,y=v2/x.py:f", "y=v2/x.py:f: it imports helper, but gets {folder}/v1/helper.py, which was found"),
         ("--impl x=mine:unknown", "limits has no 'dtype'; known: "),
-        ("--impl x=mine:Sizes", "Sizes(d_model, n_heads=8) takes sizes, but a layer is built from one LayerShape"),
+        ("--impl x=mine:Sizes", "Sizes(d_model, n_heads=8): a layer is built from one LayerShape: give it a child class"),
+        ("--impl x=mine:Core", "; of a module that is called with q, k, v name an instance"),
+        ("--impl x=mine:core.forward.__class__", "'x' is of type type, neither a function nor an nn.Module class: name an"),
+        ("--impl x=mine:layer", "that is an instance of Linear; name the class"),
+        ("--impl x=mine:packed", "packed(qkv, **_): a kernel is called with q, k, v, and those keywords that a case needs"),
         ("--resume nihgtly", "no run 'nihgtly' to resume in {results}; --benchmark-save=nihgtly starts one"),
         ("--resume a/b", "--resume 'a/b': a run's name has at most 200 bytes"),
         ("--resume opened", "{results}/opened.1-1.journal: Is a directory\n"),
@@ -141,7 +154,7 @@ LIMITS = {
     "max_T": 64, "max_pairs": 4096, "loops": True, "heads": 8, "devices": "cpu", "dtypes": (torch.float16, "bf16"),
     "masks": ("none",), "modes": ["forward"], "scopes": ("core",), "sources": ("self",), "grouped": False,
     "wide_values": False, "dropout": False, "compiles": False, "autocasts": False, "beyond": (), "package": "flash_attn",
-    "returns_lse": 2, "alone": True, "own_memory": True,
+    "returns_lse": 2, "alone": True, "own_memory": True, "unless": str,
 }  # fmt: skip
 
 
@@ -165,6 +178,13 @@ def test_a_module_that_hides_the_one_of_the_current_folder_is_reported(tmp_path,
     impls_named(["f=hidden_kernel:f"], False, str(tmp_path / "here"))
     said = "hidden_kernel is {0}/installed/hidden_kernel.py, which is found before {0}/here/hidden_kernel.py\n"
     assert said.format(tmp_path) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("attr", ["core", "Core.forward", "required"])
+def test_what_is_called_with_q_k_and_v_is_a_kernel(tmp_path, attr):
+    (tmp_path / "called.py").write_text(MISTAKEN)
+    names = [f"it_{attr}{form}=called:{attr}" for form in ("", "+compile")]
+    assert [it.kernel is not None for it in impls_named(names, False, str(tmp_path))] == [True, True]
 
 
 def test_pytests_own_options_that_only_print(ran):
@@ -191,6 +211,11 @@ def test_a_run_says_how_a_kernel_declares_what_it_lacks(ran):
         "a kernel declares what it doesn't support, as in `mine.limits = {'masks': ('none',)}`: docs/kernels.md"
         in done.outlines
     )
+
+
+def test_an_explanation_of_torch_compile_is_told():
+    told = "RuntimeError when making fake tensor call\n  Explanation: There was no fake impl registered\n  Hint: ..."
+    assert in_one_line(RuntimeError(told)) == "RuntimeError: Explanation: There was no fake impl registered"
 
 
 def test_only_modes_that_are_measured_are_collected(ran, pytester):

@@ -72,3 +72,25 @@ def test_a_form_is_of_the_mode_that_it_names(form, monkeypatch):
 def test_a_layer_with_other_weights_is_refused():
     with pytest.raises(ValueError, match=r"has the weights none; the case needs W_k, W_o"):
         weights.load(nn.Linear(2, 2), weights.draw(Case.of(T=4, H=1, D_h=2).layer_shape, torch.Generator()))
+
+
+class Computed(nn.Module):
+    """Its weight is computed of parameters, as by `nn.utils.parametrizations.weight_norm`."""
+
+    def __init__(self, shape):
+        super().__init__()
+        for n, width in (("q", shape.D_h), ("k", shape.D_h), ("v", shape.D_v), ("o", shape.d_out)):
+            setattr(self, f"W_{n}", nn.Linear(shape.d_model, width, bias=False))
+        nn.utils.parametrizations.weight_norm(self.W_v)
+
+
+class Copied(Computed):
+    def parts(self, of):
+        return {f"W_{n}": [of(getattr(self, f"W_{n}").weight).clone()] for n in "qkvo"}
+
+
+@pytest.mark.parametrize(("layer", "name"), [(Computed, "W_v"), (Copied, "W_q")])
+def test_a_layer_that_does_not_keep_its_weights_is_refused(layer, name):
+    shape = Case.of(T=4, H=1, D_h=2).layer_shape
+    with pytest.raises(ValueError, match=f"{layer.__name__} doesn't keep the numbers .* its {name}: parts"):
+        weights.load(layer(shape), weights.draw(shape, torch.Generator()))

@@ -376,6 +376,8 @@ def sums_in_float16_before_it_divides(q, k, v, mask):
 each_wrong(changed, "output has shape", batch_and_time_first=lambda o: o.transpose(1, 2))
 each_wrong(changed, reshaped_instead_of_transposed=lambda o: o.transpose(1, 2).contiguous().reshape(o.shape))
 each_wrong(changed, "returns tuple, not a tensor", returns_a_tuple=lambda o: (o, None))
+each_wrong(changed, "returns tuple, not a tensor", BACKWARD, returns_a_tuple_in_training=lambda o: (o, None))
+each_wrong(changed, "returns tuple, not a tensor", DECODE, returns_a_tuple_beside_a_cache=lambda o: (o, None))
 
 
 class _Lazy(Tensor):

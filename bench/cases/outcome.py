@@ -87,11 +87,12 @@ def classify(error: BaseException) -> Skip:
 
 
 def in_one_line(error: BaseException) -> str:
-    """Return an exception's type, and of its message the first error of a compiler, or else the first line, without
-    control characters, such as a terminal's colours.
+    """Return an exception's type, and of its message the first error of a compiler, or torch's explanation, or else the
+    first line, without control characters, such as a terminal's colours.
     """
     lines = _message(error).splitlines() or ["no message"]
-    text = next((line for line in lines if ": error: " in line), lines[0])
+    told = (line.strip() for line in lines if ": error: " in line or line.startswith("  Explanation: "))
+    text = next(told, lines[0])
     return f"{type(error).__name__}: {''.join(it if it.isprintable() else ascii(it)[1:-1] for it in text)}"
 
 
@@ -119,6 +120,8 @@ def _place(error: BaseException) -> str:
 def undeclared(details: Iterable[str]) -> str | None:
     """Return how to declare what kernels lack the keywords for, by the details of their failures."""
     text = " ".join(details)
-    limits = dict(its for word, its in KEYWORDS.items() if f"unexpected keyword argument '{word}'" in text)
+    limits = dict(its for word, its in KEYWORDS.items() if f"keyword argument '{word}'" in text)
+    if not limits and "NotImplementedError: " in text:
+        limits = {"dtypes": ("float32",)}
     hint = f"a kernel declares what it doesn't support, as in `mine.limits = {limits}`: docs/kernels.md"
     return hint if limits else None

@@ -74,6 +74,12 @@ def recording(case: Case, inference: bool = True) -> Iterator[None]:
             raise Wrong("turns torch's deterministic algorithms off")
 
 
+def not_a_tensor(found: object) -> Wrong:
+    """Return the fault of a call that has returned something else."""
+    lse = "; (o, lse) needs `returns_lse` in its limits" if isinstance(found, tuple) else ""
+    return Wrong(f"returns {type(found).__name__}, not a tensor{lse}")
+
+
 def _backward(module: nn.Module, case: Case, inputs: Inputs) -> Call:
     """Forward, then gradients of every input and every parameter that needs one, given the gradient of the output."""
     parameters = [p for p in module.parameters() if p.requires_grad]
@@ -81,6 +87,8 @@ def _backward(module: nn.Module, case: Case, inputs: Inputs) -> Call:
     wanted = [*learning.values(), *parameters]
 
     def back(o: Tensor, grad: Tensor | None = None, again: bool = False) -> tuple[Tensor, ...]:
+        if not isinstance(o, Tensor):
+            raise not_a_tensor(o)
         grad = inputs.grad if grad is None else grad
         return o, *torch.autograd.grad(o, wanted, grad, allow_unused=True, retain_graph=again)
 

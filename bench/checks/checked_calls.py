@@ -18,7 +18,7 @@ from ..cases.outcome import Wrong
 from ..cases.sweep import misfit
 from .attention_problems import problem_of
 from .building import keeping_settings, new_call, prepare
-from .calls import Call, recording
+from .calls import Call, not_a_tensor, recording
 from .inputs import copies, elsewhere, same, surroundings_intact
 from .problem import Problem
 from .revealing_problems import solved, with_numbers_exchanged
@@ -65,7 +65,7 @@ def check_call(call: Call, input_sets: Sequence[int], on_other_tensors: bool = F
 def check_once(call: Call, problem: Problem, why: str = "") -> None:
     """Compare one call with the reference; raises `Wrong`."""
     with keeping_settings():
-        outputs = call.read(_run(call))
+        outputs = call.read(_check_form(_run(call), problem))
     verify(outputs, problem, why)
 
 
@@ -169,7 +169,7 @@ def _changing_nothing(call: Call, problem: Problem) -> Iterator[None]:
         if versions != [x._version for x in read_only]:
             intact = surroundings_intact(inputs)
             raise Wrong("writes to its inputs, which others may read meanwhile" if intact else BESIDE)
-        _unchanged(owned, before, "writes to its weights or its mask")
+        _unchanged(owned, before, "writes to its weights or its mask, or to a buffer")
         if inputs.grad is not None and problem.grad is not None:
             _unchanged([inputs.grad], [problem.grad], "writes to the gradient of its output, which others may read")
             if any(x.grad is not None for x in (*inputs.tensors, *call.module.parameters())):
@@ -203,7 +203,7 @@ def _check_form(o: Any, problem: Problem) -> Any:
     )
     first = o[0] if several and isinstance(o, tuple) else o
     if not isinstance(first, Tensor):
-        raise Wrong(f"returns {type(first).__name__}, not a tensor")
+        raise not_a_tensor(first)
     if type(first) not in (Tensor, nn.Parameter):
         raise Wrong(f"returns a {type(first).__name__}, which may compute when it is read: not a plain tensor")
     tokens = promised.shape[:-1] if promised.is_floating_point() else promised.shape

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,7 +28,7 @@ from impls.rules import EVERY_RULE
 from ..cases.axes import Axis, nearest
 from ..cases.case import AXES
 from ..cases.cells import Cell
-from ..cases.outcome import in_one_line
+from ..cases.outcome import KEYWORDS, in_one_line
 from ..checks import settings
 from ..terminal import warn
 from ..timing.devices import DEVICES
@@ -182,15 +183,22 @@ def _own(name: str, path: str, folder: str) -> Impl:
     for here in filter(Path.exists, (source, beside / "__init__.py")):
         if file and not repository and os.path.realpath(file) != os.path.realpath(here):
             warn(f"{module} is {file}, which is found before {here}")
-    if not hasattr(imported, attr):
+    try:
+        it = attrgetter(attr)(imported)  # also Class.method
+    except AttributeError:
         near = nearest(attr, vars(imported))
-        raise ValueError(f"module {module} has no attribute {attr!r}; it is {file or 'a part of Python'}{near}")
-    it = getattr(imported, attr)
+        raise ValueError(
+            f"module {module} has no attribute {attr!r}; it is {file or 'a part of Python'}{near}"
+        ) from None
+    limits = _declared(it)
     if isinstance(it, nn.Module):
-        raise ValueError(f"that is an instance of {type(it).__name__}; name the class, which is built for every case")
-    impl = replace(impls.make(plain, it, limits=_declared(it)), files=_files_of(path, imported, folder))
-    if isinstance(it, type):
-        _refuse_sizes(it)
+        if [*it.parameters()]:
+            raise ValueError(
+                f"that is an instance of {type(it).__name__}; name the class, which is built for every case"
+            )
+        it = it.eval().forward
+    impl = replace(impls.make(plain, it, limits=limits), files=_files_of(path, imported, folder))
+    _refuse_signature(it)
     if not (inspect.isroutine(it) or inspect.isclass(it)):  # a partial belongs to the module that names it
         impl = replace(impl, owner=module)
     known = {other.name: (other.kernel, other.core, other.layer) for other in impls.registered()}
@@ -251,18 +259,35 @@ LISTED["beyond"] = Axis("", values=(*EVERY_RULE, *AROUND))
 """Limits that are lists, with the axis that their words are values of."""
 
 
-SIZES = re.compile(r"[dn]_|.*(dim|embed|hidden|head|width|size)")
+SIZES = re.compile(r"[dn]_|.*(dim|embed|hidden|head|width|size|scale|dropout)")
 """Typical names of the first parameter of a layer that isn't built from a `LayerShape`."""
 
+GIVEN = {*KEYWORDS, "scale", "softcap", "sinks"}
+"""Keywords that some cases give a kernel."""
 
-def _refuse_sizes(layer: type) -> None:
-    """Raise ValueError if a layer's constructor takes sizes."""
-    signature = inspect.signature(layer)
-    if SIZES.match(next(iter(signature.parameters), "")):
-        raise ValueError(
-            f"{layer.__name__}{signature} takes sizes, but a layer is built from one LayerShape: give it a child class, "
-            "`def __init__(self, shape): super().__init__(shape.d_model, shape.H)`"
+
+def _refuse_signature(it: Any) -> None:
+    """Raise ValueError if a layer can't be built from a `LayerShape`, or a kernel be called with q, k, v and `GIVEN`."""
+    try:
+        signature = inspect.signature(it, follow_wrapped=False)
+    except (TypeError, ValueError):  # of some builtins
+        return
+    is_layer = isinstance(it, type)
+    with suppress(TypeError):
+        required = {name for name, it in signature.parameters.items() if it.default is it.empty}
+        signature.bind(*range(1 if is_layer else 3), **dict.fromkeys(required & GIVEN if not is_layer else ()))
+        takes_sizes = is_layer and SIZES.match(next(iter(signature.parameters)))
+        if not takes_sizes and getattr(it, "__init__", None) is not nn.Module.__init__:
+            return
+    raise ValueError(
+        f"{getattr(it, '__name__', '')}{signature}: "
+        + (
+            "a layer is built from one LayerShape: give it a child class, `def __init__(self, shape): "
+            "super().__init__(shape.d_model, shape.H)`; of a module that is called with q, k, v name an instance"
+            if is_layer
+            else "a kernel is called with q, k, v, and those keywords that a case needs"
         )
+    )
 
 
 @cache
