@@ -3,6 +3,7 @@
 import gc
 import re
 import threading
+from functools import cache
 from statistics import median
 from time import thread_time
 from unittest import mock
@@ -153,3 +154,15 @@ def test_cells_of_different_threads_are_timed_with_their_own(tasks):
         seen.clear()
         tasks.time(str(threads), calls=1)
         assert {*seen} == {threads}
+
+
+def test_a_mask_made_in_a_forward_call_serves_a_backward(tasks):
+    mask = cache(wrong_kernels.triangle)
+
+    def kernel(q, k, v, *, is_causal):
+        scores = wrong_kernels.scaled(q, k)
+        return torch.where(mask(*scores.shape[-2:]), scores, -torch.inf).softmax(-1) @ v
+
+    impls.add(impls.make("keeps_its_mask", kernel))
+    for mode in ("forward", "backward"):
+        tasks.prepare(mode, "keeps_its_mask", case_of(mode=mode).columns())

@@ -62,6 +62,10 @@ class Built:
     """Whether outputs of calls on the same inputs differed in their last bits."""
     outputs: dict[int, Sequence[Tensor]] = field(default_factory=dict)
     """Latest checked output of each input set."""
+    inference: bool = False
+    """Whether calls without gradients use inference mode: not the first one, which may make tables that a backward of another
+    case saves.
+    """
     earlier: tuple[Sequence[Tensor], Sequence[Tensor]] | None = None
     """Output of the last checked call, on input set 0, and a copy: a call on another input set must not change it."""
 
@@ -81,6 +85,7 @@ class Built:
         compiled = _compiled(self.cell)
         with self.watched():
             seconds, fastest, output = self.meter.block(self.call.run, calls, slices, warm)
+        self.inference = True
         if self.earlier:
             earlier, self.earlier = self.earlier, None
             if not same(*earlier):
@@ -98,7 +103,8 @@ class Built:
             torch.set_num_threads(self.threads)
         impl = self.cell.impl
         around = nullcontext if impl.compiled else getattr(impl.kernel, "around", nullcontext)
-        with keeping_settings(cheap=True), recording(self.cell.case), around():
+        inference = self.inference or impl.compiled
+        with keeping_settings(cheap=True), recording(self.cell.case, inference), around():
             yield
 
     @property
@@ -215,6 +221,7 @@ def check_built(built: Built, memory: bool = True, on_calls_done: Callable[[], N
         built.refill(1)
         errors = check_call(watched, (1, 0))
         built.input_set = 0
+    built.inference = True
     measured.repeat()
     if cell.impl.dispatches and measured.kernel != cell.impl.dispatches:
         raise Wrong(f"registered as {cell.impl.dispatches}, but dispatched {measured.kernel}")
