@@ -368,6 +368,27 @@ def multiples_of_128_alone(q, k, v, **options):
 multiples_of_128_alone.limits = {"unless": lambda case: "needs multiples of 128" if case.T % 128 else None}
 
 
+dropping = partial(of_sdpa, modes=("forward", "backward"), dropout=0.2)
+
+
+@dropping()
+def causal_alone_with_dropout(q, k, v, *, dropout_p=0.0, **_):
+    probs = scores_of(q, k, causal_visible(q.shape[-2], k.shape[-2])).softmax(-1)
+    return nn.functional.dropout(probs, dropout_p) @ v
+
+
+causal_alone_with_dropout.limits = {"masks": ("causal",)}
+
+
+@dropping()
+def heads_of_64_alone_with_dropout(q, k, v, **options):
+    assert q.shape[-1] == v.shape[-1] == 64
+    return sdpa(q, k, v, **options)
+
+
+heads_of_64_alone_with_dropout.limits = {"unless": lambda case: None if case.D_h == case.D_v == 64 else "needs 64"}
+
+
 # layers
 
 
