@@ -43,7 +43,7 @@ WARM_CALLS = 3
 """Warm-up calls before the first timed call."""
 
 WARM_SECONDS = 0.02
-"""Seconds of warm-up calls after which no more are made; the first one doesn't count, since it may not be in inference mode."""
+"""Seconds of warm-up calls after which no more are made."""
 
 
 FREE = 5
@@ -327,7 +327,7 @@ class Tasks:
         """Keep a call ready to be timed as `what`: {"seconds": of one warm call}."""
         self._keep(what, ready)
         seconds = [ready.time(1)[0]]
-        while len(seconds) < WARM_CALLS and sum(seconds[1:]) < WARM_SECONDS:
+        while len(seconds) < WARM_CALLS and sum(seconds) < WARM_SECONDS:
             seconds.append(ready.time(1)[0])
         return {"seconds": min(seconds)}
 
