@@ -31,6 +31,25 @@ def test_a_base_of_two_is_declared():
         Gate().check(returning(lambda o, lse: (o, lse), base=2.0), case)
 
 
+@pytest.mark.parametrize("axes", [{}, {"mode": "decode", "T": 1, "T_kv": 300, "mask": "none"}], ids=str)
+def test_a_narrow_dtype_makes_no_log_sum_exp_narrow(axes):
+    """It weighs parts of the keys that are merged: one rounded as outputs are is off by more than these are."""
+    case = Case.of(**({"T": 64, "H": 2, "D_h": 64, "dtype": "bfloat16"} | axes))
+    Gate().check(returning(lambda o, lse: (o, lse)), case)
+    with pytest.raises(Wrong, match=r"log-sum-exp.*lse is off by"):
+        Gate().check(returning(lambda o, lse: (o, lse.bfloat16().float())), case)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_log_sum_exp_of_queries_scaled_in_a_narrow_dtype_passes(dtype):
+    def kernel(q, k, v, *, attn_mask=None, **_):
+        o, lse = attend(q * (q.shape[-1] ** -0.5 / math.log(2)), k, v, attn_mask, math.log(2))
+        return o.to(q.dtype), lse
+
+    mine = impls.make("mine", kernel, takes_mask=True, limits=impls.Limits(returns_lse=math.e))
+    Gate().check(mine, Case.of(T=64, H=2, D_h=80, dtype=dtype))
+
+
 _kept = {}
 
 

@@ -103,8 +103,8 @@ summed_over_features = _SummedOverFeatures.apply
 
 
 def log_sum(scores: Tensor, v: Tensor, dropped: Tensor | None) -> Tensor:
-    """Return the natural logarithm of the sum of exponentials of the scores: (B, T, 1)."""
-    return torch.logsumexp(scores, dim=-1, keepdim=True)
+    """Return the natural logarithm of the sum of exponentials of the scores, in float32 at least: (B, T, 1)."""
+    return torch.logsumexp(scores.to(torch.promote_types(scores.dtype, torch.float32)), dim=-1, keepdim=True)
 
 
 def spread(scores: Tensor, v: Tensor, dropped: Tensor | None) -> Tensor:
