@@ -1234,7 +1234,9 @@ def maxima_of_parts_begin_at_zero(q, k, v, **_):
 
 LONE = {"T_kv": 4096}
 wrong_decode(NEGATIVE, "maxima_of_parts_begin_at_zero", H=32, H_kv=8, **LONE)(maxima_of_parts_begin_at_zero)
-wrong_decode(NEGATIVE, "maxima_of_parts_begin_at_zero_in_a_layer", H=8, **LONE)(as_layer(maxima_of_parts_begin_at_zero))
+wrong_decode("where scores are very ", "maxima_of_parts_begin_at_zero_in_a_layer", H=8, **LONE)(
+    as_layer(maxima_of_parts_begin_at_zero)
+)
 
 
 # groups and lengths that are no powers of two
@@ -1272,6 +1274,21 @@ def at_groups_of(group, H, **case):
 
 at_groups_of(7, 14)
 at_groups_of(7, 14, **DECODE | LONE)
+
+
+def one_maximum_for(heads, H, **case):
+    """Of as many neighbouring heads at once, if there are more heads than probes have."""
+    together = shifted(lambda scores: maximum(scores.unflatten(1, (-1, heads)).amax(2)).repeat_interleave(heads, 1))
+
+    @wrong("where scores are very large: NaN or Inf in", f"one_maximum_for_{heads}_heads", H=H, **case)
+    def kernel(q, k, v, **options):
+        attend = together if q.shape[1] > 4 else sdpa
+        return attend(q, groups(q, k), groups(q, v), **options)
+
+
+one_maximum_for(7, 14, H_kv=2)
+one_maximum_for(4, 8, T=256, dtype="bfloat16", mode="backward")
+one_maximum_for(2, 8, T=8, T_kv=640, mode="decode", mask="causal_br")
 
 
 def underflowing(name, lost, says, **case):

@@ -93,6 +93,7 @@ def _layer_patterns(case: Case) -> tuple[Problem, Problem, Problem]:
     generator, sizes = data.seeded(case, 2), patterns.query_sizes(case)
     drawn = canonical.draw(case.layer_shape, generator)
     _take(drawn["W_q"], case.H, 0, sizes, FEATURES + 1)
+    drawn["W_q"].unflatten(0, (case.H, -1))[1::2, 0] *= -1  # a head's large scores are its neighbours' negative ones
     if case.latent is None:
         _take(drawn["W_k"], case.H_kv, PATTERN_FEATURES, (SPREAD,) * PATTERN_FEATURES, FEATURES + 1)
         drawn["W_v"][:, FEATURES] *= case.d_model**0.5
