@@ -15,7 +15,7 @@ from bench.checks.dropout import check_training
 from bench.checks.gate import Gate
 from bench.checks.module_checks import check_case, check_low_scores
 from bench.checks.patterns import DEEPEST, PATTERNS
-from bench.checks.probes import lone_queries, probe_with_dropout
+from bench.checks.probes import few_queries, probe_with_dropout
 from bench.timing.devices import threads
 from bench.workers.tasks import Tasks
 from impls.rules import EVERY_RULE
@@ -344,18 +344,20 @@ def test_gradients_that_are_exactly_zero_have_an_attainable_tolerance(name, axes
 
 
 @pytest.mark.parametrize(
-    ("name", "H", "T_kv", "B"),
+    ("name", "H", "T_kv", "T", "B"),
     [
-        ("sdpa", 2, 4096, 7),
-        ("sdpa", 9, 4096, 1),
-        ("packed", 8, 16384, 4),
-        ("packed", 8, 1 << 17, 0),
+        ("sdpa", 2, 4096, 1, 7),
+        ("sdpa", 9, 4096, 1, 1),
+        ("sdpa", 9, 4096, 8, 2),
+        ("sdpa", 9, 4096, 17, 0),
+        ("packed", 8, 16384, 1, 4),
+        ("packed", 8, 1 << 17, 1, 0),
     ],
 )
-def test_lone_queries_have_every_pattern_where_their_caches_are_small(name, H, T_kv, B):
-    case = Case.of(T=1, T_kv=T_kv, H=H, D_h=64, mode="decode", mask="none")
-    lone = lone_queries(impls.get(name), case)
-    assert (lone.B if lone else 0) == B
+def test_few_queries_have_every_pattern_where_their_caches_are_small(name, H, T_kv, T, B):
+    case = Case.of(T=T, T_kv=T_kv, H=H, D_h=64, mode="decode", mask="none" if T == 1 else "causal_br")
+    few = few_queries(impls.get(name), case)
+    assert (few.B if few else 0) == B
 
 
 def test_a_kernel_that_compiles_itself_is_compiled_in_its_timed_call(tasks):

@@ -657,7 +657,7 @@ def leaves_the_cache_as_it_was(layer, cache, newest):
     return [torch.cat([known[..., :-1, :], new], -2) for known, new in zip(cache, newest, strict=True)]
 
 
-@extending("lone queries, ")
+@extending("few queries, ")
 def writes_to_the_first_place_too(layer, cache, newest):
     extend(cache, newest)
     cache[0][..., :1, :] = newest[0]
@@ -1221,7 +1221,7 @@ for name, at, axes in (
     wrong_decode(name=name, T_kv=4096, H=8, dtype="bfloat16", **axes)(reading(at))
 
 
-# lone queries
+# few queries
 
 
 @from_1024_on
@@ -1237,6 +1237,12 @@ wrong_decode(NEGATIVE, "maxima_of_parts_begin_at_zero", H=32, H_kv=8, **LONE)(ma
 wrong_decode("where scores are very ", "maxima_of_parts_begin_at_zero_in_a_layer", H=8, **LONE)(
     as_layer(maxima_of_parts_begin_at_zero)
 )
+DRAFTS = {"mode": "decode", "mask": "causal_br", "T": 4, "T_kv": 2048, "H": 8}
+maximum_from_minus_10000_up = from_1024_on(shifted(lambda scores: maximum(scores).clamp_min(-1e4)))
+layer_from_minus_10000_up = as_layer(maximum_from_minus_10000_up)
+layer_from_minus_10000_up.limits = {"beyond": ("causal_br",)}
+for name, it in (("", maximum_from_minus_10000_up), ("_in_a_layer", layer_from_minus_10000_up)):
+    wrong("few queries, ", f"maximum_from_minus_10000_up_for_draft_tokens{name}", **DRAFTS)(it)
 
 
 # groups and lengths that are no powers of two
@@ -1288,7 +1294,7 @@ def one_maximum_for(heads, H, **case):
 
 one_maximum_for(7, 14, H_kv=2)
 one_maximum_for(4, 8, T=256, dtype="bfloat16", mode="backward")
-one_maximum_for(2, 8, T=8, T_kv=640, mode="decode", mask="causal_br")
+one_maximum_for(2, 8, T=24, T_kv=640, mode="decode", mask="causal_br")
 
 
 def underflowing(name, lost, says, **case):

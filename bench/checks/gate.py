@@ -25,7 +25,16 @@ from .module_checks import (
     check_sums,
 )
 from .patterns import possible
-from .probes import LARGEST_CACHE, LONG_PROBE, cached_numbers, lone_queries, padded, probe_with_dropout, probes
+from .probes import (
+    FEW_QUERIES,
+    LARGEST_CACHE,
+    LONG_PROBE,
+    cached_numbers,
+    few_queries,
+    padded,
+    probe_with_dropout,
+    probes,
+)
 
 FEW = 1 << 15
 """Pairs of a query and a key up to which a core is checked without its layer in the case itself, not only on probes."""
@@ -82,9 +91,9 @@ def _checks_of_case(eager: Impl, case: Case) -> Iterator[Check]:
     """
     if eager.core is not None and case.scope == "layer" and case.H * case.T * case.T_kv <= FEW:
         yield "kernel", eager, case.core, check_case
-    if (lone := lone_queries(eager, case)) is not None:
-        yield "lone queries", eager, lone, check_patterns
-    if eager.limits.returns_lse and case.T == 1 and cached_numbers(case.core) <= LARGEST_CACHE:
+    if (few := few_queries(eager, case)) is not None:
+        yield "few queries", eager, few, check_patterns
+    if eager.limits.returns_lse and case.T <= FEW_QUERIES and cached_numbers(case.core) <= LARGEST_CACHE:
         yield "log-sum-exp", eager, case.core, check_lse
 
 

@@ -29,13 +29,16 @@ An implementation that declares a length unsupported is probed at the nearest su
 `LONG_PROBE`.
 """
 
-ENTRIES = (len(PATTERNS), 4)
-"""Batch entries of lone queries of a layer, which shows one pattern per entry: all patterns, or four (a late key;
-ordinary, very large and very negative scores).
+FEW_QUERIES = 2 * len(PATTERNS)
+"""Queries up to which a case itself may show too few patterns: of a new token, or of draft tokens."""
+
+FEW_ENTRIES = 4
+"""Batch entries of few queries of a layer whose cache is large: a lone query has a late key there; ordinary, very large and
+very negative scores.
 """
 
 LARGEST_CACHE = 1 << 26
-"""Numbers in the caches of lone queries up to which they get more batch entries than their case has, and up to which their
+"""Numbers in the caches of few queries up to which they get more batch entries than their case has, and up to which their
 log-sum-exp is checked.
 """
 
@@ -63,21 +66,23 @@ def padded(impl: Impl, probed: Sequence[Case]) -> list[Case]:
     return [it for it in found if impl.refusal(it) is None]
 
 
-def lone_queries(impl: Impl, case: Case) -> Case | None:
-    """Return a case of one new token at its own length, with every softmax pattern, or four if its cache would be too
-    large.
+def few_queries(impl: Impl, case: Case) -> Case | None:
+    """Return a case of one or a few new tokens at its own length, with every softmax pattern, or four if its cache would
+    be too large.
 
-    A layer shows one pattern per batch entry, a core one per head too. None if the case itself has enough batch
-    entries, or more tokens or requests.
+    A layer shows one pattern per token and batch entry, a core one per head too. None if the case itself has enough
+    batch entries, or more tokens or requests.
     """
     own = replace(case if impl.core is None else case.core, dropout=0.0, out_dropout=0.0)
     entry = cached_numbers(own) // own.B
-    wanted = ENTRIES if impl.core is None else (max(1, len(PATTERNS) + 1 - case.H),)
+    heads = 1 if impl.core is None else case.H
+    shown = (case.T + 1) // 2 + heads - 1  # patterns of an entry, of which a late key has the other half
+    wanted = max(min(2, case.T), len(PATTERNS) + 1 - shown), FEW_ENTRIES if impl.core is None else 0
     B = next((b for b in wanted if b <= case.B or b * entry <= LARGEST_CACHE), 0)
-    lone = replace(own, B=max(case.B, B))
-    if case.T > 1 or case.requests or not B or lone == case or len(PATTERNS) <= case.B:
+    few = replace(own, B=max(case.B, B))
+    if case.T > FEW_QUERIES or case.requests or not B or few == case or len(PATTERNS) <= case.B:
         return None
-    return lone if misfit(lone) is None and impl.refusal(lone) is None else None
+    return few if misfit(few) is None and impl.refusal(few) is None else None
 
 
 def cached_numbers(case: Case) -> int:
