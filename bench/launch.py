@@ -1,4 +1,4 @@
-"""`python -P PATH/TO/bench/launch.py ...` runs `pytest ...`; Ctrl-C ends it with one line from the start."""
+"""`python -P PATH/TO/bench/launch.py ...` runs `pytest ...`; Ctrl-C ends it with one line from start to end."""
 
 from __future__ import annotations
 
@@ -19,5 +19,10 @@ OPTIONS = (
 if __name__ == "__main__":
     sys.path.insert(0, HOME)
     from stats import interrupts  # noqa: F401  (installs the handler)
+    from stats.arguments import UNFINISHED
 
-    runpy.run_module("pytest", run_name="__main__")
+    try:
+        runpy.run_module("pytest", run_name="__main__")
+    except KeyboardInterrupt:  # after the run, where pytest doesn't handle it
+        print("attention-bench: interrupted", file=sys.stderr)
+        sys.exit(UNFINISHED)

@@ -429,6 +429,14 @@ def test_a_run_that_is_interrupted_says_how_much_is_kept(own_signals, in_process
     assert not any("KeyboardInterrupt" in line for line in done.outlines)  # and where in the code it was
 
 
+@pytest.mark.parametrize("hook", ["pytest_terminal_summary", "pytest_unconfigure"])
+def test_ctrl_c_behind_a_run_is_one_line(tmp_path, hook):
+    (tmp_path / "late.py").write_text(f"import os, signal\ndef {hook}(): os.kill(os.getpid(), signal.SIGTERM)\n")
+    env = environment() | {"PYTHONPATH": str(tmp_path)}
+    done = python(*launch.COMMAND[1:], *launch.OPTIONS, "-p", "late", "--collect-only", cwd=tmp_path, env=env)
+    assert (done.returncode, done.stderr) == (2, "attention-bench: interrupted\n")
+
+
 def test_a_check_that_the_user_interrupts_is_begun_again_and_one_that_ends_three_runs_is_not(ran, monkeypatch):
     def measure(self):
         (cell,) = self._cells
