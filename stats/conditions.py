@@ -26,6 +26,11 @@ SCATTER = 0.075
 QUARTERS, SCATTER_OF_QUARTER, MOVES = 4, 0.1, 200
 """The same in a quarter of the run's visits, up to 7.4 % in undisturbed runs, and the least pairs of blocks to judge one by."""
 
+WAITS, OFTEN = 2.0, 0.9
+"""The reference workload's loop takes this multiple of its shortest time, or more, in a tenth of its samples: up to 1.2 in
+undisturbed runs, from 2.7 on beside so many threads that calls run rarely, and are interrupted as rarely.
+"""
+
 TO_SIGMA = 1 / 0.6745
 """Ratio of the standard deviation to the median absolute deviation, for normal numbers."""
 
@@ -45,8 +50,10 @@ def drift(samples: Mapping[str, Sequence[float]]) -> float:
     return max(found)
 
 
-def disturbed(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Explain in one sentence why a run was disturbed and what to do; '' if not. `rows`: the run file's benchmarks."""
+def disturbed(rows: Iterable[Mapping[str, Any]], workload: Mapping[str, Any]) -> str:
+    """Explain in one sentence why a run was disturbed and what to do; '' if not. `rows`: the run file's benchmarks;
+    `workload`: its `controls`.
+    """
     switches, found, last = [], [], 1
     for row in rows:
         extra, stats = row["extra_info"], row["stats"]
@@ -65,6 +72,9 @@ def disturbed(rows: Iterable[Mapping[str, Any]]) -> str:
         why.append(f"successive blocks differed by {percent(usual)}")
     elif worst > SCATTER_OF_QUARTER:
         why.append(f"successive blocks differed by {percent(worst)} in a quarter of its visits")
+    loop = [sample["seconds"] for sample in workload.get("looks", {}).get("python", ())]
+    if loop and (times := float(np.quantile(loop, OFTEN)) / min(loop)) > WAITS:
+        why.append(f"fixed work took {times:.1f} times its shortest time")
     return f"the run was disturbed: {' and '.join(why)}; stop other work and measure it again" if why else ""
 
 

@@ -28,9 +28,9 @@ def row(switches, scatter):
 
 
 def test_a_run_beside_other_work_says_so_and_what_to_do():
-    assert conditions.disturbed([row(0.05, 0.03)] * 3) == ""
-    assert "interrupted 500 times a second" in conditions.disturbed([row(0.5, 0.03)] * 3)
-    said = conditions.disturbed([row(0.05, 0.2)] * 3)
+    assert conditions.disturbed([row(0.05, 0.03)] * 3, {}) == ""
+    assert "interrupted 500 times a second" in conditions.disturbed([row(0.5, 0.03)] * 3, {})
+    said = conditions.disturbed([row(0.05, 0.2)] * 3, {})
     assert said.startswith("the run was disturbed: successive blocks differed by ")
     assert said.endswith("stop other work and measure it again")
 
@@ -40,10 +40,20 @@ def test_a_run_that_was_disturbed_for_a_quarter_of_its_time_says_so():
     data = np.array(part["stats"]["data"])
     data[20:30] *= np.exp(np.random.default_rng(2).normal(0, 0.5, 10))
     part["stats"]["data"] = list(data)
-    assert "in a quarter of its visits" in conditions.disturbed([part] * 24)
-    assert conditions.disturbed([quiet] * 13 + [part] * 11) == ""
-    assert conditions.disturbed([part] * 3) == ""  # too few to tell
+    assert "in a quarter of its visits" in conditions.disturbed([part] * 24, {})
+    assert conditions.disturbed([quiet] * 13 + [part] * 11, {}) == ""
+    assert conditions.disturbed([part] * 3, {}) == ""  # too few to tell
 
 
 def test_one_odd_cell_is_no_disturbed_run():
-    assert conditions.disturbed([row(0.05, 0.03)] * 9 + [row(5, 0.5)]) == ""
+    assert conditions.disturbed([row(0.05, 0.03)] * 9 + [row(5, 0.5)], {}) == ""
+
+
+@pytest.mark.parametrize(
+    ("loop", "said"),
+    [([14, 2, 2, 2, 14], "fixed work took 7.0 times"), ([2] * 19 + [14], ""), ([2, 2.2, 2, 2], ""), ([2], "")],
+)
+def test_calls_that_run_rarely_are_interrupted_rarely_and_a_loop_shows_it(loop, said):
+    looks = {"python": [{"seconds": 1e-3 * it} for it in loop], "product": [{"seconds": 1.0}, {"seconds": 9.0}]}
+    found = conditions.disturbed([row(0.13, 0.03)] * 3, {"looks": looks})
+    assert said in found and bool(said) == bool(found)

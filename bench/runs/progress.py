@@ -77,7 +77,8 @@ class Progress:
             of_run, every = import_module("commands.summary").of_run, out.config.getoption("verbose") > 0
             table, headline = of_run(run.top_level(), every)
             out.write(f"{table}\n\n")
-            lines += [drifting(run.workload.table()["drift"]), conditions.disturbed(rows)]
+            workload = run.workload.table()
+            lines += [drifting(workload["drift"]), conditions.disturbed(rows, workload)]
         for line in filter(None, lines):
             out.write_line(wrapped(line))
         if traces := [path for row in run.finished.values() if (path := row["extra_info"].get("trace"))]:

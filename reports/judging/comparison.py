@@ -140,7 +140,7 @@ def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Com
         if not other and all("samples" in it for it in variants) and not _differs("case_hash", variants)
     }
     changed = dict.fromkeys(impl for (impl, _), variants in alike.items() if _differs("impl_hash", variants))
-    disturbed = [f"{run.name}: {why}" for run in (base, head) if (why := conditions.disturbed(run.rows))]
+    disturbed = [f"{run.name}: {why}" for run in (base, head) if (why := conditions.disturbed(run.rows, run.controls))]
     samples = {key: [it["samples"] for it in variants] for key, variants in alike.items()}
     found = saved.changes(samples, changed, bool(disturbed))
     judged, implementations = verdict.of_effects(

@@ -53,7 +53,7 @@ def _set(options: argparse.Namespace) -> int:
     entry = Entry(run.path.name, datetime.now(UTC).isoformat(timespec="seconds"), tuple(objections), options.accept)
     written = baseline_file.write(Baseline(folder, (*(before.history if before else ()), entry)))
     print(f"{run.name} is the baseline now ({written})")
-    if why := conditions.disturbed(run.rows):
+    if why := conditions.disturbed(run.rows, run.controls):
         print(wrapped(f"note: {why}"))
     return command.FINE
 

@@ -110,7 +110,7 @@ def notices(this: Report) -> Iterator[str]:
     if not this.run.complete:
         resume = f"`pytest bench/ --resume {shlex.quote(this.run.given_name)}` finishes it"
         yield f"This run is not complete: it was stopped before its last cell. {resume}."
-    if why := conditions.disturbed(this.run.rows):
+    if why := conditions.disturbed(this.run.rows, this.run.controls):
         yield words.sentence(why)
     yield from findings.unsteady(this.run)
     yield from findings.wrong(this.rows, this.run.skipped)

@@ -62,6 +62,8 @@ class Run:
     commit: Object
     state: Object
     rooflines: list[Object]
+    controls: Object
+    """The reference workload's samples."""
     drift: float
     """Of the reference workload."""
     notes: list[str]
