@@ -19,7 +19,7 @@ from bench.cases.outcome import Wrong
 from bench.checks.calls import recording
 from bench.checks.gate import Gate
 from bench.checks.module_checks import check_case
-from bench.timing.cell import build, check_repeats
+from bench.timing.cell import build, check_built, check_repeats
 
 from .conftest import gated
 from .wrong_kernels import KEPT, Plain, added_up, applied, given, going_back, of_formula, scaled
@@ -216,3 +216,9 @@ def test_deterministic_algorithms_are_on_in_a_call_and_nowhere_else():
     with pytest.raises(ZeroDivisionError), recording(REPEATING):
         raise ZeroDivisionError
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_compiled_form_that_drops_is_checked_and_timed():
+    built = build(Cell(impls.get("fused+compile"), Case.of(T=16, H=2, D_h=8, dropout=0.1)))
+    check_built(built)
+    assert built.time(calls=1)[0] > 0
