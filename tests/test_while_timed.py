@@ -16,7 +16,7 @@ from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
 from bench.timing import cell
-from bench.timing.caching import check_kernel_caches_nothing, check_no_result_caching
+from bench.timing.caching import check_caching, check_kernel_caches_nothing
 from impls.registry import Limits
 
 from . import wrong_kernels
@@ -54,7 +54,7 @@ def measured(kernel, compared=0, **axes):
         built.time(calls=1, input_set=1)
     usual = median(built.time(calls=5)[0] for _ in range(BLOCKS))
     with built.watched():
-        check_no_result_caching(built, usual, found.first_s)
+        check_caching(built, usual, found.first_s)
     check_kernel_caches_nothing(built.cell)
 
 

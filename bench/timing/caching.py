@@ -73,9 +73,19 @@ def check_kernel_caches_nothing(cell: Cell, usual: float = 0.0) -> None:
         built.inference = True  # as when it is timed
         with built.watched():
             usual = min(built.meter.seconds(built.call.run, 1) for _ in range(REPEATED))
-            check_no_result_caching(built, usual)
-            built.perturb()
-            output = built.call.run()
+            check_caching(built, usual)
+
+
+def check_caching(built: Built, usual: float, first: float = inf) -> None:
+    """Check also the output on fresh inputs, that of a layer only if no core of it is checked; arguments, and what is raised,
+    as of `check_no_result_caching`.
+    """
+    check_no_result_caching(built, usual, first)
+    case = built.cell.case
+    known = case.scope == "core" or (case.scope == "layer" and built.cell.impl.core is None and not case.does.cached)
+    if known and not case.drops and not (usual > LONG_CALL and first <= SHARE * usual):
+        built.perturb()
+        output = built.call.run()
         fresh = replace(problem_of(case), inputs=built.call.inputs.tensors)
         _check_fresh(fresh, built.call.read(output)["output"])
 

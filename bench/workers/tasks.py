@@ -26,7 +26,7 @@ from ..checks.gate import Gate
 from ..checks.problem import keep_expected
 from ..selection.choice import impls_named, place_of, refuse_absent, repository_of, unsupported
 from ..selection.errors import UsageError
-from ..timing.caching import check_kernel_caches_nothing, check_no_result_caching
+from ..timing.caching import check_caching, check_kernel_caches_nothing
 from ..timing.cell import Built, build, check_built, probe
 from ..timing.devices import free_bytes
 from ..timing.devices.cuda import see_one_gpu
@@ -258,10 +258,10 @@ class Tasks:
         return {"seconds": seconds, "fastest": fastest, **disturbed, "columns": columns}
 
     def caching(self, what: str, usual: float, first: float) -> None:
-        """Raise `Wrong` if a prepared cell caches results; `usual` and `first` as in `check_no_result_caching`."""
+        """Raise `Wrong` if a prepared cell caches results; `usual` and `first` as in `check_caching`."""
         built: Built = self._ready[what]
         with built.watched():
-            check_no_result_caching(built, usual, first)
+            check_caching(built, usual, first)
         kernel = eager_name(built.cell.impl.name), replace(built.cell.case.core, B=1, T=1, T_kv=1)
         if kernel not in self._kernels:
             check_kernel_caches_nothing(built.cell, usual)
