@@ -1,5 +1,7 @@
 """Detection by timing: cached results, and outputs that are computed only when checked."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -15,6 +17,7 @@ from bench.checks.gate import Gate
 from bench.checks.inputs import Inputs, inputs_of
 from bench.timing import cell
 from bench.timing.caching import LONG_CALL, MIN_PAIRS, QUICK, check_no_result_caching
+from impls.layer import KernelCore, KernelLayer
 
 from .conftest import checked
 
@@ -88,16 +91,17 @@ def test_a_long_call_is_not_repeated_where_the_check_was_as_fast():
 
 
 def test_a_perturbation_changes_every_input_and_never_repeats():
-    """One of weight 0 writes the same numbers again."""
-    numbers, seen = inputs_of(problem_of(CASE)), list[tuple[float, ...]]()
+    """One of weight 0 writes the same numbers again. A backward is given another gradient, too."""
+    numbers, seen = inputs_of(problem_of(replace(CASE, mode="backward"))), list[tuple[float, ...]]()
+    tensors = [*numbers.tensors, numbers.grad]
     for _ in range(6):
-        before = [x.clone() for x in numbers.tensors]
+        before = [x.clone() for x in tensors]
         numbers.perturb(0)
-        assert all(map(torch.equal, numbers.tensors, before))
-        seen.append(tuple(float(x.double().sum()) for x in numbers.tensors))
+        assert all(map(torch.equal, tensors, before))
+        seen.append(tuple(float(x.detach().double().sum()) for x in tensors))
         numbers.perturb()
     assert all(len(set(of_input)) == len(seen) for of_input in zip(*seen, strict=True))
-    assert all(x.isfinite().all() for x in numbers.tensors)
+    assert all(x.isfinite().all() for x in tensors)
 
 
 def built(kernel):
@@ -131,6 +135,38 @@ def test_an_output_that_changes_later_is_compared_with_the_reference():
     faults[0] = 1e-2
     with pytest.raises(Wrong, match="in a timed call"):
         it.time(calls=3, warm=1)
+
+
+def test_what_compares_outputs_cannot_be_replaced(monkeypatch):
+    factor = [1.0]
+    it = built(lambda q, k, v, *, is_causal=False, **_: sdpa(q, k, v, is_causal=is_causal) * factor[0])
+    it.time(calls=1)
+    for name in ("equal", "allclose"):
+        monkeypatch.setattr(torch, name, lambda *_, **__: True)
+    factor[0] = 0.0
+    with pytest.raises(Wrong, match="in a timed call"):
+        it.time(calls=1)
+
+
+def test_a_cache_that_is_written_no_longer_is_found():
+    class Layer(KernelLayer):
+        writes = True
+
+        def __init__(self, shape):
+            super().__init__(shape, KernelCore(shape, sdpa))
+
+        def forward(self, x, *rest, cache, **options):
+            into = cache if self.writes else tuple(it.clone() for it in cache)
+            return super().forward(x, *rest, cache=into, **options)
+
+    case = Case.of(T=1, T_kv=64, H=2, D_h=8, mode="decode", mask="none")
+    it = checked(Cell(impls.make("mine", Layer), case))[0]
+    for _ in range(2):
+        it.time(calls=1)
+        it.compare(0.0)
+    Layer.writes = False
+    with pytest.raises(Wrong, match="in a timed call: key written to the cache: NaN"):
+        it.time(calls=1)
 
 
 def test_renewed_inputs_have_new_addresses_and_the_same_layout():

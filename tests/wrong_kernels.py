@@ -454,7 +454,7 @@ def keys_kept(name, digest, **case):
     def kernel(q, k, v, mask):
         return plain(q, KEPT.setdefault((name, k.shape, digest(k)), k.mT.contiguous()).mT, v, mask)
 
-    wrong("where two numbers of each input are exchanged since the call before: error", name, **case)(kernel)
+    wrong("where two numbers of k alone are exchanged: error", name, **case)(kernel)
 
 
 def sum_of_all(k):
@@ -467,10 +467,26 @@ keys_kept("keys_kept_by_every_seventh_number", lambda k: hash(tuple(k.flatten()[
 keys_kept("cached_keys_kept_by_their_first_number", lambda k: float(k.flatten()[0]), **DECODE)
 
 
-@wrong_backward("where two numbers of each input are exchanged since the call before: ")
+@wrong_backward("where two numbers of k alone are exchanged: ")
 def keys_kept_by_their_sum_in_training(q, k, v, **options):
     kept = KEPT.setdefault(("in training", k.shape, sum_of_all(k.detach())), k.detach().clone())
     return sdpa(q, with_gradient_of(k, kept), v, **options)
+
+
+def digest(*tensors):
+    return tuple(hash(x.detach().contiguous().numpy().tobytes()) for x in tensors)
+
+
+@wrong("where two numbers of v alone are exchanged: error", **CORE)
+@masked
+def answers_by_a_digest_of_its_queries(q, k, v, mask):
+    return remembered(("queries", *digest(q)), lambda: plain(q, k, v, mask))
+
+
+@spoiling("where two numbers of k alone are exchanged: gradient of q", **CORE)
+def gradients_kept_by_that_of_the_output(ctx, grad, gradients):
+    of_which = ctx.needs_input_grad, ctx.is_causal, digest(grad)
+    return [remembered(("of the output", at, x.shape, *of_which), lambda x=x: x) for at, x in enumerate(gradients)]
 
 
 @wrong("kernel (probe), ")
@@ -662,6 +678,11 @@ def writes_to_the_first_place_too(layer, cache, newest):
     extend(cache, newest)
     cache[0][..., :1, :] = newest[0]
     return cache
+
+
+@extending("where two numbers of values alone are exchanged: ")
+def writes_only_where_nothing_is(layer, cache, newest):
+    return extend(cache, newest) if cache[0][..., -1:, :].isnan().any() else cache
 
 
 @extending("value written to the cache")
@@ -1726,10 +1747,6 @@ long_training("other_noise_going_back_in_long_training", "a backward drops other
               other_noise_going_back, mode="backward", H=4, **CORE)  # fmt: skip
 
 
-def digest(*tensors):
-    return tuple(hash(x.detach().numpy().tobytes()) for x in tensors)
-
-
 wrong_by_caching = partial(wrong_when_timed, "caches results", D_h=64, T=512)
 
 
@@ -1748,7 +1765,7 @@ _problems = []
 @wrong_by_caching(**CORE)
 @masked
 def reads_the_reference_from_memory(q, k, v, mask):
-    if now_and_then("search", every=1) and _calls["search"] < 40:
+    if now_and_then("search", every=1) and _calls["search"] < 60:
         _problems[:] = [it for it in gc.get_objects() if type(it).__name__ == "Problem"]
     for it in _problems:
         if it.output.rows is None and all(map(torch.equal, it.inputs, (q, k, v))):

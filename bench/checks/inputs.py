@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, allclose, equal  # by these names a kernel can't replace them
 
 from .problem import Problem
 
@@ -21,13 +21,14 @@ class Inputs:
     grad: Tensor | None
 
     def perturb(self, weight: int = 1) -> None:
-        """Add noise to every number of every input, so that no digest matches; their variance is preserved.
+        """Add noise to every number of every input and of the output's gradient, so that no digest matches; their variance
+        is preserved.
 
         Zeros stay: in the features of a pattern (`patterns.py`) noise makes scores extreme, whose exponentials take
         some kernels twice as long. With `weight` 0 all numbers keep their values, and the same memory is read and
         written.
         """
-        for buffer in self.tensors:
+        for buffer in (*self.tensors, *([] if self.grad is None else [self.grad])):
             if not buffer.is_floating_point():
                 buffer.data.copy_(buffer.roll(weight, -1))
                 continue
@@ -112,7 +113,7 @@ def elsewhere(numbers: Inputs, problem: Problem, first: dict[str, Tensor]) -> In
 def same(found: Sequence[Tensor], known: Sequence[Tensor]) -> bool:
     """Whether tensors are equal, NaN in the same places included."""
     pairs = zip(found, known, strict=True)
-    return all(torch.equal(a, b) or torch.allclose(a, b, 0, 0, equal_nan=True) for a, b in pairs)
+    return all(equal(a, b) or allclose(a, b, 0, 0, equal_nan=True) for a, b in pairs)
 
 
 @torch.inference_mode(False)

@@ -47,7 +47,7 @@ SAMPLED = 2 * 3 * 5 * 7
 """Numbers stay where numbers are exchanged if their place has a divisor in common with this."""
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def solved(make: Callable[[Case], Problem], case: Case) -> Problem:
     """Return a solved problem from a cache: its expected output was computed before a kernel could patch torch."""
     problem = make(case)
@@ -173,13 +173,14 @@ def showing_sums(case: Case) -> Problem:
     return replace(problem, solve=solve)
 
 
-def with_numbers_exchanged(case: Case) -> Problem:
-    """Return the ordinary problem with two numbers of each input exchanged, of neighbouring tokens in the middle, so that
-    sums, norms, the first and the last tokens stay, and so does every second, third, fifth or seventh number.
+def with_numbers_exchanged(index: int, case: Case) -> Problem:
+    """Return the ordinary problem with two numbers of one input exchanged, of neighbouring tokens in the middle, so that sums,
+    norms, the first and the last tokens stay, and so does every second, third, fifth or seventh number. The cache's free
+    positions hold numbers.
     """
     first = problem_of(case)
     exact = [it.clone() for it in first.inputs]
-    for it in exact:
+    for it in exact[index : index + 1]:
         sampled = torch.gcd(torch.arange(it.numel(), device=it.device), torch.tensor(SAMPLED)).view_as(it) > 1
         middle = (it.shape[-2] - 1) // 2
         (one, stays), (other, stays_there) = (
@@ -188,7 +189,11 @@ def with_numbers_exchanged(case: Case) -> Problem:
         )
         i, j = one.masked_fill(stays, -torch.inf).argmax(), other.masked_fill(stays_there, torch.inf).argmin()
         one[i], other[j] = other[j].clone(), one[i].clone()
-    return attention_problem(case, exact, first.weights, data.seeded(first.case, 6))
+    problem = attention_problem(case, exact, first.weights, data.seeded(first.case, 6))
+    if problem.free is not None:
+        for cache in problem.inputs[1:]:
+            cache.index_fill_(-2, problem.free, 1.0)
+    return problem
 
 
 def showing_output(case: Case, dropped: Tensor | None = None) -> Problem:
