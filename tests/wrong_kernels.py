@@ -1773,11 +1773,28 @@ def reads_the_reference_from_memory(q, k, v, mask):
     return plain(q, k, v, mask)
 
 
-@wrong_now_and_then("its output on fresh inputs is not attention", T=128, D_h=64, H=8)
-def answers_nothing_new_later(q, k, v, **options):
-    late = now_and_then("new", every=1) and _calls["new"] > 150
-    compute = partial(torch.zeros_like, v) if late else partial(sdpa, q, k, v, **options)
-    return remembered(("new", *digest(q, k, v)), compute)
+def answering_nothing_new(name, **case):
+    @wrong_now_and_then("its output on fresh inputs is not attention", name, T=128, D_h=64, H=8, **case)
+    def kernel(q, k, v, **options):
+        late = now_and_then(name, every=1) and _calls[name] > 150
+        compute = partial(torch.zeros_like, v) if late else partial(sdpa, q, k, v, **options)
+        return remembered((name, *digest(q, k, v)), compute)
+
+
+answering_nothing_new("answers_nothing_new_later")
+answering_nothing_new("a_core_answers_nothing_new_later", **CORE)
+
+
+@wrong_when_timed("which may compute when it is read", **CORE)
+@changed
+def answers_with_a_subclass_in_inference_mode(o):
+    return o.as_subclass(_Lazy) if torch.is_inference_mode_enabled() else o
+
+
+@wrong_now_and_then("drops the same in every call, or nothing", dropout=0.1, T=128, **CORE)
+def drops_nothing_later(q, k, v, *, dropout_p=0.0, **options):
+    late = len(q) == 1 and q.shape[-2] == 128 and now_and_then("dropping", every=1) and _calls["dropping"] > 40
+    return sdpa(q, k, v, dropout_p=0.0 if late else dropout_p, **options)
 
 
 @wrong_by_caching()

@@ -209,8 +209,7 @@ def _check_form(o: Any, problem: Problem) -> Any:
     first = o[0] if several and isinstance(o, tuple) else o
     if not isinstance(first, Tensor):
         raise not_a_tensor(first)
-    if type(first) not in (Tensor, nn.Parameter):
-        raise Wrong(f"returns a {type(first).__name__}, which may compute when it is read: not a plain tensor")
+    check_plain(first)
     tokens = promised.shape[:-1] if promised.is_floating_point() else promised.shape
     shape = (*tokens, problem.output.reference.shape[-1])
     if first.shape != shape:
@@ -221,6 +220,12 @@ def _check_form(o: Any, problem: Problem) -> Any:
     if first.device != promised.device:
         raise Wrong(f"output is on {first.device}, not on {promised.device}")
     return o
+
+
+def check_plain(x: Tensor) -> None:
+    """Raise `Wrong` for a tensor of a subclass."""
+    if type(x) not in (Tensor, nn.Parameter):
+        raise Wrong(f"returns a {type(x).__name__}, which may compute when it is read: not a plain tensor")
 
 
 def dtype_name(x: Tensor) -> str:

@@ -5,6 +5,7 @@ Unit vectors as values make every prob visible in the output; a dropped output i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
@@ -16,6 +17,7 @@ from impls import Impl
 from impls import weights as canonical
 
 from ..cases.case import Case
+from ..cases.counting import visible_pairs
 from ..cases.outcome import Wrong
 from . import probes, reference
 from .attention_problems import output_of, problem_of
@@ -256,6 +258,13 @@ def check_same_noise(outputs: dict[str, Tensor], problem: Problem) -> None:
         squares, off = through.square().sum(), through.sum() - sum(it.sum() for it in again)
     if (off.abs() > SAME_NOISE * squares.sqrt()).any():
         raise Wrong("in training: a backward drops other probs than its forward")
+
+
+def check_drops_anew(o: Tensor, before: Sequence[Tensor] | None, case: Case) -> None:
+    """Check that an output in training differs from one `before`, where many probs or features may drop; raises `Wrong`."""
+    probs, features = case.dropout * case.H * visible_pairs(case), case.out_dropout * case.T * case.d_model
+    if before is not None and case.B * max(probs, features) >= FEWEST_PAIRS and torch.equal(o, before[0]):
+        raise Wrong("in a timed call: drops the same in every call, or nothing")
 
 
 AXES = ("batch entries", "heads", "queries", "keys")

@@ -18,10 +18,10 @@ from ..checks.afterwards import check_idle_afterwards
 from ..checks.attention_problems import problem_of
 from ..checks.building import keeping_settings, new_call, prepare
 from ..checks.calls import Call, recording
-from ..checks.checked_calls import NEW_NUMBERS, check_call, checked_call
+from ..checks.checked_calls import NEW_NUMBERS, check_call, check_plain, checked_call
 from ..checks.decoder_problems import decoder_problem
 from ..checks.dispatch import kernel_in, operators_in, traced
-from ..checks.dropout import check_parts, check_same_noise, check_scatter
+from ..checks.dropout import check_drops_anew, check_parts, check_same_noise, check_scatter
 from ..checks.gate import Gate
 from ..checks.impl_hash import impl_hash, packages
 from ..checks.inputs import copies, same
@@ -92,8 +92,7 @@ class Built:
                 raise Wrong("an output changed during a later call: both share one buffer")
         if _compiled(self.cell) != compiled:
             raise Skip("torch.compile made another graph while it was timed: compiling would be part of what is timed")
-        if not self.cell.case.drops:
-            self._compare(output, input_set)
+        self._compare(output, input_set)
         return seconds, fastest
 
     @contextmanager
@@ -139,14 +138,23 @@ class Built:
             self.input_set = input_set
 
     def _compare(self, output: Any, input_set: int) -> None:
+        case, known = self.cell.case, self.outputs.get(input_set)
         found = _tensors(output, 1 + len(self.call.inputs.tensors))  # and in a backward the gradients of its inputs
-        if (known := self.outputs.get(input_set)) is not None:
+        for it in found:
+            check_plain(it)
+        if case.writes_cache and not case.page:  # which would be copied
+            found = [*self.call.read(output).values()]
+        if case.drops:
+            check_drops_anew(found[0], known, case)
+            self.outputs[input_set] = copies(found[:1])
+            return
+        if known is not None:
             if same(found, known):
                 return
-            if self.cell.case.deterministic:
+            if case.deterministic:
                 raise Wrong(f"in a timed call: {NOT_REPEATED}")
             self.varies = True
-        verify(self.call.read(output), problem_of(self.cell.case, input_set), "in a timed call: ")
+        verify(self.call.read(output), problem_of(case, input_set), "in a timed call: ")
         self.outputs[input_set] = copies(found)
 
 
