@@ -116,7 +116,6 @@ nothing.limits, number.limits = {"max_T": None, "dropout": None}, {"beyond": 3}
         ("--impl x=mine:Core", "; of a module that is called with q, k, v name an instance"),
         ("--impl x=mine:core.forward.__class__", "'x' is of type type, neither a function nor an nn.Module class: name an"),
         ("--impl x=mine:layer", "that is an instance of Linear; name the class"),
-        ("--impl x=mine:packed", "packed(qkv, **_): a kernel is called with q, k, v, and those keywords that a case needs"),
         ("--resume nihgtly", "no run 'nihgtly' to resume in {results}; --benchmark-save=nihgtly starts one"),
         ("--resume a/b", "--resume 'a/b': a run's name has at most 200 bytes"),
         ("--resume opened", "{results}/opened.1-1.journal: Is a directory\n"),

@@ -28,7 +28,7 @@ from impls.rules import EVERY_RULE
 from ..cases.axes import Axis, nearest
 from ..cases.case import AXES
 from ..cases.cells import Cell
-from ..cases.outcome import KEYWORDS, in_one_line
+from ..cases.outcome import in_one_line
 from ..checks import settings
 from ..terminal import warn
 from ..timing.devices import DEVICES
@@ -198,7 +198,8 @@ def _own(name: str, path: str, folder: str) -> Impl:
             )
         it = it.eval().forward
     impl = replace(impls.make(plain, it, limits=limits), files=_files_of(path, imported, folder))
-    _refuse_signature(it)
+    if isinstance(it, type):
+        _refuse_signature(it)
     if not (inspect.isroutine(it) or inspect.isclass(it)):  # a partial belongs to the module that names it
         impl = replace(impl, owner=module)
     known = {other.name: (other.kernel, other.core, other.layer) for other in impls.registered()}
@@ -262,31 +263,17 @@ LISTED["beyond"] = Axis("", values=(*EVERY_RULE, *AROUND))
 SIZES = re.compile(r"[dn]_|.*(dim|embed|hidden|head|width|size|scale|dropout)")
 """Typical names of the first parameter of a layer that isn't built from a `LayerShape`."""
 
-GIVEN = {*KEYWORDS, "scale", "softcap", "sinks"}
-"""Keywords that some cases give a kernel."""
 
-
-def _refuse_signature(it: Any) -> None:
-    """Raise ValueError if a layer can't be built from a `LayerShape`, or a kernel be called with q, k, v and `GIVEN`."""
-    try:
-        signature = inspect.signature(it, follow_wrapped=False)
-    except (TypeError, ValueError):  # of some builtins
-        return
-    is_layer = isinstance(it, type)
+def _refuse_signature(layer: type) -> None:
+    """Raise ValueError if a layer can't be built from one `LayerShape`."""
+    signature = inspect.signature(layer)
     with suppress(TypeError):
-        required = {name for name, it in signature.parameters.items() if it.default is it.empty}
-        signature.bind(*range(1 if is_layer else 3), **dict.fromkeys(required & GIVEN if not is_layer else ()))
-        takes_sizes = is_layer and SIZES.match(next(iter(signature.parameters)))
-        if not takes_sizes and getattr(it, "__init__", None) is not nn.Module.__init__:
+        signature.bind("shape")
+        if not SIZES.match(next(iter(signature.parameters))) and layer.__init__ is not nn.Module.__init__:  # type: ignore[misc]
             return
     raise ValueError(
-        f"{getattr(it, '__name__', '')}{signature}: "
-        + (
-            "a layer is built from one LayerShape: give it a child class, `def __init__(self, shape): "
-            "super().__init__(shape.d_model, shape.H)`; of a module that is called with q, k, v name an instance"
-            if is_layer
-            else "a kernel is called with q, k, v, and those keywords that a case needs"
-        )
+        f"{layer.__name__}{signature}: a layer is built from one LayerShape: give it a child class, `def __init__(self, "
+        "shape): super().__init__(shape.d_model, shape.H)`; of a module that is called with q, k, v name an instance"
     )
 
 
