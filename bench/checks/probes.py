@@ -80,7 +80,8 @@ def few_queries(impl: Impl, case: Case) -> Case | None:
     wanted = max(min(2, case.T), len(PATTERNS) + 1 - shown), FEW_ENTRIES if impl.core is None else 0
     B = next((b for b in wanted if b <= case.B or b * entry <= LARGEST_CACHE), 0)
     few = replace(own, B=max(case.B, B))
-    if case.T > FEW_QUERIES or case.requests or not B or few == case or len(PATTERNS) <= case.B:
+    most = FEW_QUERIES if case.T_kv > LONG_PROBE else 1  # probes show what several do at smaller lengths
+    if most < case.T or case.requests or not B or few == case or len(PATTERNS) <= case.B:
         return None
     return few if misfit(few) is None and impl.refusal(few) is None else None
 
