@@ -18,6 +18,7 @@ def narrow(q, k, v, **options):
     if q.dtype == torch.float32: return sdpa(q, k, v, **options)
     raise NotImplementedError("float32 alone")
 def few(q, k, v, scale=None, is_causal=False): return sdpa(q, k, v, scale=scale, is_causal=is_causal)
+def large(q, k, v, **options): return torch.empty(1 << 60)
 def exits(q, k, v, **options): return os._exit(3) if q.dtype == torch.bfloat16 else sdpa(q, k, v, **options)
 """
 
@@ -85,6 +86,11 @@ def test_a_kernel_without_keywords_is_told_once_how_to_declare_it(in_process, mo
 def test_a_kernel_that_raises_not_implemented_error_is_told_to_declare_it(in_process, capsys):
     assert check.main(["mine:narrow"]) == 1
     assert "as in `mine.limits = {'dtypes': ('float32',)}`" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_memory_that_a_kernel_cannot_get_at_these_sizes_is_a_failure(in_process, capsys):
+    assert check.main(["mine:large"]) == 1
+    assert capsys.readouterr().out.splitlines()[-1].startswith("0 passed, 3 failed, 1 unsupported")
 
 
 def test_a_kernel_that_ends_its_process_costs_one_problem_and_a_module_that_does_is_one_line(

@@ -137,7 +137,8 @@ def test_a_second_run_is_begun_by_resume_and_compared(in_process, suite, small, 
     again = suite("--resume", "y", "--benchmark-save=y")
     assert run_files(tmp_path) == files
     assert again.stdout.strip() == "run y is finished: nothing is left to measure"
-    assert "started with other options" in refusal(suite, "--resume", "y", "--T", "8")
+    for other in ("--T=8", "--cell-time=9"):
+        assert "started with other options" in refusal(suite, "--resume", "y", other)
 
 
 def test_runs_are_stored_in_the_checkout_from_anywhere_inside_it(tmp_path):

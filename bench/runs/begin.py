@@ -42,8 +42,9 @@ def begin(config: pytest.Config) -> Run:
         valid_name(name, "--resume" if resume else "--benchmark-save")
     config.option.benchmark_save = config.option.benchmark_autosave = None  # the suite itself saves, all or nothing
     journal, begun = _begun(folder, resume) if resume else (None, {})
-    options = asked(config) or begun.get("asked", {})
-    if begun and options != begun["asked"]:
+    options, timing = asked(config) or begun.get("asked", {}), settle_timing(config, begun.get("timing", {}))
+    chosen = {name: value for name, value in timing.items() if name != "cell_timeout"}  # which changes no result
+    if begun and (options != begun["asked"] or not chosen.items() <= begun["timing"].items()):
         raise UsageError(f"run {name} was started with other options; `--resume {name}` alone finishes it")
     if resume and not (begun or options):  # which would measure all of `quick`
         raise UsageError(f"no run {resume!r} to resume in {folder}; --benchmark-save={resume} starts one")
@@ -62,7 +63,7 @@ def begin(config: pytest.Config) -> Run:
     run.command = begun.get("command") or _command([*map(str, config.invocation_params.args)], here)
     run.traced = begun.get("traced", False) or config.getoption("save_traces")
     run.seed = next((it for it in (config.getoption("shuffle"), begun.get("seed")) if it is not None), run.seed)
-    run.timing = settle_timing(config, begun.get("timing", {}))
+    run.timing = timing
     return run
 
 

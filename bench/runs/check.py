@@ -13,7 +13,7 @@ from typing import Any
 
 from stats.arguments import Parser
 
-from ..cases.outcome import FAILURES, Skip, Unsupported, undeclared
+from ..cases.outcome import Skip, Unsupported, undeclared
 from ..selection.errors import UsageError
 from ..terminal import complain
 from ..workers.client import (
@@ -138,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check([_named(it) for it in ",".join(options.impl).split(",")], options.device, report)
     except UsageError as error:
         return complain(error)
-    failed = sum(it.outcome in FAILURES for it in found)
+    failed = sum(it.outcome not in (PASSED, Unsupported.reason) for it in found)
     if options.json:
         print(json.dumps([asdict(it) for it in found], indent=1))
     else:
