@@ -88,7 +88,7 @@ def test_a_killed_run_is_resumed_and_checks_nothing_twice(tmp_path):
         run.kill()
     (journal,) = tmp_path.glob("results/*/*.journal")
     (kept := tmp_path / "kept").hardlink_to(journal)  # a run that ends deletes its own
-    started(tmp_path, "-m", "pytest", *suite_arguments("--resume", "x"))
+    started(tmp_path, "-m", "pytest", *suite_arguments("--resume", "x", "--cell-time=1"))
     lines = map(json.loads, kept.read_text().splitlines())
     (file,) = run_files(tmp_path)
     assert sorted(tuple(line["key"]) for line in lines if "found" in line) == sorted(cells(file))
