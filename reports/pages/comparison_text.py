@@ -343,10 +343,10 @@ def _change(found: Verdict, base: str = "") -> str:
 def changed(change: Change) -> str:
     """Format a changed fact: 'kernel flash → math'."""
     if change.what == "peak_bytes":
-        ratio = change.head / change.base if change.base else 1.0
-        size = (
-            f" ({units.change(ratio) if _factor(ratio) < FACTOR else f'{units.ratio(ratio)}×'})" if change.base else ""
-        )
+        size = ""
+        if change.base and change.head:
+            ratio = change.head / change.base
+            size = f" ({units.change(ratio) if _factor(ratio) < FACTOR else f'{units.ratio(ratio)}×'})"
         before, after = map(units.memory, (change.base, change.head))
         if before == after:  # it changed all the same
             before, after, size = f"{change.base:,.0f}", f"{change.head:,.0f} B", ""

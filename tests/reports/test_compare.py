@@ -8,9 +8,9 @@ import pytest
 import synthetic_runs as synthetic
 import tracked_runs as tracked
 
-from reports.judging.comparison import ALL_CHANGED, NOTHING_BESIDE, compare
+from reports.judging.comparison import ALL_CHANGED, NOTHING_BESIDE, Change, compare
 from reports.pages import compare as compare_command
-from reports.pages.comparison_text import sentences, summary
+from reports.pages.comparison_text import changed, sentences, summary
 from reports.reading import runs
 from stats.arguments import without_padding
 
@@ -74,6 +74,14 @@ def test_more_memory_is_reported_though_no_time_can_be_judged(compared):
     tracked.cells(head, "sdpa")[0]["extra_info"]["peak_bytes"] = 2**21
     this = compared(tracked.run(1), head)
     assert this.code == 1 and summary(this).startswith(f"Memory regressed: {ALL_CHANGED}; 12 INCONCLUSIVE")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [(2**20, 2**21, "1.00 MiB → 2.00 MiB (2.0×)"), (0, 2**20, "0 B → 1.00 MiB"), (2**20, 0, "1.00 MiB → 0 B")],
+)
+def test_memory_is_compared_with_none_of_an_earlier_file(before, after, said):
+    assert changed(Change("peak_bytes", before, after, worse=False)) == f"memory {said}"
 
 
 def test_a_wrong_output_is_never_a_speed_up(compared):
