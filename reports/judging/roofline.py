@@ -29,10 +29,10 @@ def ceilings(rooflines: Sequence[Object], rows: Rows) -> dict[str, Corners]:
     found: dict[str, Corners] = {}
     axes = ((row["device"], row["threads"], row.get("autocast") or row["dtype"]) for row in rows)
     for device, threads, dtype in dict.fromkeys(axes):
-        here = [it for it in rooflines if it["device"] == device and threads in (None, it["threads"])]
+        here = [it for it in rooflines if it["device"] == device and threads in (None, it.get("threads"))]
         own = {dtype} if dtype == "float64" else {dtype, "float32"}  # narrow ones may be computed in float32
-        rates = {it["flops_per_s"]: it["dtype"] for it in here if it.get("dtype") in own}
-        copies = {it["footprint"]: it["bytes_per_s"] for it in here if "footprint" in it}
+        rates = {it["flops_per_s"]: it["dtype"] for it in here if it.get("flops_per_s") and it.get("dtype") in own}
+        copies = {it["footprint"]: it["bytes_per_s"] for it in here if it.get("bytes_per_s")}
         if rates and copies:
             peak = max(rates)
             product = f"product in {words.value('dtype', rates[peak])}, {peak / 1e9:,.0f} GFLOP/s"

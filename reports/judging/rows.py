@@ -13,7 +13,8 @@ from stats.effects import Key
 from stats.ratios import Ratio, Ratios, Samples
 
 from ..reading.axes import KNOWN_AXES, LAYER, axis_names, setting
-from ..reading.runs import SAMPLES, Object, Run
+from ..reading.run_format import SAMPLES
+from ..reading.runs import Object, Run
 from . import peaks
 
 Row = Mapping[str, Any]

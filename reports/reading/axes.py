@@ -72,7 +72,7 @@ LAYER = "layer"
 
 
 def axes_of(described: Iterable[Any]) -> dict[str, Axis]:
-    """Return the axes that a run file describes; other entries are ignored."""
+    """Return the axes that a run file describes; those of other kinds are ignored."""
     return {
         it["name"]: Axis(
             it["name"],
@@ -84,7 +84,7 @@ def axes_of(described: Iterable[Any]) -> dict[str, Axis]:
             it.get("hides", False),
         )
         for it in described
-        if isinstance(it, dict) and it.get("kind") in _READ and isinstance(it.get("name"), str)
+        if it["kind"] in _READ
     }
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import glob
-import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,8 @@ import orjson
 from stats.arguments import INSTALLED
 
 from .. import CHECKOUT
-from .axes import KNOWN_AXES, Axis, axes_of
+from . import run_format
+from .axes import KNOWN_AXES, axes_of
 
 SCHEMA = 2
 PUBLISHED, COMPARISONS = "published", "ab"
@@ -29,12 +29,6 @@ Object = dict[str, Any]
 """An object of JSON."""
 
 _NUMBERED = re.compile(r"(\d{4,})_(.+)", re.DOTALL)
-_KINDS = {
-    "axes": list, "skipped": list, "registry": list, "baseline_impl": str, "sweep": str, "command": str, "asked": dict,
-    "datetime": str, "machine_info": dict, "commit_info": dict, "state": dict, "roofs": list, "controls": dict,
-    "notes": list, "published": list, "models": dict,
-}  # fmt: skip
-"""Keys of a file beside its rows, with their types; an absent one is empty."""
 
 
 class RunError(Exception):
@@ -198,25 +192,22 @@ def checked(data: Any, path: Path) -> Run:
         raise RunError(f"{path}: not a run file (no list of benchmarks in it)")
     if data.get("schema") != SCHEMA:
         raise RunError(f"{path}: unknown schema {data.get('schema')!r} (this suite reads {SCHEMA})")
-    of = {key: data.get(key) or kind() for key, kind in _KINDS.items()}
-    for key, kind in _KINDS.items():
-        if not isinstance(of[key], kind):
-            raise RunError(f"{path}: {key} is no {kind.__name__}")
-    axes = axes_of(of["axes"])
-    rows = [_checked(row, axes, path) for row in data["benchmarks"]]
-    of["skipped"] = [_cell(cell, path) for cell in of["skipped"]]
-    if not axes:
+    if where := run_format.misfit(data):
+        raise RunError(f"{path}: invalid value of {where}")
+    of: Object = {key: data.get(key) or run_format.empty(shape) for key, shape in run_format.RUN.items()}
+    if not (axes := axes_of(of["axes"])):
         raise RunError(f"{path}: not a run file (it describes no axes)")
+    of["skipped"] = [{**cell, "detail": str(cell.get("detail") or "")} for cell in of["skipped"]]
     KNOWN_AXES.update(axes)
     return Run(
         path=path,
-        rows=rows,
+        rows=of["benchmarks"],
         date=of["datetime"],
         complete=data.get("complete", True),
         machine=of["machine_info"],
         commit=of["commit_info"],
         rooflines=of["roofs"],
-        drift=of["controls"].get("drift", 0.0),
+        drift=of["controls"].get("drift") or 0.0,
         **{key: it for key, it in of.items() if key in Run.__dataclass_fields__},
     )
 
@@ -231,48 +222,6 @@ def parse(path: Path) -> Any:
     except orjson.JSONDecodeError as error:
         why = f"not JSON, or truncated, in line {error.lineno}" if text else "empty"
         raise RunError(f"{path}: {why}") from None
-
-
-def _positive(value: Any) -> bool:
-    """Whether it is a positive finite number, valid as a time."""
-    return isinstance(value, int | float) and 0 < value < math.inf
-
-
-SAMPLES = ("sample_rounds", "sample_visits", "sample_processes")
-"""Columns with a value for each sample."""
-
-_COLUMNS: dict[Callable[[Any], object], tuple[str, ...]] = {
-    lambda value: isinstance(value, str): ("impl", "id"),
-    _positive: ("median", "q1", "q3"),
-    lambda value: isinstance(value, list) and value and all(map(_positive, value)): ("data", "process_medians"),
-    lambda value: isinstance(value, list) and value: SAMPLES,
-    lambda value: isinstance(value, int | float | None): ("peak_bytes", "error", "error_bound", "flops", "bytes"),
-}
-"""Columns of a row by what holds for their values."""
-
-
-def _checked(row: Any, axes: Mapping[str, Axis], path: Path) -> Any:
-    try:
-        known = {**row["stats"], **row["extra_info"]}
-    except (KeyError, TypeError):
-        raise RunError(f"{path}: a benchmark without stats and extra_info: {row!r:.80}") from None
-    invalid = [key for holds, keys in _COLUMNS.items() for key in keys if not holds(known.get(key))]
-    for name, axis in axes.items():
-        if not isinstance(known.get(name), int | float | None) and (
-            axis.kind in ("size", "share") or not isinstance(known[name], str)
-        ):
-            invalid.append(name)
-    if not invalid and {len(known[it]) for it in SAMPLES} != {len(known["data"])}:
-        invalid += SAMPLES
-    if invalid:
-        raise RunError(f"{path}: benchmark {row.get('name')!r} has an invalid value of {', '.join(invalid)}")
-    return row
-
-
-def _cell(cell: Any, path: Path) -> Object:
-    if not isinstance(cell, dict) or not {"impl", "id", "reason"} <= cell.keys():
-        raise RunError(f"{path}: a skipped cell without impl, id and reason: {cell!r:.80}")
-    return {**cell, "detail": str(cell.get("detail") or "")}
 
 
 def _names(file: Path) -> tuple[str, ...]:

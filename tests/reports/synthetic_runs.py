@@ -18,7 +18,7 @@ COSTS = {
 REGISTRY = tuple(COSTS)
 MACHINE = {
     "cpu": "AMD EPYC 9B14", "gpu": None, "cores": 2, "threads": 2, "memory_gib": 23, "torch": "2.13.0+cpu",
-    "driver": None, "allocator": "",
+    "driver": None, "allocator": {},
 }  # fmt: skip
 
 

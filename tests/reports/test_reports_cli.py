@@ -54,11 +54,17 @@ def aged(path, seconds):
         ("\xff\xfe\x00\x01", "not JSON"),
         (
             '{"schema": 2, "benchmarks": [{"name": "a", "stats": {}, "extra_info": {}}]}',
-            "'a' has an invalid value of impl",
+            "invalid value of benchmarks[0].stats.median",
         ),
-        ('{"schema": 2, "benchmarks": ["a"]}', "a benchmark without stats and extra_info: 'a'"),
-        ('{"schema": 2, "benchmarks": [], "skipped": [{"impl": "a"}]}', "a skipped cell without"),
-        ('{"schema": 2, "benchmarks": [], "machine_info": 3}', "machine_info"),
+        ('{"schema": 2, "benchmarks": ["a"]}', "invalid value of benchmarks[0]"),
+        ('{"schema": 2, "benchmarks": [], "skipped": [{"impl": "a"}]}', "invalid value of skipped[0].id"),
+        ('{"schema": 2, "benchmarks": [], "machine_info": 3}', "invalid value of machine_info"),
+        ('{"schema": 2, "benchmarks": [], "registry": ["a", null]}', "invalid value of registry[1]"),
+        ('{"schema": 2, "benchmarks": [], "controls": {"drift": "1 %"}}', "invalid value of controls.drift"),
+        (
+            '{"schema": 2, "benchmarks": [], "axes": [{"name": "T", "kind": "size", "follows": null}]}',
+            "invalid value of axes[0].follows",
+        ),
     ],
 )
 def test_a_file_that_is_no_run_is_named(text, expected, results, small, refusal):
@@ -73,7 +79,7 @@ def test_a_file_without_axes_is_no_run_and_one_that_is_refused_adds_none(results
     synthetic.save(small | {"axes": [{"name": "a", "kind": "matrix"}]}, results, "0001_bad")
     assert "it describes no axes" in refusal("--results", results)
     synthetic.save(small | {"axes": [{"name": "new", "kind": "size"}], "skipped": [3]}, results, "0001_bad")
-    assert "a skipped cell without" in refusal("--results", results) and "new" not in KNOWN_AXES
+    assert "invalid value of skipped[0]" in refusal("--results", results) and "new" not in KNOWN_AXES
 
 
 def test_the_newest_run_is_taken(results, small, no_drawing):

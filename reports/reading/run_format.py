@@ -1,0 +1,97 @@
+"""Format of a run file: which values a report relies on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import chain
+from types import UnionType
+from typing import Any
+
+from .axes import axes_of
+
+
+def _positive(value: Any) -> bool:
+    """Whether it is a positive finite number, valid as a time."""
+    return isinstance(value, int | float) and 0 < value < math.inf
+
+
+def _none_or_positive(value: Any) -> bool:
+    return value is None or _positive(value)
+
+
+def _all_positive(value: Any) -> bool:
+    return isinstance(value, list) and value != [] and all(map(_positive, value))
+
+
+def _numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(it, int | float) for it in value)
+
+
+_NUMBER = int | float | None
+_TEXT = str | None
+SAMPLES = ("sample_rounds", "sample_visits", "sample_processes")
+"""Columns with a value for each sample."""
+
+_STATS = dict.fromkeys(("median", "q1", "q3"), _positive) | {"data": _all_positive}
+_COLUMNS = {"impl": str, "id": str, "process_medians": _all_positive} | dict.fromkeys(SAMPLES, _numbers)
+_FURTHER = dict.fromkeys(
+    ("peak_bytes", "error", "error_bound", "flops", "bytes", "switches_involuntary"), _NUMBER
+) | dict.fromkeys(("case_hash", "impl_hash"), _TEXT)
+RUN: dict[str, Any] = {
+    "benchmarks": [{"stats": _STATS, "extra_info": _COLUMNS | _FURTHER}],
+    "skipped": [{"impl": str, "id": str, "reason": str}],
+    "axes": [{"name": str, "kind": str, "label": _TEXT, "follows": [str]}],
+    "registry": [str],
+    "notes": [str],
+    **dict.fromkeys(("baseline_impl", "sweep", "command", "datetime"), _TEXT),
+    "asked": {},
+    "commit_info": {},
+    "models": {},
+    "machine_info": {"allocator": {}},
+    "state": {"environment": {}},
+    "roofs": [{"device": str, "dtype": _TEXT} | dict.fromkeys(("flops_per_s", "bytes_per_s"), _none_or_positive)],
+    "controls": {"drift": _NUMBER, "looks": {"python": [{"seconds": _positive}]}},
+    "published": [{"id": str, "seconds": _positive}],
+}
+"""A file's contents: of an object the keys, of a list its items, of a value its type or a test. Lists and objects may be
+absent.
+"""
+
+
+def misfit(data: dict[str, Any]) -> str:
+    """Return where a file's contents aren't those of a run, `benchmarks[0].extra_info.T`; empty if they are."""
+    return next(chain(_misfits(data, RUN), _inconsistent(data)), "")
+
+
+def _misfits(value: Any, shape: Any, where: str = "") -> Iterator[str]:
+    """Yield where a value isn't of a shape."""
+    match shape:
+        case dict() | list() if not isinstance(value, type(shape)):
+            yield where
+        case dict():
+            for key, of in shape.items():
+                yield from _misfits(value.get(key, empty(of)), of, f"{where}.{key}".lstrip("."))
+        case [of]:
+            for index, item in enumerate(value):
+                yield from _misfits(item, of, f"{where}[{index}]")
+        case _ if not (isinstance(value, shape) if isinstance(shape, type | UnionType) else shape(value)):
+            yield where
+
+
+def empty(shape: Any) -> Any:
+    """Return the value of an absent key."""
+    return type(shape)() if isinstance(shape, dict | list) else "" if shape == _TEXT else None
+
+
+def _inconsistent(data: dict[str, Any]) -> Iterator[str]:
+    """Yield columns of rows whose value isn't one of their axis, or which have another length than the times."""
+    axes = axes_of(data.get("axes", ()))
+    for index, row in enumerate(data["benchmarks"]):
+        columns, where = row["extra_info"], f"benchmarks[{index}].extra_info"
+        for name, axis in axes.items():
+            if not isinstance(columns.get(name), _NUMBER if axis.kind in ("size", "share") else _NUMBER | str):
+                yield f"{where}.{name}"
+        for name in SAMPLES:
+            if len(columns[name]) != len(row["stats"]["data"]):
+                yield f"{where}.{name}"
