@@ -256,7 +256,7 @@ def interpreter(given: str) -> tuple[str, str]:
         raise UsageError(f"there is no interpreter {given}: give the path of a `python` with torch, numpy and psutil")
     path = str(Path(path).absolute())
     try:
-        done = subprocess.run([path, "-c", NEEDED], cwd=CHECKOUT, capture_output=True, text=True)
+        done = subprocess.run([path, "-"], input=NEEDED, cwd=CHECKOUT, capture_output=True, text=True)
     except OSError as error:
         raise UsageError(f"{given} can't be started: {error.strerror}") from None
     if done.returncode:
