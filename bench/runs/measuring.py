@@ -169,7 +169,7 @@ class Measuring:
 
     def _open(self, process: int) -> list[str]:
         """Return the cases whose last visit a process has still to make."""
-        return [case for case in self._cases if (process, VISITS - 1, case) not in self._run.visited]
+        return [case for case in self._cases if self._run.visited[process, case] < VISITS]
 
     def _checked(self, case: str) -> list[Cell]:
         """Return the cells of a case that can be timed, the baseline implementation first."""
@@ -177,13 +177,12 @@ class Measuring:
         return sorted(cells, key=lambda cell: cell.impl.name != self._run.baseline_impl)
 
     def _visit(self, pool: WorkerPool, case: str, last: int) -> None:
-        """Make the visits of a case that are due at the `last`-th pass over all cases: that one. A case that doesn't stay
+        """Make the visits of a case that are due at the `last`-th pass over all cases, up to that one. A case that doesn't stay
         ready makes several at once, at the last of their passes.
         """
         size = 1 if case in self._held else VISITS // PREPARATIONS
-        due = range(last + 1 - size, last + 1) if (last + 1) % size == 0 else ()
-        left = (visit for visit in due if (pool.process, visit, case) not in self._run.visited)
-        found = {visit: defaultdict[str, Results](Results) for visit in left}
+        due = range(self._run.visited[pool.process, case], last + 1) if (last + 1) % size == 0 else ()
+        found = {visit: defaultdict[str, Results](Results) for visit in due}
         for group in self._groups(case) if found else ():
             for index, of_visit in found.items():
                 pool.time(group, index, self._needs(group) if index >= VISITS // 2 else {}, of_visit)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from itertools import product
 
 from stats.estimate import grouped
 
@@ -50,8 +49,8 @@ def remaining(run: Run) -> float:
     for case, cells in grouped((cell.case.id, cell) for cell in planned).items():
         calls = {it.key: made.get(it.key, longer * seconds_of_call(it.case)) for it in cells}
         blocks = {key: block_of(call) for key, call in calls.items()}
-        for process, visit in product(range(run.processes), range(VISITS)):
-            if (process, visit, case) not in run.visited:
+        for process in range(run.processes):
+            for visit in range(run.visited[process, case], VISITS):
                 rounds = run.counts(blocks, visit)
                 left += TIMED * sum(count * blocks[key].seconds for key, count in rounds.items())
                 left += sum(0.1 + READIED * call for call in calls.values()) if visit == 0 else 0.0

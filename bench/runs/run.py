@@ -82,8 +82,8 @@ class Run:
     """How often the check of each cell has begun since the user last interrupted the run; one that ended the run begins
     again, last.
     """
-    visited: set[tuple[int, int, str]] = field(default_factory=set)
-    """Visits that are made: process, number in the process, and case."""
+    visited: Counter[tuple[int, str]] = field(default_factory=Counter)
+    """Number of visits that each process has made of each case."""
     spent: dict[str, float] = field(default_factory=dict)
     """Seconds by purpose, excluding gaps between a process and the one that resumed it."""
     _purpose: str = "start"
@@ -243,7 +243,7 @@ class Run:
             case {"skipped": entry}:
                 self.skipped[entry["impl"], entry["id"]] = entry
             case {"visit": (process, visit, case), "cells": cells, "numbers": numbers}:
-                self.visited.add((process, visit, case))
+                self.visited[process, case] = visit + 1
                 self._numbers |= Counter(numbers)
                 for impl, found in cells.items():
                     self.found[impl, case].add(Results(**found))
