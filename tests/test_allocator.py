@@ -142,7 +142,7 @@ def test_a_long_call_that_grew_the_heap_is_timed_again(
     monkeypatch.setattr("resource.getrusage", lambda _: mock.Mock(ru_minflt=next(readings), ru_nvcsw=0, ru_nivcsw=0))
     monkeypatch.setattr("bench.workers.tasks.keeps_pages", lambda: kept)
     tasks._ready["x"] = ready = mock.Mock(
-        **{"time.return_value": (seconds, seconds), "meter.sensors.return_value": None}
+        page_faults=0.0, **{"time.return_value": (seconds, seconds), "meter.sensors.return_value": None}
     )
     assert [tasks.time("x", 1)["page_faults"] for _ in range(3)] == found
     assert ready.time.call_count == calls

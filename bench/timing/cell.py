@@ -66,6 +66,8 @@ class Built:
     """Whether calls without gradients use inference mode: not the first one, which may make tables that a backward of another
     case saves.
     """
+    page_faults: float = 0.0
+    """Per call of the block timed last: some allocators cause them in every call."""
     earlier: tuple[Sequence[Tensor], Sequence[Tensor]] | None = None
     """Output of the last checked call, on input set 0, and a copy: a call on another input set must not change it."""
 

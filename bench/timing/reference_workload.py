@@ -66,7 +66,7 @@ def software() -> dict[str, str]:
 class Workload:
     """One part of the reference workload, timed like a cell."""
 
-    varies = False
+    varies, page_faults = False, 0.0
 
     def __init__(self, name: str):
         self._run, self.meter = (WORK | GPU_WORK)[name](), meter_for("cuda" if name in GPU_WORK else "cpu")

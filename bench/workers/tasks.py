@@ -93,8 +93,6 @@ class Tasks:
         """Layers' kernels shown to cache nothing, at one length; at every length the layer itself gets fresh inputs."""
         self._ready: dict[str, Any] = {}
         """What can be timed, by name: each a `Built`, or a `Workload`."""
-        self._faults: dict[str, float] = {}
-        """Page faults per call of each when it was last timed: some allocators cause them in every call."""
 
     def cells(self, names: list[str], whole_registry: bool = False, cases: Sequence[Reply] = ()) -> Reply:
         """Return the available implementations among the requested names (none: those of the sweep), with their cells.
@@ -240,7 +238,7 @@ class Tasks:
         minor faults and context switches per call, untimed calls included, "columns": of the row: "repeats" if outputs so
         far differed in their last bits; on a GPU its sensors' reading}
         """
-        ready, made, usual = self._ready[what], calls * slices + warm, self._faults.get(what, 0.0)
+        ready, made = self._ready[what], calls * slices + warm
         for _ in range(3):
             before = resource.getrusage(resource.RUSAGE_SELF)
             seconds, fastest = ready.time(calls, slices, warm)
@@ -248,9 +246,13 @@ class Tasks:
             disturbed = {
                 name: (getattr(after, counter) - getattr(before, counter)) / made for name, counter in DISTURBED.items()
             }
-            if seconds < LONG or disturbed["page_faults"] < max(GROWTH_FAULTS, 2 * usual) or not keeps_pages():
+            if (
+                seconds < LONG
+                or disturbed["page_faults"] < max(GROWTH_FAULTS, 2 * ready.page_faults)
+                or not keeps_pages()
+            ):
                 break
-        self._faults[what] = disturbed["page_faults"]
+        ready.page_faults = disturbed["page_faults"]
         columns: Reply = {"repeats": False} if ready.varies else {}
         if reading := ready.meter.sensors():
             columns |= {name: getattr(reading, name) for name in ("sm_mhz", "power_w", "temperature_c")}
@@ -333,7 +335,6 @@ class Tasks:
 
     def _keep(self, what: str, ready: Built | Workload) -> None:
         self._ready[what] = ready
-        self._faults.pop(what, None)
         gc.collect()
         gc.freeze()  # excludes these objects from later collections
         gc.disable()
