@@ -26,6 +26,9 @@ MOST_DRIFT = 1.0
 MOST_CLAUSES = 3
 """Most clauses along an axis in one sentence."""
 
+MOST_OWN = 3
+"""Most implementations of the user's that have a sentence each."""
+
 MIN_FAULT_SHARE = 0.10
 """Share of a call's time in page faults from which on they are mentioned."""
 
@@ -73,14 +76,14 @@ def _not_resolved(cases: Cases) -> str:
 
 def own(grid: Grid, wrong: frozenset[str]) -> Iterator[str]:
     """Yield results of the user's own correct implementations: 'mine: mean slowdown 1.3 (6/12).', of 6 of 12 cases, and ', not
-    resolved in 2 of 3 cases' if these are at least half.
+    resolved in 2 of 3 cases' if these are at least half; nothing for more than MOST_OWN, which the table lists.
     """
-    for name in grid.impls:
-        if name in grid.own - wrong:
-            known = [mark.state for mark in counted(name, grid.judged)]
-            open_ = known.count(NOT_RESOLVED)
-            where = f", not resolved in {open_} of {words.plural(len(known), 'case')}"
-            yield f"{name}: mean slowdown {grid.mean_text(name)}{where * (0 < len(known) <= 2 * open_)}."
+    names = [name for name in grid.impls if name in grid.own - wrong]
+    for name in names if len(names) <= MOST_OWN else ():
+        known = [mark.state for mark in counted(name, grid.judged)]
+        open_ = known.count(NOT_RESOLVED)
+        where = f", not resolved in {open_} of {words.plural(len(known), 'case')}"
+        yield f"{name}: mean slowdown {grid.mean_text(name)}{where * (0 < len(known) <= 2 * open_)}."
 
 
 def confidence(run: Run, grid: Grid) -> str:
