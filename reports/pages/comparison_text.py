@@ -105,16 +105,21 @@ def shared_reasons(cells: Iterable[Cell]) -> dict[str, str]:
 def sentences(this: Comparison) -> Iterator[str]:
     """Yield sentences on each implementation: 'sdpa is 2.0 % slower (1.7 to 2.3) in 16 of 16 cells'.
 
-    Broken and regressed ones come first, then those whose code changed; equal implementations share a sentence.
+    Broken and regressed ones come first (in memory, if none is slower), then those whose code changed; equal implementations
+    share a sentence.
     """
     counts = Counter(cell.impl for cell in this.cells)
     broken = Counter((cell.impl, cell.verdict.word.lower()) for cell in this.cells if cell.broken)
     yield from (
         f"{name} is {word} in {count} of {plural(counts[name], 'cell')}" for (name, word), count in broken.items()
     )
+    slower = _slower(this)
+    larger = Counter(cell.impl for cell in this.cells if any(change.worse for change in cell.changes) and not slower)
+    yield from (
+        f"{name} needs more memory in {count} of {plural(counts[name], 'cell')}" for name, count in larger.items()
+    )
     timed = grouped((cell.impl, cell) for cell in this.cells if math.isfinite(cell.verdict.ratio))
     by_impl = {name: timed.get(name, []) for name in (*this.of_interest, *timed)}
-    slower = _slower(this)
     said = ((_said(this, name, by_impl[name]), name) for name in sorted(by_impl, key=lambda it: it not in slower))
     for text, names in grouped((text, name.partition(AGAINST)[0]) for text, name in said if text).items():
         most = max(4, len({*names} & {*this.of_interest}))  # none whose code changed is left out

@@ -10,7 +10,7 @@ import tracked_runs as tracked
 
 from reports.judging.comparison import ALL_CHANGED, NOTHING_BESIDE, Change, compare
 from reports.pages import compare as compare_command
-from reports.pages.comparison_text import changed, sentences, summary
+from reports.pages.comparison_text import changed, headline, sentences, summary
 from reports.reading import runs
 from stats.arguments import without_padding
 
@@ -74,6 +74,7 @@ def test_more_memory_is_reported_though_no_time_can_be_judged(compared):
     tracked.cells(head, "sdpa")[0]["extra_info"]["peak_bytes"] = 2**21
     this = compared(tracked.run(1), head)
     assert this.code == 1 and summary(this).startswith(f"Memory regressed: {ALL_CHANGED}; 12 INCONCLUSIVE")
+    assert headline(this)[0] == "Memory regressed: sdpa needs more memory in 1 of 4 cells"
 
 
 @pytest.mark.parametrize(
