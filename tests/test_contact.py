@@ -120,6 +120,7 @@ nothing.limits, number.limits = {"max_T": None, "dropout": None}, {"beyond": 3}
         ("--resume opened", "{results}/opened.1-1.journal: Is a directory\n"),
         ("--report", "--report makes the page of a run: name it, with --benchmark-save=NAME"),
         ("--cell-time nan", "argument --cell-time: 'nan' is not a positive number"),
+        ("--precision 5", "argument --precision: '5' is not a share below 1, such as 0.02 for 2 %"),
         ("--benchmark-save 'a\nb'", r"'a\nb': a run's name has at most 200 bytes, all of them printed"),
     ],
 )  # fmt: skip

@@ -21,6 +21,13 @@ def positive(text: str) -> float:
     return number
 
 
+def share(text: str) -> float:
+    """Parse a positive number below 1; argparse reports errors."""
+    if (number := positive(text)) >= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share below 1, such as 0.02 for 2 %")
+    return number
+
+
 def count(text: str) -> int:
     """Parse a positive integer; argparse reports errors."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:

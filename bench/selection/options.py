@@ -29,7 +29,7 @@ from ..timing.devices import default_device
 from . import workloads
 from .allocator import ALLOCATORS
 from .choice import impls_named, listed, refuse_absent
-from .errors import UsageError, count, positive
+from .errors import UsageError, count, positive, share
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                     help="implementation that speedups are relative to (default: sdpa if you name one of your own, else "
                          "fused, the plain formula)")  # fmt: skip
     for name, (default, metavar, about) in TIMING.items():
-        read = count if isinstance(default, int) else positive
+        read = share if metavar == "SHARE" else count if isinstance(default, int) else positive
         group.addoption(spelt(name), type=read, metavar=metavar, help=f"{about} (default: {default:g})")
     group.addoption("--allocator", choices=ALLOCATORS,
                     help="memory allocator of the worker processes: keep (glibc keeps freed memory; default if memory is "
