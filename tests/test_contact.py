@@ -23,7 +23,7 @@ from bench import launch
 from bench.cases.axes import nearest
 from bench.cases.case import AXES, Case
 from bench.cases.cells import Cell
-from bench.cases.outcome import in_one_line
+from bench.cases.outcome import classify, in_one_line
 from bench.cases.sweep import SWEEPS
 from bench.runs import check, saving
 from bench.runs.begin import _command
@@ -215,6 +215,18 @@ def test_a_run_says_how_a_kernel_declares_what_it_lacks(ran):
 def test_an_explanation_of_torch_compile_is_told():
     told = "RuntimeError when making fake tensor call\n  Explanation: There was no fake impl registered\n  Hint: ..."
     assert in_one_line(RuntimeError(told)) == "RuntimeError: Explanation: There was no fake impl registered"
+
+
+def test_an_error_is_placed_in_the_kernel_though_an_installed_package_raises_it(tmp_path):
+    installed, mine = tmp_path / "dist-packages" / "other.py", tmp_path / "mine.py"
+    installed.parent.mkdir()
+    installed.write_text("def fail(): raise ValueError('no')")
+    mine.write_text("fail()")
+    names = {}
+    exec(compile(installed.read_text(), installed, "exec"), names)
+    with pytest.raises(ValueError, match="no") as caught:
+        exec(compile(mine.read_text(), mine, "exec"), names)
+    assert str(classify(caught.value)) == "ValueError: no (mine.py:1)"
 
 
 def test_only_modes_that_are_measured_are_collected(ran, pytester):

@@ -104,15 +104,17 @@ def _message(error: BaseException) -> str:
         return ""
 
 
-_OTHERS = (CHECKOUT / "bench", *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")))
-"""Folders that contain no implementations."""
+_OTHERS = (CHECKOUT / "bench", Path(sysconfig.get_path("stdlib")))
+"""Folders that contain no implementations, as those of `_PACKAGES`, which a virtual environment may have several of."""
+
+_PACKAGES = {"site-packages", "dist-packages"}
 
 
 def _place(error: BaseException) -> str:
     """Return ` (mine.py:12)`, the last traceback line within the implementation's own code; empty if there is none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
-        if path.is_file() and not any(path.is_relative_to(other) for other in _OTHERS):
+        if path.is_file() and _PACKAGES.isdisjoint(path.parts) and not any(map(path.is_relative_to, _OTHERS)):
             return f" ({path.name}:{frame.lineno})"
     return ""
 
