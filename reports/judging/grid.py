@@ -16,7 +16,7 @@ from stats.estimate import grouped
 from stats.ratios import FASTEST, NOT_RESOLVED, TIED
 
 from ..reading import units, words
-from ..reading.axes import length_axes
+from ..reading.axes import LAYER, axis_names, length_axes
 from .rows import Row, Rows, ranked, ratio, trusted, varying
 
 WRONG = "wrong"
@@ -117,6 +117,8 @@ class Grid:
     fair: Cases
     """The cases without those in which a single implementation was timed before the run was stopped."""
     own: frozenset[str]
+    shared: str
+    """What all cases have in common: 'B=1 D_h=64 causal'."""
 
     @property
     def judged(self) -> Cases:
@@ -213,6 +215,9 @@ def mean_slowdown(impl: str, cases: Cases) -> float:
 
 UNMEASURED = "not measured"
 
+ALWAYS = ("B", "H", "D_h", "T")
+"""Axes that a title has though they are usual."""
+
 SIGNS = {
     WRONG: words.WRONG, "error": "err", "timeout": "time", "out of memory": "OOM", "unsupported": "–", UNMEASURED: "·",
 }  # fmt: skip
@@ -237,7 +242,9 @@ def grid(rows: Rows, skipped: Rows = (), registry: Iterable[str] = ()) -> Grid:
     shown = dict.fromkeys(mark.impl for mark in marks if mark.impl in own or mark.state != "unsupported")
     fair = [case for case in cases if case.judged or UNMEASURED not in {case.mark(impl).state for impl in shown}]
     order = sorted(shown, key=lambda it: (it not in own, -len(counted(it, fair)), mean_slowdown(it, fair)))
-    return Grid(cases, order, axes, fair, own)
+    values = {axis: {row[axis] for row in rows} for axis in (LAYER, *axis_names())}
+    shared = words.place({axis: of.pop() for axis, of in values.items() if len(of) == 1}, always=ALWAYS)
+    return Grid(cases, order, axes, fair, own, shared)
 
 
 def slowdown(value: float) -> str:
@@ -262,5 +269,5 @@ def _case(axes: Sequence[str], part: Rows, gone: Rows) -> Case:
         Mark(row["impl"], WRONG, row=row, why="in another case: its times are in doubt") for row in part if row["wrong"]
     ]
     marks += [Mark(cell["impl"], cell["reason"].replace("_", " "), why=cell["detail"]) for cell in gone]
-    title = words.place(first, always=[*axes, "B", "H", "D_h", "T"]) or first["id"]
+    title = words.place(first, always=[*axes, *ALWAYS]) or first["id"]
     return Case(first["id"], {axis: first[axis] for axis in axes}, title, {mark.impl: mark for mark in marks})

@@ -96,7 +96,9 @@ def key(grid: Grid) -> str:
 
 
 def terminal(grid: Grid) -> str:
-    """Return the grid as lines, in as many blocks of columns as fit into WIDTH. Longer names and headings are not cut."""
+    """Return what all cases have in common, and the grid in as many blocks of columns as fit into WIDTH. Longer names and
+    headings are not cut.
+    """
     columns = grid.columns(grid.views[0])
     for count in range(1, len(columns) + 1):
         size = -(-len(columns) // count)
@@ -105,7 +107,7 @@ def terminal(grid: Grid) -> str:
             break
     if grid.views[0]:
         lines += ["", "Columns are means over their cases, with * if fastest or tied in all of them."]
-    return "\n".join(lines)
+    return "\n".join([*textwrap.wrap(grid.shared, WIDTH), *lines])
 
 
 def printed(grid: Grid, every: bool = False) -> str:

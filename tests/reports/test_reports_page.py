@@ -139,6 +139,8 @@ def test_one_case_is_printed_as_its_table_at_80_columns_with_what_was_refused(in
     several = tables.printed(made, every=True)
     assert several.startswith(tables.detailed(made)) and tables.terminal(made) in several and len(made.cases) > 1
     assert tables.printed(made).startswith(tables.terminal(made))
+    assert tables.terminal(made).startswith("B=1 H=8 D_h=64 fp32 causal\nimplementation mean T=64 T=256 T=1024\n")
+    assert "B=1 H=8 D_h=64 fp32 causal. 1 is the fastest" in Outline(page.html(report(as_run(interleaved_data)))).words
 
 
 def test_the_key_explains_a_mean_over_some_of_the_cases(as_run):
