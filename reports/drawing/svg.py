@@ -129,9 +129,11 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
 
 
 def label(name: str) -> str:
-    """Return a name for drawing: without control characters, truncated."""
+    """Return a name for drawing: without control characters, and if it is long, without its middle, since variants of a
+    kernel differ at their ends.
+    """
     clean = one_line(name)
-    return clean if len(clean) <= 20 else f"{clean[:19]}…"
+    return clean if len(clean) <= 20 else f"{clean[:9]}…{clean[-10:]}"
 
 
 def drawing(inside: str, height: float = HEIGHT) -> Markup:

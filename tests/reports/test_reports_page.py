@@ -9,7 +9,7 @@ import synthetic_runs as synthetic
 from conftest import EVIL, TINY
 from outline import Outline
 
-from reports.drawing import figure
+from reports.drawing import figure, svg
 from reports.drawing.measures import MEASURES
 from reports.judging import grid
 from reports.pages import page, tables
@@ -204,6 +204,12 @@ def test_a_figure_names_the_baseline_and_the_fastest(as_run):
     *others, slowest = report(as_run(data)).grid.impls
     [ax] = drawn(as_run(data | {"baseline_impl": slowest}), "latency")["latency"].axes
     assert {text.get_text() for text in ax.texts} == {slowest, *others[: figure.MOST_LABELLED - 1]}
+
+
+def test_long_names_that_end_differently_have_different_labels():
+    names = [f"blockwise_streaming_softmax_{end}" for end in ("one", "two", "one+compile")]
+    labels = {svg.label(name) for name in names}
+    assert len(labels) == 3 and max(map(len, labels)) <= 20
 
 
 @pytest.mark.parametrize("name", ["wmma_warp_gmem", "sdpa+compile", "W" * 30])
