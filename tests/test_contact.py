@@ -426,6 +426,10 @@ def test_a_run_that_cannot_be_saved_says_so_and_keeps_its_journal(ran, monkeypat
     assert pages == [str(file) for file in Path.cwd().rglob("*.json")]
 
 
+def test_a_run_without_a_name_says_that_it_is_not_saved(ran):
+    ran("--impl sdpa --T 16").stdout.fnmatch_lines("not saved: --benchmark-save=NAME saves a run")
+
+
 def test_an_error_of_the_disk_without_a_file_name_is_one_line(ran, monkeypatch):
     failing = mock.Mock(side_effect=OSError(errno.EIO, os.strerror(errno.EIO)))
     monkeypatch.setattr("bench.runs.begin.newest_journal", failing)

@@ -97,6 +97,8 @@ class Progress:
         elif run.journal and run.planned:
             kept = f"{len(run.settled)} of {len(run.planned)} cells checked"
             out.write_line(f"unfinished, and kept: {kept}; {resume} continues")
+        elif rows:
+            out.write_line("not saved: --benchmark-save=NAME saves a run")
         if headline:
             out.write_line(wrapped(headline), bold=True)
 
