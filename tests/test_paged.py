@@ -66,11 +66,19 @@ def changed(part, **changes):
     return [type(name, (InPlace,), {part: change}) for name, change in changes.items()]
 
 
+def kept_at_its_address(layer, pages):
+    """A server's table is one tensor, in which each step writes."""
+    if getattr(layer, "place", None) != pages.data_ptr():
+        layer.place, layer.first = pages.data_ptr(), pages.clone()
+    return layer.first
+
+
 WRONG = changed(
     "table",
     ignored=lambda layer, pages: torch.arange(pages.numel()).view_as(pages),
     of_the_first_request=lambda layer, pages: pages[:1].expand_as(pages),
     of_the_first_step=kept,
+    until_its_address_changes=kept_at_its_address,
 )
 FULL = changed(
     "seen",
@@ -111,6 +119,12 @@ class ClearsThePage(InPlace):
         return super().extend_pages(pools, newest, pages)
 
 
+class WritesOnlyWhereNothingIs(InPlace):
+    def extend_pages(self, pools, newest, pages):
+        where = places(pages, self.page, self.shape.max_T - newest[0].shape[-2], self.shape.max_T)
+        return super().extend_pages(pools, newest, pages) if pools[0][0, :, where].isnan().any() else pools
+
+
 class WritesToTheEndOfThePool(InPlace):
     def extend_pages(self, pools, newest, pages):
         T = newest[0].shape[-2]
@@ -137,7 +151,10 @@ class AveragesThePages(PageByPage):
         return torch.stack(each).mean(0)
 
 
-WRONG += [ValuesByTheTableOfTheNext, ClearsThePage, WritesToTheEndOfThePool, ValuesOfTheWholePool, AveragesThePages]
+WRONG += [
+    ValuesByTheTableOfTheNext, ClearsThePage, WritesOnlyWhereNothingIs, WritesToTheEndOfThePool, ValuesOfTheWholePool,
+    AveragesThePages,
+]  # fmt: skip
 
 
 def held_to(layer, **axes):

@@ -1116,6 +1116,14 @@ def keeps_the_mask_by_its_address(q, k, v, *, attn_mask=None, **_):
     return sdpa(q, k, v, attn_mask=KEPT.setdefault((attn_mask.data_ptr(), attn_mask.shape), added))
 
 
+@wrong("in other tensors than before, ", **PADDING)
+def keeps_the_last_mask_until_the_address_changes(q, k, v, *, attn_mask=None, **_):
+    place, added = (attn_mask.data_ptr(), attn_mask.shape), torch.zeros(attn_mask.shape)
+    if KEPT.get("last mask", [None])[0] != place:
+        KEPT["last mask"] = place, added.masked_fill(~attn_mask, -torch.inf)
+    return sdpa(q, k, v, attn_mask=KEPT["last mask"][1])
+
+
 # a dominant key that is not the first
 
 LATE = "where a late key dominates: "

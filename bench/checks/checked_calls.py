@@ -41,7 +41,7 @@ def check_call(call: Call, input_sets: Sequence[int], on_other_tensors: bool = F
     later calls, of which more are made if the module keeps an output. `on_other_tensors`: call once more, on other
     tensors. Returns the errors on input set 0.
     """
-    case, inputs, first, kept = call.case, call.inputs, dict(call.inputs.options), _KeptOutputs()
+    case, inputs, kept = call.case, call.inputs, _KeptOutputs()
     problems = {input_set: problem_of(case, input_set) for input_set in input_sets}
     for problem in problems.values():
         problem.expected  # noqa: B018  computed before a call can patch its functions
@@ -54,8 +54,12 @@ def check_call(call: Call, input_sets: Sequence[int], on_other_tensors: bool = F
             prepare(call.module, case, input_set)
         found[input_set] = _compare(call, problem, kept, whys[len(found)])
     if on_other_tensors:
-        apart = call.on(elsewhere(inputs, problem, first))
-        inputs.refill(problem_of(case))  # a stale read of these would give another output
+        stale = problem_of(case)  # where the call must not read
+        if inputs.options:  # masks of this problem at the addresses of those of the call before
+            problem, stale = stale, problem
+            prepare(call.module, case)
+        apart = call.on(elsewhere(inputs, problem))
+        inputs.refill(stale)
         with nullcontext() if isinstance(call.module, Compiled) else memory_filled():
             _compare(apart, problem, kept, "in other tensors than before, with new memory full of NaN: ")
     if not kept.forget():

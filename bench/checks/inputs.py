@@ -94,16 +94,16 @@ def surroundings_intact(numbers: Inputs) -> bool:
 
 
 @torch.inference_mode(False)
-def elsewhere(numbers: Inputs, problem: Problem, first: dict[str, Tensor]) -> Inputs:
+def elsewhere(numbers: Inputs, problem: Problem) -> Inputs:
     """Return a problem's numbers in new tensors without gaps: contiguous, or if long with axes in the same memory order.
 
-    Masks and tables are new tensors at the addresses of those of the `first` call, where wrong kernels find that one's.
+    Masks and tables are new tensors at the addresses of the present ones, which they replace.
     """
     order = torch.contiguous_format if problem.case.max_T < 64 else torch.preserve_format
     apart = replace(
         numbers,
         tensors=tuple(torch.empty_like(x, memory_format=order, requires_grad=x.requires_grad) for x in numbers.tensors),
-        options={name: first[name].data.copy_(it) for name, it in problem.options.items()},
+        options={name: numbers.options[name].data.copy_(it) for name, it in problem.options.items()},
         grad=None if numbers.grad is None else torch.empty_like(numbers.grad),
     )
     apart.refill(problem)
