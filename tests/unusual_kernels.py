@@ -424,6 +424,15 @@ class LayerThatProjectsByEinsum(as_layer()):
         )
 
 
+@unusual(modes=FORWARD)
+class LayerThatPacksItsWeightsWhenPrepared(as_layer()):
+    def prepare(self, *sizes, **pages):
+        self.packed = torch.cat([self.W_q.weight, self.W_k.weight, self.W_v.weight]).detach()
+
+    def project(self, x, x_k):
+        return tuple(it.unflatten(-1, (self.shape.H, -1)).transpose(1, 2) for it in (x @ self.packed.mT).chunk(3, -1))
+
+
 # with the logarithm of the sum
 
 

@@ -29,12 +29,12 @@ the eager function.
 """
 
 
-def module_of(impl: Impl, case: Case) -> nn.Module:
-    """Return the core or layer of `impl` for `case`, with its weights, dtype and device.
+def module_of(impl: Impl, case: Case, problem: Problem | None = None) -> nn.Module:
+    """Return the core or layer of `impl` for `case`, with its weights, or those of `problem`, dtype and device.
 
     Raises `Wrong` if building or preparing it changes global settings.
     """
-    problem = problem_of(case)
+    problem = problem or problem_of(case)
     with keeping_settings(" when it is built"):
         module = _built(impl, case).to(case.device).eval()
         if case.autocast:
@@ -48,8 +48,8 @@ def module_of(impl: Impl, case: Case) -> nn.Module:
 
 
 def new_call(impl: Impl, case: Case, problem: Problem | None = None) -> Call:
-    """Return the call of a new core or layer, on the inputs of `problem`, or on the ordinary ones."""
-    return call_of(module_of(impl, case), case, inputs_of(problem or problem_of(case)))
+    """Return the call of a new core or layer, with the weights and inputs of `problem`, or the ordinary ones."""
+    return call_of(module_of(impl, case, problem), case, inputs_of(problem or problem_of(case)))
 
 
 def _built(impl: Impl, case: Case) -> nn.Module:

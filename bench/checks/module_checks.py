@@ -122,10 +122,7 @@ def check_buffers(impl: Impl, case: Case) -> None:
 
 def _check_on(make: Callable[[Case], Problem], why: str, impl: Impl, case: Case) -> None:
     problem = solved(make, case)
-    call = new_call(impl, case, problem)
-    if problem.weights:
-        canonical.load(call.module, problem.weights)
-    check_once(call, problem, why)
+    check_once(new_call(impl, case, problem), problem, why)
 
 
 check_patterns = partial(_check_on, partial(problem_of, input_set=1), "")
