@@ -93,7 +93,8 @@ def named_parts(layer: nn.Module, of: Callable[[Tensor], Tensor]) -> Parts:
 
 def linear_parts(n: str, linear: nn.Linear, of: Callable[[Tensor], Tensor]) -> Parts:
     """Return the parts of one `nn.Linear` that holds W_n, and b_n if it has a bias."""
-    return packed_parts(n, linear.weight, linear.bias, [linear.out_features], of)
+    found = {f"W_{n}": [of(linear.weight)]}
+    return found if linear.bias is None else found | {f"b_{n}": [of(linear.bias)]}
 
 
 def packed_parts(

@@ -8,8 +8,10 @@ from torch import nn
 
 import impls
 from bench.cases.case import Case
+from bench.cases.outcome import Wrong
 from bench.checks.module_checks import check_case
 from impls import weights
+from impls.packed import Packed
 
 
 @pytest.mark.parametrize(
@@ -72,6 +74,16 @@ def test_a_form_is_of_the_mode_that_it_names(form, monkeypatch):
 def test_a_layer_with_other_weights_is_refused():
     with pytest.raises(ValueError, match=r"has the weights none; the case needs W_k, W_o"):
         weights.load(nn.Linear(2, 2), weights.draw(Case.of(T=4, H=1, D_h=2).layer_shape, torch.Generator()))
+
+
+class WithProbs(Packed):
+    def forward(self, *tokens, **options):
+        return super().forward(*tokens, **options), None
+
+
+def test_what_a_layer_returns_beside_its_output_is_no_log_sum_exp():
+    with pytest.raises(Wrong, match=r"returns tuple, not a tensor$"):
+        check_case(impls.make("mine", WithProbs), Case.of(T=8, H=1, D_h=16))
 
 
 class Computed(nn.Module):

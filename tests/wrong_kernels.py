@@ -1615,6 +1615,13 @@ projecting("where x alone need gradients: gradient of x", "no_gradient_of_the_in
            lambda of_x, of_weight: not of_weight)  # fmt: skip
 
 
+@wrong_backward("gradient of W_")
+class FrozenWeights(as_layer()):
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.requires_grad_(False)
+
+
 @wrong_backward(WEIGHTS_ALONE + "no gradient")
 class RecordedByItsInputAlone(as_layer()):
     def forward(self, x, *rest, **options):

@@ -74,9 +74,10 @@ def recording(case: Case, inference: bool = True) -> Iterator[None]:
             raise Wrong("turns torch's deterministic algorithms off")
 
 
-def not_a_tensor(found: object) -> Wrong:
+def not_a_tensor(found: object, case: Case) -> Wrong:
     """Return the fault of a call that has returned something else."""
-    lse = "; (o, lse) needs `returns_lse` in its limits" if isinstance(found, tuple) else ""
+    may_be_lse = isinstance(found, tuple) and case.scope == "core"
+    lse = "; (o, lse) needs `returns_lse` in its limits" if may_be_lse else ""
     return Wrong(f"returns {type(found).__name__}, not a tensor{lse}")
 
 
@@ -88,7 +89,7 @@ def _backward(module: nn.Module, case: Case, inputs: Inputs) -> Call:
 
     def back(o: Tensor, grad: Tensor | None = None, again: bool = False) -> tuple[Tensor, ...]:
         if not isinstance(o, Tensor):
-            raise not_a_tensor(o)
+            raise not_a_tensor(o, case)
         grad = inputs.grad if grad is None else grad
         return o, *torch.autograd.grad(o, wanted, grad, allow_unused=True, retain_graph=again)
 
@@ -98,7 +99,7 @@ def _backward(module: nn.Module, case: Case, inputs: Inputs) -> Call:
         if missing := [name for name, x in learning.items() if x not in found]:
             raise Wrong(f"no gradient reaches {' and '.join(missing)}: the output is detached")
         named = {name: found[x] for name, x in learning.items()}
-        named |= canonical.gradients(module, found) if parameters else {}
+        named |= canonical.gradients(module, found)
         return {"output": o} | {f"gradient of {name}": grad for name, grad in named.items()}
 
     return Call(module, case, inputs, lambda: back(module(*inputs.tensors, **inputs.options)), read, back)

@@ -212,7 +212,7 @@ def _check_form(o: Any, problem: Problem) -> Any:
     )
     first = o[0] if several and isinstance(o, tuple) else o
     if not isinstance(first, Tensor):
-        raise not_a_tensor(first)
+        raise not_a_tensor(first, problem.case)
     check_plain(first)
     tokens = promised.shape[:-1] if promised.is_floating_point() else promised.shape
     shape = (*tokens, problem.output.reference.shape[-1])
