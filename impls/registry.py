@@ -207,7 +207,8 @@ def make(name: str, it: Any, *, takes_mask: bool = False, limits: Limits | None 
     owner = getattr(it, "__module__", "?")
     summary = next(iter((it.__doc__ or "").strip().splitlines()), "")
     limits = limits or Limits()
-    if isinstance(it, type) and issubclass(it, nn.Module) and not issubclass(it, KernelCore):
+    made = it.func if isinstance(it, partial) else it
+    if isinstance(made, type) and issubclass(made, nn.Module) and not issubclass(made, KernelCore):
         return Impl(name, owner, it, limits=limits, summary=summary)
     if (isinstance(it, type) and not issubclass(it, KernelCore)) or not callable(it):
         hint = ": name an instance of it" if isinstance(it, type) else ""

@@ -186,6 +186,13 @@ def test_what_is_called_with_q_k_and_v_is_a_kernel(tmp_path, attr):
     assert [it.kernel is not None for it in impls_named(names, False, str(tmp_path))] == [True, True]
 
 
+def test_a_partial_of_a_layer_is_a_layer(tmp_path):
+    text = "from functools import partial\nfrom impls.torch_mha import TorchMHA as Layer\nlayer = partial(Layer)\n"
+    (tmp_path / "partly.py").write_text(text)
+    (impl,) = impls_named(["partly=partly:layer"], False, str(tmp_path))
+    assert (impl.core, impl.kernel, impl.owner) == (None, None, "partly")
+
+
 def test_pytests_own_options_that_only_print(ran):
     assert ran("--markers").ret == 0
 
