@@ -148,7 +148,8 @@ def test_what_compares_outputs_cannot_be_replaced(monkeypatch):
         it.time(calls=1)
 
 
-def test_a_cache_that_is_written_no_longer_is_found():
+@pytest.mark.parametrize("page", [None, 8])
+def test_a_cache_that_is_written_no_longer_is_found(page):
     class Layer(KernelLayer):
         writes = True
 
@@ -159,8 +160,8 @@ def test_a_cache_that_is_written_no_longer_is_found():
             into = cache if self.writes else tuple(it.clone() for it in cache)
             return super().forward(x, *rest, cache=into, **options)
 
-    case = Case.of(T=1, T_kv=64, H=2, D_h=8, mode="decode", mask="none")
-    it = checked(Cell(impls.make("mine", Layer), case))[0]
+    case = Case.of(T=1, T_kv=64, H=2, D_h=8, mode="decode", mask="none", page=page)
+    it = checked(Cell(impls.make("mine", Layer, limits=impls.Limits(beyond=("page",))), case))[0]
     for _ in range(2):
         it.time(calls=1)
         it.compare(0.0)

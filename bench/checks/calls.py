@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from impls import weights as canonical
-from impls.paging import in_order
+from impls.paging import places
 
 from ..cases.case import Case
 from ..cases.outcome import Wrong
@@ -113,9 +113,12 @@ def _decode(module: nn.Module, case: Case, inputs: Inputs) -> Call:
 
     def read(found: Any) -> dict[str, Tensor]:
         if not case.in_model:
-            pages = inputs.options.get("pages")
-            whole = cache if pages is None else [in_order(pool, pages, case.page or 1, case.T_kv) for pool in cache]
-            found = found, *(known[..., -case.T :, :] for known in whole)
+            pages, first = inputs.options.get("pages"), case.T_kv - case.T
+            if pages is None:
+                found = found, *(known[..., first:, :] for known in cache)
+            else:
+                where = places(pages, case.page or 1, first, case.T_kv)  # (B, T)
+                found = found, *(pool.squeeze(0)[:, where].transpose(0, 1) for pool in cache)
         return dict(zip(("output", *map(written_to, inputs.names[1:])), found, strict=True))
 
     return Call(module, case, inputs, lambda: module(x, cache=tuple(cache), **inputs.options), read)

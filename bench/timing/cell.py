@@ -144,7 +144,7 @@ class Built:
         found = _tensors(output, 1 + len(self.call.inputs.tensors))  # and in a backward the gradients of its inputs
         for it in found:
             check_plain(it)
-        if case.writes_cache and not case.page:  # which would be copied
+        if case.writes_cache:
             found = [*self.call.read(output).values()]
         if case.drops:
             check_drops_anew(found[0], known, case)
