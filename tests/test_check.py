@@ -22,6 +22,11 @@ def large(q, k, v, **options): return torch.empty(1 << 60)
 def exits(q, k, v, **options): return os._exit(3) if q.dtype == torch.bfloat16 else sdpa(q, k, v, **options)
 """
 
+MINE += """
+def by_repeat(q, k, v, enable_gqa=False): return sdpa(q, *(x.repeat(1, q.shape[1] // k.shape[1], 1, 1) for x in (k, v)))
+by_repeat.limits = {"dtypes": ("bfloat16",), "masks": ("none",)}
+"""
+
 # right in the calls of a check, which record no gradients otherwise, and wrong in a timed one
 MINE += """
 def off_in_inference(q, k, v, **options):
@@ -86,6 +91,14 @@ def test_a_kernel_without_keywords_is_told_once_how_to_declare_it(in_process, mo
 def test_a_kernel_that_raises_not_implemented_error_is_told_to_declare_it(in_process, capsys):
     assert check.main(["mine:narrow"]) == 1
     assert "as in `mine.limits = {'dtypes': ('float32',)}`" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_kernel_of_another_dtype_and_mask_is_checked_in_these(in_process, monkeypatch, capsys):
+    """Its fault is in groups, a problem that names neither."""
+    monkeypatch.setattr(check, "PROBLEMS", ({}, {"mask": "padding", "B": 3}, {"H": 6, "H_kv": 2}))
+    assert check.main(["mine:by_repeat"]) == 1
+    *lines, _ = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["passed", "unsupported", "wrong"]
 
 
 def test_memory_that_a_kernel_cannot_get_at_these_sizes_is_a_failure(in_process, capsys):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import resource
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from ..cases.case import Case
 from ..cases.cells import Cell
 from ..cases.counting import least_memory
 from ..cases.outcome import Skip
+from ..cases.sweep import misfit
 from ..checks.afterwards import settle
 from ..checks.attention_problems import problem_of
 from ..checks.gate import Gate
@@ -45,6 +46,9 @@ WARM_CALLS = 3
 WARM_SECONDS = 0.02
 """Seconds of warm-up calls after which no more are made."""
 
+
+USUAL = [{"dtype": dtype, "mask": mask} for mask in ("causal", "none") for dtype in ("float32", "bfloat16", "float16")]
+"""Dtypes and masks of problems of `check` that name none."""
 
 FREE = 5
 """Multiple of a cell's least memory that must be free for calls under other settings of the allocator."""
@@ -113,7 +117,8 @@ class Tasks:
         return {"cells": known, "unknown": unknown, "fingerprint": fingerprint(), "workloads": software()}
 
     def cases(self, names: list[str], axes: list[Reply], around: list[Reply]) -> Reply:
-        """Return the cases that `check` runs for each implementation: with scope `core` if it is a kernel, else `layer`.
+        """Return the cases that `check` runs for each implementation: with scope `core` if it is a kernel, else `layer`; in
+        those of `USUAL` in which it supports most, where it doesn't support a problem's own.
 
         `axes`: those of each case. `around`: axes outside a kernel, for layers without a core alone.
 
@@ -126,14 +131,22 @@ class Tasks:
         except UsageError as error:
             return {"unknown": str(error)}
 
-        def described(impl: Impl, it: Reply) -> Reply:
+        def found(impl: Impl, it: Reply) -> tuple[Case, str | None]:
             for scope in ("core", "layer"):
                 case = Case.of(**it, scope=scope)
-                if (why := unsupported(Cell(impl, case))) is None:
+                if (why := unsupported(Cell(impl, case)) or misfit(case)) is None:
                     break
-            return {"case": case.columns(), "id": case.id, "unsupported": why}
+            return case, why
 
-        return {"cases": {it.name: [described(it, at) for at in (*axes, *(() if it.core else around))] for it in impls}}
+        def described(impl: Impl) -> Iterator[Reply]:
+            given = [*axes, *(() if impl.core else around)]
+            usual = max(USUAL, key=lambda own: sum(found(impl, own | it)[1] is None for it in given))
+            for it in given:
+                ways = found(impl, it), found(impl, usual | it)
+                case, why = next((way for way in ways if way[1] is None), ways[0])
+                yield {"case": case.columns(), "id": case.id, "unsupported": why}
+
+        return {"cases": {it.name: [*described(it)] for it in impls}}
 
     def _check_place(self, name: str) -> None:
         """Raise `UsageError` if a module or kernel repository of the user's isn't that of this variant's tree."""
