@@ -641,6 +641,15 @@ each_wrong(
 )  # fmt: skip
 
 
+@wrong_backward("with other weights than before: error", bias="learned")
+def bias_in_float16(q, k, v, *, attn_mask=None, **options):
+    rounds = (attn_mask.half() - attn_mask).detach().nan_to_num(0.0)
+    return sdpa(q, k, v, attn_mask=attn_mask + rounds, **options)
+
+
+bias_in_float16.limits = LEARNED
+
+
 @wrong_backward("where score_bias alone need gradients: no gradient", bias="learned")
 def bias_learns_beside_the_inputs_alone(q, k, v, *, attn_mask=None, **options):
     trained = any(x.requires_grad for x in (q, k, v))
@@ -979,6 +988,7 @@ noisy("drops_alike_in_all_batch_entries", "depends on other batch entries", lamb
 noisy("drops_pairs_of_keys", "depends on other keys", lambda probs: torch.rand_like(probs)[..., keys_of(probs) // 2])
 noisy("noise_of_one_tile_for_all", "depends on other keys: 16 keys apart",
       lambda probs: torch.rand_like(probs)[..., keys_of(probs) % 16])  # fmt: skip
+noisy("noise_of_256_keys_for_all", "depends on other", lambda probs: torch.rand_like(probs)[..., keys_of(probs) % 256])
 noisy("two_pools_of_noise_in_turn", "depends on an earlier call", noise_of_two_pools)
 noisy("drops_nothing_beyond_268_keys", "% of the probs at keys 256 to 287, not 25.0%",
       lambda probs: torch.where(keys_of(probs) < 268, torch.rand_like(probs), 1.0), T=512)  # fmt: skip
@@ -1172,6 +1182,15 @@ def ragged_tail_of_tiles_of_256_without_rescaling(q, k, v, mask):
 
 
 wrong_decode(LATE, "maximum_of_the_old_cache", T_kv=256)(shifted(lambda scores: maximum(scores[..., :-1])))
+
+
+def without_a_quarter_of_each_tile(scores):
+    """Keys 16 to 31 of tiles of 64."""
+    return maximum(scores[..., torch.arange(scores.shape[-1]) // 16 % 4 != 1])
+
+
+wrong(LATE + "NaN or Inf", "maximum_without_a_quarter", mask="none")(shifted(without_a_quarter_of_each_tile))
+wrong_decode(LATE + "NaN or Inf", "maximum_without_a_quarter_in_decode")(shifted(without_a_quarter_of_each_tile))
 
 
 @wrong(LATE)
@@ -1516,6 +1535,11 @@ def float16_in_the_backward(grad):
 @misreading("where another forward comes between")
 def small_gradients_are_zero(grad):
     return grad * (grad.abs() > 1e-6)
+
+
+@misreading("with gradients of size 2e+07: ")
+def gradients_within_the_range_of_float16(grad):
+    return grad.clamp(-65504.0, 65504.0)
 
 
 # uses of an output

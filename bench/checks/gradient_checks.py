@@ -31,29 +31,32 @@ layer that alternates between two buffers fails at the third forward.
 """
 
 SMALL_GRADIENT = 2.0**-24
-"""Size of a gradient below the numbers of float16: a power of two, by which products are exact."""
+"""Size of a gradient below the numbers of float16, and of one above them its inverse: a power of two, by which products are
+exact.
+"""
 
 
 def check_many_forwards(call: Call, numbers: Sequence[Inputs]) -> None:
     """Check gradients in training mode after several forwards: each backward must use its own forward's state; raises
     `Wrong`.
 
-    The gradient of the output is as small as a mean over many tokens makes it, except in float16.
+    The gradient of the output is as small as a mean over many tokens makes it, in the last backward as large, except in
+    float16.
     """
     case, module = call.case, call.module
     small = 1.0 if case.computes == "float16" else SMALL_GRADIENT
-    why = f"in training, where another forward comes between a forward and its backward, with gradients of size {small:.0e}: "
     module.train(not (case.drops or case.in_model or isinstance(module, Compiled)))  # which would be compiled again
     calls = [call.on(it) for it in numbers]
     with recording(case):
         outputs = [it.forward() for it in calls]
-    for at in BACKWARDS:
+    for at, size in zip(BACKWARDS, (small, small, 1 / small), strict=True):
         of_call = calls[at]
         assert of_call.inputs.grad is not None
         with recording(case):
-            found = of_call.outputs(outputs[at], of_call.inputs.grad * small)
-        found |= {name: it / small for name, it in found.items() if name != "output"}
-        verify(found, problem_of(case, FORWARDS[at]), why)
+            found = of_call.outputs(outputs[at], of_call.inputs.grad * size)
+        found |= {name: it / size for name, it in found.items() if name != "output"}
+        why = "in training, where another forward comes between a forward and its backward, "
+        verify(found, problem_of(case, FORWARDS[at]), f"{why}with gradients of size {size:.0e}: ")
     module.eval()
 
 

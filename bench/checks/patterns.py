@@ -146,7 +146,7 @@ def key_features(case: Case, generator: torch.Generator, heads: int = 1) -> Tens
 
 
 def _late(case: Case, heads: int = 1) -> Tensor:
-    """Return the last key that any query sees: (B, heads).
+    """Return the last key that any query sees: (B, heads); in later heads another one, where a maximum may skip others.
 
     A mask excludes that key for most queries: there every other head uses the last key seen by a middle query.
     """
@@ -154,7 +154,8 @@ def _late(case: Case, heads: int = 1) -> Tensor:
     if case.layer_shape.span(case.T, case.T_kv):
         _, seen = case.ends
         odd = (torch.arange(case.B)[:, None] + torch.arange(heads)) % 2 == 1
-        last = last.clamp(max=torch.where(odd, seen.max(), seen[min(case.T, case.T_kv) // 2 if case.T > 1 else 0]))
+        return last.clamp(max=torch.where(odd, seen.max(), seen[min(case.T, case.T_kv) // 2 if case.T > 1 else 0]))
+    last[:, (heads + 1) // 2 :] //= 3
     return last
 
 

@@ -47,8 +47,8 @@ CAP, CAP_WITH_DROPOUT = 50, 4
 changed by the second one.
 """
 
-LENGTH_WITH_DROPOUT = {"core": 288, "layer": 160}
-"""Lengths of the probes with dropout: more than one tile of 64, 128 or (core) 256."""
+LENGTH_WITH_DROPOUT = {"core": 304, "layer": 160}
+"""Lengths of the probes with dropout: more than one tile of 64, 128 or (core) 256, by enough keys under a causal mask."""
 
 ROUND = 16
 """A multiple of this counts as a round length: it leaves no partial tile, however small."""
