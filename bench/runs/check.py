@@ -49,7 +49,8 @@ TILES = {"window": 160, "T": 200}  # a window of several tiles
 
 BOTH: tuple[dict[str, Any], ...] = (
     {}, {"dtype": "bfloat16"}, {"dtype": "float16"}, {"autocast": "bfloat16"}, {"dropout": 0.1}, PADDED, GROUPS,
-    GROUPS | TILES, {"D_v": 96}, {"T": 256}, {"mask": "causal_br", "source": "cross", "T_kv": 100}, *RULES,
+    GROUPS | TILES, {"D_h": 128}, {"D_v": 32}, {"D_v": 96}, {"T": 256},
+    {"mask": "causal_br", "source": "cross", "T_kv": 100}, *RULES,
 )  # fmt: skip
 """Problems of forward and backward calls."""
 
@@ -57,15 +58,15 @@ FORWARD: tuple[dict[str, Any], ...] = (
     *BOTH, {"dtype": "float64"}, {"mask": "none"}, {"mask": "padding", "B": 3},
     {"mask": "none", "source": "cross", "T_kv": 40}, {"source": "cross", "T_kv": 100},
     {"window": 8, "window_right": 2, "mask": "none"}, REQUESTS, {"H": 1}, {"H": 7, "H_kv": 1},
-    {"B": 17, "T": 32, "H": 5}, {"D_h": 40}, {"D_h": 128}, {"D_h": 256}, {"T": 1}, {"T": 1024, "H": 1},
+    {"B": 17, "T": 32, "H": 5}, {"D_h": 40}, {"D_h": 256}, {"T": 1}, {"T": 1024, "H": 1},
     *(GROUPS | axes for axes in (PADDED, {"sinks": True, "window": 8}, {"softcap": 20, "window": 8})),
 )  # fmt: skip
 
 BACKWARD: tuple[dict[str, Any], ...] = (*BOTH, LONE | {"source": "cross"}, {"bias": "learned"})
 
 DECODE: tuple[dict[str, Any], ...] = (
-    {}, {"T_kv": 1024}, {"T_kv": 4097, "H": 8, "H_kv": 1}, {"dtype": "bfloat16"}, GROUPS, {"sinks": True}, CHUNK,
-    CHUNK | {"window": 8},
+    {}, {"T_kv": 1024}, {"T_kv": 4097, "H": 8, "H_kv": 1}, {"dtype": "bfloat16"}, {"dtype": "float16"}, {"D_h": 128}, GROUPS,
+    {"sinks": True}, CHUNK, CHUNK | {"window": 8},
 )  # fmt: skip
 
 AROUND: tuple[dict[str, Any], ...] = (
