@@ -24,7 +24,11 @@ def exits(q, k, v, **options): return os._exit(3) if q.dtype == torch.bfloat16 e
 
 MINE += """
 def by_repeat(q, k, v, enable_gqa=False): return sdpa(q, *(x.repeat(1, q.shape[1] // k.shape[1], 1, 1) for x in (k, v)))
-by_repeat.limits = {"dtypes": ("bfloat16",), "masks": ("none",)}
+by_repeat.limits = {
+    "dtypes": ("bfloat16",),
+    "masks": ("none",),
+    "unless": lambda case: "needs T % 128 = 0" if case.T % 128 or case.T_kv % 128 else None,
+}
 """
 
 # right in the calls of a check, which record no gradients otherwise, and wrong in a timed one
@@ -93,8 +97,8 @@ def test_a_kernel_that_raises_not_implemented_error_is_told_to_declare_it(in_pro
     assert "as in `mine.limits = {'dtypes': ('float32',)}`" in capsys.readouterr().out.splitlines()[-1]
 
 
-def test_a_kernel_of_another_dtype_and_mask_is_checked_in_these(in_process, monkeypatch, capsys):
-    """Its fault is in groups, a problem that names neither."""
+def test_a_kernel_of_another_length_mask_and_dtype_is_checked_in_these(in_process, monkeypatch, capsys):
+    """Its fault is in groups, a problem that names none of them."""
     monkeypatch.setattr(check, "PROBLEMS", ({}, {"mask": "padding", "B": 3}, {"H": 6, "H_kv": 2}))
     assert check.main(["mine:by_repeat"]) == 1
     *lines, _ = capsys.readouterr().out.splitlines()

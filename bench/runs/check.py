@@ -32,7 +32,7 @@ PASSED = "passed"
 MOST_WORKERS = 4
 """Most worker processes: each begins by importing torch, which takes a core three seconds."""
 
-SIZES = {"T": 64, "H": 2, "D_h": 64}
+SIZES = {"H": 2, "D_h": 64}
 
 PADDED = {"mask": "causal+padding", "B": 3}
 LONE = {"T": 1, "T_kv": 64, "mask": "none"}

@@ -7,6 +7,7 @@ import resource
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,11 @@ WARM_SECONDS = 0.02
 """Seconds of warm-up calls after which no more are made."""
 
 
-USUAL = [{"dtype": dtype, "mask": mask} for mask in ("causal", "none") for dtype in ("float32", "bfloat16", "float16")]
-"""Dtypes and masks of problems of `check` that name none."""
+USUAL = [
+    {"T": T, "mask": mask, "dtype": dtype}
+    for T, mask, dtype in product((64, 128), ("causal", "none"), ("float32", "bfloat16", "float16"))
+]
+"""Lengths, masks and dtypes of problems of `check` that name none."""
 
 FREE = 5
 """Multiple of a cell's least memory that must be free for calls under other settings of the allocator."""
@@ -142,7 +146,7 @@ class Tasks:
             given = [*axes, *(() if impl.core else around)]
             usual = max(USUAL, key=lambda own: sum(found(impl, own | it)[1] is None for it in given))
             for it in given:
-                ways = found(impl, it), found(impl, usual | it)
+                ways = found(impl, USUAL[0] | it), found(impl, usual | it)
                 case, why = next((way for way in ways if way[1] is None), ways[0])
                 yield {"case": case.columns(), "id": case.id, "unsupported": why}
 
