@@ -1,7 +1,7 @@
 """Kernels and layers that are right and unusual: the gate must accept each in every mode that it supports."""
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -66,6 +66,16 @@ def transposed_contiguous_output(q, k, v, **options):
 @masked
 def scaled_before_the_product(q, k, v, mask):
     return plain(q * q.shape[-1] ** -0.5, k, v, mask, 1.0)
+
+
+# sums
+
+
+@unusual(dtypes=("float32",))
+@masked
+def one_accumulator_for_each_row(q, k, v, mask):
+    """As torch sums along any axis but the last, and loops in C."""
+    return scores_of(q, k, mask).movedim(-1, 0).contiguous().softmax(0).movedim(0, -1) @ v
 
 
 # masks
@@ -431,6 +441,18 @@ class LayerThatPacksItsWeightsWhenPrepared(as_layer()):
 
     def project(self, x, x_k):
         return tuple(it.unflatten(-1, (self.shape.H, -1)).transpose(1, 2) for it in (x @ self.packed.mT).chunk(3, -1))
+
+
+def with_biases_alone(case):
+    return None if case.qkv_bias and case.out_bias else "always has biases"
+
+
+@unusual(("forward", "backward"), ("float32",), qkv_bias=True, out_bias=True)
+class LayerWithBiasesAlone(as_layer()):
+    limits = {"unless": with_biases_alone}  # noqa: RUF012
+
+    def __init__(self, shape):
+        super().__init__(replace(shape, qkv_bias=True, out_bias=True))
 
 
 # with the logarithm of the sum
