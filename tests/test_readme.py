@@ -70,15 +70,18 @@ def test_a_kernel_of_ones_own(in_process, suite, tmp_path, monkeypatch):
 
 
 STAND_IN = """
+import torch
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 def flash_attn_func(q, k, v, dropout_p, softmax_scale, causal):
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    return sdpa(q, k, v, dropout_p=dropout_p, scale=softmax_scale, is_causal=causal).transpose(1, 2)
+    T, T_kv = q.shape[-2], k.shape[-2]
+    mask = torch.ones(T, T_kv, dtype=torch.bool).tril(T_kv - T) if causal else None
+    return sdpa(q, k, v, mask, dropout_p=dropout_p, scale=softmax_scale, enable_gqa=True).transpose(1, 2)
 """
 
 
-def test_a_kernel_of_another_layout(in_process, suite, tmp_path):
+def test_a_kernel_of_another_layout(in_process, suite, tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(block("layout"))
     options = ("--impl", "flash=mine:flash", "--T", "32", "--H", "2", "--benchmark-save=x")
     suite(*options)
@@ -87,3 +90,33 @@ def test_a_kernel_of_another_layout(in_process, suite, tmp_path):
     absent, there = run_files(tmp_path)
     assert "flash needs the package flash_attn" in absent.read_text()
     assert [case for _, case in cells(there)] == ["B1-T32-H2-D_h64-bfloat16-cpu"]
+    few = {"dtype": "bfloat16", "H": 4, "H_kv": 2}
+    monkeypatch.setattr(check, "PROBLEMS", (few, few | {"source": "cross", "T_kv": 100}))
+    monkeypatch.chdir(tmp_path)
+    assert check.main(["mine:flash"]) == 0
+
+
+OF_A_MODEL = """
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+class CausalSelfAttention(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads, self.c_attn, self.c_proj = heads, nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x):
+        q, k, v = (it.unflatten(-1, (self.heads, -1)).transpose(1, 2) for it in self.c_attn(x).chunk(3, -1))
+        return self.c_proj(sdpa(q, k, v, is_causal=True).transpose(1, 2).flatten(-2))
+
+
+"""
+
+
+def test_a_layer_of_a_model_is_adapted(in_process, tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine.py").write_text(OF_A_MODEL + block("adapted"))
+    monkeypatch.setattr(check, "PROBLEMS", ({}, {"mode": "backward"}, {"mask": "none"}))
+    monkeypatch.setattr(check, "AROUND", ({"qkv_bias": True},))
+    monkeypatch.chdir(tmp_path)
+    assert check.main(["mine:Adapted"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("2 passed, 0 failed, 2 unsupported")
