@@ -107,6 +107,18 @@ def packed_parts(
     return found
 
 
+def left_out(layer: nn.Module) -> list[str]:
+    """Return the names of a layer's parameters in which no canonical weight lies."""
+    used = set[Tensor]()
+
+    def of(parameter: Tensor) -> Tensor:
+        used.add(parameter)
+        return parameter.data
+
+    parts(layer, of)
+    return [name for name, parameter in layer.named_parameters() if parameter not in used]
+
+
 @torch.no_grad()
 def load(layer: nn.Module, weights: dict[str, Tensor]) -> None:
     """Copy the canonical weights into a layer; raises ValueError if its names or shapes differ, or it doesn't keep them."""

@@ -51,6 +51,28 @@ def test_wrong_kernel_is_refused(name, monkeypatch):
     assert wrong.says in str(refusal.value)
 
 
+def aligned_bottom_right(q, k, v, *, is_causal):
+    T, T_kv = q.shape[-2], k.shape[-2]
+    return wrong_kernels.sdpa(q, k, v, attn_mask=torch.ones(T, T_kv, dtype=torch.bool).tril(T_kv - T))
+
+
+def in_float32(q, k, v, **options):
+    return wrong_kernels.sdpa(q.float(), k.float(), v.float(), **options).to(q.dtype)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "axes", "says"),
+    [
+        (wrong_kernels.masks_with_minus_10000, {}, r"-scope=core: where scores are far below zero: error"),
+        (aligned_bottom_right, {"source": "cross", "T_kv": 100}, r"by is_causal, query t sees keys 0 to t$"),
+        (in_float32, {"dtype": "float64"}, r"; as precise as float32$"),
+    ],
+)  # fmt: skip
+def test_the_likely_cause_is_named(short_probes, kernel, axes, says):
+    with pytest.raises(Wrong, match=says):
+        gated(kernel, **axes)
+
+
 @pytest.mark.parametrize("axes", [{}, wrong_kernels.DECODE], ids=str)
 def test_work_left_over_by_the_number_of_threads_is_checked(axes):
     def divides(q, k, v, **options):

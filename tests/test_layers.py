@@ -13,6 +13,9 @@ from bench.checks.module_checks import check_case
 from impls import weights
 from impls.packed import Packed
 
+from .conftest import gated
+from .wrong_kernels import as_layer
+
 
 @pytest.mark.parametrize(
     "axes",
@@ -84,6 +87,20 @@ class WithProbs(Packed):
 def test_what_a_layer_returns_beside_its_output_is_no_log_sum_exp():
     with pytest.raises(Wrong, match=r"returns tuple, not a tensor$"):
         check_case(impls.make("mine", WithProbs), Case.of(T=8, H=1, D_h=16))
+
+
+class WithNorm(as_layer()):
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.norm = nn.LayerNorm(shape.d_model)
+
+    def forward(self, x, x_k=None, **options):
+        return super().forward(self.norm(x), x_k, **options)
+
+
+def test_weights_that_attention_does_not_have_are_named(short_probes):
+    with pytest.raises(Wrong, match=r"every row; the reference has no norm\.weight, norm\.bias$"):
+        gated(impls.make("mine", WithNorm), Case.of(T=16, H=1, D_h=16))
 
 
 class Computed(nn.Module):

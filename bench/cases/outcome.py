@@ -65,6 +65,12 @@ KEYWORDS: dict[str, tuple[str, object]] = {
 }  # fmt: skip
 """Limits that a kernel without these keywords declares."""
 
+CONVERTS: dict[str, tuple[str, object]] = {
+    "which autocast gives": ("autocasts", False), "as precise as float32": ("dtypes", ("float32", "bfloat16", "float16")),
+    "without overflow": ("dtypes", ("float32", "bfloat16")),
+}  # fmt: skip
+"""Limits that kernels declare which compute in float32, or mask by a number that float16 can't hold, by what is reported."""
+
 OCCUPIED = "busy or unavailable"
 """CUDA's message when another process uses the GPU exclusively."""
 
@@ -123,6 +129,7 @@ def undeclared(details: Iterable[str]) -> str | None:
     """Return how to declare what kernels lack the keywords for, by the details of their failures."""
     text = " ".join(details)
     limits = dict(its for word, its in KEYWORDS.items() if f"keyword argument '{word}'" in text)
+    limits |= dict(its for words, its in CONVERTS.items() if words in text)
     if not limits and "NotImplementedError: " in text:
         limits = {"dtypes": ("float32",)}
     hint = f"a kernel declares what it doesn't support, as in `mine.limits = {limits}`: docs/kernels.md"

@@ -24,9 +24,8 @@ from .inputs import copies, elsewhere, same, surroundings_intact
 from .problem import Problem
 from .revealing_problems import solved, with_numbers_exchanged
 from .settings import memory_filled, threads
-from .verifying import CheckResult, verify
+from .verifying import NEW_NUMBERS, CheckResult, verify
 
-NEW_NUMBERS = "on new numbers in the same buffers: "
 BESIDE = "writes to memory beside its inputs"
 
 CALLS_KEPT = 16

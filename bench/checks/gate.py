@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from impls import Impl
+from impls.weights import left_out
 
 from ..cases.case import Case
-from ..cases.outcome import classify
+from ..cases.outcome import Skip, Wrong, classify
 from .bounds import WIDE
-from .building import eager_form, keeping_settings
+from .building import eager_form, keeping_settings, module_of
 from .dropout import check_dropout, check_training
 from .gradient_checks import check_uses
 from .module_checks import (
@@ -79,8 +81,17 @@ class Gate:
             check(impl, case)
         except Exception as error:
             outcome = classify(error)
-            raise type(outcome)(f"{what}, {case.id}: {outcome}") from error
+            raise type(outcome)(f"{what}, {case.id}: {outcome}{_beside(impl, case, outcome)}") from error
         self.passed.add(key)
+
+
+def _beside(impl: Impl, case: Case, outcome: Skip) -> str:
+    """Return which weights of a wrong layer the reference doesn't have, such as those of a norm or of a second projection."""
+    if isinstance(outcome, Wrong) and impl.core is None:
+        with suppress(Exception):
+            if others := left_out(module_of(impl, case)):
+                return f"; the reference has no {', '.join(others)}"
+    return ""
 
 
 def _checks_of_case(eager: Impl, case: Case) -> Iterator[Check]:

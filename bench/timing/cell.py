@@ -18,7 +18,7 @@ from ..checks.afterwards import check_idle_afterwards
 from ..checks.attention_problems import problem_of
 from ..checks.building import keeping_settings, new_call, prepare
 from ..checks.calls import Call, recording
-from ..checks.checked_calls import NEW_NUMBERS, check_call, check_plain, checked_call
+from ..checks.checked_calls import check_call, check_plain, checked_call
 from ..checks.decoder_problems import decoder_problem
 from ..checks.dispatch import kernel_in, operators_in, traced
 from ..checks.dropout import check_drops_anew, check_parts, check_same_noise, check_scatter
@@ -26,7 +26,7 @@ from ..checks.gate import Gate
 from ..checks.impl_hash import impl_hash, packages
 from ..checks.inputs import copies, same
 from ..checks.probes import ragged
-from ..checks.verifying import verify
+from ..checks.verifying import NEW_NUMBERS, verify
 from .devices import Memory, Meter, free_bytes, meter_for, threads
 from .devices.cpu import FLOOR
 from .malloc import release
