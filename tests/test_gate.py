@@ -56,6 +56,10 @@ def aligned_bottom_right(q, k, v, *, is_causal):
     return wrong_kernels.sdpa(q, k, v, attn_mask=torch.ones(T, T_kv, dtype=torch.bool).tril(T_kv - T))
 
 
+def every_second_head_shares_a_key_head(q, k, v, *, enable_gqa, **options):
+    return wrong_kernels.sdpa(q, *(x.repeat(1, q.shape[1] // x.shape[1], 1, 1) for x in (k, v)), **options)
+
+
 def in_float32(q, k, v, **options):
     return wrong_kernels.sdpa(q.float(), k.float(), v.float(), **options).to(q.dtype)
 
@@ -65,6 +69,7 @@ def in_float32(q, k, v, **options):
     [
         (wrong_kernels.masks_with_minus_10000, {}, r"-scope=core: where scores are far below zero: error"),
         (aligned_bottom_right, {"source": "cross", "T_kv": 100}, r"by is_causal, query t sees keys 0 to t$"),
+        (every_second_head_shares_a_key_head, {"H": 6, "H_kv": 2}, r"; neighbouring heads share a key head$"),
         (in_float32, {"dtype": "float64"}, r"; as precise as float32$"),
     ],
 )  # fmt: skip

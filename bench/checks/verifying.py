@@ -81,15 +81,21 @@ def _fault(rows: Tensor, errors: Errors, expected: Expected, problem: Problem) -
     worst = ", ".join(f"{SHORT.get(axis, axis)}={i}" for axis, i in zip(expected.axes, place, strict=True))
     return (
         f"error {errors.row:.1e} in row {worst}, allowed {allowed.row:.1e}; "
-        f"rows that fail: {_where(bad, expected, problem)}{_hint(errors.row, problem.case)}"
+        f"rows that fail: {_where(bad, expected, problem)}{_hint(errors.row, bad, problem.case)}"
     )
 
 
-def _hint(error: float, case: Case) -> str:
-    """Return what a kernel may have meant otherwise: computing in float32, or a mask that is aligned bottom right."""
+def _hint(error: float, bad: Tensor, case: Case) -> str:
+    """Return what a kernel may have meant otherwise: computing in float32, a mask aligned bottom right, or other groups."""
     if case.dtype == "float64" and AS_FLOAT32[0] < error < AS_FLOAT32[1]:
         return "; as precise as float32"
-    return "; by is_causal, query t sees keys 0 to t" if case.mask == "causal" and case.T_kv != case.T else ""
+    if case.mask == "causal" and case.T_kv != case.T:
+        return "; by is_causal, query t sees keys 0 to t"
+    heads = torch.arange(case.H, device=bad.device)
+    others = heads % case.H_kv != heads // (case.H // case.H_kv)
+    if others.any() and bad.dim() == 3 and torch.equal(bad.any(-1).any(0), others):
+        return "; neighbouring heads share a key head"
+    return ""
 
 
 def _where(bad: Tensor, expected: Expected, problem: Problem) -> str:
