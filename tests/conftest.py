@@ -199,7 +199,7 @@ class LocalWorker:
         self.sent = do, details
         return self
 
-    def message(self):
+    def receive(self):
         from bench.workers.client import Lost
 
         do, details = self.sent
@@ -208,8 +208,6 @@ class LocalWorker:
         except Lost:
             self.lost = True
             raise
-
-    receive = message
 
     def fileno(self):
         return self.readable

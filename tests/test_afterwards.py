@@ -51,29 +51,33 @@ def test_a_process_is_idle_when_its_threads_use_no_cpu_time(monkeypatch):
     assert now == pytest.approx(LONGEST, abs=INTERVAL)  # then no longer waited for
 
 
-def worker_of(asked):
-    """A client whose worker calls `asked` at a request, and what sends the worker's messages."""
+def worker_of(name, log):
+    """A client whose worker logs a request, and replies at once."""
+
+    def asked(request):
+        log.append(f"{name} asked")
+        theirs.send_bytes(b"{}")
+
     ours, theirs = Pipe()
     client = WorkerClient.__new__(WorkerClient)
     client.first, client._timeout, client._stderr = {"begun": True}, 5.0, ours
-    client._pipe = SimpleNamespace(send_bytes=lambda request: asked(), recv_bytes=ours.recv_bytes, fileno=ours.fileno)
-    return client, theirs.send_bytes
+    client._pipe = SimpleNamespace(send_bytes=asked, recv_bytes=ours.recv_bytes, fileno=ours.fileno)
+    return client
 
 
-def test_another_worker_computes_once_the_calls_of_a_check_are_made():
+@pytest.mark.parametrize(
+    ("threaded", "order"),
+    [
+        (False, ["first asked", "second asked", "first done", "second done"]),
+        (True, ["first asked", "first done", "second asked", "second done"]),
+    ],
+)
+def test_a_request_whose_calls_use_several_threads_runs_alone(threaded, order):
     log = []
 
-    def second_asked():
-        log.append("second asked")
-        says_second(b"{}")
-        says(b"{}")
-
-    first, says = worker_of(lambda: says(b""))
-    second, says_second = worker_of(second_asked)
-
-    def script(name, client):
-        yield Request(client, "check", {}, threaded=True)
+    def script(name):
+        yield Request(worker_of(name, log), "check", {}, threaded)
         log.append(f"{name} done")
 
-    run_concurrently([script("first", first), script("second", second)])
-    assert log == ["second asked", "first done", "second done"]
+    run_concurrently([script("first"), script("second")])
+    assert log == order

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
@@ -208,20 +208,19 @@ def probe(cell: Cell, gate: Gate) -> Built:
     return built
 
 
-def check_built(built: Built, memory: bool = True, on_calls_done: Callable[[], None] = lambda: None) -> MeasuredCalls:
+def check_built(built: Built, memory: bool = True) -> MeasuredCalls:
     """Check the module to be timed against the reference in two calls, and fill in its columns; raises `Wrong`, or the
     call's exception.
 
     The first one is traced for memory and operators. The second one, on other inputs, measures time and the growth of
     the process; the next call, which may be timed, must leave its output unchanged (`Built.earlier`). With dropout,
     further calls in training are measured instead. Without `memory`, neither memory nor growth is measured, and
-    operators are traced only where the name pins a kernel. `on_calls_done` is called after these calls, though a few
-    cells need further ones.
+    operators are traced only where the name pins a kernel.
     """
     cell, case = built.cell, built.cell.case
     if cell.impl.compiled and built.columns["compile_cache"] is None:
         raise Skip("torch.compile made no graph: what would be timed is the eager form")
-    measured = MeasuredCalls(built, memory, on_calls_done)
+    measured = MeasuredCalls(built, memory)
     ways = iter((measured.size, measured.time))
     if case.drops:
         built.refill(0)  # a compiled form's first call had other numbers
@@ -261,7 +260,6 @@ class MeasuredCalls:
     built: Built
     sized: bool
     """Whether memory is measured."""
-    on_calls_done: Callable[[], None]
     memory: Memory = field(default_factory=Memory)
     own_memory: bool = False
     """Whether the core returned memory that torch did not allocate, such as a NumPy array's: its peak is unknown."""
@@ -308,7 +306,6 @@ class MeasuredCalls:
     def time(self) -> Any:
         """Return the output of a timed call; raises if its work continues after it returns."""
         output = self._resident()
-        self.on_calls_done()
         if not isinstance(output, Tensor | tuple):
             return output
         found = _tensors(output)

@@ -142,23 +142,12 @@ class WorkerClient:
 
     def receive(self) -> Reply:
         """Return the reply to the request sent; raises as `ask` does."""
-        while (reply := self.message()) is None:
-            pass
-        return reply
-
-    def message(self) -> Reply | None:
-        """Return the next message: None for an empty one, which says that the request has made its calls, else the reply;
-        raises as `ask` does.
-        """
         if not select.select([self], [], [], self.left)[0]:
             raise self._lose(self._overdue, "timeout")
         try:
-            text = self._pipe.recv_bytes()
+            reply: Reply = json.loads(self._pipe.recv_bytes())
         except (EOFError, OSError):
             raise self._lose(self._exit_reason()) from None
-        if not text:
-            return None
-        reply: Reply = json.loads(text)
         if "failed" in reply:
             raise (self._lose if reply["unusable"] else Skip)(reply["detail"], reply["failed"])
         return reply
@@ -201,8 +190,8 @@ class Request(NamedTuple):
     do: str
     details: dict[str, Any]
     threaded: bool = False
-    """Whether its calls use several threads. Such a request runs alone until its calls are made: its threads would wait
-    at each parallel region for a core used by another worker.
+    """Whether its calls use several threads. Such a request runs alone: its threads would wait at each parallel region for a
+    core used by another worker.
     """
 
 
@@ -214,7 +203,6 @@ def run_concurrently(scripts: Sequence[Script]) -> None:
     """Run scripts concurrently, each with its own worker. Uses one thread, since a worker ends with its parent's thread."""
     pending: dict[Script, Request] = {}
     sent: dict[Script, Request] = {}
-    calling: dict[Script, Request] = {}  # those of the sent ones whose calls aren't made yet
 
     def advance(script: Script, reply: Reply | Skip | None = None) -> None:
         """Pass a script its reply, and store its next request."""
@@ -225,22 +213,20 @@ def run_concurrently(scripts: Sequence[Script]) -> None:
         advance(script)
     while pending or sent:
         for script, request in list(pending.items()):
-            if calling and any(it.threaded for it in (request, *calling.values())):
+            if sent and any(it.threaded for it in (request, *sent.values())):
                 break  # in the order of the requests
-            sent[script] = calling[script] = pending.pop(script)
+            sent[script] = pending.pop(script)
             request.client.send(request.do, **request.details)
         clients = [it.client for it in sent.values()]
-        replied = select.select(clients, [], [], min((it.left for it in clients), default=0.0))[0]
+        replied = select.select(clients, [], [], min(it.left for it in clients))[0]
         for script, request in list(sent.items()):
             if request.client in replied or not request.client.left:
-                calling.pop(script, None)
+                del sent[script]
                 try:
-                    reply: Reply | Skip | None = request.client.message()
+                    reply: Reply | Skip = request.client.receive()
                 except Skip as outcome:
                     reply = outcome
-                if reply is not None:
-                    del sent[script]
-                    advance(script, reply)
+                advance(script, reply)
 
 
 def checking(

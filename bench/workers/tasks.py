@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import resource
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -78,14 +78,7 @@ long.
 class Tasks:
     """Handlers of requests, one method each; return values are the replies, as JSON, and None is an empty one."""
 
-    def __init__(
-        self,
-        folder: str,
-        threads: int | None = None,
-        tree: str | None = None,
-        on_calls_done: Callable[[], None] = lambda: None,
-    ):
-        """`on_calls_done`: called when a request has made its calls, so that another worker may make some."""
+    def __init__(self, folder: str, threads: int | None = None, tree: str | None = None):
         if threads:
             torch.set_num_threads(threads)
         torch.set_float32_matmul_precision("highest")  # containers may set TF32 (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE)
@@ -95,7 +88,6 @@ class Tasks:
         self._folder = folder
         self._tree = tree
         self._gate = Gate()
-        self._on_calls_done = on_calls_done
         self._rooflines = Rooflines()
         self._kernels: set[tuple[str, Case]] = set()
         """Layers' kernels shown to cache nothing, at one length; at every length the layer itself gets fresh inputs."""
@@ -188,9 +180,8 @@ class Tasks:
         built: Built = self._ready.pop(what)  # a rejected cell holds no memory
         case = built.cell.case
         torch.set_num_threads(built.threads)
-        calls_again = not keep or case.deterministic or case.drops
         with using(SYSTEM):
-            checked = check_built(built, memory, (lambda: None) if calls_again else self._on_calls_done)
+            checked = check_built(built, memory)
         if expected:
             keep_expected(problem_of(case), Path(expected))
         if keep:

@@ -1,8 +1,8 @@
 """A worker process: executes requests from a pipe until its parent ends.
 
 A request is one message in JSON, `{"do": "time", ...}`, and so is its reply; `Tasks` defines the requests. Failures are
-reported as `{"failed": reason, "detail": sentence, "unusable": whether this process can do nothing else now}`. An empty
-message before a reply means that the request has made its calls. Needs torch, NumPy and psutil, and no other package.
+reported as `{"failed": reason, "detail": sentence, "unusable": whether this process can do nothing else now}`. Needs torch,
+NumPy and psutil, and no other package.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main() -> None:
     if tree:
         _search(Path(repository), Path(tree), given["folder"])
     os.fork = _refuse_fork
-    tasks, process = Tasks(**given, on_calls_done=lambda: pipe.send_bytes(b"")), os.getpid()
+    tasks, process = Tasks(**given), os.getpid()
     gc.freeze()  # nor do later ones scan them, two per check
     gc.enable()
     while True:
