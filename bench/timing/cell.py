@@ -289,7 +289,7 @@ class MeasuredCalls:
 
     @contextmanager
     def _seeing_memory(self) -> Iterator[None]:
-        """Notice whose memory the core of a module returns, unless that is compiled: torch owns what it can resize."""
+        """Find whether torch allocated the output of an eager module's core: it can resize what it allocated."""
 
         def see(module: nn.Module, given: object, output: Any) -> None:
             found = [x for x in _tensors(output) if type(x) is Tensor] if isinstance(output, Tensor | tuple) else []

@@ -2,7 +2,7 @@
 
 Compared numbers must be measured under the same conditions, so the members of a group, such as the cells of a case, are
 interleaved: each round times every member once, in random order. The ratio of two members is taken round by round
-(`stats/ratios.py`). From run to run it differs by 1.2 % (median of all ratios); without interleaving, by 15.6 %
+(`stats/ratios.py`). From run to run it differs by 1.6 % (median of all ratios); without interleaving, by 15.6 %
 (docs/measured.md).
 """
 
