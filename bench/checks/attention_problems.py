@@ -39,7 +39,7 @@ def _cached(make: Callable[..., Made]) -> Callable[..., Made]:
 
 
 def _without_dropout(case: Case) -> Case:
-    """Return the case without dropout, by which a problem's numbers are drawn and its weights with them."""
+    """Return the case that seeds inputs and weights: dropout doesn't change them."""
     return replace(case, threads=None, dropout=0.0, out_dropout=0.0)
 
 

@@ -101,8 +101,8 @@ def rows(case: Case, input_set: int, most: float = math.inf) -> Tensor | None:
     within = torch.rand(len(edges) - 1, generator=seeded(case, -2 - input_set), dtype=torch.float64)
     rows = (edges[:-1] + within * edges.diff()).long().clamp(max=case.T - 1)
     rows[0], rows[-1] = 0, case.T - 1
-    drawn: Tensor = rows.unique()
-    return drawn.to(case.device)
+    chosen: Tensor = rows.unique()
+    return chosen.to(case.device)
 
 
 def compared(case: Case, padding: Tensor | None, rows: Tensor | None) -> Tensor | None:

@@ -81,12 +81,12 @@ class Gate:
             check(impl, case)
         except Exception as error:
             outcome = classify(error)
-            raise type(outcome)(f"{what}, {case.id}: {outcome}{_beside(impl, case, outcome)}") from error
+            raise type(outcome)(f"{what}, {case.id}: {outcome}{_unknown_weights(impl, case, outcome)}") from error
         self.passed.add(key)
 
 
-def _beside(impl: Impl, case: Case, outcome: Skip) -> str:
-    """Return which weights of a wrong layer the reference doesn't have, such as those of a norm or of a second projection."""
+def _unknown_weights(impl: Impl, case: Case, outcome: Skip) -> str:
+    """Name weights of a wrong layer that the reference doesn't have, such as a norm's or a second projection's."""
     if isinstance(outcome, Wrong) and impl.core is None:
         with suppress(Exception):
             if others := left_out(module_of(impl, case)):
@@ -130,9 +130,9 @@ def _checks_of_probes(impl: Impl, eager: Impl, case: Case, probed: tuple[Case, .
                     yield "sums", eager, own, check_sums
         elif probe.T_kv > LONG_PROBE and probe.latent is None and possible(probe):
             mode = "forward" if case.does.gradients else case.mode
-            bare = replace(probe, mode=mode, qkv_bias=False, out_bias=False)
-            if eager.refusal(bare) is None:
-                yield "low scores", eager, bare, check_low_scores
+            unbiased = replace(probe, mode=mode, qkv_bias=False, out_bias=False)
+            if eager.refusal(unbiased) is None:
+                yield "low scores", eager, unbiased, check_low_scores
         if eager.limits.returns_lse:
             yield "log-sum-exp", eager, own, check_lse
         if eager.core is None or impl.compiled or (case.in_model and probe is probed[0]):

@@ -20,15 +20,15 @@ LARGE_OF_NARROW = 100.0
 """Distance for other dtypes, in which scores of 200 may be rounded by one."""
 
 WRAPPED, WRAPPED_OF_FLOAT64 = 65.0, 500.0
-"""Half of the distance of scores to that of a core's late key. There the exponent of an exponential that is made of its
-bits wraps: from 88 to 176 in float32 (709 to 1420 in float64) the result is large. Farther away it is small again.
+"""Half of the distance of a core's scores to its late key's. There an exponential computed from its bits wraps: from 88 to
+176 in float32 (709 to 1420 in float64) the result is large. Farther away it is small again.
 """
 
 DEEP = 16384.0
 """How far below zero scores lie in the deepest pattern: a mask that writes -10,000 excludes no key there."""
 
 DEEPER = 1.5
-"""Distance of a late key's score in that pattern, over that of the others, which are equal. Clamped, all would be equal."""
+"""Ratio of the late key's depth in that pattern to the other keys', which are equal. Clamped, all would be equal."""
 
 RISE = 1.6
 """Feature of the key before a late one where scores rise to it in equal steps: they grow by more than an exponential's range,
@@ -98,23 +98,23 @@ def pattern_of(case: Case, heads: bool) -> Tensor:
     """
     b, h, t = torch.arange(case.B)[:, None, None], torch.arange(case.H)[:, None], torch.arange(case.T)
     shift = LATE if case.T == 1 and not case.does.gradients else ORDINARY
-    drawn = (b + h + t + shift) % len(PATTERNS) if heads else (b + t + shift)[:, 0] % len(PATTERNS)
+    pattern = (b + h + t + shift) % len(PATTERNS) if heads else (b + t + shift)[:, 0] % len(PATTERNS)
     if case.padded:  # an entry may have the first key alone, and masked ones far above it
-        alone = _lengths(case).view(-1, *[1] * (drawn.dim() - 1)) == 1
-        drawn = torch.where(((drawn == APART) | (drawn == DEEPEST)) & alone, ORDINARY, drawn)
+        alone = _lengths(case).view(-1, *[1] * (pattern.dim() - 1)) == 1
+        pattern = torch.where(((pattern == APART) | (pattern == DEEPEST)) & alone, ORDINARY, pattern)
     if case.layer_shape.span(case.T, case.T_kv):
         first, last = case.ends
-        drawn = torch.where((drawn == APART) & (last == 0), ORDINARY, drawn)  # a query that sees only the first key
-        drawn = torch.where(((drawn == APART) | (drawn == DOMINATED)) & (first > 0), ORDINARY, drawn)
+        pattern = torch.where((pattern == APART) & (last == 0), ORDINARY, pattern)  # queries of the first key alone
+        pattern = torch.where(((pattern == APART) | (pattern == DOMINATED)) & (first > 0), ORDINARY, pattern)
         late = _late(case, case.H_kv).repeat_interleave(case.H // case.H_kv, 1) if heads else _late(case)
         seen = (first <= late[..., None]) & (late[..., None] <= last)  # (B, H, T) or (B, 1, T)
         seen = seen if heads else seen[:, 0]
         earliest = seen & (seen.cumsum(-1) == 1)
-        drawn = torch.where((drawn == LATE) & ~seen, ORDINARY, drawn)
-        drawn = torch.where((drawn == DEEPEST) & seen & (first == last), ORDINARY, drawn)
+        pattern = torch.where((pattern == LATE) & ~seen, ORDINARY, pattern)
+        pattern = torch.where((pattern == DEEPEST) & seen & (first == last), ORDINARY, pattern)
         if case.T > 1:  # lone queries have it alternately
-            drawn = torch.where(earliest, LATE, drawn)
-    return drawn if has_depth(case) else torch.where(drawn == DEEPEST, ORDINARY, drawn)
+            pattern = torch.where(earliest, LATE, pattern)
+    return pattern if has_depth(case) else torch.where(pattern == DEEPEST, ORDINARY, pattern)
 
 
 def query_features(pattern: Tensor) -> Tensor:

@@ -23,12 +23,12 @@ TOKEN = 16.0
 """Size of the feature that identifies a token where probs are shown: as large as all other features together."""
 
 LOWER = 16
-"""Distances by which scores are lower than the first key's, in equal steps from 0 to just below the farthest: there all keys
-of the long probe together weigh an epsilon of the first one.
+"""Number of equal steps by which scores are lower than the first key's, from 0 to just below the farthest: there all keys of
+the long probe together weigh an epsilon of the first one.
 """
 
 FARTHEST_OF_FLOAT16 = 9.0
-"""End of these distances in float16, where exponentials are normal numbers."""
+"""The farthest distance in float16: up to it, exponentials are normal numbers."""
 
 LARGE_ADDEND, LATE_ADDEND = 64.0, 511
 """Size of two values that cancel where sums are shown, and the second one's key: the last of a tile of 512, since torch's own
@@ -36,7 +36,7 @@ SDPA adds up gradients of such tiles in the narrow dtype.
 """
 
 LOST = 1 / 512
-"""Size of other values over that, in epsilons: 255 together are less than half of an epsilon."""
+"""Ratio of the other values to the large ones, in epsilons: 255 together are less than half of an epsilon."""
 
 FLOOR_OF_SUMS = 0.1
 """Error allowed where sums are shown: float32 rounds each of the other values by up to 0.032 of it, all alike in a row."""
@@ -45,7 +45,7 @@ LARGE_VALUE, LARGE_VALUE_OF_FLOAT16 = 2.0**17, 256.0
 """A value beyond float16's range, and one whose sum over 512 keys float16 can't hold, though it holds their mean."""
 
 SAMPLED = 2 * 3 * 5 * 7
-"""Numbers stay where numbers are exchanged if their place has a divisor in common with this."""
+"""Numbers whose index has a divisor in common with this are not exchanged."""
 
 
 @lru_cache(maxsize=16)
@@ -132,8 +132,8 @@ def _large_value(case: Case) -> float:
 
 
 def _showing_tails_of_layer(case: Case) -> Problem:
-    """Return that problem of a layer without biases or a latent: a token's first feature sets how much lower the scores of
-    its query are, the second one the key, and the others the value, of which one has the same sign in all tokens.
+    """Return `showing_tails` for a layer without biases or a latent: a token's first feature sets how much lower the scores
+    of its query are, the second one the key, and the others the value, of which one has the same sign in all tokens.
     """
     generator, large = data.seeded(case, 8), _large_value(case)
     weights, (x, *others) = canonical.draw(case.layer_shape, generator), drawn_inputs(case, generator)

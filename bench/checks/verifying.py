@@ -17,10 +17,10 @@ from .problem import Errors, Expected, Problem
 NEW_NUMBERS = "on new numbers in the same buffers: "
 
 AS_FLOAT32 = 2e-8, 1e-5
-"""Errors of the worst row in float64 that float32 has."""
+"""Range of the worst row's error where a float64 case is computed in float32."""
 
 SHORT = {"batch entry": "b", "head": "h", "output feature": "row"}
-"""Names of axes in a row's position."""
+"""Short names of axes in the position of a row."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def _verify(distances: Tensor, expected: Expected, problem: Problem, why: str) -
     errors = expected.errors(distances, median=allowed.median < math.inf)
     if errors.overall <= allowed.overall and errors.row <= allowed.row and errors.median <= allowed.median:
         return errors.overall
-    if expected.pattern and why == NEW_NUMBERS:  # on which ordinary rows, the first pattern, are right
+    if expected.pattern and why == NEW_NUMBERS:  # ordinary rows, pattern 0, are right on these
         why = ""
     why += "" if expected.pattern is None else PATTERNS[expected.pattern]
     why += "" if expected.name == "output" else f"{expected.name}: "
@@ -86,7 +86,7 @@ def _fault(rows: Tensor, errors: Errors, expected: Expected, problem: Problem) -
 
 
 def _hint(error: float, bad: Tensor, case: Case) -> str:
-    """Return what a kernel may have meant otherwise: computing in float32, a mask aligned bottom right, or other groups."""
+    """Return a likely cause: computing in float32, a mask aligned bottom right, or other groups of heads."""
     if case.dtype == "float64" and AS_FLOAT32[0] < error < AS_FLOAT32[1]:
         return "; as precise as float32"
     if case.mask == "causal" and case.T_kv != case.T:
