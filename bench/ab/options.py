@@ -90,10 +90,10 @@ def asked(options: argparse.Namespace) -> dict[str, Any]:
 
 def command(options: argparse.Namespace) -> str:
     """Return `python -m bench ab ...` with the budget and the options that differ from their defaults."""
-    told = asked(options) | {"budget": f"{options.budget:g}"}
+    printed = asked(options) | {"budget": f"{options.budget:g}"}
     given = (
         (spelt(name), ",".join(it) if isinstance(it, list) else str(it))
-        for name, it in told.items()
+        for name, it in printed.items()
         if name != "inject"
     )
     return f"python -m bench ab {shlex.join(chain(*given))}"

@@ -69,7 +69,7 @@ CONVERTS: dict[str, tuple[str, object]] = {
     "which autocast gives": ("autocasts", False), "as precise as float32": ("dtypes", ("float32", "bfloat16", "float16")),
     "without overflow": ("dtypes", ("float32", "bfloat16")),
 }  # fmt: skip
-"""Limits that kernels declare which compute in float32, or mask by a number that float16 can't hold, by what is reported."""
+"""Limits to declare, by words of a failure, if a kernel computes in float32 or masks by a number beyond float16."""
 
 OCCUPIED = "busy or unavailable"
 """CUDA's message when another process uses the GPU exclusively."""
@@ -97,8 +97,8 @@ def in_one_line(error: BaseException) -> str:
     first line, without control characters, such as a terminal's colours.
     """
     lines = _message(error).splitlines() or ["no message"]
-    told = (line.strip() for line in lines if ": error: " in line or line.startswith("  Explanation: "))
-    text = next(told, lines[0])
+    explained = (line.strip() for line in lines if ": error: " in line or line.startswith("  Explanation: "))
+    text = next(explained, lines[0])
     return f"{type(error).__name__}: {''.join(it if it.isprintable() else ascii(it)[1:-1] for it in text)}"
 
 
@@ -111,7 +111,7 @@ def _message(error: BaseException) -> str:
 
 
 _OTHERS = (CHECKOUT / "bench", Path(sysconfig.get_path("stdlib")))
-"""Folders that contain no implementations, as those of `_PACKAGES`, which a virtual environment may have several of."""
+"""Folders without implementations; others have a name of `_PACKAGES`, in any virtual environment."""
 
 _PACKAGES = {"site-packages", "dist-packages"}
 

@@ -163,7 +163,7 @@ def check(names: list[str], device: str, report: Callable[[Result], None]) -> No
     numbers = map(str, range(1 if device == "cuda" else min(MOST_WORKERS, os.cpu_count() or 1)))
     setting = WorkerSettings(os.getcwd(), threads=None)
     done: dict[int, Result] = {}
-    first = 0  # of those that are not reported yet
+    first = 0  # index of the next result to report
 
     def script(number: str) -> Script:
         nonlocal first

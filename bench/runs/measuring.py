@@ -212,14 +212,14 @@ class Measuring:
         """Print for every case why its timing ended, the precision was reached or the time used up, and its least certain
         ratio.
         """
-        told = ["least certain ratios, not counting variation between processes:"]
+        lines = ["least certain ratios, not counting variation between processes:"]
         for case in self._cases:
             if len(cells := self._checked(case)) > 1:
                 (impl, _), width = max(self._half_widths(cells).items(), key=lambda it: it[1])
                 ended = "precise" if width <= self._run.timing["precision"] else "time used up"
                 known = f"\N{PLUS-MINUS SIGN}{width:.1%}" if width < math.inf else "(one visit in each process)"
-                told.append(f"{case}  {ended}: {impl} {known}")
-        for line in told * (len(told) > 1):
+                lines.append(f"{case}  {ended}: {impl} {known}")
+        for line in lines * (len(lines) > 1):
             self._run.tell(line)
 
     def _lacking(self) -> list[Cell]:

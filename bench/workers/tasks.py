@@ -52,7 +52,7 @@ USUAL = [
     {"T": T, "mask": mask, "dtype": dtype}
     for T, mask, dtype in product((64, 128), ("causal", "none"), ("float32", "bfloat16", "float16"))
 ]
-"""Lengths, masks and dtypes of problems of `check` that name none."""
+"""Length, mask and dtype of problems of `check` that name none: the first, else those with which a kernel supports most."""
 
 FREE = 5
 """Multiple of a cell's least memory that must be free for calls under other settings of the allocator."""
