@@ -71,9 +71,9 @@ def _objections(run: Run, before: Baseline | None) -> Iterator[str]:
         return
     this = compare(current, run)
     if this.code != command.FINE:
-        told, first = result(this), next(sentences(this), "")
+        conclusion, first = result(this), next(sentences(this), "")
         why = [first, counted(this)] if this.code == command.REGRESSED else [this.unjudged or first or counted(this)]
-        yield "; ".join(filter(None, [f"{told[:1].lower()}{told[1:]}", *why]))
+        yield "; ".join(filter(None, [f"{conclusion[:1].lower()}{conclusion[1:]}", *why]))
 
 
 def _show(options: argparse.Namespace) -> int:

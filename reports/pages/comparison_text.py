@@ -42,7 +42,7 @@ AGAINST = " against "
 """Separates the names of two implementations that are compared with each other."""
 
 EXAMPLES = 10
-"""Cells listed for each word that is no verdict; further ones are counted."""
+"""Cells listed of each verdict without a change; further ones are counted."""
 
 FACTOR = 1.5
 """Ratio from which on a change is printed as a factor, and below as a percentage."""
@@ -70,8 +70,8 @@ def terminal(this: Comparison, named: str, whole: bool = False) -> RenderableTyp
 
 
 def examples(cells: Iterable[Cell]) -> list[Cell]:
-    """Return the cells with a change, `EXAMPLES` of those of each other word, and the first of those of an implementation
-    that fail for one reason.
+    """Return the cells with a change, `EXAMPLES` of each other verdict, and the first of an implementation's cells that fail
+    for one reason.
     """
     parts = grouped((_alike(cell), cell) for cell in cells)
     return [cell for alike, of in parts.items() for cell in of[: 1 if len(alike) > 1 else EXAMPLES]]

@@ -54,9 +54,7 @@ RUN: dict[str, Any] = {
     "controls": {"drift": _NUMBER, "looks": {"python": [{"seconds": _positive}]}},
     "published": [{"id": str, "seconds": _positive}],
 }
-"""A file's contents: of an object the keys, of a list its items, of a value its type or a test. Lists and objects may be
-absent.
-"""
+"""Shape of a file: an object's keys, a list's items, a value's type or test. Lists and objects may be absent."""
 
 
 def misfit(data: dict[str, Any]) -> str:
