@@ -108,7 +108,7 @@ def packed_parts(
 
 
 def left_out(layer: nn.Module) -> list[str]:
-    """Return the names of a layer's parameters in which no canonical weight lies."""
+    """Name the parameters of a layer that hold no canonical weight."""
     used = set[Tensor]()
 
     def of(parameter: Tensor) -> Tensor:

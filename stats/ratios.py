@@ -37,8 +37,8 @@ FASTEST, TIED, NOT_RESOLVED, SLOWER = "fastest", "tied", UNRESOLVED, "slower"
 class Samples(NamedTuple):
     """Timed blocks of one row, one entry per block: seconds of a call, and the block's position in the run.
 
-    Blocks of two rows with the same round number were timed in the same round, and are paired. `visits` tells which
-    rounds were timed together; a visit lies within one process.
+    Blocks of two rows with the same round number were timed in the same round, and are paired. `visits` gives the
+    rounds that were timed together; a visit lies within one process.
     """
 
     seconds: Sequence[float]
@@ -88,8 +88,8 @@ estimate their scatter poorly.
 """
 
 TRIMMED = 3
-"""The lowest and the highest of every TRIMMED rounds of a process, not counting two, are left out: disturbances make a call, or
-all calls of a visit, longer, occasionally twice as long (compared on recorded runs with medians, the Hodges-Lehmann
+"""Of a process's n rounds, the (n - 2) // TRIMMED lowest and as many highest are left out: disturbances make a call, or all
+calls of a visit, longer, occasionally twice as long (compared on recorded runs with medians, the Hodges-Lehmann
 estimator and ratios of medians: docs/measured.md).
 """
 
