@@ -64,9 +64,19 @@ def in_float32(q, k, v, **options):
     return wrong_kernels.sdpa(q.float(), k.float(), v.float(), **options).to(q.dtype)
 
 
+def sees_the_newest_keys(q, k, v):
+    return wrong_kernels.sdpa(q, k[..., -16:, :], v[..., -16:, :])
+
+
+def reads_as_if_contiguous(q, k, v, **options):
+    return wrong_kernels.sdpa(*map(wrong_kernels.as_if_contiguous, (q, k, v)), **options)
+
+
 @pytest.mark.parametrize(
     ("kernel", "axes", "says"),
     [
+        (sees_the_newest_keys, wrong_kernels.DECODE | {"scope": "core"}, r"^few queries, \S+: error .* every batch entry, "),
+        (reads_as_if_contiguous, {}, r"; right where q, k and v are contiguous$"),
         (wrong_kernels.masks_with_minus_10000, {}, r"-scope=core: where scores are far below zero: error"),
         (aligned_bottom_right, {"source": "cross", "T_kv": 100}, r"by is_causal, query t sees keys 0 to t$"),
         (every_second_head_shares_a_key_head, {"H": 6, "H_kv": 2}, r"; neighbouring heads share a key head$"),

@@ -677,7 +677,7 @@ def extending(says="error"):
     return keep
 
 
-@extending("key written to the cache: NaN or Inf")
+@extending("; the end of a cache holds NaN until new keys and values are written there")
 def leaves_the_cache_as_it_was(layer, cache, newest):
     return [torch.cat([known[..., :-1, :], new], -2) for known, new in zip(cache, newest, strict=True)]
 

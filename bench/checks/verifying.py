@@ -69,7 +69,9 @@ def _fault(rows: Tensor, errors: Errors, expected: Expected, problem: Problem) -
     """Describe what is wrong with an output, from the errors of its `rows`."""
     allowed = expected.tolerance
     if not torch.isfinite(rows).all():
-        return f"NaN or Inf in {_where(~torch.isfinite(rows), expected, problem)}"
+        unwritten = "; the end of a cache holds NaN until new keys and values are written there"
+        hint = unwritten if problem.case.writes_cache else ""
+        return f"NaN or Inf in {_where(~torch.isfinite(rows), expected, problem)}{hint}"
     bad = rows > allowed.row
     if not bad.any():
         if errors.overall > allowed.overall:
