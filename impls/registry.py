@@ -229,7 +229,7 @@ def make(name: str, it: Any, *, takes_mask: bool = False, limits: Limits | None 
 def add(impl: Impl) -> None:
     """Add `impl` to the registry; raises ValueError if its name is taken or reserved."""
     if impl.name in _registry:
-        raise ValueError(f"{impl.name!r} is already registered by {_registry[impl.name].owner}")
+        raise ValueError(f"{impl.name!r} is already registered by {_registry[impl.name].owner}: choose another name")
     if eager_name(impl.name) != impl.name:
         raise ValueError(f"{impl.name!r}: names that end in {', '.join(FORMS)} are made by the suite")
     _registry[impl.name] = impl

@@ -23,7 +23,7 @@ from bench import launch
 from bench.cases.axes import nearest
 from bench.cases.case import AXES, Case
 from bench.cases.cells import Cell
-from bench.cases.outcome import classify, in_one_line
+from bench.cases.outcome import classify, in_one_line, undeclared
 from bench.cases.sweep import SWEEPS
 from bench.runs import check, saving
 from bench.runs.begin import _command
@@ -86,7 +86,7 @@ nothing.limits, number.limits = {"max_T": None, "dropout": None}, {"beyond": 3}
         ("--impl mine=nowhere:f", "can't import nowhere"),
         ("--impl mine=math:pi", "mine=math:pi: 'mine' is of type float, neither a function nor an nn.Module class"),
         ("--impl x=bench/nowhere.py:f", "x=bench/nowhere.py:f: there is no file bench/nowhere.py in {folder}\n"),
-        ("--impl sdpa=math:hypot", "'sdpa' is already registered by impls.sdpa"),
+        ("--impl sdpa=math:hypot", "'sdpa' is already registered by impls.sdpa: choose another name"),
         *((f"--impl x=mine:one,{it}=mine:other", "'x' is already registered by mine") for it in ("x", "x+compile")),
         ("--resume x --benchmark-save=y", "leave out --benchmark-save=y"),
         ("--T 64 128", "unexpected argument '128': a kernel of your own is named by --impl mine=mine.py:FUNCTION"),
@@ -217,6 +217,19 @@ def test_a_run_says_how_a_kernel_declares_what_it_lacks(ran):
         "a kernel declares what it doesn't support, as in `mine.limits = {'masks': ('none',)}`: docs/kernels.md"
         in done.outlines
     )
+
+
+@pytest.mark.parametrize(
+    ("told", "limits"),
+    [
+        ("NotImplementedError: FlexAttention does not support backward on CPU", "{'modes': ('forward', 'decode')}"),
+        ("no gradient reaches q: the output is detached", "{'modes': ('forward', 'decode')}"),
+        ("kernel, B1-autocast=bfloat16: RuntimeError: expected scalar type Float but found BFloat16", "{'autocasts': False}"),
+        ("RuntimeError: expected m1 and m2 to have the same dtype, but got: float != c10::Half", "{'dtypes': ('float32',)}"),
+    ],
+)  # fmt: skip
+def test_limits_are_proposed_by_what_fails(told, limits):
+    assert f"`mine.limits = {limits}`" in (undeclared([told]) or "")
 
 
 def test_an_explanation_of_torch_compile_is_told():

@@ -68,8 +68,13 @@ KEYWORDS: dict[str, tuple[str, object]] = {
 CONVERTS: dict[str, tuple[str, object]] = {
     "which autocast gives": ("autocasts", False), "as precise as float32": ("dtypes", ("float32", "bfloat16", "float16")),
     "without overflow": ("dtypes", ("float32", "bfloat16")),
+    "same dtype, but got: float != c10::Half": ("dtypes", ("float32",)),
+    "does not support backward": ("modes", ("forward", "decode")), "output is detached": ("modes", ("forward", "decode")),
+    "autocast=bfloat16: RuntimeError: expected": ("autocasts", False),  # autograd.Function's backward ignores autocast
 }  # fmt: skip
-"""Limits to declare, by words of a failure, if a kernel computes in float32 or masks by a number beyond float16."""
+"""Limits to declare, by words of a failure, if a kernel computes in float32, masks by a number beyond float16, mixes dtypes, or
+has no gradients.
+"""
 
 OCCUPIED = "busy or unavailable"
 """CUDA's message when another process uses the GPU exclusively."""
