@@ -156,6 +156,9 @@ def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Com
     if open_ := [it for it in changed if it not in implementations or implementations[it].word == INCONCLUSIVE]:
         notes.append(f"`{_interleaved(base, head, open_)}` detects 1 % in a few minutes")
     reasons = {cell.verdict.reason for cell in shown if cell.verdict.word == INCONCLUSIVE}
+    unjudged = "" if implementations else words.listing(sorted(reasons)) or "no cell in common"
+    if not head.complete and any(cell.verdict.word == verdict.GONE for cell in shown):
+        unjudged = unjudged or f"{head.name} is not complete, and lacks cells of {base.name}"
     return Comparison(
         base.name,
         head.name,
@@ -169,7 +172,7 @@ def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Com
         ],
         implementations=implementations,
         of_interest=tuple(changed),
-        unjudged="" if implementations else words.listing(sorted(reasons)) or "no cell in common",
+        unjudged=unjudged,
     )
 
 
@@ -262,7 +265,7 @@ def of_file(path: Path, margin: float | None = None) -> Comparison:
     data = parse(path)
     try:
         return _of_data(data, path, data["margin"] if margin is None else margin)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise RunError(f"{path}: not a comparison that `python -m bench ab` saved ({error!r})") from error
 
 
@@ -294,7 +297,7 @@ def _of_data(data: Object, path: Path, margin: float) -> Comparison:
         machine=head,
         commands=[data["command"]],
         implementations=implementations,
-        unjudged=verdict.drifted(workloads),
+        unjudged=verdict.drifted(workloads) if cells else "no cell in it",
         interleaved=(before.get("commit"), after.get("commit"), data["threads"]),
     )
 

@@ -250,11 +250,16 @@ def test_a_record_of_an_earlier_version_is_shown(saved):
         document(SLOW) | {"sides": [1]},
         document(SLOW) | {"cells": [{"impl": "sdpa", "id": "T16"}]},
         document(SLOW) | {"pairs": [{"logs": []}]},
+        document(SLOW) | {"pairs": [{"logs": [["sdpa", "T16", 1e300]]}]},
     ],
 )
 def test_a_file_that_is_no_comparison_is_refused(saved, data):
     with pytest.raises(RunError, match="not a comparison that `python -m bench ab` saved"):
         of_file(saved(data))
+
+
+def test_nothing_is_judged_without_cells(saved):
+    assert of_file(saved(document({("sdpa", "T16"): noisy(0, 1e-4, 8)}) | {"cells": []})).code == 2
 
 
 def test_inconclusive_cells_name_the_command_that_continues(saved):

@@ -99,6 +99,8 @@ def test_cells_of_one_variant_only_are_new_or_gone(compared):
     for base, head, word in ((fewer, all_three, "NEW"), (all_three, fewer, "GONE")):
         this = compared(base, head)
         assert ("sdpa", word) in words(this) and this.code == 0
+    interrupted = compared(all_three, {**fewer, "complete": False})
+    assert interrupted.code == 2 and interrupted.unjudged == "0002_head is not complete, and lacks cells of 0001_base"
     nothing_in_common = compared(tracked.run(1, impls=["sdpa"]), fewer)
     assert nothing_in_common.counts == {"GONE": 4, "NEW": 8} and nothing_in_common.code == 2
 
