@@ -84,9 +84,12 @@ def empty(shape: Any) -> Any:
 
 def _inconsistent(data: dict[str, Any]) -> Iterator[str]:
     """Yield columns of rows whose value isn't one of their axis, or which have another length than the times."""
-    axes = axes_of(data.get("axes", ()))
+    axes, known = axes_of(data.get("axes", ())), set[tuple[str, str]]()
     for index, row in enumerate(data["benchmarks"]):
         columns, where = row["extra_info"], f"benchmarks[{index}].extra_info"
+        if (key := (columns["impl"], columns["id"])) in known:
+            yield f"{where}.id: a second row of this cell"
+        known.add(key)
         for name, axis in axes.items():
             if not isinstance(columns.get(name), _NUMBER if axis.kind in ("size", "share") else _NUMBER | str):
                 yield f"{where}.{name}"

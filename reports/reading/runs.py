@@ -147,7 +147,8 @@ def nothing_in(results: Path) -> str:
     """Return a sentence on a folder without runs below it."""
     if any(map(is_numbered, results.glob("*.json"))):
         return f"{results} is the folder of one machine: give {results.resolve().parent}"
-    return f"there is no run in {results} yet; {HOW_TO_MAKE_ONE}"
+    where = f"run in {results} yet" if results.exists() else f"folder {results}, and so no run"
+    return f"there is no {where}; {HOW_TO_MAKE_ONE}"
 
 
 def is_numbered(path: Path) -> bool:

@@ -212,7 +212,7 @@ INPUTS = [
     run("COLUMNS=0 pr advise", 0, "from run"),
     run(f"echo x > .git; bench $SMALL --impl sdpa {NAMED}", 0, "saved: "),
     # Results that are not what they should be.
-    refused("rm -r results; ln -s results results; pr --results results", 3, "no run in results"),
+    refused("rm -r results; ln -s results results; pr --results results", 3, "no folder results"),
     refused("ln -s loop.json results/loop.json; pr results/loop.json", 3, "loop.json"),
     run(f"rm results/*/.lock; mkdir $(echo results/*)/.lock; bench $SMALL --impl sdpa {NAMED}", 1, "not saved: .*a directory"),
     run(f"touch results/*/.lock; bench $SMALL --impl sdpa {NAMED}", 0, "saved: "),

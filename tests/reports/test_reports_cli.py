@@ -75,6 +75,13 @@ def test_a_file_that_is_no_run_is_named(text, expected, results, small, refusal)
         assert "0001_bad.json" in line and expected in line
 
 
+def test_a_file_of_two_runs_is_refused(results, small, refusal):
+    """One of the two times of a cell would be shown."""
+    small["benchmarks"] += small["benchmarks"][:1]
+    synthetic.save(small, results, "0001_merged")
+    assert "extra_info.id: a second row of this cell" in refusal("--results", results)
+
+
 def test_a_file_without_axes_is_no_run_and_one_that_is_refused_adds_none(results, small, refusal):
     synthetic.save(small | {"axes": [{"name": "a", "kind": "matrix"}]}, results, "0001_bad")
     assert "it describes no axes" in refusal("--results", results)

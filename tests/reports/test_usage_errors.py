@@ -36,7 +36,7 @@ OTHERS = [
     ("--nonsense", "--nonsense"),
     ("--results nowhere", "pytest bench/ --benchmark-save=NAME"),
     ("--results empty", "pytest bench/ --benchmark-save=NAME"),
-    ("history --results nowhere", "nowhere"),
+    ("history --results nowhere", "there is no folder nowhere, and so no run; make one with"),
     (f"export {TINY} -o a.json", "its ending should be one of .parquet, .csv"),
     (f"export {TINY} -o /dev/null/a.csv", "/dev/null"),
     (f"export {TINY} -o /nowhere/a.csv", "error: Cannot save file into"),
