@@ -294,6 +294,7 @@ def test_a_saved_comparison_is_continued_with_the_same_code_on_the_same_machine(
     (repository / "impls" / "sdpa.py").write_text("changed = True\n")
     monkeypatch.setattr("bench.ab.plan.fingerprint", lambda: {"torch": "another"})
     (repository / "edited.json").write_text(json.dumps(json.loads(file.read_text()) | {"pairs": [{}]}))
+    (repository / "no.json").write_text(json.dumps(json.loads(file.read_text()) | {"asked": 3}))
     for other, options, says in (
         (file, "", "changed since then: code, fingerprint; start another comparison, without --continue"),
         (repository / "impls" / "sdpa.py", "", "sdpa.py: not JSON"),
@@ -302,6 +303,7 @@ def test_a_saved_comparison_is_continued_with_the_same_code_on_the_same_machine(
             "",
             "edited.json: not a comparison that `python -m bench ab` saved (KeyError('logs'))",
         ),
+        (repository / "no.json", "", "no.json: not a comparison that this `python -m bench ab` saved"),
         (repository / "typo.json", "", "typo.json: can't be read (No such file or directory)"),
         (file, "--T 16 --base-impl fused", "leave out --base-impl, --T"),
     ):

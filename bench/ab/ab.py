@@ -142,7 +142,7 @@ def comparisons(results: Path | None = None) -> Path:
 def _earlier(file: Path) -> Record:
     """Return the comparison to continue; raises `UsageError`."""
     data = load(file)
-    if not data.keys() >= {"asked", "same", "sides", "pairs"}:
+    if not all(isinstance(data.get(part), dict) for part in ("asked", "same", "sides")) or "pairs" not in data:
         raise UsageError(
             f"--continue {file}: not a comparison that this `python -m bench ab` saved, as in results/*/ab/"
         )

@@ -238,7 +238,7 @@ def _revision(variant: str, options: argparse.Namespace, folder: Path) -> Varian
     if own and not Path.cwd().is_relative_to(root):
         raise UsageError(f"{Path.cwd()} is not in a git repository: start in that of your kernel")
     if root != CHECKOUT and not own:
-        raise UsageError(f"--base is a revision of {root}: name a kernel in it, as in --impl mine=mine:mine")
+        raise UsageError(f"revisions are those of {root}: name a kernel in it, as in --impl mine=mine:mine")
     commit, label = given and commit_of(given), "the working tree"
     if commit:
         check_out(commit, place)
