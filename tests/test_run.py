@@ -151,6 +151,7 @@ def test_list_and_dry_run_measure_nothing(suite, tmp_path):
     listed = suite("--list").stdout
     assert all(name in listed for name in ("mask_after_softmax", "max_T=256", *SWEEPS))
     assert "4 cells to measure, 2 unsupported, about" in suite("--dry-run", *SMALL).stdout
+    assert "--threads 999: more than the " in suite("--dry-run", *SMALL, "--threads", "1,999").stderr
     one_case = suite("--dry-run", *SMALL, "--case", "B1-T32-H2-D_h64-float32-cpu")
     assert "2 cells to measure, 1 unsupported, about" in one_case.stdout and "T16" not in one_case.stdout
     assert not (tmp_path / "results").exists()
