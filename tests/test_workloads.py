@@ -117,6 +117,7 @@ def test_workloads_of_flashinfer_bench(tmp_path, capsys):
     ("content", "says"),
     [
         ('[{"heads": 4}]', "no case has an axis 'heads'; did you mean H?"),
+        ('[{"xyz": 4}]', "no case has an axis 'xyz'; axes: B, H, H_kv, "),
         ('[{"device": "cpu"}]', "cases of a file are for any device: leave it out, and give --device"),
         ('[{"T": -4}]', "T: '-4' is not a positive whole number"),
         ('[{"T": []}]', "T has no value"),

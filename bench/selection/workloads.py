@@ -105,7 +105,7 @@ def _values(axis: str, value: Any) -> tuple[Any, ...]:
     if axis == "device":
         raise ValueError("cases of a file are for any device: leave it out, and give --device")
     if axis not in AXES:
-        raise ValueError(f"no case has an axis {axis!r}{nearest(axis, AXES)}")
+        raise ValueError(f"no case has an axis {axis!r}{nearest(axis, AXES) or '; axes: ' + ', '.join(AXES)}")
     words = [as_option(it) for it in (value if isinstance(value, list) else [value])]
     if not words:
         raise ValueError(f"{axis} has no value")
