@@ -69,6 +69,20 @@ def test_the_correct_form_passes(short_probes):
     held_to(Naive, {})
 
 
+class AnglesInFloat32(Naive):
+    """As in DeepSeek's own code."""
+
+    def __init__(self, shape):
+        super().__init__(shape)
+        angles = torch.arange(shape.max_T)[:, None] / 1e4 ** (torch.arange(0, self.rope, 2) / self.rope)
+        self.cos, self.sin = angles.cos(), angles.sin()
+
+
+@pytest.mark.parametrize("axes", [{"T": 513}, TOKEN | {"T_kv": 3000}], ids=str)
+def test_angles_may_be_float32(short_probes, axes):
+    held_to(AnglesInFloat32, axes | {"D_h": 96, "rope": 64})
+
+
 def test_positions_rotate_features_as_complex_numbers():
     """By hand: the first pair is rotated by the position, the second by a hundredth of it."""
     shape = Case.of(**SMALL | {"rope": 4}).layer_shape

@@ -213,12 +213,14 @@ def _floor(part: Expected, case: Case) -> float:
 def _floor_of_rules(case: Case) -> float:
     """Return a floor in units of epsilon: rounding of a score grows with the size of its intermediate results.
 
-    A cap's tanh may be computed as a difference of exponentials, and ALiBi may count from the first key instead of from
-    the query, as in BLOOM. Narrow dtypes have no such floor: there kernels do both in float32.
+    A cap's tanh may be computed as a difference of exponentials, ALiBi may count from the first key instead of from the
+    query, as in BLOOM, and rotary angles may be float32, as in DeepSeek's own code. Narrow dtypes have no such floor: there
+    kernels do all this in float32.
     """
     if case.rounding_dtype not in WIDE:
         return 0.0
-    return max(4 * (case.softcap or 0), case.max_T / 2 if case.bias == "alibi" else 0.0)
+    of_places = case.max_T / 2 if case.bias == "alibi" else case.max_T / 4 if case.rope else 0.0
+    return max(4 * (case.softcap or 0), of_places)
 
 
 def _has_few_features(case: Case) -> bool:
