@@ -91,7 +91,9 @@ def _inconsistent(data: dict[str, Any]) -> Iterator[str]:
             yield f"{where}.id: a second row of this cell"
         known.add(key)
         for name, axis in axes.items():
-            if not isinstance(columns.get(name), _NUMBER if axis.kind in ("size", "share") else _NUMBER | str):
+            value = columns.get(name)
+            usual = isinstance(value, _NUMBER if axis.kind == "share" else _NUMBER | str)
+            if not (_none_or_positive(value) if axis.kind == "size" else usual):
                 yield f"{where}.{name}"
         for name in SAMPLES:
             if len(columns[name]) != len(row["stats"]["data"]):

@@ -89,6 +89,12 @@ def test_a_file_without_axes_is_no_run_and_one_that_is_refused_adds_none(results
     assert "invalid value of skipped[0]" in refusal("--results", results) and "new" not in KNOWN_AXES
 
 
+def test_a_size_is_positive(results, small, refusal):
+    small["benchmarks"][0]["extra_info"]["T"] = 0
+    synthetic.save(small, results, "0001_bad")
+    assert "invalid value of benchmarks[0].extra_info.T" in refusal("--results", results)
+
+
 def test_the_newest_run_is_taken(results, small, no_drawing):
     aged(synthetic.save(small, results, "0002_new"), 100)
     old = aged(synthetic.save(small, results, "0001_old"), 200)  # copied later: numbers count, not the copying
