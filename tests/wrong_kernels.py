@@ -1520,11 +1520,30 @@ def float16_inside(q, k, v, **options):
 wrong("low scores", "float16_inside_a_layer", dtype="bfloat16")(as_layer(float16_inside))
 
 
+def by_one_scale(x):
+    """The same numbers as float16 holds them over the largest one."""
+    size = x.abs().amax().float().clamp_min(1e-30)
+    return (x / size).half().float() * size
+
+
 @wrong("low scores", dtype="bfloat16")
 @masked
 def values_in_float16_by_one_scale(q, k, v, mask):
-    size = v.abs().amax().float()
-    return (probs_of(q.float(), k.float(), mask) @ (v / size).half().float() * size).bfloat16()
+    return (probs_of(q.float(), k.float(), mask) @ by_one_scale(v)).bfloat16()
+
+
+@wrong_backward("low scores", dtype="bfloat16")
+class ValuesInFloat16ByOneScaleGoingBack(Formula):
+    @classmethod
+    def gradients(cls, q, k, v, probs, o, grad):
+        return super().gradients(q, k, by_one_scale(v), probs, o, grad)
+
+
+@wrong_backward("low scores", dtype="bfloat16")
+class GradientsOfValuesByOneScale(Formula):
+    @classmethod
+    def gradients(cls, q, k, v, probs, o, grad):
+        return *super().gradients(q, k, v, probs, o, grad)[:2], probs.mT @ by_one_scale(grad)
 
 
 @misreading("where another forward comes between", dtype="bfloat16")

@@ -46,7 +46,7 @@ def expected_of(
     of that gradient's rows if the row is smaller, and so is an output's with few features; biases share the largest
     size, since the gradient of b_k vanishes. With stress patterns, each pattern is a separate expected output, so that no
     pattern's bound covers an error in another one. `keys` (B, H_kv, T_kv): True where the gradients of keys and values
-    are compared; None for all.
+    are compared, of heads that differ in size: rows are relative to their own head's; None for all, of heads alike.
     """
     exact, plain = _ways(formula, case)
     biases = max((tensor.norm().item() for name, tensor in exact.items() if _is_bias(name)), default=0.0)
@@ -61,7 +61,12 @@ def expected_of(
         least: float | Tensor = Expected.norm_floor
         usual = biases if _is_bias(name) else typical[name]
         if name != "output":
-            least = max(usual, VANISHING) if usual > ZERO * largest else tensor.new_full(tensor.shape[:-1], largest)
+            least = max(usual, VANISHING)
+            if usual <= ZERO * largest:
+                least = tensor.new_full(tensor.shape[:-1], largest)
+            elif keys is not None and tensor.dim() > 3:
+                sizes = tensor.norm(dim=-1) * whole.is_compared
+                least = sizes.square().mean(-1, keepdim=True).sqrt().expand_as(sizes)
         elif kind is not None:
             least = _size_of_rounding(formula, case, kind)
         elif _has_few_features(case):

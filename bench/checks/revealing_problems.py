@@ -83,10 +83,10 @@ def showing_probs(case: Case, dropped: Tensor | None = None) -> Problem:
 def showing_tails(case: Case) -> Problem:
     """Return a problem of a core in which the first key has the largest score and the value zero.
 
-    All other keys share a lower score and have large values, in every other head very small ones (one scale for the whole
-    tensor doesn't fit), so that output and gradients are wrong if they are left out: as probs of a query are lower, its
-    gradient is larger. The first feature of these values is the same, which the gradients ignore: it would cancel nearly
-    everything.
+    All other keys share a lower score and have large values, in every other head very small ones and a large gradient of
+    the output (one scale for the whole tensor doesn't fit), so that output and gradients are wrong if they are left out:
+    as probs of a query are lower, its gradient is larger. The first feature of these values is the same, which the
+    gradients ignore: it would cancel nearly everything.
     """
     if case.scope == "layer":
         return _showing_tails_of_layer(case)
@@ -100,9 +100,11 @@ def showing_tails(case: Case) -> Problem:
     k[..., 0, 0] = case.D_h**0.5
     v[..., 0].uniform_(1, 1.25, generator=generator)
     v[..., 0, :] = 0.0
-    odd = torch.arange(case.B * case.H_kv).view(case.B, case.H_kv, 1, 1) % 2
-    v *= large if case.computes == "float16" else large ** (1.0 - 2 * odd)
+    odd = torch.arange(case.B * case.H_kv).view(case.B, case.H_kv, 1, 1) % 2 * (case.computes != "float16")
+    sizes = large ** (1.0 - 2 * odd)
+    v *= sizes
     emphasis = torch.exp(q[..., :1] - farthest) * (torch.arange(case.D_v) > 0)
+    emphasis = emphasis * large / sizes.repeat_interleave(case.H // case.H_kv, 1)
     pattern = torch.full_like(queries, patterns.APART).to(case.device)
     keys = (torch.arange(case.T_kv) > 0).to(case.device).expand(case.B, case.H_kv, -1)  # the first one's are far larger
     problem = attention_problem(case, [q, k, v], weights_of(case), generator, 0, pattern, emphasis=emphasis, keys=keys)
