@@ -89,15 +89,14 @@ def _likely_cause(what: str, impl: Impl, case: Case, outcome: Skip) -> str:
     """Name weights of a wrong layer that the reference doesn't have, such as a norm's or a second projection's; or say that
     a kernel is right on contiguous tensors.
     """
-    if isinstance(outcome, Wrong):
-        with suppress(Exception):
-            if impl.core is None and (others := left_out(module_of(impl, case))):
-                return f"; the reference has no {', '.join(others)}"
-            if what == "kernel (probe)" and str(outcome).startswith(
-                "NaN or Inf"
-            ):  # between the numbers of strided ones
-                check_case(impl, case)
-                return "; right where q, k and v are contiguous"
+    if not isinstance(outcome, Wrong):
+        return ""
+    with suppress(Exception):
+        if impl.core is None and (others := left_out(module_of(impl, case))):
+            return f"; the reference has no {', '.join(others)}"
+        if what == "kernel (probe)" and str(outcome).startswith("NaN or Inf"):  # between the numbers of strided tensors
+            check_case(impl, case)
+            return "; right where q, k and v are contiguous"
     return ""
 
 
