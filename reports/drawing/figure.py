@@ -20,7 +20,7 @@ from ..reading import words
 from ..reading.axes import labelled as axis_label
 from .measures import MEASURES, Measure, Points, series
 from .palette import GRID, INK, MUTED, SURFACE, Palette
-from .svg import Scale, label, spread
+from .svg import Scale, apart, label, spread
 
 MOST_LABELLED = 5
 NARROW, WIDE, HEIGHT = 3.9, 6.4, 3.5
@@ -91,7 +91,7 @@ def _lines(ax: Axes, series: Mapping[str, Points], palette: Palette, labelled: S
     values = [y for name in labelled for _, y in series[name]]
     low, high = min(values) / 1.25, max(values) * 1.25
     ticks, sizes = Scale(low, high, 0, 1).ticks(measure.base, 6), sorted({x for of in series.values() for x, _ in of})
-    sizes = sizes[:: math.ceil(len(sizes) / 7)]
+    sizes = apart(sizes, Scale(sizes[0], sizes[-1], 0, ax.bbox.width), 0.7 * SIZE * ax.figure.dpi / 72)
     ax.set(xscale="log", yscale="log", ylim=(low, high))
     ax.set_xticks(sizes, [*map(words.number, sizes)])
     ax.set_yticks(ticks, [*map(measure.text, ticks)])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from itertools import groupby
 
 import numpy as np
 from markupsafe import Markup
@@ -15,11 +16,14 @@ from .measures import Measure, Points
 from .palette import Palette, Style
 
 WIDTH, HEIGHT = 450.0, 256.0
-LEFT, RIGHT, TOP, BOTTOM = 58.0, 280.0, 12.0, 222.0
+LEFT, RIGHT, TOP, BOTTOM = 58.0, 270.0, 12.0, 222.0
 """Edges of the plot; labels are placed to its right."""
 
 LINE = 13.5
 """Height of a label."""
+
+DIGIT = 8.5
+"""Width of a digit, on a phone."""
 
 MOST_MARKS = 6
 """Most points of a line that are marked."""
@@ -48,20 +52,30 @@ class Scale:
         return inside[:: -(-len(inside) // most)]
 
 
-def lines(series: Mapping[str, Points], styles: Palette, measure: Measure, x_name: str) -> Markup:
-    """Draw one line per implementation from points (x, y) on logarithmic axes, with its name at the end."""
+def lines(
+    series: Mapping[str, Points],
+    styles: Palette,
+    measure: Measure,
+    x_name: str,
+    pale: Container[tuple[str, float]] = (),
+) -> Markup:
+    """Draw one line per implementation from points (x, y) on logarithmic axes, with its name at the end. Points in `pale`
+    (name, x), and the line from and to them, are pale.
+    """
     every = [point for points in series.values() for point in points]
     xs, ys = sorted({x for x, _ in every}), [y for _, y in every]
     x, y = Scale(xs[0], xs[-1], LEFT + 8, RIGHT - 8), Scale(min(ys) / 1.1, max(ys) * 1.1, BOTTOM, TOP)
-    sizes = {size: number(size) for size in xs[:: -(-len(xs) // 6)]}
+    sizes = {size: number(size) for size in apart(xs, x, DIGIT)}
     parts = [axes(x, y, sizes, {tick: measure.text(tick) for tick in y.ticks(measure.base)}, x_name)]
     ends = spread([y(points[-1][1]) for points in series.values()], LINE, TOP, BOTTOM)
     for (name, points), at in sorted(zip(series.items(), ends, strict=True), key=lambda it: styles[it[0][0]].own):
         style, places = styles[name], [(x(a), y(b)) for a, b in points]
-        marks = "".join(mark(style, a, b) for a, b in places if len(xs) <= MOST_MARKS)
+        paled = [(name, a) in pale for a, _ in points]
+        marked = zip(places, paled, strict=True) if len(xs) <= MOST_MARKS else ()
+        marks = "".join(mark(style, *place, is_pale) for place, is_pale in marked)
         end = f'<path class="lead" d="M{places[-1][0] + 5} {places[-1][1]}L{RIGHT + 6} {at:.1f}h4"/>'
         text = f'<text class="name" x="{RIGHT + 24}" y="{at + 4:.1f}">{html.escape(label(name))}</text>'
-        parts.append(f'<g class="{kind(style)}">{end}<path class="line" d="{path(places)}"/>{marks}'
+        parts.append(f'<g class="{kind(style)}">{end}{stroke(places, paled)}{marks}'
                      f"{mark(style, RIGHT + 16, round(at, 1))}{text}</g>")  # fmt: skip
     return drawing("".join(parts))
 
@@ -101,6 +115,14 @@ def axes(x: Scale, y: Scale, xs: Mapping[float, str], ys: Mapping[float, str], n
     return "".join([*parts, f'<text x="{right}" y="{y.start + 30}" text-anchor="end">{html.escape(name)}</text>'])
 
 
+def stroke(points: Points, pale: Sequence[bool]) -> str:
+    """Draw the line through points; pale are its pieces from and to a pale point."""
+    pieces = [(is_pale, [*of]) for is_pale, of in groupby(range(1, len(points)), lambda i: pale[i - 1] or pale[i])]
+    return "".join(
+        f'<path class="line{" pale" * is_pale}" d="{path(points[of[0] - 1 : of[-1] + 1])}"/>' for is_pale, of in pieces
+    )
+
+
 def path(points: Points) -> str:
     """Return the line through points, as the attribute `d`."""
     return f"M{'L'.join(f'{a} {b}' for a, b in points)}"
@@ -111,9 +133,19 @@ def kind(style: Style) -> str:
     return f"k{style.index}{' hollow' if style.compiled else ''}{' own' if style.own else ''}"
 
 
-def mark(style: Style, x: float, y: float) -> str:
+def mark(style: Style, x: float, y: float, pale: bool = False) -> str:
     """Draw one of the page's symbols."""
-    return f'<use href="#m{style.index}" x="{x}" y="{y}"/>'
+    attribute = 'class="pale" ' * pale
+    return f'<use {attribute}href="#m{style.index}" x="{x}" y="{y}"/>'
+
+
+def apart(sizes: Sequence[float], scale: Scale, digit: float) -> list[float]:
+    """Return those of the sorted sizes, from the largest down, whose numbers do not touch. `digit`: its width."""
+    wide, kept = digit * (0.5 + max(len(number(size)) for size in sizes)), list[float]()
+    for size in reversed(sizes):
+        if not kept or scale(kept[0]) - scale(size) >= wide:
+            kept.insert(0, size)
+    return kept
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:

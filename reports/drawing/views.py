@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from stats.estimate import grouped
+from stats.ratios import NOT_RESOLVED
 
 from ..judging import grid as grids
 from ..judging.grid import Case, Entry, Grid
@@ -107,12 +108,25 @@ def lines(
     for cases in groups:
         at = {key: value for key, value in cases[-1].setting.items() if key != axis}
         drawn, beyond = _within(series(time, cases, grid.impls, axis))
-        known = {time: drawn, MEASURES["memory"]: series(MEASURES["memory"], cases, drawn, axis)}
+        pale = {
+            (impl, float(case.at[axis]))
+            for impl in drawn
+            for case in cases
+            if time is SLOWDOWN and case.mark(impl).state == NOT_RESOLVED
+        }
+        memory = series(MEASURES["memory"], cases, drawn, axis)
         where = [words.title(at)] * (len(groups) > 1) + [f"not drawn: {', '.join(beyond)}"] * bool(beyond)
         yield (
             " ".join(keys[case.id] for case in cases),
             "".join(f" · {it}" for it in where if it),
-            [(measure.title, svg.lines(of, palette, measure, labelled(axis))) for measure, of in known.items() if of],
+            [
+                (
+                    measure.title + " (pale: not resolved)" * bool(unsure),
+                    svg.lines(of, palette, measure, labelled(axis), unsure),
+                )
+                for measure, of, unsure in ((time, drawn, pale), (MEASURES["memory"], memory, set()))
+                if of
+            ],
         )
 
 

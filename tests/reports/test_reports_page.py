@@ -9,7 +9,7 @@ import synthetic_runs as synthetic
 from conftest import EVIL, TINY
 from outline import Outline
 
-from reports.drawing import figure, svg
+from reports.drawing import figure, svg, views
 from reports.drawing.measures import MEASURES
 from reports.judging import grid
 from reports.pages import page, tables
@@ -17,6 +17,7 @@ from reports.pages.figure import draw
 from reports.pages.report import report
 from reports.reading import runs, units, words
 from stats import shares
+from stats.ratios import NOT_RESOLVED, SLOWER
 
 FIGURES = ("latency", "memory", "speedup")
 
@@ -204,6 +205,20 @@ def test_a_figure_names_the_baseline_and_the_fastest(as_run):
     *others, slowest = report(as_run(data)).grid.impls
     [ax] = drawn(as_run(data | {"baseline_impl": slowest}), "latency")["latency"].axes
     assert {text.get_text() for text in ax.texts} == {slowest, *others[: figure.MOST_LABELLED - 1]}
+
+
+def test_points_that_are_not_resolved_are_pale(as_run):
+    of = report(as_run(synthetic.by_length({"sdpa": 1e-3, "fused": 2e-3}, T=(64, 256, 1024))))
+    states = zip(of.grid.cases, (SLOWER, SLOWER, NOT_RESOLVED), strict=True)
+    cases = [
+        replace(case, marks={name: replace(mark, state=state) for name, mark in case.marks.items()})
+        for case, state in states
+    ]
+    keys = {case.id: "" for case in cases}
+    ((_, _, [(title, chart), (memory, _)]),) = views.lines(replace(of.grid, cases=cases), of.palette, keys)
+    assert title.endswith("(pale: not resolved)") and memory == "Peak memory"
+    drawn = re.findall(r'<(path|use) class="(line|line pale|pale)"', chart)
+    assert drawn == 2 * [("path", "line"), ("path", "line pale"), ("use", "pale")]
 
 
 def test_long_names_that_end_differently_have_different_labels():
