@@ -202,6 +202,34 @@ def test_ticks_do_not_overlap(browser, quick, tmp_path):
         assert min(run(browser, ticks)) > 0, width
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+def test_sizes_under_a_chart_do_not_overlap(browser, width, tmp_path):
+    opened(
+        browser, made(tmp_path, synthetic.by_length({"sdpa": 1e-3, "fused": 2e-3}, T=range(1000, 32000, 1000))), width
+    )
+    sizes = """[...document.querySelectorAll('.plot text[text-anchor=middle]')].map((it) => it.getBoundingClientRect())
+        .flatMap((it, i, all) => i && all[i - 1].top === it.top ? [it.left - all[i - 1].right] : [])"""
+    gaps = run(browser, sizes)
+    assert len(gaps) >= 6 and min(gaps) > 0
+
+
+@pytest.mark.parametrize("width", [720, 1280])
+def test_a_long_message_hides_no_number(browser, width, tmp_path):
+    data = synthetic.by_length({"sdpa": 1e-3, "fused": 2e-3})
+    data["skipped"] = [{"impl": "mine", "id": row["extra_info"]["id"], "reason": "error", "detail": "x" * 300}
+                       for row in data["benchmarks"][::2]]  # fmt: skip
+    opened(browser, made(tmp_path, data), width)
+    assert browser.execute_script(BEYOND) == []
+
+
+def test_a_copied_heat_map_has_a_line_for_each_implementation(browser, quick):
+    opened(browser, quick)
+    run(browser, "getSelection().selectAllChildren(document.querySelector('.heat tbody'))")
+    lines = run(browser, "getSelection().toString().trim().split('\\n')")
+    assert len(lines) == run(browser, "document.querySelector('.heat tbody').rows.length")
+    assert {line.count("\t") for line in lines} == {13}  # mean and twelve cases
+
+
 @pytest.mark.parametrize("width", [720, 800, 1280])
 def test_a_long_name_breaks(browser, width, tmp_path):
     costs = {"a_long_name_of_a_kernel_" * 3: (9e-5, 9e-11)}
