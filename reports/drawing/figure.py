@@ -29,11 +29,8 @@ NARROW, WIDE, HEIGHT = 3.9, 6.4, 3.5
 SIZE = 9.0
 """Font size in points, readable when the figure is 600 pixels wide."""
 
-EDGE, MARGIN = 0.7, 0.06
-"""Inches left of the plot, and right of the labels."""
-
-BESIDE = 1.03
-"""Where labels begin, over the width of the plot."""
+EDGE, BESIDE, MARGIN = 0.7, 0.19, 0.06
+"""Inches left of the plot, between it and the labels, and right of these."""
 
 
 def draw(name: str, grid: Grid, palette: Palette, baseline: str, narrow: bool = False) -> Figure | None:
@@ -51,7 +48,7 @@ def draw(name: str, grid: Grid, palette: Palette, baseline: str, narrow: bool = 
     labelled = sorted(drawn, key=lambda impl: (impl not in grid.own, impl != baseline))[:MOST_LABELLED]
     figure = Figure(figsize=(width, HEIGHT))
     FigureCanvasAgg(figure)
-    plot = (width - EDGE - MARGIN - max(_inches(figure, label(name)) for name in labelled)) / BESIDE
+    plot = width - EDGE - BESIDE - MARGIN - max(_inches(figure, label(name)) for name in labelled)
     ax = figure.add_axes((EDGE / width, 0.14, plot / width, 0.66))
     _lines(ax, drawn, palette, labelled, measure)
     ax.set_xlabel(axis_label(axis))
@@ -99,8 +96,14 @@ def _lines(ax: Axes, series: Mapping[str, Points], palette: Palette, labelled: S
     ax.grid(True)
     to_panel = ax.transData + ax.transAxes.inverted()
     wanted = [to_panel.transform(series[name][-1])[1] for name in labelled]
+    step = BESIDE * ax.figure.dpi / ax.bbox.width
     for name, level in zip(labelled, spread(wanted, 0.075, 0.0, 1.0), strict=True):
-        ax.text(BESIDE, level, label(name), transform=ax.transAxes, va="center", color=palette[name].colour, size=SIZE)
+        style = palette[name]
+        ax.text(1 + step, level, label(name), transform=ax.transAxes, va="center", color=style.colour, size=SIZE)
+        ax.plot(
+            1 + 0.6 * step, level, style.marker, transform=ax.transAxes, clip_on=False, color=style.colour, ms=5,
+            mfc=SURFACE if style.compiled else style.colour,
+        )  # fmt: skip
 
 
 def _finding(name: str, case: Case, baseline: str, axis: str) -> str:

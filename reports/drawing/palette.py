@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from stats.estimate import grouped
+
 from ..reading.words import base
 
 FIRST_MET = ("sdpa", "fused", "packed", "einsum", "wrapper", "mask_after_softmax", "linear", "loop")
@@ -58,9 +60,12 @@ INK, MUTED, GRID, SURFACE = (light for _, light, _ in THEME[:4])
 
 @dataclass(frozen=True)
 class Style:
-    """Style of an implementation. `index`: its colour and marker; a compiled form has those of its base, hollow and dashed."""
+    """Style of an implementation; a compiled form has that of its base, hollow and dashed."""
 
     index: int
+    """Its colour."""
+    symbol: int
+    """Its marker."""
     compiled: bool
 
     @property
@@ -73,16 +78,23 @@ class Style:
 
     @property
     def marker(self) -> str:
-        return [*PATHS][self.index]
+        return [*PATHS][self.symbol]
 
 
 class Palette:
-    """Styles by name. Names missing from `registry` are the user's own; without a registry, none are."""
+    """Styles by name. The user's own share a colour, and so do those that have none; among `names`, these have different
+    markers.
+    """
 
-    def __init__(self, registry: Iterable[str] = ()) -> None:
-        self.registry = set(map(base, registry))
+    def __init__(self, own: Iterable[str] = (), names: Iterable[str] = ()) -> None:
+        self.own = set(map(base, own))
+        self.alike = grouped((self._index(name), name) for name in sorted(set(map(base, names))))
 
     def __getitem__(self, name: str) -> Style:
         known = base(name)
-        own = bool(self.registry) and known not in self.registry
-        return Style(0 if own else 1 + [*FIRST_MET, known].index(known), known != name)
+        index = self._index(known)
+        before = [it for it in self.alike.get(index, ()) if it < known]
+        return Style(index, (index - len(before)) % len(PATHS), known != name)
+
+    def _index(self, known: str) -> int:
+        return 0 if known in self.own else 1 + [*FIRST_MET, known].index(known)

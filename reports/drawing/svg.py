@@ -136,7 +136,7 @@ def kind(style: Style) -> str:
 def mark(style: Style, x: float, y: float, pale: bool = False) -> str:
     """Draw one of the page's symbols."""
     attribute = 'class="pale" ' * pale
-    return f'<use {attribute}href="#m{style.index}" x="{x}" y="{y}"/>'
+    return f'<use {attribute}href="#m{style.symbol}" x="{x}" y="{y}"/>'
 
 
 def apart(sizes: Sequence[float], scale: Scale, digit: float) -> list[float]:

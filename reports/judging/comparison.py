@@ -91,6 +91,8 @@ class Comparison:
     """Commands that repeat the comparison."""
     implementations: Mapping[str, Verdict]
     """Verdicts on the mean over the cells of each implementation."""
+    own: Collection[str] = ()
+    """The user's own implementations."""
     of_interest: Sequence[str] = ()
     """Implementations whose code changed; if empty, all are of interest."""
     unjudged: str = ""
@@ -171,6 +173,7 @@ def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Com
             f"python -m reports compare {base.name} {head.name} --margin {margin:g}",
         ],
         implementations=implementations,
+        own=words.own((cell.impl for cell in shown), (*base.registry, *head.registry)),
         of_interest=tuple(changed),
         unjudged=unjudged,
     )
@@ -277,6 +280,9 @@ def _of_data(data: Object, path: Path, margin: float) -> Comparison:
     base, head = (data["fingerprints"][variant] for variant in VARIANTS)
     drift = ", ".join(f"{name} {shares.signed(median(of))}" for name, of in workloads.items())
     to_continue = "same" in data and any(cell.verdict.word == INCONCLUSIVE for cell in cells)
+    asked = data.get("asked", {})
+    named = ",".join(map(str, (*asked.get("impl", ()), asked.get("base_impl"), asked.get("head_impl"))))
+    given = {name.partition("=")[0].strip() for name in named.split(",") if "=" in name}
     notes = [
         f"{words.plural(len(replicates), 'replicate')} (pairs of fresh processes) in {data['seconds']:.0f} s, "
         f"{words.plural(data['threads'], 'thread')}, seed {data['seed']}",
@@ -297,6 +303,7 @@ def _of_data(data: Object, path: Path, margin: float) -> Comparison:
         machine=head,
         commands=[data["command"]],
         implementations=implementations,
+        own=[cell.impl for cell in cells if cell.impl.partition(words.AGAINST)[0] in given],
         unjudged=verdict.drifted(workloads) if cells else "no cell in it",
         interleaved=(before.get("commit"), after.get("commit"), data["threads"]),
     )

@@ -237,8 +237,8 @@ def grid(rows: Rows, skipped: Rows = (), registry: Iterable[str] = ()) -> Grid:
     )
     parts = grouped((row["id"], row) for row in in_order)
     cases = [_case(axes, part, gone.get(id_, [])) for id_, part in parts.items()]
-    known, marks = {*registry}, [mark for case in cases for mark in case.marks.values()]
-    own = frozenset(mark.impl for mark in marks if known and words.base(mark.impl) not in known)
+    marks = [mark for case in cases for mark in case.marks.values()]
+    own = words.own((mark.impl for mark in marks), registry)
     shown = dict.fromkeys(mark.impl for mark in marks if mark.impl in own or mark.state != "unsupported")
     fair = [case for case in cases if case.judged or UNMEASURED not in {case.mark(impl).state for impl in shown}]
     order = sorted(shown, key=lambda it: (it not in own, -len(counted(it, fair)), mean_slowdown(it, fair)))

@@ -50,7 +50,7 @@ def html(this: Comparison) -> str:
         notes=this.notes,
         machine=this.machine,
         commands=this.commands,
-        styles=Palette(),
+        styles=Palette(this.own, {cell.impl for cell in this.cells}),
     )
 
 

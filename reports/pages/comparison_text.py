@@ -18,7 +18,7 @@ from stats.verdict import BROKEN, CHANGED, IMPROVED, INCONCLUSIVE, REGRESSED, SL
 
 from ..judging.comparison import Cell, Change, Comparison
 from ..reading import command, units
-from ..reading.words import listing, one_line, plural
+from ..reading.words import AGAINST, listing, one_line, plural
 from .tables import Table, escape, filled, flat, in_markdown, of_lines
 
 STYLES = {
@@ -37,9 +37,6 @@ RESULTS = {command.FINE: "Nothing regressed", command.NOT_JUDGED: "It could not 
 """Conclusions by exit code."""
 
 WAYS = {REGRESSED: "slower", IMPROVED: "faster"}
-
-AGAINST = " against "
-"""Separates the names of two implementations that are compared with each other."""
 
 EXAMPLES = 10
 """Cells listed of each verdict without a change; further ones are counted."""

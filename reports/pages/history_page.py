@@ -92,7 +92,8 @@ def write(this: History, folder: Path) -> Path:
 
 def html(this: History) -> str:
     """Return the page. All texts from runs are escaped; only our own SVG and CSS are not."""
-    palette = Palette({name for run in this.runs for name in run.registry})
+    names, registry = {one.impl for one in this.series}, {name for run in this.runs for name in run.registry}
+    palette = Palette(words.own(names, registry), names)
     count = words.plural(len(this.runs), "run")
     return page.render(
         "history.html.j2",

@@ -30,7 +30,7 @@ def report(run: Run) -> Report:
         run,
         rows,
         made,
-        Palette(run.registry),
+        Palette(made.own, made.impls),
         findings.headline(made, run.baseline_impl),
         findings.confidence(run, made),
         findings.page_faults(rows),

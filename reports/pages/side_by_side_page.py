@@ -59,6 +59,7 @@ def html(runs: Sequence[Run]) -> str:
     notes = grouped((note, label) for label, one in found.items() for note in one.notes)
     summaries = {label: _summary(one) for label, one in found.items()}
     headlines = [f"{label}: {first}" for label, (first, _) in summaries.items()]
+    names = {cell.impl for one in found.values() for cell in one.cells}
     return page.render(
         "changes.html.j2",
         wrong,
@@ -78,7 +79,7 @@ def html(runs: Sequence[Run]) -> str:
         ],
         machine=shared,
         commands=[run.command for run in runs if run.command],
-        styles=Palette({name for run in runs for name in run.registry}),
+        styles=Palette(words.own(names, {name for run in runs for name in run.registry}), names),
     )  # fmt: skip
 
 

@@ -13,6 +13,9 @@ COMPILED = ("+compile", "+max-autotune", "+reduce-overhead")
 SHORT_DTYPE = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
 WRONG = "✗"
 
+AGAINST = " against "
+"""Separates the names of two implementations that are compared with each other."""
+
 
 def value(axis: str, val: Any, *, equals: str = "=") -> str:
     """Format one axis at one value: 'H=8', 'bf16', 'causal', 'no mask', 'qkv_bias', 'bias=alibi', 'no window'."""
@@ -90,3 +93,9 @@ def _worth_saying(axis: str, values: Values, always: bool) -> bool:
 def base(name: str) -> str:
     """Return the eager name: `NAME+compile` -> `NAME`."""
     return next((name.removesuffix(form) for form in COMPILED if name.endswith(form)), name) or name
+
+
+def own(names: Iterable[str], registry: Iterable[str]) -> frozenset[str]:
+    """Return those of the names that are the user's own: missing from `registry`; without a registry, none are."""
+    known = {*map(base, registry)}
+    return frozenset(name for name in names if known and base(name) not in known)

@@ -71,6 +71,15 @@ def noisy(mean, spread, pairs=8, seed=3):
 SLOW = {("sdpa", "T16"): noisy(0.1, 0.002), ("sdpa", "T32"): noisy(0.3, 0.002), ("fused", "T16"): noisy(0, 0.002)}
 
 
+@pytest.mark.parametrize(
+    ("asked", "name"), [({"impl": ["sdpa,mine=a:b"]}, "mine"), ({"head_impl": "mine=a:b"}, "mine against sdpa")]
+)
+def test_the_readers_own_kernel_looks_as_on_the_page_of_a_run(asked, name, saved):
+    found = of(saved, {(name, "T16"): noisy(0, 0.002), ("sdpa", "T16"): noisy(0, 0.002)}, asked=asked)
+    rows = re.findall(r'<svg class="dot (k0 own)"><use href="#m0" [^>]*></svg>([^<]+)', comparison_page.html(found))
+    assert {*rows} == {("k0 own", name)}
+
+
 def test_regressions_come_first_in_every_format(saved, tmp_path, printed):
     file = saved(document(SLOW, {("mine", "T16"): ("NEW", "base: there is no mine")}))
     out = printed("compare", file, f"--json={tmp_path / 'x.json'}", f"--markdown={tmp_path / 'x.md'}", code=1)

@@ -54,6 +54,16 @@ def test_a_page_loads_nothing_and_names_stay_names(kind, tmp_path):
     assert {it[1:] for it in targets if it.startswith("#")} <= {*outline.ids, ""}
 
 
+def test_the_readers_own_kernel_looks_the_same_on_every_page(tmp_path):
+    data = synthetic.by_length({"sdpa": 1e-3, "mine": 2e-3})
+    both = [runs.read(synthetic.save(data, tmp_path / "results", f"000{number}_x")) for number in (1, 2)]
+    assert main(["history", "--results", str(tmp_path / "results"), "--out", str(tmp_path)]) == 0
+    pages = page.html(report(both[0])), side_by_side_page.html(both), comparison_page.html(compare(*both))
+    for text in (*pages, (tmp_path / "history" / "index.html").read_text()):
+        own = re.findall(r'<svg class="dot k0 own"><use href="#m0" [^>]*></svg>([^<]+)', text)
+        assert {*own} == {"mine"}
+
+
 def test_commands_in_sentences_are_code(tmp_path):
     data = synthetic.document(hostile(1)["benchmarks"], complete=False)
     both = [runs.read(synthetic.save(data, tmp_path, f"000{number}_x")) for number in (1, 2)]

@@ -88,7 +88,7 @@ def history(results):
 
 
 def chapters(results):
-    return list(history_page._chapters(history(results), Palette(tracked.IMPLS)))
+    return list(history_page._chapters(history(results), Palette()))
 
 
 def of(impl, found):

@@ -11,6 +11,7 @@ from outline import Outline
 
 from reports.drawing import figure, svg, views
 from reports.drawing.measures import MEASURES
+from reports.drawing.palette import Palette
 from reports.judging import grid
 from reports.pages import page, tables
 from reports.pages.figure import draw
@@ -58,6 +59,14 @@ def test_the_readers_own_kernel_comes_first(as_run):
     assert this.grid.impls[0] == "mine" and this.palette["mine"].own and not this.palette["fused"].own
     text = Outline(page.html(this)).words
     assert f"mine: mean slowdown {grid.slowdown(grid.mean_slowdown('mine', this.grid.cases))}." in text
+
+
+def test_implementations_of_one_colour_have_different_markers():
+    palette = Palette(["mine", "theirs"], ["theirs", "mine", "mine+compile", "sdpa", "sdpa_flash", "sdpa_math"])
+    assert palette["mine"].own and palette["theirs"].own and not palette["sdpa"].own
+    named = {name: palette[name].marker for name in ("mine", "theirs", "sdpa_flash", "sdpa_math")}
+    assert named["mine"] != named["theirs"] and named["sdpa_flash"] != named["sdpa_math"]
+    assert palette["mine+compile"].marker == named["mine"] == Palette(["mine"])["mine"].marker
 
 
 def test_many_kernels_of_the_readers_are_in_the_table_alone(as_run):

@@ -40,7 +40,7 @@ def test_a_row_has_the_ceiling_of_the_dtype_of_its_products(at, product, as_run)
 
 
 def test_both_axes_of_the_chart_have_a_name_clear_of_the_ticks():
-    drawn = svg.roofline([(2.0, 1e11, Palette(["fused"])["fused"], "")], {"copy": [(1.0, 9e10), (4.0, 2e11)]})
+    drawn = svg.roofline([(2.0, 1e11, Palette()["fused"], "")], {"copy": [(1.0, 9e10), (4.0, 2e11)]})
     texts = {text: float(y) for y, text in re.findall(r'<text x="[\d.]+" y="([\d.]+)"[^>]*>([^<]*)</text>', drawn)}
     assert {"FLOP per byte", "FLOP per second", "100 G"} <= {*texts}
     assert min(y for text, y in texts.items() if text.endswith(" G")) - texts["FLOP per second"] >= svg.LINE
