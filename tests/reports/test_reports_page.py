@@ -97,6 +97,12 @@ def test_a_case_table_leaves_out_what_supports_no_case(as_run, T):
     assert "sdpa</th>" in cases and ("loop</th>" in cases) == (64 in T)
 
 
+def test_a_slowdown_beyond_the_scale_has_an_arrow(as_run):
+    text = page.html(report(as_run(synthetic.by_length({"sdpa": 1e-3, "fused": 2e-3, "loop": 1.0}, T=(64,)))))
+    bars = re.findall(r'<svg class="bar (k\d)[^"]*">.*?(→|←|)(?:</text>)?</svg>', text)
+    assert bars == [("k1", ""), ("k2", ""), ("k8", "→")]
+
+
 def test_csv_holds_seconds_and_bytes_row_by_row(written):
     with (written / "rows.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
