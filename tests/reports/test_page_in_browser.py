@@ -218,8 +218,10 @@ def test_a_long_message_hides_no_number(browser, width, tmp_path):
     data = synthetic.by_length({"sdpa": 1e-3, "fused": 2e-3})
     data["skipped"] = [{"impl": "mine", "id": row["extra_info"]["id"], "reason": "error", "detail": "x" * 300}
                        for row in data["benchmarks"][::2]]  # fmt: skip
+    data["notes"] = ["n" * 300]
     opened(browser, made(tmp_path, data), width)
     assert browser.execute_script(BEYOND) == []
+    assert run(browser, "document.documentElement.scrollWidth") <= width
 
 
 def test_a_copied_heat_map_has_a_line_for_each_implementation(browser, quick):
