@@ -36,10 +36,10 @@ def has_one_command() -> bool:
 
 
 def wrapped(text: str) -> str:
-    """Wrap a sentence to the width of the terminal, in a file or a pipe to 80 columns, unless it contains a command, which
-    users paste.
+    """Wrap a sentence to the width of the terminal, in a file or a pipe to 80 columns, unless it contains a command, several
+    words between backticks, which users paste.
     """
-    if "`" in text:
+    if any(" " in quoted for quoted in text.split("`")[1::2]):
         return text
     return textwrap.fill(text, shutil.get_terminal_size().columns, break_long_words=False, break_on_hyphens=False)
 

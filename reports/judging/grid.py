@@ -172,7 +172,7 @@ class Grid:
         if not found:
             marks = [case.mark(impl) for case in column.cases]
             worst = min(marks, key=lambda mark: [*SIGNS, mark.state].index(mark.state))
-            why = f"{impl}: {worst.state} {worst.why}"
+            why = ": ".join(filter(None, (impl, worst.state, worst.why)))
             return Entry(SIGNS.get(worst.state, SIGNS[UNMEASURED]), math.nan, False, False, why)
         value = mean_slowdown(impl, column.cases)
         judged = {case.mark(impl).best for case in column.cases if case.judged}

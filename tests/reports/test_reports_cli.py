@@ -13,6 +13,7 @@ from reports import CHECKOUT
 from reports.__main__ import main
 from reports.reading import runs
 from reports.reading.axes import KNOWN_AXES
+from stats.arguments import wrapped
 
 
 @pytest.fixture
@@ -208,3 +209,10 @@ def test_a_run_that_is_not_complete_says_so_above_its_headline(results, small, n
         synthetic.save({**small, "complete": complete}, results, f"0001_{complete}")
         said = printed("--results", results, f"0001_{complete}")
         assert (f"bench/ --resume {complete}` finishes it." in said) is not complete, said
+
+
+def test_a_message_with_a_quoted_name_is_wrapped_and_a_command_is_not(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    assert wrapped("TypeError: argument `attn_mask` is no tensor") == "TypeError: argument\n`attn_mask` is no tensor"
+    command = "`pytest bench/ --resume x` finishes this run"
+    assert wrapped(command) == command

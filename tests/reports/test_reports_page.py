@@ -50,6 +50,7 @@ def test_the_page_has_machine_command_and_skips(interleaved_data, as_run):
                      "error 0.3 exceeds its bound", "environment LANG",
                      "packed ✗ did not pass the correctness check"):  # fmt: skip
         assert expected in words, expected
+    assert 'title="packed: wrong: ' in text
 
 
 def test_the_readers_own_kernel_comes_first(as_run):
