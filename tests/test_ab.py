@@ -760,6 +760,7 @@ USAGE = {
     "--base-impl fused": "or --base-impl NAME --head-impl NAME",
     "--base HEAD --head-impl fused": "one comparison at a time",
     "--base-impl fused --head-impl sdpa --impl packed": "name what is compared: leave out --impl",
+    "--base-impl fused --head-impl sdpa,packed": "take one name each",
     "--base-python ../bare": "No module named 'torch'): `../bare -m pip install torch numpy psutil`",
     "--base HEAD --margin 1": "from 0 to below 0.5",
     "--base HEAD --json /dev/null/x": "can't be written",

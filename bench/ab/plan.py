@@ -227,6 +227,8 @@ def _variants(options: argparse.Namespace, folder: Path) -> tuple[Variant, Varia
         return Variant(first, here, *interpreter(first)), Variant(second, here, *interpreter(second))
     if options.impl:
         raise UsageError("--base-impl and --head-impl name what is compared: leave out --impl")
+    if "," in options.base_impl + options.head_impl:
+        raise UsageError("--base-impl and --head-impl take one name each")
     base, head = (Variant(it.partition("=")[0], here, impl=it) for it in (options.base_impl, options.head_impl))
     return base, head
 
