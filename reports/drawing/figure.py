@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from stats.ratios import SLOWER
 
 from ..judging import grid as grids
-from ..judging.grid import Case, Grid
+from ..judging.grid import Case, Cases, Grid
 from ..reading import words
 from ..reading.axes import labelled as axis_label
 from .measures import MEASURES, Measure, Points, series
@@ -51,12 +51,13 @@ def draw(name: str, grid: Grid, palette: Palette, baseline: str, narrow: bool = 
     plot = width - EDGE - BESIDE - MARGIN - max(_inches(figure, label(name)) for name in labelled)
     ax = figure.add_axes((EDGE / width, 0.14, plot / width, 0.66))
     _lines(ax, drawn, palette, labelled, measure)
+    known = name == "speedup" and _intervals(ax, cases, axis, palette, labelled)
     ax.set_xlabel(axis_label(axis))
     place = words.place(
         {key: value for key, value in cases[-1].ranked[0].row.items() if key not in (axis, "T_kv")},
         always=("B", "H", "D_h", "dtype", "mask"),
     )
-    what = measure.title + f" over {label(baseline)}" * (name == "speedup")
+    what = measure.title + f" over {label(baseline)}" * (name == "speedup") + ", 95 % intervals" * known
     title = _finding(name, cases[-1], baseline, axis) or what
     size = SIZE + 2
     heading = figure.text(0.02, 0.955, title, size=size, weight="bold", va="top")
@@ -104,6 +105,16 @@ def _lines(ax: Axes, series: Mapping[str, Points], palette: Palette, labelled: S
             1 + 0.6 * step, level, style.marker, transform=ax.transAxes, clip_on=False, color=style.colour, ms=5,
             mfc=SURFACE if style.compiled else style.colour,
         )  # fmt: skip
+
+
+def _intervals(ax: Axes, cases: Cases, axis: str, palette: Palette, labelled: Sequence[str]) -> bool:
+    """Draw intervals of speedups as vertical lines, cut where they leave the axis; returns whether there are any."""
+    marks = [mark for case in cases for name in labelled if (mark := case.mark(name)).counts]
+    known = [mark for mark in marks if 0 < mark.row["ratio_low"] < mark.row["ratio_high"]]
+    for mark in known:
+        ends = 1 / mark.row["ratio_high"], 1 / mark.row["ratio_low"]
+        ax.plot([mark.row[axis]] * 2, ends, color=palette[mark.impl].colour, lw=1.2, alpha=0.6, zorder=2)
+    return bool(known)
 
 
 def _finding(name: str, case: Case, baseline: str, axis: str) -> str:

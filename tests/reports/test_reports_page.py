@@ -273,6 +273,20 @@ def test_titles_of_figures_if_the_baseline_is_the_fastest(as_run):
     }
 
 
+def test_a_figure_of_speedups_has_their_intervals(interleaved_data, as_run):
+    run = as_run(interleaved_data)
+    made, this = drawn(run, "speedup")["speedup"], report(run)
+    assert ", 95 % intervals" in " ".join(text.get_text() for text in made.texts)
+    upright = [line for line in made.axes[0].lines if len(xs := line.get_xdata()) == 2 and xs[0] == xs[1]]
+    rows = [
+        mark.row for case in this.grid.cases for mark in case.ranked if mark.row["ratio_low"] < mark.row["ratio_high"]
+    ]
+    low, high = min(1 / row["ratio_high"] for row in rows), max(1 / row["ratio_low"] for row in rows)
+    assert low == min(min(line.get_ydata()) for line in upright) and high == max(
+        max(line.get_ydata()) for line in upright
+    )
+
+
 def test_the_figure_of_memory_names_the_leanest_of_those_that_are_known(as_run):
     """The fastest allocates outside of torch."""
     seconds, peaks = {"sdpa": 1e-5, "fused": 2e-5, "einsum": 3e-5}, {"sdpa": None, "fused": 2**21}
