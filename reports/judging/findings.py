@@ -32,6 +32,9 @@ MOST_OWN = 3
 MIN_FAULT_SHARE = 0.10
 """Share of a call's time in page faults from which on they are mentioned."""
 
+FAULTS = {"wrong": f"{words.WRONG} did not pass the correctness check", "error": "failed", "timeout": "timed out"}
+"""What an implementation did, by the reason of its cells without numbers."""
+
 KEEPING = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184 (--allocator keep) or tcmalloc"
 """Settings with which a program keeps its pages."""
 
@@ -202,14 +205,14 @@ def _along(cases: Cases, axis: str) -> list[str]:
     return parts
 
 
-def wrong(rows: Rows, skipped: Rows) -> list[str]:
-    """Return a warning for every implementation that failed the correctness check, with its first failure."""
-    found = grouped((cell["impl"], cell) for cell in skipped if cell["reason"] == "wrong")
+def faults(rows: Rows, skipped: Rows) -> list[str]:
+    """Return a warning for every implementation that was wrong, failed or timed out, with the first detail."""
+    found = grouped(((cell["reason"], cell["impl"]), cell) for cell in skipped if cell["reason"] in FAULTS)
     measured = {row["impl"] for row in rows}
     return [
-        f"{name} {words.WRONG} did not pass the correctness check in {words.plural(len(cells), 'cell')}: {cells[0]['detail']}."
-        f"{' Its numbers elsewhere are in doubt.' * (name in measured)}"
-        for name, cells in found.items()
+        f"{name} {FAULTS[reason]} in {words.plural(len(cells), 'cell')}: {cells[0]['detail']}."
+        f"{' Its numbers elsewhere are in doubt.' * (reason == 'wrong' and name in measured)}"
+        for (reason, name), cells in found.items()
     ]
 
 

@@ -113,7 +113,7 @@ def notices(this: Report) -> Iterator[str]:
     if why := conditions.disturbed(this.run.rows, this.run.controls):
         yield words.sentence(why)
     yield from findings.unsteady(this.run)
-    yield from findings.wrong(this.rows, this.run.skipped)
+    yield from findings.faults(this.rows, this.run.skipped)
     yield from (f"{note}." for note in this.run.notes)
 
 

@@ -12,12 +12,18 @@ def said(run):
 
 
 def test_wrong_outputs_are_warned_of(tiny):
-    [told] = findings.wrong(rows_of(tiny), tiny.skipped)
+    [told] = findings.faults(rows_of(tiny), tiny.skipped)
     why = "packed ✗ did not pass the correctness check in 1 cell: error 0.3 exceeds its bound"
     assert told.startswith(why) and told.endswith(". Its numbers elsewhere are in doubt.")
     others = [row for row in rows_of(tiny) if row["impl"] != "packed"]
-    [told] = findings.wrong(others, tiny.skipped)
+    [told] = findings.faults(others, tiny.skipped)
     assert told.startswith(why) and "elsewhere" not in told
+
+
+def test_failures_are_warned_of_and_unsupported_cells_are_not():
+    reasons = {"error": "E: no", "timeout": "above 300 s", "unsupported": "supports 1 head", "out_of_memory": "24 GiB"}
+    skipped = [{"impl": "mine", "id": f"T{i}", "reason": it, "detail": reasons[it]} for i in range(2) for it in reasons]
+    assert findings.faults([], skipped) == ["mine failed in 2 cells: E: no.", "mine timed out in 2 cells: above 300 s."]
 
 
 def faulting(column="kept_pages_s", **other):
