@@ -74,8 +74,8 @@ def disturbed(rows: Iterable[Mapping[str, Any]], workload: Mapping[str, Any]) ->
         why.append(f"successive blocks differed by {percent(worst)} in a quarter of its visits")
     loop = [sample["seconds"] for sample in workload.get("looks", {}).get("python", ())]
     if loop and (times := float(np.quantile(loop, OFTEN)) / min(loop)) > WAITS:
-        why.append(f"fixed work took {times:.1f} times its shortest time")
-    return f"the run was disturbed: {' and '.join(why)}; stop other work and measure it again" if why else ""
+        why.append(f"the reference workload took {times:.1f} times its shortest time")
+    return f"the run was disturbed: {', '.join(why)}; stop other work and measure it again" if why else ""
 
 
 def _usual_scatter(rows: Iterable[ArrayLike]) -> float:

@@ -307,7 +307,7 @@ def test_failures_are_listed_once_a_reason_and_last():
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_the_time_left_is_that_of_checks_and_visits_to_come(device):
-    """On a GPU also of calls under further conditions, after all visits."""
+    """On a GPU also of extra calls, after all visits."""
     case = replace(CASE, device=device)
     cells = [Cell(impls.get(name), case) for name in ("fused", "sdpa", "einsum", "packed")]
     run = run_of(*cells)

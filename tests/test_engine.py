@@ -343,7 +343,7 @@ def test_implementations_that_are_all_isolated_share_no_process(measured, tmp_pa
 @pytest.mark.parametrize(
     ("when", "outcome", "said"),
     [
-        ("more packed", Skip("tried to allocate 1 TiB", "out_of_memory"), "no calls under further conditions: "),
+        ("more packed", Skip("tried to allocate 1 TiB", "out_of_memory"), "no extra calls: "),
         ("trace packed", LOST, "no trace: "),
         ("more packed", WRONG, "wrong: "),
     ],

@@ -230,14 +230,14 @@ class Measuring:
 
     def _finish(self) -> None:
         """Take further measurements: single cold calls, graphs, and traces."""
-        self._run.account("further conditions")
+        self._run.account("extra calls")
         lacking = self._lacking()
         for cell in lacking:
-            self._tell_left(f"finishing: {len(lacking)} of {len(self._cells)} cells under further conditions")
+            self._tell_left(f"finishing: {len(lacking)} of {len(self._cells)} cells in extra calls")
             pool, lacks = self._owner[cell.case.id], self._run.lacks(cell)
             if "cold_s" in lacks:
                 hot_s = self._run.found[cell.key].usual
-                self._add_columns(pool, cell, "more", "calls under further conditions", hot_s=hot_s)
+                self._add_columns(pool, cell, "more", "extra calls", hot_s=hot_s)
             if "trace" in lacks and cell.key not in self._run.skipped:
                 folder, path = str(self._run.folder.parent), trace_path(self._run, cell)
                 self._add_columns(pool, cell, "trace", "trace", folder=folder, path=path)

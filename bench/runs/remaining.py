@@ -25,7 +25,7 @@ OF_A_PAIR = 1e-4
 """Rough estimate of the seconds in which a Python loop is checked, by pair of a query and a key."""
 
 CHECKED, READIED, MORE = 4, 3, 4
-"""Approximate number of calls in a check, in a process's first visit before timing, and under further conditions."""
+"""Approximate number of calls in a check, in a process's first visit before timing, and of extra calls."""
 
 CALLS = 0.5
 """Seconds of calls by which the estimates of calls are weighted."""

@@ -286,7 +286,7 @@ class Tasks:
         return time_other_setting(lambda: built.time(1)[0], checked) if fits else {}
 
     def more(self, what: str, hot_s: float) -> Reply:
-        """Return columns of one call under further conditions (`Meter.more`): {"cold_s", ...}; of a block or a model also
+        """Return columns of extra calls (`Meter.more`): {"cold_s", ...}; of a block or a model also
         its parts (`parts_of`); on a GPU also "roof", its share of the roofline, and "rooflines", all that were measured
         (`Rooflines.table`).
         """
