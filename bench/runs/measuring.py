@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 from stats import ratios
 from stats.estimate import grouped, half_width
+from stats.shares import percent
 
 from ..cases.cells import Cell, Key
 from ..cases.counting import held_bytes, least_memory
@@ -217,7 +218,7 @@ class Measuring:
             if len(cells := self._checked(case)) > 1:
                 (impl, _), width = max(self._half_widths(cells).items(), key=lambda it: it[1])
                 ended = "precise" if width <= self._run.timing["precision"] else "time used up"
-                known = f"\N{PLUS-MINUS SIGN}{width:.1%}" if width < math.inf else "(one visit in each process)"
+                known = f"± {percent(width)}" if width < math.inf else "(one visit in each process)"
                 lines.append(f"{case}  {ended}: {impl} {known}")
         for line in lines * (len(lines) > 1):
             self._run.tell(line)
