@@ -89,17 +89,22 @@ def changes(pairs: Mapping[Key, Sequence[Samples]], changed: Collection[str], di
         others = [name for name in by_impl if name not in {*changed, impl} and (name in slow) == (impl in slow)]
         alike = [name for name in others if _plain(name) == _plain(impl)] or filter(_plain, others)
         placebos = [by_impl[name] for name in alike]
-        moved = [TO_SIGMA * abs(it.mean) for of in placebos for it in of]
-        of_cells = max(median(moved or [0.0]), USUAL_OF_CELLS)
         usual = math.hypot(ANOTHER_KINDS if impl in slow else USUAL_OF_IMPLEMENTATIONS, beyond)
-        # how far placebos move in excess of their errors, moderated by the usual distance and not below
-        excess = sum(it.mean**2 - it.error**2 - usual**2 for it in (_pooled(of, of_cells) for of in placebos))
-        of_impl = math.sqrt(usual**2 + max(0.0, excess / (WEIGHT + len(placebos))))
+        spreads[impl] = of_cells, of_impl = _spreads(placebos, usual)
         pooled = _pooled(own, of_cells)
         found[impl] = Estimate(pooled.mean, math.hypot(pooled.error, of_impl), WEIGHT + len(placebos))
-        spreads[impl] = of_cells, of_impl
     alone = {key: Estimate(it.mean, math.hypot(it.error, *spreads[key[0]]), LONG_TAILED) for key, it in cells.items()}
     return Changes(alone, found, spreads, shift, anchors)
+
+
+def _spreads(placebos: Sequence[Sequence[Estimate]], usual: float) -> tuple[float, float]:
+    """Return the standard deviations of placebos' cells, and of the mean over a placebo's cells: how far means move in excess
+    of their errors, moderated by the `usual` distance and not below it.
+    """
+    moved = [TO_SIGMA * abs(it.mean) for of in placebos for it in of]
+    of_cells = max(median(moved or [0.0]), USUAL_OF_CELLS)
+    excess = sum(it.mean**2 - it.error**2 - usual**2 for it in (_pooled(of, of_cells) for of in placebos))
+    return of_cells, math.sqrt(usual**2 + max(0.0, excess / (WEIGHT + len(placebos))))
 
 
 def _level(samples: Samples) -> float:

@@ -166,30 +166,14 @@ def _own(name: str, path: str, folder: str) -> Impl:
         )
     if not re.fullmatch(r"[\w.+-]+", plain):
         raise ValueError("a name is made of letters, digits and _ . + -")
-    named, beside = path.partition(":")[0], Path(folder, *module.split("."))
-    source, is_file = beside.with_suffix(".py"), named.endswith(".py")
-    if is_file and not source.exists():
-        raise ValueError(f"there is no file {named} in {folder}")
-    places = [folder, *[str(beside.parent)] * is_file]  # a file may import its neighbours by name, as a script does
-    sys.path += [place for place in places if place not in sys.path]  # last, so that they can't shadow others
-    if repository := repository_of(path):
-        attr = attr.rpartition("#")[2]
-        imported = _imported(repository, lambda: _of_repository(repository, folder))
-    else:
-        imported = _imported(module, lambda: importlib.import_module(module))
-    if is_file:
-        _refuse_mixed_up(source, folder)
-    file = getattr(imported, "__file__", None)
-    for here in filter(Path.exists, (source, beside / "__init__.py")):
-        if file and not repository and os.path.realpath(file) != os.path.realpath(here):
-            warn(f"{module} is {file}, which is found before {here}")
+    imported = _import_module(path, module, folder)
+    attr = attr.rpartition("#")[2] if repository_of(path) else attr
     try:
         it = attrgetter(attr)(imported)  # also Class.method
     except AttributeError:
+        where = getattr(imported, "__file__", None) or "a part of Python"
         near = nearest(attr, vars(imported))
-        raise ValueError(
-            f"module {module} has no attribute {attr!r}; it is {file or 'a part of Python'}{near}"
-        ) from None
+        raise ValueError(f"module {module} has no attribute {attr!r}; it is {where}{near}") from None
     limits = _declared(it)
     if isinstance(it, nn.Module):
         if [*it.parameters()]:
@@ -202,10 +186,29 @@ def _own(name: str, path: str, folder: str) -> Impl:
         _refuse_signature(it)
     if not (inspect.isroutine(it) or inspect.isclass(it)):  # a partial belongs to the module that names it
         impl = replace(impl, owner=module)
-    known = {other.name: (other.kernel, other.core, other.layer) for other in impls.registered()}
-    if it not in known.get(plain, ()):
+    if not any(known.name == plain and it in (known.kernel, known.core, known.layer) for known in impls.registered()):
         impls.add(impl)
     return impls.get(name)
+
+
+def _import_module(path: str, module: str, folder: str) -> ModuleType:
+    """Import the module, file or kernel repository of an implementation; raises ValueError."""
+    named, beside = path.partition(":")[0], Path(folder, *module.split("."))
+    source, is_file = beside.with_suffix(".py"), named.endswith(".py")
+    if is_file and not source.exists():
+        raise ValueError(f"there is no file {named} in {folder}")
+    places = [folder, *[str(beside.parent)] * is_file]  # a file may import its neighbours by name, as a script does
+    sys.path += [place for place in places if place not in sys.path]  # last, so that they can't shadow others
+    if repository := repository_of(path):
+        return _imported(repository, lambda: _of_repository(repository, folder))
+    imported = _imported(module, lambda: importlib.import_module(module))
+    if is_file:
+        _refuse_mixed_up(source, folder)
+    file = getattr(imported, "__file__", None)
+    for here in filter(Path.exists, (source, beside / "__init__.py")):
+        if file and os.path.realpath(file) != os.path.realpath(here):
+            warn(f"{module} is {file}, which is found before {here}")
+    return imported
 
 
 def _refuse_mixed_up(source: Path, folder: str) -> None:
