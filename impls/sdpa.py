@@ -65,11 +65,11 @@ def _within(around: Callable[[], AbstractContextManager[Any]], is_free: Callable
 
 
 PINNED: dict[str, Any] = {"common": False, "pins": "sdpa", "beyond": ("bias",)}
-LEARNS: dict[str, Any] = PINNED | {"beyond": ("bias", "learned_bias")}
+BIASED: dict[str, Any] = PINNED | {"beyond": ("bias", "learned_bias")}
 
-register("sdpa_math", dispatches="math", compiles=False, scores=every_score, **LEARNS)(_pinned(SDPBackend.MATH))
+register("sdpa_math", dispatches="math", compiles=False, scores=every_score, **BIASED)(_pinned(SDPBackend.MATH))
 register("sdpa_flash", dispatches="flash", **PINNED)(_pinned(SDPBackend.FLASH_ATTENTION))
-register("sdpa_efficient", dispatches="efficient", devices=("cuda",), **LEARNS)(_pinned(SDPBackend.EFFICIENT_ATTENTION))
+register("sdpa_efficient", dispatches="efficient", devices=("cuda",), **BIASED)(_pinned(SDPBackend.EFFICIENT_ATTENTION))
 register("sdpa_cudnn", dispatches="cudnn", devices=("cuda",), dtypes=("float16", "bfloat16"), **PINNED)(
     _pinned(SDPBackend.CUDNN_ATTENTION)
 )

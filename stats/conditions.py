@@ -23,10 +23,10 @@ INTERRUPTIONS = 200.0
 SCATTER = 0.075
 """Scatter between successive blocks: up to 6 % in undisturbed runs."""
 
-QUARTERS, SCATTER_OF_QUARTER, MOVES = 4, 0.1, 200
+QUARTERS, SCATTER_OF_QUARTER, MIN_PAIRS = 4, 0.1, 200
 """The same in a quarter of the run's visits, up to 7.4 % in undisturbed runs, and the least pairs of blocks to judge one by."""
 
-WAITS, OFTEN = 2.0, 0.9
+LOOP_RATIO, LOOP_QUANTILE = 2.0, 0.9
 """The reference workload's loop takes this multiple of its shortest time, or more, in a tenth of its samples: up to 1.2 in
 undisturbed runs, from 2.7 on beside so many threads that calls run rarely, and are interrupted as rarely.
 """
@@ -64,7 +64,7 @@ def disturbed(rows: Iterable[Mapping[str, Any]], workload: Mapping[str, Any]) ->
         found.append((visits[1:][same], np.diff(np.log(stats["data"]))[same]))
     quarters = [[moves[visits * QUARTERS // last == it] for visits, moves in found] for it in range(QUARTERS)]
     usual = _usual_scatter([moves for _, moves in found])
-    worst = max((_usual_scatter(it) for it in quarters if sum(map(len, it)) >= MOVES), default=0.0)
+    worst = max((_usual_scatter(it) for it in quarters if sum(map(len, it)) >= MIN_PAIRS), default=0.0)
     why = []
     if switches and (often := float(np.median(switches))) > INTERRUPTIONS:
         why.append(f"timed calls were interrupted {often:.0f} times a second")
@@ -73,7 +73,7 @@ def disturbed(rows: Iterable[Mapping[str, Any]], workload: Mapping[str, Any]) ->
     elif worst > SCATTER_OF_QUARTER:
         why.append(f"successive blocks differed by {percent(worst)} in a quarter of its visits")
     loop = [sample["seconds"] for sample in workload.get("looks", {}).get("python", ())]
-    if loop and (times := float(np.quantile(loop, OFTEN)) / min(loop)) > WAITS:
+    if loop and (times := float(np.quantile(loop, LOOP_QUANTILE)) / min(loop)) > LOOP_RATIO:
         why.append(f"the reference workload took {times:.1f} times its shortest time")
     return f"the run was disturbed: {', '.join(why)}; stop other work and measure it again" if why else ""
 

@@ -28,13 +28,13 @@ BETWEEN_PROCESSES = 0.02
 Calibrated on stored runs (`tests/experiments/ranking.py`): a prior, used before a run provides its own estimate.
 """
 
-MOST = 200
+MOST_REPLICATES = 200
 """Replicates up to which intervals hold at every interim analysis."""
 
-OF_LAST = 2 / 3
+SHARE_OF_LAST = 2 / 3
 """Share of the unused error rate for the last analysis within a comparison's time."""
 
-OF_A_PROCESS = 4
+DEGREES_OF_PROCESS = 4
 """Degrees of freedom per further process in the pooled estimate: a disturbed process affects many of its cells."""
 
 RANGE_NODES = 200
@@ -91,17 +91,18 @@ class Estimate:
     def levels(self, level: float) -> list[float]:
         """Return the level of each analysis, for a total error rate of `level`.
 
-        Interim analyses use `per_analysis`. Up to one after `count` replicates, they use up about log(count) / log(MOST)
-        of the rate: simulated, it is 0.26 for 7, 0.42 for 13, 0.66 for 33 and 0.77 for 50. The last analysis within the
-        time uses `OF_LAST` of the rest; what is left is for the analyses of a continued comparison.
+        Interim analyses use `per_analysis`. Up to one after `count` replicates, they use up about log(count) /
+        log(MOST_REPLICATES) of the rate: simulated, it is 0.26 for 7, 0.42 for 13, 0.66 for 33 and 0.77 for 50. The
+        last analysis within the time uses `SHARE_OF_LAST` of the rest; what is left is for the analyses of a continued
+        comparison.
         """
         found = []
         for it in self.analyses:
             found.append(per_analysis(level))
             if it.last:
-                rest = level * (1 - math.log(min(it.count, MOST - 1)) / math.log(MOST))
-                found[-1] += OF_LAST * rest
-                level = (1 - OF_LAST) * rest
+                rest = level * (1 - math.log(min(it.count, MOST_REPLICATES - 1)) / math.log(MOST_REPLICATES))
+                found[-1] += SHARE_OF_LAST * rest
+                level = (1 - SHARE_OF_LAST) * rest
         return found or [level]
 
     def intervals(self, level: float = LEVEL) -> list[list[float]]:
@@ -200,7 +201,7 @@ def between_processes(pairs: Iterable[ByProcess]) -> Variance:
         return PRIOR
     df, means, visits = np.median(several, axis=0)
     beyond = float(means / (chdtri(df, 0.5) / df) - visits)  # the median of chi-squared lies below its mean
-    return replace(Variance(max(0.0, beyond), OF_A_PROCESS * df).moderated(PRIOR), df=PRIOR.df)
+    return replace(Variance(max(0.0, beyond), DEGREES_OF_PROCESS * df).moderated(PRIOR), df=PRIOR.df)
 
 
 def half_width(logs: ByProcess) -> float:

@@ -19,19 +19,19 @@ from .effects import WEIGHT, Key
 from .estimate import Estimate, grouped, of_replicates
 from .ratios import Samples, paired
 
-USUAL_OF_CELLS, USUAL_OF_IMPLEMENTATIONS = 0.01, 0.005
+SD_OF_CELLS, SD_OF_IMPLEMENTATIONS = 0.01, 0.005
 """Least standard deviations in logarithms of cells and implementations of unchanged code on one machine. That of
 implementations is also a prior with WEIGHT degrees of freedom, combined with the placebos of the runs.
 """
 
-ANOTHER_KIND, ANOTHER_KINDS = 10.0, 0.1
+SLOW_FACTOR, SD_OF_SLOW = 10.0, 0.1
 """An implementation slower than the others of its case by this factor is limited by something else, such as the
 interpreter. It is no anchor, and its placebos are such implementations alone, with this standard deviation as prior.
 """
 
-STEADY, BEYOND = 0.2, 0.3
+STEADY, SD_OF_EXCESS = 0.2, 0.3
 """If the seconds of unchanged code changed by more than STEADY, in logarithms, the machine counts as another one (a
-migrated virtual machine, a neighbour), which affects implementations differently: by BEYOND times the excess, which adds
+migrated virtual machine, a neighbour), which affects implementations differently: by SD_OF_EXCESS times the excess, which adds
 to the priors of implementations. If one of the runs was disturbed, by more than DRIFT: a load may hide that the machine
 became faster.
 """
@@ -66,13 +66,13 @@ def changes(pairs: Mapping[Key, Sequence[Samples]], changed: Collection[str], di
     """
     levels = {key: _level(base) for key, (base, _) in pairs.items()}
     shift = median([_level(head) - levels[key] for key, (_, head) in pairs.items() if key[0] not in changed] or [0.0])
-    beyond = BEYOND * max(0.0, abs(shift) - (DRIFT if disturbed else STEADY))
+    beyond = SD_OF_EXCESS * max(0.0, abs(shift) - (DRIFT if disturbed else STEADY))
     by_case = grouped((case, impl) for impl, case in pairs)
     slow = {
         impl
         for case, of in by_case.items()
         for impl in of
-        if levels[impl, case] > math.log(ANOTHER_KIND) + (median if len(of) > 2 else min)(levels[it, case] for it in of)
+        if levels[impl, case] > math.log(SLOW_FACTOR) + (median if len(of) > 2 else min)(levels[it, case] for it in of)
     }
     cells, anchors = {}, set[str]()
     for (impl, case), both in pairs.items():
@@ -89,7 +89,7 @@ def changes(pairs: Mapping[Key, Sequence[Samples]], changed: Collection[str], di
         others = [name for name in by_impl if name not in {*changed, impl} and (name in slow) == (impl in slow)]
         alike = [name for name in others if _plain(name) == _plain(impl)] or filter(_plain, others)
         placebos = [by_impl[name] for name in alike]
-        usual = math.hypot(ANOTHER_KINDS if impl in slow else USUAL_OF_IMPLEMENTATIONS, beyond)
+        usual = math.hypot(SD_OF_SLOW if impl in slow else SD_OF_IMPLEMENTATIONS, beyond)
         spreads[impl] = of_cells, of_impl = _spreads(placebos, usual)
         pooled = _pooled(own, of_cells)
         found[impl] = Estimate(pooled.mean, math.hypot(pooled.error, of_impl), WEIGHT + len(placebos))
@@ -102,7 +102,7 @@ def _spreads(placebos: Sequence[Sequence[Estimate]], usual: float) -> tuple[floa
     of their errors, moderated by the `usual` distance and not below it.
     """
     moved = [TO_SIGMA * abs(it.mean) for of in placebos for it in of]
-    of_cells = max(median(moved or [0.0]), USUAL_OF_CELLS)
+    of_cells = max(median(moved or [0.0]), SD_OF_CELLS)
     excess = sum(it.mean**2 - it.error**2 - usual**2 for it in (_pooled(of, of_cells) for of in placebos))
     return of_cells, math.sqrt(usual**2 + max(0.0, excess / (WEIGHT + len(placebos))))
 

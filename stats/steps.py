@@ -42,13 +42,13 @@ LEVEL = FALSE_STEPS / 100 / 100
 independent ones (simulated). One half is for steps common to its cases, the other for steps of single cases.
 """
 
-OF_THE_CASES = 0.5
+SHARE_OF_COMMON = 0.5
 """Share of a common step by which a case's own level must change to take part in it."""
 
-ALIKE = np.arange(5)[:, None] / 5
+AUTOCORRELATIONS = np.arange(5)[:, None] / 5
 """Shares by which a run may resemble the previous one (autocorrelations)."""
 
-ODD = 3.0
+OUTLIER = 3.0
 """Limit in units of the noise: a run farther from the median of the five around it is moved to this distance."""
 
 LEAST_NOISE = 0.002
@@ -57,7 +57,7 @@ LEAST_NOISE = 0.002
 SMALLEST = 0.01
 """Smallest step that is reported, as a share."""
 
-FOUND = {6: 31, 7: 20, 8: 15, 10: 10, 15: 7, 30: 5, 60: 4}
+DETECTED = {6: 31, 7: 20, 8: 15, 10: 10, 15: 7, 30: 5, 60: 4}
 """Steps in standard deviations of a run that are found in one case in four of five series, three runs after the step, by
 number of runs (simulated with independent runs).
 """
@@ -109,7 +109,7 @@ def steps(logs: Array, smallest: float = SMALLEST) -> Iterator[list[Step]]:
         measured = np.flatnonzero(np.isfinite(case))
         own, at = case[measured], np.searchsorted(measured, common).tolist()
         changes = zip(at, _changes(own, at), _changes(together[measured], at), strict=True)
-        took = [i for i, change, of_all in changes if change * np.sign(of_all) >= OF_THE_CASES * abs(of_all) > 0]
+        took = [i for i, change, of_all in changes if change * np.sign(of_all) >= SHARE_OF_COMMON * abs(of_all) > 0]
         parts = pairwise([0, *took, len(own)])
         at = sorted([*took, *(a + i for a, b in parts for i in positions(own[a:b], LEVEL / 2 / len(logs)))])
         each = zip(measured[at].tolist(), _changes(own, at), strict=True)
@@ -154,7 +154,7 @@ def positions(logs: Array, level: float) -> Iterator[int]:
     if logs.size < 2 * MIN_RUNS:
         return
     around = median_filter(logs, 5, mode="mirror")
-    reach = ODD * max(scatter(np.diff(logs)), LEAST_NOISE)
+    reach = OUTLIER * max(scatter(np.diff(logs)), LEAST_NOISE)
     logs = np.clip(logs, around - reach, around + reach)
     start, end = 0, 2 * MIN_RUNS
     while end <= logs.size:
@@ -169,15 +169,15 @@ def positions(logs: Array, level: float) -> Iterator[int]:
 def _likeliest(logs: Array) -> tuple[int, float]:
     """Return the likeliest position of a step, and the p-value over all positions."""
     at = np.arange(MIN_RUNS, logs.size - MIN_RUNS + 1)
-    df, after, apart = logs.size - 3, logs.size - 1 - at, 1 - ALIKE
+    df, after, apart = logs.size - 3, logs.size - 1 - at, 1 - AUTOCORRELATIONS
     # innovations of each run: a step appears as 1 at its position, and `apart` after it
-    fresh = logs[1:] - ALIKE * logs[:-1]
+    fresh = logs[1:] - AUTOCORRELATIONS * logs[:-1]
     fresh -= fresh.mean(axis=1, keepdims=True)  # so that those after a position sum to minus those until it
     sums = (fresh - apart * fresh.cumsum(axis=1))[:, at - 1]
     squares = 1 + apart**2 * after - (1 + apart * after) ** 2 / (logs.size - 1)
     rest = np.maximum((fresh**2).sum(axis=1, keepdims=True) - sums**2 / squares, df * LEAST_NOISE**2)
     t = np.abs(sums) * np.sqrt(df / squares / rest)
-    weights = (1 - ALIKE**2) * (rest / rest.min(axis=0)) ** (-df / 2)
+    weights = (1 - AUTOCORRELATIONS**2) * (rest / rest.min(axis=0)) ** (-df / 2)
     weights /= weights.sum(axis=0)
     best = int((weights * t).sum(axis=0).argmax())
     return int(at[best]), 2 * at.size * float(weights[:, best] @ stdtr(df, -t[:, best]))

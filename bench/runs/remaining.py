@@ -12,25 +12,25 @@ from ..cases.counting import bytes_of_reference, flops, least_bytes
 from ..timing.schedule import VISITS, block_of
 from .run import Run
 
-OF_A_CORE, OF_A_GPU = 2.5e10, 2e13
+CORE_FLOPS, GPU_FLOPS = 2.5e10, 2e13
 """Rough estimates of the formula's operations per second."""
 
-OF_MEMORY, OF_GPU_MEMORY = 1e10, 1e12
+BANDWIDTH, GPU_BANDWIDTH = 1e10, 1e12
 """Rough estimates of the bytes that are read per second."""
 
-OF_REFERENCE = 1.2e8
+REFERENCE_BANDWIDTH = 1.2e8
 """Rough estimate of the bytes per second at which a model is built and compared with its reference."""
 
-OF_A_PAIR = 1e-4
+PAIR_SECONDS = 1e-4
 """Rough estimate of the seconds in which a Python loop is checked, by pair of a query and a key."""
 
-CHECKED, READIED, MORE = 4, 3, 4
+CALLS_OF_CHECK, CALLS_BEFORE_TIMING, EXTRA_CALLS = 4, 3, 4
 """Approximate number of calls in a check, in a process's first visit before timing, and of extra calls."""
 
 CALLS = 0.5
 """Seconds of calls by which the estimates of calls are weighted."""
 
-TIMED = 1.2
+VISIT_OVERHEAD = 1.2
 """Approximate seconds in visits per second of timed blocks."""
 
 END = 1.5
@@ -52,23 +52,23 @@ def remaining(run: Run) -> float:
         for process in range(run.processes):
             for visit in range(run.visited[process, case], VISITS):
                 rounds = run.counts(blocks, visit)
-                left += TIMED * sum(count * blocks[key].seconds for key, count in rounds.items())
-                left += sum(0.1 + READIED * call for call in calls.values()) if visit == 0 else 0.0
+                left += VISIT_OVERHEAD * sum(count * blocks[key].seconds for key, count in rounds.items())
+                left += sum(0.1 + CALLS_BEFORE_TIMING * call for call in calls.values()) if visit == 0 else 0.0
         left += sum(seconds_of_check(it, calls[it.key]) for it in cells if it.key not in settled)
-        left += sum(0.1 + MORE * calls[it.key] for it in cells if run.lacks(it))
+        left += sum(0.1 + EXTRA_CALLS * calls[it.key] for it in cells if run.lacks(it))
     return left
 
 
 def seconds_of_check(cell: Cell, call: float) -> float:
     """Estimate the seconds of a cell's check, memory included; `call`: of one call."""
     case = cell.case
-    loops = OF_A_PAIR * case.B * case.H * case.T * case.T_kv if cell.impl.limits.loops else 0.0
-    model = bytes_of_reference(case) / OF_REFERENCE if case.in_model else 0.0
-    return 0.15 + CHECKED * call + loops + model + (1.5 if cell.impl.compiled else 0.0)
+    loops = PAIR_SECONDS * case.B * case.H * case.T * case.T_kv if cell.impl.limits.loops else 0.0
+    model = bytes_of_reference(case) / REFERENCE_BANDWIDTH if case.in_model else 0.0
+    return 0.15 + CALLS_OF_CHECK * call + loops + model + (1.5 if cell.impl.compiled else 0.0)
 
 
 def seconds_of_call(case: Case) -> float:
     """Estimate the seconds of a call."""
-    of_cores = OF_A_CORE * (case.threads or os.cpu_count() or 1)
-    operations, memory = (OF_A_GPU, OF_GPU_MEMORY) if case.device == "cuda" else (of_cores, OF_MEMORY)
+    of_cores = CORE_FLOPS * (case.threads or os.cpu_count() or 1)
+    operations, memory = (GPU_FLOPS, GPU_BANDWIDTH) if case.device == "cuda" else (of_cores, BANDWIDTH)
     return max(flops(case) / operations, least_bytes(case) / memory)

@@ -34,7 +34,7 @@ from .malloc import release
 REPEATS = 4
 """Calls on the same inputs that must agree bit for bit with deterministic algorithms, before timing begins."""
 
-MORE_CALLS, BEYOND = 2, 1.1
+MORE_CALLS, GROWTH = 2, 1.1
 """Further calls if the process grew by more than this multiple of what torch allocated, until one grows it by as much
 as the call before: malloc occasionally keeps freed memory.
 """
@@ -344,10 +344,10 @@ class MeasuredCalls:
                 self.size()
                 self.memory = Memory(self.memory.peak_bytes + kept, kept)
             for _ in range(MORE_CALLS):
-                if (rss := self.peak_rss_bytes) is not None and rss > BEYOND * self.memory.peak_bytes + FLOOR:
+                if (rss := self.peak_rss_bytes) is not None and rss > GROWTH * self.memory.peak_bytes + FLOOR:
                     self._resident()
                     self.peak_rss_bytes = min(rss, self.peak_rss_bytes or rss)
-                    if BEYOND * self.peak_rss_bytes >= rss:
+                    if GROWTH * self.peak_rss_bytes >= rss:
                         break
 
     def _resident(self) -> Any:

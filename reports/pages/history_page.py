@@ -148,8 +148,8 @@ def _changed(logs: Sequence[float], where: str) -> HeatCell:
 
 
 def _smallest(logs: Sequence[Mapping[int, float]]) -> str:
-    """Return the minimum detectable step of the median cell (`steps.FOUND`), from differences of neighbouring runs."""
-    found = [*steps.FOUND], [*steps.FOUND.values()]
+    """Return the minimum detectable step of the median cell (`steps.DETECTED`), from differences of neighbouring runs."""
+    found = [*steps.DETECTED], [*steps.DETECTED.values()]
     every = [[*of.values()] for of in logs if len(of) >= 2 * MIN_RUNS]
     if not every:
         return units.MISSING

@@ -128,7 +128,7 @@ def test_drifting_alone_makes_few_steps():
     assert sum(any(found(drifting(rng, 120))) for _ in range(40)) <= 0.4 * steps.FALSE_STEPS
 
 
-@pytest.mark.parametrize(("runs", "noises"), steps.FOUND.items())
+@pytest.mark.parametrize(("runs", "noises"), steps.DETECTED.items())
 def test_the_smallest_steps_are_found_in_four_of_five_series(runs, noises):
     every = np.random.default_rng(3).normal(0, 0.02, (60, runs))
     every[:, -steps.MIN_RUNS :] += 0.02 * noises
