@@ -78,8 +78,9 @@ def changes(pairs: Mapping[Key, Sequence[Samples]], changed: Collection[str], di
     for (impl, case), both in pairs.items():
         names = [name for name in by_case[case] if name not in {*changed, *slow, impl}]
         names = [*filter(_plain, names)] or names
-        beside = [(levels[name, case], pairs[name, case]) for name in names]
-        before, after = (_beside(both[i], [(level, of[i]) for level, of in beside]) for i in (0, 1))
+        before, after = (
+            _beside(own, [(levels[name, case], pairs[name, case][i]) for name in names]) for i, own in enumerate(both)
+        )
         if min(before.count, after.count) >= FEWEST_VISITS:
             cells[impl, case] = Estimate(after.mean - before.mean, math.hypot(before.error, after.error))
             anchors |= {*names}
