@@ -118,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--model",
         metavar="NAME",
-        help="only the attention layers of this model, or of a config.json (`pytest bench/ --list` shows models)",
+        help="only the attention layers of this model, or of a config.json (`list` shows them)",
     )
     for axis in (name for name in axis_names() if name != "model"):  # the argument names a model's layers
         parser.add_argument(f"--{axis}", type=_reader(axis), metavar="VALUE", help=f"only cases with this {axis}")

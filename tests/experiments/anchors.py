@@ -1,5 +1,5 @@
 """`python -m tests.experiments.anchors RUN...`: how far unchanged implementations move between processes of one run, by what
-they are compared with: nothing (seconds), the other implementations of the case, or fixed work (the reference workload).
+they are compared with: nothing (seconds), the other implementations of the case, or the reference workload.
 
 A move is the change of an implementation's mean log time over its cases from one process to another. The reference workload's
 time at a visit is interpolated between its samples; visits are spread evenly from its second sample to its last.
@@ -43,8 +43,8 @@ def lines(run: Run) -> Iterator[tuple[str, ...]]:
             at: math.log(median(seconds for _, seconds in of)) for at, of in visits.items()
         }
     fixed = fixed_work(run, 1 + max(visit for of in levels.values() for visits in of.values() for _, visit in visits))
-    for name in ("nothing", "others", "fixed work"):
-        moves = list(moved(levels, fixed if name == "fixed work" else None, name == "others"))
+    for name in ("nothing", "others", "reference workload"):
+        moves = list(moved(levels, fixed if name == "reference workload" else None, name == "others"))
         spread = math.sqrt(mean(move**2 for move in moves))
         beyond = sum(abs(move) > math.log(1.05) for move in moves) / len(moves)
         yield run.name, name, str(len(moves)), f"{spread:.1%}", f"{median(map(abs, moves)):.1%}", f"{beyond:.0%}"
