@@ -49,11 +49,11 @@ def main() -> None:
     torch.set_num_threads(1)  # as the processes of `ab`, which have the fewest calls to go by
     with neighbours(asked.neighbours):
         for kernel in (correct, caches):
-            accused = sum(accuses(kernel, asked.checks))
-            print(f"{kernel.__name__}: accused {accused} times of {asked.checks}", flush=True)
+            refused = sum(refuses(kernel, asked.checks))
+            print(f"{kernel.__name__}: refused {refused} times of {asked.checks}", flush=True)
 
 
-def accuses(kernel: impls.Kernel, checks: int) -> Iterator[bool]:
+def refuses(kernel: impls.Kernel, checks: int) -> Iterator[bool]:
     """Return for each check whether it reports cached results."""
     gc.disable()
     built, found = checked(Cell(impls.make(kernel.__name__, kernel), Case.of(T=256, H=2, D_h=8, scope="core")))
