@@ -265,6 +265,7 @@ def test_right_but_unusual_kernel_passes(name, case, request):
         ("vmapped_over_heads", wrong_kernels.DECODE | {"D_h": 40, "B": 3, "H": 3, "T_kv": 127}),
         ("split_keys_merged_by_log_sum_exp", {"D_h": 8, "T": 22, "mask": "none"}),
         ("powers_of_two", {"D_h": 8, "T": 75}),
+        ("scaled_before_the_product", {"D_h": 32, "H": 1, "dtype": "bfloat16"}),
         ("LayerThatProjectsByEinsum", {"D_h": 128, "T": 29, "mode": "backward"}),
         ("split_keys_merged_by_log_sum_exp", {"mode": "backward", "dtype": "bfloat16"}),
         ("scaled_before_the_product", {"mode": "backward", "dtype": "float16"}),

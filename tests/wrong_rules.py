@@ -476,6 +476,20 @@ def sink_by_the_logarithm_of_the_sum(q, k, v, shape, sinks):
     return torch.softmax(scores, -1) @ v * share
 
 
+@right_form(sinks=True, dtype="float16", T=64, D_h=64, scope="core")
+def differences_from_the_largest_in_the_cases_dtype(q, k, v, shape, sinks):
+    """As in transformers' code for gpt-oss."""
+    scores = scores_of(q, groups(q, k), causal(q, k, shape))
+    scores = torch.cat([scores, sinks[:, None, None].expand(*scores.shape[:-1], 1)], -1)
+    return torch.softmax(scores - maximum(scores), -1)[..., :-1] @ groups(q, v)
+
+
+RIGHT["gradient_of_sinks_over_513_queries"] = (
+    RIGHT["differences_from_the_largest_in_the_cases_dtype"][0],
+    {"sinks": True, "T": 513, "H": 4, "H_kv": 2, "D_h": 64, "scope": "core"},
+)
+
+
 @right_form(mask="causal_br", source="cross", T=24, T_kv=60)
 def cache_and_chunk_apart(q, k, v, shape, sinks):
     """Two parts of the keys, merged by the logarithms of their sums, as in flash-decoding."""
