@@ -13,12 +13,15 @@ from impls.layer import KernelCore
 from . import wrong_rules as rules
 from .wrong_kernels import (
     KEPT,
+    Formula,
     added_up,
+    applied,
     given,
     going_back,
     groups,
     masked,
     maximum,
+    of_formula,
     only,
     plain,
     probs_of,
@@ -156,6 +159,12 @@ def ignores_a_scale_of_the_callers_own(q, k, v, *, scale=None, **options):
 @reported("NVIDIA/TransformerEngine#629", mask="none", **CROSS)
 def causal_to_another_sequence(q, k, v, **_):
     return sdpa(q, k, v, is_causal=q.shape[-2] != k.shape[-2])
+
+
+@reported("OpenPPL/ppl.llm.kernel.cuda#57", mask="padding", B=2, source="cross", T=1, T_kv=1100, H=1)
+def every_part_has_the_mask_of_the_first(q, k, v, *, attn_mask=None, **_):
+    at = torch.arange(k.shape[-2]) % 256
+    return sdpa(q, k, v, attn_mask=attn_mask[..., at])
 
 
 @reported("huggingface/transformers#35032", mask="padding", B=2, source="cross", T_kv=64)
@@ -393,6 +402,30 @@ def divides_by_the_sum_of_what_it_kept(q, k, v, *, is_causal=False, attn_mask=No
     return weighted(torch.nn.functional.dropout(probs, dropout_p), v)
 
 
+class SignOfWhatIsDropped(torch.autograd.Function):
+    """Of a prob that is dropped the gradient is the sum's, with the wrong sign."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, p):
+        probs = probs_of(q, k, triangle(q.shape[-2], k.shape[-2]))
+        kept = (torch.rand_like(probs) >= p) / (1 - p)
+        ctx.save_for_backward(q, k, v, probs, kept)
+        return (probs * kept) @ v
+
+    @staticmethod
+    def backward(ctx, grad):
+        q, k, v, probs, kept = ctx.saved_tensors
+        through = grad @ v.mT * kept
+        sums = (through * probs).sum(-1, keepdim=True)
+        of_scores = probs * torch.where(kept > 0, through - sums, sums) * q.shape[-1] ** -0.5
+        return of_scores @ k, of_scores.mT @ q, (probs * kept).mT @ grad, None
+
+
+reported("HKUSTDial/flash-sparse-attention#109", "sign_of_what_is_dropped_going_back", **BACKWARD, dropout=0.1)(
+    lambda q, k, v, *, dropout_p=0.0, **_: SignOfWhatIsDropped.apply(q, k, v, dropout_p)
+)
+
+
 # state
 
 
@@ -467,6 +500,21 @@ def gradient_of_keys_by_other_strides(q, k, v):
     return q, going_back(k, in_memory if not k.is_contiguous() else lambda grad: grad), v
 
 
+class DeltaOfContiguous(Formula):
+    """Its output is laid out as queries are, the gradient of the output as that is."""
+
+    @classmethod
+    def gradients(cls, q, k, v, probs, o, grad):
+        return of_formula(q, k, v, probs, (in_memory(grad) * o).sum(-1, keepdim=True), grad)
+
+
+reported("flagos-ai/FlagAttention#1", "gradient_by_another_layout_of_the_outputs", **BACKWARD)(
+    lambda q, k, v, **options: (
+        applied(DeltaOfContiguous)(q, k, v, **options).transpose(1, 2).contiguous().transpose(1, 2)
+    )
+)
+
+
 # 2026: masks
 
 
@@ -520,6 +568,24 @@ def causal_from_the_last_query(q, k, v, **_):
 @reported_rule("ml-explore/mlx#3452", sinks=True, **DECODE)
 def no_sinks_of_a_lone_query(q, k, v, shape, sinks):
     return rules.right(q, k, v, shape, sinks if q.shape[-2] > 1 else None)
+
+
+@reported_rule("ggml-org/llama.cpp#29034", softcap=20, mask="none")
+def padding_of_a_tile_is_capped(q, k, v, shape, sinks):
+    scores = pad(scaled(q, k), (0, -k.shape[-2] % 64), value=-torch.inf)
+    return torch.softmax(rules.capped(scores, shape.softcap), -1)[..., : k.shape[-2]] @ v
+
+
+@reported_rule("NVIDIA/TensorRT-LLM#1611", bias="alibi", H=6)
+@rules.biased
+def slopes_in_descending_order(i, j, shape):
+    return rules.alibi(i, j, rules.alibi_slopes(shape.H).sort(descending=True)[0])
+
+
+@reported_rule("vllm-project/vllm#31406", window=8, mask="none")
+@rules.seeing
+def a_window_to_the_future_alone(i, j, shape):
+    return (i <= j) & (j - i <= shape.window)
 
 
 @reported_rule("meta-pytorch/segment-anything-fast#71", bias="dense")
