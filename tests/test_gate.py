@@ -13,7 +13,7 @@ from bench.checks import probes as probing
 from bench.checks.attention_problems import problem_of
 from bench.checks.dropout import check_training
 from bench.checks.gate import Gate
-from bench.checks.module_checks import check_case, check_low_scores
+from bench.checks.module_checks import check_case, check_low_scores, mistake_of
 from bench.checks.patterns import DEEPEST, PATTERNS
 from bench.checks.probes import few_queries, probe_with_dropout
 from bench.timing.devices import threads
@@ -72,9 +72,25 @@ def reads_as_if_contiguous(q, k, v, **options):
     return wrong_kernels.sdpa(*map(wrong_kernels.as_if_contiguous, (q, k, v)), **options)
 
 
+def true_hides_a_key(q, k, v, *, attn_mask, **options):
+    return wrong_kernels.sdpa(q, k, v, attn_mask=~attn_mask, **options)
+
+
+def tokens_before_heads(q, k, v, **options):
+    return wrong_kernels.sdpa(*(x.transpose(1, 2) for x in (q, k, v)), **options).transpose(1, 2)
+
+
+def no_gradient_of_keys(q, k, v, **options):
+    return wrong_kernels.sdpa(q, k.detach(), v, **options)
+
+
 @pytest.mark.parametrize(
     ("kernel", "axes", "says"),
     [
+        (true_hides_a_key, {"window": 8}, r"; attn_mask is True where a query may see a key$"),
+        (tokens_before_heads, {}, r"; q, k, v and the output are \(B, H, T, D\)$"),
+        (wrong_kernels.KERNELS["no_scale"].kernel, {}, r"; scores are divided by the square root of D_h$"),
+        (no_gradient_of_keys, wrong_kernels.BACKWARD, r": no gradient reaches k$"),
         (sees_the_newest_keys, wrong_kernels.DECODE | {"scope": "core"}, r"^few queries, \S+: error .* every batch entry, "),
         (reads_as_if_contiguous, {}, r"; right where q, k and v are contiguous$"),
         (wrong_kernels.masks_with_minus_10000, {}, r"-scope=core: where scores are far below zero: error"),
@@ -86,6 +102,12 @@ def reads_as_if_contiguous(q, k, v, **options):
 def test_the_likely_cause_is_named(short_probes, kernel, axes, says):
     with pytest.raises(Wrong, match=says):
         gated(kernel, **axes)
+
+
+def test_no_mistake_is_named_where_ordinary_inputs_are_right():
+    core = wrong_rules.CORES["clamped_instead_of_bent_where_scores_are_large"][0]  # which takes no mask
+    impl = impls.make("mine", core, limits=impls.Limits(beyond=EVERY_RULE))
+    assert mistake_of(impl, Case.of(**PLAIN, softcap=50, dtype="bfloat16", scope="core")) is None
 
 
 @pytest.mark.parametrize("axes", [{}, wrong_kernels.DECODE], ids=str)

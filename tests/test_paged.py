@@ -173,5 +173,10 @@ def test_a_wrong_layer_is_refused(short_probes, layer):
         held_to(layer, **{"T_kv": 48, "page": 16} if layer in FULL else {})
 
 
+def test_nan_of_a_free_page_is_told(short_probes):
+    with pytest.raises(Wrong, match=r"NaN or Inf .*; free pages hold NaN; the end of a cache"):
+        held_to(ValuesOfTheWholePool)
+
+
 def test_the_kernel_from_which_wrong_ones_are_made_passes(short_probes):
     held_to(InPlace)

@@ -607,6 +607,17 @@ def bfloat16_going_back(q, k, v, **options):
     return with_gradient_of(bfloat16_in_disguise(q, k, v, **options), sdpa(q, k, v, **options))
 
 
+@wrong_backward("where some scores are extreme: gradient of v: error", dtype="float16")
+class KeysRoundedAfterScalingGoingBack(Formula):
+    """As in Triton's tutorial: probs of keys that are multiplied by the scale and log2(e), over the sums of others."""
+
+    @classmethod
+    def gradients(cls, q, k, v, probs, o, grad):
+        scaled_keys = k * (q.shape[-1] ** -0.5 * 1.4426950408889634)
+        probs = probs * torch.exp2(q @ (scaled_keys.half().float() - scaled_keys).mT)
+        return super().gradients(q, k, v, probs, o, grad)
+
+
 @spoiling("new numbers in the same buffers: ")
 def remembers_its_gradients(ctx, grad, gradients):
     return [remembered(("gradient", at, x.shape), lambda x=x: x) for at, x in enumerate(gradients)]

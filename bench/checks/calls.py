@@ -97,7 +97,8 @@ def _backward(module: nn.Module, case: Case, inputs: Inputs) -> Call:
         o, *grads = outputs
         found = {x: grad for x, grad in zip(wanted, grads, strict=True) if grad is not None}
         if missing := [name for name, x in learning.items() if x not in found]:
-            raise Wrong(f"no gradient reaches {' and '.join(missing)}: the output is detached")
+            detached = ": the output is detached" if len(missing) == len(learning) else ""
+            raise Wrong(f"no gradient reaches {' and '.join(missing)}{detached}")
         named = {name: found[x] for name, x in learning.items()}
         named |= canonical.gradients(module, found)
         return {"output": o} | {f"gradient of {name}": grad for name, grad in named.items()}

@@ -25,6 +25,7 @@ from .module_checks import (
     check_probe_after_another_mask,
     check_scale,
     check_sums,
+    mistake_of,
 )
 from .patterns import possible
 from .probes import (
@@ -87,7 +88,7 @@ class Gate:
 
 def _likely_cause(what: str, impl: Impl, case: Case, outcome: Skip) -> str:
     """Name weights of a wrong layer that the reference doesn't have, such as a norm's or a second projection's; or say that
-    a kernel is right on contiguous tensors.
+    a kernel is right on contiguous tensors, or what it has misunderstood.
     """
     if not isinstance(outcome, Wrong):
         return ""
@@ -97,6 +98,8 @@ def _likely_cause(what: str, impl: Impl, case: Case, outcome: Skip) -> str:
         if what == "kernel (probe)" and str(outcome).startswith("NaN or Inf"):  # between the numbers of strided tensors
             check_case(impl, case)
             return "; right where q, k and v are contiguous"
+        if case.scope == "core" and (mistake := mistake_of(impl, case)):
+            return f"; {mistake}"
     return ""
 
 

@@ -113,6 +113,35 @@ def check_scale(impl: Impl, case: Case) -> None:
         check_once(call, problem_of(case), "with a scale of the caller's own: ")
 
 
+Kernel = Callable[..., Any]
+
+MISTAKES: dict[str | None, Callable[[Kernel], Kernel]] = {
+    None: lambda kernel: kernel,
+    "attn_mask is True where a query may see a key": lambda kernel: (
+        lambda *qkv, attn_mask, **options: kernel(*qkv, attn_mask=~attn_mask, **options)
+    ),
+    "q, k, v and the output are (B, H, T, D)": lambda kernel: (
+        lambda *qkv, **options: kernel(*(x.transpose(1, 2) for x in qkv), **options).transpose(1, 2)
+    ),
+    "scores are divided by the square root of D_h": lambda kernel: (
+        lambda q, *kv, **options: kernel(q / q.shape[-1] ** 0.5, *kv, **options)
+    ),
+}
+"""What a kernel may have misunderstood, and how that is undone; first nothing."""
+
+
+def mistake_of(impl: Impl, case: Case) -> str | None:
+    """Return the mistake of a core that is right on ordinary inputs only where the mistake is undone."""
+    for mistake, undone in MISTAKES.items():
+        with suppress(Exception):
+            call = new_call(impl, case)
+            module: Any = call.module
+            module.kernel = undone(module.kernel)
+            check_once(call, problem_of(case))
+            return mistake
+    return None
+
+
 def check_buffers(impl: Impl, case: Case) -> None:
     """Check the last output of many calls, and one where only two numbers of each input have changed since."""
     call = new_call(impl, case)
@@ -157,18 +186,18 @@ def check_lse(impl: Impl, case: Case) -> None:
         lse, size = found[1], problem.inputs[0].shape[:-1]
         if lse.shape != size or lse.dtype not in (torch.float32, torch.float64):
             raise Wrong(f"lse is {dtype_name(lse)} {tuple(lse.shape)}, not float32 {tuple(size)}")
-        _compare_lse(lse * math.log(impl.limits.returns_lse or math.e), problem)
+        _compare_lse(lse, impl.limits.returns_lse or math.e, problem)
 
 
-def _compare_lse(lse: Tensor, problem: Problem) -> None:
+def _compare_lse(lse: Tensor, base: float, problem: Problem) -> None:
     case = problem.case
     with reference.attending(reference.log_sum):
         exact, plain = (output_of(problem, getattr(torch, dtype))[..., 0] for dtype in ("float64", case.dtype))
     shown = torch.ones_like(exact, dtype=torch.bool)
     if problem.padding is not None and case.source == "self":
         shown &= problem.padding[:, None]
-    error, own = ((it.double() - exact)[shown].abs() for it in (lse, plain))
+    error, own = ((it.double() - exact)[shown].abs() for it in (lse * math.log(base), plain))
     size, least = 1 + exact[shown].abs(), max(FLOOR_OF_LSE, epsilon(case) / 8)
     if not (error <= (FACTOR * (own / size).max() + least) * size).all():
         most = error.nan_to_num(torch.inf, torch.inf).max()
-        raise Wrong(f"lse is off by {most:.1e} of {exact[shown].abs().max():.1f}")
+        raise Wrong(f"lse is off by {most:.1e} of {exact[shown].abs().max():.1f}, if its base is {base:.4g}")

@@ -16,6 +16,8 @@ from .problem import Errors, Expected, Problem
 
 NEW_NUMBERS = "on new numbers in the same buffers: "
 
+SOME_EXTREME = "where some scores are extreme: "
+
 AS_FLOAT32 = 2e-8, 1e-5
 """Range of the worst row's error where a float64 case is computed in float32."""
 
@@ -60,7 +62,10 @@ def _verify(distances: Tensor, expected: Expected, problem: Problem, why: str) -
         return errors.overall
     if expected.pattern and why == NEW_NUMBERS:  # ordinary rows, pattern 0, are right on these
         why = ""
-    why += "" if expected.pattern is None else PATTERNS[expected.pattern]
+    if expected.pattern is not None:
+        why += PATTERNS[expected.pattern]
+    elif why == NEW_NUMBERS and any(part.pattern is not None for part in problem.expected):
+        why += SOME_EXTREME
     why += "" if expected.name == "output" else f"{expected.name}: "
     raise Wrong(why + _fault(expected.row_errors(distances), errors, expected, problem))
 
@@ -69,8 +74,9 @@ def _fault(rows: Tensor, errors: Errors, expected: Expected, problem: Problem) -
     """Describe what is wrong with an output, from the errors of its `rows`."""
     allowed = expected.tolerance
     if not torch.isfinite(rows).all():
+        pages = "; free pages hold NaN" if problem.case.page else ""
         unwritten = "; the end of a cache holds NaN until new keys and values are written there"
-        hint = unwritten if problem.case.writes_cache else ""
+        hint = pages + unwritten if problem.case.writes_cache else ""
         return f"NaN or Inf in {_where(~torch.isfinite(rows), expected, problem)}{hint}"
     bad = rows > allowed.row
     if not bad.any():
