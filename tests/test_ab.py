@@ -391,11 +391,15 @@ def test_a_variant_imports_its_own_implementations_and_the_modules_of_its_tree_a
     )
     (repository / "started here").mkdir()
     (repository / "new.py").write_text("mine = abs\n")
+    (tree / "mixed.py").write_text(f"import sys\nsys.path += [{str(repository / 'lib')!r}]\nfrom built_here import mine\n")
+    for root in (repository, tree):
+        (root / "lib").mkdir()
+    (repository / "lib" / "built_here.py").write_text("mine = abs\n")
     monkeypatch.setenv("PYTHONPATH", f"{repository / 'src'}{os.pathsep}{tmp_path}")
     setting = WorkerSettings(str(repository / "started here"), repository=repository)
     client = WorkerClient(Variant("x", impls=tree, tree=tree), setting)
     names = ["deep=pkg.kern:mine", "file=a folder/file.py:mine", "new=new:mine", "yaml=yaml:load", "packed",
-             "built=kernels:built#mine", "hub=kernels:some/where#mine"]  # fmt: skip
+             "built=kernels:built#mine", "hub=kernels:some/where#mine", "mixed=mixed:mine"]  # fmt: skip
     answer = client.ask("cells", names=names, whole_registry=False, cases=[CASE])
     client.close()
     assert {*answer["cells"]} == {"deep", "file", "built"}
@@ -403,6 +407,7 @@ def test_a_variant_imports_its_own_implementations_and_the_modules_of_its_tree_a
     assert "can't import new: ModuleNotFoundError" in answer["unknown"]["new"]
     assert "yaml is imported from " in answer["unknown"]["yaml"]
     assert "unknown implementation 'packed'" in answer["unknown"]["packed"]
+    assert f"built_here is imported from {repository / 'lib'}" in answer["unknown"]["mixed"]
 
 
 BUILDS = """

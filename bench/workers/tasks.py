@@ -78,7 +78,7 @@ long.
 class Tasks:
     """Handlers of requests, one method each; return values are the replies, as JSON, and None is an empty one."""
 
-    def __init__(self, folder: str, threads: int | None = None, tree: str | None = None):
+    def __init__(self, folder: str, threads: int | None = None, tree: str | None = None, repository: str = ""):
         if threads:
             torch.set_num_threads(threads)
         torch.set_float32_matmul_precision("highest")  # containers may set TF32 (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE)
@@ -87,6 +87,7 @@ class Tasks:
         self._threads = torch.get_num_threads()
         self._folder = folder
         self._tree = tree
+        self._repository = repository
         self._gate = Gate()
         self._rooflines = Rooflines()
         self._kernels: set[tuple[str, Case]] = set()
@@ -157,6 +158,19 @@ class Tasks:
                     f"{name}: {module} is imported from {file}, which is the same for every revision: "
                     "start in the folder of your repository that holds it"
                 )
+            self._refuse_working_tree()
+
+    def _refuse_working_tree(self) -> None:
+        """Raise `UsageError` if a module was imported from a folder of the working tree that this variant's tree has, too."""
+        for name, module in [*sys.modules.items()] if self._tree else ():
+            file, top = Path(getattr(module, "__file__", None) or "/").resolve(), name.partition(".")[0]
+            if top in ("bench", "impls", "stats") or not file.is_relative_to(self._repository):
+                continue
+            if Path(str(self._tree), file.relative_to(self._repository)).parent.is_dir():
+                raise UsageError(
+                    f"{name} is imported from {file}, which is the same for every revision: "
+                    f"add the folder that holds {top} to PYTHONPATH"
+                )
 
     def probe(self, what: str, impl: str, case: Reply, passed: Sequence[str] = ()) -> Reply:
         """Check an implementation on probes, except what has `passed` in another process, and build the module of a cell:
@@ -182,6 +196,7 @@ class Tasks:
         torch.set_num_threads(built.threads)
         with using(SYSTEM):
             checked = check_built(built, memory)
+        self._refuse_working_tree()  # which a call may have imported
         if expected:
             keep_expected(problem_of(case), Path(expected))
         if keep:

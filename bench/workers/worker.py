@@ -32,9 +32,8 @@ def main() -> None:
     sys.path.remove(impls)  # where a revision of the suite has its other packages, too
     from .tasks import Tasks
 
-    repository, tree = given.pop("repository"), given["tree"]
-    if tree:
-        _search(Path(repository), Path(tree), given["folder"])
+    if given["tree"]:
+        _search(Path(given["repository"]), Path(given["tree"]), given["folder"])
     os.fork = _refuse_fork
     tasks, process = Tasks(**given), os.getpid()
     gc.freeze()  # nor do later ones scan them, two per check
