@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
-import platform
-import subprocess
 import sys
-import tomllib
-from collections.abc import Sequence
-from importlib.metadata import version
 
 if str(__package__).startswith("attention_bench"):  # in an installation the packages lie in this one
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+
+from stats import interrupts  # before slow modules
+
+# isort: split
+import platform
+import signal
+import subprocess
+import tomllib
+from collections.abc import Sequence
+from importlib.metadata import version
 
 from bench import CHECKOUT, launch
 from bench import __main__ as of_bench
@@ -53,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif name == "list" and {"-h", "--help"} & {*rest}:
         print(f"usage: attention-bench list\n\n{COMMANDS[name].capitalize()}.")
     else:
+        signal.pthread_sigmask(signal.SIG_BLOCK, interrupts.ENDING)  # until that program handles them
         os.execv(sys.executable, [*_command(name), *rest])
     return 0
 

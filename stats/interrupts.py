@@ -35,3 +35,4 @@ def raise_from_now_on() -> None:
 for number in ENDING:
     if signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL):  # ignored behind a shell's `&`
         signal.signal(number, end_in_one_line)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)

@@ -68,6 +68,7 @@ def test_a_new_kernel_is_measured_and_reported_whatever_lies_around(site, hostil
 @pytest.mark.parametrize("name", [name for name in console.COMMANDS if name not in ("list", "run")])
 def test_every_command_is_there(name, monkeypatch):
     monkeypatch.setattr(os, "execv", execv := mock.Mock())
+    monkeypatch.setattr(console.signal, "pthread_sigmask", mock.Mock())
     console.main([name, "--help"])
     _, path, *rest = execv.call_args.args[1]
     assert Path(path).parent == CHECKOUT

@@ -517,6 +517,16 @@ def test_ctrl_c_while_a_command_starts_is_one_line(tmp_path, command, before, en
     assert not [*tmp_path.glob("results")]
 
 
+def test_ctrl_c_while_attention_bench_starts_its_command_is_one_line(tmp_path):
+    """Interrupted in the new process, before it has imported anything of the suite."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal, sys\nif sys.orig_argv[2:] == ['ab']:\n    os.kill(os.getpid(), signal.SIGINT)\n"
+    )
+    env = environment() | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{CHECKOUT}"}
+    done = python("-c", "from commands import console\nconsole.from_shell()", "ab", cwd=tmp_path, env=env)
+    assert (done.returncode, done.stderr) == (2, "attention-bench: interrupted\n")
+
+
 @pytest.mark.parametrize("commands", [bench_main, reports_main])
 def test_an_option_is_given_once_and_with_a_value(commands, capsys):
     for command in commands.COMMANDS:
