@@ -9,7 +9,6 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import orjson
@@ -91,8 +90,11 @@ def _comparison(options: argparse.Namespace) -> Comparison | int:
     """Return the comparison, or the exit code if two runs are of different machines; raises `RunError`."""
     saved = None
     if options.base is None:
-        with suppress(RunError):  # it is no saved comparison
-            saved = of_file(Path(options.head), options.margin)
+        try:
+            saved = of_file(file := Path(options.head), options.margin)
+        except RunError:  # it is a run, unless it lies among the comparisons
+            if file.is_file() and file.resolve().parent.name == runs.COMPARISONS:
+                raise
     if saved:
         if given := [f"--{name}" for name in ("force", "results") if getattr(options, name)]:
             raise RunError(f"{options.head} is a comparison, not a run: leave out {given[0]}")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from reports.judging.comparison import Cell, of_file
-from reports.pages import comparison_page
+from reports.pages import compare, comparison_page
 from reports.pages.comparison_text import as_markdown, columns, sentences, shared_reasons, summary
 from reports.reading.runs import RunError
 from stats import verdict
@@ -262,9 +262,11 @@ def test_a_record_of_an_earlier_version_is_shown(saved):
         document(SLOW) | {"pairs": [{"logs": [["sdpa", "T16", 1e300]]}]},
     ],
 )
-def test_a_file_that_is_no_comparison_is_refused(saved, data):
+def test_a_file_that_is_no_comparison_is_refused(saved, data, capsys):
     with pytest.raises(RunError, match="not a comparison that `python -m bench ab` saved"):
-        of_file(saved(data))
+        of_file(file := saved(data))
+    assert compare.main([str(file)]) == 3
+    assert "not a comparison that" in capsys.readouterr().err
 
 
 def test_nothing_is_judged_without_cells(saved):
