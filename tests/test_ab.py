@@ -290,7 +290,8 @@ def test_a_saved_comparison_is_continued_with_the_same_code_on_the_same_machine(
     command("--save x")
     (file,) = repository.glob("results/*/ab/0001_x.json")
     git(repository, "commit", "-qam", "HEAD is another commit than it was")
-    assert command(f"--continue {file}").code == 0
+    ran = command(f"--continue {file}")
+    assert ran.code == 0 and f"saved: {file}\n" in ran.text and not ran.saved  # nothing is left to measure
     (repository / "impls" / "sdpa.py").write_text("changed = True\n")
     monkeypatch.setattr("bench.ab.plan.fingerprint", lambda: {"torch": "another"})
     (repository / "edited.json").write_text(json.dumps(json.loads(file.read_text()) | {"pairs": [{}]}))
@@ -313,7 +314,9 @@ def test_a_saved_comparison_is_continued_with_the_same_code_on_the_same_machine(
 
 def test_new_gone_wrong_and_dead(command):
     names = "same,wrong-head,dead,impossible,slow,raises-head,raises-base,gone,old,young"
-    ran = command(f"--T 16 --impl {names} --allow-gone old,raises-head", slower={"slow T16": 1.2})
+    ran = command(f"--T 16 --impl {names} --allow-gone old,raises-head,typo --threads 999", slower={"slow T16": 1.2})
+    assert "--allow-gone typo: not among the compared implementations\n" in ran.errors
+    assert "old: not among" not in ran.errors and "--threads 999: more than" in ran.errors
     found = {cell["impl"]: cell for cell in ran.saved["cells"]}
     assert {name: cell["word"] for name, cell in found.items()} == {
         "same": UNCHANGED, "wrong-head": "WRONG", "dead": INCONCLUSIVE, "impossible": INCONCLUSIVE, "slow": REGRESSED,
@@ -329,7 +332,7 @@ def test_new_gone_wrong_and_dead(command):
 
 
 def test_exit_codes(command):
-    for impl, code in (("dead", 2), ("dead,raises-base,same", 0), ("nobody", 3)):
+    for impl, code in (("dead", 2), ("wrong", 2), ("dead,raises-base,same", 0), ("nobody", 3)):
         assert command(f"--T 16 --impl {impl}").code == code, impl
     for allowed, word in (("", "BROKEN"), ("--allow-gone impossible", "GONE")):
         ran = command(f"--T 16 --base-impl same --head-impl impossible {allowed}", head="impossible")
@@ -391,7 +394,9 @@ def test_a_variant_imports_its_own_implementations_and_the_modules_of_its_tree_a
     )
     (repository / "started here").mkdir()
     (repository / "new.py").write_text("mine = abs\n")
-    (tree / "mixed.py").write_text(f"import sys\nsys.path += [{str(repository / 'lib')!r}]\nfrom built_here import mine\n")
+    (tree / "mixed.py").write_text(
+        f"import sys\nsys.path += [{str(repository / 'lib')!r}]\nfrom built_here import mine\n"
+    )
     for root in (repository, tree):
         (root / "lib").mkdir()
     (repository / "lib" / "built_here.py").write_text("mine = abs\n")
@@ -753,10 +758,14 @@ def test_an_interpreter_that_cannot_start_is_one_line(tmp_path):
 
 
 def test_a_shallow_clone_says_how_to_complete_it(repository, tmp_path, monkeypatch):
-    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repository}", "clone")
+    git(repository, "branch", "good")
+    git(repository, "commit", "-q", "--allow-empty", "-m", "x")
+    git(tmp_path, "clone", "-q", "--depth", "1", "--no-single-branch", f"file://{repository}", "clone")
     monkeypatch.chdir(tmp_path / "clone")
     with pytest.raises(UsageError, match=r"unknown revision 'HEAD~1': `git fetch --unshallow` completes .*clone"):
         sources.commit_of("HEAD~1")
+    with pytest.raises(UsageError, match=r"is no ancestor of .*: `git fetch --unshallow` completes .*clone"):
+        sources.commits_between(sources.commit_of("origin/good"), sources.commit_of("HEAD"))
 
 
 USAGE = {

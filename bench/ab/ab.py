@@ -21,7 +21,7 @@ from pytest_benchmark.utils import get_machine_id
 
 import impls
 from stats.estimate import grouped
-from stats.verdict import CHANGED, IMPROVED, REGRESSED
+from stats.verdict import CHANGED, IMPROVED, INCONCLUSIVE, REGRESSED
 
 from ..cases.outcome import Skip
 from ..runs.saving import Journal, load, newest_journal, results_root, run_files, save, writable
@@ -65,6 +65,8 @@ def measure(given: dict[str, Any], results: Path | None = None, once: str = "") 
         plan = plan_of(argparse.Namespace(**vars(options) | commits), Path(place))  # HEAD~1 may be another commit now
         if earlier and (changed := [name for name in plan.same if earlier["same"].get(name) != plan.same[name]]):
             raise UsageError(f"changed since then: {', '.join(changed)}; start another comparison, without --continue")
+        if earlier and all(cell["word"] != INCONCLUSIVE for cell in earlier["cells"]):
+            return file
         about: Record = {"asked": asked(options), "continues": file and str(file.resolve())}
         if once:
             options.save = f"{once}-{digest([about, plan.same, options.budget])}"

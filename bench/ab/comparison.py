@@ -15,6 +15,7 @@ from ..cases.cells import Key
 from ..cases.outcome import Skip, Unsupported, Wrong
 from ..runs.rows import finite
 from ..selection.errors import UsageError
+from ..terminal import warn
 from ..timing.reference_workload import WORK
 from ..workers.client import NamedWorkers, Reply, Request, Script, checking
 from .plan import VARIANTS, Plan, Record, SameCode
@@ -96,10 +97,10 @@ def _without_numbers(failures: Mapping[str, Skip], name: str, allow_gone: Collec
 
 def _word(base: str, head: str, may_go: bool) -> str:
     """Return the verdict's word, from the reason why each variant has no number; '' if it has one."""
-    if Wrong.reason in (base, head):
-        return WRONG
     if base and head and (base == UNSUPPORTED) == (head == UNSUPPORTED):
         return INCONCLUSIVE
+    if Wrong.reason in (base, head):
+        return WRONG
     if base not in ("", UNSUPPORTED):
         return WRONG
     if not head:
@@ -125,12 +126,15 @@ def _available_cells(plan: Plan, replies: Mapping[str, Reply]) -> tuple[Found, l
     Raises `UsageError` if no variant knows an implementation, or supports any cell.
     """
     base, head = (reply["unknown"] for reply in replies.values())
+    known = {name for reply in replies.values() for part in ("cells", "unknown") for name in reply[part]}
+    for name in set(plan.allow_gone) - known:
+        warn(f"--allow-gone {name}: not among the compared implementations")
     label = plan.variants["head"].label
     in_none = base | head if plan.versus else {name: f"{label}: {head[name]}" for name in head if name in base}
     for why in in_none.values():
         raise UsageError(why)
-    known = (name for reply in replies.values() for name in reply["cells"])
-    labels = [plan.versus] if plan.versus else [*dict.fromkeys(known)]
+    measured = (name for reply in replies.values() for name in reply["cells"])
+    labels = [plan.versus] if plan.versus else [*dict.fromkeys(measured)]
     lacking: Found = {
         (label, case): {
             variant: Unsupported(why)

@@ -20,7 +20,7 @@ from ..cases.cells import Key
 from ..cases.outcome import Skip
 from ..selection.choice import from_folder, listed, own_files
 from ..selection.errors import UsageError
-from ..selection.options import CELLS, cases_of, picked, sweep_of
+from ..selection.options import CELLS, cases_of, picked, sweep_of, warn_of_threads
 from ..timing.machine import fingerprint
 from ..workers.client import NamedWorkers, Script, Variant, WorkerClient, WorkerSettings, run_concurrently
 from .sources import (
@@ -160,6 +160,7 @@ def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
         raise UsageError("--impl names nothing")
     sweep, device, overrides = sweep_of(given)
     cases = picked(cases_of(sweep, device, overrides), options.case)
+    warn_of_threads(threads)
     base, head = _variants(options, folder)
     own = () if base.tree else (*names, base.impl, head.impl)  # a tree has the user's modules
     words = [*filter(None, (*own, options.model, options.cases))]

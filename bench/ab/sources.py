@@ -34,18 +34,24 @@ def commit_of(revision: str) -> str:
         raise UsageError(
             f"{Path.cwd()} is not in a git repository, so there is no revision {revision!r}: start in that of your kernel"
         )
-    shallow = _git("rev-parse", "--is-shallow-repository") == "true"
+    how = _unshallow() or f"give a branch, a tag or a commit of {repository()}"
     with suppress(UsageError):
         return _git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
-    how = "`git fetch --unshallow` completes" if shallow else "give a branch, a tag or a commit of"
-    raise UsageError(f"unknown revision {revision!r}: {how} {repository()}")
+    raise UsageError(f"unknown revision {revision!r}: {how}")
 
 
 def commits_between(good: str, bad: str) -> list[str]:
     """Return the first-parent commits after `good` up to `bad`, oldest first; raises `UsageError`."""
     if _git("rev-list", "--max-count=1", f"{bad}..{good}"):
-        raise UsageError(f"{good[:10]} is no ancestor of {bad[:10]}: give GOOD first, then BAD")
+        how = _unshallow() or "give GOOD first, then BAD"
+        raise UsageError(f"{good[:10]} is no ancestor of {bad[:10]}: {how}")
     return _git("rev-list", "--first-parent", "--reverse", f"{good}..{bad}").splitlines()
+
+
+def _unshallow() -> str:
+    """Return how to complete a shallow clone; '' for another one."""
+    shallow = _git("rev-parse", "--is-shallow-repository") == "true"
+    return f"`git fetch --unshallow` completes {repository()}" * shallow
 
 
 def same_files(base: str, head: str | None) -> bool:

@@ -14,8 +14,7 @@ from .. import CHECKOUT
 from ..launch import OPTIONS
 from ..selection import allocator
 from ..selection.errors import UsageError
-from ..selection.options import asked, select, settle_timing
-from ..terminal import warn
+from ..selection.options import asked, select, settle_timing, warn_of_threads
 from ..timing.machine import fingerprint
 from .run import Run
 from .saving import Journal, load, newest_journal, results_root, run_files, valid_name
@@ -50,9 +49,7 @@ def begin(config: pytest.Config) -> Run:
     if resume and not (begun or options):  # which would measure all of `quick`
         raise UsageError(f"no run {resume!r} to resume in {folder}; --benchmark-save={resume} starts one")
     run = Run(options, select(options), folder, name)
-    most, cores = max(cell.case.threads or 0 for cell in run.selection.cells), fingerprint()["cores"]
-    if most > cores:
-        warn(f"--threads {most}: more than the {cores} cores here, so that threads wait for each other")
+    warn_of_threads(max(cell.case.threads or 0 for cell in run.selection.cells))
     machine = begun.get("machine_info", {})
     if begun and begun.get("sources") != run.sources:
         raise UsageError(

@@ -26,6 +26,7 @@ from ..cases.sweep import SWEEPS, Sweep, of_points
 from ..checks.impl_hash import sources_hash
 from ..terminal import warn
 from ..timing.devices import default_device
+from ..timing.machine import fingerprint
 from . import workloads
 from .allocator import ALLOCATORS
 from .choice import impls_named, listed, refuse_absent
@@ -268,3 +269,9 @@ def clock_text(seconds: float) -> str:
     """Format a duration: `about 40 s`, `about 3 min`."""
     length, unit = (1, "s") if seconds < 90 else (60, "min") if seconds < 7200 else (3600, "h")
     return f"about {max(1, round(seconds / length)):,} {unit}"
+
+
+def warn_of_threads(threads: int) -> None:
+    """Warn of more threads than cores."""
+    if threads > (cores := fingerprint()["cores"]):
+        warn(f"--threads {threads}: more than the {cores} cores here, so that threads wait for each other")
