@@ -26,7 +26,7 @@ from bench.selection.errors import UsageError
 from reports.judging import comparison
 from reports.judging.comparison import Comparison
 from reports.pages.compare import tell
-from stats.arguments import Parser
+from stats.arguments import Parser, as_typed
 from stats.verdict import REGRESSED
 
 from .ab import UNJUDGED, exit_code_of
@@ -93,7 +93,10 @@ def _execute(options: argparse.Namespace) -> int:
         (cell.impl, cell.id): math.log(cell.verdict.ratio) for cell in ends.cells if cell.verdict.word == REGRESSED
     }
     if not change:
-        print(f"nothing is shown to be slower at the bad end; --budget {2 * options.budget:g} measures for longer")
+        how = f"--budget {2 * options.budget:g} measures for longer"
+        if any(cell.broken for cell in ends.cells):
+            how = as_typed("`git bisect run python -m bench check ...` finds the commit that broke it")
+        print(f"nothing is shown to be slower at the bad end; {how}")
         return UNJUDGED
 
     def judge(at: int) -> Step:

@@ -1,6 +1,7 @@
 """`bisect` finds the right commit despite broken commits and wide intervals, and measures for longer where it must."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -116,6 +117,14 @@ def test_ends_that_were_measured_too_briefly_need_a_larger_budget(history, capsy
     assert run("c0 c29 --impl sdpa --budget 0.1") == 2
     assert "at the bad end; --budget 0.2 measures for longer\n" in capsys.readouterr().out
     assert history.calls == [("c0", "c29", 0.2)]
+
+
+def test_of_what_is_broken_it_names_the_command_that_finds_it(monkeypatch, history, capsys):
+    this = found("c0", "c29", a=(1.0, 0.01))
+    broken = replace(this, cells=[replace(cell, broken=True) for cell in this.cells])
+    monkeypatch.setattr(comparison, "of_file", lambda file: broken)
+    assert run("c0 c29") == 2
+    assert "at the bad end; `git bisect run " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("changed", [{"kernel": "2"}, {"margin": "0.02"}, {"torch": "b"}, {"python": "3.12"}], ids=str)

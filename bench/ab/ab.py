@@ -65,8 +65,8 @@ def measure(given: dict[str, Any], results: Path | None = None, once: str = "") 
         plan = plan_of(argparse.Namespace(**vars(options) | commits), Path(place))  # HEAD~1 may be another commit now
         if earlier and (changed := [name for name in plan.same if earlier["same"].get(name) != plan.same[name]]):
             raise UsageError(f"changed since then: {', '.join(changed)}; start another comparison, without --continue")
-        if earlier and all(cell["word"] != INCONCLUSIVE for cell in earlier["cells"]):
-            return file
+        if file and all(cell["word"] != INCONCLUSIVE for cell in earlier["cells"]):
+            return Path(file)
         about: Record = {"asked": asked(options), "continues": file and str(file.resolve())}
         if once:
             options.save = f"{once}-{digest([about, plan.same, options.budget])}"

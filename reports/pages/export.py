@@ -31,8 +31,11 @@ def _execute(options: argparse.Namespace) -> int:
         raise RunError(f"{options.output}: its ending should be one of {', '.join(forms)}")
     chosen = list(command.several(options.runs, command.results(options)))
     if suffix in FORMS:
-        with command.written(options.output):
-            FORMS[suffix](rows(chosen), options.output, index=False)
+        try:
+            with command.written(options.output):
+                FORMS[suffix](rows(chosen), options.output, index=False)
+        except (TypeError, ValueError) as error:  # a column of an edited run file has values of several types
+            raise RunError(f"{options.output}: {error.args[-1]}") from None
     else:
         lines = ",\n".join(map(json.dumps, cases(chosen)))
         command.write(options.output, f"[\n{lines}\n]\n")
