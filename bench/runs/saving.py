@@ -9,7 +9,8 @@ import glob
 import json
 import os
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,16 @@ def unwritable(folder: Path, error: OSError) -> UsageError:
     return UsageError(f"results can't be written to {folder}: {error.strerror}")
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Make an OSError name the file that is written, as one of a full disk doesn't."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
 def save(folder: Path, name: str, data: dict[str, Any], indent: int | None = 4) -> Path:
     """Write a run file under the next number, all or nothing, and that of a complete run instead of those that were written
     when it was interrupted; raises OSError.
@@ -77,7 +88,8 @@ def save(folder: Path, name: str, data: dict[str, Any], indent: int | None = 4) 
         whole = path.with_suffix(".tmp")
         try:
             text = json.dumps(data, indent=indent, ensure_ascii=False)
-            whole.write_text(text, encoding="utf-8", errors="replace")  # a folder's name may be no UTF-8
+            with naming(whole):
+                whole.write_text(text, encoding="utf-8", errors="replace")  # a folder's name may be no UTF-8
             whole.replace(path)
         finally:
             whole.unlink(missing_ok=True)  # on a full disk
@@ -139,7 +151,8 @@ class Journal:
 
     def add(self, line: Line) -> None:
         """Write a result and wait until it is on disk."""
-        self._write(line)
+        with naming(self.path):
+            self._write(line)
         self.lines.append(line)
 
     def _write(self, line: Line) -> None:
