@@ -399,6 +399,7 @@ def test_a_variant_imports_its_own_implementations_and_the_modules_of_its_tree_a
     )
     for root in (repository, tree):
         (root / "lib").mkdir()
+        (root / "lib" / "source.cpp").touch()
     (repository / "lib" / "built_here.py").write_text("mine = abs\n")
     monkeypatch.setenv("PYTHONPATH", f"{repository / 'src'}{os.pathsep}{tmp_path}")
     setting = WorkerSettings(str(repository / "started here"), repository=repository)
