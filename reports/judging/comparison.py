@@ -279,7 +279,7 @@ def _of_data(data: Object, path: Path, margin: float) -> Comparison:
     cells = sorted(_cells_of_data(data, judged, margin), key=worst_first)
     base, head = (data["fingerprints"][variant] for variant in VARIANTS)
     drift = ", ".join(f"{name} {shares.signed(median(of))}" for name, of in workloads.items())
-    to_continue = "same" in data and any(cell.verdict.word == INCONCLUSIVE for cell in cells)
+    to_continue = "same" in data and any(it.verdict.word == INCONCLUSIVE and it.verdict.ratio > 0 for it in cells)
     asked = data.get("asked", {})
     named = ",".join(map(str, (*asked.get("impl", ()), asked.get("base_impl"), asked.get("head_impl"))))
     given = {name.partition("=")[0].strip() for name in named.split(",") if "=" in name}

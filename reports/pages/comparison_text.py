@@ -360,4 +360,5 @@ def changed(change: Change) -> str:
 
 
 def _is_news(cell: Cell) -> bool:
-    return bool(cell.changes) or cell.verdict.word not in (SLIGHT, UNCHANGED, INCONCLUSIVE)
+    quiet = cell.verdict.word in (SLIGHT, UNCHANGED) or (cell.verdict.word == INCONCLUSIVE and cell.verdict.ratio > 0)
+    return bool(cell.changes) or not quiet  # an INCONCLUSIVE cell without a ratio fails in both variants

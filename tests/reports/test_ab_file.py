@@ -280,6 +280,12 @@ def test_inconclusive_cells_name_the_command_that_continues(saved):
     assert f"<code>{command}</code> {what}" in comparison_page.html(of_file(file))
 
 
+def test_a_cell_that_fails_in_both_is_shown_with_the_reason(saved, printed):
+    why = {("mine", "T16"): ("INCONCLUSIVE", "base and head: wrong: error 1.0")}
+    said = printed("compare", saved(document({}, why, same="")), code=2)
+    assert "base and head: wrong: error 1.0" in said and "--continue" not in said
+
+
 def test_times_are_shown_where_both_are_known(saved, printed):
     data = document(SLOW, {("mine", "T16"): ("NEW", "base: there is no mine")})
     assert "– →" not in printed("compare", saved(data), "--all", code=1)
