@@ -114,8 +114,11 @@ class Decoder(nn.Module):
 def attend(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **_: Any
 ) -> tuple[Tensor, None]:
-    """Call the core of `module` with transformers' interface: (B, H, T, D) -> (B, T, H, D). The mask is padding."""
-    return module.core(query, key, value, padding=attention_mask).transpose(1, 2), None
+    """Call the core of `module` with transformers' interface: (B, H, T, D) -> (B, T, H, D). The mask is padding, which some
+    models pass without having any.
+    """
+    padding = attention_mask if "padding" in module.core.shape.mask else None
+    return module.core(query, key, value, padding=padding).transpose(1, 2), None
 
 
 def padding_of(*_: Any, attention_mask: Tensor | None = None, **__: Any) -> Tensor | None:

@@ -131,7 +131,8 @@ def test_a_block_has_no_option_for_what_its_config_decides():
 
 
 @pytest.mark.parametrize(("axes", "says"), [
-    ({"model": None}, "--model"), ({"dtype": "float64"}, "float32"), ({"model": "gemma2-9b"}, "config.json"),
+    ({"model": None}, "--model"), ({"dtype": "float64"}, "float32"), ({"model": "llama3-70b"}, "config.json"),
+    ({"model": "gemma2-9b"}, "softcap is not built"),
     ({"mask": "none"}, "causal"), ({"model": "gpt2", "T": 2048, "T_kv": 2048}, "1024 positions"),
 ])  # fmt: skip
 def test_an_axis_that_a_model_lacks_is_one_sentence(axes, says, monkeypatch):
@@ -146,11 +147,40 @@ def test_a_model_whose_attention_no_kernel_can_replace_is_left_out(model_type, w
     assert "no kernel can replace it" in str(misfit(small(model=written(model_type, multi_query=False, num_layers=2))))
 
 
+EQUAL_HEADS = {"H_kv": 4, "D_h": 16, "D_v": 16}
+
+
+@needs_transformers
+def test_a_model_that_scales_its_queries_itself_is_left_out(written):
+    """There the suite's scale would be a second one, and every kernel wrong."""
+    opt = written("opt", word_embed_proj_dim=48)
+    assert "no kernel can replace it" in str(misfit(small(model=opt, scope="model", **EQUAL_HEADS)))
+
+
+@needs_transformers
+def test_a_model_that_does_not_call_the_core_is_left_out(written, monkeypatch):
+    monkeypatch.setattr("impls.decoder.attend", eager_attention_forward)
+    assert "no kernel can replace it" in str(misfit(small(model=written("llama"))))
+
+
+def eager_attention_forward(*args, **options):
+    from transformers.models.llama.modeling_llama import eager_attention_forward as own
+
+    return own(*args, **options)
+
+
+@needs_transformers
+def test_a_mask_of_a_model_without_padding_is_ignored(written):
+    """BioGPT makes a mask that is True everywhere, which cores would take for padding instead of a causal mask."""
+    check_case(impls.get("sdpa"), small(model=written("biogpt"), **EQUAL_HEADS))
+
+
 @needs_transformers
 @pytest.mark.parametrize(
     ("model_type", "config", "says"),
     [
         ("whisper", {"is_encoder_decoder": True}, "with an encoder is not built"),
+        ("bert", {}, "with an encoder is not built"),
         ("bloom", {}, "with bias is not built"),
         ("mixtral", {"num_local_experts": 4}, "with experts is not built"),
         ("llama", {"rms_norm_eps": "x"}, "'rms_norm_eps': TypeError"),

@@ -72,13 +72,13 @@ def misfit(case: Case) -> str | None:
     if find_spec("transformers") is None:
         return f"--scope {case.scope} needs the package transformers: pip install transformers"
     config = config_of(case.model)
-    if not models.number_if_any(config, "vocab_size"):
-        return f"{case.model} has no vocab_size, since only its attention is known: give a whole config.json as --model"
-    (kind, layer), *_ = models.layers_of(config).items()
+    (layer, *_) = models.layers_of(config).values()
     unbuilt = [name for name in ("latent", "softcap", "sinks", "bias") if layer.get(name)]
-    unbuilt += ["experts"] * any(config.get(key) for key in EXPERTS) + ["an encoder"] * (kind == "encoder")
+    unbuilt += ["experts"] * any(config.get(key) for key in EXPERTS) + ["an encoder"] * ("mask" in layer)
     if unbuilt:
         return f"a block with {' and '.join(unbuilt)} is not built: leave out --scope {case.scope}"
+    if not models.number_if_any(config, "vocab_size"):
+        return f"{case.model} has no vocab_size, since only its attention is known: give a whole config.json as --model"
     if case.does.cached and (most := layer.get("window", case.max_T) + 1) < case.max_T:
         return f"a cache that is longer than its window of {most} tokens is not built: --T up to that"
     if case.dtype == "float64":
@@ -90,11 +90,42 @@ def misfit(case: Case) -> str | None:
         return f"{case.model} has {positions} positions, not {case.max_T}"
     if why := _unbuildable(str(config.get("model_type"))):
         return why
+    H, H_kv = (3, 3) if case.H_kv == case.H else (4, min(case.H_kv, 2))
     try:
         weights(case)
+        small = replace(weights_case(case), T=5, T_kv=5, H=H, H_kv=H_kv, d_model=H * case.D_h)
+        replaced = _replaces_attention(small)
     except Exception as error:  # such as a value of another type
         return f"transformers can't build {case.model}: {type(error).__name__}: {' '.join(str(error).split())}"
-    return None
+    if replaced:
+        return None
+    return f"the plain formula as its attention changes the output of {case.model}: no kernel can replace it"
+
+
+@lru_cache(maxsize=64)
+@torch.no_grad()
+def _replaces_attention(case: Case) -> bool:
+    """Return whether transformers calls the core of every block, and its own attention has the same output as the plain
+    formula: otherwise correct kernels would be refused, or wrong ones accepted.
+    """
+    from impls import get
+    from impls import weights as canonical
+    from impls.decoder import Decoder
+
+    own, replaced = (
+        Decoder(config_for(case), case.scope, case.layer_shape, core, torch.float64)
+        for core in (None, get("fused").core)
+    )
+    called, generator = set[int](), torch.Generator().manual_seed(0)
+    for block, attention in enumerate(replaced.attentions):
+        core: Any = attention.core
+        core.register_forward_hook(lambda *_, block=block: called.add(block))
+    drawn = own.draw(generator)
+    canonical.load(own, drawn)
+    canonical.load(replaced, drawn)
+    tokens = torch.arange(case.T)[None]
+    x = tokens if case.scope == "model" else torch.randn(1, case.T, case.d_model, generator=generator).double()
+    return torch.allclose(own(x), replaced(x), rtol=1e-3, atol=1e-3) and len(called) == BLOCKS[case.scope]
 
 
 @lru_cache
