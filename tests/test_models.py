@@ -110,6 +110,7 @@ def test_a_value_of_another_kind_is_one_line(key, value, kind, tmp_path):
         ("{", "no JSON"),
         ("[]", "expected an object, as transformers writes it"),
         ("[" * 100_000, "no JSON"),
+        (json.dumps(H64 | {"sliding_window": 8, "layer_types": ["x"]}), "layer_types has neither"),
         ('{"hidden_size": 513, "n_head": 8}', "513 is not divisible by num_attention_heads 8: add the head_dim"),
     ],
 )
@@ -224,8 +225,9 @@ def written(model, folder):
 
 
 NAMES = {
-    "W_q": ("q_proj", "query", "q"), "W_k": ("k_proj", "key", "k"), "W_v": ("v_proj", "value", "v"),
-    "W_o": ("o_proj", "out_proj", "c_proj", "Wo", "dense", "o"),
+    "W_q": ("q_proj", "query", "q", "q_lin"), "W_k": ("k_proj", "key", "k", "k_lin"),
+    "W_v": ("v_proj", "value", "v", "v_lin"),
+    "W_o": ("o_proj", "out_proj", "c_proj", "Wo", "dense", "o", "out_lin"),
 }  # fmt: skip
 PACKED = ("qkv_proj", "c_attn", "Wqkv", "query_key_value")
 ATTENTION = {"local": 0, "global": -1, "encoder": 0, "decoder": 1, "cross": 2}

@@ -86,7 +86,7 @@ CODE: dict[str, Config] = {
         "cohere deepseek_v2 deepseek_v3 gptj granite llama llama4_text mistral mixtral olmo olmo2": {},
         "phi3 stablelm": {},
         "bart clip_text_model gpt2 gpt_neox opt phi starcoder2 whisper": BIASED,
-        "bert clip_vision_model electra roberta vit xlm-roberta": BIASED | ENCODES,
+        "bert clip_vision_model distilbert electra roberta vit xlm-roberta": BIASED | ENCODES,
         "bloom": BIASED | {"alibi": True},
         "cohere2 exaone4 olmo3": {"sliding_window_pattern": 4},
         "falcon": {"multi_query": True},
@@ -126,7 +126,7 @@ UNLIKE = {
 """Configuration keys that are measured differently, with an explanation."""
 
 SPELLINGS = {
-    "hidden_size": ("n_embd", "n_embed", "d_model"),
+    "hidden_size": ("n_embd", "n_embed", "d_model", "dim"),
     "num_attention_heads": ("n_head", "n_heads", "num_heads", "encoder_attention_heads"),
     "num_key_value_heads": ("num_kv_heads", "kv_n_heads"),
     "head_dim": ("d_kv",),
@@ -285,6 +285,8 @@ def _kinds(config: Config, window: int | None) -> list[str]:
         first, count = number_if_any(config, "max_window_layers"), number(config, "num_hidden_layers")
         types = {kind for kind, is_there in zip(BOTH, (first < count, first > 0), strict=True) if is_there}
     if types:
+        if not types.intersection(BOTH):
+            raise ValueError(f"layer_types has neither {' nor '.join(BOTH)}")
         return [name for name, kind in (("local", BOTH[0]), ("global", BOTH[1])) if kind in types]
     mixed = config.get("global_attn_every_n_layers") or config.get("sliding_window_pattern")
     return ["local", "global"] if mixed else ["local"]
