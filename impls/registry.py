@@ -107,7 +107,7 @@ class Limits:
             return f"{name} does not support dropout"
         if case.scope == "core" and case.computes != case.dtype and not self.autocasts:
             return f"{name} computes in the dtype that it is given: --autocast needs --scope layer"
-        asked = [*beyond(case), *(name for name in AROUND if getattr(case, name))]
+        asked = [*beyond(case), *["window"] * case.windowed, *(name for name in AROUND if getattr(case, name))]
         if unknown := [rule for rule in asked if rule in self.without]:
             return f"{name} does not support {' or '.join(unknown)}"
         further = (self.unless, self.compiled_unless if compiled else None)

@@ -125,6 +125,14 @@ def test_a_block_selects_its_core_and_no_unnamed_compiled_form():
 
 
 @needs_transformers
+def test_a_kernel_without_windows_is_put_only_where_no_block_has_one():
+    limited = impls.make("limited", sdpa, limits=impls.Limits(masks=("none", "causal")))
+    of = {"model": wrong_in_model.TWO_KINDS["model"], "H": 4, "H_kv": 2}
+    assert limited.refusal(small(**of, T=8, T_kv=8)) is None
+    assert limited.refusal(small(**of, T=9, T_kv=9)) == "limited does not support window"
+
+
+@needs_transformers
 def test_a_block_has_no_option_for_what_its_config_decides():
     with pytest.raises(ValueError, match="leave out --window"):
         cases_of("qwen3-0.6b", scope="block", window=8)

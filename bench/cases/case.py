@@ -12,7 +12,7 @@ from impls import LayerShape
 from impls.rules import Rules, kinds_of, requests_of
 
 from .axes import NOTHING, axes_of, axis
-from .decoders import BLOCKS, config_of
+from .decoders import BLOCKS, config_of, windowed
 from .modes import MODES, Mode
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -189,6 +189,11 @@ class Case:
     def in_model(self) -> bool:
         """Whether it consists of decoder blocks built by transformers."""
         return self.scope in BLOCKS
+
+    @property
+    def windowed(self) -> bool:
+        """Whether a measured block of a model has a window that masks keys of this case."""
+        return self.in_model and windowed(self)
 
     @property
     def writes_cache(self) -> bool:

@@ -59,6 +59,12 @@ def config_for(case: Case) -> Config:
     return config | wanted | dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
 
 
+def windowed(case: Case) -> bool:
+    """Return whether a measured block has a window that masks keys of the case."""
+    local = models.layers_of(config_for(case)).get("local")
+    return local is not None and local["window"] + 1 < case.max_T
+
+
 def depth(case: Case) -> int:
     """Return the number of blocks of the whole model; raises ValueError if its configuration lacks it."""
     return models.number(models.complete(models.config_of(case.model or "")), "num_hidden_layers")
