@@ -295,7 +295,7 @@ def test_a_saved_comparison_is_continued_with_the_same_code_on_the_same_machine(
     (repository / "impls" / "sdpa.py").write_text("changed = True\n")
     monkeypatch.setattr("bench.ab.plan.fingerprint", lambda: {"torch": "another"})
     (repository / "edited.json").write_text(json.dumps(json.loads(file.read_text()) | {"pairs": [{}]}))
-    (repository / "no.json").write_text(json.dumps(json.loads(file.read_text()) | {"asked": 3}))
+    (repository / "no.json").write_text(json.dumps(json.loads(file.read_text()) | {"same": 3}))
     for other, options, says in (
         (file, "", "changed since then: code, fingerprint; start another comparison, without --continue"),
         (repository / "impls" / "sdpa.py", "", "sdpa.py: not JSON"),
