@@ -209,7 +209,7 @@ def test_the_order_of_timing_follows_from_the_seed(measured):
 
 @pytest.mark.parametrize(
     ("noise", "count", "ended"),
-    [(0.0, VISITS // 2, "precise: packed ± 0 %"), (0.5, VISITS, "time used up: sdpa ± ")],
+    [(0.0, VISITS // 2, "precise: packed ± 0 %"), (0.5, VISITS, "time limit: sdpa ± ")],
 )
 def test_a_case_is_visited_until_its_ratios_are_known(measured, noise, count, ended):
     """Every other visit begins elsewhere in memory, and with calls on fresh inputs."""

@@ -210,14 +210,14 @@ class Measuring:
         return needs | {group[0].key: max(needs.values(), default=1.0)}
 
     def _tell_precision(self) -> None:
-        """Print for every case why its timing ended, the precision was reached or the time used up, and its least certain
+        """Print for every case why its timing ended, at its precision or its time limit, and its least certain
         ratio.
         """
         lines = ["least certain ratios, not counting variation between processes:"]
         for case in self._cases:
             if len(cells := self._checked(case)) > 1:
                 (impl, _), width = max(self._half_widths(cells).items(), key=lambda it: it[1])
-                ended = "precise" if width <= self._run.timing["precision"] else "time used up"
+                ended = "precise" if width <= self._run.timing["precision"] else "time limit"
                 known = f"± {percent(width)}" if width < math.inf else "(one visit in each process)"
                 lines.append(f"{case}  {ended}: {impl} {known}")
         for line in lines * (len(lines) > 1):

@@ -166,9 +166,8 @@ class Tasks:
             file, top = Path(getattr(module, "__file__", None) or "/").resolve(), name.partition(".")[0]
             if top in ("bench", "impls", "stats") or not file.is_relative_to(self._repository):
                 continue
-            if any(
-                Path(str(self._tree), file.relative_to(self._repository)).parent.glob("*")
-            ):  # a submodule's is empty
+            folder = Path(str(self._tree), file.relative_to(self._repository)).parent
+            if any(folder.glob("*")):  # a submodule's is empty
                 raise UsageError(
                     f"{name} is imported from {file}, which is the same for every revision: "
                     f"add the folder that holds {top} to PYTHONPATH"
