@@ -167,14 +167,12 @@ def test_a_model_that_scales_its_queries_itself_is_left_out(written):
 
 @needs_transformers
 def test_a_model_that_does_not_call_the_core_is_left_out(written, monkeypatch):
-    monkeypatch.setattr("impls.decoder.attend", eager_attention_forward)
+    monkeypatch.setattr("impls.decoder.attend", causal_without_a_core)
     assert "no kernel can replace it" in str(misfit(small(model=written("llama"))))
 
 
-def eager_attention_forward(*args, **options):
-    from transformers.models.llama.modeling_llama import eager_attention_forward as own
-
-    return own(*args, **options)
+def causal_without_a_core(module, q, k, v, attention_mask, **_):
+    return sdpa(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2), None
 
 
 @needs_transformers
