@@ -1,13 +1,22 @@
 """Threads that continue to work after a call has returned are detected by the process's CPU clock."""
 
+import os
+import sys
 from contextlib import nullcontext
 from multiprocessing import Pipe
+from statistics import median
+from time import process_time, sleep
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+import impls
+from bench.cases.case import Case
+from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
 from bench.checks.afterwards import INTERVAL, LONGEST, check_idle_afterwards, settle
+from bench.checks.settings import threads, waiting_asleep
 from bench.workers import worker
 from bench.workers.client import Request, WorkerClient, run_concurrently
 
@@ -66,17 +75,44 @@ def worker_of(name, log):
 
 
 @pytest.mark.parametrize(
-    ("threaded", "order"),
+    ("impl", "axes", "alone"),
+    [("sdpa", {}, True), ("sdpa", {"T": 512}, False), ("sdpa", {"threads": 1}, False), ("loop", {}, False)],
+)
+def test_long_calls_of_several_threads_are_checked_alone(impl, axes, alone):
+    assert Cell(impls.get(impl), Case.of(**{"T": 2048, "H": 16, "D_h": 64} | axes)).checked_alone == alone
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or len(os.sched_getaffinity(0)) == 1, reason="needs GNU OpenMP, and two cores"
+)
+def test_waiting_threads_sleep_where_they_are_told_to():
+    numbers = torch.ones(1 << 20)
+
+    def waiting() -> float:
+        """Return the CPU seconds of this process while threads wait."""
+        numbers.fill_(1)
+        before = process_time()
+        sleep(3e-3)
+        return process_time() - before
+
+    with threads(2):
+        with waiting_asleep():
+            asleep = median(waiting() for _ in range(20))
+        assert asleep < 0.2 * max(waiting() for _ in range(20))
+
+
+@pytest.mark.parametrize(
+    ("alone", "order"),
     [
         (False, ["first asked", "second asked", "first done", "second done"]),
         (True, ["first asked", "first done", "second asked", "second done"]),
     ],
 )
-def test_a_request_whose_calls_use_several_threads_runs_alone(threaded, order):
+def test_requests_run_side_by_side_or_alone(alone, order):
     log = []
 
     def script(name):
-        yield Request(worker_of(name, log), "check", {}, threaded)
+        yield Request(worker_of(name, log), "check", {}, alone)
         log.append(f"{name} done")
 
     run_concurrently([script("first"), script("second")])

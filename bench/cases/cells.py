@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from impls import Impl
 
 from .case import Case
+from .counting import flops
 
 Key = tuple[str, str]
 """(impl, case id)"""
+
+LONG = 1e10
+"""Floating-point operations of a long call, which takes some 0.1 s on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,8 @@ class Cell:
         return self.impl.name, self.case.id
 
     @property
-    def threaded(self) -> bool:
-        """Whether a call may use several threads: a Python loop doesn't."""
-        return self.case.threads != 1 and not self.impl.limits.loops
+    def checked_alone(self) -> bool:
+        """Whether no other cell is checked at the same time: a long call of several threads, whose seconds are used later. A
+        Python loop has one thread.
+        """
+        return self.case.threads != 1 and not self.impl.limits.loops and flops(self.case) > LONG

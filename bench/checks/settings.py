@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from threading import Event, Thread
 from typing import Any
 
 import torch
@@ -87,3 +88,24 @@ def memory_filled() -> Iterator[None]:
             yield
         finally:
             put(before[0], warn_only=before[1])
+
+
+@contextmanager
+def waiting_asleep() -> Iterator[None]:
+    """Let OpenMP's threads sleep within the block while they wait for work, so that another process gets their cores.
+
+    GNU's spin for milliseconds, unless the process has more of them than cores: here those of a second thread, which waits.
+    """
+    started, ended = Event(), Event()
+
+    def hold() -> None:
+        torch.zeros(torch.get_num_threads() << 15, dtype=torch.uint8)  # in as many parts
+        started.set()
+        ended.wait()
+
+    Thread(target=hold).start()
+    started.wait()
+    try:
+        yield
+    finally:
+        ended.set()  # and no join: in a process that an implementation has forked there is no such thread

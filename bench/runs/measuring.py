@@ -122,7 +122,7 @@ class Measuring:
                 held = self._owner.setdefault(cell.case.id, pool) is pool and cell.case.id in self._held
                 self._run.add({"begin": cell.key})
                 with self._run.skipping(cell):
-                    reply = yield from checking(client, request(cell), cell.threaded, passed, keep=held)
+                    reply = yield from checking(client, request(cell), cell.checked_alone, passed, keep=held)
                     self._run.add({"key": cell.key, "found": reply})
                     self._run.tell_of(cell, "checked")
                     if held:

@@ -173,8 +173,7 @@ class WorkerPool:
         """Time a large cell with other settings of malloc, after all visits: its heap would have to grow again."""
         checked = self.run.found[cell.key]
         if cell.case.device == "cpu" and (checked.columns.get("peak_bytes") or 0) >= MAPPED:
-            alone = cell.threaded  # a threaded cell is checked alone
-            found.columns |= self.attempt("other_pages", cell, checked=alone * checked.seconds) or {}
+            found.columns |= self.attempt("other_pages", cell, checked=cell.checked_alone * checked.seconds) or {}
 
     def _ready(self, cell: Cell) -> Ready | None:
         """Return what is known of a cell that is ready to be timed; None if it isn't."""

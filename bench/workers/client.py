@@ -189,10 +189,8 @@ class Request(NamedTuple):
     client: WorkerClient
     do: str
     details: dict[str, Any]
-    threaded: bool = False
-    """Whether its calls use several threads. Such a request runs alone: its threads would wait at each parallel region for a
-    core used by another worker.
-    """
+    alone: bool = False
+    """Whether no other request runs at the same time."""
 
 
 Script = Generator[Request, Reply, None]
@@ -213,7 +211,7 @@ def run_concurrently(scripts: Sequence[Script]) -> None:
         advance(script)
     while pending or sent:
         for script, request in list(pending.items()):
-            if sent and any(it.threaded for it in (request, *sent.values())):
+            if sent and any(it.alone for it in (request, *sent.values())):
                 break  # in the order of the requests
             sent[script] = pending.pop(script)
             request.client.send(request.do, **request.details)
@@ -230,7 +228,7 @@ def run_concurrently(scripts: Sequence[Script]) -> None:
 
 
 def checking(
-    client: WorkerClient, cell: dict[str, Any], threaded: bool, passed: set[str] | None = None, **options: bool | str
+    client: WorkerClient, cell: dict[str, Any], alone: bool, passed: set[str] | None = None, **options: bool | str
 ) -> Generator[Request, Reply, Reply]:
     """Check a cell for correctness; returns the reply of `Tasks.check`, which gets the options. `cell`: as in `Tasks.probe`.
     `passed`: checks of the implementation that any of the processes has passed, and that are not repeated; those of this
@@ -239,7 +237,7 @@ def checking(
     passed = set() if passed is None else passed
     reply = yield Request(client, "probe", cell | {"passed": [*passed]})
     passed.update(reply.get("passed", ()))
-    return (yield Request(client, "check", {"what": cell["what"]} | options, threaded))
+    return (yield Request(client, "check", {"what": cell["what"]} | options, alone))
 
 
 class NamedWorkers(dict[str, WorkerClient]):

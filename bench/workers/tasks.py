@@ -26,6 +26,7 @@ from ..checks.afterwards import settle
 from ..checks.attention_problems import problem_of
 from ..checks.gate import Gate
 from ..checks.problem import keep_expected
+from ..checks.settings import waiting_asleep
 from ..selection.choice import impls_named, place_of, refuse_absent, repository_of, unsupported
 from ..selection.errors import UsageError
 from ..timing.caching import check_caching, check_kernel_caches_nothing
@@ -181,7 +182,7 @@ class Tasks:
         cell = self._cell(impl, case)
         self._gate.passed.update(passed)
         self._ready.pop(what, None)  # one rejected while it was timed, which would take the memory of this one
-        with using(SYSTEM):
+        with using(SYSTEM), waiting_asleep():
             self._ready[what] = probe(cell, self._gate)
         return {"passed": [it for it in self._gate.passed if it.startswith(eager_name(impl))]}
 
@@ -195,7 +196,7 @@ class Tasks:
         built: Built = self._ready.pop(what)  # a rejected cell holds no memory
         case = built.cell.case
         torch.set_num_threads(built.threads)
-        with using(SYSTEM):
+        with using(SYSTEM), waiting_asleep():
             checked = check_built(built, memory)
         self._refuse_working_tree()  # which a call may have imported
         if expected:
