@@ -3,9 +3,11 @@
 import os
 import sys
 from contextlib import nullcontext
+from functools import partialmethod
 from multiprocessing import Pipe
 from statistics import median
-from time import process_time, sleep
+from threading import Event
+from time import monotonic, process_time, sleep
 from types import SimpleNamespace
 
 import pytest
@@ -99,6 +101,15 @@ def test_waiting_threads_sleep_where_they_are_told_to():
         with waiting_asleep():
             asleep = median(waiting() for _ in range(20))
         assert asleep < 0.2 * max(waiting() for _ in range(20))
+
+
+def test_a_check_does_not_wait_for_a_thread_that_has_failed(monkeypatch):
+    monkeypatch.setattr("threading.excepthook", lambda _: None)
+    monkeypatch.setattr(Event, "wait", partialmethod(Event.wait, 10))
+    monkeypatch.setattr(torch, "zeros", None)
+    before = monotonic()
+    with waiting_asleep():
+        assert monotonic() - before < 5
 
 
 @pytest.mark.parametrize(

@@ -99,8 +99,10 @@ def waiting_asleep() -> Iterator[None]:
     started, ended = Event(), Event()
 
     def hold() -> None:
-        torch.zeros(torch.get_num_threads() << 15, dtype=torch.uint8)  # in as many parts
-        started.set()
+        try:
+            torch.zeros(torch.get_num_threads() << 15, dtype=torch.uint8)  # in as many parts
+        finally:  # else an error would make the check wait for its time limit
+            started.set()
         ended.wait()
 
     Thread(target=hold).start()
