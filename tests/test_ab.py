@@ -573,7 +573,7 @@ def worker(tmp_path):
         "from torch.nn.functional import scaled_dot_product_attention as sdpa\n"
         "def loud(q, k, v, **options):\n"
         "    print('{\"seconds\": 0}', flush=True); sys.stdin.read(); return sdpa(q, k, v, **options)\n"
-        "def dies(q, k, v, **_):\n    print('last words', file=sys.stderr, flush=True); os._exit(3)\n"
+        "def dies(q, k, v, **_):\n    print('last \\x1b[1mwords', file=sys.stderr, flush=True); os._exit(3)\n"
         "def ends(q, k, v, **_): os._exit(4)\n"
         "class Mute(Exception):\n    def __str__(self): raise ValueError\n"
         "def mute(q, k, v, **_): raise Mute\n"
@@ -637,7 +637,7 @@ def test_what_an_implementation_does_to_its_process_is_no_reply(worker):
         ask_check(worker.ask, "forks", CASE)
     with pytest.raises(Skip, match=r"Mute: no message \(own\.py:"):
         ask_check(worker.ask, "mute", CASE)
-    with pytest.raises(Lost, match=r"exit code 3\): last words"):
+    with pytest.raises(Lost, match=r"exit code 3\): last \\x1b\[1mwords$"):
         ask_check(worker.ask, "dies", CASE)
     with pytest.raises(Lost, match="exit code 3"):
         worker.ask("settle")

@@ -104,7 +104,12 @@ def in_one_line(error: BaseException) -> str:
     lines = _message(error).splitlines() or ["no message"]
     explained = (line.strip() for line in lines if ": error: " in line or line.startswith("  Explanation: "))
     text = next(explained, lines[0])
-    return f"{type(error).__name__}: {''.join(it if it.isprintable() else ascii(it)[1:-1] for it in text)}"
+    return f"{type(error).__name__}: {printable(text)}"
+
+
+def printable(text: str) -> str:
+    """Return a line with escapes for its control characters."""
+    return "".join(it if it.isprintable() else ascii(it)[1:-1] for it in text)
 
 
 def _message(error: BaseException) -> str:

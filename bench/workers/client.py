@@ -21,7 +21,7 @@ from time import monotonic
 from typing import Any, NamedTuple, Self
 
 from .. import CHECKOUT
-from ..cases.outcome import Skip
+from ..cases.outcome import Skip, printable
 from ..timing.malloc import HUGE_PAGES
 from .fresh import quiet_environment, start
 
@@ -180,7 +180,7 @@ class WorkerClient:
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         self._stderr.seek(self._printed)
         printed = self._stderr.read().decode(errors="replace").strip().splitlines()
-        return f"ended its process ({how})" + (f": {printed[-1]}" if printed else "")
+        return f"ended its process ({how})" + (f": {printable(printed[-1])}" if printed else "")
 
 
 class Request(NamedTuple):
