@@ -40,15 +40,19 @@ def signed(log: float) -> str:
     return varied(share) if share >= 1 else f"{round(share * 100, 1) + 0.0:+.1f} %".replace("-", "\N{MINUS SIGN}")
 
 
+def decimals(low: float, high: float) -> int:
+    """Return the decimals that the interval of a ratio warrants, for its estimate too, as a change in percent."""
+    return 0 if high - low > 0.1 else 1
+
+
 def bound(low: float, high: float) -> str:
     """Format the interval of a ratio: 'between 0.4 % faster and 0.9 % slower'."""
     if too_wide(low, high):
         return UNRESOLVED
+    lower, upper = (f"{abs(end - 1) * 100:.{decimals(low, high)}f} %" for end in (low, high))
     if high <= 1:
-        return f"{percent(1 - high)} to {percent(1 - low)} faster"
-    if low >= 1:
-        return f"{percent(low - 1)} to {percent(high - 1)} slower"
-    return f"between {percent(1 - low)} faster and {percent(high - 1)} slower"
+        return f"{upper} to {lower} faster"
+    return f"{lower} to {upper} slower" if low >= 1 else f"between {lower} faster and {upper} slower"
 
 
 def without_numbers(text: str) -> str:

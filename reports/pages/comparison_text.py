@@ -132,7 +132,8 @@ def _said(this: Comparison, name: str, cells: list[Cell]) -> str:
     found = this.implementations.get(name)
     if found is None and cells and name in this.of_interest and not this.unjudged:
         return f"not judged, although the code changed: {cells[0].verdict.reason}"
-    if found is None or (moved and found.word in CHANGED and found.low <= 1 <= found.high):  # the mean did not change
+    still = found and {REGRESSED: found.low <= 1, IMPROVED: found.high >= 1}.get(found.word)
+    if found is None or (moved and still):  # cells changed, and the mean did not, or the other way
         return f"{' and '.join(moved.values())}{than}" if moved and not this.unjudged else ""
     others = [text for word, text in moved.items() if word != found.word]
     margin = shares.percent(this.margin)
@@ -313,7 +314,7 @@ def _moved(found: Verdict) -> str:
         return shares.UNRESOLVED
     if large:
         return _change(found)
-    digits = 0 if found.high - found.low > 0.1 else 1
+    digits = shares.decimals(found.low, found.high)
     low, high = units.change(found.low, digits).removesuffix(" %"), units.change(found.high, digits)
     return f"{units.change(found.ratio, digits)} ({low} to {high})"
 
@@ -338,7 +339,8 @@ def _change(found: Verdict, base: str = "") -> str:
         factors = sorted(ratio if found.ratio > 1 else 1 / ratio for ratio in (found.low, found.high))
         return f"{_times(found.ratio)}{f' as {base}' if base else ''} ({units.interval(*factors)})"
     ends = sorted(abs(ratio - 1) for ratio in (found.low, found.high))
-    size, low, high = (f"{share * 100:.{share < 1:d}f}" for share in (abs(found.ratio - 1), *ends))
+    digits = shares.decimals(found.low, found.high)
+    size, low, high = (f"{share * 100:.{digits}f}" for share in (abs(found.ratio - 1), *ends))
     return f"{size} % {'slower' if found.ratio > 1 else 'faster'}{f' than {base}' if base else ''} ({low} to {high})"
 
 

@@ -175,6 +175,29 @@ def test_large_changes_are_printed_as_a_factor(saved, ratio, said, in_a_cell):
     assert columns(found.cells[0])["change"] == in_a_cell
 
 
+@pytest.mark.parametrize(
+    ("interval", "said", "in_a_cell"),
+    [
+        ((0.76, 0.9993), "perhaps 0 % to 24 % faster", "−12 % (−24 to 0 %)"),
+        ((0.9, 1.3), "between 10 % faster and 30 % slower", "+10 % (−10 to +30 %)"),
+        ((1.01, 1.0306), "perhaps 1.0 % to 3.1 % slower", "+2.0 % (+1.0 to +3.1 %)"),
+    ],
+)
+def test_a_sentence_has_the_numbers_of_its_cell(saved, interval, said, in_a_cell):
+    found = of(saved, {("sdpa", "T16"): noisy(0, 0.002)})
+    judged = verdict.Verdict("INCONCLUSIVE", "", sum(interval) / 2, *interval)
+    found = replace(found, cells=[replace(found.cells[0], verdict=judged)], implementations={"sdpa": judged})
+    assert [*sentences(found)] == [f"sdpa is {said}"] and columns(found.cells[0])["change"] == in_a_cell
+
+
+def test_a_slower_cell_does_not_make_an_implementation_slower_that_is_faster_in_the_mean(saved):
+    logs = {("sdpa", f"T{i}"): noisy(0.1 if i == 0 else -0.06, 0.001, seed=i) for i in range(3)}
+    found = of(saved, logs, margin=0.02)
+    assert found.implementations["sdpa"].word == "REGRESSED" and found.implementations["sdpa"].high < 1
+    (sentence,) = sentences(found)
+    assert re.fullmatch(r"sdpa is slower in 1 of 3 cells \(1\d %\) and faster in 2 of 3 cells \(.*\)", sentence)
+
+
 def test_what_is_said_of_several_implementations_is_said_once(saved):
     """And what changed, but has no verdict, is named."""
     found = of(saved, {(name, "T16"): noisy(0, 0.001) for name in ("einsum", "fused", "sdpa")})

@@ -262,7 +262,7 @@ def test_identical_numbers_are_judged():
 def test_an_inconclusive_cell_has_bounds():
     said = of(0.002, 0.01)
     assert said.word == INCONCLUSIVE
-    bounds = f"between {(1 - said.low) * 100:.2g} % faster and {(said.high - 1) * 100:.2g} % slower"
+    bounds = f"between {(1 - said.low) * 100:.1f} % faster and {(said.high - 1) * 100:.1f} % slower"
     assert said.reason == bounds
     cells, _ = verdict.of_effects({("sdpa", f"T{i}"): Estimate(0.4 * (i == 0), 0.1, 8) for i in range(100)})
     assert cells["sdpa", "T0"].word == INCONCLUSIVE and cells["sdpa", "T0"].low > 1.1
