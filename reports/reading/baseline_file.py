@@ -60,7 +60,8 @@ def read(folder: Path) -> Baseline | None:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         history = tuple(Entry(**entry) for entry in data["history"])
-        if data["schema"] != SCHEMA or not history:
+        whole = all(isinstance(it.run, str) and isinstance(it.accepted, list | tuple) for it in history)
+        if data["schema"] != SCHEMA or not history or not whole:
             raise ValueError
     except (ValueError, KeyError, TypeError, OSError):
         raise RunError(f"{path}: not a baseline file of this suite; delete it and {HOW_TO_SET_ONE}") from None

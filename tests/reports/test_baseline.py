@@ -119,6 +119,8 @@ def test_a_baseline_whose_run_is_gone_needs_a_reason(saved, baseline, refused):
         '{"schema": 2, "history": [{"run": "a", "at": "b"}]}',
         '{"schema": 1, "history": []}',
         '{"schema": 1, "history": [3]}',
+        '{"schema": 1, "history": [{"run": 1, "at": "b", "accepted": []}]}',
+        '{"schema": 1, "history": [{"run": "0001_first.json", "at": "b", "accepted": "slower"}]}',
     ],
 )
 def test_a_broken_baseline_file_is_named(text, saved, results, refusal):
