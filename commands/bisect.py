@@ -89,9 +89,10 @@ def _execute(options: argparse.Namespace) -> int:
         return found
 
     ends = compared(0, -1, 2)
-    change = {
-        (cell.impl, cell.id): math.log(cell.verdict.ratio) for cell in ends.cells if cell.verdict.word == REGRESSED
-    }
+    slower = {impl for impl, it in ends.implementations.items() if it.word == REGRESSED}  # perhaps in the mean alone
+    cells = [cell for cell in ends.cells if cell.verdict.word == REGRESSED]
+    cells = cells or [cell for cell in ends.cells if cell.impl in slower and cell.verdict.ratio > 1]
+    change = {(cell.impl, cell.id): math.log(cell.verdict.ratio) for cell in cells}
     if not change:
         how = f"--budget {2 * options.budget:g} measures for longer"
         if any(cell.broken for cell in ends.cells):

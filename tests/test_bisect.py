@@ -119,6 +119,16 @@ def test_ends_that_were_measured_too_briefly_need_a_larger_budget(history, capsy
     assert history.calls == [("c0", "c29", 0.2)]
 
 
+def test_what_regressed_in_the_mean_alone_is_searched_in_all_its_cells(monkeypatch, history, capsys):
+    def of_file(file):
+        this = history.comparisons[file]
+        return replace(this, implementations={"sdpa": Verdict(REGRESSED, "", 1.05, 1.01, 1.09)})
+
+    monkeypatch.setattr(comparison, "of_file", of_file)
+    assert run("c0 c29 --impl sdpa --budget 0.1") != 2
+    assert "the first that is slow: c17" in capsys.readouterr().out
+
+
 def test_of_what_is_broken_it_names_the_command_that_finds_it(monkeypatch, history, capsys):
     this = found("c0", "c29", a=(1.0, 0.01))
     broken = replace(this, cells=[replace(cell, broken=True) for cell in this.cells])
