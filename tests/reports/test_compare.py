@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 
 import pytest
 import synthetic_runs as synthetic
@@ -165,15 +164,6 @@ QUIET = synthetic.Noise(process=0.004, block=0.005, run=0.001)
 
 def interleaved(seed, slower=None, **options):
     return synthetic.timed_interleaved(seed, slower, **{"noise": QUIET, **options})
-
-
-def test_machine_conditions_cancel(compared):
-    days = [interleaved(seed, noise=replace(QUIET, day=0.1)) for seed in (1, 3)]
-    this = compared(*days)
-    assert this.counts == {"UNCHANGED": len(this.cells)} and this.code == 0
-    assert {it.word for it in this.implementations.values()} == {"UNCHANGED"}
-    assert all(abs(cell.head / cell.base - 1) > 0.1 for cell in this.cells)
-    assert all(abs(cell.verdict.ratio - 1) < 0.02 for cell in this.cells)
 
 
 def test_another_machine_under_the_same_name_is_reported_without_a_verdict(compared):

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from html import unescape
 
 import pytest
@@ -131,6 +132,7 @@ def test_an_own_mean_is_marked_if_it_is_not_resolved_in_half_of_the_cases(as_run
         this = report(as_run({**data, "registry": own}))
         (told,) = findings.own(this.grid, frozenset())
         assert re.fullmatch(rf"linear: mean slowdown [\d.]+{end}", told), told
+    assert not [*findings.own(replace(this.grid, own=frozenset(IMPLS)), frozenset())]  # the table lists more than three
 
 
 def test_headline_heat_map_and_case_table_never_contradict(as_run):

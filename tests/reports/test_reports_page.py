@@ -70,13 +70,6 @@ def test_implementations_of_one_colour_have_different_markers():
     assert palette["mine+compile"].marker == named["mine"] == Palette(["mine"])["mine"].marker
 
 
-def test_many_kernels_of_the_readers_are_in_the_table_alone(as_run):
-    costs = {**synthetic.COSTS, **{f"mine{i}": (9e-5, 9e-11) for i in range(4)}}
-    run = as_run(synthetic.sweep(impls=(*costs,), costs=costs, T=(64, 256), H=(8,)))
-    text = Outline(page.html(report(run))).words
-    assert "mine3" in text and "mean slowdown" not in text
-
-
 def test_ceilings_parts_and_drift_are_shown_where_they_were_measured(as_run):
     cells = [("fused", {}, 2e-3), ("fused+compile", {}, 1e-3), ("fused", {"scope": "core"}, 1e-3),
              ("fused", {"mode": "backward"}, 5e-3)]  # fmt: skip

@@ -234,16 +234,8 @@ def test_an_implementation_counts_all_replicates_of_all_its_cells():
     assert found.ratio == pytest.approx(math.exp(0.05), abs=0.002)
 
 
-def test_a_small_change_of_the_reference_workload_voids_no_verdict():
-    """Both variants were timed within milliseconds: head's code may have slowed the workload in its own process."""
-    rng = np.random.default_rng(25)
-    logs = {("sdpa", str(i)): rng.normal(0.02, 0.0005, 8) for i in range(3)}
-    said = of_replicates(logs, {"loop": rng.normal(0.02, 0.0005, 8)})[1]["sdpa"]
-    assert said.word == REGRESSED and said.ratio == pytest.approx(math.exp(0.02), abs=0.001)
-
-
-def test_drift_of_the_reference_workload_voids_the_comparison():
-    assert verdict.drifted({"loop": [0.01] * 10}) == ""
+def test_large_drift_of_the_reference_workload_voids_the_comparison():
+    assert verdict.drifted({"loop": [0.02] * 10}) == ""  # head's code may have slowed it in its own process
     assert "'loop' changed by −5.8 %" in verdict.drifted({"product": [0.0] * 3, "loop": [-0.06, -0.05, -0.07]})
     assert verdict.drifted({"loop": [-0.04, 0.035, 0.031, 0.065, -0.01, 0.08]}) == ""  # it scatters as much
 
