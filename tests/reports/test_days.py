@@ -39,15 +39,6 @@ def relative(series):
     return [step.at for step in series.steps if step.relative]
 
 
-def test_a_step_smaller_than_the_drift_is_found():
-    for seed in SOME:
-        logs = measured(seed)
-        assert not relative(cell(logs))
-        logs[0, 6:] += np.log(1.1)
-        (step,) = cell(logs).steps
-        assert step.at == 6 and step.relative and step.ratio == pytest.approx(1.1, abs=0.03)
-
-
 def another_changes(logs, at):
     logs[1, at:] += np.log(1.4)
 

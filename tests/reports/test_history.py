@@ -95,16 +95,6 @@ def of(impl, found):
     return [one for one in found if one.impl == impl]
 
 
-def test_a_step_in_the_middle_is_found_at_its_position(nights, results):
-    nights(lambda night: {"slower": {"sdpa": 1.06 if night >= 6 else 1.0}})
-    found = cells(results)
-    for one in of("sdpa", found):
-        (step,) = one.steps
-        assert step.at == 6 and step.ratio == pytest.approx(1.06, abs=0.015) and step.slower
-    assert not any(one.steps for one in found if one.impl != "sdpa")
-    assert [one.impl for one in found[:4]] == ["sdpa"] * 4
-
-
 def found(*logs):
     """Positions of steps in the cases of one implementation."""
     return [[step.at for step in case] for case in steps.steps(np.array(logs, float).reshape(len(logs), -1))]
