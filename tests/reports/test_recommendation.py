@@ -63,12 +63,6 @@ def test_a_disturbed_run_says_so_once_on_the_page_and_in_the_terminal(count, res
     assert "o ratio has an interval" not in html
 
 
-def test_a_kernel_that_was_wrong_is_never_advised(as_run):
-    skipped = [{"impl": "linear", "id": "B1", "reason": "wrong", "detail": "error 0.3 exceeds its bound"}]
-    run = as_run(injected(0, {"linear": 0.5, "sdpa": 1.0}, skipped=skipped))
-    assert report(run).headline.startswith("Use sdpa: fastest in both cases")
-
-
 def test_a_fastest_that_changes_with_the_length_is_reported_by_length(as_run):
     data = injected(0, {"packed": 1.0}, T=(64,))
     data["benchmarks"] += injected(0, {"sdpa": 1.0}, T=(256, 1024))["benchmarks"]
