@@ -214,7 +214,7 @@ def test_a_run_says_how_a_kernel_declares_what_it_lacks(ran):
     Path("plain.py").write_text("def attend(q, k, v): return v")
     done = ran("--impl plain=plain:attend --T 16 --H 2 --dtype float32")
     assert (
-        "a kernel declares what it doesn't support, as in `mine.limits = {'masks': ('none',)}`: docs/kernels.md"
+        "a kernel or layer declares what it doesn't support, as in `mine.limits = {'masks': ('none',)}`: docs/kernels.md"
         in done.outlines
     )
 
@@ -223,6 +223,7 @@ def test_a_run_says_how_a_kernel_declares_what_it_lacks(ran):
     ("told", "limits"),
     [
         ("NotImplementedError: FlexAttention does not support backward on CPU", "{'modes': ('forward', 'decode')}"),
+        ("TypeError: Mine.forward() got an unexpected keyword argument 'cache'", "{'modes': ('forward', 'backward')}"),
         ("no gradient reaches q: the output is detached", "{'modes': ('forward', 'decode')}"),
         ("kernel, B1-autocast=bfloat16: RuntimeError: expected scalar type Float but found BFloat16", "{'autocasts': False}"),
         ("RuntimeError: expected m1 and m2 to have the same dtype, but got: float != c10::Half", "{'dtypes': ('float32',)}"),

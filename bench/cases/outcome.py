@@ -61,9 +61,9 @@ CANNOT = {
 
 KEYWORDS: dict[str, tuple[str, object]] = {
     "attn_mask": ("masks", ("none", "causal")), "is_causal": ("masks", ("none",)), "enable_gqa": ("grouped", False),
-    "dropout_p": ("dropout", False),
+    "dropout_p": ("dropout", False), "padding": ("masks", ("none", "causal")), "cache": ("modes", ("forward", "backward")),
 }  # fmt: skip
-"""Limits that a kernel without these keywords declares."""
+"""Limits that a kernel or a layer without these keywords declares."""
 
 CONVERTS: dict[str, tuple[str, object]] = {
     "which autocast gives": ("autocasts", False), "as precise as float32": ("dtypes", ("float32", "bfloat16", "float16")),
@@ -142,5 +142,5 @@ def undeclared(details: Iterable[str]) -> str | None:
     limits |= dict(its for words, its in CONVERTS.items() if words in text)
     if not limits and "NotImplementedError: " in text:
         limits = {"dtypes": ("float32",)}
-    hint = f"a kernel declares what it doesn't support, as in `mine.limits = {limits}`: docs/kernels.md"
+    hint = f"a kernel or layer declares what it doesn't support, as in `mine.limits = {limits}`: docs/kernels.md"
     return hint if limits else None
