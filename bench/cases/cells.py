@@ -12,7 +12,7 @@ from .counting import flops
 Key = tuple[str, str]
 """(impl, case id)"""
 
-LONG = 1e10
+LONG_FLOPS = 1e10
 """Floating-point operations of a long call, which takes some 0.1 s on a CPU."""
 
 
@@ -32,4 +32,4 @@ class Cell:
         """Whether no other cell is checked at the same time: a long call of several threads, whose seconds are used later. A
         Python loop has one thread.
         """
-        return self.case.threads != 1 and not self.impl.limits.loops and flops(self.case) > LONG
+        return self.case.threads != 1 and not self.impl.limits.loops and flops(self.case) > LONG_FLOPS

@@ -94,7 +94,8 @@ def memory_filled() -> Iterator[None]:
 def waiting_asleep() -> Iterator[None]:
     """Let OpenMP's threads sleep within the block while they wait for work, so that another process gets their cores.
 
-    GNU's spin for milliseconds, unless the process has more of them than cores: here those of a second thread, which waits.
+    GNU's spin for milliseconds, unless the process has more of them than cores. A second thread, which only waits, has a team
+    of its own, so there are more.
     """
     started, ended = Event(), Event()
 

@@ -235,7 +235,7 @@ def _notes(base: Run, head: Run, found: Changes) -> Iterator[str]:
     cells, impls = (shares.percent(math.expm1(median(of))) for of in zip(*found.spreads.values(), strict=True))
     yield (
         f"changes are relative to {words.plural(len(found.anchors), 'implementation')} whose code is the same in both "
-        f"runs. One cell of these changes by {cells}, and all cells of one together by another {impls} (standard deviations)"
+        f"runs. One of their cells changes by {cells}, and all of an implementation by another {impls} (standard deviations)"
     )
 
 
