@@ -299,6 +299,13 @@ def checkpointed(q, k, v, **options):
     return torch.utils.checkpoint.checkpoint(lambda *x: sdpa(*x, **options), q, k, v, use_reentrant=False)
 
 
+@unusual(modes=("backward",), dtypes=("float32",))
+@masked
+@torch.compile
+def compiled_by_itself(q, k, v, mask):
+    return plain(q, k, v, mask)
+
+
 @of_sdpa(modes=("backward",), bias="dense")
 def detaches_a_bias_that_needs_no_gradient(q, k, v, *, attn_mask=None, **options):
     return sdpa(q, k, v, attn_mask=attn_mask.detach(), **options)
