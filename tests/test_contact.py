@@ -53,6 +53,7 @@ def ran(loaded, pytester):
 
 
 MISTAKEN = """
+from functools import partial
 from torch import nn
 
 class Sizes(nn.Module):
@@ -62,7 +63,9 @@ class Core(nn.Module):
     @staticmethod
     def forward(q, k, v, **_): ...
 
-core, layer = Core(), nn.Linear(2, 2)
+def build(shape): ...
+
+core, layer, some = Core(), nn.Linear(2, 2), partial(Sizes, n_heads=4)
 
 def required(q, k, v, is_causal): ...
 def unknown(q, k, v, **_): ...
@@ -112,6 +115,8 @@ nothing.limits, number.limits = {"max_T": None, "dropout": None}, {"beyond": 3}
         ("--impl x=v1/x.py:f,y=v2/x.py:f", "y=v2/x.py:f: it imports helper, but gets {folder}/v1/helper.py, which was found"),
         ("--impl x=mine:unknown", "limits has no 'dtype'; known: "),
         ("--impl x=mine:Sizes", "Sizes(d_model, n_heads=8): a layer is built from one LayerShape: give it a child class"),
+        ("--impl x=mine:some", "Sizes(d_model, *, n_heads=4): a layer is built from one LayerShape"),
+        ("--impl x=mine:build", "build(shape): a kernel is called with q, k and v; a layer is a class"),
         ("--impl x=mine:Core", "; of a module that is called with q, k, v name an instance"),
         ("--impl x=mine:core.forward.__class__", "'x' is of type type, neither a function nor an nn.Module class: name an"),
         ("--impl x=mine:layer", "that is an instance of Linear; name the class"),

@@ -182,8 +182,7 @@ def _own(name: str, path: str, folder: str) -> Impl:
             )
         it = it.eval().forward
     impl = replace(impls.make(plain, it, limits=limits), files=_files_of(path, imported, folder))
-    if isinstance(it, type):
-        _refuse_signature(it)
+    (_refuse_arguments if impl.kernel else _refuse_signature)(it)
     if not (inspect.isroutine(it) or inspect.isclass(it)):  # a partial belongs to the module that names it
         impl = replace(impl, owner=module)
     if not any(known.name == plain and it in (known.kernel, known.core, known.layer) for known in impls.registered()):
@@ -267,17 +266,28 @@ SIZES = re.compile(r"[dn]_|.*(dim|embed|hidden|head|width|size|scale|dropout)")
 """Typical names of the first parameter of a layer that isn't built from a `LayerShape`."""
 
 
-def _refuse_signature(layer: type) -> None:
-    """Raise ValueError if a layer can't be built from one `LayerShape`."""
-    signature = inspect.signature(layer)
+def _refuse_signature(layer: Any) -> None:
+    """Raise ValueError if a layer, a class or a partial of one, can't be built from one `LayerShape`."""
+    signature, made = inspect.signature(layer), getattr(layer, "func", layer)
     with suppress(TypeError):
         signature.bind("shape")
-        if not SIZES.match(next(iter(signature.parameters))) and layer.__init__ is not nn.Module.__init__:  # type: ignore[misc]
+        if not SIZES.match(next(iter(signature.parameters))) and made.__init__ is not nn.Module.__init__:
             return
     raise ValueError(
-        f"{layer.__name__}{signature}: a layer is built from one LayerShape: give it a child class, `def __init__(self, "
+        f"{made.__name__}{signature}: a layer is built from one LayerShape: give it a child class, `def __init__(self, "
         "shape): super().__init__(shape.d_model, shape.H)`; of a module that is called with q, k, v name an instance"
     )
+
+
+def _refuse_arguments(kernel: Callable[..., Any]) -> None:
+    """Raise ValueError if a kernel can't be called with q, k and v."""
+    with suppress(ValueError):  # a builtin has no signature
+        signature = inspect.signature(kernel)
+        try:
+            signature.bind_partial("q", "k", "v")
+        except TypeError:
+            name = getattr(kernel, "__name__", "kernel")
+            raise TypeError(f"{name}{signature}: a kernel is called with q, k and v; a layer is a class") from None
 
 
 @cache
