@@ -214,7 +214,9 @@ def checked(data: Any, path: Path) -> Run:
 
 
 def parse(path: Path) -> Any:
-    """Parse a JSON file; raises `RunError` for others."""
+    """Parse a JSON file; raises `RunError` for others, and for a name that no page can show."""
+    if not path.name.isprintable():
+        raise RunError(f"{path.name!a}: not a file name of printable UTF-8: rename it")
     try:
         text = path.read_bytes()
         return orjson.loads(text)

@@ -76,6 +76,11 @@ def test_a_file_that_is_no_run_is_named(text, expected, results, small, refusal)
         assert "0001_bad.json" in line and expected in line
 
 
+def test_a_file_whose_name_no_page_can_show_is_named(results, small, refusal):
+    synthetic.save(small, results, "0001_\udcff")
+    assert r"'0001_\udcff.json': not a file name of printable UTF-8" in refusal("--results", results)
+
+
 def test_a_file_of_two_runs_is_refused(results, small, refusal):
     """One of the two times of a cell would be shown."""
     small["benchmarks"] += small["benchmarks"][:1]
