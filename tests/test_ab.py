@@ -393,18 +393,18 @@ def test_a_variant_imports_its_own_implementations_and_the_modules_of_its_tree_a
         "get_kernel = get_local_kernel = lambda place: sys.modules[__name__]\n"
     )
     (repository / "started here").mkdir()
-    (repository / "new.py").write_text("mine = abs\n")
+    (repository / "new.py").write_text("mine = max\n")
     (tree / "mixed.py").write_text(
         f"import sys\nsys.path += [{str(repository / 'lib')!r}]\nfrom built_here import mine\n"
     )
     for root in (repository, tree):
         (root / "lib").mkdir()
         (root / "lib" / "source.cpp").touch()
-    (repository / "lib" / "built_here.py").write_text("mine = abs\n")
+    (repository / "lib" / "built_here.py").write_text("mine = max\n")
     monkeypatch.setenv("PYTHONPATH", f"{repository / 'src'}{os.pathsep}{tmp_path}")
     setting = WorkerSettings(str(repository / "started here"), repository=repository)
     client = WorkerClient(Variant("x", impls=tree, tree=tree), setting)
-    names = ["deep=pkg.kern:mine", "file=a folder/file.py:mine", "new=new:mine", "yaml=yaml:load", "packed",
+    names = ["deep=pkg.kern:mine", "file=a folder/file.py:mine", "new=new:mine", "yaml=yaml:dump", "packed",
              "built=kernels:built#mine", "hub=kernels:some/where#mine", "mixed=mixed:mine"]  # fmt: skip
     answer = client.ask("cells", names=names, whole_registry=False, cases=[CASE])
     client.close()
@@ -499,7 +499,7 @@ def test_a_kernel_is_compared_with_all_code_that_belongs_to_it(tmp_path):
 
 def test_a_kernel_that_changes_meanwhile_ends_the_comparison(command, repository, monkeypatch):
     measure = Replication.replicate
-    (repository / "mine.py").write_text("mine = abs\n")
+    (repository / "mine.py").write_text("mine = max\n")
 
     def edited(name):
         def replicate(*given):

@@ -220,7 +220,7 @@ def stops(q, k, v, **_):
 def interrupts(q, k, v, **_):
     raise KeyboardInterrupt
 
-def two(q, k):
+def two(q, k, v, window):
     return q
 """
 
