@@ -239,8 +239,8 @@ def page_faults(rows: Rows) -> str:
     if fastest["impl"] != most["impl"]:
         own = ratio(most, fastest).value  # as in the tables; that with the other settings follows from the medians
         kept, fresh = (own * most[way] / most["median"] * fastest["median"] / fastest[way] for way in ("kept", "fresh"))
-        instead = f"is {slowdown(kept)}× instead of" if kept > 1 else "is gone: it was"
-        text += f", and {fastest['impl']}'s lead {instead} {slowdown(fresh)}×"
+        now = f"{slowdown(kept)}× faster" if kept > 1 else "no longer faster"
+        text += f", and {fastest['impl']} is {now} instead of {slowdown(fresh)}×"
     return f"{text}."
 
 
