@@ -792,4 +792,4 @@ def test_usage_errors(inside, repository, monkeypatch):
         assert code == 3 and says in errors and errors.count("bench: error") == 1, (typed, errors)
     assert not any(repository.parent.glob(f"{measuring.PREFIX}*")) and not (repository / "left.json").exists()
     monkeypatch.chdir(repository.parent)
-    assert "is not in a git repository: start in that of your kernel" in inside("--base HEAD --impl x=mine:f")[2]
+    assert "is not in a git repository: start in your kernel's repository" in inside("--base HEAD --impl x=mine:f")[2]

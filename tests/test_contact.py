@@ -97,9 +97,9 @@ nothing.limits, number.limits = {"max_T": None, "dropout": None}, {"beyond": 3}
         ("--benchmark-min-rounds=3", "--benchmark-min-rounds=3 changes nothing here: --cell-time and "),
         ("--swep quick", "unrecognized arguments: --swep quick; did you mean --sweep?"),
         ("--gpu", "did you mean --device cuda?"),
-        pytest.param("--device cuda", "--device cuda: torch finds none here", marks=pytest.mark.skipif(
+        pytest.param("--device cuda", "--device cuda: torch finds no such device", marks=pytest.mark.skipif(
             torch.cuda.is_available(), reason="there is a CUDA device here")),
-        ("--impl sdpa --baseline fused", "--baseline fused: not among what runs: sdpa"),
+        ("--impl sdpa --baseline fused", "--baseline fused: not selected; selected: sdpa"),
         ("--impl x=../mine.py:word", "../mine.py is outside the current folder"),
         ("--impl x=v1.2/mine.py:word", "v1.2/mine.py: Python can't import from a path with a dot: rename it"),
         ("--impl x=wave:mine", "module wave has no attribute 'mine'; it is /"),

@@ -123,7 +123,7 @@ def _available_cells(plan: Plan, replies: Mapping[str, Reply]) -> tuple[Found, l
     """Return the cells available in some variant, in the order of the cases, with why the other one lacks them; and
     sentences on cells that both lack.
 
-    Raises `UsageError` if no variant knows an implementation, or supports any cell.
+    Raises `UsageError` if no variant has the implementations, or supports any cell.
     """
     base, head = (reply["unknown"] for reply in replies.values())
     known = {name for reply in replies.values() for part in ("cells", "unknown") for name in reply[part]}

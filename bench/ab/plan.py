@@ -239,7 +239,7 @@ def _revision(variant: str, options: argparse.Namespace, folder: Path) -> Varian
     root, place, given = repository(), folder / variant, getattr(options, variant)
     own = any("=" in name for name in listed(options.impl))
     if own and not Path.cwd().is_relative_to(root):
-        raise UsageError(f"{Path.cwd()} is not in a git repository: start in that of your kernel")
+        raise UsageError(f"{Path.cwd()} is not in a git repository: start in your kernel's repository")
     if root != CHECKOUT and not own:
         raise UsageError(f"revisions are those of {root}: name a kernel in it, as in --impl mine=mine:mine")
     commit, label = given and commit_of(given), "the working tree"

@@ -32,7 +32,7 @@ def commit_of(revision: str) -> str:
     """Return the commit of a revision; raises `UsageError`."""
     if not (repository() / ".git").exists():
         raise UsageError(
-            f"{Path.cwd()} is not in a git repository, so there is no revision {revision!r}: start in that of your kernel"
+            f"{Path.cwd()} is not in a git repository, so there is no revision {revision!r}: start in your kernel's repository"
         )
     how = _unshallow() or f"give a branch, a tag or a commit of {repository()}"
     with suppress(UsageError):

@@ -44,7 +44,7 @@ CODE = {".py", ".pyx", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".ptx",
 def refuse_absent(device: str) -> None:
     """Raise `UsageError` for a device that torch doesn't find."""
     if not DEVICES[device].present():
-        raise UsageError(f"--device {device}: torch finds none here; leave --device out, or use --device cpu")
+        raise UsageError(f"--device {device}: torch finds no such device; leave --device out, or use --device cpu")
 
 
 def listed(given: Iterable[str]) -> list[str]:

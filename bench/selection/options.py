@@ -176,7 +176,7 @@ def select(options: dict[str, Any]) -> Selection:
             chosen = tuple(impl for impl in chosen if not impl.compiled)
     names = [impl.name for impl in chosen]
     if (base := options.get("baseline", names[0])) not in names:
-        raise UsageError(f"--baseline {base}: not among what runs: {', '.join(names)}{nearest(base, names)}")
+        raise UsageError(f"--baseline {base}: not selected; selected: {', '.join(names)}{nearest(base, names)}")
     cases = cases_of(sweep, device, overrides)
     cells = tuple(Cell(impl, case) for case in picked(cases, options.get("case")) for impl in chosen)
     return Selection(sweep, device, chosen, cells, {case.id: names for case, names in cases.items() if names})

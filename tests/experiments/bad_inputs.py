@@ -294,7 +294,7 @@ INPUTS = [
     refused("mkdir ab; echo '{}' > ab/x.json; pr compare ab/x.json --force", 3, "ab/x.json: not a run file"),
     refused("pb sweep --save x --cluster ray --slurm-option time=1", 4, "--slurm-option goes with --cluster slurm"),
     refused("bench --autocast float32 --dry-run", 4, "not one of bfloat16, float16"),
-    refused("bench --impl mine=mine:own --baseline own --dry-run", 4, "--baseline own: not among what runs: mine"),
+    refused("bench --impl mine=mine:own --baseline own --dry-run", 4, "--baseline own: not selected; selected: mine"),
     refused("bench --impl mine=..mine:own --dry-run", 4, "can't import"),
     refused("bench --impl mine=mine:own.x --dry-run", 4, "no attribute 'own.x'"),
     refused("bench --impl =mine:own --dry-run", 4, "expected NAME=module:function"),
@@ -302,7 +302,7 @@ INPUTS = [
     refused("mkdir dir.py; bench --impl mine=dir.py:f --dry-run", 4, "dir"),
     run("echo 'import functools; own.limits = {\"max_T\": 8}; part = functools.partial(own)' >> mine.py; "
         "bench --impl mine=mine:part $SMALL", 0, "^unsupported: mine: supports T up to 8"),
-    refused("pb check mine:own --device cuda", 3, "torch finds none here"),
+    refused("pb check mine:own --device cuda", 3, "torch finds no such device"),
     refused(f"pb ab {SDPA_OVER_FUSED} --save a/b", 3, "--save 'a/b': a run's name has at most"),
     refused(f"pb ab {SDPA_OVER_FUSED} --json /nowhere/x.json", 3, "can't be written: No such file"),
     refused("git init -q; pb bisect A B --impl mine=mine:own", 3, "unknown revision 'A'"),
