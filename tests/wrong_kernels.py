@@ -1625,6 +1625,16 @@ class KeepsItsInputsBesideWhatItSaves(Plain):
         return *recomputed(ctx.inputs, grad, is_causal=ctx.is_causal), None
 
 
+@wrong_backward(CHANGED_INPUTS)
+def keeps_its_inputs_before_a_compiled_function(q, k, v, *, is_causal=False, **_):
+    return _doubled(KeepsItsInputsBesideWhatItSaves.apply(q, k, v, is_causal)) / 2
+
+
+@torch.compile
+def _doubled(o):
+    return o * 2
+
+
 @wrong_backward(SECOND)
 class OverwritesItsProbsGoingBack(KeepsItsOutputBesideWhatItSaves):
     @staticmethod
