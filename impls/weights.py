@@ -123,10 +123,14 @@ def left_out(layer: nn.Module) -> list[str]:
 def load(layer: nn.Module, weights: dict[str, Tensor]) -> None:
     """Copy the canonical weights into a layer; raises ValueError if its names or shapes differ, or it doesn't keep them."""
     kept = parts(layer, lambda parameter: parameter.data)
-    if kept.keys() != weights.keys():
+    if others := kept.keys() ^ weights.keys():
+        biases = all(name.startswith("b_") for name in others)
+        how = (
+            "biases as qkv_bias and out_bias of its shape say" if biases else "an nn.Linear each, or a method parts(of)"
+        )
         raise ValueError(
             f"{type(layer).__name__} has the weights {', '.join(sorted(kept)) or 'none'}; "
-            f"the case needs {', '.join(sorted(weights))} (an nn.Linear each, or a method parts(of))"
+            f"the case needs {', '.join(sorted(weights))} ({how})"
         )
     for name, pieces in kept.items():
         rows = sum(len(piece) for piece in pieces)
@@ -138,10 +142,10 @@ def load(layer: nn.Module, weights: dict[str, Tensor]) -> None:
         for piece, rows_of_it in zip(pieces, weights[name].split([len(p) for p in pieces]), strict=True):
             piece.copy_(rows_of_it)
     for name, pieces in parts(layer, lambda parameter: parameter.data).items():
-        if not torch.equal(torch.cat(pieces), weights[name].to(pieces[0])):
+        if not (pieces[0].is_floating_point() and torch.equal(torch.cat(pieces), weights[name].to(pieces[0]))):
             raise ValueError(
                 f"{type(layer).__name__} doesn't keep the numbers that are copied into its {name}: parts(of) returns lists "
-                "of views of parameters, neither copies nor computed or shared weights"
+                "of views of floating-point parameters, neither copies nor computed or shared weights"
             )
 
 

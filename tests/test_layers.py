@@ -79,6 +79,14 @@ def test_a_layer_with_other_weights_is_refused():
         weights.load(nn.Linear(2, 2), weights.draw(Case.of(T=4, H=1, D_h=2).layer_shape, torch.Generator()))
 
 
+def test_a_layer_with_other_biases_is_told_what_decides_about_them():
+    shape = Case.of(T=4, H=1, D_h=2).layer_shape
+    with pytest.raises(
+        ValueError, match=r"needs W_k, W_o, W_q, W_v \(biases as qkv_bias and out_bias of its shape say\)"
+    ):
+        weights.load(Packed(replace(shape, out_bias=True)), weights.draw(shape, torch.Generator()))
+
+
 class WithProbs(Packed):
     def forward(self, *tokens, **options):
         return super().forward(*tokens, **options), None
@@ -118,7 +126,16 @@ class Copied(Computed):
         return {f"W_{n}": [of(getattr(self, f"W_{n}").weight).clone()] for n in "qkvo"}
 
 
-@pytest.mark.parametrize(("layer", "name"), [(Computed, "W_v"), (Copied, "W_q")])
+class Integers(Copied):
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.W_q.weight = nn.Parameter(self.W_q.weight.to(torch.int8), requires_grad=False)
+
+    def parts(self, of):
+        return {f"W_{n}": [of(getattr(self, f"W_{n}").weight)] for n in "qkvo"}
+
+
+@pytest.mark.parametrize(("layer", "name"), [(Computed, "W_v"), (Copied, "W_q"), (Integers, "W_q")])
 def test_a_layer_that_does_not_keep_its_weights_is_refused(layer, name):
     shape = Case.of(T=4, H=1, D_h=2).layer_shape
     with pytest.raises(ValueError, match=f"{layer.__name__} doesn't keep the numbers .* its {name}: parts"):
