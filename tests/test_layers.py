@@ -111,6 +111,14 @@ def test_weights_that_attention_does_not_have_are_named(short_probes):
         gated(impls.make("mine", WithNorm), Case.of(T=16, H=1, D_h=16))
 
 
+def test_a_layer_that_always_has_biases_passes():
+    class Biased(Packed):
+        def __init__(self, shape):
+            super().__init__(replace(shape, qkv_bias=True, out_bias=True))
+
+    gated(impls.make("mine", Biased), Case.of(T=16, H=1, D_h=16, qkv_bias=True, out_bias=True))
+
+
 class Computed(nn.Module):
     """Its weight is computed of parameters, as by `nn.utils.parametrizations.weight_norm`."""
 

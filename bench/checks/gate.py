@@ -139,9 +139,9 @@ def _checks_of_probes(impl: Impl, eager: Impl, case: Case, probed: tuple[Case, .
                     yield "sums", eager, own, check_sums
         elif probe.T_kv > LONG_PROBE and probe.latent is None and possible(probe):
             mode = "forward" if case.does.gradients else case.mode
-            unbiased = replace(probe, mode=mode, qkv_bias=False, out_bias=False)
-            if eager.refusal(unbiased) is None:
-                yield "low scores", eager, unbiased, check_low_scores
+            in_mode = replace(probe, mode=mode)
+            if eager.refusal(in_mode) is None:
+                yield "low scores", eager, in_mode, check_low_scores
         if eager.limits.returns_lse:
             yield "log-sum-exp", eager, own, check_lse
         if eager.core is None or impl.compiled or (case.in_model and probe is probed[0]):

@@ -134,8 +134,9 @@ def _large_value(case: Case) -> float:
 
 
 def _showing_tails_of_layer(case: Case) -> Problem:
-    """Return `showing_tails` for a layer without biases or a latent: a token's first feature sets how much lower the scores
-    of its query are, the second one the key, and the others the value, of which one has the same sign in all tokens.
+    """Return `showing_tails` for a layer without a latent, whose biases are zero: a token's first feature sets how much
+    lower the scores of its query are, the second one the key, and the others the value, of which one has the same sign in
+    all tokens.
     """
     generator, large = data.seeded(case, 8), _large_value(case)
     weights, (x, *others) = canonical.draw(case.layer_shape, generator), drawn_inputs(case, generator)
@@ -143,6 +144,8 @@ def _showing_tails_of_layer(case: Case) -> Problem:
         weights[name].zero_().unflatten(0, (H, -1))[:, 0, feature] = size
     weights["W_v"][:, :2] = 0.0
     weights["W_v"][:, 2] *= case.d_model**0.5
+    for bias in weights.keys() & {"b_q", "b_k", "b_v", "b_o"}:
+        weights[bias].zero_()
     for tokens in (x, *others[: case.source == "cross"]):
         tokens[..., 2] = 1.0
         tokens[..., 2:] *= large
