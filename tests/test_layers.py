@@ -111,6 +111,51 @@ def test_weights_that_attention_does_not_have_are_named(short_probes):
         gated(impls.make("mine", WithNorm), Case.of(T=16, H=1, D_h=16))
 
 
+class Inverted(as_layer()):
+    def forward(self, x, x_k=None, *, padding, **options):
+        return super().forward(x, x_k, padding=~padding, **options)
+
+
+class TokensFirst(as_layer()):
+    def forward(self, x, **options):
+        return super().forward(x.transpose(0, 1), **options).transpose(0, 1)
+
+
+class Residual(as_layer()):
+    def forward(self, x, **options):
+        return x + super().forward(x, **options)
+
+
+class Rotated(as_layer()):
+    def project(self, x, x_k):
+        q, k, v = super().project(x, x_k)
+        angles = torch.arange(x.shape[-2]).to(x)[:, None]
+        q, k = (torch.cat([a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()], -1)
+                for a, b in (z.chunk(2, -1) for z in (q, k)))  # fmt: skip
+        return q, k, v
+
+
+class NoGradientOfKeys(as_layer()):
+    def project(self, x, x_k):
+        q, k, v = super().project(x, x_k)
+        return q, k.detach(), v
+
+
+@pytest.mark.parametrize(
+    ("layer", "axes", "says"),
+    [
+        (Inverted, {"mask": "padding", "B": 3}, "; padding is True where a key is a token$"),
+        (TokensFirst, {}, r"; x and the output are \(B, T, features\)$"),
+        (Residual, {"mode": "backward"}, "; a residual isn't attention$"),
+        (Rotated, {}, "; right where W_q is zero: rotary angles, a norm of q or k, or another scale"),
+        (NoGradientOfKeys, {"mode": "backward"}, "gradient of x: error .* every batch entry, every row$"),
+    ],
+)
+def test_the_likely_cause_of_a_wrong_layer_is_named(short_probes, layer, axes, says):
+    with pytest.raises(Wrong, match=says):
+        gated(impls.make("mine", layer), Case.of(**{"T": 16, "H": 1, "D_h": 16} | axes))
+
+
 def test_a_layer_that_always_has_biases_passes():
     class Biased(Packed):
         def __init__(self, shape):

@@ -88,7 +88,7 @@ class Gate:
 
 def _likely_cause(what: str, impl: Impl, case: Case, outcome: Skip) -> str:
     """Name weights of a wrong layer that the reference doesn't have, such as a norm's or a second projection's; or say that
-    a kernel is right on contiguous tensors, or what it has misunderstood.
+    a kernel is right on contiguous tensors, or what a kernel or layer has misunderstood.
     """
     if not isinstance(outcome, Wrong):
         return ""
@@ -98,7 +98,8 @@ def _likely_cause(what: str, impl: Impl, case: Case, outcome: Skip) -> str:
         if what == "kernel (probe)" and str(outcome).startswith("NaN or Inf"):  # between the numbers of strided tensors
             check_case(impl, case)
             return "; right where q, k and v are contiguous"
-        if case.scope == "core" and (mistake := mistake_of(impl, case)):
+        own = case.scope == "core" or impl.core is None
+        if own and "gradient" not in str(outcome) and (mistake := mistake_of(impl, case)):
             return f"; {mistake}"
     return ""
 

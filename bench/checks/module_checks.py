@@ -38,7 +38,7 @@ from .inputs import inputs_of, strided, surroundings_intact
 from .patterns import ORDINARY, PATTERNS
 from .probes import LONG_PROBE
 from .problem import Problem
-from .revealing_problems import showing_output, showing_sums, showing_tails, solved
+from .revealing_problems import showing_output, showing_sums, showing_tails, solved, without_queries
 from .verifying import CheckResult, verify
 
 FLOOR_OF_LSE = 1e-6
@@ -115,7 +115,7 @@ def check_scale(impl: Impl, case: Case) -> None:
 
 Kernel = Callable[..., Any]
 
-MISTAKES: dict[str | None, Callable[[Kernel], Kernel]] = {
+OF_KERNELS: dict[str | None, Callable[[Kernel], Kernel]] = {
     None: lambda kernel: kernel,
     "attn_mask is True where a query may see a key": lambda kernel: (
         lambda *qkv, attn_mask, **options: kernel(*qkv, attn_mask=~attn_mask, **options)
@@ -129,16 +129,34 @@ MISTAKES: dict[str | None, Callable[[Kernel], Kernel]] = {
 }
 """What a kernel may have misunderstood, and how that is undone; first nothing."""
 
+OF_LAYERS: dict[str | None, Callable[[Kernel], Kernel]] = {
+    None: lambda layer: layer,
+    "padding is True where a key is a token": lambda layer: (
+        lambda *tokens, padding, **options: layer(*tokens, padding=~padding, **options)
+    ),
+    "x and the output are (B, T, features)": lambda layer: (
+        lambda *tokens, **options: layer(*(x.transpose(0, 1) for x in tokens), **options).transpose(0, 1)
+    ),
+    "a residual isn't attention": lambda layer: lambda x, *others, **options: layer(x, *others, **options) - x,
+}
+"""The same of a layer."""
+
+SCORES = "right where W_q is zero: rotary angles, a norm of q or k, or another scale change its scores"
+
 
 def mistake_of(impl: Impl, case: Case) -> str | None:
-    """Return the mistake of a core that is right on ordinary inputs only where the mistake is undone."""
-    for mistake, undone in MISTAKES.items():
+    """Return the mistake of a core or layer that is right on ordinary inputs only where the mistake is undone."""
+    changed, mistakes = ("kernel", OF_KERNELS) if case.scope == "core" else ("forward", OF_LAYERS)
+    for mistake, undone in mistakes.items():
         with suppress(Exception):
             call = new_call(impl, case)
-            module: Any = call.module
-            module.kernel = undone(module.kernel)
+            module = call.module
+            setattr(module, changed, undone(getattr(module, changed)))
             check_once(call, problem_of(case))
             return mistake
+    with suppress(Exception):
+        _check_on(without_queries, "", impl, case)
+        return SCORES if impl.core is None else None
     return None
 
 
