@@ -8,12 +8,14 @@ from torch import nn
 
 import impls
 from bench.cases.case import Case
+from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
 from bench.checks.module_checks import check_case
+from bench.runs.progress import weights_left_out
 from impls import weights
 from impls.packed import Packed
 
-from .conftest import gated
+from .conftest import checked, gated
 from .wrong_kernels import as_layer
 
 
@@ -109,6 +111,27 @@ class WithNorm(as_layer()):
 def test_weights_that_attention_does_not_have_are_named(short_probes):
     with pytest.raises(Wrong, match=r"every row; the reference has no norm\.weight, norm\.bias$"):
         gated(impls.make("mine", WithNorm), Case.of(T=16, H=1, D_h=16))
+
+
+class WithAdapter(Packed):
+    """As with LoRA before training."""
+
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.adapter = nn.Linear(shape.d_model, shape.d_out, bias=False)
+        nn.init.zeros_(self.adapter.weight)
+
+    def forward(self, x, *others, **options):
+        return super().forward(x, *others, **options) + self.adapter(x)
+
+
+@pytest.mark.parametrize(
+    ("layer", "lines"),
+    [(WithAdapter, ["mine: attention has no adapter.weight, which time and memory may include"]), (Packed, [])],
+)
+def test_weights_that_change_no_output_are_told(short_probes, layer, lines):
+    built, _ = checked(Cell(impls.make("mine", layer), Case.of(T=16, H=1, D_h=16)))
+    assert weights_left_out([{"extra_info": {"impl": "mine"} | built.columns}]) == lines
 
 
 class Inverted(as_layer()):

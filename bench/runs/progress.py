@@ -8,6 +8,7 @@ from collections.abc import Generator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import pytest
 import torch
@@ -78,7 +79,7 @@ class Progress:
             table, headline = of_run(run.top_level(), every)
             out.write(f"{table}\n\n")
             workload = run.workload.table()
-            lines += [drifting(workload["drift"]), conditions.disturbed(rows, workload)]
+            lines += [drifting(workload["drift"]), conditions.disturbed(rows, workload), *weights_left_out(rows)]
         for line in filter(None, lines):
             out.write_line(wrapped(line))
         if traces := [path for row in run.finished.values() if (path := row["extra_info"].get("trace"))]:
@@ -132,6 +133,16 @@ def _skip(reason: str, what: str, entries: Sequence[Mapping[str, str]]) -> str:
     is_there = reason in FAILURES and first in detail
     cells = [f"{count} cells"] * (count > 1) + [first if count == 1 else f"the first: {first}"] * (not is_there)
     return f"{reason}: {impls}: {detail}" + (f" ({'; '.join(cells)})" if cells else "")
+
+
+def weights_left_out(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return one line for every layer with weights that attention doesn't have, and that leave its output right."""
+    names = {it["extra_info"]["impl"]: it["extra_info"].get("left_out") for it in rows}
+    return [
+        f"{impl}: attention has no {weights}, which time and memory may include"
+        for impl, weights in names.items()
+        if weights
+    ]
 
 
 def drifting(drift: float) -> str | None:

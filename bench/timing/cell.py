@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from impls.weights import left_out
+
 from ..cases.cells import Cell
 from ..cases.counting import bytes_text, least_memory
 from ..cases.outcome import OutOfMemory, Skip, Wrong
@@ -249,6 +251,7 @@ def check_built(built: Built, memory: bool = True) -> MeasuredCalls:
         "clock": built.meter.clock,
         "impl_hash": impl_hash(cell.impl, measured.kernel),
         "packages": packages(cell.impl, case.in_model),
+        "left_out": ", ".join(left_out(built.call.module)) or None if cell.impl.core is None else None,
     }
     return measured
 
