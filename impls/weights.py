@@ -116,7 +116,8 @@ def left_out(layer: nn.Module) -> list[str]:
         return parameter.data
 
     parts(layer, of)
-    return [name for name, parameter in layer.named_parameters() if parameter not in used]
+    of_layer = getattr(layer, "eager", layer).named_parameters()  # of a compiled form
+    return [name for name, parameter in of_layer if parameter not in used]
 
 
 @torch.no_grad()

@@ -14,6 +14,7 @@ from bench.checks.module_checks import check_case
 from bench.runs.progress import weights_left_out
 from impls import weights
 from impls.packed import Packed
+from impls.registry import Compiled
 
 from .conftest import checked, gated
 from .wrong_kernels import as_layer
@@ -127,11 +128,16 @@ class WithAdapter(Packed):
 
 @pytest.mark.parametrize(
     ("layer", "lines"),
-    [(WithAdapter, ["mine: attention has no adapter.weight, which time and memory may include"]), (Packed, [])],
+    [
+        (WithAdapter, ["mine: attention has no adapter.weight, which time and memory may include"]),
+        (Packed, []),
+    ],
 )
 def test_weights_that_change_no_output_are_told(short_probes, layer, lines):
     built, _ = checked(Cell(impls.make("mine", layer), Case.of(T=16, H=1, D_h=16)))
     assert weights_left_out([{"extra_info": {"impl": "mine"} | built.columns}]) == lines
+    names = [it.split()[4].rstrip(",") for it in lines]
+    assert weights.left_out(Compiled(layer(built.cell.case.layer_shape))) == names
 
 
 class Inverted(as_layer()):
@@ -169,7 +175,7 @@ class NoGradientOfKeys(as_layer()):
     [
         (Inverted, {"mask": "padding", "B": 3}, "; padding is True where a key is a token$"),
         (TokensFirst, {}, r"; x and the output are \(B, T, features\)$"),
-        (Residual, {"mode": "backward"}, "; a residual isn't attention$"),
+        (Residual, {"mode": "backward"}, "; x, a residual, isn't added to the output$"),
         (Rotated, {}, "; right where W_q is zero: rotary angles, a norm of q or k, or another scale"),
         (NoGradientOfKeys, {"mode": "backward"}, "gradient of x: error .* every batch entry, every row$"),
     ],

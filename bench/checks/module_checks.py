@@ -137,7 +137,9 @@ OF_LAYERS: dict[str | None, Callable[[Kernel], Kernel]] = {
     "x and the output are (B, T, features)": lambda layer: (
         lambda *tokens, **options: layer(*(x.transpose(0, 1) for x in tokens), **options).transpose(0, 1)
     ),
-    "a residual isn't attention": lambda layer: lambda x, *others, **options: layer(x, *others, **options) - x,
+    "x, a residual, isn't added to the output": lambda layer: (
+        lambda x, *others, **options: layer(x, *others, **options) - x
+    ),
 }
 """The same of a layer."""
 
