@@ -464,7 +464,7 @@ def test_a_working_tree_is_copied_as_it_is_now(tmp_path, monkeypatch):
     git(root, "init", "-q")
     git(root, "add", ".")
     (root / "gone.py").unlink()
-    kept |= write("now\n", "sub/changed.py", "sub/new.py")
+    kept |= write("now\n", "sub/changed.py", "sub/new.py", " new.py")
     write("now\n", "ignored.py", "sub/results/x/0001_x.json", "sub/venv/pyvenv.cfg", "sub/venv/lib/torch.py")
     monkeypatch.chdir(root / "sub")
     assert sources.repository() == root

@@ -123,4 +123,4 @@ def _git(*arguments: str, **environment: str) -> str:
         raise UsageError("git can't be started: is it installed?") from None
     if done.returncode:
         raise UsageError(f"git {arguments[0]} failed in {repository()}: {' '.join(os.fsdecode(done.stderr).split())}")
-    return os.fsdecode(done.stdout).strip()
+    return os.fsdecode(done.stdout).rstrip("\n")
