@@ -148,6 +148,14 @@ def test_an_axis_that_a_model_lacks_is_one_sentence(axes, says, monkeypatch):
     assert says in str(misfit(replace(small(), **axes)))
 
 
+def test_a_config_without_vocab_size_is_told_what_to_add(monkeypatch, tmp_path):
+    """As Gemma 3's is written: transformers has the default."""
+    monkeypatch.setattr(decoders, "find_spec", lambda name: name)
+    model = tmp_path / "config.json"
+    model.write_text('{"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "hidden_size": 64}}')
+    assert "no vocab_size: add it" in str(misfit(small(model=str(model))))
+
+
 @needs_transformers
 @pytest.mark.parametrize("model_type", ["falcon", "gpt_neo"])
 def test_a_model_whose_attention_no_kernel_can_replace_is_left_out(model_type, written):

@@ -84,7 +84,9 @@ def misfit(case: Case) -> str | None:
     if unbuilt:
         return f"a block with {' and '.join(unbuilt)} is not built: leave out --scope {case.scope}"
     if not models.number_if_any(config, "vocab_size"):
-        return f"{case.model} has no vocab_size, since only its attention is known: give a whole config.json as --model"
+        named = "give a whole config.json as --model"
+        how = named if case.model in models.MODELS else "add it, as `AutoConfig.from_pretrained` has it"
+        return f"the configuration of {case.model} has no vocab_size: {how}"
     if case.does.cached and (most := layer.get("window", case.max_T) + 1) < case.max_T:
         return f"a cache that is longer than its window of {most} tokens is not built: --T up to that"
     if case.dtype == "float64":
