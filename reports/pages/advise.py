@@ -11,6 +11,7 @@ from typing import Any
 
 from ..judging import advice, dispatcher, findings
 from ..judging.advice import Layers
+from ..judging.model_steps import OF_MODELS
 from ..judging.rows import rows_of
 from ..reading import command, runs, units, words
 from ..reading.axes import KNOWN_AXES, axis_names
@@ -45,6 +46,8 @@ def _execute(options: argparse.Namespace, arguments: Sequence[str], layers_of: C
     else:
         chosen = [command.chosen(options.run, options.results)]
     options = _parser().parse_args(arguments)  # the axes of that run are options too
+    if options.model and options.scope in OF_MODELS:
+        raise RunError(f"--model names attention layers, and a {options.scope} is none: leave out --model")
     asked = {axis: value for axis in axis_names() if axis != "model" and (value := getattr(options, axis)) is not None}
     asked = advice.read_as(asked)
     layers: Layers = layers_of(options.model) if options.model else {"": {}}

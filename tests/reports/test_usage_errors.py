@@ -44,6 +44,7 @@ OTHERS = [
 ]
 ADVISE = [
     ("--dtype float8", "dtype = float8 was not measured here; measured: bfloat16"),
+    ("--model gpt2 --scope block", "--model names attention layers, and a block is none: leave out --model"),
     ("--T x", "argument --T: 'x' is not a positive whole number"),
     ("--T 512..64", "512..64: a range begins with the smaller number"),
     ("--T 1024", "T = 1024 was not measured here; measured: 512"),
