@@ -107,9 +107,9 @@ class WorkerClient:
         self.first: Reply = {}
         """Reply to the first request, once that has arrived."""
         self.ready: dict[Any, Any] = {}
-        """What the caller knows of the cells that are ready to be timed in this process."""
+        """The caller's data on the cells that are ready to be timed in this process."""
         self._timeout = setting.timeout
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (as long as the process lives)
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (open until the process ends)
         environment = {**HUGE_PAGES, **quiet_environment(setting.threads)} if setting.threads else {**os.environ}
         if variant.extensions:
             environment["TORCH_EXTENSIONS_DIR"] = str(variant.extensions)
