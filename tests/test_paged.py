@@ -7,6 +7,8 @@ import impls
 from bench.cases.case import Case
 from bench.cases.outcome import Wrong
 from bench.checks.attention_problems import problem_of
+from bench.checks.inputs import copies, same
+from bench.checks.revealing_problems import without_queries
 from impls.paged import PageByPage, PagedLayer
 from impls.paging import in_order, places, write
 
@@ -176,6 +178,13 @@ def test_a_wrong_layer_is_refused(short_probes, layer):
 def test_nan_of_a_free_page_is_told(short_probes):
     with pytest.raises(Wrong, match=r"NaN or Inf .*; free pages hold NaN; the end of a cache"):
         held_to(ValuesOfTheWholePool)
+
+
+def test_naming_the_likely_cause_of_a_fault_leaves_later_checks_their_inputs():
+    problem = problem_of(Case.of(**SMALL))
+    before = copies(problem.inputs)
+    without_queries(problem.case)
+    assert same(problem.inputs, before)
 
 
 def test_the_kernel_from_which_wrong_ones_are_made_passes(short_probes):

@@ -218,10 +218,10 @@ def with_numbers_exchanged(index: int, case: Case) -> Problem:
 
 
 def without_queries(case: Case) -> Problem:
-    """Return the ordinary problem of a layer with queries of zero, whose scores are equal."""
-    first = problem_of(case)
-    weights = {name: it * (name not in ("W_q", "b_q")) for name, it in first.weights.items()}
-    return attention_problem(case, [*first.inputs], weights, data.seeded(first.case, 6))
+    """Return an ordinary problem of a layer with queries of zero, whose scores are equal."""
+    generator = data.seeded(case, 9)
+    weights = {name: it * (name not in ("W_q", "b_q")) for name, it in problem_of(case).weights.items()}
+    return attention_problem(case, drawn_inputs(case, generator), weights, generator)
 
 
 def showing_output(case: Case, dropped: Tensor | None = None) -> Problem:
