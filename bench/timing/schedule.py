@@ -31,7 +31,7 @@ WARM_SHARE = 1 / 8
 REQUEST = 2e-4
 """Approximate seconds of one request to a worker."""
 
-LONG_MEMBER = 40e-3
+LONG_MEMBER = 50e-3
 """Seconds of a block above which it counts as long: its member takes part in fewer visits."""
 
 MIN_VISIT_ROUNDS = 2
