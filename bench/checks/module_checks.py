@@ -115,8 +115,7 @@ def check_scale(impl: Impl, case: Case) -> None:
 
 Kernel = Callable[..., Any]
 
-OF_KERNELS: dict[str | None, Callable[[Kernel], Kernel]] = {
-    None: lambda kernel: kernel,
+OF_KERNELS: dict[str, Callable[[Kernel], Kernel]] = {
     "attn_mask is True where a query may see a key": lambda kernel: (
         lambda *qkv, attn_mask, **options: kernel(*qkv, attn_mask=~attn_mask, **options)
     ),
@@ -127,10 +126,9 @@ OF_KERNELS: dict[str | None, Callable[[Kernel], Kernel]] = {
         lambda q, *kv, **options: kernel(q / q.shape[-1] ** 0.5, *kv, **options)
     ),
 }
-"""What a kernel may have misunderstood, and how that is undone; first nothing."""
+"""What a kernel may have misunderstood, and how that is undone."""
 
-OF_LAYERS: dict[str | None, Callable[[Kernel], Kernel]] = {
-    None: lambda layer: layer,
+OF_LAYERS: dict[str, Callable[[Kernel], Kernel]] = {
     "padding is True where a key is a token": lambda layer: (
         lambda *tokens, padding, **options: layer(*tokens, padding=~padding, **options)
     ),
@@ -148,7 +146,11 @@ SCORES = "right where W_q is zero: rotary angles, a norm of q or k, or another s
 
 def mistake_of(impl: Impl, case: Case) -> str | None:
     """Return the mistake of a core or layer that is right on ordinary inputs only where the mistake is undone."""
-    changed, mistakes = ("kernel", OF_KERNELS) if case.scope == "core" else ("forward", OF_LAYERS)
+    is_core = case.scope == "core"
+    changed, mistakes = ("kernel", OF_KERNELS) if is_core else ("forward", OF_LAYERS)
+    with suppress(Exception):
+        _check_ordinary(impl, case)
+        return None
     for mistake, undone in mistakes.items():
         with suppress(Exception):
             call = new_call(impl, case)
@@ -156,9 +158,10 @@ def mistake_of(impl: Impl, case: Case) -> str | None:
             setattr(module, changed, undone(getattr(module, changed)))
             check_once(call, problem_of(case))
             return mistake
-    with suppress(Exception):
-        _check_on(without_queries, "", impl, case)
-        return SCORES if impl.core is None else None
+    if not is_core:
+        with suppress(Exception):
+            _check_on(without_queries, "", impl, case)
+            return SCORES
     return None
 
 

@@ -251,7 +251,7 @@ def check_built(built: Built, memory: bool = True) -> MeasuredCalls:
         "clock": built.meter.clock,
         "impl_hash": impl_hash(cell.impl, measured.kernel),
         "packages": packages(cell.impl, case.in_model),
-        "left_out": ", ".join(left_out(built.call.module)) or None if cell.impl.core is None else None,
+        "left_out": None if cell.impl.core else ", ".join(left_out(built.call.module)) or None,
     }
     return measured
 
