@@ -6,7 +6,7 @@ from contextlib import chdir
 import pytest
 import torch
 
-from bench.cases.models import CODE, MODELS, config_of, layers_of, notes_of
+from bench.cases.models import CODE, MODELS, SPELLINGS, config_of, layers_of, notes_of
 from bench.cases.sweep import of_points
 from bench.checks.module_checks import check_case
 from bench.selection.errors import UsageError
@@ -43,6 +43,13 @@ def test_other_axes_still_override():
     found = cases_of(sweep, device, overrides)
     assert sweep.name == "qwen3-8b,gpt2"
     assert [(it.H, it.T, it.dtype) for it in found] == [(H, T, "float32") for H in (32, 12) for T in (64, 128)]
+
+
+def test_keys_that_a_config_omits_have_the_defaults_of_its_type():
+    mistral = {"model_type": "mistral", "hidden_size": 4096, "num_attention_heads": 32}
+    assert [(name, it["H_kv"], it["window"]) for name, it in layers_of(mistral).items()] == [("local", 8, 4095)]
+    plain = mistral | {"sliding_window": None, "num_key_value_heads": None}
+    assert [(name, it["H_kv"]) for name, it in layers_of(plain).items()] == [("global", 32)]
 
 
 def test_a_window_that_masks_no_key_is_left_out():
@@ -155,10 +162,11 @@ def test_differences_from_the_config_are_reported():
         ({"model_type": "mpt", "d_model": 64, "n_heads": 4, "attn_config": {"alibi": True, "model_type": ""}},
          {"H_kv": 4, "bias": "alibi"}),
         ({"model_type": "gpt_bigcode", "n_embd": 64, "n_head": 4}, {"H_kv": 1, "qkv_bias": True, "out_bias": True}),
-        ({"model_type": "glm4", "attention_bias": True, **H64}, {"H_kv": 4, "qkv_bias": True}),
-        ({"model_type": "gemma3_text", "hidden_size": 3840, "num_attention_heads": 16, "num_key_value_heads": 8},
+        ({"model_type": "glm4", **H64}, {"H_kv": 2, "D_h": 128, "qkv_bias": True}),
+        ({"model_type": "gemma3_text", "hidden_size": 3840, "num_attention_heads": 16, "num_key_value_heads": 8,
+          "sliding_window": None},
          {"d_model": 3840, "H": 16, "H_kv": 8, "D_h": 256}),
-        ({"model_type": "t5", "d_model": 64, "num_heads": 4, "d_kv": 128}, {"H_kv": 4, "D_h": 128}),
+        ({"model_type": "t5", "is_encoder_decoder": False, "d_model": 64, "num_heads": 4, "d_kv": 128}, {"H_kv": 4, "D_h": 128}),
         ({"model_type": "roberta", **H64}, {"H_kv": 4, "mask": "none", "qkv_bias": True, "out_bias": True}),
     ],
 )  # fmt: skip
@@ -256,6 +264,18 @@ def test_a_config_of_a_known_type_is_read_as_transformers_reads_it(model_type, t
     config = transformers.AutoConfig.for_model(model_type, **dict.fromkeys(depth, 1))
     config.save_pretrained(tmp_path)
     compare_projections(cases(str(tmp_path / "config.json")), config)
+
+
+@pytest.mark.parametrize("model_type", CODE)
+def test_keys_that_a_config_omits_have_the_defaults_of_transformers(model_type):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.AutoConfig.for_model(model_type).to_dict()
+    sizes = {
+        "num_hidden_layers",
+        *(key for it in ("hidden_size", "num_attention_heads") for key in (it, *SPELLINGS[it])),
+    }
+    short = {key: it for key, it in config.items() if key in {"model_type", "dtype", *sizes}}
+    assert layers_of(short) == layers_of(config)
 
 
 def compare_projections(found, config):

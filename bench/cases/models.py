@@ -80,33 +80,49 @@ GPT-2 with `model.py` of karpathy/nanoGPT; tied embeddings with the model builde
 ENCODES: dict[str, Any] = {"is_causal": False}
 BIASED: dict[str, Any] = {"attention_bias": True}
 
+ENCODER_DECODER: dict[str, Any] = {"is_encoder_decoder": True}
+
 CODE: dict[str, Config] = {
     model_type: keys
     for types, keys in {
-        "cohere deepseek_v2 deepseek_v3 gptj granite llama llama4_text mistral mixtral olmo olmo2": {},
-        "phi3 stablelm": {},
-        "bart clip_text_model gpt2 gpt_neox opt phi starcoder2 whisper": BIASED,
-        "bert clip_vision_model distilbert electra roberta vit xlm-roberta": BIASED | ENCODES,
+        "cohere granite gptj llama olmo olmo2 phi3 stablelm": {},
+        "clip_text_model gpt2 gpt_neox opt phi": BIASED,
+        "bert distilbert electra roberta xlm-roberta": BIASED | ENCODES,
+        "bart": BIASED | ENCODER_DECODER,
         "bloom": BIASED | {"alibi": True},
-        "cohere2 exaone4 olmo3": {"sliding_window_pattern": 4},
+        "clip_vision_model": BIASED | ENCODES | {"image_size": 224, "patch_size": 32},
+        "cohere2 exaone4 olmo3": {"sliding_window": 4096, "sliding_window_pattern": 4},
+        "deepseek_v2 deepseek_v3": LATENT,
         "falcon": {"multi_query": True},
         "gemma": {"head_dim": 256},
-        "gemma2": {"head_dim": 256, "sliding_window_pattern": 2},
-        "gemma3_text": {
-            "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "sliding_window_pattern": 6
+        "gemma2": {
+            "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 4096, "sliding_window_pattern": 2,
+            "attn_logit_softcapping": 50.0, "query_pre_attn_scalar": 256,
         },
-        "glm glm4": {"attention_out_bias": False},
+        "gemma3_text": {
+            "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 4096,
+            "sliding_window_pattern": 6, "query_pre_attn_scalar": 256,
+        },
+        "glm glm4": BIASED | {"num_key_value_heads": 2, "head_dim": 128, "attention_out_bias": False},
         "gpt_bigcode": BIASED | {"multi_query": True},
-        "gpt_oss": BIASED | {"sinks": True, "sliding_window_pattern": 2},
-        "modernbert": ENCODES | {"global_attn_every_n_layers": 3},
+        "gpt_oss": BIASED | {
+            "num_key_value_heads": 8, "head_dim": 64, "sinks": True, "sliding_window": 128, "sliding_window_pattern": 2,
+        },
+        "llama4_text mixtral": {"num_key_value_heads": 8},
+        "mistral": {"num_key_value_heads": 8, "sliding_window": 4096},
+        "modernbert": ENCODES | {"local_attention": 128, "global_attn_every_n_layers": 3},
         "mpt": {"alibi": True},
         "qwen2 qwen2_moe": {"qkv_bias": True, "use_sliding_window": False},
-        "qwen3 qwen3_moe smollm3": {"use_sliding_window": False},
-        "t5": {"attention_multiplier": 1.0},
+        "qwen3": {"use_sliding_window": False},
+        "qwen3_moe smollm3": {"num_key_value_heads": 4, "use_sliding_window": False},
+        "starcoder2": BIASED | {"num_key_value_heads": 2},
+        "t5": ENCODER_DECODER | {"attention_multiplier": 1.0},
+        "vit": BIASED | ENCODES | {"image_size": 224, "patch_size": 16},
+        "whisper": BIASED | ENCODER_DECODER | {"max_source_positions": 1500},
     }.items()
     for model_type in types.split()
 }  # fmt: skip
-"""`model_type` -> keys that a configuration may omit, because transformers' class fixes them or has an unusual default. For
+"""`model_type` -> keys that a configuration may omit, with the values that transformers' class fixes or has as defaults. For
 other types only the keys of the configuration are known.
 """
 
@@ -226,9 +242,10 @@ def complete(config: Config) -> Config:
     config = text_of(config)
     found = {**_value(config, "attn_config", "an object", {}), **config}
     for key, others in SPELLINGS.items():
-        found[key] = next((found[it] for it in (key, *others) if found.get(it) is not None), None)
+        if given := [found[it] for it in (key, *others) if it in found]:
+            found[key] = next((it for it in given if it is not None), None)
     known = CODE.get(_value(config, "model_type", "text", ""), {})
-    return {**known, **{key: it for key, it in found.items() if it is not None}}
+    return {key: it for key, it in {**known, **found}.items() if it is not None}  # null replaces a default
 
 
 KINDS: dict[str, Callable[[Any], bool]] = {
