@@ -16,7 +16,7 @@ from bench.checks.calls import Call
 from bench.checks.gate import Gate
 from bench.checks.inputs import Inputs, inputs_of
 from bench.timing import cell
-from bench.timing.caching import LONG_CALL, MIN_PAIRS, QUICK, check_no_result_caching
+from bench.timing.caching import LONG_CALL, MIN_PAIRS, QUICK, check_caching, check_no_result_caching
 from impls.layer import KernelCore, KernelLayer
 
 from .conftest import checked
@@ -54,7 +54,7 @@ def test_a_kernel_that_caches_by_content_is_refused():
     work = Work(caches=True, noise=(0.0,) * (QUICK + 1) + (9.0, 9.0))
     work()
     with pytest.raises(Wrong, match=r"caches results: fresh inputs take .* times as long as repeated ones"):
-        check_no_result_caching(work, 0.1, 1.0)
+        check_no_result_caching(work, 0.1)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_kernel_that_caches_by_content_is_refused():
 )
 def test_a_kernel_that_computes_passes_in_spite_of_noise(usual, noise, calls):
     """By the first call on fresh inputs that is as fast as any, or in pairs where the machine is slower than before."""
-    check_no_result_caching(work := Work(noise=noise), usual, 5.0)
+    check_no_result_caching(work := Work(noise=noise), usual)
     assert work.calls == calls
 
 
@@ -82,11 +82,11 @@ def test_a_cache_miss_is_not_reported_as_caching(monkeypatch):
 
     written, perturb = list[int](), Inputs.perturb
     monkeypatch.setattr(Inputs, "perturb", lambda it, weight=1: (perturb(it, weight), written.append(1)))
-    check_no_result_caching(Cold(), 1.0, 5.0)
+    check_no_result_caching(Cold(), 1.0)
 
 
 def test_a_long_call_is_not_repeated_where_the_check_was_as_fast():
-    check_no_result_caching(work := Work(caches=True), 2 * LONG_CALL, 3 * LONG_CALL)
+    check_caching(work := Work(caches=True), 2 * LONG_CALL, 3 * LONG_CALL)
     assert work.calls == 0
 
 

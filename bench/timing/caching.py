@@ -77,13 +77,17 @@ def check_kernel_caches_nothing(cell: Cell, usual: float = 0.0) -> None:
 
 
 def check_caching(built: Built, usual: float, first: float = inf) -> None:
-    """Check also the output on fresh inputs, that of a layer only if no core of it is checked; arguments, and what is raised,
-    as of `check_no_result_caching`.
+    """Raise `Wrong` if a call caches results, or if its output on fresh inputs is wrong; the output of a layer is checked only
+    if no core of it is. A long call passes if the checked one, whose inputs were fresh, was as fast.
+
+    `usual`: seconds of a timed call; `first`: seconds of the checked call.
     """
-    check_no_result_caching(built, usual, first)
+    if usual > LONG_CALL and first <= SHARE * usual:
+        return
+    check_no_result_caching(built, usual)
     case = built.cell.case
     known = case.scope == "core" or (case.scope == "layer" and built.cell.impl.core is None and not case.does.cached)
-    if known and not case.drops and not (usual > LONG_CALL and first <= SHARE * usual):
+    if known and not case.drops:
         built.perturb()
         output = built.call.run()
         fresh = replace(problem_of(case), inputs=built.call.inputs.tensors)
@@ -100,18 +104,13 @@ def _check_fresh(problem: Problem, output: Tensor) -> None:
         raise Wrong("its output on fresh inputs is not attention")
 
 
-def check_no_result_caching(built: Built, usual: float, first: float = inf) -> None:
-    """Raise `Wrong` if calls on fresh inputs take longer than calls on repeated inputs, now or in the check.
-
-    `usual`: seconds of a timed call; `first`: seconds of the checked call, whose inputs may have been fresh.
-    """
+def check_no_result_caching(built: Built, usual: float) -> None:
+    """Raise `Wrong` if calls on fresh inputs take longer than calls on repeated inputs (`usual` seconds)."""
 
     def seconds(pause: float) -> float:
         sleep(pause)
         return built.meter.seconds(built.call.run, 1)
 
-    if usual > LONG_CALL and first <= SHARE * usual:
-        return
     for _ in range(QUICK):
         built.perturb()
         if seconds(0.0) <= SHARE * usual:
