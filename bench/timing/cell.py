@@ -123,13 +123,6 @@ class Built:
                 if moved.stride() == tensor.stride():  # or strides change: a recompilation
                     tensor.data = moved
 
-    def compare(self, seconds: float) -> list[float]:
-        """Compare outputs of single calls on fresh inputs for `seconds`; returns the seconds of each. Raises as `time`."""
-        until, taken = perf_counter() + seconds, list[float]()
-        while not taken or perf_counter() < until:
-            taken.append(self.time(1, input_set=1)[0])
-        return taken
-
     def perturb(self) -> None:
         """Fill the inputs with numbers that no call has seen."""
         self.input_set = None
