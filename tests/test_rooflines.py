@@ -1,6 +1,7 @@
 """The share of the roofline, on a simulated machine."""
 
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 import torch
@@ -33,6 +34,12 @@ class Machine:
         return times * slower * 2 * o.shape[0] ** 3 / self.rate
 
 
+def share(rooflines, case, machine, seconds):
+    """Return the share of a case that takes this long on this machine."""
+    with mock.patch("bench.timing.rooflines.meter_for", return_value=machine):
+        return rooflines.share(case, seconds)
+
+
 @pytest.fixture
 def small_products(monkeypatch):
     monkeypatch.setattr("bench.timing.rooflines.SIZES", (16, 32, 64, 128))
@@ -42,18 +49,18 @@ def test_the_share_is_that_of_the_lower_ceiling(small_products):
     idle = Case.of(T=1, T_kv=4096, H=8, D_h=64, mask="none", mode="decode")
     narrow = replace(BUSY, dtype="bfloat16")  # may be computed in float32
     for case, seconds in ((BUSY, flops(BUSY) / 1e11), (idle, least_bytes(idle) / 1e10), (narrow, flops(BUSY) / 1e11)):
-        assert Rooflines().share(case, Machine(), 1.0) == pytest.approx(seconds)
+        assert share(Rooflines(), case, Machine(), 1.0) == pytest.approx(seconds)
 
 
 def test_a_ceiling_measured_on_a_busy_machine_is_measured_again_before_a_row_is_refused(small_products):
     rooflines, operations = Rooflines(), flops(BUSY)
-    rooflines.share(BUSY, Machine(rate=1e10), 100.0)
-    assert rooflines.share(BUSY, Machine(rate=1e11), operations / 5e10) == pytest.approx(0.5)
+    share(rooflines, BUSY, Machine(rate=1e10), 100.0)
+    assert share(rooflines, BUSY, Machine(rate=1e11), operations / 5e10) == pytest.approx(0.5)
     worse = Machine(rate=1e9)  # takes nothing back
-    assert rooflines.share(BUSY, worse, operations / 1.05e11) == 1.0
+    assert share(rooflines, BUSY, worse, operations / 1.05e11) == 1.0
     for times in (1.15, 2.0):
         with pytest.raises(Skip, match=f"^{times:.0%} of this machine's measured roofline"):
-            rooflines.share(BUSY, worse, operations / (times * 1e11))
+            share(rooflines, BUSY, worse, operations / (times * 1e11))
     assert [row["flops_per_s"] for row in rooflines.table() if "dtype" in row] == [pytest.approx(1e11)]
 
 
@@ -71,23 +78,23 @@ def test_a_refused_row_is_above_every_measurement_of_its_ceiling(small_products)
 
     rooflines = Rooflines()
     with pytest.raises(Skip, match="measurement error"):
-        rooflines.share(BUSY, Rising(rate=1e10), flops(BUSY) / 2.4e11)
+        share(rooflines, BUSY, Rising(rate=1e10), flops(BUSY) / 2.4e11)
     assert max(row["flops_per_s"] for row in rooflines.table() if "dtype" in row) < 2.4e11
 
 
 def test_a_ceiling_is_then_measured_thoroughly(small_products):
     """By larger products, which alone reach the rate."""
     machine, rooflines = Machine(rate=1e12, least=64), Rooflines(1e-9)
-    rooflines.share(BUSY, machine, 100.0)
-    assert rooflines.share(BUSY, machine, flops(BUSY) / 0.9e12) == pytest.approx(0.9)
+    share(rooflines, BUSY, machine, 100.0)
+    assert share(rooflines, BUSY, machine, flops(BUSY) / 0.9e12) == pytest.approx(0.9)
 
 
 def test_a_resumed_run_has_the_measured_ceilings():
     killed, resumed, case = Rooflines(), Rooflines(), Case.of(T=64, H=2, D_h=16)
-    share = killed.share(case, Machine(), 100.0)
+    before = share(killed, case, Machine(), 100.0)
     resumed.restore(killed.table())
     assert resumed.table() == killed.table()
-    assert resumed.share(case, Machine(rate=1.0), 100.0) == share  # would be a very low ceiling
+    assert share(resumed, case, Machine(rate=1.0), 100.0) == before  # would be a very low ceiling
 
 
 class Gpu(Machine):
@@ -99,10 +106,11 @@ class Gpu(Machine):
         return super().seconds(call, times) / (10 if torch.backends.cuda.matmul.fp32_precision == "tf32" else 1)
 
 
-def test_on_a_gpu_float32_may_be_three_products_of_tf32_and_reading_is_no_copy():
+def test_on_a_gpu_float32_may_be_three_products_of_tf32_and_reading_is_no_copy(monkeypatch):
     before, gpu = torch.backends.cuda.matmul.fp32_precision, Gpu()
     busy = replace(BUSY, device="meta")
-    assert Rooflines().share(busy, gpu, 1.0) == pytest.approx(flops(busy) / (gpu.rate * 10 / 3))
+    assert share(Rooflines(), busy, gpu, 1.0) == pytest.approx(flops(busy) / (gpu.rate * 10 / 3))
     assert torch.backends.cuda.matmul.fp32_precision == before
+    monkeypatch.setattr("bench.timing.rooflines.meter_for", lambda device: gpu)
     for device, times in (("meta", 2), ("cpu", 1)):
-        assert Rooflines()._peak_bytes(device, 2 << 20, gpu) == pytest.approx(times * gpu.bandwidth)
+        assert Rooflines()._peak_bytes(device, 2 << 20) == pytest.approx(times * gpu.bandwidth)

@@ -21,7 +21,7 @@ from ..cases.cells import Cell, Key
 from ..cases.outcome import FAILURES, Skip
 from ..cases.published import published_of
 from ..selection.options import Selection
-from ..timing.devices import meter_for, threads
+from ..timing.devices import threads
 from ..timing.machine import fingerprint, state
 from ..timing.reference_workload import ReferenceWorkload
 from ..timing.rooflines import Rooflines
@@ -227,7 +227,7 @@ class Run:
             with self.skipping(cell):
                 if cell.case.device == "cpu":  # a GPU's is measured by a worker
                     with threads(cell.case.threads):
-                        found.columns["roof"] = self.rooflines.share(cell.case, meter_for("cpu"), found.usual)
+                        found.columns["roof"] = self.rooflines.share(cell.case, found.usual)
                 self.finished[cell.key] = finite(row(cell, found, () if base in self.skipped else self.samples(base)))
         self.account()
 

@@ -14,7 +14,7 @@ from ..cases.case import Case
 from ..cases.counting import ITEM_BYTES, flops, least_bytes
 from ..cases.outcome import Skip
 from ..checks.settings import tf32_products
-from .devices import Meter, Work, threads
+from .devices import Work, meter_for, threads
 
 TF32 = "tf32"
 """Float32 products that tensor cores round to 10 bits, listed beside the dtypes."""
@@ -56,7 +56,7 @@ class Rooflines:
         self._within = seconds
         self._best: dict[Key, float] = {}
 
-    def share(self, case: Case, meter: Meter, seconds: float) -> float:
+    def share(self, case: Case, seconds: float) -> float:
         """Return the time at the ceiling over the measured time, at most 1; raises `Skip` if it is above `TOLERATED`.
 
         An exceeded ceiling is measured again, in case the machine was busy the first time; the highest counts. On a GPU
@@ -65,9 +65,9 @@ class Rooflines:
         for i in range(MEASUREMENTS):
             if i:
                 thorough = Rooflines(THOROUGH)
-                thorough._seconds(case, meter)
+                thorough._seconds(case)
                 self.restore(thorough.table())
-            share = self._seconds(case, meter) / seconds
+            share = self._seconds(case) / seconds
             if share <= 1:
                 return share
         if case.device != "cpu":
@@ -88,20 +88,20 @@ class Rooflines:
             key: Key = tuple(parts)
             self._best[key] = max(rate, self._best.get(key, 0.0))
 
-    def _seconds(self, case: Case, meter: Meter) -> float:
+    def _seconds(self, case: Case) -> float:
         """Return the least seconds possible for a case on this machine.
 
         A narrow dtype may be computed in float32 if that is faster, as on a CPU without instructions for it. On a GPU
         three TF32 products may replace one of float32.
         """
         dtypes = {case.computes} if ITEM_BYTES[case.computes] >= 4 else {case.computes, "float32"}
-        compute = max(self._peak_flops(case.device, dtype, meter) for dtype in dtypes)
+        compute = max(self._peak_flops(case.device, dtype) for dtype in dtypes)
         if case.computes == "float32" and case.device != "cpu":
-            compute = max(compute, self._peak_flops(case.device, TF32, meter) / (1 if case.tf32 else 3))
-        bandwidth = self._peak_bytes(case.device, least_bytes(case), meter)
+            compute = max(compute, self._peak_flops(case.device, TF32) / (1 if case.tf32 else 3))
+        bandwidth = self._peak_bytes(case.device, least_bytes(case))
         return max(flops(case) / compute, least_bytes(case) / bandwidth)
 
-    def _peak_flops(self, device: str, dtype: str, meter: Meter) -> float:
+    def _peak_flops(self, device: str, dtype: str) -> float:
         """Return operations per second of the fastest square product, of random numbers: zeros run faster on some
         devices.
         """
@@ -112,13 +112,13 @@ class Rooflines:
             with tf32_products(dtype == TF32):
                 for n in SIZES:
                     a, b = (torch.randn(n, n, device=device).to(stored) for _ in range(2))
-                    rates.append(2 * n**3 / self._fastest(meter, lambda a=a, b=b: a @ b, self._within, n < LARGE))  # type: ignore[misc]
+                    rates.append(2 * n**3 / self._fastest(device, lambda a=a, b=b: a @ b, self._within, n < LARGE))  # type: ignore[misc]
                     if 2 * (2 * n) ** 3 / rates[-1] > 2 * self._within:
                         break
             self._best[key] = max(rates)
         return self._best[key]
 
-    def _peak_bytes(self, device: str, footprint: int, meter: Meter) -> float:
+    def _peak_bytes(self, device: str, footprint: int) -> float:
         """Return bytes read and written per second by a copy as large as the case's traffic, which may fit a cache. On
         a GPU, where reading alone is faster, also by a sum, since decode hardly writes.
         """
@@ -126,20 +126,20 @@ class Rooflines:
         key = (device, size, torch.get_num_threads())
         if key not in self._best:
             source, target = (torch.ones(size // 2, dtype=torch.uint8, device=device) for _ in range(2))
-            seconds = self._fastest(meter, lambda: target.copy_(source), COPIES)
+            seconds = self._fastest(device, lambda: target.copy_(source), COPIES)
             if device != "cpu":
                 whole = torch.ones(size // 4, device=device)
-                seconds = min(seconds, self._fastest(meter, whole.sum, COPIES))
+                seconds = min(seconds, self._fastest(device, whole.sum, COPIES))
             self._best[key] = size / seconds
         return self._best[key]
 
-    def _fastest(self, meter: Meter, call: Work, within: float, single: bool = True) -> float:
+    def _fastest(self, device: str, call: Work, within: float, single: bool = True) -> float:
         """Return the seconds of a call in the fastest of two to ten blocks that take about `within` seconds, with the
         current threads and, if `single`, with one thread too.
 
         On a busy machine, threads that wait for each other are slower than a single one.
         """
-        found = []
+        meter, found = meter_for(device), []
         for count in dict.fromkeys([torch.get_num_threads(), *[1] * single]):
             with threads(count):
                 meter.seconds(call, 1)

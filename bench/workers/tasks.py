@@ -311,13 +311,13 @@ class Tasks:
         (`Rooflines.table`).
         """
         built: Built = self._ready[what]
-        case, meter, run = built.cell.case, built.meter, built.call.run
+        case = built.cell.case
         with built.watched():
-            found: Reply = meter.more(run, hot_s, not case.does.gradients, built.tensors)
+            found: Reply = built.meter.more(built.call.run, hot_s, not case.does.gradients, built.tensors)
             if case.in_model:
                 found |= parts_of(built)
         if case.device != "cpu":
-            found |= {"roof": self._rooflines.share(case, meter, hot_s), "rooflines": self._rooflines.table()}
+            found |= {"roof": self._rooflines.share(case, hot_s), "rooflines": self._rooflines.table()}
         return found
 
     def trace(self, what: str, folder: str, path: str) -> Reply:
