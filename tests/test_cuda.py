@@ -30,7 +30,6 @@ from bench.runs.measuring import Measuring
 from bench.runs.rows import NOT_READ
 from bench.timing import machine, reference_workload
 from bench.timing.devices import DEVICES, cuda, nvml
-from bench.timing.devices.cpu import CpuMeter
 from bench.timing.devices.cuda import COLD_BELOW, GRAPH_BELOW, CudaMeter, captured
 from bench.timing.devices.nvml import HELD_BACK, Nvml, words
 from bench.timing.rooflines import Rooflines
@@ -235,7 +234,7 @@ def test_a_call_that_cannot_be_captured_has_no_graph_and_leaves_nothing_behind(f
 def checked_ones(gpu):
     def ones(size, device):
         gpu.work(KERNEL)
-        return torch.ones(size)
+        return torch.zeros(size) + 1
 
     return ones
 
@@ -243,18 +242,21 @@ def checked_ones(gpu):
 @pytest.mark.parametrize("faults", [False, True])
 def test_an_illegal_access_makes_its_process_unusable(faults, monkeypatch):
     gpu = SimulatedCuda()
-    device = cuda.Device(bool, dict, int, CpuMeter, works=lambda: cuda.works(gpu, checked_ones(gpu)))
-    monkeypatch.setitem(DEVICES, "cuda", device)
+    monkeypatch.setattr(torch, "cuda", gpu)
+    monkeypatch.setattr(torch, "ones", checked_ones(gpu))
     gpu.work(KERNEL, faults=faults)
     reply = worker._failure(torch.AcceleratorError(ILLEGAL) if faults else ValueError("no such shape"))
     assert (reply["failed"], reply["unusable"]) == ("error", faults)
 
 
-def test_a_process_without_cuda_or_whose_memory_is_full_is_usable():
+def test_a_process_without_cuda_or_whose_memory_is_full_is_usable(monkeypatch):
     gpu = SimulatedCuda(total=1 << 21)
-    assert cuda.works(gpu, lambda *_, **__: pytest.fail("CUDA is initialised"))
+    monkeypatch.setattr(torch, "cuda", gpu)
+    monkeypatch.setattr(torch, "ones", lambda *_, **__: pytest.fail("CUDA is initialised"))
+    assert cuda.works()
     gpu.work(KERNEL)
-    assert cuda.works(gpu, lambda *_, **__: gpu.allocate(1 << 21))
+    monkeypatch.setattr(torch, "ones", lambda *_, **__: gpu.allocate(1 << 21))
+    assert cuda.works()
 
 
 @pytest.mark.parametrize(
@@ -335,7 +337,8 @@ def test_rocm_is_measured_as_far_as_torch_has_its_api_and_says_what_it_lacks(mon
     monkeypatch.setattr(cuda, "opened", Nvml)
     monkeypatch.setattr(nvml, "opened", Nvml)
     monkeypatch.setitem(DEVICES, "cuda", replace(DEVICES["cuda"], present=lambda: True))
-    assert cuda.identity(gpu) == {"gpu": "GPU 1", "driver": "unknown, ROCm 7.1"}
+    monkeypatch.setattr(torch, "cuda", gpu)
+    assert cuda.identity() == {"gpu": "GPU 1", "driver": "unknown, ROCm 7.1"}
     found = columns(gpu, adding(gpu, kernels=20))
     assert (found["cold_s"], found["graph_s"]) == pytest.approx((135e-6, 100e-6))
     assert meter_of(gpu).sensors() is None
@@ -345,10 +348,11 @@ def test_rocm_is_measured_as_far_as_torch_has_its_api_and_says_what_it_lacks(mon
 # Memory
 
 
-def test_memory_that_the_allocator_keeps_is_free_and_that_of_others_is_not():
+def test_memory_that_the_allocator_keeps_is_free_and_that_of_others_is_not(monkeypatch):
     gpu = SimulatedCuda(total=1000_000_000, others=100_000_000)
+    monkeypatch.setattr(torch, "cuda", gpu)
     gpu.work(KERNEL, allocates=600_000_000)
-    assert cuda.free_bytes(gpu) == 900_000_000 - gpu.allocated
+    assert cuda.free_bytes() == 900_000_000 - gpu.allocated
 
 
 # One process at a time

@@ -76,10 +76,8 @@ class Workload:
         return self.meter.block(self._run, calls, slices, warm)[:2]
 
 
-@cache
-def workload(name: str) -> Workload:
-    """Return a workload, the same one whenever it is sampled."""
-    return Workload(name)
+workload = cache(Workload)
+"""Returns the workload of a name, the same one whenever it is sampled."""
 
 
 @dataclass

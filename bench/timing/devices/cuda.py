@@ -255,30 +255,30 @@ def captured(cuda: Any, call: Work, calls: int = 1) -> tuple[Any, Any] | None:
     return graph, output
 
 
-def works(cuda: Any = torch.cuda, ones: Callable[..., Any] = torch.ones) -> bool:
+def works() -> bool:
     """Whether the device still computes for this process; after an illegal access every later call fails too."""
-    if not cuda.is_initialized():
+    if not torch.cuda.is_initialized():
         return True
     try:
-        cuda.synchronize()
-        return bool(ones(8, device="cuda").sum().item() == 8)
+        torch.cuda.synchronize()
+        return bool(torch.ones(8, device="cuda").sum().item() == 8)
     except torch.OutOfMemoryError:
         return True  # failed tensors hold memory until their exception is released
     except RuntimeError:
         return False
 
 
-def free_bytes(cuda: Any = torch.cuda) -> int:
+def free_bytes() -> int:
     """Return the bytes free on the device, plus those cached by this process's allocator."""
-    return int(cuda.mem_get_info()[0] + cuda.memory_reserved() - cuda.memory_allocated())
+    return int(torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated())
 
 
-def identity(cuda: Any = torch.cuda) -> dict[str, Any]:
+def identity() -> dict[str, Any]:
     """Return the GPU and its driver, by NVML; without NVML the version of CUDA or ROCm for which torch was built."""
-    if not cuda.is_available():
+    if not torch.cuda.is_available():
         return {"gpu": None, "driver": None}
     built_for = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
-    return {"gpu": cuda.get_device_name(), "driver": opened().driver() or f"unknown, {built_for}"}
+    return {"gpu": torch.cuda.get_device_name(), "driver": opened().driver() or f"unknown, {built_for}"}
 
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
