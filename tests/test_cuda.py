@@ -408,7 +408,7 @@ def test_a_power_cap_between_two_readings_is_seen():
     gpu.work(1.0)
     gpu.synchronize()
     reading = reader.of(UUID)
-    assert reading is not None and words(reading.throttling) == ["power cap"]
+    assert reading is not None and reading.throttled == "power cap"
 
 
 def test_the_bits_are_those_of_nvml():
@@ -439,7 +439,8 @@ def test_the_state_of_a_machine_holds_its_gpus(monkeypatch):
     gpu.work(1.0)
     reader = Nvml(SimulatedNvml(gpu, HOT | IDLE))
     (reading,) = reader.all()
-    assert reading == reader.of(UUID) and reading.throttling == reading.reasons & HELD_BACK == HOT
+    assert reading == reader.of(UUID) and reading.reasons & HELD_BACK == HOT
+    assert reading.throttled == "software thermal slowdown"
     assert reader.of("of-somebody-else") is None
     monkeypatch.setattr(nvml, "opened", lambda: reader)
     (found,) = machine.state()["gpus"]

@@ -13,7 +13,7 @@ import torch
 
 from stats.arguments import Parser, as_typed
 
-from ..timing.devices.nvml import HELD_BACK, IDLE, SETTINGS, opened, words
+from ..timing.devices.nvml import HELD_BACK, IDLE, SETTINGS, opened
 from ..timing.machine import fingerprint
 
 BUSY = 10
@@ -111,5 +111,5 @@ def gpus() -> Iterator[Remark]:
         if gpu.reasons & HELD_BACK:
             advice = "its clocks are held back: let it cool down"
         clock = f"{gpu.sm_mhz} of {gpu.sm_mhz_most} MHz{', as set' * bool(gpu.reasons & SETTINGS & ~IDLE)}"
-        found = f"{clock}, {gpu.busy_percent} % busy, throttled: {', '.join(words(gpu.throttling)) or 'no'}"
+        found = f"{clock}, {gpu.busy_percent} % busy, throttled: {gpu.throttled or 'no'}"
         yield Remark(f"GPU {index}", found, advice)

@@ -34,7 +34,6 @@ from ..timing.caching import check_caching, check_kernel_caches_nothing
 from ..timing.cell import Built, build, check_built, probe
 from ..timing.devices import free_bytes
 from ..timing.devices.cuda import see_one_gpu
-from ..timing.devices.nvml import words
 from ..timing.machine import fingerprint
 from ..timing.malloc import MAPPED, SYSTEM, keeps_pages, release, time_other_setting, use_chosen, using
 from ..timing.parts import parts_of
@@ -284,7 +283,7 @@ class Tasks:
         columns: Reply = {"repeats": False} if ready.varies else {}
         if reading := ready.meter.sensors():
             columns |= {name: getattr(reading, name) for name in ("sm_mhz", "power_w", "temperature_c")}
-            columns["throttled"] = ", ".join(words(reading.throttling)) or None
+            columns["throttled"] = reading.throttled or None
         return {"seconds": seconds, "fastest": fastest, **disturbed, "columns": columns}
 
     def caching(self, what: str, usual: float, first: float) -> None:

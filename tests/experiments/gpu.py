@@ -38,7 +38,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from bench.cases.outcome import Wrong
 from bench.timing.devices.cuda import CudaMeter
-from bench.timing.devices.nvml import Nvml, opened, words
+from bench.timing.devices.nvml import Nvml, opened
 from bench.timing.machine import fingerprint, state
 from impls.formula import attention
 
@@ -378,7 +378,7 @@ def load(lab: Lab) -> str:
             seen.append(reading)
     assert seen, "NVML reported nothing"
     clocks_seen = [reading.sm_mhz for reading in seen if reading.sm_mhz]
-    throttled = sorted({word for reading in seen for word in words(reading.throttling)})
+    throttled = sorted({reading.throttled for reading in seen} - {""})
     return (
         f"{min(clocks_seen)} to {max(clocks_seen)} MHz, {seen[-1].power_w} W, throttled: {', '.join(throttled) or 'no'}"
     )

@@ -50,9 +50,9 @@ class Reading:
     """Bits of `REASONS`, including those active since the previous reading; 0 also if unavailable."""
 
     @property
-    def throttling(self) -> int:
-        """Return the reasons other than settings."""
-        return self.reasons & ~SETTINGS
+    def throttled(self) -> str:
+        """Describe the reasons other than settings; '' if there are none."""
+        return ", ".join(words(self.reasons & ~SETTINGS))
 
 
 def words(reasons: int) -> list[str]:
