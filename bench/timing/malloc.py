@@ -38,8 +38,6 @@ KEEP: Mapping[str, str] = {
 HUGE_PAGES: Mapping[str, str] = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 """Has glibc (2.35 or later) ask the system for huge pages; no effect elsewhere."""
 
-VARIABLES = (*KEEP, "MALLOC_MMAP_THRESHOLD_")
-
 ALLOCATOR = ("LD_PRELOAD", "GLIBC_TUNABLES", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """Settings of the memory allocator, besides glibc's MALLOC_*."""
 
@@ -52,7 +50,7 @@ def chosen() -> dict[str, str]:
     return {
         name: value
         for name, value in allocator_settings().items()
-        if name in VARIABLES
+        if name in (*KEEP, "MALLOC_MMAP_THRESHOLD_")
         or (name in ("LD_PRELOAD", "GLIBC_TUNABLES") and "malloc" in value and HUGE_PAGES.get(name) != value)
     }
 
