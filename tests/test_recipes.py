@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.cases import case
+from bench.runs.remaining import seconds_of_call
 from bench.timing.devices import DEVICES, Device, default_device, free_bytes
 from bench.timing.devices.cpu import CpuMeter
 from bench.timing.machine import fingerprint
@@ -93,6 +94,8 @@ def test_a_device_is_one_object(monkeypatch):
     monkeypatch.setitem(DEVICES, "npu", npu)
     assert fingerprint().items() >= known.items()
     assert (free_bytes("npu"), default_device()) == (7 << 30, "npu")
+    takes = {name: seconds_of_call(case.Case.of(T=4096, H=8, D_h=64, device=name)) for name in DEVICES}
+    assert takes["npu"] == takes["cuda"] < takes["cpu"]
 
 
 def test_the_diagram_of_packages_is_the_import_contract():

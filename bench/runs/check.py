@@ -160,7 +160,7 @@ def check(names: list[str], device: str, report: Callable[[Result], None]) -> No
     sizes = SIZES | {"device": device}
     axes, around = ([sizes | it for it in problems] for problems in (PROBLEMS, AROUND))
     given = {"names": names, "axes": axes, "around": around}
-    numbers = map(str, range(1 if device == "cuda" else min(MOST_WORKERS, os.cpu_count() or 1)))
+    numbers = map(str, range(min(MOST_WORKERS, os.cpu_count() or 1) if device == "cpu" else 1))
     setting = WorkerSettings(os.getcwd(), threads=None)
     done: dict[int, Result] = {}
     first = 0  # index of the next result to report

@@ -70,5 +70,5 @@ def seconds_of_check(cell: Cell, call: float) -> float:
 def seconds_of_call(case: Case) -> float:
     """Estimate the seconds of a call."""
     of_cores = CORE_FLOPS * (case.threads or os.cpu_count() or 1)
-    operations, memory = (GPU_FLOPS, GPU_BANDWIDTH) if case.device == "cuda" else (of_cores, BANDWIDTH)
+    operations, memory = (of_cores, BANDWIDTH) if case.device == "cpu" else (GPU_FLOPS, GPU_BANDWIDTH)
     return max(flops(case) / operations, least_bytes(case) / memory)
