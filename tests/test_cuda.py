@@ -57,7 +57,7 @@ def columns(gpu, call, graph=True):
     """Return the seconds of a hot call, as `hot_s`, and what else is measured."""
     meter = meter_of(gpu)
     hot = meter.seconds(call, 50, warm=1) / 50
-    found = meter.more(call, hot, graph)
+    found = meter.more(call, hot, graph, [])
     assert found.keys() < NOT_READ.keys()
     return {"hot_s": hot, **found}
 

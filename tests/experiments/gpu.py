@@ -305,7 +305,7 @@ def starts(lab: Lab) -> str:
             row["warm"] = median(meter.seconds(call, 1, warm=1) for _ in range(21))
             row["spin"] = median(meter._between(call, 1, partial(lab.spin, 1e-3))[0] for _ in range(21))
             row["wall"], row["CUPTI"] = _wall(lab, call, 20), _kernels(lab, call, 20)
-            more = meter.more(call, row["warm"], graph=not lab.rehearsal)
+            more = meter.more(call, row["warm"], not lab.rehearsal, [])
             row["device"], row["graph"] = more["device_s"], more["graph_s"]
             rows.append(row)
     lab.say("\n".join(str(row) for row in rows))
@@ -330,7 +330,7 @@ def cold(lab: Lab) -> str:
                 lab.cuda.work(3e-6)
 
     meter = lab.meter()
-    with_spin = meter.more(call, 1e-4, graph=False)["cold_s"]
+    with_spin = meter.more(call, 1e-4, False, [])["cold_s"]
     empty = lab.cuda.empty if lab.rehearsal else torch.empty
     buffer = empty(200 << 20, dtype=torch.uint8, device="cuda")
     without = median(meter._between(call, 1, buffer.zero_)[0] for _ in range(11))

@@ -70,7 +70,7 @@ class CpuMeter(Meter):
         own = min(self.seconds(around(lambda: None, 0.0), 100) / 100 for _ in range(20))
         return around(call, own)
 
-    def more(self, call: Work, hot_s: float, graph: bool, tensors: Sequence[Tensor] = ()) -> dict[str, float | None]:
+    def more(self, call: Work, hot_s: float, graph: bool, tensors: Sequence[Tensor]) -> dict[str, float | None]:
         """Return `cold_s`, as in a model: the tensors move in memory before each call, and all their locations together
         exceed the last-level cache. None if its size is unknown, the call long, or memory too small for the locations.
         """

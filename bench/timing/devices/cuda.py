@@ -115,7 +115,7 @@ class CudaMeter(Meter):
 
         return run
 
-    def more(self, call: Work, hot_s: float, graph: bool, tensors: Sequence[Tensor] = ()) -> dict[str, float | None]:
+    def more(self, call: Work, hot_s: float, graph: bool, tensors: Sequence[Tensor]) -> dict[str, float | None]:
         found: dict[str, float | None] = dict.fromkeys(("cold_s", "cold_low", "cold_high", "device_s", "graph_s"))
         if hot_s < COLD_BELOW:
             if cold := self._cold(call):

@@ -64,7 +64,7 @@ class Meter:
         """Return the call, slowed by a share of its own time."""
         raise NotImplementedError
 
-    def more(self, call: Work, hot_s: float, graph: bool, tensors: Sequence[Tensor] = ()) -> dict[str, float | None]:
+    def more(self, call: Work, hot_s: float, graph: bool, tensors: Sequence[Tensor]) -> dict[str, float | None]:
         """Return the seconds of extra calls: `cold_s` with cold caches, and its interval
         `cold_low`, `cold_high`; `device_s` with all launches queued beforehand; `graph_s` replayed from a graph (only
         if `graph`). Those that the device doesn't support are missing; None if a hot call takes too long (`hot_s`) for it
