@@ -99,9 +99,7 @@ def _word(base: str, head: str, may_go: bool) -> str:
     """Return the verdict's word, from the reason why each variant has no number; '' if it has one."""
     if base and head and (base == UNSUPPORTED) == (head == UNSUPPORTED):
         return INCONCLUSIVE
-    if Wrong.reason in (base, head):
-        return WRONG
-    if base not in ("", UNSUPPORTED):
+    if head == Wrong.reason or base not in ("", UNSUPPORTED):
         return WRONG
     if not head:
         return NEW

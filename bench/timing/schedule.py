@@ -91,7 +91,7 @@ def counts(
     left, there are no rounds.
     """
     long = [member for member, block in blocks.items() if block.seconds > LONG_MEMBER]
-    within = COMMON_SECONDS / sum(block.seconds for block in blocks.values()) if long else math.inf
+    within = COMMON_SECONDS / sum(block.seconds for block in blocks.values())
     common = min(within, max(COMMON_ROUNDS, LONG_VISITS * processes))
     of_process = max(math.ceil(LONG_VISITS / processes), round(common / processes))
     visits = min(LONG_VISITS, of_process)
