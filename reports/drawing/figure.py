@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -15,7 +16,7 @@ from matplotlib.figure import Figure
 from stats.ratios import SLOWER
 
 from ..judging import grid as grids
-from ..judging.grid import Case, Cases, Grid
+from ..judging.grid import Case, Cases, Grid, Mark
 from ..reading import words
 from ..reading.axes import labelled as axis_label
 from .measures import MEASURES, Measure, Points, series
@@ -23,8 +24,8 @@ from .palette import GRID, INK, MUTED, SURFACE, Palette
 from .svg import Scale, apart, label, spread
 
 MOST_LABELLED = 5
-NARROW, WIDE, HEIGHT = 3.9, 6.4, 3.5
-"""Sizes in inches."""
+NARROW, WIDE, HEIGHT, DPI = 3.9, 6.4, 3.5, 144
+"""Sizes in inches, and pixels in an inch."""
 
 SIZE = 9.0
 """Font size in points, readable when the figure is 600 pixels wide."""
@@ -35,7 +36,7 @@ EDGE, BESIDE, MARGIN = 0.7, 0.19, 0.06
 
 def draw(name: str, grid: Grid, palette: Palette, baseline: str, narrow: bool = False) -> Figure | None:
     """Draw one of MEASURES along the size axis with the most values, at the slowest setting of the other axes. Labelled
-    are the user's own, the baseline and the fastest. None if no size varies or there is nothing to show.
+    are the baseline and the best, the user's own, and the fastest. None if no size varies or there is nothing to show.
     """
     measure, axis = MEASURES[name], grid.length
     if not axis:
@@ -45,27 +46,31 @@ def draw(name: str, grid: Grid, palette: Palette, baseline: str, narrow: bool = 
     if not drawn or (name == "speedup" and not any(case.mark(baseline).counts for case in cases)):
         return None
     width = NARROW if narrow else WIDE
-    labelled = sorted(drawn, key=lambda impl: (impl not in grid.own, impl != baseline))[:MOST_LABELLED]
-    figure = Figure(figsize=(width, HEIGHT))
+    named = {baseline, _best(name, cases[-1]).impl}
+    labelled = sorted(drawn, key=lambda impl: (impl not in named, impl not in grid.own))[:MOST_LABELLED]
+    figure = Figure(figsize=(width, HEIGHT), dpi=DPI)
     FigureCanvasAgg(figure)
     plot = width - EDGE - BESIDE - MARGIN - max(_inches(figure, label(name)) for name in labelled)
     ax = figure.add_axes((EDGE / width, 0.14, plot / width, 0.66))
     _lines(ax, drawn, palette, labelled, measure)
     known = name == "speedup" and _intervals(ax, cases, axis, palette, labelled)
     ax.set_xlabel(axis_label(axis))
-    place = words.place(
-        {key: value for key, value in cases[-1].ranked[0].row.items() if key not in (axis, "T_kv")},
-        always=("B", "H", "D_h", "dtype", "mask"),
-    )
+    first, *others = (case.ranked[0].row for case in cases)
+    shared = {key: value for key, value in first.items() if all(row.get(key) == value for row in others)}
+    place = words.place(shared, always=("B", "H", "D_h", "dtype", "mask"))
     what = measure.title + f" over {label(baseline)}" * (name == "speedup") + ", 95 % intervals" * known
     title = _finding(name, cases[-1], baseline, axis) or what
-    size = SIZE + 2
-    heading = figure.text(0.02, 0.955, title, size=size, weight="bold", va="top")
-    while heading.get_window_extent().x1 > figure.bbox.x1:
-        heading.set_fontsize(size := size - 0.5)
     below = " · ".join(it for it in (what, place) if it != title)
-    figure.text(0.02, 0.875, below, size=SIZE - 1, va="top", color=MUTED)
+    _line(figure, 0.955, title, SIZE + 2, weight="bold")
+    _line(figure, 0.875, below, SIZE - 1, color=MUTED)
     return figure
+
+
+def _line(figure: Figure, y: float, text: str, size: float, **of: Any) -> None:
+    """Write a line of text, smaller if it is too long."""
+    drawn = figure.text(0.02, y, text, size=size, va="top", **of)
+    while drawn.get_window_extent().x1 > 0.99 * figure.bbox.x1:
+        drawn.set_fontsize(size := size - 0.5)
 
 
 def _inches(figure: Figure, text: str) -> float:
@@ -117,16 +122,22 @@ def _intervals(ax: Axes, cases: Cases, axis: str, palette: Palette, labelled: Se
     return bool(known)
 
 
+def _best(name: str, case: Case) -> Mark:
+    """Return the fastest of a case; for `memory` the leanest."""
+    if name != "memory":
+        return case.ranked[0]
+    return min(case.ranked, key=lambda it: it.row["peak_bytes"] if it.row["peak_bytes"] > 0 else math.inf)
+
+
 def _finding(name: str, case: Case, baseline: str, axis: str) -> str:
     """Return 'sdpa is 3.0× faster than fused at T = 1024' if that holds in the largest case; else ''."""
-    best, over = case.ranked[0], case.mark(baseline)
+    best, over = _best(name, case), case.mark(baseline)
     if not over.counts:
         return ""
     where = f"{baseline} at {axis} = {case.at[axis]}"
     if name == "memory":
-        lean = min(case.ranked, key=lambda it: it.row["peak_bytes"] if it.row["peak_bytes"] > 0 else math.inf)
-        times = over.row["peak_bytes"] / lean.row["peak_bytes"]
-        return f"{label(lean.impl)} needs {grids.slowdown(times)}× less memory than {where}" if times > 1.1 else ""
+        times = over.row["peak_bytes"] / best.row["peak_bytes"]
+        return f"{label(best.impl)} needs {grids.slowdown(times)}× less memory than {where}" if times > 1.1 else ""
     if over.state != SLOWER:
         return ""
     return f"{label(best.impl)} is {grids.slowdown(over.slowdown)}× faster than {where}"

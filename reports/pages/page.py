@@ -28,7 +28,6 @@ from . import more, tables
 from .report import Report
 from .tables import escape
 
-DPI = 144
 KINDS = (".png", ".svg")
 
 #: No date or generator: equal runs give equal files, and the page contains no external address.
@@ -172,7 +171,7 @@ def save(drawn: Figure, path: Path, source: str | None = None) -> None:
     """
     of_png = {"Source": source} if source else None
     with command.written(path):
-        drawn.savefig(path, dpi=DPI, metadata=_NO_METADATA if path.suffix.lower() == ".svg" else of_png)
+        drawn.savefig(path, metadata=_NO_METADATA if path.suffix.lower() == ".svg" else of_png)
 
 
 def _figures(this: Report, folder: Path) -> Iterator[str]:

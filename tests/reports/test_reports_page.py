@@ -245,6 +245,15 @@ def test_no_label_of_a_figure_is_cut(name, narrow, as_run):
         assert max(text.get_window_extent().x1 for text in made.axes[0].texts) <= made.bbox.x1
 
 
+@pytest.mark.parametrize(("name", "place"), [("0002_heads", "d_model=1024 T=512"), ("0003_backward", "H=8 D_h=64")])
+def test_the_lines_above_a_narrow_figure_fit_and_hold_everywhere_in_it(name, place):
+    this = report(runs.read(runs.CHECKOUT / "results" / "published" / f"{name}.json"))
+    with figure.style():
+        made = figure.draw("speedup", this.grid, this.palette, "fused", narrow=True)
+        assert max(text.get_window_extent().x1 for text in made.texts) < made.bbox.x1
+        assert f" · B=1 {place} fp32 causal" in made.texts[1].get_text()
+
+
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_tick_of_a_figure_has_its_exact_value(name, as_run):
     costs = {"sdpa": (1e-4, 0.0), "fused": (1.15e-4, 0.0)}
@@ -285,6 +294,15 @@ def test_the_figure_of_memory_names_the_leanest_of_those_that_are_known(as_run):
     seconds, peaks = {"sdpa": 1e-5, "fused": 2e-5, "einsum": 3e-5}, {"sdpa": None, "fused": 2**21}
     made = drawn(as_run(synthetic.by_length(seconds, peaks=peaks)), "memory")["memory"]
     assert made.texts[0].get_text() == "einsum needs 2.0× less memory than fused at T = 256"
+
+
+@pytest.mark.parametrize("own", [0, 9])
+def test_a_figure_names_what_its_title_names(own, as_run):
+    names = ["fused", *(f"mine{i}" for i in range(9)), "lean"]
+    data = synthetic.by_length({name: (1 + i) * 1e-5 for i, name in enumerate(names)}, peaks={"lean": 2**19})
+    made = drawn(as_run(data | {"registry": ["fused", "lean", *names[own + 1 :]]}), "memory")["memory"]
+    assert made.texts[0].get_text() == "lean needs 2.0× less memory than fused at T = 256"
+    assert {"lean", "fused"} < {text.get_text() for text in made.axes[0].texts}
 
 
 def test_the_same_run_gives_the_same_page(written, tmp_path):
