@@ -145,6 +145,7 @@ def _within(found: Mapping[str, Points]) -> tuple[dict[str, Points], list[str]]:
     """Return the series that fit in a chart, and a description of those far beyond the others, or beyond `MOST_LINES`."""
     most = {name: max(y for _, y in points) for name, points in found.items()}
     near = [name for name in found if most[name] <= within(most.values())[-1]]
+    near.sort(key=lambda name: min(y for _, y in found[name]) > 1)  # the fastest stay
     drawn = {name: found[name] for name in near[:MOST_LINES]}
     beyond = [
         f"{name} ({grids.slowdown(min(y for _, y in found[name]))}× as slow)" for name in found if name not in drawn

@@ -230,6 +230,13 @@ def test_points_that_are_not_resolved_are_pale(as_run):
     assert drawn == 2 * [("path", "line"), ("path", "line pale"), ("use", "pale")]
 
 
+def test_the_fastest_of_many_is_drawn(as_run):
+    data = synthetic.by_length({f"mine{i}": (2 + i / 100) * 1e-5 for i in range(30)} | {"sdpa": 1e-5})
+    of = report(as_run(data | {"registry": ["sdpa"]}))
+    ((_, at, [(_, chart), _]),) = views.lines(of.grid, of.palette, {case.id: "" for case in of.grid.cases})
+    assert ">sdpa</text>" in chart and "sdpa" not in at
+
+
 def test_long_names_that_end_differently_have_different_labels():
     names = [f"blockwise_streaming_softmax_{end}" for end in ("one", "two", "one+compile")]
     labels = {svg.label(name) for name in names}
