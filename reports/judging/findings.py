@@ -83,10 +83,10 @@ def own(grid: Grid, wrong: frozenset[str]) -> Iterator[str]:
     """
     names = [name for name in grid.impls if name in grid.own - wrong]
     for name in names if len(names) <= MOST_OWN else ():
-        known = [mark.state for mark in counted(name, grid.judged)]
-        open_ = known.count(NOT_RESOLVED)
-        where = f", not resolved in {open_} of {words.plural(len(known), 'case')}"
-        yield f"{name}: mean slowdown {grid.mean_text(name)}{where * (0 < len(known) <= 2 * open_)}."
+        if known := [mark.state for mark in counted(name, grid.judged)]:
+            open_ = known.count(NOT_RESOLVED)
+            where = f", not resolved in {open_} of {words.plural(len(known), 'case')}"
+            yield f"{name}: mean slowdown {grid.mean_text(name)}{where * (len(known) <= 2 * open_)}."
 
 
 def confidence(run: Run, grid: Grid) -> str:

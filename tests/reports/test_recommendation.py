@@ -127,6 +127,8 @@ def test_an_own_mean_is_marked_if_it_is_not_resolved_in_half_of_the_cases(as_run
         (told,) = findings.own(this.grid, frozenset())
         assert re.fullmatch(rf"linear: mean slowdown [\d.]+{end}", told), told
     assert not [*findings.own(replace(this.grid, own=frozenset(IMPLS)), frozenset())]  # the table lists more than three
+    alone = report(as_run(synthetic.by_length({"mine": 1e-3})))
+    assert alone.grid.own and not [*findings.own(alone.grid, frozenset())]
 
 
 def test_headline_heat_map_and_case_table_never_contradict(as_run):
