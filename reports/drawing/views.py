@@ -115,7 +115,7 @@ def lines(
             if time is SLOWDOWN and case.mark(impl).state == NOT_RESOLVED
         }
         memory = series(MEASURES["memory"], cases, drawn, axis)
-        where = [words.title(at)] * (len(groups) > 1) + [f"not drawn: {', '.join(beyond)}"] * bool(beyond)
+        where = [words.title(at)] * (len(groups) > 1) + [f"not drawn: {words.listing(beyond)}"] * bool(beyond)
         yield (
             " ".join(keys[case.id] for case in cases),
             "".join(f" · {it}" for it in where if it),

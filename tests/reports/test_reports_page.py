@@ -235,6 +235,7 @@ def test_the_fastest_of_many_is_drawn(as_run):
     of = report(as_run(data | {"registry": ["sdpa"]}))
     ((_, at, [(_, chart), _]),) = views.lines(of.grid, of.palette, {case.id: "" for case in of.grid.cases})
     assert ">sdpa</text>" in chart and "sdpa" not in at
+    assert at.endswith("and 13 others")  # of 17
 
 
 def test_long_names_that_end_differently_have_different_labels():
