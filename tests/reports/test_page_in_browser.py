@@ -271,6 +271,8 @@ def test_on_paper_nothing_is_cut(browser, kind, request):
         assert browser.execute_script(CUT.replace(" && !it.closest('.heat')", ""), paper) == []
         heights = run(browser, "[...document.querySelectorAll('.heat tbody th')].map((it) => it.offsetHeight)")
         assert max(heights, default=0) <= 30  # one line
+        shadows = "[...document.querySelectorAll('.heat td')].map((it) => getComputedStyle(it).boxShadow)"
+        assert {*run(browser, shadows)} <= {"none"}  # on paper it would look like the outline of the fastest
     finally:
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "screen"})
 
