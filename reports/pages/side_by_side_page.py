@@ -75,7 +75,10 @@ def html(runs: Sequence[Run]) -> str:
         more=[_numbers([first, *others], labels), _facts(runs, labels, shared)],
         notes=[
             SEPARATE,
-            *(f"→ {words.listing(of)}: {note}" if len(of) < len(found) else note for note, of in notes.items()),
+            *(
+                note if len(of) == len(found) or note.startswith(f"{of[0]}: ") else f"→ {words.listing(of)}: {note}"
+                for note, of in notes.items()
+            ),
         ],
         machine=shared,
         commands=[run.command for run in runs if run.command],

@@ -107,3 +107,8 @@ def test_runs_of_one_name_are_distinguished_by_their_folder(sweep, tmp_path):
         assert export.labels_of(both) == ["0001_x (one)", "0001_x (two)"]
     assert export.labels_of(both[:1]) == ["0001_x"]
     assert list(export.rows(both)["run"].unique()) == ["0001_x (one)", "0001_x (two)"]
+
+
+def test_a_disturbed_run_is_named_once(tmp_path):
+    data = {"0001_a": tracked.run(1), "0002_b": synthetic.disturbed(tracked.run(2)), "0003_c": tracked.run(3)}
+    assert "<p>0002_b: the run was disturbed" in read(saved(tmp_path, **data))
