@@ -38,7 +38,7 @@ class HeatCell:
     """`best`, `pale` (not resolved), `good` (faster), `bad` (wrong), `gone` (no result) or empty."""
     shade: int = 0
     to: str = ""
-    """Key of the case that a click selects."""
+    """Keys of its cases; a click selects the first."""
 
 
 @dataclass(frozen=True)
@@ -59,18 +59,22 @@ def heat_maps(grid: Grid, keys: Mapping[str, str]) -> Iterator[HeatMap]:
     for axis in grid.views:
         columns = grid.columns(axis)
         rows = [
-            (impl, grid.mean_text(impl), [_cell(grid.entry(impl, it), keys[it.cases[0].id]) for it in columns])
+            (
+                impl,
+                grid.mean_text(impl),
+                [_cell(grid.entry(impl, it), " ".join(keys[case.id] for case in it.cases)) for it in columns],
+            )
             for impl in grid.impls
         ]
         name = f"mean for each {axis}" if axis else "each case"
         yield HeatMap(axis, name, "mean", spans([it.heading for it in columns]), rows)
 
 
-def _cell(entry: Entry, key: str) -> HeatCell:
+def _cell(entry: Entry, to: str) -> HeatCell:
     if math.isnan(entry.slowdown):
-        return HeatCell(entry.text, entry.title, "bad" if entry.text == words.WRONG else "gone", to=key)
+        return HeatCell(entry.text, entry.title, "bad" if entry.text == words.WRONG else "gone", to=to)
     kind = "best" if entry.best else "pale" if entry.open else ""
-    return HeatCell(entry.text, entry.title, kind, shade(math.log(entry.slowdown) / math.log(HOTTEST)), key)
+    return HeatCell(entry.text, entry.title, kind, shade(math.log(entry.slowdown) / math.log(HOTTEST)), to)
 
 
 def shade(share: float) -> int:

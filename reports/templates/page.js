@@ -10,10 +10,11 @@ function choose(key) {
     const shown = mine.length || kind !== ".lines" ? mine : ones.filter((one) => !one.hidden).slice(0, 1);
     for (const one of ones) one.hidden = !shown.includes(one);
   }
-  for (const cell of cells) cell.toggleAttribute("data-on", cell.dataset.to === key);
+  for (const cell of cells) cell.toggleAttribute("data-on", cell.dataset.to.split(" ").includes(key));
   if (pick) pick.value = key;
 }
-function chosen(key) {
+function chosen(keys) {
+  const [key] = keys.split(" ");
   choose(key);
   const id = document.querySelector(`.case[data-case="${key}"]`)?.id;
   if (id && location.protocol !== "about:") history.replaceState(null, "", `#${encodeURIComponent(id)}`); // in a notebook there is no address

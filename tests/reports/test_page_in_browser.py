@@ -142,6 +142,13 @@ def test_columns_can_be_chosen_and_all_cases_shown(browser, quick):
     Select(browser.find_element("id", "view")).select_by_value("dtype")
     visible = "[...document.querySelectorAll('.heat')].filter((it) => it.checkVisibility())"
     assert run(browser, f"{visible}.length") == 1 and run(browser, f"{visible}[0].rows[0].cells.length") == 4
+    for cell in browser.find_elements("css selector", "[data-view=dtype] tr:last-child [data-to]"):
+        cell.click()
+        assert shown(browser) in run(browser, "location.href") and cell.get_attribute("data-on") is not None
+        on = browser.find_elements("css selector", "[data-view=dtype] tr:last-child [data-on]")
+        assert on == [cell]
+    Select(browser.find_element("id", "pick")).select_by_value("c11")  # no column's first
+    assert len(browser.find_elements("css selector", "[data-view=dtype] tr:last-child [data-on]")) == 1
     browser.find_element("id", "every").click()
     assert run(browser, "[...document.querySelectorAll('.case')].filter((it) => it.checkVisibility()).length") == 12
 
