@@ -10,6 +10,7 @@ from .conftest import CHECKOUT, python
 
 MINE = """\
 import os
+import time
 import torch
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 def right(q, k, v, **options): return sdpa(q, k, v, **options)
@@ -20,6 +21,7 @@ def narrow(q, k, v, **options):
 def wide(q, k, v, **options): return sdpa(q.float(), k.float(), v.float(), **options).to(q.dtype)
 def few(q, k, v, scale=None, is_causal=False): return sdpa(q, k, v, scale=scale, is_causal=is_causal)
 def large(q, k, v, **options): return torch.empty(1 << 60)
+def sleeps(q, k, v, **options): return time.sleep(9 * (q.dtype == torch.bfloat16)) or sdpa(q, k, v, **options)
 def exits(q, k, v, **options): return os._exit(3) if q.dtype == torch.bfloat16 else sdpa(q, k, v, **options)
 """
 
@@ -127,6 +129,14 @@ def test_a_kernel_that_ends_its_process_costs_one_problem_and_a_module_that_does
     lines, errors = capsys.readouterr()
     assert [line.split()[0] for line in lines.splitlines()] == ["passed", "error", "passed", "unsupported", "2"]
     assert "ended its process (exit code 3)" in lines and "can't import ends: SystemExit: 4" in errors
+
+
+def test_a_problem_that_takes_too_long_is_given_up(monkeypatch, capsys):
+    monkeypatch.setattr(check, "MOST_WORKERS", 1)
+    assert check.main(["mine:sleeps", "--cell-timeout", "2"]) == 1
+    *lines, _ = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["passed", "timeout", "passed", "unsupported"]
+    assert "took longer than 2 s (--cell-timeout)" in lines[1]
 
 
 def test_only_its_worker_imports_torch():

@@ -14,7 +14,7 @@ from typing import Any
 from stats.arguments import Parser
 
 from ..cases.outcome import Skip, Unsupported, undeclared
-from ..selection.errors import UsageError
+from ..selection.errors import UsageError, positive
 from ..terminal import complain
 from ..workers.client import (
     Lost,
@@ -124,6 +124,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="module:function, NAME=mine.py:function, or the name of a registered one",
     )
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="default: cpu")
+    parser.add_argument("--cell-timeout", type=positive, default=WorkerSettings.timeout, metavar="SECONDS",
+                        help=f"give up a test problem that takes longer (default: {WorkerSettings.timeout:g})")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print a list of objects, one per test problem")
     options = parser.parse_args(arguments)
     found: list[Result] = []
@@ -136,7 +138,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # several processes share the cores: waiting threads sleep
     begun = perf_counter()
     try:
-        check([_named(it) for it in ",".join(options.impl).split(",")], options.device, report)
+        names = [_named(it) for it in ",".join(options.impl).split(",")]
+        check(names, options.device, options.cell_timeout, report)
     except UsageError as error:
         return complain(error)
     failed = sum(it.outcome not in (PASSED, Unsupported.reason) for it in found)
@@ -155,13 +158,13 @@ def _named(text: str) -> str:
     return f"{text.rpartition(':')[2]}={text}" if ":" in text and "=" not in text else text
 
 
-def check(names: list[str], device: str, report: Callable[[Result], None]) -> None:
+def check(names: list[str], device: str, timeout: float, report: Callable[[Result], None]) -> None:
     """Check implementations in several processes, and report each problem's outcome in order; raises `UsageError`."""
     sizes = SIZES | {"device": device}
     axes, around = ([sizes | it for it in problems] for problems in (PROBLEMS, AROUND))
     given = {"names": names, "axes": axes, "around": around}
     numbers = map(str, range(min(MOST_WORKERS, os.cpu_count() or 1) if device == "cpu" else 1))
-    setting = WorkerSettings(os.getcwd(), threads=None)
+    setting = WorkerSettings(os.getcwd(), threads=None, timeout=timeout)
     done: dict[int, Result] = {}
     first = 0  # index of the next result to report
 
