@@ -176,6 +176,16 @@ def test_other_spellings_and_what_only_code_says_are_read(config, axes):
     assert layer == usual | axes
 
 
+def test_a_decoder_has_its_own_heads():
+    sizes = {"is_encoder_decoder": True, "d_model": 96, "encoder_attention_heads": 4, "decoder_attention_heads": 6}
+    layers = layers_of({"model_type": "bart", **sizes})
+    assert {name: (it["H"], it["H_kv"], it["D_h"]) for name, it in layers.items()} == {
+        "encoder": (4, 4, 24),
+        "decoder": (6, 6, 16),
+        "cross": (6, 6, 16),
+    }
+
+
 def test_older_configs_name_no_layer_types():
     sizes = {"sliding_window": 8, **H64}
     assert [*layers_of({"model_type": "gemma3_text", "sliding_window_pattern": 6, **sizes})] == ["local", "global"]

@@ -219,7 +219,13 @@ def layers_of(config: Config) -> dict[str, Layer]:
     if _is(config, "is_encoder_decoder"):
         source = number_if_any(config, "max_source_positions")
         T, T_kv = ({name: source} if source else {} for name in ("T", "T_kv"))
-        return {"encoder": encoder | T, "decoder": axes, "cross": encoder | T_kv | {"source": "cross"}}
+        heads = number(config, "decoder_attention_heads", H)
+        decoder = axes if heads == H else axes | {"H": heads, "H_kv": heads, "D_h": width // heads}
+        return {
+            "encoder": encoder | T,
+            "decoder": decoder,
+            "cross": decoder | T_kv | {"mask": "none", "source": "cross"},
+        }
     causal = _is(config, "is_causal", True) and config.get("use_bidirectional_attention") not in (True, "all")
     if not causal:
         axes = encoder
