@@ -174,6 +174,15 @@ def test_a_model_that_scales_its_queries_itself_is_left_out(written):
 
 
 @needs_transformers
+def test_a_model_whose_windows_are_not_those_of_its_cores_is_left_out(written):
+    """EXAONE 4 gives each layer a `sliding_window`, also those that see all keys."""
+    kinds = ["full_attention", "sliding_attention"]
+    exaone = written("exaone4", sliding_window=8, layer_types=kinds)
+    assert "no kernel can replace it" in str(misfit(small(model=exaone)))
+    assert misfit(small(model=written("olmo3", sliding_window=8, layer_types=kinds))) is None
+
+
+@needs_transformers
 def test_a_model_that_does_not_call_the_core_is_left_out(written, monkeypatch):
     monkeypatch.setattr("impls.decoder.attend", causal_without_a_core)
     assert "no kernel can replace it" in str(misfit(small(model=written("llama"))))
