@@ -17,8 +17,9 @@ def test_a_long_run_drifts_no_more_than_a_short_one(count):
     assert conditions.drift({"product": samples(0.5, 0.05, count)}) == pytest.approx(0.5, abs=0.1)
 
 
-def test_drift_of_one_sample_is_unknown():
+def test_drift_shows_from_two_samples_on():
     assert conditions.drift({"product": [1e-3], "python": []}) == 0
+    assert conditions.drift({"product": [1e-3, 1.2e-3]}) == pytest.approx(0.2)
 
 
 def row(switches, scatter):

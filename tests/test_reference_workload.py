@@ -44,15 +44,3 @@ def test_it_samples_again_when_it_is_due(clock):
         if seen.due(clock.now):
             seen.sample(clock.now)
     assert [round(it["at"]) for it in seen.seen["fixed"]] == [0, 2, 2, 40, 46, 200, 221]
-
-
-def test_a_resumed_run_keeps_earlier_samples(clock):
-    killed = ReferenceWorkload()
-    killed.sample(0.0)
-    resumed = ReferenceWorkload(killed.table()["looks"])
-    clock.each = 1.2e-3
-    resumed.sample(30.0)
-    first, second = resumed.seen["fixed"]
-    assert first == {"at": 0.0, "seconds": pytest.approx(1e-3)}
-    assert second == {"at": 30.0, "seconds": pytest.approx(1.2e-3)}
-    assert resumed.table()["drift"] == pytest.approx(0.2)

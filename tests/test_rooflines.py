@@ -89,14 +89,6 @@ def test_a_ceiling_is_then_measured_thoroughly(small_products):
     assert share(rooflines, BUSY, machine, flops(BUSY) / 0.9e12) == pytest.approx(0.9)
 
 
-def test_a_resumed_run_has_the_measured_ceilings():
-    killed, resumed, case = Rooflines(), Rooflines(), Case.of(T=64, H=2, D_h=16)
-    before = share(killed, case, Machine(), 100.0)
-    resumed.restore(killed.table())
-    assert resumed.table() == killed.table()
-    assert share(resumed, case, Machine(rate=1.0), 100.0) == before  # would be a very low ceiling
-
-
 class Gpu(Machine):
     """Float32 products take ten times as long as those of TF32; a sum of 2 MiB half as long as a copy that moves them."""
 
