@@ -64,6 +64,7 @@ _kept = {}
         (lambda o, lse: (o, lse[..., None]), r"lse is float32 \(2, 3, 37, 1\), not float32 \(2, 3, 37\)"),
         (lambda o, lse: (o, lse.bfloat16()), "lse is bfloat16"),
         (lambda o, lse: (o, lse, lse), "returns tuple, not"),
+        (lambda o, lse: (o, None), "lse is a NoneType, not a tensor"),
     ],
 )
 def test_a_wrong_log_sum_exp_is_refused(change, says):

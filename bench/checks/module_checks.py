@@ -207,6 +207,8 @@ def check_lse(impl: Impl, case: Case) -> None:
         if not (isinstance(found, tuple) and len(found) == 2):
             raise Wrong(f"returns {type(found).__name__}, not (o, lse)")
         lse, size = found[1], problem.inputs[0].shape[:-1]
+        if not isinstance(lse, Tensor):
+            raise Wrong(f"lse is a {type(lse).__name__}, not a tensor")
         if lse.shape != size or lse.dtype not in (torch.float32, torch.float64):
             raise Wrong(f"lse is {dtype_name(lse)} {tuple(lse.shape)}, not float32 {tuple(size)}")
         _compare_lse(lse, impl.limits.returns_lse or math.e, problem)
