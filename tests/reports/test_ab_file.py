@@ -292,6 +292,11 @@ def test_a_file_that_is_no_comparison_is_refused(saved, data, capsys):
     assert "not a comparison that" in capsys.readouterr().err
 
 
+def test_the_exit_code_follows_from_what_changed(saved):
+    found = of(saved, {("sdpa", "T16"): noisy(0, 0.02), ("fused", "T16"): noisy(0, 0.002)})
+    assert (found.code, replace(found, of_interest=("sdpa",)).code) == (0, 2)
+
+
 def test_nothing_is_judged_without_cells(saved):
     assert of_file(saved(document({("sdpa", "T16"): noisy(0, 1e-4, 8)}) | {"cells": []})).code == 2
 

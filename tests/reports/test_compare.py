@@ -66,6 +66,9 @@ def test_the_printed_ab_command_can_be_run(compared):
     head = tracked.run(2, slower=dict.fromkeys(tracked.IMPLS, 2.0), asked=asked)
     [note] = [note for note in compared(tracked.run(1), head).notes if "bench ab" in note]
     assert "--cases 'my cases.json' --threads 1 --case B1-T16`" in note
+    head["machine_info"] = {**synthetic.MACHINE, "torch": "2.14.0"}
+    [note] = [note for note in compared(tracked.run(1), head).notes if "bench ab" in note]
+    assert "bench ab --base-python PYTHON_WITH_TORCH_2.13.0+cpu --impl" in note
 
 
 def test_more_memory_is_reported_though_no_time_can_be_judged(compared):
@@ -156,6 +159,7 @@ def test_caveats_of_a_comparison(compared):
     for said in ("python (none, then 3.14.0)", "OMP_PROC_BIND (true, then none)", "0001_base is not complete",
                  "changes are relative to 3 implementations"):  # fmt: skip
         assert said in notes
+    assert "seconds of unchanged code" not in notes
 
 
 QUIET = synthetic.Noise(process=0.004, block=0.005, run=0.001)

@@ -28,6 +28,13 @@ def injected(seed, times, T=(64, 256), noise=QUIET, **top):
     return synthetic.timed_interleaved(seed, slower, noise, T=T, impls=IMPLS, rounds=6, **top)
 
 
+def test_machine_drift_is_reported(as_run):
+    """Once: a machine that became many times slower has a warning of its own."""
+    data = injected(0, {"sdpa": 1.0})
+    calm, loud, wild = (report(as_run(data | {"controls": {"drift": it}})).trust for it in (0.01, 0.8, 29.0))
+    assert calm == wild and loud == f"{calm[:-1]}; meanwhile the reference workload's time varied by 80 %."
+
+
 def test_a_machine_that_became_many_times_slower_is_warned_of_beside_the_recommendation(
     results, printed, capsys, monkeypatch
 ):
@@ -80,6 +87,24 @@ def test_memory_decides_between_two_that_are_tied(as_run, lean, other, why):
         row["extra_info"]["peak_bytes"] = 2**20 if row["extra_info"]["impl"] == lean else 2**25
     said = report(as_run(data)).headline
     assert said.startswith(f"Use {lean}: tied with {other} in both cases") and why in said, said
+
+
+@pytest.mark.parametrize(
+    ("faster", "said"),
+    [
+        ([(64, 1)], "Use sdpa: fastest in 3 of 4 cases, up to 2.0× faster than fused (2.0 to 2.0)."),
+        ([(64, 1), (256, 8)], "No single recommendation: fastest or tied are fused in 2 and sdpa in 2 of 4 cases."),
+    ],
+)
+def test_what_is_fastest_in_two_thirds_is_recommended(faster, said, as_run):
+    """Where no axis tells which is the fastest."""
+    rows = [
+        synthetic.row(impl, synthetic.case(T=T, H=H), [1e-3 if (impl == "fused") == ((T, H) in faster) else 2e-3])
+        for T in (64, 256)
+        for H in (1, 8)
+        for impl in ("fused", "sdpa")
+    ]
+    assert report(as_run(synthetic.document(rows))).headline == said
 
 
 def test_without_intervals_there_is_no_recommendation(tiny):

@@ -55,6 +55,12 @@ def test_calls_that_take_as_long_with_kept_pages_lose_nothing(as_run):
     assert said(as_run(faulting(fused=690e-3, einsum=730e-3))) == ""
 
 
+def test_a_wrong_output_loses_nothing_to_page_faults(as_run):
+    data = faulting(fused=352e-3)
+    data["skipped"] = [{"impl": "fused", "id": data["benchmarks"][1]["group"], "reason": "wrong", "detail": "off"}]
+    assert said(as_run(data)) == ""
+
+
 def test_the_variation_between_processes_is_printed():
     for rows, shown in (([], "2 %"), ([{"between_processes": 0.031}], "3.1 %")):
         assert findings.between_processes(rows).endswith(f": {shown} (standard deviation; prior 2 %).")

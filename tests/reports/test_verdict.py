@@ -158,6 +158,17 @@ def test_a_cell_agrees_with_its_implementation_about_the_margin():
     assert impls["sdpa"].word == SLIGHT and {it.word for it in said.values()} == {SLIGHT}
 
 
+def test_a_cell_that_changed_the_other_way_is_tested_among_all_cells():
+    cells = {("x", "slow"): known(0.2, 0.001), ("x", "fast"): known(-0.035, 0.011)}
+    others = {("other", str(i)): known(0.0, 0.001) for i in range(40)}
+    assert of_effects(cells | others, {"x": known(0.08, 0.001)})[0]["x", "fast"].word == INCONCLUSIVE
+
+
+def test_a_cell_that_is_not_shown_to_change_inherits_no_margin():
+    cells = {("x", "wide"): known(0.0, 0.02), ("x", "case"): known(0.0, 0.0005)}
+    assert of_effects(cells, {"x": known(0.0, 0.0003)})[0]["x", "wide"].word == INCONCLUSIVE
+
+
 def test_an_implementation_with_one_cell_has_its_verdict():
     said, impls = of_effects({("x", "case"): known(0.05, 0.001)}, {"x": known(0.0, 1.0)})
     assert impls["x"] == said["x", "case"]
@@ -213,6 +224,7 @@ def test_replicates_that_contradict_an_earlier_verdict_are_reported():
     assert agreeing.word == contradicting.word == REGRESSED
     assert "contradict" not in agreeing.reason
     assert contradicting.reason.endswith("later replicates contradict it")
+    assert contradicting.low <= contradicting.ratio <= contradicting.high
 
 
 def test_a_group_of_unchanged_cells_raises_few_false_alarms_with_noise_common_to_a_replicate():
