@@ -75,6 +75,7 @@ def test_cells_with_wider_intervals_get_more_time():
     assert needy["base"] == pytest.approx(2 * usual["base"], abs=1) and needy["long"] == usual["long"]
     assert usual["known"] > needy["known"] >= MIN_VISIT_ROUNDS
     assert need({"known": 0.001, "wide": 0.3}, 0.02) == dict(zip(("known", "wide"), NEED, strict=True))
+    assert need({"wide": 0.03}, 0.02) == pytest.approx({"wide": 0.75})  # twice the visits halve it
     known = need({"base": 0.001, "known": 0.02, "long": 0.0}, 0.02)  # all of the case: only long calls are timed
     assert plan(blocks | {"long": block_of(1e-4)}, need=known) == {}
     assert {*plan(blocks, need=known).values()} == {-(-COMMON_ROUNDS // LONG_VISITS)}
@@ -223,6 +224,11 @@ def test_a_case_is_visited_until_its_ratios_are_known(measured, noise, count, en
     assert len(processes.of("time")) == sum(len(it.samples) for it in run.found.values())
 
 
+def test_tensors_of_long_calls_are_moved_once(measured):
+    measured(processes := Simulated(dict.fromkeys(SECONDS, 0.02), noise=0.5))
+    assert Counter(processes.of("renew")) == dict.fromkeys(SECONDS, 1)
+
+
 def test_several_processes_end_early_beside_long_calls(measured):
     """The scatter of the long ones is known from two visits in each process."""
     run = measured(simulated := Simulated(SECONDS | {"fused": 0.3}), count=3)
@@ -245,9 +251,9 @@ def test_an_untimed_call_begins_each_visit_unless_calls_are_long(measured, secon
 def test_a_call_that_may_fault_pages_is_timed_once_with_other_settings_of_malloc(measured, peak_bytes):
     check = {"columns": {"peak_bytes": peak_bytes}, "seconds": 1e-3}
     processes = Simulated(SECONDS, 0.5, replies={"check": check, "other_pages": {"fresh_pages_s": 0.06}})
-    run, may_fault = measured(processes), peak_bytes == MAPPED
+    run, may_fault = measured(processes, count=2), peak_bytes == MAPPED
     assert Counter(processes.of("other_pages")) == (dict.fromkeys(SECONDS, 1) if may_fault else {})
-    done = [do for do, *_ in processes.asked]
+    done = [do for do, _, number, _ in processes.asked if number == 0]
     assert not may_fault or done.index("other_pages") > max(at for at, do in enumerate(done) if do == "time")
     assert all(("fresh_pages_s" in it.columns) == may_fault for it in run.found.values())
 

@@ -214,6 +214,14 @@ def test_a_much_slower_implementation_is_no_anchor(compared):
     assert first(this, "sdpa").verdict.ratio == pytest.approx(1, abs=0.02)
 
 
+def test_a_compiled_form_is_no_anchor_of_plain_code(compared):
+    base, head = (tracked.run(seed, impls=("fused", "sdpa", "sdpa+compile")) for seed in (1, 2))
+    for row in tracked.cells(head, "fused"):
+        row["extra_info"]["impl_hash"] = "new"
+    this = compared(base, synthetic.slowed(head, {"sdpa+compile": 1.3}, 1.0))
+    assert first(this, "fused").verdict.ratio == pytest.approx(1, abs=0.02)
+
+
 def test_a_change_is_less_certain_where_unchanged_code_changes_as_well(compared):
     def width(others):
         this = compared(interleaved(1), synthetic.slowed(interleaved(2, {"sdpa": 1.1}), others, 1.0))

@@ -166,6 +166,11 @@ def test_a_slow_down_that_recovered_is_marked_and_one_that_did_not_is_not(nights
     assert shown["fused"].open and shown["fused"].status.startswith("Became slower by")
 
 
+def test_a_speedup_that_is_lost_is_no_recovery():
+    faster, _ = steps.with_recoveries([steps.Step(3, 0.8), steps.Step(6, 1.25)])
+    assert faster.recovered is None
+
+
 def test_a_changed_benchmark_breaks_the_line(nights, results):
     nights(lambda n: {"slower": {"sdpa": 1.5 if n >= 6 else 1.0}, "extra": {"case_hash": "new" if n >= 6 else "old"}})
     for one in of("sdpa", cells(results)):
