@@ -1,6 +1,7 @@
 """Detection by timing: cached results, and outputs that are computed only when checked."""
 
 from dataclasses import replace
+from itertools import count
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
-from bench.cases.outcome import Wrong
+from bench.cases.outcome import Skip, Wrong
 from bench.checks.attention_problems import problem_of
 from bench.checks.calls import Call
 from bench.checks.gate import Gate
@@ -105,6 +106,20 @@ def test_a_perturbation_changes_every_input_and_never_repeats():
 
 def built(kernel):
     return checked(Cell(impls.make("mine", kernel), Case.of(T=64, H=2, D_h=8)))[0]
+
+
+def test_a_form_that_is_compiled_again_while_timed_has_no_row(monkeypatch):
+    it, graphs = built(sdpa), count()
+    it.time(calls=1)
+    monkeypatch.setattr(cell, "_compiled", lambda _: next(graphs))
+    with pytest.raises(Skip, match="made another graph while it was timed"):
+        it.time(calls=1)
+
+
+def test_a_compiled_form_of_which_no_graph_is_made_has_no_row(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda eager, **_: eager)
+    with pytest.raises(Skip, match="made no graph"):
+        cell.check_built(cell.build(Cell(impls.get("sdpa+compile"), CASE)))
 
 
 def test_an_output_that_changes_later_is_compared_with_the_reference():
