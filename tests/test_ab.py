@@ -331,14 +331,16 @@ def test_new_gone_wrong_and_dead(command):
     assert {name: found[name]["reason"] for name in reasons} == reasons
 
 
-def test_exit_codes(command):
-    for impl, code in (("dead", 2), ("wrong", 2), ("dead,raises-base,same", 0), ("nobody", 3)):
-        assert command(f"--T 16 --impl {impl}").code == code, impl
+def test_of_two_names_a_head_that_cannot_is_broken_unless_it_may_be_gone(command):
     for allowed, word in (("", "BROKEN"), ("--allow-gone impossible", "GONE")):
         ran = command(f"--T 16 --base-impl same --head-impl impossible {allowed}", head="impossible")
         assert ran.words == {"impossible against same T16": word}
-    missing = command("--T 16 --impl nobody=mine:mine").errors
-    assert f"error: the working tree: unknown nobody in {os.getcwd()}\n" in missing  # and no copy of it
+
+
+def test_a_name_that_neither_variant_has_is_a_usage_error_that_names_no_copy(command):
+    missing = command("--T 16 --impl nobody=mine:mine")
+    assert missing.code == 3
+    assert f"error: the working tree: unknown nobody in {os.getcwd()}\n" in missing.errors
 
 
 def test_a_head_that_cannot_begin_is_broken_and_a_base_is_not_compared(command):

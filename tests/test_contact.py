@@ -499,8 +499,7 @@ PYTEST = ("pytest", BENCH, "--benchmark-save=x", *TINY_RUN)
 
 
 @pytest.mark.parametrize(("command", "before", "ending"), [
-    (SWEEP, "_pytest.config", "SIGTERM"), (PYTEST, "torch", "SIGINT"), (PYTEST, "torch", "SIGTERM"),
-    (("reports",), "orjson", "SIGINT"), (("reports", "compare"), "rich.console", "SIGTERM"),
+    (SWEEP, "_pytest.config", "SIGTERM"), (PYTEST, "torch", "SIGINT"), (("reports",), "orjson", "SIGINT"),
 ])  # fmt: skip
 def test_ctrl_c_while_a_command_starts_is_one_line(tmp_path, command, before, ending):
     """Interrupted before the module `before` is imported: by a command, also by the pytest that replaces it."""
