@@ -403,16 +403,21 @@ def test_a_variant_imports_its_own_implementations_and_the_modules_of_its_tree_a
         (root / "lib").mkdir()
         (root / "lib" / "source.cpp").touch()
     (repository / "lib" / "built_here.py").write_text("mine = max\n")
-    monkeypatch.setenv("PYTHONPATH", f"{repository / 'src'}{os.pathsep}{tmp_path}")
+    for root in (repository, tmp_path / "tree of the other variant"):
+        (root / "newer").mkdir(parents=True)
+        (root / "newer" / "recent.py").write_text("mine = max\n")
+    places = (repository / "src", repository / "newer", tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, places)))
     setting = WorkerSettings(str(repository / "started here"), repository=repository)
     client = WorkerClient(Variant("x", impls=tree, tree=tree), setting)
-    names = ["deep=pkg.kern:mine", "file=a folder/file.py:mine", "new=new:mine", "yaml=yaml:dump", "packed",
-             "built=kernels:built#mine", "hub=kernels:some/where#mine", "mixed=mixed:mine"]  # fmt: skip
+    names = ["deep=pkg.kern:mine", "file=a folder/file.py:mine", "new=new:mine", "recent=recent:mine", "yaml=yaml:dump",
+             "packed", "built=kernels:built#mine", "hub=kernels:some/where#mine", "mixed=mixed:mine"]  # fmt: skip
     answer = client.ask("cells", names=names, whole_registry=False, cases=[CASE])
     client.close()
     assert {*answer["cells"]} == {"deep", "file", "built"}
     assert f"kernels is imported from {tmp_path / 'kernels.py'}" in answer["unknown"]["hub"]
-    assert "can't import new: ModuleNotFoundError" in answer["unknown"]["new"]
+    for name in ("new", "recent"):
+        assert f"can't import {name}: ModuleNotFoundError" in answer["unknown"][name]
     assert "yaml is imported from " in answer["unknown"]["yaml"]
     assert "unknown implementation 'packed'" in answer["unknown"]["packed"]
     assert f"built_here is imported from {repository / 'lib'}" in answer["unknown"]["mixed"]

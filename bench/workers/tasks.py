@@ -41,6 +41,7 @@ from ..timing.reference_workload import GPU_WORK, Workload, software, workload
 from ..timing.rooflines import Rooflines
 from .client import Reply
 from .fresh import pin
+from .worker import in_trees
 
 WARM_CALLS = 3
 """Warm-up calls before the first timed call."""
@@ -162,13 +163,13 @@ class Tasks:
             self._refuse_working_tree()
 
     def _refuse_working_tree(self) -> None:
-        """Raise `UsageError` if a module was imported from a folder of the working tree that this variant's tree has, too."""
+        """Raise `UsageError` if a module was imported from a folder of the working tree that some variant's tree has, too."""
         for name, module in [*sys.modules.items()] if self._tree else ():
             file, top = Path(getattr(module, "__file__", None) or "/").resolve(), name.partition(".")[0]
             if top in ("bench", "impls", "stats") or not file.is_relative_to(self._repository):
                 continue
-            folder = Path(str(self._tree), file.relative_to(self._repository)).parent
-            if any(folder.glob("*")):  # a submodule's is empty
+            folders = in_trees(Path(str(self._tree)), file.relative_to(self._repository).parent)
+            if any(any(it.glob("*")) for it in folders):  # a submodule's is empty
                 raise UsageError(
                     f"{name} is imported from {file}, which is the same for every revision: "
                     f"add the folder that holds {top} to PYTHONPATH"

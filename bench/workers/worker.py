@@ -59,11 +59,17 @@ def _search(repository: Path, tree: Path, folder: str) -> None:
 
     def moved(place: str) -> str:
         there = Path(place).resolve()
-        below = tree / there.relative_to(repository) if there.is_relative_to(repository) else None
-        return str(below) if below and below.is_dir() else place
+        if not there.is_relative_to(repository) or not in_trees(tree, below := there.relative_to(repository)):
+            return place
+        return str(tree / below)
 
     suite, *others = sys.path
     sys.path[:] = [*map(moved, [*others, folder, str(tree)]), suite]
+
+
+def in_trees(tree: Path, below: Path) -> list[Path]:
+    """Return this folder in `tree` and in that of the other variant, which lies beside it, where they have it."""
+    return [folder for it in tree.parent.iterdir() if (folder := it / below).is_dir()]
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
