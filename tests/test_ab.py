@@ -16,9 +16,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import import_module
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,6 +44,7 @@ from bench.selection.errors import UsageError
 from bench.timing.devices.cpu import CpuMeter
 from bench.timing.reference_workload import GPU_WORK, WORK
 from bench.workers.client import Lost, Variant, WorkerClient, WorkerSettings
+from bench.workers.tasks import Tasks
 from commands.history import confirm
 from stats.arguments import UNFINISHED
 from stats.effects import of_saved
@@ -421,6 +423,25 @@ def test_a_variant_imports_its_own_implementations_and_the_modules_of_its_tree_a
     assert "yaml is imported from " in answer["unknown"]["yaml"]
     assert "unknown implementation 'packed'" in answer["unknown"]["packed"]
     assert f"built_here is imported from {repository / 'lib'}" in answer["unknown"]["mixed"]
+
+
+def test_an_installed_copy_of_a_module_of_the_repository_is_refused(tmp_path, monkeypatch):
+    places = tree, site = tmp_path / "tree", tmp_path / "site-packages"
+    for folder in places:
+        folder.mkdir()
+        for name in ("installed.py", "queue.py"):  # Python's own can't be replaced
+            (folder / name).write_text("mine = max\n")
+    for folder in places[::-1]:
+        monkeypatch.syspath_prepend(folder)
+        monkeypatch.delitem(sys.modules, "installed", raising=False)
+        monkeypatch.setitem(sys.modules, "installed", import_module("installed"))
+        tasks = Tasks(str(tree), tree=str(tree), repository=str(tmp_path / "repository"))
+        tasks._given.discard("installed")
+        refused = pytest.raises(
+            UsageError, match=f"installed is imported from {site}/installed.py, not from your repository"
+        )
+        with nullcontext() if folder == tree else refused:
+            tasks._refuse_working_tree()
 
 
 BUILDS = """

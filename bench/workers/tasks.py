@@ -90,6 +90,8 @@ class Tasks:
         self._folder = folder
         self._tree = tree
         self._repository = repository
+        self._given = {*sys.stdlib_module_names, *(name.partition(".")[0] for name in sys.modules)}
+        """Modules that the user's can't replace."""
         self._gate = Gate()
         self._rooflines = Rooflines()
         self._kernels: set[tuple[str, Case]] = set()
@@ -163,17 +165,27 @@ class Tasks:
             self._refuse_working_tree()
 
     def _refuse_working_tree(self) -> None:
-        """Raise `UsageError` if a module was imported from a folder of the working tree that some variant's tree has, too."""
+        """Raise `UsageError` if a module was imported from a folder of the working tree that some variant's tree has, too;
+        or from elsewhere, as an installed package, though this variant's tree has it.
+        """
         for name, module in [*sys.modules.items()] if self._tree else ():
             file, top = Path(getattr(module, "__file__", None) or "/").resolve(), name.partition(".")[0]
-            if top in ("bench", "impls", "stats") or not file.is_relative_to(self._repository):
+            if top in ("bench", "impls", "stats") or file.is_relative_to(tree := Path(str(self._tree)).resolve()):
                 continue
-            folders = in_trees(Path(str(self._tree)), file.relative_to(self._repository).parent)
-            if any(any(it.glob("*")) for it in folders):  # a submodule's is empty
-                raise UsageError(
-                    f"{name} is imported from {file}, which is the same for every revision: "
-                    f"add the folder that holds {top} to PYTHONPATH"
-                )
+            if file.is_relative_to(self._repository):
+                folders = in_trees(tree, file.relative_to(self._repository).parent)
+                if any(any(it.glob("*")) for it in folders):  # a submodule's is empty
+                    raise UsageError(
+                        f"{name} is imported from {file}, which is the same for every revision: "
+                        f"add the folder that holds {top} to PYTHONPATH"
+                    )
+            if name == top not in self._given and file.name:
+                own = (Path(place, top) for place in (self._folder, tree))
+                if any(it.with_suffix(".py").exists() or (it / "__init__.py").exists() for it in own):
+                    raise UsageError(
+                        f"{name} is imported from {file}, not from your repository, so it is the same for every revision: "
+                        "uninstall it, or install it by `pip install -e`"
+                    )
 
     def probe(self, what: str, impl: str, case: Reply, passed: Sequence[str] = ()) -> Reply:
         """Check an implementation on probes, except what has `passed` in another process, and build the module of a cell:
