@@ -538,9 +538,15 @@ def test_a_kernel_that_changes_meanwhile_ends_the_comparison(command, repository
         monkeypatch.setattr(Replication, "replicate", replicate)
         return command("--T 16 --base-impl same --head-impl other=mine:mine", head="other")
 
+    def is_refused(ran):
+        return ran.code == 2 and "your code has changed meanwhile" in ran.errors
+
     assert edited("unused.py").code == 0
-    ran = edited("mine.py")
-    assert ran.code == 2 and "your code has changed meanwhile" in ran.errors
+    assert is_refused(edited("mine.py"))
+    (repository / "src").mkdir()
+    (repository / "mine.py").rename(repository / "src" / "mine.py")
+    monkeypatch.syspath_prepend(repository / "src")  # as by PYTHONPATH, or an editable installation
+    assert is_refused(edited("src/mine.py"))
 
 
 def test_a_step_of_history_is_compared_by_its_commits(tmp_path, monkeypatch):

@@ -8,9 +8,10 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -203,7 +204,18 @@ def _from_here(name: str) -> str:
 
 def digest_of_own(words: Iterable[str]) -> str:
     """Return a digest of the files that these words of the options name, of which a comparison has no copy."""
-    return digest_of(own_files(words, Path.cwd()))
+    places = {Path.cwd(), *(place for word in words for place in _elsewhere(word))}
+    return digest_of({str(place / name): file for place in places for name, file in own_files(words, place).items()})
+
+
+def _elsewhere(word: str) -> Iterator[Path]:
+    """Yield the folder in which Python finds the module of NAME=module:attr, unless it is installed there."""
+    module, colon, _ = word.rpartition("=")[2].partition(":")
+    top = module.partition(".")[0]
+    if colon and top.isidentifier() and top not in sys.stdlib_module_names and (spec := find_spec(top)):
+        file = next(iter(spec.submodule_search_locations or ()), spec.origin)
+        if file and (place := Path(file).parent).name not in ("site-packages", "dist-packages"):
+            yield place
 
 
 def _variants(options: argparse.Namespace, folder: Path) -> tuple[Variant, Variant]:
