@@ -803,6 +803,20 @@ def test_a_shallow_clone_says_how_to_complete_it(repository, tmp_path, monkeypat
         sources.commits_between(sources.commit_of("origin/good"), sources.commit_of("HEAD"))
 
 
+def test_commits_that_a_good_one_on_a_merged_branch_is_not_in_are_no_candidates(repository, monkeypatch):
+    monkeypatch.chdir(repository)
+    git(repository, "checkout", "-q", "-b", "main_line")
+    git(repository, "checkout", "-q", "-b", "side")
+    git(repository, "commit", "-q", "--allow-empty", "-m", "good")
+    git(repository, "checkout", "-q", "main_line")
+    git(repository, "commit", "-q", "--allow-empty", "-m", "without it")
+    git(repository, "merge", "-q", "--no-ff", "-m", "merge", "side")
+    git(repository, "commit", "-q", "--allow-empty", "-m", "bad")
+    found = sources.commits_between(sources.commit_of("side"), sources.commit_of("main_line"))
+    assert [sources.subject_of(it).partition(" ")[2] for it in found] == ["merge", "bad"]
+    assert len(sources.commits_between(sources.commit_of("HEAD~3"), sources.commit_of("HEAD"))) == 3
+
+
 USAGE = {
     "": "one comparison at a time: give either --base REF",
     "--base nowhere --json left.json": "unknown revision 'nowhere': give a branch",

@@ -41,11 +41,15 @@ def commit_of(revision: str) -> str:
 
 
 def commits_between(good: str, bad: str) -> list[str]:
-    """Return the first-parent commits after `good` up to `bad`, oldest first; raises `UsageError`."""
+    """Return the first-parent commits after `good` up to `bad`, oldest first; raises `UsageError`. Those without `good`, as
+    before a merge of its branch, may be slow since they lack what made it fast.
+    """
     if _git("rev-list", "--max-count=1", f"{bad}..{good}"):
         how = _unshallow() or "give GOOD first, then BAD"
         raise UsageError(f"{good[:10]} is no ancestor of {bad[:10]}: {how}")
-    return _git("rev-list", "--first-parent", "--reverse", f"{good}..{bad}").splitlines()
+    after = {*_git("rev-list", "--ancestry-path", f"{good}..{bad}").splitlines()}
+    along = _git("rev-list", "--first-parent", "--reverse", f"{good}..{bad}").splitlines()
+    return [commit for commit in along if commit in after]
 
 
 def _unshallow() -> str:
