@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pandas as pd
 
+from stats.arguments import as_typed
+
 from ..judging.rows import rows_of, tidy
 from ..reading import command
-from ..reading.runs import Run
+from ..reading.runs import Run, RunError
 from . import page
 from .report import report
 
@@ -45,4 +47,7 @@ def show(run: str | Path | None = None, results: str | Path | None = None) -> Pa
 
 
 def _read(run: str | Path | None, results: str | Path | None) -> Run:
-    return command.chosen(None if run is None else str(run), Path(results) if results else None)
+    try:
+        return command.chosen(None if run is None else str(run), Path(results) if results else None)
+    except RunError as error:
+        raise RunError(as_typed(str(error))) from None

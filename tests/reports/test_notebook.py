@@ -31,6 +31,12 @@ def test_a_run_is_found_by_name_or_is_the_newest(results, tiny_data):
         attention_bench.frame("y", results)
 
 
+def test_an_error_names_the_command_that_is_installed(tmp_path, monkeypatch):
+    monkeypatch.setenv("ATTENTION_BENCH_COMMAND", "1")
+    with pytest.raises(RunError, match="with: attention-bench run --benchmark-save=NAME"):
+        attention_bench.frame(results=tmp_path)
+
+
 def test_the_page_is_shown_whole():
     shown = attention_bench.show(TINY)
     assert shown.html.startswith("<!doctype html>")
