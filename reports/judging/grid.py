@@ -178,7 +178,8 @@ class Grid:
         judged = {case.mark(impl).best for case in column.cases if case.judged}
         best = len(found) == len(column.cases) and judged == {True}
         open_ = 2 * sum(it.state == NOT_RESOLVED for it in found) >= len(found)
-        title = f"geometric mean of {words.plural(len(found), 'case')}"
+        some = f"{len(found)} of " * (len(found) < len(column.cases))
+        title = f"geometric mean of {some}{words.plural(len(column.cases), 'case')}"
         if len(column.cases) == 1:
             low, high = found[0].low, found[0].high  # equal for the fastest
             between = f" ({units.interval(low, high)})" if 0 < low < high else ""

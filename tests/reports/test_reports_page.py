@@ -162,6 +162,15 @@ def test_the_key_explains_a_mean_over_some_of_the_cases(as_run):
         assert tables.key(made).endswith(known)
 
 
+def test_a_mean_over_some_cases_of_a_column_names_both_numbers(as_run):
+    made = report(as_run(synthetic.sweep(impls=("fused", "sdpa", "loop"), T=(64, 256)))).grid
+    titles = {impl: made.entry(impl, made.columns("H")[-1]).title for impl in ("sdpa", "loop")}
+    assert titles == {
+        "sdpa": "sdpa, H=8: geometric mean of 4 cases",
+        "loop": "loop, H=8: geometric mean of 2 of 4 cases",
+    }
+
+
 def test_the_key_explains_abbreviations(as_run):
     at = synthetic.case()
     skipped = [{"impl": impl, "id": synthetic.case_id(at), "reason": reason, "detail": ""} for impl, reason in
