@@ -333,7 +333,11 @@ def _why(error: BaseException, module: str) -> str:
 def unsupported(cell: Cell) -> str | None:
     """Return why a cell can't be measured in general or on this machine; None if it can be tried."""
     compiler = os.environ.get("CXX", CXX)
-    if (why := cell.impl.refusal(cell.case)) or not cell.impl.compiled or cell.case.device != "cpu":
+    try:
+        why = cell.impl.refusal(cell.case)
+    except Exception as error:  # of the user's `unless`
+        raise UsageError(f"{cell.impl.name}: limits['unless']: {in_one_line(error)}") from None
+    if why or not cell.impl.compiled or cell.case.device != "cpu":
         return why
     return (
         None if shutil.which(compiler) else f"compiled forms on the CPU need a C++ compiler, and {compiler} isn't there"

@@ -147,7 +147,10 @@ class Tasks:
                 case, why = next((way for way in ways if way[1] is None), ways[0])
                 yield {"case": case.columns(), "id": case.id, "unsupported": why}
 
-        return {"cases": {it.name: [*described(it)] for it in impls}}
+        try:
+            return {"cases": {it.name: [*described(it)] for it in impls}}
+        except UsageError as error:
+            return {"unknown": str(error)}
 
     def _check_place(self, name: str) -> None:
         """Raise `UsageError` if a module or kernel repository of the user's isn't that of this variant's tree."""
