@@ -127,8 +127,7 @@ class Grid:
     def mean_text(self, impl: str) -> str:
         """Format the mean slowdown: '1.2', or '1.1 (6/12)' if it lacks cases."""
         count = len(counted(impl, self.fair))
-        mean = slowdown(mean_slowdown(impl, self.fair)) if count else "–"
-        return mean if count in (0, len(self.cases)) else f"{mean} ({count}/{len(self.cases)})"
+        return over_some(slowdown(mean_slowdown(impl, self.fair)), count, len(self.cases)) if count else "–"
 
     def columns(self, axis: str = "") -> list[Column]:
         """Return one column per case, or with `axis` per value of that axis."""
@@ -153,11 +152,11 @@ class Grid:
 
     @property
     def signs(self) -> str:
-        """Explain the signs that occur: '✗ wrong, – unsupported, (n/12) mean over n cases'; '' without any."""
+        """Explain the signs that occur: '✗ wrong, – unsupported, (n/m) mean over n of m cases'; '' without any."""
         states = {case.mark(impl).state for case in self.cases for impl in self.impls}
         known = [f"{sign}{':' * sign.isalpha()} {state}" for state, sign in SIGNS.items() if state in states]
         some = any(")" in self.mean_text(impl) for impl in self.impls)
-        return ", ".join([*known, *[f"(n/{len(self.cases)}) mean over n cases"] * some])
+        return ", ".join([*known, *["(n/m) mean over n of m cases"] * some])
 
     @property
     def views(self) -> list[str]:
@@ -178,13 +177,13 @@ class Grid:
         judged = {case.mark(impl).best for case in column.cases if case.judged}
         best = len(found) == len(column.cases) and judged == {True}
         open_ = 2 * sum(it.state == NOT_RESOLVED for it in found) >= len(found)
-        some = f"{len(found)} of " * (len(found) < len(column.cases))
-        title = f"geometric mean of {some}{words.plural(len(column.cases), 'case')}"
+        title = f"geometric mean of {words.plural(len(found), 'case')}"
         if len(column.cases) == 1:
             low, high = found[0].low, found[0].high  # equal for the fastest
             between = f" ({units.interval(low, high)})" if 0 < low < high else ""
             title = f"{found[0].state}, {slowdown(value)}× the fastest{between}"
-        return Entry(slowdown(value), value, best, open_, f"{impl}, {' '.join(column.heading)}: {title}")
+        text = over_some(slowdown(value), len(found), len(column.cases))
+        return Entry(text, value, best, open_, f"{impl}, {' '.join(column.heading)}: {title}")
 
     def beside(self, published: Rows) -> tuple[list[list[str]], list[str]]:
         """Return a row of `BESIDE` for each published time whose case was measured, and the sources, which rows name by
@@ -201,6 +200,11 @@ class Grid:
                 number = sources.setdefault(source, 1 + len(sources))
                 rows.append([case.title, it["kernel"], theirs, it["impl"] or units.MISSING, ours, str(number)])
         return rows, [*sources]
+
+
+def over_some(mean: str, count: int, cases: int) -> str:
+    """Return the text of a mean, with the number of its cases if it lacks some: '1.1 (6/12)'."""
+    return mean if count == cases else f"{mean} ({count}/{cases})"
 
 
 def counted(impl: str, cases: Cases) -> list[Mark]:
