@@ -97,6 +97,10 @@ def _execute(options: argparse.Namespace) -> int:
         how = f"--budget {2 * options.budget:g} measures for longer"
         if any(cell.broken for cell in ends.cells):
             how = as_typed("`git bisect run python -m bench check ...` finds the commit that broke it")
+        elif any(cell.regressed for cell in ends.cells):
+            how = as_typed(
+                "`git bisect run python -m bench ab --base GOOD ...` finds the commit that needs more memory"
+            )
         print(f"nothing is shown to be slower at the bad end; {how}")
         return UNJUDGED
 

@@ -13,7 +13,7 @@ from bench.cases.outcome import Skip
 from commands import bisect
 from commands.bisect import Step, search, step_of
 from reports.judging import comparison
-from reports.judging.comparison import Cell, Comparison
+from reports.judging.comparison import Cell, Change, Comparison
 from stats.verdict import INCONCLUSIVE, REGRESSED, Verdict
 
 COMMITS = 30
@@ -129,12 +129,18 @@ def test_what_regressed_in_the_mean_alone_is_searched_in_all_its_cells(monkeypat
     assert "the first that is slow: c17" in capsys.readouterr().out
 
 
-def test_of_what_is_broken_it_names_the_command_that_finds_it(monkeypatch, history, capsys):
+@pytest.mark.parametrize(
+    ("what", "command"),
+    [({"broken": True}, "check"), ({"changes": (Change("peak memory", 1, 2, worse=True),)}, "ab --base GOOD")],
+)
+def test_of_what_is_broken_or_needs_memory_it_names_the_command_that_finds_it(
+    monkeypatch, history, capsys, what, command
+):
     this = found("c0", "c29", a=(1.0, 0.01))
-    broken = replace(this, cells=[replace(cell, broken=True) for cell in this.cells])
-    monkeypatch.setattr(comparison, "of_file", lambda file: broken)
+    worse = replace(this, cells=[replace(cell, **what) for cell in this.cells])
+    monkeypatch.setattr(comparison, "of_file", lambda file: worse)
     assert run("c0 c29") == 2
-    assert "at the bad end; `git bisect run " in capsys.readouterr().out
+    assert f"at the bad end; `git bisect run python -m bench {command} ...`" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("changed", [{"kernel": "2"}, {"margin": "0.02"}, {"torch": "b"}, {"python": "3.12"}], ids=str)
