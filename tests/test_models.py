@@ -166,7 +166,8 @@ def test_differences_from_the_config_are_reported():
         ({"model_type": "gemma3_text", "hidden_size": 3840, "num_attention_heads": 16, "num_key_value_heads": 8,
           "sliding_window": None},
          {"d_model": 3840, "H": 16, "H_kv": 8, "D_h": 256}),
-        ({"model_type": "t5", "is_encoder_decoder": False, "d_model": 64, "num_heads": 4, "d_kv": 128}, {"H_kv": 4, "D_h": 128}),
+        ({"model_type": "t5", "is_encoder_decoder": False, "d_model": 64, "num_heads": 4, "d_kv": 128},
+         {"H_kv": 4, "D_h": 128}),
         ({"model_type": "roberta", **H64}, {"H_kv": 4, "mask": "none", "qkv_bias": True, "out_bias": True}),
     ],
 )  # fmt: skip
