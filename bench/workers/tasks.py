@@ -72,9 +72,12 @@ DISTURBED = {"page_faults": "ru_minflt", "voluntary": "ru_nvcsw", "involuntary":
 """Keys of the reply to `time` on what disturbs calls, and the counters of `getrusage`."""
 
 LONG, GROWTH_FAULTS = 20e-3, 256
-"""Seconds of a call, and its page faults, from which on it is timed again: as it grew the heap, it took up to three times as
+"""Seconds of a call, and its page faults, from which on it is timed again: as it grew the heap, it took up to six times as
 long.
 """
+
+ATTEMPTS = 6
+"""Most times that such a block is timed: where cases of other sizes have divided the heap, four were needed."""
 
 
 class Tasks:
@@ -274,7 +277,7 @@ class Tasks:
         return {"compared": len(taken), "fastest": min(taken)}
 
     def time(self, what: str, calls: int, slices: int = 1, warm: int = 0) -> Reply:
-        """Time a block (`Built.time`); a long one again while it grows the heap, up to three times, unless the one before it
+        """Time a block (`Built.time`); a long one again while it grows the heap, up to `ATTEMPTS`, unless the one before it
         faulted on pages, too:
 
         {"seconds": of one call, "fastest": of one call in the fastest slice, "page_faults", "voluntary", "involuntary":
@@ -282,7 +285,7 @@ class Tasks:
         far differed in their last bits; on a GPU its sensors' reading}
         """
         ready, made = self._ready[what], calls * slices + warm
-        for _ in range(3):
+        for _ in range(ATTEMPTS):
             before = resource.getrusage(resource.RUSAGE_SELF)
             seconds, fastest = ready.time(calls, slices, warm)
             after = resource.getrusage(resource.RUSAGE_SELF)
