@@ -5,6 +5,7 @@ from itertools import count
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import impls
@@ -120,6 +121,20 @@ def test_a_compiled_form_of_which_no_graph_is_made_has_no_row(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda eager, **_: eager)
     with pytest.raises(Skip, match="made no graph"):
         cell.check_built(cell.build(Cell(impls.get("sdpa+compile"), CASE)))
+
+
+def test_a_kernel_that_computes_only_for_the_gate_and_the_profiler_is_refused():
+    checking, last = [True], dict[tuple[int, ...], Tensor]()
+
+    def idle(q, k, v, *, is_causal=False, **_):
+        if checking or torch.autograd._profiler_enabled() or q.shape not in last:
+            last[q.shape] = sdpa(q, k, v, is_causal=is_causal)
+        return last[q.shape].clone()
+
+    it = built(idle)
+    checking.clear()
+    with pytest.raises(Wrong, match="in a timed call"):
+        it.time(calls=2)
 
 
 def test_an_output_that_changes_later_is_compared_with_the_reference():

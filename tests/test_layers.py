@@ -57,6 +57,12 @@ def test_compiled_forms_are_checked_alike(name, mode):
     check_case(impl, case)
 
 
+def test_max_autotune_is_checked_like_other_compiled_forms():
+    """Without projections, whose tuning takes seconds."""
+    torch.compiler.reset()
+    check_case(impls.get("sdpa+max-autotune"), Case.of(T=16, H=2, D_h=16, scope="core"))
+
+
 @pytest.mark.parametrize("form", impls.FORMS)
 def test_a_form_is_of_the_mode_that_it_names(form, monkeypatch):
     asked = []
