@@ -220,7 +220,11 @@ def layers_of(config: Config) -> dict[str, Layer]:
         source = number_if_any(config, "max_source_positions")
         T, T_kv = ({name: source} if source else {} for name in ("T", "T_kv"))
         heads = number(config, "decoder_attention_heads", H)
-        decoder = axes if heads == H else axes | {"H": heads, "H_kv": heads, "D_h": width // heads}
+        decoder = (
+            axes
+            if heads == H
+            else axes | {"H": heads, "H_kv": heads, "D_h": number(config, "head_dim", width // heads)}
+        )
         return {
             "encoder": encoder | T,
             "decoder": decoder,
