@@ -15,6 +15,7 @@ import numpy as np
 
 from .estimate import (
     PRIOR,
+    Array,
     ByProcess,
     Variance,
     between_processes,
@@ -90,7 +91,7 @@ estimate their scatter poorly.
 TRIMMED = 3
 """Of a process's n rounds, the (n - 2) // TRIMMED lowest and as many highest are left out: disturbances make a call, or all
 calls of a visit, longer, occasionally twice as long (compared on recorded runs with medians, the Hodges-Lehmann
-estimator and ratios of medians: docs/measured.md).
+estimator and ratios of medians: docs/measured.md). Of processes with too few rounds for that, those of all together.
 """
 
 UNKNOWN, SAME = (Ratio(value, value, value) for value in (math.nan, 1.0))
@@ -113,22 +114,33 @@ def paired(of: Samples, over: Samples, one_case: bool = True) -> ByProcess:
         for (process, _), times in of.by_visit().items()
         if (logs := [math.log(seconds / base[round_]) for round_, seconds in times if round_ in base])
     )
-    return [*map(_with_scatter, found.values())] or _paired_by_visit(of, over)
+    rounds = [np.concatenate(visits) for visits in found.values()]
+    if found and min(map(len, found.values())) > 1 and max(map(len, rounds)) < TRIMMED + 2:
+        ends = np.cumsum([*map(len, rounds)])[:-1]
+        return [[*it] for it in np.split(_trimmed(np.concatenate(rounds)), ends)]
+    return [*map(_with_scatter, rounds, found.values())] or _paired_by_visit(of, over)
 
 
-def _with_scatter(visits: Sequence[Sequence[float]]) -> list[float]:
-    """Return the log ratios of a process, from those of the rounds of its visits."""
-    n = sum(map(len, visits))
-    cut = max(0, n - 2) // TRIMMED
-    rounds = trimmed(np.concatenate(visits), cut)
-    mean, deviations = rounds.mean(), rounds - rounds.mean()
+def _trimmed(rounds: Array) -> Array:
+    """Return log ratios whose mean is the trimmed mean of these, and whose scatter shows its error."""
+    cut = max(0, rounds.size - 2) // TRIMMED
+    values = trimmed(rounds, cut)
+    # Yuen's degrees of freedom are those of the rounds that are kept
+    wider = quantile(rounds.size - 2 * cut - 1) / quantile(rounds.size - 1)
+    found: Array = values.mean() + wider * (values - values.mean())
+    return found
+
+
+def _with_scatter(rounds: Array, visits: Sequence[Sequence[float]]) -> Sequence[float]:
+    """Return the log ratios of a process, from those of its rounds."""
+    n = rounds.size
     if 1 < len(visits) < VISITS and n < VISITS * len(visits):
-        # Yuen's degrees of freedom are those of the rounds that are kept
-        deviations *= quantile(n - 2 * cut - 1) / quantile(n - 1)
-    else:  # weighted by rounds, so that the mean stays
-        starts = np.cumsum([0, *map(len, visits[:-1])])
-        deviations = np.add.reduceat(deviations, starts) * len(visits) / n
-    return [float(it) for it in mean + deviations]
+        return [*_trimmed(rounds)]
+    values = trimmed(rounds, max(0, n - 2) // TRIMMED)
+    # weighted by rounds, so that the mean stays
+    starts = np.cumsum([0, *map(len, visits[:-1])])
+    deviations = np.add.reduceat(values - values.mean(), starts) * len(visits) / n
+    return [*values.mean() + deviations]
 
 
 def _paired_by_visit(of: Samples, over: Samples) -> ByProcess:

@@ -364,6 +364,17 @@ def test_a_disturbed_visit_hardly_counts():
     assert found.value == pytest.approx(5, rel=0.05) and found.low > 4.5
 
 
+def test_long_disturbed_calls_of_a_process_hardly_count():
+    """In the last of five processes with two rounds each, a call took 0.80 s instead of 0.24, as in a published run."""
+    processes, visits = [i // 2 for i in range(10)], [*range(10)]
+    of, over = (
+        ratios.Samples([seconds * math.exp(0.01 * (i % 3)) for i in range(10)], visits, visits, processes)
+        for seconds in (0.24, 0.22)
+    )
+    found = ratios.ratio(of._replace(seconds=[*of.seconds[:8], 0.8, of.seconds[9]]), over)
+    assert found.value == pytest.approx(0.24 / 0.22, rel=0.01) and found.low > 1 and found.high < 1.2
+
+
 def test_no_rank_is_shown_against_the_order_of_the_medians_that_tables_print():
     """By rounds `b` is faster, but it was timed only in the slow half of the run, so its median is larger."""
     rounds = list(range(16))
