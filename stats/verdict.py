@@ -182,7 +182,7 @@ def _verdict(effect: Estimate, margin: float, least: float, among: int, inherits
     reasons = []
     if word == INCONCLUSIVE:
         beyond = low > 1 + least or high < 1 / (1 + least)
-        reasons.append(bound(low, high) + ", not significant at 1 % over all comparisons" * beyond)
+        reasons.append(bound(low, high) + (", not significant at 1 % over all comparisons" if beyond else ""))
     reasons += [CONTRADICTED] * (len(effect.intervals()) < len(effect.analyses))
     return Verdict(word, "; ".join(reasons), ratio, low, high, estimate.exp_or_inf(detectable) - 1)
 

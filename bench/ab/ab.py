@@ -156,7 +156,7 @@ def _journal(folder: Path, name: str) -> Journal:
     path = newest_journal(folder, name)
     journal = Journal(path) if path else Journal.start(folder, name, {})
     if count := len(journal.lines):
-        warn(f"continues after {count} saved replicate{'s' * (count != 1)}")
+        warn(f"continues after {count} saved replicate{'s' if count != 1 else ''}")
     return journal
 
 

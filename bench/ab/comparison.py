@@ -92,7 +92,7 @@ def _without_numbers(failures: Mapping[str, Skip], name: str, allow_gone: Collec
     )
     reason = "; ".join(f"{' and '.join(variants)}: {text}" for text, variants in by_text.items())
     gone = word == BROKEN and head == UNSUPPORTED
-    return Verdict(word, reason + f" (if intended: --allow-gone {name})" * gone)
+    return Verdict(word, reason + (f" (if intended: --allow-gone {name})" if gone else ""))
 
 
 def _word(base: str, head: str, may_go: bool) -> str:

@@ -110,6 +110,6 @@ def gpus() -> Iterator[Remark]:
         advice = "others use this GPU" if (gpu.busy_percent or 0) > 5 else None
         if gpu.reasons & HELD_BACK:
             advice = "its clocks are held back: let it cool down"
-        clock = f"{gpu.sm_mhz} of {gpu.sm_mhz_most} MHz{', as set' * bool(gpu.reasons & SETTINGS & ~IDLE)}"
+        clock = f"{gpu.sm_mhz} of {gpu.sm_mhz_most} MHz{', as set' if gpu.reasons & SETTINGS & ~IDLE else ''}"
         found = f"{clock}, {gpu.busy_percent} % busy, throttled: {gpu.throttled or 'no'}"
         yield Remark(f"GPU {index}", found, advice)

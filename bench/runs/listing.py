@@ -80,6 +80,6 @@ def show_plan(run: Run) -> None:
     for why in dict.fromkeys(refused.values()):
         print(f"unsupported: {why}")
     count = len(run.planned)
-    parts = [f"{count} cell{'s' * (count != 1)} to measure", f"{len(refused)} unsupported"]
+    parts = [f"{count} cell{'s' if count != 1 else ''} to measure", f"{len(refused)} unsupported"]
     parts += [clock_text(remaining(run))] if count else []
     print(", ".join(parts))

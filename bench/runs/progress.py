@@ -108,7 +108,7 @@ def unverified(device: str) -> str | None:
     """Return what is unverified of a run on a device, and what ROCm lacks; None on a CPU."""
     if device == "cpu":
         return None
-    lacks = "; ROCm: no clocks, power, temperature or throttling" * bool(torch.version.hip)
+    lacks = "; ROCm: no clocks, power, temperature or throttling" if torch.version.hip else ""
     return f"CUDA: times and memory are unverified on a GPU{lacks}"
 
 
@@ -126,7 +126,9 @@ def _skip(reason: str, what: str, entries: Sequence[Mapping[str, str]]) -> str:
     """Format a reason: `error: mine: ValueError: no 32 (2 cells; the first: B1-T32-H2)`."""
     impls = ", ".join(dict.fromkeys(entry["impl"] for entry in entries))
     named = reason == "unsupported"  # a sentence on an implementation begins with its name
-    detail, *others = dict.fromkeys(entry["detail"].removeprefix(f"{entry['impl']} " * named) for entry in entries)
+    detail, *others = dict.fromkeys(
+        entry["detail"].removeprefix(f"{entry['impl']} " if named else "") for entry in entries
+    )
     if others and not what:
         detail = "can't do these cases (--dry-run says why)"
     first, count = entries[0]["id"], len(entries)

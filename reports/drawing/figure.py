@@ -58,7 +58,11 @@ def draw(name: str, grid: Grid, palette: Palette, baseline: str, narrow: bool = 
     first, *others = (case.ranked[0].row for case in cases)
     shared = {key: value for key, value in first.items() if all(row.get(key) == value for row in others)}
     place = words.place(shared, always=("B", "H", "D_h", "dtype", "mask"))
-    what = measure.title + f" over {label(baseline)}" * (name == "speedup") + ", 95 % intervals" * known
+    what = (
+        measure.title
+        + (f" over {label(baseline)}" if name == "speedup" else "")
+        + (", 95 % intervals" if known else "")
+    )
     title = _finding(name, cases[-1], baseline, axis) or what
     below = " · ".join(it for it in (what, place) if it != title)
     _line(figure, 0.955, title, SIZE + 2, weight="bold")

@@ -119,7 +119,8 @@ def stroke(points: Points, pale: Sequence[bool]) -> str:
     """Draw the line through points; pale are its pieces from and to a pale point."""
     pieces = [(is_pale, [*of]) for is_pale, of in groupby(range(1, len(points)), lambda i: pale[i - 1] or pale[i])]
     return "".join(
-        f'<path class="line{" pale" * is_pale}" d="{path(points[of[0] - 1 : of[-1] + 1])}"/>' for is_pale, of in pieces
+        f'<path class="line{" pale" if is_pale else ""}" d="{path(points[of[0] - 1 : of[-1] + 1])}"/>'
+        for is_pale, of in pieces
     )
 
 

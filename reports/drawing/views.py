@@ -125,7 +125,7 @@ def lines(
             "".join(f" · {it}" for it in where if it),
             [
                 (
-                    measure.title + " (pale: not resolved)" * bool(unsure),
+                    measure.title + (" (pale: not resolved)" if unsure else ""),
                     svg.lines(of, palette, measure, labelled(axis), unsure),
                 )
                 for measure, of, unsure in ((time, drawn, pale), (MEASURES["memory"], memory, set()))

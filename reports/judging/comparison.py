@@ -230,7 +230,9 @@ def _notes(base: Run, head: Run, found: Changes) -> Iterator[str]:
     if not found.implementations:
         return
     if abs(math.expm1(found.shift)) > conditions.DRIFT:
-        another = ", as on another machine: only large changes can be detected" * (abs(found.shift) > saved.STEADY)
+        another = (
+            ", as on another machine: only large changes can be detected" if abs(found.shift) > saved.STEADY else ""
+        )
         yield f"seconds of unchanged code changed by {shares.signed(found.shift)} from base to head{another}"
     cells, impls = (shares.percent(math.expm1(median(of))) for of in zip(*found.spreads.values(), strict=True))
     yield (

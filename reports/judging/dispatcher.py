@@ -116,7 +116,9 @@ def module(name: str, runs: Sequence[Run], table: Mapping[Setting, Sequence[KeyR
     """Return the module's source."""
     chosen = {kernel for found in table.values() for *_, kernel in found}
     lines = [f"Machine: {fingerprint.line(runs[-1].machine)}"]
-    lines += [f"Run: {run.name} of {run.date[:10]}" + f", commit {run.commit_id}" * bool(run.commit_id) for run in runs]
+    lines += [
+        f"Run: {run.name} of {run.date[:10]}" + (f", commit {run.commit_id}" if run.commit_id else "") for run in runs
+    ]
     text = (_TEMPLATES / "dispatcher.py.j2").read_text(encoding="utf-8")
     template = Template(
         text, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined

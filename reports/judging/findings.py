@@ -74,7 +74,7 @@ def _mostly_open(cases: Cases) -> bool:
 
 def _not_resolved(cases: Cases) -> str:
     """Return '2 of 6 cases not resolved'; '' if none is."""
-    return f"{_open(cases)} of {words.plural(len(cases), 'case')} not resolved" * bool(_open(cases))
+    return f"{_open(cases)} of {words.plural(len(cases), 'case')} not resolved" if _open(cases) else ""
 
 
 def own(grid: Grid, wrong: frozenset[str]) -> Iterator[str]:
@@ -86,7 +86,7 @@ def own(grid: Grid, wrong: frozenset[str]) -> Iterator[str]:
         if known := [mark.state for mark in counted(name, grid.judged)]:
             open_ = known.count(NOT_RESOLVED)
             where = f", not resolved in {open_} of {words.plural(len(known), 'case')}"
-            yield f"{name}: mean slowdown {grid.mean_text(name)}{where * (len(known) <= 2 * open_)}."
+            yield f"{name}: mean slowdown {grid.mean_text(name)}{where if len(known) <= 2 * open_ else ''}."
 
 
 def confidence(run: Run, grid: Grid) -> str:
@@ -97,12 +97,13 @@ def confidence(run: Run, grid: Grid) -> str:
     wide = median(known or [math.inf])
     how = NOT_RESOLVED if shares.too_wide(1, wide) else f"known to ± {shares.percent(wide**0.5 - 1)} (95 %; median)"
     reasons = [
-        f"ratios are {how}" if known else "no ratio has an interval" * bool(grid.judged),
+        f"ratios are {how}" if known else "no ratio has an interval" if grid.judged else "",
         "one process per cell" if fewest < 2 else f"{fewest} processes per cell",
         "" if _mostly_open(grid.judged) else _not_resolved(grid.judged),
-        "times on CUDA are unverified on a GPU" * any(it.row.get("device") == "cuda" for it in marks),
+        "times on CUDA are unverified on a GPU" if any(it.row.get("device") == "cuda" for it in marks) else "",
         f"meanwhile the reference workload's time varied by {shares.varied(run.drift)}"
-        * (conditions.DRIFT < run.drift < MOST_DRIFT),
+        if conditions.DRIFT < run.drift < MOST_DRIFT
+        else "",
     ]
     return words.sentence("; ".join(filter(None, reasons)))
 
@@ -137,13 +138,13 @@ def _use(name: str, grid: Grid, best: Cases, baseline: str) -> str:
     cases, count = grid.judged, len(grid.judged)
     everywhere = {1: "the one case", 2: "both cases"}.get(count, f"all {count} cases")
     where = everywhere if len(best) == count else f"{len(best)} of {count} cases"
-    where += " with several implementations" * (count < len(grid.cases))
+    where += " with several implementations" if count < len(grid.cases) else ""
     both = [it for it in cases if it.mark(name).counts and it.mark(baseline).counts]
     steps = [it for it in both if it.ranked[0].row.get("scope") in OF_MODELS]  # cores alone predict them
     why = (
         f"{_how(name, best)} in {where}",
         _leaner(name, best, baseline),
-        _speed_up(name, steps or both, baseline, "steps " * bool(steps)),
+        _speed_up(name, steps or both, baseline, "steps " if steps else ""),
         _memory(name, steps or both, baseline),
     )
     return f"Use {name}: {', '.join(filter(None, why))}."
@@ -176,7 +177,7 @@ def _speed_up(name: str, cases: Cases, baseline: str, what: str) -> str:
     most = max((it for it in found if it.slower), default=None)
     if most is None:
         return ""
-    upto = "up to " * (len(cases) > 1)
+    upto = "up to " if len(cases) > 1 else ""
     return f"{what}{upto}{slowdown(most.value)}× faster than {baseline} ({units.interval(most.low, most.high)})"
 
 
@@ -185,9 +186,9 @@ def _memory(name: str, cases: Cases, beside: str, than: str = "") -> str:
     peaks = ((_peak(case, beside), _peak(case, name)) for case in cases)
     other, own = max((it for it in peaks if 0 < min(it) <= max(it) < math.inf), default=(1.0, 1.0))
     times = max(other / own, own / other)
-    largest = " in the largest case" * (len(cases) > 1)
+    largest = " in the largest case" if len(cases) > 1 else ""
     less = "less" if own < other else "more"
-    return f"{slowdown(times)}× {less} memory{than}{largest}" * (times >= MEMORY_RATIO)
+    return f"{slowdown(times)}× {less} memory{than}{largest}" if times >= MEMORY_RATIO else ""
 
 
 def _along(cases: Cases, axis: str) -> list[str]:
@@ -211,7 +212,7 @@ def faults(rows: Rows, skipped: Rows) -> list[str]:
     measured = {row["impl"] for row in rows}
     return [
         f"{name} {FAULTS[reason]} in {words.plural(len(cells), 'cell')}: {cells[0]['detail']}."
-        f"{' Its numbers elsewhere are in doubt.' * (reason == 'wrong' and name in measured)}"
+        f"{' Its numbers elsewhere are in doubt.' if reason == 'wrong' and name in measured else ''}"
         for (reason, name), cells in found.items()
     ]
 

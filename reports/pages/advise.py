@@ -64,7 +64,7 @@ def _execute(options: argparse.Namespace, arguments: Sequence[str], layers_of: C
             try:
                 usable.append((kind, run, of, advice.narrowed(of, asked)))
             except RunError as error:
-                missing.append(f"{kind or run.name}: " * (len(layers) * len(known) > 1) + str(error))
+                missing.append((f"{kind or run.name}: " if len(layers) * len(known) > 1 else "") + str(error))
     if not usable:
         raise RunError(missing[0])
     doubtful = [f"{run.name}: {why}" for run, _ in known for why in findings.unsteady(run)]
@@ -110,7 +110,7 @@ def _table(title: str, advised: Mapping[str, Any]) -> Table:
         slower = units.interval(cell["ahead_low"], cell["ahead_high"]) if cell["ahead_low"] else units.MISSING
         following = cell["next_best"] or units.MISSING
         rows.append((place, cell["fastest"], units.seconds(cell["seconds"]), following, slower, cell["verdict"]))
-    wrong = f"Left out, wrong somewhere in this run: {', '.join(advised['left_out'])}." * bool(advised["left_out"])
+    wrong = f"Left out, wrong somewhere in this run: {', '.join(advised['left_out'])}." if advised["left_out"] else ""
     note = " ".join(filter(None, (advised["page_faults"], wrong)))
     return Table(title, COLUMNS, rows, note)
 

@@ -126,7 +126,7 @@ def sentences(this: Comparison) -> Iterator[str]:
 def _said(this: Comparison, name: str, cells: list[Cell]) -> str:
     """Return what an implementation is: '2.0 % slower (1.7 to 2.3) in 16 of 16 cells'; '' if there is nothing to say."""
     base = name.partition(AGAINST)[2]
-    than, every = f" than {base}" * bool(base), plural(len(cells), "cell")
+    than, every = f" than {base}" if base else "", plural(len(cells), "cell")
     words = Counter(cell.verdict.word for cell in cells)
     moved = {word: f"{way} in {words[word]} of {every}{_by(word, cells)}" for word, way in WAYS.items() if words[word]}
     found = this.implementations.get(name)
@@ -139,9 +139,9 @@ def _said(this: Comparison, name: str, cells: list[Cell]) -> str:
     margin = shares.percent(this.margin)
     if found.word in (*CHANGED, SLIGHT):
         count = words[found.word]
-        some = f" ({count} of them {found.word})" * bool(count)
+        some = f" ({count} of them {found.word})" if count else ""
         where = f"in {count} of {every}" if count == len(cells) else f"over {every}{some}"
-        text = f"{_change(found, base)} {where}" + f", within the margin of {margin}" * (found.word == SLIGHT)
+        text = f"{_change(found, base)} {where}" + (f", within the margin of {margin}" if found.word == SLIGHT else "")
     elif found.word == UNCHANGED:
         text = f"as fast as {base or 'before'}, within {margin}"
     elif this.of_interest and name not in this.of_interest and not others:
@@ -150,7 +150,7 @@ def _said(this: Comparison, name: str, cells: list[Cell]) -> str:
         text = shares.bound(found.low, found.high)
         if text != shares.UNRESOLVED:
             text = f"{'' if found.low < 1 < found.high else 'perhaps '}{text}{than}"
-    return text + f", but {' and '.join(others)}" * bool(others)
+    return text + (f", but {' and '.join(others)}" if others else "")
 
 
 def _by(word: str, cells: list[Cell]) -> str:

@@ -211,15 +211,17 @@ def _chapters(this: History, palette: Palette) -> Iterator[Chapter]:
             }
             drawing = history_chart.draw(series, this.runs, palette[series.impl], this.baselines, titles)
             status, (outcome, interval) = _status(series, this.runs), _confirmation(series, this)
-            status += f" Interleaved: {outcome}{interval}." * bool(outcome)
+            status += f" Interleaved: {outcome}{interval}." if outcome else ""
             yield Chapter(
                 series.impl, title(series), status, series.open_step is not None, drawing, _table(series, lines)
             )
 
 
 def _table(series: Series, lines: Mapping[int, Sequence[str]]) -> Table:
-    older = "Older runs only with a step, a break or a baseline; points.csv has all." * (
-        len(lines) < len(series.points)
+    older = (
+        "Older runs only with a step, a break or a baseline; points.csv has all."
+        if len(lines) < len(series.points)
+        else ""
     )
     title_of = f"{words.plural(len(series.points), 'run')}, {series.id}"
     return Table(title_of, HEADINGS, list(lines.values())[::-1], older)
@@ -242,8 +244,8 @@ def _lines(series: Series, this: History) -> dict[int, Sequence[str]]:
     newest = [*series.points][-NEWEST:]
     found: dict[int, Sequence[str]] = {}
     for at, point in series.points.items():
-        changed = "the benchmark itself was changed" * (at in series.breaks)
-        notes = [*filter(None, (moved.get(at), "recovered" * (at in back), changed))]
+        changed = "the benchmark itself was changed" if at in series.breaks else ""
+        notes = [*filter(None, (moved.get(at), "recovered" if at in back else "", changed))]
         entries = this.baselines.get(at, ())
         notes += [f"baseline, accepted: {it.reason}" if it.reason else "baseline" for it in entries]
         if notes or at in newest:
@@ -252,7 +254,7 @@ def _lines(series: Series, this: History) -> dict[int, Sequence[str]]:
             found[at] = (
                 run.name,
                 run.when or units.MISSING,
-                f"{commit}{', with changes' * bool(run.commit.get('dirty'))}" if commit else units.MISSING,
+                f"{commit}{', with changes' if run.commit.get('dirty') else ''}" if commit else units.MISSING,
                 str(run.machine.get("torch") or units.MISSING),
                 units.seconds(point.median, 4),
                 f"{units.seconds(point.q1, 4)} to {units.seconds(point.q3, 4)}",

@@ -65,7 +65,7 @@ def html(runs: Sequence[Run]) -> str:
         wrong,
         title=" + ".join(labels),
         kicker=labels,
-        headline=f"{labels[0]} → {'; → '.join(headlines[:MOST_NAMES])}{'; …' * (len(headlines) > MOST_NAMES)}",
+        headline=f"{labels[0]} → {'; → '.join(headlines[:MOST_NAMES])}{'; …' if len(headlines) > MOST_NAMES else ''}",
         lead=[f"→ {label}: {'; '.join(more)}." for label, (_, more) in summaries.items() if more],
         notices=[
             *["Measured on different machines: no verdicts."] * any(fingerprint.differing(first, run) for run in others),
