@@ -121,25 +121,25 @@ def paired(of: Samples, over: Samples, one_case: bool = True) -> ByProcess:
     return [*map(_with_scatter, rounds, found.values())] or _paired_by_visit(of, over)
 
 
-def _trimmed(rounds: Array) -> Array:
+def _trimmed(rounds: Array, few: bool = True) -> Array:
     """Return log ratios whose mean is the trimmed mean of these, and whose scatter shows its error."""
     cut = max(0, rounds.size - 2) // TRIMMED
     values = trimmed(rounds, cut)
-    # Yuen's degrees of freedom are those of the rounds that are kept
-    wider = quantile(rounds.size - 2 * cut - 1) / quantile(rounds.size - 1)
-    found: Array = values.mean() + wider * (values - values.mean())
-    return found
+    if few:  # Yuen's degrees of freedom are those of the rounds that are kept
+        wider = quantile(rounds.size - 2 * cut - 1) / quantile(rounds.size - 1)
+        values = values.mean() + wider * (values - values.mean())
+    return values
 
 
 def _with_scatter(rounds: Array, visits: Sequence[Sequence[float]]) -> Sequence[float]:
     """Return the log ratios of a process, from those of its rounds."""
-    n = rounds.size
-    if 1 < len(visits) < VISITS and n < VISITS * len(visits):
-        return [*_trimmed(rounds)]
-    values = trimmed(rounds, max(0, n - 2) // TRIMMED)
+    few = 1 < len(visits) < VISITS and rounds.size < VISITS * len(visits)
+    values = _trimmed(rounds, few)
+    if few:
+        return [*values]
     # weighted by rounds, so that the mean stays
     starts = np.cumsum([0, *map(len, visits[:-1])])
-    deviations = np.add.reduceat(values - values.mean(), starts) * len(visits) / n
+    deviations = np.add.reduceat(values - values.mean(), starts) * len(visits) / rounds.size
     return [*values.mean() + deviations]
 
 
