@@ -32,3 +32,8 @@ def __getattr__(name: str) -> Any:
                 f"attention_bench.{name}: {package.__file__} shadows the suite's own {package.__name__!r}; rename it"
             )
     return getattr(import_module(_MODULES[name][-1]), name)
+
+
+if __name__ == "__main__":  # a checkout's `python -m attention_bench`
+    sys.path.insert(0, str(_HOME))
+    sys.exit(import_module("commands.console").from_shell())

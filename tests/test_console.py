@@ -65,6 +65,11 @@ def test_a_new_kernel_is_measured_and_reported_whatever_lies_around(site, hostil
     assert page.is_file() and page.is_relative_to(hostile) and page.parent.name == file.stem
 
 
+def test_a_checkout_is_started_as_a_module(tmp_path):
+    there = environment() | {"PYTHONPATH": str(CHECKOUT)}
+    assert python("-m", "attention_bench", "--version", cwd=tmp_path, env=there).stdout.startswith("attention-bench ")
+
+
 @pytest.mark.parametrize("name", [name for name in console.COMMANDS if name not in ("list", "run")])
 def test_every_command_is_there(name, monkeypatch):
     monkeypatch.setattr(os, "execv", execv := mock.Mock())
