@@ -12,7 +12,7 @@ from ..cases.counting import bytes_of_reference, flops, least_bytes
 from ..timing.schedule import VISITS, block_of
 from .run import Run
 
-CORE_FLOPS, GPU_FLOPS = 2.5e10, 2e13
+CORE_FLOPS, GPU_FLOPS = 6e10, 2e13
 """Rough estimates of the formula's operations per second."""
 
 BANDWIDTH, GPU_BANDWIDTH = 1e10, 1e12
@@ -21,7 +21,7 @@ BANDWIDTH, GPU_BANDWIDTH = 1e10, 1e12
 REFERENCE_BANDWIDTH = 1.2e8
 """Rough estimate of the bytes per second at which a model is built and compared with its reference."""
 
-PAIR_SECONDS = 1e-4
+PAIR_SECONDS = 5e-5
 """Rough estimate of the seconds in which a Python loop is checked, by pair of a query and a key."""
 
 CALLS_OF_CHECK, CALLS_BEFORE_TIMING, EXTRA_CALLS = 4, 3, 4
@@ -64,7 +64,7 @@ def seconds_of_check(cell: Cell, call: float) -> float:
     case = cell.case
     loops = PAIR_SECONDS * case.B * case.H * case.T * case.T_kv if cell.impl.limits.loops else 0.0
     model = bytes_of_reference(case) / REFERENCE_BANDWIDTH if case.in_model else 0.0
-    return 0.15 + CALLS_OF_CHECK * call + loops + model + (1.5 if cell.impl.compiled else 0.0)
+    return 0.1 + CALLS_OF_CHECK * call + loops + model + (0.5 if cell.impl.compiled else 0.0)
 
 
 def seconds_of_call(case: Case) -> float:
