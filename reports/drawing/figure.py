@@ -64,9 +64,11 @@ def draw(name: str, grid: Grid, palette: Palette, baseline: str, narrow: bool = 
         + (", 95 % intervals" if known else "")
     )
     title = _finding(name, cases[-1], baseline, axis) or what
-    below = " · ".join(it for it in (what, place) if it != title)
+    below = [it for it in (what, place) if it != title]
+    if grey := len(drawn) - len(labelled):
+        below.append(f"grey: {words.plural(grey, 'other')}")
     _line(figure, 0.955, title, SIZE + 2, weight="bold")
-    _line(figure, 0.875, below, SIZE - 1, color=MUTED)
+    _line(figure, 0.875, " · ".join(below), SIZE - 1, color=MUTED)
     return figure
 
 

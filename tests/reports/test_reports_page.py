@@ -218,8 +218,9 @@ def test_every_kind_of_run_gets_its_figures_and_no_empty_ones(name, data, expect
 def test_a_figure_names_the_baseline_and_the_fastest(as_run):
     data = synthetic.sweep(impls=synthetic.REGISTRY[2:9], T=(64, 256), H=(8,), dtype=("float32",))
     *others, slowest = report(as_run(data)).grid.impls
-    [ax] = drawn(as_run(data | {"baseline_impl": slowest}), "latency")["latency"].axes
-    assert {text.get_text() for text in ax.texts} == {slowest, *others[: figure.MOST_LABELLED - 1]}
+    made = drawn(as_run(data | {"baseline_impl": slowest}), "latency")["latency"]
+    assert {text.get_text() for text in made.axes[0].texts} == {slowest, *others[: figure.MOST_LABELLED - 1]}
+    assert made.texts[1].get_text().endswith(f" · grey: {len(others) + 1 - figure.MOST_LABELLED} others")
 
 
 def test_points_that_are_not_resolved_are_pale(as_run):
