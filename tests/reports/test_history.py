@@ -171,6 +171,11 @@ def test_a_speedup_that_is_lost_is_no_recovery():
     assert faster.recovered is None
 
 
+def test_a_smaller_speedup_is_no_recovery():
+    slower, _, partly = steps.with_recoveries([steps.Step(3, 1.5), steps.Step(6, 0.9), steps.Step(9, 0.75)])
+    assert slower.recovered == partly.at
+
+
 def test_a_changed_benchmark_breaks_the_line(nights, results):
     nights(lambda n: {"slower": {"sdpa": 1.5 if n >= 6 else 1.0}, "extra": {"case_hash": "new" if n >= 6 else "old"}})
     for one in of("sdpa", cells(results)):
