@@ -375,6 +375,23 @@ def test_long_disturbed_calls_of_a_process_hardly_count():
     assert found.value == pytest.approx(0.24 / 0.22, rel=0.01) and found.low > 1 and found.high < 1.2
 
 
+def test_processes_of_one_visit_each_have_one_number():
+    """The scatter of its rounds is not that between visits."""
+    seconds, processes = [1.0, 1.1, 0.9, 1.2] * 5, [i // 4 for i in range(20)]
+    of, over = (ratios.Samples(it, range(20), processes, processes) for it in (seconds, [1.0] * 20))
+    assert [len(logs) for logs in ratios.paired(of, over)] == [1] * 5
+
+
+def test_intervals_of_a_case_hold_for_all_of_its_pairs_at_once():
+    rng, visits = np.random.default_rng(1), [i // 4 for i in range(24)]
+    rows = {name: samples(np.exp(rng.normal(0, 0.03, 24)), visits) for name in "abcdefgh"}
+    (of_eight,), (of_two,) = (
+        [over["a"]["b"].high / over["a"]["b"].low for over in ratios.compared({"case": case})[0].values()]
+        for case in (rows, {name: rows[name] for name in "ab"})
+    )
+    assert math.log(of_eight) > 1.3 * math.log(of_two)
+
+
 def test_no_rank_is_shown_against_the_order_of_the_medians_that_tables_print():
     """By rounds `b` is faster, but it was timed only in the slow half of the run, so its median is larger."""
     rounds = list(range(16))
