@@ -4,7 +4,6 @@ import gc
 import re
 import threading
 from functools import cache
-from statistics import median
 from time import thread_time
 from unittest import mock
 
@@ -52,7 +51,7 @@ def measured(kernel, compared=0, **axes):
     built.time(1, input_set=1)
     for _ in range(compared):
         built.time(calls=1, input_set=1)
-    usual = median(built.time(calls=5)[0] for _ in range(BLOCKS))
+    usual = min(built.time(calls=5)[0] for _ in range(BLOCKS))  # the machine may be slow for all of a second
     with built.watched():
         check_caching(built, usual, found.first_s)
     check_kernel_caches_nothing(built.cell)

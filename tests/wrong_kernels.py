@@ -1882,7 +1882,7 @@ class LayerThatKnowsItsInput(as_layer()):
         return remembered(("layer", *digest(x)), partial(super().forward, x, *rest, **options))
 
 
-@wrong_by_caching(T=1024, H=4)
+@wrong_by_caching(T=1024, H=4, D_h=32)
 class LayerThatKnowsTheProbs(as_layer()):
     """Projects in every call, as it should."""
 
