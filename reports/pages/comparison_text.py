@@ -132,8 +132,12 @@ def _said(this: Comparison, name: str, cells: list[Cell]) -> str:
     found = this.implementations.get(name)
     if found is None and cells and name in this.of_interest and not this.unjudged:
         return f"not judged, although the code changed: {cells[0].verdict.reason}"
-    still = found and {REGRESSED: found.low <= 1, IMPROVED: found.high >= 1}.get(found.word)
-    if found is None or (moved and still):  # cells changed, and the mean did not, or the other way
+    unclear = found and {
+        REGRESSED: found.low <= 1,
+        IMPROVED: found.high >= 1,
+        INCONCLUSIVE: not found.low < 1 < found.high,
+    }.get(found.word)
+    if found is None or (moved and unclear):  # cells changed, and the mean did not, or the other way
         return f"{' and '.join(moved.values())}{than}" if moved and not this.unjudged else ""
     others = [text for word, text in moved.items() if word != found.word]
     margin = shares.percent(this.margin)

@@ -190,6 +190,12 @@ def test_a_sentence_has_the_numbers_of_its_cell(saved, interval, said, in_a_cell
     assert [*sentences(found)] == [f"sdpa is {said}"] and columns(found.cells[0])["change"] == in_a_cell
 
 
+def test_cells_say_what_a_mean_that_is_perhaps_faster_does_not(saved):
+    found = of(saved, {("sdpa", "T16"): noisy(-0.1, 0.002)})
+    judged = verdict.Verdict("INCONCLUSIVE", "", 0.9, 0.8, 0.99)
+    assert [*sentences(replace(found, implementations={"sdpa": judged}))] == ["sdpa is faster in 1 of 1 cell (9.5 %)"]
+
+
 def test_a_slower_cell_does_not_make_an_implementation_slower_that_is_faster_in_the_mean(saved):
     logs = {("sdpa", f"T{i}"): noisy(0.1 if i == 0 else -0.06, 0.001, seed=i) for i in range(3)}
     found = of(saved, logs, margin=0.02)
