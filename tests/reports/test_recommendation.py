@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from html import unescape
+from statistics import median
 
 import pytest
 import synthetic_runs as synthetic
@@ -16,7 +17,7 @@ from reports.judging.rows import rows_of
 from reports.pages import page, publish, tables
 from reports.pages.report import report
 from reports.reading import runs, units
-from stats import ratios
+from stats import ratios, shares
 
 IMPLS = ("fused", "linear", "packed", "sdpa")
 QUIET = Noise(run=0.0)
@@ -112,6 +113,20 @@ def test_without_intervals_there_is_no_recommendation(tiny):
     assert this.headline == "No recommendation yet: 3 of 3 cases not resolved."
     assert this.trust == "No ratio has an interval; one process per cell."
     assert page.summary(this).count("3 of 3 cases not resolved") == 1
+
+
+def test_confidence_is_half_of_the_median_width_of_the_intervals(as_run):
+    this = report(as_run(injected(0, {"sdpa": 0.5})))
+    half = median((it.high / it.low) ** 0.5 - 1 for case in this.grid.cases for it in case.ranked[1:])
+    assert this.trust == f"Ratios are known to ± {shares.percent(half)} (95 %; median); 4 processes per cell."
+
+
+def test_cases_with_one_implementation_are_not_among_those_it_is_fastest_in(as_run):
+    data = injected(0, {"sdpa": 0.5})
+    data["benchmarks"] += injected(0, {}, T=(1024,))["benchmarks"][:1]
+    assert report(as_run(data)).headline.startswith(
+        "Use sdpa: fastest in both cases with several implementations, up to"
+    )
 
 
 def test_a_case_of_a_stopped_run_with_one_implementation_is_not_in_the_mean(as_run):
