@@ -13,6 +13,7 @@ from stats.verdict import MARGIN, as_margin
 
 from ..selection.errors import count, positive
 from ..selection.options import CELLS, spelt
+from ..workers.client import WorkerSettings
 
 EACH_TIME = ("budget", "json", "markdown", "save", "to_continue")
 """Options that a continued comparison does not inherit."""
@@ -70,8 +71,9 @@ def add_cells(parser: argparse.ArgumentParser, minutes: float) -> None:
                      help=f"approximate time for measuring, in a bisection for each step (default: {minutes:g})")  # fmt: skip
     how.add_argument("--margin", type=as_margin, default=MARGIN, metavar="SHARE",
                      help=f"equivalence margin: smaller changes are UNCHANGED or SLIGHT (default: {MARGIN})")  # fmt: skip
-    how.add_argument("--cell-timeout", type=positive, default=300.0, metavar="SECONDS",
-                     help="give up a cell whose check or one block takes longer (default: 300)")  # fmt: skip
+    limit = WorkerSettings.timeout
+    how.add_argument("--cell-timeout", type=positive, default=limit, metavar="SECONDS",
+                     help=f"give up a cell whose check or one block takes longer (default: {limit:g})")  # fmt: skip
     how.add_argument("--seed", type=int, help="seed of the random order of timing")
     how.add_argument("--allow-gone", metavar="NAMES", action="append", default=[],
                      help="implementations that may be missing in head, separated by commas; others are BROKEN")  # fmt: skip

@@ -167,7 +167,7 @@ def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
     words = [*filter(None, (*own, options.model, options.cases))]
     same = {
         "cases": [case_hash(case) for case in cases],
-        "code": [digest(base.code), digest(head.code)],
+        "code": [digest(it.tree or it.impls / "impls") for it in (base, head)],
         "files": digest_of_own(words),
         "interpreters": [base.versions, head.versions],
         **conditions(),

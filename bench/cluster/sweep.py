@@ -215,8 +215,7 @@ def tell(line: str) -> None:
 def _save(results: Path, name: str, header: Line, journal: str, replies: Mapping[str, Replies]) -> int:
     """Save a run file for each type of node; returns the exit code."""
     of_all, code = {"commit_info": get_commit_info(), "command": header["command"], "journal": journal}, 0
-    named = (it.partition("=") for it in header["arguments"])
-    chosen = {option.removeprefix("--"): ids for option, _, ids in named if option == "--case"}
+    chosen = dict(it[2:].split("=", 1) for it in header["arguments"] if it.startswith("--case="))
     for kind, of_kind in replies.items():
         if not any("run" in reply for reply in of_kind.values()):
             code = complain(f"{kind}: nothing was measured: {[*of_kind.values()][-1]['failed']}", 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from pathlib import Path
 from typing import Any
@@ -30,11 +29,7 @@ class Finished(Exception):
 
 def begin(config: pytest.Config) -> Run:
     """Build a run, new or resumed, from the command line; raises `UsageError` and `Finished`."""
-    if (
-        os.environ.get("PYTEST_XDIST_WORKER")
-        or config.getoption("numprocesses", 0)
-        or config.getoption("dist", "no") != "no"
-    ):
+    if config.getoption("numprocesses", 0) or config.getoption("dist", "no") != "no":
         raise UsageError("nothing can be timed under pytest-xdist: leave out -n")
     storage, here = config.getoption("benchmark_storage"), config.invocation_params.dir
     results = results_root(here, None if storage == "file://./.benchmarks" else storage)

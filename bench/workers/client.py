@@ -62,11 +62,6 @@ class Variant:
     commit: str | None = None
     """Commit of a revision."""
 
-    @property
-    def code(self) -> Path:
-        """Folder with the variant's own code."""
-        return self.tree or self.impls / "impls"
-
 
 @dataclass(frozen=True)
 class WorkerSettings:

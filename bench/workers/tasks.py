@@ -129,11 +129,6 @@ class Tasks:
         {"cases": {impl: [{"case", "id", "unsupported": why, or None}, ...]}}, or {"unknown": why an implementation is
         missing}
         """
-        try:
-            refuse_absent(axes[0]["device"])
-            impls = impls_named(names, whole_registry=False, folder=self._folder)
-        except UsageError as error:
-            return {"unknown": str(error)}
 
         def found(impl: Impl, it: Reply) -> tuple[Case, str | None]:
             for scope in ("core", "layer"):
@@ -151,6 +146,8 @@ class Tasks:
                 yield {"case": case.columns(), "id": case.id, "unsupported": why}
 
         try:
+            refuse_absent(axes[0]["device"])
+            impls = impls_named(names, whole_registry=False, folder=self._folder)
             return {"cases": {it.name: [*described(it)] for it in impls}}
         except UsageError as error:
             return {"unknown": str(error)}
