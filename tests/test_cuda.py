@@ -469,7 +469,7 @@ ON_A_DEVICE = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA 
 def test_a_capture_that_fails_on_a_device_leaves_it_usable(wait):
     x, total = torch.ones(4, device="cuda"), torch.zeros(4, device="cuda")
     stream = torch.cuda.current_stream()
-    assert captured(torch.cuda, lambda: wait(x + 1)) is None
+    assert captured(torch.cuda, lambda: wait(x + 1), 1) is None
     assert torch.cuda.current_stream() == stream
     assert torch.randn(4, device="cuda").isfinite().all() and cuda.works()
     graph, *_ = captured(torch.cuda, lambda: total.add_(x), 3)

@@ -224,7 +224,7 @@ class CudaMeter(Meter):
         return int(self._cuda.memory_stats()["requested_bytes.all.current"])
 
 
-def captured(cuda: Any, call: Work, calls: int = 1) -> tuple[Any, Any] | None:
+def captured(cuda: Any, call: Work, calls: int) -> tuple[Any, Any] | None:
     """Return a `torch.cuda.CUDAGraph` of `calls` calls, and the last output, which replays overwrite; None if capture
     fails.
 

@@ -49,7 +49,7 @@ class Meter:
         """Return the seconds alone."""
         return self.timed(call, times, warm)[0]
 
-    def block(self, call: Work, calls: int, slices: int = 1, warm: int = 0) -> tuple[float, float, Any]:
+    def block(self, call: Work, calls: int, slices: int, warm: int) -> tuple[float, float, Any]:
         """Return the seconds of one call, over a block of slices and over its fastest slice, and the last output."""
         if self.whole_blocks:  # at least one call before it: the first launch on an idle device takes longer
             calls, slices, warm = calls * slices, 1, max(1, warm)
