@@ -33,6 +33,11 @@ def test_a_gpu_has_its_own_sizes_and_dtypes():
     assert all(len({case.id for case in its}) == len(its) for its in cases.values())
 
 
+def test_list_shows_no_grid_of_another_device():
+    shown = SWEEPS["published"].grids_on("cpu")
+    assert shown and all(grid["device"] == ("cpu",) for grid in shown)
+
+
 def test_a_sweep_of_models_names_the_models_of_each_case():
     of_models = SWEEPS["llm"].cases("cpu", {"dtype": ("float32",)})
     assert {*of_models.values()} == {"gpt2", "qwen2.5-0.5b", "llama3-8b"}

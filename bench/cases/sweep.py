@@ -28,7 +28,8 @@ class Sweep:
     """Grids for a GPU, where the CPU's would time mainly launches."""
 
     def grids_on(self, device: str) -> tuple[Axes, ...]:
-        return self.gpu if self.gpu and device == "cuda" else self.grids
+        grids = self.gpu if self.gpu and device == "cuda" else self.grids
+        return tuple(grid for grid in grids if device in grid.get("device", (device,)))
 
     def cases(self, device: str, overrides: Axes = {}, unfit: list[str] | None = None) -> dict[Case, str]:  # noqa: B006  (never written to)
         """Return every point of the grids, with the axes in `overrides` replaced, and the models whose layer it is, joined by
@@ -38,8 +39,7 @@ class Sweep:
         are added to `unfit`, and an error is raised only if no point fits.
         """
         unfit = [] if unfit is None else unfit
-        here = (grid for grid in self.grids_on(device) if device in grid.get("device", (device,)))
-        grids = [{"device": (device,)} | dict(grid) | dict(overrides) for grid in here]
+        grids = [{"device": (device,)} | dict(grid) | dict(overrides) for grid in self.grids_on(device)]
         if any(any(grid.get("requests", ())) for grid in grids) and overrides.keys() & {"T", "T_kv"}:
             raise ValueError("--requests gives both lengths: leave out --T and --T_kv")
         cases: dict[Case, dict[str, None]] = {}
