@@ -53,7 +53,7 @@ class Absorbed(LatentLayer):
 
 @register("absorbed_sdpa", beyond=(*BY_MASK, "bias", *AROUND), **FORM)
 class AbsorbedSDPA(Absorbed):
-    """`absorbed` by SDPA: the latents are keys, and values of the same width, as its fused kernels need."""
+    """`absorbed` with SDPA: whole latents are keys and values, since its fused kernels need equal widths."""
 
     def core_of(self, inside: LayerShape) -> KernelCore:
         return KernelCore(replace(inside, H_kv=1), sdpa)

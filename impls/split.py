@@ -25,7 +25,7 @@ Part = tuple[Tensor, Tensor]
 )
 @explicit
 def split(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, scale: float, dropout_p: float) -> Part:
-    """Attention to either half of the keys by itself, merged: (..., T, D_v), (..., T)."""
+    """Attention to each half of the keys separately, merged by their log-sum-exps."""
     half = (k.shape[-2] + 1) // 2
     of_keys = zip(k.split(half, -2), v.split(half, -2), strict=True)
     masks = [None, None] if visible is None else visible.split(half, -1)
