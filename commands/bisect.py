@@ -118,8 +118,8 @@ def _execute(options: argparse.Namespace) -> int:
 
 
 def search(count: int, judge: Callable[[int], Step]) -> tuple[int, int, list[int]]:
-    """Find the last good and the first bad of `count` points, of which the first is good and the last is bad, and those
-    between them that can't be judged.
+    """Return the last good and the first bad of `count` points, and those between them that can't be judged. Point 0 is
+    good, the last one bad.
     """
     good, bad, judged = 0, count - 1, set[int]()
     while left := [at for at in range(good + 1, bad) if at not in judged]:

@@ -28,7 +28,7 @@ from stats.arguments import ONE_COMMAND
 from . import shell
 
 COMMANDS = {
-    "run": "measure, print a table, and save it: --benchmark-save=NAME",
+    "run": "measure and print a table; --benchmark-save=NAME saves the run",
     "list": "print implementations with their limits, sweeps, and models",
     **{name: about for name, (_, about) in of_bench.COMMANDS.items()},
     "report": "write the page of the newest run, or of the named runs",

@@ -32,8 +32,8 @@ def run(main: Callable[[], int], package: str) -> int:
 
 
 class Output(io.FileIO):
-    """A descriptor that drops everything once its reader has closed it, as `head` does, or once an error such as that of
-    a full disk was raised, `raised` from it.
+    """A descriptor that drops all output once its reader has closed it, as `head` does. Another error, such as that of a
+    full disk, is raised once, as `raised` returns it; later output is dropped.
     """
 
     def __init__(self, descriptor: int, raised: Callable[[OSError], Exception]):

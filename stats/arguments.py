@@ -36,8 +36,8 @@ def has_one_command() -> bool:
 
 
 def wrapped(text: str) -> str:
-    """Wrap a sentence to the width of the terminal, in a file or a pipe to 80 columns, unless it contains a command, several
-    words between backticks, which users paste.
+    """Wrap a sentence to the width of the terminal, or in a file or a pipe to 80 columns. A sentence with a command, several
+    words between backticks, stays in one line, so that it can be pasted.
     """
     if any(" " in quoted for quoted in text.split("`")[1::2]):
         return text
@@ -96,8 +96,8 @@ class Parser(ArgumentParser):
 
 
 def refuse_misused(parser: ArgumentParser, words: Sequence[str]) -> None:
-    """End with the parser's error if an option has an empty value, typically that of an unset shell variable; is given
-    twice, and only the last value would count; or has `-` instead of a file, which would get that name.
+    """Call `parser.error` if an option has an empty value (typically of an unset shell variable), is given twice (only the
+    last value would count), or has `-` as a file (which would get that name).
     """
     for action in parser._actions:
         given = []

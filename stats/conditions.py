@@ -27,8 +27,8 @@ QUARTERS, SCATTER_OF_QUARTER, MIN_PAIRS = 4, 0.1, 200
 """The same in a quarter of the run's visits, up to 7.4 % in undisturbed runs, and the least pairs of blocks to judge one by."""
 
 LOOP_RATIO, LOOP_QUANTILE = 2.0, 0.9
-"""The reference workload's loop takes this multiple of its shortest time, or more, in a tenth of its samples: up to 1.2 in
-undisturbed runs, from 2.7 on beside so many threads that calls run rarely, and are interrupted as rarely.
+"""A run was disturbed if a tenth of the samples of the reference workload's loop take more than this multiple of the
+shortest: up to 1.2 in undisturbed runs, from 2.7 on beside so many threads that calls run, and are interrupted, rarely.
 """
 
 TO_SIGMA = 1 / 0.6745

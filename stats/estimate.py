@@ -155,8 +155,8 @@ def of_replicates(logs: ArrayLike) -> Estimate:
 
 
 def trimmed(values: Array, cut: int) -> Array:
-    """Return as many numbers, in the same order, whose mean is the mean without the `cut` lowest and highest, and whose
-    standard error is that of this trimmed mean (Yuen 1974).
+    """Return as many numbers, in the same order, whose mean and standard error are those of the trimmed mean, without the
+    `cut` lowest and the `cut` highest (Yuen 1974).
     """
     kept = np.sort(values)[cut : values.size - cut]
     winsorized = values.clip(kept[0], kept[-1])

@@ -58,8 +58,8 @@ SMALLEST = 0.01
 """Smallest step that is reported, as a share."""
 
 DETECTED = {6: 31, 7: 20, 8: 15, 10: 10, 15: 7, 30: 5, 60: 4}
-"""Steps in standard deviations of a run that are found in one case in four of five series, three runs after the step, by
-number of runs (simulated with independent runs).
+"""By number of runs, the step, in standard deviations of a run, that is found in four of five series of one case, three runs
+after it (simulated with independent runs).
 """
 
 SMALLEST_RELATIVE = 0.03
@@ -138,7 +138,7 @@ def common_component(logs: Array, fewest: int = 1, weights: Array | None = None)
 
 
 def with_recoveries(found: Sequence[Step]) -> Iterator[Step]:
-    """Yield the steps, oldest first, each with the one after which the level was back at its earlier value."""
+    """Yield the steps, oldest first, each with the position from which the level was back at its earlier value."""
     levels = list(zip(found, np.cumprod([step.ratio for step in found]), strict=True))
     for i, (step, level) in enumerate(levels, 1):
         usual = level / step.ratio * (1 + RECOVERED_WITHIN)

@@ -43,7 +43,7 @@ PREFIX = "attention-bench-ab-"
 """Beginning of the name of the temporary folder with the variants' code."""
 
 SELF_TEST = "self-test"
-"""Beginning of the saved comparisons' names."""
+"""Beginning of the names of a self-test's comparisons."""
 
 
 def measure(given: dict[str, Any], results: Path | None = None, once: str = "") -> Path:

@@ -203,7 +203,7 @@ def _from_here(name: str) -> str:
 
 
 def digest_of_own(words: Iterable[str]) -> str:
-    """Return a digest of the files that these words of the options name, of which a comparison has no copy."""
+    """Return a digest of the user's files that these words of the options name; a comparison has no copy of them."""
     places = {Path.cwd(), *(place for word in words for place in _elsewhere(word))}
     return digest_of({str(place / name): file for place in places for name, file in own_files(words, place).items()})
 

@@ -26,7 +26,7 @@ from .run import Run
 def show_registry() -> None:
     """Print implementations with their limits, sweeps with their cells, and models with their layers."""
     device, columns = default_device(), shutil.get_terminal_size().columns
-    forms = "any of them through torch.compile, one static graph a shape"
+    forms = "any of them through torch.compile, one static graph per shape"
     registry = {impl.name: [impl.summary.split(". ")[0].replace("`", "").rstrip("."), *_limits(impl.limits)]
                 for impl in impls.registered()}  # fmt: skip
     registry |= {f"NAME{form}": [f"{forms}, mode {of['mode']}" if of else forms] for form, of in impls.FORMS.items()}

@@ -224,9 +224,7 @@ class Measuring:
             self._run.tell(line)
 
     def _lacking(self) -> list[Cell]:
-        """Return the timed cells that lack columns which are measured after the timing, except those of a resumed run that
-        are not selected.
-        """
+        """Return the selected cells that were timed, and lack columns that are measured after the timing."""
         return [cell for cell in self._run.timed if cell in self._cells and self._run.lacks(cell)]
 
     def _finish(self) -> None:

@@ -76,8 +76,8 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def save(folder: Path, name: str, data: dict[str, Any], indent: int | None = 4) -> Path:
-    """Write a run file under the next number, all or nothing, and that of a complete run instead of those that were written
-    when it was interrupted; raises OSError.
+    """Write a run file under the next number, all or nothing; raises OSError. The file of a complete run replaces those
+    written when the run was interrupted.
     """
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed, also by the end of the process
@@ -117,8 +117,8 @@ class Journal:
     """File of one JSON object per line beside the run file: a header, followed by results; locked by its process."""
 
     def __init__(self, path: Path):
-        """Open a journal, new or left by a killed process, of which the end is cut off from the first incomplete line on
-        when the next one is written. Raises `UsageError` while another process has it open.
+        """Open a journal, new or left by a killed process; raises `UsageError` while another process has it open. What
+        follows the last complete line is cut off when the next line is written.
         """
         self.path, self._file = path, path.open("ab")
         try:

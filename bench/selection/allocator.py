@@ -27,8 +27,8 @@ ALLOCATORS = ("system", "keep", *LIBRARIES)
 def choose(name: str | None, cells: Sequence[Cell] = (), begun: Mapping[str, str] | None = None) -> None:
     """Set the environment that worker processes inherit; raises `UsageError`.
 
-    `name`: one of `ALLOCATORS`; None leaves the choice to the environment, else to the settings with which the resumed
-    run was `begun`, else it is `keep` where glibc is and memory is ample for all `cells`.
+    `name`: one of `ALLOCATORS`. None: what the environment chooses; if it chooses nothing, the settings with which a
+    resumed run was `begun`, and in a new run `keep`, with glibc and ample memory for all `cells`.
     """
     there = chosen()
     if name is None:

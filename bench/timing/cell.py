@@ -37,8 +37,8 @@ REPEATS = 4
 """Calls on the same inputs that must agree bit for bit with deterministic algorithms, before timing begins."""
 
 MORE_CALLS, GROWTH = 2, 1.1
-"""Further calls if the process grew by more than this multiple of what torch allocated, until one grows it by as much
-as the call before: malloc occasionally keeps freed memory.
+"""Most further calls if the process grew by more than GROWTH times what torch allocated; they end once the growth is
+within this factor of that of the call before: malloc occasionally keeps freed memory.
 """
 
 NOT_REPEATED = "two calls on the same inputs differ, though algorithms were to be deterministic"
@@ -156,7 +156,7 @@ class Built:
 
 
 def _tensors(output: Any, most: int | None = None) -> list[Tensor]:
-    """Return what a call returned, a tensor or a tuple with tensors, of which at most the first ones count."""
+    """Return the tensors that a call returned, of a tuple those among the first `most` entries."""
     return [output] if isinstance(output, Tensor) else [x for x in output[:most] if x is not None]
 
 

@@ -29,7 +29,7 @@ COPIES = 0.25
 """Seconds within which copies are repeated: the first few may all fall into a disturbance of shared memory."""
 
 LARGE = 2048
-"""Side from which on products aren't timed with a single thread, too: it would be slower, and take long."""
+"""Side from which products are timed with all threads only: a single one would be slower, and take long."""
 
 MEASUREMENTS = 5
 """Number of measurements of a ceiling before a row above it is rejected."""

@@ -52,7 +52,7 @@ class Variant:
     tree: Path | None = None
     """A tree of `WorkerSettings.repository`, if the user's modules differ between the variants; else None."""
     extensions: Path | None = None
-    """Where torch's `load_inline` builds, else in the user's cache: of two processes that build the same name in one
+    """Folder in which torch's `load_inline` builds; None: the user's cache. If both variants built the same name in one
     folder, the second would import the library of the first.
     """
     impl: str | None = None

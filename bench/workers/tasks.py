@@ -72,8 +72,8 @@ DISTURBED = {"page_faults": "ru_minflt", "voluntary": "ru_nvcsw", "involuntary":
 """Keys of the reply to `time` on what disturbs calls, and the counters of `getrusage`."""
 
 LONG, GROWTH_FAULTS = 20e-3, 256
-"""Seconds of a call, and its page faults, from which on it is timed again: as it grew the heap, it took up to six times as
-long.
+"""Seconds of a call, and page faults per call, from which a block is timed again: a call that grows the heap takes up to
+six times as long.
 """
 
 ATTEMPTS = 6
@@ -274,8 +274,8 @@ class Tasks:
         return {"compared": len(taken), "fastest": min(taken)}
 
     def time(self, what: str, calls: int, slices: int = 1, warm: int = 0) -> Reply:
-        """Time a block (`Built.time`); a long one again while it grows the heap, up to `ATTEMPTS`, unless the one before it
-        faulted on pages, too:
+        """Time a block (`Built.time`). One of long calls that grew the heap, with at least twice the page faults of the block
+        before, is timed again, up to `ATTEMPTS` times in all:
 
         {"seconds": of one call, "fastest": of one call in the fastest slice, "page_faults", "voluntary", "involuntary":
         minor faults and context switches per call, untimed calls included, "columns": of the row: "repeats" if outputs so

@@ -68,7 +68,7 @@ def _search(repository: Path, tree: Path, folder: str) -> None:
 
 
 def in_trees(tree: Path, below: Path) -> list[Path]:
-    """Return this folder in `tree` and in that of the other variant, which lies beside it, where they have it."""
+    """Return the folder `below` in the trees of both variants, which lie beside each other, where it exists."""
     return [folder for it in tree.parent.iterdir() if (folder := it / below).is_dir()]
 
 

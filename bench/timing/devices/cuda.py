@@ -43,13 +43,12 @@ LATE, LATE_SHARE = 2e-4, 0.1
 LATE_BLOCKS = 3
 """Consecutive late blocks that count as a fault: a single one may come from an interrupted host."""
 
-
 WARM = 3
 """Calls on the side stream before capture, as in torch's notes on CUDA graphs, to initialise libraries."""
 
 
 class CudaMeter(Meter):
-    """`cuda` is `torch.cuda` or a simulated device with the same interface; so are `empty` and `clock`."""
+    """Measurements on a GPU. `cuda`: `torch.cuda`, or a simulation with its interface, with `empty` and `host_clock`."""
 
     clock = "cuda_events"
     whole_blocks = True

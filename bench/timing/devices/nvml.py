@@ -31,7 +31,6 @@ POLICIES = {0: 0x4, 1: 0x20}
 HELD_BACK = 0x8 | 0x20 | 0x40 | 0x80
 """Reasons for which a GPU is slower than it can be. A power cap, common during matrix products, is none of them."""
 
-
 EVERY = 0.25
 """Seconds between two readings: each takes a tenth of a millisecond or more, during which an idle device cools down."""
 
@@ -118,7 +117,7 @@ class Nvml:
         return [gpu for gpu in handles if gpu is not None]
 
     def _gpu(self, uuid: str) -> Any:
-        """Return the handle of the GPU, of which a part (MIG) has neither clocks nor power of its own."""
+        """Return the handle of the GPU: of a part (MIG) that of the whole, which alone has clocks and power."""
         if (part := self._query("DeviceGetHandleByUUID", f"MIG-{uuid}")) is not None:
             return self._query("DeviceGetDeviceHandleFromMigDeviceHandle", part)
         return self._query("DeviceGetHandleByUUID", f"GPU-{uuid}")
