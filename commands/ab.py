@@ -19,9 +19,8 @@ from bench.selection.options import spelt
 from bench.terminal import complain, warn
 from reports.judging.comparison import Comparison, of_file
 from reports.pages import compare
+from reports.reading.command import NOT_JUDGED
 from reports.reading.runs import RunError
-
-UNJUDGED = 2
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -41,7 +40,7 @@ def exit_code_of(execute: Callable[[argparse.Namespace], int], options: argparse
         return complain(error)
     except Skip as why:
         warn(f"it could not be judged: {why}")
-        return UNJUDGED
+        return NOT_JUDGED
     except KeyboardInterrupt:
         raise KeyboardInterrupt("interrupted; the same command continues") from None
 

@@ -26,10 +26,11 @@ from bench.selection.errors import UsageError
 from reports.judging import comparison
 from reports.judging.comparison import Comparison
 from reports.pages.compare import tell
+from reports.reading.command import NOT_JUDGED
 from stats.arguments import Parser, as_typed
 from stats.verdict import REGRESSED
 
-from .ab import UNJUDGED, exit_code_of
+from .ab import exit_code_of
 
 SEVERAL = 1
 """Exit code if commits that can't be judged lie between the last good one and the first bad one."""
@@ -102,7 +103,7 @@ def _execute(options: argparse.Namespace) -> int:
                 "`git bisect run python -m bench ab --base GOOD ...` finds the commit that needs more memory"
             )
         print(f"nothing is shown to be slower at the bad end; {how}")
-        return UNJUDGED
+        return NOT_JUDGED
 
     def judge(at: int) -> Step:
         step = _judge(options, points[0], points[at], change)
