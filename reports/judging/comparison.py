@@ -57,7 +57,8 @@ class Change:
 
 @dataclass(frozen=True)
 class Cell:
-    """One implementation in one case. Seconds are geometric means over the processes, NaN if there are none.
+    """One implementation in one case. Seconds are the geometric mean over the processes of a run, or the median of the
+    blocks of `ab`; NaN if there are none.
 
     The ratio of interleaved variants; of two runs, relative to the implementations of the case with unchanged code.
     """
