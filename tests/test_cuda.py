@@ -27,7 +27,7 @@ from bench.checks.dispatch import kernel_in
 from bench.checks.module_checks import check_case
 from bench.runs import progress
 from bench.runs.measuring import Measuring
-from bench.runs.rows import NOT_READ
+from bench.runs.rows import UNMEASURED
 from bench.timing import machine, reference_workload
 from bench.timing.devices import DEVICES, cuda, nvml
 from bench.timing.devices.cuda import COLD_BELOW, GRAPH_BELOW, CudaMeter, captured
@@ -58,7 +58,7 @@ def columns(gpu, call, graph=True):
     meter = meter_of(gpu)
     hot = meter.seconds(call, 50, warm=1) / 50
     found = meter.more(call, hot, graph, [])
-    assert found.keys() < NOT_READ.keys()
+    assert found.keys() < UNMEASURED.keys()
     return {"hot_s": hot, **found}
 
 

@@ -18,11 +18,11 @@ from ..cases.counting import cache_bytes, flops, least_bytes, padding_share
 
 Row = dict[str, Any]
 
-NOT_READ = dict.fromkeys(
+UNMEASURED = dict.fromkeys(
     ("cold_s", "cold_low", "cold_high", "device_s", "graph_s", "kept_pages_s", "fresh_pages_s", "sm_mhz", "power_w",
      "temperature_c", "throttled", "roof")
 )  # fmt: skip
-"""Columns that some devices or cells lack."""
+"""Columns that are null unless a device and a cell have them."""
 
 
 class Sample(NamedTuple):
@@ -101,7 +101,7 @@ def row(cell: Cell, found: Results, over: Sequence[Sample]) -> Row:
             "case_hash": case_hash(cell.case),
             "pins": cell.impl.pins,
             **cell.case.columns(),
-            **NOT_READ,
+            **UNMEASURED,
             "repeats": None if drops else True,
             **found.columns,
             "calls_compared": 0 if drops else len(samples) + found.compared,

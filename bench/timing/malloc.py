@@ -63,7 +63,7 @@ def allocator_settings() -> dict[str, str]:
 @contextmanager
 def using(parameters: Mapping[int, int]) -> Iterator[None]:
     """Give malloc these settings, `SYSTEM` or `KEPT`, within the block, unless the environment chooses others."""
-    if _chosen():
+    if _parameters():
         _set(parameters)
     try:
         yield
@@ -73,7 +73,7 @@ def using(parameters: Mapping[int, int]) -> Iterator[None]:
 
 def use_chosen() -> None:
     """Give malloc the settings that the environment chooses."""
-    _set(_chosen())
+    _set(_parameters())
 
 
 def time_other_setting(seconds: Callable[[], float], checked: float = 0.0) -> dict[str, float]:
@@ -83,7 +83,7 @@ def time_other_setting(seconds: Callable[[], float], checked: float = 0.0) -> di
     `seconds` makes a call and returns its duration. With glibc's settings the call in the check counts, if it took
     `checked` seconds alone.
     """
-    if not _chosen():
+    if not _parameters():
         return {}
     fresh = keeps_pages()
     name, other, heap = ("fresh_pages_s", SYSTEM, _filled) if fresh else ("kept_pages_s", KEPT, nullcontext)
@@ -114,15 +114,15 @@ def _filled() -> Iterator[None]:
             LIBC.free(block)
 
 
-def _chosen() -> Mapping[int, int]:
-    """Return glibc's settings by the environment; {} with another allocator or others than `SYSTEM` and `KEPT`."""
+def _parameters() -> Mapping[int, int]:
+    """Return the settings that the environment chooses, `SYSTEM` or `KEPT`; {} for others and without glibc."""
     there = chosen() if has_glibc() else None
     return SYSTEM if there == {} else KEPT if there == KEEP else {}
 
 
 def keeps_pages() -> bool:
     """Whether this process has glibc's malloc, which returns no pages."""
-    return _chosen() is KEPT
+    return _parameters() is KEPT
 
 
 def release() -> None:
