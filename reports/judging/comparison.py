@@ -211,7 +211,7 @@ def _cell(key: Key, variants: Rows, judged: Verdict | None, other: str, margin: 
         if "samples" not in facts or facts["reason"] == "wrong"
     )
     if lost:
-        word = BROKEN if failed[1] else verdict.NEW if head > 0 else verdict.GONE
+        word = INCONCLUSIVE if all(failed) else BROKEN if failed[1] else verdict.NEW if head > 0 else verdict.GONE
         whys = (": ".join(filter(None, (f"{what} in {' and '.join(of)}", why))) for (what, why), of in lost.items())
         judged = Verdict(verdict.WRONG if "wrong" in reasons else word, "; ".join(whys))
     elif _differs("device", variants):

@@ -196,6 +196,13 @@ def test_a_cell_that_fails_in_head_alone_has_regressed_and_comes_first(reason, c
     assert first(this, "sdpa").verdict.reason.endswith(" in head: so")
 
 
+def test_a_cell_that_fails_in_both_is_inconclusive(compared):
+    base, head = (tracked.without(tracked.run(seed), "sdpa", "error", "so") for seed in (1, 2))
+    this = compared(base, head)
+    assert first(this, "sdpa").verdict.word == "INCONCLUSIVE" and this.code == 0
+    assert first(this, "sdpa").verdict.reason == "error in base and head: so"
+
+
 def test_changed_implementations_are_no_anchors(compared):
     """Four of six are slower: relative to all others, the two unchanged ones would seem faster."""
     slower = dict.fromkeys(("linear", "packed", "einsum", "wrapper"), 1.2)
