@@ -314,6 +314,20 @@ def test_a_saved_comparison_is_continued_with_the_same_code_on_the_same_machine(
         assert ran.code == 3 and says in ran.errors
 
 
+def test_a_comparison_is_continued_only_in_its_folder(command, repository, monkeypatch):
+    """Another folder may have another module of the kernel's name."""
+    for name in ("one", "two"):
+        (repository / name).mkdir()
+    monkeypatch.chdir(repository / "one")
+    command("--T 16 --base HEAD --impl mine=mine:mine --budget 0.05 --save x")
+    (file,) = Path().resolve().glob("results/*/ab/0001_x.json")
+    monkeypatch.chdir(repository / "two")
+    ran = command(f"--continue {file}")
+    assert ran.code == 3 and "changed since then: folder; start another" in ran.errors
+    monkeypatch.chdir(repository / "one")
+    assert command(f"--continue {file}").code == 0
+
+
 def test_new_gone_wrong_and_dead(command):
     names = "same,wrong-head,dead,impossible,slow,raises-head,raises-base,gone,old,young"
     ran = command(f"--T 16 --impl {names} --allow-gone old,raises-head,typo --threads 999", slower={"slow T16": 1.2})

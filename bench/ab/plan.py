@@ -170,6 +170,7 @@ def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
         "code": [digest(it.tree or it.impls / "impls") for it in (base, head)],
         "files": digest_of_own(words),
         "interpreters": [base.versions, head.versions],
+        "folder": str(Path.cwd().relative_to(repository())) if base.tree else None,
         **conditions(),
     }
     same_code = base.commit and len({*same["code"]}) == 1 and same_files(base.commit, head.commit)
