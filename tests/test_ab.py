@@ -519,6 +519,16 @@ def test_a_working_tree_is_copied_as_it_is_now(tmp_path, monkeypatch):
     assert digests[0] == digests[1] != digests[2]
 
 
+def test_copies_in_a_temporary_folder_of_the_repository_are_not_copied(repository, monkeypatch):
+    monkeypatch.chdir(repository)
+    place, left = (repository / "tmp" / f"{sources.PREFIX}{name}" for name in "ab")  # the second by a killed process
+    for folder in (place, left):
+        folder.mkdir(parents=True)
+        sources.check_out("HEAD", folder / "base")
+    sources.copy_of_working_tree(place / "head")
+    assert sources.digest(place / "base") == sources.digest(place / "head")
+
+
 def test_a_kernel_is_compared_with_all_code_that_belongs_to_it(tmp_path):
     beside = {"helper.cu", "kernel_sm90.so"}  # of any kernel
     mine = {"mine.py", "helper.py", "helper/inner/deep.py", "helper/other.py"} | beside
@@ -745,7 +755,7 @@ def test_a_killed_comparison_leaves_no_process_and_an_interrupted_one_no_file(re
         assert running.stderr and any("checking" in text for text in running.stderr)
         found = psutil.Process(running.pid).children()
         workers = [it for it in found if any("bench.workers.worker" in word for word in it.cmdline())]
-        assert workers and [*repository.parent.glob(f"{measuring.PREFIX}*")]
+        assert workers and [*repository.parent.glob(f"{sources.PREFIX}*")]
         running.send_signal(ending)
         _, errors = running.communicate(timeout=60)
     assert errors.endswith(says) and running.returncode == (2 if says else -ending)
@@ -753,7 +763,7 @@ def test_a_killed_comparison_leaves_no_process_and_an_interrupted_one_no_file(re
     while still_run(workers) and time.monotonic() < until:
         time.sleep(0.1)
     assert not still_run(workers)
-    assert bool(says) != any(repository.parent.glob(f"{measuring.PREFIX}*"))
+    assert bool(says) != any(repository.parent.glob(f"{sources.PREFIX}*"))
 
 
 def test_the_same_command_continues_with_the_replicates_of_an_interrupted_one(command, repository, monkeypatch):
@@ -852,6 +862,6 @@ def test_usage_errors(inside, repository, monkeypatch):
     for typed, says in USAGE.items():
         code, _, errors = inside(typed)
         assert code == 3 and says in errors and errors.count("bench: error") == 1, (typed, errors)
-    assert not any(repository.parent.glob(f"{measuring.PREFIX}*")) and not (repository / "left.json").exists()
+    assert not any(repository.parent.glob(f"{sources.PREFIX}*")) and not (repository / "left.json").exists()
     monkeypatch.chdir(repository.parent)
     assert "is not in a git repository: start in your kernel's repository" in inside("--base HEAD --impl x=mine:f")[2]

@@ -33,14 +33,12 @@ from .comparison import compare
 from .options import UNCHANGED_CODE, asked, command, defaults
 from .plan import Record, conditions, digest_of_own, plan_of
 from .replicates import Replicate
+from .sources import PREFIX
 
 SHARES = {0.01: 3, 0.02: 3, 0.05: 3, 0.10: 3, -0.02: 6, -0.05: 6}
 """Shares by which an implementation in head is slowed down, or made faster if negative; each in one comparison for this
 number of comparisons of unchanged code.
 """
-
-PREFIX = "attention-bench-ab-"
-"""Beginning of the name of the temporary folder with the variants' code."""
 
 SELF_TEST = "self-test"
 """Beginning of the names of a self-test's comparisons."""

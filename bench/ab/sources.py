@@ -21,6 +21,9 @@ from ..selection.errors import UsageError
 
 NO_CODE = shutil.ignore_patterns("__pycache__")
 
+PREFIX = "attention-bench-ab-"
+"""Beginning of the name of the temporary folder with the variants' code."""
+
 
 def repository() -> Path:
     """Return the git repository of the current folder; outside of any, the suite's own checkout."""
@@ -82,11 +85,13 @@ def copy_of_impls(folder: Path) -> Path:
 
 
 def copy_of_working_tree(folder: Path) -> None:
-    """Copy the current files of the user's repository, except ignored files, results and virtual environments."""
+    """Copy the current files of the user's repository, except ignored files, results, virtual environments, and what
+    comparisons keep in a temporary folder in it.
+    """
     root = repository()
     names = [root / name for name in _git("ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")]
     environments = (it.parent for it in names if it.name == "pyvenv.cfg" and it.parent != root)
-    left_out = [results_root(Path.cwd(), None), *environments]
+    left_out = [results_root(Path.cwd(), None), *folder.parent.parent.glob(f"{PREFIX}*"), *environments]
     for source in names:
         if (source.is_file() or source.is_symlink()) and not any(map(source.is_relative_to, left_out)):
             name = source.relative_to(root)
