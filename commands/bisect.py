@@ -102,6 +102,8 @@ def _execute(options: argparse.Namespace) -> int:
             how = as_typed(
                 "`git bisect run python -m bench ab --base GOOD ...` finds the commit that needs more memory"
             )
+        elif not any(cell.verdict.ratio > 0 for cell in ends.cells):
+            how = "no cell has a time at both"
         print(f"nothing is shown to be slower at the bad end; {how}")
         return NOT_JUDGED
 

@@ -14,7 +14,7 @@ from commands import bisect
 from commands.bisect import Step, search, step_of
 from reports.judging import comparison
 from reports.judging.comparison import Cell, Change, Comparison
-from stats.verdict import INCONCLUSIVE, REGRESSED, Verdict
+from stats.verdict import INCONCLUSIVE, NEW, REGRESSED, Verdict
 
 COMMITS = 30
 CHANGE = {("sdpa", "a"): math.log(1.05), ("sdpa", "b"): math.log(1.05)}
@@ -141,6 +141,14 @@ def test_of_what_is_broken_or_needs_memory_it_names_the_command_that_finds_it(
     monkeypatch.setattr(comparison, "of_file", lambda file: worse)
     assert run("c0 c29") == 2
     assert f"at the bad end; `git bisect run python -m bench {command} ...`" in capsys.readouterr().out
+
+
+def test_a_kernel_that_the_good_end_lacks_needs_no_larger_budget(monkeypatch, history, capsys):
+    this = found("c0", "c29", a=(1.0, 0.01))
+    new = replace(this, cells=[replace(cell, verdict=Verdict(NEW, "")) for cell in this.cells], implementations={})
+    monkeypatch.setattr(comparison, "of_file", lambda file: new)
+    assert run("c0 c29") == 2
+    assert "at the bad end; no cell has a time at both\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("changed", [{"kernel": "2"}, {"margin": "0.02"}, {"torch": "b"}, {"python": "3.12"}], ids=str)
