@@ -502,6 +502,7 @@ def test_a_working_tree_is_copied_as_it_is_now(tmp_path, monkeypatch):
         return dict.fromkeys(names, text)
 
     kept = write("first\n", "kept.py", odd) | write("ignored.py\n", ".gitignore")
+    kept |= write("first\n", "sub/results/plot.py")
     write("first\n", "gone.py", "sub/changed.py")
     git(root, "init", "-q")
     git(root, "add", ".")

@@ -85,15 +85,18 @@ def copy_of_impls(folder: Path) -> Path:
 
 
 def copy_of_working_tree(folder: Path) -> None:
-    """Copy the current files of the user's repository, except ignored files, results, virtual environments, and what
-    comparisons keep in a temporary folder in it.
+    """Copy the current files of the user's repository, except ignored files, and of the untracked ones results, virtual
+    environments, and what comparisons keep in a temporary folder in it.
     """
     root = repository()
-    names = [root / name for name in _git("ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")]
-    environments = (it.parent for it in names if it.name == "pyvenv.cfg" and it.parent != root)
+    tracked, others = (
+        [root / name for name in _git("ls-files", "-z", *which).split("\0")]
+        for which in (["--cached"], ["--others", "--exclude-standard"])
+    )
+    environments = (it.parent for it in others if it.name == "pyvenv.cfg" and it.parent != root)
     left_out = [results_root(Path.cwd(), None), *folder.parent.parent.glob(f"{PREFIX}*"), *environments]
-    for source in names:
-        if (source.is_file() or source.is_symlink()) and not any(map(source.is_relative_to, left_out)):
+    for source in [*tracked, *(it for it in others if not any(map(it.is_relative_to, left_out)))]:
+        if source.is_file() or source.is_symlink():
             name = source.relative_to(root)
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, folder / name, follow_symlinks=False)
