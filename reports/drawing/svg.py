@@ -16,14 +16,11 @@ from .measures import Measure, Points
 from .palette import Palette, Style
 
 WIDTH, HEIGHT = 450.0, 256.0
-LEFT, RIGHT, TOP, BOTTOM = 58.0, 270.0, 12.0, 222.0
+LEFT, TOP, BOTTOM = 58.0, 12.0, 222.0
 """Edges of the plot; labels are placed to its right."""
 
-LINE = 13.5
-"""Height of a label."""
-
-DIGIT = 8.5
-"""Width of a digit, on a phone."""
+LINE, LETTER, DIGIT = 13.5, 7.5, 8.5
+"""Height of a label, and the widths of its letters and of digits, on a phone."""
 
 MOST_MARKS = 6
 """Most points of a line that are marked."""
@@ -64,7 +61,8 @@ def lines(
     """
     every = [point for points in series.values() for point in points]
     xs, ys = sorted({x for x, _ in every}), [y for _, y in every]
-    x, y = Scale(xs[0], xs[-1], LEFT + 8, RIGHT - 8), Scale(min(ys) / 1.1, max(ys) * 1.1, BOTTOM, TOP)
+    right = WIDTH - 30 - LETTER * max(len(label(name)) for name in series)
+    x, y = Scale(xs[0], xs[-1], LEFT + 8, right - 8), Scale(min(ys) / 1.1, max(ys) * 1.1, BOTTOM, TOP)
     sizes = {size: number(size) for size in apart(xs, x, DIGIT)}
     parts = [axes(x, y, sizes, {tick: measure.text(tick) for tick in y.ticks(measure.base)}, x_name)]
     ends = spread([y(points[-1][1]) for points in series.values()], LINE, TOP, BOTTOM)
@@ -73,10 +71,10 @@ def lines(
         paled = [(name, a) in pale for a, _ in points]
         marked = zip(places, paled, strict=True) if len(xs) <= MOST_MARKS else ()
         marks = "".join(mark(style, *place, is_pale) for place, is_pale in marked)
-        end = f'<path class="lead" d="M{places[-1][0] + 5} {places[-1][1]}L{RIGHT + 6} {at:.1f}h4"/>'
-        text = f'<text class="name" x="{RIGHT + 24}" y="{at + 4:.1f}">{html.escape(label(name))}</text>'
+        end = f'<path class="lead" d="M{places[-1][0] + 5} {places[-1][1]}L{right + 6} {at:.1f}h4"/>'
+        text = f'<text class="name" x="{right + 24}" y="{at + 4:.1f}">{html.escape(label(name))}</text>'
         parts.append(f'<g class="{kind(style)}">{end}{stroke(places, paled)}{marks}'
-                     f"{mark(style, RIGHT + 16, round(at, 1))}{text}</g>")  # fmt: skip
+                     f"{mark(style, right + 16, round(at, 1))}{text}</g>")  # fmt: skip
     return drawing("".join(parts))
 
 

@@ -197,6 +197,14 @@ def test_charts_can_be_read(browser, published, width):
     assert browser.execute_script(BEYOND) == []
 
 
+def test_a_chart_with_short_names_fills_its_card(browser, quick):
+    opened(browser, quick)
+    ends = """[...document.querySelectorAll('figure')].filter((it) => it.checkVisibility()).map((it) => {
+        const right = (of) => of.getBoundingClientRect().right;
+        return right(it) - Math.max(...[...it.querySelectorAll('.name')].map(right)) })"""
+    assert all(0 < gap < 60 for gap in run(browser, ends))  # pixels
+
+
 def test_ticks_do_not_overlap(browser, quick, tmp_path):
     decode = json.loads((runs.CHECKOUT / "results" / "published" / "0007_decode.json").read_text())
     pages = [quick, made(tmp_path, decode)]
