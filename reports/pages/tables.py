@@ -181,13 +181,15 @@ def of_case(case: Case, headings: Sequence[str]) -> Table:
 
 
 def detailed(grid: Grid) -> str:
-    """Return every case's table for the terminal, with the columns that fit."""
+    """Return every case's table for the terminal, each with the columns that fit."""
     heads = headings(grid)
-    while True:
-        tables = [of_case(case, heads) for case in grid.cases]
-        if len(heads) <= 2 or max(len(line) for table in tables for line in _aligned(table)) <= WIDTH:
-            return "\n\n".join(map(plain, tables))
-        heads = heads[:-1]
+    return "\n\n".join(plain(_narrowed(of_case(case, heads))) for case in grid.cases)
+
+
+def _narrowed(table: Table) -> Table:
+    while len(table.headings) > 2 and max(map(len, _aligned(table))) > WIDTH:
+        table = _columns(table, range(len(table.headings) - 1))
+    return table
 
 
 def of_runs(grid: Grid) -> str:

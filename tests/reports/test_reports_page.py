@@ -153,6 +153,14 @@ def test_one_case_is_printed_as_its_table_at_80_columns_with_what_was_refused(in
     assert "B=1 H=8 D_h=64 fp32 causal. 1 is the fastest" in Outline(page.html(report(as_run(interleaved_data)))).words
 
 
+def test_a_wide_interval_costs_only_its_own_case_a_column(interleaved_data, as_run):
+    made = report(as_run(interleaved_data)).grid
+    wide = replace(made.cases[0].ranked[1], low=0.8, high=1.9, state="not resolved")
+    first = replace(made.cases[0], marks=made.cases[0].marks | {wide.impl: wide})
+    printed = tables.detailed(replace(made, cases=[first, *made.cases[1:]])).split("\n\n")
+    assert [text.splitlines()[1].split("  ")[-1] for text in printed] == ["peak memory", "of tolerance", "of tolerance"]
+
+
 def test_the_key_explains_a_mean_over_some_of_the_cases(as_run):
     for impls, known in (
         (("fused", "sdpa", "loop"), "– unsupported, (n/m) mean over n of m cases."),
