@@ -205,9 +205,9 @@ def test_a_chart_with_short_names_fills_its_card(browser, quick):
     assert all(0 < gap < 60 for gap in run(browser, ends))  # pixels
 
 
-def test_ticks_do_not_overlap(browser, quick, tmp_path):
+def test_ticks_do_not_overlap(browser, quick, published, tmp_path):
     decode = json.loads((runs.CHECKOUT / "results" / "published" / "0007_decode.json").read_text())
-    pages = [quick, made(tmp_path, decode)]
+    pages = [quick, published, made(tmp_path, decode)]
     for width, page_ in itertools.product((720, 800, 1000, 1280), pages):
         opened(browser, page_, width)
         browser.find_element("id", "every").click()
@@ -215,6 +215,12 @@ def test_ticks_do_not_overlap(browser, quick, tmp_path):
             .map((it) => it.getBoundingClientRect()).filter((it) => it.width)
             .flatMap((it, i, all) => i ? [it.left - all[i - 1].right] : []))"""
         assert min(run(browser, ticks)) > 0, width
+        beside = """[...document.querySelectorAll('.of th.d')].map((it) => {
+            const heading = document.createRange();
+            heading.selectNodeContents(it.nextElementSibling);
+            const last = it.querySelector('.ticks :last-child');
+            return heading.getBoundingClientRect().left - last.getBoundingClientRect().right })"""
+        assert min(run(browser, beside)) > 3, width
 
 
 @pytest.mark.parametrize("width", [390, 1280])
