@@ -1,8 +1,10 @@
 """The pages as a reader meets them: opened from disk in a real browser that can't reach any network."""
 
+import base64
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -296,6 +298,13 @@ def test_on_paper_nothing_is_cut(browser, kind, request):
         assert {*run(browser, shadows)} <= {"none"}  # on paper it would look like the outline of the fastest
     finally:
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "screen"})
+
+
+def test_on_paper_a_history_leaves_no_page_half_empty(browser, history):
+    opened(browser, history)
+    printed = browser.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})
+    pages = len(re.findall(rb"/Type /Page\b", base64.b64decode(printed["data"])))
+    assert pages <= 4  # four charts, each with a table
 
 
 @pytest.fixture(scope="module")
