@@ -13,7 +13,8 @@ from ..drawing.svg import Scale
 from ..judging.comparison import Cell, Comparison
 from ..reading import words
 from . import page
-from .comparison_text import columns, counted, examples, headline, left_out, shared_reasons, table
+from .comparison_text import columns, counted, examples, headline, left_out, shared_reasons
+from .tables import Table, filled, of_lines
 
 NARROWEST, WIDEST = 0.02, 3.0
 """Smallest and largest change at which the axis may end."""
@@ -46,12 +47,18 @@ def html(this: Comparison) -> str:
         lead=[*(f"{other}." for other in others), words.sentence(counted(this))],
         notices=[],
         lists=[("Changes", of_cells(this.cells, shares.percent(this.margin)))],
-        more=[table("All numbers", this.cells, without=("verdict", "why"))],
+        more=[_numbers(this.cells)],
         notes=this.notes,
         machine=this.machine,
         commands=this.commands,
         styles=Palette(this.own, {cell.impl for cell in this.cells}),
     )
+
+
+def _numbers(cells: Iterable[Cell]) -> Table:
+    lines = [*map(columns, cells)]
+    headings = [heading for heading in filled(lines) if heading not in ("verdict", "why")]
+    return of_lines("All numbers", lines, [*headings, "verdict"])
 
 
 def of_cells(cells: Sequence[Cell], margin: str = "") -> Changes:

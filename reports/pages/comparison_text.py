@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -292,10 +292,10 @@ def columns(cell: Cell, shared: Iterable[str] = ()) -> dict[str, str]:
     return {heading: one_line(text) for heading, text in texts.items()}
 
 
-def table(title: str, cells: Iterable[Cell], without: Container[str] = ()) -> Table:
-    """Return the table of cells, without empty columns and those that are left out."""
+def table(title: str, cells: Iterable[Cell]) -> Table:
+    """Return the table of cells, without empty columns."""
     lines = [*map(columns, cells)]
-    return of_lines(title, lines, [heading for heading in filled(lines) if heading not in without])
+    return of_lines(title, lines, filled(lines))
 
 
 def _lines(cell: Cell, shared: Iterable[str]) -> Iterator[RenderableType]:

@@ -136,6 +136,7 @@ def test_a_headline_names_the_regression_despite_an_unchanged_mean(saved):
     html = html.replace("\N{NO-BREAK SPACE}", " ")
     assert "Something regressed: sdpa is slower in 1 of 40 cells (16 %)</h1>" in html
     assert "30 UNCHANGED more, in “All numbers”" in html
+    assert html.partition('aria-label="All numbers"')[2].count("UNCHANGED") == 40  # of 43 cells
     assert re.findall('<p class="lead-in">(.)', html)[-1] == "O"  # of 3 timed implementations ...
 
 
