@@ -109,7 +109,8 @@ def _table(title: str, advised: Mapping[str, Any]) -> Table:
         place = words.place({axis: cell[axis] for axis in axes} or cell, always=[*axes, "T", "H"])
         slower = units.interval(cell["ahead_low"], cell["ahead_high"]) if cell["ahead_low"] else units.MISSING
         following = cell["next_best"] or units.MISSING
-        rows.append((place, cell["fastest"], units.seconds(cell["seconds"]), following, slower, cell["verdict"]))
+        verdict = cell["verdict"].removesuffix(f" with {following}")  # the column before names it
+        rows.append((place, cell["fastest"], units.seconds(cell["seconds"]), following, slower, verdict))
     wrong = f"Left out, wrong somewhere in this run: {', '.join(advised['left_out'])}." if advised["left_out"] else ""
     note = " ".join(filter(None, (advised["page_faults"], wrong)))
     return Table(title, COLUMNS, rows, note)

@@ -53,8 +53,8 @@ def test_figures_of_the_tutorials_in_the_docs_are_those_of_the_published_run():
     assert fused > rows["sdpa"]["stats"]["median"]
 
 
-def test_getting_started_shows_what_the_published_run_says(tmp_path, printed, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "110")
+def test_getting_started_shows_what_the_published_run_says_at_80_columns(tmp_path, printed, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     machine = tmp_path / "machine"
     machine.mkdir()
     (path,) = publish.PUBLISHED.glob("*_quick.json")
