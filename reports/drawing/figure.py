@@ -95,7 +95,8 @@ def _lines(ax: Axes, series: Mapping[str, Points], palette: Palette, labelled: S
         colour = style.colour if named else MUTED
         ax.plot(
             xs, ys, "--" if style.compiled else "-", marker=style.marker if named else None, color=colour, ms=5,
-            mfc=SURFACE if style.compiled else colour, lw=2.4 if style.own else 1.6 if named else 1.0, zorder=3 if named else 2,
+            mfc=SURFACE if style.compiled else colour, lw=1.0 if not named else 2.4 if style.own else 1.6,
+            zorder=3 if named else 2,
         )  # fmt: skip
     values = [y for name in labelled for _, y in series[name]]
     low, high = min(values) / 1.25, max(values) * 1.25

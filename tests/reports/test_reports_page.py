@@ -251,6 +251,8 @@ def test_the_fastest_of_many_is_drawn(as_run):
     ((_, at, [(_, chart), _]),) = views.lines(of.grid, of.palette, {case.id: "" for case in of.grid.cases})
     assert ">sdpa</text>" in chart and "sdpa" not in at
     assert at.endswith("and 13 others")  # of 17
+    grey = [it for it in drawn(of.run, "latency")["latency"].axes[0].lines if it.get_color() == figure.MUTED]
+    assert {it.get_linewidth() for it in grey} == {1.0}  # thinner than those with a name
 
 
 def test_long_names_that_end_differently_have_different_labels():
