@@ -35,13 +35,14 @@ def has_one_command() -> bool:
     return INSTALLED or bool(os.environ.get(ONE_COMMAND))
 
 
-def wrapped(text: str) -> str:
-    """Wrap a sentence to the width of the terminal, or in a file or a pipe to 80 columns. A sentence with a command, several
-    words between backticks, stays in one line, so that it can be pasted.
+def wrapped(text: str, indent: str = "") -> str:
+    """Wrap a sentence to the width of the terminal, in a file or a pipe to 80 columns, lines after the first indented; a
+    command, several words between backticks, stays whole, so that it can be pasted.
     """
-    if any(" " in quoted for quoted in text.split("`")[1::2]):
-        return text
-    return textwrap.fill(text, shutil.get_terminal_size().columns, break_long_words=False, break_on_hyphens=False)
+    whole = re.sub("`[^`]*`", lambda it: it[0].replace(" ", "\0"), text)
+    columns = shutil.get_terminal_size().columns
+    options: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": indent}
+    return textwrap.fill(whole, columns, **options).replace("\0", " ")
 
 
 def as_typed(text: str, here: bool = True) -> str:

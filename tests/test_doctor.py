@@ -46,3 +46,15 @@ def test_the_exit_code_says_whether_something_disturbs(monkeypatch, capsys, advi
     monkeypatch.setattr(doctor, "remarks", lambda: found)
     assert doctor.main([]) == code
     assert f"\n{says} will disturb a measurement" in capsys.readouterr().out
+
+
+def test_lines_fit_the_terminal_and_a_command_stays_whole(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(doctor, "sleep", lambda _: None)
+    monkeypatch.setattr(doctor, "UNEVEN", 0.0)
+    used = {-pid: 10.0 * pid for pid in range(2, 7)}
+    monkeypatch.setattr(psutil, "process_iter", lambda attrs: processes(used))
+    doctor.main([])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any("`python -m bench ab`" in line for line in lines)

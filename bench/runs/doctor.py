@@ -11,7 +11,7 @@ from time import perf_counter, sleep
 import psutil
 import torch
 
-from stats.arguments import Parser, as_typed
+from stats.arguments import Parser, as_typed, wrapped
 
 from ..timing.devices.nvml import HELD_BACK, IDLE, SETTINGS, opened
 from ..timing.machine import fingerprint
@@ -24,6 +24,8 @@ WATCH = 1.0
 
 UNEVEN = 1.25
 """Ratio of the 90th percentile to the shortest time of fixed work, above which the machine is uneven."""
+
+INDENT = " " * 22
 
 CPUS = Path("/sys/devices/system/cpu")
 
@@ -45,9 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog="Exit code: 0 when nothing disturbs, 1 when something does.",
     ).parse_args(arguments)
     for remark in (found := remarks()):
-        print(f"{'disturbs' if remark.advice else 'fine':<9} {remark.about:<11} {remark.found}")
+        print(wrapped(f"{'disturbs' if remark.advice else 'fine':<9} {remark.about:<11} {remark.found}", INDENT))
         if remark.advice:
-            print(" " * 21, as_typed(remark.advice))
+            print(wrapped(INDENT + as_typed(remark.advice), INDENT))
     disturbing = sum(remark.advice is not None for remark in found)
     print(f"{disturbing or 'none'} of {len(found)} will disturb a measurement")
     return 1 if disturbing else 0

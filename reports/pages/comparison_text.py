@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from stats import shares, verdict
-from stats.arguments import as_typed
+from stats.arguments import as_typed, wrapped
 from stats.estimate import grouped
 from stats.verdict import BROKEN, CHANGED, IMPROVED, INCONCLUSIVE, REGRESSED, SLIGHT, UNCHANGED, WRONG, Verdict
 
@@ -61,7 +61,7 @@ def terminal(this: Comparison, named: str, whole: bool = False) -> RenderableTyp
     return Group(
         *(Text(one_line(sentence), "bold") for sentence in sentences(this)),
         *(part for cell in shown for part in _lines(cell, reasons)),
-        *(Text(as_typed(line), overflow="ignore" if "`" in line else None) for line in lines),  # users paste commands
+        *(Text(wrapped(as_typed(line)), overflow="ignore") for line in lines),
         Text(one_line(summary(this)), "bold"),
     )  # fmt: skip
 

@@ -90,7 +90,9 @@ def test_regressions_come_first_in_every_format(saved, tmp_path, printed):
     assert re.search(r"REGRESSED +sdpa T32\n +\+35\.\d % \(.*\)", out)
     assert "1.00 ms → 2.00 ms" in out and "note: 0 of 12 runs" in out and "note: torch: 2.12 → 2.13" in out
     assert all(len(line) <= 80 for line in out.splitlines() if "`" not in line)
-    assert "fused T16" not in out and f"1 UNCHANGED more: `python -m reports compare {file} --all` lists them\n" in out
+    assert (
+        "fused T16" not in out and f"1 UNCHANGED more:\n`python -m reports compare {file} --all`\nlists them\n" in out
+    )
     data = json.loads((tmp_path / "x.json").read_text())
     assert (data["exit_code"], data["sentences"][0], data["cells"][0]["id"]) == (1, first, "T32")
     text, _, folded = (tmp_path / "x.md").read_text().partition("<details>")
@@ -257,7 +259,7 @@ def test_cells_that_are_broken_for_one_reason_are_shown_once(saved, printed):
     file = saved(document({}, broken | {("mine", "other"): ("BROKEN", "head: error: out of luck")}))
     shown = printed("compare", file, code=1)
     assert shown.startswith("mine is broken in 5 of 5 cells") and shown.count("BROKEN   ") == 2
-    assert "3 BROKEN more: `python -m reports compare" in shown and "out of luck" in shown
+    assert "3 BROKEN more:\n`python -m reports compare" in shown and "out of luck" in shown
 
 
 def test_the_page_draws_intervals(saved, tmp_path, printed):

@@ -57,7 +57,7 @@ def test_where_all_code_changed_no_time_is_judged_and_the_command_that_can_is_na
     assert f"It could not be judged: {ALL_CHANGED}; {4 * len(impls)} INCONCLUSIVE (0001_base" in out
     assert out.count(ALL_CHANGED) == 1 and "REGRESSED" not in out and "2.0× as slow" in out
     names = ",".join("sdpa=mine:mine" if name == "sdpa" else name for name in impls)
-    code = f"`python -m bench ab --base 0123abc --head {'b' * 10} --impl {names} --sweep smoke` detects 1 %"
+    code = f"`python -m bench ab --base 0123abc --head {'b' * 10} --impl {names} --sweep smoke`"
     assert code in out
 
 

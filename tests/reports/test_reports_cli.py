@@ -216,8 +216,12 @@ def test_a_run_that_is_not_complete_says_so_above_its_headline(results, small, n
         assert (f"bench/ --resume {complete}` finishes it." in said) is not complete, said
 
 
-def test_a_message_with_a_quoted_name_is_wrapped_and_a_command_is_not(monkeypatch):
+def test_a_message_is_wrapped_and_a_command_in_it_stays_whole(monkeypatch):
     monkeypatch.setenv("COLUMNS", "30")
     assert wrapped("TypeError: argument `attn_mask` is no tensor") == "TypeError: argument\n`attn_mask` is no tensor"
-    command = "`pytest bench/ --resume x` finishes this run"
-    assert wrapped(command) == command
+    said = "`x`: this run isn't finished: `pytest bench/ --resume x --margin 1` finishes it"
+    assert wrapped(said, "  ").splitlines() == [
+        "`x`: this run isn't finished:",
+        "  `pytest bench/ --resume x --margin 1`",
+        "  finishes it",
+    ]
