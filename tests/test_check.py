@@ -81,6 +81,17 @@ def test_programs_get_a_list_of_objects(in_process, capsys):
     assert "module mine has no attribute 'missing'" in capsys.readouterr().err
 
 
+def test_an_interrupted_check_prints_what_it_found(monkeypatch, capsys):
+    def check_one(names, device, timeout, report):
+        report(check.Result("mine", "mode=forward", "B1"))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(check, "check", check_one)
+    with pytest.raises(KeyboardInterrupt):
+        check.main(["mine:right", "--json"])
+    assert [it["problem"] for it in json.loads(capsys.readouterr().out)] == ["mode=forward"]
+
+
 def test_a_kernel_without_keywords_is_told_once_how_to_declare_it(in_process, monkeypatch, tmp_path, capsys):
     """With what is declared, nothing fails."""
     problems = ({"window": 8}, {"prefix": 8}, {"H": 6, "H_kv": 2}, {"dropout": 0.1})
