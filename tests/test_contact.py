@@ -86,7 +86,7 @@ nothing.limits, number.limits = {"max_T": None, "dropout": None}, {"beyond": 3}
         ("--dtype float23", "'float23' is not one of float32, bfloat16, float16, float64; did you mean float32?"),
         ("--sweep heads --H 3", "d_model = 1024 is not divisible by H = 3"),
         ("--T 64 --case B1-T64-H9-D_h64-float32-cpu", "; did you mean B1-T64-H8-D_h64-float32-cpu?"),
-        ("--impl mine=nowhere:f", "No module named 'nowhere'; start in the folder that contains it, or add that to PYTHONPATH"),
+        ("--impl mine=nowhere:f", "'nowhere'; start in the folder that contains it, add that to PYTHONPATH, or install it"),
         ("--impl mine=math:pi", "mine=math:pi: 'mine' is of type float, neither a function nor an nn.Module class"),
         ("--impl x=bench/nowhere.py:f", "x=bench/nowhere.py:f: there is no file bench/nowhere.py in {folder}\n"),
         ("--impl sdpa=math:hypot", "'sdpa' is already registered by impls.sdpa: choose another name"),
