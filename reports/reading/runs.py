@@ -223,7 +223,9 @@ def parse(path: Path) -> Any:
     except OSError as error:
         raise RunError(f"{path}: can't be read ({error.strerror})") from None
     except orjson.JSONDecodeError as error:
-        why = f"not JSON, or truncated, in line {error.lineno}" if text else "empty"
+        number = re.match("NaN|Infinity", error.doc[error.pos :])
+        what = f"{number[0]}, which JSON doesn't have: write null" if number else "not JSON, or truncated"
+        why = f"{what}, in line {error.lineno}" if text else "empty"
         raise RunError(f"{path}: {why}") from None
 
 
