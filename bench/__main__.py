@@ -23,7 +23,7 @@ COMMANDS = {
     "sweep": ("bench.sweep", "measure in several fresh processes, or on many machines"),
     "check": ("bench.runs.check", "check whether kernels and layers are correct, without timing"),
     "doctor": ("bench.runs.doctor", "find what on this machine will disturb a measurement"),
-    "ab": ("commands.ab", "compare two revisions, kernels or interpreters: did it get slower?"),
+    "ab": ("commands.ab", "compare revisions, kernels or interpreters: did it get slower?"),
     "bisect": ("commands.bisect", "find the commit, or the version of torch, that made it slower"),
     "new-kernel": ("bench.new:kernel", "write FILE (default: mine.py), a template of a kernel"),
     "new-layer": ("bench.new:layer", "write FILE (default: mine.py), a template of a layer"),

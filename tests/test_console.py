@@ -31,6 +31,10 @@ def site(tmp_path_factory):
     return site / "packages"
 
 
+def test_every_line_of_the_help_fits_a_terminal():
+    assert max(map(len, console._help().splitlines())) <= 80
+
+
 @pytest.fixture
 def hostile(tmp_path):
     for name in ("bench/__init__.py", "impls/__init__.py", "reports/__init__.py", "json.py", "profile.py", "pandas.py"):
