@@ -52,7 +52,8 @@ def terminal(this: Comparison, named: str, whole: bool = False) -> RenderableTyp
     of implementations are included.
     """
     listed = [cell for cell in this.cells if whole or this.unjudged or _is_news(cell)]
-    shown = listed if whole else examples(listed)
+    common = any(cell.verdict.word not in (verdict.NEW, verdict.GONE) for cell in listed)
+    shown = listed if whole else examples(listed, EXAMPLES if common else 1)
     reasons = {} if whole else shared_reasons(shown)
     lines = [text for reason, text in reasons.items() if reason != this.unjudged]
     lines += [f"note: {one_line(note)}" for note in this.notes]
@@ -66,12 +67,12 @@ def terminal(this: Comparison, named: str, whole: bool = False) -> RenderableTyp
     )  # fmt: skip
 
 
-def examples(cells: Iterable[Cell]) -> list[Cell]:
-    """Return the cells with a change, `EXAMPLES` of each other verdict, and the first of an implementation's cells that fail
-    for one reason.
+def examples(cells: Iterable[Cell], most: int = EXAMPLES) -> list[Cell]:
+    """Return the cells with a change, up to `most` of each other verdict, and the first of an implementation's cells that
+    fail for one reason.
     """
     parts = grouped((_alike(cell), cell) for cell in cells)
-    return [cell for alike, of in parts.items() for cell in of[: 1 if len(alike) > 1 else EXAMPLES]]
+    return [cell for alike, of in parts.items() for cell in of[: 1 if len(alike) > 1 else most]]
 
 
 def _alike(cell: Cell) -> tuple[str, ...]:
