@@ -87,6 +87,7 @@ nothing.limits, number.limits = {"max_T": None, "dropout": None}, {"beyond": 3}
         ("--sweep heads --H 3", "d_model = 1024 is not divisible by H = 3"),
         ("--T 64 --case B1-T64-H9-D_h64-float32-cpu", "; did you mean B1-T64-H8-D_h64-float32-cpu?"),
         ("--impl mine=nowhere:f", "'nowhere'; start in the folder that contains it, add that to PYTHONPATH, or install it"),
+        ("--impl mine=folder:f", "module folder has no attribute 'f'; it is {folder}/folder\n"),
         ("--impl mine=math:pi", "mine=math:pi: 'mine' is of type float, neither a function nor an nn.Module class"),
         ("--impl x=bench/nowhere.py:f", "x=bench/nowhere.py:f: there is no file bench/nowhere.py in {folder}\n"),
         ("--impl sdpa=math:hypot", "'sdpa' is already registered by impls.sdpa: choose another name"),
@@ -133,7 +134,7 @@ nothing.limits, number.limits = {"max_T": None, "dropout": None}, {"beyond": 3}
 def test_a_usage_error_is_one_line(ran, typed, says):
     folder = Path("results", str(get_machine_id())).absolute()
     (folder / "opened.1-1.journal").mkdir(parents=True)
-    for name in ("bench", "v1", "v2"):
+    for name in ("bench", "folder", "v1", "v2"):
         Path(name).mkdir()
     for name, text in (
         ("mine.py", MISTAKEN),

@@ -171,7 +171,7 @@ def _own(name: str, path: str, folder: str) -> Impl:
     try:
         it = attrgetter(attr)(imported)  # also Class.method
     except AttributeError:
-        where = getattr(imported, "__file__", None) or "a part of Python"
+        where = getattr(imported, "__file__", None) or next(iter(getattr(imported, "__path__", ())), "a part of Python")
         near = nearest(attr, vars(imported))
         raise ValueError(f"module {module} has no attribute {attr!r}; it is {where}{near}") from None
     limits = _declared(it)
