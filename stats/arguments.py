@@ -13,6 +13,7 @@ import textwrap
 from argparse import ArgumentParser, _StoreAction
 from collections.abc import Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
@@ -92,7 +93,10 @@ class Parser(ArgumentParser):
         return as_typed(super().format_help())
 
     def error(self, message: str) -> NoReturn:
-        text = f"{self._package}: error: {' '.join(message.split())} (--help shows the options)\n"
+        unknown = re.match("unrecognized arguments: (--[^ =]+)", message)
+        near = get_close_matches(unknown[1], self._option_string_actions, n=1) if unknown else []
+        hint = f"; did you mean {near[0]}?" if near else ""
+        text = f"{self._package}: error: {' '.join(message.split())}{hint} (--help shows the options)\n"
         self.exit(self._usage_error, as_typed(text))
 
 

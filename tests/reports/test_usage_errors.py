@@ -34,6 +34,7 @@ OF_RUNS = [
 ]
 OTHERS = [
     ("--nonsense", "--nonsense"),
+    ("advise --dtyp bf16", "unrecognized arguments: --dtyp bf16; did you mean --dtype? "),
     ("--results nowhere", "pytest bench/ --benchmark-save=NAME"),
     ("--results empty", "pytest bench/ --benchmark-save=NAME"),
     ("history --results nowhere", "there is no folder nowhere, and so no run; make one with"),
