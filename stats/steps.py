@@ -183,8 +183,11 @@ def _likeliest(logs: Array) -> tuple[int, float]:
     return int(at[best]), 2 * at.size * float(weights[:, best] @ stdtr(df, -t[:, best]))
 
 
-def of_history(seconds: Array, comparable: Array, renewed: Flags, redefined: Flags) -> Iterator[list[Step]]:
-    """Yield the steps of each case of each implementation, by position of runs.
+def of_history(
+    seconds: Array, comparable: Array, renewed: Flags, redefined: Flags
+) -> Iterator[tuple[list[Step], float]]:
+    """Yield the steps of each case of each implementation, by position of runs, and the smallest one that it would show at
+    the end (`DETECTED`) as a share, NaN if too few runs have it since the benchmark changed.
 
     `seconds` and `comparable`, seconds or ratios to the baseline implementation, are logarithms: (implementations, cases,
     runs), NaN where a cell was not measured. `renewed` and `redefined`, (implementations, runs), tell whether an
@@ -215,13 +218,20 @@ def of_history(seconds: Array, comparable: Array, renewed: Flags, redefined: Fla
                         for it in new
                         if at[it.at] == relative and all(abs(other.at - it.at) >= MIN_RUNS for other in others)
                     ]
-        for of in found:
+        last = slice(max(np.flatnonzero(redefined[impl]), default=0), None)
+        for of, case, relative in zip(found, np.where(known, apart, own), known, strict=True):
             of.sort(key=lambda step: step.at)
-            yield [
-                step
-                for part in _parts(redefined[impl])
-                for step in with_recoveries([it for it in of if part.start <= it.at < part.stop])
-            ]
+            its = ([it for it in of if part.start <= it.at < part.stop] for part in _parts(redefined[impl]))
+            smallest = _detectable(case[last], SMALLEST_RELATIVE if relative[last].any() else SMALLEST)
+            yield [step for each in its for step in with_recoveries(each)], smallest
+
+
+def _detectable(logs: Array, smallest: float) -> float:
+    logs = logs[np.isfinite(logs)]
+    if logs.size < 2 * MIN_RUNS:
+        return math.nan
+    noises = np.interp(logs.size, [*DETECTED], [*DETECTED.values()])
+    return max(smallest, math.expm1(scatter(np.diff(logs)) * noises))
 
 
 def _parts(edges: Flags) -> list[slice]:

@@ -68,6 +68,8 @@ class Series:
     """By run, oldest first."""
     steps: Sequence[Step]
     """Level changes, relative to the case's others or in seconds, oldest first; never across a break."""
+    smallest: float
+    """Smallest step that would show after the last break, as a share; NaN if there are too few runs."""
 
     @cached_property
     def before(self) -> Mapping[int, int]:
@@ -151,7 +153,7 @@ def of_points(points: Mapping[Key, Mapping[int, Point]], axes: Mapping[Key, Valu
     found = of_history(seconds, np.where(whole, ratios, seconds), renewed | redefined, redefined)
     for key, changes in zip(product(impls, cases), found, strict=True):
         if its := points.get(key):
-            yield Series(*key, axes.get(key, {}), its, changes)
+            yield Series(*key, axes.get(key, {}), its, *changes)
 
 
 def commits_around(series: Series, at: int, runs: Sequence[Run]) -> Compared | None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import mean, median
 
-import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from stats import conditions, shares, steps
+from stats import shares, steps
 from stats.estimate import grouped
 from stats.steps import MIN_RUNS, Step
 from stats.verdict import IMPROVED, INCONCLUSIVE, REGRESSED
@@ -121,13 +120,14 @@ def _map(this: History) -> HeatMap:
     """
     newest = range(len(this.runs))[-MOST_RUNS:]
     headings = [(this.runs[at].name.split("_")[0], 1) for at in newest]
-    by_impl = grouped((one.impl, _since(one)) for one in sorted(this.series, key=lambda one: one.impl))
+    by_impl = grouped((one.impl, one) for one in sorted(this.series, key=lambda one: one.impl))
     rows = []
-    for impl, logs in by_impl.items():
+    for impl, its in by_impl.items():
+        logs = [*map(_since, its)]
         if not any(at in of for of in logs for at in newest):
             continue
         cells = [_changed([of[at] for of in logs if at in of], f"{impl}, {this.runs[at].name}") for at in newest]
-        rows.append((impl, _smallest(logs), cells))
+        rows.append((impl, _smallest(its), cells))
     return HeatMap(None, "each run", "smallest step", [headings], rows)
 
 
@@ -147,14 +147,12 @@ def _changed(logs: Sequence[float], where: str) -> HeatCell:
     return HeatCell(text, f"{where}: {units.change(1 + change)}", kind, views.shade(change / WIDEST))
 
 
-def _smallest(logs: Sequence[Mapping[int, float]]) -> str:
-    """Return the minimum detectable step of the median cell (`steps.DETECTED`), from differences of neighbouring runs."""
-    found = [*steps.DETECTED], [*steps.DETECTED.values()]
-    every = [[*of.values()] for of in logs if len(of) >= 2 * MIN_RUNS]
+def _smallest(of: Iterable[Series]) -> str:
+    """Return the smallest step that the median cell would show."""
+    every = [one.smallest for one in of if one.smallest > 0]
     if not every:
         return units.MISSING
-    step = math.expm1(median(conditions.scatter(np.diff(of)) * np.interp(len(of), *found) for of in every))
-    return f"± {shares.percent(max(steps.SMALLEST, step))}" if step <= 1 else "above 100 %"
+    return f"± {shares.percent(median(every))}" if median(every) <= 1 else "above 100 %"
 
 
 def headline(this: History) -> str:
@@ -192,7 +190,7 @@ def tally(this: History) -> Iterator[str]:
     yield f"{counted}; {open_} slower than before and not recovered." if open_ else f"{counted}."
     if confirmed := Counter(outcome for one in moved if one.open_step and (outcome := _confirmation(one, this)[0])):
         yield f"Interleaved: {', '.join(f'{cells} {outcome}' for outcome, cells in confirmed.items())}."
-    yield f"The smallest step that the median cell would show: {_smallest([*map(_since, this.series)])}."
+    yield f"The smallest step that the median cell would show: {_smallest(this.series)}."
 
 
 def title(series: Series) -> str:
