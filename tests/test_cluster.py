@@ -132,12 +132,21 @@ def test_a_usage_error_ends_the_sweep(tmp_path):
 
 
 def test_a_job_that_every_node_fails_is_given_up(tmp_path):
-    cluster = SimulatedCluster(NODES, CASES, lambda node, case: {"failed": "no"} if case == CASES[1] else None)
-    data = swept(tmp_path, cluster, 1, a=2)["a"]
-    assert [case for _, case in cluster.asked].count(CASES[1]) == MOST_LOSSES
+    """The exit code is 1, though another type measured it."""
+    cluster = SimulatedCluster(
+        NODES, CASES, lambda node, case: {"failed": "no"} if case == CASES[1] and node != "b1" else None
+    )
+    data = swept(tmp_path, cluster, 1)["a"]
+    assert [case for node, case in cluster.asked if node != "b1"].count(CASES[1]) == MOST_LOSSES
     assert {row["group"] for row in data["benchmarks"]} == {CASES[0]} and data["complete"]
     failed = [(it["impl"], it["id"]) for it in data["skipped"] if it["detail"] == "failed 3 times; last: no"]
     assert failed == [(impl, CASES[1]) for impl in cases_of(*CASES)[CASES[1]]]
+
+
+def test_a_lost_job_comes_after_the_others(tmp_path):
+    cluster = SimulatedCluster({"a1": "a"}, CASES, lambda node, case: {"failed": "no"} if case == CASES[0] else None)
+    swept(tmp_path, cluster, 1)
+    assert [case for _, case in cluster.asked if case] == [CASES[0], CASES[1], CASES[0], CASES[0]]
 
 
 def test_as_many_nodes_measure_as_requested(tmp_path):

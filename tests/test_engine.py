@@ -53,7 +53,7 @@ def test_a_block_is_long_enough_for_the_clock_and_warmed_up_where_it_has_several
     assert block_of(0.0).calls > 0
 
 
-@pytest.mark.parametrize("processes", [1, 2, 5])
+@pytest.mark.parametrize("processes", [1, 2, 5, 8])
 def test_all_members_take_part_in_the_same_rounds_however_long_their_calls(processes):
     plan = partial(counts, need={}, seconds=0.25, processes=processes)
     blocks = {seconds: block_of(seconds) for seconds in (1e-4, 0.02, 0.1, 1.0)}
