@@ -415,6 +415,16 @@ def test_a_run_ends_at_its_first_failure_if_asked_to_and_is_resumed(measured, tm
     assert run.ended and [key[0] for key in run.skipped] == ["fused"] and samples(run, "packed")
 
 
+def test_a_row_counts_every_call_whose_output_was_compared(measured, monkeypatch):
+    """The last one of each block, and those on fresh inputs."""
+    monkeypatch.setattr("bench.runs.run.Rooflines.share", lambda *_: 0.5)
+    run = measured(Simulated(SECONDS))
+    run.finish()
+    for key, row in run.finished.items():
+        blocks, fresh = len(run.samples(key)), run.found[key].compared
+        assert fresh and row["extra_info"]["calls_compared"] == blocks + fresh
+
+
 def test_a_baseline_that_is_refused_later_is_not_used_for_ratios(measured, monkeypatch):
     monkeypatch.setattr("bench.runs.run.Rooflines.share", lambda *_: 0.5)
     run = measured(Simulated(SECONDS, fails={"caching fused": (1, Skip("it caches results"))}))
