@@ -325,7 +325,7 @@ def _imported(module: str, load: Callable[[], ModuleType]) -> ModuleType:
 def _why(error: BaseException, module: str) -> str:
     """Return an error during an import in one line, and where the package lies if it has no such module."""
     text, package = in_one_line(error), module.partition(".")[0]
-    if isinstance(error, ModuleNotFoundError) and error.name == package and package not in sys.modules:
+    if isinstance(error, ModuleNotFoundError) and error.name and error.name.partition(".")[0] not in sys.modules:
         return f"{text}; start in the folder that contains it, add that to PYTHONPATH, or install it"
     where = getattr(sys.modules.get(package), "__file__", None)
     return f"{text}; {package} is {where}" if where and getattr(error, "name", None) == module else text
