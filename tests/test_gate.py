@@ -291,6 +291,7 @@ def test_right_but_unusual_kernel_passes(name, case, request):
         ("LayerThatProjectsByEinsum", {"D_h": 128, "T": 29, "mode": "backward"}),
         ("split_keys_merged_by_log_sum_exp", {"mode": "backward", "dtype": "bfloat16"}),
         ("scaled_before_the_product", {"mode": "backward", "dtype": "float16"}),
+        ("one_accumulator_for_each_row", {"T": 2048, "scope": "core"}),
     ],
 )
 def test_right_kernels_that_round_scores_differently_pass(short_probes, name, axes):
