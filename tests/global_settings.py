@@ -120,6 +120,8 @@ CHANGES = {
     "seed of torch's random numbers": lambda: torch.manual_seed(7),
     "names of torch": attribute(torch, "softmax", torch.special.softmax),
     "names of torch.nn.functional": attribute(functional, "softmax", torch.softmax),
+    "names of torch.autograd": attribute(torch.autograd, "grad", torch.autograd.backward),
+    "names of torch.linalg": attribute(torch.linalg, "vector_norm", torch.linalg.norm),
     "names of time": attribute(time, "perf_counter", time.monotonic),
     "methods of torch.Tensor": attribute(torch.Tensor, "masked_fill", torch.Tensor.where),
     "methods of torch.nn's modules": attribute(torch.nn.Linear, "forward", lambda self, x: x @ self.weight.mT),

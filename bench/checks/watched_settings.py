@@ -363,6 +363,8 @@ _KNOWN: dict[str, Setting | str | None] = {
     "seed of torch's random numbers": Setting(_seeds, _set_seeds, cheap=False),
     "names of torch": _names(torch, but="manual_seed"),  # which the compiler wraps
     "names of torch.nn.functional": _names(functional),
+    "names of torch.autograd": _names(torch.autograd),
+    "names of torch.linalg": _names(torch.linalg),
     "names of time": _names(time),
     "methods of torch.Tensor": Setting(_methods, _put_methods, cheap=False),
     "methods of torch.nn's modules": Setting(_methods_of_modules, _put_methods_of_modules, cheap=False),
