@@ -421,6 +421,11 @@ def remembers_by_address(q, k, v, **options):
 each_wrong(changed, "share one buffer", answers_in_one_buffer=lambda o: in_turn(o, 1))
 
 
+@wrong("its output has the memory of an input", T=1, **CORE)
+def a_lone_tokens_value_itself(q, k, v, **options):
+    return v if k.shape[-2] == 1 else sdpa(q, k, v, **options)
+
+
 @wrong("writes to its inputs")
 def scales_its_input_in_place_and_back(q, k, v, **options):
     q.mul_(0.125)

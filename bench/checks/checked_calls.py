@@ -158,6 +158,9 @@ class _KeptOutputs:
 def _compare(call: Call, problem: Problem, kept: _KeptOutputs, why: str) -> CheckResult:
     with _changing_nothing(call, problem):
         outputs = call.read(_check_form(_run(call), problem))
+    places = {x.untyped_storage().data_ptr() for x in call.inputs.tensors}
+    if outputs["output"].untyped_storage().data_ptr() in places:
+        raise Wrong("its output has the memory of an input: who changes one changes both")
     with threads(1):
         kept.add(problem, outputs)
         return verify(outputs, problem, why)
