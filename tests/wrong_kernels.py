@@ -421,7 +421,7 @@ def remembers_by_address(q, k, v, **options):
 each_wrong(changed, "share one buffer", answers_in_one_buffer=lambda o: in_turn(o, 1))
 
 
-@wrong("its output has the memory of an input", T=1, **CORE)
+@wrong("its output shares the memory of an input", T=1, **CORE)
 def a_lone_tokens_value_itself(q, k, v, **options):
     return v if k.shape[-2] == 1 else sdpa(q, k, v, **options)
 

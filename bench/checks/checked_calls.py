@@ -160,7 +160,7 @@ def _compare(call: Call, problem: Problem, kept: _KeptOutputs, why: str) -> Chec
         outputs = call.read(_check_form(_run(call), problem))
     places = {x.untyped_storage().data_ptr() for x in call.inputs.tensors}
     if outputs["output"].untyped_storage().data_ptr() in places:
-        raise Wrong("its output has the memory of an input: who changes one changes both")
+        raise Wrong("its output shares the memory of an input")
     with threads(1):
         kept.add(problem, outputs)
         return verify(outputs, problem, why)
