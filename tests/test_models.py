@@ -79,6 +79,10 @@ def test_options_that_do_not_fit_are_left_out_and_named(capsys):
     assert "keys have a bias" in said and "left out: whisper-large-v3, cross: decode sees every key" in said
     with pytest.raises(UsageError, match="whisper-large-v3, encoder: H = 20 is not divisible by H_kv = 3"):
         cases_of(sweep, device, overrides | {"H_kv": (3,)})
+    unfit = []
+    with pytest.raises(ValueError, match="encoder"):
+        sweep.cases(device, overrides | {"scope": ("block",)}, unfit)
+    assert len(unfit) == 6 and "--source" not in str(unfit)  # which a block doesn't have
 
 
 H64 = {"hidden_size": 64, "num_attention_heads": 4}

@@ -95,7 +95,7 @@ def _case(point: dict[str, Any]) -> Case:
         raise ValueError(f"{case.dtype} is not one of {', '.join(DTYPES)}: give a --dtype")
     if case.H % case.H_kv:
         raise ValueError(f"H = {case.H} is not divisible by H_kv = {case.H_kv}")
-    if case.source == "self" and case.T_kv != case.T and not case.does.cached:
+    if case.source == "self" and case.T_kv != case.T and not (case.does.cached or case.in_model):
         raise ValueError(f"T_kv = {case.T_kv} with T = {case.T} needs --source cross")
     if case.padded and case.B == 1:
         raise ValueError(f"a batch of one has nothing to pad: --mask {case.mask} needs --B 2 or more")
