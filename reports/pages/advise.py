@@ -58,7 +58,9 @@ def _execute(options: argparse.Namespace, arguments: Sequence[str], layers_of: C
     for kind, layer in layers.items():
         found = [(run, of) for run, rows in known if (of := advice.of_layer(rows, layer, asked)) or not layer]
         if not found:
+            of_any = [row["dtype"] for _, rows in known for row in advice.of_layer(rows, layer, {**asked, "dtype": ""})]
             how = f"measure it with `pytest bench/ --model {options.model} --benchmark-save=NAME`"
+            how = f"in {of_any[0]} it was: --dtype {of_any[0]}" if of_any else how
             missing.append(f"no {kind} layer of {options.model} was measured here; {how}")
         for run, of in found:
             try:
@@ -87,7 +89,9 @@ def _show(options: argparse.Namespace, run: Run, tables: Mapping[str, dict[str, 
     if options.model:
         print(title)
     for kind, of in tables.items():
-        print(plain(_table(f"{options.model}, {kind} layers" if options.model else title, of)))
+        print(
+            plain(_table(f"{options.model}, {kind} layers", of, ("T", "dtype")) if options.model else _table(title, of))
+        )
 
 
 def _answering(newest: Run, asked: Mapping[str, Any], layers: Layers) -> Run:
@@ -102,9 +106,9 @@ def _answering(newest: Run, asked: Mapping[str, Any], layers: Layers) -> Run:
     return newest
 
 
-def _table(title: str, advised: Mapping[str, Any]) -> Table:
-    """Return a table with a row for each case, and remarks below."""
-    axes, rows = advised["axes"], []
+def _table(title: str, advised: Mapping[str, Any], always: Sequence[str] = ()) -> Table:
+    """Return a table with a row for each case, and remarks below. `always`: axes that identify a lone case."""
+    axes, rows = advised["axes"] or always, []
     for cell in advised["cells"]:
         place = words.place({axis: cell[axis] for axis in axes} or cell, always=[*axes, "T", "H"])
         slower = units.interval(cell["ahead_low"], cell["ahead_high"]) if cell["ahead_low"] else units.MISSING

@@ -108,6 +108,13 @@ def test_a_models_table_has_its_layers_and_the_lengths_that_are_asked_for(as_run
     assert told("--model", "gemma3-4b") == {"local": [1024, 2048], "global": [1024]}
 
 
+def test_a_models_layer_in_another_dtype_is_named_and_its_case_not_again_by_the_model(as_run, printed, refusal):
+    run = of_models(as_run, {"T": 512, **LLAMA, "dtype": "float32", "model": "llama3-8b"})
+    asked = "advise", "--run", run, "--model", "llama3-8b"
+    assert refusal(*asked).endswith("was measured here; in float32 it was: --dtype float32\n")
+    assert printed(*asked, "--dtype", "float32").splitlines()[-1].startswith("T=512 fp32  fused ")
+
+
 def test_on_the_command_line(as_run, printed, monkeypatch):
     run = as_run(two({64: (1e-3, 2e-3), 1024: (4e-3, 2e-3)})).path
     out = printed("advise", "--run", run, "--T", 1024, "--H", 8, "--dtype", "float32")
