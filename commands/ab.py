@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 from pathlib import Path
 
 from bench.ab import ab
-from bench.ab.options import asked, command, parser
+from bench.ab.options import EACH_TIME, command, parser
 from bench.ab.plan import SameCode
 from bench.cases.outcome import Skip
 from bench.runs.saving import valid_name
@@ -27,7 +27,9 @@ def main(arguments: Sequence[str]) -> int:
     """Return the exit code: 0 nothing regressed, or both variants have the same code; 1 something regressed in time or
     memory, is broken, or now fails the correctness check; 2 it could not be judged; 3 a usage error.
     """
-    return exit_code_of(_execute, parser().parse_args(arguments))
+    options = parser().parse_args(arguments)
+    typed = vars(parser().parse_args(arguments, argparse.Namespace(**dict.fromkeys(vars(options)))))  # no defaults
+    return exit_code_of(partial(_execute, typed={name for name in typed if typed[name] is not None}), options)
 
 
 def exit_code_of(execute: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
@@ -45,8 +47,8 @@ def exit_code_of(execute: Callable[[argparse.Namespace], int], options: argparse
         raise KeyboardInterrupt("interrupted; the same command continues") from None
 
 
-def _execute(options: argparse.Namespace) -> int:
-    _refuse_ignored(options)
+def _execute(options: argparse.Namespace, typed: Set[str]) -> int:
+    _refuse_ignored(options, typed)
     if options.to_continue:
         of_file(options.to_continue)  # raises RunError for a file that was edited
     for path in filter(None, (options.json, options.markdown)):
@@ -68,9 +70,10 @@ def _execute(options: argparse.Namespace) -> int:
     return code
 
 
-def _refuse_ignored(options: argparse.Namespace) -> None:
+def _refuse_ignored(options: argparse.Namespace, typed: Set[str]) -> None:
     """Raise `UsageError` for options without effect beside --continue or --self-test."""
-    if options.to_continue and (given := ", ".join(map(spelt, asked(options)))):
+    if options.to_continue and (ignored := typed - {*EACH_TIME}):
+        given = ", ".join(spelt(name) for name in vars(options) if name in ignored)
         raise UsageError(f"--continue uses the options of its file: leave out {given}")
     for name in ("save", "json", "markdown"):
         if options.self_test and getattr(options, name):

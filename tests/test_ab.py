@@ -308,7 +308,7 @@ def test_a_saved_comparison_is_continued_with_the_same_code_on_the_same_machine(
         ),
         (repository / "no.json", "", "no.json: not a comparison that this `python -m bench ab` saved"),
         (repository / "typo.json", "", "typo.json: can't be read (No such file or directory)"),
-        (file, "--T 16 --base-impl fused", "leave out --base-impl, --T"),
+        (file, "--T 16 --base-impl fused --threads 1", "leave out --base-impl, --T, --threads"),
     ):
         ran = command(f"--continue {other} {options}")
         assert ran.code == 3 and says in ran.errors
