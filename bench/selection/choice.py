@@ -57,7 +57,7 @@ def impls_named(given: list[str], whole_registry: bool, folder: str) -> tuple[Im
     names = listed(given)
     if not names:
         if given:
-            raise UsageError(f"--impl names nothing; known: {known()}")
+            raise UsageError("--impl names nothing; `pytest bench/ --list` shows all implementations")
         chosen = [impl for impl in impls.registered() if impl.common or whole_registry]
         names = [impl.name for impl in chosen]
         names += [impl.name + impls.COMPILE for impl in chosen if impl.compiled_by_default]
@@ -70,7 +70,7 @@ def _impl(name: str, folder: str) -> Impl:
             return impls.get(name)
         if ":" not in name and not os.path.exists(os.path.join(folder, f"{name.removesuffix('.py')}.py")):
             near = nearest(eager_name(name), [impl.name for impl in impls.registered()])
-            raise UsageError(f"unknown implementation {name!r}; known: {known()}{near}")
+            raise UsageError(f"unknown implementation {name!r}{near or ';'} `pytest bench/ --list` shows all")
     try:
         return _own(*name.rpartition("=")[::2], folder)
     except (TypeError, ValueError) as error:
@@ -343,7 +343,3 @@ def unsupported(cell: Cell) -> str | None:
     return (
         None if shutil.which(compiler) else f"compiled forms on the CPU need a C++ compiler, and {compiler} isn't there"
     )
-
-
-def known() -> str:
-    return f"{', '.join(impl.name for impl in impls.registered())}, and NAME{impls.COMPILE}"
