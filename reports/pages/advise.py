@@ -58,9 +58,10 @@ def _execute(options: argparse.Namespace, arguments: Sequence[str], layers_of: C
     for kind, layer in layers.items():
         found = [(run, of) for run, rows in known if (of := advice.of_layer(rows, layer, asked)) or not layer]
         if not found:
-            of_any = [row["dtype"] for _, rows in known for row in advice.of_layer(rows, layer, {**asked, "dtype": ""})]
+            in_any = {**asked, "dtype": "any"}  # what is asked for needn't be the layer's
+            others = [row["dtype"] for _, rows in known for row in advice.of_layer(rows, layer, in_any)]
             how = f"measure it with `pytest bench/ --model {options.model} --benchmark-save=NAME`"
-            how = f"in {of_any[0]} it was: --dtype {of_any[0]}" if of_any else how
+            how = f"in {others[0]} it was: --dtype {others[0]}" if others else how
             missing.append(f"no {kind} layer of {options.model} was measured here; {how}")
         for run, of in found:
             try:

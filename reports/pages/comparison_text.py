@@ -19,7 +19,7 @@ from stats.verdict import BROKEN, CHANGED, IMPROVED, INCONCLUSIVE, REGRESSED, SL
 from ..judging.comparison import Cell, Change, Comparison
 from ..reading import command, units
 from ..reading.words import AGAINST, listing, one_line, plural
-from .tables import Table, escape, filled, flat, in_markdown, of_lines
+from .tables import escape, filled, flat, in_markdown, of_lines
 
 STYLES = {
     REGRESSED: "bold red",
@@ -237,7 +237,8 @@ def _table(cells: Sequence[Cell], count: int) -> str:
     """Return a table of the first MOST_LINES of `count` cells, without empty columns."""
     shown = cells[:MOST_LINES]
     more = f"\n\n… and {plural(count - len(shown), 'cell')} more" if count > len(shown) else ""
-    return in_markdown(table("", shown)) + more
+    lines = [*map(columns, shown)]
+    return in_markdown(of_lines("", lines, filled(lines))) + more
 
 
 def as_data(this: Comparison) -> dict[str, Any]:
@@ -291,12 +292,6 @@ def columns(cell: Cell, shared: Iterable[str] = ()) -> dict[str, str]:
         "why": "; ".join([*map(changed, cell.changes), *[reason] * (reason not in ("", *shared))]),
     }
     return {heading: one_line(text) for heading, text in texts.items()}
-
-
-def table(title: str, cells: Iterable[Cell]) -> Table:
-    """Return the table of cells, without empty columns."""
-    lines = [*map(columns, cells)]
-    return of_lines(title, lines, filled(lines))
 
 
 def _lines(cell: Cell, shared: Iterable[str]) -> Iterator[RenderableType]:
