@@ -19,9 +19,9 @@ import impls
 from bench.cases import models
 from bench.cases.case import Case
 from bench.cases.cells import Cell
-from bench.cases.counting import held_bytes
+from bench.cases.counting import held_bytes, least_memory
 from bench.cases.outcome import Skip
-from bench.runs.measuring import PREPARATIONS, Measuring
+from bench.runs.measuring import PREPARATIONS, PROCESS, Measuring
 from bench.runs.run import FirstFailure
 from bench.runs.saving import Journal
 from bench.selection import options
@@ -151,7 +151,7 @@ class Process(LocalWorker):
 SECONDS = {"fused": 1e-3, "packed": 9e-4, "sdpa": 1e-4}
 CASE = Case.of(T=16, H=2, D_h=8)
 CELLS = tuple(Cell(impls.get(name), CASE) for name in SECONDS)
-TOO_LITTLE = 3 * len(CELLS) * held_bytes(CASE)
+TOO_LITTLE = PROCESS + max(least_memory(cell.impl, CASE) for cell in CELLS) + 3 * len(CELLS) * held_bytes(CASE)
 """Bytes for the cells of one case at a time."""
 
 LOST, WRONG = Lost("ended its process (SIGSEGV)"), Skip("error 1.0", "wrong")

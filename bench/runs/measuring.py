@@ -40,6 +40,9 @@ SIDE_BY_SIDE = 2
 PREPARATIONS = 2
 """How often a case that doesn't fit in memory with the others is prepared in a process, for several visits each."""
 
+PROCESS = 1 << 30
+"""Approximate bytes of a process that has checked cells, beside those: libraries, expected outputs, and gaps in its heap."""
+
 SILENT = 20.0
 """Seconds after which the time left is printed again."""
 
@@ -54,12 +57,15 @@ class Measuring:
         self._run, self._start = run, start
         self._rng = random.Random(run.seed)
         self._cells, self._cases = cells, grouped((cell.case.id, cell) for cell in cells)
-        self._free = free_bytes_elsewhere(run.selection.device)
-        largest = max(least_memory(cell.impl, cell.case) for cell in cells)
-        self._alive = SIDE_BY_SIDE if run.selection.device == "cpu" and 4 * largest < self._free else 1
+        free = free_bytes_elsewhere(run.selection.device)
+        processes = 1 + len({cell.impl.name for cell in cells if cell.impl.limits.alone})
+        used = processes * (PROCESS + max(least_memory(cell.impl, cell.case) for cell in cells))
+        self._alive = SIDE_BY_SIDE if run.selection.device == "cpu" and 4 * used < free else 1
         if run.processes == 1:
             self._alive = min(self._alive, len(self._cases), math.ceil(len(cells) / WORTH_A_POOL))
-        self._held = self._that_fit(self._free // self._alive - largest)
+        self._room = (free // self._alive - used) / 3
+        """Bytes of a pool for cells that stay ready, and for the others of a case."""
+        self._held = self._that_fit()
         self._told = monotonic()
         """When the time left was printed."""
         self._passed = defaultdict[str, set[str]](set)
@@ -69,11 +75,11 @@ class Measuring:
         self._owner: dict[str, WorkerPool] = {}
         """Pool that checked each case, or would have: it times the case in a run of one process, and finishes it."""
 
-    def _that_fit(self, free: int) -> set[str]:
-        """Return the cases whose cells stay ready between visits: smallest first, in a third of a pool's free bytes."""
+    def _that_fit(self) -> set[str]:
+        """Return the cases whose cells stay ready between visits, smallest first."""
         sizes = sorted((held_bytes(group[0].case) * len(group), case) for case, group in self._cases.items())
         sums = accumulate(size for size, _ in sizes)
-        return {case for (_, case), whole in zip(sizes, sums, strict=True) if whole < free / 3}
+        return {case for (_, case), whole in zip(sizes, sums, strict=True) if whole < self._room}
 
     def measure(self) -> None:
         """Measure all remaining cells. Raises `UsageError` if worker processes can't start, and `FirstFailure`."""
@@ -195,7 +201,7 @@ class Measuring:
     def _groups(self, case: str) -> Iterator[list[Cell]]:
         """Yield groups of a case's cells that fit in memory together, the first cell in each."""
         cells = self._checked(case)
-        others = max(1, int(self._free / 3 / held_bytes(self._cases[case][0].case)) - 1)
+        others = max(1, int(self._room / held_bytes(self._cases[case][0].case)) - 1)
         for at in range(1, max(2, len(cells)), others) if cells else ():
             yield [cells[0], *cells[at : at + others]]
 
