@@ -114,7 +114,10 @@ def _summary(this: Comparison) -> tuple[str, list[str]]:
 
 
 def _numbers(runs: Sequence[Run], labels: Sequence[str]) -> Table:
-    found = [{key_of(row["extra_info"]): _number(row) for row in run.rows} for run in runs]
+    timed = [{key_of(row["extra_info"]): _number(row) for row in run.rows} for run in runs]
+    why = [{key_of(cell): cell["reason"].replace("_", " ") for cell in run.skipped} for run in runs]
+    keys = {key for of in timed for key in of}
+    found = [of | {key: reasons[key] for key in reasons if key in keys} for of, reasons in zip(timed, why, strict=True)]
     return Table("All numbers", ("implementation", "case", *labels), _beside(found), "Median and peak memory.")
 
 

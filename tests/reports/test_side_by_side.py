@@ -71,6 +71,14 @@ def test_every_run_has_a_column_and_missing_values_are_marked(sweep, tmp_path, c
     assert "<dt>cpu</dt>" in page and "<dt>driver</dt>" not in page
 
 
+def test_a_cell_that_one_run_alone_has_not_timed_shows_why(sweep, tmp_path):
+    failed = copy.deepcopy(sweep)
+    cell = failed["benchmarks"].pop()["extra_info"]
+    failed["skipped"].append({"impl": cell["impl"], "id": cell["id"], "reason": "out_of_memory", "detail": ""})
+    numbers = read(saved(tmp_path, a=sweep, b=failed)).partition('aria-label="All numbers"')[2].partition("</table>")[0]
+    assert numbers.count(">out of memory</td>") == 1 and "–" not in numbers
+
+
 def test_another_device_is_matched_and_never_judged(sweep, tmp_path):
     page = read(saved(tmp_path, here=sweep, there=on_cuda(times(sweep, 0.1))))
     assert "Measured on different machines: no verdicts." in page and "REGRESSED" not in page
