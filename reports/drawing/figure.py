@@ -65,8 +65,12 @@ def draw(name: str, grid: Grid, palette: Palette, baseline: str, narrow: bool = 
     )
     title = _finding(name, cases[-1], baseline, axis) or what
     below = [it for it in (what, place) if it != title]
-    if grey := len(drawn) - len(labelled):
+    low, high = ax.get_ylim()
+    inside = [any(low < y < high for _, y in drawn[impl]) for impl in drawn if impl not in labelled]
+    if grey := sum(inside):
         below.append(f"grey: {words.plural(grey, 'other')}")
+    if beyond := len(inside) - grey:
+        below.append(f"{beyond} beyond the axis")
     _line(figure, 0.955, title, SIZE + 2, weight="bold")
     _line(figure, 0.875, " · ".join(below), SIZE - 1, color=MUTED)
     return figure

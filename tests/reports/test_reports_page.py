@@ -231,6 +231,12 @@ def test_a_figure_names_the_baseline_and_the_fastest(as_run):
     assert made.texts[1].get_text().endswith(f" · grey: {len(others) + 1 - figure.MOST_LABELLED} others")
 
 
+def test_a_figure_counts_lines_outside_its_panel_apart(as_run):
+    seconds = dict.fromkeys(synthetic.REGISTRY[2:8], 1e-3) | {synthetic.REGISTRY[8]: 1.0}
+    made = drawn(as_run(synthetic.by_length(seconds)), "latency")["latency"]
+    assert made.texts[1].get_text().endswith(" · grey: 1 other · 1 beyond the axis")
+
+
 def test_points_that_are_not_resolved_are_pale(as_run):
     of = report(as_run(synthetic.by_length({"sdpa": 1e-3, "fused": 2e-3}, T=(64, 256, 1024))))
     states = zip(of.grid.cases, (SLOWER, SLOWER, NOT_RESOLVED), strict=True)
