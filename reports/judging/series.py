@@ -49,7 +49,7 @@ class Point(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """A run without its rows, and the data kept of them."""
+    """A run without its rows, and the data kept of them; of skipped cells it has the wrong ones."""
 
     run: Run
     cells: Mapping[Key, Point]
@@ -106,7 +106,8 @@ def oldest_first(found: Iterable[Run]) -> list[Saved]:
             key = key_of(facts)
             cells[key] = Point(*map(facts.get, Point._fields))
             axes.setdefault(key, {axis: facts[axis] for axis in axis_names() if axis in facts})
-        kept[run.date, run.name, str(run.machine)] = Saved(replace(run, rows=[], skipped=[]), cells, axes)
+        wrong = [it for it in run.skipped if it["reason"] == "wrong"]
+        kept[run.date, run.name, str(run.machine)] = Saved(replace(run, rows=[], skipped=wrong), cells, axes)
     return [kept[when] for when in sorted(kept)]
 
 

@@ -220,6 +220,14 @@ def test_runs_of_other_machines_are_left_out_unless_forced(nights, written, caps
     assert "12 runs, 0001_night to" in written("--force")
 
 
+def test_what_is_wrong_in_the_newest_run_is_named(nights, written, capsys):
+    wrong = {"skipped": [{"impl": "linear", "id": "any", "reason": "wrong", "detail": "error 0.1"}]}
+    nights(lambda night: wrong if night in (3, RUNS - 1) else {})
+    assert "✗ wrong in 0012_night: linear" in written() and "✗ wrong in 0012_night: linear" in capsys.readouterr().err
+    nights(lambda night: {}, count=RUNS + 1)
+    assert "✗ wrong" not in written()
+
+
 def test_a_step_is_confirmed_by_an_interleaved_comparison(nights, written, results, monkeypatch, capsys):
     own = {"asked": {"impl": ["fused,sdpa=mine:kernel"]}}
     nights(lambda night: {"slower": {"sdpa": 1.06 if night >= 6 else 1.0}} | own)
