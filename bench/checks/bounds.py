@@ -124,8 +124,8 @@ FACTOR, FACTOR_OF_GRADIENTS = 2.0, 3.0
 """Multiple of the plain formula's error that is allowed, as in FlashAttention's tests."""
 
 MANY_KEYS = 1024
-"""Keys from which a row of an output in float32 may be off by an epsilon times the square root of their number, and all rows
-together by a sixteenth of it, as those of kernels are that add up one by one, such as loops in C.
+"""Number of keys from which outputs in float32 have larger floors, since some kernels, such as loops in C, accumulate keys
+one by one. In units of epsilon: the square root of the number of keys for a row, and a sixteenth of that for all rows.
 """
 
 MANY_ROWS = 64
