@@ -39,7 +39,7 @@ TIMES = (1, 2, 4)
 """Multiples of the budget for which a step is measured until it is decided."""
 
 WITHIN = 2.0
-"""Distance in standard errors from half of the change that decides a step."""
+"""A step is decided if its share of the change differs from one half by more than this many standard errors."""
 
 Change = Mapping[tuple[str, str], float]
 """log(bad / good) of each cell, by implementation and case."""
@@ -71,7 +71,9 @@ SAME = Step(0.0, 0.0)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return the exit code: 0 found; 1 found up to unjudgeable commits; 2 the ends don't differ; 3 a usage error."""
+    """Return the exit code: 0 found; 1 found, except for commits that can't be judged; 2 the ends don't differ; 3 a usage
+    error.
+    """
     return exit_code_of(_execute, _parser().parse_intermixed_args(arguments))
 
 

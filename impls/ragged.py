@@ -154,7 +154,7 @@ class Nested(Jagged):
 
 @register("varlen", **VARLEN, **DOCUMENTS)
 class Varlen(Jagged):
-    """`torch.nn.attention.varlen.varlen_attn`, of all documents in a row."""
+    """`torch.nn.attention.varlen.varlen_attn` of all documents, concatenated."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, padding: Tensor | None = None) -> Tensor:
         """(B, H, T, D), (B, H_kv, T_kv, D), (B, H_kv, T_kv, D) -> (B, H, T, D)"""
@@ -210,7 +210,7 @@ class PaddedRequests(Padded):
 
 @register("varlen_requests", **VARLEN, **REQUESTS)
 class VarlenRequests(Varlen):
-    """`torch.nn.attention.varlen.varlen_attn` of all requests in a row; its causal mask is aligned bottom right."""
+    """`torch.nn.attention.varlen.varlen_attn` of all requests, concatenated; its causal mask is aligned bottom right."""
 
 
 def _batch(x: Tensor, count: int) -> Tensor:

@@ -87,8 +87,8 @@ class Gate:
 
 
 def _likely_cause(what: str, impl: Impl, case: Case, outcome: Skip) -> str:
-    """Name weights of a wrong layer that the reference doesn't have, such as a norm's or a second projection's; or say that
-    a kernel is right on contiguous tensors, or what a kernel or layer has misunderstood.
+    """Return the likely cause of a wrong result: weights that the reference doesn't have, such as a norm's; strided tensors,
+    if a kernel is right on contiguous ones; or a convention that the kernel or layer doesn't follow. Empty if unknown.
     """
     if not isinstance(outcome, Wrong):
         return ""

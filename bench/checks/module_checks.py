@@ -126,7 +126,7 @@ OF_KERNELS: dict[str, Callable[[Kernel], Kernel]] = {
         lambda q, *kv, **options: kernel(q / q.shape[-1] ** 0.5, *kv, **options)
     ),
 }
-"""What a kernel may have misunderstood, and how that is undone."""
+"""Conventions that a kernel may not follow, and how to compensate for that."""
 
 OF_LAYERS: dict[str, Callable[[Kernel], Kernel]] = {
     "padding is True where a key is a token": lambda layer: (

@@ -1,6 +1,6 @@
 """Runs all measurements: cells are checked, timed interleaved in worker processes, and journalled.
 
-This process runs no implementation code. If a worker process is lost, only its current cell is. Two pools of workers
+This process runs no implementation code. If a worker process is lost, only its current cell is lost. Two pools of workers
 (`pool.py`) check in parallel; then one times at a time. In a run of one process, a case is timed by the pool that
 checked it; in a run of several, every pool times all cases.
 """
@@ -73,7 +73,9 @@ class Measuring:
         self._pools: list[WorkerPool] = []
         """Pools that are alive."""
         self._owner: dict[str, WorkerPool] = {}
-        """Pool that checked each case, or would have: it times the case in a run of one process, and finishes it."""
+        """Pool to which each case belongs, the one that checked it if any did: it times the case in a run of one process, and
+        finishes it.
+        """
 
     def _that_fit(self) -> set[str]:
         """Return the cases whose cells stay ready between visits, smallest first."""
@@ -121,7 +123,9 @@ class Measuring:
             self._owner.setdefault(case, pool)
 
     def _checking(self, pool: WorkerPool, queue: list[list[Cell]], step: int = 1) -> Script:
-        """Check groups of cells, in the reversed order if `step` is -1: another pool has passed the probes of the last."""
+        """Check groups of cells, each in reverse order if `step` is -1: probes that the other pool has passed by then are not
+        repeated.
+        """
         while queue:
             for cell in _long_first(queue.pop(0)[::step]):
                 client, passed = pool.client(cell), self._passed[cell.impl.name]
@@ -184,8 +188,8 @@ class Measuring:
         return sorted(cells, key=lambda cell: cell.impl.name != self._run.baseline_impl)
 
     def _visit(self, pool: WorkerPool, case: str, last: int) -> None:
-        """Make the visits of a case that are due at the `last`-th pass over all cases, up to that one. A case that doesn't stay
-        ready makes several at once, at the last of their passes.
+        """Make the visits of a case that are due in the pass `last` over all cases. A case that doesn't stay ready skips
+        passes, and then makes the visits of several passes at once.
         """
         size = 1 if case in self._held else VISITS // PREPARATIONS
         due = range(self._run.visited[pool.process, case], last + 1) if (last + 1) % size == 0 else ()

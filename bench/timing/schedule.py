@@ -41,12 +41,12 @@ LONG_VISITS = 2
 """Visits of a process in which members with long blocks take part: the scatter of a single one is unknown."""
 
 COMMON_ROUNDS, COMMON_SECONDS = 8, 120.0
-"""Least number of rounds, over all processes, in which every member takes part, and at least one in each of the
-`LONG_VISITS`; fewer rounds, and visits, if they would take more than these seconds.
+"""Rounds, over all processes, in which every member takes part if some have long blocks; one in each of the `LONG_VISITS`
+of every process if these are more. Fewer rounds, and visits, if they would take more than these seconds.
 """
 
 NEED = 0.25, 1.25
-"""Least and largest multiple of the usual time that a member has in one of the later visits."""
+"""Least and largest time of a member in a visit of the second half, as a multiple of its time in the first half."""
 
 Member = TypeVar("Member", bound=Hashable)
 

@@ -29,6 +29,7 @@ STARTING = 300.0
 """Most seconds until a new process replies, which includes importing torch."""
 
 MAIN = f"import sys; sys.path.insert(0, {str(CHECKOUT)!r}); from bench.workers.worker import main; main()"
+"""Program of a worker process."""
 
 Reply = dict[str, Any]
 """Reply to a request, or an object in it, as JSON."""
@@ -45,7 +46,7 @@ class Variant:
     label: str = ""
     """Name shown to the user; '' if there is one variant."""
     impls: Path = CHECKOUT
-    """Folder that contains `impls`."""
+    """Folder that contains the package `impls`."""
     python: str = sys.executable
     versions: str = ""
     """Versions of a compared interpreter."""
@@ -226,8 +227,8 @@ def checking(
     client: WorkerClient, cell: dict[str, Any], alone: bool, passed: set[str] | None = None, **options: bool | str
 ) -> Generator[Request, Reply, Reply]:
     """Check a cell for correctness; returns the reply of `Tasks.check`, which gets the options. `cell`: as in `Tasks.probe`.
-    `passed`: checks of the implementation that any of the processes has passed, and that are not repeated; those of this
-    process are added.
+    `passed`: checks of the implementation that were passed in any process, and are not repeated; those of this request are
+    added.
     """
     passed = set() if passed is None else passed
     reply = yield Request(client, "probe", cell | {"passed": [*passed]})

@@ -59,13 +59,13 @@ class Run:
     controls: Object
     """The reference workload's samples."""
     drift: float
-    """Of the reference workload."""
+    """Drift of the reference workload's time."""
     notes: list[str]
     """Caveats on its numbers."""
     published: list[Object]
     """Published times of its cases: `id`, `seconds`, and text."""
     models: dict[str, str]
-    """Models whose layer a case is, by the case's id."""
+    """Models that have the layer of a case, by the case's id."""
 
     @property
     def name(self) -> str:
