@@ -55,7 +55,7 @@ class Step(NamedTuple):
     @property
     def word(self) -> str:
         if abs(self.share - 0.5) <= WITHIN * self.error:
-            return "open"
+            return "undecided"
         return "bad" if self.share > 0.5 else "good"
 
     def __str__(self) -> str:
@@ -159,7 +159,7 @@ def _judge(options: argparse.Namespace, good: str, point: str, change: Change) -
             found = comparison.of_file(file)
             step = step_of(found, change)
             timed = any(math.isfinite(it.verdict.ratio) for it in found.cells if (it.impl, it.id) in change)
-            if step.word != "open" or not timed:
+            if step.word != "undecided" or not timed:
                 break
     except SameCode:
         return SAME

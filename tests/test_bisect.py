@@ -108,7 +108,7 @@ def test_interpreters_are_points_too(history, capsys):
     assert [call[:2] for call in history.calls] == [("c0", "c29"), ("c0", "c5"), ("c5", "c29")]
 
 
-def test_a_step_that_is_open_is_measured_on(history):
+def test_an_undecided_step_is_measured_for_longer(history):
     assert run("c0 c29 --impl sdpa --budget 0.2") == 0
     assert [budget for _, head, budget in history.calls if head == "c15"] == [0.2, 0.4]
 

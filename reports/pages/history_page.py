@@ -287,7 +287,7 @@ def _confirmation(series: Series, this: History) -> tuple[str, str]:
     if math.isnan(found.low):
         return found.reason, ""
     expected = REGRESSED if step.slower else IMPROVED
-    said = {expected: "confirmed", INCONCLUSIVE: "open"}.get(found.word, "not confirmed")
+    said = {expected: "confirmed", INCONCLUSIVE: "inconclusive"}.get(found.word, "not confirmed")
     return said, f" ({shares.bound(found.low, found.high)})"
 
 

@@ -246,8 +246,8 @@ def test_a_step_is_confirmed_by_an_interleaved_comparison(nights, written, resul
 
     monkeypatch.setattr("commands.history.confirm", confirm)
     assert "Interleaved" not in written()
-    assert "Interleaved: open" in written("--confirm")
-    assert "not recovered. Interleaved: 1 open. " in " ".join(capsys.readouterr().out.split())
+    assert "Interleaved: inconclusive" in written("--confirm")
+    assert "not recovered. Interleaved: 1 inconclusive. " in " ".join(capsys.readouterr().out.split())
     page = written("--confirm")  # again, since that was inconclusive
     assert "not recovered. Interleaved: 1 confirmed. " in " ".join(capsys.readouterr().out.split())
     said = page.replace("\N{NO-BREAK SPACE}", " ").count("Interleaved: confirmed (5.1 % to 5.2 % slower)")
