@@ -43,9 +43,9 @@ def test_the_table_is_that_of_the_newest_published_run():
     assert headline in " ".join(README.split()), headline
 
 
-def test_the_answer_is_that_of_the_run_in_the_figure():
-    answer = " ".join(line.removeprefix("> ") for line in README.splitlines() if line.startswith("> "))
-    assert answer and answer in " ".join(RESULTS.partition("## length\n")[2].partition("\n## ")[0].split())
+def test_the_recommendation_is_that_of_the_run_in_the_figure():
+    headline = " ".join(line.removeprefix("> ") for line in README.splitlines() if line.startswith("> "))
+    assert headline and headline in " ".join(RESULTS.partition("## length\n")[2].partition("\n## ")[0].split())
 
 
 def test_the_kernel_that_is_wrong_has_the_sentence_that_is_shown(monkeypatch):

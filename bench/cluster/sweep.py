@@ -246,14 +246,14 @@ def merged(replies: Replies) -> dict[str, Any]:
         if (why := replies[case].get("failed"))
         for impl in its
     ]
-    looks = grouped((name, it) for run in runs for name, its in run["controls"]["looks"].items() for it in its)
+    samples = grouped((name, it) for run in runs for name, its in run["controls"]["looks"].items() for it in its)
     return {
         **runs[0],
         **lists,
         "asked": {name: value for name, value in runs[0]["asked"].items() if name != "case"},
         "roofs": rooflines.table(),
         "benchmarks": [_row(row, i, it["node"]) for i, it in enumerate(measured) for row in it["run"]["benchmarks"]],
-        "controls": {"drift": max(run["controls"]["drift"] for run in runs), "looks": looks},
+        "controls": {"drift": max(run["controls"]["drift"] for run in runs), "looks": samples},
         "seconds": sum((Counter(run["seconds"]) for run in runs), Counter()),
         "notes": [*disagreements(measured)],
     }
@@ -271,14 +271,14 @@ def disagreements(replies: Sequence[Reply]) -> Iterator[str]:
     """Yield a sentence for every node whose time for a reference workload differs from the median node's by more than
     `MAX_DRIFT` in three of four samples.
     """
-    looks = grouped(
+    times = grouped(
         ((name, reply["node"]), sample["seconds"])
         for reply in replies
         for name, samples in reply["run"]["controls"]["looks"].items()
         for sample in samples
     )
-    usual = grouped((name, median(seconds)) for (name, _), seconds in looks.items())
-    for (name, node), seconds in looks.items():
+    usual = grouped((name, median(seconds)) for (name, _), seconds in times.items())
+    for (name, node), seconds in times.items():
         first, middle, last = np.quantile(seconds, (0.25, 0.5, 0.75)) / median(usual[name])
         if first > 1 + MAX_DRIFT or last < 1 / (1 + MAX_DRIFT):
             more = f"{middle - 1:+.1%} for the reference workload {name!r}, compared with the median node"

@@ -107,7 +107,7 @@ def test_cells_of_one_variant_only_are_new_or_gone(compared):
     assert nothing_in_common.counts == {"GONE": 4, "NEW": 8} and nothing_in_common.code == 2
 
 
-def test_runs_without_a_common_cell_are_told_apart_by_one_of_each(command):
+def test_runs_without_a_common_cell_are_described_by_one_of_each(command):
     out = command(tracked.run(1, impls=["sdpa"]), tracked.run(2, impls=["fused", "einsum"]), code=2)
     assert [line.split()[0] for line in out.splitlines() if line.startswith(("GONE ", "NEW "))] == ["GONE", "NEW"]
     assert "3 GONE, 7 NEW more:" in out and "no cell in common" in out

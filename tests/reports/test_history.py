@@ -76,11 +76,11 @@ def test_the_page_of_one_run_counts_one(nights, written):
     assert "1 run, 0001_night</p>" in page and "cells without a detected change" in page and " 1 runs" not in page
 
 
-def test_the_answer_is_as_wide_as_a_terminal(nights, written, capsys):
+def test_the_output_is_as_wide_as_a_terminal(nights, written, capsys):
     nights(lambda night: {"slower": {"sdpa": 1.06 if night >= 6 else 1.0}})
     written()
-    *answer, _ = capsys.readouterr().out.splitlines()
-    assert len(answer) == 3 and max(map(len, answer)) <= 80 and "4 slower than before" in " ".join(answer)
+    *lines, _ = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3 and max(map(len, lines)) <= 80 and "4 slower than before" in " ".join(lines)
 
 
 def ordered(results):
