@@ -42,7 +42,7 @@ class Selection:
     impls: tuple[Impl, ...]
     cells: tuple[Cell, ...]
     models: Mapping[str, str]
-    """Models whose layer a case is, by the case's id."""
+    """Models that have the layer of a case, by the case's id."""
 
     @property
     def sources(self) -> str:
@@ -233,7 +233,7 @@ def _layers(models: str) -> dict[str, dict[str, Any]]:
 
 
 def cases_of(sweep: Sweep, device: str, overrides: dict[str, tuple[Any, ...]]) -> dict[Case, str]:
-    """Return every case once, and the models whose layer it is; raises `UsageError` for incompatible sizes."""
+    """Return every case once, and the models that have its layer; raises `UsageError` for incompatible sizes."""
     unfit: list[str] = []
     try:
         cases = sweep.cases(device, overrides, unfit)
