@@ -30,7 +30,7 @@ from .estimate import Array
 from .saved import STEADY
 
 MIN_RUNS = 3
-"""Fewest runs of a level on either side: a step shows from the third run on."""
+"""Fewest runs before and after a step."""
 
 FALSE_STEPS = 5
 """Per cent of unchanged implementations that show a step in any cell within a year of daily runs, at most: simulated
@@ -38,7 +38,7 @@ with independent runs, long-tailed ones (Student's, 3 degrees of freedom), and a
 """
 
 LEVEL = FALSE_STEPS / 100 / 100
-"""Level of one analysis of an implementation, for all positions. A year of daily analyses errs at most as often as 100
+"""Significance level of one analysis of an implementation, for all positions. A year of daily analyses errs at most as often as 100
 independent ones (simulated). One half is for steps common to its cases, the other for steps of single cases.
 """
 

@@ -156,8 +156,8 @@ def _best_in_all(cases: Cases) -> list[str]:
 
 
 def _leaner(name: str, best: Cases, known: str = "") -> str:
-    """Return the memory saved beside the fastest of those that tie: '2× less memory than fused'; '' if `name` is that one, or
-    `known` is.
+    """Return the memory saved relative to the fastest tied implementation: '2× less memory than fused'; '' if that is `name`
+    or `known`.
     """
     first = min(_best_in_all(best), key=lambda it: mean_slowdown(it, best))
     return _memory(name, best, first, f" than {first}") if first != known else ""
