@@ -38,8 +38,8 @@ with independent runs, long-tailed ones (Student's, 3 degrees of freedom), and a
 """
 
 LEVEL = FALSE_STEPS / 100 / 100
-"""Significance level of one analysis of an implementation, for all positions. A year of daily analyses errs at most as often as 100
-independent ones (simulated). One half is for steps common to its cases, the other for steps of single cases.
+"""Significance level of one analysis of an implementation, for all positions. A year of daily analyses errs at most as
+often as 100 independent ones (simulated). One half is for steps common to its cases, the other for steps of single cases.
 """
 
 SHARE_OF_COMMON = 0.5
