@@ -112,14 +112,15 @@ def test_runs_of_one_machine_make_one_table(results, tmp_path, printed, refusal)
     refusal(*asked, "*")
 
 
+@pytest.mark.parametrize("beside", [{}, {"mine": 0.5}])
 @pytest.mark.parametrize("reasons", [[], ["wrong"], ["error"]])
-def test_a_later_run_of_sdpa_alone_replaces_nothing(reasons, results, tmp_path, printed):
-    """Unless another kernel failed there."""
+def test_a_later_run_without_another_kernel_replaces_nothing(reasons, beside, results, tmp_path, printed):
+    """Unless one failed there."""
     ids = [synthetic.case_id(synthetic.case(T=T)) for T in (64, 256)]
     gone = [{"impl": "fused", "id": id_, "reason": reason, "detail": ""} for reason in reasons for id_ in ids]
     synthetic.save(run_of({"fused": 0.5}), results, "0001_a")
     synthetic.save(run_of({"sdpa_math": 0.5}, dtype="bfloat16"), results, "0002_a")
-    synthetic.save(run_of({}, top={"skipped": gone}), results, "0003_a")
+    synthetic.save(run_of(beside, top={"skipped": gone}), results, "0003_a")
     printed("advise", "--results", results, "--emit", tmp_path / "here.py", "--run", "*_a")
     text = (tmp_path / "here.py").read_text()
     assert "(64, 256, sdpa_math)" in text and ("(64, 256, fused)" in text) == (not reasons)
