@@ -144,8 +144,13 @@ def _measured(row: Row, gpu: object) -> Object:
 
 def _efficiency(row: Row, unmasked: Row | None) -> tuple[float, ...]:
     """Return `MASKED`. The two cases have separate rounds, so that their ratio is taken visit by visit."""
-    # padding is counted in full, so that the visible share is unknown
-    if unmasked is None or not 0 < row["flops"] < unmasked["flops"] or str(row["mask"]).endswith("padding"):
+    # padding is counted in full, so that the visible share is unknown; of a cluster, the nodes may differ
+    if (
+        unmasked is None
+        or not 0 < row["flops"] < unmasked["flops"]
+        or str(row["mask"]).endswith("padding")
+        or row.get("process_nodes")
+    ):
         return (math.nan,) * len(MASKED)
     share = row["flops"] / unmasked["flops"]
     return share, *(share * it for it in ratios.ratio(unmasked["samples"], row["samples"], one_case=False))

@@ -72,8 +72,10 @@ def _compiling(measured: Sequence[Row]) -> Table:
 
 
 def _shares(measured: Sequence[Row], title: str, axis: str, one: str, other: str, heads: Sequence[str]) -> Table:
-    """Return the time at one value of an axis as a share of that at another, all else being equal."""
-    both = [row for row in measured if row[axis] in (one, other)]
+    """Return the time at one value of an axis as a share of that at another, all else being equal; not of a cluster, whose
+    nodes may differ.
+    """
+    both = [row for row in measured if row[axis] in (one, other) and not row.get("process_nodes")]
     axes, rows = [it for it in varying(both) if it != axis], []
     for of in grouped(((row["impl"], setting(row, [axis])), row) for row in both).values():
         known = {row[axis]: row for row in of}
