@@ -70,7 +70,7 @@ class Cell:
     head: float
     changes: tuple[Change, ...] = ()
     broken: bool = False
-    """Whether head is wrong, fails or hangs where base does not."""
+    """Whether head is wrong where base is not, or fails or hangs where base does not."""
 
     @property
     def regressed(self) -> bool:
@@ -219,7 +219,8 @@ def _cell(key: Key, variants: Rows, judged: Verdict | None, other: str, margin: 
     elif _differs("case_hash", variants):
         other = "the benchmark itself was changed"
     judged = judged or Verdict(INCONCLUSIVE, other or NOTHING_BESIDE, head / base)
-    return Cell(*key, judged, base, head, tuple(changes(margin, *variants)), failed == [False, True])
+    broken = failed == [False, True] or [reason == "wrong" for reason in reasons] == [False, True]
+    return Cell(*key, judged, base, head, tuple(changes(margin, *variants)), broken)
 
 
 def _notes(base: Run, head: Run, found: Changes) -> Iterator[str]:

@@ -209,6 +209,12 @@ def test_a_cell_that_fails_in_both_is_inconclusive(compared):
     assert first(this, "sdpa").verdict.reason == "error in base and head: so"
 
 
+def test_a_wrong_output_in_head_regresses_though_base_failed_otherwise(compared):
+    base, head = (tracked.without(tracked.run(1), "sdpa", reason, "so") for reason in ("out_of_memory", "wrong"))
+    this = compared(base, head)
+    assert this.code == 1 and next(sentences(this)) == "sdpa is wrong in 4 of 4 cells"
+
+
 def test_changed_implementations_are_no_anchors(compared):
     """Four of six are slower: relative to all others, the two unchanged ones would seem faster."""
     slower = dict.fromkeys(("linear", "packed", "einsum", "wrapper"), 1.2)
