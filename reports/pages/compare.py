@@ -51,7 +51,7 @@ def _execute(options: argparse.Namespace) -> int:
     if isinstance(this, int):
         return this
     more = [f"--{name}={it}" for name in ("margin", "results") if (it := getattr(options, name)) is not None]
-    named = shlex.join([*filter(None, (options.base, options.head)), *more])
+    named = shlex.join([*filter(None, (options.base, options.head)), *more, *["--force"] * options.force])
     return tell(this, named, options.all, options.json, options.markdown, options.html)
 
 

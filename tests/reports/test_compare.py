@@ -131,6 +131,7 @@ def test_another_machine_is_refused_in_one_line_and_force_shows_numbers_without_
     out = command(tracked.run(1), tracked.run(2, slower={"sdpa": 2}, machine_info=machine), "--force", code=2)
     assert "2.0× as slow" in out and "REGRESSED" not in out and "12 INCONCLUSIVE" in out
     assert out.count("another machine: threads") == 1 and "2 INCONCLUSIVE more" in out
+    assert "--force --all`" in " ".join(out.split())
     said = refusal("compare", "base", "head", "--results", results, code=2)
     different = (
         "on different machines or with different settings: threads (2, then 4) and allocator (system, then keep)"
