@@ -13,7 +13,7 @@ import re
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
@@ -155,11 +155,14 @@ def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Com
         for key, variants in cells.items()
         if any("samples" in it or it["reason"] == "wrong" for it in variants) or variants[1]["reason"] in FAILED
     ]
+    if other:  # what fails in head alone may be the machine's
+        unclear = {it: replace(it.verdict, word=INCONCLUSIVE) for it in shown if it.verdict.word == BROKEN}
+        shown = [replace(it, verdict=unclear[it], broken=False) if it in unclear else it for it in shown]
     notes = list(dict.fromkeys([*disturbed, *_notes(base, head, found)]))  # the runs may have one name
     if open_ := [it for it in changed if it not in implementations or implementations[it].word == INCONCLUSIVE]:
         notes.append(f"`{_interleaved(base, head, open_)}` detects 1 % in a few minutes")
     reasons = {cell.verdict.reason for cell in shown if cell.verdict.word == INCONCLUSIVE}
-    unjudged = "" if implementations else words.listing(sorted(reasons)) or "no cell in common"
+    unjudged = "" if implementations else other or words.listing(sorted(reasons)) or "no cell in common"
     if not head.complete and any(cell.verdict.word == verdict.GONE for cell in shown):
         unjudged = unjudged or f"{head.name} is not complete, and lacks cells of {base.name}"
     return Comparison(

@@ -139,6 +139,13 @@ def test_another_machine_is_refused_in_one_line_and_force_shows_numbers_without_
     assert f"{different}; --force shows the numbers without verdicts" in said and "torch" not in said
 
 
+def test_what_does_not_fit_another_machine_is_not_broken(command):
+    head = tracked.without(tracked.run(2), "sdpa", "out_of_memory", "so")
+    head["machine_info"] = {**synthetic.MACHINE, "memory_gib": 2}
+    out = command(tracked.run(1), head, "--force", code=2)
+    assert "broken" not in out.lower() and "12 INCONCLUSIVE" in out and "out of memory in head: so" in out
+
+
 def test_json_is_strict_and_has_the_printed_change(command, tmp_path):
     head = tracked.without(tracked.run(2, slower={"sdpa": 1.2}), "fused", "unsupported", "no")
     out = command(tracked.run(1), head, "--json", str(tmp_path / "x.json"), code=1)
