@@ -19,7 +19,7 @@ Layers = Mapping[str, Values]
 
 NOT_OF_A_MODEL = {
     "B", "T", "T_kv", "device", "threads", "mode", "scope", "dropout", "out_dropout", "page", "requests", "autocast",
-    "deterministic",
+    "deterministic", "tf32",
 }  # fmt: skip
 """Axes that a model's configuration does not determine."""
 

@@ -96,7 +96,8 @@ def test_a_models_table_has_its_layers_and_the_lengths_that_are_asked_for(as_run
     core = {"T": 1024, "scope": "core", **LLAMA, "d_model": 32 * 128}
     others = [{"T": 512, **LLAMA, **other} for other in ({"H_kv": 32}, {"window": 128}, {"dtype": "float32"})]
     gemma = [{"T": 2048, **GEMMA, "window": 1023}, {"T": 1024, **GEMMA}]
-    run = of_models(as_run, *llama, decode, core, *others, *gemma)
+    tf32 = {"T": 64, **LLAMA, "dtype": "float32", "tf32": True}
+    run = of_models(as_run, *llama, decode, core, *others, *gemma, tf32)
 
     def told(*arguments):
         layers = json.loads(printed("advise", "--run", run, "--json", *arguments))["layers"]
@@ -104,7 +105,7 @@ def test_a_models_table_has_its_layers_and_the_lengths_that_are_asked_for(as_run
 
     assert told("--model", "llama3-8b", "--T", "512..8192") == {"global": [512, 1024, 2048, 8192]}
     assert told("--model", "llama3-8b", "--T", "512", "--mode", "decode") == {"global": [1]}
-    assert told("--model", "llama3-8b", "--dtype", "float32") == {"global": [512]}
+    assert told("--model", "llama3-8b", "--dtype", "float32") == {"global": [64, 512]}
     assert told("--model", "gemma3-4b") == {"local": [1024, 2048], "global": [1024]}
 
 
