@@ -121,7 +121,7 @@ def of_one_machine(ordered: Sequence[Saved]) -> list[Saved]:
 def all_series(ordered: Sequence[Saved]) -> list[Series]:
     """Return one series per cell: open regressions first, then other changes, then unchanged ones.
 
-    Within these, the latest change comes first, and larger steps before smaller ones.
+    Within these, the latest regression or change comes first, and larger steps before smaller ones.
     """
     found = grouped((key, (run, point)) for run, one in enumerate(ordered) for key, point in one.cells.items())
     points = {key: dict(of) for key, of in found.items()}
@@ -130,7 +130,7 @@ def all_series(ordered: Sequence[Saved]) -> list[Series]:
         key=lambda one: (
             one.open_step is None,
             not one.steps,
-            [(-it.at, -abs(math.log(it.ratio))) for it in one.steps[-1:]],
+            [(-it.at, -abs(math.log(it.ratio))) for it in (one.open_step, *one.steps[::-1]) if it][:1],
         ),
     )
 

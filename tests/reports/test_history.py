@@ -174,6 +174,12 @@ def test_a_slow_down_that_recovered_is_marked_and_one_that_did_not_is_not(nights
     assert shown["fused"].open and shown["fused"].status.startswith("Became slower by")
 
 
+def test_the_headline_is_the_last_regression_though_another_one_improved_since(nights, results):
+    faster = {0: 1.0, 1: 2.0, 2: 1.6}  # sdpa, from the fourth night and the ninth on
+    nights(lambda n: {"slower": {"sdpa": faster[(n > 2) + (n > 8)], "fused": 1.3 if n > 5 else 1.0}})
+    assert history_page.headline(history(results)).startswith("fused became slower by ")
+
+
 def test_a_speedup_that_is_lost_is_no_recovery():
     faster, _ = steps.with_recoveries([steps.Step(3, 0.8), steps.Step(6, 1.25)])
     assert faster.recovered is None
