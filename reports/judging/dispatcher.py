@@ -150,6 +150,7 @@ def measured(runs: Sequence[tuple[Run, Rows]]) -> dict[Setting, ByLength]:
         if differs := fingerprint.differing(first, other) or fingerprint.differing(first, other, software=True):
             raise RunError(f"{first.name} and {other.name} can't be combined: {differs}")
     found: dict[Setting, ByLength] = {}
+    wrong = {impl for run, _ in runs for impl in run.wrong}
     for scope, (run, rows) in product(("layer", "core"), runs):
         for row in rows:
             if (row["scope"], row["impl"]) == (scope, SDPA) and (setting := _setting(row, run.machine)):
@@ -161,7 +162,7 @@ def measured(runs: Sequence[tuple[Run, Rows]]) -> dict[Setting, ByLength]:
                     known[T] = {
                         impl: row["over"][impl].inverse
                         for impl, source in kernels().items()
-                        if own in source and impl in row["over"].keys() - run.wrong
+                        if own in source and impl in row["over"].keys() - wrong
                     }
     return {setting: by_length for setting, by_length in found.items() if any(by_length.values())}
 

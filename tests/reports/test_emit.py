@@ -112,6 +112,15 @@ def test_runs_of_one_machine_make_one_table(results, tmp_path, printed, refusal)
     refusal(*asked, "*")
 
 
+def test_a_kernel_that_was_wrong_in_one_of_the_runs_is_not_chosen(results, tmp_path, printed):
+    wrong = [{"impl": "fused", "id": "x", "reason": "wrong", "detail": "off"}]
+    synthetic.save(run_of({"fused": 0.5, "einsum": 0.8}), results, "0001_a")
+    synthetic.save(run_of({"einsum": 0.8}, mask="none", top={"skipped": wrong}), results, "0002_a")
+    printed("advise", "--results", results, "--emit", tmp_path / "here.py", "--run", "*_a")
+    text = (tmp_path / "here.py").read_text()
+    assert "fused" not in text and text.count("(64, 256, einsum)") == 2
+
+
 @pytest.mark.parametrize("beside", [{}, {"mine": 0.5}])
 @pytest.mark.parametrize("reasons", [[], ["wrong"], ["error"]])
 def test_a_later_run_without_another_kernel_replaces_nothing(reasons, beside, results, tmp_path, printed):
