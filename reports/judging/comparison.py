@@ -217,8 +217,6 @@ def _cell(key: Key, variants: Rows, judged: Verdict | None, other: str, margin: 
         word = INCONCLUSIVE if all(failed) else BROKEN if failed[1] else verdict.NEW if head > 0 else verdict.GONE
         whys = (": ".join(filter(None, (f"{what} in {' and '.join(of)}", why))) for (what, why), of in lost.items())
         judged = Verdict(verdict.WRONG if "wrong" in reasons else word, "; ".join(whys))
-    elif _differs("device", variants):
-        other = "measured on another device"
     elif _differs("case_hash", variants):
         other = "the benchmark itself was changed"
     judged = judged or Verdict(INCONCLUSIVE, other or NOTHING_BESIDE, head / base)
