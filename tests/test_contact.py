@@ -130,6 +130,7 @@ nothing.limits, number.limits = {"max_T": None, "dropout": None}, {"beyond": 3}
         ("--cell-time nan", "argument --cell-time: 'nan' is not a positive number"),
         ("--precision 5", "argument --precision: '5' is not a share below 1, such as 0.02 for 2 %"),
         ("--benchmark-save 'a\nb'", r"'a\nb': a run's name has at most 200 bytes, all of them printed"),
+        ("--resume ..", "--resume '..': a run's name has at most 200 bytes"),
     ],
 )  # fmt: skip
 def test_a_usage_error_is_one_line(ran, typed, says):

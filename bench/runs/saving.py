@@ -30,8 +30,8 @@ REFUSED = "\\/:*?<>|"
 
 def valid_name(name: str, option: str) -> str:
     """Return a run's name as it may occur in file names; raises `UsageError` for others."""
-    if not name or not name.isprintable() or {*name} & {*REFUSED} or len(os.fsencode(name)) > LONGEST:
-        right = f"a run's name has at most {LONGEST} bytes, all of them printed, and none of {REFUSED}"
+    if not name.strip(".") or not name.isprintable() or {*name} & {*REFUSED} or len(os.fsencode(name)) > LONGEST:
+        right = f"a run's name has at most {LONGEST} bytes, all of them printed, none of {REFUSED}, and not only dots"
         raise UsageError(f"{option} {name[:20]!r}: {right}")
     return name
 
