@@ -220,3 +220,12 @@ def test_a_change_of_any_code_of_a_kernel_changes_its_hash(tmp_path):
         (tmp_path / name).write_text(files[name] + "\n")
         hashes.append((sources_hash([impl], []), impl_hash(impl, "")))
     assert [len({*column}) for column in zip(*hashes, strict=True)] == [4, 4]
+
+
+def test_a_kernel_that_is_edited_during_a_run_has_the_hash_of_what_is_measured(tmp_path, tasks):
+    (tmp_path / "edited_later.py").write_text(text := "def mine(q, k, v, **_): return v\n")
+    tasks.cells(["mine_edited=edited_later:mine"])
+    (tmp_path / "edited_later.py").write_text(text + "\n")
+    measured = impl_hash(impl := impls.get("mine_edited"), "")
+    sources_hash([impl], [])  # reads it again
+    assert measured != impl_hash(impl, "")

@@ -26,6 +26,7 @@ from ..cases.sweep import misfit
 from ..checks.afterwards import settle
 from ..checks.attention_problems import problem_of
 from ..checks.gate import Gate
+from ..checks.impl_hash import sources
 from ..checks.problem import keep_expected
 from ..checks.settings import waiting_asleep
 from ..selection.choice import impls_named, place_of, refuse_absent, repository_of, unsupported
@@ -113,6 +114,7 @@ class Tasks:
         for name in names or [impl.name for impl in impls_named([], whole_registry, self._folder)]:
             try:
                 (impl,) = impls_named([name], whole_registry, self._folder)
+                sources(impl.owner, impl.files)  # `impl_hash` is that of the imported code, also if it is edited later
                 self._check_place(name)
                 of_impl = [Cell(impl, Case(**case)) for case in cases]
                 known[impl.name] = {cell.case.id: unsupported(cell) for cell in of_impl}
