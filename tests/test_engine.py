@@ -224,6 +224,18 @@ def test_a_case_is_visited_until_its_ratios_are_known(measured, noise, count, en
     assert len(processes.of("time")) == sum(len(it.samples) for it in run.found.values())
 
 
+def test_blocks_are_long_enough_once_a_call_was_timed(measured, monkeypatch):
+    """The check's calls, and those on fresh inputs, take longer than others."""
+    monkeypatch.setattr("bench.runs.run.Rooflines.share", lambda *_: 0.5)
+    slow = {"renew": {"compared": 5, "fastest": 2e-3}, "check": {"columns": {}, "seconds": 8e-3}}
+    run = measured(Simulated(SECONDS, replies=slow))
+    run.finish()
+    for key, row in run.finished.items():
+        first, *others = (it.calls for it in run.samples(key))
+        assert first == 1 and min(others) * SECONDS[key[0]] >= BLOCK
+        assert {row["extra_info"]["calls"], row["stats"]["iterations"]} == {*others}
+
+
 def test_tensors_of_long_calls_are_moved_once(measured):
     measured(processes := Simulated(dict.fromkeys(SECONDS, 0.02), noise=0.5))
     assert Counter(processes.of("renew")) == dict.fromkeys(SECONDS, 1)

@@ -129,9 +129,8 @@ class WorkerPool:
             self.visit = self.run.next_number("visit")
             for cell in cells:
                 self._renew(cell, index, found[cell.impl.name])
-            blocks = self._blocks(cells)
-            for order in rounds(self.run.counts(blocks, index, needs), self.rng):
-                number = self.run.next_number(cells[0].case.id)
+            for order in rounds(self.run.counts(self._blocks(cells), index, needs), self.rng):
+                number, blocks = self.run.next_number(cells[0].case.id), self._blocks(cells)
                 for key in order:
                     self._time_block(self.run.cells[key], blocks[key], number, found[key[0]])
             for cell in cells:
