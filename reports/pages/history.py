@@ -11,8 +11,9 @@ from stats.arguments import wrapped
 
 from ..judging import series
 from ..judging.series import Known, Options, Series
-from ..reading import command, runs, words
+from ..reading import command, runs
 from ..reading.runs import Run
+from ..reading.words import plural
 from . import history_page
 from .history_page import History
 
@@ -46,10 +47,7 @@ def _execute(options: argparse.Namespace, confirm: Confirm) -> int:
     same = series.of_one_machine(ordered)
     others = len(ordered) - len(same)
     what = "among these: a step may be the machine's" if options.force else "left out; --force includes them"
-    notes = [f"{words.plural(others, 'run')} of other machines or environments {what}"] * bool(others)
-    newest = ordered[-1].run
-    if newest.wrong:
-        notes.append(f"{words.WRONG} wrong in {newest.name}: {words.listing(sorted(newest.wrong))}")
+    notes = [f"{plural(others, 'run')} of other machines or environments {what}"] * bool(others)
     for note in notes:
         command.warn(note)
     chosen = ordered if options.force else same

@@ -178,9 +178,11 @@ def _most(this: History) -> int:
 
 
 def tally(this: History) -> Iterator[str]:
-    """Yield the number of cells that changed, and of those that are still slower, and which changes can be seen, if there are
-    enough runs to see any.
+    """Yield what is wrong in the newest run; if there are enough runs to see any change, the number of cells that changed, and
+    of those that are still slower, and which changes can be seen.
     """
+    if wrong := this.runs[-1].wrong:
+        yield f"{words.WRONG} wrong in {this.runs[-1].name}: {words.listing(sorted(wrong))}."
     if _most(this) < 2 * MIN_RUNS:
         return
     moved = [one for one in this.series if one.steps]

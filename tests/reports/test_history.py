@@ -229,7 +229,7 @@ def test_runs_of_other_machines_are_left_out_unless_forced(nights, written, caps
 def test_what_is_wrong_in_the_newest_run_is_named(nights, written, capsys):
     wrong = {"skipped": [{"impl": "linear", "id": "any", "reason": "wrong", "detail": "error 0.1"}]}
     nights(lambda night: wrong if night in (3, RUNS - 1) else {})
-    assert "✗ wrong in 0012_night: linear" in written() and "✗ wrong in 0012_night: linear" in capsys.readouterr().err
+    assert "✗ wrong in 0012_night: linear" in written() and "✗ wrong in 0012_night: linear" in capsys.readouterr().out
     nights(lambda night: {}, count=RUNS + 1)
     assert "✗ wrong" not in written()
 
