@@ -40,6 +40,25 @@ def off_in_inference(q, k, v, **options):
     return sdpa(q, k, v, **options) * (1 + torch.is_inference_mode_enabled())
 """
 
+# right but for dropout under a mask, gradients with more keys than queries, and a cap in decode
+OFF_IN_PAIRS = """\
+from mine import sdpa
+from tests import wrong_kernels, wrong_rules
+def off(q, k, v, *, is_causal=False, attn_mask=None, dropout_p=0.0, softcap=None):
+    if dropout_p: return sdpa(q, k, v, is_causal=is_causal, dropout_p=dropout_p)
+    cap = softcap if q.shape[-2] > 1 else None
+    seen = wrong_kernels.visible(q, k, is_causal, attn_mask)
+    o = wrong_rules.plain(q, k, v, seen, bent=lambda it: wrong_rules.capped(it, cap) if cap else it)
+    return wrong_kernels.with_gradient_of(sdpa(q, k, v), o) if is_causal and k.shape[-2] > q.shape[-2] else o
+off.limits = {"beyond": ("softcap",)}
+"""
+PAIRS = (
+    "mode=forward mask=padding B=3 dropout=0.1",
+    "mode=backward source=cross T_kv=100",
+    "mode=decode T=1 T_kv=64 mask=none softcap=20",
+)
+OF_PAIRS = [it for it in check.PROBLEMS if check.words(it) in PAIRS]
+
 EVERY_PROBLEM = [check.words(axes) for axes in (*check.PROBLEMS, *check.AROUND)]
 
 PROBLEMS = ({}, {"dtype": "bfloat16"}, {"mask": "none"}, {"softcap": 20})
@@ -124,6 +143,14 @@ def test_a_kernel_of_another_length_mask_and_dtype_is_checked_in_these(in_proces
     assert check.main(["mine:by_repeat"]) == 1
     *lines, _ = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["passed", "unsupported", "wrong"]
+
+
+def test_a_fault_in_two_axes_together_is_found(in_process, monkeypatch, tmp_path, capsys):
+    (tmp_path / "pairs.py").write_text(OFF_IN_PAIRS)
+    monkeypatch.setattr(check, "PROBLEMS", OF_PAIRS)
+    assert check.main(["pairs:off"]) == 1
+    *lines, _ = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["wrong"] * len(PAIRS), lines
 
 
 def test_memory_that_a_kernel_cannot_get_at_these_sizes_is_a_failure(in_process, capsys):

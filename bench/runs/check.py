@@ -50,15 +50,16 @@ TILES = {"window": 160, "T": 200}  # a window of several tiles
 BOTH: tuple[dict[str, Any], ...] = (
     {}, {"dtype": "bfloat16"}, {"dtype": "float16"}, {"dtype": "float64"}, {"autocast": "bfloat16"}, {"dropout": 0.1}, PADDED,
     GROUPS, GROUPS | TILES, GROUPS | {"window": 8, "dtype": "bfloat16"}, GROUPS | {"dropout": 0.1}, {"D_h": 128}, {"D_v": 32},
-    {"D_v": 96}, {"T": 256}, {"mask": "causal_br", "source": "cross", "T_kv": 100}, *RULES,
+    {"D_v": 96}, {"T": 256}, {"mask": "causal_br", "source": "cross", "T_kv": 100}, *RULES, {"mask": "padding", "B": 3},
+    {"source": "cross", "T_kv": 100}, {"H": 7, "H_kv": 1}, {"D_h": 40}, {"mask": "padding", "B": 3, "dropout": 0.1},
+    GROUPS | {"bias": "dense"},
 )  # fmt: skip
 """Problems of forward and backward calls."""
 
 FORWARD: tuple[dict[str, Any], ...] = (
-    *BOTH, {"mask": "none"}, {"mask": "padding", "B": 3},
-    {"mask": "none", "source": "cross", "T_kv": 40}, {"source": "cross", "T_kv": 100},
-    {"window": 8, "window_right": 2, "mask": "none"}, REQUESTS, {"H": 1}, {"H": 7, "H_kv": 1},
-    {"B": 17, "T": 32, "H": 5}, {"D_h": 40}, {"D_h": 256}, {"T": 1}, {"T": 1024, "H": 1},
+    *BOTH, {"mask": "none"}, {"mask": "none", "source": "cross", "T_kv": 40},
+    {"window": 8, "window_right": 2, "mask": "none"}, REQUESTS, {"H": 1},
+    {"B": 17, "T": 32, "H": 5}, {"D_h": 256}, {"T": 1}, {"T": 1024, "H": 1},
     *(GROUPS | axes for axes in (PADDED, {"sinks": True, "window": 8}, {"softcap": 20, "window": 8})),
 )  # fmt: skip
 
@@ -67,6 +68,7 @@ BACKWARD: tuple[dict[str, Any], ...] = (*BOTH, LONE | {"source": "cross"}, {"bia
 DECODE: tuple[dict[str, Any], ...] = (
     {}, {"T_kv": 1024}, {"T_kv": 4097, "H": 8, "H_kv": 1}, {"dtype": "bfloat16"}, {"dtype": "float16"}, {"dtype": "float64"},
     {"D_h": 128}, GROUPS, {"sinks": True}, CHUNK, CHUNK | {"window": 8}, CHUNK | {"window": 8, "T": 1},
+    {"D_h": 40}, {"softcap": 20}, GROUPS | {"sinks": True}, CHUNK | {"bias": "alibi", "T": 1, "H": 4},
 )  # fmt: skip
 
 AROUND: tuple[dict[str, Any], ...] = (
