@@ -184,8 +184,8 @@ def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Com
 
 
 def _cells(run: Run) -> Mapping[Key, Row]:
-    """Return a row's metadata with `samples`, or `reason` and `detail` of a skip, or both, and `seconds`, by cell: of any
-    cell, whether in the run or not.
+    """Return a row's metadata with `samples`, or `reason` and `detail` of a skip, and `seconds`, by cell: of any cell,
+    whether in the run or not.
     """
     found: dict[Key, Object] = defaultdict(lambda: {"reason": "", "detail": "", "seconds": math.nan})
     for cell in run.skipped:
@@ -211,7 +211,7 @@ def _cell(key: Key, variants: Rows, judged: Verdict | None, other: str, margin: 
     lost = grouped(
         ((facts["reason"].replace("_", " ") or "not", facts["detail"]), name)
         for name, facts in zip(VARIANTS, variants, strict=True)
-        if "samples" not in facts or facts["reason"] == "wrong"
+        if "samples" not in facts
     )
     if lost:
         word = INCONCLUSIVE if all(failed) else BROKEN if failed[1] else verdict.NEW if head > 0 else verdict.GONE
