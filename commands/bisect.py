@@ -60,7 +60,7 @@ class Step(NamedTuple):
 
     def __str__(self) -> str:
         if not math.isfinite(self.error):
-            return f"{self.word}: nothing could be measured"
+            return f"{self.word}: nothing could be judged"
         low, high = (100 * (self.share + sign * WITHIN * self.error) for sign in (-1, 1))
         return f"{self.word}: {100 * self.share:z.0f} % of the change ({low:z.0f} to {high:z.0f})"
 
@@ -139,9 +139,11 @@ def search(count: int, judge: Callable[[int], Step]) -> tuple[int, int, list[int
 
 
 def step_of(found: Comparison, change: Change) -> Step:
-    """Derive a step from a comparison with the good end: mean over the changed cells, weighted by precision."""
+    """Derive a step from a comparison with the good end: mean over the changed cells, weighted by precision. `UNKNOWN` if the
+    machine drifted.
+    """
     share = weight = 0.0
-    for cell in found.cells:
+    for cell in found.cells if not found.unjudged else ():
         full, verdict = change.get((cell.impl, cell.id)), cell.verdict
         if full and math.isfinite(verdict.high - verdict.low):
             error = math.log(verdict.high / verdict.low) / 4 / full  # an interval of 95 % is four standard errors wide

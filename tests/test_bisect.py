@@ -57,6 +57,11 @@ def test_a_step_weighs_its_cells_by_their_certainty():
     assert step_of(found(c=(2.0, 0.01)), CHANGE) == bisect.UNKNOWN
 
 
+def test_a_step_in_which_the_machine_drifted_is_open():
+    drifted = replace(found(a=(1.05, 0.001)), unjudged="machine drift")
+    assert step_of(drifted, CHANGE) == bisect.UNKNOWN
+
+
 def run(typed):
     """Return the exit code of `python -m bench bisect ...`."""
     return bisect.main(typed.split())
