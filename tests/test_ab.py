@@ -353,6 +353,11 @@ def test_of_two_names_a_head_that_cannot_is_broken_unless_it_may_be_gone(command
         assert ran.words == {"impossible against same T16": word}
 
 
+def test_a_wrong_head_fails_though_base_fails_in_another_way(command):
+    ran = command("--T 16 --base-impl dead --head-impl wrong-head", head="wrong-head")
+    assert ran.words == {"wrong-head against dead T16": "WRONG"} and ran.code == 1
+
+
 def test_a_name_that_neither_variant_has_is_a_usage_error_that_names_no_copy(command):
     missing = command("--T 16 --impl nobody=mine:mine")
     assert missing.code == 3

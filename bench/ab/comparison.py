@@ -97,9 +97,11 @@ def _without_numbers(failures: Mapping[str, Skip], name: str, allow_gone: Collec
 
 def _word(base: str, head: str, may_go: bool) -> str:
     """Return the verdict's word, from the reason why each variant has no number; '' if it has one."""
+    if head == Wrong.reason != base:
+        return WRONG
     if base and head and (base == UNSUPPORTED) == (head == UNSUPPORTED):
         return INCONCLUSIVE
-    if head == Wrong.reason or base not in ("", UNSUPPORTED):
+    if base not in ("", UNSUPPORTED):
         return WRONG
     if not head:
         return NEW

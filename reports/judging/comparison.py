@@ -326,5 +326,5 @@ def _cells_of_data(data: Object, judged: Mapping[Key, Verdict], margin: float) -
         result = Verdict(cell["word"], cell["reason"]) if cell["ratio"] is None else judged[key]
         base, head = (median(times.get((*key, variant), [math.nan])) for variant in (0, 1))
         facts = (cell.get(variant) or {} for variant in VARIANTS)
-        broken = result.word == BROKEN or cell.get("failed") == ["head"]
+        broken = result.word == BROKEN or (result.word == verdict.WRONG and "head" in cell.get("failed", ()))
         yield Cell(*key, result, base, head, tuple(changes(margin, *facts)), broken)
