@@ -151,7 +151,7 @@ def test_a_second_run_is_begun_by_resume_and_compared(in_process, suite, small, 
     again = suite("--resume", "y", "--benchmark-save=y")
     assert run_files(tmp_path) == files
     assert again.stdout.strip() == "run y is finished: nothing is left to measure"
-    for other in ("--T=8", "--cell-time=9"):
+    for other in ("--T=8", "--cell-time=9", "--shuffle=1"):
         assert "started with other options" in refusal(suite, "--resume", "y", other)
 
 

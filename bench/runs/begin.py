@@ -43,7 +43,10 @@ def begin(config: pytest.Config) -> Run:
     journal, begun = _begun(folder, resume) if resume else (None, {})
     options, timing = asked(config) or begun.get("asked", {}), settle_timing(config, begun.get("timing", {}))
     chosen = {name: value for name, value in timing.items() if name != "cell_timeout"}  # which changes no result
-    if begun and (options != begun["asked"] or not chosen.items() <= begun["timing"].items()):
+    seed = begun.get("seed") if config.getoption("shuffle") is None else config.getoption("shuffle")
+    if begun and (
+        (options, seed) != (begun["asked"], begun.get("seed")) or not chosen.items() <= begun["timing"].items()
+    ):
         raise UsageError(f"run {name} was started with other options; `--resume {name}` alone finishes it")
     if resume and not (begun or options):  # which would measure all of `quick`
         raise UsageError(f"no run {resume!r} to resume in {folder}; --benchmark-save={resume} starts one")
@@ -62,7 +65,7 @@ def begin(config: pytest.Config) -> Run:
         raise Finished(name, begun["skipped"])
     run.command = begun.get("command") or _command([*map(str, config.invocation_params.args)], here)
     run.traced = begun.get("traced", False) or config.getoption("save_traces")
-    run.seed = next((it for it in (config.getoption("shuffle"), begun.get("seed")) if it is not None), run.seed)
+    run.seed = run.seed if seed is None else seed
     run.timing = timing
     return run
 
