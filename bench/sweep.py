@@ -78,7 +78,8 @@ def _refuse_conflicts(options: argparse.Namespace, others: set[str]) -> None:
     own = options.processes or options.node_types or (options.cluster and options.quiet_machine)
     unsupported = options.cluster and ", ".join(others.intersection(UNSUPPORTED))
     for conflict, message in (
-        (options.quiet_machine and "--threads" in others, "--quiet-machine uses one thread: leave out --threads"),
+        (options.quiet_machine and others & {"--threads", "--allocator"},
+         "--quiet-machine uses one thread, and keeps freed memory: leave out --threads and --allocator"),
         (options.slurm_option and options.cluster != "slurm", "--slurm-option goes with --cluster slurm"),
         (not options.cluster and (options.address or options.node_types), "--address and --node-types go with --cluster"),
         (unsupported, f"{unsupported} does not go with --cluster"),

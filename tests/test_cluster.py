@@ -190,6 +190,7 @@ def test_ctrl_c_keeps_the_journal_and_says_how_to_continue(tmp_path):
         ("--cluster ray --save x --model ../config.json", "../config.json does not reach the nodes"),
         ("--cluster ray --resume x --T 64", "--resume x continues with its original options"),
         ("--save x --quiet-machine --threads=2", "leave out --threads"),
+        ("--save x --quiet-machine --allocator system", "--quiet-machine uses one thread, and keeps freed memory"),
     ],
 )
 def test_usage_errors(typed, says, tmp_path, monkeypatch, capsys):
