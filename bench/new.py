@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Sequence
 from functools import partial
+from importlib.util import find_spec
 from keyword import iskeyword
 from pathlib import Path
 
 from stats.arguments import Parser, as_typed
 
 from .terminal import complain
-
-TAKEN = ("torch", "numpy", "test", "bench", "commands", "impls", "reports", "stats")
-"""Modules that are found before those of the user."""
 
 
 def _write(what: str, attr: str, arguments: Sequence[str]) -> int:
@@ -24,7 +21,7 @@ def _write(what: str, attr: str, arguments: Sequence[str]) -> int:
     path = Path(parser.parse_args(arguments).file)
     if path.suffix != ".py" or not path.stem.isidentifier() or iskeyword(path.stem):
         return complain(f"{path}: expected the name of a module, such as my_{what}.py")
-    if path.stem in sys.stdlib_module_names or path.stem in TAKEN:
+    if find_spec(path.stem):  # which is found before a file of the user's
         return complain(f"{path}: a module {path.stem} exists already; choose another name")
     template = (Path(__file__).parent / "templates" / f"{what}.py.txt").read_text(encoding="utf-8")
     text = template.format(name=path.stem)

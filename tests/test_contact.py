@@ -424,6 +424,13 @@ def test_the_templates_pass_the_check(in_process, tmp_path, monkeypatch, capsys,
     assert f"\n{passed} passed, 0 failed, " in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["json", "scipy", "bench"])
+def test_a_new_kernel_has_no_name_of_a_module_that_is_found_before_it(tmp_path, monkeypatch, capsys, name):
+    monkeypatch.chdir(tmp_path)
+    assert bench_main.main(["new-kernel", f"{name}.py"]) == 3
+    assert f"a module {name} exists already; choose another name" in capsys.readouterr().err
+
+
 TRIED = [
     {}, {"mask": "none"}, {"H_kv": 2, "D_v": 4}, {"mode": "backward"}, {"mode": "decode"} | check.LONE, check.PADDED,
     {"window": 7}, {"bias": "alibi"}, {"bias": "dense", "mode": "backward"},
