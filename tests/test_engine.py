@@ -270,6 +270,15 @@ def test_a_call_that_may_fault_pages_is_timed_once_with_other_settings_of_malloc
     assert all(("fresh_pages_s" in it.columns) == may_fault for it in run.found.values())
 
 
+def test_a_timed_cell_keeps_its_row_if_it_fails_with_other_settings_of_malloc(measured):
+    """As where memory is too small for them."""
+    check = {"columns": {"peak_bytes": MAPPED}, "seconds": 1e-3}
+    fails = {"other_pages fused": (1, LOST), "other_pages sdpa": (1, WRONG)}
+    run = measured(processes := Simulated(SECONDS, replies={"check": check}, fails=fails))
+    assert [key[0] for key in run.skipped] == ["sdpa"] and len(processes.of("other_pages")) == 3
+    assert any(line.endswith(f"no time with other pages: {LOST}") for line in processes.told)
+
+
 def test_a_row_names_everything_that_throttled_the_gpu_and_its_last_clock(measured):
     """In any block, also in earlier visits; and that outputs of some block differed."""
 

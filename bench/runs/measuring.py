@@ -27,6 +27,7 @@ from ..cases.counting import held_bytes, least_memory
 from ..cases.outcome import Skip, Wrong
 from ..selection.options import clock_text
 from ..timing.devices import free_bytes_elsewhere
+from ..timing.malloc import MAPPED
 from ..timing.schedule import VISITS, need
 from ..workers.client import Script, WorkerClient, checking, run_concurrently
 from .pool import Ready, WorkerPool, request
@@ -197,10 +198,21 @@ class Measuring:
         for group in self._groups(case) if found else ():
             for index, of_visit in found.items():
                 pool.time(group, index, self._needs(group) if index >= VISITS // 2 else {}, of_visit)
+            if VISITS - 1 in found and pool.process == 0:
+                self._time_other_pages(pool, group)
             if case not in self._held:
                 pool.drop(group)
         for index, of_visit in found.items():
             self._run.add_visit(pool.process, index, case, of_visit)
+
+    def _time_other_pages(self, pool: WorkerPool, group: Sequence[Cell]) -> None:
+        """Time large cells with other settings of malloc, after all visits: their heaps would have to grow again."""
+        for cell in group:
+            checked = self._run.found[cell.key]
+            is_large = (checked.columns.get("peak_bytes") or 0) >= MAPPED
+            if is_large and cell.case.device == "cpu" and cell.key not in self._run.skipped:
+                seconds = cell.checked_alone * checked.seconds
+                self._add_columns(pool, cell, "other_pages", "time with other pages", checked=seconds)
 
     def _groups(self, case: str) -> Iterator[list[Cell]]:
         """Yield groups of a case's cells that fit in memory together, the first cell in each."""

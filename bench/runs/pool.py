@@ -14,8 +14,7 @@ from ..cases.models import changed_files
 from ..cases.outcome import Skip
 from ..selection.choice import listed
 from ..selection.errors import UsageError
-from ..timing.malloc import MAPPED
-from ..timing.schedule import VISITS, Block, block_of, rounds
+from ..timing.schedule import Block, block_of, rounds
 from ..workers.client import Lost, NamedWorkers, Reply, Request, Script, WorkerClient
 from .rows import Results, Sample
 from .run import Run
@@ -135,9 +134,6 @@ class WorkerPool:
                     self._time_block(self.run.cells[key], blocks[key], number, found[key[0]])
             for cell in cells:
                 self._check_caching(cell, found[cell.impl.name])
-        if index == VISITS - 1 and self.process == 0:
-            for cell in cells:
-                self._time_other_pages(cell, found[cell.impl.name])
 
     def _blocks(self, cells: Sequence[Cell]) -> dict[Key, Block]:
         """Return blocks sized by the call time of each cell, from timing or else from its check."""
@@ -167,12 +163,6 @@ class WorkerPool:
         checked, ready = self.run.found[cell.key], self._ready(cell)
         if found.samples and not checked.samples and not (ready and "caching" in ready.done):
             self.attempt("caching", cell, usual=found.usual, first=checked.seconds)
-
-    def _time_other_pages(self, cell: Cell, found: Results) -> None:
-        """Time a large cell with other settings of malloc, after all visits: its heap would have to grow again."""
-        checked = self.run.found[cell.key]
-        if cell.case.device == "cpu" and (checked.columns.get("peak_bytes") or 0) >= MAPPED:
-            found.columns |= self.attempt("other_pages", cell, checked=cell.checked_alone * checked.seconds) or {}
 
     def _ready(self, cell: Cell) -> Ready | None:
         """Return what is known of a cell that is ready to be timed; None if it isn't."""
