@@ -70,6 +70,11 @@ def test_rows_of_many_nodes_are_those_of_one_run(tmp_path):
     assert not set.intersection(*processes.values())  # a ratio between two cases would be one between two nodes
 
 
+def test_types_whose_folder_has_the_same_name_have_a_run_each(tmp_path):
+    swept(tmp_path, SimulatedCluster({"n1": "a/1", "n2": "a_1"}, CASES))
+    assert sorted(file.name for file in tmp_path.glob("a_1/*.json")) == ["0001_x.json", "0002_x.json"]
+
+
 def test_the_case_of_a_sweep_is_in_its_run_file(tmp_path):
     cases = ",".join(CASES)
     runs = swept(tmp_path, SimulatedCluster({"a1": "a"}, CASES), arguments=["--T=64", f"--case={cases}"])

@@ -214,13 +214,13 @@ def tell(line: str) -> None:
 
 def _save(results: Path, name: str, header: Line, journal: str, replies: Mapping[str, Replies]) -> int:
     """Save a run file for each type of node; returns the exit code."""
-    of_all, code = {"commit_info": get_commit_info(), "command": header["command"], "journal": journal}, 0
+    of_all, code = {"commit_info": get_commit_info(), "command": header["command"]}, 0
     chosen = dict(it[2:].split("=", 1) for it in header["arguments"] if it.startswith("--case="))
     for kind, of_kind in replies.items():
         if not any("run" in reply for reply in of_kind.values()):
             code = complain(f"{kind}: nothing was measured: {[*of_kind.values()][-1]['failed']}", 1)
             continue
-        data = merged(of_kind) | of_all
+        data = merged(of_kind) | of_all | {"journal": f"{journal} {kind}"}  # of two types in one folder, too
         data["asked"] |= chosen
         folder = results / re.sub(r"[^\w.+-]+", "_", kind)
         folder.mkdir(parents=True, exist_ok=True)
