@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -39,7 +40,8 @@ from bench.timing.schedule import (
     counts,
     need,
 )
-from bench.workers.client import Lost
+from bench.workers import client
+from bench.workers.client import Lost, Variant, WorkerClient, WorkerSettings
 from stats.estimate import grouped
 
 from .conftest import LocalWorker, run_of
@@ -452,6 +454,17 @@ def test_a_baseline_that_is_refused_later_is_not_used_for_ratios(measured, monke
     run.finish()
     assert samples(run) and {key[0] for key in run.finished} == {"sdpa", "packed"}
     assert all(row["extra_info"]["ratio"] is None for row in run.finished.values())
+
+
+def test_a_process_that_closes_its_pipe_and_does_not_end_is_lost_in_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(client, "STARTING", 1.0)
+    (script := tmp_path / "python").write_text(
+        f"#!{sys.executable}\nimport os, time\nos.closerange(3, 256)\ntime.sleep(60)\n"
+    )
+    script.chmod(0o755)
+    worker = WorkerClient(Variant(python=str(script)), WorkerSettings(str(tmp_path), timeout=1.0))
+    with closing(worker), pytest.raises(Lost, match="took longer than 1 s to start"):
+        worker.ask("cells")
 
 
 def test_cells_that_do_not_fit_into_memory_are_split_with_the_baseline_in_every_part(measured):

@@ -143,7 +143,10 @@ class WorkerClient:
         try:
             reply: Reply = json.loads(self._pipe.recv_bytes())
         except (EOFError, OSError):
-            raise self._lose(self._exit_reason()) from None
+            with suppress(subprocess.TimeoutExpired):  # it closed the pipe alone
+                self._process.wait(self.left)
+                raise self._lose(self._exit_reason()) from None
+            raise self._lose(self._overdue, "timeout") from None
         if "failed" in reply:
             raise (self._lose if reply["unusable"] else Skip)(reply["detail"], reply["failed"])
         return reply
