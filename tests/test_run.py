@@ -273,6 +273,9 @@ def test_a_run_is_resumed_by_the_same_code_with_its_options_and_refused_by_other
         patch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=2**50, available=2**40))
         refused = refusal(suite, "--resume", "x")
         assert "run x was started with memory_gib" in refused and "same --quiet-machine, or start another" in refused
+    monkeypatch.setenv("OMP_DYNAMIC", "true")
+    assert "run x was started with environment {" in refusal(suite, "--resume", "x")
+    monkeypatch.delenv("OMP_DYNAMIC")
     changed = "code or cases have changed since run x was started; start another one: --benchmark-save=NAME"
     own.write_text(OWN + "# another state\n")
     assert changed in refusal(suite, "--resume", "x")

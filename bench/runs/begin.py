@@ -14,7 +14,7 @@ from ..launch import OPTIONS
 from ..selection import allocator
 from ..selection.errors import UsageError
 from ..selection.options import asked, select, settle_timing, warn_of_threads
-from ..timing.machine import fingerprint
+from ..timing.machine import fingerprint, state
 from .run import Run
 from .saving import Journal, load, newest_journal, results_root, run_files, valid_name
 
@@ -59,7 +59,7 @@ def begin(config: pytest.Config) -> Run:
         )
     allocator.choose(config.getoption("allocator"), run.selection.cells, machine.get("allocator"))
     if journal:
-        refuse_other_conditions(machine, name)
+        refuse_other_conditions(machine | begun["state"], name)
         run.restore(journal)
     elif begun:
         raise Finished(name, begun["skipped"])
@@ -89,10 +89,10 @@ def _command(given: list[str], folder: Path) -> str:
 
 
 def refuse_other_conditions(begun: dict[str, Any], name: str) -> None:
-    """Raise `UsageError` if a run was started on another machine, or with another torch or number of threads."""
-    now = fingerprint()
+    """Raise `UsageError` if a run was started on another machine, or with another torch, number of threads or environment."""
+    now = fingerprint() | state()
     if changed := [f"{fact} {value}" for fact, value in begun.items() if now.get(fact) != value]:
         raise UsageError(
-            f"run {name} was started with {', '.join(changed)}: continue it on that machine, with that torch and the same "
-            "--quiet-machine, or start another one: --benchmark-save=NAME"
+            f"run {name} was started with {', '.join(changed)}: continue it on that machine, with that torch and "
+            "environment and the same --quiet-machine, or start another one: --benchmark-save=NAME"
         )

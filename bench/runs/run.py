@@ -260,6 +260,7 @@ class Run:
             "seed": self.seed,
             "traced": self.traced,
             "machine_info": fingerprint(),
+            "state": state(),
             "sources": self.sources,
         }
 
@@ -281,7 +282,6 @@ class Run:
             "skipped": self.skips,
             **self.observations(),
             "seconds": self.spent,
-            "state": state(),
         }
 
     def observations(self) -> dict[str, Any]:
