@@ -90,7 +90,7 @@ def choice(case: Case) -> Object:
         "the only one": not others,
         "faster": others and best.state == FASTEST,
         f"tied with {words.listing(ties, 1)}": ties,
-        f"not resolved from {words.listing(open_, 1)}": open_,
+        f"not resolved: {words.listing(open_, 1)}": open_,
     }
     found = {
         "id": case.id, **{axis: row[axis] for axis in (LAYER, *axis_names())},
