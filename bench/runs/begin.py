@@ -59,7 +59,7 @@ def begin(config: pytest.Config) -> Run:
         )
     allocator.choose(config.getoption("allocator"), run.selection.cells, machine.get("allocator"))
     if journal:
-        refuse_other_conditions(machine | begun["state"], name)
+        refuse_other_conditions(machine | {"environment": begun["state"]["environment"]}, name)
         run.restore(journal)
     elif begun:
         raise Finished(name, begun["skipped"])
