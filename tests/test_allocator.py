@@ -148,6 +148,17 @@ def test_a_long_call_that_grew_the_heap_is_timed_again(
     assert ready.time.call_count == calls
 
 
+@pytest.mark.parametrize(("spare", "returned"), [(4, False), (2, True)])
+def test_a_long_call_returns_kept_memory_where_little_is_left(tasks, monkeypatch, spare, returned):
+    case, released = Case.of(T=16, H=2, D_h=8), []
+    free = spare * least_memory(impls.get("fused"), case)
+    for name, it in (("LONG", 0.0), ("free_bytes", lambda device: free), ("release", lambda: released.append(1))):
+        monkeypatch.setattr(f"bench.workers.tasks.{name}", it)
+    tasks.prepare("x", "fused", case.columns())
+    tasks.time("x", 1)
+    assert bool(released) == returned
+
+
 @GLIBC
 def test_fresh_pages_are_those_of_blocks_mapped_anew_though_the_heap_has_free_ones(environ):
     def call():

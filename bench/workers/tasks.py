@@ -60,6 +60,9 @@ USUAL = [
 FREE = 5
 """Multiple of a cell's least memory that must be free for calls under other settings of the allocator."""
 
+SPARE = 3
+"""Multiple of a cell's least memory that stays free after a long call."""
+
 GROWTH, SHARE = 6, 0.25
 """Multiple of a cell's least memory that the heap holds before it is timed in a comparison, and the largest share of the
 free memory for it.
@@ -298,11 +301,18 @@ class Tasks:
             ):
                 break
         ready.page_faults = disturbed["page_faults"]
+        if seconds >= LONG and isinstance(ready, Built):
+            self._give_way(ready.cell)
         columns: Reply = {"repeats": False} if ready.varies else {}
         if reading := ready.meter.sensors():
             columns |= {name: getattr(reading, name) for name in ("sm_mhz", "power_w", "temperature_c")}
             columns["throttled"] = reading.throttled or None
         return {"seconds": seconds, "fastest": fastest, **disturbed, "columns": columns}
+
+    def _give_way(self, cell: Cell) -> None:
+        """Return the memory that malloc keeps if little is free: large blocks that don't fit into its gaps grow the heap."""
+        if cell.case.device == "cpu" and free_bytes("cpu") < SPARE * least_memory(cell.impl, cell.case):
+            release()
 
     def caching(self, what: str, usual: float, first: float) -> None:
         """Raise `Wrong` if a prepared cell caches results; `usual` and `first` as in `check_caching`."""
