@@ -274,7 +274,7 @@ def test_a_run_is_resumed_by_the_same_code_with_its_options_and_refused_by_other
         refused = refusal(suite, "--resume", "x")
         assert "run x was started with memory_gib" in refused and "same --quiet-machine, or start another" in refused
     monkeypatch.setenv("OMP_DYNAMIC", "true")
-    assert "run x was started with environment {" in refusal(suite, "--resume", "x")
+    assert "run x was started with OMP_DYNAMIC unset: continue it" in refusal(suite, "--resume", "x")
     monkeypatch.delenv("OMP_DYNAMIC")
     changed = "code or cases have changed since run x was started; start another one: --benchmark-save=NAME"
     own.write_text(OWN + "# another state\n")

@@ -59,7 +59,7 @@ def begin(config: pytest.Config) -> Run:
         )
     allocator.choose(config.getoption("allocator"), run.selection.cells, machine.get("allocator"))
     if journal:
-        refuse_other_conditions(machine | {"environment": begun["state"]["environment"]}, name)
+        refuse_other_conditions(machine | begun["state"]["environment"], name)
         run.restore(journal)
     elif begun:
         raise Finished(name, begun["skipped"])
@@ -90,8 +90,8 @@ def _command(given: list[str], folder: Path) -> str:
 
 def refuse_other_conditions(begun: dict[str, Any], name: str) -> None:
     """Raise `UsageError` if a run was started on another machine, or with another torch, number of threads or environment."""
-    now = fingerprint() | state()
-    if changed := [f"{fact} {value}" for fact, value in begun.items() if now.get(fact) != value]:
+    now = fingerprint() | state()["environment"]
+    if changed := [f"{it} {begun.get(it, 'unset')}" for it in begun | now if begun.get(it) != now.get(it)]:
         raise UsageError(
             f"run {name} was started with {', '.join(changed)}: continue it on that machine, with that torch and "
             "environment and the same --quiet-machine, or start another one: --benchmark-save=NAME"
