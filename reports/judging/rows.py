@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 import pandas as pd
@@ -162,8 +163,8 @@ def _judge(rows: Iterable[Object], over: Ratios, run: Run) -> None:
     """
     wrong = run.wrong
     right = [one for one in over if one not in wrong]
-    right = [one for one in right if sum(over[one][it].known for it in right) >= min(2, len(right))]
-    ranks = ratios.ranks(right, over)
+    known = len(right) == 1 or any(over[a][b].known for a, b in combinations(right, 2))
+    ranks = ratios.ranks(right, over) if known else {}
     for row in rows:
         one = row["impl"]
         it = over[one].get(run.baseline_impl, ratios.UNKNOWN)

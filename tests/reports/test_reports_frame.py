@@ -7,6 +7,7 @@ import synthetic_runs as synthetic
 
 from reports.judging.grid import grid
 from reports.judging.rows import rows_of, tidy
+from reports.reading.run_format import SAMPLES
 
 
 def tidied(run):
@@ -37,6 +38,17 @@ def test_ranks_are_ranges_where_several_are_possible(interleaved_data, as_run):
     interleaved_data["skipped"] = wrong
     packed = cell(tidied(as_run(interleaved_data)), "packed", 64)
     assert packed["wrong"] and packed["standing"] == "" and not packed["leads"]
+
+
+def test_one_with_too_few_rounds_for_an_interval_may_be_the_fastest(interleaved_data, as_run):
+    interleaved_data["skipped"] = []
+    for row in interleaved_data["benchmarks"]:
+        if row["extra_info"]["impl"] == "sdpa":
+            row["stats"]["data"] = row["stats"]["data"][:1]
+            row["extra_info"] |= {name: row["extra_info"][name][:1] for name in SAMPLES}
+    assert ranked_at_64(tidied(as_run(interleaved_data))) == {
+        "packed": (1, 2, "not resolved"), "sdpa": (1, 3, "not resolved"), "fused": (2, 3, "slower")
+    }  # fmt: skip
 
 
 def test_the_ratio_to_the_baseline_has_its_interval(as_run):
