@@ -48,6 +48,13 @@ def test_the_version_of_a_module_that_is_called_otherwise_than_its_package():
     assert impl_hash._versioned("no_such_module") == "no_such_module"
 
 
+def test_another_version_of_a_needed_package_refuses_a_resumed_run(monkeypatch):
+    onnx = [impls.get("onnxruntime")]
+    before = impl_hash.sources_hash(onnx, [])
+    monkeypatch.setattr(impl_hash, "_versioned", "{} 99".format)
+    assert impl_hash.sources_hash(onnx, []) != before
+
+
 # Flash attention of another version
 
 

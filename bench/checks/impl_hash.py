@@ -44,13 +44,13 @@ DECIDING = (
 
 
 def sources_hash(impls: Iterable[Impl], cases: Iterable[Case]) -> str:
-    """Return a hash of what now determines measurements: all code, implementations included wherever they come from, and
-    the cases.
+    """Return a hash of what now determines measurements: all code, implementations included wherever they come from, with the
+    versions of the packages they need, and the cases.
     """
     sources.cache_clear()
     files = sorted(path for pattern in DECIDING for path in CHECKOUT.glob(pattern) if path.is_file())
     digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
-    digests += sorted({digest for impl in impls for digest in sources(impl.owner, impl.files)})
+    digests += sorted({it for impl in impls for it in (*sources(impl.owner, impl.files), *_versions(impl))})
     digests += map(case_hash, cases)
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()[:12]
 
