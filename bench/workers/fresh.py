@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from ..timing.malloc import KEEP
@@ -48,4 +49,5 @@ def pin(cores: int = 1) -> None:
     if hasattr(os, "sched_setaffinity"):
         mine = sorted(os.sched_getaffinity(0))[-cores:]
         for thread in os.listdir("/proc/self/task"):  # each thread has its own affinity
-            os.sched_setaffinity(int(thread), mine)
+            with suppress(ProcessLookupError):  # it has ended
+                os.sched_setaffinity(int(thread), mine)
