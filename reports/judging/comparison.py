@@ -134,7 +134,7 @@ def worst_first(cell: Cell) -> tuple[bool, int, float]:
 def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Comparison:
     """Compare all cells of either run. Runs of different machines get ratios, and no verdict."""
     machines = fingerprint.differing(base, head)
-    other = machines and f"another machine: {machines}"
+    other = machines and f"another machine or other settings: {machines}"
     runs = _cells(base), _cells(head)
     cells = {key: [run[key] for run in runs] for key in {**runs[0], **runs[1]}}
     alike = {

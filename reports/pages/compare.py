@@ -9,6 +9,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -19,7 +20,6 @@ from stats.verdict import as_margin
 
 from ..judging.comparison import Comparison, compare, of_file
 from ..reading import baseline_file, command, fingerprint, runs
-from ..reading.command import NOT_JUDGED
 from ..reading.runs import Run, RunError
 from . import comparison_text
 from .tables import WIDTH
@@ -48,8 +48,6 @@ def _execute(options: argparse.Namespace) -> int:
         OSError: a file can't be written.
     """
     this = _comparison(options)
-    if isinstance(this, int):
-        return this
     more = [f"--{name}={it}" for name in ("margin", "results") if (it := getattr(options, name)) is not None]
     named = shlex.join([*filter(None, (options.base, options.head)), *more, *["--force"] * options.force])
     return tell(this, named, options.all, options.json, options.markdown, options.html)
@@ -86,8 +84,8 @@ def tell(
     return this.code
 
 
-def _comparison(options: argparse.Namespace) -> Comparison | int:
-    """Return the comparison, or the exit code if two runs are of different machines; raises `RunError`."""
+def _comparison(options: argparse.Namespace) -> Comparison:
+    """Return the comparison, without cells if two runs are of different machines; raises `RunError`."""
     saved = None
     if options.base is None:
         try:
@@ -102,11 +100,10 @@ def _comparison(options: argparse.Namespace) -> Comparison | int:
     base, head = _base_and_head(options)
     if base.path.resolve() == head.path.resolve():
         raise RunError(f"BASE and HEAD are both {head.name}: name another run")
-    if (other := fingerprint.differing(base, head)) and not options.force:
-        why = f"{base.name} and {head.name} were measured on different machines or with different settings"
-        and_how = f"{other}; --force shows the numbers without verdicts"
-        return command.complain(f"{why}: {and_how}", NOT_JUDGED)
-    return compare(base, head, *[] if options.margin is None else [options.margin])
+    found = compare(base, head, *[] if options.margin is None else [options.margin])
+    if fingerprint.differing(base, head) and not options.force:
+        return replace(found, cells=[], notes=["--force shows the numbers, without verdicts"])
+    return found
 
 
 def _base_and_head(options: argparse.Namespace) -> tuple[Run, Run]:

@@ -70,7 +70,7 @@ def test_compare_with_one_run_uses_the_baseline(saved, results, baseline, printe
         ({"complete": False}, "it is not complete"),
         (
             {"machine_info": {**synthetic.MACHINE, "cores": 64}},
-            "it could not be judged; another machine: cores (2, then 64); to accept",
+            "it could not be judged; another machine or other settings: cores (2, then 64); to accept",
         ),
         ({"extra": {"peak_bytes": 2**22}}, "memory regressed; "),
         ({"wrong": "sdpa"}, "something is broken; sdpa is wrong in 4 of 4 cells"),

@@ -126,17 +126,18 @@ def test_neither_times_nor_memory_of_another_benchmark_or_machine_are_judged(com
         assert this.counts == {"INCONCLUSIVE": 12} and why in this.cells[0].verdict.reason
 
 
-def test_another_machine_is_refused_in_one_line_and_force_shows_numbers_without_verdicts(command, results, refusal):
+def test_another_machine_is_not_compared_and_force_shows_numbers_without_verdicts(command, results, printed, tmp_path):
     machine = {**synthetic.MACHINE, "threads": 4, "torch": "2.14.0", "allocator": KEEP}
     out = command(tracked.run(1), tracked.run(2, slower={"sdpa": 2}, machine_info=machine), "--force", code=2)
     assert "2.0× as slow" in out and "REGRESSED" not in out and "12 INCONCLUSIVE" in out
-    assert out.count("another machine: threads") == 1 and "2 INCONCLUSIVE more" in out
+    assert out.count("another machine or other settings: threads") == 1 and "2 INCONCLUSIVE more" in out
     assert "--force --all`" in " ".join(out.split())
-    said = refusal("compare", "base", "head", "--results", results, code=2)
-    different = (
-        "on different machines or with different settings: threads (2, then 4) and allocator (system, then keep)"
-    )
-    assert f"{different}; --force shows the numbers without verdicts" in said and "torch" not in said
+    (file := tmp_path / "compared.json").write_text("an earlier one")
+    out = " ".join(printed("compare", "base", "head", "--results", results, "--json", file, code=2).split())
+    assert "settings: threads (2, then 4) and allocator (system, then keep); no cell to compare" in out
+    assert "--force shows the numbers" in out and "torch 2" not in out and "INCONCLUSIVE" not in out
+    saved = json.loads(file.read_text())
+    assert saved["exit_code"] == 2 and saved["cells"] == [] and "threads (2, then 4)" in saved["unjudged"]
 
 
 def test_what_does_not_fit_another_machine_is_not_broken(command):
