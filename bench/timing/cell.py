@@ -342,7 +342,7 @@ class MeasuredCalls:
             for _ in range(MORE_CALLS):
                 if (rss := self.peak_rss_bytes) is not None and rss > GROWTH * self.memory.peak_bytes + FLOOR:
                     self._resident()
-                    self.peak_rss_bytes = min(rss, self.peak_rss_bytes or rss)
+                    self.peak_rss_bytes = min(rss, rss if self.peak_rss_bytes is None else self.peak_rss_bytes)
                     if GROWTH * self.peak_rss_bytes >= rss:
                         break
 
