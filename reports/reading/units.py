@@ -29,9 +29,9 @@ def seconds(value: float, digits: int = 3) -> str:
     return _scaled(value, _SECONDS, digits)
 
 
-def memory(value: float, digits: int = 3) -> str:
+def memory(value: float) -> str:
     """Format bytes: 2_621_440 -> '2.50 MiB'."""
-    return _scaled(value, _BYTES, digits)
+    return _scaled(value, _BYTES, 3)
 
 
 def tick(text: str) -> str:
