@@ -95,7 +95,7 @@ class Progress:
             out.write_line(f"not saved: {why}; {resume} continues once that is fixed", red=True)
         elif run.name and run.complete:
             out.write_line(f"saved: {run.saved}")
-        elif run.journal and run.planned:
+        elif run.journal:
             kept = f"{len(run.settled)} of {len(run.planned)} cells checked"
             out.write_line(f"unfinished, and kept: {kept}; {resume} continues")
         elif rows:
