@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from stats.arguments import UNFINISHED, warn
+from stats.arguments import UNFINISHED, warn, why
 
 
 def run(main: Callable[[], int], package: str) -> int:
@@ -21,13 +21,12 @@ def run(main: Callable[[], int], package: str) -> int:
             return main()
         finally:  # also of argparse's SystemExit
             sys.stdout.flush()
-    except KeyboardInterrupt as why:
-        said = [str(it) for it in (why, why.__context__) if isinstance(it, KeyboardInterrupt)]  # two, while it ended
+    except KeyboardInterrupt as end:
+        said = [str(it) for it in (end, end.__context__) if isinstance(it, KeyboardInterrupt)]  # two, while it ended
         warn(package, next(filter(None, said), "interrupted"))
         os._exit(UNFINISHED)  # Python would take seconds to end, and print what a second Ctrl-C interrupts there
-    except OSError as error:  # the disk or standard output is full, or the folder was removed
-        where = "the current folder" if isinstance(error, FileNotFoundError) else "standard output"
-        warn(package, f"error: {error.filename or where}: {error.strerror}")
+    except OSError as error:
+        warn(package, f"error: {why(error)}")
         return UNFINISHED
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -16,7 +16,7 @@ if not __package__:  # started by path: a package `reports` of the user's must n
     __package__, __spec__ = "reports", find_spec("reports.__main__")
 
 from stats import interrupts
-from stats.arguments import Parser, as_typed, has_one_command, wrapped
+from stats.arguments import Parser, as_typed, has_one_command, why, wrapped
 
 from .reading import command, runs
 from .reading.command import complain
@@ -47,26 +47,32 @@ compared with the first.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write a page; returns the exit code: 0 written; 3 a usage error, reported in one line on stderr."""
+    """Run a command, by default the one that writes a page; returns its exit code, or 3 for a run that can't be read, and a
+    file that can't be written, which are one line on stderr.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    execute: Callable[[list[str]], int] = _report
     if given[:1] == ["report"]:  # its name as an installed command
         del given[0]
     elif given and given[0] in COMMANDS:
-        command_main = import_module(COMMANDS[given[0]][0]).main
-        interrupts.raise_from_now_on()
-        code: int = command_main(given[1:])
-        return code
+        execute = import_module(COMMANDS[given.pop(0)][0]).main
     interrupts.raise_from_now_on()
-    options = _parser().parse_intermixed_args(given)
-    results = command.results(options)
     try:
-        chosen = [_compared(run, options.baseline) for run in command.several(options.runs, results)]
-        if given := ["-v"] * options.verbose + ["--baseline"] * bool(options.baseline) if len(chosen) > 1 else []:
-            raise RunError(f"{given[0]} is for the page of one run: leave it out, or name one")
-        _write(chosen, options.out or runs.default_out(chosen[0].path), options)
+        return execute(given)
     except RunError as error:
         return complain(str(error))
-    return 0
+    except OSError as error:
+        return complain(why(error))
+
+
+def _report(given: list[str]) -> int:
+    options = _parser().parse_intermixed_args(given)
+    results = command.results(options)
+    chosen = [_compared(run, options.baseline) for run in command.several(options.runs, results)]
+    if given := ["-v"] * options.verbose + ["--baseline"] * bool(options.baseline) if len(chosen) > 1 else []:
+        raise RunError(f"{given[0]} is for the page of one run: leave it out, or name one")
+    _write(chosen, options.out or runs.default_out(chosen[0].path), options)
+    return command.FINE
 
 
 def _compared(run: Run, baseline: str | None) -> Run:

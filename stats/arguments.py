@@ -69,6 +69,14 @@ def warn(package: str, text: str) -> None:
     print(as_typed(f"{package}: {text}"), file=sys.stderr, flush=True)
 
 
+def why(error: OSError) -> str:
+    """Return what can't be used, and why: a file, standard output if it is full, or the current folder if it was removed."""
+    if not error.strerror:  # pandas' own
+        return str(error)
+    where = "the current folder" if isinstance(error, FileNotFoundError) else "standard output"
+    return f"{error.filename or where}: {error.strerror}"
+
+
 def without_padding(text: str) -> str:
     """Remove the spaces at the ends of lines, also between a terminal's control sequences."""
     return re.sub(r"(?: |\x1b\[[\d;]*m)+$", lambda end: end[0].replace(" ", ""), text, flags=re.MULTILINE)

@@ -32,15 +32,8 @@ LONG_DTYPE = {short: name for name, short in words.SHORT_DTYPE.items()}
 
 
 def main(arguments: Sequence[str], layers_of: Callable[[str], Layers]) -> int:
-    """Run `python -m reports advise`: exit code 0; 3 for a usage error, reported in one line on stderr.
-
-    `layers_of` returns the layers of a model by its name, or raises `RunError`.
-    """
+    """Run `python -m reports advise`. `layers_of` returns the layers of a model by its name, or raises `RunError`."""
     options, _ = _parser().parse_known_args(arguments)
-    return command.exit_code_of(lambda options: _execute(options, arguments, layers_of), options)
-
-
-def _execute(options: argparse.Namespace, arguments: Sequence[str], layers_of: Callable[[str], Layers]) -> int:
     if options.emit and options.run is not None:
         chosen = list(command.several([options.run], command.results(options)))
     else:

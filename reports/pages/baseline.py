@@ -28,7 +28,7 @@ REFUSED = 1
 
 def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
-    return command.exit_code_of(_set if options.what == "set" else _show, options)
+    return _set(options) if options.what == "set" else _show(options)
 
 
 def _set(options: argparse.Namespace) -> int:

@@ -37,16 +37,7 @@ the margin, and not shown to be within the margin; SLIGHT if slower and within.
 
 
 def main(arguments: Sequence[str]) -> int:
-    return command.exit_code_of(_execute, _parser().parse_intermixed_args(list(arguments)))
-
-
-def _execute(options: argparse.Namespace) -> int:
-    """Run the command; returns the exit code.
-
-    Raises:
-        RunError: a run can't be found or read, or there is no baseline.
-        OSError: a file can't be written.
-    """
+    options = _parser().parse_intermixed_args(list(arguments))
     this = _comparison(options)
     more = [f"--{name}={it}" for name in ("margin", "results") if (it := getattr(options, name)) is not None]
     named = shlex.join([*filter(None, (options.base, options.head)), *more, *["--force"] * options.force])

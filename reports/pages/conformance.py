@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,17 +20,13 @@ FAULT = "✗"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the table; returns the exit code: 0 printed; 3 a usage error, reported in one line on stderr."""
     description = "Print a Markdown table of what is correct, from output files of\n`python -m bench check --json`."
     parser = command.parser("conformance", description)
     parser.add_argument(
         "files", nargs="+", metavar="FILE", type=Path,
         help="output of `check --json`; several versions of torch are shown side by side",
     )  # fmt: skip
-    return command.exit_code_of(_execute, parser.parse_args(arguments))
-
-
-def _execute(options: argparse.Namespace) -> int:
+    options = parser.parse_args(arguments)
     found: dict[tuple[str, str, str], Path] = {}
     every = []
     for path in options.files:

@@ -20,11 +20,7 @@ FORMS: dict[str, Callable[..., object]] = {".parquet": pd.DataFrame.to_parquet, 
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Export rows; returns the exit code: 0 written; 3 a usage error, reported in one line on stderr."""
-    return command.exit_code_of(_execute, _parser().parse_args(arguments))
-
-
-def _execute(options: argparse.Namespace) -> int:
+    options = _parser().parse_args(arguments)
     suffix = options.output.suffix.lower()
     forms = [*FORMS] if options.kind == "rows" else [".json"]
     if suffix not in forms:

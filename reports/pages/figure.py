@@ -16,11 +16,7 @@ from .report import report
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Draw the figure; returns the exit code: 0 written; 3 a usage error, reported in one line on stderr."""
-    return command.exit_code_of(_execute, _parser().parse_args(arguments))
-
-
-def _execute(options: argparse.Namespace) -> int:
+    options = _parser().parse_args(arguments)
     print(draw(options.name, command.chosen(options.run, options.results), options.output, options.narrow))
     return command.FINE
 

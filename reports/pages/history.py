@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 from stats.arguments import wrapped
@@ -32,16 +31,7 @@ Confirm = Callable[[Options, Path], str]
 
 
 def main(arguments: Sequence[str], confirm: Confirm) -> int:
-    return command.exit_code_of(partial(_execute, confirm=confirm), _parser().parse_args(arguments))
-
-
-def _execute(options: argparse.Namespace, confirm: Confirm) -> int:
-    """Run the command; returns the exit code.
-
-    Raises:
-        RunError: there is no readable run, or a baseline file can't be read.
-        OSError: the page can't be written.
-    """
+    options = _parser().parse_args(arguments)
     results = command.results(options)
     ordered = series.oldest_first(command.newest_first(results))
     same = series.of_one_machine(ordered)

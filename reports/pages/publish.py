@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -36,14 +35,10 @@ slowdown over the fastest: 1 is the fastest; \\* fastest or tied; ~ not resolved
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Publish runs; returns the exit code: 0 written; 3 a usage error, reported in one line on stderr."""
     parser = command.parser("publish", "Write docs/results.md and README's figure from results/published/.")
     parser.add_argument("runs", nargs="*", metavar="RUN", help="which runs to keep there first (default: none)")
     command.add_results(parser)
-    return command.exit_code_of(_execute, parser.parse_args(arguments))
-
-
-def _execute(options: argparse.Namespace) -> int:
+    options = parser.parse_args(arguments)
     for name in options.runs:
         print(_keep(runs.one(name, command.results(options))))
     command.write(PAGE, text(PUBLISHED))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -94,19 +94,6 @@ def _readable(files: Iterable[Path]) -> Iterator[Run]:
         raise RunError(listing(problems, 1))
     for problem in problems:
         warn(f"left out: {problem}")
-
-
-def exit_code_of(execute: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
-    """Return the command's exit code; unreadable runs and unwritable files are one line on stderr."""
-    try:
-        return execute(options)
-    except RunError as error:
-        return complain(str(error))
-    except OSError as error:
-        where = (
-            f"{error.filename or 'standard output'}: " if error.strerror else ""
-        )  # pandas names a missing folder itself
-        return complain(f"{where}{error.strerror or error}")
 
 
 def write(path: Path, text: str) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from reports.__main__ import main
 from reports.judging.comparison import Cell, of_file
-from reports.pages import compare, comparison_page
+from reports.pages import comparison_page
 from reports.pages.comparison_text import as_markdown, columns, sentences, shared_reasons, summary
 from reports.reading.runs import RunError
 from stats import verdict
@@ -297,7 +298,7 @@ def test_a_record_of_an_earlier_version_is_shown(saved):
 def test_a_file_that_is_no_comparison_is_refused(saved, data, capsys):
     with pytest.raises(RunError, match="not a comparison that `python -m bench ab` saved"):
         of_file(file := saved(data))
-    assert compare.main([str(file)]) == 3
+    assert main(["compare", str(file)]) == 3
     assert "not a comparison that" in capsys.readouterr().err
 
 

@@ -75,3 +75,11 @@ def test_an_error_names_the_command_that_was_typed(monkeypatch, refusal):
     monkeypatch.setenv(ONE_COMMAND, "attention-bench")
     for words in (["compare"], ["baseline", "set"]):
         assert refusal(*words).startswith("attention-bench: error: the following arguments are required")
+
+
+@pytest.mark.parametrize("command", ["history", "advise", "report"])
+def test_a_current_folder_that_was_removed_is_named(command, tmp_path, monkeypatch, refusal):
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert "the current folder: No such file or directory" in refusal(command)
