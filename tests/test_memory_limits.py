@@ -17,7 +17,7 @@ from bench.checks.building import module_of
 from bench.checks.calls import call_of, recording
 from bench.checks.inputs import inputs_of
 from bench.timing.devices import free_bytes
-from bench.timing.devices.cpu import CpuMeter
+from bench.timing.devices.cpu import CpuMeter, total_bytes
 
 from .conftest import checked
 
@@ -67,3 +67,14 @@ def test_a_containers_limit_counts(tmp_path, monkeypatch):
     assert free_bytes("cpu") == 750  # cached files are given back
     (tmp_path / "memory.max").write_text("max\n")
     assert free_bytes("cpu") > 2**28
+
+
+def test_the_limit_of_a_job_around_the_process_counts(tmp_path, monkeypatch):
+    """As in Slurm: the machine's own group has none, and the process is in a group below that of the job."""
+    monkeypatch.setattr(bench.timing.devices.cpu, "CGROUP", tmp_path)
+    monkeypatch.setattr(bench.timing.devices.cpu, "PROCESS", tmp_path)
+    (tmp_path / "cgroup").write_text("1:cpu:/\n0::/system.slice/job_1/task_0\n")
+    (job := tmp_path / "system.slice" / "job_1").mkdir(parents=True)
+    (job / "memory.max").write_text("1000\n")
+    (job / "memory.current").write_text("400\n")
+    assert (free_bytes("cpu"), total_bytes()) == (600, 1000)

@@ -8,7 +8,7 @@ import gc
 import math
 import platform
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
@@ -29,7 +29,7 @@ FLOOR = 2 << 20
 PROCESS = Path("/proc/self")
 
 CGROUP = Path("/sys/fs/cgroup")
-"""Folder of a container's own limits."""
+"""Folder of limits of containers and jobs."""
 
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
@@ -187,20 +187,23 @@ def identity() -> dict[str, Any]:
 
 
 def total_bytes() -> int:
-    """Return the bytes of memory of the machine, or of this process's container."""
-    limit = found_in(CGROUP / "memory.max", r"(\d+)")  # else `max`
-    machine: int = psutil.virtual_memory().total
-    return min(machine, int(limit or machine))
+    """Return the bytes of memory of the machine, or of this process's container or job."""
+    return min([psutil.virtual_memory().total, *(limit for limit, _ in _limits())])
 
 
 def free_bytes() -> int:
-    """Return the free bytes of the machine, or of this process's container."""
-    total, machine = total_bytes(), psutil.virtual_memory()
-    if total == machine.total:
-        return int(machine.available)
-    used = found_in(CGROUP / "memory.current", r"(\d+)") or 0
-    cached = found_in(CGROUP / "memory.stat", r"^inactive_file (\d+)") or 0  # counts as used, and is freed on demand
-    return max(0, min(machine.available, total - int(used) + int(cached)))
+    """Return the free bytes of the machine, or of this process's container or job."""
+    return max(0, min([psutil.virtual_memory().available, *(free for _, free in _limits())]))
+
+
+def _limits() -> Iterator[tuple[int, int]]:
+    """Yield the limit of memory of each control group around this process that has one, and how much of it is free."""
+    own = CGROUP / (found_in(PROCESS / "cgroup", r"^0::/(.*)") or "")
+    for group in (own, *own.parents):
+        if limit := found_in(group / "memory.max", r"(\d+)"):  # else `max`
+            used = found_in(group / "memory.current", r"(\d+)") or 0
+            cached = found_in(group / "memory.stat", r"^inactive_file (\d+)") or 0  # counts as used, is freed on demand
+            yield int(limit), int(limit) - int(used) + int(cached)
 
 
 def found_in(path: Path, pattern: str) -> str | None:
