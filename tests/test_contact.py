@@ -114,6 +114,7 @@ nothing.limits, number.limits = {"max_T": None, "dropout": None}, {"beyond": 3}
         ("--impl x=needs:f", "No module named 'nowhere'; start in the folder that contains it, add that to PYTHONPATH, or"),
         ("--impl x=stops:f", "can't import stops: Stop: here"),
         ("--impl x=leaves:f", "can't import leaves: SystemExit: 0"),
+        ("--impl x=later:f", "x=later:f: can't import later.f: RuntimeError: f needs a GPU\n"),
         ("--impl x=v1/x.py:f,y=v2/x.py:f", "y=v2/x.py:f: it imports helper, but gets {folder}/v1/helper.py, which was found"),
         ("--impl x=mine:unknown", "limits has no 'dtype'; known: "),
         ("--impl x=mine:Sizes", "Sizes(d_model, n_heads=8): a layer is built from one LayerShape: give it a child class"),
@@ -146,6 +147,7 @@ def test_a_usage_error_is_one_line(ran, typed, says):
         ("failing.py", "def f(q, k, v, **_): ...\nf.limits = {'unless': lambda case: case.N}"),
         ("stops.py", "class Stop(BaseException): ...\nraise Stop('here')"),
         ("leaves.py", "import os; os._exit(0)"),
+        ("later.py", "def __getattr__(name): raise RuntimeError(f'{name} needs a GPU')"),
         *((f"{place}/x.py", "from helper import f") for place in ("v1", "v2")),
         *((f"{place}/helper.py", "def f(q, k, v, **_): ...") for place in ("v1", "v2")),
         (

@@ -174,6 +174,8 @@ def _own(name: str, path: str, folder: str) -> Impl:
         where = getattr(imported, "__file__", None) or next(iter(getattr(imported, "__path__", ())), "a part of Python")
         near = nearest(attr, vars(imported))
         raise ValueError(f"module {module} has no attribute {attr!r}; it is {where}{near}") from None
+    except Exception as error:  # of a module that imports it now
+        raise ValueError(f"can't import {module}.{attr}: {_why(error, module)}") from None
     limits = _declared(it)
     if isinstance(it, nn.Module):
         if [*it.parameters()]:
