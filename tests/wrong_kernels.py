@@ -1096,6 +1096,36 @@ noisy("alike_in_heads_half_of_them_apart", "depends on other heads: 2 heads apar
       lambda probs: torch.rand_like(probs)[:, torch.arange(probs.shape[1]) % max(2, probs.shape[1] // 2)])  # fmt: skip
 
 
+def kept_where(at):
+    """Noise that drops nothing where at(i, j) of query and key is True: too few probs to change the share of a tile."""
+
+    def noise(probs):
+        everywhere = at(torch.arange(probs.shape[-2])[:, None], keys_of(probs)).expand(probs.shape[-2:])
+        return torch.rand_like(probs).masked_fill(everywhere, 1.0)
+
+    return noise
+
+
+noisy(
+    "never_drops_the_first_key",
+    "drops 0.0% of the probs at key 0, not 10.0%",
+    kept_where(lambda i, j: (i < 0) | (j == 0)),
+    dropout=0.1,
+)
+noisy(
+    "never_drops_a_querys_own_key",
+    "drops 0.0% of the probs at distance 0, ",
+    kept_where(lambda i, j: i == j),
+    dropout=0.1,
+)
+noisy(
+    "never_drops_for_the_last_query",
+    "drops 0.0% of the probs at query 303, ",
+    kept_where(lambda i, j: (i == len(i) - 1) & (j >= 0)),
+    dropout=0.1,
+)
+
+
 # dropout of the output
 
 

@@ -142,7 +142,9 @@ def check_share(kept: Tensor, visible: Tensor, p: float, what: str, of_each: int
 
 
 def check_shares(kept: Tensor, visible: Tensor, p: float, what: str) -> None:
-    """Check the dropped share of all probs, and of every `TILE` of queries and of keys separately; raises `Wrong`."""
+    """Check the dropped share of all probs, of every `TILE` of queries and of keys separately, and of each key, query and
+    distance between the two; raises `Wrong`.
+    """
     check_share(kept, visible, p, what)
     for axis, name in ((-1, "keys"), (-2, "queries")):
         first = 0
@@ -151,6 +153,16 @@ def check_shares(kept: Tensor, visible: Tensor, p: float, what: str) -> None:
             if seen.any():
                 check_share(part, seen, p, f"{what} at {name} {first} to {end - 1}")
             first = end
+    seen, dropped = (it.sum((0, 1)).flatten() for it in (visible, ~kept))  # of T * T_kv pairs
+    i, j = torch.arange(kept.shape[-2])[:, None], torch.arange(kept.shape[-1])
+    for name, place in (("key", j), ("query", i), ("distance", (i - j).abs())):
+        at = place.expand(kept.shape[-2:]).flatten()
+        pairs, lost = (torch.bincount(at, it.cpu()) for it in (seen, dropped))
+        off = (lost / pairs - p).abs() > SIGMAS_OF_LAGS * (p * (1 - p) / pairs) ** 0.5
+        for where in (off & (pairs >= FEWEST_PAIRS)).nonzero():
+            raise Wrong(
+                f"drops {lost[where].item() / pairs[where].item():.1%} of {what} at {name} {where.item()}, not {p:.1%}"
+            )
 
 
 SIGMAS_OF_ROWS, FEWEST_ROWS = 8.0, 64
