@@ -916,6 +916,18 @@ def extent(x, strides):
     return 1 + sum((n - 1) * step for n, step in zip(x.shape, strides, strict=True))
 
 
+@wrong("B2-T64-H3-D_h64-float32-cpu-scope=core: in other tensors than before, ", **CORE)
+def values_by_the_layout_of_queries(q, k, v, **options):
+    """After rotary embedding q and k are contiguous, v isn't."""
+    return sdpa(q, k, as_if_contiguous(v) if q.is_contiguous() else v, **options)
+
+
+@wrong("B2-T127-H3-D_h64-float32-cpu-scope=core: in other tensors than before, ", **CORE)
+def queries_by_the_layout_of_keys(q, k, v, **options):
+    """As beside a cache: k and v are contiguous, q isn't."""
+    return sdpa(as_if_contiguous(q) if k.is_contiguous() else q, k, v, **options)
+
+
 @wrong("kernel (probe), ", **CORE)
 def plans_by_shape_alone(q, k, v, **options):
     strides = KEPT.setdefault(("plan", v.shape), v.stride())
