@@ -1557,6 +1557,19 @@ wrong_backward("low scores", "skips_keys_in_a_layer_in_training")(as_layer(witho
 wrong_decode("low scores", "skips_keys_in_a_layers_decode", dtype="bfloat16")(as_layer(without_the_tail(7.0)))
 
 
+@wrong("low scores, ", **CORE)
+@masked
+def equal_keys_count_once(q, k, v, mask):
+    again = (k[..., 1:, :] == k[..., :-1, :]).all(-1)
+    return plain(q, k, v, mask & ~torch.nn.functional.pad(again, (1, 0))[:, :, None])
+
+
+@wrong("low scores, ", **CORE)
+@masked
+def keys_of_zeros_are_padding(q, k, v, mask):
+    return plain(q, k, v, mask & k.any(-1)[:, :, None])
+
+
 def without_small_probs(name, **case):
     @wrong("low scores", name, **case)
     @masked

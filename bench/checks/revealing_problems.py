@@ -86,7 +86,7 @@ def showing_tails(case: Case) -> Problem:
     All other keys share a lower score and have large values, in every other head very small ones and a large gradient of
     the output (one scale for the whole tensor doesn't fit), so that output and gradients are wrong if they are left out:
     as probs of a query are lower, its gradient is larger. The first feature of these values is the same, which the
-    gradients ignore: it would cancel nearly everything.
+    gradients ignore: it would cancel nearly everything. Two keys are equal, and one is zero.
     """
     if case.scope == "layer":
         return _showing_tails_of_layer(case)
@@ -98,6 +98,7 @@ def showing_tails(case: Case) -> Problem:
     q[..., 0] = queries % LOWER / LOWER * farthest
     k[..., 0] = 0.0
     k[..., 0, 0] = case.D_h**0.5
+    k[..., 2, :], k[..., 3, :] = k[..., 1, :], 0.0
     v[..., 0].uniform_(1, 1.25, generator=generator)
     v[..., 0, :] = 0.0
     odd = torch.arange(case.B * case.H_kv).view(case.B, case.H_kv, 1, 1) % 2 * (case.computes != "float16")
