@@ -1673,6 +1673,12 @@ def divides_by_the_largest_gradient(ctx, grad, gradients):
     return [x / largest * largest for x in gradients]
 
 
+@spoiling("where that of the output is zero in half of the rows", **CORE)
+def nothing_where_the_last_rows_gradient_is_zero(ctx, grad, gradients):
+    """As where a loss leaves out the last tokens, or (of a prompt) the first ones."""
+    return gradients if grad[..., -1, :].any() else [it * 0 for it in gradients]
+
+
 @wrong_backward(CHANGED_INPUTS)
 class KeepsItsInputsBesideWhatItSaves(Plain):
     @staticmethod

@@ -65,10 +65,10 @@ def check_many_forwards(call: Call, numbers: Sequence[Inputs]) -> None:
 def check_uses(impl: Impl, case: Case) -> None:
     """Check gradients in uses of an output that training may have; raises `Wrong`.
 
-    Some inputs need no gradient; the output's gradient is zero; two numbers of each input are exchanged; the output is
-    summed, whose gradient has stride 0; it or the inputs are changed in place before the backward; a call with another mask
-    comes before it; and a second backward over the same graph gets a gradient whose features aren't adjacent. A
-    `RuntimeError`, as autograd raises for saved tensors that have changed, is no fault. Code by
+    Some inputs need no gradient; the output's gradient is zero, in all or half of the rows; two numbers of each input are
+    exchanged; the output is summed, whose gradient has stride 0; it or the inputs are changed in place before the backward;
+    a call with another mask comes before it; and a second backward over the same graph gets a gradient whose features
+    aren't adjacent. A `RuntimeError`, as autograd raises for saved tensors that have changed, is no fault. Code by
     torch.compile doesn't see changes in place (torch 2.13): what it was compiled from is checked.
     """
     _check_some_gradients(impl, case)
@@ -109,10 +109,19 @@ def _check_some_gradients(impl: Impl, case: Case) -> None:
 
 
 def _check_zero_gradient(call: Call) -> None:
+    """Check gradients of zero, and those of the first and the last half of the rows, which add up to the whole."""
     assert call.inputs.grad is not None
     _, *nothing = call.outputs(call.forward(), call.inputs.grad * 0).values()
     if any(it.count_nonzero() for it in nothing):
         raise Wrong("gradients that are not zero where that of the output is")
+    grad, T = call.inputs.grad, call.inputs.grad.shape[-2]
+    last = torch.arange(T, device=grad.device)[:, None] >= T // 2
+    whole, *halves = (call.outputs(call.forward(), grad * rows) for rows in (1, last, ~last))
+    names = [f"gradient of {name}" for name in call.inputs.names]
+    largest = max(whole[name].norm() for name in names)
+    for name in names:
+        if not (whole[name] - halves[0][name] - halves[1][name]).norm() <= SAME_GRADIENT * largest:
+            raise Wrong(f"{name} where that of the output is zero in half of the rows")
 
 
 def _check_sum(call: Call) -> None:
