@@ -61,7 +61,7 @@ _kept = {}
         (lambda o, lse: (o, torch.log(torch.exp(lse))), "lse is off by inf"),
         (lambda o, lse: (o, lse.roll(1, 1)), "lse is off by"),
         (lambda o, lse: (o, _kept.setdefault(lse.shape, lse).copy_(lse)), "lse is off by"),
-        (lambda o, lse: (o, lse[..., None]), r"lse is float32 \(2, 3, 37, 1\), not float32 \(2, 3, 37\)"),
+        (lambda o, lse: (o, lse[..., None]), r"lse is float32 \(1, 2, 64, 1\), not float32 \(1, 2, 64\)"),
         (lambda o, lse: (o, lse.bfloat16()), "lse is bfloat16"),
         (lambda o, lse: (o, lse, lse), "returns tuple, not"),
         (lambda o, lse: (o, None), "lse is a NoneType, not a tensor"),
@@ -70,3 +70,10 @@ _kept = {}
 def test_a_wrong_log_sum_exp_is_refused(change, says):
     with pytest.raises(Wrong, match=says):
         Gate().check(returning(change), Case.of(T=64, H=2, D_h=16, scope="core"))
+
+
+def test_a_log_sum_exp_is_checked_in_the_case_itself():
+    with pytest.raises(Wrong, match=r"^log-sum-exp, B1-T100-H5-"):
+        Gate().check(
+            returning(lambda o, lse: (o, lse + (lse.shape[1] == 5))), Case.of(T=100, H=5, D_h=16, scope="core")
+        )

@@ -11,6 +11,7 @@ from impls.weights import left_out
 
 from ..cases.case import Case
 from ..cases.outcome import Skip, Wrong, classify
+from .attention_problems import SMALL
 from .bounds import WIDE
 from .building import eager_form, keeping_settings, module_of
 from .dropout import check_dropout, check_training
@@ -112,9 +113,10 @@ def _checks_of_case(eager: Impl, case: Case) -> Iterator[Check]:
     """
     if eager.core is not None and case.scope == "layer" and case.H * case.T * case.T_kv <= FEW:
         yield "kernel", eager, case.core, check_case
-    if (few := few_queries(eager, case)) is not None:
-        yield "few queries", eager, few, check_few_queries
-    if eager.limits.returns_lse and case.T <= FEW_QUERIES and cached_numbers(case.core) <= LARGEST_CACHE:
+    if (entries := few_queries(eager, case)) is not None:
+        yield "few queries", eager, entries, check_few_queries
+    few = case.T <= FEW_QUERIES and cached_numbers(case.core) <= LARGEST_CACHE
+    if eager.limits.returns_lse and (few or case.B * case.H * case.T * case.T_kv <= SMALL):
         yield "log-sum-exp", eager, case.core, check_lse
 
 
