@@ -91,7 +91,7 @@ estimate their scatter poorly.
 TRIMMED = 3
 """Of a process's n rounds, the (n - 2) // TRIMMED lowest and as many highest are left out: disturbances make a call, or all
 calls of a visit, longer, occasionally twice as long (compared on recorded runs with medians, the Hodges-Lehmann
-estimator and ratios of medians: docs/measured.md). Of processes with too few rounds for that, those of all together.
+estimator and ratios of medians: docs/measured.md). If processes have too few for that, the rounds of all are trimmed together.
 """
 
 UNKNOWN, SAME = (Ratio(value, value, value) for value in (math.nan, 1.0))

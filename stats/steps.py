@@ -6,7 +6,7 @@ a step is computed in a model in which each run resembles the previous one by an
 squares): the p-value is the mean over the shares, weighted by their likelihood. `tests/experiments/history.py` prints
 the results.
 
-Times are relative to the other implementations of a case, which removes the drift that all of a run share: they are
+Times are relative to the other implementations of a case, which removes the drift that they share: they are
 interleaved, so that a slow day affects all of them. The drift is the median over the others of each one's deviation from
 its own usual time; a single changed implementation does not affect it. An implementation whose `impl_hash` changes
 (sources, torch, kernel) counts as a new one from there on. A run in which fewer than MIN_OTHERS have the previous run's

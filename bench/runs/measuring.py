@@ -110,7 +110,7 @@ class Measuring:
         return [processes[at : at + self._alive] for at in range(0, len(processes), self._alive)]
 
     def _check(self) -> None:
-        """Check cells: each pool takes cases that share probes. Those that ended a run come last, alone."""
+        """Check cells: each pool takes cases that share probes. Cells whose check ended an earlier run come last, alone."""
         settled, self._owner = self._run.settled, {}
         left = [cell for cell in self._cells if cell.key not in settled]
         suspects = [cell for cell in left if self._run.begun[cell.key]]

@@ -2,7 +2,7 @@
 
 With its own settings glibc maps blocks above a threshold separately and unmaps them when freed; the next call faults on
 each of their pages again. The threshold depends on earlier frees, so that other cells of a process would affect a
-call's time: workers fix it. They check with glibc's settings, since kept pages would count as memory, and time with those
+call's time: workers pin it. They check with glibc's settings, since kept pages would count as memory, and time with those
 that the environment chooses: by default pages are kept, and the time without kept pages is measured, too.
 """
 

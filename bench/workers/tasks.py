@@ -126,8 +126,8 @@ class Tasks:
         return {"cells": known, "unknown": unknown, "fingerprint": fingerprint(), "workloads": software()}
 
     def cases(self, names: list[str], axes: list[Reply], around: list[Reply]) -> Reply:
-        """Return the cases that `check` runs for each implementation: with scope `core` if it is a kernel, else `layer`; in
-        those of `USUAL` in which it supports most, where it doesn't support a problem's own.
+        """Return the cases that `check` runs for each implementation: with scope `core` if it is a kernel, else `layer`. An
+        unsupported one gets the axes of `USUAL` with which most are supported.
 
         `axes`: those of each case. `around`: axes outside a kernel, for layers without a core alone.
 

@@ -27,7 +27,7 @@ from .comparison import of_file, without_threads
 from .rows import key_of
 
 Compared = tuple[Any, ...]
-"""What a comparison compares: implementation, case, which a comparison names without its threads, commits, and threads."""
+"""What a comparison compares: implementation, case without its threads, the two commits, and threads."""
 
 Options = Mapping[str, Any]
 """Options of `python -m bench ab` by name; `cases` are the axes of each case, for a file."""
@@ -49,7 +49,7 @@ class Point(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """A run without its rows, and the data kept of them; of skipped cells it has the wrong ones."""
+    """A run without its rows, the data kept from them, and of its skipped cells the wrong ones."""
 
     run: Run
     cells: Mapping[Key, Point]
