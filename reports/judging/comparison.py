@@ -289,7 +289,7 @@ def _of_data(data: Object, path: Path, margin: float) -> Comparison:
     named = ",".join(map(str, (*asked.get("impl", ()), asked.get("base_impl"), asked.get("head_impl"))))
     given = {name.partition("=")[0].strip() for name in named.split(",") if "=" in name}
     notes = [
-        f"{words.plural(len(replicates), 'replicate')} (pairs of fresh processes) in {data['seconds']:.0f} s, "
+        f"{words.plural(len(replicates), 'replicate')} of two fresh processes in {data['seconds']:.0f} s, "
         f"{words.plural(data['threads'], 'thread')}, seed {data['seed']}",
         *(f"{name}: {base[name]} → {head[name]}" for name in base if base[name] != head.get(name)),
         *[f"the reference workload's time changed by: {drift}"] * bool(workloads),
