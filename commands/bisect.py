@@ -62,7 +62,8 @@ class Step(NamedTuple):
         if not math.isfinite(self.error):
             return f"{self.word}: nothing could be judged"
         low, high = (100 * (self.share + sign * WITHIN * self.error) for sign in (-1, 1))
-        return f"{self.word}: {100 * self.share:z.0f} % of the change ({low:z.0f} to {high:z.0f})"
+        share = f"{100 * self.share:z.0f} % of the change ({low:z.0f} to {high:z.0f})".replace("-", "−")
+        return f"{self.word}: {share}"
 
 
 UNKNOWN = Step(0.5, math.inf)

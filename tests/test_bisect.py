@@ -50,6 +50,7 @@ def test_commits_that_cannot_be_judged_are_skipped_and_reported():
 
 def test_a_share_of_nothing_has_no_sign():
     assert str(Step(-0.002, 0.001)) == "good: 0 % of the change (0 to 0)"
+    assert str(Step(-0.08, 0.05)).startswith("good: −8 % of the change (−")
 
 
 def test_a_step_weighs_its_cells_by_their_certainty():
