@@ -306,7 +306,7 @@ def test_a_saved_comparison_is_continued_with_the_same_code_on_the_same_machine(
             "",
             "edited.json: not a comparison that `python -m bench ab` saved (KeyError('logs'))",
         ),
-        (repository / "no.json", "", "no.json: not a comparison that this `python -m bench ab` saved"),
+        (repository / "no.json", "", "no.json: not a comparison that `python -m bench ab` saved"),
         (repository / "typo.json", "", "typo.json: can't be read (No such file or directory)"),
         (file, "--T 16 --base-impl fused --threads 1", "leave out --base-impl, --T, --threads"),
     ):

@@ -288,6 +288,7 @@ def _of_data(data: Object, path: Path, margin: float) -> Comparison:
     asked = data.get("asked", {})
     named = ",".join(map(str, (*asked.get("impl", ()), asked.get("base_impl"), asked.get("head_impl"))))
     given = {name.partition("=")[0].strip() for name in named.split(",") if "=" in name}
+    inside = data.get("same", {}).get("folder") or "."
     notes = [
         f"{words.plural(len(replicates), 'replicate')} of two fresh processes in {data['seconds']:.0f} s, "
         f"{words.plural(data['threads'], 'thread')}, seed {data['seed']}",
@@ -306,7 +307,7 @@ def _of_data(data: Object, path: Path, margin: float) -> Comparison:
         cells,
         notes,
         machine=head,
-        commands=[data["command"]],
+        commands=[f"cd {shlex.quote(inside)} && " * (inside != ".") + data["command"]],
         implementations=implementations,
         own=[cell.impl for cell in cells if cell.impl.partition(words.AGAINST)[0] in given],
         unjudged=verdict.drifted(workloads) if cells else "no cell in it",

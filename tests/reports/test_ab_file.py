@@ -279,6 +279,11 @@ def test_a_pipe_closed_early_does_not_change_the_exit_code(saved):
     assert (it.returncode, errors) == (1, b"")
 
 
+def test_a_comparison_names_the_folder_in_which_its_command_works(saved):
+    file = saved(document(SLOW) | {"same": {"folder": "own src"}})
+    assert "    cd 'own src' && python -m bench ab --base main\n" in as_markdown(of_file(file))
+
+
 def test_a_record_of_an_earlier_version_is_shown(saved):
     data = document(SLOW)
     assert of_file(saved({key: it for key, it in data.items() if key not in ("kind", "alarm", "self_test")})).code == 1
@@ -312,7 +317,7 @@ def test_nothing_is_judged_without_cells(saved):
 
 
 def test_inconclusive_cells_name_the_command_that_continues(saved):
-    file = saved(document({("sdpa", "T16"): noisy(0, 0.05, 6)}, same=""))
+    file = saved(document({("sdpa", "T16"): noisy(0, 0.05, 6)}, same={}))
     command, what = f"python -m bench ab --continue {file}", "measures the INCONCLUSIVE cells for longer"
     assert f"`{command}` {what}" in of_file(file).notes
     assert f"<code>{command}</code> {what}" in comparison_page.html(of_file(file))
@@ -320,7 +325,7 @@ def test_inconclusive_cells_name_the_command_that_continues(saved):
 
 def test_a_cell_that_fails_in_both_is_shown_with_the_reason(saved, printed):
     why = {("mine", "T16"): ("INCONCLUSIVE", "base and head: wrong: error 1.0")}
-    said = printed("compare", saved(document({}, why, same="")), code=2)
+    said = printed("compare", saved(document({}, why, same={})), code=2)
     assert "base and head: wrong: error 1.0" in said and "--continue" not in said
 
 
