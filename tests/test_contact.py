@@ -63,6 +63,9 @@ class Core(nn.Module):
     @staticmethod
     def forward(q, k, v, **_): ...
 
+class Blocked(Core):
+    def __init__(self, blocks): ...
+
 def build(shape): ...
 
 core, layer, some = Core(), nn.Linear(2, 2), partial(Sizes, n_heads=4)
@@ -121,6 +124,7 @@ nothing.limits, number.limits = {"max_T": None, "dropout": None}, {"beyond": 3}
         ("--impl x=mine:some", "Sizes(d_model, *, n_heads=4): a layer is built from one LayerShape"),
         ("--impl x=mine:build", "build(shape): a kernel is called with q, k and v; a layer is a class"),
         ("--impl x=mine:Core", "; of a module that is called with q, k, v name an instance"),
+        ("--impl x=mine:Blocked", "; of a module that is called with q, k, v name an instance"),
         ("--impl x=mine:core.forward.__class__", "'x' is of type type, neither a function nor an nn.Module class: name an"),
         ("--impl x=mine:layer", "that is an instance of Linear; name the class"),
         ("--impl x=failing:f --dry-run", "x: limits['unless']: AttributeError: 'Case' object has no attribute 'N'"),

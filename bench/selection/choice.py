@@ -273,7 +273,8 @@ def _refuse_signature(layer: Any) -> None:
     signature, made = inspect.signature(layer), getattr(layer, "func", layer)
     with suppress(TypeError):
         signature.bind("shape")
-        if not SIZES.match(next(iter(signature.parameters))) and made.__init__ is not nn.Module.__init__:
+        of_sizes = SIZES.match(next(iter(signature.parameters))) or made.__init__ is nn.Module.__init__
+        if not of_sizes and not {"q", "k", "v"} <= {*inspect.signature(made.forward).parameters}:
             return
     raise ValueError(
         f"{made.__name__}{signature}: a layer is built from one LayerShape: give it a child class, `def __init__(self, "
