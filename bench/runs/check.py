@@ -59,21 +59,24 @@ BOTH: tuple[dict[str, Any], ...] = (
 FORWARD: tuple[dict[str, Any], ...] = (
     *BOTH, {"mask": "none"}, {"mask": "none", "source": "cross", "T_kv": 40},
     {"window": 8, "window_right": 2, "mask": "none"}, REQUESTS, {"H": 1},
-    {"B": 17, "T": 32, "H": 5}, {"D_h": 256}, {"T": 1}, {"T": 1024, "H": 1},
+    {"B": 17, "T": 32, "H": 17}, {"D_h": 256}, {"T": 1}, {"T": 1024, "H": 1},
     *(GROUPS | axes for axes in (PADDED, {"sinks": True, "window": 8}, {"softcap": 20, "window": 8})),
 )  # fmt: skip
 
-BACKWARD: tuple[dict[str, Any], ...] = (*BOTH, LONE | {"source": "cross"}, {"bias": "learned"})
+BACKWARD: tuple[dict[str, Any], ...] = (
+    *BOTH, LONE | {"source": "cross"}, {"bias": "learned"}, {"B": 3, "mask": "none", "source": "cross", "T_kv": 40}
+)  # fmt: skip
 
 DECODE: tuple[dict[str, Any], ...] = (
     {}, {"T_kv": 1024}, {"T_kv": 4097, "H": 8, "H_kv": 1}, {"dtype": "bfloat16"}, {"dtype": "float16"}, {"dtype": "float64"},
     {"D_h": 128}, GROUPS, {"sinks": True}, CHUNK, CHUNK | {"window": 8}, CHUNK | {"window": 8, "T": 1},
-    {"D_h": 40}, {"softcap": 20}, GROUPS | {"sinks": True}, CHUNK | {"bias": "alibi", "T": 1, "H": 4},
+    {"D_h": 40}, {"D_v": 96}, {"softcap": 20}, GROUPS | {"sinks": True}, CHUNK | {"bias": "alibi", "T": 1, "H": 4},
 )  # fmt: skip
 
 AROUND: tuple[dict[str, Any], ...] = (
     {"out_dropout": 0.1}, {"qkv_bias": True, "out_bias": True}, {"mode": "backward", "qkv_bias": True, "out_bias": True},
-    *(LONE | {"mode": "decode"} | axes for axes in ({"latent": 64, "rope": 16}, {"page": 16})),
+    {"mode": "backward", "latent": 64, "rope": 16},
+    *(LONE | {"mode": "decode"} | axes for axes in ({"latent": 64, "rope": 16}, {"page": 16}, {"page": 16, "T_kv": 81})),
 )  # fmt: skip
 """Axes of user-defined layers; kernels get them from the shared layer."""
 
