@@ -146,6 +146,8 @@ class Impl:
     summary: str = ""
     files: Callable[[], list[Path]] | None = None
     """Finds the user's code that it may run; None for an implementation of the suite, or of an installed package."""
+    attr: str = ""
+    """Name of the user's implementation in its module."""
 
     def refusal(self, case: Any) -> str | None:
         """Return one sentence on why `case` can't be run; None if it can."""

@@ -21,6 +21,7 @@ from bench.checks.module_checks import check_case
 from bench.selection.choice import impls_named
 from bench.selection.errors import UsageError
 
+from .conftest import registry_kept
 from .global_settings import CHANGES, C
 
 ALLOWED = {
@@ -220,6 +221,16 @@ def test_a_change_of_any_code_of_a_kernel_changes_its_hash(tmp_path):
         (tmp_path / name).write_text(files[name] + "\n")
         hashes.append((sources_hash([impl], []), impl_hash(impl, "")))
     assert [len({*column}) for column in zip(*hashes, strict=True)] == [4, 4]
+
+
+def test_two_kernels_of_one_file_have_different_hashes(tmp_path):
+    (tmp_path / "two_versions.py").write_text("def one(q, k, v, **_): return v\ndef two(q, k, v, **_): return v\n")
+    found = set()
+    for attr in ("one", "two"):
+        with registry_kept():  # each in a run of its own
+            impls_named([f"mine_either=two_versions:{attr}"], False, str(tmp_path))
+            found |= {impl_hash(impls.get(name), "") for name in ("mine_either", "mine_either+compile")}
+    assert len(found) == 4
 
 
 def test_a_kernel_that_is_edited_during_a_run_has_the_hash_of_what_is_measured(tmp_path, tasks):

@@ -21,7 +21,8 @@ from ..cases.case_hash import case_hash
 
 def impl_hash(impl: Impl, kernel: str) -> str:
     """Return a hash that changes with code that a call of `impl` may run, and with no other of the suite's."""
-    text = "\n".join([impl.name, torch.__version__, kernel, *_versions(impl), *sources(impl.owner, impl.files)])
+    found = [impl.name, impl.attr, torch.__version__, kernel, *_versions(impl), *sources(impl.owner, impl.files)]
+    text = "\n".join(found)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

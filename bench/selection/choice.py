@@ -183,7 +183,7 @@ def _own(name: str, path: str, folder: str) -> Impl:
                 f"that is an instance of {type(it).__name__}; name the class, which is built for every case"
             )
         it = it.eval().forward
-    impl = replace(impls.make(plain, it, limits=limits), files=_files_of(path, imported, folder))
+    impl = replace(impls.make(plain, it, limits=limits), files=_files_of(path, imported, folder), attr=attr)
     (_refuse_arguments if impl.kernel else _refuse_signature)(it)
     if not (inspect.isroutine(it) or inspect.isclass(it)):  # a partial belongs to the module that names it
         impl = replace(impl, owner=module)
