@@ -47,6 +47,13 @@ def test_runs_that_end_at_once_take_different_numbers(tmp_path, monkeypatch):
     assert [json.loads(file.read_text())["run"] for file in files] == [*range(4)]
 
 
+def test_the_file_number_10000_is_not_overwritten(tmp_path):
+    (tmp_path / "9999_x.json").touch()
+    saved = [saving.save(tmp_path, "x", {}) for _ in range(2)]
+    assert [file.name for file in saved] == ["10000_x.json", "10001_x.json"]
+    assert saving.run_files(tmp_path, "x") == [tmp_path / "9999_x.json", *saved]
+
+
 def test_names_that_are_no_utf_8_can_be_read_again(tmp_path):
     path = saving.save(tmp_path, "x", {"project": "b\udcffd", "other": "é"})
     assert parse(path) == {"project": "b?d", "other": "é"}

@@ -5,9 +5,9 @@ a run stores each result on disk at once, so that a killed run can be resumed.
 from __future__ import annotations
 
 import fcntl
-import glob
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -83,8 +83,8 @@ def save(folder: Path, name: str, data: dict[str, Any], indent: int | None = 4) 
         fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed, also by the end of the process
         journal = data.get("complete") and data.get("journal")
         earlier = [path for path in run_files(folder, name) if journal and load(path).get("journal") == journal]
-        files = {*folder.glob("[0-9][0-9][0-9][0-9]_*.json")}.difference(earlier)
-        path = folder / f"{max((int(file.name[:4]) for file in files), default=0) + 1:04}_{name}.json"
+        numbers = [int(path.name.partition("_")[0]) for path in run_files(folder) if path not in earlier]
+        path = folder / f"{max(numbers, default=0) + 1:04}_{name}.json"
         whole = path.with_suffix(".tmp")
         try:
             text = json.dumps(data, indent=indent, ensure_ascii=False)
@@ -99,9 +99,11 @@ def save(folder: Path, name: str, data: dict[str, Any], indent: int | None = 4) 
         return path
 
 
-def run_files(folder: Path, name: str) -> list[Path]:
-    """Return the run files of a name, oldest first."""
-    return sorted(folder.glob(f"[0-9][0-9][0-9][0-9]_{glob.escape(name)}.json"))
+def run_files(folder: Path, name: str = "") -> list[Path]:
+    """Return the run files, or those of a name, oldest first."""
+    right = re.compile(rf"(\d{{4,}})_{re.escape(name) or '.+'}\.json")
+    found = {path: int(match[1]) for path in folder.glob("*.json") if (match := right.fullmatch(path.name))}
+    return sorted(found, key=lambda path: (found[path], path))
 
 
 def load(path: Path) -> dict[str, Any]:
