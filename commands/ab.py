@@ -40,6 +40,10 @@ def exit_code_of(execute: Callable[[argparse.Namespace], int], options: argparse
         return execute(options)
     except (UsageError, RunError) as error:
         return complain(error)
+    except OSError as error:
+        if error.filename is None:  # of standard output
+            raise
+        return complain(f"{error.filename2 or error.filename}: {error.strerror}")  # of a copy, the new file
     except Skip as why:
         warn(f"it could not be judged: {why}")
         return NOT_JUDGED

@@ -815,6 +815,14 @@ def test_no_difference_in_code_is_no_regression(inside, repository, monkeypatch)
     assert not [*repository.glob("results/*/ab/*")]
 
 
+def test_a_disk_that_is_full_is_an_error_and_names_the_file_that_was_written(inside, monkeypatch):
+    """Exit code 2, that nothing could be judged, may pass a check in CI."""
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "large", None, "copy/large")
+    monkeypatch.setattr(sources.shutil, "copy2", mock.Mock(side_effect=full))
+    code, out, errors = inside("--base HEAD --impl x=mine:f")
+    assert (code, out, errors) == (3, "", "bench: error: copy/large: No space left on device\n")
+
+
 def test_an_interpreter_that_cannot_start_is_one_line(tmp_path):
     (given := tmp_path / "python").write_text("no program")
     given.chmod(0o755)
