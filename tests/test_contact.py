@@ -545,7 +545,10 @@ def test_ctrl_c_while_a_command_starts_is_one_line(tmp_path, command, before, en
 def test_ctrl_c_while_attention_bench_starts_its_command_is_one_line(tmp_path):
     """Interrupted in the new process, before it has imported anything of the suite."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, signal, sys\nif sys.orig_argv[2:] == ['ab']:\n    os.kill(os.getpid(), signal.SIGINT)\n"
+        "import os, signal, sys\n"
+        "if sys.orig_argv[2:] == ['ab']:\n"
+        "    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored below `nohup`\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
     )
     env = environment() | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{CHECKOUT}"}
     done = python("-c", "from commands import console\nconsole.from_shell()", "ab", cwd=tmp_path, env=env)
