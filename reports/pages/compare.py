@@ -93,7 +93,7 @@ def _comparison(options: argparse.Namespace) -> Comparison:
         raise RunError(f"BASE and HEAD are both {head.name}: name another run")
     found = compare(base, head, *[] if options.margin is None else [options.margin])
     if fingerprint.differing(base, head) and not options.force:
-        return replace(found, cells=[], notes=["--force shows the numbers, without verdicts"])
+        return replace(found, cells=[], notes=["`--force` shows the numbers, without verdicts"])
     return found
 
 

@@ -133,9 +133,15 @@ def test_another_machine_is_not_compared_and_force_shows_numbers_without_verdict
     assert out.count("another machine or other settings: threads") == 1 and "2 INCONCLUSIVE more" in out
     assert "--force --all`" in " ".join(out.split())
     (file := tmp_path / "compared.json").write_text("an earlier one")
-    out = " ".join(printed("compare", "base", "head", "--results", results, "--json", file, code=2).split())
+    asked = f"--json={file}", f"--html={(page := tmp_path / 'compared.html')}"
+    out = " ".join(printed("compare", "base", "head", "--results", results, *asked, code=2).split())
     assert "settings: threads (2, then 4) and allocator (system, then keep); no cell to compare" in out
-    assert "--force shows the numbers" in out and "torch 2" not in out and "INCONCLUSIVE" not in out
+    assert (
+        "`--force` shows the numbers" in out
+        and "<table" not in page.read_text()
+        and "torch 2" not in out
+        and "INCONCLUSIVE" not in out
+    )
     saved = json.loads(file.read_text())
     assert saved["exit_code"] == 2 and saved["cells"] == [] and "threads (2, then 4)" in saved["unjudged"]
 
