@@ -142,17 +142,10 @@ def check_share(kept: Tensor, visible: Tensor, p: float, what: str, of_each: int
 
 
 def check_shares(kept: Tensor, visible: Tensor, p: float, what: str) -> None:
-    """Check the dropped share of all probs, of every `TILE` of queries and of keys separately, and of each key, query and
-    distance between the two; raises `Wrong`.
+    """Check the dropped share of all probs, of each key, query and distance between the two, and of every `TILE` of keys and
+    of queries; raises `Wrong`.
     """
     check_share(kept, visible, p, what)
-    for axis, name in ((-1, "keys"), (-2, "queries")):
-        first = 0
-        for part, seen in zip(kept.split(TILE, axis), visible.split(TILE, axis), strict=True):
-            end = first + part.shape[axis]
-            if seen.any():
-                check_share(part, seen, p, f"{what} at {name} {first} to {end - 1}")
-            first = end
     seen, dropped = (it.sum((0, 1)).flatten() for it in (visible, ~kept))  # of T * T_kv pairs
     i, j = torch.arange(kept.shape[-2])[:, None], torch.arange(kept.shape[-1])
     for name, place in (("key", j), ("query", i), ("distance", (i - j).abs())):
@@ -163,6 +156,13 @@ def check_shares(kept: Tensor, visible: Tensor, p: float, what: str) -> None:
             raise Wrong(
                 f"drops {lost[where].item() / pairs[where].item():.1%} of {what} at {name} {where.item()}, not {p:.1%}"
             )
+    for axis, name in ((-1, "keys"), (-2, "queries")):
+        first = 0
+        for part, seen in zip(kept.split(TILE, axis), visible.split(TILE, axis), strict=True):
+            end = first + part.shape[axis]
+            if seen.any():
+                check_share(part, seen, p, f"{what} at {name} {first} to {end - 1}")
+            first = end
 
 
 SIGMAS_OF_ROWS, FEWEST_ROWS = 8.0, 64
