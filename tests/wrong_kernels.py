@@ -839,6 +839,7 @@ def writing(name, write, **case):
 
 
 writing("zeroes_the_gradient_when_done", lambda grad: grad.zero_())
+writing("scales_the_gradient_in_place_and_back", lambda grad: grad.mul_(2.0).div_(2.0), **CORE)
 writing("uses_the_gradient_as_scratch", lambda grad: grad[..., :1, :].normal_(), **CORE)
 
 

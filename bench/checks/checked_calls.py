@@ -171,20 +171,29 @@ def _changing_nothing(call: Call, problem: Problem) -> Iterator[None]:
     """Raise `Wrong` if a call within the block changes its inputs, its weights, its mask or a gradient."""
     inputs, owned = call.inputs, [*call.module.parameters(), *call.module.buffers(), *call.inputs.options.values()]
     read_only = inputs.tensors[: 1 if call.case.writes_cache else None]
-    versions = [x._version for x in read_only]
+    grads = [] if inputs.grad is None else [inputs.grad]
+    versions, of_grads = _versions(read_only), _versions(grads)
     with threads(1):
         before = copies(owned)
     yield
     with threads(1):
         _unchanged(inputs.tensors, problem.inputs, "writes to its inputs", problem.free)
-        if versions != [x._version for x in read_only]:
+        if versions != _versions(read_only):
             intact = surroundings_intact(inputs)
             raise Wrong("writes to its inputs, which others may read meanwhile" if intact else BESIDE)
         _unchanged(owned, before, "writes to its weights or its mask, or to a buffer")
-        if inputs.grad is not None and problem.grad is not None:
-            _unchanged([inputs.grad], [problem.grad], "writes to the gradient of its output, which others may read")
+        if problem.grad is not None:
+            fault = "writes to the gradient of its output, which others may read"
+            _unchanged(grads, [problem.grad], fault)
+            if of_grads != _versions(grads):
+                raise Wrong(fault)
             if any(x.grad is not None for x in (*inputs.tensors, *call.module.parameters())):
                 raise Wrong("adds to `.grad` as a side effect: training with it would count these gradients twice")
+
+
+def _versions(tensors: Iterable[Tensor]) -> list[int]:
+    """Return torch's counters of changes in place."""
+    return [x._version for x in tensors]
 
 
 def _unchanged(now: Sequence[Tensor], before: Sequence[Tensor], fault: str, free: Tensor | None = None) -> None:
