@@ -112,6 +112,7 @@ def gpus() -> Iterator[Remark]:
         advice = "others use this GPU" if (gpu.busy_percent or 0) > 5 else None
         if gpu.reasons & HELD_BACK:
             advice = "its clocks are held back: let it cool down"
-        clock = f"{gpu.sm_mhz} of {gpu.sm_mhz_most} MHz{', as set' if gpu.reasons & SETTINGS & ~IDLE else ''}"
-        found = f"{clock}, {gpu.busy_percent} % busy, throttled: {gpu.throttled or 'no'}"
+        clock, most, busy = ("unknown" if it is None else it for it in (gpu.sm_mhz, gpu.sm_mhz_most, gpu.busy_percent))
+        chosen = ", as set" if gpu.reasons & SETTINGS & ~IDLE else ""
+        found = f"{clock} of {most} MHz{chosen}, {busy} % busy, throttled: {gpu.throttled or 'no'}"
         yield Remark(f"GPU {index}", found, advice)
