@@ -244,7 +244,7 @@ def add(lines: Sequence[str]) -> None:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
         about.append(
             {"name": f"{i:02}", "at": data["datetime"][:16], "impl": impl, "share": float(share), "load": int(load),
-             "disturbed": bool(conditions.disturbed(data["benchmarks"]))}
+             "disturbed": bool(conditions.disturbed(data["benchmarks"], data["controls"]))}
         )  # fmt: skip
         about[-1]["cells"] = cells = []
         for row in data["benchmarks"]:
