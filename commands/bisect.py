@@ -147,7 +147,7 @@ def step_of(found: Comparison, change: Change) -> Step:
     for cell in found.cells if not found.unjudged else ():
         full, verdict = change.get((cell.impl, cell.id)), cell.verdict
         if full and math.isfinite(verdict.high - verdict.low):
-            error = math.log(verdict.high / verdict.low) / 4 / full  # an interval of 95 % is four standard errors wide
+            error = math.log(verdict.high / verdict.low) / 4 / full  # at most: four in an interval of 95 %
             share += math.log(verdict.ratio) / full * error**-2
             weight += error**-2
     return Step(share / weight, weight**-0.5) if weight else UNKNOWN

@@ -158,7 +158,7 @@ def kinds_of(requests: str) -> list[tuple[int, int, int]]:
     found = [re.fullmatch(r"([1-9]\d{0,3})x([1-9]\d{0,6}):([1-9]\d{0,6})", kind) for kind in requests.split("+")]
     kinds = [(int(it[1]), int(it[2]), int(it[3])) for it in found if it]
     if len(kinds) < len(found) or any(new > tokens for _, new, tokens in kinds):
-        raise ValueError("COUNTxNEW:ALL, as 2x512:512+8x1:4096, where ALL tokens hold the NEW ones")
+        raise ValueError("COUNTxNEW:ALL, as 2x512:512+8x1:4096, where ALL tokens include the NEW ones")
     return kinds
 
 
@@ -195,7 +195,7 @@ def bias_of(
     bias, or a learned one.
 
     `alibi`: the distance from the query's own position, times the head's negative slope. `dense`: a table (H, T, T_kv)
-    of `quarters`, which a layer slices from one of as many keys as its longest sequence.
+    of `quarters`, which a layer slices from that of its longest sequence.
     """
     if rules.bias in (None, "learned"):
         return None

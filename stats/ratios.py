@@ -83,9 +83,9 @@ class Ratio(NamedTuple):
 
 
 VISITS = 6
-"""Visits of a case in one process, spread over the process's lifetime. With fewer visits, of fewer than VISITS rounds on
-average, the rounds count instead of the visits' means: means of few rounds scatter as much as the rounds, and few visits
-estimate their scatter poorly.
+"""Visits of a case in one process, spread over the process's lifetime. If there are fewer visits, and they have fewer than
+VISITS rounds on average, the scatter is that of the rounds instead of the visits' means: few visits estimate it poorly, and
+means of few rounds scatter as much as the rounds.
 """
 
 TRIMMED = 3

@@ -119,7 +119,7 @@ class Replication:
             order = [*self.timeable(cells), *self.workloads]
             self.rng.shuffle(order)
             exchanged = self.rng.random() < 0.5  # so that effects of the folders' paths average out
-            first = self.rng.sample(VARIANTS, 2)  # and those of which process gets its memory first
+            first = self.rng.sample(VARIANTS, 2)  # and those of the order in which they get memory
             with suppress(CellLost), closing(self.plan.start(exchanged, first)) as workers:
                 return self._measure(workers, order, most)
 
@@ -148,8 +148,8 @@ class Replication:
         }
 
     def _preparing(self, client: WorkerClient, variant: str, took: Mapping[Key, list[float]]) -> Script:
-        """Grow the heap, prepare each cell, and add the seconds of one call to `took`; both variants do so in parallel, each
-        on its own core. Then pin the processes to one core.
+        """Grow the heap, prepare each cell, and add the seconds of one call to `took`; on a CPU both variants do so in
+        parallel, each on its own core. Then pin the processes to one core.
 
         The order of cells is equal in both, so that their memory layout is similar.
         """
@@ -188,7 +188,7 @@ def tell(text: str, left: float) -> None:
 def datum(blocks: Sequence[tuple[int, float]], long: bool) -> float:
     """Return log(head / base) of a cell in a replicate: the median over its rounds. `blocks`: variant and seconds.
 
-    A round's two blocks lie within milliseconds and share the machine conditions; medians over all blocks of a variant
+    A round's two blocks follow one another and share the machine conditions; medians over all blocks of a variant
     don't (docs/measured.md). Blocks above `LONG_BLOCK` don't share conditions, and are few: the fastest are compared.
     """
     base, head = ([seconds for variant, seconds in blocks if variant == i] for i in (0, 1))

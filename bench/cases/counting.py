@@ -1,4 +1,4 @@
-"""FLOPs and bytes of a case by formula: the same for every implementation."""
+"""FLOPs and bytes of a case by formula, the same for every implementation; and the least memory of a cell."""
 
 from __future__ import annotations
 
@@ -108,7 +108,9 @@ def cache_bytes(case: Case) -> int | None:
 
 
 def least_memory(impl: Impl, case: Case) -> int:
-    """Return the least memory of a cell in bytes: the bytes moved, and the scores that the implementation stores."""
+    """Return the least memory of a cell in bytes: the bytes moved, the scores that the implementation stores, and those of the
+    reference model.
+    """
     scores = (impl.scores(case) if impl.scores else 0) * ITEM_BYTES[case.computes]
     return least_bytes(case) + scores + (bytes_of_reference(case) if case.in_model else 0)
 

@@ -29,7 +29,7 @@ from .verifying import NEW_NUMBERS, CheckResult, verify
 BESIDE = "writes to memory beside its inputs"
 
 CALLS_KEPT = 16
-"""Calls whose outputs are kept at the same time: a few more than a workspace has buffers for."""
+"""Calls whose outputs are kept at the same time: more than the buffers that a kernel would alternate between."""
 
 
 @keeping_settings()
@@ -78,7 +78,9 @@ EXCHANGED = tuple(partial(with_numbers_exchanged, index) for index in range(3))
 
 def check_numbers_exchanged(call: Call) -> None:
     """Check calls where two numbers of one input alone are exchanged; raises `Wrong`."""
-    for name, make in reversed([*zip(call.inputs.names, EXCHANGED, strict=False)]):  # queries still being those before
+    for name, make in reversed(
+        [*zip(call.inputs.names, EXCHANGED, strict=False)]
+    ):  # queries last, unchanged until then
         exchanged = solved(make, call.case)
         call.inputs.refill(exchanged)
         check_once(call, exchanged, f"where two numbers of {name} alone are exchanged: ")
@@ -117,8 +119,8 @@ def call_with_another_mask(impl: Impl, case: Case) -> Exception | None:
 def checked_call(call: Call) -> Any:
     """Context of a checked call: records gradients only if the case needs them.
 
-    Inference mode is used for compiled calls only, which would compile another graph without it: an implementation can
-    neither save its tensors for a later backward nor fill them from its own threads.
+    Only compiled calls, which would compile another graph without it, use inference mode: its tensors can't be saved for a
+    later backward, nor filled by an implementation's own threads.
     """
     return recording(call.case, inference=isinstance(call.module, Compiled))
 
@@ -149,7 +151,7 @@ class _KeptOutputs:
         self._kept.append((problem, own, copies(_compared(problem, own))))
 
     def forget(self) -> bool:
-        """Release all outputs; returns whether the module doesn't keep any but the last one's, or gradients."""
+        """Release all outputs; returns whether those of all calls but the last, and their gradients, were freed."""
         memory = [StorageWeakRef(it.untyped_storage()) for _, own, _ in self._kept[:-1] for it in own.values()]
         self._kept.clear()
         return all(it.expired() for it in memory)

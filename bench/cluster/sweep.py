@@ -201,7 +201,9 @@ def _reply(future: Future[Reply]) -> Reply:
 
 
 def _differing(run: Mapping[str, Any], replies: Replies) -> str:
-    """Describe how the node of a run differs from the first of its type: `cores 2, not 4`; empty if they are equal."""
+    """Describe how the node of a run, which has 4 cores, differs from the first of its type: `cores 2, not 4`; empty if
+    they are equal.
+    """
     machine = run["machine_info"]
     first = next((it["run"]["machine_info"] for it in replies.values() if "run" in it), machine)
     known = ((key, first.get(key), machine.get(key)) for key in first | machine)
@@ -220,7 +222,7 @@ def _save(results: Path, name: str, header: Line, journal: str, replies: Mapping
         if not any("run" in reply for reply in of_kind.values()):
             code = complain(f"{kind}: nothing was measured: {[*of_kind.values()][-1]['failed']}", 1)
             continue
-        data = merged(of_kind) | of_all | {"journal": f"{journal} {kind}"}  # of two types in one folder, too
+        data = merged(of_kind) | of_all | {"journal": f"{journal} {kind}"}  # types may share a folder
         data["asked"] |= chosen
         folder = results / re.sub(r"[^\w.+-]+", "_", kind)
         folder.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,7 @@ SHORT = 10e-3
 
 COLD = 20e-3
 """Seconds of a block up to which the first block of a visit follows an untimed call, since other cases have evicted the
-caches. Above, such a call takes as long as others (median ratio 0.98 from 20 ms on, docs/measured.md); workers time it
+caches. Above, such a call takes as long as others (median ratio 0.98 from 20 to 40 ms, docs/measured.md); workers time it
 again if it grew the heap.
 """
 
@@ -97,7 +97,7 @@ class WorkerPool:
         if last and last is not client and not last.lost:
             with suppress(Lost):
                 last.ask("settle")
-            if do == "time":  # caches hold other data: add an untimed block
+            if do == "time":  # caches hold other data: an untimed block comes first
                 details["warm"] = details["calls"] * details["slices"]
         self._last, ready = client, client.ready[cell.key]
         reply = client.ask(do, what=" ".join(cell.key), **details)

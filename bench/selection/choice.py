@@ -53,7 +53,7 @@ def listed(given: Iterable[str]) -> list[str]:
 
 
 def impls_named(given: list[str], whole_registry: bool, folder: str) -> tuple[Impl, ...]:
-    """Return the named implementations; without names those of the sweep, and those compiled by default."""
+    """Return the named implementations; without names the common ones or the whole registry, and those compiled by default."""
     names = listed(given)
     if not names:
         if given:

@@ -21,7 +21,7 @@ BLOCK = 2e-3
 """Least seconds of one timed block, so that reading the clock is negligible."""
 
 SLICE = 2.5e-4
-"""Least seconds of a slice. On the wall clock a block has several: the fastest one is short enough to avoid
+"""Least seconds of a slice. On the wall clock a block of short calls has several: the fastest one is short enough to avoid
 disturbances, and repeats better than the whole block (docs/measured.md).
 """
 
@@ -53,7 +53,7 @@ Member = TypeVar("Member", bound=Hashable)
 
 @dataclass(frozen=True)
 class Block:
-    """A unit of timing: several slices after untimed calls."""
+    """A unit of timing: one or more slices; of several calls, after untimed ones."""
 
     calls: int
     """Calls per slice."""

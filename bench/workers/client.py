@@ -26,7 +26,7 @@ from ..timing.malloc import HUGE_PAGES
 from .fresh import quiet_environment, start
 
 STARTING = 300.0
-"""Most seconds until a new process replies, which includes importing torch."""
+"""Least limit for the first reply of a new process, in seconds, which includes importing torch."""
 
 MAIN = f"import sys; sys.path.insert(0, {str(CHECKOUT)!r}); from bench.workers.worker import main; main()"
 """Program of a worker process."""
@@ -211,7 +211,7 @@ def run_concurrently(scripts: Sequence[Script]) -> None:
     while pending or sent:
         for script, request in list(pending.items()):
             if sent and any(it.alone for it in (request, *sent.values())):
-                break  # in the order of the requests
+                break  # it waits for those sent before
             sent[script] = pending.pop(script)
             request.client.send(request.do, **request.details)
         clients = [it.client for it in sent.values()]

@@ -35,8 +35,9 @@ EDGE, BESIDE, MARGIN = 0.7, 0.19, 0.06
 
 
 def draw(name: str, grid: Grid, palette: Palette, baseline: str, narrow: bool = False) -> Figure | None:
-    """Draw one of MEASURES along the size axis with the most values, at the slowest setting of the other axes. Labelled
-    are the baseline and the best, the user's own, and the fastest. None if no size varies or there is nothing to show.
+    """Draw one of MEASURES along the size axis with the most values, at the setting of the other axes with the most
+    cases, of several the slowest. Labelled are the baseline and the best, the user's own, and the fastest, `MOST_LABELLED` in
+    all. None if no size varies or there is nothing to show.
     """
     measure, axis = MEASURES[name], grid.length
     if not axis:

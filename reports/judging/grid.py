@@ -22,7 +22,7 @@ from .rows import Row, Rows, ranked, ratio, trusted, varying
 WRONG = "wrong"
 
 MOST_COLUMNS = 20
-"""Most columns of single cases; above, columns are values of one axis."""
+"""Most columns of single cases; if there are more cases, columns are values of one axis."""
 
 BESIDE = ("case", "published", "theirs", "nearest here", "ours", "source")
 """Headings of published times beside ours."""
@@ -114,7 +114,7 @@ class Grid:
     cases: Cases
     impls: list[str]
     axes: list[str]
-    fair: Cases
+    comparable: Cases
     """The cases without those in which a single implementation was timed before the run was stopped."""
     own: frozenset[str]
     shared: str
@@ -126,8 +126,8 @@ class Grid:
 
     def mean_text(self, impl: str) -> str:
         """Format the mean slowdown: '1.2', or '1.1 (6/12)' if it lacks cases."""
-        count = len(counted(impl, self.fair))
-        return over_some(slowdown(mean_slowdown(impl, self.fair)), count, len(self.cases)) if count else "–"
+        count = len(counted(impl, self.comparable))
+        return over_some(slowdown(mean_slowdown(impl, self.comparable)), count, len(self.cases)) if count else "–"
 
     def columns(self, axis: str = "") -> list[Column]:
         """Return one column per case, or with `axis` per value of that axis."""
@@ -221,7 +221,7 @@ def mean_slowdown(impl: str, cases: Cases) -> float:
 UNMEASURED = "not measured"
 
 ALWAYS = ("B", "H", "D_h", "T")
-"""Axes that a title has though they are usual."""
+"""Axes that a title has even at their default."""
 
 SIGNS = {
     WRONG: words.WRONG, "error": "err", "timeout": "time", "out of memory": "OOM", "unsupported": "–", UNMEASURED: "·",
@@ -245,11 +245,11 @@ def grid(rows: Rows, skipped: Rows = (), registry: Iterable[str] = ()) -> Grid:
     marks = [mark for case in cases for mark in case.marks.values()]
     own = words.own((mark.impl for mark in marks), registry)
     shown = dict.fromkeys(mark.impl for mark in marks if mark.impl in own or mark.state != "unsupported")
-    fair = [case for case in cases if case.judged or UNMEASURED not in {case.mark(impl).state for impl in shown}]
-    order = sorted(shown, key=lambda it: (it not in own, -len(counted(it, fair)), mean_slowdown(it, fair)))
+    comparable = [case for case in cases if case.judged or UNMEASURED not in {case.mark(impl).state for impl in shown}]
+    order = sorted(shown, key=lambda it: (it not in own, -len(counted(it, comparable)), mean_slowdown(it, comparable)))
     values = {axis: {row[axis] for row in rows} for axis in (LAYER, *axis_names())}
     shared = words.place({axis: of.pop() for axis, of in values.items() if len(of) == 1}, always=ALWAYS)
-    return Grid(cases, order, axes, fair, own, shared)
+    return Grid(cases, order, axes, comparable, own, shared)
 
 
 def slowdown(value: float) -> str:

@@ -129,7 +129,7 @@ def summary(this: Report) -> str:
 
 
 def render(template: str, wrong: Collection[str] = (), **values: Any) -> str:
-    """Render one of our templates, without paths of this machine in its commands; values are escaped, and names of
+    """Render one of our templates, whose commands have no path of this machine; values are escaped, and names of
     `wrong` implementations can be marked.
     """
     return as_typed(_environment().get_template(template).render(wrong=wrong, **values), here=False)

@@ -57,7 +57,7 @@ class Run:
     state: Object
     rooflines: list[Object]
     controls: Object
-    """The reference workload's samples."""
+    """The reference workload's samples and their drift."""
     drift: float
     """Drift of the reference workload's time."""
     notes: list[str]
@@ -92,7 +92,7 @@ class Run:
 
     @property
     def committed(self) -> str:
-        """The commit that its code is; empty if some of it was not committed."""
+        """The commit whose code was measured; empty if some of it was not committed."""
         return str(self.commit["id"]) if self.commit_id and not self.commit.get("dirty") else ""
 
     @property
@@ -160,7 +160,7 @@ def find(name: str, results: Path) -> list[Path]:
     """Return the files matched by a RUN on the command line.
 
     A path; or `x`, `0001`, `1`, `0001_x`, `machine/0001_x`, or a prefix of a numbered name, as in pytest-benchmark: the
-    newest match. A glob (`*_x`) matches all of them, oldest first.
+    newest match. A glob (`*_x`) matches all of them, the oldest first, published ones before all.
 
     Raises:
         RunError: nothing matches; known names and the nearest are listed.
