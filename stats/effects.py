@@ -1,6 +1,6 @@
 """Effects of interleaved comparisons: estimates of log(head / base) for cells and implementations.
 
-The unit is a replicate, a pair of processes: rounds within a process share its memory layout and machine conditions, so
+The unit is a replicate, two fresh processes: rounds within a process share its memory layout and machine conditions, so
 that a replicate yields one datum per cell. Intervals are valid at every interim analysis simultaneously, so that an
 established result is never retracted.
 """

@@ -87,16 +87,16 @@ class World:
     noise: dict[str, float] = field(default_factory=dict)
     """Standard deviation of the logarithm of that ratio, between replicates."""
     dies: str = ""
-    """What ends head's process when it is timed, or at this request that process of `side` which checks."""
+    """What ends head's process when it is timed, or at this request that process of that variant which checks."""
     side: int = 1
     head: str = "the working tree"
     """Label of head."""
     now: float = 0.0
     rng: random.Random = field(default_factory=lambda: random.Random(1))
     asked: list[tuple[Any, ...]] = field(default_factory=list)
-    """Request, side and cell of each, and how a block is timed."""
+    """Request, variant and cell of each, and how a block is timed."""
     edited: list[tuple[int, bool]] = field(default_factory=list)
-    """Side of every process, and whether its code is that of the edited working tree."""
+    """Variant of every process, and whether its code is that of the edited working tree."""
     folders: set[str] = field(default_factory=set)
 
 
@@ -242,10 +242,10 @@ def test_each_round_has_every_cell_once_per_variant_in_random_order(command):
     """Processes are pinned before anything is timed, and new in each replicate."""
     ran = command(slower={"sdpa T16": 2.0})
     names = ("fused T16", "fused T32", "sdpa T16", "sdpa T32", "control product", "control python")
-    for pair in ran.saved["pairs"]:
-        logs = {named(impl, case): log for impl, case, log in pair["logs"]}
+    for replicate in ran.saved["pairs"]:
+        logs = {named(impl, case): log for impl, case, log in replicate["logs"]}
         assert logs == dict.fromkeys(names, 0.0) | {"sdpa T16": pytest.approx(math.log(2))}
-        cells, sides = pair["blocks"]["cell"], pair["blocks"]["side"]
+        cells, sides = replicate["blocks"]["cell"], replicate["blocks"]["side"]
         rounds = [sorted(zip(cells[i : i + 12], sides[i : i + 12], strict=True)) for i in range(0, 20 * 12, 12)]
         assert rounds == [[*product(range(6), (0, 1))]] * 20
         assert Counter(Counter(cells).values()) == {40: 2, 160: 4}  # a workload's time need not be known as well
@@ -269,7 +269,7 @@ def test_a_process_that_dies_while_it_is_timed_costs_its_cell(command):
     assert ran.words == dict.fromkeys(ran.words, UNCHANGED) | {"sdpa T16": "BROKEN"}
     (failed,) = (cell for cell in ran.saved["cells"] if cell["failed"])
     assert (failed["failed"], failed["reason"]) == (["head"], "head: error: ended its process (SIGSEGV)")
-    assert [len(pair["logs"]) for pair in ran.saved["pairs"]] == [5] * 3  # and no replicate without cells
+    assert [len(replicate["logs"]) for replicate in ran.saved["pairs"]] == [5] * 3  # and no replicate without cells
     ran = command(dies="control python")  # without it drift is unknown
     assert ran.code == 2 and "could not be judged: ended its process (SIGSEGV)" in ran.errors
 
@@ -278,13 +278,13 @@ def test_settled_cells_leave_and_open_ones_are_measured_on_within_the_budget(com
     slower, noise = {"sdpa T16": 1.2, "sdpa T32": 1.012}, {"sdpa T32": 0.008}
     ran = command("--impl sdpa --budget 0.1 --seed 1", slower=slower, noise=noise)
     assert ran.words == {"sdpa T16": REGRESSED, "sdpa T32": INCONCLUSIVE}
-    assert [len(pair["logs"]) for pair in ran.saved["pairs"]] == [4, 4, 4, 3]  # a fifth one might take too long
-    assert [pair["last"] for pair in ran.saved["pairs"]] == [False, False, False, True]
+    assert [len(replicate["logs"]) for replicate in ran.saved["pairs"]] == [4, 4, 4, 3]  # a fifth one might take too long
+    assert [replicate["last"] for replicate in ran.saved["pairs"]] == [False, False, False, True]
     (file,) = Path().glob("results/*/ab/0001_*.json")
     more = command(f"--continue {file} --budget 10", slower={"sdpa T32": 1.012}, noise={"sdpa T32": 0.004})
     assert more.words == {"sdpa T16": REGRESSED, "sdpa T32": REGRESSED}
     assert more.saved["pairs"][:4] == ran.saved["pairs"] and more.saved["seconds"] > ran.saved["seconds"]
-    assert {len(pair["logs"]) for pair in more.saved["pairs"][4:]} == {3}
+    assert {len(replicate["logs"]) for replicate in more.saved["pairs"][4:]} == {3}
     assert all(more.saved[name] == ran.saved[name] for name in ("asked", "command", "seed"))
 
 
@@ -798,7 +798,7 @@ def test_the_same_command_continues_with_the_replicates_of_an_interrupted_one(co
         with pytest.raises(OSError, match="full"):
             command("--seed 1")
     whole, saved = len(replicates), command("--seed 1").saved["pairs"]
-    assert [pair["blocks"] for pair in saved] == json.loads(json.dumps([pair["blocks"] for pair in replicates]))
+    assert [it["blocks"] for it in saved] == json.loads(json.dumps([it["blocks"] for it in replicates]))
     assert len(replicates) == whole > 2 and not kept.exists()
 
 

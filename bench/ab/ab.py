@@ -58,7 +58,7 @@ def measure(given: dict[str, Any], results: Path | None = None, once: str = "") 
     folder = comparisons(results)
     earlier = _earlier(file) if (file := given.get("to_continue")) else {}
     options = argparse.Namespace(**defaults() | given | earlier.get("asked", {}))
-    commits = {side: it["commit"] for side, it in earlier.get("sides", {}).items() if it.get("commit")}
+    commits = {variant: it["commit"] for variant, it in earlier.get("sides", {}).items() if it.get("commit")}
     with TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as place:
         plan = plan_of(argparse.Namespace(**vars(options) | commits), Path(place))  # HEAD~1 may be another commit now
         if earlier and (changed := [name for name in plan.same if earlier["same"].get(name) != plan.same[name]]):

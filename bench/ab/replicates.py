@@ -1,6 +1,6 @@
 """Schedules an interleaved comparison: what is timed next, and in how many replicates.
 
-The unit is a replicate, a pair of fresh processes; its datum is the median over rounds of log(head / base), where each
+The unit is a replicate, two fresh processes; its datum is the median over rounds of log(head / base), where each
 round is a short block of each variant; of long blocks the fastest ones are compared. Decided cells are no longer timed, and
 the remaining time goes to undecided ones; all replicates of a cell count.
 """

@@ -58,14 +58,14 @@ def draw(name: str, grid: Grid, palette: Palette, baseline: str, narrow: bool = 
     ax.set_xlabel(axis_label(axis))
     first, *others = (case.ranked[0].row for case in cases)
     shared = {key: value for key, value in first.items() if all(row.get(key) == value for row in others)}
-    place = words.place(shared, always=("B", "H", "D_h", "dtype", "mask"))
+    setting = words.setting(shared, always=("B", "H", "D_h", "dtype", "mask"))
     what = (
         measure.title
         + (f" over {label(baseline)}" if name == "speedup" else "")
         + (", 95 % intervals" if known else "")
     )
     title = _finding(name, cases[-1], baseline, axis) or what
-    below = [it for it in (what, place) if it != title]
+    below = [it for it in (what, setting) if it != title]
     low, high = ax.get_ylim()
     inside = [any(low < y < high for _, y in drawn[impl]) for impl in drawn if impl not in labelled]
     if grey := sum(inside):

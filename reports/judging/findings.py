@@ -233,7 +233,7 @@ def page_faults(rows: Rows) -> str:
     most = max(faulting, key=lambda row: row["fresh"] - row["kept"])
     kept, fresh = (units.seconds(most[way]) for way in ("kept", "fresh"))
     text = (
-        f"With glibc's own settings {most['impl']} takes {fresh} at {words.place(most, always=varying(usable))}, of which "
+        f"With glibc's own settings {most['impl']} takes {fresh} at {words.setting(most, always=varying(usable))}, of which "
         f"{shares.percent(1 - most['kept'] / most['fresh'])} are page faults. With {KEEPING} it takes {kept}"
     )
     fastest = ranked(row for row in usable if row["id"] == most["id"])[0]

@@ -248,7 +248,7 @@ def grid(rows: Rows, skipped: Rows = (), registry: Iterable[str] = ()) -> Grid:
     comparable = [case for case in cases if case.judged or UNMEASURED not in {case.mark(impl).state for impl in shown}]
     order = sorted(shown, key=lambda it: (it not in own, -len(counted(it, comparable)), mean_slowdown(it, comparable)))
     values = {axis: {row[axis] for row in rows} for axis in (LAYER, *axis_names())}
-    shared = words.place({axis: of.pop() for axis, of in values.items() if len(of) == 1}, always=ALWAYS)
+    shared = words.setting({axis: of.pop() for axis, of in values.items() if len(of) == 1}, always=ALWAYS)
     return Grid(cases, order, axes, comparable, own, shared)
 
 
@@ -274,5 +274,5 @@ def _case(axes: Sequence[str], part: Rows, gone: Rows) -> Case:
         Mark(row["impl"], WRONG, row=row, why="in another case: its times are in doubt") for row in part if row["wrong"]
     ]
     marks += [Mark(cell["impl"], cell["reason"].replace("_", " "), why=cell["detail"]) for cell in gone]
-    title = words.place(first, always=[*axes, *ALWAYS]) or first["id"]
+    title = words.setting(first, always=[*axes, *ALWAYS]) or first["id"]
     return Case(first["id"], {axis: first[axis] for axis in axes}, title, {mark.impl: mark for mark in marks})

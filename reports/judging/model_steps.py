@@ -21,10 +21,10 @@ AROUND = ("scope", "model", "d_model", "window")
 
 
 class ModelStep(NamedTuple):
-    """One implementation in one block or model. Seconds are per call; `place` lists the distinguishing axes."""
+    """One implementation in one block or model. Seconds are per call; `setting` lists the distinguishing axes."""
 
     impl: str
-    place: str
+    setting: str
     seconds: float
     parts: Mapping[str, float]
     """Seconds by part; their sum is the time of a call with recording."""
@@ -79,7 +79,7 @@ def model_steps(every: Rows, baseline: str) -> Iterator[ModelStep]:
                 predicted = _predicted(_share(base), own, others)
         at = {axis: row[axis] for axis in {*axes, "T_kv"} if axis != "T_kv" or row["T_kv"] != row["T"]}
         yield ModelStep(
-            row["impl"], words.place(at, always=at), row["median"], row["parts_s"], _share(row), row["blocks"],
+            row["impl"], words.setting(at, always=at), row["median"], row["parts_s"], _share(row), row["blocks"],
             row["depth"], hot, cold, measured, predicted,
         )  # fmt: skip
 

@@ -104,11 +104,11 @@ def _table(title: str, advised: Mapping[str, Any], always: Sequence[str] = ()) -
     """Return a table with a row for each case, and remarks below. `always`: axes that identify a lone case."""
     axes, rows = advised["axes"] or always, []
     for cell in advised["cells"]:
-        place = words.place({axis: cell[axis] for axis in axes} or cell, always=[*axes, "T", "H"])
+        setting = words.setting({axis: cell[axis] for axis in axes} or cell, always=[*axes, "T", "H"])
         slower = units.interval(cell["ahead_low"], cell["ahead_high"]) if cell["ahead_low"] else units.MISSING
         following = cell["next_best"] or units.MISSING
         verdict = cell["verdict"].removesuffix(f" with {following}")  # the column before names it
-        rows.append((place, cell["fastest"], units.seconds(cell["seconds"]), following, slower, verdict))
+        rows.append((setting, cell["fastest"], units.seconds(cell["seconds"]), following, slower, verdict))
     wrong = f"Left out, wrong somewhere in this run: {', '.join(advised['left_out'])}." if advised["left_out"] else ""
     note = " ".join(filter(None, (advised["page_faults"], wrong)))
     return Table(title, COLUMNS, rows, note)

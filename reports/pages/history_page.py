@@ -198,7 +198,7 @@ def tally(this: History) -> Iterator[str]:
 def title(series: Series) -> str:
     """Return the case in words, with the axes that its id names, such as threads."""
     named = (part.partition("=")[0] for part in series.id.split("-") if "=" in part)
-    return words.place(series.axes, always=("B", "H", "D_h", "T", *named)) or series.id
+    return words.setting(series.axes, always=("B", "H", "D_h", "T", *named)) or series.id
 
 
 def _chapters(this: History, palette: Palette) -> Iterator[Chapter]:

@@ -88,7 +88,7 @@ def _shares(measured: Sequence[Row], title: str, axis: str, one: str, other: str
 
 def _place(row: Mapping[str, Any], axes: Sequence[str]) -> str:
     """Return a row's values of these axes, and its T."""
-    return words.place({axis: row[axis] for axis in [*axes, "T"]}, always={*axes, "T"} - {"T_kv"})
+    return words.setting({axis: row[axis] for axis in [*axes, "T"]}, always={*axes, "T"} - {"T_kv"})
 
 
 def of_steps(this: Report) -> list[Table]:
@@ -100,7 +100,7 @@ def of_steps(this: Report) -> list[Table]:
 
 
 def _step(found: list[ModelStep], baseline: str) -> Table:
-    rows = [(it.impl, it.place, units.seconds(it.seconds), _part(it.share), *_effect(it, baseline)) for it in found]
+    rows = [(it.impl, it.setting, units.seconds(it.seconds), _part(it.share), *_effect(it, baseline)) for it in found]
     note = (
         f"Predicted and measured: time of the step over that with {baseline}, with 95 % intervals. Predicted from the "
         f"share of {baseline}'s core and the ratio of the cores called alone."
@@ -126,7 +126,7 @@ PARTS = {
 def _parts(found: list[ModelStep]) -> Table:
     shares = ({name: seconds / sum(it.parts.values()) for name, seconds in it.parts.items()} for it in found)
     rows = [
-        (it.impl, it.place, *(units.percent(share.get(name, math.nan)) for name in PARTS),
+        (it.impl, it.setting, *(units.percent(share.get(name, math.nan)) for name in PARTS),
          f"{it.depth}: {units.seconds(it.whole)}, {units.percent(it.whole_share)}")
         for it, share in zip(found, shares, strict=True)
     ]  # fmt: skip
@@ -140,7 +140,7 @@ def _parts(found: list[ModelStep]) -> Table:
 
 def _inside_and_alone(found: list[ModelStep]) -> Table:
     rows = [
-        (it.impl, it.place, units.seconds(it.hot), units.seconds(it.cold), units.seconds(it.inside))
+        (it.impl, it.setting, units.seconds(it.hot), units.seconds(it.cold), units.seconds(it.inside))
         for it in found if it.hot == it.hot
     ]  # fmt: skip
     note = f"Hot: repeated calls on the same inputs; cold: without cached data. {nearer(found)}"

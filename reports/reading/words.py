@@ -38,7 +38,7 @@ def number(val: Any) -> str:
     return f"{val:.15g}" if isinstance(val, float) or hasattr(val, "dtype") else str(val)
 
 
-def place(values: Values, *, always: Iterable[str] = ()) -> str:
+def setting(values: Values, *, always: Iterable[str] = ()) -> str:
     """Format a setting: 'B=1 H=8 D_h=64 fp32 causal', after its model if known. Defaults are omitted, unless named in
     `always`.
     """

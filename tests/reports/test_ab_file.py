@@ -24,7 +24,7 @@ FACTS = {"kernel": "flash", "peak_bytes": 1000, "error": 1e-7}
 
 
 def document(logs, without=None, drift=0.0, **more):
-    """A comparison with these log ratios, pair by pair; `without` numbers: word and reason of a cell; `drift`: the log
+    """A comparison with these log ratios, by replicate; `without` numbers: word and reason of a cell; `drift`: the log
     ratio of the reference workload."""
     count = len(next(iter(logs.values()), []))
     rng = random.Random(0)
