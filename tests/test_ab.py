@@ -87,7 +87,7 @@ class World:
     noise: dict[str, float] = field(default_factory=dict)
     """Standard deviation of the logarithm of that ratio, between replicates."""
     dies: str = ""
-    """What ends head's process when it is timed, or at this request that process of that variant which checks."""
+    """What ends head's process when it is timed, or the process of variant number `side` at this request."""
     side: int = 1
     head: str = "the working tree"
     """Label of head."""
