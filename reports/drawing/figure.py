@@ -78,8 +78,12 @@ def draw(name: str, grid: Grid, palette: Palette, baseline: str, narrow: bool = 
 
 
 def _line(figure: Figure, y: float, text: str, size: float, **of: Any) -> None:
-    """Write a line of text, smaller if it is too long."""
+    """Write a text, on two lines if it is too long and has parts, and smaller until it fits."""
     drawn = figure.text(0.02, y, text, size=size, va="top", **of)
+    parts = text.split(" · ")
+    if len(parts) > 1 and drawn.get_window_extent().x1 > 0.99 * figure.bbox.x1:
+        halves = [[" · ".join(parts[:i]), " · ".join(parts[i:])] for i in range(1, len(parts))]
+        drawn.set(text="\n".join(min(halves, key=lambda it: max(map(len, it)))), y=y + 0.015)
     while drawn.get_window_extent().x1 > 0.99 * figure.bbox.x1:
         drawn.set_fontsize(size := size - 0.5)
 

@@ -282,7 +282,8 @@ def test_the_lines_above_a_narrow_figure_fit_and_hold_everywhere_in_it(name, pla
     with figure.style():
         made = figure.draw("speedup", this.grid, this.palette, "fused", narrow=True)
         assert max(text.get_window_extent().x1 for text in made.texts) < made.bbox.x1
-        assert f" · B=1 {place} fp32 causal" in made.texts[1].get_text()
+        assert f"\nB=1 {place} fp32 causal" in made.texts[1].get_text()
+        assert made.texts[1].get_fontsize() >= 7 and made.texts[1].get_window_extent().y0 > made.axes[0].bbox.y1
 
 
 @pytest.mark.parametrize("name", FIGURES)
