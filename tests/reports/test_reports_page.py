@@ -261,6 +261,14 @@ def test_the_fastest_of_many_is_drawn(as_run):
     assert {it.get_linewidth() for it in grey} == {1.0}  # thinner than those with a name
 
 
+def test_a_line_that_is_not_drawn_is_told_with_its_largest_slowdown(as_run):
+    costs = {"sdpa": (1e-3, 0.0), "fused": (2e-3, 0.0), "einsum": (1e-3, 1e-6)}
+    of = report(as_run(synthetic.sweep([*costs], costs=costs, T=(64, 1024), H=(1,), dtype=("float32",))))
+    ((_, at, _),) = views.lines(of.grid, of.palette, {case.id: "" for case in of.grid.cases})
+    (einsum,) = (it for it in of.grid.cases[-1].ranked if it.impl == "einsum")
+    assert at == f" · not drawn: einsum (up to {grid.slowdown(einsum.slowdown)}× as slow)" and einsum.slowdown > 100
+
+
 def test_long_names_that_end_differently_have_different_labels():
     names = [f"blockwise_streaming_softmax_{end}" for end in ("one", "two", "one+compile")]
     labels = {svg.label(name) for name in names}
