@@ -9,6 +9,7 @@ import tracked_runs as tracked
 
 from reports.judging.comparison import ALL_CHANGED, NOTHING_BESIDE, Change, compare
 from reports.pages import compare as compare_command
+from reports.pages import comparison_page
 from reports.pages.comparison_text import changed, headline, sentences, summary
 from reports.reading import runs
 from stats.arguments import without_padding
@@ -77,6 +78,7 @@ def test_more_memory_is_reported_though_no_time_can_be_judged(compared):
     this = compared(tracked.run(1), head)
     assert this.code == 1 and summary(this).startswith(f"Memory regressed: {ALL_CHANGED}; 12 INCONCLUSIVE")
     assert headline(this)[0] == "Memory regressed: sdpa needs more memory in 1 of 4 cells"
+    assert 'data-label="verdict">INCONCLUSIVE · <b>memory 1.00' in comparison_page.html(this)  # not the word is red
 
 
 @pytest.mark.parametrize(
