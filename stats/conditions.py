@@ -74,7 +74,7 @@ def disturbed(rows: Iterable[Mapping[str, Any]], workload: Mapping[str, Any]) ->
         why.append(f"successive blocks differed by {percent(worst)} in a quarter of its visits")
     loop = [sample["seconds"] for sample in workload.get("looks", {}).get("python", ())]
     if loop and (times := float(np.quantile(loop, LOOP_QUANTILE)) / min(loop)) > LOOP_RATIO:
-        why.append(f"the reference workload took {times:.1f} times its shortest time")
+        why.append(f"a tenth of the reference workload's loops took at least {times:.1f} times the shortest")
     return f"the run was disturbed: {', '.join(why)}; stop other work and measure it again" if why else ""
 
 

@@ -53,7 +53,7 @@ def test_one_odd_cell_is_no_disturbed_run():
 @pytest.mark.parametrize(
     ("loop", "said"),
     [
-        ([14, 2, 2, 2, 14], "the reference workload took 7.0 times"),
+        ([14, 2, 2, 2, 14], "a tenth of the reference workload's loops took at least 7.0 times"),
         ([2] * 19 + [14], ""),
         ([2, 2.2, 2, 2], ""),
         ([2], ""),

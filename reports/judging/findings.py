@@ -112,7 +112,8 @@ def unsteady(run: Run) -> Iterator[str]:
     """Yield a warning if the machine changed so much that a recommendation is doubtful."""
     if run.drift >= MOST_DRIFT:
         change = shares.varied(run.drift)
-        yield f"The reference workload's time changed by {change} during this run: measure again before you rely on it."
+        what = f"The reference workload's time changed by {change} between the halves of this run"
+        yield f"{what}: measure again before you rely on it."
 
 
 def _peak(case: Case, name: str) -> float:

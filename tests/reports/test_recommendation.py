@@ -40,7 +40,7 @@ def test_a_machine_that_became_many_times_slower_is_warned_of_beside_the_recomme
     results, printed, capsys, monkeypatch
 ):
     monkeypatch.setattr(page, "_figures", lambda this, folder: ())
-    said = "The reference workload's time changed by a factor of 30 during this run: measure again"
+    said = "The reference workload's time changed by a factor of 30 between the halves of this run: measure again"
     for name, drift in (("0001_calm", 0.8), ("0002_wild", 29.0)):
         path = synthetic.save(injected(0, {"sdpa": 0.5}) | {"controls": {"drift": drift}}, results, name)
         warned = drift > 1
