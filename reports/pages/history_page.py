@@ -108,6 +108,7 @@ def html(this: History) -> str:
         chapters=list(_chapters(this, palette)),
         still=_still(this),
         styles=palette,
+        wrong=this.runs[-1].wrong,
         machine=this.runs[-1].machine,
         steps=steps,
         named=NEWEST,
@@ -126,7 +127,7 @@ def _map(this: History) -> HeatMap:
         logs = [*map(_since, its)]
         if not any(at in of for of in logs for at in newest):
             continue
-        cells = [_changed([of[at] for of in logs if at in of], f"{impl}, {this.runs[at].name}") for at in newest]
+        cells = [_changed([of[at] for of in logs if at in of], impl, this.runs[at]) for at in newest]
         rows.append((impl, _smallest(its), cells))
     return HeatMap(None, "each run", "smallest step", [headings], rows)
 
@@ -138,9 +139,12 @@ def _since(series: Series) -> dict[int, float]:
     return {run: log - level for run, log in at.items()}
 
 
-def _changed(logs: Sequence[float], where: str) -> HeatCell:
+def _changed(logs: Sequence[float], impl: str, run: Run) -> HeatCell:
+    where = f"{impl}, {run.name}"
+    if impl in run.wrong:
+        return HeatCell(words.WRONG, f"{where}: wrong", "bad")
     if not logs:
-        return HeatCell("–", f"{where}: not measured", "gone")
+        return HeatCell("–", f"{where}: not measured, or before a line breaks", "gone")
     change = math.expm1(mean(logs))
     text = units.change(1 + change, 0).removesuffix(" %")
     kind = "good" if change < -STILL else ""

@@ -1,6 +1,7 @@
 """`python -m reports history`: steps found where they were injected, lines broken where the benchmark changed, a safe page."""
 
 import json
+import re
 import shutil
 import xml.etree.ElementTree as ET
 
@@ -227,9 +228,14 @@ def test_runs_of_other_machines_are_left_out_unless_forced(nights, written, caps
 
 
 def test_what_is_wrong_in_the_newest_run_is_named(nights, written, capsys):
-    wrong = {"skipped": [{"impl": "linear", "id": "any", "reason": "wrong", "detail": "error 0.1"}]}
+    wrong = {"skipped": [{"impl": "sdpa", "id": "any", "reason": "wrong", "detail": "error 0.1"}]}
     nights(lambda night: wrong if night in (3, RUNS - 1) else {})
-    assert "✗ wrong in 0012_night: linear" in written() and "✗ wrong in 0012_night: linear" in capsys.readouterr().out
+    assert "✗ wrong in 0012_night: sdpa" in (text := written())
+    assert "✗ wrong in 0012_night: sdpa" in capsys.readouterr().out
+    assert re.findall(r'class="bad"><span title="(.*?)">✗', text) == [
+        f"sdpa, {it}_night: wrong" for it in ("0004", "0012")
+    ]
+    assert "sdpa ✗</th>" in text
     nights(lambda night: {}, count=RUNS + 1)
     assert "✗ wrong" not in written()
 
