@@ -160,20 +160,24 @@ def _smallest(of: Iterable[Series]) -> str:
 
 
 def headline(this: History) -> str:
-    """Describe the last regression that has not recovered and its number of cells; without one, the latest change."""
+    """Describe the last regression that has not recovered, without one the latest change, and its number of cells."""
     first = this.series[0] if this.series else None
     if first is None or not first.steps:
         few = f"Too few runs to see a change: a cell has at most {_most(this)}, and it takes {2 * MIN_RUNS}."
         return few if _most(this) < 2 * MIN_RUNS else "No change detected."
-    if first.open_step is None:
-        return f"{first.impl} at {title(first)} {_what_happened(first.steps[-1], this.runs)}."
-    run = first.open_step.at
-    slower = [(one.impl, one.open_step.ratio) for one in this.series if one.open_step and one.open_step.at == run]
-    names = dict.fromkeys(impl for impl, _ in slower)
+    last = first.open_step or first.steps[-1]
+    moved = [
+        (one.impl, it.ratio)
+        for one in this.series
+        if one.steps and (one.open_step is None) == (first.open_step is None)
+        if ((it := one.open_step or one.steps[-1]).at, it.slower) == (last.at, last.slower)
+    ]
+    names = dict.fromkeys(impl for impl, _ in moved)
     cells = sum(one.impl in names for one in this.series)
-    typical = units.percent(median(ratio for _, ratio in slower) - 1)
-    where = f"in {len(slower)} of {cells} cells" if len(slower) > 1 else f"at {title(first)}"
-    return f"{words.listing(names)} became slower by {typical} in {this.runs[run].name}, {where}."
+    typical = units.percent(abs(median(ratio for _, ratio in moved) - 1))
+    where = f"in {len(moved)} of {cells} cells" if len(moved) > 1 else f"at {title(first)}"
+    became = f"became {'slower' if last.slower else 'faster'} by {typical}"
+    return f"{words.listing(names)} {became} in {this.runs[last.at].name}, {where}."
 
 
 def _most(this: History) -> int:

@@ -181,6 +181,12 @@ def test_the_headline_is_the_last_regression_though_another_one_improved_since(n
     assert history_page.headline(history(results)).startswith("fused became slower by ")
 
 
+def test_the_headline_counts_the_cells_of_an_improvement(nights, results):
+    nights(lambda n: {"slower": {"sdpa": 0.5 if n > 5 else 1.0}})
+    said = history_page.headline(history(results))
+    assert re.fullmatch(r"sdpa became faster by (49|50)[.\d]* % in 0007_night, in 4 of 4 cells\.", said)
+
+
 def test_a_speedup_that_is_lost_is_no_recovery():
     faster, _ = steps.with_recoveries([steps.Step(3, 0.8), steps.Step(6, 1.25)])
     assert faster.recovered is None
