@@ -231,7 +231,7 @@ def _table(series: Series, lines: Mapping[int, Sequence[str]]) -> Table:
         if len(lines) < len(series.points)
         else ""
     )
-    title_of = f"{words.plural(len(series.points), 'run')}, {series.id}"
+    title_of = f"{words.plural(len(series.points), 'run')}, {series.impl}, {series.id}"
     return Table(title_of, HEADINGS, list(lines.values())[::-1], older)
 
 

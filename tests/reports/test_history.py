@@ -187,6 +187,12 @@ def test_the_headline_counts_the_cells_of_an_improvement(nights, results):
     assert re.fullmatch(r"sdpa became faster by (49|50)[.\d]* % in 0007_night, in 4 of 4 cells\.", said)
 
 
+def test_tables_of_two_implementations_in_one_case_have_different_names(nights, written):
+    nights(lambda n: {"slower": dict.fromkeys(("sdpa", "fused"), 0.5 if n > 5 else 1.0)})
+    names = re.findall(r'role="region" aria-label="([^"]*)"', written())
+    assert len(names) > 8 and len({*names}) == len(names)
+
+
 def test_a_speedup_that_is_lost_is_no_recovery():
     faster, _ = steps.with_recoveries([steps.Step(3, 0.8), steps.Step(6, 1.25)])
     assert faster.recovered is None
