@@ -1,6 +1,7 @@
 """Kernels that return a log-sum-exp beside their output, and attention to parts of the keys merged by it."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -48,6 +49,21 @@ def test_a_log_sum_exp_of_queries_scaled_in_a_narrow_dtype_passes(dtype):
 
     mine = impls.make("mine", kernel, takes_mask=True, limits=impls.Limits(returns_lse=math.e))
     Gate().check(mine, Case.of(T=64, H=2, D_h=80, dtype=dtype))
+
+
+@pytest.mark.parametrize("mode", ["forward", "backward"])
+def test_under_autocast_a_log_sum_exp_of_narrow_queries_and_keys_passes(mode):
+    def kernel(change, q, k, v, *, attn_mask=None, **_):
+        with torch.autocast("cpu", enabled=False):
+            o, lse = attend(*(x.bfloat16() for x in (q, k, v)), attn_mask, q.shape[-1] ** -0.5)
+        return o.bfloat16(), change(lse)
+
+    case = Case.of(T=64, H=2, D_h=64, scope="core", mode=mode, autocast="bfloat16")
+    limits = impls.Limits(returns_lse=math.e)
+    make = partial(impls.make, "mine", takes_mask=True, limits=limits)
+    Gate().check(make(partial(kernel, lambda lse: lse)), case)
+    with pytest.raises(Wrong, match=r"log-sum-exp.*lse is off by"):
+        Gate().check(make(partial(kernel, lambda lse: lse + 0.1)), case)
 
 
 _kept = {}

@@ -18,7 +18,7 @@ from impls import weights as canonical
 from ..cases.case import Case
 from ..cases.outcome import Wrong
 from . import reference
-from .attention_problems import output_of, problem_of
+from .attention_problems import autocasting, output_of, problem_of
 from .bounds import FACTOR
 from .building import keeping_settings, module_of, new_call, prepare
 from .calls import Call, call_of
@@ -216,7 +216,7 @@ def check_lse(impl: Impl, case: Case) -> None:
 
 def _compare_lse(lse: Tensor, base: float, problem: Problem) -> None:
     case = problem.case
-    with reference.attending(reference.log_sum):
+    with reference.attending(reference.log_sum), autocasting(case):
         exact, plain = (output_of(problem, getattr(torch, dtype))[..., 0] for dtype in ("float64", case.dtype))
     shown = torch.ones_like(exact, dtype=torch.bool)
     if problem.padding is not None and case.source == "self":
