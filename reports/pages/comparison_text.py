@@ -127,7 +127,8 @@ def sentences(this: Comparison) -> Iterator[str]:
 def _said(this: Comparison, name: str, cells: list[Cell]) -> str:
     """Return what an implementation is: '2.0 % slower (1.7 to 2.3) in 16 of 16 cells'; '' if there is nothing to say."""
     base = name.partition(AGAINST)[2]
-    than, every = f" than {base}" if base else "", plural(len(cells), "cell")
+    judged = sum(not math.isnan(cell.verdict.low) for cell in cells)
+    than, every = f" than {base}" if base else "", plural(judged, "cell")
     words = Counter(cell.verdict.word for cell in cells)
     moved = {word: f"{way} in {words[word]} of {every}{_by(word, cells)}" for word, way in WAYS.items() if words[word]}
     found = this.implementations.get(name)
@@ -145,7 +146,7 @@ def _said(this: Comparison, name: str, cells: list[Cell]) -> str:
     if found.word in (*CHANGED, SLIGHT):
         count = words[found.word]
         some = f" ({count} of them {found.word})" if count else ""
-        where = f"in {count} of {every}" if count == len(cells) else f"over {every}{some}"
+        where = f"in {count} of {every}" if count == judged else f"over {every}{some}"
         text = f"{_change(found, base)} {where}" + (f", within the margin of {margin}" if found.word == SLIGHT else "")
     elif found.word == UNCHANGED:
         text = f"as fast as {base or 'before'}, within {margin}"

@@ -128,6 +128,13 @@ def test_neither_times_nor_memory_of_another_benchmark_or_machine_are_judged(com
         assert this.counts == {"INCONCLUSIVE": 12} and why in this.cells[0].verdict.reason
 
 
+def test_cells_of_another_benchmark_are_not_counted_among_the_judged_ones(compared):
+    head = tracked.run(2, slower={"sdpa": 1.5})
+    for row in head["benchmarks"][:3]:  # those of one case
+        row["extra_info"]["case_hash"] = "b"
+    assert next(sentences(compared(tracked.run(1), head))).endswith("in 3 of 3 cells")
+
+
 def test_another_machine_is_not_compared_and_force_shows_numbers_without_verdicts(command, results, printed, tmp_path):
     machine = {**synthetic.MACHINE, "threads": 4, "torch": "2.14.0", "allocator": KEEP}
     out = command(tracked.run(1), tracked.run(2, slower={"sdpa": 2}, machine_info=machine), "--force", code=2)
