@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from stats.ratios import FASTEST, NOT_RESOLVED, TIED
@@ -57,18 +57,18 @@ def read_as(asked: Object) -> Object:
     return {**asked, "T": 1, "T_kv": asked["T"]}
 
 
-def advise(every: Rows, rows: Rows, asked: Values) -> Object:
+def advise(every: Rows, rows: Rows, asked: Values, wrong: Collection[str]) -> Object:
     """Return recommendations as a machine-readable table; seconds and bytes.
 
-    `asked` maps axes to values, and `rows` are those of `every` that have them (see `narrowed`). Implementations that
-    failed the correctness check anywhere in the run are `left_out`.
+    `asked` maps axes to values, and `rows` are those of `every` that have them (see `narrowed`). `wrong`: implementations
+    that failed the correctness check anywhere in the run, which are `left_out`.
 
     Keys: `asked`; `left_out`, names; `cells`, one for each case (see `choice`); `page_faults`, a sentence on their cost,
     or ''; `axes`, those that vary in the run.
     """
     return {
         "asked": dict(asked),
-        "left_out": sorted({row["impl"] for row in every if row["wrong"]}),
+        "left_out": sorted(wrong),
         "axes": varying(trusted(every)),
         "cells": list(map(choice, grid(rows).cases)),
         "page_faults": findings.page_faults(rows),

@@ -23,7 +23,7 @@ def two(T_and_medians, apart=(1, 1, 1)):
 
 def advised(run, asked=None):
     rows, asked = rows_of(run), asked or {}
-    return advice.advise(rows, advice.narrowed(rows, asked), asked)
+    return advice.advise(rows, advice.narrowed(rows, asked), asked, run.wrong)
 
 
 def test_without_significant_differences_the_smallest_median_is_chosen(as_run):
@@ -52,6 +52,12 @@ def test_decode_at_a_length_is_one_token_against_a_cache_of_that_length(as_run):
 def test_a_kernel_that_was_wrong_anywhere_is_never_advised(tiny):
     table = advised(tiny)
     assert table["left_out"] == ["packed"] and "packed" not in str(table["cells"])
+
+
+def test_a_kernel_that_was_wrong_everywhere_is_named(as_run, tiny_data):
+    for row in [row for row in tiny_data["benchmarks"] if row["extra_info"]["impl"] == "packed"]:
+        tiny_data["benchmarks"].remove(row)
+    assert advised(as_run(tiny_data))["left_out"] == ["packed"]
 
 
 @pytest.mark.parametrize(
