@@ -46,13 +46,15 @@ def test_a_record_that_names_a_model_has_its_heads(tmp_path):
 
 
 def test_batches_of_vllm(tmp_path, capsys):
-    content = "# decode, prefill\nmodel:\n  num_q_heads: 32\n  num_kv_heads: 8\n  head_dim: 128\nbatch_specs:\n"
-    content += '  - "q2k"  # a prompt\n  - "2q1k_32q1s1k"\n8q1kv4k\n16q4s1k\n'
+    content = 'batch_specs:  # decode, prefill\n  - "q2k"  # a prompt\n  - "2q1k_32q1s1k"\n8q1kv4k\n16q4s1k\n'
+    content += "model:\n  num_q_heads: 32\n  num_kv_heads: 8\n  head_dim: 128\nbackends:\n  - FLASH_ATTN\n"
     found = cases(tmp_path, "batches.yaml", content)
     assert [it.requests for it in found] == ["1x2048:2048", "2x1024:1024+32x1:1024", "8x1:4096", "16x4:1024"]
     assert {(it.H, it.H_kv, it.D_h) for it in found} == {(32, 8, 128)}
-    assert "2 × a line that is not a batch" in capsys.readouterr().err
+    assert "1 × a line that is not a batch" in capsys.readouterr().err
     assert {it.H for it in cases(tmp_path, "batches.yaml", content, H="16")} == {16}
+    with pytest.raises(UsageError, match="1 × a line that is not a batch"):
+        cases(tmp_path, "batches.yaml", 'batch_specs: ["q2k"]\n')
 
 
 @pytest.mark.parametrize(

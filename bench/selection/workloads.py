@@ -125,18 +125,18 @@ def as_option(value: Any) -> str:
 def _batches(lines: Sequence[str], folder: Path, left_out: Counter[str]) -> Iterator[Point]:
     """Read batches in vLLM's grammar, one per line, or one per entry of a YAML list, and heads of its YAML."""
     heads: Point = {}
+    batches = []
     for line in filter(None, (line.partition("#")[0].strip() for line in lines)):
         parts = [BATCH.fullmatch(part) for part in line.lstrip("- ").strip("\"'").split("_")]
-        key, _, value = line.partition(":")
+        key, colon, value = line.partition(":")
         if all(parts):
             kinds = [part.groups() for part in parts if part]
-            yield heads | {
-                "requests": "+".join(f"{count or 1}x{_size(new)}:{_size(all_ or new)}" for count, new, all_ in kinds)
-            }
+            batches.append("+".join(f"{count or 1}x{_size(new)}:{_size(all_ or new)}" for count, new, all_ in kinds))
         elif key in HEADS and value.strip().isdigit():
             heads[HEADS[key]] = int(value)
-        else:
+        elif key in HEADS or not colon or "[" in value:
             left_out["a line that is not a batch such as 2q1k_8q1s4k"] += 1
+    yield from (heads | {"requests": batch} for batch in batches)  # heads may follow the batches
 
 
 def _size(text: str) -> int:
