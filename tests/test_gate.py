@@ -434,3 +434,16 @@ def test_a_kernel_that_compiles_itself_is_compiled_in_its_timed_call(tasks):
     tasks.probe("x", "compiles_itself", Case.of(T=48, H=2, D_h=64, scope="core").columns())
     tasks.check("x")
     assert tasks.time("x", 1) and not ran
+
+
+def test_a_package_whose_import_sets_options_of_the_compiler_is_imported_before_the_check(tmp_path, monkeypatch):
+    (tmp_path / "quirky.py").write_text("import torch._inductor.config\n\ntorch._inductor.config.max_autotune = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def importing(q, k, v, **options):
+        import quirky  # noqa: F401
+
+        return wrong_kernels.sdpa(q, k, v, **options)
+
+    monkeypatch.setattr("torch._inductor.config.max_autotune", False)
+    held(importing, Case.of(T=16, H=1, D_h=16), package="quirky")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from importlib import import_module
 
 from impls import Impl
 from impls.weights import left_out
@@ -59,6 +60,8 @@ class Gate:
         implementation's exception.
         """
         eager, case = eager_form(impl), replace(case, threads=None)
+        for package in (impl.limits.package or "").split():
+            import_module(package)  # not in the first call: zentorch's import sets options of torch.compile
         probed = probes(impl, case)
         for check in (*_checks_of_case(eager, case), *_checks_of_probes(impl, eager, case, probed)):
             self._once(*check)
