@@ -11,7 +11,7 @@ BACKENDS = [impl for impl in impls.registered() if impl.owner.startswith("impls.
 CASES = [
     Case.of(T=64, H=3, D_h=32, B=2, mask=mask, dtype=dtype, scope=scope)
     for mask in ("none", "causal")
-    for dtype in ("float32", "bfloat16")
+    for dtype in ("float32", "bfloat16", "float16")
     for scope in ("layer", "core")
 ] + [
     Case.of(T=40, T_kv=24, H=4, D_h=32, H_kv=2, mask="none", source="cross"),

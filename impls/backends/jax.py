@@ -15,7 +15,7 @@ from ..packages import BACKEND, time_first
 from ..registry import register
 
 
-@register("jax", package="jax", dtypes=("float32", "bfloat16", "float16"), wide_values=False, **BACKEND)
+@register("jax", package="jax", dtypes=("float32", "bfloat16"), wide_values=False, **BACKEND)
 def jax(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, scale: float | None = None,
         enable_gqa: bool = False) -> Tensor:  # fmt: skip
     """`jax.nn.dot_product_attention` through `jax.jit`, by dlpack; a core's inputs, heads before tokens, are copied."""
