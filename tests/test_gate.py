@@ -437,6 +437,8 @@ def test_a_kernel_that_compiles_itself_is_compiled_in_its_timed_call(tasks):
 
 
 def test_a_package_whose_import_sets_options_of_the_compiler_is_imported_before_the_check(tmp_path, monkeypatch):
+    import torch._inductor.config
+
     (tmp_path / "quirky.py").write_text("import torch._inductor.config\n\ntorch._inductor.config.max_autotune = True\n")
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -445,5 +447,5 @@ def test_a_package_whose_import_sets_options_of_the_compiler_is_imported_before_
 
         return wrong_kernels.sdpa(q, k, v, **options)
 
-    monkeypatch.setattr("torch._inductor.config.max_autotune", False)
-    held(importing, Case.of(T=16, H=1, D_h=16), package="quirky")
+    with torch._inductor.config.patch(max_autotune=False):
+        held(importing, Case.of(T=16, H=1, D_h=16), package="quirky")
