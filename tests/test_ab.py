@@ -278,12 +278,7 @@ def test_settled_cells_leave_and_open_ones_are_measured_on_within_the_budget(com
     slower, noise = {"sdpa T16": 1.2, "sdpa T32": 1.012}, {"sdpa T32": 0.008}
     ran = command("--impl sdpa --budget 0.1 --seed 1", slower=slower, noise=noise)
     assert ran.words == {"sdpa T16": REGRESSED, "sdpa T32": INCONCLUSIVE}
-    assert [len(replicate["logs"]) for replicate in ran.saved["pairs"]] == [
-        4,
-        4,
-        4,
-        3,
-    ]  # a fifth one might take too long
+    assert [len(it["logs"]) for it in ran.saved["pairs"]] == [4, 4, 4, 3]  # a fifth one might take too long
     assert [replicate["last"] for replicate in ran.saved["pairs"]] == [False, False, False, True]
     (file,) = Path().glob("results/*/ab/0001_*.json")
     more = command(f"--continue {file} --budget 10", slower={"sdpa T32": 1.012}, noise={"sdpa T32": 0.004})

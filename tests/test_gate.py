@@ -449,3 +449,4 @@ def test_a_package_whose_import_sets_options_of_the_compiler_is_imported_before_
 
     with torch._inductor.config.patch(max_autotune=False):
         held(importing, Case.of(T=16, H=1, D_h=16), package="quirky")
+        assert not torch._inductor.config.max_autotune  # for others in this process

@@ -80,7 +80,7 @@ def check_numbers_exchanged(call: Call) -> None:
     """Check calls where two numbers of one input alone are exchanged; raises `Wrong`."""
     for name, make in reversed(
         [*zip(call.inputs.names, EXCHANGED, strict=False)]
-    ):  # queries last, unchanged until then
+    ):  # queries last: until then those before
         exchanged = solved(make, call.case)
         call.inputs.refill(exchanged)
         check_once(call, exchanged, f"where two numbers of {name} alone are exchanged: ")

@@ -12,6 +12,7 @@ from impls.weights import left_out
 
 from ..cases.case import Case
 from ..cases.outcome import Skip, Wrong, classify
+from . import settings
 from .attention_problems import SMALL
 from .bounds import WIDE
 from .building import eager_form, keeping_settings, module_of
@@ -60,8 +61,8 @@ class Gate:
         implementation's exception.
         """
         eager, case = eager_form(impl), replace(case, threads=None)
-        for package in (impl.limits.package or "").split():
-            import_module(package)  # not in the first call: zentorch's import sets options of torch.compile
+        if impl.limits.package:
+            _import(impl.limits.package)
         probed = probes(impl, case)
         for check in (*_checks_of_case(eager, case), *_checks_of_probes(impl, eager, case, probed)):
             self._once(*check)
@@ -88,6 +89,18 @@ class Gate:
             outcome = classify(error)
             raise type(outcome)(f"{what}, {case.id}: {outcome}{_likely_cause(what, impl, case, outcome)}") from error
         self.passed.add(key)
+
+
+def _import(packages: str) -> None:
+    """Import the packages that an implementation declares, and restore settings that they change, as the import of a user's
+    module does: in the first call these would count as the kernel's (zentorch sets options of torch.compile).
+    """
+    before = settings.read()
+    try:
+        for package in packages.split():
+            import_module(package)
+    finally:
+        settings.restore(before)
 
 
 def _likely_cause(what: str, impl: Impl, case: Case, outcome: Skip) -> str:
