@@ -78,9 +78,7 @@ EXCHANGED = tuple(partial(with_numbers_exchanged, index) for index in range(3))
 
 def check_numbers_exchanged(call: Call) -> None:
     """Check calls where two numbers of one input alone are exchanged; raises `Wrong`."""
-    for name, make in reversed(
-        [*zip(call.inputs.names, EXCHANGED, strict=False)]
-    ):  # queries last: until then those before
+    for name, make in reversed([*zip(call.inputs.names, EXCHANGED, strict=False)]):  # queries last, the same until then
         exchanged = solved(make, call.case)
         call.inputs.refill(exchanged)
         check_once(call, exchanged, f"where two numbers of {name} alone are exchanged: ")
