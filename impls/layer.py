@@ -57,7 +57,7 @@ class Masked(nn.Module):
 
     def __init__(self, shape: LayerShape, *, owns_mask: bool = True):
         super().__init__()
-        self.shape = shape
+        self.shape, self.is_causal = shape, shape.is_causal
         buffer = mask_of(shape, shape.H, shape.T, shape.max_T) if owns_mask else None
         self.register_buffer("visible", buffer, persistent=False)  # (T, max_T), with a bias (1, H, T, max_T)
 
@@ -75,6 +75,25 @@ class Masked(nn.Module):
         if mask is None:
             return padding
         return torch.where(padding, mask, -torch.inf) if mask.is_floating_point() else mask & padding
+
+    def kernel_options(self, mask: Tensor | None, sinks: Tensor | None = None) -> dict[str, Any]:
+        """Return the keywords of a kernel call: those that differ from SDPA's defaults, and those that SDPA lacks."""
+        options: dict[str, Any] = {}
+        if mask is not None:
+            options["attn_mask"] = mask
+        elif self.is_causal:
+            options["is_causal"] = True
+        if self.shape.scale is not None:
+            options["scale"] = self.shape.scale
+        if self.shape.H_kv != self.shape.H:
+            options["enable_gqa"] = True
+        if self.shape.dropout and self.training:
+            options["dropout_p"] = self.shape.dropout
+        if self.shape.softcap is not None:
+            options["softcap"] = self.shape.softcap
+        if sinks is not None:
+            options["sinks"] = sinks
+        return options
 
 
 class KernelCore(Masked):
@@ -98,7 +117,7 @@ class KernelCore(Masked):
         if self.score_bias is not None:
             bias = rows_of(self.score_bias, self.shape, q.shape[-2], k.shape[-2])[None]
             mask = bias if mask is None else torch.where(mask, bias, -torch.inf)
-        return self.kernel(q, k, v, **kernel_options(self.shape, mask, self.training, self.sinks))
+        return self.kernel(q, k, v, **self.kernel_options(mask, self.sinks))
 
 
 class AttentionLayer(nn.Module):
@@ -183,25 +202,3 @@ def extend(cache: Cache, newest: Cache) -> Cache:
 def split(x: Tensor, H: int) -> Tensor:
     """(..., T, H * D) -> (..., H, T, D), without a copy."""
     return x.unflatten(-1, (H, -1)).transpose(-3, -2)
-
-
-def kernel_options(
-    shape: LayerShape, mask: Tensor | None, training: bool = False, sinks: Tensor | None = None
-) -> dict[str, Any]:
-    """Return the keywords of a kernel call: those that differ from SDPA's defaults, and those that SDPA lacks."""
-    options: dict[str, Any] = {}
-    if mask is not None:
-        options["attn_mask"] = mask
-    elif shape.is_causal:
-        options["is_causal"] = True
-    if shape.scale is not None:
-        options["scale"] = shape.scale
-    if shape.H_kv != shape.H:
-        options["enable_gqa"] = True
-    if shape.dropout and training:
-        options["dropout_p"] = shape.dropout
-    if shape.softcap is not None:
-        options["softcap"] = shape.softcap
-    if sinks is not None:
-        options["sinks"] = sinks
-    return options

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.utils.rnn import pad_sequence
 
-from .layer import KernelCore, LayerShape, kernel_options
+from .layer import KernelCore, LayerShape
 from .registry import register
 from .rules import document_lengths, requests_of
 
@@ -65,7 +65,7 @@ class RaggedCore(KernelCore):
         super().__init__(shape, scaled_dot_product_attention, owns_mask=False)
         self.lengths = lengths_of(shape)
         self.new, self.all = map(list, zip(*self.lengths, strict=True))  # queries and keys of each
-        self.options = {name: it for name, it in kernel_options(shape, None).items() if name != "is_causal"}
+        self.options = {name: it for name, it in self.kernel_options(None).items() if name != "is_causal"}
 
 
 @register("one_by_one", **DOCUMENTS)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .formula import attention
-from .layer import AttentionLayer, Cache, LayerShape, Masked, extend, kernel_options
+from .layer import AttentionLayer, Cache, LayerShape, Masked, extend
 from .registry import every_score, register
 from .rules import BY_MASK
 from .weights import Parts, named_parts
@@ -37,7 +37,7 @@ class SingleHead(AttentionLayer):
         if cache is not None:
             k, v = extend((cache[0].squeeze(-3), cache[1].squeeze(-3)), (k, v))  # (..., T_kv, D_h), (..., T_kv, D_v)
         mask = self.mask.attn_mask(q.shape[-2], k.shape[-2], padding)
-        return self.finish(attention(q, k, v, **kernel_options(self.shape, mask, self.training)))
+        return self.finish(attention(q, k, v, **self.mask.kernel_options(mask)))
 
 
 @register("parameter", heads=1, beyond=BY_MASK, scores=every_score)

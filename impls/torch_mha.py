@@ -49,7 +49,7 @@ class TorchMHA(nn.Module):
         self.register_buffer(
             "hidden", None if visible is None else ~visible, persistent=False
         )  # (T, max_T), True means masked
-        self.shape = shape
+        self.shape, self.is_causal = shape, shape.is_causal and not self.need_weights
         self.drop = nn.Dropout(shape.out_dropout)
 
     def forward(self, x: Tensor, x_k: Tensor | None = None, *, padding: Tensor | None = None) -> Tensor:
@@ -63,7 +63,7 @@ class TorchMHA(nn.Module):
             attn_mask=hidden,
             key_padding_mask=None if padding is None else ~padding,
             need_weights=self.need_weights,
-            is_causal=self.shape.is_causal and padding is None and not self.need_weights,
+            is_causal=self.is_causal and padding is None,
         )
         return self.drop(o)
 
