@@ -12,6 +12,7 @@ from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
 from bench.checks.module_checks import check_case
 from bench.runs.progress import weights_left_out
+from bench.timing.cell import build
 from impls import weights
 from impls.packed import Packed
 from impls.registry import Compiled
@@ -45,16 +46,19 @@ def test_all_implementations_agree_at_odd_sizes(axes):
         ("parameter", "backward"),
         ("packed", "decode"),
         ("flex", "forward"),
+        ("sdpa", "forward"),
     ],
 )
 def test_compiled_forms_are_checked_alike(name, mode):
-    """One of each kind of layer; a run checks the others."""
+    """One of each kind of layer; a run checks the others. The code around a kernel must not break its graph."""
     sizes = {"T": 1, "T_kv": 16, "mask": "none"} if mode == "decode" else {"T": 16}
     impl = impls.get(name + impls.COMPILE)
     case = Case.of(H=impl.limits.heads or 2, D_h=16, mode=mode, **sizes)
     assert impl.refusal(case) is None
     torch.compiler.reset()
     check_case(impl, case)
+    torch.compiler.reset()
+    assert build(Cell(impl, case)).columns["compile_graphs"] == 1
 
 
 def test_max_autotune_is_checked_like_other_compiled_forms():

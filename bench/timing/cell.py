@@ -55,8 +55,8 @@ class Built:
     """Intra-op threads of its calls; cells of a process may differ."""
     columns: dict[str, Any]
     """Columns of the row: `prepare_s`, seconds spent on an implementation's preparation for a mask and a length, None if it
-    prepares nothing; `compile_s`, seconds of the first call of a compiled form; `compile_cache`, `cold`, or `warm` if an
-    earlier process had left compiled code on disk.
+    prepares nothing; `compile_s`, seconds of the first call of a compiled form; `compile_graphs`, its number of graphs;
+    `compile_cache`, `cold`, or `warm` if an earlier process had left compiled code on disk.
     """
     input_set: int | None = 0
     """Input set currently loaded; None after perturbation."""
@@ -176,7 +176,8 @@ def build(cell: Cell) -> Built:
     """
     check_fits(cell)
     call = new_call(cell.impl, cell.case)
-    columns = {"prepare_s": prepare(call.module, cell.case), "compile_s": None, "compile_cache": None}
+    columns = dict.fromkeys(("compile_s", "compile_graphs", "compile_cache"))
+    columns["prepare_s"] = prepare(call.module, cell.case)
     built = Built(cell, call, meter_for(cell.case.device), torch.get_num_threads(), columns)
     if cell.impl.compiled:
         built.perturb()  # the checked call on input set 0 is the first one on it
@@ -213,7 +214,7 @@ def check_built(built: Built, memory: bool = True) -> MeasuredCalls:
     operators are traced only where the name pins a kernel.
     """
     cell, case = built.cell, built.cell.case
-    if cell.impl.compiled and built.columns["compile_cache"] is None:
+    if built.columns["compile_graphs"] == 0:
         raise Skip("torch.compile made no graph: what would be timed is the eager form")
     measured = MeasuredCalls(built, memory)
     ways = iter((measured.size, measured.time))
@@ -370,14 +371,14 @@ def check_repeats(built: Built) -> None:
 
 
 def _compile(call: Call, cell: Cell) -> dict[str, Any]:
-    """Return columns on the first call, which compiles; `compile_cache` is None without a new graph."""
+    """Return columns on the first call, which compiles."""
     graphs, misses = _compiled(cell)
     start = perf_counter()
     with recording(cell.case):
         call.run()
     seconds, (now, missed) = perf_counter() - start, _compiled(cell)
-    found = "cold" if missed > misses else "warm"
-    return {"compile_s": seconds, "compile_cache": None if now == graphs else found}
+    cache = "cold" if missed > misses else "warm"
+    return {"compile_s": seconds, "compile_graphs": now - graphs, "compile_cache": cache}
 
 
 def _compiled(cell: Cell) -> tuple[int, int]:

@@ -66,6 +66,8 @@ def _compiling(measured: Sequence[Row]) -> Table:
                 calls = math.ceil(spent / (eager["median"] * (1 - over.value)))
                 pays = f"{float(f'{calls:.1e}'):,.0f} calls"
             took = f"{units.seconds(spent)} {row.get('compile_cache') or ''}".rstrip()
+            if (graphs := row.get("compile_graphs") or 1) > 1:
+                took += f", {graphs:.0f} graphs"
             rows.append((impl, _place(row, axes), pays, took, median(eager), median(row)))
     heads = ("implementation", "case", "pays after", "compile time", "eager", "compiled")
     return Table("Compile break-even", heads, rows)

@@ -73,14 +73,15 @@ def test_implementations_of_one_colour_have_different_markers():
 def test_ceilings_parts_and_drift_are_shown_where_they_were_measured(as_run):
     cells = [("fused", {}, 2e-3), ("fused+compile", {}, 1e-3), ("fused", {"scope": "core"}, 1e-3),
              ("fused", {"mode": "backward"}, 5e-3)]  # fmt: skip
-    rows = [synthetic.row(name, synthetic.case(**at), [s], compile_s=3.0417, roof=0.4) for name, at, s in cells]
+    more = {"compile_s": 3.0417, "compile_graphs": 2, "roof": 0.4}
+    rows = [synthetic.row(name, synthetic.case(**at), [s], **more) for name, at, s in cells]
     roofs = [{"device": "cpu", "dtype": "float32", "threads": 2, "flops_per_s": 2e11},
              {"device": "cpu", "footprint": 2**20, "threads": 2, "bytes_per_s": 4e10}]  # fmt: skip
     samples = {"product": [{"seconds": 4e-3}, {"seconds": 5e-3}]}
     data = synthetic.document(rows, roofs=roofs, controls={"drift": 0.11, "looks": samples})
     words = Outline(page.html(report(as_run(data)))).words
     for expected in ("(large copy, 40 GB/s; product in fp32, 200 GFLOP/s)", "varied by 11 %", "Roofline",
-                     "The kernel as a share", "50.0 %", "40.0 %", "3,000 calls"):  # fmt: skip
+                     "The kernel as a share", "50.0 %", "40.0 %", "3,000 calls", "3.04 s, 2 graphs"):  # fmt: skip
         assert expected in words, expected
 
 
