@@ -77,17 +77,16 @@ def tell(
 
 def _comparison(options: argparse.Namespace) -> Comparison:
     """Return the comparison, without cells if two runs are of different machines; raises `RunError`."""
-    saved = None
     if options.base is None:
         try:
             saved = of_file(file := Path(options.head), options.margin)
         except RunError:  # it is a run, unless it lies among the comparisons
             if file.is_file() and file.resolve().parent.name == runs.COMPARISONS:
                 raise
-    if saved:
-        if given := [f"--{name}" for name in ("force", "results") if getattr(options, name)]:
-            raise RunError(f"{options.head} is a comparison, not a run: leave out {given[0]}")
-        return saved
+        else:
+            if given := [f"--{name}" for name in ("force", "results") if getattr(options, name)]:
+                raise RunError(f"{options.head} is a comparison, not a run: leave out {given[0]}")
+            return saved
     base, head = _base_and_head(options)
     if base.path.resolve() == head.path.resolve():
         raise RunError(f"BASE and HEAD are both {head.name}: name another run")
