@@ -34,7 +34,7 @@ OFF_THE_CHART = 8.0
 class HeatCell:
     text: str
     title: str
-    kind: str = ""
+    kind: str
     """`best`, `pale` (not resolved), `good` (faster), `bad` (wrong), `gone` (no result) or empty."""
     shade: int = 0
     to: str = ""

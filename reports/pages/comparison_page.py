@@ -31,8 +31,8 @@ class Changes:
     """Cells, each with its change, `worse`, `better` or `still`, and the reason."""
     scale: Scale
     ticks: Sequence[tuple[float, str]]
-    margin: str = ""
-    left_out: str = ""
+    margin: str
+    left_out: str
     """Number of omitted unchanged or not significant rows, and the reasons shared by several rows, each once."""
 
 
