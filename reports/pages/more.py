@@ -49,7 +49,7 @@ def _roofline(run: Run, rows: Sequence[Row], palette: Palette) -> Table:
         "FLOP per second against FLOP per byte, one point per cell. Lines: ceilings measured on this machine, sloped for "
         f"copies and level for products ({measured})."
     )
-    drawing = svg.roofline(dots, ceilings) if dots and run.rooflines else ""
+    drawing = svg.roofline(dots, ceilings) if ceilings else ""
     return Table("Roofline", note=note, drawing=drawing)
 
 

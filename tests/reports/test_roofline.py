@@ -9,7 +9,7 @@ from reports.drawing import svg
 from reports.drawing.palette import Palette
 from reports.judging import roofline
 from reports.judging.rows import rows_of
-from reports.pages import tables
+from reports.pages import more, tables
 from reports.pages.report import report
 
 CEILINGS = [{"device": "cpu", "dtype": dtype, "threads": 2, "flops_per_s": rate}
@@ -19,9 +19,13 @@ COPIES = [
 ]
 
 
-def corners(as_run, *rows, roofs=CEILINGS):
-    made = [synthetic.row("fused", synthetic.case(**at), [1e-3]) for at in rows]
-    run = as_run(synthetic.document(made, roofs=[*roofs, *COPIES]))
+def measured(as_run, at, roofs=CEILINGS):
+    made = [synthetic.row("fused", synthetic.case(**at), [1e-3])]
+    return as_run(synthetic.document(made, roofs=[*roofs, *COPIES]))
+
+
+def corners(as_run, at, roofs=CEILINGS):
+    run = measured(as_run, at, roofs)
     return roofline.ceilings(run.rooflines, rows_of(run))
 
 
@@ -46,8 +50,12 @@ def test_both_axes_of_the_chart_have_a_name_clear_of_the_ticks():
     assert min(y for text, y in texts.items() if text.endswith(" G")) - texts["FLOP per second"] >= svg.LINE
 
 
-def test_without_a_measured_product_there_is_no_ceiling(as_run):
+def test_without_a_measured_product_there_is_no_ceiling_and_no_chart(as_run):
     assert corners(as_run, {"dtype": "float64"}) == {} == corners(as_run, {"dtype": "float32"}, roofs=[])
+    charts = [
+        [it.title for it in more.tables_of(report(measured(as_run, {"dtype": of})))] for of in ("float64", "float32")
+    ]
+    assert charts == [[], ["Roofline"]]
 
 
 @pytest.mark.parametrize(
