@@ -210,7 +210,7 @@ def test_a_chart_with_short_names_fills_its_card(browser, quick):
 def test_ticks_do_not_overlap(browser, quick, published, tmp_path):
     decode = json.loads((runs.CHECKOUT / "results" / "published" / "0007_decode.json").read_text())
     pages = [quick, published, made(tmp_path, decode)]
-    for width, page_ in itertools.product((720, 800, 1000, 1280), pages):
+    for width, page_ in itertools.product((720, 800, 1000, 1001, 1280), pages):
         opened(browser, page_, width)
         browser.find_element("id", "every").click()
         ticks = """[...document.querySelectorAll('.of .ticks')].flatMap((of) => [...of.children]
