@@ -225,6 +225,19 @@ def test_ticks_do_not_overlap(browser, quick, published, tmp_path):
         assert min(run(browser, beside)) > 3, width
 
 
+def test_the_columns_of_a_gpu_fit(browser, tmp_path):
+    data = json.loads((runs.CHECKOUT / "results" / "published" / "0004_length.json").read_text())
+    data["machine_info"]["gpu"] = "NVIDIA H100 80GB HBM3"
+    for row in data["benchmarks"]:
+        row["extra_info"] |= {"device": "cuda", "device_s": row["stats"]["median"] / 2}
+    opened(browser, made(tmp_path, data))
+    [beyond] = run(
+        browser,
+        "[...document.querySelectorAll('.case:not([hidden]) .scroll')].map((it) => it.scrollWidth - it.clientWidth)",
+    )
+    assert beyond <= 0
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 def test_sizes_under_a_chart_do_not_overlap(browser, width, tmp_path):
     opened(
