@@ -75,6 +75,7 @@ def test_the_page_of_one_run_counts_one(nights, written):
     nights(count=1)
     page = written()
     assert "1 run, 0001_night</p>" in page and "cells without a detected change" in page and " 1 runs" not in page
+    assert "faster by more than 3\N{NO-BREAK SPACE}%" in page
 
 
 def test_the_output_is_as_wide_as_a_terminal(nights, written, capsys):
