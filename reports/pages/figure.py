@@ -34,7 +34,9 @@ def draw(name: str, run: Run, path: Path, narrow: bool = False) -> Path:
     with figure.style():
         drawn = figure.draw(name, this.grid, this.palette, run.baseline_impl, narrow)
         if drawn is None:
-            raise RunError(f"{run.name} has nothing to draw in {name!r}: it needs several sizes, as with --T 256,1024")
+            of_baseline = name == "speedup" and this.grid.length
+            lacks = f"of {run.baseline_impl}" if of_baseline else "at several sizes, as with --T 256,1024"
+            raise RunError(f"{run.name} has nothing to draw in {name!r}: it needs correct times {lacks}")
         page.save(drawn, path, source=f"{run.name} {sha256(run.path.read_bytes()).hexdigest()}")
     return path
 

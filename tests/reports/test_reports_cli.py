@@ -187,6 +187,7 @@ def test_a_figure_is_written_by_its_ending(results, tmp_path, printed, refusal):
     path = synthetic.save(synthetic.sweep(impls=("sdpa",), H=(8,), dtype=("float32",)), results, "0001_x")
     assert "its ending should be one of .png, .svg" in refusal("figure", "latency", "-o", "x.pdf", "--run", path)
     assert printed("figure", "latency", "--run", path, "-o", "x.png").strip() == "x.png"
+    assert "it needs correct times of fused" in refusal("figure", "speedup", "-o", "x.svg", "--run", path)
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
