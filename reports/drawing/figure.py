@@ -15,9 +15,8 @@ from matplotlib.figure import Figure
 
 from stats.ratios import SLOWER
 
-from ..judging import grid as grids
 from ..judging.grid import Case, Cases, Grid, Mark
-from ..reading import words
+from ..reading import units, words
 from ..reading.axes import labelled as axis_label
 from .measures import MEASURES, Measure, Points, series
 from .palette import GRID, INK, MUTED, SURFACE, Palette
@@ -153,10 +152,10 @@ def _finding(name: str, case: Case, baseline: str, axis: str) -> str:
     where = f"{baseline} at {axis} = {case.at[axis]}"
     if name == "memory":
         times = over.row["peak_bytes"] / best.row["peak_bytes"]
-        return f"{label(best.impl)} needs {grids.slowdown(times)}× less memory than {where}" if times > 1.1 else ""
+        return f"{label(best.impl)} needs {units.ratio(times)}× less memory than {where}" if times > 1.1 else ""
     if over.state != SLOWER:
         return ""
-    return f"{label(best.impl)} is {grids.slowdown(over.slowdown)}× faster than {where}"
+    return f"{label(best.impl)} is {units.ratio(over.slowdown)}× faster than {where}"
 
 
 @contextmanager

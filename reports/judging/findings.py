@@ -179,7 +179,7 @@ def _speed_up(name: str, cases: Cases, baseline: str, what: str) -> str:
     if most is None:
         return ""
     upto = "up to " if len(cases) > 1 else ""
-    return f"{what}{upto}{slowdown(most.value)}× faster than {baseline} ({units.interval(most.low, most.high)})"
+    return f"{what}{upto}{units.ratio(most.value)}× faster than {baseline} ({units.interval(most.low, most.high)})"
 
 
 def _memory(name: str, cases: Cases, beside: str, than: str = "") -> str:
@@ -241,7 +241,7 @@ def page_faults(rows: Rows) -> str:
     if fastest["impl"] != most["impl"]:
         own = ratio(most, fastest).value  # as in the tables; that with the other settings follows from the medians
         kept, fresh = (own * most[way] / most["median"] * fastest["median"] / fastest[way] for way in ("kept", "fresh"))
-        now = f"{slowdown(kept)}× faster" if kept > 1 else "no longer faster"
+        now = f"{units.ratio(kept)}× faster" if kept > 1 else "no longer faster"
         text += f", and {fastest['impl']} is {now} instead of {slowdown(fresh)}×"
     return f"{text}."
 

@@ -11,6 +11,7 @@ import synthetic_runs as synthetic
 from synthetic_runs import COSTS, Noise
 
 from reports.__main__ import main
+from reports.drawing import figure
 from reports.judging import findings
 from reports.judging import grid as grids
 from reports.judging.rows import rows_of
@@ -106,6 +107,18 @@ def test_what_is_fastest_in_two_thirds_is_recommended(faster, said, as_run):
         for impl in ("fused", "sdpa")
     ]
     assert report(as_run(synthetic.document(rows))).headline == said
+
+
+def test_a_small_speedup_is_no_factor_of_1(as_run):
+    rows = [
+        synthetic.row(impl, synthetic.case(T=T), [time])
+        for T in (64, 256)
+        for impl, time in (("sdpa", 1e-3), ("fused", 1.004e-3))
+    ]
+    this = report(as_run(synthetic.document(rows)))
+    assert this.headline == "Use sdpa: fastest in both cases, up to 1.004× faster than fused (1.004 to 1.004)."
+    title = figure._finding("latency", this.grid.cases[-1], "fused", "T")
+    assert title == "sdpa is 1.004× faster than fused at T = 256"
 
 
 def test_without_intervals_there_is_no_recommendation(tiny):
