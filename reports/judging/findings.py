@@ -146,7 +146,7 @@ def _use(name: str, grid: Grid, best: Cases, baseline: str) -> str:
         f"{_how(name, best)} in {where}",
         _leaner(name, best, baseline),
         _speed_up(name, steps or both, baseline, "steps " if steps else ""),
-        _memory(name, steps or both, baseline),
+        _memory(name, steps or cases, baseline),
     )
     return f"Use {name}: {', '.join(filter(None, why))}."
 
@@ -185,9 +185,10 @@ def _speed_up(name: str, cases: Cases, baseline: str, what: str) -> str:
 def _memory(name: str, cases: Cases, beside: str, than: str = "") -> str:
     """Return its memory relative to another one's, in the case in which the other one needs most; '' if about the same."""
     peaks = ((_peak(case, beside), _peak(case, name)) for case in cases)
-    other, own = max((it for it in peaks if 0 < min(it) <= max(it) < math.inf), default=(1.0, 1.0))
+    known = [it for it in peaks if 0 < min(it) <= max(it) < math.inf]
+    other, own = max(known, default=(1.0, 1.0))
     times = max(other / own, own / other)
-    largest = " in the largest case" if len(cases) > 1 else ""
+    largest = f" in the largest case{' of both' * (len(known) < len(cases))}" if len(cases) > 1 else ""
     less = "less" if own < other else "more"
     return f"{slowdown(times)}× {less} memory{than}{largest}" if times >= MEMORY_RATIO else ""
 

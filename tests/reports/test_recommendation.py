@@ -109,6 +109,18 @@ def test_what_is_fastest_in_two_thirds_is_recommended(faster, said, as_run):
     assert report(as_run(synthetic.document(rows))).headline == said
 
 
+def test_the_largest_case_of_memory_is_one_of_both(as_run):
+    rows = [
+        synthetic.row(impl, synthetic.case(T=T), [time], peak_bytes=peak * T)
+        for T in (64, 256)
+        for impl, time, peak in (("sdpa", 1e-3, 10), ("fused", 2e-3, 30), ("einsum", 3e-3, 20))
+    ]
+    said = report(as_run(synthetic.document(rows))).headline
+    assert said.endswith(", 3.0× less memory in the largest case.")
+    said = report(as_run(synthetic.document([*rows[:4], rows[5]]))).headline
+    assert said.endswith(", 3.0× less memory in the largest case of both.")
+
+
 def test_a_small_speedup_is_no_factor_of_1(as_run):
     rows = [
         synthetic.row(impl, synthetic.case(T=T), [time])
