@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from ..reading.runs import Object
 
@@ -39,8 +41,12 @@ PEAKS = {
 """Peaks by torch's name of a whole GPU; a part of one (MIG) and unlisted variants have none."""
 
 
+def of_products(row: Mapping[str, Any]) -> str:
+    """Return the dtype of a row's products."""
+    return "tf32" if row.get("tf32") else str(row.get("autocast") or row["dtype"])
+
+
 def share(row: Object, gpu: object) -> float:
     """Return a row's `tflops_per_s` over the GPU's peak in the dtype of its products; NaN if unknown."""
-    of_products = "tf32" if row.get("tf32") else row.get("autocast") or row["dtype"]
     peaks = PEAKS.get(str(gpu)) if row["device"] == "cuda" else None
-    return float(row["tflops_per_s"]) / peaks[COLUMNS[of_products]] if peaks else math.nan
+    return float(row["tflops_per_s"]) / peaks[COLUMNS[of_products(row)]] if peaks else math.nan

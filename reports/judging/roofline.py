@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from ..reading import words
 from ..reading.runs import Object
+from .peaks import of_products
 from .rows import Row, Rows
 
 Corners = list[tuple[float, float]]
@@ -27,7 +28,7 @@ def ceilings(rooflines: Sequence[Object], rows: Rows) -> dict[str, Corners]:
     """
     intensities = [*map(intensity, rows)]
     found: dict[str, Corners] = {}
-    axes = ((row["device"], row["threads"], row.get("autocast") or row["dtype"]) for row in rows)
+    axes = ((row["device"], row["threads"], of_products(row)) for row in rows)
     for device, threads, dtype in dict.fromkeys(axes):
         here = [it for it in rooflines if it["device"] == device and threads in (None, it.get("threads"))]
         own = {dtype} if dtype == "float64" else {dtype, "float32"}  # narrow ones may be computed in float32

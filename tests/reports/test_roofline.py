@@ -13,7 +13,7 @@ from reports.pages import more, tables
 from reports.pages.report import report
 
 CEILINGS = [{"device": "cpu", "dtype": dtype, "threads": 2, "flops_per_s": rate}
-         for dtype, rate in (("float32", 1e11), ("bfloat16", 4e11), ("float16", 5e10))]  # fmt: skip
+         for dtype, rate in (("float32", 1e11), ("bfloat16", 4e11), ("float16", 5e10), ("tf32", 2e11))]  # fmt: skip
 COPIES = [
     {"device": "cpu", "footprint": 2**n, "threads": 2, "bytes_per_s": rate} for n, rate in ((16, 9e10), (20, 3e10))
 ]
@@ -36,6 +36,7 @@ def corners(as_run, at, roofs=CEILINGS):
         ({"dtype": "bfloat16"}, "product in bf16, 400 GFLOP/s"),
         ({"dtype": "float16"}, "product in fp32, 100 GFLOP/s"),  # which is faster here
         ({"dtype": "float32", "autocast": "bfloat16"}, "product in bf16, 400 GFLOP/s"),
+        ({"dtype": "float32", "tf32": True}, "product in tf32, 200 GFLOP/s"),
     ],
 )
 def test_a_row_has_the_ceiling_of_the_dtype_of_its_products(at, product, as_run):
