@@ -37,9 +37,7 @@ class RunError(Exception):
 
 @dataclass(frozen=True)
 class Run:
-    """One validated file. `rows` are pytest-benchmark's benchmarks, with samples where they can be paired; `skipped`
-    are the cells without numbers.
-    """
+    """One validated file. `rows` are pytest-benchmark's benchmarks; `skipped` are the cells without numbers."""
 
     path: Path
     rows: list[Object]
