@@ -117,11 +117,16 @@ def _check_zero_gradient(call: Call) -> None:
     grad, T = call.inputs.grad, call.inputs.grad.shape[-2]
     last = torch.arange(T, device=grad.device)[:, None] >= T // 2
     whole, *halves = (call.outputs(call.forward(), grad * rows) for rows in (1, last, ~last))
+    _check_same(call, whole, halves, "is zero in half of the rows")
+
+
+def _check_same(call: Call, known: dict[str, Tensor], parts: Sequence[dict[str, Tensor]], where: str) -> None:
+    """Check that the gradients of the inputs in `parts` add up to those `known`; raises `Wrong`."""
     names = [f"gradient of {name}" for name in call.inputs.names]
-    largest = max(whole[name].norm() for name in names)
+    largest = max(known[name].norm() for name in names)
     for name in names:
-        if not (whole[name] - halves[0][name] - halves[1][name]).norm() <= SAME_GRADIENT * largest:
-            raise Wrong(f"{name} where that of the output is zero in half of the rows")
+        if not sum((-it[name] for it in parts), known[name]).norm() <= SAME_GRADIENT * largest:
+            raise Wrong(f"{name} where that of the output {where}")
 
 
 def _check_sum(call: Call) -> None:
@@ -131,11 +136,7 @@ def _check_sum(call: Call) -> None:
         return
     ones = torch.ones_like(call.inputs.grad)
     of_sum, known = (call.outputs(call.forward(), it) for it in (ones.flatten()[0].expand_as(ones), ones))
-    names = [f"gradient of {name}" for name in call.inputs.names]
-    largest = max(known[name].norm() for name in names)
-    for name in names:
-        if not (of_sum[name] - known[name]).norm() <= SAME_GRADIENT * largest:
-            raise Wrong(f"{name} where that of the output has stride 0, as that of a sum has")
+    _check_same(call, known, [of_sum], "has stride 0, as that of a sum has")
 
 
 def _check_changed_output(call: Call) -> None:
