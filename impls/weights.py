@@ -134,13 +134,13 @@ def load(layer: nn.Module, weights: dict[str, Tensor]) -> None:
             f"the case needs {', '.join(sorted(weights))} ({how})"
         )
     for name, pieces in kept.items():
-        rows = sum(len(piece) for piece in pieces)
-        if (rows, *pieces[0].shape[1:]) != weights[name].shape:
+        rows = [len(piece) for piece in pieces]
+        shape = sum(rows), *pieces[0].shape[1:]
+        if shape != weights[name].shape:
             raise ValueError(
-                f"{type(layer).__name__} has {name} of shape {(rows, *pieces[0].shape[1:])}; "
-                f"the case needs {tuple(weights[name].shape)}"
+                f"{type(layer).__name__} has {name} of shape {shape}; the case needs {tuple(weights[name].shape)}"
             )
-        for piece, rows_of_it in zip(pieces, weights[name].split([len(p) for p in pieces]), strict=True):
+        for piece, rows_of_it in zip(pieces, weights[name].split(rows), strict=True):
             piece.copy_(rows_of_it)
     for name, pieces in parts(layer, lambda parameter: parameter.data).items():
         if not (pieces[0].is_floating_point() and torch.equal(torch.cat(pieces), weights[name].to(pieces[0]))):
