@@ -177,7 +177,7 @@ def _request_tables(requests: str, device: Device) -> tuple[Tensor, Tensor]:
     return (ends - tokens).repeat_interleave(new, output_size=T), places
 
 
-def alibi_slopes(H: int, device: Device = None) -> Tensor:
+def alibi_slopes(H: int) -> Tensor:
     """Return (H,): 2 to the power -8 h / H for h = 1 to H; Press et al., "Train Short, Test Long", 2022.
 
     If H is no power of two: those of the next smaller power, then every other one of the next larger, as in their code.
@@ -185,7 +185,7 @@ def alibi_slopes(H: int, device: Device = None) -> Tensor:
     power = 1 << int(math.log2(H))
     slopes = 2.0 ** (-8 * torch.arange(1, power + 1, dtype=torch.float64) / power)
     between = 2.0 ** (-4 * (2 * torch.arange(H - power, dtype=torch.float64) + 1) / power)
-    return torch.cat([slopes, between]).to(device)
+    return torch.cat([slopes, between])
 
 
 def bias_of(
@@ -200,7 +200,7 @@ def bias_of(
     if rules.bias in (None, "learned"):
         return None
     if rules.bias == "alibi":
-        slopes, offset = -alibi_slopes(H, device).to(dtype), rules.offset(T, T_kv)
+        slopes, offset = -alibi_slopes(H).to(device, dtype), rules.offset(T, T_kv)
         return lambda h, i, j: slopes[h] * (i + offset - j).abs()
     table = quarters((H, T, max(T, T_kv)), torch.Generator().manual_seed(0), dtype).to(device)
     return lambda h, i, j: table[h, i, j]
