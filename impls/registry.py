@@ -204,11 +204,10 @@ def register(name: str, *, takes_mask: bool = False, **declared: Any) -> Callabl
     return added
 
 
-def make(name: str, it: Any, *, takes_mask: bool = False, limits: Limits | None = None) -> Impl:
+def make(name: str, it: Any, *, takes_mask: bool = False, limits: Limits = Impl.limits) -> Impl:
     """Build an `Impl` from a kernel function, a core or a layer class; raises TypeError for anything else."""
     owner = getattr(it, "__module__", "?")
     summary = next(iter((it.__doc__ or "").strip().splitlines()), "")
-    limits = limits or Limits()
     made = it.func if isinstance(it, partial) else it
     if isinstance(made, type) and issubclass(made, nn.Module) and not issubclass(made, KernelCore):
         return Impl(name, owner, it, limits=limits, summary=summary)
