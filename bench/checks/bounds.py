@@ -34,8 +34,12 @@ the plain formula's largest error is mostly chance.
 """
 
 
+Formula = Callable[[torch.dtype], dict[str, Tensor]]
+"""Computes every output in a dtype, by name."""
+
+
 def expected_of(
-    formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case, rows: Tensor | None, compared: Tensor | None,
+    formula: Formula, case: Case, rows: Tensor | None, compared: Tensor | None,
     pattern: Tensor | None = None, keys: Tensor | None = None,
 ) -> tuple[Expected, ...]:  # fmt: skip
     """Return the expected outputs of a formula that can compute in any dtype, each with its bound: twice the error of the
@@ -89,7 +93,7 @@ def _by_pattern(expected: Expected, pattern: Tensor) -> Iterator[Expected]:
             yield replace(expected, compared=shown, pattern=kind)
 
 
-def _size_of_rounding(formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case, pattern: Tensor) -> Tensor:
+def _size_of_rounding(formula: Formula, case: Case, pattern: Tensor) -> Tensor:
     """Return the smallest norm to which each output row's error is relative: the change caused by errors of 2 in each
     score.
 
@@ -104,9 +108,7 @@ def _size_of_rounding(formula: Callable[[torch.dtype], dict[str, Tensor]], case:
     return moved.clamp_min(Expected.norm_floor)
 
 
-def _ways(
-    formula: Callable[[torch.dtype], dict[str, Tensor]], case: Case
-) -> tuple[dict[str, Tensor], list[dict[str, Tensor]]]:
+def _ways(formula: Formula, case: Case) -> tuple[dict[str, Tensor], list[dict[str, Tensor]]]:
     """Return the reference and the plain results in the case's own dtype, by two methods with gradients or a latent."""
     dtype, exact = getattr(torch, case.dtype), formula(torch.float64)
     with settings.tf32_products(case.tf32):

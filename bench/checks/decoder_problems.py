@@ -27,8 +27,6 @@ COMPARED = 1 << 24
 SMALL = 0.125
 """Scale of a block's input: small enough that the contributions of attention and MLP show. Each follows a norm."""
 
-Weights = dict[str, Tensor]
-
 
 def decoder_of(case: Case, dtype: torch.dtype, core: Callable[[LayerShape], nn.Module] | None) -> Any:
     """Return the `Decoder` of a case with the given core, or with transformers' own eager attention if None."""
@@ -91,7 +89,7 @@ def _drawn_inputs(case: Case, generator: torch.Generator) -> dict[str, Tensor]:
 
 @lru_cache(maxsize=2)
 @torch.inference_mode(False)
-def _weights(case: Case) -> Weights:
+def _weights(case: Case) -> dict[str, Tensor]:
     return data.in_dtype(decoder_of(case, torch.float32, None).draw(data.seeded(case, 0)), case)
 
 

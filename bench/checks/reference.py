@@ -17,6 +17,9 @@ from impls.weights import core_sizes
 
 Weights: TypeAlias = dict[str, Tensor]
 
+Way: TypeAlias = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""Maps scores (B, T, T_kv), values (B, T_kv, D_v), and factors on probs, to (B, T, D_v)."""
+
 BLOCK, BLOCK_IN_TRAINING = 1 << 18, 1 << 22
 """Scores computed at a time: as many as caches hold; with gradients as many as fit, since gradients of keys are summed over
 blocks in the inputs' dtype.
@@ -118,15 +121,13 @@ def spread(scores: Tensor, v: Tensor, dropped: Tensor | None) -> Tensor:
     return variance.clamp_min(0.0).sqrt()
 
 
-_attend: Callable[[Tensor, Tensor, Tensor | None], Tensor] = _softmax_times
+_attend: Way = _softmax_times
 _absorbing = False
 
 
 @contextmanager
-def attending(
-    way: Callable[[Tensor, Tensor, Tensor | None], Tensor] = _softmax_times, absorbed: bool = False
-) -> Iterator[None]:
-    """Replace the final step of attention within the block by `summed_over_features`, `log_sum` or `spread`; `absorbed`:
+def attending(way: Way = _softmax_times, absorbed: bool = False) -> Iterator[None]:
+    """Replace the final step of attention within the block, as by `summed_over_features`, `log_sum` or `spread`; `absorbed`:
     attend to latents directly, the absorbed form of latent attention.
     """
     global _attend, _absorbing
