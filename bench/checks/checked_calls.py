@@ -69,7 +69,7 @@ def check_call(call: Call, input_sets: Sequence[int], on_other_tensors: bool = F
 def check_once(call: Call, problem: Problem, why: str = "") -> None:
     """Compare one call with the reference; raises `Wrong`."""
     with keeping_settings():
-        outputs = call.read(_check_form(_run(call), problem))
+        outputs = _outputs(call, problem)
     verify(outputs, problem, why)
 
 
@@ -157,7 +157,7 @@ class _KeptOutputs:
 
 def _compare(call: Call, problem: Problem, kept: _KeptOutputs, why: str) -> CheckResult:
     with _changing_nothing(call, problem):
-        outputs = call.read(_check_form(_run(call), problem))
+        outputs = _outputs(call, problem)
     places = {x.untyped_storage().data_ptr() for x in call.inputs.tensors}
     if outputs["output"].untyped_storage().data_ptr() in places:
         raise Wrong("its output shares the memory of an input")
@@ -215,26 +215,24 @@ def _compared(problem: Problem, outputs: dict[str, Tensor]) -> list[Tensor]:
     return [part.compared_rows(outputs[part.name]) for part in problem.expected if part.name in outputs]
 
 
-def _check_form(o: Any, problem: Problem) -> Any:
-    """Check shape, dtype and device of an output; raises `Wrong`. Returns what the call has returned."""
-    promised, several = (
-        problem.inputs[0],
-        problem.grad is not None or (problem.case.in_model and problem.case.does.cached),
-    )
+def _outputs(call: Call, problem: Problem) -> dict[str, Tensor]:
+    """Return the outputs of a call, whose shape, dtype and device are as promised; raises `Wrong`."""
+    case, promised, o = problem.case, problem.inputs[0], _run(call)
+    several = problem.grad is not None or (case.in_model and case.does.cached)
     first = o[0] if several and isinstance(o, tuple) else o
     if not isinstance(first, Tensor):
-        raise not_a_tensor(first, problem.case)
+        raise not_a_tensor(first, case)
     check_plain(first)
     tokens = promised.shape[:-1] if promised.is_floating_point() else promised.shape
     shape = (*tokens, problem.output.reference.shape[-1])
     if first.shape != shape:
         raise Wrong(f"output has shape {tuple(first.shape)}, not {tuple(shape)}")
-    if dtype_name(first) != problem.case.computes:
-        under = ", which autocast gives" if problem.case.autocast else ""
-        raise Wrong(f"output is {dtype_name(first)}, not {problem.case.computes}{under}")
+    if dtype_name(first) != case.computes:
+        under = ", which autocast gives" if case.autocast else ""
+        raise Wrong(f"output is {dtype_name(first)}, not {case.computes}{under}")
     if first.device != promised.device:
         raise Wrong(f"output is on {first.device}, not on {promised.device}")
-    return o
+    return call.read(o)
 
 
 def check_plain(x: Tensor) -> None:
