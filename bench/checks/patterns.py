@@ -133,8 +133,8 @@ def key_features(case: Case, generator: torch.Generator, heads: int = 1) -> Tens
     after the softmax, which is correct though wasteful, would leave only zeros.
     """
     features = torch.ones(case.B, heads, case.T_kv, PATTERN_FEATURES)
-    features[..., 1] = torch.rand(case.B, 1, case.T_kv, generator=generator) * NEAR
-    features[..., 3] = torch.rand(case.B, 1, case.T_kv, generator=generator) * NEAR
+    for apart in (1, 3):
+        features[..., apart] = torch.rand(case.B, 1, case.T_kv, generator=generator) * NEAR
     features[..., 0, 1] = 2.0
     late = _late(case, heads)[..., None]  # (B, heads, 1)
     share = torch.arange(case.T_kv) / late.clamp(min=1)  # (B, heads, T_kv), 1 at the late key
@@ -154,7 +154,7 @@ def _late(case: Case, heads: int = 1) -> Tensor:
     if case.layer_shape.span(case.T, case.T_kv):
         _, seen = case.ends
         odd = (torch.arange(case.B)[:, None] + torch.arange(heads)) % 2 == 1
-        return last.clamp(max=torch.where(odd, seen.max(), seen[min(case.T, case.T_kv) // 2 if case.T > 1 else 0]))
+        return last.clamp(max=torch.where(odd, seen.max(), seen[min(case.T, case.T_kv) // 2]))
     last[:, (heads + 1) // 2 :] //= 3
     return last
 

@@ -180,10 +180,8 @@ def showing_sums(case: Case) -> Problem:
     k = k * signs
     k[..., late, :] = k[..., 0, :]
     v[..., 0, :], v[..., late, :] = first, -first
-    both = torch.ones(case.T, dtype=torch.bool)
-    if case.layer_shape.span(case.T, case.T_kv):
-        first_seen, last_seen = case.ends
-        both = (first_seen == 0) & (last_seen >= late)
+    first_seen, last_seen = case.ends
+    both = (first_seen == 0) & (last_seen >= late)
     emphasis = ~of_output & (both | ~both.any())[:, None]  # where no query sees both of them, gradients of all
     problem = attention_problem(case, [q, k, v], weights_of(case), generator, emphasis=emphasis)
 
