@@ -68,10 +68,9 @@ def strided(numbers: Inputs) -> Inputs:
 
     Each slice begins at an offset, and its tokens are closer together than those of the previous slice.
     """
-    gaps = range(len(numbers.tensors))[::-1]
     return replace(
         numbers,
-        tensors=tuple(_slice(x, gap) for gap, x in zip(gaps, numbers.tensors, strict=True)),
+        tensors=tuple(map(_slice, numbers.tensors, (2, 1, 0))),
         grad=None if numbers.grad is None else numbers.grad.transpose(1, 2).contiguous().transpose(1, 2),
     )
 
