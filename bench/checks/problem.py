@@ -84,10 +84,13 @@ class Expected:
         own = size.maximum(floor) if floor.dim() else size.clamp_min(1e-30)
         return size.maximum(floor), size.norm().maximum(floor.norm()).item(), own
 
+    def shown(self, o: Tensor) -> Tensor:
+        """Select the rows of an output that `reference` holds."""
+        return o if self.rows is None else o.index_select(-2, self.rows)
+
     def distances(self, o: Tensor) -> Tensor:
         """Return norm(o - ref) of each row, in the shape of `reference` without its last axis: the same for all patterns."""
-        o = o if self.rows is None else o.index_select(-2, self.rows)
-        found: Tensor = (o.contiguous().double() - self.reference).norm(dim=-1)
+        found: Tensor = (self.shown(o).contiguous().double() - self.reference).norm(dim=-1)
         return found
 
     def errors(self, distances: Tensor, median: bool = True) -> Errors:
@@ -108,7 +111,7 @@ class Expected:
 
     def compared_rows(self, o: Tensor) -> Tensor:
         """Select the compared rows of an output."""
-        return self._compared(o if self.rows is None else o.index_select(-2, self.rows))
+        return self._compared(self.shown(o))
 
     def _compared(self, x: Tensor) -> Tensor:
         """Select the compared rows of a tensor, or of one number for each row: (rows, ...)."""
