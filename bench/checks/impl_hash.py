@@ -26,7 +26,7 @@ def impl_hash(impl: Impl, kernel: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def packages(impl: Impl, in_model: bool = False) -> str | None:
+def packages(impl: Impl, in_model: bool) -> str | None:
     """Return the optional packages that it needs, with versions: `onnxruntime 1.23.2, onnx 1.19.1`; None if there are
     none.
 
@@ -57,7 +57,7 @@ def sources_hash(impls: Iterable[Impl], cases: Iterable[Case]) -> str:
 
 
 @cache
-def sources(module: str, files: Callable[[], list[Path]] | None = None) -> tuple[str, ...]:
+def sources(module: str, files: Callable[[], list[Path]] | None) -> tuple[str, ...]:
     """Return digests of an implementation's `files`; without any, of its module's file and of the files in its own folder
     that this imports, directly or not.
     """

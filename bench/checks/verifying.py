@@ -40,7 +40,7 @@ class CheckResult:
     """Signed error: by how much outputs are too large overall, in units of the dtype's epsilon."""
 
 
-def verify(outputs: dict[str, Tensor], problem: Problem, why: str = "") -> CheckResult:
+def verify(outputs: dict[str, Tensor], problem: Problem, why: str) -> CheckResult:
     """Compare every output with the reference; raises `Wrong` with the place and size of the error."""
     one_of = {part.name: part for part in problem.expected}
     distances = {name: part.distances(outputs[name]) for name, part in one_of.items()}
