@@ -217,8 +217,10 @@ def _layers(models: str) -> dict[str, dict[str, Any]]:
     """Return the attention layers of models, by `MODEL, KIND`, or one without axes if none is named; raises
     `UsageError`.
     """
-    found: dict[str, dict[str, Any]] = {} if models else {"": {}}
-    for model in dict.fromkeys(listed([models]) or filter(None, [models])):
+    if not models:
+        return {"": {}}
+    found: dict[str, dict[str, Any]] = {}
+    for model in dict.fromkeys(listed([models]) or [models]):
         try:
             config = config_of(model)
             found |= {
