@@ -61,12 +61,12 @@ def decoder_problem(case: Case, input_set: int) -> Problem:
         x, *cache = (it.to(dtype) if it.is_floating_point() else it for it in inputs)
         if grad is not None and x.is_floating_point():
             x.requires_grad_()
-        of_head = {"rows": rows} if case.scope == "model" and rows is not None else {}
+        of_head = rows if case.scope == "model" else None
         with Widened(), torch.set_grad_enabled(grad is not None):
-            found = module(x, padding=padding, cache=tuple(cache), **of_head)
+            found = module(x, padding=padding, cache=tuple(cache), rows=of_head)
             if case.does.cached:
                 return dict(zip(("output", *map(written_to, names[1:])), found, strict=True))
-            o = found if rows is None or of_head else found[:, rows]
+            o = found if rows is of_head else found[:, rows]
             leaves = {"x": x} if x.requires_grad else {}
             leaves |= {name: p[0] for name, p in module.parts(lambda p: p).items()}
             return {"output": o.detach()} | reference.gradients(o, leaves, grad, rows)
