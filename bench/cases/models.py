@@ -204,17 +204,16 @@ def layers_of(config: Config) -> dict[str, Layer]:
     if latent := number_if_any(config, "kv_lora_rank"):
         rope = number(config, "qk_rope_head_dim")
         axes |= {"H_kv": H, "D_h": number(config, "qk_nope_head_dim") + rope, "D_v": number(config, "v_head_dim")}
-        axes |= {"latent": latent, "rope": rope}
+        options: Layer = {"latent": latent, "rope": rope}
     else:
         biased = _is(config, "attention_bias")
-        own = {"qkv_bias": _is(config, "qkv_bias", biased), "out_bias": _is(config, "attention_out_bias", biased)}
-        axes |= {name: True for name, is_there in own.items() if is_there}
-    if _is(config, "sinks"):
-        axes["sinks"] = True
-    if _is(config, "alibi"):
-        axes["bias"] = "alibi"
-    if cap := number_if_any(config, "attn_logit_softcapping"):
-        axes["softcap"] = cap
+        options = {"qkv_bias": _is(config, "qkv_bias", biased), "out_bias": _is(config, "attention_out_bias", biased)}
+    options |= {
+        "sinks": _is(config, "sinks"),
+        "bias": _is(config, "alibi") and "alibi",
+        "softcap": number_if_any(config, "attn_logit_softcapping"),
+    }
+    axes |= {name: value for name, value in options.items() if value}
     encoder = axes | {"mask": "none"}
     if _is(config, "is_encoder_decoder"):
         source = number_if_any(config, "max_source_positions")
