@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from impls import LayerShape
-from impls.rules import Rules, kinds_of, requests_of
+from impls.rules import Rules, Span, kinds_of, requests_of
 
 from .axes import NOTHING, axes_of, axis
 from .decoders import BLOCKS, config_of, windowed
@@ -211,9 +211,14 @@ class Case:
         return LayerShape(d_out=self.d_model, max_T=self.max_T, **shared)
 
     @property
+    def span(self) -> Span:
+        """Keys that each query sees, padding ignored."""
+        return self.layer_shape.span(self.T, self.T_kv)
+
+    @property
     def ends(self) -> tuple[Tensor, Tensor]:
         """First and last key that each query sees, padding ignored: (T,) each."""
-        return self.layer_shape.span(self.T, self.T_kv).ends(self.T, self.T_kv)
+        return self.span.ends(self.T, self.T_kv)
 
     def columns(self) -> dict[str, Any]:
         return asdict(self)

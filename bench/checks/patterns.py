@@ -102,7 +102,7 @@ def pattern_of(case: Case, heads: bool) -> Tensor:
     if case.padded:  # an entry may have the first key alone, and masked ones far above it
         alone = _lengths(case).view(-1, *[1] * (pattern.dim() - 1)) == 1
         pattern = torch.where(((pattern == APART) | (pattern == DEEPEST)) & alone, ORDINARY, pattern)
-    if case.layer_shape.span(case.T, case.T_kv):
+    if case.span:
         first, last = case.ends
         pattern = torch.where((pattern == APART) & (last == 0), ORDINARY, pattern)  # queries of the first key alone
         pattern = torch.where(((pattern == APART) | (pattern == DOMINATED)) & (first > 0), ORDINARY, pattern)
@@ -151,7 +151,7 @@ def _late(case: Case, heads: int = 1) -> Tensor:
     A mask excludes that key for most queries: there every other head uses the last key seen by a middle query.
     """
     last = (_lengths(case) - 1)[:, None].repeat(1, heads)
-    if case.layer_shape.span(case.T, case.T_kv):
+    if case.span:
         _, seen = case.ends
         odd = (torch.arange(case.B)[:, None] + torch.arange(heads)) % 2 == 1
         return last.clamp(max=torch.where(odd, seen.max(), seen[min(case.T, case.T_kv) // 2]))
