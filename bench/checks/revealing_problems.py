@@ -200,15 +200,15 @@ def with_numbers_exchanged(index: int, case: Case) -> Problem:
     """
     first = problem_of(case)
     exact = [it.clone() for it in first.inputs]
-    for it in exact[index : index + 1]:
-        sampled = torch.gcd(torch.arange(it.numel(), device=it.device), torch.tensor(SAMPLED)).view_as(it) > 1
-        middle = (it.shape[-2] - 1) // 2
-        (one, stays), (other, stays_there) = (
-            (x[0].view(-1, *x.shape[-2:])[-1, at] for x in (it, sampled))
-            for at in (middle, max(0, middle - 1))  # of the last head of the first entry, which has no padding
-        )
-        i, j = one.masked_fill(stays, -torch.inf).argmax(), other.masked_fill(stays_there, torch.inf).argmin()
-        one[i], other[j] = other[j].clone(), one[i].clone()
+    it = exact[index]
+    sampled = torch.gcd(torch.arange(it.numel(), device=it.device), torch.tensor(SAMPLED)).view_as(it) > 1
+    middle = (it.shape[-2] - 1) // 2
+    (one, stays), (other, stays_there) = (
+        (x[0].view(-1, *x.shape[-2:])[-1, at] for x in (it, sampled))
+        for at in (middle, max(0, middle - 1))  # of the last head of the first entry, which has no padding
+    )
+    i, j = one.masked_fill(stays, -torch.inf).argmax(), other.masked_fill(stays_there, torch.inf).argmin()
+    one[i], other[j] = other[j].clone(), one[i].clone()
     problem = attention_problem(case, exact, first.weights, data.seeded(first.case, 6))
     if problem.free is not None:
         for cache in problem.inputs[1:]:
