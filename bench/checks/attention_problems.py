@@ -48,7 +48,7 @@ def problem_of(case: Case, input_set: int = 0) -> Problem:
 
     `scope="core"`: q (B, H, T, D_h), k (B, H_kv, T_kv, D_h), v (B, H_kv, T_kv, D_v). `scope="layer"`: x (B, T, d_model)
     with the weights of the case, the same in every input set; in `decode` also the cache, k and v as above or latents
-    (B, 1, T_kv, latent + rope), its last position free, or pools of pages (`impls/paging.py`).
+    (B, 1, T_kv, latent + rope), its last T positions free, or pools of pages (`impls/paging.py`).
 
     Input set 0 is ordinary, and is timed. In input set 1 each query belongs to one softmax pattern with its own
     tolerance, and a few values are outliers (`OUTLIER`); heads too narrow for the pattern features get ordinary inputs.
@@ -146,14 +146,14 @@ def attention_problem(
     `pattern` (B, H, T) of a core, (B, T) of a layer; None for ordinary inputs. `emphasis` (B, H, T, D_v): factor on the
     gradient of the output; `keys` as in `expected_of`; `dropped` as in `reference.attention` and `reference.layer`.
     """
-    case, core = _without_dropout(case), case.scope == "core"
+    case = _without_dropout(case)
     if case.writes_cache:
         for cache in exact[1:]:
             cache[..., -case.T :, :] = torch.nan if input_set < 2 else 1.0  # reading before writing gives NaN
     inputs = data.in_dtype(dict(zip(data.sizes_of_inputs(case), exact, strict=True)), case)
     padding, rows = data.padding(case, input_set), data.rows(case, input_set)
     compared = data.compared(case, padding, rows)
-    size = (case.B, case.H, case.T, case.D_v) if core else (case.B, case.T, case.d_model)
+    size = (case.B, case.H, case.T, case.D_v) if case.scope == "core" else (case.B, case.T, case.d_model)
     grad = data.grad(case, size, rows, compared, generator)
     if grad is not None and pattern is not None:
         grad = grad * (pattern != DEEPEST)[..., None]  # otherwise their gradients dominate all others

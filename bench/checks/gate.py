@@ -157,8 +157,7 @@ def _checks_of_probes(impl: Impl, eager: Impl, case: Case, probed: tuple[Case, .
                 if case.dtype not in WIDE:
                     yield "sums", eager, own, check_sums
         elif probe.T_kv > LONG_PROBE and probe.latent is None and possible(probe):
-            mode = "forward" if case.does.gradients else case.mode
-            in_mode = replace(probe, mode=mode)
+            in_mode = replace(probe, mode="forward" if case.does.gradients else case.mode)
             if eager.refusal(in_mode) is None:
                 yield "low scores", eager, in_mode, check_low_scores
         if eager.limits.returns_lse:

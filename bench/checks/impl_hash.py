@@ -22,8 +22,7 @@ from ..cases.case_hash import case_hash
 def impl_hash(impl: Impl, kernel: str) -> str:
     """Return a hash that changes with code that a call of `impl` may run, and with no other of the suite's."""
     found = [impl.name, impl.attr, torch.__version__, kernel, *_versions(impl), *sources(impl.owner, impl.files)]
-    text = "\n".join(found)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return hashlib.sha256("\n".join(found).encode()).hexdigest()[:12]
 
 
 def packages(impl: Impl, in_model: bool) -> str | None:
