@@ -160,33 +160,31 @@ def _tolerance(expected: Expected, distances: list[Tensor], case: Case, extreme:
     """Return the bound of an expected output from the `distances` of plain results; raises AssertionError for a faulty
     reference. `extreme`: whether the problem has stress patterns.
     """
-    of_queries, narrow, eps = expected.name == "output", case.rounding_dtype not in WIDE, epsilon(case)
+    dtype, eps, root, median = case.rounding_dtype, epsilon(case), case.max_T**0.5, math.inf
     errors = (astuple(expected.errors(it)) for it in distances)
     own = Errors(*map(max, zip(*errors, strict=True)))
-    sane = SANE if of_queries else SANE_OF_GRADIENTS
-    if extreme:  # where two keys are visible, hardly anything is left of a gradient
-        sane = SANE_OF_PATTERNS * large_scores(case) if of_queries else math.inf
+    of_output, of_few_rows, of_gradient = FLOORS[dtype]
+    floor = max(_floor(expected, case) if extreme else 0.0, _floor_of_rules(case))
+    if expected.name == "output":
+        factor, sane = FACTOR, SANE_OF_PATTERNS * large_scores(case) if extreme else SANE
+        few = case.B * case.H * case.T < MANY_ROWS or _has_few_features(case)
+        row_floor = floor = max(floor, of_few_rows if few else of_output)
+        if dtype == "float32" and case.max_T >= MANY_KEYS:
+            floor, row_floor = max(floor, root / 16), max(floor, root)
+    else:  # in patterns where two keys are visible, hardly anything is left of a gradient
+        factor, sane = FACTOR_OF_GRADIENTS, math.inf if extreme else SANE_OF_GRADIENTS
+        row_floor = floor = max(floor, of_gradient)
+        if dtype == "float32":
+            row_floor = max(floor, of_gradient * root)
+            if expected.reference.dim() == 1:  # sinks or a bias, in one row
+                floor = row_floor
+        elif dtype not in WIDE and not extreme and expected.reference[..., 0].numel() >= MANY_ROWS:
+            median = FACTOR * own.median + of_output * eps
     if not own.overall <= sane * eps:
         raise AssertionError(
             f"the plain formula's {expected.name} is off by {own.overall:.1e} in {case.id}: the reference is at fault"
         )
-    of_output, of_few_rows, of_gradient = FLOORS[case.rounding_dtype]
-    median = math.inf
-    if narrow and not of_queries and not extreme and expected.reference[..., 0].numel() >= MANY_ROWS:
-        median = FACTOR * own.median + of_output * eps
-    if of_queries:
-        few = case.B * case.H * case.T < MANY_ROWS or _has_few_features(case)
-        factor, least = FACTOR, of_few_rows if few else of_output
-    else:
-        factor, least = FACTOR_OF_GRADIENTS, of_gradient
-    row_floor = floor = max(_floor(expected, case) if extreme else 0.0, least, _floor_of_rules(case))
-    if not of_queries and case.rounding_dtype == "float32":
-        row_floor = max(floor, of_gradient * case.max_T**0.5)
-        if expected.reference.dim() == 1:  # sinks or a bias, in one row
-            floor = row_floor
-    if of_queries and case.rounding_dtype == "float32" and case.max_T >= MANY_KEYS:
-        floor, row_floor = max(floor, case.max_T**0.5 / 16), max(floor, case.max_T**0.5)
-    if case.sinks and narrow:  # transformers' gpt-oss rounds the differences of scores and their sink
+    if case.sinks and dtype not in WIDE:  # transformers' gpt-oss rounds the differences of scores and their sink
         row_floor = max(floor, of_few_rows)
     return Errors(factor * own.overall + floor * eps, factor * own.row + row_floor * eps, median)
 
