@@ -86,9 +86,7 @@ def expected_of(
 def _by_pattern(expected: Expected, pattern: Tensor) -> Iterator[Expected]:
     """Yield the rows of each pattern as a separate expected output."""
     for kind in pattern.unique().tolist():
-        shown = pattern == kind
-        if expected.compared is not None:
-            shown = shown & (expected.compared[:, None] if shown.dim() == 3 else expected.compared)
+        shown = (pattern == kind) & expected.is_compared
         if shown.any():
             yield replace(expected, compared=shown, pattern=kind)
 
