@@ -77,9 +77,10 @@ def check_uses(impl: Impl, case: Case) -> None:
         _check_zero_gradient(call)
         check_numbers_exchanged(call)
         call.inputs.refill(problem_of(case))
-        for check in (_check_sum, partial(_check_two_backwards, impl)):
-            with suppress(RuntimeError):
-                check(call)
+        with suppress(RuntimeError):
+            _check_sum(call)
+        with suppress(RuntimeError):
+            _check_two_backwards(impl, call)
         for check in (_check_changed_output, _check_changed_inputs):
             with suppress(RuntimeError), _not_compiled():
                 check(call)
