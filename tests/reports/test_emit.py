@@ -95,12 +95,6 @@ def test_with_a_boolean_mask_sdpas_own_kernels_are_chosen(axes, mask, emitted):
     assert "(64, 256, sdpa_math)" in text and "def fused" not in text
 
 
-def test_a_kernel_that_was_wrong_anywhere_is_not_chosen(emitted):
-    skipped = [{"impl": "fused", "id": "x", "reason": "wrong", "detail": "off"}]
-    text = emitted(run_of({"fused": 0.5, "einsum": 0.8}, top={"skipped": skipped}))
-    assert "fused" not in text and "einsum" in text
-
-
 def test_runs_of_one_machine_make_one_table(results, tmp_path, printed, refusal):
     synthetic.save(run_of({"fused": 0.5}), results, "0001_a")
     synthetic.save(run_of({"fused": 0.5}, dtype="bfloat16"), results, "0002_a")

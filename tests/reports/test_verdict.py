@@ -65,29 +65,28 @@ def test_a_slow_down_of_two_percent_is_found_in_its_implementation_and_nowhere_e
 
 
 @pytest.mark.parametrize(
-    ("mean", "error", "word"),
+    ("mean", "error", "margin", "word"),
     [
-        (0.02, 0.001, REGRESSED),
-        (-0.02, 0.001, IMPROVED),
-        (0.008, 0.0005, SLIGHT),  # both facts hold
-        (-0.008, 0.0005, SLIGHT),
-        (0.001, 0.001, UNCHANGED),
-        (0.009, 0.002, REGRESSED),  # not shown to be within the margin
-        (0.009, 0.004, INCONCLUSIVE),
-        (0.0, 0.02, INCONCLUSIVE),
+        (0.02, 0.001, 0.01, REGRESSED),
+        (-0.02, 0.001, 0.01, IMPROVED),
+        (0.008, 0.0005, 0.01, SLIGHT),  # both facts hold
+        (-0.008, 0.0005, 0.01, SLIGHT),
+        (0.001, 0.001, 0.01, UNCHANGED),
+        (0.009, 0.002, 0.01, REGRESSED),  # not shown to be within the margin
+        (0.009, 0.004, 0.01, INCONCLUSIVE),
+        (0.0, 0.02, 0.01, INCONCLUSIVE),
+        (0.02, 0.001, 0.03, SLIGHT),
+        (0.02, 0.001, 0.15, UNCHANGED),
+        (0.0018, 0.0001, 0.0, INCONCLUSIVE),  # the minimum effect holds whatever the margin
     ],
 )
-def test_the_verdict_follows_from_minimum_effect_and_margin(mean, error, word):
-    assert of(mean, error).word == word
+def test_the_verdict_follows_from_minimum_effect_and_margin(mean, error, margin, word):
+    assert of(mean, error, margin).word == word
 
 
-def test_the_minimum_effect_holds_whatever_the_margin():
-    assert of(0.0018, 0.0001, margin=0.0).word == INCONCLUSIVE
+def test_the_minimum_effect_of_two_runs_is_larger():
     runs = of_effects({("x", "case"): known(0.009, 0.0005)}, margin=0.001, default=verdict.MARGIN_OF_RUNS)
     assert runs[0]["x", "case"].word == INCONCLUSIVE
-    assert of(0.02, 0.001, margin=0.01).word == REGRESSED
-    assert of(0.02, 0.001, margin=0.03).word == SLIGHT
-    assert of(0.02, 0.001, margin=0.15).word == UNCHANGED
 
 
 def after_each(logs, ends=()):
