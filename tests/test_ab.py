@@ -347,15 +347,17 @@ def test_new_gone_wrong_and_dead(command):
     assert {name: found[name]["reason"] for name in reasons} == reasons
 
 
-def test_of_two_names_a_head_that_cannot_is_broken_unless_it_may_be_gone(command):
-    for allowed, word in (("", "BROKEN"), ("--allow-gone impossible", "GONE")):
-        ran = command(f"--T 16 --base-impl same --head-impl impossible {allowed}", head="impossible")
-        assert ran.words == {"impossible against same T16": word}
-
-
-def test_a_wrong_head_fails_though_base_fails_in_another_way(command):
-    ran = command("--T 16 --base-impl dead --head-impl wrong-head", head="wrong-head")
-    assert ran.words == {"wrong-head against dead T16": "WRONG"} and ran.code == 1
+@pytest.mark.parametrize(
+    ("base", "head", "allowed", "word", "code"),
+    [
+        ("same", "impossible", "", "BROKEN", 1),
+        ("same", "impossible", "--allow-gone impossible", "GONE", 0),
+        ("dead", "wrong-head", "", "WRONG", 1),  # though base fails in another way
+    ],
+)
+def test_of_two_names_a_head_that_cannot_fails_unless_it_may_be_gone(command, base, head, allowed, word, code):
+    ran = command(f"--T 16 --base-impl {base} --head-impl {head} {allowed}", head=head)
+    assert (ran.words, ran.code) == ({f"{head} against {base} T16": word}, code)
 
 
 def test_a_name_that_neither_variant_has_is_a_usage_error_that_names_no_copy(command):

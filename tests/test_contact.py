@@ -244,6 +244,9 @@ def test_a_run_says_how_a_kernel_declares_what_it_lacks(ran):
         ("no gradient reaches q: the output is detached", "{'modes': ('forward', 'decode')}"),
         ("kernel, B1-autocast=bfloat16: RuntimeError: expected scalar type Float but found BFloat16", "{'autocasts': False}"),
         ("RuntimeError: expected m1 and m2 to have the same dtype, but got: float != c10::Half", "{'dtypes': ('float32',)}"),
+        ("error 1e-7; as precise as float32", "{'dtypes': ('float32', 'bfloat16', 'float16')}"),
+        ("output is float32, not bfloat16, which autocast gives", "{'autocasts': False}"),
+        ("NotImplementedError: float32 alone", "{'dtypes': ('float32',)}"),
     ],
 )  # fmt: skip
 def test_limits_are_proposed_by_what_fails(told, limits):

@@ -148,15 +148,16 @@ def test_as_many_wrong_kernels_as_the_docs_promise():
     assert sum(map(len, wrong)) > 200 and len(reported_kernels.KERNELS) >= 70
 
 
-@pytest.mark.parametrize("rule", [{"bias": "learned"}, {"sinks": True}])
-def test_weights_of_scores_are_the_same_with_dropout(rule):
-    case = Case.of(scope="core", T=513, H=1, D_h=16, dropout=0.1, **rule)
-    check_low_scores(impls.get("fused"), case)
-
-
-def test_torchs_own_kernel_passes_with_low_scores_of_grouped_heads():
-    case = Case.of(B=1, T=513, H=4, H_kv=2, D_h=64, mask="causal", mode="backward", scope="core")
-    check_low_scores(impls.get("sdpa"), case)
+@pytest.mark.parametrize(
+    ("name", "axes"),
+    [
+        *(("fused", {"H": 1, "D_h": 16, "dropout": 0.1, **rule}) for rule in ({"bias": "learned"}, {"sinks": True})),
+        ("sdpa", {"H": 4, "H_kv": 2, "D_h": 64, "mode": "backward"}),
+    ],
+)
+def test_low_scores_of_right_kernels_pass(name, axes):
+    """With dropout, weights of scores are the same."""
+    check_low_scores(impls.get(name), Case.of(scope="core", T=513, **axes))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])

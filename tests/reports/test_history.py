@@ -194,14 +194,10 @@ def test_tables_of_two_implementations_in_one_case_have_different_names(nights, 
     assert len(names) > 8 and len({*names}) == len(names)
 
 
-def test_a_speedup_that_is_lost_is_no_recovery():
-    faster, _ = steps.with_recoveries([steps.Step(3, 0.8), steps.Step(6, 1.25)])
-    assert faster.recovered is None
-
-
-def test_a_smaller_speedup_is_no_recovery():
-    slower, _, partly = steps.with_recoveries([steps.Step(3, 1.5), steps.Step(6, 0.9), steps.Step(9, 0.75)])
-    assert slower.recovered == partly.at
+def test_neither_a_lost_speedup_nor_a_smaller_one_is_a_recovery():
+    for ratios, recovered in (((0.8, 1.25), None), ((1.5, 0.9, 0.75), 2)):
+        first, *_ = steps.with_recoveries([steps.Step(at, ratio) for at, ratio in enumerate(ratios)])
+        assert first.recovered == recovered
 
 
 def test_a_changed_benchmark_breaks_the_line(nights, results):
