@@ -227,9 +227,10 @@ def test_the_sentences_at_the_end_are_wrapped_to_the_terminal(ran, monkeypatch):
     assert "unsupported: linear: supports 1 head, not 2\n(B1-T16-H2-D_h64-float32-cpu)\n" in printed
 
 
-def test_a_run_says_how_a_kernel_declares_what_it_lacks(ran):
+def test_a_run_says_how_a_kernel_declares_what_it_lacks_and_that_without_a_name_it_is_not_saved(ran):
     Path("plain.py").write_text("def attend(q, k, v): return v")
-    done = ran("--impl plain=plain:attend --T 16 --H 2 --dtype float32")
+    done = ran("--impl plain=plain:attend,sdpa --T 16 --H 2 --dtype float32")
+    done.stdout.fnmatch_lines("not saved: --benchmark-save=NAME saves a run")
     assert (
         "a kernel or layer declares what it doesn't support, as in `mine.limits = {'masks': ('none',)}`: docs/kernels.md"
         in done.outlines
@@ -473,10 +474,6 @@ def test_a_run_that_cannot_be_saved_says_so_and_keeps_its_journal(ran, monkeypat
     assert not [*Path().rglob("*.json")] and [*Path().rglob("x.*.journal")]
     assert ran(f"{unsupported} --benchmark-save=y").ret == 0
     assert pages == [str(file) for file in Path.cwd().rglob("*.json")]
-
-
-def test_a_run_without_a_name_says_that_it_is_not_saved(ran):
-    ran("--impl sdpa --T 16").stdout.fnmatch_lines("not saved: --benchmark-save=NAME saves a run")
 
 
 def test_an_error_of_the_disk_without_a_file_name_is_one_line(ran, monkeypatch):

@@ -226,7 +226,7 @@ def test_a_case_is_visited_until_its_ratios_are_known(measured, noise, count, en
     assert len(processes.of("time")) == sum(len(it.samples) for it in run.found.values())
 
 
-def test_blocks_are_long_enough_once_a_call_was_timed(measured, monkeypatch):
+def test_blocks_are_long_enough_once_a_call_was_timed_and_every_compared_call_counts(measured, monkeypatch):
     """The check's calls, and those on fresh inputs, take longer than others."""
     monkeypatch.setattr("bench.runs.run.Rooflines.share", lambda *_: 0.5)
     slow = {"renew": {"compared": 5, "fastest": 2e-3}, "check": {"columns": {}, "seconds": 8e-3}}
@@ -236,6 +236,8 @@ def test_blocks_are_long_enough_once_a_call_was_timed(measured, monkeypatch):
         first, *others = (it.calls for it in run.samples(key))
         assert first == 1 and min(others) * SECONDS[key[0]] >= BLOCK
         assert {row["extra_info"]["calls"], row["stats"]["iterations"]} == {*others}
+        fresh = run.found[key].compared  # calls on fresh inputs; beside them the last one of each block
+        assert fresh and row["extra_info"]["calls_compared"] == len(run.samples(key)) + fresh
 
 
 def test_tensors_of_long_calls_are_moved_once(measured):
@@ -436,16 +438,6 @@ def test_a_run_ends_at_its_first_failure_if_asked_to_and_is_resumed(measured, tm
     assert not first.ended and processes.of("probe") == ["fused"] and not processes.of("time")
     run = measured(Simulated(SECONDS), journal=first.journal.path)
     assert run.ended and [key[0] for key in run.skipped] == ["fused"] and samples(run, "packed")
-
-
-def test_a_row_counts_every_call_whose_output_was_compared(measured, monkeypatch):
-    """The last one of each block, and those on fresh inputs."""
-    monkeypatch.setattr("bench.runs.run.Rooflines.share", lambda *_: 0.5)
-    run = measured(Simulated(SECONDS))
-    run.finish()
-    for key, row in run.finished.items():
-        blocks, fresh = len(run.samples(key)), run.found[key].compared
-        assert fresh and row["extra_info"]["calls_compared"] == blocks + fresh
 
 
 def test_a_baseline_that_is_refused_later_is_not_used_for_ratios(measured, monkeypatch):

@@ -79,17 +79,20 @@ def test_a_form_is_of_the_mode_that_it_names(form, monkeypatch):
         impls.add(replace(impl, name=f"mine{form}"))
 
 
-def test_a_layer_with_other_weights_is_refused():
-    with pytest.raises(ValueError, match=r"has the weights none; the case needs W_k, W_o"):
-        weights.load(nn.Linear(2, 2), weights.draw(Case.of(T=4, H=1, D_h=2).layer_shape, torch.Generator()))
-
-
-def test_a_layer_with_other_biases_is_told_what_decides_about_them():
+@pytest.mark.parametrize(
+    ("layer", "says"),
+    [
+        (lambda shape: nn.Linear(2, 2), "has the weights none; the case needs W_k, W_o"),
+        (
+            lambda shape: Packed(replace(shape, out_bias=True)),
+            r"needs W_k, W_o, W_q, W_v \(biases as qkv_bias and out_bias of its shape say\)",
+        ),
+    ],
+)
+def test_a_layer_with_other_weights_or_biases_is_refused(layer, says):
     shape = Case.of(T=4, H=1, D_h=2).layer_shape
-    with pytest.raises(
-        ValueError, match=r"needs W_k, W_o, W_q, W_v \(biases as qkv_bias and out_bias of its shape say\)"
-    ):
-        weights.load(Packed(replace(shape, out_bias=True)), weights.draw(shape, torch.Generator()))
+    with pytest.raises(ValueError, match=says):
+        weights.load(layer(shape), weights.draw(shape, torch.Generator()))
 
 
 class WithProbs(Packed):
