@@ -82,7 +82,7 @@ def test_the_output_is_as_wide_as_a_terminal(nights, written, capsys):
     nights(lambda night: {"slower": {"sdpa": 1.06 if night >= 6 else 1.0}})
     written()
     *lines, _ = capsys.readouterr().out.splitlines()
-    assert len(lines) == 3 and max(map(len, lines)) <= 80 and "4 slower than before" in " ".join(lines)
+    assert max(map(len, lines)) <= 80 and "4 slower than before" in " ".join(lines)
 
 
 def ordered(results):
