@@ -136,25 +136,22 @@ def test_what_regressed_in_the_mean_alone_is_searched_in_all_its_cells(monkeypat
 
 
 @pytest.mark.parametrize(
-    ("what", "command"),
-    [({"broken": True}, "check"), ({"changes": (Change("peak memory", 1, 2, worse=True),)}, "ab --base GOOD")],
+    ("what", "says"),
+    [
+        ({"broken": True}, "`git bisect run python -m bench check ...`"),
+        (
+            {"changes": (Change("peak memory", 1, 2, worse=True),)},
+            "`git bisect run python -m bench ab --base GOOD ...`",
+        ),
+        ({"verdict": Verdict(NEW, "")}, "no cell has a time at both\n"),  # a larger budget would not help
+    ],
 )
-def test_of_what_is_broken_or_needs_memory_it_names_the_command_that_finds_it(
-    monkeypatch, history, capsys, what, command
-):
+def test_what_else_is_wrong_at_the_bad_end_is_told(monkeypatch, history, capsys, what, says):
     this = found("c0", "c29", a=(1.0, 0.01))
     worse = replace(this, cells=[replace(cell, **what) for cell in this.cells])
     monkeypatch.setattr(comparison, "of_file", lambda file: worse)
     assert run("c0 c29") == 2
-    assert f"at the bad end; `git bisect run python -m bench {command} ...`" in capsys.readouterr().out
-
-
-def test_a_kernel_that_the_good_end_lacks_needs_no_larger_budget(monkeypatch, history, capsys):
-    this = found("c0", "c29", a=(1.0, 0.01))
-    new = replace(this, cells=[replace(cell, verdict=Verdict(NEW, "")) for cell in this.cells], implementations={})
-    monkeypatch.setattr(comparison, "of_file", lambda file: new)
-    assert run("c0 c29") == 2
-    assert "at the bad end; no cell has a time at both\n" in capsys.readouterr().out
+    assert f"at the bad end; {says}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("changed", [{"kernel": "2"}, {"margin": "0.02"}, {"torch": "b"}, {"python": "3.12"}], ids=str)
