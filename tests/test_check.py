@@ -36,6 +36,14 @@ def off_in_inference(q, k, v, **options):
     return sdpa(q, k, v, **options) * (1 + torch.is_inference_mode_enabled())
 """
 
+ALWAYS_BIASED = """\
+from tests.wrong_kernels import as_layer
+class Biased(as_layer()):
+    def forward(self, x, *, cache=None):
+        return super().forward(x, cache=cache and tuple(it.clone() for it in cache))
+Biased.limits = {"unless": lambda case: None if case.qkv_bias and not case.out_bias else "as in Qwen2"}
+"""
+
 # right but for dropout under a mask, gradients with more keys than queries, and a cap in decode
 OFF_IN_PAIRS = """\
 from mine import sdpa
@@ -127,6 +135,15 @@ def test_a_kernel_of_another_length_mask_and_dtype_is_checked_in_these(in_proces
     assert check.main(["mine:by_repeat"]) == 1
     *lines, _ = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["passed", "unsupported", "wrong"]
+
+
+def test_a_layer_that_always_has_biases_gets_every_problem_with_them(in_process, monkeypatch, tmp_path, capsys):
+    """Its fault is in decode, in which no problem names biases."""
+    (tmp_path / "biased.py").write_text(ALWAYS_BIASED)
+    monkeypatch.setattr(check, "PROBLEMS", ({}, {"mode": "decode", "T": 1, "T_kv": 64, "mask": "none"}))
+    assert check.main(["biased:Biased"]) == 1
+    *lines, _ = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["passed", "wrong"]
 
 
 def test_a_fault_in_two_axes_together_is_found(in_process, monkeypatch, tmp_path, capsys):

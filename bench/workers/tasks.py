@@ -57,6 +57,9 @@ USUAL = [
 ]
 """Length, mask and dtype of problems of `check` that name none: the first, else those with which a kernel supports most."""
 
+BIASES = [{}, {"qkv_bias": True, "out_bias": True}, {"qkv_bias": True}, {"out_bias": True}]
+"""Biases of projections in problems that name none: likewise, for layers."""
+
 FREE = 5
 """Multiple of a cell's least memory that must be free for calls under other settings of the allocator."""
 
@@ -144,7 +147,8 @@ class Tasks:
 
         def described(impl: Impl) -> Iterator[Reply]:
             given = [*axes, *(() if impl.core else around)]
-            usual = max(USUAL, key=lambda own: sum(found(impl, own | it)[1] is None for it in given))
+            owns = [own | biases for biases in BIASES[: 1 if impl.core else None] for own in USUAL]
+            usual = max(owns, key=lambda own: sum(found(impl, own | it)[1] is None for it in given))
             for it in given:
                 ways = found(impl, USUAL[0] | it), found(impl, usual | it)
                 case, why = next((way for way in ways if way[1] is None), ways[0])
