@@ -56,6 +56,23 @@ def aligned_bottom_right(q, k, v, *, is_causal):
     return wrong_kernels.sdpa(q, k, v, attn_mask=torch.ones(T, T_kv, dtype=torch.bool).tril(T_kv - T))
 
 
+def blind_without_a_key(q, k, v, *, is_causal):
+    T, T_kv = q.shape[-2], k.shape[-2]
+    return wrong_kernels.plain(q, k, v, torch.ones(T, T_kv, dtype=torch.bool).tril(T_kv - T))  # NaN
+
+
+def window_with_its_own_key(q, k, v, *, attn_mask):
+    return wrong_kernels.sdpa(q, k, v, attn_mask=attn_mask & torch.ones_like(attn_mask).triu(-7))
+
+
+def gradient_of_sinks_twice(q, k, v, *, is_causal, sinks):
+    causal = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril()
+    return wrong_rules.plain(q, k, v, causal, sinks=2 * sinks - sinks.detach())
+
+
+gradient_of_sinks_twice.limits = {"beyond": ("sinks",)}
+
+
 def every_second_head_shares_a_key_head(q, k, v, *, enable_gqa, **options):
     return wrong_kernels.sdpa(q, *(x.repeat(1, q.shape[1] // x.shape[1], 1, 1) for x in (k, v)), **options)
 
@@ -95,6 +112,9 @@ def no_gradient_of_keys(q, k, v, **options):
         (reads_as_if_contiguous, {}, r"; right where q, k and v are contiguous$"),
         (wrong_kernels.masks_with_minus_10000, {}, r"-scope=core: where scores are far below zero: error"),
         (aligned_bottom_right, {"source": "cross", "T_kv": 100}, r"by is_causal, query t sees keys 0 to t$"),
+        (blind_without_a_key, {"source": "cross", "T_kv": 40}, r"NaN or Inf in .*; by is_causal, query t sees keys 0 to t$"),
+        (window_with_its_own_key, {"window": 8}, r"; a window counts keys beside the query's own$"),
+        (gradient_of_sinks_twice, {"mode": "backward", "sinks": True}, r": gradient of sinks: error \S+, allowed \S+$"),
         (every_second_head_shares_a_key_head, {"H": 6, "H_kv": 2}, r"; neighbouring heads share a key head$"),
         (in_float32, {"dtype": "float64"}, r"; as precise as float32$"),
     ],

@@ -76,13 +76,18 @@ def _fault(rows: Tensor, errors: Errors, expected: Expected, problem: Problem) -
     if not torch.isfinite(rows).all():
         pages = "; free pages hold NaN" if problem.case.page else ""
         unwritten = "; the end of a cache holds NaN until new keys and values are written there"
-        hint = pages + unwritten if problem.case.writes_cache else ""
-        return f"NaN or Inf in {_where(~torch.isfinite(rows), expected, problem)}{hint}"
+        bad = ~torch.isfinite(rows)
+        blind = max(0, problem.case.T - problem.case.T_kv)  # aligned bottom right, the first rows see no key
+        aligned = bad.dim() > 0 and bool(bad[..., :blind].all() and not bad[..., blind:].any())
+        hint = pages + unwritten if problem.case.writes_cache else _hint(math.nan, bad, problem.case) if aligned else ""
+        return f"NaN or Inf in {_where(bad, expected, problem)}{hint}"
     bad = rows > allowed.row
     if not bad.any():
         if errors.overall > allowed.overall:
             return f"error {errors.overall:.1e} over all rows, allowed {allowed.overall:.1e}"
         return f"error {errors.median:.1e} in the median row, allowed {allowed.median:.1e}"
+    if not expected.axes:
+        return f"error {errors.row:.1e}, allowed {allowed.row:.1e}"
     place = (rows == rows.max()).nonzero()[0].tolist()
     if expected.rows is not None:
         place[-1] = int(expected.rows[place[-1]])
@@ -94,11 +99,14 @@ def _fault(rows: Tensor, errors: Errors, expected: Expected, problem: Problem) -
 
 
 def _hint(error: float, bad: Tensor, case: Case) -> str:
-    """Return a likely cause: computing in float32, a mask aligned bottom right, or other groups of heads."""
+    """Return a likely cause: computing in float32, a mask aligned bottom right, another window, or other groups of heads."""
     if case.dtype == "float64" and AS_FLOAT32[0] < error < AS_FLOAT32[1]:
         return "; as precise as float32"
     if case.mask == "causal" and case.T_kv != case.T:
         return "; by is_causal, query t sees keys 0 to t"
+    first = int(bad.flatten(0, -2).any(0).int().argmax()) if bad.dim() > 1 else 0
+    if case.window and first in (case.window, case.window + 1):
+        return "; a window counts keys beside the query's own"
     heads = torch.arange(case.H, device=bad.device)
     others = heads % case.H_kv != heads // (case.H // case.H_kv)
     if others.any() and bad.dim() == 3 and torch.equal(bad.any(-1).any(0), others):
