@@ -32,6 +32,14 @@ def test_a_base_of_two_is_declared():
         Gate().check(returning(lambda o, lse: (o, lse), base=2.0), case)
 
 
+def test_a_wrong_output_is_named_before_its_log_sum_exp():
+    def both_wrong(o, lse):
+        return o * 2, lse + 1
+
+    with pytest.raises(Wrong, match=r"^kernel \(probe\), .*: error"):
+        Gate().check(returning(both_wrong), Case.of(T=64, H=2, D_h=16, scope="core"))
+
+
 @pytest.mark.parametrize("axes", [{}, {"mode": "decode", "T": 1, "T_kv": 300, "mask": "none"}], ids=str)
 def test_a_narrow_dtype_makes_no_log_sum_exp_narrow(axes):
     """It weighs parts of the keys that are merged: one rounded as outputs are is off by more than these are."""
@@ -77,7 +85,7 @@ _kept = {}
         (lambda o, lse: (o, torch.log(torch.exp(lse))), "lse is off by inf"),
         (lambda o, lse: (o, lse.roll(1, 1)), "lse is off by"),
         (lambda o, lse: (o, _kept.setdefault(lse.shape, lse).copy_(lse)), "lse is off by"),
-        (lambda o, lse: (o, lse[..., None]), r"lse is float32 \(1, 2, 64, 1\), not float32 \(1, 2, 64\)"),
+        (lambda o, lse: (o, lse[..., None]), r"lse is float32 \(2, 3, 37, 1\), not float32 \(2, 3, 37\)"),
         (lambda o, lse: (o, lse.bfloat16()), "lse is bfloat16"),
         (lambda o, lse: (o, lse, lse), "returns tuple, not"),
         (lambda o, lse: (o, None), "lse is a NoneType, not a tensor"),

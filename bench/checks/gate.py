@@ -131,16 +131,14 @@ def _checks_of_case(eager: Impl, case: Case) -> Iterator[Check]:
         yield "kernel", eager, case.core, check_case
     if (entries := few_queries(eager, case)) is not None:
         yield "few queries", eager, entries, check_few_queries
-    few = case.T <= FEW_QUERIES and cached_numbers(case.core) <= LARGEST_CACHE
-    if eager.limits.returns_lse and (few or case.B * case.H * case.T * case.T_kv <= SMALL):
-        yield "log-sum-exp", eager, case.core, check_lse
 
 
 def _checks_of_probes(impl: Impl, eager: Impl, case: Case, probed: tuple[Case, ...]) -> Iterator[Check]:
     """Yield the checks on probes of ragged length with several heads and batch entries, since sweeps often contain round
     sizes only.
 
-    In a model, a core is probed at the first length alone: length-dependent faults show in the core's own check.
+    In a model, a core is probed at the first length alone: length-dependent faults show in the core's own check. A
+    log-sum-exp is checked after the output, also in the case itself: what makes an output wrong makes it wrong as well.
     """
     ends = *probed[:1], *sorted(probed, key=lambda it: (it.max_T <= LONG_PROBE, it.max_T))[-1:]  # ragged, and round
     used, what, check = (
@@ -168,6 +166,9 @@ def _checks_of_probes(impl: Impl, eager: Impl, case: Case, probed: tuple[Case, .
             yield what, eager, own, check
     for probe in padded(impl, probed):
         yield f"{case.scope} (probe)", eager, probe, check_probe
+    few = case.T <= FEW_QUERIES and cached_numbers(case.core) <= LARGEST_CACHE
+    if eager.limits.returns_lse and (few or case.B * case.H * case.T * case.T_kv <= SMALL):
+        yield "log-sum-exp", eager, case.core, check_lse
 
 
 def _checks_of_dropout(impl: Impl, eager: Impl, case: Case) -> Iterator[Check]:
