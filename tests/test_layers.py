@@ -181,7 +181,7 @@ class NoGradientOfKeys(as_layer()):
         (Inverted, {"mask": "padding", "B": 3}, "; padding is True where a key is a token$"),
         (TokensFirst, {}, r"; x and the output are \(B, T, features\)$"),
         (Residual, {"mode": "backward"}, "; x, a residual, isn't added to the output$"),
-        (Rotated, {}, "; right where W_q is zero: rotary angles, a norm of q or k, or another scale"),
+        (Rotated, {}, "; right where W_q is zero: rotary angles, a norm of q or k, another scale"),
         (NoGradientOfKeys, {"mode": "backward"}, "gradient of x: error .* every batch entry, every row$"),
     ],
 )

@@ -141,7 +141,10 @@ OF_LAYERS: dict[str, Callable[[Kernel], Kernel]] = {
 }
 """The same of a layer."""
 
-SCORES = "right where W_q is zero: rotary angles, a norm of q or k, or another scale change its scores"
+SCORES = (
+    "right where W_q is zero: rotary angles, a norm of q or k, another scale, other key heads or no bias of q change "
+    "its scores"
+)
 
 
 def mistake_of(impl: Impl, case: Case) -> str | None:
