@@ -52,7 +52,7 @@ def terminal(this: Comparison, named: str, whole: bool = False) -> RenderableTyp
     of implementations are included.
     """
     listed = [cell for cell in this.cells if whole or this.unjudged or _is_news(cell)]
-    common = any(cell.verdict.word not in (verdict.NEW, verdict.GONE) for cell in listed)
+    common = any(cell.verdict.word not in (verdict.NEW, verdict.GONE) for cell in this.cells)
     shown = listed if whole else examples(listed, EXAMPLES if common else 1)
     reasons = {} if whole else shared_reasons(shown)
     lines = [text for reason, text in reasons.items() if reason != this.unjudged]

@@ -115,6 +115,11 @@ def test_runs_without_a_common_cell_are_described_by_one_of_each(command):
     assert "3 GONE, 7 NEW more:" in out and "no cell in common" in out
 
 
+def test_every_cell_that_is_gone_is_listed_beside_unchanged_ones(command):
+    out = command(tracked.run(1), tracked.run(2, impls=["fused", "einsum"]), code=0)
+    assert out.count("GONE  ") == 4 and "GONE more" not in out
+
+
 def test_neither_times_nor_memory_of_another_benchmark_or_machine_are_judged(compared):
     for other, why in (
         ({"extra": {"case_hash": "b"}}, "the benchmark itself was changed"),
