@@ -107,7 +107,7 @@ WRONG = {
 )
 def test_a_value_of_another_kind_is_one_line(key, value, kind, tmp_path):
     windowed = {"sliding_window": 8, "num_hidden_layers": 4} if key == "max_window_layers" else {}
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **H64, **windowed, key: value}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "phi3", **H64, **windowed, key: value}))
     says = f"has no {key}: add it" if value is None else f"{key} is .*, not {kind}"
     with chdir(tmp_path), pytest.raises(UsageError, match=f"^--model config.json: .*{says}") as error:
         sweep_of({"model": "config.json"})
@@ -193,6 +193,7 @@ def test_older_configs_name_no_layer_types():
     sizes = {"sliding_window": 8, **H64}
     assert [*layers_of({"model_type": "gemma3_text", "sliding_window_pattern": 6, **sizes})] == ["local", "global"]
     assert layers_of({"model_type": "phi3", **sizes})["local"]["window"] == 7
+    assert [*layers_of({"model_type": "llama", **sizes})] == ["global"]  # its code has no windows
     assert [*layers_of({"model_type": "qwen2", **sizes})] == ["global"]
     used = {"model_type": "qwen2", "use_sliding_window": True, "num_hidden_layers": 6, **sizes}
     assert [[*layers_of(used | {"max_window_layers": it})] for it in (4, 6)] == [["local", "global"], ["global"]]

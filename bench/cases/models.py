@@ -77,6 +77,7 @@ outside attention agree with `litgpt/config.py` of Lightning-AI/litgpt at 268570
 GPT-2 with `model.py` of karpathy/nanoGPT; tied embeddings with the model builders of pytorch/torchtune.
 """
 
+NO_WINDOW: dict[str, Any] = {"use_sliding_window": False}
 ENCODES: dict[str, Any] = {"is_causal": False}
 BIASED: dict[str, Any] = {"attention_bias": True}
 
@@ -85,7 +86,8 @@ ENCODER_DECODER: dict[str, Any] = {"is_encoder_decoder": True}
 CODE: dict[str, Config] = {
     model_type: keys
     for types, keys in {
-        "cohere granite gptj llama olmo olmo2 phi3 stablelm": {},
+        "cohere granite gptj llama olmo olmo2 stablelm": NO_WINDOW,
+        "phi3": {},
         "clip_text_model gpt2 gpt_neox opt phi": BIASED,
         "bert distilbert electra roberta xlm-roberta": BIASED | ENCODES,
         "bart": BIASED | ENCODER_DECODER,
@@ -94,7 +96,7 @@ CODE: dict[str, Config] = {
         "cohere2 exaone4 olmo3": {"sliding_window": 4096, "sliding_window_pattern": 4},
         "deepseek_v2 deepseek_v3": LATENT,
         "falcon": {"multi_query": True},
-        "gemma": {"head_dim": 256},
+        "gemma": NO_WINDOW | {"head_dim": 256},
         "gemma2": {
             "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 4096, "sliding_window_pattern": 2,
             "attn_logit_softcapping": 50.0, "query_pre_attn_scalar": 256,
