@@ -255,7 +255,7 @@ def picked(cases: Iterable[Case], ids: str | None) -> list[Case]:
     for name in wanted:
         if name not in there:
             raise UsageError(
-                f"--case {ids}: no case of this sweep has the id {name!r}{nearest(name, there)} (--dry-run shows all)"
+                f"--case {ids}: no case of this sweep has the id {name!r}{nearest(name, there)} (--dry-run of a run shows all)"
             )
     return [case for name, case in there.items() if name in wanted]
 

@@ -64,7 +64,8 @@ def main(arguments: Sequence[str], layers_of: Callable[[str], Layers]) -> int:
     if not usable:
         raise RunError(missing[0])
     doubtful = [f"{run.name}: {why}" for run, _ in known for why in findings.unsteady(run)]
-    for why in (*missing, *doubtful):
+    stopped = [f"{run.name} is not complete" for run, _ in known if not run.complete]
+    for why in (*missing, *stopped, *doubtful):
         command.warn(why)
     if options.emit:
         print(dispatcher.emit(options.emit, [(run, rows) for _, run, _, rows in usable]))

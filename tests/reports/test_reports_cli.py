@@ -211,9 +211,13 @@ def test_sentences_are_as_wide_as_a_terminal(results, printed, tmp_path):
     ]
 
 
-def test_a_run_that_is_not_complete_says_so_above_its_headline(results, small, no_drawing, printed):
+def test_a_run_that_is_not_complete_says_so_above_its_headline_and_beside_advice(
+    results, small, no_drawing, printed, capsys
+):
     for complete in (True, False):
-        synthetic.save({**small, "complete": complete}, results, f"0001_{complete}")
+        path = synthetic.save({**small, "complete": complete}, results, f"0001_{complete}")
+        main(["advise", "--run", str(path)])
+        assert (f"warning: 0001_{complete} is not complete" in capsys.readouterr().err) is not complete
         said = printed("--results", results, f"0001_{complete}")
         assert (f"bench/ --resume {complete}` finishes it." in said) is not complete, said
 
