@@ -172,6 +172,11 @@ def test_the_kernel_that_ran(name, mask, kernel):
         assert kernel_in(traced(call.run)[0]) == kernel
 
 
+def test_a_loop_has_the_kernel_of_a_short_call_and_no_count_of_operators():
+    columns = checked(Cell(impls.get("loop"), Case.of(T=64, H=2, D_h=16)))[0].columns
+    assert (columns["kernel"], columns["operators"]) == ("dot", None)
+
+
 def test_a_pinned_kernel_must_be_the_one_that_ran():
     """Unpinned SDPA, under a name that promises math."""
     case = Case.of(T=64, H=2, D_h=16)

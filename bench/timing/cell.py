@@ -27,7 +27,7 @@ from ..checks.dropout import check_drops_anew, check_parts, check_same_noise, ch
 from ..checks.gate import Gate
 from ..checks.impl_hash import impl_hash, packages
 from ..checks.inputs import copies, same
-from ..checks.probes import ragged
+from ..checks.probes import probes, ragged
 from ..checks.verifying import NEW_NUMBERS, verify
 from .devices import Memory, Meter, free_bytes, meter_for, threads
 from .devices.cpu import FLOOR
@@ -193,14 +193,14 @@ def probe(cell: Cell, gate: Gate) -> Built:
     """
     check_fits(cell)
     with threads(1):  # another worker checks at the same time on the other core
-        probes = gate.check(cell.impl, cell.case)
+        probed = gate.check(cell.impl, cell.case)
     if cell.case.device == "cpu" and torch.get_num_threads() > 1:
         gate.check_threads(cell.impl, cell.case)
     with threads(max(1, torch.get_num_threads() // 2)):
         for input_set in (0, 1):
             problem_of(cell.case, input_set).expected  # noqa: B018  computed here: no other worker waits for it
     built = build(cell)
-    built.columns["proved_ragged"] = ragged(probes)
+    built.columns["proved_ragged"] = ragged(probed)
     return built
 
 
@@ -263,25 +263,28 @@ class MeasuredCalls:
     peak_rss_bytes: int | None = None
     """Growth of the process's high-water mark over another call, private memory included; None if unavailable."""
     kernel: str = "other"
-    operators: int = 0
-    """Number of operators per call, nested ones included."""
+    operators: int | None = None
+    """Number of operators per call, nested ones included; None for Python loops."""
     first_s: float = 0.0
     """Seconds of the first call on fresh inputs; with dropout, in training."""
 
     def size(self) -> Any:
-        """Return the output of a call that is traced; a Python loop's memory and operators are traced in a call each, since
-        traces of both at once take much longer.
+        """Return the output of a call that is traced; of a Python loop only for memory, since a trace of its operators takes
+        seconds.
         """
-        impl, run = self.built.cell.impl, self.built.call.run
-        if not self.sized and not impl.dispatches:
+        cell, run = self.built.cell, self.built.call.run
+        if not self.sized and not cell.impl.dispatches:
             return run()
-        apart = impl.limits.loops
+        loops = cell.impl.limits.loops
         if self.sized:
             with self._seeing_memory():
-                self.memory, trace, output = self.built.meter.memory(run, operators=not apart)
-        if apart or not self.sized:
+                self.memory, trace, output = self.built.meter.memory(run, operators=not loops)
+        else:
             trace, output = traced(run, memory=False)
-        self.kernel, self.operators = kernel_in(trace), operators_in(trace)
+        if loops:
+            self.kernel = _kernel_in_short_call(cell)
+        else:
+            self.kernel, self.operators = kernel_in(trace), operators_in(trace)
         return output
 
     @contextmanager
@@ -357,6 +360,13 @@ class MeasuredCalls:
             return run()
         self.peak_rss_bytes, output = self.built.meter.resident(run)
         return output
+
+
+def _kernel_in_short_call(cell: Cell) -> str:
+    """Return the kernel that runs in the shortest of the probes and the case."""
+    short = min((cell.case, *probes(cell.impl, cell.case)), key=lambda it: it.B * it.H * it.T * it.T_kv)
+    with keeping_settings():
+        return kernel_in(traced(new_call(cell.impl, short).run, memory=False)[0])
 
 
 def check_repeats(built: Built) -> None:
