@@ -28,19 +28,15 @@ SHARE = 1.5
 """Below this ratio of fresh to repeated, both count as equally fast."""
 
 MIN_PAIRS = 3
-"""Least pairs of calls, on fresh and on repeated inputs, before a call can pass."""
+"""Least pairs of calls, on fresh and on repeated inputs, before a call can pass because both are equally fast."""
 
 MAX_PAIRS = 15
 """Pairs of calls after which a call that has not passed is refused."""
 
-QUICK = 4
-"""Most calls on fresh inputs without pauses: one that is as fast as timed calls suffices to pass. Most cells pass here;
-threads may sleep at the first call.
-"""
-
 PAUSE = 0.01
-"""Seconds before each call of a pair. Without this pause, another process may run in step with the pairs, so that calls on
-fresh inputs always wait: 40 of 3,000 checks of correct kernels failed.
+"""Seconds before each call of these pairs. `MIN_PAIRS` without pauses come first, in which most cells pass, but none is
+refused: another process may run in step with them, so that calls on fresh inputs always wait. Without pauses 40 of 3,000
+checks of correct kernels failed.
 """
 
 LONG_CALL = 0.05
@@ -111,24 +107,21 @@ def check_no_result_caching(built: Built, usual: float) -> None:
         sleep(pause)
         return built.meter.seconds(built.call.run, 1)
 
-    for _ in range(QUICK):
-        built.perturb()
-        if seconds(0.0) <= SHARE * usual:
-            return
-    fresh: list[float] = []
-    seen: tuple[list[float], list[float]] = [], []
-    for pair in range(MAX_PAIRS):
-        built.perturb()
-        fresh.append(seconds(PAUSE))
-        if fresh[-1] <= SHARE * usual:
-            return
-        for repeated in seen:
-            # Written again, or the processor's caches would hold more than before the call on fresh inputs.
-            built.call.inputs.perturb(0)
-            repeated.append(seconds(PAUSE))
-            built.refill(0)
-        # On a busy machine medians are unreliable; the fastest of several calls is a lower bound.
-        ratio = max(min(median(fresh) / median(it), min(fresh) / min(it)) for it in seen)
-        if pair + 1 >= MIN_PAIRS and ratio <= SHARE:
-            return
+    for pause, pairs in ((0.0, MIN_PAIRS), (PAUSE, MAX_PAIRS)):
+        fresh: list[float] = []
+        seen: tuple[list[float], list[float]] = [], []
+        for pair in range(pairs):
+            built.perturb()
+            fresh.append(seconds(pause))
+            if fresh[-1] <= SHARE * usual:
+                return
+            for repeated in seen:
+                # Written again, or the processor's caches would hold more than before the call on fresh inputs.
+                built.call.inputs.perturb(0)
+                repeated.append(seconds(pause))
+                built.refill(0)
+            # On a busy machine medians are unreliable; the fastest of several calls is a lower bound.
+            ratio = max(min(median(fresh) / median(it), min(fresh) / min(it)) for it in seen)
+            if pair + 1 >= MIN_PAIRS and ratio <= SHARE:
+                return
     raise Wrong(f"caches results: fresh inputs take {ratio:.1f} times as long as repeated ones")

@@ -26,7 +26,7 @@ from tests.conftest import checked
 
 BUSY = "import torch\nwhile True: torch.randn(500, 500) @ torch.randn(500, 500)"
 
-_seen: dict[tuple[float, ...], Tensor] = {}
+_seen: dict[tuple[bytes, ...], Tensor] = {}
 
 
 def correct(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool) -> Tensor:
@@ -35,7 +35,7 @@ def correct(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool) -> Tensor:
 
 
 def caches(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool) -> Tensor:
-    content = tuple(float(x.sum()) for x in (q, k, v))
+    content = tuple(x.numpy().tobytes() for x in (q, k, v))
     if content not in _seen:
         _seen[content] = correct(q, k, v, is_causal=is_causal)
     return _seen[content].clone()
