@@ -145,7 +145,7 @@ class Run:
         """
         columns = self.found[cell.key].columns if cell.key in self.found else {}
         wanted = ["cold_s"] * (cell.case.device != "cpu" or "model" in self.asked)
-        loops = cell.impl.limits.loops or columns.get("operators", 0) > MOST_OPERATORS
+        loops = cell.impl.limits.loops or (columns.get("operators") or 0) > MOST_OPERATORS
         wanted += ["trace"] * (self.traced and not loops)
         return [name for name in wanted if name not in columns]
 
