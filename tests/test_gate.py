@@ -61,6 +61,10 @@ def blind_without_a_key(q, k, v, *, is_causal):
     return wrong_kernels.plain(q, k, v, torch.ones(T, T_kv, dtype=torch.bool).tril(T_kv - T))  # NaN
 
 
+def hides_nothing(q, k, v, *, is_causal):
+    return wrong_kernels.sdpa(q, k, v)
+
+
 def window_with_its_own_key(q, k, v, *, attn_mask):
     return wrong_kernels.sdpa(q, k, v, attn_mask=attn_mask & torch.ones_like(attn_mask).triu(-7))
 
@@ -112,6 +116,7 @@ def no_gradient_of_keys(q, k, v, **options):
         (reads_as_if_contiguous, {}, r"; right where q, k and v are contiguous$"),
         (wrong_kernels.masks_with_minus_10000, {}, r"-scope=core: where scores are far below zero: error"),
         (aligned_bottom_right, {"source": "cross", "T_kv": 100}, r"by is_causal, query t sees keys 0 to t$"),
+        (hides_nothing, {"source": "cross", "T_kv": 100}, r", every row$"),
         (blind_without_a_key, {"source": "cross", "T_kv": 40}, r"NaN or Inf in .*; by is_causal, query t sees keys 0 to t$"),
         (window_with_its_own_key, {"window": 8}, r"; a window counts keys beside the query's own$"),
         (gradient_of_sinks_twice, {"mode": "backward", "sinks": True}, r": gradient of sinks: error \S+, allowed \S+$"),

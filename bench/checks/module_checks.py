@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from impls import Impl
 from impls import weights as canonical
@@ -39,7 +40,7 @@ from .patterns import ORDINARY, PATTERNS
 from .probes import LONG_PROBE
 from .problem import Problem
 from .revealing_problems import showing_output, showing_sums, showing_tails, solved, without_queries
-from .verifying import CheckResult, verify
+from .verifying import TOP_LEFT, CheckResult, verify
 
 FLOOR_OF_LSE = 1e-6
 """Error of a log-sum-exp allowed beside the plain formula's, per unit of its size: eight epsilons of float32, and an eighth of
@@ -124,6 +125,11 @@ OF_KERNELS: dict[str, Callable[[Kernel], Kernel]] = {
     ),
     "scores are divided by the square root of D_h": lambda kernel: (
         lambda q, *kv, **options: kernel(q / q.shape[-1] ** 0.5, *kv, **options)
+    ),
+    TOP_LEFT: lambda kernel: (  # aligned bottom right, as many queries as keys see these
+        lambda q, k, *v, is_causal, **options: kernel(
+            pad(q, (0, 0, 0, k.shape[-2] - q.shape[-2])), k, *v, is_causal=is_causal, **options
+        )[..., : q.shape[-2], :]
     ),
 }
 """Conventions that a kernel may not follow, and how to compensate for that."""

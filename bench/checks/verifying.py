@@ -18,6 +18,8 @@ NEW_NUMBERS = "on new numbers in the same buffers: "
 
 SOME_EXTREME = "where some scores are extreme: "
 
+TOP_LEFT = "by is_causal, query t sees keys 0 to t"
+
 AS_FLOAT32 = 2e-8, 1e-5
 """Range of the worst row's error where a float64 case is computed in float32."""
 
@@ -78,8 +80,8 @@ def _fault(rows: Tensor, errors: Errors, expected: Expected, problem: Problem) -
         unwritten = "; the end of a cache holds NaN until new keys and values are written there"
         bad = ~torch.isfinite(rows)
         blind = max(0, problem.case.T - problem.case.T_kv)  # aligned bottom right, the first rows see no key
-        aligned = bad.dim() > 0 and bool(bad[..., :blind].all() and not bad[..., blind:].any())
-        hint = pages + unwritten if problem.case.writes_cache else _hint(math.nan, bad, problem.case) if aligned else ""
+        aligned = bad.dim() and problem.case.mask == "causal" and bad[..., :blind].all() and not bad[..., blind:].any()
+        hint = pages + unwritten if problem.case.writes_cache else f"; {TOP_LEFT}" if aligned else ""
         return f"NaN or Inf in {_where(bad, expected, problem)}{hint}"
     bad = rows > allowed.row
     if not bad.any():
@@ -99,11 +101,9 @@ def _fault(rows: Tensor, errors: Errors, expected: Expected, problem: Problem) -
 
 
 def _hint(error: float, bad: Tensor, case: Case) -> str:
-    """Return a likely cause: computing in float32, a mask aligned bottom right, another window, or other groups of heads."""
+    """Return a likely cause: computing in float32, another window, or other groups of heads."""
     if case.dtype == "float64" and AS_FLOAT32[0] < error < AS_FLOAT32[1]:
         return "; as precise as float32"
-    if case.mask == "causal" and case.T_kv != case.T:
-        return "; by is_causal, query t sees keys 0 to t"
     first = int(bad.flatten(0, -2).any(0).int().argmax()) if bad.dim() > 1 else 0
     if case.window and first in (case.window, case.window + 1):
         return "; a window counts keys beside the query's own"
