@@ -225,8 +225,7 @@ def _variants(options: argparse.Namespace, folder: Path) -> tuple[Variant, Varia
     given = [kind for kind in kinds if any(getattr(options, name) for name in kind)]
     if len(given) != 1 or not getattr(options, given[0][0]) or (options.base_impl and not options.head_impl):
         raise UsageError(
-            "one comparison at a time: give either --base REF, or --base-impl NAME --head-impl NAME, or --base-python PATH, "
-            "or --self-test N"
+            "give one comparison: --base REF, or --base-impl NAME --head-impl NAME, or --base-python PATH, or --self-test N"
         )
     if options.base:
         return _revision("base", options, folder), _revision("head", options, folder)

@@ -58,7 +58,7 @@ def commits_between(good: str, bad: str) -> list[str]:
 def _unshallow() -> str:
     """Return how to complete a shallow clone; '' for another one."""
     shallow = _git("rev-parse", "--is-shallow-repository") == "true"
-    return f"`git fetch --unshallow` completes {repository()}" if shallow else ""
+    return f"`git fetch --unshallow` (actions/checkout: fetch-depth: 0) completes {repository()}" if shallow else ""
 
 
 def same_files(base: str, head: str | None) -> bool:

@@ -274,7 +274,7 @@ def of_file(path: Path, margin: float | None = None) -> Comparison:
     try:
         return _of_data(data, path, data["margin"] if margin is None else margin)
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise RunError(f"{path}: not a comparison that `python -m bench ab` saved ({error!r})") from error
+        raise RunError(f"{path}: not a comparison that `python -m bench ab` saved") from error
 
 
 def _of_data(data: Object, path: Path, margin: float) -> Comparison:
