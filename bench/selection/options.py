@@ -105,7 +105,8 @@ def refuse_unused(config: pytest.Config) -> None:
     refuse_misused(config._parser.optparser, given)
     for option in filter(UNUSED.match, given):
         how = "--cell-time and --processes set how cells are timed, `python -m bench check` checks without timing"
-        raise UsageError(f"{option} changes nothing here: {how}, `python -m reports` makes pages and comparisons")
+        files = "--benchmark-save=NAME saves pytest-benchmark's JSON, `python -m reports` makes pages and comparisons"
+        raise UsageError(f"{option} changes nothing here: {how}, {files}")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
