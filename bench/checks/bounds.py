@@ -60,17 +60,11 @@ def expected_of(
     largest = max((size for name, size in typical.items() if name != "output"), default=0.0)
     kinds = {"output": pattern if pattern is None or rows is None else pattern[..., rows], "gradient of q": pattern}
     found = []
-    for name, tensor in exact.items():
-        whole, kind = wholes[name], kinds.get(name)
+    for name, whole in wholes.items():
+        kind, usual = kinds.get(name), biases if _is_bias(name) else typical[name]
         least: float | Tensor = Expected.norm_floor
-        usual = biases if _is_bias(name) else typical[name]
         if name != "output":
-            least = max(usual, VANISHING)
-            if usual <= ZERO * largest:
-                least = tensor.new_full(tensor.shape[:-1], largest)
-            elif keys is not None and tensor.dim() > 3:
-                sizes = tensor.norm(dim=-1) * whole.is_compared
-                least = sizes.square().mean(-1, keepdim=True).sqrt().expand_as(sizes)
+            least = _least_of_gradient(whole, usual, largest, by_head=keys is not None)
         elif kind is not None:
             least = _size_of_rounding(formula, case, kind)
         elif _has_few_features(case):
@@ -81,6 +75,19 @@ def expected_of(
             tolerance = _tolerance(part, distances, case, pattern is not None)
             found.append(replace(part, tolerance=tolerance, rows=rows if name == "output" else None))
     return tuple(found)
+
+
+def _least_of_gradient(gradient: Expected, usual: float, largest: float, by_head: bool) -> float | Tensor:
+    """Return the smallest norm to which a gradient's row errors are relative: the usual one, or that of the row's own head;
+    the largest gradient's if all rows are zero in exact arithmetic.
+    """
+    tensor = gradient.reference
+    if usual <= ZERO * largest:
+        return tensor.new_full(tensor.shape[:-1], largest)
+    if by_head and tensor.dim() > 3:
+        sizes: Tensor = tensor.norm(dim=-1) * gradient.is_compared
+        return sizes.square().mean(-1, keepdim=True).sqrt().expand_as(sizes)
+    return max(usual, VANISHING)
 
 
 def _by_pattern(expected: Expected, pattern: Tensor) -> Iterator[Expected]:
