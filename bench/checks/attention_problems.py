@@ -90,18 +90,8 @@ def _kernel_patterns(case: Case) -> Problem:
 @_cached
 def _layer_patterns(case: Case) -> tuple[Problem, Problem, Problem]:
     """Return three problems whose weights copy a token's first features to those of every head's queries and keys."""
-    generator, sizes = data.seeded(case, 2), patterns.query_sizes(case)
-    drawn = canonical.draw(case.layer_shape, generator)
-    _take(drawn["W_q"], case.H, 0, sizes, FEATURES + 1)
-    drawn["W_q"].unflatten(0, (case.H, -1))[1::2, 0] *= -1  # a head's large scores are its neighbours' negative ones
-    if case.latent is None:
-        _take(drawn["W_k"], case.H_kv, PATTERN_FEATURES, (SPREAD,) * PATTERN_FEATURES, FEATURES + 1)
-        drawn["W_v"][:, FEATURES] *= case.d_model**0.5
-    else:  # its first features are those of its token's key, followed by the feature that sets its value
-        _take(drawn["W_c"], 1, PATTERN_FEATURES, (1.0,) * (PATTERN_FEATURES + 1), FEATURES + 1)
-        _take(drawn["W_k"], case.H, 0, (SPREAD,) * PATTERN_FEATURES, PATTERN_FEATURES + 1)
-        drawn["W_v"][:, PATTERN_FEATURES] *= case.latent**0.5
-    weights = data.in_dtype(drawn, case)
+    generator = data.seeded(case, 2)
+    weights = _copying_weights(case, generator)
     pattern, key_features = patterns.pattern_of(case, heads=False), patterns.key_features(case, generator)[:, 0]
     ordinary, shown, other = (drawn_inputs(case, generator) for _ in range(3))
     shown[0] = patterns.zero_where_equal(shown[0], pattern)
@@ -125,6 +115,20 @@ def _layer_patterns(case: Case) -> tuple[Problem, Problem, Problem]:
         attention_problem(case, shown, weights, generator, 1, pattern.to(case.device)),
         attention_problem(case, other, weights, generator, 2),
     )
+
+
+def _copying_weights(case: Case, generator: torch.Generator) -> dict[str, Tensor]:
+    drawn, sizes = canonical.draw(case.layer_shape, generator), patterns.query_sizes(case)
+    _take(drawn["W_q"], case.H, 0, sizes, FEATURES + 1)
+    drawn["W_q"].unflatten(0, (case.H, -1))[1::2, 0] *= -1  # a head's large scores are its neighbours' negative ones
+    if case.latent is None:
+        _take(drawn["W_k"], case.H_kv, PATTERN_FEATURES, (SPREAD,) * PATTERN_FEATURES, FEATURES + 1)
+        drawn["W_v"][:, FEATURES] *= case.d_model**0.5
+    else:  # its first features are those of its token's key, followed by the feature that sets its value
+        _take(drawn["W_c"], 1, PATTERN_FEATURES, (1.0,) * (PATTERN_FEATURES + 1), FEATURES + 1)
+        _take(drawn["W_k"], case.H, 0, (SPREAD,) * PATTERN_FEATURES, PATTERN_FEATURES + 1)
+        drawn["W_v"][:, PATTERN_FEATURES] *= case.latent**0.5
+    return data.in_dtype(drawn, case)
 
 
 def _take(weight: Tensor, H: int, first: int, scales: tuple[float, ...], apart: int) -> None:
