@@ -1,8 +1,8 @@
 """Schedules an interleaved comparison: what is timed next, and in how many replicates.
 
-The unit is a replicate, two fresh processes; its datum is the median over rounds of log(head / base), where each
-round is a short block of each variant; of long blocks the fastest ones are compared. Decided cells are no longer timed, and
-the remaining time goes to undecided ones; all replicates of a cell count.
+The unit is a replicate, two fresh processes; its datum is a robust mean over rounds of log(head / base), where each
+round is a short block of each variant. Decided cells are no longer timed, and the remaining time goes to undecided ones; all
+replicates of a cell count.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 from statistics import median
 from typing import Any
 
@@ -39,16 +40,11 @@ MIN_ROUNDS = 4
 extra replicates take (docs/measured.md).
 """
 
-MAX_ROUNDS = 160
-"""Most rounds of a cell, when few cells are left."""
-
 SHORT_BLOCK = 5e-3
 """Seconds of a block above which a cell has fewer rounds, so that cells take about the same time."""
 
 LONG_BLOCK = 50e-3
-"""Seconds above which a block is long: no untimed call precedes it, since reloading the caches is a small part of it, and
-only the fastest one of each variant counts.
-"""
+"""Seconds above which a block is long: no untimed call precedes it, since reloading the caches is a small part of it."""
 
 Replicate = dict[str, Any]
 """Saved measurements of one replicate: `logs`, the datum of each cell and reference workload as [impl, case, log];
@@ -107,7 +103,7 @@ class Replication:
                 return replicates, verdicts
             began = left()
             tell(f"timing {len(open_)} of {len(cells)} cells: replicate {len(replicates) + 1}", began)
-            measured = self.replicate(open_, min(MAX_ROUNDS, max(ROUNDS, ROUNDS_OF_ALL // len(open_))))
+            measured = self.replicate(open_, max(ROUNDS, ROUNDS_OF_ALL // len(open_)))
             seconds = began - left()
             last = left() <= seconds
             replicates.append(measured | {"seconds": seconds, "last": last})
@@ -140,10 +136,7 @@ class Replication:
                     reply = workers[name].ask("time", what=what, calls=block.calls, slices=block.slices, warm=warm)
                 timed.append((order.index(key), VARIANTS.index(name), float(f"{reply['fastest']:.6g}")))
         return {
-            "logs": [
-                [*key, datum([it[1:] for it in timed if it[0] == n], blocks[key].seconds > LONG_BLOCK)]
-                for n, key in enumerate(order)
-            ],
+            "logs": [[*key, datum([it[1:] for it in timed if it[0] == n])] for n, key in enumerate(order)],
             "blocks": dict(zip(COLUMNS, zip(*timed, strict=True), strict=True)),
         }
 
@@ -185,16 +178,16 @@ def tell(text: str, left: float) -> None:
     print(f"[{clock_text(left)} left] {text}", file=sys.stderr, flush=True)
 
 
-def datum(blocks: Sequence[tuple[int, float]], long: bool) -> float:
-    """Return log(head / base) of a cell in a replicate: the median over its rounds. `blocks`: variant and seconds.
+def datum(blocks: Sequence[tuple[int, float]]) -> float:
+    """Return log(head / base) of a cell in a replicate: the Hodges-Lehmann estimate over its rounds, the median of the means
+    of any two (1963). `blocks`: variant and seconds.
 
     A round's two blocks follow one another and share the machine conditions; medians over all blocks of a variant
-    don't (docs/measured.md). Blocks above `LONG_BLOCK` don't share conditions, and are few: the fastest are compared.
+    don't (docs/measured.md).
     """
     base, head = ([seconds for variant, seconds in blocks if variant == i] for i in (0, 1))
-    if long:
-        return math.log(min(head) / min(base))
-    return median(math.log(after / before) for before, after in zip(base, head, strict=True))
+    logs = [math.log(after / before) for before, after in zip(base, head, strict=True)]
+    return median((one + other) / 2 for one, other in combinations_with_replacement(logs, 2))
 
 
 def _rounds(seconds: float, most: int) -> int:
