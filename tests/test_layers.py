@@ -61,6 +61,21 @@ def test_compiled_forms_are_checked_alike(name, mode):
     assert build(Cell(impl, case)).columns["compile_graphs"] == 1
 
 
+def broken_in_training(q, k, v, *, is_causal=False, dropout_p=0.0):
+    scores = q @ k.mT
+    if dropout_p:
+        torch._dynamo.graph_break()
+    return scores @ v
+
+
+@pytest.mark.parametrize(("dropout", "graphs"), [(0.0, 1), (0.5, 2)])
+def test_the_counted_graphs_are_those_that_are_timed(dropout, graphs):
+    impl = impls.registry.compiled(impls.make("broken", broken_in_training))
+    torch.compiler.reset()
+    built = build(Cell(impl, Case.of(T=16, H=1, D_h=16, scope="core", dropout=dropout)))
+    assert built.columns["compile_graphs"] == graphs
+
+
 def test_max_autotune_is_checked_like_other_compiled_forms():
     """Without projections, whose tuning takes seconds."""
     torch.compiler.reset()
