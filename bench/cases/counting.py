@@ -75,7 +75,7 @@ def least_bytes(case: Case) -> int:
 
     `decode` reads the cache entries visible to some query, and writes those of the new tokens. `backward` also reads
     the gradient of the output and writes a gradient for all that was read. A dense or learned bias is read where a key is
-    visible. Under autocast only the output is narrow.
+    visible; a dense one has no gradient. Under autocast only the output is narrow.
     """
     if case.in_model:
         return _bytes_of_decoder(case)
@@ -88,9 +88,10 @@ def least_bytes(case: Case) -> int:
         read = case.B * tokens * case.d_model
         read += sum(prod(size) for name, size in sizes(case.layer_shape).items() if name != "score_bias")
         read += seen_keys(case) * cached if case.does.cached else 0  # earlier entries read, new ones written
-    read += case.H * visible_pairs(case) if case.bias in ("dense", "learned") else 0
-    moved = read * ITEM_BYTES[case.dtype] + o * ITEM_BYTES[case.computes]
-    return 2 * moved if case.does.gradients else moved
+    bias = case.H * visible_pairs(case) * ITEM_BYTES[case.dtype]
+    learned, dense = (bias if case.bias == name else 0 for name in ("learned", "dense"))
+    moved = read * ITEM_BYTES[case.dtype] + o * ITEM_BYTES[case.computes] + learned
+    return (2 * moved if case.does.gradients else moved) + dense
 
 
 def _bytes_of_decoder(case: Case) -> int:
