@@ -43,8 +43,9 @@ class Absorbed(LatentLayer):
     def attend(self, q: Tensor, latents: Tensor, padding: Tensor | None) -> Tensor:
         W_k, W_v = (W.weight.unflatten(0, (self.shape.H, -1)) for W in (self.W_k, self.W_v))  # (H, D, latent)
         own, shared = q.split([self.shape.D_h - self.rope, self.rope], dim=-1)
-        q = torch.cat([own @ W_k, shared], dim=-1)  # (B, H, T, latent + rope)
-        return self.over(q, latents, padding) @ W_v.mT
+        # as products by head: `@` would copy the weights for every batch entry
+        q = torch.cat([torch.einsum("bhtd,hdc->bhtc", own, W_k), shared], dim=-1)  # (B, H, T, latent + rope)
+        return torch.einsum("bhtc,hdc->bhtd", self.over(q, latents, padding), W_v)
 
     def over(self, q: Tensor, latents: Tensor, padding: Tensor | None) -> Tensor:
         """(B, H, T, latent + rope), (B, 1, T_kv, latent + rope) -> (B, H, T, latent)"""

@@ -12,6 +12,8 @@ from bench.cases.outcome import Wrong
 from bench.cases.sweep import SWEEPS
 from bench.checks import reference
 from bench.checks.attention_problems import problem_of
+from bench.checks.building import new_call
+from bench.checks.calls import recording
 from bench.checks.gate import Gate
 from bench.checks.inputs import inputs_of
 from bench.timing.devices.cpu import CpuMeter
@@ -53,6 +55,15 @@ def test_the_tolerance_allows_both_forms_of_latent_attention(name):
     for case in SWEEPS["latent"].cases("cpu", {"T": (256,)}):
         if case.latent:
             Gate().check(impls.get(name), case)
+
+
+@pytest.mark.parametrize("name", ["absorbed", "absorbed_sdpa"])
+def test_absorbed_weights_are_not_copied_for_every_batch_entry(name):
+    case = Case.of(B=8, H=4, D_h=64, latent=64, rope=16, T=1, T_kv=8, mask="none", mode="decode")
+    call = new_call(impls.get(name), case)
+    with recording(case):
+        peak = CpuMeter().memory(call.run)[0].peak_bytes
+    assert peak < call.module.W_k.weight.nbytes
 
 
 def held_to(layer, axes):
