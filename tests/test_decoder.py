@@ -10,6 +10,7 @@ import impls
 from bench.cases import decoders
 from bench.cases.case import Case
 from bench.cases.cells import Cell
+from bench.cases.counting import flops
 from bench.cases.models import MODELS, layers_of
 from bench.cases.outcome import Wrong
 from bench.cases.sweep import misfit, of_points
@@ -114,6 +115,16 @@ def test_matrices_and_weights_are_those_of_the_model(written):
         assert (decoders.matrices(case), decoders.weights(case)) == ((block, head), 2 * block + others)
         assert decoders.weights(case) == sum(it.numel() for it in problem_of(case).weights.values() if it.dim() > 1)
         assert decoders.matrices(replace(case, scope="block")) == (block, 0)
+
+
+@needs_transformers
+def test_operations_of_a_model_are_those_within_the_window_of_each_block():
+    sizes = {"H": 4, "H_kv": 2, "T": 20, "T_kv": 20, "scope": "model"}
+    case = small(**sizes, model=wrong_in_model.TWO_KINDS["model"])
+    assert decoders.windows(case) == [7, None]
+    cores = sum(flops(replace(case.core, window=it)) for it in (7, None))
+    block, head = decoders.matrices(case)
+    assert flops(case) == cores + 2 * case.B * 20 * (2 * block + head)
 
 
 @needs_transformers

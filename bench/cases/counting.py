@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import torch
@@ -43,7 +44,9 @@ def flops(case: Case) -> int:
     forward = attention + (_projections(case) if case.scope == "layer" else 0)
     if case.in_model:
         block, head = decoders.matrices(case)
-        forward = decoders.BLOCKS[case.scope] * (attention + case.T * block) + case.T * head
+        windows = decoders.windows(case) if case.windowed else [None] * decoders.BLOCKS[case.scope]
+        pairs = sum(visible_pairs(replace(case, window=it)) for it in windows)
+        forward = case.H * pairs * (case.D_h + case.D_v) + case.T * (len(windows) * block + head)
     return 2 * case.B * forward * (3 if case.does.gradients else 1)
 
 

@@ -8,11 +8,14 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from . import models
 from .axes import nearest
 
 if TYPE_CHECKING:
+    from impls import LayerShape
+
     from .case import Case
 
 Config = dict[str, Any]
@@ -63,6 +66,22 @@ def windowed(case: Case) -> bool:
     """Return whether a measured block has a window that masks keys of the case."""
     local = models.layers_of(config_for(case)).get("local")
     return local is not None and local["window"] + 1 < case.max_T
+
+
+@lru_cache(maxsize=64)
+def windows(case: Case) -> list[int | None]:
+    """Return the window of each measured block; None where it masks no key."""
+    from impls.decoder import Decoder
+
+    found: list[int | None] = []
+
+    def core(shape: LayerShape) -> nn.Module:
+        found.append(shape.window)
+        return nn.Module()
+
+    with torch.device("meta"):
+        Decoder(config_for(case), case.scope, case.layer_shape, core)
+    return found
 
 
 def depth(case: Case) -> int:
