@@ -929,6 +929,13 @@ def queries_by_the_layout_of_keys(q, k, v, **options):
     return sdpa(as_if_contiguous(q) if k.is_contiguous() else q, k, v, **options)
 
 
+@wrong_decode("in other tensors than before, ", **CORE)
+@given
+def heads_of_a_cache_as_if_it_were_full(q, k, v):
+    """Of the first tokens of a longer cache: keys[:, :, :T]."""
+    return q, as_if_contiguous(k) if k.stride(-2) == k.shape[-1] else k, v
+
+
 @wrong("kernel (probe), ", **CORE)
 def plans_by_shape_alone(q, k, v, **options):
     strides = KEPT.setdefault(("plan", v.shape), v.stride())

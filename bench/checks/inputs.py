@@ -96,19 +96,23 @@ def surroundings_intact(numbers: Inputs) -> bool:
 def elsewhere(numbers: Inputs, problem: Problem) -> Inputs:
     """Return a problem's numbers in new tensors without gaps: contiguous, or if long with axes in the same memory order; of 64
     to 95 tokens only the last tensor has it (as where q and k are rotated), of 96 to 127 only the first one (as beside a
-    cache).
+    cache). A core's keys and values in `decode` are slices of a longer cache, whose other tokens are NaN.
 
     Masks and tables are new tensors at the addresses of the present ones, which they replace.
     """
-    every, T = range(len(numbers.tensors)), problem.case.max_T
+    every, case, T = range(len(numbers.tensors)), problem.case, problem.case.max_T
     kept = every[:0] if T < 64 else every[-1:] if T < 96 else every[:1] if T < 128 else every
     orders = (torch.preserve_format if at in kept else torch.contiguous_format for at in every)
+    tensors = [
+        torch.empty_like(x, memory_format=order, requires_grad=x.requires_grad)
+        for x, order in zip(numbers.tensors, orders, strict=True)
+    ]
+    if case.scope == "core" and case.does.cached:
+        for at, (*sizes, tokens, width) in enumerate([x.shape for x in tensors[1:]], 1):
+            tensors[at] = tensors[at].new_full((*sizes, tokens + 1, width), torch.nan)[..., :tokens, :]
     apart = replace(
         numbers,
-        tensors=tuple(
-            torch.empty_like(x, memory_format=order, requires_grad=x.requires_grad)
-            for x, order in zip(numbers.tensors, orders, strict=True)
-        ),
+        tensors=tuple(tensors),
         options={name: numbers.options[name].data.copy_(it) for name, it in problem.options.items()},
         grad=None if numbers.grad is None else torch.empty_like(numbers.grad),
     )
