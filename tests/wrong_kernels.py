@@ -1654,6 +1654,18 @@ def reads_a_gradient_of_stride_0_as_if_contiguous(grad):
     return grad if 0 not in grad.stride() else grad * first
 
 
+@misreading("gradient of q: NaN or Inf in", **CORE)
+def ignores_the_offset_of_a_gradient(grad):
+    return grad.as_strided(grad.shape, grad.stride(), 0)
+
+
+@misreading("gradient of q: ", **CORE)
+def reads_a_gradient_with_heads_between_tokens_without_gaps(grad):
+    _, H, T, D = grad.shape
+    packed = (T * H * D, D, H * D, 1)
+    return grad.as_strided(grad.shape, packed, grad.storage_offset()) if grad.stride(-2) > D else grad
+
+
 @misreading(SECOND)
 def reads_a_gradient_of_any_layout_as_if_features_were_adjacent(grad):
     return grad.roll(1, -1) if grad.stride(-1) > 1 else grad

@@ -64,15 +64,12 @@ def inputs_of(problem: Problem) -> Inputs:
 @torch.inference_mode(False)
 def strided(numbers: Inputs) -> Inputs:
     """Return the same q, k and v with a model's layout: slices of a projection, heads between tokens, NaN around each
-    slice.
+    slice; and such a slice as the gradient, as that of outputs which are concatenated.
 
     Each slice begins at an offset, and its tokens are closer together than those of the previous slice.
     """
-    return replace(
-        numbers,
-        tensors=tuple(map(_slice, numbers.tensors, (2, 1, 0))),
-        grad=None if numbers.grad is None else numbers.grad.transpose(1, 2).contiguous().transpose(1, 2),
-    )
+    grad = None if numbers.grad is None else _slice(numbers.grad, 0)
+    return replace(numbers, tensors=tuple(map(_slice, numbers.tensors, (2, 1, 0))), grad=grad)
 
 
 def _slice(x: Tensor, gap: int) -> Tensor:
