@@ -45,22 +45,23 @@ RULES: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 
 GROUPS: dict[str, Any] = {"H": 6, "H_kv": 2}
+MODEL = GROUPS | {"D_h": 128, "dtype": "bfloat16"}  # as language models have
 TILES = {"window": 160, "T": 200}  # a window of several tiles
 
 BOTH: tuple[dict[str, Any], ...] = (
     {}, {"dtype": "bfloat16"}, {"dtype": "float16"}, {"dtype": "float64"}, {"autocast": "bfloat16"}, {"dropout": 0.1}, PADDED,
-    GROUPS, GROUPS | TILES, GROUPS | {"window": 8, "dtype": "bfloat16"}, GROUPS | {"dropout": 0.1}, {"D_h": 128}, {"D_v": 32},
-    {"D_v": 96}, {"T": 256}, {"mask": "causal_br", "source": "cross", "T_kv": 100}, *RULES, {"mask": "padding", "B": 3},
-    {"source": "cross", "T_kv": 100}, {"H": 7, "H_kv": 1}, {"D_h": 40}, {"mask": "padding", "B": 3, "dropout": 0.1},
-    GROUPS | {"bias": "dense"},
+    GROUPS, GROUPS | TILES, MODEL | {"window": 8}, GROUPS | {"dropout": 0.1}, {"D_h": 128}, {"D_v": 32}, {"D_v": 96},
+    {"D_h": 192, "D_v": 128}, {"D_h": 256}, {"T": 256}, {"mask": "causal_br", "source": "cross", "T_kv": 100}, *RULES,
+    {"mask": "padding", "B": 3}, {"source": "cross", "T_kv": 100}, {"H": 13, "H_kv": 1}, {"D_h": 40},
+    {"mask": "padding", "B": 3, "dropout": 0.1}, GROUPS | {"bias": "dense"}, {"window": 8, "window_right": 2, "mask": "none"},
+    GROUPS | PADDED, *(MODEL | axes | {"window": 8} for axes in ({"sinks": True}, {"softcap": 20})),
 )  # fmt: skip
 """Problems of forward and backward calls."""
 
 FORWARD: tuple[dict[str, Any], ...] = (
     *BOTH, {"mask": "none"}, {"mask": "none", "source": "cross", "T_kv": 40},
-    {"window": 8, "window_right": 2, "mask": "none"}, REQUESTS, {"H": 1},
-    {"B": 17, "T": 32, "H": 17}, {"D_h": 256}, {"T": 1}, {"T": 1024, "H": 1},
-    *(GROUPS | axes for axes in (PADDED, {"sinks": True, "window": 8}, {"softcap": 20, "window": 8})),
+    REQUESTS, {"H": 1}, {"B": 17, "T": 32, "H": 17}, {"T": 1}, {"T": 5}, {"T": 1024, "H": 1},
+    MODEL | PADDED, *(GROUPS | axes | {"window": 8} for axes in ({"sinks": True}, {"softcap": 20})),
 )  # fmt: skip
 
 BACKWARD: tuple[dict[str, Any], ...] = (
@@ -68,8 +69,10 @@ BACKWARD: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 
 DECODE: tuple[dict[str, Any], ...] = (
-    {}, {"T_kv": 1024}, {"T_kv": 4097, "H": 8, "H_kv": 1}, {"dtype": "bfloat16"}, {"dtype": "float16"}, {"dtype": "float64"},
-    {"D_h": 128}, GROUPS, {"sinks": True}, CHUNK, CHUNK | {"window": 8}, CHUNK | {"window": 8, "T": 1},
+    {}, {"T_kv": 3}, {"T_kv": 1024}, {"T_kv": 4097, "H": 32, "H_kv": 2}, {"dtype": "bfloat16"}, {"dtype": "float16"},
+    {"dtype": "float64"}, {"D_h": 128}, {"D_h": 256}, GROUPS, MODEL, {"sinks": True}, CHUNK, CHUNK | {"window": 8},
+    CHUNK | {"window": 8, "T": 1},
+    MODEL | CHUNK, *(MODEL | CHUNK | {"window": 8, "T": 1} | axes for axes in ({}, {"softcap": 20}, {"sinks": True})),
     {"D_h": 40}, {"D_v": 96}, {"softcap": 20}, GROUPS | {"sinks": True}, CHUNK | {"bias": "alibi", "T": 1, "H": 4},
 )  # fmt: skip
 
