@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import dropout
 
 from .masks import mask_of, rows_of
 from .paging import in_order, places, write
@@ -115,7 +116,9 @@ class KernelCore(Masked):
         by_head = None if padding is None else padding.unsqueeze(-2)
         mask = self.attn_mask(q.shape[-2], k.shape[-2], by_head)  # with padding (B, 1, T or 1, T_kv)
         if self.score_bias is not None:
-            bias = rows_of(self.score_bias, self.shape, q.shape[-2], k.shape[-2])[None]
+            # without gradients as a constant: SDPA chooses the math kernel for a mask that requires one
+            table = self.score_bias if torch.is_grad_enabled() else self.score_bias.detach()
+            bias = rows_of(table, self.shape, q.shape[-2], k.shape[-2])[None]
             mask = bias if mask is None else torch.where(mask, bias, -torch.inf)
         return self.kernel(q, k, v, **self.kernel_options(mask, self.sinks))
 
@@ -128,7 +131,6 @@ class AttentionLayer(nn.Module):
         self.shape, self.page = shape, shape.page or shape.max_T
         if shape.out_proj:
             self.W_o = nn.Linear(shape.H * shape.D_v, shape.d_out, bias=shape.out_bias)
-        self.drop = nn.Dropout(shape.out_dropout)
 
     @property
     def prepare(self) -> Callable[..., None] | None:
@@ -138,7 +140,8 @@ class AttentionLayer(nn.Module):
 
     def finish(self, o: Tensor) -> Tensor:
         """(..., T, H * D_v) -> (..., T, d_out)"""
-        return self.drop(self.W_o(o)) if self.shape.out_proj else o
+        o = self.W_o(o) if self.shape.out_proj else o
+        return dropout(o, self.shape.out_dropout, self.training) if self.shape.out_dropout else o
 
     def extend_pages(self, pools: Cache, newest: Cache, pages: Tensor) -> Cache:
         """Write the entries of the newest tokens into the pages of their requests."""

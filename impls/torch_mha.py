@@ -73,8 +73,10 @@ class TorchMHA(nn.Module):
         return found | linear_parts("o", self.mha.out_proj, of)
 
 
-@register("torch_mha_weights", **LIMITS)
+@register("torch_mha_weights", compiles=False, **LIMITS)
 class TorchMHAWithWeights(TorchMHA):
-    """`nn.MultiheadAttention` with its defaults: it also returns the probabilities, averaged over the heads."""
+    """`nn.MultiheadAttention` with its defaults: it also returns the probabilities, averaged over the heads, which
+    torch.compile would leave out, as the layer has no use for them.
+    """
 
     need_weights = True
