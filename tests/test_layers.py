@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch._appdirs  # or torch.compile imports it again, once pytester has put back sys.modules
 from torch import nn
 
 import impls
