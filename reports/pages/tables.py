@@ -182,8 +182,9 @@ def of_case(case: Case, headings: Sequence[str]) -> Table:
 
 def detailed(grid: Grid) -> str:
     """Return every case's table for the terminal, each with the columns that fit."""
-    heads = headings(grid)
-    return "\n\n".join(plain(_narrowed(of_case(case, heads))) for case in grid.cases)
+    return "\n\n".join(
+        plain(_narrowed(of_case(case, filled(map(columns, case.marks.values()))))) for case in grid.cases
+    )
 
 
 def _narrowed(table: Table) -> Table:

@@ -162,6 +162,13 @@ def test_a_wide_interval_costs_only_its_own_case_a_column(interleaved_data, as_r
     assert [text.splitlines()[1].split("  ")[-1] for text in printed] == ["peak memory", "of tolerance", "of tolerance"]
 
 
+def test_a_column_that_another_case_fills_is_not_printed_empty(as_run):
+    cases = (synthetic.case(), synthetic.case(mode="decode", T=1, T_kv=64, mask="none"))
+    rows = [synthetic.row(impl, at, [1e-3] * 8) for at in cases for impl in ("fused", "sdpa")]
+    printed = tables.detailed(report(as_run(synthetic.document(rows))).grid).split("\n\n")
+    assert ["tokens/s" in text for text in printed] == [False, True]
+
+
 def test_a_mean_over_some_of_the_cases_says_of_how_many_and_the_key_explains_it(as_run):
     some, every = (
         report(as_run(synthetic.sweep(impls=("fused", "sdpa", *more), T=(64, 256)))).grid for more in (["loop"], [])
