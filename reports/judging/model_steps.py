@@ -50,13 +50,18 @@ class ModelStep(NamedTuple):
     @property
     def whole(self) -> float:
         """Seconds of a step of the whole model, with all of its blocks."""
-        one = sum(self.parts.get(part, 0.0) for part in ("block", "projections", "core", "mlp")) / self.blocks
-        return self.seconds + (self.depth - self.blocks) * one
+        return self.seconds * self._recorded / sum(self.parts.values())
 
     @property
     def whole_share(self) -> float:
         """Share of the cores in the step of the whole model."""
-        return self.inside * self.depth / self.whole
+        return self.inside * self.depth / self._recorded
+
+    @property
+    def _recorded(self) -> float:
+        """Seconds of `whole` with recording, which may have been slower than the timed calls."""
+        one = sum(self.parts.get(part, 0.0) for part in ("block", "projections", "core", "mlp")) / self.blocks
+        return sum(self.parts.values()) + (self.depth - self.blocks) * one
 
 
 def model_steps(every: Rows, baseline: str) -> Iterator[ModelStep]:

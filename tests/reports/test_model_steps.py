@@ -72,6 +72,8 @@ def test_a_whole_model_has_its_own_depth(as_run):
     (fused, _), _ = found(as_run, 0.9)
     assert fused.whole == pytest.approx(1e-2 + 27 * 9.5e-3)
     assert fused.whole_share == pytest.approx(28 * FUSED / fused.whole)
+    recorded_beside_other_work = {part: 4 * seconds for part, seconds in fused.parts.items()}
+    assert fused._replace(parts=recorded_beside_other_work).whole == pytest.approx(fused.whole)
 
 
 def test_the_tables_have_a_row_for_each_step(as_run):
