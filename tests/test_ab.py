@@ -89,6 +89,8 @@ class World:
     dies: str = ""
     """What ends head's process when it is timed, or the process of variant number `side` at this request."""
     side: int = 1
+    building: float = 0.0
+    """Seconds of the first import in each folder."""
     head: str = "the working tree"
     """Label of head."""
     now: float = 0.0
@@ -117,8 +119,9 @@ class Simulated(LocalWorker):
         self.drawn = {name: math.exp(world.rng.gauss(0, spread)) for name, spread in world.noise.items()}
         source = variant.impls / "impls" / "sdpa.py"
         world.edited.append((self.side, "# more" in source.read_text()))
-        world.folders.add(f"{self.side} {variant.impls.relative_to(tempfile.gettempdir()).parts[1:]}")
-        world.now += 0.5
+        folder = f"{self.side} {variant.impls.relative_to(tempfile.gettempdir()).parts[1:]}"
+        world.now += 0.5 + world.building * (folder not in world.folders)
+        world.folders.add(folder)
 
     def close(self):
         self.world.asked.append(("close", self.side, ""))
@@ -276,7 +279,7 @@ def test_a_process_that_dies_while_it_is_timed_costs_its_cell(command):
 
 def test_settled_cells_leave_and_open_ones_are_measured_on_within_the_budget(command):
     slower, noise = {"sdpa T16": 1.2, "sdpa T32": 1.012}, {"sdpa T32": 0.008}
-    ran = command("--impl sdpa --budget 0.1 --seed 1", slower=slower, noise=noise)
+    ran = command("--impl sdpa --budget 0.08 --seed 1", slower=slower, noise=noise)
     assert ran.words == {"sdpa T16": REGRESSED, "sdpa T32": INCONCLUSIVE}
     assert [len(it["logs"]) for it in ran.saved["pairs"]] == [4, 4, 4, 3]  # a fifth one might take too long
     assert [replicate["last"] for replicate in ran.saved["pairs"]] == [False, False, False, True]
@@ -286,6 +289,12 @@ def test_settled_cells_leave_and_open_ones_are_measured_on_within_the_budget(com
     assert more.saved["pairs"][:4] == ran.saved["pairs"] and more.saved["seconds"] > ran.saved["seconds"]
     assert {len(replicate["logs"]) for replicate in more.saved["pairs"][4:]} == {3}
     assert all(more.saved[name] == ran.saved[name] for name in ("asked", "command", "seed"))
+
+
+def test_building_extensions_leaves_time_for_replicates(command):
+    ran = command("--impl sdpa --budget 2 --seed 1", noise={"sdpa T32": 0.1}, building=30.0)
+    took = [replicate["seconds"] for replicate in ran.saved["pairs"]]
+    assert len(took) > 30 and max(took) > 60
 
 
 def test_a_saved_comparison_is_continued_with_the_same_code_on_the_same_machine(command, repository, monkeypatch):

@@ -25,7 +25,8 @@ UNSUPPORTED = Unsupported.reason
 
 
 def compare(plan: Plan, seconds: float, before: Sequence[Replicate], keep: Callable[[Replicate], None]) -> Record:
-    """Compare two variants for about this long, with the replicates `before`; calls `keep` after each new one.
+    """Check two variants and compare them for about this long, with the replicates `before`; calls `keep` after each new
+    one.
 
     Returns what is saved, with every replicate and its blocks: verdicts can be derived again, and it can be continued.
     Its keys keep the names of earlier files: `sides` are the variants, `pairs` the replicates. Numbers that are not
@@ -33,11 +34,6 @@ def compare(plan: Plan, seconds: float, before: Sequence[Replicate], keep: Calla
 
     Raises `Skip` if nothing can be compared, or `UsageError` if no requested implementation exists.
     """
-    end = monotonic() + seconds
-
-    def left() -> float:
-        return end - monotonic()
-
     with closing(plan.start()) as workers:
         base, head = (_first_reply(plan, workers, name) for name in VARIANTS)
         if isinstance(base, Skip):
@@ -53,10 +49,11 @@ def compare(plan: Plan, seconds: float, before: Sequence[Replicate], keep: Calla
             raise SameCode(*(it.label for it in plan.variants.values()))
         if isinstance(head, Skip):
             found = {key: {"base": {}, "head": head} for key in found}
-        tell(f"checking cells of base and head: {len(found)}", left())
+        tell(f"checking cells of base and head: {len(found)}", seconds)
         plan.run([_checking(plan, workers, name, found) for name in VARIANTS])
     replication = Replication(plan, found, workloads, random.Random(plan.seed + len(before)))
-    replicates, verdicts = replication.until_settled(left, before, keep)
+    end = monotonic() + seconds  # not before: building an extension or compiling would leave few replicates
+    replicates, verdicts = replication.until_settled(lambda: end - monotonic(), before, keep)
     return dict(
         finite({
             "datetime": strftime("%Y-%m-%dT%H:%M:%S%z"),

@@ -88,8 +88,8 @@ class Replication:
         """Measure replicates of the undecided cells until all are decided; returns `before` and the new ones, and the
         verdicts.
 
-        `left()`: seconds left; a replicate starts if one as long as the last would fit. `keep` is called with each new
-        replicate as soon as it is measured.
+        `left()`: seconds left; the first three replicates start in any case, another one if one as long as the shortest
+        would fit, since one may have built an extension. `keep` is called with each new replicate as soon as it is measured.
 
         Verdicts are valid at every interim analysis, so that analysing after every replicate does not raise the error rate.
         """
@@ -105,7 +105,7 @@ class Replication:
             tell(f"timing {len(open_)} of {len(cells)} cells: replicate {len(replicates) + 1}", began)
             measured = self.replicate(open_, max(ROUNDS, ROUNDS_OF_ALL // len(open_)))
             seconds = began - left()
-            last = left() <= seconds
+            last = len(replicates) > 1 and left() <= min(seconds, *(it["seconds"] for it in replicates))
             replicates.append(measured | {"seconds": seconds, "last": last})
             keep(replicates[-1])
 
