@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
@@ -24,7 +24,7 @@ HEIGHT = 900
 class Page:
     """A page that notebooks display; `html` is complete and self-contained."""
 
-    html: str
+    html: str = field(repr=False)  # megabytes in a terminal
 
     def _repr_html_(self) -> str:
         return f'<iframe srcdoc="{escape(self.html)}" width="100%" height="{HEIGHT}" style="border: 0"></iframe>'

@@ -39,7 +39,7 @@ def test_an_error_names_the_command_that_is_installed(tmp_path, monkeypatch):
 
 def test_the_page_is_shown_whole():
     shown = attention_bench.show(TINY)
-    assert shown.html.startswith("<!doctype html>")
+    assert shown.html.startswith("<!doctype html>") and repr(shown) == "Page()"
     assert shown._repr_html_().removeprefix('<iframe srcdoc="').partition('"')[0] == escape(shown.html)
 
 
