@@ -24,6 +24,7 @@ from ..judging import findings
 from ..judging.rows import tidy
 from ..reading import command, fingerprint, words
 from ..reading.axes import labelled
+from ..reading.runs import Run
 from . import more, tables
 from .report import Report
 from .tables import escape
@@ -120,12 +121,18 @@ def summary(this: Report) -> str:
     """Return headline, grid and all tables as Markdown."""
     run, grid, heads = this.run, this.grid, tables.headings(this.grid)
     lines = filter(None, [this.headline, *_lead(this), *notices(this), this.page_faults])
-    parts = [f"# {escape(run.name)}", *map(escape, lines)]
+    parts = [f"# {escape(run.name)}", *map(escape, lines), origin(run)]
     parts += [escape(tables.key(grid)), tables.of_runs(grid)] if len(grid.impls) > 1 else []
     of_cases = (tables.of_case(case, heads) for case in grid.cases)
     every = *of_cases, *more.of_steps(this), *more.tables_of(this), tables.skipped_table(run.skipped)
     parts += [f"## {escape(it.title)}\n\n{tables.in_markdown(it)}" for it in every if it.rows]
     return as_typed("\n\n".join(parts) + "\n", here=False)
+
+
+def origin(run: Run) -> str:
+    """Return a run's machine, date, commit and command as Markdown."""
+    commit = f"commit {run.commit_id or 'unknown'}"
+    return f"{escape(fingerprint.line(run.machine))} · {run.date[:10]} · {commit} · `{run.command}`"
 
 
 def render(template: str, wrong: Collection[str] = (), **values: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from .. import CHECKOUT
-from ..reading import command, fingerprint, runs
+from ..reading import command, runs
 from ..reading.runs import Run
 from . import figure, more, page, tables
 from .report import report
@@ -76,9 +76,7 @@ def _section(run: Run) -> Iterator[str]:
     yield paragraph(f"**{escape(this.headline)}**")
     yield from (paragraph(escape(notice)) for notice in page.notices(this))
     yield paragraph(escape(this.trust))
-    commit = f"commit {run.commit_id or 'unknown'}"
-    where = f"{escape(fingerprint.line(run.machine))} · {run.date[:10]} · {commit} · `{run.command}`"
-    yield paragraph(where)
+    yield paragraph(page.origin(run))
     yield tables.of_runs(this.grid)
     if (beside := more.published(this)).rows:
         yield f"### {beside.title}"

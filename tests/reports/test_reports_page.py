@@ -202,6 +202,7 @@ def test_markdown_is_a_table_and_its_names_stay_in_their_cells(tiny):
     rows = [synthetic.row(name, synthetic.case(), [1e-3]) for name in EVIL]
     this = report(replace(tiny, rows=rows, sweep="<x>", path=tiny.path.with_name("0001_<x>.json")))
     summary = page.summary(this)
+    assert page.origin(this.run) in summary
     lines = [line for line in summary.splitlines() if line.startswith("|") and "ms" in line]
     assert len(lines) == len(EVIL)
     assert all(len(re.findall(r"(?<!\\)\|", line)) == len(tables.headings(this.grid)) + 1 for line in lines)
