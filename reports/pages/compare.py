@@ -32,7 +32,8 @@ Exit code: 0 nothing regressed; 1 something did (a time that is REGRESSED,
 memory beyond the margin, a wrong output, a failure); 2 nothing could be judged
 (another machine, machine drift, too few visits); 3 a usage error in the
 command. A time is REGRESSED if it is shown to be slower by more than a fifth of
-the margin, and not shown to be within the margin; SLIGHT if slower and within.
+the margin (for runs at least 1 %, for a FILE 0.2 %), and not shown to be within
+the margin; SLIGHT if slower and within.
 """
 
 
