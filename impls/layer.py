@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout
 
 from .masks import mask_of, rows_of
 from .paging import in_order, places, write
@@ -131,6 +130,7 @@ class AttentionLayer(nn.Module):
         self.shape, self.page = shape, shape.page or shape.max_T
         if shape.out_proj:
             self.W_o = nn.Linear(shape.H * shape.D_v, shape.d_out, bias=shape.out_bias)
+        self.drop = nn.Dropout(shape.out_dropout)
 
     @property
     def prepare(self) -> Callable[..., None] | None:
@@ -141,7 +141,7 @@ class AttentionLayer(nn.Module):
     def finish(self, o: Tensor) -> Tensor:
         """(..., T, H * D_v) -> (..., T, d_out)"""
         o = self.W_o(o) if self.shape.out_proj else o
-        return dropout(o, self.shape.out_dropout, self.training) if self.shape.out_dropout else o
+        return self.drop(o) if self.shape.out_dropout else o
 
     def extend_pages(self, pools: Cache, newest: Cache, pages: Tensor) -> Cache:
         """Write the entries of the newest tokens into the pages of their requests."""
