@@ -66,7 +66,7 @@ FREE = 5
 SPARE = 3
 """Multiple of a cell's least memory that stays free after a long call."""
 
-GROWTH, SHARE = 6, 0.25
+GROWTH, SHARE = 4, 0.25
 """Multiple of a cell's least memory that the heap holds before it is timed in a comparison, and the largest share of the
 free memory for it.
 """
