@@ -1,8 +1,8 @@
 """Schedules an interleaved comparison: what is timed next, and in how many replicates.
 
-The unit is a replicate, two fresh processes; its datum is a robust mean over rounds of log(head / base), where each
-round is a short block of each variant. Decided cells are no longer timed, and the remaining time goes to undecided ones; all
-replicates of a cell count.
+The unit is a replicate, two fresh processes; its datum is the median over rounds of log(head / base), where each
+round is a short block of each variant; of long blocks the faster halves are compared. Decided cells are no longer timed, and
+the remaining time goes to undecided ones; all replicates of a cell count.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import combinations_with_replacement
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from stats.effects import of_saved
@@ -44,7 +43,9 @@ SHORT_BLOCK = 5e-3
 """Seconds of a block above which a cell has fewer rounds, so that cells take about the same time."""
 
 LONG_BLOCK = 50e-3
-"""Seconds above which a block is long: no untimed call precedes it, since reloading the caches is a small part of it."""
+"""Seconds above which a block is long: no untimed call precedes it, since reloading the caches is a small part of it, and
+only the faster half of each variant's counts.
+"""
 
 Replicate = dict[str, Any]
 """Saved measurements of one replicate: `logs`, the datum of each cell and reference workload as [impl, case, log];
@@ -136,7 +137,10 @@ class Replication:
                     reply = workers[name].ask("time", what=what, calls=block.calls, slices=block.slices, warm=warm)
                 timed.append((order.index(key), VARIANTS.index(name), float(f"{reply['fastest']:.6g}")))
         return {
-            "logs": [[*key, datum([it[1:] for it in timed if it[0] == n])] for n, key in enumerate(order)],
+            "logs": [
+                [*key, datum([it[1:] for it in timed if it[0] == n], blocks[key].seconds > LONG_BLOCK)]
+                for n, key in enumerate(order)
+            ],
             "blocks": dict(zip(COLUMNS, zip(*timed, strict=True), strict=True)),
         }
 
@@ -178,16 +182,21 @@ def tell(text: str, left: float) -> None:
     print(f"[{clock_text(left)} left] {text}", file=sys.stderr, flush=True)
 
 
-def datum(blocks: Sequence[tuple[int, float]]) -> float:
-    """Return log(head / base) of a cell in a replicate: the Hodges-Lehmann estimate over its rounds, the median of the means
-    of any two (1963). `blocks`: variant and seconds.
+def datum(blocks: Sequence[tuple[int, float]], long: bool) -> float:
+    """Return log(head / base) of a cell in a replicate: the median over its rounds. `blocks`: variant and seconds.
 
     A round's two blocks follow one another and share the machine conditions; medians over all blocks of a variant
-    don't (docs/measured.md).
+    don't (docs/measured.md). Blocks above `LONG_BLOCK` don't share conditions, and are few: means of the faster half are
+    compared, since disturbances last for several blocks.
     """
-    base, head = ([seconds for variant, seconds in blocks if variant == i] for i in (0, 1))
-    logs = [math.log(after / before) for before, after in zip(base, head, strict=True)]
-    return median((one + other) / 2 for one, other in combinations_with_replacement(logs, 2))
+    base, head = ([math.log(seconds) for variant, seconds in blocks if variant == i] for i in (0, 1))
+    if long:
+        return _of_faster_half(head) - _of_faster_half(base)
+    return median(after - before for before, after in zip(base, head, strict=True))
+
+
+def _of_faster_half(logs: Sequence[float]) -> float:
+    return fmean(sorted(logs)[: math.ceil(len(logs) / 2)])
 
 
 def _rounds(seconds: float, most: int) -> int:
