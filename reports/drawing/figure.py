@@ -13,9 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from stats.ratios import SLOWER
-
+from ..judging.findings import recommended
 from ..judging.grid import Case, Cases, Grid, Mark
+from ..judging.rows import ratio
 from ..reading import units, words
 from ..reading.axes import labelled as axis_label
 from .measures import MEASURES, Measure, Points, series
@@ -46,7 +46,8 @@ def draw(name: str, grid: Grid, palette: Palette, baseline: str, narrow: bool = 
     if not drawn or (name == "speedup" and not any(case.mark(baseline).counts for case in cases)):
         return None
     width = NARROW if narrow else WIDE
-    named = {baseline, _best(name, cases[-1]).impl}
+    best = _best(name, cases[-1], recommended(grid.judged))
+    named = {baseline, best.impl}
     labelled = sorted(drawn, key=lambda impl: (impl not in named, impl not in grid.own))[:MOST_LABELLED]
     figure = Figure(figsize=(width, HEIGHT), dpi=DPI)
     FigureCanvasAgg(figure)
@@ -63,7 +64,7 @@ def draw(name: str, grid: Grid, palette: Palette, baseline: str, narrow: bool = 
         + (f" over {label(baseline)}" if name == "speedup" else "")
         + (", 95 % intervals" if known else "")
     )
-    title = _finding(name, cases[-1], baseline, axis) or what
+    title = _finding(name, cases[-1], best, baseline, axis) or what
     below = [it for it in (what, setting) if it != title]
     low, high = ax.get_ylim()
     inside = [any(low < y < high for _, y in drawn[impl]) for impl in drawn if impl not in labelled]
@@ -137,25 +138,24 @@ def _intervals(ax: Axes, cases: Cases, axis: str, palette: Palette, labelled: Se
     return bool(known)
 
 
-def _best(name: str, case: Case) -> Mark:
-    """Return the fastest of a case; for `memory` the leanest."""
+def _best(name: str, case: Case, favourite: str) -> Mark:
+    """Return the fastest of a case, or the `favourite` if it is tied with it; for `memory` the leanest."""
     if name != "memory":
-        return case.ranked[0]
+        return case.mark(favourite) if case.mark(favourite).best else case.ranked[0]
     return min(case.ranked, key=lambda it: it.row["peak_bytes"] if it.row["peak_bytes"] > 0 else math.inf)
 
 
-def _finding(name: str, case: Case, baseline: str, axis: str) -> str:
+def _finding(name: str, case: Case, best: Mark, baseline: str, axis: str) -> str:
     """Return 'sdpa is 3.0× faster than fused at T = 1024' if that holds in the largest case; else ''."""
-    best, over = _best(name, case), case.mark(baseline)
+    over = case.mark(baseline)
     if not over.counts:
         return ""
     where = f"{baseline} at {axis} = {case.at[axis]}"
     if name == "memory":
         times = over.row["peak_bytes"] / best.row["peak_bytes"]
         return f"{label(best.impl)} needs {units.ratio(times)}× less memory than {where}" if times > 1.1 else ""
-    if over.state != SLOWER:
-        return ""
-    return f"{label(best.impl)} is {units.ratio(over.slowdown)}× faster than {where}"
+    times = ratio(over.row, best.row)
+    return f"{label(best.impl)} is {units.ratio(times.value)}× faster than {where}" if times.slower else ""
 
 
 @contextmanager

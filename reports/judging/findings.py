@@ -44,7 +44,7 @@ def headline(grid: Grid, baseline: str) -> str:
     cases = grid.judged
     if not cases:
         return "No recommendation: no case of this run has times of two implementations that are correct everywhere."
-    name = _pick(cases)
+    name = recommended(cases)
     best = [case for case in cases if case.mark(name).best]
     by_axis = [parts for axis in grid.axes if 1 < len(parts := _along(cases, axis)) <= MOST_CLAUSES]
     if by_axis and len(best) < len(cases):
@@ -122,7 +122,7 @@ def _peak(case: Case, name: str) -> float:
     return float(peak) if peak >= 0 else math.inf
 
 
-def _pick(cases: Cases) -> str:
+def recommended(cases: Cases) -> str:
     """Return the implementation that is fastest or tied in the most cases; of several, excluding those with clearly
     more memory than the leanest, the one with the smallest mean slowdown; '' if there is none.
     """
@@ -199,7 +199,7 @@ def _along(cases: Cases, axis: str) -> list[str]:
     """
     at = grouped((case.at[axis], case) for case in cases)
     parts = []
-    for name, values in grouped((_pick(of), value) for value, of in at.items()).items():
+    for name, values in grouped((recommended(of), value) for value, of in at.items()).items():
         of = [case for value in values for case in at[value]]
         if not all(case.mark(name).best for case in of):
             return []

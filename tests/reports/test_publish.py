@@ -7,7 +7,10 @@ from PIL import Image
 
 from reports import CHECKOUT
 from reports.__main__ import main
+from reports.drawing import figure as drawing
 from reports.pages import publish
+from reports.pages.report import report
+from reports.reading import runs
 
 
 def test_the_page_of_results_is_what_the_published_runs_say():
@@ -36,6 +39,10 @@ def test_the_readmes_figure_is_drawn_from_the_newest_published_run():
     (*_, newest) = sorted(publish.PUBLISHED.glob("*_length.json"))
     with Image.open(CHECKOUT / "docs" / "latency.png") as figure:
         assert figure.info["Source"] == f"{newest.stem} {sha256(newest.read_bytes()).hexdigest()}"
+    this = report(runs.read(newest))  # sdpa is recommended, and tied with sdpa+compile, whose median is smaller
+    title = drawing.draw("latency", this.grid, this.palette, "fused").texts[0].get_text()
+    said, _, where = (CHECKOUT / "README.md").read_text().partition('alt="')[2].partition(":")[0].partition(" times")
+    assert title == f"{said}×{where}" and this.headline.startswith(f"Use {title.split()[0]}:")
 
 
 def test_figures_of_the_tutorials_in_the_docs_are_those_of_the_published_run():
