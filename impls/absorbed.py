@@ -43,9 +43,8 @@ class Absorbed(LatentLayer):
     def attend(self, q: Tensor, latents: Tensor, padding: Tensor | None) -> Tensor:
         W_k, W_v = (W.weight.unflatten(0, (self.shape.H, -1)) for W in (self.W_k, self.W_v))  # (H, D, latent)
         own, shared = q.split([self.shape.D_h - self.rope, self.rope], dim=-1)
-        # as products by head: `@` would copy the weights for every batch entry
-        q = torch.cat([torch.einsum("bhtd,hdc->bhtc", own, W_k), shared], dim=-1)  # (B, H, T, latent + rope)
-        return torch.einsum("bhtc,hdc->bhtd", self.over(q, latents, padding), W_v)
+        q = torch.cat([by_head(own, W_k), shared], dim=-1)  # (B, H, T, latent + rope)
+        return by_head(self.over(q, latents, padding), W_v.mT)
 
     def over(self, q: Tensor, latents: Tensor, padding: Tensor | None) -> Tensor:
         """(B, H, T, latent + rope), (B, 1, T_kv, latent + rope) -> (B, H, T, latent)"""
@@ -61,3 +60,8 @@ class AbsorbedSDPA(Absorbed):
 
     def over(self, q: Tensor, latents: Tensor, padding: Tensor | None) -> Tensor:
         return self.core(q, latents, latents, padding=padding)[..., : self.latent]
+
+
+def by_head(x: Tensor, W: Tensor) -> Tensor:
+    """(B, H, T, D), (H, D, C) -> (B, H, T, C); `x @ W` would copy W for every batch entry."""
+    return (x.transpose(0, 1).flatten(1, 2) @ W).unflatten(1, (len(x), -1)).transpose(0, 1)
