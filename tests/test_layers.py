@@ -13,7 +13,7 @@ from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
 from bench.checks.module_checks import check_case
 from bench.runs.progress import weights_left_out
-from bench.timing.cell import build
+from bench.timing.cell import build, check_built
 from impls import weights
 from impls.packed import Packed
 from impls.registry import Compiled
@@ -60,6 +60,13 @@ def test_compiled_forms_are_checked_alike(name, mode):
     check_case(impl, case)
     torch.compiler.reset()
     assert build(Cell(impl, case)).columns["compile_graphs"] == 1
+
+
+def test_a_learned_bias_leaves_sdpa_its_choice_of_kernels():
+    case = Case.of(H=2, D_h=16, T=16, mask="none", bias="learned")
+    built = build(Cell(impls.get("sdpa"), case))
+    check_built(built)
+    assert built.columns["kernel"] == "flash"  # not that for a mask that requires a gradient
 
 
 def broken_in_training(q, k, v, *, is_causal=False, dropout_p=0.0):

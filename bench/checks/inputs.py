@@ -105,8 +105,9 @@ def elsewhere(numbers: Inputs, problem: Problem) -> Inputs:
         for x, order in zip(numbers.tensors, orders, strict=True)
     ]
     if case.scope == "core" and case.does.cached:
-        for at, (*sizes, tokens, width) in enumerate([x.shape for x in tensors[1:]], 1):
-            tensors[at] = tensors[at].new_full((*sizes, tokens + 1, width), torch.nan)[..., :tokens, :]
+        tensors[1:] = [
+            x.new_full((*x.shape[:-2], x.shape[-2] + 1, x.shape[-1]), torch.nan)[..., :-1, :] for x in tensors[1:]
+        ]
     apart = replace(
         numbers,
         tensors=tuple(tensors),
