@@ -167,6 +167,7 @@ def style() -> Iterator[None]:
         "axes.spines.top": False, "axes.spines.right": False, "figure.facecolor": SURFACE, "savefig.facecolor": SURFACE,
         "grid.color": GRID, "grid.linewidth": 0.6, "xtick.color": MUTED, "ytick.color": MUTED, "xtick.major.size": 0,
         "ytick.major.size": 0, "svg.fonttype": "none", "svg.hashsalt": "attention-bench",  # reproducible files
+        "pdf.fonttype": 42,  # fonts that publishers accept
     }  # fmt: skip
     with matplotlib.rc_context(settings), warnings.catch_warnings():  # type: ignore[arg-type]
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from font")

@@ -22,14 +22,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def draw(name: str, run: Run, path: Path, narrow: bool = False) -> Path:
-    """Draw one of MEASURES into `path`, PNG or SVG by its ending; returns it.
+    """Draw one of MEASURES into `path`, PNG, SVG or PDF by its ending; returns it.
 
     Raises:
         RunError: it has another ending, or the run has nothing to show in it.
         OSError: `path` can't be written.
     """
-    if path.suffix.lower() not in page.KINDS:
-        raise RunError(f"{path}: its ending should be one of {', '.join(page.KINDS)}")
+    if path.suffix.lower() not in page.METADATA:
+        raise RunError(f"{path}: its ending should be one of {', '.join(page.METADATA)}")
     this = report(run)
     with figure.style():
         drawn = figure.draw(name, this.grid, this.palette, run.baseline_impl, narrow)
@@ -42,9 +42,9 @@ def draw(name: str, run: Run, path: Path, narrow: bool = False) -> Path:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command.parser("figure", "Draw one figure of a saved run, as PNG or SVG.")
+    parser = command.parser("figure", "Draw one figure of a saved run, as PNG, SVG or PDF.")
     parser.add_argument("name", metavar="NAME", choices=MEASURES, help=", ".join(MEASURES))
     command.add_run(parser)
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="FILE.png or FILE.svg")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="FILE.png, .svg or .pdf")
     parser.add_argument("--narrow", action="store_true", help="make it as wide as a phone or a column")
     return parser

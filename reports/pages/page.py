@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,12 @@ from . import more, tables
 from .report import Report
 from .tables import escape
 
-KINDS = (".png", ".svg")
-
-#: No date or generator: equal runs give equal files, and the page contains no external address.
-_NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+METADATA: Mapping[str, Mapping[str, str | None]] = {
+    ".png": {},
+    ".svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
+    ".pdf": {"CreationDate": None},
+}
+"""Metadata of a figure, by its file's ending. No date: equal runs give equal files; and a page has no external address."""
 
 
 def write(this: Report, folder: Path) -> Path:
@@ -171,22 +173,23 @@ def _unbroken(text: str) -> str:
 
 
 def save(drawn: Figure, path: Path, source: str | None = None) -> None:
-    """Write one file, SVG or PNG by its ending; a PNG records the source of its data.
+    """Write one file, of a kind in `METADATA` by its ending; a PNG records the source of its data.
 
     Raises:
         OSError: it can't be written.
     """
-    of_png = {"Source": source} if source else None
+    kind = path.suffix.lower()
+    of_png = {"Source": source} if source and kind == ".png" else {}
     with command.written(path):
-        drawn.savefig(path, metadata=_NO_METADATA if path.suffix.lower() == ".svg" else of_png)
+        drawn.savefig(path, metadata={**METADATA[kind], **of_png})
 
 
 def _figures(this: Report, folder: Path) -> Iterator[str]:
-    """Draw every non-empty figure into two files; yields its name."""
+    """Draw every non-empty figure as PNG and SVG; yields its name."""
     folder.mkdir(parents=True, exist_ok=True)
     with figure.style():
         for name in MEASURES:
             if (drawn := figure.draw(name, this.grid, this.palette, this.run.baseline_impl)) is not None:
-                for kind in KINDS:
+                for kind in (".png", ".svg"):
                     save(drawn, folder / f"{name}{kind}")
                 yield name

@@ -185,10 +185,13 @@ def test_the_command_needs_no_torch_and_prints_no_traceback(results, small, tmp_
 
 def test_a_figure_is_written_by_its_ending(results, tmp_path, printed, refusal):
     path = synthetic.save(synthetic.sweep(impls=("sdpa",), H=(8,), dtype=("float32",)), results, "0001_x")
-    assert "its ending should be one of .png, .svg" in refusal("figure", "latency", "-o", "x.pdf", "--run", path)
-    assert printed("figure", "latency", "--run", path, "-o", "x.png").strip() == "x.png"
+    assert "its ending should be one of .png, .svg, .pdf" in refusal("figure", "latency", "-o", "x.eps", "--run", path)
+    for kind in ("png", "svg", "pdf"):
+        assert printed("figure", "latency", "--run", path, "-o", f"x.{kind}").strip() == f"x.{kind}"
     assert "it needs correct times of fused" in refusal("figure", "speedup", "-o", "x.svg", "--run", path)
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    pdf = (tmp_path / "x.pdf").read_bytes()
+    assert pdf.startswith(b"%PDF") and b"CreationDate" not in pdf and b"/Type3" not in pdf
 
 
 def test_a_page_with_another_baseline(results, small, tmp_path, printed, refusal):
