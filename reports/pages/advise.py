@@ -16,7 +16,7 @@ from ..judging.rows import rows_of
 from ..reading import command, runs, units, words
 from ..reading.axes import KNOWN_AXES, axis_names
 from ..reading.runs import Run, RunError
-from .tables import Table, plain
+from .tables import LEFT, Table, plain
 
 _EPILOG = """\
 Each axis of the run is an option, too, such as --window 128. Numbers may be
@@ -26,7 +26,7 @@ ranges: --T 512..8192.
 MOST_RUNS = 200
 """Most runs searched for one that contains the requested cases."""
 
-COLUMNS = ("case", "fastest", "time", "next best", "slowdown", "verdict")
+COLUMNS = ("case", "fastest", "time", "memory", "next best", "slowdown")
 
 LONG_DTYPE = {short: name for name, short in words.SHORT_DTYPE.items()}
 
@@ -108,11 +108,14 @@ def _table(title: str, advised: Mapping[str, Any], always: Sequence[str] = ()) -
         setting = words.setting({axis: cell[axis] for axis in axes} or cell, always=[*axes, "T", "H"])
         slower = units.interval(cell["ahead_low"], cell["ahead_high"]) if cell["ahead_low"] else units.MISSING
         following = cell["next_best"] or units.MISSING
-        verdict = cell["verdict"].removesuffix(f" with {following}")  # the column before names it
-        rows.append((setting, cell["fastest"], units.seconds(cell["seconds"]), following, slower, verdict))
+        tied = f" with {following}"  # which the column before names
+        verdict = cell["verdict"].replace(f"{tied} and ", ", like ").removesuffix(tied).removesuffix("faster")
+        memory = units.MISSING if cell["bytes"] is None else units.memory(cell["bytes"])
+        first = (setting, cell["fastest"], units.seconds(cell["seconds"]), memory)
+        rows.append((*first, following, f"{slower} {verdict}".strip()))
     wrong = f"Left out, wrong somewhere in this run: {', '.join(advised['left_out'])}." if advised["left_out"] else ""
     note = " ".join(filter(None, (advised["page_faults"], wrong)))
-    return Table(title, COLUMNS, rows, note)
+    return Table(title, COLUMNS, rows, note, left=(*LEFT, "slowdown"))
 
 
 def _parser() -> argparse.ArgumentParser:

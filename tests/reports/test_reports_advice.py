@@ -117,14 +117,22 @@ def test_a_models_layer_in_another_dtype_is_named_and_its_case_not_again_by_the_
     run = of_models(as_run, {"T": 512, **LLAMA, "dtype": "float32", "model": "llama3-8b"})
     asked = "advise", "--run", run, "--model", "llama3-8b"
     assert refusal(*asked).endswith("was measured here; in float32 it was: --dtype float32\n")
-    assert printed(*asked, "--dtype", "float32").splitlines()[-1].startswith("T=512 fp32  fused ")
+    assert "\nT=512 fp32  fused " in printed(*asked, "--dtype", "float32")
 
 
 def test_on_the_command_line(as_run, printed, monkeypatch):
     run = as_run(two({64: (1e-3, 2e-3), 1024: (4e-3, 2e-3)})).path
     out = printed("advise", "--run", run, "--T", 1024, "--H", 8, "--dtype", "float32")
-    assert out.splitlines()[2].split() == ["T=1024", "b", "2.00", "ms", "a", "2.0", "to", "2.0", "faster"]
+    assert " ".join(out.splitlines()[2].split()) == "T=1024 b 2.00 ms 1.00 MiB a 2.0 to 2.0"
     assert {cell["T"] for cell in json.loads(printed("advise", "--run", run, "--json", "--T", 64))["cells"]} == {64}
     monkeypatch.setenv("COLUMNS", "40")  # where the columns don't fit, others follow below
     narrow = printed("advise", "--run", run, "--T", 1024).splitlines()
-    assert max(map(len, narrow)) <= 40 and narrow[-1].split() == ["T=1024", "2.0", "to", "2.0", "faster"]
+    assert max(map(len, narrow)) <= 40 and " ".join(narrow[-1].split()) == "T=1024 a 2.0 to 2.0"
+
+
+def test_ties_beyond_the_next_best_and_unknown_memory_on_the_command_line(as_run, printed):
+    rows = [synthetic.row(name, synthetic.case(T=T), [1e-3]) for name in "abc" for T in (64, 256)]
+    rows[0]["extra_info"]["peak_bytes"] = None
+    *_, first, second = printed("advise", "--run", as_run(synthetic.document(rows)).path).splitlines()
+    assert " ".join(first.split()) == "T=64 a 1.00 ms – b 1.00 to 1.00 tied, like c"
+    assert " ".join(second.split()) == "T=256 a 1.00 ms 1.00 MiB b 1.00 to 1.00 tied, like c"
