@@ -13,7 +13,7 @@ from .formula import attention
 from .layer import KernelCore, KernelLayer, LayerShape
 from .online import nothing_seen, with_block
 from .paging import by_page
-from .ragged import VARLEN
+from .ragged import VARLEN, WHOLE_VARLEN
 from .registry import register
 from .rules import BY_MASK
 
@@ -75,6 +75,8 @@ WHOLE = 256
 
 def _unfit_varlen(case: Any) -> str | None:
     """Only paged caches with pages of a multiple of 256 tokens."""
+    if not WHOLE_VARLEN:
+        return "needs torch 2.13"
     return _unfit(case) or (None if case.page % WHOLE == 0 else f"needs pages of whole {WHOLE} tokens: --page {WHOLE}")
 
 

@@ -39,8 +39,12 @@ DOCUMENTS: dict[str, Any] = {
 REQUESTS: dict[str, Any] = {
     "common": False, "dropout": False, "scopes": ("core",), "beyond": ("causal_br", "requests"), "unless": _no_requests,
 }  # fmt: skip
+WHOLE_VARLEN = torch.__version__ >= "2.13"  # by numbers
+"""Whether `varlen_attn` takes grouped heads and page tables."""
+
 VARLEN: dict[str, Any] = {
     "devices": ("cuda",), "dtypes": ("float16", "bfloat16"), "wide_values": False, "autocasts": False, "compiles": False,
+    "grouped": WHOLE_VARLEN,
 }  # fmt: skip
 """Requirements of `varlen_attn`."""
 
