@@ -3,8 +3,7 @@
 import threading
 from time import process_time, sleep
 
-from bench.checks.afterwards import check_idle_afterwards
-from bench.timing import cell
+from bench.checks import afterwards
 
 
 class Rest:
@@ -75,4 +74,4 @@ class Rest:
 
 def resting(patch, rest):
     """Use simulated time to watch every checked cell."""
-    patch.setattr(cell, "check_idle_afterwards", lambda alone: check_idle_afterwards(alone, rest))
+    patch.setattr(afterwards, "sleep", rest)

@@ -7,7 +7,7 @@ from functools import partialmethod
 from multiprocessing import Pipe
 from statistics import median
 from threading import Event
-from time import monotonic, process_time, sleep
+from time import monotonic, perf_counter, process_time, sleep
 from types import SimpleNamespace
 
 import pytest
@@ -17,39 +17,47 @@ import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
+from bench.checks import afterwards
 from bench.checks.afterwards import INTERVAL, LONGEST, check_idle_afterwards, settle
 from bench.checks.settings import threads, waiting_asleep
 from bench.workers import worker
 from bench.workers.client import Request, WorkerClient, run_concurrently
 
 
-def test_one_busy_sample_is_no_fault():
-    busy = iter((0.0, 0.01, 0.01, 0.01))
-    check_idle_afterwards(rest=lambda _: None, clock=lambda: next(busy))
-    always = iter(i * 0.02 for i in range(6))
+def clocks(monkeypatch, rest, cpu, wall=perf_counter):
+    """Replace what `afterwards` sleeps by, and the clocks that it reads."""
+    for name, it in (("sleep", rest), ("process_time", cpu), ("perf_counter", wall)):
+        monkeypatch.setattr(afterwards, name, it)
+
+
+def test_one_busy_sample_is_no_fault(monkeypatch):
+    clocks(monkeypatch, lambda _: None, iter((0.0, 0.01, 0.01, 0.01)).__next__)
+    check_idle_afterwards(alone=False)
+    clocks(monkeypatch, lambda _: None, iter(i * 0.02 for i in range(6)).__next__)
     with pytest.raises(Wrong, match=r"2\.0 cores stay busy") as busy_on:
-        check_idle_afterwards(rest=lambda _: None, clock=lambda: next(always))
+        check_idle_afterwards(alone=False)
     assert worker._failure(busy_on.value)["unusable"]  # a cell that is timed next would wait for these threads
 
 
 @pytest.mark.parametrize(("alone", "seconds", "passes"), [(False, 0.12, False), (True, 0.12, True), (True, 0.3, False)])
-def test_threads_may_spin_for_longer_in_a_process_of_their_own(alone, seconds, passes):
+def test_threads_may_spin_for_longer_in_a_process_of_their_own(alone, seconds, passes, monkeypatch):
     now = 0.0
 
     def rest(pause):
         nonlocal now
         now += pause
 
+    clocks(monkeypatch, rest, lambda: min(now, seconds))
     refused = pytest.raises(Wrong, match=r"stay busy$" if alone else "'alone': True")
     with nullcontext() if passes else refused:
-        check_idle_afterwards(alone, rest, lambda: min(now, seconds))
+        check_idle_afterwards(alone)
 
 
 def test_a_process_is_idle_when_its_threads_use_no_cpu_time(monkeypatch):
     readings = iter((0.0, 1e-3, 1e-3, 2e-3, 2e-3, 2.1e-3))  # CPU seconds before and after each sample
-    clock = iter(i * 1e-3 for i in range(100))
     slept = []
-    settle(slept.append, lambda: next(readings), lambda: next(clock))
+    clocks(monkeypatch, slept.append, readings.__next__, iter(i * 1e-3 for i in range(100)).__next__)
+    settle()
     assert len(slept) == 3
     now = 0.0
 
@@ -58,7 +66,8 @@ def test_a_process_is_idle_when_its_threads_use_no_cpu_time(monkeypatch):
         now += pause
         assert now < 2 * LONGEST
 
-    settle(rest, lambda: now, lambda: now)
+    clocks(monkeypatch, rest, lambda: now, lambda: now)
+    settle()
     assert now == pytest.approx(LONGEST, abs=INTERVAL)  # then no longer waited for
 
 

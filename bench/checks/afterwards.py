@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from time import perf_counter, process_time, sleep
 
 from ..cases.outcome import StillWorking
@@ -35,35 +34,29 @@ refused by the check.
 ELSEWHERE = "if they only wait for work, give it a process of its own: `limits = {'alone': True}`"
 
 
-def check_idle_afterwards(
-    alone: bool = False, rest: Callable[[float], None] = sleep, clock: Callable[[], float] = process_time
-) -> None:
+def check_idle_afterwards(alone: bool) -> None:
     """Raise `StillWorking` if the process stays busy after a call has returned. Must be called right after the call.
 
     `alone`: whether the implementation has a process of its own.
     """
     for _ in range(SAMPLES_ALONE if alone else SAMPLES):
-        rest(SETTLING)
-        before = clock()
-        rest(WATCH)
-        share = (clock() - before) / WATCH
+        sleep(SETTLING)
+        before = process_time()
+        sleep(WATCH)
+        share = (process_time() - before) / WATCH
         if share <= BUSY:
             return
     fault = f"leaves threads that work when its call has returned: {share:.1f} cores stay busy"
     raise StillWorking(fault if alone else f"{fault}; {ELSEWHERE}")
 
 
-def settle(
-    rest: Callable[[float], None] = sleep,
-    clock: Callable[[], float] = process_time,
-    wall: Callable[[], float] = perf_counter,
-) -> None:
+def settle() -> None:
     """Return when this process's threads sleep. Threads of OpenMP and of some BLAS libraries spin for some milliseconds
     after a call, on cores that the next process needs.
     """
-    until = wall() + LONGEST
-    while (began := wall()) < until:
-        before = clock()
-        rest(INTERVAL)
-        if clock() - before <= BUSY * (wall() - began):
+    until = perf_counter() + LONGEST
+    while (began := perf_counter()) < until:
+        before = process_time()
+        sleep(INTERVAL)
+        if process_time() - before <= BUSY * (perf_counter() - began):
             return
