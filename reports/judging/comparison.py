@@ -107,12 +107,21 @@ class Comparison:
         return Counter(sorted((cell.verdict.word for cell in self.cells), key=WORDS.index))
 
     @property
+    def verdicts(self) -> list[tuple[str, Verdict]]:
+        """All verdicts, on cells and on implementations, each with the implementation."""
+        return [*((cell.impl, cell.verdict) for cell in self.cells), *self.implementations.items()]
+
+    @property
+    def slower(self) -> set[str]:
+        """Implementations that regressed in time, in the mean or in a cell."""
+        return {name for name, it in self.verdicts if it.word == REGRESSED}
+
+    @property
     def code(self) -> int:
         """Exit code: 0 without regressions, 1 with some, 2 if nothing could be judged."""
-        verdicts = [(cell.impl, cell.verdict) for cell in self.cells] + [*self.implementations.items()]
-        if any(cell.regressed for cell in self.cells) or REGRESSED in [it.word for _, it in verdicts]:
+        if any(cell.regressed for cell in self.cells) or self.slower:
             return command.REGRESSED
-        words = {it.word for name, it in verdicts if name in (self.of_interest or [name])}
+        words = {it.word for name, it in self.verdicts if name in (self.of_interest or [name])}
         open_ = INCONCLUSIVE in words and words.isdisjoint(verdict.SETTLED)
         return command.NOT_JUDGED if self.unjudged or open_ else command.FINE
 

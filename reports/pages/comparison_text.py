@@ -111,14 +111,13 @@ def sentences(this: Comparison) -> Iterator[str]:
     yield from (
         f"{name} is {word} in {count} of {plural(counts[name], 'cell')}" for (name, word), count in broken.items()
     )
-    slower = _slower(this)
-    larger = Counter(cell.impl for cell in this.cells if any(change.worse for change in cell.changes) and not slower)
+    larger = Counter(cell.impl for cell in this.cells if any(it.worse for it in cell.changes) and not this.slower)
     yield from (
         f"{name} needs more memory in {count} of {plural(counts[name], 'cell')}" for name, count in larger.items()
     )
     timed = grouped((cell.impl, cell) for cell in this.cells if math.isfinite(cell.verdict.ratio))
     by_impl = {name: timed.get(name, []) for name in (*this.of_interest, *timed)}
-    said = ((_said(this, name, by_impl[name]), name) for name in sorted(by_impl, key=lambda it: it not in slower))
+    said = ((_said(this, name, by_impl[name]), name) for name in sorted(by_impl, key=lambda it: it not in this.slower))
     for text, names in grouped((text, name.partition(AGAINST)[0]) for text, name in said if text).items():
         most = max(4, len({*names} & {*this.of_interest}))  # none whose code changed is left out
         yield f"{listing(names, most)} {'is' if len(names) == 1 else 'are'} {text}"
@@ -177,15 +176,9 @@ def result(this: Comparison) -> str:
     """Return the conclusion: 'Nothing regressed'."""
     if this.code in RESULTS:
         return RESULTS[this.code]
-    if _slower(this):
+    if this.slower:
         return "Something regressed"
     return "Something is broken" if any(cell.broken for cell in this.cells) else "Memory regressed"
-
-
-def _slower(this: Comparison) -> set[str]:
-    """Return the implementations that regressed in time, in the mean or in a cell."""
-    verdicts = [(cell.impl, cell.verdict) for cell in this.cells] + [*this.implementations.items()]
-    return {name for name, it in verdicts if it.word == REGRESSED}
 
 
 def headline(this: Comparison) -> tuple[str, list[str]]:
