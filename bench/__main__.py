@@ -31,9 +31,9 @@ COMMANDS = {
 """Commands, each with the function `(arguments) -> exit code` that implements it (default: `main`), and its description."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command named by the first argument."""
-    name, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    name, *rest = arguments or ["--help"]
     if name in COMMANDS:
         module, _, function = COMMANDS[name][0].partition(":")
         gc.disable()  # each collection would scan the modules imported so far, torch's for 0.1 s

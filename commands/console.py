@@ -43,9 +43,9 @@ def from_shell() -> int:
     return shell.run(main, "bench")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run a command; returns its exit code, or 3 for an unknown command."""
-    name, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    name, *rest = arguments or ["--help"]
     if name in ("-h", "--help"):
         print(_help())
     elif name == "--version":

@@ -7,18 +7,18 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from stats.arguments import UNFINISHED, warn, why
 
 
-def run(main: Callable[[], int], package: str) -> int:
-    """Return the exit code of `main`; lines on stderr begin with the package's name."""
+def run(main: Callable[[Sequence[str]], int], package: str) -> int:
+    """Return the exit code of `main(arguments)`; lines on stderr begin with the package's name."""
     prepare()
     try:
         try:
-            return main()
+            return main(sys.argv[1:])
         finally:  # also of argparse's SystemExit
             sys.stdout.flush()
     except KeyboardInterrupt as end:

@@ -46,12 +46,11 @@ compared with the first.
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run a command, by default the one that writes a page; returns its exit code, or 3 for a run that can't be read, and a
     file that can't be written, which are one line on stderr.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    execute: Callable[[list[str]], int] = _report
+    given, execute = [*arguments], _report
     if given[:1] == ["report"]:  # its name as an installed command
         del given[0]
     elif given and given[0] in COMMANDS:

@@ -118,7 +118,7 @@ class Result:
         return f"{self.outcome:<13} {self.impl}: {self.problem}: {detail}"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Return the exit code: 0 if all supported cases are correct, 1 if one is wrong or fails, or if none is supported, 3 for a
     usage error.
     """

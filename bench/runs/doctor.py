@@ -39,7 +39,7 @@ class Remark:
     advice: str | None = None
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Return the exit code: 0 without disturbances, 1 with some, 3 for a usage error."""
     Parser(
         "python -m bench doctor",

@@ -433,7 +433,8 @@ def injected(lab: Lab) -> str:
     """`ab` on a slow-down of 2 % inside the call, twice, and on unchanged code, four times."""
     sizes = ("--T", "16", "--H", "2", "--dtype", "float32", "--budget", "0.01") if lab.rehearsal else (
         "--T", "4096", "--H", "16", "--dtype", "bfloat16", "--budget", "0.5")  # fmt: skip
-    begin = ("-c", "from bench.ab import ab; from bench.__main__ import main; ab.SHARES = {0.02: 3}; main()", "ab")  # fmt: skip
+    program = "import sys; from bench.ab import ab; from bench.__main__ import main; ab.SHARES = {0.02: 3}"
+    begin = ("-c", f"{program}; main(sys.argv[1:])", "ab")
     count = "1" if lab.rehearsal else "4"
     lab.command(
         *begin, "--self-test", count, "--impl", "sdpa", "--device", lab.device, "--scope", "core", "--D_h", "64", *sizes
