@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -16,7 +16,7 @@ if not __package__:  # started by path: a package `reports` of the user's must n
     __package__, __spec__ = "reports", find_spec("reports.__main__")
 
 from stats import interrupts
-from stats.arguments import Parser, as_typed, has_one_command, why, wrapped
+from stats.arguments import as_typed, has_one_command, why, wrapped
 
 from .reading import command, runs
 from .reading.command import complain
@@ -83,24 +83,19 @@ def _compared(run: Run, baseline: str | None) -> Run:
 
 
 def _write(chosen: Sequence[Run], out: Path, options: argparse.Namespace) -> None:
-    """Write one page, of a run or of several side by side; print its path, and for one run its text, headline last.
-
-    Raises:
-        RunError: the folder can't be written to.
+    """Write one page, of a run or of several side by side; print its path, and for one run its text, headline last. Raises
+    OSError if the folder can't be written to.
     """
     # pandas takes a second to import: not before names are checked
     from .pages import more, page, side_by_side_page
     from .pages.report import report
 
     folder = out / (chosen[0].name if len(chosen) == 1 else side_by_side_page.folder_name(chosen))
-    try:
-        if len(chosen) > 1:
-            print(side_by_side_page.write(chosen, folder))
-            return
-        this = report(chosen[0])
-        path = page.write(this, folder)
-    except OSError as error:
-        raise RunError(f"can't write to {folder}: {error.strerror or error}") from None
+    if len(chosen) > 1:
+        print(side_by_side_page.write(chosen, folder))
+        return
+    this = report(chosen[0])
+    path = page.write(this, folder)
     if options.quiet:
         print(path)
         return
@@ -113,12 +108,7 @@ def _write(chosen: Sequence[Run], out: Path, options: argparse.Namespace) -> Non
 def _parser() -> argparse.ArgumentParser:
     others = [f"  {name:<12} {about}" for name, (_, about) in COMMANDS.items()]
     named = [] if has_one_command() else ["Other commands, as `python -m reports NAME --help`:", *others]
-    parser = Parser(
-        prog="python -m reports",
-        description="Make pages, tables and charts of saved runs.",
-        epilog="\n".join([_EPILOG, *named]),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command.parser("", "Make pages, tables and charts of saved runs.", "\n".join([_EPILOG, *named]))
     parser.add_argument(
         "runs", nargs="*", metavar="RUN", help="runs to report, several on one page (default: the newest)"
     )

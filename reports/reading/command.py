@@ -20,9 +20,9 @@ NOT_JUDGED = 2
 
 
 def parser(name: str, description: str, epilog: str = "") -> Parser:
-    """Return the parser of a command, `python -m reports NAME`."""
+    """Return the parser of a command, `python -m reports NAME`, or of the one without a name."""
     raw = argparse.RawDescriptionHelpFormatter
-    return Parser(f"python -m reports {name}", description=description, epilog=epilog, formatter_class=raw)
+    return Parser(f"python -m reports {name}".rstrip(), description=description, epilog=epilog, formatter_class=raw)
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:

@@ -23,7 +23,7 @@ OF_RUNS = [
         for form in ("json", "markdown", "html")
     ),
     ("bas", "did you mean '0001_base'?"),
-    (f"base --out {TINY}/out", "can't write to"),
+    (f"base --out {TINY}/out", "out/0001_base: Not a directory"),
     ("killed", "run 'killed' is not finished: "),
     ("history run", ""),
     ("baseline", ""),
