@@ -24,9 +24,6 @@ WRONG = "wrong"
 MOST_COLUMNS = 20
 """Most columns of single cases; if there are more cases, columns are values of one axis."""
 
-BESIDE = ("case", "published", "theirs", "nearest here", "ours", "source")
-"""Headings of published times beside ours."""
-
 
 @dataclass(frozen=True)
 class Mark:
@@ -184,22 +181,6 @@ class Grid:
             title = f"{found[0].state}, {slowdown(value)}× the fastest{between}"
         text = over_some(slowdown(value), len(found), len(column.cases))
         return Entry(text, value, best, open_, f"{impl}, {' '.join(column.heading)}: {title}")
-
-    def beside(self, published: Rows) -> tuple[list[list[str]], list[str]]:
-        """Return a row of `BESIDE` for each published time whose case was measured, and the sources, which rows name by
-        number: with the machine, and other differences.
-        """
-        cases = {case.id: case for case in self.cases if case.ranked}
-        rows, sources = [], dict[str, int]()
-        for it in published:
-            if case := cases.get(it["id"]):
-                mark = case.mark(it["impl"])
-                theirs = units.seconds(it["seconds"])
-                ours = median(mark.row) if mark.counts else units.MISSING
-                source = f"{it['source']}; machine: {it['machine']}; {it['differs']}"
-                number = sources.setdefault(source, 1 + len(sources))
-                rows.append([case.title, it["kernel"], theirs, it["impl"] or units.MISSING, ours, str(number)])
-        return rows, [*sources]
 
 
 def over_some(mean: str, count: int, cases: int) -> str:

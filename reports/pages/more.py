@@ -12,7 +12,7 @@ from stats.ratios import Ratio
 from ..drawing import svg
 from ..drawing.palette import Palette
 from ..judging import roofline
-from ..judging.grid import BESIDE, median
+from ..judging.grid import median
 from ..judging.model_steps import ModelStep, model_steps, nearer
 from ..judging.rows import MASKED, Row, ratio, varying
 from ..reading import units, words
@@ -172,10 +172,21 @@ def _masks(measured: Sequence[Row]) -> Table:
 
 
 def published(this: Report) -> Table:
-    """Return published times of the run's cases, beside those measured."""
-    lines, sources = this.grid.beside(this.run.published)
-    note = " ".join(f"[{i}] {source}." for i, source in enumerate(sources, 1))
-    return Table("Published times beside ours", BESIDE, lines, note)
+    """Return published times of measured cases beside ours. Sources have numbers; the note lists them, with the machine and
+    other differences.
+    """
+    cases = {case.id: case for case in this.grid.cases if case.ranked}
+    rows, sources = [], dict[str, int]()
+    for it in this.run.published:
+        if case := cases.get(it["id"]):
+            mark = case.mark(it["impl"])
+            ours = median(mark.row) if mark.counts else units.MISSING
+            source = f"{it['source']}; machine: {it['machine']}; {it['differs']}"
+            number = sources.setdefault(source, 1 + len(sources))
+            rows.append((case.title, it["kernel"], units.seconds(it["seconds"]), it["impl"], ours, str(number)))
+    heads = ("case", "published", "theirs", "nearest here", "ours", "source")
+    note = " ".join(f"[{number}] {source}." for source, number in sources.items())
+    return Table("Published times beside ours", heads, rows, note)
 
 
 def _traces(measured: Sequence[Row]) -> Table:

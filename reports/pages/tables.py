@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import shutil
 import textwrap
@@ -237,7 +238,7 @@ def in_markdown(table: Table) -> str:
 def escape(text: str) -> str:
     """Escape Markdown, mentions of users, line breaks and column separators."""
     escaped = re.sub(r"([\\`*_|\[\]])", r"\\\1", words.one_line(text))
-    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("@", "@&#8203;")
+    return html.escape(escaped, quote=False).replace("@", "@&#8203;")
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
