@@ -13,7 +13,7 @@ from impls.rules import Rules, Span, kinds_of, requests_of
 
 from .axes import NOTHING, axes_of, axis
 from .decoders import BLOCKS, config_of, windowed
-from .modes import MODES, Mode
+from .modes import MODES, Mode, Point
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 DEVICES = ("cpu", "cuda")
@@ -224,7 +224,7 @@ class Case:
         return asdict(self)
 
 
-def tokens_of(requests: str) -> dict[str, Any]:
+def tokens_of(requests: str) -> Point:
     """Return the axes `requests`, T and T_kv (new tokens, and all tokens, of all requests)."""
     new, tokens = map(sum, zip(*requests_of(requests), strict=True))
     return {"requests": requests, "T": new, "T_kv": tokens}

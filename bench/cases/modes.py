@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Point = dict[str, Any]
-"""A point of a sweep's grid: axis -> value."""
+"""Axes of a case by name, each with a value; of a grid, with a value or a tuple of values."""
 
 
 @dataclass(frozen=True)

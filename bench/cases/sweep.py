@@ -10,7 +10,7 @@ from typing import Any
 from . import decoders, published
 from .case import AROUND_CORE, DOCUMENTS, DTYPES, PROJECTIONS, Case, tokens_of
 from .models import MODELS, layers_of
-from .modes import MODES
+from .modes import MODES, Point
 
 Axes = Mapping[str, tuple[Any, ...]]
 
@@ -64,7 +64,7 @@ SIZES = {"d_model", "H", "H_kv", "D_h", "D_v", "latent", "rope"}
 """Axes of a model's layer that its cases have from its configuration."""
 
 
-def _case_from(point: dict[str, Any], unfit: list[str]) -> Case | None:
+def _case_from(point: Point, unfit: list[str]) -> Case | None:
     """Return a case; None for an unfit point that has an `origin`, the name of a model or a file."""
     origin, of_model = point.pop("origin", None), point.pop("of_model", False)
     if of_model and (point.get("scope") == "core" or point.get("requests")):
@@ -81,7 +81,7 @@ def _case_from(point: dict[str, Any], unfit: list[str]) -> Case | None:
         return None
 
 
-def _case(point: dict[str, Any]) -> Case:
+def _case(point: Point) -> Case:
     if point.get("model"):
         point = _of_model(point)
     if "D_h" not in point:  # the sweep keeps the model's width constant and divides it among the heads
@@ -104,14 +104,14 @@ def _case(point: dict[str, Any]) -> Case:
     return case
 
 
-def _of_model(point: dict[str, Any]) -> dict[str, Any]:
+def _of_model(point: Point) -> Point:
     """Drop axes that a block's config decides; a layer or core of a model is treated like any other of its sizes."""
     if point.get("scope") in decoders.BLOCKS:
         return {axis: value for axis, value in point.items() if axis not in decoders.FIXED}
     return point | {"model": None}
 
 
-def _of_requests(point: dict[str, Any]) -> dict[str, Any]:
+def _of_requests(point: Point) -> Point:
     """Derive other axes from requests; raises ValueError for impossible combinations."""
     implied = {"B": 1, "mode": "forward", "mask": "causal_br", "source": "cross", "scope": "core"}
     for name, value in implied.items():
@@ -194,10 +194,10 @@ def _sweep(
 
 TRAINED = ("forward", "backward")
 
-SIXTEEN: dict[str, Any] = {"H": 16, "dtype": "bfloat16"}
+SIXTEEN: Point = {"H": 16, "dtype": "bfloat16"}
 """Heads on a GPU: 16, for models of width 1024 or 2048."""
 
-GROUPED: dict[str, Any] = {"D_h": 128, "H": 32, "H_kv": 8, "dtype": "bfloat16"}
+GROUPED: Point = {"D_h": 128, "H": 32, "H_kv": 8, "dtype": "bfloat16"}
 """Heads of Llama 3 8B (Llama Team, "The Llama 3 Herd of Models", 2024, table 3)."""
 
 LATENT = {"D_h": 48, "latent": 128, "rope": 16}

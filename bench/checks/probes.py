@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
-from typing import Any
 
 from impls import Impl
 
 from ..cases.case import Case, tokens_of
+from ..cases.modes import Point
 from ..cases.sweep import misfit
 from .data import cache_sizes
 from .patterns import PATTERNS
@@ -136,7 +136,7 @@ def _probes_at(case: Case, T: int) -> Iterator[Case]:
                 yield probe
 
 
-def _lengths(case: Case, T: int) -> Iterator[dict[str, Any]]:
+def _lengths(case: Case, T: int) -> Iterator[Point]:
     """Yield axes T and T_kv of a probe, and requests if the case has some: a prompt, a part of one, three tokens."""
     if case.requests:
         part, most = max(1, T // 3), max(2, T // 2)

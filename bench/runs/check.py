@@ -13,6 +13,7 @@ from typing import Any
 
 from stats.arguments import Parser
 
+from ..cases.modes import Point
 from ..cases.outcome import Skip, Unsupported, undeclared
 from ..selection.errors import UsageError, positive
 from ..terminal import complain
@@ -39,16 +40,19 @@ LONE = {"T": 1, "T_kv": 64, "mask": "none"}
 CHUNK = {"mask": "causal_br", "T": 8, "T_kv": 64}
 REQUESTS = {"requests": "1x8:8+1x6:20+2x1:14", "T": 16, "T_kv": 56, "mask": "causal_br", "source": "cross"}
 
-RULES: tuple[dict[str, Any], ...] = (
+Problems = tuple[Point, ...]
+"""Axes of test problems that differ from the defaults."""
+
+RULES: Problems = (
     {"window": 8}, {"prefix": 8}, {"documents": "lognormal"}, {"bias": "alibi", "H": 4}, {"bias": "dense"}, {"softcap": 20},
     {"sinks": True},
 )  # fmt: skip
 
-GROUPS: dict[str, Any] = {"H": 6, "H_kv": 2}
+GROUPS: Point = {"H": 6, "H_kv": 2}
 MODEL = GROUPS | {"D_h": 128, "dtype": "bfloat16"}  # as language models have
 TILES = {"window": 160, "T": 200}  # a window of several tiles
 
-BOTH: tuple[dict[str, Any], ...] = (
+BOTH: Problems = (
     {}, {"dtype": "bfloat16"}, {"dtype": "float16"}, {"dtype": "float64"}, {"autocast": "bfloat16"}, {"dropout": 0.1}, PADDED,
     GROUPS, GROUPS | TILES, MODEL | {"window": 8}, GROUPS | {"dropout": 0.1}, {"D_h": 128}, {"D_v": 32}, {"D_v": 96},
     {"D_h": 192, "D_v": 128}, {"D_h": 256}, {"T": 256}, {"mask": "causal_br", "source": "cross", "T_kv": 100}, *RULES,
@@ -58,17 +62,17 @@ BOTH: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 """Problems of forward and backward calls."""
 
-FORWARD: tuple[dict[str, Any], ...] = (
+FORWARD: Problems = (
     *BOTH, {"mask": "none"}, {"mask": "none", "source": "cross", "T_kv": 40},
     REQUESTS, {"H": 1}, {"B": 17, "T": 32, "H": 17}, {"T": 1}, {"T": 5}, {"T": 1024, "H": 1},
     MODEL | PADDED, *(GROUPS | axes | {"window": 8} for axes in ({"sinks": True}, {"softcap": 20})),
 )  # fmt: skip
 
-BACKWARD: tuple[dict[str, Any], ...] = (
+BACKWARD: Problems = (
     *BOTH, LONE | {"source": "cross"}, {"bias": "learned"}, {"B": 3, "mask": "none", "source": "cross", "T_kv": 40}
 )  # fmt: skip
 
-DECODE: tuple[dict[str, Any], ...] = (
+DECODE: Problems = (
     {}, {"T_kv": 3}, {"T_kv": 1024}, {"T_kv": 4097, "H": 32, "H_kv": 2}, {"dtype": "bfloat16"}, {"dtype": "float16"},
     {"dtype": "float64"}, {"D_h": 128}, {"D_h": 256}, GROUPS, MODEL, {"sinks": True}, CHUNK, CHUNK | {"window": 8},
     CHUNK | {"window": 8, "T": 1},
@@ -76,7 +80,7 @@ DECODE: tuple[dict[str, Any], ...] = (
     {"D_h": 40}, {"D_v": 96}, {"softcap": 20}, GROUPS | {"sinks": True}, CHUNK | {"bias": "alibi", "T": 1, "H": 4},
 )  # fmt: skip
 
-AROUND: tuple[dict[str, Any], ...] = (
+AROUND: Problems = (
     {"out_dropout": 0.1}, {"qkv_bias": True, "out_bias": True}, {"mode": "backward", "qkv_bias": True, "out_bias": True},
     {"mode": "backward", "latent": 64, "rope": 16},
     *(LONE | {"mode": "decode"} | axes for axes in ({"latent": 64, "rope": 16}, {"page": 16}, {"page": 16, "T_kv": 81})),
@@ -90,7 +94,7 @@ PROBLEMS = (
 )
 
 
-def words(axes: dict[str, Any]) -> str:
+def words(axes: Point) -> str:
     """Name a test problem: `mode=forward mask=none`."""
     return " ".join(f"{axis}={value}" for axis, value in ({"mode": "forward"} | axes).items())
 

@@ -22,6 +22,7 @@ from ..cases.case import AXES, Case
 from ..cases.cells import Cell
 from ..cases.decoders import BLOCKS
 from ..cases.models import config_of, layers_of, notes_of
+from ..cases.modes import Point
 from ..cases.sweep import SWEEPS, Sweep, of_points
 from ..checks.impl_hash import sources_hash
 from ..terminal import warn
@@ -145,11 +146,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+Options = dict[str, Any]
+"""Options that were given, by name."""
+
 ASKED = (*CELLS, "baseline")
 """Options that decide which cells a run has, and with what they are compared."""
 
 
-def asked(config: pytest.Config) -> dict[str, Any]:
+def asked(config: pytest.Config) -> Options:
     """Return the options of `ASKED` that were given."""
     given = {name: value for name in ASKED if (value := config.getoption(name))}
     if config.getoption("smoke"):
@@ -165,7 +169,7 @@ def settle_timing(config: pytest.Config, begun: dict[str, float]) -> dict[str, f
     return {name: default for name, (default, *_) in TIMING.items()} | begun | given
 
 
-def select(options: dict[str, Any]) -> Selection:
+def select(options: Options) -> Selection:
     """Resolve options (from `asked`) into cells; raises `UsageError`."""
     sweep, device, overrides = sweep_of(options)
     if "threads" in overrides:
@@ -183,7 +187,7 @@ def select(options: dict[str, Any]) -> Selection:
     return Selection(sweep, device, chosen, cells, {case.id: names for case, names in cases.items() if names})
 
 
-def sweep_of(options: dict[str, Any]) -> tuple[Sweep, str, dict[str, tuple[Any, ...]]]:
+def sweep_of(options: Options) -> tuple[Sweep, str, dict[str, tuple[Any, ...]]]:
     """Return the sweep, the device, and the overridden axes; raises `UsageError`."""
     sweep = _sweep(options)
     overrides = {axis: _values(axis, options[axis]) for axis in OPTIONS if options.get(axis)}
@@ -193,7 +197,7 @@ def sweep_of(options: dict[str, Any]) -> tuple[Sweep, str, dict[str, tuple[Any, 
     return sweep, devices[0], overrides
 
 
-def _sweep(options: dict[str, Any]) -> Sweep:
+def _sweep(options: Options) -> Sweep:
     name = options.get("sweep", "quick")
     if name not in SWEEPS:
         raise UsageError(f"unknown sweep {name!r}; known: {', '.join(SWEEPS)}{nearest(name, SWEEPS)}")
@@ -201,26 +205,26 @@ def _sweep(options: dict[str, Any]) -> Sweep:
         return SWEEPS[name]
     if "sweep" in options:
         raise UsageError("--model and --cases name cases, as --sweep does: leave out --sweep")
-    places: dict[str, dict[str, Any]] = {"": {}}
+    places: dict[str, Point] = {"": {}}
     if "cases" in options:
         places, notes = workloads.read(Path(options["cases"]))
         for note in notes:
             warn(note)
     layers = cache(_layers)  # says once what is measured differently
-    points: dict[str, dict[str, Any]] = {}
+    points: dict[str, Point] = {}
     for place, axes in places.items():
         models = ",".join(filter(None, axes.pop("model", ()))) or options.get("model", "")
         points |= {f"{origin}, {place}".strip(", "): layer | axes for origin, layer in layers(models).items()}
     return of_points(", ".join(options[name] for name in ("model", "cases") if name in options), points)
 
 
-def _layers(models: str) -> dict[str, dict[str, Any]]:
+def _layers(models: str) -> dict[str, Point]:
     """Return the attention layers of models, by `MODEL, KIND`, or one without axes if none is named; raises
     `UsageError`.
     """
     if not models:
         return {"": {}}
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, Point] = {}
     for model in dict.fromkeys(listed([models]) or [models]):
         try:
             config = config_of(model)

@@ -15,11 +15,10 @@ import numpy as np
 
 from ..cases.axes import nearest
 from ..cases.case import AXES
+from ..cases.modes import Point
 from .errors import UsageError
 
 Record = Mapping[str, Any]
-Point = dict[str, Any]
-"""Axes, each with a value or a tuple of values."""
 Lengths = Sequence[tuple[int, int]]
 """New tokens and all tokens of each request of a batch."""
 
