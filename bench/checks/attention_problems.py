@@ -19,6 +19,7 @@ from .bounds import expected_of
 from .decoder_problems import decoder_problem
 from .patterns import APART, DEEPEST, FEATURES, PATTERN_FEATURES, SPREAD
 from .problem import Problem, written_to
+from .reference import Tensors
 
 SMALL = 1 << 21
 """Scores up to which many problems are cached: those of the probes, which every implementation gets."""
@@ -117,7 +118,7 @@ def _layer_patterns(case: Case) -> tuple[Problem, Problem, Problem]:
     )
 
 
-def _copying_weights(case: Case, generator: torch.Generator) -> dict[str, Tensor]:
+def _copying_weights(case: Case, generator: torch.Generator) -> Tensors:
     drawn, sizes = canonical.draw(case.layer_shape, generator), patterns.query_sizes(case)
     _take(drawn["W_q"], case.H, 0, sizes, FEATURES + 1)
     drawn["W_q"].unflatten(0, (case.H, -1))[1::2, 0] *= -1  # a head's large scores are its neighbours' negative ones
@@ -142,7 +143,7 @@ def _take(weight: Tensor, H: int, first: int, scales: tuple[float, ...], apart: 
 
 
 def attention_problem(
-    case: Case, exact: list[Tensor], weights: dict[str, Tensor], generator: torch.Generator, input_set: int = 0,
+    case: Case, exact: list[Tensor], weights: Tensors, generator: torch.Generator, input_set: int = 0,
     pattern: Tensor | None = None, *, emphasis: Tensor | None = None, keys: Tensor | None = None, **dropped: Tensor | None,
 ) -> Problem:  # fmt: skip
     """Return the test problem of a core or a layer with these inputs and weights.
@@ -164,7 +165,7 @@ def attention_problem(
     if grad is not None and emphasis is not None:
         grad = grad * emphasis.to(grad)
 
-    def formula(dtype: torch.dtype) -> dict[str, Tensor]:
+    def formula(dtype: torch.dtype) -> Tensors:
         every = (inputs | weights).items()
         leaves = {name: x.detach().to(dtype).requires_grad_(case.does.gradients) for name, x in every}
         own, learned = [leaves[name] for name in inputs], {name: leaves[name] for name in weights}
@@ -184,7 +185,7 @@ def attention_problem(
 
 
 def _output(
-    case: Case, inputs: Sequence[Tensor], weights: dict[str, Tensor], out_dropped: Tensor | None = None,
+    case: Case, inputs: Sequence[Tensor], weights: Tensors, out_dropped: Tensor | None = None,
     **options: Tensor | None,
 ) -> Tensor:  # fmt: skip
     if case.scope == "core":
@@ -201,12 +202,12 @@ def output_of(problem: Problem, dtype: torch.dtype = torch.float64, **options: T
 
 @lru_cache(maxsize=4)
 @torch.inference_mode(False)
-def weights_of(case: Case) -> dict[str, Tensor]:
+def weights_of(case: Case) -> Tensors:
     """Return the weights, the same in every input set."""
     return drawn_weights(case, data.seeded(_without_dropout(case), -3 if case.scope == "core" else 0))
 
 
-def drawn_weights(case: Case, generator: torch.Generator) -> dict[str, Tensor]:
+def drawn_weights(case: Case, generator: torch.Generator) -> Tensors:
     draw = canonical.draw_core if case.scope == "core" else canonical.draw
     return data.in_dtype(draw(case.layer_shape, generator), case)
 

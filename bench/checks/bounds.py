@@ -14,6 +14,7 @@ from . import reference, settings
 from .data import epsilon
 from .patterns import DEEP, DEEPEST, DOMINATED, HIGH, LATE, LOW, SPREAD, large_scores
 from .problem import Errors, Expected
+from .reference import Tensors
 
 WIDE = ("float32", "float64")
 """Dtypes whose products kernels compute in that dtype; narrower dtypes are mostly accumulated in float32."""
@@ -34,7 +35,7 @@ the plain formula's largest error is mostly chance.
 """
 
 
-Formula = Callable[[torch.dtype], dict[str, Tensor]]
+Formula = Callable[[torch.dtype], Tensors]
 """Computes every output in a dtype, by name."""
 
 
@@ -113,7 +114,7 @@ def _size_of_rounding(formula: Formula, case: Case, pattern: Tensor) -> Tensor:
     return moved.clamp_min(Expected.norm_floor)
 
 
-def _ways(formula: Formula, case: Case) -> tuple[dict[str, Tensor], list[dict[str, Tensor]]]:
+def _ways(formula: Formula, case: Case) -> tuple[Tensors, list[Tensors]]:
     """Return the reference and the plain results in the case's own dtype, by two methods with gradients or a latent."""
     dtype, exact = getattr(torch, case.dtype), formula(torch.float64)
     with settings.tf32_products(case.tf32):

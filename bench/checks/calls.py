@@ -18,6 +18,7 @@ from ..cases.outcome import Wrong
 from . import settings
 from .inputs import Inputs
 from .problem import written_to
+from .reference import Tensors
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Call:
     case: Case
     inputs: Inputs
     run: Callable[[], Any]
-    read: Callable[[Any], dict[str, Tensor]]
+    read: Callable[[Any], Tensors]
     """Maps the return value of `run` to tensors by the names used in `Problem.expected`."""
     back: Callable[..., Any] = lambda o, grad, again: o
     """The return value of `run`, as of `outputs`."""
@@ -41,7 +42,7 @@ class Call:
         """Return the output of a core, or of a layer without a cache."""
         return self.module(*self.inputs.tensors, **self.inputs.options)
 
-    def outputs(self, o: Tensor, grad: Tensor | None = None, again: bool = False) -> dict[str, Tensor]:
+    def outputs(self, o: Tensor, grad: Tensor | None = None, again: bool = False) -> Tensors:
         """Return the outputs of a call whose forward has returned `o`: with gradients if the case has them, of `inputs.grad`
         if not of `grad`. `again`: another backward may follow.
         """
@@ -93,7 +94,7 @@ def _backward(module: nn.Module, case: Case, inputs: Inputs) -> Call:
         grad = inputs.grad if grad is None else grad
         return o, *torch.autograd.grad(o, wanted, grad, allow_unused=True, retain_graph=again)
 
-    def read(outputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    def read(outputs: tuple[Tensor, ...]) -> Tensors:
         o, *grads = outputs
         found = {x: grad for x, grad in zip(wanted, grads, strict=True) if grad is not None}
         if missing := [name for name, x in learning.items() if x not in found]:
@@ -112,7 +113,7 @@ def _decode(module: nn.Module, case: Case, inputs: Inputs) -> Call:
     """
     x, *cache = inputs.tensors
 
-    def read(found: Any) -> dict[str, Tensor]:
+    def read(found: Any) -> Tensors:
         if not case.in_model:
             pages, first = inputs.options.get("pages"), case.T_kv - case.T
             if pages is None:

@@ -22,6 +22,7 @@ from .building import keeping_settings, new_call, prepare
 from .calls import Call, not_a_tensor, recording
 from .inputs import copies, elsewhere, same, surroundings_intact
 from .problem import Problem
+from .reference import Tensors
 from .revealing_problems import solved, with_numbers_exchanged
 from .settings import memory_filled, threads
 from .verifying import NEW_NUMBERS, CheckResult, verify
@@ -84,7 +85,7 @@ def check_numbers_exchanged(call: Call) -> None:
         check_once(call, exchanged, f"where two numbers of {name} alone are exchanged: ")
 
 
-def check_memory(call: Call) -> dict[str, Tensor]:
+def check_memory(call: Call) -> Tensors:
     """Check that outputs which exist at the same time have memory of their own; raises `Wrong`. Returns the last ones."""
     with keeping_settings():
         outputs = [call.read(_run(call)) for _ in range(CALLS_KEPT)]
@@ -137,9 +138,9 @@ class _KeptOutputs:
     """Outputs of the calls so far."""
 
     def __init__(self) -> None:
-        self._kept: list[tuple[Problem, dict[str, Tensor], tuple[Tensor, ...]]] = []
+        self._kept: list[tuple[Problem, Tensors, tuple[Tensor, ...]]] = []
 
-    def add(self, problem: Problem, outputs: dict[str, Tensor]) -> None:
+    def add(self, problem: Problem, outputs: Tensors) -> None:
         """Keep the outputs of one more call; raises `Wrong` if it changed earlier ones."""
         for of, before_this, copied in self._kept:
             _unchanged(
@@ -210,12 +211,12 @@ def _own_outputs(case: Case, names: Iterable[str]) -> list[str]:
     return [name for name in names if name == "output" or not case.writes_cache]
 
 
-def _compared(problem: Problem, outputs: dict[str, Tensor]) -> list[Tensor]:
+def _compared(problem: Problem, outputs: Tensors) -> list[Tensor]:
     """Return what is compared of these outputs."""
     return [part.compared_rows(outputs[part.name]) for part in problem.expected if part.name in outputs]
 
 
-def _outputs(call: Call, problem: Problem) -> dict[str, Tensor]:
+def _outputs(call: Call, problem: Problem) -> Tensors:
     """Return the outputs of a call, whose shape, dtype and device are as promised; raises `Wrong`."""
     case, promised, o = problem.case, problem.inputs[0], _run(call)
     several = problem.grad is not None or (case.in_model and case.does.cached)

@@ -20,6 +20,7 @@ from ..cases.decoders import BLOCKS, config_for, output_width, weights_case
 from . import data, reference
 from .bounds import expected_of
 from .problem import Problem, written_to
+from .reference import Tensors
 
 COMPARED = 1 << 24
 """Maximum number of logits compared."""
@@ -54,7 +55,7 @@ def decoder_problem(case: Case, input_set: int) -> Problem:
     compared = None if case.does.cached else data.compared(case, padding, rows)
     grad = data.grad(case, (case.B, case.T, output_width(case)), rows, compared, generator)
 
-    def formula(dtype: torch.dtype) -> dict[str, Tensor]:
+    def formula(dtype: torch.dtype) -> Tensors:
         """Return every expected output from transformers' eager model with parameters of `dtype`."""
         module = decoder_of(case, dtype, None).to(case.device)
         canonical.load(module, weights)
@@ -74,7 +75,7 @@ def decoder_problem(case: Case, input_set: int) -> Problem:
     return Problem(case, names, inputs, padding, grad, weights, partial(expected_of, formula, case, rows, compared))
 
 
-def _drawn_inputs(case: Case, generator: torch.Generator) -> dict[str, Tensor]:
+def _drawn_inputs(case: Case, generator: torch.Generator) -> Tensors:
     if case.scope == "block":
         found = {"x": data.randn((case.B, case.T, case.d_model), generator) * SMALL}
     else:
@@ -89,7 +90,7 @@ def _drawn_inputs(case: Case, generator: torch.Generator) -> dict[str, Tensor]:
 
 @lru_cache(maxsize=2)
 @torch.inference_mode(False)
-def _weights(case: Case) -> dict[str, Tensor]:
+def _weights(case: Case) -> Tensors:
     return data.in_dtype(decoder_of(case, torch.float32, None).draw(data.seeded(case, 0)), case)
 
 

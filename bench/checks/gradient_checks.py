@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from impls import Impl
 from impls.registry import Compiled
@@ -22,6 +21,7 @@ from .building import keeping_settings, new_call
 from .calls import Call, recording
 from .checked_calls import call_with_another_mask, check_numbers_exchanged, check_once
 from .inputs import Inputs
+from .reference import Tensors
 from .verifying import verify
 
 SAME_GRADIENT = 0.05
@@ -121,7 +121,7 @@ def _check_zero_gradient(call: Call) -> None:
     _check_same(call, whole, halves, "is zero in half of the rows")
 
 
-def _check_same(call: Call, known: dict[str, Tensor], parts: Sequence[dict[str, Tensor]], where: str) -> None:
+def _check_same(call: Call, known: Tensors, parts: Sequence[Tensors], where: str) -> None:
     """Check that the gradients of the inputs in `parts` add up to those `known`; raises `Wrong`."""
     names = [f"gradient of {name}" for name in call.inputs.names]
     largest = max(known[name].norm() for name in names)
@@ -152,7 +152,7 @@ def _check_two_backwards(impl: Impl, call: Call) -> None:
     call_with_another_mask(impl, call.case)
     outputs = call.outputs(o, grad, again=True)
     verify(outputs, problem, "where a call with another mask comes between a forward and its backward: ")
-    second: dict[str, Tensor] = {}
+    second: Tensors = {}
     with suppress(Exception):  # it refuses a second backward, for which it has kept nothing
         second = call.outputs(o, grad.mT.contiguous().mT)
     if second:

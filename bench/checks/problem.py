@@ -15,6 +15,7 @@ from torch import Tensor
 from impls.paging import places
 
 from ..cases.case import Case
+from .reference import Tensors
 from .settings import threads
 
 ROWS: dict[int, tuple[str, ...]] = {
@@ -135,7 +136,7 @@ class Problem:
     """(B, T_kv), True where a key is a token."""
     grad: Tensor | None
     """Gradient of the output if the mode has a backward, zero in rows that are not compared."""
-    weights: dict[str, Tensor]
+    weights: Tensors
     solve: Callable[[], tuple[Expected, ...]]
     """Computes the expected outputs, on first use."""
     pages: Tensor | None = None
@@ -152,7 +153,7 @@ class Problem:
         return self.expected[0]
 
     @property
-    def options(self) -> dict[str, Tensor]:
+    def options(self) -> Tensors:
         """Keyword arguments of a call."""
         named = {"padding": self.padding, "pages": self.pages}
         return {name: it for name, it in named.items() if it is not None}

@@ -15,7 +15,8 @@ from impls import LayerShape
 from impls.rules import Rules, bias_of
 from impls.weights import core_sizes
 
-Weights: TypeAlias = dict[str, Tensor]
+Tensors: TypeAlias = dict[str, Tensor]
+"""Tensors by name: inputs, weights, outputs."""
 
 Way: TypeAlias = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """Maps scores (B, T, T_kv), values (B, T_kv, D_v), and factors on probs, to (B, T, D_v)."""
@@ -139,7 +140,7 @@ def attending(way: Way = _softmax_times, absorbed: bool = False) -> Iterator[Non
 
 
 def layer(
-    x: Tensor, x_kv: Tensor, weights: Weights, shape: LayerShape, *, padding: Tensor | None = None, rows: Tensor | None = None,
+    x: Tensor, x_kv: Tensor, weights: Tensors, shape: LayerShape, *, padding: Tensor | None = None, rows: Tensor | None = None,
     dropped: Tensor | None = None, out_dropped: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Compute a whole layer: projections, attention, output. x (B, T, d_model) -> (B, T or len(rows), d_model)."""
@@ -149,7 +150,7 @@ def layer(
 
 
 def decode(
-    x: Tensor, cache: list[Tensor], weights: Weights, shape: LayerShape, rows: Tensor | None = None
+    x: Tensor, cache: list[Tensor], weights: Tensors, shape: LayerShape, rows: Tensor | None = None
 ) -> list[Tensor]:
     """Compute a layer for new tokens x (B, T, d_model), whose entries take the last positions of the cache.
 
@@ -163,12 +164,12 @@ def decode(
     return [_finish(o, weights), *written]
 
 
-def _queries(x: Tensor, weights: Weights, shape: LayerShape, first: int = 0) -> Tensor:
+def _queries(x: Tensor, weights: Tensors, shape: LayerShape, first: int = 0) -> Tensor:
     """Project queries (B, H, T, D_h); the first token has position `first`."""
     return _turned(_project(x, weights, "q", shape.H), shape, first)
 
 
-def _kept(x: Tensor, weights: Weights, shape: LayerShape, first: int = 0) -> list[Tensor]:
+def _kept(x: Tensor, weights: Tensors, shape: LayerShape, first: int = 0) -> list[Tensor]:
     """Return the cache entries of tokens: (B, H_kv, T, D_h), (B, H_kv, T, D_v), or (B, 1, T, latent + rope)."""
     if shape.latent is None:
         return [_project(x, weights, n, shape.H_kv) for n in "kv"]
@@ -176,7 +177,7 @@ def _kept(x: Tensor, weights: Weights, shape: LayerShape, first: int = 0) -> lis
 
 
 def _attention_to(
-    kept: list[Tensor], q: Tensor, weights: Weights, shape: LayerShape, **options: Tensor | None
+    kept: list[Tensor], q: Tensor, weights: Tensors, shape: LayerShape, **options: Tensor | None
 ) -> Tensor:
     """Attend from q (B, H, T, D_h) to cache entries: (B, H, T or len(rows), D_v)."""
     options |= {name: weights[name] for name in core_sizes(shape)}
@@ -208,18 +209,18 @@ def _turned(x: Tensor, shape: LayerShape, first: int) -> Tensor:
     return torch.cat([x[..., : -shape.rope], turned.flatten(-2)], dim=-1)
 
 
-def _project(x: Tensor, weights: Weights, n: str, H: int) -> Tensor:
+def _project(x: Tensor, weights: Tensors, n: str, H: int) -> Tensor:
     """(B, T, width) -> (B, H, T, D)"""
     heads: Tensor = linear(x, weights[f"W_{n}"], weights.get(f"b_{n}")).unflatten(-1, (H, -1))
     return heads.transpose(1, 2)
 
 
-def _finish(o: Tensor, weights: Weights) -> Tensor:
+def _finish(o: Tensor, weights: Tensors) -> Tensor:
     """(B, H, T, D_v) -> (B, T, d_model)"""
     return linear(o.transpose(1, 2).flatten(2), weights["W_o"], weights.get("b_o"))
 
 
-def gradients(o: Tensor, leaves: dict[str, Tensor], grad: Tensor | None, rows: Tensor | None) -> dict[str, Tensor]:
+def gradients(o: Tensor, leaves: Tensors, grad: Tensor | None, rows: Tensor | None) -> Tensors:
     """Return the gradients of every leaf; empty if the case has no backward, or none are recorded."""
     if grad is None or not torch.is_grad_enabled():
         return {}
