@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import strftime
-from typing import Any
 
 from pytest_benchmark.utils import get_machine_id
 
@@ -44,7 +43,7 @@ SELF_TEST = "self-test"
 """Beginning of the names of a self-test's comparisons."""
 
 
-def measure(given: dict[str, Any], results: Path | None = None, once: str = "") -> Path:
+def measure(given: Record, results: Path | None = None, once: str = "") -> Path:
     """Measure the comparison that these options of `parser` describe, and save it under `results` (default: the user's);
     returns the file.
 

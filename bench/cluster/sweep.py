@@ -28,7 +28,7 @@ from stats.verdict import MAX_DRIFT
 from .. import CHECKOUT
 from ..cases.outcome import FAILURES
 from ..runs.progress import skips
-from ..runs.saving import Journal, Line, save
+from ..runs.saving import Journal, Object, save
 from ..selection.choice import own_files
 from ..selection.errors import UsageError
 from ..terminal import complain
@@ -45,7 +45,7 @@ MOST_LOSSES = 3
 POLL = 0.5
 """Seconds between two polls of nodes and jobs."""
 
-Reply = dict[str, Any]
+Reply = Object
 """Return value of `node.do`; of a job that was lost too often, why it `failed`."""
 
 Job = tuple[str, str | None]
@@ -61,7 +61,7 @@ class Engine(Protocol):
     def nodes(self, refused: Collection[str]) -> Mapping[Any, str]:
         """Return the type of each current node, except those with a refused name, which get no task from now on."""
 
-    def submit(self, node: Any, task: dict[str, Any]) -> Future[Reply]:
+    def submit(self, node: Any, task: Object) -> Future[Reply]:
         """Start a task (see `node.do`) on an idle node; returns an object with a future's `done` and `result`."""
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ def pack(folder: Path, arguments: Sequence[str]) -> bytes:
     return packed.getvalue()
 
 
-def begin(options: argparse.Namespace, asked: Line, results: Path, name: str, unfinished: Path | None) -> int:
+def begin(options: argparse.Namespace, asked: Object, results: Path, name: str, unfinished: Path | None) -> int:
     """Begin a sweep, or resume the one that this journal left unfinished; returns as `measure`.
 
     `options`: those of the engine. `asked`: as the header of `measure`, without the digest.
@@ -112,7 +112,7 @@ def begin(options: argparse.Namespace, asked: Line, results: Path, name: str, un
     return measure(cluster, results, name, header, journal)
 
 
-def measure(engine: Engine, results: Path, name: str, header: Line, journal: Journal | None = None) -> int:
+def measure(engine: Engine, results: Path, name: str, header: Object, journal: Journal | None = None) -> int:
     """Measure all remaining cases and write the run files; returns the exit code.
 
     `header`: `arguments` of a run, `kinds` of nodes, `command` line and the one to `resume` with, `digest` of the code.
@@ -214,7 +214,7 @@ def tell(line: str) -> None:
     print(line, flush=True)
 
 
-def _save(results: Path, name: str, header: Line, journal: str, replies: Mapping[str, Replies]) -> int:
+def _save(results: Path, name: str, header: Object, journal: str, replies: Mapping[str, Replies]) -> int:
     """Save a run file for each type of node; returns the exit code."""
     of_all, code = {"commit_info": get_commit_info(), "command": header["command"]}, 0
     chosen = dict(it[2:].split("=", 1) for it in header["arguments"] if it.startswith("--case="))
@@ -233,11 +233,11 @@ def _save(results: Path, name: str, header: Line, journal: str, replies: Mapping
     return code
 
 
-def merged(replies: Replies) -> dict[str, Any]:
+def merged(replies: Replies) -> Object:
     """Return the run file of a type of node."""
     cells: dict[str, list[str]] = replies[None]["cells"]
     measured = [replies[case] for case in cells if "run" in replies[case]]
-    runs: list[dict[str, Any]] = [reply["run"] for reply in measured]
+    runs: list[Object] = [reply["run"] for reply in measured]
     lists = {name: [it for run in runs for it in run[name]] for name in ("skipped", "published")}
     rooflines = Rooflines()
     for run in runs:
@@ -261,7 +261,7 @@ def merged(replies: Replies) -> dict[str, Any]:
     }
 
 
-def _row(row: dict[str, Any], number: int, node: str) -> dict[str, Any]:
+def _row(row: Object, number: int, node: str) -> Object:
     """Return a row of the case with this number, from a node."""
     columns = row["extra_info"]
     processes = [APART * number + process for process in columns["sample_processes"]]

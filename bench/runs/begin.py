@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pytest_benchmark.utils import get_machine_id
@@ -16,7 +15,7 @@ from ..selection.errors import UsageError
 from ..selection.options import asked, select, settle_timing, warn_of_threads
 from ..timing.machine import fingerprint, state
 from .run import Run
-from .saving import Journal, load, newest_journal, results_root, run_files, valid_name
+from .saving import Journal, Object, load, newest_journal, results_root, run_files, valid_name
 
 
 class Finished(Exception):
@@ -70,7 +69,7 @@ def begin(config: pytest.Config) -> Run:
     return run
 
 
-def _begun(folder: Path, name: str) -> tuple[Journal | None, dict[str, Any]]:
+def _begun(folder: Path, name: str) -> tuple[Journal | None, Object]:
     """Return the journal that a killed process left of a run, if any, and how the run was started, by its journal or its
     finished file; {} if there is neither.
     """
@@ -88,7 +87,7 @@ def _command(given: list[str], folder: Path) -> str:
     return shlex.join(["pytest", "bench/", *(it for it in own if (folder / it).resolve() != CHECKOUT / "bench")])
 
 
-def refuse_other_conditions(begun: dict[str, Any], name: str) -> None:
+def refuse_other_conditions(begun: Object, name: str) -> None:
     """Raise `UsageError` if a run was started on another machine, or with another torch, number of threads or environment."""
     now = fingerprint() | state()["environment"]
     if changed := [f"{it} {begun.get(it, 'unset')}" for it in begun | now if begun.get(it) != now.get(it)]:

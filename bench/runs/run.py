@@ -10,7 +10,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from random import SystemRandom
 from time import monotonic
-from typing import Any
 
 import pytest
 
@@ -27,7 +26,7 @@ from ..timing.reference_workload import ReferenceWorkload
 from ..timing.rooflines import Rooflines
 from ..timing.schedule import Block, counts
 from .rows import Results, Row, Sample, finite, row
-from .saving import Journal, Line
+from .saving import Journal, Object
 
 SCHEMA = 2
 
@@ -46,7 +45,7 @@ class FirstFailure(Exception):
 class Run:
     """The requested cells and their results, from this process or from the run that it resumes."""
 
-    asked: dict[str, Any]
+    asked: Object
     selection: Selection
     folder: Path
     """Folder of run files and journals: results/<machine>."""
@@ -184,7 +183,7 @@ class Run:
         self._numbers[what] += 1
         return self._numbers[what] - 1
 
-    def add(self, line: Line) -> None:
+    def add(self, line: Object) -> None:
         """Apply a line of the journal, and write it; on a full disk, end the run without loss."""
         self.account()
         self._take(line)
@@ -232,7 +231,7 @@ class Run:
                 self.finished[cell.key] = finite(row(cell, found, () if base in self.skipped else self.samples(base)))
         self.account()
 
-    def _take(self, line: Line) -> None:
+    def _take(self, line: Object) -> None:
         """Apply a line of the journal."""
         match line:
             case {"begin": key}:
@@ -252,7 +251,7 @@ class Run:
                 self.rooflines.restore(seen["roofs"])
                 self.workload.seen = seen["controls"]["looks"]
 
-    def head(self) -> dict[str, Any]:
+    def head(self) -> Object:
         """Return how the run was started, as in its journal and its file: what `--resume` continues with."""
         return {
             "asked": self.asked,
@@ -265,7 +264,7 @@ class Run:
             "sources": self.sources,
         }
 
-    def top_level(self) -> dict[str, Any]:
+    def top_level(self) -> Object:
         """Return what the run file has beside pytest-benchmark's own facts: the rows, and how they were measured."""
         return {
             **self.head(),
@@ -285,7 +284,7 @@ class Run:
             "seconds": self.spent,
         }
 
-    def observations(self) -> dict[str, Any]:
+    def observations(self) -> Object:
         """Return the measurements of the machine so far, including those of earlier processes of a resumed run.
 
         The keys keep the names of earlier files: `roofs` are the rooflines, `controls` the reference workload.

@@ -18,8 +18,8 @@ from typing import Any
 from .. import CHECKOUT
 from ..selection.errors import UsageError
 
-Line = dict[str, Any]
-"""{"header": ...}, or a line of `Run`: {"begin": key}, {"key": key, "found": ...}, {"skipped": ...}, {"visit": ...}, ..."""
+Object = dict[str, Any]
+"""An object of JSON."""
 
 LONGEST = 200
 """Most bytes of a run's name; the names of its files are a few bytes longer, and may have 255."""
@@ -75,7 +75,7 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
-def save(folder: Path, name: str, data: dict[str, Any], indent: int | None = 4) -> Path:
+def save(folder: Path, name: str, data: Object, indent: int | None = 4) -> Path:
     """Write a run file under the next number, all or nothing; raises OSError. The file of a complete run replaces those
     written when the run was interrupted.
     """
@@ -106,7 +106,7 @@ def run_files(folder: Path, name: str = "") -> list[Path]:
     return sorted(found, key=lambda path: (found[path], path))
 
 
-def load(path: Path) -> dict[str, Any]:
+def load(path: Path) -> Object:
     """Return a run file's contents; empty if it can't be read."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -116,7 +116,9 @@ def load(path: Path) -> dict[str, Any]:
 
 
 class Journal:
-    """File of one JSON object per line beside the run file: a header, followed by results; locked by its process."""
+    """File of one JSON object per line beside the run file: a header, followed by results (`Run._take`); locked by its
+    process.
+    """
 
     def __init__(self, path: Path):
         """Open a journal, new or left by a killed process; raises `UsageError` while another process has it open. What
@@ -132,14 +134,14 @@ class Journal:
         self._whole, lines = _read(path)
         match lines or [{"header": {}}]:
             case [{"header": dict(header)}, *results]:
-                self.header: Line = header
-                self.lines: list[Line] = results
+                self.header: Object = header
+                self.lines: list[Object] = results
                 """Results of this process and of earlier ones."""
             case _:
                 raise UsageError(f"{path} is no journal: its first line has no header; move it elsewhere")
 
     @classmethod
-    def start(cls, folder: Path, name: str, header: Line) -> Journal:
+    def start(cls, folder: Path, name: str, header: Object) -> Journal:
         """Create a journal; raises `UsageError` if it can't be written."""
         stamp = datetime.now().strftime("%Y%m%dT%H%M%S%f")
         journal = cls(writable(folder) / f"{name}.{stamp}-{os.getpid()}.journal")
@@ -151,13 +153,13 @@ class Journal:
             raise unwritable(folder, error) from None
         return journal
 
-    def add(self, line: Line) -> None:
+    def add(self, line: Object) -> None:
         """Write a result and wait until it is on disk."""
         with naming(self.path):
             self._write(line)
         self.lines.append(line)
 
-    def _write(self, line: Line) -> None:
+    def _write(self, line: Object) -> None:
         text = json.dumps(line, allow_nan=False).encode() + b"\n"
         self._file.truncate(self._whole)
         self._file.write(text)
@@ -186,7 +188,7 @@ def newest_journal(folder: Path, name: str) -> Path | None:
     return max(begun, key=lambda path: path.stat().st_mtime, default=None)
 
 
-def _read(path: Path) -> tuple[int, list[Line]]:
+def _read(path: Path) -> tuple[int, list[Object]]:
     """Return the lines before the first incomplete one, and their bytes."""
     whole, lines = 0, []
     with suppress(ValueError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -18,6 +17,7 @@ from stats.verdict import BROKEN, CHANGED, IMPROVED, INCONCLUSIVE, REGRESSED, SL
 
 from ..judging.comparison import Cell, Change, Comparison
 from ..reading import command, units
+from ..reading.runs import Object
 from ..reading.words import AGAINST, listing, one_line, plural
 from .tables import escape, filled, flat, in_markdown, of_lines
 
@@ -235,7 +235,7 @@ def _table(cells: Sequence[Cell], count: int) -> str:
     return in_markdown(of_lines("", lines, filled(lines))) + more
 
 
-def as_data(this: Comparison) -> dict[str, Any]:
+def as_data(this: Comparison) -> Object:
     """Return data for JSON: ratios and seconds as plain numbers, NaN if missing."""
     return {
         "base": this.base,
@@ -253,7 +253,7 @@ def as_data(this: Comparison) -> dict[str, Any]:
     }
 
 
-def _cell_data(cell: Cell) -> dict[str, Any]:
+def _cell_data(cell: Cell) -> Object:
     return {
         "impl": cell.impl,
         "id": cell.id,

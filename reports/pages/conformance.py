@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from stats.estimate import grouped
 
 from ..reading import command
-from ..reading.runs import RunError
+from ..reading.runs import Object, RunError
 from .tables import markdown, paragraph
 
 MARKS = {"passed": "✓", "unsupported": "·"}
@@ -40,10 +39,10 @@ def main(arguments: Sequence[str]) -> int:
     return command.FINE
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
+def _read(path: Path) -> list[Object]:
     """Read the output of `check --json`; raises `RunError` for other files."""
     try:
-        found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        found: list[Object] = json.loads(path.read_text(encoding="utf-8"))
         if not found:
             raise ValueError
         for it in found:
@@ -54,7 +53,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def text(found: Sequence[dict[str, Any]]) -> str:
+def text(found: Sequence[Object]) -> str:
     """Return test problems x implementations, one mark where all versions agree, and a line for each fault."""
     known = {(it["problem"], it["impl"], it["torch"]): MARKS.get(it["outcome"], FAULT) for it in found}
     problems, impls, versions = (list(dict.fromkeys(it[key] for it in found)) for key in ("problem", "impl", "torch"))

@@ -6,14 +6,13 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from ..judging.rows import rows_of, tidy
 from ..reading import command
 from ..reading.axes import without_defaults
-from ..reading.runs import Run, RunError
+from ..reading.runs import Object, Run, RunError
 
 FORMS: dict[str, Callable[..., object]] = {".parquet": pd.DataFrame.to_parquet, ".csv": pd.DataFrame.to_csv}
 """Methods that write rows, by the file's ending."""
@@ -71,9 +70,9 @@ def _label(run: Run, namesakes: Sequence[Run]) -> str:
     return run.name
 
 
-def cases(chosen: Sequence[Run]) -> list[dict[str, Any]]:
+def cases(chosen: Sequence[Run]) -> list[Object]:
     """Return the distinct cases (`without_defaults`), for `pytest bench/ --cases FILE`."""
-    found: list[dict[str, Any]] = []
+    found: list[Object] = []
     for case in (without_defaults(row["extra_info"]) for run in chosen for row in run.rows):
         if case not in found:
             found.append(case)

@@ -17,7 +17,7 @@ from ..judging.comparison import Comparison, compare
 from ..judging.rows import key_of
 from ..reading import fingerprint, units, words
 from ..reading.command import NOT_JUDGED
-from ..reading.runs import Run
+from ..reading.runs import Object, Run
 from . import comparison_page, export, page
 from .comparison_text import headline, sentences
 from .tables import Table, flat
@@ -95,7 +95,7 @@ def _matched(runs: Sequence[Run]) -> list[Run]:
 
 
 def _without(run: Run, device: str) -> Run:
-    def renamed(cell: dict[str, Any]) -> dict[str, Any]:
+    def renamed(cell: Object) -> Object:
         return {**cell, "id": str(cell["id"]).replace(f"-{device}", "", 1)}
 
     rows = [{**row, "extra_info": renamed(row["extra_info"])} for row in run.rows]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .runs import Run
+from .runs import Object, Run
 
 SOFTWARE = ("torch", "torch_build", "python")
 """Parts of `machine_info` in which two comparable runs may differ."""
@@ -24,13 +24,13 @@ def environment(base: Run, head: Run) -> str:
     return _differences(before, after) if before is not None and after is not None else ""
 
 
-def line(machine: dict[str, Any]) -> str:
+def line(machine: Object) -> str:
     """Return known facts in one line: 'AMD EPYC · 2 cores · 24 GiB · torch 2.13.0'."""
     known = {"gpu": "{}", "cpu": "{}", "cores": "{} cores", "memory_gib": "{} GiB", "torch": "torch {}"}
     return " · ".join(text.format(machine[key]) for key, text in known.items() if machine.get(key))
 
 
-def _differences(before: dict[str, Any], after: dict[str, Any]) -> str:
+def _differences(before: Object, after: Object) -> str:
     pairs = {key: (before.get(key), after.get(key)) for key in before | after}
     return " and ".join(
         f"{key} ({_text(key, one)}, then {_text(key, other)})" for key, (one, other) in pairs.items() if one != other
