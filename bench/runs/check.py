@@ -156,24 +156,17 @@ def main(arguments: Sequence[str]) -> int:
         check(names, options.device, options.cell_timeout, report)
     except UsageError as error:
         return complain(error)
-    except KeyboardInterrupt:
-        if options.json:
-            print(_json(found))
-        raise
+    finally:
+        if options.json and found:
+            print(json.dumps([asdict(it) for it in found], indent=1))
     failed = sum(it.outcome not in (PASSED, Unsupported.reason) for it in found)
     passed = sum(it.outcome == PASSED for it in found)
-    if options.json:
-        print(_json(found))
-    else:
+    if not options.json:
         unsupported, seconds = len(found) - passed - failed, perf_counter() - begun
         print(f"{passed} passed, {failed} failed, {unsupported} unsupported, in {seconds:.0f} s")
         if hint := undeclared(it.detail or "" for it in found):
             print(hint)
     return 1 if failed or not passed else 0
-
-
-def _json(found: list[Result]) -> str:
-    return json.dumps([asdict(it) for it in found], indent=1)
 
 
 def _named(text: str) -> str:

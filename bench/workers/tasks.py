@@ -129,8 +129,8 @@ class Tasks:
         return {"cells": known, "unknown": unknown, "fingerprint": fingerprint(), "workloads": software()}
 
     def cases(self, names: list[str], axes: list[Reply], around: list[Reply]) -> Reply:
-        """Return the cases that `check` runs for each implementation: with scope `core` if it is a kernel, else `layer`. An
-        unsupported one gets the axes of `USUAL` with which most are supported.
+        """Return the cases that `check` runs for each implementation: with scope `core` where that is supported, else `layer`.
+        An unsupported one gets the axes of `USUAL` with which most are supported.
 
         `axes`: those of each case. `around`: axes outside a kernel, for layers without a core alone.
 

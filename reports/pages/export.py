@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -12,7 +12,7 @@ import pandas as pd
 from ..judging.rows import rows_of, tidy
 from ..reading import command
 from ..reading.axes import without_defaults
-from ..reading.runs import Object, Run, RunError
+from ..reading.runs import Run, RunError
 
 FORMS: dict[str, Callable[..., object]] = {".parquet": pd.DataFrame.to_parquet, ".csv": pd.DataFrame.to_csv}
 """Methods that write rows, by the file's ending."""
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
         except (TypeError, ValueError) as error:  # a column of an edited run file has values of several types
             raise RunError(f"{options.output}: {error.args[-1]}") from None
     else:
-        lines = ",\n".join(map(json.dumps, cases(chosen)))
+        lines = ",\n".join(cases(chosen))
         command.write(options.output, f"[\n{lines}\n]\n")
     print(options.output)
     return command.FINE
@@ -70,13 +70,9 @@ def _label(run: Run, namesakes: Sequence[Run]) -> str:
     return run.name
 
 
-def cases(chosen: Sequence[Run]) -> list[Object]:
-    """Return the distinct cases (`without_defaults`), for `pytest bench/ --cases FILE`."""
-    found: list[Object] = []
-    for case in (without_defaults(row["extra_info"]) for run in chosen for row in run.rows):
-        if case not in found:
-            found.append(case)
-    return found
+def cases(chosen: Sequence[Run]) -> Iterable[str]:
+    """Return the distinct cases (`without_defaults`) as JSON, for `pytest bench/ --cases FILE`."""
+    return dict.fromkeys(json.dumps(without_defaults(row["extra_info"])) for run in chosen for row in run.rows)
 
 
 def _parser() -> argparse.ArgumentParser:
