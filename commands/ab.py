@@ -27,9 +27,8 @@ def main(arguments: Sequence[str]) -> int:
     """Return the exit code: 0 nothing regressed, or both variants have the same code; 1 something regressed in time or
     memory, is broken, or now fails the correctness check; 2 it could not be judged; 3 a usage error.
     """
-    options = parser().parse_args(arguments)
-    typed = vars(parser().parse_args(arguments, argparse.Namespace(**dict.fromkeys(vars(options)))))  # no defaults
-    return exit_code_of(partial(_execute, typed={name for name in typed if typed[name] is not None}), options)
+    typed = {word.partition("=")[0] for word in arguments}
+    return exit_code_of(partial(_execute, typed=typed), parser().parse_args(arguments))
 
 
 def exit_code_of(execute: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
@@ -76,9 +75,9 @@ def _execute(options: argparse.Namespace, typed: Set[str]) -> int:
 
 def _refuse_ignored(options: argparse.Namespace, typed: Set[str]) -> None:
     """Raise `UsageError` for options without effect beside --continue or --self-test."""
-    if options.to_continue and (ignored := typed - {*EACH_TIME}):
-        given = ", ".join(spelt(name) for name in vars(options) if name in ignored)
-        raise UsageError(f"--continue uses the options of its file: leave out {given}")
+    given = [option for name in vars(options) if name not in EACH_TIME and (option := spelt(name)) in typed]
+    if options.to_continue and given:
+        raise UsageError(f"--continue uses the options of its file: leave out {', '.join(given)}")
     for name in ("save", "json", "markdown"):
         if options.self_test and getattr(options, name):
             raise UsageError(f"--self-test writes its own files: leave out --{name}")
