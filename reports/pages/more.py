@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stats.estimate import grouped
-from stats.ratios import Ratio
 
 from ..drawing import svg
 from ..drawing.palette import Palette
@@ -102,7 +101,11 @@ def of_steps(this: Report) -> list[Table]:
 
 
 def _step(found: list[ModelStep], baseline: str) -> Table:
-    rows = [(it.impl, it.setting, units.seconds(it.seconds), _part(it.share), *_effect(it, baseline)) for it in found]
+    rows = [
+        (it.impl, it.setting, units.seconds(it.seconds), "{} ({} to {})".format(*map(units.percent, it.share)),
+         *_effect(it, baseline))
+        for it in found
+    ]  # fmt: skip
     note = (
         f"Predicted and measured: time of the step over that with {baseline}, with 95 % intervals. Predicted from the "
         f"share of {baseline}'s core and the ratio of the cores called alone."
@@ -148,11 +151,6 @@ def _inside_and_alone(found: list[ModelStep]) -> Table:
     note = f"Hot: repeated calls on the same inputs; cold: without cached data. {nearer(found)}"
     heads = ("implementation", "case", "alone, hot", "alone, cold", "in the model")
     return Table("Time of one core", heads, rows, note, by_case=True)
-
-
-def _part(share: Ratio) -> str:
-    value, low, high = map(units.percent, share)
-    return f"{value} ({low} to {high})"
 
 
 def printed(this: Report, every: bool) -> str:
