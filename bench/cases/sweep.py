@@ -13,6 +13,7 @@ from .models import MODELS, layers_of
 from .modes import MODES, Point
 
 Axes = Mapping[str, tuple[Any, ...]]
+Grids = tuple[Axes, ...]
 
 
 @dataclass(frozen=True)
@@ -21,13 +22,13 @@ class Sweep:
 
     name: str
     about: str
-    grids: tuple[Axes, ...]
+    grids: Grids
     whole_registry: bool = False
     """Whether all implementations, not only the common ones, are measured without `--impl`."""
-    gpu: tuple[Axes, ...] = ()
+    gpu: Grids = ()
     """Grids for a GPU, where the CPU's would time mainly launches."""
 
-    def grids_on(self, device: str) -> tuple[Axes, ...]:
+    def grids_on(self, device: str) -> Grids:
         grids = self.gpu if self.gpu and device == "cuda" else self.grids
         return tuple(grid for grid in grids if device in grid.get("device", (device,)))
 
@@ -173,7 +174,7 @@ BOTH = ("float32", "bfloat16")
 BASIC_MASKS = ("none", "causal", "padding", "causal+padding")
 
 
-def _values(axes: Mapping[str, Any]) -> Axes:
+def _values(axes: Point) -> Axes:
     """Return axes that have a single value or a tuple of values with a tuple each."""
     return {name: value if isinstance(value, tuple) else (value,) for name, value in axes.items()}
 
@@ -184,9 +185,7 @@ def _grid(**axes: Any) -> Axes:
     return _values(default | axes)
 
 
-def _sweep(
-    name: str, about: str, *grids: Axes, on_gpu: Mapping[str, Any] | tuple[Axes, ...] = (), whole_registry: bool = True
-) -> Sweep:
+def _sweep(name: str, about: str, *grids: Axes, on_gpu: Point | Grids = (), whole_registry: bool = True) -> Sweep:
     """Build a sweep. `on_gpu`: the axes that all grids have there instead; or other grids."""
     gpu = on_gpu if isinstance(on_gpu, tuple) else tuple({**grid, **_values(on_gpu)} for grid in grids)
     return Sweep(name, about, grids, whole_registry, gpu)
@@ -290,13 +289,13 @@ SWEEPS = {
 }  # fmt: skip
 
 
-def of_points(name: str, points: Mapping[str, Mapping[str, Any]]) -> Sweep:
+def of_points(name: str, points: Mapping[str, Point]) -> Sweep:
     """Build a sweep from the axes of a model or a file, each a value or a tuple of values, by the name of their origin.
 
     Grids without T get 512, on a GPU 2048 and 8192. A core of a grid that is `of_model` has none of its layer's axes.
     """
 
-    def grids(T: int | tuple[int, ...]) -> tuple[Axes, ...]:
+    def grids(T: int | tuple[int, ...]) -> Grids:
         return tuple(_grid(**{"T": T, "origin": origin, **axes}) for origin, axes in points.items())
 
     return Sweep(name, "what --model and --cases name", grids(512), gpu=grids((2048, 8192)))

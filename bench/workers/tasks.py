@@ -234,7 +234,7 @@ class Tasks:
             release()
         return {"columns": built.columns, "seconds": checked.first_s}
 
-    def prepare(self, what: str, impl: str, case: Reply, expected: str = "", slower: float = 0.0) -> dict[str, float]:
+    def prepare(self, what: str, impl: str, case: Reply, expected: str = "", slower: float = 0.0) -> Reply:
         """Prepare a cell for timing as `what`, without checking it: {"seconds": of one warm call}. `expected`: file that
         keeps the case's expected outputs for other processes. `slower`: share by which calls are slowed down.
         """
@@ -255,11 +255,11 @@ class Tasks:
         if cell.case.device == "cpu" and size >= MAPPED:
             torch.empty(int(size), dtype=torch.uint8).fill_(0)
 
-    def workload(self, what: str, name: str) -> dict[str, float]:
+    def workload(self, what: str, name: str) -> Reply:
         """Prepare the reference workload for timing as `what`: {"seconds": of one warm call}."""
         return self._warmed(what, workload(name))
 
-    def gpu_workloads(self) -> dict[str, float]:
+    def gpu_workloads(self) -> Reply:
         """Return the seconds of each workload on the GPU, over a block of calls."""
         return {name: workload(name).time(WORKLOAD_CALLS, warm=WARM_CALLS)[0] for name in GPU_WORK}
 
@@ -328,7 +328,7 @@ class Tasks:
             check_kernel_caches_nothing(built.cell, usual)
             self._kernels.add(kernel)
 
-    def other_pages(self, what: str, checked: float = 0.0) -> dict[str, float]:
+    def other_pages(self, what: str, checked: float = 0.0) -> Reply:
         """Return the seconds of a call under the other setting of malloc (`malloc.time_other_setting`); {} if memory may
         be too small.
         """
@@ -384,7 +384,7 @@ class Tasks:
         torch.set_num_threads(cell.case.threads or self._threads)
         return cell
 
-    def _warmed(self, what: str, ready: Built | Workload) -> dict[str, float]:
+    def _warmed(self, what: str, ready: Built | Workload) -> Reply:
         """Keep a call ready to be timed as `what`: {"seconds": of one warm call}."""
         self._keep(what, ready)
         seconds = [ready.time(1)[0]]
