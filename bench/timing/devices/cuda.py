@@ -198,7 +198,6 @@ class CudaMeter(Meter):
             self._seen = self._nvml.of(str(self._cuda.get_device_properties().uuid))
 
     def sensors(self) -> Reading | None:
-        """Return the reading taken during blocks since the last call of this method."""
         seen, self._seen = self._seen, None
         return seen
 

@@ -73,7 +73,7 @@ class Meter:
         return {}
 
     def sensors(self) -> Reading | None:
-        """Return the device's current clock and temperature; None if unavailable."""
+        """Return the latest reading that was taken during blocks since the last call of this method; None if there is none."""
         return None
 
     def memory(self, call: Work, operators: bool = True) -> tuple[Memory, bytes, Any]:
