@@ -68,7 +68,7 @@ def windowed(case: Case) -> bool:
     return local is not None and local["window"] + 1 < case.max_T
 
 
-@lru_cache(maxsize=64)
+@lru_cache
 def windows(case: Case) -> list[int | None]:
     """Return the window of each measured block; None where it masks no key."""
     from impls.decoder import Decoder
@@ -129,7 +129,7 @@ def misfit(case: Case) -> str | None:
     return f"the plain formula as its attention changes the output of {case.model}: no kernel can replace it"
 
 
-@lru_cache(maxsize=64)
+@lru_cache
 @torch.no_grad()
 def _replaces_attention(case: Case) -> bool:
     """Return whether transformers calls the core of every block, and its own attention has the same output as the plain
@@ -185,7 +185,7 @@ def weights_case(case: Case) -> Case:
     return replace(case, B=1, T=1, T_kv=1, mode="forward", mask="causal", deterministic=False)
 
 
-@lru_cache(maxsize=64)
+@lru_cache
 def _counted(case: Case) -> tuple[int, int, int]:
     from impls.decoder import Decoder
 
