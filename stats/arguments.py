@@ -91,7 +91,7 @@ class Parser(ArgumentParser):
         self._package, self._usage_error = prog.split()[2], usage_error
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        refuse_misused(self, sys.argv[1:] if args is None else args)
+        refuse_misused(self, args)
         return super().parse_known_args(args, namespace)
 
     def print_help(self, file: Any = None) -> None:
