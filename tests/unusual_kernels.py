@@ -450,6 +450,19 @@ class LayerThatPacksItsWeightsWhenPrepared(as_layer()):
         return tuple(it.unflatten(-1, (self.shape.H, -1)).transpose(1, 2) for it in (x @ self.packed.mT).chunk(3, -1))
 
 
+@of_sdpa(modes=FORWARD)
+class LayerThatPacksItsWeightsForEvaluation(LayerThatPacksItsWeightsWhenPrepared):
+    """As adapters are merged: in `eval`, after its weights are loaded."""
+
+    def train(self, mode=True):
+        if not mode:
+            super().prepare()
+        return super().train(mode)
+
+    def prepare(self, *sizes, **pages):
+        pass
+
+
 def with_biases_alone(case):
     return None if case.qkv_bias and case.out_bias else "always has biases"
 

@@ -36,12 +36,12 @@ def module_of(impl: Impl, case: Case, problem: Problem | None = None) -> nn.Modu
     """
     problem = problem or problem_of(case)
     with keeping_settings(" when it is built"):
-        module = _built(impl, case).to(case.device).eval()
+        module = _built(impl, case).to(case.device)
         if case.autocast:
             module.forward = autocasting(case)(module.forward)
         if problem.weights:
             canonical.load(module, problem.weights)
-        prepare(module, case)
+        prepare(module.eval(), case)  # a layer may merge its weights in `eval`
     if config := sys.modules.get("torch._dynamo.config"):  # a kernel may compile itself
         config.recompile_limit = config.accumulated_recompile_limit = GRAPHS  # type: ignore[attr-defined]
     return module
