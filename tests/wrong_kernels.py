@@ -1186,6 +1186,13 @@ def as_many_rows_as_the_longest_sequence_has(q, k, v, *, attn_mask=None, **_):
     return sdpa(q, k, v, attn_mask=attn_mask)[..., :longest, :]
 
 
+@wrong("layer (probe), ", name="keeps_the_mask_by_its_sizes_in_a_layer")
+@as_layer
+@masked
+def keeps_the_mask_by_its_sizes(q, k, v, mask):
+    return plain(q, k, v, remembered(("mask in a layer", *mask.shape), mask.clone))
+
+
 @wrong("in other tensors than before, ", **PADDING)
 def keeps_the_mask_by_its_address(q, k, v, *, attn_mask=None, **_):
     added = torch.zeros(attn_mask.shape).masked_fill(~attn_mask, -torch.inf)

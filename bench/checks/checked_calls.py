@@ -100,7 +100,7 @@ ANOTHER_MASK = {"none": "causal", "causal": "none"}
 
 
 def call_with_another_mask(impl: Impl, case: Case) -> Exception | None:
-    """Call a core once with the same sizes and another mask: a kernel that caches masks by size is wrong afterwards.
+    """Call a core or a layer once with the same sizes and another mask: one that caches masks by size is wrong afterwards.
 
     The call may fail; returns its exception.
     """

@@ -161,7 +161,8 @@ def _checks_of_probes(impl: Impl, eager: Impl, case: Case, probed: tuple[Case, .
         if eager.limits.returns_lse:
             yield "log-sum-exp", eager, own, check_lse
         if eager.core is None or impl.compiled or (case.in_model and probe is probed[0]):
-            yield f"{'kernel' if probe.scope == 'core' else probe.scope} (probe)", impl, probe, check_probe
+            of_probe = check_probe if eager.core or impl.compiled else check_probe_after_another_mask
+            yield f"{'kernel' if probe.scope == 'core' else probe.scope} (probe)", impl, probe, of_probe
         if probe in used and probe.T_kv <= LONG_PROBE:
             yield what, eager, own, check
     for probe in padded(impl, probed):

@@ -89,7 +89,7 @@ def _check_new_weights(call: Call) -> None:
 
 
 def check_probe_after_another_mask(impl: Impl, case: Case) -> None:
-    """Check a probe of a core after a call with another mask in the same process.
+    """Check a probe of a core or a layer after a call with another mask in the same process.
 
     If a kernel can't be compiled, torch's `load_inline` says why in the first call, and in later ones that the library
     is missing.
