@@ -1164,6 +1164,18 @@ dropping("depends on other", "drops_whole_tokens",
          lambda layer, o: layer.W_o(o) * layer.drop(torch.ones_like(o[..., :1])))  # fmt: skip
 
 
+@wrong("dropout (probe), ", dropout=0.1, qkv_bias=True)
+class AddsTheBiasOfValuesAtTheEnd(as_layer()):
+    """Right where the probs of a row add up to one."""
+
+    def project(self, x, x_k):
+        q, k, _ = super().project(x, x_k)
+        return q, k, split_heads(x_k @ self.W_v.weight.mT, self.shape.H_kv)
+
+    def finish(self, o):
+        return super().finish(o if self.W_v.bias is None else o + self.W_v.bias)
+
+
 @wrong("drops features of the output, not probs", dropout=0.5, out_dropout=0.25)
 class SwapsItsProbabilities(as_layer()):
     def __init__(self, shape):

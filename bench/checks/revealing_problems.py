@@ -69,12 +69,11 @@ def showing_probs(case: Case, dropped: Tensor | None = None) -> Problem:
         v = unit.expand(case.B, case.H_kv, -1, -1)
         return attention_problem(case, [q, k, v], weights_of(case), generator, dropped=dropped)
     weights = canonical.draw(case.layer_shape, generator)
-    weights["W_v"] = (
-        torch.cat([unit.mT, torch.zeros(case.D_v, case.d_model - case.T_kv)], 1).repeat(case.H_kv, 1) / TOKEN
-    )
+    values = torch.cat([unit.mT - float(case.qkv_bias), torch.zeros(case.D_v, case.d_model - case.T_kv)], 1)
+    weights["W_v"] = values.repeat(case.H_kv, 1) / TOKEN
     weights["W_o"] = torch.eye(case.d_model)
-    if case.qkv_bias:
-        weights["b_v"] = torch.zeros_like(weights["b_v"])
+    if case.qkv_bias:  # values are unit vectors with their bias alone, which is dropped with them
+        weights["b_v"] = torch.ones_like(weights["b_v"])
     exact = drawn_inputs(case, generator)
     exact[-1][..., : case.T_kv] = torch.eye(case.T_kv) * TOKEN
     return attention_problem(case, exact, data.in_dtype(weights, case), generator, dropped=dropped)
