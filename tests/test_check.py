@@ -80,12 +80,48 @@ MODELS = (
     "mode=decode T=8 T_kv=64 mask=causal_br H=6 H_kv=2 D_h=128 dtype=bfloat16",
 )
 
+# right but for queries whose place holds padding in another sequence
+OFF_IN_ANOTHER_SEQUENCE = "from tests.reported_kernels import leaves_out_queries_where_keys_are_padding as off"
+ANOTHER_SEQUENCE = ("mode=forward mask=padding B=3 source=cross T_kv=100",)
 
-def of(words):
-    return [it for it in check.PROBLEMS if check.words(it) in words]
+# right but for keys from another sequence of the same length, and biases in a cache, in groups or with dropout
+OFF_IN_LAYERS = """\
+from tests.wrong_kernels import as_layer, split_heads
+class off(as_layer()):
+    def project(self, x, x_k):
+        q, k, v = super().project(x, x if x.shape == x_k.shape else x_k)
+        return (q, k, v) if self.W_k.bias is None else (q, *(
+            split_heads(x_k @ it.weight.mT, self.shape.H_kv) for it in (self.W_k, self.W_v)
+        ))
+    def finish(self, o):
+        return super().finish(o if self.W_v.bias is None else o + self.W_v.bias.repeat(self.shape.H // self.shape.H_kv))
+"""
+LAYERS = (
+    "mode=forward H=6 H_kv=2 qkv_bias=True out_bias=True",
+    "mode=forward qkv_bias=True out_bias=True dropout=0.1 out_dropout=0.1",
+    "mode=forward source=cross",
+    "mode=decode T=1 T_kv=64 mask=none qkv_bias=True out_bias=True",
+)
+
+# right but for several new tokens
+OFF_IN_CHUNKS = """\
+from tests.wrong_kernels import as_layer
+from tests.wrong_latent import ChunkHasOnePlace
+class Pages(as_layer()):
+    def extend_pages(self, pools, newest, pages):
+        return super().extend_pages(pools, tuple(it[..., -1:, :].expand_as(it) for it in newest), pages)
+class off(Pages):
+    limits = {"beyond": ("causal_br", "latent", "page")}
+    def __new__(cls, shape):
+        return (Pages if shape.latent is None else ChunkHasOnePlace)(shape)
+"""
+CHUNKS = (
+    "mode=decode T=8 T_kv=64 mask=causal_br latent=64 rope=16",
+    "mode=decode T=8 T_kv=64 mask=causal_br page=16",
+)
 
 
-EVERY_PROBLEM = [check.words(axes) for axes in (*check.PROBLEMS, *check.AROUND)]
+EVERY_PROBLEM = {check.words(axes): axes for axes in (*check.PROBLEMS, *check.AROUND)}
 
 PROBLEMS = ({}, {"dtype": "bfloat16"}, {"mask": "none"}, {"softcap": 20})
 
@@ -168,15 +204,24 @@ def test_a_layer_that_always_has_biases_gets_every_problem_with_them(in_process,
     assert [line.split()[0] for line in lines] == ["passed", "wrong"]
 
 
-@pytest.mark.parametrize(("kernel", "problems"), [(OFF_IN_PAIRS, of(PAIRS)), (OFF_IN_MODELS, of(MODELS))])
+@pytest.mark.parametrize(
+    ("kernel", "problems"),
+    [
+        (OFF_IN_PAIRS, PAIRS),
+        (OFF_IN_MODELS, MODELS),
+        (OFF_IN_LAYERS, LAYERS),
+        (OFF_IN_CHUNKS, CHUNKS),
+        (OFF_IN_ANOTHER_SEQUENCE, ANOTHER_SEQUENCE),
+    ],
+)
 def test_a_fault_in_some_sizes_or_in_two_axes_together_is_found(
     in_process, monkeypatch, tmp_path, capsys, kernel, problems
 ):
     (tmp_path / "pairs.py").write_text(kernel)
-    monkeypatch.setattr(check, "PROBLEMS", problems)
+    monkeypatch.setattr(check, "PROBLEMS", [EVERY_PROBLEM[words] for words in problems])
     assert check.main(["pairs:off"]) == 1
     *lines, _ = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["wrong"] * len(lines), lines
+    assert [line.split()[0] for line in lines] == ["wrong"] * len(problems), lines
 
 
 def test_memory_that_a_kernel_cannot_get_at_these_sizes_is_a_failure(in_process, capsys):

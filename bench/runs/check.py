@@ -51,6 +51,8 @@ RULES: Problems = (
 GROUPS: Point = {"H": 6, "H_kv": 2}
 MODEL = GROUPS | {"D_h": 128, "dtype": "bfloat16"}  # as language models have
 TILES = {"window": 160, "T": 200}  # a window of several tiles
+BIASED: Point = {"qkv_bias": True, "out_bias": True}
+LATENT = {"latent": 64, "rope": 16}
 
 BOTH: Problems = (
     {}, {"dtype": "bfloat16"}, {"dtype": "float16"}, {"dtype": "float64"}, {"autocast": "bfloat16"}, {"dropout": 0.1}, PADDED,
@@ -66,6 +68,7 @@ FORWARD: Problems = (
     *BOTH, {"mask": "none"}, {"mask": "none", "source": "cross", "T_kv": 40},
     REQUESTS, {"H": 1}, {"B": 17, "T": 32, "H": 17}, {"T": 1}, {"T": 5}, {"T": 1024, "H": 1},
     MODEL | PADDED, *(GROUPS | axes | {"window": 8} for axes in ({"sinks": True}, {"softcap": 20})),
+    {"mask": "padding", "B": 3, "source": "cross", "T_kv": 100},
 )  # fmt: skip
 
 BACKWARD: Problems = (
@@ -81,9 +84,11 @@ DECODE: Problems = (
 )  # fmt: skip
 
 AROUND: Problems = (
-    {"out_dropout": 0.1}, {"qkv_bias": True, "out_bias": True}, {"mode": "backward", "qkv_bias": True, "out_bias": True},
-    {"mode": "backward", "latent": 64, "rope": 16},
-    *(LONE | {"mode": "decode"} | axes for axes in ({"latent": 64, "rope": 16}, {"page": 16}, {"page": 16, "T_kv": 81})),
+    {"out_dropout": 0.1}, BIASED, GROUPS | BIASED, BIASED | {"dropout": 0.1, "out_dropout": 0.1}, {"source": "cross"},
+    *({"mode": "backward"} | axes for axes in (BIASED, LATENT)),
+    *({"mode": "decode"} | LONE | axes for axes in (
+        BIASED, LATENT, {"page": 16}, {"page": 16, "T_kv": 81}, CHUNK | LATENT, CHUNK | {"page": 16}
+    )),
 )  # fmt: skip
 """Axes of user-defined layers; kernels get them from the shared layer."""
 
