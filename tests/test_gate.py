@@ -129,6 +129,20 @@ def test_the_likely_cause_is_named(short_probes, kernel, axes, says):
         gated(kernel, **axes)
 
 
+class DifferentiatesEveryInput(wrong_kernels.Plain):
+    @staticmethod
+    def backward(ctx, grad):
+        with torch.enable_grad():
+            leaves = [x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors]
+            o = wrong_kernels.sdpa(*leaves, is_causal=ctx.is_causal)
+        return *torch.autograd.grad(o, leaves, grad), None
+
+
+def test_an_error_within_a_backward_is_not_called_a_detached_output(short_probes):
+    with pytest.raises(Skip, match="RuntimeError: One of the differentiated Tensors does not require grad"):
+        gated(wrong_kernels.applied(DifferentiatesEveryInput), mode="backward")
+
+
 def test_no_mistake_is_named_where_ordinary_inputs_are_right():
     core = wrong_rules.CORES["clamped_instead_of_bent_where_scores_are_large"][0]  # which takes no mask
     impl = impls.make("mine", core, limits=impls.Limits(beyond=EVERY_RULE))

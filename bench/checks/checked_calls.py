@@ -129,7 +129,7 @@ def _run(call: Call) -> Any:
         with checked_call(call):
             return call.run()
     except RuntimeError as error:
-        if "does not require grad" in str(error):
+        if "element 0 of tensors does not require grad" in str(error):  # of the output, not within a backward
             raise Wrong("no gradient reaches its inputs: the output is detached") from error
         raise
 
