@@ -84,15 +84,20 @@ MODELS = (
 OFF_IN_ANOTHER_SEQUENCE = "from tests.reported_kernels import leaves_out_queries_where_keys_are_padding as off"
 ANOTHER_SEQUENCE = ("mode=forward mask=padding B=3 source=cross T_kv=100",)
 
-# right but for keys from another sequence of the same length, and biases in a cache, in groups or with dropout
+# right but for keys from another sequence of the same length, a prompt that fills its cache, and biases in a cache, in groups
+# or with dropout
 OFF_IN_LAYERS = """\
 from tests.wrong_kernels import as_layer, split_heads
 class off(as_layer()):
+    limits = {"beyond": ("causal_br",)}
     def project(self, x, x_k):
         q, k, v = super().project(x, x if x.shape == x_k.shape else x_k)
         return (q, k, v) if self.W_k.bias is None else (q, *(
             split_heads(x_k @ it.weight.mT, self.shape.H_kv) for it in (self.W_k, self.W_v)
         ))
+    def forward(self, x, x_k=None, *, cache=None, **options):
+        filled = cache is not None and cache[0].shape[-2] == x.shape[-2]
+        return super().forward(x, x_k, cache=None if filled else cache, **options)
     def finish(self, o):
         return super().finish(o if self.W_v.bias is None else o + self.W_v.bias.repeat(self.shape.H // self.shape.H_kv))
 """
@@ -101,6 +106,7 @@ LAYERS = (
     "mode=forward qkv_bias=True out_bias=True dropout=0.1 out_dropout=0.1",
     "mode=forward source=cross",
     "mode=decode T=1 T_kv=64 mask=none qkv_bias=True out_bias=True",
+    "mode=decode T=64 T_kv=64 mask=causal_br",
 )
 
 # right but for several new tokens

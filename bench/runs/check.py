@@ -87,7 +87,7 @@ AROUND: Problems = (
     {"out_dropout": 0.1}, BIASED, GROUPS | BIASED, BIASED | {"dropout": 0.1, "out_dropout": 0.1}, {"source": "cross"},
     *({"mode": "backward"} | axes for axes in (BIASED, LATENT)),
     *({"mode": "decode"} | LONE | axes for axes in (
-        BIASED, LATENT, {"page": 16}, {"page": 16, "T_kv": 81}, CHUNK | LATENT, CHUNK | {"page": 16}
+        BIASED, LATENT, {"page": 16}, {"page": 16, "T_kv": 81}, CHUNK | {"T": 64}, CHUNK | LATENT, CHUNK | {"page": 16},
     )),
 )  # fmt: skip
 """Axes of user-defined layers; kernels get them from the shared layer."""
