@@ -463,6 +463,24 @@ class LayerThatPacksItsWeightsForEvaluation(LayerThatPacksItsWeightsWhenPrepared
         pass
 
 
+@of_sdpa(modes=("decode",))
+class LayerWhoseBuffersAreItsCache(as_layer()):
+    """As an adapter of a layer with a cache of its own, which writes by position."""
+
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.register_buffer("keys", None, persistent=False)
+        self.register_buffer("values", None, persistent=False)
+
+    def forward(self, x, *, cache):
+        self.keys, self.values = cache
+        q, *newest = self.project(x, x)
+        at = torch.arange(self.keys.shape[-2])[-x.shape[-2] :]
+        for known, new in zip((self.keys, self.values), newest, strict=True):
+            known[..., at, :] = new
+        return self.finish(self.core(q, self.keys, self.values).transpose(-3, -2).flatten(-2))
+
+
 def with_biases_alone(case):
     return None if case.qkv_bias and case.out_bias else "always has biases"
 

@@ -170,7 +170,9 @@ def _compare(call: Call, problem: Problem, kept: _KeptOutputs, why: str) -> Chec
 @contextmanager
 def _changing_nothing(call: Call, problem: Problem) -> Iterator[None]:
     """Raise `Wrong` if a call within the block changes its inputs, its weights, its mask or a gradient."""
-    inputs, owned = call.inputs, [*call.module.parameters(), *call.module.buffers(), *call.inputs.options.values()]
+    inputs, of_module = call.inputs, (*call.module.parameters(), *call.module.buffers())
+    owned = [it for it in of_module if all(it is not x for x in inputs.tensors)]  # a buffer may be a cache
+    owned += inputs.options.values()
     read_only = inputs.tensors[: 1 if call.case.writes_cache else None]
     grads = [] if inputs.grad is None else [inputs.grad]
     versions, of_grads = _versions(read_only), _versions(grads)
