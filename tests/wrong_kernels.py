@@ -1192,6 +1192,11 @@ def keeps_the_mask_by_its_shape(q, k, v, *, attn_mask=None, **_):
     return sdpa(q, k, v, attn_mask=remembered(("mask", attn_mask.shape), attn_mask.clone))
 
 
+@wrong(OTHER_PADDING, **PADDING)
+def keeps_the_mask_by_its_number_of_tokens(q, k, v, *, attn_mask=None, **_):
+    return sdpa(q, k, v, attn_mask=remembered(("tokens", attn_mask.shape, int(attn_mask.sum())), attn_mask.clone))
+
+
 @wrong("output has shape", **PADDING)
 def as_many_rows_as_the_longest_sequence_has(q, k, v, *, attn_mask=None, **_):
     longest = int(attn_mask.sum(-1).max()) if attn_mask is not None else q.shape[-2]

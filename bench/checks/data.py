@@ -69,8 +69,8 @@ def padding(case: Case, input_set: int) -> Tensor | None:
     """Return (B, T_kv), True where a key is a token: the first sequence is full, the last at most half full, others
     have any length.
 
-    Input set 2 has the lengths in reverse order, no full sequence, and its shortest one ends within the prefix if there is
-    one.
+    Input set 2 has the lengths in reverse order, no full sequence, as many tokens in all if possible, and its shortest
+    sequence ends within the prefix if there is one.
     """
     if not case.padded:
         return None
@@ -81,7 +81,7 @@ def padding(case: Case, input_set: int) -> Tensor | None:
     if input_set == 2:
         lengths = lengths.flip(0)
         lengths[-1] = max(1, case.T_kv - 1)
-        lengths[0] = min(int(lengths[0]), max(1, (case.prefix or case.T_kv) // 2))
+        lengths[0] = min(int(lengths[0]) + 1, max(1, (case.prefix or case.T_kv) // 2))
     return (torch.arange(case.T_kv) < lengths[:, None]).to(case.device)
 
 
