@@ -241,6 +241,8 @@ def in_process(short_probes, monkeypatch):
 
     monkeypatch.setattr("bench.workers.client.WorkerClient", InProcess)
     monkeypatch.setattr("bench.runs.check.WorkerClient", InProcess)
+    with registry_kept():  # which this may be the first test to import
+        yield
 
 
 def run_files(folder):
