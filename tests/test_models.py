@@ -171,6 +171,7 @@ def test_differences_from_the_config_are_reported():
         ({"model_type": "t5", "is_encoder_decoder": False, "d_model": 64, "num_heads": 4, "d_kv": 128},
          {"H_kv": 4, "D_h": 128}),
         ({"model_type": "roberta", **H64}, {"H_kv": 4, "mask": "none", "qkv_bias": True, "out_bias": True}),
+        ({"model_type": "roberta", "is_decoder": True, **H64}, {"H_kv": 4, "qkv_bias": True, "out_bias": True}),
     ],
 )  # fmt: skip
 def test_other_spellings_and_what_only_code_says_are_read(config, axes):

@@ -231,7 +231,8 @@ def layers_of(config: Config) -> dict[str, Layer]:
             "decoder": decoder,
             "cross": decoder | T_kv | {"mask": "none", "source": "cross"},
         }
-    causal = _is(config, "is_causal", True) and config.get("use_bidirectional_attention") not in (True, "all")
+    causal = _is(config, "is_causal", True) or _is(config, "is_decoder")
+    causal &= config.get("use_bidirectional_attention") not in (True, "all")
     if not causal:
         axes = encoder
         if patch := number_if_any(config, "patch_size"):
