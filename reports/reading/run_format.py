@@ -35,7 +35,7 @@ SAMPLES = ("sample_rounds", "sample_visits", "sample_processes")
 
 _STATS = dict.fromkeys(("median", "q1", "q3"), _positive) | {"data": _all_positive}
 _COLUMNS = {"impl": str, "id": str, "process_medians": _all_positive} | dict.fromkeys(SAMPLES, _numbers)
-_FURTHER = dict.fromkeys(
+_FURTHER = {"ratio": _none_or_positive} | dict.fromkeys(
     ("peak_bytes", "error", "error_bound", "flops", "bytes", "switches_involuntary"), _NUMBER
 ) | dict.fromkeys(("case_hash", "impl_hash"), _TEXT)
 RUN: dict[str, Any] = {

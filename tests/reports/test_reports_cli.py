@@ -96,10 +96,11 @@ def test_a_file_without_axes_is_no_run_and_one_that_is_refused_adds_none(results
     assert "invalid value of skipped[0]" in refusal("--results", results) and "new" not in KNOWN_AXES
 
 
-def test_a_size_is_positive(results, small, refusal):
-    small["benchmarks"][0]["extra_info"]["T"] = 0
+@pytest.mark.parametrize(("column", "value"), [("T", 0), ("ratio", "1.5"), ("ratio", -1)])
+def test_sizes_and_ratios_are_positive_numbers(column, value, results, small, refusal):
+    small["benchmarks"][0]["extra_info"][column] = value
     synthetic.save(small, results, "0001_bad")
-    assert "invalid value of benchmarks[0].extra_info.T" in refusal("--results", results)
+    assert f"invalid value of benchmarks[0].extra_info.{column}" in refusal("--results", results)
 
 
 def test_the_newest_run_is_taken(results, small, no_drawing):
