@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
         try:
             with command.written(options.output):
                 FORMS[suffix](rows(chosen), options.output, index=False)
-        except (TypeError, ValueError) as error:  # a column of an edited run file has values of several types
+        except (ArithmeticError, NotImplementedError, TypeError, ValueError) as error:  # of an edited run file's column
             raise RunError(f"{options.output}: {error.args[-1]}") from None
     else:
         lines = ",\n".join(cases(chosen))
