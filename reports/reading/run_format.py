@@ -35,9 +35,11 @@ SAMPLES = ("sample_rounds", "sample_visits", "sample_processes")
 
 _STATS = dict.fromkeys(("median", "q1", "q3"), _positive) | {"data": _all_positive}
 _COLUMNS = {"impl": str, "id": str, "process_medians": _all_positive} | dict.fromkeys(SAMPLES, _numbers)
-_FURTHER = {"ratio": _none_or_positive} | dict.fromkeys(
-    ("peak_bytes", "error", "error_bound", "flops", "bytes", "switches_involuntary"), _NUMBER
-) | dict.fromkeys(("case_hash", "impl_hash"), _TEXT)
+_FURTHER = (
+    {"ratio": _none_or_positive}
+    | dict.fromkeys(("peak_bytes", "error", "error_bound", "flops", "bytes", "switches_involuntary"), _NUMBER)
+    | dict.fromkeys(("case_hash", "impl_hash"), _TEXT)
+)
 RUN: dict[str, Any] = {
     "benchmarks": [{"stats": _STATS, "extra_info": _COLUMNS | _FURTHER}],
     "skipped": [{"impl": str, "id": str, "reason": str}],
