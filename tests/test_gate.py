@@ -11,7 +11,7 @@ from bench.cases.cells import Cell
 from bench.cases.outcome import Skip, Unsupported, Wrong, classify
 from bench.checks import probes as probing
 from bench.checks.attention_problems import problem_of
-from bench.checks.dropout import check_training
+from bench.checks.dropout import check_independence, check_training
 from bench.checks.gate import Gate
 from bench.checks.module_checks import check_case, check_low_scores, mistake_of
 from bench.checks.patterns import DEEPEST, PATTERNS
@@ -173,6 +173,19 @@ def test_a_kernel_that_writes_to_its_inputs_in_training_makes_no_other_one_wrong
     with pytest.raises(Wrong):
         check_training(impls.make("writes", writes), probe)
     check_training(impls.get("sdpa"), probe)
+
+
+@pytest.mark.parametrize("drops", [{"dropout": 0.1, "scope": "core"}, {"out_dropout": 0.1}], ids=str)
+def test_dropout_in_float64_passes(short_probes, drops):
+    impl = impls.get("sdpa")
+    check_training(impl, probe_with_dropout(impl, Case.of(**PLAIN, dtype="float64", **drops)))
+
+
+@pytest.mark.parametrize("p", [0.002, 0.998])
+def test_rarely_dropped_probs_are_not_called_dependent(p):
+    random, shape = torch.Generator().manual_seed(0), (8, 4, 32, 32)
+    calls = [torch.rand(shape, generator=random) >= p for _ in range(3)]
+    check_independence(calls, torch.ones(shape, dtype=torch.bool))
 
 
 @pytest.mark.parametrize("name", reported_kernels.KERNELS)

@@ -41,8 +41,10 @@ SIGMAS = 6.0
 TILE = 32
 """Number of queries, or keys, whose dropped share is tested separately."""
 
-SIGMAS_OF_LAGS, FEWEST_PAIRS = 8.0, 1024
-"""Standard deviations allowed for the correlation at one of a million distances; pairs that the test needs."""
+SIGMAS_OF_LAGS, FEWEST_PAIRS, FEWEST_BOTH = 8.0, 1024, 8
+"""Standard deviations allowed for the correlation at one of a million distances; pairs that the test needs, and how many of
+them independent dropping would drop (or, for large p, keep) together: fewer are not normally distributed.
+"""
 
 CALLS_IN_TRAINING = 3
 """Calls whose kept probs are compared. A kernel that alternates between two sets of random numbers fails at the third."""
@@ -118,7 +120,7 @@ def check_training(impl: Impl, probe: Case) -> None:
     (first, visible), *others = (kept_probs(output, shown, probe) for output in several)
     check_independence([first, *(kept for kept, _ in others)], visible)
     check_shares(first, visible, p, what)
-    verify(outputs, make(probe, first / (1 - p)), f"in training, from {what} that it kept: ")
+    verify(outputs, make(probe, first.double() / (1 - p)), f"in training, from {what} that it kept: ")
 
 
 def kept_probs(o: Tensor, shown: Tensor, probe: Case) -> tuple[Tensor, Tensor]:
@@ -300,7 +302,7 @@ def check_independence(calls: list[Tensor], visible: Tensor) -> None:
     for later, of in enumerate(kept):
         agreement = torch.fft.irfft(kept[0].conj() * of, size)
         sigmas = (agreement / (variance * pairs.clamp(min=1).sqrt())).abs()
-        sigmas[pairs < FEWEST_PAIRS] = 0.0
+        sigmas[pairs < max(FEWEST_PAIRS, FEWEST_BOTH / variance**2)] = 0.0
         if later == 0:
             sigmas[0] = 0.0  # with itself
         if sigmas.max() > SIGMAS_OF_LAGS:
