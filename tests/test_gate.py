@@ -175,10 +175,18 @@ def test_a_kernel_that_writes_to_its_inputs_in_training_makes_no_other_one_wrong
     check_training(impls.get("sdpa"), probe)
 
 
-@pytest.mark.parametrize("drops", [{"dropout": 0.1, "scope": "core"}, {"out_dropout": 0.1}], ids=str)
-def test_dropout_in_float64_passes(short_probes, drops):
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {"dtype": "float64", "dropout": 0.1, "scope": "core"},
+        {"dtype": "float64", "out_dropout": 0.1},
+        wrong_kernels.DECODE | {"T_kv": 33, "page": 4, "out_dropout": 0.1},
+    ],
+    ids=str,
+)
+def test_dropout_of_right_kernels_passes(short_probes, axes):
     impl = impls.get("sdpa")
-    check_training(impl, probe_with_dropout(impl, Case.of(**PLAIN, dtype="float64", **drops)))
+    check_training(impl, probe_with_dropout(impl, Case.of(**(PLAIN | axes))))
 
 
 @pytest.mark.parametrize("p", [0.002, 0.998])

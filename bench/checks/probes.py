@@ -170,7 +170,7 @@ def _sizes_with_dropout(impl: Impl, case: Case) -> Iterable[Case]:
     """
     H, wanted = impl.limits.heads or 4, LENGTH_WITH_DROPOUT[case.scope]
     H_kv = H if case.H_kv == case.H else min(case.H_kv, 2)
-    plain = replace(case, B=2, H=H, H_kv=H_kv, mode="forward" if case.does.cached else case.mode)
+    plain = replace(case, B=2, H=H, H_kv=H_kv, page=None, mode="forward" if case.does.cached else case.mode)
     lengths = sorted(range(2, 2 * wanted), key=lambda length: abs(length - wanted))
     apart = (0,) if case.source == "self" else (33, 0)
     sizes = [replace(plain, T=L - fewer, T_kv=L) for fewer in apart for L in lengths if fewer < L]
