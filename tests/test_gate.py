@@ -353,6 +353,7 @@ def test_right_but_unusual_kernel_passes(name, case, request):
         ("split_keys_merged_by_log_sum_exp", {"mode": "backward", "dtype": "bfloat16"}),
         ("scaled_before_the_product", {"mode": "backward", "dtype": "float16"}),
         ("one_accumulator_for_each_row", {"T": 2048, "scope": "core"}),
+        ("products_added_one_by_one", wrong_kernels.DECODE | {"D_h": 256, "D_v": 64, "B": 8, "H": 3, "T_kv": 128}),
     ],
 )
 def test_right_kernels_that_round_scores_differently_pass(short_probes, name, axes):

@@ -493,6 +493,13 @@ class LayerWithBiasesAlone(as_layer()):
         super().__init__(replace(shape, qkv_bias=True, out_bias=True))
 
 
+@unusual(modes=("forward",), dtypes=("float32",), D_h=256)
+@masked
+def products_added_one_by_one(q, k, v, mask):
+    scores = sum(a[..., None] * b[..., None, :] for a, b in zip(q.unbind(-1), k.unbind(-1), strict=True))
+    return torch.softmax((scores * q.shape[-1] ** -0.5).masked_fill(~mask, -torch.inf), -1) @ v
+
+
 # with the logarithm of the sum
 
 

@@ -136,6 +136,11 @@ MANY_KEYS = 1024
 one by one. In units of epsilon: the square root of the number of keys for a row, and a sixteenth of that for all rows.
 """
 
+WIDE_HEAD = 64
+"""Width of a head from which outputs in float32 have larger floors: a score's D_h products may be added one by one, which
+changes it by 0.2 * sqrt(D_h) epsilons (standard deviation, for inputs of variance 1), and an output by as much.
+"""
+
 MANY_ROWS = 64
 """Number of rows below which the plain formula's largest error is mostly chance."""
 
@@ -174,7 +179,7 @@ def _tolerance(expected: Expected, distances: list[Tensor], case: Case, extreme:
     if expected.name == "output":
         factor, sane = FACTOR, SANE_OF_PATTERNS * large_scores(case) if extreme else SANE
         few = case.B * case.H * case.T < MANY_ROWS or _has_few_features(case)
-        row_floor = floor = max(floor, of_few_rows if few else of_output)
+        row_floor = floor = max(floor, (of_few_rows if few else of_output) * _of_width(case))
         if dtype == "float32" and case.max_T >= MANY_KEYS:
             floor, row_floor = max(floor, root / 16), max(floor, root)
     else:  # in patterns where two keys are visible, hardly anything is left of a gradient
@@ -230,7 +235,12 @@ def _floor(part: Expected, case: Case) -> float:
         return max(4 * large, 1.75 * rounding) if case.rounding_dtype == "float32" else large / 2
     if gradient:
         return FLOOR_OF_PATTERN_GRADIENTS
-    return FLOOR_OF_DOMINATED if part.pattern in (DOMINATED, LATE) else FLOOR_OF_PATTERNS
+    return FLOOR_OF_DOMINATED if part.pattern in (DOMINATED, LATE) else FLOOR_OF_PATTERNS * _of_width(case)
+
+
+def _of_width(case: Case) -> float:
+    """Return the factor on a floor of an output, above 1 for wide heads in float32."""
+    return max(1.0, math.sqrt((case.latent or case.D_h) / WIDE_HEAD)) if case.rounding_dtype == "float32" else 1.0
 
 
 def _floor_of_rules(case: Case) -> float:
