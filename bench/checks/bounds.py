@@ -138,7 +138,7 @@ one by one. In units of epsilon: the square root of the number of keys for a row
 
 WIDE_HEAD = 64
 """Width of a head from which outputs in float32 have larger floors: a score's D_h products may be added one by one, which
-changes it by 0.2 * sqrt(D_h) epsilons (standard deviation, for inputs of variance 1), and an output by as much.
+changes it by 0.15 * sqrt(D_h) epsilons (standard deviation, for inputs of variance 1), and an output by as much.
 """
 
 MANY_ROWS = 64

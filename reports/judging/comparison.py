@@ -165,12 +165,8 @@ def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Com
         if any("samples" in it or it["reason"] == "wrong" for it in variants) or variants[1]["reason"] in FAILED
     ]
     if other:  # what fails in head alone may be the machine's
-        shown = [
-            replace(it, verdict=replace(it.verdict, word=INCONCLUSIVE), broken=False)
-            if it.verdict.word == BROKEN
-            else it
-            for it in shown
-        ]
+        unclear = {it: replace(it.verdict, word=INCONCLUSIVE) for it in shown if it.verdict.word == BROKEN}
+        shown = [replace(it, verdict=unclear[it], broken=False) if it in unclear else it for it in shown]
     notes = list(dict.fromkeys([*disturbed, *_notes(base, head, found)]))  # the runs may have one name
     if open_ := [it for it in changed if it not in implementations or implementations[it].word == INCONCLUSIVE]:
         notes.append(f"`{_interleaved(base, head, open_)}` detects 1 % in a few minutes")

@@ -112,7 +112,7 @@ def _table(title: str, advised: Mapping[str, Any], always: Sequence[str] = ()) -
         verdict = cell["verdict"].replace(f"{tied} and ", ", like ").removesuffix(tied).removesuffix("faster")
         memory = units.MISSING if cell["bytes"] is None else units.memory(cell["bytes"])
         first = (setting, cell["fastest"], units.seconds(cell["seconds"]), memory)
-        rows.append((*first, following, f"{slower} {verdict}".strip()))
+        rows.append((*first, following, verdict if verdict.startswith(slower) else f"{slower} {verdict}".strip()))
     wrong = f"Left out, wrong somewhere in this run: {', '.join(advised['left_out'])}." if advised["left_out"] else ""
     note = " ".join(filter(None, (advised["page_faults"], wrong)))
     return Table(title, COLUMNS, rows, note, left=(*LEFT, "slowdown"))

@@ -136,3 +136,16 @@ def test_ties_beyond_the_next_best_and_unknown_memory_on_the_command_line(as_run
     *_, first, second = printed("advise", "--run", as_run(synthetic.document(rows)).path).splitlines()
     assert " ".join(first.split()) == "T=64 a 1.00 ms – b 1.00 to 1.00 tied, like c"
     assert " ".join(second.split()) == "T=256 a 1.00 ms 1.00 MiB b 1.00 to 1.00 tied, like c"
+
+
+@pytest.mark.parametrize(
+    ("apart", "said"),
+    [((0.9, 1.0, 1.1), "0.72 to 1.43 tied with b; not resolved: c"), ((0.3, 1.0, 3.0), "not resolved: b and c")],
+)
+def test_an_interval_that_is_not_resolved_is_said_once(apart, said, as_run, printed):
+    rows = [
+        synthetic.row(name, synthetic.case(T=64), [factor * 1e-3] * 3, apart if name != "a" else (1, 1, 1))
+        for name, factor in (("a", 1), ("b", 1.02), ("c", 1.3))
+    ]
+    out = printed("advise", "--run", as_run(synthetic.document(rows)).path)
+    assert out.endswith(f" {said}\n") and out.count("not resolved") == 1
