@@ -14,10 +14,9 @@ if not __package__:  # started by path: a package `bench` of the user's must not
     __package__, __spec__ = "bench", find_spec("bench.__main__")
 
 from stats import interrupts
-from stats.arguments import as_typed
+from stats.arguments import as_typed, nearest
 
 from . import terminal
-from .cases.axes import nearest
 
 COMMANDS = {
     "sweep": ("bench.sweep", "measure in several fresh processes, or on many machines"),

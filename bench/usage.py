@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from .cases.axes import nearest
+from stats.arguments import nearest
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -20,10 +20,9 @@ from importlib.metadata import version
 
 from bench import CHECKOUT, launch
 from bench import __main__ as of_bench
-from bench.cases.axes import nearest
 from bench.terminal import complain
 from reports import __main__ as of_reports
-from stats.arguments import ONE_COMMAND
+from stats.arguments import ONE_COMMAND, nearest
 
 from . import shell
 

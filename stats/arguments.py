@@ -1,5 +1,5 @@
-"""Command-line rules shared by bench and reports: one-line usage errors, commands as typed by the user,
-wrapped sentences, and lines without padding.
+"""Command-line rules shared by bench and reports: one-line usage errors, similar names, commands as typed by the
+user, wrapped sentences, and lines without padding.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shutil
 import sys
 import textwrap
 from argparse import ArgumentParser, _StoreAction
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from itertools import pairwise
@@ -29,6 +29,27 @@ INSTALLED = _HOME.name == "attention_bench" and not (_HOME / "tox.ini").exists()
 
 ONE_COMMAND = "ATTENTION_BENCH_COMMAND"
 """Environment variable that is set below the command `attention-bench`, also in an editable installation."""
+
+
+SYNONYMS = {
+    "gpu": "cuda",
+    "batch": "B",
+    "heads": "H",
+    "seq_len": "T",
+    "sliding": "--window",
+    "sliding_window": "--window",
+    "swa": "--window",
+    "alibi": "--bias alibi",
+    "additive": "--bias dense",
+    "--gpu": "--device cuda",
+    "--causal": "--mask causal",
+    "--batch": "--B",
+    "--seq-len": "--T",
+    "--heads": "--H",
+    "--kernel": "--impl",
+    "--save": "--benchmark-save",
+}
+"""Names used in other projects or in other options, with the axis, option or value to use here."""
 
 
 def has_one_command() -> bool:
@@ -62,6 +83,17 @@ def as_typed(text: str, here: bool = True) -> str:
             return text
     home = shlex.quote(str(_HOME))
     return re.sub(r"python -m (?=bench|reports)|pytest (?=bench/)", lambda it: f"{it[0].split()[0]} {home}/", text)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return `; did you mean ...?`, or an empty string if no known name is similar."""
+    known = list(known)
+    same = [it for it in known if it.lower() == name.lower()]
+    longer = [it for it in known if name in it][:2] if len(name) > 2 else []
+    usual = SYNONYMS.get(name, "")
+    is_one = usual in known or usual.startswith("--")
+    near = [usual] if is_one else same or longer or get_close_matches(name, known, n=1, cutoff=0.65)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def warn(package: str, text: str) -> None:

@@ -12,8 +12,6 @@ from unittest import mock
 
 import pytest
 
-from reports.reading.axes import KNOWN_AXES
-
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers that share the cores wait for each other otherwise
 
@@ -45,15 +43,6 @@ def own_registry(tmp_path_factory):
     for name in sys.modules.keys() - before:
         if (getattr(sys.modules[name], "__file__", None) or "").startswith(written):
             del sys.modules[name]
-
-
-@pytest.fixture(autouse=True)
-def known_axes():
-    """Forget after each test the axes that its run describes."""
-    before = dict(KNOWN_AXES)
-    yield
-    KNOWN_AXES.clear()
-    KNOWN_AXES.update(before)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -20,7 +20,6 @@ from pytest_benchmark.utils import get_machine_id
 import impls
 from bench import __main__ as bench_main
 from bench import launch
-from bench.cases.axes import nearest
 from bench.cases.case import AXES, Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import classify, in_one_line, undeclared
@@ -38,6 +37,7 @@ from bench.timing.schedule import VISITS
 from commands import shell
 from reports import __main__ as reports_main
 from stats import arguments
+from stats.arguments import nearest
 
 from .conftest import CHECKOUT, environment, python, run_of
 

@@ -13,7 +13,7 @@ from bench.runs.remaining import seconds_of_call
 from bench.timing.devices import DEVICES, Device, default_device, free_bytes
 from bench.timing.devices.cpu import CpuMeter
 from bench.timing.machine import fingerprint
-from reports.__main__ import main as report
+from stats import axes
 
 from .conftest import CHECKOUT, only_run, started
 from .test_readme import block
@@ -40,7 +40,7 @@ def checkout(tmp_path_factory):
     (copy / "impls" / "additive.py").write_text(block("stays"))
     insert(copy / "impls" / "__init__.py", "    sdpa,\n", "    additive,\n")
     insert(copy / "bench" / "cases" / "modes.py", "MODES = {\n", MODE)
-    insert(copy / "bench" / "cases" / "case.py", r"    out_bias: bool = axis\(.*\)\n", AXIS)
+    insert(copy / "stats" / "axes.py", r"    out_bias: bool = axis\(.*\)\n", AXIS)
     more = copy / "reports" / "pages" / "more.py"
     insert(more, r"    found = \[\n", "        _spread(rows),\n")
     more.write_text(more.read_text() + SECTION)
@@ -77,18 +77,16 @@ def test_a_section_of_the_page_is_one_function(page):
     assert "<summary>Spread of each cell</summary>" in page.read_text()
 
 
-def test_reports_know_the_axis_from_the_run_file(checkout, page, capsys):
-    """Even the reports of this checkout, which lack the axis."""
+def test_reports_know_the_axis(checkout, page):
     html = page.read_text()
     assert "fp32 causal stride=4 forward" in html  # in tables
     assert '<option value="stride">' in html and "Along stride" in html  # to be chosen, and as what lines run along
-    assert report(["advise", "--results", str(checkout / "results"), "--stride", "8", "--mode", "twice"]) == 0
-    assert "stride=8" in capsys.readouterr().out
+    assert "stride=8" in started(checkout, "-m", "reports", "advise", "--stride", "8", "--mode", "twice")
     assert "stride" in (page.parent / "rows.csv").read_text().splitlines()[0].split(",")
 
 
 def test_a_device_is_one_object(monkeypatch):
-    assert tuple(DEVICES) == case.DEVICES
+    assert tuple(DEVICES) == axes.DEVICES
     known = {"npu": "NPU 9"}
     npu = Device(lambda: True, lambda: known, lambda: 7 << 30, CpuMeter)
     monkeypatch.setitem(DEVICES, "npu", npu)

@@ -1,4 +1,4 @@
-"""A case: one point of a sweep. Its fields are the only list of axes; other modules read it through `AXES`."""
+"""A case: one point of a sweep."""
 
 from __future__ import annotations
 
@@ -10,19 +10,10 @@ from torch import Tensor
 
 from impls import LayerShape
 from impls.rules import Rules, Span, kinds_of, requests_of
+from stats.axes import Axes, axes_of, axis
 
-from .axes import NOTHING, axes_of, axis
 from .decoders import BLOCKS, config_of, windowed
 from .modes import MODES, Mode, Point
-
-DTYPES = ("float32", "bfloat16", "float16", "float64")
-DEVICES = ("cpu", "cuda")
-MASKS = ("none", "causal", "padding", "causal+padding", "causal_br")
-DOCUMENTS = ("equal", "one_long", "lognormal")
-BIASES = ("alibi", "dense", "learned")
-AUTOCASTS = ("bfloat16", "float16")
-SOURCES = ("self", "cross")
-SCOPES = ("layer", "core", *BLOCKS)
 
 PROJECTIONS = {"d_model", "qkv_bias", "out_bias", "out_dropout"}
 AROUND_CORE = PROJECTIONS | {"latent", "rope"}
@@ -30,86 +21,13 @@ AROUND_CORE = PROJECTIONS | {"latent", "rope"}
 
 
 @dataclass(frozen=True)
-class Case:
+class Case(Axes):
     """One point of a sweep; its fields are columns of the results. Build one with `Case.of`."""
 
-    B: int = axis("batch sizes", label="batch")
-    H: int = axis("query heads", label="heads")
-    H_kv: int = axis("key-value heads", label="key-value heads", follows=("H",))
-    D_h: int = axis("width of a query or key head")
-    D_v: int = axis("width of a value head", follows=("D_h",))
-    d_model: int = axis("width of the model", follows=("H", "D_h"))
-    T: int = axis("sequence length: tokens of the queries", label="tokens")
-    T_kv: int = axis("tokens of the keys and values (with --source cross)", label="keys", follows=("T",))
-    dtype: str = axis(", ".join(DTYPES), values=DTYPES)
-    device: str = axis("cpu, cuda (default: what the machine has)", values=DEVICES, omitted="cpu")
-    mask: str = axis(
-        f"{', '.join(MASKS)} (causal, aligned bottom right: the queries are the newest tokens)",
-        values=MASKS,
-        default="causal",
-        omitted=NOTHING,
-        masks=True,
-    )
-    source: str = axis(
-        "where keys and values come from: self, the same sequence; cross, another",
-        values=SOURCES,
-        default="self",
-    )
-    dropout: float = axis("dropout of the attention probabilities, such as 0.1", default=0.0)
-    out_dropout: float = axis("dropout after the output projection, such as 0.1", default=0.0)
-    qkv_bias: bool = axis("biases in the input projections: on, off", default=False)
-    out_bias: bool = axis("a bias in the output projection: on, off", default=False)
-    threads: int | None = axis(
-        "intra-op threads on the CPU (default: torch's own)", default=None, most=1024, if_varying=True
-    )
     mode: str = axis(
         f"{', '.join(MODES)} (one new token and a KV cache of T tokens; with --mask causal_br: T new tokens of T_kv)",
         values=tuple(MODES),
         default="forward",
-    )
-    scope: str = axis(
-        "layer: attention with its projections; core: attention alone, from q, k, v to o; with --model also block: a decoder "
-        "block of transformers, and model: two blocks, embedding and head",
-        values=SCOPES,
-        default="layer",
-    )
-    window: int | None = axis(
-        "sliding window: how many keys before its own a query sees (without a causal mask also after it)",
-        default=None,
-        masks=True,
-    )
-    window_right: int | None = axis(
-        "sliding window: how many keys after its own a query sees (default: as --window)",
-        default=None,
-        masks=True,
-    )
-    prefix: int | None = axis(
-        "prefix: how many of the first keys every query sees, in spite of the causal mask",
-        default=None,
-        masks=True,
-    )
-    documents: str | None = axis(
-        f"documents packed into one sequence, each of which sees only itself; their lengths: {', '.join(DOCUMENTS)}",
-        values=DOCUMENTS,
-        default=None,
-        masks=True,
-    )
-    bias: str | None = axis(
-        f"bias of the scores: {', '.join(BIASES)} (a learned one has a weight for each head, query and key)",
-        values=BIASES,
-        default=None,
-    )
-    softcap: int | None = axis("soft cap of the scores: softcap * tanh(score / softcap)", default=None)
-    sinks: bool = axis(
-        "attention sinks: a learned score per head, only in the sum of the softmax: on, off", default=False
-    )
-    latent: int | None = axis(
-        "multi-head latent attention: width of the cached latent, from which keys and values are rebuilt",
-        default=None,
-    )
-    rope: int | None = axis(
-        "with --latent: number of rotary features of a head, whose key all heads share",
-        default=None,
     )
     requests: str | None = axis(
         "a server's batch, COUNTxNEW:ALL+...: 2x512:512+8x1:4096 are two prompts of 512 tokens, and eight requests with one "
@@ -117,15 +35,6 @@ class Case:
         default=None,
         validate=kinds_of,
     )
-    page: int | None = axis("paged KV cache: tokens per page (with --mode decode)", default=None)
-    autocast: str | None = axis(
-        f"{', '.join(AUTOCASTS)}: dtype of products under torch.autocast", values=AUTOCASTS, default=None
-    )
-    deterministic: bool = axis(
-        "use torch.use_deterministic_algorithms, and check that results repeat bit for bit: on, off",
-        default=False,
-    )
-    tf32: bool = axis("float32 products in TF32 on a GPU (torch.backends.cuda.matmul): on, off", default=False)
     model: str | None = axis("model that a block belongs to, by name or config.json", default=None, validate=config_of)
 
     @classmethod

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from stats.arguments import nearest
+
 from . import models
-from .axes import nearest
 
 if TYPE_CHECKING:
     from impls import LayerShape

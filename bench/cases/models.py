@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .axes import nearest
+from stats.arguments import nearest
 
 Config = Mapping[str, Any]
 Layer = dict[str, Any]

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from stats.axes import DOCUMENTS, DTYPES
+
 from . import decoders, published
-from .case import AROUND_CORE, DOCUMENTS, DTYPES, PROJECTIONS, Case, tokens_of
+from .case import AROUND_CORE, PROJECTIONS, Case, tokens_of
 from .models import MODELS, layers_of
 from .modes import MODES, Point
 

@@ -15,7 +15,6 @@ import pytest
 
 import impls
 
-from ..cases.case import AXES
 from ..cases.cells import Cell, Key
 from ..cases.outcome import FAILURES, Skip
 from ..cases.published import published_of
@@ -276,7 +275,6 @@ class Run:
             # excluding what --impl adds
             "registry": [it.name for it in impls.registered() if it.owner.startswith("impls.")],
             "baseline_impl": self.baseline_impl,
-            "axes": [axis.described() for axis in AXES.values()],
             "published": published_of({cell.case.id for cell in self.selection.cells}),
             "models": self.selection.models,
             "skipped": self.skips,

@@ -24,8 +24,9 @@ import impls
 from impls import Impl, Limits
 from impls.registry import AROUND, CHOICES, eager_name
 from impls.rules import EVERY_RULE
+from stats.arguments import nearest
+from stats.axes import Axis
 
-from ..cases.axes import Axis, nearest
 from ..cases.case import AXES
 from ..cases.cells import Cell
 from ..cases.outcome import in_one_line
@@ -260,7 +261,7 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 """Right values of a limit, in words and as a test, by the type of its field; None is right where the type allows it."""
 
 LISTED = {f"{name}s": AXES[name] for name in CHOICES}
-LISTED["beyond"] = Axis("", values=(*EVERY_RULE, *AROUND))
+LISTED["beyond"] = Axis(values=(*EVERY_RULE, *AROUND))
 """Limits that are lists, with the axis that their words are values of."""
 
 

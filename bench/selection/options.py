@@ -14,10 +14,9 @@ import pytest
 import torch
 
 from impls import Impl
-from stats.arguments import refuse_misused
+from stats.arguments import nearest, refuse_misused
 
 from .. import CHECKOUT
-from ..cases.axes import nearest
 from ..cases.case import AXES, Case
 from ..cases.cells import Cell
 from ..cases.decoders import BLOCKS

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ..cases.axes import nearest
+from stats.arguments import nearest
+
 from ..cases.case import AXES
 from ..cases.modes import Point
 from .errors import UsageError

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from stats.axes import AXES, Values
 from stats.ratios import FASTEST, NOT_RESOLVED, TIED
 
 from ..reading import words
-from ..reading.axes import KNOWN_AXES, LAYER, Values, axis_names
+from ..reading.axes import AXIS_NAMES, LAYER
 from ..reading.runs import Object, RunError
 from . import findings
 from .grid import Case, Mark, grid
@@ -31,7 +32,7 @@ def of_layer(rows: Rows, layer: Values, asked: Values) -> Rows:
     if not layer:
         return rows
     known = {"D_v": layer["D_h"], "mask": "causal", "source": "self", **layer}
-    axes = [axis for axis in axis_names() if axis not in NOT_OF_A_MODEL or (axis == "T_kv" and axis in layer)]
+    axes = [axis for axis in AXIS_NAMES if axis not in NOT_OF_A_MODEL or (axis == "T_kv" and axis in layer)]
     return [row for row in rows if all(axis in asked or _has(row, axis, known.get(axis)) for axis in axes)]
 
 
@@ -40,14 +41,14 @@ def _has(row: Row, axis: str, wanted: Any) -> bool:
     if (row["scope"] == "core" and axis in AROUND_CORE) or (row["mode"] == "decode" and axis == "mask"):
         return True
     if wanted is None:
-        return row[axis] in (None, *KNOWN_AXES[axis].omitted)
+        return row[axis] in (None, AXES[axis].omitted)
     hides_no_key = axis == "window" and row[axis] is None and row["T_kv"] <= wanted + 1
     return hides_no_key or bool(row[axis] == wanted)
 
 
 def typed(wanted: Any) -> str:
     """Format a value or a range in command-line syntax."""
-    return f"{wanted[0]}..{wanted[-1]}" if isinstance(wanted, range) else str(wanted)
+    return f"{wanted[0]}..{wanted[-1]}" if isinstance(wanted, range) else "none" if wanted is None else str(wanted)
 
 
 def read_as(asked: Object) -> Object:
@@ -93,7 +94,7 @@ def choice(case: Case) -> Object:
         f"not resolved: {words.listing(open_, 1)}": open_,
     }
     found = {
-        "id": case.id, **{axis: row[axis] for axis in (LAYER, *axis_names())},
+        "id": case.id, **{axis: row[axis] for axis in (LAYER, *AXIS_NAMES)},
         "fastest": best.impl, "seconds": row["median"], "bytes": row["peak_bytes"], "standing": row["standing"],
         "next_best": following.impl or None,
         "ahead": following.slowdown, "ahead_low": following.low, "ahead_high": following.high,

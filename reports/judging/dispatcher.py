@@ -19,10 +19,10 @@ import numpy as np
 from jinja2 import StrictUndefined, Template
 
 from stats.arguments import as_typed
+from stats.axes import AXES
 from stats.ratios import UNKNOWN, Ratio
 
 from ..reading import command, fingerprint
-from ..reading.axes import KNOWN_AXES
 from ..reading.runs import Object, Run, RunError
 from ..reading.words import SHORT_DTYPE
 from .rows import Row, Rows
@@ -191,7 +191,7 @@ def key_ranges(by_length: ByLength) -> Iterator[KeyRange]:
 def _setting(row: Row, machine: Object) -> Setting | None:
     """Return a case's setting; None unless it is a call with at most a boolean mask, without dropout."""
     own = {*Setting._fields, *OF_LAYERS, "T_kv", "mode", "window", "window_right"}
-    is_usual = all(row[name] in (None, *axis.omitted) for name, axis in KNOWN_AXES.items() if name not in own)
+    is_usual = all(row[name] in (None, axis.omitted) for name, axis in AXES.items() if name not in own)
     if not (is_usual and row["mask"] in MASKS and row["mode"] in GRADIENTS and row["dtype"] in SHORT_DTYPE):
         return None
     on_gpu = row["device"] == "cuda"

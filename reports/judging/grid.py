@@ -16,7 +16,7 @@ from stats.estimate import grouped
 from stats.ratios import FASTEST, NOT_RESOLVED, TIED
 
 from ..reading import units, words
-from ..reading.axes import LAYER, axis_names, length_axes
+from ..reading.axes import AXIS_NAMES, LAYER, LENGTH_AXES
 from .rows import Row, Rows, ranked, ratio, trusted, varying
 
 WRONG = "wrong"
@@ -144,7 +144,7 @@ class Grid:
     @cached_property
     def length(self) -> str:
         """The size axis with the most values at one setting of the others, used as the x-axis; '' without any."""
-        most = {axis: max(map(len, self.along(axis)), default=0) for axis in length_axes()}
+        most = {axis: max(map(len, self.along(axis)), default=0) for axis in LENGTH_AXES}
         return max(filter(most.get, most), key=most.__getitem__, default="")
 
     @property
@@ -228,7 +228,7 @@ def grid(rows: Rows, skipped: Rows = (), registry: Iterable[str] = ()) -> Grid:
     shown = dict.fromkeys(mark.impl for mark in marks if mark.impl in own or mark.state != "unsupported")
     comparable = [case for case in cases if case.judged or UNMEASURED not in {case.mark(impl).state for impl in shown}]
     order = sorted(shown, key=lambda it: (it not in own, -len(counted(it, comparable)), mean_slowdown(it, comparable)))
-    values = {axis: {row[axis] for row in rows} for axis in (LAYER, *axis_names())}
+    values = {axis: {row[axis] for row in rows} for axis in (LAYER, *AXIS_NAMES)}
     shared = words.setting({axis: of.pop() for axis, of in values.items() if len(of) == 1}, always=ALWAYS)
     return Grid(cases, order, axes, comparable, own, shared)
 

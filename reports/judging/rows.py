@@ -10,10 +10,11 @@ from typing import Any
 import pandas as pd
 
 from stats import estimate, ratios
+from stats.axes import AXES, NOTHING
 from stats.effects import Key
 from stats.ratios import Ratio, Ratios, Samples
 
-from ..reading.axes import KNOWN_AXES, LAYER, axis_names, setting
+from ..reading.axes import AXIS_NAMES, LAYER, setting
 from ..reading.run_format import SAMPLES
 from ..reading.runs import Object, Run
 from . import peaks
@@ -66,7 +67,7 @@ def rows_of(run: Run) -> Rows:
     compared, between = ratios.compared(samples)
     for case, of in cases.items():
         _judge(of, compared[case], run)
-    masks = [axis for axis in axis_names() if KNOWN_AXES[axis].masks]
+    masks = [axis for axis in AXIS_NAMES if AXES[axis].masks]
     cells = [((row["impl"], *setting(row, masks)), row) for row in rows]
     unmasked = {cell: row for cell, row in cells if all(row[axis] in ("none", None) for axis in masks)}
     for cell, row in cells:
@@ -80,7 +81,7 @@ def tidy(rows: Rows) -> pd.DataFrame:
     other one has.
     """
     found = pd.DataFrame(rows)
-    always = ("impl", "id", LAYER, *axis_names(), "kernel", "clock", "wrong", "standing", "tied", "leads", *_NUMBERS)
+    always = ("impl", "id", LAYER, *AXIS_NAMES, "kernel", "clock", "wrong", "standing", "tied", "leads", *_NUMBERS)
     columns = [it for it in dict.fromkeys((*always, *found)) if it not in ("samples", "over", "between_processes")]
     return found.reindex(columns=columns).astype(dict.fromkeys(_NUMBERS, float))
 
@@ -105,8 +106,8 @@ def varying(rows: Rows) -> list[str]:
         return len({tuple(map(row.get, axes)) for row in rows})
 
     layers = count([LAYER])
-    found = [LAYER] * (layers > 1) + [axis for axis in axis_names() if count([LAYER, axis]) > layers]
-    follow = ((name, *it.follows) for name, it in KNOWN_AXES.items())
+    found = [LAYER] * (layers > 1) + [axis for axis in AXIS_NAMES if count([LAYER, axis]) > layers]
+    follow = ((name, *it.follows) for name, it in AXES.items())
     others = (("D_h", "H"), ("H", "model"), ("mask", "mode"))
     for axis, *sources in (("T", "requests"), ("T_kv", "requests"), *follow, *others):
         known = [source for source in sources if source in found]
@@ -133,7 +134,7 @@ def ratio(of: Row, over: Row) -> Ratio:
 
 def _measured(row: Row, gpu: object) -> Object:
     """Return a row's metadata and statistics, without the arrays of samples, and what follows from them alone."""
-    axes = {name: next(iter(axis.omitted), None) for name, axis in KNOWN_AXES.items()}
+    axes = {name: None if it.omitted is NOTHING else it.omitted for name, it in AXES.items()}
     found = {**axes, **{key: it for key, it in row["extra_info"].items() if not key.startswith("sample_")}}
     found |= {"samples": samples_of(row), **{key: row["stats"].get(key) for key in STATS}}
     found |= {key: math.nan for key in _NUMBERS if not isinstance(found.get(key), int | float)}

@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stats.axes import Values
 from stats.effects import Key
 from stats.estimate import grouped
 from stats.steps import Step, of_history
 from stats.verdict import INCONCLUSIVE, Verdict
 
 from ..reading import fingerprint
-from ..reading.axes import Values, axis_names, without_defaults
+from ..reading.axes import AXIS_NAMES, without_defaults
 from ..reading.runs import COMPARISONS, Run, RunError
 from .comparison import of_file, without_threads
 from .rows import key_of
@@ -105,7 +106,7 @@ def oldest_first(found: Iterable[Run]) -> list[Saved]:
             facts: Any = {**row["stats"], **row["extra_info"]}
             key = key_of(facts)
             cells[key] = Point(*map(facts.get, Point._fields))
-            axes.setdefault(key, {axis: facts[axis] for axis in axis_names() if axis in facts})
+            axes.setdefault(key, {axis: facts[axis] for axis in AXIS_NAMES if axis in facts})
         wrong = [it for it in run.skipped if it["reason"] == "wrong"]
         kept[run.date, run.name, str(run.machine)] = Saved(replace(run, rows=[], skipped=wrong), cells, axes)
     return [kept[when] for when in sorted(kept)]

@@ -9,17 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from stats.axes import AXES
+
 from ..judging import advice, dispatcher, findings
 from ..judging.advice import Layers
 from ..judging.model_steps import OF_MODELS
 from ..judging.rows import rows_of
 from ..reading import command, runs, units, words
-from ..reading.axes import KNOWN_AXES, axis_names
+from ..reading.axes import AXIS_NAMES
 from ..reading.runs import Run, RunError
 from .tables import LEFT, Table, plain
 
 _EPILOG = """\
-Each axis of the run is an option, too, such as --window 128. Numbers may be
+Each axis is an option, too, such as --window 128. Numbers may be
 ranges: --T 512..8192.
 """
 
@@ -28,21 +30,17 @@ MOST_RUNS = 200
 
 COLUMNS = ("case", "fastest", "time", "memory", "next best", "slowdown")
 
-LONG_DTYPE = {short: name for name, short in words.SHORT_DTYPE.items()}
-
 
 def main(arguments: Sequence[str], layers_of: Callable[[str], Layers]) -> int:
     """Run `python -m reports advise`. `layers_of` returns the layers of a model by its name, or raises `RunError`."""
-    options, _ = _parser().parse_known_args(arguments)
+    options = _parser().parse_args(arguments)
+    asked = advice.read_as({axis: getattr(options, axis) for axis in AXIS_NAMES if axis != "model" and axis in options})
     if options.emit and options.run is not None:
         chosen = list(command.several([options.run], command.results(options)))
     else:
         chosen = [command.chosen(options.run, options.results)]
-    options = _parser().parse_args(arguments)  # the axes of that run are options too
-    if options.model and options.scope in OF_MODELS:
-        raise RunError(f"--model names attention layers, and a {options.scope} is none: leave out --model")
-    asked = {axis: value for axis in axis_names() if axis != "model" and (value := getattr(options, axis)) is not None}
-    asked = advice.read_as(asked)
+    if options.model and asked.get("scope") in OF_MODELS:
+        raise RunError(f"--model names attention layers, and a {asked['scope']} is none: leave out --model")
     layers: Layers = layers_of(options.model) if options.model else {"": {}}
     if options.run is None:
         chosen = [_answering(chosen[0], asked, layers)]
@@ -126,8 +124,14 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="only the attention layers of this model, or of a config.json (`list` shows them)",
     )
-    for axis in (name for name in axis_names() if name != "model"):  # the argument names a model's layers
-        parser.add_argument(f"--{axis}", type=_reader(axis), metavar="VALUE", help=f"only cases with this {axis}")
+    for axis in (name for name in AXIS_NAMES if name != "model"):  # the argument names a model's layers
+        parser.add_argument(
+            f"--{axis}",
+            type=_reader(axis),
+            default=argparse.SUPPRESS,
+            metavar="VALUE",
+            help=f"only cases with this {axis}",
+        )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON for programs")
     form.add_argument(
@@ -139,14 +143,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def _reader(axis: str) -> Callable[[str], Any]:
     def read(text: str) -> Any:
-        first, dots, last = text.partition("..")
-        parse = KNOWN_AXES[axis].parse
-        if axis == "dtype":
-            return LONG_DTYPE.get(text, text)
-        if not dots or KNOWN_AXES[axis].kind != "size":
-            return parse(text)
-        if not (found := range(parse(first), parse(last) + 1)):
-            raise argparse.ArgumentTypeError(f"{text}: a range begins with the smaller number")
-        return found
+        known, (first, dots, last) = AXES[axis], text.partition("..")
+        try:
+            if not dots or known.kind != "size":
+                return known.read(text)
+            if found := range(known.read(first), known.read(last) + 1):
+                return found
+            raise ValueError("a range from a smaller number to a larger one")
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {error}") from None
 
     return read

@@ -8,7 +8,7 @@ from itertools import chain
 from types import UnionType
 from typing import Any
 
-from .axes import axes_of
+from stats.axes import AXES
 
 
 def _positive(value: Any) -> bool:
@@ -43,7 +43,6 @@ _FURTHER = (
 RUN: dict[str, Any] = {
     "benchmarks": [{"stats": _STATS, "extra_info": _COLUMNS | _FURTHER}],
     "skipped": [{"impl": str, "id": str, "reason": str}],
-    "axes": [{"name": str, "kind": str, "label": _TEXT, "follows": [str]}],
     "registry": [str],
     "notes": [str],
     **dict.fromkeys(("baseline_impl", "sweep", "command", "datetime"), _TEXT),
@@ -86,13 +85,13 @@ def empty(shape: Any) -> Any:
 
 def _inconsistent(data: dict[str, Any]) -> Iterator[str]:
     """Yield columns of rows whose value isn't one of their axis, or which have another length than the times."""
-    axes, known = axes_of(data.get("axes", ())), set[tuple[str, str]]()
+    known = set[tuple[str, str]]()
     for index, row in enumerate(data["benchmarks"]):
         columns, where = row["extra_info"], f"benchmarks[{index}].extra_info"
         if (key := (columns["impl"], columns["id"])) in known:
             yield f"{where}.id: a second row of this cell"
         known.add(key)
-        for name, axis in axes.items():
+        for name, axis in AXES.items():
             value = columns.get(name)
             usual = isinstance(value, _NUMBER if axis.kind == "share" else _NUMBER | str)
             if not (_none_or_positive(value) if axis.kind == "size" else usual):

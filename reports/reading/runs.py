@@ -17,7 +17,6 @@ from stats.arguments import INSTALLED
 
 from .. import CHECKOUT
 from . import run_format
-from .axes import KNOWN_AXES, axes_of
 
 SCHEMA = 2
 PUBLISHED, COMPARISONS = "published", "ab"
@@ -194,10 +193,7 @@ def checked(data: Any, path: Path) -> Run:
     if where := run_format.misfit(data):
         raise RunError(f"{path}: invalid value of {where}")
     of: Object = {key: data.get(key) or run_format.empty(shape) for key, shape in run_format.RUN.items()}
-    if not (axes := axes_of(of["axes"])):
-        raise RunError(f"{path}: not a run file (it describes no axes)")
     of["skipped"] = [{**cell, "detail": str(cell.get("detail") or "")} for cell in of["skipped"]]
-    KNOWN_AXES.update(axes)
     return Run(
         path=path,
         rows=of["benchmarks"],

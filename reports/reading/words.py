@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import Any
 
-from .axes import KNOWN_AXES, LAYER, Values
+from stats.axes import AXES, SHORT, Values
+
+from .axes import LAYER
 
 #: End the names of compiled forms.
 COMPILED = ("+compile", "+max-autotune", "+reduce-overhead")
 
-SHORT_DTYPE = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
+SHORT_DTYPE = {name: short for short, name in SHORT.items()}
 WRONG = "✗"
 
 AGAINST = " against "
@@ -25,8 +27,8 @@ def value(axis: str, val: Any, *, equals: str = "=") -> str:
         return SHORT_DTYPE.get(str(val), str(val))
     if axis == "mask":
         return "no mask" if val == "none" else str(val)
-    known = KNOWN_AXES.get(axis)
-    if known is None or (known.kind == "choice" and known.omitted != (None,)):
+    known = AXES.get(axis)
+    if known is None or (known.kind == "choice" and known.omitted is not None):
         return str(val)
     if known.kind == "switch":
         return axis if val else f"no {axis}"
@@ -44,7 +46,7 @@ def setting(values: Values, *, always: Iterable[str] = ()) -> str:
     """
     always = set(always)
     layer = values.get(LAYER)
-    shown = [axis for axis in KNOWN_AXES if axis in values and _worth_saying(axis, values, axis in always)]
+    shown = [axis for axis in AXES if axis in values and _worth_saying(axis, values, axis in always)]
     parts = [value(axis, values[axis]) for axis in shown if not layer or values[axis] != layer]
     return " ".join([layer, *parts] if layer else parts)
 
@@ -82,12 +84,12 @@ def plural(count: int, noun: str) -> str:
 
 
 def _worth_saying(axis: str, values: Values, always: bool) -> bool:
-    val, known = values[axis], KNOWN_AXES[axis]
+    val, known = values[axis], AXES[axis]
     if always or val is None:
         return val is not None
     if (usual := known.usual(values)) is not None:
         return bool(val != usual)
-    return not known.if_varying and val not in known.omitted
+    return not known.if_varying and val != known.omitted
 
 
 def base(name: str) -> str:

@@ -8,7 +8,6 @@ import synthetic_runs as synthetic
 
 from reports.__main__ import main
 from reports.reading import runs
-from reports.reading.axes import KNOWN_AXES, axes_of
 from stats import arguments
 
 TINY = Path(__file__).parent / "data" / "tiny.json"
@@ -17,8 +16,6 @@ EVIL = [
     "x" * 60,
 ]  # fmt: skip
 """Names of implementations that could break out of their places."""
-
-KNOWN_AXES.update(axes_of(synthetic.AXES))  # for what reads no file
 
 
 @pytest.fixture(scope="session", autouse=True)

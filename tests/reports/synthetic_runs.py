@@ -4,7 +4,6 @@ import itertools
 import json
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -20,12 +19,6 @@ MACHINE = {
     "cpu": "AMD EPYC 9B14", "gpu": None, "cores": 2, "threads": 2, "memory_gib": 23, "torch": "2.13.0+cpu",
     "driver": None, "allocator": {},
 }  # fmt: skip
-
-
-AXES = json.loads((Path(__file__).parent / "data" / "tiny.json").read_text())["axes"] + [
-    {"name": "window", "kind": "size", "unsaid": None}, {"name": "softcap", "kind": "size", "unsaid": None},
-    {"name": "autocast", "kind": "choice", "unsaid": None}, {"name": "tf32", "kind": "switch", "unsaid": False},
-]  # fmt: skip
 
 
 def case_id(at):
@@ -68,7 +61,7 @@ def document(rows, **top):
         "machine_info": MACHINE, "commit_info": {"id": "0123abc", "dirty": False}, "benchmarks": rows,
         "datetime": "2026-11-20T10:00:00+00:00", "version": "5.3.1", "schema": 2, "sweep": "quick",
         "command": "pytest bench/ --benchmark-save=x", "state": {"environment": {"LANG": "C"}},
-        "registry": list(REGISTRY), "baseline_impl": "fused", "complete": True, "skipped": [], "axes": AXES, **top,
+        "registry": list(REGISTRY), "baseline_impl": "fused", "complete": True, "skipped": [], **top,
     }  # fmt: skip
 
 

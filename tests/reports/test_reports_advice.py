@@ -91,7 +91,8 @@ def of_models(as_run, *cases):
         for axes in cases
         for name, time in (("fused", 1e-3), ("sdpa", 2e-3 if axes["H"] == 32 else 5e-4))
     ]
-    return str(as_run(synthetic.document(rows)).path)
+    models = {row["extra_info"]["id"]: "a model" for row in rows}
+    return str(as_run(synthetic.document(rows, models=models)).path)
 
 
 def test_a_models_table_has_its_layers_and_the_lengths_that_are_asked_for(as_run, printed):
@@ -114,7 +115,7 @@ def test_a_models_table_has_its_layers_and_the_lengths_that_are_asked_for(as_run
 
 
 def test_a_models_layer_in_another_dtype_is_named_and_its_case_not_again_by_the_model(as_run, printed, refusal):
-    run = of_models(as_run, {"T": 512, **LLAMA, "dtype": "float32", "model": "llama3-8b"})
+    run = of_models(as_run, {"T": 512, **LLAMA, "dtype": "float32"})
     asked = "advise", "--run", run, "--model", "llama3-8b"
     assert refusal(*asked).endswith("was measured here; in float32 it was: --dtype float32\n")
     assert "\nT=512 fp32  fused " in printed(*asked, "--dtype", "float32")

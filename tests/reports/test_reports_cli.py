@@ -12,7 +12,6 @@ import synthetic_runs as synthetic
 from reports import CHECKOUT
 from reports.__main__ import main
 from reports.reading import runs
-from reports.reading.axes import KNOWN_AXES
 from stats.arguments import wrapped
 
 
@@ -63,10 +62,6 @@ def aged(path, seconds):
         ('{"schema": 2, "benchmarks": [], "machine_info": 3}', "invalid value of machine_info"),
         ('{"schema": 2, "benchmarks": [], "registry": ["a", null]}', "invalid value of registry[1]"),
         ('{"schema": 2, "benchmarks": [], "controls": {"drift": "1 %"}}', "invalid value of controls.drift"),
-        (
-            '{"schema": 2, "benchmarks": [], "axes": [{"name": "T", "kind": "size", "follows": null}]}',
-            "invalid value of axes[0].follows",
-        ),
     ],
 )
 def test_a_file_that_is_no_run_is_named(text, expected, results, small, refusal):
@@ -87,13 +82,6 @@ def test_a_file_of_two_runs_is_refused(results, small, refusal):
     small["benchmarks"] += small["benchmarks"][:1]
     synthetic.save(small, results, "0001_merged")
     assert "extra_info.id: a second row of this cell" in refusal("--results", results)
-
-
-def test_a_file_without_axes_is_no_run_and_one_that_is_refused_adds_none(results, small, refusal):
-    synthetic.save(small | {"axes": [{"name": "a", "kind": "matrix"}]}, results, "0001_bad")
-    assert "it describes no axes" in refusal("--results", results)
-    synthetic.save(small | {"axes": [{"name": "new", "kind": "size"}], "skipped": [3]}, results, "0001_bad")
-    assert "invalid value of skipped[0]" in refusal("--results", results) and "new" not in KNOWN_AXES
 
 
 @pytest.mark.parametrize(("column", "value"), [("T", 0), ("ratio", "1.5"), ("ratio", -1)])

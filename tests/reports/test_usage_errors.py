@@ -44,14 +44,16 @@ OTHERS = [
     ("advise --run nope", "no run 'nope'"),
 ]
 ADVISE = [
-    ("--dtype float8", "dtype = float8 was not measured here; measured: bfloat16"),
+    ("--dtype fp16", "dtype = float16 was not measured here; measured: bfloat16"),
     ("--model gpt2 --scope block", "--model names attention layers, and a block is none: leave out --model"),
     ("--T x", "argument --T: 'x' is not a positive whole number"),
-    ("--T 512..64", "512..64: a range begins with the smaller number"),
+    ("--dtype float8", "argument --dtype: 'float8' is not one of float32, "),
+    ("--window none --T 7", "T = 7 was not measured here; measured: 512"),
+    ("--T 512..64", "argument --T: '512..64' is not a range from a smaller number to a larger one"),
     ("--T 1024", "T = 1024 was not measured here; measured: 512"),
     ("--T 1024..4096", "T = 1024..4096 was not measured here; measured: 512"),
-    ("--dropout nan", "argument --dropout: 'nan' is not a number"),
-    ("--qkv_bias x", "argument --qkv_bias: 'x' is not on or off"),
+    ("--dropout nan", "argument --dropout: 'nan' is not a probability: 0 or more, and less than 1"),
+    ("--qkv_bias x", "argument --qkv_bias: 'x' is not one of on, off"),
     ("--model llama3", "--model llama3: unknown; known: gpt2, "),
     ("--model gpt2", "no global layer of gpt2 was measured here; measure it with `pytest bench/ --model gpt2 "),
 ]

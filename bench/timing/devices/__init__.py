@@ -15,7 +15,7 @@ from .device import Meter as Meter
 from .device import Work as Work
 
 DEVICES = {"cpu": CPU, "cuda": CUDA}
-"""Devices by name, as in torch and in `cases.case.DEVICES`; later ones are preferred if present."""
+"""Devices by name, as in torch and in `stats.axes.DEVICES`; later ones are preferred if present."""
 
 
 def default_device() -> str:
