@@ -24,7 +24,7 @@ from stats.estimate import grouped
 from stats.saved import Changes
 from stats.verdict import BROKEN, INCONCLUSIVE, REGRESSED, WORDS, Verdict
 
-from ..reading import command, fingerprint, words
+from ..reading import command, fingerprint, run_format, words
 from ..reading.runs import Object, Run, RunError, parse
 from .rows import Row, Rows, key_of, samples_of
 
@@ -280,10 +280,13 @@ def of_file(path: Path, margin: float | None = None) -> Comparison:
         RunError: it can't be read, or is no comparison.
     """
     data = parse(path)
+    refusal = f"{path}: not a comparison that `python -m bench ab` saved"
+    if where := run_format.misfit_of_comparison(data):
+        raise RunError(f"{refusal} (invalid value of {where})")
     try:
         return _of_data(data, path, data["margin"] if margin is None else margin)
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise RunError(f"{path}: not a comparison that `python -m bench ab` saved") from error
+        raise RunError(refusal) from error
 
 
 def _of_data(data: Object, path: Path, margin: float) -> Comparison:

@@ -33,7 +33,7 @@ def ceilings(rooflines: Sequence[Object], rows: Rows) -> dict[str, Corners]:
         here = [it for it in rooflines if it["device"] == device and threads in (None, it.get("threads"))]
         own = {dtype} if dtype == "float64" else {dtype, "float32"}  # narrow ones may be computed in float32
         rates = {it["flops_per_s"]: it["dtype"] for it in here if it.get("flops_per_s") and it.get("dtype") in own}
-        copies = {it["footprint"]: it["bytes_per_s"] for it in here if it.get("bytes_per_s")}
+        copies = {it["footprint"]: it["bytes_per_s"] for it in here if it.get("footprint") and it.get("bytes_per_s")}
         if rates and copies:
             peak = max(rates)
             product = f"product in {words.value('dtype', rates[peak])}, {peak / 1e9:,.0f} GFLOP/s"

@@ -43,10 +43,9 @@ def _read(path: Path) -> list[Object]:
     """Read the output of `check --json`; raises `RunError` for other files."""
     try:
         found: list[Object] = json.loads(path.read_text(encoding="utf-8"))
-        if not found:
+        kinds = {**dict.fromkeys(("torch", "impl", "problem", "outcome"), str), "detail": str | None}
+        if not found or not all(isinstance(it[key], of) for it in found for key, of in kinds.items()):
             raise ValueError
-        for it in found:
-            it["torch"], it["impl"], it["problem"], it["outcome"], it["detail"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         why = getattr(error, "strerror", None) or "no output of `python -m bench check --json`"
         raise RunError(f"{path}: {why}") from None

@@ -124,7 +124,7 @@ def printed(grid: Grid, every: bool = False) -> str:
 def _lines(grid: Grid, columns: Sequence[Column]) -> list[str]:
     rows = [row for row in _rows(grid, columns) if any(text != SIGNS["unsupported"] for text in row[2:])]
     texts = zip(*(column.heading for column in columns), strict=True)
-    heads = [["", "", *line] for line in texts] or [["", "", "slowdown"]]
+    heads = [["", "", *line] for line in texts] or [["", "", *["slowdown"] * len(columns)]]
     heads[-1][:2] = ["implementation", "mean"]
     return aligned([*heads, *rows], " ")
 

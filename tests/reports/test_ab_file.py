@@ -289,6 +289,17 @@ def test_a_record_of_an_earlier_version_is_shown(saved):
     assert of_file(saved({key: it for key, it in data.items() if key not in ("kind", "alarm", "self_test")})).code == 1
 
 
+OF_TEXT = {
+    "impl": "sdpa",
+    "id": "T16",
+    "word": "WRONG",
+    "reason": "",
+    "ratio": None,
+    "base": FACTS,
+    "head": {"error": "x"},
+}
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -298,6 +309,11 @@ def test_a_record_of_an_earlier_version_is_shown(saved):
         document(SLOW) | {"cells": [{"impl": "sdpa", "id": "T16"}]},
         document(SLOW) | {"pairs": [{"logs": []}]},
         document(SLOW) | {"pairs": [{"logs": [["sdpa", "T16", 1e300]]}]},
+        document({}, pairs=[{"logs": [[3, "T16", 0.1]], "blocks": {"cell": [], "side": [], "seconds": []}}]),
+        document(SLOW) | {"seconds": -1},
+        document({}, pairs=[{"logs": [], "blocks": {"cell": [], "side": [], "seconds": []}, "seconds": "x"}]),
+        document(SLOW, sides={name: {"label": "x", "commit": ["0123"]} for name in ("base", "head")}),
+        document(SLOW, cells=[OF_TEXT]),
     ],
 )
 def test_a_file_that_is_no_comparison_is_refused(saved, data, capsys):

@@ -33,7 +33,13 @@ def test_versions_that_differ_have_a_mark_each(tmp_path, printed):
 
 
 @pytest.mark.parametrize(
-    "text", ["[]", '{"benchmarks": []}', '[{"torch": "2.13", "impl": "a", "problem": "x", "outcome": "wrong"}]']
+    "text",
+    [
+        "[]",
+        '{"benchmarks": []}',
+        '[{"torch": "2.13", "impl": "a", "problem": "x", "outcome": "wrong"}]',
+        json.dumps([found(2.13, "a", "x", "passed")]),
+    ],
 )
 def test_a_file_of_another_kind_is_a_one_line_error(text, tmp_path, refusal):
     (tmp_path / "x.json").write_text(text)

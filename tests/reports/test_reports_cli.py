@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -62,6 +63,15 @@ def aged(path, seconds):
         ('{"schema": 2, "benchmarks": [], "machine_info": 3}', "invalid value of machine_info"),
         ('{"schema": 2, "benchmarks": [], "registry": ["a", null]}', "invalid value of registry[1]"),
         ('{"schema": 2, "benchmarks": [], "controls": {"drift": "1 %"}}', "invalid value of controls.drift"),
+        *(
+            (f'{{"schema": 2, "benchmarks": [], {part}}}', f"invalid value of {where}")
+            for part, where in (
+                ('"roofs": [{"device": "cpu", "bytes_per_s": 1, "footprint": [1]}]', "roofs[0].footprint"),
+                ('"machine_info": {"cpu": ["x"]}', "machine_info.cpu"),
+                ('"models": {"T64": [3]}', "models.T64"),
+                ('"published": [{"id": "T64", "seconds": 1}]', "published[0].impl"),
+            )
+        ),
     ],
 )
 def test_a_file_that_is_no_run_is_named(text, expected, results, small, refusal):
@@ -84,7 +94,7 @@ def test_a_file_of_two_runs_is_refused(results, small, refusal):
     assert "extra_info.id: a second row of this cell" in refusal("--results", results)
 
 
-@pytest.mark.parametrize(("column", "value"), [("T", 0), ("ratio", "1.5"), ("ratio", -1)])
+@pytest.mark.parametrize(("column", "value"), [("T", 0), ("ratio", "1.5"), ("ratio", -1), ("peak_bytes", -1)])
 def test_sizes_and_ratios_are_positive_numbers(column, value, results, small, refusal):
     small["benchmarks"][0]["extra_info"][column] = value
     synthetic.save(small, results, "0001_bad")
@@ -189,6 +199,16 @@ def test_a_page_with_another_baseline(results, small, tmp_path, printed, refusal
     assert "faster than fused" in printed(*asked)
     assert "faster than" not in printed(*asked, "--baseline", "sdpa")
     assert "--baseline flash: 0001_x has times of fused, sdpa" in refusal(*asked, "--baseline", "flash")
+
+
+def test_cases_that_differ_in_no_known_axis_have_a_column_each(results, printed, tmp_path):
+    cases = [synthetic.case(stride=stride) for stride in (4, 8)]
+    rows = [
+        synthetic.row(impl, case, [seconds]) for case in cases for impl, seconds in (("sdpa", 1e-3), ("fused", 2e-3))
+    ]
+    synthetic.save(synthetic.document(rows), results, "0001_x")
+    said = printed("--results", results, "--out", tmp_path / "out")
+    assert re.search(r"^implementation +mean +slowdown +slowdown$", said, re.MULTILINE)
 
 
 def test_sentences_are_as_wide_as_a_terminal(results, printed, tmp_path):
