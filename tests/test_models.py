@@ -121,7 +121,17 @@ def test_a_value_of_another_kind_is_one_line(key, value, kind, tmp_path):
         ("{", "no JSON"),
         ("[]", "expected an object, as transformers writes it"),
         ("[" * 100_000, "no JSON"),
-        (json.dumps(H64 | {"sliding_window": 8, "layer_types": ["x"]}), "layer_types has neither"),
+        *(
+            (json.dumps(H64 | more), says)
+            for more, says in (
+                ({"sliding_window": 8, "layer_types": ["x"]}, "layer_types has neither"),
+                ({"layer_types": ["hybrid"]}, "layer_types has neither"),
+                (
+                    {"num_landmarks": 64},
+                    "attention with num_landmarks can't be measured: no implementation computes it",
+                ),
+            )
+        ),
         ('{"hidden_size": 513, "n_head": 8}', "513 is not divisible by num_attention_heads 8: add the head_dim"),
     ],
 )
@@ -142,11 +152,16 @@ def test_differences_from_the_config_are_reported():
     config |= {"layer_types": ["full_attention", "linear_attention"], "query_pre_attn_scalar": 64, "attn_pdrop": 0.1}
     assert list(notes_of({"model_type": "x", "text_config": config})) == [
         "the text model of x is measured",
-        "model_type mamba_llama is not known: masks and biases that only its code has are left out",
+        "model_type mamba_llama is not known: measured as causal, without masks, biases and scales that only its code has",
         "queries are projected in one step, not through a latent of 8",
         "dropout in training is left out (--dropout 0.1)",
         "layers of linear_attention are left out",
         "scores are scaled by 1 / sqrt(16), not by 0.125",
+    ]
+    indexed = {"model_type": "deepseek_v3", "attention_bias": True, "layer_types": ["indexed_attention"], **H64}
+    assert [*notes_of(indexed)] == ["projections have no biases"]
+    assert [*notes_of({"model_type": "gpt2", "scale_attn_weights": False, **H64})] == [
+        "scores are scaled by 1 / sqrt(16), not by 1"
     ]
     granite = {"model_type": "granite", **H64}
     assert not [*notes_of(granite | {"attention_multiplier": 0.25})]
@@ -170,6 +185,9 @@ def test_differences_from_the_config_are_reported():
          {"d_model": 3840, "H": 16, "H_kv": 8, "D_h": 256}),
         ({"model_type": "t5", "is_encoder_decoder": False, "d_model": 64, "num_heads": 4, "d_kv": 128},
          {"H_kv": 4, "D_h": 128}),
+        ({"model_type": "dinov2", "patch_size": 14, "image_size": 28, **H64}, {"H_kv": 4, "mask": "none", "T": 5}),
+        ({"model_type": "mimo_v2_flash", "v_head_dim": 8, **H64}, {"H_kv": 4, "D_v": 8}),
+        ({"model_type": "granitemoehybrid", "layer_types": ["mamba", "attention"], **H64}, {"H_kv": 4}),
         ({"model_type": "roberta", **H64}, {"H_kv": 4, "mask": "none", "qkv_bias": True, "out_bias": True}),
         ({"model_type": "roberta", "is_decoder": True, **H64}, {"H_kv": 4, "qkv_bias": True, "out_bias": True}),
     ],

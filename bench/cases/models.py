@@ -20,6 +20,8 @@ Layer = dict[str, Any]
 """Axes of a case by name. A causal mask is left out, since each mode has its own."""
 
 BOTH = ["sliding_attention", "full_attention"]
+AS_FULL = {"attention", "chunked_attention", "indexed_attention"}
+"""Layers that are measured as full attention; `UNLIKE` explains how they differ."""
 
 
 def _of(source: str, model_type: str, dtype: str, *sizes: int, **config: Any) -> tuple[str, Config]:
@@ -140,8 +142,19 @@ UNLIKE = {
     "full_attention_interval": "of {} layers one is measured, the others have another kind of attention",
     "global_head_dim": "heads of global layers are measured as those of local ones, not {} wide",
     "attention_dropout": "dropout in training is left out (--dropout {})",
+    "window_size": "windows of {} are left out",
+    **dict.fromkeys(("mamba_d_state", "ssm_state_size"), "layers of state {} are left out"),
 }
 """Configuration keys that are measured differently, with an explanation."""
+
+OTHER_KINDS = (
+    "attention_hidden_size", "attention_window", "autocorrelation_factor", "block_per_row", "encoder_attention_type",
+    "hash_code_len", "head_ratio", "intra_bottleneck_size", "num_global_tokens", "num_landmarks", "num_random_blocks",
+    "q_groups", "qk_dim_factor", "relative_attention", "sampling_factor", "separate_cls", "state_size", "untie_r",
+)  # fmt: skip
+"""Configuration keys of attention that no implementation computes: sparse, approximate, convolutional or recurrent, with
+positions in its scores, or of another width than the layer.
+"""
 
 SPELLINGS = {
     "hidden_size": ("n_embd", "n_embed", "d_model", "dim"),
@@ -195,6 +208,8 @@ def layers_of(config: Config) -> dict[str, Layer]:
         ValueError: a width is missing, or a value is of another kind than transformers writes.
     """
     config = complete(config)
+    if others := [key for key in OTHER_KINDS if config.get(key)]:
+        raise ValueError(f"attention with {others[0]} can't be measured: no implementation computes it")
     width, H = (number(config, key) for key in ("hidden_size", "num_attention_heads"))
     shared = _is(config, "multi_query") and not _is(config, "new_decoder_architecture")
     sizes = {"d_model": width, "H": H, "H_kv": 1 if shared else number(config, "num_key_value_heads", H)}
@@ -210,6 +225,7 @@ def layers_of(config: Config) -> dict[str, Layer]:
     else:
         biased = _is(config, "attention_bias")
         options = {"qkv_bias": _is(config, "qkv_bias", biased), "out_bias": _is(config, "attention_out_bias", biased)}
+        options["D_v"] = number_if_any(config, "v_head_dim")
     options |= {
         "sinks": _is(config, "sinks"),
         "bias": _is(config, "alibi") and "alibi",
@@ -231,12 +247,13 @@ def layers_of(config: Config) -> dict[str, Layer]:
             "decoder": decoder,
             "cross": decoder | T_kv | {"mask": "none", "source": "cross"},
         }
-    causal = _is(config, "is_causal", True) or _is(config, "is_decoder")
+    patch = number_if_any(config, "patch_size")  # of an image
+    causal = _is(config, "is_causal", not patch) or _is(config, "is_decoder")
     causal &= config.get("use_bidirectional_attention") not in (True, "all")
     if not causal:
         axes = encoder
-        if patch := number_if_any(config, "patch_size"):
-            axes["T"] = (number(config, "image_size") // patch) ** 2 + 1
+        if patch and (size := number_if_any(config, "image_size")):
+            axes["T"] = (size // patch) ** 2 + 1
     window = _window(config, causal)
     kinds = {"global": axes, "local": axes | {"window": window}}
     return {name: kinds[name] for name in _kinds(config, window)}
@@ -307,16 +324,17 @@ def _window(config: Config, causal: bool) -> int | None:
 
 
 def _kinds(config: Config, window: int | None) -> list[str]:
+    types = {*_value(config, "layer_types", "a list of names", ())}
+    if types and not types.intersection({*BOTH, *AS_FULL}):
+        raise ValueError(f"layer_types has neither {' nor '.join(BOTH)}")
     if not window:
         return ["global"]
-    types = {*_value(config, "layer_types", "a list of names", ())}
     if not types and "max_window_layers" in config:
         first, count = number_if_any(config, "max_window_layers"), number(config, "num_hidden_layers")
         types = {kind for kind, is_there in zip(BOTH, (first < count, first > 0), strict=True) if is_there}
     if types:
-        if not types.intersection(BOTH):
-            raise ValueError(f"layer_types has neither {' nor '.join(BOTH)}")
-        return [name for name, kind in (("local", BOTH[0]), ("global", BOTH[1])) if kind in types]
+        kinds = (("local", {BOTH[0]}), ("global", {BOTH[1], *AS_FULL}))
+        return [name for name, of in kinds if types & of]
     mixed = config.get("global_attn_every_n_layers") or config.get("sliding_window_pattern")
     return ["local", "global"] if mixed else ["local"]
 
@@ -327,13 +345,18 @@ def notes_of(config: Config) -> Iterator[str]:
         yield f"the text model of {config.get('model_type')} is measured"
     config, (layer, *_) = complete(config), layers_of(config).values()
     if config.get("model_type") not in CODE:
-        yield f"model_type {config.get('model_type')} is not known: masks and biases that only its code has are left out"
+        how = "" if "mask" in layer else "as causal, "
+        what = "masks, biases and scales that only its code has"
+        yield f"model_type {config.get('model_type')} is not known: measured {how}without {what}"
     yield from (how.format(config[key]) for key, how in UNLIKE.items() if config.get(key))
-    if others := {*_value(config, "layer_types", "a list of names", ())} - {*BOTH, "chunked_attention"}:
+    if others := {*_value(config, "layer_types", "a list of names", ())} - {*BOTH, *AS_FULL}:
         yield f"layers of {', '.join(sorted(others))} are left out"
+    if "latent" in layer and _is(config, "attention_bias"):
+        yield "projections have no biases"
     multiplier, scalar = (
         _value(config, it, "a positive number") for it in ("attention_multiplier", "query_pre_attn_scalar")
     )
+    multiplier = multiplier if _is(config, "scale_attn_weights", True) else 1.0
     scale = multiplier or (scalar or layer["D_h"]) ** -0.5
     if not math.isclose(scale, layer["D_h"] ** -0.5):
         yield f"scores are scaled by 1 / sqrt({layer['D_h']}), not by {scale:.4g}"
