@@ -470,6 +470,30 @@ def test_an_installed_copy_of_a_module_of_the_repository_is_refused(tmp_path, mo
             tasks._refuse_working_tree()
 
 
+@pytest.mark.parametrize(
+    ("source", "in_head", "refused"),
+    [("csrc", "new", True), ("csrc", "old", False), ("dist/ext.whl", "new", True), ("../other/csrc", "new", False)],
+)
+def test_an_extension_installed_from_a_folder_of_the_repository_that_differs_is_refused(
+    tmp_path, monkeypatch, source, in_head, refused
+):
+    repository, site, trees = tmp_path / "repository", tmp_path / "site-packages", tmp_path / "trees"
+    for name, code in (("base", "old"), ("head", in_head)):
+        (trees / name / "csrc").mkdir(parents=True)
+        (trees / name / "csrc" / "ext.cpp").write_text(code)
+    about = site / "ext-1.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Name: ext\nVersion: 1\n")
+    (about / "RECORD").write_text("ext.so,,\n")
+    (about / "direct_url.json").write_text(json.dumps({"url": f"file://{repository.resolve()}/{source}"}))
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setitem(sys.modules, "ext", mock.Mock(__file__=str(site / "ext.so")))
+    tasks = Tasks(str(trees / "head"), tree=str(trees / "head"), repository=str(repository))
+    tasks._given.discard("ext")
+    with pytest.raises(UsageError, match=r"^ext is imported from .*: load it by") if refused else nullcontext():
+        tasks._refuse_working_tree()
+
+
 BUILDS = """
 from pathlib import Path
 from torch.utils.cpp_extension import _get_build_directory

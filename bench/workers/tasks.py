@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import gc
+import json
 import resource
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
+from importlib.metadata import distributions
 from itertools import product
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -29,7 +33,7 @@ from ..checks.gate import Gate
 from ..checks.impl_hash import sources
 from ..checks.problem import keep_expected
 from ..checks.settings import waiting_asleep
-from ..selection.choice import impls_named, place_of, refuse_absent, repository_of, unsupported
+from ..selection.choice import code_among, impls_named, place_of, refuse_absent, repository_of, unsupported
 from ..selection.errors import UsageError
 from ..timing.caching import check_caching, check_kernel_caches_nothing
 from ..timing.cell import Built, build, check_built, probe
@@ -85,6 +89,25 @@ six times as long.
 
 ATTEMPTS = 6
 """Most times that such a block is timed: where cases of other sizes have divided the heap, four were needed."""
+
+
+@cache
+def installed_from(repository: str) -> dict[Path, Path]:
+    """Return the files of packages that were installed from a repository, with the package's folder or archive in it."""
+    found = dict[Path, Path]()
+    for package in distributions():
+        url = urlsplit(json.loads(package.read_text("direct_url.json") or "{}").get("url", ""))
+        source = Path(unquote(url.path)).resolve()
+        if url.scheme == "file" and source.is_relative_to(repository):
+            below = source.relative_to(repository)
+            found |= {Path(str(package.locate_file(it))).resolve(): below for it in package.files or ()}
+    return found
+
+
+def differ(folders: Sequence[Path]) -> bool:
+    """Whether folders contain different code; True without any, as of an archive, whose code is unknown."""
+    codes = [{it.relative_to(folder): it.read_bytes() for it in code_among(folder.rglob("*"))} for folder in folders]
+    return not codes or any(it != codes[0] for it in codes)
 
 
 class Tasks:
@@ -169,16 +192,17 @@ class Tasks:
             file = getattr(sys.modules[module], "__file__", None) or "another place"
             if (repository := repository_of(path)) and (folder := Path(self._folder, repository)).is_dir():
                 file = folder
+            self._refuse_working_tree()
             if not Path(file).resolve().is_relative_to(Path(self._tree).resolve()):
                 raise UsageError(
                     f"{name}: {module} is imported from {file}, which is the same for every revision: "
                     "start in the folder of your repository that holds it"
                 )
-            self._refuse_working_tree()
 
     def _refuse_working_tree(self) -> None:
         """Raise `UsageError` if a module was imported from a folder of the working tree that some variant's tree has, too;
-        or from elsewhere, as an installed package, though this variant's tree has it.
+        or from elsewhere, as an installed package, though this variant's tree has it, or it was installed from a folder of the
+        repository that differs between the variants.
         """
         for name, module in [*sys.modules.items()] if self._tree else ():
             file, top = Path(getattr(module, "__file__", None) or "/").resolve(), name.partition(".")[0]
@@ -193,10 +217,15 @@ class Tasks:
                     )
             if name == top not in self._given and file.name:
                 own = (Path(place, top) for place in (self._folder, tree))
-                if any(it.with_suffix(".py").exists() or (it / "__init__.py").exists() for it in own):
+                source = installed_from(self._repository).get(file)
+                if any(it.with_suffix(".py").exists() or (it / "__init__.py").exists() for it in own) or (
+                    source and differ(in_trees(tree, source))
+                ):
+                    how = "uninstall it, or install it by `pip install -e`"
+                    if file.suffix != ".py":
+                        how = "load it by torch.utils.cpp_extension.load, or compare two environments (--base-python)"
                     raise UsageError(
-                        f"{name} is imported from {file}, not from your repository, so it is the same for every revision: "
-                        "uninstall it, or install it by `pip install -e`"
+                        f"{name} is imported from {file}, not from your repository, so it is the same for every revision: {how}"
                     )
 
     def probe(self, what: str, impl: str, case: Reply, passed: Sequence[str] = ()) -> Reply:
