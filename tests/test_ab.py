@@ -137,7 +137,7 @@ class Simulated(LocalWorker):
             cells = dict.fromkeys([Case(**case).id for case in details["cases"]])
             names = [name.partition("=")[0] for name in details["names"]]
             known = {name: cells for name in names if name not in absent}
-            there = {"nobody": f" in {self.variant.tree}"}
+            there = {"nobody": f": can't import it in {self.variant.tree}"}
             unknown = {name: f"unknown {name}{there.get(name, '')}" for name in names if name in absent}
             return {"cells": known, "unknown": unknown, "fingerprint": fingerprint, "workloads": versions}
         if do == "probe":
@@ -368,7 +368,10 @@ def test_of_two_names_a_head_that_cannot_fails_unless_it_may_be_gone(command, ba
 def test_a_name_that_neither_variant_has_is_a_usage_error_that_names_no_copy(command):
     missing = command("--T 16 --impl nobody=mine:mine")
     assert missing.code == 3
-    assert f"error: the working tree: unknown nobody in {os.getcwd()}\n" in missing.errors
+    assert (
+        f"error: the working tree: unknown nobody: can't import it in {os.getcwd()}; a variant lacks ignored"
+        in missing.errors
+    )
 
 
 def test_a_head_that_cannot_begin_is_broken_and_a_base_is_not_compared(command):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from time import monotonic, strftime
@@ -22,6 +23,9 @@ from .plan import VARIANTS, Plan, Record, SameCode
 from .replicates import LONG_BLOCK, Found, Replicate, Replication, tell
 
 UNSUPPORTED = Unsupported.reason
+
+LEFT_OUT = "a variant lacks ignored files, such as extensions built in place, and submodules"
+"""What an import may miss in a variant's tree."""
 
 
 def compare(plan: Plan, seconds: float, before: Sequence[Replicate], keep: Callable[[Replicate], None]) -> Record:
@@ -129,7 +133,8 @@ def _available_cells(plan: Plan, replies: Mapping[str, Reply]) -> tuple[Found, l
     label = plan.variants["head"].label
     in_none = base | head if plan.versus else {name: f"{label}: {head[name]}" for name in head if name in base}
     for why in in_none.values():
-        raise UsageError(why)
+        is_incomplete = plan.variants["head"].tree and re.search("can't import|there is no file", why)
+        raise UsageError(f"{why}; {LEFT_OUT}" if is_incomplete else why)
     measured = (name for reply in replies.values() for name in reply["cells"])
     labels = [plan.versus] if plan.versus else [*dict.fromkeys(measured)]
     lacking: Found = {
