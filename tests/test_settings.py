@@ -223,6 +223,25 @@ def test_a_change_of_any_code_of_a_kernel_changes_its_hash(tmp_path):
     assert [len({*column}) for column in zip(*hashes, strict=True)] == [4, 4]
 
 
+def test_another_build_of_an_installed_package_changes_the_hash_of_its_kernel(tmp_path, monkeypatch):
+    site = tmp_path / "site-packages"
+    about = site / "built_kernel-1.dist-info"
+    about.mkdir(parents=True)
+    (site / "built_kernel.py").write_text("def mine(q, k, v, **_): return v\n")
+    (about / "METADATA").write_text("Name: built-kernel\nVersion: 1\n")
+    monkeypatch.syspath_prepend(site)
+    found = set()
+    for build in "ab":
+        (about / "RECORD").write_text(
+            f"built_kernel.py,,\nlibrary.so,sha256={build},\nbuilt_kernel-1.dist-info/RECORD,,\n"
+        )
+        with registry_kept():
+            impls_named(["mine_built=built_kernel:mine"], False, str(tmp_path))
+            sources_hash([impl := impls.get("mine_built")], [])  # reads it again
+            found.add(impl_hash(impl, ""))
+    assert len(found) == 2
+
+
 def test_two_kernels_of_one_file_have_different_hashes(tmp_path):
     (tmp_path / "two_versions.py").write_text("def one(q, k, v, **_): return v\ndef two(q, k, v, **_): return v\n")
     found = set()

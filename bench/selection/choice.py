@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
 from functools import cache
+from importlib.metadata import files, packages_distributions
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -142,14 +143,17 @@ def _code_of(module: str, folder: Path) -> dict[str, Path]:
 
 
 def _files_of(path: str, imported: ModuleType, folder: str) -> Callable[[], list[Path]] | None:
-    """Return a function that finds the user's code behind `module:attr`, sorted by name; None for an installed package and
-    the suite's own.
+    """Return a function that finds the user's code behind `module:attr`, sorted by name; of an installed package the lists of
+    files with their hashes; None for the suite's own.
     """
     top = sys.modules.get(imported.__name__.partition(".")[0], imported)
     there = next(iter(getattr(top, "__path__", ())), None) or getattr(top, "__file__", None) or ""
     place = folder if repository_of(path) else os.path.dirname(there)
-    if top is impls or os.path.basename(place) in ("", "site-packages", "dist-packages"):
+    if top is impls or not place:
         return None
+    if os.path.basename(place) in ("site-packages", "dist-packages"):
+        names = packages_distributions().get(top.__name__, ())
+        return lambda: [Path(str(it.locate())) for name in names for it in files(name) or () if it.name == "RECORD"]
     return lambda: [file for _, file in sorted(own_files([path], Path(place)).items())]
 
 
