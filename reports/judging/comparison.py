@@ -322,7 +322,7 @@ def _of_data(data: Object, path: Path, margin: float) -> Comparison:
         commands=[f"cd {shlex.quote(inside)} && " * (inside != ".") + data["command"]],
         implementations=implementations,
         own=[cell.impl for cell in cells if cell.impl.partition(words.AGAINST)[0] in given],
-        unjudged=verdict.drifted(workloads) if cells else "no cell in it",
+        unjudged=verdict.drifted(workloads) if {cell.verdict.word for cell in cells} - {verdict.NEW} else "no cell in base",
         interleaved=(before.get("commit"), after.get("commit"), data["threads"]),
     )
 
