@@ -14,6 +14,7 @@ import torch
 from torch import backends
 
 import impls
+from bench.ab.plan import digest_of_own
 from bench.cases.case import Case
 from bench.checks import settings, watched_settings
 from bench.checks.impl_hash import impl_hash, sources_hash
@@ -223,7 +224,7 @@ def test_a_change_of_any_code_of_a_kernel_changes_its_hash(tmp_path):
     assert [len({*column}) for column in zip(*hashes, strict=True)] == [4, 4]
 
 
-def test_another_build_of_an_installed_package_changes_the_hash_of_its_kernel(tmp_path, monkeypatch):
+def test_another_build_of_an_installed_package_is_noticed_by_runs_and_comparisons(tmp_path, monkeypatch):
     site = tmp_path / "site-packages"
     about = site / "built_kernel-1.dist-info"
     about.mkdir(parents=True)
@@ -238,8 +239,8 @@ def test_another_build_of_an_installed_package_changes_the_hash_of_its_kernel(tm
         with registry_kept():
             impls_named(["mine_built=built_kernel:mine"], False, str(tmp_path))
             sources_hash([impl := impls.get("mine_built")], [])  # reads it again
-            found.add(impl_hash(impl, ""))
-    assert len(found) == 2
+            found.add((impl_hash(impl, ""), digest_of_own(["mine_built=built_kernel:mine"])))
+    assert [len({*hashes}) for hashes in zip(*found, strict=True)] == [2, 2]
 
 
 def test_two_kernels_of_one_file_have_different_hashes(tmp_path):

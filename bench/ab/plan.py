@@ -19,7 +19,7 @@ from .. import CHECKOUT
 from ..cases.case_hash import case_hash
 from ..cases.cells import Key
 from ..cases.outcome import Skip
-from ..selection.choice import from_folder, listed, own_files
+from ..selection.choice import from_folder, is_installed, listed, lists_of_files, own_files
 from ..selection.errors import UsageError
 from ..selection.options import CELLS, cases_of, picked, sweep_of, warn_of_threads
 from ..timing.machine import fingerprint
@@ -205,18 +205,22 @@ def _from_here(name: str) -> str:
 
 def digest_of_own(words: Iterable[str]) -> str:
     """Return a digest of the user's files that these words of the options name; a comparison has no copy of them."""
-    places = {Path.cwd(), *(place for word in words for place in _elsewhere(word))}
-    return digest_of({str(place / name): file for place in places for name, file in own_files(words, place).items()})
+    return digest_of({str(file): file for word in words for file in _files_of(word)})
 
 
-def _elsewhere(word: str) -> Iterator[Path]:
-    """Yield the folder in which Python finds the module of NAME=module:attr, unless it is installed there."""
+def _files_of(word: str) -> Iterator[Path]:
+    """Yield the code behind a word in the current folder, and, of NAME=module:attr, where Python finds the module; of an
+    installed package the lists of its files.
+    """
+    yield from own_files([word], Path.cwd()).values()
     module, colon, _ = word.rpartition("=")[2].partition(":")
     top = module.partition(".")[0]
     if colon and top.isidentifier() and top not in sys.stdlib_module_names and (spec := find_spec(top)):
         file = next(iter(spec.submodule_search_locations or ()), spec.origin)
-        if file and (place := Path(file).parent).name not in ("site-packages", "dist-packages"):
-            yield place
+        if file and is_installed(place := Path(file).parent):
+            yield from lists_of_files(top)
+        elif file:
+            yield from own_files([word], place).values()
 
 
 def _variants(options: argparse.Namespace, folder: Path) -> tuple[Variant, Variant]:

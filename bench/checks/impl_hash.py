@@ -37,6 +37,7 @@ def packages(impl: Impl, in_model: bool) -> str | None:
 
 DECIDING = (
     "impls/**/*.py",
+    "stats/axes.py",
     *(f"bench/{package}/**/*.py" for package in ("cases", "checks", "timing", "workers")),
     *(f"bench/runs/{module}.py" for module in ("measuring", "pool", "rows", "run")),
 )

@@ -151,10 +151,20 @@ def _files_of(path: str, imported: ModuleType, folder: str) -> Callable[[], list
     place = folder if repository_of(path) else os.path.dirname(there)
     if top is impls or not place:
         return None
-    if os.path.basename(place) in ("site-packages", "dist-packages"):
-        names = packages_distributions().get(top.__name__, ())
-        return lambda: [Path(str(it.locate())) for name in names for it in files(name) or () if it.name == "RECORD"]
+    if is_installed(Path(place)):
+        return lambda: lists_of_files(top.__name__)
     return lambda: [file for _, file in sorted(own_files([path], Path(place)).items())]
+
+
+def is_installed(folder: Path) -> bool:
+    """Whether a folder contains installed packages."""
+    return folder.name in ("site-packages", "dist-packages")
+
+
+def lists_of_files(package: str) -> list[Path]:
+    """Return the lists of an installed package's files, with their hashes."""
+    names = packages_distributions().get(package, ())
+    return [Path(str(it.locate())) for name in names for it in files(name) or () if it.name == "RECORD"]
 
 
 def code_among(paths: Iterable[Path]) -> list[Path]:
