@@ -84,14 +84,15 @@ MODELS = (
 OFF_IN_ANOTHER_SEQUENCE = "from tests.reported_kernels import leaves_out_queries_where_keys_are_padding as off"
 ANOTHER_SEQUENCE = ("mode=forward mask=padding B=3 source=cross T_kv=100",)
 
-# right but for keys from another sequence of the same length, a prompt that fills its cache, and biases in a cache, in groups
-# or with dropout
+# right but for keys from another sequence of the same length, a prompt that fills its cache, biases in a cache, in groups or
+# with dropout, and heads that aren't as wide together as the model
 OFF_IN_LAYERS = """\
 from tests.wrong_kernels import as_layer, split_heads
 class off(as_layer()):
     limits = {"beyond": ("causal_br",)}
     def project(self, x, x_k):
         q, k, v = super().project(x, x if x.shape == x_k.shape else x_k)
+        q = q * (self.shape.H * self.shape.D_h / self.shape.d_model) ** 0.5
         return (q, k, v) if self.W_k.bias is None else (q, *(
             split_heads(x_k @ it.weight.mT, self.shape.H_kv) for it in (self.W_k, self.W_v)
         ))
@@ -105,7 +106,10 @@ LAYERS = (
     "mode=forward H=6 H_kv=2 qkv_bias=True out_bias=True",
     "mode=forward qkv_bias=True out_bias=True dropout=0.1 out_dropout=0.1",
     "mode=forward source=cross",
+    "mode=forward d_model=96",
+    "mode=backward d_model=96",
     "mode=decode T=1 T_kv=64 mask=none qkv_bias=True out_bias=True",
+    "mode=decode T=1 T_kv=64 mask=none d_model=96",
     "mode=decode T=64 T_kv=64 mask=causal_br",
 )
 

@@ -110,6 +110,10 @@ def test_a_form_is_of_the_mode_that_it_names(form, monkeypatch):
             lambda shape: Packed(replace(shape, out_bias=True)),
             r"needs W_k, W_o, W_q, W_v \(biases as qkv_bias and out_bias of its shape say\)",
         ),
+        (
+            lambda shape: Packed(replace(shape, D_h=3)),
+            r"has W_q of shape \(3, 2\); the case needs \(2, 2\)",
+        ),
     ],
 )
 def test_a_layer_with_other_weights_or_biases_is_refused(layer, says):

@@ -116,7 +116,7 @@ class CausalSelfAttention(nn.Module):
 def test_a_layer_of_a_model_is_adapted(in_process, tmp_path, monkeypatch, capsys):
     (tmp_path / "mine.py").write_text(OF_A_MODEL + block("adapted"))
     monkeypatch.setattr(check, "PROBLEMS", ({}, {"mode": "backward"}, {"mask": "none"}))
-    monkeypatch.setattr(check, "AROUND", ({"qkv_bias": True},))
+    monkeypatch.setattr(check, "AROUND", ({"qkv_bias": True}, {"d_model": 96}))
     monkeypatch.chdir(tmp_path)
     assert check.main(["mine:Adapted"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].startswith("2 passed, 0 failed, 2 unsupported")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("2 passed, 0 failed, 3 unsupported")

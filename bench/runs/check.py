@@ -52,6 +52,7 @@ GROUPS: Point = {"H": 6, "H_kv": 2}
 MODEL = GROUPS | {"D_h": 128, "dtype": "bfloat16"}  # as language models have
 TILES = {"window": 160, "T": 200}  # a window of several tiles
 BIASED: Point = {"qkv_bias": True, "out_bias": True}
+NARROW = {"d_model": 96}  # narrower than the heads together, as in Gemma 7B
 LATENT = {"latent": 64, "rope": 16}
 
 BOTH: Problems = (
@@ -84,10 +85,10 @@ DECODE: Problems = (
 )  # fmt: skip
 
 AROUND: Problems = (
-    {"out_dropout": 0.1}, BIASED, GROUPS | BIASED, BIASED | {"dropout": 0.1, "out_dropout": 0.1}, {"source": "cross"},
-    *({"mode": "backward"} | axes for axes in (BIASED, LATENT)),
+    {"out_dropout": 0.1}, BIASED, GROUPS | BIASED, BIASED | {"dropout": 0.1, "out_dropout": 0.1}, {"source": "cross"}, NARROW,
+    *({"mode": "backward"} | axes for axes in (BIASED, NARROW, LATENT)),
     *({"mode": "decode"} | LONE | axes for axes in (
-        BIASED, LATENT, {"page": 16}, {"page": 16, "T_kv": 81}, CHUNK | {"T": 64}, CHUNK | LATENT, CHUNK | {"page": 16},
+        BIASED, NARROW, LATENT, {"page": 16}, {"page": 16, "T_kv": 81}, CHUNK | {"T": 64}, CHUNK | LATENT, CHUNK | {"page": 16},
     )),
 )  # fmt: skip
 """Axes of user-defined layers; kernels get them from the shared layer."""
