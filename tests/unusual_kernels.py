@@ -441,6 +441,14 @@ class LayerThatProjectsByEinsum(as_layer()):
         )
 
 
+@of_sdpa()
+class LayerThatViewsItsTokens(as_layer()):
+    """Which must be contiguous."""
+
+    def project(self, x, x_k):
+        return super().project(x.view(-1, x.shape[-1]).view(x.shape), x_k)
+
+
 @unusual(modes=FORWARD)
 class LayerThatPacksItsWeightsWhenPrepared(as_layer()):
     def prepare(self, *sizes, **pages):

@@ -1176,6 +1176,12 @@ class AddsTheBiasOfValuesAtTheEnd(as_layer()):
         return super().finish(o if self.W_v.bias is None else o + self.W_v.bias)
 
 
+@wrong("where x is a view of (T, B, d_model): ")
+class ReadsTokensAsIfContiguous(as_layer()):
+    def project(self, x, x_k):
+        return super().project(as_if_contiguous(x), as_if_contiguous(x_k))
+
+
 @wrong("drops features of the output, not probs", dropout=0.5, out_dropout=0.25)
 class SwapsItsProbabilities(as_layer()):
     def __init__(self, shape):

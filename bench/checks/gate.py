@@ -27,6 +27,7 @@ from .module_checks import (
     check_probe,
     check_probe_after_another_mask,
     check_scale,
+    check_sequence_first,
     check_sums,
     mistake_of,
 )
@@ -165,6 +166,8 @@ def _checks_of_probes(impl: Impl, eager: Impl, case: Case, probed: tuple[Case, .
             yield f"{'kernel' if probe.scope == 'core' else probe.scope} (probe)", impl, probe, of_probe
         if probe in used and probe.T_kv <= LONG_PROBE:
             yield what, eager, own, check
+        if eager.core is None and probe is probed[0]:
+            yield "sequence first", eager, probe, check_sequence_first
     for probe in padded(impl, probed):
         yield f"{case.scope} (probe)", eager, probe, check_probe
     few = case.T <= FEW_QUERIES and cached_numbers(case.core) <= LARGEST_CACHE

@@ -83,6 +83,16 @@ def _slice(x: Tensor, gap: int) -> Tensor:
     return found.requires_grad_(x.requires_grad)
 
 
+@torch.inference_mode(False)
+def sequence_first(numbers: Inputs) -> Inputs:
+    """Return the same numbers, of which tokens (B, T, d_model) are views of (T, B, d_model)."""
+
+    def view(x: Tensor) -> Tensor:
+        return x.detach().transpose(0, 1).contiguous().transpose(0, 1).requires_grad_(x.requires_grad)
+
+    return replace(numbers, tensors=tuple(view(x) if x.dim() == 3 else x for x in numbers.tensors))
+
+
 def surroundings_intact(numbers: Inputs) -> bool:
     """Whether the memory around slices still holds NaN."""
     around = ((x, x._base) for x in numbers.tensors)

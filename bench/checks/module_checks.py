@@ -35,7 +35,7 @@ from .checked_calls import (
 )
 from .data import epsilon
 from .gradient_checks import FORWARDS, check_many_forwards
-from .inputs import inputs_of, strided, surroundings_intact
+from .inputs import inputs_of, sequence_first, strided, surroundings_intact
 from .patterns import ORDINARY, PATTERNS
 from .probes import LONG_PROBE
 from .problem import Problem
@@ -180,6 +180,13 @@ def check_buffers(impl: Impl, case: Case) -> None:
     verify(check_memory(call), problem_of(case), f"in the last of {CALLS_KEPT} calls: ")
     if not case.page:  # whose keys lie anywhere in a pool
         check_numbers_exchanged(call)
+
+
+def check_sequence_first(impl: Impl, case: Case) -> None:
+    """Check a layer whose tokens are a view of (T, B, d_model); one that raises an exception for that is not wrong."""
+    call = new_call(impl, case)
+    with suppress(RuntimeError, ValueError, AssertionError):  # as `Tensor.view` does
+        check_once(call.on(sequence_first(call.inputs)), problem_of(case), "where x is a view of (T, B, d_model): ")
 
 
 def _check_on(make: Callable[[Case], Problem], why: str, impl: Impl, case: Case) -> None:
