@@ -54,7 +54,7 @@ class Output(io.FileIO):
 def prepare(raised: Callable[[OSError], Exception] = lambda error: error) -> None:
     """Make standard output an `Output`; characters outside its encoding are printed as `\\u2192`."""
     if sys.stdout is None:  # closed by `>&-`
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (open until the process ends)
+        sys.stdout = open(os.devnull, "w", errors="backslashreplace")  # noqa: SIM115  (open until the process ends)
     elif sys.stdout is (it := sys.__stdout__):
         lines = it.line_buffering or it.write_through  # `python -u`
         buffer = io.BufferedWriter(Output(it.fileno(), raised))

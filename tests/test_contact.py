@@ -388,6 +388,13 @@ def test_a_command_ends_in_one_line_if_its_output_is_a_full_disk(command, code, 
     assert done.returncode == code
 
 
+def test_any_path_is_printed_without_a_standard_output(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    shell.prepare()
+    with sys.stdout:
+        print("\udcff", flush=True)
+
+
 def test_ctrl_c_ends_a_command_in_one_line(monkeypatch, capsys):
     monkeypatch.setattr(os, "_exit", sys.exit)
     with pytest.raises(SystemExit, match="2"):
