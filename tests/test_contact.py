@@ -254,6 +254,10 @@ def test_limits_are_proposed_by_what_fails(told, limits):
     assert f"`mine.limits = {limits}`" in (undeclared([told]) or "")
 
 
+def test_a_layer_of_fixed_widths_is_told_how_to_exclude_others():
+    assert "`unless` in a layer's limits" in (undeclared(["L has W_q of shape (8, 8); the case needs (16, 8)"]) or "")
+
+
 def test_an_explanation_of_torch_compile_is_told():
     told = "RuntimeError when making fake tensor call\n  Explanation: There was no fake impl registered\n  Hint: ..."
     assert in_one_line(RuntimeError(told)) == "RuntimeError: Explanation: There was no fake impl registered"

@@ -142,5 +142,8 @@ def undeclared(details: Iterable[str]) -> str | None:
     limits |= dict(its for words, its in CONVERTS.items() if words in text)
     if not limits and "NotImplementedError: " in text:
         limits = {"dtypes": ("float32",)}
-    hint = f"a kernel or layer declares what it doesn't support, as in `mine.limits = {limits}`: docs/kernels.md"
-    return hint if limits else None
+    if limits:
+        return f"a kernel or layer declares what it doesn't support, as in `mine.limits = {limits}`: docs/kernels.md"
+    if "; the case needs " in text:
+        return "`unless` in a layer's limits excludes cases for which it can't have the weights: docs/kernels.md"
+    return None
