@@ -168,6 +168,10 @@ def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Com
         unclear = {it: replace(it.verdict, word=INCONCLUSIVE) for it in shown if it.verdict.word == BROKEN}
         shown = [replace(it, verdict=unclear[it], broken=False) if it in unclear else it for it in shown]
     notes = list(dict.fromkeys([*disturbed, *_notes(base, head, found)]))  # the runs may have one name
+    if same := [name for name, it in implementations.items() if it.word == REGRESSED and name not in changed]:
+        notes.append(
+            f"the code of {words.listing(same)} is the same in both runs, as is torch: something else slowed it"
+        )
     if open_ := [it for it in changed if it not in implementations or implementations[it].word == INCONCLUSIVE]:
         notes.append(f"`{_interleaved(base, head, open_)}` detects 1 % in a few minutes")
     reasons = {cell.verdict.reason for cell in shown if cell.verdict.word == INCONCLUSIVE}

@@ -211,6 +211,7 @@ def test_another_machine_under_the_same_name_is_reported_without_a_verdict(compa
     assert this.code != 1 and any("as on another machine" in note for note in this.notes)
     slower = compared(interleaved(1), synthetic.slowed(interleaved(2), {"sdpa": 3.2}, others=1.6))
     assert slower.implementations["sdpa"].word == "REGRESSED"
+    assert [note for note in slower.notes if note.startswith("the code of sdpa is the same in both runs")]
 
 
 def test_a_load_may_hide_another_machine(compared):
@@ -248,6 +249,7 @@ def test_changed_implementations_are_no_anchors(compared):
     slower = dict.fromkeys(("linear", "packed", "einsum", "wrapper"), 1.2)
     this = compared(interleaved(1), interleaved(2, slower))
     assert {name for name, it in this.implementations.items() if it.word == "REGRESSED"} == set(slower)
+    assert not [note for note in this.notes if "the code of" in note]
     assert this.implementations["fused"].ratio == pytest.approx(1, abs=0.02)
 
 
