@@ -20,11 +20,6 @@ from ..reading.axes import AXIS_NAMES
 from ..reading.runs import Run, RunError
 from .tables import LEFT, Table, plain
 
-_EPILOG = """\
-Each axis is an option, too, such as --window 128. Numbers may be
-ranges: --T 512..8192.
-"""
-
 MOST_RUNS = 200
 """Most runs searched for one that contains the requested cases."""
 
@@ -117,27 +112,24 @@ def _table(title: str, advised: Mapping[str, Any], always: Sequence[str] = ()) -
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command.parser("advise", "Print the fastest implementation of each case of a saved run.", _EPILOG)
+    parser = command.parser("advise", "Print the fastest implementation of each case of a saved run.")
     command.add_run(parser)
     parser.add_argument(
         "--model",
         metavar="NAME",
         help="only the attention layers of this model, or of a config.json (`list` shows them)",
     )
-    for axis in (name for name in AXIS_NAMES if name != "model"):  # the argument names a model's layers
-        parser.add_argument(
-            f"--{axis}",
-            type=_reader(axis),
-            default=argparse.SUPPRESS,
-            metavar="VALUE",
-            help=f"only cases with this {axis}",
-        )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON for programs")
     form.add_argument(
         "--emit", type=Path, metavar="FILE.py",
         help="write a module that calls the fastest kernel, with SDPA's signature; --run may be a glob of one machine's runs",
     )  # fmt: skip
+    cases = parser.add_argument_group("only cases with this value; sizes may be ranges: --T 512..8192")
+    for axis in (name for name in AXES if name != "model"):  # the argument names a model's layers
+        cases.add_argument(
+            f"--{axis}", type=_reader(axis), default=argparse.SUPPRESS, metavar="VALUE", help=AXES[axis].about
+        )
     return parser
 
 
