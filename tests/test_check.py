@@ -44,13 +44,14 @@ class Biased(as_layer()):
 Biased.limits = {"unless": lambda case: None if case.qkv_bias and not case.out_bias else "as in Qwen2"}
 """
 
-# right but for dropout under a mask, gradients with more keys than queries, and a cap in decode
+# right but for dropout or float16 under a mask, gradients with more keys than queries, and a cap in decode
 OFF_IN_PAIRS = """\
-from mine import sdpa
+from mine import sdpa, torch
 from tests import wrong_kernels, wrong_rules
 def off(q, k, v, *, is_causal=False, attn_mask=None, dropout_p=0.0, softcap=None):
     if dropout_p: return sdpa(q, k, v, is_causal=is_causal, dropout_p=dropout_p)
     cap = softcap if q.shape[-2] > 1 else None
+    if attn_mask is not None and q.dtype == torch.float16: q = q.bfloat16().half()
     seen = wrong_kernels.visible(q, k, is_causal, attn_mask)
     o = wrong_rules.plain(q, k, v, seen, bent=lambda it: wrong_rules.capped(it, cap) if cap else it)
     return wrong_kernels.with_gradient_of(sdpa(q, k, v), o) if is_causal and k.shape[-2] > q.shape[-2] else o
@@ -58,6 +59,7 @@ off.limits = {"beyond": ("softcap",)}
 """
 PAIRS = (
     "mode=forward mask=padding B=3 dropout=0.1",
+    "mode=forward mask=causal+padding B=3 dtype=float16",
     "mode=backward source=cross T_kv=100",
     "mode=decode T=1 T_kv=64 mask=none softcap=20",
 )
@@ -80,18 +82,27 @@ MODELS = (
     "mode=decode T=8 T_kv=64 mask=causal_br H=6 H_kv=2 D_h=128 dtype=bfloat16",
 )
 
+# right but for one or two queries, which see later keys
+OFF_IN_FEW_QUERIES = """\
+from mine import sdpa
+def off(q, k, v, *, is_causal=False, **options):
+    return sdpa(q, k, v, is_causal=is_causal and q.shape[-2] > 2, **options)
+"""
+FEW_QUERIES = ("mode=forward T=2", "mode=forward T=1 source=cross T_kv=40")
+
 # right but for queries whose place holds padding in another sequence
 OFF_IN_ANOTHER_SEQUENCE = "from tests.reported_kernels import leaves_out_queries_where_keys_are_padding as off"
 ANOTHER_SEQUENCE = ("mode=forward mask=padding B=3 source=cross T_kv=100",)
 
-# right but for keys from another sequence of the same length, a prompt that fills its cache, biases in a cache, in groups or
-# with dropout, and heads that aren't as wide together as the model
+# right but for keys from another sequence of the same length or beside biases, a prompt that fills its cache, biases in a
+# cache, in groups or with dropout, and heads that aren't as wide together as the model
 OFF_IN_LAYERS = """\
 from tests.wrong_kernels import as_layer, split_heads
 class off(as_layer()):
     limits = {"beyond": ("causal_br",)}
     def project(self, x, x_k):
         q, k, v = super().project(x, x if x.shape == x_k.shape else x_k)
+        if x is not x_k: q = split_heads(x @ self.W_q.weight.mT, self.shape.H)
         q = q * (self.shape.H * self.shape.D_h / self.shape.d_model) ** 0.5
         return (q, k, v) if self.W_k.bias is None else (q, *(
             split_heads(x_k @ it.weight.mT, self.shape.H_kv) for it in (self.W_k, self.W_v)
@@ -108,6 +119,7 @@ LAYERS = (
     "mode=forward source=cross",
     "mode=forward d_model=96",
     "mode=backward d_model=96",
+    "mode=backward qkv_bias=True out_bias=True source=cross",
     "mode=decode T=1 T_kv=64 mask=none qkv_bias=True out_bias=True",
     "mode=decode T=1 T_kv=64 mask=none d_model=96",
     "mode=decode T=64 T_kv=64 mask=causal_br",
@@ -219,6 +231,7 @@ def test_a_layer_that_always_has_biases_gets_every_problem_with_them(in_process,
     [
         (OFF_IN_PAIRS, PAIRS),
         (OFF_IN_MODELS, MODELS),
+        (OFF_IN_FEW_QUERIES, FEW_QUERIES),
         (OFF_IN_LAYERS, LAYERS),
         (OFF_IN_CHUNKS, CHUNKS),
         (OFF_IN_ANOTHER_SEQUENCE, ANOTHER_SEQUENCE),

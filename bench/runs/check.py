@@ -67,8 +67,9 @@ BOTH: Problems = (
 
 FORWARD: Problems = (
     *BOTH, {"mask": "none"}, {"mask": "none", "source": "cross", "T_kv": 40},
-    REQUESTS, {"H": 1}, {"B": 17, "T": 32, "H": 17}, {"T": 1}, {"T": 5}, {"T": 1024, "H": 1},
-    MODEL | PADDED, *(GROUPS | axes | {"window": 8} for axes in ({"sinks": True}, {"softcap": 20})),
+    REQUESTS, {"H": 1}, {"B": 17, "T": 32, "H": 17}, {"T": 1}, {"T": 2}, {"T": 5}, {"T": 1024, "H": 1},
+    {"T": 1, "source": "cross", "T_kv": 40}, PADDED | {"dtype": "float16"}, MODEL | PADDED,
+    *(GROUPS | axes | {"window": 8} for axes in ({"sinks": True}, {"softcap": 20})),
     {"mask": "padding", "B": 3, "source": "cross", "T_kv": 100},
 )  # fmt: skip
 
@@ -86,7 +87,7 @@ DECODE: Problems = (
 
 AROUND: Problems = (
     {"out_dropout": 0.1}, BIASED, GROUPS | BIASED, BIASED | {"dropout": 0.1, "out_dropout": 0.1}, {"source": "cross"}, NARROW,
-    *({"mode": "backward"} | axes for axes in (BIASED, NARROW, LATENT)),
+    *({"mode": "backward"} | axes for axes in (BIASED, BIASED | {"source": "cross"}, NARROW, LATENT)),
     *({"mode": "decode"} | LONE | axes for axes in (
         BIASED, NARROW, LATENT, {"page": 16}, {"page": 16, "T_kv": 81}, CHUNK | {"T": 64}, CHUNK | LATENT, CHUNK | {"page": 16},
     )),
