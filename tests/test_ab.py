@@ -44,7 +44,7 @@ from bench.selection.errors import UsageError
 from bench.timing.devices.cpu import CpuMeter
 from bench.timing.reference_workload import GPU_WORK, WORK
 from bench.workers.client import Lost, Variant, WorkerClient, WorkerSettings
-from bench.workers.tasks import Tasks
+from bench.workers.tasks import Tasks, loaded_libraries
 from commands.history import confirm
 from stats.arguments import UNFINISHED
 from stats.effects import of_saved
@@ -441,8 +441,11 @@ def test_a_variant_imports_its_own_implementations_and_the_modules_of_its_tree_a
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, places)))
     setting = WorkerSettings(str(repository / "started here"), repository=repository)
     client = WorkerClient(Variant("x", impls=tree, tree=tree), setting)
+    read = repository / "lib" / "source.cpp"
+    (tree / "reads.py").write_text(f"exec(open({str(read)!r}).read())\nmine = max\n")
     names = ["deep=pkg.kern:mine", "file=a folder/file.py:mine", "new=new:mine", "recent=recent:mine", "yaml=yaml:dump",
-             "packed", "built=kernels:built#mine", "hub=kernels:some/where#mine", "mixed=mixed:mine"]  # fmt: skip
+             "packed", "built=kernels:built#mine", "hub=kernels:some/where#mine", "reads=reads:mine",
+             "mixed=mixed:mine"]  # fmt: skip
     answer = client.ask("cells", names=names, whole_registry=False, cases=[CASE])
     client.close()
     assert {*answer["cells"]} == {"deep", "file", "built"}
@@ -451,6 +454,7 @@ def test_a_variant_imports_its_own_implementations_and_the_modules_of_its_tree_a
         assert f"can't import {name}: ModuleNotFoundError" in answer["unknown"][name]
     assert "yaml is imported from " in answer["unknown"]["yaml"]
     assert "unknown implementation 'packed'" in answer["unknown"]["packed"]
+    assert f"{read} is read, which is the same for every revision" in answer["unknown"]["reads"]
     assert f"built_here is imported from {repository / 'lib'}" in answer["unknown"]["mixed"]
 
 
@@ -471,6 +475,47 @@ def test_an_installed_copy_of_a_module_of_the_repository_is_refused(tmp_path, mo
         )
         with nullcontext() if folder == tree else refused:
             tasks._refuse_working_tree()
+
+
+@pytest.mark.parametrize("place", ["src/copied.py", "parts/copied.py"])
+def test_a_copy_of_a_module_in_src_or_of_a_part_of_a_namespace_is_refused(tmp_path, monkeypatch, place):
+    for folder in (tmp_path / "tree", tmp_path / "another clone"):
+        (folder / place).parent.mkdir(parents=True)
+        (folder / place).touch()
+    name = place.removesuffix(".py").removeprefix("src/").replace("/", ".")
+    tasks = Tasks(str(tmp_path / "tree"), tree=str(tmp_path / "tree"), repository=str(tmp_path / "repository"))
+    monkeypatch.setitem(sys.modules, name, mock.Mock(__file__=str(tmp_path / "another clone" / place)))
+    with pytest.raises(UsageError, match=f"^{name} is imported from "):
+        tasks._refuse_working_tree()
+
+
+@pytest.mark.parametrize(
+    ("file", "refused"),
+    [
+        ("tracked.json", True),
+        ("__pycache__/helper.cpython-311.pyc", True),
+        ("ignored.json", False),
+        ("tracked.so", True),
+        ("build/ignored.so", True),
+        (".venv/lib/x.so.1", False),
+        ("deps/x/x.so", False),
+        ("a cache/x.so", False),
+    ],
+)
+def test_a_file_of_the_working_tree_that_is_read_or_loaded_is_refused(tmp_path, monkeypatch, file, refused):
+    assert any("libtorch" in it for it in loaded_libraries()) or sys.platform != "linux"
+    repository, tree = tmp_path / "repository", tmp_path / "trees" / "head"
+    tree.mkdir(parents=True)
+    (repository / "deps" / "x-1.dist-info").mkdir(parents=True)
+    for name in ("tracked.json", "tracked.so", "helper.py"):
+        (tree / name).touch()
+    found = {str(tree / "helper.py"), str(repository / file)}
+    is_library = ".so" in file
+    monkeypatch.setattr("bench.workers.tasks.loaded_libraries", lambda: found if is_library else set())
+    tasks = Tasks(str(tree), tree=str(tree), repository=str(repository), opened=() if is_library else found)
+    refusal = pytest.raises(UsageError, match=r" is read, which is the same for every revision")
+    with refusal if refused else nullcontext():
+        tasks._refuse_working_tree()
 
 
 @pytest.mark.parametrize(

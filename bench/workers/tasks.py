@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import resource
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import distributions
+from importlib.util import source_from_cache
 from itertools import product
 from pathlib import Path
+from tempfile import gettempdir
 from time import perf_counter
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -22,6 +26,7 @@ from torch.profiler import ProfilerActivity, profile
 from impls import Impl, get
 from impls.registry import eager_name
 
+from .. import CHECKOUT
 from ..cases.case import Case
 from ..cases.cells import Cell
 from ..cases.counting import least_memory
@@ -91,6 +96,10 @@ ATTEMPTS = 6
 """Most times that such a block is timed: where cases of other sizes have divided the heap, four were needed."""
 
 
+SUITE = ("bench", "impls", "stats")
+"""Packages of the suite, which both variants import from the same place."""
+
+
 @cache
 def installed_from(repository: str) -> dict[Path, Path]:
     """Return the files of packages that were installed from a repository, with the package's folder or archive in it."""
@@ -110,10 +119,42 @@ def differ(folders: Sequence[Path]) -> bool:
     return not codes or any(it != codes[0] for it in codes)
 
 
+def loaded_libraries() -> set[str]:
+    """Return the shared libraries in this process; none where the system doesn't list them."""
+    with suppress(OSError):
+        lines = Path("/proc/self/maps").read_text(errors="ignore").splitlines()
+        files = {line.split(maxsplit=5)[-1].removesuffix(" (deleted)") for line in lines if "/" in line}
+        return {file for file in files if ".so" in os.path.basename(file)}
+    return set()
+
+
+def is_provided(library: Path, repository: Path) -> bool:
+    """Whether a library in a repository belongs to an environment, an installed package, a cache or temporary files."""
+    others = [it for it in map(Path, (sys.prefix, sys.base_prefix, gettempdir())) if it.is_relative_to(repository)]
+    folders = library.parents[: len(library.relative_to(repository).parents)]
+    return any(
+        it in others or it.name.startswith(".") or "cache" in it.name or any(it.glob("*.dist-info")) for it in folders
+    )
+
+
+def source_of(file: str) -> str:
+    """Return the source of a file with bytecode; another file as it is."""
+    with suppress(ValueError):
+        return source_from_cache(file)
+    return file
+
+
 class Tasks:
     """Handlers of requests, one method each; return values are the replies, as JSON, and None is an empty one."""
 
-    def __init__(self, folder: str, threads: int | None = None, tree: str | None = None, repository: str = ""):
+    def __init__(
+        self,
+        folder: str,
+        threads: int | None = None,
+        tree: str | None = None,
+        repository: str = "",
+        opened: Collection[str] = (),
+    ):
         if threads:
             torch.set_num_threads(threads)
         torch.set_float32_matmul_precision("highest")  # containers may set TF32 (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE)
@@ -123,6 +164,8 @@ class Tasks:
         self._folder = folder
         self._tree = tree
         self._repository = repository
+        self._opened = opened
+        """Files of the repository that this process has read so far."""
         self._given = {*sys.stdlib_module_names, *(name.partition(".")[0] for name in sys.modules)}
         """Modules that the user's can't replace."""
         self._gate = Gate()
@@ -206,7 +249,7 @@ class Tasks:
         """
         for name, module in [*sys.modules.items()] if self._tree else ():
             file, top = Path(getattr(module, "__file__", None) or "/").resolve(), name.partition(".")[0]
-            if top in ("bench", "impls", "stats") or file.is_relative_to(tree := Path(str(self._tree)).resolve()):
+            if top in SUITE or file.is_relative_to(tree := Path(str(self._tree)).resolve()):
                 continue
             if file.is_relative_to(self._repository):
                 folders = in_trees(tree, file.relative_to(self._repository).parent)
@@ -215,8 +258,9 @@ class Tasks:
                         f"{name} is imported from {file}, which is the same for every revision: "
                         f"add the folder that holds {top} to PYTHONPATH"
                     )
-            if name == top not in self._given and file.name:
-                own = (Path(place, top) for place in (self._folder, tree))
+            is_namespace = getattr(sys.modules.get(top), "__file__", None) is None
+            if top not in self._given and (name == top or is_namespace) and file.name:
+                own = (Path(place, *name.split(".")) for place in (self._folder, tree, tree / "src"))
                 source = installed_from(self._repository).get(file)
                 if any(it.with_suffix(".py").exists() or (it / "__init__.py").exists() for it in own) or (
                     source and differ(in_trees(tree, source))
@@ -227,6 +271,27 @@ class Tasks:
                     raise UsageError(
                         f"{name} is imported from {file}, not from your repository, so it is the same for every revision: {how}"
                     )
+        self._refuse_files()
+
+    def _refuse_files(self) -> None:
+        """Raise `UsageError` if a file of the working tree was read that some variant's tree has, too; or if a library in it
+        was loaded, unless it belongs to an installed package or to a cache.
+        """
+        if not self._tree:
+            return
+        repository, tree, libraries = Path(self._repository), Path(self._tree).resolve(), loaded_libraries()
+        known = tree, *(CHECKOUT / it for it in SUITE)
+        for file in map(Path, sorted({*map(source_of, self._opened), *libraries})):
+            if not file.is_relative_to(repository) or any(map(file.is_relative_to, known)):
+                continue
+            below = file.relative_to(repository)
+            if any((it / below).is_file() for it in tree.parent.iterdir()) or (
+                str(file) in libraries and not is_provided(file, repository)
+            ):
+                raise UsageError(
+                    f"{file} is read, which is the same for every revision: build its path from `__file__`, or build a "
+                    "library by torch.utils.cpp_extension.load"
+                )
 
     def probe(self, what: str, impl: str, case: Reply, passed: Sequence[str] = ()) -> Reply:
         """Check an implementation on probes, except what has `passed` in another process, and build the module of a cell:

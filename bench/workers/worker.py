@@ -32,10 +32,12 @@ def main() -> None:
     sys.path.remove(impls)  # where a revision of the suite has its other packages, too
     from .tasks import Tasks
 
+    opened = set[str]()
     if given["tree"]:
         _search(Path(given["repository"]), Path(given["tree"]), given["folder"])
+        opened = _opened(given["repository"])
     os.fork = _refuse_fork
-    tasks, process = Tasks(**given), os.getpid()
+    tasks, process = Tasks(**given, opened=opened), os.getpid()
     gc.freeze()  # nor do later ones scan them, two per check
     gc.enable()
     while True:
@@ -65,6 +67,20 @@ def _search(repository: Path, tree: Path, folder: str) -> None:
 
     suite, *others = sys.path
     sys.path[:] = [*map(moved, [*others, folder, str(tree)]), suite]
+
+
+def _opened(repository: str) -> set[str]:
+    """Return a set to which every file of the repository is added that this process opens in Python to read it."""
+    found = set[str]()
+
+    def note(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(arguments[0], str | bytes) and not arguments[2] & (os.O_WRONLY | os.O_RDWR):
+            file = os.path.realpath(os.fsdecode(arguments[0]))
+            if file.startswith(repository + os.sep):
+                found.add(file)
+
+    sys.addaudithook(note)
+    return found
 
 
 def in_trees(tree: Path, below: Path) -> list[Path]:
