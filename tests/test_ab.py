@@ -894,6 +894,21 @@ def test_no_difference_in_code_is_no_regression(inside, repository, monkeypatch)
     assert not [*repository.glob("results/*/ab/*")]
 
 
+@pytest.mark.parametrize("changed", [{"new.json": "2"}, {"hidden.json": "2"}, {}])
+def test_data_that_git_shows_no_difference_of_is_a_difference(repository, monkeypatch, tmp_path, changed):
+    monkeypatch.chdir(repository)
+    for name in ("mine.py", "hidden.json"):
+        (repository / name).touch()
+    git(repository, "add", ".")
+    git(repository, "commit", "-qm", "x")
+    git(repository, "update-index", "--assume-unchanged", "hidden.json")
+    for name, text in changed.items():
+        (repository / name).write_text(text)
+    options = parser().parse_args(["--base", "HEAD", "--impl", "mine=mine:mine"])
+    (tmp_path / "variants").mkdir()
+    assert planning.plan_of(options, tmp_path / "variants").same_code == (not changed)
+
+
 def test_a_disk_that_is_full_is_an_error_and_names_the_file_that_was_written(inside, monkeypatch):
     """Exit code 2, that nothing could be judged, may pass a check in CI."""
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "large", None, "copy/large")

@@ -33,6 +33,7 @@ from .sources import (
     digest_of,
     repository,
     same_files,
+    same_folders,
     twins,
 )
 
@@ -165,15 +166,16 @@ def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
     base, head = _variants(options, folder)
     own = () if base.tree else (*names, base.impl, head.impl)  # a tree has the user's modules
     words = [*filter(None, (*own, options.model, options.cases))]
+    trees = [it.tree or it.impls / "impls" for it in (base, head)]
     same = {
         "cases": [case_hash(case) for case in cases],
-        "code": [digest(it.tree or it.impls / "impls") for it in (base, head)],
+        "code": [*map(digest, trees)],
         "files": digest_of_own(words),
         "interpreters": [base.versions, head.versions],
         "folder": str(Path.cwd().relative_to(repository())) if base.tree else None,
         **conditions(),
     }
-    same_code = base.commit and len({*same["code"]}) == 1 and same_files(base.commit, head.commit)
+    same_code = base.commit and same_files(base.commit, head.commit) and same_folders(*trees)
     return Plan(
         variants=dict(zip(VARIANTS, (base, head), strict=True)),
         cases={case.id: case.columns() for case in cases},

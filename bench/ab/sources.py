@@ -12,6 +12,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
+from filecmp import cmp
 from pathlib import Path
 
 from .. import CHECKOUT
@@ -64,6 +65,12 @@ def _unshallow() -> str:
 def same_files(base: str, head: str | None) -> bool:
     """Whether tracked files are equal in two commits, or in a commit and the working tree."""
     return not _git("diff", "--name-only", base, *filter(None, [head]))
+
+
+def same_folders(base: Path, head: Path) -> bool:
+    """Whether all files are equal in two folders: also data, and changes that git doesn't see."""
+    found = [{it.relative_to(root): it for it in root.rglob("*") if it.is_file()} for root in (base, head)]
+    return found[0].keys() == found[1].keys() and all(cmp(found[0][it], found[1][it], shallow=False) for it in found[0])
 
 
 def subject_of(commit: str) -> str:
