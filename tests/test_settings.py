@@ -205,13 +205,16 @@ def test_a_setting_changed_at_import_is_restored(then, says, tmp_path, capsys, m
     assert printed + "precision of float32 products" in capsys.readouterr().err
 
 
-def test_a_change_of_any_code_of_a_kernel_changes_its_hash(tmp_path):
-    """Of another language, in a subfolder, or of the arguments of a function that makes the kernel."""
-    (tmp_path / "inner_parts").mkdir()
+def test_a_change_of_any_code_of_a_kernel_changes_its_hash(tmp_path, monkeypatch):
+    """Of another language, in a subfolder, of the arguments of a function that makes the kernel, or imported from elsewhere."""
+    for folder in ("inner_parts", "elsewhere"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
     files = {
         "made_here.py": "from inner_parts.makes import make\nmine = make(64)\n",
-        "inner_parts/makes.py": "def make(block):\n    def kernel(q, k, v, **_): return v\n    return kernel\n",
+        "inner_parts/makes.py": "import tuned_kernels\ndef make(block):\n    return lambda q, k, v, **_: v\n",
         "kernel.cu": "\n",
+        "elsewhere/tuned_kernels.py": "\n",
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text)
@@ -221,7 +224,7 @@ def test_a_change_of_any_code_of_a_kernel_changes_its_hash(tmp_path):
     for name in files:
         (tmp_path / name).write_text(files[name] + "\n")
         hashes.append((sources_hash([impl], []), impl_hash(impl, "")))
-    assert [len({*column}) for column in zip(*hashes, strict=True)] == [4, 4]
+    assert [len({*column}) for column in zip(*hashes, strict=True)] == [5, 5]
 
 
 def test_another_build_of_an_installed_package_is_noticed_by_runs_and_comparisons(tmp_path, monkeypatch):

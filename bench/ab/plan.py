@@ -19,7 +19,7 @@ from .. import CHECKOUT
 from ..cases.case_hash import case_hash
 from ..cases.cells import Key
 from ..cases.outcome import Skip
-from ..selection.choice import from_folder, is_installed, listed, lists_of_files, own_files
+from ..selection.choice import from_folder, is_installed, listed, lists_of_files, own_files, with_imports
 from ..selection.errors import UsageError
 from ..selection.options import CELLS, cases_of, picked, sweep_of, warn_of_threads
 from ..timing.machine import fingerprint
@@ -207,7 +207,7 @@ def _from_here(name: str) -> str:
 
 def digest_of_own(words: Iterable[str]) -> str:
     """Return a digest of the user's files that these words of the options name; a comparison has no copy of them."""
-    return digest_of({str(file): file for word in words for file in _files_of(word)})
+    return digest_of({str(file): file for word in words for file in with_imports(_files_of(word))})
 
 
 def _files_of(word: str) -> Iterator[Path]:

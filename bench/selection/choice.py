@@ -28,6 +28,7 @@ from impls.rules import EVERY_RULE
 from stats.arguments import nearest
 from stats.axes import Axis
 
+from .. import CHECKOUT
 from ..cases.case import AXES
 from ..cases.cells import Cell
 from ..cases.outcome import in_one_line
@@ -41,6 +42,9 @@ CXX = "clang++" if sys.platform == "darwin" else "g++"
 
 CODE = {".py", ".pyx", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".ptx", ".metal", ".cl", ".so"}
 """Suffixes of files that are code, also compiled code."""
+
+IMPORTED = re.compile(r"^\s*(?:from|import)\s+(\w+)", re.MULTILINE)
+"""Names of imported modules in a source."""
 
 
 def refuse_absent(device: str) -> None:
@@ -153,7 +157,25 @@ def _files_of(path: str, imported: ModuleType, folder: str) -> Callable[[], list
         return None
     if is_installed(Path(place)):
         return lambda: lists_of_files(top.__name__)
-    return lambda: [file for _, file in sorted(own_files([path], Path(place)).items())]
+    return lambda: with_imports(file for _, file in sorted(own_files([path], Path(place)).items()))
+
+
+def with_imports(files: Iterable[Path]) -> list[Path]:
+    """Return files of code with those of the modules that they import from anywhere, except installed packages, torch and
+    the suite.
+    """
+    found, known = [*dict.fromkeys(files)], {*sys.stdlib_module_names, "torch"}
+    for file in found:  # which grows
+        names = IMPORTED.findall(file.read_text("utf-8", "ignore")) if file.suffix == ".py" else []
+        for name in dict.fromkeys(names):
+            with suppress(ImportError, ValueError):  # of a module without a specification
+                spec = None if name in known else importlib.util.find_spec(name)
+                place = spec and next(iter(spec.submodule_search_locations or ()), spec.origin)
+                if place and not is_installed(folder := Path(place).parent) and folder != CHECKOUT:
+                    code = _code_of(name, folder)
+                    found += [code[it] for it in sorted(code) if code[it] not in found]
+            known.add(name)
+    return found
 
 
 def is_installed(folder: Path) -> bool:
@@ -229,7 +251,7 @@ def _import_module(path: str, module: str, folder: str) -> ModuleType:
 
 def _refuse_mixed_up(source: Path, folder: str) -> None:
     """Raise ValueError if a file imports a neighbour by name, but got the user's module of that name in another folder."""
-    for name in re.findall(r"^\s*(?:from|import)\s+(\w+)", source.read_text("utf-8", "ignore"), re.MULTILINE):
+    for name in IMPORTED.findall(source.read_text("utf-8", "ignore")):
         here, loaded = source.with_name(f"{name}.py").resolve(), getattr(sys.modules.get(name), "__file__", None) or "/"
         if here.exists() and here != (there := Path(loaded).resolve()) and there.is_relative_to(Path(folder).resolve()):
             raise ValueError(f"it imports {name}, but gets {there}, which was found before {here}: rename one of them")
