@@ -92,8 +92,8 @@ def copy_of_impls(folder: Path) -> Path:
 
 
 def copy_of_working_tree(folder: Path) -> None:
-    """Copy the current files of the user's repository, except ignored files, and of the untracked ones results, virtual
-    environments, and what comparisons keep in a temporary folder in it.
+    """Copy the current files of the user's repository, except ignored files, bytecode, and of the untracked ones results,
+    virtual environments, and what comparisons keep in a temporary folder in it.
     """
     root = repository()
     tracked, others = (
@@ -103,7 +103,7 @@ def copy_of_working_tree(folder: Path) -> None:
     environments = (it.parent for it in others if it.name == "pyvenv.cfg" and it.parent != root)
     left_out = [results_root(Path.cwd(), None), *folder.parent.parent.glob(f"{PREFIX}*"), *environments]
     for source in [*tracked, *(it for it in others if not any(map(it.is_relative_to, left_out)))]:
-        if source.is_file() or source.is_symlink():
+        if (source.is_file() or source.is_symlink()) and source.parent.name != "__pycache__":
             name = source.relative_to(root)
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, folder / name, follow_symlinks=False)
