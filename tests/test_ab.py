@@ -44,7 +44,7 @@ from bench.selection.errors import UsageError
 from bench.timing.devices.cpu import CpuMeter
 from bench.timing.reference_workload import GPU_WORK, WORK
 from bench.workers.client import Lost, Variant, WorkerClient, WorkerSettings
-from bench.workers.tasks import Tasks, loaded_libraries
+from bench.workers.tree import Tree, loaded_libraries
 from commands.history import confirm
 from stats.arguments import UNFINISHED
 from stats.effects import of_saved
@@ -468,13 +468,13 @@ def test_an_installed_copy_of_a_module_of_the_repository_is_refused(tmp_path, mo
         monkeypatch.syspath_prepend(folder)
         monkeypatch.delitem(sys.modules, "installed", raising=False)
         monkeypatch.setitem(sys.modules, "installed", import_module("installed"))
-        tasks = Tasks(str(tree), tree=str(tree), repository=str(tmp_path / "repository"))
-        tasks._given.discard("installed")
+        place = Tree(str(tree), tree, tmp_path / "repository")
+        place._given.discard("installed")
         refused = pytest.raises(
             UsageError, match=f"installed is imported from {site}/installed.py, not from your repository"
         )
         with nullcontext() if folder == tree else refused:
-            tasks._refuse_working_tree()
+            place.refuse_others()
 
 
 @pytest.mark.parametrize("place", ["src/copied.py", "parts/copied.py"])
@@ -483,10 +483,10 @@ def test_a_copy_of_a_module_in_src_or_of_a_part_of_a_namespace_is_refused(tmp_pa
         (folder / place).parent.mkdir(parents=True)
         (folder / place).touch()
     name = place.removesuffix(".py").removeprefix("src/").replace("/", ".")
-    tasks = Tasks(str(tmp_path / "tree"), tree=str(tmp_path / "tree"), repository=str(tmp_path / "repository"))
+    in_head = Tree(str(tmp_path / "tree"), tmp_path / "tree", tmp_path / "repository")
     monkeypatch.setitem(sys.modules, name, mock.Mock(__file__=str(tmp_path / "another clone" / place)))
     with pytest.raises(UsageError, match=f"^{name} is imported from "):
-        tasks._refuse_working_tree()
+        in_head.refuse_others()
 
 
 @pytest.mark.parametrize(
@@ -511,11 +511,11 @@ def test_a_file_of_the_working_tree_that_is_read_or_loaded_is_refused(tmp_path, 
         (tree / name).touch()
     found = {str(tree / "helper.py"), str(repository / file)}
     is_library = ".so" in file
-    monkeypatch.setattr("bench.workers.tasks.loaded_libraries", lambda: found if is_library else set())
-    tasks = Tasks(str(tree), tree=str(tree), repository=str(repository), opened=() if is_library else found)
+    monkeypatch.setattr("bench.workers.tree.loaded_libraries", lambda: found if is_library else set())
+    place = Tree(str(tree), tree, repository, opened=() if is_library else found)
     refusal = pytest.raises(UsageError, match=r" is read, which is the same for every revision")
     with refusal if refused else nullcontext():
-        tasks._refuse_working_tree()
+        place.refuse_others()
 
 
 @pytest.mark.parametrize(
@@ -536,10 +536,10 @@ def test_an_extension_installed_from_a_folder_of_the_repository_that_differs_is_
     (about / "direct_url.json").write_text(json.dumps({"url": f"file://{repository.resolve()}/{source}"}))
     monkeypatch.syspath_prepend(site)
     monkeypatch.setitem(sys.modules, "ext", mock.Mock(__file__=str(site / "ext.so")))
-    tasks = Tasks(str(trees / "head"), tree=str(trees / "head"), repository=str(repository))
-    tasks._given.discard("ext")
+    place = Tree(str(trees / "head"), trees / "head", repository)
+    place._given.discard("ext")
     with pytest.raises(UsageError, match=r"^ext is imported from .*: load it by") if refused else nullcontext():
-        tasks._refuse_working_tree()
+        place.refuse_others()
 
 
 BUILDS = """

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import gc
-import json
-import os
 import resource
-import sys
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache
-from importlib.metadata import distributions
-from importlib.util import source_from_cache
 from itertools import product
 from pathlib import Path
-from tempfile import gettempdir
 from time import perf_counter
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -26,7 +17,6 @@ from torch.profiler import ProfilerActivity, profile
 from impls import Impl, get
 from impls.registry import eager_name
 
-from .. import CHECKOUT
 from ..cases.case import Case
 from ..cases.cells import Cell
 from ..cases.counting import least_memory
@@ -38,7 +28,7 @@ from ..checks.gate import Gate
 from ..checks.impl_hash import sources
 from ..checks.problem import keep_expected
 from ..checks.settings import waiting_asleep
-from ..selection.choice import code_among, impls_named, place_of, refuse_absent, repository_of, unsupported
+from ..selection.choice import impls_named, refuse_absent, unsupported
 from ..selection.errors import UsageError
 from ..timing.caching import check_caching, check_kernel_caches_nothing
 from ..timing.cell import Built, build, check_built, probe
@@ -51,7 +41,7 @@ from ..timing.reference_workload import GPU_WORK, Workload, software, workload
 from ..timing.rooflines import Rooflines
 from .client import Reply
 from .fresh import pin
-from .worker import in_trees
+from .tree import Tree
 
 WARM_CALLS = 3
 """Warm-up calls before the first timed call."""
@@ -96,65 +86,10 @@ ATTEMPTS = 6
 """Most times that such a block is timed: where cases of other sizes have divided the heap, four were needed."""
 
 
-SUITE = ("bench", "impls", "stats")
-"""Packages of the suite, which both variants import from the same place."""
-
-
-@cache
-def installed_from(repository: str) -> dict[Path, Path]:
-    """Return the files of packages that were installed from a repository, with the package's folder or archive in it."""
-    found = dict[Path, Path]()
-    for package in distributions():
-        url = urlsplit(json.loads(package.read_text("direct_url.json") or "{}").get("url", ""))
-        source = Path(unquote(url.path)).resolve()
-        if url.scheme == "file" and source.is_relative_to(repository):
-            below = source.relative_to(repository)
-            found |= {Path(str(package.locate_file(it))).resolve(): below for it in package.files or ()}
-    return found
-
-
-def differ(folders: Sequence[Path]) -> bool:
-    """Whether folders contain different code; True without any, as of an archive, whose code is unknown."""
-    codes = [{it.relative_to(folder): it.read_bytes() for it in code_among(folder.rglob("*"))} for folder in folders]
-    return not codes or any(it != codes[0] for it in codes)
-
-
-def loaded_libraries() -> set[str]:
-    """Return the shared libraries in this process; none where the system doesn't list them."""
-    with suppress(OSError):
-        lines = Path("/proc/self/maps").read_text(errors="ignore").splitlines()
-        files = {line.split(maxsplit=5)[-1].removesuffix(" (deleted)") for line in lines if "/" in line}
-        return {file for file in files if ".so" in os.path.basename(file)}
-    return set()
-
-
-def is_provided(library: Path, repository: Path) -> bool:
-    """Whether a library in a repository belongs to an environment, an installed package, a cache or temporary files."""
-    others = [it for it in map(Path, (sys.prefix, sys.base_prefix, gettempdir())) if it.is_relative_to(repository)]
-    folders = library.parents[: len(library.relative_to(repository).parents)]
-    return any(
-        it in others or it.name.startswith(".") or "cache" in it.name or any(it.glob("*.dist-info")) for it in folders
-    )
-
-
-def source_of(file: str) -> str:
-    """Return the source of a file with bytecode; another file as it is."""
-    with suppress(ValueError):
-        return source_from_cache(file)
-    return file
-
-
 class Tasks:
     """Handlers of requests, one method each; return values are the replies, as JSON, and None is an empty one."""
 
-    def __init__(
-        self,
-        folder: str,
-        threads: int | None = None,
-        tree: str | None = None,
-        repository: str = "",
-        opened: Collection[str] = (),
-    ):
+    def __init__(self, folder: str, threads: int | None = None, tree: Tree | None = None):
         if threads:
             torch.set_num_threads(threads)
         torch.set_float32_matmul_precision("highest")  # containers may set TF32 (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE)
@@ -163,11 +98,7 @@ class Tasks:
         self._threads = torch.get_num_threads()
         self._folder = folder
         self._tree = tree
-        self._repository = repository
-        self._opened = opened
-        """Files of the repository that this process has read so far."""
-        self._given = {*sys.stdlib_module_names, *(name.partition(".")[0] for name in sys.modules)}
-        """Modules that the user's can't replace."""
+        """Tree of a compared variant; None if its code is that of the working tree."""
         self._gate = Gate()
         self._rooflines = Rooflines()
         self._kernels: set[tuple[str, Case]] = set()
@@ -187,7 +118,8 @@ class Tasks:
             try:
                 (impl,) = impls_named([name], whole_registry, self._folder)
                 sources(impl.owner, impl.files)  # `impl_hash` is that of the imported code, also if it is edited later
-                self._check_place(name)
+                if self._tree:
+                    self._tree.check_place(name)
                 of_impl = [Cell(impl, Case(**case)) for case in cases]
                 known[impl.name] = {cell.case.id: unsupported(cell) for cell in of_impl}
             except UsageError as error:
@@ -227,72 +159,6 @@ class Tasks:
         except UsageError as error:
             return {"unknown": str(error)}
 
-    def _check_place(self, name: str) -> None:
-        """Raise `UsageError` if a module or kernel repository of the user's isn't that of this variant's tree."""
-        _, _, path = name.partition("=")
-        if self._tree and path:
-            module, _ = place_of(path, self._folder)
-            file = getattr(sys.modules[module], "__file__", None) or "another place"
-            if (repository := repository_of(path)) and (folder := Path(self._folder, repository)).is_dir():
-                file = folder
-            self._refuse_working_tree()
-            if not Path(file).resolve().is_relative_to(Path(self._tree).resolve()):
-                raise UsageError(
-                    f"{name}: {module} is imported from {file}, which is the same for every revision: "
-                    "start in the folder of your repository that holds it"
-                )
-
-    def _refuse_working_tree(self) -> None:
-        """Raise `UsageError` if a module was imported from a folder of the working tree that some variant's tree has, too;
-        or from elsewhere, as an installed package, though this variant's tree has it, or it was installed from a folder of the
-        repository that differs between the variants.
-        """
-        for name, module in [*sys.modules.items()] if self._tree else ():
-            file, top = Path(getattr(module, "__file__", None) or "/").resolve(), name.partition(".")[0]
-            if top in SUITE or file.is_relative_to(tree := Path(str(self._tree)).resolve()):
-                continue
-            if file.is_relative_to(self._repository):
-                folders = in_trees(tree, file.relative_to(self._repository).parent)
-                if any(any(it.glob("*")) for it in folders):  # a submodule's is empty
-                    raise UsageError(
-                        f"{name} is imported from {file}, which is the same for every revision: "
-                        f"add the folder that holds {top} to PYTHONPATH"
-                    )
-            is_namespace = getattr(sys.modules.get(top), "__file__", None) is None
-            if top not in self._given and (name == top or is_namespace) and file.name:
-                own = (Path(place, *name.split(".")) for place in (self._folder, tree, tree / "src"))
-                source = installed_from(self._repository).get(file)
-                if any(it.with_suffix(".py").exists() or (it / "__init__.py").exists() for it in own) or (
-                    source and differ(in_trees(tree, source))
-                ):
-                    how = "uninstall it, or install it by `pip install -e`"
-                    if file.suffix != ".py":
-                        how = "load it by torch.utils.cpp_extension.load, or compare two environments (--base-python)"
-                    raise UsageError(
-                        f"{name} is imported from {file}, not from your repository, so it is the same for every revision: {how}"
-                    )
-        self._refuse_files()
-
-    def _refuse_files(self) -> None:
-        """Raise `UsageError` if a file of the working tree was read that some variant's tree has, too; or if a library in it
-        was loaded, unless it belongs to an installed package or to a cache.
-        """
-        if not self._tree:
-            return
-        repository, tree, libraries = Path(self._repository), Path(self._tree).resolve(), loaded_libraries()
-        known = tree, *(CHECKOUT / it for it in SUITE)
-        for file in map(Path, sorted({*map(source_of, self._opened), *libraries})):
-            if not file.is_relative_to(repository) or any(map(file.is_relative_to, known)):
-                continue
-            below = file.relative_to(repository)
-            if any((it / below).is_file() for it in tree.parent.iterdir()) or (
-                str(file) in libraries and not is_provided(file, repository)
-            ):
-                raise UsageError(
-                    f"{file} is read, which is the same for every revision: build its path from `__file__`, or build a "
-                    "library by torch.utils.cpp_extension.load"
-                )
-
     def probe(self, what: str, impl: str, case: Reply, passed: Sequence[str] = ()) -> Reply:
         """Check an implementation on probes, except what has `passed` in another process, and build the module of a cell:
 
@@ -317,7 +183,8 @@ class Tasks:
         torch.set_num_threads(built.threads)
         with using(SYSTEM), waiting_asleep():
             checked = check_built(built, memory)
-        self._refuse_working_tree()  # which a call may have imported
+        if self._tree:
+            self._tree.refuse_others()  # which a call may have imported
         if expected:
             keep_expected(problem_of(case), Path(expected))
         if keep:

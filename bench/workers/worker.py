@@ -31,13 +31,14 @@ def main() -> None:
     import_module("impls")
     sys.path.remove(impls)  # where a revision of the suite has its other packages, too
     from .tasks import Tasks
+    from .tree import Tree, opened, search
 
-    opened = set[str]()
-    if given["tree"]:
-        _search(Path(given["repository"]), Path(given["tree"]), given["folder"])
-        opened = _opened(given["repository"])
+    repository, tree = Path(given.pop("repository")), given["tree"]
+    if tree:
+        search(repository, Path(tree), given["folder"])
+        given["tree"] = Tree(given["folder"], Path(tree), repository, opened(repository))
     os.fork = _refuse_fork
-    tasks, process = Tasks(**given, opened=opened), os.getpid()
+    tasks, process = Tasks(**given), os.getpid()
     gc.freeze()  # nor do later ones scan them, two per check
     gc.enable()
     while True:
@@ -54,38 +55,6 @@ def main() -> None:
 def _refuse_fork() -> int:
     """Replaces `os.fork`: a child that returns to this process's loops would fork again in every further call."""
     raise RuntimeError("os.fork() in a worker process: start a program instead, by subprocess")
-
-
-def _search(repository: Path, tree: Path, folder: str) -> None:
-    """Import the user's modules from a tree of their repository, even if it has an editable installation."""
-
-    def moved(place: str) -> str:
-        there = Path(place).resolve()
-        if not there.is_relative_to(repository) or not in_trees(tree, below := there.relative_to(repository)):
-            return place
-        return str(tree / below)
-
-    suite, *others = sys.path
-    sys.path[:] = [*map(moved, [*others, folder, str(tree)]), suite]
-
-
-def _opened(repository: str) -> set[str]:
-    """Return a set to which every file of the repository is added that this process opens in Python to read it."""
-    found = set[str]()
-
-    def note(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "open" and isinstance(arguments[0], str | bytes) and not arguments[2] & (os.O_WRONLY | os.O_RDWR):
-            file = os.path.realpath(os.fsdecode(arguments[0]))
-            if file.startswith(repository + os.sep):
-                found.add(file)
-
-    sys.addaudithook(note)
-    return found
-
-
-def in_trees(tree: Path, below: Path) -> list[Path]:
-    """Return the folder `below` in the trees of both variants, which lie beside each other, where it exists."""
-    return [folder for it in tree.parent.iterdir() if (folder := it / below).is_dir()]
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
