@@ -569,11 +569,16 @@ def test_a_variant_does_not_import_the_extension_that_the_other_one_has_built(in
 
 def test_a_file_named_by_its_absolute_path_is_that_of_each_revision(inside, repository, tmp_path_factory):
     edited(repository)
+    elsewhere, shape = repository.parent / "elsewhere.json", {"num_attention_heads": 4, "hidden_size": 64}
+    for file in (elsewhere, repository / "config.json"):
+        file.write_text(json.dumps(shape))
     (repository.parent / "link").symlink_to(repository)
     for folder in (repository, repository.parent / "link"):  # the shell's $PWD may have links
-        options = parser().parse_args(["--base", "HEAD", "--impl", f"mine={folder}/a/mine.py:mine,x=x:f,sdpa"])
-        place = tmp_path_factory.mktemp("variants")
-        assert planning.plan_of(options, place).names == ["mine=a/mine.py:mine", "x=x:f", "sdpa"]
+        options = ["--base", "HEAD", "--impl", f"mine={folder}/a/mine.py:mine,x=x:f,sdpa"]
+        options += ["--model", f"{folder}/config.json,{elsewhere}"]
+        plan = planning.plan_of(parser().parse_args(options), tmp_path_factory.mktemp("variants"))
+        assert plan.names == ["mine=a/mine.py:mine", "x=x:f", "sdpa"]
+        assert f"config.json,{elsewhere}" in plan.words
 
 
 def test_a_working_tree_is_copied_as_it_is_now(tmp_path, monkeypatch):

@@ -160,12 +160,14 @@ def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
     names, threads = [_from_here(name) for name in listed(given.pop("impl"))], given.pop("threads")
     if options.impl and not names:
         raise UsageError("--impl names nothing")
+    if options.model:
+        given["model"] = ",".join(map(_from_here, listed([options.model])))
     sweep, device, overrides = sweep_of(given)
     cases = picked(cases_of(sweep, device, overrides), options.case)
     warn_of_threads(threads)
     base, head = _variants(options, folder)
     own = () if base.tree else (*names, base.impl, head.impl)  # a tree has the user's modules
-    words = [*filter(None, (*own, options.model, options.cases))]
+    words = [*filter(None, (*own, given.get("model"), options.cases))]
     trees = [it.tree or it.impls / "impls" for it in (base, head)]
     same = {
         "cases": [case_hash(case) for case in cases],
@@ -200,9 +202,12 @@ def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
 
 
 def _from_here(name: str) -> str:
-    """Return NAME=FILE:attr with the file's path from the current folder, below which each variant has its own file."""
+    """Return NAME=FILE:attr, or FILE, with the path of a file of the repository from the current folder: each variant has its
+    own file there.
+    """
     place = name.rpartition("=")[2]
-    return name.removesuffix(place) + from_folder(place, os.getcwd()) if os.path.isabs(place) else name
+    is_own = os.path.isabs(place) and Path(place).resolve().is_relative_to(repository())
+    return name.removesuffix(place) + from_folder(place, os.getcwd()) if is_own else name
 
 
 def digest_of_own(words: Iterable[str]) -> str:
