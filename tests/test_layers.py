@@ -11,6 +11,7 @@ import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong
+from bench.checks import building
 from bench.checks.module_checks import check_case
 from bench.runs.progress import weights_left_out
 from bench.timing.cell import build, check_built
@@ -94,9 +95,11 @@ def test_max_autotune_is_checked_like_other_compiled_forms():
 def test_a_form_is_of_the_mode_that_it_names(form, monkeypatch):
     asked = []
     monkeypatch.setattr(torch, "compile", lambda eager, **options: asked.append(options))
+    monkeypatch.setattr(building, "decoder_of", lambda *_: None)
     impl = impls.get(f"sdpa{form}")
     impl.layer(Case.of(T=9, H=1, D_h=2).layer_shape)
-    assert asked[0].get("mode") == (None if form == "+compile" else form[1:])
+    building._built(impl, Case.of(T=9, H=1, D_h=2, scope="block"))
+    assert [options.get("mode") for options in asked] == [None if form == "+compile" else form[1:]] * 2
     assert (impl.name, impl.compiled) == (f"sdpa{form}", True)
     with pytest.raises(ValueError, match="made by the suite"):
         impls.add(replace(impl, name=f"mine{form}"))
