@@ -181,7 +181,7 @@ FORMS: dict[str, dict[str, str]] = {
     "+max-autotune": {"mode": "max-autotune"},
     GRAPHED: {"mode": "reduce-overhead"},
 }
-"""Compiled forms by suffix, with their options of `torch.compile`."""
+"""Compiled forms by suffix, with their options of `torch.compile`. On a GPU these modes replay CUDA graphs."""
 
 _registry: dict[str, Impl] = {}
 
@@ -275,11 +275,13 @@ ISOLATED = {"isolate_recompiles": True} if "isolate_recompiles" in signature(tor
 
 
 class Compiled(nn.Module):
-    """A layer or core whose forward is compiled; parameters stay in the original module."""
+    """A layer or core whose forward is compiled; parameters stay in the original module. `graphed`: on a GPU each call
+    overwrites the output of the one before, which torch then refuses to read.
+    """
 
     def __init__(self, eager: nn.Module, **options: str):
         super().__init__()
-        self.eager = eager
+        self.eager, self.graphed = eager, bool(options)
         compiled = torch.compile(eager, dynamic=False, **options, **ISOLATED)  # type: ignore[call-overload]
         self._run: Callable[..., Tensor] = compiled
 

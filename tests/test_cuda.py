@@ -228,6 +228,35 @@ def test_a_call_that_cannot_be_captured_has_no_graph_and_leaves_nothing_behind(f
     assert (gpu.current_stream(), gpu.get_sync_debug_mode(), gpu.capturing) == (gpu.default, 0, None)
 
 
+def graphs(eager, **_):
+    """Compile as torch does with CUDA graphs: a call's output is valid until the next one."""
+    kept = []
+
+    def run(*inputs, **options):
+        for output in kept:
+            output.data.fill_(torch.nan)
+        kept[:] = [eager(*inputs, **options)]
+        return kept[0]
+
+    return run
+
+
+def test_a_form_with_cuda_graphs_may_overwrite_its_last_output(tasks, monkeypatch):
+    """As torch says: outputs of earlier calls can't be read."""
+    monkeypatch.setattr(torch, "compile", graphs)
+    monkeypatch.setattr(bench.timing.cell, "_compile", lambda *_: {})
+    monkeypatch.setattr(bench.timing.cell, "_compiled", lambda _: (0, 0))
+    case = Case.of(T=16, H=2, D_h=16)
+    tasks.probe("x", "sdpa+max-autotune", case.columns())
+    tasks.check("x")
+    with mock.patch.object(tasks._ready["x"].meter, "more", return_value={}) as more:
+        tasks.time("x", calls=2)
+        tasks.more("x", hot_s=1e-4)
+    assert more.call_args.args[2] is False  # a graph can't be captured in another one
+    with pytest.raises(Wrong, match="share one buffer"):
+        check_case(impls.get("sdpa+compile"), case)
+
+
 # Errors
 
 

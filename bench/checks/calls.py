@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -50,12 +50,21 @@ class Call:
 
 
 def call_of(module: nn.Module, case: Case, inputs: Inputs) -> Call:
-    """Return the call of `case` on a layer or a core with the given inputs."""
+    """Return the call of `case` on a layer or a core with the given inputs. What the next call overwrites is read as copies."""
     if case.does.gradients:
-        return _backward(module, case, inputs)
-    if case.does.cached and case.scope != "core":
-        return _decode(module, case, inputs)
-    return Call(module, case, inputs, lambda: module(*inputs.tensors, **inputs.options), lambda o: {"output": o})
+        call = _backward(module, case, inputs)
+    elif case.does.cached and case.scope != "core":
+        call = _decode(module, case, inputs)
+    else:
+        call = Call(module, case, inputs, lambda: module(*inputs.tensors, **inputs.options), lambda o: {"output": o})
+    if not graphed(module):
+        return call
+    return replace(call, read=lambda o: {name: x.clone() for name, x in call.read(o).items()})
+
+
+def graphed(module: nn.Module) -> bool:
+    """Whether each call of a compiled form overwrites the output of the one before, which torch then refuses to read."""
+    return getattr(module, "graphed", False)
 
 
 @contextmanager

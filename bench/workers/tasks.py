@@ -24,6 +24,7 @@ from ..cases.outcome import Skip
 from ..cases.sweep import misfit
 from ..checks.afterwards import settle
 from ..checks.attention_problems import problem_of
+from ..checks.calls import graphed
 from ..checks.gate import Gate
 from ..checks.impl_hash import sources
 from ..checks.problem import keep_expected
@@ -305,7 +306,8 @@ class Tasks:
         built: Built = self._ready[what]
         case = built.cell.case
         with built.watched():
-            found: Reply = built.meter.more(built.call.run, hot_s, not case.does.gradients, built.tensors)
+            graph = not (case.does.gradients or graphed(built.call.module))
+            found: Reply = built.meter.more(built.call.run, hot_s, graph, built.tensors)
             if case.in_model:
                 found |= parts_of(built)
         if case.device != "cpu":
