@@ -564,12 +564,12 @@ def test_tf32_is_judged_by_what_it_rounds(mode, scope, monkeypatch):
 
 
 def test_tf32_is_set_for_calls_alone():
-    before, case = torch.backends.cuda.matmul.fp32_precision, Case.of(T=16, H=2, D_h=16)
-    with recording(replace(case, tf32=True)):
-        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
-    with recording(case):
-        assert torch.backends.cuda.matmul.fp32_precision == before
-    assert torch.backends.cuda.matmul.fp32_precision == before
+    """Both by torch's newer API and by its older one."""
+    products, case = torch.backends.cuda.matmul, Case.of(T=16, H=2, D_h=16)
+    for tf32 in (False, True, False):
+        with recording(replace(case, tf32=tf32)):
+            assert (products.fp32_precision == "tf32", products.allow_tf32) == (tf32, tf32)
+        assert (products.fp32_precision == "tf32", products.allow_tf32) == (False, False)
 
 
 @pytest.mark.parametrize("axes", [{"device": "cpu"}, {"dtype": "bfloat16"}, {"autocast": "bfloat16"}])

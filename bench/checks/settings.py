@@ -73,8 +73,10 @@ def threads(count: int | None) -> AbstractContextManager[None]:
 
 
 def tf32_products(when: bool) -> AbstractContextManager[None]:
-    """Use TF32 for float32 products on a GPU within the block, if at all (`when`)."""
-    return changed("precision of float32 products on CUDA", "tf32", when)
+    """Use TF32 for float32 products on a GPU within the block, if at all (`when`). It is set by torch's older API, which sets
+    the newer one too: else torch refuses to read the older one, as kernels and Inductor's autotuning do.
+    """
+    return changed("precision of float32 products", "high", when)
 
 
 @contextmanager
