@@ -299,6 +299,8 @@ def test_a_process_without_cuda_or_whose_memory_is_full_is_usable(monkeypatch):
         ("HIP error: out of memory", "out_of_memory"),
         ("CUDA error: HIPBLAS_STATUS_ALLOC_FAILED when calling `hipblasCreate(handle)`", "out_of_memory"),
         ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "out_of_memory"),
+        ("cuDNN Frontend error: [cudnn_frontend] Error: No execution plans support the graph.", "unsupported"),
+        ("cuDNN Frontend error: [cudnn_frontend] Error: No valid execution plans built.", "unsupported"),
         ("out of resource: shared memory, Required: 163840, Hardware limit: 101376. Reducing block sizes or `num_stages` "
          "may help.", "unsupported"),
         ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", "error"),

@@ -55,9 +55,10 @@ CANNOT = {
     "No available kernel": "torch has no such kernel for this case",
     "does not have a deterministic implementation": "has no deterministic form",
     "is not deterministic because it uses CuBLAS": "has no deterministic form",
+    "[cudnn_frontend] Error: No ": "cuDNN has no such kernel for this case",
     "out of resource: ": "its kernel needs more shared memory or registers than this GPU has",
 }
-"""Messages of `scaled_dot_product_attention`, `torch.use_deterministic_algorithms` and Triton, with their meaning."""
+"""Messages of `scaled_dot_product_attention`, `torch.use_deterministic_algorithms`, cuDNN and Triton, with their meaning."""
 
 KEYWORDS: dict[str, tuple[str, object]] = {
     "attn_mask": ("masks", ("none", "causal")), "is_causal": ("masks", ("none",)), "enable_gqa": ("grouped", False),
