@@ -24,7 +24,7 @@ from bench.cases.sweep import misfit
 from bench.checks import settings
 from bench.checks.calls import recording
 from bench.checks.dispatch import kernel_in
-from bench.checks.module_checks import check_case
+from bench.checks.module_checks import check_case, check_sums
 from bench.runs import progress
 from bench.runs.measuring import Measuring
 from bench.runs.rows import UNMEASURED
@@ -521,6 +521,19 @@ def test_steps_of_the_gpu_script_run_on_the_simulated_gpu(work, tmp_path, in_pro
 
     monkeypatch.setattr(script.Lab, "command", command)
     work(script.Lab(tmp_path, rehearsal=True, until=monotonic() + 60))
+
+
+def test_products_that_cublas_may_split_are_not_judged_by_narrow_sums():
+    """On the CPU torch's products have no parts: the kernel splits them where cuBLAS may."""
+
+    def split(q, k, v):
+        probs, half = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1), k.shape[-2] // 2
+        if torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction:
+            return probs[..., :half] @ v[..., :half, :] + probs[..., half:] @ v[..., half:, :]
+        return probs @ v
+
+    case = Case.of(T=513, H=1, D_h=16, dtype="bfloat16", mask="none", scope="core")
+    check_sums(impls.make("split_by_cublas", split), case)
 
 
 # TF32
