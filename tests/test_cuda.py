@@ -245,7 +245,7 @@ def test_a_form_with_cuda_graphs_may_overwrite_its_last_output(tasks, monkeypatc
     """As torch says: outputs of earlier calls can't be read."""
     monkeypatch.setattr(torch, "compile", graphs)
     monkeypatch.setattr(bench.timing.cell, "_compile", lambda *_: {})
-    monkeypatch.setattr(bench.timing.cell, "_compiled", lambda _: (0, 0))
+    monkeypatch.setattr(bench.timing.cell, "_compiled", lambda _: (0, 0, 0))
     case = Case.of(T=16, H=2, D_h=16)
     tasks.probe("x", "sdpa+max-autotune", case.columns())
     tasks.check("x")

@@ -10,7 +10,7 @@ from torch import nn
 import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
-from bench.cases.outcome import Wrong
+from bench.cases.outcome import Unsupported, Wrong
 from bench.checks import building
 from bench.checks.module_checks import check_case
 from bench.runs.progress import weights_left_out
@@ -89,6 +89,13 @@ def test_max_autotune_is_checked_like_other_compiled_forms():
     """Without projections, whose tuning takes seconds."""
     torch.compiler.reset()
     check_case(impls.get("sdpa+max-autotune"), Case.of(T=16, H=2, D_h=16, scope="core"))
+
+
+def test_a_form_without_the_cuda_graphs_of_its_name_is_refused():
+    """On the CPU torch has none, nor on a GPU where a call writes to a cache."""
+    torch.compiler.reset()
+    with pytest.raises(Unsupported, match="replays no CUDA graph"):
+        build(Cell(impls.get("sdpa+reduce-overhead"), Case.of(T=16, H=2, D_h=16, scope="core")))
 
 
 @pytest.mark.parametrize("form", impls.FORMS)

@@ -15,7 +15,7 @@ from impls.weights import left_out
 
 from ..cases.cells import Cell
 from ..cases.counting import bytes_text, least_memory
-from ..cases.outcome import OutOfMemory, Skip, Wrong
+from ..cases.outcome import OutOfMemory, Skip, Unsupported, Wrong
 from ..checks.afterwards import check_idle_afterwards
 from ..checks.attention_problems import problem_of
 from ..checks.building import keeping_settings, new_call, prepare
@@ -380,26 +380,28 @@ def check_repeats(built: Built) -> None:
 
 
 def _compile(call: Call, cell: Cell) -> dict[str, Any]:
-    """Return columns on the first call, which compiles."""
-    graphs, misses = _compiled(cell)
+    """Return columns on the first call, which compiles; raises `Unsupported` for a form without the CUDA graphs of its name."""
+    graphs, misses, skips = _compiled(cell)
     start = perf_counter()
     call.module.train(cell.case.drops)  # the graph that is timed
     with recording(cell.case):
         call.run()
     call.module.eval()
-    seconds, (now, missed) = perf_counter() - start, _compiled(cell)
+    seconds, (now, missed, skipped) = perf_counter() - start, _compiled(cell)
+    if skipped > skips and cell.impl.name.endswith("+reduce-overhead"):
+        raise Unsupported("torch replays no CUDA graph here, as where a call writes to a cache: it would be +compile")
     cache = "cold" if missed > misses else "warm"
     return {"compile_s": seconds, "compile_graphs": now - graphs, "compile_cache": cache}
 
 
-def _compiled(cell: Cell) -> tuple[int, int]:
-    """Return how many graphs torch.compile has made in this process, and for how many of them there was no code on disk;
-    zeros for an eager cell, which needs none.
+def _compiled(cell: Cell) -> tuple[int, int, int]:
+    """Return how many graphs torch.compile has made in this process, for how many of them there was no code on disk, and how
+    many can't be CUDA graphs; zeros for an eager cell, which needs none.
     """
     if not cell.impl.compiled:
-        return 0, 0
+        return 0, 0, 0
     from torch._dynamo.utils import counters
 
     inductor, autograd = counters["inductor"], counters["aot_autograd"]
     misses = inductor["fxgraph_cache_miss"] + inductor["fxgraph_cache_bypass"] + autograd["autograd_cache_bypass"]
-    return counters["stats"]["unique_graphs"], misses
+    return counters["stats"]["unique_graphs"], misses, inductor["cudagraph_skips"]
