@@ -24,6 +24,9 @@ from bench.checks.attention_problems import problem_of
 from bench.checks.calls import call_of
 from bench.checks.inputs import Inputs, inputs_of
 
+from .conftest import gated
+from .simulated_tensors import on_a_simulated_gpu
+
 DEVICES = [
     "meta",
     pytest.param("cuda", marks=pytest.mark.skipif(torch.version.cuda is None, reason="torch without CUDA")),
@@ -159,3 +162,20 @@ def test_the_reference(case, device):
         if o.requires_grad and device == "meta":
             found += torch.autograd.grad(o, [*leaves, *weights.values()], torch.ones_like(o), allow_unused=True)
         assert {x.device.type for x in found if x is not None} == {device}
+
+
+@pytest.mark.parametrize(
+    ("name", "axes", "lengths"),
+    [
+        ("fused", {"scope": "core", "dtype": "bfloat16"}, (37, 513)),
+        ("fused", {"scope": "core", "mode": "backward"}, (37,)),
+        ("fused", DECODE | {"mask": "causal_br", "page": 8}, (37,)),
+        ("packed", {"B": 2, "mask": "causal+padding"}, (37,)),
+    ],
+)
+def test_the_checks_of_an_implementation(name, axes, lengths, monkeypatch):
+    """Where tensors have values: `torch.gcd`, for example, takes no number on the CPU beside a tensor on a GPU."""
+    monkeypatch.setattr("bench.checks.checked_calls.check_plain", lambda x: None)
+    monkeypatch.setattr("bench.checks.probes.PROBES", lengths)
+    with on_a_simulated_gpu():
+        gated(impls.get(name), Case.of(**SIZES | axes))

@@ -200,7 +200,8 @@ def with_numbers_exchanged(index: int, case: Case) -> Problem:
     first = problem_of(case)
     exact = [it.clone() for it in first.inputs]
     it = exact[index]
-    sampled = torch.gcd(torch.arange(it.numel(), device=it.device), torch.tensor(SAMPLED)).view_as(it) > 1
+    divisors = torch.gcd(torch.arange(it.numel()), torch.tensor(SAMPLED))  # on a GPU, gcd takes no number on the CPU
+    sampled = (divisors > 1).view_as(it).to(it.device)
     middle = (it.shape[-2] - 1) // 2
     (one, stays), (other, stays_there) = (
         (x[0].view(-1, *x.shape[-2:])[-1, at] for x in (it, sampled))
