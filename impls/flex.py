@@ -16,6 +16,9 @@ from .rules import EVERY_RULE, bias_of, capped
 QUERIES = 4096
 """Queries whose blocks are found together: a multiple of a block's 128."""
 
+NARROWEST = 16
+"""Features of the narrowest tile that Triton's products on a GPU have."""
+
 
 def _unfit(case: Any) -> str | None:
     """No backward on the CPU."""
@@ -25,7 +28,9 @@ def _unfit(case: Any) -> str | None:
 
 
 def _unfit_compiled(case: Any) -> str | None:
-    """No sinks on the CPU when compiled."""
+    """When compiled no sinks on the CPU, and no heads of less than 16 features on a GPU."""
+    if case.device != "cpu" and min(case.D_h, case.D_v) < NARROWEST:
+        return f"needs heads of at least {NARROWEST} features on a GPU, the width of its tiles (torch 2.13)"
     if case.device == "cpu" and case.sinks:
         return "does not support sinks on the CPU: compiled by torch, it returns no sums of the softmax there"
     return None

@@ -198,4 +198,7 @@ def test_an_unsupported_rule_is_a_sentence():
     mine = impls.make("mine", torch.nn.Module)
     assert mine.refusal(replace(capped, softcap=None)) == "mine does not support sinks"
     assert "does not support sinks on the CPU" in str(impls.get("flex+compile").refusal(replace(capped, softcap=None)))
+    narrow = Case.of(T=16, H=2, D_h=8, device="cuda")
+    assert "needs heads of at least 16 features" in str(impls.get("flex+compile").refusal(narrow))
+    assert impls.get("flex").refusal(narrow) is None
     assert "computes packed documents only" in str(impls.get("padded").refusal(Case.of(T=64, H=2, D_h=8)))
