@@ -44,7 +44,7 @@ from bench.selection.errors import UsageError
 from bench.timing.devices.cpu import CpuMeter
 from bench.timing.reference_workload import GPU_WORK, WORK
 from bench.workers.client import Lost, Variant, WorkerClient, WorkerSettings
-from bench.workers.tree import Tree, loaded_libraries
+from bench.workers.tree import Tree, loaded_libraries, opened
 from commands.history import confirm
 from stats.arguments import UNFINISHED
 from stats.effects import of_saved
@@ -510,9 +510,12 @@ def test_a_file_of_the_working_tree_that_is_read_or_loaded_is_refused(tmp_path, 
     for name in ("tracked.json", "tracked.so", "helper.py"):
         (tree / name).touch()
     found = {str(tree / "helper.py"), str(repository / file)}
-    is_library = ".so" in file
+    is_library, hooks = ".so" in file, []
     monkeypatch.setattr("bench.workers.tree.loaded_libraries", lambda: found if is_library else set())
-    place = Tree(str(tree), tree, repository, opened=() if is_library else found)
+    monkeypatch.setattr(sys, "addaudithook", hooks.append)
+    place = Tree(str(tree), tree, repository, opened(repository))
+    for it in () if is_library else found:
+        hooks[0]("open", (it, "r", os.O_RDONLY))
     refusal = pytest.raises(UsageError, match=r" is read, which is the same for every revision")
     with refusal if refused else nullcontext():
         place.refuse_others()

@@ -127,16 +127,15 @@ def _available_cells(plan: Plan, replies: Mapping[str, Reply]) -> tuple[Found, l
     Raises `UsageError` if no variant has the implementations, or supports any cell.
     """
     base, head = (reply["unknown"] for reply in replies.values())
-    known = {name for reply in replies.values() for part in ("cells", "unknown") for name in reply[part]}
-    for name in set(plan.allow_gone) - known:
+    available = dict.fromkeys(name for reply in replies.values() for name in reply["cells"])
+    for name in {*plan.allow_gone} - {*available, *base, *head}:
         warn(f"--allow-gone {name}: not among the compared implementations")
     label = plan.variants["head"].label
     in_none = base | head if plan.versus else {name: f"{label}: {head[name]}" for name in head if name in base}
     for why in in_none.values():
         is_incomplete = plan.variants["head"].tree and re.search("can't import|there is no file", why)
         raise UsageError(f"{why}; {LEFT_OUT}" if is_incomplete else why)
-    measured = (name for reply in replies.values() for name in reply["cells"])
-    labels = [plan.versus] if plan.versus else [*dict.fromkeys(measured)]
+    labels = [plan.versus] if plan.versus else [*available]
     lacking: Found = {
         (label, case): {
             variant: Unsupported(why)

@@ -62,13 +62,6 @@ def is_provided(library: Path, repository: Path) -> bool:
     )
 
 
-def source_of(file: str) -> str:
-    """Return the source of a file with bytecode; another file as it is."""
-    with suppress(ValueError):
-        return source_from_cache(file)
-    return file
-
-
 class Tree:
     """A variant's tree of the user's repository. `folder`: the current folder in it; `opened`: the files of the repository that
     this process has read so far.
@@ -130,7 +123,7 @@ class Tree:
         was loaded, unless it belongs to an installed package or to a cache.
         """
         libraries, known = loaded_libraries(), (self._tree, *(CHECKOUT / it for it in SUITE))
-        for file in map(Path, sorted({*map(source_of, self._opened), *libraries})):
+        for file in map(Path, sorted({*self._opened, *libraries})):
             if not file.is_relative_to(self._repository) or any(map(file.is_relative_to, known)):
                 continue
             below = file.relative_to(self._repository)
@@ -157,13 +150,17 @@ def search(repository: Path, tree: Path, folder: str) -> None:
 
 
 def opened(repository: Path) -> set[str]:
-    """Return a set to which every file of the repository is added that this process opens in Python to read it."""
+    """Return a set to which every file of the repository is added that this process opens in Python to read it; for bytecode
+    its source.
+    """
     found = set[str]()
 
     def note(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open" and isinstance(arguments[0], str | bytes) and not arguments[2] & (os.O_WRONLY | os.O_RDWR):
             file = os.path.realpath(os.fsdecode(arguments[0]))
             if file.startswith(f"{repository}{os.sep}"):
+                with suppress(ValueError):  # it has no bytecode
+                    file = source_from_cache(file)
                 found.add(file)
 
     sys.addaudithook(note)
