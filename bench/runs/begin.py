@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from random import SystemRandom
 
 import pytest
 from pytest_benchmark.utils import get_machine_id
@@ -42,14 +43,24 @@ def begin(config: pytest.Config) -> Run:
     journal, begun = _begun(folder, resume) if resume else (None, {})
     options, timing = asked(config) or begun.get("asked", {}), settle_timing(config, begun.get("timing", {}))
     chosen = {name: value for name, value in timing.items() if name != "cell_timeout"}  # which changes no result
-    seed = begun.get("seed") if config.getoption("shuffle") is None else config.getoption("shuffle")
+    if (seed := config.getoption("shuffle")) is None:
+        seed = begun.get("seed", SystemRandom().randrange(1 << 32))
     if begun and (
         (options, seed) != (begun["asked"], begun.get("seed")) or not chosen.items() <= begun["timing"].items()
     ):
         raise UsageError(f"run {name} was started with other options; `--resume {name}` alone finishes it")
     if resume and not (begun or options):  # which would measure all of `quick`
         raise UsageError(f"no run {resume!r} to resume in {folder}; --benchmark-save={resume} starts one")
-    run = Run(options, select(options), folder, name)
+    run = Run(
+        options,
+        select(options),
+        folder,
+        name,
+        command=begun.get("command") or _command([*map(str, config.invocation_params.args)], here),
+        timing=timing,
+        seed=seed,
+        traced=begun.get("traced", False) or config.getoption("save_traces"),
+    )
     warn_of_threads(max(cell.case.threads or 0 for cell in run.selection.cells))
     machine = begun.get("machine_info", {})
     if begun and begun.get("sources") != run.sources:
@@ -62,10 +73,6 @@ def begin(config: pytest.Config) -> Run:
         run.restore(journal)
     elif begun:
         raise Finished(name, begun["skipped"])
-    run.command = begun.get("command") or _command([*map(str, config.invocation_params.args)], here)
-    run.traced = begun.get("traced", False) or config.getoption("save_traces")
-    run.seed = run.seed if seed is None else seed
-    run.timing = timing
     return run
 
 
