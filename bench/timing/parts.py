@@ -65,7 +65,8 @@ def of_events(events: list[Event], start: float, end: float) -> dict[str, float]
         if begins:
             within.append(part)
         elif part in within:
-            del within[len(within) - 1 - within[::-1].index(part) :]
+            while within.pop() != part:
+                pass
     found[within[-1]] += end - since
     return found
 
