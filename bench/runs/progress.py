@@ -82,11 +82,11 @@ class Progress:
             lines += [drifting(workload["drift"]), conditions.disturbed(rows, workload), *weights_left_out(rows)]
         for line in filter(None, lines):
             out.write_line(wrapped(line))
-        if traces := [path for row in run.finished.values() if (path := row["extra_info"].get("trace"))]:
-            out.write_line(f"traces: `tensorboard --logdir {run.folder.parent / Path(traces[0]).parents[1]}`")
+        results = run.folder.parent
+        if traces := [path for row in rows if (path := row["extra_info"].get("trace"))]:
+            out.write_line(f"traces: `tensorboard --logdir {results / Path(traces[0]).parents[1]}`")
         if run.name and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
             out.write_line("nothing was saved: no cell is selected")
-        results = run.folder.parent
         usual = results == results_root(out.config.invocation_params.dir, None)
         words = ["--resume", str(run.name), *[f"--benchmark-storage={results}"] * (not usual)]
         resume = as_typed(f"`pytest bench/ {shlex.join(words)}`")

@@ -42,9 +42,10 @@ def remaining(run: Run) -> float:
     those that were made.
     """
     made = {key: it.usual for key, it in run.found.items()}
-    known = [(run.cells[key].case, call) for key, call in made.items() if not run.cells[key].impl.limits.loops]
-    longer = (CALLS + sum(call for _, call in known)) / (CALLS + sum(seconds_of_call(case) for case, _ in known))
-    settled, left = run.settled, END
+    known = [key for key in made if not run.cells[key].impl.limits.loops]
+    estimated = sum(seconds_of_call(run.cells[key].case) for key in known)
+    longer = (CALLS + sum(made[key] for key in known)) / (CALLS + estimated)
+    left = END
     planned = (run.cells[key] for key in run.planned - run.skipped.keys())
     for case, cells in grouped((cell.case.id, cell) for cell in planned).items():
         calls = {it.key: made.get(it.key, longer * seconds_of_call(it.case)) for it in cells}
@@ -54,7 +55,7 @@ def remaining(run: Run) -> float:
                 rounds = run.counts(blocks, visit)
                 left += VISIT_OVERHEAD * sum(count * blocks[key].seconds for key, count in rounds.items())
                 left += sum(0.1 + CALLS_BEFORE_TIMING * call for call in calls.values()) if visit == 0 else 0.0
-        left += sum(seconds_of_check(it, calls[it.key]) for it in cells if it.key not in settled)
+        left += sum(seconds_of_check(it, calls[it.key]) for it in cells if it.key not in made)
         left += sum(0.1 + EXTRA_CALLS * calls[it.key] for it in cells if run.lacks(it))
     return left
 

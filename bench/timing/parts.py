@@ -33,9 +33,10 @@ def parts_of(built: Built) -> dict[str, Any]:
     cell = built.cell
     if cell.case.device != "cpu" or cell.impl.compiled:
         return {}
+    decoder: Any = built.call.module
     events, calls = list[Event](), list[dict[str, float]]()
     with ExitStack() as hooks:
-        for module, part in parts(built.call.module):
+        for module, part in parts(decoder):
             _watch(module, part, events, hooks)
         began = perf_counter()
         while len(calls) < LEAST or (len(calls) < CALLS and perf_counter() - began < SECONDS):
@@ -44,7 +45,6 @@ def parts_of(built: Built) -> dict[str, Any]:
             built.call.run()
             calls.append(of_events(events, start, perf_counter()))
     shares = [round(call["core"] / sum(call.values()), 6) for call in calls]
-    decoder: Any = built.call.module
     windows = [attention.core.shape.window for attention in decoder.attentions]
     return {
         "parts_s": {part: median(call[part] for call in calls) for part in sorted(calls[0])},
