@@ -156,15 +156,15 @@ class SameCode(Skip):
 
 def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
     """Return the comparison that the options describe, with its code in `folder`; raises `UsageError`."""
-    given = {name: value for name in CELLS if (value := getattr(options, name)) is not None}
-    names, threads = [_from_here(name) for name in listed(given.pop("impl"))], given.pop("threads")
+    given = {name: value for name in CELLS if name != "threads" and (value := getattr(options, name)) is not None}
+    names = [_from_here(name) for name in listed(options.impl)]
     if options.impl and not names:
         raise UsageError("--impl names nothing")
     if options.model:
         given["model"] = ",".join(map(_from_here, listed([options.model])))
     sweep, device, overrides = sweep_of(given)
     cases = picked(cases_of(sweep, device, overrides), options.case)
-    warn_of_threads(threads)
+    warn_of_threads(options.threads)
     base, head = _variants(options, folder)
     own = () if base.tree else (*names, base.impl, head.impl)  # a tree has the user's modules
     words = [*filter(None, (*own, given.get("model"), options.cases))]
@@ -185,7 +185,7 @@ def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
         whole_registry=sweep.whole_registry,
         setting=WorkerSettings(
             str(Path.cwd()),
-            threads,
+            options.threads,
             options.cell_timeout,
             repository=repository(),
             deterministic=any(case.deterministic for case in cases),

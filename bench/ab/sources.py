@@ -69,8 +69,8 @@ def same_files(base: str, head: str | None) -> bool:
 
 def same_folders(base: Path, head: Path) -> bool:
     """Whether all files are equal in two folders: also data, and changes that git doesn't see."""
-    found = [{it.relative_to(root): it for it in root.rglob("*") if it.is_file()} for root in (base, head)]
-    return found[0].keys() == found[1].keys() and all(cmp(found[0][it], found[1][it], shallow=False) for it in found[0])
+    names, others = ({it.relative_to(root) for it in root.rglob("*") if it.is_file()} for root in (base, head))
+    return names == others and all(cmp(base / it, head / it, shallow=False) for it in names)
 
 
 def subject_of(commit: str) -> str:
@@ -104,9 +104,9 @@ def copy_of_working_tree(folder: Path) -> None:
     left_out = [results_root(Path.cwd(), None), *folder.parent.parent.glob(f"{PREFIX}*"), *environments]
     for source in [*tracked, *(it for it in others if not any(map(it.is_relative_to, left_out)))]:
         if (source.is_file() or source.is_symlink()) and source.parent.name != "__pycache__":
-            name = source.relative_to(root)
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, folder / name, follow_symlinks=False)
+            copy = folder / source.relative_to(root)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, copy, follow_symlinks=False)
 
 
 def twins(base: Path, head: Path, folder: Path) -> dict[Path, Path]:

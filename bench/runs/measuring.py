@@ -216,10 +216,10 @@ class Measuring:
 
     def _groups(self, case: str) -> Iterator[list[Cell]]:
         """Yield groups of a case's cells that fit in memory together, the first cell in each."""
-        cells = self._checked(case)
-        others = max(1, int(self._room / held_bytes(self._cases[case][0].case)) - 1)
-        for at in range(1, max(2, len(cells)), others) if cells else ():
-            yield [cells[0], *cells[at : at + others]]
+        if cells := self._checked(case):
+            others = max(1, int(self._room / held_bytes(cells[0].case)) - 1)
+            for at in range(1, max(2, len(cells)), others):
+                yield [cells[0], *cells[at : at + others]]
 
     def _half_widths(self, cells: Sequence[Cell]) -> dict[Key, float]:
         """Return the half-width of each cell's ratio to the first, from the visits so far."""
