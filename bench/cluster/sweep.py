@@ -82,7 +82,7 @@ def pack(folder: Path, arguments: Sequence[str]) -> bytes:
         path for package in ("bench", "commands", "impls", "stats") for path in (CHECKOUT / package).rglob("*.py")
     )
     files = {
-        f"{SUITE}/{path.relative_to(CHECKOUT).as_posix()}": path for path in (*packages, CHECKOUT / "pyproject.toml")
+        f"{SUITE}/{path.relative_to(CHECKOUT)}": path for path in (*packages, CHECKOUT / "pyproject.toml")
     }
     files[f"{SUITE}/attention_bench.py"] = CHECKOUT / ("__init__.py" if INSTALLED else "attention_bench.py")
     packed = io.BytesIO()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import textwrap
 from collections.abc import Iterator
-from dataclasses import fields
 from itertools import zip_longest
 from typing import Any
 
@@ -57,8 +56,11 @@ def _axes(axes: Axes) -> str:
 def _limits(limits: Limits) -> Iterator[str]:
     """Yield a line of the declared limits that differ from their defaults: `limits: max_T=256; dropout=False`."""
     hidden = ("install", "beyond", "returns_lse")
-    given = {it.name: getattr(limits, it.name) for it in fields(limits) if it.name not in hidden}
-    texts = [_limit_text(name, value) for name, value in given.items() if value != getattr(Limits, name)]
+    texts = [
+        _limit_text(name, value)
+        for name, value in vars(limits).items()
+        if name not in hidden and value != getattr(Limits, name)
+    ]
     if texts := [*texts, *(f"no {rule}" for rule in limits.without)]:
         yield f"limits: {'; '.join(texts)}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -140,7 +140,7 @@ class Run:
         """Return which of the columns that are measured after the timing a cell lacks: `cold_s`, which stands for all further
         conditions (on a CPU only with `--model`), and `trace`.
         """
-        columns = self.found[cell.key].columns if cell.key in self.found else {}
+        columns = self.found.get(cell.key, Results()).columns
         wanted = ["cold_s"] * (cell.case.device != "cpu" or "model" in self.asked)
         loops = cell.impl.limits.loops or (columns.get("operators") or 0) > MOST_OPERATORS
         wanted += ["trace"] * (self.traced and not loops)
@@ -150,9 +150,9 @@ class Run:
         """Print a line on a cell: `  2/16 B1-T16-H2  sdpa  checked`, where 2 of 16 cells need no further check."""
         self.tell(f"{len(self.settled):>3}/{len(self.planned)} {cell.case.id}  {cell.impl.name:<20} {outcome}")
 
-    def samples(self, key: Key) -> Sequence[Sample]:
+    def samples(self, key: Key) -> list[Sample]:
         """Return the timed blocks of a cell so far."""
-        return self.found[key].samples if key in self.found else ()
+        return self.found.get(key, Results()).samples
 
     def plan(self, keys: Iterable[Key]) -> None:
         """Fix the cells of the run after pytest has deselected some, and open the journal.

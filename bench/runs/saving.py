@@ -183,8 +183,7 @@ def _name(path: Path) -> str:
 
 def newest_journal(folder: Path, name: str) -> Path | None:
     """Return the newest journal of a run that has a header; None if there is none."""
-    mine = (path for path in folder.glob("*.journal") if _name(path) == name)
-    begun = [path for path in mine if _read(path)[1]]
+    begun = [path for path in folder.glob("*.journal") if _name(path) == name and _read(path)[1]]
     return max(begun, key=lambda path: path.stat().st_mtime, default=None)
 
 

@@ -90,10 +90,9 @@ class Built:
         with self.watched():
             seconds, fastest, output = self.meter.block(self.call.run, calls, slices, warm)
         self.inference = True
-        if self.earlier:
-            earlier, self.earlier = self.earlier, None
-            if not same(*earlier):
-                raise Wrong("an output changed during a later call: both share one buffer")
+        if self.earlier and not same(*self.earlier):
+            raise Wrong("an output changed during a later call: both share one buffer")
+        self.earlier = None
         if _compiled(self.cell) != compiled:
             raise Skip("torch.compile made another graph while it was timed: compiling would be part of what is timed")
         self._compare(output, input_set)

@@ -84,7 +84,7 @@ class Rooflines:
 
     def restore(self, table: list[dict[str, Any]]) -> None:
         """Add ceilings measured earlier, or by other processes of the same run; the highest counts."""
-        for *parts, rate in (ceiling.values() for ceiling in table):
+        for *parts, rate in map(dict.values, table):
             key: Key = tuple(parts)
             self._best[key] = max(rate, self._best.get(key, 0.0))
 
