@@ -72,7 +72,7 @@ def test_all_members_take_part_in_the_same_rounds_however_long_their_calls(proce
 
 def test_cells_with_wider_intervals_get_more_time():
     blocks = {"base": block_of(1e-4), "known": block_of(1e-4), "long": block_of(1.0)}
-    plan = partial(counts, visit=5, seconds=0.4)
+    plan = partial(counts, visit=5, seconds=0.4, processes=1)
     usual, needy = plan(blocks, need={}), plan(blocks, need={"base": 2.0, "known": 0.25, "long": 2.0})
     assert needy["base"] == pytest.approx(2 * usual["base"], abs=1) and needy["long"] == usual["long"]
     assert usual["known"] > needy["known"] >= MIN_VISIT_ROUNDS

@@ -54,11 +54,11 @@ class WorkerPool:
     """Index among the run's `--processes`, each of which is one pool."""
     start: Callable[[], WorkerClient]
     rng: random.Random
-    number: int = field(init=False)
+    process_number: int = field(init=False)
     """Number in `sample_processes`, unique among the run's shared processes. An isolated implementation has the number
     of the shared process with which it is interleaved.
     """
-    visit: int = 0
+    visit_number: int = 0
     """Number in `sample_visits`; a new one once the shared process was replaced."""
     _last: WorkerClient | None = None
     """Client of the latest request."""
@@ -66,7 +66,7 @@ class WorkerPool:
     def __post_init__(self) -> None:
         left = (self.run.cells[key].impl for key in self.run.planned - self.run.skipped.keys())
         self._names = {impl.name: impl.name if impl.limits.alone else SHARED for impl in left}
-        self.number = self.run.next_number("process")
+        self.process_number = self.run.next_number("process")
         self._workers = NamedWorkers(sorted({*self._names.values()}), self._begin)
 
     def wait_until_ready(self) -> None:
@@ -125,13 +125,13 @@ class WorkerPool:
         `found`, by implementation. Failing cells are skipped; the others continue, in a fresh process if necessary.
         """
         if self.run.counts(self._blocks(cells), index, needs):
-            self.visit = self.run.next_number("visit")
+            self.visit_number = self.run.next_number("visit")
             for cell in cells:
                 self._renew(cell, index, found[cell.impl.name])
             for order in rounds(self.run.counts(self._blocks(cells), index, needs), self.rng):
-                number, blocks = self.run.next_number(cells[0].case.id), self._blocks(cells)
+                round_number, blocks = self.run.next_number(cells[0].case.id), self._blocks(cells)
                 for key in order:
-                    self._time_block(self.run.cells[key], blocks[key], number, found[key[0]])
+                    self._time_block(self.run.cells[key], blocks[key], round_number, found[key[0]])
             for cell in cells:
                 self._check_caching(cell, found[cell.impl.name])
 
@@ -149,13 +149,15 @@ class WorkerPool:
         if reply := self.attempt("renew", cell, seconds=COMPARING * self.run.timing["cell_time"]):
             found.compared += reply["compared"]
 
-    def _time_block(self, cell: Cell, block: Block, number: int, found: Results) -> None:
-        """Time a block in round `number`."""
-        is_first = not found.samples or found.samples[-1].visit != self.visit
+    def _time_block(self, cell: Cell, block: Block, round_number: int, found: Results) -> None:
+        """Time a block."""
+        is_first = not found.samples or found.samples[-1].visit != self.visit_number
         warm = block.warm or int(is_first and block.seconds <= COLD)
         if reply := self.attempt("time", cell, calls=block.calls, slices=block.slices, warm=warm):
             columns, at, calls = reply.pop("columns"), self.run.elapsed(), block.calls * block.slices
-            sample = Sample(**reply, round=number, visit=self.visit, process=self.number, at=at, calls=calls)
+            sample = Sample(
+                **reply, round=round_number, visit=self.visit_number, process=self.process_number, at=at, calls=calls
+            )
             found.add(Results(columns=columns, samples=[sample]))
 
     def _check_caching(self, cell: Cell, found: Results) -> None:
@@ -185,7 +187,7 @@ class WorkerPool:
         if changed := [*["code"] * (self.run.sources != self.run.selection.sources), *changed_files()]:
             raise UsageError(f"{changed[0]} has changed since the run began: restore it and --resume the run")
         if name == SHARED and self._last:  # the process that has timed cells is replaced
-            self.number, self.visit = map(self.run.next_number, ("process", "visit"))
+            self.process_number, self.visit_number = map(self.run.next_number, ("process", "visit"))
         given = listed(self.run.asked.get("impl", []))
         return self.start().send("cells", names=[it for it in given if self._names.get(it.partition("=")[0]) == name])
 

@@ -216,12 +216,12 @@ def check_built(built: Built, memory: bool = True) -> MeasuredCalls:
     if built.columns["compile_graphs"] == 0:
         raise Skip("torch.compile made no graph: what would be timed is the eager form")
     measured = MeasuredCalls(built, memory)
-    ways = iter((measured.size, measured.time))
     if case.drops:
         built.refill(0)  # a compiled form's first call had other numbers
         errors = check_call(built.call, (0, 1))
         measured.in_training()
     else:
+        ways = iter((measured.size, measured.time))  # of the call on input set 1, and of that on 0
         watched = replace(built.call, run=lambda: next(ways)())
         built.refill(1)
         errors = check_call(watched, (1, 0))

@@ -81,7 +81,7 @@ def rounds(counts: Mapping[Member, int], rng: random.Random) -> Iterator[list[Me
 
 
 def counts(
-    blocks: Mapping[Member, Block], visit: int, need: Mapping[Member, float], seconds: float, processes: int = 1
+    blocks: Mapping[Member, Block], visit: int, need: Mapping[Member, float], seconds: float, processes: int
 ) -> dict[Member, int]:
     """Return the number of rounds of each member in the `visit`-th visit of a process: `need` times the usual number
     (default 1).
@@ -92,19 +92,20 @@ def counts(
     """
     long = [member for member, block in blocks.items() if block.seconds > LONG_MEMBER]
     within = COMMON_SECONDS / sum(block.seconds for block in blocks.values())
-    common = min(within, max(COMMON_ROUNDS, LONG_VISITS * processes))
-    of_process = max(math.ceil(LONG_VISITS / processes), round(common / processes))
-    visits = min(LONG_VISITS, of_process)
-    fewest = math.ceil(of_process / visits) if long and (visit + 1) % (VISITS // visits) == 0 else 0
-    if not fewest and not any(need.get(member, 1.0) for member in blocks):
+    common_of_run = min(within, max(COMMON_ROUNDS, LONG_VISITS * processes))
+    common_of_process = max(math.ceil(LONG_VISITS / processes), round(common_of_run / processes))
+    long_visits = min(LONG_VISITS, common_of_process)
+    takes_part = long and (visit + 1) % (VISITS // long_visits) == 0
+    common = math.ceil(common_of_process / long_visits) if takes_part else 0
+    if not common and not any(need.get(member, 1.0) for member in blocks):
         return {}
     found: dict[Member, int] = {}
-    for members, count, least in (
-        ([it for it in blocks if it not in long], VISITS, max(MIN_VISIT_ROUNDS, fewest)),
-        (long if fewest else [], visits, fewest),
+    for members, visits, least in (
+        ([it for it in blocks if it not in long], VISITS, max(MIN_VISIT_ROUNDS, common)),
+        (long if takes_part else [], long_visits, common),
     ):
         if members:
-            usual = seconds / count / fmean(blocks[it].seconds for it in members)
+            usual = seconds / visits / fmean(blocks[it].seconds for it in members)
             found |= {it: max(least, round(usual * need.get(it, 1.0))) for it in members}
     return found
 

@@ -88,7 +88,9 @@ ATTEMPTS = 6
 
 
 class Tasks:
-    """Handlers of requests, one method each; return values are the replies, as JSON, and None is an empty one."""
+    """Handlers of requests, one method each; return values are the replies, as JSON, and None is an empty one. `what` is the
+    caller's name of a call that stays ready between requests.
+    """
 
     def __init__(self, folder: str, threads: int | None = None, tree: Tree | None = None):
         if threads:
