@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -47,9 +48,8 @@ def differ(folders: Sequence[Path]) -> bool:
 def loaded_libraries() -> set[str]:
     """Return the shared libraries in this process; none where the system doesn't list them."""
     with suppress(OSError):
-        lines = Path("/proc/self/maps").read_text(errors="ignore").splitlines()
-        files = {line.split(maxsplit=5)[-1].removesuffix(" (deleted)") for line in lines if "/" in line}
-        return {file for file in files if ".so" in os.path.basename(file)}
+        maps = Path("/proc/self/maps").read_text(errors="ignore")
+        return {*re.findall(r"(/.*\.so[^/\n]*?)(?: \(deleted\))?$", maps, re.MULTILINE)}
     return set()
 
 
