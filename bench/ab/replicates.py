@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from statistics import fmean, median
 from typing import Any
 
@@ -122,14 +123,13 @@ class Replication:
 
     def _measure(self, workers: NamedWorkers, order: list[Key], most: int) -> Replicate:
         took = {key: list[float]() for key in order}
-        preparing = [self._preparing(workers[name], name, took) for name in VARIANTS]
-        self.plan.run(preparing)
+        self.plan.run([self._preparing(workers[name], name, took) for name in VARIANTS])
         blocks = {key: block_of(math.sqrt(math.prod(seconds))) for key, seconds in took.items()}
         counts = {
             key: _rounds(block.seconds, ROUNDS if key in self.workloads else most) for key, block in blocks.items()
         }
         timed: list[tuple[int, int, float]] = []
-        for key in (key for keys in rounds(counts, self.rng) for key in keys):
+        for key in chain.from_iterable(rounds(counts, self.rng)):
             block, what = blocks[key], " ".join(key)
             warm = block.warm or int(block.seconds <= LONG_BLOCK)  # the other process ran in between
             for name in self.rng.sample(VARIANTS, 2):
