@@ -165,7 +165,7 @@ def _checking(plan: Plan, workers: NamedWorkers, variant: str, found: Found) -> 
         client = workers[variant]
         try:
             request, expected = it | plan.request(variant, key), plan.expected(variant, key)
-            checked = yield from checking(client, request, plan.setting.threads != 1, expected=expected)
+            checked = yield from checking(client, request, plan.setting.threads != 1, set(), expected=expected)
             first = checked["seconds"]
             warm = int(first < LONG_BLOCK)  # no long call is made in vain: one on fresh inputs precedes this one
             usual = (yield Request(client, "time", it | {"calls": 1, "warm": warm}))["seconds"]

@@ -81,9 +81,7 @@ def pack(folder: Path, arguments: Sequence[str]) -> bytes:
     packages = (
         path for package in ("bench", "commands", "impls", "stats") for path in (CHECKOUT / package).rglob("*.py")
     )
-    files = {
-        f"{SUITE}/{path.relative_to(CHECKOUT)}": path for path in (*packages, CHECKOUT / "pyproject.toml")
-    }
+    files = {f"{SUITE}/{path.relative_to(CHECKOUT)}": path for path in (*packages, CHECKOUT / "pyproject.toml")}
     files[f"{SUITE}/attention_bench.py"] = CHECKOUT / ("__init__.py" if INSTALLED else "attention_bench.py")
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:

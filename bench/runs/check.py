@@ -199,7 +199,7 @@ def check(names: list[str], device: str, timeout: float, report: Callable[[Resul
                 if it["unsupported"]:
                     raise Unsupported(it["unsupported"])
                 cell = {"what": "it", "impl": impl, "case": it["case"]}
-                reply = yield from checking(client, cell, False, keep=False, memory=False)
+                reply = yield from checking(client, cell, False, set(), keep=False, memory=False)
                 found: dict[str, Any] = {name: reply["columns"][name] for name in ("error", "error_bound")}
             except Skip as outcome:
                 found = {"outcome": outcome.reason, "detail": str(outcome)}

@@ -227,15 +227,14 @@ def run_concurrently(scripts: Sequence[Script]) -> None:
 
 
 def checking(
-    client: WorkerClient, cell: dict[str, Any], alone: bool, passed: set[str] | None = None, **options: bool | str
+    client: WorkerClient, cell: dict[str, Any], alone: bool, passed: set[str], **options: bool | str
 ) -> Generator[Request, Reply, Reply]:
     """Check a cell for correctness; returns the reply of `Tasks.check`, which gets the options. `cell`: as in `Tasks.probe`.
     `passed`: checks of the implementation that were passed in any process, and are not repeated; those of this request are
     added.
     """
-    passed = set() if passed is None else passed
     reply = yield Request(client, "probe", cell | {"passed": [*passed]})
-    passed.update(reply.get("passed", ()))
+    passed.update(reply["passed"])
     return (yield Request(client, "check", {"what": cell["what"]} | options, alone))
 
 

@@ -142,7 +142,7 @@ class Tasks:
         def found(impl: Impl, it: Reply) -> tuple[Case, str | None]:
             for scope in ("core", "layer"):
                 case = Case.of(**it, scope=scope)
-                if (why := unsupported(Cell(impl, case)) or misfit(case)) is None:
+                if not (why := unsupported(Cell(impl, case)) or misfit(case)):
                     break
             return case, why
 
@@ -152,7 +152,7 @@ class Tasks:
             usual = max(owns, key=lambda own: sum(found(impl, own | it)[1] is None for it in given))
             for it in given:
                 ways = found(impl, USUAL[0] | it), found(impl, usual | it)
-                case, why = next((way for way in ways if way[1] is None), ways[0])
+                case, why = min(ways, key=lambda way: bool(way[1]))  # the first one that is supported, if any
                 yield {"case": case.columns(), "id": case.id, "unsupported": why}
 
         try:
@@ -182,14 +182,13 @@ class Tasks:
         columns are None. `expected`: as in `prepare`.
         """
         built: Built = self._ready.pop(what)  # a rejected cell holds no memory
-        case = built.cell.case
         torch.set_num_threads(built.threads)
         with using(SYSTEM), waiting_asleep():
             checked = check_built(built, memory)
         if self._tree:
             self._tree.refuse_others()  # which a call may have imported
         if expected:
-            keep_expected(problem_of(case), Path(expected))
+            keep_expected(problem_of(built.cell.case), Path(expected))
         if keep:
             self._keep(what, built)
         else:
