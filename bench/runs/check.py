@@ -184,8 +184,7 @@ def _named(text: str) -> str:
 def check(names: list[str], device: str, timeout: float, report: Callable[[Result], None]) -> None:
     """Check implementations in several processes, and report each problem's outcome in order; raises `UsageError`."""
     sizes = SIZES | {"device": device}
-    axes, around = ([sizes | it for it in problems] for problems in (PROBLEMS, AROUND))
-    given = {"names": names, "axes": axes, "around": around}
+    given = {"names": names, "axes": [sizes | it for it in PROBLEMS], "around": [sizes | it for it in AROUND]}
     numbers = map(str, range(min(MOST_WORKERS, os.cpu_count() or 1) if device == "cpu" else 1))
     setting = WorkerSettings(os.getcwd(), threads=None, timeout=timeout)
     done: dict[int, Result] = {}

@@ -62,11 +62,13 @@ class Measuring:
         processes = 1 + len({cell.impl.name for cell in cells if cell.impl.limits.alone})
         used = processes * (PROCESS + max(least_memory(cell.impl, cell.case) for cell in cells))
         self._alive = SIDE_BY_SIDE if run.selection.device == "cpu" and 4 * used < free else 1
+        """Number of pools that are alive at the same time."""
         if run.processes == 1:
             self._alive = min(self._alive, len(self._cases), math.ceil(len(cells) / WORTH_A_POOL))
         self._room = (free // self._alive - used) / 3
         """Bytes of a pool for cells that stay ready, and for the others of a case."""
         self._held = self._that_fit()
+        """Cases whose cells stay ready between visits."""
         self._told = monotonic()
         """When the time left was printed."""
         self._passed = defaultdict[str, set[str]](set)
@@ -92,8 +94,10 @@ class Measuring:
             if any(map(self._open, processes)) or (last and self._lacking()):
                 self._run.account("start")
                 with ExitStack() as stack:
-                    pools = (WorkerPool(self._run, process, self._start, self._rng) for process in processes)
-                    self._pools = [stack.enter_context(closing(pool)) for pool in pools]
+                    self._pools = [
+                        stack.enter_context(closing(WorkerPool(self._run, process, self._start, self._rng)))
+                        for process in processes
+                    ]
                     for pool in self._pools:
                         pool.wait_until_ready()
                     self._check()
@@ -189,8 +193,8 @@ class Measuring:
         return sorted(cells, key=lambda cell: cell.impl.name != self._run.baseline_impl)
 
     def _visit(self, pool: WorkerPool, case: str, last: int) -> None:
-        """Make the visits of a case that are due in the pass `last` over all cases. A case that doesn't stay ready skips
-        passes, and then makes the visits of several passes at once.
+        """Make the visits of a case that are due, up to that with the index `last`. A case that doesn't stay ready skips
+        passes over all cases, and then makes the visits of several passes at once.
         """
         size = 1 if case in self._held else VISITS // PREPARATIONS
         due = range(self._run.visited[pool.process, case], last + 1) if (last + 1) % size == 0 else ()

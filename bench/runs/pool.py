@@ -71,7 +71,7 @@ class WorkerPool:
 
     def wait_until_ready(self) -> None:
         """Wait until all processes have imported the implementations; raises `UsageError` if one can't."""
-        for name in [*self._workers]:
+        for name in self._workers:
             self._process(name)
 
     def client(self, cell: Cell) -> WorkerClient:
