@@ -59,10 +59,10 @@ def add_cells(parser: argparse.ArgumentParser, minutes: float) -> None:
         "cells, as in `pytest bench/`; VALUES such as 256,1024 replace those of the sweep"
     )
     for name, (metavar, about) in CELLS.items():
-        if name == "impl":
-            cells.add_argument("--impl", metavar=metavar, action="append", default=[], help=about)
-        elif name != "threads":
-            cells.add_argument(f"--{name}", metavar=metavar, help=about)
+        if name != "threads":
+            action = "append" if name == "impl" else "store"
+            cells.add_argument(f"--{name}", action=action, metavar=metavar, help=about)
+    cells.set_defaults(impl=[])
     cells.add_argument(
         "--threads", type=count, default=1, metavar="N", help="threads and cores of a process (default: 1)"
     )
@@ -86,8 +86,11 @@ def defaults() -> dict[str, Any]:
 
 def asked(options: argparse.Namespace) -> dict[str, Any]:
     """Return the options that define a comparison: those that differ from their defaults."""
-    given = ((name, getattr(options, name), usual) for name, usual in defaults().items() if name not in EACH_TIME)
-    return {name: value for name, value, usual in given if value != usual}
+    return {
+        name: value
+        for name, usual in defaults().items()
+        if name not in EACH_TIME and (value := getattr(options, name)) != usual
+    }
 
 
 def command(options: argparse.Namespace) -> str:

@@ -244,8 +244,9 @@ def _variants(options: argparse.Namespace, folder: Path) -> tuple[Variant, Varia
     if options.self_test:
         there = copy_of_impls(folder / "another-copy")  # the folder's path may affect time, which must show
         name, share = options.inject
-        slower = {name: max(0.0, 1 / (1 + share) - 1)}, {name: max(0.0, share)}  # base, where head is to be faster
-        return Variant("the working tree", here, slower=slower[0]), Variant("a copy of it", there, slower=slower[1])
+        in_base = {name: max(0.0, 1 / (1 + share) - 1)}  # where head is to be faster
+        in_head = {name: max(0.0, share)}
+        return Variant("the working tree", here, slower=in_base), Variant("a copy of it", there, slower=in_head)
     if options.base_python:
         first, second = options.base_python, options.head_python or sys.executable
         return Variant(first, here, *interpreter(first)), Variant(second, here, *interpreter(second))
