@@ -139,9 +139,9 @@ def comparisons(results: Path | None = None) -> Path:
 
 
 def _earlier(file: Path) -> Record:
-    """Return the comparison to continue; raises `UsageError`."""
+    """Return the comparison to continue; raises `UsageError` for one of a version that did not save what must be equal."""
     data = load(file)
-    if not all(isinstance(data.get(part), dict) for part in ("asked", "same", "sides")) or "pairs" not in data:
+    if not {"asked", "same"} <= data.keys():
         raise UsageError(
             f"--continue {file}: not a comparison that this `python -m bench ab` saved, as in results/*/ab/"
         )

@@ -54,7 +54,7 @@ def remaining(run: Run) -> float:
             for visit in range(run.visited[process, case], VISITS):
                 rounds = run.counts(blocks, visit)
                 left += VISIT_OVERHEAD * sum(count * blocks[key].seconds for key, count in rounds.items())
-                left += sum(0.1 + CALLS_BEFORE_TIMING * call for call in calls.values()) if visit == 0 else 0.0
+                left += (visit == 0) * sum(0.1 + CALLS_BEFORE_TIMING * call for call in calls.values())
         left += sum(seconds_of_check(it, calls[it.key]) for it in cells if it.key not in made)
         left += sum(0.1 + EXTRA_CALLS * calls[it.key] for it in cells if run.lacks(it))
     return left
@@ -65,7 +65,7 @@ def seconds_of_check(cell: Cell, call: float) -> float:
     case = cell.case
     loops = PAIR_SECONDS * case.B * case.H * case.T * case.T_kv if cell.impl.limits.loops else 0.0
     model = bytes_of_reference(case) / REFERENCE_BANDWIDTH if case.in_model else 0.0
-    return 0.1 + CALLS_OF_CHECK * call + loops + model + (0.5 if cell.impl.compiled else 0.0)
+    return 0.1 + CALLS_OF_CHECK * call + loops + model + 0.5 * cell.impl.compiled
 
 
 def seconds_of_call(case: Case) -> float:

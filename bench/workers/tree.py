@@ -55,7 +55,7 @@ def loaded_libraries() -> set[str]:
 
 def is_provided(library: Path, repository: Path) -> bool:
     """Whether a library in a repository belongs to an environment, an installed package, a cache or temporary files."""
-    others = [it for it in map(Path, (sys.prefix, sys.base_prefix, gettempdir())) if it.is_relative_to(repository)]
+    others = [*map(Path, (sys.prefix, sys.base_prefix, gettempdir()))]
     folders = library.parents[: len(library.relative_to(repository).parents)]
     return any(
         it in others or it.name.startswith(".") or "cache" in it.name or any(it.glob("*.dist-info")) for it in folders
@@ -74,8 +74,7 @@ class Tree:
 
     def check_place(self, name: str) -> None:
         """Raise `UsageError` if a module or kernel repository of the user's isn't that of this variant's tree."""
-        _, _, path = name.partition("=")
-        if path:
+        if path := name.partition("=")[2]:
             module, _ = place_of(path, self._folder)
             file = getattr(sys.modules[module], "__file__", None) or "another place"
             if (repository := repository_of(path)) and (folder := Path(self._folder, repository)).is_dir():
