@@ -295,6 +295,11 @@ def default_scale_going_back(q, k, v, *, scale=None, **options):
     return with_gradient_of(sdpa(q, k, v, **options), sdpa(q, k, v, scale=scale, **options))
 
 
+@wrong_backward("with a scale of the caller's own: gradient of q")
+def default_scale_going_back_beside_any_keyword(q, k, v, **options):
+    return with_gradient_of(sdpa(q, k, v, **options | {"scale": None}), sdpa(q, k, v, **options))
+
+
 @wrong("with a scale of the caller's own: error")
 def default_scale_at_multiples_of_64(q, k, v, *, scale=None, **options):
     return sdpa(q, k, v, scale=scale if q.shape[-2] % 64 else None, **options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -102,16 +102,32 @@ def check_probe_after_another_mask(impl: Impl, case: Case) -> None:
 
 
 def check_scale(impl: Impl, case: Case) -> None:
-    """Compare a kernel that has a parameter `scale` with the reference: q halved, scale doubled."""
-    scaling = False
+    """Compare a kernel that has a parameter `scale` with the reference: q halved, scale doubled. One that takes any keyword
+    may raise an exception for a scale, or ignore it.
+    """
+    parameters: Mapping[str, inspect.Parameter] = {}
     with suppress(TypeError, ValueError):  # of no kernel, and of builtins
-        scaling = "scale" in inspect.signature(impl.kernel).parameters  # type: ignore[arg-type]
-    if scaling:
-        call = new_call(impl, case)
-        module: Any = call.module
-        kernel = module.kernel
-        module.kernel = lambda q, *others, **options: kernel(q / 2, *others, **options | {"scale": 2 * case.D_h**-0.5})
-        check_once(call, problem_of(case), "with a scale of the caller's own: ")
+        parameters = inspect.signature(impl.kernel).parameters  # type: ignore[arg-type]
+    if "scale" in parameters:
+        _check_scaled(impl, case, 0.5)
+    elif any(it.kind is it.VAR_KEYWORD for it in parameters.values()):
+        with suppress(Exception):
+            _check_scaled(impl, case, 1.0)
+            return
+        try:
+            _check_scaled(impl, case, 0.5)
+        except Wrong:
+            raise
+        except Exception:
+            return
+
+
+def _check_scaled(impl: Impl, case: Case, factor: float) -> None:
+    call = new_call(impl, case)
+    module: Any = call.module
+    kernel = module.kernel
+    module.kernel = lambda q, *others, **options: kernel(q * factor, *others, **options | {"scale": 2 * case.D_h**-0.5})
+    check_once(call, problem_of(case), "with a scale of the caller's own: ")
 
 
 Kernel = Callable[..., Any]
