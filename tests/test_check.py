@@ -94,6 +94,19 @@ FEW_QUERIES = ("mode=forward T=2", "mode=forward T=1 source=cross T_kv=40")
 OFF_IN_ANOTHER_SEQUENCE = "from tests.reported_kernels import leaves_out_queries_where_keys_are_padding as off"
 ANOTHER_SEQUENCE = ("mode=forward mask=padding B=3 source=cross T_kv=100",)
 
+# right but for slopes of ALiBi in groups
+OFF_IN_GROUPS = """\
+from mine import sdpa, torch
+from impls.rules import alibi_slopes
+def off(q, k, v, *, attn_mask, **options):
+    H, H_kv = q.shape[1], k.shape[1]
+    slopes, place = alibi_slopes(H_kv).repeat_interleave(H // H_kv).to(q.dtype), torch.arange(q.shape[-2])
+    bias = slopes[:, None, None] * (place - place[:, None])
+    return sdpa(q, k, v, attn_mask=bias.masked_fill(bias > 0, -torch.inf), **options)
+off.limits = {"beyond": ("bias",), "masks": ("causal",), "unless": lambda case: "dense" if case.bias != "alibi" else None}
+"""
+SLOPES = ("mode=forward H=6 H_kv=2 bias=alibi",)
+
 # right but for keys from another sequence of the same length or beside biases, a prompt that fills its cache, biases in a
 # cache, in groups or with dropout, and heads that aren't as wide together as the model
 OFF_IN_LAYERS = """\
@@ -232,6 +245,7 @@ def test_a_layer_that_always_has_biases_gets_every_problem_with_them(in_process,
         (OFF_IN_PAIRS, PAIRS),
         (OFF_IN_MODELS, MODELS),
         (OFF_IN_FEW_QUERIES, FEW_QUERIES),
+        (OFF_IN_GROUPS, SLOPES),
         (OFF_IN_LAYERS, LAYERS),
         (OFF_IN_CHUNKS, CHUNKS),
         (OFF_IN_ANOTHER_SEQUENCE, ANOTHER_SEQUENCE),

@@ -70,7 +70,7 @@ FORWARD: Problems = (
     REQUESTS, {"H": 1}, {"B": 17, "T": 32, "H": 17}, {"T": 1}, {"T": 2}, {"T": 5}, {"T": 1024, "H": 1},
     {"T": 1, "source": "cross", "T_kv": 40}, PADDED | {"dtype": "float16"}, MODEL | PADDED,
     *(GROUPS | axes | {"window": 8} for axes in ({"sinks": True}, {"softcap": 20})),
-    {"mask": "padding", "B": 3, "source": "cross", "T_kv": 100},
+    {"mask": "padding", "B": 3, "source": "cross", "T_kv": 100}, GROUPS | {"bias": "alibi"},
 )  # fmt: skip
 
 BACKWARD: Problems = (
