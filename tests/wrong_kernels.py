@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from itertools import count
 from typing import Any
 
@@ -1483,6 +1483,15 @@ for says in (
 ):  # fmt: skip
     changing(says)
 changing("precision of float32 products: ", "precision of float32 products on CUDA")
+
+
+once = cache(gc.disable)
+
+
+@wrong("modifies global torch settings: garbage collection: True → False", scope="core")
+def changes_a_setting_in_its_first_call(q, k, v, **options):
+    once()
+    return sdpa(q, k, v, **options)
 
 
 def building(setting, prepares=False):

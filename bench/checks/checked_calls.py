@@ -102,7 +102,7 @@ ANOTHER_MASK = {"none": "causal", "causal": "none"}
 def call_with_another_mask(impl: Impl, case: Case) -> Exception | None:
     """Call a core or a layer once with the same sizes and another mask: one that caches masks by size is wrong afterwards.
 
-    The call may fail; returns its exception.
+    The call may fail; returns its exception. Raises `Wrong` if it changes global settings, as a first call may.
     """
     other = replace(case, mask=ANOTHER_MASK.get(case.mask, case.mask))
     if other == case or misfit(other) is not None or impl.refusal(other) is not None:
@@ -110,6 +110,8 @@ def call_with_another_mask(impl: Impl, case: Case) -> Exception | None:
     try:
         with keeping_settings(), recording(other, inference=False):
             new_call(impl, other).run()
+    except Wrong:
+        raise
     except Exception as error:
         return error
     return None
