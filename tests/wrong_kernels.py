@@ -454,6 +454,14 @@ def writes_to_the_mask(q, k, v, *, is_causal=False, attn_mask=None, **_):
     return o
 
 
+@wrong("writes to its weights or its mask, or to a buffer, which others may read meanwhile", **PADDING)
+def inverts_the_mask_and_back(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    o = sdpa(q, k, v, attn_mask=attn_mask)
+    if attn_mask is not None:
+        attn_mask.logical_not_().logical_not_()
+    return o
+
+
 each_wrong(changed, adds_noise=lambda o: o * (1 + 1e-3 * torch.rand(())))
 
 

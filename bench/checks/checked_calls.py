@@ -176,8 +176,9 @@ def _changing_nothing(call: Call, problem: Problem) -> Iterator[None]:
     owned = [it for it in of_module if all(it is not x for x in inputs.tensors)]  # a buffer may be a cache
     owned += inputs.options.values()
     read_only = inputs.tensors[: 1 if call.case.writes_cache else None]
+    masks = [*inputs.options.values(), *(call.module.buffers() if call.case.scope == "core" else ())]
     grads = [] if inputs.grad is None else [inputs.grad]
-    versions, of_grads = _versions(read_only), _versions(grads)
+    versions, of_masks, of_grads = _versions(read_only), _versions(masks), _versions(grads)
     with threads(1):
         before = copies(owned)
     yield
@@ -186,7 +187,10 @@ def _changing_nothing(call: Call, problem: Problem) -> Iterator[None]:
         if versions != _versions(read_only):
             intact = surroundings_intact(inputs)
             raise Wrong("writes to its inputs, which others may read meanwhile" if intact else BESIDE)
-        _unchanged(owned, before, "writes to its weights or its mask, or to a buffer")
+        fault = "writes to its weights or its mask, or to a buffer"
+        _unchanged(owned, before, fault)
+        if of_masks != _versions(masks):
+            raise Wrong(f"{fault}, which others may read meanwhile")
         if problem.grad is not None:
             fault = "writes to the gradient of its output, which others may read"
             _unchanged(grads, [problem.grad], fault)
