@@ -110,6 +110,7 @@ CHANGES = {
     "autocast's dtype on cpu": lambda: torch.set_autocast_dtype("cpu", torch.float16),
     "autocast on cuda": lambda: torch.set_autocast_enabled("cuda", True),
     "autocast's dtype on cuda": lambda: torch.set_autocast_dtype("cuda", torch.bfloat16),
+    "autocast's cache": lambda: torch.set_autocast_cache_enabled(False),
     "open contexts of autocast": torch.autocast_increment_nesting,
     "garbage collection": gc.disable,
     "thresholds of garbage collection": lambda: gc.set_threshold(7),

@@ -353,6 +353,7 @@ _KNOWN: dict[str, Setting | str | None] = {
     "strategy of optimised einsum": _attribute(opt_einsum, "strategy"),
     **_autocast("cpu"),
     **_autocast("cuda"),
+    "autocast's cache": Setting(torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
     "open contexts of autocast": Setting(_depth, _set_depth),
     "garbage collection": Setting(gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
     "thresholds of garbage collection": Setting(gc.get_threshold, lambda thresholds: gc.set_threshold(*thresholds)),
