@@ -454,6 +454,15 @@ def writes_to_the_mask(q, k, v, *, is_causal=False, attn_mask=None, **_):
     return o
 
 
+hides_something = {}
+
+
+@wrong(**PADDING)
+def asks_once_for_a_size_whether_keys_are_padding(q, k, v, *, is_causal=False, attn_mask=None, **_):
+    masked = attn_mask is not None and hides_something.setdefault(attn_mask.shape, not attn_mask.all())
+    return sdpa(q, k, v, attn_mask=attn_mask if masked else None, is_causal=is_causal)
+
+
 @wrong("writes to its weights or its mask, or to a buffer, which others may read meanwhile", **PADDING)
 def inverts_the_mask_and_back(q, k, v, *, is_causal=False, attn_mask=None, **_):
     o = sdpa(q, k, v, attn_mask=attn_mask)

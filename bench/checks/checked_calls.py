@@ -21,6 +21,7 @@ from .attention_problems import problem_of
 from .building import keeping_settings, new_call, prepare
 from .calls import Call, not_a_tensor, recording
 from .inputs import copies, elsewhere, same, surroundings_intact
+from .probes import LONG_PROBE
 from .problem import Problem
 from .reference import Tensors
 from .revealing_problems import solved, with_numbers_exchanged
@@ -100,16 +101,21 @@ ANOTHER_MASK = {"none": "causal", "causal": "none"}
 
 
 def call_with_another_mask(impl: Impl, case: Case) -> Exception | None:
-    """Call a core or a layer once with the same sizes and another mask: one that caches masks by size is wrong afterwards.
+    """Call a core or a layer once with the same sizes and another mask, or without padding: one that caches masks by size is
+    wrong afterwards.
 
     The call may fail; returns its exception. Raises `Wrong` if it changes global settings, as a first call may.
     """
     other = replace(case, mask=ANOTHER_MASK.get(case.mask, case.mask))
-    if other == case or misfit(other) is not None or impl.refusal(other) is not None:
+    unpadded = case.padded and case.T_kv > LONG_PROBE  # a shorter probe tells what is kept of another padding
+    if (other == case and not unpadded) or misfit(other) is not None or impl.refusal(other) is not None:
         return None
     try:
         with keeping_settings(), recording(other, inference=False):
-            new_call(impl, other).run()
+            call = new_call(impl, other)
+            if unpadded:
+                call.inputs.options["padding"].fill_(True)
+            call.run()
     except Wrong:
         raise
     except Exception as error:
