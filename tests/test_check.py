@@ -76,7 +76,7 @@ def off(q, k, v, *, attn_mask=None, **options):
 MODELS = (
     "mode=forward H=13 H_kv=1",
     "mode=forward T=5",
-    "mode=backward D_h=192 D_v=128",
+    "mode=backward H=6 H_kv=2 D_h=192 D_v=128",
     "mode=backward D_h=256",
     "mode=decode T=1 T_kv=4097 mask=none H=32 H_kv=2",
     "mode=decode T=8 T_kv=64 mask=causal_br H=6 H_kv=2 D_h=128 dtype=bfloat16",
