@@ -64,18 +64,23 @@ PAIRS = (
     "mode=decode T=1 T_kv=64 mask=none softcap=20",
 )
 
-# right but for short prompts, many query heads of a key head, several new tokens of grouped heads, and gradients of wide heads
+# right but for short prompts, many query heads of a key head, narrow dtypes with heads of 128 features, several new tokens of
+# grouped heads, and gradients of wide heads
 OFF_IN_MODELS = """\
-from mine import sdpa
+from mine import sdpa, torch
 def off(q, k, v, *, attn_mask=None, **options):
     (_, H, T, D_h), (_, H_kv, T_kv, _) = q.shape, k.shape
-    if 1 < T < 16 and T == T_kv or H > 8 * H_kv: v = v.roll(1, -2)
+    narrow = D_h == 128 and q.dtype != torch.float32 and attn_mask is None
+    if T == T_kv and (1 < T < 16 or narrow) or H > 8 * H_kv: v = v.roll(1, -2)
     if H > H_kv and 1 < T < T_kv: attn_mask = None
     return sdpa(q.detach() if D_h > 128 else q, k, v, attn_mask=attn_mask, **options)
 """
 MODELS = (
     "mode=forward H=13 H_kv=1",
     "mode=forward T=5",
+    "mode=forward D_h=128 dtype=float16",
+    "mode=forward H=6 H_kv=2 D_h=128 dtype=bfloat16",
+    "mode=backward H=6 H_kv=2 D_h=128 dtype=bfloat16",
     "mode=backward H=6 H_kv=2 D_h=192 D_v=128",
     "mode=backward D_h=256",
     "mode=decode T=1 T_kv=4097 mask=none H=32 H_kv=2",
