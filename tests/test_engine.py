@@ -388,6 +388,8 @@ def test_a_timed_cell_keeps_its_row_if_further_calls_fail_but_are_not_wrong(meas
     assert {name for name, _ in run.finished} == {"fused", "sdpa", *["packed"] * (outcome is not WRONG)}
     assert any(line.endswith(f"packed               {said}{outcome}") for line in processes.told)
     assert len(processes.of("trace")) == 3 - (outcome is WRONG)
+    extra = [do for do, *_ in processes.asked if do in ("more", "trace")]
+    assert extra == sorted(extra)  # a profiler on the device would slow down what is timed after it
 
 
 def test_a_run_is_resumed_behind_any_line_of_its_journal_and_measures_nothing_twice(measured, tmp_path):

@@ -254,20 +254,23 @@ class Measuring:
         return [cell for cell in self._run.timed if cell in self._cells and self._run.lacks(cell)]
 
     def _finish(self) -> None:
-        """Take further measurements: single cold calls, graphs, and traces."""
+        """Take further measurements: single cold calls and graphs, then traces: a GPU's profiler would slow later calls."""
         self._run.account("extra calls")
         lacking = self._lacking()
-        for cell in lacking:
-            self._tell_left(f"finishing: {len(lacking)} of {len(self._cells)} cells in extra calls")
-            pool, lacks = self._owner[cell.case.id], self._run.lacks(cell)
-            if "cold_s" in lacks:
-                hot_s = self._run.found[cell.key].usual
-                self._add_columns(pool, cell, "more", "extra calls", hot_s=hot_s)
-            if "trace" in lacks and cell.key not in self._run.skipped:
-                folder, path = str(self._run.folder.parent), trace_path(self._run, cell)
-                self._add_columns(pool, cell, "trace", "trace", folder=folder, path=path)
-            if cell.case.id not in self._held:
-                pool.drop([cell])
+        for column in ("cold_s", "trace"):
+            for cell in lacking:
+                if column not in self._run.lacks(cell) or cell.key in self._run.skipped:
+                    continue
+                self._tell_left(f"finishing: {len(lacking)} of {len(self._cells)} cells in extra calls")
+                pool = self._owner[cell.case.id]
+                if column == "cold_s":
+                    hot_s = self._run.found[cell.key].usual
+                    self._add_columns(pool, cell, "more", "extra calls", hot_s=hot_s)
+                else:
+                    folder, path = str(self._run.folder.parent), trace_path(self._run, cell)
+                    self._add_columns(pool, cell, "trace", "trace", folder=folder, path=path)
+                if cell.case.id not in self._held:
+                    pool.drop([cell])
 
     def _add_columns(self, pool: WorkerPool, cell: Cell, do: str, what: str, **details: Any) -> None:
         """Add the columns in a reply to a request. A cell keeps its row if the request fails, unless its call is wrong."""
