@@ -51,6 +51,7 @@ class SimulatedCuda:
         self.capturing: Any = None
         self.sync_mode: Any = 0
         self.default_generators = (SimulatedGenerator(),)
+        self.allocator = "native"
 
     def clock(self):
         return self.host
@@ -146,6 +147,9 @@ class SimulatedCuda:
     def mem_get_info(self):
         self.context()
         return self.unreserved(), self.total
+
+    def get_allocator_backend(self):
+        return self.allocator
 
     def reset_peak_memory_stats(self):
         self.peak = self.allocated

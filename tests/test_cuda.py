@@ -241,11 +241,28 @@ def graphs(eager, **_):
     return run
 
 
-def test_a_form_with_cuda_graphs_may_overwrite_its_last_output(tasks, monkeypatch):
-    """As torch says: outputs of earlier calls can't be read."""
+@pytest.fixture
+def compiled(monkeypatch):
     monkeypatch.setattr(torch, "compile", graphs)
     monkeypatch.setattr(bench.timing.cell, "_compile", lambda *_: {})
     monkeypatch.setattr(bench.timing.cell, "_compiled", lambda _: (0, 0, 0))
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize(
+    ("name", "allocator", "size"),
+    [("sdpa", "native", 0), ("sdpa", "cudaMallocAsync", None), ("sdpa+max-autotune", "native", None)],
+)
+def test_a_peak_that_the_allocator_does_not_count_is_unknown(gpu, on_gpu, name, allocator, size):
+    gpu.allocator = allocator
+    on_gpu.probe("x", name, Case.of(T=16, H=2, D_h=16).columns())
+    columns = on_gpu.check("x")["columns"]
+    assert (columns["peak_bytes"], columns["kept_bytes"]) == (size, size)
+
+
+@pytest.mark.usefixtures("compiled")
+def test_a_form_with_cuda_graphs_may_overwrite_its_last_output(tasks):
+    """As torch says: outputs of earlier calls can't be read."""
     case = Case.of(T=16, H=2, D_h=16)
     tasks.probe("x", "sdpa+max-autotune", case.columns())
     tasks.check("x")

@@ -232,7 +232,8 @@ def check_built(built: Built, memory: bool = True) -> MeasuredCalls:
         raise Wrong(f"registered as {cell.impl.dispatches}, but dispatched {measured.kernel}")
     if case.deterministic:
         check_repeats(built)
-    known = memory and not (cell.impl.limits.own_memory or measured.own_memory)
+    counted = memory and built.meter.counts_memory(graphed(built.call.module))
+    known = counted and not (cell.impl.limits.own_memory or measured.own_memory)
     built.columns |= {
         **asdict(errors),
         **{name: size if known else None for name, size in asdict(measured.memory).items()},

@@ -216,6 +216,10 @@ class CudaMeter(Meter):
         del output
         return Memory(peak - before, max(0, self._requested() - copies - before)), trace, copy
 
+    def counts_memory(self, graphed: bool) -> bool:
+        """A graph allocates when it is captured, its replays nothing; requested bytes are counted by torch's own allocator."""
+        return not graphed and self._cuda.get_allocator_backend() == "native"
+
     def _requested(self) -> int:
         gc.collect()
         self._cuda.synchronize()

@@ -82,6 +82,10 @@ class Meter:
         """
         raise NotImplementedError
 
+    def counts_memory(self, graphed: bool) -> bool:
+        """Whether `memory` knows what a call allocates. `graphed`: whether it may replay a CUDA graph."""
+        return True
+
     def resident(self, call: Work) -> tuple[int | None, Any]:
         """Return the growth in bytes of the process's high-water mark over a call, private memory included, None if it
         can't be measured; and the call's output.
