@@ -540,6 +540,19 @@ def test_steps_of_the_gpu_script_run_on_the_simulated_gpu(work, tmp_path, in_pro
     work(script.Lab(tmp_path, rehearsal=True, until=monotonic() + 60))
 
 
+def test_the_gpu_script_keeps_rows_of_earlier_commands_and_names_steps_without_time(tmp_path, monkeypatch):
+    def steps(names, *options):
+        code = script.main([str(tmp_path), "--rehearse", "--steps", names, *options])
+        return code, [line.split(",")[:2] for line in (tmp_path / "steps.csv").read_text().splitlines()[1:]]
+
+    passed = {"result": "pass", "seconds": 1.0, "figure": ""}
+    monkeypatch.setattr(script, "step", lambda work, *_: {"step": work.__name__} | passed)
+    assert steps("cold,clocks") == (0, [["clocks", "pass"], ["cold", "pass"]])
+    assert steps("clocks,memory", "--minutes", "0") == (1, [["clocks", "late"], ["cold", "pass"], ["memory", "late"]])
+    with pytest.raises(SystemExit):
+        steps("cold,clock")
+
+
 def test_products_that_cublas_may_split_are_not_judged_by_narrow_sums():
     """On the CPU torch's products have no parts: the kernel splits them where cuBLAS may."""
 

@@ -1,8 +1,9 @@
-"""`python -m tests.experiments.gpu OUT`: the first ten minutes on a GPU, in fourteen steps, each with pass or fail.
+"""`python -m tests.experiments.gpu OUT`: the first ten minutes on a GPU, in fifteen steps, each with pass or fail.
 
-Each step has a process and a time limit of its own, so a crash or a hang costs one step. OUT/steps.csv has the steps so far,
-OUT/gpu.tar.gz all files at the end. `--rehearse` does the same on the CPU at tiny sizes and with no limit per step, with a
-simulated GPU where events, streams, memory and NVML are read.
+Each step has a process and a time limit of its own, so a crash or a hang costs one step. The last ones may be `late`: they
+get no time, and another command with `--steps` does them. OUT/steps.csv has the steps so far, those of earlier commands
+included, OUT/gpu.tar.gz all files at the end. `--rehearse` does the same on the CPU at tiny sizes and with no limit per
+step, with a simulated GPU where events, streams, memory and NVML are read.
 
 Needs torch with Triton, and numpy, pytest, pytest-benchmark, pandas, scipy, jinja2, orjson, rich, psutil, nvidia-ml-py: the
 group `bench` of pyproject.toml without matplotlib, pyarrow, torch-tb-profiler and tensorboard. A step whose packages are
@@ -54,6 +55,9 @@ PROCESSES = get_context("spawn")
 
 MOST = 240
 """Seconds after which a step is ended."""
+
+SAVING = 30
+"""Seconds in which a command that is ended saves what it has."""
 
 TAIL = 15
 """Lines of a command's output that the log repeats."""
@@ -153,14 +157,14 @@ class Lab:
         with path.open("w", encoding="utf-8") as log:
             child = subprocess.Popen([sys.executable, *arguments], cwd=self.out, env=where, stdout=log, stderr=log)
             try:
-                left = self.until - monotonic()
+                left = self.until - monotonic() - SAVING
                 code = child.wait(max(1.0, left if self.rehearsal else min(most, left)))
             except subprocess.TimeoutExpired:
                 child.send_signal(SIGINT)  # a run saves what it has
                 code = 128 + SIGINT
             finally:
                 try:
-                    child.wait(30)
+                    child.wait(SAVING)
                 except subprocess.TimeoutExpired:
                     child.kill()  # nothing of ours stays on the GPU
         text = path.read_text(encoding="utf-8")
@@ -219,10 +223,10 @@ def environment(lab: Lab) -> str:
     if not lab.rehearsal:
         found["built for"], found["capability"] = torch.cuda.get_arch_list(), torch.cuda.get_device_capability()
         found["MPS"] = os.environ.get("CUDA_MPS_PIPE_DIRECTORY")
-        assert not torch._C._cuda_hasPrimaryContext(0), "reading the GPU's state has opened a context"
     text = json.dumps(found, indent=1, default=str)
     (lab.out / "machine.json").write_text(text, encoding="utf-8")
     lab.say(text)
+    assert lab.rehearsal or not torch._C._cuda_hasPrimaryContext(0), "reading the GPU's state has opened a context"
     return str(found["machine"]["gpu"])
 
 
@@ -260,8 +264,10 @@ def clocks(lab: Lab) -> str:
     call = partial(lab.spin, 0.02)
     events, wall = meter.seconds(call, 10, warm=1) / 10, _wall(lab, call, 10)
     of_kernels = _kernels(lab, call, 10)
+    found = f"events {events:.6f}, wall {wall:.6f}, CUPTI {of_kernels:.6f} s"
+    assert of_kernels, f"the profiler sees no kernel: {found}"
     spread = max(events, wall, of_kernels) / min(events, wall, of_kernels) - 1
-    assert spread < 0.01, f"events {events:.6f}, wall {wall:.6f}, CUPTI {of_kernels:.6f} s"
+    assert spread < 0.01, found
     return f"{spread:.2%} apart"
 
 
@@ -390,20 +396,38 @@ def rooflines(lab: Lab) -> str:
                              "--mask", "none", "--scope", "core")  # fmt: skip
     decode = lab.measure("decode", "--sweep", "decode", "--mode", "decode", "--T", T, "--B", "1,16", "--H", "8", "--H_kv", "8",
                          "--D_h", "64", "--dtype", "bfloat16", "--impl", "sdpa")  # fmt: skip
-    shares = {row["extra_info"]["id"]: row["extra_info"]["roof"] for row in (*of_float32.rows, *decode.rows)}
+    rows = [row["extra_info"] for row in (*of_float32.rows, *decode.rows)]
+    shares = {(row["impl"], row["id"]): row["roof"] for row in rows}
+    assert len(shares) == 4, f"rows of {', '.join(map(str, shares))} alone"
     assert all(share <= 1 for share in shares.values()), f"above the ceiling, and marked: {shares}"
     return ", ".join(f"{share:.0%}" for share in shares.values())
 
 
 def gate(lab: Lab) -> str:
-    """Every dtype and TF32, SDPA's kernels pinned, FlexAttention compiled, the kernel written by hand: none is called wrong."""
+    """Every dtype and TF32, SDPA's kernels pinned, the kernel written by hand: none is called wrong."""
     pinned = [f"sdpa_{kernel}" for kernel in ("math", "flash", "efficient", "cudnn")]
-    all_names = ["sdpa", *pinned, "flex+compile", "fused", "fused+reduce-overhead", "flash_triton"]
-    names = "sdpa,fused" if lab.rehearsal else ",".join(all_names)
-    sizes = ("--T", "16" if lab.rehearsal else "512", "--H", "4", "--D_h", "64")
-    found = [lab.measure("gate", *sizes, "--dtype", "float32,float16,bfloat16", "--impl", names, most=180)]
+    names = "sdpa,fused" if lab.rehearsal else ",".join(["sdpa", *pinned, "fused", "flash_triton"])
+    found = [lab.measure("gate", *_sizes(lab), "--dtype", "float32,float16,bfloat16", "--impl", names, most=150)]
     if not lab.rehearsal:
-        found.append(lab.measure("tf32", *sizes, "--dtype", "float32", "--tf32", "on", "--impl", "sdpa,fused", most=40))
+        found.append(
+            lab.measure("tf32", *_sizes(lab), "--dtype", "float32", "--tf32", "on", "--impl", "sdpa,fused", most=50)
+        )
+    return _none_wrong(found)
+
+
+def compiled(lab: Lab) -> str:
+    """FlexAttention compiled and CUDA graphs, in every dtype: two compilations of each."""
+    names = "sdpa" if lab.rehearsal else "flex+compile,fused+reduce-overhead"
+    return _none_wrong([
+        lab.measure("compiled", *_sizes(lab), "--dtype", "bfloat16,float16,float32", "--impl", names, most=200)
+    ])  # fmt: skip
+
+
+def _sizes(lab: Lab) -> Sequence[str]:
+    return "--T", "16" if lab.rehearsal else "512", "--H", "4", "--D_h", "64"
+
+
+def _none_wrong(found: Sequence[runs.Run]) -> str:
     skipped = [entry for run in found for entry in run.skipped]
     wrong = [(it["impl"], it["id"], it["detail"]) for it in skipped if it["reason"] in ("wrong", "error")]
     assert not wrong, str(wrong[:3])
@@ -430,35 +454,37 @@ def memory(lab: Lab) -> str:
 
 
 def injected(lab: Lab) -> str:
-    """`ab` on a slow-down of 2 % inside the call, twice, and on unchanged code, four times."""
+    """`ab` on unchanged code and on a slow-down of 2 % inside the call, once each: a comparison starts six processes."""
     sizes = ("--T", "16", "--H", "2", "--dtype", "float32", "--budget", "0.01") if lab.rehearsal else (
-        "--T", "4096", "--H", "16", "--dtype", "bfloat16", "--budget", "0.5")  # fmt: skip
+        "--T", "4096", "--H", "16", "--dtype", "bfloat16", "--budget", "0.4")  # fmt: skip
     program = "import sys; from bench.ab import ab; from bench.__main__ import main; ab.SHARES = {0.02: 3}"
     begin = ("-c", f"{program}; main(sys.argv[1:])", "ab")
-    count = "1" if lab.rehearsal else "4"
     lab.command(
-        *begin, "--self-test", count, "--impl", "sdpa", "--device", lab.device, "--scope", "core", "--D_h", "64", *sizes
-    )
+        *begin, "--self-test", "1", "--impl", "sdpa", "--device", lab.device, "--scope", "core", "--D_h", "64", *sizes,
+        most=200,
+    )  # fmt: skip
     records = [json.loads(path.read_text()) for path in lab.out.glob("results/*/ab/*_self-test*.json")]
     changed = [{cell["word"] for cell in record["cells"]} & {"REGRESSED", "IMPROVED"} for record in records]
     found = sum(bool(it) for it, record in zip(changed, records, strict=True) if record["asked"].get("inject"))
     alarms = sum(bool(it) for it, record in zip(changed, records, strict=True) if not record["asked"].get("inject"))
     figure = f"{found} found, {alarms} alarms"
-    assert records and (lab.rehearsal or (found, alarms) == (2, 0)), figure  # a rehearsal is too hasty to find anything
+    assert records and (lab.rehearsal or (found, alarms) == (1, 0)), figure  # a rehearsal is too hasty to find anything
     return figure
 
 
-STEPS = (environment, cuda_tests, illegal_access, out_of_memory, clocks, starts, cold, side_stream, tuning, load, rooflines,
-         gate, memory, injected)  # fmt: skip
+STEPS = (environment, cuda_tests, clocks, starts, cold, side_stream, memory, load, tuning, illegal_access, out_of_memory,
+         rooflines, gate, compiled, injected)  # fmt: skip
 
 
 SUITE = ("pytest", "pytest_benchmark", "pandas", "scipy", "jinja2", "orjson", "rich")
 """Modules that a run of the suite imports, besides torch, numpy and psutil."""
 
-NEEDS = dict.fromkeys((cuda_tests, out_of_memory, rooflines, injected), SUITE) | {
-    illegal_access: (*SUITE, "triton"), gate: (*SUITE, "triton"), starts: ("triton",), tuning: ("triton",),
+NEEDS = {
+    **dict.fromkeys((cuda_tests, out_of_memory, rooflines, injected), SUITE),
+    **dict.fromkeys((illegal_access, gate, compiled), (*SUITE, "triton")),
+    **dict.fromkeys((starts, tuning), ("triton",)),
     load: ("pynvml",),
-}  # fmt: skip
+}
 PACKAGES = {"pynvml": "nvidia-ml-py", "pytest_benchmark": "pytest-benchmark"}
 """Names of packages that differ from those of their modules."""
 
@@ -469,30 +495,43 @@ def lacking(work: Callable[[Lab], str], rehearsal: bool) -> str:
     return ", ".join(PACKAGES.get(it, it) for it in needs if find_spec(it) is None)
 
 
+def _rows(table: Path) -> dict[str, dict[str, Any]]:
+    """Return the rows of earlier commands, by step."""
+    if not table.exists():
+        return {}
+    with table.open(newline="", encoding="utf-8") as file:
+        return {row["step"]: row for row in csv.DictReader(file)}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 every step passed; 1 some failed or lack packages, which the table at the end names."""
+    """Exit code: 0 every step passed; 1 some failed, lack packages or were late, as the table at the end says."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("out", type=Path, help="folder, made where it isn't there")
-    options.add_argument("--minutes", type=float, default=9.5)
+    options.add_argument("--minutes", type=float, default=9.0)
     options.add_argument("--rehearse", action="store_true", help="on the CPU, with a simulated GPU")
     options.add_argument("--steps", default=",".join(it.__name__ for it in STEPS), help="a comma list")
     asked = options.parse_args(arguments)
     if not asked.rehearse and not torch.cuda.is_available():
         options.error("torch finds no CUDA device here; --rehearse does without")
+    names, wanted = [it.__name__ for it in STEPS], asked.steps.split(",")
+    if unknown := {*wanted} - {*names}:
+        options.error(f"no steps: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
     asked.out.mkdir(parents=True, exist_ok=True)
-    out, until, rows = asked.out.resolve(), monotonic() + 60 * asked.minutes, []
+    out, until = asked.out.resolve(), monotonic() + 60 * asked.minutes
+    every, rows = _rows(out / "steps.csv"), []
     for work in STEPS:
-        if work.__name__ in asked.steps.split(","):
-            absent = lacking(work, asked.rehearse)
-            rows.append(
-                {"step": work.__name__, "result": "lacks", "seconds": 0.0, "figure": absent}
-                if absent
-                else step(work, out, asked.rehearse, until)
-            )
+        if work.__name__ in wanted:
+            row = {"step": work.__name__, "result": "late", "seconds": 0.0, "figure": "no time left for it"}
+            if absent := lacking(work, asked.rehearse):
+                row |= {"result": "lacks", "figure": absent}
+            elif monotonic() < until:
+                row = step(work, out, asked.rehearse, until)
+            rows.append(row)
+            every[work.__name__] = row
             with (out / "steps.csv").open("w", newline="", encoding="utf-8") as file:
-                table = csv.DictWriter(file, rows[0])
+                table = csv.DictWriter(file, row)
                 table.writeheader()
-                table.writerows(rows)
+                table.writerows(every.values())
     print()
     for it in rows:
         print(f"{it['step']:15} {it['result']:5} {it['seconds']:6.1f} s  {it['figure']}")
