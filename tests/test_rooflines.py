@@ -99,10 +99,16 @@ class Gpu(Machine):
 
 
 def test_on_a_gpu_float32_may_be_three_products_of_tf32_and_reading_is_no_copy(monkeypatch):
-    before, gpu = torch.backends.cuda.matmul.fp32_precision, Gpu()
+    before, gpu = torch.get_float32_matmul_precision(), Gpu()
     busy = replace(BUSY, device="meta")
     assert share(Rooflines(), busy, gpu, 1.0) == pytest.approx(flops(busy) / (gpu.rate * 10 / 3))
-    assert torch.backends.cuda.matmul.fp32_precision == before
+    assert torch.get_float32_matmul_precision() == before
     monkeypatch.setattr("bench.timing.rooflines.meter_for", lambda device: gpu)
     for device, times in (("meta", 2), ("cpu", 1)):
         assert Rooflines()._peak_bytes(device, 2 << 20) == pytest.approx(times * gpu.bandwidth)
+
+
+def test_copies_need_little_of_the_memory(monkeypatch):
+    monkeypatch.setattr("bench.timing.rooflines.LARGEST", 1 << 20)
+    monkeypatch.setattr("bench.timing.rooflines.meter_for", lambda device: Machine())
+    assert Rooflines()._peak_bytes("cpu", 1 << 40) == pytest.approx(Machine.bandwidth)

@@ -42,6 +42,9 @@ the ceiling was measured.
 SMALLEST = 1 << 16
 """Bytes below which no copy is timed, since call overhead would dominate."""
 
+LARGEST = 1 << 32
+"""Bytes above which copies are no slower: they exceed all caches. A case may need most of the memory."""
+
 Key = tuple[str, str | int, int]
 """Device, a dtype or the bytes of a copy, threads."""
 
@@ -122,7 +125,7 @@ class Rooflines:
         """Return bytes read and written per second by a copy as large as the case's traffic, which may fit a cache. On
         a GPU, where reading alone is faster, also by a sum, since decode hardly writes.
         """
-        size = max(SMALLEST, 1 << (footprint - 1).bit_length())
+        size = min(LARGEST, max(SMALLEST, 1 << (footprint - 1).bit_length()))
         key = (device, size, torch.get_num_threads())
         if key not in self._best:
             source, target = (torch.ones(size // 2, dtype=torch.uint8, device=device) for _ in range(2))
