@@ -194,6 +194,18 @@ def test_long_calls_are_not_captured_and_those_that_outlast_the_cache_or_whose_c
     assert columns(gpu, adding(gpu))["cold_s"] is None
 
 
+def test_a_graph_that_leaves_too_little_memory_for_a_call_costs_no_other_column(gpu):
+    add = adding(gpu)
+
+    def call():
+        if gpu.captures and not gpu.capturing:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return add()
+
+    found = columns(gpu, call)
+    assert found["graph_s"] is None and found["device_s"] and found["cold_s"]
+
+
 def test_the_launch_of_a_graph_is_not_counted(gpu):
     """One kernel of 1 µs: launching its graph takes 10 µs."""
     assert columns(gpu, adding(gpu, seconds=1e-6))["graph_s"] == pytest.approx(1e-6)

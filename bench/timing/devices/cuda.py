@@ -171,10 +171,15 @@ class CudaMeter(Meter):
         return SPIN_CYCLES / self.seconds(lambda: self._cuda._sleep(SPIN_CYCLES), 1, warm=1)
 
     def _replayed(self, call: Work, hot_s: float) -> float | None:
-        """Return the seconds of a call in a graph of many; None if capture fails or a replay gives another output."""
+        """Return the seconds of a call in a graph of many; None if capture fails or a replay gives another output, or if
+        memory is too small for the graph's beside that of a call.
+        """
         calls = ceil(GRAPH_SECONDS / hot_s)
         found = captured(self._cuda, call, calls)
-        if found is None or not self._is_same(*found, call):
+        try:
+            if found is None or not self._is_same(*found, call):
+                return None
+        except torch.OutOfMemoryError:
             return None
         taken = (self.seconds(found[0].replay, REPLAYS, warm=1) for _ in range(BLOCKS))
         return median(taken) / REPLAYS / calls
