@@ -5,6 +5,7 @@ import os
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
+from subprocess import CalledProcessError
 from time import monotonic
 from types import SimpleNamespace
 from unittest import mock
@@ -28,6 +29,7 @@ from bench.checks.module_checks import check_case, check_sums
 from bench.runs import progress
 from bench.runs.measuring import Measuring
 from bench.runs.rows import UNMEASURED
+from bench.selection.errors import UsageError
 from bench.timing import machine, reference_workload
 from bench.timing.devices import DEVICES, cuda, nvml
 from bench.timing.devices.cuda import COLD_BELOW, GRAPH_BELOW, CudaMeter, captured
@@ -429,6 +431,12 @@ def test_one_worker_at_a_time_has_a_gpu_and_this_process_has_none(monkeypatch):
     measuring = Measuring(run, cells, lambda: pytest.fail("no process"))
     assert measuring._batches() == [[0], [1], [2]]
     assert asked.call_args.args[0][2].endswith("print(free_bytes('cuda'))")
+    printed = b"torch.AcceleratorError: CUDA error: all CUDA-capable devices are busy or unavailable\nSearch for ...\n"
+    asked.side_effect = CalledProcessError(1, "python", stderr=b"Traceback ...\n" + printed)
+    with pytest.raises(
+        UsageError, match=r"^--device cuda can't be used: CUDA error: all CUDA-capable devices are busy"
+    ):
+        Measuring(run, cells, lambda: pytest.fail("no process"))
 
 
 def test_the_roofline_of_a_gpu_is_measured_in_a_worker_and_marks_what_is_above(on_gpu, monkeypatch):

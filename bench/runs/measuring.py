@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from itertools import accumulate, cycle
+from subprocess import CalledProcessError
 from time import monotonic
 from typing import Any
 from urllib.parse import quote
@@ -25,6 +26,7 @@ from stats.shares import percent
 from ..cases.cells import Cell, Key
 from ..cases.counting import held_bytes, least_memory
 from ..cases.outcome import Skip, Wrong
+from ..selection.errors import UsageError
 from ..selection.options import clock_text
 from ..timing.devices import free_bytes_elsewhere
 from ..timing.malloc import MAPPED
@@ -52,13 +54,19 @@ WORTH_A_POOL = 8
 
 
 class Measuring:
-    """Measures the cells of a run that have no result yet. `start` starts a worker process."""
+    """Measures the cells of a run that have no result yet. `start` starts a worker process. Raises `UsageError` if the device
+    can't be used.
+    """
 
     def __init__(self, run: Run, cells: Sequence[Cell], start: Callable[[], WorkerClient]):
         self._run, self._start = run, start
         self._rng = random.Random(run.seed)
         self._cells, self._cases = cells, grouped((cell.case.id, cell) for cell in cells)
-        free = free_bytes_elsewhere(run.selection.device)
+        try:
+            free = free_bytes_elsewhere(run.selection.device)
+        except CalledProcessError as error:  # as where another process has a GPU for itself
+            why = error.stderr.decode().partition("Error: ")[2].partition("\n")[0]
+            raise UsageError(f"--device {run.selection.device} can't be used: {why}") from None
         processes = 1 + len({cell.impl.name for cell in cells if cell.impl.limits.alone})
         used = processes * (PROCESS + max(least_memory(cell.impl, cell.case) for cell in cells))
         self._alive = SIDE_BY_SIDE if run.selection.device == "cpu" and 4 * used < free else 1

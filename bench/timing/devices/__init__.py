@@ -37,4 +37,4 @@ def free_bytes_elsewhere(device: str) -> int:
     if device == "cpu":
         return free_bytes(device)
     code = f"from bench.timing.devices import free_bytes; print(free_bytes({device!r}))"
-    return int(subprocess.check_output([sys.executable, "-c", code], cwd=CHECKOUT))
+    return int(subprocess.check_output([sys.executable, "-c", code], cwd=CHECKOUT, stderr=subprocess.PIPE))
