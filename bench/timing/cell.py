@@ -232,8 +232,7 @@ def check_built(built: Built, memory: bool = True) -> MeasuredCalls:
         raise Wrong(f"registered as {cell.impl.dispatches}, but dispatched {measured.kernel}")
     if case.deterministic:
         check_repeats(built)
-    counted = memory and built.meter.counts_memory(graphed(built.call.module))
-    known = counted and not (cell.impl.limits.own_memory or measured.own_memory)
+    known = measured.counted and not (cell.impl.limits.own_memory or measured.own_memory)
     built.columns |= {
         **asdict(errors),
         **{name: size if known else None for name, size in asdict(measured.memory).items()},
@@ -267,6 +266,11 @@ class MeasuredCalls:
     """Number of operators per call, nested ones included; None for Python loops."""
     first_s: float = 0.0
     """Seconds of the first call on fresh inputs; with dropout, in training."""
+
+    @property
+    def counted(self) -> bool:
+        """Whether what `memory` holds is the memory of a call."""
+        return self.sized and self.built.meter.counts_memory(graphed(self.built.call.module))
 
     def size(self) -> Any:
         """Return the output of a call that is traced; of a Python loop only for memory, since a trace of its operators takes
@@ -339,7 +343,8 @@ class MeasuredCalls:
     def repeat(self) -> None:
         """Make more calls if a result is inconclusive."""
         with keeping_settings(), checked_call(self.built.call):
-            if kept := self.memory.kept_bytes:  # the first call allocated, or computed, what the module keeps
+            # The first call allocated, or computed, what the module keeps; the trace of a replayed graph has no operators.
+            if self.counted and (kept := self.memory.kept_bytes):
                 self.size()
                 self.memory = Memory(self.memory.peak_bytes + kept, kept)
             for _ in range(MORE_CALLS):
