@@ -1,5 +1,7 @@
 """A cell that can't fit is skipped before it is tried."""
 
+import gc
+import weakref
 from dataclasses import replace
 
 import psutil
@@ -16,6 +18,7 @@ from bench.checks.attention_problems import problem_of
 from bench.checks.building import module_of
 from bench.checks.calls import call_of, recording
 from bench.checks.inputs import inputs_of
+from bench.timing.cell import check_fits
 from bench.timing.devices import free_bytes
 from bench.timing.devices.cpu import CpuMeter, total_bytes
 
@@ -48,6 +51,17 @@ def test_a_cell_that_cannot_fit_is_not_tried(monkeypatch):
         monkeypatch.setattr(bench.timing.cell, "free_bytes", lambda device, free=free: free)
         with pytest.raises((OutOfMemory, pytest.fail.Exception), match=says):
             checked(tried)
+
+
+def test_problems_of_other_cases_give_way_where_memory_is_short(monkeypatch):
+    """On a GPU those of the sweep `decode` take up to 22 GiB."""
+    case = Case.of(T=1, T_kv=64, H=2, D_h=16, mode="decode", mask="none")
+    kept = [weakref.ref(problem_of(replace(case, scope=scope))) for scope in ("core", "layer")]
+    monkeypatch.setattr(bench.timing.cell, "free_bytes", lambda device: 0)
+    with pytest.raises(OutOfMemory):
+        check_fits(Cell(impls.get("fused"), case))
+    gc.collect()
+    assert [it() for it in kept] == [None, None]
 
 
 def test_kernels_that_never_store_the_scores_run_at_any_length():

@@ -27,16 +27,26 @@ SMALL = 1 << 21
 
 Made = TypeVar("Made")
 
+_CACHES: list[Any] = []
+"""Caches of problems."""
+
 
 def _cached(make: Callable[..., Made]) -> Callable[..., Made]:
     """Cache 32 small problems and 8 large ones, whose tensors are used in inference and in training."""
     make = torch.inference_mode(False)(make)
     many, few = lru_cache(maxsize=32)(make), lru_cache(maxsize=8)(make)
+    _CACHES.extend((many, few))
 
     def problem(case: Case, *input_set: int) -> Made:
         return (many if case.B * case.H * case.T * case.T_kv <= SMALL else few)(case, *input_set)
 
     return problem
+
+
+def forget() -> None:
+    """Release the cached problems, of which large caches of `decode` take gigabytes each."""
+    for cache in _CACHES:
+        cache.cache_clear()
 
 
 def _without_dropout(case: Case) -> Case:

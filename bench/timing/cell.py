@@ -17,7 +17,7 @@ from ..cases.cells import Cell
 from ..cases.counting import bytes_text, least_memory
 from ..cases.outcome import OutOfMemory, Skip, Unsupported, Wrong
 from ..checks.afterwards import check_idle_afterwards
-from ..checks.attention_problems import problem_of
+from ..checks.attention_problems import forget, problem_of
 from ..checks.building import keeping_settings, new_call, prepare
 from ..checks.calls import Call, graphed, recording
 from ..checks.checked_calls import check_call, check_plain, checked_call
@@ -163,6 +163,7 @@ def check_fits(cell: Cell) -> None:
     """Raise `OutOfMemory` if a cell can't fit; trying it on the CPU would get the process killed."""
     needed, device = least_memory(cell.impl, cell.case), cell.case.device
     if needed > free_bytes(device):
+        forget()
         decoder_problem.cache_clear()  # gradients of other cases' reference models
         release()
     if needed > (free := free_bytes(device)):
