@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 import torch
+from torch._C._autograd import _enable_record_function
 from torch.overrides import TorchFunctionMode
 
 import bench.timing.cell
@@ -243,13 +244,16 @@ def test_a_call_that_cannot_be_captured_has_no_graph_and_leaves_nothing_behind(f
 
 
 def graphs(eager, **_):
-    """Compile as torch does with CUDA graphs: a call's output is valid until the next one."""
-    kept = []
+    """Compile as torch does with CUDA graphs: a call's output is valid until the next one, and replays have no operators."""
+    kept, captured = [], set()
 
     def run(*inputs, **options):
         for output in kept:
             output.data.fill_(torch.nan)
+        _enable_record_function(eager.training not in captured)
+        captured.add(eager.training)
         kept[:] = [eager(*inputs, **options)]
+        _enable_record_function(True)
         return kept[0]
 
     return run
@@ -280,17 +284,38 @@ def test_a_peak_that_the_allocator_does_not_count_is_unknown(gpu, on_gpu, name, 
 
 
 @pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize(("dropout", "kernel"), [(0.0, "flash"), (0.1, "math")])
+def test_the_kernel_is_read_where_a_graph_is_captured(on_gpu, dropout, kernel):
+    on_gpu.probe("x", "sdpa+max-autotune", Case.of(T=16, H=2, D_h=16, dropout=dropout).columns())
+    assert on_gpu.check("x")["columns"]["kernel"] == kernel
+
+
+@pytest.mark.usefixtures("compiled")
 def test_a_form_with_cuda_graphs_may_overwrite_its_last_output(tasks):
     """As torch says: outputs of earlier calls can't be read."""
     case = Case.of(T=16, H=2, D_h=16)
     tasks.probe("x", "sdpa+max-autotune", case.columns())
     tasks.check("x")
-    with mock.patch.object(tasks._ready["x"].meter, "more", return_value={}) as more:
-        tasks.time("x", calls=2)
-        tasks.more("x", hot_s=1e-4)
-    assert more.call_args.args[2] is False  # a graph can't be captured in another one
+    tasks.time("x", calls=2)
     with pytest.raises(Wrong, match="share one buffer"):
         check_case(impls.get("sdpa+compile"), case)
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize(
+    ("name", "axes", "expected"),
+    [
+        ("sdpa", {}, True),
+        ("sdpa", {"dropout": 0.1}, False),
+        ("sdpa", {"mode": "backward"}, False),
+        ("sdpa+max-autotune", {}, False),
+    ],
+)
+def test_no_graph_is_captured_of_a_graph_of_gradients_or_of_calls_that_never_agree(tasks, name, axes, expected):
+    tasks.prepare("x", name, Case.of(T=16, H=2, D_h=16, **axes).columns())
+    with mock.patch.object(tasks._ready["x"].meter, "more", return_value={}) as more:
+        tasks.more("x", hot_s=1e-4)
+    assert more.call_args.args[2] is expected
 
 
 # Errors

@@ -217,16 +217,13 @@ def check_built(built: Built, memory: bool = True) -> MeasuredCalls:
     if built.columns["compile_graphs"] == 0:
         raise Skip("torch.compile made no graph: what would be timed is the eager form")
     measured = MeasuredCalls(built, memory)
+    ways = iter((measured.size, measured.time))  # of the call on input set 1, and of that on 0
+    watched = built.call if case.drops else replace(built.call, run=lambda: next(ways)())
+    built.refill(1)
+    errors = check_call(watched, (1, 0))
+    built.input_set = 0
     if case.drops:
-        built.refill(0)  # a compiled form's first call had other numbers
-        errors = check_call(built.call, (0, 1))
         measured.in_training()
-    else:
-        ways = iter((measured.size, measured.time))  # of the call on input set 1, and of that on 0
-        watched = replace(built.call, run=lambda: next(ways)())
-        built.refill(1)
-        errors = check_call(watched, (1, 0))
-        built.input_set = 0
     built.inference = True
     measured.repeat()
     if cell.impl.dispatches and measured.kernel != cell.impl.dispatches:
@@ -328,13 +325,12 @@ class MeasuredCalls:
         built, module, case = self.built, self.built.call.module, self.built.cell.case
         module.train()
         with recording(case):
-            built.perturb()  # a cache of results on the checked inputs must not appear fast initially
-            self.time()
-            built.refill(0)
-            outputs = built.call.read(self.size())
+            outputs = built.call.read(self.size())  # where a graph is captured: its replays have no operators
             check_scatter(outputs["output"], problem_of(case), case)
             check_parts(outputs["output"], case)
             check_same_noise(outputs, problem_of(case))
+            built.perturb()  # a cache of results on the checked inputs must not appear fast initially
+            self.time()
             built.refill(1)
             module.eval()
             output = built.call.run()
