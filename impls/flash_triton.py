@@ -44,9 +44,10 @@ def _forward(  # type: ignore[no-untyped-def]
     D_h: tl.constexpr, D_v: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
     CAUSAL: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Compute one block of QUERIES queries of head `program_id(1)`, over the batch; `groups` query heads share keys."""
-    program = tl.program_id(1).to(tl.int64)  # as are places in large tensors
-    first, of, head = tl.program_id(0) * QUERIES, program // H, program % H
+    """Compute one block of QUERIES queries of one head; `groups` query heads share keys."""
+    blocks = tl.cdiv(T, QUERIES)
+    first, program = tl.program_id(0) % blocks * QUERIES, tl.program_id(0) // blocks
+    of, head = (program // H).to(tl.int64), (program % H).to(tl.int64)  # as are places in large tensors
     rows = first + tl.arange(0, QUERIES)
     queries = _block(q, of, head, rows, T, q_b, q_h, q_t, D_h, WIDTH)
 
@@ -93,7 +94,7 @@ def flash_triton(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, sc
     o = torch.empty((B, H, T, D_v), dtype=q.dtype, device=q.device)
     width, width_v = (max(16, triton.next_power_of_2(D)) for D in (D_h, D_v))  # of a tensor core's tiles
     strides = [stride for x in (q, k, v, o) for stride in x.stride()[:3]]
-    _forward[triton.cdiv(T, QUERIES), B * H](
+    _forward[(triton.cdiv(T, QUERIES) * B * H,)](  # other dimensions of a grid have at most 65,535 programs
         q, k, v, o, T, T_kv, H, H // k.shape[1], (D_h**-0.5 if scale is None else scale) * LOG2_E, *strides,
         D_h, D_v, width, width_v, is_causal, QUERIES, KEYS,
     )  # fmt: skip

@@ -4,11 +4,14 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
+from unittest import mock
 
 import pytest
+import torch
 
 import impls
 from bench.cases.case import Case
+from impls import flash_triton
 
 from .conftest import CHECKOUT
 
@@ -85,6 +88,16 @@ def test_elements_beyond_two_to_the_31_are_found():
     if done.stderr.endswith("no room\n"):
         pytest.skip("needs an address space of 4 GiB")
     assert done.returncode == 0, done.stderr
+
+
+@needs_triton
+def test_only_the_first_dimension_of_a_grid_counts_programs(monkeypatch):
+    """The others have at most 65,535."""
+    kernel = mock.MagicMock()
+    monkeypatch.setattr(flash_triton, "_forward", kernel)
+    x = torch.empty(1 << 11, 32, 65, 16, device="meta")
+    flash_triton.flash_triton(x, x, x)
+    assert kernel.__getitem__.call_args.args == (((2 << 16),),)
 
 
 def test_it_says_what_it_needs():
