@@ -27,7 +27,7 @@ def _unfit(case: Any) -> str | None:
     return None
 
 
-def _unfit_compiled(case: Any) -> str | None:
+def unfit_compiled(case: Any) -> str | None:
     """When compiled no sinks on the CPU, and no heads of less than 16 features on a GPU."""
     if case.device != "cpu" and min(case.D_h, case.D_v) < NARROWEST:
         return f"needs heads of at least {NARROWEST} features on a GPU, the width of its tiles (torch 2.13)"
@@ -42,7 +42,7 @@ def _unfit_compiled(case: Any) -> str | None:
     compiled_by_default=True,
     dropout=False,
     unless=_unfit,
-    compiled_unless=_unfit_compiled,
+    compiled_unless=unfit_compiled,
     beyond=tuple(rule for rule in EVERY_RULE if rule != "learned_bias"),
     scores=every_score,
 )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from .flex import own
+from .flex import own, unfit_compiled
 from .formula import attention
 from .layer import KernelCore, KernelLayer, LayerShape
 from .online import nothing_seen, with_block
@@ -28,12 +28,12 @@ BLOCK = 128
 
 
 def _unfit_compiled(case: Any) -> str | None:
-    """Only pages of whole blocks when compiled."""
+    """When compiled only pages of whole blocks, and what `flex` supports."""
     if case.device == "cpu" and case.page < BLOCK:
         return f"gives NaN on the CPU for very negative scores in pages shorter than {BLOCK} tokens (torch 2.13)"
     if case.page % BLOCK:
         return f"computes with whole blocks of {BLOCK} tokens, in which free pages may hold NaN: --page {BLOCK}"
-    return None
+    return unfit_compiled(case)
 
 
 ROUTE: dict[str, Any] = {"common": False, "unless": _unfit, "dropout": False, "beyond": (*BY_MASK, "page")}

@@ -201,4 +201,6 @@ def test_an_unsupported_rule_is_a_sentence():
     narrow = Case.of(T=16, H=2, D_h=8, device="cuda")
     assert "needs heads of at least 16 features" in str(impls.get("flex+compile").refusal(narrow))
     assert impls.get("flex").refusal(narrow) is None
+    narrow = replace(narrow, mode="decode", T=1, T_kv=256, mask="none", page=128)
+    assert "needs heads of at least 16 features" in str(impls.get("flex_paged+compile").refusal(narrow))
     assert "computes packed documents only" in str(impls.get("padded").refusal(Case.of(T=64, H=2, D_h=8)))
