@@ -16,6 +16,9 @@ from .rules import EVERY_RULE, bias_of, capped
 QUERIES = 4096
 """Queries whose blocks are found together: a multiple of a block's 128."""
 
+BLOCK = 128
+"""Queries and keys of a block of the mask."""
+
 NARROWEST = 16
 """Features of the narrowest tile that Triton's products on a GPU have."""
 
@@ -87,6 +90,7 @@ class Flex(KernelCore):
             v,
             score_mod=self.score_mod,
             block_mask=self.block_mask,
+            kernel_options=kernel_options(q, k),
             scale=self.shape.scale,
             enable_gqa=self.shape.H_kv != self.shape.H,
             return_aux=None if self.sinks is None else AuxRequest(lse=True),
@@ -96,6 +100,14 @@ class Flex(KernelCore):
         found, aux = o
         share = torch.sigmoid(aux.lse - self.sinks[:, None])  # (..., H, T): logarithm of the sum that includes the sink
         return (found * share[..., None]).to(found.dtype)
+
+
+def kernel_options(q: Tensor, k: Tensor) -> Any:
+    """Return options that exclude the GPU's kernel for few queries where those of all heads that share keys exceed a block of
+    the mask: torch 2.13 finds no tile for them (pytorch/pytorch#185349).
+    """
+    rows = q.shape[1] // k.shape[1] << (q.shape[2] - 1).bit_length()
+    return {"BACKEND": "TRITON"} if rows > BLOCK and q.device.type != "cpu" else None
 
 
 def blocks_of(visible: Callable[..., Tensor], B: int | None, T: int, T_kv: int, device: str) -> BlockMask:

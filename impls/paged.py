@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from .flex import own, unfit_compiled
+from .flex import BLOCK, kernel_options, own, unfit_compiled
 from .formula import attention
 from .layer import KernelCore, KernelLayer, LayerShape
 from .online import nothing_seen, with_block
@@ -21,10 +21,6 @@ from .rules import BY_MASK
 def _unfit(case: Any) -> str | None:
     """Only paged caches."""
     return None if case.page else "needs a paged cache: --page"
-
-
-BLOCK = 128
-"""Keys per row of FlexAttention's block mask."""
 
 
 def _unfit_compiled(case: Any) -> str | None:
@@ -127,5 +123,6 @@ class FlexPaged(PagedLayer):
         mask = self.block_mask
         if not torch.compiler.is_compiling():  # free pages are computed too, and zero times NaN is NaN
             (k, v), mask = self.in_one_piece((k, v), pages), self.mask_of_copies
-        o: Any = flex_attention(own(q), k, v, block_mask=mask, enable_gqa=self.shape.H_kv != self.shape.H)
+        grouped, options = self.shape.H_kv != self.shape.H, kernel_options(q, k)
+        o: Any = flex_attention(own(q), k, v, block_mask=mask, enable_gqa=grouped, kernel_options=options)
         return o

@@ -321,6 +321,19 @@ def test_no_graph_is_captured_of_a_graph_of_gradients_or_of_calls_that_never_agr
 # Errors
 
 
+@pytest.mark.parametrize(
+    ("T", "H_kv", "device", "options"),
+    [(37, 2, "meta", {"BACKEND": "TRITON"}), (37, 4, "meta", None), (32, 2, "meta", None), (37, 2, "cpu", None)],
+)
+def test_flex_excludes_a_kernel_without_tiles_for_grouped_heads(T, H_kv, device, options, monkeypatch):
+    """Probes of grouped heads have such lengths: https://github.com/pytorch/pytorch/pull/185349."""
+    called = mock.Mock()
+    monkeypatch.setattr("impls.flex.flex_attention", called)
+    q, k = (torch.empty(1, H, T, 16, device=device) for H in (8, H_kv))
+    impls.get("flex").core(Case.of(T=T, H=8, H_kv=H_kv, D_h=16, scope="core").layer_shape)(q, k, k)
+    assert called.call_args.kwargs["kernel_options"] == options
+
+
 def checked_ones(gpu):
     def ones(size, device):
         gpu.work(KERNEL)
