@@ -170,11 +170,12 @@ LIMITS = {
     "max_T": 64, "max_pairs": 4096, "loops": True, "heads": 8, "devices": "cpu", "dtypes": (torch.float16, "bf16"),
     "masks": ("none",), "modes": ["forward"], "scopes": ("core",), "sources": ("self",), "grouped": False,
     "wide_values": False, "dropout": False, "compiles": False, "autocasts": False, "beyond": (), "package": "flash_attn",
-    "returns_lse": 2, "alone": True, "own_memory": True, "unless": str,
+    "install": "pip install flash-attn", "returns_lse": 2, "alone": True, "own_memory": True, "unless": str,
+    "compiled_unless": str,
 }  # fmt: skip
 
 
-def test_every_documented_limit_can_be_declared():
+def test_every_limit_is_documented_and_can_be_declared():
     def kernel(*qkv): ...
 
     kernel.limits = LIMITS
@@ -182,7 +183,7 @@ def test_every_documented_limit_can_be_declared():
     assert _declared(kernel) == impls.Limits(**expected)
     page = (CHECKOUT / "docs" / "kernels.md").read_text().partition("## Declare what")[2]
     keys = re.findall(r"^\| (`.*?) \|", page.partition("\n## ")[0], re.MULTILINE)
-    assert {*re.findall(r"`(\w+)`", " ".join(keys))} == LIMITS.keys()
+    assert {*re.findall(r"`(\w+)`", " ".join(keys))} == LIMITS.keys() == vars(impls.Limits()).keys()
 
 
 def test_a_module_that_hides_the_one_of_the_current_folder_is_reported(tmp_path, monkeypatch, capsys):
