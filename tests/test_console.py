@@ -139,3 +139,11 @@ def test_every_option_that_a_sentence_names_is_one(options):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and " " in str(node.value):
                 assert {*OPTION.findall(str(node.value))} <= known, f"{path.name}:{node.lineno}"
+
+
+def test_every_option_of_ab_that_a_run_lacks_is_documented(capsys):
+    with suppress(SystemExit):
+        of_ab.parser().parse_args(["--help"])
+    shown = re.findall(r"^  (--[a-z][\w-]*)", capsys.readouterr().out, re.MULTILINE)
+    page = (CHECKOUT / "docs" / "tracking.md").read_text()
+    assert {it for it in shown if it[2:] not in AXES} <= {*OPTION.findall(page)}
