@@ -67,7 +67,8 @@ class Progress:
 
     def _show(self, out: pytest.TerminalReporter, exitstatus: int) -> None:
         run, headline = self.run, ""
-        spent = ", ".join(f"{what} {seconds:.1f} s" for what, seconds in Counter(run.spent).most_common())
+        parts = ((what, f"{seconds:.1f} s") for what, seconds in Counter(run.spent).most_common())
+        spent = ", ".join(f"{what} {text}" for what, text in parts if text != "0.0 s")
         lines = [
             *skips(run.skips),
             undeclared(it["detail"] for it in run.skips),
