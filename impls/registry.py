@@ -276,7 +276,7 @@ ISOLATED = {"isolate_recompiles": True} if "isolate_recompiles" in signature(tor
 
 class Compiled(nn.Module):
     """A layer or core whose forward is compiled; parameters stay in the original module. `graphed`: on a GPU each call
-    overwrites the output of the one before, which torch then refuses to read.
+    overwrites the output of the one before.
     """
 
     def __init__(self, eager: nn.Module, **options: str):

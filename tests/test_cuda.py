@@ -23,7 +23,7 @@ from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import Wrong, classify
 from bench.cases.sweep import misfit
-from bench.checks import settings
+from bench.checks import calls, settings
 from bench.checks.calls import recording
 from bench.checks.dispatch import kernel_in
 from bench.checks.module_checks import check_case, check_sums
@@ -36,6 +36,7 @@ from bench.timing.devices import DEVICES, Memory, cuda, nvml
 from bench.timing.devices.cuda import COLD_BELOW, GRAPH_BELOW, CudaMeter, captured
 from bench.timing.devices.nvml import HELD_BACK, Nvml, words
 from bench.timing.rooflines import Rooflines
+from bench.workers import tasks as requests
 from bench.workers import worker
 from bench.workers.client import Variant, WorkerClient
 
@@ -262,6 +263,8 @@ def graphs(eager, **_):
 @pytest.fixture
 def compiled(monkeypatch):
     monkeypatch.setattr(torch, "compile", graphs)
+    for module in (calls, bench.timing.cell, requests):  # tensors here are on the CPU
+        monkeypatch.setattr(module, "graphed", lambda module, case: getattr(module, "graphed", False))
     monkeypatch.setattr(bench.timing.cell, "_compile", lambda *_: {})
     monkeypatch.setattr(bench.timing.cell, "_compiled", lambda _: (0, 0, 0))
 
@@ -299,6 +302,12 @@ def test_a_form_with_cuda_graphs_may_overwrite_its_last_output(tasks):
     tasks.time("x", calls=2)
     with pytest.raises(Wrong, match="share one buffer"):
         check_case(impls.get("sdpa+compile"), case)
+
+
+def test_on_the_cpu_no_form_may_overwrite_its_last_output(monkeypatch):
+    monkeypatch.setattr(torch, "compile", graphs)
+    with pytest.raises(Wrong, match="share one buffer"):
+        check_case(impls.get("sdpa+max-autotune"), Case.of(T=16, H=2, D_h=16))
 
 
 @pytest.mark.usefixtures("compiled")

@@ -10,8 +10,7 @@ from time import perf_counter
 import torch
 from torch import nn
 
-import impls
-from impls import Impl, get
+from impls import FORMS, Impl, get
 from impls import weights as canonical
 from impls.registry import Compiled, eager_name
 
@@ -57,8 +56,7 @@ def _built(impl: Impl, case: Case) -> nn.Module:
     dtype = getattr(torch, case.dtype)
     if case.in_model:
         built = decoder_of(case, dtype, eager_form(impl).core)
-        form = impl.name.removeprefix(eager_name(impl.name))
-        return Compiled(built, **impls.FORMS[form]) if impl.compiled else built
+        return Compiled(built, **FORMS[impl.name.removeprefix(eager_name(impl.name))]) if impl.compiled else built
     build = impl.core if case.scope == "core" else impl.layer
     assert build is not None
     return build(case.layer_shape).to(dtype)

@@ -57,14 +57,14 @@ def call_of(module: nn.Module, case: Case, inputs: Inputs) -> Call:
         call = _decode(module, case, inputs)
     else:
         call = Call(module, case, inputs, lambda: module(*inputs.tensors, **inputs.options), lambda o: {"output": o})
-    if not graphed(module):
+    if not graphed(module, case):
         return call
     return replace(call, read=lambda o: {name: x.clone() for name, x in call.read(o).items()})
 
 
-def graphed(module: nn.Module) -> bool:
+def graphed(module: nn.Module, case: Case) -> bool:
     """Whether each call of a compiled form overwrites the output of the one before, which torch then refuses to read."""
-    return getattr(module, "graphed", False)
+    return case.device != "cpu" and getattr(module, "graphed", False)
 
 
 @contextmanager

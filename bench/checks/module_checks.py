@@ -116,10 +116,9 @@ def check_scale(impl: Impl, case: Case) -> None:
             return
         try:
             _check_scaled(impl, case, 0.5)
-        except Wrong:
-            raise
-        except Exception:
-            return
+        except Exception as error:
+            if isinstance(error, Wrong):
+                raise
 
 
 def _check_scaled(impl: Impl, case: Case, factor: float) -> None:

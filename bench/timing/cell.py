@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from impls.registry import GRAPHED
 from impls.weights import left_out
 
 from ..cases.cells import Cell
@@ -268,7 +269,7 @@ class MeasuredCalls:
     @property
     def counted(self) -> bool:
         """Whether what `memory` holds is the memory of a call."""
-        return self.sized and self.built.meter.counts_memory(graphed(self.built.call.module))
+        return self.sized and self.built.meter.counts_memory(graphed(self.built.call.module, self.built.cell.case))
 
     def size(self) -> Any:
         """Return the output of a call that is traced; of a Python loop only for memory, since a trace of its operators takes
@@ -316,7 +317,7 @@ class MeasuredCalls:
             check_idle_afterwards(self.built.cell.impl.limits.alone)
             if not same(found, kept):
                 raise Wrong("its output changes after the call has returned")
-        if not graphed(self.built.call.module):
+        if not graphed(self.built.call.module, self.built.cell.case):
             self.built.earlier = [x.detach() for x in found], kept
         return output
 
@@ -390,7 +391,7 @@ def _compile(call: Call, cell: Cell) -> dict[str, Any]:
         call.run()
     call.module.eval()
     seconds, (now, missed, skipped) = perf_counter() - start, _compiled(cell)
-    if skipped > skips and cell.impl.name.endswith("+reduce-overhead"):
+    if skipped > skips and cell.impl.name.endswith(GRAPHED):
         raise Unsupported("torch replays no CUDA graph here, as where a call writes to a cache: it would be +compile")
     cache = "cold" if missed > misses else "warm"
     return {"compile_s": seconds, "compile_graphs": now - graphs, "compile_cache": cache}

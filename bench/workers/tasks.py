@@ -307,7 +307,7 @@ class Tasks:
         built: Built = self._ready[what]
         case = built.cell.case
         with built.watched():
-            graph = not (case.does.gradients or case.drops or graphed(built.call.module))
+            graph = not (case.does.gradients or case.drops or graphed(built.call.module, case))
             found: Reply = built.meter.more(built.call.run, hot_s, graph, built.tensors)
             if case.in_model:
                 found |= parts_of(built)
