@@ -563,7 +563,10 @@ def test_the_state_of_a_machine_holds_its_gpus(monkeypatch):
     assert reading.throttled == "software thermal slowdown"
     assert reader.of("of-somebody-else") is None
     monkeypatch.setattr(nvml, "opened", lambda: reader)
-    (found,) = machine.state()["gpus"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")  # as a scheduler's jobs have another one each
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    (found,), variables = machine.state().values()
+    assert variables["CUDA_LAUNCH_BLOCKING"] == "1" and "CUDA_VISIBLE_DEVICES" not in variables
     assert found == {
         "sm_mhz": 1755, "sm_mhz_most": 1980, "power_w": 612.5, "temperature_c": 61, "busy_percent": 3,
         "reasons": ["idle", "software thermal slowdown"], "uuid": f"GPU-{UUID}", "sm_mhz_chosen": 1500, "memory_mhz": 2619,

@@ -13,8 +13,10 @@ import torch
 from .devices import DEVICES, nvml
 from .malloc import allocator_settings
 
-SPEED = re.compile("(?!.*(_DIR|_PATH|_HOME)$)(OMP_|MKL_|KMP_|GOMP_|TORCH|PYTORCH_|CUDA_|CUBLAS_|NVIDIA_TF32|MALLOC_)")
-"""Environment variables that may determine speed; folders don't."""
+SPEED = re.compile(
+    "(?!.*(_DIR|_PATH|_HOME|_DEVICES)$)(OMP_|MKL_|KMP_|GOMP_|TORCH|PYTORCH_|CUDA_|CUBLAS_|NVIDIA_TF32|MALLOC_)"
+)
+"""Environment variables that may determine speed; folders don't, and the fingerprint names the GPU."""
 
 
 def fingerprint() -> dict[str, Any]:

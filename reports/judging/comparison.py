@@ -265,8 +265,8 @@ def without_threads(cases: str) -> str:
 def _interleaved(base: Run, head: Run, names: Collection[str]) -> str:
     """Return the command that compares the code of two runs, interleaved."""
     variants, newer = f"--base {base.committed[:10] or 'REF'}", head.committed[:10]
-    if fingerprint.differing(base, head, software=True):
-        variants = f"--base-python PYTHON_WITH_TORCH_{base.machine.get('torch')}"
+    if (version := base.machine.get("torch")) != head.machine.get("torch"):
+        variants = f"--base-python PYTHON_WITH_TORCH_{version}"
     elif newer and newer != base.committed[:10]:
         variants += f" --head {newer}"
     cells = ["--impl", ",".join(head.own.get(name, name) for name in names)]

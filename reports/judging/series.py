@@ -113,7 +113,7 @@ def oldest_first(found: Iterable[Run]) -> list[Saved]:
 
 
 def of_one_machine(ordered: Sequence[Saved]) -> list[Saved]:
-    """Return the runs whose machine and environment equal the last one's; torch and Python may differ."""
+    """Return the runs whose machine and environment equal the last one's; versions of software may differ."""
     newest = ordered[-1].run
     differs = (fingerprint.differing, fingerprint.environment)
     return [one for one in ordered if not any(found(one.run, newest) for found in differs)]

@@ -1,4 +1,4 @@
-"""Decides which runs may be compared: those of one machine. Different torch or Python versions are only reported."""
+"""Decides which runs may be compared: those of one machine. Different versions of software are only reported."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from .runs import Object, Run
 
-SOFTWARE = ("torch", "torch_build", "python")
+SOFTWARE = ("torch", "torch_build", "python", "driver")
 """Parts of `machine_info` in which two comparable runs may differ."""
 
 

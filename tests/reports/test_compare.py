@@ -67,7 +67,9 @@ def test_the_printed_ab_command_can_be_run(compared):
     head = tracked.run(2, slower=dict.fromkeys(tracked.IMPLS, 2.0), asked=asked)
     [note] = [note for note in compared(tracked.run(1), head).notes if "bench ab" in note]
     assert "--cases 'my cases.json' --threads 1 --case B1-T16`" in note
-    head["machine_info"] = {**synthetic.MACHINE, "torch": "2.14.0"}
+    head["machine_info"] = {**synthetic.MACHINE, "driver": "580.65"}
+    assert "compared across versions: driver (none, then 580.65)" in compared(tracked.run(1), head).notes
+    head["machine_info"]["torch"] = "2.14.0"
     [note] = [note for note in compared(tracked.run(1), head).notes if "bench ab" in note]
     assert "bench ab --base-python PYTHON_WITH_TORCH_2.13.0+cpu --impl" in note
 
