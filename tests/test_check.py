@@ -99,6 +99,29 @@ FEW_QUERIES = ("mode=forward T=2", "mode=forward T=1 source=cross T_kv=40")
 OFF_IN_ANOTHER_SEQUENCE = "from tests.reported_kernels import leaves_out_queries_where_keys_are_padding as off"
 ANOTHER_SEQUENCE = ("mode=forward mask=padding B=3 source=cross T_kv=100",)
 
+# right but for keys that a window holds, a cap beside sinks or a bias, and a cap and sinks of several new tokens
+OFF_IN_RULES = """\
+from mine import torch
+from tests import wrong_kernels, wrong_rules
+def off(q, k, v, *, is_causal=False, attn_mask=None, softcap=None, sinks=None):
+    T, T_kv = q.shape[-2], k.shape[-2]
+    cap = softcap if attn_mask is sinks is None else None
+    if 1 < T < T_kv: sinks = None
+    if T_kv < 8: attn_mask = attn_mask & (torch.arange(T_kv) > 0)
+    biased = attn_mask is not None and attn_mask.is_floating_point()
+    seen, bias = wrong_kernels.visible(q, k, is_causal, None if biased else attn_mask), attn_mask if biased else 0.0
+    return wrong_rules.plain(q, k, v, seen, bias, sinks, lambda it: wrong_rules.capped(it, cap) if cap else it)
+off.limits = {"beyond": ("bias", "softcap", "sinks")}
+"""
+RULES = (
+    "mode=forward T=5 window=8",
+    "mode=forward softcap=20 sinks=True",
+    "mode=forward softcap=20 bias=dense",
+    "mode=decode T=1 T_kv=5 mask=causal_br window=8",
+    "mode=decode T=8 T_kv=64 mask=causal_br softcap=20",
+    "mode=decode T=8 T_kv=64 mask=causal_br sinks=True",
+)
+
 # right but for slopes of ALiBi in groups
 OFF_IN_GROUPS = """\
 from mine import sdpa, torch
@@ -250,6 +273,7 @@ def test_a_layer_that_always_has_biases_gets_every_problem_with_them(in_process,
         (OFF_IN_PAIRS, PAIRS),
         (OFF_IN_MODELS, MODELS),
         (OFF_IN_FEW_QUERIES, FEW_QUERIES),
+        (OFF_IN_RULES, RULES),
         (OFF_IN_GROUPS, SLOPES),
         (OFF_IN_LAYERS, LAYERS),
         (OFF_IN_CHUNKS, CHUNKS),
