@@ -122,6 +122,15 @@ RULES = (
     "mode=decode T=8 T_kv=64 mask=causal_br sinks=True",
 )
 
+# right but for grouped heads without a mask, which are causal
+OFF_WITHOUT_A_MASK = """\
+from mine import sdpa
+def off(q, k, v, *, is_causal=False, attn_mask=None, enable_gqa=False):
+    is_causal |= enable_gqa and attn_mask is None and q.shape[-2] > 1
+    return sdpa(q, k, v, is_causal=is_causal, attn_mask=attn_mask, enable_gqa=enable_gqa)
+"""
+NO_MASK = tuple(f"mode={mode} H=6 H_kv=2 D_h=128 dtype=bfloat16 mask=none" for mode in ("forward", "backward"))
+
 # right but for slopes of ALiBi in groups
 OFF_IN_GROUPS = """\
 from mine import sdpa, torch
@@ -274,6 +283,7 @@ def test_a_layer_that_always_has_biases_gets_every_problem_with_them(in_process,
         (OFF_IN_MODELS, MODELS),
         (OFF_IN_FEW_QUERIES, FEW_QUERIES),
         (OFF_IN_RULES, RULES),
+        (OFF_WITHOUT_A_MASK, NO_MASK),
         (OFF_IN_GROUPS, SLOPES),
         (OFF_IN_LAYERS, LAYERS),
         (OFF_IN_CHUNKS, CHUNKS),

@@ -61,7 +61,7 @@ BOTH: Problems = (
     GROUPS | {"D_h": 192, "D_v": 128}, {"D_h": 256}, {"T": 256}, {"mask": "causal_br", "source": "cross", "T_kv": 100}, *RULES,
     {"mask": "padding", "B": 3}, {"source": "cross", "T_kv": 100}, {"H": 13, "H_kv": 1}, {"D_h": 40},
     {"mask": "padding", "B": 3, "dropout": 0.1}, GROUPS | {"bias": "dense"}, {"window": 8, "window_right": 2, "mask": "none"},
-    GROUPS | PADDED, *(MODEL | axes | {"window": 8} for axes in ({"sinks": True}, {"softcap": 20})),
+    GROUPS | PADDED, *(MODEL | axes | {"window": 8} for axes in ({"sinks": True}, {"softcap": 20})), MODEL | {"mask": "none"},
 )  # fmt: skip
 """Problems of forward and backward calls."""
 
