@@ -192,6 +192,16 @@ CHUNKS = (
     "mode=decode T=8 T_kv=64 mask=causal_br page=16",
 )
 
+# right but for latents in pages
+OFF_IN_PAGES = """\
+from tests.wrong_latent import Naive
+class off(Naive):
+    limits = {"beyond": ("causal_br", "latent", "page")}
+    def in_one_piece(self, pools, pages):
+        return super().in_one_piece(pools, pages.flip(-1))
+"""
+PAGES = ("mode=decode T=8 T_kv=64 mask=causal_br latent=64 rope=16 page=16",)
+
 
 EVERY_PROBLEM = {check.words(axes): axes for axes in (*check.PROBLEMS, *check.AROUND)}
 
@@ -287,6 +297,7 @@ def test_a_layer_that_always_has_biases_gets_every_problem_with_them(in_process,
         (OFF_IN_GROUPS, SLOPES),
         (OFF_IN_LAYERS, LAYERS),
         (OFF_IN_CHUNKS, CHUNKS),
+        (OFF_IN_PAGES, PAGES),
         (OFF_IN_ANOTHER_SEQUENCE, ANOTHER_SEQUENCE),
     ],
 )
