@@ -192,15 +192,26 @@ CHUNKS = (
     "mode=decode T=8 T_kv=64 mask=causal_br page=16",
 )
 
-# right but for latents in pages
+# right but for grouped heads, and latents, in pages
 OFF_IN_PAGES = """\
+from tests.wrong_kernels import as_layer
 from tests.wrong_latent import Naive
-class off(Naive):
-    limits = {"beyond": ("causal_br", "latent", "page")}
+class Heads(as_layer()):
+    def over_pages(self, q, k, v, pages):
+        k, v = self.in_one_piece((k, v), pages)
+        return self.core(q, *(it.repeat(1, q.shape[1] // it.shape[1], 1, 1) for it in (k, v)))
+class Latents(Naive):
     def in_one_piece(self, pools, pages):
         return super().in_one_piece(pools, pages.flip(-1))
+class off(Heads):
+    limits = {"beyond": ("causal_br", "latent", "page")}
+    def __new__(cls, shape):
+        return (Heads if shape.latent is None else Latents)(shape)
 """
-PAGES = ("mode=decode T=8 T_kv=64 mask=causal_br latent=64 rope=16 page=16",)
+PAGES = (
+    "mode=decode T=1 T_kv=64 mask=none H=6 H_kv=2 page=16",
+    "mode=decode T=8 T_kv=64 mask=causal_br latent=64 rope=16 page=16",
+)
 
 
 EVERY_PROBLEM = {check.words(axes): axes for axes in (*check.PROBLEMS, *check.AROUND)}

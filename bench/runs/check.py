@@ -90,8 +90,8 @@ AROUND: Problems = (
     {"out_dropout": 0.1}, BIASED, GROUPS | BIASED, BIASED | {"dropout": 0.1, "out_dropout": 0.1}, {"source": "cross"}, NARROW,
     *({"mode": "backward"} | axes for axes in (BIASED, BIASED | {"source": "cross"}, NARROW, LATENT)),
     *({"mode": "decode"} | LONE | axes for axes in (
-        BIASED, NARROW, LATENT, {"page": 16}, {"page": 16, "T_kv": 81}, CHUNK | {"T": 64}, CHUNK | LATENT, CHUNK | {"page": 16},
-        CHUNK | LATENT | {"page": 16},
+        BIASED, NARROW, LATENT, GROUPS | {"page": 16}, {"page": 16, "T_kv": 81}, CHUNK | {"T": 64}, CHUNK | LATENT,
+        CHUNK | {"page": 16}, CHUNK | LATENT | {"page": 16},
     )),
 )  # fmt: skip
 """Axes of user-defined layers; kernels get them from the shared layer."""
