@@ -307,6 +307,25 @@ def first_of_each(own, i):
     return torch.stack([i[own == n].min() for n in own.flatten()])[:, None]
 
 
+def computing(computed):
+    """Each request alone, and zero where computed(own, i, new) is false: of new token i of a request; `new` tokens of each."""
+
+    @wraps(computed)
+    def attend(q, k, v, shape, sinks):
+        own, i, other, j = within_requests(shape.requests)
+        o = plain(q, k, v, (own == other) & (j <= i))
+        return o * computed(own, i - first_of_each(own, i), [new for new, _ in requests_of(shape.requests)])
+
+    return attend
+
+
+each_wrong(
+    computing, REQUESTS,
+    as_many_tokens_as_the_first_request_has=lambda own, i, new: i < new[0],
+    one_token_of_each_from_the_first_such_request_on=lambda own, i, new: (own < new.index(1)) | (i == 0),
+)  # fmt: skip
+
+
 # bias
 
 

@@ -137,10 +137,10 @@ def _probes_at(case: Case, T: int) -> Iterator[Case]:
 
 
 def _lengths(case: Case, T: int) -> Iterator[Point]:
-    """Yield axes T and T_kv of a probe, and requests if the case has some: a prompt, a part of one, three tokens."""
+    """Yield axes T and T_kv of a probe, and requests if the case has some: a token, a prompt, a part of one, two tokens."""
     if case.requests:
         part, most = max(1, T // 3), max(2, T // 2)
-        yield tokens_of(f"1x{part}:{part}+1x{part}:{T}+3x1:{most}")
+        yield tokens_of(f"1x1:{most}+1x{part}:{part}+1x{part}:{T}+2x1:{most}")
         return
     others = (T + 9, T + 64, T + 128, T) if T > LONG_PROBE else (T - 9, T - 64, T + 64, T - 128, T + 128, T)
     tokens = min(case.T, T // 2) if case.does.cached else T
