@@ -138,13 +138,15 @@ class Span:
 
 
 def document_lengths(kind: str, T: int) -> list[int]:
-    """Return lengths with sum T: `equal`; `one_long`, one with half of the tokens; or `lognormal`, with sigma 1."""
+    """Return lengths with sum T: `equal`; `one_long`, one with half of the tokens; or `lognormal`, with sigma 1. The first
+    one is not the longest, from which a kernel may take its loop bounds.
+    """
     count = min(DOCUMENTS, T)
     shares = {
         "equal": torch.ones(count),
         "one_long": torch.tensor([float(max(1, count - 1)), *[1.0] * (count - 1)]),
         "lognormal": torch.randn(count, generator=torch.Generator().manual_seed(0)).exp(),
-    }[kind]
+    }[kind].roll(count // 2)
     ends = 1 + shares.cumsum(0) / shares.sum() * (T - count)  # one token each, and a share of the rest
     ends = (ends + torch.arange(count)).round().long()
     ends[-1] = T

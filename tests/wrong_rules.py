@@ -245,6 +245,14 @@ def leaks_over_a_border(i, j, shape):
     return (j <= i) & (before[i] == before[j])
 
 
+@wrong(documents="one_long")
+@seeing
+def no_more_keys_than_the_first_document_has(i, j, shape):
+    number = numbers(shape, len(j))
+    within = j - torch.searchsorted(number, number)
+    return (j <= i) & (within < number.bincount()[0]) & (number[i] == number[j])
+
+
 @wrong(documents="one_long", mask="none")
 def padding_is_not_masked(q, k, v, shape, sinks):
     """As many more keys with a score of zero as its document is shorter than the longest."""

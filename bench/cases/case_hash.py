@@ -10,6 +10,8 @@ import hashlib
 import json
 from typing import TYPE_CHECKING
 
+from impls.rules import document_lengths
+
 from .models import config_of
 
 if TYPE_CHECKING:
@@ -27,9 +29,11 @@ def case_hash(case: Case) -> str:
     """Return a hash that is equal in every process and for every implementation, until the case or the version changes.
 
     Axes at zero, off or unset are left out, so that new axes change no hash. Of a model given by its file, the contents
-    count.
+    count, of documents their lengths.
     """
     axes = {name: value for name, value in case.columns().items() if value}
     if (model := axes.get("model", "")).endswith(".json"):
         axes["config"] = config_of(model)
+    if kind := axes.get("documents"):
+        axes["documents"] = document_lengths(kind, case.T)
     return hashlib.sha256(json.dumps([sorted(axes.items()), MEASUREMENT]).encode()).hexdigest()[:12]
