@@ -44,12 +44,15 @@ class Biased(as_layer()):
 Biased.limits = {"unless": lambda case: None if case.qkv_bias and not case.out_bias else "as in Qwen2"}
 """
 
-# right but for dropout or float16 under a mask, gradients with more keys than queries, and a cap in decode
+# right but for dropout or float16 under a mask, dropout of grouped heads in bfloat16, gradients with more keys than queries,
+# and a cap in decode
 OFF_IN_PAIRS = """\
 from mine import sdpa, torch
 from tests import wrong_kernels, wrong_rules
-def off(q, k, v, *, is_causal=False, attn_mask=None, dropout_p=0.0, softcap=None):
-    if dropout_p: return sdpa(q, k, v, is_causal=is_causal, dropout_p=dropout_p)
+def off(q, k, v, *, is_causal=False, attn_mask=None, dropout_p=0.0, softcap=None, enable_gqa=False):
+    if dropout_p or enable_gqa:
+        p = 0.2 if q.dtype == torch.bfloat16 else dropout_p
+        return sdpa(q, k, v, is_causal=is_causal, dropout_p=p, enable_gqa=enable_gqa)
     cap = softcap if q.shape[-2] > 1 else None
     if attn_mask is not None and q.dtype == torch.float16: q = q.bfloat16().half()
     seen = wrong_kernels.visible(q, k, is_causal, attn_mask)
@@ -59,6 +62,7 @@ off.limits = {"beyond": ("softcap",)}
 """
 PAIRS = (
     "mode=forward mask=padding B=3 dropout=0.1",
+    "mode=forward H=6 H_kv=2 D_h=128 dtype=bfloat16 dropout=0.1",
     "mode=forward mask=causal+padding B=3 dtype=float16",
     "mode=backward source=cross T_kv=100",
     "mode=decode T=1 T_kv=64 mask=none softcap=20",
