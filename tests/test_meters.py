@@ -1,6 +1,7 @@
 """Memory to the byte on the CPU, and the CUDA meter against a simulated device."""
 
 import sys
+import tempfile
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,8 @@ import torch
 import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
-from bench.cases.outcome import Wrong
+from bench.cases.outcome import Skip, Wrong
+from bench.checks import dispatch
 from bench.checks.attention_problems import problem_of
 from bench.checks.building import module_of
 from bench.checks.calls import call_of, recording
@@ -170,6 +172,12 @@ def test_the_kernel_that_ran(name, mask, kernel):
     with torch.inference_mode():
         call.run()
         assert kernel_in(traced(call.run)[0]) == kernel
+
+
+def test_a_trace_that_does_not_fit_on_the_disk_is_an_error_that_names_the_folder(monkeypatch):
+    monkeypatch.setattr(dispatch.profile, "export_chrome_trace", lambda *_: None)
+    with pytest.raises(Skip, match=tempfile.gettempdir()):
+        traced(lambda: None)
 
 
 def test_a_loop_has_the_kernel_of_a_short_call_and_no_count_of_operators():

@@ -11,6 +11,8 @@ from torch._C._autograd import _enable_record_function
 from torch._C._profiler import _ExperimentalConfig
 from torch.autograd.profiler import profile
 
+from ..cases.outcome import Skip
+
 OPERATORS = (
     (b'"aten::_scaled_dot_product_flash_attention', "flash"),
     (b'"aten::_scaled_dot_product_efficient_attention', "efficient"),
@@ -53,6 +55,8 @@ def traced(call: Callable[[], Any], operators: bool = True, memory: bool = True)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(path))
+        if not path.exists():  # on a full disk, which the profiler doesn't report
+            raise Skip(f"the profiler can't write to {tempfile.gettempdir()}: free some space there, or set TMPDIR")
         return path.read_bytes(), output
 
 
