@@ -57,6 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     elif name == "list" and {"-h", "--help"} & {*rest}:
         print(f"usage: attention-bench list\n\n{COMMANDS[name].capitalize()}.")
     else:
+        os.getcwd()  # raises an error if the folder was removed, with which torch and pytest can't be loaded
         signal.pthread_sigmask(signal.SIG_BLOCK, interrupts.ENDING)  # until that program handles them
         os.execv(sys.executable, [*_command(name), *rest])
     return 0

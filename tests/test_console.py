@@ -84,6 +84,16 @@ def test_every_command_is_there(name, monkeypatch):
     assert rest == [name, "--help"]  # with `report` in front, a run may be named like another command
 
 
+def test_no_command_starts_in_a_folder_that_was_removed(monkeypatch, tmp_path):
+    monkeypatch.setattr(os, "execv", mock.Mock())
+    monkeypatch.setattr(console.signal, "pthread_sigmask", mock.Mock())
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(FileNotFoundError):
+        console.main(["run"])
+
+
 def test_an_unknown_command_is_one_line(monkeypatch, capsys):
     monkeypatch.setenv("ATTENTION_BENCH_COMMAND", "attention-bench")
     assert console.main(["rum"]) == 3
