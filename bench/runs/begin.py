@@ -31,6 +31,8 @@ def begin(config: pytest.Config) -> Run:
     """Build a run, new or resumed, from the command line; raises `UsageError` and `Finished`."""
     if config.getoption("numprocesses", 0) or config.getoption("dist", "no") != "no":
         raise UsageError("nothing can be timed under pytest-xdist: leave out -n")
+    if not config.pluginmanager.has_plugin("benchmark"):
+        raise UsageError("nothing can be saved without pytest-benchmark: leave out -p no:benchmark")
     storage, here = config.getoption("benchmark_storage"), config.invocation_params.dir
     results = results_root(here, None if storage == "file://./.benchmarks" else storage)
     folder = results / str(get_machine_id())  # pytest-benchmark's name for it
