@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import glob
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -141,7 +142,9 @@ def newest_first(results: Path) -> list[Path]:
 
 
 def nothing_in(results: Path) -> str:
-    """Return a sentence on a folder without runs below it."""
+    """Return a sentence on a folder without runs below it; raises OSError if it can't be read."""
+    for folder in (results, *results.glob("*/")) if results.exists() else ():
+        os.listdir(folder)  # unlike `glob`, which finds nothing there
     if any(map(is_numbered, results.glob("*.json"))):
         return f"{results} is the folder of one machine: give {results.resolve().parent}"
     where = f"run in {results} yet" if results.exists() else f"folder {results}, and so no run"

@@ -37,6 +37,7 @@ OTHERS = [
     ("advise --dtyp bf16", "unrecognized arguments: --dtyp bf16; did you mean --dtype? "),
     ("--results nowhere", "pytest bench/ --benchmark-save=NAME"),
     ("--results empty", "pytest bench/ --benchmark-save=NAME"),
+    (f"--results {TINY}", f"{TINY}: Not a directory"),
     ("history --results nowhere", "there is no folder nowhere, and so no run; make one with"),
     (f"export {TINY} -o a.json", "its ending should be one of .parquet, .csv"),
     (f"export {TINY} -o /dev/null/a.csv", "/dev/null"),
