@@ -260,9 +260,11 @@ def test_a_layer_of_fixed_widths_is_told_how_to_exclude_others():
     assert "`unless` in a layer's limits" in (undeclared(["L has W_q of shape (8, 8); the case needs (16, 8)"]) or "")
 
 
-def test_an_explanation_of_torch_compile_is_told():
-    told = "RuntimeError when making fake tensor call\n  Explanation: There was no fake impl registered\n  Hint: ..."
-    assert in_one_line(RuntimeError(told)) == "RuntimeError: Explanation: There was no fake impl registered"
+@pytest.mark.parametrize(
+    "told", ["Explanation: There was no fake impl", "x.cpp:3:1: fatal error: Python.h: No such file"]
+)
+def test_an_explanation_of_torch_compile_is_told(told):
+    assert in_one_line(RuntimeError(f"C++ compile error\n\n  {told}\n  Hint: ...")) == f"RuntimeError: {told}"
 
 
 def test_an_error_is_placed_in_the_kernel_though_an_installed_package_raises_it(tmp_path):

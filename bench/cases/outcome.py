@@ -103,7 +103,8 @@ def in_one_line(error: BaseException) -> str:
     first line, without control characters, such as a terminal's colours.
     """
     lines = _message(error).splitlines() or ["no message"]
-    explained = (line.strip() for line in lines if ": error: " in line or line.startswith("  Explanation: "))
+    marks = (": error: ", ": fatal error: ", "  Explanation: ")
+    explained = (line.strip() for line in lines if any(words in line for words in marks))
     text = next(explained, lines[0])
     return f"{type(error).__name__}: {printable(text)}"
 
