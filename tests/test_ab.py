@@ -42,6 +42,7 @@ from bench.checks.attention_problems import problem_of
 from bench.selection.choice import own_files
 from bench.selection.errors import UsageError
 from bench.timing.devices.cpu import CpuMeter
+from bench.timing.machine import fingerprint
 from bench.timing.reference_workload import GPU_WORK, WORK
 from bench.workers.client import Lost, Variant, WorkerClient, WorkerSettings
 from bench.workers.tree import Tree, loaded_libraries, opened
@@ -301,6 +302,7 @@ def test_a_saved_comparison_is_continued_with_the_same_code_on_the_same_machine(
     command("--save x")
     (file,) = repository.glob("results/*/ab/0001_x.json")
     git(repository, "commit", "-qam", "HEAD is another commit than it was")
+    monkeypatch.setattr("bench.ab.plan.fingerprint", lambda: fingerprint() | {"threads": 64})  # of this process
     ran = command(f"--continue {file}")
     assert ran.code == 0 and f"saved: {file}\n" in ran.text and not ran.saved  # nothing is left to measure
     (repository / "impls" / "sdpa.py").write_text("changed = True\n")
@@ -308,7 +310,7 @@ def test_a_saved_comparison_is_continued_with_the_same_code_on_the_same_machine(
     (repository / "edited.json").write_text(json.dumps(json.loads(file.read_text()) | {"pairs": [{}]}))
     (repository / "no.json").write_text(json.dumps(json.loads(file.read_text()) | {"same": 3}))
     for other, options, says in (
-        (file, "", "changed since then: code, fingerprint; start another comparison, without --continue"),
+        (file, "", "changed since then: code, torch; start another comparison, without --continue"),
         (repository / "impls" / "sdpa.py", "", "sdpa.py: not JSON"),
         (repository / "edited.json", "", "edited.json: not a comparison that `python -m bench ab` saved"),
         (repository / "no.json", "", "no.json: not a comparison that `python -m bench ab` saved"),

@@ -303,7 +303,7 @@ def test_unwritable_results_are_reported_before_anything_is_measured(ran):
 @pytest.mark.parametrize(("compiler", "is_there"), [(sys.executable, True), ("/nonexistent", False)])
 def test_without_a_compiler_compiled_forms_are_skipped(monkeypatch, compiler, is_there):
     monkeypatch.setenv("CXX", compiler)
-    why = None if is_there else "compiled forms on the CPU need a C++ compiler, and /nonexistent isn't there"
+    why = None if is_there else "compiled forms on the CPU need a C++ compiler, and '/nonexistent' isn't there"
     assert [unsupported(Cell(impls.get(name), CASE)) for name in ("sdpa+compile", "sdpa")] == [why, None]
 
 

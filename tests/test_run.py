@@ -159,7 +159,7 @@ def test_nothing_is_timed_in_several_processes_of_pytest(tmp_path):
     pytest.importorskip("xdist")
     done = python("-m", "pytest", *suite_arguments("-n", "1", *SMALL, "--dry-run"), cwd=tmp_path)
     assert done.returncode == 4 and not done.stdout
-    assert done.stderr.strip() == "ERROR: nothing can be timed under pytest-xdist: leave out -n"
+    assert done.stderr.strip() == "ERROR: nothing can be timed under pytest-xdist: leave out -n and --dist"
 
 
 def test_runs_are_stored_in_the_checkout_from_anywhere_inside_it(tmp_path):

@@ -294,4 +294,5 @@ def interpreter(given: str) -> tuple[str, str]:
 
 def conditions() -> Record:
     """Return the machine and procedure of a comparison, as they are saved."""
-    return {"fingerprint": fingerprint(), "procedure": digest_of({path: CHECKOUT / path for path in PROCEDURE})}
+    machine = {fact: value for fact, value in fingerprint().items() if fact != "threads"}  # workers have their own
+    return machine | {"procedure": digest_of({path: CHECKOUT / path for path in PROCEDURE})}

@@ -30,7 +30,7 @@ class Finished(Exception):
 def begin(config: pytest.Config) -> Run:
     """Build a run, new or resumed, from the command line; raises `UsageError` and `Finished`."""
     if config.getoption("numprocesses", 0) or config.getoption("dist", "no") != "no":
-        raise UsageError("nothing can be timed under pytest-xdist: leave out -n")
+        raise UsageError("nothing can be timed under pytest-xdist: leave out -n and --dist")
     if not config.pluginmanager.has_plugin("benchmark"):
         raise UsageError("nothing can be saved without pytest-benchmark: leave out -p no:benchmark")
     storage, here = config.getoption("benchmark_storage"), config.invocation_params.dir

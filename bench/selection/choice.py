@@ -381,5 +381,7 @@ def unsupported(cell: Cell) -> str | None:
     if why or not cell.impl.compiled or cell.case.device != "cpu":
         return why
     return (
-        None if shutil.which(compiler) else f"compiled forms on the CPU need a C++ compiler, and {compiler} isn't there"
+        None
+        if shutil.which(compiler)
+        else f"compiled forms on the CPU need a C++ compiler, and {compiler!r} isn't there"
     )

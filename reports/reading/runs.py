@@ -190,7 +190,9 @@ def read(path: Path) -> Run:
 def checked(data: Any, path: Path) -> Run:
     """Build a run from a file's contents; raises as `read` does."""
     if not isinstance(data, dict) or not isinstance(data.get("benchmarks"), list):
-        raise RunError(f"{path}: not a run file (no list of benchmarks in it)")
+        other = isinstance(data, dict) and "pairs" in data
+        why = "a comparison, which `python -m reports compare FILE` shows" if other else "no list of benchmarks in it"
+        raise RunError(f"{path}: not a run file ({why})")
     if data.get("schema") != SCHEMA:
         raise RunError(f"{path}: unknown schema {data.get('schema')!r} (this suite reads {SCHEMA})")
     if where := run_format.misfit(data):

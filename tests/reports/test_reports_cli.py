@@ -51,7 +51,8 @@ def aged(path, seconds):
         ("", "0001_bad.json: empty\n"),
         ('{\n"schema": 2,', "0001_bad.json: not JSON, or truncated, in line 2\n"),
         ('{\n"schema": NaN}', "0001_bad.json: NaN, which JSON doesn't have: write null, in line 2\n"),
-        ("[1, 2]", "not a run file"),
+        ("[1, 2]", "not a run file (no list of benchmarks in it)"),
+        ('{"pairs": []}', "not a run file (a comparison, which `python -m reports compare FILE` shows)"),
         ('{"schema": 99, "benchmarks": []}', "unknown schema 99 (this suite reads 2)"),
         ("\xff\xfe\x00\x01", "not JSON"),
         (
