@@ -448,7 +448,7 @@ def test_a_variant_imports_its_own_implementations_and_the_modules_of_its_tree_a
     names = ["deep=pkg.kern:mine", "file=a folder/file.py:mine", "new=new:mine", "recent=recent:mine", "yaml=yaml:dump",
              "packed", "built=kernels:built#mine", "hub=kernels:some/where#mine", "reads=reads:mine",
              "mixed=mixed:mine"]  # fmt: skip
-    answer = client.ask("cells", names=names, whole_registry=False, cases=[CASE])
+    answer = client.ask("cells", names=names, device="cpu", whole_registry=False, cases=[CASE])
     client.close()
     assert {*answer["cells"]} == {"deep", "file", "built"}
     assert f"kernels is imported from {tmp_path / 'kernels.py'}" in answer["unknown"]["hub"]
@@ -738,7 +738,7 @@ def worker(tmp_path):
     )
     client = WorkerClient(Variant("here", CHECKOUT), WorkerSettings(str(tmp_path), timeout=60.0))
     names = [f"{name}=own:{name}" for name in ("loud", "dies", "ends", "mute", "doubles", "forks")]
-    client.first = client.ask("cells", names=names, whole_registry=False, cases=[])
+    client.first = client.ask("cells", names=names, device="cpu", whole_registry=False, cases=[])
     yield client
     client.close()
 

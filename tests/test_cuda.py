@@ -361,6 +361,13 @@ def test_an_illegal_access_makes_its_process_unusable(faults, monkeypatch):
     assert (reply["failed"], reply["unusable"]) == ("error", faults)
 
 
+def test_a_new_process_reports_that_its_gpu_is_lost(tasks, monkeypatch):
+    lost = mock.Mock(side_effect=RuntimeError("No CUDA GPUs are available"))
+    monkeypatch.setitem(DEVICES, "cuda", replace(DEVICES["cuda"], free_bytes=lost))
+    why = "--device cuda can't be used: RuntimeError: No CUDA GPUs are available"
+    assert [tasks.cells(["sdpa"], device)["unusable"] for device in ("cpu", "cuda")] == [None, why]
+
+
 def test_a_process_without_cuda_or_whose_memory_is_full_is_usable(monkeypatch):
     gpu = SimulatedCuda(total=1 << 21)
     monkeypatch.setattr(torch, "cuda", gpu)

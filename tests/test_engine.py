@@ -320,9 +320,10 @@ def test_one_that_ends_the_process_leaves_the_others_their_samples(measured):
     [
         ({"fails": {"cells ": (1, LOST)}}, "a worker process can't begin: "),
         ({"replies": {"cells": {"unknown": {"packed": "no packed here"}}}}, "no packed here"),
+        ({"replies": {"cells": {"unknown": {}, "unusable": "no GPU any more"}}}, "no GPU any more"),
     ],
 )
-def test_a_run_ends_if_a_process_cannot_start_or_import_an_implementation(measured, world, says):
+def test_a_run_ends_if_a_process_cannot_start_use_the_device_or_import_an_implementation(measured, world, says):
     with pytest.raises(UsageError, match=f"^{says}"):
         measured(Simulated(SECONDS, **world))
 

@@ -258,7 +258,7 @@ def test_two_kernels_of_one_file_have_different_hashes(tmp_path):
 
 def test_a_kernel_that_is_edited_during_a_run_has_the_hash_of_what_is_measured(tmp_path, tasks):
     (tmp_path / "edited_later.py").write_text(text := "def mine(q, k, v, **_): return v\n")
-    tasks.cells(["mine_edited=edited_later:mine"])
+    tasks.cells(["mine_edited=edited_later:mine"], "cpu")
     (tmp_path / "edited_later.py").write_text(text + "\n")
     measured = impl_hash(impl := impls.get("mine_edited"), "")
     sources_hash([impl], [])  # reads it again

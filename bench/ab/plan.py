@@ -128,7 +128,8 @@ class Plan:
         cases; with `exchanged`, from the twins of their folders.
         """
         moved = self.twins if exchanged else {}
-        of_all = {"whole_registry": self.whole_registry, "cases": [*self.cases.values()]}
+        cases = [*self.cases.values()]
+        of_all = {"device": cases[0]["device"], "whole_registry": self.whole_registry, "cases": cases}
 
         def begin(variant: str) -> WorkerClient:
             it = self.variants[variant]

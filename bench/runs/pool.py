@@ -75,8 +75,8 @@ class WorkerPool:
             self._process(name)
 
     def client(self, cell: Cell) -> WorkerClient:
-        """Return the process of a cell, a new one if it is lost; raises `UsageError` if it can't start or import an
-        implementation.
+        """Return the process of a cell, a new one if it is lost; raises `UsageError` if it can't start, use the device or
+        import an implementation.
         """
         return self._process(self._names[cell.impl.name])
 
@@ -189,7 +189,8 @@ class WorkerPool:
         if name == SHARED and self._last:  # the process that has timed cells is replaced
             self.process_number, self.visit_number = map(self.run.next_number, ("process", "visit"))
         given = listed(self.run.asked.get("impl", []))
-        return self.start().send("cells", names=[it for it in given if self._names.get(it.partition("=")[0]) == name])
+        names = [it for it in given if self._names.get(it.partition("=")[0]) == name]
+        return self.start().send("cells", names=names, device=self.run.selection.device)
 
 
 def request(cell: Cell) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Self
 
 from .. import CHECKOUT
 from ..cases.outcome import Skip, printable
+from ..selection.errors import UsageError
 from ..timing.malloc import HUGE_PAGES
 from .fresh import quiet_environment, start
 
@@ -241,7 +242,8 @@ def checking(
 class NamedWorkers(dict[str, WorkerClient]):
     """The worker processes of a measurement by name, from its creation to `close`. They start at the same time.
 
-    `workers[name]` waits until the process has started, and replaces it if it is lost; raises `Lost` if it can't start.
+    `workers[name]` waits until the process has started, and replaces it if it is lost; raises `Lost` if it can't start, and
+    `UsageError` if it can't use the device.
     """
 
     def __init__(self, names: Iterable[str], begin: Callable[[str], WorkerClient]):
@@ -255,6 +257,8 @@ class NamedWorkers(dict[str, WorkerClient]):
             client.close()
             client = self[name] = self._begin(name)
         client.first = client.first or client.receive()
+        if why := client.first.get("unusable"):
+            raise UsageError(why)
         return client
 
     def close(self) -> None:

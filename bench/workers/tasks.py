@@ -20,7 +20,7 @@ from impls.registry import eager_name
 from ..cases.case import Case
 from ..cases.cells import Cell
 from ..cases.counting import least_memory
-from ..cases.outcome import Skip
+from ..cases.outcome import Skip, classify
 from ..cases.sweep import misfit
 from ..checks.afterwards import settle
 from ..checks.attention_problems import problem_of
@@ -109,10 +109,11 @@ class Tasks:
         self._ready: dict[str, Any] = {}
         """What can be timed, by name: each a `Built`, or a `Workload`."""
 
-    def cells(self, names: list[str], whole_registry: bool = False, cases: Sequence[Reply] = ()) -> Reply:
+    def cells(self, names: list[str], device: str, whole_registry: bool = False, cases: Sequence[Reply] = ()) -> Reply:
         """Return the available implementations among the requested names (none: those of the sweep), with their cells.
 
         {"cells": {name: {case id: None, or why it can't be measured}}, "unknown": {name: why it is missing},
+        "unusable": why the device can't be used, or None,
         "fingerprint": what two variants must share, "workloads": {name: version}}
         """
         known: dict[str, dict[str, str | None]] = {}
@@ -127,7 +128,13 @@ class Tasks:
                 known[impl.name] = {cell.case.id: unsupported(cell) for cell in of_impl}
             except UsageError as error:
                 unknown[name.partition("=")[0]] = str(error)
-        return {"cells": known, "unknown": unknown, "fingerprint": fingerprint(), "workloads": software()}
+        return {
+            "cells": known,
+            "unknown": unknown,
+            "unusable": _why_unusable(device),
+            "fingerprint": fingerprint(),
+            "workloads": software(),
+        }
 
     def cases(self, names: list[str], axes: list[Reply], around: list[Reply]) -> Reply:
         """Return the cases that `check` runs for each implementation: with scope `core` where that is supported, else `layer`.
@@ -361,3 +368,12 @@ class Tasks:
         gc.collect()
         gc.freeze()  # excludes these objects from later collections
         gc.disable()
+
+
+def _why_unusable(device: str) -> str | None:
+    """Return why this process can't use the device, as a GPU that was lost; None if it can."""
+    try:
+        free_bytes(device)
+    except Exception as error:
+        return f"--device {device} can't be used: {classify(error)}"
+    return None
