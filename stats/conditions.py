@@ -31,6 +31,10 @@ LOOP_RATIO, LOOP_QUANTILE = 2.0, 0.9
 shortest: up to 1.2 in undisturbed runs, from 2.7 on beside so many threads that calls run, and are interrupted, rarely.
 """
 
+HELD_BACK = ("hardware slowdown", "software thermal slowdown", "hardware thermal slowdown", "power brake")
+"""Entries of `throttled` for which a GPU is slower than it can be. A power cap, common during matrix products, is none of them.
+"""
+
 TO_SIGMA = 1 / 0.6745
 """Ratio of the standard deviation to the median absolute deviation, for normal numbers."""
 
@@ -54,11 +58,12 @@ def disturbed(rows: Iterable[Mapping[str, Any]], workload: Mapping[str, Any]) ->
     """Explain in one sentence why a run was disturbed and what to do; '' if not. `rows`: the run file's benchmarks;
     `workload`: its `controls`.
     """
-    switches, found, last = [], [], 1
+    switches, found, last, throttled = [], [], 1, set[str]()
     for row in rows:
         extra, stats = row["extra_info"], row["stats"]
         if extra.get("switches_involuntary") is not None:
             switches.append(extra["switches_involuntary"] / stats["median"])
+        throttled.update((extra.get("throttled") or "").split(", "))
         visits = np.array(extra["sample_visits"])
         same, last = np.diff(visits) == 0, max(last, 1 + visits.max())
         found.append((visits[1:][same], np.diff(np.log(stats["data"]))[same]))
@@ -72,6 +77,8 @@ def disturbed(rows: Iterable[Mapping[str, Any]], workload: Mapping[str, Any]) ->
         why.append(f"successive blocks differed by {percent(usual)}")
     elif worst > SCATTER_OF_QUARTER:
         why.append(f"successive blocks differed by {percent(worst)} in a quarter of its visits")
+    if held := [reason for reason in HELD_BACK if reason in throttled]:
+        why.append(f"the GPU's clocks were held back ({', '.join(held)})")
     loop = [sample["seconds"] for sample in workload.get("looks", {}).get("python", ())]
     if loop and (times := float(np.quantile(loop, LOOP_QUANTILE)) / min(loop)) > LOOP_RATIO:
         why.append(f"a tenth of the reference workload's loops took at least {times:.1f} times the shortest")

@@ -36,6 +36,16 @@ def test_a_run_beside_other_work_says_so_and_what_to_do():
     assert said.endswith("stop other work and measure it again")
 
 
+def test_a_gpu_whose_clocks_were_held_back_in_any_row_disturbs_a_run_and_a_power_cap_does_not():
+    cool, hot = row(0.05, 0.03), row(0.05, 0.03)
+    cool["extra_info"]["throttled"] = "power cap"
+    hot["extra_info"]["throttled"] = "power cap, software thermal slowdown"
+    assert conditions.disturbed([cool] * 3, {}) == ""
+    assert "clocks were held back (software thermal slowdown); " in conditions.disturbed(
+        [cool, hot, row(0.05, 0.03)], {}
+    )
+
+
 def test_a_run_that_was_disturbed_for_a_quarter_of_its_time_says_so():
     quiet, part = row(0.05, 0.03), row(0.05, 0.03)
     data = np.array(part["stats"]["data"])

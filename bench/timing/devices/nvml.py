@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
+from stats import conditions
+
 REASONS = {
     0x1: "idle",
     0x2: "application clocks",
@@ -28,8 +30,7 @@ SETTINGS = IDLE | 0x2 | 0x100
 POLICIES = {0: 0x4, 1: 0x20}
 """Bits of `REASONS` by policy of nvml.h that accumulates its time: power, thermal."""
 
-HELD_BACK = 0x8 | 0x20 | 0x40 | 0x80
-"""Reasons for which a GPU is slower than it can be. A power cap, common during matrix products, is none of them."""
+HELD_BACK = sum(bit for bit, word in REASONS.items() if word in conditions.HELD_BACK)
 
 EVERY = 0.25
 """Seconds between two readings: each takes a tenth of a millisecond or more, during which an idle device cools down."""
