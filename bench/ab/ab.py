@@ -99,7 +99,7 @@ def self_test(options: argparse.Namespace) -> None:
     for share, part in SHARES.items():
         wanted += [(names[i % len(names)], share) for i in range(math.ceil(options.self_test / part))]
     about = clock_text(60 * len(wanted) * options.budget)
-    warn(f"self-test: about {about}, beside checks; finished comparisons are kept, and the same command continues")
+    warn(f"self-test: {about}, beside checks; finished comparisons are kept, and the same command continues")
     for i, (name, share) in enumerate(wanted):
         what = f"injected: {name} {share:+.0%}" if name else "unchanged code"
         warn(f"self-test: run {i + 1} of {len(wanted)}, {what}")
