@@ -84,7 +84,7 @@ def roofline(points: Sequence[tuple[float, float, Style, str]], rooflines: Mappi
     xs, ys = zip(*every, strict=True)
     x = Scale(min(xs) / 1.2, max(xs) * 1.2, LEFT + 8, WIDTH - 18)
     y = Scale(min(ys) / 1.2, max(ys) * 1.3, BOTTOM, TOP + LINE)
-    rates = {tick: f"{tick / 1e9:g} G" for tick in y.ticks()}
+    rates = {tick: units.tick(units.rate(tick)) for tick in y.ticks()}
     parts = [
         axes(x, y, {tick: number(tick) for tick in x.ticks()}, rates, "FLOP per byte"),
         f'<text x="0" y="{TOP}">FLOP per second</text>',

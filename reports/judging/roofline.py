@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..reading import words
+from ..reading import units, words
 from ..reading.runs import Object
 from .peaks import of_products
 from .rows import Row, Rows
@@ -33,10 +33,12 @@ def ceilings(rooflines: Sequence[Object], rows: Rows) -> dict[str, Corners]:
         here = [it for it in rooflines if it["device"] == device and threads in (None, it.get("threads"))]
         own = {dtype} if dtype == "float64" else {dtype, "float32"}  # narrow ones may be computed in float32
         rates = {it["flops_per_s"]: it["dtype"] for it in here if it.get("flops_per_s") and it.get("dtype") in own}
+        if device != "cpu" and dtype == "float32":  # three of TF32 can replace one
+            rates |= {it["flops_per_s"] / 3: "a third of tf32" for it in here if it.get("dtype") == "tf32"}
         copies = {it["footprint"]: it["bytes_per_s"] for it in here if it.get("footprint") and it.get("bytes_per_s")}
         if rates and copies:
             peak = max(rates)
-            product = f"product in {words.value('dtype', rates[peak])}, {peak / 1e9:,.0f} GFLOP/s"
+            product = f"product in {words.value('dtype', rates[peak])}, {units.rate(peak)}FLOP/s"
             slopes = {max(copies.values()): "fastest copy", copies[max(copies)]: "large copy"}
             for bandwidth, label in slopes.items():
                 bend = peak / bandwidth

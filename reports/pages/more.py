@@ -39,7 +39,7 @@ def _roofline(run: Run, rows: Sequence[Row], palette: Palette) -> Table:
     points, axes = [row for row in rows if row["flops"] > 0 and row["bytes"] > 0], varying(rows)
     dots = [
         (roofline.intensity(row), row["tflops_per_s"] * 1e12, palette[row["impl"]],
-         f"{row['impl']}, {_place(row, axes)}: {row['tflops_per_s'] * 1e3:.3g} GFLOP/s")
+         f"{row['impl']}, {_place(row, axes)}: {units.rate(row['tflops_per_s'] * 1e12)}FLOP/s")
         for row in points
     ]  # fmt: skip
     ceilings = roofline.ceilings(run.rooflines, points)

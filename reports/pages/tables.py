@@ -12,7 +12,7 @@ from typing import Any
 
 from stats.estimate import grouped
 from stats.ratios import SLOWER
-from stats.shares import without_numbers
+from stats.shares import significant, without_numbers
 
 from ..judging.grid import SIGNS, Case, Column, Grid, Mark, median, slowdown
 from ..judging.rows import Row
@@ -62,7 +62,7 @@ def columns(mark: Mark) -> dict[str, str]:
         "peak memory": units.memory(row["peak_bytes"]),
         "of tolerance": units.percent(row["error"] / row["error_bound"]) if row["error_bound"] > 0 else units.MISSING,
         "kernel": str(row.get("kernel") or units.MISSING),
-        "TFLOP/s": f"{row['tflops_per_s']:.3g}" if row["device"] == "cuda" else units.MISSING,
+        "TFLOP/s": significant(row["tflops_per_s"], 3) if row["device"] == "cuda" else units.MISSING,
         "of peak": units.percent(row["of_peak"]),
         "device only": units.seconds(row["device_s"]),
         "launches": units.percent(row["launch_share"]),
@@ -246,5 +246,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
     for key, value in values.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{prefix}{key} ")
+        elif isinstance(value, list) and all(isinstance(it, Mapping) for it in value):
+            yield from ((f"{prefix}{key} {i}", ", ".join(map(" ".join, flat(it)))) for i, it in enumerate(value))
         elif value not in (None, "", []):
             yield f"{prefix}{key}", ", ".join(map(str, value)) if isinstance(value, list) else str(value)

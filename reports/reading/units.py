@@ -23,6 +23,8 @@ BINARY_STEPS = ((1.0,), (1.0, 1.5), *(tuple(1 + n / parts for n in range(parts))
 
 _BYTES = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
 
+_RATES = ((1e12, "T"), (1e9, "G"), (1e6, "M"))
+
 
 def seconds(value: float, digits: int = 3) -> str:
     """Format seconds: 0.00123 -> '1.23 ms'."""
@@ -32,6 +34,11 @@ def seconds(value: float, digits: int = 3) -> str:
 def memory(value: float) -> str:
     """Format bytes: 2_621_440 -> '2.50 MiB'."""
     return _scaled(value, _BYTES, 3)
+
+
+def rate(value: float) -> str:
+    """Format operations per second, without their unit: 6.5e14 -> '650 T'."""
+    return _scaled(value, _RATES, 3)
 
 
 def tick(text: str) -> str:

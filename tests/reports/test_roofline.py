@@ -12,11 +12,11 @@ from reports.judging.rows import rows_of
 from reports.pages import more, tables
 from reports.pages.report import report
 
-CEILINGS = [{"device": "cpu", "dtype": dtype, "threads": 2, "flops_per_s": rate}
-         for dtype, rate in (("float32", 1e11), ("bfloat16", 4e11), ("float16", 5e10), ("tf32", 2e11))]  # fmt: skip
-COPIES = [
-    {"device": "cpu", "footprint": 2**n, "threads": 2, "bytes_per_s": rate} for n, rate in ((16, 9e10), (20, 3e10))
-]
+CEILINGS = [{"device": device, "dtype": dtype, "threads": 2, "flops_per_s": scale * rate}
+            for device, scale in (("cpu", 1), ("cuda", 1000))
+            for dtype, rate in (("float32", 1e11), ("bfloat16", 4e11), ("float16", 5e10), ("tf32", 6e11))]  # fmt: skip
+COPIES = [{"device": device, "footprint": 2**n, "threads": 2, "bytes_per_s": rate}
+          for device in ("cpu", "cuda") for n, rate in ((16, 9e10), (20, 3e10))]  # fmt: skip
 
 
 def measured(as_run, at, roofs=CEILINGS):
@@ -36,7 +36,8 @@ def corners(as_run, at, roofs=CEILINGS):
         ({"dtype": "bfloat16"}, "product in bf16, 400 GFLOP/s"),
         ({"dtype": "float16"}, "product in fp32, 100 GFLOP/s"),  # which is faster here
         ({"dtype": "float32", "autocast": "bfloat16"}, "product in bf16, 400 GFLOP/s"),
-        ({"dtype": "float32", "tf32": True}, "product in tf32, 200 GFLOP/s"),
+        ({"dtype": "float32", "tf32": True, "device": "cuda"}, "product in tf32, 600 TFLOP/s"),
+        ({"dtype": "float32", "device": "cuda"}, "product in a third of tf32, 200 TFLOP/s"),
     ],
 )
 def test_a_row_has_the_ceiling_of_the_dtype_of_its_products(at, product, as_run):
@@ -44,11 +45,12 @@ def test_a_row_has_the_ceiling_of_the_dtype_of_its_products(at, product, as_run)
     assert {*corners(as_run, at)} == {f"{copy}; {product}" for copy in copies}
 
 
-def test_both_axes_of_the_chart_have_a_name_clear_of_the_ticks():
-    drawn = svg.roofline([(2.0, 1e11, Palette()["fused"], "")], {"copy": [(1.0, 9e10), (4.0, 2e11)]})
+@pytest.mark.parametrize(("of", "tick"), [(1e11, "100 G"), (1e15, "1000 T")])
+def test_both_axes_of_the_chart_have_a_name_clear_of_the_ticks(of, tick):
+    drawn = svg.roofline([(2.0, of, Palette()["fused"], "")], {"copy": [(1.0, 0.9 * of), (4.0, 2 * of)]})
     texts = {text: float(y) for y, text in re.findall(r'<text x="[\d.]+" y="([\d.]+)"[^>]*>([^<]*)</text>', drawn)}
-    assert {"FLOP per byte", "FLOP per second", "100 G"} <= {*texts}
-    assert min(y for text, y in texts.items() if text.endswith(" G")) - texts["FLOP per second"] >= svg.LINE
+    assert {"FLOP per byte", "FLOP per second", tick} <= {*texts}
+    assert min(y for text, y in texts.items() if text.endswith(tick[-2:])) - texts["FLOP per second"] >= svg.LINE
 
 
 def test_without_a_measured_product_there_is_no_ceiling_and_no_chart(as_run):
@@ -79,6 +81,14 @@ def on_gpu(as_run, gpu, at):
     """A run of one call with 494.7 TFLOP/s."""
     row = synthetic.row("sdpa", synthetic.case(device="cuda", **at), [1.0], flops=494.7e12, device_s=0.75)
     return as_run(synthetic.document([row], machine_info=synthetic.MACHINE | {"gpu": gpu}))
+
+
+def test_the_state_of_each_gpu_is_one_line_of_the_page():
+    state = {"gpus": [{"sm_mhz": 1755, "mig": False}, {"sm_mhz": 1980, "reasons": ["idle", "power cap"]}]}
+    assert [*tables.flat(state)] == [
+        ("gpus 0", "sm_mhz 1755, mig False"),
+        ("gpus 1", "sm_mhz 1980, reasons idle, power cap"),
+    ]
 
 
 def test_a_gpu_has_columns_of_its_own_and_its_times_are_called_unverified(as_run, tiny):
