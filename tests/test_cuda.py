@@ -363,8 +363,9 @@ def test_an_illegal_access_makes_its_process_unusable(faults, monkeypatch):
 
 def test_a_new_process_reports_that_its_gpu_is_lost(tasks, monkeypatch):
     lost = mock.Mock(side_effect=RuntimeError("No CUDA GPUs are available"))
-    monkeypatch.setitem(DEVICES, "cuda", replace(DEVICES["cuda"], free_bytes=lost))
+    monkeypatch.setitem(DEVICES, "cuda", replace(DEVICES["cuda"], present=lambda: True, free_bytes=lost))
     why = "--device cuda can't be used: RuntimeError: No CUDA GPUs are available"
+    assert tasks.cases(["sdpa"], [{"device": "cuda", "H": 1, "D_h": 16}], [])["unusable"] == why
     assert [tasks.cells(["sdpa"], device)["unusable"] for device in ("cpu", "cuda")] == [None, why]
 
 

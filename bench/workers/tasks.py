@@ -142,8 +142,8 @@ class Tasks:
 
         `axes`: those of each case. `around`: axes outside a kernel, for layers without a core alone.
 
-        {"cases": {impl: [{"case", "id", "unsupported": why, or None}, ...]}}, or {"unknown": why an implementation is
-        missing}
+        {"cases": {impl: [{"case", "id", "unsupported": why, or None}, ...]}}, or {"unusable": why the device can't be used or
+        an implementation is missing}
         """
 
         def found(impl: Impl, it: Reply) -> tuple[Case, str | None]:
@@ -165,9 +165,9 @@ class Tasks:
         try:
             refuse_absent(axes[0]["device"])
             impls = impls_named(names, whole_registry=False, folder=self._folder)
-            return {"cases": {it.name: [*described(it)] for it in impls}}
+            return {"cases": {it.name: [*described(it)] for it in impls}, "unusable": _why_unusable(axes[0]["device"])}
         except UsageError as error:
-            return {"unknown": str(error)}
+            return {"unusable": str(error)}
 
     def probe(self, what: str, impl: str, case: Reply, passed: Sequence[str] = ()) -> Reply:
         """Check an implementation on probes, except what has `passed` in another process, and build the module of a cell:
