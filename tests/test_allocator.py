@@ -2,6 +2,7 @@
 
 import os
 import resource
+from dataclasses import replace
 from itertools import count
 from unittest import mock
 
@@ -90,7 +91,8 @@ def test_pages_are_kept_unless_that_could_exhaust_the_memory(environ, tmp_path, 
         patch.setattr(cpu, "CGROUP", tmp_path)  # of a container with less memory than the machine
         choose(None, small)
     assert not malloc.chosen()
-    choose(None, small)
+    on_gpu = [Cell(cell.impl, replace(cell.case, device="cuda")) for cell in large]
+    choose(None, [*small, *on_gpu])
     assert malloc.chosen() == KEEP
     environ.update(malloc.HUGE_PAGES)
     assert malloc.keeps_pages()

@@ -17,8 +17,8 @@ LIBRARIES = {"tcmalloc": ("tcmalloc_minimal", "tcmalloc"), "jemalloc": ("jemallo
 """Libraries to preload, of which the first installed one is used."""
 
 TIMES = 8
-"""Multiple of a cell's least memory that the machine, or its container, must have for pages to be kept by default: a call's
-freed blocks stay resident, and leave gaps that its next ones don't fit into.
+"""Multiple of a cell's least memory on the CPU that the machine, or its container, must have for pages to be kept by default:
+a call's freed blocks stay resident, and leave gaps that its next ones don't fit into.
 """
 
 ALLOCATORS = ("system", "keep", *LIBRARIES)
@@ -49,7 +49,8 @@ def choose(name: str | None, cells: Sequence[Cell] = (), begun: Mapping[str, str
 
 
 def _usual(cells: Sequence[Cell]) -> Mapping[str, str]:
-    largest = max((least_memory(cell.impl, cell.case) for cell in cells), default=0)
+    sizes = (least_memory(cell.impl, cell.case) for cell in cells if cell.case.device == "cpu")
+    largest = max(sizes, default=0)
     return KEEP if has_glibc() and TIMES * largest <= total_bytes() else {}
 
 
