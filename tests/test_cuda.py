@@ -1,5 +1,6 @@
 """The CUDA meter and its surroundings on a simulated GPU; some tests on a real one."""
 
+import faulthandler
 import gc
 import os
 import sys
@@ -621,6 +622,16 @@ def test_steps_of_the_gpu_script_run_on_the_simulated_gpu(work, tmp_path, in_pro
 
     monkeypatch.setattr(script.Lab, "command", command)
     work(script.Lab(tmp_path, rehearsal=True, until=monotonic() + 60))
+
+
+def crashing(lab):
+    faulthandler._sigsegv()
+
+
+def test_a_step_of_the_gpu_script_that_crashes_leaves_the_place(tmp_path):
+    row = script.step(crashing, tmp_path, True, monotonic() + 60)
+    assert (row["result"], row["figure"]) == ("fail", "its process ended with exit code -11")
+    assert f"line {crashing.__code__.co_firstlineno + 1} in crashing" in (tmp_path / "stderr.txt").read_text()
 
 
 def test_the_gpu_script_keeps_rows_of_earlier_commands_and_names_steps_without_time(tmp_path, monkeypatch):

@@ -1,9 +1,10 @@
-"""`python -m tests.experiments.gpu OUT`: the first ten minutes on a GPU, in fifteen steps, each with pass or fail.
+"""`python -m tests.experiments.gpu OUT`: the first ten minutes on a GPU, in sixteen steps, each with pass or fail.
 
 Each step has a process and a time limit of its own, so a crash or a hang costs one step. The last ones may be `late`: they
 get no time, and another command with `--steps` does them. OUT/steps.csv has the steps so far, those of earlier commands
-included, OUT/gpu.tar.gz all files at the end. `--rehearse` does the same on the CPU at tiny sizes and with no limit per
-step, with a simulated GPU where events, streams, memory and NVML are read.
+included, OUT/log.txt and OUT/stderr.txt what they printed and where they crashed, OUT/gpu.tar.gz all files at the end.
+`--rehearse` does the same on the CPU at tiny sizes and with no limit per step, with a simulated GPU where events, streams,
+memory and NVML are read.
 
 Needs torch with Triton, and numpy, pytest, pytest-benchmark, pandas, scipy, jinja2, orjson, rich, psutil, nvidia-ml-py: the
 group `bench` of pyproject.toml without matplotlib, pyarrow, torch-tb-profiler and tensorboard. A step whose packages are
@@ -14,8 +15,10 @@ from __future__ import annotations
 
 import argparse
 import csv
+import faulthandler
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -24,6 +27,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
+from importlib.metadata import distributions
 from importlib.util import find_spec
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -187,6 +191,10 @@ class Lab:
 def do_step(work: Callable[[Lab], str], out: Path, rehearsal: bool, until: float, to: Connection) -> None:
     """Do one step in this process and process group; sends pass or fail, and a figure or the exception."""
     os.setpgrp()
+    errors = (out / "stderr.txt").open("a")
+    print(f"## {work.__name__}", file=errors, flush=True)
+    os.dup2(errors.fileno(), 2)
+    faulthandler.enable()
     lab = Lab(out, rehearsal, until)
     lab.say(f"\n## {work.__name__}, {until - monotonic():.0f} s left")
     try:
@@ -222,6 +230,8 @@ def environment(lab: Lab) -> str:
     found = {"machine": fingerprint(), "state": state()}
     if not lab.rehearsal:
         found["built for"], found["capability"] = torch.cuda.get_arch_list(), torch.cuda.get_device_capability()
+        found["CUDA"], found["cuDNN"] = torch.version.cuda, torch.backends.cudnn.version()
+        found["packages"] = {it.name: it.version for it in distributions() if re.match("nvidia|triton|flash", it.name)}
         found["MPS"] = os.environ.get("CUDA_MPS_PIPE_DIRECTORY")
     text = json.dumps(found, indent=1, default=str)
     (lab.out / "machine.json").write_text(text, encoding="utf-8")
@@ -263,6 +273,7 @@ def clocks(lab: Lab) -> str:
     meter = lab.meter()
     call = partial(lab.spin, 0.02)
     events, wall = meter.seconds(call, 10, warm=1) / 10, _wall(lab, call, 10)
+    lab.say(f"events {events}, wall {wall}")
     of_kernels = _kernels(lab, call, 10)
     found = f"events {events:.6f}, wall {wall:.6f}, CUPTI {of_kernels:.6f} s"
     assert of_kernels, f"the profiler sees no kernel: {found}"
@@ -313,11 +324,11 @@ def starts(lab: Lab) -> str:
             row["wall"] = _wall(lab, call, 20)
             more = meter.more(call, row["warm"], not lab.rehearsal, [])
             row["device"], row["graph"] = more["device_s"], more["graph_s"]
+            lab.say(str(row))
             rows.append(row)
             calls.append(call)
     for row, call in zip(rows, calls, strict=True):  # last: CUPTI slows down later launches
-        row["CUPTI"] = _kernels(lab, call, 20)
-    lab.say("\n".join(str(row) for row in rows))
+        lab.say(f"{row['form']}, {row['aimed at']}: {_kernels(lab, call, 20)} by CUPTI")
     worst = max(rows, key=lambda row: row["idle"] / row["warm"])
     assert all(row["warm"] < 1.02 * row["idle"] for row in rows)
     assert all(row["device"] is not None and row["device"] < 1.02 * row["warm"] for row in rows), (
@@ -343,8 +354,9 @@ def cold(lab: Lab) -> str:
     empty = lab.cuda.empty if lab.rehearsal else torch.empty
     buffer = empty(200 << 20, dtype=torch.uint8, device="cuda")
     without = median(meter._between(call, 1, buffer.zero_)[0] for _ in range(11))
-    assert with_spin is not None and with_spin < without
-    return f"{with_spin * 1e6:.0f} us with a spin, {without * 1e6:.0f} us without"
+    found = f"{with_spin} s with a spin, {without} s without"
+    assert with_spin is not None and with_spin < without, found
+    return found
 
 
 def side_stream(lab: Lab) -> str:
@@ -356,7 +368,7 @@ def side_stream(lab: Lab) -> str:
 
     try:
         for _ in range(3):
-            meter.seconds(call, 5)
+            lab.say(f"{meter.seconds(call, 5)} s of 5 ms")
     except Wrong as why:
         return str(why)
     raise AssertionError("work in another stream was timed as nothing")
@@ -418,6 +430,13 @@ def gate(lab: Lab) -> str:
     return _none_wrong(found)
 
 
+def modes(lab: Lab) -> str:
+    """Gradients and decode, projections included: none is called wrong."""
+    names = "sdpa" if lab.rehearsal else "sdpa,sdpa_flash,sdpa_efficient,sdpa_cudnn,fused"
+    options = ("--mode", "backward,decode", "--dtype", "float32,bfloat16", "--impl", names)
+    return _none_wrong([lab.measure("modes", *_sizes(lab), *options, most=120)])
+
+
 def compiled(lab: Lab) -> str:
     """FlexAttention compiled and CUDA graphs, in every dtype: two compilations of each."""
     names = "sdpa" if lab.rehearsal else "flex+compile,fused+reduce-overhead"
@@ -475,15 +494,16 @@ def injected(lab: Lab) -> str:
     return figure
 
 
-STEPS = (environment, cuda_tests, clocks, starts, cold, side_stream, memory, load, tuning, illegal_access, out_of_memory,
-         rooflines, gate, compiled, injected)  # fmt: skip
+STEPS = (environment, cuda_tests, clocks, starts, cold, side_stream, memory, illegal_access, out_of_memory, rooflines, gate,
+         modes, load, compiled, injected, tuning)  # fmt: skip
+"""In the order of what must be known first."""
 
 
 SUITE = ("pytest", "pytest_benchmark", "pandas", "scipy", "jinja2", "orjson", "rich")
 """Modules that a run of the suite imports, besides torch, numpy and psutil."""
 
 NEEDS = {
-    **dict.fromkeys((cuda_tests, out_of_memory, rooflines, injected), SUITE),
+    **dict.fromkeys((cuda_tests, out_of_memory, rooflines, modes, injected), SUITE),
     **dict.fromkeys((illegal_access, gate, compiled), (*SUITE, "triton")),
     **dict.fromkeys((starts, tuning), ("triton",)),
     load: ("pynvml",),
