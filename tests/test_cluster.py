@@ -17,7 +17,7 @@ from bench.runs.saving import Journal
 from bench.selection.errors import UsageError
 
 from .conftest import CHECKOUT
-from .simulated_cluster import SimulatedCluster, cases_of, job, published
+from .simulated_cluster import SimulatedCluster, Task, cases_of, job, published
 
 CASES = ("B1-T64-H1-D_h64-float32-cpu", "B1-T64-H8-D_h64-float32-cpu")
 NODES = {"a1": "a", "a2": "a", "b1": "b"}
@@ -146,6 +146,24 @@ def test_a_job_that_every_node_fails_is_given_up(tmp_path):
     assert {row["group"] for row in data["benchmarks"]} == {CASES[0]} and data["complete"]
     failed = [(it["impl"], it["id"]) for it in data["skipped"] if it["detail"] == "failed 3 times; last: no"]
     assert failed == [(impl, CASES[1]) for impl in cases_of(*CASES)[CASES[1]]]
+
+
+def test_a_node_that_fails_every_job_at_once_costs_no_case(tmp_path, monkeypatch):
+    """As one that has lost its GPU."""
+
+    def result(task):
+        task._cluster.running.remove(task)
+        return task._cluster.reply(task)
+
+    def done(task):
+        return task.node == "a1" or "a1" not in (it.node for it in task._cluster.running)
+
+    monkeypatch.setattr(Task, "done", done)
+    monkeypatch.setattr(Task, "result", result)
+    runs = swept(
+        tmp_path, SimulatedCluster(NODES, CASES, lambda node, case: case and node == "a1" and {"failed": "no GPU"})
+    )
+    assert nodes_of(runs["a"]) == {"a2"} and not any("no GPU" in entry["detail"] for entry in runs["a"]["skipped"])
 
 
 def test_a_lost_job_comes_after_the_others(tmp_path):

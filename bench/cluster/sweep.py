@@ -149,12 +149,13 @@ def drive(
         replies[kind][case] = line["reply"]
     running: dict[Any, tuple[Job, Future[Reply]]] = {}
     losses, refused = Counter[Job](), set[str]()
+    failed = set[Any]()  # nodes whose last job failed: while others work they get none, or they would fail every job
     while left := [job for kind in kinds for job in _left(kind, replies[kind])]:
         nodes = engine.nodes(refused)
-        for node, kind in nodes.items():
+        for node, kind in sorted(nodes.items(), key=lambda it: it[0] in failed):
             busy = [job for job, _ in running.values() if job[0] == kind]
             waiting = [job for job in left if job[0] == kind and job not in busy]
-            if node not in running and waiting and len(busy) != kinds[kind]:
+            if node not in running and waiting and len(busy) != kinds[kind] and not (busy and node in failed):
                 job = min(waiting, key=losses.__getitem__)
                 running[node] = job, engine.submit(node, {"arguments": arguments, "case": job[1]})
         if not running:
@@ -163,12 +164,14 @@ def drive(
         ended = [node for node, (_, future) in running.items() if future.done()]
         for node in ended:
             job, future = running.pop(node)
+            failed.discard(node)
             kind, case = job
             reply, of_kind, named = _reply(future), replies[kind], f"{kind}  {case or 'list of cases'}"
             if why := reply.get("failed"):
                 if "node" in reply and not case:
                     raise UsageError(f"{reply['node']}: {why}")
                 tell(f"{named} is lost: {why}")
+                failed.add(node)
                 losses[job] += 1
                 if losses[job] == MOST_LOSSES:
                     of_kind[case] = {"failed": f"failed {MOST_LOSSES} times; last: {why}"}
