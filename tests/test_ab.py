@@ -101,6 +101,8 @@ class World:
     edited: list[tuple[int, bool]] = field(default_factory=list)
     """Variant of every process, and whether its code is that of the edited working tree."""
     folders: set[str] = field(default_factory=set)
+    dropped: list[str] = field(default_factory=list)
+    """Implementations whose memory was released after their check."""
 
 
 FAILURES = {
@@ -145,6 +147,8 @@ class Simulated(LocalWorker):
             self.probed = details["impl"]
         elif do == "check":
             return self.check(*self.probed.split("-"))
+        elif do == "drop":
+            self.world.dropped.append(self.probed)
         elif do in ("prepare", "workload", "pin", "time") and what != "it":
             self.world.asked.append((do, self.side, name, *details.values()))
             if do == "prepare":
@@ -679,6 +683,11 @@ def test_a_step_of_history_is_compared_by_its_commits(tmp_path, monkeypatch):
 
 
 # Self-test
+
+
+def test_cells_that_fail_release_their_memory_too_unless_their_process_is_gone(command):
+    dropped = command("--impl fused,raises,dead").world.dropped
+    assert Counter(dropped) == {"fused": 4, "raises": 4}
 
 
 def test_a_self_test_goes_on_where_it_was_stopped(command, repository, monkeypatch):

@@ -170,7 +170,8 @@ def _checking(plan: Plan, workers: NamedWorkers, variant: str, found: Found) -> 
             warm = int(first < LONG_BLOCK)  # no long call is made in vain: one on fresh inputs precedes this one
             usual = (yield Request(client, "time", it | {"calls": 1, "warm": warm}))["seconds"]
             yield Request(client, "caching", it | {"usual": usual, "first": first})
-            yield Request(client, "drop", it)
             found[key][variant] = checked["columns"]
         except Skip as outcome:
             found[key][variant] = outcome
+        if not client.lost:
+            yield Request(client, "drop", it)  # head's process may need the memory, on a GPU what is cached, too
