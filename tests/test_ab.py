@@ -37,7 +37,7 @@ from bench.ab.options import parser
 from bench.ab.plan import SameCode
 from bench.ab.replicates import Replication, datum
 from bench.cases.case import Case
-from bench.cases.outcome import Skip, Wrong
+from bench.cases.outcome import OutOfMemory, Skip, Wrong
 from bench.checks.attention_problems import problem_of
 from bench.selection.choice import own_files
 from bench.selection.errors import UsageError
@@ -101,6 +101,8 @@ class World:
     edited: list[tuple[int, bool]] = field(default_factory=list)
     """Variant of every process, and whether its code is that of the edited working tree."""
     folders: set[str] = field(default_factory=set)
+    fault: Skip = field(default_factory=lambda: Lost("ended its process (SIGSEGV)"))
+    """What happens where it `dies` in head while it is timed."""
     dropped: list[str] = field(default_factory=list)
     """Implementations whose memory was released after their check."""
 
@@ -166,7 +168,7 @@ class Simulated(LocalWorker):
         if self.side:
             seconds *= self.world.slower.get(name, 1.0) * self.drawn.get(name, 1.0)
             if (do, name) == ("time", self.world.dies):
-                raise Lost("ended its process (SIGSEGV)")
+                raise self.world.fault
         return {"seconds": seconds, "fastest": seconds}
 
 
@@ -280,6 +282,12 @@ def test_a_process_that_dies_while_it_is_timed_costs_its_cell(command):
     assert [len(replicate["logs"]) for replicate in ran.saved["pairs"]] == [5] * 3  # and no replicate without cells
     ran = command(dies="control python")  # without it drift is unknown
     assert ran.code == 2 and "could not be judged: ended its process (SIGSEGV)" in ran.errors
+
+
+def test_a_cell_that_does_not_fit_into_memory_twice_is_not_judged(command):
+    ran = command(dies="sdpa T16", fault=OutOfMemory("full"))
+    assert ran.words == dict.fromkeys(ran.words, UNCHANGED) | {"sdpa T16": INCONCLUSIVE} and ran.code == 0
+    assert [cell["reason"] for cell in ran.saved["cells"] if cell["failed"]] == ["base and head: out_of_memory: full"]
 
 
 def test_settled_cells_leave_and_open_ones_are_measured_on_within_the_budget(command):

@@ -21,7 +21,7 @@ from stats.effects import of_saved
 from stats.verdict import SETTLED, Verdict, of_replicates
 
 from ..cases.cells import Key
-from ..cases.outcome import Skip
+from ..cases.outcome import OutOfMemory, Skip
 from ..selection.options import clock_text
 from ..timing.schedule import block_of, rounds
 from ..workers.client import NamedWorkers, Request, Script, WorkerClient
@@ -167,13 +167,16 @@ class Replication:
 
     @contextmanager
     def _losing(self, variant: str, key: Key) -> Iterator[None]:
-        """If a cell fails in a variant, store why and raise `CellLost`; for a reference workload, raise the `Skip`."""
+        """If a cell fails in a variant, store why and raise `CellLost`; for a reference workload, raise the `Skip`. Memory that
+        is too small for both at the same time is no fault of either.
+        """
         try:
             yield
         except Skip as outcome:
             if key in self.workloads:
                 raise
-            self.found[key][variant] = outcome
+            is_full = outcome.reason == OutOfMemory.reason  # each fits alone, as its check has shown
+            self.found[key] |= dict.fromkeys(VARIANTS if is_full else [variant], outcome)
             raise CellLost from None
 
 
