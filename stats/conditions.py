@@ -18,7 +18,8 @@ SCATTERS = 3.0
 """Multiple of the workload's own scatter above which a change counts as drift."""
 
 INTERRUPTIONS = 200.0
-"""Involuntary context switches per second of timed calls: up to 110 in undisturbed runs, from 380 on beside load."""
+"""Involuntary context switches per second of timed calls on the CPU: up to 110 in undisturbed runs, from 380 on beside load.
+"""
 
 SCATTER = 0.075
 """Scatter between successive blocks: up to 6 % in undisturbed runs."""
@@ -61,7 +62,7 @@ def disturbed(rows: Iterable[Mapping[str, Any]], workload: Mapping[str, Any]) ->
     switches, found, last, throttled = [], [], 1, set[str]()
     for row in rows:
         extra, stats = row["extra_info"], row["stats"]
-        if extra.get("switches_involuntary") is not None:
+        if extra.get("switches_involuntary") is not None and extra["device"] == "cpu":
             switches.append(extra["switches_involuntary"] / stats["median"])
         throttled.update((extra.get("throttled") or "").split(", "))
         visits = np.array(extra["sample_visits"])

@@ -24,7 +24,7 @@ def test_drift_shows_from_two_samples_on():
 
 def row(switches, scatter):
     data = 1e-3 * np.exp(np.random.default_rng(1).normal(0, scatter, 60))
-    extra = {"switches_involuntary": switches, "sample_visits": [i // 10 for i in range(60)]}
+    extra = {"device": "cpu", "switches_involuntary": switches, "sample_visits": [i // 10 for i in range(60)]}
     return {"extra_info": extra, "stats": {"median": 1e-3, "data": list(data)}}
 
 
@@ -44,6 +44,12 @@ def test_a_gpu_whose_clocks_were_held_back_in_any_row_disturbs_a_run_and_a_power
     assert "clocks were held back (software thermal slowdown); " in conditions.disturbed(
         [cool, hot, row(0.05, 0.03)], {}
     )
+
+
+def test_interruptions_of_the_host_do_not_disturb_a_run_on_a_gpu():
+    on_gpu = row(0.5, 0.03)
+    on_gpu["extra_info"]["device"] = "cuda"
+    assert conditions.disturbed([on_gpu] * 3, {}) == ""
 
 
 def test_a_run_that_was_disturbed_for_a_quarter_of_its_time_says_so():

@@ -44,3 +44,10 @@ def test_it_samples_again_when_it_is_due(clock):
         if seen.due(clock.now):
             seen.sample(clock.now)
     assert [round(it["at"]) for it in seen.seen["fixed"]] == [0, 2, 2, 40, 46, 200, 221]
+
+
+def test_a_product_on_the_cpu_is_no_drift_of_a_gpu(clock, monkeypatch):
+    monkeypatch.setattr(reference_workload, "WORK", dict.fromkeys(("product", "python"), lambda: clock.work))
+    seen = ReferenceWorkload()
+    seen.sample(clock.now, {"gpu copy": 1e-3})
+    assert {*seen.seen} == {"python", "gpu copy"}

@@ -17,7 +17,7 @@ from ..cases.outcome import Skip, Unsupported, Wrong
 from ..runs.rows import finite
 from ..selection.errors import UsageError
 from ..terminal import warn
-from ..timing.reference_workload import WORK
+from ..timing.reference_workload import OF_GPU_RUNS, WORK
 from ..workers.client import NamedWorkers, Reply, Request, Script, checking
 from .plan import VARIANTS, Plan, Record, SameCode
 from .replicates import LONG_BLOCK, Found, Replicate, Replication, tell
@@ -46,7 +46,7 @@ def compare(plan: Plan, seconds: float, before: Sequence[Replicate], keep: Calla
         workloads = [
             (WORKLOAD, name)
             for name, version in base["workloads"].items()
-            if replies["head"]["workloads"][name] == version and (name in WORK or not plan.in_parallel)
+            if replies["head"]["workloads"][name] == version and name in (WORK if plan.in_parallel else OF_GPU_RUNS)
         ]
         found, neither = _available_cells(plan, replies)
         if plan.same_code:

@@ -56,6 +56,9 @@ GPU_WORK: dict[str, Callable[[], Work]] = {
 }  # fmt: skip
 """GPU workloads: products, memory, and the host's cost of a launch. They are timed in workers."""
 
+OF_GPU_RUNS = ("python", *GPU_WORK)
+"""Workloads of a run on a GPU: of the host's, the loop alone, since launches depend on Python."""
+
 
 def software() -> dict[str, str]:
     """Return the version of each workload's library, since another version is another workload."""
@@ -87,10 +90,11 @@ class ReferenceWorkload:
     seen: dict[str, list[dict[str, float]]] = field(default_factory=dict)
 
     def sample(self, at: float, elsewhere: Mapping[str, float] = {}) -> None:
-        """Time every CPU workload now, `at` seconds after the run began; `elsewhere`: seconds of GPU workloads that a worker
+        """Time the CPU workloads now, `at` seconds after the run began; `elsewhere`: seconds of GPU workloads that a worker
         has just timed.
         """
-        here = {name: median(workload(name).time(1, warm=not i)[0] for i in range(BLOCKS)) for name in WORK}
+        names = [name for name in WORK if name in OF_GPU_RUNS or not elsewhere]
+        here = {name: median(workload(name).time(1, warm=not i)[0] for i in range(BLOCKS)) for name in names}
         for name, seconds in {**here, **elsewhere}.items():
             self.seen.setdefault(name, []).append({"at": at, "seconds": seconds})
 

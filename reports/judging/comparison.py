@@ -12,7 +12,7 @@ import math
 import re
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -168,6 +168,7 @@ def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Com
         unclear = {it: replace(it.verdict, word=INCONCLUSIVE) for it in shown if it.verdict.word == BROKEN}
         shown = [replace(it, verdict=unclear[it], broken=False) if it in unclear else it for it in shown]
     notes = list(dict.fromkeys([*disturbed, *_notes(base, head, found)]))  # the runs may have one name
+    notes += _unverified(shown)
     if same := [name for name, it in implementations.items() if it.word == REGRESSED and name not in changed]:
         notes.append(
             f"the code of {words.listing(same)} is the same in both runs, as is torch: something else slowed it"
@@ -257,6 +258,11 @@ def _notes(base: Run, head: Run, found: Changes) -> Iterator[str]:
     )
 
 
+def _unverified(cells: Iterable[Cell]) -> Iterator[str]:
+    if any("-cuda" in cell.id for cell in cells):
+        yield words.UNVERIFIED
+
+
 def without_threads(cases: str) -> str:
     """Return ids of cases as a comparison names them, whose threads are an option of its own."""
     return re.sub(r"-threads=\d+", "", cases)
@@ -314,6 +320,7 @@ def _of_data(data: Object, path: Path, margin: float) -> Comparison:
         *(f"{name}: {it.reason}" for name, it in implementations.items() if verdict.CONTRADICTED in it.reason),
         *(f"in neither variant: {text}" for text in data["neither"]),
         *map(str, data.get("self_test", ())),
+        *_unverified(cells),
         *[f"`python -m bench ab --continue {shlex.quote(str(path))}` measures the INCONCLUSIVE cells for longer"]
         * to_continue,
     ]

@@ -100,7 +100,7 @@ def confidence(run: Run, grid: Grid) -> str:
         f"ratios are {how}" if known else "no ratio has an interval" if grid.judged else "",
         "one process per cell" if fewest < 2 else f"{fewest} processes per cell",
         "" if _mostly_open(grid.judged) else _not_resolved(grid.judged),
-        "times on CUDA are unverified on a GPU" if any(it.row.get("device") == "cuda" for it in marks) else "",
+        words.UNVERIFIED if any(it.row.get("device") == "cuda" for it in marks) else "",
         f"meanwhile the reference workload's time varied by {shares.varied(run.drift)}"
         if conditions.DRIFT < run.drift < MOST_DRIFT
         else "",

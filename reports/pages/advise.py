@@ -107,7 +107,8 @@ def _table(title: str, advised: Mapping[str, Any], always: Sequence[str] = ()) -
         first = (setting, cell["fastest"], units.seconds(cell["seconds"]), memory)
         rows.append((*first, following, verdict if verdict.startswith(slower) else f"{slower} {verdict}".strip()))
     wrong = f"Left out, wrong somewhere in this run: {', '.join(advised['left_out'])}." if advised["left_out"] else ""
-    note = " ".join(filter(None, (advised["page_faults"], wrong)))
+    on_gpu = any(cell["device"] == "cuda" for cell in advised["cells"])
+    note = " ".join(filter(None, (advised["page_faults"], wrong, words.sentence(words.UNVERIFIED) * on_gpu)))
     return Table(title, COLUMNS, rows, note, left=(*LEFT, "slowdown"))
 
 

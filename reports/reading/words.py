@@ -14,6 +14,7 @@ COMPILED = ("+compile", "+max-autotune", "+reduce-overhead")
 
 SHORT_DTYPE = {name: short for short, name in SHORT.items()}
 WRONG = "✗"
+UNVERIFIED = "times on CUDA are unverified on a GPU"
 
 AGAINST = " against "
 """Separates the names of two implementations that are compared with each other."""

@@ -81,6 +81,12 @@ def test_the_readers_own_kernel_looks_as_on_the_page_of_a_run(asked, name, saved
     assert {*rows} == {("k0 own", name)}
 
 
+@pytest.mark.parametrize(("device", "notes"), [("cpu", 0), ("cuda", 1)])
+def test_times_on_a_gpu_are_called_unverified(saved, device, notes):
+    this = of_file(saved(document({("sdpa", f"B1-T64-H1-D_h64-float32-{device}"): [0.0] * 6})))
+    assert sum("unverified" in note for note in this.notes) == notes
+
+
 def test_regressions_come_first_in_every_format(saved, tmp_path, printed):
     file = saved(document(SLOW, {("mine", "T16"): ("NEW", "base: there is no mine")}))
     out = printed("compare", file, f"--json={tmp_path / 'x.json'}", f"--markdown={tmp_path / 'x.md'}", code=1)

@@ -120,3 +120,9 @@ def test_runs_of_one_name_are_distinguished_by_their_folder(sweep, tmp_path):
 def test_a_disturbed_run_is_named_once(tmp_path):
     data = {"0001_a": tracked.run(1), "0002_b": synthetic.disturbed(tracked.run(2)), "0003_c": tracked.run(3)}
     assert "<p>0002_b: the run was disturbed" in read(saved(tmp_path, **data))
+
+
+def test_comparisons_and_advice_call_times_on_a_gpu_unverified(tmp_path, printed):
+    base, head = (run.path for run in saved(tmp_path, a=on_cuda(tracked.run(1)), b=on_cuda(tracked.run(2))))
+    for asked in (["compare", base, head], ["advise", "--run", base]):
+        assert printed(*asked).lower().count("times on cuda are unverified on a gpu") == 1
