@@ -3,6 +3,7 @@
 import sys
 import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -174,8 +175,9 @@ def test_the_kernel_that_ran(name, mask, kernel):
         assert kernel_in(traced(call.run)[0]) == kernel
 
 
-def test_a_trace_that_does_not_fit_on_the_disk_is_an_error_that_names_the_folder(monkeypatch):
-    monkeypatch.setattr(dispatch.profile, "export_chrome_trace", lambda *_: None)
+@pytest.mark.parametrize("export", [lambda *_: None, lambda _, path: Path(path).write_text('{"traceEvents": [')])
+def test_a_trace_that_does_not_fit_on_the_disk_is_an_error_that_names_the_folder(monkeypatch, export):
+    monkeypatch.setattr(dispatch.profile, "export_chrome_trace", export)
     with pytest.raises(Skip, match=tempfile.gettempdir()):
         traced(lambda: None)
 
