@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from time import monotonic, strftime
 
 from stats.effects import WORKLOAD
@@ -173,5 +173,5 @@ def _checking(plan: Plan, workers: NamedWorkers, variant: str, found: Found) -> 
             found[key][variant] = checked["columns"]
         except Skip as outcome:
             found[key][variant] = outcome
-        if not client.lost:
+        with suppress(Skip):  # its process may be lost
             yield Request(client, "drop", it)  # head's process may need the memory, on a GPU what is cached, too

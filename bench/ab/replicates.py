@@ -12,13 +12,13 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from statistics import fmean, median
 from typing import Any
 
 from stats.effects import of_saved
-from stats.verdict import SETTLED, Verdict, of_replicates
+from stats.verdict import INCONCLUSIVE, SETTLED, Verdict, of_replicates
 
 from ..cases.cells import Key
 from ..cases.outcome import OutOfMemory, Skip
@@ -76,10 +76,16 @@ class Replication:
     workloads: Sequence[Key]
     """Reference workloads that are the same in both variants."""
     rng: random.Random
+    too_large: dict[Key, Verdict] = field(default_factory=dict)
+    """Verdicts on cells for which memory is too small in both variants at once."""
 
     def timeable(self, cells: Iterable[Key]) -> list[Key]:
-        """Return the cells that have not failed in any variant."""
-        return [key for key in cells if not any(isinstance(it, Skip) for it in self.found[key].values())]
+        """Return the cells that have not failed in any variant, and fit into memory in both at once."""
+        return [
+            key
+            for key in cells
+            if key not in self.too_large and not any(isinstance(it, Skip) for it in self.found[key].values())
+        ]
 
     def until_settled(
         self,
@@ -102,7 +108,7 @@ class Replication:
             verdicts, _ = of_replicates(of_cells, workloads, ends, self.plan.margin)
             open_ = [key for key in self.timeable(cells) if verdicts[key].word not in SETTLED]
             if not open_ or last:
-                return replicates, verdicts
+                return replicates, verdicts | self.too_large
             began = left()
             tell(f"timing {len(open_)} of {len(cells)} cells: replicate {len(replicates) + 1}", began)
             measured = self.replicate(open_, max(ROUNDS, ROUNDS_OF_ALL // len(open_)))
@@ -168,15 +174,19 @@ class Replication:
     @contextmanager
     def _losing(self, variant: str, key: Key) -> Iterator[None]:
         """If a cell fails in a variant, store why and raise `CellLost`; for a reference workload, raise the `Skip`. Memory that
-        is too small for both at the same time is no fault of either.
+        is too small for both at the same time is no fault of either, and the facts of their checks are kept.
         """
         try:
             yield
         except Skip as outcome:
             if key in self.workloads:
                 raise
-            is_full = outcome.reason == OutOfMemory.reason  # each fits alone, as its check has shown
-            self.found[key] |= dict.fromkeys(VARIANTS if is_full else [variant], outcome)
+            if outcome.reason == OutOfMemory.reason:  # each fits alone, as its check has shown
+                self.too_large[key] = Verdict(
+                    INCONCLUSIVE, f"{variant}: out of memory beside the other variant: {outcome}"
+                )
+            else:
+                self.found[key][variant] = outcome
             raise CellLost from None
 
 
