@@ -148,8 +148,9 @@ def test_a_job_that_every_node_fails_is_given_up(tmp_path):
     assert failed == [(impl, CASES[1]) for impl in cases_of(*CASES)[CASES[1]]]
 
 
-def test_a_node_that_fails_every_job_at_once_costs_no_case(tmp_path, monkeypatch):
-    """As one that has lost its GPU."""
+@pytest.mark.parametrize("also", [0, 1])
+def test_a_node_that_fails_every_job_at_once_costs_no_case(tmp_path, monkeypatch, also):
+    """As one that has lost its GPU; `also`: jobs that another node of its type fails at first."""
 
     def result(task):
         task._cluster.running.remove(task)
@@ -158,12 +159,26 @@ def test_a_node_that_fails_every_job_at_once_costs_no_case(tmp_path, monkeypatch
     def done(task):
         return task.node == "a1" or "a1" not in (it.node for it in task._cluster.running)
 
+    def fate(node, case):
+        jobs = [case for its, case in cluster.asked if case and its == node]
+        return case and len(jobs) <= {"a1": 99, "a2": also}.get(node, 0) and {"failed": "no GPU"}
+
     monkeypatch.setattr(Task, "done", done)
     monkeypatch.setattr(Task, "result", result)
-    runs = swept(
-        tmp_path, SimulatedCluster(NODES, CASES, lambda node, case: case and node == "a1" and {"failed": "no GPU"})
-    )
+    cluster = SimulatedCluster(NODES, (*CASES, "B1-T256-H8-D_h64-float32-cpu"), fate)
+    runs = swept(tmp_path, cluster)
     assert nodes_of(runs["a"]) == {"a2"} and not any("no GPU" in entry["detail"] for entry in runs["a"]["skipped"])
+
+
+def test_nodes_that_all_failed_once_work_again_at_the_same_time(tmp_path):
+    failed = set()
+
+    def fate(node, case):
+        first = case and node not in failed
+        return first and (failed.add(node) or {"failed": "no network"})
+
+    cluster = SimulatedCluster({"a1": "a", "a2": "a"}, (*CASES, "B1-T256-H8-D_h64-float32-cpu"), fate)
+    assert nodes_of(swept(tmp_path, cluster)["a"]) == {"a1", "a2"}
 
 
 def test_a_lost_job_comes_after_the_others(tmp_path):

@@ -149,14 +149,16 @@ def drive(
         replies[kind][case] = line["reply"]
     running: dict[Any, tuple[Job, Future[Reply]]] = {}
     losses, refused = Counter[Job](), set[str]()
-    failed = set[Any]()  # nodes whose last job failed: while others work they get none, or they would fail every job
+    failed = Counter[Any]()  # of each node, the jobs that it failed since its last success
     while left := [job for kind in kinds for job in _left(kind, replies[kind])]:
         nodes = engine.nodes(refused)
-        for node, kind in sorted(nodes.items(), key=lambda it: it[0] in failed):
+        for node, kind in sorted(nodes.items(), key=lambda it: failed[it[0]]):
             busy = [job for job, _ in running.values() if job[0] == kind]
             waiting = [job for job in left if job[0] == kind and job not in busy]
-            if node not in running and waiting and len(busy) != kinds[kind] and not (busy and node in failed):
+            if node not in running and waiting and len(busy) != kinds[kind]:
                 job = min(waiting, key=losses.__getitem__)
+                if busy and failed[node] > (losses[job] + 1 < MOST_LOSSES):  # it may be at fault
+                    continue
                 running[node] = job, engine.submit(node, {"arguments": arguments, "case": job[1]})
         if not running:
             there = ", ".join(dict.fromkeys(nodes.values())) or "no node"
@@ -164,14 +166,13 @@ def drive(
         ended = [node for node, (_, future) in running.items() if future.done()]
         for node in ended:
             job, future = running.pop(node)
-            failed.discard(node)
             kind, case = job
             reply, of_kind, named = _reply(future), replies[kind], f"{kind}  {case or 'list of cases'}"
             if why := reply.get("failed"):
                 if "node" in reply and not case:
                     raise UsageError(f"{reply['node']}: {why}")
                 tell(f"{named} is lost: {why}")
-                failed.add(node)
+                failed[node] += 1
                 losses[job] += 1
                 if losses[job] == MOST_LOSSES:
                     of_kind[case] = {"failed": f"failed {MOST_LOSSES} times; last: {why}"}
@@ -182,6 +183,8 @@ def drive(
                 journal.add({"job": job, "reply": reply})
                 of_kind[case] = reply
                 tell(f"{named}: {reply['node']}; {len(_left(kind, of_kind))} left")
+                if failed.pop(node, 0) > 1:
+                    failed.clear()  # it was a fault of the jobs, or has passed
         if not ended:
             sleep(POLL)
     return replies
