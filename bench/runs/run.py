@@ -291,7 +291,7 @@ class Run:
     def sample_machine(self, elsewhere: Mapping[str, float] = {}) -> None:
         """Time the reference workload and record the machine's state, including measurements from a worker."""
         self.account("reference workload")
-        self.workload.sample(self.elapsed(), elsewhere)
+        self.workload.sample(self.elapsed(), self.selection.device, elsewhere)
         self.add({"machine": self.observations()})
 
     def restore(self, journal: Journal) -> None:

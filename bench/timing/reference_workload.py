@@ -89,11 +89,11 @@ class ReferenceWorkload:
 
     seen: dict[str, list[dict[str, float]]] = field(default_factory=dict)
 
-    def sample(self, at: float, elsewhere: Mapping[str, float] = {}) -> None:
-        """Time the CPU workloads now, `at` seconds after the run began; `elsewhere`: seconds of GPU workloads that a worker
-        has just timed.
+    def sample(self, at: float, device: str, elsewhere: Mapping[str, float] = {}) -> None:
+        """Time the CPU workloads of a run on this device now, `at` seconds after it began; `elsewhere`: seconds of GPU
+        workloads that a worker has just timed.
         """
-        names = [name for name in WORK if name in OF_GPU_RUNS or not elsewhere]
+        names = [name for name in WORK if device == "cpu" or name in OF_GPU_RUNS]
         here = {name: median(workload(name).time(1, warm=not i)[0] for i in range(BLOCKS)) for name in names}
         for name, seconds in {**here, **elsewhere}.items():
             self.seen.setdefault(name, []).append({"at": at, "seconds": seconds})
