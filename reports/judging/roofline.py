@@ -34,7 +34,8 @@ def ceilings(rooflines: Sequence[Object], rows: Rows) -> dict[str, Corners]:
         own = {dtype} if dtype == "float64" else {dtype, "float32"}  # narrow ones may be computed in float32
         rates = {it["flops_per_s"]: it["dtype"] for it in here if it.get("flops_per_s") and it.get("dtype") in own}
         if device != "cpu" and dtype == "float32":  # three of TF32 can replace one
-            rates |= {it["flops_per_s"] / 3: "a third of tf32" for it in here if it.get("dtype") == "tf32"}
+            tf32 = [it["flops_per_s"] for it in here if it.get("flops_per_s") and it.get("dtype") == "tf32"]
+            rates |= {rate / 3: "a third of tf32" for rate in tf32}
         copies = {it["footprint"]: it["bytes_per_s"] for it in here if it.get("footprint") and it.get("bytes_per_s")}
         if rates and copies:
             peak = max(rates)

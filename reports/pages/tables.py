@@ -62,7 +62,9 @@ def columns(mark: Mark) -> dict[str, str]:
         "peak memory": units.memory(row["peak_bytes"]),
         "of tolerance": units.percent(row["error"] / row["error_bound"]) if row["error_bound"] > 0 else units.MISSING,
         "kernel": str(row.get("kernel") or units.MISSING),
-        "TFLOP/s": significant(row["tflops_per_s"], 3) if row["device"] == "cuda" else units.MISSING,
+        "TFLOP/s": significant(row["tflops_per_s"], 3)
+        if row["device"] == "cuda" and row["flops"] > 0
+        else units.MISSING,
         "of peak": units.percent(row["of_peak"]),
         "device only": units.seconds(row["device_s"]),
         "launches": units.percent(row["launch_share"]),

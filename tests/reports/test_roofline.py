@@ -11,10 +11,12 @@ from reports.judging import roofline
 from reports.judging.rows import rows_of
 from reports.pages import more, tables
 from reports.pages.report import report
+from reports.reading import units
 
-CEILINGS = [{"device": device, "dtype": dtype, "threads": 2, "flops_per_s": scale * rate}
+CEILINGS = [{"device": device, "dtype": dtype, "threads": 2, "flops_per_s": rate and scale * rate}
             for device, scale in (("cpu", 1), ("cuda", 1000))
-            for dtype, rate in (("float32", 1e11), ("bfloat16", 4e11), ("float16", 5e10), ("tf32", 6e11))]  # fmt: skip
+            for dtype, rate in (("float32", 1e11), ("bfloat16", 4e11), ("float16", 5e10), ("tf32", 6e11),
+                                ("tf32", None))]  # fmt: skip
 COPIES = [{"device": device, "footprint": 2**n, "threads": 2, "bytes_per_s": rate}
           for device in ("cpu", "cuda") for n, rate in ((16, 9e10), (20, 3e10))]  # fmt: skip
 
@@ -89,6 +91,13 @@ def test_the_state_of_each_gpu_is_one_line_of_the_page():
         ("gpus 0", "sm_mhz 1755, mig False"),
         ("gpus 1", "sm_mhz 1980, reasons idle, power cap"),
     ]
+
+
+def test_a_file_without_counts_of_operations_has_no_rate_of_a_gpu(as_run):
+    row = synthetic.row("sdpa", synthetic.case(device="cuda"), [1.0])
+    del row["extra_info"]["flops"]
+    made = report(as_run(synthetic.document([row])))
+    assert tables.columns(made.grid.cases[0].ranked[0])["TFLOP/s"] == units.MISSING
 
 
 def test_a_gpu_has_columns_of_its_own_and_its_times_are_called_unverified(as_run, tiny):
