@@ -135,6 +135,16 @@ def off(q, k, v, *, is_causal=False, attn_mask=None, enable_gqa=False):
 """
 NO_MASK = tuple(f"mode={mode} H=6 H_kv=2 D_h=128 dtype=bfloat16 mask=none" for mode in ("forward", "backward"))
 
+# right but for dropout of grouped heads, and of float32 alone
+OFF_IN_DROPOUT = """\
+from mine import sdpa
+def off(q, k, v, *, is_causal=False, attn_mask=None, dropout_p=0.0, enable_gqa=False):
+    p = 0.2 if dropout_p and enable_gqa else dropout_p
+    return sdpa(q, k, v, is_causal=is_causal, attn_mask=attn_mask, dropout_p=p, enable_gqa=enable_gqa)
+off.limits = {"dtypes": ("float32",)}
+"""
+DROPOUT = tuple(f"mode={mode} H=6 H_kv=2 dropout=0.1" for mode in ("forward", "backward"))
+
 # right but for slopes of ALiBi in groups
 OFF_IN_GROUPS = """\
 from mine import sdpa, torch
@@ -309,6 +319,7 @@ def test_a_layer_that_always_has_biases_gets_every_problem_with_them(in_process,
         (OFF_IN_FEW_QUERIES, FEW_QUERIES),
         (OFF_IN_RULES, RULES),
         (OFF_WITHOUT_A_MASK, NO_MASK),
+        (OFF_IN_DROPOUT, DROPOUT),
         (OFF_IN_GROUPS, SLOPES),
         (OFF_IN_LAYERS, LAYERS),
         (OFF_IN_CHUNKS, CHUNKS),

@@ -57,11 +57,12 @@ LATENT = {"latent": 64, "rope": 16}
 
 BOTH: Problems = (
     {}, {"dtype": "bfloat16"}, {"dtype": "float16"}, {"dtype": "float64"}, {"autocast": "bfloat16"}, {"dropout": 0.1}, PADDED,
-    GROUPS, GROUPS | TILES, MODEL, MODEL | {"window": 8}, MODEL | {"dropout": 0.1}, {"D_h": 128}, {"D_v": 32}, {"D_v": 96},
+    GROUPS, GROUPS | TILES, MODEL, MODEL | {"window": 8}, GROUPS | {"dropout": 0.1}, {"D_h": 128}, {"D_v": 32}, {"D_v": 96},
     GROUPS | {"D_h": 192, "D_v": 128}, {"D_h": 256}, {"T": 256}, {"mask": "causal_br", "source": "cross", "T_kv": 100}, *RULES,
     {"mask": "padding", "B": 3}, {"source": "cross", "T_kv": 100}, {"H": 13, "H_kv": 1}, {"D_h": 40},
     {"mask": "padding", "B": 3, "dropout": 0.1}, GROUPS | {"bias": "dense"}, {"window": 8, "window_right": 2, "mask": "none"},
-    GROUPS | PADDED, *(MODEL | axes | {"window": 8} for axes in ({"sinks": True}, {"softcap": 20})), MODEL | {"mask": "none"},
+    GROUPS | PADDED, *(MODEL | axes | {"window": 8} for axes in ({"sinks": True}, {"softcap": 20})),
+    *(MODEL | axes for axes in ({"mask": "none"}, {"dropout": 0.1})),
 )  # fmt: skip
 """Problems of forward and backward calls."""
 
