@@ -362,10 +362,16 @@ def test_an_illegal_access_makes_its_process_unusable(faults, monkeypatch):
     assert (reply["failed"], reply["unusable"]) == ("error", faults)
 
 
-def test_a_new_process_reports_that_its_gpu_is_lost(tasks, monkeypatch):
-    lost = mock.Mock(side_effect=RuntimeError("No CUDA GPUs are available"))
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        ("No CUDA GPUs are available", "--device cuda can't be used: RuntimeError: No CUDA GPUs are available"),
+        ("CUDA error: out of memory", None),
+    ],
+)
+def test_a_new_process_reports_that_its_gpu_is_lost_but_not_that_it_is_full(tasks, monkeypatch, error, why):
+    lost = mock.Mock(side_effect=RuntimeError(error))
     monkeypatch.setitem(DEVICES, "cuda", replace(DEVICES["cuda"], present=lambda: True, free_bytes=lost))
-    why = "--device cuda can't be used: RuntimeError: No CUDA GPUs are available"
     assert tasks.cases(["sdpa"], [{"device": "cuda", "H": 1, "D_h": 16}], [])["unusable"] == why
     assert [tasks.cells(["sdpa"], device)["unusable"] for device in ("cpu", "cuda")] == [None, why]
 

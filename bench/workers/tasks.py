@@ -20,7 +20,7 @@ from impls.registry import eager_name
 from ..cases.case import Case
 from ..cases.cells import Cell
 from ..cases.counting import least_memory
-from ..cases.outcome import Skip, classify
+from ..cases.outcome import OutOfMemory, Skip, classify
 from ..cases.sweep import misfit
 from ..checks.afterwards import settle
 from ..checks.attention_problems import problem_of
@@ -371,9 +371,10 @@ class Tasks:
 
 
 def _why_unusable(device: str) -> str | None:
-    """Return why this process can't use the device, as a GPU that was lost; None if it can."""
+    """Return why this process can't use the device, as a GPU that was lost; None if it can, or if the memory is full."""
     try:
         free_bytes(device)
     except Exception as error:
-        return f"--device {device} can't be used: {classify(error)}"
+        if not isinstance(why := classify(error), OutOfMemory):  # other processes hold it now
+            return f"--device {device} can't be used: {why}"
     return None
