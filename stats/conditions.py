@@ -62,7 +62,7 @@ def disturbed(rows: Iterable[Mapping[str, Any]], workload: Mapping[str, Any]) ->
     switches, found, last, throttled = [], [], 1, set[str]()
     for row in rows:
         extra, stats = row["extra_info"], row["stats"]
-        if extra.get("switches_involuntary") is not None and extra["device"] == "cpu":
+        if extra.get("switches_involuntary") is not None and extra.get("device", "cpu") == "cpu":
             switches.append(extra["switches_involuntary"] / stats["median"])
         throttled.update((extra.get("throttled") or "").split(", "))
         visits = np.array(extra["sample_visits"])

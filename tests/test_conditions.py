@@ -24,7 +24,7 @@ def test_drift_shows_from_two_samples_on():
 
 def row(switches, scatter):
     data = 1e-3 * np.exp(np.random.default_rng(1).normal(0, scatter, 60))
-    extra = {"device": "cpu", "switches_involuntary": switches, "sample_visits": [i // 10 for i in range(60)]}
+    extra = {"switches_involuntary": switches, "sample_visits": [i // 10 for i in range(60)]}
     return {"extra_info": extra, "stats": {"median": 1e-3, "data": list(data)}}
 
 
