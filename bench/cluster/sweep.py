@@ -157,7 +157,8 @@ def drive(
             waiting = [job for job in left if job[0] == kind and job not in busy]
             if node not in running and waiting and len(busy) != kinds[kind]:
                 job = min(waiting, key=losses.__getitem__)
-                if busy and failed[node] > (losses[job] + 1 < MOST_LOSSES):  # it may be at fault
+                allowed = 0 if losses[job] + 1 == MOST_LOSSES else 1  # no last try, for it may be at fault
+                if busy and failed[node] > allowed:
                     continue
                 running[node] = job, engine.submit(node, {"arguments": arguments, "case": job[1]})
         if not running:
