@@ -204,3 +204,5 @@ def test_an_unsupported_rule_is_a_sentence():
     narrow = replace(narrow, mode="decode", T=1, T_kv=256, mask="none", page=128)
     assert "needs heads of at least 16 features" in str(impls.get("flex_paged+compile").refusal(narrow))
     assert "computes packed documents only" in str(impls.get("padded").refusal(Case.of(T=64, H=2, D_h=8)))
+    grouped = Case.of(T=64, H=4, H_kv=2, D_h=8, documents="equal", device="cuda")
+    assert impls.get("nested").refusal(grouped) == "nested needs as many key-value heads as query heads"
