@@ -13,6 +13,7 @@ from bench.cases.sweep import SWEEPS
 from bench.checks import reference
 from bench.checks.attention_problems import problem_of
 from bench.runs.rows import Results, Sample, row
+from impls.paged import WHOLE
 
 
 def test_ids_are_a_public_format():
@@ -31,6 +32,10 @@ def test_a_gpu_has_its_own_sizes_and_dtypes():
     for impl, sweep in product(("sdpa_flash", "sdpa_efficient", "sdpa_cudnn"), ("quick", "length", "decode")):
         assert not any(map(impls.get(impl).refusal, cases[sweep]))
     assert all(len({case.id for case in its}) == len(its) for its in cases.values())
+
+
+def test_some_pages_on_a_gpu_fit_varlen_attn():
+    assert any(case.page and case.page % WHOLE == 0 for case in SWEEPS["paged"].cases("cuda"))
 
 
 def test_list_shows_no_grid_of_another_device():

@@ -274,7 +274,7 @@ SWEEPS = {
                    (3, LATENT | {"mode": "decode"}), (3, {"D_h": 32, "mode": "decode"}), (1, LATENT)))),
         _sweep("paged", "a cache in pages, copied into a contiguous cache or read in place, beside one without pages",
                _grid(B=4, T=(1024, 4096), mode="decode", page=(None, 16, 128)),
-               on_gpu={"B": 16, "T": (4096, 16384), **GROUPED}),
+               on_gpu={"B": 16, "T": (4096, 16384), "page": (None, 16, 256), **GROUPED}),
         _sweep("mixed", "a server's step: prompts, parts of prompts and new tokens in one batch, by every method",
                _grid(T=1, requests=("8x1:1024", "2x128:128+6x1:1024", "1x128:512+7x1:1024")),
                on_gpu={"requests": ("64x1:4096", "2x1024:1024+62x1:4096", "1x1024:8192+63x1:4096"), **GROUPED}),
