@@ -133,9 +133,12 @@ def test_a_block_on_a_gpu_has_one_slice_and_never_begins_on_an_idle_device(on_gp
         ("xformers_flash::flash_fwd", "flash"),
         ("xformers_flash3::flash_fwd", "flash"),
         ("xformers::efficient_attention_forward_cutlass", "efficient"),
+        ("aten::_flash_attention_forward", "flash"),
+        ("aten::_efficient_attention_forward", "efficient"),
+        ("aten::_cudnn_attention_forward", "cudnn"),
     ],
 )
-def test_the_operators_of_packages(operator, kernel):
+def test_operators_beside_those_of_sdpa(operator, kernel):
     assert kernel_in(f'{{"name": "{operator}", "cat": "cpu_op"}}'.encode()) == kernel
 
 

@@ -18,6 +18,9 @@ OPERATORS = (
     (b'"aten::_scaled_dot_product_efficient_attention', "efficient"),
     (b'"aten::_scaled_dot_product_cudnn_attention', "cudnn"),
     (b'"aten::_scaled_dot_product_attention_math', "math"),
+    (b'"aten::_flash_attention_forward', "flash"),  # alone with nested tensors, as the next two
+    (b'"aten::_efficient_attention_forward', "efficient"),
+    (b'"aten::_cudnn_attention_forward', "cudnn"),
     (b'"torch_attn::_varlen_attn', "flash"),
     (b'"flash_attn', "flash"),  # and flash_attn_3
     (b'"xformers_flash', "flash"),  # and xformers_flash3
