@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = command.parser("conformance", description)
     parser.add_argument(
         "files", nargs="+", metavar="FILE", type=Path,
-        help="output of `check --json`; several versions of torch are shown side by side",
+        help="output of `check --json`; several versions of torch, and CPU and GPU, are shown side by side",
     )  # fmt: skip
     options = parser.parse_args(arguments)
     found: dict[tuple[str, str, str], Path] = {}
@@ -40,16 +40,16 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _read(path: Path) -> list[Object]:
-    """Read the output of `check --json`; raises `RunError` for other files."""
+    """Read the output of `check --json`, with the device in the version of torch; raises `RunError` for other files."""
     try:
         found: list[Object] = json.loads(path.read_text(encoding="utf-8"))
-        kinds = {**dict.fromkeys(("torch", "impl", "problem", "outcome"), str), "detail": str | None}
+        kinds = {**dict.fromkeys(("torch", "impl", "problem", "case", "outcome"), str), "detail": str | None}
         if not found or not all(isinstance(it[key], of) for it in found for key, of in kinds.items()):
             raise ValueError
     except (OSError, ValueError, KeyError, TypeError) as error:
         why = getattr(error, "strerror", None) or "no output of `python -m bench check --json`"
         raise RunError(f"{path}: {why}") from None
-    return found
+    return [it | {"torch": it["torch"] + " on a GPU" * ("-cuda" in it["case"])} for it in found]
 
 
 def text(found: Sequence[Object]) -> str:

@@ -5,8 +5,9 @@ import json
 import pytest
 
 
-def found(torch, impl, problem, outcome, detail=None):
-    return {"torch": torch, "impl": impl, "problem": problem, "outcome": outcome, "detail": detail}
+def found(torch, impl, problem, outcome, detail=None, device="cpu"):
+    case = f"B1-T64-H2-D_h64-float32-{device}"
+    return {"torch": torch, "impl": impl, "problem": problem, "case": case, "outcome": outcome, "detail": detail}
 
 
 def test_versions_that_differ_have_a_mark_each(tmp_path, printed):
@@ -30,6 +31,13 @@ def test_versions_that_differ_have_a_mark_each(tmp_path, printed):
         "- `a`, y, torch 2.11: wrong: off",
         "- `b`, y, torch 2.11, 2.13: error: no",
     ]
+
+
+def test_a_gpu_is_beside_the_cpu(tmp_path, printed):
+    for device, outcome in (("cpu", "passed"), ("cuda", "error")):
+        (tmp_path / f"{device}.json").write_text(json.dumps([found("2.13", "a", "x", outcome, device=device)]))
+    lines = printed("conformance", tmp_path / "cpu.json", tmp_path / "cuda.json").splitlines()
+    assert lines[0].startswith("torch 2.13, 2.13 on a GPU. ") and lines[5] == "| x            | ✓✗ |"
 
 
 @pytest.mark.parametrize(
