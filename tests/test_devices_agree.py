@@ -23,6 +23,7 @@ from bench.checks import reference
 from bench.checks.attention_problems import problem_of
 from bench.checks.calls import call_of
 from bench.checks.inputs import Inputs, inputs_of
+from impls.ragged import WHOLE_VARLEN
 
 from .conftest import gated
 from .simulated_tensors import on_a_simulated_gpu
@@ -34,6 +35,9 @@ DEVICES = [
 
 ONLY_CUDA = {"flex", "flex_paged", "nested"}
 """torch has neither FlexAttention nor SDPA of nested tensors on `meta`."""
+
+LACKING = set() if WHOLE_VARLEN else {"varlen_paged"}
+"""Implementations that this version of torch lacks."""
 
 SIZES = {"T": 8, "H": 2, "D_h": 8, "device": "cuda"}
 DECODE = SIZES | {"T": 1, "T_kv": 16, "mode": "decode", "mask": "none"}
@@ -134,7 +138,7 @@ def test_an_implementation(name, device):
     if device != "meta":
         cases = [replace(it, mode="forward") if it.does.gradients else it for it in cases]
     limits = impls.get(name).limits
-    lacks = not cases and (limits.package or "cuda" not in (limits.devices or ["cuda"]))
+    lacks = not cases and (limits.package or "cuda" not in (limits.devices or ["cuda"]) or name in LACKING)
     if lacks or (name in ONLY_CUDA and device == "meta"):
         pytest.skip("its package isn't here, it isn't for CUDA, or torch has no such operator on meta")
     assert cases
