@@ -138,12 +138,12 @@ class Rooflines:
 
     def _fastest(self, device: str, call: Work, within: float, single: bool = True) -> float:
         """Return the seconds of a call in the fastest of two to ten blocks that take about `within` seconds, with the
-        current threads and, if `single`, with one thread too.
+        current threads and, on the CPU if `single`, with one thread too.
 
         On a busy machine, threads that wait for each other are slower than a single one.
         """
         meter, found = meter_for(device), []
-        for count in dict.fromkeys([torch.get_num_threads(), *[1] * single]):
+        for count in dict.fromkeys([torch.get_num_threads(), *[1] * (single and device == "cpu")]):
             with threads(count):
                 meter.seconds(call, 1)
                 one = meter.seconds(call, 1)
