@@ -700,7 +700,7 @@ bias_learns_beside_the_inputs_alone.limits = LEARNED
 # cache
 
 
-def extending(says="error"):
+def extending(says="error", **case):
     """Keeps a layer that is correct except for how it adds the newest keys and values to its cache."""
 
     def keep(extended):
@@ -710,7 +710,7 @@ def extending(says="error"):
                 o = self.core(q, *(extended(self, cache, newest) if cache else newest))
                 return self.finish(o.transpose(-3, -2).flatten(-2))
 
-        wrong_decode(says, extended.__name__)(Layer)
+        wrong_decode(says, extended.__name__, **case)(Layer)
 
     return keep
 
@@ -737,6 +737,11 @@ def writes_the_key_as_the_value(layer, cache, newest):
     right = [x.clone() for x in extend(cache, newest)]
     cache[1][..., -1:, :] = newest[0]
     return right
+
+
+@extending("key written to the cache", dtype="float16")
+def writes_in_bfloat16(layer, cache, newest):
+    return extend(cache, [x.bfloat16() for x in newest])
 
 
 @extending("in other tensors than before, with new memory full of NaN: ")

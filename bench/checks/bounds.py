@@ -144,7 +144,7 @@ changes it by 0.15 * sqrt(D_h) epsilons (standard deviation, for inputs of varia
 MANY_ROWS = 64
 """Number of rows below which the plain formula's largest error is mostly chance."""
 
-FLOORS = {  # of an output, of one of few rows, of a gradient
+FLOORS = {  # of an output or an entry of a cache, of one of few rows, of a gradient
     "float64": (256.0, 256.0, 256.0),
     "float32": (2.0, 4.0, 2.0),
     "bfloat16": (0.25, 1.0, 2.0),
@@ -176,7 +176,7 @@ def _tolerance(expected: Expected, distances: list[Tensor], case: Case, extreme:
     own = Errors(*map(max, zip(*errors, strict=True)))
     of_output, of_few_rows, of_gradient = FLOORS[dtype]
     floor = max(_floor(expected, case) if extreme else 0.0, _floor_of_rules(case))
-    if expected.name == "output":
+    if not expected.name.startswith("gradient"):
         factor, sane = FACTOR, SANE_OF_PATTERNS * large_scores(case) if extreme else SANE
         few = case.B * case.H * case.T < MANY_ROWS or _has_few_features(case)
         row_floor = floor = max(floor, (of_few_rows if few else of_output) * _of_width(case))
