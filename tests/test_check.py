@@ -224,7 +224,7 @@ class off(Heads):
 """
 PAGES = (
     "mode=decode T=1 T_kv=64 mask=none H=6 H_kv=2 page=16",
-    "mode=decode T=8 T_kv=64 mask=causal_br latent=64 rope=16 page=16",
+    "mode=decode T=8 T_kv=64 mask=causal_br latent=64 rope=16 page=16 dtype=bfloat16",
 )
 
 

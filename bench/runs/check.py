@@ -92,7 +92,7 @@ AROUND: Problems = (
     *({"mode": "backward"} | axes for axes in (BIASED, BIASED | {"source": "cross"}, NARROW, LATENT)),
     *({"mode": "decode"} | LONE | axes for axes in (
         BIASED, NARROW, LATENT, GROUPS | {"page": 16}, {"page": 16, "T_kv": 81}, CHUNK | {"T": 64}, CHUNK | LATENT,
-        CHUNK | {"page": 16}, CHUNK | LATENT | {"page": 16},
+        CHUNK | {"page": 16}, CHUNK | LATENT | {"page": 16, "dtype": "bfloat16"},
     )),
 )  # fmt: skip
 """Axes of user-defined layers; kernels get them from the shared layer."""
