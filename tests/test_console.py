@@ -45,7 +45,7 @@ def hostile(tmp_path):
 
 
 def run(site, folder, typed):
-    where = environment() | {"PYTHONPATH": str(site), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    where = environment() | {"PYTHONPATH": str(site)}
     return python(site / "bin" / "attention-bench", *typed.split(), cwd=folder, env=where)
 
 

@@ -98,7 +98,7 @@ nothing.limits, number.limits = {"max_T": None, "dropout": None}, {"beyond": 3}
         ("--resume x --benchmark-save=y", "leave out --benchmark-save=y"),
         ("--T 64 128", "unexpected argument '128': a kernel of your own is named by --impl mine=mine.py:FUNCTION"),
         ("--case a --case b", "--case is given 2 times: give it once"),
-        ("-p no:benchmark", "nothing can be saved without pytest-benchmark: leave out -p no:benchmark"),
+        ("-p no:benchmark", "pytest-benchmark isn't loaded: leave out -p no:benchmark"),
         ("--benchmark-min-rounds=3", "--benchmark-min-rounds=3 changes nothing here: --cell-time and "),
         ("--swep quick", "unrecognized arguments: --swep quick; did you mean --sweep?"),
         ("--gpu", "did you mean --device cuda?"),

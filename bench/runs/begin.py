@@ -32,7 +32,9 @@ def begin(config: pytest.Config) -> Run:
     if config.getoption("numprocesses", 0) or config.getoption("dist", "no") != "no":
         raise UsageError("nothing can be timed under pytest-xdist: leave out -n and --dist")
     if not config.pluginmanager.has_plugin("benchmark"):
-        raise UsageError("nothing can be saved without pytest-benchmark: leave out -p no:benchmark")
+        raise UsageError(
+            "pytest-benchmark isn't loaded: leave out -p no:benchmark, and unset PYTEST_DISABLE_PLUGIN_AUTOLOAD"
+        )
     storage, here = config.getoption("benchmark_storage"), config.invocation_params.dir
     results = results_root(here, None if storage == "file://./.benchmarks" else storage)
     folder = results / str(get_machine_id())  # pytest-benchmark's name for it
