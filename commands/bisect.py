@@ -67,12 +67,11 @@ class Step(NamedTuple):
 
 
 UNKNOWN = Step(0.5, math.inf)
+SAME = Step(0.0, 0.0)
+"""Result for a point with the same code as the good end."""
 
 LEAST_ERROR = 1e-6
 """Least standard error of a cell's share: a GPU's clock counts in steps, so that all replicates may agree."""
-
-SAME = Step(0.0, 0.0)
-"""Result for a point with the same code as the good end."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -151,8 +150,8 @@ def step_of(found: Comparison, change: Change) -> Step:
     for cell in found.cells if not found.unjudged else ():
         full, verdict = change.get((cell.impl, cell.id)), cell.verdict
         if full and math.isfinite(verdict.high - verdict.low):
-            # at most: four in an interval of 95 %
-            error = max(LEAST_ERROR, math.log(verdict.high / verdict.low) / 4 / full)
+            wide = math.log(verdict.high / verdict.low)  # at least four standard errors in an interval of 95 %
+            error = max(LEAST_ERROR, wide / 4 / full)
             share += math.log(verdict.ratio) / full * error**-2
             weight += error**-2
     return Step(share / weight, weight**-0.5) if weight else UNKNOWN

@@ -139,7 +139,7 @@ class Span:
 
 def document_lengths(kind: str, T: int) -> list[int]:
     """Return lengths with sum T: `equal`; `one_long`, one with half of the tokens; or `lognormal`, with sigma 1. The first
-    one is not the longest, from which a kernel may take its loop bounds.
+    one is not the longest: a kernel that takes its loop bounds from it is wrong.
     """
     count = min(DOCUMENTS, T)
     shares = {

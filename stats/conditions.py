@@ -79,7 +79,7 @@ def disturbed(rows: Iterable[Mapping[str, Any]], workload: Mapping[str, Any]) ->
     elif worst > SCATTER_OF_QUARTER:
         why.append(f"successive blocks differed by {percent(worst)} in a quarter of its visits")
     if held := [reason for reason in HELD_BACK if reason in throttled]:
-        why.append(f"the GPU's clocks were held back ({', '.join(held)})")
+        why.append(f"the GPU's clocks were held back ({', '.join(held)}), for want of cooling or power")
     loop = [sample["seconds"] for sample in workload.get("looks", {}).get("python", ())]
     if loop and (times := float(np.quantile(loop, LOOP_QUANTILE)) / min(loop)) > LOOP_RATIO:
         why.append(f"a tenth of the reference workload's loops took at least {times:.1f} times the shortest")

@@ -189,44 +189,27 @@ LAYERS = (
     "mode=decode T=64 T_kv=64 mask=causal_br",
 )
 
-# right but for several new tokens
-OFF_IN_CHUNKS = """\
+# right but for several new tokens, and grouped heads in pages
+OFF_IN_CACHES = """\
 from tests.wrong_kernels import as_layer
 from tests.wrong_latent import ChunkHasOnePlace
 class Pages(as_layer()):
     def extend_pages(self, pools, newest, pages):
         return super().extend_pages(pools, tuple(it[..., -1:, :].expand_as(it) for it in newest), pages)
+    def over_pages(self, q, k, v, pages):
+        k, v = self.in_one_piece((k, v), pages)
+        return self.core(q, *(it.repeat(1, q.shape[1] // it.shape[1], 1, 1) for it in (k, v)))
 class off(Pages):
     limits = {"beyond": ("causal_br", "latent", "page")}
     def __new__(cls, shape):
         return (Pages if shape.latent is None else ChunkHasOnePlace)(shape)
 """
-CHUNKS = (
+CACHES = (
     "mode=decode T=8 T_kv=64 mask=causal_br latent=64 rope=16",
     "mode=decode T=8 T_kv=64 mask=causal_br page=16",
-)
-
-# right but for grouped heads, and latents, in pages
-OFF_IN_PAGES = """\
-from tests.wrong_kernels import as_layer
-from tests.wrong_latent import Naive
-class Heads(as_layer()):
-    def over_pages(self, q, k, v, pages):
-        k, v = self.in_one_piece((k, v), pages)
-        return self.core(q, *(it.repeat(1, q.shape[1] // it.shape[1], 1, 1) for it in (k, v)))
-class Latents(Naive):
-    def in_one_piece(self, pools, pages):
-        return super().in_one_piece(pools, pages.flip(-1))
-class off(Heads):
-    limits = {"beyond": ("causal_br", "latent", "page")}
-    def __new__(cls, shape):
-        return (Heads if shape.latent is None else Latents)(shape)
-"""
-PAGES = (
     "mode=decode T=1 T_kv=64 mask=none H=6 H_kv=2 page=16",
     "mode=decode T=8 T_kv=64 mask=causal_br latent=64 rope=16 page=16 dtype=bfloat16",
 )
-
 
 EVERY_PROBLEM = {check.words(axes): axes for axes in (*check.PROBLEMS, *check.AROUND)}
 
@@ -322,8 +305,7 @@ def test_a_layer_that_always_has_biases_gets_every_problem_with_them(in_process,
         (OFF_IN_DROPOUT, DROPOUT),
         (OFF_IN_GROUPS, SLOPES),
         (OFF_IN_LAYERS, LAYERS),
-        (OFF_IN_CHUNKS, CHUNKS),
-        (OFF_IN_PAGES, PAGES),
+        (OFF_IN_CACHES, CACHES),
         (OFF_IN_ANOTHER_SEQUENCE, ANOTHER_SEQUENCE),
     ],
 )

@@ -41,9 +41,8 @@ def test_a_gpu_whose_clocks_were_held_back_in_any_row_disturbs_a_run_and_a_power
     cool["extra_info"]["throttled"] = "power cap"
     hot["extra_info"]["throttled"] = "power cap, software thermal slowdown"
     assert conditions.disturbed([cool] * 3, {}) == ""
-    assert "clocks were held back (software thermal slowdown); " in conditions.disturbed(
-        [cool, hot, row(0.05, 0.03)], {}
-    )
+    said = conditions.disturbed([cool, hot, row(0.05, 0.03)], {})
+    assert "clocks were held back (software thermal slowdown), for want of cooling or power; " in said
 
 
 def test_interruptions_of_the_host_do_not_disturb_a_run_on_a_gpu():
