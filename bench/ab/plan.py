@@ -32,7 +32,6 @@ from .sources import (
     digest,
     digest_of,
     repository,
-    same_files,
     same_folders,
     twins,
 )
@@ -178,7 +177,6 @@ def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
         "folder": str(Path.cwd().relative_to(repository())) if base.tree else None,
         **conditions(),
     }
-    same_code = base.commit and same_files(base.commit, head.commit) and same_folders(*trees)
     return Plan(
         variants=dict(zip(VARIANTS, (base, head), strict=True)),
         cases={case.id: case.columns() for case in cases},
@@ -198,7 +196,7 @@ def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
         allow_gone=listed(options.allow_gone),
         twins=twins(base.tree or base.impls, head.tree or head.impls, folder),
         folder=folder,
-        same_code=bool(same_code),
+        same_code=bool(base.commit) and same_folders(*trees),
     )
 
 

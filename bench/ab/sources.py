@@ -62,11 +62,6 @@ def _unshallow() -> str:
     return f"`git fetch --unshallow` (actions/checkout: fetch-depth: 0) completes {repository()}" if shallow else ""
 
 
-def same_files(base: str, head: str | None) -> bool:
-    """Whether tracked files are equal in two commits, or in a commit and the working tree."""
-    return not _git("diff", "--name-only", base, *filter(None, [head]))
-
-
 def same_folders(base: Path, head: Path) -> bool:
     """Whether all files are equal in two folders: also data, and changes that git doesn't see."""
     names, others = ({it.relative_to(root) for it in root.rglob("*") if it.is_file()} for root in (base, head))
