@@ -55,7 +55,7 @@ USUAL = [
     {"T": T, "mask": mask, "dtype": dtype}
     for T, mask, dtype in product((64, 128), ("causal", "none"), ("float32", "bfloat16", "float16"))
 ]
-"""Length, mask and dtype of problems of `check` that name none: the first, else those with which a kernel supports most."""
+"""Length, mask and dtype of problems of `check` that name none: the first with which a kernel supports them."""
 
 BIASES = [{}, {"qkv_bias": True, "out_bias": True}, {"qkv_bias": True}, {"out_bias": True}]
 """Biases of projections in problems that name none: likewise, for layers."""
@@ -138,7 +138,7 @@ class Tasks:
 
     def cases(self, names: list[str], axes: list[Reply], around: list[Reply]) -> Reply:
         """Return the cases that `check` runs for each implementation: with scope `core` where that is supported, else `layer`.
-        An unsupported one gets the axes of `USUAL` with which most are supported.
+        Axes that a problem doesn't name are the first of `USUAL` with which it is supported.
 
         `axes`: those of each case. `around`: axes outside a kernel, for layers without a core alone.
 
@@ -146,21 +146,14 @@ class Tasks:
         an implementation is missing}
         """
 
-        def found(impl: Impl, it: Reply) -> tuple[Case, str | None]:
-            for scope in ("core", "layer"):
-                case = Case.of(**it, scope=scope)
-                if not (why := unsupported(Cell(impl, case)) or misfit(case)):
-                    break
-            return case, why
-
         def described(impl: Impl) -> Iterator[Reply]:
-            given = [*axes, *(() if impl.core else around)]
-            owns = [own | biases for biases in BIASES[: 1 if impl.core else None] for own in USUAL]
-            usual = max(owns, key=lambda own: sum(found(impl, own | it)[1] is None for it in given))
-            for it in given:
-                ways = found(impl, USUAL[0] | it), found(impl, usual | it)
-                case, why = min(ways, key=lambda way: bool(way[1]))  # the first one that is supported, if any
-                yield {"case": case.columns(), "id": case.id, "unsupported": why}
+            biases = BIASES[: 1 if impl.core else None]
+            for it in [*axes, *(() if impl.core else around)]:
+                usual = (of_layer | own for of_layer in biases for own in USUAL)
+                cases = [Case.of(**own | it, scope=scope) for own in usual for scope in ("core", "layer")]
+                whys = [unsupported(Cell(impl, case)) or misfit(case) for case in cases]
+                first = next((i for i, why in enumerate(whys) if not why), 1)  # else the layer, which has fewer limits
+                yield {"case": cases[first].columns(), "id": cases[first].id, "unsupported": whys[first]}
 
         try:
             refuse_absent(axes[0]["device"])
