@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import geometric_mean, median
+from statistics import median
 from typing import Any
 
 from stats import conditions, effects, saved, shares, verdict
@@ -57,8 +57,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Cell:
-    """One implementation in one case. Seconds are the geometric mean over the processes of a run, or the median of the
-    blocks of `ab`; NaN if there are none.
+    """One implementation in one case. Seconds are the median of all blocks; NaN if there are none.
 
     The ratio of interleaved variants; of two runs, relative to the implementations of the case with unchanged code.
     """
@@ -206,7 +205,7 @@ def _cells(run: Run) -> Mapping[Key, Row]:
         found[key_of(cell)] |= cell
     for row in run.rows:
         facts = row["extra_info"]
-        timed = {"samples": samples_of(row), "seconds": geometric_mean(facts["process_medians"])}
+        timed = {"samples": samples_of(row), "seconds": row["stats"]["median"]}
         found[key_of(facts)] |= facts | timed
     return found
 

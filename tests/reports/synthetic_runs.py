@@ -175,7 +175,7 @@ def sampled(row, seconds, processes):
     by sample."""
     many = len(seconds) // processes
     where = [i // many for i in range(len(seconds))]
-    row["stats"]["data"] = [*seconds]
+    row["stats"] |= {"data": [*seconds], "median": median(seconds)}
     row["extra_info"] |= {
         "processes": processes,
         "process_medians": [median(seconds[p * many : (p + 1) * many]) for p in range(processes)],

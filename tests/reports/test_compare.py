@@ -246,6 +246,13 @@ def test_a_cell_that_fails_in_head_has_regressed_and_comes_first_unless_base_fai
     assert first(this, "sdpa").verdict.reason.endswith(where)
 
 
+def test_printed_seconds_are_those_of_the_runs_own_tables(compared):
+    head = interleaved(2, noise=synthetic.Noise(process=0.3))
+    medians = {row["params"]["impl"]: row["stats"]["median"] for row in head["benchmarks"]}
+    this = compared(head, head)
+    assert {cell.impl: cell.head for cell in this.cells if "-T1024-" in cell.id} == medians
+
+
 def test_changed_implementations_are_no_anchors(compared):
     """Four of six are slower: relative to all others, the two unchanged ones would seem faster."""
     slower = dict.fromkeys(("linear", "packed", "einsum", "wrapper"), 1.2)
