@@ -67,8 +67,9 @@ def bounded(value: float, low: float, high: float, unit: str = "") -> str:
 
 
 def ratio(value: float) -> str:
-    """Format a ratio; one above 1 by less than 0.5 % has a digit more, so that it differs from 1."""
-    return f"{value:.{2 + (1 < value < 1.005)}f}" if value < 1.995 else significant(value, 2)
+    """Format a ratio; one above 1 by less than 0.5 % has more digits, so that it differs from 1."""
+    decimals = math.ceil(-math.log10(value - 1)) if 1 < value < 1.005 else 2
+    return f"{value:.{decimals}f}" if value < 1.995 else significant(value, 2)
 
 
 def percent(value: float) -> str:
