@@ -86,12 +86,15 @@ def changes(pairs: Mapping[Key, Sequence[Samples]], changed: Collection[str], di
             anchors |= {*names}
     by_impl = grouped((impl, it) for (impl, _), it in cells.items())
     found, spreads = {}, {}
+    # the own change of a single anchor is unknown, and adds to that of the others
+    of_anchor = (SD_OF_CELLS, SD_OF_IMPLEMENTATIONS) if len(anchors) == 1 else (0.0, 0.0)
     for impl, own in by_impl.items():
         others = [name for name in by_impl if name not in {*changed, impl} and (name in slow) == (impl in slow)]
         alike = [name for name in others if _plain(name) == _plain(impl)] or filter(_plain, others)
         placebos = [by_impl[name] for name in alike]
         usual = math.hypot(SD_OF_SLOW if impl in slow else SD_OF_IMPLEMENTATIONS, beyond)
-        spreads[impl] = of_cells, of_impl = _spreads(placebos, usual)
+        of_cells, of_impl = map(math.hypot, _spreads(placebos, usual), of_anchor)
+        spreads[impl] = of_cells, of_impl
         pooled = _pooled(own, of_cells)
         found[impl] = Estimate(pooled.mean, math.hypot(pooled.error, of_impl), WEIGHT + len(placebos))
     alone = {key: Estimate(it.mean, math.hypot(it.error, *spreads[key[0]]), LONG_TAILED) for key, it in cells.items()}

@@ -12,7 +12,7 @@ from stats.ratios import Samples
 CASES = tuple(f"T{i}" for i in range(8))
 
 
-def changes(moves, factors=MappingProxyType({}), cases=CASES):
+def changes(moves, factors=MappingProxyType({}), cases=CASES, changed=()):
     """Return the changes of implementations whose cells changed by `moves`, a log or one for each case."""
     rng, rounds = np.random.default_rng(0), range(12)
 
@@ -25,7 +25,7 @@ def changes(moves, factors=MappingProxyType({}), cases=CASES):
             for impl, of in moves.items()
             for case, move in zip(cases, np.broadcast_to(of, len(cases)).tolist(), strict=True)
         },
-        (),
+        changed,
     )
 
 
@@ -43,6 +43,12 @@ def test_slow_code_and_variants_neither_move_other_verdicts_nor_make_them_less_c
 def test_variants_are_no_placebos_of_plain_code_where_there_is_no_other():
     found = changes({"sdpa": 0.0, "fused+compile": 0.5, "einsum+compile": -0.5})
     assert found.spreads["sdpa"] == pytest.approx((saved.SD_OF_CELLS, saved.SD_OF_IMPLEMENTATIONS))
+
+
+def test_beside_a_single_anchor_whose_own_change_is_unknown_changes_are_less_certain():
+    found = changes({"mine": 0.0, "sdpa": 0.0}, changed=["mine"])
+    expected = math.sqrt(2) * saved.SD_OF_CELLS, math.sqrt(2) * saved.SD_OF_IMPLEMENTATIONS
+    assert found.spreads["mine"] == pytest.approx(expected)
 
 
 def test_changes_of_slow_code_are_less_certain():
