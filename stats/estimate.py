@@ -37,6 +37,11 @@ SHARE_OF_LAST = 2 / 3
 DEGREES_OF_PROCESS = 4
 """Degrees of freedom per further process in the pooled estimate: a disturbed process affects many of its cells."""
 
+DEGREES_OF_CASE = 4
+"""Degrees of freedom of the usual variance between visits of a case's pairs: of many pairs with few visits or rounds, some
+scatter little by chance.
+"""
+
 RANGE_NODES = 200
 
 K = TypeVar("K")
@@ -165,17 +170,18 @@ def trimmed(values: Array, cut: int) -> Array:
     return found
 
 
-def of_processes(logs: ByProcess, between: Variance) -> Estimate:
+def of_processes(logs: ByProcess, between: Variance, usual: Variance) -> Estimate:
     """Estimate from log ratios by process, one per visit.
 
-    A process's expected scatter follows from its visits and from `between`; it is moderated by the observed variance
-    between processes (Smyth 2004). If each process has one visit, the parts can't be separated, and the error is
-    Student's.
+    A process's expected scatter follows from its visits, moderated by that of `usual_visits` if it is smaller, and from
+    `between`; it is moderated by the observed variance between processes (Smyth 2004). If each process has one visit, the
+    parts can't be separated, and the error is Student's.
     """
     if not logs:
         return Estimate(math.nan, df=0)
     seen, within = _parts(logs)
     if within.df:
+        within = within.moderated(usual) if within.value < usual.value else within
         seen = seen.moderated(within + between)
     mean = float(np.mean(list(map(np.mean, logs))))
     return Estimate(mean, math.sqrt(seen.value / len(logs)) if seen.df else math.nan, seen.df)
@@ -187,6 +193,12 @@ def _parts(logs: ByProcess) -> tuple[Variance, Variance]:
     squares = sum(len(of) * float(np.var(of)) for of in logs)
     seen = Variance(float(np.var(list(map(np.mean, logs)), ddof=1)) if K > 1 else 0.0, K - 1)
     return seen, Variance(squares * K / max(1, (visits - K) * visits), visits - K)
+
+
+def usual_visits(pairs: Iterable[ByProcess]) -> Variance:
+    """Return the median over the pairs of a case of the variance expected from that between visits."""
+    found = [within.value for _, within in map(_parts, pairs) if within.df]
+    return Variance(float(np.median(found)) if found else 0.0, DEGREES_OF_CASE)
 
 
 def between_processes(pairs: Iterable[ByProcess]) -> Variance:

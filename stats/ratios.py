@@ -25,6 +25,7 @@ from .estimate import (
     quantile,
     simultaneous,
     trimmed,
+    usual_visits,
 )
 from .shares import UNRESOLVED, too_wide
 
@@ -165,12 +166,13 @@ def _paired_by_visit(of: Samples, over: Samples) -> ByProcess:
 
 def ratio(of: Samples, over: Samples, one_case: bool = True) -> Ratio:
     """Return the ratio of the first's time to the second's; that of medians, without interval, if unpaired."""
-    return _ratio(of, over, paired(of, over, one_case))
+    logs = paired(of, over, one_case)
+    return _ratio(of, over, logs, 2, PRIOR, usual_visits([logs]))
 
 
-def _ratio(of: Samples, over: Samples, logs: ByProcess, among: int = 2, between: Variance = PRIOR) -> Ratio:
+def _ratio(of: Samples, over: Samples, logs: ByProcess, among: int, between: Variance, usual: Variance) -> Ratio:
     """Return a ratio from log ratios by process. Intervals of all pairs of `among` implementations hold with 95 %."""
-    found = of_processes(logs, between)
+    found = of_processes(logs, between, usual)
     value = exp_or_inf(found.mean) if logs else median(of.seconds) / median(over.seconds)
     half = found.error * simultaneous(among, found.df)
     low, high = (exp_or_inf(found.mean + end) for end in (-half, half))
@@ -191,9 +193,10 @@ def compared(cases: Mapping[str, Mapping[str, Samples]]) -> tuple[dict[str, Rati
         (case, a, b, paired(rows[a], rows[b])) for case, rows in cases.items() for a, b in combinations(found[case], 2)
     ]
     between = between_processes(logs for *_, logs in pairs)
+    usual = {case: usual_visits(of) for case, of in grouped((case, logs) for case, *_, logs in pairs).items()}
     for case, a, b, logs in pairs:
         rows = cases[case]
-        it = _ratio(rows[a], rows[b], logs, len(rows), between)
+        it = _ratio(rows[a], rows[b], logs, len(rows), between, usual[case])
         if it.value > 1:  # the medians have the opposite order
             it = it._replace(low=min(it.low, 1.0))
         found[case][a][b], found[case][b][a] = it, it.inverse

@@ -391,6 +391,18 @@ def test_intervals_of_a_case_hold_for_all_of_its_pairs_at_once():
     assert math.log(of_eight) > 1.3 * math.log(of_two)
 
 
+def test_intervals_of_all_pairs_hold_at_once_if_a_few_long_calls_scatter():
+    """Of ten pairs with eight rounds each, some scatter little by chance."""
+    rng, visits = np.random.default_rng(1), [i // 4 for i in range(8)]
+
+    def all_hold():
+        rows = {name: samples(np.exp(rng.normal(0, 0.1, 8)), visits) for name in "abcde"}
+        over = ratios.compared({"case": rows})[0]["case"]
+        return all(it.low <= 1 <= it.high for its in over.values() for it in its.values())
+
+    assert np.mean([all_hold() for _ in range(500)]) > 0.92
+
+
 def test_no_rank_is_shown_against_the_order_of_the_medians_that_tables_print():
     """By rounds `b` is faster, but it was timed only in the slow half of the run, so its median is larger."""
     rounds = list(range(16))
