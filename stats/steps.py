@@ -1,10 +1,10 @@
 """Detects when the times of an implementation changed: steps common to its cases, then those of single cases. Whether
 they changed is decided by verdicts.
 
-Runs are analysed one at a time as they arrive, so that detected steps stay detected. At every position, Student's t of
-a step is computed in a model in which each run resembles the previous one by an unknown share (AR(1), generalized least
-squares): the p-value is the mean over the shares, weighted by their likelihood. `tests/experiments/history.py` prints
-the results.
+Runs are analysed one at a time as they arrive, so that detected steps stay detected, except those of few runs, which
+later ones may show to be outliers. At every position, Student's t of a step is computed in a model in which each run
+resembles the previous one by an unknown share (AR(1), generalized least squares): the p-value is the mean over the
+shares, weighted by their likelihood. `tests/experiments/history.py` prints the results.
 
 Times are relative to the other implementations of a case, which removes the drift that they share: they are
 interleaved, so that a slow day affects all of them. The drift is the median over the others of each one's deviation from
