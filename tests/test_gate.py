@@ -86,6 +86,8 @@ def in_float32(q, k, v, **options):
 
 
 def sees_the_newest_keys(q, k, v):
+    if q.shape[1] < k.shape[1]:
+        pytest.fail("more key heads than heads")
     return wrong_kernels.sdpa(q, k[..., -16:, :], v[..., -16:, :])
 
 
