@@ -332,7 +332,7 @@ def test_a_kernel_that_ends_its_process_costs_one_problem_and_a_module_that_does
     assert (check.main(["mine:exits"]), check.main(["ends:mine"])) == (1, 3)
     lines, errors = capsys.readouterr()
     assert [line.split()[0] for line in lines.splitlines()] == ["passed", "error", "passed", "unsupported", "2"]
-    assert "ended its process (exit code 3)" in lines and "can't import ends: SystemExit: 4" in errors
+    assert "-bfloat16-cpu-scope=core: ended its process (exit code 3)" in lines and "can't import ends: SystemExit: 4" in errors
 
 
 def test_a_problem_that_takes_too_long_is_given_up(monkeypatch, capsys):
@@ -340,7 +340,7 @@ def test_a_problem_that_takes_too_long_is_given_up(monkeypatch, capsys):
     assert check.main(["mine:sleeps", "--cell-timeout", "10"]) == 1
     *lines, _ = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["passed", "timeout", "passed", "unsupported"]
-    assert "took longer than 10 s (--cell-timeout)" in lines[1]
+    assert "-bfloat16-cpu-scope=core: took longer than 10 s (--cell-timeout)" in lines[1]
 
 
 def test_only_its_worker_imports_torch():

@@ -43,6 +43,9 @@ class OutOfMemory(Skip):
     reason = "out_of_memory"
 
 
+BEGINS = "begins: "
+"""Start of the line on standard error that names a check before it is made: there a process that ends or hangs was."""
+
 FAILURES = ("wrong", "timeout", "error")
 """Reasons that make a run end with exit code 1."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -11,7 +12,7 @@ from impls import Impl
 from impls.weights import left_out
 
 from ..cases.case import Case
-from ..cases.outcome import Skip, Wrong, classify
+from ..cases.outcome import BEGINS, Skip, Wrong, classify
 from . import settings
 from .attention_problems import SMALL
 from .bounds import WIDE
@@ -84,6 +85,7 @@ class Gate:
         key = f"{impl.name}: {what}, {case.id}"
         if key in self.passed:
             return
+        print(f"\n{BEGINS}{what}, {case.id}", file=sys.stderr, flush=True)
         try:
             check(impl, case)
         except Exception as error:

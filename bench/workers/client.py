@@ -21,7 +21,7 @@ from time import monotonic
 from typing import Any, NamedTuple, Self
 
 from .. import CHECKOUT
-from ..cases.outcome import Skip, printable
+from ..cases.outcome import BEGINS, Skip, printable
 from ..selection.errors import UsageError
 from ..timing.malloc import HUGE_PAGES
 from .fresh import quiet_environment, start
@@ -140,14 +140,14 @@ class WorkerClient:
     def receive(self) -> Reply:
         """Return the reply to the request sent; raises as `ask` does."""
         if not select.select([self], [], [], self.left)[0]:
-            raise self._lose(self._overdue, "timeout")
+            raise self._lose(f"{self._place()}{self._overdue}", "timeout")
         try:
             reply: Reply = json.loads(self._pipe.recv_bytes())
         except (EOFError, OSError):
             with suppress(subprocess.TimeoutExpired):  # it closed the pipe alone
                 self._process.wait(self.left)
                 raise self._lose(self._exit_reason()) from None
-            raise self._lose(self._overdue, "timeout") from None
+            raise self._lose(f"{self._place()}{self._overdue}", "timeout") from None
         if "failed" in reply:
             raise (self._lose if reply["unusable"] else Skip)(reply["detail"], reply["failed"])
         return reply
@@ -175,12 +175,21 @@ class WorkerClient:
         return Lost(detail, reason)
 
     def _exit_reason(self) -> str:
-        """Describe how the process ended, with the last line that it printed since the request."""
+        """Describe how the process ended, with the last line of the implementation's since the request."""
         code = self._process.wait()
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        self._stderr.seek(self._printed)
-        printed = self._stderr.read().decode(errors="replace").strip().splitlines()
-        return f"ended its process ({how})" + (f": {printable(printed[-1])}" if printed else "")
+        printed = [it for it in self._lines() if not it.startswith(BEGINS)]
+        return f"{self._place()}ended its process ({how})" + (f": {printable(printed[-1])}" if printed else "")
+
+    def _place(self) -> str:
+        """Return the check that was begun last since the request, and a colon; empty without one."""
+        return next((f"{it.removeprefix(BEGINS)}: " for it in reversed(self._lines()) if it.startswith(BEGINS)), "")
+
+    def _lines(self) -> list[str]:
+        """Return the lines printed since the request. The process, which may still run, writes at the file's own offset."""
+        file = self._stderr.fileno()
+        printed = os.pread(file, os.fstat(file).st_size - self._printed, self._printed).decode(errors="replace")
+        return [line for line in printed.splitlines() if line.strip()]
 
 
 class Request(NamedTuple):
