@@ -1,5 +1,6 @@
 """Changes of each global setting that the checks watch, by the setting's name."""
 
+import ctypes
 import gc
 import importlib
 import os
@@ -26,6 +27,11 @@ def fp32(backend, op, precision):
 
 def compiler_option():
     importlib.import_module("torch._inductor.config").max_autotune = True  # which takes a second to import
+
+
+def round_upwards():
+    libc = ctypes.CDLL(None)
+    assert libc.fesetround(0x800) == 0 or libc.fesetround(0x400000) == 0  # of x86; of ARM
 
 
 KEPT = []
@@ -65,6 +71,7 @@ CHANGES = {
     "deterministic algorithms": lambda: torch.use_deterministic_algorithms(True),
     "filling of uninitialised memory": attribute(torch.utils.deterministic, "fill_uninitialized_memory", False),
     "denormal numbers": lambda: torch.set_flush_denormal(True),
+    "rounding mode": round_upwards,
     "precision of float32 products": lambda: torch.set_float32_matmul_precision("medium"),
     "precision of float32": attribute(backends, "fp32_precision", "tf32"),
     "precision of float32 products on CUDA": attribute(backends.cuda.matmul, "fp32_precision", "tf32"),

@@ -178,7 +178,7 @@ def mistake_of(impl: Impl, case: Case) -> str | None:
         _check_ordinary(impl, case)
         return None
     for mistake, undone in mistakes.items():
-        if mistake == LAYOUT and case.T != case.T_kv:  # more key heads than heads: native code may crash
+        if case.T != case.T_kv and mistake == LAYOUT:  # more key heads than heads: native code may crash
             continue
         with suppress(Exception):
             call = new_call(impl, case)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import random
@@ -287,6 +288,8 @@ def _anomalies() -> tuple[bool, bool]:
     return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
 
 
+_LIBC: Any = ctypes.CDLL(None)
+
 _KNOWN: dict[str, Setting | str | None] = {
     "number of threads": Setting(torch.get_num_threads, torch.set_num_threads),
     "CPUs that may be used": Setting(partial(os.sched_getaffinity, 0), partial(os.sched_setaffinity, 0))
@@ -305,6 +308,7 @@ _KNOWN: dict[str, Setting | str | None] = {
     "deterministic algorithms": Setting(torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
     "filling of uninitialised memory": "deterministic_fill_uninitialized_memory",
     "denormal numbers": Setting(_denormals, lambda kept: torch.set_flush_denormal(not kept)),
+    "rounding mode": Setting(_LIBC.fegetround, _LIBC.fesetround) if hasattr(_LIBC, "fegetround") else None,
     "precision of float32 products": Setting(_precision, _set_precision),  # first: it changes the next ones
     "precision of float32": _fp32("generic", "all"),
     "precision of float32 products on CUDA": _fp32("cuda", "matmul"),

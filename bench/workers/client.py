@@ -189,7 +189,7 @@ class WorkerClient:
         """Return the lines printed since the request. The process, which may still run, writes at the file's own offset."""
         file = self._stderr.fileno()
         printed = os.pread(file, os.fstat(file).st_size - self._printed, self._printed).decode(errors="replace")
-        return [line for line in printed.splitlines() if line.strip()]
+        return [stripped for line in printed.splitlines() if (stripped := line.strip())]
 
 
 class Request(NamedTuple):
