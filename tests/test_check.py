@@ -332,7 +332,10 @@ def test_a_kernel_that_ends_its_process_costs_one_problem_and_a_module_that_does
     assert (check.main(["mine:exits"]), check.main(["ends:mine"])) == (1, 3)
     lines, errors = capsys.readouterr()
     assert [line.split()[0] for line in lines.splitlines()] == ["passed", "error", "passed", "unsupported", "2"]
-    assert "-bfloat16-cpu-scope=core: ended its process (exit code 3)" in lines and "can't import ends: SystemExit: 4" in errors
+    assert (
+        "-bfloat16-cpu-scope=core: ended its process (exit code 3)" in lines
+        and "can't import ends: SystemExit: 4" in errors
+    )
 
 
 def test_a_problem_that_takes_too_long_is_given_up(monkeypatch, capsys):

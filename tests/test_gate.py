@@ -1,6 +1,8 @@
 """The gate, checked on kernels that must fail and on kernels that must pass."""
 
+import ctypes
 from dataclasses import replace
+from threading import current_thread, main_thread
 
 import pytest
 import torch
@@ -8,7 +10,7 @@ import torch
 import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
-from bench.cases.outcome import Skip, Unsupported, Wrong, classify
+from bench.cases.outcome import Skip, Unsupported, Unusable, Wrong, classify
 from bench.checks import probes as probing
 from bench.checks.attention_problems import problem_of
 from bench.checks.dropout import check_independence, check_training
@@ -23,6 +25,7 @@ from impls.rules import EVERY_RULE
 from . import reported_kernels, unusual_kernels, wrong_in_model, wrong_kernels, wrong_latent, wrong_rules
 from .conftest import checked
 from .conftest import gated as every_check
+from .global_settings import CHANGES
 
 PLAIN = {"T": 64, "H": 2, "D_h": 64}
 
@@ -165,6 +168,24 @@ def test_work_left_over_by_the_number_of_threads_is_checked(axes):
         checked(Cell(impls.get("sdpa"), case))
         with pytest.raises(Wrong, match="several threads"):
             checked(Cell(impls.make("divides", divides), case))
+
+
+def in_threads(work):
+    """Run a function in each of torch's OpenMP threads, as native code does."""
+    team = getattr(ctypes.CDLL(None), "GOMP_parallel", None) or pytest.skip("another OpenMP than GNU's")
+    team(ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: work()), None, torch.get_num_threads(), 0)
+
+
+def test_threads_that_compute_otherwise_are_refused_and_end_the_process(short_probes):
+    def rounds(q, k, v, **options):
+        in_threads(lambda: None if current_thread() is main_thread() else CHANGES["rounding mode"]())
+        return wrong_kernels.sdpa(q, k, v, **options)
+
+    with threads(2):
+        Gate().check_threads(impls.get("sdpa"), Case.of(**PLAIN))
+        with pytest.raises(Unusable, match=r"^several threads, \S+: leaves threads that .* round otherwise"):
+            Gate().check_threads(impls.make("rounds", rounds), Case.of(**PLAIN))
+        in_threads(lambda: ctypes.CDLL(None).fesetround(0))
 
 
 def test_a_kernel_that_writes_to_its_inputs_in_training_makes_no_other_one_wrong(short_probes):

@@ -35,8 +35,8 @@ class Wrong(Skip):
     reason = "wrong"
 
 
-class StillWorking(Wrong):
-    """Work continues after the call; the process can't be used for further measurements."""
+class Unusable(Wrong):
+    """Threads still work after the call, or compute otherwise; the process can't be used for further measurements."""
 
 
 class OutOfMemory(Skip):

@@ -1,10 +1,12 @@
-"""Detects work that continues in threads after a call has returned: it would disturb the next measurement."""
+"""Detects what a call leaves in threads: work would disturb the next measurement, other arithmetic changes its results."""
 
 from __future__ import annotations
 
 from time import perf_counter, process_time, sleep
 
-from ..cases.outcome import StillWorking
+import torch
+
+from ..cases.outcome import Unusable
 
 SETTLING = 5e-3
 """Seconds for which OpenMP threads may spin, waiting for work, before they sleep."""
@@ -35,7 +37,7 @@ ELSEWHERE = "if they only wait for work, give it a process of its own: `limits =
 
 
 def check_idle_afterwards(alone: bool) -> None:
-    """Raise `StillWorking` if the process stays busy after a call has returned. Must be called right after the call.
+    """Raise `Unusable` if the process stays busy after a call has returned. Must be called right after the call.
 
     `alone`: whether the implementation has a process of its own.
     """
@@ -47,7 +49,21 @@ def check_idle_afterwards(alone: bool) -> None:
         if share <= BUSY:
             return
     fault = f"leaves threads that work when its call has returned: {share:.1f} cores stay busy"
-    raise StillWorking(fault if alone else f"{fault}; {ELSEWHERE}")
+    raise Unusable(fault if alone else f"{fault}; {ELSEWHERE}")
+
+
+TINY = 2.0**-149
+"""The smallest float32 above zero."""
+
+PART = 1 << 15
+"""Numbers that torch gives to each thread at least."""
+
+
+def check_arithmetic() -> None:
+    """Raise `Unusable` if a thread of torch's flushes denormals to zero, or doesn't round to nearest."""
+    x = torch.tensor([0.7, -0.7]).repeat(torch.get_num_threads() * PART // 2)
+    if (x * TINY).view(torch.int32).bitwise_and_(0x7FFFFFFF).ne(1).any():  # each is rounded to TINY or -TINY
+        raise Unusable("leaves threads that flush denormal numbers to zero, or round otherwise than to nearest")
 
 
 def settle() -> None:

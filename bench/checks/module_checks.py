@@ -137,9 +137,7 @@ OF_KERNELS: dict[str, Callable[[Kernel], Kernel]] = {
     "attn_mask is True where a query may see a key": lambda kernel: (
         lambda *qkv, attn_mask, **options: kernel(*qkv, attn_mask=~attn_mask, **options)
     ),
-    LAYOUT: lambda kernel: (
-        lambda *qkv, **options: kernel(*(x.transpose(1, 2) for x in qkv), **options).transpose(1, 2)
-    ),
+    LAYOUT: lambda kernel: lambda *qkv, **options: kernel(*(x.transpose(1, 2) for x in qkv), **options).transpose(1, 2),
     "scores are divided by the square root of D_h": lambda kernel: (
         lambda q, *kv, **options: kernel(q / q.shape[-1] ** 0.5, *kv, **options)
     ),
@@ -178,7 +176,7 @@ def mistake_of(impl: Impl, case: Case) -> str | None:
         _check_ordinary(impl, case)
         return None
     for mistake, undone in mistakes.items():
-        if case.T != case.T_kv and mistake == LAYOUT:  # more key heads than heads: native code may crash
+        if case.T_kv != case.T and mistake == LAYOUT:  # more key heads than heads: native code may crash
             continue
         with suppress(Exception):
             call = new_call(impl, case)

@@ -59,9 +59,9 @@ def _refuse_fork() -> int:
 
 def _failure(error: BaseException) -> dict[str, Any]:
     """Return the reply to a failed request. A device that no longer computes makes the process unusable."""
-    from ..cases.outcome import StillWorking, classify
+    from ..cases.outcome import Unusable, classify
     from ..timing.devices import DEVICES
 
     outcome = classify(error)
-    unusable = isinstance(outcome, StillWorking) or not all(device.works() for device in DEVICES.values())
+    unusable = isinstance(outcome, Unusable) or not all(device.works() for device in DEVICES.values())
     return {"failed": outcome.reason, "detail": str(outcome), "unusable": unusable}
