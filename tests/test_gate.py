@@ -155,11 +155,13 @@ def test_no_mistake_is_named_where_ordinary_inputs_are_right():
 
 
 @pytest.mark.parametrize("axes", [{}, wrong_kernels.DECODE], ids=str)
-def test_work_left_over_by_the_number_of_threads_is_checked(axes):
+@pytest.mark.parametrize("tile", [1, 64])
+def test_work_left_over_by_the_number_of_threads_is_checked(axes, tile):
     def divides(q, k, v, **options):
-        keys, count = k.shape[-2], torch.get_num_threads() if k.shape[-2] > 100 else 1
-        whole = keys // count * count
-        return wrong_kernels.sdpa(q, k, v * (torch.arange(k.shape[-2]) < whole)[:, None], **options)
+        B, H, keys, _ = k.shape
+        items, count = (keys if tile == 1 else B * H * -(-keys // tile)), torch.get_num_threads() if keys > 100 else 1
+        whole = keys - tile * (items % count)
+        return wrong_kernels.sdpa(q, k, v * (torch.arange(keys) < whole)[:, None], **options)
 
     case = Case.of(**(PLAIN | axes))
     with threads(1):

@@ -40,6 +40,7 @@ from .probes import (
     LONG_PROBE,
     cached_numbers,
     few_queries,
+    odd,
     padded,
     probe_with_dropout,
     probes,
@@ -76,10 +77,11 @@ class Gate:
         return probed
 
     def check_threads(self, impl: Impl, case: Case) -> None:
-        """Check a probe with the threads set now, among which a kernel may divide its work; raises as `check`."""
+        """Check probes with the threads set now, among which a kernel may divide its work; raises as `check`."""
         eager = eager_form(impl)
         probed = probes(impl, replace(case, threads=None))
-        for probe in probed[2:3] or probed[:1]:  # of 127 tokens: kernels may compute 37 with one thread
+        several = probed[2:3] or probed[:1]  # of 127 tokens: kernels may compute 37 with one thread
+        for probe in (*several, *odd(impl, probed)):
             self._once("several threads", eager, probe if eager.core is None else probe.core, _check_with_threads)
 
     def _once(self, what: str, impl: Impl, case: Case, check: Callable[[Impl, Case], object]) -> None:

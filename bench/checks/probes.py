@@ -66,6 +66,14 @@ def padded(impl: Impl, probed: Sequence[Case]) -> list[Case]:
     return [it for it in found if impl.refusal(it) is None]
 
 
+def odd(impl: Impl, probed: Sequence[Case]) -> list[Case]:
+    """Return the long probe with one head, if `impl` supports it: an odd number of tiles, which no even number of threads
+    divides evenly.
+    """
+    found = (replace(it, B=1, H=1, H_kv=1, d_model=it.d_model // it.H) for it in probed[1:2] if it.max_T > LONG_PROBE)
+    return [it for it in found if misfit(it) is None and impl.refusal(it) is None]
+
+
 def few_queries(impl: Impl, case: Case) -> Case | None:
     """Return a case of one or a few new tokens at its own length, with every softmax pattern, or four if its cache would
     be too large.
