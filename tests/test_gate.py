@@ -172,6 +172,20 @@ def test_work_left_over_by_the_number_of_threads_is_checked(axes, tile):
             checked(Cell(impls.make("divides", divides), case))
 
 
+def test_a_kernel_that_restores_what_it_writes_to_its_inputs_is_refused(short_probes):
+    libc = ctypes.CDLL(None)
+
+    def restores(q, k, v, **options):
+        place, before = ctypes.c_void_p(q.data_ptr()), ctypes.string_at(q.data_ptr(), 4)
+        with open("/dev/zero") as zeros:  # a call of the system fails where native code would end the process
+            assert libc.read(zeros.fileno(), place, ctypes.c_size_t(4)) == 4
+        ctypes.memmove(place, before, 4)
+        return wrong_kernels.sdpa(q, k, v, **options)
+
+    with pytest.raises(Skip, match=r"^read-only inputs, \S+: AssertionError"):
+        gated(restores)
+
+
 def in_threads(work):
     """Run a function in each of torch's OpenMP threads, as native code does."""
     team = getattr(ctypes.CDLL(None), "GOMP_parallel", None) or pytest.skip("another OpenMP than GNU's")

@@ -28,6 +28,7 @@ from .module_checks import (
     check_lse,
     check_probe,
     check_probe_after_another_mask,
+    check_read_only,
     check_scale,
     check_sequence_first,
     check_sums,
@@ -161,6 +162,8 @@ def _checks_of_probes(impl: Impl, eager: Impl, case: Case, probed: tuple[Case, .
         own = probe if eager.core is None else probe.core
         if eager.core is not None:
             yield "kernel (probe)", eager, own, check_probe_after_another_mask
+            if probe is probed[0] and case.device == "cpu" and not case.does.gradients:
+                yield "read-only inputs", eager, own, check_read_only
             if probe in ends:
                 yield "scale", eager, own, check_scale
             if probe.T_kv > LONG_PROBE:

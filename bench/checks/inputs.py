@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -81,6 +83,21 @@ def _slice(x: Tensor, gap: int) -> Tensor:
     found = whole[:, 1 : 1 + H, :T, :D]
     found.copy_(x.detach())
     return found.requires_grad_(x.requires_grad)
+
+
+@torch.inference_mode(False)
+def read_only(numbers: Inputs) -> Inputs:
+    """Return the same numbers in pages of the CPU's memory that can't be written."""
+    return replace(numbers, tensors=tuple(map(_protected, numbers.tensors)))
+
+
+def _protected(x: Tensor) -> Tensor:
+    pages = torch.frombuffer(
+        mmap.mmap(-1, x.nbytes + mmap.PAGESIZE), dtype=torch.uint8
+    )  # some kernels read a little more
+    found = pages[: x.nbytes].view(x.dtype).view(x.shape).copy_(x.detach())
+    ctypes.CDLL(None).mprotect(ctypes.c_void_p(pages.data_ptr()), ctypes.c_size_t(len(pages)), mmap.PROT_READ)
+    return found
 
 
 @torch.inference_mode(False)

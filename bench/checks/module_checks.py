@@ -35,7 +35,7 @@ from .checked_calls import (
 )
 from .data import epsilon
 from .gradient_checks import FORWARDS, check_many_forwards
-from .inputs import inputs_of, sequence_first, strided, surroundings_intact
+from .inputs import inputs_of, read_only, sequence_first, strided, surroundings_intact
 from .patterns import ORDINARY, PATTERNS
 from .probes import LONG_PROBE
 from .problem import Problem
@@ -197,6 +197,12 @@ def check_buffers(impl: Impl, case: Case) -> None:
     verify(check_memory(call), problem_of(case), f"in the last of {CALLS_KEPT} calls: ")
     if not case.page:  # whose keys lie anywhere in a pool
         check_numbers_exchanged(call)
+
+
+def check_read_only(impl: Impl, case: Case) -> None:
+    """Check a core whose inputs can't be written: one that does, even if it restores them, ends its process."""
+    call = new_call(impl, case)
+    check_once(call.on(read_only(call.inputs)), problem_of(case), "where inputs are read-only: ")
 
 
 def check_sequence_first(impl: Impl, case: Case) -> None:
