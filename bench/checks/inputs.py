@@ -92,9 +92,8 @@ def read_only(numbers: Inputs) -> Inputs:
 
 
 def _protected(x: Tensor) -> Tensor:
-    pages = torch.frombuffer(
-        mmap.mmap(-1, x.nbytes + mmap.PAGESIZE), dtype=torch.uint8
-    )  # some kernels read a little more
+    """Return a copy that can't be written; the page after it can be read, as some kernels do."""
+    pages = torch.frombuffer(mmap.mmap(-1, x.nbytes + mmap.PAGESIZE), dtype=torch.uint8)
     found = pages[: x.nbytes].view(x.dtype).view(x.shape).copy_(x.detach())
     ctypes.CDLL(None).mprotect(ctypes.c_void_p(pages.data_ptr()), ctypes.c_size_t(len(pages)), mmap.PROT_READ)
     return found
