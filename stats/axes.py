@@ -138,7 +138,9 @@ class Axes:
     D_v: int = axis("width of a value head", follows=("D_h",))
     d_model: int = axis("width of the model", follows=("H", "D_h"))
     T: int = axis("sequence length: tokens of the queries", label="tokens")
-    T_kv: int = axis("tokens of the keys and values (with --source cross)", label="keys", follows=("T",))
+    T_kv: int = axis(
+        "tokens of the keys and values (with --source cross or --mode decode)", label="keys", follows=("T",)
+    )
     dtype: str = axis(", ".join(DTYPES), values=DTYPES)
     device: str = axis("cpu, cuda (default: what the machine has)", values=DEVICES, omitted="cpu")
     mask: str = axis(

@@ -31,8 +31,22 @@ def site(tmp_path_factory):
     return site / "packages"
 
 
-def test_every_line_of_the_help_fits_a_terminal():
-    assert max(map(len, console._help().splitlines())) <= 80
+def test_every_line_of_the_help_fits_a_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("ATTENTION_BENCH_COMMAND", "attention-bench")
+    monkeypatch.setenv("COLUMNS", "80")
+    print(console._help())
+    for commands in (bench_main, reports_main):
+        for name in commands.COMMANDS:
+            with suppress(SystemExit):
+                commands.main([name, "--help"])
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+def test_advise_shows_no_defaults_of_axes(capsys):
+    with suppress(SystemExit):
+        reports_main.main(["advise", "--help"])
+    axes = capsys.readouterr().out.partition("only cases with this value")[2]
+    assert "--device VALUE" in axes and "default" not in axes
 
 
 @pytest.fixture

@@ -55,9 +55,7 @@ def parser() -> argparse.ArgumentParser:
 
 def add_cells(parser: argparse.ArgumentParser, minutes: float) -> None:
     """Add the options that select cells, and those that determine how cells are compared."""
-    cells = parser.add_argument_group(
-        "cells, as in `pytest bench/`; VALUES such as 256,1024 replace those of the sweep"
-    )
+    cells = parser.add_argument_group("cells, as in `pytest bench/`; VALUES as in 256,1024 replace the sweep's")
     for name, (metavar, about) in CELLS.items():
         if name != "threads":
             action = "append" if name == "impl" else "store"

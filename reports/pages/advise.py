@@ -128,9 +128,8 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     cases = parser.add_argument_group("only cases with this value; sizes may be ranges: --T 512..8192")
     for axis in (name for name in AXES if name != "model"):  # the argument names a model's layers
-        cases.add_argument(
-            f"--{axis}", type=_reader(axis), default=argparse.SUPPRESS, metavar="VALUE", help=AXES[axis].about
-        )
+        about = AXES[axis].about.partition(" (default")[0]  # of a run
+        cases.add_argument(f"--{axis}", type=_reader(axis), default=argparse.SUPPRESS, metavar="VALUE", help=about)
     return parser
 
 
