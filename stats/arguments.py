@@ -28,7 +28,7 @@ INSTALLED = _HOME.name == "attention_bench" and not (_HOME / "tox.ini").exists()
 """Whether the suite is installed from a wheel: without a checkout, with a single command, `attention-bench`."""
 
 ONE_COMMAND = "ATTENTION_BENCH_COMMAND"
-"""Environment variable that is set below the command `attention-bench`, also in an editable installation."""
+"""Environment variable that is set below the command `attention-bench`, also in a checkout: `python -m attention_bench`."""
 
 
 SYNONYMS = {
