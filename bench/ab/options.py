@@ -66,7 +66,7 @@ def add_cells(parser: argparse.ArgumentParser, minutes: float) -> None:
     )
     how = parser.add_argument_group("timing and verdicts")
     how.add_argument("--budget", type=positive, default=minutes, metavar="MINUTES",
-                     help=f"approximate time for measuring, in a bisection for each step (default: {minutes:g})")  # fmt: skip
+                     help=f"approximate time of a comparison, after its check (default: {minutes:g})")  # fmt: skip
     how.add_argument("--margin", type=as_margin, default=MARGIN, metavar="SHARE",
                      help=f"equivalence margin: smaller changes are UNCHANGED or SLIGHT (default: {MARGIN})")  # fmt: skip
     limit = WorkerSettings.timeout
