@@ -4,6 +4,7 @@ import ctypes
 import gc
 import importlib
 import os
+import platform
 import sys
 import time
 
@@ -30,8 +31,14 @@ def compiler_option():
 
 
 def round_upwards():
-    libc = ctypes.CDLL(None)
-    assert libc.fesetround(0x800) == 0 or libc.fesetround(0x400000) == 0  # of x86; of ARM
+    """Change the mode of SSE alone, as native code does, or that of ARM."""
+    libc, environment = ctypes.CDLL(None), (ctypes.c_uint32 * 8)()
+    libc.fegetenv(environment)
+    if platform.machine() == "x86_64":
+        environment[7] |= 0x4000
+        assert libc.fesetenv(environment) == 0
+    else:
+        assert libc.fesetround(0x400000) == 0
 
 
 KEPT = []
@@ -71,7 +78,7 @@ CHANGES = {
     "deterministic algorithms": lambda: torch.use_deterministic_algorithms(True),
     "filling of uninitialised memory": attribute(torch.utils.deterministic, "fill_uninitialized_memory", False),
     "denormal numbers": lambda: torch.set_flush_denormal(True),
-    "rounding mode": round_upwards,
+    "rounding to nearest": round_upwards,
     "precision of float32 products": lambda: torch.set_float32_matmul_precision("medium"),
     "precision of float32": attribute(backends, "fp32_precision", "tf32"),
     "precision of float32 products on CUDA": attribute(backends.cuda.matmul, "fp32_precision", "tf32"),

@@ -194,7 +194,7 @@ def in_threads(work):
 
 def test_threads_that_compute_otherwise_are_refused_and_end_the_process(short_probes):
     def rounds(q, k, v, **options):
-        in_threads(lambda: None if current_thread() is main_thread() else CHANGES["rounding mode"]())
+        in_threads(lambda: None if current_thread() is main_thread() else CHANGES["rounding to nearest"]())
         return wrong_kernels.sdpa(q, k, v, **options)
 
     with threads(2):

@@ -288,6 +288,11 @@ def _anomalies() -> tuple[bool, bool]:
     return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
 
 
+def _rounds_to_nearest() -> bool:
+    """Whether sums are rounded to nearest, found by adding: `fegetround` of x86 reads the mode of x87 alone."""
+    return sum([1.0, 1e-20]) == 1.0 == sum([1.0, -1e-20])
+
+
 _LIBC: Any = ctypes.CDLL(None)
 
 _KNOWN: dict[str, Setting | str | None] = {
@@ -308,7 +313,9 @@ _KNOWN: dict[str, Setting | str | None] = {
     "deterministic algorithms": Setting(torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
     "filling of uninitialised memory": "deterministic_fill_uninitialized_memory",
     "denormal numbers": Setting(_denormals, lambda kept: torch.set_flush_denormal(not kept)),
-    "rounding mode": Setting(_LIBC.fegetround, _LIBC.fesetround) if hasattr(_LIBC, "fegetround") else None,
+    "rounding to nearest": Setting(_rounds_to_nearest, lambda _: _LIBC.fesetround(0))
+    if hasattr(_LIBC, "fesetround")
+    else None,
     "precision of float32 products": Setting(_precision, _set_precision),  # first: it changes the next ones
     "precision of float32": _fp32("generic", "all"),
     "precision of float32 products on CUDA": _fp32("cuda", "matmul"),
