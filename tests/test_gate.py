@@ -23,7 +23,7 @@ from bench.workers.tasks import Tasks
 from impls.rules import EVERY_RULE
 
 from . import reported_kernels, unusual_kernels, wrong_in_model, wrong_kernels, wrong_latent, wrong_rules
-from .conftest import checked
+from .conftest import ask_check, checked
 from .conftest import gated as every_check
 from .global_settings import CHANGES
 
@@ -192,15 +192,23 @@ def in_threads(work):
     team(ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: work()), None, torch.get_num_threads(), 0)
 
 
-def test_threads_that_compute_otherwise_are_refused_and_end_the_process(short_probes):
+@pytest.mark.parametrize("T", [37, 64], ids=["in a probe", "in the case"])
+def test_threads_that_compute_otherwise_are_refused_and_end_the_process(short_probes, tasks, T):
+    @impls.register("rounds")
     def rounds(q, k, v, **options):
-        in_threads(lambda: None if current_thread() is main_thread() else CHANGES["rounding to nearest"]())
+        if q.shape[-2] == T and torch.get_num_threads() == 2:
+            in_threads(lambda: None if current_thread() is main_thread() else CHANGES["rounding to nearest"]())
+            raise RuntimeError
         return wrong_kernels.sdpa(q, k, v, **options)
 
+    def ask(do, **details):
+        return getattr(tasks, do)(**details)
+
+    case = Case.of(**PLAIN, threads=2).columns()
     with threads(2):
-        Gate().check_threads(impls.get("sdpa"), Case.of(**PLAIN))
-        with pytest.raises(Unusable, match=r"^several threads, \S+: leaves threads that .* round otherwise"):
-            Gate().check_threads(impls.make("rounds", rounds), Case.of(**PLAIN))
+        ask_check(ask, "sdpa", case)
+        with pytest.raises(Unusable, match=r"^leaves threads that .* round otherwise"):
+            ask_check(ask, "rounds", case)
         in_threads(lambda: ctypes.CDLL(None).fesetround(0))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import perf_counter, process_time, sleep
 
 import torch
@@ -59,11 +61,17 @@ PART = 1 << 15
 """Numbers that torch gives to each thread at least."""
 
 
-def check_arithmetic() -> None:
-    """Raise `Unusable` if a thread of torch's flushes denormals to zero, or doesn't round to nearest."""
-    x = torch.tensor([0.7, -0.7]).repeat(torch.get_num_threads() * PART // 2)
-    if (x * TINY).view(torch.int32).bitwise_and_(0x7FFFFFFF).ne(1).any():  # each is rounded to TINY or -TINY
-        raise Unusable("leaves threads that flush denormal numbers to zero, or round otherwise than to nearest")
+@contextmanager
+def keeping_arithmetic() -> Iterator[None]:
+    """Raise `Unusable` if after the block, also if it fails, a thread of torch's flushes denormals to zero, or doesn't
+    round to nearest.
+    """
+    try:
+        yield
+    finally:
+        x = torch.tensor([0.7, -0.7], dtype=torch.float32, device="cpu").repeat(torch.get_num_threads() * PART // 2)
+        if (x * TINY).view(torch.int32).bitwise_and_(0x7FFFFFFF).ne(1).any():  # each is rounded to TINY or -TINY
+            raise Unusable("leaves threads that flush denormal numbers to zero, or round otherwise than to nearest")
 
 
 def settle() -> None:

@@ -14,7 +14,6 @@ from impls.weights import left_out
 from ..cases.case import Case
 from ..cases.outcome import BEGINS, Skip, Wrong, classify
 from . import settings
-from .afterwards import check_arithmetic
 from .attention_problems import SMALL
 from .bounds import WIDE
 from .building import eager_form, keeping_settings, module_of
@@ -83,7 +82,7 @@ class Gate:
         probed = probes(impl, replace(case, threads=None))
         several = probed[2:3] or probed[:1]  # of 127 tokens: kernels may compute 37 with one thread
         for probe in (*several, *odd(impl, probed)):
-            self._once("several threads", eager, probe if eager.core is None else probe.core, _check_with_threads)
+            self._once("several threads", eager, probe if eager.core is None else probe.core, check_case)
 
     def _once(self, what: str, impl: Impl, case: Case, check: Callable[[Impl, Case], object]) -> None:
         key = f"{impl.name}: {what}, {case.id}"
@@ -96,13 +95,6 @@ class Gate:
             outcome = classify(error)
             raise type(outcome)(f"{what}, {case.id}: {outcome}{_likely_cause(what, impl, case, outcome)}") from error
         self.passed.add(key)
-
-
-def _check_with_threads(impl: Impl, case: Case) -> None:
-    try:
-        check_case(impl, case)
-    finally:
-        check_arithmetic()
 
 
 def _import(packages: str) -> None:

@@ -22,7 +22,7 @@ from ..cases.cells import Cell
 from ..cases.counting import least_memory
 from ..cases.outcome import OutOfMemory, Skip, classify
 from ..cases.sweep import misfit
-from ..checks.afterwards import settle
+from ..checks.afterwards import keeping_arithmetic, settle
 from ..checks.attention_problems import problem_of
 from ..checks.calls import graphed
 from ..checks.gate import Gate
@@ -170,7 +170,7 @@ class Tasks:
         cell = self._cell(impl, case)
         self._gate.passed.update(passed)
         self._ready.pop(what, None)  # one rejected while it was timed, which would take the memory of this one
-        with using(SYSTEM), waiting_asleep():
+        with using(SYSTEM), waiting_asleep(), keeping_arithmetic():
             self._ready[what] = probe(cell, self._gate)
         return {"passed": [it for it in self._gate.passed if it.startswith(eager_name(impl))]}
 
@@ -183,7 +183,7 @@ class Tasks:
         """
         built: Built = self._ready.pop(what)  # a rejected cell holds no memory
         torch.set_num_threads(built.threads)
-        with using(SYSTEM), waiting_asleep():
+        with using(SYSTEM), waiting_asleep(), keeping_arithmetic():
             checked = check_built(built, memory)
         if self._tree:
             self._tree.refuse_others()  # which a call may have imported
