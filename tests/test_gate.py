@@ -172,6 +172,11 @@ def test_work_left_over_by_the_number_of_threads_is_checked(axes, tile):
             checked(Cell(impls.make("divides", divides), case))
 
 
+def test_a_process_that_ends_when_a_module_is_built_names_no_check_before(short_probes, capfd):
+    checked(Cell(impls.get("sdpa"), case := Case.of(**PLAIN)))
+    assert capfd.readouterr().err.rstrip().endswith(f"building, {case.id}")
+
+
 def test_a_kernel_that_restores_what_it_writes_to_its_inputs_is_refused(short_probes):
     libc = ctypes.CDLL(None)
 

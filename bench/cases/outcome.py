@@ -4,6 +4,7 @@ format.
 
 from __future__ import annotations
 
+import os
 import sysconfig
 import traceback
 from collections.abc import Iterable
@@ -45,6 +46,12 @@ class OutOfMemory(Skip):
 
 BEGINS = "begins: "
 """Start of the line on standard error that names a check before it is made: there a process that ends or hangs was."""
+
+
+def name_check(check: str) -> None:
+    """Name a check on standard error, as `BEGINS` says, also if an implementation has replaced or closed `sys.stderr`."""
+    os.write(2, f"\n{BEGINS}{check}\n".encode())
+
 
 FAILURES = ("wrong", "timeout", "error")
 """Reasons that make a run end with exit code 1."""

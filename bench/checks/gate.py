@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -12,7 +11,7 @@ from impls import Impl
 from impls.weights import left_out
 
 from ..cases.case import Case
-from ..cases.outcome import BEGINS, Skip, Wrong, classify
+from ..cases.outcome import Skip, Wrong, classify, name_check
 from . import settings
 from .attention_problems import SMALL
 from .bounds import WIDE
@@ -88,7 +87,7 @@ class Gate:
         key = f"{impl.name}: {what}, {case.id}"
         if key in self.passed:
             return
-        print(f"\n{BEGINS}{what}, {case.id}", file=sys.stderr, flush=True)
+        name_check(f"{what}, {case.id}")
         try:
             check(impl, case)
         except Exception as error:

@@ -16,7 +16,7 @@ from impls.weights import left_out
 
 from ..cases.cells import Cell
 from ..cases.counting import bytes_text, least_memory
-from ..cases.outcome import OutOfMemory, Skip, Unsupported, Wrong
+from ..cases.outcome import OutOfMemory, Skip, Unsupported, Wrong, name_check
 from ..checks.afterwards import check_idle_afterwards
 from ..checks.attention_problems import forget, problem_of
 from ..checks.building import keeping_settings, new_call, prepare
@@ -197,6 +197,7 @@ def probe(cell: Cell, gate: Gate) -> Built:
         probed = gate.check(cell.impl, cell.case)
     if cell.case.device == "cpu" and torch.get_num_threads() > 1:
         gate.check_threads(cell.impl, cell.case)
+    name_check(f"building, {cell.case.id}")
     with threads(max(1, torch.get_num_threads() // 2)):
         for input_set in (0, 1):
             problem_of(cell.case, input_set).expected  # noqa: B018  computed here: no other worker waits for it
