@@ -948,6 +948,13 @@ def test_data_that_git_shows_no_difference_of_is_a_difference(repository, monkey
     assert planning.plan_of(options, tmp_path / "variants").same_code == (not changed)
 
 
+def test_a_link_to_another_folder_is_a_difference(tmp_path):
+    for variant in ("v1", "v2"):
+        (tmp_path / variant).mkdir()
+        (tmp_path / variant / "current").symlink_to(tmp_path / variant)
+    assert not sources.same_folders(tmp_path / "v1", tmp_path / "v2")
+
+
 def test_a_disk_that_is_full_is_an_error_and_names_the_file_that_was_written(inside, monkeypatch):
     """Exit code 2, that nothing could be judged, may pass a check in CI."""
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "large", None, "copy/large")

@@ -63,9 +63,16 @@ def _unshallow() -> str:
 
 
 def same_folders(base: Path, head: Path) -> bool:
-    """Whether all files are equal in two folders: also data, and changes that git doesn't see."""
-    names, others = ({it.relative_to(root) for it in root.rglob("*") if it.is_file()} for root in (base, head))
-    return names == others and all(cmp(base / it, head / it, shallow=False) for it in names)
+    """Whether all files and links are equal in two folders: also data, and changes that git doesn't see."""
+    links, others = (
+        {
+            it.relative_to(root): it.is_symlink() and it.readlink()
+            for it in root.rglob("*")
+            if it.is_file() or it.is_symlink()
+        }
+        for root in (base, head)
+    )
+    return links == others and all(link or cmp(base / it, head / it, shallow=False) for it, link in links.items())
 
 
 def subject_of(commit: str) -> str:
