@@ -15,6 +15,7 @@ from bench.checks import probes as probing
 from bench.checks.attention_problems import problem_of
 from bench.checks.dropout import check_independence, check_training
 from bench.checks.gate import Gate
+from bench.checks.inputs import inputs_of, read_only
 from bench.checks.module_checks import check_case, check_low_scores, mistake_of
 from bench.checks.patterns import DEEPEST, PATTERNS
 from bench.checks.probes import few_queries, probe_with_dropout
@@ -189,6 +190,11 @@ def test_a_kernel_that_restores_what_it_writes_to_its_inputs_is_refused(short_pr
 
     with pytest.raises(Skip, match=r"^read-only inputs, \S+: AssertionError"):
         gated(restores)
+
+
+def test_a_kernel_may_read_a_whole_tile_where_inputs_are_read_only():
+    numbers, tile = inputs_of(problem_of(Case.of(**PLAIN, scope="core"))), 128 * 256 * 4
+    assert all(x.untyped_storage().nbytes() >= x.nbytes + tile for x in read_only(numbers).tensors)
 
 
 def in_threads(work):

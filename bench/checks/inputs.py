@@ -12,6 +12,9 @@ from torch import Tensor, allclose, equal  # by these names a kernel can't repla
 
 from .problem import Problem
 
+READABLE = 1 << 20
+"""Bytes behind a read-only input that can be read, as those behind others mostly can: some kernels read whole tiles."""
+
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
@@ -92,8 +95,8 @@ def read_only(numbers: Inputs) -> Inputs:
 
 
 def _protected(x: Tensor) -> Tensor:
-    """Return a copy that can't be written; the page after it can be read, as some kernels do."""
-    pages = torch.frombuffer(mmap.mmap(-1, x.nbytes + mmap.PAGESIZE), dtype=torch.uint8)
+    """Return a copy that can't be written."""
+    pages = torch.frombuffer(mmap.mmap(-1, x.nbytes + READABLE), dtype=torch.uint8)
     found = pages[: x.nbytes].view(x.dtype).view(x.shape).copy_(x.detach())
     ctypes.CDLL(None).mprotect(ctypes.c_void_p(pages.data_ptr()), ctypes.c_size_t(len(pages)), mmap.PROT_READ)
     return found
