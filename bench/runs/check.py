@@ -80,9 +80,9 @@ BACKWARD: Problems = (
 )  # fmt: skip
 
 DECODE: Problems = (
-    {}, {"T_kv": 3}, {"T_kv": 4097}, {"T_kv": 4097, "H": 32, "H_kv": 2}, {"dtype": "bfloat16"}, {"dtype": "float16"},
-    {"dtype": "float64"}, {"D_h": 128}, {"D_h": 256}, GROUPS, MODEL, {"sinks": True}, CHUNK, CHUNK | {"window": 8},
-    CHUNK | {"window": 8, "T": 1, "T_kv": 5}, CHUNK | {"softcap": 20}, CHUNK | {"sinks": True},
+    {}, {"T_kv": 3}, {"T_kv": 1024}, {"T_kv": 4097}, {"T_kv": 4097, "H": 32, "H_kv": 2}, {"dtype": "bfloat16"},
+    {"dtype": "float16"}, {"dtype": "float64"}, {"D_h": 128}, {"D_h": 256}, GROUPS, MODEL, {"sinks": True}, CHUNK,
+    CHUNK | {"window": 8}, CHUNK | {"window": 8, "T": 1, "T_kv": 5}, CHUNK | {"softcap": 20}, CHUNK | {"sinks": True},
     MODEL | CHUNK, *(MODEL | CHUNK | {"window": 8, "T": 1} | axes for axes in ({}, {"softcap": 20}, {"sinks": True})),
     {"D_h": 40}, {"D_v": 96}, {"softcap": 20}, GROUPS | {"sinks": True}, CHUNK | {"bias": "alibi", "T": 1, "H": 4},
 )  # fmt: skip
