@@ -8,6 +8,7 @@ implementation, move without a change of code. `tests/experiments/saved.py` prin
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
@@ -74,7 +75,7 @@ def changes(pairs: Mapping[Key, Sequence[Samples]], changed: Collection[str], di
         for impl in of
         if levels[impl, case] > math.log(SLOW_FACTOR) + (median if len(of) > 2 else min)(levels[it, case] for it in of)
     }
-    cells, anchors = {}, set[str]()
+    cells, anchors = {}, defaultdict[str, set[str]](set)
     for (impl, case), both in pairs.items():
         names = [name for name in by_case[case] if name not in {*changed, *slow, impl}]
         names = [*filter(_plain, names)] or names
@@ -83,22 +84,22 @@ def changes(pairs: Mapping[Key, Sequence[Samples]], changed: Collection[str], di
         )
         if min(before.count, after.count) >= FEWEST_VISITS:
             cells[impl, case] = Estimate(after.mean - before.mean, math.hypot(before.error, after.error))
-            anchors |= {*names}
+            anchors[impl] |= {*names}
     by_impl = grouped((impl, it) for (impl, _), it in cells.items())
     found, spreads = {}, {}
-    # the own change of a single anchor is unknown, and adds to that of the others
-    of_anchor = (SD_OF_CELLS, SD_OF_IMPLEMENTATIONS) if len(anchors) == 1 else (0.0, 0.0)
     for impl, own in by_impl.items():
         others = [name for name in by_impl if name not in {*changed, impl} and (name in slow) == (impl in slow)]
         alike = [name for name in others if _plain(name) == _plain(impl)] or filter(_plain, others)
         placebos = [by_impl[name] for name in alike]
+        # the own change of a single anchor is unknown, and adds to the error
+        of_anchor = (SD_OF_CELLS, SD_OF_IMPLEMENTATIONS) if len(anchors[impl]) == 1 else (0.0, 0.0)
         usual = math.hypot(SD_OF_SLOW if impl in slow else SD_OF_IMPLEMENTATIONS, beyond)
         of_cells, of_impl = map(math.hypot, _spreads(placebos, usual), of_anchor)
         spreads[impl] = of_cells, of_impl
         pooled = _pooled(own, of_cells)
         found[impl] = Estimate(pooled.mean, math.hypot(pooled.error, of_impl), WEIGHT + len(placebos))
     alone = {key: Estimate(it.mean, math.hypot(it.error, *spreads[key[0]]), LONG_TAILED) for key, it in cells.items()}
-    return Changes(alone, found, spreads, shift, anchors)
+    return Changes(alone, found, spreads, shift, set().union(*anchors.values()))
 
 
 def _spreads(placebos: Sequence[Sequence[Estimate]], usual: float) -> tuple[float, float]:
