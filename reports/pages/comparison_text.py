@@ -304,7 +304,7 @@ def _moved(found: Verdict) -> str:
     large = _factor(found.ratio) >= FACTOR
     if not math.isfinite(found.low):
         return _times(found.ratio) if large else units.change(found.ratio)
-    if shares.too_wide(found.low, found.high):
+    if not found.way and shares.too_wide(found.low, found.high):
         return shares.UNRESOLVED
     if large:
         return _change(found)

@@ -186,16 +186,17 @@ def test_large_changes_are_printed_as_a_factor(saved, ratio, said, in_a_cell):
 
 
 @pytest.mark.parametrize(
-    ("interval", "said", "in_a_cell"),
+    ("word", "interval", "said", "in_a_cell"),
     [
-        ((0.76, 0.9993), "perhaps 0 % to 24 % faster", "−12 % (−24 to 0 %)"),
-        ((0.9, 1.3), "between 10 % faster and 30 % slower", "+10 % (−10 to +30 %)"),
-        ((1.01, 1.0306), "perhaps 1.0 % to 3.1 % slower", "+2.0 % (+1.0 to +3.1 %)"),
+        ("INCONCLUSIVE", (0.76, 0.9993), "perhaps 0 % to 24 % faster", "−12 % (−24 to 0 %)"),
+        ("INCONCLUSIVE", (0.9, 1.3), "between 10 % faster and 30 % slower", "+10 % (−10 to +30 %)"),
+        ("INCONCLUSIVE", (1.01, 1.0306), "perhaps 1.0 % to 3.1 % slower", "+2.0 % (+1.0 to +3.1 %)"),
+        ("REGRESSED", (2.0, 64.0), "33× as slow (over 2.0) in 1 of 1 cell", "33× as slow (over 2.0)"),
     ],
 )
-def test_a_sentence_has_the_numbers_of_its_cell(saved, interval, said, in_a_cell):
+def test_a_sentence_has_the_numbers_of_its_cell(saved, word, interval, said, in_a_cell):
     found = of(saved, {("sdpa", "T16"): noisy(0, 0.002)})
-    judged = verdict.Verdict("INCONCLUSIVE", "", sum(interval) / 2, *interval)
+    judged = verdict.Verdict(word, "", sum(interval) / 2, *interval)
     found = replace(found, cells=[replace(found.cells[0], verdict=judged)], implementations={"sdpa": judged})
     assert [*sentences(found)] == [f"sdpa is {said}"] and columns(found.cells[0])["change"] == in_a_cell
 
