@@ -619,6 +619,7 @@ def test_a_working_tree_is_copied_as_it_is_now(tmp_path, monkeypatch):
     (root / "gone.py").unlink()
     kept |= write("now\n", "sub/changed.py", "sub/new.py", " new.py")
     write("now\n", "ignored.py", "sub/results/x/0001_x.json", "sub/venv/pyvenv.cfg", "sub/venv/lib/torch.py")
+    write("now\n", "sub/reports/out/0001_x/index.html")
     write("stale\n", "__pycache__/kept.cpython-311.pyc")
     monkeypatch.chdir(root / "sub")
     assert sources.repository() == root

@@ -95,7 +95,7 @@ def copy_of_impls(folder: Path) -> Path:
 
 def copy_of_working_tree(folder: Path) -> None:
     """Copy the current files of the user's repository, except ignored files, bytecode, and of the untracked ones results,
-    virtual environments, and what comparisons keep in a temporary folder in it.
+    pages, virtual environments, and what comparisons keep in a temporary folder in it.
     """
     root = repository()
     tracked, others = (
@@ -103,7 +103,8 @@ def copy_of_working_tree(folder: Path) -> None:
         for which in (["--cached"], ["--others", "--exclude-standard"])
     )
     environments = (it.parent for it in others if it.name == "pyvenv.cfg" and it.parent != root)
-    left_out = [results_root(Path.cwd(), None), *folder.parent.parent.glob(f"{PREFIX}*"), *environments]
+    results = results_root(Path.cwd(), None)
+    left_out = [results, results.parent / "reports" / "out", *folder.parent.parent.glob(f"{PREFIX}*"), *environments]
     for source in [*tracked, *(it for it in others if not any(map(it.is_relative_to, left_out)))]:
         if (source.is_file() or source.is_symlink()) and source.parent.name != "__pycache__":
             copy = folder / source.relative_to(root)
