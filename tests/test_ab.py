@@ -925,9 +925,9 @@ def test_no_difference_in_code_is_no_regression(inside, repository, monkeypatch)
     monkeypatch.setattr(planning, "WorkerClient", partial(Simulated, World()))
     out = repository.parent / "out.json"
     (repository / "bench/__init__.py").write_text("")
-    code, text, _ = inside(f"{CELLS} --T 16 --base HEAD --impl fused --json {out}")
+    code, text, _ = inside(f"{CELLS} --T 16 --base HEAD --impl fused --json {out} --markdown {out}.md")
     assert code == 0 and "no difference in code between HEAD (" in text and "\nNothing regressed: " in text
-    assert json.loads(out.read_text())["cells"] == []
+    assert json.loads(out.read_text())["cells"] == [] and "Machine:" not in Path(f"{out}.md").read_text()
     assert inside(f"{CELLS} --T 16 --base HEAD --head HEAD --impl fused")[0] == 0
     code, text, errors = inside(f"{CELLS} --T 16 --base HEAD --impl fused,nobody")
     assert (code, text) == (3, "") and "unknown nobody" in errors

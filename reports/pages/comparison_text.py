@@ -223,7 +223,7 @@ def as_markdown(this: Comparison) -> str:
         parts.append("\n".join(f"- {escape(note)}" for note in this.notes))
     commands = "\n".join(f"    {one_line(command)}" for command in this.commands)
     known = ", ".join(f"{key} {text}" for key, text in flat(this.machine))
-    parts += [f"Machine: {escape(known)}", f"How to reproduce:\n\n{commands}"]
+    parts += [f"Machine: {escape(known)}"] * bool(known) + [f"How to reproduce:\n\n{commands}"]
     return as_typed("\n\n".join(parts) + "\n", here=False)
 
 
