@@ -296,7 +296,7 @@ def test_a_path_that_does_not_exist_is_an_error_in_the_inputs(compare):
     ("code", "choice", "says"),
     [
         ("0", "fail", "Nothing regressed."),
-        ("1", "pass", f"{ERROR}something regressed in time (4 cells)"),
+        ("1", "pass", f"{ERROR}something regressed in time (cells: 4)"),
         ("2", "", f"{ERROR}it could not be judged"),
         ("2", "pass", "::notice "),
         ("2", "Pass", f"{ERROR}on-inc"),

@@ -15,7 +15,7 @@ esac
 case "$EXIT_CODE" in
 0) echo "Nothing regressed." ;;
 1)
-    echo "::error title=attention-bench::something regressed in time (${REGRESSED:-0} cells) or in memory, is broken, or now fails the correctness check: see the report"
+    echo "::error title=attention-bench::something regressed in time (cells: ${REGRESSED:-0}) or in memory, is broken, or now fails the correctness check: see the report"
     exit 1
     ;;
 2)
