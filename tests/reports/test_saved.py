@@ -45,8 +45,11 @@ def test_variants_are_no_placebos_of_plain_code_where_there_is_no_other():
     assert found.spreads["sdpa"] == pytest.approx((saved.SD_OF_CELLS, saved.SD_OF_IMPLEMENTATIONS))
 
 
-def test_beside_a_single_anchor_whose_own_change_is_unknown_changes_are_less_certain():
-    found = changes({"mine": 0.0, "sdpa": 0.0}, changed=["mine"])
+@pytest.mark.parametrize(
+    "others", [["sdpa"], ["sdpa", "sdpa+compile"]], ids=str
+)  # a variant is no anchor of plain code
+def test_beside_a_single_anchor_whose_own_change_is_unknown_changes_are_less_certain(others):
+    found = changes(dict.fromkeys(["mine", *others], 0.0), changed=["mine"])
     expected = math.sqrt(2) * saved.SD_OF_CELLS, math.sqrt(2) * saved.SD_OF_IMPLEMENTATIONS
     assert found.spreads["mine"] == pytest.approx(expected)
 
