@@ -49,9 +49,7 @@ AUTOCORRELATIONS = np.arange(5)[:, None] / 5
 """Shares by which a run may resemble the previous one (autocorrelations)."""
 
 OUTLIER = 3.0
-"""Limit in units of the noise: a run farther from the median of the five around it, or of the first or last five, is moved
-to this distance.
-"""
+"""Limit in units of the noise: a run farther from the median of the five around it is moved to this distance."""
 
 LEAST_NOISE = 0.002
 """Smallest noise in logarithms: closer agreement of runs is chance."""
@@ -156,7 +154,6 @@ def positions(logs: Array, level: float) -> Iterator[int]:
     if logs.size < 2 * MIN_RUNS:
         return
     around = median_filter(logs, 5, mode="mirror")
-    around[:2], around[-2:] = around[2], around[-3]
     reach = OUTLIER * max(scatter(np.diff(logs)), LEAST_NOISE)
     logs = np.clip(logs, around - reach, around + reach)
     start, end = 0, 2 * MIN_RUNS
