@@ -174,9 +174,8 @@ def headline(this: History) -> str:
     ]
     names = dict.fromkeys(impl for impl, _ in moved)
     cells = sum(one.impl in names for one in this.series)
-    typical = units.percent(abs(median(ratio for _, ratio in moved) - 1))
     where = f"in {len(moved)} of {cells} cells" if len(moved) > 1 else f"at {title(first)}"
-    became = f"became {'slower' if last.slower else 'faster'} by {typical}"
+    became = _became(median(ratio for _, ratio in moved))
     return f"{words.listing(names)} {became} in {this.runs[last.at].name}, {where}."
 
 
@@ -303,7 +302,13 @@ def _confirmation(series: Series, this: History) -> tuple[str, str]:
 
 def _what_happened(step: Step, runs: Sequence[Run]) -> str:
     """Return 'became slower by 5.1 % relative to the case's other implementations in 0007_x, and recovered in 0011_x'."""
-    how = f"slower by {units.percent(step.ratio - 1)}" if step.slower else f"faster by {units.percent(1 - step.ratio)}"
-    how += " relative to the case's other implementations" if step.relative else ""
-    sentence = f"became {how} in {runs[step.at].name}"
+    others = " relative to the case's other implementations" if step.relative else ""
+    sentence = f"{_became(step.ratio)}{others} in {runs[step.at].name}"
     return sentence if step.recovered is None else f"{sentence}, and recovered in {runs[step.recovered].name}"
+
+
+def _became(ratio: float) -> str:
+    """Return 'became slower by 5.1 %', or 'by a factor of 40'."""
+    return (
+        f"became slower by {shares.varied(ratio - 1)}" if ratio > 1 else f"became faster by {shares.varied(1 - ratio)}"
+    )

@@ -176,16 +176,17 @@ def test_a_slow_down_that_recovered_is_marked_and_one_that_did_not_is_not(nights
     assert shown["fused"].open and shown["fused"].status.startswith("Became slower by")
 
 
-def test_the_headline_is_the_last_regression_though_another_one_improved_since(nights, results):
+@pytest.mark.parametrize(("slower", "by"), [(1.3, "30 %"), (40, "a factor of 40")])
+def test_the_headline_is_the_last_regression_though_another_one_improved_since(nights, results, slower, by):
     faster = {0: 1.0, 1: 2.0, 2: 1.6}  # sdpa, from the fourth night and the ninth on
-    nights(lambda n: {"slower": {"sdpa": faster[(n > 2) + (n > 8)], "fused": 1.3 if n > 5 else 1.0}})
-    assert history_page.headline(history(results)).startswith("fused became slower by ")
+    nights(lambda n: {"slower": {"sdpa": faster[(n > 2) + (n > 8)], "fused": slower if n > 5 else 1.0}})
+    assert history_page.headline(history(results)).startswith(f"fused became slower by {by} in 0007_night")
 
 
 def test_the_headline_counts_the_cells_of_an_improvement(nights, results):
     nights(lambda n: {"slower": {"sdpa": 0.5 if n > 5 else 1.0}})
     said = history_page.headline(history(results))
-    assert re.fullmatch(r"sdpa became faster by (49|50)[.\d]* % in 0007_night, in 4 of 4 cells\.", said)
+    assert re.fullmatch(r"sdpa became faster by 50 % in 0007_night, in 4 of 4 cells\.", said)
 
 
 def test_tables_of_two_implementations_in_one_case_have_different_names(nights, written):
