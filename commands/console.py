@@ -8,7 +8,7 @@ import sys
 if str(__package__).startswith("attention_bench"):  # in an installation the packages lie in this one
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
-from stats import interrupts  # before slow modules
+from stats import interrupts  # noqa: F401  (before slow modules)
 
 # isort: split
 import platform
@@ -22,7 +22,7 @@ from bench import CHECKOUT, launch
 from bench import __main__ as of_bench
 from bench.terminal import complain
 from reports import __main__ as of_reports
-from stats.arguments import ONE_COMMAND, nearest
+from stats.arguments import ENDING, ONE_COMMAND, nearest
 
 from . import shell
 
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"usage: attention-bench list\n\n{COMMANDS[name].capitalize()}.")
     else:
         os.getcwd()  # raises an error if the folder was removed, with which torch and pytest can't be loaded
-        signal.pthread_sigmask(signal.SIG_BLOCK, interrupts.ENDING)  # until that program handles them
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until that program handles them
         os.execv(sys.executable, [*_command(name), *rest])
     return 0
 

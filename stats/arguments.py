@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import sys
 import textwrap
 from argparse import ArgumentParser, _StoreAction
@@ -22,6 +23,9 @@ USAGE_ERROR = 3
 
 UNFINISHED = 2
 """Exit code of commands that ended before they were done."""
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that request termination: Ctrl-C, `kill`, a closed terminal."""
 
 _HOME = Path(__file__).resolve().parent.parent
 INSTALLED = _HOME.name == "attention_bench" and not (_HOME / "tox.ini").exists()

@@ -1,5 +1,5 @@
-"""Ctrl-C or SIGTERM during imports, which take seconds, ends the process with one line. Must be imported before slow
-modules.
+"""Ctrl-C, SIGTERM or a closed terminal during imports, which take seconds, ends the process with one line. Must be imported
+before slow modules.
 """
 
 from __future__ import annotations
@@ -8,9 +8,7 @@ import os
 import signal
 import sys
 
-from .arguments import UNFINISHED
-
-ENDING = (signal.SIGINT, signal.SIGTERM)
+from .arguments import ENDING, UNFINISHED
 
 _CAPTURED = "_pytest" in sys.modules
 """Whether pytest was imported first: it shows captured output if an exception ends it."""
@@ -26,7 +24,7 @@ def end_in_one_line(*_: object) -> None:
 
 
 def raise_from_now_on() -> None:
-    """Make Ctrl-C and SIGTERM raise KeyboardInterrupt from now on, since there is work to finish."""
+    """Make them raise KeyboardInterrupt from now on, since there is work to finish."""
     for number in ENDING:
         if getattr(signal.getsignal(number), "__name__", "") == end_in_one_line.__name__:  # of any copy of this module
             signal.signal(number, signal.default_int_handler)

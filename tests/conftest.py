@@ -12,6 +12,8 @@ from unittest import mock
 
 import pytest
 
+from stats.arguments import ENDING
+
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers that share the cores wait for each other otherwise
 
@@ -113,10 +115,11 @@ def suite(loaded, pytester, tmp_path):
 
 @pytest.fixture
 def own_signals():
-    """Restore what SIGTERM does, which commands change."""
-    before = signal.getsignal(signal.SIGTERM)
+    """Restore what signals do, which commands change."""
+    before = {number: signal.getsignal(number) for number in ENDING}
     yield
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

@@ -867,10 +867,13 @@ def still_run(workers):
 
 @pytest.mark.parametrize(
     ("ending", "says"),
-    [(signal.SIGKILL, ""), (signal.SIGTERM, "bench: interrupted; the same command continues\n")],
+    [
+        (signal.SIGKILL, ""),
+        *((it, "bench: interrupted; the same command continues\n") for it in (signal.SIGTERM, signal.SIGHUP)),
+    ],
 )
 def test_a_killed_comparison_leaves_no_process_and_an_interrupted_one_no_file(repository, ending, says):
-    """SIGTERM ends it as Ctrl-C does."""
+    """SIGTERM and a closed terminal end it as Ctrl-C does."""
     edited(repository)
     command = f"{sys.executable} -m bench ab {CELLS} --T=16 --budget=5 --base=HEAD --impl=fused".split()
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": repository}

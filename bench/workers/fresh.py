@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from ..timing.malloc import KEEP
+from stats.arguments import ENDING
 
-ENDING = (signal.SIGINT, signal.SIGTERM)
-"""Signals that request termination."""
+from ..timing.malloc import KEEP
 
 PR_SET_PDEATHSIG = 1
 """Option of Linux's prctl: signal sent when the parent ends."""
