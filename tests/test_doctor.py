@@ -5,8 +5,10 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+import torch
 
 from bench.runs import doctor
+from bench.timing.devices import cpu
 
 
 def processes(used):
@@ -32,6 +34,18 @@ def test_the_governor(tmp_path, monkeypatch):
         (folder / "scaling_governor").write_text(f"{kind}\n")
         remark = doctor.governor()
         assert (remark.found, bool(remark.advice)) == (kind, disturbs)
+
+
+@pytest.mark.parametrize(("quota", "usable"), [("max 100000", 2), ("150000 100000", 1), ("900000 100000", 2)])
+def test_a_containers_quota_limits_the_cores_that_threads_share(tmp_path, monkeypatch, quota, usable):
+    """Torch starts as many threads as the machine has cores."""
+    monkeypatch.setattr(cpu, "CGROUP", tmp_path)
+    monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: [0, 1], raising=False)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    (tmp_path / "cpu.max").write_text(f"{quota}\n")
+    remark = doctor.threads()
+    assert remark.found == f"2 on {usable} cores"
+    assert bool(remark.advice) == (usable < 2) and (remark.advice or "").endswith("OMP_NUM_THREADS=1" * (usable < 2))
 
 
 def test_every_finding_is_reported(monkeypatch):

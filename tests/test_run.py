@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import pytest
+import torch
 
 from bench.cases.case import Case
 from bench.cases.sweep import SWEEPS
@@ -168,11 +169,16 @@ def test_runs_are_stored_in_the_checkout_from_anywhere_inside_it(tmp_path):
     assert results_root(tmp_path, f"file://{tmp_path}/elsewhere") == tmp_path / "elsewhere"
 
 
+@pytest.mark.parametrize(("more", "threads"), [((), 998), (("--threads", "1,999"), 999)])
+def test_more_threads_than_cores_are_warned_of(suite, monkeypatch, more, threads):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 998)
+    assert f"{threads} threads on " in suite("--dry-run", *SMALL, *more).stderr
+
+
 def test_list_and_dry_run_measure_nothing(suite, tmp_path):
     listed = suite("--list").stdout
     assert all(name in listed for name in ("mask_after_softmax", "max_T=256", *SWEEPS))
     assert "4 cells to measure, 2 unsupported, about" in suite("--dry-run", *SMALL).stdout
-    assert "--threads 999: more than the " in suite("--dry-run", *SMALL, "--threads", "1,999").stderr
     one_case = suite("--dry-run", *SMALL, "--case", "B1-T32-H2-D_h64-float32-cpu")
     assert "2 cells to measure, 1 unsupported, about" in one_case.stdout and "T16" not in one_case.stdout
     assert not (tmp_path / "results").exists()

@@ -7,6 +7,7 @@ from pathlib import Path
 from random import SystemRandom
 
 import pytest
+import torch
 from pytest_benchmark.utils import get_machine_id
 
 from .. import CHECKOUT
@@ -65,7 +66,8 @@ def begin(config: pytest.Config) -> Run:
         seed=seed,
         traced=begun.get("traced", False) or config.getoption("save_traces"),
     )
-    warn_of_threads(max(cell.case.threads or 0 for cell in run.selection.cells))
+    cases = (cell.case for cell in run.selection.cells if cell.case.device == "cpu")
+    warn_of_threads(max((case.threads or torch.get_num_threads() for case in cases), default=0))
     machine = begun.get("machine_info", {})
     if begun and begun.get("sources") != run.sources:
         raise UsageError(

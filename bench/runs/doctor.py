@@ -13,8 +13,9 @@ import torch
 
 from stats.arguments import Parser, as_typed, wrapped
 
+from ..timing.devices.cpu import cores
 from ..timing.devices.nvml import HELD_BACK, IDLE, SETTINGS, opened
-from ..timing.machine import fingerprint
+from ..timing.machine import crowded
 
 BUSY = 10
 """Percentage of one core above which another process is reported."""
@@ -91,9 +92,8 @@ def evenness() -> Remark:
 
 def threads() -> Remark:
     """Compare intra-op threads with the cores available to this process."""
-    cores, used = fingerprint()["cores"], torch.get_num_threads()
-    advice = f"more threads than cores wait for each other: OMP_NUM_THREADS={cores}" if used > cores else None
-    return Remark("threads", f"{used} on {cores} cores", advice)
+    used = torch.get_num_threads()
+    return Remark("threads", f"{used} on {cores()} cores", crowded(used))
 
 
 def governor() -> Remark:

@@ -26,7 +26,7 @@ from ..cases.sweep import SWEEPS, Sweep, of_points
 from ..checks.impl_hash import sources_hash
 from ..terminal import warn
 from ..timing.devices import default_device
-from ..timing.machine import fingerprint
+from ..timing.machine import crowded
 from . import workloads
 from .allocator import ALLOCATORS
 from .choice import impls_named, listed, refuse_absent
@@ -279,5 +279,5 @@ def clock_text(seconds: float) -> str:
 
 def warn_of_threads(threads: int) -> None:
     """Warn of more threads than cores."""
-    if threads > (cores := fingerprint()["cores"]):
-        warn(f"--threads {threads}: more than the {cores} cores here, so that threads wait for each other")
+    if advice := crowded(threads):
+        warn(advice)

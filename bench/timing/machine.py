@@ -11,6 +11,7 @@ import psutil
 import torch
 
 from .devices import DEVICES, nvml
+from .devices.cpu import cores
 from .malloc import allocator_settings
 
 SPEED = re.compile(
@@ -19,13 +20,18 @@ SPEED = re.compile(
 """Environment variables that may determine speed; folders don't, and the fingerprint names the GPU."""
 
 
+def crowded(threads: int) -> str | None:
+    """Explain what to do about more threads than cores; None if there are enough cores."""
+    usable = cores()
+    advice = f"use --threads {usable} or OMP_NUM_THREADS={usable}"
+    return f"{threads} threads on {usable} cores wait for each other: {advice}" if threads > usable else None
+
+
 def fingerprint() -> dict[str, Any]:
     """Return the facts that must match for two runs to be compared; constant between runs."""
     return {
         **{fact: value for device in DEVICES.values() for fact, value in device.identity().items()},
-        "cores": len(psutil.Process().cpu_affinity())
-        if hasattr(psutil.Process, "cpu_affinity")
-        else psutil.cpu_count(),
+        "cores": cores(),
         "threads": torch.get_num_threads(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30),
         "torch": torch.__version__,

@@ -186,6 +186,14 @@ def identity() -> dict[str, Any]:
     return {"cpu": model, "cpu_capability": torch.backends.cpu.get_cpu_capability()}
 
 
+def cores() -> int:
+    """Return the cores that this process can use: those of its affinity, within the quota of its container or job."""
+    own = len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else psutil.cpu_count() or 1
+    found = (found_in(group / "cpu.max", r"(\d+ \d+)") for group in _control_groups())  # microseconds, of how many
+    quotas = (map(int, it.split()) for it in found if it)
+    return min([own, *(max(1, used // period) for used, period in quotas)])
+
+
 def total_bytes() -> int:
     """Return the bytes of memory of the machine, or of this process's container or job."""
     return min([psutil.virtual_memory().total, *(limit for limit, _ in _limits())])
@@ -198,12 +206,17 @@ def free_bytes() -> int:
 
 def _limits() -> Iterator[tuple[int, int]]:
     """Yield the limit of memory of each control group around this process that has one, and how much of it is free."""
-    own = CGROUP / (found_in(PROCESS / "cgroup", r"^0::/(.*)") or "")
-    for group in (own, *own.parents):
+    for group in _control_groups():
         if limit := found_in(group / "memory.max", r"(\d+)"):  # else `max`
             used = found_in(group / "memory.current", r"(\d+)") or 0
             cached = found_in(group / "memory.stat", r"^inactive_file (\d+)") or 0  # counts as used, is freed on demand
             yield int(limit), int(limit) - int(used) + int(cached)
+
+
+def _control_groups() -> list[Path]:
+    """Return the folders of the control groups around this process, its own first."""
+    own = CGROUP / (found_in(PROCESS / "cgroup", r"^0::/(.*)") or "")
+    return [own, *own.parents]
 
 
 def found_in(path: Path, pattern: str) -> str | None:
