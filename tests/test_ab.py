@@ -19,7 +19,6 @@ from collections import Counter
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib import import_module
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -476,34 +475,25 @@ def test_a_variant_imports_its_own_implementations_and_the_modules_of_its_tree_a
     assert f"built_here is imported from {repository / 'lib'}" in answer["unknown"]["mixed"]
 
 
-def test_an_installed_copy_of_a_module_of_the_repository_is_refused(tmp_path, monkeypatch):
-    places = tree, site = tmp_path / "tree", tmp_path / "site-packages"
-    for folder in places:
-        folder.mkdir()
-        for name in ("installed.py", "queue.py"):  # Python's own can't be replaced
-            (folder / name).write_text("mine = max\n")
-    for folder in places[::-1]:
-        monkeypatch.syspath_prepend(folder)
-        monkeypatch.delitem(sys.modules, "installed", raising=False)
-        monkeypatch.setitem(sys.modules, "installed", import_module("installed"))
-        place = Tree(str(tree), tree, tmp_path / "repository")
-        place._given.discard("installed")
-        refused = pytest.raises(
-            UsageError, match=f"installed is imported from {site}/installed.py, not from your repository"
-        )
-        with nullcontext() if folder == tree else refused:
-            place.refuse_others()
-
-
-@pytest.mark.parametrize("place", ["src/copied.py", "parts/copied.py"])
-def test_a_copy_of_a_module_in_src_or_of_a_part_of_a_namespace_is_refused(tmp_path, monkeypatch, place):
-    for folder in (tmp_path / "tree", tmp_path / "another clone"):
-        (folder / place).parent.mkdir(parents=True)
-        (folder / place).touch()
-    name = place.removesuffix(".py").removeprefix("src/").replace("/", ".")
+@pytest.mark.parametrize(
+    ("file", "place", "refused"),
+    [
+        ("copied.py", "elsewhere", True),
+        ("src/copied.py", "elsewhere", True),
+        ("parts/copied.py", "elsewhere", True),  # a part of a namespace
+        ("copied.py", "tree", False),
+        ("antigravity.py", "elsewhere", False),  # Python's own can't be replaced
+    ],
+)
+def test_a_copy_elsewhere_of_a_module_of_the_repository_is_refused(tmp_path, monkeypatch, file, place, refused):
+    for folder in ("tree", "elsewhere"):
+        (tmp_path / folder / file).parent.mkdir(parents=True)
+        (tmp_path / folder / file).touch()
+    name = file.removesuffix(".py").removeprefix("src/").replace("/", ".")
     in_head = Tree(str(tmp_path / "tree"), tmp_path / "tree", tmp_path / "repository")
-    monkeypatch.setitem(sys.modules, name, mock.Mock(__file__=str(tmp_path / "another clone" / place)))
-    with pytest.raises(UsageError, match=f"^{name} is imported from "):
+    monkeypatch.setitem(sys.modules, name, mock.Mock(__file__=str(tmp_path / place / file)))
+    refusal = pytest.raises(UsageError, match=f"^{name} is imported from .*, not from your repository")
+    with refusal if refused else nullcontext():
         in_head.refuse_others()
 
 
@@ -619,27 +609,17 @@ def test_a_working_tree_is_copied_as_it_is_now(tmp_path, monkeypatch):
     (root / "gone.py").unlink()
     kept |= write("now\n", "sub/changed.py", "sub/new.py", " new.py")
     write("now\n", "ignored.py", "sub/results/x/0001_x.json", "sub/venv/pyvenv.cfg", "sub/venv/lib/torch.py")
-    write("now\n", "sub/reports/out/0001_x/index.html")
+    write("now\n", "sub/reports/out/0001_x/index.html", f"tmp/{sources.PREFIX}of-a-killed-process/base/kept.py")
     write("stale\n", "__pycache__/kept.cpython-311.pyc")
     monkeypatch.chdir(root / "sub")
     assert sources.repository() == root
-    sources.copy_of_working_tree(copy := tmp_path / "copy")
+    sources.copy_of_working_tree(copy := root / "tmp" / f"{sources.PREFIX}x" / "head")
     assert {str(path.relative_to(copy)): path.read_text() for path in copy.rglob("*") if path.is_file()} == kept
     digests = [sources.digest(copy)]
     for name in ("notes.txt", odd):  # the first one is no code
         (copy / name).write_text("now\n")
         digests.append(sources.digest(copy))
     assert digests[0] == digests[1] != digests[2]
-
-
-def test_copies_in_a_temporary_folder_of_the_repository_are_not_copied(repository, monkeypatch):
-    monkeypatch.chdir(repository)
-    place, left = (repository / "tmp" / f"{sources.PREFIX}{name}" for name in "ab")  # the second by a killed process
-    for folder in (place, left):
-        folder.mkdir(parents=True)
-        sources.check_out("HEAD", folder / "base")
-    sources.copy_of_working_tree(place / "head")
-    assert sources.digest(place / "base") == sources.digest(place / "head")
 
 
 def test_a_kernel_is_compared_with_all_code_that_belongs_to_it(tmp_path):
@@ -967,13 +947,6 @@ def test_a_disk_that_is_full_is_an_error_and_names_the_file_that_was_written(ins
     assert (code, out, errors) == (3, "", "bench: error: copy/large: No space left on device\n")
 
 
-def test_an_interpreter_that_cannot_start_is_one_line(tmp_path):
-    (given := tmp_path / "python").write_text("no program")
-    given.chmod(0o755)
-    with pytest.raises(UsageError, match=f"^{given} can't be started: Exec format error"):
-        planning.interpreter(str(given))
-
-
 def test_a_shallow_clone_says_how_to_complete_it(repository, tmp_path, monkeypatch):
     git(repository, "branch", "good")
     git(repository, "commit", "-q", "--allow-empty", "-m", "x")
@@ -1007,6 +980,7 @@ USAGE = {
     "--base-impl fused --head-impl sdpa --impl packed": "name what is compared: leave out --impl",
     "--base-impl fused --head-impl sdpa,packed": "take one name each",
     "--base-python ../bare": "No module named 'torch'): `../bare -m pip install torch numpy psutil`",
+    "--base-python ../text": "../text can't be started: Exec format error",
     "--base HEAD --margin 1": "from 0 to below 0.5",
     "--base HEAD --json /dev/null/x": "can't be written",
     "--nothing": "unrecognized arguments",
@@ -1014,9 +988,9 @@ USAGE = {
 
 
 def test_usage_errors(inside, repository, monkeypatch):
-    bare = repository.parent / "bare"
-    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
-    bare.chmod(0o755)
+    for name, text in (("bare", f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n'), ("text", "no program")):
+        (python := repository.parent / name).write_text(text)
+        python.chmod(0o755)
     for typed, says in USAGE.items():
         code, _, errors = inside(typed)
         assert code == 3 and says in errors and errors.count("bench: error") == 1, (typed, errors)
