@@ -70,25 +70,18 @@ def test_kernels_that_never_store_the_scores_run_at_any_length():
     assert least_memory(impls.get("fused+compile"), case) < 2**30  # Inductor may replace it by SDPA
 
 
-def test_a_containers_limit_counts(tmp_path, monkeypatch):
-    monkeypatch.setattr(bench.timing.devices.cpu, "CGROUP", tmp_path)
-    whole = psutil.virtual_memory().total
-    assert 2**28 < free_bytes("cpu") <= whole
-    (tmp_path / "memory.max").write_text("1000\n")
-    (tmp_path / "memory.current").write_text("400\n")
-    assert free_bytes("cpu") == 600
-    (tmp_path / "memory.stat").write_text("anon 200\ninactive_file 150\n")
-    assert free_bytes("cpu") == 750  # cached files are given back
-    (tmp_path / "memory.max").write_text("max\n")
-    assert free_bytes("cpu") > 2**28
-
-
-def test_the_limit_of_a_job_around_the_process_counts(tmp_path, monkeypatch):
+@pytest.mark.parametrize("place", [".", "system.slice/job_1"])
+def test_the_limit_of_a_container_or_of_a_job_around_the_process_counts(tmp_path, monkeypatch, place):
     """As in Slurm: the machine's own group has none, and the process is in a group below that of the job."""
-    monkeypatch.setattr(bench.timing.devices.cpu, "CGROUP", tmp_path)
-    monkeypatch.setattr(bench.timing.devices.cpu, "PROCESS", tmp_path)
+    for name in ("CGROUP", "PROCESS"):
+        monkeypatch.setattr(bench.timing.devices.cpu, name, tmp_path)
     (tmp_path / "cgroup").write_text("1:cpu:/\n0::/system.slice/job_1/task_0\n")
-    (job := tmp_path / "system.slice" / "job_1").mkdir(parents=True)
-    (job / "memory.max").write_text("1000\n")
-    (job / "memory.current").write_text("400\n")
+    assert 2**28 < free_bytes("cpu") <= psutil.virtual_memory().total
+    (group := tmp_path / place).mkdir(parents=True, exist_ok=True)
+    (group / "memory.max").write_text("1000\n")
+    (group / "memory.current").write_text("400\n")
     assert (free_bytes("cpu"), total_bytes()) == (600, 1000)
+    (group / "memory.stat").write_text("anon 200\ninactive_file 150\n")
+    assert free_bytes("cpu") == 750  # cached files are given back
+    (group / "memory.max").write_text("max\n")
+    assert free_bytes("cpu") > 2**28
