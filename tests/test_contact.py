@@ -484,7 +484,7 @@ def test_a_run_that_cannot_be_saved_says_so_and_keeps_its_journal(ran, monkeypat
     assert done.ret == pytest.ExitCode.TESTS_FAILED and not pages
     again = f"--resume x --benchmark-storage={Path('there').resolve()}"
     done.stdout.fnmatch_lines(
-        f"not saved: *No space left on device; `pytest *bench/ {again}` continues once that is fixed"
+        f"not saved: */0001_x.tmp: No space left on device; `pytest *bench/ {again}` continues once that is fixed"
     )
     assert not [*Path().rglob("*.json")] and [*Path().rglob("x.*.journal")]
     assert ran(f"{unsupported} --benchmark-save=y").ret == 0

@@ -15,7 +15,6 @@ import impls
 from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.runs import saving
-from bench.runs.saving import Journal
 from reports.reading.runs import parse
 from stats.estimate import grouped
 
@@ -72,7 +71,7 @@ def test_a_disk_that_fills_up_ends_the_run_with_one_line(tmp_path, monkeypatch):
     cell = Cell(impls.get("sdpa"), Case.of(T=16, H=2, D_h=8))
     run = run_of(cell, folder=tmp_path, name="x")
     run.plan([cell.key])
-    monkeypatch.setattr(Journal, "add", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+    monkeypatch.setattr(saving.os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
     with pytest.raises(pytest.exit.Exception, match="journal: No space left on device"):
         run.sample_machine()
-    assert run.unsaved and run.unsaved.errno == errno.ENOSPC
+    assert (run.unsaved.errno, run.unsaved.filename) == (errno.ENOSPC, str(run.journal.path))

@@ -1,6 +1,5 @@
 """A run from the command to the file: rows, skips, names, resuming, and usage errors."""
 
-import errno
 import json
 import re
 import shutil
@@ -17,7 +16,6 @@ import torch
 from bench.cases.case import Case
 from bench.cases.sweep import SWEEPS
 from bench.checks import impl_hash
-from bench.runs import saving
 from bench.runs.measuring import Measuring
 from bench.runs.saving import Journal, newest_journal, results_root
 from bench.selection.errors import UsageError
@@ -111,18 +109,6 @@ def test_the_newest_journal_of_a_name_is_opened_once_at_a_time(tmp_path):
     assert (Journal(copy).header, Journal(copy).lines) == ({"asked": {}}, [{"visit": 1}])
     mine.close()
     Journal(mine.path)
-
-
-def test_a_full_disk_names_the_file(tmp_path, monkeypatch):
-    journal = Journal.start(tmp_path, "x", {})
-    monkeypatch.setattr(saving.os, "fsync", mock.Mock(side_effect=OSError(errno.ENOSPC, "full")))
-    monkeypatch.setattr(saving.Path, "write_text", mock.Mock(side_effect=OSError(errno.ENOSPC, "full")))
-    for path, write in (
-        (journal.path, lambda: journal.add({})),
-        (tmp_path / "0001_x.tmp", lambda: saving.save(tmp_path, "x", {})),
-    ):
-        with pytest.raises(OSError, match=re.escape(f"full: '{path}'")):
-            write()
 
 
 @pytest.mark.parametrize("first", ['{"visit": [0, 0, "a"]}', '{"header": 1}', "[]", "1"])
