@@ -20,7 +20,7 @@ from pytest_benchmark.utils import get_machine_id
 import impls
 from bench import __main__ as bench_main
 from bench import launch
-from bench.cases.case import AXES, Case
+from bench.cases.case import Case
 from bench.cases.cells import Cell
 from bench.cases.outcome import classify, in_one_line, undeclared
 from bench.cases.sweep import SWEEPS
@@ -37,7 +37,6 @@ from bench.timing.schedule import VISITS
 from commands import shell
 from reports import __main__ as reports_main
 from stats import arguments
-from stats.arguments import nearest
 
 from .conftest import CHECKOUT, environment, python, run_of
 
@@ -102,6 +101,8 @@ nothing.limits, number.limits = {"max_T": None, "dropout": None}, {"beyond": 3}
         ("--benchmark-min-rounds=3", "--benchmark-min-rounds=3 changes nothing here: --cell-time and "),
         ("--swep quick", "unrecognized arguments: --swep quick; did you mean --sweep?"),
         ("--gpu", "did you mean --device cuda?"),
+        ("--impl heads", "unknown implementation 'heads'; `"),  # an axis is no suggestion
+        ("-n 1 --T 16", "nothing can be timed under pytest-xdist: leave out -n and --dist"),
         pytest.param("--device cuda", "--device cuda: torch finds no such device", marks=pytest.mark.skipif(
             torch.cuda.is_available(), reason="there is a CUDA device here")),
         ("--impl sdpa --baseline fused", "--baseline fused: not selected; selected: sdpa"),
@@ -198,18 +199,17 @@ def test_a_module_that_hides_the_one_of_the_current_folder_is_reported(tmp_path,
     assert said.format(tmp_path) in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("attr", ["core", "Core.forward", "required"])
-def test_what_is_called_with_q_k_and_v_is_a_kernel(tmp_path, attr):
-    (tmp_path / "called.py").write_text(MISTAKEN)
+@pytest.mark.parametrize(
+    ("attr", "is_kernel"), [("core", True), ("Core.forward", True), ("required", True), ("partly", False)]
+)
+def test_what_is_called_with_q_k_and_v_is_a_kernel_and_a_partial_of_a_layer_a_layer(tmp_path, attr, is_kernel):
+    text = f"{MISTAKEN}\nfrom impls.torch_mha import TorchMHA as Layer\npartly = partial(Layer)\n"
+    (tmp_path / "called.py").write_text(text)
     names = [f"it_{attr}{form}=called:{attr}" for form in ("", "+compile")]
-    assert [it.kernel is not None for it in impls_named(names, False, str(tmp_path))] == [True, True]
-
-
-def test_a_partial_of_a_layer_is_a_layer(tmp_path):
-    text = "from functools import partial\nfrom impls.torch_mha import TorchMHA as Layer\nlayer = partial(Layer)\n"
-    (tmp_path / "partly.py").write_text(text)
-    (impl,) = impls_named(["partly=partly:layer"], False, str(tmp_path))
-    assert (impl.core, impl.kernel, impl.owner) == (None, None, "partly")
+    found = impls_named(names, False, str(tmp_path))
+    assert [(it.kernel is not None, it.core is not None, it.owner) for it in found] == [
+        (is_kernel, is_kernel, "called")
+    ] * 2
 
 
 def test_pytests_own_options_that_only_print(ran):
@@ -312,10 +312,6 @@ def test_what_is_wrong_everywhere_has_no_visits(ran):
     done = ran("--impl f=wrong_kernel:f --T 16 --H 1 --dtype float32")
     assert done.ret == pytest.ExitCode.TESTS_FAILED
     assert "wrong: f: " in str(done.stdout) and "visit" not in str(done.stdout)
-
-
-def test_the_axis_of_another_name_is_suggested_where_there_are_axes_alone():
-    assert nearest("heads", AXES) == "; did you mean H?" and nearest("heads", ["sdpa"]) == ""
 
 
 def test_failures_are_listed_once_a_reason_and_last():

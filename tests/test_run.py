@@ -20,7 +20,7 @@ from bench.runs.measuring import Measuring
 from bench.runs.saving import Journal, newest_journal, results_root
 from bench.selection.errors import UsageError
 
-from .conftest import CHECKOUT, environment, only_run, python, run_files, started, suite_arguments
+from .conftest import CHECKOUT, environment, only_run, run_files, started, suite_arguments
 
 SMALL = ("--T", "16,32", "--H", "2", "--dtype", "float32", "--impl", "sdpa,fused,linear")
 ONE = ("--T", "16", "--H", "2", "--dtype", "float32", "--impl")
@@ -140,13 +140,6 @@ def test_a_second_run_is_begun_by_resume_and_compared(in_process, suite, small, 
     assert again.stdout.strip() == "run y is finished: nothing is left to measure"
     for other in ("--T=8", "--cell-time=9", "--shuffle=1"):
         assert "started with other options" in refusal(suite, "--resume", "y", other)
-
-
-def test_nothing_is_timed_in_several_processes_of_pytest(tmp_path):
-    pytest.importorskip("xdist")
-    done = python("-m", "pytest", *suite_arguments("-n", "1", *SMALL, "--dry-run"), cwd=tmp_path)
-    assert done.returncode == 4 and not done.stdout
-    assert done.stderr.strip() == "ERROR: nothing can be timed under pytest-xdist: leave out -n and --dist"
 
 
 def test_runs_are_stored_in_the_checkout_from_anywhere_inside_it(tmp_path):
