@@ -138,7 +138,9 @@ def test_a_kernel_that_computes_only_for_the_gate_and_the_profiler_is_refused():
         it.time(calls=2)
 
 
-def test_an_output_that_changes_later_is_compared_with_the_reference():
+@pytest.mark.parametrize("replaced", [(), ("equal", "allclose")])
+def test_an_output_that_changes_later_is_compared_with_the_reference(monkeypatch, replaced):
+    """Also if an implementation replaces functions that compare."""
     faults = [0.0]
 
     def drifts(q, k, v, *, is_causal=False, **_):
@@ -148,20 +150,11 @@ def test_an_output_that_changes_later_is_compared_with_the_reference():
     it.time(calls=3, warm=1)
     faults[0] = 1e-9  # not bitwise equal, and correct
     it.time(calls=3, warm=1)
+    for name in replaced:
+        monkeypatch.setattr(torch, name, lambda *_, **__: True)
     faults[0] = 1e-2
     with pytest.raises(Wrong, match="in a timed call"):
         it.time(calls=3, warm=1)
-
-
-def test_what_compares_outputs_cannot_be_replaced(monkeypatch):
-    factor = [1.0]
-    it = built(lambda q, k, v, *, is_causal=False, **_: sdpa(q, k, v, is_causal=is_causal) * factor[0])
-    it.time(calls=1)
-    for name in ("equal", "allclose"):
-        monkeypatch.setattr(torch, name, lambda *_, **__: True)
-    factor[0] = 0.0
-    with pytest.raises(Wrong, match="in a timed call"):
-        it.time(calls=1)
 
 
 @pytest.mark.parametrize("page", [None, 8])
