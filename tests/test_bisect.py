@@ -57,6 +57,7 @@ def test_a_step_weighs_its_cells_by_their_certainty():
     assert step_of(found(a=(1.05, 0.001), b=(1.0, 0.1)), CHANGE).share > 0.99
     assert step_of(found(c=(2.0, 0.01)), CHANGE) == bisect.UNKNOWN
     assert step_of(found(a=(1.05, 0.0)), CHANGE).word == "bad"  # all replicates agree, by a clock that counts in steps
+    assert [bisect.Step(share, 0.1).word for share in (0.2, 0.6, 0.9)] == ["good", "undecided", "bad"]
 
 
 def test_a_step_in_which_the_machine_drifted_is_open():
