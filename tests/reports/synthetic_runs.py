@@ -84,13 +84,18 @@ def sweep(
 
 
 def by_length(seconds, T=(64, 256), top=None, peaks=None, **axes):
-    """A run in which a call takes these seconds a token and needs these bytes, by implementation."""
-    rows = [
-        row(impl, case(T=length, **axes), [each * length], peak_bytes=(peaks or {}).get(impl, 2**20))
-        for length in T
-        for impl, each in seconds.items()
-    ]
-    return document(rows, **top or {})
+    """A run in which a call takes these seconds a token, with 8 heads, and needs these bytes, by implementation. Each value in
+    a tuple of an axis has cases; `loop` supports T = 64 alone."""
+    grid = {name: value if isinstance(value, tuple) else (value,) for name, value in axes.items()}
+    cases = [case(**dict(zip(("T", *grid), values, strict=True))) for values in itertools.product(T, *grid.values())]
+    rows, skipped = [], []
+    for at, (impl, each) in itertools.product(cases, seconds.items()):
+        if impl == "loop" and at["T"] > 64:
+            skipped.append({"impl": impl, "id": case_id(at), "reason": "unsupported", "detail": "loop stops at T = 64"})
+        else:
+            peak = (peaks or {}).get(impl, 2**20)
+            rows.append(row(impl, at, [each * at["T"] * at["H"] / 8], peak_bytes=peak))
+    return document(rows, **{"skipped": skipped, **(top or {})})
 
 
 @dataclass(frozen=True)
@@ -114,10 +119,10 @@ class Noise:
 
 def timed_interleaved(
     seed, slower=None, noise=Noise(), T=(64, 256, 1024),
-    impls=("fused", "linear", "packed", "einsum", "sdpa", "wrapper"), processes=4, rounds=12, **top,
+    impls=("fused", "linear", "packed", "einsum", "sdpa", "wrapper"), processes=4, rounds=12, each=None, **top,
 ):  # fmt: skip
     """A run of the given noise. `slower` maps an implementation to the factor on its times, which changes its hash too;
-    `rounds` are those of a process."""
+    `rounds` are those of a process; `each`: seconds a token."""
     rng = np.random.default_rng(seed)
     day, rows = rng.normal(0, noise.day), []
     for length in T:
@@ -128,7 +133,7 @@ def timed_interleaved(
             whole = rng.normal(0, noise.run)
             process = rng.normal(0, noise.process, processes).repeat(rounds)
             logs = day + drift + whole + process + rng.normal(0, noise.block, drift.size)
-            seconds = (COSTS[impl][0] * length / 64 * factor * np.exp(logs)).tolist()
+            seconds = ((each or {}).get(impl, 1e-6) * length * factor * np.exp(logs)).tolist()
             made = row(impl, at, seconds, (), kernel="math", impl_hash=f"{impl} {factor}")
             rows.append(sampled(made, seconds, processes))
     return document(rows, controls=_still(rng, day), **top)

@@ -4,21 +4,19 @@ import json
 import re
 from dataclasses import replace
 from html import unescape
-from statistics import median
 
 import pytest
 import synthetic_runs as synthetic
-from synthetic_runs import COSTS, Noise
+from synthetic_runs import Noise
 
 from reports.__main__ import main
-from reports.drawing import figure
 from reports.judging import findings
 from reports.judging import grid as grids
 from reports.judging.rows import rows_of
 from reports.pages import page, publish, tables
 from reports.pages.report import report
 from reports.reading import runs, units
-from stats import ratios, shares
+from stats import ratios
 
 IMPLS = ("fused", "linear", "packed", "sdpa")
 QUIET = Noise(run=0.0)
@@ -26,7 +24,7 @@ QUIET = Noise(run=0.0)
 
 def injected(seed, times, T=(64, 256), noise=QUIET, **top):
     """A run in which implementations take these multiples of the time of `fused`; unnamed ones 1.3."""
-    slower = {name: times.get(name, 1.3) * COSTS["fused"][0] / COSTS[name][0] for name in IMPLS}
+    slower = {name: times.get(name, 1.3) for name in IMPLS}
     return synthetic.timed_interleaved(seed, slower, noise, T=T, impls=IMPLS, rounds=6, **top)
 
 
@@ -110,28 +108,16 @@ def test_what_is_fastest_in_two_thirds_is_recommended(faster, said, as_run):
 
 
 def test_the_largest_case_of_memory_is_one_of_both(as_run):
-    rows = [
-        synthetic.row(impl, synthetic.case(T=T), [time], peak_bytes=peak * T)
-        for T in (64, 256)
-        for impl, time, peak in (("sdpa", 1e-3, 10), ("fused", 2e-3, 30), ("einsum", 3e-3, 20))
-    ]
-    said = report(as_run(synthetic.document(rows))).headline
-    assert said.endswith(", 3.0× less memory in the largest case.")
-    said = report(as_run(synthetic.document([*rows[:4], rows[5]]))).headline
-    assert said.endswith(", 3.0× less memory in the largest case of both.")
+    seconds, peaks = {"sdpa": 1e-5, "fused": 2e-5, "einsum": 3e-5}, {"sdpa": 1000, "fused": 3000, "einsum": 2000}
+    data = synthetic.by_length(seconds, peaks=peaks)
+    assert report(as_run(data)).headline.endswith(", 3.0× less memory in the largest case.")
+    del data["benchmarks"][4]  # the second one of fused
+    assert report(as_run(data)).headline.endswith(", 3.0× less memory in the largest case of both.")
 
 
 def test_a_small_speedup_is_no_factor_of_1(as_run):
-    rows = [
-        synthetic.row(impl, synthetic.case(T=T), [time])
-        for T in (64, 256)
-        for impl, time in (("sdpa", 1e-3), ("fused", 1.004e-3))
-    ]
-    this = report(as_run(synthetic.document(rows)))
-    assert this.headline == "Use sdpa: fastest in both cases, up to 1.004× faster than fused (1.004 to 1.004)."
-    case = this.grid.cases[-1]
-    title = figure._finding("latency", case, case.ranked[0], "fused", "T")
-    assert title == "sdpa is 1.004× faster than fused at T = 256"
+    said = report(as_run(synthetic.by_length({"sdpa": 1e-5, "fused": 1.004e-5}))).headline
+    assert said == "Use sdpa: fastest in both cases, up to 1.004× faster than fused (1.004 to 1.004)."
 
 
 def test_without_intervals_there_is_no_recommendation(tiny):
@@ -141,21 +127,19 @@ def test_without_intervals_there_is_no_recommendation(tiny):
     assert page.summary(this).count("3 of 3 cases not resolved") == 1
 
 
-def test_confidence_is_half_of_the_median_width_of_the_intervals(as_run):
-    this = report(as_run(injected(0, {"sdpa": 0.5})))
-    half = median((it.high / it.low) ** 0.5 - 1 for case in this.grid.cases for it in case.ranked[1:])
-    assert this.trust == f"Ratios are known to ± {shares.percent(half)} (95 %; median); 4 processes per cell."
-
-
 def test_cases_with_one_implementation_are_not_among_those_it_is_fastest_in(as_run):
-    data = injected(0, {"sdpa": 0.5})
-    data["benchmarks"] += injected(0, {}, T=(1024,))["benchmarks"][:1]
-    assert report(as_run(data)).headline.startswith(
-        "Use sdpa: fastest in both cases with several implementations, up to"
-    )
+    data = synthetic.by_length({"sdpa": 1e-3, "fused": 2e-3}, (64, 256, 1024))
+    del data["benchmarks"][-1]
+    said = report(as_run(data)).headline
+    assert said.startswith("Use sdpa: fastest in both cases with several implementations, up to")
 
 
 def test_a_case_of_a_stopped_run_with_one_implementation_is_not_in_the_mean(as_run):
+    def means(*cells, skipped=()):
+        rows = [synthetic.row(name, synthetic.case(T=T), [seconds]) for name, T, seconds in cells]
+        made = grids.grid(rows_of(as_run(synthetic.document(rows))), skipped)
+        return {name: made.mean_text(name) for name in made.impls}
+
     cells = [("a", 64, 1.0), ("b", 64, 3.0), ("b", 256, 4.0)]
     out_of_memory = {
         "impl": "a",
@@ -163,32 +147,19 @@ def test_a_case_of_a_stopped_run_with_one_implementation_is_not_in_the_mean(as_r
         "reason": "out_of_memory",
         "detail": "",
     }
-    assert means(as_run(of_cells(cells))) == {"a": "1 (1/2)", "b": "3.0 (1/2)"}
-    assert means(as_run(of_cells(cells, skipped=[out_of_memory]))) == {"b": "1.73", "a": "1 (1/2)"}
-    assert means(as_run(of_cells(cells[1:]))) == {"b": "1"}
-
-
-def of_cells(cells, **top):
-    """A run of these implementations, T and seconds."""
-    return synthetic.document([synthetic.row(name, synthetic.case(T=T), [s]) for name, T, s in cells], **top)
-
-
-def means(run):
-    """Printed mean slowdowns, in the order of the implementations."""
-    made = grids.grid(rows_of(run), run.skipped)
-    return {name: made.mean_text(name) for name in made.impls}
+    assert means(*cells) == {"a": "1 (1/2)", "b": "3.0 (1/2)"}
+    assert means(*cells, skipped=[out_of_memory]) == {"b": "1.73", "a": "1 (1/2)"}
+    assert means(*cells[1:]) == {"b": "1"}
 
 
 def test_an_own_mean_is_marked_if_it_is_not_resolved_in_half_of_the_cases(as_run):
-    own = [name for name in IMPLS if name != "linear"]
+    known = [name for name in IMPLS if name != "linear"]
     noisy = injected(0, {}, noise=Noise(process=0.5))
     for data, end in ((injected(0, {}), r"\."), (noisy, r", not resolved in 2 of 2 cases\.")):
-        this = report(as_run({**data, "registry": own}))
+        this = report(as_run({**data, "registry": known}))
         (told,) = findings.own(this.grid, frozenset())
         assert re.fullmatch(rf"linear: mean slowdown [\d.]+{end}", told), told
     assert not [*findings.own(replace(this.grid, own=frozenset(IMPLS)), frozenset())]  # the table lists more than three
-    alone = report(as_run(synthetic.by_length({"mine": 1e-3})))
-    assert alone.grid.own and not [*findings.own(alone.grid, frozenset())]
 
 
 def test_headline_heat_map_and_case_table_never_contradict(as_run):
@@ -237,11 +208,9 @@ def ratio(low, high):
     [
         ([(1.01, 1.2)], ["fastest", "slower"]),
         ([(0.99, 1.2)], ["tied", "tied"]),
-        ([(0.8, 1.0)], ["tied", "tied"]),
         ([(0.99, 1.6)], ["not resolved", "not resolved"]),  # it may be half as slow again
         ([(0.99, 1.6), (0.99, 1.1)], ["tied", "not resolved", "tied"]),
         ([(0.99, 12.0), (0.99, 1.1)], ["not resolved"] * 3),  # too wide to be informative
-        ([(1.01, 12.0)], ["fastest", "slower"]),
         ([(0.6, 1.8), (0.99, 1.1)], ["not resolved"] * 3),  # the first may be far ahead of all
         ([(1.01, 9.0), (0.99, 1.1)], ["tied", "slower", "tied"]),
     ],
