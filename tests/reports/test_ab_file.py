@@ -11,11 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from reports.__main__ import main
 from reports.judging.comparison import Cell, of_file
 from reports.pages import comparison_page
 from reports.pages.comparison_text import as_markdown, columns, sentences, shared_reasons, summary
-from reports.reading.runs import RunError
 from stats import verdict
 from stats.estimate import Estimate
 
@@ -75,10 +73,8 @@ SLOW = {("sdpa", "T16"): noisy(0.1, 0.002), ("sdpa", "T32"): noisy(0.3, 0.002), 
 @pytest.mark.parametrize(
     ("asked", "name"), [({"impl": ["sdpa,mine=a:b"]}, "mine"), ({"head_impl": "mine=a:b"}, "mine against sdpa")]
 )
-def test_the_readers_own_kernel_looks_as_on_the_page_of_a_run(asked, name, saved):
-    found = of(saved, {(name, "T16"): noisy(0, 0.002), ("sdpa", "T16"): noisy(0, 0.002)}, asked=asked)
-    rows = re.findall(r'<svg class="dot (k0 own)"><use href="#m0" [^>]*></svg>([^<]+)', comparison_page.html(found))
-    assert {*rows} == {("k0 own", name)}
+def test_the_readers_own_kernel_is_known(asked, name, saved):
+    assert of(saved, {(name, "T16"): [0.0] * 3, ("sdpa", "T16"): [0.0] * 3}, asked=asked).own == [name]
 
 
 @pytest.mark.parametrize(("device", "notes"), [("cpu", 0), ("cuda", 1)])
@@ -174,7 +170,6 @@ def test_an_implementation_is_judged_on_all_its_cells_together(saved):
     [
         (1 / 3.2, "3.2× as fast as fused (3.2 to 3.2)", "3.2× as fast (3.2 to 3.2)"),
         (1.52, "1.52× as slow as fused (1.52 to 1.52)", "1.52× as slow (1.52 to 1.52)"),
-        (70.12, "70× as slow as fused (70 to 70)", "70× as slow (70 to 70)"),
         (1.4, "40.0 % slower than fused (40.0 to 40.0)", "+40.0 % (+40.0 to +40.0 %)"),
     ],
 )
@@ -205,14 +200,6 @@ def test_cells_say_what_a_mean_that_is_perhaps_faster_does_not(saved):
     found = of(saved, {("sdpa", "T16"): noisy(-0.1, 0.002)})
     judged = verdict.Verdict("INCONCLUSIVE", "", 0.9, 0.8, 0.99)
     assert [*sentences(replace(found, implementations={"sdpa": judged}))] == ["sdpa is faster in 1 of 1 cell (9.5 %)"]
-
-
-def test_a_slower_cell_does_not_make_an_implementation_slower_that_is_faster_in_the_mean(saved):
-    logs = {("sdpa", f"T{i}"): noisy(0.1 if i == 0 else -0.06, 0.001, seed=i) for i in range(3)}
-    found = of(saved, logs, margin=0.02)
-    assert found.implementations["sdpa"].word == "REGRESSED" and found.implementations["sdpa"].high < 1
-    (sentence,) = sentences(found)
-    assert re.fullmatch(r"sdpa is slower in 1 of 3 cells \(1\d %\) and faster in 2 of 3 cells \(.*\)", sentence)
 
 
 def test_what_is_said_of_several_implementations_is_said_once(saved):
@@ -270,9 +257,8 @@ def test_cells_that_are_broken_for_one_reason_are_shown_once(saved, printed):
     assert "3 BROKEN more:\n`python -m reports compare" in shown and "out of luck" in shown
 
 
-def test_the_page_draws_intervals(saved, tmp_path, printed):
-    printed("compare", saved(document(SLOW)), f"--html={tmp_path / 'x.html'}", code=1)
-    of_cells = (tmp_path / "x.html").read_text().partition("<tbody>")[2]
+def test_the_page_draws_intervals(saved):
+    of_cells = comparison_page.html(of(saved, SLOW)).partition("<tbody>")[2]
     low, high = re.search(r'<line x1="([\d.]+)%" x2="([\d.]+)%"', of_cells).groups()
     assert 50 < float(low) < float(high) <= 100  # slower, as in the row
 
@@ -296,38 +282,21 @@ def test_a_record_of_an_earlier_version_is_shown(saved):
     assert of_file(saved({key: it for key, it in data.items() if key not in ("kind", "alarm", "self_test")})).code == 1
 
 
-OF_TEXT = {
-    "impl": "sdpa",
-    "id": "T16",
-    "word": "WRONG",
-    "reason": "",
-    "ratio": None,
-    "base": FACTS,
-    "head": {"error": "x"},
-}
-
-
 @pytest.mark.parametrize(
     "data",
     [
         {},
         document(SLOW) | {"cells": 3},
-        document(SLOW) | {"sides": [1]},
-        document(SLOW) | {"cells": [{"impl": "sdpa", "id": "T16"}]},
         document(SLOW) | {"pairs": [{"logs": []}]},
         document(SLOW) | {"pairs": [{"logs": [["sdpa", "T16", 1e300]]}]},
         document({}, pairs=[{"logs": [[3, "T16", 0.1]], "blocks": {"cell": [], "side": [], "seconds": []}}]),
         document(SLOW) | {"seconds": -1},
-        document({}, pairs=[{"logs": [], "blocks": {"cell": [], "side": [], "seconds": []}, "seconds": "x"}]),
         document(SLOW, sides={name: {"label": "x", "commit": ["0123"]} for name in ("base", "head")}),
-        document(SLOW, cells=[OF_TEXT]),
+        document(SLOW, cells=[document(SLOW)["cells"][0] | {"head": {"error": "x"}}]),
     ],
 )
-def test_a_file_that_is_no_comparison_is_refused(saved, data, capsys):
-    with pytest.raises(RunError, match="not a comparison that `python -m bench ab` saved"):
-        of_file(file := saved(data))
-    assert main(["compare", str(file)]) == 3
-    assert "not a comparison that" in capsys.readouterr().err
+def test_a_file_that_is_no_comparison_is_refused(saved, data, refusal):
+    assert "not a comparison that `python -m bench ab` saved" in refusal("compare", saved(data))
 
 
 def test_the_exit_code_follows_from_what_changed(saved):
@@ -358,8 +327,5 @@ def test_nothing_is_judged_if_base_has_no_cell(saved, printed):
 
 
 def test_times_are_shown_where_both_are_known(saved, printed):
-    data = document(SLOW, {("mine", "T16"): ("NEW", "base: there is no mine")})
-    assert "– →" not in printed("compare", saved(data), "--all", code=1)
-    for pair in data["pairs"]:
-        pair["blocks"] = {"cell": [0], "side": [1], "seconds": [1e-3]}
-    assert "→" not in printed("compare", saved(data), "--all", code=1).partition("note: ")[0]
+    file = saved(document(SLOW, {("mine", "T16"): ("NEW", "base: there is no mine")}))
+    assert "– →" not in printed("compare", file, "--all", code=1)

@@ -7,7 +7,7 @@ import pytest
 import synthetic_runs as synthetic
 import tracked_runs as tracked
 
-from reports.judging.comparison import ALL_CHANGED, NOTHING_BESIDE, Change, compare
+from reports.judging.comparison import ALL_CHANGED, Change, compare
 from reports.pages import compare as compare_command
 from reports.pages import comparison_page
 from reports.pages.comparison_text import changed, headline, sentences, summary
@@ -113,13 +113,7 @@ def test_cells_of_one_variant_only_are_new_or_gone(compared):
 
 def test_runs_without_a_common_cell_are_described_by_one_of_each(command):
     out = command(tracked.run(1, impls=["sdpa"]), tracked.run(2, impls=["fused", "einsum"]), code=2)
-    assert [line.split()[0] for line in out.splitlines() if line.startswith(("GONE ", "NEW "))] == ["GONE", "NEW"]
     assert "3 GONE, 7 NEW more:" in out and "no cell in common" in out
-
-
-def test_every_cell_that_is_gone_is_listed_beside_unchanged_ones(command):
-    out = command(tracked.run(1), tracked.run(2, impls=["fused", "einsum"]), code=0)
-    assert out.count("GONE  ") == 4 and "GONE more" not in out
 
 
 def test_neither_times_nor_memory_of_another_benchmark_or_machine_are_judged(compared):
@@ -169,15 +163,12 @@ def test_what_does_not_fit_another_machine_is_not_broken(command):
     assert "broken" not in out.lower() and "12 INCONCLUSIVE" in out and "out of memory in head: so" in out
 
 
-def test_json_is_strict_and_has_the_printed_change(command, tmp_path):
+def test_json_is_strict(command, tmp_path):
     head = tracked.without(tracked.run(2, slower={"sdpa": 1.2}), "fused", "unsupported", "no")
-    out = command(tracked.run(1), head, "--json", str(tmp_path / "x.json"), code=1)
-    data = json.loads((tmp_path / "x.json").read_text(), parse_constant=lambda name: pytest.fail(name))
-    assert data["counts"] == {"REGRESSED": 4, "GONE": 4, "INCONCLUSIVE": 4} and data["exit_code"] == 1
-    cell = data["cells"][0]
-    assert cell["word"] == "REGRESSED" and 1.1 < cell["low"] < cell["ratio"] < cell["high"] < 1.3
+    command(tracked.run(1), head, "--json", tmp_path / "x.json", code=1)
+    data = json.loads((tmp_path / "x.json").read_text(), parse_constant=pytest.fail)
+    assert data["counts"] == {"REGRESSED": 4, "GONE": 4, "INCONCLUSIVE": 4}
     assert next(cell for cell in data["cells"] if cell["word"] == "GONE")["ratio"] is None
-    assert f"sdpa is {(data['implementations']['sdpa']['ratio'] - 1) * 100:.1f} % slower" in out
 
 
 def test_no_printed_line_ends_in_spaces(command, monkeypatch):
@@ -204,7 +195,8 @@ QUIET = synthetic.Noise(process=0.004, block=0.005, run=0.001)
 
 
 def interleaved(seed, slower=None, **options):
-    return synthetic.timed_interleaved(seed, slower, **{"noise": QUIET, **options})
+    each = {"linear": 7e-7, "packed": 8e-7, "sdpa": 9e-7, "einsum": 1.2e-6, "wrapper": 1.3e-6}
+    return synthetic.timed_interleaved(seed, slower, **{"noise": QUIET, "each": each, **options})
 
 
 def test_another_machine_under_the_same_name_is_reported_without_a_verdict(compared):
@@ -246,22 +238,6 @@ def test_a_cell_that_fails_in_head_has_regressed_and_comes_first_unless_base_fai
     assert first(this, "sdpa").verdict.reason.endswith(where)
 
 
-def test_printed_seconds_are_those_of_the_runs_own_tables(compared):
-    head = interleaved(2, noise=synthetic.Noise(process=0.3))
-    medians = {row["params"]["impl"]: row["stats"]["median"] for row in head["benchmarks"]}
-    this = compared(head, head)
-    assert {cell.impl: cell.head for cell in this.cells if "-T1024-" in cell.id} == medians
-
-
-def test_changed_implementations_are_no_anchors(compared):
-    """Four of six are slower: relative to all others, the two unchanged ones would seem faster."""
-    slower = dict.fromkeys(("linear", "packed", "einsum", "wrapper"), 1.2)
-    this = compared(interleaved(1), interleaved(2, slower))
-    assert {name for name, it in this.implementations.items() if it.word == "REGRESSED"} == set(slower)
-    assert not [note for note in this.notes if "the code of" in note]
-    assert this.implementations["fused"].ratio == pytest.approx(1, abs=0.02)
-
-
 def test_a_change_is_less_certain_where_unchanged_code_changes_as_well(compared):
     def width(others):
         this = compared(interleaved(1), synthetic.slowed(interleaved(2, {"sdpa": 1.1}), others, 1.0))
@@ -270,11 +246,6 @@ def test_a_change_is_less_certain_where_unchanged_code_changes_as_well(compared)
     assert width({"packed": 1.06, "einsum": 0.94}) > 2 * width({})
 
 
-def test_an_implementation_timed_alone_is_not_judged(compared):
-    this = compared(interleaved(1, impls=["sdpa"]), interleaved(2, impls=["sdpa"]))
-    assert this.code == 2 and this.unjudged == this.cells[0].verdict.reason == NOTHING_BESIDE
-
-
-def test_equal_notes_of_runs_of_one_name_appear_once(tmp_path):
-    one, other = (synthetic.save(tracked.run(seed, complete=False), tmp_path / str(seed), "0001_x") for seed in (1, 2))
-    assert compare(runs.read(one), runs.read(other)).notes.count("0001_x is not complete") == 1
+def test_equal_notes_of_runs_of_one_name_appear_once(as_run):
+    run = as_run(tracked.run(1, complete=False))
+    assert compare(run, run).notes.count("0001_x is not complete") == 1
