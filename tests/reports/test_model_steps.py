@@ -1,6 +1,5 @@
 """Attention's share of a model's step, and a kernel's effect on the step: predicted from the core alone, and measured."""
 
-import re
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,6 @@ from reports.judging.rows import rows_of
 from reports.pages import more
 from reports.pages.report import report
 from reports.pages.tables import plain
-from stats.ratios import SAME
 
 FUSED, SDPA = 2e-3, 1e-3
 """Seconds of the core alone."""
@@ -40,19 +38,7 @@ def test_the_headline_has_the_speed_up_of_steps_not_of_cores(as_run):
     assert text.startswith("Use sdpa: fastest in both cases, steps 1.11× faster than fused (1.11 to 1.11)")
 
 
-def test_the_predicted_step_follows_from_share_and_ratio(as_run):
-    """A core that takes half as long and is a fifth of the step: 0.9 of the time."""
-    (fused, sdpa), _ = found(as_run, 0.9)
-    assert fused.share[0] == pytest.approx(0.2)
-    assert fused.predicted == fused.measured == SAME
-    assert sdpa.predicted[0] == pytest.approx(0.9, abs=0.01)
-    assert sdpa.predicted[1] < 0.9 < sdpa.predicted[2]
-    assert sdpa.measured.value == pytest.approx(0.9, abs=0.01)
-
-
-@pytest.mark.parametrize(
-    ("windows", "predicted"), [([None], 1.0), ([7], 0.9), ([7, None], 0.95), ([5], None), ([7, 5], None)]
-)
+@pytest.mark.parametrize(("windows", "predicted"), [([None], 1.0), ([7], 0.9), ([7, None], 0.95), ([7, 5], None)])
 def test_a_step_is_predicted_from_the_cores_of_its_own_windows(windows, predicted, as_run):
     """Of a core with a window `sdpa` takes half the time of `fused`, of one without it as long."""
     rows = []
@@ -78,8 +64,10 @@ def test_a_whole_model_has_its_own_depth(as_run):
 
 def test_the_tables_have_a_row_for_each_step(as_run):
     _, tables = found(as_run, 0.9)
-    assert [len(table.rows) for table in tables] == [2, 2, 2]
-    assert [row[4] for row in tables[0].rows] == ["baseline", "0.900× (0.898 to 0.902)"]
+    assert [[row[:2] for row in table.rows] for table in tables] == 3 * [[("fused", ""), ("sdpa", "")]]
+    assert [row[4:] for row in tables[0].rows] == [
+        ("baseline", "baseline"), ("0.900× (0.898 to 0.902)", "0.900× (0.900 to 0.900)"),
+    ]  # fmt: skip
     assert tables[1].rows[0][6:8] == ("–", "–")  # a block has neither embedding nor head
     hot, cold, inside = tables[2].rows[0][2:]
     assert (hot, cold, inside) == ("2.00 ms", "3.00 ms", "2.00 ms")
@@ -90,10 +78,5 @@ def test_the_tables_have_a_row_for_each_step(as_run):
 def test_the_tables_fit_into_80_columns(as_run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     title, steps = "qwen3-0.6b B=1 H=16 D_h=128 T=1024 fp32 causal block", found(as_run, 0.9)[1][0]
-    printed = plain(replace(steps, rows=[(impl, title, *others) for impl, _, *others in steps.rows]))
-    lines = printed.splitlines()
+    lines = plain(replace(steps, rows=[(impl, title, *others) for impl, _, *others in steps.rows])).splitlines()
     assert max(map(len, lines)) <= 80 and lines.count(title) == 2  # a block of columns each
-    assert lines[1].split() == ["implementation", "step", "core's", "share", "predicted"]
-    assert re.fullmatch(r"sdpa {12}0.900× \(.*\)", lines[-4])  # measured
-    monkeypatch.setenv("COLUMNS", "200")
-    assert len(plain(steps).splitlines()) == 1 + 3 + 3

@@ -5,16 +5,14 @@ import synthetic_runs as synthetic
 from reports.pages import more, page
 from reports.pages.report import report
 
-CASE = synthetic.case(T=64, H=8, mask="none")
-FIGURE = {"id": synthetic.case_id(CASE), "seconds": 4e-3, "kernel": "CPU:Flash", "impl": "sdpa", "machine": "unnamed",
-          "differs": "threads not said", "source": "them/theirs#1"}  # fmt: skip
+FIGURE = {"id": synthetic.case_id(synthetic.case(T=100, mask="none")), "seconds": 4e-3, "kernel": "CPU:Flash", "impl": "sdpa",
+          "machine": "unnamed", "differs": "threads not said", "source": "them/theirs#1"}  # fmt: skip
 
 
 def test_a_published_time_is_shown_beside_the_measured_one_and_its_source_once(as_run):
     figures = [FIGURE, FIGURE | {"kernel": "another", "source": "others/x"}, FIGURE | {"kernel": "a third"}]
-    figures.append(FIGURE | {"id": "B1-T65-H8-D_h64-float32-cpu", "source": "of no case here"})
-    rows = [synthetic.row("fused", CASE, [2e-3]), synthetic.row("sdpa", CASE, [1e-3])]
-    run = as_run(synthetic.document(rows, published=figures))
+    figures.append(FIGURE | {"id": "T65", "source": "of no case here"})
+    run = as_run(synthetic.by_length({"fused": 2e-5, "sdpa": 1e-5}, (100,), mask="none", top={"published": figures}))
     rows = more.published(report(run)).rows
     assert rows[0][2:5] == ("4.00 ms", "sdpa", "1.00 ms")
     assert [row[-1] for row in rows] == ["1", "2", "1"]

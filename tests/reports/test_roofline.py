@@ -47,12 +47,11 @@ def test_a_row_has_the_ceiling_of_the_dtype_of_its_products(at, product, as_run)
     assert {*corners(as_run, at)} == {f"{copy}; {product}" for copy in copies}
 
 
-@pytest.mark.parametrize(("of", "tick"), [(1e11, "100 G"), (1e15, "1000 T")])
-def test_both_axes_of_the_chart_have_a_name_clear_of_the_ticks(of, tick):
-    drawn = svg.roofline([(2.0, of, Palette()["fused"], "")], {"copy": [(1.0, 0.9 * of), (4.0, 2 * of)]})
+def test_both_axes_of_the_chart_have_a_name_clear_of_the_ticks():
+    drawn = svg.roofline([(2.0, 1e15, Palette()["fused"], "")], {"copy": [(1.0, 9e14), (4.0, 2e15)]})
     texts = {text: float(y) for y, text in re.findall(r'<text x="[\d.]+" y="([\d.]+)"[^>]*>([^<]*)</text>', drawn)}
-    assert {"FLOP per byte", "FLOP per second", tick} <= {*texts}
-    assert min(y for text, y in texts.items() if text.endswith(tick[-2:])) - texts["FLOP per second"] >= svg.LINE
+    assert {"FLOP per byte", "FLOP per second", "1000 T"} <= {*texts}
+    assert min(y for text, y in texts.items() if text.endswith(" T")) - texts["FLOP per second"] >= svg.LINE
 
 
 def test_without_a_measured_product_there_is_no_ceiling_and_no_chart(as_run):
