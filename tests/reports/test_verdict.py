@@ -84,11 +84,6 @@ def test_the_verdict_follows_from_minimum_effect_and_margin(mean, error, margin,
     assert of(mean, error, margin).word == word
 
 
-def test_the_minimum_effect_of_two_runs_is_larger():
-    runs = of_effects({("x", "case"): known(0.009, 0.0005)}, margin=0.001, default=verdict.MARGIN_OF_RUNS)
-    assert runs[0]["x", "case"].word == INCONCLUSIVE
-
-
 def after_each(logs, ends=()):
     """Verdicts on cells and implementations after every replicate from the first analysis on."""
     found = effects.of_replicates(logs, ends)
@@ -372,23 +367,6 @@ def test_long_disturbed_calls_of_a_process_hardly_count():
     )
     found = ratios.ratio(of._replace(seconds=[*of.seconds[:8], 0.8, of.seconds[9]]), over)
     assert found.value == pytest.approx(0.24 / 0.22, rel=0.01) and found.low > 1 and found.high < 1.2
-
-
-def test_processes_of_one_visit_each_have_one_number():
-    """The scatter of its rounds is not that between visits."""
-    seconds, processes = [1.0, 1.1, 0.9, 1.2] * 5, [i // 4 for i in range(20)]
-    of, over = (ratios.Samples(it, range(20), processes, processes) for it in (seconds, [1.0] * 20))
-    assert [len(logs) for logs in ratios.paired(of, over)] == [1] * 5
-
-
-def test_intervals_of_a_case_hold_for_all_of_its_pairs_at_once():
-    rng, visits = np.random.default_rng(1), [i // 4 for i in range(24)]
-    rows = {name: samples(np.exp(rng.normal(0, 0.03, 24)), visits) for name in "abcdefgh"}
-    (of_eight,), (of_two,) = (
-        [over["a"]["b"].high / over["a"]["b"].low for over in ratios.compared({"case": case})[0].values()]
-        for case in (rows, {name: rows[name] for name in "ab"})
-    )
-    assert math.log(of_eight) > 1.3 * math.log(of_two)
 
 
 def test_intervals_of_all_pairs_hold_at_once_if_a_few_long_calls_scatter():
