@@ -8,13 +8,9 @@ from statistics import median
 
 import numpy as np
 
-#: (seconds per call, seconds per unit of work)
-COSTS = {
-    "loop": (3e-4, 4e-8), "linear": (4.4e-5, 2.2e-11), "mask_after_softmax": (9e-5, 3.9e-11), "wrapper": (8e-5, 2.0e-11),
-    "fused": (6e-5, 2.3e-11), "packed": (5e-5, 2.25e-11), "einsum": (7e-5, 2.6e-11), "sdpa": (5.2e-5, 0.7e-11),
-    "fused+compile": (5.6e-5, 1.0e-11), "sdpa+compile": (4.9e-5, 0.7e-11),
-}  # fmt: skip
-REGISTRY = tuple(COSTS)
+REGISTRY = (
+    "loop", "linear", "mask_after_softmax", "wrapper", "fused", "packed", "einsum", "sdpa", "fused+compile", "sdpa+compile",
+)  # fmt: skip
 MACHINE = {
     "cpu": "AMD EPYC 9B14", "gpu": None, "cores": 2, "threads": 2, "memory_gib": 23, "torch": "2.13.0+cpu",
     "driver": None, "allocator": {},
@@ -42,16 +38,10 @@ def case(**axes):
 def row(impl, at, samples, apart=(1.0, 1.0, 1.0), **extra):
     """One benchmark as this suite writes it (see `interleaved`); without `apart`, each sample is the block of a process.
     Quartiles are those of the samples of one process."""
-    least, q1, middle, q3, most = np.quantile(samples, np.arange(5) / 4).tolist()
-    stats = {
-        "min": least, "max": most, "mean": sum(samples) / len(samples), "stddev": 0.0, "rounds": len(samples),
-        "median": middle, "iqr": q3 - q1, "q1": q1, "q3": q3, "iterations": 1, "data": list(samples),
-    }  # fmt: skip
+    stats = dict(zip(("q1", "median", "q3"), np.quantile(samples, (0.25, 0.5, 0.75)).tolist(), strict=True))
     info = {"impl": impl, "id": case_id(at), **at, "error": 3e-7, "error_bound": 6e-7, "peak_bytes": 2**20,
             "flops": 10**9, "bytes": 10**6, "clock": "wall", **extra}  # fmt: skip
-    name = f"test_forward[{case_id(at)}-{impl}]"
-    made = {"group": case_id(at), "name": name, "fullname": f"bench/test_layers.py::{name}",
-            "params": {"impl": impl, "case": case_id(at)}, "stats": stats, "extra_info": info}  # fmt: skip
+    made = {"group": case_id(at), "stats": stats | {"data": list(samples)}, "extra_info": info}
     return interleaved(made, apart) if apart else sampled(made, samples, len(samples))
 
 
@@ -63,24 +53,6 @@ def document(rows, **top):
         "command": "pytest bench/ --benchmark-save=x", "state": {"environment": {"LANG": "C"}},
         "registry": list(REGISTRY), "baseline_impl": "fused", "complete": True, "skipped": [], **top,
     }  # fmt: skip
-
-
-def sweep(
-    impls, T=(64, 256, 1024), H=(1, 8),
-    dtype=("float32", "bfloat16"), costs=None, **axes,
-):  # fmt: skip
-    """A run over a grid with latencies from COSTS; cells out of reach are skipped."""
-    rows, skipped = [], []
-    grid = {"T": T, "H": H, "dtype": dtype, **axes}
-    for values in itertools.product(*grid.values()):
-        at = case(**dict(zip(grid, values, strict=True)))
-        for impl in impls:
-            if impl == "loop" and at["T"] > 64:
-                told = {"reason": "unsupported", "detail": "loop stops at T = 64"}
-                skipped.append({"impl": impl, "id": case_id(at), **told})
-            else:
-                rows.append(_made_up(impl, at, (costs or COSTS)[impl]))
-    return document(rows, skipped=skipped)
 
 
 def by_length(seconds, T=(64, 256), top=None, peaks=None, **axes):
@@ -166,13 +138,6 @@ def save(data, folder, name):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(data))
     return path
-
-
-def _made_up(impl, at, cost):
-    fixed, each = cost
-    work = at["H"] * at["T"] ** 2 * at["D_h"] * 2 / at["threads"] ** 0.7
-    narrow = 1 if at["dtype"] == "float32" else 0.8
-    return row(impl, at, [fixed + each * work * narrow + 6e-10 * at["T"] * at["d_model"]])
 
 
 def sampled(row, seconds, processes):
