@@ -100,6 +100,8 @@ def _backward(module: nn.Module, case: Case, inputs: Inputs) -> Call:
     def back(o: Tensor, grad: Tensor | None = None, again: bool = False) -> tuple[Tensor, ...]:
         if not isinstance(o, Tensor):
             raise not_a_tensor(o, case)
+        if not o.requires_grad:
+            raise Wrong("no gradient reaches its inputs: the output is detached")
         grad = inputs.grad if grad is None else grad
         return o, *torch.autograd.grad(o, wanted, grad, allow_unused=True, retain_graph=again)
 

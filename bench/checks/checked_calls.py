@@ -133,13 +133,8 @@ def checked_call(call: Call) -> Any:
 
 
 def _run(call: Call) -> Any:
-    try:
-        with checked_call(call):
-            return call.run()
-    except RuntimeError as error:
-        if "element 0 of tensors does not require grad" in str(error):  # of the output, not within a backward
-            raise Wrong("no gradient reaches its inputs: the output is detached") from error
-        raise
+    with checked_call(call):
+        return call.run()
 
 
 class _KeptOutputs:
