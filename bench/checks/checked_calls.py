@@ -28,8 +28,6 @@ from .revealing_problems import solved, with_numbers_exchanged
 from .settings import memory_filled, threads
 from .verifying import NEW_NUMBERS, CheckResult, verify
 
-BESIDE = "writes to memory beside its inputs"
-
 CALLS_KEPT = 16
 """Calls whose outputs are kept at the same time: more than the buffers that a kernel would alternate between."""
 
@@ -172,7 +170,7 @@ def _compare(call: Call, problem: Problem, kept: _KeptOutputs, why: str) -> Chec
 
 @contextmanager
 def _changing_nothing(call: Call, problem: Problem) -> Iterator[None]:
-    """Raise `Wrong` if a call within the block changes its inputs, its weights, its mask or a gradient."""
+    """Raise `Wrong` if a call within the block changes its inputs, memory around them, its weights, its mask or a gradient."""
     inputs, of_module = call.inputs, (*call.module.parameters(), *call.module.buffers())
     owned = [it for it in of_module if all(it is not x for x in inputs.tensors)]  # a buffer may be a cache
     owned += inputs.options.values()
@@ -185,9 +183,10 @@ def _changing_nothing(call: Call, problem: Problem) -> Iterator[None]:
     yield
     with threads(1):
         _unchanged(inputs.tensors, problem.inputs, "writes to its inputs", problem.free)
+        if not surroundings_intact(inputs):
+            raise Wrong("writes to memory beside its inputs")
         if versions != _versions(read_only):
-            intact = surroundings_intact(inputs)
-            raise Wrong("writes to its inputs, which others may read meanwhile" if intact else BESIDE)
+            raise Wrong("writes to its inputs, which others may read meanwhile")
         fault = "writes to its weights or its mask, or to a buffer"
         _unchanged(owned, before, fault)
         if of_masks != _versions(masks):
