@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from copy import copy, deepcopy
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from types import ModuleType
 from typing import Any
 
@@ -217,7 +217,11 @@ def _kernels() -> Options:
     """Return the kernels of torch's own operators, on the CPU and on CUDA, that Python code has registered:
     `aten/_softmax/CPU`.
     """
-    known = torch.library._impls
+    return _kernels_among(frozenset(torch.library._impls))
+
+
+@lru_cache(maxsize=1)
+def _kernels_among(known: frozenset[str]) -> Options:
     return Options((it, True) for it in known if it.startswith("aten/") and it.endswith(("/CPU", "/CUDA")))
 
 
