@@ -348,6 +348,7 @@ def bfloat16_in_disguise(q, k, v, **options):
 
 each_wrong(changed, "output is bfloat16, not float32", returns_bfloat16=Tensor.bfloat16)
 each_wrong(changed, "output is float32, not bfloat16", {"dtype": "bfloat16"}, returns_float32=Tensor.float)
+each_wrong(changed, "output is on meta, not on cpu", returns_a_shape_alone=lambda o: o.to("meta"))
 
 
 def added_up(probs, v, tile=1, dtype=torch.bfloat16):
@@ -415,6 +416,11 @@ def in_turn(o, buffers, *key):
     ring = KEPT.setdefault((*key, buffers, o.shape), [torch.empty_like(o) for _ in range(buffers)])
     ring.append(ring.pop(0))
     return ring[0].copy_(o)
+
+
+def in_numpy(o, buffers):
+    """The same in memory of NumPy's, of which each call makes a new tensor."""
+    return torch.from_numpy(in_turn(o, buffers, "numpy").numpy())
 
 
 @wrong("new numbers in the same buffers")
@@ -808,6 +814,22 @@ clamped_within(1000, mode="backward")
 wrong("where one key dominates: error", "epsilon_in_the_denominator")(shifted(epsilon=5e-7))
 
 
+def without_the_first_key(scores):
+    others = maximum(scores[..., 1:])
+    return torch.where(others.isinf(), scores[..., :1], others)
+
+
+wrong("where one key dominates: NaN or Inf", "maximum_without_the_first_key")(shifted(without_the_first_key))
+
+
+@wrong("where all scores are equal: NaN or Inf")
+@given
+def divides_queries_by_their_largest_number(q, k, v):
+    """As before they are quantised."""
+    largest = q.abs().amax(-1, keepdim=True)
+    return q / largest * largest, k, v
+
+
 @wrong("t = 512", T=256)
 def wrong_in_the_last_row_beyond_512_where_scores_are_large(q, k, v, **options):
     o = sdpa(q, k, v, **options).clone()
@@ -1171,6 +1193,11 @@ noisy(
     kept_where(lambda i, j: (i == len(i) - 1) & (j >= 0)),
     dropout=0.1,
 )
+noisy(
+    "never_drops_for_eight_queries",
+    "of the probs at queries 32 to 63, not 25.0%",
+    kept_where(lambda i, j: (i // 8 == 5) & (j >= 0)),
+)
 
 
 # dropout of the output
@@ -1283,6 +1310,19 @@ def maximum_of_the_first_tile(q, k, v, mask):
     return online(q, k, v, mask, 32, lambda old, new: old)
 
 
+@wrong(LATE + "NaN or Inf in batch entry 1", T=256)
+@masked
+def rises_from_tile_to_tile_are_not_added_up(q, k, v, mask):
+    """Rescales only where a tile's maximum is far above that of the tile before."""
+    tops = [torch.tensor(torch.inf)]
+
+    def raised(old, new):
+        tops.append(new)
+        return torch.where(new - tops[-2] > 40, torch.maximum(old, new), old)
+
+    return online(q, k, v, mask, 16, raised)
+
+
 @wrong(LATE + "error", T=256)
 @masked
 def rescaled_by_no_less_than_e_to_the_minus_10(q, k, v, mask):
@@ -1340,6 +1380,11 @@ each_wrong(
     changed, "the outputs of 16 calls share 3 buffers",
     three_buffers_beyond_the_first_probe=lambda o: in_turn(o, 3) if o.shape[-2] > 37 else o,
 )  # fmt: skip
+each_wrong(
+    changed, "share one buffer",
+    one_numpy_buffer_beyond_512=lambda o: in_numpy(o, 1) if o.shape[-2] > 512 else o,
+)  # fmt: skip
+each_wrong(changed, "the outputs of 16 calls share 8 buffers", eight_numpy_buffers_in_turn=lambda o: in_numpy(o, 8))
 each_wrong(changed, "share one buffer", PADDING, one_buffer_where_keys_are_padding=lambda o: in_turn(o, 1, "padded"))
 
 
@@ -1451,6 +1496,12 @@ def at_groups_of(group, H, **case):
 
 at_groups_of(7, 14)
 at_groups_of(7, 14, **DECODE | LONE)
+
+
+@wrong(f"kernel, B1-T64-H7-D_h64-float32-cpu-H_kv=1-scope=core: {LATE}", H=7, H_kv=1)
+def exponent_wraps_in_groups_of_7(q, k, v, **options):
+    attend = exponent_of_an_exponential_wraps if q.shape[1] == 7 * k.shape[1] else sdpa
+    return attend(q, groups(q, k), groups(q, v), **options)
 
 
 def one_maximum_for(heads, H, **case):
@@ -1592,6 +1643,12 @@ wrong(name="bfloat16_for_few_rows", T=8, **CORE)(only(bfloat16_in_disguise, lamb
 def no_gradient_of_keys_without_that_of_queries(ctx, grad, gradients):
     """Computes nothing where queries need no gradient."""
     return gradients if ctx.needs_input_grad[0] else [torch.zeros_like(x) for x in gradients]
+
+
+@spoiling("gradients, B2-T128-H3-", **CORE)
+def no_gradient_of_keys_alone_at_multiples_of_64(ctx, grad, gradients):
+    kept = ctx.needs_input_grad[0] or grad.shape[-2] % 64
+    return gradients if kept else [torch.zeros_like(x) for x in gradients]
 
 
 @spoiling("where q and k alone need gradients: gradient of k")
@@ -1869,6 +1926,20 @@ class LowScoresInBfloat16(LowScores):
 PARTS = "where small parts are added to a large one: "
 
 
+def gradient_of_scores(q, v, probs, o, grad):
+    return probs * (grad @ v.mT - (grad * o).sum(-1, keepdim=True)) * q.shape[-1] ** -0.5
+
+
+@wrong_backward("in the median row, allowed", dtype="bfloat16")
+class SumsTheGradientOfKeysInBfloat16(Formula):
+    """Query by query."""
+
+    @classmethod
+    def gradients(cls, q, k, v, probs, o, grad):
+        of_q, _, of_v = super().gradients(q, k, v, probs, o, grad)
+        return of_q, added_up(gradient_of_scores(q, v, probs, o, grad).mT, q), of_v
+
+
 @wrong_backward("in the median row, allowed", dtype="bfloat16")
 class SumsTheGradientOfQueriesInBfloat16(Formula):
     """Key by key."""
@@ -1877,8 +1948,8 @@ class SumsTheGradientOfQueriesInBfloat16(Formula):
 
     @classmethod
     def gradients(cls, q, k, v, probs, o, grad):
-        of_scores = probs * (grad @ v.mT - (grad * o).sum(-1, keepdim=True)) * q.shape[-1] ** -0.5
-        return added_up(of_scores, k, cls.tile), *super().gradients(q, k, v, probs, o, grad)[1:]
+        of_q = added_up(gradient_of_scores(q, v, probs, o, grad), k, cls.tile)
+        return of_q, *super().gradients(q, k, v, probs, o, grad)[1:]
 
 
 @wrong_backward(f"{PARTS}gradient of q: error", dtype="bfloat16", T=256)
