@@ -460,6 +460,13 @@ def writes_to_the_mask(q, k, v, *, is_causal=False, attn_mask=None, **_):
     return o
 
 
+@wrong("writes to its weights or its mask, or to a buffer")
+class ScalesItsWeightsInPlaceAndBack(as_layer()):
+    def project(self, x, x_k):
+        self.W_q.weight.data.mul_(3.0).div_(3.0)  # which rounds
+        return super().project(x, x_k)
+
+
 hides_something = {}
 
 
@@ -887,7 +894,7 @@ def writing(name, write, **case):
     misreading("writes to the gradient of its output", **case)(read)
 
 
-writing("zeroes_the_gradient_when_done", lambda grad: grad.zero_())
+writing("zeroes_the_gradient_behind_torch", lambda grad: grad.data.zero_())
 writing("scales_the_gradient_in_place_and_back", lambda grad: grad.mul_(2.0).div_(2.0), **CORE)
 writing("uses_the_gradient_as_scratch", lambda grad: grad[..., :1, :].normal_(), **CORE)
 
@@ -1433,6 +1440,7 @@ for name, at, axes in (
     ("last_key_unseen_at_multiples_of_128", lambda T_kv: slice(T_kv - (T_kv % 128 == 0)), {}),
     ("two_of_its_parts_overlap_by_a_key", lambda T_kv: sorted([2047] * (T_kv >= 4096) + [*range(T_kv)]), CORE),
     ("key_lost_between_three_parts", lost_between_three_parts, CORE),
+    ("key_lost_between_two_parts", lambda T_kv: [it for it in range(T_kv) if it != 2048], CORE),
 ):
     wrong_decode(name=name, T_kv=4096, H=8, dtype="bfloat16", **axes)(reading(at))
 
