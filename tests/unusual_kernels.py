@@ -248,6 +248,13 @@ for bias, T, H in (("alibi", 128, 4), ("alibi", 256, 1), ("dense", 64, 2), ("den
     )
 
 
+@unusual(modes=FORWARD, dtypes=("bfloat16",))
+@masked
+def powers_of_two_of_scores_in_the_cases_dtype(q, k, v, mask):
+    scores = ((q @ k.mT) * (q.shape[-1] ** -0.5 * 1.4426950408889634)).float().masked_fill(~mask, -torch.inf)
+    return exp2_mean(scores, v)
+
+
 @unusual()
 @masked
 def padded_to_a_tile_inside(q, k, v, mask):

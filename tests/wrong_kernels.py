@@ -658,6 +658,14 @@ class KeysRoundedAfterScalingGoingBack(Formula):
         return super().gradients(q, k, v, probs, o, grad)
 
 
+@wrong_backward("where scores are far apart: gradient of q: error", dtype="bfloat16")
+class GradientATenthLargerWhereScoresAreLarge(Formula):
+    @classmethod
+    def gradients(cls, q, k, v, probs, o, grad):
+        of_q, *others = super().gradients(q, k, v, probs, o, grad)
+        return of_q * torch.where(maximum(scaled(q, k).abs()) > 64, 1.1, 1.0), *others
+
+
 @spoiling("new numbers in the same buffers: ")
 def remembers_its_gradients(ctx, grad, gradients):
     return [remembered(("gradient", at, x.shape), lambda x=x: x) for at, x in enumerate(gradients)]

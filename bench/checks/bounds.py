@@ -201,14 +201,13 @@ def _tolerance(expected: Expected, distances: list[Tensor], case: Case, extreme:
 
 
 FLOOR_OF_PATTERNS, FLOOR_OF_DOMINATED = 8.0, 2.0
-"""Smallest floor of a stress pattern, in units of epsilon: some of its few rows are computed exactly. Where one key
+"""Smallest floor of a stress pattern's output, in units of epsilon: some of its few rows are computed exactly. Where one key
 dominates, the output equals that key's value up to the last bits.
 """
 
-FLOOR_OF_PATTERN_GRADIENTS, FLOOR_OF_WIDE_GRADIENTS = 16.0, 64.0
-"""Floors of stress patterns' gradients: in narrow dtypes in units of epsilon, where most kernels use a wider dtype; in others
-in units of epsilon times the scores' size. There correct methods differ by 25 of these units. Gross errors still exceed
-it, and the ordinary input set has tight bounds.
+FLOOR_OF_WIDE_GRADIENTS = 64.0
+"""Floor of stress patterns' gradients in wide dtypes, in units of epsilon times the scores' size. Correct methods differ by 25
+of these units. Gross errors still exceed it, and the ordinary input set has tight bounds.
 """
 
 
@@ -234,7 +233,7 @@ def _floor(part: Expected, case: Case) -> float:
     if part.pattern in (HIGH, LOW):
         return max(4 * large, 1.75 * rounding) if case.rounding_dtype == "float32" else large / 2
     if gradient:
-        return FLOOR_OF_PATTERN_GRADIENTS
+        return 0.0
     return FLOOR_OF_DOMINATED if part.pattern in (DOMINATED, LATE) else FLOOR_OF_PATTERNS * _of_width(case)
 
 
