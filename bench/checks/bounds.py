@@ -30,9 +30,7 @@ sees more than one key. Rounding leaves parts of terms as large as the largest g
 """
 
 FEW_FEATURES = 8
-"""Features of an output, or of its heads, up to which some rows cancel: their norm is a small part of the usual one, and
-the plain formula's largest error is mostly chance.
-"""
+"""Features of an output, or of its heads, up to which some rows cancel: their norm is a small part of the usual one."""
 
 
 Formula = Callable[[torch.dtype], Tensors]
@@ -68,7 +66,7 @@ def expected_of(
             least = _least_of_gradient(whole, usual, largest, by_head=keys is not None)
         elif kind is not None:
             least = _size_of_rounding(formula, case, kind)
-        elif _has_few_features(case):
+        elif min(case.H * case.D_v, case.d_model) <= FEW_FEATURES:
             least = usual
         whole = replace(whole, norm_floor=least)
         distances = [whole.distances(way[name]) for way in plain]
@@ -178,7 +176,7 @@ def _tolerance(expected: Expected, distances: list[Tensor], case: Case, extreme:
     floor = max(_floor(expected, case) if extreme else 0.0, _floor_of_rules(case))
     if not expected.name.startswith("gradient"):
         factor, sane = FACTOR, SANE_OF_PATTERNS * large_scores(case) if extreme else SANE
-        few = case.B * case.H * case.T < MANY_ROWS or _has_few_features(case)
+        few = case.B * case.H * case.T < MANY_ROWS
         row_floor = floor = max(floor, (of_few_rows if few else of_output) * _of_width(case))
         if dtype == "float32" and case.max_T >= MANY_KEYS:
             floor, row_floor = max(floor, root / 16), max(floor, root)
@@ -253,10 +251,6 @@ def _floor_of_rules(case: Case) -> float:
         return 0.0
     of_places = case.max_T / 2 if case.bias == "alibi" else case.max_T / 4 if case.rope else 0.0
     return max(4 * (case.softcap or 0), of_places)
-
-
-def _has_few_features(case: Case) -> bool:
-    return min(case.H * case.D_v, case.d_model) <= FEW_FEATURES
 
 
 def _is_bias(name: str) -> bool:
