@@ -1926,7 +1926,7 @@ class RecordedByItsInputAlone(as_layer()):
 class LowScores(Formula):
     """Leaves out keys whose scores are lower than the largest by more than this, in the gradients of keys and values."""
 
-    farthest = 12.0
+    farthest = 18.0
 
     @classmethod
     def gradients(cls, q, k, v, probs, o, grad):
@@ -1937,7 +1937,7 @@ class LowScores(Formula):
 
 @wrong_backward("low scores", dtype="bfloat16")
 class LowScoresInBfloat16(LowScores):
-    farthest = 7.0
+    farthest = 9.0
 
 
 PARTS = "where small parts are added to a large one: "
