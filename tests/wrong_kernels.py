@@ -305,6 +305,11 @@ def default_scale_at_multiples_of_64(q, k, v, *, scale=None, **options):
     return sdpa(q, k, v, scale=scale if q.shape[-2] % 64 else None, **options)
 
 
+@wrong("with a scale of the caller's own: error")
+def default_scale_but_at_multiples_of_64(q, k, v, *, scale=None, **options):
+    return sdpa(q, k, v, scale=None if q.shape[-2] % 64 else scale, **options)
+
+
 # softmax
 
 
@@ -1600,6 +1605,14 @@ def building(setting, prepares=False):
 
 building("number of threads")
 building("precision of float32 products", prepares=True)
+
+
+@wrong()
+def keeps_its_tiles_by_the_length_alone(q, k, v, *, is_causal=False, **_):
+    """It masks only in the tiles on the diagonal."""
+    i, j = torch.arange(q.shape[-2])[:, None], torch.arange(k.shape[-2])
+    tiles = KEPT.setdefault(("tiles", q.shape[-2]), (j // 64 <= i // 64) | (not is_causal))
+    return plain(q, k, v, tiles & ((j <= i) | (j // 64 != i // 64) | (not is_causal)))
 
 
 # memory that isn't the kernel's, or that it never wrote
