@@ -1607,6 +1607,13 @@ building("number of threads")
 building("precision of float32 products", prepares=True)
 
 
+@wrong("kernel (probe), B2-T128-", T=256)
+def wrong_in_the_first_call_after_one_on_64_tokens(q, k, v, **options):
+    """As if a counter were not set back."""
+    before, KEPT["length"] = KEPT.get("length"), q.shape[-2]
+    return sdpa(q, k, v, **options) * (1.01 if before == 64 != q.shape[-2] else 1.0)
+
+
 @wrong()
 def keeps_its_tiles_by_the_length_alone(q, k, v, *, is_causal=False, **_):
     """It masks only in the tiles on the diagonal."""

@@ -142,17 +142,20 @@ def _checks_of_probes(impl: Impl, eager: Impl, case: Case, probed: tuple[Case, .
     """Yield the checks on probes of ragged length with several heads and batch entries, since sweeps often contain round
     sizes only.
 
-    In a model, a core is probed at the first length alone: length-dependent faults show in the core's own check. A
-    log-sum-exp is checked after the output, also in the case itself: what makes an output wrong makes it wrong as well.
+    In a model, a core is probed at the first length alone: length-dependent faults show in the core's own check. The first
+    and the longest probe, which has several tiles, follow a call with another mask. A log-sum-exp is checked after the
+    output, also in the case itself: what makes an output wrong makes it wrong as well.
     """
+    longest = max(it.max_T for it in probed)
     ends = *probed[:1], *sorted(probed, key=lambda it: (it.max_T <= LONG_PROBE, it.max_T))[-1:]  # ragged, and round
     used, what, check = (
         (ends, "gradients", check_uses) if case.does.gradients else (probed[:1], "outputs", check_buffers)
     )
     for probe in probed:
         own = probe if eager.core is None else probe.core
+        of_own = check_probe_after_another_mask if probe is probed[0] or probe.max_T == longest else check_probe
         if eager.core is not None:
-            yield "kernel (probe)", eager, own, check_probe_after_another_mask
+            yield "kernel (probe)", eager, own, of_own
             if probe is probed[0] and case.device == "cpu" and not case.does.gradients:
                 yield "read-only inputs", eager, own, check_read_only
             if probe in ends:
@@ -168,7 +171,7 @@ def _checks_of_probes(impl: Impl, eager: Impl, case: Case, probed: tuple[Case, .
         if eager.limits.returns_lse:
             yield "log-sum-exp", eager, own, check_lse
         if eager.core is None or impl.compiled or (case.in_model and probe is probed[0]):
-            of_probe = check_probe if eager.core or impl.compiled else check_probe_after_another_mask
+            of_probe = check_probe if eager.core or impl.compiled else of_own
             yield f"{'kernel' if probe.scope == 'core' else probe.scope} (probe)", impl, probe, of_probe
         if probe in used and probe.T_kv <= LONG_PROBE:
             yield what, eager, own, check
