@@ -43,6 +43,18 @@ def test_all_implementations_agree_at_odd_sizes(axes):
 
 
 @pytest.mark.parametrize(
+    ("name", "axes"),
+    [
+        ("sdpa", {"T": 37, "D_h": 4, "D_v": 1, "mask": "none", "scope": "core"}),
+        ("online", {"T": 100, "D_h": 2, "mask": "none", "mode": "backward"}),
+        ("fused", {"T": 2, "D_h": 4, "dtype": "float64", "mode": "backward"}),
+    ],
+)
+def test_few_features_cancel_by_chance(name, axes):
+    check_case(impls.get(name), Case.of(H=1, **axes))
+
+
+@pytest.mark.parametrize(
     ("name", "mode"),
     [
         ("parameter", "backward"),

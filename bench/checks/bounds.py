@@ -30,7 +30,9 @@ sees more than one key. Rounding leaves parts of terms as large as the largest g
 """
 
 FEW_FEATURES = 8
-"""Features of an output, or of its heads, up to which some rows cancel: their norm is a small part of the usual one."""
+"""Features of an output, or of its heads, up to which some rows cancel: their norm is a small part of the usual one. The
+plain formula's largest error is mostly chance there: four times as much is allowed.
+"""
 
 
 Formula = Callable[[torch.dtype], Tensors]
@@ -66,7 +68,7 @@ def expected_of(
             least = _least_of_gradient(whole, usual, largest, by_head=keys is not None)
         elif kind is not None:
             least = _size_of_rounding(formula, case, kind)
-        elif min(case.H * case.D_v, case.d_model) <= FEW_FEATURES:
+        elif _has_few_features(case):
             least = usual
         whole = replace(whole, norm_floor=least)
         distances = [whole.distances(way[name]) for way in plain]
@@ -189,6 +191,8 @@ def _tolerance(expected: Expected, distances: list[Tensor], case: Case, extreme:
                 floor = row_floor
         elif dtype not in WIDE and not extreme and expected.reference[..., 0].numel() >= MANY_ROWS:
             median = FACTOR * own.median + of_output * eps
+    if _has_few_features(case):
+        factor, sane = 4 * factor, 4 * sane
     if not own.overall <= sane * eps:
         raise AssertionError(
             f"the plain formula's {expected.name} is off by {own.overall:.1e} in {case.id}: the reference is at fault"
@@ -251,6 +255,10 @@ def _floor_of_rules(case: Case) -> float:
         return 0.0
     of_places = case.max_T / 2 if case.bias == "alibi" else case.max_T / 4 if case.rope else 0.0
     return max(4 * (case.softcap or 0), of_places)
+
+
+def _has_few_features(case: Case) -> bool:
+    return min(case.H * case.D_h, case.H * case.D_v, case.d_model) <= FEW_FEATURES
 
 
 def _is_bias(name: str) -> bool:
