@@ -1614,6 +1614,13 @@ def wrong_in_the_first_call_after_one_on_64_tokens(q, k, v, **options):
     return sdpa(q, k, v, **options) * (1.01 if before == 64 != q.shape[-2] else 1.0)
 
 
+@wrong("kernel (probe), B2-T64-")
+def keeps_whether_whole_tiles_have_a_mask(q, k, v, *, is_causal=False, **options):
+    if q.shape[-2] % 64 == 0:
+        is_causal = KEPT.setdefault(("causal", q.shape), is_causal)
+    return sdpa(q, k, v, is_causal=is_causal, **options)
+
+
 @wrong()
 def keeps_its_tiles_by_the_length_alone(q, k, v, *, is_causal=False, **_):
     """It masks only in the tiles on the diagonal."""

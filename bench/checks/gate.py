@@ -48,6 +48,11 @@ from .probes import (
 FEW = 1 << 15
 """Pairs of a query and a key up to which a core is checked without its layer in the case itself, not only on probes."""
 
+AFTER_ANOTHER_MASK = 0, 1, 3
+"""Indices of the probes that follow a call with another mask: of 37, 513 and 64 tokens. The others follow one of another
+length.
+"""
+
 Check = tuple[str, Impl, Case, Callable[[Impl, Case], object]]
 """What is checked, in which case, and how."""
 
@@ -142,18 +147,16 @@ def _checks_of_probes(impl: Impl, eager: Impl, case: Case, probed: tuple[Case, .
     """Yield the checks on probes of ragged length with several heads and batch entries, since sweeps often contain round
     sizes only.
 
-    In a model, a core is probed at the first length alone: length-dependent faults show in the core's own check. The first
-    and the longest probe, which has several tiles, follow a call with another mask. A log-sum-exp is checked after the
-    output, also in the case itself: what makes an output wrong makes it wrong as well.
+    In a model, a core is probed at the first length alone: length-dependent faults show in the core's own check. A
+    log-sum-exp is checked after the output, also in the case itself: what makes an output wrong makes it wrong as well.
     """
-    longest = max(it.max_T for it in probed)
     ends = *probed[:1], *sorted(probed, key=lambda it: (it.max_T <= LONG_PROBE, it.max_T))[-1:]  # ragged, and round
     used, what, check = (
         (ends, "gradients", check_uses) if case.does.gradients else (probed[:1], "outputs", check_buffers)
     )
-    for probe in probed:
+    for number, probe in enumerate(probed):
         own = probe if eager.core is None else probe.core
-        of_own = check_probe_after_another_mask if probe is probed[0] or probe.max_T == longest else check_probe
+        of_own = check_probe_after_another_mask if number in AFTER_ANOTHER_MASK else check_probe
         if eager.core is not None:
             yield "kernel (probe)", eager, own, of_own
             if probe is probed[0] and case.device == "cpu" and not case.does.gradients:
