@@ -57,7 +57,7 @@ def rows_of(run: Run) -> Rows:
                `work_share` if none is; with its 95 % interval, `mask_efficiency_low`, `mask_efficiency_high`,
     `wrong`    whether this implementation failed the check in any cell of the run, so that it is not ranked,
     `rank_low`, `rank_high`  its ranks by significant differences (see `ratios.ranks`; NaN if unknown),
-    `standing` its rank in its case in words (see `ratios.ranks`), empty if unknown,
+    `standing` its rank in its case in words (see `ratios.ranks`), None if unknown,
     `tied`     whether it is the fastest of its case or tied with it,
     `leads`    whether its median is the smallest of those with a standing.
     """
@@ -169,7 +169,7 @@ def _judge(rows: Iterable[Object], over: Ratios, run: Run) -> None:
     for row in rows:
         one = row["impl"]
         it = over[one].get(run.baseline_impl, ratios.UNKNOWN)
-        state, low, high = ranks.get(one, ("", math.nan, math.nan))
+        state, low, high = ranks.get(one, (None, math.nan, math.nan))
         row |= {
             "over": over[one], "wrong": one in wrong, "rank_low": low, "rank_high": high, "ratio": it.value,
             "ratio_low": it.low, "ratio_high": it.high, "speedup": 1 / it.value, "standing": state,
